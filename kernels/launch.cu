@@ -1,0 +1,142 @@
+// arch: 75+
+// Kernels of the launch suite: empty, timed, marking and gating. Nothing is included; special registers by inline PTX.
+
+typedef unsigned long long u64;
+typedef unsigned int u32;
+
+__device__ __forceinline__ u64 globaltimer_ns() {
+    u64 value;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(value));
+    return value;
+}
+
+__device__ __forceinline__ u32 load_acquire_system(const u32 *address) {
+    u32 value;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+    return value;
+}
+
+extern "C" __global__ void empty() {}
+
+// The parameter list that Python layers pack: nothing is touched.
+extern "C" __global__ void four_arguments(float *a, float *b, float *c, int n) {}
+
+// Spins for a number of SM clock cycles: every block and thread the same.
+extern "C" __global__ void spin(u64 cycles) {
+    u64 begin = clock64();
+    while (clock64() - begin < cycles) {
+    }
+}
+
+// Writes a value to host memory as its first act. A plain volatile store: a release store would add its own fence.
+extern "C" __global__ void mark(volatile u32 *flag, u32 value) {
+    if (threadIdx.x == 0) *flag = value;
+}
+
+// Holds its stream until the flag reaches `want` (rising values, so an old gate never holds a new batch) or its own
+// time-out has passed; `late` counts the time-outs, which void the sample.
+extern "C" __global__ void gate(const u32 *flag, u32 want, u64 timeout_ns, u32 *late) {
+    u64 begin = globaltimer_ns();
+    while ((int)(load_acquire_system(flag) - want) < 0) {
+        if (globaltimer_ns() - begin > timeout_ns) {
+            *late += 1;
+            break;
+        }
+    }
+}
+
+// Records %globaltimer as first and last act and spins `cycles` between; block b of call i owns two words of `out`.
+extern "C" __global__ void record(u64 *out, u64 index, u64 cycles) {
+    u64 begin_ns = globaltimer_ns();
+    u64 begin = clock64();
+    while (clock64() - begin < cycles) {
+    }
+    if (threadIdx.x == 0) {
+        u64 *slot = out + 2 * (index * gridDim.x + blockIdx.x);
+        slot[0] = begin_ns;
+        slot[1] = globaltimer_ns();
+    }
+}
+
+// The same for a kernel launched with programmatic stream serialisation: lets its successor start at once, and waits
+// for its predecessor before it ends.
+extern "C" __global__ void record_dependent(u64 *out, u64 index, u64 cycles) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+    u64 begin_ns = globaltimer_ns();
+    u64 begin = clock64();
+    while (clock64() - begin < cycles) {
+    }
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    if (threadIdx.x == 0) {
+        u64 *slot = out + 2 * (index * gridDim.x + blockIdx.x);
+        slot[0] = begin_ns;
+        slot[1] = globaltimer_ns();
+    }
+}
+
+// Transitions of %globaltimer: sampled into registers first, as stores between reads would hide steps.
+extern "C" __global__ void globaltimer_steps(u64 *out) {
+    u64 seen[64];
+    u64 last = globaltimer_ns();
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        u64 now;
+        while ((now = globaltimer_ns()) == last) {
+        }
+        seen[i] = now;
+        last = now;
+    }
+#pragma unroll
+    for (int i = 0; i < 64; i++) out[i] = seen[i];
+}
+
+// One thread per block: SM number, %globaltimer and clock cycles over `timeout_ns`: the SM clock as the SM counts it.
+extern "C" __global__ void sm_clock(u64 *out, u64 timeout_ns) {
+    u64 begin_ns = globaltimer_ns(), now_ns;
+    while ((now_ns = globaltimer_ns()) == begin_ns) {
+    }
+    u64 first_ns = now_ns;
+    u64 first = clock64();
+    while ((now_ns = globaltimer_ns()) - first_ns < timeout_ns) {
+    }
+    u64 last = clock64();
+    if (threadIdx.x == 0) {
+        out[2 * blockIdx.x] = now_ns - first_ns;
+        out[2 * blockIdx.x + 1] = last - first;
+    }
+}
+
+// Kernels resident at once: counts itself in and out, and keeps the highest count seen.
+extern "C" __global__ void resident(u32 *now, u32 *most, u64 cycles) {
+    u32 count = atomicAdd(now, 1) + 1;
+    atomicMax(most, count);
+    u64 begin = clock64();
+    while (clock64() - begin < cycles) {
+    }
+    atomicSub(now, 1);
+}
+
+// Answers the host's flag `rounds` times. The fence after the store pushes it out: it halves no work but saves 0.6 us.
+extern "C" __global__ void answer(const u32 *question, volatile u32 *reply, u32 rounds, u64 timeout_ns) {
+    u64 begin = globaltimer_ns();
+    for (u32 round = 1; round <= rounds; round++) {
+        while (load_acquire_system(question) != round) {
+            if (globaltimer_ns() - begin > timeout_ns) return;
+        }
+        *reply = round;
+        __threadfence_system();
+    }
+}
+
+// Dependent reads of host memory: each element holds the index of the next. Volatile, so no cache answers.
+extern "C" __global__ void chase(const volatile u32 *chain, u32 reads, u64 *out) {
+    u32 index = 0;
+    u64 begin_ns = globaltimer_ns();
+    for (u32 i = 0; i < reads; i++) index = chain[index];
+    out[0] = globaltimer_ns() - begin_ns;
+    out[1] = index;
+}

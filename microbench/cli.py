@@ -1,0 +1,272 @@
+"""The command microbench: each command parses, then calls one function. Heavy imports stay inside commands."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from microbench import __version__
+from microbench.errors import ExitCode, MicrobenchError, RunUnreadableError, UsageError
+
+if TYPE_CHECKING:
+    from microbench.model import Run
+    from microbench.report.document import Report
+    from microbench.report.progress import LiveProgress, PlainProgress
+
+REFERENCE_RUN = "nvidia-h200"
+MEASURE_AGAIN = "measure again, or show another run"
+
+app = typer.Typer(
+    name="microbench",
+    help="What it costs to submit work to a CUDA GPU, and what limits it.",
+    epilog="Example: microbench run --quick",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Format(StrEnum):
+    """What a run can be exported as."""
+
+    CSV = "csv"
+    JSON = "json"
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Tell an error in two lines, an interruption in none, and end with its exit code."""
+    try:
+        yield
+        sys.stdout.flush()
+    except MicrobenchError as error:
+        from microbench.report import terminal
+
+        terminal.tell_error(error, terminal.open_console(sys.stderr))
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except BrokenPipeError:
+        # Whoever read this has enough; what Python would still flush goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(ExitCode.MEASURED) from None
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"microbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(epilog="Example: microbench run launch --quick --set duration_ns=1000,5000 --rounds 3")
+def run(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SUITE|BENCHMARK]...", help="What to measure; left out: everything."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Coarse grids, 20 s.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Fine grids, no time limit.")] = False,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="AXIS=VALUE[,VALUE]", help="Values of an axis. Repeatable.")
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="DEVICE", help="cuda:N, a UUID, all, or fake (simulated). Left out: the first."),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(metavar="N", help="Fresh processes for each figure, 1 if left out; 3 make it stable.")
+    ] = None,
+    time_limit: Annotated[float | None, typer.Option(metavar="SECONDS", help="The run's budget of wall time.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the run here; must not exist.")] = None,
+    into: Annotated[str | None, typer.Option(metavar="RUN", help="Add this session to a run.")] = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Measure what a run still lacks.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the run as JSON instead of a report.")] = False,
+) -> None:
+    """Measure, explain, and save a run."""
+    with told():
+        from microbench.runner import RunRequest, execute
+        from microbench.selection import parse_overrides
+
+        if quick and full:
+            raise UsageError("--quick and --full exclude each other", "give one of them, or neither")
+        request = RunRequest(
+            select=tuple(names or ()),
+            preset="quick" if quick else "full" if full else None,
+            overrides=parse_overrides(overrides or ()),
+            device=device,
+            rounds=rounds,
+            time_limit_s=time_limit,
+            out=out,
+            into=into,
+            resume=resume,
+        )
+        with _progress() as listener:
+            result = execute(request, listener)
+        if json:
+            _print_bytes(_exported(result.run, Format.JSON))
+        else:
+            _show_result(result.run, result.path)
+    raise typer.Exit(result.exit_code)
+
+
+def _progress() -> LiveProgress | PlainProgress:
+    from microbench.bench import discover
+    from microbench.report.progress import LiveProgress, PlainProgress
+    from microbench.report.terminal import open_console
+
+    console = open_console(sys.stderr)
+    metrics = {name: benchmark.metrics for name, benchmark in discover().items()}
+    live = console.is_terminal and not console.is_dumb_terminal
+    return LiveProgress(console, metrics) if live else PlainProgress(console, metrics)
+
+
+def _show_result(run: Run, path: Path) -> None:
+    """The report, and the recorded reference run below it where this machine has no GPU to show."""
+    from microbench import store
+    from microbench.report import terminal, view
+
+    console = terminal.open_console()
+    footer = (f"saved: {path}", "again: microbench show    as a table: microbench export --format csv")
+    terminal.draw(_report(run, footer=footer), console)
+    bundled = store.bundled().get(REFERENCE_RUN)
+    if not run.sessions[-1].environment.gpus and bundled is not None:
+        more = f"all of it: microbench show {REFERENCE_RUN}"
+        terminal.draw(view.build(store.read(bundled), reference=True, footer=(more,)), console, brief=True)
+
+
+@app.command(epilog="Example: microbench show nvidia-h200")
+def show(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="A run's name or file, or a bundled one; left out: the last."),
+    ] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the report into an SVG file instead.")] = None,
+) -> None:
+    """Show a run again: the last one, or a bundled reference."""
+    with told():
+        from microbench.report import terminal
+
+        path, run = _load(name)
+        report = _report(run, path)
+        if svg is None:
+            terminal.draw(report, terminal.open_console())
+        else:
+            _write_new(svg, terminal.svg(report))
+
+
+@app.command("list", epilog="Example: microbench list launch")
+def list_benchmarks(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[SUITE|BENCHMARK]...", help="What to list; left out: everything.")
+    ] = None,
+) -> None:
+    """List suites and benchmarks: their questions, axes and values."""
+    with told():
+        from microbench.bench import discover
+        from microbench.report import catalogue, terminal
+        from microbench.selection import select
+
+        chosen = [one.benchmark for one in select(discover(), tuple(names or ()), "full", {})]
+        infos = [benchmark.info(benchmark.cases("full")) for benchmark in chosen]
+        terminal.draw_tables(catalogue.tables(infos), terminal.open_console())
+
+
+@app.command(epilog="Example: microbench export nvidia-h200 --format csv > h200.csv")
+def export(
+    name: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run; the last if left out.")] = None,
+    format: Annotated[Format, typer.Option(help="csv: one row a measurement. json: the run as well.")] = Format.CSV,
+) -> None:
+    """Write a run to standard output, in SI base units."""
+    with told():
+        _print_bytes(_exported(_load(name)[1], format))
+
+
+@app.command(epilog="Example: microbench doctor")
+def doctor() -> None:
+    """Say what this machine can and cannot measure, and what to do about it."""
+    with told():
+        from microbench.doctor import examine
+        from microbench.gpu.open import probe_environment
+        from microbench.report import catalogue, terminal
+
+        found = examine(probe_environment(None))
+        terminal.draw_tables([catalogue.checks_table(found.checks)], terminal.open_console())
+
+
+def _load(name: str | None) -> tuple[Path, Run]:
+    from microbench import store
+
+    path = store.find(name) if name is not None else store.last()
+    if path is None:
+        raise RunUnreadableError(
+            "there is no run yet", f"microbench run makes one; microbench show {REFERENCE_RUN} shows a recorded one"
+        )
+    return path, store.read(path)
+
+
+def _report(run: Run, path: Path | None = None, footer: tuple[str, ...] = ()) -> Report:
+    from microbench import store
+    from microbench.report import view
+
+    with _consistent(run):
+        return view.build(
+            run,
+            reference=path in store.bundled().values(),
+            unfinished=path is not None and path.suffix == store.GROWING,
+            footer=footer,
+        )
+
+
+def _exported(run: Run, format: Format) -> bytes:
+    from microbench import export
+
+    with _consistent(run):
+        return export.to_json(run) if format is Format.JSON else export.to_csv(run).encode()
+
+
+@contextmanager
+def _consistent(run: Run) -> Iterator[None]:
+    """A file can be read and yet hold samples that no arithmetic bears: say so."""
+    import msgspec
+
+    try:
+        yield
+    except (ArithmeticError, ValueError, msgspec.DecodeError) as error:
+        raise RunUnreadableError(f"run {run.run_id} holds impossible figures: {error}", MEASURE_AGAIN) from None
+
+
+def _print_bytes(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def _write_new(path: Path, text: str) -> None:
+    from microbench.errors import ResultNotWrittenError
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ResultNotWrittenError(f"{path} cannot be written: {error.strerror}", "choose another place") from None

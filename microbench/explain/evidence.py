@@ -1,0 +1,97 @@
+"""What the rules of explanation look at: the measured rows of one GPU, found by benchmark, metric and parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from microbench.explain.finding import Finding
+from microbench.model import Environment, GpuInfo, Outcome, Run
+from microbench.stats import Row, rows
+
+
+class Evidence:
+    """The newest row of each case and metric on one GPU, with the host's rows beside them.
+
+    ``device`` is the GPU's UUID, None for a run without one. Every look-up answers None or nothing for what was not
+    measured, so a rule without its rows stays silent.
+    """
+
+    def __init__(self, run: Run, found: Sequence[Row], device: str | None) -> None:
+        self.run = run
+        self.device = device
+        self._rows: dict[tuple[str, str], Row] = {}
+        for row in found:
+            if row.device in (device, None) and math.isfinite(row.value):
+                self._rows[row.case_id, row.metric.name] = row
+
+    @property
+    def environment(self) -> Environment:
+        """The machine of the newest session."""
+        return self.run.sessions[-1].environment if self.run.sessions else Environment()
+
+    @property
+    def gpu(self) -> GpuInfo | None:
+        """The GPU as the newest session that had it saw it."""
+        for session in reversed(self.run.sessions):
+            for gpu in session.environment.gpus:
+                if gpu.uuid == self.device:
+                    return gpu
+        return None
+
+    def rows(self, benchmark: str, metric: str | None = None, **params: int | str) -> list[Row]:
+        """Rows of a benchmark with these parameter values, in the order of the run."""
+        return [
+            row
+            for row in self._rows.values()
+            if row.benchmark == benchmark
+            and metric in (None, row.metric.name)
+            and all(row.params.get(name) == value for name, value in params.items())
+        ]
+
+    def row(self, benchmark: str, metric: str, **params: int | str) -> Row | None:
+        """The first row of that benchmark, metric and parameters with a value above 0, or None."""
+        return next((row for row in self.rows(benchmark, metric, **params) if row.value > 0), None)
+
+    def suite(self, suite: str) -> list[Row]:
+        """Every row of a suite."""
+        return [row for row in self._rows.values() if row.suite == suite]
+
+    def curve(self, benchmark: str, metric: str, axis: str, **params: int | str) -> list[tuple[int, Row]]:
+        """Rows along a numeric axis, ascending: one for each value."""
+        points: dict[int, Row] = {}
+        for row in self.rows(benchmark, metric, **params):
+            value = row.params.get(axis)
+            if isinstance(value, int):
+                points.setdefault(value, row)
+        return sorted(points.items())
+
+    def outcomes(self, benchmark: str) -> list[Outcome]:
+        """Outcomes of a benchmark on this GPU, whatever became of them."""
+        return [
+            outcome
+            for outcome in self.run.outcomes
+            if outcome.case.benchmark == benchmark and outcome.device in (self.device, None)
+        ]
+
+
+Rule = Callable[[Evidence], list[Finding]]
+
+
+def evidence_by_device(run: Run, found: Sequence[Row] | None = None) -> list[Evidence]:
+    """One Evidence for each GPU of the run, in the order of its outcomes; one without a GPU if there was none."""
+    known = rows(run) if found is None else found
+    devices: list[str | None] = list(dict.fromkeys(row.device for row in known if row.device is not None))
+    return [Evidence(run, known, device) for device in devices or [None]]
+
+
+def rests_on(*found: Row | None) -> tuple[str, ...]:
+    """How a finding names the rows it used."""
+    return tuple(f"{row.case_id} {row.metric.name}" for row in found if row is not None)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a person lists them: "a, b and c"."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,78 @@
+"""The floors of a session: the cheapest thing each way of timing can see, which no sample should come near."""
+
+from __future__ import annotations
+
+import statistics
+
+import msgspec
+import numpy as np
+
+from microbench.errors import Skip
+from microbench.gpu.api import Gpu, Host
+from microbench.model import Floors
+from microbench.ops import Launch, SynchronizeIdle
+
+STAMPS = 10_000
+REPEATS = 30
+CALLS = 100
+NANOSECOND_S = 1e-9
+
+
+def host_floors(host: Host) -> Floors:
+    """Step and cost of the host's clock, from readings with nothing between them.
+
+    The step is the least time that two neighbouring readings differ by at all, the cost the median time of a reading;
+    where the clock steps more coarsely than a reading takes, the mean over all of them.
+    """
+    host.clock_stamps(STAMPS)  # compiles the loop, warms the cache
+    stamps_ns = host.clock_stamps(STAMPS)
+    between_ns = np.diff(stamps_ns)
+    moved_ns = between_ns[between_ns > 0]
+    call_ns = float(np.median(between_ns)) or float(stamps_ns[-1] - stamps_ns[0]) / len(between_ns)
+    return Floors(
+        timer_step_s=float(moved_ns.min()) * NANOSECOND_S if moved_ns.size else None,
+        timer_call_s=call_ns * NANOSECOND_S if call_ns > 0 else None,
+    )
+
+
+def measure_floors(host: Host, gpu: Gpu | None = None) -> Floors:
+    """The host's floors and, with a GPU, those of its ways of timing: medians of REPEATS. None where there is none."""
+    floors = host_floors(host)
+    if gpu is None:
+        return floors
+    with gpu.case():
+        return msgspec.structs.replace(
+            floors,
+            empty_submit_s=_call_s(gpu, Launch()),
+            event_pair_s=_event_pair_s(gpu),
+            idle_sync_s=_call_s(gpu, SynchronizeIdle("stream")),
+        )
+
+
+def _call_s(gpu: Gpu, op: Launch | SynchronizeIdle) -> float | None:
+    """Host time of one call, from bursts with the GPU idle before each."""
+    try:
+        submit = gpu.bind(op)
+    except Skip:
+        return None
+    bursts_ns = []
+    for _ in range(REPEATS + 1):
+        gpu.synchronize()
+        bursts_ns.append(submit.burst_ns(CALLS))
+    gpu.synchronize()
+    return statistics.median(bursts_ns[1:]) / CALLS * NANOSECOND_S  # the first one loads the kernel
+
+
+def _event_pair_s(gpu: Gpu) -> float | None:
+    """What a pair of events around nothing reads, both queued behind a gate."""
+    gate, events = gpu.gate(), gpu.events()
+    readings_s = []
+    for _ in range(REPEATS):
+        gate.shut()
+        events.start()
+        events.stop()
+        gate.open()
+        gpu.synchronize()
+        if not gate.was_late():
+            readings_s.append(events.elapsed_s())
+    return statistics.median(readings_s) if readings_s else None

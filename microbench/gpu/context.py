@@ -1,0 +1,159 @@
+"""The driver: checked calls, entry-point addresses, the primary context, pinned and device memory of one case."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from cuda.bindings import driver
+
+from microbench.errors import DeviceAbsentError, MeasurementError
+from microbench.gpu.api import WaitMode
+
+# Entry points are asked for at the version of CUDA 12.0, the oldest this package supports.
+ENTRY_POINT_VERSION = 12000
+WAIT_FLAGS: dict[WaitMode, int] = {"auto": 0, "spin": 1, "yield": 2, "blocking": 4}
+HOST_PORTABLE_MAPPED = 3
+STREAM_NON_BLOCKING = 1
+
+
+def error_name(code: int) -> str:
+    """The driver's name and words for an error code; codes that were ORed may be no single error."""
+    try:
+        result = driver.CUresult(code)
+    except ValueError:
+        return f"CUDA error code {code}"
+    words = driver.cuGetErrorString(result)[1]
+    return f"{result.name}: {words.decode() if words else 'unknown'}"
+
+
+def check(result: Any) -> Any:
+    """The value of a cuda.bindings call, without its leading code. Raises MeasurementError when that is an error."""
+    code, *values = result
+    if int(code) != 0:
+        raise MeasurementError(error_name(int(code)))
+    if not values:
+        return None
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def check_code(code: int, what: str) -> None:
+    """Raise MeasurementError for the ORed codes of a compiled loop that are not 0."""
+    if code != 0:
+        raise MeasurementError(f"{what}: {error_name(code)}")
+
+
+def entry_point(name: str) -> int:
+    """Address of a driver function. Raises MeasurementError where this driver does not have it."""
+    code, address, *_ = driver.cuGetProcAddress(name.encode(), ENTRY_POINT_VERSION, 0)
+    if int(code) != 0 or not address:
+        raise MeasurementError(f"this driver has no {name}")
+    return int(address)
+
+
+def device_uuid(device: Any) -> str:
+    """The UUID as nvidia-smi prints it: GPU-8-4-4-4-12 hexadecimal digits."""
+    digits = bytes(check(driver.cuDeviceGetUuid(device)).bytes).hex()
+    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def find_device(uuid: str) -> Any:
+    """The CUdevice of that UUID. Raises DeviceAbsentError when CUDA does not show it."""
+    check(driver.cuInit(0))
+    for index in range(check(driver.cuDeviceGetCount())):
+        device = check(driver.cuDeviceGet(index))
+        if device_uuid(device) == uuid:
+            return device
+    raise DeviceAbsentError(f"GPU {uuid} is not visible to CUDA", "see `microbench doctor` and CUDA_VISIBLE_DEVICES")
+
+
+class Context:
+    """The primary context of one GPU, current in this thread; shared with CuPy, Numba and PyTorch.
+
+    The wait mode is a property of the context and must be set before it exists: one process, one mode.
+    """
+
+    def __init__(self, uuid: str, wait: WaitMode = "auto") -> None:
+        self.device = find_device(uuid)
+        if wait != "auto":
+            check(driver.cuDevicePrimaryCtxSetFlags(self.device, WAIT_FLAGS[wait]))
+        self.handle = check(driver.cuDevicePrimaryCtxRetain(self.device))
+        self.wait = wait
+        self.make_current()
+        self._case = ExitStack()
+
+    def make_current(self) -> None:
+        """Make the context current in the calling thread."""
+        check(driver.cuCtxSetCurrent(self.handle))
+
+    def attribute(self, name: str) -> int:
+        """A device attribute by the name it has after CU_DEVICE_ATTRIBUTE_."""
+        which = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(check(driver.cuDeviceGetAttribute(which, self.device)))
+
+    def synchronize(self) -> None:
+        """Wait until the GPU is idle. Raises MeasurementError for an error of earlier work."""
+        check(driver.cuCtxSynchronize())
+
+    # -- what a case owns --------------------------------------------------------------------------------------
+
+    def end_case(self) -> None:
+        """Release everything that the case took, in reverse order; the GPU is idle first, so nothing is in use."""
+        try:
+            self.synchronize()
+        finally:
+            self._case.close()
+            self._case = ExitStack()
+
+    def own(self, release: Callable[[], object]) -> None:
+        """Call ``release`` at the end of the case."""
+        self._case.callback(release)
+
+    def pinned(self, count: int, dtype: Any = np.uint32) -> npt.NDArray[Any]:
+        """Zeroed pinned host memory, mapped into the GPU's address space at the same address."""
+        size_bytes = count * np.dtype(dtype).itemsize
+        pointer = int(check(driver.cuMemHostAlloc(size_bytes, HOST_PORTABLE_MAPPED)))
+        self.own(lambda: driver.cuMemFreeHost(pointer))
+        array: npt.NDArray[Any] = np.frombuffer((ctypes.c_char * size_bytes).from_address(pointer), dtype=dtype)
+        array[:] = 0
+        return array
+
+    def device_memory(self, size_bytes: int) -> int:
+        """Address of zeroed device memory."""
+        pointer = int(check(driver.cuMemAlloc(size_bytes)))
+        self.own(lambda: driver.cuMemFree(pointer))
+        check(driver.cuMemsetD8(pointer, 0, size_bytes))
+        return pointer
+
+    def read(self, pointer: int, count: int, dtype: Any) -> npt.NDArray[Any]:
+        """Copy device memory to the host and wait for it."""
+        array = np.empty(count, dtype=dtype)
+        check(driver.cuMemcpyDtoH(array.ctypes.data, pointer, array.nbytes))
+        return array
+
+    def clear(self, pointer: int, size_bytes: int) -> None:
+        """Zero device memory and wait for it."""
+        check(driver.cuMemsetD8(pointer, 0, size_bytes))
+        self.synchronize()
+
+    def stream(self) -> int:
+        """A new non-blocking stream."""
+        stream = check(driver.cuStreamCreate(STREAM_NON_BLOCKING))
+        self.own(lambda: driver.cuStreamDestroy(stream))
+        return int(stream)
+
+    def event(self, *, timed: bool, blocking: bool = False) -> int:
+        """A new event."""
+        flags = (0 if timed else 2) | (1 if blocking else 0)
+        event = check(driver.cuEventCreate(flags))
+        self.own(lambda: driver.cuEventDestroy(event))
+        return int(event)
+
+    def close(self) -> None:
+        """End the case and give the context back."""
+        self.end_case()
+        driver.cuDevicePrimaryCtxRelease(self.device)

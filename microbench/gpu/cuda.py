@@ -1,0 +1,253 @@
+"""The real Gpu: one primary context, opened for a worker process, behind the protocol of api.py."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import msgspec
+import numpy as np
+
+from microbench.errors import MeasurementError
+from microbench.gpu import binding, recording
+from microbench.gpu.api import ColdStarts, EventPair, Gate, Gpu, IntArray, PcieBytes, Recorded, Submit, WaitMode
+from microbench.gpu.context import WAIT_FLAGS, Context, check_code, entry_point
+from microbench.gpu.describe import describe
+from microbench.gpu.flags import LINE_WORDS, Flags
+from microbench.gpu.gates import SpinGate, TimingEvents
+from microbench.gpu.modules import Modules
+from microbench.gpu.nvml import NvmlGpu
+from microbench.gpu.submit import launch
+from microbench.host import loops
+from microbench.host.affinity import allowed_cores, on_cores
+from microbench.host.native import MonotonicClock, c_address
+from microbench.model import Fact, GpuInfo, Telemetry
+from microbench.ops import (
+    LEGACY_STREAM,
+    Copy,
+    GraphLaunch,
+    Launch,
+    LayerCall,
+    Memset,
+    Op,
+    Wait,
+)
+
+# Set by a benchmark's process_environment: the wait mode must be known before the context exists.
+WAIT_VARIABLE = "MICROBENCH_WAIT_MODE"
+LEGACY_STREAM_HANDLE = 1  # CU_STREAM_LEGACY
+WARM_UP_S = 0.05
+
+
+class CudaGpu:
+    """One GPU of this machine. See gpu/api.py for what each method promises."""
+
+    simulated = False
+
+    def __init__(self, uuid: str, wait: WaitMode = "auto") -> None:
+        self.clock = MonotonicClock()
+        self._context = Context(uuid, wait)
+        self._modules = Modules(self._context)
+        self._nvml = NvmlGpu(uuid)
+        self.info: GpuInfo = describe(self._context.device, self._nvml)
+        self._streams: dict[int, int] = {}
+        self._graphs: list[int] = []
+        self._gate: SpinGate | None = None
+        self._recorder: recording.Recorder | None = None
+        self._layer_kernels: dict[LayerCall, Fact] = {}
+        self._clock_hz = self._warm_up()
+
+    def _warm_up(self) -> float:
+        """Load the GPU until its clock has risen; the SM clock then, which calibrates the spin kernels."""
+        began_s = time.monotonic()
+        while True:
+            clock_hz = self._sm_clock_hz()
+            if time.monotonic() - began_s > WARM_UP_S:
+                self._end_case()
+                return clock_hz
+
+    def _sm_clock_hz(self) -> float:
+        return recording.sm_clock_hz(self._context, self._modules, self._stream(0), self.info.sm_count or 1)
+
+    def _stream(self, index: int) -> int:
+        if index == LEGACY_STREAM:
+            return LEGACY_STREAM_HANDLE
+        if index not in self._streams:
+            self._streams[index] = self._context.stream()
+        return self._streams[index]
+
+    def _cycles(self, duration_ns: int) -> int:
+        return round(duration_ns * self._clock_hz * 1e-9)
+
+    def _end_case(self) -> None:
+        self._streams.clear()
+        self._graphs.clear()
+        self._layer_kernels.clear()
+        self._gate = self._recorder = None
+        self._context.end_case()
+
+    @contextmanager
+    def case(self) -> Iterator[None]:
+        """See Gpu.case."""
+        try:
+            yield
+        finally:
+            self._end_case()
+
+    def bind(self, op: Op) -> Submit:
+        """See Gpu.bind."""
+        stream = self._stream(getattr(op, "stream", 0))
+        match op:
+            case Launch():
+                return binding.bind_launch(self._context, self._modules, op, stream, self._cycles)
+            case Copy():
+                return binding.bind_copy(self._context, op, stream)
+            case Memset():
+                return binding.bind_memset(self._context, op, stream)
+            case GraphLaunch():
+                return binding.bind_graph(self._graphs[op.graph], stream)
+            case LayerCall():
+                ordinal = int(self._context.device)
+                submit, fact = binding.bind_layer(self._context, self._modules, op, stream, ordinal)
+                self._layer_kernels[op] = fact
+                return submit
+            case _:
+                other = self._stream(op.other) if isinstance(op, Wait) else stream
+                return binding.bind_event(self._context, op, stream, other)
+
+    def layer_kernels(self, op: LayerCall) -> Fact:
+        """See Gpu.layer_kernels."""
+        return self._layer_kernels[op]
+
+    def graph(self, ops: Sequence[Op]) -> GraphLaunch:
+        """See Gpu.graph."""
+        submits = {op: self.bind(op) for op in ops}
+        for submit in submits.values():
+            submit(1)  # loads the code, which capture would not
+        self._context.synchronize()
+
+        def submit_all() -> None:
+            for op in ops:
+                submits[op](1)
+
+        executable, nodes = recording.instantiate(self._context, self._stream(0), submit_all)
+        self._graphs.append(executable)
+        return GraphLaunch(len(self._graphs) - 1, nodes)
+
+    def gate(self) -> Gate:
+        """See Gpu.gate; a case has one."""
+        return self._spin_gate()
+
+    def _spin_gate(self) -> SpinGate:
+        if self._gate is None:
+            self._gate = SpinGate(self._context, self._modules, self._stream)
+        return self._gate
+
+    def events(self, stream: int = 0) -> EventPair:
+        """See Gpu.events."""
+        return TimingEvents(self._context, self._stream(stream))
+
+    def synchronize(self) -> None:
+        """See Gpu.synchronize."""
+        self._context.synchronize()
+
+    def synchronize_stream(self, stream: int = 0) -> None:
+        """See Gpu.synchronize_stream."""
+        arguments: IntArray = np.array([self._stream(stream), 0, 0, 0], dtype=np.int64)
+        check_code(loops.submit(entry_point("cuStreamSynchronize"), arguments, 0, 1), "cuStreamSynchronize")
+
+    def _flags(self) -> Flags:
+        return Flags(self._context, self._modules, self._stream(0))
+
+    def start_stamps(self, count: int) -> IntArray:
+        """See Gpu.start_stamps."""
+        return self._flags().start_stamps(count)
+
+    def flag_round_trips(self, count: int) -> IntArray:
+        """See Gpu.flag_round_trips."""
+        return self._flags().flag_round_trips(count)
+
+    def host_read_ns(self, count: int) -> IntArray:
+        """See Gpu.host_read_ns."""
+        return self._flags().host_read_ns(count)
+
+    def record(self, launch: Launch, count: int, *, graph: bool, gated: bool) -> Recorded:
+        """See Gpu.record."""
+        if self._recorder is None:
+            self._recorder = recording.Recorder(self._context, self._modules, self._spin_gate(), self._stream)
+        return self._recorder.record(launch, count, self._cycles(launch.duration_ns), graph=graph, gated=gated)
+
+    def resident(self, streams: int, duration_ns: int) -> int:
+        """See Gpu.resident."""
+        cycles = self._cycles(duration_ns)
+        return recording.most_resident(self._context, self._modules, self._spin_gate(), self._stream, streams, cycles)
+
+    def threads_stamps(self, threads: int, count: int) -> IntArray:
+        """See Gpu.threads_stamps. The threads may run on any core: the worker's own pin is not theirs."""
+        words = self._context.pinned(2 * LINE_WORDS)
+        ready, start = int(words.ctypes.data), int(words.ctypes.data) + 4 * LINE_WORDS
+        out: IntArray = np.zeros((threads, 2), dtype=np.int64)
+        function, clock = self._modules.function("launch", "empty"), c_address("clock_gettime")
+        submits = [launch(function, Launch(), self._stream(index), None) for index in range(threads)]
+        codes = [0] * threads
+
+        def work(index: int) -> None:
+            self._context.make_current()
+            one = submits[index]
+            codes[index] = loops.submit_together(one.address, one.arguments, count, clock, ready, start, out[index])
+
+        cores = allowed_cores()
+        workers = [on_cores(partial(work, index), cores) for index in range(threads)]
+        loops.start_when_ready(ready, start, threads)
+        for worker in workers:
+            worker.result()
+        check_code(int(np.bitwise_or.reduce(codes)), "launches of several threads")
+        return out
+
+    def round_robin_ns(self, streams: int, count: int) -> int:
+        """See Gpu.round_robin_ns."""
+        one = launch(self._modules.function("launch", "empty"), Launch(), self._stream(0), None)
+        handles: IntArray = np.array([self._stream(index) for index in range(streams)], dtype=np.int64)
+        begin_ns = self.clock.now_ns()
+        code, _ = loops.submit_round_robin(one.address, one.arguments, handles, count, c_address("clock_gettime"))
+        check_code(code, "launches into several streams")
+        self._context.synchronize()
+        return self.clock.now_ns() - begin_ns
+
+    def pause(self, seconds: float) -> None:
+        """See Gpu.pause."""
+        time.sleep(seconds)
+
+    def pcie_bytes(self) -> PcieBytes:
+        """See Gpu.pcie_bytes."""
+        return self._nvml.pcie_bytes()
+
+    def telemetry(self) -> Telemetry:
+        """See Gpu.telemetry."""
+        telemetry = self._nvml.telemetry()
+        try:
+            return msgspec.structs.replace(telemetry, sm_clock_begin_hz=self._sm_clock_hz())
+        except MeasurementError:  # the context may be broken by the case that has just failed
+            return telemetry
+
+    def close(self) -> None:
+        """Give the context back."""
+        self._context.close()
+
+
+def open_gpu(uuid: str) -> Gpu:
+    """The GPU of that UUID, waiting as the environment says. Raises DeviceAbsentError or MeasurementError."""
+    wait = os.environ.get(WAIT_VARIABLE, "auto")
+    if wait not in WAIT_FLAGS:
+        raise MeasurementError(f"{WAIT_VARIABLE}={wait} is no wait mode: {', '.join(WAIT_FLAGS)}")
+    return CudaGpu(uuid, wait)
+
+
+def open_cold(uuid: str) -> ColdStarts:
+    """First acts on the GPU of that UUID; nothing has touched it yet."""
+    from microbench.gpu.cold import CudaColdStarts
+
+    return CudaColdStarts(uuid)

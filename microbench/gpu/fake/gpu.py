@@ -1,0 +1,248 @@
+"""The simulated GPU: every method of the protocol Gpu, played out on virtual clocks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from heapq import heappop, heappush
+from itertools import count as numbers
+
+import numpy as np
+
+from microbench.errors import MeasurementError
+from microbench.gpu.api import WAIT_MODES, WAIT_VARIABLE, Gpu, HostClock, IntArray, PcieBytes, Recorded, WaitMode
+from microbench.gpu.fake.calls import Call, Graph, call_of, graph_of
+from microbench.gpu.fake.clock import FloatArray
+from microbench.gpu.fake.costs import FakeCosts
+from microbench.gpu.fake.environment import SIMULATED, fake_gpu_info
+from microbench.gpu.fake.host import DEFAULT_SPREAD
+from microbench.gpu.fake.machine import Machine
+from microbench.gpu.fake.submit import FakeEventPair, FakeGate, FakeSubmit
+from microbench.model import Fact, Telemetry
+from microbench.ops import GraphLaunch, Launch, LayerCall, Op, Record, Wait
+
+# The watcher thread of start_stamps is preempted once in a thousand launches and misses the flag.
+MISSED_FLAG_SHARE = 0.001
+
+
+class FakeGpu:
+    """One simulated GPU and the simulated host thread that drives it."""
+
+    simulated = True
+
+    def __init__(self, costs: FakeCosts, *, seed: int, spread: float, wait: WaitMode) -> None:
+        self.costs = costs
+        self.info = fake_gpu_info(costs)
+        self._machine = Machine(costs, seed, spread, wait)
+        self._time = self._machine.clock
+        self.clock: HostClock = self._time
+        self._graphs: dict[int, Graph] = {}
+        self._handles = numbers(1)
+        self._scopes = numbers(1)
+
+    # -- making things -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def case(self) -> Iterator[None]:
+        """See Gpu: graphs, gates, events and bound ops made inside are of no use afterwards."""
+        self._machine.scope = next(self._scopes)
+        kept = set(self._graphs)
+        try:
+            yield
+        finally:
+            self._machine.synchronize()
+            self._machine.device.forget_streams()
+            self._machine.scope = 0
+            self._graphs = {handle: graph for handle, graph in self._graphs.items() if handle in kept}
+
+    def bind(self, op: Op) -> FakeSubmit:
+        """See Gpu."""
+        call = call_of(op, self.costs, self._graphs)
+        other = op.other if isinstance(op, Wait) else None
+        return FakeSubmit(self._machine, call, records=isinstance(op, Record), other=other)
+
+    def layer_kernels(self, op: LayerCall) -> Fact:
+        """See Gpu."""
+        return Fact("kernels_per_call", 1, source=SIMULATED)
+
+    def graph(self, ops: Sequence[Op]) -> GraphLaunch:
+        """See Gpu. Raises MeasurementError for ops that cannot be captured."""
+        handle, graph = next(self._handles), graph_of(ops, self.costs)
+        self._graphs[handle] = graph
+        self._time.pass_ns(len(ops) * self.costs.graph_node_instantiate_ns)
+        return GraphLaunch(handle, len(ops))
+
+    def gate(self) -> FakeGate:
+        """See Gpu."""
+        return FakeGate(self._machine)
+
+    def events(self, stream: int = 0) -> FakeEventPair:
+        """See Gpu."""
+        return FakeEventPair(self._machine, call_of(Record(stream=stream), self.costs, {}))
+
+    def synchronize(self) -> None:
+        """See Gpu."""
+        self._machine.synchronize()
+
+    def synchronize_stream(self, stream: int = 0) -> None:
+        """See Gpu."""
+        self._machine.synchronize(stream)
+
+    # -- measurements that need more than one call ---------------------------------------------------------------
+
+    def start_stamps(self, count: int) -> IntArray:
+        """See Gpu."""
+        call = call_of(Launch(), self.costs, {})
+        stamps = np.zeros((count, 4), dtype=np.int64)
+        for row in stamps:
+            row[0] = self._time.now_ns()
+            starts_ns = self._machine.make(call, 1).batches[0].starts_ns
+            row[1] = self._time.now_ns()
+            assert starts_ns is not None, "nothing may hold the stream here"
+            if not self._machine.noise.happens(MISSED_FLAG_SHARE):
+                row[2] = self._time.shown(float(starts_ns[0]) + self.costs.flag_to_host_ns)
+            self._machine.synchronize(call.stream)
+            row[3] = self._time.now_ns()
+        return stamps
+
+    def flag_round_trips(self, count: int) -> IntArray:
+        """See Gpu."""
+        times_ns = self._machine.noise.host(self.costs.host_read_ns + self.costs.flag_to_host_ns, count)
+        self._time.pass_ns(float(times_ns.sum()))
+        return times_ns.round().astype(np.int64)
+
+    def host_read_ns(self, count: int) -> IntArray:
+        """See Gpu."""
+        times_ns = self._machine.noise.device(self.costs.host_read_ns, count)
+        self._time.pass_ns(float(times_ns.sum()))
+        return times_ns.round().astype(np.int64)
+
+    def record(self, launch: Launch, count: int, *, graph: bool, gated: bool) -> Recorded:
+        """See Gpu. Raises MeasurementError for more than may stand behind a gate."""
+        if graph:
+            return self._record_graph(launch, count, gated=gated)
+        starts_ns = self._starts_ns(call_of(launch, self.costs, {}), count, gated=gated)
+        duration_ns = self.costs.kernel_ns(launch.duration_ns, launch.grid_blocks, launch.block_threads)
+        return self._recorded(starts_ns, starts_ns + duration_ns)
+
+    def _record_graph(self, launch: Launch, count: int, *, gated: bool) -> Recorded:
+        nodes = graph_of([launch] * count, self.costs)
+        call = call_of(GraphLaunch(1, count, launch.stream), self.costs, {1: nodes})
+        self._time.pass_ns(count * self.costs.graph_node_instantiate_ns)
+        durations_ns = np.array(nodes.durations_ns)
+        ends_ns = self._starts_ns(call, 1, gated=gated)[0] + np.cumsum(np.array(nodes.gaps_ns) + durations_ns)
+        return self._recorded(ends_ns - durations_ns, ends_ns)
+
+    def _starts_ns(self, call: Call, count: int, *, gated: bool) -> FloatArray:
+        """When each of ``count`` calls' items started, all submitted at once."""
+        slots = call.queue_slots(self.costs) or count
+        if gated and count > slots:
+            raise MeasurementError(f"{count} kernels do not fit behind a gate ({slots} may)")
+        gate = FakeGate(self._machine)
+        if gated:
+            gate.shut((call.stream,))
+        batches = self._machine.make(call, count).batches
+        if gated:
+            gate.open()
+        self._machine.synchronize(call.stream)
+        if gate.was_late():
+            raise MeasurementError("the gate timed out")
+        return np.concatenate([batch.starts_ns for batch in batches if batch.starts_ns is not None])
+
+    def _recorded(self, starts_ns: FloatArray, ends_ns: FloatArray) -> Recorded:
+        stamps = self._machine.globaltimer_ns
+        return Recorded(stamps(starts_ns), stamps(ends_ns), self.costs.globaltimer_step_ns)
+
+    def resident(self, streams: int, duration_ns: int) -> int:
+        """See Gpu: the front end starts one kernel after another, and waits for an end while the SMs are full."""
+        gate = FakeGate(self._machine)
+        gate.shut(range(streams))
+        for stream in range(streams):
+            self._machine.make(call_of(Launch(duration_ns=duration_ns, stream=stream), self.costs, {}), 1)
+        gate.open()
+        self._machine.synchronize()
+        running: list[float] = []
+        start_ns, most = 0.0, 0
+        for _ in range(streams):
+            while running and (running[0] <= start_ns or len(running) == self.costs.resident_kernels):
+                start_ns = max(start_ns, heappop(running))
+            heappush(running, start_ns + self.costs.kernel_ns(duration_ns))
+            most = max(most, len(running))
+            start_ns += self.costs.front_end_ns
+        return most
+
+    def threads_stamps(self, threads: int, count: int) -> IntArray:
+        """See Gpu: each thread's calls take longer by a constant for each other thread."""
+        begin_ns = self._time.now_ns()
+        contention_ns = (threads - 1) * self.costs.thread_contention_ns
+        stamps = np.zeros((threads, 2), dtype=np.int64)
+        for thread in range(threads):
+            call = call_of(Launch(stream=thread), self.costs, {})
+            assert call.item is not None, "a launch puts a kernel into its stream"
+            calls_ns = self._machine.noise.host(call.host_ns, count) + contention_ns
+            returned_ns, _ = self._machine.device.submit(thread, call.item, begin_ns, calls_ns)
+            stamps[thread] = begin_ns, self._time.shown(float(returned_ns[-1]))
+        self._time.wait_until(float(stamps.max()))
+        self._machine.synchronize()
+        return stamps
+
+    def round_robin_ns(self, streams: int, count: int) -> int:
+        """See Gpu."""
+        calls = [call_of(Launch(stream=stream), self.costs, {}) for stream in range(streams)]
+        begin_ns = self._time.now_ns()
+        for index in range(count):
+            self._machine.make(calls[index % streams], 1)
+        self._machine.synchronize()
+        return self._time.now_ns() - begin_ns
+
+    def pause(self, seconds: float) -> None:
+        """See Gpu."""
+        self._time.pass_ns(seconds * 1e9)
+
+    # -- the state of the GPU ------------------------------------------------------------------------------------
+
+    def pcie_bytes(self) -> PcieBytes:
+        """See Gpu: what was submitted, what an idle GPU moves, and what reading the counters itself moves."""
+        device, costs = self._machine.device, self.costs
+        device.received_bytes += costs.counter_read_traffic.received
+        device.sent_bytes += costs.counter_read_traffic.sent
+        self._time.pass_ns(self._machine.noise.one(costs.counter_read_ns))
+        lived_s = self._time.time_ns * 1e-9
+        return PcieBytes(
+            sent=int(device.sent_bytes + costs.idle_traffic_per_s.sent * lived_s),
+            received=int(device.received_bytes + costs.idle_traffic_per_s.received * lived_s),
+            coarse=False,
+        )
+
+    def telemetry(self) -> Telemetry:
+        """See Gpu: a GPU that keeps its clock and is never too hot."""
+        self._time.pass_ns(self.costs.telemetry_ns)
+        return Telemetry(
+            sm_clock_begin_hz=self.costs.sm_clock_hz,
+            nvml_sm_clock_hz=self.costs.sm_clock_hz,
+            memory_clock_hz=self.info.memory_clock_max_hz,
+            temperature_c=40.0,
+            power_w=120.0,
+        )
+
+    def close(self) -> None:
+        """See Gpu."""
+        self._machine.synchronize()
+        self._graphs.clear()
+
+
+def open_fake(
+    costs: FakeCosts | None = None, *, seed: int = 0, spread: float = DEFAULT_SPREAD, wait: WaitMode | None = None
+) -> Gpu:
+    """A simulated GPU with these costs, in the wait mode asked for, else in the one that the environment names.
+
+    ``spread`` 0 gives every cost exactly; one ``seed``, one sequence of times. Raises MeasurementError for an
+    environment that names no wait mode.
+    """
+    if wait is None:
+        named = os.environ.get(WAIT_VARIABLE, "auto")
+        wait = next((mode for mode in WAIT_MODES if mode == named), None)
+        if wait is None:
+            raise MeasurementError(f"{WAIT_VARIABLE}={named} is no wait mode: {', '.join(WAIT_MODES)}")
+    return FakeGpu(costs or FakeCosts(), seed=seed, spread=spread, wait=wait)

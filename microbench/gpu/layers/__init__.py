@@ -1,0 +1,1 @@
+"""Python layers, one file each: how a library launches one kernel."""

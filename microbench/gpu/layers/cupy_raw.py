@@ -1,0 +1,44 @@
+"""CuPy RawKernel: a kernel of one's own, launched by calling it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from microbench.gpu.layers import cupy_shared
+from microbench.gpu.layers.base import ARRAY_ELEMENTS, BLOCK_THREADS, KERNELS, Family, LayerContext, LayerHandle
+
+NAME = "cupy_raw"
+FAMILY: Family = "same_kernel"
+PACKAGE = cupy_shared.PACKAGE
+INSTALL = cupy_shared.INSTALL
+ABOUT = "RawKernel called with grid, block and a tuple of three CuPy arrays and a numpy.int32, on the current stream"
+ARGUMENTS = (0, 4)
+
+
+def open_layer(context: LayerContext, arguments: int) -> LayerHandle:
+    """The kernel of kernels/launch.cu itself, from the same cubin."""
+    cupy = cupy_shared.load_cupy()
+    restore = cupy_shared.use_stream(cupy, context)
+    kernel = _raw_kernel(cupy, context.cubin, KERNELS[arguments])
+    a, b, c = (cupy.zeros(ARRAY_ELEMENTS, cupy.float32) for _ in range(3))
+    n = cupy.int32(0)
+
+    def without() -> None:
+        kernel((1,), (BLOCK_THREADS,), ())
+
+    def with_four() -> None:
+        kernel((1,), (BLOCK_THREADS,), (a, b, c, n))
+
+    call = with_four if arguments else without
+    call()
+    return LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
+
+
+def _raw_kernel(cupy: Any, cubin: bytes, name: str) -> Any:
+    """A RawKernel of a cubin, which CuPy takes by path only; ``get_function`` has loaded it when it returns."""
+    with tempfile.TemporaryDirectory(prefix="microbench-") as folder:
+        path = Path(folder) / "launch.cubin"
+        path.write_bytes(cubin)
+        return cupy.RawModule(path=str(path)).get_function(name)

@@ -1,0 +1,58 @@
+"""Triton: kernel[grid](…) on PyTorch tensors, on PyTorch's current stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from subprocess import CalledProcessError
+
+from microbench.errors import Skip
+from microbench.gpu.layers import torch_shared
+from microbench.gpu.layers.base import ARRAY_ELEMENTS, Family, LayerContext, LayerHandle, load
+from microbench.text import plain
+
+NAME = "triton"
+FAMILY: Family = "same_kernel"
+PACKAGE = "triton"
+INSTALL = torch_shared.INSTALL  # brings Triton; without PyTorch, Triton knows the default stream only
+ABOUT = "an empty kernel of Triton's own, one warp; pointers as PyTorch tensors; Triton adds scratch pointers"
+ARGUMENTS = (0, 4)
+
+
+# Triton compiles the text of a function, and would look the types of its parameters up as Triton values.
+def empty() -> None:
+    """Does nothing."""
+
+
+def four_arguments(a, b, c, n) -> None:  # type: ignore[no-untyped-def]
+    """Does nothing."""
+
+
+def open_layer(context: LayerContext, arguments: int) -> LayerHandle:
+    """Compiles the kernel. Raises Skip where Triton finds no C compiler, which older ones build their launcher with."""
+    torch = torch_shared.load_torch()
+    triton = load(PACKAGE, INSTALL)
+    restore = torch_shared.use_stream(torch, context)
+    kernel = triton.jit(four_arguments if arguments else empty)
+    a, b, c = (torch.zeros(ARRAY_ELEMENTS, dtype=torch.float32, device="cuda") for _ in range(3))
+    n = 0
+
+    def without() -> None:
+        kernel[(1,)](num_warps=1)
+
+    def with_four() -> None:
+        kernel[(1,)](a, b, c, n, num_warps=1)
+
+    call = with_four if arguments else without
+    _compile_by(call)
+    return LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
+
+
+def _compile_by(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except CalledProcessError as error:
+        raise Skip(f"Triton could not build its launcher with the C compiler and Python.h: {plain(error)}") from error
+    except RuntimeError as error:
+        if "C compiler" not in str(error):
+            raise
+        raise Skip(f"Triton needs a C compiler: {plain(error)}") from error

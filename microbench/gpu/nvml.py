@@ -1,0 +1,190 @@
+"""What NVML says of one GPU, each query guarded alone: state, telemetry, PCIe bytes. The only file with pynvml."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from microbench.errors import Skip
+from microbench.gpu.api import PcieBytes
+from microbench.gpu.nvml_processes import other_processes
+from microbench.gpu.nvml_query import Answer, Query, call
+from microbench.gpu.nvml_tables import (
+    CLOCK_MEMORY,
+    CLOCK_SM,
+    COMPUTE_MODES,
+    FIELD_PCIE_RECEIVED,
+    FIELD_PCIE_SENT,
+    PCIE_RECEIVED,
+    PCIE_SENT,
+    TEMPERATURE_GPU,
+    VIRTUALIZATION_MODES,
+    clock_reasons,
+    field_value,
+)
+from microbench.gpu.pcie_counters import ExactTotals, SampledTotals
+from microbench.host.files import known, unknown
+from microbench.model import Fact, GpuInfo, LinkInfo, Telemetry
+
+MEGAHERTZ = 1e6
+MILLIWATT = 1e-3
+KILOBYTE = 1e3
+CLOCK_REASON_NAMES = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+TEMPERATURE_NAMES = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
+# What is enforced may be less than what was set.
+POWER_LIMIT_NAMES = ("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementLimit")
+
+
+def load() -> Any:
+    """The module pynvml (distribution nvidia-ml-py), or None when it is not installed."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    return pynvml
+
+
+class NvmlGpu:
+    """One GPU through NVML, found by UUID: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER change indices, not UUIDs.
+
+    Making one never raises: ``reason`` says why NVML cannot be used (not installed, no driver, …), and whatever is
+    asked is then unknown for that reason. ``library`` stands in for pynvml in tests.
+    """
+
+    def __init__(self, uuid: str, library: Any = None) -> None:
+        self.uuid = uuid
+        self._query = Query(load() if library is None else library, uuid)
+        self._exact = ExactTotals()
+        self._sampled = SampledTotals(self._pcie_rates)
+
+    @property
+    def reason(self) -> str | None:
+        """Why NVML cannot be used; None if it can."""
+        return self._query.reason
+
+    def close(self) -> None:
+        """Stop sampling and leave NVML."""
+        self._sampled.close()
+        self._query.close()
+
+    def driver_version(self) -> Answer:
+        """The driver's version, such as "580.95.05"."""
+        return self._query.ask_system("nvmlSystemGetDriverVersion")
+
+    def describe(self, info: GpuInfo, own_pids: Collection[int] = (), context_open: bool = True) -> GpuInfo:
+        """``info`` with each field that is None filled where NVML answers. Never raises.
+
+        ``own_pids`` are processes that belong to this run; ``context_open`` says that this one has a CUDA context.
+        """
+        ask = self._query.ask
+        found: dict[str, Any] = {
+            "pci_bus_id": ask("nvmlDeviceGetPciInfo").member("busId").value,
+            "memory_bytes": ask("nvmlDeviceGetMemoryInfo").member("total").value,
+            "sm_clock_max_hz": ask("nvmlDeviceGetMaxClockInfo", CLOCK_SM).scaled(MEGAHERTZ),
+            "memory_clock_max_hz": ask("nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY).scaled(MEGAHERTZ),
+            "memory_bus_bits": ask("nvmlDeviceGetMemoryBusWidth").value,
+            "ecc": ask("nvmlDeviceGetEccMode").flag(),
+            "mig": self._mig().flag(),
+            "persistence": ask("nvmlDeviceGetPersistenceMode").flag(),
+            "confidential_computing": self._confidential().flag(),
+            "power_limit_w": self._query.ask_first(POWER_LIMIT_NAMES).scaled(MILLIWATT),
+            "other_processes": other_processes(self._query, own_pids, context_open).value,
+        }
+        fields = {name: value for name, value in found.items() if getattr(info, name) is None and value is not None}
+        return msgspec.structs.replace(info, **fields, link=self._link(info.link))
+
+    def facts(self, prefix: str = "") -> tuple[Fact, ...]:
+        """What has no field in GpuInfo, and why those of its fields are unknown that are. ``prefix``: "gpu0_"."""
+        ask = self._query.ask
+        mode, compute = ask("nvmlDeviceGetVirtualizationMode"), ask("nvmlDeviceGetComputeMode")
+        answers = {
+            "virtualization_mode": mode._replace(value=VIRTUALIZATION_MODES.get(mode.value)),
+            "compute_mode": compute._replace(value=COMPUTE_MODES.get(compute.value)),
+            "vbios_version": ask("nvmlDeviceGetVbiosVersion"),
+        }
+        fields = {
+            "ecc": ask("nvmlDeviceGetEccMode"),
+            "mig": self._mig(),
+            "persistence": ask("nvmlDeviceGetPersistenceMode"),
+            "confidential_computing": self._confidential(),
+            "power_limit_w": self._query.ask_first(POWER_LIMIT_NAMES),
+            "other_processes": other_processes(self._query),
+        }
+        answers |= {name: answer for name, answer in fields.items() if answer.value is None}
+        return tuple(_fact(f"{prefix}{name}", answer) for name, answer in answers.items())
+
+    def telemetry(self) -> Telemetry:
+        """The GPU's state now, but for the SMs' own clock; what NVML does not answer is None. Never raises."""
+        ask = self._query.ask
+        return Telemetry(
+            nvml_sm_clock_hz=ask("nvmlDeviceGetClockInfo", CLOCK_SM).scaled(MEGAHERTZ),
+            memory_clock_hz=ask("nvmlDeviceGetClockInfo", CLOCK_MEMORY).scaled(MEGAHERTZ),
+            temperature_c=self._query.ask_first(TEMPERATURE_NAMES, TEMPERATURE_GPU).scaled(1.0),
+            power_w=ask("nvmlDeviceGetPowerUsage").scaled(MILLIWATT),
+            throttle_reasons=clock_reasons(self._query.ask_first(CLOCK_REASON_NAMES).value or 0),
+        )
+
+    def pcie_bytes(self) -> PcieBytes:
+        """Bytes that the GPU sent and received over PCIe, headers included, since the first call.
+
+        Exact where the driver counts (fields 197 and 198), provided that no more than 4 GB pass between two calls:
+        the counters wrap, 68 ms at full rate. Else ``coarse``: rates sampled by a thread, good for traffic that lasts.
+        Raises Skip where there is neither.
+        """
+        fields = self._query.ask("nvmlDeviceGetFieldValues", [FIELD_PCIE_SENT, FIELD_PCIE_RECEIVED])
+        values = [field_value(entry) for entry in fields.value or ()]
+        if len(values) == 2 and values[0] is not None and values[1] is not None:
+            return self._exact.add(values[0], values[1])
+        if self._exact.started:
+            raise Skip("NVML's PCIe counters stopped answering")
+        totals = self._sampled.read()
+        if totals is None:
+            raise Skip(f"no PCIe counters: {self._query.ask('nvmlDeviceGetPcieThroughput', PCIE_SENT).reason}")
+        return totals
+
+    def _mig(self) -> Answer:
+        """MIG mode; off where there is no such mode."""
+        answer = self._query.ask("nvmlDeviceGetMigMode")
+        return Answer(0) if answer.unsupported else answer
+
+    def _confidential(self) -> Answer:
+        """The machine's confidential-computing feature; off where there is no such feature."""
+        answer = self._query.ask_system("nvmlSystemGetConfComputeState")
+        return Answer(0) if answer.unsupported else answer.member("ccFeature")
+
+    def _link(self, link: LinkInfo) -> LinkInfo:
+        ask = self._query.ask
+        found = {
+            "generation_now": ask("nvmlDeviceGetCurrPcieLinkGeneration").value,
+            "generation_max": ask("nvmlDeviceGetMaxPcieLinkGeneration").value,
+            "lanes_now": ask("nvmlDeviceGetCurrPcieLinkWidth").value,
+            "lanes_max": ask("nvmlDeviceGetMaxPcieLinkWidth").value,
+        }
+        fields = {name: value for name, value in found.items() if getattr(link, name) is None and value}
+        return msgspec.structs.replace(link, **fields)
+
+    def _pcie_rates(self) -> tuple[float, float] | None:
+        """Bytes per second (sent, received), averaged over 20 ms each; None if NVML does not answer."""
+        sent = self._query.ask("nvmlDeviceGetPcieThroughput", PCIE_SENT).scaled(KILOBYTE)
+        received = self._query.ask("nvmlDeviceGetPcieThroughput", PCIE_RECEIVED).scaled(KILOBYTE)
+        return None if sent is None or received is None else (sent, received)
+
+
+def boards_in_mig_mode(library: Any = None) -> int | None:
+    """How many boards have MIG mode on, whether or not CUDA shows an instance of them; None if NVML cannot say."""
+    nvml = load() if library is None else library
+    if nvml is None or call(nvml, "nvmlInit").reason is not None:
+        return None
+    count = call(nvml, "nvmlDeviceGetCount").value or 0
+    handles = [call(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(count)]
+    modes = [call(nvml, "nvmlDeviceGetMigMode", handle.value).flag() for handle in handles if handle.value is not None]
+    call(nvml, "nvmlShutdown")
+    return sum(mode is True for mode in modes)
+
+
+def _fact(name: str, answer: Answer) -> Fact:
+    if answer.value is None:
+        return unknown(name, answer.reason or "NVML does not say", "NVML")
+    return known(name, answer.value, "NVML")

@@ -1,0 +1,108 @@
+"""Asking NVML one thing at a time about one GPU: an answer or a reason, never an exception."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from microbench.gpu.nvml_tables import ERROR_FUNCTION_NOT_FOUND, ERROR_NOT_SUPPORTED
+
+
+class Answer(NamedTuple):
+    """What a query returned, or None and why. ``unsupported``: this GPU, driver or binding has no such thing."""
+
+    value: Any
+    reason: str | None = None
+    unsupported: bool = False
+
+    def scaled(self, factor: float) -> float | None:
+        """The number in SI units."""
+        return None if self.value is None else self.value * factor
+
+    def flag(self) -> bool | None:
+        """The number as yes or no; of a pair (now, after the next reboot), the first."""
+        now = self.value[0] if isinstance(self.value, list | tuple) else self.value
+        return None if now is None else bool(now)
+
+    def member(self, name: str) -> Answer:
+        """A member of the struct that was answered, bytes as text."""
+        found = getattr(self.value, name, None)
+        return self._replace(value=found.decode(errors="replace") if isinstance(found, bytes) else found)
+
+
+class Query:
+    """NVML opened for the GPU of a UUID. ``library`` is pynvml or None when it is not installed.
+
+    Making one never raises: ``reason`` says why NVML cannot be used, and every answer is then None for that reason.
+    A MIG instance answers for itself where it can, else its board does.
+    """
+
+    def __init__(self, library: Any, uuid: str) -> None:
+        self._library = library
+        self._handle: Any = None
+        self._board: Any = None
+        self.reason = self._open(uuid)
+
+    def close(self) -> None:
+        """Leave NVML; every later answer is None."""
+        if self._handle is not None:
+            self._handle = self._board = None
+            self.reason = "closed"
+            call(self._library, "nvmlShutdown")
+
+    def ask(self, name: str, *arguments: Any) -> Answer:
+        """The answer of ``name(handle, *arguments)``, asked of the board where a MIG instance has none."""
+        if self.reason is not None:
+            return Answer(None, self.reason)
+        answer = call(self._library, name, self._handle, *arguments)
+        if answer.value is None and self._board is not self._handle:
+            return call(self._library, name, self._board, *arguments)
+        return answer
+
+    def ask_first(self, names: tuple[str, ...], *arguments: Any) -> Answer:
+        """The answer of the first function that has one: newer names before the ones they replace."""
+        answers = (self.ask(name, *arguments) for name in names)
+        last = Answer(None, "nothing was asked")
+        for last in answers:
+            if last.value is not None:
+                break
+        return last
+
+    def ask_system(self, name: str, *arguments: Any) -> Answer:
+        """The answer of ``name(*arguments)``, which is about the whole machine."""
+        return Answer(None, self.reason) if self.reason is not None else call(self._library, name, *arguments)
+
+    def _open(self, uuid: str) -> str | None:
+        if self._library is None:
+            return "nvidia-ml-py is not installed: pip install nvidia-ml-py"
+        started = call(self._library, "nvmlInit")
+        if started.reason is not None:
+            return f"NVML does not start: {started.reason}"
+        for spelling in spellings(uuid):
+            found = call(self._library, "nvmlDeviceGetHandleByUUID", spelling)
+            if found.value is not None:
+                self._handle = found.value
+                board = call(self._library, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", found.value)
+                self._board = found.value if board.value is None else board.value
+                return None
+        call(self._library, "nvmlShutdown")
+        return f"NVML does not know the GPU {uuid}"
+
+
+def call(library: Any, name: str, *arguments: Any) -> Answer:
+    """One NVML function, its error as words. An older binding may lack the function, an older driver refuse it."""
+    function = getattr(library, name, None)
+    if function is None:
+        return Answer(None, f"this nvidia-ml-py has no {name}", unsupported=True)
+    # Raised, outside NVMLError, where a driver lacks the version of a function that the binding calls.
+    mismatch = getattr(library, "NVMLLibraryMismatchError", library.NVMLError)
+    try:
+        return Answer(function(*arguments))
+    except (library.NVMLError, mismatch, UnicodeDecodeError) as error:
+        code = getattr(error, "value", ERROR_FUNCTION_NOT_FOUND)
+        return Answer(None, str(error), code in (ERROR_NOT_SUPPORTED, ERROR_FUNCTION_NOT_FOUND))
+
+
+def spellings(uuid: str) -> tuple[str, ...]:
+    """CUDA gives a MIG instance's UUID without saying that it is one; NVML wants to be told."""
+    digits = uuid.removeprefix("GPU-").removeprefix("MIG-")
+    return tuple(dict.fromkeys((uuid, f"GPU-{digits}", f"MIG-{digits}")))

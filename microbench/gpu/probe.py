@@ -1,0 +1,110 @@
+"""The probe: what this machine is and which GPUs a run may use, answered before anything is planned."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+
+from microbench.errors import DeviceAbsentError, MeasurementError, UsageError
+from microbench.gpu.driver import why_no_gpu
+from microbench.gpu.nvml import NvmlGpu
+from microbench.host.affinity import allowed_cores, core_plan
+from microbench.host.facts import host_facts
+from microbench.model import Environment, Fact, GpuInfo
+
+PACKAGES = (
+    "cuda-microbench", "numpy", "numba", "numba-cuda", "llvmlite", "cuda-python", "cuda-bindings", "cuda-core",
+    "cuda-pathfinder", "cupy-cuda12x", "cupy-cuda13x", "nvidia-ml-py", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12",
+    "nvmath-python", "torch", "triton", "jax", "jaxlib", "warp-lang",
+)  # fmt: skip
+ORDINAL = re.compile(r"cuda:(\d+)")
+
+
+def probe(device: str | None) -> Environment:
+    """The Environment with the GPUs that ``device`` selects: None the first, "all" every one, "cuda:N", or a UUID.
+
+    Raises DeviceAbsentError when a named one is not here, UsageError when it is no name of a device.
+    """
+    if device not in (None, "all") and not ORDINAL.fullmatch(device or "") and not _is_uuid(device or ""):
+        raise UsageError(f"{device!r} is no device", "use cuda:N, a UUID as nvidia-smi -L prints it, all, or fake")
+    absent = why_no_gpu()
+    if absent is None:
+        try:
+            return _with_gpus(device)
+        except MeasurementError as error:
+            reason, next_step = str(error), "see `microbench doctor`"
+    else:
+        reason, next_step = absent.reason, absent.next_step
+    if device not in (None, "all"):
+        raise DeviceAbsentError(f"{device} is not here: {reason}", next_step)
+    return Environment(
+        packages=packages(), facts=host_facts_unpinned(None), no_gpu_reason=reason, no_gpu_next_step=next_step
+    )
+
+
+def _is_uuid(device: str) -> bool:
+    return device.startswith(("GPU-", "MIG-"))
+
+
+def _with_gpus(device: str | None) -> Environment:
+    from cuda.bindings import driver
+
+    from microbench.gpu.context import check, find_device
+    from microbench.gpu.describe import describe
+
+    check(driver.cuInit(0))
+    count = int(check(driver.cuDeviceGetCount()))
+    named = ORDINAL.fullmatch(device or "")
+    if named and int(named[1]) >= count:
+        raise DeviceAbsentError(f"{device} is not here: CUDA shows {count} GPU(s)", "see `nvidia-smi -L`")
+    if device and _is_uuid(device):
+        chosen = [find_device(device)]
+    else:
+        indices = range(count) if device == "all" else (int(named[1]) if named else 0,)
+        chosen = [check(driver.cuDeviceGet(index)) for index in indices]
+    gpus: list[GpuInfo] = []
+    facts: list[Fact] = []
+    versions: list[str | None] = []
+    for handle in chosen:
+        bare = describe(handle)
+        nvml = NvmlGpu(bare.uuid)
+        gpus.append(nvml.describe(bare, context_open=False))
+        facts.extend(nvml.facts(prefix=f"gpu{bare.index}_"))
+        versions.append(nvml.driver_version().value)
+        nvml.close()
+    return Environment(
+        gpus=tuple(gpus),
+        driver_version=versions[0],
+        cuda_driver_version=_version(int(check(driver.cuDriverGetVersion()))),
+        cuda_toolkit_version=_toolkit(),
+        packages=packages(),
+        facts=(*host_facts_unpinned(gpus[0]), *facts),
+    )
+
+
+def _version(number: int) -> str:
+    """1000 x major + 10 x minor, as CUDA gives it."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _toolkit() -> str:
+    from cuda.bindings import nvrtc
+
+    _, major, minor = nvrtc.nvrtcVersion()
+    return f"{major}.{minor}"
+
+
+def packages() -> dict[str, str]:
+    """Versions of the packages that matter to a launch, of those installed."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def host_facts_unpinned(gpu: GpuInfo | None) -> tuple[Fact, ...]:
+    """The host's facts as they are for a run near that GPU, also from a process that is pinned already."""
+    return host_facts(allowed=allowed_cores(), plan=core_plan(gpu.numa_node if gpu else None))

@@ -1,0 +1,156 @@
+"""Kernels that report on themselves: recorded batches, resident counts, the SM clock as the SMs count it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from cuda.bindings import driver
+
+from microbench.errors import MeasurementError
+from microbench.gpu.api import IntArray, Recorded
+from microbench.gpu.context import Context, check
+from microbench.gpu.gates import SpinGate
+from microbench.gpu.modules import Modules
+from microbench.gpu.submit import DriverSubmit, Parameters, launch, launch_extended
+from microbench.ops import Launch
+
+CLOCK_WINDOW_NS = 50_000
+THREAD_LOCAL = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+GATE_TRIES = 3
+
+
+def instantiate(context: Context, stream: int, submit: Callable[[], None]) -> tuple[int, int]:
+    """Capture what ``submit`` does to a stream, instantiate and upload it: (executable graph, its count of nodes)."""
+    check(driver.cuStreamBeginCapture(stream, THREAD_LOCAL))
+    try:
+        submit()
+    finally:
+        ended = driver.cuStreamEndCapture(stream)
+    graph = check(ended)
+    nodes = int(check(driver.cuGraphGetNodes(graph))[1])
+    executable = check(driver.cuGraphInstantiate(graph, 0))
+    context.own(lambda: driver.cuGraphExecDestroy(executable))
+    check(driver.cuGraphDestroy(graph))
+    check(driver.cuGraphUpload(executable, stream))
+    context.synchronize()
+    return int(executable), nodes
+
+
+class Batch:
+    """``count`` self-recording kernels, made ready once and submitted often."""
+
+    def __init__(
+        self, context: Context, modules: Modules, op: Launch, stream: int, count: int, cycles: int, *, graph: bool
+    ) -> None:
+        self._context = context
+        self._count = count
+        self._blocks = op.grid_blocks
+        self._out = context.device_memory(count * op.grid_blocks * 16)
+        rows = Parameters([(self._out, index, cycles) for index in range(count)])
+        kernel = modules.function("launch", "record_dependent" if op.kind == "pdl" else "record")
+        make = launch if op.kind == "launch" else None
+        self._submit: DriverSubmit = (
+            make(kernel, op, stream, rows) if make else launch_extended(context, kernel, op, stream, rows)
+        )
+        self.queue_slots = self._submit.queue_slots or count
+        self._stream = stream
+        self._executable: int | None = None
+        self._submit(count)  # loads the code, which must not happen behind a gate
+        context.synchronize()
+        if graph:
+            self._executable, _ = instantiate(context, stream, lambda: self._submit(count))
+
+    def submit(self) -> None:
+        """The whole batch, as launches or as one graph."""
+        if self._executable is None:
+            self._submit(self._count)
+        else:
+            check(driver.cuGraphLaunch(self._executable, self._stream))
+
+    def clear(self) -> None:
+        """Poison the results, so that a kernel that did not run cannot pass for one that did."""
+        self._context.clear(self._out, self._count * self._blocks * 16)
+
+    def result(self, step_ns: int) -> Recorded:
+        """Earliest start and latest end over the blocks of each kernel. Raises MeasurementError if one did not run."""
+        words = self._context.read(self._out, self._count * self._blocks * 2, np.int64)
+        stamps = words.reshape(self._count, self._blocks, 2)
+        if not stamps.all():
+            raise MeasurementError("a recording kernel did not run")
+        return Recorded(stamps[:, :, 0].min(axis=1), stamps[:, :, 1].max(axis=1), step_ns)
+
+
+class Recorder:
+    """Recorded batches of one case, by launch, count and way of submitting."""
+
+    def __init__(self, context: Context, modules: Modules, gate: SpinGate, stream: Callable[[int], int]) -> None:
+        self._context = context
+        self._modules = modules
+        self._gate = gate
+        self._stream = stream
+        self._batches: dict[tuple[Launch, int, bool], Batch] = {}
+        self._step_ns: int | None = None
+
+    def record(self, op: Launch, count: int, cycles: int, *, graph: bool, gated: bool) -> Recorded:
+        """See Gpu.record. Raises MeasurementError when the gate times out GATE_TRIES times in a row."""
+        key = (op, count, graph)
+        if key not in self._batches:
+            stream = self._stream(op.stream)
+            self._batches[key] = Batch(self._context, self._modules, op, stream, count, cycles, graph=graph)
+        batch = self._batches[key]
+        if gated and not graph and count > batch.queue_slots:
+            raise MeasurementError(f"{count} launches do not fit behind a gate ({batch.queue_slots} may)")
+        for _ in range(GATE_TRIES):
+            batch.clear()
+            if gated:
+                self._gate.shut((op.stream,))
+            batch.submit()
+            if gated:
+                self._gate.open()
+            self._context.synchronize()
+            if not (gated and self._gate.was_late()):
+                return batch.result(self.globaltimer_step_ns())
+        raise MeasurementError(f"the gate timed out {GATE_TRIES} times before the batch was queued")
+
+    def globaltimer_step_ns(self) -> int:
+        """The smallest step of %globaltimer, probed once."""
+        if self._step_ns is None:
+            out = self._context.device_memory(64 * 8)
+            kernel = self._modules.function("launch", "globaltimer_steps")
+            launch(kernel, Launch(block_threads=1), self._stream(0), Parameters([(out,)]))(1)
+            self._context.synchronize()
+            self._step_ns = int(np.diff(self._context.read(out, 64, np.int64)).min())
+        return self._step_ns
+
+
+def sm_clock_hz(context: Context, modules: Modules, stream: int, sm_count: int) -> float:
+    """Median over the SMs of clock cycles over %globaltimer in a window of CLOCK_WINDOW_NS."""
+    out = context.device_memory(sm_count * 16)
+    row = Parameters([(out, CLOCK_WINDOW_NS)])
+    kernel = modules.function("launch", "sm_clock")
+    launch(kernel, Launch(grid_blocks=sm_count, block_threads=1), stream, row)(1)
+    context.synchronize()
+    counts: IntArray = context.read(out, sm_count * 2, np.int64).reshape(sm_count, 2)
+    return float(np.median(counts[:, 1] / counts[:, 0])) * 1e9
+
+
+def most_resident(
+    context: Context, modules: Modules, gate: SpinGate, stream: Callable[[int], int], streams: int, cycles: int
+) -> int:
+    """See Gpu.resident."""
+    counters = context.device_memory(256)
+    kernel = modules.function("launch", "resident")
+    row = Parameters([(counters, counters + 128, cycles)])
+    submits = [launch(kernel, Launch(block_threads=1), stream(index), row) for index in range(streams)]
+    submits[0](1)
+    context.synchronize()
+    context.clear(counters, 256)
+    gate.shut(tuple(range(streams)))
+    for submit in submits:
+        submit(1)
+    gate.open()
+    context.synchronize()
+    if gate.was_late():
+        raise MeasurementError("the gate timed out before all streams had their kernel")
+    return int(context.read(counters + 128, 1, np.uint32)[0])

@@ -1,0 +1,1 @@
+"""The host: what this machine is, and compiled loops that run on it."""

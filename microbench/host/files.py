@@ -1,0 +1,116 @@
+"""Guarded reads of /proc and /sys: a file that is missing or forbidden is a reason, never an exception."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from microbench.model import Fact, Scalar
+
+Value = TypeVar("Value")
+
+
+class Reading(NamedTuple):
+    """What one file said: ``text`` stripped, or None and the reason. ``source`` is the path as on a live machine."""
+
+    text: str | None
+    source: str
+    reason: str | None = None
+
+
+class Machine(NamedTuple):
+    """The file tree that facts are read from: "/" on a live machine, a recorded tree in tests."""
+
+    root: Path = Path("/")
+
+    def at(self, path: str) -> Path:
+        """Where ``path`` (absolute, as on a live machine) lies in this tree."""
+        return self.root / path.lstrip("/")
+
+    def read(self, path: str) -> Reading:
+        """The file's text, stripped."""
+        try:
+            return Reading(self.at(path).read_text(encoding="utf-8", errors="replace").strip(), path)
+        except OSError as error:
+            return Reading(None, path, why_unreadable(error))
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """Names inside a folder, sorted; empty when it is missing or forbidden."""
+        try:
+            return tuple(sorted(entry.name for entry in self.at(path).iterdir()))
+        except OSError:
+            return ()
+
+    def exists(self, path: str) -> bool:
+        """True if something is there and may be looked at."""
+        try:
+            return self.at(path).exists()
+        except OSError:
+            return False
+
+
+def why_unreadable(error: OSError) -> str:
+    """An OSError in words: "no such file", "permission denied"."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return "no such file"
+    return (error.strerror or type(error).__name__).lower()
+
+
+def known(name: str, value: Scalar, source: str, unit: str = "") -> Fact:
+    """A fact that was found."""
+    return Fact(name, value, source, None, unit)
+
+
+def unknown(name: str, reason: str, source: str) -> Fact:
+    """A fact that could not be found, and why."""
+    return Fact(name, None, source, reason)
+
+
+def stated(name: str, value: Scalar, source: str, reason: str) -> Fact:
+    """A fact with that value, or, for None, an unknown one for that reason."""
+    return known(name, value, source) if value is not None else unknown(name, reason, source)
+
+
+def fact(name: str, reading: Reading, convert: Callable[[str], Scalar] = str, unit: str = "") -> Fact:
+    """The fact a file states; unknown when it is unreadable or does not say what ``convert`` expects (ValueError)."""
+    if reading.text is None:
+        return unknown(name, reading.reason or "unreadable", reading.source)
+    try:
+        return known(name, convert(reading.text), reading.source, unit)
+    except ValueError:
+        return unknown(name, f"cannot be understood: {reading.text[:40]!r}", reading.source)
+
+
+def labelled(text: str | None, label: str, separator: str = ":") -> str | None:
+    """The value of the first ``label: value`` line of a /proc file, or None."""
+    for line in (text or "").splitlines():
+        name, found, value = line.partition(separator)
+        if found and name.strip() == label:
+            return value.strip()
+    return None
+
+
+def bracketed(text: str) -> str:
+    """The chosen word of a line such as ``always [madvise] never``. Raises ValueError when none is marked."""
+    return text[text.index("[") + 1 : text.index("]")]
+
+
+def cpu_list(text: str) -> tuple[int, ...]:
+    """CPUs of a kernel list such as ``0-3,8``, sorted. Raises ValueError for anything else."""
+    cpus: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        cpus.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(cpus))
+
+
+def as_cpu_list(cpus: Iterable[int]) -> str:
+    """CPUs in the kernel's list notation: the inverse of ``cpu_list``."""
+    spans: list[list[int]] = []
+    for cpu in sorted(set(cpus)):
+        if spans and cpu == spans[-1][1] + 1:
+            spans[-1][1] = cpu
+        else:
+            spans.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

@@ -1,0 +1,272 @@
+"""Numba-compiled host loops: submit n times, stamp each call, poll a flag. No Python runs between two calls.
+
+Entry points are addresses passed as ARGUMENTS and called through an intrinsic: a global would stop numba from
+caching the loop, and a cached address would be wrong in the next process. Driver calls take integers and pointers
+only, so one call form with 64-bit arguments serves them all: the System V x86-64 and AAPCS64 conventions give each
+argument a register or an 8-byte slot of its own, the callee reads the low half of a 32-bit one, and the caller
+cleans up surplus ones. Up to four arguments go through the narrow form, launches (eleven) through the wide one.
+Return codes are ORed; 0 is success.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from microbench.gpu.api import IntArray
+
+CLOCK_MONOTONIC = 1
+SECOND_NS = 1_000_000_000
+WIDE_ARGUMENTS = 11
+NARROW_ARGUMENTS = 4
+
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+
+compiled = numba.njit(nogil=True, cache=True)
+
+
+def _call(builder: Any, address: Any, arguments: Any, result: Any = _I32) -> Any:
+    function_type = ir.FunctionType(result, [_I64] * len(arguments))
+    return builder.call(builder.inttoptr(address, function_type.as_pointer()), arguments)
+
+
+@intrinsic
+def call_narrow(typing_context, address, a, b, c, d):  # type: ignore[no-untyped-def]
+    """int f(a, b, c, d) by address."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return _call(builder, arguments[0], arguments[1:])
+
+    return types.int32(*[types.int64] * (1 + NARROW_ARGUMENTS)), generate
+
+
+@intrinsic
+def call_wide(typing_context, address, a, b, c, d, e, f, g, h, i, j, k):  # type: ignore[no-untyped-def]
+    """int f(a … k) by address."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return _call(builder, arguments[0], arguments[1:])
+
+    return types.int32(*[types.int64] * (1 + WIDE_ARGUMENTS)), generate
+
+
+@intrinsic
+def now_ns(typing_context, clock_gettime):  # type: ignore[no-untyped-def]
+    """CLOCK_MONOTONIC in ns through clock_gettime's address: 20 to 40 ns a call, by the vDSO."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        timespec = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))
+        pointer = builder.ptrtoint(timespec, _I64)
+        _call(builder, arguments[0], [ir.Constant(_I64, CLOCK_MONOTONIC), pointer])
+        fields = [builder.load(cgutils.gep(builder, timespec, 0, index)) for index in range(2)]
+        return builder.add(builder.mul(fields[0], ir.Constant(_I64, SECOND_NS)), fields[1])
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def load_flag(typing_context, address):  # type: ignore[no-untyped-def]
+    """Atomic acquire load of 32 bits: a plain load would be hoisted out of a polling loop, which then never ends."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.load_atomic(builder.inttoptr(arguments[0], _I32.as_pointer()), "acquire", 4)
+
+    return types.int32(types.int64), generate
+
+
+@intrinsic
+def store_flag(typing_context, address, value):  # type: ignore[no-untyped-def]
+    """Atomic release store of 32 bits."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        value = builder.trunc(arguments[1], _I32)
+        builder.store_atomic(value, builder.inttoptr(arguments[0], _I32.as_pointer()), "release", 4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def add_flag(typing_context, address, value):  # type: ignore[no-untyped-def]
+    """Atomic add to 32 bits; returns the value before."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        value = builder.trunc(arguments[1], _I32)
+        return builder.atomic_rmw("add", builder.inttoptr(arguments[0], _I32.as_pointer()), value, "acq_rel")
+
+    return types.int32(types.int64, types.int64), generate
+
+
+@compiled
+def call_row(address: int, a: IntArray, stride: int, index: int) -> int:
+    """One call. ``a`` holds 4 or 11 arguments; the kernelParams one of them (the third, or the tenth) moves on by
+    ``stride`` bytes a call, so that each launch of a batch may have parameters of its own."""
+    if a.size == 4:
+        return call_narrow(address, a[0], a[1], a[2] + stride * index, a[3])  # type: ignore[no-any-return]
+    return call_wide(  # type: ignore[no-any-return]
+        address, a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9] + stride * index, a[10]
+    )
+
+
+@compiled
+def submit(address: int, a: IntArray, stride: int, count: int) -> int:
+    """Call ``count`` times."""
+    code = 0
+    for index in range(count):
+        code |= call_row(address, a, stride, index)
+    return code
+
+
+@compiled
+def submit_timed(address: int, a: IntArray, stride: int, count: int, clock: int) -> tuple[int, int]:
+    """Call ``count`` times: (code, ns from before the first call to after the last)."""
+    code = 0
+    begin = now_ns(clock)
+    for index in range(count):
+        code |= call_row(address, a, stride, index)
+    return code, now_ns(clock) - begin
+
+
+@compiled
+def submit_stamped(address: int, a: IntArray, stride: int, clock: int, out: IntArray) -> int:
+    """Call ``out.size - 1`` times, a stamp before each call and one after the last."""
+    code = 0
+    out[0] = now_ns(clock)
+    for index in range(out.size - 1):
+        code |= call_row(address, a, stride, index)
+        out[index + 1] = now_ns(clock)
+    return code
+
+
+@compiled
+def round_trips(address: int, a: IntArray, synchronize: int, stream: int, clock: int, out: IntArray) -> int:
+    """``out.size`` times one call and a synchronise of its stream: ns of each."""
+    code = 0
+    for index in range(out.size):
+        begin = now_ns(clock)
+        code |= call_row(address, a, 0, index)
+        code |= call_narrow(synchronize, stream, 0, 0, 0)
+        out[index] = now_ns(clock) - begin
+    return code
+
+
+@compiled
+def submit_round_robin(address: int, a: IntArray, streams: IntArray, count: int, clock: int) -> tuple[int, int]:
+    """Launch ``count`` times (wide form), the stream changing with each call: (code, ns)."""
+    code = 0
+    begin = now_ns(clock)
+    for index in range(count):
+        a[8] = streams[index % streams.size]
+        code |= call_row(address, a, 0, 0)
+    return code, now_ns(clock) - begin
+
+
+@compiled
+def submit_together(address: int, a: IntArray, count: int, clock: int, ready: int, start: int, out: IntArray) -> int:
+    """One of several threads: report ready, spin until ``start`` is set, call ``count`` times; out = begin, end."""
+    add_flag(ready, 1)
+    while load_flag(start) == 0:
+        pass
+    code = 0
+    out[0] = now_ns(clock)
+    for index in range(count):
+        code |= call_row(address, a, 0, index)
+    out[1] = now_ns(clock)
+    return code
+
+
+@compiled
+def start_when_ready(ready: int, start: int, threads: int) -> None:
+    """Open the start flag once all threads have reported."""
+    while load_flag(ready) < threads:
+        pass
+    store_flag(start, 1)
+
+
+@compiled
+def launch_and_synchronize(
+    address: int, a: IntArray, stride: int, synchronize: int, stream: int, watched: int, clock: int, out: IntArray
+) -> int:
+    """Rounds of launch and synchronise beside a ``watch_flag`` in another thread; out[:, (0, 1, 3)] are stamped.
+
+    Each round waits for the watcher to have seen its flag, so that no flag is overwritten unseen.
+    """
+    code = 0
+    for index in range(out.shape[0]):
+        out[index, 0] = now_ns(clock)
+        code |= call_row(address, a, stride, index)
+        out[index, 1] = now_ns(clock)
+        code |= call_narrow(synchronize, stream, 0, 0, 0)
+        out[index, 3] = now_ns(clock)
+        if code != 0:
+            store_flag(watched, -1)
+            return code  # type: ignore[no-any-return]
+        while load_flag(watched) < index + 1:
+            pass
+    return code
+
+
+@compiled
+def watch_flag(flag: int, watched: int, clock: int, timeout_ns: int, out: IntArray) -> int:
+    """Stamp out[:, 2] when the flag reaches 1, 2, 3 …; returns the count seen, short after ``timeout_ns`` in all."""
+    begin = now_ns(clock)
+    for index in range(out.shape[0]):
+        polls = 0
+        while load_flag(flag) < index + 1:
+            polls += 1
+            if polls & 1023 == 0 and (load_flag(watched) < 0 or now_ns(clock) - begin > timeout_ns):
+                store_flag(watched, out.shape[0])
+                return index
+        out[index, 2] = now_ns(clock)
+        store_flag(watched, index + 1)
+    return out.shape[0]  # type: ignore[no-any-return]
+
+
+@compiled
+def ask(question: int, reply: int, clock: int, timeout_ns: int, out: IntArray) -> int:
+    """Set the question flag to 1, 2, 3 … and wait for each reply: ns of each; returns how many were answered."""
+    began = now_ns(clock)
+    for index in range(out.size):
+        begin = now_ns(clock)
+        store_flag(question, index + 1)
+        polls = 0
+        while load_flag(reply) != index + 1:
+            polls += 1
+            if polls & 1023 == 0 and now_ns(clock) - began > timeout_ns:
+                return index
+        out[index] = now_ns(clock) - begin
+    return out.size
+
+
+@compiled
+def hand_over(mine: int, theirs: int, first: int, clock: int, out: IntArray) -> None:
+    """Two threads pass a turn to and fro by flags; the one with ``first`` = 1 stamps the ns of each turn and back."""
+    for index in range(out.size):
+        begin = now_ns(clock)
+        if first == 1:
+            store_flag(theirs, index + 1)
+        while load_flag(mine) < index + 1:
+            pass
+        if first != 1:
+            store_flag(theirs, index + 1)
+        out[index] = now_ns(clock) - begin
+
+
+@compiled
+def clock_stamps(clock: int, out: IntArray) -> None:
+    """Readings of the clock with nothing between."""
+    for index in range(out.size):
+        out[index] = now_ns(clock)
+
+
+@compiled
+def copy_memory(memcpy: int, destination: int, source: int, size_bytes: int, clock: int, out: IntArray) -> None:
+    """One memcpy; out = begin, end in ns. memcpy returns a pointer, whose low half is not used."""
+    out[0] = now_ns(clock)
+    call_narrow(memcpy, destination, source, size_bytes, 0)
+    out[1] = now_ns(clock)

@@ -1,0 +1,180 @@
+"""The host suite's seam on this machine: clocks, calls, copies and hand-offs, timed by compiled loops."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from microbench.errors import MeasurementError
+from microbench.gpu.api import IntArray
+from microbench.host import loops
+from microbench.host.affinity import allowed_cores, core_plan, on_cores
+
+Bytes = npt.NDArray[np.uint8]
+
+LINE_BYTES = 128
+
+
+def c_address(name: str) -> int:
+    """Address of a function of the C library."""
+    return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
+
+
+class MonotonicClock:
+    """CLOCK_MONOTONIC, as the compiled loops read it."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds since some fixed moment."""
+        return time.monotonic_ns()
+
+
+def nothing() -> None:
+    """A Python call that does nothing."""
+
+
+class NativeHost:
+    """See Host in gpu/api.py."""
+
+    simulated = False
+
+    def __init__(self) -> None:
+        self.clock = MonotonicClock()
+        self._clock_gettime = c_address("clock_gettime")
+        self._buffers: dict[int, tuple[Bytes, Bytes]] = {}
+
+    def clock_stamps(self, count: int) -> IntArray:
+        """See Host.clock_stamps."""
+        out: IntArray = np.zeros(count, dtype=np.int64)
+        loops.clock_stamps(self._clock_gettime, out)
+        return out
+
+    def call_s(self, how: str, count: int) -> float:
+        """See Host.call_s: the C library's ``abs`` of 0 by each way, and an empty Python function."""
+        arguments: IntArray = np.zeros(4, dtype=np.int64)
+        address = c_address("abs")
+        if how == "compiled":
+            return int(loops.submit_timed(address, arguments, 0, count, self._clock_gettime)[1]) * 1e-9
+        by_ctypes = ctypes.CDLL(None).abs
+        by_ctypes.argtypes = (ctypes.c_int,)
+        calls: dict[str, Callable[[], object]] = {
+            "compiled_from_python": lambda: loops.submit(address, arguments, 0, 1),
+            "ctypes": lambda: by_ctypes(0),
+        }
+        if how != "python" and how not in calls:
+            raise MeasurementError(f"there is no way of calling named {how}")
+        return _repeat_s(nothing if how == "python" else calls[how], count)
+
+    def copy_s(self, threads: int, size_bytes: int) -> float:
+        """See Host.copy_s: memcpy between buffers of each thread's own, touched before, from a common start."""
+        words: IntArray = np.zeros(2 * LINE_BYTES // 8, dtype=np.int64)
+        ready, start = int(words.ctypes.data), int(words.ctypes.data) + LINE_BYTES
+        memcpy = c_address("memcpy")
+        stamps: IntArray = np.zeros((threads, 2), dtype=np.int64)
+
+        def work(index: int) -> None:
+            source, destination = self.buffers(index, size_bytes)
+            arguments = np.array([destination.ctypes.data, source.ctypes.data, size_bytes, 0], dtype=np.int64)
+            loops.submit_together(memcpy, arguments, 1, self._clock_gettime, ready, start, stamps[index])
+
+        cores = sorted(allowed_cores())
+        workers = [on_cores(partial(work, index), (cores[index % len(cores)],)) for index in range(threads)]
+        loops.start_when_ready(ready, start, threads)
+        for worker in workers:
+            worker.result()
+        return int(stamps[:, 1].max() - stamps[:, 0].min()) * 1e-9
+
+    def buffers(self, thread: int, size_bytes: int) -> tuple[Bytes, Bytes]:
+        """Source and destination of a thread, touched when they are made; those of another size are let go."""
+        pair = self._buffers.get(thread)
+        if pair is None or pair[0].size != size_bytes:
+            pair = (np.full(size_bytes, thread % 250 + 1, dtype=np.uint8), np.zeros(size_bytes, dtype=np.uint8))
+            pair[1].fill(0)  # zeros are not mapped until they are written
+            self._buffers[thread] = pair
+        return pair
+
+    def wakeup_stamps(self, how: str, count: int) -> IntArray:
+        """See Host.wakeup_stamps: to a thread on another physical core and back."""
+        hand_offs = {"spin": self._spin, "event": _by_event, "pipe": _by_pipe}
+        if how not in hand_offs:
+            raise MeasurementError(f"there is no hand-off named {how}")
+        return hand_offs[how](count)
+
+    def _spin(self, count: int) -> IntArray:
+        words: IntArray = np.zeros(2 * LINE_BYTES // 8, dtype=np.int64)
+        here, there = int(words.ctypes.data), int(words.ctypes.data) + LINE_BYTES
+        out: IntArray = np.zeros(count, dtype=np.int64)
+        other = _partner(lambda: loops.hand_over(there, here, 0, self._clock_gettime, np.zeros_like(out)))
+        loops.hand_over(here, there, 1, self._clock_gettime, out)
+        other.result()
+        return out
+
+    def cores(self) -> int:
+        """See Host.cores."""
+        return len(allowed_cores())
+
+
+def _repeat_s(call: Callable[[], object], count: int) -> float:
+    begin_ns = time.monotonic_ns()
+    for _ in range(count):
+        call()
+    return (time.monotonic_ns() - begin_ns) * 1e-9
+
+
+def _partner(work: Callable[[], None]) -> Future[None]:
+    return on_cores(work, (core_plan().watcher_core,))
+
+
+def _by_event(count: int) -> IntArray:
+    """threading.Event both ways: Python's own lock, which the kernel's futex wakes."""
+    asked, answered = threading.Event(), threading.Event()
+
+    def answer() -> None:
+        for _ in range(count):
+            asked.wait()
+            asked.clear()
+            answered.set()
+
+    def ask() -> None:
+        asked.set()
+        answered.wait()
+        answered.clear()
+
+    return _ask_and_answer(count, ask, answer)
+
+
+def _by_pipe(count: int) -> IntArray:
+    """A byte through a pipe each way: two system calls and a wake-up."""
+    question, reply = os.pipe(), os.pipe()
+
+    def answer() -> None:
+        for _ in range(count):
+            os.write(reply[1], os.read(question[0], 1))
+
+    def ask() -> None:
+        os.write(question[1], b"?")
+        os.read(reply[0], 1)
+
+    try:
+        return _ask_and_answer(count, ask, answer)
+    finally:
+        for descriptor in (*question, *reply):
+            os.close(descriptor)
+
+
+def _ask_and_answer(count: int, ask: Callable[[], None], answer: Callable[[], None]) -> IntArray:
+    out: IntArray = np.zeros(count, dtype=np.int64)
+    other = _partner(answer)
+    for index in range(count):
+        begin_ns = time.monotonic_ns()
+        ask()
+        out[index] = time.monotonic_ns() - begin_ns
+    other.result()
+    return out

@@ -1,0 +1,83 @@
+"""What can be submitted to a GPU: plain descriptions, bound to a GPU by ``gpu.bind(op)``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+LaunchKind = Literal["launch", "launch_ex", "cooperative", "cluster", "pdl"]
+LEGACY_STREAM = -1
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """One kernel launch from a compiled loop.
+
+    ``duration_ns`` 0 is the empty kernel, otherwise a calibrated spin kernel of that length. ``argument_bytes`` is
+    the size of the kernel's parameter block (0: no parameters). ``stream`` is an index into the GPU's own
+    non-blocking streams, or LEGACY_STREAM for the legacy default stream.
+    """
+
+    duration_ns: int = 0
+    argument_bytes: int = 0
+    grid_blocks: int = 1
+    block_threads: int = 32
+    kind: LaunchKind = "launch"
+    stream: int = 0
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """An asynchronous copy between pinned host memory and the device."""
+
+    direction: Literal["h2d", "d2h"]
+    size_bytes: int
+    stream: int = 0
+
+
+class Memset(msgspec.Struct, frozen=True):
+    """An asynchronous memset of device memory."""
+
+    size_bytes: int
+    stream: int = 0
+
+
+class Record(msgspec.Struct, frozen=True):
+    """An event record; an untimed event (CU_EVENT_DISABLE_TIMING) takes no slot of the launch queue."""
+
+    timed: bool = True
+    stream: int = 0
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """A stream's wait on an event recorded in ``other`` before."""
+
+    stream: int = 0
+    other: int = 1
+
+
+class Query(msgspec.Struct, frozen=True):
+    """A query of an event that has happened (a host call; nothing is submitted)."""
+
+
+class SynchronizeIdle(msgspec.Struct, frozen=True):
+    """A synchronise of an idle stream or of an event that has happened (a host call; nothing is submitted)."""
+
+    what: Literal["stream", "event"] = "stream"
+
+
+class GraphLaunch(msgspec.Struct, frozen=True):
+    """A replay of a graph that ``gpu.graph(ops)`` captured and instantiated; ``graph`` is the GPU's handle."""
+
+    graph: int
+    nodes: int
+    stream: int = 0
+
+
+class LayerCall(msgspec.Struct, frozen=True):
+    """One call from Python through a library that ends in one kernel. ``arguments`` are those of the kernel."""
+
+    layer: str
+    arguments: int = 0
+
+
+Op = Launch | Copy | Memset | Record | Wait | Query | SynchronizeIdle | GraphLaunch | LayerCall

@@ -1,0 +1,153 @@
+"""The order of a run: which case, on which GPU, in which round, in a process shared with which others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from microbench.bench import Benchmark, no_environment
+from microbench.messages import Seam
+from microbench.model import Case, Environment, GpuInfo, Outcome
+from microbench.selection import Selected
+
+FAKE = "fake"
+
+
+class AlreadyMeasured(NamedTuple):
+    """What a resumed run need not measure again."""
+
+    device: str | None
+    case_id: str
+    round: int
+
+
+class Block(NamedTuple):
+    """A suite in one pass over all suites: what a share of the time budget goes to."""
+
+    turn: int
+    suite: str
+
+
+@dataclass(frozen=True)
+class Process:
+    """Cases with equal ones, one after the other, share a worker process.
+
+    ``device`` is what the worker opens: a UUID, "fake", or None for the real host. ``variables`` are set in its
+    environment. ``own`` sets apart what must not share: an axis value, a cold case.
+    """
+
+    seam: Seam
+    device: str | None
+    round: int
+    variables: tuple[tuple[str, str], ...] = ()
+    own: str = ""
+
+
+@dataclass(frozen=True)
+class PlannedCase:
+    """One case in one round on one GPU; ``device`` is the GPU's UUID, None in the host suite."""
+
+    benchmark: Benchmark
+    case: Case
+    round: int
+    device: str | None
+    block: Block
+    process: Process
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure in this order, and what is skipped from the start, with its reason."""
+
+    cases: tuple[PlannedCase, ...]
+    skipped: tuple[Outcome, ...]
+
+
+def make_plan(
+    selected: Sequence[Selected],
+    environment: Environment,
+    *,
+    device: str | None = None,
+    rounds: int = 1,
+    session: int = 0,
+    measured: AbstractSet[AlreadyMeasured] = frozenset(),
+) -> Plan:
+    """Every selected case on the GPUs of ``environment`` (the first alone unless ``device`` says otherwise).
+
+    Rounds are outermost, so that what drifts meets every case alike; inside, suite by suite, on one GPU after the
+    other, benchmarks that start many processes last: when time runs out, the fewest cases are lost. A benchmark that
+    needs more rounds than asked for takes them in its turn. Without a GPU a benchmark that needs one is skipped: once,
+    or case by case if the user named it.
+    """
+    gpus = environment.gpus if device is not None else environment.gpus[:1]
+    skipped = tuple(_skipped(selected, environment, session))
+    absent = {outcome.case.benchmark for outcome in skipped}
+    runnable = [one for one in selected if one.benchmark.name not in absent]
+    planned = [case for turn in range(rounds) for case in _turn(runnable, gpus, turn, rounds)]
+    return Plan(
+        tuple(one for one in planned if AlreadyMeasured(one.device, one.case.id, one.round) not in measured),
+        skipped,
+    )
+
+
+def _skipped(selected: Iterable[Selected], environment: Environment, session: int) -> Iterator[Outcome]:
+    here = len(environment.gpus)
+    for one in selected:
+        needs = 1 if one.benchmark.gpus == "all" else one.benchmark.gpus
+        if needs <= here:
+            continue
+        reason = f"needs {needs} GPUs, {here} here" if here else environment.no_gpu_reason or "no GPU"
+        cases = one.cases if one.named or here else (Case(one.benchmark.name),)
+        for case in cases:
+            yield Outcome(case, session, 0, "skipped", reason)
+
+
+def _turn(selected: Sequence[Selected], gpus: Sequence[GpuInfo], turn: int, rounds: int) -> Iterator[PlannedCase]:
+    """One pass over all suites, in the order of ``selected``."""
+    simulated = any(gpu.simulated for gpu in gpus)
+    for suite in dict.fromkeys(one.benchmark.suite for one in selected):
+        block = Block(turn, suite)
+        members = sorted((one for one in selected if one.benchmark.suite == suite), key=_processes_of_its_own)
+        for one in (member for member in members if member.benchmark.gpus == 0):
+            yield from _of_benchmark(one, None, FAKE if simulated else None, block, rounds)
+        for index, gpu in enumerate(gpus):
+            for one in members:
+                # A benchmark of several GPUs finds the others itself: it is not repeated for each of them.
+                if one.benchmark.gpus == 1 or (one.benchmark.gpus != 0 and index == 0):
+                    yield from _of_benchmark(one, gpu.uuid, FAKE if gpu.simulated else gpu.uuid, block, rounds)
+
+
+def _processes_of_its_own(one: Selected) -> int:
+    """How many processes a benchmark starts for itself alone; 0 if it can share one with others."""
+    benchmark = one.benchmark
+    if not (benchmark.cold or benchmark.fresh_process_by or benchmark.process_environment is not no_environment):
+        return 0
+    return len({_process(benchmark, case, None, 0) for case in one.cases}) * benchmark.minimum_rounds
+
+
+def _of_benchmark(
+    one: Selected, device: str | None, opens: str | None, block: Block, rounds: int
+) -> Iterator[PlannedCase]:
+    benchmark = one.benchmark
+    for number in range(block.turn, max(rounds, benchmark.minimum_rounds), rounds):
+        by_process: dict[Process, list[Case]] = {}
+        for case in one.cases:
+            by_process.setdefault(_process(benchmark, case, opens, number), []).append(case)
+        for process, cases in by_process.items():
+            for case in cases:
+                yield PlannedCase(benchmark, case, number, device, block, process)
+
+
+def _process(benchmark: Benchmark, case: Case, opens: str | None, number: int) -> Process:
+    seam: Seam = "host" if benchmark.gpus == 0 else "cold" if benchmark.cold else "gpu"
+    apart = [f"{name}={case.params[name]}" for name in benchmark.fresh_process_by]
+    own = f"{benchmark.name}[{','.join(apart)}]" if apart else ""
+    return Process(
+        seam=seam,
+        device=opens,
+        round=number,
+        variables=tuple(sorted(benchmark.process_environment(case).items())),
+        own=case.id if benchmark.cold else own,
+    )

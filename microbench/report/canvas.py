@@ -1,0 +1,128 @@
+"""Curves in characters: a canvas of braille dots (or plain marks in ASCII) with ticks at both axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from microbench.report.charts import Drawn, Piece, joined
+from microbench.report.document import Curve, Line, Tone
+
+# Dots of a braille character by (column, row): bits of its code point above U+2800.
+DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+BLANK = 0x2800
+PLAIN_MARKS = "*o+"
+FLAT = 1e-12
+
+
+class Scale:
+    """From values to dots: ``dots`` of them between ``low`` and ``high``, evenly or by logarithm."""
+
+    def __init__(self, low: float, high: float, dots: int, log: bool) -> None:
+        self._log = log
+        self._low, high = self._of(low), self._of(high)
+        self._factor = (dots - 1) / (high - self._low) if high - self._low > FLAT else 0.0
+
+    def _of(self, value: float) -> float:
+        return math.log10(max(value, 1e-300)) if self._log else value
+
+    def __call__(self, value: float) -> float:
+        """Where ``value`` lies, from 0 to dots - 1 for what is inside."""
+        return (self._of(value) - self._low) * self._factor
+
+
+class Canvas:
+    """Characters of ``across`` x ``down`` dots each: 2 x 4 in braille, 1 x 1 in ASCII."""
+
+    def __init__(self, width: int, height: int, fine: bool) -> None:
+        self.width, self.height, self.fine = width, height, fine
+        self.across, self.down = (2, 4) if fine else (1, 1)
+        self._dots: dict[tuple[int, int], int] = {}
+        self._cells: dict[tuple[int, int], Piece] = {}
+
+    def text(self, column: int, row: int, text: str, tone: Tone) -> None:
+        """Write over what is there, cut at the right edge."""
+        for index, character in enumerate(text[: max(self.width - column, 0)]):
+            self._cells[column + index, row] = (character, tone)
+
+    def line(self, begin: tuple[float, float], end: tuple[float, float], mark: str, tone: Tone) -> None:
+        """A straight line between two places in dots, counted from the lower left."""
+        steps = max(1, round(max(abs(end[0] - begin[0]), abs(end[1] - begin[1]))))
+        for step in range(steps + 1):
+            x = begin[0] + (end[0] - begin[0]) * step / steps
+            y = begin[1] + (end[1] - begin[1]) * step / steps
+            self._dot(round(x), self.height * self.down - 1 - round(y), mark, tone)
+
+    def _dot(self, x: int, y: int, mark: str, tone: Tone) -> None:
+        cell = (x // self.across, y // self.down)
+        if not (0 <= cell[0] < self.width and 0 <= cell[1] < self.height):
+            return
+        if self.fine:
+            self._dots[cell] = self._dots.get(cell, 0) | DOTS[x % 2][y % 4]
+            mark = chr(BLANK + self._dots[cell])
+        self._cells[cell] = (mark, tone)
+
+    def row(self, row: int) -> list[Piece]:
+        """One line of the canvas."""
+        return joined([self._cells.get((column, row), (" ", "plain")) for column in range(self.width)])
+
+
+def curve(one: Curve, width: int, height: int, *, fine: bool) -> Drawn:
+    """The lines of a curve between its axes, its vertical marks behind them, and the names of the lines below."""
+    margin = max((len(tick.text) for tick in one.y_ticks), default=0) + 1
+    canvas = Canvas(width - margin - 1, height, fine)
+    xs = [x for line in one.lines for x, _ in line.points]
+    ys = [y for line in one.lines for _, y in line.points] + [tick.at for tick in one.y_ticks]
+    x_scale = Scale(min(xs), max(xs), canvas.width * canvas.across, one.x_log)
+    y_scale = Scale(min(ys), max(ys), canvas.height * canvas.down, one.y_log)
+    for mark in one.marks:
+        _vertical(canvas, round(x_scale(mark.at)) // canvas.across, mark.text)
+    for line, sign in zip(reversed(one.lines), reversed(PLAIN_MARKS[: len(one.lines)]), strict=False):
+        _draw(canvas, line, x_scale, y_scale, sign)
+    at_row = {canvas.height - 1 - round(y_scale(tick.at)) // canvas.down: tick.text for tick in reversed(one.y_ticks)}
+    lines: Drawn = [
+        [(at_row.get(row, "").rjust(margin - 1) + (" ┤" if row in at_row else " │"), "quiet"), *canvas.row(row)]
+        for row in range(canvas.height)
+    ]
+    places = [(round(x_scale(tick.at)) // canvas.across, tick.text) for tick in one.x_ticks]
+    return lines + _below(places, canvas.width, margin, one.x_title) + _legend(one.lines, margin, width, fine)
+
+
+def _draw(canvas: Canvas, line: Line, x_scale: Scale, y_scale: Scale, sign: str) -> None:
+    places = [(x_scale(x), y_scale(y)) for x, y in line.points]
+    for begin, end in zip(places, places[1:] or places, strict=False):
+        canvas.line(begin, end, sign, line.tone)
+
+
+def _vertical(canvas: Canvas, column: int, text: str) -> None:
+    for row in range(canvas.height):
+        canvas.text(column, row, "┊", "advice")
+    begin = column + 2 if column + 2 + len(text) <= canvas.width else max(column - 1 - len(text), 0)
+    canvas.text(begin, 0, text, "advice")
+
+
+def _below(places: Sequence[tuple[int, str]], width: int, margin: int, title: str) -> Drawn:
+    axis, words = ["─"] * width, ""
+    for column, text in places:
+        begin = min(max(column - len(text) // 2, 0), width - len(text))
+        if begin >= len(words) + (1 if words else 0) and begin >= 0:
+            words = words.ljust(begin) + text
+            axis[min(max(column, 0), width - 1)] = "┴"
+    begin = width - len(title)
+    named = words.ljust(begin) + title if len(words) + 2 <= begin else words
+    pad = " " * margin
+    lines: Drawn = [[(f"{pad}└{''.join(axis)}", "quiet")], [(f"{pad} {named}", "quiet")]]
+    return lines if named != words or not title else [*lines, [(f"{pad} {title.rjust(width)}", "quiet")]]
+
+
+def _legend(lines: Sequence[Line], margin: int, width: int, fine: bool) -> Drawn:
+    """The lines' names behind a sample of each, side by side where they fit."""
+    samples: Drawn = [
+        [("⠤⠤ " if fine else f"{sign}{sign} ", line.tone), (f"{line.name}   ", "plain")]
+        for line, sign in zip(lines, PLAIN_MARKS, strict=False)
+        if line.name
+    ]
+    pad: Piece = (" " * (margin + 1), "plain")
+    if sum(len(text) for sample in samples for text, _ in sample) <= width - margin - 1:
+        return [[pad, *(piece for sample in samples for piece in sample)]] if samples else []
+    return [[pad, *sample] for sample in samples]

@@ -1,0 +1,125 @@
+"""Pictures in characters: each becomes lines of (text, tone) pieces of a given width; the terminal adds only colour."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from microbench.report.document import Bar, Histogram, Lane, Mark, Span, TimeLine, Tone
+
+Piece = tuple[str, Tone]
+Drawn = list[list[Piece]]
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+HEIGHTS = " ▁▂▃▄▅▆▇█"
+HISTOGRAM_ROWS = 6
+
+
+def joined(cells: Sequence[tuple[str, Tone]]) -> list[Piece]:
+    """Neighbouring characters of one tone as one piece."""
+    pieces: list[Piece] = []
+    for text, tone in cells:
+        if pieces and pieces[-1][1] == tone:
+            pieces[-1] = (pieces[-1][0] + text, tone)
+        else:
+            pieces.append((text, tone))
+    return pieces
+
+
+def bar(one: Bar, largest: float, width: int, *, fine: bool) -> list[Piece]:
+    """A bar on a scale to ``largest``: solid to its value, paler beyond. ``fine`` ends a bar without a paler end at an
+    eighth of a character."""
+    scale = width / largest if largest > 0 else 0.0
+    length = one.value * scale
+    if one.beyond is not None:
+        solid = "█" * max(round(length), 1)
+        pale = "░" * max(round(one.beyond * scale) - len(solid), 0)
+        return [(solid, one.tone), (pale, one.tone), (" " * max(width - len(solid) - len(pale), 0), "plain")]
+    whole = int(length)
+    solid = "█" * whole + (EIGHTHS[round((length - whole) * 8)].strip() if fine else "")
+    return [(solid, one.tone), (" " * max(width - len(solid), 0), "plain")]
+
+
+def histogram(one: Histogram, width: int, *, fine: bool) -> Drawn:
+    """Columns of counts over a logarithmic axis, the marks below. Even a single count stays visible."""
+    per_column = max(1, math.ceil(len(one.counts) / width))
+    repeat = max(1, width // max(math.ceil(len(one.counts) / per_column), 1))
+    counts = [sum(one.counts[index : index + per_column]) for index in range(0, len(one.counts), per_column)]
+    most = max(counts) or 1
+    lines: Drawn = []
+    for row in range(HISTOGRAM_ROWS - 1, -1, -1):
+        filled = ((count / most * HISTOGRAM_ROWS - row, count > 0 and row == 0) for count in counts)
+        lines.append([("".join(_column(part, keep, fine) * repeat for part, keep in filled), "first")])
+    drawn_width = len(counts) * repeat
+    lines.append([("─" * drawn_width, "quiet")])
+    bin_width = math.log(one.ratio) * per_column / repeat
+    places = [(int(math.log(mark.at / one.first_edge) / bin_width), mark.text) for mark in one.marks if mark.at > 0]
+    return lines + labels([(min(max(at, 0), drawn_width - 1), text) for at, text in places], width)
+
+
+def _column(filled: float, keep: bool, fine: bool) -> str:
+    if filled >= 1:
+        return "█"
+    if not fine:
+        return "█" if filled >= 0.5 else "." if keep else " "
+    eighths = max(round(max(filled, 0.0) * 8), 1 if keep else 0)
+    return HEIGHTS[eighths]
+
+
+def labels(places: Sequence[tuple[int, str]], width: int) -> Drawn:
+    """Texts below their places, each behind a small arrow, on as many lines as it takes for none to touch another."""
+    rows: list[str] = []
+    for at, text in places:
+        whole = f"▲ {text}"
+        begin, whole = (at, whole) if at + len(whole) <= width else (max(at - len(whole) + 1, 0), f"{text} ▲")
+        for index in range(len(rows) + 1):
+            if index == len(rows):
+                rows.append("")
+            if len(rows[index]) + (2 if rows[index] else 0) <= begin:
+                rows[index] = rows[index].ljust(begin) + whole
+                break
+    return [[(row[:width], "quiet")] for row in rows]
+
+
+def time_line(one: TimeLine, width: int) -> Drawn:
+    """Lanes to scale under an axis of time."""
+    name_width = max(len(lane.name) for lane in one.lanes) + 2
+    inner = width - name_width
+    scale = (inner - 1) / one.end_s if one.end_s > 0 else 0.0
+    lines: Drawn = [[(" " * name_width, "plain"), (_axis(one.ticks, scale, inner), "quiet")]]
+    for lane in one.lanes:
+        lines.append([(lane.name.ljust(name_width), "strong"), *_lane(lane, scale, inner)])
+    return lines
+
+
+def _axis(ticks: Sequence[Mark], scale: float, width: int) -> str:
+    line = ""
+    for tick in ticks:
+        begin = round(tick.at * scale)
+        if begin >= len(line) and begin + len(tick.text) <= width:
+            line = line.ljust(begin) + tick.text + " "
+    return line.ljust(width)[:width]
+
+
+def _lane(lane: Lane, scale: float, width: int) -> list[Piece]:
+    cells: list[Piece] = [(" ", "plain")] * width
+    for span in lane.spans:
+        begin, end = round(span.begin_s * scale), round(span.end_s * scale)
+        if span.begin_s == span.end_s:
+            text = f"▌{span.text}"
+            begin = min(begin, max(width - len(text), 0))
+        else:
+            text = _stretch(span, max(end - begin, 1))
+        for index, character in enumerate(text[: width - begin]):
+            cells[begin + index] = (character, span.tone)
+    return joined(cells)
+
+
+def _stretch(span: Span, length: int) -> str:
+    if span.kind == "distance":
+        inner = max(length - 1, 0)
+        text = f" {span.text} " if inner >= len(span.text) + 3 else span.text if inner > len(span.text) else ""
+        return f"├{text.center(inner, '─')}┤"
+    fill = "█" if span.kind == "solid" else "░"
+    text = f" {span.text} " if span.text and length >= len(span.text) + 4 else ""
+    return text.center(length, fill)

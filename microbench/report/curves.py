@@ -1,0 +1,89 @@
+"""Curves and their ticks: rows over a numeric axis, with readable numbers at both axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from microbench.model import BenchmarkInfo
+from microbench.report.document import Curve, Line, Mark, Tone
+from microbench.stats import Row
+from microbench.units import axis_title, axis_value, quantity
+
+FEWEST_POINTS = 4
+MOST_LINES = 3
+LOG_RATIO = 20.0
+FEW_DECADES = 30.0
+TONES: tuple[Tone, ...] = ("first", "second", "third")
+
+
+def benchmark_curve(info: BenchmarkInfo, found: Sequence[Row]) -> Curve | None:
+    """The first metric over the first numeric axis, a line for each combination of the other axes; None when no line
+    has FEWEST_POINTS points."""
+    axis = next((axis.name for axis in info.axes if all(isinstance(value, int) for value in axis.values)), None)
+    if axis is None or not found:
+        return None
+    metric = found[0].metric
+    lines = _lines(axis, [row for row in found if row.metric.name == metric.name])
+    if not lines:
+        return None
+    xs = [x for line in lines for x, _ in line.points]
+    ys = [y for line in lines for _, y in line.points]
+    x_log, y_log = logarithmic(xs), logarithmic(ys)
+    return Curve(
+        title=f"{metric.name} over {axis_title(axis)}",
+        about="",
+        x_title=axis_title(axis),
+        lines=tuple(lines),
+        x_ticks=tuple(Mark(x, axis_value(axis, round(x))) for x in sorted(set(xs))),
+        y_ticks=ticks(min(ys) if y_log else 0.0, max(ys), y_log, metric.unit),
+        x_log=x_log,
+        y_log=y_log,
+    )
+
+
+def _lines(axis: str, found: Sequence[Row]) -> list[Line]:
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for row in found:
+        value = row.params.get(axis)
+        if isinstance(value, int) and row.value > 0:
+            others = ", ".join(axis_value(name, other) for name, other in row.params.items() if name != axis)
+            groups.setdefault(others, []).append((float(value), row.value))
+    long = [(name, sorted(points)) for name, points in groups.items() if len(points) >= FEWEST_POINTS][:MOST_LINES]
+    return [
+        Line(name if len(long) > 1 else "", tuple(points), tone)
+        for (name, points), tone in zip(long, TONES, strict=False)
+    ]
+
+
+def logarithmic(values: Sequence[float]) -> bool:
+    """Whether values ask for a logarithmic axis: all above 0 and more than LOG_RATIO apart."""
+    return min(values) > 0 and max(values) / min(values) > LOG_RATIO
+
+
+def ticks(low: float, high: float, log: bool, unit: str) -> tuple[Mark, ...]:
+    """Round numbers from ``low`` to ``high`` with their words: 1, 2, 5 times powers of ten, or four equal steps."""
+    if high <= low:
+        return (Mark(low, quantity(low, unit)),)
+    if not log:
+        step = nice_step((high - low) / 5)
+        count = math.floor((high - low) / step + 1e-9)
+        return tuple(Mark(low + index * step, short(low + index * step, unit)) for index in range(count + 1))
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    factors = (1, 2, 5) if high / low < FEW_DECADES else (1,)
+    values = [factor * 10.0**power for power in powers for factor in factors]
+    return tuple(Mark(value, short(value, unit)) for value in values if low * 0.999 <= value <= high * 1.001)
+
+
+def nice_step(rough: float) -> float:
+    """The round number (1, 2 or 5 times a power of ten) at or above ``rough``."""
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
+
+
+def short(value: float, unit: str) -> str:
+    """A round number without its empty decimals: "10 µs", "2.5 GB/s"."""
+    number, _, rest = quantity(value, unit).partition(" ")
+    if "." in number:
+        number = number.rstrip("0").rstrip(".")
+    return f"{number} {rest}".strip()

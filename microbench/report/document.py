@@ -1,0 +1,169 @@
+"""What a report consists of: frozen structs of words and numbers, with nothing left to compute but the layout."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from microbench.explain.finding import Finding
+
+Tone = Literal["plain", "strong", "quiet", "good", "note", "advice", "warning", "problem", "first", "second", "third"]
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """A figure or word; ``note`` follows it quietly (its spread), ``trust`` is its grade where it is a figure."""
+
+    text: str
+    note: str = ""
+    tone: Tone = "plain"
+    trust: str | None = None
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column; where the page is narrow the columns with the highest ``drop`` go first, 0 stays."""
+
+    title: str
+    align: Literal["left", "right"] = "right"
+    drop: int = 0
+
+
+class Table(msgspec.Struct, frozen=True):
+    """Rows of as many cells as there are columns; ``notes`` are lines below it."""
+
+    title: str
+    question: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """A horizontal bar to ``value`` and, paler, on to ``beyond``; ``cells`` stand to its right."""
+
+    label: str
+    value: float
+    beyond: float | None
+    cells: tuple[Cell, ...]
+    tone: Tone = "first"
+
+
+class Bars(msgspec.Struct, frozen=True):
+    """Bars on one linear scale from 0."""
+
+    title: str
+    about: str
+    columns: tuple[Column, ...]
+    bars: tuple[Bar, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A place on an axis and what is written there."""
+
+    at: float
+    text: str
+
+
+class Line(msgspec.Struct, frozen=True):
+    """Points of one curve, ascending in x; ``joined`` draws straight lines between them."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    tone: Tone = "first"
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """Lines over one axis. ``x_log`` and ``y_log`` say which scales are logarithmic; ``marks`` are vertical lines."""
+
+    title: str
+    about: str
+    x_title: str
+    lines: tuple[Line, ...]
+    x_ticks: tuple[Mark, ...]
+    y_ticks: tuple[Mark, ...]
+    x_log: bool = True
+    y_log: bool = True
+    marks: tuple[Mark, ...] = ()
+
+
+class Histogram(msgspec.Struct, frozen=True):
+    """Counts in logarithmic bins: bin i covers ``first_edge * ratio**i`` to the next. ``marks`` are quantiles."""
+
+    title: str
+    about: str
+    first_edge: float
+    ratio: float
+    counts: tuple[int, ...]
+    marks: tuple[Mark, ...]
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A stretch of time on a lane; ``solid`` ones are work, the others waiting or a distance measured."""
+
+    begin_s: float
+    end_s: float
+    text: str
+    tone: Tone = "first"
+    kind: Literal["solid", "pale", "distance"] = "solid"
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """One line of a time line."""
+
+    name: str
+    spans: tuple[Span, ...]
+
+
+class TimeLine(msgspec.Struct, frozen=True):
+    """What happens when, to scale, on several lanes."""
+
+    title: str
+    about: str
+    end_s: float
+    ticks: tuple[Mark, ...]
+    lanes: tuple[Lane, ...]
+
+
+Picture = Bars | Curve | Histogram | TimeLine
+
+
+class Study(msgspec.Struct, frozen=True):
+    """One benchmark in figures: its tables and, over its first numeric axis, its curve."""
+
+    benchmark: str
+    tables: tuple[Table, ...]
+    curve: Curve | None = None
+
+
+class Section(msgspec.Struct, frozen=True):
+    """One suite on one GPU: pictures first, then the figures, then what they mean."""
+
+    suite: str
+    title: str
+    pictures: tuple[Picture, ...]
+    studies: tuple[Study, ...]
+    findings: tuple[Finding, ...]
+
+
+class Banner(msgspec.Struct, frozen=True):
+    """What a reader must know before any figure, and what to do about it."""
+
+    word: str
+    text: str
+    next_step: str = ""
+    tone: Tone = "warning"
+
+
+class Report(msgspec.Struct, frozen=True):
+    """A run, told. ``mark`` (SIMULATED, REFERENCE or nothing) is repeated at every table and picture."""
+
+    title: str
+    mark: str
+    banners: tuple[Banner, ...]
+    facts: tuple[tuple[str, str], ...]
+    environment: tuple[Finding, ...]
+    sections: tuple[Section, ...]
+    problems: Table | None
+    grades: tuple[str, ...]
+    footer: tuple[str, ...]

@@ -1,0 +1,13 @@
+"""Sections that show more than tables and curves: one file a suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from microbench.explain.evidence import Evidence
+from microbench.report.document import Picture
+from microbench.report.sections import launch
+
+PICTURES: dict[str, Callable[[Evidence], list[Picture]]] = {"launch": launch.pictures}
+# Benchmarks whose curve is among the pictures already.
+DRAWN = frozenset({"launch_duration"})

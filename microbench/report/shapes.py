@@ -1,0 +1,107 @@
+"""The shapes a table can take: metrics side by side, metrics by the values of one axis, or one metric a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from microbench.limits import ceiling
+from microbench.model import BenchmarkInfo, GpuInfo, Param
+from microbench.report.document import Cell, Column
+from microbench.stats import Row
+from microbench.units import axis_title, axis_value, percent, quantity, spread
+
+MOST_METRICS_ACROSS = 3
+MOST_VALUES_ACROSS = 4
+Tail = Literal["p1", "p90", "p99", "worst", "min", "max"]
+# What stands beside a single figure, and in which order it goes where the page is narrow.
+TAILS: dict[str, tuple[Tail, ...]] = {"time": ("p90", "p99", "worst"), "rate": ("p1", "min"), "": ("p90", "p99", "max")}
+QUANTILES: dict[Tail, Literal["p1", "p90", "p99", "min", "max"]] = {
+    "p1": "p1", "p90": "p90", "p99": "p99", "worst": "max", "min": "min", "max": "max",
+}  # fmt: skip
+DROPS: dict[Tail, int] = {"p90": 2, "p99": 1, "worst": 3, "max": 3, "p1": 1, "min": 2}
+NOTHING = Cell("–", tone="quiet")
+
+Shape = tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]
+
+
+def figure(row: Row, gpu: GpuInfo | None = None) -> Cell:
+    """A row's value with its spread, its share of the ceiling where there is one, and its grade."""
+    note = spread(row.interval.half_width)
+    if row.trust == "single":
+        note = f"n={sum(one.n for one in row.summaries)}"
+    limit = ceiling(row.measurement.bound, gpu)
+    if limit is not None and limit.unit == row.metric.unit:
+        note += f", {percent(row.value / limit.value)} of limit"
+    return Cell(quantity(row.value, row.metric.unit), note, "strong", row.trust)
+
+
+def varying_axes(info: BenchmarkInfo, found: Iterable[Row]) -> list[str]:
+    """Axes with more than one value among the rows, in the benchmark's own order."""
+    values: dict[str, set[Param]] = {axis.name: set() for axis in info.axes}
+    for row in found:
+        for name, value in row.params.items():
+            values.setdefault(name, set()).add(value)
+    return [name for name, seen in values.items() if len(seen) > 1]
+
+
+def shape(axes: list[str], found: Sequence[Row], gpu: GpuInfo | None) -> Shape:
+    """The columns and lines that suit these rows, whose cases differ in ``axes``."""
+    metrics = list(dict.fromkeys(row.metric.name for row in found))
+    if axes and len(metrics) <= MOST_METRICS_ACROSS:
+        return _cases(axes, metrics, found, gpu)
+    if len(axes) == 1 and len({row.params.get(axes[0]) for row in found}) <= MOST_VALUES_ACROSS:
+        return _metrics_by_value(axes[0], metrics, found, gpu)
+    return _one_a_line(axes, found, gpu)
+
+
+def _cases(axes: list[str], metrics: list[str], found: Sequence[Row], gpu: GpuInfo | None) -> Shape:
+    cases: dict[str, dict[str, Row]] = {}
+    for row in found:
+        cases.setdefault(row.case_id, {})[row.metric.name] = row
+    tails = _tails(found) if len(metrics) == 1 else ()
+    columns = [
+        *_axis_columns(axes),
+        *(Column(name) for name in metrics),
+        *(Column(name, drop=DROPS[name]) for name in tails),
+    ]
+    lines = []
+    for by_metric in cases.values():
+        first = next(iter(by_metric.values()))
+        cells = [figure(by_metric[name], gpu) if name in by_metric else NOTHING for name in metrics]
+        lines.append((*_axis_cells(axes, first), *cells, *_tail_cells(first, tails)))
+    return tuple(columns), tuple(lines)
+
+
+def _metrics_by_value(axis: str, metrics: list[str], found: Sequence[Row], gpu: GpuInfo | None) -> Shape:
+    values = list(dict.fromkeys(row.params[axis] for row in found if axis in row.params))
+    cells = {(row.metric.name, row.params.get(axis)): figure(row, gpu) for row in found}
+    columns = (Column(axis_title(axis), "left"), *(Column(axis_value(axis, value)) for value in values))
+    return columns, tuple((Cell(name), *(cells.get((name, value), NOTHING) for value in values)) for name in metrics)
+
+
+def _one_a_line(axes: list[str], found: Sequence[Row], gpu: GpuInfo | None) -> Shape:
+    tails = _tails(found)
+    columns = [*_axis_columns(axes), Column("metric", "left"), Column("value")]
+    columns += [Column(name, drop=DROPS[name]) for name in tails]
+    lines = [
+        (*_axis_cells(axes, row), Cell(row.metric.name), figure(row, gpu), *_tail_cells(row, tails)) for row in found
+    ]
+    return tuple(columns), tuple(lines)
+
+
+def _axis_columns(axes: list[str]) -> list[Column]:
+    return [Column(axis_title(name), "left") for name in axes]
+
+
+def _axis_cells(axes: list[str], row: Row) -> list[Cell]:
+    return [Cell(axis_value(name, row.params[name]) if name in row.params else "") for name in axes]
+
+
+def _tails(found: Sequence[Row]) -> tuple[Tail, ...]:
+    kinds = {row.metric.kind for row in found}
+    return TAILS[kinds.pop() if len(kinds) == 1 and "count" not in kinds else ""]
+
+
+def _tail_cells(row: Row, tails: tuple[Tail, ...]) -> list[Cell]:
+    return [Cell(quantity(row.over_rounds(QUANTILES[name]), row.metric.unit), tone="quiet") for name in tails]

@@ -1,0 +1,118 @@
+"""Rows of a run as tables: those of a benchmark with what was checked and found out, and what was not measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from microbench.limits import ceiling
+from microbench.model import BenchmarkInfo, Fact, GpuInfo, Outcome
+from microbench.report.document import Cell, Column, Table, Tone
+from microbench.report.shapes import shape, varying_axes
+from microbench.stats import Row
+from microbench.units import axis_title, axis_value, quantity
+
+STATUS_WORDS = {"timed_out": "timed out"}
+
+
+def benchmark_tables(info: BenchmarkInfo, found: Sequence[Row], gpu: GpuInfo | None) -> tuple[Table, ...]:
+    """The tables of one benchmark: cases that measured the same metrics share one. The first has the benchmark's title
+    and question, the last the notes."""
+    kinds: dict[frozenset[str], list[Row]] = {}
+    for members in _by_case(found).values():
+        kinds.setdefault(frozenset(row.metric.name for row in members), []).extend(members)
+    axes = varying_axes(info, found)
+    shapes = [shape([axis for axis in axes if _holds(axis, rows)], rows, gpu) for rows in kinds.values()]
+    tables = [Table("", "", columns, lines) for columns, lines in shapes]
+    title = f"{info.name}: {info.title}"
+    tables[0] = Table(title, question(info), tables[0].columns, tables[0].rows)
+    tables[-1] = Table(
+        tables[-1].title, tables[-1].question, tables[-1].columns, tables[-1].rows, _notes(info, found, gpu)
+    )
+    return tuple(tables)
+
+
+def question(info: BenchmarkInfo) -> str:
+    """The question a benchmark answers: the first line of what it says about itself."""
+    return (info.about.strip().splitlines() or [""])[0]
+
+
+def _by_case(found: Sequence[Row]) -> dict[str, list[Row]]:
+    cases: dict[str, list[Row]] = {}
+    for row in found:
+        cases.setdefault(row.case_id, []).append(row)
+    return cases
+
+
+def _holds(axis: str, rows: Sequence[Row]) -> bool:
+    """Whether any of these rows has the axis at a value that says something: not 0 throughout."""
+    return any(row.params.get(axis) not in (0, None) for row in rows)
+
+
+def _notes(info: BenchmarkInfo, found: Sequence[Row], gpu: GpuInfo | None) -> tuple[str, ...]:
+    cases = {row.case_id for row in found}
+    checked: dict[str, set[str]] = {}
+    for row in found:
+        if row.measurement.verified:
+            checked.setdefault(row.measurement.verified, set()).add(row.case_id)
+    notes = [
+        f"checked: {how}" + (f" ({len(ids)} of {len(cases)} cases)" if len(ids) < len(cases) else "")
+        for how, ids in checked.items()
+    ]
+    limits = {limit for row in found if (limit := ceiling(row.measurement.bound, gpu)) is not None}
+    notes += [
+        f"limit: {quantity(limit.value, limit.unit)}, {', '.join((limit.source, *limit.assumptions))}"
+        for limit in sorted(limits, key=lambda one: one.value)
+    ]
+    varying = varying_axes(info, found)
+    fixed = {name: value for name, value in found[0].params.items() if name not in varying}
+    if fixed:
+        notes.append(", ".join(f"{axis_title(name)} {axis_value(name, value)}" for name, value in fixed.items()))
+    return tuple(notes + _facts(found))
+
+
+def _facts(found: Sequence[Row]) -> list[str]:
+    """Facts that the cases found out, one line for each name: its values with the cases they hold for."""
+    values: dict[str, dict[str, int]] = {}
+    for outcome in {id(row.outcomes[0]): row.outcomes[0] for row in found}.values():
+        for fact in outcome.facts:
+            seen = values.setdefault(fact.name.replace("_", " "), {})
+            seen[_known(fact)] = seen.get(_known(fact), 0) + 1
+    return [f"{name}: {', '.join(_counted(*one) for one in seen.items())}" for name, seen in values.items()]
+
+
+def _counted(value: str, cases: int) -> str:
+    return f"{value} ({cases} cases)" if cases > 1 else value
+
+
+def _known(fact: Fact) -> str:
+    if fact.value is None:
+        return f"unknown ({fact.reason})"
+    if isinstance(fact.value, float):
+        return quantity(fact.value, fact.unit)
+    return f"{fact.value} {fact.unit}".strip()
+
+
+def problem_table(outcomes: Iterable[Outcome]) -> Table | None:
+    """What was not measured and why, failures first, one line for each reason; None when everything was measured."""
+    groups: dict[tuple[str, str], list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.status != "ok":
+            groups.setdefault((outcome.status, outcome.reason or "no reason given"), []).append(outcome)
+    if not groups:
+        return None
+    rows = []
+    for (status, reason), members in sorted(groups.items(), key=lambda group: group[0][0] == "skipped"):
+        tone: Tone = "quiet" if status == "skipped" else "problem"
+        rows.append(
+            (Cell(STATUS_WORDS.get(status, status), tone=tone), Cell(_cases(members)), Cell(reason, tone="quiet"))
+        )
+    columns = (Column("what", "left"), Column("case", "left"), Column("reason", "left"))
+    return Table("Not measured", "", columns, tuple(rows))
+
+
+def _cases(members: Iterable[Outcome]) -> str:
+    """One case by its id, several of a benchmark by their number."""
+    ids: dict[str, set[str]] = {}
+    for outcome in members:
+        ids.setdefault(outcome.case.benchmark, set()).add(outcome.case.id)
+    return ", ".join(min(cases) if len(cases) == 1 else f"{name} ({len(cases)} cases)" for name, cases in ids.items())

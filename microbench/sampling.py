@@ -1,0 +1,139 @@
+"""Sampling: when a measurement has enough samples, which are kept, and how single calls are distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from microbench.errors import MeasurementError
+from microbench.gpu.api import HostClock, IntArray
+from microbench.model import SAMPLES_KEPT, PerCall, Stopped
+from microbench.stats import FloatArray, median_interval
+
+Tick = Callable[[str, int, float], None]
+Batch = TypeVar("Batch")
+
+NANOSECOND_S = 1e-9
+VOID_SAMPLES = 20
+HISTOGRAM_RATIO = 1.05
+
+
+@dataclass(frozen=True)
+class SamplingLimits:
+    """When a measurement ends: after ``seconds``, or once the median's interval is within ``half_width`` of it."""
+
+    seconds: float = 0.3
+    half_width: float = 0.01
+    minimum: int = 10
+    maximum: int = 5000
+
+
+def no_tick(metric: str, n: int, value: float) -> None:
+    """Nobody is watching."""
+
+
+def per_call_distribution(calls_s: FloatArray) -> PerCall:
+    """Quantiles and a logarithmic histogram of single calls, in seconds.
+
+    Raises ValueError for an empty array.
+    """
+    if calls_s.size == 0:
+        raise ValueError("no calls")
+    positive = np.maximum(calls_s, NANOSECOND_S)
+    first_edge = float(positive.min())
+    bins = np.floor(np.log(positive / first_edge) / np.log(HISTOGRAM_RATIO) + 1e-9).astype(np.int64)
+    quantiles = [float(value) for value in np.percentile(calls_s, (1, 50, 90, 99))]
+    return PerCall(
+        n=int(calls_s.size),
+        p1=quantiles[0],
+        p50=quantiles[1],
+        p90=quantiles[2],
+        p99=quantiles[3],
+        min=float(calls_s.min()),
+        max=float(calls_s.max()),
+        first_edge=first_edge,
+        ratio=HISTOGRAM_RATIO,
+        counts=tuple(int(count) for count in np.bincount(bins)),
+    )
+
+
+def kept(samples: Sequence[float]) -> msgspec.Raw:
+    """At most SAMPLES_KEPT of the samples, evenly spread over time, as JSON."""
+    if len(samples) > SAMPLES_KEPT:
+        picked = np.linspace(0, len(samples) - 1, SAMPLES_KEPT).round().astype(np.int64)
+        samples = [samples[index] for index in picked]
+    return msgspec.Raw(msgspec.json.encode([float(sample) for sample in samples]))
+
+
+class Between:
+    """Seconds from one column of start stamps (see Gpu.start_stamps) to another, less a constant; rounds whose flag was
+    missed are left out."""
+
+    def __init__(self, first: int, second: int, less_s: float = 0.0) -> None:
+        self._columns = (first, second)
+        self._less_s = less_s
+
+    def __call__(self, stamps: IntArray) -> FloatArray:
+        seen = stamps[stamps[:, 2] > 0]
+        first, second = self._columns
+        elapsed: FloatArray = (seen[:, second] - seen[:, first]) * NANOSECOND_S - self._less_s
+        return elapsed
+
+
+def seconds(stamps: IntArray) -> FloatArray:
+    """Nanoseconds as seconds."""
+    result: FloatArray = stamps * NANOSECOND_S
+    return result
+
+
+class Sampler:
+    """The loop that every measurement shares: take, look, stop when narrow or when time is up."""
+
+    def __init__(self, clock: HostClock, limits: SamplingLimits, tick: Tick) -> None:
+        self._clock = clock
+        self.limits = limits
+        self._tick = tick
+
+    def sample(
+        self,
+        metrics: Mapping[str, Callable[[Batch], Sequence[float] | FloatArray]],
+        take: Callable[[], Batch],
+        calls: int,
+        minimum: int | None,
+    ) -> tuple[dict[str, list[float]], Stopped]:
+        """Samples of each of ``metrics`` (functions of one batch) and why sampling stopped.
+
+        The first metric is the one that is shown and counted; all must be narrow to stop early. Raises MeasurementError
+        after VOID_SAMPLES batches without a sample in a row.
+        """
+        samples: dict[str, list[float]] = {name: [] for name in metrics}
+        first = next(iter(metrics))
+        least = self.limits.minimum if minimum is None else minimum
+        began_ns, taken, checked, void = self._clock.now_ns(), 0, 0, 0
+        while True:
+            batch, before = take(), taken
+            for name, values_of_batch in metrics.items():
+                samples[name].extend(float(value) for value in values_of_batch(batch))
+            taken = len(samples[first])
+            void = void + 1 if taken == before else 0
+            if void >= VOID_SAMPLES:
+                raise MeasurementError(f"{first}: {VOID_SAMPLES} samples in a row were void (the gate timed out)")
+            elapsed_s = (self._clock.now_ns() - began_ns) * NANOSECOND_S
+            if taken >= least and elapsed_s >= self.limits.seconds:
+                return samples, "time"
+            if taken >= max(least, checked * 1.2) and taken > checked:
+                checked = taken
+                self._tick(first, taken, float(np.median(samples[first])) / calls)
+                if all(self._narrow(values) for values in samples.values()):
+                    return samples, "narrow"
+            if taken >= self.limits.maximum:
+                return samples, "count"
+
+    def _narrow(self, values: list[float]) -> bool:
+        if len(values) < self.limits.minimum:
+            return False
+        return median_interval(values).half_width <= self.limits.half_width

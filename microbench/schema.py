@@ -1,0 +1,196 @@
+"""Run <-> file. The only file that knows the format: schema_version, its history, and upgrades of older files.
+
+A run file is one JSON document in one line: the run. While a run grows its outcomes follow, one JSON line each; the
+last line may be cut short by a crash. The finished file is the growing one without such lines: one reader reads both.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from microbench.errors import MeasurementError, RunUnreadableError
+from microbench.model import Measurement, Outcome, PerCall, Run
+
+# History
+#   1  the first: a run with sessions, benchmarks and outcomes; samples are arrays of numbers.
+SCHEMA_VERSION = 1
+
+Document = dict[str, Any]
+
+# From version n to n + 1, as pure functions of the decoded document. Files are never rewritten.
+UPGRADES: Mapping[int, Callable[[Document], Document]] = {}
+
+MAKE_ANOTHER = "show another one (`microbench show`), or measure again"
+# What an array of numbers is written with; msgspec writes NaN and infinities as null.
+NUMBERS = b"0123456789+-.eE,[] \t\r\n"
+BEYOND_INT64 = 1 << 63
+
+
+class _Version(msgspec.Struct):
+    schema_version: int
+
+
+class _Lines(NamedTuple):
+    """A run file taken apart: the run's own line, the outcomes' lines, and what stands after the last line end."""
+
+    head: bytes
+    outcomes: list[bytes]
+    tail: bytes
+
+
+def encode(run: Run) -> bytes:
+    """The run as a finished file, with a line end. Raises MeasurementError naming the place of a NaN or infinity."""
+    return _line(run, "run")
+
+
+def encode_outcome(outcome: Outcome) -> bytes:
+    """One outcome as a line to append. Raises MeasurementError naming the place of a NaN or infinity."""
+    return _line(outcome, outcome.case.id)
+
+
+def _line(value: Run | Outcome, name: str) -> bytes:
+    place = _bad_number(value, name)
+    if place:
+        raise MeasurementError(f"{place} is not a finite number")
+    return msgspec.json.encode(value) + b"\n"
+
+
+def decode(data: bytes, name: str = "the file") -> Run:
+    """The run in a file, finished or growing; older formats are upgraded. Samples stay undecoded.
+
+    Raises RunUnreadableError (``name`` is the file's, for its text) for anything else: truncated, newer than this tool,
+    or no run at all. A cut last line of a growing file is what a killed run leaves, and is left out.
+    """
+    try:
+        return _checked(_decoded(data, name), name)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise RunUnreadableError(f"{name} cannot be read as a run: {_why(error)}", MAKE_ANOTHER) from None
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text in UTF-8"
+    return "it is cut short" if "truncated" in str(error) else str(error)
+
+
+def _decoded(data: bytes, name: str) -> Run:
+    lines = _split(data)
+    version = msgspec.json.decode(lines.head, type=_Version).schema_version
+    if version > SCHEMA_VERSION:
+        raise RunUnreadableError(
+            f"{name} has format {version}, newer than this microbench knows ({SCHEMA_VERSION})",
+            "update microbench: pip install --upgrade cuda-microbench",
+        )
+    if version < SCHEMA_VERSION:
+        return msgspec.json.decode(msgspec.json.encode(upgraded(_joined(lines), name)), type=Run)
+    run = msgspec.json.decode(lines.head, type=Run)
+    appended = [_outcome(line, number) for number, line in enumerate(lines.outcomes, start=2)]
+    return msgspec.structs.replace(run, outcomes=(*run.outcomes, *appended, *_last(lines.tail)))
+
+
+def _split(data: bytes) -> _Lines:
+    end = data.find(b"\n")
+    if end < 0 or not data[:end].rstrip().endswith(b"}"):
+        return _Lines(data, [], b"")  # in one line without an end, or laid out by hand over many
+    *outcomes, tail = data[end + 1 :].split(b"\n")
+    return _Lines(data[:end], [line for line in outcomes if line.strip()], tail)
+
+
+def _joined(lines: _Lines) -> Document:
+    document = msgspec.json.decode(lines.head, type=Document)
+    outcomes = msgspec.convert(document.get("outcomes", []), list[Document])
+    document["outcomes"] = [*outcomes, *(msgspec.json.decode(line, type=Document) for line in lines.outcomes)]
+    return document
+
+
+def _outcome(line: bytes, number: int) -> Outcome:
+    try:
+        return msgspec.json.decode(line, type=Outcome)
+    except msgspec.DecodeError as error:
+        raise msgspec.DecodeError(f"line {number}: {_why(error)}") from None
+
+
+def _last(tail: bytes) -> tuple[Outcome, ...]:
+    try:
+        return (msgspec.json.decode(tail, type=Outcome),)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ()  # the process died while it wrote this line
+
+
+def upgraded(document: Document, name: str) -> Document:
+    """The document of an older format as SCHEMA_VERSION has it. Raises RunUnreadableError for one never written."""
+    while (version := document["schema_version"]) != SCHEMA_VERSION:
+        if version not in UPGRADES:
+            raise RunUnreadableError(f"{name} has format {version}, which no microbench ever wrote", MAKE_ANOTHER)
+        document = {**UPGRADES[version](document), "schema_version": version + 1}
+    return document
+
+
+def _checked(run: Run, name: str) -> Run:
+    """The run, if what its types cannot say holds too: every number finite and within 64 bits, samples there."""
+    place = _bad_number(run, "run")
+    if place:
+        raise RunUnreadableError(f"{name} holds a number out of range: {place}", MAKE_ANOTHER)
+    if not run.sessions:
+        raise RunUnreadableError(f"{name} has no session", MAKE_ANOTHER)
+    for index, outcome in enumerate(run.outcomes):
+        wrong = _wrong_outcome(outcome, len(run.sessions))
+        if wrong:
+            raise RunUnreadableError(f"{name} contradicts itself: outcome {index} {wrong}", MAKE_ANOTHER)
+    return run
+
+
+def _wrong_outcome(outcome: Outcome, sessions: int) -> str | None:
+    if not 0 <= outcome.session < sessions:
+        return f"belongs to session {outcome.session} of {sessions}"
+    if outcome.round < 0:
+        return f"has round {outcome.round}"
+    return next((wrong for one in outcome.measurements if (wrong := _wrong_measurement(one))), None)
+
+
+def _wrong_measurement(measurement: Measurement) -> str | None:
+    samples = bytes(measurement.samples).strip()
+    if not re.fullmatch(rb"\[[^\[\]]*\]", samples):
+        return f"has samples of {measurement.metric} that are no array of numbers"
+    if measurement.n < 0 or measurement.calls_per_sample < 1 or min(_work(measurement)) < 0:
+        return f"has an impossible count in {measurement.metric}"
+    if measurement.n > 0 and not samples[1:-1].strip():
+        return f"has no samples of {measurement.metric}"
+    per_call = measurement.per_call
+    if per_call is not None and (per_call.n < 1 or per_call.ratio <= 1 or per_call.first_edge <= 0 or _empty(per_call)):
+        return f"has an impossible histogram of {measurement.metric}"
+    return None
+
+
+def _work(measurement: Measurement) -> tuple[int, int, int]:
+    return measurement.work.bytes, measurement.work.flops, measurement.work.launches
+
+
+def _empty(per_call: PerCall) -> bool:
+    return not per_call.counts or min(per_call.counts) < 0
+
+
+def _bad_number(value: object, place: str) -> str | None:
+    """Where in ``value`` a number is that is not finite, or an int beyond 64 bits; None if nowhere."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else place
+    if isinstance(value, int):
+        return None if -BEYOND_INT64 <= value < BEYOND_INT64 else place
+    if isinstance(value, msgspec.Raw):
+        return place if bytes(value).translate(None, NUMBERS) else None
+    if isinstance(value, msgspec.Struct):
+        parts = ((getattr(value, name), f"{place}.{name}") for name in value.__struct_fields__)
+    elif isinstance(value, dict):
+        parts = ((part, f"{place}.{name}") for name, part in value.items())
+    elif isinstance(value, tuple):
+        parts = ((part, f"{place}[{index}]") for index, part in enumerate(value))
+    else:
+        return None
+    return next((bad for part, inside in parts if (bad := _bad_number(part, inside))), None)

@@ -1,0 +1,274 @@
+"""THE STATISTICS: raw samples -> value, confidence interval over samples and over rounds, tails, trust grade."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from microbench.model import Measurement, Metric, Outcome, PerCall, Run, Telemetry
+
+FloatArray = npt.NDArray[np.floating[Any]]
+Trust = Literal["stable", "steady", "noisy", "throttled", "single", "below floor", "unverified"]
+
+CONFIDENCE = 0.95
+MINIMUM_SAMPLES = 10
+STABLE_ROUNDS = 3
+STEADY_HALF_WIDTH = 0.03
+STABLE_HALF_WIDTH = 0.10
+FLOORS_PER_SAMPLE = 5
+CLOCK_LOSS = 0.03
+# Reasons of NVML that lower the clock because of power, heat or the board's own brake.
+THROTTLE_WORDS = ("power", "thermal", "brake")
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """A value with the interval that holds it at CONFIDENCE."""
+
+    median: float
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval as a share of the value; infinite for a value of 0 with a width."""
+        if self.high == self.low:
+            return 0.0
+        return (self.high - self.low) / 2 / abs(self.median) if self.median else math.inf
+
+    def overlaps(self, other: Interval) -> bool:
+        """True if the two intervals share a point."""
+        return self.low <= other.high and other.low <= self.high
+
+
+@cache
+def median_ranks(n: int) -> tuple[int, int]:
+    """Ranks (from 0) of the order statistics that hold the median with at least CONFIDENCE.
+
+    Distribution-free: the count of samples below the median is binomial(n, 1/2). Under 6 samples no pair of ranks
+    reaches 95 %, so the whole range is returned. Source: Le Boudec, Performance Evaluation, section 2.2.
+    """
+    if n < 6:
+        return 0, max(n - 1, 0)
+    outside, ways = 0, 1  # whole numbers of the 2**n patterns: beyond n = 1029 they no longer fit a float
+    for rank in range(n // 2):
+        outside += 2 * ways
+        if outside / (1 << n) > 1 - CONFIDENCE:
+            return max(rank - 1, 0), min(n - rank, n - 1)
+        ways = ways * (n - rank) // (rank + 1)
+    return 0, n - 1
+
+
+def median_interval(values: Sequence[float] | FloatArray, step: float = 0.0) -> Interval:
+    """Median and its order-statistics interval; a zero-width interval counts as one ``step`` of the clock."""
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    low_rank, high_rank = median_ranks(len(ordered))
+    median, low, high = float(np.median(ordered)), float(ordered[low_rank]), float(ordered[high_rank])
+    if high - low < step:
+        low, high = median - step / 2, median + step / 2
+    return Interval(median, low, high)
+
+
+# Two-sided 95 % quantiles of Student's t for 1 … 30 degrees of freedom (any statistics table); beyond, the normal's.
+STUDENT_T = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+
+
+def rounds_interval(rounds: Sequence[Interval]) -> Interval:
+    """One interval over the rounds' medians.
+
+    Student's t on the medians of fresh processes, never narrower than the middle round's own interval: with three
+    rounds an order-statistics interval would reach 75 % only.
+    """
+    medians = np.array([one.median for one in rounds])
+    if len(rounds) == 1:
+        return rounds[0]
+    middle = float(np.median(medians))
+    factor = STUDENT_T[len(rounds) - 2] if len(rounds) - 2 < len(STUDENT_T) else 1.96
+    between = factor * float(np.std(medians, ddof=1)) / math.sqrt(len(rounds))
+    within = float(np.median([(one.high - one.low) / 2 for one in rounds]))
+    half = max(between, within)
+    return Interval(middle, middle - half, middle + half)
+
+
+def values_of(metric: Metric, measurement: Measurement) -> FloatArray:
+    """Samples as values in the metric's unit: per call for a time or count, work over time for a rate.
+
+    Raises ValueError for a rate whose work is not counted.
+    """
+    samples = np.array(measurement.values, dtype=np.float64) / measurement.calls_per_sample
+    if metric.kind != "rate":
+        return samples
+    work = {"B/s": measurement.work.bytes, "FLOP/s": measurement.work.flops, "1/s": measurement.work.launches}
+    amount = work.get(metric.unit, 0)
+    if not amount:
+        raise ValueError(f"{metric.name}: a rate in {metric.unit} without its work")
+    result: FloatArray = amount / samples
+    return result
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """One measurement in numbers, in the metric's unit. ``tail`` is p99 of a cost, p1 of a rate; percentiles come
+    from single calls where those were stamped, else from the samples."""
+
+    n: int
+    interval: Interval
+    p1: float
+    p90: float
+    p99: float
+    min: float
+    max: float
+    tail: float
+    trust: Trust
+    per_call: PerCall | None = None
+
+
+def _clock_step(metric: Metric, measurement: Measurement) -> float:
+    if not measurement.resolution or metric.kind == "rate":
+        return 0.0
+    return measurement.resolution / measurement.calls_per_sample
+
+
+def throttled(begin: Telemetry | None) -> bool:
+    """True if the SM clock fell by more than CLOCK_LOSS over the case and a power, thermal or brake reason is set."""
+    if begin is None or not begin.sm_clock_begin_hz or not begin.sm_clock_end_hz:
+        return False
+    fell = begin.sm_clock_end_hz < begin.sm_clock_begin_hz * (1 - CLOCK_LOSS)
+    return fell and any(word in reason for reason in begin.throttle_reasons for word in THROTTLE_WORDS)
+
+
+def _trust(measurement: Measurement, interval: Interval, telemetry: Telemetry | None) -> Trust:
+    if measurement.needs_verification and not measurement.verified:
+        return "unverified"
+    if throttled(telemetry):
+        return "throttled"
+    floor_s = measurement.floor_s
+    if floor_s and float(np.median(measurement.values)) < FLOORS_PER_SAMPLE * floor_s:
+        return "below floor"
+    if measurement.n < MINIMUM_SAMPLES:
+        return "single"
+    return "steady" if interval.half_width <= STEADY_HALF_WIDTH else "noisy"
+
+
+def summarize(metric: Metric, measurement: Measurement, telemetry: Telemetry | None = None) -> Summary:
+    """The numbers of one measurement of one process; its trust is ``steady`` at best."""
+    values = values_of(metric, measurement)
+    interval = median_interval(values, _clock_step(metric, measurement))
+    p1, p90, p99 = (float(value) for value in np.percentile(values, (1, 90, 99)))
+    low, high = float(values.min()), float(values.max())
+    calls = measurement.per_call
+    if calls is not None and metric.kind == "time":
+        p1, p90, p99, low, high = calls.p1, calls.p90, calls.p99, calls.min, calls.max
+    return Summary(
+        n=measurement.n,
+        interval=interval,
+        p1=p1,
+        p90=p90,
+        p99=p99,
+        min=low,
+        max=high,
+        tail=p1 if metric.kind == "rate" else p99,
+        trust=_trust(measurement, interval, telemetry),
+        per_call=calls,
+    )
+
+
+def combined_trust(rounds: Sequence[Summary], interval: Interval) -> Trust:
+    """Grade over rounds in fresh processes: the worst fault of any round, else ``stable`` if there were enough rounds
+    and the interval over them is narrow."""
+    faults: tuple[Trust, ...] = ("unverified", "throttled", "below floor")
+    for fault in faults:
+        if any(one.trust == fault for one in rounds):
+            return fault
+    if len(rounds) >= STABLE_ROUNDS:
+        return "stable" if interval.half_width <= STABLE_HALF_WIDTH else "noisy"
+    if any(one.trust == "single" for one in rounds):
+        return "single"
+    return "noisy" if any(one.trust == "noisy" for one in rounds) else "steady"
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One case and metric over all its rounds: what a table shows. ``rounds`` and ``outcomes`` go together;
+    ``measurement`` is that of the first round (clock, work, bound, verification)."""
+
+    case_id: str
+    benchmark: str
+    suite: str
+    metric: Metric
+    params: dict[str, int | str]
+    measurement: Measurement
+    interval: Interval
+    summaries: tuple[Summary, ...]
+    outcomes: tuple[Outcome, ...]
+    trust: Trust
+    session: int
+    device: str | None
+
+    @property
+    def value(self) -> float:
+        """The figure to quote, in the metric's unit."""
+        return self.interval.median
+
+    def over_rounds(self, quantile: Literal["p1", "p90", "p99", "min", "max", "tail"]) -> float:
+        """A quantile over the rounds: min and max over all, percentiles as the median over rounds."""
+        values = [float(getattr(one, quantile)) for one in self.summaries]
+        if quantile in ("min", "max"):
+            return min(values) if quantile == "min" else max(values)
+        return float(np.median(values))
+
+
+def rows(run: Run) -> list[Row]:
+    """Every case and metric measured, rounds joined, in the order of the run. Sessions and devices are kept apart."""
+    groups: dict[tuple[int, str | None, str, str], list[tuple[Outcome, Measurement, Summary]]] = {}
+    for outcome in run.outcomes:
+        info = run.benchmark(outcome.case.benchmark)
+        for measurement in outcome.measurements:
+            metric = info.metric(measurement.metric) if info else None
+            if metric is None or measurement.n == 0:
+                continue
+            telemetry = next(iter(outcome.telemetry.values()), None)
+            key = (outcome.session, outcome.device, outcome.case.id, measurement.metric)
+            one = (outcome, measurement, summarize(metric, measurement, telemetry))
+            groups.setdefault(key, []).append(one)
+    return [_row(run, key, members) for key, members in groups.items()]
+
+
+def _row(run: Run, key: tuple[int, str | None, str, str], members: list[tuple[Outcome, Measurement, Summary]]) -> Row:
+    session, device, case_id, metric_name = key
+    first, measurement, _ = members[0]
+    info = run.benchmark(first.case.benchmark)
+    metric = info.metric(metric_name) if info else None
+    assert info is not None and metric is not None  # rows() admits no other
+    summaries = tuple(summary for _, _, summary in members)
+    interval = rounds_interval([summary.interval for summary in summaries])
+    return Row(
+        case_id=case_id,
+        benchmark=first.case.benchmark,
+        suite=info.suite,
+        metric=metric,
+        params=dict(first.case.params),
+        measurement=measurement,
+        interval=interval,
+        summaries=summaries,
+        outcomes=tuple(outcome for outcome, _, _ in members),
+        trust=combined_trust(summaries, interval),
+        session=session,
+        device=device,
+    )
+
+
+def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Interval:
+    """Median of paired ratios with its order-statistics interval: for A B A B measurements of equal counts.
+
+    Raises ValueError for unequal or empty sequences.
+    """
+    if len(numerator) != len(denominator) or not numerator:
+        raise ValueError("pairs need two sequences of one length")
+    return median_interval(np.asarray(numerator, dtype=np.float64) / np.asarray(denominator, dtype=np.float64))

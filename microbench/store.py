@@ -1,0 +1,123 @@
+"""Runs on disk: where they lie, which one a name means, loading, and the bundled reference runs."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import secrets
+from datetime import datetime
+from pathlib import Path
+
+import platformdirs
+
+from microbench import schema
+from microbench.errors import RunUnreadableError
+from microbench.model import Run
+from microbench.text import plain
+
+FINISHED = ".json"
+GROWING = ".jsonl"
+# A run of every suite in full is a few MB; msgspec would hold this much of somebody's other file in memory.
+LARGEST_BYTES = 2 << 30
+LIST_THEM = "`microbench show --help` lists what a run can be named by"
+
+
+def data_folder() -> Path:
+    """Where runs are kept unless told otherwise: MICROBENCH_DATA, or the user's data folder. May not exist yet."""
+    chosen = os.environ.get("MICROBENCH_DATA")
+    return Path(chosen).expanduser() if chosen else platformdirs.user_data_path("microbench", appauthor=False)
+
+
+def new_run_id(now: datetime) -> str:
+    """``<UTC time>-<short id>``: sorts by time, unique, and the file's name. ``now`` is in UTC."""
+    return f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+
+
+def bundled() -> dict[str, Path]:
+    """The recorded runs of real GPUs that come with the package, by name."""
+    return {path.stem: path for path in sorted((Path(__file__).parent / "reference").glob(f"*{FINISHED}"))}
+
+
+def growing_path(path: Path) -> Path:
+    """Where the run that will be finished as ``path`` grows: RUN.json -> RUN.jsonl."""
+    return path.with_suffix(GROWING) if path.suffix == FINISHED else path.with_name(path.name + GROWING)
+
+
+def finished_path(path: Path) -> Path:
+    """Where the run at ``path``, finished or growing, lies once it is finished."""
+    return path.with_suffix(FINISHED) if path.suffix == GROWING else path
+
+
+def listing() -> list[Path]:
+    """Every run of the data folder, newest first; one that was killed, or still grows, by its growing file."""
+    folder = data_folder()
+    try:
+        paths = {path.stem: path for path in folder.glob(f"*{FINISHED}")}
+        paths |= {path.stem: path for path in folder.glob(f"*{GROWING}") if path.stat().st_size > 0}
+    except OSError:
+        return []
+    return [paths[stem] for stem in sorted(paths, reverse=True) if not stem.startswith(".")]
+
+
+def last() -> Path | None:
+    """The newest run of the data folder, or None."""
+    return next(iter(listing()), None)
+
+
+def find(name: str | Path) -> Path:
+    """The file of a run: a path, a bundled run's name, a run id, or the unique beginning of one (or of its last part).
+
+    Raises RunUnreadableError when there is none, or more than one.
+    """
+    path = Path(name)
+    if _is_file(path) or _is_file(growing_path(path)):
+        return path
+    name = str(name)
+    if name in bundled():
+        return bundled()[name]
+    if os.sep in name or path.suffix in (FINISHED, GROWING):
+        raise RunUnreadableError(f"there is no run file {plain(name)}", "check the path; " + LIST_THEM)
+    found = [path for path in listing() if name and (path.stem.startswith(name) or _short_id(path).startswith(name))]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        several = ", ".join(path.stem for path in found[:5])
+        raise RunUnreadableError(f"{plain(name)} is the beginning of {len(found)} runs: {several}", "give more of it")
+    near = difflib.get_close_matches(name, [*bundled(), *(path.stem for path in listing())], n=1)
+    raise RunUnreadableError(f"there is no run {plain(name)}", f"did you mean {near[0]}?" if near else LIST_THEM)
+
+
+def _short_id(path: Path) -> str:
+    return path.stem.rpartition("-")[2]
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name too long for the file system, a folder that may not be searched
+        return False
+
+
+def load(name: str | Path) -> Run:
+    """The run that ``name`` means (see ``find``). Raises RunUnreadableError."""
+    return read(find(name))
+
+
+def read(path: Path) -> Run:
+    """The run in that file, or in the growing file beside it, which is newer: a killed run left it, or one still grows.
+
+    Raises RunUnreadableError.
+    """
+    growing = growing_path(path)
+    if path.suffix != GROWING and _is_file(growing) and (growing.stat().st_size > 0 or not _is_file(path)):
+        path = growing
+    name = plain(path)
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise RunUnreadableError(f"{name} is too large to be a run", LIST_THEM)
+        data = path.read_bytes()
+    except OSError as error:
+        raise RunUnreadableError(f"{name} cannot be read: {error.strerror or error}", "check the path") from None
+    if not data:
+        raise RunUnreadableError(f"{name} is empty: nothing was measured, or it is still probing", "measure again")
+    return schema.decode(data, name)

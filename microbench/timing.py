@@ -1,0 +1,262 @@
+"""THE TIMER: Meter: warm up, calibrate the burst, sample until the interval is narrow or time is up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from microbench.errors import MeasurementError
+from microbench.gpu.api import SAFE_QUEUE_SLOTS, Gpu, HostClock, IntArray, Submit
+from microbench.model import Clock, Floors, Measurement, PerCall, Work
+from microbench.ops import Launch
+from microbench.sampling import (
+    NANOSECOND_S,
+    Sampler,
+    SamplingLimits,
+    Tick,
+    kept,
+    no_tick,
+    per_call_distribution,
+)
+from microbench.stats import FloatArray
+
+CLOCK_STEPS_PER_SAMPLE = 100
+BURST_S = 1e-3
+LONGEST_BURST = 300
+SHORTEST_BURST = 10
+WARM_UP_CALLS = 20
+STAMPED_BURSTS = 20
+
+
+class Meter:
+    """Samples for one case. Time is read from the GPU's (or host's) clock only, so the fake's virtual one serves too.
+
+    ``gpu`` is None in the host suite. ``tick`` is told the metric, the samples so far and their median.
+    """
+
+    def __init__(
+        self,
+        clock: HostClock,
+        gpu: Gpu | None = None,
+        floors: Floors | None = None,
+        limits: SamplingLimits | None = None,
+        tick: Tick = no_tick,
+    ) -> None:
+        self.clock = clock
+        self._gpu = gpu
+        self.floors = floors or Floors()
+        self.limits = limits or SamplingLimits()
+        self.sampler = Sampler(clock, self.limits, tick)
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU under test. Raises MeasurementError in a host benchmark."""
+        if self._gpu is None:
+            raise MeasurementError("a host benchmark has no GPU")
+        return self._gpu
+
+    # -- the sampling loop -------------------------------------------------------------------------------------
+
+    def collect(
+        self,
+        metric: str,
+        take: Callable[[], Sequence[float]],
+        *,
+        clock: Clock,
+        calls: int = 1,
+        work: Work | None = None,
+        bound: str | None = None,
+        verified: str | None = None,
+        needs_verification: bool = False,
+        floor_s: float | None = None,
+        minimum: int | None = None,
+        per_call: Callable[[], PerCall | None] | None = None,
+    ) -> Measurement:
+        """Call ``take`` until its samples are enough; each returns raw readings covering ``calls`` calls each.
+
+        An empty return is a void sample (a gate that timed out). Raises MeasurementError after VOID_SAMPLES of them.
+        """
+        samples, stopped = self.sampler.sample({metric: lambda batch: batch}, take, calls, minimum)
+        return Measurement(
+            metric=metric,
+            clock=clock,
+            samples=kept(samples[metric]),
+            n=len(samples[metric]),
+            calls_per_sample=calls,
+            work=work or Work(),
+            bound=bound,
+            verified=verified,
+            needs_verification=needs_verification,
+            per_call=per_call() if per_call else None,
+            floor_s=floor_s,
+            resolution=self._resolution(clock),
+            stopped=stopped,
+        )
+
+    def collect_stamps(
+        self,
+        take: Callable[[], IntArray],
+        metrics: Mapping[str, Callable[[IntArray], FloatArray]],
+        clock: Clock = "host",
+    ) -> list[Measurement]:
+        """Several metrics of the same stamps: each of ``metrics`` turns a batch of stamps (ns) into samples in s.
+
+        Samples are single calls here, each behind a synchronise, so they also give the percentiles.
+        """
+        samples, stopped = self.sampler.sample(metrics, take, 1, None)
+        return [
+            Measurement(
+                metric=name,
+                clock=clock,
+                samples=kept(values),
+                n=len(values),
+                per_call=per_call_distribution(np.asarray(values)) if clock == "host" else None,
+                floor_s=self.floors.timer_call_s if clock == "host" else None,
+                resolution=self._resolution(clock),
+                stopped=stopped,
+            )
+            for name, values in samples.items()
+        ]
+
+    def _resolution(self, clock: Clock) -> float | None:
+        return self.floors.timer_step_s if clock == "host" else None
+
+    def once(self, metric: str, elapsed_s: float) -> Measurement:
+        """What can be seen once a process only: a single sample of the host's clock."""
+        return Measurement(
+            metric=metric,
+            clock="host",
+            samples=kept((elapsed_s,)),
+            n=1,
+            floor_s=self.floors.timer_call_s,
+            resolution=self.floors.timer_step_s,
+        )
+
+    # -- ways of timing ----------------------------------------------------------------------------------------
+
+    def burst(self, submit: Submit) -> int:
+        """Warm up and find how many calls make one sample: about BURST_S long, at least CLOCK_STEPS_PER_SAMPLE steps of
+        the clock, never more than may stand in the launch queue."""
+        submit(WARM_UP_CALLS)
+        self.gpu.synchronize()
+        call_s = max(submit.burst_ns(WARM_UP_CALLS) * NANOSECOND_S / WARM_UP_CALLS, NANOSECOND_S)
+        self.gpu.synchronize()
+        count = min(max(round(BURST_S / call_s), SHORTEST_BURST), LONGEST_BURST)
+        step_s = self.floors.timer_step_s or 0.0
+        count = max(count, round(CLOCK_STEPS_PER_SAMPLE * step_s / call_s))
+        return min(count, submit.queue_slots) if submit.queue_slots else count
+
+    def submit_time(self, metric: str, submit: Submit, *, per_call: bool = True) -> Measurement:
+        """Host time of a call, t1 - t0: bursts well under the queue depth, the GPU idle before each."""
+        count = self.burst(submit)
+
+        def take() -> Sequence[float]:
+            self.gpu.synchronize()
+            return (submit.burst_ns(count) * NANOSECOND_S,)
+
+        result = self.collect(
+            metric,
+            take,
+            clock="host",
+            calls=count,
+            work=Work(launches=1),
+            floor_s=self.floors.timer_call_s,
+            per_call=(lambda: self._stamped(submit, count)) if per_call else None,
+        )
+        self.gpu.synchronize()
+        return result
+
+    def _stamped(self, submit: Submit, count: int) -> PerCall:
+        """Every call of some more bursts stamped; a stamp's own cost (floors.timer_call_s) is in each figure."""
+        stamps = np.zeros(count + 1, dtype=np.int64)
+        calls = []
+        began_ns = self.clock.now_ns()
+        for _ in range(STAMPED_BURSTS):
+            self.gpu.synchronize()
+            submit.stamps(stamps)
+            calls.append(np.diff(stamps) * NANOSECOND_S)
+            if (self.clock.now_ns() - began_ns) * NANOSECOND_S > self.limits.seconds / 2:
+                break
+        return per_call_distribution(np.concatenate(calls))
+
+    def round_trip(self, metric: str, submit: Submit, batch: int = 20) -> Measurement:
+        """One call and a synchronise, each sample a single one."""
+        out_ns = np.zeros(batch, dtype=np.int64)
+        submit.round_trips(out_ns)
+
+        def take() -> IntArray:
+            submit.round_trips(out_ns)
+            return out_ns
+
+        return self.collect_stamps(take, {metric: lambda stamps: stamps.astype(np.float64) * NANOSECOND_S})[0]
+
+    def throughput(self, metric: str, submit: Submit, count: int, *, work: Work | None = None) -> Measurement:
+        """``count`` calls and one synchronise, on the host's clock."""
+
+        def take() -> Sequence[float]:
+            begin_ns = self.clock.now_ns()
+            submit(count)
+            self.gpu.synchronize_stream()
+            return ((self.clock.now_ns() - begin_ns) * NANOSECOND_S,)
+
+        submit(min(count, WARM_UP_CALLS))
+        self.gpu.synchronize()
+        return self.collect(
+            metric, take, clock="host", calls=count, work=work or Work(launches=1), floor_s=self.floors.timer_call_s
+        )
+
+    def device_time(
+        self, metric: str, submit: Submit, count: int, *, work: Work | None = None, bound: str | None = None
+    ) -> Measurement:
+        """Time of ``count`` calls on the device alone: all queued behind a gate before the first may run, between two
+        events. Raises MeasurementError when they would not fit the launch queue."""
+        slots = submit.queue_slots or SAFE_QUEUE_SLOTS
+        if count + 2 > slots:
+            raise MeasurementError(f"{metric}: {count} calls do not fit behind a gate ({slots} may)")
+        gate, events = self.gpu.gate(), self.gpu.events()
+        submit(min(count, WARM_UP_CALLS))  # first launches load code, which would block behind a shut gate
+        self.gpu.synchronize()
+
+        def take() -> Sequence[float]:
+            gate.shut()
+            events.start()
+            submit(count)
+            events.stop()
+            gate.open()
+            self.gpu.synchronize()
+            return () if gate.was_late() else (events.elapsed_s(),)
+
+        return self.collect(
+            metric,
+            take,
+            clock="device",
+            calls=count,
+            work=work or Work(launches=1),
+            bound=bound,
+            floor_s=self.floors.event_pair_s,
+        )
+
+    def gap(self, metric: str, launch: Launch, count: int = 200, *, graph: bool = False) -> Measurement:
+        """Period of gated kernels less the duration that each recorded of itself: what the GPU needs between two.
+
+        A sample is the sum over a batch of ``count`` kernels; %globaltimer's step is its floor.
+        """
+        gaps_s: list[FloatArray] = []
+        step_s = self.gpu.record(launch, count, graph=graph, gated=True).step_ns * NANOSECOND_S
+
+        def take() -> Sequence[float]:
+            recorded = self.gpu.record(launch, count, graph=graph, gated=True)
+            gaps_s.append((recorded.start_ns[1:] - recorded.end_ns[:-1]) * NANOSECOND_S)
+            return (float(gaps_s[-1].sum()),)
+
+        return self.collect(
+            metric,
+            take,
+            clock="device",
+            calls=count - 1,
+            work=Work(launches=1),
+            floor_s=step_s,
+            verified="every kernel stamped its own start and end",
+            per_call=lambda: per_call_distribution(np.concatenate(gaps_s)),
+        )

@@ -1,0 +1,120 @@
+"""Numbers for people: the only place that scales or rounds."""
+
+from __future__ import annotations
+
+import math
+
+PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
+# How a stored unit is written; what a launch or another call costs says so in its heading, not in each figure.
+WRITTEN = {"s/launch": "s", "B/launch": "B", "1/s": "/s", "1": "", "launch": "", "cycle": "cycles"}
+# These are counted or known exactly, and have no thousandths.
+COUNTED = frozenset({"launch", "B/launch", "1", "cycle"})
+# Nobody says kiloseconds.
+LARGEST = {"s": 1.0, "s/launch": 1.0, "cycle": 1.0, "launch": 1.0}
+BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+MISSING = "–"
+
+
+def three_digits(value: float) -> str:
+    """``value`` with three significant digits, never in exponent form: 3.61, 55.4, 1021, 0.0123."""
+    if value == 0:
+        return "0"
+    if abs(value) < 1000:
+        value = float(f"{value:.2e}")
+    before_point = math.floor(math.log10(abs(value))) + 1
+    return f"{value:.{max(3 - before_point, 0)}f}"
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A value in an SI base unit: "3.61 µs", "55.4 GB/s", "1.77 kB", "277 k/s", "1021"; a dash for None."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    scale, prefix = _scale(value, unit)
+    scaled = value / scale
+    if unit in COUNTED and scale == 1.0 and scaled == round(scaled):
+        digits = f"{scaled:.0f}"
+    else:
+        digits = three_digits(scaled)
+    return f"{digits} {prefix}{WRITTEN.get(unit, unit)}".rstrip()
+
+
+def _scale(value: float, unit: str) -> tuple[float, str]:
+    if value == 0:
+        return 1.0, ""
+    smallest = 1.0 if unit in COUNTED else PREFIXES[-1][0]
+    # Three digits first: 999.96 ns is 1.00 µs, not 1000 ns.
+    rounded = float(f"{abs(value):.2e}")
+    for scale, prefix in PREFIXES:
+        if scale <= LARGEST.get(unit, math.inf) and (rounded >= scale * (1 - 1e-9) or scale == smallest):
+            return scale, prefix
+    return PREFIXES[-1]
+
+
+def as_time(seconds: float) -> str:
+    """Seconds for people: "3.61 µs"."""
+    return quantity(seconds, "s")
+
+
+def rate_of(value: float, what: str) -> str:
+    """So many of something a second: "293 k launches/s", "12.0 launches/s"."""
+    figure = quantity(value, "1/s").removesuffix("/s").strip()
+    return f"{figure} {what}/s"
+
+
+def spread(half_width: float) -> str:
+    """Half an interval as a share of its value: "±1.2 %"."""
+    if not math.isfinite(half_width) or half_width > 9.99:
+        return "±>999 %"
+    share = half_width * 100
+    return f"±{share:.1f} %" if share < 9.95 else f"±{share:.0f} %"
+
+
+def percent(share: float) -> str:
+    """A share in percent: "92.3 %", "0.41 %", "7.0 %"."""
+    value = share * 100
+    return f"{value:.2f} %" if 0 < abs(value) < 0.995 else f"{value:.1f} %" if abs(value) < 99.95 else f"{value:.0f} %"
+
+
+def times(ratio: float) -> str:
+    """A ratio: "1.09×", "2.4×", "17×"."""
+    return f"{ratio:.2f}×" if ratio < 1.995 else f"{ratio:.1f}×" if ratio < 9.95 else f"{ratio:.0f}×"
+
+
+def size(count: int) -> str:
+    """A buffer size, binary where it is a round one: "64 KiB", "4000 B"."""
+    for scale, name in BINARY:
+        if count and count % scale == 0:
+            return f"{count // scale} {name}"
+    return f"{count} B"
+
+
+def wall(seconds: float) -> str:
+    """A wait as people say it: "4.2 s", "1 min 20 s", "2 h 05 min"."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def axis_title(name: str) -> str:
+    """An axis as a heading, its unit left to the values: "argument_bytes" is "argument size"."""
+    for suffix, title in (("_ns", ""), ("_bytes", " size")):
+        if name.endswith(suffix):
+            name = name.removesuffix(suffix) + title
+    return name.replace("_", " ").replace("size size", "size")
+
+
+def axis_value(name: str, value: int | str) -> str:
+    """An axis value by the unit in the axis's name: duration_ns 10000 is "10 µs", argument_bytes 4096 "4 KiB"."""
+    if isinstance(value, str):
+        return value
+    if name.endswith("_ns"):
+        scale, prefix = next((one for one in PREFIXES if one[0] <= max(value, 1) * 1e-9 * (1 + 1e-9)), PREFIXES[-1])
+        return f"{value * 1e-9 / min(scale, 1.0):g} {prefix if scale < 1 else ''}s" if value else "0"
+    if name.endswith("_bytes"):
+        return size(value)
+    return str(value)

@@ -1,0 +1,52 @@
+"""What every test shares: real GPUs only on demand, user data out of the home folder, which microbench is tested."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import microbench
+
+# The folder that the built wheel was installed into; scripts/test sets it for its second run.
+WHEEL_VARIABLE = "MICROBENCH_TEST_WHEEL"
+PACKAGE = Path(microbench.__file__).resolve().parent
+
+
+def pytest_report_header() -> str:
+    return f"microbench: {PACKAGE}"
+
+
+def pytest_sessionstart() -> None:
+    folder = os.environ.get(WHEEL_VARIABLE)
+    if folder and not PACKAGE.is_relative_to(Path(folder).resolve()):
+        raise pytest.UsageError(f"the wheel in {folder} is to be tested, but microbench comes from {PACKAGE}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "gpu" in config.option.markexpr:
+        return
+    unasked = pytest.mark.skip(reason="needs a real GPU: run with -m gpu")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(unasked)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home_left_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs and caches go to a folder of this session, and no variable of the person testing changes a result.
+
+    Numba's compiled loops stay in its usual cache: compiling them takes longer than most tests.
+    """
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith("MICROBENCH_") and name != WHEEL_VARIABLE:
+                patch.delenv(name)
+        for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS"):
+            patch.delenv(name, raising=False)
+        for name in ("DATA", "CACHE", "STATE", "CONFIG"):
+            patch.setenv(f"XDG_{name}_HOME", str(folder / name.lower()))
+        yield

@@ -1,0 +1,45 @@
+"""Runs one case of a benchmark on the simulated machine, as a worker would: for tests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from microbench.bench import Benchmark, Measured, discover
+from microbench.gpu.fake import FakeCosts, FakeHost, open_fake, open_fake_cold
+from microbench.model import Case, Floors, Measurement
+from microbench.sampling import SamplingLimits
+from microbench.stats import values_of
+from microbench.timing import Meter
+
+QUICK = SamplingLimits(seconds=0.05)
+
+
+def run_case(benchmark: Benchmark, case: Case, costs: FakeCosts | None = None, spread: float = 0.005) -> list[Measured]:
+    """All that one case yields, in a process environment of its own. Raises Skip where the case does."""
+    costs = costs or FakeCosts()
+    floors = Floors(timer_step_s=costs.timer_step_ns * 1e-9, timer_call_s=costs.timer_call_ns * 1e-9)
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in benchmark.process_environment(case).items():
+            environment.setenv(name, value)
+        if benchmark.gpus == 0:
+            host = FakeHost(costs, spread=spread)
+            return list(benchmark.measure(host, Meter(host.clock, floors=floors, limits=QUICK), **case.params))
+        gpu = open_fake(costs, spread=spread)
+        meter = Meter(gpu.clock, gpu, floors, QUICK)
+        if benchmark.cold:
+            return list(benchmark.measure(open_fake_cold(costs, spread=spread), meter, **case.params))
+        with gpu.case():
+            return list(benchmark.measure(gpu, meter, **case.params))
+
+
+def medians(name: str, costs: FakeCosts | None = None, /, **params: int | str) -> dict[str, float]:
+    """The figure of each metric of one case, without noise, in the metric's unit."""
+    benchmark = discover()[name]
+    declared = {metric.name: metric for metric in benchmark.metrics}
+    found = run_case(benchmark, Case(name, dict(sorted(params.items()))), costs, spread=0)
+    return {
+        one.metric: float(np.median(values_of(declared[one.metric], one)))
+        for one in found
+        if isinstance(one, Measurement)
+    }

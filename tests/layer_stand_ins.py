@@ -1,0 +1,271 @@
+"""Stand-ins of the libraries that Python layers are written for: each launch is told to one list."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from microbench.gpu.layers.base import LayerContext
+
+STREAM = 0xABC0
+CONTEXT = LayerContext(cubin=b"cubin", stream_handle=STREAM, device_index=3, pointers=(16, 32, 48))
+SAME_KERNEL = ("cuda_bindings", "cuda_core", "cupy_raw", "numba_configured", "numba_each_call", "triton", "warp")
+ONE_OP = ("cupy_ufunc", "jax_jit", "torch_eager", "torch_out")
+CASES = [(name, arguments) for name in SAME_KERNEL for arguments in (0, 4)] + [(name, 1) for name in ONE_OP]
+
+
+class Code(int):
+    """A CUresult."""
+
+    name = "CUDA_ERROR_STAND_IN"
+
+
+OK, BAD = Code(0), Code(700)
+
+
+class Launches(list[tuple[str, int, tuple[Any, ...]]]):
+    """What the stand-ins were asked to launch: library, stream, arguments."""
+
+    def add(self, library: str, stream: int, *arguments: Any) -> None:
+        self.append((library, stream, arguments))
+
+
+class Array:
+    """An array of one element, whose sum is a launch on whatever stream is current."""
+
+    def __init__(self, value: float, add: Callable[[], None]) -> None:
+        self.value, self._add = value, add
+
+    def __add__(self, other: float) -> Array:
+        self._add()
+        return Array(self.value + other, self._add)
+
+    def __getitem__(self, index: int) -> float:
+        return self.value
+
+    def item(self) -> float:
+        return self.value
+
+
+def module(name: str, **members: Any) -> ModuleType:
+    made = ModuleType(name)
+    made.__dict__.update(members)
+    return made
+
+
+def driver_stand_in(launches: Launches) -> ModuleType:
+    def launch(function: Any, *rest: Any) -> tuple[Code]:
+        grid_and_block, stream, parameters = rest[:6], rest[7], rest[8]
+        assert grid_and_block == (1, 1, 1, 32, 1, 1)
+        launches.add(f"cuda.bindings {function}", int(stream), *(parameters[0] if parameters else ()))
+        return (OK,)
+
+    return module(
+        "driver",
+        CUstream=int,
+        cuLibraryLoadData=lambda cubin, *options: (OK, f"library of {cubin.decode()}"),
+        cuLibraryGetKernel=lambda library, name: (OK, name.decode()),
+        cuKernelGetFunction=lambda kernel: (OK, kernel),
+        cuLaunchKernel=launch,
+        cuLibraryUnload=lambda library: (OK,),
+    )
+
+
+def core_stand_in(launches: Launches) -> ModuleType:
+    def launch(stream: int, config: tuple[int, int], kernel: str, *arguments: Any) -> None:
+        assert config == (1, 32)
+        launches.add(f"cuda.core {kernel}", stream, *arguments)
+
+    return module(
+        "core",
+        launch=launch,
+        Device=lambda index: SimpleNamespace(set_current=lambda: None),
+        ObjectCode=SimpleNamespace(from_cubin=lambda cubin: SimpleNamespace(get_kernel=lambda name: name)),
+        Stream=SimpleNamespace(from_handle=lambda handle: handle),
+        LaunchConfig=lambda grid, block: (grid, block),
+    )
+
+
+def cupy_stand_in(launches: Launches) -> ModuleType:
+    current = {"stream": 0, "device": 0}
+
+    class Stream:
+        def __init__(self, handle: int) -> None:
+            self.handle = handle
+
+        @classmethod
+        def from_external(cls, foreign: Any) -> Stream:
+            version, handle = foreign.__cuda_stream__()
+            assert version == 0
+            return cls(handle)
+
+        def use(self) -> None:
+            current["stream"] = self.handle
+
+    class RawModule:
+        def __init__(self, path: str) -> None:
+            assert Path(path).read_bytes() == b"cubin"
+
+        def get_function(self, name: str) -> Callable[..., None]:
+            def kernel(grid: tuple[int], block: tuple[int], arguments: tuple[Any, ...]) -> None:
+                assert (grid, block, current["device"]) == ((1,), (32,), 3)
+                launches.add(f"cupy {name}", current["stream"], *arguments)
+
+            return kernel
+
+    return module(
+        "cupy",
+        __version__="14.0",
+        is_available=lambda: True,
+        current=current,
+        float32=np.float32,
+        int32=np.int32,
+        ones=lambda count, dtype: Array(1.0, lambda: launches.add("cupy add", current["stream"])),
+        zeros=lambda count, dtype: "array",
+        RawModule=RawModule,
+        cuda=SimpleNamespace(
+            Stream=Stream,
+            get_current_stream=lambda: Stream(current["stream"]),
+            Device=lambda index: SimpleNamespace(use=lambda: current.update(device=index)),
+        ),
+    )
+
+
+def numba_stand_in(launches: Launches) -> ModuleType:
+    return module(
+        "cuda",
+        is_available=lambda: True,
+        external_stream=lambda handle: handle,
+        device_array=lambda count, dtype: "array",
+    )
+
+
+def numba_kernels_stand_in(launches: Launches) -> ModuleType:
+    class Dispatcher:
+        def __init__(self, name: str) -> None:
+            self.name, self.configured = name, 0
+
+        def __getitem__(self, configuration: tuple[int, int, int]) -> Callable[..., None]:
+            blocks, threads, stream = configuration
+            assert (blocks, threads) == (1, 32)
+            self.configured += 1
+            return lambda *arguments: launches.add(f"numba {self.name}", stream, *arguments)
+
+    return module("numba_kernels", empty=Dispatcher("empty"), touch=Dispatcher("touch"))
+
+
+def torch_stand_in(launches: Launches) -> ModuleType:
+    current: dict[str, Any] = {"stream": 0, "device": 0}
+
+    def ones(count: int, dtype: Any, device: str) -> Array:
+        return Array(1.0, lambda: launches.add("torch add", current["stream"]))
+
+    def add(x: Array, one: int, out: Array) -> Array:
+        out.value = (x + one).value
+        return out
+
+    return module(
+        "torch",
+        __version__="2.0",
+        version=SimpleNamespace(cuda="13.0"),
+        current=current,
+        float32="float32",
+        ones=ones,
+        zeros=lambda count, dtype, device: "tensor",
+        empty_like=lambda x: Array(float("nan"), lambda: None),
+        add=add,
+        cuda=SimpleNamespace(
+            is_available=lambda: True,
+            set_device=lambda index: current.update(device=index),
+            current_stream=lambda: current["stream"],
+            ExternalStream=lambda handle: handle,
+            set_stream=lambda stream: current.update(stream=stream),
+        ),
+    )
+
+
+def triton_stand_in(launches: Launches) -> ModuleType:
+    class Kernel:
+        def __init__(self, function: Callable[..., None]) -> None:
+            self.name = function.__name__
+
+        def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+            def launch(*arguments: Any, num_warps: int) -> None:
+                assert (grid, num_warps) == ((1,), 1)
+                launches.add(f"triton {self.name}", sys.modules["torch"].current["stream"], *arguments)
+
+            return launch
+
+    return module("triton", jit=Kernel)
+
+
+def warp_stand_in(launches: Launches) -> ModuleType:
+    def launch(kernel: str, dim: int, inputs: list[Any], stream: int, block_dim: int) -> None:
+        assert (dim, block_dim) == (32, 32)
+        launches.add(f"warp {kernel}", stream, *inputs)
+
+    def make_stream(device: str, cuda_stream: int) -> int:
+        assert device == "cuda:3"
+        return cuda_stream
+
+    return module(
+        "warp",
+        init=lambda: None,
+        is_cuda_available=lambda: True,
+        get_device=lambda name: name,
+        Stream=make_stream,
+        float32="float32",
+        int32="int32",
+        array=lambda dtype: f"array of {dtype}",
+        zeros=lambda count, dtype, device: "array",
+        kernel=lambda function: function.__name__,
+        launch=launch,
+    )
+
+
+def jax_stand_in(launches: Launches) -> ModuleType:
+    class Result(Array):
+        def block_until_ready(self) -> None:
+            launches.add("jax wait", 0)
+
+    def jit(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def call(x: Any) -> Any:
+            launches.add("jax add", 0)
+            return Result(function(float(x[0])), lambda: None)
+
+        return call
+
+    devices = [SimpleNamespace(local_hardware_id=index) for index in (0, 3)]
+
+    def put(x: Any, device: Any) -> Any:
+        assert device is devices[1]
+        return x
+
+    return module("jax", local_devices=lambda backend: devices, device_put=put, jit=jit)
+
+
+def put_stand_ins(monkeypatch: pytest.MonkeyPatch) -> Launches:
+    """Stand-ins in place of every library, all telling the one list."""
+    made = Launches()
+    stand_ins = {
+        "cuda.bindings.driver": driver_stand_in,
+        "cuda.core": core_stand_in,
+        "cupy": cupy_stand_in,
+        "numba": lambda _: module("numba", config=SimpleNamespace(ENABLE_CUDASIM=0)),
+        "numba.cuda": numba_stand_in,
+        "microbench._kernels.numba_kernels": numba_kernels_stand_in,
+        "torch": torch_stand_in,
+        "triton": triton_stand_in,
+        "warp": warp_stand_in,
+        "jax": jax_stand_in,
+    }
+    for name, make in stand_ins.items():
+        monkeypatch.setitem(sys.modules, name, make(made))
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    return made

@@ -1,0 +1,257 @@
+"""A plausible run made by hand, every figure invented and marked SIMULATED: for tests of words, tables, exports."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import msgspec
+
+from microbench.model import (
+    AxisInfo,
+    BenchmarkInfo,
+    Case,
+    Environment,
+    Fact,
+    GpuInfo,
+    LinkInfo,
+    Measurement,
+    Metric,
+    Outcome,
+    Param,
+    PerCall,
+    Run,
+    Session,
+    Settings,
+    Work,
+)
+
+DEVICE = "GPU-00000000-0000-0000-0000-0000000051d0"
+LAYERS = {
+    "loop": (3.3e-6, 8.7e-6, 0.1e-6), "cuda_bindings": (4.0e-6, 9.2e-6, 2.1e-6), "cuda_core": (3.8e-6, 9.1e-6, 0.4e-6),
+    "cupy_raw": (5.5e-6, 10.6e-6, 2.2e-6), "numba_configured": (11.8e-6, 17e-6, 15e-6),
+    "numba_each_call": (12.4e-6, 17.7e-6, 15.3e-6), "triton": (15.9e-6, 21e-6, 3.1e-6),
+}  # fmt: skip
+ONE_OP = {"cupy_ufunc": 9.8e-6, "torch_eager": 8.6e-6, "torch_out": 8.1e-6, "jax_jit": 38e-6}
+DURATIONS_NS = (0, 500, 1000, 2000, 3000, 5000, 10_000, 20_000, 50_000, 100_000)
+
+TIME, RATE, COUNT = "time", "rate", "count"
+LAUNCH_COST = {
+    "submit": 3.3e-6, "start": 6.4e-6, "start_estimate": 5.1e-6, "complete": 2.0e-6, "round_trip": 8.4e-6,
+    "gap_stream": 1.36e-6, "gap_graph": 0.53e-6, "throughput": 3.4e-6, "flag_round_trip": 1.7e-6, "host_read": 1.1e-6,
+}  # fmt: skip
+
+
+def metric(name: str, kind: str = TIME, unit: str = "s") -> Metric:
+    return Metric(name, kind, unit, f"what {name} is")  # type: ignore[arg-type]
+
+
+def per_call(median_s: float, n: int = 6000) -> PerCall:
+    """A body of single calls around the median and a thin tail to forty times it."""
+    counts = [0] * 90
+    for index in range(24):
+        counts[index] = max(1, int(n * 0.2 * 2.0 ** (-abs(index - 5))))
+    counts[40] = counts[61] = counts[80] = 1
+    first_edge = median_s / 1.05**5
+    return PerCall(
+        n=sum(counts), p1=first_edge, p50=median_s, p90=median_s * 1.15, p99=median_s * 1.6, min=first_edge,
+        max=first_edge * 1.05**80.5, first_edge=first_edge, ratio=1.05, counts=tuple(counts),
+    )  # fmt: skip
+
+
+def measurement(name: str, value: float, *, spread: float = 0.01, n: int = 40, **more: object) -> Measurement:
+    """Samples around ``value``; with ``calls`` the samples cover that many calls."""
+    noise = random.Random(f"{name}{value}")
+    calls = int(more.pop("calls", 1))  # type: ignore[call-overload]
+    samples = [value * calls * (1 + noise.uniform(-spread, spread) * 2) for _ in range(n)]
+    fields = {"metric": name, "clock": "host", "n": n, "calls_per_sample": calls, **more}
+    return Measurement(samples=msgspec.Raw(msgspec.json.encode(samples)), **fields)  # type: ignore[arg-type]
+
+
+def outcome(benchmark: str, measurements: Iterable[Measurement] = (), *, round: int = 0, **params: Param) -> Outcome:
+    case = Case(benchmark, {name: params[name] for name in sorted(params)})
+    device = None if benchmark.startswith("host_") else DEVICE
+    return Outcome(case, 0, round, "ok", measurements=tuple(measurements), device=device, wall_s=0.2)
+
+
+def launch_outcomes(round: int = 0) -> list[Outcome]:
+    drift = 1 + round * 0.004
+    cost = [
+        measurement(name, value * drift, per_call=per_call(value) if name in ("submit", "round_trip") else None)
+        for name, value in LAUNCH_COST.items()
+    ]
+    found = [outcome("launch_cost", cost, round=round)]
+    for layer, (submit_s, trip_s, added_s) in LAYERS.items():
+        for arguments in (0, 4):
+            one = [
+                measurement(
+                    "submit",
+                    (submit_s + added_s * (arguments == 4)) * drift,
+                    calls=100,
+                    verified="one kernel node captured",
+                ),
+                measurement("round_trip", (trip_s + added_s * (arguments == 4)) * drift),
+            ]
+            found.append(
+                outcome("launch_layers", one, round=round, family="same_kernel", layer=layer, arguments=arguments)
+            )
+    for layer, submit_s in ONE_OP.items():
+        one = [measurement("submit", submit_s, calls=100), measurement("round_trip", submit_s + 6e-6)]
+        made = outcome("launch_layers", one, round=round, family="one_op", layer=layer, arguments=1)
+        found.append(msgspec.structs.replace(made, facts=(Fact("kernels_per_call", 1, "captured"),)))
+    return found + sweep_outcomes(round) + way_outcomes(round)
+
+
+def sweep_outcomes(round: int = 0) -> list[Outcome]:
+    found = []
+    for duration_ns in DURATIONS_NS:
+        own_s = duration_ns * 1e-9
+        period = [
+            measurement("period", max(3.4e-6, own_s + 1.36e-6)),
+            measurement("gated", own_s + 1.36e-6, clock="device"),
+            measurement("duration", max(own_s, 1e-7), clock="device"),
+        ]
+        found.append(outcome("launch_duration", period, round=round, duration_ns=duration_ns))
+        traffic = [
+            measurement("received", 1769.0, spread=0.001, clock="counter"),
+            measurement("sent", 285.0, spread=0.001, clock="counter"),
+        ]
+        found.append(
+            outcome("launch_traffic", traffic, round=round, work="launch", duration_ns=duration_ns, argument_bytes=0)
+        )
+    others = (
+        ("pinned_h2d", "_per_byte", 1.078, 0.094),
+        ("pinned_d2h", "_per_byte", 0.1, 1.094),
+        ("graph_100", "", 340.0, 160.0),
+    )
+    for work, kind, received, sent in others:
+        values = (f"received{kind}", received), (f"sent{kind}", sent)
+        traffic = [measurement(name, value, clock="counter") for name, value in values]
+        found.append(outcome("launch_traffic", traffic, round=round, work=work, duration_ns=0, argument_bytes=0))
+    return found
+
+
+def way_outcomes(round: int = 0) -> list[Outcome]:
+    found = [
+        outcome(
+            "launch_queue",
+            [measurement("depth", depth, spread=0.0, n=3, clock="counter")],
+            round=round,
+            argument_bytes=size,
+        )
+        for size, depth in ((0, 1021), (1024, 1021), (4000, 717))
+    ]
+    for count, rate in ((1, 300e3), (2, 510e3), (4, 720e3), (8, 880e3)):
+        one = measurement("rate", 1 / rate, work=Work(launches=1))
+        found.append(outcome("launch_threads", [one, measurement("submit", count / rate)], round=round, threads=count))
+        found.append(
+            outcome("launch_streams", [one, measurement("resident", count, spread=0)], round=round, streams=count)
+        )
+    for wait, complete_s in (("spin", 2.0e-6), ("yield", 2.1e-6), ("blocking", 34e-6)):
+        calls = {"idle_stream": 0.27e-6, "idle_event": 0.2e-6, "record": 0.16e-6, "query": 0.1e-6, "wait_event": 0.4e-6}
+        one = [measurement("complete", complete_s), *(measurement(name, value) for name, value in calls.items())]
+        found.append(outcome("launch_sync", one, round=round, wait=wait))
+    for kind, submit_s, gap_s in (
+        ("own_stream", 3.3e-6, 1.76e-6),
+        ("cooperative", 4.9e-6, 1.8e-6),
+        ("pdl", 3.6e-6, 0.56e-6),
+    ):
+        found.append(
+            outcome("launch_kind", [measurement("submit", submit_s), measurement("gap", gap_s)], round=round, kind=kind)
+        )
+    for what, seconds in (("context", 0.21), ("nvrtc", 0.031), ("first_launch_lazy", 4e-4)):
+        found.append(outcome("launch_cold", [measurement("seconds", seconds, n=1)], round=round, what=what))
+    for size, submit_s in ((0, 3.3e-6), (1024, 3.4e-6), (4000, 4.1e-6)):
+        one = [measurement("submit", submit_s)]
+        found.append(
+            outcome("launch_arguments", one, round=round, argument_bytes=size, grid_blocks=1, block_threads=32)
+        )
+    return found
+
+
+def host_outcomes(round: int = 0) -> list[Outcome]:
+    found = [outcome("host_timer", [measurement("call", 22e-9), measurement("step", 1e-9, spread=0)], round=round)]
+    for how, call_s in (("compiled", 2e-9), ("compiled_from_python", 260e-9), ("ctypes", 200e-9), ("python", 45e-9)):
+        found.append(outcome("host_call", [measurement("call", call_s, calls=1000)], round=round, how=how))
+    for threads, rate in (("one", 11e9), ("all", 41e9)):
+        for size in (1 << 20, 1 << 26):
+            one = measurement("rate", size / rate, work=Work(bytes=size), verified="pattern read back")
+            found.append(outcome("host_memory", [one], round=round, threads=threads, size_bytes=size))
+    for how, trip_s in (("spin", 0.2e-6), ("event", 14e-6), ("pipe", 11e-6)):
+        found.append(outcome("host_wakeup", [measurement("round_trip", trip_s)], round=round, how=how))
+    return found
+
+
+METRICS: dict[str, tuple[Metric, ...]] = {
+    "host_timer": (metric("call"), metric("step")),
+    "host_call": (metric("call"),),
+    "host_memory": (metric("rate", RATE, "B/s"),),
+    "host_wakeup": (metric("round_trip"),),
+    "launch_cost": tuple(
+        metric(name, unit="s/launch" if name in ("submit", "throughput") else "s") for name in LAUNCH_COST
+    ),
+    "launch_layers": (metric("submit", unit="s/launch"), metric("round_trip")),
+    "launch_duration": (metric("period", unit="s/launch"), metric("gated", unit="s/launch"), metric("duration")),
+    "launch_traffic": (
+        metric("received", COUNT, "B/launch"),
+        metric("sent", COUNT, "B/launch"),
+        metric("received_per_byte", COUNT, "1"),
+        metric("sent_per_byte", COUNT, "1"),
+    ),
+    "launch_queue": (metric("depth", COUNT, "launch"),),
+    "launch_threads": (metric("rate", RATE, "1/s"), metric("submit", unit="s/launch")),
+    "launch_streams": (metric("rate", RATE, "1/s"), metric("resident", COUNT, "launch")),
+    "launch_sync": tuple(
+        metric(name) for name in ("complete", "idle_stream", "idle_event", "record", "query", "wait_event")
+    ),
+    "launch_kind": (metric("submit", unit="s/launch"), metric("gap")),
+    "launch_cold": (metric("seconds"),),
+    "launch_arguments": (metric("submit", unit="s/launch"),),
+}
+
+
+def benchmarks(outcomes: Iterable[Outcome]) -> tuple[BenchmarkInfo, ...]:
+    """Infos of the benchmarks that occur, with the axis values that occur."""
+    axes: dict[str, dict[str, dict[Param, None]]] = {}
+    for one in outcomes:
+        mine = axes.setdefault(one.case.benchmark, {})
+        for name, value in one.case.params.items():
+            mine.setdefault(name, {})[value] = None
+    return tuple(
+        BenchmarkInfo(
+            name, name.split("_")[0], f"Title of {name}", f"What does {name} answer?\n\nMethod", 1,
+            tuple(AxisInfo(axis, f"the {axis}", tuple(values)) for axis, values in found.items()), METRICS[name],
+        )
+        for name, found in axes.items()
+    )  # fmt: skip
+
+
+def environment(gpu_name: str = "SIMULATED GPU") -> Environment:
+    link = LinkInfo(generation_now=5, generation_max=5, lanes_now=16, lanes_max=16, max_payload_bytes=256)
+    gpu = GpuInfo(
+        gpu_name, DEVICE, simulated=True, compute_capability=(9, 0), sm_count=132, link=link, memory_bytes=1 << 36
+    )
+    facts = (Fact("cpu_model", "SIMULATED CPU", "made up"), Fact("cpu_cores", 16, "made up"))
+    return Environment((gpu,), "0.0", "13.0", "13.0", {"cupy": "0.0"}, facts)
+
+
+def make_run(
+    *, rounds: int = 1, gpu: bool = True, extra: Iterable[Outcome] = (), gpu_name: str = "SIMULATED GPU"
+) -> Run:
+    """A whole run of both suites, or of the host suite alone."""
+    outcomes = [one for round in range(rounds) for one in host_outcomes(round)]
+    if gpu:
+        outcomes += [one for round in range(rounds) for one in launch_outcomes(round)]
+    outcomes += list(extra)
+    where = environment(gpu_name) if gpu else Environment(no_gpu_reason="no driver", no_gpu_next_step="install one")
+    session = Session(where, Settings(rounds=rounds), "0.0", "2025-01-02T03:04:05Z", simulated=True)
+    return Run(1, "simulated-run", (session,), benchmarks(outcomes), tuple(outcomes))
+
+
+def skipped(layer: str = "warp", reason: str = "not installed: pip install warp-lang") -> Outcome:
+    made = outcome("launch_layers", family="same_kernel", layer=layer, arguments=0)
+    return msgspec.structs.replace(made, status="skipped", reason=reason)
+
+
+def failed(reason: str = "CUDA_ERROR_ILLEGAL_ADDRESS", status: str = "failed") -> Outcome:
+    return msgspec.structs.replace(outcome("launch_queue", argument_bytes=2048), status=status, reason=reason)

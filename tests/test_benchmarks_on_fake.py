@@ -1,0 +1,121 @@
+"""Every benchmark on the simulated GPU: grids, words, and that each quick case gives what the file declares."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import msgspec
+import numpy as np
+import pytest
+from fake_session import run_case
+
+from microbench.bench import PRESETS, SUITES, Benchmark, discover
+from microbench.errors import Skip
+from microbench.model import Measurement
+from microbench.stats import summarize
+
+BENCHMARKS = list(discover().values())
+each_benchmark = pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda benchmark: benchmark.name)
+UNITS = {"s", "s/launch", "B/s", "1/s", "B", "B/launch", "launch", "1"}
+
+
+def test_the_suites_of_the_main_job_are_there() -> None:
+    assert {"host", "launch"} <= {benchmark.suite for benchmark in BENCHMARKS}
+    assert [benchmark.suite for benchmark in BENCHMARKS] == sorted(
+        (benchmark.suite for benchmark in BENCHMARKS), key=SUITES.index
+    )
+
+
+@each_benchmark
+def test_the_about_text_asks_answers_and_explains(benchmark: Benchmark) -> None:
+    for heading in ("Question", "Method", "Reading"):
+        assert re.search(rf"^{heading}$", benchmark.about, re.MULTILINE), heading
+    assert benchmark.title
+    assert benchmark.version >= 1
+
+
+@each_benchmark
+def test_metrics_have_names_units_and_words(benchmark: Benchmark) -> None:
+    assert benchmark.metrics
+    assert max(Counter(metric.name for metric in benchmark.metrics).values()) == 1
+    for metric in benchmark.metrics:
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.name)
+        assert metric.unit in UNITS
+        assert metric.about
+        assert (metric.kind == "time") == metric.unit.startswith("s")
+
+
+@each_benchmark
+def test_grids_are_nested_and_their_values_can_stand_in_a_case_id(benchmark: Benchmark) -> None:
+    for name, axis in benchmark.axes.items():
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", name)
+        assert axis.about
+        assert set(axis.quick) <= set(axis.default) <= set(axis.full), name
+        for preset in PRESETS:
+            values = axis.values(preset)
+            assert values
+            assert len(set(values)) == len(values)
+            assert len({type(value) for value in values}) == 1
+            if axis.numeric:
+                assert list(values) == sorted(values)
+                assert all(axis.minimum <= value <= axis.maximum for value in values)  # type: ignore[operator]
+        for value in axis.full:
+            assert re.fullmatch(r"[a-z0-9_.+-]+", str(value))
+
+
+@each_benchmark
+def test_cases_are_nested_unique_and_sorted_by_axis_name(benchmark: Benchmark) -> None:
+    before: set[str] = set()
+    for preset in PRESETS:
+        ids = [case.id for case in benchmark.cases(preset)]
+        assert len(set(ids)) == len(ids) > 0
+        assert before <= set(ids)
+        before = set(ids)
+        for case in benchmark.cases(preset):
+            assert list(case.params) == sorted(benchmark.axes)
+    assert set(benchmark.fresh_process_by) <= set(benchmark.axes)
+    for case in benchmark.cases("full"):
+        assert all(isinstance(value, str) for value in benchmark.process_environment(case).values())
+
+
+@each_benchmark
+def test_every_quick_case_gives_what_is_declared(benchmark: Benchmark) -> None:
+    declared = {metric.name: metric for metric in benchmark.metrics}
+    seen: set[str] = set()
+    for case in benchmark.cases("quick"):
+        try:
+            found = run_case(benchmark, case)
+        except Skip:
+            continue
+        measurements = [one for one in found if isinstance(one, Measurement)]
+        names = [measurement.metric for measurement in measurements]
+        assert names, case.id
+        assert len(set(names)) == len(names), case.id
+        assert set(names) <= set(declared), case.id
+        seen |= set(names)
+        for measurement in measurements:
+            check(measurement)
+            summary = summarize(declared[measurement.metric], measurement)
+            assert np.isfinite([summary.interval.low, summary.interval.high, summary.tail]).all(), case.id
+            assert summary.interval.median > 0, (case.id, measurement.metric)
+    assert seen == set(declared)
+
+
+def check(measurement: Measurement) -> None:
+    """Raw samples are finite, positive and what the counts beside them say."""
+    assert 1 <= len(measurement.values) <= 512
+    assert measurement.n >= len(measurement.values)
+    assert measurement.calls_per_sample >= 1
+    assert np.isfinite(measurement.values).all()
+    assert min(measurement.values) >= 0
+    if measurement.per_call is not None:
+        assert sum(measurement.per_call.counts) == measurement.per_call.n
+    msgspec.json.encode(measurement)
+
+
+@each_benchmark
+def test_one_seed_gives_one_result(benchmark: Benchmark) -> None:
+    case = benchmark.cases("quick")[0]
+    first, again = run_case(benchmark, case), run_case(benchmark, case)
+    assert msgspec.json.encode(first) == msgspec.json.encode(again)

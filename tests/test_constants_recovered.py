@@ -1,0 +1,219 @@
+"""Every benchmark gives back the constants of the simulated machine: the method measures what it says."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from fake_session import medians
+
+from microbench.bench import discover
+from microbench.gpu.api import WaitMode
+from microbench.gpu.fake import FakeCosts, Traffic
+
+COSTS = FakeCosts()
+OTHER = FakeCosts(
+    submit_ns=5100,
+    launch_to_start_ns=4000,
+    flag_to_host_ns=900,
+    host_read_ns=1700,
+    gap_stream_ns=2300,
+    gap_graph_ns=800,
+    empty_kernel_ns=320,
+    queue_slots=4000,
+    thread_contention_ns=200,
+    completion_ns={"auto": 7000.0, "spin": 6000.0, "yield": 7000.0, "blocking": 90_000.0},
+)
+each_machine = pytest.mark.parametrize("costs", [COSTS, OTHER], ids=["default", "other"])
+
+# A clock reading stands in each stamped time, and %globaltimer and the clock round down.
+READING_S = 30e-9
+STEP_S = 32e-9
+
+
+@each_machine
+def test_launch_cost(costs: FakeCosts) -> None:
+    found = medians("launch_cost", costs)
+    assert found["submit"] == pytest.approx(costs.submit_ns * 1e-9, rel=1e-3)
+    assert found["start"] == pytest.approx(costs.start_s, abs=READING_S)
+    assert found["start_estimate"] == pytest.approx(costs.start_estimate_s, abs=READING_S)
+    assert found["complete"] == pytest.approx(costs.complete_s("auto"), abs=READING_S)
+    assert found["round_trip"] == pytest.approx(found["start"] + found["complete"], abs=2e-9)
+    assert found["gap_stream"] == pytest.approx(costs.gap_stream_ns * 1e-9, abs=1e-9)
+    assert found["gap_graph"] == pytest.approx(costs.gap_graph_ns * 1e-9, abs=1e-9)
+    assert found["throughput"] == pytest.approx(costs.submit_ns * 1e-9, rel=0.01)
+    assert found["flag_round_trip"] == pytest.approx(costs.flag_round_trip_s, abs=1e-9)
+    assert found["host_read"] == pytest.approx(costs.host_read_ns * 1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("layer", COSTS.layers)
+def test_launch_layers(layer: str) -> None:
+    one_op = layer in ("cupy_ufunc", "torch_eager", "torch_out", "jax_jit")
+    arguments = 1 if one_op else 4
+    found = medians("launch_layers", family="one_op" if one_op else "same_kernel", layer=layer, arguments=arguments)
+    call_ns = COSTS.layers[layer].call_ns + arguments * COSTS.layers[layer].argument_ns
+    assert found["submit"] == pytest.approx(call_ns * 1e-9, rel=2e-3)
+    rest_ns = COSTS.launch_to_start_ns + COSTS.empty_kernel_ns + COSTS.completion_ns["auto"]
+    assert found["round_trip"] == pytest.approx((call_ns + rest_ns) * 1e-9, abs=READING_S)
+
+
+def test_every_layer_but_one_is_there_to_be_skipped() -> None:
+    axis = discover()["launch_layers"].axes["layer"]
+    assert set(axis.full) - set(COSTS.layers) == {"warp"}
+
+
+@pytest.mark.parametrize("kind", ["launch_ex", "cooperative", "cluster", "pdl"])
+def test_launch_kind(kind: str) -> None:
+    found = medians("launch_kind", kind=kind)
+    assert found["submit"] == pytest.approx((COSTS.submit_ns + COSTS.kind_submit_ns[kind]) * 1e-9, rel=1e-3)
+    assert found["gap"] == pytest.approx((COSTS.gap_stream_ns + COSTS.kind_gap_ns[kind]) * 1e-9, abs=1e-9)
+
+
+def test_launch_kind_tells_the_default_stream_from_an_own_one() -> None:
+    own, default = medians("launch_kind", kind="own_stream"), medians("launch_kind", kind="default_stream")
+    assert default["submit"] - own["submit"] == pytest.approx(COSTS.legacy_stream_submit_ns * 1e-9, abs=1e-9)
+    assert default["gap"] == pytest.approx(own["gap"], abs=1e-9)
+
+
+@pytest.mark.parametrize("streams", [1, 8, 128])
+def test_launch_streams(streams: int) -> None:
+    found = medians("launch_streams", streams=streams)
+    assert found["rate"] == pytest.approx(1e9 / COSTS.submit_ns, rel=0.02)
+    assert found["resident"] == min(streams, COSTS.resident_kernels)
+
+
+def test_launch_arguments_has_the_slope_of_a_byte_and_none_of_grid_and_block() -> None:
+    smallest = {"argument_bytes": 0, "grid_blocks": 1, "block_threads": 32}
+    empty = medians("launch_arguments", **smallest)["submit"]
+    full = medians("launch_arguments", **smallest | {"argument_bytes": 4096})["submit"]
+    assert (full - empty) / 4096 == pytest.approx(COSTS.submit_argument_ns * 1e-9, rel=0.01)
+    for name, value in (("grid_blocks", 65536), ("block_threads", 1024)):
+        assert medians("launch_arguments", **smallest | {name: value})["submit"] == pytest.approx(empty)
+
+
+@each_machine
+@pytest.mark.parametrize("argument_bytes", [0, 1024, 4096])
+def test_launch_queue_finds_the_depth(costs: FakeCosts, argument_bytes: int) -> None:
+    depth = medians("launch_queue", costs, argument_bytes=argument_bytes)["depth"]
+    assert depth == costs.queue_depth(argument_bytes)
+
+
+@each_machine
+@pytest.mark.parametrize("duration_ns", [0, 1000, 1500, 1800, 2500, 3000, 5000, 20_000, 100_000])
+def test_launch_duration_follows_the_law_of_the_stream(costs: FakeCosts, duration_ns: int) -> None:
+    found = medians("launch_duration", costs, duration_ns=duration_ns)
+    runs_ns = max(duration_ns, costs.empty_kernel_ns)
+    on_the_gpu_s = (runs_ns + costs.gap_stream_ns) * 1e-9
+    assert found["duration"] == pytest.approx(runs_ns * 1e-9, abs=STEP_S)
+    assert found["gated"] == pytest.approx(on_the_gpu_s, abs=costs.gap_event_ns * 1e-9 / 200 + 1e-9)
+    # The burst's start and its last kernel's end are shared out over the 200 launches and more.
+    rest_s = (costs.submit_ns + costs.launch_to_start_ns + runs_ns + costs.completion_ns["auto"]) * 1e-9
+    slower_s = max(costs.submit_ns * 1e-9, on_the_gpu_s)
+    assert slower_s * 0.99 <= found["period"] <= slower_s + rest_s / 200
+
+
+@each_machine
+def test_launch_duration_crosses_over_where_the_constants_do(costs: FakeCosts) -> None:
+    crossover_ns = round(costs.submit_ns - costs.gap_stream_ns)
+    below, above = crossover_ns - 300, crossover_ns + 300
+    waits = medians("launch_duration", costs, duration_ns=below)
+    hidden = medians("launch_duration", costs, duration_ns=above)
+    assert waits["period"] - waits["gated"] > 250e-9
+    assert hidden["period"] - hidden["gated"] < 50e-9
+
+
+def traffic(**params: int | str) -> dict[str, float]:
+    return medians("launch_traffic", **{"duration_ns": 0, "argument_bytes": 0} | params)
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"work": "launch"}, Traffic(1800, 300)),
+        ({"work": "launch", "duration_ns": 50_000}, Traffic(1800, 300)),
+        ({"work": "launch", "argument_bytes": 4096}, Traffic(1800 + 1.1 * 4096, 300)),
+        ({"work": "graph_1"}, Traffic(251, 150)),
+        ({"work": "graph_1000"}, Traffic(1250, 200)),
+        ({"work": "memset"}, Traffic(200, 95)),
+        ({"work": "copy_h2d"}, Traffic(250 + 69, 115 + 6)),
+        ({"work": "copy_d2h"}, Traffic(200, 110 + 70)),
+        ({"work": "record"}, Traffic(180, 155)),
+    ],
+    ids=str,
+)
+def test_launch_traffic(params: dict[str, int | str], expected: Traffic) -> None:
+    found = traffic(**params)
+    assert (found["received"], found["sent"]) == pytest.approx((expected.received, expected.sent), rel=0.01)
+
+
+def test_launch_traffic_is_the_same_at_every_duration() -> None:
+    counts = [traffic(work="launch", duration_ns=duration_ns)["received"] for duration_ns in (0, 5000, 100_000)]
+    assert max(counts) == pytest.approx(min(counts), rel=0.002)
+
+
+def test_launch_traffic_checks_itself_against_known_copies_and_an_idle_link() -> None:
+    to_gpu, from_gpu, idle = (traffic(work=work) for work in ("pinned_h2d", "pinned_d2h", "idle"))
+    assert (to_gpu["received_per_byte"], to_gpu["sent_per_byte"]) == pytest.approx((276 / 256, 24 / 256), rel=1e-3)
+    assert from_gpu["sent_per_byte"] == pytest.approx(280 / 256, rel=1e-3)
+    rates = COSTS.idle_traffic_per_s
+    assert (idle["idle_received"], idle["idle_sent"]) == pytest.approx((rates.received, rates.sent), rel=0.01)
+
+
+@each_machine
+@pytest.mark.parametrize("wait", ["spin", "yield", "blocking"])
+def test_launch_sync(costs: FakeCosts, wait: WaitMode) -> None:
+    found = medians("launch_sync", costs, wait=wait)
+    assert found["complete"] == pytest.approx(costs.complete_s(wait), abs=READING_S)
+    expected_ns = {
+        "idle_stream": costs.idle_stream_ns,
+        "idle_event": costs.idle_event_ns,
+        "record": costs.timed_record_ns,
+        "query": costs.query_ns,
+        "wait_event": costs.wait_event_ns,
+    }
+    for name, cost_ns in expected_ns.items():
+        assert found[name] == pytest.approx(cost_ns * 1e-9, rel=2e-3), name
+
+
+@each_machine
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_launch_threads(costs: FakeCosts, threads: int) -> None:
+    found = medians("launch_threads", costs, threads=threads)
+    submit_s = (costs.submit_ns + (threads - 1) * costs.thread_contention_ns) * 1e-9
+    assert found["submit"] == pytest.approx(submit_s, rel=1e-3)
+    assert found["rate"] == pytest.approx(threads / submit_s, rel=1e-3)
+
+
+@pytest.mark.parametrize("what", COSTS.cold_s)
+def test_launch_cold(what: str) -> None:
+    assert medians("launch_cold", what=what)["seconds"] == pytest.approx(COSTS.cold_s[what])
+
+
+def test_every_first_act_that_is_asked_for_is_simulated() -> None:
+    assert set(discover()["launch_cold"].axes["what"].full) == set(COSTS.cold_s)
+
+
+# -- the host suite ----------------------------------------------------------------------------------------------
+
+
+def test_host_timer() -> None:
+    found = medians("host_timer")
+    assert found["call"] == pytest.approx(COSTS.timer_call_ns * 1e-9)
+    coarse = medians("host_timer", msgspec.structs.replace(COSTS, timer_step_ns=100))
+    assert coarse["call"] == pytest.approx(COSTS.timer_call_ns * 1e-9, rel=0.01)
+    assert coarse["step"] == pytest.approx(100e-9)
+
+
+@pytest.mark.parametrize("how", COSTS.host_call_ns)
+def test_host_call(how: str) -> None:
+    assert medians("host_call", how=how)["call"] == pytest.approx(COSTS.host_call_ns[how] * 1e-9)
+
+
+def test_host_memory_counts_bytes_read_and_written() -> None:
+    one, together = (medians("host_memory", threads=threads, size_bytes=1 << 30) for threads in ("one", "all"))
+    assert one["rate"] == pytest.approx(2 * COSTS.host_core_bytes_per_s, rel=1e-3)
+    assert together["rate"] == pytest.approx(2 * COSTS.host_memory_bytes_per_s, rel=1e-3)
+
+
+@pytest.mark.parametrize("how", COSTS.host_wakeup_ns)
+def test_host_wakeup(how: str) -> None:
+    assert medians("host_wakeup", how=how)["round_trip"] == pytest.approx(COSTS.host_wakeup_ns[how] * 1e-9)

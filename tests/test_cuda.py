@@ -1,0 +1,203 @@
+"""The real GPU behind the seam: every kernel and op once, effects checked. Also what compute-sanitizer is run over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from microbench.bench import discover
+from microbench.errors import MeasurementError, Skip
+from microbench.gpu.api import Gpu
+from microbench.model import Case, Measurement
+from microbench.ops import (
+    LEGACY_STREAM,
+    Copy,
+    Launch,
+    LayerCall,
+    Memset,
+    Op,
+    Query,
+    Record,
+    SynchronizeIdle,
+    Wait,
+)
+from microbench.sampling import SamplingLimits
+from microbench.timing import Meter
+
+pytestmark = pytest.mark.gpu
+
+OPS: tuple[Op, ...] = (
+    Launch(),
+    Launch(duration_ns=2000),
+    Launch(argument_bytes=1),
+    Launch(argument_bytes=4096),
+    Launch(grid_blocks=1000, block_threads=1024),
+    Launch(stream=LEGACY_STREAM),
+    Launch(kind="launch_ex"),
+    Launch(kind="cooperative"),
+    Launch(kind="cluster", grid_blocks=2),
+    Launch(kind="pdl"),
+    Launch(kind="pdl", duration_ns=2000),
+    Copy("h2d", 1000),
+    Copy("d2h", 1000),
+    Memset(1000),
+    Record(),
+    Record(timed=False),
+    Wait(),
+    Query(),
+    SynchronizeIdle("stream"),
+    SynchronizeIdle("event"),
+    LayerCall("loop", 0),
+    LayerCall("loop", 4),
+)
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Gpu]:
+    """The first GPU."""
+    from microbench.gpu.cuda import open_gpu
+    from microbench.gpu.probe import probe
+
+    gpu = open_gpu(probe(None).gpus[0].uuid)
+    yield gpu
+    gpu.close()
+
+
+@pytest.fixture
+def gpu(opened: Gpu) -> Iterator[Gpu]:
+    """The first GPU, in a case of its own."""
+    with opened.case():
+        yield opened
+
+
+@pytest.mark.parametrize("op", OPS, ids=str)
+def test_every_op_submits_stamps_and_waits(gpu: Gpu, op: Op) -> None:
+    try:
+        submit = gpu.bind(op)
+    except Skip as skip:
+        pytest.skip(str(skip))
+    submit(10)
+    assert submit.burst_ns(10) > 0
+    stamps = np.zeros(11, dtype=np.int64)
+    submit.stamps(stamps)
+    assert (np.diff(stamps) > 0).all()
+    trips = np.zeros(3, dtype=np.int64)
+    submit.round_trips(trips)
+    assert (trips > 0).all()
+    gpu.synchronize()
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("launch", [Launch(), Launch(grid_blocks=7), Launch(kind="cooperative")], ids=str)
+def test_recorded_kernels_of_a_stream_run_one_after_the_other(gpu: Gpu, launch: Launch, graph: bool) -> None:
+    recorded = gpu.record(launch, 50, graph=graph, gated=True)
+    assert recorded.start_ns.shape == recorded.end_ns.shape == (50,)
+    assert (recorded.end_ns >= recorded.start_ns).all()
+    assert (recorded.start_ns[1:] >= recorded.end_ns[:-1]).all()
+
+
+def test_programmatic_dependent_kernels_keep_their_order(gpu: Gpu) -> None:
+    try:
+        recorded = gpu.record(Launch(kind="pdl"), 50, graph=False, gated=True)
+    except Skip as skip:
+        pytest.skip(str(skip))
+    assert (np.diff(recorded.end_ns) >= 0).all()
+
+
+@pytest.mark.parametrize("duration_ns", [2_000, 20_000, 200_000])
+def test_a_spin_kernel_is_as_long_as_it_was_asked_to_be(gpu: Gpu, duration_ns: int) -> None:
+    recorded = gpu.record(Launch(duration_ns=duration_ns), 20, graph=False, gated=True)
+    measured_ns = float(np.median(recorded.end_ns - recorded.start_ns))
+    assert measured_ns == pytest.approx(duration_ns, rel=0.02, abs=4 * recorded.step_ns + 100)
+
+
+def test_work_behind_a_shut_gate_waits_and_a_gate_that_times_out_says_so(gpu: Gpu) -> None:
+    gate = gpu.gate()
+    gate.shut(timeout_s=0.02)
+    begin_ns = gpu.clock.now_ns()
+    gpu.bind(Launch())(5)
+    gpu.synchronize()
+    assert gpu.clock.now_ns() - begin_ns > 15_000_000
+    assert gate.was_late()
+    gate.shut((0, 1, 2))
+    gate.open()
+    gpu.synchronize()
+    assert not gate.was_late()
+
+
+def test_the_flag_is_seen_between_the_call_and_the_end_of_the_wait(gpu: Gpu) -> None:
+    stamps = gpu.start_stamps(100)
+    assert stamps.shape == (100, 4)
+    assert (stamps[:, 1] > stamps[:, 0]).all()
+    assert (stamps[:, 3] > stamps[:, 1]).all()
+    assert (stamps[:, 2] > stamps[:, 0]).mean() > 0.95
+
+
+def test_the_gpu_answers_flags_and_reads_host_memory(gpu: Gpu) -> None:
+    assert (gpu.flag_round_trips(100) > 0).all()
+    assert (gpu.host_read_ns(3) > 0).all()
+
+
+def test_as_many_kernels_are_resident_as_there_are_streams(gpu: Gpu) -> None:
+    assert gpu.resident(1, 200_000) == 1
+    assert gpu.resident(8, 2_000_000) == 8
+
+
+def test_threads_and_streams_submit(gpu: Gpu) -> None:
+    stamps = gpu.threads_stamps(3, 50)
+    assert stamps.shape == (3, 2)
+    assert (stamps[:, 1] > stamps[:, 0]).all()
+    assert gpu.round_robin_ns(4, 100) > 0
+
+
+def test_a_graph_has_the_nodes_it_was_made_of(gpu: Gpu) -> None:
+    graph = gpu.graph([Launch(), Memset(64), Launch(duration_ns=1000)])
+    assert graph.nodes == 3
+    gpu.bind(graph)(5)
+    gpu.synchronize()
+
+
+def test_a_launch_that_the_driver_refuses_fails_in_its_words(gpu: Gpu) -> None:
+    with pytest.raises(MeasurementError, match="CUDA_ERROR_INVALID_VALUE"):
+        gpu.bind(Launch(block_threads=2048))(1)
+
+
+def test_the_sms_count_their_own_clock(gpu: Gpu) -> None:
+    clock_hz = gpu.telemetry().sm_clock_begin_hz
+    assert clock_hz is not None
+    assert 1e8 < clock_hz <= (gpu.info.sm_clock_max_hz or 1e10) * 1.01
+
+
+def test_a_case_gives_back_what_it_took(opened: Gpu) -> None:
+    from cuda.bindings import driver
+
+    def free_bytes() -> int:
+        return int(driver.cuMemGetInfo()[1])
+
+    with opened.case():
+        opened.bind(Copy("h2d", 64 << 20))(1)
+    before = free_bytes()
+    with opened.case():
+        opened.bind(Copy("h2d", 64 << 20))(1)
+        assert free_bytes() < before
+    assert free_bytes() == before
+
+
+CASES = [
+    case
+    for benchmark in discover().values()
+    if benchmark.gpus == 1 and not benchmark.cold and benchmark.name != "launch_layers"
+    for case in benchmark.cases("quick")[:3]
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_every_gpu_benchmark_gives_what_it_declares(gpu: Gpu, case: Case) -> None:
+    benchmark = discover()[case.benchmark]
+    meter = Meter(gpu.clock, gpu, limits=SamplingLimits(seconds=0.02))
+    found = [item for item in benchmark.measure(gpu, meter, **case.params) if isinstance(item, Measurement)]
+    assert found
+    assert {one.metric for one in found} <= {metric.name for metric in benchmark.metrics}
+    assert all(np.isfinite(one.values).all() for one in found)

@@ -1,0 +1,291 @@
+"""Host facts from recorded trees: values, sources, and a reason wherever something cannot be known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recorded_trees import unpack, write
+
+from microbench.host.cpu import GOVERNORS, worst
+from microbench.host.facts import host_facts
+from microbench.host.files import Machine, as_cpu_list, cpu_list
+from microbench.host.topology import CorePlan, physical_core_plan, physical_cores
+from microbench.model import Fact
+
+CPUS = "sys/devices/system/cpu"
+
+
+def facts_of(root: Path, environment: dict[str, str] | None = None) -> dict[str, Fact]:
+    return {fact.name: fact for fact in host_facts(root, environment or {})}
+
+
+def values(root: Path, environment: dict[str, str] | None = None) -> dict[str, object]:
+    return {name: fact.value for name, fact in facts_of(root, environment).items()}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Path:
+    return unpack("server", tmp_path)
+
+
+def test_server(server: Path) -> None:
+    expected = {
+        "cpu_model": "AMD EPYC 9654 96-Core Processor",
+        "cpu_count": 16,
+        "cpu_affinity_count": 16,
+        "physical_core_count": 8,
+        "smt_active": True,
+        "numa_nodes": 2,
+        "submit_core": 1,
+        "submit_core_siblings": "9",
+        "submit_core_numa_node": 0,
+        "watcher_core": 2,
+        "governor": "schedutil",
+        "governor_by_policy": "3 performance, 1 schedutil",
+        "cpu_frequency_driver": "acpi-cpufreq",
+        "energy_preference": None,
+        "c_state_deepest": "C2",
+        "c_state_exit_latency_s": pytest.approx(18e-6),
+        "cpuidle_driver": "acpi_idle",
+        "idle_boot_options": "processor.max_cstate=5",
+        "clock_source": "tsc",
+        "isolated_cpus": "6-7",
+        "nohz_full_cpus": "none",
+        "memory_limit_bytes": 64 << 30,
+        "cpu_quota": "unlimited",
+        "locked_memory_limit_bytes": "unlimited",
+        "swap_used_bytes": 4096 * 1024,
+        "transparent_hugepage": "madvise",
+        "virtualization": "none",
+        "container": "none",
+        "wsl": False,
+        "kernel_version": "6.8.0-60-generic",
+        "load_average_1min": 0.42,
+        "pcie_aspm_policy": "powersave",
+        "iommu": "DMA-FQ, identity",
+        "profiler": "none",
+        "tracer": "none",
+        "mps": "off",
+        "launch_variables": "none",
+    }
+    found = values(server)
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_virtual_machine(tmp_path: Path) -> None:
+    found = facts_of(unpack("virtual_machine", tmp_path))
+    assert found["virtualization"].value == "google"
+    assert found["governor"].value is None
+    assert "virtual machine" in str(found["governor"].reason)
+    assert found["clock_source"].value == "acpi_pm"
+    assert found["tracer"].value == "strace"
+    assert found["profiler"].value == "Nsight Systems"
+    assert found["physical_core_count"].value == 2
+    assert found["isolated_cpus"].value == "none"
+    assert found["locked_memory_limit_bytes"].value == 8388608
+    assert found["load_average_1min"].value is None
+    assert "nonsense" in str(found["load_average_1min"].reason)
+
+
+def test_container_with_a_quota(tmp_path: Path) -> None:
+    found = values(unpack("container", tmp_path))
+    assert found["container"] == "docker"
+    assert found["memory_limit_bytes"] == 512 << 20
+    assert found["cpu_quota"] == 1.5
+    assert (found["cpu_count"], found["cpu_affinity_count"], found["physical_core_count"]) == (4, 1, 1)
+    assert found["cpu_model"] == "implementer 0x41, part 0xd4f"
+    assert found["virtualization"] is None  # ARM has no hypervisor flag, and this tree no DMI
+
+
+def test_an_empty_machine_gives_reasons_and_never_raises(tmp_path: Path) -> None:
+    found = host_facts(tmp_path, {})
+    assert len({fact.name for fact in found}) == len(found)
+    unknown = [fact for fact in found if fact.value is None]
+    assert len(unknown) > 20
+    assert all(fact.reason and fact.source for fact in unknown)
+    assert all(fact.reason is None for fact in found if fact.value is not None)
+
+
+def test_every_fact_names_its_source_here_too() -> None:
+    assert all(fact.source for fact in host_facts())
+
+
+def test_unreadable_files_are_unknown_not_fatal(server: Path) -> None:
+    path = server / f"{CPUS}/smt/active"
+    path.unlink()
+    path.mkdir()  # reading a folder fails for root as well
+    fact = facts_of(server)["smt_active"]
+    assert fact.value is None
+    assert fact.reason == "is a directory"
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "value"),
+    [
+        ("Linux version 6.6.87.2-microsoft-standard-WSL2", "virtualization", "wsl"),
+        ("Linux version 6.6.87.2-microsoft-standard-WSL2", "wsl", True),
+        ("Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016", "container", "gvisor"),
+    ],
+)
+def test_kernels_that_name_themselves(server: Path, version: str, name: str, value: object) -> None:
+    write(server, "proc/version", version)
+    assert values(server)[name] == value
+
+
+def test_bare_metal_of_a_cloud_is_bare_metal(server: Path) -> None:
+    write(server, "sys/class/dmi/id/sys_vendor", "Amazon EC2")
+    assert values(server)["virtualization"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "kind"),
+    [
+        ("proc/self/cgroup", "0::/kubepods/besteffort/pod1", "kubernetes"),
+        ("proc/self/cgroup", "0::/system.slice/docker-0123456789ab.scope", "docker"),
+        ("run/.containerenv", "", "podman"),
+        (".dockerenv", "", "docker"),
+    ],
+)
+def test_containers(server: Path, path: str, text: str, kind: str) -> None:
+    write(server, path, text)
+    assert values(server)["container"] == kind
+
+
+def test_variables_that_change_launches_are_listed_and_others_not(server: Path) -> None:
+    environment = {"CUDA_LAUNCH_BLOCKING": "1", "NUMBA_CUDA_DEBUGINFO": "1", "CUDA_HOME": "/usr/local/cuda", "KEY": "x"}
+    found = values(server, environment)
+    assert found["launch_variables"] == "CUDA_LAUNCH_BLOCKING, NUMBA_CUDA_DEBUGINFO"
+    assert found["CUDA_LAUNCH_BLOCKING"] == "1"
+    assert "CUDA_HOME" not in found
+    assert "KEY" not in found
+
+
+@pytest.mark.parametrize(
+    ("environment", "profiler"),
+    [
+        ({"NSYS_PROFILING_SESSION_ID": "7"}, "Nsight Systems"),
+        ({"NV_NSIGHT_INJECTION_PORT_BASE": "49152"}, "Nsight Compute"),
+        ({"LD_PRELOAD": "/opt/sanitizer/libsanitizer-collection.so"}, "Compute Sanitizer"),
+        ({"CUDA_INJECTION64_PATH": "/opt/nsight/libToolsInjection64.so"}, "Nsight Systems"),
+        ({"CUDA_INJECTION64_PATH": "/home/me/mine.so"}, "the library /home/me/mine.so"),
+        ({"LD_PRELOAD": "/usr/lib/libjemalloc.so"}, "none"),
+        ({"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}, "none"),
+    ],
+)
+def test_profilers(server: Path, environment: dict[str, str], profiler: str) -> None:
+    assert values(server, environment)["profiler"] == profiler
+
+
+def test_mps(server: Path) -> None:
+    assert values(server)["mps"] == "off"
+    write(server, "tmp/nvidia-mps/control", "")
+    assert values(server)["mps"] == "control pipe without a visible daemon"
+    assert values(server, {"CUDA_MPS_PIPE_DIRECTORY": "/run/mps"})["mps"] == "off"
+    write(server, "proc/99/comm", "nvidia-cuda-mps")
+    assert values(server, {"CUDA_MPS_PIPE_DIRECTORY": "/run/mps"})["mps"] == "running"
+
+
+def test_the_worst_governor_is_shown_and_an_unknown_one_is_worse_than_all() -> None:
+    assert worst(("performance", "ondemand", "performance"), GOVERNORS) == "ondemand"
+    assert worst(("performance", "powersave"), GOVERNORS) == "powersave"
+    assert worst(("powersave", "vendor_special"), GOVERNORS) == "vendor_special"
+
+
+def test_a_disabled_idle_state_does_not_count(server: Path) -> None:
+    for state in ("state2", "state3"):
+        write(server, f"{CPUS}/cpu1/cpuidle/{state}/disable", "1")
+    found = values(server)
+    assert found["c_state_deepest"] == "C1"
+    write(server, f"{CPUS}/cpu1/cpuidle/state3/disable", "0")
+    assert values(server)["c_state_deepest"] == "C3"
+
+
+def test_the_tightest_cgroup_limit_counts(server: Path) -> None:
+    write(server, "sys/fs/cgroup/user.slice/user-1000.slice/session-3.scope/memory.max", str(1 << 30))
+    write(server, "sys/fs/cgroup/user.slice/cpu.max", "50000 100000")
+    found = facts_of(server)
+    assert found["memory_limit_bytes"].value == 1 << 30
+    assert found["memory_limit_bytes"].source.endswith("session-3.scope/memory.max")
+    assert found["cpu_quota"].value == 0.5
+
+
+def test_a_given_plan_is_recorded_as_it_is(server: Path) -> None:
+    plan = CorePlan(worker_core=5, parent_cores=(7, 15), watcher_core=6)
+    found = {fact.name: fact.value for fact in host_facts(server, {}, allowed=(5, 6, 7, 15), plan=plan)}
+    assert (found["submit_core"], found["watcher_core"], found["parent_cores"]) == (5, 6, "7,15")
+    assert (found["submit_core_siblings"], found["submit_core_numa_node"]) == ("13", 1)
+    assert (found["cpu_affinity_count"], found["physical_core_count"]) == (4, 3)
+
+
+# The core plan. CPUs n and n + 8 of the server share core n; cores 0-3 are node 0, 4-7 node 1.
+
+
+def test_plan_avoids_core_0_and_siblings(server: Path) -> None:
+    plan = physical_core_plan(server, range(16))
+    assert plan == CorePlan(1, (0, 8, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15), 2)
+
+
+def test_plan_goes_to_the_gpus_node(server: Path) -> None:
+    plan = physical_core_plan(server, range(16), near_node=1)
+    assert (plan.worker_core, plan.watcher_core) == (4, 5)
+    assert not {4, 12, 5, 13} & set(plan.parent_cores)
+
+
+def test_plan_keeps_the_watcher_on_the_workers_node_even_on_core_0(server: Path) -> None:
+    plan = physical_core_plan(server, (0, 1, 4, 5))
+    assert (plan.worker_core, plan.watcher_core, plan.parent_cores) == (1, 0, (4, 5))
+
+
+def test_plan_without_a_core_near_the_gpu_takes_another(server: Path) -> None:
+    assert physical_core_plan(server, (0, 1, 2), near_node=1).worker_core == 1
+
+
+@pytest.mark.parametrize(
+    ("allowed", "plan"),
+    [
+        ((3,), CorePlan(3, (3,), 3)),
+        ((0, 1), CorePlan(1, (0,), 0)),
+        ((2, 10), CorePlan(2, (10,), 10)),  # one core, two threads: only a sibling is left
+        ((1, 9, 2, 10), CorePlan(1, (10,), 2)),  # two cores: the parent sits beside the watcher, not the worker
+    ],
+)
+def test_plan_for_few_cores(server: Path, allowed: tuple[int, ...], plan: CorePlan) -> None:
+    assert physical_core_plan(server, allowed) == plan
+
+
+def test_plan_without_sysfs_takes_each_cpu_for_a_core(tmp_path: Path) -> None:
+    assert physical_core_plan(tmp_path, (0, 1, 2)) == CorePlan(1, (0,), 2)
+
+
+def test_plan_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no CPU"):
+        physical_core_plan(tmp_path, ())
+
+
+@given(st.sets(st.integers(0, 15), min_size=1), st.sampled_from([None, 0, 1, 7]))
+def test_plan_uses_allowed_cpus_and_shares_no_more_than_it_must(
+    tmp_path_factory: pytest.TempPathFactory, allowed: set[int], near_node: int | None
+) -> None:
+    root = tmp_path_factory.getbasetemp() / "server_of_plans"
+    if not root.exists():
+        unpack("server", root)
+    plan = physical_core_plan(root, allowed, near_node)
+    assert {plan.worker_core, plan.watcher_core, *plan.parent_cores} <= allowed
+    cores = {cpu % 8 for cpu in allowed}
+    worker, watcher = plan.worker_core % 8, plan.watcher_core % 8
+    parents = {cpu % 8 for cpu in plan.parent_cores}
+    assert (worker != watcher) == (len(cores) > 1)
+    assert (worker not in parents) == (len(cores) > 1)
+    assert (watcher not in parents) or len(cores) < 3
+
+
+@given(st.sets(st.integers(0, 300)))
+def test_cpu_lists_go_both_ways(cpus: set[int]) -> None:
+    assert cpu_list(as_cpu_list(cpus)) == tuple(sorted(cpus))
+
+
+def test_cores_keep_only_their_allowed_cpus(server: Path) -> None:
+    assert [core.cpus for core in physical_cores(Machine(server), (1, 9, 10))] == [(1, 9), (10,)]

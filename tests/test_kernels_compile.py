@@ -1,0 +1,129 @@
+"""Device code without a GPU: NVRTC compiles each kernel file for its architectures, Numba's simulator runs the rest."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cuda.bindings import nvrtc
+
+import microbench
+
+KERNELS = Path(microbench.__file__).parent / "_kernels"
+SOURCES = sorted(path.name for path in KERNELS.glob("*.cu"))
+OLDEST = 75
+ARCHITECTURES = re.compile(r"// arch: (?:(?P<oldest>\d+)\+|(?P<listed>\d+[af]?(?:, \d+[af]?)*))")
+
+
+def supported() -> list[int]:
+    """The architectures of this NVRTC that microbench cares for."""
+    code, found = nvrtc.nvrtcGetSupportedArchs()
+    assert code == nvrtc.nvrtcResult.NVRTC_SUCCESS
+    return [architecture for architecture in found if architecture >= OLDEST]
+
+
+def architectures(first_line: str, known: list[int]) -> list[str]:
+    """What line 1 of a kernel file asks for, of those that the compiler knows.
+
+    ``// arch: 75+`` is each from 7.5 on; ``// arch: 80, 90a`` is these two, 90a being what only a 9.0 has.
+    """
+    match = ARCHITECTURES.fullmatch(first_line)
+    if match is None:
+        raise ValueError(f"line 1 names no architectures: {first_line!r}")
+    if match["oldest"]:
+        return [str(architecture) for architecture in known if architecture >= int(match["oldest"])]
+    return [name for name in match["listed"].split(", ") if int(name.rstrip("af")) in known]
+
+
+def wanted(name: str) -> list[str]:
+    return architectures((KERNELS / name).read_text(encoding="utf-8").splitlines()[0], supported())
+
+
+def compiled(source: str, name: str, architecture: str) -> tuple[bytes | None, str]:
+    """The cubin, None if there is none, and all that the compiler said."""
+    _, program = nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], [])
+    options = [f"--gpu-architecture=sm_{architecture}".encode(), b"--std=c++17"]
+    (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
+    nvrtc.nvrtcGetProgramLog(program, log)
+    cubin = None
+    if code == nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        cubin = b" " * nvrtc.nvrtcGetCUBINSize(program)[1]
+        nvrtc.nvrtcGetCUBIN(program, cubin)
+    nvrtc.nvrtcDestroyProgram(program)
+    return cubin, log.decode().strip("\0 \n")
+
+
+def test_there_are_kernels_and_current_architectures() -> None:
+    assert "launch.cu" in SOURCES
+    assert {80, 90, 100} <= set(supported())
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_kernel_file_names_architectures_and_includes_nothing(name: str) -> None:
+    assert wanted(name)
+    assert not re.search(r"^\s*#\s*include", (KERNELS / name).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize(("name", "architecture"), [(name, found) for name in SOURCES for found in wanted(name)])
+def test_kernel_compiles_without_a_word(name: str, architecture: str) -> None:
+    cubin, log = compiled((KERNELS / name).read_text(encoding="utf-8"), name, architecture)
+    assert log == ""
+    assert cubin is not None
+    assert cubin.startswith(b"\x7fELF")
+
+
+def test_a_warning_and_an_error_are_seen() -> None:
+    cubin, log = compiled('extern "C" __global__ void kernel() { int unused; }', "planted.cu", "90")
+    assert cubin is not None
+    assert "never referenced" in log
+    cubin, log = compiled('extern "C" __global__ void kernel() { missing(); }', "planted.cu", "90")
+    assert cubin is None
+    assert "missing" in log
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("// arch: 75+", ["75", "90", "120"]),
+        ("// arch: 90+", ["90", "120"]),
+        ("// arch: 90a", ["90a"]),
+        ("// arch: 80, 90a, 120", ["90a", "120"]),
+    ],
+)
+def test_line_one_is_read(line: str, expected: list[str]) -> None:
+    assert architectures(line, [75, 90, 120]) == expected
+
+
+@pytest.mark.parametrize("line", ["", "// arch:", "// arch: 90 +", "/* arch: 75+ */", "// a kernel"])
+def test_a_file_without_architectures_is_refused(line: str) -> None:
+    with pytest.raises(ValueError, match="names no architectures"):
+        architectures(line, [75, 90])
+
+
+SIMULATED = """
+import numpy as np
+from microbench._kernels import numba_kernels
+
+a, b, c = np.arange(64.0), np.full(64, 2.0), np.zeros(64)
+numba_kernels.empty[2, 32]()
+numba_kernels.touch[2, 32](a, b, c, 0)
+assert not c.any()
+numba_kernels.touch[2, 32](a, b, c, 48)
+assert np.array_equal(c, np.where(a < 48, a + b, 0))
+"""
+
+
+def test_numba_kernels_run_on_its_simulator() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", SIMULATED],
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")

@@ -1,0 +1,201 @@
+"""How a layer's calls are timed and counted, on a clock that only they move; and, with a GPU, for real."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from layer_stand_ins import BAD, CASES, OK, STREAM, Code
+
+from microbench.errors import MeasurementError, Skip
+from microbench.gpu.layers.base import LayerHandle, LayerSubmit, kernels_of_one_call
+
+# -- timing ------------------------------------------------------------------------------------------------------------
+
+
+class Clockwork:
+    """A clock that only calls and waits move: a call takes 10 ns, a wait 100 ns."""
+
+    def __init__(self, code: Code = OK) -> None:
+        self.now, self.calls, self.waits, self.code = 0, 0, 0, code
+        self.waited_on: set[int] = set()
+
+    def now_ns(self) -> int:
+        return self.now
+
+    def call(self) -> None:
+        self.now, self.calls = self.now + 10, self.calls + 1
+
+    def wait(self, stream: int = 0) -> tuple[Code]:
+        self.now, self.waits = self.now + 100, self.waits + 1
+        self.waited_on.add(stream)
+        return (self.code,)
+
+    def submit(self, *, own_wait: bool = False) -> LayerSubmit:
+        driver = SimpleNamespace(CUstream=int, cuStreamSynchronize=self.wait)
+        stream, synchronize = (None, self.wait) if own_wait else (STREAM, None)
+        return LayerSubmit(LayerHandle(self.call, stream, synchronize), driver, self.now_ns)
+
+
+def test_a_burst_times_the_calls_alone() -> None:
+    clockwork = Clockwork()
+    submit = clockwork.submit()
+    submit(7)
+    assert submit.burst_ns(5) == 50
+    assert (clockwork.calls, clockwork.waits) == (12, 0)
+    assert submit.queue_slots == 510
+
+
+def test_a_library_with_threads_of_its_own_is_drained_before_a_burst_and_not_in_it() -> None:
+    clockwork = Clockwork()
+    assert clockwork.submit(own_wait=True).burst_ns(5) == 50
+    assert clockwork.waits == 1
+
+
+def test_stamps_lie_around_each_call() -> None:
+    out_ns = np.zeros(5, dtype=np.int64)
+    clockwork = Clockwork()
+    clockwork.submit().stamps(out_ns)
+    assert out_ns.tolist() == [0, 10, 20, 30, 40]
+    assert clockwork.calls == 4
+
+
+def test_a_round_trip_is_a_call_and_a_wait_for_the_stream() -> None:
+    out_ns = np.zeros(3, dtype=np.int64)
+    clockwork = Clockwork()
+    clockwork.submit().round_trips(out_ns)
+    assert out_ns.tolist() == [110, 110, 110]
+    assert clockwork.waited_on == {STREAM}
+
+
+def test_an_error_of_the_stream_ends_the_round_trips() -> None:
+    with pytest.raises(MeasurementError, match="STAND_IN"):
+        Clockwork(BAD).submit().round_trips(np.zeros(2, dtype=np.int64))
+
+
+def test_a_layer_needs_a_stream_or_a_wait() -> None:
+    with pytest.raises(MeasurementError, match="way to wait"):
+        LayerSubmit(LayerHandle(lambda: None, None), driver=None)
+
+
+def test_the_clock_is_that_of_the_compiled_loops() -> None:
+    assert time.get_clock_info("monotonic").implementation == "clock_gettime(CLOCK_MONOTONIC)"
+
+
+# -- capture -----------------------------------------------------------------------------------------------------------
+
+
+class CaptureDriver:
+    """Stream capture that hands out a graph of ``nodes``, which are node types."""
+
+    CUstream = int
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
+    CUgraphNodeType = SimpleNamespace(CU_GRAPH_NODE_TYPE_KERNEL="kernel")
+
+    def __init__(self, nodes: tuple[str, ...] = (), begin: Code = OK, end: Code = OK) -> None:
+        self.nodes, self.begin, self.end = nodes, begin, end
+        self.capturing, self.graphs = False, 0
+
+    def cuStreamBeginCapture(self, stream: int, mode: int) -> tuple[Code]:  # noqa: N802
+        assert (stream, mode) == (STREAM, 2)
+        self.capturing = self.begin == 0
+        return (self.begin,)
+
+    def cuStreamEndCapture(self, stream: int) -> tuple[Code, object]:  # noqa: N802
+        assert self.capturing
+        self.capturing = False
+        self.graphs += self.end == 0
+        return self.end, "graph" if self.end == 0 else None
+
+    def cuGraphGetNodes(self, graph: str, count: int = 0) -> tuple[Code, list[str] | None, int]:  # noqa: N802
+        return OK, list(self.nodes[:count]) or None, len(self.nodes)
+
+    def cuGraphNodeGetType(self, node: str) -> tuple[Code, str]:  # noqa: N802
+        return OK, node
+
+    def cuGraphDestroy(self, graph: str) -> tuple[Code]:  # noqa: N802
+        self.graphs -= 1
+        return (OK,)
+
+
+@pytest.mark.parametrize(("nodes", "kernels"), [(("kernel",), 1), (("memset", "kernel", "kernel"), 2), ((), 0)])
+def test_kernels_are_counted_among_the_captured_nodes(nodes: tuple[str, ...], kernels: int) -> None:
+    driver, calls = CaptureDriver(nodes), []
+    fact = kernels_of_one_call(LayerHandle(lambda: calls.append(driver.capturing), STREAM), driver)
+    assert (fact.name, fact.value) == ("kernels_per_call", kernels)
+    assert calls == [True]
+    assert driver.graphs == 0
+
+
+def refuse() -> None:
+    raise RuntimeError("operation not permitted\nwhen stream is capturing")
+
+
+@pytest.mark.parametrize(("driver", "call", "words"), [
+    (CaptureDriver(begin=BAD), lambda: None, "did not begin"), (CaptureDriver(end=BAD), lambda: None, "did not end"),
+    (CaptureDriver(("kernel",)), refuse, "operation not permitted when stream is capturing"),
+    (CaptureDriver(end=BAD), refuse, "operation not permitted when stream is capturing"),
+])  # fmt: skip
+def test_a_refused_capture_leaves_the_count_unknown_with_the_reason(
+    driver: CaptureDriver, call: Callable[[], None], words: str
+) -> None:
+    fact = kernels_of_one_call(LayerHandle(call, STREAM), driver)
+    assert fact.value is None
+    assert words in (fact.reason or "")
+    assert not driver.capturing
+    assert driver.graphs == 0
+
+
+def test_an_unforeseen_error_still_ends_the_capture() -> None:
+    driver = CaptureDriver(("kernel",))
+
+    def fail() -> None:
+        raise KeyError("bug")
+
+    with pytest.raises(KeyError):
+        kernels_of_one_call(LayerHandle(fail, STREAM), driver)
+    assert not driver.capturing
+
+
+# -- on a real GPU -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def real_gpu() -> Iterator[Any]:
+    from cuda.bindings import driver
+
+    from microbench.gpu.context import check, device_uuid
+
+    try:
+        check(driver.cuInit(0))
+    except (RuntimeError, MeasurementError) as error:
+        pytest.skip(f"no GPU: {error}")
+    from microbench.gpu.cuda import open_gpu
+
+    gpu = open_gpu(device_uuid(check(driver.cuDeviceGet(0))))
+    yield gpu
+    gpu.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "arguments"), CASES)
+@pytest.mark.filterwarnings("default")
+def test_a_call_of_each_layer_is_one_kernel(real_gpu: Any, name: str, arguments: int) -> None:
+    from microbench.ops import LayerCall
+
+    with real_gpu.case():
+        operation = LayerCall(name, arguments)
+        try:
+            submit = real_gpu.bind(operation)
+        except Skip as reason:
+            pytest.skip(str(reason))
+        assert submit.burst_ns(50) > 0
+        real_gpu.synchronize()
+        out_ns = np.zeros(5, dtype=np.int64)
+        submit.round_trips(out_ns)
+        assert (out_ns > 0).all()
+        assert real_gpu.layer_kernels(operation).value in ((1,) if name != "jax_jit" else (None,))

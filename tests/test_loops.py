@@ -1,0 +1,184 @@
+"""The compiled host loops against a driver in C that remembers what it was called with."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from c_library import address, build
+
+from microbench.gpu.api import IntArray
+from microbench.host import loops
+from microbench.host.affinity import allowed_cores, on_cores
+from microbench.host.native import NativeHost, c_address
+
+CLOCK = c_address("clock_gettime")
+LAUNCH = [0x7FFF_0000_1234, 65536, 1, 1, 1024, 1, 1, 0xFFFF_FFFF, 0x1_0000_0001, 0x7FFF_0000_5678, 0]
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The remembering driver."""
+    library = build("driver", tmp_path_factory.mktemp("driver"))
+    library.driver_seen.restype = ctypes.c_int64
+    return library
+
+
+@pytest.fixture(autouse=True)
+def fresh(driver: ctypes.CDLL) -> None:
+    """No calls yet, none will fail."""
+    driver.driver_reset(-1)
+
+
+def wide(*changes: tuple[int, int]) -> IntArray:
+    """The arguments of a launch."""
+    arguments: IntArray = np.array(LAUNCH, dtype=np.int64)
+    for index, value in changes:
+        arguments[index] = value
+    return arguments
+
+
+def test_a_launch_passes_its_eleven_arguments_with_their_widths(driver: ctypes.CDLL) -> None:
+    assert loops.submit(address(driver, "driver_launch"), wide(), 0, 3) == 0
+    assert driver.driver_calls() == 3
+    assert [driver.driver_seen(index) for index in range(11)] == LAUNCH
+
+
+def test_parameters_move_on_by_the_stride_with_each_call(driver: ctypes.CDLL) -> None:
+    loops.submit(address(driver, "driver_launch"), wide(), 24, 5)
+    assert driver.driver_seen(9) == LAUNCH[9] + 4 * 24
+
+
+def test_four_arguments_go_through_the_narrow_form(driver: ctypes.CDLL) -> None:
+    arguments = np.array([0x7000_0000_0000, 0x7FFF_0000_0008, 1 << 40, 77], dtype=np.int64)
+    code, elapsed_ns = loops.submit_timed(address(driver, "driver_copy"), arguments, 0, 2, CLOCK)
+    assert (code, driver.driver_calls()) == (0, 2)
+    assert [driver.driver_seen(index) for index in range(4)] == arguments.tolist()
+    assert elapsed_ns >= 0
+
+
+def test_one_failing_call_among_many_is_reported(driver: ctypes.CDLL) -> None:
+    launch = address(driver, "driver_launch")
+    out: IntArray = np.zeros(11, dtype=np.int64)
+    calls: tuple[Callable[[], int], ...] = (
+        lambda: loops.submit(launch, wide(), 0, 10),
+        lambda: loops.submit_timed(launch, wide(), 0, 10, CLOCK)[0],
+        lambda: loops.submit_stamped(launch, wide(), 0, CLOCK, out),
+        lambda: loops.round_trips(launch, wide(), address(driver, "driver_synchronize"), 5, CLOCK, out),
+        lambda: loops.submit_round_robin(launch, wide(), np.array([1, 2]), 10, CLOCK)[0],
+    )
+    for submit in calls:
+        driver.driver_reset(6)
+        assert submit() == 719
+
+
+def test_stamps_rise_and_there_is_one_more_than_calls(driver: ctypes.CDLL) -> None:
+    out: IntArray = np.zeros(101, dtype=np.int64)
+    assert loops.submit_stamped(address(driver, "driver_launch"), wide(), 0, CLOCK, out) == 0
+    assert driver.driver_calls() == 100
+    assert (np.diff(out) >= 0).all()
+    assert out[0] > 0
+
+
+def test_round_trips_synchronise_the_stream_of_the_call(driver: ctypes.CDLL) -> None:
+    out: IntArray = np.zeros(7, dtype=np.int64)
+    loops.round_trips(address(driver, "driver_launch"), wide(), address(driver, "driver_synchronize"), 99, CLOCK, out)
+    assert driver.driver_calls() == 7
+    assert driver.driver_seen(12) == 99
+    assert (out > 0).all()
+
+
+def test_streams_are_used_in_turn(driver: ctypes.CDLL) -> None:
+    loops.submit_round_robin(address(driver, "driver_launch"), wide(), np.array([11, 22, 33]), 5, CLOCK)
+    assert driver.driver_calls() == 5
+    assert driver.driver_seen(8) == 22
+
+
+def test_a_watcher_in_another_thread_sees_every_flag(driver: ctypes.CDLL) -> None:
+    count = 200
+    words = np.zeros(64, dtype=np.uint32)
+    flag, watched = int(words.ctypes.data), int(words[32:].ctypes.data)
+    values = np.array([[flag, index + 1] for index in range(count)], dtype=np.uint64)
+    pointers = values.ctypes.data + 8 * np.arange(2 * count, dtype=np.uint64)
+    out: IntArray = np.zeros((count, 4), dtype=np.int64)
+    watcher = on_cores(lambda: loops.watch_flag(flag, watched, CLOCK, 10**10, out), allowed_cores())
+    code = loops.launch_and_synchronize(
+        address(driver, "driver_mark"),
+        wide((9, int(pointers.ctypes.data))),
+        16,
+        address(driver, "driver_synchronize"),
+        3,
+        watched,
+        CLOCK,
+        out,
+    )
+    assert (code, watcher.result()) == (0, count)
+    assert (out > 0).all()
+    assert (np.diff(out[:, [0, 1, 3]]) >= 0).all()
+    assert (out[:, 2] >= out[:, 0]).all()
+
+
+def test_the_watcher_gives_up_when_the_launch_fails(driver: ctypes.CDLL) -> None:
+    words = np.zeros(64, dtype=np.uint32)
+    flag, watched = int(words.ctypes.data), int(words[32:].ctypes.data)
+    out: IntArray = np.zeros((5, 4), dtype=np.int64)
+    driver.driver_reset(0)
+    watcher = on_cores(lambda: loops.watch_flag(flag, watched, CLOCK, 10**10, out), allowed_cores())
+    synchronize = address(driver, "driver_synchronize")
+    code = loops.launch_and_synchronize(
+        address(driver, "driver_launch"), wide(), 0, synchronize, 3, watched, CLOCK, out
+    )
+    assert code == 719
+    assert watcher.result() == 0
+
+
+def test_the_watcher_gives_up_after_its_time() -> None:
+    words = np.zeros(64, dtype=np.uint32)
+    out: IntArray = np.zeros((5, 4), dtype=np.int64)
+    assert loops.watch_flag(int(words.ctypes.data), int(words[32:].ctypes.data), CLOCK, 1_000_000, out) == 0
+
+
+def test_an_unanswered_question_ends_after_its_time() -> None:
+    words = np.zeros(64, dtype=np.uint32)
+    out: IntArray = np.zeros(3, dtype=np.int64)
+    assert loops.ask(int(words.ctypes.data), int(words[32:].ctypes.data), CLOCK, 1_000_000, out) == 0
+
+
+def test_a_cached_loop_is_right_in_another_process_with_other_addresses(tmp_path: Path) -> None:
+    script = (
+        "import numpy as np\n"
+        "from microbench.host import loops\n"
+        "from microbench.host.native import c_address\n"
+        "a = np.zeros(4, dtype=np.int64)\n"
+        "a[0] = -7\n"
+        "print(loops.submit(c_address('abs'), a, 0, 1), sum(loops.submit.stats.cache_hits.values()))\n"
+    )
+    variables = {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parent.parent), "PATH": "/usr/bin"}
+    runs = [
+        subprocess.run([sys.executable, "-c", script], env=variables, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    assert runs[0].stdout.split() == ["7", "0"]
+    assert runs[1].stdout.split() == ["7", "1"]
+
+
+def test_hand_offs_and_copies_of_the_host_take_time() -> None:
+    host = NativeHost()
+    for how in ("spin", "event", "pipe"):
+        assert (host.wakeup_stamps(how, 20) > 0).all()
+    assert host.copy_s(2, 1 << 16) > 0
+    for how in ("compiled", "compiled_from_python", "ctypes", "python"):
+        assert host.call_s(how, 100) > 0
+
+
+def test_a_copy_copies() -> None:
+    host = NativeHost()
+    host.copy_s(1, 4096)
+    source, destination = host.buffers(0, 4096)
+    assert (destination == source).all()
+    assert source.any()

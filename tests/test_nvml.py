@@ -1,0 +1,387 @@
+"""NVML through a stand-in for pynvml: what is filled in, what stays unknown and why, counters that wrap."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from microbench.errors import Skip
+from microbench.gpu import nvml
+from microbench.gpu.nvml import NvmlGpu, boards_in_mig_mode
+from microbench.gpu.nvml_processes import other_processes
+from microbench.gpu.nvml_query import Query
+from microbench.gpu.nvml_tables import CLOCK_REASONS, clock_reasons, field_value
+from microbench.gpu.pcie_counters import ExactTotals, SampledTotals, wrapped_difference
+from microbench.host.files import Machine
+from microbench.model import GpuInfo, LinkInfo, Telemetry
+from microbench.stats import THROTTLE_WORDS
+
+UUID = "GPU-11111111-2222-3333-4444-555555555555"
+NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, FUNCTION_NOT_FOUND = 3, 4, 6, 13
+BARE = GpuInfo(name="GPU", uuid=UUID)
+
+
+class StandInError(Exception):
+    def __init__(self, value: int) -> None:
+        super().__init__(f"NVML error {value}")
+        self.value = value
+
+
+class MismatchError(Exception):
+    """As pynvml's: not an NVMLError."""
+
+
+def refuse(code: int) -> Callable[..., Any]:
+    def function(*arguments: Any) -> Any:
+        raise StandInError(code)
+
+    return function
+
+
+def mismatch(*arguments: Any) -> Any:
+    raise MismatchError("pyNVML version does not match")
+
+
+def answering(value: Any) -> Callable[..., Any]:
+    return lambda *arguments: value
+
+
+def field(value: int, code: int = 0) -> SimpleNamespace:
+    return SimpleNamespace(nvmlReturn=code, valueType=1, value=SimpleNamespace(uiVal=value))
+
+
+def library(**functions: Any) -> SimpleNamespace:
+    """A pynvml in which every function answers, but for those given. A non-callable is what the function answers."""
+    usual: dict[str, Any] = {
+        "nvmlInit": None,
+        "nvmlShutdown": None,
+        "nvmlSystemGetDriverVersion": "580.95.05",
+        "nvmlDeviceGetHandleByUUID": lambda uuid: "handle" if uuid == UUID else refuse(NOT_FOUND)(),
+        "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": refuse(NOT_SUPPORTED),
+        "nvmlDeviceGetPciInfo": SimpleNamespace(busId=b"00000000:43:00.0"),
+        "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=150 << 30),
+        "nvmlDeviceGetMaxClockInfo": lambda handle, clock: {1: 1980, 2: 3201}[clock],
+        "nvmlDeviceGetClockInfo": lambda handle, clock: {1: 345, 2: 3201}[clock],
+        "nvmlDeviceGetMemoryBusWidth": 6144,
+        "nvmlDeviceGetEccMode": [1, 0],
+        "nvmlDeviceGetMigMode": [0, 1],
+        "nvmlDeviceGetPersistenceMode": 0,
+        "nvmlSystemGetConfComputeState": SimpleNamespace(ccFeature=0),
+        "nvmlDeviceGetEnforcedPowerLimit": 700_000,
+        "nvmlDeviceGetComputeRunningProcesses": [],
+        "nvmlDeviceGetMPSComputeRunningProcesses": [],
+        "nvmlDeviceGetGraphicsRunningProcesses": [],
+        "nvmlDeviceGetCurrPcieLinkGeneration": 5,
+        "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+        "nvmlDeviceGetCurrPcieLinkWidth": 16,
+        "nvmlDeviceGetMaxPcieLinkWidth": 16,
+        "nvmlDeviceGetTemperatureV": 41,
+        "nvmlDeviceGetPowerUsage": 76_500,
+        "nvmlDeviceGetCurrentClocksEventReasons": 0x1,
+        "nvmlDeviceGetVirtualizationMode": 1,
+        "nvmlDeviceGetComputeMode": 0,
+        "nvmlDeviceGetVbiosVersion": "96.00",
+        "nvmlDeviceGetFieldValues": [field(10), field(20)],
+    }
+    made = {
+        name: value if callable(value) else answering(value)
+        for name, value in {**usual, **functions}.items()
+        if value != "absent"
+    }
+    return SimpleNamespace(NVMLError=StandInError, NVMLLibraryMismatchError=MismatchError, **made)
+
+
+def process(pid: int) -> SimpleNamespace:
+    return SimpleNamespace(pid=pid)
+
+
+def test_describe_fills_what_is_unknown_in_si_units() -> None:
+    gpu = NvmlGpu(UUID, library())
+    assert gpu.reason is None
+    assert gpu.driver_version().value == "580.95.05"
+    assert gpu.describe(BARE) == GpuInfo(
+        name="GPU",
+        uuid=UUID,
+        pci_bus_id="00000000:43:00.0",
+        memory_bytes=150 << 30,
+        sm_clock_max_hz=1980e6,
+        memory_clock_max_hz=3201e6,
+        memory_bus_bits=6144,
+        ecc=True,
+        mig=False,
+        persistence=False,
+        confidential_computing=False,
+        power_limit_w=700.0,
+        other_processes=(),
+        link=LinkInfo(generation_now=5, generation_max=5, lanes_now=16, lanes_max=16),
+    )
+
+
+def test_describe_leaves_what_is_known_alone() -> None:
+    info = GpuInfo(name="GPU", uuid=UUID, memory_bytes=1, ecc=False, link=LinkInfo(lanes_now=4, max_payload_bytes=256))
+    found = NvmlGpu(UUID, library()).describe(info)
+    assert (found.memory_bytes, found.ecc) == (1, False)
+    assert (found.link.lanes_now, found.link.lanes_max, found.link.max_payload_bytes) == (4, 16, 256)
+
+
+@pytest.mark.parametrize("code", [NO_PERMISSION, NOT_SUPPORTED, FUNCTION_NOT_FOUND])
+def test_each_query_is_guarded_alone(code: int) -> None:
+    gpu = NvmlGpu(UUID, library(nvmlDeviceGetEccMode=refuse(code), nvmlDeviceGetPowerUsage=refuse(code)))
+    info = gpu.describe(BARE)
+    assert info.ecc is None
+    assert info.memory_bus_bits == 6144
+    assert gpu.telemetry().power_w is None
+    assert gpu.telemetry().temperature_c == 41.0
+    ecc = next(fact for fact in gpu.facts("gpu0_") if fact.name == "gpu0_ecc")
+    assert (ecc.value, ecc.reason) == (None, f"NVML error {code}")
+
+
+def test_a_feature_that_does_not_exist_is_off_but_a_forbidden_one_is_unknown() -> None:
+    without = NvmlGpu(
+        UUID, library(nvmlDeviceGetMigMode=refuse(NOT_SUPPORTED), nvmlSystemGetConfComputeState="absent")
+    ).describe(BARE)
+    assert (without.mig, without.confidential_computing) == (False, False)
+    forbidden = NvmlGpu(
+        UUID, library(nvmlDeviceGetMigMode=refuse(NO_PERMISSION), nvmlSystemGetConfComputeState=refuse(NO_PERMISSION))
+    ).describe(BARE)
+    assert (forbidden.mig, forbidden.confidential_computing) == (None, None)
+
+
+def test_facts_in_words() -> None:
+    found = {fact.name: fact.value for fact in NvmlGpu(UUID, library()).facts("gpu1_")}
+    assert found == {
+        "gpu1_virtualization_mode": "passed through",
+        "gpu1_compute_mode": "default",
+        "gpu1_vbios_version": "96.00",
+    }
+
+
+def test_nothing_raises_when_the_binding_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "load", lambda: None)
+    gpu = NvmlGpu(UUID)
+    assert "pip install nvidia-ml-py" in str(gpu.reason)
+    assert gpu.describe(BARE) == BARE
+    assert gpu.telemetry() == Telemetry()
+    assert gpu.driver_version().reason == gpu.reason
+    with pytest.raises(Skip, match="nvidia-ml-py"):
+        gpu.pcie_bytes()
+    gpu.close()
+
+
+def test_the_real_binding_gives_a_reason_where_there_is_no_driver() -> None:
+    pytest.importorskip("pynvml")
+    gpu = NvmlGpu("GPU-00000000-0000-0000-0000-000000000000")
+    assert gpu.reason is not None
+    assert gpu.telemetry() == Telemetry()
+    gpu.close()
+
+
+def test_nvml_that_does_not_start_and_a_gpu_it_does_not_know() -> None:
+    assert "does not start: NVML error 9" in str(NvmlGpu(UUID, library(nvmlInit=refuse(9))).reason)
+    assert "does not know" in str(NvmlGpu("GPU-other", library()).reason)
+
+
+def test_a_mig_instance_is_found_and_its_board_answers_for_it() -> None:
+    def by_uuid(uuid: str) -> str:
+        return "instance" if uuid == "MIG-" + UUID.removeprefix("GPU-") else refuse(NOT_FOUND)()
+
+    def board_only(handle: str) -> Any:
+        return 76_500 if handle == "board" else refuse(NOT_SUPPORTED)()
+
+    stand_in = library(
+        nvmlDeviceGetHandleByUUID=by_uuid,
+        nvmlDeviceGetDeviceHandleFromMigDeviceHandle=lambda handle: "board",
+        nvmlDeviceGetPowerUsage=board_only,
+        nvmlDeviceGetMigMode=lambda handle: [1, 1] if handle == "board" else refuse(1)(),
+    )
+    gpu = NvmlGpu(UUID, stand_in)
+    assert gpu.describe(BARE).mig is True
+    assert gpu.telemetry().power_w == 76.5
+
+
+def test_telemetry_in_si_units_with_reasons_in_words() -> None:
+    gpu = NvmlGpu(UUID, library(nvmlDeviceGetCurrentClocksEventReasons=0x44))
+    assert gpu.telemetry() == Telemetry(
+        nvml_sm_clock_hz=345e6,
+        memory_clock_hz=3201e6,
+        temperature_c=41.0,
+        power_w=76.5,
+        throttle_reasons=("software power cap", "hardware thermal slowdown"),
+    )
+
+
+def test_older_names_are_asked_where_newer_ones_do_not_exist() -> None:
+    stand_in = library(
+        nvmlDeviceGetTemperatureV="absent",
+        nvmlDeviceGetTemperature=50,
+        nvmlDeviceGetCurrentClocksEventReasons=refuse(FUNCTION_NOT_FOUND),
+        nvmlDeviceGetCurrentClocksThrottleReasons=0x80,
+        nvmlDeviceGetComputeRunningProcesses=mismatch,
+        nvmlDeviceGetComputeRunningProcesses_v2=[process(7)],
+        nvmlSystemGetProcessName="/usr/bin/blender",
+    )
+    gpu = NvmlGpu(UUID, stand_in)
+    assert gpu.telemetry().temperature_c == 50.0
+    assert gpu.telemetry().throttle_reasons == ("hardware power brake",)
+    assert gpu.describe(BARE).other_processes == ("blender (pid 7)",)
+
+
+def test_reasons_that_throttle_carry_the_words_that_statistics_look_for() -> None:
+    throttling = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+    for bit, words in CLOCK_REASONS:
+        assert any(word in words for word in THROTTLE_WORDS) == bool(bit & throttling)
+    assert clock_reasons(0) == ()
+    assert clock_reasons(0x1 | 0x8000) == ("idle", "reason 0x8000")
+
+
+# Other processes
+
+
+def query(**lists: Any) -> Query:
+    return Query(library(nvmlSystemGetProcessName=refuse(NOT_FOUND), **lists), UUID)
+
+
+def host(root: Path, *pids: int, namespace: str = "pid:[4026531836]") -> Machine:
+    for pid in pids:
+        folder = root / f"proc/{pid}"
+        folder.mkdir(parents=True)
+        (folder / "comm").write_text(f"program{pid}\n")
+    (root / "proc/self/ns").mkdir(parents=True)
+    (root / "proc/self/ns/pid").symlink_to(namespace)
+    return Machine(root)
+
+
+def test_other_processes_are_named_and_our_own_left_out(tmp_path: Path) -> None:
+    found = query(
+        nvmlDeviceGetComputeRunningProcesses=[process(os.getpid()), process(50), process(60)],
+        nvmlDeviceGetGraphicsRunningProcesses=[process(70), process(50)],
+        nvmlDeviceGetMPSComputeRunningProcesses=[process(80)],
+    )
+    answer = other_processes(found, own_pids=(60,), machine=host(tmp_path, 50, 70))
+    assert answer.value == (
+        "program50 (pid 50)",
+        "program70 (graphics, pid 70)",
+        "a process not visible from here (MPS client, pid 80)",
+    )
+
+
+def test_in_a_pid_namespace_one_foreign_process_is_ourselves(tmp_path: Path) -> None:
+    found = query(nvmlDeviceGetComputeRunningProcesses=[process(90001), process(90002)])
+    machine = host(tmp_path, namespace="pid:[4026532448]")
+    assert other_processes(found, machine=machine).value == ("a process not visible from here (pid 90002)",)
+    assert len(other_processes(found, context_open=False, machine=machine).value) == 2
+
+
+def test_on_the_host_a_foreign_process_is_never_taken_for_ours(tmp_path: Path) -> None:
+    found = query(nvmlDeviceGetComputeRunningProcesses=[process(90001)])
+    assert len(other_processes(found, machine=host(tmp_path)).value) == 1
+
+
+def test_processes_that_cannot_be_listed_are_unknown(tmp_path: Path) -> None:
+    refused = refuse(NO_PERMISSION)
+    found = query(nvmlDeviceGetComputeRunningProcesses=refused, nvmlDeviceGetComputeRunningProcesses_v2=refused)
+    assert other_processes(found, machine=host(tmp_path))[:2] == (None, f"NVML error {NO_PERMISSION}")
+
+
+# PCIe counters
+
+
+def test_counters_are_totals_since_the_first_reading_across_a_wrap() -> None:
+    readings = iter([(2**32 - 10, 5), (20, 5), (21, 2**32 - 1)])
+    gpu = NvmlGpu(
+        UUID, library(nvmlDeviceGetFieldValues=lambda handle, ids: [field(value) for value in next(readings)])
+    )
+    assert gpu.pcie_bytes() == (0, 0, False)
+    assert gpu.pcie_bytes() == (30, 0, False)
+    assert gpu.pcie_bytes() == (31, 2**32 - 6, False)
+
+
+def test_counters_ask_for_sent_then_received() -> None:
+    asked: list[Any] = []
+    NvmlGpu(
+        UUID, library(nvmlDeviceGetFieldValues=lambda handle, ids: asked.append(ids) or [field(1)] * 2)
+    ).pcie_bytes()
+    assert asked == [[197, 198]]
+
+
+def test_without_counters_rates_are_sampled_and_marked_coarse() -> None:
+    gpu = NvmlGpu(
+        UUID,
+        library(
+            nvmlDeviceGetFieldValues=[field(0, NOT_SUPPORTED), field(0, NOT_SUPPORTED)],
+            nvmlDeviceGetPcieThroughput=lambda handle, which: {0: 1_000_000, 1: 3_000_000}[which],
+        ),
+    )
+    before, after = gpu.pcie_bytes(), gpu.pcie_bytes()
+    gpu.close()
+    assert before.coarse
+    assert after.coarse
+    sent, received = after.sent - before.sent, after.received - before.received
+    assert received > 0
+    assert received == pytest.approx(3 * sent, abs=5)
+
+
+def test_without_counters_and_rates_the_reason_is_given() -> None:
+    refused = refuse(NOT_SUPPORTED)
+    gpu = NvmlGpu(UUID, library(nvmlDeviceGetFieldValues=refused, nvmlDeviceGetPcieThroughput=refused))
+    with pytest.raises(Skip, match="no PCIe counters: NVML error 3"):
+        gpu.pcie_bytes()
+    gpu.close()
+
+
+def test_counters_that_stop_are_not_continued_by_rates() -> None:
+    answers = iter([[field(1), field(1)], [field(0, NOT_SUPPORTED)] * 2])
+    gpu = NvmlGpu(UUID, library(nvmlDeviceGetFieldValues=lambda handle, ids: next(answers)))
+    gpu.pcie_bytes()
+    with pytest.raises(Skip, match="stopped answering"):
+        gpu.pcie_bytes()
+
+
+def test_values_of_other_types_are_read_by_their_type() -> None:
+    wide = SimpleNamespace(nvmlReturn=0, valueType=3, value=SimpleNamespace(ullVal=1 << 40, uiVal=0))
+    assert field_value(wide) == 1 << 40
+    assert field_value(SimpleNamespace(nvmlReturn=0, valueType=99, value=None)) is None
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+def test_wrapped_difference(before: int, counted: int) -> None:
+    assert wrapped_difference(before, (before + counted) % 2**32) == counted
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), max_size=20))
+def test_totals_never_go_back(steps: list[int]) -> None:
+    totals, counter, last = ExactTotals(), 0, 0
+    totals.add(0, 0)
+    for step in steps:
+        counter = (counter + step) % 2**32
+        found = totals.add(counter, 0)
+        assert found.sent - last == step
+        last = found.sent
+
+
+def test_sampling_ends_when_closed() -> None:
+    sampled = SampledTotals(lambda: (1.0, 1.0))
+    sampled.read()
+    sampled.close()
+    sampled.close()
+
+
+# Boards in MIG mode
+
+
+def test_boards_in_mig_mode_are_counted_by_board() -> None:
+    modes = {"a": [1, 1], "b": [0, 0]}
+    stand_in = library(
+        nvmlDeviceGetCount=2,
+        nvmlDeviceGetHandleByIndex=lambda index: "ab"[index],
+        nvmlDeviceGetMigMode=lambda handle: modes[handle],
+    )
+    assert boards_in_mig_mode(stand_in) == 1
+    assert boards_in_mig_mode(library(nvmlInit=refuse(9))) is None

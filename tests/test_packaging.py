@@ -1,0 +1,103 @@
+"""What is shipped: the wheel holds all that microbench needs as real files, and importing it stays light."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import entry_points, version
+from pathlib import Path
+
+import pytest
+
+import microbench
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = Path(microbench.__file__).parent
+DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PINS = [
+    line
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+]
+
+HEAVY = {"cuda", "cupy", "jax", "llvmlite", "numba", "numpy", "pynvml", "torch", "triton", "warp"}
+# With rich and the structs that messages and files are made of, all that a command may load to answer --help.
+HEAVY_FOR_PACKAGE = HEAVY | {"msgspec", "rich", "typer"}
+
+
+def plain(requirement: str) -> str:
+    """The name alone, as package indexes compare it."""
+    return re.split(r"[\[<>=!~; ]", requirement)[0].lower().replace("_", "-")
+
+
+def shipped() -> set[str]:
+    """Every file of the source package, as it must lie in the wheel."""
+    files = [path for path in (ROOT / "microbench").rglob("*") if "_kernels" not in path.parts]
+    files += (ROOT / "microbench" / "_kernels").glob("*")
+    return {str(path.relative_to(ROOT)) for path in files if path.is_file() and "__pycache__" not in path.parts}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return zipfile.ZipFile(built)
+
+
+@pytest.mark.source
+def test_wheel_holds_every_file_of_the_package_and_no_other(wheel: zipfile.ZipFile) -> None:
+    inside = {name for name in wheel.namelist() if not name.startswith("cuda_microbench-")}
+    assert inside == shipped()
+    assert "microbench/_kernels/launch.cu" in inside
+    assert "microbench/py.typed" in inside
+
+
+@pytest.mark.source
+def test_wheel_holds_kernels_as_text_and_not_as_links(wheel: zipfile.ZipFile) -> None:
+    assert wheel.read("microbench/_kernels/launch.cu") == (ROOT / "kernels" / "launch.cu").read_bytes()
+
+
+@pytest.mark.source
+def test_wheel_carries_licence_and_command(wheel: zipfile.ZipFile) -> None:
+    folder = f"cuda_microbench-{microbench.__version__}.dist-info"
+    assert b"Apache License" in wheel.read(f"{folder}/licenses/LICENSE")
+    assert b"microbench = microbench.cli:main" in wheel.read(f"{folder}/entry_points.txt")
+
+
+def test_kernels_lie_beside_the_package_wherever_it_is_installed() -> None:
+    assert (PACKAGE / "_kernels" / "launch.cu").read_text(encoding="utf-8").startswith("// arch:")
+
+
+def test_installed_version_and_command_are_the_package_s() -> None:
+    assert version("cuda-microbench") == microbench.__version__
+    (command,) = {entry.value for entry in entry_points(group="console_scripts", name="microbench")}
+    assert command == "microbench.cli:main"
+
+
+@pytest.mark.parametrize(("module", "heavy"), [("microbench", HEAVY_FOR_PACKAGE), ("microbench.cli", HEAVY)])
+def test_import_is_light(module: str, heavy: set[str]) -> None:
+    code = f"import sys; ready = set(sys.modules); import {module}; print(*set(sys.modules) - ready)"
+    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert {name.partition(".")[0] for name in result.stdout.split()} & heavy == set()
+
+
+def test_constraints_are_names_and_versions_only() -> None:
+    assert [line for line in PINS if not re.fullmatch(r"[a-z0-9-]+==[0-9][0-9.]*", line)] == []
+    assert len({plain(line) for line in PINS}) == len(PINS)
+
+
+def test_every_direct_requirement_is_pinned() -> None:
+    project = DECLARED["project"]
+    asked = {*project["dependencies"], *(name for extra in project["optional-dependencies"].values() for name in extra)}
+    # One pin cannot serve CUDA 12 and 13: the extras hold cuda-bindings to one major version each.
+    assert {plain(name) for name in asked} - {plain(line) for line in PINS} == {"cuda-bindings"}
+
+
+def test_core_needs_no_gpu_package() -> None:
+    assert {plain(name) for name in DECLARED["project"]["dependencies"]} & (HEAVY - {"numba", "numpy"}) == set()
+    assert not [name for name in DECLARED["project"]["dependencies"] if "cuda" in name or "nvidia" in name]

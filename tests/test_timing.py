@@ -1,0 +1,189 @@
+"""The Meter on a clock moved by hand: when sampling stops, void samples, what is kept, the histogram."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from microbench.errors import MeasurementError
+from microbench.gpu.api import IntArray
+from microbench.model import SAMPLES_KEPT, Measurement
+from microbench.sampling import VOID_SAMPLES, SamplingLimits, kept, per_call_distribution
+from microbench.timing import Meter
+
+
+class TinyClock:
+    """A clock that only the test moves."""
+
+    def __init__(self) -> None:
+        self.time_ns = 0
+
+    def now_ns(self) -> int:
+        return self.time_ns
+
+
+def taking(clock: TinyClock, step_s: float, samples: Callable[[int], Sequence[float]]) -> Callable[[], Sequence[float]]:
+    """A ``take`` that lasts ``step_s`` by the clock and returns ``samples(number of the call)``."""
+    calls = iter(range(10**9))
+
+    def take() -> Sequence[float]:
+        clock.time_ns += round(step_s * 1e9)
+        return samples(next(calls))
+
+    return take
+
+
+def wild(call: int) -> float:
+    """A sample between 1 and 7 that never comes twice: the median of many stays uncertain."""
+    return 1.0 + 6 * (call * 0.6180339887 % 1)
+
+
+def value(measurement: Measurement) -> float:
+    """Median of a call."""
+    return float(np.median(measurement.values)) / measurement.calls_per_sample
+
+
+# -- when sampling stops -----------------------------------------------------------------------------------------
+
+
+def test_equal_samples_stop_as_narrow_at_the_minimum() -> None:
+    clock = TinyClock()
+    found = Meter(clock).collect("m", taking(clock, 0.001, lambda _: (5.0,)), clock="host", calls=2)
+    assert (found.stopped, found.n, found.calls_per_sample) == ("narrow", 10, 2)
+
+
+def test_wild_samples_stop_when_the_time_is_up() -> None:
+    clock = TinyClock()
+    found = Meter(clock).collect("m", taking(clock, 0.001, lambda call: (wild(call),)), clock="host")
+    assert found.stopped == "time"
+    assert found.n == 300
+    assert clock.time_ns == 300_000_000
+
+
+def test_time_is_up_only_after_the_minimum() -> None:
+    clock = TinyClock()
+    found = Meter(clock).collect("m", taking(clock, 1.0, lambda call: (1.0 + call,)), clock="host")
+    assert (found.stopped, found.n) == ("time", 10)
+
+
+def test_a_long_case_may_declare_fewer_samples() -> None:
+    clock = TinyClock()
+    found = Meter(clock).collect("m", taking(clock, 1.0, lambda call: (1.0 + call,)), clock="host", minimum=1)
+    assert (found.stopped, found.n) == ("time", 1)
+
+
+def test_wild_samples_that_take_no_time_stop_at_the_greatest_count() -> None:
+    limits = SamplingLimits(maximum=2000)
+    clock = TinyClock()
+    found = Meter(clock, limits=limits).collect("m", taking(clock, 0, lambda call: (wild(call),)), clock="host")
+    assert (found.stopped, found.n) == ("count", 2000)
+    assert len(found.values) == SAMPLES_KEPT
+
+
+def test_samples_that_narrow_later_stop_then() -> None:
+    clock = TinyClock()
+    samples = taking(clock, 1e-6, lambda call: (wild(call) if call < 20 else 4.0,))
+    found = Meter(clock).collect("m", samples, clock="host")
+    assert found.stopped == "narrow"
+    assert 30 <= found.n <= 70
+
+
+def test_half_width_is_what_the_limits_say() -> None:
+    def run(half_width: float) -> Measurement:
+        clock = TinyClock()
+        samples = taking(clock, 1e-3, lambda call: (1.0 + 0.04 * (call % 2),))
+        return Meter(clock, limits=SamplingLimits(half_width=half_width)).collect("m", samples, clock="host")
+
+    assert run(0.05).stopped == "narrow"
+    assert run(0.01).stopped == "time"
+
+
+def test_void_samples_are_left_out() -> None:
+    clock = TinyClock()
+    found = Meter(clock).collect("m", taking(clock, 0.001, lambda call: (1.0,) if call % 2 else ()), clock="device")
+    assert (found.n, found.stopped) == (10, "narrow")
+
+
+def test_too_many_void_samples_in_a_row_fail() -> None:
+    clock = TinyClock()
+    take = taking(clock, 0.5, lambda call: (1.0,) if call == 0 else ())
+    with pytest.raises(MeasurementError, match="gate timed out"):
+        Meter(clock).collect("copy", take, clock="device")
+    assert clock.time_ns == (1 + VOID_SAMPLES) * 500_000_000
+
+
+def test_ticks_tell_the_median_of_a_call() -> None:
+    ticks: list[tuple[str, int, float]] = []
+    clock = TinyClock()
+    meter = Meter(clock, tick=lambda metric, n, value: ticks.append((metric, n, value)))
+    meter.collect("m", taking(clock, 1e-3, lambda call: (9.0 + wild(call),)), clock="host", calls=10)
+    assert ticks[0][:2] == ("m", 10)
+    assert ticks[0][2] == pytest.approx(1.3, abs=0.1)
+    counts = [n for _, n, _ in ticks]
+    assert counts == sorted(set(counts)), "the display must not be flooded"
+    assert len(counts) < 30
+
+
+def test_a_host_benchmark_has_no_gpu() -> None:
+    with pytest.raises(MeasurementError, match="no GPU"):
+        _ = Meter(TinyClock()).gpu
+
+
+def test_several_metrics_of_one_batch_go_on_until_all_are_narrow() -> None:
+    clock = TinyClock()
+    batches = iter(range(10**9))
+
+    def take() -> IntArray:
+        clock.time_ns += 1_000_000
+        first = 5 * next(batches)
+        rows = [[0, 1000, 1000 + round(1000 * wild(call))] for call in range(first, first + 5)]
+        return np.array(rows, dtype=np.int64)
+
+    found = Meter(clock).collect_stamps(
+        take,
+        {
+            "submit": lambda stamps: np.float64(1e-9) * (stamps[:, 1] - stamps[:, 0]),
+            "complete": lambda stamps: np.float64(1e-9) * (stamps[:, 2] - stamps[:, 1]),
+        },
+    )
+    assert [one.metric for one in found] == ["submit", "complete"]
+    assert {one.stopped for one in found} == {"time"}
+    assert found[0].n == found[1].n == 1500
+    assert value(found[0]) == pytest.approx(1e-6)
+    assert found[1].per_call is not None
+    assert found[1].per_call.n == 1500
+
+
+# -- what is kept ------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=2000))
+def test_at_most_512_samples_are_kept_with_both_ends(samples: list[float]) -> None:
+    values = msgspec.json.decode(kept(samples), type=list[float])
+    if len(samples) <= SAMPLES_KEPT:
+        assert values == samples
+    else:
+        assert len(values) == SAMPLES_KEPT
+        assert (values[0], values[-1]) == (samples[0], samples[-1])
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=300))
+def test_the_histogram_holds_every_call_in_its_bin(calls: list[float]) -> None:
+    found = per_call_distribution(np.array(calls))
+    assert sum(found.counts) == found.n == len(calls)
+    top_edge = found.first_edge * found.ratio ** len(found.counts)
+    assert found.first_edge <= max(found.min, 1e-9) * 1.0001
+    assert max(found.max, 1e-9) <= top_edge * 1.0001
+    assert found.counts[0] > 0
+    assert found.counts[-1] > 0
+    assert found.min <= found.p1 <= found.p50 <= found.p90 <= found.p99 <= found.max
+
+
+def test_a_histogram_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="no calls"):
+        per_call_distribution(np.zeros(0))

@@ -1,0 +1,85 @@
+"""Each trust grade can be reached, by what it is meant for and by nothing else."""
+
+from __future__ import annotations
+
+import msgspec
+
+from microbench.model import Measurement, Metric, Telemetry
+from microbench.stats import (
+    Interval,
+    Trust,
+    combined_trust,
+    summarize,
+    throttled,
+)
+
+TIME = Metric("submit", "time", "s/launch", "time of a call")
+COOL = Telemetry(sm_clock_begin_hz=2e9, sm_clock_end_hz=2e9)
+BRAKED = Telemetry(sm_clock_begin_hz=2e9, sm_clock_end_hz=1.9e9, throttle_reasons=("sw_power_cap",))
+
+
+def measured(values: list[float], **fields: object) -> Measurement:
+    """A measurement of these raw samples."""
+    raw = msgspec.Raw(msgspec.json.encode(values))
+    defaults = {"metric": "submit", "clock": "host", "samples": raw, "n": len(values)}
+    return Measurement(**{**defaults, **fields})  # type: ignore[arg-type]
+
+
+def grade(values: list[float], telemetry: Telemetry = COOL, **fields: object) -> Trust:
+    """The grade of one process's measurement."""
+    return summarize(TIME, measured(values, **fields), telemetry).trust
+
+
+NARROW = [1.0 + index / 1e4 for index in range(20)]
+WIDE = [1.0 + index for index in range(20)]
+
+
+def test_each_grade_of_one_process_is_reached() -> None:
+    assert grade(NARROW) == "steady"
+    assert grade(WIDE) == "noisy"
+    assert grade(NARROW[:9]) == "single"
+    assert grade(NARROW, floor_s=0.21) == "below floor"
+    assert grade(NARROW, BRAKED) == "throttled"
+    assert grade(NARROW, needs_verification=True) == "unverified"
+    assert grade(NARROW, needs_verification=True, verified="pattern") == "steady"
+
+
+def test_the_floor_is_held_against_a_whole_sample_and_not_against_a_call() -> None:
+    assert grade(NARROW, floor_s=0.19) == "steady"
+    assert grade(NARROW, floor_s=0.19, calls_per_sample=1000) == "steady"
+    assert grade(NARROW, floor_s=0.21, clock="counter") == "steady"
+
+
+def test_a_fallen_clock_throttles_only_with_a_reason_and_beyond_three_percent() -> None:
+    assert throttled(BRAKED)
+    assert not throttled(None)
+    assert not throttled(Telemetry())
+    assert not throttled(msgspec.structs.replace(BRAKED, throttle_reasons=("gpu_idle",)))
+    assert not throttled(msgspec.structs.replace(BRAKED, sm_clock_end_hz=1.95e9))
+
+
+def test_three_rounds_make_stable_and_two_do_not() -> None:
+    one = summarize(TIME, measured(NARROW))
+    narrow, wide = Interval(1, 0.95, 1.05), Interval(1, 0.8, 1.2)
+    assert combined_trust([one] * 3, narrow) == "stable"
+    assert combined_trust([one] * 3, wide) == "noisy"
+    assert combined_trust([one] * 2, narrow) == "steady"
+    assert combined_trust([one], narrow) == "steady"
+
+
+def test_rounds_of_few_samples_are_single_until_there_are_enough() -> None:
+    few = summarize(TIME, measured([1.0]))
+    assert combined_trust([few] * 2, few.interval) == "single"
+    assert combined_trust([few] * 5, few.interval) == "stable"
+
+
+def test_the_worst_fault_of_any_round_is_the_grade() -> None:
+    good = summarize(TIME, measured(NARROW))
+    floored = summarize(TIME, measured(NARROW, floor_s=1.0))
+    braked = summarize(TIME, measured(NARROW), BRAKED)
+    unchecked = summarize(TIME, measured(NARROW, needs_verification=True))
+    noisy = summarize(TIME, measured(WIDE))
+    assert combined_trust([good, good, floored], good.interval) == "below floor"
+    assert combined_trust([floored, braked, good], good.interval) == "throttled"
+    assert combined_trust([floored, braked, unchecked], good.interval) == "unverified"
+    assert combined_trust([good, noisy], good.interval) == "noisy"

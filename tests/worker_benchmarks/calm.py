@@ -1,0 +1,27 @@
+"""Does what it should."""
+
+import os
+import threading
+from collections.abc import Iterator
+
+from microbench.bench import Axis, Benchmark, Measured
+from microbench.model import Fact, Metric
+from microbench.timing import Meter
+
+
+def measure(host: object, meter: Meter, size: int) -> Iterator[Measured]:
+    yield meter.collect("seconds", lambda: [size * 1e-6], clock="host")
+    yield Fact("process", os.getpid())
+    yield Fact("threads", threading.active_count())
+
+
+BENCHMARK = Benchmark(
+    name="calm",
+    suite="host",
+    title="Calm",
+    about=__doc__ or "",
+    metrics=(Metric("seconds", "time", "s", "made up"),),
+    measure=measure,
+    axes={"size": Axis("how much", (1, 2), (1, 2, 3), (1, 2, 3, 4), minimum=1, maximum=1000)},
+    gpus=0,
+)

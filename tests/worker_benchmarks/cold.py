@@ -1,0 +1,27 @@
+"""Can be measured once a process."""
+
+import os
+from collections.abc import Iterator
+
+from microbench.bench import Axis, Benchmark, Measured
+from microbench.model import Fact, Metric
+from microbench.timing import Meter
+
+
+def measure(cold: object, meter: Meter, what: str) -> Iterator[Measured]:
+    yield meter.once("seconds", 0.5)
+    yield Fact("process", os.getpid())
+    yield Fact("device", type(cold).__name__)
+
+
+BENCHMARK = Benchmark(
+    name="cold",
+    suite="launch",
+    title="Cold",
+    about=__doc__ or "",
+    metrics=(Metric("seconds", "time", "s", "made up"),),
+    measure=measure,
+    axes={"what": Axis.same("the act", ("first", "second"))},
+    cold=True,
+    minimum_rounds=2,
+)

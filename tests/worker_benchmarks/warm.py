@@ -1,0 +1,24 @@
+"""Needs a GPU, and shares its process."""
+
+from collections.abc import Iterator
+
+from microbench.bench import Benchmark, Measured
+from microbench.model import Fact, Metric
+from microbench.timing import Meter
+from worker_backend import TinyGpu
+
+
+def measure(gpu: TinyGpu, meter: Meter) -> Iterator[Measured]:
+    yield meter.collect("rate", lambda: [1e-6], clock="host")
+    yield Fact("opened", gpu.uuid)
+    yield Fact("done", " ".join(gpu.done))
+
+
+BENCHMARK = Benchmark(
+    name="warm",
+    suite="launch",
+    title="Warm",
+    about=__doc__ or "",
+    metrics=(Metric("rate", "rate", "1/s", "made up"),),
+    measure=measure,
+)
