@@ -6,21 +6,20 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from microbench import __version__
+from microbench import __version__, options
 from microbench.errors import ExitCode, MicrobenchError, RunUnreadableError, UsageError
+from microbench.options import REFERENCE_RUN, Format
 
 if TYPE_CHECKING:
     from microbench.model import Run
     from microbench.report.document import Report
     from microbench.report.progress import LiveProgress, PlainProgress
 
-REFERENCE_RUN = "nvidia-h200"
 MEASURE_AGAIN = "measure again, or show another run"
 
 app = typer.Typer(
@@ -33,13 +32,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-class Format(StrEnum):
-    """What a run can be exported as."""
-
-    CSV = "csv"
-    JSON = "json"
 
 
 def main() -> None:
@@ -83,27 +75,17 @@ def _root(
 
 @app.command(epilog="Example: microbench run launch --quick --set duration_ns=1000,5000 --rounds 3")
 def run(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[SUITE|BENCHMARK]...", help="What to measure; left out: everything."),
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Coarse grids, 20 s.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="Fine grids, no time limit.")] = False,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="AXIS=VALUE[,VALUE]", help="Values of an axis. Repeatable.")
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(metavar="DEVICE", help="cuda:N, a UUID, all, or fake (simulated). Left out: the first."),
-    ] = None,
-    rounds: Annotated[
-        int | None, typer.Option(metavar="N", help="Fresh processes for each figure, 1 if left out; 3 make it stable.")
-    ] = None,
-    time_limit: Annotated[float | None, typer.Option(metavar="SECONDS", help="The run's budget of wall time.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the run here; must not exist.")] = None,
-    into: Annotated[str | None, typer.Option(metavar="RUN", help="Add this session to a run.")] = None,
-    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Measure what a run still lacks.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the run as JSON instead of a report.")] = False,
+    names: options.Measured = None,
+    quick: options.Quick = False,
+    full: options.Full = False,
+    overrides: options.Overrides = None,
+    device: options.Device = None,
+    rounds: options.Rounds = 1,
+    time_limit: options.TimeLimit = None,
+    out: options.Out = None,
+    into: options.Into = None,
+    resume: options.Resume = None,
+    json: options.Json = False,
 ) -> None:
     """Measure, explain, and save a run."""
     with told():
@@ -114,7 +96,7 @@ def run(
             raise UsageError("--quick and --full exclude each other", "give one of them, or neither")
         request = RunRequest(
             select=tuple(names or ()),
-            preset="quick" if quick else "full" if full else None,
+            preset="quick" if quick else "full" if full else "default",
             overrides=parse_overrides(overrides or ()),
             device=device,
             rounds=rounds,
@@ -158,13 +140,7 @@ def _show_result(run: Run, path: Path) -> None:
 
 
 @app.command(epilog="Example: microbench show nvidia-h200")
-def show(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[RUN]", help="A run's name or file, or a bundled one; left out: the last."),
-    ] = None,
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the report into an SVG file instead.")] = None,
-) -> None:
+def show(name: options.RunName = None, svg: options.Svg = None) -> None:
     """Show a run again: the last one, or a bundled reference."""
     with told():
         from microbench.report import terminal
@@ -178,11 +154,7 @@ def show(
 
 
 @app.command("list", epilog="Example: microbench list launch")
-def list_benchmarks(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[SUITE|BENCHMARK]...", help="What to list; left out: everything.")
-    ] = None,
-) -> None:
+def list_benchmarks(names: options.Listed = None) -> None:
     """List suites and benchmarks: their questions, axes and values."""
     with told():
         from microbench.bench import discover
@@ -195,10 +167,7 @@ def list_benchmarks(
 
 
 @app.command(epilog="Example: microbench export nvidia-h200 --format csv > h200.csv")
-def export(
-    name: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run; the last if left out.")] = None,
-    format: Annotated[Format, typer.Option(help="csv: one row a measurement. json: the run as well.")] = Format.CSV,
-) -> None:
+def export(name: options.RunName = None, format: options.ExportFormat = Format.CSV) -> None:
     """Write a run to standard output, in SI base units."""
     with told():
         _print_bytes(_exported(_load(name)[1], format))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -41,10 +42,12 @@ def measure_floors(host: Host, gpu: Gpu | None = None) -> Floors:
     if gpu is None:
         return floors
     with gpu.case():
+        readings_s = _event_readings_s(gpu)
         return msgspec.structs.replace(
             floors,
             empty_submit_s=_call_s(gpu, Launch()),
-            event_pair_s=_event_pair_s(gpu),
+            event_pair_s=statistics.median(readings_s) if readings_s else None,
+            event_step_s=_step_s(readings_s),
             idle_sync_s=_call_s(gpu, SynchronizeIdle("stream")),
         )
 
@@ -63,8 +66,8 @@ def _call_s(gpu: Gpu, op: Launch | SynchronizeIdle) -> float | None:
     return statistics.median(bursts_ns[1:]) / CALLS * NANOSECOND_S  # the first one loads the kernel
 
 
-def _event_pair_s(gpu: Gpu) -> float | None:
-    """What a pair of events around nothing reads, both queued behind a gate."""
+def _event_readings_s(gpu: Gpu) -> list[float]:
+    """What a pair of events around nothing reads, both queued behind a gate, REPEATS times."""
     gate, events = gpu.gate(), gpu.events()
     readings_s = []
     for _ in range(REPEATS):
@@ -75,4 +78,10 @@ def _event_pair_s(gpu: Gpu) -> float | None:
         gpu.synchronize()
         if not gate.was_late():
             readings_s.append(events.elapsed_s())
-    return statistics.median(readings_s) if readings_s else None
+    return readings_s
+
+
+def _step_s(readings_s: list[float]) -> float | None:
+    """The least by which two readings differ, to the nanosecond (a reading is a float of milliseconds)."""
+    distinct = sorted({round(reading_s, 9) for reading_s in readings_s})
+    return min((round(second - first, 9) for first, second in pairwise(distinct)), default=None)

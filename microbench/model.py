@@ -238,6 +238,7 @@ class Floors(msgspec.Struct, frozen=True):
     timer_call_s: float | None = None
     empty_submit_s: float | None = None
     event_pair_s: float | None = None
+    event_step_s: float | None = None
     idle_sync_s: float | None = None
 
 

@@ -25,17 +25,17 @@ LONGEST_LIMIT_S = 7 * 86400.0
 
 @dataclass(frozen=True)
 class RunRequest:
-    """``microbench run`` as called. None is what was not given; ``overrides`` may hold the texts given to --set.
+    """``microbench run`` as called; a default is what was not given. ``overrides`` may hold the texts given to --set.
 
     ``out`` is a new file, ``into`` a run that gets another session, ``resume`` a run whose last session is completed:
     at most one of them. A resumed run keeps its own selection and settings; only ``time_limit_s`` may be given anew.
     """
 
     select: Sequence[str] = ()
-    preset: str | None = None
+    preset: str = "default"
     overrides: Mapping[str, Sequence[Param]] = field(default_factory=dict)
     device: str | None = None
-    rounds: int | None = None
+    rounds: int = 1
     time_limit_s: float | None = None
     out: Path | None = None
     into: str | None = None
@@ -114,28 +114,22 @@ def _to_grow(request: RunRequest) -> tuple[Path | None, Run | None]:
 
 def _settings(request: RunRequest) -> Settings:
     return Settings(
-        preset=request.preset if request.preset is not None else "default",
+        preset=request.preset,
         select=tuple(request.select),
         overrides={axis: tuple(values) for axis, values in request.overrides.items()},
         device=request.device,
-        rounds=request.rounds if request.rounds is not None else 1,
+        rounds=request.rounds,
         time_limit_s=request.time_limit_s,
     )
 
 
 def _resumed(request: RunRequest, stored: Settings) -> Settings:
     """The settings of the session to complete. Raises UsageError where the request says something else."""
-    given = _settings(request)
-    asked: dict[str, bool] = {
-        "suites or benchmarks": bool(given.select) and given.select != stored.select,
-        "--set": bool(given.overrides) and given.overrides != stored.overrides,
-        "a preset": request.preset is not None and given.preset != stored.preset,
-        "--device": request.device is not None and given.device != stored.device,
-        "--rounds": request.rounds is not None and given.rounds != stored.rounds,
-    }
-    for what, differs in asked.items():
-        if differs:
-            raise UsageError(f"--resume completes a run as it was asked for; {what} would change it", "try --into")
+    given, not_given = _settings(request), _settings(RunRequest())
+    words = {"select": "names", "overrides": "--set", "preset": "a preset", "device": "--device", "rounds": "--rounds"}
+    for name, word in words.items():
+        if getattr(given, name) not in (getattr(not_given, name), getattr(stored, name)):
+            raise UsageError(f"--resume completes a run as it was asked for; {word} would change it", "try --into")
     return msgspec.structs.replace(stored, time_limit_s=request.time_limit_s)
 
 

@@ -104,10 +104,12 @@ class Sampler:
         take: Callable[[], Batch],
         calls: int,
         minimum: int | None,
+        step: float = 0.0,
     ) -> tuple[dict[str, list[float]], Stopped]:
         """Samples of each of ``metrics`` (functions of one batch) and why sampling stopped.
 
-        The first metric is the one that is shown and counted; all must be narrow to stop early. Raises MeasurementError
+        The first metric is the one that is shown and counted; all must be narrow to stop early, ``step`` (of the clock)
+        being the least width. Raises MeasurementError
         after VOID_SAMPLES batches without a sample in a row.
         """
         samples: dict[str, list[float]] = {name: [] for name in metrics}
@@ -128,12 +130,12 @@ class Sampler:
             if taken >= max(least, checked * 1.2) and taken > checked:
                 checked = taken
                 self._tick(first, taken, float(np.median(samples[first])) / calls)
-                if all(self._narrow(values) for values in samples.values()):
+                if all(self._narrow(values, step) for values in samples.values()):
                     return samples, "narrow"
             if taken >= self.limits.maximum:
                 return samples, "count"
 
-    def _narrow(self, values: list[float]) -> bool:
+    def _narrow(self, values: list[float], step: float) -> bool:
         if len(values) < self.limits.minimum:
             return False
-        return median_interval(values).half_width <= self.limits.half_width
+        return median_interval(values, step).half_width <= self.limits.half_width

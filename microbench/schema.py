@@ -7,7 +7,6 @@ last line may be cut short by a crash. The finished file is the growing one with
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -28,7 +27,8 @@ UPGRADES: Mapping[int, Callable[[Document], Document]] = {}
 MAKE_ANOTHER = "show another one (`microbench show`), or measure again"
 # What an array of numbers is written with; msgspec writes NaN and infinities as null.
 NUMBERS = b"0123456789+-.eE,[] \t\r\n"
-BEYOND_INT64 = 1 << 63
+# Beyond these an int fits neither a float without surprises nor an array.
+LEAST_INT, MOST_INT = -(1 << 63), (1 << 64) - 1
 
 
 class _Version(msgspec.Struct):
@@ -97,8 +97,8 @@ def _decoded(data: bytes, name: str) -> Run:
 
 def _split(data: bytes) -> _Lines:
     end = data.find(b"\n")
-    if end < 0 or not data[:end].rstrip().endswith(b"}"):
-        return _Lines(data, [], b"")  # in one line without an end, or laid out by hand over many
+    if end < 0 or end == len(data) - 1 or data[max(end - 2, 0) : end].rstrip()[-1:] != b"}":
+        return _Lines(data, [], b"")  # finished; or laid out by hand over many lines. Not copied: it may be large
     *outcomes, tail = data[end + 1 :].split(b"\n")
     return _Lines(data[:end], [line for line in outcomes if line.strip()], tail)
 
@@ -157,7 +157,7 @@ def _wrong_outcome(outcome: Outcome, sessions: int) -> str | None:
 
 def _wrong_measurement(measurement: Measurement) -> str | None:
     samples = bytes(measurement.samples).strip()
-    if not re.fullmatch(rb"\[[^\[\]]*\]", samples):
+    if not samples.startswith(b"[") or samples.rfind(b"[") != 0 or samples.find(b"]") != len(samples) - 1:
         return f"has samples of {measurement.metric} that are no array of numbers"
     if measurement.n < 0 or measurement.calls_per_sample < 1 or min(_work(measurement)) < 0:
         return f"has an impossible count in {measurement.metric}"
@@ -182,7 +182,7 @@ def _bad_number(value: object, place: str) -> str | None:
     if isinstance(value, float):
         return None if math.isfinite(value) else place
     if isinstance(value, int):
-        return None if -BEYOND_INT64 <= value < BEYOND_INT64 else place
+        return None if LEAST_INT <= value <= MOST_INT else place
     if isinstance(value, msgspec.Raw):
         return place if bytes(value).translate(None, NUMBERS) else None
     if isinstance(value, msgspec.Struct):

@@ -13,6 +13,8 @@ from microbench.text import plain
 
 LIST_THEM = "`microbench list` shows suites, benchmarks, axes and values"
 VALUES_SHOWN = 12
+# difflib's likeness at which "size" still finds size_bytes.
+NEAR = 0.5
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def _value(benchmark: Benchmark, name: str, axis: Axis, value: Param) -> Param:
 
 
 def _unknown(what: str, name: str, known: Sequence[str]) -> UsageError:
-    near = difflib.get_close_matches(name[:100], known, n=1)
+    near = difflib.get_close_matches(name[:100], known, n=1, cutoff=NEAR)
     if near:
         next_step = f"did you mean {near[0]}? {LIST_THEM}"
     elif 0 < len(known) <= VALUES_SHOWN:

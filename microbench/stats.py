@@ -150,7 +150,8 @@ def _trust(measurement: Measurement, interval: Interval, telemetry: Telemetry | 
     if throttled(telemetry):
         return "throttled"
     floor_s = measurement.floor_s
-    if floor_s and float(np.median(measurement.values)) < FLOORS_PER_SAMPLE * floor_s:
+    timed = measurement.clock != "counter"
+    if timed and floor_s and float(np.median(measurement.values)) < FLOORS_PER_SAMPLE * floor_s:
         return "below floor"
     if measurement.n < MINIMUM_SAMPLES:
         return "single"

@@ -40,7 +40,7 @@ def bundled() -> dict[str, Path]:
 
 def growing_path(path: Path) -> Path:
     """Where the run that will be finished as ``path`` grows: RUN.json -> RUN.jsonl."""
-    return path.with_suffix(GROWING) if path.suffix == FINISHED else path.with_name(path.name + GROWING)
+    return path.with_suffix(GROWING) if path.suffix == FINISHED else path.parent / (path.name + GROWING)
 
 
 def finished_path(path: Path) -> Path:

@@ -70,14 +70,17 @@ class Meter:
         verified: str | None = None,
         needs_verification: bool = False,
         floor_s: float | None = None,
+        resolution: float | None = None,
         minimum: int | None = None,
         per_call: Callable[[], PerCall | None] | None = None,
     ) -> Measurement:
         """Call ``take`` until its samples are enough; each returns raw readings covering ``calls`` calls each.
 
-        An empty return is a void sample (a gate that timed out). Raises MeasurementError after VOID_SAMPLES of them.
+        ``resolution`` is the step of the clock where it is not that of the floors. An empty return is a void sample (a
+        gate that timed out). Raises MeasurementError after VOID_SAMPLES of them.
         """
-        samples, stopped = self.sampler.sample({metric: lambda batch: batch}, take, calls, minimum)
+        step = resolution if resolution is not None else self._resolution(clock)
+        samples, stopped = self.sampler.sample({metric: lambda batch: batch}, take, calls, minimum, step or 0.0)
         return Measurement(
             metric=metric,
             clock=clock,
@@ -90,7 +93,7 @@ class Meter:
             needs_verification=needs_verification,
             per_call=per_call() if per_call else None,
             floor_s=floor_s,
-            resolution=self._resolution(clock),
+            resolution=step,
             stopped=stopped,
         )
 
@@ -99,12 +102,14 @@ class Meter:
         take: Callable[[], IntArray],
         metrics: Mapping[str, Callable[[IntArray], FloatArray]],
         clock: Clock = "host",
+        resolution: float | None = None,
     ) -> list[Measurement]:
         """Several metrics of the same stamps: each of ``metrics`` turns a batch of stamps (ns) into samples in s.
 
         Samples are single calls here, each behind a synchronise, so they also give the percentiles.
         """
-        samples, stopped = self.sampler.sample(metrics, take, 1, None)
+        step = resolution if resolution is not None else self._resolution(clock)
+        samples, stopped = self.sampler.sample(metrics, take, 1, None, step or 0.0)
         return [
             Measurement(
                 metric=name,
@@ -113,14 +118,14 @@ class Meter:
                 n=len(values),
                 per_call=per_call_distribution(np.asarray(values)) if clock == "host" else None,
                 floor_s=self.floors.timer_call_s if clock == "host" else None,
-                resolution=self._resolution(clock),
+                resolution=step,
                 stopped=stopped,
             )
             for name, values in samples.items()
         ]
 
     def _resolution(self, clock: Clock) -> float | None:
-        return self.floors.timer_step_s if clock == "host" else None
+        return {"host": self.floors.timer_step_s, "device": self.floors.event_step_s}.get(clock)
 
     def once(self, metric: str, elapsed_s: float) -> Measurement:
         """What can be seen once a process only: a single sample of the host's clock."""
@@ -192,7 +197,7 @@ class Meter:
         return self.collect_stamps(take, {metric: lambda stamps: stamps.astype(np.float64) * NANOSECOND_S})[0]
 
     def throughput(self, metric: str, submit: Submit, count: int, *, work: Work | None = None) -> Measurement:
-        """``count`` calls and one synchronise, on the host's clock."""
+        """``count`` calls of an op of stream 0 and one synchronise, on the host's clock."""
 
         def take() -> Sequence[float]:
             begin_ns = self.clock.now_ns()
@@ -209,8 +214,8 @@ class Meter:
     def device_time(
         self, metric: str, submit: Submit, count: int, *, work: Work | None = None, bound: str | None = None
     ) -> Measurement:
-        """Time of ``count`` calls on the device alone: all queued behind a gate before the first may run, between two
-        events. Raises MeasurementError when they would not fit the launch queue."""
+        """Time of ``count`` calls of an op of stream 0 on the device alone: all queued behind a gate before the first
+        may run, between two events. Raises MeasurementError when they would not fit the launch queue."""
         slots = submit.queue_slots or SAFE_QUEUE_SLOTS
         if count + 2 > slots:
             raise MeasurementError(f"{metric}: {count} calls do not fit behind a gate ({slots} may)")
@@ -257,6 +262,7 @@ class Meter:
             calls=count - 1,
             work=Work(launches=1),
             floor_s=step_s,
+            resolution=step_s,
             verified="every kernel stamped its own start and end",
             per_call=lambda: per_call_distribution(np.concatenate(gaps_s)),
         )

@@ -17,7 +17,7 @@ OWN_READINGS = 10
 
 
 def idle_traffic(meter: Meter, received: str, sent: str) -> list[Measurement]:
-    """PCIe bytes per second while nothing is submitted, the reading's own included, to and from the GPU."""
+    """PCIe bytes per second while nothing is submitted, to and from the GPU, less the reading's own."""
     return _counted(meter, {received: 1, sent: 0}, lambda: meter.gpu.pause(IDLE_S), 1, per_second=True)
 
 

@@ -9,6 +9,7 @@ PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "
 WRITTEN = {"s/launch": "s", "B/launch": "B", "1/s": "/s", "1": "", "launch": "", "cycle": "cycles"}
 # These are counted or known exactly, and have no thousandths.
 COUNTED = frozenset({"launch", "B/launch", "1", "cycle"})
+SMALLEST_COUNTED = 0.0005
 # Nobody says kiloseconds.
 LARGEST = {"s": 1.0, "s/launch": 1.0, "cycle": 1.0, "launch": 1.0}
 BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -33,6 +34,8 @@ def quantity(value: float | None, unit: str) -> str:
     scaled = value / scale
     if unit in COUNTED and scale == 1.0 and scaled == round(scaled):
         digits = f"{scaled:.0f}"
+    elif unit in COUNTED and abs(scaled) < SMALLEST_COUNTED:
+        digits = "0.000"
     else:
         digits = three_digits(scaled)
     return f"{digits} {prefix}{WRITTEN.get(unit, unit)}".rstrip()

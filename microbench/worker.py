@@ -54,7 +54,7 @@ def guarded(action: Callable[[], Result]) -> Result | Refused:
 
 
 def _place(error: Exception) -> str:
-    """The innermost line of this package, below the call of the benchmark, that it passed; else the innermost of all."""
+    """The innermost line of a benchmark or backend of this package that the error passed, else the innermost of all."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [
         frame for frame in frames if Path(frame.filename).parent != PACKAGE and PACKAGE in Path(frame.filename).parents

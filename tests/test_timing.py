@@ -105,8 +105,8 @@ def test_half_width_is_what_the_limits_say() -> None:
 
 def test_void_samples_are_left_out() -> None:
     clock = TinyClock()
-    found = Meter(clock).collect("m", taking(clock, 0.001, lambda call: (1.0,) if call % 2 else ()), clock="device")
-    assert (found.n, found.stopped) == (10, "narrow")
+    found = Meter(clock).collect("m", taking(clock, 0.001, lambda call: () if call % 10 else (1.0,)), clock="device")
+    assert (found.n, found.stopped) == (10, "narrow"), "ninety void samples, but never many in a row"
 
 
 def test_too_many_void_samples_in_a_row_fail() -> None:

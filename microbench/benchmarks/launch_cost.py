@@ -21,7 +21,7 @@ from microbench.bench import Benchmark, Measured
 from microbench.gpu.api import Gpu
 from microbench.model import Metric
 from microbench.ops import Launch
-from microbench.sampling import Between, seconds
+from microbench.sampling import NANOSECOND_S, Between, seconds
 from microbench.timing import Meter
 
 STAMPS = 50
@@ -34,7 +34,9 @@ def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
     yield meter.submit_time("submit", submit)
     gpu.start_stamps(STAMPS)
     echo = meter.collect_stamps(lambda: gpu.flag_round_trips(STAMPS), {"flag_round_trip": seconds})[0]
-    read = meter.collect_stamps(lambda: gpu.host_read_ns(2), {"host_read": seconds}, clock="device")[0]
+    (read,) = meter.collect_stamps(
+        lambda: gpu.host_read_ns(2), {"host_read": seconds}, clock="device", resolution=NANOSECOND_S
+    )
     way_back_s = float(np.median(echo.values)) - float(np.median(read.values))
     yield from meter.collect_stamps(
         lambda: gpu.start_stamps(STAMPS),

@@ -38,7 +38,8 @@ def measure(gpu: Gpu, meter: Meter, duration_ns: int) -> Iterator[Measured]:
         elapsed: FloatArray = (recorded.end_ns - recorded.start_ns) * NANOSECOND_S
         return elapsed
 
-    yield meter.collect("duration", lambda: tuple(durations()), clock="device")
+    step_s = gpu.record(op, RECORDED, graph=False, gated=True).step_ns * NANOSECOND_S
+    yield meter.collect("duration", lambda: tuple(durations()), clock="device", resolution=step_s)
 
 
 NANOSECONDS = (0, 500, 1000, 2000, 3000, 5000, 10_000, 20_000, 50_000, 100_000)

@@ -14,7 +14,7 @@ Reading
 from collections.abc import Iterator
 
 from microbench.bench import Axis, Benchmark, Measured
-from microbench.gpu.api import Gpu
+from microbench.gpu.api import WAIT_VARIABLE, Gpu
 from microbench.model import Case, Metric
 from microbench.ops import Op, Query, Record, SynchronizeIdle, Wait
 from microbench.sampling import Between
@@ -34,7 +34,7 @@ MODES = ("spin", "yield", "blocking")
 
 def wait_mode(case: Case) -> dict[str, str]:
     """The variable that the worker's context is made with."""
-    return {"MICROBENCH_WAIT_MODE": str(case.params["wait"])}
+    return {WAIT_VARIABLE: str(case.params["wait"])}
 
 
 def measure(gpu: Gpu, meter: Meter, wait: str) -> Iterator[Measured]:

@@ -95,6 +95,7 @@ BENCHMARK = Benchmark(
             (0, 10_000),
             (0, 2_000, 10_000, 50_000),
             (0, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000),
+            maximum=20_000_000,
         ),
         "argument_bytes": Axis(
             "bytes of the parameter block", (0,), (0, 1024, 4096), (0, 64, 256, 1024, 2048, 4096), maximum=4096

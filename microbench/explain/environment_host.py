@@ -123,9 +123,9 @@ def few_cores(session: Session) -> list[Finding]:
             text=(
                 "The thread that submits, the one that watches for a kernel's first act, the one that saves and draws "
                 + (
-                    "share one core, so start times contain the scheduler's time slices."
+                    "share one core, so start times contain the scheduler's time slices. Allow more cores."
                     if cores < 2
-                    else "share two, which shows in the worst cases."
+                    else "share two, which shows in the worst cases. Allow more cores."
                 )
             ),
             threshold=f"fewer than {CORES_WANTED} physical cores that this process may use",

@@ -39,7 +39,7 @@ class Evidence:
                     return gpu
         return None
 
-    def rows(self, benchmark: str, metric: str | None = None, **params: int | str) -> list[Row]:
+    def rows(self, benchmark: str, metric: str | None = None, /, **params: int | str) -> list[Row]:
         """Rows of a benchmark with these parameter values, in the order of the run."""
         return [
             row
@@ -49,7 +49,7 @@ class Evidence:
             and all(row.params.get(name) == value for name, value in params.items())
         ]
 
-    def row(self, benchmark: str, metric: str, **params: int | str) -> Row | None:
+    def row(self, benchmark: str, metric: str, /, **params: int | str) -> Row | None:
         """The first row of that benchmark, metric and parameters with a value above 0, or None."""
         return next((row for row in self.rows(benchmark, metric, **params) if row.value > 0), None)
 
@@ -57,7 +57,7 @@ class Evidence:
         """Every row of a suite."""
         return [row for row in self._rows.values() if row.suite == suite]
 
-    def curve(self, benchmark: str, metric: str, axis: str, **params: int | str) -> list[tuple[int, Row]]:
+    def curve(self, benchmark: str, metric: str, axis: str, /, **params: int | str) -> list[tuple[int, Row]]:
         """Rows along a numeric axis, ascending: one for each value."""
         points: dict[int, Row] = {}
         for row in self.rows(benchmark, metric, **params):

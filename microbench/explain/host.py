@@ -47,7 +47,7 @@ def calls(evidence: Evidence) -> list[Finding]:
     found = [row for how in WAYS if (row := evidence.row("host_call", "call", how=how)) is not None]
     if compiled is None or not found:
         return []
-    words = [f"{WAYS[str(row.params['how'])]} {as_time(row.value)}" for row in found]
+    words = [f"{WAYS[str(row.params.get('how'))]} {as_time(row.value)}" for row in found]
     least = min(found, key=lambda row: row.value)
     return [
         Finding(
@@ -98,7 +98,7 @@ def wakeups(evidence: Evidence) -> list[Finding]:
     sleeping = [row for how in ("event", "pipe") if (row := evidence.row("host_wakeup", "round_trip", how=how))]
     if spin is None or not sleeping:
         return []
-    words = [f"through {HAND_OFFS[str(row.params['how'])]} {as_time(row.value)}" for row in sleeping]
+    words = [f"through {HAND_OFFS[str(row.params.get('how'))]} {as_time(row.value)}" for row in sleeping]
     ratio = min(row.value for row in sleeping) / spin.value
     return [
         Finding(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microbench.explain import launch_bus, launch_cost, launch_layers, launch_ways
+from microbench.explain import launch_bus, launch_cost, launch_layers, launch_waits, launch_ways
 from microbench.explain.evidence import Rule
 
 RULES: tuple[Rule, ...] = (
@@ -14,12 +14,12 @@ RULES: tuple[Rule, ...] = (
     launch_ways.queue,
     launch_bus.traffic,
     launch_bus.counters,
-    launch_ways.waits,
-    launch_ways.calls,
+    launch_waits.waits,
+    launch_waits.calls,
     launch_ways.threads,
     launch_ways.streams,
     launch_ways.kinds,
     launch_ways.arguments,
-    launch_ways.cold,
+    launch_waits.cold,
     launch_cost.tails,
 )

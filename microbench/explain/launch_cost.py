@@ -82,27 +82,17 @@ def plateau_end(points: Sequence[tuple[float, Row]]) -> tuple[float, float] | No
 
 def starving(evidence: Evidence) -> list[Finding]:
     """Below which kernel duration this GPU waits for the host, by the model and by the sweep."""
-    submit, gap = evidence.row("launch_cost", "submit"), evidence.row("launch_cost", "gap_stream")
+    submit, gap = (evidence.row("launch_cost", name) for name in ("submit", "gap_stream"))
     crossover = crossover_s(evidence)
     if submit is None or gap is None or crossover is None:
         return []
     points = sweep(evidence, "period")
-    seen = plateau_end(points)
+    agrees, seen = _held_against_sweep(crossover, points)
     text = (
         f"A launch takes the host {as_time(submit.value)}, and the GPU needs {as_time(gap.value)} between two "
-        f"kernels, so it runs dry below {as_time(max(crossover, 0.0))}."
+        f"kernels, so it runs dry below {as_time(max(crossover, 0.0))}.{seen} "
+        "Shorter kernels gain from fusing, a graph, or a cheaper way to launch; longer ones do not."
     )
-    agrees = True
-    if seen:
-        below, above = seen
-        agrees = below / SWEEP_TOLERANCE <= crossover <= above * SWEEP_TOLERANCE
-        text += (
-            f" The duration sweep {'agrees' if agrees else 'does not agree, believe it rather'}: time per kernel "
-            "leaves its "
-            f"plateau of {as_time(points[0][1].value)} between kernels of {as_time(below)} and "
-            f"{as_time(above)}."
-        )
-    text += " Shorter kernels gain from fusing, a graph, or a cheaper way to launch; longer ones do not."
     title = f"Kernels shorter than {as_time(crossover)} leave this GPU waiting for the host"
     if crossover <= 0:
         title = "Even empty kernels keep this GPU busy: the host submits faster than the GPU starts them"
@@ -121,6 +111,20 @@ def starving(evidence: Evidence) -> list[Finding]:
             suite="launch",
         )
     ]
+
+
+def _held_against_sweep(crossover: float, points: Sequence[tuple[float, Row]]) -> tuple[bool, str]:
+    """Whether the sweep leaves its plateau where the model says, and that in words; nothing to say without a sweep."""
+    seen = plateau_end(points)
+    if seen is None:
+        return True, ""
+    below, above = seen
+    agrees = below / SWEEP_TOLERANCE <= crossover <= above * SWEEP_TOLERANCE
+    words = (
+        f" The duration sweep {'agrees' if agrees else 'does not agree, believe it rather'}: time per kernel leaves "
+        f"its plateau of {as_time(points[0][1].value)} between kernels of {as_time(below)} and {as_time(above)}."
+    )
+    return agrees, words
 
 
 def gaps(evidence: Evidence) -> list[Finding]:

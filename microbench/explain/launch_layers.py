@@ -27,9 +27,14 @@ TITLES = {
 }
 
 
-def title(layer: int | str) -> str:
-    """A layer's name as its authors write it."""
-    return TITLES.get(str(layer), str(layer))
+def layer(row: Row) -> str:
+    """The layer that a row measured, by its name on the axis."""
+    return str(row.params.get("layer"))
+
+
+def title(row: Row) -> str:
+    """A row's layer as its authors write it."""
+    return TITLES.get(layer(row), layer(row))
 
 
 def layer_rows(evidence: Evidence, family: str, arguments: int | None = None) -> list[Row]:
@@ -42,17 +47,14 @@ def layer_rows(evidence: Evidence, family: str, arguments: int | None = None) ->
 def same_kernel(evidence: Evidence) -> list[Finding]:
     """What Python adds to the launch of the same empty kernel, and which layer to choose."""
     found = layer_rows(evidence, "same_kernel", 0)
-    loop = next((row for row in found if row.params["layer"] == NATIVE), None)
-    layers = [row for row in found if row.params["layer"] != NATIVE]
+    loop = next((row for row in found if layer(row) == NATIVE), None)
+    layers = [row for row in found if layer(row) != NATIVE]
     if loop is None or not layers:
         return []
     best = layers[0]
     equal = [row for row in layers if row.value <= best.value * CHOICE_MARGIN]
-    added = [
-        f"{title(row.params['layer'])} {as_time(row.value - loop.value)} ({times(row.value / loop.value)})"
-        for row in layers
-    ]
-    choice = listed([title(row.params["layer"]) for row in equal])
+    added = [f"{title(row)} {as_time(row.value - loop.value)} ({times(row.value / loop.value)})" for row in layers]
+    choice = listed([title(row) for row in equal])
     launch = "launches" if len(equal) == 1 else "launch"
     return [
         Finding(
@@ -73,12 +75,8 @@ def same_kernel(evidence: Evidence) -> list[Finding]:
 
 
 def _arguments(evidence: Evidence, layers: list[Row]) -> str:
-    with_four = {row.params["layer"]: row for row in layer_rows(evidence, "same_kernel", FOUR_ARGUMENTS)}
-    added = [
-        (with_four[row.params["layer"]].value - row.value, title(row.params["layer"]))
-        for row in layers
-        if row.params["layer"] in with_four
-    ]
+    with_four = {layer(row): row for row in layer_rows(evidence, "same_kernel", FOUR_ARGUMENTS)}
+    added = [(with_four[layer(row)].value - row.value, title(row)) for row in layers if layer(row) in with_four]
     if len(added) < 2:
         return ""
     (least, cheap), (most, dear) = min(added), max(added)
@@ -90,9 +88,9 @@ def one_op(evidence: Evidence) -> list[Finding]:
     found = layer_rows(evidence, "one_op")
     if not found:
         return []
-    words = [f"{title(row.params['layer'])} {as_time(row.value)}" for row in found]
-    best = title(found[0].params["layer"])
-    several = [title(row.params["layer"]) for row in found if (_kernels(row) or 1) != 1]
+    words = [f"{title(row)} {as_time(row.value)}" for row in found]
+    best = title(found[0])
+    several = [title(row) for row in found if (_kernels(row) or 1) != 1]
     more = f" More than one kernel a call: {listed(several)}." if several else ""
     return [
         Finding(

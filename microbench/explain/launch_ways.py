@@ -1,4 +1,4 @@
-"""Explains the ways to launch and to wait: kinds, arguments, queue, streams, threads, wait modes, cold starts."""
+"""Explains the ways to launch: kinds, arguments, queue, streams, threads."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from microbench.stats import Row
 from microbench.units import as_time, axis_value, percent, quantity, rate_of, times
 
 CHANGE_MARGIN = 1.10
-WAIT_MARGIN = 2.0
 SCALING_SHARE = 0.5
-COLD_S = 1e-3
 
 KINDS = {
     "default_stream": "the legacy default stream",
@@ -22,19 +20,11 @@ KINDS = {
     "pdl": "programmatic dependent launch",
 }
 
-SYNC_CALLS = {
-    "record": "an event record",
-    "query": "an event query",
-    "wait_event": "a stream's wait for an event",
-    "idle_event": "an event synchronise",
-    "idle_stream": "a stream synchronise",
-}
-
 
 def kinds(evidence: Evidence) -> list[Finding]:
     """Which kind of launch costs more, or less, than a plain one into an own stream."""
     plain = evidence.row("launch_kind", "submit", kind="own_stream")
-    others = [row for row in evidence.rows("launch_kind", "submit") if row.params["kind"] != "own_stream"]
+    others = [row for row in evidence.rows("launch_kind", "submit") if row.params.get("kind") != "own_stream"]
     if plain is None or not others:
         return []
     dearer = [row for row in others if row.value > plain.value * CHANGE_MARGIN]
@@ -65,7 +55,8 @@ def kinds(evidence: Evidence) -> list[Finding]:
 
 
 def _kind(row: Row) -> str:
-    return KINDS.get(str(row.params["kind"]), str(row.params["kind"]))
+    kind = str(row.params.get("kind"))
+    return KINDS.get(kind, kind)
 
 
 def arguments(evidence: Evidence) -> list[Finding]:
@@ -183,81 +174,6 @@ def threads(evidence: Evidence) -> list[Finding]:
             text=text,
             threshold=f"scaling under {percent(SCALING_SHARE)} is told as taking turns",
             rests_on=rests_on(one, best),
-            suite="launch",
-        )
-    ]
-
-
-def waits(evidence: Evidence) -> list[Finding]:
-    """What a blocking wait costs over a spinning one."""
-    spin, blocking = (evidence.row("launch_sync", "complete", wait=wait) for wait in ("spin", "blocking"))
-    if spin is None or blocking is None:
-        return []
-    ratio = blocking.value / spin.value
-    title = "A blocking wait costs little more than a spinning one"
-    if ratio > WAIT_MARGIN:
-        title = f"A blocking wait answers {as_time(blocking.value - spin.value)} later than a spinning one"
-    return [
-        Finding(
-            rule="launch.wait",
-            severity="advice" if ratio > WAIT_MARGIN else "note",
-            title=title,
-            text=(
-                f"After the kernel's end a synchronise returns in {as_time(spin.value)} when it spins and in "
-                f"{as_time(blocking.value)} when it sleeps ({times(ratio)}). Spin where round trips count and a core "
-                "is "
-                "free; block where the core has other work or kernels take milliseconds."
-            ),
-            threshold=f"blocking above {WAIT_MARGIN:g} times spinning",
-            rests_on=rests_on(spin, blocking),
-            suite="launch",
-        )
-    ]
-
-
-def calls(evidence: Evidence) -> list[Finding]:
-    """What the calls cost that go with launches: events, and synchronising with nothing to wait for."""
-    found = [
-        (name, row)
-        for metric, name in SYNC_CALLS.items()
-        if (row := evidence.row("launch_sync", metric, wait="spin")) is not None
-    ]
-    submit = evidence.row("launch_cost", "submit")
-    if submit is None or not found:
-        return []
-    words = [f"{name} takes {as_time(row.value)}" for name, row in found]
-    dearest_words, dearest = max(found, key=lambda one: one[1].value)
-    return [
-        Finding(
-            rule="launch.calls",
-            severity="note",
-            title=f"Around a launch, {dearest_words} costs most: {as_time(dearest.value)}",
-            text=(f"With nothing to wait for, {listed(words)}. A launch takes {as_time(submit.value)}."),
-            threshold="the dearest is named",
-            rests_on=rests_on(submit, *(row for _, row in found)),
-            suite="launch",
-        )
-    ]
-
-
-def cold(evidence: Evidence) -> list[Finding]:
-    """What is paid once a process, before the first result."""
-    found = sorted(evidence.rows("launch_cold", "seconds"), key=lambda row: -row.value)
-    if not found:
-        return []
-    words = [f"{str(row.params['what']).replace('_', ' ')} {as_time(row.value)}" for row in found]
-    slow = [row for row in found if row.value > COLD_S]
-    return [
-        Finding(
-            rule="launch.cold",
-            severity="note",
-            title=f"The dearest first act of a process takes {as_time(found[0].value)}",
-            text=(
-                f"Once a process, caches empty: {', '.join(words)}. "
-                + ("Warm up before timing anything, and keep a process alive." if slow else "All of it is soon over.")
-            ),
-            threshold=f"warm-up is advised above {as_time(COLD_S)}",
-            rests_on=rests_on(*found),
             suite="launch",
         )
     ]

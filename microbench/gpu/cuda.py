@@ -13,7 +13,18 @@ import numpy as np
 
 from microbench.errors import MeasurementError
 from microbench.gpu import binding, recording
-from microbench.gpu.api import ColdStarts, EventPair, Gate, Gpu, IntArray, PcieBytes, Recorded, Submit, WaitMode
+from microbench.gpu.api import (
+    WAIT_VARIABLE,
+    ColdStarts,
+    EventPair,
+    Gate,
+    Gpu,
+    IntArray,
+    PcieBytes,
+    Recorded,
+    Submit,
+    WaitMode,
+)
 from microbench.gpu.context import WAIT_FLAGS, Context, check_code, entry_point
 from microbench.gpu.describe import describe
 from microbench.gpu.flags import LINE_WORDS, Flags
@@ -36,8 +47,6 @@ from microbench.ops import (
     Wait,
 )
 
-# Set by a benchmark's process_environment: the wait mode must be known before the context exists.
-WAIT_VARIABLE = "MICROBENCH_WAIT_MODE"
 LEGACY_STREAM_HANDLE = 1  # CU_STREAM_LEGACY
 WARM_UP_S = 0.05
 

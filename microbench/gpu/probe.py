@@ -8,6 +8,7 @@ import re
 from microbench.errors import DeviceAbsentError, MeasurementError, UsageError
 from microbench.gpu.driver import why_no_gpu
 from microbench.gpu.nvml import NvmlGpu
+from microbench.gpu.pci import link_facts
 from microbench.host.affinity import allowed_cores, core_plan
 from microbench.host.facts import host_facts
 from microbench.model import Environment, Fact, GpuInfo
@@ -69,7 +70,8 @@ def _with_gpus(device: str | None) -> Environment:
         bare = describe(handle)
         nvml = NvmlGpu(bare.uuid)
         gpus.append(nvml.describe(bare, context_open=False))
-        facts.extend(nvml.facts(prefix=f"gpu{bare.index}_"))
+        prefix = f"gpu{bare.index}_"
+        facts.extend((*nvml.facts(prefix), *link_facts(bare.pci_bus_id or "", prefix=prefix)))
         versions.append(nvml.driver_version().value)
         nvml.close()
     return Environment(

@@ -29,8 +29,8 @@ def safe_slots(argument_bytes: int) -> int:
 class Parameters:
     """kernelParams of many launches: row i holds pointers to its own copy of 64-bit arguments.
 
-    ``address`` is that of row 0, ``stride`` the bytes to the next, 0 for a row that serves every launch. A kernel reads as many low bytes of each argument as
-    its type has (the host is little-endian).
+    ``address`` is that of row 0, ``stride`` the bytes to the next, 0 for a row that serves every launch.
+    A kernel reads as many low bytes of each argument as its type has (the host is little-endian).
     """
 
     def __init__(self, rows: list[tuple[int, ...]]) -> None:

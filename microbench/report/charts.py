@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from microbench.report.document import Bar, Histogram, Lane, Mark, Span, TimeLine, Tone
+from microbench.report.document import Bar, Bars, Cell, Column, Histogram, Lane, Mark, Span, Table, TimeLine, Tone
+from microbench.report.layout import BETWEEN, Widths
+from microbench.report.marks import TRUST_MARKS, UNKNOWN_MARK
 
 Piece = tuple[str, Tone]
 Drawn = list[list[Piece]]
@@ -13,6 +15,7 @@ Drawn = list[list[Piece]]
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 HEIGHTS = " ▁▂▃▄▅▆▇█"
 HISTOGRAM_ROWS = 6
+SHORTEST_BARS = 16
 
 
 def joined(cells: Sequence[tuple[str, Tone]]) -> list[Piece]:
@@ -26,7 +29,44 @@ def joined(cells: Sequence[tuple[str, Tone]]) -> list[Piece]:
     return pieces
 
 
-def bar(one: Bar, largest: float, width: int, *, fine: bool) -> list[Piece]:
+def bars(one: Bars, width: int, *, fine: bool, shown: Callable[[str], str]) -> Drawn:
+    """Labels, bars on one scale as long as the figures leave room, and the figures under their headings. ``shown`` says
+    what the page shows of a text."""
+    columns = (Column("", "left"), Column("", "left"), *one.columns)
+    table = Table("", "", columns, tuple((Cell(bar.label), Cell(""), *bar.cells) for bar in one.bars))
+    widths = Widths(table, shown)
+    kept = widths.fitting(width - SHORTEST_BARS)
+    room = max(width - widths.total(kept), SHORTEST_BARS)
+    largest = max((max(bar.value, bar.beyond or 0.0) for bar in one.bars), default=0.0)
+    lines: Drawn = [[(" " * (widths.needed[0] + BETWEEN + room), "plain")]]
+    for index in kept[2:]:
+        lines[0].append((shown(columns[index].title).rjust(widths.needed[index] + BETWEEN), "quiet"))
+    for bar, cells in zip(one.bars, table.rows, strict=True):
+        line: list[Piece] = [(shown(bar.label).ljust(widths.needed[0]) + " " * BETWEEN, "plain")]
+        line += drawn_bar(bar, largest, room, fine=fine)
+        for index in kept[2:]:
+            line += _figure(cells[index], widths.needed[index] + BETWEEN, widths.notes[index], shown)
+        lines.append(line)
+    return lines
+
+
+def _figure(cell: Cell, width: int, note_width: int, shown: Callable[[str], str]) -> list[Piece]:
+    pieces = cell_pieces(cell, note_width, shown)
+    return [(" " * max(width - sum(len(text) for text, _ in pieces), 0), "plain"), *pieces]
+
+
+def cell_pieces(cell: Cell, note_width: int, shown: Callable[[str], str]) -> list[Piece]:
+    """A cell's text, its note padded to ``note_width`` so that figures stand under each other, its grade's mark."""
+    pieces: list[Piece] = [(shown(cell.text), cell.tone)]
+    if cell.note:
+        pieces.append((f" {shown(cell.note).ljust(note_width)}", "quiet"))
+    if cell.trust is not None:
+        sign, tone = TRUST_MARKS.get(cell.trust, UNKNOWN_MARK)
+        pieces.append((f" {shown(sign)}", tone))
+    return pieces
+
+
+def drawn_bar(one: Bar, largest: float, width: int, *, fine: bool) -> list[Piece]:
     """A bar on a scale to ``largest``: solid to its value, paler beyond. ``fine`` ends a bar without a paler end at an
     eighth of a character."""
     scale = width / largest if largest > 0 else 0.0

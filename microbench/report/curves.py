@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from microbench.model import BenchmarkInfo
+from microbench.model import BenchmarkInfo, Param
 from microbench.report.document import Curve, Line, Mark, Tone
 from microbench.stats import Row
 from microbench.units import axis_title, axis_value, quantity
@@ -43,17 +43,22 @@ def benchmark_curve(info: BenchmarkInfo, found: Sequence[Row]) -> Curve | None:
 
 
 def _lines(axis: str, found: Sequence[Row]) -> list[Line]:
+    varying = [name for name in found[0].params if len({row.params.get(name) for row in found}) > 1 and name != axis]
     groups: dict[str, list[tuple[float, float]]] = {}
     for row in found:
         value = row.params.get(axis)
         if isinstance(value, int) and row.value > 0:
-            others = ", ".join(axis_value(name, other) for name, other in row.params.items() if name != axis)
+            others = ", ".join(_held(name, row.params[name]) for name in varying if name in row.params)
             groups.setdefault(others, []).append((float(value), row.value))
     long = [(name, sorted(points)) for name, points in groups.items() if len(points) >= FEWEST_POINTS][:MOST_LINES]
     return [
         Line(name if len(long) > 1 else "", tuple(points), tone)
         for (name, points), tone in zip(long, TONES, strict=False)
     ]
+
+
+def _held(name: str, value: Param) -> str:
+    return value if isinstance(value, str) else f"{axis_title(name)} {axis_value(name, value)}"
 
 
 def logarithmic(values: Sequence[float]) -> bool:

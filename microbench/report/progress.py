@@ -176,14 +176,22 @@ class LiveProgress:
         return grid
 
     def seconds_left(self) -> float | None:
-        """How long the rest should take at the pace so far, never more than the budget leaves; None before any pace."""
-        if self._plan is None:
+        """How long the rest should take, never more than the budget leaves; None while nothing is known.
+
+        The forecast counts for as much as is still to come, the pace so far for as much as is done: first cases are
+        seldom like the last.
+        """
+        plan = self._plan
+        if plan is None:
             return None
         elapsed_s = self._clock() - self._begun_s
-        rest = self._plan.total_cases - self._cases.done
-        guesses = [elapsed_s / self._cases.done * rest] if self._cases.done else []
-        if not guesses and self._plan.expected_s is not None:
-            guesses.append(self._plan.expected_s - elapsed_s)
-        if self._plan.budget_s is not None:
-            guesses.append(self._plan.budget_s - elapsed_s)
-        return max(min(guesses), 0.0) if guesses else None
+        done = min(self._cases.done / max(plan.total_cases, 1), 1.0)
+        pace_s = elapsed_s / done * (1 - done) if done else None
+        forecast_s = max(plan.expected_s - elapsed_s, 0.0) if plan.expected_s is not None else None
+        left_s = pace_s if forecast_s is None else forecast_s
+        if pace_s is not None and forecast_s is not None:
+            left_s = done * pace_s + (1 - done) * forecast_s
+        if plan.budget_s is not None:
+            budget_s = max(plan.budget_s - elapsed_s, 0.0)
+            left_s = budget_s if left_s is None else min(left_s, budget_s)
+        return left_s

@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import IO
 
 from rich.box import ASCII, ROUNDED, SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
-from rich.measure import Measurement
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.rule import Rule
@@ -18,12 +17,11 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from microbench.errors import MicrobenchError
-from microbench.explain.finding import Finding, Severity
+from microbench.explain.finding import Finding
 from microbench.report import canvas, charts
 from microbench.report.document import (
     Bars,
     Cell,
-    Column,
     Curve,
     Histogram,
     Picture,
@@ -33,6 +31,8 @@ from microbench.report.document import (
     Table,
     Tone,
 )
+from microbench.report.layout import Widths
+from microbench.report.marks import SEVERITY_MARKS, TRUST_MARKS
 from microbench.report.view import GRADES
 from microbench.text import plain, to_ascii
 
@@ -47,11 +47,6 @@ STYLES: dict[Tone, str] = {
     "plain": "", "strong": "bold", "quiet": "dim", "good": "green", "note": "cyan", "advice": "yellow",
     "warning": "bold yellow", "problem": "bold red", "first": "cyan", "second": "green", "third": "magenta",
 }  # fmt: skip
-TRUST_MARKS = {
-    "stable": ("●", "green"), "steady": ("◐", "cyan"), "noisy": ("○", "yellow"), "throttled": ("▼", "red"),
-    "single": ("◌", "yellow"), "below floor": ("◇", "yellow"), "unverified": ("?", "red"),
-}  # fmt: skip
-SEVERITY_MARKS: dict[Severity, str] = {"good": "✓", "note": "•", "advice": "→", "warning": "▲", "problem": "✗"}
 
 
 class QuietConsole(Console):
@@ -64,7 +59,10 @@ class QuietConsole(Console):
 
 def open_console(stream: IO[str] | None = None, width: int | None = None) -> Console:
     """A console for ``stream`` (standard output): as wide as its terminal; NO_COLOR and pipes have no colour."""
-    return QuietConsole(file=stream or sys.stdout, width=width, highlight=False, markup=False, emoji=False)
+    file = stream or sys.stdout
+    if isinstance(file, io.TextIOWrapper):
+        file.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows a question mark, never a traceback
+    return QuietConsole(file=file, width=width, highlight=False, markup=False, emoji=False)
 
 
 def draw(report: Report, console: Console, *, brief: bool = False) -> None:
@@ -94,8 +92,8 @@ def svg(report: Report, *, width: int = WIDEST, brief: bool = False) -> str:
 def tell_error(error: MicrobenchError, console: Console) -> None:
     """An error's two lines: its cause, and the next step."""
     painter = Painter(console)
-    console.print(painter.text("error: ", "problem") + painter.text(error.cause))
-    console.print(painter.text("next:  ", "note") + painter.text(error.next_step))
+    console.print(painter.text("error: ", "problem") + painter.text(error.cause), soft_wrap=True)
+    console.print(painter.text("next:  ", "note") + painter.text(error.next_step), soft_wrap=True)
 
 
 class Painter:
@@ -108,8 +106,12 @@ class Painter:
 
     def text(self, value: str, tone: Tone = "plain", longest: int = 2000) -> Text:
         """``value`` made safe to show, in the style of its tone."""
+        return Text(self.shown(value, longest), style=STYLES[tone])
+
+    def shown(self, value: str, longest: int = LONGEST_CELL) -> str:
+        """What the page shows of a text."""
         safe = plain(value, longest)
-        return Text(safe if self.fine else to_ascii(safe), style=STYLES[tone])
+        return safe if self.fine else to_ascii(safe)
 
     def print(self, *things: RenderableType) -> None:
         """Print within the report's width."""
@@ -161,8 +163,7 @@ class Painter:
     def _legend(self, report: Report) -> None:
         words = self.text("± is half the 95 % interval of the median. ", "quiet")
         for grade in report.grades:
-            sign, style = TRUST_MARKS[grade]
-            words += self._symbol(sign, style) + self.text(f" {grade}: {GRADES[grade]}.  ", "quiet")
+            words += self.text(*TRUST_MARKS[grade]) + self.text(f" {grade}: {GRADES[grade]}.  ", "quiet")
         self.print(Text(), words)
 
     def titled(self, title: str, about: str, mark: str) -> RenderableType:
@@ -172,71 +173,50 @@ class Painter:
             line = line + Text("  ") + self.text(mark, "warning")
         return Group(line, self.text(about, "quiet", LONGEST_CELL)) if about else line
 
-    def _symbol(self, sign: str, style: str) -> Text:
-        return Text(sign if self.fine else to_ascii(sign), style=style)
-
     # -- tables ------------------------------------------------------------------------------------------------
 
     def _study(self, study: Study, mark: str) -> None:
         first = study.tables[0]
         self.print(Text(), self.titled(first.title, first.question, mark))
-        drawn_tables = [part for table in study.tables for part in (Text(), self.table(table))][1:]
-        tables = Group(*drawn_tables)
+        drawn = Group(*[part for table in study.tables for part in (Text(), self.table(table))][1:])
         if study.curve is None:
-            self.print(tables)
+            self.print(drawn)
             return
         heading = self.text(study.curve.title, "quiet")
-        wanted = Measurement.get(self.console, self.console.options.update(width=self.width), tables).maximum
+        widths = [Widths(table, self.shown) for table in study.tables]
+        wanted = max(one.total(one.fitting(self.width)) for one in widths)
         beside = min(self.width - wanted - 2, WIDEST_SMALL_CURVE)
         if self.width >= BESIDE_WIDTH and beside >= SMALL_CURVE_WIDTH:
             rows = max(SMALL_CURVE_ROWS, min(sum(len(table.rows) for table in study.tables), CURVE_ROWS))
             pair = Grid.grid(padding=(0, 2))
-            pair.add_row(tables, Group(heading, self.picture(study.curve, beside, rows)))
+            pair.add_row(drawn, Group(heading, self.picture(study.curve, beside, rows)))
             self.print(pair)
         else:
-            drawn = self.picture(study.curve, min(self.width, WIDEST_SMALL_CURVE) - 1, SMALL_CURVE_ROWS)
-            self.print(tables, Padding(Group(heading, drawn), (0, 0, 0, 1), expand=False))
+            curve = self.picture(study.curve, min(self.width, WIDEST_SMALL_CURVE) - 1, SMALL_CURVE_ROWS)
+            self.print(drawn, Padding(Group(heading, curve), (0, 0, 0, 1), expand=False))
 
     def table(self, table: Table) -> RenderableType:
         """A table in as many of its columns as fit; its notes below."""
-        kept = list(range(len(table.columns)))
-        grid = self._grid(table, kept)
-        while self._width(grid) > self.width and any(table.columns[index].drop for index in kept):
-            kept.remove(max(kept, key=lambda index: table.columns[index].drop))
-            grid = self._grid(table, kept)
-        notes = [self.text(f" {note}", "quiet", 400) for note in table.notes]
-        return Group(grid, *notes) if notes else grid
-
-    def _width(self, grid: Grid) -> int:
-        return Measurement.get(self.console, self.console.options.update(width=1000), grid).maximum
-
-    def _grid(self, table: Table, kept: Sequence[int]) -> Grid:
         grid = Grid(box=SIMPLE_HEAD if self.fine else ASCII, header_style="dim", border_style="dim", padding=(0, 1),
                     collapse_padding=True, pad_edge=self.fine, show_edge=False)  # fmt: skip
+        widths = Widths(table, self.shown)
+        kept = widths.fitting(self.width)
         for index in kept:
-            column = table.columns[index]
-            grid.add_column(self.text(column.title), justify=column.align, overflow="fold")
-        widths = [max((len(row[index].note) for row in table.rows), default=0) for index in kept]
+            grid.add_column(self.text(table.columns[index].title), justify=table.columns[index].align, overflow="fold")
         for row in table.rows:
-            grid.add_row(*(self.cell(row[index], width) for index, width in zip(kept, widths, strict=True)))
-        return grid
+            grid.add_row(*(self._cell(row[index], widths.notes[index]) for index in kept))
+        return Group(grid, *(self.text(f" {note}", "quiet", 400) for note in table.notes)) if table.notes else grid
 
-    def cell(self, cell: Cell, note_width: int = 0) -> Text:
-        """A cell's text, its note padded to ``note_width`` so that figures stand under each other, its grade's mark."""
-        drawn = self.text(cell.text, cell.tone, LONGEST_CELL)
-        if cell.note:
-            drawn = drawn + Text(" ") + self.text(cell.note.ljust(note_width), "quiet", LONGEST_CELL)
-        if cell.trust is not None:
-            sign, style = TRUST_MARKS.get(cell.trust, ("?", "red"))
-            drawn = drawn + Text(" ") + self._symbol(sign, style)
-        return drawn
+    def _cell(self, cell: Cell, note_width: int) -> Text:
+        pieces = charts.cell_pieces(cell, note_width, self.shown)
+        return Text("").join(Text(text, style=STYLES[tone]) for text, tone in pieces)
 
     # -- pictures ----------------------------------------------------------------------------------------------
 
     def picture(self, picture: Picture, width: int, rows: int) -> RenderableType:
         """A picture in at most ``width`` characters; ``rows`` is a curve's height."""
         if isinstance(picture, Bars):
-            return self._bars(picture, width)
+            return self._pieces(charts.bars(picture, width, fine=self.fine, shown=self.shown))
         if isinstance(picture, Curve):
             return self._pieces(canvas.curve(picture, width, rows, fine=self.fine))
         if isinstance(picture, Histogram):
@@ -244,34 +224,13 @@ class Painter:
         return self._pieces(charts.time_line(picture, width))
 
     def _pieces(self, drawn: charts.Drawn) -> Text:
-        lines = []
-        for pieces in drawn:
-            line = Text(no_wrap=True, overflow="crop")
-            for text, tone in pieces:
-                line.append_text(self.text(text, tone))
-            lines.append(line)
-        return Text("\n").join(lines)
+        return Text("\n").join(self._line(pieces) for pieces in drawn)
 
-    def _bars(self, bars: Bars, width: int) -> RenderableType:
-        columns = (Column("", "left"), Column("", "left"), *bars.columns)
-        rows = tuple((Cell(one.label), Cell(""), *one.cells) for one in bars.bars)
-        table = Table("", "", columns, rows)
-        kept = list(range(len(columns)))
-        while self._width(self._grid(table, kept)) > width - 20 and any(columns[index].drop for index in kept):
-            kept.remove(max(kept, key=lambda index: columns[index].drop))
-        room = max(width - self._width(self._grid(table, kept)) - 1, 8)
-        largest = max((max(one.value, one.beyond or 0.0) for one in bars.bars), default=0.0)
-        grid = Grid.grid(padding=(0, 1))
-        for index in kept:
-            grid.add_column(justify=columns[index].align, no_wrap=True, overflow="ellipsis" if self.fine else "crop")
-        widths = [max(len(row[index].note) for row in rows) for index in kept]
-        if any(columns[index].title for index in kept):
-            grid.add_row(*(self.text(columns[index].title, "quiet") for index in kept))
-        for one, row in zip(bars.bars, rows, strict=True):
-            cells = [self.cell(row[index], wide) for index, wide in zip(kept, widths, strict=True)]
-            cells[1] = self._pieces([charts.bar(one, largest, room, fine=self.fine)])
-            grid.add_row(*cells)
-        return Group(grid, *(self.text(note, "quiet") for note in bars.notes))
+    def _line(self, pieces: Iterable[charts.Piece]) -> Text:
+        line = Text(no_wrap=True, overflow="crop")
+        for text, tone in pieces:
+            line.append(self.shown(text), style=STYLES[tone])
+        return line
 
     # -- findings ----------------------------------------------------------------------------------------------
 
@@ -282,7 +241,7 @@ class Painter:
             self.print(Text(), self.titled(title, "", mark))
         for finding in shown:
             tone: Tone = finding.severity
-            head = self._symbol(f" {SEVERITY_MARKS[finding.severity]} ", STYLES[tone])
+            head = self.text(f" {SEVERITY_MARKS[finding.severity]} ", tone)
             self._indented(head + self.text(finding.title, "strong"), 3, first=0)
             if notes or finding.severity not in ("good", "note"):
                 rule = self.text(f" [{finding.rule}: {finding.threshold}]", "quiet")

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from microbench.explain import HOST, environment, of_suite
 from microbench.explain.evidence import Evidence, evidence_by_device
-from microbench.model import Environment, GpuInfo, Run, Session
+from microbench.model import BenchmarkInfo, Environment, GpuInfo, Run, Session
 from microbench.report.curves import benchmark_curve
 from microbench.report.document import Banner, Report, Section, Study
-from microbench.report.sections import DRAWN, PICTURES
+from microbench.report.sections import DRAWN, ORDER, PICTURES
 from microbench.report.tables import benchmark_tables, problem_table
 from microbench.stats import Row, rows
 from microbench.units import quantity, size, wall
@@ -121,7 +121,7 @@ def _run_words(run: Run, session: Session) -> str:
 
 
 def _section(run: Run, suite: str, group: Evidence, *, several: bool) -> Section | None:
-    infos = [info for info in run.benchmarks if info.suite == suite]
+    infos = sorted((info for info in run.benchmarks if info.suite == suite), key=_place)
     studies = []
     for info in infos:
         found = group.rows(info.name)
@@ -135,6 +135,10 @@ def _section(run: Run, suite: str, group: Evidence, *, several: bool) -> Section
         title += f" · GPU {group.gpu.index}, {group.gpu.name}"
     drawn = PICTURES[suite](group) if suite in PICTURES else []
     return Section(suite, title, tuple(drawn), tuple(studies), tuple(of_suite(group, suite)))
+
+
+def _place(info: BenchmarkInfo) -> int:
+    return ORDER.index(info.name) if info.name in ORDER else len(ORDER)
 
 
 def _grades(found: Sequence[Row]) -> tuple[str, ...]:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
+from worker_backend import TinyGpu
+
 from microbench.bench import Benchmark, Measured
 from microbench.model import Fact, Metric
 from microbench.timing import Meter
-from worker_backend import TinyGpu
 
 
 def measure(gpu: TinyGpu, meter: Meter) -> Iterator[Measured]:

@@ -48,7 +48,8 @@ def rubbish_line() -> None:
 
 
 def print_rubbish() -> None:
-    print('{"type":"refused"}', flush=True)
+    sys.stdout.write('{"type":"refused"}\n')
+    sys.stdout.flush()
     os.write(1, b"rubbish without an end")
     os.system("echo from a child")
     ctypes.CDLL(None).puts(b"from C")

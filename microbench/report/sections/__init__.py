@@ -11,3 +11,5 @@ from microbench.report.sections import launch
 PICTURES: dict[str, Callable[[Evidence], list[Picture]]] = {"launch": launch.pictures}
 # Benchmarks whose curve is among the pictures already.
 DRAWN = frozenset({"launch_duration"})
+# Benchmarks in the order of their tables; those not named follow as the run has them.
+ORDER = launch.ORDER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from microbench.explain.evidence import Evidence
 from microbench.explain.launch_cost import crossover_s, sweep
-from microbench.explain.launch_layers import FOUR_ARGUMENTS, NATIVE, layer_rows, title
+from microbench.explain.launch_layers import FOUR_ARGUMENTS, NATIVE, layer, layer_rows, title
 from microbench.report.curves import nice_step, short, ticks
 from microbench.report.document import (
     Bar,
@@ -24,6 +24,11 @@ from microbench.report.shapes import figure
 from microbench.stats import Row
 from microbench.units import as_time, times
 
+# Tables in the order of the questions, the general before the particular.
+ORDER = (
+    "launch_cost", "launch_layers", "launch_duration", "launch_traffic", "launch_queue", "launch_sync", "launch_kind",
+    "launch_arguments", "launch_streams", "launch_threads", "launch_cold",
+)  # fmt: skip
 SHORTEST_DRAWN_S = 100e-9
 
 
@@ -38,14 +43,14 @@ def ladder(evidence: Evidence) -> Bars | None:
     found = layer_rows(evidence, "same_kernel", 0)
     if not found:
         return None
-    four = {row.params["layer"]: row for row in layer_rows(evidence, "same_kernel", FOUR_ARGUMENTS)}
-    loop = next((row for row in found if row.params["layer"] == NATIVE), None)
+    four = {layer(row): row for row in layer_rows(evidence, "same_kernel", FOUR_ARGUMENTS)}
+    loop = next((row for row in found if layer(row) == NATIVE), None)
     bars = tuple(
         Bar(
-            label=title(row.params["layer"]),
+            label=title(row),
             value=row.value,
-            beyond=four[row.params["layer"]].value if row.params["layer"] in four else None,
-            cells=(figure(row), _over(row, loop), _added(row, four.get(row.params["layer"]))),
+            beyond=four[layer(row)].value if layer(row) in four else None,
+            cells=(figure(row), _over(row, loop), _added(row, four.get(layer(row)))),
             tone="second" if row is loop else "first",
         )
         for row in found
@@ -77,13 +82,13 @@ def one_op(evidence: Evidence) -> Bars | None:
     found = layer_rows(evidence, "one_op")
     if not found:
         return None
-    trips = {row.params["layer"]: row for row in evidence.rows("launch_layers", "round_trip", family="one_op")}
+    trips = {layer(row): row for row in evidence.rows("launch_layers", "round_trip", family="one_op")}
     bars = tuple(
         Bar(
-            label=title(row.params["layer"]),
+            label=title(row),
             value=row.value,
-            beyond=trips[row.params["layer"]].value if row.params["layer"] in trips else None,
-            cells=(figure(row), figure(trips[row.params["layer"]]) if row.params["layer"] in trips else Cell("")),
+            beyond=trips[layer(row)].value if layer(row) in trips else None,
+            cells=(figure(row), figure(trips[layer(row)]) if layer(row) in trips else Cell("")),
             tone="third",
         )
         for row in found

@@ -1,0 +1,45 @@
+"""How wide tables are, and which of their columns fit a page: arithmetic on characters, no drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from microbench.report.document import Table
+
+# Two spaces between columns, one at each edge; a cell's note and its grade's mark stand one space off.
+BETWEEN, EDGES = 2, 2
+
+
+class Widths:
+    """The widths of one table's columns. ``shown`` says what the page shows of a text."""
+
+    def __init__(self, table: Table, shown: Callable[[str], str]) -> None:
+        self._table = table
+        self._shown = shown
+        self._columns = range(len(table.columns))
+        # Notes are padded to the longest of their column, so that figures stand under each other.
+        self.notes = [max((len(shown(row[index].note)) for row in table.rows), default=0) for index in self._columns]
+        self.needed = [self._column(index) for index in self._columns]
+
+    def _column(self, index: int) -> int:
+        cells = (row[index] for row in self._table.rows)
+        return max(
+            [
+                len(self._shown(self._table.columns[index].title)),
+                *(
+                    len(self._shown(cell.text)) + (1 + self.notes[index] if cell.note else 0) + (2 if cell.trust else 0)
+                    for cell in cells
+                ),
+            ]
+        )
+
+    def total(self, kept: Sequence[int]) -> int:
+        """Characters that the table takes with these columns, nothing wrapped."""
+        return sum(self.needed[index] for index in kept) + BETWEEN * max(len(kept) - 1, 0) + EDGES
+
+    def fitting(self, width: int) -> list[int]:
+        """Indexes of the columns to show in ``width`` characters: those that may go do, until the rest fits."""
+        kept = list(self._columns)
+        while self.total(kept) > width and any(self._table.columns[index].drop for index in kept):
+            kept.remove(max(kept, key=lambda index: self._table.columns[index].drop))
+        return kept

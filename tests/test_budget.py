@@ -1,0 +1,187 @@
+"""The time budget, on a clock that the tests turn by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from microbench.bench import SUITES, Axis, Benchmark, Measured, Preset
+from microbench.budget import CAPS_S, FRESH_PROCESS_S, LEAST_OF_CAP, LIMITS_S, OVERHEAD_S, SHARES_S, Budget
+from microbench.model import Environment, GpuInfo, Metric
+from microbench.plan import PlannedCase, make_plan
+from microbench.selection import select
+
+HERE = Environment(gpus=(GpuInfo(name="tiny", uuid="GPU-one"),))
+
+
+Cases = tuple[PlannedCase, ...]
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.time_s = 100.0
+
+    def __call__(self) -> float:
+        return self.time_s
+
+
+def nothing(*_: object) -> Iterator[Measured]:
+    yield from ()
+
+
+def cases(*suites: str, each: int = 10, metrics: int = 1, fresh: bool = False, rounds: int = 1) -> Cases:
+    """``each`` cases of a benchmark in every suite, each of them with ``metrics`` metrics."""
+    made = {}
+    for suite in suites:
+        number = Axis.same("a number", tuple(range(each)))
+        declared = tuple(Metric(f"metric_{index}", "time", "s", "") for index in range(metrics))
+        name = f"{suite}_one"
+        made[name] = Benchmark(
+            name, suite, "", "", declared, nothing, {"number": number}, fresh_process_by=("number",) if fresh else ()
+        )
+    return make_plan(select(made, (), "quick", {}), HERE, rounds=rounds).cases
+
+
+def budget(planned: Cases, limit_s: float | None, preset: Preset = "quick") -> tuple[Budget, HandClock]:
+    clock = HandClock()
+    return Budget(preset, limit_s, planned, clock, clock()), clock
+
+
+def spend(planned: Cases, limit_s: float, overhead_s: float = 0.0, start_s: float = 0.0) -> list[float | None]:
+    """Sampling times of every case when each takes what it is given, and ``overhead_s``."""
+    one, clock = budget(planned, limit_s)
+    given: list[float | None] = []
+    process = None
+    for index, case in enumerate(planned):
+        seconds = one.seconds(index, running=process == case.process)
+        given.append(seconds)
+        if seconds is not None:
+            if process != case.process:
+                process = case.process
+                clock.time_s += start_s
+                one.learn_start(start_s)
+            wall_s = len(case.benchmark.metrics) * seconds + overhead_s
+            clock.time_s += wall_s
+            one.learn_case(case, seconds, wall_s)
+    assert clock.time_s - 100.0 <= limit_s + 1e-6
+    return given
+
+
+def test_the_presets_budgets_are_the_sum_of_their_shares() -> None:
+    for preset in ("quick", "default"):
+        assert sum(SHARES_S[preset].values()) == LIMITS_S[preset]  # type: ignore[index]
+    assert LIMITS_S["full"] is None
+    assert all(set(shares) == set(SUITES) for shares in SHARES_S.values())
+
+
+def test_without_a_limit_every_case_gets_its_cap() -> None:
+    planned = cases("host", "launch", each=3)
+    one, clock = budget(planned, None, "full")
+    for index in range(len(planned)):
+        assert one.seconds(index, running=False) == CAPS_S["full"]
+        clock.time_s += 1e6
+    assert one.left_s is None
+
+
+def test_with_time_to_spare_every_case_gets_its_cap() -> None:
+    assert spend(cases("launch", each=5), 20.0) == [CAPS_S["quick"]] * 5
+
+
+def test_sampling_shrinks_until_everything_fits() -> None:
+    given = spend(cases("launch", each=40), 3.0, overhead_s=0.03)
+    assert None not in given
+    assert min(seconds or 0 for seconds in given) < CAPS_S["quick"]
+
+
+def test_it_does_not_shrink_below_a_share_of_the_cap_and_then_leaves_the_rest_out() -> None:
+    given = spend(cases("launch", each=400), 5.0, overhead_s=0.05)
+    assert None in given
+    reached = given[: given.index(None)]
+    assert min(seconds or 0 for seconds in reached) == pytest.approx(CAPS_S["quick"] * LEAST_OF_CAP)
+    assert set(given[len(reached) :]) == {None}
+    assert len(reached) > 40
+
+
+def test_metrics_count() -> None:
+    few, many = spend(cases("launch", each=40, metrics=1), 4.0), spend(cases("launch", each=40, metrics=3), 4.0)
+    assert sum(seconds or 0 for seconds in many) < sum(seconds or 0 for seconds in few)
+
+
+def test_suites_share_the_whole_budget_by_their_proportions() -> None:
+    """Of host and launch alone, launch has five sixths of a quick run."""
+    planned = cases("host", "launch", each=1000)
+    one, clock = budget(planned, 12.0)
+    reached = {"host": 0.0, "launch": 0.0}
+    for index, case in enumerate(planned):
+        began_s = clock.time_s
+        if one.seconds(index, running=True) is not None:
+            clock.time_s += 0.1
+            one.learn_case(case, 0.0, 0.1)
+        reached[case.block.suite] += clock.time_s - began_s
+    assert reached["host"] == pytest.approx(2.0, abs=0.25)
+    assert reached["launch"] == pytest.approx(10.0, abs=0.25)
+
+
+def test_an_unused_share_rolls_on() -> None:
+    planned = cases("host", "launch", each=100)[99:]  # one case of the host suite, all of launch
+    one, clock = budget(planned, 12.0)
+    one.seconds(0, running=True)
+    clock.time_s += 0.1  # of 2 s
+    count = 0
+    for index in range(1, len(planned)):
+        if one.seconds(index, running=True) is not None:
+            clock.time_s += 0.12
+            one.learn_case(planned[index], 0.0, 0.12)
+            count += 1
+    assert count * 0.12 > 11.0
+
+
+def test_an_overrun_is_borne_by_all_that_follow() -> None:
+    planned = cases("host", "launch", "memory", each=1)
+    one, clock = budget(planned, 18.0)  # 2, 10 and 6 s
+    one.seconds(0, running=True)
+    clock.time_s += 10.0
+    assert one.left_s == pytest.approx(8.0)
+    one.seconds(1, running=True)
+    clock.time_s += 4.9
+    assert one.seconds(2, running=True) is not None
+    clock.time_s += 4.0
+    assert one.left_s == 0.0
+
+
+def test_rounds_share_equally() -> None:
+    planned = cases("launch", each=400, rounds=3)
+    given = spend(planned, 9.0, overhead_s=0.05)
+    reached = [sum(seconds is not None for seconds in given[turn * 400 : turn * 400 + 400]) for turn in range(3)]
+    assert min(reached) > 0.7 * max(reached) > 0
+
+
+def test_a_fresh_process_is_paid_for_and_its_cost_is_learned() -> None:
+    planned = cases("launch", each=10, fresh=True)
+    one, _ = budget(planned, FRESH_PROCESS_S + OVERHEAD_S - 0.01)
+    assert one.seconds(0, running=False) is None
+    dear = spend(planned, 20.0, start_s=4.0)
+    cheap = spend(planned, 20.0, start_s=0.3)
+    assert sum(seconds is not None for seconds in dear) == 4
+    assert None not in cheap
+
+
+def test_one_odd_case_does_not_end_a_suite() -> None:
+    planned = cases("launch", each=50)
+    one, clock = budget(planned, 20.0)
+    one.seconds(0, running=True)
+    clock.time_s += 1.0
+    one.learn_case(planned[0], 0.08, 1e6)
+    assert one.seconds(1, running=True) is not None
+
+
+def test_the_forecast_counts_sampling_overhead_and_processes() -> None:
+    planned = cases("launch", each=4, metrics=2, fresh=True)
+    one, _ = budget(planned, None)
+    assert one.expected_s() == pytest.approx(4 * (2 * CAPS_S["quick"] + OVERHEAD_S + FRESH_PROCESS_S))
+
+
+def test_a_run_of_nothing_costs_nothing() -> None:
+    one, _ = budget((), 20.0)
+    assert one.expected_s() == 0

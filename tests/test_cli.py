@@ -1,0 +1,302 @@
+"""The command: its commands, options, exit codes, and that no bad input ends in a traceback."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from make_run import failed, make_run
+from typer.testing import CliRunner, Result
+
+from microbench import __version__, runner, schema, store
+from microbench.bench import discover
+from microbench.cli import app
+from microbench.errors import DeviceAbsentError, ExitCode
+from microbench.export import HEADER
+from microbench.model import Environment
+from microbench.report.marks import TRUST_MARKS
+
+COMMANDS = ("run", "show", "list", "export", "doctor")
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def saved(data: Path) -> Path:
+    path = data / "20250102T030405Z-aaaaaaaa.json"
+    path.write_bytes(schema.encode(make_run(extra=[failed()])))
+    return path
+
+
+# -- help ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_help_has_an_example(command: str) -> None:
+    result = call(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: microbench {command}" in result.stdout
+
+
+def test_the_whole_help_names_every_command() -> None:
+    text = call("--help").stdout
+    assert all(f"\n  {command} " in text for command in COMMANDS)
+    assert call("--version").stdout == f"microbench {__version__}\n"
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = "('numpy', 'rich', 'numba', 'cuda')"
+    code = f"import sys, microbench.cli; print([name for name in {heavy} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_show_never_imports_numba(saved: Path) -> None:
+    code = (
+        "import sys; from microbench.cli import app; app(['show'], standalone_mode=False);"
+        " sys.exit(' '.join(name for name in ('numba', 'cuda', 'cupy', 'torch') if name in sys.modules) or 0)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+
+
+# -- the README ---------------------------------------------------------------------------------------------------
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+@pytest.mark.source
+def test_readme_opens_with_the_two_commands() -> None:
+    first, second, *_ = (line for line in README.read_text().splitlines() if line.startswith("$ "))
+    assert first.startswith("$ ./scripts/microbench run")
+    assert second.startswith("$ ./scripts/test")
+
+
+@pytest.mark.source
+def test_readme_has_every_exit_code_grade_and_column() -> None:
+    text = README.read_text()
+    codes = re.findall(r"^\| (\d+) \| ", text, re.MULTILINE)
+    assert [int(code) for code in codes] == [int(code) for code in ExitCode]
+    marks = dict(re.findall(r"^\| (\S) \| ([a-z ]+) \| ", text, re.MULTILINE))
+    assert marks == {mark: grade for grade, (mark, _) in TRUST_MARKS.items()}
+    assert f"\n{','.join(HEADER)}\n" in text
+
+
+@pytest.mark.source
+def test_readme_names_every_benchmark() -> None:
+    named = re.findall(r"^\| \w* ?\| `(\w+)` \| ", README.read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(discover())
+
+
+# -- show, export, list, doctor -----------------------------------------------------------------------------------
+
+
+def test_show_draws_the_last_run(saved: Path) -> None:
+    result = call("show")
+    assert result.exit_code == 0
+    assert "SIMULATED" in result.stdout
+    assert "Submission ladder" in result.stdout
+
+
+def test_show_takes_a_path_or_the_beginning_of_an_id(saved: Path) -> None:
+    assert call("show", str(saved)).stdout == call("show", "aaaa").stdout == call("show").stdout
+
+
+def test_show_draws_into_a_file(saved: Path, tmp_path: Path) -> None:
+    result = call("show", "--svg", str(tmp_path / "report.svg"))
+    assert result.exit_code == 0
+    assert "<svg" in (tmp_path / "report.svg").read_text()
+    missing = call("show", "--svg", str(tmp_path / "nowhere" / "report.svg"))
+    assert missing.exit_code == ExitCode.USAGE
+    assert "cannot be written" in missing.stderr
+
+
+def test_show_marks_a_bundled_run_as_a_reference(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "bundled", lambda: {"nvidia-h200": saved})
+    assert "REFERENCE" in call("show", "nvidia-h200").stdout
+
+
+def test_show_marks_what_was_cut_off(data: Path) -> None:
+    (data / "20250102T030405Z-bbbbbbbb.jsonl").write_bytes(schema.encode(make_run(gpu=False)))
+    assert "UNFINISHED" in call("show").stdout
+
+
+def test_no_run_yet_says_how_to_get_one(data: Path) -> None:
+    result = call("show")
+    assert result.exit_code == ExitCode.UNREADABLE_RUN
+    assert result.stderr.splitlines()[0] == "error: there is no run yet"
+    assert "microbench run" in result.stderr.splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"{}", b"\xff\xfe", b"[" * 100_000, b'{"schema_version": 99}', b"null", b"\x00" * 100],
+)
+def test_unreadable_runs_are_told_in_two_lines(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "bad.json"
+    path.write_bytes(content)
+    for command in ("show", "export"):
+        result = call(command, str(path))
+        assert result.exit_code == ExitCode.UNREADABLE_RUN
+        assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["error", "next"]
+
+
+@pytest.mark.parametrize("samples", [b"[1,,2]", b"[1e999]", b"[0.0]", b"[-1.0]"])
+def test_impossible_figures_end_in_a_word_not_a_traceback(samples: bytes, tmp_path: Path) -> None:
+    text = schema.encode(make_run(gpu=False))
+    begin = text.index(b'"samples":') + len(b'"samples":')
+    end = text.index(b"]", begin) + 1
+    path = tmp_path / "odd.json"
+    path.write_bytes(text[:begin] + samples + text[end:])
+    for command in ("show", "export"):
+        assert call(command, str(path)).exit_code in (ExitCode.MEASURED, ExitCode.UNREADABLE_RUN)
+
+
+def test_export_writes_csv_and_json(saved: Path) -> None:
+    found = list(csv.DictReader(io.StringIO(call("export").stdout)))
+    assert found[-1]["status"] == "failed"
+    assert all(row["simulated"] == "true" for row in found)
+    assert json.loads(call("export", "--format", "json").stdout)["simulated"] is True
+    assert call("export", "--format", "xml").exit_code == ExitCode.USAGE
+
+
+def test_list_shows_questions_and_axes() -> None:
+    result = call("list", "launch")
+    assert result.exit_code == 0
+    assert "launch_layers" in result.stdout
+    assert "duration_ns" in result.stdout
+    assert "host_timer" not in result.stdout
+    assert "did you mean launch?" in call("list", "lanch").stderr
+
+
+def test_doctor_lists_its_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "microbench.gpu.open.probe_environment",
+        lambda device: Environment(no_gpu_reason="no driver [bold]", no_gpu_next_step="install one"),
+    )
+    result = call("doctor")
+    assert result.exit_code == 0
+    assert "no driver [bold]" in result.stdout
+    assert "install one" in result.stdout
+
+
+# -- run ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("lunch",), "did you mean launch?"),
+        (("launch_cots",), "did you mean launch_cost?"),
+        (("launch_sync", "--set", "wiat=spin"), "did you mean wait?"),
+        (("launch_sync", "--set", "wait=spn"), "did you mean spin?"),
+        (("--set", "wait"), "axis=value"),
+        (("--quick", "--full"), "exclude each other"),
+        (("--out", "a.json", "--into", "b"), "exclude each other"),
+        (("--rounds", "0"), "rounds"),
+        (("--time-limit", "-1"), "time"),
+        (("--out", "/nowhere/at/all.json"), "no folder"),
+    ],
+)
+def test_impossible_requests_are_usage_errors(arguments: tuple[str, ...], words: str, data: Path) -> None:
+    result = call("run", *arguments)
+    assert result.exit_code == ExitCode.USAGE
+    assert words in result.stderr
+    assert list(data.iterdir()) == []
+
+
+def finish(run_size: dict[str, bool], exit_code: ExitCode) -> object:
+    """A stand-in for the runner: a run is there at once."""
+
+    def execute(request: runner.RunRequest, listener: object) -> runner.RunResult:
+        run = make_run(**run_size)  # type: ignore[arg-type]
+        return runner.RunResult(run, Path("run.json"), exit_code, run.sessions[-1].environment)
+
+    return execute
+
+
+@pytest.mark.parametrize("code", [ExitCode.MEASURED, ExitCode.SOME_FAILED, ExitCode.INTERRUPTED])
+def test_run_ends_with_the_runners_exit_code(code: ExitCode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "execute", finish({}, code))
+    result = call("run", "--quick")
+    assert result.exit_code == code
+    assert "saved: run.json" in result.stdout
+
+
+def test_run_without_a_gpu_shows_the_reference_below(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "bundled", lambda: {"nvidia-h200": saved})
+    monkeypatch.setattr(runner, "execute", finish({"gpu": False}, ExitCode.MEASURED))
+    result = call("run")
+    assert result.exit_code == 0
+    assert result.stdout.index("NO GPU: no driver") < result.stdout.index("REFERENCE") < result.stdout.index("ladder")
+    assert "next: install one" in result.stdout
+
+
+def test_run_prints_json_for_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "execute", finish({}, ExitCode.MEASURED))
+    assert json.loads(call("run", "--json").stdout)["simulated"] is True
+
+
+def test_an_absent_device_ends_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def execute(request: runner.RunRequest, listener: object) -> runner.RunResult:
+        raise DeviceAbsentError(f"there is no device {request.device}", "see `microbench doctor`")
+
+    monkeypatch.setattr(runner, "execute", execute)
+    result = call("run", "--device", "cuda:7")
+    assert result.exit_code == ExitCode.NO_DEVICE
+    assert result.stderr == "error: there is no device cuda:7\nnext:  see `microbench doctor`\n"
+
+
+def test_ctrl_c_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def execute(request: runner.RunRequest, listener: object) -> runner.RunResult:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "execute", execute)
+    result = call("run")
+    assert result.exit_code == ExitCode.INTERRUPTED
+    assert result.stderr == ""
+
+
+# -- as a process -------------------------------------------------------------------------------------------------
+
+
+def process(*arguments: str, data: Path, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "microbench", *arguments]
+    return subprocess.run(
+        command, capture_output=True, check=False, env={**os.environ, "MICROBENCH_DATA": str(data), **variables}
+    )
+
+
+def test_a_simulated_run_end_to_end(data: Path) -> None:
+    result = process("run", "launch_kind", "--quick", "--device", "fake", data=data)
+    assert result.returncode == ExitCode.MEASURED, result.stderr.decode()
+    assert b"SIMULATED" in result.stdout
+    assert b"[6/6] launch_kind[kind=pdl]: submit" in result.stderr
+    assert len(list(data.glob("*.json"))) == 1
+    shown = process("show", data=data, PYTHONIOENCODING="ascii")
+    assert shown.returncode == 0
+    assert shown.stdout.isascii()
+    assert b"launch_kind" in shown.stdout
+
+
+def test_a_reader_who_leaves_is_no_error(saved: Path) -> None:
+    for command in ("show", "export"):
+        both = f"{sys.executable} -m microbench {command} {saved} | true; exit ${{PIPESTATUS[0]}}"
+        found = subprocess.run(["bash", "-c", both], capture_output=True, check=False)
+        assert (found.returncode, found.stderr) == (0, b"")

@@ -1,0 +1,251 @@
+"""Every way a worker, a terminal, a disk or a clock can end a case, with real processes: nothing measured is lost."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from worker_run import Recorder, fact, only, outcomes, run
+
+from microbench import store
+from microbench.errors import ExitCode
+from microbench.events import CaseDone, Event, RunEnded
+from microbench.process import Patience, UnkillableWorkerError
+from microbench.runfile import ResultLostError
+from microbench.runner import NothingMeasuredError, RunRequest, Seams, execute
+
+
+@pytest.fixture(autouse=True)
+def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+# -- what goes wrong in a worker ---------------------------------------------------------------------------------------
+
+
+CRASHES = {
+    "abort": "killed by SIGABRT",
+    "segv": "killed by SIGSEGV",
+    "killed": "killed by SIGKILL",
+    "exit": "exit code 3",
+    "exit_politely": "exit code 1: I had enough",
+    "exit_silently": "exit code 0",
+    "half_line": "exit code 0",
+    "rubbish_line": "the worker sent what is no message: \\x1b[31mSegmentation fault",
+    "flood_errors": "exit code 7: " + "x" * 400 + "… (1000 characters) | last words | and \\x1b[1mvery last",
+    "leave_a_child": "exit code 5",
+}
+
+
+@pytest.mark.parametrize("pair", list(zip(*[iter(CRASHES)] * 2, strict=True)))
+def test_a_crash_is_an_outcome_and_the_run_goes_on(pair: tuple[str, str]) -> None:
+    result = run("wild", how=",".join((*pair, "nothing")))
+    assert [outcome.status for outcome in outcomes(result)] == ["crashed", "crashed", "ok"]
+    for how, crash in zip(pair, outcomes(result), strict=False):
+        assert (crash.reason or "").startswith(CRASHES[how])
+        assert crash.measurements == ()
+        assert crash.wall_s > 0
+    assert result.exit_code == ExitCode.SOME_FAILED
+
+
+@pytest.mark.parametrize("how", ["hang", "hang_ignoring_signals", "close_and_hang"])
+def test_silence_is_timed_out_and_the_run_goes_on(how: str) -> None:
+    patience = Patience(silent_s=0.5, busy_s=5, leave_s=0.5, killed_s=5)
+    result = run("wild", how=f"nothing,{how},print", patience=patience)
+    assert [outcome.status for outcome in outcomes(result)] == ["ok", "timed_out", "ok"]
+    assert "no sign of life for 0.5 s" in (outcomes(result)[1].reason or "")
+    assert outcomes(result)[1].wall_s >= 0.5
+
+
+def test_the_first_case_of_a_benchmark_has_more_patience() -> None:
+    """Loading and compiling are not silence: a first case is waited for longer."""
+    patience = Patience(silent_s=0.3, busy_s=2.5, leave_s=0.5, killed_s=5)
+    result = run("wild", how="hang", patience=patience)
+    assert only(result).reason == "no sign of life for 0.3 s"  # after its tick
+    assert only(result).wall_s < 2.5
+
+
+def test_what_a_library_prints_or_reads_is_not_the_protocol() -> None:
+    assert only(run("wild", how="print")).status == "ok"
+
+
+FAILURES = {
+    "fail": "mismatch at byte 7",
+    "raise": "KeyError: 'no such key' (wild.py:",
+    "nan": "wild[how=nan].facts[0].value is not a finite number",
+    "undeclared": "wild yields minutes, which it does not declare",
+    "twice": "wild yields seconds twice",
+    "no_measurement": "wild yields what is no Measurement, Fact or Series",
+}
+
+
+@pytest.mark.parametrize("pair", list(zip(*[iter(FAILURES)] * 2, strict=True)))
+def test_a_failure_leaves_no_numbers_and_a_fresh_process(pair: tuple[str, str]) -> None:
+    result = run("wild", how=",".join((*pair, "nothing")))
+    assert [outcome.status for outcome in outcomes(result)] == ["failed", "failed", "ok"]
+    for how, failure in zip(pair, outcomes(result), strict=False):
+        assert (failure.reason or "").startswith(FAILURES[how])
+        assert failure.measurements == failure.facts == ()
+
+
+def test_a_skip_costs_no_process() -> None:
+    listener = Recorder()
+    result = run("wild", "calm", how="skip", listener=listener)
+    skipped = next(one for one in outcomes(result) if one.case.benchmark == "wild")
+    assert (skipped.status, skipped.reason, skipped.measurements) == ("skipped", "not on a Tuesday", ())
+    assert result.exit_code == ExitCode.MEASURED
+
+
+def test_after_three_failures_the_rest_of_a_benchmark_is_skipped() -> None:
+    result = run("wild", "calm", how="fail,fail_again,fail_more,fail_still")
+    wild = [outcome for outcome in outcomes(result) if outcome.case.benchmark == "wild"]
+    assert [outcome.status for outcome in wild] == ["failed", "failed", "failed", "skipped"]
+    assert wild[3].reason == "given up: 3 cases of wild failed before"
+    assert {one.status for one in outcomes(result) if one.case.benchmark == "calm"} == {"ok"}
+
+
+@pytest.fixture
+def unkillable() -> Iterator[list[int]]:
+    """A kill that does nothing; what it spared is killed in the end."""
+    spared: list[int] = []
+    yield spared
+    for pid in set(spared):
+        os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running")
+def test_a_worker_that_cannot_be_killed_ends_the_run(unkillable: list[int], tmp_path: Path) -> None:
+    patience = Patience(silent_s=0.3, busy_s=5, leave_s=0.2, killed_s=0.2)
+    # The probe's worker leaves by itself: it is a zombie that needs no killing.
+    seams = Seams("worker_benchmarks", "worker_backend", patience, kill=lambda pid, _: unkillable.append(pid))
+    path = tmp_path / "run.json"
+    request = RunRequest(("wild",), overrides={"how": ("nothing", "hang", "print")}, out=path)
+    cause, next_step = _stopped(request, seams)
+    unkillable[:] = unkillable[-1:]
+    assert str(unkillable[-1]) in cause
+    assert str(path) in next_step
+    assert [outcome.status for outcome in store.load(path).outcomes] == ["ok", "timed_out"]
+
+
+def _stopped(request: RunRequest, seams: Seams) -> tuple[str, str]:
+    """Cause and next step of a run that ends so. Nothing keeps the process object: it would warn in a later test."""
+    with pytest.raises(UnkillableWorkerError) as caught:
+        execute(request, Recorder(), seams)
+    told = caught.value.cause, caught.value.next_step
+    del caught
+    gc.collect()
+    return told
+
+
+def test_no_worker_outlives_the_run() -> None:
+    result = run("calm")
+    for outcome in outcomes(result):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(str(fact(outcome, "process"))), 0)
+
+
+# -- interruption and a full disk --------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_finishes_the_file() -> None:
+    listener = Recorder(interrupt_at=CaseDone)
+    result = run("calm", listener=listener)
+    assert result.exit_code == ExitCode.INTERRUPTED
+    assert listener.events[-1] == RunEnded(result.path, "interrupted")
+    assert [one.case.id for one in store.load(result.path).outcomes] == ["calm[size=1]"]
+
+
+def test_ctrl_c_during_the_probe_leaves_nothing(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINY_MACHINE", "hang")
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        with pytest.raises(NothingMeasuredError) as caught:
+            run("calm")
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert caught.value.exit_code == ExitCode.INTERRUPTED
+    assert list(data_folder.iterdir()) == []
+
+
+def test_a_killed_parent_leaves_a_readable_run_and_no_worker(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    program = f"""
+from pathlib import Path
+from microbench.runner import RunRequest, Seams, execute
+request = RunRequest(('wild',), overrides={{'how': ('nothing', 'hang')}}, out=Path({str(path)!r}))
+execute(request, lambda event: print(event, flush=True), Seams('worker_benchmarks', 'worker_backend'))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        for line in parent.stdout:
+            if line.startswith("CaseStarted") and "hang" in line:
+                break
+        workers = _children(parent.pid)
+        parent.kill()
+    assert [outcome.status for outcome in store.load(path).outcomes] == ["ok"]
+    assert workers
+    deadline_s = time.monotonic() + 5
+    while any(_is_alive(pid) for pid in workers):
+        assert time.monotonic() < deadline_s, "a worker outlived its parent"
+        time.sleep(0.02)
+
+
+def _children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in text.split()]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_full_disk_ends_the_run_and_keeps_what_was_measured(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+
+    class FillDisk(Recorder):
+        """The disk is full after the first outcome: no file may grow beyond what it has now."""
+
+        def __call__(self, event: Event) -> None:
+            super().__call__(event)
+            if isinstance(event, CaseDone) and len(self.of(CaseDone)) == 1:
+                size = store.growing_path(path).stat().st_size
+                resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, resource.RLIM_INFINITY))
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.raises(ResultLostError) as caught:
+            run("calm", out=path, listener=FillDisk())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.exit_code == ExitCode.SOME_FAILED
+    assert str(store.growing_path(path)) in caught.value.next_step
+    assert [outcome.case.id for outcome in store.load(path).outcomes] == ["calm[size=1]"]
+    result = run(resume=str(path))
+    assert [outcome.case.id for outcome in outcomes(result)] == ["calm[size=1]", "calm[size=2]"]
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_time_does_not_reach_is_skipped() -> None:
+    patience = Patience(silent_s=2.5, busy_s=5, leave_s=0.5, killed_s=5)
+    result = run("wild", "calm", how="nothing,hang,print", patience=patience, time_limit_s=2.0)
+    late = [(outcome.status, outcome.reason) for outcome in outcomes(result)][-1]
+    assert late == ("skipped", "time budget")

@@ -1,0 +1,202 @@
+"""Why there is no GPU: each rule by its observations, and the observations by trees and a stand-in libcuda."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from recorded_trees import unpack, write
+
+from microbench.gpu import driver
+from microbench.gpu.diagnosis import INIT_CODES, NO_DEVICE, NoGpu, Observed, diagnose, install_line
+from microbench.gpu.driver import DriverAnswer, ask_driver, observe, why_no_gpu
+
+NO_LIBRARY = "libcuda.so.1: cannot open shared object file"
+WORKS = Observed(
+    gpus=("0000:43:00.0",),
+    bound_to=("nvidia",),
+    module_version="580.95.05",
+    init_code=0,
+    device_count=1,
+    cuda_version=13000,
+    bindings_version="13.0.3",
+)
+FAILS = msgspec.structs.replace(WORKS, init_code=NO_DEVICE, device_count=None)
+ABSENT = Observed(gpus=(), library_error=NO_LIBRARY)
+
+
+def changed(base: Observed, **fields: Any) -> Observed:
+    return msgspec.structs.replace(base, **fields)
+
+
+def test_a_gpu_that_works_needs_no_explanation() -> None:
+    assert diagnose(WORKS) is None
+    assert diagnose(changed(WORKS, bindings_version="12.9.4")) is None  # older packages run on a newer driver
+    assert diagnose(changed(WORKS, gpus=None, missing_nodes=("/dev/nvidiactl",))) is None  # hidden, yet it works
+
+
+CASES: list[tuple[str, Observed, str, str]] = [
+    ("old driver", changed(WORKS, cuda_version=12040), "packages are of CUDA 13", "cuda-microbench[cu12]"),
+    ("ancient driver", changed(WORKS, cuda_version=11080), "CUDA 11 only", "525"),
+    ("packages", changed(WORKS, missing_packages=("cuda-bindings",)), "cuda-bindings", "cuda-microbench[cu13]"),
+    (
+        "packages for 12",
+        changed(WORKS, cuda_version=12080, bindings_version=None, missing_packages=("cuda-bindings",)),
+        "cuda-bindings",
+        "cuda-microbench[cu12]",
+    ),
+    ("hidden", changed(FAILS, visible_devices=""), "CUDA_VISIBLE_DEVICES=''", "unset"),
+    ("hidden, none counted", changed(WORKS, device_count=0, visible_devices="7"), "CUDA_VISIBLE_DEVICES='7'", "unset"),
+    ("MIG", changed(FAILS, boards_in_mig_mode=1), "MIG mode is on", "nvidia-smi mig -cgi"),
+    ("MIG, a board named", changed(FAILS, boards_in_mig_mode=1, visible_devices="0"), "MIG mode is on", "mig -cgi"),
+    ("MIG, all hidden", changed(FAILS, boards_in_mig_mode=1, visible_devices="-1"), "CUDA_VISIBLE_DEVICES", "unset"),
+    ("nouveau", changed(ABSENT, gpus=("g",), bound_to=("nouveau",)), "nouveau", "NVIDIA's driver"),
+    ("vfio", changed(ABSENT, gpus=("g",), bound_to=("vfio-pci",)), "virtual machine", "that machine"),
+    ("WSL", changed(ABSENT, wsl=True), "WSL", "/usr/lib/wsl/lib"),
+    ("container", changed(ABSENT, gpus=("g",), container="docker"), "not given the GPU", "--gpus all"),
+    ("library lost", changed(ABSENT, module_version="580.95.05"), "kernel driver 580.95.05 runs", "libraries"),
+    ("no driver", changed(ABSENT, gpus=("0000:01:00.0",)), "0000:01:00.0 has no driver", "install NVIDIA's driver"),
+    ("nothing", ABSENT, "this machine shows no NVIDIA GPU", "--device fake"),
+    ("nothing in a container", changed(ABSENT, container="podman"), "this container (podman)", "--device fake"),
+    (
+        "forbidden",
+        changed(FAILS, denied_nodes=("/dev/nvidiactl",), denied_group="video"),
+        "no permission for /dev/nvidiactl",
+        "usermod -aG video",
+    ),
+    ("nodes missing", changed(FAILS, missing_nodes=("/dev/nvidia-uvm",)), "/dev/nvidia-uvm", "nvidia-modprobe"),
+    (
+        "nodes missing in a container",
+        changed(FAILS, missing_nodes=("/dev/nvidiactl",), container="docker"),
+        "lacks /dev/nvidiactl",
+        "--gpus all",
+    ),
+    (
+        "a mismatch is not blamed on files",
+        changed(FAILS, init_code=803, missing_nodes=("/dev/nvidia-uvm",)),
+        "different versions",
+        "reboot",
+    ),
+    (
+        "library without GPU",
+        changed(FAILS, gpus=(), bound_to=(), module_version=None, missing_nodes=("/dev/nvidiactl",)),
+        "no NVIDIA GPU is on the PCI bus",
+        "lspci",
+    ),
+    ("unknown code", changed(FAILS, init_code=777), "777", "nvidia-smi"),
+    ("no count", changed(WORKS, device_count=None), "(100)", "nvidia-smi -L"),
+]
+
+
+@pytest.mark.parametrize(("seen", "reason", "step"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_rules(seen: Observed, reason: str, step: str) -> None:
+    found = diagnose(seen)
+    assert found is not None
+    assert reason in found.reason
+    assert step in found.next_step
+
+
+@pytest.mark.parametrize("code", sorted(INIT_CODES))
+def test_every_code_of_the_table_is_reached_and_names_itself(code: int) -> None:
+    found = diagnose(changed(FAILS, init_code=code))
+    assert found == INIT_CODES[code]
+    assert f"({code})" in found.reason
+
+
+def test_causes_and_steps_are_one_line_each() -> None:
+    for seen in [case[1] for case in CASES] + [changed(FAILS, init_code=code) for code in INIT_CODES]:
+        found = diagnose(seen)
+        assert found is not None
+        assert "\n" not in found.reason + found.next_step
+        assert found.reason
+        assert found.next_step
+
+
+def test_the_install_line_follows_the_driver() -> None:
+    assert "[cu12]" in install_line(12)
+    assert "[cu13]" in install_line(13)
+    assert "[cu13]" in install_line(14)
+    assert "[cu13]" in install_line(None)
+
+
+# Observing
+
+
+class StandInCuda:
+    """A libcuda: codes and numbers as given."""
+
+    def __init__(self, init: int, count: int, version: int) -> None:
+        self.init, self.count, self.version = init, count, version
+
+    def cuDriverGetVersion(self, out: Any) -> int:  # noqa: N802
+        out._obj.value = self.version
+        return 0
+
+    def cuInit(self, flags: int) -> int:  # noqa: N802
+        return self.init
+
+    def cuDeviceGetCount(self, out: Any) -> int:  # noqa: N802
+        out._obj.value = self.count
+        return 0
+
+
+def test_asking_libcuda() -> None:
+    assert ask_driver(lambda name: StandInCuda(0, 2, 13000)) == DriverAnswer(None, 0, 2, 13000)
+    assert ask_driver(lambda name: StandInCuda(803, 0, 12080)) == DriverAnswer(None, 803, None, 12080)
+
+
+def test_asking_a_libcuda_that_is_not_there() -> None:
+    answer = ask_driver(lambda name: ctypes.CDLL("libcuda-of-nobody.so.99"))
+    assert "libcuda-of-nobody.so.99" in str(answer.library_error)
+    assert answer.init_code is None
+
+
+def look(root: Path, answer: DriverAnswer, environment: dict[str, str] | None = None, **versions: str) -> Observed:
+    named = {name.replace("_", "-"): version for name, version in versions.items()}
+    return observe(root, environment or {}, ask=lambda: answer, version_of=named.get)
+
+
+def test_observing_a_server(tmp_path: Path) -> None:
+    root = unpack("server", tmp_path)
+    for name in ("nvidiactl", "nvidia0", "nvidia-uvm"):
+        write(root, f"dev/{name}", "")
+    seen = look(root, DriverAnswer(None, 0, 1, 13000), cuda_bindings="13.0.3", nvidia_cuda_nvrtc="13.0.88")
+    assert seen == WORKS  # the NVSwitch bridge at 0000:40:05.0 is no GPU
+
+
+def test_observing_missing_things(tmp_path: Path) -> None:
+    root = unpack("virtual_machine", tmp_path)
+    seen = look(root, DriverAnswer(NO_LIBRARY), {"CUDA_VISIBLE_DEVICES": "0"})
+    assert seen.bound_to == ("nouveau",)
+    assert seen.missing_nodes == ("/dev/nvidiactl", "/dev/nvidia-uvm")
+    assert seen.missing_packages == ("cuda-bindings", "nvidia-cuda-nvrtc")
+    assert seen.visible_devices == "0"
+    assert look(tmp_path / "empty", DriverAnswer(NO_LIBRARY)).gpus is None
+
+
+def test_cuda_12_has_an_nvrtc_of_its_own(tmp_path: Path) -> None:
+    seen = look(tmp_path, DriverAnswer(None, 0, 1, 12080), cuda_bindings="12.9.4", nvidia_cuda_nvrtc_cu12="12.9.86")
+    assert seen.missing_packages == ()
+
+
+def test_forbidden_device_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = unpack("server", tmp_path)
+    for name in ("nvidiactl", "nvidia-uvm", "nvidia0"):
+        write(root, f"dev/{name}", "")
+        (root / f"dev/{name}").chmod(0o660)
+    allowed = os.access
+    monkeypatch.setattr(driver.os, "access", lambda path, mode: allowed(path, mode) and Path(path).name != "nvidia0")
+    seen = look(root, DriverAnswer(None, 999, None, 13000), cuda_bindings="13.0.3", nvidia_cuda_nvrtc="13.0.88")
+    assert seen.denied_nodes == ("/dev/nvidia0",)
+    assert seen.denied_group == (root / "dev/nvidia0").group()
+    found = diagnose(seen)
+    assert found is not None
+    assert "/dev/nvidia0" in found.reason
+
+
+def test_the_whole_way_never_raises(tmp_path: Path) -> None:
+    assert isinstance(why_no_gpu(tmp_path), NoGpu | None)

@@ -1,0 +1,267 @@
+"""What distorts a run: each rule on its condition and silent off it, sessions told apart, nothing invented."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from recorded_trees import unpack
+
+from microbench.explain.environment import NEEDED_FACTS, findings, session_findings
+from microbench.explain.environment_process import EFFECTS
+from microbench.explain.finding import Finding
+from microbench.host.facts import host_facts
+from microbench.host.variables import LAUNCH_PREFIXES, LAUNCH_VARIABLES
+from microbench.model import Environment, Fact, Floors, GpuInfo, LinkInfo, Run, Session, Settings
+
+QUIET_FACTS: dict[str, Any] = {
+    "governor": "performance",
+    "c_state_deepest": "C1",
+    "c_state_exit_latency_s": 2e-6,
+    "clock_source": "tsc",
+    "virtualization": "none",
+    "container": "none",
+    "tracer": "none",
+    "profiler": "none",
+    "mps": "off",
+    "physical_core_count": 8,
+    "cpu_affinity_count": 16,
+    "cpu_quota": "unlimited",
+    "load_average_1min": 0.5,
+    "pcie_aspm_policy": "default",
+    "submit_core": 4,
+    "submit_core_siblings": "none",
+    "submit_core_numa_node": 1,
+    "watcher_core": 5,
+    "parent_cores": "6-7",
+}
+QUIET_GPU = GpuInfo(
+    name="GPU",
+    uuid="GPU-1",
+    sm_count=132,
+    memory_bus_bits=6144,
+    ecc=True,
+    mig=False,
+    persistence=True,
+    confidential_computing=False,
+    numa_node=1,
+    other_processes=(),
+    link=LinkInfo(generation_now=1, generation_max=5, lanes_now=16, lanes_max=16),
+)
+
+
+def session(gpu: dict[str, Any] | None = None, floors: Floors = Floors(), **facts: Any) -> Session:  # noqa: B008
+    """A quiet machine but for the facts and GPU fields given."""
+    known = tuple(Fact(name, value, "test") for name, value in {**QUIET_FACTS, **facts}.items())
+    gpus = (msgspec.structs.replace(QUIET_GPU, **(gpu or {})),)
+    environment = Environment(gpus=gpus, facts=known)
+    return Session(environment, Settings(), "0", "2026-01-01T00:00:00Z", floors=floors)
+
+
+def run(*sessions: Session) -> Run:
+    return Run(schema_version=1, run_id="test", sessions=sessions, benchmarks=(), outcomes=())
+
+
+def only(*sessions: Session) -> Finding:
+    found = findings(run(*sessions))
+    assert len(found) == 1, [finding.rule for finding in found]
+    return found[0]
+
+
+def test_a_quiet_machine_has_nothing_to_explain() -> None:
+    assert findings(run(session())) == []
+    assert findings(run()) == []
+
+
+FACT_CASES: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"governor": "powersave"}, "governor", "warning", "powersave"),
+    (
+        {"governor": "schedutil", "governor_by_policy": "3 performance, 1 schedutil"},
+        "governor",
+        "warning",
+        "1 schedutil",
+    ),
+    (
+        {"governor": "powersave", "cpu_frequency_driver": "intel_pstate", "energy_preference": "performance"},
+        "governor",
+        "note",
+        "intel_pstate",
+    ),
+    ({"c_state_deepest": "C6", "c_state_exit_latency_s": 133e-6}, "idle_states", "advice", "133 µs"),
+    ({"submit_core_siblings": "12"}, "smt_sibling", "note", "CPU 12"),
+    ({"submit_core_siblings": "12", "parent_cores": "12-13"}, "smt_sibling", "warning", "CPU 12"),
+    ({"submit_core_siblings": "12", "watcher_core": 12}, "smt_sibling", "warning", "CPU 12"),
+    ({"clock_source": "hpet"}, "clock_source", "problem", "hpet"),
+    ({"clock_source": "xen"}, "clock_source", "problem", "xen"),
+    ({"physical_core_count": 2}, "few_cores", "advice", "share two"),
+    ({"physical_core_count": 1}, "few_cores", "warning", "share one core"),
+    ({"cpu_quota": 1.5}, "cpu_quota", "warning", "1.5 CPUs"),
+    ({"load_average_1min": 9.0}, "load", "warning", "9.0 threads"),
+    ({"virtualization": "kvm"}, "virtualization", "note", "kvm"),
+    ({"virtualization": "wsl"}, "virtualization", "warning", "WSL"),
+    ({"container": "gvisor", "virtualization": "kvm"}, "virtualization", "warning", "gVisor"),
+    ({"pcie_aspm_policy": "powersupersave"}, "pcie_aspm", "advice", "powersupersave"),
+    ({"profiler": "Nsight Systems"}, "profiler", "problem", "Nsight Systems"),
+    ({"tracer": "gdb"}, "tracer", "problem", "gdb"),
+    ({"mps": "running"}, "mps", "warning", "running"),
+    ({"mps": "control pipe without a visible daemon"}, "mps", "note", "control pipe"),
+    ({"submit_core_numa_node": 0}, "numa", "warning", "node 1"),
+]
+GPU_CASES: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"other_processes": ("python (pid 7)",)}, "other_processes", "problem", "python (pid 7)"),
+    ({"other_processes": ("Xorg (graphics, pid 7)",)}, "other_processes", "advice", "Xorg"),
+    ({"other_processes": ("Xorg (graphics, pid 7)", "python (pid 8)")}, "other_processes", "problem", "python"),
+    ({"confidential_computing": True}, "confidential_computing", "warning", "encrypted"),
+    ({"mig": True, "sm_count": 16}, "mig", "note", "16 SMs"),
+    ({"ecc": False}, "ecc", "note", "GDDR"),
+    ({"ecc": True, "memory_bus_bits": 384}, "ecc", "note", "384-bit"),
+    ({"persistence": False}, "persistence", "advice", "nvidia-smi -pm 1"),
+    ({"link": LinkInfo(lanes_now=8, lanes_max=16)}, "narrow_link", "warning", "8/16"),
+]
+
+
+@pytest.mark.parametrize(("facts", "rule", "severity", "text"), FACT_CASES)
+def test_rules_about_facts(facts: dict[str, Any], rule: str, severity: str, text: str) -> None:
+    found = only(session(**facts))
+    assert (found.rule, found.severity) == (f"environment.{rule}", severity)
+    assert text in found.title + found.text
+    assert found.threshold
+    assert found.rests_on
+    assert found.suite == "environment"
+
+
+@pytest.mark.parametrize(("fields", "rule", "severity", "text"), GPU_CASES)
+def test_rules_about_gpus(fields: dict[str, Any], rule: str, severity: str, text: str) -> None:
+    found = only(session(gpu=fields))
+    assert (found.rule, found.severity) == (f"environment.{rule}", severity)
+    assert text in found.text
+    assert found.threshold
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"c_state_exit_latency_s": 9.9e-6},
+        {"clock_source": "kvm-clock"},
+        {"clock_source": "arch_sys_counter"},
+        {"physical_core_count": 3},
+        {"cpu_quota": 3.0},
+        {"load_average_1min": 8.0},
+        {"load_average_1min": 1.0, "cpu_affinity_count": 1},
+        {"pcie_aspm_policy": "performance"},
+        {"container": "docker"},
+        {"CUDA_LAUNCH_BLOCKING": "0"},
+        {"CUDA_LAUNCH_BLOCKING": ""},
+        {"CUDA_MODULE_LOADING": "LAZY"},
+        {"CUDA_VISIBLE_DEVICES": "1"},
+    ],
+)
+def test_rules_are_silent_on_the_other_side_of_their_threshold(facts: dict[str, Any]) -> None:
+    assert findings(run(session(**facts))) == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"integrated": True, "link": LinkInfo(lanes_now=1, lanes_max=16)},
+        {"link": LinkInfo(generation_now=1, generation_max=5, lanes_now=16, lanes_max=16)},
+        {"numa_node": None},
+        {"memory_bus_bits": None},
+    ],
+)
+def test_gpu_rules_are_silent_without_cause(fields: dict[str, Any]) -> None:
+    assert findings(run(session(gpu=fields))) == []
+
+
+@pytest.mark.parametrize("effect", EFFECTS, ids=[effect.name for effect in EFFECTS])
+def test_variables(effect: Any) -> None:
+    found = only(session(**{effect.name: effect.when[0] if effect.when else "32"}))
+    assert found.severity == effect.severity
+    assert found.title.startswith(f"{effect.name}=")
+    assert found.rests_on == (effect.name,)
+
+
+def test_launch_blocking_is_a_problem_and_numbers_come_from_the_run() -> None:
+    assert only(session(CUDA_LAUNCH_BLOCKING="1")).severity == "problem"
+    slow = only(session(clock_source="hpet", floors=Floors(timer_call_s=1.2e-6)))
+    assert "1.20 µs" in slow.text
+
+
+def test_every_variable_with_an_effect_is_recorded() -> None:
+    for effect in EFFECTS:
+        assert effect.name in LAUNCH_VARIABLES or effect.name.startswith(LAUNCH_PREFIXES)
+
+
+def test_rules_ask_for_facts_that_exist(tmp_path: Path) -> None:
+    recorded = {fact.name for fact in host_facts(unpack("server", tmp_path), {})}
+    assert set(QUIET_FACTS) <= recorded
+    assert {name for name, _ in NEEDED_FACTS} <= recorded
+    named = {fact for facts, *_ in FACT_CASES for fact in facts}
+    assert named <= recorded
+
+
+def test_what_cannot_be_seen_is_said_with_the_reason() -> None:
+    hidden = session(gpu={"mig": None})
+    facts = tuple(fact for fact in hidden.environment.facts if fact.name != "governor")
+    facts += (Fact("governor", None, "sysfs", "not shown"),)
+    environment = msgspec.structs.replace(hidden.environment, facts=facts)
+    found = only(msgspec.structs.replace(hidden, environment=environment))
+    assert (found.rule, found.severity) == ("environment.unseen", "note")
+    assert "CPU governor (not shown)" in found.text
+    assert "MIG mode" in found.text
+    assert found.rests_on == ("governor", "gpu mig")
+
+
+def test_an_old_file_without_facts_is_unknown_not_fine() -> None:
+    old = Session(Environment(gpus=(GpuInfo(name="GPU", uuid="GPU-1"),)), Settings(), "0", "2026-01-01T00:00:00Z")
+    assert [finding.rule for finding in findings(run(old))] == ["environment.unseen"]
+
+
+def test_simulated_is_a_problem_and_the_only_one() -> None:
+    made_up = msgspec.structs.replace(session(governor="powersave", CUDA_LAUNCH_BLOCKING="1"), simulated=True)
+    found = only(made_up)
+    assert found.severity == "problem"
+    assert "SIMULATED" in found.title
+
+
+def test_findings_are_worst_first_and_named_by_session() -> None:
+    found = findings(run(session(governor="powersave"), session(governor="powersave", profiler="ncu"), session()))
+    assert [finding.rule for finding in found] == ["environment.profiler", "environment.governor"]
+    assert "(In session 2 of 3.)" in found[0].text
+    assert "(In sessions 1, 2 of 3.)" in found[1].text
+
+
+def test_what_all_sessions_share_is_said_once() -> None:
+    found = only(session(governor="powersave"), session(governor="powersave"))
+    assert "session" not in found.text
+
+
+def test_several_gpus_are_told_apart() -> None:
+    base = session()
+    gpus = (QUIET_GPU, msgspec.structs.replace(QUIET_GPU, index=1, uuid="GPU-2", persistence=False))
+    found = only(msgspec.structs.replace(base, environment=msgspec.structs.replace(base.environment, gpus=gpus)))
+    assert found.title.startswith("GPU 1: ")
+
+
+def test_hostile_values_in_a_file_do_not_stop_it() -> None:
+    hostile = session(
+        governor=7,
+        c_state_exit_latency_s="soon",
+        submit_core_siblings="x-y",
+        physical_core_count="many",
+        load_average_1min=True,
+        cpu_quota="lots",
+        CUDA_LAUNCH_BLOCKING=1,
+        mps=3,
+    )
+    assert all(isinstance(finding, Finding) for finding in session_findings(hostile))
+
+
+def test_a_recorded_machine_from_files_to_findings(tmp_path: Path) -> None:
+    facts = host_facts(unpack("virtual_machine", tmp_path), {"CUDA_LAUNCH_BLOCKING": "1"})
+    found = findings(run(Session(Environment(facts=facts), Settings(), "0", "2026-01-01T00:00:00Z")))
+    rules = [finding.rule.removeprefix("environment.") for finding in found]
+    assert {rules[0], rules[1], rules[2], rules[3]} == {"clock_source", "cuda_launch_blocking", "profiler", "tracer"}
+    assert {"few_cores", "virtualization", "smt_sibling", "unseen"} <= set(rules)

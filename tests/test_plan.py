@@ -1,0 +1,226 @@
+"""What is measured, in which order and process; and that every wrong name gets the nearest right one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from microbench.bench import Axis, Benchmark, Measured, discover
+from microbench.errors import ExitCode, UsageError
+from microbench.model import Case, Environment, GpuInfo, Metric, Param
+from microbench.plan import AlreadyMeasured, PlannedCase, make_plan
+from microbench.selection import Selected, parse_overrides, select
+
+ONE = GpuInfo(name="tiny", uuid="GPU-one")
+OTHER = GpuInfo(name="tiny", uuid="GPU-other")
+HERE = Environment(gpus=(ONE, OTHER))
+NO_GPU = Environment(no_gpu_reason="no driver")
+
+
+def nothing(*_: object) -> Iterator[Measured]:
+    yield from ()
+
+
+def benchmark(name: str, suite: str = "launch", **more: object) -> Benchmark:
+    metrics = (Metric("seconds", "time", "s", ""),)
+    return Benchmark(name=name, suite=suite, title="", about="", metrics=metrics, measure=nothing, **more)  # type: ignore[arg-type]
+
+
+SIZE = Axis("how much", (64,), (64, 128), (64, 128, 256), minimum=1, maximum=4096)
+MODE = Axis.same("in which way", ("spin", "yield", "blocking"))
+CATALOGUE = {
+    one.name: one
+    for one in (
+        benchmark("host_clock", "host", gpus=0),
+        benchmark("cold", axes={"mode": MODE}, cold=True, minimum_rounds=3),
+        benchmark("kind", axes={"size_bytes": SIZE, "mode": MODE}),
+        benchmark("sync", axes={"size_bytes": SIZE, "mode": MODE}, fresh_process_by=("mode",)),
+        benchmark("zero"),
+    )
+}
+
+
+def selected(
+    *names: str, preset: str = "quick", overrides: Mapping[str, tuple[Param, ...]] | None = None
+) -> tuple[Selected, ...]:
+    return select(CATALOGUE, names, preset, overrides or {})
+
+
+def ids(cases: tuple[PlannedCase, ...]) -> list[str]:
+    return [one.case.id for one in cases]
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def test_everything_is_selected_unless_named() -> None:
+    assert [one.benchmark.name for one in selected()] == list(CATALOGUE)
+    assert [one.benchmark.name for one in selected("zero", "host")] == ["host_clock", "zero"]
+    assert [one.named for one in selected("zero", "host")] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("action", "cause", "next_step"),
+    [
+        (lambda: selected("lanch"), "suite or benchmark called lanch", "did you mean launch?"),
+        (lambda: selected("kinds"), "suite or benchmark called kinds", "did you mean kind?"),
+        (lambda: selected("\x1b[31m"), r"called \x1b[31m", "host, launch, host_clock"),
+        (lambda: selected(preset="quik"), "preset called quik", "did you mean quick?"),
+        (lambda: selected(overrides={"size": (1,)}), "axis of the selected benchmarks called size", "size_bytes?"),
+        (lambda: selected("zero", overrides={"mode": ("spin",)}), "axis of the selected benchmarks", "list"),
+        (lambda: selected("kind", overrides={"mode": ("spinn",)}), "value of mode in kind called spinn", "spin?"),
+        (lambda: selected("kind", overrides={"mode": ("zzz",)}), "called zzz", "one of: spin, yield, blocking"),
+        (lambda: selected("kind", overrides={"size_bytes": ("large",)}), "large is no value", "whole numbers"),
+        (lambda: selected("kind", overrides={"size_bytes": ("1.5",)}), "1.5 is no value", "whole numbers"),
+        (lambda: selected("kind", overrides={"size_bytes": ("0",)}), "out of range in kind", "takes 1 to 4096"),
+        (lambda: selected("kind", overrides={"size_bytes": (4097,)}), "out of range in kind", "takes 1 to 4096"),
+        (lambda: selected("kind", overrides={"size_bytes": ("9" * 5000,)}), "is no value", "whole numbers"),
+        (lambda: parse_overrides(["mode"]), "mode is not axis=value", "for example"),
+        (lambda: parse_overrides(["=1"]), "=1 is not axis=value", "for example"),
+        (lambda: parse_overrides(["mode=spin,,yield"]), "is not axis=value", "for example"),
+    ],
+)  # fmt: skip
+def test_a_wrong_name_gets_the_nearest_right_one(action: Callable[[], object], cause: str, next_step: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        action()
+    assert cause in caught.value.cause
+    assert next_step in caught.value.next_step
+    assert caught.value.exit_code == ExitCode.USAGE
+    assert len(caught.value.cause.splitlines()) == 1
+
+
+def test_an_axis_of_numbers_takes_any_in_its_range_and_one_of_names_only_its_own() -> None:
+    overrides = parse_overrides(["size_bytes=1,4096, 77", "mode=yield", "size_bytes=1"])
+    assert overrides == {"size_bytes": ("1", "4096", "77", "1"), "mode": ("yield",)}
+    kind = selected("kind", overrides=overrides)[0]
+    assert [case.params for case in kind.cases] == [{"mode": "yield", "size_bytes": size} for size in (1, 4096, 77)]
+
+
+def test_an_override_applies_where_the_axis_is() -> None:
+    by_name = {one.benchmark.name: len(one.cases) for one in selected(overrides={"mode": ("spin",)})}
+    assert by_name == {"host_clock": 1, "cold": 1, "kind": 1, "sync": 1, "zero": 1}
+
+
+def test_values_that_combine_to_nothing_are_an_error() -> None:
+    picky = benchmark("picky", axes={"size_bytes": SIZE}, combines=lambda params: params["size_bytes"] == 64)
+    with pytest.raises(UsageError, match="picky has no case with size_bytes=128"):
+        select({"picky": picky}, (), "quick", {"size_bytes": ("128",)})
+
+
+def test_the_presets_are_nested() -> None:
+    """A quick figure has its place in the default run, and that in the full one."""
+    for one in discover().values():
+        quick, default, full = ({case.id for case in one.cases(preset)} for preset in ("quick", "default", "full"))
+        assert quick <= default <= full, one.name
+        assert quick, one.name
+
+
+# -- order and processes -----------------------------------------------------------------------------------------------
+
+
+def test_shared_processes_come_first_and_the_most_processes_last() -> None:
+    plan = make_plan(selected(), HERE)
+    order = list(dict.fromkeys(one.benchmark.name for one in plan.cases))
+    assert order == ["host_clock", "kind", "zero", "sync", "cold"]
+
+
+def test_cases_that_may_share_a_process_do() -> None:
+    plan = make_plan(selected("kind", "zero"), HERE)
+    assert len({one.process for one in plan.cases}) == 1
+
+
+def test_one_process_for_each_value_that_needs_its_own() -> None:
+    plan = make_plan(selected("sync", preset="default"), HERE)
+    processes = [one.process for one in plan.cases]
+    assert len(set(processes)) == 3
+    assert sum(a != b for a, b in itertools.pairwise(processes)) == 2
+    assert [one.case.params["mode"] for one in plan.cases] == ["spin"] * 2 + ["yield"] * 2 + ["blocking"] * 2
+
+
+def test_variables_set_processes_apart() -> None:
+    def variables(case: Case) -> dict[str, str]:
+        return {"MODE": str(case.params["mode"])}
+
+    one = benchmark("one", axes={"mode": MODE}, process_environment=variables)
+    plan = make_plan(select({"one": one}, (), "quick", {}), HERE)
+    assert [case.process.variables for case in plan.cases] == [
+        (("MODE", "spin"),), (("MODE", "yield"),), (("MODE", "blocking"),),
+    ]  # fmt: skip
+
+
+def test_the_seam_follows_from_what_a_benchmark_needs() -> None:
+    plan = make_plan(selected(), HERE)
+    seams = {one.benchmark.name: (one.process.seam, one.process.device, one.device) for one in plan.cases}
+    assert seams == {
+        "host_clock": ("host", None, None),
+        "kind": ("gpu", ONE.uuid, ONE.uuid),
+        "zero": ("gpu", ONE.uuid, ONE.uuid),
+        "sync": ("gpu", ONE.uuid, ONE.uuid),
+        "cold": ("cold", ONE.uuid, ONE.uuid),
+    }
+
+
+def test_the_simulated_machine_is_opened_as_such_and_named_by_its_uuid() -> None:
+    fake = Environment(gpus=(GpuInfo(name="x", uuid="GPU-simulated", simulated=True),))
+    plan = make_plan(selected(), fake, device="fake")
+    assert {one.process.device for one in plan.cases} == {"fake"}
+    assert {one.device for one in plan.cases} == {None, "GPU-simulated"}
+
+
+def test_rounds_are_outermost_each_in_fresh_processes() -> None:
+    plan = make_plan(selected("kind", "zero"), HERE, rounds=2)
+    assert [one.round for one in plan.cases] == [0] * 4 + [1] * 4
+    assert len({one.process for one in plan.cases}) == 2
+
+
+@pytest.mark.parametrize(
+    ("rounds", "expected"),
+    [(1, [[0, 1, 2]]), (2, [[0, 2], [1]]), (3, [[0], [1], [2]]), (4, [[0], [1], [2], [3]])],
+)
+def test_a_benchmark_gets_the_rounds_it_needs_spread_over_the_turns(rounds: int, expected: list[list[int]]) -> None:
+    plan = make_plan(selected("cold", "zero", overrides={"mode": ("spin",)}), HERE, rounds=rounds)
+    turns: dict[int, list[int]] = {}
+    for one in plan.cases:
+        if one.benchmark.name == "cold":
+            turns.setdefault(one.block.turn, []).append(one.round)
+    assert list(turns.values()) == expected
+    assert sum(one.benchmark.name == "zero" for one in plan.cases) == rounds
+    assert len({one.process for one in plan.cases if one.process.seam == "cold"}) == max(rounds, 3)
+
+
+# -- which GPU ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_gpu_is_measured_unless_told_otherwise() -> None:
+    assert {one.device for one in make_plan(selected("zero"), HERE).cases} == {ONE.uuid}
+    assert [one.device for one in make_plan(selected("zero"), HERE, device="all").cases] == [ONE.uuid, OTHER.uuid]
+    assert len(make_plan(selected("host"), HERE, device="all").cases) == 1
+
+
+def test_without_a_gpu_what_needs_one_is_skipped_once_or_case_by_case_if_named() -> None:
+    plan = make_plan(selected(), NO_GPU, session=2)
+    assert ids(plan.cases) == ["host_clock"]
+    assert [one.case.id for one in plan.skipped] == ["cold", "kind", "sync", "zero"]
+    assert {(one.status, one.reason, one.session) for one in plan.skipped} == {("skipped", "no driver", 2)}
+    named = make_plan(selected("sync"), NO_GPU).skipped
+    assert [one.case.params["mode"] for one in named] == ["spin", "yield", "blocking"]
+
+
+def test_more_gpus_than_there_are_is_a_skip_and_several_are_measured_once() -> None:
+    peers = {"peers": benchmark("peers", gpus=2), "ring": benchmark("ring", gpus="all")}
+    alone = make_plan(select(peers, (), "quick", {}), Environment(gpus=(ONE,)), device="all")
+    assert [(one.case.id, one.reason) for one in alone.skipped] == [("peers", "needs 2 GPUs, 1 here")]
+    assert ids(alone.cases) == ["ring"]
+    assert ids(make_plan(select(peers, (), "quick", {}), HERE, device="all").cases) == ["peers", "ring"]
+
+
+def test_what_is_measured_already_is_left_out() -> None:
+    done = {
+        AlreadyMeasured(ONE.uuid, "zero", 0),
+        AlreadyMeasured(None, "host_clock", 0),
+        AlreadyMeasured(None, "zero", 1),
+    }
+    plan = make_plan(selected("zero", "host"), HERE, rounds=2, measured=done)
+    assert [(one.case.id, one.round) for one in plan.cases] == [("host_clock", 1), ("zero", 1)]

@@ -1,0 +1,143 @@
+"""Where a run goes, what it adds to or completes, and what is refused before anything is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from make_small_run import BENCHMARK, RUN, SESSION
+from worker_run import Recorder, outcomes, run
+
+from microbench import schema, store
+from microbench.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
+from microbench.events import CaseDone
+from microbench.model import Settings
+
+
+@pytest.fixture(autouse=True)
+def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def test_into_adds_a_session(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    first = run("calm", out=path)
+    second = run("wild", into=str(path), how="nothing")
+    assert second.path == path
+    loaded = store.load(path)
+    assert loaded.run_id == first.run.run_id
+    assert [outcome.session for outcome in loaded.outcomes] == [0, 0, 1]
+    assert [info.name for info in loaded.benchmarks] == ["calm", "wild"]
+    assert len(loaded.sessions) == 2
+
+
+def test_into_joins_the_values_of_an_axis(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    run("calm", out=path)
+    grown = run("calm", into=str(path), preset="default").run
+    assert grown.benchmarks[0].axes[0].values == (1, 2, 3)
+
+
+def test_resume_measures_only_what_is_not_ok(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    run("wild", out=path, how="nothing,skip,exit,print")
+    resumed = run(resume=str(path))
+    assert [(one.session, one.case.params["how"], one.status) for one in outcomes(resumed)] == [
+        (0, "nothing", "ok"),
+        (0, "exit", "crashed"),
+        (0, "print", "ok"),
+        (1, "skip", "skipped"),
+        (1, "exit", "crashed"),
+    ]
+
+
+def test_resume_keeps_the_settings_of_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    run("calm", out=path, listener=Recorder(interrupt_at=CaseDone), rounds=2)
+    resumed = run(resume=str(path)).run
+    assert [(one.case.params["size"], one.round) for one in resumed.outcomes] == [(1, 0), (2, 0), (1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ({"preset": "full"}, "preset"),
+        ({"rounds": 2}, "--rounds"),
+        ({"device": "all"}, "--device"),
+        ({"how": "print"}, "--set"),
+    ],
+)
+def test_resume_refuses_to_change_what_was_asked_for(more: dict[str, object], word: str, tmp_path: Path) -> None:
+    path = save_small_run(tmp_path / "run.json", Settings("quick", ("wild",), {"how": ("nothing",)}))
+    with pytest.raises(UsageError, match=word):
+        run(resume=str(path), **more)  # type: ignore[arg-type]
+
+
+def save_small_run(path: Path, settings: Settings) -> Path:
+    session = msgspec.structs.replace(SESSION, settings=settings)
+    path.write_bytes(schema.encode(msgspec.structs.replace(RUN, sessions=(session,))))
+    return path
+
+
+def test_a_bundled_run_is_not_grown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = save_small_run(tmp_path / "nvidia-test.json", SESSION.settings)
+    monkeypatch.setattr(store, "bundled", lambda: {"nvidia-test": path})
+    with pytest.raises(UsageError, match="comes with microbench"):
+        run("calm", into="nvidia-test")
+
+
+def test_a_run_by_another_method_is_not_grown(tmp_path: Path) -> None:
+    path = save_small_run(tmp_path / "run.json", SESSION.settings)
+    other = msgspec.structs.replace(BENCHMARK, name="calm", version=9)
+    path.write_bytes(schema.encode(msgspec.structs.replace(RUN, benchmarks=(BENCHMARK, other))))
+    with pytest.raises(UsageError, match="by method 9"):
+        run("calm", into=str(path))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"rounds": 0},
+        {"rounds": -1},
+        {"rounds": 10**9},
+        {"time_limit_s": 0.0},
+        {"time_limit_s": -5.0},
+        {"time_limit_s": float("nan")},
+        {"time_limit_s": float("inf")},
+        {"preset": "fast"},
+        {"out": Path("a.json"), "into": "b"},
+        {"into": "a", "resume": "b"},
+    ],
+)
+def test_what_cannot_be_is_a_usage_error_before_anything_is_measured(more: dict[str, object]) -> None:
+    listener = Recorder()
+    with pytest.raises(UsageError) as caught:
+        run("calm", listener=listener, **more)  # type: ignore[arg-type]
+    assert caught.value.exit_code == ExitCode.USAGE
+    assert listener.events == []
+
+
+@pytest.mark.parametrize("request_", [{"into": "nothing-like-it"}, {"resume": "/no/such/run.json"}])
+def test_a_run_to_grow_must_be_there(request_: dict[str, str]) -> None:
+    with pytest.raises(RunUnreadableError):
+        run("calm", **request_)  # type: ignore[arg-type]
+
+
+def test_a_file_that_exists_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("mine")
+    listener = Recorder()
+    with pytest.raises(ResultNotWrittenError) as caught:
+        run("calm", out=path, listener=listener)
+    assert caught.value.exit_code == ExitCode.USAGE
+    assert listener.events == []
+    assert path.read_text() == "mine"
+
+
+def test_a_data_folder_that_cannot_be_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "file" / "data"))
+    with pytest.raises(ResultNotWrittenError):
+        run("calm")

@@ -1,0 +1,314 @@
+"""The file format: what was ever written is read, and nothing that is no run gets further than one line of cause."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from make_small_run import MEASUREMENT, OUTCOMES, PER_CALL, RUN
+
+from microbench import schema
+from microbench.errors import ExitCode, MeasurementError, RunUnreadableError
+from microbench.model import Outcome, Run
+
+GOLDEN = Path(__file__).parent / "data" / "run-v1.json"
+
+
+def comparable(run: Run) -> Any:
+    """A Run as plain values: samples are compared as what they say."""
+    return json.loads(msgspec.json.encode(run))
+
+
+def document() -> dict[str, Any]:
+    return json.loads(schema.encode(RUN))  # type: ignore[no-any-return]
+
+
+def unreadable(data: bytes) -> str:
+    with pytest.raises(RunUnreadableError) as caught:
+        schema.decode(data, "run.json")
+    assert caught.value.exit_code == ExitCode.UNREADABLE_RUN
+    assert caught.value.next_step
+    assert caught.value.cause.startswith("run.json ")
+    assert len(caught.value.cause.splitlines()) == 1
+    return caught.value.cause
+
+
+# -- what is a run -----------------------------------------------------------------------------------------------------
+
+
+def test_the_first_format_is_still_read() -> None:
+    run = schema.decode(GOLDEN.read_bytes())
+    assert comparable(run) == {**comparable(RUN), "schema_version": schema.SCHEMA_VERSION}
+    assert run.outcomes[0].measurements[0].values == (1.5e-6, 1.25e-6, 2.0)
+
+
+def lost(old: Any, new: Any, place: str = "run") -> list[str]:
+    """Places of what ``old`` says and ``new`` does not say as well."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        missing = [f"{place}.{key}" for key in old.keys() - new.keys()]
+        return missing + [one for key in old.keys() & new.keys() for one in lost(old[key], new[key], f"{place}.{key}")]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
+        return [one for index, (left, right) in pairs for one in lost(left, right, f"{place}[{index}]")]
+    return [] if old == new else [place]
+
+
+def test_this_format_is_written_as_ever() -> None:
+    """New optional keys may come; anything else needs a new version, an upgrade, and a new golden file."""
+    assert lost(json.loads(GOLDEN.read_bytes()), json.loads(schema.encode(RUN))) == []
+
+
+def test_samples_stay_as_written_until_asked_for() -> None:
+    data = schema.encode(RUN)
+    assert bytes(schema.decode(data).outcomes[0].measurements[0].samples) == b"[1.5e-06,1.25e-06,2]"
+
+
+def test_a_growing_file_is_read_with_and_without_its_last_line() -> None:
+    head = msgspec.structs.replace(RUN, outcomes=RUN.outcomes[:1])
+    lines = [schema.encode_outcome(outcome) for outcome in RUN.outcomes[1:]]
+    whole = schema.encode(head) + b"".join(lines)
+    assert comparable(schema.decode(whole)) == comparable(RUN)
+    assert comparable(schema.decode(whole[:-1])) == comparable(RUN)
+    for length in range(len(whole) - len(lines[-1]), len(whole) - 1, 7):
+        assert len(schema.decode(whole[:length]).outcomes) == len(RUN.outcomes) - 1
+
+
+def test_a_run_laid_out_by_hand_is_read() -> None:
+    assert comparable(schema.decode(json.dumps(document(), indent=2).encode())) == comparable(RUN)
+
+
+def test_keys_of_a_later_tool_are_ignored_and_missing_ones_have_defaults() -> None:
+    changed = document()
+    changed["mood"] = "good"
+    changed["outcomes"][0]["mood"] = {"deep": [1, 2]}
+    del changed["outcomes"][0]["series"]
+    assert schema.decode(json.dumps(changed).encode()).outcomes[0].series == ()
+
+
+def test_a_large_run_opens_at_once() -> None:
+    """20 MB of samples, in less than the time that reading them as numbers takes."""
+    samples = msgspec.Raw(b"[" + b",".join([b"1.2345678901234567e-06"] * 512) + b"]")
+    large = msgspec.structs.replace(MEASUREMENT, samples=samples, n=512)
+    outcome = msgspec.structs.replace(OUTCOMES[0], measurements=(large,) * 18)
+    data = schema.encode(msgspec.structs.replace(RUN, outcomes=(outcome,) * 100))
+    assert len(data) > 20e6
+
+    def best_of_three(action: Any) -> float:
+        times = []
+        for _ in range(3):
+            began_s = time.perf_counter()
+            action()
+            times.append(time.perf_counter() - began_s)
+        return min(times)
+
+    assert best_of_three(lambda: schema.decode(data)) < best_of_three(lambda: json.loads(data))
+
+
+# -- what is none ------------------------------------------------------------------------------------------------------
+
+
+def test_a_newer_format_is_refused_with_the_next_step() -> None:
+    newer = {"schema_version": schema.SCHEMA_VERSION + 1, "whatever": True}
+    with pytest.raises(RunUnreadableError) as caught:
+        schema.decode(json.dumps(newer).encode(), "run.json")
+    assert "newer" in caught.value.cause
+    assert "pip install --upgrade" in caught.value.next_step
+
+
+@pytest.mark.parametrize("version", [0, -1, -(10**12)])
+def test_a_format_that_never_was_is_refused(version: int) -> None:
+    assert "never" not in unreadable(b"{}")
+    assert "no microbench ever wrote" in unreadable(json.dumps({**document(), "schema_version": version}).encode())
+
+
+def test_an_older_format_is_upgraded_finished_or_growing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def renamed(old: schema.Document) -> schema.Document:
+        return {**old, "run_id": old["name"]}
+
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", 3)
+    monkeypatch.setattr(schema, "UPGRADES", {1: renamed, 2: lambda old: {**old, "run_id": old["run_id"] + "!"}})
+    old = document()
+    old["name"] = old.pop("run_id")
+    data = json.dumps(old).encode() + b"\n" + schema.encode_outcome(OUTCOMES[1])
+    run = schema.decode(data)
+    assert run.run_id == RUN.run_id + "!"
+    assert run.schema_version == 3
+    assert len(run.outcomes) == len(RUN.outcomes) + 1
+    assert run.outcomes[0].measurements[0].values == (1.5e-6, 1.25e-6, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "cut short"),
+        (b"\n", "cut short"),
+        (b"null", "Expected `object`"),
+        (b"[]", "Expected `object`"),
+        (b"42", "Expected `object`"),
+        (b"{}", "schema_version"),
+        (b"not json", "malformed"),
+        (b"\x00\x01\x02\xff", "malformed"),
+        (b"\x89PNG\r\n\x1a\n", "malformed"),
+        (b'{"schema_version":"1"}', "Expected `int`"),
+        (b'{"schema_version":1}', "missing required field `run_id`"),
+        (b'{"schema_version":1,"run_id":"\xff\xfe"}', "UTF-8"),
+        (b'{"schema_version":1,"run_id":' + b"[" * 200_000, "nested too deeply"),
+        (b'{"schema_version":1,"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested too deeply"),
+        (b'{"x":' * 100_000 + b"1" + b"}" * 100_000, "nested too deeply"),
+        (b'{"schema_version":' + b"9" * 100_000 + b"}", "out of range"),
+        (schema.encode(RUN)[:-200], "cut short"),
+        (schema.encode(RUN) + b"}\n" + schema.encode_outcome(OUTCOMES[1]), "line 2"),
+        (schema.encode(RUN) + b'{"case":\xff}\n', "line 2"),
+    ],
+)  # fmt: skip
+def test_what_is_no_run_says_why(data: bytes, why: str) -> None:
+    assert why in unreadable(data)
+
+
+def changed(path: str, value: Any) -> bytes:
+    """The run with the value at ``path`` (names and indices between dots) put in place, as JSON."""
+    whole = document()
+    *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    place: Any = whole
+    for part in way:
+        place = place[part]
+    place[last] = value
+    return json.dumps(whole).encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("sessions", []),
+        ("outcomes.0.session", 1),
+        ("outcomes.0.session", -1),
+        ("outcomes.0.round", -1),
+        ("outcomes.0.status", "fine"),
+        ("outcomes.0.case.params.size_bytes", 10**30),
+        ("outcomes.0.case.params.size_bytes", 1.5),
+        ("outcomes.0.case.params.size_bytes", None),
+        ("outcomes.0.wall_s", "NaN"),
+        ("outcomes.0.wall_s", float("nan")),
+        ("outcomes.0.facts.0.value", 10**4000),
+        ("outcomes.0.facts.0.value", []),
+        ("outcomes.0.measurements.0.n", -1),
+        ("outcomes.0.measurements.0.calls_per_sample", 0),
+        ("outcomes.0.measurements.0.calls_per_sample", 1 << 64),
+        ("outcomes.0.measurements.0.work.bytes", -5),
+        ("outcomes.0.measurements.0.clock", "sun"),
+        ("outcomes.0.measurements.0.samples", []),
+        ("outcomes.0.measurements.0.samples", None),
+        ("outcomes.0.measurements.0.samples", [[1, 2]]),
+        ("outcomes.0.measurements.0.samples", [1, None]),
+        ("outcomes.0.measurements.0.samples", ["1"]),
+        ("outcomes.0.measurements.0.samples", 7),
+        ("outcomes.0.measurements.0.samples", {"a": 1}),
+        ("outcomes.0.measurements.0.per_call.counts", []),
+        ("outcomes.0.measurements.0.per_call.counts", [-1]),
+        ("outcomes.0.measurements.0.per_call.ratio", 1.0),
+        ("outcomes.0.measurements.0.per_call.first_edge", 0.0),
+        ("benchmarks.0.metrics.0.kind", "wish"),
+        ("sessions.0.environment.gpus.0.sm_count", 10**25),
+    ],
+)
+def test_a_run_that_contradicts_itself_is_refused(path: str, value: Any) -> None:
+    unreadable(changed(path, value))
+
+
+def test_samples_that_pass_for_numbers_are_refused_when_asked_for() -> None:
+    """Whether each one is a number is not looked at until then: a large run has to open at once."""
+    run = schema.decode(schema.encode(RUN).replace(b"[1.5e-06,", b"[1e999,"))
+    with pytest.raises(RunUnreadableError, match="rate"):
+        _ = run.outcomes[0].measurements[0].values
+
+
+def test_long_strings_and_doubled_keys_do_no_harm() -> None:
+    long = schema.decode(changed("outcomes.4.reason", "x" * 10_000_000))
+    assert len(long.outcomes[4].reason or "") == 10_000_000
+    doubled = schema.encode(RUN).replace(b'"run_id":', b'"run_id":"other","run_id":', 1)
+    assert schema.decode(doubled).run_id == RUN.run_id
+
+
+# -- what is not written -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_is_none_is_not_written(number: float) -> None:
+    outcome = msgspec.structs.replace(OUTCOMES[0], wall_s=number)
+    run = msgspec.structs.replace(RUN, outcomes=(OUTCOMES[1], outcome))
+    with pytest.raises(MeasurementError, match=r"^run\.outcomes\[1\]\.wall_s is not a finite number$"):
+        schema.encode(run)
+    histogram = msgspec.structs.replace(PER_CALL, p99=number)
+    measurement = msgspec.structs.replace(MEASUREMENT, per_call=histogram)
+    with pytest.raises(MeasurementError, match=r"measurements\[0\]\.per_call\.p99 is not"):
+        schema.encode_outcome(msgspec.structs.replace(OUTCOMES[0], measurements=(measurement,)))
+
+
+def test_samples_that_are_no_numbers_are_not_written() -> None:
+    encoded = msgspec.Raw(msgspec.json.encode([1.0, float("nan")]))
+    measurement = msgspec.structs.replace(MEASUREMENT, samples=encoded)
+    with pytest.raises(MeasurementError, match=r"measurements\[0\]\.samples is not"):
+        schema.encode_outcome(msgspec.structs.replace(OUTCOMES[0], measurements=(measurement,)))
+
+
+# -- whatever else -----------------------------------------------------------------------------------------------------
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+OUTCOMES_OF_ANY_KIND = st.builds(
+    lambda params, samples, reason, number: msgspec.structs.replace(
+        OUTCOMES[0],
+        case=msgspec.structs.replace(OUTCOMES[0].case, params=params),
+        reason=reason,
+        wall_s=number,
+        measurements=(
+            msgspec.structs.replace(MEASUREMENT, samples=msgspec.Raw(msgspec.json.encode(samples)), n=len(samples)),
+        ),
+    ),
+    st.dictionaries(st.text(max_size=5), st.integers(-(2**63), 2**63 - 1) | st.text(max_size=5), max_size=3),
+    st.lists(NUMBERS, max_size=5),
+    st.none() | st.text(),
+    NUMBERS,
+)
+
+
+@given(st.lists(OUTCOMES_OF_ANY_KIND, max_size=3))
+def test_every_run_comes_back_as_it_was(outcomes: list[Outcome]) -> None:
+    run = msgspec.structs.replace(RUN, outcomes=tuple(outcomes))
+    back = schema.decode(schema.encode(run))
+    assert comparable(back) == comparable(run)
+    assert [one.measurements[0].values for one in back.outcomes] == [one.measurements[0].values for one in outcomes]
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_damaged_run_is_read_or_refused(data: st.DataObject) -> None:
+    """Bytes taken out, put in or changed anywhere: a Run, or RunUnreadableError, and nothing else."""
+    whole = bytearray(schema.encode(RUN) + schema.encode_outcome(OUTCOMES[0]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        begin = data.draw(st.integers(0, len(whole)))
+        end = data.draw(st.integers(begin, min(len(whole), begin + 20)))
+        whole[begin:end] = data.draw(st.binary(max_size=10))
+    with contextlib.suppress(RunUnreadableError):
+        for outcome in schema.decode(bytes(whole)).outcomes:
+            for measurement in outcome.measurements:
+                _ = measurement.values
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(sorted(document())), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(JSON)
+def test_any_other_document_is_refused(value: Any) -> None:
+    with pytest.raises(RunUnreadableError):
+        schema.decode(json.dumps(value).encode())

@@ -1,0 +1,261 @@
+"""Runs on disk: what a name means, what a killed run leaves, and that nothing is overwritten or half written."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+from make_small_run import OUTCOMES, RUN
+
+from microbench import schema, store
+from microbench.errors import ExitCode, ResultNotWrittenError, RunUnreadableError
+from microbench.runfile import ResultLostError, RunFile
+
+EMPTY = msgspec.structs.replace(RUN, outcomes=())
+OLD, NEW = "20260101T000000Z-0011aabb", "20260102T000000Z-0022ccdd"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
+    return tmp_path
+
+
+def save(path: Path, run_id: str = RUN.run_id) -> Path:
+    path.write_bytes(schema.encode(msgspec.structs.replace(RUN, run_id=run_id)))
+    return path
+
+
+@contextmanager
+def largest_file(size_bytes: int) -> Iterator[None]:
+    """A disk that is full once a file has that size."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+# -- finding -----------------------------------------------------------------------------------------------------------
+
+
+def test_run_ids_sort_by_time_and_differ() -> None:
+    now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    ids = {store.new_run_id(now) for _ in range(50)}
+    assert len(ids) == 50
+    assert all(one.startswith("20260102T030405Z-") for one in ids)
+
+
+def test_the_data_folder_is_the_users_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    assert store.data_folder() == folder
+    monkeypatch.delenv("MICROBENCH_DATA")
+    assert store.data_folder().name == "microbench"
+
+
+def test_runs_are_listed_newest_first_with_those_that_still_grow(folder: Path) -> None:
+    assert store.listing() == []
+    assert store.last() is None
+    old, new = save(folder / f"{OLD}.json", OLD), save(folder / f"{NEW}.jsonl", NEW)
+    (folder / "20270101T000000Z-reserved.jsonl").touch()
+    (folder / ".20270101T000000Z-half.json").touch()
+    assert store.listing() == [new, old]
+    assert store.last() == new
+
+
+def test_a_data_folder_that_is_not_there_holds_nothing(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setenv("MICROBENCH_DATA", str(folder / "not" / "there"))
+    assert store.listing() == []
+
+
+@pytest.mark.parametrize("name", [OLD, OLD[:10], "0011aabb", "0011"])
+def test_a_run_is_found_by_id_and_by_the_beginning_of_it(name: str, folder: Path) -> None:
+    path = save(folder / f"{OLD}.json", OLD)
+    save(folder / f"{NEW}.json", NEW)
+    assert store.find(name) == path
+    assert store.load(name).run_id == OLD
+
+
+def test_a_run_is_found_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path / "mine")
+    assert store.load(path).run_id == RUN.run_id
+    assert store.load(str(path)).run_id == RUN.run_id
+    monkeypatch.chdir(tmp_path)
+    assert store.load("mine").run_id == RUN.run_id
+
+
+def test_a_beginning_of_two_runs_names_them(folder: Path) -> None:
+    save(folder / f"{OLD}.json")
+    save(folder / f"{NEW}.json")
+    with pytest.raises(RunUnreadableError, match=f"2 runs: {NEW}, {OLD}"):
+        store.find("2026")
+
+
+@pytest.mark.parametrize("name", ["", "nothing", "no/such/file", "run.json", "x" * 10_000, "\0", "a\nb", "[red]x[/]"])
+def test_a_name_of_no_run_is_an_error_of_one_line(name: str, folder: Path) -> None:
+    save(folder / f"{OLD}.json")
+    with pytest.raises(RunUnreadableError) as caught:
+        store.load(name)
+    assert caught.value.exit_code == ExitCode.UNREADABLE_RUN
+    assert len(caught.value.cause.splitlines()) == 1
+    assert len(caught.value.cause) < 600
+
+
+def test_the_nearest_name_is_suggested(folder: Path) -> None:
+    save(folder / f"{OLD}.json")
+    with pytest.raises(RunUnreadableError) as caught:
+        store.find(OLD.replace("0011", "0012"))
+    assert OLD in caught.value.next_step
+
+
+def test_every_bundled_run_can_be_read() -> None:
+    for name in store.bundled():
+        assert store.load(name).sessions
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_growing_file_beside_a_finished_one_is_newer(folder: Path) -> None:
+    path = save(folder / "run.json", OLD)
+    save(folder / "run.jsonl", NEW)
+    assert store.read(path).run_id == NEW
+    (folder / "run.jsonl").write_bytes(b"")
+    assert store.read(path).run_id == OLD
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff" * 100])
+def test_a_file_that_is_no_run_is_an_error(content: bytes, folder: Path) -> None:
+    (folder / "run.json").write_bytes(content)
+    with pytest.raises(RunUnreadableError):
+        store.load(folder / "run.json")
+
+
+def test_what_is_no_file_is_an_error(folder: Path) -> None:
+    (folder / "run.json").mkdir()
+    os.mkfifo(folder / "pipe.json")
+    for name in ("run.json", "pipe.json"):
+        with pytest.raises(RunUnreadableError):
+            store.load(folder / name)
+    with pytest.raises(RunUnreadableError):
+        store.load("/dev/zero")
+
+
+def test_a_file_of_another_size_class_is_not_read(folder: Path) -> None:
+    with open(folder / "run.json", "wb") as sparse:
+        sparse.truncate(store.LARGEST_BYTES + 1)
+    with pytest.raises(RunUnreadableError, match="too large"):
+        store.load(folder / "run.json")
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_grows_and_is_finished(folder: Path) -> None:
+    path = folder / "run.json"
+    with closing(RunFile(path, grow=False)) as file:
+        assert not path.exists()
+        file.begin(EMPTY)
+        for number, outcome in enumerate(OUTCOMES, start=1):
+            file.append(outcome)
+            assert len(store.load(path).outcomes) == number
+        assert not path.exists()
+        file.finish(RUN)
+    assert [one.name for one in folder.iterdir()] == ["run.json"]
+    assert path.read_bytes() == schema.encode(RUN)
+
+
+def test_a_run_that_is_not_finished_stays_readable_and_can_be_grown(folder: Path) -> None:
+    path = folder / "run.json"
+    with closing(RunFile(path, grow=False)) as file:
+        file.begin(EMPTY)
+        file.append(OUTCOMES[0])
+    assert [one.name for one in folder.iterdir()] == ["run.jsonl"]
+    assert len(store.load(path).outcomes) == 1
+    with closing(RunFile(path, grow=True)) as file:
+        assert len(store.load(path).outcomes) == 1
+        file.begin(RUN)
+        file.append(OUTCOMES[0])
+        file.finish(RUN)
+    assert [one.name for one in folder.iterdir()] == ["run.json"]
+
+
+def test_a_finished_run_stays_whole_while_it_is_grown(folder: Path) -> None:
+    path = save(folder / "run.json")
+    with closing(RunFile(path, grow=True)) as file:
+        file.begin(RUN)
+        file.append(OUTCOMES[0])
+        assert path.read_bytes() == schema.encode(RUN)
+        assert len(store.load(path).outcomes) == len(OUTCOMES) + 1
+
+
+def test_a_reservation_that_was_not_used_leaves_no_trace(folder: Path) -> None:
+    RunFile(folder / "run.json", grow=False).close()
+    assert list(folder.iterdir()) == []
+    path = save(folder / "run.json")
+    RunFile(path, grow=True).close()
+    assert list(folder.iterdir()) == [path]
+
+
+def test_what_exists_is_not_overwritten(folder: Path) -> None:
+    for name in ("run.json", "other.jsonl"):
+        (folder / name).write_text("mine")
+    (folder / "link.json").symlink_to(folder / "nowhere")
+    for name in ("run.json", "other.json", "link.json"):
+        with pytest.raises(ResultNotWrittenError, match="exists already") as caught:
+            RunFile(folder / name, grow=False)
+        assert caught.value.exit_code == ExitCode.USAGE
+    assert (folder / "run.json").read_text() == (folder / "other.jsonl").read_text() == "mine"
+
+
+def test_two_runs_cannot_grow_one_file(folder: Path) -> None:
+    path = save(folder / "run.json")
+    with closing(RunFile(path, grow=True)) as file:
+        for _ in range(2):  # before and after the growing file was replaced
+            with pytest.raises(ResultNotWrittenError, match="another microbench"):
+                RunFile(path, grow=True)
+            file.begin(RUN)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("no/such/folder/run.json", "no folder"), ("\0.json", "null"), ("x" * 300 + ".json", "too long"), ("", "exists")],
+)
+def test_a_place_that_cannot_be_written_is_refused_at_once(name: str, why: str, folder: Path) -> None:
+    with pytest.raises(ResultNotWrittenError, match=why):
+        RunFile(folder / name if name else folder, grow=False)
+
+
+def test_a_folder_without_permission_is_refused_at_once() -> None:
+    """/proc refuses new files to root too."""
+    with pytest.raises(ResultNotWrittenError, match="cannot be written"):
+        RunFile(Path("/proc/run.json"), grow=False)
+
+
+def test_a_disk_that_fills_up_keeps_every_whole_outcome(folder: Path) -> None:
+    path = folder / "run.json"
+    with closing(RunFile(path, grow=False)) as file:
+        file.begin(EMPTY)
+        file.append(OUTCOMES[0])
+        before = file.growing.read_bytes()
+        with largest_file(len(before) + 10), pytest.raises(ResultLostError) as caught:
+            file.append(OUTCOMES[1])
+        assert file.growing.read_bytes() == before
+        with largest_file(len(before)), pytest.raises(ResultLostError):
+            file.finish(RUN)
+    assert caught.value.exit_code == ExitCode.SOME_FAILED
+    assert str(folder / "run.jsonl") in caught.value.next_step
+    assert [one.name for one in folder.iterdir()] == ["run.jsonl"]
+    assert len(store.load(path).outcomes) == 1
+
+
+def test_a_disk_that_is_full_from_the_start_is_one_line(folder: Path) -> None:
+    with closing(RunFile(folder / "run.json", grow=False)) as file, largest_file(0), pytest.raises(ResultLostError):
+        file.begin(EMPTY)
+    assert list(folder.iterdir()) == []

@@ -1,0 +1,197 @@
+"""Ink: widths, marks, colour or none, ASCII, and text that would rather be something else."""
+
+from __future__ import annotations
+
+import io
+import re
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+from make_run import failed, make_run, measurement, outcome, skipped
+from rich.cells import cell_len
+
+from microbench.errors import UsageError
+from microbench.events import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
+from microbench.export import to_csv, to_json
+from microbench.model import Run
+from microbench.report import terminal, view
+from microbench.report.progress import LiveProgress, PlainProgress
+
+HOSTILE = (
+    "[bold]x[/bold] [/] [link=http://x]y[/link]",
+    "\x1b[31m\x1b]0;title\x07\x1b[2J",
+    "</script><text>&amp;",
+    "\u202eevil\u200f\u2066",
+    "a\nb\r\nc\td",
+    "漢字" * 40,
+    "x" * 100_000,
+)
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def drawn(run: Run, width: int, *, encoding: str = "utf-8", brief: bool = False) -> str:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
+    terminal.draw(view.build(run), terminal.open_console(stream, width=width), brief=brief)
+    return raw.getvalue().decode(encoding)
+
+
+def hostile_run(text: str) -> Run:
+    params: dict[str, int | str] = {"what": text}
+    one = outcome("launch_cold", [measurement("seconds", 0.1, verified=text)], **params)
+    run = make_run(gpu_name=text, extra=[skipped(reason=text), failed(text), one])
+    infos = tuple(msgspec.structs.replace(info, title=text, about=text) for info in run.benchmarks)
+    return msgspec.structs.replace(run, benchmarks=infos, run_id=text)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_no_line_is_wider_than_the_page(width: int, encoding: str) -> None:
+    text = drawn(make_run(rounds=3, extra=[skipped(), failed()]), width, encoding=encoding)
+    assert max(cell_len(line) for line in text.splitlines()) <= min(width, terminal.WIDEST)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("width", [80, 120])
+def test_hostile_text_is_shown_as_text_within_the_page(hostile: str, width: int) -> None:
+    text = drawn(hostile_run(hostile), width)
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u200e\u200f\u202a-\u202e\u2066-\u2069]", text)
+    assert len(text) < 400_000
+
+
+def test_markup_is_text() -> None:
+    assert "[bold]x[/bold] [/]" in drawn(hostile_run(HOSTILE[0]), 120)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_text_leaves_exports_and_pictures_whole(hostile: str) -> None:
+    run = hostile_run(hostile)
+    assert "\x1b" not in to_csv(run)
+    assert msgspec.json.decode(to_json(run))["run"]["run_id"] == hostile
+    ElementTree.fromstring(terminal.svg(view.build(run)))
+
+
+def test_the_report_shows_what_matters() -> None:
+    text = drawn(make_run(extra=[skipped()]), 120)
+    for words in (
+        "Submission ladder", "compiled loop", "3.31 µs ±0.5 %", "One operation", "Anatomy of one launch",
+        "Time per kernel over kernel duration", "submit − gap = 1.95 µs", "Single launch calls", "p50 3.30 µs",
+        "worst 131 µs", "Kernels shorter than 1.95 µs leave this GPU waiting", "[launch.starving:",
+        "not installed: pip install warp-lang", "◐ steady: one process",
+    ):  # fmt: skip
+        assert words in text
+
+
+def test_every_table_and_picture_of_a_simulated_run_says_so() -> None:
+    report = view.build(make_run(extra=[failed()]))
+    titles = [study.tables[0].title for section in report.sections for study in section.studies]
+    titles += [picture.title for section in report.sections for picture in section.pictures]
+    titles += ["Not measured", "What distorts this run", "What this means (launch)", "What this means (host)"]
+    lines = drawn(make_run(extra=[failed()]), 120).splitlines()
+    for title in titles:
+        assert any(line.startswith(title) and line.rstrip().endswith("SIMULATED") for line in lines), title
+
+
+def test_brief_leaves_out_the_tables() -> None:
+    brief, whole = drawn(make_run(), 100, brief=True), drawn(make_run(), 100)
+    assert "Submission ladder" in brief
+    assert "What this means (launch)" in brief
+    assert "launch_layers: " in whole
+    assert "launch_layers: " not in brief
+
+
+def test_narrow_pages_drop_columns_not_figures() -> None:
+    narrow, wide = drawn(make_run(), 60), drawn(make_run(), 120)
+    assert "3.31 µs ±0.5 %" in narrow
+    assert "4 args" in wide
+    assert "4 args" not in narrow
+
+
+def test_ascii_output_is_ascii_and_keeps_the_figures() -> None:
+    text = drawn(make_run(), 100, encoding="ascii")
+    assert text.isascii()
+    assert "3.31 us +-0.5 %" in text
+    assert "#####" in text
+    assert "compiled loop" in text
+
+
+def test_no_colour_in_pipes_nor_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b" not in drawn(make_run(), 100)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert ESCAPES.search(drawn(make_run(), 100))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", drawn(make_run(), 100))
+
+
+def test_svg_asks_nobody_for_a_font() -> None:
+    picture = terminal.svg(view.build(make_run()))
+    assert "http://www.w3.org/2000/svg" in picture
+    assert "@font-face" not in picture
+    assert "url(http" not in picture
+
+
+def test_an_error_is_two_lines_however_narrow() -> None:
+    stream = io.StringIO()
+    error = UsageError("there is no suite called [bold]lunch[/bold]" + "x" * 80, "did you mean launch?\x1b[2J")
+    terminal.tell_error(error, terminal.open_console(stream, width=40))
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("error: there is no suite called [bold]lunch[/bold]x")
+    assert lines[1] == "next:  did you mean launch?\\x1b[2J"
+
+
+METRICS = {info.name: info.metrics for info in make_run().benchmarks}
+
+
+def play(listener: PlainProgress | LiveProgress) -> None:
+    """Three cases, one of them skipped before anything starts."""
+    listener(PlanMade(2, 20.0, ("host",), 4.0))
+    listener(CaseDone(skipped(reason="no \x1b[2J [bold]GPU[/bold]")))
+    done = outcome("host_call", [measurement("call", 2e-9)], how="compiled")
+    listener(CaseStarted(done.case.id, 0, 2, "host", 0))
+    listener(CaseTick(done.case.id, "call", "s", 10, 2e-9))
+    listener(CaseDone(done))
+    listener(CaseStarted("launch_queue", 1, 2, "launch", 0))
+    listener(CaseDone(failed("it broke")))
+
+
+def test_plain_progress_is_a_line_a_case() -> None:
+    stream = io.StringIO()
+    with PlainProgress(terminal.open_console(stream, width=40), METRICS) as listener:
+        play(listener)
+        listener(RunEnded("run.json", "interrupted"))  # type: ignore[arg-type]
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "2 cases of host, at most 20 s"
+    assert lines[1].startswith("[0/2] launch_layers[")
+    assert lines[1].endswith("skipped: no \\x1b[2J [bold]GPU[/bold]")
+    assert re.fullmatch(r"\[1/2\] host_call\[how=compiled\]: call 2\.\d\d ns ±\d\.\d %", lines[2])
+    assert lines[3] == "[2/2] launch_queue[argument_bytes=2048]: failed: it broke"
+    assert lines[4] == "interrupted: what was measured is kept in run.json"
+
+
+def test_live_progress_leaves_only_failures_behind() -> None:
+    stream = io.StringIO()
+    console = terminal.open_console(stream, width=100)
+    with LiveProgress(console, METRICS) as listener:
+        play(listener)
+    assert "it broke" in stream.getvalue()
+    assert "skipped" not in stream.getvalue()
+
+
+def test_time_left_follows_the_forecast_then_the_pace_and_never_passes_the_budget() -> None:
+    now = [100.0]
+    listener = LiveProgress(terminal.open_console(io.StringIO()), METRICS, clock=lambda: now[0])
+    assert listener.seconds_left() is None
+    listener(PlanMade(4, 20.0, ("host",), 12.0))
+    assert listener.seconds_left() == pytest.approx(12.0)
+    listener(CaseStarted("a", 0, 4, "host", 0))
+    for _ in range(2):
+        listener(CaseDone(outcome("host_timer")))
+    now[0] += 4.0
+    assert listener.seconds_left() == pytest.approx(0.5 * 4.0 + 0.5 * 8.0)
+    now[0] += 15.0
+    assert listener.seconds_left() == pytest.approx(1.0)
+    now[0] += 15.0
+    assert listener.seconds_left() == 0.0

@@ -1,0 +1,113 @@
+"""Numbers for people, and text made safe to show."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from microbench.text import LONGEST, plain, to_ascii
+from microbench.units import (
+    PREFIXES,
+    as_time,
+    axis_title,
+    axis_value,
+    percent,
+    quantity,
+    rate_of,
+    size,
+    spread,
+    times,
+    wall,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "words"),
+    [
+        (3.61e-6, "s/launch", "3.61 µs"),
+        (55.4e9, "B/s", "55.4 GB/s"),
+        (1769.0, "B/launch", "1.77 kB"),
+        (285.0, "B/launch", "285 B"),
+        (277e3, "1/s", "277 k/s"),
+        (1021.0, "launch", "1021"),
+        (0.99996e-6, "s", "1.00 µs"),
+        (999.4e-9, "s", "999 ns"),
+        (3e-10, "s", "0.300 ns"),
+        (120.0, "s", "120 s"),
+        (-2e-6, "s", "-2.00 µs"),
+        (1.98e9, "Hz", "1.98 GHz"),
+        (63.1, "cycle", "63.1 cycles"),
+        (1.078, "1", "1.08"),
+        (3e-6, "1", "0.000"),
+        (0.0, "s", "0 s"),
+        (None, "s", "–"),
+        (float("nan"), "s", "–"),
+    ],
+)
+def test_quantity(value: float | None, unit: str, words: str) -> None:
+    assert quantity(value, unit) == words
+
+
+@given(st.floats(min_value=1e-9, max_value=999e12))
+def test_quantity_keeps_three_digits(value: float) -> None:
+    number, _, unit = quantity(value, "B/s").partition(" ")
+    assert "e" not in number
+    scale = {prefix: scale for scale, prefix in PREFIXES}[unit.removesuffix("B/s")]
+    assert float(number) * scale == pytest.approx(value, rel=0.0051)
+
+
+def test_shares_ratios_and_sizes() -> None:
+    assert (spread(0.0118), spread(0.12), spread(float("inf"))) == ("±1.2 %", "±12 %", "±>999 %")
+    assert (percent(0.923), percent(0.0041), percent(1.0)) == ("92.3 %", "0.41 %", "100 %")
+    assert (times(1.094), times(2.44), times(17.2)) == ("1.09×", "2.4×", "17×")
+    assert (size(65536), size(4000), size(0), size(3 << 30)) == ("64 KiB", "4000 B", "0 B", "3 GiB")
+    assert (wall(4.21), wall(59.6), wall(80), wall(7500)) == ("4.2 s", "1 min 00 s", "1 min 20 s", "2 h 05 min")
+    assert (as_time(1.5e-3), rate_of(293e3, "launches")) == ("1.50 ms", "293 k launches/s")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "title", "words"),
+    [
+        ("duration_ns", 10_000, "duration", "10 µs"),
+        ("duration_ns", 1500, "duration", "1.5 µs"),
+        ("duration_ns", 0, "duration", "0"),
+        ("argument_bytes", 4096, "argument size", "4 KiB"),
+        ("size_bytes", 64 << 20, "size", "64 MiB"),
+        ("streams", 8, "streams", "8"),
+        ("layer", "cuda_core", "layer", "cuda_core"),
+    ],
+)
+def test_axes(name: str, value: int | str, title: str, words: str) -> None:
+    assert (axis_title(name), axis_value(name, value)) == (title, words)
+
+
+def test_plain_spells_out_what_moves_a_cursor_or_turns_text_around() -> None:
+    assert plain("a\x1b[31mb\nc\td") == "a\\x1b[31mb c d"
+    assert plain("x\u202ey\u200fz") == "x\\u202ey\\u200fz"
+    assert plain("\udc80") == "\\udc80"
+    assert plain("H200 · µs ±1 % 漢") == "H200 · µs ±1 % 漢"
+
+
+def test_plain_cuts_what_is_too_long() -> None:
+    cut = plain("x" * 100_000)
+    assert cut.startswith("x" * LONGEST)
+    assert cut.endswith("… (100000 characters)")
+
+
+@given(st.text())
+def test_plain_leaves_one_line_without_hidden_characters(text: str) -> None:
+    assert all(unicodedata.category(one) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for one in plain(text))
+
+
+@given(st.text())
+def test_ascii_is_ascii(text: str) -> None:
+    assert to_ascii(text).isascii()
+
+
+def test_ascii_has_a_likeness_for_what_reports_write() -> None:
+    assert to_ascii("3.61 µs ±1.2 % · 2× – … →") == "3.61 us +-1.2 % - 2x - ... ->"
+    assert not re.search(r"\?", to_ascii("█▒░▌│─├┤┴└┊●◐○◌▼◇✓✗▲•−▸"))

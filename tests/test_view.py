@@ -1,0 +1,226 @@
+"""What a report says: marks, facts, sections, shapes of tables, what was not measured."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from make_run import DEVICE, benchmarks, failed, launch_outcomes, make_run, measurement, metric, outcome, skipped
+
+from microbench.explain.evidence import evidence_by_device
+from microbench.model import BenchmarkInfo, GpuInfo, LinkInfo, Run, Work
+from microbench.report import view
+from microbench.report.catalogue import tables
+from microbench.report.curves import benchmark_curve, ticks
+from microbench.report.document import Bars, Curve, Histogram, Report, Study, Table, TimeLine
+from microbench.report.sections import launch
+from microbench.report.shapes import figure
+from microbench.report.tables import problem_table
+from microbench.stats import rows
+
+
+def study(report: Report, benchmark: str) -> Study:
+    return next(one for section in report.sections for one in section.studies if one.benchmark == benchmark)
+
+
+def headings(table: Table) -> list[str]:
+    return [column.title for column in table.columns]
+
+
+def test_a_simulated_run_is_marked() -> None:
+    report = view.build(make_run())
+    assert report.mark == "SIMULATED"
+    assert [banner.word for banner in report.banners] == ["SIMULATED"]
+
+
+def test_a_reference_is_marked_as_another_machine() -> None:
+    run = make_run()
+    real = tuple(msgspec.structs.replace(session, simulated=False) for session in run.sessions)
+    report = view.build(msgspec.structs.replace(run, sessions=real), reference=True)
+    assert report.mark == "REFERENCE"
+    assert "not on this machine" in report.banners[0].text
+
+
+def test_a_run_without_a_gpu_says_why_and_what_to_do() -> None:
+    report = view.build(make_run(gpu=False))
+    banner = next(banner for banner in report.banners if banner.word == "NO GPU")
+    assert (banner.text, banner.next_step) == ("no driver", "install one")
+    assert [section.suite for section in report.sections] == ["host"]
+
+
+def test_an_unfinished_run_is_marked() -> None:
+    assert "UNFINISHED" in [banner.word for banner in view.build(make_run(), unfinished=True).banners]
+
+
+def test_facts_tell_the_machine_and_the_run() -> None:
+    facts = dict(view.build(make_run(rounds=3)).facts)
+    assert facts["GPU"] == "SIMULATED GPU · compute capability 9.0 · 132 SMs · 64 GiB · PCIe 5 x16"
+    assert "3 rounds" in facts["run"]
+    assert "2025-01-02 03:04 UTC" in facts["run"]
+
+
+def test_the_first_picture_is_the_ladder_and_families_are_apart() -> None:
+    section = view.build(make_run()).sections[1]
+    assert [type(picture) for picture in section.pictures] == [Bars, Bars, TimeLine, Curve, Histogram]
+    same, one_op = section.pictures[:2]
+    assert isinstance(same, Bars)
+    assert isinstance(one_op, Bars)
+    assert [bar.label for bar in same.bars][:3] == ["compiled loop", "cuda.core", "cuda.bindings"]
+    assert [bar.label for bar in one_op.bars] == ["PyTorch out=", "PyTorch eager", "CuPy ufunc", "JAX jit"]
+    assert not {bar.label for bar in same.bars} & {bar.label for bar in one_op.bars}
+    assert same.bars[1].cells[0].text == "3.80 µs"
+    assert same.bars[1].cells[0].trust == "steady"
+    assert same.bars[0].beyond == pytest.approx(3.4e-6, rel=0.02)
+
+
+def test_the_anatomy_is_to_scale() -> None:
+    picture = launch.anatomy(evidence_by_device(make_run())[0])
+    assert picture is not None
+    start, complete = picture.lanes[2].spans
+    assert start.end_s == complete.begin_s == pytest.approx(6.4e-6, rel=0.02)
+    assert complete.end_s == picture.end_s == pytest.approx(8.4e-6, rel=0.02)
+    assert "estimate" in picture.lanes[1].spans[1].text
+
+
+def test_the_duration_curve_marks_the_crossover() -> None:
+    picture = launch.durations(evidence_by_device(make_run())[0])
+    assert picture is not None
+    assert [line.name.split()[0] for line in picture.lines] == ["in", "the", "the"]
+    assert picture.marks[0].at == pytest.approx(1.95e-6, rel=0.02)
+
+
+def test_pictures_without_their_figures_are_left_out() -> None:
+    assert launch.pictures(evidence_by_device(make_run(gpu=False))[0]) == []
+
+
+def test_few_metrics_stand_side_by_side_with_their_grades() -> None:
+    table = study(view.build(make_run()), "launch_layers").tables[0]
+    assert headings(table) == ["arguments", "family", "layer", "submit", "round_trip"]
+    assert table.rows[0][3].trust == "steady"
+    assert table.rows[0][3].note.startswith("±")
+    assert table.question == "What does launch_layers answer?"
+
+
+def test_one_metric_stands_with_its_tails() -> None:
+    report = view.build(make_run())
+    assert headings(study(report, "host_call").tables[0]) == ["how", "call", "p90", "p99", "worst"]
+    assert headings(study(report, "host_memory").tables[0]) == ["size", "threads", "rate", "p1", "min"]
+    assert headings(study(report, "launch_queue").tables[0]) == ["argument size", "depth", "p90", "p99", "max"]
+
+
+def test_no_axis_means_a_metric_a_line() -> None:
+    table = study(view.build(make_run()), "launch_cost").tables[0]
+    assert headings(table) == ["metric", "value", "p90", "p99", "worst"]
+    assert len(table.rows) == 10
+
+
+def test_many_metrics_over_few_values_are_turned() -> None:
+    table = study(view.build(make_run()), "launch_sync").tables[0]
+    assert headings(table) == ["wait", "spin", "yield", "blocking"]
+    assert [row[0].text for row in table.rows][:2] == ["complete", "idle_stream"]
+
+
+def test_cases_with_other_metrics_get_a_table_of_their_own() -> None:
+    first, second = study(view.build(make_run()), "launch_traffic").tables
+    assert headings(first) == ["duration", "work", "received", "sent"]
+    assert headings(second) == ["work", "received_per_byte", "sent_per_byte"]
+    assert second.title == ""
+    assert "argument size 0 B" in second.notes
+
+
+def test_notes_tell_what_was_checked_and_found_out() -> None:
+    notes = study(view.build(make_run()), "launch_layers").tables[0].notes
+    assert "checked: one kernel node captured (14 of 18 cases)" in notes
+    assert "kernels per call: 1 (4 cases)" in notes
+
+
+def test_a_figure_with_a_bound_shows_its_share_of_the_limit() -> None:
+    copy = measurement("rate", 1e9 / 55e9, work=Work(bytes=10**9), bound="pcie_h2d")
+    link = LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256)
+    info = BenchmarkInfo("copy", "link", "Copy", "How fast?", 1, (), (metric("rate", "rate", "B/s"),))
+    run = msgspec.structs.replace(make_run(), benchmarks=(info,), outcomes=(outcome("copy", [copy]),))
+    cell = figure(rows(run)[0], GpuInfo("SIMULATED GPU", DEVICE, link=link))
+    assert "94." in cell.note
+    assert cell.note.endswith("of limit")
+
+
+def test_single_samples_show_their_number_instead_of_a_width() -> None:
+    cell = study(view.build(make_run()), "launch_cold").tables[0].rows[0][1]
+    assert (cell.note, cell.trust) == ("n=1", "single")
+
+
+def test_problems_are_joined_by_reason_failures_first() -> None:
+    assert problem_table(make_run().outcomes) is None
+    table = problem_table(
+        make_run(extra=[skipped("warp"), skipped("triton"), skipped("x", "time budget"), failed()]).outcomes
+    )
+    assert table is not None
+    words = [[cell.text for cell in row] for row in table.rows]
+    assert words[0] == ["failed", "launch_queue[argument_bytes=2048]", "CUDA_ERROR_ILLEGAL_ADDRESS"]
+    assert words[1] == ["skipped", "launch_layers (2 cases)", "not installed: pip install warp-lang"]
+    assert words[2][2] == "time budget"
+
+
+def test_curves_need_points_and_leave_drawn_ones_to_their_picture() -> None:
+    report = view.build(make_run())
+    assert study(report, "launch_duration").curve is None
+    assert study(report, "launch_queue").curve is None  # three points
+    curve = study(report, "launch_threads").curve
+    assert curve is not None
+    assert [x for x, _ in curve.lines[0].points] == [1, 2, 4, 8]
+    assert curve.title == "rate over threads"
+
+
+def test_a_curve_has_a_line_for_each_combination_of_the_other_axes() -> None:
+    cases = [
+        outcome(
+            "launch_arguments", [measurement("submit", 3e-6 + size * 1e-8)], argument_bytes=size, grid_blocks=blocks
+        )
+        for blocks in (1, 132)
+        for size in (0, 8, 64, 256)
+    ]
+    run = msgspec.structs.replace(make_run(), outcomes=tuple(cases), benchmarks=benchmarks(cases))
+    curve = benchmark_curve(run.benchmarks[0], rows(run))
+    assert curve is not None
+    assert [(line.name, len(line.points)) for line in curve.lines] == [("grid blocks 1", 4), ("grid blocks 132", 4)]
+
+
+@pytest.mark.parametrize(("low", "high", "log"), [(0.0, 880e3, False), (1e-6, 1e-4, True), (5.0, 5.0, True)])
+def test_ticks_are_round_and_inside(low: float, high: float, log: bool) -> None:
+    marks = ticks(low, high, log, "1/s")
+    assert 1 <= len(marks) <= 8
+    assert all(low * 0.99 <= mark.at <= high * 1.01 for mark in marks)
+    assert len({mark.text for mark in marks}) == len(marks)
+
+
+def test_each_gpu_has_its_section_and_the_host_one() -> None:
+    other = [msgspec.structs.replace(one, device="GPU-other") for one in launch_outcomes()]
+    sections = view.build(make_run(extra=other)).sections
+    assert [section.suite for section in sections] == ["host", "launch", "launch"]
+    assert "GPU 0, SIMULATED GPU" in sections[1].title
+
+
+def test_grades_seen_are_explained() -> None:
+    assert view.build(make_run()).grades == ("steady", "single")
+    assert "stable" in view.build(make_run(rounds=3)).grades
+
+
+def test_an_empty_run_is_a_report_too() -> None:
+    report = view.build(Run(1, "empty", (), (), ()))
+    assert report.sections == ()
+
+
+def test_the_catalogue_lists_questions_and_values() -> None:
+    host, found = tables(make_run().benchmarks)
+    assert host.title.startswith("host: ")
+    words = [cell.text for row in found.rows for cell in row]
+    assert "What does launch_threads answer?" in words
+    assert "the threads: 1, 2, 4, 8" in words
+
+
+def test_rows_without_their_parameters_are_no_error() -> None:
+    run = make_run()
+    bare = tuple(
+        msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, params={"benchmark": 1, "metric": "x"}))
+        for one in run.outcomes
+    )
+    assert view.build(msgspec.structs.replace(run, outcomes=bare)).sections
