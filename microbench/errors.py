@@ -46,7 +46,7 @@ class RunUnreadableError(MicrobenchError):
 
 
 class ResultNotWrittenError(MicrobenchError):
-    """The result file cannot be written: it exists, the folder is read-only, the disk is full."""
+    """The result file cannot be written: it exists, or its folder is missing or read-only."""
 
     exit_code = ExitCode.USAGE
 

@@ -19,6 +19,7 @@ Batch = TypeVar("Batch")
 
 NANOSECOND_S = 1e-9
 VOID_SAMPLES = 20
+DIGITS_KEPT = 12  # picoseconds: what is beyond is the rounding of binary fractions
 HISTOGRAM_RATIO = 1.05
 
 
@@ -66,7 +67,7 @@ def kept(samples: Sequence[float]) -> msgspec.Raw:
     if len(samples) > SAMPLES_KEPT:
         picked = np.linspace(0, len(samples) - 1, SAMPLES_KEPT).round().astype(np.int64)
         samples = [samples[index] for index in picked]
-    return msgspec.Raw(msgspec.json.encode([float(sample) for sample in samples]))
+    return msgspec.Raw(msgspec.json.encode([round(float(sample), DIGITS_KEPT) for sample in samples]))
 
 
 class Between:

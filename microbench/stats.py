@@ -64,11 +64,23 @@ def median_ranks(n: int) -> tuple[int, int]:
     return 0, n - 1
 
 
+def quantile(ordered: FloatArray, share: float) -> float:
+    """A quantile of sorted values by linear interpolation, NumPy's default, in a fraction of its time."""
+    position = share * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    low, high = float(ordered[below]), float(ordered[above])
+    return low + (high - low) * (position - below)
+
+
 def median_interval(values: Sequence[float] | FloatArray, step: float = 0.0) -> Interval:
     """Median and its order-statistics interval; a zero-width interval counts as one ``step`` of the clock."""
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    return _interval(np.sort(np.asarray(values, dtype=np.float64)), step)
+
+
+def _interval(ordered: FloatArray, step: float) -> Interval:
     low_rank, high_rank = median_ranks(len(ordered))
-    median, low, high = float(np.median(ordered)), float(ordered[low_rank]), float(ordered[high_rank])
+    median, low, high = quantile(ordered, 0.5), float(ordered[low_rank]), float(ordered[high_rank])
     if high - low < step:
         low, high = median - step / 2, median + step / 2
     return Interval(median, low, high)
@@ -151,7 +163,7 @@ def _trust(measurement: Measurement, interval: Interval, telemetry: Telemetry | 
         return "throttled"
     floor_s = measurement.floor_s
     timed = measurement.clock != "counter"
-    if timed and floor_s and float(np.median(measurement.values)) < FLOORS_PER_SAMPLE * floor_s:
+    if timed and floor_s and quantile(np.sort(np.asarray(measurement.values)), 0.5) < FLOORS_PER_SAMPLE * floor_s:
         return "below floor"
     if measurement.n < MINIMUM_SAMPLES:
         return "single"
@@ -160,10 +172,10 @@ def _trust(measurement: Measurement, interval: Interval, telemetry: Telemetry | 
 
 def summarize(metric: Metric, measurement: Measurement, telemetry: Telemetry | None = None) -> Summary:
     """The numbers of one measurement of one process; its trust is ``steady`` at best."""
-    values = values_of(metric, measurement)
-    interval = median_interval(values, _clock_step(metric, measurement))
-    p1, p90, p99 = (float(value) for value in np.percentile(values, (1, 90, 99)))
-    low, high = float(values.min()), float(values.max())
+    ordered = np.sort(values_of(metric, measurement))
+    interval = _interval(ordered, _clock_step(metric, measurement))
+    p1, p90, p99 = (quantile(ordered, share) for share in (0.01, 0.9, 0.99))
+    low, high = float(ordered[0]), float(ordered[-1])
     calls = measurement.per_call
     if calls is not None and metric.kind == "time":
         p1, p90, p99, low, high = calls.p1, calls.p90, calls.p99, calls.min, calls.max
@@ -217,12 +229,18 @@ class Row(msgspec.Struct, frozen=True):
         """The figure to quote, in the metric's unit."""
         return self.interval.median
 
-    def over_rounds(self, quantile: Literal["p1", "p90", "p99", "min", "max", "tail"]) -> float:
-        """A quantile over the rounds: min and max over all, percentiles as the median over rounds."""
-        values = [float(getattr(one, quantile)) for one in self.summaries]
-        if quantile in ("min", "max"):
-            return min(values) if quantile == "min" else max(values)
-        return float(np.median(values))
+    def over_rounds(self, name: Literal["p1", "p90", "p99", "min", "max", "tail"]) -> float:
+        """A quantile over the rounds: min and max over all, percentiles as the median over rounds.
+
+        Where each round is a single sample, the percentiles are those of the rounds.
+        """
+        ordered = np.sort([float(getattr(one, name)) for one in self.summaries])
+        if name in ("min", "max"):
+            return float(ordered[0] if name == "min" else ordered[-1])
+        if all(one.n == 1 for one in self.summaries):
+            tail = 0.01 if self.metric.kind == "rate" else 0.99
+            return quantile(ordered, {"p1": 0.01, "p90": 0.9, "p99": 0.99, "tail": tail}[name])
+        return quantile(ordered, 0.5)
 
 
 def rows(run: Run) -> list[Row]:

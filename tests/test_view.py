@@ -72,6 +72,12 @@ def test_the_first_picture_is_the_ladder_and_families_are_apart() -> None:
     assert same.bars[0].beyond == pytest.approx(3.4e-6, rel=0.02)
 
 
+def test_the_general_comes_before_the_particular() -> None:
+    studies = [one.benchmark for one in view.build(make_run()).sections[1].studies]
+    assert studies[:2] == ["launch_cost", "launch_layers"]
+    assert studies[-1] == "launch_cold"
+
+
 def test_the_anatomy_is_to_scale() -> None:
     picture = launch.anatomy(evidence_by_device(make_run())[0])
     assert picture is not None
@@ -115,7 +121,7 @@ def test_no_axis_means_a_metric_a_line() -> None:
 
 def test_many_metrics_over_few_values_are_turned() -> None:
     table = study(view.build(make_run()), "launch_sync").tables[0]
-    assert headings(table) == ["wait", "spin", "yield", "blocking"]
+    assert headings(table) == ["metric by wait", "spin", "yield", "blocking"]
     assert [row[0].text for row in table.rows][:2] == ["complete", "idle_stream"]
 
 

@@ -11,6 +11,7 @@ COLD_S = 1e-3
 
 SYNC_CALLS = {
     "record": "an event record",
+    "record_untimed": "an untimed event record",
     "query": "an event query",
     "wait_event": "a stream's wait for an event",
     "idle_event": "an event synchronise",

@@ -1,4 +1,4 @@
-"""The marks that stand for grades and severities, with their tones."""
+"""The marks that stand for grades and severities, and the colours that stand for tones."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ TRUST_MARKS: dict[str, tuple[str, Tone]] = {
 }
 UNKNOWN_MARK: tuple[str, Tone] = ("?", "problem")
 SEVERITY_MARKS: dict[Severity, str] = {"good": "✓", "note": "•", "advice": "→", "warning": "▲", "problem": "✗"}
+# In the terminal's own palette, so that a light and a dark one both read well.
+STYLES: dict[Tone, str] = {
+    "plain": "", "strong": "bold", "quiet": "dim", "good": "green", "note": "cyan", "advice": "yellow",
+    "warning": "bold yellow", "problem": "bold red", "first": "cyan", "second": "green", "third": "magenta",
+}  # fmt: skip

@@ -76,7 +76,7 @@ def _cases(axes: list[str], metrics: list[str], found: Sequence[Row], gpu: GpuIn
 def _metrics_by_value(axis: str, metrics: list[str], found: Sequence[Row], gpu: GpuInfo | None) -> Shape:
     values = list(dict.fromkeys(row.params[axis] for row in found if axis in row.params))
     cells = {(row.metric.name, row.params.get(axis)): figure(row, gpu) for row in found}
-    columns = (Column(axis_title(axis), "left"), *(Column(axis_value(axis, value)) for value in values))
+    columns = (Column(f"metric by {axis_title(axis)}", "left"), *(Column(axis_value(axis, value)) for value in values))
     return columns, tuple((Cell(name), *(cells.get((name, value), NOTHING) for value in values)) for name in metrics)
 
 

@@ -32,7 +32,7 @@ from microbench.report.document import (
     Tone,
 )
 from microbench.report.layout import Widths
-from microbench.report.marks import SEVERITY_MARKS, TRUST_MARKS
+from microbench.report.marks import SEVERITY_MARKS, STYLES, TRUST_MARKS
 from microbench.report.view import GRADES
 from microbench.text import plain, to_ascii
 
@@ -42,11 +42,6 @@ BESIDE_WIDTH = 100
 CURVE_ROWS, SMALL_CURVE_ROWS, SMALL_CURVE_WIDTH = 14, 8, 44
 WIDEST_SMALL_CURVE = 64
 LONGEST_CELL = 200
-
-STYLES: dict[Tone, str] = {
-    "plain": "", "strong": "bold", "quiet": "dim", "good": "green", "note": "cyan", "advice": "yellow",
-    "warning": "bold yellow", "problem": "bold red", "first": "cyan", "second": "green", "third": "magenta",
-}  # fmt: skip
 
 
 class QuietConsole(Console):

@@ -74,7 +74,8 @@ def _facts(run: Run) -> Iterable[tuple[str, str]]:
     for gpu in session.environment.gpus:
         yield "GPU" if len(session.environment.gpus) == 1 else f"GPU {gpu.index}", _gpu_words(gpu)
     yield from _software(session.environment)
-    host = [str(value) for name in ("cpu_model", "virtualization") if (value := session.environment.fact(name))]
+    known = (session.environment.fact(name) for name in ("cpu_model", "virtualization"))
+    host = [str(value) for value in known if value not in (None, "none")]
     if host:
         yield "host", " · ".join(host)
     yield "run", _run_words(run, session)

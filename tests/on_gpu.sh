@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Everything that needs a real GPU, in one go: tests/on_gpu.sh FOLDER [STEP …]; results and logs go to FOLDER.
+# Steps: tests, sanitizer, repeats (five runs of three rounds and their overlap), reference (the bundled run, anew).
+# Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
+set -uo pipefail
+folder=${1:?usage: tests/on_gpu.sh FOLDER [STEP …]}
+shift
+steps=("$@")
+[ "${#steps[@]}" -gt 0 ] || steps=(tests sanitizer repeats reference)
+python=${PYTHON:-python3}
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} COLUMNS=120
+failed=0
+
+run() { "$python" -m microbench "$@"; }
+
+tests() {
+    MICROBENCH_TWIN_REPORT=$folder/twin.jsonl "$python" -m pytest -q -m gpu -p no:cacheprovider tests \
+        >"$folder/tests.txt" 2>&1 || failed=1
+    tail -5 "$folder/tests.txt"
+    cat "$folder/twin.jsonl"
+}
+
+sanitizer() {
+    # Timing cannot hold under it: each kernel and op once is what it is for. API errors are not reported, as
+    # cuda.bindings asks for every entry point it knows, also those that an older driver does not have.
+    for tool in memcheck racecheck initcheck synccheck; do
+        compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 --target-processes all \
+            "$python" -m pytest -q -x -m gpu -p no:cacheprovider tests/test_cuda.py \
+            -k "every_op or flag_is_seen or gate or recorded or dependent or answers or resident or graph_has or own_clock" \
+            >"$folder/$tool.txt" 2>&1 || failed=1
+        grep -E "passed|failed|ERROR SUMMARY|RACECHECK SUMMARY" "$folder/$tool.txt" | tail -3
+    done
+}
+
+repeats() {
+    for number in 1 2 3 4 5; do
+        run run launch_cost launch_layers --rounds 3 --time-limit 116 --out "$folder/repeat$number.json" \
+            >"$folder/repeat.txt" 2>&1 || failed=1
+    done
+    "$python" tests/overlap.py "$folder"/repeat?.json | tee "$folder/overlap.txt"
+}
+
+reference() {
+    local file=$folder/nvidia-h200.json
+    run run host --full --rounds 3 --out "$file" >"$folder/reference.txt" 2>&1 || failed=1
+    run run launch --full --rounds 3 --time-limit 540 --into "$file" >>"$folder/reference.txt" 2>&1 || failed=1
+    run show "$file" | tail -40
+}
+
+for step in "${steps[@]}"; do
+    echo "== $step"
+    "$step"
+done
+exit "$failed"
