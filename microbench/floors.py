@@ -12,6 +12,7 @@ from microbench.errors import Skip
 from microbench.gpu.api import Gpu, Host
 from microbench.model import Floors
 from microbench.ops import Launch, SynchronizeIdle
+from microbench.sampling import clock_step_ns
 
 STAMPS = 10_000
 REPEATS = 30
@@ -22,16 +23,15 @@ NANOSECOND_S = 1e-9
 def host_floors(host: Host) -> Floors:
     """Step and cost of the host's clock, from readings with nothing between them.
 
-    The step is the least time that two neighbouring readings differ by at all, the cost the median time of a reading;
-    where the clock steps more coarsely than a reading takes, the mean over all of them.
+    The cost is the median time of a reading; where the clock steps more coarsely than a reading takes, the mean.
     """
     host.clock_stamps(STAMPS)  # compiles the loop, warms the cache
     stamps_ns = host.clock_stamps(STAMPS)
     between_ns = np.diff(stamps_ns)
-    moved_ns = between_ns[between_ns > 0]
+    step_ns = clock_step_ns(stamps_ns)
     call_ns = float(np.median(between_ns)) or float(stamps_ns[-1] - stamps_ns[0]) / len(between_ns)
     return Floors(
-        timer_step_s=float(moved_ns.min()) * NANOSECOND_S if moved_ns.size else None,
+        timer_step_s=step_ns * NANOSECOND_S if step_ns else None,
         timer_call_s=call_ns * NANOSECOND_S if call_ns > 0 else None,
     )
 

@@ -26,7 +26,7 @@ class Job(msgspec.Struct, frozen=True):
 
     ``device`` is a GPU's UUID, "fake", or for a probe whatever the user asked for. ``benchmarks`` and ``backend`` name
     the package of benchmarks and the module that opens devices. ``parent_pid`` is who to die with, ``near_node`` the
-    GPU's NUMA node.
+    GPU's NUMA node, ``allowed_cpus`` what the user lets the run use: the parent has pinned itself by then.
     """
 
     seam: Seam
@@ -36,6 +36,7 @@ class Job(msgspec.Struct, frozen=True):
     parent_pid: int
     floors: Floors = Floors()
     near_node: int | None = None
+    allowed_cpus: tuple[int, ...] = ()
 
 
 class Order(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from microbench.bench import discover
 from microbench.budget import LIMITS_S, Budget
 from microbench.errors import ExitCode, MicrobenchError, ResultNotWrittenError
 from microbench.events import CaseDone, Listener, PlanMade, Probed, RunEnded, RunStatus, nobody
-from microbench.host.affinity import core_plan, pin
+from microbench.host.affinity import find_cores, pinned
 from microbench.messages import Job
 from microbench.model import Environment, Floors, Outcome, Run, Session
 from microbench.plan import Plan, Process, make_plan
@@ -99,6 +99,7 @@ class _Session:
         self._started_at = now.isoformat(timespec="seconds")
         self._began_s = time.monotonic()
         self._outcomes: list[Outcome] = []
+        self._allowed_cpus = tuple(sorted(os.sched_getaffinity(0)))
 
     def run(self) -> RunResult:
         """Probe, plan, measure, finish."""
@@ -141,7 +142,7 @@ class _Session:
         def start(process: Process) -> WorkerProcess:
             return self._start(process, floors, nodes.get(process.device or "", near_node))
 
-        with parent_pinned(near_node):
+        with pinned(find_cores(near_node).plan.parent_cores):
             Supervisor(start, budget, self._intent.session, self._record, self._listener).run(plan.cases)
 
     def _record(self, outcome: Outcome) -> None:
@@ -158,6 +159,7 @@ class _Session:
             parent_pid=os.getpid(),
             floors=floors,
             near_node=near_node,
+            allowed_cpus=self._allowed_cpus,
         )
         return WorkerProcess(job, dict(process.variables), self._seams.patience, self._seams.kill)
 
@@ -211,17 +213,6 @@ def _still_skipped(before: Sequence[Outcome], now: Sequence[Outcome]) -> Iterato
     for outcome in before:
         if outcome.status != "skipped" or (outcome.device, outcome.case.id, outcome.round) not in mended:
             yield outcome
-
-
-@contextmanager
-def parent_pinned(near_node: int | None) -> Iterator[None]:
-    """Keep this process off the cores of the worker while it waits for one; afterwards as before."""
-    before = os.sched_getaffinity(0)
-    pin(core_plan(near_node).parent_cores)
-    try:
-        yield
-    finally:
-        pin(before)
 
 
 def commit() -> str | None:

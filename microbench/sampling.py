@@ -25,12 +25,17 @@ HISTOGRAM_RATIO = 1.05
 
 @dataclass(frozen=True)
 class SamplingLimits:
-    """When a measurement ends: after ``seconds``, or once the median's interval is within ``half_width`` of it."""
+    """When a measurement ends: after ``seconds``, or once the median's interval is within ``half_width`` of it.
+
+    Not before a ``least_share`` of the time: neighbouring samples resemble each other, and a few of them look narrower
+    than they are. Never more samples than are kept, so that the interval stored is the one that was seen.
+    """
 
     seconds: float = 0.3
     half_width: float = 0.01
+    least_share: float = 0.25
     minimum: int = 10
-    maximum: int = 5000
+    maximum: int = SAMPLES_KEPT
 
 
 def no_tick(metric: str, n: int, value: float) -> None:
@@ -38,7 +43,7 @@ def no_tick(metric: str, n: int, value: float) -> None:
 
 
 def per_call_distribution(calls_s: FloatArray) -> PerCall:
-    """Quantiles and a logarithmic histogram of single calls, in seconds.
+    """Quantiles and a logarithmic histogram of single calls, in seconds; what is not positive falls in its first bin.
 
     Raises ValueError for an empty array.
     """
@@ -85,6 +90,19 @@ class Between:
         return elapsed
 
 
+def clock_step_ns(stamps: IntArray) -> int | None:
+    """The step that a clock runs in, from readings with nothing between them; None if it never moved.
+
+    A clock that shows the same time twice moves by its least difference. One that is finer than a reading takes does
+    not: its step is what all differences are multiples of.
+    """
+    between = np.diff(stamps)
+    moved = between[between > 0]
+    if not moved.size:
+        return None
+    return int(moved.min()) if moved.size < between.size else int(np.gcd.reduce(moved))
+
+
 def seconds(stamps: IntArray) -> FloatArray:
     """Nanoseconds as seconds."""
     result: FloatArray = stamps * NANOSECOND_S
@@ -124,14 +142,17 @@ class Sampler:
             taken = len(samples[first])
             void = void + 1 if taken == before else 0
             if void >= VOID_SAMPLES:
-                raise MeasurementError(f"{first}: {VOID_SAMPLES} samples in a row were void (the gate timed out)")
+                raise MeasurementError(
+                    f"{first}: {VOID_SAMPLES} samples in a row were void (a gate timed out, flags were missed)"
+                )
             elapsed_s = (self._clock.now_ns() - began_ns) * NANOSECOND_S
             if taken >= least and elapsed_s >= self.limits.seconds:
                 return samples, "time"
             if taken >= max(least, checked * 1.2) and taken > checked:
                 checked = taken
                 self._tick(first, taken, float(np.median(samples[first])) / calls)
-                if all(self._narrow(values, step) for values in samples.values()):
+                long_enough = elapsed_s >= self.limits.least_share * self.limits.seconds
+                if long_enough and all(self._narrow(values, step) for values in samples.values()):
                     return samples, "narrow"
             if taken >= self.limits.maximum:
                 return samples, "count"

@@ -156,6 +156,13 @@ def throttled(begin: Telemetry | None) -> bool:
     return fell and any(word in reason for reason in begin.throttle_reasons for word in THROTTLE_WORDS)
 
 
+def clock_rose(telemetry: Telemetry | None) -> bool:
+    """True if the SM clock rose by more than CLOCK_LOSS over the case: it was still waking up."""
+    if telemetry is None or not telemetry.sm_clock_begin_hz or not telemetry.sm_clock_end_hz:
+        return False
+    return telemetry.sm_clock_end_hz > telemetry.sm_clock_begin_hz * (1 + CLOCK_LOSS)
+
+
 def _trust(measurement: Measurement, interval: Interval, telemetry: Telemetry | None) -> Trust:
     if measurement.needs_verification and not measurement.verified:
         return "unverified"
@@ -167,7 +174,7 @@ def _trust(measurement: Measurement, interval: Interval, telemetry: Telemetry | 
         return "below floor"
     if measurement.n < MINIMUM_SAMPLES:
         return "single"
-    return "steady" if interval.half_width <= STEADY_HALF_WIDTH else "noisy"
+    return "steady" if interval.half_width <= STEADY_HALF_WIDTH and not clock_rose(telemetry) else "noisy"
 
 
 def summarize(metric: Metric, measurement: Measurement, telemetry: Telemetry | None = None) -> Summary:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from microbench.errors import MeasurementError
 from microbench.gpu.api import SAFE_QUEUE_SLOTS, Gpu, HostClock, IntArray, Submit
 from microbench.model import Clock, Floors, Measurement, PerCall, Work
-from microbench.ops import Launch
 from microbench.sampling import (
     NANOSECOND_S,
     Sampler,
@@ -27,6 +27,10 @@ LONGEST_BURST = 300
 SHORTEST_BURST = 10
 WARM_UP_CALLS = 20
 STAMPED_BURSTS = 20
+
+
+def _batch_median(name: str, batch: Mapping[str, FloatArray]) -> Sequence[float]:
+    return (float(np.median(batch[name])),) if batch else ()
 
 
 class Meter:
@@ -104,19 +108,33 @@ class Meter:
         clock: Clock = "host",
         resolution: float | None = None,
     ) -> list[Measurement]:
-        """Several metrics of the same stamps: each of ``metrics`` turns a batch of stamps (ns) into samples in s.
+        """Several metrics of the same stamps: each of ``metrics`` turns a batch of stamps (ns) into calls in seconds.
 
-        Samples are single calls here, each behind a synchronise, so they also give the percentiles.
+        A sample is the median of a batch, as neighbouring calls resemble each other; all calls give the percentiles. A
+        batch that leaves a metric without calls is void.
         """
         step = resolution if resolution is not None else self._resolution(clock)
-        samples, stopped = self.sampler.sample(metrics, take, 1, None, step or 0.0)
+        calls: dict[str, list[FloatArray]] = {name: [] for name in metrics}
+
+        def batch() -> dict[str, FloatArray]:
+            stamps = take()
+            found = {name: calls_of(stamps) for name, calls_of in metrics.items()}
+            if not all(one.size for one in found.values()):
+                return {}
+            for name, one in found.items():
+                calls[name].append(one)
+            return found
+
+        samples, stopped = self.sampler.sample(
+            {name: partial(_batch_median, name) for name in metrics}, batch, 1, None, step or 0.0
+        )
         return [
             Measurement(
                 metric=name,
                 clock=clock,
                 samples=kept(values),
                 n=len(values),
-                per_call=per_call_distribution(np.asarray(values)) if clock == "host" else None,
+                per_call=per_call_distribution(np.concatenate(calls[name])) if clock == "host" else None,
                 floor_s=self.floors.timer_call_s if clock == "host" else None,
                 resolution=step,
                 stopped=stopped,
@@ -186,7 +204,7 @@ class Meter:
         return per_call_distribution(np.concatenate(calls))
 
     def round_trip(self, metric: str, submit: Submit, batch: int = 20) -> Measurement:
-        """One call and a synchronise, each sample a single one."""
+        """One call and a synchronise; a sample is the median of ``batch`` of them."""
         out_ns = np.zeros(batch, dtype=np.int64)
         submit.round_trips(out_ns)
 
@@ -240,29 +258,4 @@ class Meter:
             work=work or Work(launches=1),
             bound=bound,
             floor_s=self.floors.event_pair_s,
-        )
-
-    def gap(self, metric: str, launch: Launch, count: int = 200, *, graph: bool = False) -> Measurement:
-        """Period of gated kernels less the duration that each recorded of itself: what the GPU needs between two.
-
-        A sample is the sum over a batch of ``count`` kernels; %globaltimer's step is its floor.
-        """
-        gaps_s: list[FloatArray] = []
-        step_s = self.gpu.record(launch, count, graph=graph, gated=True).step_ns * NANOSECOND_S
-
-        def take() -> Sequence[float]:
-            recorded = self.gpu.record(launch, count, graph=graph, gated=True)
-            gaps_s.append((recorded.start_ns[1:] - recorded.end_ns[:-1]) * NANOSECOND_S)
-            return (float(gaps_s[-1].sum()),)
-
-        return self.collect(
-            metric,
-            take,
-            clock="device",
-            calls=count - 1,
-            work=Work(launches=1),
-            floor_s=step_s,
-            resolution=step_s,
-            verified="every kernel stamped its own start and end",
-            per_call=lambda: per_call_distribution(np.concatenate(gaps_s)),
         )

@@ -22,7 +22,7 @@ import msgspec
 from microbench.bench import Benchmark, discover
 from microbench.errors import MeasurementError, MicrobenchError, Skip
 from microbench.floors import host_floors, measure_floors
-from microbench.host.affinity import allowed_cores, core_plan, pin
+from microbench.host.affinity import cpus_near, find_cores, pin
 from microbench.measure import Device, measure, open_device
 from microbench.messages import Busy, Done, Floored, Job, Message, Order, Probed, Ready, Refused, Started, Tick
 from microbench.model import Outcome
@@ -95,13 +95,15 @@ def seldom(send: Send, every_s: float) -> Callable[[str, int, float], None]:
 def serve(job: Job, orders: Iterable[bytes], send: Send) -> None:
     """Open the device, then measure what is ordered until a case fails or no more orders come."""
     send(Busy("opening the device"))
+    if job.seam == "gpu":  # the driver's own memory and threads belong near the GPU too
+        pin(cpus_near(job.near_node, job.allowed_cpus))
     opened = guarded(lambda: (discover(job.benchmarks), open_device(job)))
     if isinstance(opened, Refused):
         send(opened)
         return
     benchmarks, device = opened
     if job.seam != "cold":  # what is first in a process is measured as any program meets it
-        pin_near(job.near_node)
+        pin((find_cores(job.near_node).plan.worker_core,))  # after opening: the driver's threads stay free
     send(Ready())
     for line in orders:
         order = msgspec.json.decode(line, type=Order)
@@ -109,12 +111,6 @@ def serve(job: Job, orders: Iterable[bytes], send: Send) -> None:
         send(Done(outcome))
         if outcome.status not in ("ok", "skipped"):
             return  # which errors spoil a CUDA context is not known here: a fresh process is always right
-
-
-def pin_near(node: int | None) -> None:
-    """Keep the submitting thread on a physical core of its own, near the GPU. Done after the device was opened, so that
-    threads which the driver started stay free."""
-    pin((core_plan(node).worker_core,))
 
 
 def probe(job: Job, send: Send) -> None:
@@ -163,7 +159,7 @@ def main() -> None:
     orders, answers = private_streams()
     job = msgspec.json.decode(orders.readline(), type=Job)
     die_with_parent(job.parent_pid)
-    pin(allowed_cores())  # the parent has pinned itself, and what it may use was inherited
+    pin(job.allowed_cpus)  # the parent has pinned itself, and this process has inherited that
 
     def send(message: Message) -> None:
         answers.write(msgspec.json.encode(message) + b"\n")

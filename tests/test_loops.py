@@ -14,7 +14,7 @@ from c_library import address, build
 
 from microbench.gpu.api import IntArray
 from microbench.host import loops
-from microbench.host.affinity import allowed_cores, on_cores
+from microbench.host.affinity import find_cores, on_cores
 from microbench.host.native import NativeHost, c_address
 
 CLOCK = c_address("clock_gettime")
@@ -63,14 +63,16 @@ def test_four_arguments_go_through_the_narrow_form(driver: ctypes.CDLL) -> None:
 
 
 def test_one_failing_call_among_many_is_reported(driver: ctypes.CDLL) -> None:
-    launch = address(driver, "driver_launch")
+    launch, wait = address(driver, "driver_launch"), address(driver, "driver_synchronize")
     out: IntArray = np.zeros(11, dtype=np.int64)
     calls: tuple[Callable[[], int], ...] = (
         lambda: loops.submit(launch, wide(), 0, 10),
         lambda: loops.submit_timed(launch, wide(), 0, 10, CLOCK)[0],
         lambda: loops.submit_stamped(launch, wide(), 0, CLOCK, out),
-        lambda: loops.round_trips(launch, wide(), address(driver, "driver_synchronize"), 5, CLOCK, out),
-        lambda: loops.submit_round_robin(launch, wide(), np.array([1, 2]), 10, CLOCK)[0],
+        lambda: loops.round_trips(launch, wide(), wait, 5, CLOCK, out),
+        lambda: loops.submit_round_robin(
+            launch, wide(), np.array([1, 2]), 10, address(driver, "driver_synchronize"), CLOCK
+        )[0],
     )
     for submit in calls:
         driver.driver_reset(6)
@@ -94,7 +96,14 @@ def test_round_trips_synchronise_the_stream_of_the_call(driver: ctypes.CDLL) -> 
 
 
 def test_streams_are_used_in_turn(driver: ctypes.CDLL) -> None:
-    loops.submit_round_robin(address(driver, "driver_launch"), wide(), np.array([11, 22, 33]), 5, CLOCK)
+    loops.submit_round_robin(
+        address(driver, "driver_launch"),
+        wide(),
+        np.array([11, 22, 33]),
+        5,
+        address(driver, "driver_synchronize"),
+        CLOCK,
+    )
     assert driver.driver_calls() == 5
     assert driver.driver_seen(8) == 22
 
@@ -106,7 +115,7 @@ def test_a_watcher_in_another_thread_sees_every_flag(driver: ctypes.CDLL) -> Non
     values = np.array([[flag, index + 1] for index in range(count)], dtype=np.uint64)
     pointers = values.ctypes.data + 8 * np.arange(2 * count, dtype=np.uint64)
     out: IntArray = np.zeros((count, 4), dtype=np.int64)
-    watcher = on_cores(lambda: loops.watch_flag(flag, watched, CLOCK, 10**10, out), allowed_cores())
+    watcher = on_cores(lambda: loops.watch_flag(flag, watched, CLOCK, 10**10, out), find_cores().allowed)
     code = loops.launch_and_synchronize(
         address(driver, "driver_mark"),
         wide((9, int(pointers.ctypes.data))),
@@ -128,7 +137,7 @@ def test_the_watcher_gives_up_when_the_launch_fails(driver: ctypes.CDLL) -> None
     flag, watched = int(words.ctypes.data), int(words[32:].ctypes.data)
     out: IntArray = np.zeros((5, 4), dtype=np.int64)
     driver.driver_reset(0)
-    watcher = on_cores(lambda: loops.watch_flag(flag, watched, CLOCK, 10**10, out), allowed_cores())
+    watcher = on_cores(lambda: loops.watch_flag(flag, watched, CLOCK, 10**10, out), find_cores().allowed)
     synchronize = address(driver, "driver_synchronize")
     code = loops.launch_and_synchronize(
         address(driver, "driver_launch"), wide(), 0, synchronize, 3, watched, CLOCK, out
@@ -182,3 +191,22 @@ def test_a_copy_copies() -> None:
     source, destination = host.buffers(0, 4096)
     assert (destination == source).all()
     assert source.any()
+
+
+def test_the_first_error_is_kept_whatever_follows() -> None:
+    assert [loops.first_code(*pair) for pair in ((0, 0), (0, 7), (5, 0), (5, 7))] == [0, 7, 5, 5]
+
+
+def test_threads_start_together_and_warm_up_first(driver: ctypes.CDLL) -> None:
+    words = np.zeros(64, dtype=np.uint32)
+    ready, start = int(words.ctypes.data), int(words[32:].ctypes.data)
+    out: IntArray = np.zeros((2, 2), dtype=np.int64)
+    launch = address(driver, "driver_launch")
+    threads = [
+        on_cores(lambda one=one: loops.submit_together(launch, wide(), 1, 10, CLOCK, ready, start, one), {0, 1})  # type: ignore[misc]
+        for one in out
+    ]
+    assert loops.start_when_ready(ready, start, 2, CLOCK)
+    assert [thread.result() for thread in threads] == [0, 0]
+    assert (out[:, 1] >= out[:, 0]).all()
+    assert driver.driver_calls() == 22

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_small_run import MEASUREMENT, OUTCOMES, PER_CALL, RUN
+from texts import any_text
 
 from microbench import schema
 from microbench.errors import ExitCode, MeasurementError, RunUnreadableError
@@ -271,9 +272,9 @@ OUTCOMES_OF_ANY_KIND = st.builds(
             msgspec.structs.replace(MEASUREMENT, samples=msgspec.Raw(msgspec.json.encode(samples)), n=len(samples)),
         ),
     ),
-    st.dictionaries(st.text(max_size=5), st.integers(-(2**63), 2**63 - 1) | st.text(max_size=5), max_size=3),
+    st.dictionaries(any_text(max_size=5), st.integers(-(2**63), 2**63 - 1) | any_text(max_size=5), max_size=3),
     st.lists(NUMBERS, max_size=5),
-    st.none() | st.text(),
+    st.none() | any_text(),
     NUMBERS,
 )
 
@@ -302,7 +303,7 @@ def test_a_damaged_run_is_read_or_refused(data: st.DataObject) -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    st.none() | st.booleans() | st.integers() | st.floats() | any_text(max_size=10),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(sorted(document())), inner, max_size=4),
     max_leaves=10,
 )

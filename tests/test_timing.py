@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from microbench.errors import MeasurementError
 from microbench.gpu.api import IntArray
 from microbench.model import SAMPLES_KEPT, Measurement
-from microbench.sampling import VOID_SAMPLES, SamplingLimits, kept, per_call_distribution
+from microbench.sampling import VOID_SAMPLES, SamplingLimits, clock_step_ns, kept, per_call_distribution, seconds
 from microbench.timing import Meter
 
 
@@ -51,10 +51,18 @@ def value(measurement: Measurement) -> float:
 # -- when sampling stops -----------------------------------------------------------------------------------------
 
 
-def test_equal_samples_stop_as_narrow_at_the_minimum() -> None:
+def test_equal_long_samples_stop_as_narrow_at_the_minimum() -> None:
     clock = TinyClock()
-    found = Meter(clock).collect("m", taking(clock, 0.001, lambda _: (5.0,)), clock="host", calls=2)
+    found = Meter(clock).collect("m", taking(clock, 0.01, lambda _: (5.0,)), clock="host", calls=2)
     assert (found.stopped, found.n, found.calls_per_sample) == ("narrow", 10, 2)
+
+
+def test_equal_short_samples_go_on_for_a_quarter_of_the_time() -> None:
+    clock = TinyClock()
+    found = Meter(clock).collect("m", taking(clock, 0.001, lambda _: (5.0,)), clock="host")
+    assert found.stopped == "narrow"
+    assert 75 <= found.n <= 90
+    assert 75_000_000 <= clock.time_ns <= 90_000_000
 
 
 def test_wild_samples_stop_when_the_time_is_up() -> None:
@@ -88,7 +96,7 @@ def test_wild_samples_that_take_no_time_stop_at_the_greatest_count() -> None:
 def test_samples_that_narrow_later_stop_then() -> None:
     clock = TinyClock()
     samples = taking(clock, 1e-6, lambda call: (wild(call) if call < 20 else 4.0,))
-    found = Meter(clock).collect("m", samples, clock="host")
+    found = Meter(clock, limits=SamplingLimits(least_share=0)).collect("m", samples, clock="host")
     assert found.stopped == "narrow"
     assert 30 <= found.n <= 70
 
@@ -153,7 +161,7 @@ def test_several_metrics_of_one_batch_go_on_until_all_are_narrow() -> None:
     )
     assert [one.metric for one in found] == ["submit", "complete"]
     assert {one.stopped for one in found} == {"time"}
-    assert found[0].n == found[1].n == 1500
+    assert found[0].n == found[1].n == 300, "a sample is the median of a batch of five"
     assert value(found[0]) == pytest.approx(1e-6)
     assert found[1].per_call is not None
     assert found[1].per_call.n == 1500
@@ -187,3 +195,32 @@ def test_the_histogram_holds_every_call_in_its_bin(calls: list[float]) -> None:
 def test_a_histogram_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="no calls"):
         per_call_distribution(np.zeros(0))
+
+
+# -- the clock's step --------------------------------------------------------------------------------------------
+
+
+def test_the_step_of_a_coarse_clock_is_its_least_move() -> None:
+    assert clock_step_ns(np.array([0, 0, 1000, 1000, 1000, 3000])) == 1000
+
+
+def test_the_step_of_a_fine_clock_is_what_its_differences_share() -> None:
+    assert clock_step_ns(np.array([0, 64, 160, 192, 320])) == 32
+
+
+def test_a_clock_that_stands_still_has_no_step() -> None:
+    assert clock_step_ns(np.array([7, 7, 7])) is None
+
+
+def test_a_batch_without_calls_is_void() -> None:
+    clock = TinyClock()
+    batches = iter(range(10**9))
+
+    def take() -> IntArray:
+        clock.time_ns += 10_000_000
+        return np.arange(5 * (next(batches) % 2), dtype=np.int64) + 100
+
+    (found,) = Meter(clock).collect_stamps(take, {"m": seconds})
+    assert value(found) == pytest.approx(102e-9)
+    assert found.per_call is not None
+    assert found.per_call.n == 5 * found.n

@@ -8,6 +8,7 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from texts import any_text
 
 from microbench.text import LONGEST, plain, to_ascii
 from microbench.units import (
@@ -98,12 +99,12 @@ def test_plain_cuts_what_is_too_long() -> None:
     assert cut.endswith("… (100000 characters)")
 
 
-@given(st.text())
+@given(any_text())
 def test_plain_leaves_one_line_without_hidden_characters(text: str) -> None:
     assert all(unicodedata.category(one) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for one in plain(text))
 
 
-@given(st.text())
+@given(any_text())
 def test_ascii_is_ascii(text: str) -> None:
     assert to_ascii(text).isascii()
 

@@ -4,7 +4,7 @@ Question
     What rate do one core and all cores reach copying between buffers of their own?
 Method
     memcpy in threads pinned to a core each, from a common start, buffers touched before. The size is that of all
-    threads' sources together and is larger than the last cache.
+    threads' sources together and is larger than most last-level caches.
 Reading
     Pageable copies to a GPU pass through such a copy first: one core's rate is their ceiling.
 """

@@ -45,7 +45,7 @@ BENCHMARK = Benchmark(
             (0, 8, 64, 256, 512, 1024, 2048, 3072, 4096),
             maximum=4096,
         ),
-        "grid_blocks": Axis("blocks", (1,), (1, 132, 65536), (1, 132, 1024, 65536), minimum=1, maximum=2**31 - 1),
+        "grid_blocks": Axis("blocks", (1,), (1, 132, 65536), (1, 132, 1024, 65536), minimum=1, maximum=1 << 20),
         "block_threads": Axis("threads a block", (32,), (32, 1024), (32, 256, 1024), minimum=1, maximum=1024),
     },
     combines=one_at_a_time,

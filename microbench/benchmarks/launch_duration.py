@@ -17,29 +17,27 @@ from microbench.bench import Axis, Benchmark, Measured
 from microbench.gpu.api import Gpu
 from microbench.model import Metric
 from microbench.ops import Launch
-from microbench.sampling import NANOSECOND_S
-from microbench.stats import FloatArray
+from microbench.recorded import duration
 from microbench.timing import Meter
 
-SHORT_NS = 20_000
-GATED_LAUNCHES = 200
-RECORDED = 50
+SAMPLE_NS = 20_000_000
+MOST_LAUNCHES = 500
+MOST_GATED = 200
+FEWEST = 10
+
+
+def launches(duration_ns: int, most: int) -> int:
+    """How many make a sample: ``most``, fewer where they would take longer than SAMPLE_NS."""
+    return max(min(most, SAMPLE_NS // max(duration_ns, 1)), FEWEST)
 
 
 def measure(gpu: Gpu, meter: Meter, duration_ns: int) -> Iterator[Measured]:
     """See the module's text."""
     op = Launch(duration_ns=duration_ns)
     submit = gpu.bind(op)
-    yield meter.throughput("period", submit, 500 if duration_ns < SHORT_NS else 200)
-    yield meter.device_time("gated", submit, GATED_LAUNCHES)
-
-    def durations() -> FloatArray:
-        recorded = gpu.record(op, RECORDED, graph=False, gated=True)
-        elapsed: FloatArray = (recorded.end_ns - recorded.start_ns) * NANOSECOND_S
-        return elapsed
-
-    step_s = gpu.record(op, RECORDED, graph=False, gated=True).step_ns * NANOSECOND_S
-    yield meter.collect("duration", lambda: tuple(durations()), clock="device", resolution=step_s)
+    yield meter.throughput("period", submit, launches(duration_ns, MOST_LAUNCHES))
+    yield meter.device_time("gated", submit, launches(duration_ns, MOST_GATED))
+    yield duration(meter, "duration", op, launches(duration_ns, MOST_GATED))
 
 
 NANOSECONDS = (0, 500, 1000, 2000, 3000, 5000, 10_000, 20_000, 50_000, 100_000)
@@ -61,7 +59,7 @@ BENCHMARK = Benchmark(
             (0, 1000, 2000, 3000, 5000, 10_000),
             NANOSECONDS,
             (*NANOSECONDS[:4], 2500, *NANOSECONDS[4:5], 3500, 4000, *NANOSECONDS[5:6], 7000, *NANOSECONDS[6:]),
-            maximum=100_000_000,
+            maximum=10_000_000,
         )
     },
 )

@@ -17,6 +17,7 @@ from microbench.bench import Axis, Benchmark, Measured
 from microbench.gpu.api import Gpu
 from microbench.model import Metric
 from microbench.ops import LEGACY_STREAM, Launch
+from microbench.recorded import gap
 from microbench.timing import Meter
 
 KINDS: dict[str, Launch] = {
@@ -32,7 +33,7 @@ KINDS: dict[str, Launch] = {
 def measure(gpu: Gpu, meter: Meter, kind: str) -> Iterator[Measured]:
     """See the module's text."""
     yield meter.submit_time("submit", gpu.bind(KINDS[kind]))
-    yield meter.gap("gap", KINDS[kind])
+    yield gap(meter, "gap", KINDS[kind])
 
 
 BENCHMARK = Benchmark(

@@ -14,7 +14,7 @@ Reading
 from collections.abc import Iterator, Mapping
 
 from microbench.bench import Axis, Benchmark, Measured
-from microbench.errors import MeasurementError
+from microbench.errors import MeasurementError, Skip
 from microbench.gpu.api import Gpu
 from microbench.model import Metric, Param
 from microbench.ops import Copy, Launch, Memset, Op, Record
@@ -29,6 +29,7 @@ SMALL_BYTES = 64
 # Packet headers add 8 % at 256-byte packets and 16 % at 128-byte ones: a counter that misses them, or counts twice, is
 # wrong.
 PLAUSIBLE_PER_BYTE = (1.0, 1.35)
+NOT_PCIE_PER_BYTE = 0.1
 
 OPS: Mapping[str, Op] = {
     "memset": Memset(SMALL_BYTES),
@@ -47,13 +48,17 @@ def combines(params: Mapping[str, Param]) -> bool:
     return len(varied) == 0 or (params["work"] == "launch" and len(varied) == 1)
 
 
-def _pinned(gpu: Gpu, meter: Meter, copy: Copy) -> Iterator[Measured]:
+def pinned(gpu: Gpu, meter: Meter, copy: Copy) -> Iterator[Measured]:
+    """The counters against a copy of known size. Raises Skip where they are not the link's, or too coarse to tell."""
+    if gpu.pcie_bytes().coarse:
+        raise Skip("needs the GPU's byte counters: this driver has sampled rates only")
     payload_bytes = PAYLOADS * copy.size_bytes
-    names = ("received_per_byte", "sent_per_byte")
-    measured = traffic(meter, *names, gpu.bind(copy), PAYLOADS, payload_bytes)
+    measured = traffic(meter, "received_per_byte", "sent_per_byte", gpu.bind(copy), PAYLOADS, payload_bytes)
     checked = measured[0 if copy.direction == "h2d" else 1]
     low, high = PLAUSIBLE_PER_BYTE
     per_byte = sorted(checked.values)[len(checked.values) // 2] / payload_bytes
+    if per_byte < NOT_PCIE_PER_BYTE:
+        raise Skip("this GPU's copies do not cross PCIe: its memory is the host's, or hangs on a link of its own")
     if not low <= per_byte <= high:
         raise MeasurementError(f"the counters saw {per_byte:.3f} bytes for each byte of a known copy")
     yield from measured
@@ -64,7 +69,7 @@ def measure(gpu: Gpu, meter: Meter, work: str, duration_ns: int, argument_bytes:
     if work == "idle":
         yield from idle_traffic(meter, "idle_received", "idle_sent")
     elif work in PINNED:
-        yield from _pinned(gpu, meter, PINNED[work])
+        yield from pinned(gpu, meter, PINNED[work])
     elif work in GRAPHS:
         graph = gpu.graph([Launch()] * GRAPHS[work])
         yield from traffic(meter, "received", "sent", gpu.bind(graph), max(CALLS // GRAPHS[work], 100))

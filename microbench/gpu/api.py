@@ -148,7 +148,7 @@ class Gpu(Protocol):
         """``count`` times: launch an empty kernel that writes a flag as its first act, then synchronise the stream.
 
         Shape (count, 4), host clock in ns: before the call, call returned, flag seen by a second thread, synchronise
-        returned. A flag stamp of 0 is one that the watcher missed.
+        returned. A flag stamp of 0 is one that the watcher missed. Raises Skip without a second CPU to watch from.
         """
         ...
 
@@ -171,7 +171,7 @@ class Gpu(Protocol):
     def threads_stamps(self, threads: int, count: int) -> IntArray:
         """``threads`` host threads, each launching ``count`` empty kernels into its own stream from a common start.
 
-        Shape (threads, 2): begin and end of each thread's loop in host ns.
+        Shape (threads, 2): begin and end of each thread's loop in host ns. Raises Skip for more threads than cores.
         """
         ...
 
@@ -229,5 +229,5 @@ class Host(Protocol):
         ...
 
     def cores(self) -> int:
-        """Cores this process may run on."""
+        """Physical cores this process may run on."""
         ...

@@ -22,7 +22,7 @@ STREAM_NON_BLOCKING = 1
 
 
 def error_name(code: int) -> str:
-    """The driver's name and words for an error code; codes that were ORed may be no single error."""
+    """The driver's name and words for an error code."""
     try:
         result = driver.CUresult(code)
     except ValueError:
@@ -42,7 +42,9 @@ def check(result: Any) -> Any:
 
 
 def check_code(code: int, what: str) -> None:
-    """Raise MeasurementError for the ORed codes of a compiled loop that are not 0."""
+    """Raise MeasurementError for the code of a compiled loop that is not 0; -1 is a thread that did not answer."""
+    if code == -1:
+        raise MeasurementError(f"{what}: another thread did not answer")
     if code != 0:
         raise MeasurementError(f"{what}: {error_name(code)}")
 
@@ -56,7 +58,7 @@ def entry_point(name: str) -> int:
 
 
 def device_uuid(device: Any) -> str:
-    """The UUID as nvidia-smi prints it: GPU-8-4-4-4-12 hexadecimal digits."""
+    """The UUID as nvidia-smi prints it: GPU-8-4-4-4-12 hexadecimal digits; a MIG instance's says GPU- here as well."""
     digits = bytes(check(driver.cuDeviceGetUuid(device)).bytes).hex()
     return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
@@ -66,7 +68,7 @@ def find_device(uuid: str) -> Any:
     check(driver.cuInit(0))
     for index in range(check(driver.cuDeviceGetCount())):
         device = check(driver.cuDeviceGet(index))
-        if device_uuid(device) == uuid:
+        if device_uuid(device).partition("-")[2] == uuid.partition("-")[2]:
             return device
     raise DeviceAbsentError(f"GPU {uuid} is not visible to CUDA", "see `microbench doctor` and CUDA_VISIBLE_DEVICES")
 
@@ -126,7 +128,7 @@ class Context:
         """Address of zeroed device memory."""
         pointer = int(check(driver.cuMemAlloc(size_bytes)))
         self.own(lambda: driver.cuMemFree(pointer))
-        check(driver.cuMemsetD8(pointer, 0, size_bytes))
+        self.clear(pointer, size_bytes)  # on the legacy stream, which nothing else here waits for
         return pointer
 
     def read(self, pointer: int, count: int, dtype: Any) -> npt.NDArray[Any]:

@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from microbench.errors import MeasurementError
+from microbench.errors import MeasurementError, Skip
 from microbench.gpu import binding, recording
 from microbench.gpu.api import (
     WAIT_VARIABLE,
@@ -33,7 +33,7 @@ from microbench.gpu.modules import Modules
 from microbench.gpu.nvml import NvmlGpu
 from microbench.gpu.submit import launch
 from microbench.host import loops
-from microbench.host.affinity import allowed_cores, on_cores
+from microbench.host.affinity import find_cores, on_cores, pinned
 from microbench.host.native import MonotonicClock, c_address
 from microbench.model import Fact, GpuInfo, Telemetry
 from microbench.ops import (
@@ -48,7 +48,9 @@ from microbench.ops import (
 )
 
 LEGACY_STREAM_HANDLE = 1  # CU_STREAM_LEGACY
-WARM_UP_S = 0.05
+WARM_UP_LOOK_S = 0.02
+WARM_UP_CHANGE = 0.01
+WARM_UP_S = 1.0
 
 
 class CudaGpu:
@@ -66,20 +68,30 @@ class CudaGpu:
         self._graphs: list[int] = []
         self._gate: SpinGate | None = None
         self._recorder: recording.Recorder | None = None
+        self._flags: Flags | None = None
+        self._sm_clock: recording.SmClock | None = None
+        self._cores = find_cores(self.info.numa_node)
         self._layer_kernels: dict[LayerCall, Fact] = {}
         self._clock_hz = self._warm_up()
 
     def _warm_up(self) -> float:
-        """Load the GPU until its clock has risen; the SM clock then, which calibrates the spin kernels."""
-        began_s = time.monotonic()
+        """Load the GPU until its clock has risen, two looks in a row within a percent; the SM clock then."""
+        began_s, before_hz = time.monotonic(), 0.0
         while True:
-            clock_hz = self._sm_clock_hz()
-            if time.monotonic() - began_s > WARM_UP_S:
+            looked_s = time.monotonic()
+            while time.monotonic() - looked_s < WARM_UP_LOOK_S:
+                clock_hz = self._sm_clock_hz()
+            settled = abs(clock_hz - before_hz) <= WARM_UP_CHANGE * clock_hz
+            if settled or time.monotonic() - began_s > WARM_UP_S:
                 self._end_case()
                 return clock_hz
+            before_hz = clock_hz
 
     def _sm_clock_hz(self) -> float:
-        return recording.sm_clock_hz(self._context, self._modules, self._stream(0), self.info.sm_count or 1)
+        if self._sm_clock is None:
+            sm_count = self.info.sm_count or 1
+            self._sm_clock = recording.SmClock(self._context, self._modules, self._stream(0), sm_count)
+        return self._sm_clock.read_hz()
 
     def _stream(self, index: int) -> int:
         if index == LEGACY_STREAM:
@@ -95,13 +107,14 @@ class CudaGpu:
         self._streams.clear()
         self._graphs.clear()
         self._layer_kernels.clear()
-        self._gate = self._recorder = None
+        self._gate = self._recorder = self._flags = self._sm_clock = None
         self._context.end_case()
 
     @contextmanager
     def case(self) -> Iterator[None]:
         """See Gpu.case."""
         try:
+            self._clock_hz = self._sm_clock_hz()  # spin kernels follow the clock as it is now
             yield
         finally:
             self._end_case()
@@ -120,7 +133,8 @@ class CudaGpu:
                 return binding.bind_graph(self._graphs[op.graph], stream)
             case LayerCall():
                 ordinal = int(self._context.device)
-                submit, fact = binding.bind_layer(self._context, self._modules, op, stream, ordinal)
+                with pinned(self._cores.allowed):  # a library's own threads must not sit on the submitting core
+                    submit, fact = binding.bind_layer(self._context, self._modules, op, stream, ordinal)
                 self._layer_kernels[op] = fact
                 return submit
             case _:
@@ -133,7 +147,7 @@ class CudaGpu:
 
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
         """See Gpu.graph."""
-        submits = {op: self.bind(op) for op in ops}
+        submits = {op: self.bind(op) for op in dict.fromkeys(ops)}
         for submit in submits.values():
             submit(1)  # loads the code, which capture would not
         self._context.synchronize()
@@ -168,20 +182,22 @@ class CudaGpu:
         arguments: IntArray = np.array([self._stream(stream), 0, 0, 0], dtype=np.int64)
         check_code(loops.submit(entry_point("cuStreamSynchronize"), arguments, 0, 1), "cuStreamSynchronize")
 
-    def _flags(self) -> Flags:
-        return Flags(self._context, self._modules, self._stream(0))
+    def _flag_experiments(self) -> Flags:
+        if self._flags is None:
+            self._flags = Flags(self._context, self._modules, self._stream(0), self._cores)
+        return self._flags
 
     def start_stamps(self, count: int) -> IntArray:
         """See Gpu.start_stamps."""
-        return self._flags().start_stamps(count)
+        return self._flag_experiments().start_stamps(count)
 
     def flag_round_trips(self, count: int) -> IntArray:
         """See Gpu.flag_round_trips."""
-        return self._flags().flag_round_trips(count)
+        return self._flag_experiments().flag_round_trips(count)
 
     def host_read_ns(self, count: int) -> IntArray:
         """See Gpu.host_read_ns."""
-        return self._flags().host_read_ns(count)
+        return self._flag_experiments().host_read_ns(count)
 
     def record(self, launch: Launch, count: int, *, graph: bool, gated: bool) -> Recorded:
         """See Gpu.record."""
@@ -195,36 +211,35 @@ class CudaGpu:
         return recording.most_resident(self._context, self._modules, self._spin_gate(), self._stream, streams, cycles)
 
     def threads_stamps(self, threads: int, count: int) -> IntArray:
-        """See Gpu.threads_stamps. The threads may run on any core: the worker's own pin is not theirs."""
+        """See Gpu.threads_stamps. Each thread has a physical core of its own."""
+        helpers = self._cores.helpers
+        if threads > len(helpers):
+            raise Skip(f"needs {threads} physical cores: this process may use {len(helpers)}")
         words = self._context.pinned(2 * LINE_WORDS)
         ready, start = int(words.ctypes.data), int(words.ctypes.data) + 4 * LINE_WORDS
         out: IntArray = np.zeros((threads, 2), dtype=np.int64)
         function, clock = self._modules.function("launch", "empty"), c_address("clock_gettime")
         submits = [launch(function, Launch(), self._stream(index), None) for index in range(threads)]
-        codes = [0] * threads
 
-        def work(index: int) -> None:
+        def work(index: int) -> int:
             self._context.make_current()
             one = submits[index]
-            codes[index] = loops.submit_together(one.address, one.arguments, count, clock, ready, start, out[index])
+            return int(loops.submit_together(one.address, one.arguments, 1, count, clock, ready, start, out[index]))
 
-        cores = allowed_cores()
-        workers = [on_cores(partial(work, index), cores) for index in range(threads)]
-        loops.start_when_ready(ready, start, threads)
+        workers = [on_cores(partial(work, index), (helpers[index],)) for index in range(threads)]
+        loops.start_when_ready(ready, start, threads, clock)
         for worker in workers:
-            worker.result()
-        check_code(int(np.bitwise_or.reduce(codes)), "launches of several threads")
+            check_code(worker.result(), "launches of several threads")
         return out
 
     def round_robin_ns(self, streams: int, count: int) -> int:
         """See Gpu.round_robin_ns."""
         one = launch(self._modules.function("launch", "empty"), Launch(), self._stream(0), None)
         handles: IntArray = np.array([self._stream(index) for index in range(streams)], dtype=np.int64)
-        begin_ns = self.clock.now_ns()
-        code, _ = loops.submit_round_robin(one.address, one.arguments, handles, count, c_address("clock_gettime"))
+        wait, clock = entry_point("cuCtxSynchronize"), c_address("clock_gettime")
+        code, elapsed_ns = loops.submit_round_robin(one.address, one.arguments, handles, count, wait, clock)
         check_code(code, "launches into several streams")
-        self._context.synchronize()
-        return self.clock.now_ns() - begin_ns
+        return int(elapsed_ns)
 
     def pause(self, seconds: float) -> None:
         """See Gpu.pause."""

@@ -9,7 +9,7 @@ from microbench.errors import DeviceAbsentError, MeasurementError, UsageError
 from microbench.gpu.driver import why_no_gpu
 from microbench.gpu.nvml import NvmlGpu
 from microbench.gpu.pci import link_facts
-from microbench.host.affinity import allowed_cores, core_plan
+from microbench.host.affinity import find_cores
 from microbench.host.facts import host_facts
 from microbench.model import Environment, Fact, GpuInfo
 
@@ -38,9 +38,7 @@ def probe(device: str | None) -> Environment:
         reason, next_step = absent.reason, absent.next_step
     if device not in (None, "all"):
         raise DeviceAbsentError(f"{device} is not here: {reason}", next_step)
-    return Environment(
-        packages=packages(), facts=host_facts_unpinned(None), no_gpu_reason=reason, no_gpu_next_step=next_step
-    )
+    return Environment(packages=packages(), facts=facts_near(None), no_gpu_reason=reason, no_gpu_next_step=next_step)
 
 
 def _is_uuid(device: str) -> bool:
@@ -80,7 +78,7 @@ def _with_gpus(device: str | None) -> Environment:
         cuda_driver_version=_version(int(check(driver.cuDriverGetVersion()))),
         cuda_toolkit_version=_toolkit(),
         packages=packages(),
-        facts=(*host_facts_unpinned(gpus[0]), *facts),
+        facts=(*facts_near(gpus[0]), *facts),
     )
 
 
@@ -107,6 +105,7 @@ def packages() -> dict[str, str]:
     return found
 
 
-def host_facts_unpinned(gpu: GpuInfo | None) -> tuple[Fact, ...]:
-    """The host's facts as they are for a run near that GPU, also from a process that is pinned already."""
-    return host_facts(allowed=allowed_cores(), plan=core_plan(gpu.numa_node if gpu else None))
+def facts_near(gpu: GpuInfo | None) -> tuple[Fact, ...]:
+    """The host's facts as they are for a run near that GPU."""
+    cores = find_cores(gpu.numa_node if gpu else None)
+    return host_facts(allowed=cores.allowed, plan=cores.plan)

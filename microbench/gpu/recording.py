@@ -124,15 +124,22 @@ class Recorder:
         return self._step_ns
 
 
-def sm_clock_hz(context: Context, modules: Modules, stream: int, sm_count: int) -> float:
-    """Median over the SMs of clock cycles over %globaltimer in a window of CLOCK_WINDOW_NS."""
-    out = context.device_memory(sm_count * 16)
-    row = Parameters([(out, CLOCK_WINDOW_NS)])
-    kernel = modules.function("launch", "sm_clock")
-    launch(kernel, Launch(grid_blocks=sm_count, block_threads=1), stream, row)(1)
-    context.synchronize()
-    counts: IntArray = context.read(out, sm_count * 2, np.int64).reshape(sm_count, 2)
-    return float(np.median(counts[:, 1] / counts[:, 0])) * 1e9
+class SmClock:
+    """The SM clock as the SMs count it themselves: clock cycles over %globaltimer, a block an SM."""
+
+    def __init__(self, context: Context, modules: Modules, stream: int, sm_count: int) -> None:
+        self._context = context
+        self._sm_count = sm_count
+        self._out = context.device_memory(sm_count * 16)
+        op, row = Launch(grid_blocks=sm_count, block_threads=1), Parameters([(self._out, CLOCK_WINDOW_NS)])
+        self._submit = launch(modules.function("launch", "sm_clock"), op, stream, row)
+
+    def read_hz(self) -> float:
+        """Median over the SMs in a window of CLOCK_WINDOW_NS."""
+        self._submit(1)
+        self._context.synchronize()
+        counts: IntArray = self._context.read(self._out, self._sm_count * 2, np.int64).reshape(self._sm_count, 2)
+        return float(np.median(counts[:, 1] / counts[:, 0])) * 1e9
 
 
 def most_resident(

@@ -5,7 +5,7 @@ caching the loop, and a cached address would be wrong in the next process. Drive
 only, so one call form with 64-bit arguments serves them all: the System V x86-64 and AAPCS64 conventions give each
 argument a register or an 8-byte slot of its own, the callee reads the low half of a 32-bit one, and the caller
 cleans up surplus ones. Up to four arguments go through the narrow form, launches (eleven) through the wide one.
-Return codes are ORed; 0 is success.
+The first code that is not 0 is returned; 0 is success.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ CLOCK_MONOTONIC = 1
 SECOND_NS = 1_000_000_000
 WIDE_ARGUMENTS = 11
 NARROW_ARGUMENTS = 4
+SPIN_TIMEOUT_NS = 10_000_000_000
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -114,11 +115,17 @@ def call_row(address: int, a: IntArray, stride: int, index: int) -> int:
 
 
 @compiled
+def first_code(code: int, result: int) -> int:
+    """The code to keep of two: an error must not be changed by a later one."""
+    return code if code != 0 else result
+
+
+@compiled
 def submit(address: int, a: IntArray, stride: int, count: int) -> int:
     """Call ``count`` times."""
     code = 0
     for index in range(count):
-        code |= call_row(address, a, stride, index)
+        code = first_code(code, call_row(address, a, stride, index))
     return code
 
 
@@ -128,7 +135,7 @@ def submit_timed(address: int, a: IntArray, stride: int, count: int, clock: int)
     code = 0
     begin = now_ns(clock)
     for index in range(count):
-        code |= call_row(address, a, stride, index)
+        code = first_code(code, call_row(address, a, stride, index))
     return code, now_ns(clock) - begin
 
 
@@ -138,7 +145,7 @@ def submit_stamped(address: int, a: IntArray, stride: int, clock: int, out: IntA
     code = 0
     out[0] = now_ns(clock)
     for index in range(out.size - 1):
-        code |= call_row(address, a, stride, index)
+        code = first_code(code, call_row(address, a, stride, index))
         out[index + 1] = now_ns(clock)
     return code
 
@@ -149,43 +156,66 @@ def round_trips(address: int, a: IntArray, synchronize: int, stream: int, clock:
     code = 0
     for index in range(out.size):
         begin = now_ns(clock)
-        code |= call_row(address, a, 0, index)
-        code |= call_narrow(synchronize, stream, 0, 0, 0)
+        code = first_code(code, call_row(address, a, 0, index))
+        code = first_code(code, call_narrow(synchronize, stream, 0, 0, 0))
         out[index] = now_ns(clock) - begin
     return code
 
 
 @compiled
-def submit_round_robin(address: int, a: IntArray, streams: IntArray, count: int, clock: int) -> tuple[int, int]:
-    """Launch ``count`` times (wide form), the stream changing with each call: (code, ns)."""
+def wait_for(flag: int, value: int, clock: int) -> bool:
+    """Spin until the flag has reached the value; False after SPIN_TIMEOUT_NS: whoever should set it may be dead."""
+    polls = 0
+    began = now_ns(clock)
+    while load_flag(flag) < value:
+        polls += 1
+        if polls & 1023 == 0 and now_ns(clock) - began > SPIN_TIMEOUT_NS:
+            return False
+    return True
+
+
+@compiled
+def submit_round_robin(
+    address: int, a: IntArray, streams: IntArray, count: int, synchronize: int, clock: int
+) -> tuple[int, int]:
+    """Launch ``count`` times (wide form), the stream changing with each call, then wait for all: (code, ns)."""
     code = 0
     begin = now_ns(clock)
     for index in range(count):
         a[8] = streams[index % streams.size]
-        code |= call_row(address, a, 0, 0)
+        code = first_code(code, call_row(address, a, 0, 0))
+    code = first_code(code, call_narrow(synchronize, 0, 0, 0, 0))
     return code, now_ns(clock) - begin
 
 
 @compiled
-def submit_together(address: int, a: IntArray, count: int, clock: int, ready: int, start: int, out: IntArray) -> int:
-    """One of several threads: report ready, spin until ``start`` is set, call ``count`` times; out = begin, end."""
-    add_flag(ready, 1)
-    while load_flag(start) == 0:
-        pass
+def submit_together(
+    address: int, a: IntArray, warm: int, count: int, clock: int, ready: int, start: int, out: IntArray
+) -> int:
+    """One of several threads: call ``warm`` times, report ready, spin until ``start`` is set, call ``count`` times.
+
+    out = begin, end. Returns -1 where ``start`` was not set in SPIN_TIMEOUT_NS.
+    """
     code = 0
+    for index in range(warm):
+        code = first_code(code, call_row(address, a, 0, index))
+    add_flag(ready, 1)
+    if not wait_for(start, 1, clock):
+        return -1
     out[0] = now_ns(clock)
     for index in range(count):
-        code |= call_row(address, a, 0, index)
+        code = first_code(code, call_row(address, a, 0, index))
     out[1] = now_ns(clock)
     return code
 
 
 @compiled
-def start_when_ready(ready: int, start: int, threads: int) -> None:
-    """Open the start flag once all threads have reported."""
-    while load_flag(ready) < threads:
-        pass
+def start_when_ready(ready: int, start: int, threads: int, clock: int) -> bool:
+    """Open the start flag once all threads have reported; False if they did not in SPIN_TIMEOUT_NS."""
+    if not wait_for(ready, threads, clock):
+        return False
     store_flag(start, 1)
+    return True
 
 
 @compiled
@@ -199,15 +229,15 @@ def launch_and_synchronize(
     code = 0
     for index in range(out.shape[0]):
         out[index, 0] = now_ns(clock)
-        code |= call_row(address, a, stride, index)
+        code = first_code(code, call_row(address, a, stride, index))
         out[index, 1] = now_ns(clock)
-        code |= call_narrow(synchronize, stream, 0, 0, 0)
+        code = first_code(code, call_narrow(synchronize, stream, 0, 0, 0))
         out[index, 3] = now_ns(clock)
         if code != 0:
             store_flag(watched, -1)
             return code  # type: ignore[no-any-return]
-        while load_flag(watched) < index + 1:
-            pass
+        if not wait_for(watched, index + 1, clock):
+            return -1
     return code
 
 
@@ -244,17 +274,21 @@ def ask(question: int, reply: int, clock: int, timeout_ns: int, out: IntArray) -
 
 
 @compiled
-def hand_over(mine: int, theirs: int, first: int, clock: int, out: IntArray) -> None:
-    """Two threads pass a turn to and fro by flags; the one with ``first`` = 1 stamps the ns of each turn and back."""
+def hand_over(mine: int, theirs: int, first: int, clock: int, out: IntArray) -> bool:
+    """Two threads pass a turn to and fro by flags; the one with ``first`` = 1 stamps the ns of each turn and back.
+
+    False where the other did not answer in SPIN_TIMEOUT_NS.
+    """
     for index in range(out.size):
         begin = now_ns(clock)
         if first == 1:
             store_flag(theirs, index + 1)
-        while load_flag(mine) < index + 1:
-            pass
+        if not wait_for(mine, index + 1, clock):
+            return False
         if first != 1:
             store_flag(theirs, index + 1)
         out[index] = now_ns(clock) - begin
+    return True
 
 
 @compiled
@@ -262,11 +296,3 @@ def clock_stamps(clock: int, out: IntArray) -> None:
     """Readings of the clock with nothing between."""
     for index in range(out.size):
         out[index] = now_ns(clock)
-
-
-@compiled
-def copy_memory(memcpy: int, destination: int, source: int, size_bytes: int, clock: int, out: IntArray) -> None:
-    """One memcpy; out = begin, end in ns. memcpy returns a pointer, whose low half is not used."""
-    out[0] = now_ns(clock)
-    call_narrow(memcpy, destination, source, size_bytes, 0)
-    out[1] = now_ns(clock)

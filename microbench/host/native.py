@@ -7,16 +7,15 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from microbench.errors import MeasurementError
+from microbench.errors import MeasurementError, Skip
 from microbench.gpu.api import IntArray
 from microbench.host import loops
-from microbench.host.affinity import allowed_cores, core_plan, on_cores
+from microbench.host.affinity import find_cores, on_cores
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -48,6 +47,7 @@ class NativeHost:
     def __init__(self) -> None:
         self.clock = MonotonicClock()
         self._clock_gettime = c_address("clock_gettime")
+        self._cores = find_cores()
         self._buffers: dict[int, tuple[Bytes, Bytes]] = {}
 
     def clock_stamps(self, count: int) -> IntArray:
@@ -65,8 +65,8 @@ class NativeHost:
         by_ctypes = ctypes.CDLL(None).abs
         by_ctypes.argtypes = (ctypes.c_int,)
         calls: dict[str, Callable[[], object]] = {
-            "compiled_from_python": lambda: loops.submit(address, arguments, 0, 1),
-            "ctypes": lambda: by_ctypes(0),
+            "compiled_from_python": partial(loops.submit, address, arguments, 0, 1),
+            "ctypes": partial(by_ctypes, 0),
         }
         if how != "python" and how not in calls:
             raise MeasurementError(f"there is no way of calling named {how}")
@@ -82,11 +82,11 @@ class NativeHost:
         def work(index: int) -> None:
             source, destination = self.buffers(index, size_bytes)
             arguments = np.array([destination.ctypes.data, source.ctypes.data, size_bytes, 0], dtype=np.int64)
-            loops.submit_together(memcpy, arguments, 1, self._clock_gettime, ready, start, stamps[index])
+            loops.submit_together(memcpy, arguments, 0, 1, self._clock_gettime, ready, start, stamps[index])
 
-        cores = sorted(allowed_cores())
-        workers = [on_cores(partial(work, index), (cores[index % len(cores)],)) for index in range(threads)]
-        loops.start_when_ready(ready, start, threads)
+        helpers = self._cores.helpers
+        workers = [on_cores(partial(work, index), (helpers[index % len(helpers)],)) for index in range(threads)]
+        loops.start_when_ready(ready, start, threads, self._clock_gettime)
         for worker in workers:
             worker.result()
         return int(stamps[:, 1].max() - stamps[:, 0].min()) * 1e-9
@@ -102,23 +102,71 @@ class NativeHost:
 
     def wakeup_stamps(self, how: str, count: int) -> IntArray:
         """See Host.wakeup_stamps: to a thread on another physical core and back."""
-        hand_offs = {"spin": self._spin, "event": _by_event, "pipe": _by_pipe}
+        hand_offs = {"spin": self._spin, "event": self._by_event, "pipe": self._by_pipe}
         if how not in hand_offs:
             raise MeasurementError(f"there is no hand-off named {how}")
+        if not self._cores.watcher_alone:
+            raise Skip("needs a second CPU: this process may use one only")
         return hand_offs[how](count)
 
     def _spin(self, count: int) -> IntArray:
         words: IntArray = np.zeros(2 * LINE_BYTES // 8, dtype=np.int64)
         here, there = int(words.ctypes.data), int(words.ctypes.data) + LINE_BYTES
         out: IntArray = np.zeros(count, dtype=np.int64)
-        other = _partner(lambda: loops.hand_over(there, here, 0, self._clock_gettime, np.zeros_like(out)))
-        loops.hand_over(here, there, 1, self._clock_gettime, out)
+        answer = partial(loops.hand_over, there, here, 0, self._clock_gettime, np.zeros_like(out))
+        other = on_cores(answer, (self._cores.plan.watcher_core,))
+        if not (loops.hand_over(here, there, 1, self._clock_gettime, out) and other.result()):
+            raise MeasurementError("the other thread did not answer")
+        return out
+
+    def _by_event(self, count: int) -> IntArray:
+        """threading.Event both ways: Python's own lock, which the kernel's futex wakes."""
+        asked, answered = threading.Event(), threading.Event()
+
+        def answer() -> None:
+            for _ in range(count):
+                asked.wait()
+                asked.clear()
+                answered.set()
+
+        def ask() -> None:
+            asked.set()
+            answered.wait()
+            answered.clear()
+
+        return self._ask_and_answer(count, ask, answer)
+
+    def _by_pipe(self, count: int) -> IntArray:
+        """A byte through a pipe each way: two system calls and a wake-up."""
+        question, reply = os.pipe(), os.pipe()
+
+        def answer() -> None:
+            for _ in range(count):
+                os.write(reply[1], os.read(question[0], 1))
+
+        def ask() -> None:
+            os.write(question[1], b"?")
+            os.read(reply[0], 1)
+
+        try:
+            return self._ask_and_answer(count, ask, answer)
+        finally:
+            for descriptor in (*question, *reply):
+                os.close(descriptor)
+
+    def _ask_and_answer(self, count: int, ask: Callable[[], None], answer: Callable[[], None]) -> IntArray:
+        out: IntArray = np.zeros(count, dtype=np.int64)
+        other = on_cores(answer, (self._cores.plan.watcher_core,))
+        for index in range(count):
+            begin_ns = time.monotonic_ns()
+            ask()
+            out[index] = time.monotonic_ns() - begin_ns
         other.result()
         return out
 
     def cores(self) -> int:
         """See Host.cores."""
-        return len(allowed_cores())
+        return len(self._cores.helpers)
 
 
 def _repeat_s(call: Callable[[], object], count: int) -> float:
@@ -126,55 +174,3 @@ def _repeat_s(call: Callable[[], object], count: int) -> float:
     for _ in range(count):
         call()
     return (time.monotonic_ns() - begin_ns) * 1e-9
-
-
-def _partner(work: Callable[[], None]) -> Future[None]:
-    return on_cores(work, (core_plan().watcher_core,))
-
-
-def _by_event(count: int) -> IntArray:
-    """threading.Event both ways: Python's own lock, which the kernel's futex wakes."""
-    asked, answered = threading.Event(), threading.Event()
-
-    def answer() -> None:
-        for _ in range(count):
-            asked.wait()
-            asked.clear()
-            answered.set()
-
-    def ask() -> None:
-        asked.set()
-        answered.wait()
-        answered.clear()
-
-    return _ask_and_answer(count, ask, answer)
-
-
-def _by_pipe(count: int) -> IntArray:
-    """A byte through a pipe each way: two system calls and a wake-up."""
-    question, reply = os.pipe(), os.pipe()
-
-    def answer() -> None:
-        for _ in range(count):
-            os.write(reply[1], os.read(question[0], 1))
-
-    def ask() -> None:
-        os.write(question[1], b"?")
-        os.read(reply[0], 1)
-
-    try:
-        return _ask_and_answer(count, ask, answer)
-    finally:
-        for descriptor in (*question, *reply):
-            os.close(descriptor)
-
-
-def _ask_and_answer(count: int, ask: Callable[[], None], answer: Callable[[], None]) -> IntArray:
-    out: IntArray = np.zeros(count, dtype=np.int64)
-    other = _partner(answer)
-    for index in range(count):
-        begin_ns = time.monotonic_ns()
-        ask()
-        out[index] = time.monotonic_ns() - begin_ns
-    other.result()
-    return out

@@ -13,7 +13,7 @@ void driver_reset(int fail_at) {
 int driver_calls(void) { return calls; }
 int64_t driver_seen(int index) { return seen[index]; }
 
-static int answer(void) { return calls++ == code_at ? 719 : 0; }
+static int answer(void) { return __atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED) == code_at ? 719 : 0; }
 
 /* The types are those of cuLaunchKernel: 32-bit ones must arrive whole from 64-bit arguments. */
 int driver_launch(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,

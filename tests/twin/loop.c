@@ -21,16 +21,3 @@ int64_t twin_submit(launch_function launch, void *function, unsigned grid, unsig
     int64_t elapsed = now_ns() - begin;
     return code ? -code : elapsed;
 }
-
-/* Launch and synchronise `count` times; out[i] = ns of each. Returns the ORed codes. */
-int twin_round_trips(launch_function launch, void *function, void *stream, int (*synchronize)(void *), int count,
-                     int64_t *out) {
-    int code = 0;
-    for (int i = 0; i < count; i++) {
-        int64_t begin = now_ns();
-        code |= launch(function, 1, 1, 1, 32, 1, 1, 0, stream, 0, 0);
-        code |= synchronize(stream);
-        out[i] = now_ns() - begin;
-    }
-    return code;
-}
