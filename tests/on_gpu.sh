@@ -14,7 +14,7 @@ failed=0
 run() { "$python" -m microbench "$@"; }
 
 tests() {
-    MICROBENCH_TWIN_REPORT=$folder/twin.jsonl "$python" -m pytest -q -m gpu -p no:cacheprovider tests \
+    TWIN_REPORT=$folder/twin.jsonl "$python" -m pytest -q -m gpu -p no:cacheprovider tests \
         >"$folder/tests.txt" 2>&1 || failed=1
     tail -5 "$folder/tests.txt"
     cat "$folder/twin.jsonl"
@@ -42,8 +42,8 @@ repeats() {
 
 reference() {
     local file=$folder/nvidia-h200.json
-    run run host --full --rounds 3 --out "$file" >"$folder/reference.txt" 2>&1 || failed=1
-    run run launch --full --rounds 3 --time-limit 540 --into "$file" >>"$folder/reference.txt" 2>&1 || failed=1
+    run run host --rounds 3 --out "$file" >"$folder/reference.txt" 2>&1 || failed=1
+    run run launch --rounds 3 --time-limit 540 --into "$file" >>"$folder/reference.txt" 2>&1 || failed=1
     run show "$file" | tail -40
 }
 

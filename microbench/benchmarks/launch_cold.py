@@ -17,7 +17,7 @@ from microbench.gpu.api import ColdStarts
 from microbench.model import Case, Metric
 from microbench.timing import Meter
 
-QUICK = ("context", "nvrtc", "first_launch_lazy")
+QUICK = ("context",)
 DEFAULT = (
     "context",
     "nvrtc",

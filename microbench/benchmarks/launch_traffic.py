@@ -94,7 +94,7 @@ BENCHMARK = Benchmark(
     ),
     measure=measure,
     axes={
-        "work": Axis("what is submitted", ("idle", "pinned_h2d", "pinned_d2h", "launch"), WORKS, WORKS),
+        "work": Axis("what is submitted", ("pinned_h2d", "launch"), WORKS, WORKS),
         "duration_ns": Axis(
             "length of the kernel; 0 is an empty one without arguments, longer ones have 8 bytes of them",
             (0, 10_000),
