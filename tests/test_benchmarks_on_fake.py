@@ -80,10 +80,10 @@ def test_cases_are_nested_unique_and_sorted_by_axis_name(benchmark: Benchmark) -
 
 
 @each_benchmark
-def test_every_quick_case_gives_what_is_declared(benchmark: Benchmark) -> None:
+def test_every_default_case_gives_what_is_declared(benchmark: Benchmark) -> None:
     declared = {metric.name: metric for metric in benchmark.metrics}
     seen: set[str] = set()
-    for case in benchmark.cases("quick"):
+    for case in benchmark.cases("default"):
         try:
             found = run_case(benchmark, case)
         except Skip:
