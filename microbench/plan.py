@@ -119,12 +119,16 @@ def _turn(selected: Sequence[Selected], gpus: Sequence[GpuInfo], turn: int, roun
                     yield from _of_benchmark(one, gpu.uuid, FAKE if gpu.simulated else gpu.uuid, block, rounds)
 
 
-def _processes_of_its_own(one: Selected) -> int:
-    """How many processes a benchmark starts for itself alone; 0 if it can share one with others."""
+def _processes_of_its_own(one: Selected) -> tuple[bool, int]:
+    """Whether a benchmark is of cold starts, and how many processes it starts for itself alone; 0 if it shares one.
+
+    What stays out of every other figure comes last: it is what a short budget can do without.
+    """
     benchmark = one.benchmark
     if not (benchmark.cold or benchmark.fresh_process_by or benchmark.process_environment is not no_environment):
-        return 0
-    return len({_process(benchmark, case, None, 0) for case in one.cases}) * benchmark.minimum_rounds
+        return False, 0
+    processes = len({_process(benchmark, case, None, 0) for case in one.cases})
+    return benchmark.cold, processes * benchmark.minimum_rounds
 
 
 def _of_benchmark(
