@@ -140,7 +140,7 @@ def _show_result(run: Run, path: Path) -> None:
 
 
 @app.command(epilog="Example: microbench show nvidia-h200")
-def show(name: options.RunName = None, svg: options.Svg = None) -> None:
+def show(name: options.RunName = None, svg: options.Svg = None, brief: options.Brief = False) -> None:
     """Show a run again: the last one, or a bundled reference."""
     with told():
         from microbench.report import terminal
@@ -148,9 +148,9 @@ def show(name: options.RunName = None, svg: options.Svg = None) -> None:
         path, run = _load(name)
         report = _report(run, path)
         if svg is None:
-            terminal.draw(report, terminal.open_console())
+            terminal.draw(report, terminal.open_console(), brief=brief)
         else:
-            _write_new(svg, terminal.svg(report))
+            _write_new(svg, terminal.svg(report, brief=brief))
 
 
 @app.command("list", epilog="Example: microbench list launch")

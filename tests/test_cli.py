@@ -300,3 +300,12 @@ def test_a_reader_who_leaves_is_no_error(saved: Path) -> None:
         both = f"{sys.executable} -m microbench {command} {saved} | true; exit ${{PIPESTATUS[0]}}"
         found = subprocess.run(["bash", "-c", both], capture_output=True, check=False)
         assert (found.returncode, found.stderr) == (0, b"")
+
+
+def test_show_brief_leaves_out_the_tables() -> None:
+    whole, brief = (call("show", "nvidia-h200", *more).stdout for more in ((), ("--brief",)))
+    assert "launch_kind: Kinds of launch" in whole
+    assert "launch_kind: Kinds of launch" not in brief
+    for text in (whole, brief):
+        assert "Submission ladder" in text
+        assert "What this means (launch)" in text
