@@ -42,8 +42,8 @@ repeats() {
 
 reference() {
     local file=$folder/nvidia-h200.json
-    run run host --rounds 3 --out "$file" >"$folder/reference.txt" 2>&1 || failed=1
-    run run launch --rounds 3 --time-limit 540 --into "$file" >>"$folder/reference.txt" 2>&1 || failed=1
+    run run host --rounds 5 --out "$file" >"$folder/reference.txt" 2>&1 || failed=1
+    run run launch --rounds 5 --time-limit 540 --into "$file" >>"$folder/reference.txt" 2>&1 || failed=1
     run show "$file" | tail -40
 }
 

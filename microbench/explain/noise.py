@@ -6,7 +6,7 @@ from statistics import median
 
 from microbench.explain.evidence import Evidence, rests_on
 from microbench.explain.finding import Finding
-from microbench.stats import STABLE_ROUNDS, STEADY_HALF_WIDTH, Row
+from microbench.stats import STABLE_HALF_WIDTH, STABLE_ROUNDS, STEADY_HALF_WIDTH, Row
 from microbench.units import percent
 
 NOISY_SHARE = 0.25
@@ -40,6 +40,7 @@ def noise(evidence: Evidence, suite: str) -> list[Finding]:
 
 
 def _noisy(suite: str, noisy: list[Row], share: float, rounds: float) -> Finding:
+    widest = STEADY_HALF_WIDTH if rounds < STABLE_ROUNDS else STABLE_HALF_WIDTH
     return Finding(
         rule=f"{suite}.noise",
         severity="warning",
@@ -48,7 +49,7 @@ def _noisy(suite: str, noisy: list[Row], share: float, rounds: float) -> Finding
             "Something else runs on this machine, or its clocks move. See what distorts this run, close other work and "
             + (f"repeat with --rounds {STABLE_ROUNDS}." if rounds < STABLE_ROUNDS else "repeat.")
         ),
-        threshold=f"over {percent(NOISY_SHARE)} of the rows wider than ±{percent(STEADY_HALF_WIDTH)}, or throttled",
+        threshold=f"over {percent(NOISY_SHARE)} of the rows wider than ±{percent(widest)}, or throttled",
         rests_on=rests_on(*noisy),
         suite=suite,
     )
