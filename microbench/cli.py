@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from microbench import __version__, options
-from microbench.errors import ExitCode, MicrobenchError, RunUnreadableError, UsageError
+from microbench.ending import open_closed_streams, told
+from microbench.errors import RunUnreadableError, UsageError
 from microbench.options import REFERENCE_RUN, Format
 
 if TYPE_CHECKING:
@@ -36,26 +36,12 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line."""
-    app()
-
-
-@contextmanager
-def told() -> Iterator[None]:
-    """Tell an error in two lines, an interruption in none, and end with its exit code."""
+    open_closed_streams()
     try:
-        yield
-        sys.stdout.flush()
-    except MicrobenchError as error:
-        from microbench.report import terminal
-
-        terminal.tell_error(error, terminal.open_console(sys.stderr))
-        raise typer.Exit(error.exit_code) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
-    except BrokenPipeError:
-        # Whoever read this has enough; what Python would still flush goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(ExitCode.MEASURED) from None
+        with told():
+            app()
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
 
 
 def _version(wanted: bool) -> None:
@@ -193,6 +179,7 @@ def _load(name: str | None) -> tuple[Path, Run]:
         raise RunUnreadableError(
             "there is no run yet", f"microbench run makes one; microbench show {REFERENCE_RUN} shows a recorded one"
         )
+    path = store.newest(path)
     return path, store.read(path)
 
 
@@ -236,6 +223,7 @@ def _write_new(path: Path, text: str) -> None:
     from microbench.errors import ResultNotWrittenError
 
     try:
-        path.write_text(text, encoding="utf-8")
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
     except OSError as error:
         raise ResultNotWrittenError(f"{path} cannot be written: {error.strerror}", "choose another place") from None

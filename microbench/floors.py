@@ -46,7 +46,7 @@ def measure_floors(host: Host, gpu: Gpu | None = None) -> Floors:
         return msgspec.structs.replace(
             floors,
             empty_submit_s=_call_s(gpu, Launch()),
-            event_pair_s=statistics.median(readings_s) if readings_s else None,
+            event_pair_s=round(statistics.median(readings_s), 12) if readings_s else None,
             event_step_s=_step_s(readings_s),
             idle_sync_s=_call_s(gpu, SynchronizeIdle("stream")),
         )

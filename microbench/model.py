@@ -19,7 +19,7 @@ Stopped = Literal["narrow", "time", "count"]
 SAMPLES_KEPT = 512
 
 
-class Metric(msgspec.Struct, frozen=True):
+class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one measured quantity is.
 
     ``kind`` says how a value is made of a raw sample: a ``time`` or ``count`` is sample / calls_per_sample; a
@@ -33,7 +33,7 @@ class Metric(msgspec.Struct, frozen=True):
     about: str
 
 
-class AxisInfo(msgspec.Struct, frozen=True):
+class AxisInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """An axis as stored in a run: the values planned, and what they mean."""
 
     name: str
@@ -41,7 +41,7 @@ class AxisInfo(msgspec.Struct, frozen=True):
     values: tuple[Param, ...]
 
 
-class BenchmarkInfo(msgspec.Struct, frozen=True):
+class BenchmarkInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a run file keeps of a benchmark, so that an old file needs no code to be read."""
 
     name: str
@@ -57,7 +57,7 @@ class BenchmarkInfo(msgspec.Struct, frozen=True):
         return next((metric for metric in self.metrics if metric.name == name), None)
 
 
-class Case(msgspec.Struct, frozen=True):
+class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     """One point of a benchmark's grid. ``params`` is sorted by name, so ``id`` is the same on every machine."""
 
     benchmark: str
@@ -72,7 +72,7 @@ class Case(msgspec.Struct, frozen=True):
         return f"{self.benchmark}[{inside}]"
 
 
-class Work(msgspec.Struct, frozen=True):
+class Work(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one call moves or computes, as counts; rates are derived, never stored."""
 
     bytes: int = 0
@@ -80,7 +80,7 @@ class Work(msgspec.Struct, frozen=True):
     launches: int = 0
 
 
-class PerCall(msgspec.Struct, frozen=True):
+class PerCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """Distribution of single calls inside bursts: for percentiles and the histogram only, as calls in a burst are
     not independent. Times in the metric's unit; the histogram has logarithmic bins: bin i covers
     ``first_edge * ratio**i`` to ``first_edge * ratio**(i + 1)``; ``counts`` adds up to ``n``."""
@@ -97,7 +97,7 @@ class PerCall(msgspec.Struct, frozen=True):
     counts: tuple[int, ...]
 
 
-class Measurement(msgspec.Struct, frozen=True, dict=True):
+class Measurement(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     """Raw samples of one metric.
 
     ``samples`` are the raw readings, each covering ``calls_per_sample`` calls, in the metric's base unit (seconds
@@ -130,7 +130,7 @@ class Measurement(msgspec.Struct, frozen=True, dict=True):
             raise RunUnreadableError(f"the samples of {self.metric} are no numbers: {error}", "measure again") from None
 
 
-class Fact(msgspec.Struct, frozen=True):
+class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something found out rather than timed; ``reason`` says why an unknown one is unknown, ``source`` where from."""
 
     name: str
@@ -140,7 +140,7 @@ class Fact(msgspec.Struct, frozen=True):
     unit: str = ""
 
 
-class Series(msgspec.Struct, frozen=True):
+class Series(msgspec.Struct, frozen=True, omit_defaults=True):
     """A metric over time, for work that takes long: times since the case began."""
 
     metric: str
@@ -148,7 +148,7 @@ class Series(msgspec.Struct, frozen=True):
     values: tuple[float, ...]
 
 
-class Telemetry(msgspec.Struct, frozen=True):
+class Telemetry(msgspec.Struct, frozen=True, omit_defaults=True):
     """State of one GPU around a case. The SM clocks come from the SMs themselves, at both ends of the timed region
     (NVML shows idle clocks and overstates under tensor load); the rest from NVML."""
 
@@ -161,7 +161,7 @@ class Telemetry(msgspec.Struct, frozen=True):
     throttle_reasons: tuple[str, ...] = ()
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """What became of one case in one round of one session. Telemetry is keyed by GPU UUID."""
 
     case: Case
@@ -177,7 +177,7 @@ class Outcome(msgspec.Struct, frozen=True):
     device: str | None = None
 
 
-class LinkInfo(msgspec.Struct, frozen=True):
+class LinkInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """The PCIe link of a GPU as the driver reports it (an idle link trains down: ``now`` is not a verdict)."""
 
     generation_now: int | None = None
@@ -188,7 +188,7 @@ class LinkInfo(msgspec.Struct, frozen=True):
     max_read_request_bytes: int | None = None
 
 
-class GpuInfo(msgspec.Struct, frozen=True):
+class GpuInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """One GPU as CUDA, NVML and sysfs report it."""
 
     name: str
@@ -214,7 +214,7 @@ class GpuInfo(msgspec.Struct, frozen=True):
     link: LinkInfo = LinkInfo()
 
 
-class Environment(msgspec.Struct, frozen=True):
+class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a reader needs to distrust a run. ``facts`` carry the host's: names are those of host/facts.py."""
 
     gpus: tuple[GpuInfo, ...] = ()
@@ -231,7 +231,7 @@ class Environment(msgspec.Struct, frozen=True):
         return next((fact.value for fact in self.facts if fact.name == name), None)
 
 
-class Floors(msgspec.Struct, frozen=True):
+class Floors(msgspec.Struct, frozen=True, omit_defaults=True):
     """The cheapest thing each way of timing can see, measured once a session, in seconds."""
 
     timer_step_s: float | None = None
@@ -242,7 +242,7 @@ class Floors(msgspec.Struct, frozen=True):
     idle_sync_s: float | None = None
 
 
-class Settings(msgspec.Struct, frozen=True):
+class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was asked for. ``preset`` is quick, default or full; ``select`` the suites and benchmarks named."""
 
     preset: str = "default"
@@ -253,7 +253,7 @@ class Settings(msgspec.Struct, frozen=True):
     time_limit_s: float | None = None
 
 
-class Session(msgspec.Struct, frozen=True):
+class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     """One invocation of ``run``: its machine, settings and floors. ``started_at`` is UTC in ISO 8601."""
 
     environment: Environment
@@ -265,7 +265,7 @@ class Session(msgspec.Struct, frozen=True):
     commit: str | None = None
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     """One file: what was measured, where, with what. Summaries and verdicts are derived from it, never stored."""
 
     schema_version: int

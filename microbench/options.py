@@ -39,5 +39,5 @@ Into = Annotated[str | None, typer.Option(metavar="RUN", help="Add this session 
 Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Measure what a run still lacks.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the run as JSON instead of a report.")]
 Brief = Annotated[bool, typer.Option("--brief", help="Pictures and findings only, no tables.")]
-Svg = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the report into an SVG file instead.")]
+Svg = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the report into a new SVG file instead.")]
 ExportFormat = Annotated[Format, typer.Option(help="csv: one row a measurement. json: the run as well.")]

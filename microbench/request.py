@@ -84,6 +84,10 @@ def examine(request: RunRequest, catalogue: Mapping[str, Benchmark], now: dateti
     """
     if sum(given is not None for given in (request.out, request.into, request.resume)) > 1:
         raise UsageError("--out, --into and --resume exclude each other", "give one of them")
+    if request.out is not None and request.out.suffix == store.GROWING:
+        raise UsageError(
+            f"{plain(request.out)} is the name of a run that still grows", f"end it in {store.FINISHED} instead"
+        )
     path, earlier = _to_grow(request)
     settings = _resumed(request, earlier.sessions[-1].settings) if request.resume and earlier else _settings(request)
     _check_limits(settings)

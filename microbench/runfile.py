@@ -38,6 +38,8 @@ class RunFile:
         self._forced_s = 0.0
         if not grow and (_exists(path) or _exists(self.growing)):
             taken = path if _exists(path) else self.growing
+            if taken.is_dir():
+                raise ResultNotWrittenError(f"{plain(taken)} is a folder", "name a file in it that does not exist yet")
             raise ResultNotWrittenError(f"{plain(taken)} exists already", "choose another name, or --into adds to it")
         try:
             self._descriptor = os.open(self.growing, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o666)

@@ -29,6 +29,7 @@ from microbench.request import Intent, RunRequest, examine
 from microbench.runfile import RunFile
 from microbench.schema import SCHEMA_VERSION
 from microbench.supervisor import Supervisor
+from microbench.text import plain
 
 __all__ = ["NothingMeasuredError", "RunRequest", "RunResult", "Seams", "execute"]
 
@@ -84,7 +85,8 @@ def _make_folder(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ResultNotWrittenError(
-            f"the data folder cannot be made: {error}", "set MICROBENCH_DATA to a folder of yours, or use --out"
+            f"the data folder {plain(path.parent)} cannot be made: {error.strerror or error}",
+            "set MICROBENCH_DATA to a folder of yours, or use --out",
         ) from None
 
 

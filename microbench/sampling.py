@@ -52,16 +52,17 @@ def per_call_distribution(calls_s: FloatArray) -> PerCall:
     positive = np.maximum(calls_s, NANOSECOND_S)
     first_edge = float(positive.min())
     bins = np.floor(np.log(positive / first_edge) / np.log(HISTOGRAM_RATIO) + 1e-9).astype(np.int64)
-    quantiles = [float(value) for value in np.percentile(calls_s, (1, 50, 90, 99))]
+    p1, p50, p90, p99 = (float(value) for value in np.percentile(calls_s, (1, 50, 90, 99)))
+    low, high = float(calls_s.min()), float(calls_s.max())
     return PerCall(
         n=int(calls_s.size),
-        p1=quantiles[0],
-        p50=quantiles[1],
-        p90=quantiles[2],
-        p99=quantiles[3],
-        min=float(calls_s.min()),
-        max=float(calls_s.max()),
-        first_edge=first_edge,
+        p1=round(p1, DIGITS_KEPT),
+        p50=round(p50, DIGITS_KEPT),
+        p90=round(p90, DIGITS_KEPT),
+        p99=round(p99, DIGITS_KEPT),
+        min=round(low, DIGITS_KEPT),
+        max=round(high, DIGITS_KEPT),
+        first_edge=round(first_edge, DIGITS_KEPT),
         ratio=HISTOGRAM_RATIO,
         counts=tuple(int(count) for count in np.bincount(bins)),
     )

@@ -91,7 +91,7 @@ def _value(benchmark: Benchmark, name: str, axis: Axis, value: Param) -> Param:
         number = int(value)
     except ValueError:
         raise UsageError(
-            f"{plain(value)} is no value of {name} in {benchmark.name}", f"{name} takes whole numbers"
+            f"{plain(value, 40)} is no value of {name} in {benchmark.name}", f"{name} takes whole numbers"
         ) from None
     if not axis.minimum <= number <= axis.maximum:
         raise UsageError(

@@ -18,6 +18,7 @@ Trust = Literal["stable", "steady", "noisy", "throttled", "single", "below floor
 
 CONFIDENCE = 0.95
 MINIMUM_SAMPLES = 10
+MOST_EXACT = 5000
 STABLE_ROUNDS = 3
 STEADY_HALF_WIDTH = 0.03
 STABLE_HALF_WIDTH = 0.10
@@ -55,6 +56,9 @@ def median_ranks(n: int) -> tuple[int, int]:
     """
     if n < 6:
         return 0, max(n - 1, 0)
+    if n > MOST_EXACT:  # far more than are kept: a file from elsewhere
+        reach = 0.98 * math.sqrt(n)  # 1.96 standard deviations of the binomial
+        return math.floor(n / 2 - reach), min(math.ceil(n / 2 + reach), n - 1)
     outside, ways = 0, 1  # whole numbers of the 2**n patterns: beyond n = 1029 they no longer fit a float
     for rank in range(n // 2):
         outside += 2 * ways
@@ -148,19 +152,18 @@ def _clock_step(metric: Metric, measurement: Measurement) -> float:
     return measurement.resolution / measurement.calls_per_sample
 
 
-def throttled(begin: Telemetry | None) -> bool:
-    """True if the SM clock fell by more than CLOCK_LOSS over the case and a power, thermal or brake reason is set."""
-    if begin is None or not begin.sm_clock_begin_hz or not begin.sm_clock_end_hz:
-        return False
-    fell = begin.sm_clock_end_hz < begin.sm_clock_begin_hz * (1 - CLOCK_LOSS)
-    return fell and any(word in reason for reason in begin.throttle_reasons for word in THROTTLE_WORDS)
-
-
-def clock_rose(telemetry: Telemetry | None) -> bool:
-    """True if the SM clock rose by more than CLOCK_LOSS over the case: it was still waking up."""
+def _clock_change(telemetry: Telemetry | None) -> float:
+    """The SM clock at the case's end over that at its beginning; 1 if unknown."""
     if telemetry is None or not telemetry.sm_clock_begin_hz or not telemetry.sm_clock_end_hz:
-        return False
-    return telemetry.sm_clock_end_hz > telemetry.sm_clock_begin_hz * (1 + CLOCK_LOSS)
+        return 1.0
+    return telemetry.sm_clock_end_hz / telemetry.sm_clock_begin_hz
+
+
+def throttled(telemetry: Telemetry | None) -> bool:
+    """True if the SM clock fell by more than CLOCK_LOSS over the case and a power, thermal or brake reason is set."""
+    fell = _clock_change(telemetry) < 1 - CLOCK_LOSS
+    reasons = telemetry.throttle_reasons if telemetry else ()
+    return fell and any(word in reason for reason in reasons for word in THROTTLE_WORDS)
 
 
 def _trust(measurement: Measurement, interval: Interval, telemetry: Telemetry | None) -> Trust:
@@ -174,7 +177,8 @@ def _trust(measurement: Measurement, interval: Interval, telemetry: Telemetry | 
         return "below floor"
     if measurement.n < MINIMUM_SAMPLES:
         return "single"
-    return "steady" if interval.half_width <= STEADY_HALF_WIDTH and not clock_rose(telemetry) else "noisy"
+    still_waking = _clock_change(telemetry) > 1 + CLOCK_LOSS
+    return "steady" if interval.half_width <= STEADY_HALF_WIDTH and not still_waking else "noisy"
 
 
 def summarize(metric: Metric, measurement: Measurement, telemetry: Telemetry | None = None) -> Summary:
@@ -237,10 +241,7 @@ class Row(msgspec.Struct, frozen=True):
         return self.interval.median
 
     def over_rounds(self, name: Literal["p1", "p90", "p99", "min", "max", "tail"]) -> float:
-        """A quantile over the rounds: min and max over all, percentiles as the median over rounds.
-
-        Where each round is a single sample, the percentiles are those of the rounds.
-        """
+        """A quantile over the rounds: min and max over all, else the rounds' median (of single samples, their own)."""
         ordered = np.sort([float(getattr(one, name)) for one in self.summaries])
         if name in ("min", "max"):
             return float(ordered[0] if name == "min" else ordered[-1])
@@ -291,10 +292,7 @@ def _row(run: Run, key: tuple[int, str | None, str, str], members: list[tuple[Ou
 
 
 def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Interval:
-    """Median of paired ratios with its order-statistics interval: for A B A B measurements of equal counts.
-
-    Raises ValueError for unequal or empty sequences.
-    """
+    """Median of paired ratios and its interval, for A B A B of equal counts. Raises ValueError for unequal lengths."""
     if len(numerator) != len(denominator) or not numerator:
         raise ValueError("pairs need two sequences of one length")
     return median_interval(np.asarray(numerator, dtype=np.float64) / np.asarray(denominator, dtype=np.float64))

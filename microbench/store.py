@@ -25,7 +25,9 @@ LIST_THEM = "`microbench show --help` lists what a run can be named by"
 def data_folder() -> Path:
     """Where runs are kept unless told otherwise: MICROBENCH_DATA, or the user's data folder. May not exist yet."""
     chosen = os.environ.get("MICROBENCH_DATA")
-    return Path(chosen).expanduser() if chosen else platformdirs.user_data_path("microbench", appauthor=False)
+    if not chosen:
+        return platformdirs.user_data_path("microbench", appauthor=False)
+    return Path(os.path.expanduser(chosen))  # pathlib's raises for an unknown ~user
 
 
 def new_run_id(now: datetime) -> str:
@@ -72,6 +74,8 @@ def find(name: str | Path) -> Path:
     path = Path(name)
     if _is_file(path) or _is_file(growing_path(path)):
         return path
+    if path.suffix == GROWING and _is_file(finished_path(path)):
+        return finished_path(path)  # it has grown up since it was named
     name = str(name)
     if name in bundled():
         return bundled()[name]
@@ -103,14 +107,20 @@ def load(name: str | Path) -> Run:
     return read(find(name))
 
 
+def newest(path: Path) -> Path:
+    """The file that ``read`` reads for ``path``."""
+    growing = growing_path(path)
+    if path.suffix != GROWING and _is_file(growing) and (growing.stat().st_size > 0 or not _is_file(path)):
+        return growing
+    return path
+
+
 def read(path: Path) -> Run:
     """The run in that file, or in the growing file beside it, which is newer: a killed run left it, or one still grows.
 
     Raises RunUnreadableError.
     """
-    growing = growing_path(path)
-    if path.suffix != GROWING and _is_file(growing) and (growing.stat().st_size > 0 or not _is_file(path)):
-        path = growing
+    path = newest(path)
     name = plain(path)
     try:
         if path.stat().st_size > LARGEST_BYTES:
@@ -119,5 +129,6 @@ def read(path: Path) -> Run:
     except OSError as error:
         raise RunUnreadableError(f"{name} cannot be read: {error.strerror or error}", "check the path") from None
     if not data:
-        raise RunUnreadableError(f"{name} is empty: nothing was measured, or it is still probing", "measure again")
+        cause = f"{name} is empty: nothing was measured, or it is still probing"
+        raise RunUnreadableError(cause, "wait for it, or delete it and measure again")
     return schema.decode(data, name)

@@ -76,7 +76,7 @@ def run_case(job: Job, device: Device, benchmark: Benchmark, order: Order, send:
     found = guarded(lambda: measure(benchmark, device, meter, order))
     if isinstance(found, Refused):
         found = Outcome(order.case, order.session, order.round, found.status, reason=found.reason, device=order.device)
-    return msgspec.structs.replace(found, wall_s=time.monotonic() - began_s)
+    return msgspec.structs.replace(found, wall_s=round(time.monotonic() - began_s, 6))
 
 
 def seldom(send: Send, every_s: float) -> Callable[[str, int, float], None]:

@@ -122,6 +122,9 @@ def test_show_draws_into_a_file(saved: Path, tmp_path: Path) -> None:
     result = call("show", "--svg", str(tmp_path / "report.svg"))
     assert result.exit_code == 0
     assert "<svg" in (tmp_path / "report.svg").read_text()
+    before = saved.read_bytes()
+    assert call("show", "--svg", str(saved)).exit_code == ExitCode.USAGE
+    assert saved.read_bytes() == before
     missing = call("show", "--svg", str(tmp_path / "nowhere" / "report.svg"))
     assert missing.exit_code == ExitCode.USAGE
     assert "cannot be written" in missing.stderr
@@ -135,6 +138,7 @@ def test_show_marks_a_bundled_run_as_a_reference(saved: Path, monkeypatch: pytes
 def test_show_marks_what_was_cut_off(data: Path) -> None:
     (data / "20250102T030405Z-bbbbbbbb.jsonl").write_bytes(schema.encode(make_run(gpu=False)))
     assert "UNFINISHED" in call("show").stdout
+    assert "UNFINISHED" in call("show", str(data / "20250102T030405Z-bbbbbbbb.json")).stdout
 
 
 def test_no_run_yet_says_how_to_get_one(data: Path) -> None:
@@ -212,6 +216,8 @@ def test_doctor_lists_its_checks(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--rounds", "0"), "rounds"),
         (("--time-limit", "-1"), "time"),
         (("--out", "/nowhere/at/all.json"), "no folder"),
+        (("--out", "all.jsonl"), "still grows"),
+        (("--out", "/"), "is a folder"),
     ],
 )
 def test_impossible_requests_are_usage_errors(arguments: tuple[str, ...], words: str, data: Path) -> None:
@@ -309,3 +315,24 @@ def test_show_brief_leaves_out_the_tables() -> None:
     for text in (whole, brief):
         assert "Submission ladder" in text
         assert "What this means (launch)" in text
+
+
+@pytest.mark.parametrize("arguments", [("show",), ("export",), ("list",), ("--help",)])
+def test_output_that_goes_nowhere_ends_in_words(arguments: tuple[str, ...], saved: Path) -> None:
+    command = f"{sys.executable} -m microbench {' '.join(arguments)}"
+    environment = {**os.environ, "MICROBENCH_DATA": str(saved.parent)}
+    full = subprocess.run(["bash", "-c", f"{command} > /dev/full"], capture_output=True, check=False, env=environment)
+    assert full.returncode == ExitCode.USAGE
+    assert [line.split(b":")[0] for line in full.stderr.splitlines()] == [b"error", b"next"]
+    shut = subprocess.run(["bash", "-c", f"{command} >&- <&-"], capture_output=True, check=False, env=environment)
+    assert (shut.returncode, shut.stderr) == (0, b"")
+
+
+def test_closed_streams_leave_the_run_file_whole(data: Path) -> None:
+    for number, stream in enumerate(("<&-", ">&-", "2>&-")):
+        path = data / f"{number}.json"
+        command = f"{sys.executable} -m microbench run launch_cost --quick --device fake --json --out {path} {stream}"
+        found = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
+        assert found.returncode == 0, found.stderr
+        assert store.load(path).outcomes
+        assert stream == ">&-" or json.loads(found.stdout)["simulated"] is True

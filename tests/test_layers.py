@@ -16,7 +16,7 @@ LONGEST_FUNCTION = 40
 
 # A module imports its own layer or lower ones, never up, never in a circle. A folder counts with all it holds.
 LAYERS: dict[int, tuple[str, ...]] = {
-    5: ("__main__", "cli", "options"),
+    5: ("__main__", "cli", "ending", "options"),
     4: ("doctor", "probing", "process", "runner", "supervisor", "worker"),
     3: ("bench", "benchmarks", "budget", "measure", "plan", "request", "selection"),
     2: (
@@ -58,7 +58,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "rich": ("report.terminal", "report.progress", "cli"),
     "torch": ("gpu.layers",),
     "triton": ("gpu.layers",),
-    "typer": ("cli", "options"),
+    "typer": ("cli", "ending", "options"),
     "warp": ("gpu.layers",),
 }
 

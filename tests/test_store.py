@@ -74,6 +74,11 @@ def test_a_data_folder_that_is_not_there_holds_nothing(monkeypatch: pytest.Monke
     assert store.listing() == []
 
 
+def test_a_data_folder_of_an_unknown_user_is_a_name_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MICROBENCH_DATA", "~nobody-of-that-name/runs")
+    assert store.last() is None
+
+
 @pytest.mark.parametrize("name", [OLD, OLD[:10], "0011aabb", "0011"])
 def test_a_run_is_found_by_id_and_by_the_beginning_of_it(name: str, folder: Path) -> None:
     path = save(folder / f"{OLD}.json", OLD)
@@ -88,6 +93,11 @@ def test_a_run_is_found_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert store.load(str(path)).run_id == RUN.run_id
     monkeypatch.chdir(tmp_path)
     assert store.load("mine").run_id == RUN.run_id
+
+
+def test_a_run_named_while_it_grew_is_found_when_finished(folder: Path) -> None:
+    path = save(folder / "mine.json")
+    assert store.find(folder / "mine.jsonl") == path
 
 
 def test_a_beginning_of_two_runs_names_them(folder: Path) -> None:
@@ -225,7 +235,12 @@ def test_two_runs_cannot_grow_one_file(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("no/such/folder/run.json", "no folder"), ("\0.json", "null"), ("x" * 300 + ".json", "too long"), ("", "exists")],
+    [
+        ("no/such/folder/run.json", "no folder"),
+        ("\0.json", "null"),
+        ("x" * 300 + ".json", "too long"),
+        ("", "is a folder"),
+    ],
 )
 def test_a_place_that_cannot_be_written_is_refused_at_once(name: str, why: str, folder: Path) -> None:
     with pytest.raises(ResultNotWrittenError, match=why):

@@ -125,6 +125,13 @@ def test_no_colour_in_pipes_nor_with_no_color(monkeypatch: pytest.MonkeyPatch) -
     assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", drawn(make_run(), 100))
 
 
+def test_a_page_of_no_width_is_drawn_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    stream = io.StringIO()
+    terminal.draw(view.build(make_run()), terminal.open_console(stream))
+    assert "Submission ladder" in stream.getvalue()
+
+
 def test_svg_asks_nobody_for_a_font() -> None:
     picture = terminal.svg(view.build(make_run()))
     assert "http://www.w3.org/2000/svg" in picture
@@ -169,6 +176,12 @@ def test_plain_progress_is_a_line_a_case() -> None:
     assert re.fullmatch(r"\[1/2\] host_call\[how=compiled\]: call 2\.\d\d ns ±\d\.\d %", lines[2])
     assert lines[3] == "[2/2] launch_queue[argument_bytes=2048]: failed: it broke"
     assert lines[4] == "interrupted: what was measured is kept in run.json"
+
+
+def test_plain_progress_says_when_there_is_nothing_to_measure() -> None:
+    stream = io.StringIO()
+    PlainProgress(terminal.open_console(stream, width=40), METRICS)(PlanMade(0, 20.0, (), 0.0))
+    assert stream.getvalue() == "no case to measure\n"
 
 
 def test_live_progress_leaves_only_failures_behind() -> None:

@@ -139,7 +139,7 @@ class SmClock:
         self._submit(1)
         self._context.synchronize()
         counts: IntArray = self._context.read(self._out, self._sm_count * 2, np.int64).reshape(self._sm_count, 2)
-        return float(np.median(counts[:, 1] / counts[:, 0])) * 1e9
+        return float(round(np.median(counts[:, 1] / counts[:, 0]) * 1e9))
 
 
 def most_resident(

@@ -77,7 +77,8 @@ class PlainProgress:
         if isinstance(event, PlanMade):
             self._total = event.total_cases
             limit = f", at most {wall(event.budget_s)}" if event.budget_s is not None else ""
-            self._line(f"{event.total_cases} cases of {', '.join(event.suites)}{limit}")
+            cases = f"{event.total_cases} cases of {', '.join(event.suites)}{limit}"
+            self._line(cases if event.total_cases else "no case to measure")
         elif isinstance(event, CaseDone):
             outcome = event.outcome
             status = STATUS_WORDS.get(outcome.status, outcome.status)

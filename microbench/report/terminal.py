@@ -19,18 +19,7 @@ from rich.text import Text
 from microbench.errors import MicrobenchError
 from microbench.explain.finding import Finding
 from microbench.report import canvas, charts
-from microbench.report.document import (
-    Bars,
-    Cell,
-    Curve,
-    Histogram,
-    Picture,
-    Report,
-    Section,
-    Study,
-    Table,
-    Tone,
-)
+from microbench.report.document import Bars, Cell, Curve, Histogram, Picture, Report, Section, Study, Table, Tone
 from microbench.report.layout import Widths
 from microbench.report.marks import SEVERITY_MARKS, STYLES, TRUST_MARKS
 from microbench.report.view import GRADES
@@ -57,7 +46,10 @@ def open_console(stream: IO[str] | None = None, width: int | None = None) -> Con
     file = stream or sys.stdout
     if isinstance(file, io.TextIOWrapper):
         file.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows a question mark, never a traceback
-    return QuietConsole(file=file, width=width, highlight=False, markup=False, emoji=False)
+    console = QuietConsole(file=file, width=width, highlight=False, markup=False, emoji=False)
+    if console.width < 1:  # COLUMNS=0: rich would draw nothing at all
+        console.width = NARROWEST
+    return console
 
 
 def draw(report: Report, console: Console, *, brief: bool = False) -> None:
