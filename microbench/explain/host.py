@@ -25,8 +25,8 @@ def clock(evidence: Evidence) -> list[Finding]:
         text += " The clock source is slow, often hpet or acpi_pm in place of tsc: single calls cannot be told apart."
     else:
         text += (
-            f" A sample is a burst of calls, at least {STEPS_PER_SAMPLE} steps long; a single call's figure carries one "
-            "reading."
+            f" A sample is a burst of calls, at least {STEPS_PER_SAMPLE} steps long; a single call's figure carries "
+            "one reading."
         )
     return [
         Finding(
