@@ -1,10 +1,15 @@
-"""Kernels for the Numba layers; they import and run on Numba's simulator too (NUMBA_ENABLE_CUDASIM=1)."""
+"""Kernels for the Numba layers; but for ``spin`` they run on Numba's simulator too (NUMBA_ENABLE_CUDASIM=1)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from llvmlite import ir
 from numba import cuda
+from numba.cuda import types
+from numba.cuda.extending import intrinsic
+from numba.cuda.typing import signature
 
 
 @cuda.jit
@@ -18,3 +23,22 @@ def touch(a: Any, b: Any, c: Any, n: int) -> None:
     i = cuda.grid(1)
     if i < n:
         c[i] = a[i] + b[i]
+
+
+@intrinsic
+def clock64(typing_context: Any) -> tuple[Any, Callable[..., Any]]:
+    """The SM's cycle counter, which Numba has no name for; volatile, or one read would serve for all."""
+
+    def read(context: Any, builder: Any, form: Any, arguments: Any) -> Any:
+        function = ir.FunctionType(ir.IntType(64), [])
+        return builder.call(ir.InlineAsm(function, "mov.u64 $0, %clock64;", "=l", side_effect=True), [])
+
+    return signature(types.uint64), read
+
+
+@cuda.jit
+def spin(cycles: int) -> None:
+    """Spins for a number of SM clock cycles, a uint64: the ``spin`` of launch.cu."""
+    begin = clock64()
+    while clock64() - begin < cycles:
+        pass

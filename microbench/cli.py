@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +13,7 @@ import typer
 from microbench import __version__, options
 from microbench.ending import open_closed_streams, told
 from microbench.errors import RunUnreadableError, UsageError
+from microbench.ops import LOOP_LAYER
 from microbench.options import REFERENCE_RUN, Format
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from microbench.report.document import Report
     from microbench.report.progress import LiveProgress, PlainProgress
 
+# A launch queue holds about a thousand; in a longer step the calls would wait for it.
+MOST_KERNELS = 1000
+NEWEST_LOOKED_AT = 20
 MEASURE_AGAIN = "measure again, or show another run"
 
 app = typer.Typer(
@@ -139,6 +143,35 @@ def show(name: options.RunName = None, svg: options.Svg = None, brief: options.B
             _write_new(svg, terminal.svg(report, brief=brief))
 
 
+@app.command(epilog="Example: microbench timeline --duration 3us --kernels 8")
+def timeline(
+    duration: options.Duration,
+    kernels: options.Kernels = 8,
+    layer: options.Layer = LOOP_LAYER,
+    run: options.DrawnRun = None,
+    svg: options.Svg = None,
+) -> None:
+    """Draw a step of kernels to scale, in a stream and as a graph, from a run's measured costs."""
+    with told():
+        from microbench import store
+        from microbench.report import terminal
+        from microbench.report import timeline as drawing
+        from microbench.units import typed_time
+
+        duration_s = typed_time(duration)
+        if not 1 <= kernels <= MOST_KERNELS:
+            cause = f"a step of {kernels} kernels cannot be drawn"
+            raise UsageError(cause, f"give --kernels from 1 to {MOST_KERNELS}: more fill the launch queue")
+        path, found = _load(run) if run is not None else _last_drawable(drawing.drawable)
+        reference = path in store.bundled().values()
+        with _consistent(found):
+            sheet = drawing.sheet(found, duration_s, kernels, layer, reference=reference)
+        if svg is None:
+            terminal.draw(sheet, terminal.open_console(), brief=True)
+        else:
+            _write_new(svg, terminal.svg(sheet, brief=True))
+
+
 @app.command("list", epilog="Example: microbench list launch")
 def list_benchmarks(names: options.Listed = None) -> None:
     """List suites and benchmarks: their questions, axes and values."""
@@ -181,6 +214,19 @@ def _load(name: str | None) -> tuple[Path, Run]:
         )
     path = store.newest(path)
     return path, store.read(path)
+
+
+def _last_drawable(drawable: Callable[[Run], bool]) -> tuple[Path, Run]:
+    """The newest run that has what it takes, else the bundled one."""
+    from microbench import store
+
+    for path in store.listing()[:NEWEST_LOOKED_AT]:
+        with suppress(RunUnreadableError):
+            run = store.read(path)
+            with _consistent(run):
+                if drawable(run):
+                    return path, run
+    return _load(REFERENCE_RUN)
 
 
 def _report(run: Run, path: Path | None = None, footer: tuple[str, ...] = ()) -> Report:

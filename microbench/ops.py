@@ -8,6 +8,7 @@ import msgspec
 
 LaunchKind = Literal["launch", "launch_ex", "cooperative", "cluster", "pdl"]
 LEGACY_STREAM = -1
+LOOP_LAYER = "loop"
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -66,18 +67,26 @@ class SynchronizeIdle(msgspec.Struct, frozen=True):
 
 
 class GraphLaunch(msgspec.Struct, frozen=True):
-    """A replay of a graph that ``gpu.graph(ops)`` captured and instantiated; ``graph`` is the GPU's handle."""
+    """A replay of a graph that ``gpu.graph(ops)`` captured and instantiated; ``graph`` is the GPU's handle.
+
+    ``layer`` is who replays it: the compiled loop, or the library whose calls were captured, by its own means.
+    """
 
     graph: int
     nodes: int
     stream: int = 0
+    layer: str = LOOP_LAYER
 
 
 class LayerCall(msgspec.Struct, frozen=True):
-    """One call from Python through a library that ends in one kernel. ``arguments`` are those of the kernel."""
+    """One call from Python through a library that ends in one kernel. ``arguments`` are those of the kernel.
+
+    With a ``duration_ns`` the kernel spins for that long, and its length is its only argument: ``arguments`` is 0.
+    """
 
     layer: str
     arguments: int = 0
+    duration_ns: int | None = None
 
 
 Op = Launch | Copy | Memset | Record | Wait | Query | SynchronizeIdle | GraphLaunch | LayerCall

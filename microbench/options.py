@@ -40,4 +40,13 @@ Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Measure what a 
 Json = Annotated[bool, typer.Option("--json", help="Print the run as JSON instead of a report.")]
 Brief = Annotated[bool, typer.Option("--brief", help="Pictures and findings only, no tables.")]
 Svg = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the report into a new SVG file instead.")]
+Duration = Annotated[
+    str, typer.Option(metavar="TIME", help="How long each kernel runs: 3us, 500ns, 0.2ms, 0 (an empty one).")
+]
+Kernels = Annotated[int, typer.Option(metavar="N", help="Kernels in the step.")]
+Layer = Annotated[str, typer.Option(metavar="LAYER", help="Who launches them: loop, cuda_core, cupy_raw, …")]
+DrawnRun = Annotated[
+    str | None,
+    typer.Option("--run", metavar="RUN", help="Whose costs; left out: the last run that has them, else a bundled one."),
+]
 ExportFormat = Annotated[Format, typer.Option(help="csv: one row a measurement. json: the run as well.")]

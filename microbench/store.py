@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import gzip
+import io
 import os
 import secrets
+import zlib
 from datetime import datetime
 from pathlib import Path
 
@@ -17,6 +20,9 @@ from microbench.text import plain
 
 FINISHED = ".json"
 GROWING = ".jsonl"
+PACKED = ".gz"  # after FINISHED: what gzip makes of a finished run. It is read like any other, and never added to
+GZIP_MAGIC = b"\x1f\x8b"
+UNPACK_BYTES = 1 << 20
 # A run of every suite in full is a few MB; msgspec would hold this much of somebody's other file in memory.
 LARGEST_BYTES = 2 << 30
 LIST_THEM = "`microbench show --help` lists what a run can be named by"
@@ -37,7 +43,9 @@ def new_run_id(now: datetime) -> str:
 
 def bundled() -> dict[str, Path]:
     """The recorded runs of real GPUs that come with the package, by name."""
-    return {path.stem: path for path in sorted((Path(__file__).parent / "reference").glob(f"*{FINISHED}"))}
+    folder = Path(__file__).parent / "reference"
+    paths = [path for ending in (PACKED, "") for path in sorted(folder.glob(f"*{FINISHED}{ending}"))]
+    return {path.name.removesuffix(PACKED).removesuffix(FINISHED): path for path in paths}
 
 
 def growing_path(path: Path) -> Path:
@@ -48,6 +56,15 @@ def growing_path(path: Path) -> Path:
 def finished_path(path: Path) -> Path:
     """Where the run at ``path``, finished or growing, lies once it is finished."""
     return path.with_suffix(FINISHED) if path.suffix == GROWING else path
+
+
+def is_packed(path: Path) -> bool:
+    """True if the file is compressed by gzip, whatever its name is; False if it is not there."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+    except (OSError, ValueError):
+        return False
 
 
 def listing() -> list[Path]:
@@ -79,7 +96,7 @@ def find(name: str | Path) -> Path:
     name = str(name)
     if name in bundled():
         return bundled()[name]
-    if os.sep in name or path.suffix in (FINISHED, GROWING):
+    if os.sep in name or path.suffix in (FINISHED, GROWING, PACKED):
         raise RunUnreadableError(f"there is no run file {plain(name)}", "check the path; " + LIST_THEM)
     found = [path for path in listing() if name and (path.stem.startswith(name) or _short_id(path).startswith(name))]
     if len(found) == 1:
@@ -118,17 +135,38 @@ def newest(path: Path) -> Path:
 def read(path: Path) -> Run:
     """The run in that file, or in the growing file beside it, which is newer: a killed run left it, or one still grows.
 
-    Raises RunUnreadableError.
+    The file may be compressed by gzip. Raises RunUnreadableError.
     """
     path = newest(path)
     name = plain(path)
     try:
         if path.stat().st_size > LARGEST_BYTES:
-            raise RunUnreadableError(f"{name} is too large to be a run", LIST_THEM)
+            raise _too_large(name)
         data = path.read_bytes()
     except OSError as error:
         raise RunUnreadableError(f"{name} cannot be read: {error.strerror or error}", "check the path") from None
+    if data.startswith(GZIP_MAGIC):
+        data = _unpacked(data, name)
     if not data:
         cause = f"{name} is empty: nothing was measured, or it is still probing"
         raise RunUnreadableError(cause, "wait for it, or delete it and measure again")
     return schema.decode(data, name)
+
+
+def _unpacked(data: bytes, name: str) -> bytes:
+    """What gzip packed. Piece by piece: a small file may hold far more than a run, and is left there."""
+    unpacked = io.BytesIO()
+    try:
+        with gzip.open(io.BytesIO(data)) as file:
+            while piece := file.read(UNPACK_BYTES):
+                unpacked.write(piece)
+                if unpacked.tell() > LARGEST_BYTES:
+                    raise _too_large(name)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        cause = "it is cut short" if isinstance(error, EOFError) else plain(error)
+        raise RunUnreadableError(f"{name} is damaged: {cause}", "copy it once more, or show another run") from None
+    return unpacked.getvalue()
+
+
+def _too_large(name: str) -> RunUnreadableError:
+    return RunUnreadableError(f"{name} is too large to be a run", LIST_THEM)

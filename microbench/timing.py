@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from microbench.errors import MeasurementError
+from microbench.gated import WARM_UP_CALLS, gated
 from microbench.gpu.api import SAFE_QUEUE_SLOTS, Gpu, HostClock, IntArray, Submit
 from microbench.model import Clock, Floors, Measurement, PerCall, Work
 from microbench.sampling import (
@@ -25,8 +26,11 @@ CLOCK_STEPS_PER_SAMPLE = 100
 BURST_S = 1e-3
 LONGEST_BURST = 300
 SHORTEST_BURST = 10
-WARM_UP_CALLS = 20
 STAMPED_BURSTS = 20
+
+
+def _one_of(name: str, taken: Mapping[str, float]) -> Sequence[float]:
+    return (taken[name],)
 
 
 def _batch_median(name: str, batch: Mapping[str, FloatArray]) -> Sequence[float]:
@@ -107,6 +111,7 @@ class Meter:
         metrics: Mapping[str, Callable[[IntArray], FloatArray]],
         clock: Clock = "host",
         resolution: float | None = None,
+        verified: str | None = None,
     ) -> list[Measurement]:
         """Several metrics of the same stamps: each of ``metrics`` turns a batch of stamps (ns) into calls in seconds.
 
@@ -134,8 +139,42 @@ class Meter:
                 clock=clock,
                 samples=kept(values),
                 n=len(values),
+                verified=verified,
                 per_call=per_call_distribution(np.concatenate(calls[name])) if clock == "host" else None,
                 floor_s=self.floors.timer_call_s if clock == "host" else None,
+                resolution=step,
+                stopped=stopped,
+            )
+            for name, values in samples.items()
+        ]
+
+    def collect_each(
+        self,
+        names: Sequence[str],
+        take: Callable[[], Mapping[str, float]],
+        *,
+        clock: Clock = "host",
+        calls: int = 1,
+        work: Work | None = None,
+        verified: str | None = None,
+        floor_s: float | None = None,
+    ) -> list[Measurement]:
+        """Several metrics of which ``take`` gives one sample each at a time, in seconds."""
+        step = self._resolution(clock)
+        samples, stopped = self.sampler.sample(
+            {name: partial(_one_of, name) for name in names}, take, calls, None, step or 0.0
+        )
+        floor = floor_s if floor_s is not None or clock != "host" else self.floors.timer_call_s
+        return [
+            Measurement(
+                metric=name,
+                clock=clock,
+                samples=kept(values),
+                n=len(values),
+                calls_per_sample=calls,
+                work=work or Work(),
+                verified=verified,
+                floor_s=floor,
                 resolution=step,
                 stopped=stopped,
             )
@@ -147,14 +186,14 @@ class Meter:
 
     def once(self, metric: str, elapsed_s: float) -> Measurement:
         """What can be seen once a process only: a single sample of the host's clock."""
+        floors = self.floors
         return Measurement(
-            metric=metric,
-            clock="host",
-            samples=kept((elapsed_s,)),
-            n=1,
-            floor_s=self.floors.timer_call_s,
-            resolution=self.floors.timer_step_s,
+            metric, "host", kept((elapsed_s,)), 1, floor_s=floors.timer_call_s, resolution=floors.timer_step_s
         )
+
+    def counted(self, metric: str, counts: Sequence[float]) -> Measurement:
+        """What was counted rather than timed: one sample for each time that it was counted."""
+        return Measurement(metric=metric, clock="counter", samples=kept(counts), n=len(counts))
 
     # -- ways of timing ----------------------------------------------------------------------------------------
 
@@ -230,31 +269,29 @@ class Meter:
         )
 
     def device_time(
-        self, metric: str, submit: Submit, count: int, *, work: Work | None = None, bound: str | None = None
+        self,
+        metric: str,
+        submit: Submit,
+        count: int,
+        *,
+        parts: int = 1,
+        work: Work | None = None,
+        bound: str | None = None,
     ) -> Measurement:
         """Time of ``count`` calls of an op of stream 0 on the device alone: all queued behind a gate before the first
-        may run, between two events. Raises MeasurementError when they would not fit the launch queue."""
+        may run, between two events. The figure is that of one of the ``parts`` (nodes) of a call.
+
+        Raises MeasurementError when the calls would not fit the launch queue.
+        """
         slots = submit.queue_slots or SAFE_QUEUE_SLOTS
         if count + 2 > slots:
             raise MeasurementError(f"{metric}: {count} calls do not fit behind a gate ({slots} may)")
-        gate, events = self.gpu.gate(), self.gpu.events()
-        submit(min(count, WARM_UP_CALLS))  # first launches load code, which would block behind a shut gate
-        self.gpu.synchronize()
-
-        def take() -> Sequence[float]:
-            gate.shut()
-            events.start()
-            submit(count)
-            events.stop()
-            gate.open()
-            self.gpu.synchronize()
-            return () if gate.was_late() else (events.elapsed_s(),)
-
+        take = gated(self.gpu, submit, count)
         return self.collect(
             metric,
             take,
             clock="device",
-            calls=count,
+            calls=count * parts,
             work=work or Work(launches=1),
             bound=bound,
             floor_s=self.floors.event_pair_s,

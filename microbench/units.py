@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+
+from microbench.errors import UsageError
+from microbench.text import plain
 
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 # How a stored unit is written; what a launch or another call costs says so in its heading, not in each figure.
@@ -14,6 +18,9 @@ SMALLEST_COUNTED = 0.0005
 LARGEST = {"s": 1.0, "s/launch": 1.0, "cycle": 1.0, "launch": 1.0}
 BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 MISSING = "–"
+TYPED_TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(ns|us|µs|μs|ms|s)")
+TYPED_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0}
+LONGEST_TYPED_S = 10.0
 
 
 def three_digits(value: float) -> str:
@@ -121,3 +128,18 @@ def axis_value(name: str, value: int | str) -> str:
     if name.endswith("_bytes"):
         return size(value)
     return str(value)
+
+
+def typed_time(text: str) -> float:
+    """A time as a person types it, in seconds: "3us", "3µs", "500ns", "0.2ms", "0".
+
+    Raises UsageError for anything else, and for more than LONGEST_TYPED_S.
+    """
+    stripped = text.strip()
+    found = TYPED_TIME.fullmatch(stripped)
+    if found is None and stripped not in ("0", "0.0"):
+        raise UsageError(f"{plain(text, 40)} is no time", "give a number and its unit: 3us, 500ns, 0.2ms, or 0")
+    seconds = float(found[1]) * TYPED_UNITS[found[2]] if found else 0.0
+    if seconds > LONGEST_TYPED_S:
+        raise UsageError(f"{plain(text, 40)} is too long", f"give a time of at most {wall(LONGEST_TYPED_S)}")
+    return seconds

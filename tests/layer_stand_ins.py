@@ -10,30 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from capture_stand_ins import OK, STREAM, Code, CoreBuilder, CoreError, CoreStream, Launches, driver_graph_stand_ins
 
 from microbench.gpu.layers.base import LayerContext
 
-STREAM = 0xABC0
 CONTEXT = LayerContext(cubin=b"cubin", stream_handle=STREAM, device_index=3, pointers=(16, 32, 48))
 SAME_KERNEL = ("cuda_bindings", "cuda_core", "cupy_raw", "numba_configured", "numba_each_call", "triton", "warp")
+SPINNING = ("cuda_core", "cupy_raw", "numba_configured")
 ONE_OP = ("cupy_ufunc", "jax_jit", "torch_eager", "torch_out")
 CASES = [(name, arguments) for name in SAME_KERNEL for arguments in (0, 4)] + [(name, 1) for name in ONE_OP]
-
-
-class Code(int):
-    """A CUresult."""
-
-    name = "CUDA_ERROR_STAND_IN"
-
-
-OK, BAD = Code(0), Code(700)
-
-
-class Launches(list[tuple[str, int, tuple[Any, ...]]]):
-    """What the stand-ins were asked to launch: library, stream, arguments."""
-
-    def add(self, library: str, stream: int, *arguments: Any) -> None:
-        self.append((library, stream, arguments))
 
 
 class Array:
@@ -74,12 +59,15 @@ def driver_stand_in(launches: Launches) -> ModuleType:
         cuKernelGetFunction=lambda kernel: (OK, kernel),
         cuLaunchKernel=launch,
         cuLibraryUnload=lambda library: (OK,),
+        **driver_graph_stand_ins(launches),
     )
 
 
 def core_stand_in(launches: Launches) -> ModuleType:
-    def launch(stream: int, config: tuple[int, int], kernel: str, *arguments: Any) -> None:
+    def launch(where: CoreStream | CoreBuilder, config: tuple[int, int], kernel: str, *arguments: Any) -> None:
         assert config == (1, 32)
+        stream = where.stream if isinstance(where, CoreBuilder) else where
+        assert isinstance(where, CoreBuilder) == (launches.captured is not None)
         launches.add(f"cuda.core {kernel}", stream, *arguments)
 
     return module(
@@ -87,7 +75,7 @@ def core_stand_in(launches: Launches) -> ModuleType:
         launch=launch,
         Device=lambda index: SimpleNamespace(set_current=lambda: None),
         ObjectCode=SimpleNamespace(from_cubin=lambda cubin: SimpleNamespace(get_kernel=lambda name: name)),
-        Stream=SimpleNamespace(from_handle=lambda handle: handle),
+        Stream=SimpleNamespace(from_handle=lambda handle: CoreStream(handle, launches)),
         LaunchConfig=lambda grid, block: (grid, block),
     )
 
@@ -108,6 +96,20 @@ def cupy_stand_in(launches: Launches) -> ModuleType:
         def use(self) -> None:
             current["stream"] = self.handle
 
+        def begin_capture(self) -> None:
+            assert self.handle == STREAM
+            launches.begin_capture()
+
+        def end_capture(self) -> Any:
+            graph = launches.end_capture()
+            if graph is None:
+                raise RuntimeError("cudaErrorStreamCaptureInvalidated")
+            return SimpleNamespace(
+                graph=graph,
+                launch=lambda where: launches.extend(graph),
+                upload=lambda where: launches.graphs.append("upload"),
+            )
+
     class RawModule:
         def __init__(self, path: str) -> None:
             assert Path(path).read_bytes() == b"cubin"
@@ -126,6 +128,7 @@ def cupy_stand_in(launches: Launches) -> ModuleType:
         current=current,
         float32=np.float32,
         int32=np.int32,
+        uint64=np.uint64,
         ones=lambda count, dtype: Array(1.0, lambda: launches.add("cupy add", current["stream"])),
         zeros=lambda count, dtype: "array",
         RawModule=RawModule,
@@ -135,6 +138,10 @@ def cupy_stand_in(launches: Launches) -> ModuleType:
             Device=lambda index: SimpleNamespace(use=lambda: current.update(device=index)),
         ),
     )
+
+
+class NumbaError(Exception):
+    """Numba's error of the driver, which is no RuntimeError."""
 
 
 def numba_stand_in(launches: Launches) -> ModuleType:
@@ -157,7 +164,7 @@ def numba_kernels_stand_in(launches: Launches) -> ModuleType:
             self.configured += 1
             return lambda *arguments: launches.add(f"numba {self.name}", stream, *arguments)
 
-    return module("numba_kernels", empty=Dispatcher("empty"), touch=Dispatcher("touch"))
+    return module("numba_kernels", empty=Dispatcher("empty"), touch=Dispatcher("touch"), spin=Dispatcher("spin"))
 
 
 def torch_stand_in(launches: Launches) -> ModuleType:
@@ -256,9 +263,11 @@ def put_stand_ins(monkeypatch: pytest.MonkeyPatch) -> Launches:
     stand_ins = {
         "cuda.bindings.driver": driver_stand_in,
         "cuda.core": core_stand_in,
+        "cuda.core._utils.cuda_utils": lambda _: module("cuda_utils", CUDAError=CoreError),
         "cupy": cupy_stand_in,
         "numba": lambda _: module("numba", config=SimpleNamespace(ENABLE_CUDASIM=0)),
         "numba.cuda": numba_stand_in,
+        "numba.cuda.cudadrv.error": lambda _: module("error", CudaDriverError=NumbaError),
         "microbench._kernels.numba_kernels": numba_kernels_stand_in,
         "torch": torch_stand_in,
         "triton": triton_stand_in,

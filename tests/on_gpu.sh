@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Everything that needs a real GPU, in one go: tests/on_gpu.sh FOLDER [STEP …]; results and logs go to FOLDER.
-# Steps: tests, sanitizer, repeats (five runs of three rounds and their overlap), reference (the bundled run, anew).
+# Steps: tests, sanitizer, repeats (five runs of three rounds and their overlap), reference and reference_graph (the
+# bundled run anew, a session a suite, each under 10 minutes), pack (as it is bundled). REFERENCE names the file that they grow.
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
 folder=${1:?usage: tests/on_gpu.sh FOLDER [STEP …]}
 shift
 steps=("$@")
-[ "${#steps[@]}" -gt 0 ] || steps=(tests sanitizer repeats reference)
+[ "${#steps[@]}" -gt 0 ] || steps=(tests sanitizer repeats reference reference_graph pack)
+reference=${REFERENCE:-$folder/nvidia-h200.json}
 python=${PYTHON:-python3}
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} COLUMNS=120
 failed=0
@@ -25,8 +27,9 @@ sanitizer() {
     # cuda.bindings asks for every entry point it knows, also those that an older driver does not have.
     for tool in memcheck racecheck initcheck synccheck; do
         compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 --target-processes all \
-            "$python" -m pytest -q -x -m gpu -p no:cacheprovider tests/test_cuda.py \
-            -k "every_op or flag_is_seen or gate or recorded or dependent or answers or resident or graph_has or own_clock" \
+            "$python" -m pytest -q -x -m gpu -p no:cacheprovider tests/test_cuda.py tests/test_cuda_graphs.py \
+            -k "every_op or flag_is_seen or gate or recorded or dependent or answers or resident or graph_has or own_clock
+                or stamped_in_its_order or changes_arrive or of_every_kind or keep_their_edges or as_many_as or carries_values" \
             >"$folder/$tool.txt" 2>&1 || failed=1
         grep -E "passed|failed|ERROR SUMMARY|RACECHECK SUMMARY" "$folder/$tool.txt" | tail -3
     done
@@ -41,10 +44,18 @@ repeats() {
 }
 
 reference() {
-    local file=$folder/nvidia-h200.json
-    run run host --rounds 5 --out "$file" >"$folder/reference.txt" 2>&1 || failed=1
-    run run launch --rounds 5 --time-limit 540 --into "$file" >>"$folder/reference.txt" 2>&1 || failed=1
-    run show "$file" | tail -40
+    run run host --rounds 5 --out "$reference" >"$folder/reference.txt" 2>&1 || failed=1
+    run run launch --rounds 5 --time-limit 540 --into "$reference" >>"$folder/reference.txt" 2>&1 || failed=1
+    run show "$reference" | tail -40
+}
+
+reference_graph() {
+    run run graph --rounds 5 --time-limit 540 --into "$reference" >"$folder/reference_graph.txt" 2>&1 || failed=1
+    run show "$reference" | tail -40
+}
+
+pack() {
+    gzip -9nc "$reference" >"$folder/nvidia-h200.json.gz" || failed=1 # -n: the same bytes for the same run
 }
 
 for step in "${steps[@]}"; do

@@ -113,6 +113,29 @@ def test_after_three_failures_the_rest_of_a_benchmark_is_skipped() -> None:
     assert {one.status for one in outcomes(result) if one.case.benchmark == "calm"} == {"ok"}
 
 
+def test_a_broken_capture_fails_with_the_drivers_reason_and_the_run_goes_on() -> None:
+    result = run("captured", device="stubborn")
+    assert [outcome.status for outcome in outcomes(result)] == ["failed", "failed", "ok"]
+    for called, outcome in zip(("cuStreamSynchronize", "cuEventQuery"), outcomes(result), strict=False):
+        assert outcome.reason is not None
+        assert outcome.reason.startswith(f"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: {called}")
+        assert outcome.measurements == (), "what was measured before the capture broke is of no use"
+    assert [one.metric for one in outcomes(result)[2].measurements] == ["before", "replay"]
+    assert result.exit_code == ExitCode.SOME_FAILED
+
+
+def test_a_refused_update_fails_with_the_drivers_reason_and_the_run_goes_on() -> None:
+    result = run("changed", device="stubborn")
+    before, refused, behind = outcomes(result)
+    assert (before.status, refused.status, behind.status) == ("ok", "failed", "ok")
+    assert refused.reason == (
+        "the driver refused the update: CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE (ERROR_TOPOLOGY_CHANGED)"
+    )
+    assert refused.measurements == ()
+    assert behind.measurements[0].values[0] > 0
+    assert result.exit_code == ExitCode.SOME_FAILED
+
+
 @pytest.fixture
 def unkillable() -> Iterator[list[int]]:
     """A kill that does nothing; what it spared is killed in the end."""

@@ -1,4 +1,4 @@
-"""Device code without a GPU: NVRTC compiles each kernel file for its architectures, Numba's simulator runs the rest."""
+"""Device code without a GPU: NVRTC compiles each kernel file for its architectures, Numba compiles or simulates its."""
 
 from __future__ import annotations
 
@@ -127,3 +127,46 @@ def test_numba_kernels_run_on_its_simulator() -> None:
         check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")
+
+
+SPIN = """
+from numba import cuda
+from numba.cuda import types
+from numba.cuda.cudadrv.error import NvvmSupportError
+from numba.cuda.cudadrv.nvvm import NVVM
+from microbench._kernels import numba_kernels
+
+try:
+    NVVM()
+except (NvvmSupportError, RuntimeError) as error:
+    raise SystemExit(f"no NVVM here: {error}")
+for capability in ((7, 5), (9, 0)):
+    ptx, returned = cuda.compile_ptx(numba_kernels.spin.py_func, (types.uint64,), cc=capability)
+    assert returned == types.void
+    print(ptx)
+"""
+LOOP_WITH_CLOCK = re.compile(
+    r"^(\$L\w+):(?:(?!^\$L).)*%clock64;(?:(?!^\$L).)*bra(?:\.uni)?\s+\1;", re.MULTILINE | re.DOTALL
+)
+
+
+def test_numbas_spin_kernel_reads_the_clock_in_a_loop() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
+    result = subprocess.run(
+        [sys.executable, "-c", SPIN], env=environment, capture_output=True, text=True, check=False, timeout=100
+    )
+    if result.stderr.startswith("no NVVM here"):
+        pytest.skip("Numba finds no NVVM: pip install nvidia-nvvm")
+    assert (result.returncode, result.stderr) == (0, "")
+    kernels = result.stdout.split(".visible .entry")[1:]
+    assert [target in result.stdout for target in (".target sm_75", ".target sm_90")] == [True, True]
+    assert [bool(LOOP_WITH_CLOCK.search(kernel)) for kernel in kernels] == [True, True]
+    assert all(".param .u64" in kernel for kernel in kernels)
+
+
+def test_a_clock_read_before_a_loop_is_no_clock_read_in_it() -> None:
+    loop = "$L__BB0_1:\n{}\tsetp.lt.u64 %p2, %rd7, %rd2;\n@%p2 bra $L__BB0_1;\n"
+    read = "mov.u64 %rd3, %clock64;\n"
+    assert LOOP_WITH_CLOCK.search(loop.format(read))
+    assert not LOOP_WITH_CLOCK.search(read + loop.format(""))
+    assert not LOOP_WITH_CLOCK.search(loop.format("") + "$L__BB0_2:\n" + read)

@@ -20,10 +20,12 @@ LAYERS: dict[int, tuple[str, ...]] = {
     4: ("doctor", "probing", "process", "runner", "supervisor", "worker"),
     3: ("bench", "benchmarks", "budget", "measure", "plan", "request", "selection"),
     2: (
+        "alternating",
         "compare",
         "explain",
         "export",
         "floors",
+        "gated",
         "report",
         "runfile",
         "sampling",
@@ -32,7 +34,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
         "timing",
         "traffic",
     ),
-    1: ("_kernels", "costmodel", "gpu", "host", "limits", "schema", "stats"),
+    1: ("_kernels", "costmodel", "fits", "gpu", "host", "limits", "schema", "stats"),
     0: ("__init__", "errors", "events", "messages", "model", "ops", "text", "units"),
 }
 
@@ -51,7 +53,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "jax": ("gpu.layers",),
     "jaxlib": ("gpu.layers",),
     "llvmlite": ("gpu", "_kernels", "host.loops"),
-    "numba": ("gpu", "_kernels", "host.loops"),
+    "numba": ("gpu", "_kernels", "host.loops", "host.graph_loops"),
     "numba.cuda": ("gpu", "_kernels"),
     "nvmath": ("gpu", "_kernels"),
     "pynvml": ("gpu.nvml",),

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from layer_stand_ins import CASES, CONTEXT, ONE_OP, SAME_KERNEL, STREAM, Array, Launches, put_stand_ins
+from capture_stand_ins import STREAM, Launches
+from layer_stand_ins import CASES, CONTEXT, ONE_OP, SAME_KERNEL, Array, put_stand_ins
 
 from microbench.errors import MeasurementError, Skip, UsageError
 from microbench.gpu.layers import base

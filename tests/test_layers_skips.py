@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from layer_stand_ins import CASES, CONTEXT, Launches, put_stand_ins
+from capture_stand_ins import Launches
+from layer_stand_ins import CASES, CONTEXT, put_stand_ins
 
 from microbench.errors import Skip
 from microbench.gpu.layers import base

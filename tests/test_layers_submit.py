@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from layer_stand_ins import BAD, CASES, OK, STREAM, Code
+from capture_stand_ins import BAD, OK, STREAM, Code
+from layer_stand_ins import CASES, SPINNING
 
 from microbench.errors import MeasurementError, Skip
 from microbench.gpu.layers.base import LayerHandle, LayerSubmit, kernels_of_one_call
@@ -199,3 +200,23 @@ def test_a_call_of_each_layer_is_one_kernel(real_gpu: Any, name: str, arguments:
         submit.round_trips(out_ns)
         assert (out_ns > 0).all()
         assert real_gpu.layer_kernels(operation).value in ((1,) if name != "jax_jit" else (None,))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", SPINNING)
+@pytest.mark.parametrize("duration_ns", [0, 20_000])
+@pytest.mark.filterwarnings("default")
+def test_a_layers_kernels_last_as_long_in_a_graph_of_its_own(real_gpu: Any, name: str, duration_ns: int) -> None:
+    from microbench.ops import LayerCall
+
+    with real_gpu.case():
+        operation = LayerCall(name, duration_ns=duration_ns)
+        try:
+            submit, graph = real_gpu.bind(operation), real_gpu.graph([operation] * 10)
+        except Skip as reason:
+            pytest.skip(str(reason))
+        assert (graph.nodes, graph.layer) == (10, name)
+        out_ns = np.zeros(5, dtype=np.int64)
+        for bound, calls in ((submit, 10), (real_gpu.bind(graph), 1)):
+            bound.round_trips(out_ns, calls)
+            assert (out_ns > 0.8 * 10 * duration_ns).all(), "ten kernels must last ten times as long as one"

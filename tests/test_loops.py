@@ -69,7 +69,7 @@ def test_one_failing_call_among_many_is_reported(driver: ctypes.CDLL) -> None:
         lambda: loops.submit(launch, wide(), 0, 10),
         lambda: loops.submit_timed(launch, wide(), 0, 10, CLOCK)[0],
         lambda: loops.submit_stamped(launch, wide(), 0, CLOCK, out),
-        lambda: loops.round_trips(launch, wide(), wait, 5, CLOCK, out),
+        lambda: loops.round_trips(launch, wide(), 1, wait, 5, CLOCK, out),
         lambda: loops.submit_round_robin(
             launch, wide(), np.array([1, 2]), 10, address(driver, "driver_synchronize"), CLOCK
         )[0],
@@ -89,8 +89,12 @@ def test_stamps_rise_and_there_is_one_more_than_calls(driver: ctypes.CDLL) -> No
 
 def test_round_trips_synchronise_the_stream_of_the_call(driver: ctypes.CDLL) -> None:
     out: IntArray = np.zeros(7, dtype=np.int64)
-    loops.round_trips(address(driver, "driver_launch"), wide(), address(driver, "driver_synchronize"), 99, CLOCK, out)
+    launch, wait = address(driver, "driver_launch"), address(driver, "driver_synchronize")
+    loops.round_trips(launch, wide(), 1, wait, 99, CLOCK, out)
     assert driver.driver_calls() == 7
+    driver.driver_reset(-1)
+    loops.round_trips(launch, wide(), 3, wait, 99, CLOCK, out)
+    assert driver.driver_calls() == 21
     assert driver.driver_seen(12) == 99
     assert (out > 0).all()
 

@@ -122,6 +122,8 @@ def test_without_a_gpu_the_host_is_measured_and_the_rest_skipped_once() -> None:
         "calm[size=2]": ("ok", None),
         "wild[how=nothing]": ("ok", None),
         "apart": ("skipped", worker_backend.NO_GPU),
+        "captured": ("skipped", worker_backend.NO_GPU),
+        "changed": ("skipped", worker_backend.NO_GPU),
         "cold": ("skipped", worker_backend.NO_GPU),
         "warm": ("skipped", worker_backend.NO_GPU),
     }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import resource
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +31,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def save(path: Path, run_id: str = RUN.run_id) -> Path:
     path.write_bytes(schema.encode(msgspec.structs.replace(RUN, run_id=run_id)))
+    return path
+
+
+def pack(path: Path, run_id: str = RUN.run_id) -> Path:
+    path.write_bytes(gzip.compress(save(path, run_id).read_bytes()))
     return path
 
 
@@ -129,6 +136,23 @@ def test_every_bundled_run_can_be_read() -> None:
         assert store.load(name).sessions
 
 
+def test_bundled_runs_are_small_and_packed_without_name_or_time() -> None:
+    assert "nvidia-h200" in store.bundled()
+    for path in store.bundled().values():
+        assert path.stat().st_size < 2_000_000
+        header = path.read_bytes()[:8]
+        assert header == store.GZIP_MAGIC + b"\x08" + bytes(5), "deflate, no flags, no time: gzip -9n"
+
+
+def test_a_bundled_run_is_named_without_its_endings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(store, "__file__", str(tmp_path / "store.py"))
+    (tmp_path / "reference").mkdir()
+    for name in ("one.json.gz", "two.json", "v1.5.json.gz", "both.json", "both.json.gz", "notes.txt", "half.jsonl"):
+        (tmp_path / "reference" / name).touch()
+    names = {name: path.name for name, path in store.bundled().items()}
+    assert names == {"one": "one.json.gz", "two": "two.json", "v1.5": "v1.5.json.gz", "both": "both.json"}
+
+
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
@@ -162,6 +186,71 @@ def test_a_file_of_another_size_class_is_not_read(folder: Path) -> None:
         sparse.truncate(store.LARGEST_BYTES + 1)
     with pytest.raises(RunUnreadableError, match="too large"):
         store.load(folder / "run.json")
+
+
+# -- reading compressed runs -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["run.json.gz", "run.json", "anything"])
+def test_a_compressed_run_is_read_whatever_its_name(name: str, folder: Path) -> None:
+    path = pack(folder / name)
+    assert store.load(path) == store.read(save(folder / "plain.json"))
+    assert store.is_packed(path)
+    assert not store.is_packed(folder / "plain.json")
+    assert not store.is_packed(folder / "nothing.json.gz")
+    assert not store.is_packed(folder)
+
+
+def test_a_growing_run_may_be_compressed_too_and_one_packed_in_parts(folder: Path) -> None:
+    """Outcomes that were appended are in it, as in the file; programs that pack on several cores write such parts."""
+    grown = b"".join([schema.encode(EMPTY), *map(schema.encode_outcome, OUTCOMES)])
+    (folder / "run.jsonl.gz").write_bytes(gzip.compress(grown[:100]) + gzip.compress(grown[100:]))
+    assert len(store.load(folder / "run.jsonl.gz").outcomes) == len(OUTCOMES)
+
+
+def test_a_compressed_name_that_is_not_there_is_no_run_id() -> None:
+    with pytest.raises(RunUnreadableError, match=r"no run file run\.json\.gz"):
+        store.find("run.json.gz")
+
+
+def test_a_compressed_file_beside_a_run_is_another_run(folder: Path) -> None:
+    packed, path = pack(folder / "run.json.gz", OLD), save(folder / "run.json", NEW)
+    save(folder / "run.jsonl", NEW)
+    assert store.load(packed).run_id == OLD
+    assert store.load(path).run_id == NEW
+    assert packed not in store.listing()
+
+
+@pytest.mark.parametrize("damage", [
+    lambda data: data[: len(data) // 2], lambda data: data[:-1], lambda data: data[:5], lambda data: data[:2],
+    lambda data: data + b"more", lambda data: data[:40] + bytes(40) + data[80:],
+    lambda data: data[:-6] + bytes([data[-6] ^ 1]) + data[-5:], lambda data: data[:2] + b"\x07" + data[3:],
+])  # fmt: skip
+def test_a_damaged_compressed_run_is_an_error_of_one_line(damage: Callable[[bytes], bytes], folder: Path) -> None:
+    path = pack(folder / "run.json.gz")
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(RunUnreadableError, match="is damaged") as caught:
+        store.load(path)
+    assert len(caught.value.cause.splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"no run"])
+def test_what_is_packed_must_be_a_run(content: bytes, folder: Path) -> None:
+    (folder / "run.json.gz").write_bytes(gzip.compress(content))
+    with pytest.raises(RunUnreadableError):
+        store.load(folder / "run.json.gz")
+
+
+def test_a_small_file_that_unpacks_to_a_huge_one_is_not_unpacked(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr(store, "LARGEST_BYTES", 3 << 20)
+    bomb = gzip.compress(bytes(64 << 20), 1)
+    (folder / "run.json.gz").write_bytes(bomb)
+    tracemalloc.start()
+    with pytest.raises(RunUnreadableError, match="too large"):
+        store.load(folder / "run.json.gz")
+    most_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most_bytes < 20 << 20
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 import numpy as np
 
 from microbench.errors import DeviceAbsentError, Skip
-from microbench.gpu.api import IntArray
+from microbench.gpu.api import Gpu, IntArray
+from microbench.gpu.fake import FakeCosts, open_fake
 from microbench.model import Environment, GpuInfo, Telemetry
 
-ONE, OTHER = "GPU-one", "GPU-other"
+ONE, OTHER, STUBBORN = "GPU-one", "GPU-other", "GPU-stubborn"
 NO_GPU = "no driver is installed"
 
 
@@ -59,7 +60,10 @@ class TinyCold:
     pass
 
 
-def open_gpu(device: str) -> TinyGpu:
+def open_gpu(device: str) -> TinyGpu | Gpu:
+    """The stubborn one is simulated whole, with a driver that refuses to update graphs."""
+    if device == STUBBORN:
+        return open_fake(FakeCosts(refuses_updates=True))
     if device == "GPU-refusing":
         raise Skip("this GPU does not like us")
     return TinyGpu(device)
@@ -90,5 +94,11 @@ def probe_environment(device: str | None) -> Environment:
         raise RuntimeError("the driver answers nonsense")
     if asked in ("nothing", "all"):
         return Environment(no_gpu_reason=NO_GPU, no_gpu_next_step="install one")
-    found = {"one": (ONE,), "two": (ONE, OTHER), "fake": ("GPU-fake",), "refusing": ("GPU-refusing",)}[asked]
+    found = {
+        "one": (ONE,),
+        "two": (ONE, OTHER),
+        "fake": ("GPU-fake",),
+        "refusing": ("GPU-refusing",),
+        "stubborn": (STUBBORN,),
+    }[asked]
     return Environment(gpus=tuple(gpu(uuid) for uuid in found))

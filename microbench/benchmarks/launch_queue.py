@@ -15,10 +15,11 @@ import numpy as np
 
 from microbench.bench import Axis, Benchmark, Measured
 from microbench.errors import MeasurementError
+from microbench.gated import WARM_UP_CALLS
 from microbench.gpu.api import Gpu, IntArray, Submit
 from microbench.model import Metric
 from microbench.ops import Launch
-from microbench.timing import WARM_UP_CALLS, Meter
+from microbench.timing import Meter
 
 # Queues of the usual depth fill within the first count; the second is for drivers told to scale them up.
 TRIES = ((2200, 0.04), (9000, 0.2))

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from microbench.gpu.bound import IntArray as IntArray
+from microbench.gpu.bound import Submit as Submit
+from microbench.gpu.graph_api import Graphs
 from microbench.model import Fact, GpuInfo, Telemetry
 from microbench.ops import GraphLaunch, Launch, LayerCall, Op
 
-IntArray = npt.NDArray[np.int64]
 WaitMode = Literal["spin", "yield", "blocking", "auto"]
 WAIT_MODES: tuple[WaitMode, ...] = ("spin", "yield", "blocking", "auto")
 # Set by a benchmark's process_environment: the wait mode must be known before the context exists.
@@ -28,32 +27,6 @@ class HostClock(Protocol):
 
     def now_ns(self) -> int:
         """Monotonic time in nanoseconds."""
-        ...
-
-
-class Submit(Protocol):
-    """A bound op. Calling it submits ``count`` times with nothing between the calls.
-
-    ``queue_slots`` is how many calls may be outstanding before the next one would block, halved for safety; None when
-    a call is not queued at all (a query). Raises MeasurementError when a call returns an error.
-    """
-
-    queue_slots: int | None
-
-    def __call__(self, count: int) -> None:
-        """Submit ``count`` times."""
-        ...
-
-    def burst_ns(self, count: int) -> int:
-        """Submit ``count`` times; host time from before the first call to after the last, in ns."""
-        ...
-
-    def stamps(self, out_ns: IntArray) -> None:
-        """Submit ``len(out_ns) - 1`` times; stamp the host clock before each call and after the last."""
-        ...
-
-    def round_trips(self, out_ns: IntArray) -> None:
-        """``len(out_ns)`` times: one call and a synchronise of its stream; each one's time in ns."""
         ...
 
 
@@ -129,7 +102,15 @@ class Gpu(Protocol):
         ...
 
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
-        """Capture ops of stream 0 as one chain, instantiate and upload it."""
+        """Capture ops of stream 0 as one chain, instantiate and upload it; calls of one layer by the layer's own means.
+
+        Raises MeasurementError with the driver's reason for an op that cannot be captured.
+        """
+        ...
+
+    @property
+    def graphs(self) -> Graphs:
+        """What else can be done with graphs; it belongs to the case."""
         ...
 
     def gate(self) -> Gate: ...

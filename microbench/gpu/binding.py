@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from cuda.bindings import driver
 
-from microbench.errors import MeasurementError
+from microbench.errors import MeasurementError, Skip
 from microbench.gpu.api import SAFE_QUEUE_SLOTS, Submit
 from microbench.gpu.context import Context, check, entry_point
-from microbench.gpu.layers.base import LayerContext, LayerSubmit, kernels_of_one_call, open_named
+from microbench.gpu.layers.base import (
+    LayerContext,
+    LayerHandle,
+    LayerSubmit,
+    kernels_of_one_call,
+    open_named,
+    open_spinning,
+    replays,
+)
 from microbench.gpu.modules import Modules
 from microbench.gpu.submit import DriverSubmit, Parameters, launch, launch_extended
 from microbench.model import Fact
-from microbench.ops import Copy, Launch, LayerCall, Memset, Query, Record, SynchronizeIdle, Wait
+from microbench.ops import LOOP_LAYER, Copy, Launch, LayerCall, Memset, Query, Record, SynchronizeIdle, Wait
 
-COMPILED_LOOP = "loop"
 LAYER_ARGUMENTS = (0, 4)
 
 
@@ -85,23 +93,52 @@ def bind_graph(executable: int, stream: int) -> DriverSubmit:
     return DriverSubmit("cuGraphLaunch", entry_point("cuGraphLaunch"), [executable, stream], stream=stream)
 
 
-def bind_layer(context: Context, modules: Modules, op: LayerCall, stream: int, ordinal: int) -> tuple[Submit, Fact]:
-    """A Python layer's call, with the fact how many kernels one call makes. The compiled loop is the layer ``loop``.
+class BoundLayer(NamedTuple):
+    """A Python layer's call, how many kernels it makes, and its handle (None: the compiled loop)."""
 
-    Raises Skip when the layer's package is missing or takes no such number of arguments.
+    submit: Submit
+    kernels: Fact
+    handle: LayerHandle | None
+
+
+def bind_layer(
+    context: Context, modules: Modules, op: LayerCall, stream: int, ordinal: int, cycles: Callable[[int], int]
+) -> BoundLayer:
+    """A Python layer's call. The compiled loop is the layer ``loop``.
+
+    Raises Skip when the layer's package is missing, or takes no such number of arguments or kernels of a given length.
     """
     pointers = tuple(context.device_memory(4096) for _ in range(3))
-    if op.layer == COMPILED_LOOP:
+    if op.layer == LOOP_LAYER:
+        one = Fact("kernels_per_call", 1, source="cuLaunchKernel makes one")
+        if op.duration_ns is not None:
+            return BoundLayer(bind_launch(context, modules, Launch(op.duration_ns), stream, cycles), one, None)
         kernel = modules.function("launch", "four_arguments" if op.arguments else "empty")
         rows = Parameters([(*pointers, 0)]) if op.arguments else None
-        return launch(kernel, Launch(), stream, rows), Fact("kernels_per_call", 1, source="cuLaunchKernel makes one")
+        return BoundLayer(launch(kernel, Launch(), stream, rows), one, None)
     layer_context = LayerContext(
         cubin=modules.cubin("launch"),
         stream_handle=stream,
         device_index=ordinal,
         pointers=(pointers[0], pointers[1], pointers[2]),
     )
-    handle = open_named(op.layer, layer_context, op.arguments)
+    if op.duration_ns is None:
+        handle = open_named(op.layer, layer_context, op.arguments)
+    else:
+        handle = open_spinning(op.layer, layer_context, cycles(op.duration_ns))
     context.own(handle.close)
     context.synchronize()
-    return LayerSubmit(handle, driver), kernels_of_one_call(handle, driver)
+    return BoundLayer(LayerSubmit(handle, driver), kernels_of_one_call(handle, driver), handle)
+
+
+def bind_layer_graph(context: Context, handle: LayerHandle, count: int) -> tuple[Submit, int]:
+    """``count`` calls of a layer captured by its own means: their replay by those means, and the graph's nodes.
+
+    Raises Skip for a layer that cannot.
+    """
+    if handle.graph is None:
+        raise Skip("this layer captures no graphs")
+    graph = handle.graph(count)
+    context.own(graph.close)
+    context.synchronize()
+    return LayerSubmit(replays(handle, graph), driver), graph.nodes

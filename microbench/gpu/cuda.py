@@ -29,6 +29,9 @@ from microbench.gpu.context import WAIT_FLAGS, Context, check_code, entry_point
 from microbench.gpu.describe import describe
 from microbench.gpu.flags import LINE_WORDS, Flags
 from microbench.gpu.gates import SpinGate, TimingEvents
+from microbench.gpu.graph_api import Graphs
+from microbench.gpu.graphs.base import Case
+from microbench.gpu.graphs.cuda_graphs import CudaGraphs
 from microbench.gpu.modules import Modules
 from microbench.gpu.nvml import NvmlGpu
 from microbench.gpu.submit import launch
@@ -65,13 +68,14 @@ class CudaGpu:
         self._nvml = NvmlGpu(uuid)
         self.info: GpuInfo = describe(self._context.device, self._nvml)
         self._streams: dict[int, int] = {}
-        self._graphs: list[int] = []
+        self._graphs: list[Submit] = []
+        self._experiments: CudaGraphs | None = None
         self._gate: SpinGate | None = None
         self._recorder: recording.Recorder | None = None
         self._flags: Flags | None = None
         self._sm_clock: recording.SmClock | None = None
         self._cores = find_cores(self.info.numa_node)
-        self._layer_kernels: dict[LayerCall, Fact] = {}
+        self._layers: dict[LayerCall, binding.BoundLayer] = {}
         self._clock_hz = self._warm_up()
 
     def _warm_up(self) -> float:
@@ -106,14 +110,15 @@ class CudaGpu:
     def _end_case(self) -> None:
         self._streams.clear()
         self._graphs.clear()
-        self._layer_kernels.clear()
-        self._gate = self._recorder = self._flags = self._sm_clock = None
+        self._layers.clear()
+        self._gate = self._recorder = self._flags = self._sm_clock = self._experiments = None
         self._context.end_case()
 
     @contextmanager
     def case(self) -> Iterator[None]:
         """See Gpu.case."""
         try:
+            recording.settle(self._context, self._modules, self._stream(0))
             self._clock_hz = self._sm_clock_hz()  # spin kernels follow the clock as it is now
             yield
         finally:
@@ -130,23 +135,29 @@ class CudaGpu:
             case Memset():
                 return binding.bind_memset(self._context, op, stream)
             case GraphLaunch():
-                return binding.bind_graph(self._graphs[op.graph], stream)
+                return self._graphs[op.graph]
             case LayerCall():
                 ordinal = int(self._context.device)
                 with pinned(self._cores.allowed):  # a library's own threads must not sit on the submitting core
-                    submit, fact = binding.bind_layer(self._context, self._modules, op, stream, ordinal)
-                self._layer_kernels[op] = fact
-                return submit
+                    self._layers[op] = binding.bind_layer(
+                        self._context, self._modules, op, stream, ordinal, self._cycles
+                    )
+                return self._layers[op].submit
             case _:
                 other = self._stream(op.other) if isinstance(op, Wait) else stream
                 return binding.bind_event(self._context, op, stream, other)
 
     def layer_kernels(self, op: LayerCall) -> Fact:
         """See Gpu.layer_kernels."""
-        return self._layer_kernels[op]
+        return self._layers[op].kernels
 
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
         """See Gpu.graph."""
+        first = ops[0] if ops else None
+        if isinstance(first, LayerCall) and (handle := self._layers[first].handle) is not None:
+            replay, nodes = binding.bind_layer_graph(self._context, handle, len(ops))
+            self._graphs.append(replay)
+            return GraphLaunch(len(self._graphs) - 1, nodes, layer=first.layer)
         submits = {op: self.bind(op) for op in dict.fromkeys(ops)}
         for submit in submits.values():
             submit(1)  # loads the code, which capture would not
@@ -157,8 +168,16 @@ class CudaGpu:
                 submits[op](1)
 
         executable, nodes = recording.instantiate(self._context, self._stream(0), submit_all)
-        self._graphs.append(executable)
+        self._graphs.append(binding.bind_graph(executable, self._stream(0)))
         return GraphLaunch(len(self._graphs) - 1, nodes)
+
+    @property
+    def graphs(self) -> Graphs:
+        """See Gpu.graphs."""
+        if self._experiments is None:
+            case = Case(self._context, self._modules, self._spin_gate, self._stream, self._cycles)
+            self._experiments = CudaGraphs(case)
+        return self._experiments
 
     def gate(self) -> Gate:
         """See Gpu.gate; a case has one."""

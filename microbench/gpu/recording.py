@@ -16,18 +16,29 @@ from microbench.gpu.submit import DriverSubmit, Parameters, launch, launch_exten
 from microbench.ops import Launch
 
 CLOCK_WINDOW_NS = 50_000
+# From the eighth kernel launched directly on, each node of a graph takes 0.18 us more, in all streams and for good (an
+# H200, driver 580, docs/validation.md). Programs launch more kernels than that before their first graph.
+SETTLING_LAUNCHES = 32
 THREAD_LOCAL = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 GATE_TRIES = 3
 
 
-def instantiate(context: Context, stream: int, submit: Callable[[], None]) -> tuple[int, int]:
-    """Capture what ``submit`` does to a stream, instantiate and upload it: (executable graph, its count of nodes)."""
+def capture(stream: int, submit: Callable[[], None]) -> driver.CUgraph:
+    """The graph of what ``submit`` does to a stream; the caller destroys it.
+
+    Raises MeasurementError with the driver's reason for what cannot be captured; the stream no longer captures then.
+    """
     check(driver.cuStreamBeginCapture(stream, THREAD_LOCAL))
     try:
         submit()
     finally:
         ended = driver.cuStreamEndCapture(stream)
-    graph = check(ended)
+    return check(ended)
+
+
+def instantiate(context: Context, stream: int, submit: Callable[[], None]) -> tuple[int, int]:
+    """Capture what ``submit`` does to a stream, instantiate and upload it: (executable graph, its count of nodes)."""
+    graph = capture(stream, submit)
     nodes = int(check(driver.cuGraphGetNodes(graph))[1])
     executable = check(driver.cuGraphInstantiate(graph, 0))
     context.own(lambda: driver.cuGraphExecDestroy(executable))
@@ -35,6 +46,14 @@ def instantiate(context: Context, stream: int, submit: Callable[[], None]) -> tu
     check(driver.cuGraphUpload(executable, stream))
     context.synchronize()
     return int(executable), nodes
+
+
+def settle(context: Context, modules: Modules, stream: int) -> None:
+    """Launch as many kernels as any program has when it comes to its graphs, with timing events about."""
+    event = context.event(timed=True)
+    check(driver.cuEventRecord(event, stream))
+    launch(modules.function("launch", "empty"), Launch(), stream, None)(SETTLING_LAUNCHES)
+    context.synchronize()
 
 
 class Batch:

@@ -40,6 +40,10 @@ class Parameters:
         self.address = int(self._pointers.ctypes.data)
         self.stride = 8 * self._values.shape[1] if len(rows) > 1 else 0
 
+    def point(self, argument: int, address: int) -> None:
+        """Have an argument of row 0 read from somewhere else when the kernel is launched."""
+        self._pointers[argument] = address
+
 
 class DriverSubmit:
     """A Submit whose calls are made by compiled loops: its figures are those of a C program.
@@ -82,8 +86,10 @@ class DriverSubmit:
         code = loops.submit_stamped(self.address, self.arguments, self.stride, self._clock, out_ns)
         check_code(code, self.what)
 
-    def round_trips(self, out_ns: IntArray) -> None:
-        code = loops.round_trips(self.address, self.arguments, self._synchronize, self.stream, self._clock, out_ns)
+    def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
+        code = loops.round_trips(
+            self.address, self.arguments, calls, self._synchronize, self.stream, self._clock, out_ns
+        )
         check_code(code, self.what)
 
 

@@ -151,12 +151,13 @@ def submit_stamped(address: int, a: IntArray, stride: int, clock: int, out: IntA
 
 
 @compiled
-def round_trips(address: int, a: IntArray, synchronize: int, stream: int, clock: int, out: IntArray) -> int:
-    """``out.size`` times one call and a synchronise of its stream: ns of each."""
+def round_trips(address: int, a: IntArray, calls: int, synchronize: int, stream: int, clock: int, out: IntArray) -> int:
+    """``out.size`` times ``calls`` calls and a synchronise of their stream: ns of each."""
     code = 0
     for index in range(out.size):
         begin = now_ns(clock)
-        code = first_code(code, call_row(address, a, 0, index))
+        for _ in range(calls):
+            code = first_code(code, call_row(address, a, 0, 0))
         code = first_code(code, call_narrow(synchronize, stream, 0, 0, 0))
         out[index] = now_ns(clock) - begin
     return code

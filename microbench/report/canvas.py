@@ -11,7 +11,7 @@ from microbench.report.document import Curve, Line, Tone
 # Dots of a braille character by (column, row): bits of its code point above U+2800.
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 BLANK = 0x2800
-PLAIN_MARKS = "*o+"
+PLAIN_MARKS = "*o+x"
 FLAT = 1e-12
 
 
@@ -75,10 +75,13 @@ def curve(one: Curve, width: int, height: int, *, fine: bool) -> Drawn:
     ys = [y for line in one.lines for _, y in line.points] + [tick.at for tick in one.y_ticks]
     x_scale = Scale(min(xs), max(xs), canvas.width * canvas.across, one.x_log)
     y_scale = Scale(min(ys), max(ys), canvas.height * canvas.down, one.y_log)
-    for mark in one.marks:
-        _vertical(canvas, round(x_scale(mark.at)) // canvas.across, mark.text)
+    marks = [(round(x_scale(mark.at)) // canvas.across, mark.text) for mark in one.marks]
+    for column, _ in marks:
+        for row in range(canvas.height):
+            canvas.text(column, row, "┊", "advice")
     for line, sign in zip(reversed(one.lines), reversed(PLAIN_MARKS[: len(one.lines)]), strict=False):
         _draw(canvas, line, x_scale, y_scale, sign)
+    _label(canvas, marks)
     at_row = {canvas.height - 1 - round(y_scale(tick.at)) // canvas.down: tick.text for tick in reversed(one.y_ticks)}
     lines: Drawn = [
         [(at_row.get(row, "").rjust(margin - 1) + (" ┤" if row in at_row else " │"), "quiet"), *canvas.row(row)]
@@ -94,11 +97,14 @@ def _draw(canvas: Canvas, line: Line, x_scale: Scale, y_scale: Scale, sign: str)
         canvas.line(begin, end, sign, line.tone)
 
 
-def _vertical(canvas: Canvas, column: int, text: str) -> None:
-    for row in range(canvas.height):
-        canvas.text(column, row, "┊", "advice")
-    begin = column + 2 if column + 2 + len(text) <= canvas.width else max(column - 1 - len(text), 0)
-    canvas.text(begin, 0, text, "advice")
+def _label(canvas: Canvas, marks: Sequence[tuple[int, str]]) -> None:
+    """What the vertical marks say, each beside its own, on as many rows as it takes for none to touch another."""
+    ends: list[int] = []
+    for column, text in sorted(marks):
+        begin = column + 2 if column + 2 + len(text) <= canvas.width else max(column - 1 - len(text), 0)
+        row = next((index for index, end in enumerate(ends) if end < begin), len(ends))
+        ends[row : row + 1] = [begin + len(text)]
+        canvas.text(begin, row, text, "advice")
 
 
 def _below(places: Sequence[tuple[int, str]], width: int, margin: int, title: str) -> Drawn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from microbench.report.document import Bar, Bars, Cell, Column, Histogram, Lane, Mark, Span, Table, TimeLine, Tone
+from microbench.report.document import Bar, Bars, Cell, Column, Histogram, Table, Tone
 from microbench.report.layout import BETWEEN, Widths
 from microbench.report.marks import TRUST_MARKS, UNKNOWN_MARK
 
@@ -56,9 +56,9 @@ def _figure(cell: Cell, width: int, note_width: int, shown: Callable[[str], str]
 
 
 def cell_pieces(cell: Cell, note_width: int, shown: Callable[[str], str]) -> list[Piece]:
-    """A cell's text, its note padded to ``note_width`` so that figures stand under each other, its grade's mark."""
+    """A cell's text, its note padded to ``note_width`` to align figures (0: left out), its grade's mark."""
     pieces: list[Piece] = [(shown(cell.text), cell.tone)]
-    if cell.note:
+    if cell.note and note_width:
         pieces.append((f" {shown(cell.note).ljust(note_width)}", "quiet"))
     if cell.trust is not None:
         sign, tone = TRUST_MARKS.get(cell.trust, UNKNOWN_MARK)
@@ -119,47 +119,3 @@ def labels(places: Sequence[tuple[int, str]], width: int) -> Drawn:
                 rows[index] = rows[index].ljust(begin) + whole
                 break
     return [[(row[:width], "quiet")] for row in rows]
-
-
-def time_line(one: TimeLine, width: int) -> Drawn:
-    """Lanes to scale under an axis of time."""
-    name_width = max(len(lane.name) for lane in one.lanes) + 2
-    inner = width - name_width
-    scale = (inner - 1) / one.end_s if one.end_s > 0 else 0.0
-    lines: Drawn = [[(" " * name_width, "plain"), (_axis(one.ticks, scale, inner), "quiet")]]
-    for lane in one.lanes:
-        lines.append([(lane.name.ljust(name_width), "strong"), *_lane(lane, scale, inner)])
-    return lines
-
-
-def _axis(ticks: Sequence[Mark], scale: float, width: int) -> str:
-    line = ""
-    for tick in ticks:
-        begin = round(tick.at * scale)
-        if begin >= len(line) and begin + len(tick.text) <= width:
-            line = line.ljust(begin) + tick.text + " "
-    return line.ljust(width)[:width]
-
-
-def _lane(lane: Lane, scale: float, width: int) -> list[Piece]:
-    cells: list[Piece] = [(" ", "plain")] * width
-    for span in lane.spans:
-        begin, end = round(span.begin_s * scale), round(span.end_s * scale)
-        if span.begin_s == span.end_s:
-            text = f"▌{span.text}"
-            begin = min(begin, max(width - len(text), 0))
-        else:
-            text = _stretch(span, max(end - begin, 1))
-        for index, character in enumerate(text[: width - begin]):
-            cells[begin + index] = (character, span.tone)
-    return joined(cells)
-
-
-def _stretch(span: Span, length: int) -> str:
-    if span.kind == "distance":
-        inner = max(length - 1, 0)
-        text = f" {span.text} " if inner >= len(span.text) + 3 else span.text if inner > len(span.text) else ""
-        return f"├{text.center(inner, '─')}┤"
-    fill = "█" if span.kind == "solid" else "░"
-    text = f" {span.text} " if span.text and length >= len(span.text) + 4 else ""
-    return text.center(length, fill)

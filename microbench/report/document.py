@@ -8,7 +8,10 @@ import msgspec
 
 from microbench.explain.finding import Finding
 
-Tone = Literal["plain", "strong", "quiet", "good", "note", "advice", "warning", "problem", "first", "second", "third"]
+Tone = Literal[
+    "plain", "strong", "quiet", "good", "note", "advice", "warning", "problem", "first", "second", "third", "fourth",
+    "on_first", "on_second",
+]  # fmt: skip
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -99,13 +102,16 @@ class Histogram(msgspec.Struct, frozen=True):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A stretch of time on a lane; ``solid`` ones are work, the others waiting or a distance measured."""
+    """A stretch of time on a lane.
+
+    ``solid`` is work, ``shaded`` partly work, ``pale`` waiting, ``idle`` nothing at all, ``distance`` a measure.
+    """
 
     begin_s: float
     end_s: float
     text: str
     tone: Tone = "first"
-    kind: Literal["solid", "pale", "distance"] = "solid"
+    kind: Literal["solid", "shaded", "pale", "idle", "distance"] = "solid"
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -125,7 +131,7 @@ class TimeLine(msgspec.Struct, frozen=True):
     lanes: tuple[Lane, ...]
 
 
-Picture = Bars | Curve | Histogram | TimeLine
+Picture = Bars | Curve | Histogram | Table | TimeLine
 
 
 class Study(msgspec.Struct, frozen=True):

@@ -11,14 +11,18 @@ BETWEEN, EDGES = 2, 2
 
 
 class Widths:
-    """The widths of one table's columns. ``shown`` says what the page shows of a text."""
+    """The widths of one table's columns. ``shown`` says what the page shows of a text; ``notes`` whether cells keep
+    theirs."""
 
-    def __init__(self, table: Table, shown: Callable[[str], str]) -> None:
+    def __init__(self, table: Table, shown: Callable[[str], str], *, notes: bool = True) -> None:
         self._table = table
         self._shown = shown
         self._columns = range(len(table.columns))
         # Notes are padded to the longest of their column, so that figures stand under each other.
-        self.notes = [max((len(shown(row[index].note)) for row in table.rows), default=0) for index in self._columns]
+        self.notes = [
+            max((len(shown(row[index].note)) for row in table.rows), default=0) if notes else 0
+            for index in self._columns
+        ]
         self.needed = [self._column(index) for index in self._columns]
 
     def _column(self, index: int) -> int:
@@ -27,7 +31,9 @@ class Widths:
             [
                 len(self._shown(self._table.columns[index].title)),
                 *(
-                    len(self._shown(cell.text)) + (1 + self.notes[index] if cell.note else 0) + (2 if cell.trust else 0)
+                    len(self._shown(cell.text))
+                    + (1 + self.notes[index] if cell.note and self.notes[index] else 0)
+                    + (2 if cell.trust else 0)
                     for cell in cells
                 ),
             ]
@@ -43,3 +49,13 @@ class Widths:
         while self.total(kept) > width and any(self._table.columns[index].drop for index in kept):
             kept.remove(max(kept, key=lambda index: self._table.columns[index].drop))
         return kept
+
+
+def fitted(table: Table, width: int, shown: Callable[[str], str]) -> tuple[Widths, list[int]]:
+    """The widths and columns in which a table fits ``width``: columns that may go do, then the notes beside figures."""
+    widths = Widths(table, shown)
+    kept = widths.fitting(width)
+    if widths.total(kept) > width:
+        widths = Widths(table, shown, notes=False)
+        kept = widths.fitting(width)
+    return widths, kept

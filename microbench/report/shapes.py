@@ -12,7 +12,8 @@ from microbench.stats import Row
 from microbench.units import axis_title, axis_value, percent, quantity, spread
 
 MOST_METRICS_ACROSS = 3
-MOST_VALUES_ACROSS = 4
+MOST_VALUES_ACROSS = 5
+MOST_VALUES_KEPT = 4
 Tail = Literal["p1", "p90", "p99", "worst", "min", "max"]
 # What stands beside a single figure, and in which order it goes where the page is narrow.
 TAILS: dict[str, tuple[Tail, ...]] = {"time": ("p90", "p99", "worst"), "rate": ("p1", "min"), "": ("p90", "p99", "max")}
@@ -76,7 +77,10 @@ def _cases(axes: list[str], metrics: list[str], found: Sequence[Row], gpu: GpuIn
 def _metrics_by_value(axis: str, metrics: list[str], found: Sequence[Row], gpu: GpuInfo | None) -> Shape:
     values = list(dict.fromkeys(row.params[axis] for row in found if axis in row.params))
     cells = {(row.metric.name, row.params.get(axis)): figure(row, gpu) for row in found}
-    columns = (Column(f"metric by {axis_title(axis)}", "left"), *(Column(axis_value(axis, value)) for value in values))
+    # Where the page is narrow, every other of five values goes; the first and the last stay.
+    drops = [index % 2 if len(values) > MOST_VALUES_KEPT else 0 for index in range(len(values))]
+    across = (Column(axis_value(axis, value), drop=drop) for value, drop in zip(values, drops, strict=True))
+    columns = (Column(f"metric by {axis_title(axis)}", "left"), *across)
     return columns, tuple((Cell(name), *(cells.get((name, value), NOTHING) for value in values)) for name in metrics)
 
 

@@ -18,9 +18,9 @@ from rich.text import Text
 
 from microbench.errors import MicrobenchError
 from microbench.explain.finding import Finding
-from microbench.report import canvas, charts
+from microbench.report import canvas, charts, lanes
 from microbench.report.document import Bars, Cell, Curve, Histogram, Picture, Report, Section, Study, Table, Tone
-from microbench.report.layout import Widths
+from microbench.report.layout import Widths, fitted
 from microbench.report.marks import SEVERITY_MARKS, STYLES, TRUST_MARKS
 from microbench.report.view import GRADES
 from microbench.text import plain, to_ascii
@@ -141,7 +141,8 @@ class Painter:
         title = self.text(section.title, "strong", 90)
         self.print(Text(), Rule(title, align="left", characters="━" if self.fine else "=", style="cyan"))
         for picture in section.pictures:
-            heading = self.titled(picture.title, picture.about, mark)
+            about = picture.question if isinstance(picture, Table) else picture.about
+            heading = self.titled(picture.title, about, mark)
             self.print(Text(), heading, self.picture(picture, self.width, CURVE_ROWS))
         for study in section.studies if not brief else ():
             self._study(study, mark)
@@ -186,8 +187,7 @@ class Painter:
         """A table in as many of its columns as fit; its notes below."""
         grid = Grid(box=SIMPLE_HEAD if self.fine else ASCII, header_style="dim", border_style="dim", padding=(0, 1),
                     collapse_padding=True, pad_edge=self.fine, show_edge=False)  # fmt: skip
-        widths = Widths(table, self.shown)
-        kept = widths.fitting(self.width)
+        widths, kept = fitted(table, self.width, self.shown)
         for index in kept:
             grid.add_column(self.text(table.columns[index].title), justify=table.columns[index].align, overflow="fold")
         for row in table.rows:
@@ -208,7 +208,11 @@ class Painter:
             return self._pieces(canvas.curve(picture, width, rows, fine=self.fine))
         if isinstance(picture, Histogram):
             return self._pieces(charts.histogram(picture, width, fine=self.fine))
-        return self._pieces(charts.time_line(picture, width))
+        if isinstance(picture, Table):
+            return self.table(picture)
+        return self._pieces(
+            lanes.time_line(picture, width, fine=self.fine, inverse=self.console.color_system is not None)
+        )
 
     def _pieces(self, drawn: charts.Drawn) -> Text:
         return Text("\n").join(self._line(pieces) for pieces in drawn)

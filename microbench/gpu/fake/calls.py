@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import msgspec
 
 from microbench.errors import MeasurementError, Skip
-from microbench.gpu.fake.costs import FakeCosts, Traffic
+from microbench.gpu.fake.costs import FakeCosts, LayerCosts, Traffic
 from microbench.gpu.fake.stream import Item
 from microbench.ops import (
     LEGACY_STREAM,
@@ -41,18 +41,17 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Graph(msgspec.Struct, frozen=True):
-    """An instantiated chain: each node's gap to the one before it, and its duration, in ns."""
+    """An instantiated graph: its nodes, and GPU time from the first one's start to the last one's end.
 
-    gaps_ns: tuple[float, ...]
-    durations_ns: tuple[float, ...]
+    ``launch_ns`` is what its nodes add to the launch call beyond what kernels do.
+    """
 
-    @property
-    def total_ns(self) -> float:
-        """From the first node's start to the last one's end."""
-        return sum(self.gaps_ns) + sum(self.durations_ns)
+    nodes: int
+    total_ns: float
+    launch_ns: float = 0.0
 
 
-def call_of(op: Op, costs: FakeCosts, graphs: dict[int, Graph]) -> Call:
+def call_of(op: Op, costs: FakeCosts, graphs: Mapping[int, Graph]) -> Call:
     """The call for an op.
 
     Raises Skip for a layer the simulation does not have, MeasurementError for a graph that does not exist (any more).
@@ -70,7 +69,7 @@ def call_of(op: Op, costs: FakeCosts, graphs: dict[int, Graph]) -> Call:
         case Record():
             return Call(costs.untimed_record_ns, Item(queued=False), op.stream)
         case Wait():
-            return Call(costs.wait_event_ns, Item(queued=False), op.stream)
+            return Call(costs.wait_event_ns, Item(gap_ns=costs.gap_wait_ns, queued=False), op.stream)
         case Query():
             return Call(costs.query_ns, None)
         case SynchronizeIdle(what="stream"):
@@ -83,20 +82,12 @@ def call_of(op: Op, costs: FakeCosts, graphs: dict[int, Graph]) -> Call:
             return _layer_call(op, costs)
 
 
-def graph_of(ops: Sequence[Op], costs: FakeCosts) -> Graph:
-    """The chain of these ops. Raises MeasurementError for none, or for an op that is no kernel, copy or memset."""
-    gaps_ns, durations_ns = [], []
-    for op in ops:
-        if not isinstance(op, Launch | Copy | Memset):
-            raise MeasurementError(f"the simulated GPU captures kernels, copies and memsets, not {type(op).__name__}")
-        item = call_of(op, costs, {}).item
-        assert item is not None
-        overlap_ns = costs.gap_graph_pdl_ns if isinstance(op, Launch) and op.kind == "pdl" else 0.0
-        gaps_ns.append(costs.gap_graph_ns + overlap_ns)
-        durations_ns.append(item.duration_ns)
-    if not durations_ns:
-        raise MeasurementError("a graph needs at least one node")
-    return Graph((0.0, *gaps_ns[1:]), tuple(durations_ns))
+def replay_of(graph: Graph, costs: FakeCosts, stream: int = 0) -> Call:
+    """The launch call of a graph from the compiled loop."""
+    whole, node = costs.traffic["graph"], costs.traffic["graph_node"]
+    traffic = Traffic(whole.received + graph.nodes * node.received, whole.sent + graph.nodes * node.sent)
+    item = Item(gap_ns=costs.gap_stream_ns, duration_ns=graph.total_ns, traffic=traffic)
+    return Call(costs.graph_submit_ns + graph.nodes * costs.graph_node_submit_ns + graph.launch_ns, item, stream)
 
 
 def _launch(op: Launch, costs: FakeCosts) -> Call:
@@ -137,19 +128,26 @@ def _memset(op: Memset, costs: FakeCosts) -> Call:
     return Call(costs.memset_submit_ns, item, op.stream)
 
 
-def _graph_launch(op: GraphLaunch, costs: FakeCosts, graphs: dict[int, Graph]) -> Call:
+def _graph_launch(op: GraphLaunch, costs: FakeCosts, graphs: Mapping[int, Graph]) -> Call:
     graph = graphs.get(op.graph)
     if graph is None:
         raise MeasurementError(f"graph {op.graph} does not exist: its case has ended")
-    whole, node = costs.traffic["graph"], costs.traffic["graph_node"]
-    nodes = len(graph.durations_ns)
-    traffic = Traffic(whole.received + nodes * node.received, whole.sent + nodes * node.sent)
-    item = Item(gap_ns=costs.gap_stream_ns, duration_ns=graph.total_ns, traffic=traffic)
-    return Call(costs.graph_submit_ns + nodes * costs.graph_node_submit_ns, item, op.stream)
+    call = replay_of(graph, costs, op.stream)
+    return msgspec.structs.replace(call, host_ns=call.host_ns + _layer(op.layer, costs).replay_ns)
 
 
 def _layer_call(op: LayerCall, costs: FakeCosts) -> Call:
-    layer = costs.layers.get(op.layer)
-    if layer is None:
-        raise Skip(f"the simulated GPU has no layer {op.layer}")
-    return Call(layer.call_ns + op.arguments * layer.argument_ns, _launch(Launch(), costs).item)
+    layer, item = _layer(op.layer, costs), _launch(kernel_of(op), costs).item
+    arguments = 1 if op.duration_ns else op.arguments  # a spin kernel is told its length
+    return Call(layer.call_ns + arguments * layer.argument_ns, item)
+
+
+def kernel_of(op: LayerCall) -> Launch:
+    """The kernel that a layer's call ends in, as a launch."""
+    return Launch(duration_ns=op.duration_ns or 0)
+
+
+def _layer(name: str, costs: FakeCosts) -> LayerCosts:
+    if name not in costs.layers:
+        raise Skip(f"the simulated GPU has no layer {name}")
+    return costs.layers[name]

@@ -70,15 +70,20 @@ class Noise:
 
     def device(self, cost_ns: float, count: int) -> FloatArray:
         """``count`` costs of the device: no tails."""
-        if not self.spread:
+        if not self.spread or not cost_ns:
             return np.full(count, cost_ns)
+        if count == 1:  # most calls come alone, and an array of one takes numpy longer than a number
+            return np.array([cost_ns * math.exp(self.spread * self._random.standard_normal())])
         costs: FloatArray = cost_ns * np.exp(self.spread * self._random.standard_normal(count))
         return costs
 
     def host(self, cost_ns: float, count: int) -> FloatArray:
         """``count`` costs of the host, tails included."""
         costs = self.device(cost_ns, count)
-        if self.spread:
+        if self.spread and count == 1:
+            if self._random.random() < TAIL_SHARE:
+                costs[0] += self._random.exponential(TAIL_MEAN_NS)
+        elif self.spread:
             late = self._random.random(count) < TAIL_SHARE
             costs[late] += self._random.exponential(TAIL_MEAN_NS, int(late.sum()))
         return costs

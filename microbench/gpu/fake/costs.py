@@ -10,6 +10,7 @@ import math
 import msgspec
 
 from microbench.gpu.api import WaitMode
+from microbench.gpu.fake.graph_costs import GraphCosts
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -20,10 +21,14 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class LayerCosts(msgspec.Struct, frozen=True):
-    """Host time of one call through a Python layer, and what each kernel argument adds to it."""
+    """Host time of one call through a Python layer, and what each kernel argument adds to it.
+
+    ``replay_ns`` is what a graph's launch call takes more through the layer than from the compiled loop.
+    """
 
     call_ns: float
     argument_ns: float = 0.0
+    replay_ns: float = 1000.0
 
 
 def _kinds() -> dict[str, float]:
@@ -40,10 +45,10 @@ def _completions() -> dict[WaitMode, float]:
 
 def _layers() -> dict[str, LayerCosts]:
     return {
-        "loop": LayerCosts(3200, 10),
-        "cuda_bindings": LayerCosts(4000, 600),
-        "cuda_core": LayerCosts(3800, 150),
-        "cupy_raw": LayerCosts(5500, 650),
+        "loop": LayerCosts(3200, 10, replay_ns=0),
+        "cuda_bindings": LayerCosts(4000, 600, replay_ns=700),
+        "cuda_core": LayerCosts(3800, 150, replay_ns=600),
+        "cupy_raw": LayerCosts(5500, 650, replay_ns=1500),
         "numba_configured": LayerCosts(11500, 4000),
         "numba_each_call": LayerCosts(12500, 4000),
         "triton": LayerCosts(16000, 500),
@@ -98,6 +103,11 @@ class FakeCosts(msgspec.Struct, frozen=True):
     at the end say which sum a measurement sees.
     """
 
+    # What GPU and driver are: what they lack is skipped.
+    compute_capability: tuple[int, int] = (9, 0)
+    cuda_driver_version: int = 13000  # as cuDriverGetVersion counts: 12040 is CUDA 12.4
+    refuses_updates: bool = False  # of a whole executable graph
+    graphs: GraphCosts = msgspec.field(default_factory=GraphCosts)
     # The host: what each call keeps the submitting thread.
     timer_call_ns: float = 25.0
     timer_step_ns: int = 1
@@ -109,7 +119,6 @@ class FakeCosts(msgspec.Struct, frozen=True):
     layers: dict[str, LayerCosts] = msgspec.field(default_factory=_layers)
     graph_submit_ns: float = 1250.0
     graph_node_submit_ns: float = 1.2
-    graph_node_instantiate_ns: float = 4500.0  # capture, instantiate and upload
     copy_h2d_submit_ns: float = 1700.0
     copy_d2h_submit_ns: float = 1200.0
     memset_submit_ns: float = 1000.0
@@ -133,9 +142,9 @@ class FakeCosts(msgspec.Struct, frozen=True):
     gap_stream_ns: float = 1400.0  # end of a kernel -> start of the next in its stream
     gap_graph_ns: float = 500.0  # the same between nodes of a graph
     kind_gap_ns: dict[str, float] = msgspec.field(default_factory=_kind_gaps)  # on top; pdl overlaps most of the gap
-    gap_graph_pdl_ns: float = -40.0  # what pdl adds to gap_graph_ns
     gap_event_ns: float = 1250.0  # before a timing event
-    front_end_ns: float = 250.0  # between starts of kernels of different streams
+    gap_wait_ns: float = 300.0  # before a wait for an event that has happened already
+    front_end_ns: float = 250.0  # between starts of kernels of different streams, or branches of a graph
     empty_kernel_ns: float = 64.0  # least duration of a kernel
     globaltimer_step_ns: int = 32
     resident_kernels: int = 128

@@ -62,7 +62,7 @@ class Device:
             batches.append(self._enter(stream, item, returned_ns, after, None))
             returns.append(returned_ns)
             begin_ns, calls_ns = float(returned_ns[-1]), calls_ns[count:]
-        return np.concatenate(returns), batches
+        return returns[0] if len(returns) == 1 else np.concatenate(returns), batches
 
     def _released(self, stream: Stream, item: Item, count: int) -> FloatArray:
         """When each of the next items may enter the queue: at most ``count``, at least one of them."""

@@ -12,15 +12,17 @@ import numpy as np
 
 from microbench.errors import MeasurementError
 from microbench.gpu.api import WAIT_MODES, WAIT_VARIABLE, Gpu, HostClock, IntArray, PcieBytes, Recorded, WaitMode
-from microbench.gpu.fake.calls import Call, Graph, call_of, graph_of
-from microbench.gpu.fake.clock import FloatArray
+from microbench.gpu.fake.calls import Graph, call_of
+from microbench.gpu.fake.capture import chain_of, graph_of
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import SIMULATED, fake_gpu_info
+from microbench.gpu.fake.graphs import FakeGraphs
 from microbench.gpu.fake.host import DEFAULT_SPREAD
 from microbench.gpu.fake.machine import Machine
-from microbench.gpu.fake.submit import FakeEventPair, FakeGate, FakeSubmit
+from microbench.gpu.fake.recording import record
+from microbench.gpu.fake.submit import FakeEventPair, FakeGate, FakeSubmit, bound
 from microbench.model import Fact, Telemetry
-from microbench.ops import GraphLaunch, Launch, LayerCall, Op, Record, Wait
+from microbench.ops import LOOP_LAYER, GraphLaunch, Launch, LayerCall, Op, Record
 
 # The watcher thread of start_stamps is preempted once in a thousand launches and misses the flag.
 MISSED_FLAG_SHARE = 0.001
@@ -51,27 +53,34 @@ class FakeGpu:
         try:
             yield
         finally:
-            self._machine.synchronize()
-            self._machine.device.forget_streams()
-            self._machine.scope = 0
+            self._machine.end_case()
             self._graphs = {handle: graph for handle, graph in self._graphs.items() if handle in kept}
 
     def bind(self, op: Op) -> FakeSubmit:
         """See Gpu."""
-        call = call_of(op, self.costs, self._graphs)
-        other = op.other if isinstance(op, Wait) else None
-        return FakeSubmit(self._machine, call, records=isinstance(op, Record), other=other)
+        return bound(self._machine, op, self._graphs)
 
     def layer_kernels(self, op: LayerCall) -> Fact:
         """See Gpu."""
         return Fact("kernels_per_call", 1, source=SIMULATED)
 
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
-        """See Gpu. Raises MeasurementError for ops that cannot be captured."""
-        handle, graph = next(self._handles), graph_of(ops, self.costs)
+        """See Gpu."""
+        graph, layer, costs = graph_of(chain_of(ops, self.costs)), LOOP_LAYER, self.costs.graphs
+        if isinstance(ops[0], LayerCall):
+            layer = ops[0].layer
+            self._time.pass_ns(sum(call_of(op, self.costs, {}).host_ns for op in ops))
+        else:
+            self._time.pass_ns(costs.capture.at(graph.nodes))
+        self._time.pass_ns(costs.instantiate.at(graph.nodes) + costs.upload.at(graph.nodes))
+        handle = next(self._handles)
         self._graphs[handle] = graph
-        self._time.pass_ns(len(ops) * self.costs.graph_node_instantiate_ns)
-        return GraphLaunch(handle, len(ops))
+        return GraphLaunch(handle, graph.nodes, layer=layer)
+
+    @property
+    def graphs(self) -> FakeGraphs:
+        """See Gpu."""
+        return FakeGraphs(self._machine)
 
     def gate(self) -> FakeGate:
         """See Gpu."""
@@ -119,40 +128,8 @@ class FakeGpu:
         return times_ns.round().astype(np.int64)
 
     def record(self, launch: Launch, count: int, *, graph: bool, gated: bool) -> Recorded:
-        """See Gpu. Raises MeasurementError for more than may stand behind a gate."""
-        if graph:
-            return self._record_graph(launch, count, gated=gated)
-        starts_ns = self._starts_ns(call_of(launch, self.costs, {}), count, gated=gated)
-        duration_ns = self.costs.kernel_ns(launch.duration_ns, launch.grid_blocks, launch.block_threads)
-        return self._recorded(starts_ns, starts_ns + duration_ns)
-
-    def _record_graph(self, launch: Launch, count: int, *, gated: bool) -> Recorded:
-        nodes = graph_of([launch] * count, self.costs)
-        call = call_of(GraphLaunch(1, count, launch.stream), self.costs, {1: nodes})
-        self._time.pass_ns(count * self.costs.graph_node_instantiate_ns)
-        durations_ns = np.array(nodes.durations_ns)
-        ends_ns = self._starts_ns(call, 1, gated=gated)[0] + np.cumsum(np.array(nodes.gaps_ns) + durations_ns)
-        return self._recorded(ends_ns - durations_ns, ends_ns)
-
-    def _starts_ns(self, call: Call, count: int, *, gated: bool) -> FloatArray:
-        """When each of ``count`` calls' items started, all submitted at once."""
-        slots = call.queue_slots(self.costs) or count
-        if gated and count > slots:
-            raise MeasurementError(f"{count} kernels do not fit behind a gate ({slots} may)")
-        gate = FakeGate(self._machine)
-        if gated:
-            gate.shut((call.stream,))
-        batches = self._machine.make(call, count).batches
-        if gated:
-            gate.open()
-        self._machine.synchronize(call.stream)
-        if gate.was_late():
-            raise MeasurementError("the gate timed out")
-        return np.concatenate([batch.starts_ns for batch in batches if batch.starts_ns is not None])
-
-    def _recorded(self, starts_ns: FloatArray, ends_ns: FloatArray) -> Recorded:
-        stamps = self._machine.globaltimer_ns
-        return Recorded(stamps(starts_ns), stamps(ends_ns), self.costs.globaltimer_step_ns)
+        """See Gpu."""
+        return record(self._machine, launch, count, graph=graph, gated=gated)
 
     def resident(self, streams: int, duration_ns: int) -> int:
         """See Gpu: the front end starts one kernel after another, and waits for an end while the SMs are full."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ class Machine:
     """One simulated host thread with its GPU.
 
     ``scope`` numbers the case that is open, 0 outside of all: what was made in a case is of no use after it.
+    ``at_synchronize`` is what the driver does before a synchronise returns.
     """
 
     def __init__(self, costs: FakeCosts, seed: int, spread: float, wait: WaitMode) -> None:
@@ -35,6 +37,7 @@ class Machine:
         self.noise = Noise(seed, spread)
         self.device = Device(costs, self.noise)
         self.scope = 0
+        self.at_synchronize: list[Callable[[], None]] = []
 
     def check(self, scope: int) -> None:
         """Raise MeasurementError for something made in a case that has ended."""
@@ -57,6 +60,15 @@ class Machine:
         noticed_ns = ended_ns + self.noise.one(self.costs.completion_ns[self.wait])
         self.clock.pass_ns(self.noise.one(self.costs.idle_stream_ns))
         self.clock.wait_until(noticed_ns)
+        for act in self.at_synchronize:
+            act()
+
+    def end_case(self) -> None:
+        """Wait for all streams and drop what the case made."""
+        self.synchronize()
+        self.device.forget_streams()
+        self.at_synchronize.clear()
+        self.scope = 0
 
     def globaltimer_ns(self, times_ns: FloatArray) -> IntArray:
         """What %globaltimer shows at those times: whole steps."""

@@ -115,6 +115,8 @@ def max_plus(floors: FloatArray, steps: FloatArray) -> FloatArray:
 
     ``floors[0]`` must be finite. Unrolled: x[i] is the greatest of floors[j] + steps[j] + … + steps[i] over j <= i.
     """
+    if len(steps) == 1:
+        return floors + steps
     total = np.cumsum(steps)
     result: FloatArray = total + np.maximum.accumulate(floors - (total - steps))
     return result

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from microbench.errors import MeasurementError
 from microbench.gpu.api import IntArray
-from microbench.gpu.fake.calls import Call
-from microbench.gpu.fake.clock import FloatArray
-from microbench.gpu.fake.machine import Machine
+from microbench.gpu.fake.calls import Call, Graph, call_of
+from microbench.gpu.fake.machine import Machine, Made
 from microbench.gpu.fake.stream import Batch, Hold
+from microbench.ops import Op, Record, Wait
+
+
+def bound(machine: Machine, op: Op, graphs: Mapping[int, Graph]) -> FakeSubmit:
+    """An op made ready. Raises what ``call_of`` does."""
+    other = op.other if isinstance(op, Wait) else None
+    return FakeSubmit(machine, call_of(op, machine.costs, graphs), records=isinstance(op, Record), other=other)
 
 
 class FakeSubmit:
@@ -24,18 +30,19 @@ class FakeSubmit:
         self._records = records
         self._other = other
 
-    def _make(self, count: int, extra_ns: float = 0.0) -> FloatArray:
+    def make(self, count: int, extra_ns: float = 0.0) -> Made:
+        """See Machine.make."""
         self._machine.check(self._scope)
         device = self._machine.device
         after = None if self._other is None else device.stream(self._other).recorded
         made = self._machine.make(self._call, count, extra_ns, after)
         if self._records:
             device.stream(self._call.stream).recorded = made.batches[-1]
-        return made.returned_ns
+        return made
 
     def __call__(self, count: int) -> None:
         if count > 0:
-            self._make(count)
+            self.make(count)
 
     def burst_ns(self, count: int) -> int:
         clock = self._machine.clock
@@ -47,13 +54,13 @@ class FakeSubmit:
         clock = self._machine.clock
         out_ns[0] = clock.now_ns()
         if len(out_ns) > 1:
-            out_ns[1:] = clock.all_shown(self._make(len(out_ns) - 1, self._machine.costs.timer_call_ns))
+            out_ns[1:] = clock.all_shown(self.make(len(out_ns) - 1, self._machine.costs.timer_call_ns).returned_ns)
 
-    def round_trips(self, out_ns: IntArray) -> None:
+    def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
         clock = self._machine.clock
         for index in range(len(out_ns)):
             began_ns = clock.now_ns()
-            self._make(1)
+            self.make(calls)
             self._machine.synchronize(self._call.stream)
             out_ns[index] = clock.now_ns() - began_ns
 

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Protocol, cast
 
@@ -17,8 +17,10 @@ from microbench.text import plain
 
 Family = Literal["same_kernel", "one_op"]
 
-# The kernels of kernels/launch.cu by number of arguments: none, or three device pointers and one 32-bit integer.
+# The kernels of kernels/launch.cu by number of arguments: none, or three device pointers and one 32-bit integer; and
+# the one that spins for as many SM clock cycles as its argument says, a 64-bit integer.
 KERNELS = {0: "empty", 4: "four_arguments"}
+SPIN_KERNEL = "spin"
 BLOCK_THREADS = 32
 ARRAY_ELEMENTS = 32
 
@@ -30,9 +32,9 @@ BROKEN_IMPORT = (ImportError, OSError, AttributeError, RuntimeError, ValueError)
 class LayerContext:
     """What a layer is opened with: the worker's primary context is current in the calling thread.
 
-    ``cubin`` is kernels/launch.cu compiled for this GPU, with the extern "C" kernels of KERNELS. ``stream_handle`` is
-    a non-blocking CUstream of the worker's; it outlives the layer. ``device_index`` is CUDA's ordinal of the GPU.
-    ``pointers`` are three device addresses that the kernels take and never touch.
+    ``cubin`` is kernels/launch.cu compiled for this GPU, with the extern "C" kernels of KERNELS and SPIN_KERNEL.
+    ``stream_handle`` is a non-blocking CUstream of the worker's; it outlives the layer. ``device_index`` is CUDA's
+    ordinal of the GPU. ``pointers`` are three device addresses that the kernels take and never touch.
     """
 
     cubin: bytes
@@ -42,13 +44,27 @@ class LayerContext:
 
 
 @dataclass(frozen=True)
+class LayerGraph:
+    """Calls that a layer has captured, as a graph: instantiated, and its upload queued.
+
+    ``launch`` replays it once on the layer's stream, as the library's user would write it. ``nodes`` is how many nodes
+    it has. ``close`` destroys it, after the last replay has ended.
+    """
+
+    launch: Callable[[], object]
+    nodes: int
+    close: Callable[[], object]
+
+
+@dataclass(frozen=True)
 class LayerHandle:
     """A layer made ready: its kernel is compiled and loaded, and has been submitted once.
 
     ``call`` makes one library call, as its user would write it. ``stream_handle`` is the CUstream it submits to, None
     when the library keeps it to itself. ``synchronize`` waits for the last call; None when synchronising the stream
     does. ``capture_refused`` says why a call cannot be captured, None where it can. ``close`` sets back what opening
-    changed in the library.
+    changed in the library. ``graph`` makes a graph of so many calls by the library's own means, where open_spin gave
+    the handle; it raises Skip with the reason where the library refuses, and the stream never stays capturing.
     """
 
     call: Callable[[], object]
@@ -56,10 +72,14 @@ class LayerHandle:
     synchronize: Callable[[], object] | None = None
     capture_refused: str | None = None
     close: Callable[[], object] = lambda: None
+    graph: Callable[[int], LayerGraph] | None = None
 
 
 class Layer(Protocol):
     """What a file of this folder declares; the file is the layer.
+
+    A layer that is measured with kernels of a given length as well has ``open_spin(context, cycles)``: the kernel spins
+    for that many SM clock cycles, its only argument; 0 is the empty kernel. Its handle can make graphs.
 
     ``FAMILY`` is ``same_kernel`` (an empty kernel, 0 or 4 arguments) or ``one_op`` (x + 1 on one float32 element),
     ``PACKAGE`` the import name, ``INSTALL`` the pip line, ``ABOUT`` what one call is, ``ARGUMENTS`` how many the
@@ -106,6 +126,22 @@ def open_named(name: str, context: LayerContext, arguments: int) -> LayerHandle:
     if arguments not in layer.ARGUMENTS:
         raise Skip(f"{name} is measured with {' or '.join(map(str, layer.ARGUMENTS))} arguments, not {arguments}")
     return layer.open_layer(context, arguments)
+
+
+def open_spinning(name: str, context: LayerContext, cycles: int) -> LayerHandle:
+    """Open the layer of that name with a kernel that spins for so many SM clock cycles; 0: the empty kernel.
+
+    Raises Skip when it cannot run here or is not measured so.
+    """
+    open_spin = getattr(find_layer(name), "open_spin", None)
+    if open_spin is None:
+        raise Skip(f"{name} is not measured with kernels of a given length")
+    return cast(LayerHandle, open_spin(context, cycles))
+
+
+def replays(handle: LayerHandle, graph: LayerGraph) -> LayerHandle:
+    """A handle of which one call is one replay of a graph that ``handle`` made; closing it closes the graph alone."""
+    return replace(handle, call=graph.launch, close=graph.close, graph=None)
 
 
 def load(package: str, install: str) -> Any:
@@ -174,14 +210,22 @@ class LayerSubmit:
             stamps[index] = now_ns()
         out_ns[:] = stamps
 
-    def round_trips(self, out_ns: IntArray) -> None:
-        """``len(out_ns)`` times one call and its wait, in ns each. Raises MeasurementError for an error on the GPU."""
+    def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
+        """``len(out_ns)`` times ``calls`` calls and a wait, in ns each. Raises MeasurementError for a GPU's error.
+
+        Two loops, as one that counts to 1 would add its own start to a single call.
+        """
         call, wait, now_ns = self._call, self._wait, self._now_ns
         took_ns = [0] * len(out_ns)
         self._drain()
         for index in range(len(took_ns)):
-            begin_ns = now_ns()
-            call()
+            if calls == 1:
+                begin_ns = now_ns()
+                call()
+            else:
+                begin_ns = now_ns()
+                for _ in range(calls):
+                    call()
             wait()
             took_ns[index] = now_ns() - begin_ns
         out_ns[:] = took_ns

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from microbench.gpu.layers import cupy_shared
-from microbench.gpu.layers.base import ARRAY_ELEMENTS, BLOCK_THREADS, KERNELS, Family, LayerContext, LayerHandle
+from microbench.gpu.layers.base import (
+    ARRAY_ELEMENTS,
+    BLOCK_THREADS,
+    KERNELS,
+    SPIN_KERNEL,
+    Family,
+    LayerContext,
+    LayerGraph,
+    LayerHandle,
+)
+from microbench.gpu.layers.graphs import capturing, load_driver, node_count
 
 NAME = "cupy_raw"
 FAMILY: Family = "same_kernel"
@@ -34,6 +45,41 @@ def open_layer(context: LayerContext, arguments: int) -> LayerHandle:
     call = with_four if arguments else without
     call()
     return LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
+
+
+def open_spin(context: LayerContext, cycles: int) -> LayerHandle:
+    """The spin kernel of kernels/launch.cu itself, or its empty one; graphs are captured by CuPy's stream."""
+    cupy = cupy_shared.load_cupy()
+    restore = cupy_shared.use_stream(cupy, context)
+    kernel = _raw_kernel(cupy, context.cubin, SPIN_KERNEL if cycles else KERNELS[0])
+    length = cupy.uint64(cycles)
+
+    def empty() -> None:
+        kernel((1,), (BLOCK_THREADS,), ())
+
+    def spin() -> None:
+        kernel((1,), (BLOCK_THREADS,), (length,))
+
+    call = spin if cycles else empty
+    call()
+    graph = partial(_graph, cupy.cuda.get_current_stream(), call)
+    return LayerHandle(call=call, stream_handle=context.stream_handle, close=restore, graph=graph)
+
+
+def _graph(stream: Any, call: Any, count: int) -> LayerGraph:
+    """``count`` calls, captured in CuPy's default mode, which forbids nothing.
+
+    CuPy has no call that counts nodes, and none that destroys a graph: it does so with the last reference to it.
+    """
+    with capturing("CuPy", (RuntimeError,), stream.end_capture):
+        stream.begin_capture()
+        for _ in range(count):
+            call()
+        graph = stream.end_capture()
+    driver = load_driver()
+    nodes = node_count(driver, driver.CUgraph(graph.graph))
+    graph.upload(stream)
+    return LayerGraph(launch=partial(graph.launch, stream), nodes=nodes, close=lambda: None)
 
 
 def _raw_kernel(cupy: Any, cubin: bytes, name: str) -> Any:

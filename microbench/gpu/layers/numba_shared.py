@@ -11,6 +11,7 @@ import numpy as np
 
 from microbench.errors import Skip
 from microbench.gpu.layers.base import ARRAY_ELEMENTS, LayerContext, load
+from microbench.gpu.layers.graphs import Errors
 from microbench.text import plain
 
 PACKAGE = "numba.cuda"
@@ -50,9 +51,23 @@ def prepare(context: LayerContext, arguments: int) -> NumbaLaunch:
     return NumbaLaunch(kernels.touch, stream, (*arrays, np.int32(0)))
 
 
+def prepare_spin(context: LayerContext, cycles: int) -> NumbaLaunch:
+    """The same for the kernel that spins for so many SM clock cycles; 0: the empty kernel, without arguments."""
+    if not cycles:
+        return prepare(context, arguments=0)
+    cuda = load_numba_cuda()
+    kernels = load("microbench._kernels.numba_kernels", INSTALL)
+    return NumbaLaunch(kernels.spin, cuda.external_stream(context.stream_handle), (np.uint64(cycles),))
+
+
+def driver_errors() -> Errors:
+    """What Numba raises for an error of the driver."""
+    return RuntimeError, load("numba.cuda.cudadrv.error", INSTALL).CudaDriverError
+
+
 @contextmanager
 def few_blocks() -> Iterator[None]:
     """Without Numba's warning that one block is few, which is meant for kernels that do something."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Grid size")
+        warnings.filterwarnings("ignore", message=".*Grid size")
         yield

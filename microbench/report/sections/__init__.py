@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 from microbench.explain.evidence import Evidence
 from microbench.report.document import Picture
-from microbench.report.sections import launch
+from microbench.report.sections import graph, launch
 
-PICTURES: dict[str, Callable[[Evidence], list[Picture]]] = {"launch": launch.pictures}
+PICTURES: dict[str, Callable[[Evidence], list[Picture]]] = {
+    "launch": launch.pictures,
+    "graph": graph.pictures,
+}
 # Benchmarks whose curve is among the pictures already.
-DRAWN = frozenset({"launch_duration"})
+DRAWN = frozenset({"launch_duration", "graph_gain"})
 # Benchmarks in the order of their tables; those not named follow as the run has them.
-ORDER = launch.ORDER
+ORDER = (*launch.ORDER, *graph.ORDER)

@@ -1,0 +1,47 @@
+// arch: 75+
+// Kernels of the graph suite: each leaves behind what shows that it ran, when, and with which arguments.
+
+typedef unsigned long long u64;
+typedef unsigned int u32;
+
+// Adds 1 to what the kernel before wrote, and passes it on: the last word shows that each waited for the one before.
+extern "C" __global__ void append(volatile u32 *words, u32 index) {
+    if (threadIdx.x == 0) words[index + 1] = words[index] + 1;
+}
+
+// The same for kernels launched with programmatic stream serialisation: with `trigger` it lets its successor start at
+// once; it waits for its predecessor before it reads.
+extern "C" __global__ void append_dependent(volatile u32 *words, u32 index, u32 trigger) {
+#if __CUDA_ARCH__ >= 900
+    if (trigger) asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    if (threadIdx.x == 0) words[index + 1] = words[index] + 1;
+}
+
+// What the words hold when this kernel's turn has come; also words of mapped host memory.
+extern "C" __global__ void snapshot(const volatile u32 *words, u32 *out, u32 count) {
+    for (u32 i = threadIdx.x; i < count; i += blockDim.x) out[i] = words[i];
+}
+
+// Adds its argument and its grid's size to two words of its own: over two replays, twice what both replays were given.
+extern "C" __global__ void note(u32 *out, u32 index, u32 value) {
+    if (threadIdx.x == 0 && blockIdx.x == 0) {
+        out[2 * index] += value;
+        out[2 * index + 1] += gridDim.x;
+    }
+}
+
+// One iteration: counts, and tells the host how far it is.
+extern "C" __global__ void count_up(u32 *counter, volatile u32 *flag) {
+    u32 now = *counter + 1;
+    *counter = now;
+    *flag = now;
+}
+
+// Sends a word through the first and the last word of a block of memory.
+extern "C" __global__ void pass_through(volatile u32 *block, const volatile u32 *source, u32 *out, u64 last) {
+    block[0] = *source;
+    block[last] = block[0] + 1;
+    *out = block[last];
+}

@@ -1,0 +1,122 @@
+"""Explains graph_update: what it costs to change a graph, against making it anew."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from microbench.explain.evidence import Evidence, rests_on
+from microbench.explain.finding import Finding
+from microbench.explain.graph_gain import usual_kernels
+from microbench.explain.graph_life import nodes_of
+from microbench.stats import Row
+from microbench.units import as_time, times
+
+WAYS = {
+    "set_params": "new arguments node by node",
+    "set_grid": "a new grid node by node",
+    "exec_update": "an update from a new capture",
+    "rebuild": "capture and instantiate once more",
+}
+WORTH = 1.5
+SINGLE = ("set_params", "set_grid")
+
+
+class Cost(NamedTuple):
+    """What a change costs in all: the record and the calls, and what the next replay takes more than the one after."""
+
+    way: str
+    changed: int
+    seconds: float
+    rows: tuple[Row, ...]
+
+
+def cost(evidence: Evidence, way: str, nodes: int, changed: int) -> Cost | None:
+    """The cost of giving ``changed`` of ``nodes`` nodes new values that way; None if not measured."""
+    names = ("change", "next_replay", "later_replay", "record")
+    found = {
+        name: row
+        for name in names
+        if (row := evidence.row("graph_update", name, way=way, nodes=nodes, changed_nodes=changed)) is not None
+    }
+    if not {"change", "next_replay", "later_replay"} <= set(found):
+        return None
+    after_s = max(found["next_replay"].value - found["later_replay"].value, 0.0)
+    recorded_s = found["record"].value if "record" in found else 0.0
+    return Cost(way, changed, found["change"].value + recorded_s + after_s, tuple(found.values()))
+
+
+def costs(evidence: Evidence, way: str, nodes: int) -> list[Cost]:
+    """Costs of a way over the count of nodes that change, ascending."""
+    changed = [count for count, _ in evidence.curve("graph_update", "change", "changed_nodes", way=way, nodes=nodes)]
+    return [one for count in changed if (one := cost(evidence, way, nodes, count)) is not None]
+
+
+def equal_at(single: list[Cost], whole: Cost) -> float | None:
+    """How many nodes have to change until node by node costs as much as the whole graph; straight between measured
+    counts. None if it never does."""
+    before: Cost | None = None
+    for one in single:
+        if one.seconds >= whole.seconds:
+            if before is None:
+                return float(one.changed)
+            share = (whole.seconds - before.seconds) / (one.seconds - before.seconds)
+            return before.changed + share * (one.changed - before.changed)
+        before = one
+    return None
+
+
+def update(evidence: Evidence) -> list[Finding]:
+    """What changing one node and all nodes costs, against a rebuild, and which way to choose."""
+    counts = [count for count, _ in evidence.curve("graph_update", "change", "nodes", way="rebuild")]
+    nodes = usual_kernels([count for count in counts if count > 1] or counts)
+    if nodes is None:
+        return []
+    rebuilt = cost(evidence, "rebuild", nodes, nodes)
+    found = {way: costs(evidence, way, nodes) for way in WAYS}
+    whole = sorted((one for several in found.values() for one in several[-1:] if one.changed == nodes), key=_seconds)
+    if rebuilt is None or len(whole) < 2:
+        return []
+    best = whole[0]
+    ratio = rebuilt.seconds / best.seconds
+    words = [f"{WAYS[one.way]} {as_time(one.seconds)}" for one in whole]
+    text = f"All of {nodes_of(nodes)} changed: {', '.join(words)}.{_one_node(found)}{_choice(found)}"
+    title = f"Changing all of {nodes_of(nodes)} takes {as_time(best.seconds)}, making the graph anew "
+    title += f"{as_time(rebuilt.seconds)}: {times(ratio)}" if best.way != "rebuild" else "is the cheapest way"
+    rows = [row for several in found.values() for one in several for row in one.rows]
+    return [
+        Finding(
+            rule="graph.update",
+            severity="advice" if ratio > WORTH else "note",
+            title=title,
+            text=text,
+            threshold=f"record + change + what the next replay takes more than later; advised above {WORTH:g} times",
+            rests_on=rests_on(*rows),
+            suite="graph",
+        )
+    ]
+
+
+def _seconds(one: Cost) -> float:
+    return one.seconds
+
+
+def _one_node(found: dict[str, list[Cost]]) -> str:
+    words = [
+        f"{WAYS[way]} {as_time(one.seconds)}"
+        for way in SINGLE
+        for one in found[way][:1]
+        if one.changed == 1 and len(found[way]) > 1
+    ]
+    return f" Of one node: {', '.join(words)}." if words else ""
+
+
+def _choice(found: dict[str, list[Cost]]) -> str:
+    single, whole = found["set_params"], found["exec_update"][-1:]
+    if not single or not whole:
+        return ""
+    count = equal_at(single, whole[0])
+    if count is None:
+        return " Node by node stays the cheapest however many change, so keep the nodes' handles."
+    if count <= 1:
+        return " An update of the whole graph is cheaper even for one node."
+    return f" From about {round(count)} changed nodes on an update of the whole graph is cheaper than node by node."

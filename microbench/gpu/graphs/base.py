@@ -1,0 +1,138 @@
+"""What all graph experiments share: the case's context, kernels and streams, entry points, what a driver must have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from cuda.bindings import driver
+
+from microbench.errors import MeasurementError, Skip
+from microbench.gpu.api import IntArray
+from microbench.gpu.context import Context, check, check_code, entry_point
+from microbench.gpu.gates import SpinGate
+from microbench.gpu.modules import Modules
+from microbench.gpu.submit import DriverSubmit
+from microbench.host.graph_loops import Entry
+
+POISON = 0xDEADBEEF
+WORD_BYTES = 4
+
+ENTRY_NAMES: dict[Entry, str] = {
+    Entry.BEGIN_CAPTURE: "cuStreamBeginCapture",
+    Entry.END_CAPTURE: "cuStreamEndCapture",
+    Entry.CREATE: "cuGraphCreate",
+    Entry.ADD_KERNEL: "cuGraphAddKernelNode",
+    Entry.INSTANTIATE: "cuGraphInstantiateWithFlags",
+    Entry.UPLOAD: "cuGraphUpload",
+    Entry.LAUNCH: "cuGraphLaunch",
+    Entry.SYNCHRONIZE: "cuStreamSynchronize",
+    Entry.DESTROY_EXECUTABLE: "cuGraphExecDestroy",
+    Entry.DESTROY: "cuGraphDestroy",
+    Entry.UPDATE: "cuGraphExecUpdate",
+    Entry.SET_PARAMS: "cuGraphExecKernelNodeSetParams",
+}
+
+# CUDA_KERNEL_NODE_PARAMS_v2 of cuda.h: 72 bytes on 64-bit hosts.
+KERNEL_NODE_PARAMS = np.dtype(
+    {
+        "names": ["function", "grid", "block", "shared_bytes", "parameters", "extra", "kernel", "context"],
+        "formats": ["u8", ("u4", 3), ("u4", 3), "u4", "u8", "u8", "u8", "u8"],
+        "offsets": [0, 8, 20, 32, 40, 48, 56, 64],
+        "itemsize": 72,
+    }
+)
+
+
+class Case(NamedTuple):
+    """What an experiment takes from its case. ``cycles`` turns a duration in ns into SM clock cycles."""
+
+    context: Context
+    modules: Modules
+    gate: Callable[[], SpinGate]
+    stream: Callable[[int], int]
+    cycles: Callable[[int], int]
+
+    def require_driver(self, version: int, what: str) -> None:
+        """Raise Skip for a driver older than ``version`` (cuDriverGetVersion: 12040 is CUDA 12.4)."""
+        here = int(check(driver.cuDriverGetVersion()))
+        if here < version:
+            raise Skip(f"{what} need a driver of CUDA {_words(version)}; this one has {_words(here)}")
+
+    def require_capability(self, major: int, minor: int, what: str) -> None:
+        """Raise Skip for a GPU of a lower compute capability."""
+        here = tuple(self.context.attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
+        if here < (major, minor):
+            raise Skip(f"{what} needs compute capability {major}.{minor}; this GPU has {here[0]}.{here[1]}")
+
+    def words(self, count: int, *, pinned: bool = False) -> Words:
+        """``count`` words for kernels, copies and memsets to leave their effects in."""
+        return Words(self.context, count, pinned)
+
+
+def _words(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+class Words:
+    """32-bit words of device memory, or of pinned host memory that the GPU sees at the same address."""
+
+    def __init__(self, context: Context, count: int, pinned: bool) -> None:
+        self._context = context
+        self.count = count
+        self._host = context.pinned(count) if pinned else None
+        self.address = int(self._host.ctypes.data) if self._host is not None else context.device_memory(count * 4)
+
+    def at(self, index: int) -> int:
+        """Address of one word."""
+        return self.address + index * WORD_BYTES
+
+    def write(self, values: list[int]) -> None:
+        """Set the first words, and poison the rest."""
+        filled = np.full(self.count, POISON, dtype=np.uint32)
+        filled[: len(values)] = values
+        if self._host is not None:
+            self._host[:] = filled
+        else:
+            check(driver.cuMemcpyHtoD(self.address, filled.ctypes.data, filled.nbytes))
+        self._context.synchronize()
+
+    def read(self) -> list[int]:
+        """All words."""
+        if self._host is not None:
+            return [int(word) for word in self._host]
+        return [int(word) for word in self._context.read(self.address, self.count, np.uint32)]
+
+
+def entries() -> IntArray:
+    """The addresses that host/graph_loops.py calls, by Entry."""
+    return np.array([entry_point(ENTRY_NAMES[entry]) for entry in Entry], dtype=np.uint64).astype(np.int64)
+
+
+def launch_row(submit: DriverSubmit) -> IntArray:
+    """A launch's arguments and the address of its call, as host/graph_loops.py captures it."""
+    return np.append(submit.arguments, np.uint64(submit.address).astype(np.int64))
+
+
+def as_int64(value: int) -> int:
+    """An address as the signed integer that the compiled loops take."""
+    return int(np.uint64(value).astype(np.int64))
+
+
+def checked(code: int, what: str) -> None:
+    """Raise MeasurementError for the code of a compiled loop that is not 0."""
+    check_code(code, what)
+
+
+def wrong(what: str, found: object, wanted: object) -> MeasurementError:
+    """An effect that is not what it should be."""
+    return MeasurementError(f"{what}: {found} where {wanted} should be")
+
+
+def expect_words(words: Words, first: list[int]) -> None:
+    """Raise MeasurementError unless the words are these, and poison behind them."""
+    found, wanted = words.read(), [*first, *[POISON] * (words.count - len(first))]
+    for index, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        if one != other:
+            raise wrong(f"word {index} of {words.count}", f"{one:#x}", f"{other:#x}")

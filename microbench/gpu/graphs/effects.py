@@ -1,0 +1,271 @@
+"""What chains of each kind of node leave behind, so that it can be seen that every node ran, and in its turn."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from cuda.bindings import driver
+
+from microbench.errors import MeasurementError
+from microbench.gpu.context import check
+from microbench.gpu.graphs.base import POISON, Case, expect_words, wrong
+from microbench.gpu.graphs.program import CallRow, Program
+from microbench.gpu.recording import capture
+from microbench.gpu.submit import Parameters, launch, launch_extended
+from microbench.ops import Launch, LaunchKind
+
+ORDERED = 8
+HELD_S = 0.001
+OTHER_STREAM = 1
+# CU_EVENT_RECORD_EXTERNAL and CU_EVENT_WAIT_EXTERNAL: a node, and not a dependency within the capture.
+EXTERNAL = 1
+Replay = Callable[[], None]
+
+
+class Effects(Protocol):
+    """A chain's calls, aimed at one of two targets (an update aims it at the other), and what they must leave there."""
+
+    how: str
+
+    def rows(self, target: int, *, captured: bool) -> list[CallRow]:
+        """The calls, in their order; ``captured`` where a node's call differs from the stream's."""
+        ...
+
+    def observe(self, target: int, replay: Replay) -> None:
+        """Poison, replay, and look. Raises MeasurementError for an effect that is missing, wrong or early."""
+        ...
+
+
+def fresh(random: np.random.Generator) -> int:
+    """A value that was not there before."""
+    return int(random.integers(1, 1 << 30))
+
+
+class Appends:
+    """Each node adds 1 to the word before its own: the last word shows that all ran, one after the other."""
+
+    how = "each node added 1 to what the one before had written"
+
+    def __init__(self, case: Case, count: int, *, pinned: bool = False, skipped: bool = False) -> None:
+        self.case = case
+        self.count = count
+        self.words = [case.words(count + 1, pinned=pinned) for _ in range(2)]
+        self._wanted = 1 if skipped else count + 1
+        self._random = np.random.default_rng()
+        if skipped:
+            self.how = "no word was written by the nodes that are to be skipped"
+
+    def rows(self, target: int, *, captured: bool) -> list[CallRow]:
+        """A launch a node."""
+        return [self.row(target, index) for index in range(self.count)]
+
+    def row(self, target: int, index: int) -> CallRow:
+        """The launch of one node."""
+        function = self.case.modules.function("graph", "append")
+        parameters = Parameters([(self.words[target].address, index)])
+        return CallRow.of(launch(function, Launch(), self.case.stream(0), parameters))
+
+    def observe(self, target: int, replay: Replay) -> None:
+        """See Effects."""
+        seed = fresh(self._random)
+        self.words[target].write([seed])
+        self.words[1 - target].write([])
+        replay()
+        self.case.context.synchronize()
+        ran = [seed + index for index in range(self._wanted)]
+        expect_words(self.words[target], ran)
+        expect_words(self.words[1 - target], [])
+
+
+class DependentAppends(Appends):
+    """The same by programmatic dependent launch."""
+
+    def __init__(self, case: Case, count: int, *, trigger: bool) -> None:
+        super().__init__(case, count)
+        self._trigger = int(trigger)
+
+    def row(self, target: int, index: int) -> CallRow:
+        """A launch that may begin before the one before it has ended."""
+        function = self.case.modules.function("graph", "append_dependent")
+        parameters = Parameters([(self.words[target].address, index, self._trigger)])
+        kind: LaunchKind = "pdl"
+        op = Launch(kind=kind)
+        return CallRow.of(launch_extended(self.case.context, function, op, self.case.stream(0), parameters))
+
+
+class HostAppends(Appends):
+    """The same by functions of the host, in pinned memory."""
+
+    def __init__(self, case: Case, count: int) -> None:
+        super().__init__(case, count, pinned=True)
+
+    def row(self, target: int, index: int) -> CallRow:
+        """A call of the driver's that has a compiled function called."""
+        from microbench.host.graph_loops import append_on_host
+
+        words = self.words[target]
+        return CallRow.named("cuLaunchHostFunc", [self.case.stream(0), append_on_host.address, words.at(index)])
+
+
+class Sets:
+    """Each node sets a word of its own; snapshots between nodes of a graph of their own show the order."""
+
+    how = "each word read back; snapshots between the nodes showed their order"
+
+    def __init__(self, case: Case, count: int, kind: str) -> None:
+        self._case = case
+        self._kind = kind
+        self._count = count
+        self._random = np.random.default_rng()
+        self._words = [case.words(count, pinned=kind == "copy_d2h") for _ in range(2)]
+        self._sources = [case.words(count, pinned=kind == "copy_h2d") for _ in range(2)]
+        self._value = fresh(self._random)  # of memsets, which hold it in their nodes
+        self._ordered: driver.CUgraphExec | None = None
+
+    def rows(self, target: int, *, captured: bool) -> list[CallRow]:
+        """A memset or copy a word."""
+        return [self._row(target, index) for index in range(self._count)]
+
+    def _row(self, target: int, index: int) -> CallRow:
+        stream, to = self._case.stream(0), self._words[target].at(index)
+        if self._kind == "memset":
+            return CallRow.named("cuMemsetD32Async", [to, self._value + target + index, 1, stream])
+        names = {"copy_h2d": "cuMemcpyHtoDAsync", "copy_d2h": "cuMemcpyDtoHAsync", "copy_d2d": "cuMemcpyDtoDAsync"}
+        return CallRow.named(names[self._kind], [to, self._sources[target].at(index), 4, stream])
+
+    def _poison(self, target: int) -> list[int]:
+        """Poison the words, and put fresh values where copies come from; what the words must be afterwards."""
+        first = self._value + target if self._kind == "memset" else fresh(self._random)
+        wanted = [first + index for index in range(self._count)]
+        for words in self._words:
+            words.write([])
+        self._sources[target].write(wanted)
+        return wanted
+
+    def observe(self, target: int, replay: Replay) -> None:
+        """See Effects."""
+        wanted = self._poison(target)
+        replay()
+        self._case.context.synchronize()
+        expect_words(self._words[target], wanted)
+        expect_words(self._words[1 - target], [])
+        self._observe_order()
+
+    def _observe_order(self) -> None:
+        """Snapshot i holds what the nodes up to i have set, and poison behind it."""
+        ordered = min(ORDERED, self._count)
+        stream, snapshots = self._case.stream(0), self._case.words(ordered * ordered)
+        function = self._case.modules.function("graph", "snapshot")
+        calls = []
+        for index in range(ordered):
+            row = (self._words[0].address, snapshots.at(index * ordered), ordered)
+            calls += [self._row(0, index), CallRow.of(launch(function, Launch(), stream, Parameters([row])))]
+        program = Program(calls)
+        program(1)  # loads the code, which capture would not
+        self._case.context.synchronize()
+        graph = capture(stream, lambda: program(1))
+        executable = check(driver.cuGraphInstantiate(graph, 0))
+        wanted = self._poison(0)
+        check(driver.cuGraphLaunch(executable, stream))
+        self._case.context.synchronize()
+        check(driver.cuGraphExecDestroy(executable))
+        check(driver.cuGraphDestroy(graph))
+        seen = snapshots.read()
+        for index in range(ordered):
+            now = seen[index * ordered : (index + 1) * ordered]
+            due = [*wanted[: index + 1], *[POISON] * (ordered - index - 1)]
+            if now != due:
+                raise wrong(f"snapshot behind node {index}", now, due)
+
+
+class Records:
+    """Each node records a timed event: their times ascend, between one recorded before the replay and one after."""
+
+    how = "each event's time lay behind that of the one before"
+
+    def __init__(self, case: Case, count: int) -> None:
+        self._case = case
+        self._events = [[case.context.event(timed=True) for _ in range(count)] for _ in range(2)]
+        self._begin, self._end = (case.context.event(timed=True) for _ in range(2))
+
+    def rows(self, target: int, *, captured: bool) -> list[CallRow]:
+        """A record an event."""
+        stream, flags = self._case.stream(0), EXTERNAL if captured else 0
+        return [CallRow.named("cuEventRecordWithFlags", [event, stream, flags]) for event in self._events[target]]
+
+    def observe(self, target: int, replay: Replay) -> None:
+        """See Effects: an event that this replay did not record lies before its begin."""
+        stream = self._case.stream(0)
+        check(driver.cuEventRecord(self._begin, stream))
+        replay()
+        check(driver.cuEventRecord(self._end, stream))
+        self._case.context.synchronize()
+        times = [self._begin, *self._events[target], self._end]
+        for index, (before, after) in enumerate(itertools.pairwise(times)):
+            apart_ms = float(check(driver.cuEventElapsedTime(before, after)))
+            if apart_ms < 0:
+                raise wrong(f"event {index}", f"{apart_ms} ms behind the one before", "a later time")
+
+
+class Waits:
+    """Each node waits for an event of another stream: while a gate holds that, the kernel behind the chain is held."""
+
+    how = "a kernel behind the waits ran only when the other stream's event had happened"
+
+    def __init__(self, case: Case, count: int) -> None:
+        self._case = case
+        self._count = count
+        self._events = [case.context.event(timed=False) for _ in range(2)]
+        self.frame = Appends(case, 1, pinned=True)
+        for event in self._events:
+            check(driver.cuEventRecord(event, case.stream(OTHER_STREAM)))
+        case.context.synchronize()
+
+    def rows(self, target: int, *, captured: bool) -> list[CallRow]:
+        """A wait a node, and in a graph a kernel behind them."""
+        stream, flags = self._case.stream(0), EXTERNAL if captured else 0
+        waits = [CallRow.named("cuStreamWaitEvent", [stream, self._events[target], flags]) for _ in range(self._count)]
+        return [*waits, self.frame.row(target, 0)] if captured else waits
+
+    def observe(self, target: int, replay: Replay) -> None:
+        """See Effects."""
+        words, seed = self.frame.words[target], 1
+        words.write([seed])
+        gate = self._case.gate()
+        gate.shut((OTHER_STREAM,))
+        check(driver.cuEventRecord(self._events[target], self._case.stream(OTHER_STREAM)))
+        replay()
+        time.sleep(HELD_S)
+        early = words.read()[1] != POISON
+        gate.open()
+        self._case.context.synchronize()
+        if gate.was_late():
+            raise MeasurementError("the gate that should hold the event timed out")
+        if early:
+            raise MeasurementError("a kernel behind a wait ran before the event had happened")
+        expect_words(words, [seed, seed + 1])
+
+
+class Framed:
+    """Nodes without an effect, between two kernels that show that the chain was passed."""
+
+    how = "a kernel before and one behind them ran in their order"
+
+    def __init__(self, case: Case, count: int) -> None:
+        self._case = case
+        self._count = count
+        self.frame = Appends(case, 2)
+
+    def rows(self, target: int, *, captured: bool) -> list[CallRow]:
+        """Launches of an empty kernel, in a graph with the kernels around them."""
+        function = self._case.modules.function("launch", "empty")
+        empty = [CallRow.of(launch(function, Launch(), self._case.stream(0), None)) for _ in range(self._count)]
+        return [self.frame.row(target, 0), *empty, self.frame.row(target, 1)] if captured else empty
+
+    def observe(self, target: int, replay: Replay) -> None:
+        """See Effects."""
+        self.frame.observe(target, replay)

@@ -1,0 +1,137 @@
+"""Rows of the graph suite made by hand, every figure invented (in the manner of one GPU) and marked SIMULATED.
+
+Cases, metrics and titles are those of the benchmarks themselves, so that words are tested against what is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+from make_run import make_run, measurement, outcome
+
+from microbench.bench import discover
+from microbench.model import Fact, Measurement, Outcome, Param, Run
+
+SUBMIT = {"loop": 3.3e-6, "cuda_core": 3.8e-6, "cupy_raw": 5.5e-6, "numba_configured": 11.8e-6}
+GAP_STREAM, GAP_GRAPH, EMPTY = 1.36e-6, 0.53e-6, 0.1e-6
+LAUNCH, REPLAY = 8.4e-6, 7.5e-6
+# A phase of a graph's life: for each graph, for each node.
+LIFE = {
+    "capture": (4.4e-6, 0.4e-6), "build": (3.0e-6, 0.3e-6), "instantiate": (5e-6, 1.27e-6), "upload": (4e-6, 0.8e-6),
+    "ready": (9e-6, 0.85e-6), "destroy": (3e-6, 0.45e-6), "first_launch": (6e-6, 0.8e-6),
+    "first_replay": (11e-6, 1.3e-6), "relaunch": (1.2e-6, 1.4e-9),
+}  # fmt: skip
+NODES = {
+    "kernel_empty": (0.5e-6, 1.36e-6), "kernel": (0.86e-6, 1.76e-6), "pdl": (0.73e-6, 0.83e-6),
+    "pdl_trigger": (0.53e-6, 0.56e-6), "memset": (1.5e-6, 1.6e-6), "copy_h2d": (1.9e-6, 2.1e-6),
+    "copy_d2h": (1.7e-6, 1.9e-6), "copy_d2d": (1.4e-6, 1.5e-6), "host": (9e-6, 7e-6), "event_record": (0.6e-6, 0.6e-6),
+    "event_wait": (0.4e-6, 0.5e-6), "child": (0.9e-6, None), "empty": (0.1e-6, None), "if_taken": (4.1e-6, None),
+    "if_skipped": (2.2e-6, None),
+}  # fmt: skip
+ITERATIONS = {"host_sync": 7.9e-6, "host_poll": 3.4e-6, "while": 4.5e-6, "tail_launch": 4.7e-6}
+REFUSED = "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE: not supported for conditional nodes"
+MEMORY_STEP = {
+    "graph_nodes": 11e-6, "graph_outside": 9e-6, "stream_kept": 13e-6, "stream_released": 320e-6,
+    "stream_outside": 10e-6,
+}  # fmt: skip
+
+
+def gain(params: dict[str, Param]) -> list[Measurement]:
+    count, own_s = int(params["kernels"]), max(int(params["duration_ns"]) * 1e-9, EMPTY)
+    submit_s = SUBMIT[str(params["submitter"])]
+    stream_s = LAUNCH + submit_s - SUBMIT["loop"] + own_s + (count - 1) * max(submit_s, own_s + GAP_STREAM)
+    graph_s = REPLAY + own_s + (count - 1) * (own_s + GAP_GRAPH)
+    return [
+        measurement("stream", stream_s / count, calls=count, spread=0.002),
+        measurement("graph", graph_s / count, calls=count, spread=0.002),
+    ]
+
+
+def lifecycle(params: dict[str, Param]) -> list[Measurement]:
+    nodes = int(params["nodes"])
+    found = [measurement(name, constant + slope * nodes) for name, (constant, slope) in LIFE.items()]
+    found.append(measurement("node", (1.3e-6 + 0.5e-6 * nodes) / nodes, calls=nodes, clock="device"))
+    memory = {"device_memory": 1100.0 * nodes if nodes >= 100 else 0.0, "host_memory": 4096 + 2300.0 * nodes}
+    return [
+        *found,
+        *(measurement(name, value, spread=0, n=3, clock="counter") for name, value in memory.items()),
+    ]
+
+
+def update(params: dict[str, Param]) -> list[Measurement]:
+    way, nodes, changed = str(params["way"]), int(params["nodes"]), int(params["changed_nodes"])
+    change_s = {
+        "set_params": 3e-6 + 0.2e-6 * changed,
+        "set_grid": 3e-6 + 0.24e-6 * changed,
+        "exec_update": 2.5e-6 + 0.19e-6 * nodes,
+        "rebuild": 5e-6 + 1.27e-6 * nodes,
+    }[way]
+    later_s = 7e-6 + 0.6e-6 * nodes
+    next_s = later_s + (0.8e-6 * nodes if way == "rebuild" else 0.04e-6 * changed)
+    figures = {"change": change_s, "next_launch": 2e-6, "next_replay": next_s, "later_launch": 1.4e-6}
+    figures["later_replay"] = later_s
+    if way in ("exec_update", "rebuild"):
+        figures["record"] = 4.4e-6 + 0.4e-6 * nodes
+    return [measurement(name, value, spread=0.001) for name, value in figures.items()]
+
+
+def nodes(params: dict[str, Param]) -> list[Measurement]:
+    kind = str(params["kind"])
+    if kind in ITERATIONS:
+        return [measurement("iteration", ITERATIONS[kind])]
+    node_s, stream_s = NODES[kind]
+    found = [measurement("node", node_s, clock="device", calls=200)]
+    if stream_s is not None:
+        found.append(measurement("stream", stream_s, clock="device", calls=200))
+    found += [measurement("launch", 1.5e-6), measurement("instantiate", 0.9e-6, calls=220)]
+    return found if kind.startswith("if") else [*found, measurement("update", 0.2e-6, calls=220)]
+
+
+def shape(params: dict[str, Param]) -> list[Measurement]:
+    branches, own_s = int(params["branches"]), max(int(params["duration_ns"]) * 1e-9, EMPTY)
+    side_by_side = min(branches, 16)
+    graph_s = REPLAY + 64 / side_by_side * (own_s + GAP_GRAPH)
+    streams_s = LAUNCH + max(64 * 3.3e-6 + branches * 0.6e-6, 64 / side_by_side * (own_s + GAP_STREAM))
+    figures = {"graph": graph_s, "streams": streams_s, "graph_submit": 2e-6, "streams_submit": 64 * 3.3e-6}
+    return [measurement(name, value, spread=0.002) for name, value in figures.items()]
+
+
+def memory(params: dict[str, Param]) -> list[Measurement]:
+    way, size, pairs = str(params["way"]), int(params["size_bytes"]), int(params["pairs"])
+    step_s = MEMORY_STEP["graph_outside"] + (MEMORY_STEP[way] - MEMORY_STEP["graph_outside"]) * pairs
+    held = 0.0 if way == "stream_released" else float(max(size, 2 << 20))
+    return [
+        measurement("step", step_s, verified="4 bytes of each allocation read back"),
+        measurement("submit", step_s / 2),
+        measurement("held", held, spread=0, n=3, clock="counter"),
+    ]
+
+
+MADE: dict[str, Callable[[dict[str, Param]], list[Measurement]]] = {
+    "graph_gain": gain, "graph_lifecycle": lifecycle, "graph_memory": memory, "graph_nodes": nodes,
+    "graph_shape": shape, "graph_update": update,
+}  # fmt: skip
+
+
+def graph_outcomes(preset: str = "default", round: int = 0) -> list[Outcome]:
+    """An outcome for each case of the suite's grid."""
+    found = []
+    for name, figures in MADE.items():
+        for case in discover()[name].cases(preset):  # type: ignore[arg-type]
+            one = outcome(name, figures(dict(case.params)), round=round, **case.params)
+            if str(case.params.get("kind", "")).startswith("if"):
+                fact = Fact("update", None, "cuGraphExecUpdate", reason=REFUSED)
+                one = msgspec.structs.replace(one, facts=(fact,))
+            found.append(one)
+    return found
+
+
+def make_graph_run(*, preset: str = "default", rounds: int = 1, extra: Iterable[Outcome] = ()) -> Run:
+    """The hand-made run with the graph suite behind the others."""
+    run = make_run(rounds=rounds)
+    infos = [discover()[name].info(discover()[name].cases(preset)) for name in MADE]  # type: ignore[arg-type]
+    outcomes = [one for round in range(rounds) for one in graph_outcomes(preset, round)]
+    return msgspec.structs.replace(
+        run, benchmarks=(*run.benchmarks, *infos), outcomes=(*run.outcomes, *outcomes, *extra)
+    )

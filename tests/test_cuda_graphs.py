@@ -1,0 +1,165 @@
+"""Graphs on a real GPU: every effect is there and in its order, changes arrive, refusals have the driver's reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from microbench.errors import MeasurementError, Skip
+from microbench.gpu.api import Gpu
+from microbench.gpu.graph_api import AllocationWay, Change, ChangeWay, Decider, Life, Made, NodeKind, Shape
+from microbench.ops import Launch, LayerCall, Op, Query, SynchronizeIdle
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Gpu]:
+    """The first GPU, opened once."""
+    from microbench.gpu.cuda import CudaGpu
+    from microbench.gpu.probe import probe
+
+    gpu = CudaGpu(probe(None).gpus[0].uuid)
+    yield gpu
+    gpu.close()
+
+
+@pytest.fixture
+def gpu(opened: Gpu) -> Iterator[Gpu]:
+    """The GPU in a case of its own."""
+    with opened.case():
+        yield opened
+
+
+@pytest.mark.parametrize("made", get_args(Made))
+@pytest.mark.parametrize("nodes", [1, 50])
+def test_a_life_is_stamped_in_its_order(gpu: Gpu, made: Made, nodes: int) -> None:
+    stamps = gpu.graphs.lives(nodes, 3, made)
+    assert stamps.shape == (3, len(Life))
+    assert (np.diff(stamps, axis=1) >= 0).all()
+    assert (stamps[:, Life.DESTROYED] > stamps[:, Life.DONE]).all()
+    uploaded = stamps[:, Life.READY] > stamps[:, Life.INSTANTIATED]
+    assert uploaded.all() == (made == "capture")
+
+
+def test_the_footprint_of_a_larger_graph_is_no_smaller(gpu: Gpu) -> None:
+    small, large = (gpu.graphs.footprint(nodes, 5) for nodes in (1, 3000))
+    assert large.device_bytes >= small.device_bytes
+    assert large.device_bytes > 0
+
+
+@pytest.mark.parametrize(("way", "changed"), [("set_params", 1), ("set_params", 20), ("set_grid", 20),
+                                              ("exec_update", 20), ("rebuild", 20)])  # fmt: skip
+def test_changes_arrive(gpu: Gpu, way: ChangeWay, changed: int) -> None:
+    stamps = gpu.graphs.changes(way, 20, changed, 3)
+    assert stamps.shape == (3, len(Change))
+    assert (np.diff(stamps, axis=1) >= 0).all()
+    recorded = stamps[:, Change.RECORDED] > stamps[:, Change.BEGIN]
+    assert recorded.all() == (way in ("exec_update", "rebuild"))
+
+
+def test_a_change_that_does_not_arrive_is_seen(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    from microbench.gpu.graphs import changes
+
+    def nothing(*arguments: object) -> int:
+        return 0
+
+    gpu.graphs.changes("set_params", 5, 5, 1)
+    monkeypatch.setattr(changes.graph_loops, "change_nodes", nothing)
+    with pytest.raises(MeasurementError, match="node 0 after the change"):
+        gpu.graphs.changes("set_params", 5, 5, 1)
+
+
+@pytest.mark.parametrize("kind", get_args(NodeKind))
+def test_nodes_of_every_kind_have_their_effect_also_after_an_update(gpu: Gpu, kind: NodeKind) -> None:
+    chain = gpu.graphs.chain(kind, 12)
+    assert chain.check()
+    assert chain.instantiate_ns() > 0
+    try:
+        assert chain.update_ns() > 0
+    except Skip as skip:  # conditional nodes: from which driver on is not written down anywhere
+        assert kind in ("if_taken", "if_skipped"), skip  # noqa: PT017
+    assert chain.check()
+
+
+def test_a_node_without_its_effect_is_seen(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("kernel", "memset", "host", "copy_h2d", "event_record"):
+        chain = gpu.graphs.chain(kind, 5)  # type: ignore[arg-type]
+        monkeypatch.setattr(chain, "graph", lambda count: None)
+        with pytest.raises(MeasurementError):
+            chain.check()
+
+
+def test_an_update_to_another_topology_is_refused_with_the_drivers_reason(gpu: Gpu) -> None:
+    long, short = (gpu.graphs.chain("kernel", count) for count in (5, 4))
+    long._graphs[1] = short._graphs[1]  # type: ignore[attr-defined]
+    with pytest.raises(Skip, match=r"refused the update: CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE.*TOPOLOGY"):
+        long.update_ns()
+    assert long.check()
+
+
+@pytest.mark.parametrize("forbidden", [SynchronizeIdle(), SynchronizeIdle("event")], ids=str)
+def test_a_broken_capture_gives_the_drivers_reason_and_leaves_the_stream_usable(gpu: Gpu, forbidden: Op) -> None:
+    with pytest.raises(MeasurementError, match="CUDA_ERROR_STREAM_CAPTURE"):
+        gpu.graph([Launch(), forbidden, Launch()])
+    gpu.bind(gpu.graph([Launch()] * 3))(2)
+    gpu.synchronize()
+    with pytest.raises(MeasurementError):
+        gpu.graph([Query()])
+
+
+@pytest.mark.parametrize("joined", [True, False])
+@pytest.mark.parametrize("branches", [1, 4, 16])
+def test_shapes_keep_their_edges(gpu: Gpu, branches: int, joined: bool) -> None:
+    shaped = gpu.graphs.shape(Shape(branches, 16 // branches, joined, 1000))
+    assert "every kernel" in shaped.check()
+    out = np.zeros(3, dtype=np.int64)
+    for submit in (shaped.graph, shaped.streams):
+        submit.round_trips(out)
+        assert (out > 0).all()
+
+
+@pytest.mark.parametrize("decider", get_args(Decider))
+def test_iterations_are_as_many_as_asked_for(gpu: Gpu, decider: Decider) -> None:
+    loop = gpu.graphs.loop(decider)
+    assert loop.run_ns(40) > loop.run_ns(4) > 0
+
+
+@pytest.mark.parametrize("way", get_args(AllocationWay))
+@pytest.mark.parametrize(("size_bytes", "pairs"), [(4096, 1), (1 << 22, 3)])
+def test_allocated_memory_carries_values(gpu: Gpu, way: AllocationWay, size_bytes: int, pairs: int) -> None:
+    step = gpu.graphs.step(way, size_bytes, pairs)
+    assert step.check()
+    step.submit(3)
+    gpu.synchronize()
+    assert step.check()
+    held = step.held_bytes()
+    assert held == 0 if way == "stream_released" else held >= size_bytes
+
+
+def test_an_old_driver_skips_what_it_lacks_with_the_version_needed(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    from microbench.gpu.graphs import base
+
+    monkeypatch.setattr(base.driver, "cuDriverGetVersion", lambda: (0, 12020))
+    for kind in ("if_taken", "pdl"):
+        with pytest.raises(Skip, match=r"need a driver of CUDA 12\.\d; this one has 12\.2"):
+            gpu.graphs.chain(kind, 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("layer", ["cuda_core", "cupy_raw", "numba_configured"])
+@pytest.mark.parametrize("duration_ns", [0, 20_000])
+def test_a_layer_captures_and_replays_its_calls(gpu: Gpu, layer: str, duration_ns: int) -> None:
+    call = LayerCall(layer, duration_ns=duration_ns)
+    stream = gpu.bind(call)
+    captured = gpu.graph([call] * 30)
+    assert (captured.nodes, captured.layer) == (30, layer)
+    replay = gpu.bind(captured)
+    out = np.zeros(5, dtype=np.int64)
+    for submit, calls in ((stream, 30), (replay, 1)):
+        submit.round_trips(out, calls)
+        took_ns = int(np.median(out))
+        assert took_ns > 30 * duration_ns
+        assert not duration_ns or took_ns < 30 * (duration_ns + 30_000)

@@ -1,0 +1,191 @@
+"""The compiled loops over graphs against a driver in C that remembers which calls they make, and with which handles."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+import pytest
+from c_library import address, build
+
+from microbench.gpu.api import IntArray
+from microbench.host import graph_loops as loops
+from microbench.host.graph_loops import Entry
+from microbench.host.native import c_address
+
+CLOCK = c_address("clock_gettime")
+STREAM = 7
+FUNCTIONS = {
+    Entry.BEGIN_CAPTURE: "begin_capture",
+    Entry.END_CAPTURE: "end_capture",
+    Entry.CREATE: "create",
+    Entry.ADD_KERNEL: "add_kernel",
+    Entry.INSTANTIATE: "instantiate",
+    Entry.UPLOAD: "upload",
+    Entry.LAUNCH: "replay",
+    Entry.SYNCHRONIZE: "synchronize",
+    Entry.DESTROY_EXECUTABLE: "destroy_executable",
+    Entry.DESTROY: "destroy",
+    Entry.UPDATE: "update",
+    Entry.SET_PARAMS: "set_params",
+}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The driver, built once."""
+    found = build("graph_driver", tmp_path_factory.mktemp("driver"))
+    found.graph_order.restype = ctypes.c_char_p
+    found.graph_last.restype = ctypes.c_int64
+    return found
+
+
+@pytest.fixture
+def driver(library: ctypes.CDLL) -> ctypes.CDLL:
+    """The driver with nothing remembered."""
+    library.graph_reset(-1)
+    return library
+
+
+def entries(driver: ctypes.CDLL) -> IntArray:
+    return np.array([address(driver, FUNCTIONS[entry]) for entry in Entry], dtype=np.int64)
+
+
+def launch_row(driver: ctypes.CDLL, parameters: int = 1000) -> IntArray:
+    """Arguments of a launch and the address of its call."""
+    return np.array([1, 1, 1, 1, 32, 1, 1, 0, STREAM, parameters, 0, address(driver, "launch")], dtype=np.int64)
+
+
+def order(driver: ctypes.CDLL) -> str:
+    return str(driver.graph_order().decode())
+
+
+def live(driver: ctypes.CDLL, nodes: int, *, captured: bool) -> tuple[int, IntArray]:
+    handles: IntArray = np.zeros(nodes, dtype=np.int64)
+    scratch: IntArray = np.zeros(2, dtype=np.int64)
+    addresses: IntArray = np.array([scratch.ctypes.data, handles.ctypes.data], dtype=np.int64)
+    out: IntArray = np.zeros(8, dtype=np.int64)
+    code = loops.live(
+        entries(driver), launch_row(driver), 5000, handles, addresses, scratch, captured, STREAM, CLOCK, out
+    )
+    return code, out
+
+
+def test_a_captured_life_is_captured_uploaded_replayed_and_destroyed(driver: ctypes.CDLL) -> None:
+    code, out = live(driver, 3, captured=True)
+    assert code == 0
+    assert order(driver) == "BKKKEIUSLSXD"
+    assert (np.diff(out) >= 0).all()
+    assert out[3] > out[2]
+    assert driver.graph_last(0) == 100, "the graph that the capture gave is destroyed"
+
+
+def test_a_built_life_chains_its_nodes_and_is_not_uploaded(driver: ctypes.CDLL) -> None:
+    code, out = live(driver, 3, captured=False)
+    assert code == 0
+    assert order(driver) == "CAAAILSXD"
+    assert out[2] == out[3] == out[4]
+
+
+def test_each_node_depends_on_the_one_before(driver: ctypes.CDLL) -> None:
+    nodes: IntArray = np.zeros(4, dtype=np.int64)
+    graph: IntArray = np.zeros(2, dtype=np.int64)
+    code = loops.build(entries(driver), 5000, 72, 4, nodes, int(nodes.ctypes.data), int(graph.ctypes.data), graph)
+    assert code == 0
+    assert graph[0] == 100
+    assert nodes.tolist() == [101, 102, 103, 104]
+    assert [driver.graph_last(index) for index in range(4)] == [100, 103, 1, 5000 + 3 * 72]
+
+
+@pytest.mark.parametrize("captured", [True, False])
+@pytest.mark.parametrize("fails", range(9))
+def test_the_first_code_of_a_life_is_kept(driver: ctypes.CDLL, captured: bool, fails: int) -> None:
+    driver.graph_reset(fails)
+    assert live(driver, 3, captured=captured)[0] == 900
+    assert order(driver)[-1] == "D", "what was made is destroyed all the same"
+
+
+def test_changes_of_nodes_take_each_its_own_record_and_replay_twice(driver: ctypes.CDLL) -> None:
+    nodes: IntArray = np.array([11, 12, 13], dtype=np.int64)
+    out: IntArray = np.zeros(8, dtype=np.int64)
+    assert loops.change_nodes(entries(driver), 55, nodes, 5000, 72, 2, STREAM, CLOCK, out) == 0
+    assert order(driver) == "NNLSLS"
+    assert (np.diff(out) >= 0).all()
+    assert out[0] == out[1]
+    driver.graph_reset(1)
+    assert loops.change_nodes(entries(driver), 55, nodes, 5000, 72, 2, STREAM, CLOCK, out) == 900
+
+
+@pytest.mark.parametrize(("rebuild", "calls"), [(False, "BKKEPLSLSD"), (True, "BKKEILSLSXD")])
+def test_changes_of_the_whole_graph(driver: ctypes.CDLL, rebuild: bool, calls: str) -> None:
+    scratch: IntArray = np.array([0, 55], dtype=np.int64)
+    result: IntArray = np.zeros(3, dtype=np.int64)
+    out: IntArray = np.zeros(8, dtype=np.int64)
+
+    def change() -> int:
+        return int(
+            loops.change_whole(
+                entries(driver), launch_row(driver), 24, 2, scratch, int(scratch.ctypes.data),
+                int(result.ctypes.data), rebuild, STREAM, CLOCK, out,
+            )
+        )  # fmt: skip
+
+    assert change() == 0
+    assert order(driver) == calls
+    assert (np.diff(out) >= 0).all()
+    assert scratch[1] == (101 if rebuild else 55)
+    driver.graph_reset(4)  # the update, or the instantiation, is refused: nothing is replayed
+    assert change() == 900
+    assert "L" not in order(driver)
+
+
+def test_rows_are_called_in_turn_and_a_row_takes_what_a_call_before_has_written(driver: ctypes.CDLL) -> None:
+    scratch: IntArray = np.zeros(1, dtype=np.int64)
+    addresses: IntArray = np.array([address(driver, name) for name in ("allocate", "release")], dtype=np.int64)
+    rows: IntArray = np.zeros((2, 11), dtype=np.int64)
+    rows[0, :3] = scratch.ctypes.data, 4096, STREAM
+    rows[1, :2] = 0, STREAM
+    takes: IntArray = np.array([-1, 0], dtype=np.int64)
+    assert loops.submit_rows(addresses, rows, takes, scratch, 5) == 0
+    assert order(driver) == "MFMFM"
+    driver.graph_reset(-1)
+    assert loops.submit_rows(addresses, rows, takes, scratch, 4) == 0
+    assert driver.graph_last(0) == scratch[0] == 101, "the second pair frees what it allocated"
+    out: IntArray = np.zeros(4, dtype=np.int64)
+    driver.graph_reset(-1)
+    assert loops.rows_round_trips(addresses, rows, takes, scratch, 2, address(driver, "synchronize"), CLOCK, out) == 0
+    assert order(driver) == "MFS" * 4
+    assert (out > 0).all()
+    driver.graph_reset(-1)
+    assert loops.submit_rows_stamped(addresses, rows, takes, scratch, 2, CLOCK, out) == 0
+    assert order(driver) == "MF" * 3
+    assert (np.diff(out) > 0).all()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_iterations_go_on_until_the_flag_says_so(driver: ctypes.CDLL, waits: bool) -> None:
+    flag: IntArray = np.zeros(1, dtype=np.int64)
+    slot: IntArray = np.array([flag.ctypes.data], dtype=np.int64)
+    parameters: IntArray = np.array([slot.ctypes.data], dtype=np.int64)
+    row = launch_row(driver, int(parameters.ctypes.data))[:11]
+    wait = address(driver, "synchronize") if waits else 0
+    code, took_ns = loops.iterate(address(driver, "count_up"), row, wait, STREAM, int(flag.ctypes.data), 6, CLOCK)
+    assert (code, flag[0]) == (0, 6)
+    assert took_ns > 0
+    assert order(driver) == ("KS" if waits else "K") * 6
+
+
+def test_a_host_function_appends(tmp_path: Path) -> None:
+    words = np.array([41, 0, 0], dtype=np.int32)
+    call = ctypes.CFUNCTYPE(None, ctypes.c_int64)(loops.append_on_host.address)
+    call(words.ctypes.data)
+    call(words.ctypes.data + 4)
+    assert words.tolist() == [41, 42, 43]
+
+
+def test_a_timed_call_gives_its_code(driver: ctypes.CDLL) -> None:
+    driver.graph_reset(0)
+    code, took_ns = loops.timed_call(address(driver, "update"), 1, 2, 3, CLOCK)
+    assert (code, [driver.graph_last(index) for index in range(3)]) == (900, [1, 2, 3])
+    assert took_ns > 0

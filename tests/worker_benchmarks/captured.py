@@ -1,0 +1,27 @@
+"""Captures calls, of which some may not be made while a stream captures."""
+
+from collections.abc import Iterator
+
+from microbench.bench import Axis, Benchmark, Measured
+from microbench.gpu.api import Gpu
+from microbench.model import Metric
+from microbench.ops import Launch, Op, Query, SynchronizeIdle
+from microbench.timing import Meter
+
+CALLS: dict[str, Op] = {"synchronize": SynchronizeIdle(), "query": Query(), "launch": Launch()}
+
+
+def measure(gpu: Gpu, meter: Meter, call: str) -> Iterator[Measured]:
+    yield meter.submit_time("before", gpu.bind(Launch()))
+    yield meter.submit_time("replay", gpu.bind(gpu.graph([Launch(), CALLS[call]])))
+
+
+BENCHMARK = Benchmark(
+    name="captured",
+    suite="graph",
+    title="Captured",
+    about=__doc__ or "",
+    metrics=(Metric("before", "time", "s", "a launch"), Metric("replay", "time", "s", "a replay")),
+    measure=measure,
+    axes={"call": Axis.same("what is captured behind a launch", tuple(CALLS))},
+)

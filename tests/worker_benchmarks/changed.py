@@ -1,0 +1,27 @@
+"""Changes a graph in ways of which a driver may refuse some."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from microbench.bench import Axis, Benchmark, Measured
+from microbench.gpu.api import Gpu
+from microbench.gpu.graph_api import Change, ChangeWay
+from microbench.model import Metric
+from microbench.sampling import Between
+from microbench.timing import Meter
+
+
+def measure(gpu: Gpu, meter: Meter, way: ChangeWay) -> Iterator[Measured]:
+    columns = {"change": Between(Change.RECORDED, Change.CHANGED)}
+    yield from meter.collect_stamps(partial(gpu.graphs.changes, way, 10, 10, 1), columns)
+
+
+BENCHMARK = Benchmark(
+    name="changed",
+    suite="graph",
+    title="Changed",
+    about=__doc__ or "",
+    metrics=(Metric("change", "time", "s", "the call that changes the graph"),),
+    measure=measure,
+    axes={"way": Axis.same("how the graph changes", ("set_params", "exec_update", "rebuild"))},
+)
