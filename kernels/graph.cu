@@ -9,11 +9,17 @@ extern "C" __global__ void append(volatile u32 *words, u32 index) {
     if (threadIdx.x == 0) words[index + 1] = words[index] + 1;
 }
 
-// The same for kernels launched with programmatic stream serialisation: with `trigger` it lets its successor start at
-// once; it waits for its predecessor before it reads.
-extern "C" __global__ void append_dependent(volatile u32 *words, u32 index, u32 trigger) {
+// The same with `cycles` of work that needs nothing of the kernel before. Launched with programmatic stream
+// serialisation it does that work meanwhile: with `trigger` it lets its successor start at once, and it waits for its
+// predecessor before it reads. Launched without, there is nothing to wait for.
+extern "C" __global__ void append_dependent(volatile u32 *words, u32 index, u32 trigger, u64 cycles) {
 #if __CUDA_ARCH__ >= 900
     if (trigger) asm volatile("griddepcontrol.launch_dependents;");
+#endif
+    u64 begin = clock64();
+    while (clock64() - begin < cycles) {
+    }
+#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
     if (threadIdx.x == 0) words[index + 1] = words[index] + 1;

@@ -24,6 +24,7 @@ from microbench.stats import FloatArray
 
 CLOCK_STEPS_PER_SAMPLE = 100
 BURST_S = 1e-3
+WORK_S = 5e-3
 LONGEST_BURST = 300
 SHORTEST_BURST = 10
 STAMPED_BURSTS = 20
@@ -63,8 +64,6 @@ class Meter:
         if self._gpu is None:
             raise MeasurementError("a host benchmark has no GPU")
         return self._gpu
-
-    # -- the sampling loop -------------------------------------------------------------------------------------
 
     def collect(
         self,
@@ -198,15 +197,17 @@ class Meter:
     # -- ways of timing ----------------------------------------------------------------------------------------
 
     def burst(self, submit: Submit) -> int:
-        """Warm up and find how many calls make one sample: about BURST_S long, at least CLOCK_STEPS_PER_SAMPLE steps of
-        the clock, never more than may stand in the launch queue."""
+        """Warm up and find how many calls make one sample: about BURST_S long, at least CLOCK_STEPS_PER_SAMPLE of the
+        clock's steps, at most what may stand in the launch queue, and WORK_S of the GPU's time."""
         submit(WARM_UP_CALLS)
         self.gpu.synchronize()
+        began_ns = self.clock.now_ns()
         call_s = max(submit.burst_ns(WARM_UP_CALLS) * NANOSECOND_S / WARM_UP_CALLS, NANOSECOND_S)
         self.gpu.synchronize()
-        count = min(max(round(BURST_S / call_s), SHORTEST_BURST), LONGEST_BURST)
-        step_s = self.floors.timer_step_s or 0.0
-        count = max(count, round(CLOCK_STEPS_PER_SAMPLE * step_s / call_s))
+        done_s = (self.clock.now_ns() - began_ns) * NANOSECOND_S / WARM_UP_CALLS
+        count = min(round(BURST_S / call_s), round(WORK_S / done_s), LONGEST_BURST)
+        long_s = CLOCK_STEPS_PER_SAMPLE * (self.floors.timer_step_s or 0.0)
+        count = max(count, SHORTEST_BURST, round(long_s / call_s))
         return min(count, submit.queue_slots) if submit.queue_slots else count
 
     def submit_time(self, metric: str, submit: Submit, *, per_call: bool = True) -> Measurement:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
+from worker_run import outcomes, run
 
 from microbench.errors import MeasurementError, Skip
 from microbench.gpu.api import Gpu
@@ -14,6 +16,8 @@ from microbench.gpu.graph_api import AllocationWay, Change, ChangeWay, Decider, 
 from microbench.ops import Launch, LayerCall, Op, Query, SynchronizeIdle
 
 pytestmark = pytest.mark.gpu
+
+WITHOUT_STREAM_EFFECT = ("kernel_empty", "event_wait")
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +61,9 @@ def test_changes_arrive(gpu: Gpu, way: ChangeWay, changed: int) -> None:
     stamps = gpu.graphs.changes(way, 20, changed, 3)
     assert stamps.shape == (3, len(Change))
     assert (np.diff(stamps, axis=1) >= 0).all()
-    recorded = stamps[:, Change.RECORDED] > stamps[:, Change.BEGIN]
-    assert recorded.all() == (way in ("exec_update", "rebuild"))
+    whole = way in ("exec_update", "rebuild")
+    assert (stamps[:, Change.RECORDED] > stamps[:, Change.BEGIN]).all() == whole
+    assert (stamps[:, Change.DISPOSED] > stamps[:, Change.AGAIN_DONE]).all() == whole
 
 
 def test_a_change_that_does_not_arrive_is_seen(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,12 +90,17 @@ def test_nodes_of_every_kind_have_their_effect_also_after_an_update(gpu: Gpu, ki
     assert chain.check()
 
 
-def test_a_node_without_its_effect_is_seen(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in ("kernel", "memset", "host", "copy_h2d", "event_record"):
-        chain = gpu.graphs.chain(kind, 5)  # type: ignore[arg-type]
-        monkeypatch.setattr(chain, "graph", lambda count: None)
-        with pytest.raises(MeasurementError):
-            chain.check()
+@pytest.mark.parametrize("kind", get_args(NodeKind))
+@pytest.mark.parametrize("side", ["graph", "_whole"])
+def test_nodes_without_their_effect_are_seen(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, kind: NodeKind, side: str
+) -> None:
+    chain = gpu.graphs.chain(kind, 5)
+    if kind == "if_skipped" or (side == "_whole" and (chain.stream is None or kind in WITHOUT_STREAM_EFFECT)):
+        pytest.skip("has no effect to miss")
+    monkeypatch.setattr(chain, side, lambda count: None)
+    with pytest.raises(MeasurementError, match=r" where |ran before"):
+        chain.check()
 
 
 def test_an_update_to_another_topology_is_refused_with_the_drivers_reason(gpu: Gpu) -> None:
@@ -101,13 +111,38 @@ def test_an_update_to_another_topology_is_refused_with_the_drivers_reason(gpu: G
     assert long.check()
 
 
+@pytest.fixture
+def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of these tests are kept nowhere else."""
+    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
+
+
+@pytest.mark.usefixtures("data_folder")
+def test_a_refused_update_is_a_failed_case_with_the_drivers_reason_and_the_run_goes_on() -> None:
+    result = run("topology", backend="microbench.gpu.open")
+    assert [outcome.status for outcome in outcomes(result)] == ["ok", "failed", "failed"]
+    for refused in outcomes(result)[1:]:
+        expected = "the driver refused the update: CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE"
+        assert (refused.reason or "").startswith(expected)
+        assert "TOPOLOGY" in (refused.reason or "")
+
+
+@pytest.mark.usefixtures("data_folder")
+def test_a_broken_capture_is_a_failed_case_with_the_drivers_reason_and_the_run_goes_on() -> None:
+    result = run("captured", backend="microbench.gpu.open")
+    assert [outcome.status for outcome in outcomes(result)] == ["failed", "failed", "ok"]
+    for broken in outcomes(result)[:2]:
+        assert "CUDA_ERROR_STREAM_CAPTURE" in (broken.reason or "")
+        assert broken.measurements == ()
+
+
 @pytest.mark.parametrize("forbidden", [SynchronizeIdle(), SynchronizeIdle("event")], ids=str)
 def test_a_broken_capture_gives_the_drivers_reason_and_leaves_the_stream_usable(gpu: Gpu, forbidden: Op) -> None:
     with pytest.raises(MeasurementError, match="CUDA_ERROR_STREAM_CAPTURE"):
         gpu.graph([Launch(), forbidden, Launch()])
     gpu.bind(gpu.graph([Launch()] * 3))(2)
     gpu.synchronize()
-    with pytest.raises(MeasurementError):
+    with pytest.raises(MeasurementError, match="CUDA_ERROR"):
         gpu.graph([Query()])
 
 

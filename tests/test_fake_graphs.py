@@ -8,16 +8,21 @@ from typing import get_args
 import msgspec
 import numpy as np
 import pytest
+from fake_session import run_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from microbench.bench import discover
 from microbench.errors import MeasurementError, Skip
 from microbench.gpu.api import Gpu, Submit
 from microbench.gpu.fake import FakeCosts, GraphCosts, NodeCosts, open_fake
 from microbench.gpu.fake.shapes import dependencies, schedule
 from microbench.gpu.graph_api import AllocationWay, Change, ChangeWay, Decider, Life, Made, NodeKind, Shape
+from microbench.messages import Refused
+from microbench.model import Case
 from microbench.ops import Copy, Launch, LayerCall, Memset, Op, Query, Record, SynchronizeIdle
 from microbench.sampling import NANOSECOND_S
+from microbench.worker import guarded
 
 COSTS = FakeCosts()
 GRAPHS = COSTS.graphs
@@ -80,7 +85,9 @@ def test_only_the_first_replay_pays_for_a_change(way: ChangeWay) -> None:
     )
     extra_ns = GRAPHS.upload.at(100) if way == "rebuild" else 100 * GRAPHS.changed_launch_ns
     assert next_ns - later_ns == pytest.approx(extra_ns, abs=2)
-    assert (change[Change.RECORDED] > change[Change.BEGIN]) == (way in ("exec_update", "rebuild"))
+    captures = way in ("exec_update", "rebuild")
+    assert (change[Change.RECORDED] > change[Change.BEGIN]) == captures
+    assert (change[Change.DISPOSED] > change[Change.AGAIN_DONE]) == captures
 
 
 def test_as_many_nodes_change_as_there_are() -> None:
@@ -96,6 +103,13 @@ def test_a_refused_update_names_the_drivers_reason_and_other_ways_still_work() -
         assert gpu.graphs.changes(way, 10, 10, 1).all()  # type: ignore[arg-type]
     with pytest.raises(Skip, match="CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE"):
         gpu.graphs.chain("kernel", 5).update_ns()
+
+
+def test_a_refused_update_is_a_failed_case_in_the_drivers_words() -> None:
+    case = Case("graph_update", {"changed_nodes": 10, "nodes": 10, "way": "exec_update"})
+    found = guarded(lambda: run_case(discover()["graph_update"], case, FakeCosts(refuses_updates=True)))
+    assert isinstance(found, Refused)
+    assert (found.status, "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE" in found.reason) == ("failed", True)
 
 
 # -- capture -----------------------------------------------------------------------------------------------------
@@ -124,6 +138,7 @@ def test_what_is_captured_runs_one_after_the_other() -> None:
     gaps_ns = 3 * COSTS.gap_graph_ns + sum(nodes[kind].gap_ns for kind in ("memset", "copy_h2d", "pdl"))
     runs_ns = 2000 + 2 * COSTS.empty_kernel_ns + COSTS.copy_fixed_ns
     call_ns = COSTS.graph_submit_ns + 4 * COSTS.graph_node_submit_ns
+    call_ns += nodes["memset"].launch_ns + nodes["copy_h2d"].launch_ns
     assert step_ns(gpu.bind(gpu.graph(chain))) == pytest.approx(call_ns + gaps_ns + runs_ns + REST_NS, abs=2)
 
 
@@ -166,9 +181,8 @@ def test_a_graph_is_of_one_layer() -> None:
 def test_every_kind_of_node_is_simulated_and_checked_in_words_that_say_so() -> None:
     gpu = exact()
     graph_only = {"child", "empty", "if_taken", "if_skipped"}
-    assert set(GRAPHS.nodes) == set(get_args(NodeKind)) - {"kernel_empty", "kernel"}, (
-        "kernels are what is compared with"
-    )
+    kernels = {kind for kind in get_args(NodeKind) if kind.startswith("kernel") or kind.endswith("_prologue")}
+    assert set(GRAPHS.nodes) == set(get_args(NodeKind)) - kernels, "kernels are what is compared with"
     for kind in get_args(NodeKind):
         chain = gpu.graphs.chain(kind, 20)
         assert (chain.stream is None) == (kind in graph_only), kind
@@ -186,24 +200,48 @@ def test_a_conditional_node_cannot_be_updated() -> None:
     chain.check()
 
 
+def stream_ns(gpu: Gpu, kind: NodeKind) -> float:
+    """GPU time of a call of that kind in a stream, behind others of its kind."""
+    stream = gpu.graphs.chain(kind, 1).stream
+    assert stream is not None
+    gate, events = gpu.gate(), gpu.events()
+    gate.shut()
+    events.start()
+    stream(100)
+    events.stop()
+    gate.open()
+    return (events.elapsed_s() / NANOSECOND_S - COSTS.gap_event_ns) / 100
+
+
 def test_an_early_trigger_shortens_the_gap_in_a_stream() -> None:
+    gpu, plain_ns = exact(), COSTS.gap_stream_ns + GRAPHS.dependent_kernel_ns
+    assert stream_ns(gpu, "kernel") == pytest.approx(plain_ns, abs=1)
+    assert stream_ns(gpu, "pdl") == pytest.approx(plain_ns + COSTS.kind_gap_ns["pdl"], abs=1)
+    assert stream_ns(gpu, "pdl_trigger") - stream_ns(gpu, "pdl") == pytest.approx(GRAPHS.trigger_gap_ns, abs=1)
+
+
+def test_a_prologue_hides_under_the_kernel_in_front_only_behind_an_early_trigger() -> None:
     gpu = exact()
+    kinds: tuple[NodeKind, ...] = ("kernel", "pdl", "pdl_trigger")
+    for kind, seen_ns in zip(kinds, (GRAPHS.prologue_ns, GRAPHS.prologue_ns, 0), strict=True):
+        longer: NodeKind = f"{kind}_prologue"  # type: ignore[assignment]
+        assert stream_ns(gpu, longer) - stream_ns(gpu, kind) == pytest.approx(seen_ns, abs=1)
+        periods_ns = [
+            (step_ns(gpu.graphs.chain(one, 31).graph) - step_ns(gpu.graphs.chain(one, 11).graph)) / 20
+            for one in (kind, longer)
+        ]
+        assert periods_ns[1] - periods_ns[0] == pytest.approx(seen_ns, abs=1)
 
-    def stream_ns(kind: NodeKind) -> float:
-        stream = gpu.graphs.chain(kind, 1).stream
-        assert stream is not None
-        gate, events = gpu.gate(), gpu.events()
-        gate.shut()
-        events.start()
-        stream(100)
-        events.stop()
-        gate.open()
-        return (events.elapsed_s() / NANOSECOND_S - COSTS.gap_event_ns) / 100
 
-    plain_ns = COSTS.gap_stream_ns + GRAPHS.dependent_kernel_ns
-    assert stream_ns("kernel") == pytest.approx(plain_ns, abs=1)
-    assert stream_ns("pdl") == pytest.approx(plain_ns + COSTS.kind_gap_ns["pdl"], abs=1)
-    assert stream_ns("pdl_trigger") - stream_ns("pdl") == pytest.approx(GRAPHS.trigger_gap_ns, abs=1)
+def test_nodes_that_the_host_submits_keep_it_at_each_replay() -> None:
+    gpu = exact()
+    calls_ns = {}
+    for kind in get_args(NodeKind):
+        submit = gpu.graphs.chain(kind, 220).graph
+        gpu.synchronize()
+        calls_ns[kind] = submit.burst_ns(10) / 10
+    dear = {kind for kind, call_ns in calls_ns.items() if call_ns > 10 * calls_ns["kernel_empty"]}
+    assert dear == {"memset", "copy_h2d", "copy_d2h", "copy_d2d", "host", "event_record", "event_wait"}
 
 
 # -- what an older driver or GPU has not -------------------------------------------------------------------------
@@ -226,7 +264,11 @@ def test_an_old_driver_is_a_skip_that_names_the_version(
         use(exact(FakeCosts(cuda_driver_version=version)).graphs)
 
 
-@pytest.mark.parametrize("kind", ["pdl", "pdl_trigger"])
+def test_a_kernel_with_a_prologue_needs_no_new_gpu() -> None:
+    exact(FakeCosts(compute_capability=(7, 0), cuda_driver_version=11080)).graphs.chain("kernel_prologue", 2)
+
+
+@pytest.mark.parametrize("kind", ["pdl", "pdl_trigger", "pdl_prologue", "pdl_trigger_prologue"])
 def test_an_old_gpu_is_a_skip_that_names_the_capability(kind: NodeKind) -> None:
     gpu = exact(FakeCosts(compute_capability=(8, 0)))
     assert gpu.info.compute_capability == (8, 0)

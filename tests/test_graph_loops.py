@@ -10,12 +10,14 @@ import pytest
 from c_library import address, build
 
 from microbench.gpu.api import IntArray
+from microbench.host import call_rows, callbacks
 from microbench.host import graph_loops as loops
 from microbench.host.graph_loops import Entry
 from microbench.host.native import c_address
 
 CLOCK = c_address("clock_gettime")
 STREAM = 7
+STALE = 66
 FUNCTIONS = {
     Entry.BEGIN_CAPTURE: "begin_capture",
     Entry.END_CAPTURE: "end_capture",
@@ -63,9 +65,10 @@ def order(driver: ctypes.CDLL) -> str:
 
 def live(driver: ctypes.CDLL, nodes: int, *, captured: bool) -> tuple[int, IntArray]:
     handles: IntArray = np.zeros(nodes, dtype=np.int64)
-    scratch: IntArray = np.zeros(2, dtype=np.int64)
+    scratch: IntArray = np.array([STALE, STALE], dtype=np.int64)  # handles of a life before
     addresses: IntArray = np.array([scratch.ctypes.data, handles.ctypes.data], dtype=np.int64)
     out: IntArray = np.zeros(8, dtype=np.int64)
+    driver.graph_forbid(STALE)
     code = loops.live(
         entries(driver), launch_row(driver), 5000, handles, addresses, scratch, captured, STREAM, CLOCK, out
     )
@@ -98,17 +101,32 @@ def test_each_node_depends_on_the_one_before(driver: ctypes.CDLL) -> None:
     assert [driver.graph_last(index) for index in range(4)] == [100, 103, 1, 5000 + 3 * 72]
 
 
-@pytest.mark.parametrize("captured", [True, False])
-@pytest.mark.parametrize("fails", range(9))
-def test_the_first_code_of_a_life_is_kept(driver: ctypes.CDLL, captured: bool, fails: int) -> None:
+@pytest.mark.parametrize(
+    ("captured", "fails", "calls"),
+    [
+        (True, 0, "BKKKED"),
+        (True, 2, "BKKKED"),
+        (True, 5, "BKKKEID"),
+        (True, 6, "BKKKEIUSXD"),
+        (True, 8, "BKKKEIUSLSXD"),
+        (False, 2, "CAAAD"),
+        (False, 4, "CAAAID"),
+        (False, 5, "CAAAILSXD"),
+        (False, 7, "CAAAILSXD"),
+    ],
+)
+def test_a_life_stops_at_the_first_failure_and_destroys_what_was_made(
+    driver: ctypes.CDLL, captured: bool, fails: int, calls: str
+) -> None:
     driver.graph_reset(fails)
     assert live(driver, 3, captured=captured)[0] == 900
-    assert order(driver)[-1] == "D", "what was made is destroyed all the same"
+    assert order(driver) == calls
+    assert not driver.graph_forbidden(), "a handle of an earlier life was used"
 
 
 def test_changes_of_nodes_take_each_its_own_record_and_replay_twice(driver: ctypes.CDLL) -> None:
     nodes: IntArray = np.array([11, 12, 13], dtype=np.int64)
-    out: IntArray = np.zeros(8, dtype=np.int64)
+    out: IntArray = np.zeros(9, dtype=np.int64)
     assert loops.change_nodes(entries(driver), 55, nodes, 5000, 72, 2, STREAM, CLOCK, out) == 0
     assert order(driver) == "NNLSLS"
     assert (np.diff(out) >= 0).all()
@@ -121,7 +139,7 @@ def test_changes_of_nodes_take_each_its_own_record_and_replay_twice(driver: ctyp
 def test_changes_of_the_whole_graph(driver: ctypes.CDLL, rebuild: bool, calls: str) -> None:
     scratch: IntArray = np.array([0, 55], dtype=np.int64)
     result: IntArray = np.zeros(3, dtype=np.int64)
-    out: IntArray = np.zeros(8, dtype=np.int64)
+    out: IntArray = np.zeros(9, dtype=np.int64)
 
     def change() -> int:
         return int(
@@ -135,9 +153,14 @@ def test_changes_of_the_whole_graph(driver: ctypes.CDLL, rebuild: bool, calls: s
     assert order(driver) == calls
     assert (np.diff(out) >= 0).all()
     assert scratch[1] == (101 if rebuild else 55)
-    driver.graph_reset(4)  # the update, or the instantiation, is refused: nothing is replayed
+    executable = scratch[1]
+    driver.graph_reset(4)  # the update, or the instantiation, is refused: nothing is replayed, the old one stays
     assert change() == 900
-    assert "L" not in order(driver)
+    assert order(driver) == ("BKKEID" if rebuild else "BKKEPD")
+    assert scratch[1] == executable
+    driver.graph_reset(1)  # a launch cannot be captured
+    assert change() == 900
+    assert order(driver) == "BKKED"
 
 
 def test_rows_are_called_in_turn_and_a_row_takes_what_a_call_before_has_written(driver: ctypes.CDLL) -> None:
@@ -147,18 +170,20 @@ def test_rows_are_called_in_turn_and_a_row_takes_what_a_call_before_has_written(
     rows[0, :3] = scratch.ctypes.data, 4096, STREAM
     rows[1, :2] = 0, STREAM
     takes: IntArray = np.array([-1, 0], dtype=np.int64)
-    assert loops.submit_rows(addresses, rows, takes, scratch, 5) == 0
+    assert call_rows.submit_rows(addresses, rows, takes, scratch, 5) == 0
     assert order(driver) == "MFMFM"
     driver.graph_reset(-1)
-    assert loops.submit_rows(addresses, rows, takes, scratch, 4) == 0
+    assert call_rows.submit_rows(addresses, rows, takes, scratch, 4) == 0
     assert driver.graph_last(0) == scratch[0] == 101, "the second pair frees what it allocated"
     out: IntArray = np.zeros(4, dtype=np.int64)
     driver.graph_reset(-1)
-    assert loops.rows_round_trips(addresses, rows, takes, scratch, 2, address(driver, "synchronize"), CLOCK, out) == 0
+    wait = address(driver, "synchronize")
+    assert call_rows.rows_round_trips(addresses, rows, takes, scratch, 2, wait, 9, CLOCK, out) == 0
+    assert driver.graph_last(0) == 9
     assert order(driver) == "MFS" * 4
     assert (out > 0).all()
     driver.graph_reset(-1)
-    assert loops.submit_rows_stamped(addresses, rows, takes, scratch, 2, CLOCK, out) == 0
+    assert call_rows.submit_rows_stamped(addresses, rows, takes, scratch, 2, CLOCK, out) == 0
     assert order(driver) == "MF" * 3
     assert (np.diff(out) > 0).all()
 
@@ -170,7 +195,7 @@ def test_iterations_go_on_until_the_flag_says_so(driver: ctypes.CDLL, waits: boo
     parameters: IntArray = np.array([slot.ctypes.data], dtype=np.int64)
     row = launch_row(driver, int(parameters.ctypes.data))[:11]
     wait = address(driver, "synchronize") if waits else 0
-    code, took_ns = loops.iterate(address(driver, "count_up"), row, wait, STREAM, int(flag.ctypes.data), 6, CLOCK)
+    code, took_ns = call_rows.iterate(address(driver, "count_up"), row, wait, STREAM, int(flag.ctypes.data), 6, CLOCK)
     assert (code, flag[0]) == (0, 6)
     assert took_ns > 0
     assert order(driver) == ("KS" if waits else "K") * 6
@@ -178,7 +203,7 @@ def test_iterations_go_on_until_the_flag_says_so(driver: ctypes.CDLL, waits: boo
 
 def test_a_host_function_appends(tmp_path: Path) -> None:
     words = np.array([41, 0, 0], dtype=np.int32)
-    call = ctypes.CFUNCTYPE(None, ctypes.c_int64)(loops.append_on_host.address)
+    call = ctypes.CFUNCTYPE(None, ctypes.c_int64)(callbacks.append_on_host.address)
     call(words.ctypes.data)
     call(words.ctypes.data + 4)
     assert words.tolist() == [41, 42, 43]
@@ -186,6 +211,6 @@ def test_a_host_function_appends(tmp_path: Path) -> None:
 
 def test_a_timed_call_gives_its_code(driver: ctypes.CDLL) -> None:
     driver.graph_reset(0)
-    code, took_ns = loops.timed_call(address(driver, "update"), 1, 2, 3, CLOCK)
+    code, took_ns = call_rows.timed_call(address(driver, "update"), 1, 2, 3, CLOCK)
     assert (code, [driver.graph_last(index) for index in range(3)]) == (900, [1, 2, 3])
     assert took_ns > 0

@@ -9,9 +9,10 @@ from make_graph_run import MADE, make_graph_run
 from make_run import make_run
 from rich.cells import cell_len
 
+from microbench.bench import discover
 from microbench.explain.evidence import Evidence, evidence_by_device
 from microbench.model import Run
-from microbench.report import terminal, view
+from microbench.report import catalogue, terminal, view
 from microbench.report.canvas import curve
 from microbench.report.document import Bars, Curve, Line, Mark, Section, Table, TimeLine
 from microbench.report.sections import graph
@@ -127,3 +128,12 @@ def test_marks_beside_each_other_keep_their_words() -> None:
     one = Curve("", "", "", (Line("", ((1.0, 1.0), (4.0, 4.0))),), (), (Mark(1.0, "1"),), marks=marks)
     text = "\n".join("".join(piece for piece, _ in line) for line in curve(one, 60, 10, fine=True))
     assert all(mark.text in text for mark in marks)
+
+
+def test_the_catalogue_lists_every_kind_of_node_whole() -> None:
+    benchmark = discover()["graph_nodes"]
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
+    terminal.draw_tables(catalogue.tables([benchmark.info(benchmark.cases("full"))]), terminal.open_console(stream, 80))
+    words = raw.getvalue().decode().replace(",", " ").split()
+    assert set(map(str, benchmark.axes["kind"].full)) <= set(words)

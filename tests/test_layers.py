@@ -53,7 +53,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "jax": ("gpu.layers",),
     "jaxlib": ("gpu.layers",),
     "llvmlite": ("gpu", "_kernels", "host.loops"),
-    "numba": ("gpu", "_kernels", "host.loops", "host.graph_loops"),
+    "numba": ("gpu", "_kernels", "host.loops", "host.callbacks"),
     "numba.cuda": ("gpu", "_kernels"),
     "nvmath": ("gpu", "_kernels"),
     "pynvml": ("gpu.nvml",),

@@ -125,6 +125,7 @@ def test_without_a_gpu_the_host_is_measured_and_the_rest_skipped_once() -> None:
         "captured": ("skipped", worker_backend.NO_GPU),
         "changed": ("skipped", worker_backend.NO_GPU),
         "cold": ("skipped", worker_backend.NO_GPU),
+        "topology": ("skipped", worker_backend.NO_GPU),
         "warm": ("skipped", worker_backend.NO_GPU),
     }
     assert result.exit_code == ExitCode.MEASURED

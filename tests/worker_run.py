@@ -27,7 +27,12 @@ class Recorder:
 
 
 def run(
-    *names: str, listener: Recorder | None = None, patience: Patience = PATIENT, how: str | None = None, **more: object
+    *names: str,
+    listener: Recorder | None = None,
+    patience: Patience = PATIENT,
+    how: str | None = None,
+    backend: str = "worker_backend",
+    **more: object,
 ) -> RunResult:
     overrides = {"how": tuple(how.split(","))} if how else {}
     request = RunRequest(
@@ -36,7 +41,7 @@ def run(
         overrides=overrides,
         **more,
     )  # type: ignore[arg-type]
-    seams = Seams("worker_benchmarks", "worker_backend", patience)
+    seams = Seams("worker_benchmarks", backend, patience)
     return execute(request, listener or Recorder(), seams)
 
 

@@ -4,10 +4,11 @@ Question
     A step that allocates, uses and frees device memory: what does it cost with allocation nodes in a graph, with
     stream-ordered allocation, and with memory allocated once, outside?
 Method
-    A use is a memset of the first bytes and a copy of 4 of them to where they are checked. graph_nodes: allocate and
-    free nodes. stream_kept: cuMemAllocAsync from a pool that keeps what is freed; stream_released: from one that gives
-    it back at each synchronise, the driver's default. graph_outside and stream_outside: memory allocated before. A
-    step ends with a synchronise.
+    A use is a kernel that sends a value through the first and the last word of the block to where it is checked.
+    graph_nodes: allocate and free nodes. stream_kept: cuMemAllocAsync from a pool that keeps what is freed;
+    stream_released: from one that gives it back at each synchronise, the driver's default. graph_outside and
+    stream_outside: memory allocated before. A step ends with a synchronise; submit is the same without it, of
+    stream_released one step behind a synchronise.
 Reading
     Against _outside is what allocation costs. Graphs and pools that keep memory pay nothing for its size, and hold it
     between steps; a pool that releases pays for its pages in each step.

@@ -5,13 +5,14 @@ Question
     dependent launch save? What does an iteration cost that is decided on the device, against one decided on the host?
 Method
     Chains of one kind. node: two replays behind a gate between events, a long chain less a short one, so that the
-    launch itself is not in it; stream: the same calls behind a gate. Copies and memsets are of 4 bytes. Kernels add 1
-    to what the kernel before wrote, so the last value shows that each waited for the one before it; the others are
-    followed by kernels that take a snapshot. pdl: launched before the kernel in front has ended; pdl_trigger: that one
-    lets it go at its start. if_taken and if_skipped are IF nodes around one kernel. iteration: a counter until it is
-    full; host_sync launches, synchronises and looks, host_poll watches mapped memory, while is a WHILE node,
-    tail_launch a graph that launches itself again from the device. Afterwards every graph is updated to other values
-    and checked once more.
+    launch itself is not in it; stream: the same calls behind a gate. Copies and memsets are of 4 bytes. Kernels add
+    1 to what the kernel before wrote, so the last value shows that each waited for the one before it; the others
+    are checked word by word, and their order in a chain of their own with snapshots between them. pdl: programmatic
+    dependent launch; pdl_trigger: with a trigger at the start of the kernel in front; _prologue: with 1 us of work
+    before the wait for that kernel. Event waits find their event happened. if_taken and if_skipped are IF nodes
+    around one kernel. iteration: a counter until it is full; host_sync launches, synchronises and looks, host_poll
+    watches mapped memory, while is a WHILE node, tail_launch a graph that launches itself again from the device.
+    Afterwards every graph is updated to other values and checked once more.
 Reading
     What a kind costs in a stream less what it costs as a node is what the graph saves. An iteration decided on the
     device is worth it where it is shorter than the host's round trip.
@@ -77,7 +78,8 @@ def measure(gpu: Gpu, meter: Meter, kind: str) -> Iterator[Measured]:
         yield from iterations(gpu, meter, cast(Decider, kind))
         return
     long, short = (gpu.graphs.chain(cast(NodeKind, kind), count) for count in (LONG, SHORT))
-    long.check()
+    for chain in (long, short):
+        chain.check()
     node = device_difference(meter, "node", long.graph, short.graph, parts=LONG - SHORT)
     yield msgspec.structs.replace(node, verified=long.check())
     if long.stream is not None:

@@ -5,11 +5,12 @@ Question
     replay take, and how long the same work on as many streams with events?
 Method
     Kernels that record their own begin and end. The graph is built node by node; the streams part and meet by event
-    records and waits, submitted from a compiled loop. Both in turn, each with one synchronise. From the records it is
-    checked that every kernel ran, and none before those it depends on.
+    records and waits, submitted from a compiled loop; independent kernels need none. Both in turn, each with the same
+    synchronise. From the records it is checked that every kernel ran, and none before those it depends on.
 Reading
     Streams pay a launch for each kernel and two event calls for each branch, all from one thread. A graph's branches
-    are launched by the GPU. More branches help until the GPU cannot start kernels any faster.
+    are launched by the GPU. More branches help until the GPU cannot start kernels any faster; streams share the
+    driver's hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set).
 """
 
 from collections.abc import Iterator, Mapping

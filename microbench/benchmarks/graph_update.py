@@ -8,8 +8,8 @@ Method
     values that were not there before; after the next replay every value is read back and checked. All calls come from
     a compiled loop, the host's clock read between them.
 Reading
-    A change costs record + change, and what the next replay takes more than the one after it. Node by node pays for
-    what changes, an update for the whole graph, a rebuild for both halves of its life.
+    A change costs record + change + dispose, and what the next replay takes more than the one after it. Node by node
+    pays for what changes, an update for the whole graph, a rebuild for both halves of its life.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,10 @@ COLUMNS = {
     "later_launch": Between(Change.AGAIN, Change.AGAIN_CALLED),
     "later_replay": Between(Change.AGAIN, Change.AGAIN_DONE),
 }
-RECORD = {"record": Between(Change.BEGIN, Change.RECORDED)}
+RECORD = {
+    "record": Between(Change.BEGIN, Change.RECORDED),
+    "dispose": Between(Change.AGAIN_DONE, Change.DISPOSED),
+}
 
 
 def combines(params: Mapping[str, Param]) -> bool:
@@ -54,6 +57,7 @@ BENCHMARK = Benchmark(
     metrics=(
         Metric("change", "time", "s", "the calls that change the executable graph, or make a new one"),
         Metric("record", "time", "s", "the capture of a new graph, where the way needs one"),
+        Metric("dispose", "time", "s", "destroying the captured graph, after a rebuild the old executable as well"),
         Metric("next_launch", "time", "s", "the launch call behind the change"),
         Metric("next_replay", "time", "s", "the same and a synchronise"),
         Metric("later_launch", "time", "s", "the launch call behind that one"),
@@ -62,7 +66,7 @@ BENCHMARK = Benchmark(
     measure=measure,
     axes={
         "way": Axis.same(
-            "node by node, arguments (set_params) or grid; by an update from a new capture; by a rebuild",
+            "how: node by node (set_params, set_grid), an update from a new capture, or a rebuild",
             ("set_params", "set_grid", "exec_update", "rebuild"),
         ),
         "nodes": Axis("nodes of the graph", (100,), (1, 100, 1000), (1, 10, 100, 1000), minimum=1, maximum=10_000),

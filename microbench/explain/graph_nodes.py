@@ -1,4 +1,4 @@
-"""Explains graph_nodes: what each kind of node costs, programmatic dependent launch, who decides on an iteration."""
+"""Explains graph_nodes: what each kind of node costs GPU and host, what is not updated, who decides on an iteration."""
 
 from __future__ import annotations
 
@@ -7,27 +7,31 @@ from collections.abc import Sequence
 from microbench.explain.evidence import Evidence, listed, rests_on
 from microbench.explain.finding import Finding
 from microbench.stats import Row
-from microbench.units import as_time, percent, times
+from microbench.units import as_time, percent
 
 EQUAL = 1.05
+ONE_BY_ONE = 5.0
 MOST_NAMED = 3
-PLAIN, ATTRIBUTE, TRIGGER = "kernel", "pdl", "pdl_trigger"
+OF_FEW_BYTES = frozenset({"memset", "copy_h2d", "copy_d2h", "copy_d2d"})
 TITLES = {
     "kernel_empty": "empty kernel",
     "kernel": "dependent kernel",
     "pdl": "PDL kernel",
-    "pdl_trigger": "PDL kernel, triggered",
+    "pdl_trigger": "PDL kernel + trigger",
+    "kernel_prologue": "prologue + kernel",
+    "pdl_prologue": "prologue + PDL kernel",
+    "pdl_trigger_prologue": "prologue + PDL + trigger",
     "memset": "memset 4 B",
-    "copy_h2d": "copy to the GPU, 4 B",
-    "copy_d2h": "copy from the GPU, 4 B",
-    "copy_d2d": "copy on the GPU, 4 B",
+    "copy_h2d": "copy 4 B to the GPU",
+    "copy_d2h": "copy 4 B from the GPU",
+    "copy_d2d": "copy 4 B on the GPU",
     "host": "host function",
     "event_record": "event record",
     "event_wait": "event wait",
     "child": "child graph",
     "empty": "empty node",
-    "if_taken": "IF, taken",
-    "if_skipped": "IF, skipped",
+    "if_taken": "IF taken",
+    "if_skipped": "IF skipped",
     "host_sync": "host, synchronise and look",
     "host_poll": "host, watching memory",
     "while": "device, WHILE node",
@@ -60,7 +64,7 @@ def iteration_rows(evidence: Evidence) -> list[Row]:
 
 def kinds(evidence: Evidence) -> list[Finding]:
     """The cheapest and the dearest kind of node, and what each costs against the same call in a stream."""
-    found = node_rows(evidence)
+    found = [pair for pair in node_rows(evidence) if pair[0].trust != "below floor"]
     if len(found) < 2:
         return []
     (cheapest, _), (dearest, _) = found[0], found[-1]
@@ -93,6 +97,38 @@ def _against(node: Row, stream: Row) -> str:
     return f"{title(node)} {as_time(node.value)} against {as_time(stream.value)}"
 
 
+def one_by_one(evidence: Evidence) -> list[Finding]:
+    """Kinds of node whose replay keeps the host far longer than one of kernels: it submits them itself, each time."""
+    usual = evidence.row("graph_nodes", "launch", kind="kernel_empty")
+    if usual is None:
+        return []
+    rows = [row for row in evidence.rows("graph_nodes", "launch") if row.value > usual.value * ONE_BY_ONE]
+    rows.sort(key=lambda row: row.value, reverse=True)
+    if not rows:
+        return []
+    heading = f"Replays of {listed([title(row) for row in rows])} nodes keep the host"
+    if len(rows) > MOST_NAMED:
+        heading = f"Replays of {len(rows)} kinds of node keep the host"
+    each = ", ".join(f"{title(row)} {as_time(row.value)}" for row in rows)
+    text = (
+        f"The launch call of a long chain of empty kernels takes {as_time(usual.value)}; of as many other nodes: "
+        f"{each}. These the driver submits one by one at each replay, so a graph saves the host little."
+    )
+    if any(row.params.get("kind") in OF_FEW_BYTES for row in rows):
+        text += " In chains that are replayed often a kernel that sets or copies the few bytes is the cheaper node."
+    return [
+        Finding(
+            rule="graph.one_by_one",
+            severity="advice",
+            title=f"{heading}, up to {as_time(rows[0].value)}",
+            text=text,
+            threshold=f"the launch call above {ONE_BY_ONE:g} times that of empty kernels",
+            rests_on=rests_on(usual, *rows),
+            suite="graph",
+        )
+    ]
+
+
 def refused(evidence: Evidence) -> list[Finding]:
     """Kinds whose executable graph the driver does not update, in its own words."""
     reasons: dict[str, list[str]] = {}
@@ -112,38 +148,6 @@ def refused(evidence: Evidence) -> list[Finding]:
             + ". Such a graph has to be instantiated anew when a value in it changes.",
             threshold="cuGraphExecUpdate of the same graph with other values is refused",
             rests_on=tuple(f"{row.case_id} update" for row, _ in node_rows(evidence) if title(row) in names),
-            suite="graph",
-        )
-    ]
-
-
-def dependent_launch(evidence: Evidence) -> list[Finding]:
-    """What programmatic dependent launch saves between dependent kernels, in a stream and in a graph."""
-    places = {"a stream": "stream", "a graph": "node"}
-    rows: list[Row] = []
-    words, gains = [], []
-    for where, metric in places.items():
-        plain, attribute, trigger = (
-            evidence.row("graph_nodes", metric, kind=kind) for kind in (PLAIN, ATTRIBUTE, TRIGGER)
-        )
-        if plain is None or (attribute is None and trigger is None):
-            continue
-        ways = [(attribute, "with PDL"), (trigger, "with an early trigger")]
-        there = [(row, how) for row, how in ways if row is not None]
-        each = ", ".join(f"{as_time(row.value)} {how}" for row, how in there)
-        words.append(f"In {where} a kernel that waits for the one before takes {as_time(plain.value)}, {each}.")
-        gains.append(f"{times(plain.value / min(row.value for row, _ in there))} in {where}")
-        rows += [plain, *(row for row, _ in there)]
-    if not words:
-        return []
-    return [
-        Finding(
-            rule="graph.pdl",
-            severity="note",
-            title=f"Programmatic dependent launch speeds dependent kernels up {' and '.join(gains)}",
-            text=" ".join(words) + " The gain is the gap: work before the wait runs under the kernel in front.",
-            threshold="plain over the better of with and without an early trigger",
-            rests_on=rests_on(*rows),
             suite="graph",
         )
     ]

@@ -65,25 +65,28 @@ def upload(evidence: Evidence) -> list[Finding]:
     nodes = usual_kernels([count for count, _ in curve_of(evidence, "first_launch")])
     if nodes is None:
         return []
-    names = ("first_launch", "relaunch", "upload")
-    first, later, before = (evidence.row("graph_lifecycle", name, nodes=nodes) for name in names)
-    if first is None or later is None:
+    names = ("first_launch", "uploaded_launch", "relaunch", "upload")
+    first, uploaded, again, before = (evidence.row("graph_lifecycle", name, nodes=nodes) for name in names)
+    against, whose = (again, "a later one, unless it was uploaded")
+    if uploaded is not None:
+        against, whose = uploaded, "that of one that was uploaded"
+    if first is None or against is None:
         return []
-    ratio = first.value / later.value
+    ratio = first.value / against.value
     worth = ratio > UPLOAD_WORTH
-    text = (
-        f"For {nodes_of(nodes)} the first launch call takes {as_time(first.value)}, later ones {as_time(later.value)}."
-    )
+    text = f"For {nodes_of(nodes)} the first launch call takes {as_time(first.value)}"
+    text += f", {as_time(uploaded.value)} if the graph was uploaded" if uploaded is not None else ""
+    text += f", later ones {as_time(again.value)}." if again is not None else "."
     if before is not None and worth:
         text += f" cuGraphUpload ({as_time(before.value)}) pays that before the step that has to be quick."
     return [
         Finding(
             rule="graph.upload",
             severity="advice" if worth else "note",
-            title=f"The first launch of a graph takes {times(ratio)} a later one, unless it was uploaded",
+            title=f"The first launch of a graph takes {times(ratio)} {whose}",
             text=text,
             threshold=f"advised above {UPLOAD_WORTH:g} times",
-            rests_on=rests_on(first, later, before),
+            rests_on=rests_on(first, uploaded, again, before),
             suite="graph",
         )
     ]

@@ -19,10 +19,11 @@ WAYS = {
 }
 WORTH = 1.5
 SINGLE = ("set_params", "set_grid")
+AROUND = ("record", "dispose")  # of ways that need a new capture
 
 
 class Cost(NamedTuple):
-    """What a change costs in all: the record and the calls, and what the next replay takes more than the one after."""
+    """What a change costs in all: record, calls, disposal, and what the next replay takes more than the one after."""
 
     way: str
     changed: int
@@ -32,7 +33,7 @@ class Cost(NamedTuple):
 
 def cost(evidence: Evidence, way: str, nodes: int, changed: int) -> Cost | None:
     """The cost of giving ``changed`` of ``nodes`` nodes new values that way; None if not measured."""
-    names = ("change", "next_replay", "later_replay", "record")
+    names = ("change", "next_replay", "later_replay", *AROUND)
     found = {
         name: row
         for name in names
@@ -41,8 +42,8 @@ def cost(evidence: Evidence, way: str, nodes: int, changed: int) -> Cost | None:
     if not {"change", "next_replay", "later_replay"} <= set(found):
         return None
     after_s = max(found["next_replay"].value - found["later_replay"].value, 0.0)
-    recorded_s = found["record"].value if "record" in found else 0.0
-    return Cost(way, changed, found["change"].value + recorded_s + after_s, tuple(found.values()))
+    around_s = sum(found[name].value for name in AROUND if name in found)
+    return Cost(way, changed, found["change"].value + around_s + after_s, tuple(found.values()))
 
 
 def costs(evidence: Evidence, way: str, nodes: int) -> list[Cost]:
@@ -89,7 +90,10 @@ def update(evidence: Evidence) -> list[Finding]:
             severity="advice" if ratio > WORTH else "note",
             title=title,
             text=text,
-            threshold=f"record + change + what the next replay takes more than later; advised above {WORTH:g} times",
+            threshold=(
+                "record + change + dispose + (next_replay - later_replay); advised where a rebuild takes more than "
+                f"{WORTH:g} times the cheapest way"
+            ),
             rests_on=rests_on(*rows),
             suite="graph",
         )

@@ -88,9 +88,10 @@ def bind_event(context: Context, op: Record | Wait | Query | SynchronizeIdle, st
     return DriverSubmit(name, entry_point(name), arguments, stream=stream, queue_slots=slots)
 
 
-def bind_graph(executable: int, stream: int) -> DriverSubmit:
-    """A replay."""
-    return DriverSubmit("cuGraphLaunch", entry_point("cuGraphLaunch"), [executable, stream], stream=stream)
+def bind_graph(executable: int, stream: int, queue_slots: int = SAFE_QUEUE_SLOTS) -> DriverSubmit:
+    """A replay. One of a chain of kernels takes one slot of the launch queue; of other nodes, each may take one."""
+    name = "cuGraphLaunch"
+    return DriverSubmit(name, entry_point(name), [executable, stream], stream=stream, queue_slots=queue_slots)
 
 
 class BoundLayer(NamedTuple):

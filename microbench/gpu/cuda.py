@@ -154,7 +154,11 @@ class CudaGpu:
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
         """See Gpu.graph."""
         first = ops[0] if ops else None
-        if isinstance(first, LayerCall) and (handle := self._layers[first].handle) is not None:
+        bound = self._layers.get(first) if isinstance(first, LayerCall) else None
+        if isinstance(first, LayerCall) and bound and bound.handle is not None:
+            if set(ops) != {first}:
+                raise MeasurementError(f"a graph of {first.layer} holds equal calls only")
+            handle = bound.handle
             replay, nodes = binding.bind_layer_graph(self._context, handle, len(ops))
             self._graphs.append(replay)
             return GraphLaunch(len(self._graphs) - 1, nodes, layer=first.layer)

@@ -10,8 +10,9 @@ from microbench.gpu.bound import IntArray, Submit
 Made = Literal["capture", "build"]
 ChangeWay = Literal["set_params", "set_grid", "exec_update", "rebuild"]
 NodeKind = Literal[
-    "kernel_empty", "kernel", "pdl", "pdl_trigger", "memset", "copy_h2d", "copy_d2h", "copy_d2d", "host",
-    "event_record", "event_wait", "child", "empty", "if_taken", "if_skipped",
+    "kernel_empty", "kernel", "pdl", "pdl_trigger", "kernel_prologue", "pdl_prologue", "pdl_trigger_prologue",
+    "memset", "copy_h2d", "copy_d2h", "copy_d2d", "host", "event_record", "event_wait", "child", "empty",
+    "if_taken", "if_skipped",
 ]  # fmt: skip
 Decider = Literal["host_sync", "host_poll", "while", "tail_launch"]
 AllocationWay = Literal["graph_nodes", "graph_outside", "stream_kept", "stream_released", "stream_outside"]
@@ -31,7 +32,10 @@ class Life(IntEnum):
 
 
 class Change(IntEnum):
-    """Columns of ``Graphs.changes``: the host clock after each act of a change and of the two replays behind it."""
+    """Columns of ``Graphs.changes``: the host clock after each act of a change and of the two replays behind it.
+
+    DISPOSED is when what the change has left over is destroyed: the captured graph, after a rebuild the old executable.
+    """
 
     BEGIN = 0
     RECORDED = 1
@@ -41,6 +45,7 @@ class Change(IntEnum):
     AGAIN = 5
     AGAIN_CALLED = 6
     AGAIN_DONE = 7
+    DISPOSED = 8
 
 
 class Footprint(NamedTuple):
@@ -147,9 +152,10 @@ class Graphs(Protocol):
     def changes(self, way: ChangeWay, nodes: int, changed: int, count: int) -> IntArray:
         """``count`` times: give ``changed`` nodes of a chain new arguments or a new grid, replay, and replay again.
 
-        Shape (count, len(Change)). RECORDED is behind the capture of a new graph, where the way needs one. Every value
-        that the kernels were given is checked after the first replay. Raises MeasurementError with the driver's reason
-        for a change that it refuses, or for values that did not arrive.
+        Shape (count, len(Change)). RECORDED is behind the capture of a new graph, where the way needs one; without one,
+        nothing is left to dispose of. Every node gets a value that it did not have, and after the two replays it is
+        checked that both ran with it. Raises MeasurementError with the driver's reason for a change that it refuses, or
+        for values that did not arrive.
         """
         ...
 

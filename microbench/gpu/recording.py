@@ -29,11 +29,15 @@ def capture(stream: int, submit: Callable[[], None]) -> driver.CUgraph:
     Raises MeasurementError with the driver's reason for what cannot be captured; the stream no longer captures then.
     """
     check(driver.cuStreamBeginCapture(stream, THREAD_LOCAL))
+    whole = False
     try:
         submit()
+        whole = True
     finally:
-        ended = driver.cuStreamEndCapture(stream)
-    return check(ended)
+        code, graph = driver.cuStreamEndCapture(stream)
+        if not whole and int(code) == 0:
+            driver.cuGraphDestroy(graph)
+    return check((code, graph))
 
 
 def instantiate(context: Context, stream: int, submit: Callable[[], None]) -> tuple[int, int]:

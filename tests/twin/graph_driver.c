@@ -7,19 +7,25 @@
 static char order[LONGEST];
 static int64_t last[4];
 static int calls, code_at = -1;
-static int64_t next_handle = 100;
+static int64_t next_handle = 100, forbidden = -1;
+static int used_forbidden;
 
 void graph_reset(int fail_at) {
     calls = 0;
     code_at = fail_at;
     next_handle = 100;
+    used_forbidden = 0;
     memset(order, 0, sizeof order);
 }
+/* Remember whether this handle is ever used. */
+void graph_forbid(int64_t handle) { forbidden = handle; }
+int graph_forbidden(void) { return used_forbidden; }
 const char *graph_order(void) { return order; }
 int64_t graph_last(int index) { return last[index]; }
 
 static int answer(char name, int64_t a, int64_t b, int64_t c, int64_t d) {
     last[0] = a, last[1] = b, last[2] = c, last[3] = d;
+    if (forbidden >= 0 && (a == forbidden || b == forbidden)) used_forbidden = 1;
     if (calls < LONGEST - 1) order[calls] = name;
     return calls++ == code_at ? 900 : 0;
 }

@@ -10,6 +10,7 @@ import msgspec
 from microbench.errors import MeasurementError
 from microbench.gpu.fake.calls import Call, Graph, call_of, kernel_of
 from microbench.gpu.fake.costs import FakeCosts
+from microbench.gpu.fake.graph_costs import PROLOGUE
 from microbench.gpu.fake.stream import Item
 from microbench.gpu.graph_api import NodeKind
 from microbench.ops import Copy, Launch, LayerCall, Memset, Op, Query, Record, SynchronizeIdle, Wait
@@ -18,10 +19,12 @@ ONE_WORD_BYTES = 4
 
 
 class Node(NamedTuple):
-    """A node in a chain: the gap to the end of the one before it, and how long it runs, in ns."""
+    """A node in a chain, in ns: the gap to the end of the one before it, how long it runs, and what it adds to the
+    launch call beyond what a kernel does."""
 
     gap_ns: float
     duration_ns: float
+    launch_ns: float = 0.0
 
 
 def chain_of(ops: Sequence[Op], costs: FakeCosts) -> list[Node]:
@@ -38,9 +41,10 @@ def chain_of(ops: Sequence[Op], costs: FakeCosts) -> list[Node]:
     return [nodes[op] for op in ops]
 
 
-def graph_of(chain: Sequence[Node], launch_ns: float = 0.0) -> Graph:
+def graph_of(chain: Sequence[Node]) -> Graph:
     """A chain instantiated: nothing is before its first node, so that one has no gap."""
-    return Graph(len(chain), sum(node.gap_ns + node.duration_ns for node in chain) - chain[0].gap_ns, launch_ns)
+    total_ns = sum(node.gap_ns + node.duration_ns for node in chain) - chain[0].gap_ns
+    return Graph(len(chain), total_ns, sum(node.launch_ns for node in chain))
 
 
 def empty_chain(nodes: int, costs: FakeCosts) -> Graph:
@@ -62,7 +66,7 @@ def call_of_kind(kind: NodeKind, costs: FakeCosts) -> Call | None:
     if op is None:
         return Call(own.submit_ns, Item(gap_ns=costs.gap_stream_ns, duration_ns=own.duration_ns)) if own else None
     call = call_of(op, costs, {})
-    if kind != "pdl_trigger" or call.item is None:
+    if not kind.startswith("pdl_trigger") or call.item is None:
         return call
     replace = msgspec.structs.replace
     return replace(call, item=replace(call.item, gap_ns=call.item.gap_ns + costs.graphs.trigger_gap_ns))
@@ -70,13 +74,10 @@ def call_of_kind(kind: NodeKind, costs: FakeCosts) -> Call | None:
 
 def op_of(kind: NodeKind, costs: FakeCosts) -> Op | None:
     """The op that a node of that kind does, where there is one."""
-    kernel = Launch(duration_ns=costs.graphs.dependent_kernel_ns)
-    dependent = Launch(duration_ns=costs.graphs.dependent_kernel_ns, kind="pdl")
+    if kind == "kernel" or kind.endswith(PROLOGUE) or kind.startswith("pdl"):
+        return _dependent(kind, costs)
     forms: dict[NodeKind, Op] = {
         "kernel_empty": Launch(),
-        "kernel": kernel,
-        "pdl": dependent,
-        "pdl_trigger": dependent,
         "memset": Memset(ONE_WORD_BYTES),
         "copy_h2d": Copy("h2d", ONE_WORD_BYTES),
         "copy_d2h": Copy("d2h", ONE_WORD_BYTES),
@@ -84,6 +85,15 @@ def op_of(kind: NodeKind, costs: FakeCosts) -> Op | None:
         "event_wait": Wait(other=0),
     }
     return forms.get(kind)
+
+
+def _dependent(kind: NodeKind, costs: FakeCosts) -> Launch:
+    """A kernel that needs what the one before it wrote. Its prologue takes time of its own unless an early trigger let
+    it begin with the kernel in front: then it hides under that one's."""
+    duration_ns = costs.graphs.dependent_kernel_ns
+    if kind.endswith(PROLOGUE) and not kind.startswith("pdl_trigger"):
+        duration_ns += costs.graphs.prologue_ns
+    return Launch(duration_ns=duration_ns, kind="pdl" if kind.startswith("pdl") else "launch")
 
 
 def _captured(op: Op, costs: FakeCosts) -> Node:
@@ -107,7 +117,8 @@ def _captured(op: Op, costs: FakeCosts) -> Node:
 
 
 def _node(kind: NodeKind, duration_ns: float, costs: FakeCosts) -> Node:
-    return Node(costs.gap_graph_ns + costs.graphs.node(kind).gap_ns, duration_ns)
+    own = costs.graphs.node(kind)
+    return Node(costs.gap_graph_ns + own.gap_ns, duration_ns, own.launch_ns)
 
 
 def _item(op: Op, costs: FakeCosts) -> Item:

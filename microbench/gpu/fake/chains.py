@@ -21,7 +21,7 @@ class FakeChain:
 
     def __init__(self, machine: Machine, kind: NodeKind, count: int) -> None:
         costs = machine.costs
-        if kind in ("pdl", "pdl_trigger"):
+        if kind.startswith("pdl"):
             require_capability(costs, 9, 0, "programmatic dependent launch")
             require_driver(costs, EDGE_DATA, "programmatic edges")
         if kind in ("if_taken", "if_skipped"):
@@ -30,7 +30,7 @@ class FakeChain:
         self._scope = machine.scope
         self._node = costs.graphs.node(kind)
         self._count = count
-        graph = graph_of([node_of(kind, costs)] * count, count * self._node.launch_ns)
+        graph = graph_of([node_of(kind, costs)] * count)
         self._executable = Executable(machine, graph)
         machine.clock.pass_ns(costs.graphs.build.at(count))
         self.instantiate_ns()

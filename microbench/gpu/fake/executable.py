@@ -59,5 +59,9 @@ class Executable:
         """Of the executable graph, and of the graph that it came from."""
         self._pass_ns(self._costs.destroy.at(self.nodes))
 
+    def destroy_captured(self) -> None:
+        """Of the graph that it came from, or was updated to."""
+        self._pass_ns(self._costs.destroy_captured.at(self.nodes))
+
     def _pass_ns(self, cost_ns: float) -> None:
         self._machine.clock.pass_ns(self._machine.noise.one(cost_ns))

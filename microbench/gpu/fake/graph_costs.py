@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import msgspec
 
 from microbench.gpu.graph_api import NodeKind
 
 PAGE_BYTES = 2 << 20
+PROLOGUE = "_prologue"  # how kinds of kernels end that have work to do before they need the kernel in front
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -24,8 +27,9 @@ class NodeCosts(msgspec.Struct, frozen=True):
     """What a node of one kind takes more than an empty kernel does, in ns.
 
     ``gap_ns`` is on top of the gap before a kernel node, ``launch_ns``, ``instantiate_ns`` and ``update_ns`` on top of
-    what each kernel node adds to those calls; ``update_ns`` is None where the driver refuses. ``duration_ns`` is how
-    long a node runs that is no launch, copy or memset: those run as long as in a stream.
+    what each kernel node adds to those calls (``launch_ns`` is large where the host submits the node itself at each
+    replay); ``update_ns`` is None where the driver refuses. ``duration_ns`` is how long a node runs that is no launch,
+    copy or memset: those run as long as in a stream.
     """
 
     gap_ns: float = 0.0
@@ -46,13 +50,13 @@ def _nodes() -> dict[NodeKind, NodeCosts]:
     return {
         "pdl": NodeCosts(gap_ns=-40, instantiate_ns=100),
         "pdl_trigger": NodeCosts(gap_ns=-250, instantiate_ns=100),
-        "memset": NodeCosts(gap_ns=200, launch_ns=0.5, instantiate_ns=-300, update_ns=50),
-        "copy_h2d": NodeCosts(gap_ns=400, launch_ns=1, instantiate_ns=500, update_ns=100),
-        "copy_d2h": NodeCosts(gap_ns=350, launch_ns=1, instantiate_ns=500, update_ns=100),
-        "copy_d2d": NodeCosts(gap_ns=100, duration_ns=900, instantiate_ns=400, update_ns=100),
-        "host": NodeCosts(gap_ns=2000, duration_ns=6000, launch_ns=20, instantiate_ns=300, update_ns=30),
-        "event_record": NodeCosts(gap_ns=100, duration_ns=300, instantiate_ns=-600, update_ns=20),
-        "event_wait": NodeCosts(gap_ns=50, duration_ns=200, instantiate_ns=-600, update_ns=20),
+        "memset": NodeCosts(gap_ns=200, launch_ns=400, instantiate_ns=-300, update_ns=50),
+        "copy_h2d": NodeCosts(gap_ns=400, launch_ns=500, instantiate_ns=500, update_ns=100),
+        "copy_d2h": NodeCosts(gap_ns=350, launch_ns=500, instantiate_ns=500, update_ns=100),
+        "copy_d2d": NodeCosts(gap_ns=100, duration_ns=900, launch_ns=500, instantiate_ns=400, update_ns=100),
+        "host": NodeCosts(gap_ns=2000, duration_ns=6000, launch_ns=600, instantiate_ns=300, update_ns=30),
+        "event_record": NodeCosts(gap_ns=100, duration_ns=300, launch_ns=350, instantiate_ns=-600, update_ns=20),
+        "event_wait": NodeCosts(gap_ns=50, duration_ns=200, launch_ns=300, instantiate_ns=-600, update_ns=20),
         "child": NodeCosts(gap_ns=20, duration_ns=100, instantiate_ns=700, update_ns=300),
         "empty": NodeCosts(gap_ns=-300, instantiate_ns=-800, update_ns=-90),
         "if_taken": NodeCosts(gap_ns=1500, duration_ns=2500, instantiate_ns=4000, update_ns=None),
@@ -73,7 +77,8 @@ class GraphCosts(msgspec.Struct, frozen=True):
     instantiate: Line = Line(5000, 1300)
     upload: Line = Line(3000, 750)  # a call of its own, or part of the first launch
     upload_on_gpu: Line = Line(1500, 120)  # before the graph may start
-    destroy: Line = Line(3500, 450)
+    destroy: Line = Line(3500, 450)  # the executable graph, and the graph that it came from
+    destroy_captured: Line = Line(1200, 150)  # that graph alone
     device_memory: Line = Line(65536, 120)  # bytes
     host_memory: Line = Line(9000, 2500)  # bytes
     # Changes: slopes are those of a changed node, for the update of all nodes.
@@ -85,6 +90,7 @@ class GraphCosts(msgspec.Struct, frozen=True):
     nodes: dict[NodeKind, NodeCosts] = msgspec.field(default_factory=_nodes)
     calls: dict[NodeKind, CallCosts] = msgspec.field(default_factory=_calls)
     dependent_kernel_ns: int = 400  # a kernel that adds 1 to what the one before it wrote
+    prologue_ns: int = 1000  # what such a kernel may do before it needs the one before it
     trigger_gap_ns: float = -250.0  # what an early trigger adds to the gap of a pdl launch in a stream
     # Iterations.
     look_ns: float = 40.0  # the host looks at mapped memory
@@ -101,5 +107,6 @@ class GraphCosts(msgspec.Struct, frozen=True):
     release_page_ns: float = 3000.0  # and gives it back
 
     def node(self, kind: NodeKind) -> NodeCosts:
-        """What nodes of that kind take more than kernels do; kernels take no more."""
-        return self.nodes.get(kind, NodeCosts())
+        """What nodes of that kind take more than kernels do; kernels take no more, and a prologue changes only how
+        long a node runs."""
+        return self.nodes.get(cast(NodeKind, kind.removesuffix(PROLOGUE)), NodeCosts())

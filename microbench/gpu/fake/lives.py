@@ -12,6 +12,7 @@ from microbench.gpu.fake.executable import Executable
 from microbench.gpu.fake.machine import Machine
 from microbench.gpu.graph_api import Change, ChangeWay, Life, Made
 
+RECORDED: tuple[ChangeWay, ...] = ("exec_update", "rebuild")  # ways that need a new capture
 REFUSED = "the driver refused the update: CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE"
 
 
@@ -58,7 +59,7 @@ def changes(machine: Machine, way: ChangeWay, nodes: int, changed: int, count: i
 def _change(machine: Machine, executable: Executable, way: ChangeWay, changed: int, row: IntArray) -> None:
     clock, costs = machine.clock, machine.costs.graphs
     row[Change.BEGIN] = row[Change.RECORDED] = clock.now_ns()
-    if way in ("exec_update", "rebuild"):
+    if way in RECORDED:
         clock.pass_ns(machine.noise.one(costs.capture.at(executable.nodes)))
         row[Change.RECORDED] = clock.now_ns()
     if way == "rebuild":
@@ -73,9 +74,14 @@ def _change(machine: Machine, executable: Executable, way: ChangeWay, changed: i
     row[Change.CHANGED] = clock.now_ns()
     _replay(machine, executable, row[Change.CALLED : Change.AGAIN])
     row[Change.AGAIN] = clock.now_ns()
-    _replay(machine, executable, row[Change.AGAIN_CALLED :])
-    if way == "rebuild":
-        executable.destroy()
+    _replay(machine, executable, row[Change.AGAIN_CALLED : Change.DISPOSED])
+    row[Change.DISPOSED] = row[Change.AGAIN_DONE]
+    if way in RECORDED:
+        if way == "rebuild":
+            executable.destroy()  # the old one, which is like the new one
+        else:
+            executable.destroy_captured()
+        row[Change.DISPOSED] = clock.now_ns()
 
 
 def _replay(machine: Machine, executable: Executable, row: IntArray) -> None:

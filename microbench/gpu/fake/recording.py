@@ -24,7 +24,7 @@ def record(machine: Machine, launch: Launch, count: int, *, graph: bool, gated: 
     chain = chain_of([launch] * count, costs)
     call = replay_of(graph_of(chain), costs, launch.stream)
     machine.clock.pass_ns(costs.graphs.capture.at(count) + costs.graphs.instantiate.at(count))
-    gaps_ns, durations_ns = np.array(chain).T
+    gaps_ns, durations_ns, _ = np.array(chain).T
     gaps_ns[0] = 0.0
     ends_ns = _starts_ns(machine, call, 1, gated=gated)[0] + np.cumsum(gaps_ns + durations_ns)
     return _recorded(machine, ends_ns - durations_ns, ends_ns)

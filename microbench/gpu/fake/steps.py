@@ -13,12 +13,10 @@ from microbench.gpu.fake.program import FakeProgram
 from microbench.gpu.fake.stream import Item
 from microbench.gpu.fake.submit import FakeSubmit, bound
 from microbench.gpu.graph_api import AllocationWay
-from microbench.ops import Copy, Memset
+from microbench.ops import Launch
 
-USED_BYTES = 4096
-CHECKED_BYTES = 4
 CHECKED = "SIMULATED: a step that has no memory to be wrong"
-CALLS_OF_A_PAIR = 4
+CALLS_OF_A_PAIR = 3
 
 
 class Pool:
@@ -60,16 +58,17 @@ class FakeStep:
         self._size_bytes = size_bytes
         self._pairs = pairs
         self._pool = Pool(machine, releases=way == "stream_released")
-        self._use = (Memset(min(size_bytes, USED_BYTES)), Copy("d2h", CHECKED_BYTES))
-        self._used = [bound(machine, op, {}) for op in self._use]
+        self._use = Launch(duration_ns=machine.costs.graphs.dependent_kernel_ns)
+        self._used = bound(machine, self._use, {})
         if way in ("graph_nodes", "graph_outside"):
             self.submit = self._graph()
         else:
-            slots = machine.costs.queue_slots // 2
-            self.submit = FakeProgram(machine, self._stream, max(slots // (pairs * CALLS_OF_A_PAIR), 1))
+            # What a synchronise gives back is missing in the next step only, so that a burst is of one step there.
+            slots = 1 if way == "stream_released" else machine.costs.queue_slots // 2 // (pairs * CALLS_OF_A_PAIR)
+            self.submit = FakeProgram(machine, self._stream, max(slots, 1))
 
     def _graph(self) -> FakeSubmit:
-        costs, pair = self._machine.costs, chain_of(self._use, self._machine.costs)
+        costs, pair = self._machine.costs, chain_of([self._use], self._machine.costs)
         if self._way == "graph_nodes":
             self._machine.clock.pass_ns(self._pool.map_ns(self._size_bytes))
             allocate = Node(costs.gap_graph_ns, costs.graphs.allocate_node_ns)
@@ -84,8 +83,7 @@ class FakeStep:
             if self._way != "stream_outside":
                 allocate_ns = costs.allocate_ns + self._pool.map_ns(self._size_bytes)
                 self._machine.make(Call(allocate_ns, Item(duration_ns=costs.allocate_on_gpu_ns, queued=False)), 1)
-            for used in self._used:
-                used(1)
+            self._used(1)
             if self._way != "stream_outside":
                 self._machine.make(Call(costs.free_ns, Item(duration_ns=costs.free_on_gpu_ns, queued=False)), 1)
 

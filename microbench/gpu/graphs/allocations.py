@@ -6,7 +6,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from microbench.errors import Skip
-from microbench.gpu.api import IntArray, Submit
+from microbench.gpu.api import SAFE_QUEUE_SLOTS, IntArray, Submit
 from microbench.gpu.binding import bind_graph
 from microbench.gpu.context import check
 from microbench.gpu.graph_api import AllocationWay
@@ -24,7 +24,8 @@ class CudaStep:
     """See Step of graph_api.py."""
 
     def __init__(self, case: Case, way: AllocationWay, size_bytes: int, pairs: int) -> None:
-        if not case.context.attribute("MEMORY_POOLS_SUPPORTED"):
+        self._outside = way.endswith("_outside")
+        if not self._outside and not case.context.attribute("MEMORY_POOLS_SUPPORTED"):
             raise Skip("this GPU or driver has no memory pools")
         self._case = case
         self._way = way
@@ -34,12 +35,13 @@ class CudaStep:
         self._source: Words = case.words(1)
         self._out: Words = case.words(pairs)
         self._random = np.random.default_rng()
-        self._outside = way.endswith("_outside")
         self._pool = None if self._outside or way == "graph_nodes" else self._own_pool(keeps=way == "stream_kept")
         if self._outside:
             self._pointer[0] = case.context.device_memory(size_bytes)
-        program = Program([row for pair in range(pairs) for row in self._pair(pair)], scratch=self._pointer)
-        self._program = program
+        rows = [row for pair in range(pairs) for row in self._pair(pair)]
+        self._program = program = Program(rows, scratch=self._pointer, waits_for=self._stream)
+        if way == "stream_released":
+            program.queue_slots = 1  # each step behind a synchronise, which has given the pages back
         if way == "graph_nodes":
             self._load()
         else:
@@ -86,13 +88,11 @@ class CudaStep:
 
     def _as_graph(self) -> Submit:
         graph = capture(self._stream, lambda: self._program(1))
-        executable = check(driver.cuGraphInstantiate(graph, 0))
         self._case.context.own(lambda: driver.cuDeviceGraphMemTrim(self._case.context.device))
-        self._case.context.own(lambda: driver.cuGraphExecDestroy(executable))
+        executable = self._case.executable(graph)
         check(driver.cuGraphDestroy(graph))
-        check(driver.cuGraphUpload(executable, self._stream))
-        self._case.context.synchronize()
-        return bind_graph(int(executable), self._stream)
+        nodes = len(self._program)
+        return bind_graph(executable, self._stream, max(SAFE_QUEUE_SLOTS // nodes, 1))
 
     def held_bytes(self) -> int:
         """See Step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from cuda.bindings import driver
 
 from microbench.errors import MeasurementError, Skip
 from microbench.gpu.api import IntArray
-from microbench.gpu.context import Context, check, check_code, entry_point
+from microbench.gpu.context import Context, check, entry_point
 from microbench.gpu.gates import SpinGate
 from microbench.gpu.modules import Modules
 from microbench.gpu.submit import DriverSubmit
@@ -18,6 +19,7 @@ from microbench.host.graph_loops import Entry
 
 POISON = 0xDEADBEEF
 WORD_BYTES = 4
+KERNEL_NODE = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
 
 ENTRY_NAMES: dict[Entry, str] = {
     Entry.BEGIN_CAPTURE: "cuStreamBeginCapture",
@@ -66,6 +68,14 @@ class Case(NamedTuple):
         if here < (major, minor):
             raise Skip(f"{what} needs compute capability {major}.{minor}; this GPU has {here[0]}.{here[1]}")
 
+    def executable(self, graph: driver.CUgraph, flags: int = 0) -> int:
+        """The graph instantiated, uploaded, and owned by the case: its handle. The graph itself stays the caller's."""
+        made = check(driver.cuGraphInstantiate(graph, flags))
+        self.context.own(partial(driver.cuGraphExecDestroy, made))
+        check(driver.cuGraphUpload(made, self.stream(0)))
+        self.context.synchronize()
+        return int(made)
+
     def words(self, count: int, *, pinned: bool = False) -> Words:
         """``count`` words for kernels, copies and memsets to leave their effects in."""
         return Words(self.context, count, pinned)
@@ -105,6 +115,22 @@ class Words:
         return [int(word) for word in self._context.read(self.address, self.count, np.uint32)]
 
 
+def nodes_of(graph: driver.CUgraph) -> list[driver.CUgraphNodeType]:
+    """The type of each node of a graph."""
+    count = int(check(driver.cuGraphGetNodes(graph))[1])
+    nodes = check(driver.cuGraphGetNodes(graph, count))[0] if count else []
+    return [check(driver.cuGraphNodeGetType(node)) for node in nodes[:count]]
+
+
+def programmatic_edges(graph: driver.CUgraph) -> int:
+    """How many of a graph's edges are programmatic. With edge data since CUDA 13's bindings, by another name before."""
+    edges = getattr(driver, "cuGraphGetEdges_v2", driver.cuGraphGetEdges)
+    count = int(check(edges(graph))[-1])
+    data = check(edges(graph, count))[2] if count else []
+    programmatic = driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
+    return sum(int(one.type) == int(programmatic) for one in data[:count])
+
+
 def entries() -> IntArray:
     """The addresses that host/graph_loops.py calls, by Entry."""
     return np.array([entry_point(ENTRY_NAMES[entry]) for entry in Entry], dtype=np.uint64).astype(np.int64)
@@ -116,13 +142,8 @@ def launch_row(submit: DriverSubmit) -> IntArray:
 
 
 def as_int64(value: int) -> int:
-    """An address as the signed integer that the compiled loops take."""
-    return int(np.uint64(value).astype(np.int64))
-
-
-def checked(code: int, what: str) -> None:
-    """Raise MeasurementError for the code of a compiled loop that is not 0."""
-    check_code(code, what)
+    """An address as the signed integer that the compiled loops take; a signed one as it is."""
+    return value if value < 1 << 63 else value - (1 << 64)
 
 
 def wrong(what: str, found: object, wanted: object) -> MeasurementError:

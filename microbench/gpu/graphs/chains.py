@@ -10,20 +10,38 @@ import numpy as np
 from cuda.bindings import driver
 
 from microbench.errors import Skip
-from microbench.gpu.api import IntArray, Submit
+from microbench.gpu.api import SAFE_QUEUE_SLOTS, IntArray, Submit
 from microbench.gpu.binding import bind_graph
-from microbench.gpu.context import check, entry_point
+from microbench.gpu.context import check, check_code, entry_point
 from microbench.gpu.graph_api import NodeKind
-from microbench.gpu.graphs.base import Case, as_int64, checked
-from microbench.gpu.graphs.changes import RESULT_WORDS, refusal
+from microbench.gpu.graphs.base import KERNEL_NODE, Case, as_int64, nodes_of, programmatic_edges, wrong
+from microbench.gpu.graphs.changes import RESULT_WORDS, UPDATE_FAILURE, refusal
 from microbench.gpu.graphs.effects import Appends, DependentAppends, Effects, Framed, HostAppends, Records, Sets, Waits
 from microbench.gpu.graphs.program import CallRow, Program
 from microbench.gpu.recording import capture
-from microbench.host import graph_loops
+from microbench.host import call_rows
 from microbench.host.native import c_address
 
 BUILT = ("child", "empty", "if_taken", "if_skipped")
 ONCE = ("if_taken", "if_skipped")
+PROGRAMMATIC = ("pdl", "pdl_trigger", "pdl_prologue", "pdl_trigger_prologue")
+PROLOGUE_NS = 1000
+# Whose replay takes one slot of the launch queue, however many nodes it has; of other kinds each node may take one.
+ONE_SLOT = ("kernel_empty", "kernel", "kernel_prologue", *PROGRAMMATIC, "empty")
+_TYPES = driver.CUgraphNodeType
+NODE_TYPES: dict[str, driver.CUgraphNodeType] = {
+    "memset": _TYPES.CU_GRAPH_NODE_TYPE_MEMSET,
+    "copy_h2d": _TYPES.CU_GRAPH_NODE_TYPE_MEMCPY,
+    "copy_d2h": _TYPES.CU_GRAPH_NODE_TYPE_MEMCPY,
+    "copy_d2d": _TYPES.CU_GRAPH_NODE_TYPE_MEMCPY,
+    "host": _TYPES.CU_GRAPH_NODE_TYPE_HOST,
+    "event_record": _TYPES.CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+    "event_wait": _TYPES.CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+    "child": _TYPES.CU_GRAPH_NODE_TYPE_GRAPH,
+    "empty": _TYPES.CU_GRAPH_NODE_TYPE_EMPTY,
+    "if_taken": _TYPES.CU_GRAPH_NODE_TYPE_CONDITIONAL,
+    "if_skipped": _TYPES.CU_GRAPH_NODE_TYPE_CONDITIONAL,
+}
 # Kinds whose calls leave nothing behind in a stream.
 WITHOUT_EFFECT = ("kernel_empty", "event_wait")
 CONDITIONAL_VERSION = 12040
@@ -32,10 +50,13 @@ PROGRAMMATIC_VERSION = 12030
 
 def effects_of(case: Case, kind: NodeKind, count: int) -> Effects:
     """What shows the effect of that kind. Raises Skip where driver or GPU have no such node."""
-    if kind in ("pdl", "pdl_trigger"):
+    if kind in PROGRAMMATIC:
         case.require_capability(9, 0, "programmatic dependent launch")
         case.require_driver(PROGRAMMATIC_VERSION, "programmatic edges of graphs")
-        return DependentAppends(case, count, trigger=kind == "pdl_trigger")
+    if kind in PROGRAMMATIC or kind == "kernel_prologue":
+        prologue_ns = PROLOGUE_NS if kind.endswith("prologue") else 0
+        trigger = kind.startswith("pdl_trigger")
+        return DependentAppends(case, count, pdl=kind in PROGRAMMATIC, trigger=trigger, prologue_ns=prologue_ns)
     if kind in ("if_taken", "if_skipped"):
         case.require_driver(CONDITIONAL_VERSION, "conditional nodes")
         return Appends(case, count, skipped=kind == "if_skipped")
@@ -70,16 +91,26 @@ class CudaChain:
         self.stream: Submit | None = Program(calls, single=True) if program else None
         self._kept: list[Any] = []
         self._graphs = [self._graph(kind, count, target) for target in range(2)]
+        self._check_nodes()
         for graph in self._graphs:
             case.context.own(partial(driver.cuGraphDestroy, graph))
         self._target = 0
-        self._executable = check(driver.cuGraphInstantiate(self._graphs[0], 0))
-        case.context.own(lambda: driver.cuGraphExecDestroy(self._executable))
-        check(driver.cuGraphUpload(self._executable, self._stream_handle))
-        case.context.synchronize()
-        self.graph: Submit = bind_graph(int(self._executable), self._stream_handle)
+        self._executable = case.executable(self._graphs[0])
+        slots = SAFE_QUEUE_SLOTS if kind in ONE_SLOT else max(SAFE_QUEUE_SLOTS // count, 1)
+        self.graph: Submit = bind_graph(self._executable, self._stream_handle, slots)
         self._scratch: IntArray = np.zeros(RESULT_WORDS, dtype=np.int64)
         self._clock = c_address("clock_gettime")
+
+    def _check_nodes(self) -> None:
+        """The graph has as many nodes of the kind as it should, linked as they should be."""
+        kind_type = NODE_TYPES.get(self._kind, KERNEL_NODE)
+        frames = 2 if self._kind == "kernel_empty" else 0  # kernels as well, and counted with them
+        found = sum(one == kind_type for one in nodes_of(self._graphs[0]))
+        if found != self._count + frames:
+            raise wrong(f"a chain of {self._kind}", f"{found} such nodes", self._count + frames)
+        edges = programmatic_edges(self._graphs[0]) if self._kind in PROGRAMMATIC else self._count - 1
+        if edges != self._count - 1:
+            raise wrong(f"a chain of {self._kind}", f"{edges} programmatic edges", self._count - 1)
 
     def _graph(self, kind: NodeKind, count: int, target: int) -> driver.CUgraph:
         if kind not in BUILT:
@@ -140,23 +171,27 @@ class CudaChain:
         graph = self._graph(self._kind, self._count, self._target) if again else self._graphs[self._target]
         address, handle = int(self._scratch.ctypes.data), as_int64(int(graph))
         instantiate = entry_point("cuGraphInstantiateWithFlags")
-        code, took_ns = graph_loops.timed_call(instantiate, address, handle, 0, self._clock)
-        checked(code, "instantiating a graph once more")
+        code, took_ns = call_rows.timed_call(instantiate, address, handle, 0, self._clock)
+        check_code(code, "instantiating a graph once more")
         check(driver.cuGraphExecDestroy(int(self._scratch[0])))
         if again:
             check(driver.cuGraphDestroy(graph))
         return int(took_ns)
 
     def update_ns(self) -> int:
-        """See Chain."""
+        """See Chain. Each is followed by a replay, so that an update finds no other one still to be carried out."""
         other = 1 - self._target
-        graph, executable = as_int64(int(self._graphs[other])), as_int64(int(self._executable))
-        code, took_ns = graph_loops.timed_call(
+        graph, executable = as_int64(int(self._graphs[other])), as_int64(self._executable)
+        self._scratch[:] = 0
+        code, took_ns = call_rows.timed_call(
             entry_point("cuGraphExecUpdate"), executable, graph, int(self._scratch.ctypes.data), self._clock
         )
-        if code:
-            raise Skip(refusal(code, int(self._scratch[0]) & 0xFFFFFFFF))
+        if code == UPDATE_FAILURE:
+            raise Skip(refusal(self._scratch))
+        check_code(code, f"an update of a chain of {self._kind}")
         self._target = other
+        self.graph(1)
+        self._case.context.synchronize()
         return int(took_ns)
 
     def check(self) -> str:

@@ -7,15 +7,16 @@ from cuda.bindings import driver
 
 from microbench.errors import MeasurementError
 from microbench.gpu.api import IntArray
-from microbench.gpu.context import check, error_name
+from microbench.gpu.context import check, check_code, error_name
 from microbench.gpu.graph_api import Change, ChangeWay
-from microbench.gpu.graphs.base import KERNEL_NODE_PARAMS, Case, as_int64, checked, entries, launch_row, wrong
+from microbench.gpu.graphs.base import KERNEL_NODE_PARAMS, Case, as_int64, entries, launch_row, wrong
 from microbench.gpu.submit import Parameters, launch
 from microbench.host import graph_loops
 from microbench.host.native import c_address
 from microbench.ops import Launch
 
 REPLAYS = 2
+UPDATE_FAILURE = int(driver.CUresult.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE)
 # The driver's CUgraphExecUpdateResultInfo: a 32-bit result, and two handles of 8 bytes.
 RESULT_WORDS = 3
 
@@ -66,7 +67,7 @@ class Changes:
             int(self._scratch.ctypes.data),
             self._scratch,
         )
-        checked(code, f"building a graph of {self._count} nodes")
+        check_code(code, f"building a graph of {self._count} nodes")
         graph = int(self._scratch[graph_loops.GRAPH])
         executable = check(driver.cuGraphInstantiate(graph, 0))
         self._scratch[graph_loops.EXECUTABLE] = int(executable)
@@ -80,9 +81,9 @@ class Changes:
         out: IntArray = np.zeros((count, len(Change)), dtype=np.int64)
         for row in out:
             if way == "set_grid":
-                self._grids[:changed] = self._random.integers(1, 4, changed)
+                self._grids[:changed] = self._grids[:changed] % 3 + 1
             else:
-                self._values[:changed] = self._random.integers(1, 1 << 30, changed)
+                self._values[:changed] += self._random.integers(1, 1 << 20, changed)
             self._prepare()
             self._case.context.clear(self._out, self._count * 8)
             if way in ("exec_update", "rebuild"):
@@ -104,9 +105,10 @@ class Changes:
             self._clock,
             row,
         )
-        checked(code, f"setting the parameters of {changed} nodes")
+        check_code(code, f"setting the parameters of {changed} nodes")
 
     def _whole(self, way: ChangeWay, row: IntArray) -> None:
+        self._result[:] = 0
         code = graph_loops.change_whole(
             self._entries,
             self._row,
@@ -120,9 +122,9 @@ class Changes:
             self._clock,
             row,
         )
-        if code and way == "exec_update":
-            raise MeasurementError(refusal(code, int(self._result[0]) & 0xFFFFFFFF))
-        checked(code, f"a {way.replace('_', ' ')} of {self._count} nodes")
+        if code == UPDATE_FAILURE:
+            raise MeasurementError(refusal(self._result))
+        check_code(code, f"a {way.replace('_', ' ')} of {self._count} nodes")
 
     def _check(self) -> None:
         """Both replays have added what they were given: a first one with old values would show."""
@@ -133,10 +135,11 @@ class Changes:
             raise wrong(f"node {node} after the change", found[node].tolist(), wanted[node].tolist())
 
 
-def refusal(code: int, result: int) -> str:
+def refusal(result: IntArray) -> str:
     """Why the driver refused an update, in its own words: the error, and CUgraphExecUpdateResult's name."""
+    number = int(result[0]) & 0xFFFFFFFF
     try:
-        why = driver.CUgraphExecUpdateResult(result).name.removeprefix("CU_GRAPH_EXEC_UPDATE_")
+        why = driver.CUgraphExecUpdateResult(number).name.removeprefix("CU_GRAPH_EXEC_UPDATE_")
     except ValueError:
-        why = f"result {result}"
-    return f"the driver refused the update: {error_name(code)} ({why})"
+        why = f"result {number}"
+    return f"the driver refused the update: {error_name(UPDATE_FAILURE)} ({why})"

@@ -31,7 +31,7 @@ class CudaGraphs:
     def __init__(self, case: Case) -> None:
         self._case = case
         self._lives: dict[int, Lives] = {}
-        self._changes: dict[int, Changes] = {}
+        self._changes: dict[tuple[ChangeWay, int], Changes] = {}
 
     def _life(self, nodes: int) -> Lives:
         if nodes not in self._lives:
@@ -48,10 +48,11 @@ class CudaGraphs:
 
     def changes(self, way: ChangeWay, nodes: int, changed: int, count: int) -> IntArray:
         """See Graphs."""
-        if nodes not in self._changes:
-            self._changes[nodes] = Changes(self._case, nodes)
-            self._changes[nodes].stamps(way, changed, 1)  # compiles the loop; first times are others'
-        return self._changes[nodes].stamps(way, changed, count)
+        key = (way, nodes)
+        if key not in self._changes:
+            self._changes[key] = Changes(self._case, nodes)
+            self._changes[key].stamps(way, changed, 1)  # compiles the loop; first times are others'
+        return self._changes[key].stamps(way, changed, count)
 
     def chain(self, kind: NodeKind, count: int) -> Chain:
         """See Graphs."""

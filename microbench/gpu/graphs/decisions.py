@@ -7,13 +7,14 @@ from cuda.bindings import driver
 
 from microbench.errors import MeasurementError
 from microbench.gpu.api import IntArray
+from microbench.gpu.binding import bind_graph
 from microbench.gpu.context import check, check_code, entry_point
 from microbench.gpu.graph_api import Decider
 from microbench.gpu.graphs.base import Case, wrong
 from microbench.gpu.graphs.chains import CONDITIONAL_VERSION, conditional
 from microbench.gpu.recording import capture
 from microbench.gpu.submit import DriverSubmit, Parameters, launch
-from microbench.host import graph_loops
+from microbench.host import call_rows
 from microbench.host.native import c_address
 from microbench.ops import Launch
 
@@ -40,12 +41,12 @@ class HostDecides:
         """See Loop."""
         self._case.context.clear(self._counter, 4)
         self._flag[0] = 0
-        code, took_ns = graph_loops.iterate(
+        code, took_ns = call_rows.iterate(
             self._submit.address, self._submit.arguments, self._synchronize, self._stream, int(self._flag.ctypes.data),
             iterations, self._clock,
         )  # fmt: skip
+        self._case.context.synchronize()  # an error of the GPU says more than a flag that never came
         check_code(code, "an iteration decided on the host")
-        self._case.context.synchronize()
         counted = int(self._case.context.read(self._counter, 1, np.uint32)[0])
         if counted != iterations:
             raise wrong("iterations decided on the host", counted, iterations)
@@ -62,16 +63,14 @@ class DeviceDecides:
         self._made = self._while_graph() if decider == "while" else self._tail_graph()
         self._out: IntArray = np.zeros(1, dtype=np.int64)
 
-    def _own(self, executable: driver.CUgraphExec) -> DriverSubmit:
-        self._case.context.own(lambda: driver.cuGraphExecDestroy(executable))
-        check(driver.cuGraphUpload(executable, self._stream))
-        self._case.context.synchronize()
-        name = "cuGraphLaunch"
-        return DriverSubmit(name, entry_point(name), [int(executable), self._stream], stream=self._stream)
+    def _submit(self, graph: driver.CUgraph, flags: int = 0) -> DriverSubmit:
+        executable = self._case.executable(graph, flags)
+        check(driver.cuGraphDestroy(graph))
+        return bind_graph(executable, self._stream)
 
     def _while_graph(self) -> DriverSubmit:
         self._case.require_driver(CONDITIONAL_VERSION, "conditional nodes")
-        function = self._case.modules.function("graph_device", "count_while")
+        function = self._case.modules.function("graph_while", "count_while")
         graph = check(driver.cuGraphCreate(0))
         kind = driver.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_WHILE
         _, body, handle = conditional(self._case, graph, [], kind, 1)
@@ -82,19 +81,15 @@ class DeviceDecides:
         params.blockDimX = params.blockDimY = params.blockDimZ = 1
         params.kernelParams = parameters.address
         check(driver.cuGraphAddKernelNode(body, None, 0, params))
-        submit = self._own(check(driver.cuGraphInstantiate(graph, 0)))
-        check(driver.cuGraphDestroy(graph))
-        return submit
+        return self._submit(graph)
 
     def _tail_graph(self) -> DriverSubmit:
         self._case.require_driver(DEVICE_LAUNCH_VERSION, "graphs launched from the device")
-        function = self._case.modules.function("graph_device", "count_tail")
+        function = self._case.modules.function("graph_tail", "count_tail")
         one = launch(function, Launch(block_threads=1), self._stream, Parameters([(self._counter,)]))
         graph = capture(self._stream, lambda: one(1))  # such a kernel cannot be launched but in a graph
         flag = driver.CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH
-        submit = self._own(check(driver.cuGraphInstantiate(graph, int(flag))))
-        check(driver.cuGraphDestroy(graph))
-        return submit
+        return self._submit(graph, int(flag))
 
     def run_ns(self, iterations: int) -> int:
         """See Loop."""

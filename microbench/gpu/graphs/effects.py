@@ -16,7 +16,7 @@ from microbench.gpu.graphs.base import POISON, Case, expect_words, wrong
 from microbench.gpu.graphs.program import CallRow, Program
 from microbench.gpu.recording import capture
 from microbench.gpu.submit import Parameters, launch, launch_extended
-from microbench.ops import Launch, LaunchKind
+from microbench.ops import Launch
 
 ORDERED = 8
 HELD_S = 0.001
@@ -82,19 +82,21 @@ class Appends:
 
 
 class DependentAppends(Appends):
-    """The same by programmatic dependent launch."""
+    """The same with work before the kernel needs the one in front, and by programmatic dependent launch if ``pdl``."""
 
-    def __init__(self, case: Case, count: int, *, trigger: bool) -> None:
+    def __init__(self, case: Case, count: int, *, pdl: bool, trigger: bool, prologue_ns: int) -> None:
         super().__init__(case, count)
+        self._pdl = pdl
         self._trigger = int(trigger)
+        self._cycles = case.cycles(prologue_ns)
 
     def row(self, target: int, index: int) -> CallRow:
-        """A launch that may begin before the one before it has ended."""
-        function = self.case.modules.function("graph", "append_dependent")
-        parameters = Parameters([(self.words[target].address, index, self._trigger)])
-        kind: LaunchKind = "pdl"
-        op = Launch(kind=kind)
-        return CallRow.of(launch_extended(self.case.context, function, op, self.case.stream(0), parameters))
+        """A launch; by ``pdl`` it may begin before the one before it has ended."""
+        function, stream = self.case.modules.function("graph", "append_dependent"), self.case.stream(0)
+        parameters = Parameters([(self.words[target].address, index, self._trigger, self._cycles)])
+        if not self._pdl:
+            return CallRow.of(launch(function, Launch(), stream, parameters))
+        return CallRow.of(launch_extended(self.case.context, function, Launch(kind="pdl"), stream, parameters))
 
 
 class HostAppends(Appends):
@@ -105,7 +107,7 @@ class HostAppends(Appends):
 
     def row(self, target: int, index: int) -> CallRow:
         """A call of the driver's that has a compiled function called."""
-        from microbench.host.graph_loops import append_on_host
+        from microbench.host.callbacks import append_on_host  # compiled when first asked for
 
         words = self.words[target]
         return CallRow.named("cuLaunchHostFunc", [self.case.stream(0), append_on_host.address, words.at(index)])
@@ -114,7 +116,7 @@ class HostAppends(Appends):
 class Sets:
     """Each node sets a word of its own; snapshots between nodes of a graph of their own show the order."""
 
-    how = "each word read back; snapshots between the nodes showed their order"
+    how = "each word read back; snapshots in a chain like it showed the order"
 
     def __init__(self, case: Case, count: int, kind: str) -> None:
         self._case = case

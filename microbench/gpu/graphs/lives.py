@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import os
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from cuda.bindings import driver
 
+from microbench.errors import MeasurementError
 from microbench.gpu.api import IntArray
-from microbench.gpu.context import check
+from microbench.gpu.context import check, check_code
 from microbench.gpu.graph_api import Footprint, Life, Made
-from microbench.gpu.graphs.base import KERNEL_NODE_PARAMS, Case, as_int64, checked, entries, launch_row
+from microbench.gpu.graphs.base import KERNEL_NODE, KERNEL_NODE_PARAMS, Case, as_int64, entries, launch_row, nodes_of
 from microbench.gpu.recording import capture
 from microbench.gpu.submit import launch
 from microbench.host import graph_loops
@@ -38,11 +37,13 @@ class Lives:
         self._params["function"] = self._function
         self._params["grid"], self._params["block"] = (1, 1, 1), (32, 1, 1)
         self._clock = c_address("clock_gettime")
-        self.stamps(1, "capture")
-        self.stamps(1, "build")  # the loop is compiled and the driver's own first times are over
+        self._warm: set[Made] = set()
 
     def stamps(self, count: int, made: Made) -> IntArray:
-        """See Graphs.lives."""
+        """See Graphs.lives. The first of its kind is lived twice: loop and driver have had their first times."""
+        if made not in self._warm:
+            self._warm.add(made)
+            self.stamps(1, made)
         out: IntArray = np.zeros((count, len(Life)), dtype=np.int64)
         for row in out:
             code = graph_loops.live(
@@ -57,26 +58,27 @@ class Lives:
                 self._clock,
                 row,
             )
-            checked(code, f"the life of a graph of {len(self._nodes)} nodes")
+            check_code(code, f"the life of a graph of {len(self._nodes)} nodes")
         return out
 
     def footprint(self, copies: int) -> Footprint:
         """See Graphs.footprint: the driver keeps what graphs before these took, and these may live in it."""
+        self._submit(1)
         graph = capture(self._stream, lambda: self._submit(len(self._nodes)))
-        gc.collect()
+        if nodes_of(graph) != [KERNEL_NODE] * len(self._nodes):
+            raise MeasurementError(f"a capture of {len(self._nodes)} launches has other nodes than these kernels")
+        held: IntArray = np.zeros(copies, dtype=np.int64)
+        self._case.context.own(lambda: [driver.cuGraphExecDestroy(int(one)) for one in held if one])
         free_before, resident_before = _free_bytes(), _resident_bytes()
-        for _ in range(copies):
-            self._make_ready(graph)
+        for index in range(copies):
+            executable = check(driver.cuGraphInstantiate(graph, 0))
+            held[index] = int(executable)
+            check(driver.cuGraphUpload(executable, self._stream))
+            check(driver.cuGraphLaunch(executable, self._stream))
+            self._case.context.synchronize()
         free_after, resident_after = _free_bytes(), _resident_bytes()
         check(driver.cuGraphDestroy(graph))
-        return Footprint(max(free_before - free_after, 0) / copies, max(resident_after - resident_before, 0) / copies)
-
-    def _make_ready(self, graph: driver.CUgraph) -> None:
-        executable = check(driver.cuGraphInstantiate(graph, 0))
-        self._case.context.own(partial(driver.cuGraphExecDestroy, executable))
-        check(driver.cuGraphUpload(executable, self._stream))
-        check(driver.cuGraphLaunch(executable, self._stream))
-        self._case.context.synchronize()
+        return Footprint((free_before - free_after) / copies, (resident_after - resident_before) / copies)
 
 
 def _free_bytes() -> int:

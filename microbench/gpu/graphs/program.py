@@ -9,8 +9,9 @@ import numpy as np
 
 from microbench.gpu.api import SAFE_QUEUE_SLOTS, IntArray
 from microbench.gpu.context import check_code, entry_point
+from microbench.gpu.graphs.base import as_int64
 from microbench.gpu.submit import DriverSubmit
-from microbench.host import graph_loops
+from microbench.host import call_rows
 from microbench.host.loops import WIDE_ARGUMENTS
 from microbench.host.native import c_address
 
@@ -44,29 +45,40 @@ class CallRow(NamedTuple):
 class Program:
     """``calls`` in their order. One submission is all of them, or the next one of them where ``single``.
 
-    Its own waits are for the whole context: the calls may go to several streams.
+    Its own waits are for ``waits_for``, the stream that comes last, or for the whole context where that is None.
     """
 
-    def __init__(self, calls: Sequence[CallRow], *, single: bool = False, scratch: IntArray | None = None) -> None:
+    def __init__(
+        self,
+        calls: Sequence[CallRow],
+        *,
+        single: bool = False,
+        scratch: IntArray | None = None,
+        waits_for: int | None = None,
+    ) -> None:
         self._names = [call.what for call in calls]
         self._keep = [call.keep for call in calls]
         self._addresses: IntArray = np.array([call.address for call in calls], dtype=np.uint64).astype(np.int64)
         self._rows: IntArray = np.zeros((len(calls), WIDE_ARGUMENTS), dtype=np.int64)
         for row, call in zip(self._rows, calls, strict=True):
-            row[: len(call.arguments)] = [value if value < 1 << 63 else value - (1 << 64) for value in call.arguments]
+            row[: len(call.arguments)] = [as_int64(value) for value in call.arguments]
         self._takes: IntArray = np.array([call.takes for call in calls], dtype=np.int64)
         self._scratch: IntArray = scratch if scratch is not None else np.zeros(1, dtype=np.int64)
         self._each = 1 if single else len(calls)
         self._clock = c_address("clock_gettime")
-        self._synchronize = entry_point("cuCtxSynchronize")
+        self._synchronize = entry_point("cuCtxSynchronize" if waits_for is None else "cuStreamSynchronize")
+        self._waits_for = waits_for or 0
         self.queue_slots: int | None = max(SAFE_QUEUE_SLOTS // self._each, 1)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
     @property
     def _what(self) -> str:
         return ", ".join(dict.fromkeys(self._names))
 
     def __call__(self, count: int) -> None:
-        code = graph_loops.submit_rows(self._addresses, self._rows, self._takes, self._scratch, count * self._each)
+        code = call_rows.submit_rows(self._addresses, self._rows, self._takes, self._scratch, count * self._each)
         check_code(code, self._what)
 
     def burst_ns(self, count: int) -> int:
@@ -78,19 +90,20 @@ class Program:
         self._stamped(self._each, out_ns)
 
     def _stamped(self, each: int, out_ns: IntArray) -> None:
-        code = graph_loops.submit_rows_stamped(
+        code = call_rows.submit_rows_stamped(
             self._addresses, self._rows, self._takes, self._scratch, each, self._clock, out_ns
         )
         check_code(code, self._what)
 
     def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
-        code = graph_loops.rows_round_trips(
+        code = call_rows.rows_round_trips(
             self._addresses,
             self._rows,
             self._takes,
             self._scratch,
             calls * self._each,
             self._synchronize,
+            as_int64(self._waits_for),
             self._clock,
             out_ns,
         )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver
 
-from microbench.gpu.api import Submit
+from microbench.gpu.api import SAFE_QUEUE_SLOTS, Submit
 from microbench.gpu.binding import bind_graph
 from microbench.gpu.context import check, entry_point
 from microbench.gpu.graph_api import Shape
@@ -31,8 +31,11 @@ class CudaShaped:
         cycles = case.cycles(shape.duration_ns)
         self._parameters = [Parameters([(self._out, index, cycles)]) for index in range(shape.kernels)]
         self._edges = edges(shape)
-        self.graph: Submit = self._graph_submit()
-        self.streams: Submit = Program(self._stream_calls())
+        graph = self._graph_submit()
+        last = case.stream(0) if self._ends_in_one_stream else None
+        self.streams: Submit = Program(self._stream_calls(), waits_for=last)
+        # Both sides wait in the same way: for the whole context where the streams do.
+        self.graph: Submit = graph if last is not None else Program([CallRow.of(graph)])
 
     def _graph_submit(self) -> DriverSubmit:
         graph = check(driver.cuGraphCreate(0))
@@ -45,13 +48,14 @@ class CudaShaped:
             params.blockDimX, params.blockDimY, params.blockDimZ = 32, 1, 1
             params.kernelParams = self._parameters[kernel].address
             nodes[kernel] = check(driver.cuGraphAddKernelNode(graph, before or None, len(before), params))
-        executable = check(driver.cuGraphInstantiate(graph, 0))
-        self._case.context.own(lambda: driver.cuGraphExecDestroy(executable))
+        executable = self._case.executable(graph)
         check(driver.cuGraphDestroy(graph))
-        stream = self._case.stream(0)
-        check(driver.cuGraphUpload(executable, stream))
-        self._case.context.synchronize()
-        return bind_graph(int(executable), stream)
+        slots = SAFE_QUEUE_SLOTS if self._ends_in_one_stream else max(SAFE_QUEUE_SLOTS // self._shape.kernels, 1)
+        return bind_graph(executable, self._case.stream(0), slots)
+
+    @property
+    def _ends_in_one_stream(self) -> bool:
+        return self._shape.joined or self._shape.branches == 1
 
     def _order(self) -> list[int]:
         """Kernels in an order in which each comes behind those it depends on: the one that joins last."""
@@ -78,8 +82,8 @@ class CudaShaped:
         """
         shape, calls = self._shape, []
         others = range(1, shape.branches)
-        events = [self._case.context.event(timed=False) for _ in range(shape.branches)]
         if shape.joined:
+            events = [self._case.context.event(timed=False) for _ in range(shape.branches)]
             calls += [self._launch(0, 0), self._event_call("cuEventRecord", 0, events[0])]
             calls += [self._event_call("cuStreamWaitEvent", branch, events[0]) for branch in others]
         for place in range(shape.length):

@@ -85,8 +85,11 @@ def _graph(stream: Any, call: Any, count: int) -> LayerGraph:
             call(builder)
         builder.end_building()
         graph = builder.complete()
-    definition = getattr(builder, "graph_definition", None)  # since cuda.core 1.1
-    nodes = count if definition is None else len(definition.nodes())
+    definition = getattr(builder, "graph_definition", None)
+    if definition is None:
+        builder.close()
+        raise Skip("cuda.core shows a graph's nodes since 1.1: pip install 'cuda-core>=1.1'")
+    nodes = len(definition.nodes())
     builder.close()
     graph.upload(stream)
     return LayerGraph(launch=partial(graph.launch, stream), nodes=nodes, close=graph.close)

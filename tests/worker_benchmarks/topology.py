@@ -1,0 +1,34 @@
+"""Updates a graph to a capture that is some nodes short of it: on a real GPU the driver refuses all but 0."""
+
+from collections.abc import Iterator
+
+from microbench.bench import Axis, Benchmark, Measured
+from microbench.errors import Skip
+from microbench.gpu.api import Gpu
+from microbench.model import Fact, Metric
+from microbench.timing import Meter
+
+NODES = 6
+
+
+def measure(gpu: Gpu, meter: Meter, nodes_short: int) -> Iterator[Measured]:
+    if gpu.simulated:
+        raise Skip("needs a driver")
+    gpu.graphs.changes("exec_update", NODES, NODES, 1)
+    changes = gpu.graphs._changes["exec_update", NODES]  # type: ignore[attr-defined]
+    changes._count = NODES - nodes_short
+    if nodes_short:
+        changes._prepare = lambda: None
+    gpu.graphs.changes("exec_update", NODES, NODES, 1)
+    yield Fact("updated", True)
+
+
+BENCHMARK = Benchmark(
+    name="topology",
+    suite="graph",
+    title="Topology",
+    about=__doc__ or "",
+    metrics=(Metric("none", "time", "s", "nothing is timed"),),
+    measure=measure,
+    axes={"nodes_short": Axis.same("nodes fewer than the graph has", (0, 1, 2), maximum=NODES)},
+)
