@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Everything that needs a real GPU, in one go: tests/on_gpu.sh FOLDER [STEP …]; results and logs go to FOLDER.
-# Steps: tests, sanitizer, repeats (five runs of three rounds and their overlap), reference and reference_graph (the
+# Steps: tests, sanitizer, settling (what direct launches do to graph nodes), repeats (five runs of three rounds and their overlap), reference and reference_graph (the
 # bundled run anew, a session a suite, each under 10 minutes), pack (as it is bundled). REFERENCE names the file that they grow.
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
 folder=${1:?usage: tests/on_gpu.sh FOLDER [STEP …]}
 shift
 steps=("$@")
-[ "${#steps[@]}" -gt 0 ] || steps=(tests sanitizer repeats reference reference_graph pack)
+[ "${#steps[@]}" -gt 0 ] || steps=(tests sanitizer settling repeats reference reference_graph pack)
 reference=${REFERENCE:-$folder/nvidia-h200.json}
 python=${PYTHON:-python3}
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} COLUMNS=120
@@ -33,6 +33,10 @@ sanitizer() {
             -k "$once" >"$folder/$tool.txt" 2>&1 || failed=1
         grep -E "passed|failed|ERROR SUMMARY|RACECHECK SUMMARY" "$folder/$tool.txt" | tail -3
     done
+}
+
+settling() {
+    for _ in 1 2 3; do "$python" tests/graph_settling.py || failed=1; done | tee "$folder/settling.txt"
 }
 
 repeats() {

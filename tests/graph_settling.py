@@ -1,0 +1,58 @@
+"""A node's GPU time in a graph of 1000 empty kernels after each direct launch in a fresh context: python tests/graph_settling.py
+
+Why every case of the real GPU begins with recording.settle(); docs/validation.md quotes what this prints.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from cuda.bindings import driver
+
+from microbench.gpu.context import check
+from microbench.gpu.cuda import CudaGpu
+from microbench.gpu.gates import TimingEvents
+from microbench.gpu.graphs.base import Case
+from microbench.gpu.probe import probe
+from microbench.gpu.recording import capture
+from microbench.gpu.submit import launch
+from microbench.ops import Launch
+
+NODES = 1000
+LAUNCHES = 16
+REPLAYS = 9
+
+
+def main() -> None:
+    """Print one line: launches so far and ns a node, whenever that changes by more than a hundredth."""
+    gpu = CudaGpu(probe(None).gpus[0].uuid)
+    case = Case(gpu._context, gpu._modules, gpu._spin_gate, gpu._stream, gpu._cycles)
+    stream = gpu._stream(0)
+    one = launch(gpu._modules.function("launch", "empty"), Launch(), stream, None)
+    graph = capture(stream, lambda: one(NODES))
+    executable = case.executable(graph)
+    events = TimingEvents(gpu._context, stream)
+
+    def node_ns() -> float:
+        took = []
+        for _ in range(REPLAYS):
+            events.start()
+            check(driver.cuGraphLaunch(executable, stream))
+            events.stop()
+            took.append(events.elapsed_s())
+        return float(np.median(took)) / NODES * 1e9
+
+    node_ns()
+    shown = 0.0
+    for launches in range(LAUNCHES + 1):
+        now = node_ns()
+        if abs(now - shown) > 0.01 * shown:
+            print(f"after {launches} launches: {now:.0f} ns a node")
+            shown = now
+        one(1)
+        gpu.synchronize()
+    print(f"after {LAUNCHES} launches: {shown:.0f} ns a node")
+    gpu.close()
+
+
+if __name__ == "__main__":
+    main()
