@@ -17,12 +17,12 @@ CAPS_S: Mapping[Preset, float] = {"quick": 0.08, "default": 0.3, "full": 1.0}
 LEAST_OF_CAP = 0.25
 # Seconds of each suite when all of them run; fewer suites share the whole budget in these proportions.
 SHARES_S: Mapping[Preset, Mapping[str, float]] = {
-    "quick": {"host": 1, "launch": 5, "graph": 4, "link": 4, "memory": 3, "compute": 3},
+    "quick": {"host": 2, "launch": 5, "graph": 4, "link": 4, "memory": 3, "compute": 2},
     "default": {"host": 5, "launch": 30, "graph": 25, "link": 25, "memory": 20, "compute": 15},
     "full": {"host": 5, "launch": 30, "graph": 25, "link": 25, "memory": 20, "compute": 15},
 }
 # First guesses, until the run's own cases have told: interpreter, packages and context of a process; warm-up of a case.
-FRESH_PROCESS_S = 2.5
+FRESH_PROCESS_S = 1.5
 OVERHEAD_S = 0.1
 # How far experience may move the forecast of a case: one odd case must not end a suite.
 LEAST_FACTOR, MOST_FACTOR = 0.05, 20.0

@@ -1,9 +1,11 @@
-"""A node's GPU time in a graph of 1000 empty kernels after each direct launch in a fresh context: python tests/graph_settling.py
+"""What direct launches of a fresh context do to a graph of 1000 empty kernels: its GPU time a node after each of them.
 
 Why every case of the real GPU begins with recording.settle(); docs/validation.md quotes what this prints.
 """
 
 from __future__ import annotations
+
+import sys
 
 import numpy as np
 from cuda.bindings import driver
@@ -46,11 +48,11 @@ def main() -> None:
     for launches in range(LAUNCHES + 1):
         now = node_ns()
         if abs(now - shown) > 0.01 * shown:
-            print(f"after {launches} launches: {now:.0f} ns a node")
+            sys.stdout.write(f"after {launches} launches: {now:.0f} ns a node\n")
             shown = now
         one(1)
         gpu.synchronize()
-    print(f"after {LAUNCHES} launches: {shown:.0f} ns a node")
+    sys.stdout.write(f"after {LAUNCHES} launches: {shown:.0f} ns a node\n")
     gpu.close()
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Everything that needs a real GPU, in one go: tests/on_gpu.sh FOLDER [STEP …]; results and logs go to FOLDER.
-# Steps: tests, sanitizer, settling (what direct launches do to graph nodes), repeats (five runs of three rounds and their overlap), reference and reference_graph (the
-# bundled run anew, a session a suite, each under 10 minutes), pack (as it is bundled). REFERENCE names the file that they grow.
+# Steps: tests, sanitizer, settling (what direct launches do to graph nodes), repeats (five runs of three rounds and their
+# overlap), reference and reference_graph (the bundled run anew, a session a suite, each under 10 minutes; REFERENCE names
+# the file that they grow), pack (as it is bundled).
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
 folder=${1:?usage: tests/on_gpu.sh FOLDER [STEP …]}

@@ -109,9 +109,9 @@ def test_metrics_count() -> None:
 
 
 def test_suites_share_the_whole_budget_by_their_proportions() -> None:
-    """Of host and launch alone, launch has five sixths of a quick run."""
+    """Of host and launch alone, launch has five sevenths of a quick run."""
     planned = cases("host", "launch", each=1000)
-    one, clock = budget(planned, 12.0)
+    one, clock = budget(planned, 14.0)
     reached = {"host": 0.0, "launch": 0.0}
     for index, case in enumerate(planned):
         began_s = clock.time_s
@@ -119,7 +119,7 @@ def test_suites_share_the_whole_budget_by_their_proportions() -> None:
             clock.time_s += 0.1
             one.learn_case(case, 0.0, 0.1)
         reached[case.block.suite] += clock.time_s - began_s
-    assert reached["host"] == pytest.approx(2.0, abs=0.25)
+    assert reached["host"] == pytest.approx(4.0, abs=0.25)
     assert reached["launch"] == pytest.approx(10.0, abs=0.25)
 
 
