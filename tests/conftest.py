@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import microbench
+from microbench.gpu.api import Gpu
 
 # The folder that the built wheel was installed into; scripts/test sets it for its second run.
 WHEEL_VARIABLE = "MICROBENCH_TEST_WHEEL"
@@ -50,3 +51,21 @@ def home_left_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for name in ("DATA", "CACHE", "STATE", "CONFIG"):
             patch.setenv(f"XDG_{name}_HOME", str(folder / name.lower()))
         yield
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Gpu]:
+    """The first real GPU, opened once for a file of tests."""
+    from microbench.gpu.cuda import open_gpu
+    from microbench.gpu.probe import probe
+
+    gpu = open_gpu(probe(None).gpus[0].uuid)
+    yield gpu
+    gpu.close()
+
+
+@pytest.fixture
+def gpu(opened: Gpu) -> Iterator[Gpu]:
+    """The first real GPU, in a case of its own."""
+    with opened.case():
+        yield opened

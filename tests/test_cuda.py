@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -52,24 +50,6 @@ OPS: tuple[Op, ...] = (
     LayerCall("loop", 0),
     LayerCall("loop", 4),
 )
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[Gpu]:
-    """The first GPU."""
-    from microbench.gpu.cuda import open_gpu
-    from microbench.gpu.probe import probe
-
-    gpu = open_gpu(probe(None).gpus[0].uuid)
-    yield gpu
-    gpu.close()
-
-
-@pytest.fixture
-def gpu(opened: Gpu) -> Iterator[Gpu]:
-    """The first GPU, in a case of its own."""
-    with opened.case():
-        yield opened
 
 
 @pytest.mark.parametrize("op", OPS, ids=str)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -18,24 +17,6 @@ from microbench.ops import Launch, LayerCall, Op, Query, SynchronizeIdle
 pytestmark = pytest.mark.gpu
 
 WITHOUT_STREAM_EFFECT = ("kernel_empty", "event_wait")
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[Gpu]:
-    """The first GPU, opened once."""
-    from microbench.gpu.cuda import CudaGpu
-    from microbench.gpu.probe import probe
-
-    gpu = CudaGpu(probe(None).gpus[0].uuid)
-    yield gpu
-    gpu.close()
-
-
-@pytest.fixture
-def gpu(opened: Gpu) -> Iterator[Gpu]:
-    """The GPU in a case of its own."""
-    with opened.case():
-        yield opened
 
 
 @pytest.mark.parametrize("made", get_args(Made))
