@@ -39,9 +39,9 @@ class CudaStep:
         if self._outside:
             self._pointer[0] = case.context.device_memory(size_bytes)
         rows = [row for pair in range(pairs) for row in self._pair(pair)]
-        self._program = program = Program(rows, scratch=self._pointer, waits_for=self._stream)
-        if way == "stream_released":
-            program.queue_slots = 1  # each step behind a synchronise, which has given the pages back
+        # stream_released: each step behind a synchronise, which has given the pages back.
+        slots = 1 if way == "stream_released" else None
+        self._program = program = Program(rows, scratch=self._pointer, waits_for=self._stream, queue_slots=slots)
         if way == "graph_nodes":
             self._load()
         else:

@@ -46,6 +46,7 @@ class Program:
     """``calls`` in their order. One submission is all of them, or the next one of them where ``single``.
 
     Its own waits are for ``waits_for``, the stream that comes last, or for the whole context where that is None.
+    ``queue_slots`` is how many submissions may be outstanding, where a call takes more than one slot of the queue.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Program:
         single: bool = False,
         scratch: IntArray | None = None,
         waits_for: int | None = None,
+        queue_slots: int | None = None,
     ) -> None:
         self._names = [call.what for call in calls]
         self._keep = [call.keep for call in calls]
@@ -68,7 +70,7 @@ class Program:
         self._clock = c_address("clock_gettime")
         self._synchronize = entry_point("cuCtxSynchronize" if waits_for is None else "cuStreamSynchronize")
         self._waits_for = waits_for or 0
-        self.queue_slots: int | None = max(SAFE_QUEUE_SLOTS // self._each, 1)
+        self.queue_slots: int | None = queue_slots or max(SAFE_QUEUE_SLOTS // self._each, 1)
 
     def __len__(self) -> int:
         return len(self._names)

@@ -35,7 +35,7 @@ class CudaShaped:
         last = case.stream(0) if self._ends_in_one_stream else None
         self.streams: Submit = Program(self._stream_calls(), waits_for=last)
         # Both sides wait in the same way: for the whole context where the streams do.
-        self.graph: Submit = graph if last is not None else Program([CallRow.of(graph)])
+        self.graph: Submit = graph if last is not None else Program([CallRow.of(graph)], queue_slots=graph.queue_slots)
 
     def _graph_submit(self) -> DriverSubmit:
         graph = check(driver.cuGraphCreate(0))
