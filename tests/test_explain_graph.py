@@ -425,3 +425,9 @@ def test_allocations_are_held_against_memory_allocated_before() -> None:
     assert "nothing measurable as graph nodes" in told("graph.memory", same).title
     calm = without("graph_memory", way="stream_released")
     assert told("graph.memory", calm).severity == "note"
+
+
+def test_many_first_nodes_are_told_where_they_keep_the_host() -> None:
+    assert "depend on nothing" not in told("graph.shape").text
+    dear = scaled("graph_shape", ("graph_submit",), 50, shape="independent")
+    assert "Nodes that depend on nothing the host submits" in told("graph.shape", dear).text

@@ -10,6 +10,7 @@ from microbench.stats import Row
 from microbench.units import as_time, times
 
 USUAL_DURATION_NS = 5000
+ROOTS = 5.0
 HELPS = 1.05
 EQUAL = 1.05
 
@@ -53,6 +54,7 @@ def shapes(evidence: Evidence) -> list[Finding]:
     independent = points(evidence, "independent", duration_ns)[-1:]
     text = f"With {kernels}, replay against streams: {', '.join(_words(point) for point in measured)}."
     text += "".join(f" All {point[0]} independent: {_words(point, '')}." for point in independent if point[0] > 1)
+    text += _roots(evidence, duration_ns)
     if most < measured[-1][0]:
         text += f" More than {most} branches do not help: the GPU starts kernels no faster."
     return [
@@ -61,11 +63,30 @@ def shapes(evidence: Evidence) -> list[Finding]:
             severity="note",
             title=_title(branches, graph, streams),
             text=text,
-            threshold=f"branches are enough when more make a replay less than {HELPS:g} times as fast",
+            threshold=(
+                f"branches are enough when more make a replay less than {HELPS:g} times as fast; first nodes keep the "
+                f"host above {ROOTS:g} times a chain's call"
+            ),
             rests_on=tuple(dict.fromkeys(rests_on(*(row for point in measured + independent for row in point[1:])))),
             suite="graph",
         )
     ]
+
+
+def _roots(evidence: Evidence, duration_ns: int) -> str:
+    """What many first nodes cost the host, and how to have one; nothing where their replay call is as short as any."""
+    many, one = (
+        evidence.row("graph_shape", "graph_submit", shape=shape, duration_ns=duration_ns)
+        for shape in ("independent", "chain")
+    )
+    if many is None or one is None or many.value < one.value * ROOTS:
+        return ""
+    text = f" Nodes that depend on nothing the host submits: their replay call takes {as_time(many.value)}, a chain's "
+    text += f"{as_time(one.value)}."
+    forks = evidence.curve("graph_shape", "graph_submit", "branches", shape="fork_join", duration_ns=duration_ns)
+    if forks:
+        text += f" With one kernel in front of all branches it takes {as_time(forks[-1][1].value)}."
+    return text
 
 
 def _title(branches: int, graph: Row, streams: Row) -> str:
