@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Literal
 
 from microbench.errors import UsageError
-from microbench.model import AxisInfo, BenchmarkInfo, Case, Fact, Measurement, Metric, Param, Series
+from microbench.model import AxisInfo, BenchmarkInfo, Case, Environment, Fact, Measurement, Metric, Param, Series
 
 Preset = Literal["quick", "default", "full"]
 PRESETS: tuple[Preset, ...] = ("quick", "default", "full")
@@ -55,6 +55,11 @@ def always(params: Mapping[str, Param]) -> bool:
     return True
 
 
+def everywhere(environment: Environment, params: Mapping[str, Param]) -> str | None:
+    """Every case means something on every machine."""
+    return None
+
+
 def no_environment(case: Case) -> dict[str, str]:
     """A worker process needs no variables of its own."""
     return {}
@@ -66,8 +71,10 @@ class Benchmark:
 
     ``measure(gpu, meter, **params)`` yields measurements, and facts and series beside them; with ``gpus=0`` its first
     argument is the Host instead, with ``cold=True`` a ColdStarts that has not touched the GPU yet. ``combines`` drops
-    combinations that mean nothing. ``fresh_process_by`` names axes each value of which needs a process of its own;
-    ``process_environment`` gives that process its variables. ``minimum_rounds`` is for what is seen once a process.
+    combinations that mean nothing, ``here`` those that mean nothing on this machine (a NUMA node, a GPU that it does
+    not have), for the reason that it returns. ``fresh_process_by`` names axes each value of which needs a process of
+    its own; ``process_environment`` gives that process its variables. ``minimum_rounds`` is for what is seen once a
+    process. An ``essential`` one is measured before the rest of its suite: others are read by it.
     """
 
     name: str
@@ -84,6 +91,8 @@ class Benchmark:
     fresh_process_by: tuple[str, ...] = ()
     process_environment: Callable[[Case], dict[str, str]] = no_environment
     combines: Callable[[Mapping[str, Param]], bool] = always
+    here: Callable[[Environment, Mapping[str, Param]], str | None] = everywhere
+    essential: bool = False
 
     def cases(self, preset: Preset, overrides: Mapping[str, tuple[Param, ...]] | None = None) -> list[Case]:
         """The grid of a preset as cases in axis order, with the values of ``overrides`` in place of an axis's own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from microbench.model import GpuInfo, LinkInfo
+from microbench.units import quantity
 
 # Gigatransfers a second and lane by generation, and the share of the bits that the line code leaves.
 # Source: PCI Express base specification (generation 6: FLIT mode, 236 of 256 bytes).
@@ -15,6 +16,12 @@ CODE_SHARE = {1: 8 / 10, 2: 8 / 10, 3: 128 / 130, 4: 128 / 130, 5: 128 / 130, 6:
 WRITE_HEADER_BYTES, COMPLETION_HEADER_BYTES, FLIT_HEADER_BYTES = 24, 20, 16
 FLIT_GENERATION = 6
 ASSUMED_PAYLOAD_BYTES = 256
+# SMs reach mapped host memory in packets of a cache line, whatever payload size the link was given; a copy engine's
+# read requests are a header each for every 256 bytes that come back. Both seen in the H200's byte counters.
+SM_PACKET_BYTES = 128
+REQUESTED_BYTES = 256
+PCIE_BOUNDS = ("pcie_h2d", "pcie_d2h", "pcie_sm_read", "pcie_sm_write", "pcie_both")
+NVLINK_BOUNDS = {"nvlink": 1, "nvlink_both": 2}
 
 
 class Ceiling(msgspec.Struct, frozen=True):
@@ -43,9 +50,28 @@ def pcie_rate(generation: int, lanes: int, direction: str, payload_bytes: int) -
     if raw is None:
         return None
     header_bytes = COMPLETION_HEADER_BYTES if direction == "h2d" else WRITE_HEADER_BYTES
-    if generation >= FLIT_GENERATION:
-        header_bytes = FLIT_HEADER_BYTES
-    return raw * payload_bytes / (payload_bytes + header_bytes)
+    return raw * _payload_share(generation, header_bytes, payload_bytes)
+
+
+def pcie_both_rate(generation: int, lanes: int, payload_bytes: int) -> float | None:
+    """Payload bytes a second of both directions together, copy engines busy both ways; None if unknown.
+
+    Down the link completions fill all of it. Up it, the requests for them, a header for every 256 bytes, take from the
+    writes: h2d + (raw - h2d x 24 / 256) x P / (P + 24). A byte more of h2d costs less than a byte of d2h, so this is
+    the most. Source: bytes sent and received by an H200 in either direction (24/256 of what it read were sent).
+    """
+    raw = pcie_raw_rate(generation, lanes)
+    h2d = pcie_rate(generation, lanes, "h2d", payload_bytes)
+    if raw is None or h2d is None:
+        return None
+    request_bytes = FLIT_HEADER_BYTES if generation >= FLIT_GENERATION else WRITE_HEADER_BYTES
+    left = raw - h2d * request_bytes / REQUESTED_BYTES
+    return h2d + left * _payload_share(generation, WRITE_HEADER_BYTES, payload_bytes)
+
+
+def _payload_share(generation: int, header_bytes: int, payload_bytes: int) -> float:
+    """The share of a packet that is payload; in FLIT mode every header is as long."""
+    return payload_bytes / (payload_bytes + (FLIT_HEADER_BYTES if generation >= FLIT_GENERATION else header_bytes))
 
 
 def link_rate(link: LinkInfo) -> float | None:
@@ -58,19 +84,49 @@ def link_rate(link: LinkInfo) -> float | None:
 def ceiling(bound: str | None, gpu: GpuInfo | None) -> Ceiling | None:
     """The limit of that name on that GPU; None where there is none or the device does not say enough.
 
-    Bounds: "pcie_h2d", "pcie_d2h". A GPU with memory of the host's own has no PCIe verdict.
+    PCIe at the GPU's full generation and width: "pcie_h2d", "pcie_d2h" and "pcie_both" (the sum) of copy engines,
+    "pcie_sm_read" and "pcie_sm_write" of kernels on host memory. All NVLinks of the GPU: "nvlink" in one direction,
+    "nvlink_both" the sum. A GPU with memory of the host's own, or joined to it coherently, has no PCIe verdict.
     """
-    if gpu is None or gpu.integrated or bound not in ("pcie_h2d", "pcie_d2h"):
+    if gpu is None or bound is None:
         return None
-    link = gpu.link
-    if not link.generation_max or not link.lanes_max:
+    if bound in NVLINK_BOUNDS:
+        return _nvlink_ceiling(gpu.link, NVLINK_BOUNDS[bound])
+    if gpu.integrated or gpu.link.coherent or bound not in PCIE_BOUNDS:
         return None
-    payload_bytes = link.max_payload_bytes or ASSUMED_PAYLOAD_BYTES
-    value = pcie_rate(link.generation_max, link.lanes_max, bound.removeprefix("pcie_"), payload_bytes)
+    return _pcie_ceiling(bound, gpu.link)
+
+
+def _pcie_ceiling(bound: str, link: LinkInfo) -> Ceiling | None:
+    generation, lanes = link.generation_max, link.lanes_max
+    if not generation or not lanes:
+        return None
+    by_sms = bound.startswith("pcie_sm_")
+    payload_bytes = SM_PACKET_BYTES if by_sms else link.max_payload_bytes or ASSUMED_PAYLOAD_BYTES
+    if bound == "pcie_both":
+        value = pcie_both_rate(generation, lanes, payload_bytes)
+    else:
+        # What kernels read comes as completions, like a copy to the device; what they write are posted writes.
+        down = bound in ("pcie_h2d", "pcie_sm_read")
+        value = pcie_rate(generation, lanes, "h2d" if down else "d2h", payload_bytes)
     if value is None:
         return None
-    assumptions = [] if link.max_payload_bytes else [f"{ASSUMED_PAYLOAD_BYTES}-byte packets, size hidden"]
-    if link.generation_max >= FLIT_GENERATION:
+    assumptions = []
+    if by_sms:
+        assumptions.append(f"{SM_PACKET_BYTES}-byte packets, as an H200's SMs send them")
+    elif not link.max_payload_bytes:
+        assumptions.append(f"{ASSUMED_PAYLOAD_BYTES}-byte packets, size hidden")
+    if bound == "pcie_both":
+        assumptions.append(f"a read request for every {REQUESTED_BYTES} bytes, as an H200 sends them")
+    if generation >= FLIT_GENERATION:
         assumptions.append("FLIT mode, low confidence")
-    source = f"PCIe {link.generation_max} x{link.lanes_max}, {payload_bytes}-byte packets"
+    source = f"PCIe {generation} x{lanes}, {payload_bytes}-byte packets"
     return Ceiling(value, "B/s", "link", source, tuple(assumptions))
+
+
+def _nvlink_ceiling(link: LinkInfo, directions: int) -> Ceiling | None:
+    if not link.nvlinks or not link.nvlink_bytes_per_s:
+        return None
+    source = f"{link.nvlinks} NVLinks of {quantity(link.nvlink_bytes_per_s, 'B/s')}"
+    assumptions = ("the line rate: packet headers are not counted", "all links lead to the other GPU")
+    return Ceiling(link.nvlinks * link.nvlink_bytes_per_s * directions, "B/s", "link", source, assumptions)

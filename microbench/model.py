@@ -178,7 +178,10 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LinkInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The PCIe link of a GPU as the driver reports it (an idle link trains down: ``now`` is not a verdict)."""
+    """The links of a GPU as the driver reports them (an idle PCIe link trains down: ``now`` is not a verdict).
+
+    ``nvlinks`` are up, ``nvlink_bytes_per_s`` is one's line rate in one direction; ``coherent``: joined by NVLink-C2C.
+    """
 
     generation_now: int | None = None
     generation_max: int | None = None
@@ -186,6 +189,9 @@ class LinkInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     lanes_max: int | None = None
     max_payload_bytes: int | None = None
     max_read_request_bytes: int | None = None
+    nvlinks: int | None = None
+    nvlink_bytes_per_s: float | None = None
+    coherent: bool | None = None
 
 
 class GpuInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -226,6 +232,11 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
     no_gpu_reason: str | None = None
     no_gpu_next_step: str | None = None
 
+    def under_test(self, device: str | None) -> tuple[GpuInfo, ...]:
+        """The GPUs that a run of ``device`` (Settings.device) measures: of unnamed and of simulated ones the first."""
+        named = device is not None and not any(gpu.simulated for gpu in self.gpus)
+        return self.gpus if named else self.gpus[:1]
+
     def fact(self, name: str) -> Scalar:
         """The value of the fact of that name; None when unknown or absent."""
         return next((fact.value for fact in self.facts if fact.name == name), None)
@@ -263,6 +274,11 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     floors: Floors = Floors()
     simulated: bool = False
     commit: str | None = None
+
+    @property
+    def gpus(self) -> tuple[GpuInfo, ...]:
+        """The GPUs measured; the environment knows of all that can be far ends of their links."""
+        return self.environment.under_test(self.settings.device)
 
 
 class Run(msgspec.Struct, frozen=True, omit_defaults=True):

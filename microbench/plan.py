@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from microbench.bench import Benchmark, no_environment
@@ -79,12 +79,14 @@ def make_plan(
     Rounds are outermost, so that what drifts meets every case alike; inside, suite by suite, on one GPU after the
     other, benchmarks that start many processes last: when time runs out, the fewest cases are lost. A benchmark that
     needs more rounds than asked for takes them in its turn. Without a GPU a benchmark that needs one is skipped: once,
-    or case by case if the user named it.
+    or case by case if the user named it. Cases that mean nothing on this machine are left out; where no other is left,
+    the benchmark is skipped once.
     """
-    gpus = environment.gpus if device is not None else environment.gpus[:1]
-    skipped = tuple(_skipped(selected, environment, session))
+    gpus = environment.under_test(device)
+    meant = [_meant_here(one, environment) for one in selected]
+    skipped = tuple(_skipped(meant, environment, session, {one.benchmark.name: one.cases for one in selected}))
     absent = {outcome.case.benchmark for outcome in skipped}
-    runnable = [one for one in selected if one.benchmark.name not in absent]
+    runnable = [one for one in meant if one.benchmark.name not in absent]
     planned = [case for turn in range(rounds) for case in _turn(runnable, gpus, turn, rounds)]
     return Plan(
         tuple(one for one in planned if AlreadyMeasured(one.device, one.case.id, one.round) not in measured),
@@ -92,15 +94,27 @@ def make_plan(
     )
 
 
-def _skipped(selected: Iterable[Selected], environment: Environment, session: int) -> Iterator[Outcome]:
+def _meant_here(one: Selected, environment: Environment) -> Selected:
+    here = one.benchmark.here
+    return replace(one, cases=tuple(case for case in one.cases if here(environment, case.params) is None))
+
+
+def _skipped(
+    selected: Iterable[Selected], environment: Environment, session: int, asked: Mapping[str, Sequence[Case]]
+) -> Iterator[Outcome]:
     here = len(environment.gpus)
     for one in selected:
-        needs = 1 if one.benchmark.gpus == "all" else one.benchmark.gpus
-        if needs <= here:
+        benchmark = one.benchmark
+        needs = 1 if benchmark.gpus == "all" else benchmark.gpus
+        if needs > here:
+            reason = f"needs {needs} GPUs, {here} here" if here else environment.no_gpu_reason or "no GPU"
+            cases = one.cases if one.named or here else ()
+        elif one.cases:
             continue
-        reason = f"needs {needs} GPUs, {here} here" if here else environment.no_gpu_reason or "no GPU"
-        cases = one.cases if one.named or here else (Case(one.benchmark.name),)
-        for case in cases:
+        else:
+            reasons = (benchmark.here(environment, case.params) for case in asked[benchmark.name])
+            reason, cases = next(filter(None, reasons), "nothing to measure here"), ()
+        for case in cases or (Case(benchmark.name),):
             yield Outcome(case, session, 0, "skipped", reason)
 
 
@@ -109,7 +123,7 @@ def _turn(selected: Sequence[Selected], gpus: Sequence[GpuInfo], turn: int, roun
     simulated = any(gpu.simulated for gpu in gpus)
     for suite in dict.fromkeys(one.benchmark.suite for one in selected):
         block = Block(turn, suite)
-        members = sorted((one for one in selected if one.benchmark.suite == suite), key=_processes_of_its_own)
+        members = sorted((one for one in selected if one.benchmark.suite == suite), key=_place)
         for one in (member for member in members if member.benchmark.gpus == 0):
             yield from _of_benchmark(one, None, FAKE if simulated else None, block, rounds)
         for index, gpu in enumerate(gpus):
@@ -117,6 +131,11 @@ def _turn(selected: Sequence[Selected], gpus: Sequence[GpuInfo], turn: int, roun
                 # A benchmark of several GPUs finds the others itself: it is not repeated for each of them.
                 if one.benchmark.gpus == 1 or (one.benchmark.gpus != 0 and index == 0):
                     yield from _of_benchmark(one, gpu.uuid, FAKE if gpu.simulated else gpu.uuid, block, rounds)
+
+
+def _place(one: Selected) -> tuple[bool, bool, int]:
+    """What a verdict rests on comes first, whatever time is left for the rest."""
+    return not one.benchmark.essential, *_processes_of_its_own(one)
 
 
 def _processes_of_its_own(one: Selected) -> tuple[bool, int]:

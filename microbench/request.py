@@ -90,7 +90,7 @@ def examine(request: RunRequest, catalogue: Mapping[str, Benchmark], now: dateti
         )
     if request.out is not None and request.out.suffix == store.PACKED:
         raise UsageError(
-            f"{plain(request.out)} is the name of a compressed run", f"end it in {store.FINISHED}, and gzip it after"
+            f"{plain(request.out)} is the name of a compressed run", f"end it in {store.FINISHED}, and xz it after"
         )
     path, earlier = _to_grow(request)
     settings = _resumed(request, earlier.sessions[-1].settings) if request.resume and earlier else _settings(request)
@@ -118,7 +118,7 @@ def _to_grow(request: RunRequest) -> tuple[Path | None, Run | None]:
     if path.resolve() in {one.resolve() for one in store.bundled().values()}:
         raise UsageError(f"{plain(name)} comes with microbench and is not changed", "measure a run of your own")
     if store.is_packed(store.newest(path)):
-        unpack = f"add to an unpacked copy: gunzip < {plain(path)} > COPY{store.FINISHED}"
+        unpack = f"add to an unpacked copy: xz -dc {plain(path)} > COPY{store.FINISHED}"
         raise UsageError(f"{plain(name)} is compressed, and nothing is added to it", unpack)
     return store.finished_path(path), store.read(path)
 

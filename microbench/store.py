@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import gzip
-import io
 import os
 import secrets
-import zlib
 from datetime import datetime
 from pathlib import Path
 
@@ -20,9 +17,8 @@ from microbench.text import plain
 
 FINISHED = ".json"
 GROWING = ".jsonl"
-PACKED = ".gz"  # after FINISHED: what gzip makes of a finished run. It is read like any other, and never added to
-GZIP_MAGIC = b"\x1f\x8b"
-UNPACK_BYTES = 1 << 20
+PACKED = ".xz"  # after FINISHED: what xz makes of a finished run. It is read like any other, and never added to
+XZ_MAGIC = b"\xfd7"  # the first two of its six bytes: no JSON begins so, and a file cut short there is known as well
 # A run of every suite in full is a few MB; msgspec would hold this much of somebody's other file in memory.
 LARGEST_BYTES = 2 << 30
 LIST_THEM = "`microbench show --help` lists what a run can be named by"
@@ -59,10 +55,10 @@ def finished_path(path: Path) -> Path:
 
 
 def is_packed(path: Path) -> bool:
-    """True if the file is compressed by gzip, whatever its name is; False if it is not there."""
+    """True if the file is compressed by xz, whatever its name is; False if it is not there."""
     try:
         with path.open("rb") as file:
-            return file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+            return file.read(len(XZ_MAGIC)) == XZ_MAGIC
     except (OSError, ValueError):
         return False
 
@@ -135,7 +131,7 @@ def newest(path: Path) -> Path:
 def read(path: Path) -> Run:
     """The run in that file, or in the growing file beside it, which is newer: a killed run left it, or one still grows.
 
-    The file may be compressed by gzip. Raises RunUnreadableError.
+    The file may be compressed by xz. Raises RunUnreadableError.
     """
     path = newest(path)
     name = plain(path)
@@ -145,7 +141,7 @@ def read(path: Path) -> Run:
         data = path.read_bytes()
     except OSError as error:
         raise RunUnreadableError(f"{name} cannot be read: {error.strerror or error}", "check the path") from None
-    if data.startswith(GZIP_MAGIC):
+    if data.startswith(XZ_MAGIC):
         data = _unpacked(data, name)
     if not data:
         cause = f"{name} is empty: nothing was measured, or it is still probing"
@@ -154,18 +150,31 @@ def read(path: Path) -> Run:
 
 
 def _unpacked(data: bytes, name: str) -> bytes:
-    """What gzip packed. Piece by piece: a small file may hold far more than a run, and is left there."""
-    unpacked = io.BytesIO()
+    """What xz packed, in one stream or several. No more of it than a run may have: a small file may hold far more."""
     try:
-        with gzip.open(io.BytesIO(data)) as file:
-            while piece := file.read(UNPACK_BYTES):
-                unpacked.write(piece)
-                if unpacked.tell() > LARGEST_BYTES:
-                    raise _too_large(name)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        cause = "it is cut short" if isinstance(error, EOFError) else plain(error)
-        raise RunUnreadableError(f"{name} is damaged: {cause}", "copy it once more, or show another run") from None
-    return unpacked.getvalue()
+        import lzma
+    except ImportError:
+        raise RunUnreadableError(
+            f"{name} is compressed, and this Python was built without lzma",
+            "unpack it by `xz -dk`",
+        ) from None
+    unpacked = b""
+    while data:
+        unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+        try:
+            unpacked += unpacker.decompress(data, LARGEST_BYTES + 1 - len(unpacked))
+        except lzma.LZMAError as error:
+            raise _damaged(name, plain(error)) from None
+        if len(unpacked) > LARGEST_BYTES:
+            raise _too_large(name)
+        if not unpacker.eof:
+            raise _damaged(name, "it is cut short")
+        data = unpacker.unused_data
+    return unpacked
+
+
+def _damaged(name: str, cause: str) -> RunUnreadableError:
+    return RunUnreadableError(f"{name} is damaged: {cause}", "copy it once more, or show another run")
 
 
 def _too_large(name: str) -> RunUnreadableError:

@@ -31,7 +31,7 @@ STAMPED_BURSTS = 20
 
 
 def _one_of(name: str, taken: Mapping[str, float]) -> Sequence[float]:
-    return (taken[name],)
+    return (taken[name],) if taken else ()
 
 
 def _batch_median(name: str, batch: Mapping[str, FloatArray]) -> Sequence[float]:
@@ -158,7 +158,7 @@ class Meter:
         verified: str | None = None,
         floor_s: float | None = None,
     ) -> list[Measurement]:
-        """Several metrics of which ``take`` gives one sample each at a time, in seconds."""
+        """Several metrics of which ``take`` gives one sample each at a time, in seconds; none is a void sample."""
         step = self._resolution(clock)
         samples, stopped = self.sampler.sample(
             {name: partial(_one_of, name) for name in names}, take, calls, None, step or 0.0

@@ -85,6 +85,11 @@ def percent(share: float) -> str:
     return f"{value:.2f} %" if 0 < abs(value) < 0.995 else f"{value:.1f} %" if abs(value) < 99.95 else f"{value:.0f} %"
 
 
+def round_percent(share: float) -> str:
+    """A share that somebody chose, in whole percent: "90 %"."""
+    return f"{share * 100:.0f} %"
+
+
 def times(ratio: float) -> str:
     """A ratio: "1.09×", "2.4×", "17×"."""
     return f"{ratio:.2f}×" if ratio < 1.995 else f"{ratio:.1f}×" if ratio < 9.95 else f"{ratio:.0f}×"
@@ -96,6 +101,19 @@ def size(count: int) -> str:
         if count and count % scale == 0:
             return f"{count // scale} {name}"
     return f"{count} B"
+
+
+def about_size(count: float) -> str:
+    """A computed buffer size with three digits, in binary units: "70.3 KiB", "633 B"."""
+    if not math.isfinite(count):
+        return MISSING
+    scale, name = next((one for one in BINARY if count >= one[0]), (1, "B"))
+    return f"{three_digits(count / scale)} {name}"
+
+
+def gigabytes(value: float) -> str:
+    """Bytes (a second) in billions, without the unit: for tables whose title names it."""
+    return three_digits(value * 1e-9)
 
 
 def wall(seconds: float) -> str:

@@ -60,7 +60,7 @@ reference_graph() {
 }
 
 pack() {
-    gzip -9nc "$reference" >"$folder/nvidia-h200.json.gz" || failed=1 # -n: the same bytes for the same run
+    xz -9ec "$reference" >"$folder/nvidia-h200.json.xz" || failed=1
 }
 
 for step in "${steps[@]}"; do

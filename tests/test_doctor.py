@@ -71,6 +71,14 @@ def test_no_gpu_is_the_first_thing_said() -> None:
     assert report.worst == "problem"
 
 
+def test_every_gpu_is_looked_at() -> None:
+    second = msgspec.structs.replace(GPU, index=1, uuid="GPU-2", persistence=False)
+    report = examine(environment(gpus=(GPU, second)), AROUND)
+    assert named(report, "GPU 0 persistence mode").state == "ok"
+    assert "off" in named(report, "GPU 1 persistence mode").found
+    assert named(report, "GPU 1").found.endswith("GPU-2")
+
+
 @pytest.mark.parametrize(
     ("changes", "surroundings", "name", "state", "words"),
     [

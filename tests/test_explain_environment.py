@@ -166,6 +166,7 @@ def test_rules_are_silent_on_the_other_side_of_their_threshold(facts: dict[str, 
     "fields",
     [
         {"integrated": True, "link": LinkInfo(lanes_now=1, lanes_max=16)},
+        {"link": LinkInfo(lanes_now=1, lanes_max=16, coherent=True)},
         {"link": LinkInfo(generation_now=1, generation_max=5, lanes_now=16, lanes_max=16)},
         {"numa_node": None},
         {"memory_bus_bits": None},
@@ -238,11 +239,22 @@ def test_what_all_sessions_share_is_said_once() -> None:
     assert "session" not in found.text
 
 
-def test_several_gpus_are_told_apart() -> None:
+def of_two_gpus(device: str | None) -> Session:
+    """The second GPU has persistence mode off, and hides whether MIG is on."""
+    second = msgspec.structs.replace(QUIET_GPU, index=1, uuid="GPU-2", persistence=False, mig=None)
     base = session()
-    gpus = (QUIET_GPU, msgspec.structs.replace(QUIET_GPU, index=1, uuid="GPU-2", persistence=False))
-    found = only(msgspec.structs.replace(base, environment=msgspec.structs.replace(base.environment, gpus=gpus)))
-    assert found.title.startswith("GPU 1: ")
+    where = msgspec.structs.replace(base.environment, gpus=(QUIET_GPU, second))
+    return msgspec.structs.replace(base, environment=where, settings=Settings(device=device))
+
+
+def test_several_gpus_are_told_apart() -> None:
+    found = {finding.rule: finding for finding in findings(run(of_two_gpus("all")))}
+    assert found["environment.persistence"].title.startswith("GPU 1: ")
+    assert "MIG" in found["environment.unseen"].text
+
+
+def test_a_gpu_that_is_there_but_not_measured_distorts_nothing() -> None:
+    assert findings(run(of_two_gpus(None))) == []
 
 
 def test_hostile_values_in_a_file_do_not_stop_it() -> None:

@@ -32,6 +32,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
         "recorded",
         "store",
         "timing",
+        "transfers",
         "traffic",
     ),
     1: ("_kernels", "costmodel", "fits", "gpu", "host", "limits", "schema", "stats"),

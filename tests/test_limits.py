@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from microbench.limits import ceiling, link_rate, pcie_rate, pcie_raw_rate
+from microbench.limits import PCIE_BOUNDS, ceiling, link_rate, pcie_both_rate, pcie_rate, pcie_raw_rate
 from microbench.model import GpuInfo, LinkInfo
 
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "pcie.json").read_text())["rows"]
@@ -40,6 +40,65 @@ def test_a_link_is_judged_at_its_full_speed_though_it_is_trained_down() -> None:
     assert limit.unit == "B/s"
     assert limit.assumptions == ()
     assert link_rate(LINK) == pytest.approx(63.015e9, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("bound", "gigabytes_per_s"),
+    [
+        ("pcie_h2d", 58.449),
+        ("pcie_d2h", 57.614),
+        # 63.015 x 128/148 and x 128/152: by the byte counters of an H200.
+        ("pcie_sm_read", 54.500),
+        ("pcie_sm_write", 53.066),
+        # 58.449 down; up (63.015 - 58.449 x 24/256) x 256/280.
+        ("pcie_both", 58.449 + 52.604),
+    ],
+)
+def test_ceilings_of_a_full_link(bound: str, gigabytes_per_s: float) -> None:
+    limit = ceiling(bound, GPU)
+    assert limit is not None
+    assert limit.value / 1e9 == pytest.approx(gigabytes_per_s, abs=1e-3)
+    assert limit.unit == "B/s"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['generation']}x{row['lanes']}/{row['max_payload_bytes']}")
+def test_both_ways_at_once_are_less_than_twice_one_way(row: dict[str, Any]) -> None:
+    both = pcie_both_rate(row["generation"], row["lanes"], row["max_payload_bytes"])
+    assert both is not None
+    assert 0.9 * (row["h2d_GBps"] + row["d2h_GBps"]) < both / 1e9 < row["h2d_GBps"] + row["d2h_GBps"]
+
+
+def test_kernels_keep_their_packets_whatever_the_payload_size() -> None:
+    for payload_bytes in (128, 512, None):
+        link = msgspec.structs.replace(LINK, max_payload_bytes=payload_bytes)
+        limit = ceiling("pcie_sm_write", msgspec.structs.replace(GPU, link=link))
+        assert limit is not None
+        assert limit.value == pytest.approx(53.066e9, rel=1e-4)
+        assert limit.assumptions == ("128-byte packets, as an H200's SMs send them",)
+
+
+def test_nvlinks_carry_their_line_rate_together() -> None:
+    board = msgspec.structs.replace(GPU, link=LinkInfo(nvlinks=18, nvlink_bytes_per_s=26.562e9))
+    one, both = ceiling("nvlink", board), ceiling("nvlink_both", board)
+    assert one is not None
+    assert both is not None
+    assert one.value == pytest.approx(478.116e9)
+    assert both.value == 2 * one.value
+    assert one.source == "18 NVLinks of 26.6 GB/s"
+    assert "headers" in one.assumptions[0]
+
+
+@pytest.mark.parametrize("link", [LinkInfo(), LinkInfo(nvlinks=0), LinkInfo(nvlinks=18), LINK])
+def test_no_ceiling_without_nvlink(link: LinkInfo) -> None:
+    assert ceiling("nvlink", msgspec.structs.replace(GPU, link=link)) is None
+
+
+@pytest.mark.parametrize("bound", PCIE_BOUNDS)
+def test_memory_shared_with_the_host_has_no_pcie_ceiling(bound: str) -> None:
+    assert ceiling(bound, GPU) is not None
+    assert ceiling(bound, msgspec.structs.replace(GPU, integrated=True)) is None
+    assert ceiling(bound, msgspec.structs.replace(GPU, link=msgspec.structs.replace(LINK, coherent=True))) is None
+    assert ceiling(bound, msgspec.structs.replace(GPU, link=LinkInfo())) is None
 
 
 def test_a_hidden_payload_size_is_assumed_and_said() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +10,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nvml_stand_in import (
+    FUNCTION_NOT_FOUND,
+    NO_PERMISSION,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    UUID,
+    MismatchError,
+    field,
+    library,
+    refuse,
+)
 
 from microbench.errors import Skip
 from microbench.gpu import nvml
@@ -23,79 +33,11 @@ from microbench.host.files import Machine
 from microbench.model import GpuInfo, LinkInfo, Telemetry
 from microbench.stats import THROTTLE_WORDS
 
-UUID = "GPU-11111111-2222-3333-4444-555555555555"
-NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, FUNCTION_NOT_FOUND = 3, 4, 6, 13
 BARE = GpuInfo(name="GPU", uuid=UUID)
-
-
-class StandInError(Exception):
-    def __init__(self, value: int) -> None:
-        super().__init__(f"NVML error {value}")
-        self.value = value
-
-
-class MismatchError(Exception):
-    """As pynvml's: not an NVMLError."""
-
-
-def refuse(code: int) -> Callable[..., Any]:
-    def function(*arguments: Any) -> Any:
-        raise StandInError(code)
-
-    return function
 
 
 def mismatch(*arguments: Any) -> Any:
     raise MismatchError("pyNVML version does not match")
-
-
-def answering(value: Any) -> Callable[..., Any]:
-    return lambda *arguments: value
-
-
-def field(value: int, code: int = 0) -> SimpleNamespace:
-    return SimpleNamespace(nvmlReturn=code, valueType=1, value=SimpleNamespace(uiVal=value))
-
-
-def library(**functions: Any) -> SimpleNamespace:
-    """A pynvml in which every function answers, but for those given. A non-callable is what the function answers."""
-    usual: dict[str, Any] = {
-        "nvmlInit": None,
-        "nvmlShutdown": None,
-        "nvmlSystemGetDriverVersion": "580.95.05",
-        "nvmlDeviceGetHandleByUUID": lambda uuid: "handle" if uuid == UUID else refuse(NOT_FOUND)(),
-        "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": refuse(NOT_SUPPORTED),
-        "nvmlDeviceGetPciInfo": SimpleNamespace(busId=b"00000000:43:00.0"),
-        "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=150 << 30),
-        "nvmlDeviceGetMaxClockInfo": lambda handle, clock: {1: 1980, 2: 3201}[clock],
-        "nvmlDeviceGetClockInfo": lambda handle, clock: {1: 345, 2: 3201}[clock],
-        "nvmlDeviceGetMemoryBusWidth": 6144,
-        "nvmlDeviceGetEccMode": [1, 0],
-        "nvmlDeviceGetMigMode": [0, 1],
-        "nvmlDeviceGetPersistenceMode": 0,
-        "nvmlSystemGetConfComputeState": SimpleNamespace(ccFeature=0),
-        "nvmlDeviceGetEnforcedPowerLimit": 700_000,
-        "nvmlDeviceGetComputeRunningProcesses": [],
-        "nvmlDeviceGetMPSComputeRunningProcesses": [],
-        "nvmlDeviceGetGraphicsRunningProcesses": [],
-        "nvmlDeviceGetCurrPcieLinkGeneration": 5,
-        "nvmlDeviceGetMaxPcieLinkGeneration": 5,
-        "nvmlDeviceGetCurrPcieLinkWidth": 16,
-        "nvmlDeviceGetMaxPcieLinkWidth": 16,
-        "nvmlDeviceGetTemperatureV": 41,
-        "nvmlDeviceGetPowerUsage": 76_500,
-        "nvmlDeviceGetCurrentClocksEventReasons": 0x1,
-        "nvmlDeviceGetVirtualizationMode": 1,
-        "nvmlDeviceGetComputeMode": 0,
-        "nvmlDeviceGetVbiosVersion": "96.00",
-        "nvmlDeviceGetFieldValues": [field(10), field(20)],
-    }
-    made = {
-        name: value if callable(value) else answering(value)
-        for name, value in {**usual, **functions}.items()
-        if value != "absent"
-    }
-    return SimpleNamespace(NVMLError=StandInError, NVMLLibraryMismatchError=MismatchError, **made)
 
 
 def process(pid: int) -> SimpleNamespace:
@@ -120,7 +62,15 @@ def test_describe_fills_what_is_unknown_in_si_units() -> None:
         confidential_computing=False,
         power_limit_w=700.0,
         other_processes=(),
-        link=LinkInfo(generation_now=5, generation_max=5, lanes_now=16, lanes_max=16),
+        link=LinkInfo(
+            generation_now=5,
+            generation_max=5,
+            lanes_now=16,
+            lanes_max=16,
+            nvlinks=18,
+            nvlink_bytes_per_s=26.562e9,
+            coherent=False,
+        ),
     )
 
 

@@ -2,46 +2,48 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import pytest
-from recorded_trees import unpack
+from pci_spaces import (
+    COMPLETION_REDIRECT,
+    DOWNSTREAM,
+    ENDPOINT,
+    INTEGRATED,
+    REQUEST_REDIRECT,
+    ROOT_PORT,
+    TO_PCI,
+    UPSTREAM,
+    UPSTREAM_FORWARDING,
+    configuration_space,
+    put_spaces,
+)  # fmt: skip
+from recorded_trees import unpack, write
 
 from microbench.gpu.pci import (
-    NEEDS_ROOT,
+    Way,
     describe_link,
+    largest_window_bytes,
     link_facts,
+    narrowest,
     numa_node,
-    path_to_root,
-    read_control,
+    same_device,
     sysfs_bus_id,
+    way_to_root,
 )
+from microbench.gpu.pci_config import NEEDS_ROOT, NO_EXTENDED_SPACE, SILENT, read_control, read_redirection
 from microbench.model import LinkInfo
 
 GPU = "0000:43:00.0"
+CIRCLE = b"\x01\x00\x02\x10"  # an extended capability that names the first one as the next
 PATH = "sys/devices/pci0000:40/0000:40:01.1/0000:41:00.0/0000:42:00.0/0000:43:00.0"
-ENDPOINT, ROOT_PORT, UPSTREAM, DOWNSTREAM = 0, 4, 5, 6
-
-
-def configuration_space(port: int, payload_code: int, read_request_code: int, visible: int = 256) -> bytes:
-    """A type 0 header, a power-management capability at 0x60 and the PCI Express capability at 0x78."""
-    space = bytearray(256)
-    space[0x34] = 0x60
-    space[0x60:0x62] = b"\x01\x78"
-    space[0x78:0x7A] = b"\x10\x00"
-    struct.pack_into("<H", space, 0x7A, 0x0002 | port << 4)
-    struct.pack_into("<H", space, 0x80, 0x091F & ~0x70E0 | payload_code << 5 | read_request_code << 12)
-    return bytes(space[:visible])
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Path:
     root = unpack("server", tmp_path)
-    folder = root / PATH
-    for port, payload in ((ENDPOINT, 1), (DOWNSTREAM, 1), (UPSTREAM, 1), (ROOT_PORT, 2)):
-        (folder / "config").write_bytes(configuration_space(port, payload, 5))
-        folder = folder.parent
+    ports = ((ENDPOINT, 1), (DOWNSTREAM, 1), (UPSTREAM, 1), (ROOT_PORT, 2))
+    put_spaces(root / PATH, [configuration_space(port, payload) for port, payload in ports])
     return root
 
 
@@ -80,7 +82,7 @@ def test_link_of_the_gpu(server: Path) -> None:
 
 
 def test_path_to_the_root_port(server: Path) -> None:
-    hops = path_to_root(GPU, server)
+    hops = way_to_root(GPU, server).hops
     assert [(hop.bus_id, hop.kind) for hop in hops] == [
         ("0000:43:00.0", "endpoint"),
         ("0000:42:00.0", "switch downstream port"),
@@ -100,17 +102,14 @@ def test_facts_of_the_link(server: Path) -> None:
 
 
 def test_without_root_the_packet_sizes_are_unknown_and_say_why(server: Path) -> None:
-    folder = server / PATH
-    while folder.name.count(":") == 2:
-        (folder / "config").write_bytes(configuration_space(ENDPOINT, 1, 5, visible=64))
-        folder = folder.parent
+    put_spaces(server / PATH, [configuration_space(ENDPOINT, visible=64)] * 4)
     link = describe_link(GPU, server)
     assert (link.max_payload_bytes, link.max_read_request_bytes) == (None, None)
     assert link.generation_max == 5
-    assert [hop.kind for hop in path_to_root(GPU, server)] == ["endpoint", "bridge", "bridge", "root port"]
+    assert [hop.kind for hop in way_to_root(GPU, server).hops] == ["endpoint", "bridge", "bridge", "root port"]
     found = {fact.name: fact for fact in link_facts(GPU, server)}
     assert found["pcie_max_payload_bytes"].reason == NEEDS_ROOT
-    assert found["pcie_switches"].reason == NEEDS_ROOT
+    assert found["pcie_switches"].value == 1
 
 
 def test_a_virtual_machine_hides_the_link(tmp_path: Path) -> None:
@@ -118,11 +117,11 @@ def test_a_virtual_machine_hides_the_link(tmp_path: Path) -> None:
     link = describe_link("0000:00:04.0", root)
     assert link == LinkInfo(generation_max=4)
     assert numa_node("0000:00:04.0", root) is None
-    assert [hop.kind for hop in path_to_root("0000:00:04.0", root)] == ["endpoint"]
+    assert [hop.kind for hop in way_to_root("0000:00:04.0", root).hops] == ["endpoint"]
 
 
 def test_a_gpu_that_sysfs_does_not_show(server: Path) -> None:
-    assert path_to_root("0000:99:00.0", server) == ()
+    assert way_to_root("0000:99:00.0", server) == Way()
     assert describe_link("0000:99:00.0", server) == LinkInfo()
 
 
@@ -139,7 +138,8 @@ def test_packet_size_codes(tmp_path: Path, code: int, size: int) -> None:
         (b"", "configuration space is not shown"),
         (bytes(256), "not a PCI Express device"),
         (bytes([*bytes(0x34), 0x40, *bytes(11), 0x05, 0x40, *bytes(190)]), "the capability list has no end"),
-        (configuration_space(ENDPOINT, 1, 1, visible=0x7C), NEEDS_ROOT),
+        (configuration_space(ENDPOINT, visible=0x7C), NEEDS_ROOT),
+        (b"\xff" * 4096, SILENT),
     ],
 )
 def test_damaged_configuration_spaces(tmp_path: Path, space: bytes, reason: str) -> None:
@@ -150,3 +150,112 @@ def test_damaged_configuration_spaces(tmp_path: Path, space: bytes, reason: str)
 
 def test_no_configuration_space(tmp_path: Path) -> None:
     assert read_control(tmp_path / "config").reason == "no such file"
+
+
+def test_ordering_and_completion_boundary(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_bytes(configuration_space(ENDPOINT, wide_boundary=True))
+    found = read_control(config)
+    assert (found.relaxed_ordering, found.extended_tags, found.read_completion_boundary_bytes) == (True, True, 128)
+    config.write_bytes(configuration_space(ENDPOINT, relaxed=False, tags=False))
+    found = read_control(config)
+    assert (found.relaxed_ordering, found.extended_tags, found.read_completion_boundary_bytes) == (False, False, 64)
+    config.write_bytes(configuration_space(INTEGRATED))
+    assert read_control(config).read_completion_boundary_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("control", "redirects"),
+    [
+        (None, False),
+        (0, False),
+        (COMPLETION_REDIRECT, False),
+        (REQUEST_REDIRECT, True),
+        (UPSTREAM_FORWARDING, True),
+        (0x1D, True),
+    ],
+)
+def test_redirection(tmp_path: Path, control: int | None, redirects: bool) -> None:
+    config = tmp_path / "config"
+    config.write_bytes(configuration_space(DOWNSTREAM, access_control=control))
+    assert read_redirection(config) == (redirects, None)
+
+
+@pytest.mark.parametrize(
+    ("space", "reason"),
+    [
+        (configuration_space(DOWNSTREAM, access_control=0x1D, visible=64), NEEDS_ROOT),
+        (configuration_space(DOWNSTREAM, access_control=0x1D, visible=256), NO_EXTENDED_SPACE),
+        (configuration_space(DOWNSTREAM)[:256] + b"\xff" * 3840, SILENT),
+        (b"\xff" * 4096, SILENT),
+        # An entry that points back at the first one: id 1, next 0x100.
+        (
+            configuration_space(DOWNSTREAM)[:256] + b"\x01\x00\x02\x10" * 960,
+            "the list of extended capabilities has no end",
+        ),
+    ],
+)
+def test_redirection_that_cannot_be_read(tmp_path: Path, space: bytes, reason: str) -> None:
+    config = tmp_path / "config"
+    config.write_bytes(space)
+    assert read_redirection(config) == (None, reason)
+
+
+def test_no_configuration_space_to_find_redirection_in(tmp_path: Path) -> None:
+    assert read_redirection(tmp_path / "config").reason == "no such file"
+
+
+def test_two_levels_of_switches(tmp_path: Path) -> None:
+    way = way_to_root("0000:1A:00.0", unpack("two_switches", tmp_path))
+    assert [hop.bus_id[5:] for hop in way.hops] == ["1a:00.0", "19:02.0", "18:00.0", "17:00.0", "16:00.0", "15:01.0"]
+    assert (way.root, way.switches, way.flattened(False)) == ("pci0000:15", 2, False)
+
+
+def test_what_flattens_a_bus(tmp_path: Path) -> None:
+    root = unpack("desktop", tmp_path)
+    assert way_to_root("01:00.0", root).flattened(None) is False
+    write(root, "sys/devices/pci0000:00/0000:00:01.0/vendor", "0x1b36")
+    assert way_to_root("01:00.0", root).flattened(False) is True
+    assert Way().flattened(False) is None
+
+
+def test_an_endpoint_on_the_root_bus_is_flattened_unless_integrated(tmp_path: Path) -> None:
+    root = unpack("flat_machine", tmp_path)
+    folder = root / "sys/devices/pci0000:00/0000:00:06.0"
+    assert way_to_root("0000:00:06.0", root).flattened(True) is False
+    assert way_to_root("0000:00:06.0", root).flattened(False) is True
+    assert way_to_root("0000:00:06.0", root).flattened(None) is None
+    put_spaces(folder, [configuration_space(ENDPOINT)])
+    assert way_to_root("0000:00:06.0", root).flattened(None) is True
+    put_spaces(folder, [configuration_space(INTEGRATED)])
+    assert way_to_root("0000:00:06.0", root).flattened(None) is None
+
+
+def test_a_bridge_that_is_no_switch_leaves_their_number_unknown(server: Path) -> None:
+    (server / PATH).parent.joinpath("config").write_bytes(configuration_space(TO_PCI))
+    assert way_to_root(GPU, server).switches is None
+
+
+def test_the_narrowest_bridge(server: Path) -> None:
+    bridges = way_to_root(GPU, server).bridges
+    write(server, PATH.rsplit("/", 2)[0] + "/max_link_width", "8")
+    write(server, PATH.rsplit("/", 1)[0] + "/max_link_speed", "16.0 GT/s PCIe")
+    write(server, PATH.rsplit("/", 1)[0] + "/max_link_width", "4")
+    found = narrowest(way_to_root(GPU, server).bridges)
+    assert found is not None
+    assert found.bus_id == "0000:42:00.0"
+    assert narrowest(bridges) == bridges[0]
+    assert narrowest(()) is None
+
+
+def test_the_largest_window(tmp_path: Path) -> None:
+    assert largest_window_bytes("1a:00.0", unpack("two_switches", tmp_path)) == 256 << 30
+    assert largest_window_bytes("99:00.0", tmp_path) is None
+    write(tmp_path, "sys/devices/pci0000:a0/0000:a0:01.0/0000:a1:00.0/resource", "nonsense")
+    assert largest_window_bytes("a1:00.0", tmp_path) is None
+
+
+def test_one_device_in_two_spellings() -> None:
+    assert same_device("00000000:1A:00.0", "0000:1a:00.0")
+    assert not same_device("0000:1a:00.0", "0000:1b:00.0")
+    assert not same_device(None, None)

@@ -224,3 +224,48 @@ def test_what_is_measured_already_is_left_out() -> None:
     }
     plan = make_plan(selected("zero", "host"), HERE, rounds=2, measured=done)
     assert [(one.case.id, one.round) for one in plan.cases] == [("host_clock", 1), ("zero", 1)]
+
+
+# -- what this machine has ---------------------------------------------------------------------------------------------
+
+
+def of_two_nodes(environment: Environment, params: Mapping[str, Param]) -> str | None:
+    """A stand-in for a benchmark's ``here``: node 0 and 1 are there, node 2 is not."""
+    return None if int(params["node"]) < 2 else f"node {params['node']} is not here"
+
+
+def nodes(*values: Param, **more: object) -> dict[str, Benchmark]:
+    axes = {"node": Axis.same("which node", values)}
+    return {"nodes": benchmark("nodes", axes=axes, here=of_two_nodes, **more)}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("named", [(), ("nodes",)])
+def test_cases_that_mean_nothing_here_are_left_out_without_a_word(named: tuple[str, ...]) -> None:
+    plan = make_plan(select(nodes(0, 1, 2, 3), named, "quick", {}), HERE)
+    assert ids(plan.cases) == ["nodes[node=0]", "nodes[node=1]"]
+    assert not plan.skipped
+
+
+def test_a_benchmark_of_which_nothing_is_left_is_skipped_once_with_its_first_reason() -> None:
+    plan = make_plan(select(nodes(3, 4), (), "quick", {}), HERE, session=1)
+    assert not plan.cases
+    assert [(one.case.id, one.status, one.reason, one.session) for one in plan.skipped] == [
+        ("nodes", "skipped", "node 3 is not here", 1)
+    ]
+
+
+def test_too_few_gpus_is_said_before_what_else_is_not_here() -> None:
+    plan = make_plan(select(nodes(3, gpus=2), (), "quick", {}), Environment(gpus=(ONE,)))
+    assert [(one.case.id, one.reason) for one in plan.skipped] == [("nodes", "needs 2 GPUs, 1 here")]
+    without = make_plan(select(nodes(3), (), "quick", {}), NO_GPU)
+    assert [(one.case.id, one.reason) for one in without.skipped] == [("nodes", "no driver")]
+
+
+def test_what_is_here_is_asked_of_the_machine_that_is_measured() -> None:
+    def by_count(environment: Environment, params: Mapping[str, Param]) -> str | None:
+        return None if int(params["gpu"]) < len(environment.gpus) else "no such GPU"
+
+    pair = {"pair": benchmark("pair", axes={"gpu": Axis.same("which", (0, 1, 2))}, here=by_count)}
+    for gpus in ((ONE,), (ONE, OTHER)):
+        plan = make_plan(select(pair, (), "quick", {}), Environment(gpus=gpus))
+        assert ids(plan.cases) == [f"pair[gpu={index}]" for index in range(len(gpus))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import lzma
 from pathlib import Path
 
 import msgspec
@@ -89,22 +89,22 @@ def test_a_bundled_run_is_not_grown(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         run("calm", into="nvidia-test")
 
 
-@pytest.mark.parametrize("name", ["run.json.gz", "run.json"])
+@pytest.mark.parametrize("name", ["run.json.xz", "run.json"])
 @pytest.mark.parametrize("how", ["into", "resume"])
 def test_a_compressed_run_is_not_grown(name: str, how: str, tmp_path: Path) -> None:
     path = save_small_run(tmp_path / name, SESSION.settings)
-    path.write_bytes(gzip.compress(path.read_bytes()))
+    path.write_bytes(lzma.compress(path.read_bytes()))
     before = path.read_bytes()
     with pytest.raises(UsageError, match="is compressed") as caught:
         run(**{how: str(path)})  # type: ignore[arg-type]
-    assert caught.value.next_step == f"add to an unpacked copy: gunzip < {path} > COPY.json"
+    assert caught.value.next_step == f"add to an unpacked copy: xz -dc {path} > COPY.json"
     assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == [name]
 
 
 def test_a_run_is_not_written_compressed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="compressed run") as caught:
-        run("calm", out=tmp_path / "run.json.gz")
+        run("calm", out=tmp_path / "run.json.xz")
     assert ".json" in caught.value.next_step
     assert list(tmp_path.iterdir()) == []
 

@@ -13,12 +13,15 @@ from texts import any_text
 from microbench.text import LONGEST, plain, to_ascii
 from microbench.units import (
     PREFIXES,
+    about_size,
     as_time,
     axis_title,
     axis_value,
+    gigabytes,
     percent,
     quantity,
     rate_of,
+    round_percent,
     size,
     spread,
     times,
@@ -112,3 +115,16 @@ def test_ascii_is_ascii(text: str) -> None:
 def test_ascii_has_a_likeness_for_what_reports_write() -> None:
     assert to_ascii("3.61 µs ±1.2 % · 2× – … →") == "3.61 us +-1.2 % - 2x - ... ->"
     assert not re.search(r"\?", to_ascii("█▒░▌│─├┤┴└┊●◐○◌▼◇✓✗▲•−▸"))
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(0.0, "0 B"), (633.4, "633 B"), (72_020.0, "70.3 KiB"), (1 << 20, "1.00 MiB"), (float("inf"), "–")],
+)
+def test_computed_sizes_have_three_digits(count: float, words: str) -> None:
+    assert about_size(count) == words
+
+
+def test_tables_that_name_their_unit_hold_bare_figures() -> None:
+    assert gigabytes(55.43e9) == "55.4"
+    assert round_percent(0.9) == "90 %"

@@ -43,7 +43,7 @@ GPU_CHECKS = (
 def examine(environment: Environment, surroundings: Surroundings | None = None) -> DoctorReport:
     """Every check of this machine. ``environment`` comes from the probe, as a run's does."""
     around = look_around(environment) if surroundings is None else surroundings
-    session = Session(environment=environment, settings=Settings(), tool_version="", started_at="")
+    session = Session(environment=environment, settings=Settings(device="all"), tool_version="", started_at="")
     found = session_findings(session)
     parts: tuple[Iterator[Check], ...] = (
         _gpus(environment),
@@ -152,7 +152,7 @@ def _other_findings(found: list[Finding]) -> Iterator[Check]:
 
 def _permissions(environment: Environment) -> Iterator[Check]:
     for gpu in environment.gpus:
-        if gpu.simulated or gpu.integrated:
+        if gpu.simulated or gpu.integrated or gpu.link.coherent:
             continue
         payload = gpu.link.max_payload_bytes
         if payload is None:

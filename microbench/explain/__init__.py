@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from microbench.explain import environment, graph, host, launch
+from microbench.explain import environment, graph, host, launch, link
 from microbench.explain.evidence import Evidence, Rule, evidence_by_device
 from microbench.explain.finding import Finding
 from microbench.explain.noise import noise
@@ -14,7 +14,12 @@ from microbench.model import Run
 from microbench.stats import Row
 
 HOST = "host"
-RULES: dict[str, tuple[Rule, ...]] = {"host": host.RULES, "launch": launch.RULES, "graph": graph.RULES}
+RULES: dict[str, tuple[Rule, ...]] = {
+    "host": host.RULES,
+    "launch": launch.RULES,
+    "graph": graph.RULES,
+    "link": link.RULES,
+}
 
 
 def findings(run: Run, found: Sequence[Row] | None = None) -> list[Finding]:

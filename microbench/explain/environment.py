@@ -7,7 +7,7 @@ import msgspec
 from microbench.explain import environment_host, environment_process
 from microbench.explain.environment_gpu import gpu_findings
 from microbench.explain.finding import SEVERITIES, Finding
-from microbench.model import Environment, Run, Session
+from microbench.model import Run, Session
 
 # Facts that a rule would need and that some machines hide, with the words for them.
 NEEDED_FACTS = (
@@ -45,12 +45,11 @@ def session_findings(session: Session) -> list[Finding]:
         return [_simulated()]
     found = [finding for rule in environment_host.RULES for finding in rule(session)]
     found += [finding for rule in environment_process.RULES for finding in rule(session)]
-    gpus = session.environment.gpus
-    for gpu in gpus:
+    for gpu in session.gpus:
         for finding in gpu_findings(gpu, session):
-            title = f"GPU {gpu.index}: {finding.title}" if len(gpus) > 1 else finding.title
+            title = f"GPU {gpu.index}: {finding.title}" if len(session.gpus) > 1 else finding.title
             found.append(msgspec.structs.replace(finding, title=title))
-    return found + _unseen(session.environment)
+    return found + _unseen(session)
 
 
 def _simulated() -> Finding:
@@ -64,10 +63,11 @@ def _simulated() -> Finding:
     )
 
 
-def _unseen(environment: Environment) -> list[Finding]:
+def _unseen(session: Session) -> list[Finding]:
     """What could not be looked at, so that silence about it means nothing."""
+    environment = session.environment
     hidden = [(name, words) for name, words in NEEDED_FACTS if environment.fact(name) is None]
-    for gpu in environment.gpus:
+    for gpu in session.gpus:
         hidden += [(f"gpu {name}", words) for name, words in NEEDED_GPU_FIELDS if getattr(gpu, name) is None]
     hidden = list(dict.fromkeys(hidden))
     if not hidden:

@@ -108,7 +108,7 @@ def persistence(gpu: GpuInfo) -> Finding | None:
 def narrow_link(gpu: GpuInfo) -> Finding | None:
     """The slot has fewer lanes than the GPU."""
     now, most = gpu.link.lanes_now, gpu.link.lanes_max
-    if now is None or most is None or now >= most or gpu.integrated:
+    if now is None or most is None or now >= most or gpu.integrated or gpu.link.coherent:
         return None
     return Finding(
         rule="environment.narrow_link",

@@ -79,10 +79,19 @@ Rule = Callable[[Evidence], list[Finding]]
 
 
 def evidence_by_device(run: Run, found: Sequence[Row] | None = None) -> list[Evidence]:
-    """One Evidence for each GPU of the run, in the order of its outcomes; one without a GPU if there was none."""
+    """One Evidence for each GPU of the run that gave rows or facts, in the order of its outcomes; one without a GPU if
+    there was none."""
     known = rows(run) if found is None else found
-    devices: list[str | None] = list(dict.fromkeys(row.device for row in known if row.device is not None))
+    told = (outcome.device for outcome in run.outcomes if outcome.status == "ok" and outcome.facts)
+    given = dict.fromkeys((*(row.device for row in known), *told))
+    devices: list[str | None] = [device for device in given if device is not None]
     return [Evidence(run, known, device) for device in devices or [None]]
+
+
+def whole(row: Row, name: str) -> int:
+    """A parameter that is a whole number; 0 where it is none."""
+    value = row.params.get(name)
+    return value if isinstance(value, int) else 0
 
 
 def rests_on(*found: Row | None) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ def traffic(evidence: Evidence) -> list[Finding]:
 
 def _share(evidence: Evidence, received: Row) -> tuple[float | None, str]:
     throughput, gpu = evidence.row("launch_cost", "throughput"), evidence.gpu
-    link = link_rate(gpu.link) if gpu and not gpu.integrated else None
+    link = link_rate(gpu.link) if gpu and not (gpu.integrated or gpu.link.coherent) else None
     if throughput is None or link is None:
         return None, ""
     rate = received.value / throughput.value

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 from microbench.gpu.bound import IntArray as IntArray
 from microbench.gpu.bound import Submit as Submit
 from microbench.gpu.graph_api import Graphs
+from microbench.gpu.link_api import Links
 from microbench.model import Fact, GpuInfo, Telemetry
 from microbench.ops import GraphLaunch, Launch, LayerCall, Op
 
@@ -111,6 +112,11 @@ class Gpu(Protocol):
     @property
     def graphs(self) -> Graphs:
         """What else can be done with graphs; it belongs to the case."""
+        ...
+
+    @property
+    def links(self) -> Links:
+        """What can be asked of the links to the host and to other GPUs; it belongs to the case."""
         ...
 
     def gate(self) -> Gate: ...

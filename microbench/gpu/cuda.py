@@ -6,12 +6,11 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 import msgspec
 import numpy as np
 
-from microbench.errors import MeasurementError, Skip
+from microbench.errors import MeasurementError
 from microbench.gpu import binding, recording
 from microbench.gpu.api import (
     WAIT_VARIABLE,
@@ -27,17 +26,19 @@ from microbench.gpu.api import (
 )
 from microbench.gpu.context import WAIT_FLAGS, Context, check_code, entry_point
 from microbench.gpu.describe import describe
-from microbench.gpu.flags import LINE_WORDS, Flags
+from microbench.gpu.flags import Flags
 from microbench.gpu.gates import SpinGate, TimingEvents
 from microbench.gpu.graph_api import Graphs
 from microbench.gpu.graphs.base import Case
 from microbench.gpu.graphs.cuda_graphs import CudaGraphs
+from microbench.gpu.link_api import Links
+from microbench.gpu.links.cuda_links import CudaLinks
 from microbench.gpu.modules import Modules
 from microbench.gpu.nvml import NvmlGpu
-from microbench.gpu.submit import launch
+from microbench.gpu.side_by_side import round_robin_ns, threads_stamps
 from microbench.host import loops
-from microbench.host.affinity import find_cores, on_cores, pinned
-from microbench.host.native import MonotonicClock, c_address
+from microbench.host.affinity import find_cores, pinned
+from microbench.host.native import MonotonicClock
 from microbench.model import Fact, GpuInfo, Telemetry
 from microbench.ops import (
     LEGACY_STREAM,
@@ -70,6 +71,7 @@ class CudaGpu:
         self._streams: dict[int, int] = {}
         self._graphs: list[Submit] = []
         self._experiments: CudaGraphs | None = None
+        self._links: CudaLinks | None = None
         self._gate: SpinGate | None = None
         self._recorder: recording.Recorder | None = None
         self._flags: Flags | None = None
@@ -111,7 +113,7 @@ class CudaGpu:
         self._streams.clear()
         self._graphs.clear()
         self._layers.clear()
-        self._gate = self._recorder = self._flags = self._sm_clock = self._experiments = None
+        self._gate = self._recorder = self._flags = self._sm_clock = self._experiments = self._links = None
         self._context.end_case()
 
     @contextmanager
@@ -179,9 +181,18 @@ class CudaGpu:
     def graphs(self) -> Graphs:
         """See Gpu.graphs."""
         if self._experiments is None:
-            case = Case(self._context, self._modules, self._spin_gate, self._stream, self._cycles)
-            self._experiments = CudaGraphs(case)
+            self._experiments = CudaGraphs(self._case())
         return self._experiments
+
+    @property
+    def links(self) -> Links:
+        """See Gpu.links."""
+        if self._links is None:
+            self._links = CudaLinks(self._case(), self.info, self._nvml)
+        return self._links
+
+    def _case(self) -> Case:
+        return Case(self._context, self._modules, self._spin_gate, self._stream, self._cycles)
 
     def gate(self) -> Gate:
         """See Gpu.gate; a case has one."""
@@ -234,35 +245,12 @@ class CudaGpu:
         return recording.most_resident(self._context, self._modules, self._spin_gate(), self._stream, streams, cycles)
 
     def threads_stamps(self, threads: int, count: int) -> IntArray:
-        """See Gpu.threads_stamps. Each thread has a physical core of its own."""
-        helpers = self._cores.helpers
-        if threads > len(helpers):
-            raise Skip(f"needs {threads} physical cores: this process may use {len(helpers)}")
-        words = self._context.pinned(2 * LINE_WORDS)
-        ready, start = int(words.ctypes.data), int(words.ctypes.data) + 4 * LINE_WORDS
-        out: IntArray = np.zeros((threads, 2), dtype=np.int64)
-        function, clock = self._modules.function("launch", "empty"), c_address("clock_gettime")
-        submits = [launch(function, Launch(), self._stream(index), None) for index in range(threads)]
-
-        def work(index: int) -> int:
-            self._context.make_current()
-            one = submits[index]
-            return int(loops.submit_together(one.address, one.arguments, 1, count, clock, ready, start, out[index]))
-
-        workers = [on_cores(partial(work, index), (helpers[index],)) for index in range(threads)]
-        loops.start_when_ready(ready, start, threads, clock)
-        for worker in workers:
-            check_code(worker.result(), "launches of several threads")
-        return out
+        """See Gpu.threads_stamps."""
+        return threads_stamps(self._context, self._modules, self._stream, self._cores, threads, count)
 
     def round_robin_ns(self, streams: int, count: int) -> int:
         """See Gpu.round_robin_ns."""
-        one = launch(self._modules.function("launch", "empty"), Launch(), self._stream(0), None)
-        handles: IntArray = np.array([self._stream(index) for index in range(streams)], dtype=np.int64)
-        wait, clock = entry_point("cuCtxSynchronize"), c_address("clock_gettime")
-        code, elapsed_ns = loops.submit_round_robin(one.address, one.arguments, handles, count, wait, clock)
-        check_code(code, "launches into several streams")
-        return int(elapsed_ns)
+        return round_robin_ns(self._modules, self._stream, streams, count)
 
     def pause(self, seconds: float) -> None:
         """See Gpu.pause."""

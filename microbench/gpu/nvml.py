@@ -9,6 +9,7 @@ import msgspec
 
 from microbench.errors import Skip
 from microbench.gpu.api import PcieBytes
+from microbench.gpu.nvml_link import coherent, nvlink_bytes_per_s, nvlinks
 from microbench.gpu.nvml_processes import other_processes
 from microbench.gpu.nvml_query import Answer, Query, call
 from microbench.gpu.nvml_tables import (
@@ -25,7 +26,6 @@ from microbench.gpu.nvml_tables import (
     field_value,
 )
 from microbench.gpu.pcie_counters import ExactTotals, SampledTotals
-from microbench.host.files import known, unknown
 from microbench.model import Fact, GpuInfo, LinkInfo, Telemetry
 
 MEGAHERTZ = 1e6
@@ -63,6 +63,11 @@ class NvmlGpu:
     def reason(self) -> str | None:
         """Why NVML cannot be used; None if it can."""
         return self._query.reason
+
+    @property
+    def query(self) -> Query:
+        """For what nvml_link.py asks."""
+        return self._query
 
     def close(self) -> None:
         """Stop sampling and leave NVML."""
@@ -113,7 +118,7 @@ class NvmlGpu:
             "other_processes": other_processes(self._query),
         }
         answers |= {name: answer for name, answer in fields.items() if answer.value is None}
-        return tuple(_fact(f"{prefix}{name}", answer) for name, answer in answers.items())
+        return tuple(answer.fact(f"{prefix}{name}") for name, answer in answers.items())
 
     def telemetry(self) -> Telemetry:
         """The GPU's state now, but for the SMs' own clock; what NVML does not answer is None. Never raises."""
@@ -155,15 +160,22 @@ class NvmlGpu:
         return Answer(0) if answer.unsupported else answer.member("ccFeature")
 
     def _link(self, link: LinkInfo) -> LinkInfo:
-        ask = self._query.ask
+        ask = self._query.ask_board
+        links = nvlinks(self._query)
         found = {
             "generation_now": ask("nvmlDeviceGetCurrPcieLinkGeneration").value,
             "generation_max": ask("nvmlDeviceGetMaxPcieLinkGeneration").value,
             "lanes_now": ask("nvmlDeviceGetCurrPcieLinkWidth").value,
             "lanes_max": ask("nvmlDeviceGetMaxPcieLinkWidth").value,
         }
-        fields = {name: value for name, value in found.items() if getattr(link, name) is None and value}
-        return msgspec.structs.replace(link, **fields)
+        joined = {
+            "nvlinks": links.up,
+            "nvlink_bytes_per_s": nvlink_bytes_per_s(self._query, links).value,
+            "coherent": coherent(self._query).value,
+        }
+        # A PCIe figure of 0 is NVML's word for unknown; that no NVLink is up is an answer.
+        fields = {name: value for name, value in found.items() if value} | joined
+        return msgspec.structs.replace(link, **{name: fields[name] for name in fields if getattr(link, name) is None})
 
     def _pcie_rates(self) -> tuple[float, float] | None:
         """Bytes per second (sent, received), averaged over 20 ms each; None if NVML does not answer."""
@@ -182,9 +194,3 @@ def boards_in_mig_mode(library: Any = None) -> int | None:
     modes = [call(nvml, "nvmlDeviceGetMigMode", handle.value).flag() for handle in handles if handle.value is not None]
     call(nvml, "nvmlShutdown")
     return sum(mode is True for mode in modes)
-
-
-def _fact(name: str, answer: Answer) -> Fact:
-    if answer.value is None:
-        return unknown(name, answer.reason or "NVML does not say", "NVML")
-    return known(name, answer.value, "NVML")

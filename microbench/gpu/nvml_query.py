@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from microbench.gpu.nvml_tables import ERROR_FUNCTION_NOT_FOUND, ERROR_NOT_SUPPORTED
+from microbench.gpu.nvml_tables import ERROR_FUNCTION_NOT_FOUND, ERROR_NOT_SUPPORTED, field_value
+from microbench.host.files import stated
+from microbench.model import Fact
 
 
 class Answer(NamedTuple):
@@ -22,6 +24,16 @@ class Answer(NamedTuple):
         """The number as yes or no; of a pair (now, after the next reboot), the first."""
         now = self.value[0] if isinstance(self.value, list | tuple) else self.value
         return None if now is None else bool(now)
+
+    @property
+    def why_none(self) -> str:
+        """Why there is no value, in words that name NVML once."""
+        reason = self.reason or "it says 0"
+        return reason if reason.startswith("NVML") else f"NVML: {reason}"
+
+    def fact(self, name: str) -> Fact:
+        """The answer as a fact, or as an unknown one with the reason."""
+        return stated(name, self.value, "NVML", self.reason or "NVML does not say")
 
     def member(self, name: str) -> Answer:
         """A member of the struct that was answered, bytes as text."""
@@ -57,6 +69,22 @@ class Query:
         if answer.value is None and self._board is not self._handle:
             return call(self._library, name, self._board, *arguments)
         return answer
+
+    def ask_board(self, name: str, *arguments: Any) -> Answer:
+        """The answer of ``name(handle, *arguments)`` about the whole board: what MIG instances share, as the links."""
+        if self.reason is not None:
+            return Answer(None, self.reason)
+        return call(self._library, name, self._board, *arguments)
+
+    def board_field(self, field: int, scope: int | None = None) -> Answer:
+        """The board's value of a field (NVML_FI_…); ``scope`` is the number of the NVLink where it is about one."""
+        asked = field if scope is None else (field, scope)
+        entries = self.ask_board("nvmlDeviceGetFieldValues", [asked])
+        if entries.value is None:
+            return entries
+        value, code = field_value(entries.value[0]), entries.value[0].nvmlReturn
+        refused = None if value is not None else f"NVML refuses field {field} with code {code}"
+        return Answer(value, refused, code == ERROR_NOT_SUPPORTED)
 
     def ask_first(self, names: tuple[str, ...], *arguments: Any) -> Answer:
         """The answer of the first function that has one: newer names before the ones they replace."""

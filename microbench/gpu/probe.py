@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+from collections.abc import Sequence
 
 from microbench.errors import DeviceAbsentError, MeasurementError, UsageError
 from microbench.gpu.driver import why_no_gpu
@@ -22,7 +23,9 @@ ORDINAL = re.compile(r"cuda:(\d+)")
 
 
 def probe(device: str | None) -> Environment:
-    """The Environment with the GPUs that ``device`` selects: None the first, "all" every one, "cuda:N", or a UUID.
+    """The Environment with the GPUs that ``device`` selects: None and "all" every one, "cuda:N", or a UUID.
+
+    The first alone is measured with None; the others may be the far ends of its links.
 
     Raises DeviceAbsentError when a named one is not here, UsageError when it is no name of a device.
     """
@@ -45,6 +48,16 @@ def _is_uuid(device: str) -> bool:
     return device.startswith(("GPU-", "MIG-"))
 
 
+def ordinals(device: str | None, count: int) -> Sequence[int]:
+    """CUDA indices of the GPUs that ``device`` selects of ``count``. Raises DeviceAbsentError for one too high."""
+    named = ORDINAL.fullmatch(device or "")
+    if named is None:
+        return range(count)
+    if int(named[1]) >= count:
+        raise DeviceAbsentError(f"{device} is not here: CUDA shows {count} GPU(s)", "see `nvidia-smi -L`")
+    return (int(named[1]),)
+
+
 def _with_gpus(device: str | None) -> Environment:
     from cuda.bindings import driver
 
@@ -53,14 +66,10 @@ def _with_gpus(device: str | None) -> Environment:
 
     check(driver.cuInit(0))
     count = int(check(driver.cuDeviceGetCount()))
-    named = ORDINAL.fullmatch(device or "")
-    if named and int(named[1]) >= count:
-        raise DeviceAbsentError(f"{device} is not here: CUDA shows {count} GPU(s)", "see `nvidia-smi -L`")
     if device and _is_uuid(device):
         chosen = [find_device(device)]
     else:
-        indices = range(count) if device == "all" else (int(named[1]) if named else 0,)
-        chosen = [check(driver.cuDeviceGet(index)) for index in indices]
+        chosen = [check(driver.cuDeviceGet(index)) for index in ordinals(device, count)]
     gpus: list[GpuInfo] = []
     facts: list[Fact] = []
     versions: list[str | None] = []

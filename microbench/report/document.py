@@ -131,7 +131,32 @@ class TimeLine(msgspec.Struct, frozen=True):
     lanes: tuple[Lane, ...]
 
 
-Picture = Bars | Curve | Histogram | Table | TimeLine
+class Station(msgspec.Struct, frozen=True):
+    """One thing on a way: what it is, and quietly below which one."""
+
+    name: str
+    which: str
+    tone: Tone = "plain"
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """What joins two neighbours on a way; ``hidden`` where it cannot be seen."""
+
+    text: str
+    tone: Tone = "plain"
+    hidden: bool = False
+
+
+class Way(msgspec.Struct, frozen=True):
+    """Stations from one end to the other, with one stretch fewer between them."""
+
+    title: str
+    about: str
+    stations: tuple[Station, ...]
+    stretches: tuple[Stretch, ...]
+
+
+Picture = Bars | Curve | Histogram | Table | TimeLine | Way
 
 
 class Study(msgspec.Struct, frozen=True):

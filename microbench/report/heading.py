@@ -27,7 +27,7 @@ def head(run: Run, *, reference: bool = False, unfinished: bool = False, footer:
 
 
 def _title(run: Run) -> str:
-    gpus = run.sessions[-1].environment.gpus if run.sessions else ()
+    gpus = run.sessions[-1].gpus if run.sessions else ()
     return ", ".join(dict.fromkeys(gpu.name for gpu in gpus)) or "no GPU"
 
 
@@ -47,14 +47,23 @@ def _facts(run: Run) -> Iterable[tuple[str, str]]:
     if not run.sessions:
         return
     session = run.sessions[-1]
-    for gpu in session.environment.gpus:
-        yield "GPU" if len(session.environment.gpus) == 1 else f"GPU {gpu.index}", _gpu_words(gpu)
+    for gpu in session.gpus:
+        yield "GPU" if len(session.gpus) == 1 else f"GPU {gpu.index}", _gpu_words(gpu)
+    if others := _others(session):
+        yield "other GPUs", others
     yield from _software(session.environment)
     known = (session.environment.fact(name) for name in ("cpu_model", "virtualization"))
     host = [str(value) for value in known if value not in (None, "none")]
     if host:
         yield "host", " · ".join(host)
     yield "run", _run_words(run, session)
+
+
+def _others(session: Session) -> str:
+    """GPUs that were not measured, by name: what copies between GPUs and copies at once went to."""
+    names = [gpu.name for gpu in session.environment.gpus if gpu not in session.gpus]
+    counted = {name: names.count(name) for name in names}
+    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counted.items())
 
 
 def _gpu_words(gpu: GpuInfo) -> str:

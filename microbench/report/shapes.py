@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from microbench.explain.link_limits import exceeds
 from microbench.limits import ceiling
 from microbench.model import BenchmarkInfo, GpuInfo, Param
-from microbench.report.document import Cell, Column
+from microbench.report.document import Cell, Column, Tone
 from microbench.stats import Row
 from microbench.units import axis_title, axis_value, percent, quantity, spread
 
@@ -31,10 +32,14 @@ def figure(row: Row, gpu: GpuInfo | None = None) -> Cell:
     note = spread(row.interval.half_width)
     if row.trust == "single":
         note = f"n={sum(one.n for one in row.summaries)}"
+    text = quantity(row.value, row.metric.unit)
+    tone: Tone = "strong"
     limit = ceiling(row.measurement.bound, gpu)
     if limit is not None and limit.unit == row.metric.unit:
         note += f", {percent(row.value / limit.value)} of limit"
-    return Cell(quantity(row.value, row.metric.unit), note, "strong", row.trust)
+        if exceeds(row, limit):  # there is no such thing, so the figure itself says so: notes may go
+            text, tone = f"{text}, over limit", "problem"
+    return Cell(text, note, tone, row.trust)
 
 
 def varying_axes(info: BenchmarkInfo, found: Iterable[Row]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from microbench.limits import ceiling
@@ -9,9 +11,13 @@ from microbench.model import BenchmarkInfo, Fact, GpuInfo, Outcome
 from microbench.report.document import Cell, Column, Table, Tone
 from microbench.report.shapes import shape, varying_axes
 from microbench.stats import Row
-from microbench.units import axis_title, axis_value, quantity
+from microbench.units import MISSING, as_time, axis_title, axis_value, quantity
 
 STATUS_WORDS = {"timed_out": "timed out"}
+MOST_VALUES = 4
+KEPT_ACROSS = 2
+# Facts of one kind, told apart by a number: hop0_kind, hop1_kind.
+NUMBERED = re.compile(r"(?P<group>[a-z]+)(?P<number>[0-9]{1,3})_(?P<name>[a-z_]+)")
 
 
 def benchmark_tables(info: BenchmarkInfo, found: Sequence[Row], gpu: GpuInfo | None) -> tuple[Table, ...]:
@@ -72,24 +78,70 @@ def _notes(info: BenchmarkInfo, found: Sequence[Row], gpu: GpuInfo | None) -> tu
 
 def _facts(found: Sequence[Row]) -> list[str]:
     """Facts that the cases found out, one line for each name: its values with the cases they hold for."""
-    values: dict[str, dict[str, int]] = {}
+    told: dict[str, list[Fact]] = {}
     for outcome in {id(row.outcomes[0]): row.outcomes[0] for row in found}.values():
         for fact in outcome.facts:
-            seen = values.setdefault(fact.name.replace("_", " "), {})
-            seen[_known(fact)] = seen.get(_known(fact), 0) + 1
-    return [f"{name}: {', '.join(_counted(*one) for one in seen.items())}" for name, seen in values.items()]
+            told.setdefault(axis_title(fact.name), []).append(fact)
+    return [f"{name}: {_values(facts)}" for name, facts in told.items()]
 
 
-def _counted(value: str, cases: int) -> str:
-    return f"{value} ({cases} cases)" if cases > 1 else value
+def _values(facts: Sequence[Fact]) -> str:
+    """Each value with the number of cases that it holds for; of many numbers the least and the most."""
+    seen = Counter(_known(fact) for fact in facts)
+    numbers = {fact.value: _known(fact) for fact in facts if isinstance(fact.value, int | float)}
+    if len(seen) > MOST_VALUES and len(numbers) == len({fact.value for fact in facts}):
+        return f"{numbers[min(numbers)]} to {numbers[max(numbers)]} ({len(facts)} cases)"
+    return ", ".join(f"{value} ({cases} cases)" if cases > 1 else value for value, cases in seen.items())
 
 
 def _known(fact: Fact) -> str:
     if fact.value is None:
         return f"unknown ({fact.reason})"
+    if isinstance(fact.value, bool):
+        return ("yes" if fact.value else "no") + (f" ({fact.reason})" if fact.reason else "")
+    if fact.name.endswith("_bytes_per_s") and isinstance(fact.value, int | float):
+        return quantity(fact.value, "B/s")
     if isinstance(fact.value, float):
         return quantity(fact.value, fact.unit)
+    if isinstance(fact.value, int) and fact.name.endswith("_ns"):
+        return as_time(fact.value * 1e-9)
+    if isinstance(fact.value, int) and fact.name.endswith("_bytes"):
+        return axis_value(fact.name, fact.value)
     return f"{fact.value} {fact.unit}".strip()
+
+
+def fact_tables(info: BenchmarkInfo, outcomes: Iterable[Outcome]) -> tuple[Table, ...]:
+    """The facts of a benchmark that times nothing, one a line with its source. Numbered ones that say several things
+    (hop0_kind, hop0_lanes) are a table of their own, a line for each number."""
+    facts = {fact.name: fact for outcome in outcomes if outcome.status == "ok" for fact in outcome.facts}
+    numbered: dict[str, dict[str, dict[str, Cell]]] = {}
+    for fact in facts.values():
+        if (found := NUMBERED.fullmatch(fact.name)) is not None:
+            numbered.setdefault(found["group"], {}).setdefault(found["number"], {})[found["name"]] = _fact_cell(fact)
+    several = {group: members for group, members in numbered.items() if max(map(len, members.values())) > 1}
+    lines = tuple(
+        (Cell(fact.name), _fact_cell(fact), Cell(fact.source, tone="quiet"))
+        for fact in facts.values()
+        if (found := NUMBERED.fullmatch(fact.name)) is None or found["group"] not in several
+    )
+    columns = (Column("fact", "left"), Column("value", "left"), Column("source", "left", drop=1))
+    first = Table(f"{info.name}: {info.title}", question(info), columns, lines)
+    return (first, *(_numbered(group, members) for group, members in several.items()))
+
+
+def _fact_cell(fact: Fact) -> Cell:
+    return Cell(_known(fact), tone="plain" if fact.value is not None else "quiet")
+
+
+def _numbered(group: str, members: dict[str, dict[str, Cell]]) -> Table:
+    titles = list(dict.fromkeys(title for cells in members.values() for title in cells))
+    blank = Cell(MISSING, tone="quiet")
+    rows = tuple((Cell(number), *(cells.get(title, blank) for title in titles)) for number, cells in members.items())
+    # What is told first says which one it is; where the page is narrow, the last goes first.
+    across = (
+        Column(axis_title(title), "left", drop=max(index + 1 - KEPT_ACROSS, 0)) for index, title in enumerate(titles)
+    )
+    return Table("", "", (Column(group, "left"), *across), rows)
 
 
 def problem_table(outcomes: Iterable[Outcome]) -> Table | None:

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from microbench.errors import MicrobenchError
 from microbench.explain.finding import Finding
-from microbench.report import canvas, charts, lanes
-from microbench.report.document import Bars, Cell, Curve, Histogram, Picture, Report, Section, Study, Table, Tone
+from microbench.report import canvas, charts, lanes, ways
+from microbench.report.document import Bars, Cell, Curve, Histogram, Picture, Report, Section, Study, Table, Tone, Way
 from microbench.report.layout import Widths, fitted
 from microbench.report.marks import SEVERITY_MARKS, STYLES, TRUST_MARKS
 from microbench.report.view import GRADES
@@ -210,6 +210,8 @@ class Painter:
             return self._pieces(charts.histogram(picture, width, fine=self.fine))
         if isinstance(picture, Table):
             return self.table(picture)
+        if isinstance(picture, Way):
+            return self._pieces(ways.way(picture, width, shown=self.shown))
         return self._pieces(
             lanes.time_line(picture, width, fine=self.fine, inverse=self.console.color_system is not None)
         )

@@ -13,13 +13,14 @@ from microbench.report.curves import benchmark_curve
 from microbench.report.document import Report, Section, Study
 from microbench.report.heading import head
 from microbench.report.sections import DRAWN, ORDER, PICTURES
-from microbench.report.tables import benchmark_tables, problem_table
+from microbench.report.tables import benchmark_tables, fact_tables, problem_table
 from microbench.stats import Row, rows
 
 SUITE_TITLES = {
     "host": "host: what the CPU side costs",
     "launch": "launch: what it costs to submit a kernel",
     "graph": "graph: what CUDA Graphs gain",
+    "link": "link: is it as fast as it should be",
 }
 GRADES = {
     "stable": "three or more fresh processes agree",
@@ -59,6 +60,8 @@ def _section(run: Run, suite: str, group: Evidence, *, several: bool) -> Section
         if found:
             curve = None if info.name in DRAWN else benchmark_curve(info, found)
             studies.append(Study(info.name, benchmark_tables(info, found, group.gpu), curve))
+        elif not info.metrics and any(outcome.facts for outcome in group.outcomes(info.name)):
+            studies.append(Study(info.name, fact_tables(info, group.outcomes(info.name))))
     if not studies:
         return None
     title = SUITE_TITLES.get(suite, suite)

@@ -1,14 +1,16 @@
 """A simulated GPU and host for tests and ``--device fake``: events on virtual clocks, every figure marked SIMULATED."""
 
 from microbench.gpu.fake.costs import FakeCosts, LayerCosts, Traffic
-from microbench.gpu.fake.environment import FAKE_NAME, FAKE_UUID, fake_environment
+from microbench.gpu.fake.environment import FAKE_NAME, FAKE_UUID, GPUS_VARIABLE, fake_environment
 from microbench.gpu.fake.gpu import FakeGpu, open_fake
 from microbench.gpu.fake.graph_costs import CallCosts, GraphCosts, Line, NodeCosts
 from microbench.gpu.fake.host import FakeColdStarts, FakeHost, open_fake_cold
+from microbench.gpu.fake.link_costs import LinkCosts, PageCosts
 
 __all__ = [
     "FAKE_NAME",
     "FAKE_UUID",
+    "GPUS_VARIABLE",
     "CallCosts",
     "FakeColdStarts",
     "FakeCosts",
@@ -17,7 +19,9 @@ __all__ = [
     "GraphCosts",
     "LayerCosts",
     "Line",
+    "LinkCosts",
     "NodeCosts",
+    "PageCosts",
     "Traffic",
     "fake_environment",
     "open_fake",

@@ -11,6 +11,7 @@ import msgspec
 
 from microbench.gpu.api import WaitMode
 from microbench.gpu.fake.graph_costs import GraphCosts
+from microbench.gpu.fake.link_costs import LinkCosts
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -103,11 +104,13 @@ class FakeCosts(msgspec.Struct, frozen=True):
     at the end say which sum a measurement sees.
     """
 
+    gpus: int = 1  # that this process sees, all alike
     # What GPU and driver are: what they lack is skipped.
     compute_capability: tuple[int, int] = (9, 0)
     cuda_driver_version: int = 13000  # as cuDriverGetVersion counts: 12040 is CUDA 12.4
     refuses_updates: bool = False  # of a whole executable graph
     graphs: GraphCosts = msgspec.field(default_factory=GraphCosts)
+    links: LinkCosts = msgspec.field(default_factory=LinkCosts)
     # The host: what each call keeps the submitting thread.
     timer_call_ns: float = 25.0
     timer_step_ns: int = 1

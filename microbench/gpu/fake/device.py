@@ -14,7 +14,7 @@ import numpy as np
 from microbench.errors import MeasurementError
 from microbench.gpu.fake.clock import FloatArray, Noise
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.gpu.fake.stream import Batch, Engine, Hold, Item, Stream, max_plus
+from microbench.gpu.fake.stream import ENGINES, Batch, Engine, Hold, Item, Stream, max_plus
 
 GATE = Item()
 WAIT = Item(queued=False)
@@ -31,7 +31,7 @@ class Device:
         self._costs = costs
         self._noise = noise
         self._streams: dict[int, Stream] = {}
-        self._engine_free_ns: dict[Engine, float] = {"h2d": -math.inf, "d2h": -math.inf}
+        self._engine_free_ns: dict[Engine, float] = dict.fromkeys(ENGINES, -math.inf)
         self._pending: list[Batch] = []
         self.received_bytes = 0.0
         self.sent_bytes = 0.0

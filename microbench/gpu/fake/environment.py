@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+import os
+
+from microbench.errors import MeasurementError
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.model import Environment, Fact, GpuInfo, LinkInfo, Scalar
 
 FAKE_NAME = "SIMULATED GPU"
 FAKE_UUID = "GPU-SIMULATED"
 SIMULATED = "SIMULATED"
+GPUS_VARIABLE = "MICROBENCH_FAKE_GPUS"
+MOST_GPUS = 16
+MEMORY_BYTES = 96 << 30
+GENERATION, LANES = 5, 16
 
 
-def fake_gpu_info(costs: FakeCosts | None = None) -> GpuInfo:
-    """The simulated GPU as CUDA and NVML would report it."""
-    costs = costs or FakeCosts()
+def costs_here() -> FakeCosts:
+    """The usual costs, for as many GPUs as the environment names: one unless GPUS_VARIABLE says otherwise.
+
+    Raises MeasurementError for what is no number of GPUs.
+    """
+    named = os.environ.get(GPUS_VARIABLE, "1")
+    if not named.isdecimal() or not 1 <= int(named) <= MOST_GPUS:
+        raise MeasurementError(f"{GPUS_VARIABLE}={named} is no number of GPUs from 1 to {MOST_GPUS}")
+    return FakeCosts(gpus=int(named))
+
+
+def bus_id(index: int) -> str:
+    """Where a simulated GPU sits: all below one switch."""
+    return f"0000:{0x1A + index:02x}:00.0"
+
+
+def fake_gpu_info(costs: FakeCosts, index: int = 0) -> GpuInfo:
+    """A simulated GPU as CUDA and NVML would report it."""
     return GpuInfo(
         name=FAKE_NAME,
-        uuid=FAKE_UUID,
+        uuid=f"{FAKE_UUID}-{index}" if index else FAKE_UUID,
         simulated=True,
-        pci_bus_id="0000:00:00.0",
+        index=index,
+        pci_bus_id=bus_id(index),
         compute_capability=costs.compute_capability,
         sm_count=costs.sm_count,
         l2_bytes=48 << 20,
-        memory_bytes=96 << 30,
+        memory_bytes=MEMORY_BYTES,
         sm_clock_max_hz=costs.sm_clock_hz,
         memory_clock_max_hz=3e9,
         memory_bus_bits=6144,
@@ -33,21 +56,27 @@ def fake_gpu_info(costs: FakeCosts | None = None) -> GpuInfo:
         power_limit_w=700.0,
         other_processes=(),
         link=LinkInfo(
-            generation_now=5,
-            generation_max=5,
-            lanes_now=16,
-            lanes_max=16,
+            generation_now=GENERATION,
+            generation_max=GENERATION,
+            lanes_now=LANES,
+            lanes_max=LANES,
             max_payload_bytes=costs.packet_payload_bytes,
             max_read_request_bytes=512,
+            nvlinks=costs.links.nvlinks if costs.gpus > 1 else 0,
+            nvlink_bytes_per_s=costs.links.nvlink_bytes_per_s if costs.gpus > 1 else None,
+            coherent=False,
         ),
     )
 
 
 def fake_environment(costs: FakeCosts | None = None) -> Environment:
-    """The Environment of a simulated session: one simulated GPU, a simulated host, no package versions."""
-    costs = costs or FakeCosts()
+    """The Environment of a simulated session: its GPUs, a simulated host, no package versions.
+
+    Raises MeasurementError where the environment names no number of GPUs.
+    """
+    costs = costs or costs_here()
     return Environment(
-        gpus=(fake_gpu_info(costs),),
+        gpus=tuple(fake_gpu_info(costs, index) for index in range(costs.gpus)),
         driver_version=SIMULATED,
         cuda_driver_version=SIMULATED,
         facts=tuple(Fact(name, value, source=SIMULATED) for name, value in _host_facts(costs).items()),
@@ -62,7 +91,7 @@ def _host_facts(costs: FakeCosts) -> dict[str, Scalar]:
         "cpu_affinity_count": costs.host_cores,
         "physical_core_count": costs.host_cores,
         "smt_active": False,
-        "numa_nodes": 1,
+        "numa_nodes": costs.links.numa_nodes,
         "governor": "performance",
         "c_state_deepest": "POLL",
         "c_state_exit_latency_s": 0.0,

@@ -15,9 +15,10 @@ from microbench.gpu.api import WAIT_MODES, WAIT_VARIABLE, Gpu, HostClock, IntArr
 from microbench.gpu.fake.calls import Graph, call_of
 from microbench.gpu.fake.capture import chain_of, graph_of
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.gpu.fake.environment import SIMULATED, fake_gpu_info
+from microbench.gpu.fake.environment import SIMULATED, costs_here, fake_gpu_info
 from microbench.gpu.fake.graphs import FakeGraphs
 from microbench.gpu.fake.host import DEFAULT_SPREAD
+from microbench.gpu.fake.links.fake_links import FakeLinks
 from microbench.gpu.fake.machine import Machine
 from microbench.gpu.fake.recording import record
 from microbench.gpu.fake.submit import FakeEventPair, FakeGate, FakeSubmit, bound
@@ -81,6 +82,11 @@ class FakeGpu:
     def graphs(self) -> FakeGraphs:
         """See Gpu."""
         return FakeGraphs(self._machine)
+
+    @property
+    def links(self) -> FakeLinks:
+        """See Gpu."""
+        return FakeLinks(self._machine)
 
     def gate(self) -> FakeGate:
         """See Gpu."""
@@ -215,11 +221,11 @@ def open_fake(
     """A simulated GPU with these costs, in the wait mode asked for, else in the one that the environment names.
 
     ``spread`` 0 gives every cost exactly; one ``seed``, one sequence of times. Raises MeasurementError for an
-    environment that names no wait mode.
+    environment that names no wait mode, or no number of GPUs.
     """
     if wait is None:
         named = os.environ.get(WAIT_VARIABLE, "auto")
         wait = next((mode for mode in WAIT_MODES if mode == named), None)
         if wait is None:
             raise MeasurementError(f"{WAIT_VARIABLE}={named} is no wait mode: {', '.join(WAIT_MODES)}")
-    return FakeGpu(costs or FakeCosts(), seed=seed, spread=spread, wait=wait)
+    return FakeGpu(costs or costs_here(), seed=seed, spread=spread, wait=wait)

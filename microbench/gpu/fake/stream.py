@@ -12,7 +12,8 @@ import numpy as np
 from microbench.gpu.fake.clock import FloatArray
 from microbench.gpu.fake.costs import Traffic
 
-Engine = Literal["h2d", "d2h"]
+Engine = Literal["h2d", "d2h", "sm"]  # sm: a kernel that takes all SMs
+ENGINES: tuple[Engine, ...] = ("h2d", "d2h", "sm")
 
 
 class Item(msgspec.Struct, frozen=True):

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 from microbench.explain.evidence import Evidence
 from microbench.report.document import Picture
-from microbench.report.sections import graph, launch
+from microbench.report.sections import graph, launch, link
 
 PICTURES: dict[str, Callable[[Evidence], list[Picture]]] = {
     "launch": launch.pictures,
     "graph": graph.pictures,
+    "link": link.pictures,
 }
-# Benchmarks whose curve is among the pictures already.
-DRAWN = frozenset({"launch_duration", "graph_gain"})
+# Benchmarks whose curve is among the pictures already, or whose numbers are names: of a GPU, of a NUMA node.
+DRAWN = frozenset({"launch_duration", "graph_gain", "link_copy", "link_peer", "link_concurrent", "link_numa"})
 # Benchmarks in the order of their tables; those not named follow as the run has them.
-ORDER = (*launch.ORDER, *graph.ORDER)
+ORDER = (*launch.ORDER, *graph.ORDER, *link.ORDER)

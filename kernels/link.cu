@@ -1,0 +1,105 @@
+// arch: 75+
+// Kernels of the link suite: patterns made and checked on the GPU, copies by the SMs, and walks through far memory.
+
+typedef unsigned long long u64;
+typedef unsigned int u32;
+typedef unsigned char u8;
+
+__device__ __forceinline__ u64 globaltimer_ns() {
+    u64 value;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(value));
+    return value;
+}
+
+// A mixer of 32 bits without collisions: words at different places, or of different seeds, differ as if by chance.
+__device__ __forceinline__ u32 hash32(u32 x) {
+    x ^= x >> 16;
+    x *= 0x7feb352du;
+    x ^= x >> 15;
+    x *= 0x846ca68bu;
+    return x ^ x >> 16;
+}
+
+__device__ __forceinline__ u32 pattern(u64 index, u32 seed, u32 flip) {
+    return hash32((u32)index + seed * 0x9E3779B9u) ^ flip;
+}
+
+// Word i is a hash of its place; `flip` of all ones gives the poison that differs from the pattern in every byte. What is
+// left of a size that is no multiple of 4 is the last word's low bytes.
+extern "C" __global__ void fill(u32 *words, u64 size_bytes, u32 seed, u32 flip) {
+    u64 whole = size_bytes / 4, thread = blockIdx.x * (u64)blockDim.x + threadIdx.x;
+    for (u64 i = thread; i < whole; i += gridDim.x * (u64)blockDim.x) words[i] = pattern(i, seed, flip);
+    if (thread < size_bytes % 4) ((u8 *)(words + whole))[thread] = (u8)(pattern(whole, seed, flip) >> 8 * thread);
+}
+
+// The place of the first byte that is not the pattern's, as the least of `first_wrong` and what is found.
+extern "C" __global__ void differ(const u32 *words, u64 size_bytes, u32 seed, u64 *first_wrong) {
+    u64 whole = size_bytes / 4, thread = blockIdx.x * (u64)blockDim.x + threadIdx.x;
+    for (u64 i = thread; i < whole; i += gridDim.x * (u64)blockDim.x) {
+        if (words[i] != pattern(i, seed, 0)) atomicMin(first_wrong, 4 * i);
+    }
+    if (thread < size_bytes % 4) {
+        u8 wanted = (u8)(pattern(whole, seed, 0) >> 8 * thread);
+        if (((const u8 *)(words + whole))[thread] != wanted) atomicMin(first_wrong, 4 * whole + thread);
+    }
+}
+
+// Copies by the SMs: neighbouring threads move neighbouring elements, and each has eight loads under way, as the link
+// needs about 70 kB in flight. What is left of a size that is no multiple of the width goes byte by byte.
+template <typename Element>
+__device__ __forceinline__ void copy_by(const Element *source, Element *destination, u64 size_bytes) {
+    const int ahead = 8;
+    u64 count = size_bytes / sizeof(Element), step = gridDim.x * (u64)blockDim.x;
+    u64 thread = blockIdx.x * (u64)blockDim.x + threadIdx.x, i = thread;
+    for (; i + (ahead - 1) * step < count; i += ahead * step) {
+        Element moved[ahead];
+#pragma unroll
+        for (int k = 0; k < ahead; k++) moved[k] = source[i + k * step];
+#pragma unroll
+        for (int k = 0; k < ahead; k++) destination[i + k * step] = moved[k];
+    }
+    for (; i < count; i += step) destination[i] = source[i];
+    u64 rest = count * sizeof(Element) + thread;
+    if (rest < size_bytes) ((u8 *)destination)[rest] = ((const u8 *)source)[rest];
+}
+
+extern "C" __global__ void copy4(const u32 *source, u32 *destination, u64 size_bytes) {
+    copy_by(source, destination, size_bytes);
+}
+
+extern "C" __global__ void copy8(const uint2 *source, uint2 *destination, u64 size_bytes) {
+    copy_by(source, destination, size_bytes);
+}
+
+extern "C" __global__ void copy16(const uint4 *source, uint4 *destination, u64 size_bytes) {
+    copy_by(source, destination, size_bytes);
+}
+
+// Dependent reads by one thread of block `target`, each line holding the address of the next. place[0] is where the walk
+// begins and then where it ended, so that the next one goes on from there. Volatile: no cache of the SM answers.
+extern "C" __global__ void walk(u64 *place, u32 reads, u32 target, u64 *out_ns) {
+    if (blockIdx.x != target) return;
+    const u64 *line = (const u64 *)place[0];
+    u64 begin_ns = globaltimer_ns();
+    for (u32 i = 0; i < reads; i++) line = (const u64 *)*(const volatile u64 *)line;
+    if (line == 0) return;  // the comparison makes the timer wait for the last line
+    out_ns[target] = globaltimer_ns() - begin_ns;
+    place[0] = (u64)line;
+}
+
+// The same with every read stamped by the SM's clock.
+extern "C" __global__ void walk_stamped(u64 *place, u32 reads, u32 *cycles, u64 *total_ns, u64 *total_cycles) {
+    const u64 *line = (const u64 *)place[0];
+    u64 begin_ns = globaltimer_ns();
+    u64 first = clock64(), before = first;
+    for (u32 i = 0; i < reads; i++) {
+        line = (const u64 *)*(const volatile u64 *)line;
+        if (line == 0) return;
+        u64 now = clock64();
+        cycles[i] = (u32)(now - before);
+        before = now;
+    }
+    *total_cycles = before - first;
+    *total_ns = globaltimer_ns() - begin_ns;
+    place[0] = (u64)line;
+}

@@ -1,0 +1,37 @@
+// arch: 75+
+// The reader of the link suite: a kernel that reads a piece of memory whole and tells what it saw.
+
+typedef unsigned long long u64;
+typedef unsigned int u32;
+typedef unsigned char u8;
+
+// Adds to `sum` all words of the piece, each times an odd number of its place, and what is left of a size that is no
+// multiple of 16 byte by byte; counts itself in `runs`; then spins until its blocks have run for `cycles`. A word that is
+// wrong changes the sum, as odd numbers have inverses modulo 2^32. One atomic a block.
+extern "C" __global__ void __launch_bounds__(1024) consume(
+    const uint4 *piece, u64 size_bytes, u64 cycles, u32 *sum, u32 *runs) {
+    __shared__ u32 seen_by_block;
+    u64 begin = clock64();
+    if (threadIdx.x == 0) seen_by_block = 0;
+    __syncthreads();
+    u64 whole = size_bytes / 16, step = gridDim.x * (u64)blockDim.x;
+    u64 thread = blockIdx.x * (u64)blockDim.x + threadIdx.x;
+    u32 seen = 0;
+#pragma unroll 4
+    for (u64 i = thread; i < whole; i += step) {
+        uint4 quad = piece[i];
+        u32 odd = 8 * (u32)i + 1;
+        seen += quad.x * odd + quad.y * (odd + 2) + quad.z * (odd + 4) + quad.w * (odd + 6);
+    }
+    u64 rest = 16 * whole + thread;
+    if (rest < size_bytes) seen += ((const u8 *)piece)[rest] * (2 * (u32)rest + 1);
+    for (int lane = 16; lane > 0; lane /= 2) seen += __shfl_down_sync(0xffffffff, seen, lane);
+    if (threadIdx.x % 32 == 0) atomicAdd(&seen_by_block, seen);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        atomicAdd(sum, seen_by_block);
+        if (blockIdx.x == 0) atomicAdd(runs, 1u);
+    }
+    while (clock64() - begin < cycles) {
+    }
+}

@@ -1,0 +1,76 @@
+"""How long does the shortest exchange across the link take?
+
+Question
+    What does a GPU wait for one word of host memory, and the host for one copy, one memset, one answer of a kernel?
+Method
+    host_read: one GPU thread follows addresses through pinned host memory, one line at a time, from each SM in turn;
+    footprint, stride (128 bytes) and order are stated, the mean is over all reads of all SMs, the percentiles are of
+    single reads stamped by the SM's clock. flag: the host writes a flag, a running kernel answers by another. copies
+    and memset: one call of 4 bytes and a synchronise, from a compiled loop.
+Reading
+    Reads cross the link and come back: every switch on the way adds 0.1 to 0.3 us, and so does address translation
+    where the footprint outgrows its caches.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from microbench.bench import Axis, Benchmark, Measured
+from microbench.gpu.api import Gpu
+from microbench.gpu.link_api import Order
+from microbench.model import Metric, Param
+from microbench.ops import Copy, Memset, Op
+from microbench.sampling import seconds
+from microbench.timing import Meter
+from microbench.transfers import read_latency
+
+MIB = 1 << 20
+STRIDE_BYTES = 128
+READS = 100
+EXCHANGES = 100
+SMALL: Mapping[str, Op] = {"copy_h2d": Copy("h2d", 4), "copy_d2h": Copy("d2h", 4), "memset": Memset(4)}
+WHAT = ("host_read", "flag", *SMALL)
+
+
+def combines(params: Mapping[str, Param]) -> bool:
+    """Only reads have a footprint and an order."""
+    if params["what"] == "host_read":
+        return params["footprint_bytes"] != 0
+    return params["footprint_bytes"] == 0 and params["order"] == "sequential"
+
+
+def measure(gpu: Gpu, meter: Meter, what: str, footprint_bytes: int, order: Order) -> Iterator[Measured]:
+    """See the module's text."""
+    if what == "host_read":
+        yield read_latency(meter, "latency", gpu.links.chase(footprint_bytes, STRIDE_BYTES, order), READS)
+    elif what == "flag":
+        gpu.flag_round_trips(EXCHANGES)
+        found = meter.collect_stamps(
+            lambda: gpu.flag_round_trips(EXCHANGES), {"latency": seconds}, verified="every flag was answered"
+        )
+        yield from found
+    else:
+        yield meter.round_trip("latency", gpu.bind(SMALL[what]))
+
+
+BENCHMARK = Benchmark(
+    name="link_latency",
+    suite="link",
+    title="Shortest exchanges",
+    about=__doc__ or "",
+    metrics=(Metric("latency", "time", "s", "one read, one exchange of flags, or one call and its synchronise"),),
+    measure=measure,
+    axes={
+        "what": Axis("what is exchanged", ("host_read", "flag", "copy_h2d", "copy_d2h"), WHAT, WHAT),
+        "footprint_bytes": Axis(
+            "bytes that the reads are spread over; 0 where nothing is read",
+            (0, 2 * MIB),
+            (0, 2 * MIB, 64 * MIB),
+            (0, MIB // 16, MIB, 2 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB),
+            maximum=16 << 30,
+        ),
+        "order": Axis(
+            "in which order the lines are read", ("sequential",), ("sequential", "random"), ("sequential", "random")
+        ),
+    },
+    combines=combines,
+)

@@ -1,0 +1,136 @@
+"""What link_state found out about a GPU's link, read for the rules: generations, widths, the way hop by hop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import takewhile
+from typing import NamedTuple
+
+from microbench.explain.evidence import Evidence
+from microbench.limits import pcie_raw_rate
+from microbench.model import Fact, Scalar
+
+RISEN = "_risen"
+TOPOLOGY = "topology_"
+MOST_HOPS = 64
+
+
+class Speed(NamedTuple):
+    """Generation and width of a PCIe link."""
+
+    generation: int
+    lanes: int
+
+    @property
+    def words(self) -> str:
+        """As people write it: "5.0 x16"."""
+        return f"{self.generation}.0 x{self.lanes}"
+
+    @property
+    def raw_rate(self) -> float:
+        """Bytes a second and direction, headers included; 0 for a generation that is not known."""
+        return pcie_raw_rate(self.generation, self.lanes) or 0.0
+
+
+class Hop(NamedTuple):
+    """One device on the way from the GPU up to the processor; speeds are those of its link upwards."""
+
+    bus_id: str
+    kind: str
+    now: Speed | None
+    most: Speed | None
+
+
+class LinkFacts:
+    """Facts by name; every look-up answers None for what is unknown."""
+
+    def __init__(self, facts: Iterable[Fact]) -> None:
+        self._facts = {fact.name: fact for fact in facts}
+
+    def __bool__(self) -> bool:
+        return bool(self._facts)
+
+    def value(self, name: str) -> Scalar:
+        """The value, whatever it is."""
+        fact = self._facts.get(name)
+        return fact.value if fact is not None else None
+
+    def number(self, name: str) -> int | None:
+        """A whole number."""
+        value = self.value(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def flag(self, name: str) -> bool | None:
+        """A truth."""
+        value = self.value(name)
+        return value if isinstance(value, bool) else None
+
+    def text(self, name: str) -> str | None:
+        """A word."""
+        value = self.value(name)
+        return value if isinstance(value, str) else None
+
+    def speed(self, generation: str, lanes: str) -> Speed | None:
+        """Generation and width from two facts; None unless both are known."""
+        known, wide = self.number(generation), self.number(lanes)
+        return Speed(known, wide) if known and wide else None
+
+    @property
+    def now(self) -> Speed | None:
+        """What the link ran at while it was busy."""
+        return self.speed("generation_now", "lanes_now")
+
+    @property
+    def slot(self) -> Speed | None:
+        """The narrowest bridge on the way."""
+        return self.speed("generation_slot_max", "lanes_slot_max")
+
+    def risen(self) -> dict[str, int]:
+        """Error counters that rose while the link was busy, by their name."""
+        found = {name.removesuffix(RISEN): self.number(name) for name in self._facts if name.endswith(RISEN)}
+        return {name: count for name, count in found.items() if count}
+
+    def topology(self) -> dict[str, str]:
+        """How far the other devices are: "gpu1" -> "PIX"."""
+        found = {name: self.text(name) for name in self._facts if name.startswith(TOPOLOGY)}
+        return {name.removeprefix(TOPOLOGY): words for name, words in found.items() if words}
+
+    def hops(self) -> list[Hop]:
+        """The way from the GPU upwards as far as it is known."""
+        known = takewhile(lambda index: f"hop{index}_bus_id" in self._facts, range(MOST_HOPS))
+        return [self._hop(index) for index in known]
+
+    def _hop(self, index: int) -> Hop:
+        name = f"hop{index}_"
+        return Hop(
+            bus_id=self.text(f"{name}bus_id") or "",
+            kind=self.text(f"{name}kind") or "",
+            now=self.speed(f"{name}generation_now", f"{name}lanes_now"),
+            most=self.speed(f"{name}generation_max", f"{name}lanes_max"),
+        )
+
+
+def link_facts(evidence: Evidence) -> LinkFacts:
+    """The facts of the newest link_state that went well; none at all without one."""
+    for outcome in reversed(evidence.outcomes("link_state")):
+        if outcome.status == "ok" and outcome.facts:
+            return LinkFacts(outcome.facts)
+    return LinkFacts(())
+
+
+def gpu_speed(evidence: Evidence, facts: LinkFacts) -> Speed | None:
+    """What the GPU itself could do, by link_state or as the environment has it."""
+    own = facts.speed("generation_gpu_max", "lanes_gpu_max")
+    gpu = evidence.gpu
+    if own is None and gpu is not None and gpu.link.generation_max and gpu.link.lanes_max:
+        return Speed(gpu.link.generation_max, gpu.link.lanes_max)
+    return own
+
+
+def shares_memory(evidence: Evidence, facts: LinkFacts) -> str | None:
+    """Why PCIe is no measure for this GPU, in words; None where it is."""
+    gpu = evidence.gpu
+    if gpu is not None and gpu.integrated:
+        return "an integrated GPU, its memory is the host's"
+    coherent = facts.flag("c2c") or (gpu is not None and gpu.link.coherent)
+    return "a coherent chip-to-chip link joins GPU and processor" if coherent else None

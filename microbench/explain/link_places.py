@@ -1,0 +1,152 @@
+"""Explains link_numa and link_concurrent: whose memory is near, and which GPUs share an uplink."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from microbench.explain.evidence import Evidence, listed, rests_on
+from microbench.explain.finding import Finding
+from microbench.explain.link_copies import DIRECTIONS
+from microbench.explain.link_facts import link_facts
+from microbench.stats import Row
+from microbench.units import percent, quantity, round_percent
+
+FAR_LOSS = 0.05
+KEEPS = 0.9
+EVERYBODY = "all"
+
+
+class Beside(NamedTuple):
+    """One GPU's copies alone and while others copy as well."""
+
+    gpu_index: int
+    beside: str
+    direction: str
+    alone: Row
+    together: Row
+
+    @property
+    def kept(self) -> float:
+        """The share of its rate that it keeps."""
+        return self.together.value / self.alone.value
+
+    @property
+    def beside_words(self) -> str:
+        """Who copies as well."""
+        return "all others" if self.beside == EVERYBODY else f"GPU {self.beside}"
+
+
+def nodes(evidence: Evidence, direction: str) -> dict[int, Row]:
+    """The rate from or to each NUMA node's memory, at the largest size."""
+    found: dict[int, Row] = {}
+    sizes: dict[int, int] = {}
+    for row in evidence.rows("link_numa", "bandwidth", direction=direction):
+        node, size = row.params.get("node"), row.params.get("size_bytes", 0)
+        if isinstance(node, int) and isinstance(size, int) and row.value > 0 and size >= sizes.get(node, 0):
+            found[node], sizes[node] = row, size
+    return found
+
+
+def near_node(evidence: Evidence, found: dict[int, Row]) -> int | None:
+    """The node that the GPU says it hangs on, else the fastest."""
+    own = link_facts(evidence).number("numa_node")
+    own = evidence.gpu.numa_node if own is None and evidence.gpu is not None else own
+    return own if own in found else max(found, key=lambda node: found[node].value, default=None)
+
+
+def numa(evidence: Evidence) -> list[Finding]:
+    """What copies lose with memory of a far node."""
+    words, losses, rows = [], [0.0], []
+    near = None
+    for direction, way in DIRECTIONS.items():
+        found = nodes(evidence, direction)
+        near = near_node(evidence, found)
+        if len(found) < 2 or near is None:
+            continue
+        losses += [1 - row.value / found[near].value for row in found.values()]
+        places = [f"{quantity(row.value, 'B/s')} on node {node}" for node, row in found.items()]
+        words.append(f"{way} {listed(places)}")
+        rows += list(found.values())
+    if not words:
+        return []
+    loss = max(losses)
+    title = "Copies are as fast with memory of every NUMA node"
+    if loss > FAR_LOSS:
+        title = f"Memory of a far NUMA node costs copies {percent(loss)}"
+    advice = f" Keep buffers near: `numactl --cpunodebind={near} --membind={near}`." if loss > FAR_LOSS else ""
+    return [
+        Finding(
+            rule="link.numa",
+            severity="advice" if loss > FAR_LOSS else "good",
+            title=title,
+            text=f"Node {near} is near. Copies {'; '.join(words)}.{advice}",
+            threshold=f"advice where a far node loses over {round_percent(FAR_LOSS)}",
+            rests_on=rests_on(*rows),
+            suite="link",
+        )
+    ]
+
+
+def beside(evidence: Evidence) -> list[Beside]:
+    """Every GPU measured alone and together."""
+    together = {row.case_id: row for row in evidence.rows("link_concurrent", "together") if row.value > 0}
+    return [
+        Beside(index, str(row.params.get("beside")), str(row.params.get("direction")), row, together[row.case_id])
+        for row in evidence.rows("link_concurrent", "alone")
+        if row.value > 0 and row.case_id in together and isinstance(index := row.params.get("gpu_index"), int)
+    ]
+
+
+def sharing(evidence: Evidence) -> list[Beside]:
+    """Those that lose by others, pairs before the whole."""
+    lost = [one for one in beside(evidence) if one.kept < KEEPS]
+    return sorted(lost, key=lambda one: one.beside == EVERYBODY)
+
+
+def concurrent(evidence: Evidence) -> list[Finding]:
+    """Which GPUs slow each other down."""
+    found = beside(evidence)
+    if not found:
+        return []
+    lost = sharing(evidence)
+    rests = rests_on(*(row for one in found for row in (one.alone, one.together)))
+    threshold = f"a GPU that keeps under {round_percent(KEEPS)} of its rate beside others shares an uplink"
+    if not lost:
+        least = min(found, key=lambda one: one.kept)
+        text = f"Beside {least.beside_words}, {_words(least)}; every other case keeps more."
+        title = "Every GPU keeps its rate while the others copy"
+        return [Finding("link.concurrent", "good", title, text, threshold, rests, "link")]
+    words = [_lost_words(direction, lost) for direction in DIRECTIONS]
+    text = (
+        f"{' '.join(word for word in words if word)} Share out large copies over time, or place jobs so that they do "
+        "not meet on one uplink."
+    )
+    return [Finding("link.concurrent", "warning", _shared_title(lost), text, threshold, rests, "link")]
+
+
+def _words(one: Beside) -> str:
+    return (
+        f"GPU {one.gpu_index} keeps {quantity(one.together.value, 'B/s')} of {quantity(one.alone.value, 'B/s')} "
+        f"{DIRECTIONS.get(one.direction, one.direction)} ({percent(one.kept)})"
+    )
+
+
+def _lost_words(direction: str, lost: Sequence[Beside]) -> str:
+    """Who loses most in one direction, and how many others lose as well."""
+    own = sorted((one for one in lost if one.direction == direction), key=lambda one: one.kept)
+    if not own:
+        return ""
+    others = len(own) - 1
+    more = f"; {others} other case{'s' * (others > 1)} keep{'s' * (others == 1)} under {round_percent(KEEPS)}"
+    return f"Beside {own[0].beside_words} {_words(own[0])}{more if others else ''}."
+
+
+def _shared_title(lost: Sequence[Beside]) -> str:
+    kept = percent(min(one.kept for one in lost))
+    pairs = {tuple(sorted((one.gpu_index, int(one.beside)))) for one in lost if one.beside.isdecimal()}
+    if pairs:
+        named = listed([f"GPUs {first} and {second}" for first, second in sorted(pairs)])
+        return f"Uplinks are shared by {named}: {kept} of a rate is kept"
+    members = listed([str(index) for index in sorted({one.gpu_index for one in lost})])
+    return f"An uplink is shared: {kept} of a rate is kept while all copy (GPU {members})"

@@ -1,0 +1,81 @@
+"""Compiled loops over pages of host memory: mapped, touched, pinned, read and given back, with the clock between."""
+
+from __future__ import annotations
+
+import mmap
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from microbench.gpu.bound import IntArray
+from microbench.host.loops import call_narrow, compiled, load_flag, now_ns, store_flag
+
+READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+PRIVATE_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+MAP_FAILED = -1
+MAP_ARGUMENTS = 6
+
+
+@intrinsic
+def call_mmap(typing_context, address, a, b, c, d, e, f):  # type: ignore[no-untyped-def]
+    """void *f(a … f) by address, as an integer: unlike the calls of loops.py it answers with all 64 bits."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        long = ir.IntType(64)
+        function_type = ir.FunctionType(long, [long] * MAP_ARGUMENTS)
+        return builder.call(builder.inttoptr(arguments[0], function_type.as_pointer()), arguments[1:])
+
+    return types.int64(*[types.int64] * (1 + MAP_ARGUMENTS)), generate
+
+
+@compiled
+def touch_pages(address: int, size_bytes: int, page_bytes: int) -> None:
+    """Write one word of each page, so that all of them are there. The stores are atomic: none is left out."""
+    for offset in range(0, size_bytes, page_bytes):
+        store_flag(address + offset, 1)
+
+
+@compiled
+def read_pages(address: int, size_bytes: int, page_bytes: int, clock: int, out: IntArray) -> None:
+    """Read the first word of each page: out = ns, sum of the words. The loads are atomic: none is left out."""
+    total = 0
+    begin = now_ns(clock)
+    for offset in range(0, size_bytes, page_bytes):
+        total += load_flag(address + offset)
+    out[0] = now_ns(clock) - begin
+    out[1] = total
+
+
+@compiled
+def map_and_touch(map_pages: int, unmap: int, size_bytes: int, page_bytes: int, clock: int, out: IntArray) -> bool:
+    """Map fresh pages, touch each, give them back: out as by ``take_and_release``. False where nothing was mapped."""
+    out[0] = now_ns(clock)
+    address = call_mmap(map_pages, 0, size_bytes, READ_WRITE, PRIVATE_ANONYMOUS, -1, 0)
+    if address == MAP_FAILED:
+        return False
+    touch_pages(address, size_bytes, page_bytes)
+    out[1] = now_ns(clock)
+    out[2] = now_ns(clock)
+    released = call_narrow(unmap, address, size_bytes, 0, 0)
+    out[3] = now_ns(clock)
+    return released == 0  # type: ignore[no-any-return]
+
+
+@compiled
+def take_and_release(
+    take: int, a: int, b: int, c: int, release: int, held: IntArray, clock: int, out: IntArray
+) -> tuple[int, int]:
+    """``take(a, b, c)``, then ``release(held[0])``, which the first call may have written: the codes of both.
+
+    out = the clock before and after each. What was not taken is not released.
+    """
+    out[0] = now_ns(clock)
+    taken = call_narrow(take, a, b, c, 0)
+    out[1] = now_ns(clock)
+    if taken != 0:
+        return taken, 0
+    out[2] = now_ns(clock)
+    released = call_narrow(release, held[0], 0, 0, 0)
+    out[3] = now_ns(clock)
+    return taken, released

@@ -1,0 +1,176 @@
+"""The link suite's pictures: the way to the GPU, rates over size with fit and ceiling, pin or not, pairs of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from microbench.explain.evidence import Evidence, whole
+from microbench.explain.link_copies import DEVICE, DIRECTIONS, HOST, MEMORIES, CopyFit, copies, copy_fit
+from microbench.explain.link_copy import HALF, MOST
+from microbench.explain.link_pinning import WAYS as PINNING_WAYS
+from microbench.explain.link_pinning import Choice, choices
+from microbench.limits import ceiling
+from microbench.report.curves import ticks
+from microbench.report.document import Cell, Column, Curve, Line, Mark, Picture, Table
+from microbench.report.sections.link_gpus import peers, uplinks
+from microbench.report.sections.link_path import path
+from microbench.report.shapes import NOTHING
+from microbench.stats import Row
+from microbench.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size
+
+# Tables in the order of the questions: what the link is, what it carries, how to use it, who else is on it.
+ORDER = (
+    "link_state", "link_copy", "link_bidirectional", "link_zero_copy", "link_latency", "link_pinning", "link_chunks",
+    "link_managed", "link_numa", "link_concurrent", "link_peer",
+)  # fmt: skip
+FEWEST_DRAWN = 3
+WAITED_FOR = ("pinned", "pageable")  # other pinned memory is waited for as long as pinned
+FEWEST_ACROSS = 2
+FIT_STEPS = 64
+HEADROOM = 1.1
+TICK_SIZES = tuple(1 << power for power in range(0, 41, 6))
+
+
+def pictures(evidence: Evidence) -> list[Picture]:
+    """Every picture that the run has figures for."""
+    curves = [rates(evidence, direction) for direction in DIRECTIONS]
+    tables = (fits(evidence), pinning(evidence), zero_copy(evidence), *peers(evidence), *uplinks(evidence))
+    drawn = (path(evidence), *curves, *tables)
+    return [picture for picture in drawn if picture is not None]
+
+
+def rates(evidence: Evidence, direction: str) -> Curve | None:
+    """Rate over size of pinned copies with fit and ceiling, and of pageable ones, in one direction."""
+    pinned, pageable = copies(evidence, DEVICE, direction, "pinned"), copies(evidence, HOST, direction, "pageable")
+    if len(pinned) < FEWEST_DRAWN:
+        return None
+    fit = copy_fit(evidence, DEVICE, direction, "pinned")
+    limit = ceiling(pinned[-1][1].measurement.bound, evidence.gpu)
+    smallest, largest = pinned[0][0], max(pinned[-1][0], pageable[-1][0] if pageable else 0)
+    lines = [Line("pinned", _points(pinned), "first")]
+    if len(pageable) >= FEWEST_DRAWN:
+        lines.append(Line("pageable", _points(pageable), "second"))
+    if fit is not None:
+        lines.append(Line("fit", _fitted(fit, smallest, largest), "third"))
+    if limit is not None:
+        name = f"ceiling {quantity(limit.value, 'B/s')}"
+        lines.append(Line(name, ((smallest, limit.value), (largest, limit.value)), "quiet"))
+    most = max(y for line in lines for _, y in line.points)
+    shares = ((HALF, "half"), (MOST, round_percent(MOST))) if fit is not None else ()
+    at = [(fit.size_for(share), words) for share, words in shares if fit is not None]
+    return Curve(
+        title=f"Bandwidth over the size of a copy, {DIRECTIONS[direction]}",
+        about="pinned copies by the device, behind a gate; pageable ones by the host, with a wait; fit T = a + V / b",
+        x_title="bytes of a copy",
+        lines=tuple(lines),
+        x_ticks=tuple(Mark(one, size(one)) for one in TICK_SIZES if smallest <= one <= largest),
+        y_ticks=ticks(0.0, most * HEADROOM, False, "B/s"),
+        y_log=False,
+        marks=tuple(Mark(x, f"{words} at {about_size(x)}") for x, words in at if smallest <= x <= largest),
+    )
+
+
+def _points(found: Sequence[tuple[int, Row]]) -> tuple[tuple[float, float], ...]:
+    return tuple((size_bytes, row.value) for size_bytes, row in found)
+
+
+def _fitted(fit: CopyFit, smallest: int, largest: int) -> tuple[tuple[float, float], ...]:
+    sizes = (smallest * (largest / smallest) ** (step / FIT_STEPS) for step in range(FIT_STEPS + 1))
+    return tuple((size_bytes, size_bytes / fit.line.at(size_bytes)) for size_bytes in sizes)
+
+
+def fits(evidence: Evidence) -> Table | None:
+    """How big a copy must be: the fit of each direction and kind of memory."""
+    found = [
+        (direction, memory, metric, fit)
+        for direction in DIRECTIONS
+        for memory in MEMORIES
+        for metric in (DEVICE, HOST)
+        if (metric == DEVICE or memory in WAITED_FOR)
+        and (fit := copy_fit(evidence, metric, direction, memory)) is not None
+    ]
+    if not found:
+        return None
+    columns = (
+        Column("copies", "left"), Column("memory", "left"), Column("timed on", "left"), Column("a"),
+        Column("b"), Column("half at"), Column(f"{round_percent(MOST)} at"),
+        Column("misfit", drop=2), Column("largest", drop=1),
+    )  # fmt: skip
+    return Table(
+        "How big must a copy be: T = a + V / b",
+        "on the device behind a gate; on the host with its call and a wait for each",
+        columns,
+        tuple(_fit_cells(*one) for one in found),
+    )
+
+
+def _fit_cells(direction: str, memory: str, metric: str, fit: CopyFit) -> tuple[Cell, ...]:
+    return (
+        Cell(DIRECTIONS[direction]),
+        Cell(MEMORIES[memory]),
+        Cell("device" if metric == DEVICE else "host"),
+        Cell(as_time(fit.fixed_s)),
+        Cell(quantity(fit.bandwidth, "B/s"), tone="strong"),
+        Cell(about_size(fit.size_for(HALF)), tone="strong"),
+        Cell(about_size(fit.size_for(MOST))),
+        Cell(percent(fit.line.misfit.median), tone="quiet"),
+        Cell(percent(fit.line.misfit.largest), tone="quiet"),
+    )
+
+
+def pinning(evidence: Evidence) -> Table | None:
+    """Pin or not: the price of pinned memory, and after how many copies it is paid."""
+    found = choices(evidence)
+    if not found:
+        return None
+    directions = [one for one in DIRECTIONS if any(one in choice.pinned_s for choice in found)]
+    columns = [Column("how", "left"), Column("buffer"), Column("costs more")]
+    for direction in directions:
+        columns += [Column(f"saved {DIRECTIONS[direction]}", drop=1), Column(f"copies {DIRECTIONS[direction]}")]
+    rows = tuple(
+        (
+            Cell(PINNING_WAYS[one.way]), Cell(size(one.size_bytes)), Cell(as_time(max(one.extra_s, 0.0))),
+            *(cell for direction in directions for cell in _paid(one, direction)),
+        )
+        for one in found
+    )  # fmt: skip
+    return Table(
+        "Pin or not: after how many copies pinned memory has paid",
+        "had and given back, less what pageable memory costs where it is new; copies waited for one by one",
+        tuple(columns),
+        rows,
+    )
+
+
+def _paid(one: Choice, direction: str) -> tuple[Cell, Cell]:
+    pageable_s, pinned_s = one.pageable_s.get(direction), one.pinned_s.get(direction)
+    if pageable_s is None or pinned_s is None:
+        return NOTHING, NOTHING
+    count = one.copies(direction)
+    if count is None:
+        return Cell("nothing", tone="quiet"), Cell("never", tone="quiet")
+    return Cell(as_time(pageable_s - pinned_s), tone="quiet"), Cell(str(count), tone="strong")
+
+
+def zero_copy(evidence: Evidence) -> Table | None:
+    """Kernels on host memory: width of an access down, begin of the buffer across."""
+    found: dict[tuple[str, int], dict[int, Row]] = {}
+    for row in evidence.rows("link_zero_copy", "bandwidth"):
+        key = str(row.params.get("access")), whole(row, "width_bytes")
+        found.setdefault(key, {})[whole(row, "offset_bytes")] = row
+    offsets = sorted({offset for cells in found.values() for offset in cells})
+    if len(offsets) < FEWEST_ACROSS:
+        return None
+    rows = tuple(
+        (
+            Cell(f"{access} {size(width)}", tone="strong"),
+            *(Cell(gigabytes(cells[one].value)) if one in cells else NOTHING for one in offsets),
+        )
+        for (access, width), cells in found.items()
+    )
+    return Table(
+        "Kernels on host memory, in GB/s",
+        "bytes a thread moves at a time down; across, how far behind a page the buffer begins",
+        (Column("", "left"), *(Column(size(one)) for one in offsets)),
+        rows,
+    )

@@ -1,0 +1,182 @@
+"""What is moved, timed and then checked: on the device alone behind a gate, and with its synchronise on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from microbench.gpu.link_api import Chase, Concurrent, Duplex, Peer, Pipeline, Transfer
+from microbench.model import Measurement, Work
+from microbench.sampling import NANOSECOND_S, per_call_distribution
+from microbench.stats import FloatArray
+from microbench.timing import Meter
+
+SAMPLE_S = 2e-3
+MOST_QUEUED = 200
+HOST_BATCH = 20
+FEWEST_BOTH_WAYS = 4
+SINGLE_READS = 2000
+
+
+def moved(
+    meter: Meter, transfer: Transfer, *, device: str, host: str | None = None, bound: str | None = None
+) -> Iterator[Measurement]:
+    """The rate on the device alone (unless the transfer blocks the host), and where ``host`` names a metric for it
+    that of a call and its synchronise.
+
+    Bytes count once. The destination is poisoned after the warm-up, and compared with the source when all is timed.
+    Raises MeasurementError for data that did not arrive.
+    """
+    one_s = _warm_s(meter, transfer)
+    transfer.fresh()
+    work = Work(bytes=transfer.size_bytes)
+    found = []
+    if not transfer.blocks:
+        count = min(max(round(SAMPLE_S / one_s), 1), MOST_QUEUED)
+        found.append(meter.device_time(device, transfer.submit, count, work=work, bound=bound))
+    if host is not None:
+        found.append(_synchronized(meter, transfer, host, one_s, work, bound))
+    yield from verified(found, transfer.check())
+
+
+def verified(found: Sequence[Measurement], how: str) -> list[Measurement]:
+    """The measurements with how their results were checked."""
+    return [msgspec.structs.replace(one, verified=how, needs_verification=True) for one in found]
+
+
+def _warm_s(meter: Meter, transfer: Transfer) -> float:
+    """Seconds of one transfer with its synchronise, the second time."""
+    out_ns = np.zeros(2, dtype=np.int64)
+    transfer.submit.round_trips(out_ns)
+    return max(int(out_ns[-1]), 1) * NANOSECOND_S
+
+
+def _synchronized(
+    meter: Meter, transfer: Transfer, metric: str, one_s: float, work: Work, bound: str | None
+) -> Measurement:
+    out_ns = np.zeros(min(max(round(SAMPLE_S / one_s), 1), HOST_BATCH), dtype=np.int64)
+
+    def take() -> Sequence[float]:
+        transfer.submit.round_trips(out_ns)
+        return (float(np.median(out_ns)) * NANOSECOND_S,)
+
+    return meter.collect(metric, take, clock="host", work=work, bound=bound, floor_s=meter.floors.timer_call_s)
+
+
+def both_ways(
+    meter: Meter, duplex: Duplex, direction: str, size_bytes: int, *, own: str, total: str
+) -> list[Measurement]:
+    """One direction's rate while the other moves twice as much, and the rate of both together.
+
+    The sum counts what was moved until the first direction was done: both are busy until then. A sample of it is
+    the time that as many copies of ``2 * size_bytes`` take at that rate.
+    """
+    count = _copies(duplex)
+    measured_h2d = direction == "h2d"
+    counts = (count, 2 * count) if measured_h2d else (2 * count, count)
+
+    def take() -> Mapping[str, float]:
+        ends = duplex.ends_s(*counts)
+        if ends is None:
+            return {}
+        mine, others = ends if measured_h2d else ends[::-1]
+        window_s = min(float(mine[-1]), float(others[-1]))
+        copies = _copies_until(mine, window_s) + _copies_until(others, window_s)
+        return {own: float(mine[-1]), total: window_s * 2 * count / copies}
+
+    duplex.fresh()
+    floor_s = meter.floors.event_pair_s
+    first, second = meter.collect_each((own, total), take, clock="device", calls=count, floor_s=floor_s)
+    first = msgspec.structs.replace(first, work=Work(bytes=size_bytes), bound=f"pcie_{direction}")
+    second = msgspec.structs.replace(second, work=Work(bytes=2 * size_bytes), bound="pcie_both")
+    return verified([first, second], duplex.check())
+
+
+def _copies(duplex: Duplex) -> int:
+    """How many copies make a sample: about SAMPLE_S of them."""
+    ends = None
+    for _ in range(3):
+        ends = duplex.ends_s(1, 2) or ends
+    one_s = float(ends[0][-1]) if ends else SAMPLE_S
+    return min(max(round(SAMPLE_S / max(one_s, NANOSECOND_S)), FEWEST_BOTH_WAYS), MOST_QUEUED // 4)
+
+
+def _copies_until(ends_s: FloatArray, moment_s: float) -> float:
+    """How many copies were done by then, the one under way by its share."""
+    return float(np.interp(moment_s, np.concatenate(([0.0], ends_s)), np.arange(len(ends_s) + 1)))
+
+
+def read_latency(meter: Meter, metric: str, chase: Chase, reads: int) -> Measurement:
+    """Seconds of one dependent read: a sample is the mean over walks from every SM; single reads give the
+    percentiles."""
+    chase.walks_ns(reads)
+
+    def take() -> Sequence[float]:
+        return (float(chase.walks_ns(reads).sum()) * NANOSECOND_S,)
+
+    return meter.collect(
+        metric,
+        take,
+        clock="device",
+        calls=chase.blocks * reads,
+        verified="every walk ended at its line",
+        needs_verification=True,
+        per_call=lambda: per_call_distribution(chase.each_ns(SINGLE_READS) * NANOSECOND_S),
+    )
+
+
+def pieces(meter: Meter, pipeline: Pipeline, metric: str, size_bytes: int) -> list[Measurement]:
+    """The rate of a whole step on the host's clock: all pieces, and a wait for all streams."""
+    out_ns = np.zeros(2, dtype=np.int64)
+    pipeline.submit.round_trips(out_ns)
+    pipeline.fresh()
+    one_ns = out_ns[:1]
+
+    def take() -> Sequence[float]:
+        pipeline.submit.round_trips(one_ns)
+        return (int(one_ns[0]) * NANOSECOND_S,)
+
+    work, floor_s = Work(bytes=size_bytes), meter.floors.timer_call_s
+    found = meter.collect(metric, take, clock="host", work=work, bound="pcie_h2d", floor_s=floor_s)
+    return verified([found], pipeline.check())
+
+
+def between_gpus(meter: Meter, peer: Peer, metric: str, size_bytes: int, bound: str | None) -> list[Measurement]:
+    """The rate from one GPU to another, by device events behind a gate."""
+    warm_s = peer.take_s(1) or peer.take_s(1) or SAMPLE_S
+    count = min(max(round(SAMPLE_S / warm_s), 1), MOST_QUEUED)
+    peer.fresh()
+
+    def take() -> Sequence[float]:
+        taken_s = peer.take_s(count)
+        return () if taken_s is None else (taken_s,)
+
+    work, floor_s = Work(bytes=size_bytes), meter.floors.event_pair_s
+    found = meter.collect(metric, take, clock="device", calls=count, work=work, bound=bound, floor_s=floor_s)
+    return verified([found], peer.check())
+
+
+def alone_and_together(
+    meter: Meter, alone: Concurrent, together: Concurrent, size_bytes: int, bound: str
+) -> list[Measurement]:
+    """The first GPU's rate alone and with the others, in turn: metrics ``alone`` and ``together``."""
+    warm = alone.take_s(1)
+    one_s = float(warm[0]) if warm is not None else SAMPLE_S
+    count = min(max(round(SAMPLE_S / one_s), 1), MOST_QUEUED // 2)
+    together.take_s(1)
+    alone.fresh()
+    together.fresh()
+
+    def take() -> Mapping[str, float]:
+        by_itself, beside = alone.take_s(count), together.take_s(count)
+        if by_itself is None or beside is None:
+            return {}
+        return {"alone": float(by_itself[0]), "together": float(beside[0])}
+
+    floor_s = meter.floors.event_pair_s
+    work = Work(bytes=size_bytes)
+    found = meter.collect_each(("alone", "together"), take, clock="device", calls=count, work=work, floor_s=floor_s)
+    checked = f"{alone.check()}; {together.check()}"
+    return verified([msgspec.structs.replace(one, bound=bound) for one in found], checked)

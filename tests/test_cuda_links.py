@@ -1,0 +1,131 @@
+"""The link of a real GPU: what is moved arrives, what is not moved is noticed, figures lie where physics allows."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from microbench.errors import MeasurementError, Skip
+from microbench.gpu.api import Gpu
+from microbench.gpu.link_api import Access, Direction, HostMemory, Order, PeerWay, Transfer
+
+pytestmark = pytest.mark.gpu
+
+SIZES = (1, 5, 4096, 1_000_003)
+
+
+def moves(gpu: Gpu, transfer: Transfer) -> None:
+    """The destination is right after the move, and wrong before it."""
+    transfer.fresh()
+    with pytest.raises(MeasurementError, match="byte 0 of"):
+        transfer.check()
+    transfer.submit(1)
+    gpu.synchronize()
+    assert "compared" in transfer.check()
+    transfer.fresh()
+    with pytest.raises(MeasurementError):
+        transfer.check()
+
+
+@pytest.mark.parametrize("size_bytes", SIZES)
+@pytest.mark.parametrize("memory", get_args(HostMemory))
+@pytest.mark.parametrize("direction", get_args(Direction))
+def test_copies_arrive(gpu: Gpu, direction: Direction, memory: HostMemory, size_bytes: int) -> None:
+    transfer = gpu.links.copy(direction, memory, size_bytes)
+    assert transfer.blocks == (memory == "pageable")
+    moves(gpu, transfer)
+
+
+@pytest.mark.parametrize(("width_bytes", "offset_bytes"), [(4, 0), (4, 4), (8, 0), (16, 0), (16, 32)])
+@pytest.mark.parametrize("size_bytes", [16, 4099, 9_000_001])
+@pytest.mark.parametrize("access", get_args(Access))
+def test_kernels_move_every_byte(
+    gpu: Gpu, access: Access, size_bytes: int, width_bytes: int, offset_bytes: int
+) -> None:
+    moves(gpu, gpu.links.kernel_copy(access, width_bytes, offset_bytes, size_bytes))
+
+
+def test_both_ways_at_once(gpu: Gpu) -> None:
+    duplex = gpu.links.duplex(1 << 20)
+    duplex.fresh()
+    with pytest.raises(MeasurementError):
+        duplex.check()
+    ends = duplex.ends_s(3, 6)
+    assert ends is not None
+    assert [len(side) for side in ends] == [3, 6]
+    assert all((np.diff(side) > 0).all() and side[0] > 0 for side in ends)
+    duplex.check()
+
+
+@pytest.mark.parametrize("order", get_args(Order))
+def test_walks_end_at_their_line(gpu: Gpu, order: Order) -> None:
+    chase = gpu.links.chase(64 << 10, 128, order)
+    for _ in range(2):
+        walks = chase.walks_ns(10)
+        assert walks.shape == (chase.blocks,)
+        assert (walks > 10 * 300).all()  # a read across PCIe takes longer than that
+    each = chase.each_ns(50)
+    assert each.shape == (50,)
+    assert 300 < np.median(each) < 20_000
+
+
+def test_link_state_says_what_it_saw_under_load(gpu: Gpu) -> None:
+    facts = {fact.name: fact for fact in gpu.links.state()}
+    assert facts["read_under_load"].value is True
+    assert facts["generation_now"].value == gpu.info.link.generation_max
+    assert all(fact.value is not None or fact.reason for fact in facts.values())
+
+
+def needs_two(gpu: Gpu) -> None:
+    if len(gpu.links.gpus()) < 2:
+        pytest.skip("needs two GPUs")
+
+
+@pytest.mark.parametrize("way", get_args(PeerWay))
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0)])
+def test_peers_exchange_data(gpu: Gpu, first: int, second: int, way: PeerWay) -> None:
+    needs_two(gpu)
+    peer = gpu.links.peer(first, second, way, True, 1_000_003)
+    peer.fresh()
+    with pytest.raises(MeasurementError):
+        peer.check()
+    assert (peer.take_s(3) or 0) > 0
+    peer.check()
+
+
+@pytest.mark.parametrize("way", ["engine_read", "engine_write"])
+def test_peers_without_access_go_another_way(gpu: Gpu, way: PeerWay) -> None:
+    needs_two(gpu)
+    peer = gpu.links.peer(0, 1, way, False, 1 << 20)
+    peer.fresh()
+    assert (peer.take_s(2) or 0) > 0
+    peer.check()
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0)])
+def test_walks_through_the_other_gpu(gpu: Gpu, first: int, second: int) -> None:
+    needs_two(gpu)
+    chase = gpu.links.peer_chase(first, second, 64 << 10, 128)
+    assert (chase.walks_ns(10) > 0).all()
+    assert 200 < np.median(chase.each_ns(50)) < 20_000
+
+
+@pytest.mark.parametrize("direction", get_args(Direction))
+def test_gpus_copy_at_once(gpu: Gpu, direction: Direction) -> None:
+    indices = list(gpu.links.gpus())
+    together = gpu.links.concurrent(direction, indices, 1 << 20)
+    together.fresh()
+    with pytest.raises(MeasurementError):
+        together.check()
+    taken = together.take_s(3)
+    assert taken is not None
+    assert (taken > 0).all()
+    assert len(taken) == len(indices)
+    together.check()
+
+
+def test_a_gpu_that_is_not_there_is_a_skip(gpu: Gpu) -> None:
+    with pytest.raises(Skip, match="needs a GPU 99"):
+        gpu.links.peer(0, 99, "engine_read", True, 1024)

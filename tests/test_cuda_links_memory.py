@@ -1,0 +1,227 @@
+"""Host memory, pieces and managed memory on a real GPU: data arrive, what is left out is seen, too much is a skip."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from cuda.bindings import driver
+
+from microbench.errors import MeasurementError, Skip
+from microbench.gpu.api import Gpu
+from microbench.gpu.graphs.base import Case
+from microbench.gpu.link_api import HostMemory, ManagedWay, Pinning, PinningWay
+from microbench.gpu.links import managed, memory
+from microbench.gpu.links.cuda_links import CudaLinks
+from microbench.gpu.links.managed import CudaManaged
+from microbench.gpu.links.memory import HostBuffer
+from microbench.gpu.links.patterns import Patterns
+from microbench.gpu.links.pipeline import CudaPipeline
+from microbench.gpu.links.readers import Piece, Readers
+from microbench.host import memory_room
+
+pytestmark = pytest.mark.gpu
+
+MIB = 1 << 20
+TOO_MUCH_BYTES = 1 << 46
+
+
+@pytest.fixture
+def case(gpu: Gpu) -> Case:
+    """What the experiments are made of."""
+    assert isinstance(gpu.links, CudaLinks)
+    return gpu.links._case
+
+
+@pytest.mark.parametrize("node", [None, 0])
+@pytest.mark.parametrize("size_bytes", [1, 4097, 3_000_001])
+@pytest.mark.parametrize("kind", get_args(HostMemory))
+def test_host_buffers_hold_data_for_both_sides(case: Case, kind: HostMemory, size_bytes: int, node: int | None) -> None:
+    buffer = HostBuffer(case.context, kind, size_bytes, node)
+    there = case.context.device_memory(size_bytes)
+    assert (buffer.device_address is None) == (kind == "pageable")
+    patterns = Patterns(case.context, case.modules)
+    patterns.fill(there, size_bytes, 5)
+    (code,) = driver.cuMemcpyDtoH(buffer.address, there, size_bytes)
+    assert int(code) == 0
+    patterns.poison(there, size_bytes, 5)
+    (code,) = driver.cuMemcpyHtoD(there, buffer.address, size_bytes)
+    assert int(code) == 0
+    patterns.verify(there, size_bytes, 5, "the host's memory")
+    if buffer.device_address is not None:
+        patterns.verify(buffer.device_address, size_bytes, 5, "mapped memory")
+
+
+@pytest.mark.parametrize("kind", get_args(HostMemory))
+def test_too_much_host_memory_is_a_skip_before_it_is_taken(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, kind: HostMemory
+) -> None:
+    monkeypatch.setattr(memory_room, "LONGEST_FILL_S", 0.0)
+    with pytest.raises(Skip, match=r"64 TiB of [a-z-]+ host memory asked, .* may be taken"):
+        gpu.links.copy("h2d", kind, TOO_MUCH_BYTES)
+
+
+@pytest.mark.parametrize(("kind", "call"), [("pinned", "cuMemHostAlloc"), ("registered", "cuMemHostRegister")])
+def test_what_the_driver_refuses_is_a_skip(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, kind: HostMemory, call: str
+) -> None:
+    answer = (driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY, 0)[: 2 if kind == "pinned" else 1]
+    monkeypatch.setattr(memory.driver, call, lambda *arguments: answer)
+    with pytest.raises(Skip, match=f"1 MiB of {kind} host memory refused by the driver: CUDA_ERROR_OUT_OF_MEMORY"):
+        gpu.links.copy("h2d", kind, MIB)
+
+
+@pytest.mark.parametrize("size_bytes", [4096, 100_003, 4 * MIB])
+@pytest.mark.parametrize("way", get_args(PinningWay))
+def test_pinning_is_stamped_in_its_order(gpu: Gpu, way: PinningWay, size_bytes: int) -> None:
+    stamps = gpu.links.pinning(way, size_bytes, 4)
+    assert stamps.shape == (4, len(Pinning))
+    assert (np.diff(stamps.ravel()) >= 0).all()
+    assert (stamps[:, Pinning.PINNED] > stamps[:, Pinning.BEGIN]).all()
+    assert (stamps[:, Pinning.RELEASED] > stamps[:, Pinning.RELEASED_BEGIN]).all()
+
+
+@pytest.mark.parametrize("way", get_args(PinningWay))
+def test_pinning_more_takes_longer(gpu: Gpu, way: PinningWay) -> None:
+    def fastest_ns(size_bytes: int) -> int:
+        stamps = gpu.links.pinning(way, size_bytes, 5)
+        return int((stamps[:, Pinning.PINNED] - stamps[:, Pinning.BEGIN]).min())
+
+    assert fastest_ns(64 * MIB) > 4 * fastest_ns(MIB)
+
+
+def test_pinning_too_much_is_a_skip(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_room, "LONGEST_FILL_S", 0.0)
+    with pytest.raises(Skip, match="64 TiB of host memory asked"):
+        gpu.links.pinning("allocate", TOO_MUCH_BYTES, 1)
+
+
+def checksum(content: npt.NDArray[np.uint8]) -> int:
+    """What kernels/link_pipeline.cu adds up, by numpy."""
+    whole = content.size // 16 * 16
+    words = content[:whole].view(np.uint32).astype(np.uint64)
+    rest = content[whole:].astype(np.uint64)
+    odd_words = 2 * np.arange(words.size, dtype=np.uint64) + 1
+    odd_bytes = 2 * np.arange(whole, content.size, dtype=np.uint64) + 1
+    return int((words * odd_words).sum() + (rest * odd_bytes).sum()) % (1 << 32)
+
+
+@pytest.mark.parametrize("size_bytes", [1, 16, 4099, 9_000_007])
+def test_readers_see_every_byte(case: Case, size_bytes: int) -> None:
+    there = case.context.device_memory(size_bytes)
+    Patterns(case.context, case.modules).fill(there, size_bytes, 3)
+    readers = Readers(case, [Piece(there, size_bytes)])
+    readers.submit(0, case.stream(0))(3)
+    case.context.synchronize()
+    seen, runs = (int(word) for word in readers._words(readers._found)[0])
+    assert runs == 3
+    assert seen == 3 * checksum(case.context.read(there, size_bytes, np.uint8)) % (1 << 32)
+    readers.check(case.stream(0))
+
+
+@pytest.mark.parametrize("kernel_ns", [0, 200_000])
+@pytest.mark.parametrize(
+    ("size_bytes", "chunks", "streams"), [(65_536, 1, 1), (1_000_003, 7, 3), (65_537, 128, 4), (8 * MIB, 16, 2)]
+)
+def test_pieces_arrive_and_are_read(gpu: Gpu, size_bytes: int, chunks: int, streams: int, kernel_ns: int) -> None:
+    pipeline = gpu.links.pipeline(size_bytes, chunks, streams, kernel_ns)
+    pipeline.fresh()
+    with pytest.raises(MeasurementError, match="byte 0 of"):
+        pipeline.check()
+    out = np.zeros(3, dtype=np.int64)
+    pipeline.submit.round_trips(out)
+    assert (out > 0).all()
+    assert ("its own piece" in pipeline.check()) == (kernel_ns > 0)
+    pipeline.submit(2)
+    gpu.synchronize()
+    pipeline.check()
+
+
+def test_a_kernel_left_out_is_seen(gpu: Gpu) -> None:
+    pipeline = gpu.links.pipeline(MIB, 4, 2, 100_000)
+    assert isinstance(pipeline, CudaPipeline)
+    assert pipeline._readers is not None
+    pipeline.fresh()
+    pipeline.submit(1)
+    gpu.synchronize()
+    pipeline._readers.forget()
+    with pytest.raises(MeasurementError, match="the kernel of piece 0 of 4 did not run"):
+        pipeline.check()
+
+
+def test_a_kernel_before_its_data_is_seen(gpu: Gpu, case: Case) -> None:
+    pipeline = gpu.links.pipeline(MIB, 4, 2, 100_000)
+    assert isinstance(pipeline, CudaPipeline)
+    assert pipeline._readers is not None
+    pipeline.fresh()
+    pipeline._readers.submit(2, case.stream(0))(1)
+    gpu.synchronize()
+    pipeline.submit(5)
+    gpu.synchronize()
+    with pytest.raises(MeasurementError, match="the kernel of piece 2 of 4 ran before its data were there"):
+        pipeline.check()
+
+
+@pytest.mark.parametrize(("chunks", "streams"), [(1, 1), (8, 1), (8, 4)])
+def test_kernels_take_as_long_as_asked_and_do_not_run_side_by_side(gpu: Gpu, chunks: int, streams: int) -> None:
+    kernel_ns = 4_000_000
+    pipeline = gpu.links.pipeline(MIB, chunks, streams, kernel_ns)
+    out = np.zeros(5, dtype=np.int64)
+    pipeline.submit.round_trips(out)
+    assert 0.95 * kernel_ns < np.median(out) < 1.5 * kernel_ns
+
+
+@pytest.mark.parametrize("size_bytes", [4096, 1_000_003, 16 * MIB])
+@pytest.mark.parametrize("way", get_args(ManagedWay))
+def test_managed_memory_moves(gpu: Gpu, way: ManagedWay, size_bytes: int) -> None:
+    moving = gpu.links.managed(way, size_bytes)
+    with pytest.raises(MeasurementError):
+        moving.check()
+    assert all(moving.take_ns() > 0 for _ in range(3))
+    assert moving.check()
+
+
+@pytest.mark.parametrize("way", get_args(ManagedWay))
+def test_managed_memory_that_does_not_hold_the_data_is_seen(gpu: Gpu, case: Case, way: ManagedWay) -> None:
+    moving = gpu.links.managed(way, MIB)
+    assert isinstance(moving, CudaManaged)
+    moving.take_ns()
+    Patterns(case.context, case.modules).poison(moving._pages.address + MIB // 2, 4, 1)
+    with pytest.raises(MeasurementError, match="managed memory: byte 524288 of"):
+        moving.check()
+
+
+@pytest.mark.parametrize("way", ["prefetch_to_device", "prefetch_to_host"])
+def test_a_prefetch_left_out_is_seen(gpu: Gpu, way: ManagedWay) -> None:
+    moving = gpu.links.managed(way, MIB)
+    assert isinstance(moving, CudaManaged)
+    moving.take_ns()
+    moving._put_back()
+    with pytest.raises(MeasurementError, match="did not take the prefetch"):
+        moving.check()
+
+
+def test_faults_cost_more_than_pages_that_are_there(gpu: Gpu) -> None:
+    """What is put back is really away: each time again."""
+
+    def fastest_ns(way: ManagedWay) -> int:
+        moving = gpu.links.managed(way, 16 * MIB)
+        moving.take_ns()
+        return min(moving.take_ns() for _ in range(5))
+
+    there_ns = fastest_ns("again_on_device")
+    for way in ("fault_to_device", "read_mostly_to_device"):
+        assert fastest_ns(way) > 3 * there_ns
+
+
+def test_more_managed_memory_than_a_quarter_of_the_device_is_a_skip(gpu: Gpu) -> None:
+    with pytest.raises(Skip, match=r"64 TiB of managed memory is over a quarter of the .* free on the GPU"):
+        gpu.links.managed("fault_to_device", TOO_MUCH_BYTES)
+
+
+def test_no_managed_memory_is_a_skip(gpu: Gpu, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(case.context), "attribute", lambda self, name: 0)
+    with pytest.raises(Skip, match="no managed memory that host and device may use at once"):
+        managed.require_managed(case.context, MIB)

@@ -1,0 +1,240 @@
+"""The link suite's section: its pictures, its path, its matrices, its facts, and that nothing leaves the page."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+from make_link_run import FLAT, MADE, make_link_run, rate, state, two_switches
+from make_run import make_run, outcome
+from rich.cells import cell_len
+
+from microbench.explain.evidence import Evidence, evidence_by_device
+from microbench.model import Fact, Outcome, Run
+from microbench.report import terminal, view
+from microbench.report.document import Curve, Section, Table, Way
+from microbench.report.sections import link, link_gpus
+from microbench.report.sections.link_path import path
+from microbench.report.shapes import figure
+from microbench.report.ways import way
+from microbench.stats import rows
+
+WHOLE = make_link_run()
+SEVERAL = make_link_run(gpus=4, nodes=2, facts=two_switches())
+
+
+def evidence(run: Run = WHOLE) -> Evidence:
+    return evidence_by_device(run)[0]
+
+
+def section(run: Run = WHOLE) -> Section:
+    return next(one for one in view.build(run).sections if one.suite == "link")
+
+
+def drawn(run: Run, width: int, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
+    terminal.draw(view.build(run), terminal.open_console(stream, width=width))
+    return raw.getvalue().decode(encoding)
+
+
+def lines_of(one: Way, width: int) -> list[str]:
+    return ["".join(text for text, _ in line) for line in way(one, width, shown=str)]
+
+
+def made_path(**other: object) -> Way:
+    facts = two_switches(**other)  # type: ignore[arg-type]
+    one = path(evidence(make_link_run(facts=facts)))
+    assert one is not None
+    return one
+
+
+# -- the whole ----------------------------------------------------------------------------------------------------
+
+
+def test_every_benchmark_has_its_table_and_the_path_comes_first() -> None:
+    found = section(SEVERAL)
+    assert found.title == "link: is it as fast as it should be"
+    assert [type(picture) for picture in found.pictures] == [Way, Curve, Curve, *[Table] * 7]
+    assert [study.benchmark for study in found.studies] == list(link.ORDER)
+    assert set(link.ORDER) == {*MADE, "link_state"}
+    curves = {study.benchmark for study in found.studies if study.curve is not None}
+    assert not curves & {"link_copy", "link_peer", "link_concurrent", "link_numa"}
+
+
+def test_pictures_without_their_figures_are_left_out() -> None:
+    assert link.pictures(evidence(make_run())) == []
+    quick = section(make_link_run(preset="quick"))
+    assert [type(picture) for picture in quick.pictures] == [Way, Table]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_no_line_is_wider_than_the_page(width: int, encoding: str) -> None:
+    for run in (WHOLE, make_link_run(gpus=8, nodes=2, facts=two_switches())):
+        text = drawn(run, width, encoding)
+        assert max(cell_len(line) for line in text.splitlines()) <= min(width, terminal.WIDEST)
+
+
+# -- the path -----------------------------------------------------------------------------------------------------
+
+
+def test_the_path_goes_from_the_processor_through_switches_to_the_gpu() -> None:
+    one = made_path()
+    assert [station.name for station in one.stations] == ["CPU", "root port", "switch", "switch", "GPU 0"]
+    assert [station.which for station in one.stations] == ["NUMA 1", "39:01.0", "3a:00.0", "3c:00.0", "3e:00.0"]
+    assert [stretch.text for stretch in one.stretches] == ["", "5.0 x16", "5.0 x16", "5.0 x16"]
+
+
+def test_a_link_below_what_both_ends_can_do_stands_out() -> None:
+    one = made_path(hop0_generation_now=3, hop2_lanes_now=8)
+    assert [(stretch.text, stretch.tone) for stretch in one.stretches][1:] == [
+        ("5.0 x16", "good"), ("5.0 x8 of 5.0 x16", "problem"), ("3.0 x16 of 5.0 x16", "problem"),
+    ]  # fmt: skip
+    limited = made_path(slot_limit_bus_id="0000:3c:00.0")
+    assert [station.tone for station in limited.stations][3] == "warning"
+
+
+def test_a_virtual_machine_hides_the_path() -> None:
+    one = path(evidence())
+    assert one is not None
+    assert [station.name for station in one.stations] == ["CPU", "GPU 0"]
+    assert one.stretches[0].hidden
+    assert one.stretches[0].text == "hidden by the virtual machine"
+    assert "5.0 x16" in one.about
+
+
+def test_no_path_where_nothing_is_known_or_memory_is_shared() -> None:
+    assert path(evidence(make_run())) is None
+    assert path(evidence(make_link_run(facts={**FLAT, "c2c": True}))) is None
+    unknown = made_path(hop0_generation_now=None, hop0_generation_max=None, hop1_generation_now=None)
+    assert unknown.stretches[-1].text in ("?", "5.0 x16")
+
+
+def test_a_path_is_one_line_where_it_fits_and_down_the_page_where_not() -> None:
+    one = made_path()
+    across = lines_of(one, 80)
+    assert len(across) == 4
+    assert {len(line) for line in across} == {80}
+    assert across[2].startswith("│ NUMA 1 ├───┤ 39:01.0   ├───────┤")
+    assert "│5.0 x16│" in across[1]
+    assert " 5.0 x16 " in lines_of(one, 120)[1]
+    down = lines_of(one, 60)
+    assert down[0] == "• CPU  NUMA 1"
+    assert down[3] == "│   5.0 x16"
+    assert len(down) == 9
+
+
+# -- copies -------------------------------------------------------------------------------------------------------
+
+
+def test_rates_have_fit_and_ceiling_on_a_logarithmic_axis() -> None:
+    picture = link.rates(evidence(), "h2d")
+    assert picture is not None
+    assert picture.x_log
+    assert not picture.y_log
+    assert [line.name for line in picture.lines] == ["pinned", "pageable", "fit", "ceiling 58.4 GB/s"]
+    assert [mark.text for mark in picture.marks] == ["half at 70.3 KiB", "90 % at 633 KiB"]
+    assert [tick.text for tick in picture.x_ticks] == ["1 B", "64 B", "4 KiB", "256 KiB", "16 MiB"]
+    fit = dict(picture.lines[2].points)
+    for size_bytes, value in picture.lines[0].points:
+        assert min(fit.items(), key=lambda one: abs(one[0] - size_bytes))[1] == pytest.approx(value, rel=0.3)
+
+
+def test_fits_stand_in_a_table() -> None:
+    table = link.fits(evidence())
+    assert table is not None
+    assert [cell.text for cell in table.rows[0]][:7] == [
+        "to the GPU", "pinned", "device", "1.30 µs", "55.4 GB/s", "70.3 KiB", "633 KiB",
+    ]  # fmt: skip
+
+
+def test_pin_or_not_counts_copies() -> None:
+    table = link.pinning(evidence())
+    assert table is not None
+    assert [column.title for column in table.columns if not column.drop] == [
+        "how", "buffer", "costs more", "copies to the GPU", "copies from the GPU",
+    ]  # fmt: skip
+    last = [cell.text for cell in table.rows[2]]
+    assert last[:2] == ["allocated pinned", "64 MiB"]
+    assert last[4] == "4"
+
+
+def test_kernels_on_host_memory_by_width_and_offset() -> None:
+    table = link.zero_copy(evidence())
+    assert table is not None
+    assert [column.title for column in table.columns] == ["", "0 B", "32 B"]
+    assert [cell.text for cell in table.rows[1]] == ["read 16 B", "50.5", "40.4"]
+
+
+def test_a_figure_above_its_limit_says_so() -> None:
+    size_bytes = 1 << 28
+    case = {"direction": "h2d", "memory": "registered", "size_bytes": size_bytes}
+    over = outcome("link_copy", [rate("bandwidth", 70e9, size_bytes, "pcie_h2d")], **case)
+    gpu = WHOLE.sessions[0].environment.gpus[0]
+    made = msgspec.structs.replace(WHOLE, outcomes=(over,))
+    assert figure(rows(made)[0], gpu).text == "70.0 GB/s, over limit"
+    assert figure(rows(WHOLE)[0], gpu).tone == "strong"
+
+
+# -- several GPUs -------------------------------------------------------------------------------------------------
+
+
+def test_peers_are_a_matrix_with_reasons_and_topology() -> None:
+    def refuse(one: Outcome) -> Outcome:
+        if one.case.params.get("first") != 3 or one.case.params.get("second") != 0:
+            return one
+        return msgspec.structs.replace(one, status="skipped", reason="no peer access", measurements=())
+
+    run = msgspec.structs.replace(SEVERAL, outcomes=tuple(refuse(one) for one in SEVERAL.outcomes))
+    rates, latencies = link_gpus.peers(evidence(run))
+    assert [column.title for column in rates.columns] == ["", "GPU 0", "GPU 1", "GPU 2", "GPU 3"]
+    assert [cell.text for cell in rates.rows[0]] == ["GPU 0", "·", "395", "197", "197"]
+    assert rates.rows[3][1].text == "–"
+    assert rates.notes == ("3 → 0: no peer access", "seen from GPU 0: gpu1 PIX, mlx5_0 NODE")
+    assert latencies.rows[1][1].text == "828 ns"
+
+
+def test_what_is_kept_beside_others() -> None:
+    full = make_link_run(gpus=4, nodes=2, preset="full")
+    table, _ = link_gpus.uplinks(evidence(full))
+    assert [column.title for column in table.columns] == ["", "all others", "GPU 0", "GPU 1", "GPU 2", "GPU 3"]
+    assert [cell.text for cell in table.rows[0]] == ["GPU 0", "51.0 %", "·", "51.0 %", "99.0 %", "99.0 %"]
+    assert table.rows[0][1].tone == "warning"
+
+
+# -- facts --------------------------------------------------------------------------------------------------------
+
+
+def test_facts_have_a_table_with_reasons_and_hops_their_own() -> None:
+    first, hops = section(SEVERAL).studies[0].tables
+    assert first.title == "link_state: The link and the way to it"
+    facts = {row[0].text: row[1].text for row in first.rows}
+    assert facts["bar1_bytes"] == "128 GiB"
+    assert facts["relaxed_ordering"] == "yes"
+    assert facts["max_payload_bytes"] == "256 B"
+    assert [cell.text for cell in hops.rows[5]][:3] == ["5", "0000:39:01.0", "root port"]
+    hidden = {row[0].text: row[1] for row in section().studies[0].tables[0].rows}
+    assert hidden["switches"].text == "unknown (a virtual machine shows a flat bus)"
+    assert hidden["switches"].tone == "quiet"
+
+
+def test_a_fact_that_is_no_says_why() -> None:
+    one = next(outcome for outcome in WHOLE.outcomes if outcome.case.benchmark == "link_zero_copy")
+    fact = Fact("pcie_bytes_counted", False, "NVML", reason="sampled rates only")
+    run = msgspec.structs.replace(WHOLE, outcomes=(msgspec.structs.replace(one, facts=(fact,)),))
+    assert "pcie bytes counted: no (sampled rates only)" in "".join(drawn(run, 120).split("\n"))
+
+
+def test_a_run_of_facts_alone_is_shown() -> None:
+    run = msgspec.structs.replace(WHOLE, outcomes=(state(two_switches()),))
+    found = section(run)
+    assert [study.benchmark for study in found.studies] == ["link_state"]
+    assert isinstance(found.pictures[0], Way)
+
+
+def test_many_values_of_a_fact_are_a_range() -> None:
+    full = section(make_link_run(preset="full"))
+    notes = next(study for study in full.studies if study.benchmark == "link_chunks").tables[-1].notes
+    assert any(note.startswith("kernel: 1.20 ms to 1.59 ms (") for note in notes)

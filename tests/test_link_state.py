@@ -1,0 +1,473 @@
+"""The facts of link_state on recorded buses and a stand-in for NVML: right, or unknown and why; never an exception."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from nvml_stand_in import (
+    FIELDS,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    USUAL,
+    UUID,
+    field_values,
+    library,
+    nvlink_state,
+    refuse,
+)
+from pci_spaces import DOWNSTREAM, ENDPOINT, INTEGRATED, ROOT_PORT, UPSTREAM, configuration_space, put_spaces
+from recorded_trees import unpack, write
+
+from microbench.gpu.link_counters import counters_risen, link_counters
+from microbench.gpu.link_state import link_facts_now
+from microbench.gpu.nvml import NvmlGpu
+from microbench.gpu.pci import describe_link
+from microbench.gpu.pci_config import NEEDS_ROOT
+from microbench.limits import PCIE_BOUNDS, ceiling
+from microbench.model import Fact, GpuInfo
+
+DEEP = "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0/0000:19:02.0/0000:1a:00.0"
+SLOT = "sys/devices/pci0000:00/0000:00:01.0"
+CARD = f"{SLOT}/0000:01:00.0"
+OTHERS = ((1, "0000:1b:00.0"), (2, "0000:98:00.0"))
+NO_NVLINK = {"nvmlDeviceGetNvLinkState": refuse(NOT_SUPPORTED)}
+
+
+def gpu(bus_id: str | None, **fields: Any) -> GpuInfo:
+    return msgspec.structs.replace(GpuInfo("GPU", UUID, pci_bus_id=bus_id, integrated=False), **fields)
+
+
+DEEP_GPU = gpu("0000:1A:00.0")
+CARD_GPU = gpu("0000:01:00.0")
+
+
+def nvml(**functions: Any) -> NvmlGpu:
+    return NvmlGpu(UUID, library(**functions))
+
+
+def absent() -> NvmlGpu:
+    """NVML that does not start."""
+    return nvml(nvmlInit=refuse(9))
+
+
+def by_name(facts: Iterable[Fact]) -> dict[str, Fact]:
+    found = {fact.name: fact for fact in facts}
+    for fact in found.values():
+        assert (fact.value is None) == (fact.reason is not None), fact
+        assert fact.source, fact
+    return found
+
+
+def values(facts: Iterable[Fact]) -> dict[str, Any]:
+    return {name: fact.value for name, fact in by_name(facts).items()}
+
+
+@pytest.fixture
+def two_switches(tmp_path: Path) -> Path:
+    root = unpack("two_switches", tmp_path)
+    ports = (DOWNSTREAM, UPSTREAM, DOWNSTREAM, UPSTREAM, ROOT_PORT)
+    spaces = [configuration_space(port, 2, access_control=0) for port in ports]
+    put_spaces(root / DEEP, [configuration_space(ENDPOINT, 1, 5, wide_boundary=True), *spaces])
+    return root
+
+
+def test_bare_metal_behind_two_switches(two_switches: Path) -> None:
+    found = values(link_facts_now(DEEP_GPU, nvml(**NO_NVLINK), OTHERS, two_switches))
+    hops = {name: found.pop(name) for name in list(found) if name.startswith("hop") and name != "hops"}
+    assert found == {
+        "generation_now": 5,
+        "lanes_now": 16,
+        "generation_gpu_max": 5,
+        "lanes_gpu_max": 16,
+        "generation_slot_max": 5,
+        "lanes_slot_max": 16,
+        "slot_limit_bus_id": "none",
+        "max_payload_bytes": 256,
+        "max_read_request_bytes": 4096,
+        "read_completion_boundary_bytes": 128,
+        "relaxed_ordering": True,
+        "extended_tags": True,
+        "acs": False,
+        "iommu": "translated",
+        "resizable_bar": True,
+        "bar1_bytes": 256 << 30,
+        "numa_node": 0,
+        "hops": 6,
+        "switches": 2,
+        "root": "pci0000:15",
+        "virtual_bus": False,
+        "nvlinks": 0,
+        "nvlink_version": None,
+        "nvlink_bytes_per_s": None,
+        "nvlink_peers": None,
+        "c2c": False,
+        "topology_gpu1": "SYS",
+        "topology_gpu2": "SYS",
+        "topology_mlx5_0": "PXB",
+        "topology_eno1": "PHB",
+        "topology_mlx5_1": "NODE",
+    }
+    assert [hops[f"hop{number}_kind"] for number in range(6)] == [
+        "endpoint",
+        "switch downstream port",
+        "switch upstream port",
+        "switch downstream port",
+        "switch upstream port",
+        "root port",
+    ]
+    assert {name.removeprefix("hop5_"): value for name, value in hops.items() if name.startswith("hop5_")} == {
+        "bus_id": "0000:15:01.0",
+        "kind": "root port",
+        "generation_now": 5,
+        "lanes_now": 16,
+        "generation_max": 5,
+        "lanes_max": 16,
+        "max_payload_bytes": 512,
+    }
+
+
+def test_without_nvml_the_bus_says_who_is_near(two_switches: Path) -> None:
+    found = values(link_facts_now(DEEP_GPU, absent(), OTHERS, two_switches))
+    assert (found["topology_gpu1"], found["topology_gpu2"]) == ("PIX", "SYS")
+    assert (found["generation_gpu_max"], found["nvlinks"], found["c2c"]) == (5, None, None)
+
+
+@pytest.mark.parametrize("port", range(1, 6))
+def test_any_bridge_that_redirects_counts(two_switches: Path, port: int) -> None:
+    folder = (two_switches / DEEP).parents[port - 1]
+    (folder / "config").write_bytes(configuration_space(DOWNSTREAM, access_control=0x1D))
+    (two_switches / DEEP).parents[port % 5].joinpath("config").unlink()
+    assert values(link_facts_now(DEEP_GPU, absent(), (), two_switches))["acs"] is True
+
+
+def test_a_bridge_that_cannot_be_read_leaves_redirection_open(two_switches: Path) -> None:
+    (two_switches / DEEP).parent.joinpath("config").write_bytes(configuration_space(DOWNSTREAM, visible=64))
+    assert by_name(link_facts_now(DEEP_GPU, absent(), (), two_switches))["acs"].reason == NEEDS_ROOT
+
+
+def test_a_flat_bus_hides_the_way(tmp_path: Path) -> None:
+    root = unpack("flat_machine", tmp_path)
+    put_spaces(root / "sys/devices/pci0000:00/0000:00:06.0", [configuration_space(ENDPOINT, visible=256)])
+    found = by_name(link_facts_now(gpu("00000000:00:06.0"), nvml(), ((1, "00000000:00:07.0"),), root))
+    known = {name: fact.value for name, fact in found.items() if fact.value is not None}
+    assert known == {
+        "generation_now": 5,
+        "lanes_now": 16,
+        "generation_gpu_max": 5,
+        "lanes_gpu_max": 16,
+        "max_payload_bytes": 256,
+        "max_read_request_bytes": 4096,
+        "read_completion_boundary_bytes": 64,
+        "relaxed_ordering": True,
+        "extended_tags": True,
+        "iommu": "off",
+        "resizable_bar": True,
+        "bar1_bytes": 256 << 30,
+        "hops": 1,
+        "hop0_bus_id": "0000:00:06.0",
+        "hop0_kind": "endpoint",
+        "hop0_generation_now": 5,
+        "hop0_lanes_now": 16,
+        "hop0_generation_max": 5,
+        "hop0_lanes_max": 16,
+        "hop0_max_payload_bytes": 256,
+        "root": "pci0000:00",
+        "virtual_bus": True,
+        "nvlinks": 18,
+        "nvlink_version": "4.0",
+        "nvlink_bytes_per_s": 26.562e9,
+        "nvlink_peers": "switch",
+        "c2c": False,
+        "topology_gpu1": "NV18",
+    }
+    assert "virtual machine" in str(found["acs"].reason)
+    assert "virtual machine" in found["iommu"].source
+    assert "hypervisor" in found["virtual_bus"].source
+    assert "virtio" in str(found["topology_eth0"].reason)
+    assert "firmware" in str(found["numa_node"].reason)
+
+
+def test_on_a_flat_bus_places_say_nothing(tmp_path: Path) -> None:
+    root = unpack("flat_machine", tmp_path)
+    write(root, "sys/devices/pci0000:00/0000:00:02.0/vendor", "0x15b3")
+    found = by_name(link_facts_now(gpu("0000:00:06.0"), nvml(**NO_NVLINK), ((1, "0000:00:07.0"),), root))
+    reasons = {found[name].reason for name in ("topology_gpu1", "topology_eth0", "switches", "acs")}
+    assert reasons == {"a virtual machine hides the real ports above the GPU"}
+
+
+def test_emulated_ports_are_no_way(tmp_path: Path) -> None:
+    root = unpack("desktop", tmp_path)
+    write(root, f"{SLOT}/vendor", "0x1b36")
+    found = values(link_facts_now(CARD_GPU, nvml(), (), root))
+    assert found["virtual_bus"] is True
+    assert (found["switches"], found["generation_slot_max"], found["hops"]) == (None, None, 2)
+
+
+@pytest.mark.parametrize(
+    ("card", "slot", "limit"),
+    [
+        (("16.0 GT/s PCIe", "8"), ("16.0 GT/s PCIe", "16"), "none"),
+        (("16.0 GT/s PCIe", "16"), ("16.0 GT/s PCIe", "8"), "0000:00:01.0"),
+        (("32.0 GT/s PCIe", "16"), ("8.0 GT/s PCIe", "16"), "0000:00:01.0"),
+    ],
+)
+def test_the_narrower_of_card_and_slot(
+    tmp_path: Path, card: tuple[str, str], slot: tuple[str, str], limit: str
+) -> None:
+    root = unpack("desktop", tmp_path)
+    for folder, (speed, width) in ((CARD, card), (SLOT, slot)):
+        write(root, f"{folder}/max_link_speed", speed)
+        write(root, f"{folder}/max_link_width", width)
+    found = values(link_facts_now(CARD_GPU, absent(), (), root))
+    assert (found["lanes_gpu_max"], found["lanes_slot_max"]) == (int(card[1]), int(slot[1]))
+    assert found["slot_limit_bus_id"] == limit
+
+
+def test_an_idle_link_is_slow_now_and_fast_at_most(tmp_path: Path) -> None:
+    root = unpack("desktop", tmp_path)
+    for folder in (CARD, SLOT):
+        write(root, f"{folder}/current_link_speed", "2.5 GT/s PCIe")
+    found = values(link_facts_now(CARD_GPU, nvml(), (), root))
+    assert (found["generation_now"], found["lanes_now"], found["generation_gpu_max"]) == (1, 16, 5)
+    assert found["hop1_generation_now"] == 1
+
+
+def test_a_small_window_is_no_resizable_bar(tmp_path: Path) -> None:
+    found = values(link_facts_now(CARD_GPU, nvml(), (), unpack("desktop", tmp_path)))
+    assert (found["resizable_bar"], found["bar1_bytes"]) == (False, 256 << 20)
+
+
+def test_without_root_what_needs_it_says_so(two_switches: Path) -> None:
+    put_spaces(two_switches / DEEP, [configuration_space(ENDPOINT, visible=64)] * 6)
+    found = by_name(link_facts_now(DEEP_GPU, nvml(), (), two_switches))
+    unknown = {name for name, fact in found.items() if fact.value is None}
+    payloads = {f"hop{number}_max_payload_bytes" for number in range(6)}
+    assert unknown == payloads | {
+        "max_payload_bytes",
+        "max_read_request_bytes",
+        "read_completion_boundary_bytes",
+        "relaxed_ordering",
+        "extended_tags",
+        "acs",
+    }
+    assert {found[name].reason for name in unknown} == {NEEDS_ROOT}
+    assert found["switches"].value == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"), [("identity", "passthrough"), ("DMA", "translated"), ("DMA-FQ", "translated"), ("odd", "odd")]
+)
+def test_kinds_of_iommu_group(two_switches: Path, kind: str, word: str) -> None:
+    write(two_switches, "sys/kernel/iommu_groups/12/type", kind)
+    assert values(link_facts_now(DEEP_GPU, absent(), (), two_switches))["iommu"] == word
+
+
+def test_an_iommu_group_of_an_old_kernel_has_no_kind(two_switches: Path) -> None:
+    (two_switches / "sys/kernel/iommu_groups/12/type").unlink()
+    assert by_name(link_facts_now(DEEP_GPU, absent(), (), two_switches))["iommu"].reason == "no such file"
+
+
+def test_a_gpu_in_no_iommu_group(tmp_path: Path) -> None:
+    root = unpack("desktop", tmp_path)
+    assert values(link_facts_now(CARD_GPU, absent(), (), root))["iommu"] == "off"
+
+
+@pytest.mark.parametrize("bus_id", [None, "0000:99:00.0", "no bus id"])
+def test_a_gpu_that_nothing_shows(tmp_path: Path, bus_id: str | None) -> None:
+    found = by_name(link_facts_now(gpu(bus_id), absent(), OTHERS, unpack("container", tmp_path)))
+    assert {name for name, fact in found.items() if fact.value is not None} == set()
+    reason = "sysfs does not show this GPU; NVML does not start: NVML error 9"
+    assert found["generation_now"].reason == reason
+
+
+# NVML refusing one call after the other. What a container without sysfs then loses, and a bare-metal server with it.
+ALL_NVLINK = {"nvlink_version", "nvlink_bytes_per_s", "nvlink_peers", "nvlink_errors", "topology_gpu1", "topology_gpu2"}
+ALL_FIELDS = {
+    "pcie_replay_rollovers", "pcie_correctable_errors", "pcie_nonfatal_errors", "pcie_fatal_errors", "nvlink_errors",
+    "nvlink_bytes_per_s",
+}  # fmt: skip
+LOST = {
+    "nvmlDeviceGetCurrPcieLinkGeneration": {"generation_now"},
+    "nvmlDeviceGetCurrPcieLinkWidth": {"lanes_now"},
+    "nvmlDeviceGetGpuMaxPcieLinkGeneration": {"generation_gpu_max"},
+    "nvmlDeviceGetMaxPcieLinkWidth": {"lanes_gpu_max"},
+    "nvmlDeviceGetBAR1MemoryInfo": {"resizable_bar", "bar1_bytes"},
+    "nvmlDeviceGetMemoryInfo": {"resizable_bar"},
+    "nvmlDeviceGetNvLinkState": {"nvlinks", *ALL_NVLINK} - {"topology_gpu1", "topology_gpu2"},
+    "nvmlDeviceGetNvLinkVersion": {"nvlink_version"},
+    "nvmlDeviceGetNvLinkRemoteDeviceType": {"nvlink_peers"},
+    "nvmlDeviceGetNvLinkRemotePciInfo": set(),
+    "nvmlDeviceGetP2PStatus": set(),
+    "nvmlDeviceGetTopologyCommonAncestor": set(),
+    "nvmlDeviceGetHandleByPciBusId": {"topology_gpu1", "topology_gpu2"},
+    "nvmlDeviceGetC2cModeInfoV": set(),
+    "nvmlDeviceGetFieldValues": ALL_FIELDS,
+    "nvmlDeviceGetPcieReplayCounter": set(),
+    "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": set(),
+}
+SHOWN_BY_SYSFS = {
+    "generation_now", "lanes_now", "generation_gpu_max", "lanes_gpu_max", "bar1_bytes", "pcie_correctable_errors",
+    "pcie_nonfatal_errors", "pcie_fatal_errors",
+}  # fmt: skip
+BAR1_ONLY = {"nvmlDeviceGetBAR1MemoryInfo"}
+
+
+def everything(reader: NvmlGpu, root: Path) -> dict[str, Fact]:
+    return by_name((*link_facts_now(DEEP_GPU, reader, OTHERS, root), *link_counters("0000:1a:00.0", reader, root)))
+
+
+def asked(root: Path) -> set[str]:
+    """The NVML functions that the readers call."""
+    called: set[str] = set()
+
+    def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any) -> Any:
+            called.add(name)
+            return function(*arguments)
+
+        return noted
+
+    stand_in = vars(library())
+    everything(nvml(**{name: noting(name, stand_in[name]) for name in USUAL}), root)
+    return called - {"nvmlInit", "nvmlShutdown", "nvmlDeviceGetHandleByUUID"}
+
+
+def test_every_call_of_the_readers_is_refused_once(tmp_path: Path) -> None:
+    assert asked(unpack("container", tmp_path)) == set(LOST)
+
+
+@pytest.mark.parametrize("name", sorted(LOST))
+@pytest.mark.parametrize("tree", ["container", "two_switches"])
+def test_a_refused_call_leaves_all_else_known(tmp_path: Path, tree: str, name: str) -> None:
+    root = unpack(tree, tmp_path)
+    before, after = everything(nvml(), root), everything(nvml(**{name: refuse(NO_PERMISSION)}), root)
+    assert set(before) == set(after)
+    expected = set(LOST[name])
+    if tree != "container":
+        expected -= SHOWN_BY_SYSFS | ({"resizable_bar"} if name in BAR1_ONLY else set())
+    lost = {fact for fact in before if before[fact].value is not None and after[fact].value is None}
+    assert lost == expected
+    for fact in lost:
+        assert f"NVML error {NO_PERMISSION}" in str(after[fact].reason), after[fact]
+
+
+def test_nvlink_that_cannot_be_asked_for_is_not_taken_for_none(two_switches: Path) -> None:
+    for reader in (nvml(nvmlDeviceGetNvLinkState=refuse(NO_PERMISSION)), absent()):
+        found = by_name(link_facts_now(DEEP_GPU, reader, OTHERS, two_switches))
+        assert "whether NVLink" in found["topology_gpu1"].source
+    without = by_name(link_facts_now(DEEP_GPU, nvml(**NO_NVLINK), OTHERS, two_switches))
+    assert without["topology_gpu1"].source == "NVML"
+
+
+def test_a_board_cut_into_instances(two_switches: Path) -> None:
+    def board_only(name: str) -> Callable[..., Any]:
+        function = vars(library())[name]
+
+        def answer(handle: Any, *arguments: Any) -> Any:
+            return function(handle, *arguments) if handle == "board" else refuse(NOT_SUPPORTED)()
+
+        return answer
+
+    instance = "MIG-" + UUID.removeprefix("GPU-")
+    stand_in = library(
+        nvmlDeviceGetHandleByUUID=lambda uuid: "instance" if uuid == instance else refuse(6)(),
+        nvmlDeviceGetDeviceHandleFromMigDeviceHandle=lambda handle: "board",
+        **{name: board_only(name) for name in LOST if name.startswith("nvmlDeviceGet") and "HandleFrom" not in name
+           and name != "nvmlDeviceGetHandleByPciBusId"},
+    )  # fmt: skip
+    reader = NvmlGpu(instance, stand_in)
+    others = ((1, "00000000:1A:00.0"), (2, "0000:1b:00.0"))
+    found = values((*link_facts_now(DEEP_GPU, reader, others, two_switches), *link_counters(None, reader)))
+    assert (found["nvlinks"], found["generation_gpu_max"], found["pcie_replays"]) == (18, 5, 3)
+    assert (found["topology_gpu1"], found["topology_gpu2"]) == ("same board", "NV18")
+
+
+# GPUs that PCIe says nothing about
+
+
+def test_an_integrated_gpu_has_no_verdict_whatever_its_link_claims(tmp_path: Path) -> None:
+    root = unpack("flat_machine", tmp_path)
+    folder = "sys/devices/pci0000:00/0000:00:06.0"
+    for side in ("current", "max"):
+        write(root, f"{folder}/{side}_link_speed", "2.5 GT/s PCIe")
+        write(root, f"{folder}/{side}_link_width", "1")
+    put_spaces(root / folder, [configuration_space(INTEGRATED)])
+    board = gpu("0000:00:06.0", integrated=True, link=describe_link("0000:00:06.0", root))
+    found = values(link_facts_now(board, nvml(**NO_NVLINK), (), root))
+    assert (found["virtual_bus"], found["hop0_kind"]) == (False, "integrated endpoint")
+    assert (board.link.generation_max, board.link.lanes_max) == (1, 1)
+    assert [ceiling(bound, board) for bound in PCIE_BOUNDS] == [None] * len(PCIE_BOUNDS)
+
+
+def test_a_coherent_link_leaves_pcie_without_a_verdict(two_switches: Path) -> None:
+    reader = nvml(nvmlDeviceGetC2cModeInfoV=SimpleNamespace(isC2cEnabled=1))
+    board = reader.describe(msgspec.structs.replace(DEEP_GPU, link=describe_link("0000:1a:00.0", two_switches)))
+    assert values(link_facts_now(board, reader, (), two_switches))["c2c"] is True
+    assert board.link.coherent is True
+    assert [ceiling(bound, board) for bound in PCIE_BOUNDS] == [None] * len(PCIE_BOUNDS)
+    assert ceiling("nvlink", board) is not None
+
+
+# Counters
+
+
+def test_counters_of_gpu_and_bridges_are_added_up(two_switches: Path) -> None:
+    found = by_name(link_counters("0000:1a:00.0", nvml(), two_switches))
+    assert {name: fact.value for name, fact in found.items()} == {
+        "pcie_replays": 3,
+        "pcie_replay_rollovers": 0,
+        "pcie_correctable_errors": 7,
+        "pcie_nonfatal_errors": 1,
+        "pcie_fatal_errors": 0,
+        "nvlink_errors": 54,
+    }
+    assert "0000:1a:00.0, 0000:16:00.0, 0000:15:01.0" in found["pcie_correctable_errors"].source
+
+
+def test_counters_of_nvml_where_no_device_reports(tmp_path: Path) -> None:
+    root = unpack("flat_machine", tmp_path)
+    found = by_name(link_counters("0000:00:06.0", nvml(nvmlDeviceGetPcieReplayCounter=refuse(NOT_SUPPORTED)), root))
+    assert (found["pcie_correctable_errors"].value, found["pcie_correctable_errors"].source) == (4, "NVML")
+    assert found["pcie_replays"].value == 3
+
+
+def test_what_rose_between_two_readings(two_switches: Path) -> None:
+    before = link_counters("0000:1a:00.0", nvml(), two_switches)
+    write(two_switches, f"{DEEP}/aer_dev_correctable", "RxErr 9\nTOTAL_ERR_COR 9")
+    fields = field_values({**FIELDS, 95: 2, 161: 0})
+    after = link_counters("0000:1a:00.0", nvml(nvmlDeviceGetFieldValues=fields), two_switches)
+    found = by_name(counters_risen(before, after))
+    assert {name: fact.value for name, fact in found.items()} == {
+        "pcie_replays_risen": 0,
+        "pcie_replay_rollovers_risen": 2,
+        "pcie_correctable_errors_risen": 4,
+        "pcie_nonfatal_errors_risen": 0,
+        "pcie_fatal_errors_risen": 0,
+        "nvlink_errors_risen": None,
+    }
+    assert found["nvlink_errors_risen"].reason == "the counter was set back meanwhile"
+
+
+def test_a_counter_that_is_read_elsewhere_the_second_time_has_not_risen(two_switches: Path) -> None:
+    before = link_counters("0000:1a:00.0", nvml(), two_switches)
+    after = link_counters("0000:99:00.0", nvml(), two_switches)
+    found = by_name(counters_risen(before, after))
+    assert found["pcie_correctable_errors_risen"].reason is not None
+    assert found["pcie_replays_risen"].value == 0
+
+
+def test_counters_that_cannot_be_read_have_not_risen_either(tmp_path: Path) -> None:
+    unread = link_counters(None, absent(), tmp_path)
+    found = by_name(counters_risen(unread, unread))
+    assert all(fact.value is None for fact in found.values())
+    assert "sysfs does not show this GPU" in str(found["pcie_fatal_errors_risen"].reason)
+
+
+def test_links_that_come_up_are_no_errors(two_switches: Path) -> None:
+    down = nvml(nvmlDeviceGetNvLinkState=lambda handle, link: 0 if link < 2 else nvlink_state(handle, link))
+    assert values(link_facts_now(DEEP_GPU, down, (), two_switches))["nvlinks"] == 16

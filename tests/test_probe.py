@@ -1,0 +1,61 @@
+"""Which GPUs the probe lists, and which of those a run measures."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from make_run import make_run
+
+from microbench.errors import DeviceAbsentError
+from microbench.gpu.probe import ordinals
+from microbench.model import Environment, GpuInfo, Run, Settings
+from microbench.report.heading import head
+
+GPUS = (
+    GpuInfo("SIMULATED GPU", "GPU-0"),
+    GpuInfo("SIMULATED GPU", "GPU-1", index=1),
+    GpuInfo("SIMULATED [b]other", "GPU-2", index=2),
+)
+
+
+def test_all_gpus_are_listed_unless_one_is_named() -> None:
+    assert list(ordinals(None, 3)) == [0, 1, 2]
+    assert list(ordinals("all", 3)) == [0, 1, 2]
+    assert list(ordinals("cuda:1", 3)) == [1]
+    with pytest.raises(DeviceAbsentError, match="CUDA shows 1 GPU"):
+        ordinals("cuda:1", 1)
+
+
+def test_the_first_alone_is_measured_unless_others_are_named() -> None:
+    environment = Environment(gpus=GPUS)
+    assert environment.under_test(None) == GPUS[:1]
+    assert environment.under_test("all") == GPUS
+    assert Environment(gpus=GPUS[1:2]).under_test("cuda:1") == GPUS[1:2]
+    assert Environment().under_test(None) == ()
+
+
+def test_of_simulated_gpus_the_first_is_measured() -> None:
+    simulated = tuple(msgspec.structs.replace(gpu, simulated=True) for gpu in GPUS)
+    assert Environment(gpus=simulated).under_test("fake") == simulated[:1]
+
+
+def of_gpus(device: str | None) -> Run:
+    run = make_run()
+    session = run.sessions[0]
+    where = msgspec.structs.replace(session.environment, gpus=GPUS)
+    session = msgspec.structs.replace(session, environment=where, settings=Settings(device=device))
+    return msgspec.structs.replace(run, sessions=(session,))
+
+
+def test_the_heading_shows_what_was_measured_and_names_the_rest() -> None:
+    facts = dict(head(of_gpus(None)).facts)
+    assert facts["GPU"].startswith("SIMULATED GPU")
+    assert facts["other GPUs"] == "SIMULATED GPU, SIMULATED [b]other"
+    assert head(of_gpus(None)).title == "SIMULATED GPU"
+
+
+def test_the_heading_of_a_run_of_all_gpus() -> None:
+    facts = dict(head(of_gpus("all")).facts)
+    assert {"GPU 0", "GPU 1", "GPU 2"} <= set(facts)
+    assert "other GPUs" not in facts
+    assert head(of_gpus("all")).title == "SIMULATED GPU, SIMULATED [b]other"
