@@ -80,6 +80,7 @@ extern "C" __global__ void copy16(const uint4 *source, uint4 *destination, u64 s
 extern "C" __global__ void walk(u64 *place, u32 reads, u32 target, u64 *out_ns) {
     if (blockIdx.x != target) return;
     const u64 *line = (const u64 *)place[0];
+    if (line == 0) return;  // as below: what is read first must be there before the timer is
     u64 begin_ns = globaltimer_ns();
     for (u32 i = 0; i < reads; i++) line = (const u64 *)*(const volatile u64 *)line;
     if (line == 0) return;  // the comparison makes the timer wait for the last line
@@ -90,6 +91,7 @@ extern "C" __global__ void walk(u64 *place, u32 reads, u32 target, u64 *out_ns) 
 // The same with every read stamped by the SM's clock.
 extern "C" __global__ void walk_stamped(u64 *place, u32 reads, u32 *cycles, u64 *total_ns, u64 *total_cycles) {
     const u64 *line = (const u64 *)place[0];
+    if (line == 0) return;
     u64 begin_ns = globaltimer_ns();
     u64 first = clock64(), before = first;
     for (u32 i = 0; i < reads; i++) {

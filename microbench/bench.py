@@ -35,9 +35,9 @@ class Axis:
     maximum: int = 1 << 40
 
     @classmethod
-    def same(cls, about: str, values: tuple[Param, ...], maximum: int = 1 << 40) -> Axis:
+    def same(cls, about: str, values: tuple[Param, ...], maximum: int = 1 << 40, minimum: int = 0) -> Axis:
         """An axis with one grid for every preset."""
-        return cls(about, values, values, values, maximum=maximum)
+        return cls(about, values, values, values, minimum, maximum)
 
     def values(self, preset: Preset) -> tuple[Param, ...]:
         """The grid of that preset."""

@@ -103,24 +103,26 @@ def _pcie_ceiling(bound: str, link: LinkInfo) -> Ceiling | None:
         return None
     by_sms = bound.startswith("pcie_sm_")
     payload_bytes = SM_PACKET_BYTES if by_sms else link.max_payload_bytes or ASSUMED_PAYLOAD_BYTES
+    way = "both ways"
     if bound == "pcie_both":
         value = pcie_both_rate(generation, lanes, payload_bytes)
     else:
         # What kernels read comes as completions, like a copy to the device; what they write are posted writes.
         down = bound in ("pcie_h2d", "pcie_sm_read")
         value = pcie_rate(generation, lanes, "h2d" if down else "d2h", payload_bytes)
+        way = "to the GPU" if down else "from the GPU"
     if value is None:
         return None
     assumptions = []
     if by_sms:
-        assumptions.append(f"{SM_PACKET_BYTES}-byte packets, as an H200's SMs send them")
+        assumptions.append("SMs move host memory in cache lines, as an H200's do")
     elif not link.max_payload_bytes:
         assumptions.append(f"{ASSUMED_PAYLOAD_BYTES}-byte packets, size hidden")
     if bound == "pcie_both":
         assumptions.append(f"a read request for every {REQUESTED_BYTES} bytes, as an H200 sends them")
     if generation >= FLIT_GENERATION:
         assumptions.append("FLIT mode, low confidence")
-    source = f"PCIe {generation} x{lanes}, {payload_bytes}-byte packets"
+    source = f"PCIe {generation} x{lanes} {way}, {payload_bytes}-byte packets"
     return Ceiling(value, "B/s", "link", source, tuple(assumptions))
 
 

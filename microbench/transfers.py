@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 import numpy as np
 
+from microbench.gated import gated
+from microbench.gpu.bound import IntArray
 from microbench.gpu.link_api import Chase, Concurrent, Duplex, Peer, Pipeline, Transfer
-from microbench.model import Measurement, Work
-from microbench.sampling import NANOSECOND_S, per_call_distribution
+from microbench.model import Fact, Measurement, Work
+from microbench.sampling import NANOSECOND_S, per_call_distribution, seconds
 from microbench.stats import FloatArray
 from microbench.timing import Meter
 
@@ -18,6 +20,7 @@ MOST_QUEUED = 200
 HOST_BATCH = 20
 FEWEST_BOTH_WAYS = 4
 SINGLE_READS = 2000
+BUSY_FACT = "others_busy_throughout"
 
 
 def moved(
@@ -26,19 +29,29 @@ def moved(
     """The rate on the device alone (unless the transfer blocks the host), and where ``host`` names a metric for it
     that of a call and its synchronise.
 
-    Bytes count once. The destination is poisoned after the warm-up, and compared with the source when all is timed.
-    Raises MeasurementError for data that did not arrive.
+    Bytes count once. For each of the two the destination is poisoned after the warm-up, and compared with the source
+    when the samples are taken. Raises MeasurementError for data that did not arrive.
     """
-    one_s = _warm_s(meter, transfer)
-    transfer.fresh()
+    one_s = _warm_s(transfer)
     work = Work(bytes=transfer.size_bytes)
-    found = []
     if not transfer.blocks:
-        count = min(max(round(SAMPLE_S / one_s), 1), MOST_QUEUED)
-        found.append(meter.device_time(device, transfer.submit, count, work=work, bound=bound))
+        yield from verified([_gated(meter, transfer, device, one_s, work, bound)], transfer.check())
     if host is not None:
-        found.append(_synchronized(meter, transfer, host, one_s, work, bound))
-    yield from verified(found, transfer.check())
+        transfer.fresh()
+        yield from verified([_synchronized(meter, transfer, host, one_s, work, bound)], transfer.check())
+
+
+def small_copy(meter: Meter, transfer: Transfer) -> list[Measurement]:
+    """Seconds of one copy and its synchronise, with percentiles: metric ``latency``."""
+    out_ns = np.zeros(HOST_BATCH, dtype=np.int64)
+    transfer.submit.round_trips(out_ns)
+    transfer.fresh()
+
+    def take() -> IntArray:
+        transfer.submit.round_trips(out_ns)
+        return out_ns
+
+    return verified(meter.collect_stamps(take, {"latency": seconds}), transfer.check())
 
 
 def verified(found: Sequence[Measurement], how: str) -> list[Measurement]:
@@ -46,11 +59,19 @@ def verified(found: Sequence[Measurement], how: str) -> list[Measurement]:
     return [msgspec.structs.replace(one, verified=how, needs_verification=True) for one in found]
 
 
-def _warm_s(meter: Meter, transfer: Transfer) -> float:
+def _warm_s(transfer: Transfer) -> float:
     """Seconds of one transfer with its synchronise, the second time."""
     out_ns = np.zeros(2, dtype=np.int64)
     transfer.submit.round_trips(out_ns)
     return max(int(out_ns[-1]), 1) * NANOSECOND_S
+
+
+def _gated(meter: Meter, transfer: Transfer, metric: str, one_s: float, work: Work, bound: str | None) -> Measurement:
+    """The destination is poisoned here: making the gate ready moves the data once more."""
+    count = min(max(round(SAMPLE_S / one_s), 1), MOST_QUEUED)
+    take, floor_s = gated(meter.gpu, transfer.submit, count), meter.floors.event_pair_s
+    transfer.fresh()
+    return meter.collect(metric, take, clock="device", calls=count, work=work, bound=bound, floor_s=floor_s)
 
 
 def _synchronized(
@@ -67,7 +88,7 @@ def _synchronized(
 
 def both_ways(
     meter: Meter, duplex: Duplex, direction: str, size_bytes: int, *, own: str, total: str
-) -> list[Measurement]:
+) -> Iterator[Measurement | Fact]:
     """One direction's rate while the other moves twice as much, and the rate of both together.
 
     The sum counts what was moved until the first direction was done: both are busy until then. A sample of it is
@@ -76,12 +97,14 @@ def both_ways(
     count = _copies(duplex)
     measured_h2d = direction == "h2d"
     counts = (count, 2 * count) if measured_h2d else (2 * count, count)
+    busy: list[bool] = []
 
     def take() -> Mapping[str, float]:
         ends = duplex.ends_s(*counts)
         if ends is None:
             return {}
         mine, others = ends if measured_h2d else ends[::-1]
+        busy.append(bool(others[-1] >= mine[-1]))
         window_s = min(float(mine[-1]), float(others[-1]))
         copies = _copies_until(mine, window_s) + _copies_until(others, window_s)
         return {own: float(mine[-1]), total: window_s * 2 * count / copies}
@@ -91,7 +114,13 @@ def both_ways(
     first, second = meter.collect_each((own, total), take, clock="device", calls=count, floor_s=floor_s)
     first = msgspec.structs.replace(first, work=Work(bytes=size_bytes), bound=f"pcie_{direction}")
     second = msgspec.structs.replace(second, work=Work(bytes=2 * size_bytes), bound="pcie_both")
-    return verified([first, second], duplex.check())
+    yield from verified([first, second], duplex.check())
+    yield _throughout(busy)
+
+
+def _throughout(busy: Sequence[bool]) -> Fact:
+    """Whether what runs beside the measured copies lasted to their end in every sample: twice as many may not do."""
+    return Fact(BUSY_FACT, all(busy), source="the ends of both, by device events, in every sample")
 
 
 def _copies(duplex: Duplex) -> int:
@@ -145,7 +174,8 @@ def pieces(meter: Meter, pipeline: Pipeline, metric: str, size_bytes: int) -> li
 
 def between_gpus(meter: Meter, peer: Peer, metric: str, size_bytes: int, bound: str | None) -> list[Measurement]:
     """The rate from one GPU to another, by device events behind a gate."""
-    warm_s = peer.take_s(1) or peer.take_s(1) or SAMPLE_S
+    peer.take_s(1)
+    warm_s = peer.take_s(1) or SAMPLE_S
     count = min(max(round(SAMPLE_S / warm_s), 1), MOST_QUEUED)
     peer.fresh()
 
@@ -160,23 +190,27 @@ def between_gpus(meter: Meter, peer: Peer, metric: str, size_bytes: int, bound: 
 
 def alone_and_together(
     meter: Meter, alone: Concurrent, together: Concurrent, size_bytes: int, bound: str
-) -> list[Measurement]:
+) -> Iterator[Measurement | Fact]:
     """The first GPU's rate alone and with the others, in turn: metrics ``alone`` and ``together``."""
+    alone.take_s(1)
     warm = alone.take_s(1)
     one_s = float(warm[0]) if warm is not None else SAMPLE_S
     count = min(max(round(SAMPLE_S / one_s), 1), MOST_QUEUED // 2)
     together.take_s(1)
     alone.fresh()
     together.fresh()
+    busy: list[bool] = []
 
     def take() -> Mapping[str, float]:
         by_itself, beside = alone.take_s(count), together.take_s(count)
         if by_itself is None or beside is None:
             return {}
+        busy.append(bool(beside.min() >= beside[0]))
         return {"alone": float(by_itself[0]), "together": float(beside[0])}
 
     floor_s = meter.floors.event_pair_s
     work = Work(bytes=size_bytes)
     found = meter.collect_each(("alone", "together"), take, clock="device", calls=count, work=work, floor_s=floor_s)
-    checked = f"{alone.check()}; {together.check()}"
-    return verified([msgspec.structs.replace(one, bound=bound) for one in found], checked)
+    checked = "; ".join(dict.fromkeys((alone.check(), together.check())))
+    yield from verified([msgspec.structs.replace(one, bound=bound) for one in found], checked)
+    yield _throughout(busy)

@@ -66,7 +66,8 @@ def _peer_figures() -> list[Figure]:
     }
     found = []
     for way, test in tests.items():
-        case = _case("link_peer", first=0, second=1, way=way, access="on", size_bytes=512 << 20)
+        size = 0 if way == "latency" else 512 << 20
+        case = _case("link_peer", first=0, second=1, way=way, access="on", size_bytes=size)
         metric, scale = ("latency", NANOSECOND) if way == "latency" else ("bandwidth", GIGABYTE)
         found.append(Figure(test, (0, 1), case, metric, scale))
     return found
@@ -77,7 +78,7 @@ HOST_RUN = (
     (SIZE, "memory=pinned", "width_bytes=16", "offset_bytes=0", "what=host_read", "footprint_bytes=2097152",
      "order=sequential"),
 )  # fmt: skip
-PEER_RUN = (("link_peer",), (SIZE, "first=0", "second=1", "access=on"))
+PEER_RUN = (("link_peer",), (f"{SIZE},0", "first=0", "second=1", "access=on"))
 
 
 def theirs(program: str, figures: Sequence[Figure], out: Path) -> dict[str, list[list[float | None]]]:

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # Everything that needs a real GPU, in one go: tests/on_gpu.sh FOLDER [STEP …]; results and logs go to FOLDER.
 # Steps: tests, sanitizer, settling (what direct launches do to graph nodes), repeats (five runs of three rounds and their
-# overlap), reference and reference_graph (the bundled run anew, a session a suite, each under 10 minutes; REFERENCE names
-# the file that they grow), pack (as it is bundled).
+# overlap), beside and beside_peers (nvbandwidth in turn, five times; NVBANDWIDTH names the program), presets (a whole run in
+# its time), reference, reference_graph and reference_link (the bundled run anew, a session a suite, each under 10 minutes;
+# REFERENCE names the file that they grow), reference_peers (that of two GPUs), pack (as they are bundled).
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
 folder=${1:?usage: tests/on_gpu.sh FOLDER [STEP …]}
 shift
 steps=("$@")
-[ "${#steps[@]}" -gt 0 ] || steps=(tests sanitizer settling repeats reference reference_graph pack)
+[ "${#steps[@]}" -gt 0 ] || steps=(tests sanitizer settling repeats presets reference reference_graph reference_link pack)
 reference=${REFERENCE:-$folder/nvidia-h200.json}
+peers=$folder/nvidia-h200-x2.json
 python=${PYTHON:-python3}
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} COLUMNS=120
 failed=0
@@ -28,9 +30,10 @@ sanitizer() {
     # cuda.bindings asks for every entry point it knows, also those that an older driver does not have.
     local once="every_op or flag_is_seen or gate or recorded or dependent or answers or resident or graph_has or own_clock"
     once+=" or stamped_in_its_order or changes_arrive or of_every_kind or keep_their_edges or as_many_as or carries_values"
+    once+=" or 1000003 or every_byte or both_ways or end_at_their_line or pieces or managed or peers_exchange or other_gpu"
     for tool in memcheck racecheck initcheck synccheck; do
         compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 --target-processes all \
-            "$python" -m pytest -q -x -m gpu -p no:cacheprovider tests/test_cuda.py tests/test_cuda_graphs.py \
+            "$python" -m pytest -q -x -m gpu -p no:cacheprovider tests/test_cuda*.py \
             -k "$once" >"$folder/$tool.txt" 2>&1 || failed=1
         grep -E "passed|failed|ERROR SUMMARY|RACECHECK SUMMARY" "$folder/$tool.txt" | tail -3
     done
@@ -59,8 +62,34 @@ reference_graph() {
     run show "$reference" | tail -40
 }
 
+reference_link() {
+    run run link --rounds 5 --time-limit 540 --into "$reference" >"$folder/reference_link.txt" 2>&1 || failed=1
+    run show "$reference" | tail -40
+}
+
+reference_peers() {
+    run run link_state link_concurrent link_peer --rounds 5 --out "$peers" >"$folder/reference_peers.txt" 2>&1 || failed=1
+    run show "$peers" | tail -60
+}
+
+beside() { "$python" tests/beside_nvbandwidth.py "$NVBANDWIDTH" "$folder" 5 | tee "$folder/beside.txt" || failed=1; }
+
+beside_peers() {
+    "$python" tests/beside_nvbandwidth.py "$NVBANDWIDTH" "$folder" 5 peers | tee "$folder/beside_peers.txt" || failed=1
+}
+
+presets() {
+    for preset in --quick ""; do
+        # shellcheck disable=SC2086 # an empty preset is no argument
+        { time run run $preset --out "$folder/preset$preset.json"; } >"$folder/preset$preset.txt" 2>&1 || failed=1
+        grep -E "time budget|^real|failed" "$folder/preset$preset.txt" | tail -20
+    done
+}
+
 pack() {
-    xz -9ec "$reference" >"$folder/nvidia-h200.json.xz" || failed=1
+    for file in "$reference" "$peers"; do
+        [ ! -f "$file" ] || xz -9ec "$file" >"$folder/$(basename "$file").xz" || failed=1
+    done
 }
 
 for step in "${steps[@]}"; do

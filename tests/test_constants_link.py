@@ -11,7 +11,7 @@ from microbench import fits
 from microbench.bench import discover
 from microbench.gpu.fake import FakeCosts, LinkCosts, open_fake
 from microbench.gpu.link_api import ManagedWay, PinningWay
-from microbench.model import Case, Measurement
+from microbench.model import Case, Fact, Measurement
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 COSTS = FakeCosts(gpus=2)
@@ -164,7 +164,8 @@ def test_reads_beyond_it_miss_as_often_as_a_page_is_not_there(costs: FakeCosts) 
 
 def test_single_reads_show_the_misses() -> None:
     case = Case("link_latency", {"footprint_bytes": 64 * MIB, "order": "random", "what": "host_read"})
-    (found,) = run_case(discover()["link_latency"], case, COSTS, spread=0)
+    found, stride = run_case(discover()["link_latency"], case, COSTS, spread=0)
+    assert stride == Fact("stride_bytes", 128, source="a line holds the address of the next")
     assert isinstance(found, Measurement)
     assert found.per_call is not None
     assert found.per_call.min == pytest.approx(COSTS.host_read_ns * 1e-9)

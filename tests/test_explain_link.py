@@ -204,6 +204,30 @@ def test_a_virtual_machine_hides_the_slot_but_not_a_slow_link() -> None:
     assert finding.severity == "problem"
 
 
+@pytest.mark.parametrize("lanes", [8, 4])
+def test_a_link_that_was_read_idle_is_no_fact_against_it(lanes: int) -> None:
+    facts = two_switches(generation_now=1, lanes_now=lanes, hop4_generation_now=1, read_under_load=False)
+    alone = changed(lambda one: state(facts) if one.case.benchmark == "link_state" else None)
+    assert silent("link.verdict", alone)
+    finding = told("link.verdict", with_facts({**facts, "generation_now": 4}, slower(0.1)))
+    assert finding.severity == "problem"
+    assert "While busy" not in finding.text
+    assert "Read after copies had ended, which may be why, the link runs at" in finding.text
+
+
+def test_a_trained_down_link_between_bridges_is_named() -> None:
+    facts = two_switches(hop4_lanes_now=8, hop5_lanes_now=8)
+    finding = told("link.verdict", with_facts(facts, slower(0.5)))
+    assert finding.title.endswith("the link below root port 0000:39:01.0 runs at PCIe 5.0 x8 of 5.0 x16")
+    assert {"hop4_generation_now", "hop4_lanes_now"} <= set(finding.rests_on)
+    between = told("link.verdict", with_facts(two_switches(hop2_generation_now=3), slower(0.2)))
+    assert between.title.endswith("the link above bridge 0000:3c:00.0 runs at PCIe 3.0 x16 of 5.0 x16")
+    # What the GPU could not use anyway, and what copies were faster than, is no cause.
+    slow_gpu = two_switches(generation_gpu_max=3, generation_now=3, hop0_generation_max=3, hop4_generation_now=4)
+    assert "root port" not in told("link.verdict", with_facts(slow_gpu, slower(0.2))).title
+    assert told("link.verdict", with_facts(two_switches(hop4_lanes_now=1))).severity == "good"
+
+
 def test_a_narrower_bridge_is_named() -> None:
     facts = two_switches(
         lanes_now=8, lanes_slot_max=8, generation_slot_max=4, generation_now=4, slot_limit_bus_id="0000:3a:00.0"
@@ -215,6 +239,7 @@ def test_a_narrower_bridge_is_named() -> None:
 
 def test_a_link_that_was_misread_is_not_blamed() -> None:
     assert told("link.verdict", with_facts(two_switches(generation_now=1, lanes_now=1))).severity == "good"
+    assert "Of what" not in told("link.verdict", with_facts(two_switches(generation_now=1), slower(0.5))).text
 
 
 def test_a_faster_far_node_is_named() -> None:
@@ -226,12 +251,25 @@ def test_a_faster_far_node_is_named() -> None:
 
 
 def test_a_shared_uplink_translation_and_errors_are_named() -> None:
-    run = with_facts(two_switches(iommu="translated", pcie_replays_risen=2), slower(0.7, SEVERAL))
+    run = with_facts(two_switches(iommu="translated", pcie_replays_risen=20), slower(0.7, SEVERAL))
     run = without("link_numa", run)
     finding = told("link.verdict", run)
     assert finding.title.endswith("its error counters rise")
     assert "Its uplink is shared: beside all others it keeps 51.0 %" in finding.text
     assert "The IOMMU translates every address" in finding.text
+
+
+def test_rising_errors_are_no_healthy_link() -> None:
+    rising = told("link.verdict", with_facts(two_switches(pcie_correctable_errors_risen=40)))
+    assert (rising.severity, rising.title.endswith("its error counters rise")) == ("warning", True)
+    for few in ({"pcie_replays_risen": 1}, {"nvlink_errors_risen": 40}):
+        assert told("link.verdict", with_facts(two_switches(**few))).severity == "good"  # type: ignore[arg-type]
+    assert told("link.verdict", with_facts(two_switches(pcie_fatal_errors_risen=1))).severity == "warning"
+
+
+def test_a_good_verdict_on_a_shared_uplink_is_of_copies_alone() -> None:
+    assert "Copying alone, nothing holds it back." in told("link.verdict", SEVERAL).text
+    assert "Nothing holds it back." in told("link.verdict").text
 
 
 def test_another_process_and_a_hidden_bus_are_named() -> None:
@@ -247,7 +285,15 @@ def test_small_copies_are_no_slow_link() -> None:
     )
     finding = told("link.verdict", run)
     assert finding.title.endswith("the copies are small")
+    assert finding.severity == "note"
     assert "measure larger ones" in finding.text
+    one_size = changed(
+        lambda one: None if one.case.benchmark == "link_copy" and one.case.params["size_bytes"] != 1 else one, run
+    )
+    finding = told("link.verdict", one_size)
+    assert (finding.severity, finding.title.endswith("the copies are small")) == ("note", True)
+    assert "from 4 MiB on" in finding.text
+    assert told("link.verdict", with_facts(two_switches(lanes_now=8), run)).severity == "problem"
 
 
 def test_no_cause_seen_is_said() -> None:
@@ -277,6 +323,7 @@ def test_memory_that_is_the_hosts_has_no_verdict(run: Run) -> None:
 def test_an_unknown_link_and_pageable_copies_have_no_verdict() -> None:
     hidden = with_gpu(lambda gpu: msgspec.structs.replace(gpu, link=LinkInfo()))
     assert told("link.verdict", hidden).title == "No verdict: generation and width of the link are not known"
+    assert "`microbench run link_state` say what hides them" in told("link.verdict", hidden).text
     pageable = changed(
         lambda one: None if one.case.benchmark == "link_copy" and one.case.params["memory"] != "pageable" else one
     )
@@ -300,6 +347,8 @@ def test_a_hidden_payload_is_an_assumption() -> None:
 def test_more_than_the_ceiling_doubts_the_ceiling() -> None:
     run = scaled("link_copy", "bandwidth", 1.1)
     assert told("link.verdict", run).title.endswith("more than this ceiling allows")
+    translated = with_facts(two_switches(iommu="translated"), run)
+    assert "slow" not in told("link.verdict", translated).text
     finding = told("link.over_limit", run)
     assert finding.title == "A figure is 106 % of its ceiling, so the ceiling is wrong"
     assert "256-byte packets" in finding.text
@@ -383,6 +432,10 @@ def test_both_directions_are_held_against_each_alone() -> None:
     assert finding.title == "Both directions at once carry 98.0 GB/s, 88.6 % of twice one alone"
     assert "to the GPU 46.0 GB/s of 55.4 GB/s (83.0 %)" in finding.text
     assert "the one to the GPU gives way" in finding.text
+    alike = scaled("link_bidirectional", "bandwidth", 51 / 46, direction="h2d")
+    assert "both give way by about as much" in told("link.both", alike).text
+    free = scaled("link_bidirectional", "bandwidth", 1.07, scaled("link_bidirectional", "bandwidth", 55 / 51, alike))
+    assert "neither gives way" in told("link.both", scaled("link_bidirectional", "bandwidth", 1 / 1.07, free)).text
     turns = told("link.both", scaled("link_bidirectional", "sum_bandwidth", 0.6))
     assert turns.severity == "warning"
     assert "take turns" in turns.text
@@ -406,7 +459,7 @@ def test_narrow_accesses_are_named() -> None:
 def test_latency_has_percentiles_and_footprints() -> None:
     finding = told("link.latency")
     assert finding.title == "A GPU thread waits 1.12 µs for a word of host memory"
-    assert "p99 1.79 µs" in finding.text
+    assert "takes 1.12 µs, the mean over all SMs. Single reads of one SM: p50 1.12 µs, p99 1.79 µs." in finding.text
     assert "Within 64 MiB, random, it takes 1.68 µs (1.50×)" in finding.text
     flags = told("link.latency", without("link_latency", what="host_read"))
     assert flags.title.startswith("A flag answered by a running kernel takes")
@@ -435,6 +488,18 @@ def test_a_far_node_costs() -> None:
     assert finding.text.startswith("Node 1 is near.")
     assert told("link.numa", scaled("link_numa", "bandwidth", 1 / 0.82, SEVERAL, node=0)).severity == "good"
     assert silent("link.numa", WHOLE)
+
+
+def test_a_near_node_is_named_only_where_something_says_so() -> None:
+    hidden = with_facts(two_switches(numa_node=None), SEVERAL)
+    assert told("link.numa", hidden).text.startswith("Node 1 is near.")
+    same = scaled("link_numa", "bandwidth", 1 / 0.82, hidden, node=0)
+    assert told("link.numa", same).severity == "good"
+    assert "near" not in told("link.numa", same).text
+    wrong = told("link.numa", with_facts(two_switches(numa_node=0), SEVERAL))
+    assert wrong.severity == "advice"
+    assert wrong.text.startswith("Node 1 is the fastest, though the GPU is said to be on node 0.")
+    assert "--membind=1" in wrong.text
 
 
 def test_gpus_that_share_an_uplink_are_named() -> None:
@@ -469,6 +534,11 @@ def test_pairs_that_cannot_say_why() -> None:
     assert refusals(evidence(run)) == {"no peer access: other root": [Pair(0, 1), Pair(2, 1), Pair(3, 1)]}
     finding = told("link.peers", run)
     assert finding.title.endswith("3 pairs cannot")
+
+    def partly(one: Outcome) -> Outcome:
+        return refuse(one) if one.case.params.get("way") == "sm_read" or one.case.params.get("first") == 0 else one
+
+    assert told("link.peers", changed(partly, SEVERAL)).title.endswith("; 1 pair cannot")
     assert "0 → 1, 2 → 1 and 3 → 1: no peer access: other root" in finding.text
     none = changed(
         lambda one: (
@@ -489,7 +559,12 @@ def test_overlap_is_a_share_of_the_half_that_can_be_saved() -> None:
     assert finding.title == "Overlap saves 45.4 % of a step of copy and kernels, in 16 pieces on 2 streams"
     assert "90.9 % of the half" in finding.text
     none = changed(lambda one: None if one.case.benchmark == "link_chunks" and one.case.params["streams"] == 2 else one)
-    assert told("link.chunks", none).title == "Pieces do not pay: copies do not overlap with kernels"
+    assert told("link.chunks", none).title.startswith("Pieces do not pay in one stream")
+    lost = scaled("link_chunks", "bandwidth", 0.5, streams=2)
+    lost = changed(
+        lambda one: None if one.case.params.get("streams") == 1 and one.case.params.get("chunks") != 1 else one, lost
+    )
+    assert told("link.chunks", lost).title == "Pieces do not pay: copies hardly overlap with kernels"
 
 
 def test_faults_are_held_against_a_prefetch() -> None:
@@ -507,7 +582,9 @@ def test_settings_that_cost_are_named_and_errors_are_a_problem() -> None:
     assert finding.title == "On the way to the GPU: a payload of 128 B, relaxed ordering off and ACS redirects peers"
     errors = told("link.errors", run)
     assert errors.severity == "problem"
-    assert "pcie replays by 7" in errors.text
+    assert "pcie replays rose by 7" in errors.text
+    few = told("link.errors", with_facts(two_switches(pcie_replays_risen=1)))
+    assert (few.severity, few.title) == ("note", "Few errors on the link, as many as a sound one may have")
     assert silent("link.errors", SEVERAL)
     assert silent("link.settings", SEVERAL)
     alone = with_facts(two_switches(acs=True))

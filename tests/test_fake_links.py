@@ -57,7 +57,7 @@ def moving_cases() -> list[Case]:
         )
         for case in discover()[name].cases("default")
         if discover()[name].here(environment, case.params) is None
-        and case.params.get("what", "host_read") == "host_read"
+        and case.params.get("what", "host_read") in ("host_read", "copy_h2d", "copy_d2h")
         and case.params.get("size_bytes", 1) != 256 * MIB
     ]  # fmt: skip
 

@@ -38,6 +38,7 @@ def test_a_link_is_judged_at_its_full_speed_though_it_is_trained_down() -> None:
     assert limit is not None
     assert limit.value == pytest.approx(58.449e9, rel=1e-4)
     assert limit.unit == "B/s"
+    assert limit.source == "PCIe 5 x16 to the GPU, 256-byte packets"
     assert limit.assumptions == ()
     assert link_rate(LINK) == pytest.approx(63.015e9, rel=1e-4)
 
@@ -74,7 +75,8 @@ def test_kernels_keep_their_packets_whatever_the_payload_size() -> None:
         limit = ceiling("pcie_sm_write", msgspec.structs.replace(GPU, link=link))
         assert limit is not None
         assert limit.value == pytest.approx(53.066e9, rel=1e-4)
-        assert limit.assumptions == ("128-byte packets, as an H200's SMs send them",)
+        assert limit.source == "PCIe 5 x16 from the GPU, 128-byte packets"
+        assert limit.assumptions == ("SMs move host memory in cache lines, as an H200's do",)
 
 
 def test_nvlinks_carry_their_line_rate_together() -> None:

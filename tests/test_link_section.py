@@ -66,7 +66,7 @@ def test_every_benchmark_has_its_table_and_the_path_comes_first() -> None:
 def test_pictures_without_their_figures_are_left_out() -> None:
     assert link.pictures(evidence(make_run())) == []
     quick = section(make_link_run(preset="quick"))
-    assert [type(picture) for picture in quick.pictures] == [Way, Table]
+    assert [type(picture) for picture in quick.pictures] == [Way, Curve, Curve, Table, Table]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
@@ -94,6 +94,21 @@ def test_a_link_below_what_both_ends_can_do_stands_out() -> None:
     ]  # fmt: skip
     limited = made_path(slot_limit_bus_id="0000:3c:00.0")
     assert [station.tone for station in limited.stations][3] == "warning"
+
+
+def test_a_link_that_was_read_idle_does_not_stand_out() -> None:
+    one = made_path(hop0_generation_now=1, read_under_load=False)
+    assert (one.stretches[-1].text, one.stretches[-1].tone) == ("1.0 x16 of 5.0 x16", "quiet")
+    assert "after copies had ended" in one.about
+    assert "while copies ran" in made_path().about
+
+
+def test_without_root_two_unnamed_bridges_are_a_switch() -> None:
+    unnamed = {f"hop{index}_kind": "bridge" for index in range(1, 5)}
+    assert made_path(**unnamed).stations == made_path().stations
+    assert [stretch.text for stretch in made_path(**unnamed).stretches] == ["", "5.0 x16", "5.0 x16", "5.0 x16"]
+    other = made_path(**unnamed, switches=None)
+    assert [station.name for station in other.stations][1:-1] == ["root port", *["bridge"] * 4]
 
 
 def test_a_virtual_machine_hides_the_path() -> None:

@@ -211,10 +211,11 @@ def test_two_levels_of_switches(tmp_path: Path) -> None:
     assert (way.root, way.switches, way.flattened(False)) == ("pci0000:15", 2, False)
 
 
-def test_what_flattens_a_bus(tmp_path: Path) -> None:
+@pytest.mark.parametrize("vendor", ["0x1b36", "0x15ad"])
+def test_what_flattens_a_bus(tmp_path: Path, vendor: str) -> None:
     root = unpack("desktop", tmp_path)
     assert way_to_root("01:00.0", root).flattened(None) is False
-    write(root, "sys/devices/pci0000:00/0000:00:01.0/vendor", "0x1b36")
+    write(root, "sys/devices/pci0000:00/0000:00:01.0/vendor", vendor)
     assert way_to_root("01:00.0", root).flattened(False) is True
     assert Way().flattened(False) is None
 

@@ -3,9 +3,9 @@
 Question
     What does one GPU's copy keep while the other GPUs copy as well?
 Method
-    Pinned copies of every GPU, started by one flag; the one that is measured is timed by its own events, the others
-    copy twice as often. Alone and together in turn. All data are compared afterwards. In the full preset also pair by
-    pair.
+    Pinned copies of every GPU, in memory near it, queued behind gates that open one right after the other, that of the
+    GPU that is measured last; it is timed by its own events, the others copy twice as often. Alone and together in
+    turn. All data are compared afterwards. In the full preset also pair by pair.
 Reading
     GPUs that keep their rate have a link of their own up to the memory. Two that fall to half when they run as a pair
     hang on one uplink (a switch), or on one processor whose memory is the limit.
@@ -62,7 +62,7 @@ BENCHMARK = Benchmark(
         "direction": Axis.same("h2d: to the GPUs, d2h: from them", ("h2d", "d2h")),
         "gpu_index": Axis.same("CUDA index of the GPU that is measured", tuple(range(MOST_GPUS))),
         "beside": Axis("CUDA index of the GPU that copies beside it", (EVERYBODY,), (EVERYBODY,), NAMES),
-        "size_bytes": Axis.same("bytes of a copy", (64 * MIB,), maximum=1 << 34),
+        "size_bytes": Axis.same("bytes of a copy", (64 * MIB,), minimum=1, maximum=1 << 34),
     },
     gpus=2,
     combines=combines,

@@ -45,7 +45,7 @@ BENCHMARK = Benchmark(
         "direction": Axis.same("h2d: to the GPU, d2h: from it", ("h2d", "d2h")),
         "size_bytes": Axis(
             "bytes of a copy",
-            (64 * KIB, 64 * MIB),
+            (64 * KIB, MIB, 64 * MIB),
             (1, 4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB),
             (1, 64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB),
             minimum=1,

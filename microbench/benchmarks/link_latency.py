@@ -3,10 +3,11 @@
 Question
     What does a GPU wait for one word of host memory, and the host for one copy, one memset, one answer of a kernel?
 Method
-    host_read: one GPU thread follows addresses through pinned host memory, one line at a time, from each SM in turn;
-    footprint, stride (128 bytes) and order are stated, the mean is over all reads of all SMs, the percentiles are of
-    single reads stamped by the SM's clock. flag: the host writes a flag, a running kernel answers by another. copies
-    and memset: one call of 4 bytes and a synchronise, from a compiled loop.
+    host_read: one GPU thread follows addresses through pinned host memory, one line at a time, in each of as many
+    blocks as there are SMs, one after the other; footprint, stride (128 bytes) and order are stated, the mean is over
+    all reads, the percentiles are of single reads of one SM, each stamped by its clock, which adds some 15 ns. flag:
+    the host writes a flag, a running kernel answers by another. copies and memset: one call of 4 bytes and a
+    synchronise, from a compiled loop; what was copied is compared.
 Reading
     Reads cross the link and come back: every switch on the way adds 0.1 to 0.3 us, and so does address translation
     where the footprint outgrows its caches.
@@ -16,19 +17,21 @@ from collections.abc import Iterator, Mapping
 
 from microbench.bench import Axis, Benchmark, Measured
 from microbench.gpu.api import Gpu
-from microbench.gpu.link_api import Order
-from microbench.model import Metric, Param
-from microbench.ops import Copy, Memset, Op
+from microbench.gpu.link_api import Direction, Order
+from microbench.model import Fact, Metric, Param
+from microbench.ops import Memset
 from microbench.sampling import seconds
 from microbench.timing import Meter
-from microbench.transfers import read_latency
+from microbench.transfers import read_latency, small_copy
 
 MIB = 1 << 20
 STRIDE_BYTES = 128
 READS = 100
 EXCHANGES = 100
-SMALL: Mapping[str, Op] = {"copy_h2d": Copy("h2d", 4), "copy_d2h": Copy("d2h", 4), "memset": Memset(4)}
-WHAT = ("host_read", "flag", *SMALL)
+SMALL_BYTES = 4
+SMALL: Mapping[str, Direction] = {"copy_h2d": "h2d", "copy_d2h": "d2h"}
+MEMSET = "memset"
+WHAT = ("host_read", "flag", *SMALL, MEMSET)
 
 
 def combines(params: Mapping[str, Param]) -> bool:
@@ -42,14 +45,17 @@ def measure(gpu: Gpu, meter: Meter, what: str, footprint_bytes: int, order: Orde
     """See the module's text."""
     if what == "host_read":
         yield read_latency(meter, "latency", gpu.links.chase(footprint_bytes, STRIDE_BYTES, order), READS)
+        yield Fact("stride_bytes", STRIDE_BYTES, source="a line holds the address of the next")
     elif what == "flag":
         gpu.flag_round_trips(EXCHANGES)
         found = meter.collect_stamps(
             lambda: gpu.flag_round_trips(EXCHANGES), {"latency": seconds}, verified="every flag was answered"
         )
         yield from found
+    elif what == MEMSET:
+        yield meter.round_trip("latency", gpu.bind(Memset(SMALL_BYTES)))
     else:
-        yield meter.round_trip("latency", gpu.bind(SMALL[what]))
+        yield from small_copy(meter, gpu.links.copy(SMALL[what], "pinned", SMALL_BYTES))
 
 
 BENCHMARK = Benchmark(

@@ -7,10 +7,10 @@ Method
     The first GPU's copy engine or SMs move the data, behind a gate, between two events, from or to the second GPU's
     memory. Both ways at once: the second GPU does the same twice as often. Data are compared afterwards by the GPU that
     holds them. Latency: dependent reads, one line of 128 bytes at a time, in the order of addresses. Without peer
-    access the driver takes the way through host memory.
+    access the driver takes the way through host memory, and no gate holds the copies.
 Reading
-    With NVLink a pair is held against its links, without it against PCIe. Pairs that are slower than others lie further
-    apart: below different bridges, on different processors.
+    With NVLink a pair is held against the links of the GPU under test, without it against its PCIe. Pairs that are
+    slower than others lie further apart: below different bridges, on different processors.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,6 +26,7 @@ MIB = 1 << 20
 MOST_GPUS = 16
 STRIDE_BYTES = 128
 READS = 100
+SIZES = (0, 16 * MIB, 256 * MIB)
 LATENCY = "latency"
 WAYS = ("engine_read", "engine_write", "sm_read", "sm_write", "engine_both_read", "engine_both_write", LATENCY)
 QUICK_WAYS = ("engine_write", LATENCY)
@@ -33,15 +34,26 @@ WITHOUT_ACCESS = ("engine_read", "engine_write")
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """Two GPUs; without access only a copy engine can; a latency has a footprint of its own."""
+    """Two GPUs; without access only a copy engine can; a latency has no size."""
     apart = params["first"] != params["second"]
-    return apart and (params["access"] == "on" or params["way"] in WITHOUT_ACCESS)
+    sized = (params["way"] == LATENCY) == (params["size_bytes"] == 0)
+    return apart and sized and (params["access"] == "on" or params["way"] in WITHOUT_ACCESS)
 
 
 def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
     """GPUs that this machine has."""
     count, most = len(environment.gpus), max(int(params["first"]), int(params["second"]))
     return None if most < count else f"needs {max(most, 1) + 1} GPUs, {count} here"
+
+
+def bound_of(gpu: Gpu, way: PeerWay) -> str:
+    """All NVLinks; PCIe where the GPU is known to have none. What is read comes as completions, as copies to it do."""
+    if gpu.info.link.nvlinks != 0:
+        return "nvlink"
+    reads = way.endswith("read")
+    if way.startswith("sm_"):
+        return "pcie_sm_read" if reads else "pcie_sm_write"
+    return "pcie_h2d" if reads else "pcie_d2h"
 
 
 def measure(
@@ -52,7 +64,7 @@ def measure(
         yield read_latency(meter, "latency", gpu.links.peer_chase(first, second, 2 * MIB, STRIDE_BYTES), READS)
         return
     peer = gpu.links.peer(first, second, way, access == "on", size_bytes)
-    yield from between_gpus(meter, peer, "bandwidth", size_bytes, bound="nvlink" if access == "on" else None)
+    yield from between_gpus(meter, peer, "bandwidth", size_bytes, bound=bound_of(gpu, way) if access == "on" else None)
 
 
 BENCHMARK = Benchmark(
@@ -70,7 +82,7 @@ BENCHMARK = Benchmark(
         "second": Axis.same("CUDA index of the GPU whose memory is read or written", tuple(range(MOST_GPUS))),
         "way": Axis("what moves the data, and where to", QUICK_WAYS, WAYS, WAYS),
         "access": Axis("peer access", ("on",), ("on", "off"), ("on", "off")),
-        "size_bytes": Axis("bytes of a copy", (256 * MIB,), (256 * MIB,), (MIB, 16 * MIB, 256 * MIB), maximum=1 << 34),
+        "size_bytes": Axis("bytes of a copy, 0 for latency", SIZES[::2], SIZES[::2], (0, MIB, *SIZES[1:]), 0, 1 << 34),
     },
     gpus=2,
     combines=combines,

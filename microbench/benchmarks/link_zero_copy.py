@@ -69,9 +69,11 @@ BENCHMARK = Benchmark(
     axes={
         "access": Axis.same("what the kernel does to host memory", ("read", "write")),
         "width_bytes": Axis("bytes a thread moves at a time", (16,), (4, 16), WIDTHS_BYTES),
-        "offset_bytes": Axis("where the buffer begins behind a page", (0,), (0, 32), (0, 4, 8, 16, 32, 64, 96)),
+        "offset_bytes": Axis(
+            "where the buffer begins behind a page", (0,), (0, 32), (0, 4, 8, 16, 32, 64, 96), maximum=4095
+        ),
         "size_bytes": Axis(
-            "bytes of the buffer", (256 * MIB,), (256 * MIB,), (256 * MIB,), minimum=1 << 16, maximum=COUNTED_BYTES
+            "bytes of the buffer", (256 * MIB,), (256 * MIB,), (256 * MIB,), minimum=MIB, maximum=COUNTED_BYTES
         ),
     },
     combines=combines,

@@ -8,10 +8,14 @@ from typing import NamedTuple
 from microbench.explain.evidence import Evidence, rests_on
 from microbench.explain.link_copies import DIRECTIONS, copy_fit, fastest
 from microbench.explain.link_facts import LinkFacts, Speed, gpu_speed, link_facts
+from microbench.explain.link_hops import bridges, joints
 from microbench.explain.link_places import nodes, sharing
 from microbench.units import about_size, percent, quantity, round_percent, size
 
 NEAR_ENOUGH = 0.9
+# Where sizes are too few for a fit: 5 us of fixed cost take a tenth of such a copy at 93 GB/s, less on a slower link.
+FILLING_BYTES = 4 << 20
+SMALL = "the copies are small"
 FASTER_NODE = 1.05
 
 
@@ -57,8 +61,33 @@ def _trained_down(evidence: Evidence, facts: LinkFacts) -> Cause | None:
         advice = (
             "Seat, riser or cable lose lanes, or the firmware shares them out: reseat the board, look at bifurcation."
         )
-    words = f"While busy the link runs at PCIe {now.words}; GPU and slot could do {could.words}{known}. {advice}"
-    return Cause(short, words, True, ("generation_now", "lanes_now"))
+    words = f"{_when(facts)} the link runs at PCIe {now.words}; GPU and slot could do {could.words}{known}. {advice}"
+    return Cause(short, words, not facts.idle, ("generation_now", "lanes_now"))
+
+
+def _when(facts: LinkFacts) -> str:
+    """Whether a speed says anything: an idle link trains down to save power."""
+    return "Read after copies had ended, which may be why," if facts.idle else "While busy"
+
+
+def _trained_down_above(evidence: Evidence, facts: LinkFacts) -> Cause | None:
+    """A link between bridges runs at less than both ends can do, and at less than the GPU could use."""
+    gpu = gpu_speed(evidence, facts)
+    if gpu is None or facts.flag("virtual_bus"):
+        return None
+    for index, one in enumerate(joints(facts, bridges(facts))[:-1]):
+        now, most = one.now, one.most
+        if now is None or most is None or not one.slowed or now.raw_rate >= gpu.raw_rate or _disproved(evidence, now):
+            continue
+        where = f"below root port {one.above.bus_id}" if index == 0 else f"above bridge {one.below.bus_id}"
+        words = (
+            f"{_when(facts)} the link {where} runs at PCIe {now.words}; both its ends could do {most.words}. Riser, "
+            "cable or backplane make a link fall back, or firmware limits it."
+        )
+        hop = facts.hops().index(one.below)
+        rests = (f"hop{hop}_generation_now", f"hop{hop}_lanes_now")
+        return Cause(f"the link {where} runs at PCIe {now.words} of {most.words}", words, not facts.idle, rests)
+    return None
 
 
 def _narrow_slot(evidence: Evidence, facts: LinkFacts) -> Cause | None:
@@ -77,12 +106,12 @@ def _narrow_slot(evidence: Evidence, facts: LinkFacts) -> Cause | None:
 
 
 def _errors(evidence: Evidence, facts: LinkFacts) -> Cause | None:
-    """Packets were damaged and sent again."""
-    risen = facts.risen()
+    """Packets on the way from and to the host were damaged and sent again."""
+    risen = [name for name in facts.damaging() if name.startswith("pcie_")]
     if not risen:
         return None
-    words = "Its error counters rose meanwhile: damaged packets are sent again."
-    return Cause("its error counters rise", words, False, tuple(f"{name}_risen" for name in risen))
+    words = "Its error counters rose while copies ran: damaged packets are sent again."
+    return Cause("its error counters rise", words, True, tuple(f"{name}_risen" for name in risen))
 
 
 def _far_node(evidence: Evidence, facts: LinkFacts) -> Cause | None:
@@ -106,12 +135,15 @@ def _small(evidence: Evidence, facts: LinkFacts) -> Cause | None:
     """The largest copy is too small to fill the link."""
     for direction in DIRECTIONS:
         peak, fit = fastest(evidence, direction), copy_fit(evidence, "bandwidth", direction, "pinned")
+        if peak is not None and fit is None and peak[0] < FILLING_BYTES:
+            words = f"The largest copy was {size(peak[0])}: measure some from {size(FILLING_BYTES)} on as well."
+            return Cause(SMALL, words, False, rests_on(peak[1]))
         if peak is not None and fit is not None and peak[0] < fit.size_for(NEAR_ENOUGH):
             words = (
                 f"The largest copy was {size(peak[0])}; from {about_size(fit.size_for(NEAR_ENOUGH))} on a copy should "
                 f"reach {round_percent(NEAR_ENOUGH)} of {quantity(fit.bandwidth, 'B/s')}: measure larger ones."
             )
-            return Cause("the copies are small", words, False, rests_on(peak[1]))
+            return Cause(SMALL, words, False, rests_on(peak[1]))
     return None
 
 
@@ -162,6 +194,7 @@ def _hidden(evidence: Evidence, facts: LinkFacts) -> Cause | None:
 
 LOOKED_FOR: tuple[Callable[[Evidence, LinkFacts], Cause | None], ...] = (
     _trained_down,
+    _trained_down_above,
     _narrow_slot,
     _errors,
     _far_node,

@@ -87,6 +87,8 @@ def _meaning(found: dict[str, Both], share: float) -> str:
         )
     weak, strong = sorted(found, key=lambda direction: found[direction].kept)
     if found[strong].kept - found[weak].kept < GIVES_WAY:
-        return "Overlap copies both ways: neither gives way to the other."
+        lost = 1 - found[weak].kept
+        alike = "both give way by about as much" if lost > GIVES_WAY else "neither gives way to the other"
+        return f"Overlap copies both ways: {alike}."
     reason = "its requests wait behind the other's data" if weak == "h2d" else "the other's requests take its place"
     return f"Overlap copies both ways; the one {DIRECTIONS[weak]} gives way, as {reason}."

@@ -11,6 +11,10 @@ from microbench.limits import pcie_raw_rate
 from microbench.model import Fact, Scalar
 
 RISEN = "_risen"
+# A lane may get one bit in 10^12 wrong (PCI Express base specification): less than one of the 4e11 bits that link_state
+# moves while it counts. What is never to happen has no such allowance.
+TOLERATED_ERRORS = 3
+NEVER = ("pcie_replay_rollovers", "pcie_nonfatal_errors", "pcie_fatal_errors")
 TOPOLOGY = "topology_"
 MOST_HOPS = 64
 
@@ -89,6 +93,15 @@ class LinkFacts:
         """Error counters that rose while the link was busy, by their name."""
         found = {name.removesuffix(RISEN): self.number(name) for name in self._facts if name.endswith(RISEN)}
         return {name: count for name, count in found.items() if count}
+
+    def damaging(self) -> dict[str, int]:
+        """Those that rose further than a sound link's may."""
+        return {name: count for name, count in self.risen().items() if count > TOLERATED_ERRORS or name in NEVER}
+
+    @property
+    def idle(self) -> bool:
+        """Whether copies had ended before all was read, so that a link below its full speed means nothing."""
+        return self.flag("read_under_load") is False
 
     def topology(self) -> dict[str, str]:
         """How far the other devices are: "gpu1" -> "PIX"."""

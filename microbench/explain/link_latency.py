@@ -64,8 +64,9 @@ def _read_words(evidence: Evidence, reads: list[tuple[int, Row]]) -> list[str]:
         return []
     footprint, first = reads[0]
     calls = first.measurement.per_call
-    tail = f" (p50 {as_time(calls.p50)}, p99 {as_time(calls.p99)})" if calls is not None else ""
-    words = [f"A dependent read within {size(footprint)} takes {as_time(first.value)}{tail}."]
+    words = [f"A dependent read within {size(footprint)} takes {as_time(first.value)}, the mean over all SMs."]
+    if calls is not None:  # stamped one by one, so that they are of one SM and hold its clock's own cost
+        words.append(f"Single reads of one SM: p50 {as_time(calls.p50)}, p99 {as_time(calls.p99)}.")
     last, far = max((*reads[1:], *host_reads(evidence, "random")), key=lambda one: one[1].value, default=reads[0])
     if far.value > GROWS * first.value:
         words.append(

@@ -91,6 +91,7 @@ def peers(evidence: Evidence) -> list[Finding]:
     words += [_ways(evidence, best, way), _latency(evidence), _without(evidence, found), _refused(refused)]
     if slow:
         words.append(f"{named(slow)} lie further apart: keep what talks much on pairs that are close.")
+    missing = {pair for members in refused.values() for pair in members} - set(found)
     title = f"GPU to GPU: {quantity(found[best].value, 'B/s')}"
     if slow:
         title += f" at best, {quantity(found[worst].value, 'B/s')} from {worst.words}"
@@ -98,7 +99,7 @@ def peers(evidence: Evidence) -> list[Finding]:
         Finding(
             rule="link.peers",
             severity="advice" if slow or refused else "good",
-            title=title + (f"; {sum(map(len, refused.values()))} pairs cannot" if refused else ""),
+            title=title + (f"; {len(missing)} pair{'s' * (len(missing) != 1)} cannot" if missing else ""),
             text=" ".join(word for word in words if word),
             threshold=f"a pair under {round_percent(SLOW)} of the fastest is slow",
             rests_on=rests_on(*found.values(), *pairs(evidence, LATENCY).values()),

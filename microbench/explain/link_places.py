@@ -48,29 +48,35 @@ def nodes(evidence: Evidence, direction: str) -> dict[int, Row]:
     return found
 
 
-def near_node(evidence: Evidence, found: dict[int, Row]) -> int | None:
-    """The node that the GPU says it hangs on, else the fastest."""
+def own_node(evidence: Evidence) -> int | None:
+    """The node that the GPU says it hangs on."""
     own = link_facts(evidence).number("numa_node")
-    own = evidence.gpu.numa_node if own is None and evidence.gpu is not None else own
-    return own if own in found else max(found, key=lambda node: found[node].value, default=None)
+    return evidence.gpu.numa_node if own is None and evidence.gpu is not None else own
+
+
+def near_node(evidence: Evidence, found: dict[int, Row]) -> int | None:
+    """The GPU's own node, unless another is clearly faster; the fastest where its own is not known or not measured."""
+    own, best = own_node(evidence), max(found, key=lambda node: found[node].value, default=None)
+    if own is None or best is None or own not in found:
+        return best
+    return best if 1 - found[own].value / found[best].value > FAR_LOSS else own
 
 
 def numa(evidence: Evidence) -> list[Finding]:
     """What copies lose with memory of a far node."""
-    words, losses, rows = [], [0.0], []
-    near = None
+    words, losses, rows = [], [], []
     for direction, way in DIRECTIONS.items():
         found = nodes(evidence, direction)
-        near = near_node(evidence, found)
-        if len(found) < 2 or near is None:
+        best = near_node(evidence, found)
+        if len(found) < 2 or best is None:
             continue
-        losses += [1 - row.value / found[near].value for row in found.values()]
+        losses.append((max(1 - row.value / found[best].value for row in found.values()), best))
         places = [f"{quantity(row.value, 'B/s')} on node {node}" for node, row in found.items()]
         words.append(f"{way} {listed(places)}")
         rows += list(found.values())
     if not words:
         return []
-    loss = max(losses)
+    loss, near = max(losses)
     title = "Copies are as fast with memory of every NUMA node"
     if loss > FAR_LOSS:
         title = f"Memory of a far NUMA node costs copies {percent(loss)}"
@@ -80,12 +86,21 @@ def numa(evidence: Evidence) -> list[Finding]:
             rule="link.numa",
             severity="advice" if loss > FAR_LOSS else "good",
             title=title,
-            text=f"Node {near} is near. Copies {'; '.join(words)}.{advice}",
+            text=f"{_near_words(own_node(evidence), near, loss)}Copies {'; '.join(words)}.{advice}",
             threshold=f"advice where a far node loses over {round_percent(FAR_LOSS)}",
             rests_on=rests_on(*rows),
             suite="link",
         )
     ]
+
+
+def _near_words(own: int | None, near: int, loss: float) -> str:
+    """Which node is near: by what the GPU says or, where copies differ, by them."""
+    if own == near or (own is None and loss > FAR_LOSS):
+        return f"Node {near} is near. "
+    if loss > FAR_LOSS:
+        return f"Node {near} is the fastest, though the GPU is said to be on node {own}. "
+    return "" if own is None else f"The GPU is on node {own}. "
 
 
 def beside(evidence: Evidence) -> list[Beside]:

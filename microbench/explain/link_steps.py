@@ -63,13 +63,20 @@ def chunks(evidence: Evidence) -> list[Finding]:
         Finding(
             rule="link.chunks",
             severity="advice" if pays else "note",
-            title=title if pays else "Pieces do not pay: copies do not overlap with kernels",
+            title=title if pays else _idle_pieces(best),
             text=text + advice,
             threshold=f"advice where the best pieces save over {round_percent(WORTH)}; at most half can be saved",
             rests_on=rests_on(*with_kernels, *(plain or ())),
             suite="link",
         )
     ]
+
+
+def _idle_pieces(best: Row) -> str:
+    """Why pieces do not pay."""
+    if whole(best, "streams") == 1:
+        return "Pieces do not pay in one stream: there a copy waits for the kernel before it"
+    return "Pieces do not pay: copies hardly overlap with kernels"
 
 
 def _pieces(row: Row) -> str:

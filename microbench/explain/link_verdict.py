@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from microbench.explain.evidence import Evidence, rests_on
 from microbench.explain.finding import Finding, Severity
-from microbench.explain.link_causes import Cause, causes
+from microbench.explain.link_causes import SMALL, Cause, causes
 from microbench.explain.link_copies import DIRECTIONS, HOST, fastest
 from microbench.explain.link_facts import Speed, link_facts, shares_memory
+from microbench.explain.link_places import sharing
 from microbench.limits import ASSUMED_PAYLOAD_BYTES, Ceiling, ceiling, pcie_rate
 from microbench.stats import Row
 from microbench.units import percent, quantity, round_percent, size
@@ -63,13 +64,15 @@ def _judged(evidence: Evidence, reached: Sequence[Reached], found: Sequence[Caus
     severity: Severity = "good"
     if worst.share < HEALTHY or over or certain:
         severity = "problem" if worst.share < BROKEN else "warning"
+        if not over and not certain and any(cause.short == SMALL for cause in found):
+            severity = "note"
     shown = over[0] if over else worst
     ending = "healthy"
     if over:
         ending = "more than this ceiling allows"
     elif severity != "good":
         ending = next((cause.short for cause in [*certain, *found]), "no cause seen")
-    told = found if severity != "good" else ()
+    told = found if worst.share < HEALTHY else certain
     words = [f"Pinned copies: {', '.join(_words(one) for one in reached)}.", _as_trained(evidence, worst)]
     words += [cause.words for cause in told] or [_nothing_found(evidence, severity)]
     return Finding(
@@ -110,7 +113,7 @@ def _as_trained(evidence: Evidence, worst: Reached) -> str:
         return ""
     payload_bytes = gpu.link.max_payload_bytes or ASSUMED_PAYLOAD_BYTES
     rate = pcie_rate(*now, worst.direction, payload_bytes)
-    if not rate or rate >= worst.limit.value:
+    if not rate or rate >= worst.limit.value or worst.row.interval.low > rate:  # more than that: it was misread
         return ""
     share = percent(worst.row.value / rate)
     return f"Of what PCIe {now.words} carries, {quantity(rate, 'B/s')}, that is {share}."
@@ -118,7 +121,7 @@ def _as_trained(evidence: Evidence, worst: Reached) -> str:
 
 def _nothing_found(evidence: Evidence, severity: Severity) -> str:
     if severity == "good":
-        return "Nothing holds it back."
+        return "Copying alone, nothing holds it back." if sharing(evidence) else "Nothing holds it back."
     looked = "" if link_facts(evidence) else " `microbench run link_state --into RUN` looks at the way to the GPU."
     return f"Nothing that this run looked at explains it.{looked}"
 
@@ -150,7 +153,9 @@ def _unmeasured(evidence: Evidence, certain: Sequence[Cause]) -> list[Finding]:
             severity="warning",
             title=f"The link is less than it could be: {certain[0].short}",
             text=" ".join(cause.words for cause in certain),
-            threshold="generation and width under load below what GPU or slot can do; no pinned copies in this run",
+            threshold=(
+                "under load generation and width below what GPU or slot can do, or errors; no pinned copies in this run"
+            ),
             rests_on=tuple(name for cause in certain for name in cause.rests_on),
             suite="link",
         )
@@ -166,7 +171,8 @@ def _unlimited(evidence: Evidence) -> list[Finding]:
     if not pinned and not pageable:
         return []
     peak = max(pinned or pageable, key=lambda one: one[1].value)
-    why, advice = "generation and width of the link are not known", "`microbench doctor` says what hides them."
+    why = "generation and width of the link are not known"
+    advice = "The facts of `microbench run link_state` say what hides them."
     if not pinned:
         why, advice = "only pageable copies were measured", "They are staged by the host: measure memory=pinned."
     return [

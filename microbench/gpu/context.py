@@ -11,14 +11,16 @@ import numpy as np
 import numpy.typing as npt
 from cuda.bindings import driver
 
-from microbench.errors import DeviceAbsentError, MeasurementError
+from microbench.errors import DeviceAbsentError, MeasurementError, Skip
 from microbench.gpu.api import WaitMode
+from microbench.units import about_size, size
 
 # Entry points are asked for at the version of CUDA 12.0, the oldest this package supports.
 ENTRY_POINT_VERSION = 12000
 WAIT_FLAGS: dict[WaitMode, int] = {"auto": 0, "spin": 1, "yield": 2, "blocking": 4}
 HOST_PORTABLE_MAPPED = 3
 STREAM_NON_BLOCKING = 1
+OUT_OF_MEMORY = int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY)
 
 
 def error_name(code: int) -> str:
@@ -125,8 +127,12 @@ class Context:
         return array
 
     def device_memory(self, size_bytes: int) -> int:
-        """Address of zeroed device memory."""
-        pointer = int(check(driver.cuMemAlloc(size_bytes)))
+        """Address of zeroed device memory. Raises Skip where so much is not free."""
+        code, address = driver.cuMemAlloc(size_bytes)
+        if int(code) == OUT_OF_MEMORY:
+            free_bytes = int(check(driver.cuMemGetInfo())[0])
+            raise Skip(f"{size(size_bytes)} of device memory asked, {about_size(free_bytes)} are free on the GPU")
+        pointer = int(check((code, address)))
         self.own(lambda: driver.cuMemFree(pointer))
         self.clear(pointer, size_bytes)  # on the legacy stream, which nothing else here waits for
         return pointer

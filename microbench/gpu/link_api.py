@@ -143,7 +143,7 @@ class Peer(Protocol):
 
 
 class Concurrent(Protocol):
-    """Copies between the host and several GPUs, started at once by one flag."""
+    """Copies between the host and several GPUs, let go one right after the other."""
 
     def take_s(self, count: int) -> FloatArray | None:
         """``count`` copies on each GPU: seconds by each GPU's own events, shape (gpus,); None where a gate was late.
@@ -172,7 +172,7 @@ class Links(Protocol):
         ...
 
     def copy(self, direction: Direction, memory: HostMemory, size_bytes: int, node: int | None = None) -> Transfer:
-        """A copy by a copy engine; the host's buffer lies on NUMA node ``node``, by default the GPU's own."""
+        """A copy by a copy engine; the host's buffer lies on NUMA node ``node``, by default the caller's."""
         ...
 
     def kernel_copy(self, access: Access, width_bytes: int, offset_bytes: int, size_bytes: int) -> Transfer:
@@ -228,5 +228,5 @@ class Links(Protocol):
         ...
 
     def concurrent(self, direction: Direction, gpus: Sequence[int], size_bytes: int) -> Concurrent:
-        """Pinned copies of the GPUs of these CUDA indices."""
+        """Pinned copies of the GPUs of these CUDA indices, each to or from the NUMA node that it hangs on."""
         ...

@@ -17,8 +17,8 @@ BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 # PCI Express base specification: transfer rate in GT/s of each generation.
 GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6, "128": 7}
 NOT_SHOWN = "sysfs does not show this GPU"
-# Red Hat: the maker of QEMU's ports, which exist in software alone.
-EMULATED_VENDOR = "0x1b36"
+# Red Hat and VMware: the makers of ports that exist in software alone.
+EMULATED_VENDORS = ("0x1b36", "0x15ad")
 # The first six lines of the file ``resource`` are the device's own address windows (base address registers).
 OWN_WINDOWS = 6
 
@@ -115,7 +115,7 @@ def way_to_root(bus_id: str | None, root: Path = Path("/")) -> Way:
         control = read_control(folder / "config")
         above_is_root = not is_bus_id(folder.parent.name)
         kind = control.kind or ("endpoint" if not hops else "root port" if above_is_root else "bridge")
-        emulated = Machine(folder).read("vendor").text == EMULATED_VENDOR
+        emulated = Machine(folder).read("vendor").text in EMULATED_VENDORS
         hops.append(Hop(folder.name, kind, _link(folder, control), control, emulated))
         folder = folder.parent
     return Way(tuple(hops), folder.name)

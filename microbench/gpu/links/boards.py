@@ -13,16 +13,22 @@ from microbench.gpu.gates import SpinGate
 from microbench.gpu.graphs.base import Case
 from microbench.gpu.links.patterns import Patterns
 from microbench.gpu.modules import Modules
+from microbench.gpu.pci import numa_node
 
+BUS_ID_BYTES = 32
 ALREADY_ENABLED = int(driver.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
 
 
 class Board:
-    """One GPU with a stream, a gate and patterns of its own. Its context is current inside ``current()`` only."""
+    """One GPU with a stream, a gate and patterns of its own. Its context is current inside ``current()`` only.
+
+    ``node`` is the NUMA node that it hangs on, None where the firmware does not say.
+    """
 
     def __init__(self, context: Context, modules: Modules, home: Context) -> None:
         self.context = context
         self.modules = modules
+        self.node = numa_node(check(driver.cuDeviceGetPCIBusId(BUS_ID_BYTES, context.device)).split(b"\0")[0].decode())
         self._home = home
         with self.current():
             self.stream = context.stream()
@@ -75,14 +81,16 @@ class Boards:
             raise Skip(f"GPU {index} cannot be opened: {error}") from None
         finally:
             home.make_current()
-        board = Board(context, Modules(context), home)
 
         def close() -> None:
-            with board.current():
+            context.make_current()
+            try:
                 context.close()
+            finally:
+                home.make_current()
 
         home.own(close)
-        return board
+        return Board(context, Modules(context), home)
 
     def enable_peers(self, first: int, second: int) -> None:
         """Let ``first`` reach the memory of ``second`` until the case ends. Raises Skip with why it cannot."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from cuda.bindings import driver
 
-from microbench.errors import MeasurementError
+from microbench.errors import MeasurementError, Skip
 from microbench.gpu.api import IntArray
 from microbench.gpu.context import Context, check
 from microbench.gpu.link_api import Order
@@ -23,17 +23,22 @@ SEED = 20240229
 Lines = npt.NDArray[np.int64]
 
 
-def order_of_lines(count: int, order: Order) -> Lines:
-    """In which order ``count`` lines are visited: each once before any again."""
-    lines = np.arange(count, dtype=np.int64)
+def order_of_lines(footprint_bytes: int, stride_bytes: int, order: Order) -> Lines:
+    """In which order the whole lines of a footprint are visited: each once before any again. Raises Skip for none."""
+    if footprint_bytes < stride_bytes:
+        raise Skip(f"{footprint_bytes} B hold no line of {stride_bytes} B to walk through")
+    lines = np.arange(footprint_bytes // stride_bytes, dtype=np.int64)
     return lines if order == "sequential" else np.random.default_rng(SEED).permutation(lines)
 
 
-def linked(visits: Lines, base: int, stride_bytes: int) -> npt.NDArray[np.uint64]:
-    """The words of a buffer at ``base``: the first word of each line is the address of the line after it."""
-    words = np.zeros(len(visits) * stride_bytes // WORD_BYTES, dtype=np.uint64)
+def chain(words: npt.NDArray[np.uint64], visits: Lines, base: int, stride_bytes: int) -> None:
+    """Make the first word of each line the address of the line after it, for a walk of ``words`` at ``base``."""
     words[visits * (stride_bytes // WORD_BYTES)] = (base + np.roll(visits, -1) * stride_bytes).astype(np.uint64)
-    return words
+
+
+def words_at(address: int, size_bytes: int) -> npt.NDArray[np.uint64]:
+    """The words of memory that is there."""
+    return np.frombuffer(memoryview((ctypes.c_char * size_bytes).from_address(address)).cast("B"), dtype=np.uint64)
 
 
 class CudaChase:
@@ -91,9 +96,9 @@ def host_chase(
     context: Context, modules: Modules, stream: int, footprint_bytes: int, stride_bytes: int, order: Order
 ) -> CudaChase:
     """A walk through pinned host memory."""
+    visits = order_of_lines(footprint_bytes, stride_bytes, order)
     buffer = HostBuffer(context, "pinned", footprint_bytes)
-    visits = order_of_lines(footprint_bytes // stride_bytes, order)
     base = buffer.device_address or buffer.address
-    words = linked(visits, base, stride_bytes)
-    ctypes.memmove(buffer.address, words.ctypes.data, words.nbytes)
+    # In place: another buffer of that size would be memory that nobody has asked room for.
+    chain(words_at(buffer.address, len(visits) * stride_bytes), visits, base, stride_bytes)
     return CudaChase(context, modules, stream, visits, base, stride_bytes)

@@ -22,7 +22,8 @@ class Traveller:
         self.board = board
         own = case._replace(context=board.context, modules=board.modules)
         with board.current():
-            host = HostBuffer(board.context, "pinned", size_bytes)
+            # Near its own GPU: far from it, several GPUs would share the way between the processors.
+            host = HostBuffer(board.context, "pinned", size_bytes, board.node)
             self._ends = Ends(own, host, size_bytes, to_device=direction == "h2d")
             self._submit = copy_submit(self._ends, direction, board.stream)
             self._begin, self._end = (board.context.event(timed=True) for _ in range(2))

@@ -17,7 +17,6 @@ from microbench.ops import Launch
 
 COPY_THREADS = 512
 MILLISECOND_S = 1e-3
-PAGE_BYTES = 4096
 
 
 class Ends:
@@ -106,7 +105,7 @@ class CudaKernelCopy:
 
     def __init__(self, case: Case, access: Access, width_bytes: int, offset_bytes: int, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        host = HostBuffer(case.context, "pinned", size_bytes + PAGE_BYTES)
+        host = HostBuffer(case.context, "pinned", size_bytes + offset_bytes)
         reads = access == "read"
         self._ends = ends = Ends(case, host, size_bytes, to_device=reads, offset_bytes=offset_bytes)
         source, destination = (ends.mapped, ends.device) if reads else (ends.device, ends.mapped)

@@ -53,8 +53,7 @@ class CudaLinks:
         """See Links."""
         if node is not None:
             require_node(node)
-        near = self._info.numa_node if node is None else node
-        return CudaCopy(self._case, direction, memory, size_bytes, near)
+        return CudaCopy(self._case, direction, memory, size_bytes, node)
 
     def kernel_copy(self, access: Access, width_bytes: int, offset_bytes: int, size_bytes: int) -> Transfer:
         """See Links."""

@@ -10,7 +10,7 @@ from cuda.bindings import driver
 from microbench.gpu.context import check
 from microbench.gpu.link_api import PeerWay
 from microbench.gpu.links.boards import Board, Boards
-from microbench.gpu.links.chase import CudaChase, linked, order_of_lines
+from microbench.gpu.links.chase import WORD_BYTES, CudaChase, chain, order_of_lines
 from microbench.gpu.links.copies import COPY_THREADS, MILLISECOND_S
 from microbench.gpu.submit import Parameters, launch
 from microbench.ops import Launch
@@ -137,10 +137,11 @@ class PeerChase:
     def __init__(self, boards: Boards, first: int, second: int, footprint_bytes: int, stride_bytes: int) -> None:
         self._first, other = boards.board(first), boards.board(second)
         boards.enable_peers(first, second)
-        visits = order_of_lines(footprint_bytes // stride_bytes, "sequential")
+        visits = order_of_lines(footprint_bytes, stride_bytes, "sequential")
+        words = np.zeros(len(visits) * stride_bytes // WORD_BYTES, dtype=np.uint64)
         with other.current():
             base = other.context.device_memory(footprint_bytes)
-            words = linked(visits, base, stride_bytes)
+            chain(words, visits, base, stride_bytes)
             check(driver.cuMemcpyHtoD(base, words.ctypes.data, words.nbytes))
         with self._first.current():
             context, modules = self._first.context, self._first.modules

@@ -2,36 +2,54 @@
 
 from __future__ import annotations
 
+import numpy as np
 from cuda.bindings import driver
 
+from microbench.gpu.api import IntArray
 from microbench.gpu.context import check, device_uuid
 from microbench.gpu.graphs.base import Case
+from microbench.gpu.link_api import Direction
 from microbench.gpu.link_counters import counters_risen, link_counters
 from microbench.gpu.link_state import link_facts_now
 from microbench.gpu.links.copies import Ends, copy_submit
 from microbench.gpu.links.memory import HostBuffer
 from microbench.gpu.nvml import NvmlGpu
+from microbench.gpu.submit import DriverSubmit
 from microbench.model import Fact, GpuInfo
 
+NANOSECOND_S = 1e-9
 LOAD_BYTES = 64 << 20
-# Some 0.5 s each way on a PCIe 5.0 x16 link, longer on any other, and more than the facts take to read.
-COPIES = 400
+# The facts take some 20 ms to read, the first time longer; a link that has come up slow must not take minutes.
+LOAD_S = 0.3
+MOST_COPIES = 400
+DIRECTIONS: tuple[Direction, ...] = ("h2d", "d2h")
 NOT_READY = int(driver.CUresult.CUDA_ERROR_NOT_READY)
 
 
 def state(case: Case, info: GpuInfo, nvml: NvmlGpu) -> tuple[Fact, ...]:
     """See Links.state."""
     before = link_counters(info.pci_bus_id, nvml)
+    others = _others(info)
     streams = (case.stream(0), case.stream(1))
-    for stream, to_device in zip(streams, (True, False), strict=True):
-        ends = Ends(case, HostBuffer(case.context, "pinned", LOAD_BYTES), LOAD_BYTES, to_device=to_device)
-        copy_submit(ends, "h2d" if to_device else "d2h", stream)(COPIES)
-    facts = link_facts_now(info, nvml, _others(info))
+    # Both before the first copy: taking memory waits until the GPU is idle.
+    to_device, to_host = (_load(case, direction, stream) for direction, stream in zip(DIRECTIONS, streams, strict=True))
+    one_ns: IntArray = np.zeros(2, dtype=np.int64)
+    to_device.round_trips(one_ns)
+    copies = min(max(round(LOAD_S / (int(one_ns[-1]) * NANOSECOND_S)), 2), MOST_COPIES)
+    to_device(copies)
+    to_host(copies)
+    facts = link_facts_now(info, nvml, others)
     busy = all(int(driver.cuStreamQuery(stream)[0]) == NOT_READY for stream in streams)
     case.context.synchronize()
     risen = counters_risen(before, link_counters(info.pci_bus_id, nvml))
     loaded = Fact("read_under_load", busy, "copies both ways were still running when all was read")
     return (*facts, loaded, *before, *risen)
+
+
+def _load(case: Case, direction: Direction, stream: int) -> DriverSubmit:
+    """Copies that keep one direction busy. What they move does not matter."""
+    host = HostBuffer(case.context, "pinned", LOAD_BYTES)
+    return copy_submit(Ends(case, host, LOAD_BYTES, to_device=direction == "h2d"), direction, stream)
 
 
 def _others(info: GpuInfo) -> list[tuple[int, str]]:

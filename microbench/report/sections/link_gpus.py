@@ -10,7 +10,7 @@ from microbench.explain.link_places import EVERYBODY, KEEPS, Beside, beside
 from microbench.report.document import Cell, Column, Table
 from microbench.report.shapes import NOTHING
 from microbench.stats import Row
-from microbench.units import as_time, gigabytes, percent
+from microbench.units import as_time, gigabytes, percent, round_percent
 
 ITSELF = Cell("·", tone="quiet")
 
@@ -74,7 +74,8 @@ def _uplink(found: list[Beside], words: str) -> Table:
         )
         for index in sorted({one.gpu_index for one in found})
     )
-    about = "the GPU that is measured down, who copies beside it across; under 90 % an uplink is shared"
+    shared = f"under {round_percent(KEEPS)} an uplink is shared"
+    about = f"the GPU that is measured down, who copies beside it across; {shared}"
     return Table(f"Kept of a rate {words} while others copy", about, (Column("", "left"), *columns), rows)
 
 

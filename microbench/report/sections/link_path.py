@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from microbench.explain.evidence import Evidence
 from microbench.explain.link_facts import Hop, LinkFacts, Speed, link_facts, shares_memory
+from microbench.explain.link_hops import Joint, bridges, joints
 from microbench.report.document import Station, Stretch, Tone, Way
 
 USUAL_DOMAIN = "0000:"
-UPSTREAM, DOWNSTREAM = "upstream", "downstream"
 
 
 def path(evidence: Evidence) -> Way | None:
@@ -18,30 +18,17 @@ def path(evidence: Evidence) -> Way | None:
     hops = facts.hops()
     if not hops or shares_memory(evidence, facts) is not None:
         return None
-    groups = _grouped(hops[:0:-1])
+    groups = bridges(facts)
     index = evidence.gpu.index if evidence.gpu is not None else 0
     stations = [_processor(facts), *(_bridge(group, facts) for group in groups)]
     stations.append(Station(f"GPU {index}", _short(hops[0].bus_id), "second"))
-    stretches = [_root(facts)]
-    below = [*(group[0] for group in groups[1:]), hops[0]] if groups else []
-    stretches += [_stretch(group[-1], hop) for group, hop in zip(groups, below, strict=True)]
+    stretches = [_root(facts), *(_stretch(one, idle=facts.idle) for one in joints(facts, groups))]
     return Way(
         title="The way to the GPU",
         about=_about(facts, hops[0].now or facts.now),
         stations=tuple(stations),
         stretches=tuple(stretches),
     )
-
-
-def _grouped(bridges: Sequence[Hop]) -> list[list[Hop]]:
-    """Bridges from the root downwards; a switch's two ports are one group."""
-    groups: list[list[Hop]] = []
-    for hop in bridges:
-        if groups and DOWNSTREAM in hop.kind and len(groups[-1]) == 1 and UPSTREAM in groups[-1][0].kind:
-            groups[-1].append(hop)
-        else:
-            groups.append([hop])
-    return groups
 
 
 def _processor(facts: LinkFacts) -> Station:
@@ -62,21 +49,20 @@ def _root(facts: LinkFacts) -> Stretch:
     return Stretch("", "quiet")
 
 
-def _stretch(above: Hop, below: Hop) -> Stretch:
+def _stretch(one: Joint, *, idle: bool) -> Stretch:
     """The link between two neighbours: what it runs at, and what both could do where that is more."""
-    now = below.now or above.now
-    ends = [one for one in (above.most, below.most) if one is not None]
-    could = Speed(min(one.generation for one in ends), min(one.lanes for one in ends)) if ends else None
+    now, most = one.now, one.most
     if now is None:
-        return Stretch(could.words if could else "?", "quiet")
-    if could is not None and now.raw_rate < could.raw_rate:
-        return Stretch(f"{now.words} of {could.words}", "problem")
+        return Stretch(most.words if most else "?", "quiet")
+    if one.slowed and most is not None:
+        return Stretch(f"{now.words} of {most.words}", "quiet" if idle else "problem")
     return Stretch(now.words, "good")
 
 
 def _about(facts: LinkFacts, now: Speed | None) -> str:
     if not facts.flag("virtual_bus"):
-        return "generation and lanes of each stretch while copies ran"
+        when = "after copies had ended: an idle link slows down" if facts.idle else "while copies ran"
+        return f"generation and lanes of each stretch {when}"
     link = f"; the GPU's own link runs at PCIe {now.words}" if now is not None else ""
     return f"bridges and slots show on the virtual machine's host only{link}"
 

@@ -1,0 +1,125 @@
+"""Parts of the real GPU's links that need no GPU: a walk's lines, where buffers lie, how large they are, refusals."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import ExitStack, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from microbench.bench import discover
+from microbench.benchmarks.link_peer import bound_of
+from microbench.errors import MeasurementError, Skip, UsageError
+from microbench.gpu import context as contexts
+from microbench.gpu.context import Context
+from microbench.gpu.link_api import Order, PeerWay
+from microbench.gpu.links import concurrent, copies
+from microbench.gpu.links.chase import chain, order_of_lines, words_at
+from microbench.limits import ceiling
+from microbench.model import GpuInfo, LinkInfo
+from microbench.selection import select
+
+STRIDE_BYTES = 128
+
+
+@pytest.mark.parametrize("order", ["sequential", "random"])
+@pytest.mark.parametrize("footprint_bytes", [128, 1000, 64 << 10])
+def test_a_walk_meets_each_line_before_any_again(footprint_bytes: int, order: Order) -> None:
+    visits = order_of_lines(footprint_bytes, STRIDE_BYTES, order)
+    buffer = ctypes.create_string_buffer(footprint_bytes)
+    base = ctypes.addressof(buffer)
+    words = words_at(base, len(visits) * STRIDE_BYTES)
+    chain(words, visits, base, STRIDE_BYTES)
+    seen, at = [], base + int(visits[0]) * STRIDE_BYTES
+    for _ in visits:
+        seen.append((at - base) // STRIDE_BYTES)
+        at = ctypes.c_uint64.from_address(at).value
+    assert at == base + int(visits[0]) * STRIDE_BYTES
+    assert sorted(seen) == list(range(footprint_bytes // STRIDE_BYTES))
+    assert seen == visits.tolist()
+
+
+def test_less_than_a_line_is_a_skip() -> None:
+    with pytest.raises(Skip, match="3 B hold no line of 128 B to walk through"):
+        order_of_lines(3, STRIDE_BYTES, "random")
+
+
+def test_a_host_buffer_reaches_as_far_as_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(copies, "HostBuffer", lambda context, kind, size_bytes: sizes.append(size_bytes))
+    ends = SimpleNamespace(mapped=0, device=0, fresh=None, check=None)
+    monkeypatch.setattr(copies, "Ends", lambda *arguments, **named: ends)
+    monkeypatch.setattr(copies, "kernel_copy_submit", lambda *arguments: None)
+    case: Any = SimpleNamespace(context=None, stream=lambda index: index)
+    copies.CudaKernelCopy(case, "read", 16, 1 << 20, 1 << 16)
+    assert sizes[0] >= (1 << 20) + (1 << 16)
+
+
+def test_copies_of_several_gpus_lie_near_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int | None] = []
+    monkeypatch.setattr(concurrent, "HostBuffer", lambda context, kind, size_bytes, node=None: found.append(node))
+    monkeypatch.setattr(concurrent, "Ends", lambda *arguments, **named: None)
+    monkeypatch.setattr(concurrent, "copy_submit", lambda *arguments: None)
+    case: Any = SimpleNamespace(_replace=lambda **named: None)
+    made = SimpleNamespace(event=lambda timed: 0)
+    boards: Any = SimpleNamespace(
+        board=lambda index: SimpleNamespace(
+            context=made, modules=None, current=nullcontext, stream=0, node=(0, 0, 1, None)[index]
+        )
+    )
+    concurrent.CudaConcurrent(case, boards, "h2d", [3, 0, 2], 64)
+    assert found == [None, 0, 1]
+
+
+@pytest.mark.parametrize(("code", "error"), [(2, Skip), (1, MeasurementError)])
+def test_device_memory_that_is_not_free_is_a_skip(
+    monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception]
+) -> None:
+    monkeypatch.setattr(contexts, "error_name", lambda code: f"code {code}")  # the words are the driver's
+    monkeypatch.setattr(contexts.driver, "cuMemAlloc", lambda size_bytes: (code, 0))
+    monkeypatch.setattr(contexts.driver, "cuMemGetInfo", lambda: (0, 3 << 30, 8 << 30))
+    context = Context.__new__(Context)
+    context._case = ExitStack()
+    with pytest.raises(error, match="16 GiB of device memory asked, 3.00 GiB are free" if code == 2 else "code 1"):
+        context.device_memory(16 << 30)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(
+            (name, "size_bytes=0")
+            for name, one in discover().items()
+            if one.suite == "link" and "size_bytes" in one.axes
+            if name != "link_peer"
+        ),  # whose latency has no size
+        ("link_zero_copy", "offset_bytes=4096"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused_at_once(name: str, value: str) -> None:
+    axis, _, number = value.partition("=")
+    with pytest.raises(UsageError, match=f"{value} is out of range in {name}"):
+        select({name: discover()[name]}, (), "quick", {axis: (number,)})
+
+
+@pytest.mark.parametrize(
+    ("nvlinks", "way", "bound"),
+    [
+        (18, "engine_read", "nvlink"),
+        (None, "sm_write", "nvlink"),
+        (0, "engine_read", "pcie_h2d"),
+        (0, "engine_both_write", "pcie_d2h"),
+        (0, "sm_read", "pcie_sm_read"),
+        (0, "sm_write", "pcie_sm_write"),
+    ],
+)
+def test_a_pair_without_nvlink_is_held_against_pcie(nvlinks: int | None, way: PeerWay, bound: str) -> None:
+    link = LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256, nvlinks=nvlinks, nvlink_bytes_per_s=25e9)
+    info = GpuInfo("GPU", "GPU-0", link=link)
+    gpu: Any = SimpleNamespace(info=info)
+    assert bound_of(gpu, way) == bound
+    assert (ceiling(bound, info) is None) == (nvlinks is None), "links that nobody counted have no ceiling"
+    assert np.isfinite(getattr(ceiling(bound, info), "value", 0.0))
