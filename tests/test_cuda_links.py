@@ -52,7 +52,7 @@ def test_both_ways_at_once(gpu: Gpu) -> None:
     duplex.fresh()
     with pytest.raises(MeasurementError):
         duplex.check()
-    ends = next(filter(None, (duplex.ends_s(3, 6) for _ in range(5))), None)  # a gate may be late, as under a sanitizer
+    ends = duplex.ends_s(3, 6)
     assert ends is not None
     assert [len(side) for side in ends] == [3, 6]
     assert all((np.diff(side) > 0).all() and side[0] > 0 for side in ends)
