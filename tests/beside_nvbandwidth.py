@@ -7,19 +7,21 @@ Sizes are nvbandwidth's own: 512 MiB, and 2 MiB read line by line (128 bytes) in
 
 from __future__ import annotations
 
-import json
+import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from microbench.stats import rows
 from microbench.store import read
 
 SIZE = "size_bytes=536870912"
 GIGABYTE, NANOSECOND = 1e9, 1e-9
+# One test prints several matrices, whose names go on behind the test's.
+SECOND_MATRIX = re.compile("_(read|write)[12]$")
 
 
 class Figure(NamedTuple):
@@ -83,17 +85,23 @@ PEER_RUN = (("link_peer",), (f"{SIZE},0", "first=0", "second=1", "access=on"))
 
 def theirs(program: str, figures: Sequence[Figure], out: Path) -> dict[str, list[list[float | None]]]:
     """The matrices that nvbandwidth prints, by test."""
-    suffixes = ("_read1", "_read2", "_write1", "_write2")
-    tests = dict.fromkeys(one.test for one in figures)
-    for suffix in suffixes:
-        tests = dict.fromkeys(name.removesuffix(suffix) for name in tests)
-    done = subprocess.run([program, "-j", "-t", *tests], check=True, capture_output=True, text=True)
+    tests = dict.fromkeys(SECOND_MATRIX.sub("", one.test) for one in figures)
+    done = subprocess.run([program, "-t", *tests], check=True, capture_output=True, text=True)
     out.write_text(done.stdout, encoding="utf-8")
-    answer: Mapping[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
-    found = {}
-    for test in answer["nvbandwidth"]["testcases"]:
-        matrix = test.get("bandwidth_matrix") or test.get("latency_matrix") or []
-        found[test["name"]] = [[None if cell == "N/A" else float(cell) for cell in row] for row in matrix]
+    return matrices(done.stdout)
+
+
+def matrices(printed: str) -> dict[str, list[list[float | None]]]:
+    """Each matrix by the name in the line that sums it up; N/A is None. A row begins with its index."""
+    found: dict[str, list[list[float | None]]] = {}
+    rows_so_far: list[list[float | None]] = []
+    for line in printed.splitlines():
+        words = line.split()
+        if words[:1] == ["SUM"]:
+            found[words[1]] = rows_so_far
+            rows_so_far = []
+        elif words[:1] == [str(len(rows_so_far))] and len(words) > 1 and ("." in line or "N/A" in line):
+            rows_so_far.append([None if cell == "N/A" else float(cell) for cell in words[1:]])
     return found
 
 
@@ -112,7 +120,7 @@ def main(program: str, folder: Path, times: int = 5, what: str = "host") -> int:
     figures, run = (_peer_figures(), PEER_RUN) if what == "peers" else (_host_figures(), HOST_RUN)
     pairs: dict[str, list[tuple[float, float]]] = {one.test: [] for one in figures}
     for turn in range(times):
-        their_out, our_out = folder / f"nvbandwidth{turn}.json", folder / f"beside{turn}.json"
+        their_out, our_out = folder / f"nvbandwidth{turn}.txt", folder / f"beside{turn}.json"
         if turn % 2:
             mine, other = ours(figures, run, our_out), theirs(program, figures, their_out)
         else:
