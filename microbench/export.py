@@ -11,8 +11,8 @@ import msgspec
 
 from microbench import schema
 from microbench.explain import findings
-from microbench.limits import ceiling
-from microbench.model import GpuInfo, Measurement, Outcome, Run
+from microbench.limits import ceiling, mover
+from microbench.model import Measurement, Outcome, Run
 from microbench.stats import Row, Summary, rows, summarize
 from microbench.text import plain
 
@@ -130,13 +130,11 @@ def _row_object(run: Run, row: Row) -> dict[str, Any]:
 
 
 def _ceiling(run: Run, outcome: Outcome, measurement: Measurement) -> float | None:
-    limit = ceiling(measurement.bound, _gpu(run, outcome))
-    return limit.value if limit else None
-
-
-def _gpu(run: Run, outcome: Outcome) -> GpuInfo | None:
+    """The limit of the GPU that moves the case's data, or None."""
     gpus = run.sessions[outcome.session].environment.gpus
-    return next((gpu for gpu in gpus if gpu.uuid == outcome.device), None)
+    tested = next((gpu for gpu in gpus if gpu.uuid == outcome.device), None)
+    limit = ceiling(measurement.bound, mover(outcome.case.params, tested, gpus))
+    return limit.value if limit else None
 
 
 def _written(value: object) -> str:

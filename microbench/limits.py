@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import msgspec
 
-from microbench.model import GpuInfo, LinkInfo
+from microbench.model import GpuInfo, LinkInfo, Param
 from microbench.units import quantity
 
 # Gigatransfers a second and lane by generation, and the share of the bits that the line code leaves.
@@ -22,6 +24,8 @@ SM_PACKET_BYTES = 128
 REQUESTED_BYTES = 256
 PCIE_BOUNDS = ("pcie_h2d", "pcie_d2h", "pcie_sm_read", "pcie_sm_write", "pcie_both")
 NVLINK_BOUNDS = {"nvlink": 1, "nvlink_both": 2}
+# Parameters that name the GPU whose link moves the data, by its CUDA index, where it need not be the one under test.
+MOVERS = ("first", "gpu_index")
 
 
 class Ceiling(msgspec.Struct, frozen=True):
@@ -79,6 +83,15 @@ def link_rate(link: LinkInfo) -> float | None:
     if not link.generation_max or not link.lanes_max:
         return None
     return pcie_raw_rate(link.generation_max, link.lanes_max)
+
+
+def mover(params: Mapping[str, Param], gpu: GpuInfo | None, gpus: Iterable[GpuInfo]) -> GpuInfo | None:
+    """The GPU whose link a case is held against: the one of ``gpus`` that its parameters say moves the data.
+
+    ``gpu``, the one under test, where they name none or one that is not known.
+    """
+    index = next((params[name] for name in MOVERS if name in params), None)
+    return next((one for one in gpus if one.index == index), gpu) if isinstance(index, int) else gpu
 
 
 def ceiling(bound: str | None, gpu: GpuInfo | None) -> Ceiling | None:

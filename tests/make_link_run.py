@@ -196,8 +196,10 @@ MADE: dict[str, Callable[[dict[str, Param]], list[Measurement]]] = {
 }  # fmt: skip
 
 
-def chunk_facts(params: Mapping[str, Param]) -> tuple[Fact, ...]:
-    """How long the kernels of a step were to run: a figure of each case's own."""
+def case_facts(params: Mapping[str, Param]) -> tuple[Fact, ...]:
+    """What cases find out beside their times: how long a step's kernels were to run, how far apart lines are read."""
+    if params.get("what") == "host_read":
+        return (Fact("stride_bytes", 128, "made up"),)
     if params.get("work") != "copy_and_kernel":
         return ()
     kernel_ns = 1_200_000 + 3000 * int(params["chunks"]) + 1000 * int(params["streams"])
@@ -229,7 +231,7 @@ def link_outcomes(environment: Environment, facts: Facts, preset: Preset = "defa
         for case in benchmark.cases(preset, GRIDS.get(name) if preset == "default" else None):
             if benchmark.here(environment, case.params) is None:
                 one = outcome(name, figures(dict(case.params)), round=round, **case.params)
-                found.append(msgspec.structs.replace(one, facts=chunk_facts(case.params)))
+                found.append(msgspec.structs.replace(one, facts=case_facts(case.params)))
     return found
 
 

@@ -16,12 +16,13 @@ from microbench.explain.evidence import Evidence, evidence_by_device
 from microbench.explain.finding import Finding
 from microbench.explain.link import RULES
 from microbench.explain.link_copies import copies, copy_fit, seconds_at
-from microbench.explain.link_facts import LinkFacts, Speed, link_facts
+from microbench.explain.link_facts import OTHERS_BUSY, LinkFacts, Speed, link_facts
 from microbench.explain.link_latency import levels
-from microbench.explain.link_peers import Pair, pairs, refusals
+from microbench.explain.link_peers import Pair, failures, pairs, refusals
 from microbench.explain.link_pinning import choices
 from microbench.explain.link_zero_copy import payload_bytes
 from microbench.model import Fact, GpuInfo, LinkInfo, Outcome, Param, Run
+from microbench.transfers import BUSY_FACT
 
 WHOLE = make_link_run()
 SEVERAL = make_link_run(gpus=4, nodes=2, facts=two_switches())
@@ -208,7 +209,12 @@ def test_a_virtual_machine_hides_the_slot_but_not_a_slow_link() -> None:
 def test_a_link_that_was_read_idle_is_no_fact_against_it(lanes: int) -> None:
     facts = two_switches(generation_now=1, lanes_now=lanes, hop4_generation_now=1, read_under_load=False)
     alone = changed(lambda one: state(facts) if one.case.benchmark == "link_state" else None)
-    assert silent("link.verdict", alone)
+    read = told("link.verdict", alone)
+    assert (read.severity, read.title) == (
+        "note",
+        f"PCIe 1.0 x{lanes}, read when copies had ended; link_copy not measured",
+    )
+    assert read.text.startswith("An idle link slows down")
     finding = told("link.verdict", with_facts({**facts, "generation_now": 4}, slower(0.1)))
     assert finding.severity == "problem"
     assert "While busy" not in finding.text
@@ -337,6 +343,21 @@ def test_facts_alone_tell_a_link_that_is_less_than_it_could_be() -> None:
     assert [one.rule for one in of_suite(evidence(run), "link")] == ["link.verdict"]
 
 
+def test_a_sound_link_alone_has_a_short_word() -> None:
+    run = changed(lambda one: one if one.case.benchmark == "link_state" else None, SEVERAL)
+    assert [one.rule for one in of_suite(evidence(run), "link")] == ["link.verdict"]
+    finding = told("link.verdict", run)
+    assert (finding.severity, finding.title) == (
+        "note",
+        "PCIe 5.0 x16 while busy, all that the GPU can do; link_copy not measured",
+    )
+    assert "It could carry 58.4 GB/s to the GPU and 57.6 GB/s from the GPU." in finding.text
+    assert "no fault" in finding.text
+    hidden = told("link.verdict", with_facts({**FLAT, "generation_now": None}, run))
+    assert hidden.title == "Generation and width of the link are not known; link_copy not measured"
+    assert "no fault" not in told("link.verdict", with_facts(two_switches(nvlink_errors_risen=40), run)).text
+
+
 def test_a_hidden_payload_is_an_assumption() -> None:
     run = with_gpu(lambda gpu: msgspec.structs.replace(gpu, link=LinkInfo(generation_max=5, lanes_max=16)))
     finding = told("link.verdict", run)
@@ -413,6 +434,26 @@ def test_pinning_that_saves_nothing_never_pays() -> None:
     assert all(one.copies("h2d") is None for one in choices(evidence(run)))
 
 
+def test_pinning_that_pays_one_way_only_says_each() -> None:
+    run = scaled("link_copy", "bandwidth_host", 9.0, memory="pageable", direction="d2h")
+    finding = told("link.pin", run)
+    assert finding.title == "Pinning pays from 4 copies of 64 MiB to the GPU on, never from the GPU"
+    assert "has paid after 4 copies to the GPU but never from the GPU" in finding.text
+    assert "Pin what is copied in a direction and size that pays" in finding.text
+    both = told("link.pin")
+    assert "never" not in both.text + both.title
+
+
+def test_directions_that_were_not_both_measured_are_no_never() -> None:
+    to_gpu = without("link_copy", memory="pageable", direction="d2h")
+    assert all(one.directions == ["h2d"] for one in choices(evidence(to_gpu)))
+    finding = told("link.pin", to_gpu)
+    assert finding.title == "Pinning pays from 4 copies of 64 MiB on"
+    assert "never" not in finding.text
+    # Pageable copies one way, pinned ones the other way: nothing to compare.
+    assert silent("link.pin", without("link_copy", to_gpu, memory="pinned", direction="h2d"))
+
+
 def test_pinned_memory_that_costs_no_more_pays_at_once() -> None:
     def free(one: Outcome) -> Outcome:
         if one.case.benchmark != "link_pinning" or one.case.params["way"] != "allocate":
@@ -445,6 +486,8 @@ def test_packets_are_read_off_the_counters() -> None:
     assert payload_bytes("read", 1 + 20 / 128) == pytest.approx(128)
     assert payload_bytes("write", 1 + 24 / 256) == pytest.approx(256)
     assert payload_bytes("read", 1.0) is None
+    assert payload_bytes("write", 1 + 24 / 4096) == pytest.approx(4096)
+    assert payload_bytes("write", 1 + 24 / 8192) is None, "no PCIe packet carries as much"
     text = told("link.zero_copy").text
     assert "Reads count 1.155 bytes on the wire for each byte of payload: packets of 128 bytes with 20" in text
     assert "split lines cost reads 20.0 % (32 bytes off, 16 wide)" in text
@@ -459,7 +502,12 @@ def test_narrow_accesses_are_named() -> None:
 def test_latency_has_percentiles_and_footprints() -> None:
     finding = told("link.latency")
     assert finding.title == "A GPU thread waits 1.12 µs for a word of host memory"
-    assert "takes 1.12 µs, the mean over all SMs. Single reads of one SM: p50 1.12 µs, p99 1.79 µs." in finding.text
+    assert finding.text.startswith(
+        "A dependent read within 2 MiB, a line every 128 B, takes 1.12 µs, the mean over reads by all SMs in turn. "
+        "Single reads of one SM: p50 1.12 µs, p99 1.79 µs."
+    )
+    unstated = changed(lambda one: msgspec.structs.replace(one, facts=()))
+    assert "within 2 MiB takes 1.12 µs" in told("link.latency", unstated).text
     assert "Within 64 MiB, random, it takes 1.68 µs (1.50×)" in finding.text
     flags = told("link.latency", without("link_latency", what="host_read"))
     assert flags.title.startswith("A flag answered by a running kernel takes")
@@ -470,13 +518,27 @@ def test_latency_has_percentiles_and_footprints() -> None:
 )
 def test_levels_of_switches_are_a_range(latency_s: float, expected: tuple[int, int]) -> None:
     assert levels(latency_s) == expected
+    assert levels(latency_s, translated=True) == (0, expected[1])
 
 
 def test_an_estimate_of_switches_stands_beside_what_sysfs_shows() -> None:
-    assert told("link.switches").title.endswith("the virtual machine hides how many there are")
-    assert told("link.switches", SEVERAL).title.endswith("sysfs shows 2")
-    far = told("link.switches", with_facts(two_switches(switches=9), SEVERAL))
-    assert "Translation of addresses or a far NUMA node add to it" in far.text
+    title = "Read latency leaves room for up to 5 levels of switches; the virtual machine hides how many there are"
+    assert told("link.switches").title == title
+    metal = told("link.switches", SEVERAL)
+    assert metal.title == "Read latency leaves room for 1 to 5 levels of switches; sysfs shows 2"
+    assert "translation" not in metal.text
+    translated = told("link.switches", with_facts(two_switches(iommu="translated"), SEVERAL))
+    assert translated.title == "Read latency leaves room for up to 5 levels of switches; sysfs shows 2"
+    assert "translation of addresses alone may explain" in translated.text
+    assert all("no source" in one.text and "no source" in one.threshold for one in (metal, translated))
+    direct = changed(
+        lambda one: (
+            msgspec.structs.replace(one, measurements=(measurement("latency", 0.6e-6),))
+            if one.case.benchmark == "link_latency"
+            else one
+        )
+    )
+    assert told("link.switches", direct).title.startswith("Read latency leaves no room for switches;")
 
 
 # -- places -------------------------------------------------------------------------------------------------------
@@ -512,10 +574,51 @@ def test_gpus_that_share_an_uplink_are_named() -> None:
     assert told("link.concurrent", paired).title.startswith("Uplinks are shared by GPUs 0 and 1 and GPUs 2 and 3")
 
 
+def test_others_are_compared_only_where_there_are_any() -> None:
+    def only(count: int) -> Run:
+        apart = scaled("link_concurrent", "together", 1 / 0.51, make_link_run(gpus=2))
+        kept = [one for one in apart.outcomes if one.case.benchmark == "link_concurrent"][:count]
+        return changed(lambda one: None if one.case.benchmark == "link_concurrent" and one not in kept else one, apart)
+
+    alone, two = (told("link.concurrent", only(count)).text for count in (1, 2))
+    assert alone.endswith("(100 %).")
+    assert two.endswith("; no other case keeps less.")
+    slower_one = scaled("link_concurrent", "together", 0.95, only(2), gpu_index=1)
+    assert told("link.concurrent", slower_one).text.endswith("; every other case keeps more.")
+
+
+def partly(run: Run, benchmark: str, **params: Param) -> Run:
+    """The run with others that ended before what is measured beside them."""
+    fact = Fact(OTHERS_BUSY, False)
+    return changed(
+        lambda one: (
+            msgspec.structs.replace(one, facts=(fact,))
+            if one.case.benchmark == benchmark and fits_params(one, params)
+            else one
+        ),
+        run,
+    )
+
+
+def test_others_that_ended_first_are_told() -> None:
+    assert OTHERS_BUSY == BUSY_FACT
+    one = told("link.concurrent", partly(SEVERAL, "link_concurrent", direction="h2d", gpu_index=2))
+    assert "In 1 of 8 cases the others ended first" in one.text
+    assert OTHERS_BUSY in one.rests_on
+    apart = scaled("link_concurrent", "together", 1 / 0.51, SEVERAL)
+    assert told("link.concurrent", partly(apart, "link_concurrent")).severity == "note"
+    assert "ended first" not in told("link.concurrent", SEVERAL).text
+    both = told("link.both", partly(WHOLE, "link_bidirectional", direction="d2h"))
+    assert both.severity == "note"
+    assert "Beside copies from the GPU the other direction ended first" in both.text
+    assert "ended first" not in told("link.both").text
+
+
 def test_pairs_of_gpus_are_compared() -> None:
     finding = told("link.peers", SEVERAL)
     assert finding.title == "GPU to GPU: 395 GB/s at best, 197 GB/s from 0 → 2"
     assert "A read of another's memory takes 828 ns to 1.66 µs." in finding.text
+    assert "Keep what talks much off 0 → 2, 0 → 3" in finding.text
     assert "Without peer access 0 → 1 keeps 27.0 GB/s" in finding.text
     assert len(pairs(evidence(SEVERAL), "engine_write")) == 12
     two = told("link.peers", make_link_run(gpus=2))
@@ -533,12 +636,12 @@ def test_pairs_that_cannot_say_why() -> None:
     run = changed(refuse, SEVERAL)
     assert refusals(evidence(run)) == {"no peer access: other root": [Pair(0, 1), Pair(2, 1), Pair(3, 1)]}
     finding = told("link.peers", run)
-    assert finding.title.endswith("3 pairs cannot")
+    assert finding.title.endswith("3 pairs not measured")
 
     def partly(one: Outcome) -> Outcome:
         return refuse(one) if one.case.params.get("way") == "sm_read" or one.case.params.get("first") == 0 else one
 
-    assert told("link.peers", changed(partly, SEVERAL)).title.endswith("; 1 pair cannot")
+    assert told("link.peers", changed(partly, SEVERAL)).title.endswith("; 1 pair not measured")
     assert "0 → 1, 2 → 1 and 3 → 1: no peer access: other root" in finding.text
     none = changed(
         lambda one: (
@@ -548,7 +651,24 @@ def test_pairs_that_cannot_say_why() -> None:
         ),
         SEVERAL,
     )
-    assert told("link.peers", none).title == "No pair of GPUs reaches each other"
+    assert told("link.peers", none).title == "No rate between GPUs was measured"
+
+
+def test_a_pair_with_wrong_data_failed() -> None:
+    def fail(one: Outcome) -> Outcome:
+        if one.case.benchmark != "link_peer" or one.case.params["first"] != 0 or one.case.params["second"] != 1:
+            return one
+        return msgspec.structs.replace(one, status="failed", reason="byte 3 differs", measurements=())
+
+    run = changed(fail, SEVERAL)
+    assert refusals(evidence(run)) == {}
+    assert failures(evidence(run)) == {"byte 3 differs": [Pair(0, 1)]}
+    finding = told("link.peers", run)
+    assert finding.severity == "problem"
+    assert finding.title.endswith("; 1 pair failed")
+    assert "Failed: 0 → 1: byte 3 differs." in finding.text
+    none = changed(lambda one: one if one.status == "failed" or one.case.benchmark != "link_peer" else None, run)
+    assert told("link.peers", none).title == "No rate between GPUs was measured; 1 pair failed"
 
 
 # -- pieces, managed memory, settings -----------------------------------------------------------------------------
@@ -609,6 +729,30 @@ def test_the_newest_state_that_went_well_counts() -> None:
     failed = msgspec.structs.replace(state({}), status="failed", reason="x")
     run = msgspec.structs.replace(WHOLE, outcomes=(*WHOLE.outcomes, state(two_switches()), failed))
     assert link_facts(evidence(run)).number("switches") == 2
+
+
+def test_the_worst_of_all_rounds_counts_against_the_link() -> None:
+    def rounds(*facts: Facts, session: int = 0) -> Run:
+        told = (state(one) for one in facts)
+        outcomes = [msgspec.structs.replace(one, round=at, session=session) for at, one in enumerate(told)]
+        sessions = (*WHOLE.sessions, *WHOLE.sessions)
+        return msgspec.structs.replace(WHOLE, sessions=sessions, outcomes=(*without("link_state").outcomes, *outcomes))
+
+    busy = two_switches(read_under_load=True)
+    found = link_facts(evidence(rounds({**busy, "pcie_replays_risen": 7}, {**busy, "switches": 3}, busy)))
+    assert found.risen() == {"pcie_replays": 7}
+    assert found.number("switches") == 2, "other facts are the newest round's"
+    assert not found.idle
+    idle = link_facts(evidence(rounds({**busy, "read_under_load": False, "pcie_replays_risen": None}, busy)))
+    assert idle.idle
+    assert idle.number("pcie_replays_risen") == 0
+    gone = {name: value for name, value in busy.items() if name != "pcie_replays_risen"}
+    assert link_facts(evidence(rounds({**busy, "pcie_replays_risen": 7}, gone))).risen() == {"pcie_replays": 7}
+    # An earlier session is another day: what rose then says nothing of now.
+    both = rounds(busy, session=1)
+    earlier = state({**busy, "pcie_replays_risen": 9})
+    run = msgspec.structs.replace(both, outcomes=(earlier, *both.outcomes))
+    assert link_facts(evidence(run)).risen() == {}
 
 
 def test_a_run_of_facts_alone_belongs_to_its_gpu() -> None:

@@ -8,10 +8,11 @@ import json
 
 import msgspec
 import pytest
+from make_link_run import make_link_run
 from make_run import failed, make_run, outcome, skipped
 
 from microbench.export import HEADER, to_csv, to_json
-from microbench.model import Run
+from microbench.model import LinkInfo, Run
 from microbench.stats import rows
 
 PROMISED = (
@@ -57,6 +58,23 @@ def test_a_rates_tail_is_its_slow_end() -> None:
     row = next(one for one in table(make_run()) if one["benchmark"] == "host_memory")
     assert float(row["min"]) <= float(row["tail"]) < float(row["median"]) < float(row["p90"])
     assert json.loads(row["params"]) == {"size_bytes": 1 << 20, "threads": "one"}
+
+
+def test_a_ceiling_is_that_of_the_gpu_that_moves_the_data() -> None:
+    run = make_link_run(gpus=2)
+    session = run.sessions[0]
+    wide = LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256)
+    links = (wide, msgspec.structs.replace(wide, lanes_max=8))
+    gpus = tuple(
+        msgspec.structs.replace(gpu, link=link) for gpu, link in zip(session.environment.gpus, links, strict=True)
+    )
+    environment = msgspec.structs.replace(session.environment, gpus=gpus)
+    made = msgspec.structs.replace(run, sessions=(msgspec.structs.replace(session, environment=environment),))
+    found = [one for one in table(made) if one["benchmark"] == "link_concurrent" and '"h2d"' in one["params"]]
+    ceilings = {json.loads(one["params"])["gpu_index"]: float(one["ceiling"]) for one in found}
+    assert ceilings[1] == pytest.approx(ceilings[0] / 2)
+    joined = [one for one in json.loads(to_json(made))["rows"] if one["benchmark"] == "link_concurrent"]
+    assert {one["ceiling"] for one in joined} >= set(ceilings.values())
 
 
 def test_rounds_are_told_apart_and_joined() -> None:

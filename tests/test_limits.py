@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from microbench.limits import PCIE_BOUNDS, ceiling, link_rate, pcie_both_rate, pcie_rate, pcie_raw_rate
+from microbench.limits import PCIE_BOUNDS, ceiling, link_rate, mover, pcie_both_rate, pcie_rate, pcie_raw_rate
 from microbench.model import GpuInfo, LinkInfo
 
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "pcie.json").read_text())["rows"]
@@ -67,6 +67,15 @@ def test_both_ways_at_once_are_less_than_twice_one_way(row: dict[str, Any]) -> N
     both = pcie_both_rate(row["generation"], row["lanes"], row["max_payload_bytes"])
     assert both is not None
     assert 0.9 * (row["h2d_GBps"] + row["d2h_GBps"]) < both / 1e9 < row["h2d_GBps"] + row["d2h_GBps"]
+
+
+def test_the_gpu_that_moves_the_data_is_the_one_that_counts() -> None:
+    gpus = [GpuInfo("SIMULATED GPU", f"GPU-{index}", index=index) for index in (0, 1, 3)]
+    assert mover({"first": 3, "second": 1}, GPU, gpus) == gpus[2]
+    assert mover({"gpu_index": 1}, GPU, gpus) == gpus[1]
+    assert mover({"direction": "h2d"}, GPU, gpus) == GPU
+    assert mover({"first": 2}, GPU, gpus) == GPU, "one that nobody knows of"
+    assert mover({"first": "x"}, None, gpus) is None
 
 
 def test_kernels_keep_their_packets_whatever_the_payload_size() -> None:

@@ -11,7 +11,7 @@ from make_run import make_run, outcome
 from rich.cells import cell_len
 
 from microbench.explain.evidence import Evidence, evidence_by_device
-from microbench.model import Fact, Outcome, Run
+from microbench.model import Fact, LinkInfo, Outcome, Run
 from microbench.report import terminal, view
 from microbench.report.document import Curve, Section, Table, Way
 from microbench.report.sections import link, link_gpus
@@ -19,6 +19,7 @@ from microbench.report.sections.link_path import path
 from microbench.report.shapes import figure
 from microbench.report.ways import way
 from microbench.stats import rows
+from microbench.units import axis_title
 
 WHOLE = make_link_run()
 SEVERAL = make_link_run(gpus=4, nodes=2, facts=two_switches())
@@ -187,10 +188,9 @@ def test_a_figure_above_its_limit_says_so() -> None:
     size_bytes = 1 << 28
     case = {"direction": "h2d", "memory": "registered", "size_bytes": size_bytes}
     over = outcome("link_copy", [rate("bandwidth", 70e9, size_bytes, "pcie_h2d")], **case)
-    gpu = WHOLE.sessions[0].environment.gpus[0]
     made = msgspec.structs.replace(WHOLE, outcomes=(over,))
-    assert figure(rows(made)[0], gpu).text == "70.0 GB/s, over limit"
-    assert figure(rows(WHOLE)[0], gpu).tone == "strong"
+    assert figure(rows(made)[0], evidence(made).ceiling(rows(made)[0])).text == "70.0 GB/s, over limit"
+    assert figure(rows(WHOLE)[0], evidence().ceiling(rows(WHOLE)[0])).tone == "strong"
 
 
 # -- several GPUs -------------------------------------------------------------------------------------------------
@@ -209,6 +209,64 @@ def test_peers_are_a_matrix_with_reasons_and_topology() -> None:
     assert rates.rows[3][1].text == "–"
     assert rates.notes == ("3 → 0: no peer access", "seen from GPU 0: gpu1 PIX, mlx5_0 NODE")
     assert latencies.rows[1][1].text == "828 ns"
+
+
+def test_a_pair_that_failed_is_told_apart_from_one_that_was_not_tried() -> None:
+    def fail(one: Outcome) -> Outcome:
+        if one.case.params.get("first") != 3 or one.case.params.get("second") != 0:
+            return one
+        return msgspec.structs.replace(one, status="failed", reason="wrong data", measurements=())
+
+    run = msgspec.structs.replace(SEVERAL, outcomes=tuple(fail(one) for one in SEVERAL.outcomes))
+    assert link_gpus.peers(evidence(run))[0].notes[0] == "failed, 3 → 0: wrong data"
+
+
+def test_each_gpu_is_held_against_its_own_link() -> None:
+    """GPU 1 hangs on half as many lanes and NVLinks: its rates are twice the share of its limit."""
+    session = SEVERAL.sessions[0]
+    gpus = list(session.environment.gpus)
+    wide = LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256, nvlinks=18, nvlink_bytes_per_s=25e9)
+    gpus = [msgspec.structs.replace(gpu, link=wide) for gpu in gpus]
+    gpus[1] = msgspec.structs.replace(gpus[1], link=msgspec.structs.replace(wide, lanes_max=8, nvlinks=9))
+    environment = msgspec.structs.replace(session.environment, gpus=tuple(gpus))
+    run = msgspec.structs.replace(SEVERAL, sessions=(msgspec.structs.replace(session, environment=environment),))
+    for benchmark, name in (("link_concurrent", "gpu_index"), ("link_peer", "first")):
+        study = next(one for one in section(run).studies if one.benchmark == benchmark)
+        limits = [note for table in study.tables for note in table.notes if note.startswith("limit:")]
+        assert len(limits) == len({note.split(",")[0] for note in limits}) > 1
+        bounded = [row for row in evidence(run).rows(benchmark) if row.measurement.bound is not None]
+        own = {int(row.params[name]): evidence(run).ceiling(row) for row in bounded}
+        narrow, full = own[1], own[0]
+        assert narrow is not None
+        assert full is not None
+        assert narrow.value == pytest.approx(full.value / 2)
+        assert own[2] == full
+
+
+def test_the_verdict_stands_above_all_pictures() -> None:
+    found = section()
+    assert found.verdict is found.findings[0]
+    text = drawn(WHOLE, 120)
+    at = [
+        text.index(words)
+        for words in ("link: is it as fast", found.verdict.title, "The way to the GPU", "Bandwidth over")
+    ]
+    assert at == sorted(at)
+    assert "SIMULATED" in text[at[1] : at[2]]
+    assert all(one.verdict is None for one in view.build(WHOLE).sections if one.suite != "link")
+
+
+def test_what_has_no_footprint_shows_none() -> None:
+    table = next(one for one in section().studies if one.benchmark == "link_latency").tables[0]
+    across = [column.title for column in table.columns]
+    what, footprint = across.index("what"), across.index(axis_title("footprint_bytes"))
+    shown = {(row[what].text, row[footprint].text) for row in table.rows}
+    assert shown == {("flag", "–"), ("copy_h2d", "–"), ("copy_d2h", "–"), ("memset", "–"), ("host_read", "2 MiB"),
+                     ("host_read", "64 MiB")}  # fmt: skip
+    split = next(one for one in section().studies if one.benchmark == "link_zero_copy").tables[0]
+    offset = [column.title for column in split.columns].index(axis_title("offset_bytes"))
+    begins = {row[offset].text for row in split.rows}
+    assert begins == {"0 B", "32 B"}, "an offset of 0 is one"
 
 
 def test_what_is_kept_beside_others() -> None:
@@ -247,6 +305,14 @@ def test_a_run_of_facts_alone_is_shown() -> None:
     found = section(run)
     assert [study.benchmark for study in found.studies] == ["link_state"]
     assert isinstance(found.pictures[0], Way)
+
+
+def test_rounds_that_disagree_on_a_fact_are_all_shown() -> None:
+    first, second = state(two_switches(pcie_replays_risen=7)), state(two_switches(pcie_replays_risen=0))
+    found = section(msgspec.structs.replace(WHOLE, outcomes=(first, msgspec.structs.replace(second, round=1))))
+    facts = {row[0].text: row[1].text for row in found.studies[0].tables[0].rows}
+    assert facts["pcie_replays_risen"] == "7, 0"
+    assert facts["hops"] == "6"
 
 
 def test_many_values_of_a_fact_are_a_range() -> None:

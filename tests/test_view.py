@@ -7,6 +7,7 @@ import pytest
 from make_run import DEVICE, benchmarks, failed, launch_outcomes, make_run, measurement, metric, outcome, skipped
 
 from microbench.explain.evidence import evidence_by_device
+from microbench.limits import ceiling
 from microbench.model import BenchmarkInfo, GpuInfo, LinkInfo, Run, Work
 from microbench.report import view
 from microbench.report.catalogue import tables
@@ -144,7 +145,7 @@ def test_a_figure_with_a_bound_shows_its_share_of_the_limit() -> None:
     link = LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256)
     info = BenchmarkInfo("copy", "link", "Copy", "How fast?", 1, (), (metric("rate", "rate", "B/s"),))
     run = msgspec.structs.replace(make_run(), benchmarks=(info,), outcomes=(outcome("copy", [copy]),))
-    cell = figure(rows(run)[0], GpuInfo("SIMULATED GPU", DEVICE, link=link))
+    cell = figure(rows(run)[0], ceiling("pcie_h2d", GpuInfo("SIMULATED GPU", DEVICE, link=link)))
     assert "94." in cell.note
     assert cell.note.endswith("of limit")
 

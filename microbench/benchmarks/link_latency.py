@@ -9,8 +9,8 @@ Method
     the host writes a flag, a running kernel answers by another. copies and memset: one call of 4 bytes and a
     synchronise, from a compiled loop; what was copied is compared.
 Reading
-    Reads cross the link and come back: every switch on the way adds 0.1 to 0.3 us, and so does address translation
-    where the footprint outgrows its caches.
+    Reads cross the link and come back. Every switch on the way adds to that (0.1 to 0.3 us by rule of thumb), and so
+    does address translation where the footprint outgrows its caches.
 """
 
 from collections.abc import Iterator, Mapping

@@ -9,8 +9,8 @@ Method
     holds them. Latency: dependent reads, one line of 128 bytes at a time, in the order of addresses. Without peer
     access the driver takes the way through host memory, and no gate holds the copies.
 Reading
-    With NVLink a pair is held against the links of the GPU under test, without it against its PCIe. Pairs that are
-    slower than others lie further apart: below different bridges, on different processors.
+    With NVLink a pair is held against all links of the GPU that moves the data, without it against its PCIe. Pairs
+    that are slower than others may lie further apart: below different bridges, on different processors.
 """
 
 from collections.abc import Iterator, Mapping

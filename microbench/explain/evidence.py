@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from microbench.explain.finding import Finding
-from microbench.model import Environment, GpuInfo, Outcome, Run
+from microbench.limits import Ceiling, ceiling, mover
+from microbench.model import Environment, GpuInfo, Outcome, Run, Scalar
 from microbench.stats import Row, rows
 
 
@@ -38,6 +39,11 @@ class Evidence:
                 if gpu.uuid == self.device:
                     return gpu
         return None
+
+    def ceiling(self, row: Row) -> Ceiling | None:
+        """The physical limit of a row, that of the GPU which moves its data; None where there is none."""
+        gpus = self.run.sessions[row.session].environment.gpus
+        return ceiling(row.measurement.bound, mover(row.params, self.gpu, gpus))
 
     def rows(self, benchmark: str, metric: str | None = None, /, **params: int | str) -> list[Row]:
         """Rows of a benchmark with these parameter values, in the order of the run."""
@@ -92,6 +98,11 @@ def whole(row: Row, name: str) -> int:
     """A parameter that is a whole number; 0 where it is none."""
     value = row.params.get(name)
     return value if isinstance(value, int) else 0
+
+
+def facts_of(row: Row, name: str) -> list[Scalar]:
+    """What a row's case found out by that name, one value a round that says it."""
+    return [fact.value for outcome in row.outcomes for fact in outcome.facts if fact.name == name]
 
 
 def rests_on(*found: Row | None) -> tuple[str, ...]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from microbench.explain.evidence import Evidence, listed, rests_on
 from microbench.explain.finding import Finding, Severity
 from microbench.explain.link_copies import DIRECTIONS, fastest
-from microbench.limits import ceiling
+from microbench.explain.link_facts import OTHERS_BUSY, partly_alone
 from microbench.stats import Row
 from microbench.units import percent, quantity, round_percent
 
@@ -49,15 +50,18 @@ def together(evidence: Evidence) -> list[Finding]:
     alone = sum(one.alone.value for one in found.values())
     total = max((one.total for one in found.values()), key=lambda row: row.value)
     share = total.value / alone
-    severity: Severity = "warning" if share < TAKES_TURNS else "good"
+    ended = [direction for direction, one in found.items() if partly_alone(one.beside)]
+    severity: Severity = "note" if ended else "good"
+    if share < TAKES_TURNS:
+        severity = "warning"
     return [
         Finding(
             rule="link.both",
             severity=severity,
             title=f"Both directions at once carry {quantity(total.value, 'B/s')}, {percent(share)} of twice one alone",
-            text=f"{_kept(found)}{_limit(evidence, total)} {_meaning(found, share)}",
+            text=f"{_kept(found)}{_ended_first(ended)}{_limit(evidence, total)} {_meaning(found, share)}",
             threshold=f"warning under {round_percent(TAKES_TURNS)} of both alone; the sum while both are busy",
-            rests_on=rests_on(*(row for one in found.values() for row in one)),
+            rests_on=(*rests_on(*(row for one in found.values() for row in one)), *([OTHERS_BUSY] if ended else [])),
             suite="link",
         )
     ]
@@ -72,8 +76,16 @@ def _kept(found: dict[str, Both]) -> str:
     return f"While the other works, copies keep {listed(words)}."
 
 
+def _ended_first(ended: Sequence[str]) -> str:
+    """What the kept rates are of where the other direction was done too early; the sum counts only both."""
+    if not ended:
+        return ""
+    words = listed([DIRECTIONS[direction] for direction in ended])
+    return f" Beside copies {words} the other direction ended first, so what they keep is partly that of one alone."
+
+
 def _limit(evidence: Evidence, total: Row) -> str:
-    limit = ceiling(total.measurement.bound, evidence.gpu)
+    limit = evidence.ceiling(total)
     if limit is None:
         return ""
     return f" The sum is {percent(total.value / limit.value)} of its ceiling, {quantity(limit.value, 'B/s')}."

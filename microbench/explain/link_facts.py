@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from microbench.explain.evidence import Evidence
+from microbench.explain.evidence import Evidence, facts_of
 from microbench.limits import pcie_raw_rate
 from microbench.model import Fact, Scalar
+from microbench.stats import Row
 
 RISEN = "_risen"
+UNDER_LOAD = "read_under_load"
+OTHERS_BUSY = "others_busy_throughout"  # what was measured beside others was beside them to its end
 # A lane may get one bit in 10^12 wrong (PCI Express base specification): less than one of the 4e11 bits that link_state
 # moves while it counts. What is never to happen has no such allowance.
 TOLERATED_ERRORS = 3
@@ -101,7 +104,7 @@ class LinkFacts:
     @property
     def idle(self) -> bool:
         """Whether copies had ended before all was read, so that a link below its full speed means nothing."""
-        return self.flag("read_under_load") is False
+        return self.flag(UNDER_LOAD) is False
 
     def topology(self) -> dict[str, str]:
         """How far the other devices are: "gpu1" -> "PIX"."""
@@ -124,11 +127,30 @@ class LinkFacts:
 
 
 def link_facts(evidence: Evidence) -> LinkFacts:
-    """The facts of the newest link_state that went well; none at all without one."""
-    for outcome in reversed(evidence.outcomes("link_state")):
-        if outcome.status == "ok" and outcome.facts:
-            return LinkFacts(outcome.facts)
-    return LinkFacts(())
+    """The facts of the newest link_state that went well, with the worst that any round of its session saw; none at all
+    without one."""
+    sound = [one for one in evidence.outcomes("link_state") if one.status == "ok" and one.facts]
+    if not sound:
+        return LinkFacts(())
+    rounds = [one.facts for one in sound if one.session == sound[-1].session]
+    risen = [fact for facts in rounds for fact in facts if fact.name.endswith(RISEN)]
+    return LinkFacts(_worst(fact, rounds) for fact in {one.name: one for one in (*risen, *rounds[-1])}.values())
+
+
+def _worst(fact: Fact, rounds: Sequence[Sequence[Fact]]) -> Fact:
+    """That fact of all rounds where it says most against the link: an error counts in whichever round it came, and a
+    link that one round found idle may be so in what is told of it. Other facts are the newest round's."""
+    told = [one for facts in rounds for one in facts if one.name == fact.name]
+    if fact.name.endswith(RISEN):
+        return max(told, key=lambda one: one.value if isinstance(one.value, int) else -1)
+    if fact.name == UNDER_LOAD:
+        return next((one for one in told if one.value is not True), fact)
+    return fact
+
+
+def partly_alone(*found: Row) -> bool:
+    """Whether in any round of these rows the others ended first, so that part of the figure is of one alone."""
+    return any(value is False for row in found for value in facts_of(row, OTHERS_BUSY))
 
 
 def gpu_speed(evidence: Evidence, facts: LinkFacts) -> Speed | None:

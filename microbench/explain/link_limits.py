@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from microbench.explain.evidence import Evidence, rests_on
 from microbench.explain.finding import Finding
-from microbench.limits import Ceiling, ceiling
+from microbench.limits import Ceiling
 from microbench.stats import Row
 from microbench.units import percent, quantity
 
@@ -18,7 +18,7 @@ def exceeds(row: Row, limit: Ceiling) -> bool:
 
 def over_limit(evidence: Evidence) -> list[Finding]:
     """Rates that are higher than their limit allows."""
-    limits = [(row, ceiling(row.measurement.bound, evidence.gpu)) for row in evidence.suite("link")]
+    limits = [(row, evidence.ceiling(row)) for row in evidence.suite("link")]
     found = [(row, limit) for row, limit in limits if limit is not None and exceeds(row, limit)]
     if not found:
         return []

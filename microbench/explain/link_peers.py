@@ -1,4 +1,4 @@
-"""Explains link_peer: each pair of GPUs, which are slower than others, and which cannot."""
+"""Explains link_peer: each pair of GPUs, which are slower than others, and which gave nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from microbench.explain.evidence import Evidence, listed, rests_on, whole
 from microbench.explain.finding import Finding
-from microbench.limits import ceiling
+from microbench.model import Outcome
 from microbench.stats import Row
 from microbench.units import as_time, percent, quantity, round_percent, times
 
@@ -36,6 +36,10 @@ class Pair(NamedTuple):
         return f"{self.first} → {self.second}"
 
 
+# Why something is not there, with the pairs it holds for.
+Reasons = dict[str, list[Pair]]
+
+
 def pair_of(params: dict[str, int | str]) -> Pair | None:
     """The pair of a case."""
     first, second = params.get("first"), params.get("second")
@@ -61,12 +65,21 @@ def usual_way(evidence: Evidence) -> str | None:
     return next((way for way in WAYS if pairs(evidence, way)), None)
 
 
-def refusals(evidence: Evidence) -> dict[str, list[Pair]]:
-    """Why pairs could not be measured with peer access, and which they are."""
+def refusals(evidence: Evidence) -> Reasons:
+    """Why pairs were not tried with peer access, and which they are."""
+    outcomes = evidence.outcomes("link_peer")
+    return _by_reason(one for one in outcomes if one.status == "skipped" and one.case.params.get("access") == "on")
+
+
+def failures(evidence: Evidence) -> Reasons:
+    """What went wrong between pairs that were tried, wrong data above all, and which they are."""
+    return _by_reason(one for one in evidence.outcomes("link_peer") if one.status not in ("ok", "skipped"))
+
+
+def _by_reason(outcomes: Iterable[Outcome]) -> Reasons:
     found: dict[str, dict[Pair, None]] = {}
-    for outcome in evidence.outcomes("link_peer"):
-        pair = pair_of(outcome.case.params)
-        if outcome.status != "ok" and pair is not None and outcome.case.params.get("access") == "on":
+    for outcome in outcomes:
+        if (pair := pair_of(outcome.case.params)) is not None:
             found.setdefault(outcome.reason or "no reason given", {})[pair] = None
     return {reason: list(members) for reason, members in found.items()}
 
@@ -79,44 +92,65 @@ def named(members: Iterable[Pair]) -> str:
 
 
 def peers(evidence: Evidence) -> list[Finding]:
-    """How fast pairs exchange data, which of them are slower, and what peer access brings."""
+    """How fast pairs exchange data, which of them are slower, which gave none, and what peer access brings."""
     way = usual_way(evidence)
-    refused = refusals(evidence)
+    refused, failed = refusals(evidence), failures(evidence)
     if way is None:
-        return [_none(refused)] if refused else []
+        return [_none(refused, failed)] if refused or failed else []
     found = pairs(evidence, way)
     best, worst = (pick(found, key=lambda pair: found[pair].value) for pick in (max, min))
     slow = [pair for pair, row in found.items() if row.value < SLOW * found[best].value]
     words = [f"By {WAYS[way]}, {_span(found, best, worst)}.", _limit(evidence, found[best])]
-    words += [_ways(evidence, best, way), _latency(evidence), _without(evidence, found), _refused(refused)]
+    words += [_ways(evidence, best, way), _latency(evidence), _without(evidence, found)]
     if slow:
-        words.append(f"{named(slow)} lie further apart: keep what talks much on pairs that are close.")
-    missing = {pair for members in refused.values() for pair in members} - set(found)
+        words.append(f"Keep what talks much off {named(slow)}: other pairs are faster.")
     title = f"GPU to GPU: {quantity(found[best].value, 'B/s')}"
     if slow:
         title += f" at best, {quantity(found[worst].value, 'B/s')} from {worst.words}"
+    lost = (*_counted(_members(refused) - set(found), "not measured"), *_counted(_members(failed), "failed"))
     return [
         Finding(
             rule="link.peers",
-            severity="advice" if slow or refused else "good",
-            title=title + (f"; {len(missing)} pair{'s' * (len(missing) != 1)} cannot" if missing else ""),
-            text=" ".join(word for word in words if word),
-            threshold=f"a pair under {round_percent(SLOW)} of the fastest is slow",
+            severity="problem" if failed else "advice" if slow or refused else "good",
+            title="; ".join((title, *lost)),
+            text=" ".join(word for word in (*words, *_reasons(refused, failed)) if word),
+            threshold=f"a pair under {round_percent(SLOW)} of the fastest is slow; one that fails is a problem",
             rests_on=rests_on(*found.values(), *pairs(evidence, LATENCY).values()),
             suite="link",
         )
     ]
 
 
-def _none(refused: dict[str, list[Pair]]) -> Finding:
+def _none(refused: Reasons, failed: Reasons) -> Finding:
+    """No pair gave a rate."""
     return Finding(
         rule="link.peers",
-        severity="advice",
-        title="No pair of GPUs reaches each other",
-        text=_refused(refused),
+        severity="problem" if failed else "advice",
+        title="; ".join(("No rate between GPUs was measured", *_counted(_members(failed), "failed"))),
+        text=" ".join(_reasons(refused, failed)),
         threshold="every pair skipped or failed",
         suite="link",
     )
+
+
+def _members(reasons: Reasons) -> set[Pair]:
+    return {pair for members in reasons.values() for pair in members}
+
+
+def _counted(members: set[Pair], verb: str) -> list[str]:
+    """How many pairs that is true of; nothing for none."""
+    return [f"{len(members)} pair{'s' * (len(members) != 1)} {verb}"] if members else []
+
+
+def _reasons(refused: Reasons, failed: Reasons) -> list[str]:
+    """Which pairs failed or were not tried, and why."""
+    told = (("Failed", failed), ("Not measured", refused))
+    return [f"{word}: {'; '.join(reasons_named(reasons))}." for word, reasons in told if reasons]
+
+
+def reasons_named(reasons: Reasons) -> list[str]:
+    """Each reason behind the pairs that it holds for."""
+    return [f"{named(members)}: {reason}" for reason, members in reasons.items()]
 
 
 def _span(found: dict[Pair, Row], best: Pair, worst: Pair) -> str:
@@ -129,7 +163,7 @@ def _span(found: dict[Pair, Row], best: Pair, worst: Pair) -> str:
 
 
 def _limit(evidence: Evidence, row: Row) -> str:
-    limit = ceiling(row.measurement.bound, evidence.gpu)
+    limit = evidence.ceiling(row)
     if limit is None:
         return ""
     return f"That is {percent(row.value / limit.value)} of {quantity(limit.value, 'B/s')} ({limit.source})."
@@ -163,8 +197,3 @@ def _without(evidence: Evidence, found: dict[Pair, Row]) -> str:
                 f"it (cuCtxEnablePeerAccess) {times(ratios[pair])} that."
             )
     return ""
-
-
-def _refused(refused: dict[str, list[Pair]]) -> str:
-    words = [f"{named(members)}: {reason}" for reason, members in refused.items()]
-    return f"Not measured: {'; '.join(words)}." if words else ""

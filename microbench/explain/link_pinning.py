@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from microbench.explain.evidence import Evidence, listed, rests_on
@@ -39,13 +39,25 @@ class Choice(NamedTuple):
     pinned_s: dict[str, float]
     rows: tuple[Row, ...]
 
+    @property
+    def directions(self) -> list[str]:
+        """Those in which copies of both kinds of memory were measured around that size: of others nothing is known."""
+        return [one for one in DIRECTIONS if one in self.pageable_s and one in self.pinned_s]
+
     def copies(self, direction: str) -> int | None:
-        """From how many copies in that direction on it has paid; None if a pinned copy saves nothing, or none was
-        measured around that size."""
-        pageable_s, pinned_s = self.pageable_s.get(direction), self.pinned_s.get(direction)
-        if pageable_s is None or pinned_s is None or pageable_s <= pinned_s:
-            return None
-        return max(math.ceil(self.extra_s / (pageable_s - pinned_s)), AT_ONCE)
+        """From how many copies in one of its directions on it has paid; None if a pinned copy saves nothing."""
+        saved_s = self.pageable_s[direction] - self.pinned_s[direction]
+        return max(math.ceil(self.extra_s / saved_s), AT_ONCE) if saved_s > 0 else None
+
+    @property
+    def paid(self) -> dict[str, int]:
+        """From how many copies on, for each direction in which it pays at all."""
+        return {one: count for one in self.directions if (count := self.copies(one)) is not None}
+
+    @property
+    def never(self) -> list[str]:
+        """The directions in which it does not."""
+        return [one for one in self.directions if one not in self.paid]
 
 
 def price(evidence: Evidence, way: str, size_bytes: int) -> Price | None:
@@ -77,7 +89,7 @@ def choices(evidence: Evidence) -> list[Choice]:
             saved_s = touched.whole_s if way == ALLOCATE and touched is not None else 0.0
             rows = (*own, *(touched or ()))
             one = Choice(way, count, own.whole_s - saved_s, _at(pageable, count), _at(pinned, count), rows)
-            if one.pageable_s and one.pinned_s:
+            if one.directions:
                 found.append(one)
     return found
 
@@ -111,13 +123,19 @@ def pays(evidence: Evidence) -> list[Finding]:
 
 
 def _title(one: Choice) -> str:
-    counts = [count for direction in DIRECTIONS if (count := one.copies(direction)) is not None]
-    if not counts:
-        return f"Pinning does not pay for copies of {size(one.size_bytes)}"
-    most = max(counts)
+    copied = f"copies of {size(one.size_bytes)}"
+    if not one.paid:
+        return f"Pinning does not pay for {copied}"
+    # Where the directions differ, each is named: a count of one says nothing of the other.
+    way, other = (f" {_ways(one.paid)}", f", never {_ways(one.never)}") if one.never else ("", "")
+    most = max(one.paid.values())
     if most == AT_ONCE:
-        return f"Pinning pays with the first copy of {size(one.size_bytes)}"
-    return f"Pinning pays from {most} copies of {size(one.size_bytes)} on"
+        return f"Pinning pays with the first copy of {size(one.size_bytes)}{way}{other}"
+    return f"Pinning pays from {most} {copied}{way} on{other}"
+
+
+def _ways(directions: Iterable[str]) -> str:
+    return listed([DIRECTIONS[one] for one in directions])
 
 
 def _way_words(way: str, found: Sequence[Choice]) -> str:
@@ -126,17 +144,25 @@ def _way_words(way: str, found: Sequence[Choice]) -> str:
 
 
 def _choice_words(one: Choice) -> str:
-    counts = [one.copies(direction) for direction in DIRECTIONS]
-    known = [count for count in counts if count is not None]
-    paid = f"after {max(known)} {'copy' if max(known) == 1 else 'copies'}" if known else "never"
     more = f"costs {as_time(one.extra_s)} more" if one.extra_s > 0 else "costs nothing more"
-    return f"{size(one.size_bytes)} {more} and has paid {paid}"
+    return f"{size(one.size_bytes)} {more} and has paid {_paid_words(one)}"
+
+
+def _paid_words(one: Choice) -> str:
+    """After how many copies, of the worse direction where both pay."""
+    if not one.paid:
+        return "never"
+    most = max(one.paid.values())
+    after = f"after {most} {'copy' if most == 1 else 'copies'}"
+    return f"{after} {_ways(one.paid)} but never {_ways(one.never)}" if one.never else after
 
 
 def _advice(found: Sequence[Choice]) -> str:
-    counts = [count for one in found for direction in DIRECTIONS if (count := one.copies(direction)) is not None]
+    counts = [count for one in found for count in one.paid.values()]
     if not counts:
         return "Leave memory pageable."
+    if any(one.never for one in found):
+        return "Pin what is copied in a direction and size that pays; leave other memory pageable."
     if max(counts) <= FEW:
         return "Pin whatever is copied more than a few times."
     return "Pin buffers that are used again and keep them; leave what is copied once pageable."

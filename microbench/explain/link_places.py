@@ -8,7 +8,7 @@ from typing import NamedTuple
 from microbench.explain.evidence import Evidence, listed, rests_on
 from microbench.explain.finding import Finding
 from microbench.explain.link_copies import DIRECTIONS
-from microbench.explain.link_facts import link_facts
+from microbench.explain.link_facts import OTHERS_BUSY, link_facts, partly_alone
 from microbench.stats import Row
 from microbench.units import percent, quantity, round_percent
 
@@ -125,19 +125,34 @@ def concurrent(evidence: Evidence) -> list[Finding]:
     if not found:
         return []
     lost = sharing(evidence)
-    rests = rests_on(*(row for one in found for row in (one.alone, one.together)))
+    ended = [one for one in found if partly_alone(one.together)]
+    rests = rests_on(*(row for one in found for row in (one.alone, one.together))) + ((OTHERS_BUSY,) if ended else ())
     threshold = f"a GPU that keeps under {round_percent(KEEPS)} of its rate beside others shares an uplink"
     if not lost:
-        least = min(found, key=lambda one: one.kept)
-        text = f"Beside {least.beside_words}, {_words(least)}; every other case keeps more."
         title = "Every GPU keeps its rate while the others copy"
-        return [Finding("link.concurrent", "good", title, text, threshold, rests, "link")]
+        text = f"{_least_words(found)}{_ended_first(ended, len(found))}"
+        return [Finding("link.concurrent", "note" if ended else "good", title, text, threshold, rests, "link")]
     words = [_lost_words(direction, lost) for direction in DIRECTIONS]
     text = (
-        f"{' '.join(word for word in words if word)} Share out large copies over time, or place jobs so that they do "
-        "not meet on one uplink."
+        f"{' '.join(word for word in words if word)}{_ended_first(ended, len(found))} Share out large copies over "
+        "time, or place jobs so that they do not meet on one uplink."
     )
     return [Finding("link.concurrent", "warning", _shared_title(lost), text, threshold, rests, "link")]
+
+
+def _least_words(found: Sequence[Beside]) -> str:
+    """Who keeps least, and whether all others keep more than that."""
+    least, *others = sorted(found, key=lambda one: one.kept)
+    more = "every other case keeps more" if others and others[0].kept > least.kept else "no other case keeps less"
+    return f"Beside {least.beside_words}, {_words(least)}{f'; {more}' if others else ''}."
+
+
+def _ended_first(ended: Sequence[Beside], cases: int) -> str:
+    """In how many cases the others were done too early, so that the shares kept look better than they are."""
+    if not ended:
+        return ""
+    which = "In this case" if cases == 1 else f"In {len(ended)} of {cases} cases"
+    return f" {which} the others ended first, so what is kept there is partly the rate of one GPU alone."
 
 
 def _words(one: Beside) -> str:

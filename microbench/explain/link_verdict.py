@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from microbench.explain.evidence import Evidence, rests_on
+from microbench.explain.evidence import Evidence, listed, rests_on
 from microbench.explain.finding import Finding, Severity
 from microbench.explain.link_causes import SMALL, Cause, causes
 from microbench.explain.link_copies import DIRECTIONS, HOST, fastest
-from microbench.explain.link_facts import Speed, link_facts, shares_memory
+from microbench.explain.link_facts import LinkFacts, Speed, gpu_speed, link_facts, shares_memory
 from microbench.explain.link_places import sharing
 from microbench.limits import ASSUMED_PAYLOAD_BYTES, Ceiling, ceiling, pcie_rate
 from microbench.stats import Row
@@ -48,12 +48,12 @@ def verdict(evidence: Evidence) -> list[Finding]:
     if reached:
         return [_judged(evidence, reached, found)]
     certain = [cause for cause in found if cause.certain]
-    return _unmeasured(evidence, certain) or _unlimited(evidence)
+    return _unmeasured(evidence, certain) or _unlimited(evidence) or _sound(evidence, facts)
 
 
 def _reached(evidence: Evidence, direction: str) -> Reached | None:
     peak = fastest(evidence, direction)
-    limit = ceiling(peak[1].measurement.bound, evidence.gpu) if peak is not None else None
+    limit = evidence.ceiling(peak[1]) if peak is not None else None
     return Reached(direction, *peak, limit) if peak is not None and limit is not None else None
 
 
@@ -186,3 +186,39 @@ def _unlimited(evidence: Evidence) -> list[Finding]:
             suite="link",
         )
     ]
+
+
+def _sound(evidence: Evidence, facts: LinkFacts) -> list[Finding]:
+    """The way was looked at and nothing is wrong with it, but link_copy, which says what it carries, was not run."""
+    if not facts:
+        return []
+    limits = {way: ceiling(f"pcie_{direction}", evidence.gpu) for direction, way in DIRECTIONS.items()}
+    carried = [f"{quantity(limit.value, 'B/s')} {way}" for way, limit in limits.items() if limit is not None]
+    slowed = facts.idle and facts.now != gpu_speed(evidence, facts)
+    words = [
+        "An idle link slows down to save power: under load it may be faster." if slowed else "",
+        "" if facts.damaging() else "link_state saw no fault of the link.",
+        f"It could carry {listed(carried)}." if carried else "",
+        "`microbench run link_copy --into RUN` measures what it does carry.",
+    ]
+    return [
+        Finding(
+            rule="link.verdict",
+            severity="note",
+            title=f"{_as_read(evidence, facts)}; link_copy not measured",
+            text=" ".join(word for word in words if word),
+            threshold="facts of link_state without link_copy, none of them against the link",
+            rests_on=("generation_now", "lanes_now", "read_under_load"),
+            suite="link",
+        )
+    ]
+
+
+def _as_read(evidence: Evidence, facts: LinkFacts) -> str:
+    """What the link runs at, as far as that is known."""
+    now = facts.now
+    if now is None:
+        return "Generation and width of the link are not known"
+    if facts.idle:
+        return f"PCIe {now.words}, read when copies had ended"
+    return f"PCIe {now.words} while busy" + (", all that the GPU can do" if now == gpu_speed(evidence, facts) else "")

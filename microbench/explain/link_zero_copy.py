@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from microbench.explain.evidence import Evidence, rests_on
 from microbench.explain.finding import Finding
 from microbench.explain.link_copies import DIRECTIONS, fastest
-from microbench.limits import COMPLETION_HEADER_BYTES, WRITE_HEADER_BYTES, ceiling
+from microbench.limits import COMPLETION_HEADER_BYTES, WRITE_HEADER_BYTES
 from microbench.stats import Row
 from microbench.units import percent, quantity, round_percent
 
@@ -16,6 +18,7 @@ WORDS = {"read": "reads", "write": "writes"}
 SPLIT_LOSS = 0.05
 NARROW_LOSS = 0.05
 POWER_MARGIN = 0.06
+MOST_PAYLOAD_BYTES = 4096  # of any PCIe packet: what counts as more was counted wrong
 
 
 def best(evidence: Evidence, access: str) -> Row | None:
@@ -55,7 +58,7 @@ def zero_copy(evidence: Evidence) -> list[Finding]:
 
 
 def _against(evidence: Evidence, access: str, row: Row) -> str:
-    limit = ceiling(row.measurement.bound, evidence.gpu)
+    limit = evidence.ceiling(row)
     share = f", {percent(row.value / limit.value)} of the ceiling for its packets" if limit is not None else ""
     words = f"{WORDS[access].capitalize()} {row.params['width_bytes']} bytes wide {quantity(row.value, 'B/s')}{share}"
     peak = fastest(evidence, SAME[access])
@@ -65,9 +68,13 @@ def _against(evidence: Evidence, access: str, row: Row) -> str:
 
 
 def payload_bytes(access: str, per_byte: float) -> float | None:
-    """The payload of a packet from the bytes counted for each byte of payload: header / (counted - 1)."""
+    """The payload of a packet from the bytes counted for each byte of payload: header / (counted - 1).
+
+    None where that is no packet: nothing counted beside the payload, or more payload than PCIe allows.
+    """
     header_bytes = COUNTED[access][1]
-    return header_bytes / (per_byte - 1) if per_byte > 1 else None
+    found = header_bytes / (per_byte - 1) if per_byte > 1 else math.inf
+    return found if found < MOST_PAYLOAD_BYTES * (1 + POWER_MARGIN) else None
 
 
 def _packets(evidence: Evidence, access: str) -> str:

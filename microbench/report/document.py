@@ -168,13 +168,15 @@ class Study(msgspec.Struct, frozen=True):
 
 
 class Section(msgspec.Struct, frozen=True):
-    """One suite on one GPU: pictures first, then the figures, then what they mean."""
+    """One suite on one GPU: pictures first, then the figures, then what they mean. ``verdict`` is the finding whose
+    title stands above all of it, where the suite comes down to one."""
 
     suite: str
     title: str
     pictures: tuple[Picture, ...]
     studies: tuple[Study, ...]
     findings: tuple[Finding, ...]
+    verdict: Finding | None = None
 
 
 class Banner(msgspec.Struct, frozen=True):

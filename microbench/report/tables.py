@@ -6,10 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from microbench.limits import ceiling
-from microbench.model import BenchmarkInfo, Fact, GpuInfo, Outcome
+from microbench.model import BenchmarkInfo, Fact, Outcome
 from microbench.report.document import Cell, Column, Table, Tone
-from microbench.report.shapes import shape, varying_axes
+from microbench.report.shapes import LimitOf, shape, varying_axes
 from microbench.stats import Row
 from microbench.units import MISSING, as_time, axis_title, axis_value, quantity
 
@@ -20,19 +19,19 @@ KEPT_ACROSS = 2
 NUMBERED = re.compile(r"(?P<group>[a-z]+)(?P<number>[0-9]{1,3})_(?P<name>[a-z_]+)")
 
 
-def benchmark_tables(info: BenchmarkInfo, found: Sequence[Row], gpu: GpuInfo | None) -> tuple[Table, ...]:
+def benchmark_tables(info: BenchmarkInfo, found: Sequence[Row], limit_of: LimitOf) -> tuple[Table, ...]:
     """The tables of one benchmark: cases that measured the same metrics share one. The first has the benchmark's title
     and question, the last the notes."""
     kinds: dict[frozenset[str], list[Row]] = {}
     for members in _by_case(found).values():
         kinds.setdefault(frozenset(row.metric.name for row in members), []).extend(members)
     axes = varying_axes(info, found)
-    shapes = [shape([axis for axis in axes if _holds(axis, rows)], rows, gpu) for rows in kinds.values()]
+    shapes = [shape([axis for axis in axes if _holds(axis, rows)], rows, limit_of) for rows in kinds.values()]
     tables = [Table("", "", columns, lines) for columns, lines in shapes]
     title = f"{info.name}: {info.title}"
     tables[0] = Table(title, question(info), tables[0].columns, tables[0].rows)
     tables[-1] = Table(
-        tables[-1].title, tables[-1].question, tables[-1].columns, tables[-1].rows, _notes(info, found, gpu)
+        tables[-1].title, tables[-1].question, tables[-1].columns, tables[-1].rows, _notes(info, found, limit_of)
     )
     return tuple(tables)
 
@@ -54,7 +53,7 @@ def _holds(axis: str, rows: Sequence[Row]) -> bool:
     return any(row.params.get(axis) not in (0, None) for row in rows)
 
 
-def _notes(info: BenchmarkInfo, found: Sequence[Row], gpu: GpuInfo | None) -> tuple[str, ...]:
+def _notes(info: BenchmarkInfo, found: Sequence[Row], limit_of: LimitOf) -> tuple[str, ...]:
     cases = {row.case_id for row in found}
     checked: dict[str, set[str]] = {}
     for row in found:
@@ -64,7 +63,7 @@ def _notes(info: BenchmarkInfo, found: Sequence[Row], gpu: GpuInfo | None) -> tu
         f"checked: {how}" + (f" ({len(ids)} of {len(cases)} cases)" if len(ids) < len(cases) else "")
         for how, ids in checked.items()
     ]
-    limits = {limit for row in found if (limit := ceiling(row.measurement.bound, gpu)) is not None}
+    limits = {limit for row in found if (limit := limit_of(row)) is not None}
     notes += [
         f"limit: {quantity(limit.value, limit.unit)}, {', '.join((limit.source, *limit.assumptions))}"
         for limit in sorted(limits, key=lambda one: one.value)
@@ -111,26 +110,32 @@ def _known(fact: Fact) -> str:
 
 
 def fact_tables(info: BenchmarkInfo, outcomes: Iterable[Outcome]) -> tuple[Table, ...]:
-    """The facts of a benchmark that times nothing, one a line with its source. Numbered ones that say several things
-    (hop0_kind, hop0_lanes) are a table of their own, a line for each number."""
-    facts = {fact.name: fact for outcome in outcomes if outcome.status == "ok" for fact in outcome.facts}
+    """The facts of a benchmark that times nothing, one a line with its source; what the rounds of its newest session
+    do not agree on has all their values. Numbered ones that say several things (hop0_kind, hop0_lanes) are a table of
+    their own, a line for each number."""
+    sound = [outcome for outcome in outcomes if outcome.status == "ok"]
+    facts: dict[str, list[Fact]] = {}
+    for fact in (fact for one in sound if one.session == sound[-1].session for fact in one.facts):
+        facts.setdefault(fact.name, []).append(fact)
     numbered: dict[str, dict[str, dict[str, Cell]]] = {}
-    for fact in facts.values():
-        if (found := NUMBERED.fullmatch(fact.name)) is not None:
-            numbered.setdefault(found["group"], {}).setdefault(found["number"], {})[found["name"]] = _fact_cell(fact)
+    for name, told in facts.items():
+        if (found := NUMBERED.fullmatch(name)) is not None:
+            numbered.setdefault(found["group"], {}).setdefault(found["number"], {})[found["name"]] = _fact_cell(told)
     several = {group: members for group, members in numbered.items() if max(map(len, members.values())) > 1}
     lines = tuple(
-        (Cell(fact.name), _fact_cell(fact), Cell(fact.source, tone="quiet"))
-        for fact in facts.values()
-        if (found := NUMBERED.fullmatch(fact.name)) is None or found["group"] not in several
+        (Cell(name), _fact_cell(told), Cell(told[-1].source, tone="quiet"))
+        for name, told in facts.items()
+        if (found := NUMBERED.fullmatch(name)) is None or found["group"] not in several
     )
     columns = (Column("fact", "left"), Column("value", "left"), Column("source", "left", drop=1))
     first = Table(f"{info.name}: {info.title}", question(info), columns, lines)
     return (first, *(_numbered(group, members) for group, members in several.items()))
 
 
-def _fact_cell(fact: Fact) -> Cell:
-    return Cell(_known(fact), tone="plain" if fact.value is not None else "quiet")
+def _fact_cell(told: Sequence[Fact]) -> Cell:
+    """A fact as each round told it, once where they agree."""
+    words = ", ".join(dict.fromkeys(_known(fact) for fact in told))
+    return Cell(words, tone="quiet" if all(fact.value is None for fact in told) else "plain")
 
 
 def _numbered(group: str, members: dict[str, dict[str, Cell]]) -> Table:

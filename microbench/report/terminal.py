@@ -140,6 +140,8 @@ class Painter:
     def _section(self, section: Section, mark: str, brief: bool) -> None:
         title = self.text(section.title, "strong", 90)
         self.print(Text(), Rule(title, align="left", characters="━" if self.fine else "=", style="cyan"))
+        if section.verdict is not None:
+            self._headline(section.verdict, mark)
         for picture in section.pictures:
             about = picture.question if isinstance(picture, Table) else picture.about
             heading = self.titled(picture.title, about, mark)
@@ -233,12 +235,16 @@ class Painter:
         if shown:
             self.print(Text(), self.titled(title, "", mark))
         for finding in shown:
-            tone: Tone = finding.severity
-            head = self.text(f" {SEVERITY_MARKS[finding.severity]} ", tone)
-            self._indented(head + self.text(finding.title, "strong"), 3, first=0)
+            self._headline(finding)
             if notes or finding.severity not in ("good", "note"):
                 rule = self.text(f" [{finding.rule}: {finding.threshold}]", "quiet")
                 self._indented(self.text(finding.text) + rule, 3)
+
+    def _headline(self, finding: Finding, mark: str = "") -> None:
+        """A finding's title behind the sign of its severity; its text stands elsewhere."""
+        head = self.text(f" {SEVERITY_MARKS[finding.severity]} ", finding.severity)
+        line = head + self.text(finding.title, "strong")
+        self._indented(line + Text("  ") + self.text(mark, "warning") if mark else line, 3, first=0)
 
     def _indented(self, text: Text, indent: int, first: int | None = None) -> None:
         """Text in lines that begin ``indent`` in (the first one ``first``), with nothing at their ends."""

@@ -12,7 +12,7 @@ from microbench.model import BenchmarkInfo, Run
 from microbench.report.curves import benchmark_curve
 from microbench.report.document import Report, Section, Study
 from microbench.report.heading import head
-from microbench.report.sections import DRAWN, ORDER, PICTURES
+from microbench.report.sections import DRAWN, ORDER, PICTURES, VERDICTS
 from microbench.report.tables import benchmark_tables, fact_tables, problem_table
 from microbench.stats import Row, rows
 
@@ -59,7 +59,7 @@ def _section(run: Run, suite: str, group: Evidence, *, several: bool) -> Section
         found = group.rows(info.name)
         if found:
             curve = None if info.name in DRAWN else benchmark_curve(info, found)
-            studies.append(Study(info.name, benchmark_tables(info, found, group.gpu), curve))
+            studies.append(Study(info.name, benchmark_tables(info, found, group.ceiling), curve))
         elif not info.metrics and any(outcome.facts for outcome in group.outcomes(info.name)):
             studies.append(Study(info.name, fact_tables(info, group.outcomes(info.name))))
     if not studies:
@@ -68,7 +68,9 @@ def _section(run: Run, suite: str, group: Evidence, *, several: bool) -> Section
     if several and group.gpu:
         title += f" · GPU {group.gpu.index}, {group.gpu.name}"
     drawn = PICTURES[suite](group) if suite in PICTURES else []
-    return Section(suite, title, tuple(drawn), tuple(studies), tuple(of_suite(group, suite)))
+    told = tuple(of_suite(group, suite))
+    verdict = next((one for one in told if one.rule == VERDICTS.get(suite)), None)
+    return Section(suite, title, tuple(drawn), tuple(studies), told, verdict)
 
 
 def _place(info: BenchmarkInfo) -> int:

@@ -15,5 +15,7 @@ PICTURES: dict[str, Callable[[Evidence], list[Picture]]] = {
 }
 # Benchmarks whose curve is among the pictures already, or whose numbers are names: of a GPU, of a NUMA node.
 DRAWN = frozenset({"launch_duration", "graph_gain", "link_copy", "link_peer", "link_concurrent", "link_numa"})
+# The rule that a suite comes down to: its title is told before any picture.
+VERDICTS = {"link": "link.verdict"}
 # Benchmarks in the order of their tables; those not named follow as the run has them.
 ORDER = (*launch.ORDER, *graph.ORDER, *link.ORDER)

@@ -9,7 +9,6 @@ from microbench.explain.link_copies import DEVICE, DIRECTIONS, HOST, MEMORIES, C
 from microbench.explain.link_copy import HALF, MOST
 from microbench.explain.link_pinning import WAYS as PINNING_WAYS
 from microbench.explain.link_pinning import Choice, choices
-from microbench.limits import ceiling
 from microbench.report.curves import ticks
 from microbench.report.document import Cell, Column, Curve, Line, Mark, Picture, Table
 from microbench.report.sections.link_gpus import peers, uplinks
@@ -45,7 +44,7 @@ def rates(evidence: Evidence, direction: str) -> Curve | None:
     if len(pinned) < FEWEST_DRAWN:
         return None
     fit = copy_fit(evidence, DEVICE, direction, "pinned")
-    limit = ceiling(pinned[-1][1].measurement.bound, evidence.gpu)
+    limit = evidence.ceiling(pinned[-1][1])
     smallest, largest = pinned[0][0], max(pinned[-1][0], pageable[-1][0] if pageable else 0)
     lines = [Line("pinned", _points(pinned), "first")]
     if len(pageable) >= FEWEST_DRAWN:
@@ -123,7 +122,7 @@ def pinning(evidence: Evidence) -> Table | None:
     found = choices(evidence)
     if not found:
         return None
-    directions = [one for one in DIRECTIONS if any(one in choice.pinned_s for choice in found)]
+    directions = [one for one in DIRECTIONS if any(one in choice.directions for choice in found)]
     columns = [Column("how", "left"), Column("buffer"), Column("costs more")]
     for direction in directions:
         columns += [Column(f"saved {DIRECTIONS[direction]}", drop=1), Column(f"copies {DIRECTIONS[direction]}")]
@@ -143,13 +142,12 @@ def pinning(evidence: Evidence) -> Table | None:
 
 
 def _paid(one: Choice, direction: str) -> tuple[Cell, Cell]:
-    pageable_s, pinned_s = one.pageable_s.get(direction), one.pinned_s.get(direction)
-    if pageable_s is None or pinned_s is None:
+    if direction not in one.directions:
         return NOTHING, NOTHING
-    count = one.copies(direction)
-    if count is None:
+    if direction in one.never:
         return Cell("nothing", tone="quiet"), Cell("never", tone="quiet")
-    return Cell(as_time(pageable_s - pinned_s), tone="quiet"), Cell(str(count), tone="strong")
+    saved_s = one.pageable_s[direction] - one.pinned_s[direction]
+    return Cell(as_time(saved_s), tone="quiet"), Cell(str(one.paid[direction]), tone="strong")
 
 
 def zero_copy(evidence: Evidence) -> Table | None:

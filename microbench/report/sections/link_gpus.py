@@ -5,7 +5,7 @@ from __future__ import annotations
 from microbench.explain.evidence import Evidence
 from microbench.explain.link_copies import DIRECTIONS
 from microbench.explain.link_facts import link_facts
-from microbench.explain.link_peers import LATENCY, WAYS, Pair, named, pairs, refusals, usual_way
+from microbench.explain.link_peers import LATENCY, WAYS, Pair, failures, pairs, reasons_named, refusals, usual_way
 from microbench.explain.link_places import EVERYBODY, KEEPS, Beside, beside
 from microbench.report.document import Cell, Column, Table
 from microbench.report.shapes import NOTHING
@@ -18,9 +18,9 @@ ITSELF = Cell("·", tone="quiet")
 def peers(evidence: Evidence) -> list[Table]:
     """Every GPU with every other: rate by the usual way, and latency; why pairs are missing."""
     way = usual_way(evidence)
-    reasons = [f"{named(members)}: {reason}" for reason, members in refusals(evidence).items()]
     if way is None:
         return []
+    reasons = [*reasons_named(refusals(evidence)), *(f"failed, {one}" for one in reasons_named(failures(evidence)))]
     about = f"{WAYS[way]}; the GPU that moves the data down, the one whose memory it is across"
     found = [_matrix(evidence, way, "GPU to GPU, in GB/s", about, (*reasons, *_classes(evidence)))]
     if pairs(evidence, LATENCY):
