@@ -130,6 +130,13 @@ def test_marks_beside_each_other_keep_their_words() -> None:
     assert all(mark.text in text for mark in marks)
 
 
+def test_words_of_a_mark_do_not_cross_another_where_a_side_is_free() -> None:
+    marks = (Mark(2.0, "the first of two"), Mark(2.4, "second"))
+    one = Curve("", "", "", (Line("", ((1.0, 1.0), (4.0, 4.0))),), (), (Mark(1.0, "1"),), marks=marks)
+    lines = ["".join(piece for piece, _ in line) for line in curve(one, 60, 10, fine=True)]
+    assert any("the first of two ┊" in line for line in lines)
+
+
 def test_the_catalogue_lists_every_kind_of_node_whole() -> None:
     benchmark = discover()["graph_nodes"]
     raw = io.BytesIO()

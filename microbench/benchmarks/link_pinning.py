@@ -4,7 +4,7 @@ Question
     How long does it take to allocate pinned memory, or to pin what is there, and to give it back; what would the same
     memory cost unpinned?
 Method
-    Host time of each call, from a compiled loop or the driver's binding where the call is long. allocate is
+    Host time of each call, between two readings of the clock in a compiled loop. allocate is
     cuMemHostAlloc, register is cuMemHostRegister of memory that was touched before, touch is pageable memory mapped and
     written once a page. Each time the memory is given back before the next.
 Reading

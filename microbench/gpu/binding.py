@@ -21,7 +21,7 @@ from microbench.gpu.layers.base import (
     replays,
 )
 from microbench.gpu.modules import Modules
-from microbench.gpu.submit import DriverSubmit, Parameters, launch, launch_extended
+from microbench.gpu.submit import DriverSubmit, Parameters, copy, launch, launch_extended
 from microbench.model import Fact
 from microbench.ops import LOOP_LAYER, Copy, Launch, LayerCall, Memset, Query, Record, SynchronizeIdle, Wait
 
@@ -55,11 +55,7 @@ def bind_copy(context: Context, op: Copy, stream: int) -> DriverSubmit:
     """A copy between a pinned and a device buffer of its own."""
     host = context.pinned(op.size_bytes, np.uint8)
     device = context.device_memory(op.size_bytes)
-    if op.direction == "h2d":
-        name, arguments = "cuMemcpyHtoDAsync", [device, int(host.ctypes.data), op.size_bytes, stream]
-    else:
-        name, arguments = "cuMemcpyDtoHAsync", [int(host.ctypes.data), device, op.size_bytes, stream]
-    return DriverSubmit(name, entry_point(name), arguments, stream=stream)
+    return copy(op.direction, device, int(host.ctypes.data), op.size_bytes, stream)
 
 
 def bind_memset(context: Context, op: Memset, stream: int) -> DriverSubmit:

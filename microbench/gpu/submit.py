@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -108,6 +108,14 @@ def launch(
         stride=parameters.stride if parameters else 0,
         keep=(parameters, *keep),
     )
+
+
+def copy(direction: Literal["h2d", "d2h"], device: int, host: int, size_bytes: int, stream: int) -> DriverSubmit:
+    """An asynchronous copy by a copy engine, between device memory and host memory of any kind."""
+    to_device = direction == "h2d"
+    name = "cuMemcpyHtoDAsync" if to_device else "cuMemcpyDtoHAsync"
+    ends = [device, host] if to_device else [host, device]
+    return DriverSubmit(name, entry_point(name), [*ends, size_bytes, stream], stream=stream)
 
 
 def launch_extended(

@@ -98,10 +98,17 @@ def _draw(canvas: Canvas, line: Line, x_scale: Scale, y_scale: Scale, sign: str)
 
 
 def _label(canvas: Canvas, marks: Sequence[tuple[int, str]]) -> None:
-    """What the vertical marks say, each beside its own, on as many rows as it takes for none to touch another."""
+    """What the vertical marks say, each beside its own, on as many rows as it takes for none to touch another.
+
+    On the right where it fits, and crosses no other mark that it could be taken for.
+    """
     ends: list[int] = []
     for column, text in sorted(marks):
-        begin = column + 2 if column + 2 + len(text) <= canvas.width else max(column - 1 - len(text), 0)
+        sides = [column + 2, max(column - 1 - len(text), 0)]
+        fitting = [begin for begin in sides if begin + len(text) <= canvas.width] or sides[1:]
+        others = [other for other, _ in marks if other != column]
+        alone = [begin for begin in fitting if not any(begin <= other <= begin + len(text) for other in others)]
+        begin = (alone or fitting)[0]
         row = next((index for index, end in enumerate(ends) if end < begin), len(ends))
         ends[row : row + 1] = [begin + len(text)]
         canvas.text(begin, row, text, "advice")

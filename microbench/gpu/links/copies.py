@@ -6,13 +6,13 @@ import numpy as np
 from cuda.bindings import driver
 
 from microbench.errors import MeasurementError
-from microbench.gpu.api import SAFE_QUEUE_SLOTS, Submit
-from microbench.gpu.context import check, entry_point
+from microbench.gpu.api import Submit
+from microbench.gpu.context import check
 from microbench.gpu.graphs.base import Case
 from microbench.gpu.link_api import Access, Direction, FloatArray, HostMemory
 from microbench.gpu.links.memory import HostBuffer
 from microbench.gpu.links.patterns import Patterns
-from microbench.gpu.submit import DriverSubmit, Parameters, launch
+from microbench.gpu.submit import DriverSubmit, Parameters, copy, launch
 from microbench.ops import Launch
 
 COPY_THREADS = 512
@@ -91,11 +91,7 @@ class CudaCopy:
 
 def copy_submit(ends: Ends, direction: Direction, stream: int) -> DriverSubmit:
     """One asynchronous copy of the whole buffer."""
-    if direction == "h2d":
-        name, arguments = "cuMemcpyHtoDAsync", [ends.device, ends.host, ends.size_bytes, stream]
-    else:
-        name, arguments = "cuMemcpyDtoHAsync", [ends.host, ends.device, ends.size_bytes, stream]
-    return DriverSubmit(name, entry_point(name), arguments, stream=stream, queue_slots=SAFE_QUEUE_SLOTS)
+    return copy(direction, ends.device, ends.host, ends.size_bytes, stream)
 
 
 class CudaKernelCopy:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from cuda.bindings import driver
 
+from microbench.gpu.api import IntArray
 from microbench.gpu.context import check
 from microbench.gpu.link_api import PeerWay
 from microbench.gpu.links.boards import Board, Boards
@@ -148,12 +149,12 @@ class PeerChase:
             self._chase = CudaChase(context, modules, self._first.stream, visits, base, stride_bytes)
         self.blocks = self._chase.blocks
 
-    def walks_ns(self, reads: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    def walks_ns(self, reads: int) -> IntArray:
         """See Chase."""
         with self._first.current():
             return self._chase.walks_ns(reads)
 
-    def each_ns(self, reads: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    def each_ns(self, reads: int) -> IntArray:
         """See Chase."""
         with self._first.current():
             return self._chase.each_ns(reads)

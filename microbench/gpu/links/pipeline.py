@@ -11,6 +11,7 @@ from microbench.gpu.graphs.program import CallRow, Program
 from microbench.gpu.links.memory import HostBuffer
 from microbench.gpu.links.patterns import Patterns
 from microbench.gpu.links.readers import Piece, Readers
+from microbench.gpu.submit import copy
 
 # A piece begins at a multiple of what a thread of its kernel reads at a time.
 UNIT_BYTES = 16
@@ -38,7 +39,7 @@ class CudaPipeline:
         for index, piece in enumerate(self._pieces):
             stream = streams[index % len(streams)]
             source = self._host.address + piece.address - self._device
-            yield CallRow.named("cuMemcpyHtoDAsync", [piece.address, source, piece.size_bytes, stream])
+            yield CallRow.of(copy("h2d", piece.address, source, piece.size_bytes, stream))
             if self._readers is not None:
                 yield CallRow.of(self._readers.submit(index, stream, cycles))
 

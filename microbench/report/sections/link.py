@@ -57,15 +57,17 @@ def rates(evidence: Evidence, direction: str) -> Curve | None:
     most = max(y for line in lines for _, y in line.points)
     shares = ((HALF, "half"), (MOST, round_percent(MOST))) if fit is not None else ()
     at = [(fit.size_for(share), words) for share, words in shares if fit is not None]
+    reached = "".join(f"; {words} of b at {about_size(x)}" for x, words in at)
     return Curve(
         title=f"Bandwidth over the size of a copy, {DIRECTIONS[direction]}",
-        about="pinned copies by the device, behind a gate; pageable ones by the host, with a wait; fit T = a + V / b",
+        about="pinned copies by the device, behind a gate; pageable ones by the host, with a wait; "
+        f"fit T = a + V / b{reached}",
         x_title="bytes of a copy",
         lines=tuple(lines),
         x_ticks=tuple(Mark(one, size(one)) for one in TICK_SIZES if smallest <= one <= largest),
         y_ticks=ticks(0.0, most * HEADROOM, False, "B/s"),
         y_log=False,
-        marks=tuple(Mark(x, f"{words} at {about_size(x)}") for x, words in at if smallest <= x <= largest),
+        marks=tuple(Mark(x, words) for x, words in at if smallest <= x <= largest),
     )
 
 

@@ -1,0 +1,81 @@
+"""Made runs of the link suite, whole and changed, and what its rules say of them: for the tests of its words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from make_link_run import Facts, make_link_run, state, two_switches
+
+from microbench.explain import of_suite
+from microbench.explain.evidence import Evidence, evidence_by_device
+from microbench.explain.finding import Finding
+from microbench.model import GpuInfo, Outcome, Param, Run
+
+WHOLE = make_link_run()
+SEVERAL = make_link_run(gpus=4, nodes=2, facts=two_switches())
+PINNED = {"benchmark": "link_copy", "metrics": ("bandwidth",)}
+
+
+def evidence(run: Run = WHOLE) -> Evidence:
+    return evidence_by_device(run)[0]
+
+
+def told(rule: str, run: Run = WHOLE) -> Finding:
+    return next(finding for finding in of_suite(evidence(run), "link") if finding.rule == rule)
+
+
+def silent(rule: str, run: Run) -> bool:
+    return all(finding.rule != rule for finding in of_suite(evidence(run), "link"))
+
+
+def changed(change: Callable[[Outcome], Outcome | None], run: Run = WHOLE) -> Run:
+    """The run with each outcome changed, or left out for None."""
+    return msgspec.structs.replace(run, outcomes=tuple(new for one in run.outcomes if (new := change(one))))
+
+
+def fits_params(one: Outcome, params: dict[str, Param]) -> bool:
+    return all(one.case.params.get(key) == value for key, value in params.items())
+
+
+def scaled(benchmark: str, metric: str, factor: float, run: Run = WHOLE, **params: Param) -> Run:
+    """The run with some rates multiplied."""
+
+    def change(one: Outcome) -> Outcome:
+        if one.case.benchmark != benchmark or not fits_params(one, params):
+            return one
+        found = tuple(
+            msgspec.structs.replace(
+                old, samples=msgspec.Raw(msgspec.json.encode([value / factor for value in old.values]))
+            )
+            if old.metric == metric
+            else old
+            for old in one.measurements
+        )
+        return msgspec.structs.replace(one, measurements=found)
+
+    return changed(change, run)
+
+
+def without(benchmark: str, run: Run = WHOLE, **params: Param) -> Run:
+    return changed(
+        lambda one: None if one.case.benchmark == benchmark and fits_params(one, params) else one,
+        run,
+    )
+
+
+def with_facts(facts: Facts, run: Run = WHOLE) -> Run:
+    return changed(lambda one: state(facts) if one.case.benchmark == "link_state" else one, run)
+
+
+def with_gpu(change: Callable[[GpuInfo], GpuInfo], run: Run = WHOLE) -> Run:
+    sessions = []
+    for session in run.sessions:
+        gpus = tuple(change(gpu) for gpu in session.environment.gpus)
+        environment = msgspec.structs.replace(session.environment, gpus=gpus)
+        sessions.append(msgspec.structs.replace(session, environment=environment))
+    return msgspec.structs.replace(run, sessions=tuple(sessions))
+
+
+def slower(factor: float, run: Run = WHOLE) -> Run:
+    return scaled("link_copy", "bandwidth", factor, run)
