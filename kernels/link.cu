@@ -44,6 +44,25 @@ extern "C" __global__ void differ(const u32 *words, u64 size_bytes, u32 seed, u6
     }
 }
 
+// The same for rows: the first `width` bytes of each are the pattern's, those up to `pitch` the poison's.
+extern "C" __global__ void differ_rows(
+    const u8 *bytes, u64 size_bytes, u32 seed, u64 width, u64 pitch, u64 *first_wrong
+) {
+    u64 step = gridDim.x * (u64)blockDim.x;
+    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < size_bytes; i += step) {
+        u8 wanted = (u8)(pattern(i / 4, seed, i % pitch < width ? 0 : ~0u) >> 8 * (i % 4));
+        if (bytes[i] != wanted) atomicMin(first_wrong, i);
+    }
+}
+
+// The place of the first byte that is not `value`.
+extern "C" __global__ void differ_bytes(const u8 *bytes, u64 size_bytes, u32 value, u64 *first_wrong) {
+    u64 step = gridDim.x * (u64)blockDim.x;
+    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < size_bytes; i += step) {
+        if (bytes[i] != (u8)value) atomicMin(first_wrong, i);
+    }
+}
+
 // Copies by the SMs: neighbouring threads move neighbouring elements, and each has eight loads under way, as the link
 // needs about 70 kB in flight. What is left of a size that is no multiple of the width goes byte by byte.
 template <typename Element>

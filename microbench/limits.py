@@ -24,6 +24,21 @@ SM_PACKET_BYTES = 128
 REQUESTED_BYTES = 256
 PCIE_BOUNDS = ("pcie_h2d", "pcie_d2h", "pcie_sm_read", "pcie_sm_write", "pcie_both")
 NVLINK_BOUNDS = {"nvlink": 1, "nvlink_both": 2}
+# Bytes that an SM can take from its shared memory (32 banks of 4 bytes) in a clock cycle, and from its L1.
+# Sources: CUDA C++ Programming Guide, shared memory of compute capability 5.x and later; Jia et al., Dissecting the
+# NVIDIA Turing T4 GPU via Microbenchmarking (2019), for the L1 of 7.5, half as wide as that of 7.0.
+SHARED_BYTES_PER_CLOCK = 128
+L1_BYTES_PER_CLOCK = {
+    (7, 0): 128, (7, 2): 128, (7, 5): 64, (8, 0): 128, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128,
+    (10, 0): 128, (10, 3): 128, (11, 0): 128, (12, 0): 128, (12, 1): 128,
+}  # fmt: skip
+# What an SM's port to the L2 is taken to be. Source: microbenchmarks of Volta and Ampere; the A100 white paper's 5120
+# bytes a clock of the whole L2 are 47 for each of 108 SMs, so that all SMs together need not reach it.
+L2_BYTES_PER_CLOCK = 64
+PER_CLOCK = "_per_clock"
+CACHE_NAMES = {"shared": "shared memory", "l1": "L1", "l2": "L2 port"}
+# Two transfers in a cycle of the memory clock, as NVML and the driver count it, for HBM and GDDR alike.
+TRANSFERS_PER_MEMORY_CLOCK = 2
 # Parameters that name the GPU whose link moves the data, by its CUDA index, where it need not be the one under test.
 MOVERS = ("first", "gpu_index")
 
@@ -100,9 +115,15 @@ def ceiling(bound: str | None, gpu: GpuInfo | None) -> Ceiling | None:
     PCIe at the GPU's full generation and width: "pcie_h2d", "pcie_d2h" and "pcie_both" (the sum) of copy engines,
     "pcie_sm_read" and "pcie_sm_write" of kernels on host memory. All NVLinks of the GPU: "nvlink" in one direction,
     "nvlink_both" the sum. A GPU with memory of the host's own, or joined to it coherently, has no PCIe verdict.
+    Device memory: "dram". Caches by all SMs at their highest clock: "shared", "l1", "l2" in B/s; each with "_per_clock"
+    in B/clk/SM, at any clock.
     """
     if gpu is None or bound is None:
         return None
+    if bound == "dram":
+        return _dram_ceiling(gpu)
+    if bound.removesuffix(PER_CLOCK) in CACHE_NAMES:
+        return _cache_ceiling(bound, gpu)
     if bound in NVLINK_BOUNDS:
         return _nvlink_ceiling(gpu.link, NVLINK_BOUNDS[bound])
     if gpu.integrated or gpu.link.coherent or bound not in PCIE_BOUNDS:
@@ -145,3 +166,47 @@ def _nvlink_ceiling(link: LinkInfo, directions: int) -> Ceiling | None:
     source = f"{link.nvlinks} NVLinks of {quantity(link.nvlink_bytes_per_s, 'B/s')}"
     assumptions = ("the line rate: packet headers are not counted", "all links lead to the other GPU")
     return Ceiling(link.nvlinks * link.nvlink_bytes_per_s * directions, "B/s", "link", source, assumptions)
+
+
+def _dram_ceiling(gpu: GpuInfo) -> Ceiling | None:
+    """Memory clock x 2 x bus width, at the highest clock that the board reports."""
+    clock_hz, bits = gpu.memory_clock_max_hz, gpu.memory_bus_bits
+    if not clock_hz or not bits:
+        return None
+    assumptions = ("all of the board's memory: a MIG instance has a share of it",) if gpu.mig else ()
+    return Ceiling(
+        clock_hz * TRANSFERS_PER_MEMORY_CLOCK * bits / 8,
+        "B/s",
+        f"memory clock {_megahertz(clock_hz)}",
+        f"memory clock {_megahertz(clock_hz)} x {TRANSFERS_PER_MEMORY_CLOCK} x {bits} bit",
+        assumptions,
+    )
+
+
+def cache_rate(level: str, gpu: GpuInfo) -> int | None:
+    """Bytes that an SM can take in a clock cycle from "shared", "l1" or "l2"; None for an unknown architecture."""
+    capability = gpu.compute_capability
+    if capability not in L1_BYTES_PER_CLOCK:
+        return None
+    rates = {"shared": SHARED_BYTES_PER_CLOCK, "l1": L1_BYTES_PER_CLOCK[capability], "l2": L2_BYTES_PER_CLOCK}
+    return rates[level]
+
+
+def _cache_ceiling(bound: str, gpu: GpuInfo) -> Ceiling | None:
+    level = bound.removesuffix(PER_CLOCK)
+    rate = cache_rate(level, gpu)
+    if rate is None:
+        return None
+    assumptions = ("the port of an SM, low confidence",) if level == "l2" else ()
+    each = f"{CACHE_NAMES[level]} {rate} B/clk/SM"
+    if bound.endswith(PER_CLOCK):
+        return Ceiling(float(rate), "B/clk/SM", "any SM clock", each, assumptions)
+    if not gpu.sm_count or not gpu.sm_clock_max_hz:
+        return None
+    clock = f"SM clock {_megahertz(gpu.sm_clock_max_hz)}"
+    value = rate * gpu.sm_count * gpu.sm_clock_max_hz
+    return Ceiling(value, "B/s", clock, f"{each} x {gpu.sm_count} SMs x {clock}", assumptions)
+
+
+def _megahertz(clock_hz: float) -> str:
+    return f"{clock_hz / 1e6:.0f} MHz"

@@ -23,8 +23,8 @@ class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one measured quantity is.
 
     ``kind`` says how a value is made of a raw sample: a ``time`` or ``count`` is sample / calls_per_sample; a
-    ``rate`` is the work of one call over the time of one call. ``unit`` is an SI base unit: s, s/launch, B/s,
-    1/s, B/launch, launch, cycle, Hz, W, 1.
+    ``rate`` is the work of one call over its time (in B/clk/SM: bytes of one SM over its cycles). ``unit`` is one of
+    s, s/launch, B/s, OP/s, 1/s, B/clk/SM, B/launch, B, launch, cycle, Hz, W, J/B, 1.
     """
 
     name: str
@@ -78,6 +78,7 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes: int = 0
     flops: int = 0
     launches: int = 0
+    operations: int = 0
 
 
 class PerCall(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -179,7 +180,6 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class LinkInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """The links of a GPU as the driver reports them (an idle PCIe link trains down: ``now`` is not a verdict).
-
     ``nvlinks`` are up, ``nvlink_bytes_per_s`` is one's line rate in one direction; ``coherent``: joined by NVLink-C2C.
     """
 

@@ -169,8 +169,8 @@ def _wrong_measurement(measurement: Measurement) -> str | None:
     return None
 
 
-def _work(measurement: Measurement) -> tuple[int, int, int]:
-    return measurement.work.bytes, measurement.work.flops, measurement.work.launches
+def _work(measurement: Measurement) -> tuple[int, ...]:
+    return msgspec.structs.astuple(measurement.work)
 
 
 def _empty(per_call: PerCall) -> bool:

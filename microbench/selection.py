@@ -51,8 +51,9 @@ def select(
 ) -> tuple[Selected, ...]:
     """Benchmarks of the suites and benchmarks in ``names`` (all of them if none), in the order of the catalogue.
 
-    ``overrides`` give an axis its values in every selected benchmark that has it. Raises UsageError for a name, preset,
-    axis or value that does not exist, and where no combination of the values is a case.
+    ``overrides`` give an axis its values in every selected benchmark that has it. A benchmark that nobody named and
+    that the preset leaves out is not among them. Raises UsageError for a name, preset, axis or value that does not
+    exist, and where no combination of the values is a case.
     """
     if preset not in PRESETS:
         raise _unknown("preset", preset, PRESETS)
@@ -65,7 +66,11 @@ def select(
     for axis in overrides:
         if axis not in axes:
             raise _unknown("axis of the selected benchmarks", axis, axes)
-    return tuple(Selected(one, _cases(one, preset, overrides), named=one.name in names) for one in chosen)
+    found = [Selected(one, _cases(one, preset, overrides), named=one.name in names) for one in chosen]
+    for one in found:
+        if one.named and not one.cases:
+            raise UsageError(f"{one.benchmark.name} has no case in the {preset} preset", f"leave out --{preset}")
+    return tuple(one for one in found if one.cases)
 
 
 def _cases(benchmark: Benchmark, preset: Preset, overrides: Mapping[str, Sequence[Param]]) -> tuple[Case, ...]:
@@ -75,7 +80,7 @@ def _cases(benchmark: Benchmark, preset: Preset, overrides: Mapping[str, Sequenc
         if name in overrides
     }
     cases = tuple(benchmark.cases(preset, own))
-    if not cases:
+    if not cases and benchmark.cases(preset):
         given = ", ".join(f"{name}={value}" for name, values in own.items() for value in values)
         raise UsageError(f"{benchmark.name} has no case with {plain(given)}", f"set other axes too; {LIST_THEM}")
     return cases

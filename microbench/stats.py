@@ -122,9 +122,11 @@ def values_of(metric: Metric, measurement: Measurement) -> FloatArray:
     samples = np.array(measurement.values, dtype=np.float64) / measurement.calls_per_sample
     if metric.kind != "rate":
         return samples
-    work = {"B/s": measurement.work.bytes, "FLOP/s": measurement.work.flops, "1/s": measurement.work.launches}
-    amount = work.get(metric.unit, 0)
-    if not amount:
+    work = measurement.work
+    amounts = {
+        "B/s": work.bytes, "B/clk/SM": work.bytes, "FLOP/s": work.flops, "OP/s": work.operations, "1/s": work.launches,
+    }  # fmt: skip
+    if not (amount := amounts.get(metric.unit, 0)):
         raise ValueError(f"{metric.name}: a rate in {metric.unit} without its work")
     result: FloatArray = amount / samples
     return result

@@ -10,6 +10,7 @@ import numpy as np
 from microbench.gated import gated
 from microbench.gpu.bound import IntArray
 from microbench.gpu.link_api import Chase, Concurrent, Duplex, Peer, Pipeline, Transfer
+from microbench.gpu.memory_api import Operations
 from microbench.model import Fact, Measurement, Work
 from microbench.sampling import NANOSECOND_S, per_call_distribution, seconds
 from microbench.stats import FloatArray
@@ -32,13 +33,19 @@ def moved(
     Bytes count once. For each of the two the destination is poisoned after the warm-up, and compared with the source
     when the samples are taken. Raises MeasurementError for data that did not arrive.
     """
-    one_s = _warm_s(transfer)
+    one_s = warm_s(transfer)
     work = Work(bytes=transfer.size_bytes)
     if not transfer.blocks:
         yield from verified([_gated(meter, transfer, device, one_s, work, bound)], transfer.check())
     if host is not None:
         transfer.fresh()
         yield from verified([_synchronized(meter, transfer, host, one_s, work, bound)], transfer.check())
+
+
+def operated(meter: Meter, operations: Operations, metric: str) -> list[Measurement]:
+    """Operations a second on the device alone; what they left behind is poisoned and compared as in ``moved``."""
+    one_s, work = warm_s(operations), Work(operations=operations.operations)
+    return verified([_gated(meter, operations, metric, one_s, work, None)], operations.check())
 
 
 def small_copy(meter: Meter, transfer: Transfer) -> list[Measurement]:
@@ -59,14 +66,16 @@ def verified(found: Sequence[Measurement], how: str) -> list[Measurement]:
     return [msgspec.structs.replace(one, verified=how, needs_verification=True) for one in found]
 
 
-def _warm_s(transfer: Transfer) -> float:
+def warm_s(transfer: Transfer | Operations) -> float:
     """Seconds of one transfer with its synchronise, the second time."""
     out_ns = np.zeros(2, dtype=np.int64)
     transfer.submit.round_trips(out_ns)
     return max(int(out_ns[-1]), 1) * NANOSECOND_S
 
 
-def _gated(meter: Meter, transfer: Transfer, metric: str, one_s: float, work: Work, bound: str | None) -> Measurement:
+def _gated(
+    meter: Meter, transfer: Transfer | Operations, metric: str, one_s: float, work: Work, bound: str | None
+) -> Measurement:
     """The destination is poisoned here: making the gate ready moves the data once more."""
     count = min(max(round(SAMPLE_S / one_s), 1), MOST_QUEUED)
     take, floor_s = gated(meter.gpu, transfer.submit, count), meter.floors.event_pair_s

@@ -9,13 +9,17 @@ from microbench.errors import UsageError
 from microbench.text import plain
 
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
+# Only energies are as small as that: a byte costs picojoules, but nobody speaks of picoseconds here.
+SMALLER: dict[str, tuple[tuple[float, str], ...]] = {"J/B": ((1e-12, "p"),)}
 # How a stored unit is written; what a launch or another call costs says so in its heading, not in each figure.
 WRITTEN = {"s/launch": "s", "B/launch": "B", "1/s": "/s", "1": "", "launch": "", "cycle": "cycles"}
 # These are counted or known exactly, and have no thousandths.
 COUNTED = frozenset({"launch", "B/launch", "1", "cycle"})
+# These have no smaller units either.
+UNPREFIXED = COUNTED | {"B", "B/clk/SM"}
 SMALLEST_COUNTED = 0.0005
 # Nobody says kiloseconds.
-LARGEST = {"s": 1.0, "s/launch": 1.0, "cycle": 1.0, "launch": 1.0}
+LARGEST = {"s": 1.0, "s/launch": 1.0, "cycle": 1.0, "launch": 1.0, "B/clk/SM": 1.0}
 BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 MISSING = "–"
 TYPED_TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(ns|us|µs|μs|ms|s)")
@@ -51,13 +55,14 @@ def quantity(value: float | None, unit: str) -> str:
 def _scale(value: float, unit: str) -> tuple[float, str]:
     if value == 0:
         return 1.0, ""
-    smallest = 1.0 if unit in COUNTED else PREFIXES[-1][0]
+    prefixes = (*PREFIXES, *SMALLER.get(unit, ()))
+    smallest = 1.0 if unit in UNPREFIXED else prefixes[-1][0]
     # Three digits first: 999.96 ns is 1.00 µs, not 1000 ns.
     rounded = float(f"{abs(value):.2e}")
-    for scale, prefix in PREFIXES:
+    for scale, prefix in prefixes:
         if scale <= LARGEST.get(unit, math.inf) and (rounded >= scale * (1 - 1e-9) or scale == smallest):
             return scale, prefix
-    return PREFIXES[-1]
+    return prefixes[-1]
 
 
 def as_time(seconds: float) -> str:

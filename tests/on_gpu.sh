@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Everything that needs a real GPU, in one go: tests/on_gpu.sh FOLDER [STEP …]; results and logs go to FOLDER.
 # Steps: tests, sanitizer, settling (what direct launches do to graph nodes), repeats (five runs of three rounds and their
-# overlap), beside and beside_peers (nvbandwidth in turn, five times; NVBANDWIDTH names the program), presets (a whole run in
-# its time), reference, reference_graph and reference_link (the bundled run anew, a session a suite, each under 10 minutes;
-# REFERENCE names the file that they grow), reference_peers (that of two GPUs), pack (as they are bundled).
+# overlap), beside and beside_peers (nvbandwidth in turn, five times; NVBANDWIDTH names the program), beside_memory
+# (BabelStream and a plain pointer chase in turn, ten times; BABELSTREAM names the program), presets (a whole run in its time),
+# reference, reference_graph, reference_link and reference_memory (the bundled run anew, a session a suite, each under 10
+# minutes; REFERENCE names the file that they grow), reference_peers (that of two GPUs), pack (as they are bundled).
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
 folder=${1:?usage: tests/on_gpu.sh FOLDER [STEP …]}
@@ -32,6 +33,9 @@ sanitizer() {
     local once="every_op or flag_is_seen or gate or recorded or dependent or answers or resident or graph_has or own_clock"
     once+=" or stamped_in_its_order or changes_arrive or of_every_kind or keep_their_edges or as_many_as or carries_values"
     once+=" or (copies_arrive and 1000003) or every_byte or end_at_their_line or pieces or managed or other_gpu"
+    once+=" or (every_shape and 4099) or (word_of_a_set and 81920) or shared_memory_is or levels_answer or timed_one_by_one"
+    once+=" or few_threads or lie_apart or (order_of_a_hash and not 268435456) or additions_arrive"
+    once+=" or engines_write or (every_kernel_is_right and numba and 1000003)"
     for tool in memcheck racecheck initcheck synccheck; do
         compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 --target-processes all \
             "$python" -m pytest -q -x -m gpu -p no:cacheprovider tests/test_cuda*.py \
@@ -68,6 +72,11 @@ reference_link() {
     run show "$reference" | tail -40
 }
 
+reference_memory() {
+    run run memory --rounds 5 --time-limit 540 --into "$reference" >"$folder/reference_memory.txt" 2>&1 || failed=1
+    run show "$reference" | tail -60
+}
+
 reference_peers() {
     run run link_state link_concurrent link_peer --rounds 5 --out "$peers" >"$folder/reference_peers.txt" 2>&1 || failed=1
     run show "$peers" | tail -60
@@ -77,6 +86,12 @@ beside() { "$python" tests/beside_nvbandwidth.py "$NVBANDWIDTH" "$folder" 5 | te
 
 beside_peers() {
     "$python" tests/beside_nvbandwidth.py "$NVBANDWIDTH" "$folder" 5 peers | tee "$folder/beside_peers.txt" || failed=1
+}
+
+beside_memory() {
+    nvcc -O3 -arch=native -o "$folder/chase" tests/twin/chase.cu || failed=1
+    CHASE=$folder/chase "$python" tests/beside_memory.py "$folder" 10 | tee "$folder/beside_memory.txt" || failed=1
+    rm -f "$folder/chase"
 }
 
 presets() {

@@ -9,7 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from microbench.limits import PCIE_BOUNDS, ceiling, link_rate, mover, pcie_both_rate, pcie_rate, pcie_raw_rate
+from microbench.limits import (
+    CACHE_NAMES,
+    PCIE_BOUNDS,
+    cache_rate,
+    ceiling,
+    link_rate,
+    mover,
+    pcie_both_rate,
+    pcie_rate,
+    pcie_raw_rate,
+)
 from microbench.model import GpuInfo, LinkInfo
 
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "pcie.json").read_text())["rows"]
@@ -134,3 +144,73 @@ def test_generation_six_says_how_sure_it_is() -> None:
     limit = ceiling("pcie_h2d", msgspec.structs.replace(GPU, link=msgspec.structs.replace(LINK, generation_max=6)))
     assert limit is not None
     assert "low confidence" in limit.assumptions[0]
+
+
+# -- memory -------------------------------------------------------------------------------------------------------
+
+BOARD = msgspec.structs.replace(
+    GPU, compute_capability=(9, 0), sm_count=132, sm_clock_max_hz=1.98e9, memory_clock_max_hz=3.201e9,
+    memory_bus_bits=6016, l2_bytes=50 << 20,
+)  # fmt: skip
+
+
+def test_dram_is_memory_clock_times_two_times_bus_width() -> None:
+    limit = ceiling("dram", BOARD)
+    assert limit is not None
+    assert limit.value == pytest.approx(4.814304e12)
+    assert (limit.unit, limit.clock) == ("B/s", "memory clock 3201 MHz")
+    assert limit.source == "memory clock 3201 MHz x 2 x 6016 bit"
+    assert limit.assumptions == ()
+
+
+@pytest.mark.parametrize(
+    ("megahertz", "bits", "gigabytes_per_s"),
+    # A100 80 GB, RTX 4090, B200 as their vendors state them.
+    [(1593, 5120, 2039.0), (10501, 384, 1008.1), (3996, 8192, 8183.8)],
+)
+def test_dram_of_known_boards(megahertz: float, bits: int, gigabytes_per_s: float) -> None:
+    limit = ceiling("dram", msgspec.structs.replace(BOARD, memory_clock_max_hz=megahertz * 1e6, memory_bus_bits=bits))
+    assert limit is not None
+    assert limit.value / 1e9 == pytest.approx(gigabytes_per_s, abs=0.1)
+
+
+def test_dram_stands_for_integrated_memory_too_and_a_mig_instance_says_so() -> None:
+    assert ceiling("dram", msgspec.structs.replace(BOARD, integrated=True)) == ceiling("dram", BOARD)
+    shared = ceiling("dram", msgspec.structs.replace(BOARD, mig=True))
+    assert shared is not None
+    assert "MIG" in shared.assumptions[0]
+
+
+@pytest.mark.parametrize("missing", ["memory_clock_max_hz", "memory_bus_bits"])
+def test_no_dram_ceiling_without_clock_or_width(missing: str) -> None:
+    assert ceiling("dram", msgspec.structs.replace(BOARD, **{missing: None})) is None
+
+
+@pytest.mark.parametrize(("level", "each"), [("shared", 128), ("l1", 128), ("l2", 64)])
+def test_caches_by_the_clock_and_in_all(level: str, each: int) -> None:
+    by_clock, total = ceiling(f"{level}_per_clock", BOARD), ceiling(level, BOARD)
+    assert by_clock is not None
+    assert total is not None
+    assert (by_clock.value, by_clock.unit, by_clock.clock) == (each, "B/clk/SM", "any SM clock")
+    assert total.value == pytest.approx(each * 132 * 1.98e9)
+    assert (total.unit, total.clock) == ("B/s", "SM clock 1980 MHz")
+    assert ("low confidence" in " ".join(total.assumptions)) is (level == "l2")
+
+
+def test_the_l1_of_turing_is_half_as_wide() -> None:
+    limit = ceiling("l1_per_clock", msgspec.structs.replace(BOARD, compute_capability=(7, 5)))
+    assert limit is not None
+    assert limit.value == 64
+
+
+def test_caches_of_unknown_architectures_have_no_ceiling() -> None:
+    for level in CACHE_NAMES:
+        for unknown in (None, (6, 1), (99, 0)):
+            gpu = msgspec.structs.replace(BOARD, compute_capability=unknown)
+            assert cache_rate(level, gpu) is None
+            assert ceiling(level, gpu) is None
+            assert ceiling(f"{level}_per_clock", gpu) is None
+    assert ceiling("l2", msgspec.structs.replace(BOARD, sm_clock_max_hz=None)) is None
+    assert ceiling("l2", msgspec.structs.replace(BOARD, sm_count=None)) is None
+    assert ceiling("l2_per_clock", msgspec.structs.replace(BOARD, sm_count=None)) is not None
+    assert ceiling("l3", BOARD) is None

@@ -82,8 +82,13 @@ def test_device_memory_that_is_not_free_is_a_skip(
     monkeypatch.setattr(contexts.driver, "cuMemAlloc", lambda size_bytes: (code, 0))
     monkeypatch.setattr(contexts.driver, "cuMemGetInfo", lambda: (0, 3 << 30, 8 << 30))
     context = Context.__new__(Context)
-    context._case = ExitStack()
-    with pytest.raises(error, match="16 GiB of device memory asked, 3.00 GiB are free" if code == 2 else "code 1"):
+    context._case, context._taken_bytes = ExitStack(), 1 << 30
+    context.holders = lambda: "python (pid 12) 4.00 GiB"
+    words = (
+        "16 GiB of device memory asked, 3.00 GiB are free on the GPU of 8.00 GiB; "
+        r"held by: this case 1.00 GiB, python \(pid 12\) 4.00 GiB"
+    )
+    with pytest.raises(error, match=words if code == 2 else "code 1"):
         context.device_memory(16 << 30)
 
 

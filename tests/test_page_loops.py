@@ -62,8 +62,8 @@ def test_the_first_word_of_every_page_is_read() -> None:
     assert out[1] == -1 + 2 * PAGE // 4
 
 
-CALLED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-RELEASED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)
+CALLED = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 4)
+RELEASED = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 2)
 
 
 @pytest.mark.parametrize(("taken", "released"), [(0, 0), (0, 7), (2, 7)])
@@ -71,21 +71,21 @@ def test_what_was_taken_is_released_by_what_the_call_wrote(taken: int, released:
     calls: list[tuple[int, ...]] = []
     held: IntArray = np.zeros(1, dtype=np.int64)
 
-    def take(a: int, b: int, c: int) -> int:
-        calls.append((a, b, c))
+    def take(a: int, b: int, c: int, d: int) -> int:
+        calls.append((a, b, c, d))
         held[0] = 4711
         return taken
 
-    def release(what: int) -> int:
-        calls.append((what,))
+    def release(what: int, last: int) -> int:
+        calls.append((what, last))
         return released
 
     functions = (CALLED(take), RELEASED(release))
     first, second = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in functions)
     out = stamps()
     # The loops let go of the interpreter's lock; ctypes takes it again for each call.
-    assert take_and_release(first, 1, 2, 3, second, held, CLOCK, out) == (taken, 0 if taken else released)
-    assert calls == [(1, 2, 3)] + ([] if taken else [(4711,)])
+    assert take_and_release(first, 1, 2, 3, 4, second, 5, held, CLOCK, out) == (taken, 0 if taken else released)
+    assert calls == [(1, 2, 3, 4)] + ([] if taken else [(4711, 5)])
     assert (np.diff(out[: 2 if taken else 4]) >= 0).all()
     assert (out[2:] > 0).all() == (taken == 0)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from microbench.explain import environment, graph, host, launch, link
+from microbench.explain import environment, graph, host, launch, link, memory
 from microbench.explain.evidence import Evidence, Rule, evidence_by_device
 from microbench.explain.finding import Finding
 from microbench.explain.noise import noise
@@ -19,6 +19,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "launch": launch.RULES,
     "graph": graph.RULES,
     "link": link.RULES,
+    "memory": memory.RULES,
 }
 
 

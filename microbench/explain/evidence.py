@@ -110,6 +110,11 @@ def rests_on(*found: Row | None) -> tuple[str, ...]:
     return tuple(f"{row.case_id} {row.metric.name}" for row in found if row is not None)
 
 
+def sentence(words: str) -> str:
+    """Words with a capital at their begin, everything else as it is: units keep theirs."""
+    return words[:1].upper() + words[1:]
+
+
 def listed(words: Sequence[str]) -> str:
     """Words as a person lists them: "a, b and c"."""
     if len(words) < 2:

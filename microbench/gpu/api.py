@@ -10,6 +10,7 @@ from microbench.gpu.bound import IntArray as IntArray
 from microbench.gpu.bound import Submit as Submit
 from microbench.gpu.graph_api import Graphs
 from microbench.gpu.link_api import Links
+from microbench.gpu.memory_api import DeviceMemory
 from microbench.model import Fact, GpuInfo, Telemetry
 from microbench.ops import GraphLaunch, Launch, LayerCall, Op
 
@@ -119,6 +120,11 @@ class Gpu(Protocol):
         """What can be asked of the links to the host and to other GPUs; it belongs to the case."""
         ...
 
+    @property
+    def memory(self) -> DeviceMemory:
+        """What can be asked of the GPU's own memory and caches; it belongs to the case."""
+        ...
+
     def gate(self) -> Gate: ...
 
     def events(self, stream: int = 0) -> EventPair: ...
@@ -172,6 +178,10 @@ class Gpu(Protocol):
 
     def pcie_bytes(self) -> PcieBytes:
         """Totals of the counters: differences of two readings are traffic. Raises Skip if there are none."""
+        ...
+
+    def energy_j(self) -> float:
+        """The GPU's energy counter in joules: differences are energy. Raises Skip where there is none."""
         ...
 
     def telemetry(self) -> Telemetry:

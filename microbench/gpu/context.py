@@ -75,6 +75,11 @@ def find_device(uuid: str) -> Any:
     raise DeviceAbsentError(f"GPU {uuid} is not visible to CUDA", "see `microbench doctor` and CUDA_VISIBLE_DEVICES")
 
 
+def unknown_holders() -> str:
+    """What can be said of other processes without NVML."""
+    return "others not known"
+
+
 class Context:
     """The primary context of one GPU, current in this thread; shared with CuPy, Numba and PyTorch.
 
@@ -88,7 +93,10 @@ class Context:
         self.handle = check(driver.cuDevicePrimaryCtxRetain(self.device))
         self.wait = wait
         self.make_current()
+        # Who else holds memory of this GPU, in words; whoever can ask NVML sets it.
+        self.holders: Callable[[], str] = unknown_holders
         self._case = ExitStack()
+        self._taken_bytes = 0
 
     def make_current(self) -> None:
         """Make the context current in the calling thread."""
@@ -112,6 +120,7 @@ class Context:
         finally:
             self._case.close()
             self._case = ExitStack()
+            self._taken_bytes = 0
 
     def own(self, release: Callable[[], object]) -> None:
         """Call ``release`` at the end of the case."""
@@ -129,13 +138,24 @@ class Context:
     def device_memory(self, size_bytes: int) -> int:
         """Address of zeroed device memory. Raises Skip where so much is not free."""
         code, address = driver.cuMemAlloc(size_bytes)
-        if int(code) == OUT_OF_MEMORY:
-            free_bytes = int(check(driver.cuMemGetInfo())[0])
-            raise Skip(f"{size(size_bytes)} of device memory asked, {about_size(free_bytes)} are free on the GPU")
+        self.require_room(int(code), size_bytes)
         pointer = int(check((code, address)))
         self.own(lambda: driver.cuMemFree(pointer))
+        self._taken_bytes += size_bytes
         self.clear(pointer, size_bytes)  # on the legacy stream, which nothing else here waits for
         return pointer
+
+    def require_room(self, code: int, size_bytes: int) -> None:
+        """Raise Skip for the code of a call that found too little device memory: asked, free, and who holds the rest.
+
+        "This case" holds what ``device_memory`` gave it; the context's own memory is not counted.
+        """
+        if code == OUT_OF_MEMORY:
+            free_bytes, total_bytes = (int(count) for count in check(driver.cuMemGetInfo()))
+            raise Skip(
+                f"{size(size_bytes)} of device memory asked, {about_size(free_bytes)} are free on the GPU of "
+                f"{about_size(total_bytes)}; held by: this case {about_size(self._taken_bytes)}, {self.holders()}"
+            )
 
     def read(self, pointer: int, count: int, dtype: Any) -> npt.NDArray[Any]:
         """Copy device memory to the host and wait for it."""

@@ -30,11 +30,12 @@ from microbench.gpu.flags import Flags
 from microbench.gpu.gates import SpinGate, TimingEvents
 from microbench.gpu.graph_api import Graphs
 from microbench.gpu.graphs.base import Case
-from microbench.gpu.graphs.cuda_graphs import CudaGraphs
 from microbench.gpu.link_api import Links
-from microbench.gpu.links.cuda_links import CudaLinks
+from microbench.gpu.memory.holders import held_by
+from microbench.gpu.memory_api import DeviceMemory
 from microbench.gpu.modules import Modules
 from microbench.gpu.nvml import NvmlGpu
+from microbench.gpu.parts import Parts
 from microbench.gpu.side_by_side import round_robin_ns, threads_stamps
 from microbench.host import loops
 from microbench.host.affinity import find_cores, pinned
@@ -67,11 +68,11 @@ class CudaGpu:
         self._context = Context(uuid, wait)
         self._modules = Modules(self._context)
         self._nvml = NvmlGpu(uuid)
+        self._context.holders = lambda: held_by(self._nvml)
         self.info: GpuInfo = describe(self._context.device, self._nvml)
         self._streams: dict[int, int] = {}
         self._graphs: list[Submit] = []
-        self._experiments: CudaGraphs | None = None
-        self._links: CudaLinks | None = None
+        self._parts: Parts | None = None
         self._gate: SpinGate | None = None
         self._recorder: recording.Recorder | None = None
         self._flags: Flags | None = None
@@ -113,7 +114,7 @@ class CudaGpu:
         self._streams.clear()
         self._graphs.clear()
         self._layers.clear()
-        self._gate = self._recorder = self._flags = self._sm_clock = self._experiments = self._links = None
+        self._gate = self._recorder = self._flags = self._sm_clock = self._parts = None
         self._context.end_case()
 
     @contextmanager
@@ -180,19 +181,23 @@ class CudaGpu:
     @property
     def graphs(self) -> Graphs:
         """See Gpu.graphs."""
-        if self._experiments is None:
-            self._experiments = CudaGraphs(self._case())
-        return self._experiments
+        return self._case_parts().graphs
 
     @property
     def links(self) -> Links:
         """See Gpu.links."""
-        if self._links is None:
-            self._links = CudaLinks(self._case(), self.info, self._nvml)
-        return self._links
+        return self._case_parts().links
 
-    def _case(self) -> Case:
-        return Case(self._context, self._modules, self._spin_gate, self._stream, self._cycles)
+    @property
+    def memory(self) -> DeviceMemory:
+        """See Gpu.memory."""
+        return self._case_parts().memory
+
+    def _case_parts(self) -> Parts:
+        if self._parts is None:
+            case = Case(self._context, self._modules, self._spin_gate, self._stream, self._cycles)
+            self._parts = Parts(case, self.info, self._nvml)
+        return self._parts
 
     def gate(self) -> Gate:
         """See Gpu.gate; a case has one."""
@@ -259,6 +264,10 @@ class CudaGpu:
     def pcie_bytes(self) -> PcieBytes:
         """See Gpu.pcie_bytes."""
         return self._nvml.pcie_bytes()
+
+    def energy_j(self) -> float:
+        """See Gpu.energy_j."""
+        return self._nvml.energy_j()
 
     def telemetry(self) -> Telemetry:
         """See Gpu.telemetry."""

@@ -30,6 +30,7 @@ from microbench.model import Fact, GpuInfo, LinkInfo, Telemetry
 
 MEGAHERTZ = 1e6
 MILLIWATT = 1e-3
+MILLIJOULE = 1e-3
 KILOBYTE = 1e3
 CLOCK_REASON_NAMES = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 TEMPERATURE_NAMES = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
@@ -148,6 +149,17 @@ class NvmlGpu:
         if totals is None:
             raise Skip(f"no PCIe counters: {self._query.ask('nvmlDeviceGetPcieThroughput', PCIE_SENT).reason}")
         return totals
+
+    def energy_j(self) -> float:
+        """Joules since the driver was loaded; of a MIG instance, its whole board's. Raises Skip where none are counted.
+
+        The counter moves about every 100 ms (nvmlDeviceGetTotalEnergyConsumption, from Volta on).
+        """
+        answer = self._query.ask("nvmlDeviceGetTotalEnergyConsumption")
+        energy_j = answer.scaled(MILLIJOULE)
+        if energy_j is None:
+            raise Skip(f"no energy counter: {answer.why_none}")
+        return energy_j
 
     def _mig(self) -> Answer:
         """MIG mode; off where there is no such mode."""

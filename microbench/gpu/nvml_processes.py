@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from pathlib import Path
+from typing import NamedTuple
 
 from microbench.gpu.nvml_query import Answer, Query
 from microbench.host.files import Machine
@@ -19,6 +20,21 @@ LISTS = (
 )
 
 
+class Holder(NamedTuple):
+    """A process with work on a GPU: its name, its pid and kind in words, and the memory it holds if NVML tells."""
+
+    name: str
+    pid: str
+    used_bytes: int | None
+
+
+class Holders(NamedTuple):
+    """Who holds memory of a GPU: this process, None where NVML does not list it, and all others."""
+
+    own: Holder | None
+    others: tuple[Holder, ...]
+
+
 def other_processes(
     query: Query, own_pids: Collection[int] = (), context_open: bool = True, machine: Machine | None = None
 ) -> Answer:
@@ -28,20 +44,61 @@ def other_processes(
     with ``context_open`` (this process has a context) one that nobody here has is taken for it.
     """
     tree = machine or Machine()
-    found: dict[int, str] = {}
+    answer = _listed(query)
+    if answer.value is None:
+        return answer
+    ours = _ours(answer.value, {os.getpid(), *own_pids}, context_open, tree)
+    others = (_holder(query, one, tree) for pid, one in sorted(answer.value.items()) if pid not in ours)
+    return Answer(tuple(f"{one.name} ({one.pid})" for one in others))
+
+
+def memory_holders(query: Query, machine: Machine | None = None) -> Answer:
+    """The Holders of a GPU that this process has a context on.
+
+    None where NVML lists nobody, this process being there for sure: then it does not show processes here at all.
+    """
+    tree = machine or Machine()
+    answer = _listed(query)
+    if answer.value is None:
+        return answer
+    if not answer.value:
+        return Answer(None, "NVML lists no process here, not even this one")
+    ours = _ours(answer.value, {os.getpid()}, True, tree)
+    found = {pid: _holder(query, one, tree) for pid, one in sorted(answer.value.items())}
+    own = next((holder for pid, holder in found.items() if pid in ours), None)
+    return Answer(Holders(own, tuple(holder for pid, holder in found.items() if pid not in ours)))
+
+
+class _Listed(NamedTuple):
+    """One process as NVML lists it."""
+
+    pid: int
+    kind: str
+    used_bytes: int | None
+
+
+def _listed(query: Query) -> Answer:
+    """Each process that NVML lists, by pid. A process may be listed for several kinds of work: the first counts."""
+    found: dict[int, _Listed] = {}
     for kind, names in LISTS:
         answer = query.ask_first(names)
         if not kind and answer.value is None:
             return answer
         for process in answer.value or ():
-            found.setdefault(int(process.pid), kind)
-    ours = {os.getpid(), *own_pids}
-    others = {pid: kind for pid, kind in found.items() if pid not in ours}
-    if context_open and len(others) == len(found) and own_pid_namespace(tree):
-        foreign = [pid for pid in sorted(others) if not tree.exists(f"/proc/{pid}")]
-        for pid in foreign[:1]:
-            del others[pid]
-    return Answer(tuple(f"{_name(query, pid, tree)} ({kind}pid {pid})" for pid, kind in sorted(others.items())))
+            used_bytes = getattr(process, "usedGpuMemory", None)
+            found.setdefault(int(process.pid), _Listed(int(process.pid), kind, used_bytes))
+    return Answer(found)
+
+
+def _ours(found: Collection[int], own_pids: Collection[int], context_open: bool, machine: Machine) -> set[int]:
+    ours = set(found) & set(own_pids)
+    if context_open and not ours and own_pid_namespace(machine):
+        return set([pid for pid in sorted(found) if not machine.exists(f"/proc/{pid}")][:1])
+    return ours
+
+
+def _holder(query: Query, one: _Listed, machine: Machine) -> Holder:
+    return Holder(_name(query, one.pid, machine), f"{one.kind}pid {one.pid}", one.used_bytes)
 
 
 def own_pid_namespace(machine: Machine) -> bool:

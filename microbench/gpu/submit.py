@@ -94,11 +94,16 @@ class DriverSubmit:
 
 
 def launch(
-    function: int, op: Launch, stream: int, parameters: Parameters | None, keep: tuple[Any, ...] = ()
+    function: int,
+    op: Launch,
+    stream: int,
+    parameters: Parameters | None,
+    keep: tuple[Any, ...] = (),
+    shared_bytes: int = 0,
 ) -> DriverSubmit:
-    """A plain launch by cuLaunchKernel."""
+    """A plain launch by cuLaunchKernel; ``shared_bytes`` of dynamic shared memory a block, which the kernel allows."""
     address = parameters.address if parameters else 0
-    arguments = [function, op.grid_blocks, 1, 1, op.block_threads, 1, 1, 0, stream, address, 0]
+    arguments = [function, op.grid_blocks, 1, 1, op.block_threads, 1, 1, shared_bytes, stream, address, 0]
     return DriverSubmit(
         "cuLaunchKernel",
         entry_point("cuLaunchKernel"),

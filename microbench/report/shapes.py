@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-from microbench.explain.link_limits import exceeds
+from microbench.explain.ceilings import exceeds
 from microbench.limits import Ceiling
 from microbench.model import BenchmarkInfo, Param
 from microbench.report.document import Cell, Column, Tone

@@ -21,6 +21,7 @@ SUITE_TITLES = {
     "launch": "launch: what it costs to submit a kernel",
     "graph": "graph: what CUDA Graphs gain",
     "link": "link: is it as fast as it should be",
+    "memory": "memory: what each level gives, near which limit",
 }
 GRADES = {
     "stable": "three or more fresh processes agree",

@@ -6,22 +6,29 @@ from microbench.gpu.fake.gpu import FakeGpu, open_fake
 from microbench.gpu.fake.graph_costs import CallCosts, GraphCosts, Line, NodeCosts
 from microbench.gpu.fake.host import FakeColdStarts, FakeHost, open_fake_cold
 from microbench.gpu.fake.link_costs import LinkCosts, PageCosts
+from microbench.gpu.fake.memory_costs import BlockCosts, EngineCosts, LibraryCosts, MemoryCosts, Rates, ShapeCosts
 
 __all__ = [
     "FAKE_NAME",
     "FAKE_UUID",
     "GPUS_VARIABLE",
+    "BlockCosts",
     "CallCosts",
+    "EngineCosts",
     "FakeColdStarts",
     "FakeCosts",
     "FakeGpu",
     "FakeHost",
     "GraphCosts",
     "LayerCosts",
+    "LibraryCosts",
     "Line",
     "LinkCosts",
+    "MemoryCosts",
     "NodeCosts",
     "PageCosts",
+    "Rates",
+    "ShapeCosts",
     "Traffic",
     "fake_environment",
     "open_fake",

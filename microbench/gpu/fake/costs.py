@@ -12,6 +12,7 @@ import msgspec
 from microbench.gpu.api import WaitMode
 from microbench.gpu.fake.graph_costs import GraphCosts
 from microbench.gpu.fake.link_costs import LinkCosts
+from microbench.gpu.fake.memory_costs import MemoryCosts
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -111,6 +112,7 @@ class FakeCosts(msgspec.Struct, frozen=True):
     refuses_updates: bool = False  # of a whole executable graph
     graphs: GraphCosts = msgspec.field(default_factory=GraphCosts)
     links: LinkCosts = msgspec.field(default_factory=LinkCosts)
+    memory: MemoryCosts = msgspec.field(default_factory=MemoryCosts)
     # The host: what each call keeps the submitting thread.
     timer_call_ns: float = 25.0
     timer_step_ns: int = 1

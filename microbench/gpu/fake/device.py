@@ -14,6 +14,7 @@ import numpy as np
 from microbench.errors import MeasurementError
 from microbench.gpu.fake.clock import FloatArray, Noise
 from microbench.gpu.fake.costs import FakeCosts
+from microbench.gpu.fake.energy import EnergyCounter
 from microbench.gpu.fake.stream import ENGINES, Batch, Engine, Hold, Item, Stream, max_plus
 
 GATE = Item()
@@ -35,6 +36,7 @@ class Device:
         self._pending: list[Batch] = []
         self.received_bytes = 0.0
         self.sent_bytes = 0.0
+        self.energy = EnergyCounter(costs.memory)
 
     def stream(self, index: int) -> Stream:
         """The stream of that index, made when first asked for."""
@@ -122,6 +124,8 @@ class Device:
         batch = Batch(item, stream, arrivals_ns, first, after, hold)
         self.received_bytes += count * item.traffic.received
         self.sent_bytes += count * item.traffic.sent
+        if item.energy_j:
+            self.energy.add(batch, float(returned_ns[0]))
         self._pending.append(batch)
         self._settle()
         return batch

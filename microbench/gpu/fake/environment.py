@@ -13,7 +13,6 @@ FAKE_UUID = "GPU-SIMULATED"
 SIMULATED = "SIMULATED"
 GPUS_VARIABLE = "MICROBENCH_FAKE_GPUS"
 MOST_GPUS = 16
-MEMORY_BYTES = 96 << 30
 GENERATION, LANES = 5, 16
 
 
@@ -43,8 +42,8 @@ def fake_gpu_info(costs: FakeCosts, index: int = 0) -> GpuInfo:
         pci_bus_id=bus_id(index),
         compute_capability=costs.compute_capability,
         sm_count=costs.sm_count,
-        l2_bytes=48 << 20,
-        memory_bytes=MEMORY_BYTES,
+        l2_bytes=costs.memory.l2_bytes,
+        memory_bytes=costs.memory.total_bytes,
         sm_clock_max_hz=costs.sm_clock_hz,
         memory_clock_max_hz=3e9,
         memory_bus_bits=6144,

@@ -20,6 +20,7 @@ from microbench.gpu.fake.graphs import FakeGraphs
 from microbench.gpu.fake.host import DEFAULT_SPREAD
 from microbench.gpu.fake.links.fake_links import FakeLinks
 from microbench.gpu.fake.machine import Machine
+from microbench.gpu.fake.memory.fake_memory import FakeMemory
 from microbench.gpu.fake.recording import record
 from microbench.gpu.fake.submit import FakeEventPair, FakeGate, FakeSubmit, bound
 from microbench.model import Fact, Telemetry
@@ -43,6 +44,7 @@ class FakeGpu:
         self._graphs: dict[int, Graph] = {}
         self._handles = numbers(1)
         self._scopes = numbers(1)
+        self._memory: FakeMemory | None = None
 
     # -- making things -----------------------------------------------------------------------------------------
 
@@ -50,11 +52,13 @@ class FakeGpu:
     def case(self) -> Iterator[None]:
         """See Gpu: graphs, gates, events and bound ops made inside are of no use afterwards."""
         self._machine.scope = next(self._scopes)
+        self._memory = None
         kept = set(self._graphs)
         try:
             yield
         finally:
             self._machine.end_case()
+            self._memory = None
             self._graphs = {handle: graph for handle, graph in self._graphs.items() if handle in kept}
 
     def bind(self, op: Op) -> FakeSubmit:
@@ -87,6 +91,13 @@ class FakeGpu:
     def links(self) -> FakeLinks:
         """See Gpu."""
         return FakeLinks(self._machine)
+
+    @property
+    def memory(self) -> FakeMemory:
+        """See Gpu."""
+        if self._memory is None:
+            self._memory = FakeMemory(self._machine)
+        return self._memory
 
     def gate(self) -> FakeGate:
         """See Gpu."""
@@ -197,6 +208,10 @@ class FakeGpu:
             received=int(device.received_bytes + costs.idle_traffic_per_s.received * lived_s),
             coarse=False,
         )
+
+    def energy_j(self) -> float:
+        """See Gpu."""
+        return self._machine.device.energy.shown_j(self._time.pass_ns(self._machine.noise.one(self.costs.telemetry_ns)))
 
     def telemetry(self) -> Telemetry:
         """See Gpu: a GPU that keeps its clock and is never too hot."""

@@ -20,7 +20,8 @@ class Item(msgspec.Struct, frozen=True):
     """What one call puts into a stream.
 
     ``gap_ns`` passes between the end of what is before it in the stream and its start. ``buffer_bytes`` is its share of
-    the queue's buffer; an item that is not ``queued`` takes neither a slot nor a share.
+    the queue's buffer; an item that is not ``queued`` takes neither a slot nor a share. ``energy_j`` is what it takes
+    beyond what an idle GPU draws.
     """
 
     gap_ns: float = 0.0
@@ -29,6 +30,7 @@ class Item(msgspec.Struct, frozen=True):
     buffer_bytes: float = 0.0
     engine: Engine | None = None
     traffic: Traffic = Traffic(0.0, 0.0)
+    energy_j: float = 0.0
 
 
 @dataclass

@@ -31,7 +31,7 @@ ARGUMENTS = (0, 4)
 def open_layer(context: LayerContext, arguments: int) -> LayerHandle:
     """The kernel of kernels/launch.cu itself, from the same cubin."""
     cupy = cupy_shared.load_cupy()
-    restore = cupy_shared.use_stream(cupy, context)
+    restore = cupy_shared.use_stream(cupy, context.stream_handle, context.device_index)
     kernel = _raw_kernel(cupy, context.cubin, KERNELS[arguments])
     a, b, c = (cupy.zeros(ARRAY_ELEMENTS, cupy.float32) for _ in range(3))
     n = cupy.int32(0)
@@ -50,7 +50,7 @@ def open_layer(context: LayerContext, arguments: int) -> LayerHandle:
 def open_spin(context: LayerContext, cycles: int) -> LayerHandle:
     """The spin kernel of kernels/launch.cu itself, or its empty one; graphs are captured by CuPy's stream."""
     cupy = cupy_shared.load_cupy()
-    restore = cupy_shared.use_stream(cupy, context)
+    restore = cupy_shared.use_stream(cupy, context.stream_handle, context.device_index)
     kernel = _raw_kernel(cupy, context.cubin, SPIN_KERNEL if cycles else KERNELS[0])
     length = cupy.uint64(cycles)
 

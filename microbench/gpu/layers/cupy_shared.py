@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from microbench.errors import Skip
-from microbench.gpu.layers.base import LayerContext, load
+from microbench.gpu.layers.base import load
 
 PACKAGE = "cupy"
 INSTALL = "pip install cupy-cuda13x (CUDA 12: cupy-cuda12x)"
@@ -31,17 +31,17 @@ def load_cupy() -> Any:
     return cupy
 
 
-def use_stream(cupy: Any, context: LayerContext) -> Callable[[], object]:
-    """Make the worker's stream CuPy's current one for good: entering it at each call would be timed with the call.
+def use_stream(cupy: Any, stream_handle: int, device_index: int) -> Callable[[], object]:
+    """Make a CUstream of the worker's CuPy's current one for good: entering it at each call would be timed with it.
 
     Returns what sets the stream back that was current before.
     """
-    cupy.cuda.Device(context.device_index).use()
+    cupy.cuda.Device(device_index).use()
     previous = cupy.cuda.get_current_stream()
     if hasattr(cupy.cuda.Stream, "from_external"):
-        stream = cupy.cuda.Stream.from_external(ForeignStream(context.stream_handle))
+        stream = cupy.cuda.Stream.from_external(ForeignStream(stream_handle))
     else:  # CuPy 13; deprecated in 14
-        stream = cupy.cuda.ExternalStream(context.stream_handle, context.device_index)
+        stream = cupy.cuda.ExternalStream(stream_handle, device_index)
     stream.use()
     restore: Callable[[], object] = previous.use
     return restore

@@ -18,7 +18,7 @@ ARGUMENTS = (1,)
 def open_layer(context: LayerContext, arguments: int) -> LayerHandle:
     """Raises MeasurementError when 1 + 1 is not 2."""
     cupy = cupy_shared.load_cupy()
-    restore = cupy_shared.use_stream(cupy, context)
+    restore = cupy_shared.use_stream(cupy, context.stream_handle, context.device_index)
     x = cupy.ones(1, cupy.float32)
 
     def call() -> Any:

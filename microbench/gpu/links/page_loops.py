@@ -64,18 +64,18 @@ def map_and_touch(map_pages: int, unmap: int, size_bytes: int, page_bytes: int, 
 
 @compiled
 def take_and_release(
-    take: int, a: int, b: int, c: int, release: int, held: IntArray, clock: int, out: IntArray
+    take: int, a: int, b: int, c: int, d: int, release: int, last: int, held: IntArray, clock: int, out: IntArray
 ) -> tuple[int, int]:
-    """``take(a, b, c)``, then ``release(held[0])``, which the first call may have written: the codes of both.
+    """``take(a, b, c, d)``, then ``release(held[0], last)``; the first may have written held[0]: the codes of both.
 
     out = the clock before and after each. What was not taken is not released.
     """
     out[0] = now_ns(clock)
-    taken = call_narrow(take, a, b, c, 0)
+    taken = call_narrow(take, a, b, c, d)
     out[1] = now_ns(clock)
     if taken != 0:
         return taken, 0
     out[2] = now_ns(clock)
-    released = call_narrow(release, held[0], 0, 0, 0)
+    released = call_narrow(release, held[0], last, 0, 0)
     out[3] = now_ns(clock)
     return taken, released

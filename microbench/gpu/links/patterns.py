@@ -37,9 +37,20 @@ class Patterns:
 
     def verify(self, address: int, size_bytes: int, seed: int, what: str) -> None:
         """Raise MeasurementError, saying where in ``what``, unless memory holds what ``fill`` writes."""
+        self._compare("differ", size_bytes, (address, size_bytes, seed), what)
+
+    def verify_rows(self, address: int, size_bytes: int, seed: int, width_bytes: int, pitch_bytes: int) -> None:
+        """As ``verify``, for what begins each row of ``pitch_bytes``; what is left of a row is ``poison``'s still."""
+        self._compare("differ_rows", size_bytes, (address, size_bytes, seed, width_bytes, pitch_bytes), "rows")
+
+    def verify_bytes(self, address: int, size_bytes: int, value: int) -> None:
+        """As ``verify``, for bytes that are all the same."""
+        self._compare("differ_bytes", size_bytes, (address, size_bytes, value), "bytes that were set")
+
+    def _compare(self, kernel: str, size_bytes: int, arguments: tuple[int, ...], what: str) -> None:
         start = np.array([NOTHING_WRONG], dtype=np.uint64)
         check(driver.cuMemcpyHtoD(self._first_wrong, start.ctypes.data, start.nbytes))
-        self._run("differ", size_bytes, (address, size_bytes, seed, self._first_wrong))
+        self._run(kernel, size_bytes, (*arguments, self._first_wrong))
         wrong = int(self._context.read(self._first_wrong, 1, np.uint64)[0])
         if wrong != NOTHING_WRONG:
             raise MeasurementError(f"{what}: byte {wrong} of {size_bytes} is not the one that was sent")

@@ -54,7 +54,7 @@ def _register(size_bytes: int, clock: int, out: IntArray) -> None:
 def _driver_calls(
     take: str, arguments: tuple[int, int, int], release: str, held: IntArray, clock: int, out: IntArray
 ) -> None:
-    taken, released = take_and_release(entry_point(take), *arguments, entry_point(release), held, clock, out)
+    taken, released = take_and_release(entry_point(take), *arguments, 0, entry_point(release), 0, held, clock, out)
     require_taken(taken, "registered" if take == "cuMemHostRegister" else "pinned", arguments[1])
     check_code(released, release)
 

@@ -7,7 +7,6 @@ import msgspec
 from microbench.errors import MeasurementError, Skip
 from microbench.gpu.fake.calls import Call, call_of
 from microbench.gpu.fake.costs import Traffic
-from microbench.gpu.fake.environment import MEMORY_BYTES
 from microbench.gpu.fake.links.ends import Ends, require_host_memory
 from microbench.gpu.fake.machine import Machine
 from microbench.gpu.fake.stream import Item
@@ -24,8 +23,9 @@ class FakeManaged:
     def __init__(self, machine: Machine, way: ManagedWay, size_bytes: int) -> None:
         if not machine.costs.links.managed_memory:
             raise Skip("this GPU has no concurrent managed access (SIMULATED)")
-        if size_bytes > MEMORY_BYTES // SHARE_OF_FREE:
-            raise Skip(f"{size(size_bytes)} is over a quarter of the {size(MEMORY_BYTES)} free on the device")
+        free_bytes = machine.costs.memory.total_bytes
+        if size_bytes > free_bytes // SHARE_OF_FREE:
+            raise Skip(f"{size(size_bytes)} is over a quarter of the {size(free_bytes)} free on the device")
         require_host_memory(machine.costs, "managed", size_bytes)
         self._machine = machine
         self._scope = machine.scope

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.gpu.fake.environment import GENERATION, LANES, MEMORY_BYTES, SIMULATED, bus_id
+from microbench.gpu.fake.environment import GENERATION, LANES, SIMULATED, bus_id
 from microbench.model import Fact, Scalar
 
 READ_COMPLETION_BOUNDARY_BYTES = 64
@@ -76,7 +76,7 @@ def _link(costs: FakeCosts) -> dict[str, Scalar]:
         "acs": False,
         "iommu": "off",
         "resizable_bar": True,
-        "bar1_bytes": MEMORY_BYTES,
+        "bar1_bytes": costs.memory.total_bytes,
         "numa_node": 0,
     }
 

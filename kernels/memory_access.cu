@@ -1,0 +1,318 @@
+// arch: 75+
+// Ways to touch memory other than in long rows: with little under way, apart, in the order of a hash, by atomic additions.
+
+typedef unsigned long long u64;
+typedef unsigned int u32;
+typedef unsigned char u8;
+
+const u32 LINE_WORDS = 32;
+const u32 ODD = 0x9E3779B1u;
+
+__device__ __forceinline__ u64 thread_index() {
+    return blockIdx.x * (u64)blockDim.x + threadIdx.x;
+}
+
+__device__ __forceinline__ u64 grid_threads() {
+    return gridDim.x * (u64)blockDim.x;
+}
+
+// What the threads of each block have summed, modulo 2**32, into the block's own word of `parts`.
+__device__ __forceinline__ void leave(u32 sum, u32 *parts) {
+    __shared__ u32 total;
+    if (threadIdx.x == 0) total = 0;
+    __syncthreads();
+    atomicAdd(&total, sum);
+    __syncthreads();
+    if (threadIdx.x == 0) parts[blockIdx.x] = total;
+}
+
+// -- a read of the whole buffer with a known number of loads under way ----------------------------------------------------
+
+__device__ __forceinline__ uint4 load(const uint4 *from) {
+    uint4 v;
+    asm volatile(
+        "ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "l"(from)
+    );
+    return v;
+}
+
+__device__ __forceinline__ u32 sum_of(const uint4 &v) {
+    return v.x + v.y + v.z + v.w;
+}
+
+// What is left of a size that is no multiple of 16: words, and the last bytes as the low ones of a word.
+__device__ __forceinline__ u32 sum_of_tail(const uint4 *set, u64 size_bytes) {
+    const u32 *words = (const u32 *)set;
+    u32 sum = 0;
+#pragma unroll 1
+    for (u64 i = size_bytes / 16 * 4; i < size_bytes / 4; i++) sum += words[i];
+#pragma unroll 1
+    for (u32 k = 0; k < size_bytes % 4; k++) sum += (u32)((const u8 *)(words + size_bytes / 4))[k] << 8 * k;
+    return sum;
+}
+
+// At most `loads` of each thread are under way, and no fewer from the first to the last round: what has arrived is added and
+// the next asked for in its place. An unrolled loop would have more of them.
+template <int loads>
+__device__ __forceinline__ void read_with(const uint4 *set, u64 size_bytes, u32 *parts) {
+    u64 whole = size_bytes / 16, step = grid_threads(), rounds = whole / (loads * step);
+    const uint4 *at = set + thread_index();
+    uint4 found[loads];
+    u32 sum = 0;
+    if (rounds > 0) {
+#pragma unroll
+        for (int k = 0; k < loads; k++, at += step) found[k] = load(at);
+#pragma unroll 1
+        for (u64 round = 1; round < rounds; round++) {
+#pragma unroll
+            for (int k = 0; k < loads; k++, at += step) {
+                sum += sum_of(found[k]);
+                found[k] = load(at);
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < loads; k++) sum += sum_of(found[k]);
+    }
+#pragma unroll 1
+    for (; at < set + whole; at += step) sum += sum_of(load(at));
+    if (thread_index() == 0) sum += sum_of_tail(set, size_bytes);
+    leave(sum, parts);
+}
+
+extern "C" __global__ void __launch_bounds__(1024) read_with_1(const uint4 *set, u64 size_bytes, u32 *parts) {
+    read_with<1>(set, size_bytes, parts);
+}
+
+extern "C" __global__ void __launch_bounds__(1024) read_with_2(const uint4 *set, u64 size_bytes, u32 *parts) {
+    read_with<2>(set, size_bytes, parts);
+}
+
+extern "C" __global__ void __launch_bounds__(1024) read_with_4(const uint4 *set, u64 size_bytes, u32 *parts) {
+    read_with<4>(set, size_bytes, parts);
+}
+
+extern "C" __global__ void __launch_bounds__(1024) read_with_8(const uint4 *set, u64 size_bytes, u32 *parts) {
+    read_with<8>(set, size_bytes, parts);
+}
+
+// -- words that lie apart -------------------------------------------------------------------------------------------------
+
+// What is written to the word of that number: as cheap as a value can be that no other place has.
+__device__ __forceinline__ u32 written(u64 word, u32 seed) {
+    return (u32)word * ODD + seed;
+}
+
+// In each of `passes`, `count` words `stride` words apart; the next pass begins a line behind the last one. Eight words of
+// each thread are under way.
+extern "C" __global__ void read_apart(const u32 *words, u64 count, u64 stride, u32 passes, u32 *parts) {
+    const int ahead = 8;
+    u64 step = grid_threads();
+    u32 sum = 0;
+    for (u32 pass = 0; pass < passes; pass++) {
+        const u32 *from = words + pass * LINE_WORDS + thread_index() * stride;
+        for (u64 i = thread_index(); i < count; i += ahead * step, from += ahead * step * stride) {
+            u32 found[ahead];
+#pragma unroll
+            for (int k = 0; k < ahead; k++) found[k] = i + k * step < count ? from[k * step * stride] : 0;
+#pragma unroll
+            for (int k = 0; k < ahead; k++) sum += found[k];
+        }
+    }
+    leave(sum, parts);
+}
+
+extern "C" __global__ void write_apart(u32 *words, u64 count, u64 stride, u32 passes, u32 seed) {
+    for (u32 pass = 0; pass < passes; pass++) {
+        u64 word = pass * LINE_WORDS + thread_index() * stride, step = grid_threads() * stride;
+#pragma unroll 8
+        for (u64 i = thread_index(); i < count; i += grid_threads(), word += step) words[word] = written(word, seed);
+    }
+}
+
+// The complement of what will be written; of the bytes behind the last whole word too.
+extern "C" __global__ void poison(u32 *words, u64 size_bytes, u32 seed) {
+    u64 whole = size_bytes / 4;
+    for (u64 i = thread_index(); i < whole; i += grid_threads()) words[i] = ~written(i, seed);
+    if (thread_index() < size_bytes % 4) {
+        ((u8 *)(words + whole))[thread_index()] = (u8)(~written(whole, seed) >> 8 * thread_index());
+    }
+}
+
+// The first byte that is wrong: words that are touched must be written, all others must be poison still.
+extern "C" __global__ void
+differ_apart(const u32 *words, u64 size_bytes, u64 count, u64 stride, u32 passes, u32 seed, u64 *first_wrong) {
+    u64 whole = size_bytes / 4;
+    for (u64 i = thread_index(); i < whole; i += grid_threads()) {
+        u64 within = i % stride;
+        bool touched = i / stride < count && within % LINE_WORDS == 0 && within / LINE_WORDS < passes;
+        u32 wanted = touched ? written(i, seed) : ~written(i, seed);
+        if (words[i] != wanted) atomicMin(first_wrong, 4 * i);
+    }
+    if (thread_index() < size_bytes % 4) {
+        u8 wanted = (u8)(~written(whole, seed) >> 8 * thread_index());
+        if (((const u8 *)(words + whole))[thread_index()] != wanted) atomicMin(first_wrong, 4 * whole + thread_index());
+    }
+}
+
+// -- what sums must be, from the pattern alone ----------------------------------------------------------------------------
+
+__device__ __forceinline__ u32 hash32(u32 x) {
+    x ^= x >> 16;
+    x *= 0x7feb352du;
+    x ^= x >> 15;
+    x *= 0x846ca68bu;
+    return x ^ x >> 16;
+}
+
+// A word as `fill` of link.cu makes it.
+__device__ __forceinline__ u32 filled(u64 word, u32 seed) {
+    return hash32((u32)word + seed * 0x9E3779B9u);
+}
+
+// The sum of the words that read_apart reads, of the last of which only the bits of `last` count.
+extern "C" __global__ void expected_sum(u64 count, u64 stride, u32 passes, u32 seed, u32 last, u32 *sum) {
+    u32 own = 0;
+    for (u64 t = thread_index(); t < count * passes; t += grid_threads()) {
+        u32 word = filled(t % count * stride + t / count * LINE_WORDS, seed);
+        own += t + 1 < count * passes ? word : word & last;
+    }
+    atomicAdd(sum, own);
+}
+
+// -- words of 8 bytes in the order of a hash ------------------------------------------------------------------------------
+
+// The place of access i: a bijection of the numbers below 2**bits. Multiplications by odd numbers and xors of a word with
+// its own upper bits can each be undone. It is one of 32 bits at most, for each value of what i has beyond: that is taken from
+// its low end, so that neighbouring threads are far apart in larger sets as well.
+__device__ __forceinline__ u64 place(u64 i, u32 bits) {
+    u32 within = bits < 32 ? bits : 32, beyond = bits - within;
+    u32 mask = ~0u >> (32 - within), shift = (within + 1) / 2;
+    u32 top = (u32)(i & ((1ull << beyond) - 1));
+    u32 x = ((u32)(i >> beyond) ^ top * 0x27D4EB2Fu) & mask;
+    x = (x * 0x9E3779B1u + 0x7F4A7C15u) & mask;
+    x ^= x >> shift;
+    x = x * 0x85EBCA77u & mask;
+    x ^= x >> shift;
+    x = x * 0xC2B2AE3Du & mask;
+    x ^= x >> shift;
+    return (u64)top << 32 | x;
+}
+
+// `count` accesses go round the 2**bits words as often as it is a multiple of them. Past the SM's own cache: what is asked
+// for is the L2 or the DRAM, in small sets too.
+extern "C" __global__ void gather(const uint2 *words, u32 bits, u64 count, u32 *parts) {
+    const int ahead = 8;
+    u64 step = grid_threads();
+    u32 sum = 0;
+    for (u64 i = thread_index(); i < count; i += ahead * step) {
+        uint2 found[ahead];
+#pragma unroll
+        for (int k = 0; k < ahead; k++) {
+            found[k] = i + k * step < count ? __ldcg(words + place(i + k * step, bits)) : make_uint2(0, 0);
+        }
+#pragma unroll
+        for (int k = 0; k < ahead; k++) sum += found[k].x + found[k].y;
+    }
+    leave(sum, parts);
+}
+
+extern "C" __global__ void scatter(uint2 *words, u32 bits, u64 count, u32 seed) {
+#pragma unroll 8
+    for (u64 i = thread_index(); i < count; i += grid_threads()) {
+        u64 at = place(i, bits);
+        words[at] = make_uint2(written(2 * at, seed), written(2 * at + 1, seed));
+    }
+}
+
+extern "C" __global__ void update(u64 *words, u32 bits, u64 count) {
+#pragma unroll 8
+    for (u64 i = thread_index(); i < count; i += grid_threads()) {
+        asm volatile("red.global.add.u64 [%0], %1;" ::"l"(words + place(i, bits)), "l"(1ull) : "memory");
+    }
+}
+
+// The least and the most by which words have grown since they were filled.
+extern "C" __global__ void growth(const u64 *words, u64 count, u32 seed, u64 *bounds) {
+    u64 least = ~0ull, most = 0;
+    for (u64 i = thread_index(); i < count; i += grid_threads()) {
+        u64 grown = words[i] - ((u64)filled(2 * i + 1, seed) << 32 | filled(2 * i, seed));
+        least = min(least, grown);
+        most = max(most, grown);
+    }
+    atomicMin(bounds, least);
+    atomicMax(bounds + 1, most);
+}
+
+// -- atomic additions -----------------------------------------------------------------------------------------------------
+
+// The numbers that threads add differ within a warp, and the word is known only at run time: no compiler adds up a warp's
+// numbers beforehand.
+__device__ __forceinline__ void add(int *word, int value) {
+    asm volatile("red.global.add.s32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void add(float *word, float value) {
+    asm volatile("red.global.add.f32 [%0], %1;" ::"l"(word), "f"(value) : "memory");
+}
+
+__device__ __forceinline__ void add_shared(int *word, int value) {
+    u32 at = (u32)__cvta_generic_to_shared(word);
+    asm volatile("red.shared.add.s32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void add_shared(float *word, float value) {
+    u32 at = (u32)__cvta_generic_to_shared(word);
+    asm volatile("red.shared.add.f32 [%0], %1;" ::"r"(at), "f"(value) : "memory");
+}
+
+__device__ __forceinline__ int number_of_thread() {
+    return threadIdx.x % 4 + 1;
+}
+
+// A thread's word is the one of its number's bits in `keep`: none, those of its warp, or all. Every second call takes away
+// what the one before has added; the one thread that a word is named after adds 1 in each. The last block to end counts
+// the call, when all blocks have read how many there were.
+template <typename Word>
+__device__ __forceinline__ void add_to_global(Word *words, u32 keep, u32 adds, u32 *calls, u32 *ended) {
+    u32 thread = (u32)thread_index(), own = thread & keep;
+    bool takes_away = *calls % 2;
+    Word value = (Word)(takes_away ? -number_of_thread() : number_of_thread());
+    if (own == thread) add(words + own, (Word)1);
+#pragma unroll 8
+    for (u32 i = 0; i < adds; i++) add(words + own, value);
+    __syncthreads();
+    if (threadIdx.x == 0 && atomicInc(ended, gridDim.x - 1) == gridDim.x - 1) *calls += 1;
+}
+
+// The same in the block's shared memory, a word a thread, which begins as `first` and is left in `last`.
+template <typename Word>
+__device__ __forceinline__ void add_to_shared(const Word *first, Word *last, u32 keep, u32 adds) {
+    extern __shared__ u32 memory[];
+    Word *words = (Word *)memory;
+    u32 own = threadIdx.x & keep;
+    Word value = (Word)number_of_thread();
+    words[threadIdx.x] = first[thread_index()];
+    __syncthreads();
+#pragma unroll 8
+    for (u32 i = 0; i < adds; i++) add_shared(words + own, value);
+    __syncthreads();
+    last[thread_index()] = words[threadIdx.x];
+}
+
+extern "C" __global__ void add_global_int32(int *words, u32 keep, u32 adds, u32 *calls, u32 *ended) {
+    add_to_global(words, keep, adds, calls, ended);
+}
+
+extern "C" __global__ void add_global_fp32(float *words, u32 keep, u32 adds, u32 *calls, u32 *ended) {
+    add_to_global(words, keep, adds, calls, ended);
+}
+
+extern "C" __global__ void add_shared_int32(const int *first, int *last, u32 keep, u32 adds) {
+    add_to_shared(first, last, keep, adds);
+}
+
+extern "C" __global__ void add_shared_fp32(const float *first, float *last, u32 keep, u32 adds) {
+    add_to_shared(first, last, keep, adds);
+}

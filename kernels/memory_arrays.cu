@@ -1,0 +1,80 @@
+// arch: 75+
+// Arrays of the streaming kernels: made, poisoned and compared on the GPU. ELEMENT names the type of their elements.
+
+typedef unsigned long long u64;
+typedef unsigned int u32;
+
+#ifndef ELEMENT
+#define ELEMENT 64
+#endif
+
+// 64, 32, 16: floating types of as many bits; 8: an unsigned byte. A half is made of its bits, as no header is included.
+#if ELEMENT == 64
+typedef double Element;
+#elif ELEMENT == 32
+typedef float Element;
+#elif ELEMENT == 16
+typedef unsigned short Element;
+#else
+typedef unsigned char Element;
+#endif
+
+__device__ __forceinline__ Element element(u32 value) {
+#if ELEMENT == 16
+    Element bits;
+    asm("cvt.rn.f16.u32 %0, %1;" : "=h"(bits) : "r"(value));
+    return bits;
+#else
+    return (Element)value;
+#endif
+}
+
+__device__ __forceinline__ u32 hash32(u32 x) {
+    x ^= x >> 16;
+    x *= 0x7feb352du;
+    x ^= x >> 15;
+    x *= 0x846ca68bu;
+    return x ^ x >> 16;
+}
+
+// Whole numbers below 16: what the kernels compute of them is exact in every type, and so are their sums.
+__device__ __forceinline__ u32 value_at(u64 index, u32 seed) {
+    return hash32((u32)index + (u32)(index >> 32) * 0x85EBCA6Bu + seed * 0x9E3779B9u) & 15;
+}
+
+extern "C" __global__ void fill_values(Element *array, u64 count, u32 seed) {
+    u64 step = gridDim.x * (u64)blockDim.x;
+    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += step) array[i] = element(value_at(i, seed));
+}
+
+extern "C" __global__ void fill_constant(Element *array, u64 count, u32 value) {
+    u64 step = gridDim.x * (u64)blockDim.x;
+    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += step) array[i] = element(value);
+}
+
+// The least index whose element is not constant + by_first * first[i] + by_second * second[i], of the values' seeds.
+extern "C" __global__ void differs(
+    const Element *array, u64 count, u32 first, u32 by_first, u32 second, u32 by_second, u32 constant, u64 *first_wrong
+) {
+    u64 step = gridDim.x * (u64)blockDim.x;
+    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += step) {
+        u32 wanted = constant + by_first * value_at(i, first) + by_second * value_at(i, second);
+        if (array[i] != element(wanted)) atomicMin(first_wrong, i);
+    }
+}
+
+// The sum of the values of one seed, or with `multiplied` of the products of two, without looking at any array.
+extern "C" __global__ void expected_sum(u64 count, u32 first, u32 second, u32 multiplied, u64 *sum) {
+    u64 step = gridDim.x * (u64)blockDim.x, own = 0;
+    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += step) {
+        own += value_at(i, first) * (multiplied ? value_at(i, second) : 1);
+    }
+    atomicAdd(sum, own);
+}
+
+// Adds up what blocks have left; a block that left its poison shows as a sum far off.
+extern "C" __global__ void add_up(const u64 *parts, u64 count, u64 *sum) {
+    u64 step = gridDim.x * (u64)blockDim.x, own = 0;
+    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += step) own += parts[i];
+    atomicAdd(sum, own);
+}

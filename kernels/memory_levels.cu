@@ -1,0 +1,204 @@
+// arch: 75+
+// Working sets: read by every SM again and again, or walked by one thread. The SMs stamp the time themselves.
+
+typedef unsigned long long u64;
+typedef unsigned int u32;
+
+extern __shared__ uint4 own[];
+
+__device__ __forceinline__ u64 globaltimer_ns() {
+    u64 value;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(value));
+    return value;
+}
+
+__device__ __forceinline__ u32 smid() {
+    u32 value;
+    asm("mov.u32 %0, %smid;" : "=r"(value));
+    return value;
+}
+
+__device__ __forceinline__ u32 hash32(u32 x) {
+    x ^= x >> 16;
+    x *= 0x7feb352du;
+    x ^= x >> 15;
+    x *= 0x846ca68bu;
+    return x ^ x >> 16;
+}
+
+// The sum of the words of each tile of `vectors` 16-byte vectors, as `fill` of link.cu makes them.
+extern "C" __global__ void tile_sums(u32 seed, u32 vectors, u32 *sums) {
+    u32 words = vectors * 4, sum = 0;
+    for (u32 i = threadIdx.x; i < words; i += blockDim.x) sum += hash32(blockIdx.x * words + i + seed * 0x9E3779B9u);
+    atomicAdd(sums + blockIdx.x, sum);
+}
+
+// How a read goes: through the SM's own cache, past it, or to the SM's shared memory.
+enum Way { CACHED, PAST_L1, SHARED };
+
+template <Way way>
+__device__ __forceinline__ uint4 read(const uint4 *set, u32 at) {
+    uint4 found;
+    if (way == SHARED) return own[at];
+    if (way == CACHED) return set[at];
+    asm volatile(
+        "ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w)
+        : "l"(set + at)
+    );
+    return found;
+}
+
+// `count` tiles of a block's width, from `at` on and round the set; four reads of each thread under way.
+template <Way way>
+__device__ __forceinline__ u32 round_the_set(const uint4 *set, u32 vectors, u32 &at, u32 count) {
+    const u32 ahead = 4;
+    u32 sum = 0;
+    for (u32 i = 0; i < count; i += ahead) {
+        uint4 found[ahead];
+#pragma unroll
+        for (u32 k = 0; k < ahead; k++) {
+            found[k] = read<way>(set, at);
+            at += blockDim.x;
+            if (at >= vectors) at -= vectors;
+        }
+#pragma unroll
+        for (u32 k = 0; k < ahead; k++) sum += found[k].x + found[k].y + found[k].z + found[k].w;
+    }
+    return sum;
+}
+
+struct Stamps {
+    u64 begin_ns, end_ns, cycles;
+    u32 sm, sum;
+};
+
+// One block an SM. `warm` tiles are read before the clock starts; block b begins b / gridDim of the set's tiles behind its
+// start. The sum is over all words read, the warming ones included.
+template <Way way>
+__device__ __forceinline__ void read_set(const uint4 *set, u32 vectors, u32 warm, u32 count, Stamps *out) {
+    __shared__ u32 total;
+    u32 tiles = vectors / blockDim.x;
+    if (way == SHARED) {
+        for (u32 i = threadIdx.x; i < vectors; i += blockDim.x) own[i] = set[i];
+    }
+    if (threadIdx.x == 0) total = 0;
+    __syncthreads();
+    u32 at = (u32)(blockIdx.x * (u64)tiles / gridDim.x) * blockDim.x + threadIdx.x;
+    u32 sum = round_the_set<way>(set, vectors, at, warm);
+    __syncthreads();
+    u64 begin_ns = globaltimer_ns(), begin = clock64();
+    sum += round_the_set<way>(set, vectors, at, count);
+    atomicAdd(&total, sum);  // before the clocks: what was read has arrived
+    __syncthreads();
+    u64 cycles = clock64() - begin, end_ns = globaltimer_ns();
+    if (threadIdx.x == 0) out[blockIdx.x] = {begin_ns, end_ns, cycles, smid(), total};
+}
+
+extern "C" __global__ void __launch_bounds__(1024)
+read_cached(const uint4 *set, u32 vectors, u32 warm, u32 count, Stamps *out) {
+    read_set<CACHED>(set, vectors, warm, count, out);
+}
+
+extern "C" __global__ void __launch_bounds__(1024)
+read_past_l1(const uint4 *set, u32 vectors, u32 warm, u32 count, Stamps *out) {
+    read_set<PAST_L1>(set, vectors, warm, count, out);
+}
+
+extern "C" __global__ void __launch_bounds__(1024)
+read_shared(const uint4 *set, u32 vectors, u32 warm, u32 count, Stamps *out) {
+    read_set<SHARED>(set, vectors, warm, count, out);
+}
+
+// A ring: the line at offsets[i] holds the address of the one at offsets[i + 1], the last that of the first.
+extern "C" __global__ void link_lines(u64 base, const u64 *offsets, u64 count) {
+    u64 step = gridDim.x * (u64)blockDim.x;
+    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += step) {
+        *(u64 *)(base + offsets[i]) = base + offsets[i + 1 < count ? i + 1 : 0];
+    }
+}
+
+// The next address: through the SM's own cache, past it (the L2 answers), or from shared memory, whose addresses are short.
+template <Way way>
+__device__ __forceinline__ u32 follow(u32 line) {
+    u32 next;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(next) : "r"(line));
+    return next;
+}
+
+template <Way way>
+__device__ __forceinline__ u64 follow(u64 line) {
+    u64 next;
+    if (way == CACHED) asm volatile("ld.global.u64 %0, [%1];" : "=l"(next) : "l"(line));
+    if (way == PAST_L1) asm volatile("ld.global.cg.u64 %0, [%1];" : "=l"(next) : "l"(line));
+    return next;
+}
+
+template <Way way, typename Address>
+__device__ __forceinline__ Address follow_all(Address line, u32 reads) {
+#pragma unroll 8
+    for (u32 i = 0; i < reads; i++) line = follow<way>(line);
+    return line;
+}
+
+// place[0] is where the walk begins and then where it ended. `warm` reads come before the clocks; out are ns and cycles.
+template <Way way, typename Address>
+__device__ __forceinline__ void walk(u64 *place, u32 warm, u32 reads, u64 *out) {
+    Address line = follow_all<way>((Address)place[0], warm);
+    if (line == (Address)~0ull) return;  // the comparison makes the clocks wait for what was read
+    u64 begin_ns = globaltimer_ns(), begin = clock64();
+    line = follow_all<way>(line, reads);
+    if (line == (Address)~0ull) return;
+    out[1] = clock64() - begin;
+    out[0] = globaltimer_ns() - begin_ns;
+    place[0] = line;
+}
+
+template <Way way, typename Address>
+__device__ __forceinline__ void walk_stamped(u64 *place, u32 warm, u32 reads, u32 *cycles) {
+    Address line = follow_all<way>((Address)place[0], warm);
+    if (line == (Address)~0ull) return;
+    u64 before = clock64();
+    for (u32 i = 0; i < reads; i++) {
+        line = follow<way>(line);
+        if (line == (Address)~0ull) return;
+        u64 now = clock64();
+        cycles[i] = (u32)(now - before);
+        before = clock64();  // after the store, which is no part of a read
+    }
+    place[0] = line;
+}
+
+extern "C" __global__ void walk_cached(u64 *place, u32 warm, u32 reads, u64 *out) {
+    walk<CACHED, u64>(place, warm, reads, out);
+}
+
+extern "C" __global__ void walk_cached_stamped(u64 *place, u32 warm, u32 reads, u32 *cycles) {
+    walk_stamped<CACHED, u64>(place, warm, reads, cycles);
+}
+
+extern "C" __global__ void walk_past_l1_stamped(u64 *place, u32 warm, u32 reads, u32 *cycles) {
+    walk_stamped<PAST_L1, u64>(place, warm, reads, cycles);
+}
+
+// The ring of `lines` 128-byte lines in shared memory, from the offsets of each line's successor. place[0] is an offset.
+__device__ __forceinline__ u32 ring_in_shared(const u32 *next, u32 lines) {
+    u32 base = (u32)__cvta_generic_to_shared(own);
+    for (u32 i = 0; i < lines; i++) own[i * 8].x = base + next[i] * 128;
+    return base;
+}
+
+extern "C" __global__ void walk_shared(u64 *place, u32 warm, u32 reads, u64 *out, const u32 *next, u32 lines) {
+    u32 base = ring_in_shared(next, lines);
+    place[0] += base;
+    walk<SHARED, u32>(place, warm, reads, out);
+    place[0] -= base;
+}
+
+extern "C" __global__ void
+walk_shared_stamped(u64 *place, u32 warm, u32 reads, u32 *cycles, const u32 *next, u32 lines) {
+    u32 base = ring_in_shared(next, lines);
+    place[0] += base;
+    walk_stamped<SHARED, u32>(place, warm, reads, cycles);
+    place[0] -= base;
+}

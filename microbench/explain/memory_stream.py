@@ -1,0 +1,169 @@
+"""Explains memory_stream: what Python loses, which shape of access wins, and arrays that never leave the L2."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from microbench.explain.ceilings import share_of
+from microbench.explain.evidence import Evidence, facts_of, listed, rests_on, whole
+from microbench.explain.finding import Finding
+from microbench.explain.memory_shapes import shape_words
+from microbench.stats import Row
+from microbench.units import percent, quantity, round_percent, size
+
+BENCHMARK, BANDWIDTH = "memory_stream", "bandwidth"
+KERNELS = ("read", "write", "copy", "scale", "add", "triad", "dot")
+IMPLEMENTATIONS = {"cuda": "CUDA C++", "cupy": "CuPy", "numba": "Numba"}
+NATIVE = "cuda"
+HEAVY_LOSS = 0.1
+IN_L2, IN_DRAM = "l2", "dram"
+
+
+class Loss(NamedTuple):
+    """What one kernel loses in a library against CUDA C++, as a share."""
+
+    kernel: str
+    share: float
+    row: Row
+    native: Row
+
+
+def streams(evidence: Evidence, **params: int | str) -> list[Row]:
+    """Rates of streaming kernels with these parameter values."""
+    return [row for row in evidence.rows(BENCHMARK, BANDWIDTH, **params) if row.value > 0]
+
+
+def largest_bytes(evidence: Evidence) -> int | None:
+    """The size of the largest arrays."""
+    return max((whole(row, "size_bytes") for row in streams(evidence)), default=None)
+
+
+def main_dtype(evidence: Evidence) -> str | None:
+    """The type that is shown first: fp64 where it was measured."""
+    found = [str(row.params.get("dtype")) for row in streams(evidence)]
+    return "fp64" if "fp64" in found else next(iter(found), None)
+
+
+def best_stream(evidence: Evidence, kernel: str) -> Row | None:
+    """The fastest run of that kernel whose arrays surely lie in device memory."""
+    found = [row for row in streams(evidence, kernel=kernel) if row.measurement.bound == IN_DRAM]
+    return max(found, key=lambda row: row.value, default=None)
+
+
+def losses(evidence: Evidence, implementation: str) -> list[Loss]:
+    """What each kernel loses on the largest arrays, in the type shown first."""
+    size_bytes, dtype = largest_bytes(evidence), main_dtype(evidence)
+    if size_bytes is None or dtype is None:
+        return []
+    found = []
+    for kernel in KERNELS:
+        same: dict[str, int | str] = {"kernel": kernel, "dtype": dtype, "size_bytes": size_bytes}
+        row = next(iter(streams(evidence, implementation=implementation, **same)), None)
+        native = next(iter(streams(evidence, implementation=NATIVE, **same)), None)
+        if row is not None and native is not None:
+            found.append(Loss(kernel, 1 - row.value / native.value, row, native))
+    return found
+
+
+def python(evidence: Evidence) -> list[Finding]:
+    """What CuPy and Numba leave of the bandwidth, and when that matters."""
+    found = {name: lost for name in IMPLEMENTATIONS if name != NATIVE and (lost := losses(evidence, name))}
+    if not found:
+        return []
+    worst = {name: max(lost, key=lambda one: one.share) for name, lost in found.items()}
+    heavy = [name for name, one in worst.items() if one.share > HEAVY_LOSS]
+    words = [_loss_words(name, lost) for name, lost in found.items()]
+    closing = "What is memory-bound loses as much time: it may stay as it is."
+    if heavy:
+        kernels = listed([f"{worst[name].kernel} of {IMPLEMENTATIONS[name]}" for name in heavy])
+        closing = (
+            f"Where such a kernel takes most of the time, write it anew: {kernels} first. A chain of calls also moves "
+            "every intermediate array twice; one fused kernel does not."
+        )
+    title = ", ".join(f"{IMPLEMENTATIONS[name]} {_change(one)} ({one.kernel})" for name, one in worst.items())
+    return [
+        Finding(
+            rule="memory.python",
+            severity="advice" if heavy else "note",
+            title=f"Against CUDA C++ the worst kernel of each library: {title}",
+            text=f"Arrays of {size(whole(worst[next(iter(worst))].row, 'size_bytes'))}: {'; '.join(words)}. {closing}",
+            threshold=f"advice where a kernel loses over {round_percent(HEAVY_LOSS)} on the largest arrays",
+            rests_on=rests_on(*(row for lost in found.values() for one in lost for row in (one.row, one.native))),
+            suite="memory",
+        )
+    ]
+
+
+def _change(one: Loss) -> str:
+    return f"loses {percent(one.share)}" if one.share > 0 else f"gains {percent(-one.share)}"
+
+
+def _loss_words(name: str, lost: list[Loss]) -> str:
+    each = [
+        f"{one.kernel} {quantity(one.row.value, 'B/s')} ({percent(one.row.value / one.native.value)})" for one in lost
+    ]
+    return f"{IMPLEMENTATIONS[name]} {', '.join(each)}"
+
+
+def shape_of(row: Row) -> str | None:
+    """The shape that was chosen, by name; that of the newest round where they differ."""
+    told = [value for value in facts_of(row, "shape") if isinstance(value, str)]
+    return told[-1] if told else None
+
+
+def shapes(evidence: Evidence) -> list[Finding]:
+    """Which width of access, and how many under way, the search chose for each kernel."""
+    size_bytes, dtype = largest_bytes(evidence), main_dtype(evidence)
+    if size_bytes is None or dtype is None:
+        return []
+    found = [
+        (str(row.params.get("kernel")), shape, row)
+        for row in streams(evidence, implementation=NATIVE, dtype=dtype, size_bytes=size_bytes)
+        if (shape := shape_of(row)) is not None
+    ]
+    if not found:
+        return []
+    counted = Counter(shape for _, shape, _ in found)
+    words = [
+        f"{listed([kernel for kernel, own, _ in found if own == shape])}: {shape_words(shape)}" for shape in counted
+    ]
+    return [
+        Finding(
+            rule="memory.shape",
+            severity="note",
+            title=f"The fastest shape of access: {shape_words(counted.most_common(1)[0][0])}",
+            text=f"The fastest of those tried on arrays of {size(size_bytes)}, {dtype}. {'; '.join(words)}.",
+            threshold="the least median of three samples of each shape, measured anew",
+            rests_on=rests_on(*(row for _, _, row in found)),
+            suite="memory",
+        )
+    ]
+
+
+def resident(evidence: Evidence) -> list[Finding]:
+    """Rates of arrays that fit the L2: they say nothing of the memory."""
+    found = [row for row in streams(evidence, implementation=NATIVE) if row.measurement.bound == IN_L2]
+    if not found:
+        return []
+    best = max(found, key=lambda row: row.value)
+    largest = max(whole(row, "size_bytes") for row in found)
+    share = share_of(evidence, best)
+    against = f", {percent(share)} of what the SMs' ports to the L2 could carry" if share is not None else ""
+    beyond = best_stream(evidence, str(best.params.get("kernel")))
+    memory = f" Device memory gives this kernel {quantity(beyond.value, 'B/s')}." if beyond is not None else ""
+    return [
+        Finding(
+            rule="memory.resident",
+            severity="note",
+            title=f"Arrays up to {size(largest)} stay in the L2: their rates are not the memory's",
+            text=(
+                f"Repeated {best.params.get('kernel')} over arrays of {size(whole(best, 'size_bytes'))} reaches "
+                f"{quantity(best.value, 'B/s')}{against}.{memory} Such sizes gain from kernels that follow each other "
+                "on the same data; a first touch costs what memory costs."
+            ),
+            threshold="all arrays of a kernel together at most half of the L2",
+            rests_on=rests_on(*found, beyond),
+            suite="memory",
+        )
+    ]

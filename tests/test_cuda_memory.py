@@ -1,0 +1,128 @@
+"""A real GPU's memory: kernels compute what they should, what is left out is noticed, levels lie where they can."""
+
+from __future__ import annotations
+
+from typing import cast, get_args
+
+import numpy as np
+import pytest
+
+from microbench.errors import MeasurementError, Skip
+from microbench.gpu.api import Gpu
+from microbench.gpu.link_api import Transfer
+from microbench.gpu.memory_api import DataType, StreamKernel
+
+pytestmark = pytest.mark.gpu
+
+KIB, MIB = 1 << 10, 1 << 20
+KERNELS = get_args(StreamKernel)
+TYPES = get_args(DataType)
+SIZES = (8, 56, 4099, 5_000_011)
+
+
+def computes(gpu: Gpu, transfer: Transfer) -> None:
+    """The result is right after the call, and wrong before it."""
+    transfer.fresh()
+    with pytest.raises(MeasurementError, match=r"element 0 of|the sum is"):
+        transfer.check()
+    transfer.submit(1)
+    gpu.synchronize()
+    assert "compared" in transfer.check()
+    transfer.fresh()
+    with pytest.raises(MeasurementError):
+        transfer.check()
+
+
+@pytest.mark.parametrize("size_bytes", SIZES)
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_shape_computes_the_same(gpu: Gpu, kernel: StreamKernel, dtype: DataType, size_bytes: int) -> None:
+    shapes = gpu.memory.shapes(kernel, dtype, "cuda")
+    assert len(shapes) > 1
+    for shape in shapes:
+        computes(gpu, gpu.memory.stream(kernel, dtype, "cuda", size_bytes, shape))
+
+
+def test_bytes_are_those_read_and_written(gpu: Gpu) -> None:
+    sizes = {
+        kernel: gpu.memory.stream(kernel, "fp64", "cuda", 800, gpu.memory.shapes(kernel, "fp64", "cuda")[0]).size_bytes
+        for kernel in KERNELS
+    }
+    assert sizes == {"read": 800, "write": 800, "copy": 1600, "scale": 1600, "add": 2400, "triad": 2400, "dot": 1600}
+
+
+def test_kernels_of_a_case_share_their_arrays(gpu: Gpu) -> None:
+    copy = gpu.memory.stream("copy", "fp64", "cuda", 4096, "past_16B_x1_t128")
+    scale = gpu.memory.stream("scale", "fp64", "cuda", 4096, "past_16B_x1_t128")
+    copy.fresh()
+    copy.submit(1)
+    scale.submit(1)  # b = 3 c, and c is what the copy has written
+    gpu.synchronize()
+    assert copy.check()
+
+
+def test_no_element_is_a_skip_and_an_unknown_shape_an_error(gpu: Gpu) -> None:
+    with pytest.raises(Skip, match="no element"):
+        gpu.memory.stream("read", "fp64", "cuda", 7, "past_16B_x1_t128")
+    with pytest.raises(MeasurementError, match="no shape"):
+        gpu.memory.stream("read", "fp64", "cuda", 64, "sideways")
+
+
+@pytest.mark.parametrize("footprint_bytes", [16 * KIB, 80 * KIB, 500_000, 5 * MIB + 12345, 200 * MIB])
+def test_every_word_of_a_set_is_read(gpu: Gpu, footprint_bytes: int) -> None:
+    level = gpu.memory.level("global", footprint_bytes)
+    for tiles in (1, 3, 64):
+        taken = level.take(tiles * level.tile_bytes)
+        assert taken.seconds > 0
+        assert taken.cycles > tiles * level.tile_bytes / 128  # no SM reads more than 128 bytes a clock
+
+
+def test_shared_memory_is_read(gpu: Gpu) -> None:
+    level = gpu.memory.level("shared", 32 * KIB)
+    taken = level.take(64 * level.tile_bytes)
+    rate = 64 * level.tile_bytes / taken.cycles
+    assert 32 < rate <= 128
+    with pytest.raises(Skip, match="shared memory"):
+        gpu.memory.level("shared", MIB)
+
+
+def test_sets_that_cannot_be_are_skips(gpu: Gpu) -> None:
+    with pytest.raises(Skip, match="16 KiB"):
+        gpu.memory.level("global", 100)
+    with pytest.raises(MeasurementError, match="multiple"):
+        gpu.memory.level("global", 64 * KIB).take(1000)
+    with pytest.raises(Skip, match="two lines"):
+        gpu.memory.chase("global", 200)
+
+
+def test_levels_answer_in_their_order(gpu: Gpu) -> None:
+    l2_bytes = cast(int, gpu.info.l2_bytes)
+    footprints = (16 * KIB, l2_bytes // 8, 8 * l2_bytes)
+    cycles = []
+    for footprint_bytes in footprints:
+        chase = gpu.memory.chase("global", footprint_bytes)
+        chase.walk(min(chase.lines, 1 << 18))
+        cycles.append(chase.walk(2000).cycles / 2000)
+    assert 10 < cycles[0] < cycles[1] / 2
+    assert cycles[1] < cycles[2] / 1.3
+    shared = gpu.memory.chase("shared", 16 * KIB)
+    assert 10 < shared.walk(2000).cycles / 2000 < cycles[0] * 1.2
+    assert np.median(shared.each_cycles(100)) > 10
+
+
+def test_lines_are_timed_one_by_one(gpu: Gpu) -> None:
+    chase = gpu.memory.chase("global", 4 * MIB)
+    lines = chase.lines_cycles(3)
+    assert lines.shape == (3, chase.lines)
+    assert 50 < np.percentile(lines, 1) <= np.percentile(lines, 99) < 5000
+    with pytest.raises(Skip, match="not in the L2"):
+        gpu.memory.chase("shared", 16 * KIB).lines_cycles(3)
+
+
+def test_energy_is_counted_upwards(gpu: Gpu) -> None:
+    try:
+        before = gpu.energy_j()
+    except Skip:
+        pytest.skip("this GPU counts no energy")
+    gpu.pause(0.3)
+    assert gpu.energy_j() > before

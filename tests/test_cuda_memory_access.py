@@ -1,0 +1,98 @@
+"""Ways to touch a real GPU's memory: what is read, written or added is right, and what was left out is noticed."""
+
+from __future__ import annotations
+
+import re
+from typing import get_args
+
+import pytest
+
+from microbench.errors import MeasurementError, Skip
+from microbench.gpu.api import Gpu
+from microbench.gpu.link_api import Transfer
+from microbench.gpu.memory_api import AtomicType, Operations, RandomAccess, Space, Spread, StrideAccess
+
+pytestmark = pytest.mark.gpu
+
+KIB, MIB = 1 << 10, 1 << 20
+WRONG = re.compile(r"the sum of the words|byte \d+ of|words have grown by|word \d+ of|no word of")
+
+
+def works(gpu: Gpu, one: Transfer | Operations, calls: tuple[int, ...] = (1, 2)) -> None:
+    """The result is right after so many calls, and wrong without any."""
+    for count in calls:
+        one.fresh()
+        with pytest.raises(MeasurementError, match=WRONG):
+            one.check()
+        one.submit(count)
+        gpu.synchronize()
+        assert "compared" in one.check()
+        assert one.check() == one.check()  # looking at it changes nothing
+
+
+@pytest.mark.parametrize("size_bytes", [1, 16, 4099, 5_000_011])
+@pytest.mark.parametrize(
+    ("blocks_per_sm", "block_threads", "loads"), [(1, 32, 1), (2, 96, 2), (1, 1024, 4), (3, 64, 8)]
+)
+def test_few_threads_read_every_byte(
+    gpu: Gpu, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int
+) -> None:
+    read = gpu.memory.occupied(blocks_per_sm, block_threads, loads, size_bytes)
+    assert read.size_bytes == size_bytes
+    assert not read.blocks
+    works(gpu, read)
+
+
+@pytest.mark.parametrize("blocks_per_sm", [1, 2, 3, 4, 7, 8, 16])
+def test_an_sm_holds_as_many_blocks_as_asked_for(gpu: Gpu, blocks_per_sm: int) -> None:
+    works(gpu, gpu.memory.occupied(blocks_per_sm, 32, 4, 1_000_003))
+
+
+@pytest.mark.parametrize(("blocks_per_sm", "block_threads", "loads", "words"), [
+    (4, 1024, 1, "an SM holds"), (64, 32, 1, "an SM holds"), (1, 32, 3, "none with 3"),
+])  # fmt: skip
+def test_what_an_sm_does_not_hold_is_a_skip(
+    gpu: Gpu, blocks_per_sm: int, block_threads: int, loads: int, words: str
+) -> None:
+    with pytest.raises(Skip, match=words):
+        gpu.memory.occupied(blocks_per_sm, block_threads, loads, MIB)
+
+
+@pytest.mark.parametrize("size_bytes", [4, 4099, 3_000_018])
+@pytest.mark.parametrize("stride_bytes", [4, 12, 32, 128, 192, 260, 1024, 4096])
+@pytest.mark.parametrize("access", get_args(StrideAccess))
+def test_words_that_lie_apart(gpu: Gpu, access: StrideAccess, stride_bytes: int, size_bytes: int) -> None:
+    transfer = gpu.memory.strided(access, stride_bytes, size_bytes)
+    assert 0 < transfer.size_bytes <= size_bytes
+    assert transfer.size_bytes % 4 == 0
+    works(gpu, transfer)
+
+
+@pytest.mark.parametrize(("stride_bytes", "size_bytes"), [(0, 4096), (6, 4096), (4, 3)])
+def test_strides_that_are_none_are_a_skip(gpu: Gpu, stride_bytes: int, size_bytes: int) -> None:
+    with pytest.raises(Skip):
+        gpu.memory.strided("read", stride_bytes, size_bytes)
+
+
+@pytest.mark.parametrize("footprint_bytes", [16, 64, 128 * KIB, MIB, 256 * MIB])
+@pytest.mark.parametrize("access", get_args(RandomAccess))
+def test_every_word_in_the_order_of_a_hash(gpu: Gpu, access: RandomAccess, footprint_bytes: int) -> None:
+    operations = gpu.memory.scattered(access, footprint_bytes)
+    assert operations.operations >= footprint_bytes // 8
+    assert operations.operations % (footprint_bytes // 8) == 0
+    works(gpu, operations)
+
+
+@pytest.mark.parametrize("footprint_bytes", [8, 24, 1000, 3 * MIB])
+def test_sets_that_are_no_power_of_two_are_a_skip(gpu: Gpu, footprint_bytes: int) -> None:
+    with pytest.raises(Skip, match="power of two"):
+        gpu.memory.scattered("gather", footprint_bytes)
+
+
+@pytest.mark.parametrize("spread", get_args(Spread))
+@pytest.mark.parametrize("dtype", get_args(AtomicType))
+@pytest.mark.parametrize("space", get_args(Space))
+def test_additions_arrive(gpu: Gpu, space: Space, dtype: AtomicType, spread: Spread) -> None:
+    operations = gpu.memory.atomics(space, dtype, spread)
+    assert operations.operations > 0
+    works(gpu, operations, (1, 2, 5, 300))

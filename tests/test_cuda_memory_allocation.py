@@ -1,0 +1,140 @@
+"""A real GPU's own copies and its room: every byte arrives and no other, memory is given back, a full GPU is a skip."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from cuda.bindings import driver
+
+from microbench.errors import MeasurementError, Skip
+from microbench.gpu.api import Gpu
+from microbench.gpu.memory_api import Allocation, AllocationWay, EngineWay
+
+pytestmark = pytest.mark.gpu
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+LEFT_BYTES = 2 * GIB
+TOO_MUCH_BYTES = 64 << 40
+SLACK_BYTES = 4 * MIB  # the driver keeps a page or two for small blocks
+# A child of ours by its pid, or as NVML shows it in a container: by a pid of the host's, or not at all.
+HELD = r"held by: this case \d.*, .*(pid \d+\).*|others not known \(.+\))"
+
+
+def free_bytes() -> int:
+    return int(driver.cuMemGetInfo()[1])
+
+
+@pytest.mark.parametrize("size_bytes", [1, 5, 96, 4096, 65_537, 1_000_004, 3 * MIB])
+@pytest.mark.parametrize("way", get_args(EngineWay))
+def test_engines_write_every_byte_and_no_other(gpu: Gpu, way: EngineWay, size_bytes: int) -> None:
+    transfer = gpu.memory.engine(way, size_bytes)
+    assert transfer.size_bytes == (1 if way == "memset" else 2) * size_bytes
+    assert not transfer.blocks
+    for _ in range(2):
+        transfer.fresh()
+        with pytest.raises(MeasurementError, match="byte 0 of"):
+            transfer.check()
+        transfer.submit(3)
+        gpu.synchronize()
+        assert "compared" in transfer.check()
+
+
+@pytest.mark.parametrize("size_bytes", [256, 3 * MIB, 64 * MIB])
+@pytest.mark.parametrize("way", get_args(AllocationWay))
+def test_memory_is_taken_and_given_back(gpu: Gpu, way: AllocationWay, size_bytes: int) -> None:
+    gpu.memory.allocating(way, size_bytes, 1)
+    before = free_bytes()
+    stamps = gpu.memory.allocating(way, size_bytes, 4)
+    assert stamps.shape == (4, len(Allocation))
+    assert (np.diff(stamps) >= 0).all()
+    assert (stamps[:, Allocation.ALLOCATED] > stamps[:, Allocation.BEGIN]).all()
+    assert abs(free_bytes() - before) <= SLACK_BYTES
+
+
+def test_later_blocks_of_a_pool_cost_less_than_the_first(gpu: Gpu) -> None:
+    stamps = gpu.memory.allocating("pool", GIB, 5)
+    taken = stamps[:, Allocation.ALLOCATED] - stamps[:, Allocation.BEGIN]
+    assert np.median(taken[1:]) * 3 < taken[0]
+
+
+@pytest.mark.parametrize("way", ["malloc", "pool", "cupy_pool"])
+def test_too_much_device_memory_is_a_skip(gpu: Gpu, way: AllocationWay) -> None:
+    before = free_bytes()
+    with pytest.raises(
+        Skip, match=r"64 TiB of device memory asked, [0-9.]+ GiB are free on the GPU of [0-9.]+ GiB; held"
+    ):
+        gpu.memory.allocating(way, TOO_MUCH_BYTES, 2)
+    assert abs(free_bytes() - before) <= SLACK_BYTES
+
+
+def test_what_can_be_had_is_given_back(gpu: Gpu) -> None:
+    before = free_bytes()
+    facts = {fact.name: fact for fact in gpu.memory.capacity()}
+    assert abs(free_bytes() - before) <= SLACK_BYTES
+    assert all(fact.value is not None or fact.reason for fact in facts.values())
+    assert facts["free_bytes"].value == before
+    largest, most = facts["largest_block_bytes"].value, facts["obtainable_bytes"].value
+    if largest is not None:
+        assert 0.5 * before < float(largest) <= float(most or 0) <= before
+    peers = gpu.memory.peers()
+    assert peers.name == "memory_holders"
+    assert peers.value or peers.reason
+
+
+def test_the_energy_counter_does_not_go_back(gpu: Gpu) -> None:
+    before = gpu.energy_j()
+    gpu.pause(0.3)
+    assert 0 < gpu.energy_j() - before < 1000
+
+
+@pytest.fixture
+def full(gpu: Gpu) -> Iterator[None]:
+    """Another process holds all but LEFT_BYTES of the GPU."""
+    command = [sys.executable, str(Path(__file__).with_name("holds_memory.py")), gpu.info.uuid, str(LEFT_BYTES)]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with child:  # closes its standard input at the end, and waits for it
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        yield
+
+
+@pytest.mark.usefixtures("full")
+def test_a_case_on_a_full_gpu_is_told_who_holds_it(gpu: Gpu) -> None:
+    asked = r"8 GiB of device memory asked, [0-9.]+ [KMG]iB are free on the GPU of [0-9.]+ GiB; "
+    for take in (
+        lambda: gpu.memory.engine("copy", 8 * GIB),
+        lambda: gpu.memory.allocating("malloc", 8 * GIB, 1),
+        lambda: gpu.memory.allocating("pool", 8 * GIB, 1),
+    ):
+        with pytest.raises(Skip, match=asked + HELD):
+            take()
+    transfer = gpu.memory.engine("copy", 64 * MIB)
+    transfer.fresh()
+    transfer.submit(1)
+    transfer.check()
+    facts = {fact.name: fact for fact in gpu.memory.capacity()}
+    assert facts["obtainable_bytes"].value is None
+    assert "could make it fail" in str(facts["obtainable_bytes"].reason)
+
+
+@pytest.mark.usefixtures("full")
+def test_a_run_on_a_full_gpu_goes_on_at_sizes_that_fit(gpu: Gpu) -> None:
+    command = [sys.executable, "-m", "microbench", "run", "memory_stream", "memory_copy", "--quick", "--json"]
+    command += ["--device", gpu.info.uuid, "--set", f"size_bytes={64 * MIB},{8 * GIB}", "--set", "way=copy"]
+    command += ["--set", "kernel=copy", "--set", "dtype=fp64", "--set", "implementation=cuda"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    outcomes = json.loads(done.stdout)["run"]["outcomes"]
+    by_size = {(one["case"]["benchmark"], one["case"]["params"]["size_bytes"]): one for one in outcomes}
+    for name in ("memory_stream", "memory_copy"):
+        assert by_size[name, 64 * MIB]["status"] == "ok"
+        skipped = by_size[name, 8 * GIB]
+        assert skipped["status"] == "skipped"
+        assert "8 GiB of device memory asked" in skipped["reason"]
+        assert "held by: this case" in skipped["reason"]

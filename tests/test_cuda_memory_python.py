@@ -1,0 +1,78 @@
+"""CuPy and Numba over device memory of a real GPU: every kernel is right, and work that was left out is noticed."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from microbench.errors import MeasurementError, Skip
+from microbench.gated import gated
+from microbench.gpu.api import Gpu
+from microbench.gpu.link_api import Transfer
+from microbench.gpu.memory_api import (
+    ELEMENT_BYTES,
+    READ_ARRAYS,
+    WRITTEN_ARRAYS,
+    DataType,
+    Implementation,
+    StreamKernel,
+)
+
+pytestmark = pytest.mark.gpu
+
+PACKAGES: dict[Implementation, str] = {"cupy": "cupy", "numba": "numba.cuda"}
+AWKWARD = 1_000_003
+QUEUED = 50
+
+
+def made(gpu: Gpu, implementation: Implementation, kernel: StreamKernel, dtype: DataType, count: int) -> Transfer:
+    """Arrays of ``count`` elements, and of what is left of one more."""
+    pytest.importorskip(PACKAGES[implementation])
+    (shape,) = gpu.memory.shapes(kernel, dtype, implementation)
+    element_bytes = ELEMENT_BYTES[dtype]
+    return gpu.memory.stream(kernel, dtype, implementation, (count + 1) * element_bytes - 1, shape)
+
+
+@pytest.mark.parametrize("count", [1, AWKWARD])
+@pytest.mark.parametrize("dtype", get_args(DataType))
+@pytest.mark.parametrize("kernel", get_args(StreamKernel))
+@pytest.mark.parametrize("implementation", PACKAGES)
+def test_every_kernel_is_right_and_missed_when_left_out(
+    gpu: Gpu, implementation: Implementation, kernel: StreamKernel, dtype: DataType, count: int
+) -> None:
+    if implementation == "cupy" and kernel == "dot" and dtype in ("fp16", "int8"):
+        with pytest.raises(Skip, match=r"cupy\.dot"):
+            made(gpu, implementation, kernel, dtype, count)
+        return
+    transfer = made(gpu, implementation, kernel, dtype, count)
+    assert transfer.size_bytes == count * ELEMENT_BYTES[dtype] * (READ_ARRAYS[kernel] + WRITTEN_ARRAYS[kernel])
+    for calls in (1, 3):
+        transfer.fresh()
+        with pytest.raises(MeasurementError, match=kernel):
+            transfer.check()
+        transfer.submit(calls)
+        gpu.synchronize()
+        assert "compared" in transfer.check()
+
+
+@pytest.mark.parametrize("kernel", get_args(StreamKernel))
+@pytest.mark.parametrize("implementation", PACKAGES)
+def test_calls_stand_behind_a_shut_gate(gpu: Gpu, implementation: Implementation, kernel: StreamKernel) -> None:
+    transfer = made(gpu, implementation, kernel, "fp32", AWKWARD)
+    take = gated(gpu, transfer.submit, QUEUED)
+    transfer.fresh()
+    (taken_s,) = take()
+    assert taken_s > 0
+    transfer.check()
+
+
+def test_cupys_stream_and_the_memory_of_its_pool_are_given_back(opened: Gpu) -> None:
+    cupy = pytest.importorskip("cupy")
+    before = cupy.cuda.get_current_stream().ptr
+    size_bytes = ELEMENT_BYTES["fp64"] * AWKWARD
+    with opened.case():
+        made(opened, "cupy", "dot", "fp64", AWKWARD)
+        assert cupy.cuda.get_current_stream().ptr != before
+    assert cupy.cuda.get_current_stream().ptr == before
+    assert cupy.get_default_memory_pool().total_bytes() < size_bytes

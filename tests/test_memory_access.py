@@ -1,0 +1,83 @@
+"""Ways to touch memory, without a GPU: the kernel's own order of random accesses, and the words of a stride."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from microbench.gpu.memory.access import LINE_BYTES, SECTOR_BYTES, WORD_BYTES, walk_of
+from microbench.gpu.modules import kernel_source
+
+MIB, GIB = 1 << 20, 1 << 30
+PLACE = re.compile(r"^__device__ __forceinline__ (u64 place\(.*?^\})$", re.MULTILINE | re.DOTALL)
+FILL = """
+void fill(u64 *out, u64 first, u64 count, u32 bits) {
+    for (u64 i = 0; i < count; i++) out[i] = place(first + i, bits);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def fill(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The kernels' function ``place`` as a C compiler understands it."""
+    found = PLACE.search(kernel_source("memory_access"))
+    assert found is not None
+    folder: Path = tmp_path_factory.mktemp("place")
+    source = folder / "place.c"
+    source.write_text(f"typedef unsigned long long u64;\ntypedef unsigned int u32;\nstatic {found[1]}\n{FILL}")
+    compiler = shutil.which("cc") or shutil.which("gcc") or "cc"
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", folder / "place.so", source], check=True)
+    return ctypes.CDLL(str(folder / "place.so"))
+
+
+def places(library: ctypes.CDLL, first: int, count: int, bits: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    out = np.empty(count, dtype=np.uint64)
+    begin, length = ctypes.c_uint64(first), ctypes.c_uint64(count)
+    library.fill(ctypes.c_void_p(out.ctypes.data), begin, length, ctypes.c_uint32(bits))
+    return out
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 5, 8, 13, 17, 21])
+def test_every_place_is_named_once(fill: ctypes.CDLL, bits: int) -> None:
+    found = places(fill, 0, 1 << bits, bits)
+    assert np.array_equal(np.sort(found), np.arange(1 << bits, dtype=np.uint64))
+
+
+@pytest.mark.parametrize("bits", [17, 21, 27, 32, 33])
+def test_neighbours_are_far_apart(fill: ctypes.CDLL, bits: int) -> None:
+    whole = places(fill, 0, 1 << 16, bits)
+    assert len(np.unique(whole)) == 1 << 16
+    # Beyond 2**32 places neighbours are in different parts of the set, and far apart within them.
+    found = (whole % np.uint64(1 << min(bits, 32))).astype(np.float64) / 2.0 ** min(bits, 32)
+    # Of places drawn by chance neighbours are a third of the set apart, and each eighth of it gets an eighth of them.
+    assert abs(np.abs(np.diff(found)).mean() - 1 / 3) < 0.01
+    assert np.abs(np.histogram(found, 8, (0, 1))[0] / (1 << 16) - 1 / 8).max() < 0.01
+
+
+def test_large_sets_are_not_gone_through_by_halves(fill: ctypes.CDLL) -> None:
+    assert {int(place) >> 32 for place in places(fill, 0, 4, 34)} == {0, 1, 2, 3}
+    assert len(np.unique(places(fill, 1 << 33, 1 << 16, 34))) == 1 << 16
+
+
+@pytest.mark.parametrize("size_bytes", [4, 127, 4099, 3_000_018, GIB])
+@pytest.mark.parametrize("stride_bytes", [4, 12, 32, 128, 192, 260, 1024, 4096, MIB])
+def test_walks_stay_in_their_buffer_and_touch_no_word_twice(stride_bytes: int, size_bytes: int) -> None:
+    walk = walk_of(stride_bytes, size_bytes, 200 * MIB)
+    last_offset = (walk.passes - 1) * LINE_BYTES
+    assert walk.words >= 1
+    assert last_offset == 0 or last_offset + LINE_BYTES <= stride_bytes
+    end = (walk.words - 1) * stride_bytes + last_offset + WORD_BYTES
+    assert end <= size_bytes < end + stride_bytes
+
+
+@pytest.mark.parametrize(("stride_bytes", "passes"), [(4, 1), (128, 1), (256, 2), (1024, 7), (4096, 25)])
+def test_wide_strides_touch_more_than_a_cache_holds(stride_bytes: int, passes: int) -> None:
+    walk = walk_of(stride_bytes, GIB, 200 * MIB)
+    assert walk.passes == passes
+    assert walk.passes * walk.words * max(min(stride_bytes, SECTOR_BYTES), WORD_BYTES) > 199 * MIB

@@ -1,0 +1,256 @@
+"""Room on the GPU without a GPU: who holds it in words, the search for the largest block, pairs of calls, 2D copies."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda.bindings import driver
+from hypothesis import given
+from hypothesis import strategies as st
+from nvml_stand_in import NOT_FOUND, NOT_SUPPORTED, UUID, library, refuse
+
+from microbench.errors import MeasurementError, Skip
+from microbench.gpu.memory import allocations, capacity
+from microbench.gpu.memory.allocations import Pair
+from microbench.gpu.memory.capacity import MOST_BLOCKS, MOST_OWN_BYTES, STEP_BYTES, all_blocks, why_not_all
+from microbench.gpu.memory.engines import FEWEST_ROWS, WIDEST_ROW_BYTES, row_width_bytes, rows_of
+from microbench.gpu.memory.holders import held_by, holders
+from microbench.gpu.memory_api import Allocation
+from microbench.gpu.nvml import NvmlGpu
+from microbench.gpu.nvml_processes import Holder, Holders, memory_holders
+from microbench.gpu.nvml_query import Answer
+from microbench.host.files import Machine
+
+MIB, GIB = 1 << 20, 1 << 30
+NOBODY = Answer(Holders(None, ()))
+SOMEBODY = Answer(Holders(None, (Holder("python", "pid 7", GIB),)))
+UNSEEN = Answer(None, "NVML lists no process")
+
+
+def process(pid: int, used_bytes: int | None = None) -> SimpleNamespace:
+    return SimpleNamespace(pid=pid, usedGpuMemory=used_bytes)
+
+
+def nvml(*processes: SimpleNamespace, **more: Any) -> NvmlGpu:
+    names = {os.getpid(): "me", 7: "/usr/bin/python", 8: "Xorg"}
+    name = lambda pid: names.get(pid) or refuse(NOT_FOUND)()  # noqa: E731
+    lists = {"nvmlDeviceGetComputeRunningProcesses": list(processes), "nvmlSystemGetProcessName": name}
+    return NvmlGpu(UUID, library(**{**lists, **more}))
+
+
+def test_holders_are_named_with_what_they_hold() -> None:
+    gpu = nvml(
+        process(os.getpid(), 500 * MIB),
+        process(7, 3 * GIB),
+        nvmlDeviceGetGraphicsRunningProcesses=[process(8), process(7, 1)],
+    )
+    words = "python (pid 7) 3.00 GiB, Xorg (graphics, pid 8)"
+    fact = holders(gpu)
+    assert (fact.name, fact.value, fact.source) == ("memory_holders", words, "NVML")
+    assert held_by(gpu) == words
+
+
+def test_this_process_alone_is_nobody_else() -> None:
+    gpu = nvml(process(os.getpid(), 500 * MIB))
+    assert (holders(gpu).value, held_by(gpu)) == ("nobody else", "nobody else")
+    own = memory_holders(gpu.query).value.own
+    assert own.used_bytes == 500 * MIB
+
+
+@pytest.mark.parametrize(
+    ("gpu", "reason"),
+    [
+        (nvml(), "NVML lists no process here, not even this one"),
+        (
+            nvml(nvmlDeviceGetComputeRunningProcesses=refuse(4), nvmlDeviceGetComputeRunningProcesses_v2=refuse(4)),
+            "error 4",
+        ),
+    ],
+)
+def test_processes_that_nvml_does_not_show_are_unknown_not_nobody(gpu: NvmlGpu, reason: str) -> None:
+    fact = holders(gpu)
+    assert fact.value is None
+    assert reason in str(fact.reason)
+    assert held_by(gpu).startswith("others not known (")
+    assert reason in held_by(gpu)
+
+
+def test_in_a_pid_namespace_what_nobody_here_has_is_this_process(tmp_path: Path) -> None:
+    (tmp_path / "proc/self/ns").mkdir(parents=True)
+    (tmp_path / "proc/self/ns/pid").symlink_to("pid:[4026532448]")
+    gpu = nvml(process(90001, 400 * MIB), process(90002, 9 * GIB))
+    found = memory_holders(gpu.query, Machine(tmp_path)).value
+    assert found.own.used_bytes == 400 * MIB
+    assert found.others == (Holder("a process not visible from here", "pid 90002", 9 * GIB),)
+
+
+def test_energy_is_in_joules_and_a_skip_where_it_is_not_counted() -> None:
+    assert nvml(nvmlDeviceGetTotalEnergyConsumption=1_234_567).energy_j() == pytest.approx(1234.567)
+    with pytest.raises(Skip, match="no energy counter: NVML"):
+        nvml(nvmlDeviceGetTotalEnergyConsumption=refuse(NOT_SUPPORTED)).energy_j()
+
+
+# How much can be had
+
+
+class Driver:
+    """Gives blocks out of holes that do not join."""
+
+    def __init__(self, *holes: int) -> None:
+        self.holes = list(holes)
+        self.given: dict[int, tuple[int, int]] = {}
+        self.tries = 0
+
+    def take(self, size_bytes: int) -> int | None:
+        self.tries += 1
+        index = next((at for at, hole in enumerate(self.holes) if hole >= size_bytes), None)
+        if index is None:
+            return None
+        self.holes[index] -= size_bytes
+        self.given[self.tries] = (index, size_bytes)
+        return self.tries
+
+    def give_back(self, address: int) -> None:
+        index, size_bytes = self.given.pop(address)
+        self.holes[index] += size_bytes
+
+    def free_bytes(self) -> int:
+        return sum(self.holes)
+
+    def blocks(self) -> list[int]:
+        return all_blocks(self.take, self.give_back, self.free_bytes)
+
+
+@given(st.lists(st.integers(0, 200 * GIB), min_size=1, max_size=4))
+def test_the_largest_blocks_are_found_and_given_back(holes: list[int]) -> None:
+    room = Driver(*holes)
+    wanted = sorted((hole // STEP_BYTES * STEP_BYTES for hole in holes if hole >= STEP_BYTES), reverse=True)
+    assert room.blocks() == wanted
+    assert room.holes == holes
+    assert not room.given
+
+
+def test_a_gpu_that_is_nearly_whole_is_searched_in_a_few_tries() -> None:
+    room = Driver(139 * GIB - 5 * MIB, 5 * MIB)
+    assert room.blocks() == [139 * GIB - 6 * MIB, 4 * MIB]
+    assert room.tries < 20
+
+
+def test_the_search_ends_at_so_many_blocks() -> None:
+    assert len(Driver(*[STEP_BYTES] * (2 * MOST_BLOCKS)).blocks()) == MOST_BLOCKS
+
+
+def test_all_is_given_back_after_an_error() -> None:
+    room = Driver(4 * GIB, 2 * GIB)
+
+    def take(size_bytes: int) -> int | None:
+        if len(room.given) == 1 and size_bytes <= GIB:
+            raise MeasurementError("the GPU is gone")
+        return room.take(size_bytes)
+
+    room.holes[1] = GIB
+    with pytest.raises(MeasurementError):
+        all_blocks(take, room.give_back, room.free_bytes)
+    assert room.holes == [4 * GIB, GIB]
+
+
+@pytest.mark.parametrize(
+    ("found", "used_bytes", "shared", "why"),
+    [
+        (NOBODY, 100 * GIB, False, None),
+        (UNSEEN, MOST_OWN_BYTES, False, None),
+        (SOMEBODY, 0, False, "another process holds memory of this GPU"),
+        (UNSEEN, MOST_OWN_BYTES + 1, False, "2.00 GiB are held, perhaps by another process (NVML lists no process)"),
+        (NOBODY, 0, True, "the GPU's memory is the host's"),
+    ],
+)
+def test_what_others_could_miss_is_not_taken(found: Answer, used_bytes: int, shared: bool, why: str | None) -> None:
+    reason = why_not_all(found, used_bytes, shared_with_host=shared)
+    assert reason is None if why is None else str(reason).startswith(why)
+
+
+def test_capacity_names_what_it_could_not_find_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_take(size_bytes: int) -> None:
+        raise AssertionError("memory was taken")
+
+    monkeypatch.setattr(driver, "cuMemGetInfo", lambda: (0, 3 * GIB, 8 * GIB))
+    monkeypatch.setattr(driver, "cuMemAlloc", no_take)
+    context = SimpleNamespace(make_current=lambda: None, synchronize=lambda: None, attribute=lambda name: 0)
+    case: Any = SimpleNamespace(context=context)
+    gpu = nvml(process(os.getpid(), 500 * MIB), process(7, 4 * GIB))
+    facts = {fact.name: fact for fact in capacity.capacity(case, gpu)}
+    known = {name: fact.value for name, fact in facts.items() if fact.value is not None}
+    assert known == {"total_bytes": 8 * GIB, "free_bytes": 3 * GIB, "context_bytes": 500 * MIB}
+    assert {fact.unit for fact in facts.values() if fact.value is not None} == {"B"}
+    for name in ("largest_block_bytes", "obtainable_bytes"):
+        assert "another process" in str(facts[name].reason)
+
+
+# Pairs of calls, and the description of a 2D copy
+
+TAKE = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 4)
+RELEASE = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 2)
+
+
+@pytest.mark.parametrize(("taken", "released"), [(0, 0), (2, 0), (0, 7)])
+def test_every_block_is_given_back_before_the_next(monkeypatch: pytest.MonkeyPatch, taken: int, released: int) -> None:
+    calls: list[tuple[int, ...]] = []
+
+    def take(where: int, size_bytes: int, pool: int, stream: int) -> int:
+        calls.append((size_bytes, pool, stream))
+        ctypes.c_int64.from_address(where).value = 4711
+        return taken
+
+    def release(address: int, stream: int) -> int:
+        calls.append((address, stream))
+        return released
+
+    kept = {"take": TAKE(take), "release": RELEASE(release)}
+    monkeypatch.setattr(allocations, "entry_point", lambda name: ctypes.cast(kept[name], ctypes.c_void_p).value or 0)
+    out = np.zeros((2, len(Allocation)), dtype=np.int64)
+    pair = Pair("take", (5, 6), "release", 6)
+
+    def refused(code: int) -> None:
+        if code == 2:
+            raise Skip("out of memory")
+
+    if taken:
+        with pytest.raises(Skip, match="out of memory"):
+            pair.timed(64, out, refused)
+        assert calls == [(64, 5, 6)]
+    elif released:
+        monkeypatch.setattr("microbench.gpu.context.error_name", lambda code: f"code {code}")
+        with pytest.raises(MeasurementError, match="release: code 7"):
+            pair.timed(64, out, refused)
+    else:
+        pair.timed(64, out, refused)
+        assert calls == [(64, 5, 6), (4711, 6)] * 2
+        assert (np.diff(out.ravel()) >= 0).all()
+        assert (out > 0).all()
+
+
+@given(st.integers(1, 1 << 36))
+def test_rows_divide_what_is_written(size_bytes: int) -> None:
+    width = row_width_bytes(size_bytes)
+    assert size_bytes % width == 0
+    assert width <= WIDEST_ROW_BYTES
+    assert width == 1 or size_bytes // width >= FEWEST_ROWS
+
+
+def test_round_sizes_have_wide_rows() -> None:
+    assert [row_width_bytes(size) for size in (4096, MIB, GIB)] == [256, 64 << 10, 64 << 10]
+
+
+def test_a_2d_copy_is_described_as_the_driver_reads_it() -> None:
+    rows = rows_of(0x1000, 0x2000, 256, 512, 4096)
+    words = (ctypes.c_uint64 * 16).from_address(int(rows.getPtr()))
+    device = 2  # CU_MEMORYTYPE_DEVICE
+    # Per side: x in bytes, y, memory type, host, device, array, pitch; then width in bytes and height.
+    source, destination = [0, 0, device, 0, 0x1000, 0, 512], [0, 0, device, 0, 0x2000, 0, 512]
+    assert list(words) == [*source, *destination, 256, 16]

@@ -1,0 +1,332 @@
+"""CuPy and Numba over device memory, without a GPU: what is called on which array, sums, skips, Numba's kernels."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from microbench.errors import MeasurementError, Skip
+from microbench.gpu.layers import numba_shared
+from microbench.gpu.memory import numba_stream as numba_module
+from microbench.gpu.memory.arrays import ROLES, SCALAR
+from microbench.gpu.memory.cupy_stream import cupy_stream
+from microbench.gpu.memory.numba_stream import AtomicSum, DeviceVector, numba_stream
+from microbench.gpu.memory.python_stream import NUMPY_TYPES, PythonStream
+from microbench.gpu.memory_api import DataType, StreamKernel
+
+STREAM, DEVICE, COUNT, POISON = 7, 3, 1003, 101
+OUTPUTS: dict[str, Callable[[Any, Any], Any]] = {
+    "write": lambda first, second: SCALAR,
+    "copy": lambda first, second: first,
+    "scale": lambda first, second: SCALAR * first,
+    "add": lambda first, second: first + second,
+    "triad": lambda first, second: first + SCALAR * second,
+}
+SUMS: dict[str, Callable[[Any, Any], int]] = {
+    "read": lambda first, second: int(first.sum()),
+    "dot": lambda first, second: int((first * second).sum()),
+}
+
+
+class HostArrays:
+    """Stands in for Arrays: three arrays in host memory, compared by NumPy."""
+
+    def __init__(self, dtype: DataType) -> None:
+        self.dtype, self.count = dtype, COUNT
+        self._arrays = {name: np.zeros(COUNT, NUMPY_TYPES[dtype]) for name in "abc"}
+        self._random = np.random.default_rng(1)
+        self.size_bytes = self._arrays["a"].nbytes
+
+    def address(self, name: str) -> int:
+        return int(self._arrays[name].ctypes.data)
+
+    def fresh(self, kernel: StreamKernel) -> None:
+        for name in filter(None, ROLES[kernel][:2]):
+            self._arrays[name][:] = self._random.integers(0, 16, COUNT)
+        if ROLES[kernel].out:
+            self._arrays[str(ROLES[kernel].out)][:] = POISON
+
+    def check(self, kernel: StreamKernel, total: float | None = None, relative: float = 0.0) -> str:
+        first, second = (self._arrays[name].astype(np.int64) if name else None for name in ROLES[kernel][:2])
+        if kernel in SUMS:
+            wanted = SUMS[kernel](first, second)
+            right = total is not None and abs(total - wanted) <= relative * wanted
+        else:
+            right = bool((self._arrays[str(ROLES[kernel].out)] == OUTPUTS[kernel](first, second)).all())
+        if not right:
+            raise MeasurementError(f"{kernel} is wrong")
+        return "compared"
+
+
+class HostContext:
+    """Stands in for Context: host memory, and what is to be released at the end of the case."""
+
+    device = DEVICE
+
+    def __init__(self) -> None:
+        self.owned: list[Callable[[], object]] = []
+        self.own = self.owned.append
+        self.waits = 0
+
+    def synchronize(self) -> None:
+        self.waits += 1
+
+    def attribute(self, name: str) -> int:
+        return {"MULTIPROCESSOR_COUNT": 2}[name]
+
+    def device_memory(self, size_bytes: int) -> int:
+        self.memory = np.zeros(size_bytes, np.uint8)
+        return int(self.memory.ctypes.data)
+
+    def read(self, address: int, count: int, dtype: Any) -> Any:
+        return at(address, count, dtype).copy()
+
+
+def at(address: int, count: int, dtype: Any) -> Any:
+    """Host memory as a NumPy array."""
+    size_bytes = count * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_char * size_bytes).from_address(address), dtype)
+
+
+def case_of(context: HostContext) -> Any:
+    return SimpleNamespace(context=context, stream=lambda index: STREAM + index)
+
+
+def exercised(transfer: Any, size_bytes: int) -> None:
+    """Right after calls, wrong without one, whatever was found before."""
+    assert (transfer.blocks, transfer.size_bytes) == (False, size_bytes)
+    for _ in range(2):
+        transfer.fresh()
+        with pytest.raises(MeasurementError):
+            transfer.check()
+        transfer.submit(2)
+        assert transfer.check() == "compared"
+
+
+def moved_arrays(kernel: StreamKernel) -> int:
+    return sum(name is not None for name in ROLES[kernel])
+
+
+# -- CuPy: NumPy in its place ------------------------------------------------------------------------------------
+
+
+def cupy_stand_in(told: list[str]) -> ModuleType:
+    """NumPy's functions under CuPy's names, on arrays made of addresses."""
+
+    def memory(address: int, size_bytes: int, owner: object, device: int) -> Any:
+        assert (device, owner is not None) == (DEVICE, True)
+        return SimpleNamespace(address=address, size_bytes=size_bytes)
+
+    def array(shape: tuple[int], dtype: Any, pointer: Any) -> Any:
+        assert np.prod(shape) * np.dtype(dtype).itemsize == pointer.size_bytes
+        return at(pointer.address, shape[0], dtype)
+
+    def elementwise(inputs: str, output: str, body: str, name: str) -> Any:
+        assert (inputs, output, body) == ("T b, T c, T s", "T a", "a = b + s * c")
+
+        def triad(b: Any, c: Any, s: int, a: Any) -> None:
+            a[:] = b + a.dtype.type(s) * c
+
+        return triad
+
+    cuda = SimpleNamespace(
+        UnownedMemory=memory,
+        MemoryPointer=lambda memory, offset: memory,
+        Device=lambda index: SimpleNamespace(use=lambda: told.append(f"device {index}")),
+        get_current_stream=lambda: SimpleNamespace(use=lambda: told.append("stream set back")),
+        Stream=SimpleNamespace(
+            from_external=lambda foreign: SimpleNamespace(
+                use=lambda: told.append(f"stream {foreign.__cuda_stream__()[1]}")
+            )
+        ),
+    )
+    module = ModuleType("cupy")
+    vars(module).update(
+        __version__="14.0", is_available=lambda: True, cuda=cuda, ndarray=array, ElementwiseKernel=elementwise,
+        copyto=np.copyto, multiply=np.multiply, add=np.add, dot=np.dot, float32=np.float32,
+        get_default_memory_pool=lambda: SimpleNamespace(free_all_blocks=lambda: told.append("pool emptied")),
+    )  # fmt: skip
+    return module
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What CuPy's stand-in was told."""
+    made: list[str] = []
+    monkeypatch.setitem(sys.modules, "cupy", cupy_stand_in(made))
+    return made
+
+
+@pytest.mark.parametrize("dtype", get_args(DataType))
+@pytest.mark.parametrize("kernel", get_args(StreamKernel))
+def test_cupy_computes_what_stream_says(told: list[str], kernel: StreamKernel, dtype: DataType) -> None:
+    arrays, context = HostArrays(dtype), HostContext()
+    if kernel == "dot" and dtype in ("fp16", "int8"):
+        with pytest.raises(Skip, match=r"cupy\.dot of"):
+            cupy_stream(case_of(context), arrays, kernel)
+        return
+    transfer = cupy_stream(case_of(context), arrays, kernel)
+    exercised(transfer, moved_arrays(kernel) * arrays.size_bytes)
+    assert told == [f"device {DEVICE}", f"stream {STREAM}"]
+    assert context.waits == 1
+    for release in reversed(context.owned):
+        release()
+    assert told[2:] == ["stream set back", "pool emptied"]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(MemoryError("8 GiB asked"), "memory for dot: 8 GiB asked"), (ImportError("libcublas.so"), "lacks a library")],
+)
+def test_what_cupy_cannot_have_is_a_skip(
+    told: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    def fails(first: Any, second: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(sys.modules["cupy"], "dot", fails)
+    with pytest.raises(Skip, match=reason):
+        cupy_stream(case_of(HostContext()), HostArrays("fp64"), "dot")
+
+
+def test_without_cupy_the_reason_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(Skip, match=r"needs cupy: pip install cupy"):
+        cupy_stream(case_of(HostContext()), HostArrays("fp64"), "read")
+
+
+@pytest.mark.parametrize(("dtype", "off", "right"), [("fp64", 1, False), ("fp32", 0.01, True), ("fp32", 10, False)])
+def test_sums_may_be_off_by_no_more_than_rounding(dtype: DataType, off: float, right: bool) -> None:
+    arrays = HostArrays(dtype)
+    arrays.fresh("read")
+    wanted = int(at(arrays.address("a"), COUNT, NUMPY_TYPES[dtype]).astype(np.int64).sum())
+    found = SimpleNamespace(poison=lambda: None, total=lambda: wanted + off)
+    transfer = PythonStream(case_of(HostContext()), arrays, "read", lambda: None, found)
+    if right:
+        assert transfer.check() == "compared"
+    else:
+        with pytest.raises(MeasurementError):
+            transfer.check()
+
+
+# -- Numba: its launches by NumPy, its kernels on its simulator ----------------------------------------------------
+
+
+class Kernel:
+    """Stands in for a kernel: configured by brackets, then called."""
+
+    def __init__(self, compute: Callable[..., None], blocks: int) -> None:
+        self._compute, self._blocks = compute, blocks
+
+    def __getitem__(self, configuration: tuple[int, int, str]) -> Callable[..., None]:
+        assert configuration == (self._blocks, 1 if self._blocks == 1 else 256, f"stream {STREAM}")
+        return self._compute
+
+
+def numba_kernels_stand_in() -> ModuleType:
+    def assign(formula: Callable[..., Any]) -> Kernel:
+        def run(out: Any, *values: Any) -> None:
+            assert all(value.dtype == out.dtype for value in values)
+            out[:] = formula(*values)
+
+        return Kernel(run, 64)
+
+    def add_up(formula: Callable[..., Any]) -> Kernel:
+        def run(total: Any, *values: Any) -> None:
+            total += formula(*(value.astype(total.dtype) for value in values))
+
+        return Kernel(run, 64)
+
+    module = ModuleType("numba_stream")
+    sums = SimpleNamespace(read=add_up(np.sum), dot=add_up(np.dot))
+    vars(module).update(
+        BLOCK_THREADS=256,
+        write=assign(lambda s: s),
+        copy=assign(lambda first: first),
+        scale=assign(lambda first, s: s * first),
+        add=assign(np.add),
+        triad=assign(lambda first, second, s: first + s * second),
+        clear=Kernel(lambda total: total.fill(0), 1),
+        SUMS=dict.fromkeys(NUMPY_TYPES, sums),
+    )
+    return module
+
+
+def as_cuda_array(vector: DeviceVector) -> Any:
+    interface = vector.__cuda_array_interface__
+    assert "stream" not in interface
+    return at(interface["data"][0], interface["shape"][0], interface["typestr"])
+
+
+@pytest.fixture
+def numba_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = SimpleNamespace(external_stream=lambda handle: f"stream {handle}", as_cuda_array=as_cuda_array)
+    memset = lambda address, value, size_bytes: (0, at(address, size_bytes, np.uint8).fill(value))  # noqa: E731
+    monkeypatch.setattr(numba_shared, "load_numba_cuda", lambda: cuda)
+    monkeypatch.setattr(numba_module, "driver", SimpleNamespace(cuMemsetD8=memset))
+    monkeypatch.setitem(sys.modules, "microbench._kernels.numba_stream", numba_kernels_stand_in())
+
+
+@pytest.mark.usefixtures("numba_in_place")
+@pytest.mark.parametrize("dtype", get_args(DataType))
+@pytest.mark.parametrize("kernel", get_args(StreamKernel))
+def test_numba_computes_what_stream_says(kernel: StreamKernel, dtype: DataType) -> None:
+    arrays = HostArrays(dtype)
+    transfer = numba_stream(case_of(HostContext()), arrays, kernel)
+    exercised(transfer, moved_arrays(kernel) * arrays.size_bytes)
+
+
+@pytest.mark.usefixtures("numba_in_place")
+def test_poison_is_no_sum() -> None:
+    for dtype, poisoned in (("fp16", np.isnan), ("int8", lambda total: total == 2**64 - 1)):
+        found = AtomicSum(case_of(HostContext()), dtype)
+        assert found.total() == 0
+        found.poison()
+        assert poisoned(found.total())
+
+
+SIMULATED = """
+import numpy as np
+from microbench._kernels import numba_stream as kernels
+
+random, count = np.random.default_rng(1), 1003
+for name, dtype in {"fp64": np.float64, "fp32": np.float32, "fp16": np.float16, "int8": np.uint8}.items():
+    first, second = (random.integers(0, 16, count).astype(dtype) for _ in range(2))
+    s = dtype(3)
+    for kernel, values, wanted in (
+        ("write", (s,), np.full(count, s)),
+        ("copy", (first,), first),
+        ("scale", (first, s), s * first),
+        ("add", (first, second), first + second),
+        ("triad", (first, second, s), first + s * second),
+    ):
+        out = np.full(count, 101, dtype)
+        getattr(kernels, kernel)[2, 32](out, *values)
+        assert np.array_equal(out, wanted), (name, kernel)
+    total = np.full(1, 99, np.uint64 if name == "int8" else np.float64)
+    exact = [values.astype(np.int64) for values in (first, second)]
+    for kernel, values, wanted in (("read", (first,), exact[0].sum()), ("dot", (first, second), exact[0] @ exact[1])):
+        kernels.clear[1, 1](total)
+        assert total[0] == 0
+        getattr(kernels.SUMS[name], kernel)[2, kernels.BLOCK_THREADS](total, *values)
+        assert total[0] == wanted, (name, kernel, total)
+"""
+
+
+def test_numbas_kernels_are_right_on_its_simulator() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", SIMULATED],
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")

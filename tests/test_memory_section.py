@@ -1,0 +1,174 @@
+"""The memory suite's section: its pictures, its tables, and that nothing leaves the page."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+from link_evidence import with_gpu
+from make_memory_run import MADE, MIB, make_memory_run
+from make_run import make_run
+from memory_evidence import FULL, WHOLE, evidence
+from rich.cells import cell_len
+
+from microbench.model import Run
+from microbench.report import terminal, view
+from microbench.report.document import Curve, Histogram, Section, Table
+from microbench.report.sections import memory
+from microbench.report.sections.memory_levels import hierarchy, l2_lines, latencies
+from microbench.report.sections.memory_stream import by_dtype, by_implementation
+
+
+def section(run: Run = WHOLE) -> Section:
+    return next(one for one in view.build(run).sections if one.suite == "memory")
+
+
+def drawn(run: Run, width: int, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
+    terminal.draw(view.build(run), terminal.open_console(stream, width=width))
+    return raw.getvalue().decode(encoding)
+
+
+# -- the whole ----------------------------------------------------------------------------------------------------
+
+
+def test_every_benchmark_has_its_table_and_streams_come_first() -> None:
+    found = section()
+    assert found.title == "memory: what each level gives, near which limit"
+    assert [type(picture) for picture in found.pictures] == [Table, Curve, Curve, Histogram, Curve, Table, Table, Table]
+    assert [study.benchmark for study in found.studies] == list(memory.ORDER)
+    assert set(memory.ORDER) == set(MADE)
+    curves = {study.benchmark for study in found.studies if study.curve is not None}
+    assert not curves & {"memory_levels", "memory_latency", "memory_occupancy"}
+    assert found.verdict is found.findings[0]
+
+
+def test_pictures_without_their_figures_are_left_out() -> None:
+    assert memory.pictures(evidence(make_run())) == []
+    quick = section(make_memory_run(preset="quick"))
+    assert [type(picture) for picture in quick.pictures] == [Table, Histogram, Table]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_no_line_is_wider_than_the_page(width: int, encoding: str) -> None:
+    for run in (WHOLE, FULL):
+        text = drawn(run, width, encoding)
+        assert max(cell_len(line) for line in text.splitlines()) <= min(width, terminal.WIDEST)
+
+
+def test_the_verdict_stands_above_all_pictures() -> None:
+    text = drawn(WHOLE, 120)
+    at = [
+        text.index(words) for words in ("memory: what each", "DRAM at 94.0 %", "Streaming kernels on", "Bandwidth over")
+    ]
+    assert at == sorted(at)
+    assert "SIMULATED" in text[at[1] : at[2]]
+
+
+# -- streams ------------------------------------------------------------------------------------------------------
+
+
+def test_kernels_by_implementation_with_shares_and_shapes() -> None:
+    table = by_implementation(evidence())
+    assert table is not None
+    assert table.title == "Streaming kernels on arrays of 1 GiB, fp64, in GB/s"
+    assert [column.title for column in table.columns] == ["", "CUDA C++", "CuPy", "Numba", "shape of CUDA C++"]
+    first = table.rows[0]
+    assert (first[0].text, first[1].text, first[1].note) == ("read", "3760", "94.0 %")
+    assert first[4].text == "bulk copies of 16 KiB, 2 stages, 128 threads, 4 blocks an SM"
+    assert table.notes == ("ceiling: 4000 GB/s, memory clock 2500 MHz x 2 x 6400 bit",)
+
+
+def test_types_stand_in_a_table_where_there_are_several() -> None:
+    assert by_dtype(evidence()) is None
+    table = by_dtype(evidence(FULL))
+    assert table is not None
+    assert [column.title for column in table.columns] == ["", "fp64", "fp32", "fp16", "int8"]
+    assert len(table.rows) == 7
+
+
+def test_a_figure_above_its_ceiling_stands_out() -> None:
+    slow = with_gpu(lambda gpu: msgspec.structs.replace(gpu, memory_clock_max_hz=2e9), WHOLE)
+    table = by_implementation(evidence(slow))
+    assert table is not None
+    assert table.rows[0][1].tone == "problem"
+    assert table.rows[0][3].tone == "strong"
+
+
+def test_without_a_ceiling_there_are_rates_alone() -> None:
+    unknown = with_gpu(lambda gpu: msgspec.structs.replace(gpu, memory_bus_bits=None), WHOLE)
+    table = by_implementation(evidence(unknown))
+    assert table is not None
+    assert (table.rows[0][1].text, table.rows[0][1].note, table.notes) == ("3760", "", ())
+
+
+# -- levels -------------------------------------------------------------------------------------------------------
+
+
+def test_the_hierarchy_is_one_picture() -> None:
+    picture = hierarchy(evidence())
+    assert picture is not None
+    assert picture.x_log
+    assert [line.name for line in picture.lines] == [
+        "L1 31.9 TB/s, 122 B/clk/SM", "L2 11.0 TB/s, 42.0 B/clk/SM", "DRAM 3.76 TB/s, 14.4 B/clk/SM", "",
+    ]  # fmt: skip
+    assert [mark.text for mark in picture.marks] == ["L2 from 253 KiB", "DRAM from 42.9 MiB", "L2 is 48 MiB"]
+    assert picture.about.endswith("from shared memory 33.2 TB/s, 127 B/clk/SM")
+    assert len(picture.lines[-1].points) == 18
+    assert [tick.text for tick in picture.y_ticks] == ["5 TB/s", "10 TB/s", "20 TB/s"]
+
+
+def test_a_knee_at_the_reported_size_is_marked_once() -> None:
+    near = with_gpu(lambda gpu: msgspec.structs.replace(gpu, l2_bytes=43 * MIB), WHOLE)
+    picture = hierarchy(evidence(near))
+    assert picture is not None
+    assert [mark.text for mark in picture.marks] == ["L2 from 253 KiB", "DRAM from 42.9 MiB"]
+
+
+def test_latency_is_a_picture_with_the_reach_of_the_tlb() -> None:
+    picture = latencies(evidence())
+    assert picture is not None
+    assert [line.name for line in picture.lines][:3] == [
+        "L1 16.6 ns, 33.2 cycles", "L2 132 ns, 262 cycles", "DRAM 282 ns, 559 cycles",
+    ]  # fmt: skip
+    assert [mark.text for mark in picture.marks] == ["L2 is 48 MiB", "TLB reach 2.00 GiB"]
+    assert {"20 ns", "100 ns", "500 ns"} <= {tick.text for tick in picture.y_ticks}
+
+
+def test_near_and_far_lines_are_a_histogram() -> None:
+    picture = l2_lines(evidence())
+    assert picture is not None
+    assert [mark.text for mark in picture.marks] == ["near 262 cycles", "far 421 cycles"]
+    assert sum(picture.counts) == 1604
+
+
+# -- the rest -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_under_way_has_a_line_for_each_number_of_loads() -> None:
+    picture = memory.under_way(evidence())
+    assert picture is not None
+    assert [line.name for line in picture.lines] == ["1 load a thread", "4 loads a thread"]
+    assert [mark.text for mark in picture.marks] == ["Little 7.85 KiB", "90 % at 32.0 KiB"]
+    full = memory.under_way(evidence(FULL))
+    assert full is not None
+    assert len(full.lines) == 4
+    xs = [x for x, _ in full.lines[0].points]
+    assert xs == sorted(set(xs))
+
+
+def test_additions_allocations_and_energy_are_tables() -> None:
+    additions, allocations, energies = memory.pictures(evidence())[-3:]
+    assert isinstance(additions, Table)
+    assert [cell.text for cell in additions.rows[0]] == [
+        "int32, global", "2.40 GOP/s", "130 GOP/s", "2.60 TOP/s", "1083×",
+    ]  # fmt: skip
+    assert isinstance(allocations, Table)
+    assert [cell.text for cell in allocations.rows[2]][:2] == ["cudaMalloc", "64 MiB"]
+    assert isinstance(energies, Table)
+    assert [row[0].text for row in energies.rows] == ["read", "write", "copy", "triad", "idle"]
+    assert energies.rows[0][2].text == "112 pJ/B"
+    assert energies.rows[-1][2].text == "–"

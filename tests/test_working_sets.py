@@ -1,0 +1,152 @@
+"""Working sets without a GPU: how much a launch reads, what single reads are shifted by, near and far told apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from microbench.errors import Skip
+from microbench.gpu.bound import IntArray
+from microbench.gpu.memory.chase import LINE_BYTES, MOST_LINES, ring
+from microbench.gpu.memory.levels import read_sums
+from microbench.gpu.memory_api import Pass, Walk
+from microbench.model import Fact, Measurement, Metric
+from microbench.sampling import SamplingLimits
+from microbench.stats import summarize
+from microbench.timing import Meter
+from microbench.working_sets import SAMPLE_S, chase_latency, level_rate, line_latencies, two_modes
+
+RANDOM = np.random.default_rng(3)
+
+
+class Clock:
+    """A clock that each reading moves on by a millisecond."""
+
+    def __init__(self) -> None:
+        self.at_ns = 0
+
+    def now_ns(self) -> int:
+        self.at_ns += 1_000_000
+        return self.at_ns
+
+
+def meter() -> Meter:
+    return Meter(Clock(), limits=SamplingLimits(seconds=0.05))
+
+
+class SteadyLevel:
+    """16 SMs that read 10 bytes a cycle each, at 2 GHz."""
+
+    sms = 16
+    tile_bytes = 4096
+    cache_bytes = 1 << 18
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def take(self, bytes_per_sm: int) -> Pass:
+        assert bytes_per_sm % self.tile_bytes == 0
+        self.asked.append(bytes_per_sm)
+        return Pass(bytes_per_sm / 10 / 2e9, bytes_per_sm / 10)
+
+
+def test_a_launch_takes_its_time_and_rates_follow() -> None:
+    level = SteadyLevel()
+    total, one = level_rate(meter(), level, 1 << 20, "l2")
+    assert level.asked[-1] / 10 / 2e9 == pytest.approx(SAMPLE_S, rel=0.01)
+    rate = summarize(Metric("bandwidth", "rate", "B/s", ""), total)
+    assert rate.interval.median == pytest.approx(16 * 10 * 2e9)
+    per_clock = summarize(Metric("per_clock", "rate", "B/clk/SM", ""), one)
+    assert per_clock.interval.median == pytest.approx(10)
+    assert (total.bound, one.bound) == ("l2", "l2_per_clock")
+    assert total.verified
+
+
+def test_all_sms_together_go_through_a_large_set_at_least_once() -> None:
+    level = SteadyLevel()
+    bounds = [one.bound for one in level_rate(meter(), level, 1 << 30, "dram")]
+    assert bounds == ["dram", None]
+    assert level.asked[-1] * level.sms >= 1 << 30
+
+
+class SteadyChase:
+    """Reads of 100 cycles at 2 GHz; a stamp adds 40 to each, every tenth takes 50 longer."""
+
+    lines = 1000
+
+    def __init__(self) -> None:
+        self.walked: list[int] = []
+
+    def walk(self, reads: int) -> Walk:
+        self.walked.append(reads)
+        return Walk(reads * 105 / 2e9, reads * 105)
+
+    def each_cycles(self, reads: int) -> IntArray:
+        cycles = np.full(reads, 140, dtype=np.int64)
+        cycles[::10] += 50
+        return cycles
+
+    def lines_cycles(self, repeats: int) -> IntArray:
+        cycles = np.concatenate((RANDOM.normal(200, 3, 500), RANDOM.normal(240, 3, 500)))
+        return np.tile(np.round(cycles).astype(np.int64), (repeats, 1))
+
+
+def test_single_reads_lose_what_their_stamps_add() -> None:
+    chase = SteadyChase()
+    latency, cycles = chase_latency(meter(), chase)
+    assert chase.walked[0] == chase.lines  # once round before anything counts
+    assert summarize(Metric("latency", "time", "s", ""), latency).interval.median == pytest.approx(105 / 2e9)
+    assert summarize(Metric("cycles", "time", "cycle", ""), cycles).interval.median == pytest.approx(105)
+    assert latency.per_call is not None
+    assert latency.per_call.p50 == pytest.approx(100 / 2e9)
+    assert latency.per_call.p99 == pytest.approx(150 / 2e9)
+
+
+def test_two_groups_are_told_apart_and_one_is_not_split() -> None:
+    apart = two_modes(np.concatenate((RANDOM.normal(200, 3, 300), RANDOM.normal(240, 3, 700))))
+    assert apart is not None
+    assert (apart.near, apart.far) == (pytest.approx(200, abs=1), pytest.approx(240, abs=1))
+    assert apart.near_share == pytest.approx(0.3, abs=0.01)
+    assert two_modes(RANDOM.normal(200, 10, 1000)) is None
+    assert two_modes(RANDOM.uniform(100, 200, 1000)) is None
+    assert two_modes(np.array([1.0, 2.0])) is None
+    few_far = np.concatenate((RANDOM.normal(200, 3, 990), RANDOM.normal(900, 3, 10)))
+    assert two_modes(few_far) is None  # a handful is no mode
+
+
+def test_lines_come_with_their_modes() -> None:
+    found = list(line_latencies(SteadyChase()))
+    facts = {one.name: one.value for one in found if isinstance(one, Fact)}
+    assert facts["l2_modes"] == 2
+    assert facts["l2_near"] == pytest.approx(105 - 20, abs=1)  # their mean is that of a walk
+    measured = next(one for one in found if isinstance(one, Measurement))
+    assert measured.n == 11
+    assert np.mean(measured.values) == pytest.approx(105)
+    assert measured.per_call is not None
+    assert measured.per_call.n == 1000
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 16, 17, 64, 1000])
+def test_sums_are_those_of_reading_tile_by_tile(count: int) -> None:
+    tiles = RANDOM.integers(0, 1 << 32, 16, dtype=np.uint32)
+    prefix = np.concatenate((np.zeros(1, np.uint32), np.cumsum(tiles, dtype=np.uint32)))
+    starts = np.array([0, 3, 15], dtype=np.int64)
+    with np.errstate(over="ignore"):
+        wanted = [sum(int(tiles[(start + k) % 16]) for k in range(count)) % (1 << 32) for start in starts]
+    assert read_sums(prefix, starts, count).tolist() == wanted
+
+
+@pytest.mark.parametrize("footprint_bytes", [256, 1000, 1 << 20, 1 << 34])
+def test_a_ring_has_each_line_once_and_inside(footprint_bytes: int) -> None:
+    offsets = ring(footprint_bytes)
+    assert len(offsets) == min(footprint_bytes // LINE_BYTES, MOST_LINES)
+    assert len(np.unique(offsets)) == len(offsets)
+    assert (offsets % LINE_BYTES == 0).all()
+    assert int(offsets.max()) + LINE_BYTES <= footprint_bytes
+    pieces = np.sort(offsets) // (footprint_bytes // len(offsets) // LINE_BYTES * LINE_BYTES)
+    assert (pieces == np.arange(len(offsets))).all()  # spread evenly
+
+
+def test_a_set_without_two_lines_is_a_skip() -> None:
+    with pytest.raises(Skip, match="two lines"):
+        ring(255)
