@@ -21,7 +21,7 @@ __device__ __forceinline__ u32 hash32(u32 x) {
 }
 
 __device__ __forceinline__ u32 pattern(u64 index, u32 seed, u32 flip) {
-    return hash32((u32)index + seed * 0x9E3779B9u) ^ flip;
+    return hash32((u32)index + (u32)(index >> 32) * 0x85EBCA6Bu + seed * 0x9E3779B9u) ^ flip;
 }
 
 // Word i is a hash of its place; `flip` of all ones gives the poison that differs from the pattern in every byte. What is

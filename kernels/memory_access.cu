@@ -101,18 +101,25 @@ extern "C" __global__ void __launch_bounds__(1024) read_with_8(const uint4 *set,
 
 // What is written to the word of that number: as cheap as a value can be that no other place has.
 __device__ __forceinline__ u32 written(u64 word, u32 seed) {
-    return (u32)word * ODD + seed;
+    return ((u32)word + (u32)(word >> 32) * 0x85EBCA6Bu) * ODD + seed;
+}
+
+// The first pass of a thread where `step` of them share one, so many passes go on at once, and nobody is left over for more.
+__device__ __forceinline__ u64 first_pass(u64 step, u64 at_once, u32 passes) {
+    u64 pass = thread_index() / step;
+    return pass < at_once ? pass : passes;
 }
 
 // In each of `passes`, `count` words `stride` words apart; the next pass begins a line behind the last one. Eight words of
-// each thread are under way.
+// each thread are under way. Where a pass has fewer words than there are threads, several passes go on at once: else most
+// SMs would have nothing to do.
 extern "C" __global__ void read_apart(const u32 *words, u64 count, u64 stride, u32 passes, u32 *parts) {
     const int ahead = 8;
-    u64 step = grid_threads();
+    u64 step = min(count, grid_threads()), at_once = grid_threads() / step, lane = thread_index() % step;
     u32 sum = 0;
-    for (u32 pass = 0; pass < passes; pass++) {
-        const u32 *from = words + pass * LINE_WORDS + thread_index() * stride;
-        for (u64 i = thread_index(); i < count; i += ahead * step, from += ahead * step * stride) {
+    for (u64 pass = first_pass(step, at_once, passes); pass < passes; pass += at_once) {
+        const u32 *from = words + pass * LINE_WORDS + lane * stride;
+        for (u64 i = lane; i < count; i += ahead * step, from += ahead * step * stride) {
             u32 found[ahead];
 #pragma unroll
             for (int k = 0; k < ahead; k++) found[k] = i + k * step < count ? from[k * step * stride] : 0;
@@ -124,10 +131,11 @@ extern "C" __global__ void read_apart(const u32 *words, u64 count, u64 stride, u
 }
 
 extern "C" __global__ void write_apart(u32 *words, u64 count, u64 stride, u32 passes, u32 seed) {
-    for (u32 pass = 0; pass < passes; pass++) {
-        u64 word = pass * LINE_WORDS + thread_index() * stride, step = grid_threads() * stride;
+    u64 step = min(count, grid_threads()), at_once = grid_threads() / step, lane = thread_index() % step;
+    for (u64 pass = first_pass(step, at_once, passes); pass < passes; pass += at_once) {
+        u64 word = pass * LINE_WORDS + lane * stride;
 #pragma unroll 8
-        for (u64 i = thread_index(); i < count; i += grid_threads(), word += step) words[word] = written(word, seed);
+        for (u64 i = lane; i < count; i += step, word += step * stride) words[word] = written(word, seed);
     }
 }
 
@@ -168,7 +176,7 @@ __device__ __forceinline__ u32 hash32(u32 x) {
 
 // A word as `fill` of link.cu makes it.
 __device__ __forceinline__ u32 filled(u64 word, u32 seed) {
-    return hash32((u32)word + seed * 0x9E3779B9u);
+    return hash32((u32)word + (u32)(word >> 32) * 0x85EBCA6Bu + seed * 0x9E3779B9u);
 }
 
 // The sum of the words that read_apart reads, of the last of which only the bits of `last` count.

@@ -29,7 +29,10 @@ __device__ __forceinline__ u32 hash32(u32 x) {
 // The sum of the words of each tile of `vectors` 16-byte vectors, as `fill` of link.cu makes them.
 extern "C" __global__ void tile_sums(u32 seed, u32 vectors, u32 *sums) {
     u32 words = vectors * 4, sum = 0;
-    for (u32 i = threadIdx.x; i < words; i += blockDim.x) sum += hash32(blockIdx.x * words + i + seed * 0x9E3779B9u);
+    for (u32 i = threadIdx.x; i < words; i += blockDim.x) {
+        u64 word = blockIdx.x * (u64)words + i;
+        sum += hash32((u32)word + (u32)(word >> 32) * 0x85EBCA6Bu + seed * 0x9E3779B9u);
+    }
     atomicAdd(sums + blockIdx.x, sum);
 }
 
@@ -73,10 +76,10 @@ struct Stamps {
     u32 sm, sum;
 };
 
-// One block an SM. `warm` tiles are read before the clock starts; block b begins b / gridDim of the set's tiles behind its
-// start. The sum is over all words read, the warming ones included.
+// One block an SM. `warm` tiles are read before the clock starts; block b begins b / gridDim of the set's tiles behind
+// tile `first`. The sum is over all words read, the warming ones included.
 template <Way way>
-__device__ __forceinline__ void read_set(const uint4 *set, u32 vectors, u32 warm, u32 count, Stamps *out) {
+__device__ __forceinline__ void read_set(const uint4 *set, u32 vectors, u32 warm, u32 count, u32 first, Stamps *out) {
     __shared__ u32 total;
     u32 tiles = vectors / blockDim.x;
     if (way == SHARED) {
@@ -84,7 +87,7 @@ __device__ __forceinline__ void read_set(const uint4 *set, u32 vectors, u32 warm
     }
     if (threadIdx.x == 0) total = 0;
     __syncthreads();
-    u32 at = (u32)(blockIdx.x * (u64)tiles / gridDim.x) * blockDim.x + threadIdx.x;
+    u32 at = (u32)((first + blockIdx.x * (u64)tiles / gridDim.x) % tiles) * blockDim.x + threadIdx.x;
     u32 sum = round_the_set<way>(set, vectors, at, warm);
     __syncthreads();
     u64 begin_ns = globaltimer_ns(), begin = clock64();
@@ -96,18 +99,18 @@ __device__ __forceinline__ void read_set(const uint4 *set, u32 vectors, u32 warm
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
-read_cached(const uint4 *set, u32 vectors, u32 warm, u32 count, Stamps *out) {
-    read_set<CACHED>(set, vectors, warm, count, out);
+read_cached(const uint4 *set, u32 vectors, u32 warm, u32 count, u32 first, Stamps *out) {
+    read_set<CACHED>(set, vectors, warm, count, first, out);
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
-read_past_l1(const uint4 *set, u32 vectors, u32 warm, u32 count, Stamps *out) {
-    read_set<PAST_L1>(set, vectors, warm, count, out);
+read_past_l1(const uint4 *set, u32 vectors, u32 warm, u32 count, u32 first, Stamps *out) {
+    read_set<PAST_L1>(set, vectors, warm, count, first, out);
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
-read_shared(const uint4 *set, u32 vectors, u32 warm, u32 count, Stamps *out) {
-    read_set<SHARED>(set, vectors, warm, count, out);
+read_shared(const uint4 *set, u32 vectors, u32 warm, u32 count, u32 first, Stamps *out) {
+    read_set<SHARED>(set, vectors, warm, count, first, out);
 }
 
 // A ring: the line at offsets[i] holds the address of the one at offsets[i + 1], the last that of the first.

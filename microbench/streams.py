@@ -20,14 +20,18 @@ TRIAL_S = 1e-3
 MOST_CALLS = 100
 # A set is in device memory beyond doubt from four times the L2 on, and can stay in the L2 up to half of it.
 BEYOND_L2, WITHIN_L2 = 4, 0.5
+LARGER_THAN_ANY_L2_BYTES = 512 << 20
 
 
 def answering_level(gpu: Gpu, touched_bytes: int) -> str | None:
-    """The bound of what goes again and again through so many bytes: "dram", "l2", or None between the two."""
+    """The bound of what goes again and again through so many bytes: "dram", "l2", or None between the two.
+
+    Where the L2's size is not known, what is larger than any is in device memory.
+    """
     l2_bytes = gpu.info.l2_bytes
-    if not l2_bytes or touched_bytes >= BEYOND_L2 * l2_bytes:
+    if touched_bytes >= (BEYOND_L2 * l2_bytes if l2_bytes else LARGER_THAN_ANY_L2_BYTES):
         return "dram"
-    return "l2" if touched_bytes <= WITHIN_L2 * l2_bytes else None
+    return "l2" if l2_bytes and touched_bytes <= WITHIN_L2 * l2_bytes else None
 
 
 def streamed(

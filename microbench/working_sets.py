@@ -18,8 +18,12 @@ from microbench.transfers import verified
 # Levels that keep up with the SMs' clock, whatever it is.
 ON_CHIP = ("shared", "l1", "l2")
 SAMPLE_S = 3e-4
-FIRST_BYTES = 1 << 16
+# SMs begin about a microsecond apart, and many a %globaltimer moves in steps of one: what is read first takes longer.
+FIRST_BYTES = 1 << 20
 READS = 4000
+# A walk takes at least so long, as it is also timed by %globaltimer.
+WALK_S = 2e-4
+LONGEST_STEP_S = 1e-6
 SINGLE_READS = 2000
 MOST_WARMED = 1 << 18
 LINE_REPEATS = 11
@@ -65,15 +69,16 @@ def _tiles(level: Level, size_bytes: float) -> int:
 def chase_latency(meter: Meter, chase: LocalChase) -> Iterator[Measurement]:
     """Metrics ``latency`` (seconds, single reads for its percentiles) and ``cycles`` of one dependent read."""
     chase.walk(min(chase.lines, MOST_WARMED))
+    reads = max(READS, round(READS * WALK_S / max(chase.walk(READS).seconds, LONGEST_STEP_S)))
 
     def take() -> Mapping[str, float]:
-        walk = chase.walk(READS)
+        walk = chase.walk(reads)
         return {"latency": walk.seconds, "cycles": walk.cycles}
 
-    found = meter.collect_each(("latency", "cycles"), take, clock="device", calls=READS)
-    walk, single = chase.walk(READS), chase.each_cycles(SINGLE_READS)
+    found = meter.collect_each(("latency", "cycles"), take, clock="device", calls=reads)
+    walk, single = chase.walk(reads), chase.each_cycles(SINGLE_READS)
     # The stamps add the same to every read: on average what lies between single reads and those of a walk.
-    single_s = (single - single.mean() + walk.cycles / READS) * (walk.seconds / walk.cycles)
+    single_s = (single - single.mean() + walk.cycles / reads) * (walk.seconds / walk.cycles)
     latency, cycles = verified(found, "every walk ended at its line")
     yield msgspec.structs.replace(latency, per_call=per_call_distribution(single_s))
     yield cycles

@@ -10,14 +10,15 @@ import pytest
 from microbench.errors import MeasurementError, Skip
 from microbench.gpu.api import Gpu
 from microbench.gpu.link_api import Transfer
-from microbench.gpu.memory_api import DataType, StreamKernel
+from microbench.gpu.memory_api import DataType, Space, StreamKernel
 
 pytestmark = pytest.mark.gpu
 
 KIB, MIB = 1 << 10, 1 << 20
 KERNELS = get_args(StreamKernel)
 TYPES = get_args(DataType)
-SIZES = (8, 56, 4099, 5_000_011)
+# In the last one every shape goes through its loop several times, the rings of the bulk copies too.
+SIZES = (8, 56, 4099, 5_000_011, 50_000_003)
 
 
 def computes(gpu: Gpu, transfer: Transfer) -> None:
@@ -93,6 +94,23 @@ def test_sets_that_cannot_be_are_skips(gpu: Gpu) -> None:
         gpu.memory.level("global", 64 * KIB).take(1000)
     with pytest.raises(Skip, match="two lines"):
         gpu.memory.chase("global", 200)
+
+
+@pytest.mark.parametrize(("space", "footprint_bytes"), [("shared", 4 * KIB), ("global", 4 * KIB), ("global", 8 * MIB)])
+def test_walks_end_where_they_should(gpu: Gpu, space: Space, footprint_bytes: int) -> None:
+    chase = gpu.memory.chase(space, footprint_bytes)
+    for reads in (1, 10, 333):
+        walk = chase.walk(reads)
+        assert walk.cycles > 0
+        assert walk.seconds >= 0
+    assert chase.each_cycles(50).shape == (50,)
+    if space == "global" and footprint_bytes < MIB:
+        assert chase.lines_cycles(2).shape == (2, chase.lines)
+
+
+def test_shared_memory_is_read_word_by_word(gpu: Gpu) -> None:
+    level = gpu.memory.level("shared", 32 * KIB)
+    assert level.take(4 * level.tile_bytes).cycles > 0
 
 
 def test_levels_answer_in_their_order(gpu: Gpu) -> None:

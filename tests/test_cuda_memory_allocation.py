@@ -118,6 +118,7 @@ def test_a_case_on_a_full_gpu_is_told_who_holds_it(gpu: Gpu) -> None:
     transfer = gpu.memory.engine("copy", 64 * MIB)
     transfer.fresh()
     transfer.submit(1)
+    gpu.synchronize()
     transfer.check()
     facts = {fact.name: fact for fact in gpu.memory.capacity()}
     assert facts["obtainable_bytes"].value is None

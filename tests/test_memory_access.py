@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microbench.gpu.memory.access import LINE_BYTES, SECTOR_BYTES, WORD_BYTES, walk_of
+from microbench.gpu.memory.access import BLOCK_THREADS, LINE_BYTES, SECTOR_BYTES, WORD_BYTES, walk_of
+from microbench.gpu.memory.additions import ADDITIONS, FIRST_VALUES, KEPT_BITS, LANE_NUMBERS
+from microbench.gpu.memory_api import Space, Spread
 from microbench.gpu.modules import kernel_source
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -81,3 +83,12 @@ def test_wide_strides_touch_more_than_a_cache_holds(stride_bytes: int, passes: i
     walk = walk_of(stride_bytes, GIB, 200 * MIB)
     assert walk.passes == passes
     assert walk.passes * walk.words * max(min(stride_bytes, SECTOR_BYTES), WORD_BYTES) > 199 * MIB
+
+
+@pytest.mark.parametrize(("space", "spread"), ADDITIONS)
+def test_what_a_call_adds_to_a_word_is_exact_in_a_float(space: Space, spread: Spread) -> None:
+    threads = BLOCK_THREADS if space == "shared" else 1_600_000
+    each_word = {"same": threads, "warp": 32, "thread": 1}[spread]
+    assert (~KEPT_BITS[spread] & 0xFFFFFFFF) >= each_word - 1
+    each_thread = LANE_NUMBERS if each_word == 1 else (LANE_NUMBERS + 1) / 2
+    assert each_word * each_thread * ADDITIONS[space, spread] + 2 * FIRST_VALUES < 1 << 24

@@ -7,8 +7,9 @@ import itertools
 import pytest
 from fake_session import QUICK
 
+from microbench.benchmarks import memory_occupancy
 from microbench.energy import WINDOW_S, power
-from microbench.errors import MeasurementError
+from microbench.errors import MeasurementError, Skip
 from microbench.gpu.fake import open_fake
 from microbench.model import Fact, Measurement, Metric
 from microbench.stats import summarize
@@ -109,3 +110,10 @@ def test_a_window_is_long_enough_for_the_counter() -> None:
 def test_a_counter_that_stands_still_is_an_error() -> None:
     with pytest.raises(MeasurementError, match="did not move"):
         taken(Counting(counts=False), idle=False)
+
+
+def test_more_under_way_than_there_is_to_read_is_a_skip() -> None:
+    gpu = open_fake()
+    meter = Meter(gpu.clock, gpu, limits=QUICK)
+    with gpu.case(), pytest.raises(Skip, match=r"ask for 16\.5\d* MiB at once, the buffer has 16 MiB"):
+        list(memory_occupancy.measure(gpu, meter, 1, 1024, 8, 16 * MIB))

@@ -48,4 +48,5 @@ BENCHMARK = Benchmark(
             maximum=64 * GIB,
         ),
     },
+    essential=True,
 )

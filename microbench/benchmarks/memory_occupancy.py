@@ -13,11 +13,13 @@ Reading
 from collections.abc import Iterator, Mapping
 
 from microbench.bench import Axis, Benchmark, Measured
+from microbench.errors import Skip
 from microbench.gpu.api import Gpu
 from microbench.model import Fact, Metric, Param
 from microbench.streams import answering_level
 from microbench.timing import Meter
 from microbench.transfers import moved
+from microbench.units import about_size, size
 
 MIB, GIB = 1 << 20, 1 << 30
 LOAD_BYTES = 16
@@ -34,9 +36,12 @@ def measure(
     gpu: Gpu, meter: Meter, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int
 ) -> Iterator[Measured]:
     """See the module's text."""
+    under_way_bytes = blocks_per_sm * block_threads * loads * LOAD_BYTES
+    at_once_bytes = under_way_bytes * (gpu.info.sm_count or 1)
+    if at_once_bytes > size_bytes:
+        raise Skip(f"so many loads ask for {about_size(at_once_bytes)} at once, the buffer has {size(size_bytes)}")
     read = gpu.memory.occupied(blocks_per_sm, block_threads, loads, size_bytes)
     yield from moved(meter, read, device="bandwidth", bound=answering_level(gpu, size_bytes))
-    under_way_bytes = blocks_per_sm * block_threads * loads * LOAD_BYTES
     yield Fact("under_way_per_sm", under_way_bytes, source="blocks x threads x loads x 16 B", unit="B")
 
 
@@ -49,9 +54,11 @@ BENCHMARK = Benchmark(
     measure=measure,
     axes={
         "size_bytes": Axis("bytes of the buffer", (), (GIB,), (GIB,), minimum=MIB, maximum=64 * GIB),
-        "loads": Axis("reads of 16 bytes that a thread has under way", (), (1, 4), (1, 2, 4, 8), maximum=8),
-        "block_threads": Axis("threads of a block", (), (128, 1024), (32, 64, 128, 256, 512, 1024), maximum=1024),
-        "blocks_per_sm": Axis("blocks on each SM", (), (1, 2, 4, 8), (1, 2, 4, 8, 16, 32), maximum=32),
+        "loads": Axis("reads of 16 bytes that a thread has under way", (), (1, 4), (1, 2, 4, 8), minimum=1, maximum=8),
+        "block_threads": Axis(
+            "threads of a block", (), (128, 1024), (32, 64, 128, 256, 512, 1024), minimum=1, maximum=1024
+        ),
+        "blocks_per_sm": Axis("blocks on each SM", (), (1, 2, 4, 8), (1, 2, 4, 8, 16, 32), minimum=1, maximum=32),
     },
     combines=combines,
 )

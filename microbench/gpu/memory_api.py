@@ -156,7 +156,7 @@ class DeviceMemory(Protocol):
         """Neighbouring threads read or write 4-byte words ``stride_bytes`` apart, in a buffer of ``size_bytes``.
 
         Its ``size_bytes`` are the words alone. Strides of several lines go through the buffer again, each time a line
-        further, until more than the L2 was touched.
+        further, until more than the L2 was touched; at the same time where a buffer has fewer such words than threads.
         """
         ...
 

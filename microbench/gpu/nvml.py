@@ -151,10 +151,12 @@ class NvmlGpu:
         return totals
 
     def energy_j(self) -> float:
-        """Joules since the driver was loaded; of a MIG instance, its whole board's. Raises Skip where none are counted.
+        """Joules since the driver was loaded. Raises Skip where none are counted, or for the whole board alone.
 
         The counter moves about every 100 ms (nvmlDeviceGetTotalEnergyConsumption, from Volta on).
         """
+        if self._mig().flag():
+            raise Skip("no energy counter: the board has one, of which this MIG instance is a part")
         answer = self._query.ask("nvmlDeviceGetTotalEnergyConsumption")
         energy_j = answer.scaled(MILLIJOULE)
         if energy_j is None:

@@ -29,7 +29,7 @@ class Holder(NamedTuple):
 
 
 class Holders(NamedTuple):
-    """Who holds memory of a GPU: this process, None where NVML does not list it, and all others."""
+    """Who holds memory of a GPU: this process, None where NVML does not list it by a pid known here, and all others."""
 
     own: Holder | None
     others: tuple[Holder, ...]
@@ -65,7 +65,9 @@ def memory_holders(query: Query, machine: Machine | None = None) -> Answer:
         return Answer(None, "NVML lists no process here, not even this one")
     ours = _ours(answer.value, {os.getpid()}, True, tree)
     found = {pid: _holder(query, one, tree) for pid, one in sorted(answer.value.items())}
-    own = next((holder for pid, holder in found.items() if pid in ours), None)
+    # Of several that nobody here has one is this process, but which?
+    sure = os.getpid() in ours or sum(not tree.exists(f"/proc/{pid}") for pid in found) == 1
+    own = next((holder for pid, holder in found.items() if pid in ours), None) if sure else None
     return Answer(Holders(own, tuple(holder for pid, holder in found.items() if pid not in ours)))
 
 

@@ -19,10 +19,10 @@ from microbench.gpu.submit import Parameters, launch
 WORD_BYTES = 4
 # Bits of a thread's number that name its word. A warp's word is 128 bytes from the next warp's: in a line of its own.
 KEPT_BITS: dict[Spread, int] = {"same": 0, "warp": 0xFFFFFFE0, "thread": 0xFFFFFFFF}
-# Additions by each thread in a call: about 0.1 ms of them at one a clock (same) and at many. Even numbers.
+# Additions by each thread in a call: 0.1 to 2 ms of them on an H200, so that a launch's own microseconds hardly show.
 ADDITIONS: dict[tuple[Space, Spread], int] = {
-    ("global", "same"): 4, ("global", "warp"): 64, ("global", "thread"): 128,
-    ("shared", "same"): 8, ("shared", "warp"): 64, ("shared", "thread"): 1024,
+    ("global", "same"): 4, ("global", "warp"): 64, ("global", "thread"): 512,
+    ("shared", "same"): 64, ("shared", "warp"): 128, ("shared", "thread"): 4096,
 }  # fmt: skip
 WORD_TYPES: dict[AtomicType, type[np.int32] | type[np.float32]] = {"int32": np.int32, "fp32": np.float32}
 # A thread adds 1 to 4 by its number: what a word begins as and all that a call adds to it stay below 2**24, so that a

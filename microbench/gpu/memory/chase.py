@@ -33,8 +33,9 @@ def ring(footprint_bytes: int) -> Offsets:
     if lines < 2:
         raise Skip(f"{footprint_bytes} B hold no two lines of {LINE_BYTES} B")
     random = np.random.default_rng(SEED)
-    piece_lines = footprint_bytes // lines // LINE_BYTES
-    places = np.arange(lines, dtype=np.uint64) * np.uint64(piece_lines)
+    all_lines = footprint_bytes // LINE_BYTES
+    piece_lines = all_lines // lines
+    places = np.arange(lines, dtype=np.uint64) * np.uint64(all_lines) // np.uint64(lines)
     if piece_lines > 1:  # lines at equal distances would share few channels and few sets of a cache
         places += random.integers(0, piece_lines, lines, dtype=np.uint64)
     order: Offsets = random.permutation(places * np.uint64(LINE_BYTES))

@@ -66,11 +66,12 @@ class CudaLevel:
         self._warm, self._tiles = warm, tiles
         self._starts = np.arange(self.sms, dtype=np.int64) * tiles // self.sms
         self._out = case.context.device_memory(STAMPS.itemsize * self.sms)
-        self._row = Parameters([(self._base, tiles * TILE_VECTORS, warm, 0, self._out)])
+        self._row = Parameters([(self._base, tiles * TILE_VECTORS, warm, 0, 0, self._out)])
         shape = Launch(grid_blocks=self.sms, block_threads=BLOCK_THREADS)
         self._submit = launch(function, shape, case.stream(0), self._row, shared_bytes=shared_bytes)
-        self._count = np.zeros(1, dtype=np.uint64)
-        self._row.point(3, self._count.ctypes.data)
+        self._count_and_first = np.zeros(2, dtype=np.uint64)
+        for argument in (0, 1):
+            self._row.point(3 + argument, self._count_and_first.ctypes.data + 8 * argument)
 
     def _shared_bytes(self, space: Space, tiles: int) -> int:
         if space != "shared":
@@ -105,12 +106,16 @@ class CudaLevel:
         count, rest = divmod(bytes_per_sm, SET_TILE_BYTES)
         if rest or count % TILES_AHEAD:
             raise MeasurementError(f"{bytes_per_sm} B are no multiple of {self.tile_bytes} B")
-        self._count[0] = count
+        self._count_and_first[0] = count
+        first = int(self._count_and_first[1])
         self._context.clear(self._out, STAMPS.itemsize * self.sms)
         self._submit(1)
         self._context.synchronize()
         stamps = self._context.read(self._out, self.sms, STAMPS)
-        if not np.array_equal(stamps["sum"], read_sums(self._prefix, self._starts, self._warm + count)):
+        # The next launch begins half way between the places where this one ended: what lies there left the L2 long ago.
+        self._count_and_first[1] = (first + self._warm + count + self._tiles // (2 * self.sms)) % self._tiles
+        starts = (self._starts + first) % self._tiles
+        if not np.array_equal(stamps["sum"], read_sums(self._prefix, starts, self._warm + count)):
             raise MeasurementError("the sum over all words read is not that of the set")
         if len(np.unique(stamps["sm"])) < self.sms:
             raise MeasurementError("two blocks shared an SM: is another process at work on this GPU?")
