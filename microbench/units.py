@@ -21,6 +21,7 @@ SMALLEST_COUNTED = 0.0005
 # Nobody says kiloseconds.
 LARGEST = {"s": 1.0, "s/launch": 1.0, "cycle": 1.0, "launch": 1.0, "B/clk/SM": 1.0}
 BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+LONGEST_SIZE = 4
 MISSING = "–"
 TYPED_TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(ns|us|µs|μs|ms|s)")
 TYPED_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -114,6 +115,12 @@ def about_size(count: float) -> str:
         return MISSING
     scale, name = next((one for one in BINARY if count >= one[0]), (1, "B"))
     return f"{three_digits(count / scale)} {name}"
+
+
+def short_size(count: int) -> str:
+    """A size as found out: "64 KiB", and with three digits where its figure would be longer than four: "139 GiB"."""
+    exact = size(count)
+    return exact if len(exact.split()[0]) <= LONGEST_SIZE else about_size(count)
 
 
 def gigabytes(value: float) -> str:

@@ -25,7 +25,8 @@ READS = 4000
 WALK_S = 2e-4
 LONGEST_STEP_S = 1e-6
 SINGLE_READS = 2000
-MOST_WARMED = 1 << 18
+# Beyond 64 MiB no cache holds a set, and a walk round it would take long.
+MOST_WARMED = 1 << 19
 LINE_REPEATS = 11
 # Two modes are told apart where none is a mere handful, and where half way between them there are fewer values than
 # VALLEY_SHARE of those around the smaller one (by their distance alone evenly spread values would pass for two groups).
@@ -68,7 +69,7 @@ def _tiles(level: Level, size_bytes: float) -> int:
 
 def chase_latency(meter: Meter, chase: LocalChase) -> Iterator[Measurement]:
     """Metrics ``latency`` (seconds, single reads for its percentiles) and ``cycles`` of one dependent read."""
-    chase.walk(min(chase.lines, MOST_WARMED))
+    chase.walk(chase.lines if chase.lines <= MOST_WARMED else READS)
     reads = max(READS, round(READS * WALK_S / max(chase.walk(READS).seconds, LONGEST_STEP_S)))
 
     def take() -> Mapping[str, float]:

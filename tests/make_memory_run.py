@@ -15,6 +15,8 @@ from microbench.model import Environment, Fact, GpuInfo, Measurement, Outcome, P
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SMS, SM_CLOCK_HZ = 132, 1.98e9
+# What an SM's own cache surely holds, and from where on SMs are far enough apart in a set to be answered each.
+CACHE_BYTES, APART_BYTES = 228 * KIB, 16 * MIB
 L2_BYTES = 48 * MIB
 # 2500 MHz x 2 x 6400 bit are 4 TB/s.
 MEMORY_CLOCK_HZ, BUS_BITS, DRAM_PEAK = 2.5e9, 6400, 4e12
@@ -123,8 +125,8 @@ def levels(params: dict[str, Param]) -> Figures:
         per_clock = 70.0
     if footprint == 48 * MIB:
         per_clock = 20.0
-    bound = "shared" if shared else "l1" if footprint <= 16 * KIB else bound_of(footprint)
-    if not shared and 16 * KIB < footprint <= MIB:
+    bound = "shared" if shared else "l1" if footprint <= CACHE_BYTES else bound_of(footprint)
+    if bound == "l2" and footprint < APART_BYTES:
         bound = None
     each = 1 << 22
     total = rate("bandwidth", per_clock * SMS * SM_CLOCK_HZ, each * SMS, bound)

@@ -23,6 +23,8 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 LEFT_BYTES = 2 * GIB
 TOO_MUCH_BYTES = 64 << 40
 SLACK_BYTES = 4 * MIB  # the driver keeps a page or two for small blocks
+# What the driver keeps for itself and gives up when memory is asked for that is not there.
+DRIVERS_OWN_BYTES = 256 << 20
 # A child of ours by its pid, or as NVML shows it in a container: by a pid of the host's, or not at all.
 HELD = r"held by: this case \d.*, .*(pid \d+\).*|others not known \(.+\))"
 
@@ -55,7 +57,7 @@ def test_memory_is_taken_and_given_back(gpu: Gpu, way: AllocationWay, size_bytes
     assert stamps.shape == (4, len(Allocation))
     assert (np.diff(stamps) >= 0).all()
     assert (stamps[:, Allocation.ALLOCATED] > stamps[:, Allocation.BEGIN]).all()
-    assert abs(free_bytes() - before) <= SLACK_BYTES
+    assert before - free_bytes() <= SLACK_BYTES
 
 
 def test_later_blocks_of_a_pool_cost_less_than_the_first(gpu: Gpu) -> None:
@@ -71,18 +73,18 @@ def test_too_much_device_memory_is_a_skip(gpu: Gpu, way: AllocationWay) -> None:
         Skip, match=r"64 TiB of device memory asked, [0-9.]+ GiB are free on the GPU of [0-9.]+ GiB; held"
     ):
         gpu.memory.allocating(way, TOO_MUCH_BYTES, 2)
-    assert abs(free_bytes() - before) <= SLACK_BYTES
+    assert before - free_bytes() <= SLACK_BYTES
 
 
 def test_what_can_be_had_is_given_back(gpu: Gpu) -> None:
     before = free_bytes()
     facts = {fact.name: fact for fact in gpu.memory.capacity()}
-    assert abs(free_bytes() - before) <= SLACK_BYTES
+    assert before - free_bytes() <= SLACK_BYTES
     assert all(fact.value is not None or fact.reason for fact in facts.values())
     assert facts["free_bytes"].value == before
     largest, most = facts["largest_block_bytes"].value, facts["obtainable_bytes"].value
     if largest is not None:
-        assert 0.5 * before < float(largest) <= float(most or 0) <= before
+        assert 0.5 * before < float(largest) <= float(most or 0) <= before + DRIVERS_OWN_BYTES
     peers = gpu.memory.peers()
     assert peers.name == "memory_holders"
     assert peers.value or peers.reason

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import msgspec
 import pytest
 from link_evidence import changed, scaled, with_gpu, without
@@ -15,11 +13,9 @@ from microbench.explain import findings, of_suite
 from microbench.explain.memory_access import apart, contention
 from microbench.explain.memory_copy import engine
 from microbench.explain.memory_energy import draws
-from microbench.explain.memory_latency import l2_modes, latency_levels, steps
-from microbench.explain.memory_levels import bandwidth_levels, crossing, footprints, knees
 from microbench.explain.memory_occupancy import flights, little_bytes, needed, ways
 from microbench.explain.memory_shapes import shape_words
-from microbench.explain.memory_stream import losses
+from microbench.explain.memory_stream import largest_bytes, losses
 from microbench.model import Fact, Run
 
 # -- the whole ----------------------------------------------------------------------------------------------------
@@ -63,102 +59,6 @@ def test_a_gpu_that_says_nothing_of_itself_is_explained_as_well() -> None:
     assert not any(one.rule == "memory.over_limit" for one in found)
 
 
-# -- levels -------------------------------------------------------------------------------------------------------
-
-
-def test_levels_are_found_and_named() -> None:
-    found = bandwidth_levels(evidence(), "per_clock")
-    assert [one.name for one in found] == ["L1", "L2", "DRAM"]
-    assert [one.value for one in found] == pytest.approx([122.0, 42.0, 14.4], rel=0.01)
-    assert [one.last_bytes for one in found[:2]] == [192 << 10, 32 * MIB]
-    assert found[2].first_bytes == 256 * MIB
-
-
-def test_knees_lie_between_their_levels() -> None:
-    points = footprints(evidence(), "memory_levels", "bandwidth")
-    first, second = knees(points, bandwidth_levels(evidence()))
-    assert (first.before, first.after, second.before, second.after) == ("L1", "L2", "L2", "DRAM")
-    assert 192 << 10 < first.at_bytes < 512 << 10
-    assert 32 * MIB < second.at_bytes < 64 * MIB
-
-
-def test_a_knee_that_nobody_looked_for_is_none() -> None:
-    quick = evidence(make_memory_run(preset="quick"))
-    assert [one.name for one in bandwidth_levels(quick)] == ["L1", "L2", "DRAM"]
-    assert knees(footprints(quick, "memory_levels", "bandwidth"), bandwidth_levels(quick)) == []
-    assert "takes over" not in told("memory.levels", make_memory_run(preset="quick")).text
-
-
-def test_one_odd_point_does_not_end_a_level() -> None:
-    odd = scaled("memory_levels", "bandwidth", 0.5, WHOLE, footprint_bytes=MIB)
-    by_name = {one.name: one for one in bandwidth_levels(evidence(odd))}
-    assert by_name["L2"].value == pytest.approx(42.0 * 132 * 1.98e9, rel=0.01)
-    assert by_name["L2"].first_bytes == 4 * MIB
-
-
-def test_without_the_size_of_the_l2_only_the_ends_are_named() -> None:
-    unknown = with_gpu(lambda gpu: msgspec.structs.replace(gpu, l2_bytes=None), WHOLE)
-    assert [one.name for one in bandwidth_levels(evidence(unknown))] == ["L1", "DRAM"]
-
-
-def test_what_levels_give_is_told_with_shares_of_ceilings() -> None:
-    finding = told("memory.levels")
-    assert finding.title == "Bandwidth by level: L1 31.9 TB/s, L2 11.0 TB/s, DRAM 3.76 TB/s"
-    assert "Shared memory 33.2 TB/s, 127 B/clk/SM (99.2 % of 128 B/clk/SM)" in finding.text.replace("99.3", "99.2")
-    assert "42.0 B/clk/SM (65.6 % of 64.0 B/clk/SM), sets up to 32 MiB." in finding.text
-    assert (
-        "The next level takes over: L2 near 253 KiB and DRAM near 42.9 MiB (the L2 is reported as 48 MiB)"
-        in finding.text
-    )
-
-
-def test_a_crossing_is_straight_in_logarithms() -> None:
-    row = evidence().rows("memory_levels", "bandwidth")[0]
-
-    def at(value: float) -> object:
-        return dataclasses.make_dataclass("At", ["value"])(value)
-
-    points = [(100, at(16.0)), (400, at(4.0))]
-    assert crossing(points, 8.0) == pytest.approx(200.0)  # type: ignore[arg-type]
-    assert crossing(points, 2.0) is None  # type: ignore[arg-type]
-    assert crossing([(100, at(16.0)), (401, at(4.0))], 8.0) is None  # type: ignore[arg-type]
-    assert crossing([(1, row)], row.value) is None
-
-
-# -- latency ------------------------------------------------------------------------------------------------------
-
-
-def test_latency_by_level_in_both_units() -> None:
-    assert [one.name for one in latency_levels(evidence())] == ["L1", "L2", "DRAM"]
-    cycles = [one.value for one in latency_levels(evidence(), "cycles")]
-    assert cycles == pytest.approx([33, 262, 560], rel=0.01)
-    finding = told("memory.latency")
-    assert finding.title == "A dependent read takes: L1 16.6 ns, L2 132 ns, DRAM 282 ns"
-    assert "shared memory 14.6 ns (29" in finding.text
-
-
-def test_a_rise_within_dram_is_the_reach_of_a_tlb() -> None:
-    (step,) = steps(evidence())
-    assert GIB < step.reach_bytes < 4 * GIB
-    assert (step.before, step.after) == pytest.approx((560, 850), rel=0.01)
-    assert told("memory.tlb").title == "TLB reach about 2.00 GiB"
-    flat = scaled("memory_latency", "cycles", 850 / 560, WHOLE, footprint_bytes=4 * GIB)
-    flat = scaled("memory_latency", "cycles", 850 / 560, flat, footprint_bytes=16 * GIB)
-    assert silent("memory.tlb", flat)
-
-
-def test_the_l2_has_a_near_and_a_far_part() -> None:
-    modes = l2_modes(evidence())
-    assert modes is not None
-    assert (modes.near, modes.far, modes.near_share) == (262.0, 421.0, 0.51)
-    assert modes.row.params["footprint_bytes"] == 4 * MIB
-    finding = told("memory.l2_modes")
-    assert finding.title == "The L2 has a near and a far part: 262 cycles and 421 cycles"
-    assert "51.0 % of the lines" in finding.text
-    alike = with_facts("memory_latency", l2_modes=1, l2_near=None, l2_far=None)
-    assert told("memory.l2_modes", alike).title.startswith("All lines of the L2 answer alike")
-
-
 # -- streams ------------------------------------------------------------------------------------------------------
 
 
@@ -166,11 +66,45 @@ def test_what_python_loses() -> None:
     assert [one.share for one in losses(evidence(), "numba")] == pytest.approx([0.15] * 7, abs=0.01)
     finding = told("memory.python")
     assert finding.severity == "advice"
-    assert "CuPy loses 4.0 %" in finding.title
-    assert "Numba loses 15" in finding.title
+    assert "CuPy loses up to 4.0 %" in finding.title
+    assert "Numba loses up to 15" in finding.title
+    assert finding.title.count("as fast in 0 of 7") == 2
     light = without("memory_stream", WHOLE, implementation="numba")
     assert told("memory.python", light).severity == "note"
     assert silent("memory.python", without("memory_stream", light, implementation="cupy"))
+
+
+def test_python_that_is_as_fast_is_named_and_so_is_python_that_is_faster() -> None:
+    run = scaled("memory_stream", "bandwidth", 1 / 0.96, WHOLE, implementation="cupy")
+    run = scaled("memory_stream", "bandwidth", 1.05, run, implementation="cupy", kernel="triad")
+    run = scaled("memory_stream", "bandwidth", 0.36, run, implementation="cupy", kernel="write")
+    run = scaled("memory_stream", "bandwidth", 0.5, run, implementation="cupy", kernel="dot")
+    finding = told("memory.python", run)
+    assert "CuPy loses up to 64.0 % (write), as fast in 5 of 7" in finding.title
+    assert (
+        "CuPy: write 1.37 TB/s of 3.80 TB/s (36.0 %), dot 1.86 TB/s of 3.72 TB/s (50.0 %); equal in read, copy, scale "
+        "and add; FASTER than CUDA C++ in triad by 5.0 % (3.82 TB/s)." in finding.text
+    )
+    assert "`cupy.cuda.runtime.memset`" in finding.text
+    assert "ReductionKernel" in finding.text
+    assert "CuPy's multiply" not in finding.text
+    equal = scaled("memory_stream", "bandwidth", 1 / 0.96, WHOLE, implementation="cupy")
+    assert "CuPy is as fast" in told("memory.python", equal).title
+
+
+def test_sizes_that_few_kernels_fit_are_not_the_ones_that_are_shown() -> None:
+    large = changed(
+        lambda one: (
+            None
+            if one.case.params.get("size_bytes") == GIB
+            and one.case.benchmark == "memory_stream"
+            and one.case.params["kernel"] != "read"
+            else one
+        ),
+        WHOLE,
+    )
+    assert largest_bytes(evidence(large)) == 256 * MIB
+    assert largest_bytes(evidence()) == GIB
 
 
 def test_arrays_that_stay_in_the_l2_are_called_so() -> None:
@@ -184,11 +118,11 @@ def test_arrays_that_stay_in_the_l2_are_called_so() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("grid_16B_x1_t128", "16-byte accesses, 1 under way, one tile a block, 128 threads"),
-        ("steps_16B_x4_b4", "16-byte accesses, 4 under way, blocks that step through it, 4 blocks an SM"),
-        ("grid_32B_x4_t256", "32-byte accesses, 4 under way, one tile a block, 256 threads"),
-        ("bulk_16384B_x2_t128_b4", "bulk copies of 16 KiB, 2 stages, 128 threads, 4 blocks an SM"),
-        ("bulk_16384B_x4_b2_t256", "bulk copies of 16 KiB, 4 stages, 256 threads, 2 blocks an SM"),
+        ("grid_16B_x1_t128", "16-byte accesses, 1 a thread, no loop, blocks of 128"),
+        ("steps_16B_x4_b4", "16-byte accesses, 4 a thread, grid-stride loop, 4 blocks an SM"),
+        ("grid_32B_x4_t256", "32-byte accesses, 4 a thread, no loop, blocks of 256"),
+        ("bulk_16384B_x2_t128_b4", "bulk copies of 16 KiB, 2 stages, blocks of 128, 4 blocks an SM"),
+        ("bulk_16384B_x4_b2_t256", "bulk copies of 16 KiB, 4 stages, blocks of 256, 2 blocks an SM"),
         ("bulk_4096B_x1", "bulk copies of 4 KiB, 1 stage"),
         ("cupy", "cupy"),
         ("wave_16B_x1", "wave_16B_x1"),
@@ -203,7 +137,7 @@ def test_shapes_in_words(name: str, words: str) -> None:
 def test_the_shape_that_won_is_told_by_kernel() -> None:
     finding = told("memory.shape")
     assert "read: bulk copies of 16 KiB, 2 stages" in finding.text
-    assert "write, copy, scale, add and triad: 16-byte accesses, 1 under way" in finding.text
+    assert "write, copy, scale, add and triad: 16-byte accesses, 1 a thread" in finding.text
 
 
 # -- what is under way --------------------------------------------------------------------------------------------
@@ -221,7 +155,16 @@ def test_how_many_bytes_must_be_under_way() -> None:
     finding = told("memory.under_way")
     assert finding.title == "90 % of the bandwidth needs 32.0 KiB under way on each SM"
     assert "Little's law asks for 7.8" in finding.text
+    assert "With 16.0 KiB, the next less that was tried, 1.88 TB/s." in finding.text
     assert "Little" not in told("memory.under_way", without("memory_latency", WHOLE)).text
+
+
+def test_only_what_reaches_enough_is_recommended() -> None:
+    """As many bytes under way by fewer threads need not be as fast."""
+    run = scaled("memory_occupancy", "bandwidth", 0.7, WHOLE, loads=4, block_threads=128, blocks_per_sm=4)
+    least = needed(flights(evidence(run)))
+    assert least is not None
+    assert ways(flights(evidence(run)), least) == ["2048 threads with 1 load of 16 bytes each"]
 
 
 def test_where_the_least_is_enough_nothing_is_told() -> None:
@@ -237,19 +180,24 @@ def test_the_sector_shows_in_strides() -> None:
     read, write = apart(evidence(), "read"), apart(evidence(), "write")
     assert read is not None
     assert write is not None
-    assert (read.flat_from_bytes, write.flat_from_bytes) == (32, 64)
+    assert (read.whole_bytes, write.whole_bytes) == (32, 64)
     finding = told("memory.stride")
-    assert finding.title == "Words 32 B or more apart keep 12.5 % of the useful bandwidth"
-    assert "each costs as much as 32 bytes in a row" in finding.text
-    assert "each costs as much as 64 bytes in a row" in finding.text
+    assert finding.title == "Words 32 B apart keep 12.5 % of the useful bandwidth (read)"
+    assert "Read up to 32 B apart, a word costs as much as all bytes from it to the next" in finding.text
+    assert "Written up to 64 B apart" in finding.text
+    assert "a word costs 32 bytes in a row" in finding.text
+    assert "a word costs 64 bytes in a row" in finding.text
     assert silent("memory.stride", without("memory_stride", WHOLE, stride_bytes=4))
 
 
 def test_random_accesses_are_held_against_the_stream() -> None:
     finding = told("memory.random")
-    assert finding.title.startswith("Random 8-byte accesses over 1 GiB: gather 32.0 GOP/s")
-    assert "each as dear as 118 bytes in a row; in 16 MiB 2.8× as many" in finding.text
-    assert "dear" not in told("memory.random", only("memory_random")).text
+    assert finding.title == "Random 8-byte words a second over 1 GiB: gather 32.0 G, scatter 25.0 G, update 12.0 G"
+    assert (
+        "Over 1 GiB 32.0 G words/s are read, one in the time of 118 bytes of the streaming read; over 16 MiB 2.8× as "
+        "many." in finding.text
+    )
+    assert "streaming" not in told("memory.random", only("memory_random")).text
 
 
 def test_contention_is_a_factor() -> None:
@@ -274,8 +222,15 @@ def test_a_fit_of_the_drivers_copies_gives_back_its_constants() -> None:
     assert one.bandwidth == pytest.approx(3.5e12, rel=0.01)
     assert one.half_bytes == pytest.approx(7e6, rel=0.02)
     finding = told("memory.copy")
-    assert finding.title == "cuMemcpyDtoD within the GPU: 2.00 µs + V / 3.50 TB/s, half at 6.68 MiB"
+    assert finding.title == "cuMemcpyDtoD within the GPU: 2.00 µs at 4 KiB, 3.49 TB/s at 1 GiB"
+    assert "takes 2.00 µs + V / 3.50 TB/s, half of that rate at V = 6.68 MiB" in finding.text
     assert finding.severity == "note"
+    assert "Rows that lie apart" not in finding.text
+    quick = told("memory.copy", make_memory_run(preset="quick"))
+    assert quick.title == "cuMemcpyDtoD within the GPU reaches 96.9 % of a kernel's copy"
+    rowwise = told("memory.copy", scaled("memory_copy", "bandwidth", 0.4, WHOLE, way="copy_2d"))
+    assert rowwise.severity == "advice"
+    assert "at 1 GiB the 2D copy reaches 37.6 % of the plain one" in rowwise.text
     slow = scaled("memory_copy", "bandwidth", 0.5, WHOLE, way="copy")
     assert told("memory.copy", slow).severity == "advice"
 
@@ -285,6 +240,7 @@ def test_a_pool_against_malloc() -> None:
     assert finding.title == "cudaMalloc and cudaFree of 64 MiB take 288 µs, a pool 999 ns (288×)"
     assert "stream-ordered pool 601 ns" in finding.text
     assert "Take memory from a pool" in finding.text
+    assert finding.text.endswith("Pin host memory once and keep it.")
     cupy = without("memory_allocate", WHOLE, way="pool")
     assert "CuPy's pool 1.81 µs" in told("memory.allocate", cupy).title
     assert silent("memory.allocate", without("memory_allocate", WHOLE, way="malloc"))
@@ -308,11 +264,18 @@ def test_energy_of_a_byte_and_what_is_above_idle() -> None:
     above = by_load["read"].above_idle
     assert above is not None
     assert above == pytest.approx(300 / (0.94 * 4e12), rel=0.01)
-    assert told("memory.energy").title == "A byte costs 125 pJ/B (copy, 450 W)"
+    assert told("memory.energy").title == "Moving data costs 125 pJ/B (copy, 450 W)"
+    assert "a cache" not in told("memory.energy").text
+    assert "a cache" not in told("memory.energy", FULL).text
+    cheaper = scaled("memory_energy", "energy", 2.5, FULL, size_bytes=16 * MIB, load="read")
+    assert (
+        "On arrays of 16 MiB read takes 44.7 pJ/B: what a cache holds saves energy"
+        in told("memory.energy", cheaper).text
+    )
     without_idle = without("memory_energy", WHOLE, load="idle")
     assert "idle" not in told("memory.energy", without_idle).text
     limited = with_gpu(lambda gpu: msgspec.structs.replace(gpu, power_limit_w=700.0), WHOLE)
-    assert "up to 65.0 % of the board's 700 W" in told("memory.energy", limited).text
+    assert "Power reaches 65.0 % of the board's 700 W" in told("memory.energy", limited).text
 
 
 def test_made_rows_are_of_the_shape_that_benchmarks_give() -> None:

@@ -31,7 +31,7 @@ def test_sound_memory_has_one_line() -> None:
     finding = told("memory.verdict")
     assert finding.severity == "good"
     assert finding.title == (
-        "DRAM at 94.0 % of 4.00 TB/s (HBM, 2500 MHz x 6400 bit); L2 42.0 B/clk/SM, L1 122; read latency L1 16.6, "
+        "DRAM at 94.0 % of 4.00 TB/s (HBM, 2500 MHz x 2 x 6400 bit); L2 42.0 B/clk/SM, L1 122; read latency L1 16.6, "
         "L2 132, DRAM 282 ns"
     )
     assert "triad 3.64 TB/s (91.0 %)" in finding.text
@@ -39,7 +39,7 @@ def test_sound_memory_has_one_line() -> None:
 
 def test_gddr_is_not_called_hbm() -> None:
     title = told("memory.verdict", narrow()).title
-    assert "(41700 MHz x 384 bit)" in title
+    assert "(41700 MHz x 2 x 384 bit)" in title
 
 
 @pytest.mark.parametrize(("factor", "severity"), [(1.0, "good"), (0.95, "good"), (0.9, "warning"), (0.5, "problem")])
@@ -141,3 +141,19 @@ def test_rates_by_the_clock_have_their_own_unit() -> None:
     finding = told("memory.over_limit", over)
     assert "254 B/clk/SM" in finding.text
     assert "128 B/clk/SM" in finding.text
+
+
+def test_figures_above_different_ceilings_are_not_mixed() -> None:
+    """What is named beside a ceiling is held against that one."""
+    over = scaled("memory_levels", "per_clock", 1.5, WHOLE, space="shared")
+    over = scaled("memory_levels", "per_clock", 2.0, over, footprint_bytes=16 * MIB, space="global")
+    finding = told("memory.over_limit", over)
+    assert "footprint_bytes=16384,space=shared] 191 B/clk/SM" in finding.text
+    assert "space=global" not in finding.text.split(". The ceiling")[0]
+    assert "and 1 more. The ceiling of 128 B/clk/SM" in finding.text
+
+
+def test_a_figure_by_a_library_says_so() -> None:
+    faster = scaled("memory_stream", "bandwidth", 1.06, WHOLE, implementation="cupy", kernel="triad")
+    assert "triad 3.71 TB/s (92.6 %, CuPy)" in told("memory.verdict", faster).text
+    assert "CuPy" not in told("memory.verdict").text

@@ -6,10 +6,10 @@ import io
 
 import msgspec
 import pytest
-from link_evidence import with_gpu
+from link_evidence import with_gpu, without
 from make_memory_run import MADE, MIB, make_memory_run
 from make_run import make_run
-from memory_evidence import FULL, WHOLE, evidence
+from memory_evidence import FULL, WHOLE, evidence, with_facts
 from rich.cells import cell_len
 
 from microbench.model import Run
@@ -78,7 +78,7 @@ def test_kernels_by_implementation_with_shares_and_shapes() -> None:
     assert [column.title for column in table.columns] == ["", "CUDA C++", "CuPy", "Numba", "shape of CUDA C++"]
     first = table.rows[0]
     assert (first[0].text, first[1].text, first[1].note) == ("read", "3760", "94.0 %")
-    assert first[4].text == "bulk copies of 16 KiB, 2 stages, 128 threads, 4 blocks an SM"
+    assert first[4].text == "bulk copies of 16 KiB, 2 stages, blocks of 128, 4 blocks an SM"
     assert table.notes == ("ceiling: 4000 GB/s, memory clock 2500 MHz x 2 x 6400 bit",)
 
 
@@ -115,17 +115,17 @@ def test_the_hierarchy_is_one_picture() -> None:
     assert [line.name for line in picture.lines] == [
         "L1 31.9 TB/s, 122 B/clk/SM", "L2 11.0 TB/s, 42.0 B/clk/SM", "DRAM 3.76 TB/s, 14.4 B/clk/SM", "",
     ]  # fmt: skip
-    assert [mark.text for mark in picture.marks] == ["L2 from 253 KiB", "DRAM from 42.9 MiB", "L2 is 48 MiB"]
+    assert [mark.text for mark in picture.marks] == ["L1 to 192 KiB", "L2 to 32 MiB", "L2 is 48 MiB"]
     assert picture.about.endswith("from shared memory 33.2 TB/s, 127 B/clk/SM")
     assert len(picture.lines[-1].points) == 18
     assert [tick.text for tick in picture.y_ticks] == ["5 TB/s", "10 TB/s", "20 TB/s"]
 
 
 def test_a_knee_at_the_reported_size_is_marked_once() -> None:
-    near = with_gpu(lambda gpu: msgspec.structs.replace(gpu, l2_bytes=43 * MIB), WHOLE)
+    near = with_gpu(lambda gpu: msgspec.structs.replace(gpu, l2_bytes=33 * MIB), WHOLE)
     picture = hierarchy(evidence(near))
     assert picture is not None
-    assert [mark.text for mark in picture.marks] == ["L2 from 253 KiB", "DRAM from 42.9 MiB"]
+    assert [mark.text for mark in picture.marks] == ["L1 to 192 KiB", "L2 to 32 MiB"]
 
 
 def test_latency_is_a_picture_with_the_reach_of_the_tlb() -> None:
@@ -172,3 +172,21 @@ def test_additions_allocations_and_energy_are_tables() -> None:
     assert [row[0].text for row in energies.rows] == ["read", "write", "copy", "triad", "idle"]
     assert energies.rows[0][2].text == "112 pJ/B"
     assert energies.rows[-1][2].text == "–"
+
+
+def test_facts_in_bytes_are_short_and_many_shapes_are_counted() -> None:
+    whole = with_facts("memory_capacity", total_bytes=146591680 << 10)
+    (table,) = next(one for one in section(whole).studies if one.benchmark == "memory_capacity").tables
+    assert {row[0].text: row[1].text for row in table.rows}["total_bytes"] == "140 GiB"
+    by_name = {one.benchmark: one.tables[-1].notes for one in section().studies}
+    assert "under way per sm: 2 KiB to 128 KiB (12 cases)" in by_name["memory_occupancy"]
+    assert "shape: 5 different ones (63 cases)" in by_name["memory_stream"]
+    few = section(without("memory_stream", WHOLE, implementation="numba"))
+    notes = next(one for one in few.studies if one.benchmark == "memory_stream").tables[-1].notes
+    assert any(note.startswith("shape: bulk_16384B_x2_t128_b4") for note in notes)
+
+
+def test_the_shape_in_words_has_room_at_120_columns_and_goes_at_80() -> None:
+    longest = with_facts("memory_stream", shape="past_16B_x1_t1024")
+    assert "16-byte accesses, 1 a thread, no loop, past the L1, blocks of 1024" in drawn(longest, 120)
+    assert "shape of CUDA C++" not in drawn(longest, 80)

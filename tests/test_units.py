@@ -22,6 +22,7 @@ from microbench.units import (
     quantity,
     rate_of,
     round_percent,
+    short_size,
     size,
     spread,
     times,
@@ -132,6 +133,12 @@ def test_ascii_has_a_likeness_for_what_reports_write() -> None:
 )
 def test_computed_sizes_have_three_digits(count: float, words: str) -> None:
     assert about_size(count) == words
+
+
+def test_sizes_that_were_found_out_are_short() -> None:
+    assert [short_size(one) for one in (0, 256, 2048, 520 << 20, 146591680 << 10, 142624 << 20)] == [
+        "0 B", "256 B", "2 KiB", "520 MiB", "140 GiB", "139 GiB",
+    ]  # fmt: skip
 
 
 def test_tables_that_name_their_unit_hold_bare_figures() -> None:

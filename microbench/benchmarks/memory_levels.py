@@ -68,7 +68,7 @@ BENCHMARK = Benchmark(
         "space": Axis("where the working set is", ("shared", "global"), ("shared", "global"), ("shared", "global")),
         "footprint_bytes": Axis(
             "bytes of the working set; in shared memory of each SM",
-            (16 * KIB, 8 * MIB, 256 * MIB),
+            (16 * KIB, 8 * MIB, 24 * MIB, 256 * MIB),
             (
                 16 * KIB, 64 * KIB, 128 * KIB, 192 * KIB, 256 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB, 8 * MIB,
                 12 * MIB, 16 * MIB, 24 * MIB, 32 * MIB, 48 * MIB, 64 * MIB, 96 * MIB, 128 * MIB, 256 * MIB, GIB,

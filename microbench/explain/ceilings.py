@@ -29,8 +29,8 @@ def beyond_ceiling(evidence: Evidence, suite: str, perhaps: str) -> list[Finding
     if not found:
         return []
     worst, limit = max(found, key=lambda one: one[0].value / one[1].value)
-    named = "; ".join(f"{row.case_id} {quantity(row.value, row.metric.unit)}" for row, _ in found[:NAMED])
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    named = [f"{row.case_id} {quantity(row.value, row.metric.unit)}" for row, own in found if own == limit][:NAMED]
+    more = f" and {len(found) - len(named)} more" if len(found) > len(named) else ""
     behind = ", ".join((limit.source, *limit.assumptions))
     return [
         Finding(
@@ -38,8 +38,8 @@ def beyond_ceiling(evidence: Evidence, suite: str, perhaps: str) -> list[Finding
             severity="warning",
             title=f"A figure is {percent(worst.value / limit.value)} of its ceiling, so the ceiling is wrong",
             text=(
-                f"{named}{more}. The ceiling of {quantity(limit.value, limit.unit)} rests on: {behind}. One of these "
-                f"is not so on this machine ({perhaps}): do not rely on percentages of it."
+                f"{'; '.join(named)}{more}. The ceiling of {quantity(limit.value, limit.unit)} rests on: "
+                f"{behind}. One of these is not so on this machine ({perhaps}): do not rely on percentages of it."
             ),
             threshold="a rate above its ceiling by more than its interval",
             rests_on=rests_on(*(row for row, _ in found)),

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
-from microbench.explain.evidence import Evidence, listed, rests_on, sentence
+from microbench.explain.evidence import Evidence, listed, rests_on
 from microbench.explain.finding import Finding
 from microbench.explain.memory_stream import best_stream
 from microbench.stats import Row
-from microbench.units import percent, quantity, size, times
+from microbench.units import percent, quantity, rate_of, round_percent, size, times
 
 WORD_BYTES, RANDOM_WORD_BYTES = 4, 8
-SECTOR_BYTES = 32
-FLAT = 1.15
-FLAT_TO_BYTES = 256
+WHOLE = 0.85
 CONTENDED = 4.0
 ACCESSES = {"gather": "read", "scatter": "written", "update": "updated"}
 
 
 class Apart(NamedTuple):
-    """Words that lie apart: the useful rate over the stride, and where it no longer falls."""
+    """Words that lie apart: the useful rate over the stride, and up to where a word costs its whole stride."""
 
     points: list[tuple[int, Row]]
-    flat_from_bytes: int
+    whole_bytes: int
 
     def cost_bytes(self, row: Row) -> float:
         """What a word costs in bytes of the rate of neighbouring words."""
@@ -35,42 +34,45 @@ def apart(evidence: Evidence, access: str) -> Apart | None:
     points = [(stride, row) for stride, row in points if row.value > 0]
     if len(points) < 2 or points[0][0] != WORD_BYTES:
         return None
-    near = [one for one in points if one[0] <= FLAT_TO_BYTES]
-    least = near[-1][1].value
-    flat = next(stride for stride, row in near if row.value <= FLAT * least)
-    return Apart(points, flat)
+    found = Apart(points, WORD_BYTES)
+    costly = itertools.takewhile(lambda one: found.cost_bytes(one[1]) >= WHOLE * one[0], points)
+    return found._replace(whole_bytes=max(stride for stride, _ in costly))
 
 
 def stride(evidence: Evidence) -> list[Finding]:
-    """What a word costs whose neighbours nobody wants: the sector that memory moves."""
+    """What a word costs whose neighbours nobody wants: as much as memory moves at a time."""
     found = {access: one for access in ("read", "write") if (one := apart(evidence, access)) is not None}
     if not found:
         return []
-    words = []
-    for access, one in found.items():
-        stride_bytes, row = next(point for point in one.points if point[0] == one.flat_from_bytes)
-        words.append(
-            f"{access} {size(stride_bytes)} apart, {quantity(row.value, 'B/s')} of words are left of "
-            f"{quantity(one.points[0][1].value, 'B/s')}: each costs as much as {one.cost_bytes(row):.0f} bytes in a row"
-        )
-    first = next(iter(found.values()))
-    row = dict(first.points)[first.flat_from_bytes]
+    access, first = next(iter(found.items()))
+    row = dict(first.points)[first.whole_bytes]
     kept = row.value / first.points[0][1].value
     return [
         Finding(
             rule="memory.stride",
             severity="note",
-            title=f"Words {size(first.flat_from_bytes)} or more apart keep {percent(kept)} of the useful bandwidth",
+            title=f"Words {size(first.whole_bytes)} apart keep {percent(kept)} of the useful bandwidth ({access})",
             text=(
-                f"{sentence('; '.join(words))}. Memory moves sectors of {SECTOR_BYTES} bytes, some memories two at "
-                "once: let neighbouring threads touch neighbouring words, or turn arrays of structures into structures "
-                "of arrays."
+                f"{' '.join(_stride_words(*one) for one in found.items())} Let neighbouring threads touch neighbouring "
+                "words, or turn arrays of structures into structures of arrays."
             ),
-            threshold=f"the least stride from which on up to {size(FLAT_TO_BYTES)} the rate falls no further",
+            threshold=f"a word costs its stride where it costs at least {round_percent(WHOLE)} of it in bytes in a row",
             rests_on=rests_on(*(point[1] for one in found.values() for point in one.points)),
             suite="memory",
         )
     ]
+
+
+def _stride_words(access: str, one: Apart) -> str:
+    last_bytes, last = one.points[-1]
+    name = "Read" if access == "read" else "Written"
+    if one.whole_bytes == last_bytes:
+        return f"{name} up to {size(last_bytes)} apart, a word costs as much as all bytes from it to the next."
+    return (
+        f"{name} up to {size(one.whole_bytes)} apart, a word costs as much as all bytes from it to the next: so many "
+        f"are moved at a time. {size(last_bytes)} apart {quantity(last.value, 'B/s')} of "
+        f"{quantity(one.points[0][1].value, 'B/s')} are left, a word costs {one.cost_bytes(last):.0f} bytes in a row."
+    )
 
 
 def random(evidence: Evidence) -> list[Finding]:
@@ -79,16 +81,16 @@ def random(evidence: Evidence) -> list[Finding]:
     if not found:
         return []
     words = [_random_words(evidence, access, rows) for access, rows in found.items()]
-    title = ", ".join(f"{access} {quantity(rows[-1][1].value, 'OP/s')}" for access, rows in found.items())
+    title = ", ".join(f"{access} {_short(rows[-1][1])}" for access, rows in found.items())
     largest = size(max(rows[-1][0] for rows in found.values()))
     return [
         Finding(
             rule="memory.random",
             severity="note",
-            title=f"Random {RANDOM_WORD_BYTES}-byte accesses over {largest}: {title}",
+            title=f"Random {RANDOM_WORD_BYTES}-byte words a second over {largest}: {title}",
             text=(
                 f"{' '.join(words)} Sort or partition by address so that what is touched together fits the L2, and "
-                "use all of each sector."
+                "use the neighbours of each word."
             ),
             threshold="each word of a set touched once in the order of a hash",
             rests_on=rests_on(*(row for rows in found.values() for _, row in rows)),
@@ -104,14 +106,19 @@ def _by_footprint(evidence: Evidence, access: str) -> list[tuple[int, Row]]:
 
 def _random_words(evidence: Evidence, access: str, rows: list[tuple[int, Row]]) -> str:
     largest, row = rows[-1]
-    words = f"In {size(largest)} {quantity(row.value, 'OP/s')} are {ACCESSES[access]}"
-    stream = best_stream(evidence, "write" if access == "scatter" else "read")
+    words = f"Over {size(largest)} {rate_of(row.value, 'words')} are {ACCESSES[access]}"
+    kernel = "write" if access == "scatter" else "read"
+    stream = best_stream(evidence, kernel)
     if stream is not None:
-        words += f", each as dear as {stream.value / row.value:.0f} bytes in a row"
+        words += f", one in the time of {stream.value / row.value:.0f} bytes of the streaming {kernel}"
     smallest, near = rows[0]
     if smallest < largest and near.value > row.value:
-        words += f"; in {size(smallest)} {times(near.value / row.value)} as many"
+        words += f"; over {size(smallest)} {times(near.value / row.value)} as many"
     return f"{words}."
+
+
+def _short(row: Row) -> str:
+    return quantity(row.value, "1/s").removesuffix("/s").strip()
 
 
 class Contention(NamedTuple):

@@ -67,6 +67,8 @@ def allocate(evidence: Evidence) -> list[Finding]:
             " Take memory from a pool in anything that repeats (cudaMallocAsync, or a library's own allocator); give "
             "it a release threshold, or it hands memory back at each synchronise."
         )
+    if "host_pinned" in at:
+        advice += " Pin host memory once and keep it."
     return [
         Finding(
             rule="memory.allocate",

@@ -59,25 +59,28 @@ def engines(evidence: Evidence) -> list[Finding]:
     against, lost, rows = _against(evidence)
     if not found and not against:
         return []
-    words = [_words(one) for one in found] + ([against] if against else [])
-    title = "The driver's copy against a kernel's"
+    words, rowwise = [_words(one) for one in found], _rows_apart(evidence)
+    words += [one for one in (against, rowwise) if one]
+    title = f"{WAYS['copy']} within the GPU reaches {percent(1 - lost)} of a kernel's copy"
     if found:
         first = found[0]
+        (least, small), (most, large) = first.points[0], first.points[-1]
+        small_s = small.measurement.work.bytes / small.value
         title = (
-            f"{WAYS[first.way]} within the GPU: {as_time(first.fixed_s)} + V / {quantity(first.bandwidth, 'B/s')}, "
-            f"half at {about_size(first.half_bytes)}"
+            f"{WAYS[first.way]} within the GPU: {as_time(small_s)} at {size(least)}, "
+            f"{quantity(large.value, 'B/s')} at {size(most)}"
         )
     heavy = lost > LOSS
     advice = " Copy large arrays by a kernel where the copy matters." if heavy else ""
     return [
         Finding(
             rule="memory.copy",
-            severity="advice" if heavy else "note",
+            severity="advice" if heavy or rowwise else "note",
             title=title,
             text=f"{' '.join(words)}{advice}",
             threshold=(
                 "T = a + V / b by the least relative residuals, V read plus written; advice where the driver's copy "
-                f"loses over {round_percent(LOSS)} against a kernel"
+                f"loses over {round_percent(LOSS)} against a kernel, or its 2D copy against the plain one"
             ),
             rests_on=rests_on(*(row for one in found for _, row in one.points), *rows),
             suite="memory",
@@ -86,10 +89,26 @@ def engines(evidence: Evidence) -> list[Finding]:
 
 
 def _words(one: Engine) -> str:
-    bend = " Some sizes are far off that line." if one.line.misfit.largest > LOSS else ""
+    bend = ""
+    if one.line.misfit.largest > LOSS:
+        bend = " Some sizes are far off that line: take theirs from the table."
     return (
-        f"{WAYS[one.way]} takes {as_time(one.fixed_s)} + V / {quantity(one.bandwidth, 'B/s')} (misfit "
-        f"{percent(one.line.misfit.median)}, at most {percent(one.line.misfit.largest)}).{bend}"
+        f"{WAYS[one.way]} takes {as_time(one.fixed_s)} + V / {quantity(one.bandwidth, 'B/s')}, half of that rate at "
+        f"V = {about_size(one.half_bytes)} (misfit {percent(one.line.misfit.median)}, at most "
+        f"{percent(one.line.misfit.largest)}).{bend}"
+    )
+
+
+def _rows_apart(evidence: Evidence) -> str:
+    """What the 2D copy loses against the plain one on the largest blocks of both; nothing where it is as fast."""
+    plain, rowwise = dict(curve(evidence, "copy")), dict(curve(evidence, "copy_2d"))
+    common = max((size_bytes for size_bytes in rowwise if size_bytes in plain), default=None)
+    if common is None or rowwise[common].value >= (1 - LOSS) * plain[common].value:
+        return ""
+    return (
+        f"Rows that lie apart cost much: at {size(common)} the 2D copy reaches "
+        f"{percent(rowwise[common].value / plain[common].value)} of the plain one. Keep what is copied often in one "
+        "piece, or copy its rows by a kernel."
     )
 
 

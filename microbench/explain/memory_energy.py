@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from microbench.explain.evidence import Evidence, rests_on, sentence
+from microbench.explain.evidence import Evidence, rests_on, sentence, whole
 from microbench.explain.finding import Finding
 from microbench.stats import Row
-from microbench.units import percent, quantity
+from microbench.units import percent, quantity, size
 
 BENCHMARK, POWER, ENERGY = "memory_energy", "power", "energy"
 IDLE = "idle"
+CHEAPER = 0.9
 
 
 class Draw(NamedTuple):
@@ -58,21 +59,37 @@ def energy(evidence: Evidence) -> list[Finding]:
     against = ""
     if limit_w:
         share = percent(most.power.value / limit_w)
-        against = f" That is up to {share} of the board's {quantity(limit_w, 'W')}."
+        against = f" Power reaches {share} of the board's {quantity(limit_w, 'W')}."
     shown = max(found, key=lambda one: one.energy.value)
     return [
         Finding(
             rule="memory.energy",
             severity="note",
             title=(
-                f"A byte costs {quantity(shown.energy.value, 'J/B')} ({shown.load}, {quantity(shown.power.value, 'W')})"
+                f"Moving data costs {quantity(shown.energy.value, 'J/B')} ({shown.load}, "
+                f"{quantity(shown.power.value, 'W')})"
             ),
-            text=f"{sentence('; '.join(words))}.{against} What fits a cache saves energy beside time.",
+            text=f"{sentence('; '.join(words))}.{against}{_small(evidence, found)}",
             threshold="energy counter over two seconds of one kernel, bytes read plus written",
             rests_on=rests_on(idle, *(row for one in found for row in (one.power, one.energy))),
             suite="memory",
         )
     ]
+
+
+def _small(evidence: Evidence, found: list[Draw]) -> str:
+    """What a byte of small arrays costs, by the load that shows the most of it; nothing where it costs no less."""
+    pairs = [
+        (one, row) for one in found for row in evidence.rows(BENCHMARK, ENERGY, load=one.load)
+        if 0 < row.value < CHEAPER * one.energy.value
+    ]  # fmt: skip
+    if not pairs:
+        return ""
+    one, row = min(pairs, key=lambda pair: pair[1].value / pair[0].energy.value)
+    return (
+        f" On arrays of {size(whole(row, 'size_bytes'))} {one.load} takes {quantity(row.value, 'J/B')}: what a cache "
+        "holds saves energy beside time."
+    )
 
 
 def _words(one: Draw) -> str:

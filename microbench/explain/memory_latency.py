@@ -17,9 +17,11 @@ from microbench.explain.memory_levels import (
     Plateau,
     Point,
     crossing,
+    ends,
     footprints,
     l2_bytes,
     plateaus,
+    reaches,
     runs,
     shared_row,
 )
@@ -29,6 +31,7 @@ from microbench.units import about_size, as_time, percent, quantity, size, times
 BENCHMARK = "memory_latency"
 LATENCY, CYCLES, LINES = "latency", "cycles", "line_cycles"
 MOST_STEPS = 3
+APART = "two groups of lines with a valley between them, each 5 % of them or more"
 
 
 class Step(NamedTuple):
@@ -92,14 +95,16 @@ def latency(evidence: Evidence) -> list[Finding]:
         in_cycles = shared_cycles.value if shared_cycles is not None else None
         words.insert(0, _level_words("shared memory", shared.value, in_cycles))
     title = ", ".join(f"{one.name} {as_time(one.value)}" for one in found)
+    held = ends(footprints(evidence, BENCHMARK, LATENCY), found)
+    seen = f" As one SM sees it, {reaches(held)}." if held else ""
     return [
         Finding(
             rule="memory.latency",
             severity="note",
             title=f"A dependent read takes: {title}",
             text=(
-                f"One thread that waits for each read: {listed(words)}. What follows pointers runs at this pace; have "
-                "many reads under way, or keep what is chased in a nearer level."
+                f"One thread that waits for each read: {listed(words)}.{seen} What follows pointers runs at this pace; "
+                "have many reads under way, or keep what is chased in a nearer level."
             ),
             threshold="dependent reads in random order, medians over the sets of a level",
             rests_on=rests_on(shared, *(row for one in found for _, row in one.points)),
@@ -168,10 +173,10 @@ def near_and_far(evidence: Evidence) -> list[Finding]:
             text=(
                 f"Seen from one SM, {percent(modes.near_share)} of the lines of {_set(modes.row)} answer in "
                 f"{quantity(modes.near, 'cycle')}, the others in {quantity(modes.far, 'cycle')} "
-                f"({times(modes.far / modes.near)}). Addresses are hashed over both, so no layout keeps to the near "
-                "one: expect the mean, and such a spread."
+                f"({times(modes.far / modes.near)}). Addresses are hashed over both, so no simple layout keeps to "
+                "the near one: expect the mean, and such a spread."
             ),
-            threshold="two groups of lines at least three standard deviations apart, each 5 % of them or more",
+            threshold=APART,
             rests_on=rests_on(modes.row),
             suite="memory",
         )
@@ -189,7 +194,7 @@ def _one_mode(evidence: Evidence) -> list[Finding]:
             severity="note",
             title=f"All lines of the L2 answer alike: {quantity(row.value, 'cycle')}",
             text=f"No near and far part separate among the lines of {_set(row)}, seen from one SM.",
-            threshold="two groups of lines at least three standard deviations apart, each 5 % of them or more",
+            threshold=APART,
             rests_on=rests_on(row),
             suite="memory",
         )

@@ -1,4 +1,4 @@
-"""The levels of memory: plateaus of bandwidth and latency over the working set, and the knees between them."""
+"""The levels of memory: plateaus of bandwidth and latency over the working set, and where each of them ends."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from microbench.explain.ceilings import share_of
-from microbench.explain.evidence import Evidence, listed, rests_on
+from microbench.explain.evidence import Evidence, rests_on
 from microbench.explain.finding import Finding
 from microbench.stats import Row
-from microbench.units import about_size, percent, quantity, size
+from microbench.units import percent, quantity, round_percent, size
 
 # The largest L1 of an SM there is; the least multiple of the L2 that leaves nothing of a set in it.
 LARGEST_L1_BYTES = 256 << 10
@@ -23,6 +23,7 @@ SAME = 1.1
 FEWEST = 2
 WIDEST_GAP = 4
 BETTER = 1.01
+L2_BOUNDS = ("l2", "l2_per_clock")
 BANDWIDTH, PER_CLOCK = "bandwidth", "per_clock"
 
 # Bytes of a working set and its row.
@@ -30,11 +31,15 @@ Point = tuple[int, Row]
 
 
 class Plateau(NamedTuple):
-    """One level: its name, the median of its figures, and the working sets between which it answers."""
+    """One level: its name, the median of its figures, and the working sets between which it answers.
+
+    ``together``: SMs asked for the same lines at the same time, so that more may have arrived than this level sent.
+    """
 
     name: str
     value: float
     points: tuple[Point, ...]
+    together: bool = False
 
     @property
     def first_bytes(self) -> int:
@@ -47,12 +52,12 @@ class Plateau(NamedTuple):
         return self.points[-1][0]
 
 
-class Knee(NamedTuple):
-    """Where one level ends and the next takes over."""
+class End(NamedTuple):
+    """The largest set that a level holds, and the next one measured, which it does not."""
 
-    before: str
-    after: str
-    at_bytes: float
+    level: str
+    last_bytes: int
+    beyond_bytes: int
 
 
 def footprints(evidence: Evidence, benchmark: str, metric: str) -> list[Point]:
@@ -64,20 +69,24 @@ def footprints(evidence: Evidence, benchmark: str, metric: str) -> list[Point]:
 def plateaus(points: Sequence[Point], l2_bytes: int | None) -> list[Plateau]:
     """L1, L2 and DRAM as far as they show.
 
-    Sets up to LARGEST_L1_BYTES may be the L1's, from BEYOND_L2 times the L2 on they are the DRAM's. Within these bounds
-    the level is the longest run of points whose figures lie within SAME of each other (of the L1's the first as long);
-    one point alone is a level only where no other was measured.
+    Sets up to LARGEST_L1_BYTES may be the L1's: those as fast as the smallest, as an L1 may be far smaller. From
+    BEYOND_L2 times the L2 on they are the DRAM's. Between, and there, the level is the longest run of points whose
+    figures lie within SAME of each other; one point alone is a level only where no other was measured. Where rates
+    name the L2 as their bound, its own begin there: smaller sets are answered for several SMs at once.
     """
     dram_bytes = BEYOND_L2 * l2_bytes if l2_bytes else SURELY_DRAM_BYTES
-    regions = {
-        "L1": [one for one in points if one[0] <= LARGEST_L1_BYTES],
-        "L2": [one for one in points if LARGEST_L1_BYTES < one[0] <= (l2_bytes or 0)],
-        "DRAM": [one for one in points if one[0] >= dram_bytes],
+    within_l1 = runs([one for one in points if one[0] <= LARGEST_L1_BYTES])
+    within_l2 = [one for one in points if LARGEST_L1_BYTES < one[0] <= (l2_bytes or 0)]
+    own_from = next((footprint for footprint, row in within_l2 if row.measurement.bound in L2_BOUNDS), None)
+    found = {
+        "L1": within_l1[0] if within_l1 else None,
+        "L2": _longest([one for one in within_l2 if one[0] >= (own_from or 0)]),
+        "DRAM": _longest([one for one in points if one[0] >= dram_bytes]),
     }
     return [
-        Plateau(name, statistics.median(row.value for _, row in run), tuple(run))
-        for name, members in regions.items()
-        if (run := _longest(members)) is not None
+        Plateau(name, statistics.median(row.value for _, row in run), tuple(run), name == "L2" and own_from is None)
+        for name, run in found.items()
+        if run is not None
     ]
 
 
@@ -100,15 +109,30 @@ def _longest(points: Sequence[Point]) -> list[Point] | None:
     return longest if len(longest) >= FEWEST else None
 
 
-def knees(points: Sequence[Point], levels: Sequence[Plateau]) -> list[Knee]:
-    """Where the figures pass the geometric mean of two levels that follow each other."""
+def ends(points: Sequence[Point], levels: Sequence[Plateau]) -> list[End]:
+    """Where levels end that another one follows: between two sets that lie no further apart than WIDEST_GAP."""
     found = []
     for before, after in itertools.pairwise(levels):
-        between = [one for one in points if before.last_bytes <= one[0] <= after.first_bytes]
-        at = crossing(between, math.sqrt(before.value * after.value))
-        if at is not None and max(before.value, after.value) > SAME * min(before.value, after.value):
-            found.append(Knee(before.name, after.name, at))
+        beyond_bytes = next(footprint for footprint, _ in points if footprint > before.last_bytes)
+        apart = max(before.value, after.value) > SAME * min(before.value, after.value)
+        if apart and beyond_bytes <= WIDEST_GAP * before.last_bytes:
+            found.append(End(before.name, before.last_bytes, beyond_bytes))
     return found
+
+
+def reaches(held: Sequence[End]) -> str:
+    """Ends in words: "L1 holds 192 KiB, not 256 KiB; L2 holds 48 MiB, not 64 MiB"."""
+    return "; ".join(f"{one.level} holds {size(one.last_bytes)}, not {size(one.beyond_bytes)}" for one in held)
+
+
+def answered_together(points: Sequence[Point], levels: Sequence[Plateau]) -> list[Point]:
+    """Sets between L1 and L2 with more than the L2's own rate: SMs that ask for a line together are answered once."""
+    by_name = {one.name: one for one in levels}
+    l1, l2 = by_name.get("L1"), by_name.get("L2")
+    if l2 is None or l2.together:
+        return []
+    from_bytes = max(LARGEST_L1_BYTES, l1.last_bytes if l1 is not None else 0)
+    return [one for one in points if from_bytes < one[0] < l2.first_bytes and one[1].value > SAME * l2.value]
 
 
 def crossing(points: Sequence[Point], value: float) -> float | None:
@@ -148,29 +172,15 @@ def levels(evidence: Evidence) -> list[Finding]:
         return []
     words = [_shared_words(evidence, shared)] if shared is not None else []
     words += [_words(evidence, one, by_clock.get(one.name)) for one in found]
-    ends = [
-        f"{one.after} near {about_size(one.at_bytes)}"
-        for one in knees(footprints(evidence, "memory_levels", BANDWIDTH), found)
-    ]
-    reported = l2_bytes(evidence)
-    known = (
-        f" (the L2 is reported as {size(reported)})" if reported and any(one.startswith("DRAM") for one in ends) else ""
-    )
-    closing = (
-        f"The next level takes over: {listed(ends)}{known}. Cut work into pieces that fit the level it should run from."
-        if ends
-        else ""
-    )
-    title = ", ".join(f"{one.name} {quantity(one.value, 'B/s')}" for one in found)
+    words += _around(evidence, found)
+    title = ", ".join(f"{one.name} {up_to(one)}{quantity(one.value, 'B/s')}" for one in found)
     return [
         Finding(
             rule="memory.levels",
             severity="note",
             title=f"Bandwidth by level: {title}",
-            text=" ".join(one for one in (*words, closing) if one),
-            threshold=(
-                f"a level is a run of sets within {percent(SAME - 1)}; a knee lies at the geometric mean of two levels"
-            ),
+            text=" ".join(words),
+            threshold=f"a level is a run of sets within {round_percent(SAME - 1)} of each other",
             rests_on=rests_on(shared, *(row for one in found for _, row in one.points)),
             suite="memory",
         )
@@ -183,10 +193,36 @@ def _shared_words(evidence: Evidence, shared: Row) -> str:
     return f"Shared memory {quantity(shared.value, 'B/s')}{by_clock}."
 
 
+def _around(evidence: Evidence, found: Sequence[Plateau]) -> list[str]:
+    """Sets that belong to no level alone, and where levels end."""
+    points, reported = footprints(evidence, "memory_levels", BANDWIDTH), l2_bytes(evidence)
+    words = []
+    if together := answered_together(points, found):
+        between = " to ".join(dict.fromkeys((size(together[0][0]), size(together[-1][0]))))
+        fastest = max(row.value for _, row in together)
+        words.append(
+            f"Sets of {between} seem faster, up to {quantity(fastest, 'B/s')}: SMs that ask for a line at the same "
+            "time are answered once, which is not what the L2 can send."
+        )
+    elif any(one.together for one in found):
+        words.append(
+            "SMs were too close to each other in these sets to tell what the L2 sends: some may share an answer."
+        )
+    if held := ends(points, found):
+        known = f" (its size is reported as {size(reported)})" if reported and held[-1].level == "L2" else ""
+        words.append(f"{reaches(held)}{known}. Cut work into pieces that fit the level it should run from.")
+    return words
+
+
+def up_to(one: Plateau) -> str:
+    """The reserve with which a level's rate is told."""
+    return "up to " if one.together else ""
+
+
 def _words(evidence: Evidence, one: Plateau, by_clock: Plateau | None) -> str:
     best_bytes, best = max(one.points, key=lambda point: point[1].value)
-    upto = f", sets up to {size(one.last_bytes)}" if one.name != "DRAM" and len(one.points) > 1 else ""
-    words = f"{one.name} {quantity(one.value, 'B/s')}"
+    sets = " to ".join(dict.fromkeys((size(one.first_bytes), size(one.last_bytes))))
+    words = f"{one.name} {up_to(one)}{quantity(one.value, 'B/s')}"
     if by_clock is not None:
         bounded = next((row for _, row in by_clock.points if row.measurement.bound is not None), by_clock.points[0][1])
         words += f", {_clocked(evidence, bounded, by_clock.value)}"
@@ -194,11 +230,14 @@ def _words(evidence: Evidence, one: Plateau, by_clock: Plateau | None) -> str:
         words += f", {percent(share)} of its ceiling"
     if best.value > BETTER * one.value:
         words += f", at its best {quantity(best.value, 'B/s')} at {size(best_bytes)}"
-    return f"{words}{upto}."
+    return f"{words} (sets of {sets})."
 
 
 def _clocked(evidence: Evidence, row: Row, value: float) -> str:
     """A rate by the clock with its share of the ceiling, where the row has one."""
     limit = evidence.ceiling(row)
-    share = f" ({percent(value / limit.value)} of {quantity(limit.value, limit.unit)})" if limit is not None else ""
-    return f"{quantity(value, 'B/clk/SM')}{share}"
+    if limit is None:
+        return quantity(value, "B/clk/SM")
+    port = " that an SM's port could take" if row.measurement.bound in L2_BOUNDS else ""
+    share = f"{percent(value / limit.value)} of {quantity(limit.value, limit.unit)}{port}"
+    return f"{quantity(value, 'B/clk/SM')}, {share}"

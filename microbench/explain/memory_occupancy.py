@@ -79,8 +79,8 @@ def under_way(evidence: Evidence) -> list[Finding]:
             ),
             text=(
                 f"That is {' or '.join(named)}: {quantity(least.row.value, 'B/s')} of "
-                f"{quantity(best.row.value, 'B/s')}.{law} A kernel with fewer threads must have more loads in each: "
-                "unroll, or load wider."
+                f"{quantity(best.row.value, 'B/s')}.{_fewer(found, least)}{law} A kernel with fewer threads must have "
+                "more loads in each: unroll, or load wider."
             ),
             threshold=f"the least under way that reaches {round_percent(ENOUGH)} of the best of memory_occupancy",
             rests_on=rests_on(least.row, best.row),
@@ -89,10 +89,17 @@ def under_way(evidence: Evidence) -> list[Finding]:
     ]
 
 
+def _fewer(found: list[Flight], least: Flight) -> str:
+    """What the next lower amount that was tried gives: what is needed lies between the two."""
+    below_bytes = max(one.under_way_bytes for one in found if one.under_way_bytes < least.under_way_bytes)
+    below = max(one.row.value for one in found if one.under_way_bytes == below_bytes)
+    return f" With {about_size(below_bytes)}, the next less that was tried, {quantity(below, 'B/s')}."
+
+
 def ways(found: list[Flight], least: Flight) -> list[str]:
-    """Which threads and loads have as much under way as ``least``."""
+    """Which threads and loads have as much under way as ``least`` and are no slower."""
     same = [one for one in found if one.under_way_bytes <= NEAR * least.under_way_bytes]
-    same = [one for one in same if one.under_way_bytes >= least.under_way_bytes]
+    same = [one for one in same if one.under_way_bytes >= least.under_way_bytes and one.row.value >= least.row.value]
     counted = sorted({(one.threads, whole(one.row, "loads")) for one in same}, reverse=True)[:MOST_NAMED]
     return [
         f"{threads} threads with {loads} load{'s' if loads > 1 else ''} of {LOAD_BYTES} bytes each"

@@ -11,10 +11,10 @@ BEGIN = re.compile(r"(?P<style>[a-z]+)_(?P<width>[0-9]{1,7})B_x(?P<ahead>[0-9]{1
 PART = re.compile(r"_([tb])([0-9]+)")
 BULK = "bulk"
 BLOCKS = {
-    "grid": "one tile a block",
-    "past": "one tile a block, loads past the L1",
-    "steps": "blocks that step through it",
-    "persistent": "blocks that step through it",
+    "grid": "no loop",
+    "past": "no loop, past the L1",
+    "steps": "grid-stride loop",
+    "persistent": "grid-stride loop",
 }
 
 
@@ -28,9 +28,9 @@ def shape_words(name: str) -> str:
     if found["style"] == BULK:
         words = [f"bulk copies of {size(width_bytes)}", f"{ahead} stage{'s' if ahead > 1 else ''}"]
     else:
-        words = [f"{width_bytes}-byte accesses", f"{ahead} under way", BLOCKS[found["style"]]]
+        words = [f"{width_bytes}-byte accesses", f"{ahead} a thread", BLOCKS[found["style"]]]
     if "t" in parts:
-        words.append(f"{parts['t']} threads")
+        words.append(f"blocks of {parts['t']}")
     if "b" in parts:
         words.append(f"{parts['b']} blocks an SM")
     return ", ".join(words)

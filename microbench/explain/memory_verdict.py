@@ -9,9 +9,9 @@ from microbench.explain.evidence import Evidence, rests_on
 from microbench.explain.finding import Finding, Severity
 from microbench.explain.memory_causes import causes
 from microbench.explain.memory_latency import latency_levels
-from microbench.explain.memory_levels import PER_CLOCK, Plateau, bandwidth_levels, footprints
-from microbench.explain.memory_stream import best_stream
-from microbench.limits import Ceiling
+from microbench.explain.memory_levels import PER_CLOCK, bandwidth_levels, footprints, up_to
+from microbench.explain.memory_stream import IMPLEMENTATIONS, NATIVE, best_stream
+from microbench.limits import TRANSFERS_PER_MEMORY_CLOCK, Ceiling
 from microbench.stats import Row
 from microbench.units import percent, quantity, round_percent, three_digits
 
@@ -88,7 +88,7 @@ def _judged(evidence: Evidence, reached: list[Reached], caches: str) -> Finding:
     words = [f"Of {quantity(shown.limit.value, 'B/s')}: {', '.join(_words(one) for one in reached)}."]
     words += [one.words for one in told]
     if severity == "good":
-        words.append("Memory gives what sound memory gives.")
+        words.append("That is what sound memory gives.")
     elif not told and not over:
         words.append("Nothing that this run looked at explains it: compare with another board of the same kind.")
     words += [f"The ceiling assumes: {one}." for one in shown.limit.assumptions]
@@ -104,17 +104,20 @@ def _judged(evidence: Evidence, reached: list[Reached], caches: str) -> Finding:
 
 
 def _ceiling_words(evidence: Evidence, one: Reached) -> str:
-    """The ceiling as the device reports it: "4.81 TB/s (HBM, 3201 MHz x 6016 bit)"."""
+    """The ceiling as the device reports it: "4.81 TB/s (HBM, 3201 MHz x 2 x 6016 bit)"."""
     gpu = evidence.gpu
     value = quantity(one.limit.value, "B/s")
     if gpu is None or not gpu.memory_bus_bits or not gpu.memory_clock_max_hz:
         return value
     kind = "HBM, " if gpu.memory_bus_bits >= HBM_BUS_BITS else ""
-    return f"{value} ({kind}{gpu.memory_clock_max_hz / 1e6:.0f} MHz x {gpu.memory_bus_bits} bit)"
+    clock = f"{gpu.memory_clock_max_hz / 1e6:.0f} MHz x {TRANSFERS_PER_MEMORY_CLOCK}"
+    return f"{value} ({kind}{clock} x {gpu.memory_bus_bits} bit)"
 
 
 def _words(one: Reached) -> str:
-    return f"{one.kernel} {quantity(one.row.value, 'B/s')} ({percent(one.share)})"
+    written_in = one.row.params.get("implementation", NATIVE)
+    by = f", {IMPLEMENTATIONS.get(str(written_in), written_in)}" if written_in != NATIVE else ""
+    return f"{one.kernel} {quantity(one.row.value, 'B/s')} ({percent(one.share)}{by})"
 
 
 def _caches(evidence: Evidence) -> str:
@@ -124,17 +127,12 @@ def _caches(evidence: Evidence) -> str:
     words = ""
     if near:
         first, *others = near
-        rates = [f"{first.name} {quantity(_most(first), 'B/clk/SM')}"]
-        rates += [f"{one.name} {three_digits(_most(one))}" for one in others]
+        rates = [f"{first.name} {up_to(first)}{quantity(first.value, 'B/clk/SM')}"]
+        rates += [f"{one.name} {three_digits(one.value)}" for one in others]
         words += f"; {', '.join(rates)}"
     if latencies := latency_levels(evidence):
         words += f"; read latency {', '.join(f'{one.name} {three_digits(one.value * 1e9)}' for one in latencies)} ns"
     return words
-
-
-def _most(one: Plateau) -> float:
-    """The figure of a level at its best working set."""
-    return max(row.value for _, row in one.points)
 
 
 def _unlimited(evidence: Evidence, caches: str) -> list[Finding]:

@@ -10,7 +10,7 @@ from microbench.model import BenchmarkInfo, Fact, Outcome
 from microbench.report.document import Cell, Column, Table, Tone
 from microbench.report.shapes import LimitOf, shape, varying_axes
 from microbench.stats import Row
-from microbench.units import MISSING, as_time, axis_title, axis_value, quantity
+from microbench.units import MISSING, as_time, axis_title, axis_value, quantity, short_size
 
 STATUS_WORDS = {"timed_out": "timed out"}
 MOST_VALUES = 4
@@ -85,11 +85,14 @@ def _facts(found: Sequence[Row]) -> list[str]:
 
 
 def _values(facts: Sequence[Fact]) -> str:
-    """Each value with the number of cases that it holds for; of many numbers the least and the most."""
+    """Each value with the number of cases that it holds for; of many numbers the least and the most, of many texts how
+    many they are: findings say what they mean."""
     seen = Counter(_known(fact) for fact in facts)
     numbers = {fact.value: _known(fact) for fact in facts if isinstance(fact.value, int | float)}
     if len(seen) > MOST_VALUES and len(numbers) == len({fact.value for fact in facts}):
         return f"{numbers[min(numbers)]} to {numbers[max(numbers)]} ({len(facts)} cases)"
+    if len(seen) > MOST_VALUES and not numbers:
+        return f"{len(seen)} different ones ({len(facts)} cases)"
     return ", ".join(f"{value} ({cases} cases)" if cases > 1 else value for value, cases in seen.items())
 
 
@@ -104,8 +107,8 @@ def _known(fact: Fact) -> str:
         return quantity(fact.value, fact.unit)
     if isinstance(fact.value, int) and fact.name.endswith("_ns"):
         return as_time(fact.value * 1e-9)
-    if isinstance(fact.value, int) and fact.name.endswith("_bytes"):
-        return axis_value(fact.name, fact.value)
+    if isinstance(fact.value, int) and (fact.unit == "B" or fact.name.endswith("_bytes")):
+        return short_size(fact.value)
     return f"{fact.value} {fact.unit}".strip()
 
 

@@ -12,11 +12,13 @@ from microbench.explain.memory_levels import (
     PER_CLOCK,
     Plateau,
     Point,
+    answered_together,
     bandwidth_levels,
+    ends,
     footprints,
-    knees,
     l2_bytes,
     shared_row,
+    up_to,
 )
 from microbench.report.curves import ticks
 from microbench.report.document import Curve, Histogram, Line, Mark, Tone
@@ -39,16 +41,16 @@ def hierarchy(evidence: Evidence) -> Curve | None:
         return None
     by_clock = {one.name: one.value for one in bandwidth_levels(evidence, PER_CLOCK)}
     names = [
-        f"{one.name} {quantity(one.value, 'B/s')}"
+        f"{one.name} {up_to(one)}{quantity(one.value, 'B/s')}"
         + (f", {quantity(by_clock[one.name], 'B/clk/SM')}" if one.name in by_clock else "")
         for one in levels
     ]
-    marks = [Mark(one.at_bytes, f"{one.after} from {about_size(one.at_bytes)}") for one in knees(points, levels)]
+    marks = [Mark(float(one.last_bytes), f"{one.level} to {size(one.last_bytes)}") for one in ends(points, levels)]
     shared = shared_row(evidence, "memory_levels", BANDWIDTH)
     shared_clocked = shared_row(evidence, "memory_levels", PER_CLOCK)
     return _curve(
         "Bandwidth over the working set",
-        f"all SMs read one set again and again{_shared_rate(shared, shared_clocked)}",
+        f"all SMs read one set again and again{_shared_rate(shared, shared_clocked)}{_together(points, levels)}",
         points,
         levels,
         names,
@@ -61,6 +63,12 @@ def _shared_rate(shared: Row | None, clocked: Row | None) -> str:
         return ""
     by_clock = f", {quantity(clocked.value, 'B/clk/SM')}" if clocked is not None else ""
     return f"; from shared memory {quantity(shared.value, 'B/s')}{by_clock}"
+
+
+def _together(points: Sequence[Point], levels: Sequence[Plateau]) -> str:
+    """Which sets show more than the L2 sends."""
+    found = answered_together(points, levels)
+    return f"; above the L2's line up to {size(found[-1][0])}: one answer for several SMs" if found else ""
 
 
 def latencies(evidence: Evidence) -> Curve | None:
