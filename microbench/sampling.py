@@ -20,6 +20,7 @@ Batch = TypeVar("Batch")
 NANOSECOND_S = 1e-9
 VOID_SAMPLES = 20
 DIGITS_KEPT = 12  # picoseconds: what is beyond is the rounding of binary fractions
+SIGNIFICANT_DIGITS = 9  # of larger values, such as cycles: no clock here tells more
 HISTOGRAM_RATIO = 1.05
 
 
@@ -42,30 +43,36 @@ def no_tick(metric: str, n: int, value: float) -> None:
     """Nobody is watching."""
 
 
-def per_call_distribution(calls_s: FloatArray) -> PerCall:
+def per_call_distribution(calls_s: FloatArray, ratio: float = HISTOGRAM_RATIO) -> PerCall:
     """Quantiles and a logarithmic histogram of single calls, in seconds; what is not positive falls in its first bin.
 
+    Each bin's end is ``ratio`` times its begin.
     Raises ValueError for an empty array.
     """
     if calls_s.size == 0:
         raise ValueError("no calls")
     positive = np.maximum(calls_s, NANOSECOND_S)
     first_edge = float(positive.min())
-    bins = np.floor(np.log(positive / first_edge) / np.log(HISTOGRAM_RATIO) + 1e-9).astype(np.int64)
+    bins = np.floor(np.log(positive / first_edge) / np.log(ratio) + 1e-9).astype(np.int64)
     p1, p50, p90, p99 = (float(value) for value in np.percentile(calls_s, (1, 50, 90, 99)))
     low, high = float(calls_s.min()), float(calls_s.max())
     return PerCall(
         n=int(calls_s.size),
-        p1=round(p1, DIGITS_KEPT),
-        p50=round(p50, DIGITS_KEPT),
-        p90=round(p90, DIGITS_KEPT),
-        p99=round(p99, DIGITS_KEPT),
-        min=round(low, DIGITS_KEPT),
-        max=round(high, DIGITS_KEPT),
-        first_edge=round(first_edge, DIGITS_KEPT),
-        ratio=HISTOGRAM_RATIO,
+        p1=shortened(p1),
+        p50=shortened(p50),
+        p90=shortened(p90),
+        p99=shortened(p99),
+        min=shortened(low),
+        max=shortened(high),
+        first_edge=shortened(first_edge),
+        ratio=ratio,
         counts=tuple(int(count) for count in np.bincount(bins)),
     )
+
+
+def shortened(value: float) -> float:
+    """A reading without the digits that nobody measured."""
+    return round(float(f"{value:.{SIGNIFICANT_DIGITS}g}"), DIGITS_KEPT)
 
 
 def kept(samples: Sequence[float]) -> msgspec.Raw:
@@ -73,7 +80,7 @@ def kept(samples: Sequence[float]) -> msgspec.Raw:
     if len(samples) > SAMPLES_KEPT:
         picked = np.linspace(0, len(samples) - 1, SAMPLES_KEPT).round().astype(np.int64)
         samples = [samples[index] for index in picked]
-    return msgspec.Raw(msgspec.json.encode([round(float(sample), DIGITS_KEPT) for sample in samples]))
+    return msgspec.Raw(msgspec.json.encode([shortened(float(sample)) for sample in samples]))
 
 
 class Between:

@@ -28,6 +28,8 @@ SINGLE_READS = 2000
 # Beyond 64 MiB no cache holds a set, and a walk round it would take long.
 MOST_WARMED = 1 << 19
 LINE_REPEATS = 11
+# The lines of an L2 lie close together: two dozen bins from the nearest to the farthest.
+LINES_RATIO = 1.01
 # Two modes are told apart where none is a mere handful, and where half way between them there are fewer values than
 # VALLEY_SHARE of those around the smaller one (by their distance alone evenly spread values would pass for two groups).
 # A third of the way is looked at in each place; it must hold some of the clock's steps.
@@ -124,7 +126,7 @@ def line_latencies(chase: LocalChase) -> Iterator[Measurement | Fact]:
     stamped, walk = chase.lines_cycles(LINE_REPEATS), chase.walk(READS)
     cycles = stamped - stamped.mean() + walk.cycles / READS
     lines: FloatArray = np.median(cycles, axis=0)
-    samples, each = kept([float(one) for one in cycles.mean(axis=1)]), per_call_distribution(lines)
+    samples, each = kept([float(one) for one in cycles.mean(axis=1)]), per_call_distribution(lines, LINES_RATIO)
     found = Measurement("line_cycles", "device", samples, len(cycles), per_call=each)
     yield from verified([found], "every walk ended at its line")
     modes, source = two_modes(lines), f"the median of {LINE_REPEATS} reads of each of {len(lines)} lines"

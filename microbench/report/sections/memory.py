@@ -22,7 +22,7 @@ ORDER = (
     "memory_atomic", "memory_copy", "memory_allocate", "memory_capacity", "memory_energy",
 )  # fmt: skip
 FEWEST_DRAWN = 3
-HEADROOM = 1.1
+HEADROOM = 1.15
 TONES: tuple[Tone, ...] = ("first", "second", "third", "fourth")
 TICK_SIZES = tuple(1 << power for power in range(6, 25))
 

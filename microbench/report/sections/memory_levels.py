@@ -28,7 +28,7 @@ from microbench.units import about_size, as_time, percent, quantity, size
 FEWEST_DRAWN = 5
 TONES: dict[str, Tone] = {"L1": "first", "L2": "second", "DRAM": "third"}
 TICK_SIZES = tuple(1 << power for power in range(14, 41, 3))
-HEADROOM = 1.3
+HEADROOM = 1.6
 # Marks nearer to each other than this say the same.
 APART = 1.05
 
