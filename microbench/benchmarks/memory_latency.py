@@ -23,14 +23,14 @@ from microbench.timing import Meter
 from microbench.working_sets import chase_latency, line_latencies
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-SHARED_BYTES = 16 * KIB
+SHARED_BYTES = (16 * KIB, 32 * KIB)
 # Lines are looked at one by one where the set is surely larger than an L1 and the number of lines still small.
 LINES_FROM_BYTES, LINES_TO_BYTES = 4 * MIB, 16 * MIB
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """Shared memory answers alike at every size."""
-    return params["space"] == "global" or params["footprint_bytes"] == SHARED_BYTES
+    """Shared memory answers alike at every size; what is beyond no SM has."""
+    return params["space"] == "global" or params["footprint_bytes"] in SHARED_BYTES
 
 
 def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Iterator[Measured]:
