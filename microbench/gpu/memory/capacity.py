@@ -22,7 +22,7 @@ MOST_BLOCKS = 64
 # More than a context of this package takes. Where NVML shows no process, more than that is taken for somebody's.
 MOST_OWN_BYTES = 2 << 30
 TAKEN = ("largest_block_bytes", "obtainable_bytes")
-TAKEN_SOURCE = "blocks of cuMemAlloc until it refused"
+TAKEN_SOURCE = f"blocks of cuMemAlloc until it refused, {MOST_BLOCKS} at most"
 RISK = "taking all that is free could make it fail"
 
 Take = Callable[[int], int | None]
