@@ -1,9 +1,6 @@
 // arch: 75+
 // Kernels of the graph suite: each leaves behind what shows that it ran, when, and with which arguments.
 
-typedef unsigned long long u64;
-typedef unsigned int u32;
-
 // Adds 1 to what the kernel before wrote, and passes it on: the last word shows that each waited for the one before.
 extern "C" __global__ void append(volatile u32 *words, u32 index) {
     if (threadIdx.x == 0) words[index + 1] = words[index] + 1;

@@ -1,9 +1,6 @@
 // arch: 75+
 // A graph that launches itself again from the device until its counter is full.
 
-typedef unsigned long long u64;
-typedef unsigned int u32;
-
 // The device runtime's own entry point, which a plain cubin resolves without libcudadevrt, and its named stream.
 extern "C" __device__ __cudart_builtin__ int CUDARTAPI cudaGraphLaunch(void *graph, void *stream);
 #define TAIL_LAUNCH ((void *)0x0100000000000000ULL)

@@ -1,9 +1,6 @@
 // arch: 75+
 // The body of a WHILE node: it decides on the device whether there is another iteration.
 
-typedef unsigned long long u64;
-typedef unsigned int u32;
-
 // The device runtime's own entry point, which a plain cubin resolves without libcudadevrt. A driver that lacks it
 // does not load this file, so tail launches have one of their own.
 extern "C" __device__ __cudart_builtin__ void CUDARTAPI cudaGraphSetConditional(u64 handle, u32 value);

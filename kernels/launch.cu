@@ -1,15 +1,6 @@
 // arch: 75+
 // Kernels of the launch suite: empty, timed, marking and gating. Nothing is included; special registers by inline PTX.
 
-typedef unsigned long long u64;
-typedef unsigned int u32;
-
-__device__ __forceinline__ u64 globaltimer_ns() {
-    u64 value;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(value));
-    return value;
-}
-
 __device__ __forceinline__ u32 load_acquire_system(const u32 *address) {
     u32 value;
     asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");

@@ -1,27 +1,8 @@
 // arch: 75+
 // Kernels of the link suite: patterns made and checked on the GPU, copies by the SMs, and walks through far memory.
 
-typedef unsigned long long u64;
-typedef unsigned int u32;
-typedef unsigned char u8;
-
-__device__ __forceinline__ u64 globaltimer_ns() {
-    u64 value;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(value));
-    return value;
-}
-
-// A mixer of 32 bits without collisions: words at different places, or of different seeds, differ as if by chance.
-__device__ __forceinline__ u32 hash32(u32 x) {
-    x ^= x >> 16;
-    x *= 0x7feb352du;
-    x ^= x >> 15;
-    x *= 0x846ca68bu;
-    return x ^ x >> 16;
-}
-
 __device__ __forceinline__ u32 pattern(u64 index, u32 seed, u32 flip) {
-    return hash32((u32)index + (u32)(index >> 32) * 0x85EBCA6Bu + seed * 0x9E3779B9u) ^ flip;
+    return word_at(index, seed) ^ flip;
 }
 
 // Word i is a hash of its place; `flip` of all ones gives the poison that differs from the pattern in every byte. What is

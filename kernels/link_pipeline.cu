@@ -1,10 +1,6 @@
 // arch: 75+
 // The reader of the link suite: a kernel that reads a piece of memory whole and tells what it saw.
 
-typedef unsigned long long u64;
-typedef unsigned int u32;
-typedef unsigned char u8;
-
 // Adds to `sum` all words of the piece, each times an odd number of its place, and what is left of a size that is no
 // multiple of 16 byte by byte; counts itself in `runs`; then spins until its blocks have run for `cycles`. A word that is
 // wrong changes the sum, as odd numbers have inverses modulo 2^32. One atomic a block.

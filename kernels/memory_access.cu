@@ -1,10 +1,6 @@
 // arch: 75+
 // Ways to touch memory other than in long rows: with little under way, apart, in the order of a hash, by atomic additions.
 
-typedef unsigned long long u64;
-typedef unsigned int u32;
-typedef unsigned char u8;
-
 const u32 LINE_WORDS = 32;
 const u32 ODD = 0x9E3779B1u;
 
@@ -164,26 +160,13 @@ differ_apart(const u32 *words, u64 size_bytes, u64 count, u64 stride, u32 passes
     }
 }
 
-// -- what sums must be, from the pattern alone ----------------------------------------------------------------------------
-
-__device__ __forceinline__ u32 hash32(u32 x) {
-    x ^= x >> 16;
-    x *= 0x7feb352du;
-    x ^= x >> 15;
-    x *= 0x846ca68bu;
-    return x ^ x >> 16;
-}
-
-// A word as `fill` of link.cu makes it.
-__device__ __forceinline__ u32 filled(u64 word, u32 seed) {
-    return hash32((u32)word + (u32)(word >> 32) * 0x85EBCA6Bu + seed * 0x9E3779B9u);
-}
+// -- what sums must be, from the words alone that `fill` of link.cu makes ---------------------------------------------
 
 // The sum of the words that read_apart reads, of the last of which only the bits of `last` count.
 extern "C" __global__ void expected_sum(u64 count, u64 stride, u32 passes, u32 seed, u32 last, u32 *sum) {
     u32 own = 0;
     for (u64 t = thread_index(); t < count * passes; t += grid_threads()) {
-        u32 word = filled(t % count * stride + t / count * LINE_WORDS, seed);
+        u32 word = word_at(t % count * stride + t / count * LINE_WORDS, seed);
         own += t + 1 < count * passes ? word : word & last;
     }
     atomicAdd(sum, own);
@@ -245,7 +228,7 @@ extern "C" __global__ void update(u64 *words, u32 bits, u64 count) {
 extern "C" __global__ void growth(const u64 *words, u64 count, u32 seed, u64 *bounds) {
     u64 least = ~0ull, most = 0;
     for (u64 i = thread_index(); i < count; i += grid_threads()) {
-        u64 grown = words[i] - ((u64)filled(2 * i + 1, seed) << 32 | filled(2 * i, seed));
+        u64 grown = words[i] - ((u64)word_at(2 * i + 1, seed) << 32 | word_at(2 * i, seed));
         least = min(least, grown);
         most = max(most, grown);
     }

@@ -1,9 +1,6 @@
 // arch: 75+
 // Arrays of the streaming kernels: made, poisoned and compared on the GPU. ELEMENT names the type of their elements.
 
-typedef unsigned long long u64;
-typedef unsigned int u32;
-
 #ifndef ELEMENT
 #define ELEMENT 64
 #endif
@@ -29,17 +26,9 @@ __device__ __forceinline__ Element element(u32 value) {
 #endif
 }
 
-__device__ __forceinline__ u32 hash32(u32 x) {
-    x ^= x >> 16;
-    x *= 0x7feb352du;
-    x ^= x >> 15;
-    x *= 0x846ca68bu;
-    return x ^ x >> 16;
-}
-
 // Whole numbers below 16: what the kernels compute of them is exact in every type, and so are their sums.
 __device__ __forceinline__ u32 value_at(u64 index, u32 seed) {
-    return hash32((u32)index + (u32)(index >> 32) * 0x85EBCA6Bu + seed * 0x9E3779B9u) & 15;
+    return word_at(index, seed) & 15;
 }
 
 extern "C" __global__ void fill_values(Element *array, u64 count, u32 seed) {

@@ -1,16 +1,7 @@
 // arch: 75+
 // Working sets: read by every SM again and again, or walked by one thread. The SMs stamp the time themselves.
 
-typedef unsigned long long u64;
-typedef unsigned int u32;
-
 extern __shared__ uint4 own[];
-
-__device__ __forceinline__ u64 globaltimer_ns() {
-    u64 value;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(value));
-    return value;
-}
 
 __device__ __forceinline__ u32 smid() {
     u32 value;
@@ -18,20 +9,12 @@ __device__ __forceinline__ u32 smid() {
     return value;
 }
 
-__device__ __forceinline__ u32 hash32(u32 x) {
-    x ^= x >> 16;
-    x *= 0x7feb352du;
-    x ^= x >> 15;
-    x *= 0x846ca68bu;
-    return x ^ x >> 16;
-}
-
 // The sum of the words of each tile of `vectors` 16-byte vectors, as `fill` of link.cu makes them.
 extern "C" __global__ void tile_sums(u32 seed, u32 vectors, u32 *sums) {
     u32 words = vectors * 4, sum = 0;
     for (u32 i = threadIdx.x; i < words; i += blockDim.x) {
         u64 word = blockIdx.x * (u64)words + i;
-        sum += hash32((u32)word + (u32)(word >> 32) * 0x85EBCA6Bu + seed * 0x9E3779B9u);
+        sum += word_at(word, seed);
     }
     atomicAdd(sums + blockIdx.x, sum);
 }

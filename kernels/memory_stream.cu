@@ -3,9 +3,6 @@
 // compute capability 10.0 on). From 9.0 on also by bulk copies through shared memory. x and y are what is read, out
 // is what is written; s is 3. Sums of whole numbers below 16 and of their products are exact.
 
-typedef unsigned long long u64;
-typedef unsigned int u32;
-
 #ifndef KIND
 #define KIND 5
 #endif

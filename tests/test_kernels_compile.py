@@ -12,9 +12,11 @@ import pytest
 from cuda.bindings import nvrtc
 
 import microbench
+from microbench.gpu.modules import kernel_source
 
 KERNELS = Path(microbench.__file__).parent / "_kernels"
-SOURCES = sorted(path.name for path in KERNELS.glob("*.cu"))
+COMMON = "common.cu"  # what goes before each of the others
+SOURCES = sorted(path.name for path in KERNELS.glob("*.cu") if path.name != COMMON)
 OLDEST = 75
 ARCHITECTURES = re.compile(r"// arch: (?:(?P<oldest>\d+)\+|(?P<listed>\d+[af]?(?:, \d+[af]?)*))")
 
@@ -71,7 +73,7 @@ def test_kernel_file_names_architectures_and_includes_nothing(name: str) -> None
 
 @pytest.mark.parametrize(("name", "architecture"), [(name, found) for name in SOURCES for found in wanted(name)])
 def test_kernel_compiles_without_a_word(name: str, architecture: str) -> None:
-    cubin, log = compiled((KERNELS / name).read_text(encoding="utf-8"), name, architecture)
+    cubin, log = compiled(kernel_source(name.removesuffix(".cu")), name, architecture)
     assert log == ""
     assert cubin is not None
     assert cubin.startswith(b"\x7fELF")

@@ -12,11 +12,13 @@ from microbench.errors import MeasurementError, Skip
 from microbench.gpu.context import Context, check
 
 KERNEL_FOLDER = Path(__file__).parent.parent / "_kernels"
+COMMON = "common"
 
 
 def kernel_source(name: str) -> str:
-    """The text of kernels/NAME.cu."""
-    return (KERNEL_FOLDER / f"{name}.cu").read_text(encoding="utf-8")
+    """The text of kernels/NAME.cu, with what all kernels share before it; the compiler names lines of the file."""
+    common, own = ((KERNEL_FOLDER / f"{one}.cu").read_text(encoding="utf-8") for one in (COMMON, name))
+    return f'{common}#line 1 "{name}.cu"\n{own}'
 
 
 def _nvrtc(result: Any) -> Any:
