@@ -41,11 +41,29 @@ sanitizer() {
     for tool in memcheck racecheck initcheck synccheck; do
         chosen=$once
         [ "$tool" != racecheck ] || chosen="($once) and not ($elsewhere)"
-        compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 --target-processes all \
-            "$python" -m pytest -q -x -m gpu -p no:cacheprovider tests/test_cuda*.py \
-            -k "$chosen" >"$folder/$tool.txt" 2>&1 || failed=1
-        grep -E "passed|failed|ERROR SUMMARY|RACECHECK SUMMARY" "$folder/$tool.txt" | tail -3
+        for file in tests/test_cuda*.py; do
+            while [ "$(jobs -rp | wc -l)" -ge 8 ]; do wait -n; done
+            checked "$tool" "$file" "$chosen" &
+        done
     done
+    wait
+    [ ! -s "$folder/sanitizer_failed.txt" ] || failed=1
+    cat "$folder"/sanitizer_*.txt
+}
+
+# One tool over one file, in a process beside others: nothing here is a timing. A file without a chosen test is none.
+checked() {
+    local log
+    log=$(mktemp)
+    compute-sanitizer --tool "$1" --report-api-errors no --error-exitcode 9 --target-processes all \
+        "$python" -m pytest -q -x -m gpu -p no:cacheprovider --durations 5 "$2" -k "$3" >"$log" 2>&1
+    local code=$?
+    if [ "$code" -ne 0 ] && [ "$code" -ne 5 ]; then
+        { echo "$1 $2: exit $code" && tail -60 "$log"; } >>"$folder/sanitizer_failed.txt"
+    fi
+    { echo "== $1 $2" && grep -E "passed|failed|deselected|s call|ERROR SUMMARY|RACECHECK SUMMARY" "$log"; } \
+        >>"$folder/sanitizer_$1.txt"
+    rm -f "$log"
 }
 
 settling() {

@@ -80,6 +80,12 @@ def ticks(low: float, high: float, log: bool, unit: str) -> tuple[Mark, ...]:
     return tuple(Mark(value, short(value, unit)) for value in values if low * 0.999 <= value <= high * 1.001)
 
 
+def ticks_beyond(most: float, unit: str) -> tuple[Mark, ...]:
+    """Equal steps from 0 to the first one above ``most``, which must be positive: marks have room over the lines."""
+    step = nice_step(most / 5)
+    return ticks(0.0, (math.floor(most / step) + 1) * step, False, unit)
+
+
 def nice_step(rough: float) -> float:
     """The round number (1, 2 or 5 times a power of ten) at or above ``rough``."""
     power = 10.0 ** math.floor(math.log10(rough))

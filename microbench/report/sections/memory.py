@@ -8,7 +8,7 @@ from microbench.explain.memory_allocation import WAYS as ALLOCATED
 from microbench.explain.memory_allocation import costs
 from microbench.explain.memory_energy import draws
 from microbench.explain.memory_occupancy import ENOUGH, flights, little_bytes, needed
-from microbench.report.curves import ticks
+from microbench.report.curves import ticks_beyond
 from microbench.report.document import Cell, Column, Curve, Line, Mark, Picture, Table, Tone
 from microbench.report.sections.memory_levels import hierarchy, l2_lines, latencies
 from microbench.report.sections.memory_stream import by_dtype, by_implementation
@@ -22,7 +22,6 @@ ORDER = (
     "memory_atomic", "memory_copy", "memory_allocate", "memory_capacity", "memory_energy",
 )  # fmt: skip
 FEWEST_DRAWN = 3
-HEADROOM = 1.15
 TONES: tuple[Tone, ...] = ("first", "second", "third", "fourth")
 TICK_SIZES = tuple(1 << power for power in range(6, 25))
 
@@ -72,7 +71,7 @@ def under_way(evidence: Evidence) -> Curve | None:
         x_title="under way on an SM",
         lines=tuple(lines),
         x_ticks=tuple(Mark(one, size(one)) for one in TICK_SIZES if smallest <= one <= largest),
-        y_ticks=ticks(0.0, most * HEADROOM, False, "B/s"),
+        y_ticks=ticks_beyond(most, "B/s"),
         y_log=False,
         marks=tuple(sorted((one for one in marks if smallest < one.at < largest), key=lambda one: one.at)),
     )
