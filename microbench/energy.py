@@ -1,4 +1,4 @@
-"""Power under a load that lasts, from the GPU's own energy counter: joules a second, and joules a byte."""
+"""Power under a load that lasts, from the GPU's own energy counter: joules a second, a byte, an operation."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ class _Load:
         self._gpu.synchronize_stream()
 
 
-def power(meter: Meter, submit: Submit | None, one_s: float, bytes_per_call: int) -> Iterator[Measurement]:
-    """Metric ``power`` over WINDOW_S of back-to-back calls, or of nothing where ``submit`` is None; ``energy`` a byte.
+def power(meter: Meter, submit: Submit | None, one_s: float, work_per_call: int) -> Iterator[Measurement]:
+    """Metric ``power`` over WINDOW_S of back-to-back calls, or of nothing where ``submit`` is None; ``energy`` for
+    each byte or operation of ``work_per_call``.
 
     Energy is power over the rate of the same window. Raises Skip where the GPU counts no energy.
     """
@@ -63,7 +64,7 @@ def power(meter: Meter, submit: Submit | None, one_s: float, bytes_per_call: int
     power_w = (last.energy_j - first.energy_j) / (last.at_s - first.at_s)
     yield meter.counted("power", (power_w,))
     if submit is not None:
-        yield meter.counted("energy", (power_w / (rate * bytes_per_call),))
+        yield meter.counted("energy", (power_w / (rate * work_per_call),))
 
 
 def _now_s(meter: Meter) -> float:

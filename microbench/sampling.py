@@ -20,7 +20,7 @@ Batch = TypeVar("Batch")
 NANOSECOND_S = 1e-9
 VOID_SAMPLES = 20
 DIGITS_KEPT = 12  # picoseconds: what is beyond is the rounding of binary fractions
-SIGNIFICANT_DIGITS = 9  # of larger values, such as cycles: no clock here tells more
+SIGNIFICANT_DIGITS = 6  # a millionth of a sample: no interval here is that narrow, and files stay small
 HISTOGRAM_RATIO = 1.05
 
 
@@ -123,7 +123,7 @@ class Sampler:
     def __init__(self, clock: HostClock, limits: SamplingLimits, tick: Tick) -> None:
         self._clock = clock
         self.limits = limits
-        self._tick = tick
+        self.tick = tick
 
     def sample(
         self,
@@ -158,7 +158,7 @@ class Sampler:
                 return samples, "time"
             if taken >= max(least, checked * 1.2) and taken > checked:
                 checked = taken
-                self._tick(first, taken, float(np.median(samples[first])) / calls)
+                self.tick(first, taken, float(np.median(samples[first])) / calls)
                 long_enough = elapsed_s >= self.limits.least_share * self.limits.seconds
                 if long_enough and all(self._narrow(values, step) for values in samples.values()):
                     return samples, "narrow"

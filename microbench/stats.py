@@ -124,7 +124,8 @@ def values_of(metric: Metric, measurement: Measurement) -> FloatArray:
         return samples
     work = measurement.work
     amounts = {
-        "B/s": work.bytes, "B/clk/SM": work.bytes, "FLOP/s": work.flops, "OP/s": work.operations, "1/s": work.launches,
+        "B/s": work.bytes, "B/clk/SM": work.bytes, "FLOP/s": work.flops, "FLOP/clk/SM": work.flops,
+        "OP/s": work.operations, "OP/clk/SM": work.operations, "1/s": work.launches,
     }  # fmt: skip
     if not (amount := amounts.get(metric.unit, 0)):
         raise ValueError(f"{metric.name}: a rate in {metric.unit} without its work")

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from microbench.gpu.bound import IntArray as IntArray
 from microbench.gpu.bound import Submit as Submit
+from microbench.gpu.compute_api import Compute
 from microbench.gpu.graph_api import Graphs
 from microbench.gpu.link_api import Links
 from microbench.gpu.memory_api import DeviceMemory
@@ -123,6 +124,11 @@ class Gpu(Protocol):
     @property
     def memory(self) -> DeviceMemory:
         """What can be asked of the GPU's own memory and caches; it belongs to the case."""
+        ...
+
+    @property
+    def compute(self) -> Compute:
+        """What can be asked of the GPU's tensor cores and ALUs; it belongs to the case."""
         ...
 
     def gate(self) -> Gate: ...
