@@ -1,14 +1,15 @@
 """What do the ALUs do in a clock cycle, and how long does one instruction take?
 
 Question
-    How many multiply-adds, integer operations and special functions does an SM issue in a cycle, and how many cycles pass
-    before a result can be used?
+    How many multiply-adds, integer operations and special functions does an SM issue in a cycle, and how many
+    cycles pass before a result can be used?
 Method
-    Kernels of one instruction each, on registers alone: independent ones on every SM for the rate, a chain of dependent
-    ones in one warp for the latency, both timed by the SMs' own clocks. Results are compared with the host's.
+    Kernels of one instruction each, on registers alone: independent ones on every SM for the rate, a chain of
+    dependent ones in one warp for the latency, both timed by the SMs' own clocks. Results are compared with the
+    host's.
 Reading
-    A floating multiply-add counts as two operations, an integer one as one, as in the CUDA programming guide's table. A
-    kernel needs at least latency x issue rate independent instructions under way to keep the units busy.
+    A floating multiply-add counts as two operations, an integer one as one, as in the CUDA programming guide's
+    table. A kernel needs at least latency x issue rate independent instructions under way to keep the units busy.
 """
 
 from collections.abc import Iterator

@@ -3,11 +3,12 @@
 Question
     Do zeros multiply faster than random numbers, and what does that say of benchmarks that multiply zeros?
 Method
-    The same product of different data, by cuBLASLt's fastest candidate, once the clock has settled; then seconds of the
-    same work between two steps of the GPU's energy counter.
+    The same product of different data, by cuBLASLt's fastest candidate, once the clock has settled; then seconds of
+    the same work between two steps of the GPU's energy counter.
 Reading
-    The units do the same work each time: what differs is how many bits flip, so how much power they take, so which clock
-    the power limit leaves. Energy is power over operations, idle power included. Only normal data say what a model gets.
+    The units do the same work each time: what differs is how many bits flip, so how much power they take, so which
+    clock the power limit leaves. Energy is power over operations, idle power included. Only normal data say what a
+    model gets.
 """
 
 from collections.abc import Iterator

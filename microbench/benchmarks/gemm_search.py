@@ -1,14 +1,14 @@
 """Which shape of product does this GPU compute fastest?
 
 Question
-    What is the most that the library reaches, over shapes and over all candidates of its heuristics, and at what clock and
-    power?
+    What is the most that the library reaches, over shapes and over all candidates of its heuristics, and at what
+    clock and power?
 Method
-    A short search over large shapes, some of them cut to whole waves of this GPU's SMs: each candidate of each is tried
-    once the clock has settled. The fastest of all is measured anew, with its clock and its power.
+    A short search over large shapes, some of them cut to whole waves of this GPU's SMs: each candidate of each is
+    tried once the clock has settled. The fastest of all is measured anew, with its clock and its power.
 Reading
-    A square product need not be the best: where tiles fill the last wave and operands are read seldom, less is lost.
-    Whoever wants to compare GPUs by one figure should compare this one.
+    A square product need not be the best: where tiles fill the last wave and operands are read seldom, less is
+    lost. Whoever wants to compare GPUs by one figure should compare this one.
 """
 
 from collections.abc import Iterator

@@ -3,12 +3,13 @@
 Question
     Is a product of that shape held up by its launch, by the memory's bandwidth, or by the tensor cores?
 Method
-    Projections of models with 7 and 70 billion parameters, times 1 to 512 rows (tokens). Weights are used in turn, so many
-    of them that none is in the L2 when its turn comes, as in a model. cuBLASLt's fastest candidate; on the device behind a
-    gate, then many calls from Python one after the other, then as many in a graph.
+    Projections of models with 7 and 70 billion parameters, times 1 to 512 rows (tokens). Weights are used in turn,
+    so many of them that none is in the L2 when its turn comes, as in a model. cuBLASLt's fastest candidate; on the
+    device behind a gate, then many calls from Python one after the other, then as many in a graph.
 Reading
-    Few rows: each weight is read for hardly any arithmetic, and the bandwidth decides. Many rows: the arithmetic does.
-    Where a call from Python takes longer than the product, the product is a launch in disguise: graph is what it could be.
+    Few rows: each weight is read for hardly any arithmetic, and the bandwidth decides. Many rows: the arithmetic
+    does. Where a call from Python takes longer than the product, the product is a launch in disguise: graph is what
+    it could be.
 """
 
 from collections.abc import Iterator

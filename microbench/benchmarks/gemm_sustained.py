@@ -1,14 +1,14 @@
 """How long does the first rate last?
 
 Question
-    What does a GPU that comes from rest compute in its first milliseconds, what is left of it after seconds of the same
-    work, and what took the rest away?
+    What does a GPU that comes from rest compute in its first milliseconds, what is left of it after seconds of the
+    same work, and what took the rest away?
 Method
-    Two seconds of rest, then one product again and again without a pause: first in short batches, then in longer ones.
-    Kernels around each batch read the SMs' clock; NVML is asked while it runs.
+    Two seconds of rest, then one product again and again without a pause: first in short batches, then in longer
+    ones. Kernels around each batch read the SMs' clock; NVML is asked while it runs.
 Reading
-    burst is the first batch, sustained the second half, turn the moment when half of the difference was lost. Clock times
-    rate a cycle is all there is: where rate falls with the clock, power or temperature took it.
+    burst is the first batch, sustained the second half, turn the moment when half of the difference was lost. Clock
+    times rate a cycle is all there is: where rate falls with the clock, power or temperature took it.
 """
 
 from collections.abc import Iterator

@@ -1,16 +1,16 @@
 """What rate do matrix products reach, in each type, from which size on?
 
 Question
-    How many operations a second does the library's best kernel give for square products, and how near is that to what
-    the tensor cores can do at the clock that they really ran at?
+    How many operations a second does the library's best kernel give for square products, and how near is that to
+    what the tensor cores can do at the clock that they really ran at?
 Method
-    cuBLASLt through nvmath-python's bindings: each candidate of its heuristics is tried, the fastest is measured. CuPy's
-    and PyTorch's own matmul on the same operands stand beside it. Operands are normal random numbers, new in each run;
-    calls are queued behind a gate and timed by events once the clock has settled, with a kernel before and behind that
-    reads the SMs' clock. The result's product with a random vector is compared in float64.
+    cuBLASLt through nvmath-python's bindings: each candidate of its heuristics is tried, the fastest is measured.
+    CuPy's and PyTorch's own matmul on the same operands stand beside it. Operands are normal random numbers, new in
+    each run; calls are queued behind a gate and timed by events once the clock has settled, with a kernel before
+    and behind that reads the SMs' clock. The result's product with a random vector is compared in float64.
 Reading
-    2 size^3 operations over the time. Dense rates, never sparse ones. Rate over rate x SMs x measured clock says how well
-    the units are fed; the measured clock over the highest one says what power costs.
+    2 size^3 operations over the time. Dense rates, never sparse ones. Rate over rate x SMs x measured clock says
+    how well the units are fed; the measured clock over the highest one says what power costs.
 """
 
 from collections.abc import Iterator, Mapping

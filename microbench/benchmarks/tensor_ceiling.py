@@ -1,15 +1,17 @@
 """What can the tensor cores do at all, with nothing to wait for?
 
 Question
-    Which rate do tensor instructions alone reach, on operands that registers or shared memory hold, and at what clock?
+    Which rate do tensor instructions alone reach, on operands that registers or shared memory hold, and at what
+    clock?
 Method
-    Kernels that do nothing else, on every SM, of normal random operands, timed by the SMs' own clocks. wgmma: a warpgroup's
-    instructions from shared memory (compute capability 9.0); mma: a warp's from registers. burst: launches of a
-    millisecond after a rest each; sustained: one after the other, once power has settled the clock. The result of one
-    repetition is compared in float64.
+    Kernels that do nothing else, on every SM, of normal random operands, timed by the SMs' own clocks. wgmma: a
+    warpgroup's instructions from shared memory (compute capability 9.0); mma: a warp's from registers. burst:
+    launches of a millisecond after a rest each; sustained: one after the other, once power has settled the clock.
+    The result of one repetition is compared in float64.
 Reading
-    Operations a clock cycle and SM are the hardware's own figure, whatever the clock; rate is what the clock leaves of it.
-    No matrix product can be faster than sustained. Where mma stays behind wgmma, so does every kernel written with it.
+    Operations a clock cycle and SM are the hardware's own figure, whatever the clock; rate is what the clock leaves
+    of it. No matrix product can be faster than sustained. Where mma stays behind wgmma, so does every kernel
+    written with it.
 """
 
 from collections.abc import Iterator

@@ -133,7 +133,8 @@ class Chain(Protocol):
 
 
 class Compute(Protocol):
-    """Tensor cores and ALUs of one GPU, for one case. Every method raises Skip where GPU or library have no such thing."""
+    """Tensor cores and ALUs of one GPU, for one case. Every method raises Skip where GPU or library have no such
+    thing."""
 
     def problem(
         self,
