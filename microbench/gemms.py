@@ -158,7 +158,8 @@ def bracketed(
 
 
 def searched(meter: Meter, dtype: GemmType) -> Iterator[Measurement | Fact]:
-    """The fastest of all candidates of some large shapes, measured as in ``powered``; facts ``shape``, ``candidate``."""
+    """The fastest of all candidates of some large shapes, measured as in ``powered``; facts ``shape`` and
+    ``candidate``."""
     best: tuple[float, Shape, str] | None = None
     for shape in shapes(meter.gpu.info.sm_count or 1):
         problem, _ = problem_that_fits(meter.gpu, dtype, shape)

@@ -23,8 +23,8 @@ from microbench.model import Metric, Param
 from microbench.timing import Meter
 
 DTYPES = (
-    "bf16", "fp8_e4m3_fast", "fp16", "tf32", "fp64", "fp32", "int8", "fp16_acc16", "fp8_e4m3", "fp8_e5m2_fast", "fp8_e5m2",
-    "mxfp8", "nvfp4",
+    "bf16", "fp8_e4m3_fast", "fp16", "tf32", "fp64", "fp32", "int8", "fp16_acc16", "fp8_e4m3", "fp8_e5m2_fast",
+    "fp8_e5m2", "mxfp8", "nvfp4",
 )  # fmt: skip
 # Other libraries stand beside cuBLASLt where the products are large: below, the difference is what a call costs.
 COMPARED_FROM = 4096

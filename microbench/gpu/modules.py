@@ -21,6 +21,15 @@ def kernel_source(name: str) -> str:
     return f'{common}#line 1 "{name}.cu"\n{own}'
 
 
+def target(name: str, architecture: str) -> str:
+    """What to compile kernels/NAME.cu for on a GPU of that architecture: ``90a`` where line 1 of the file lists that,
+    whose code only a 9.0 runs; otherwise the architecture itself."""
+    with (KERNEL_FOLDER / f"{name}.cu").open(encoding="utf-8") as file:
+        listed = file.readline().removeprefix("// arch:").split(",")
+    own = f"{architecture}a"
+    return own if own in (one.strip() for one in listed) else architecture
+
+
 def _nvrtc(result: Any) -> Any:
     code, *values = result
     if int(code) != 0:
@@ -68,7 +77,7 @@ class Modules:
         """The cubin of kernels/NAME.cu for this GPU."""
         key = (name, tuple(sorted(defines.items())))
         if key not in self._cubins:
-            self._cubins[key] = compile_cubin(name, self.architecture, defines)
+            self._cubins[key] = compile_cubin(name, target(name, self.architecture), defines)
         return self._cubins[key]
 
     def function(self, name: str, kernel: str, **defines: int) -> int:

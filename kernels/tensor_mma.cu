@@ -1,0 +1,145 @@
+// arch: 80+
+// Warps' tensor instructions (mma.sync) on fragments in registers, again and again. KIND says which types.
+
+// 0 bf16, 1 fp16, 2 tf32, 3 e4m3, 4 e5m2, 5 int8, 6 fp16 added up in fp16, 7 fp64.
+#ifndef KIND
+#define KIND 0
+#endif
+
+#if __CUDA_ARCH__ < 890 && (KIND == 3 || KIND == 4)
+#error "tensor cores have 8-bit floats from compute capability 8.9 on"
+#endif
+
+// Tiles of results that a warp has under way, each from the same fragment of A and one of B of its own: as many as its
+// registers hold.
+const u32 TILES = KIND == 7 ? 4 : 8, TIMES = 8, THREADS = 512;
+
+struct Stamps {
+    u64 begin_ns, end_ns, cycles;
+    u32 sm, unused;
+};
+
+// A: 16 rows (8 for FP64 before 9.0) of a fragment's depth; B: 8 columns of it. A lane holds words of 32 bits (64 for
+// FP64) of row or column lane / 4, and those eight rows further down: word lane % 4 and those four words further on.
+// Source: PTX ISA, matrix fragments for mma.m16n8k*; in words all types lie alike.
+#if KIND == 7
+typedef double Word;
+typedef double Result;
+#if __CUDA_ARCH__ >= 900
+#define OPCODE "mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 "
+const u32 A_ROWS = 16, WORDS = 16, RESULTS = 4;
+#else
+#define OPCODE "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 "
+const u32 A_ROWS = 8, WORDS = 4, RESULTS = 2;
+#endif
+#elif KIND == 6
+typedef u32 Word;
+typedef u32 Result;
+#define OPCODE "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 "
+const u32 A_ROWS = 16, WORDS = 8, RESULTS = 2;
+#else
+typedef u32 Word;
+const u32 A_ROWS = 16, WORDS = 8, RESULTS = 4;
+#if KIND == 5
+typedef u32 Result;
+#define OPCODE "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+#else
+typedef float Result;
+#if KIND == 0
+#define OPCODE "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+#elif KIND == 1
+#define OPCODE "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+#elif KIND == 2
+#define OPCODE "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+#elif KIND == 3
+#define OPCODE "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
+#else
+#define OPCODE "mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32 "
+#endif
+#endif
+#endif
+
+const u32 HALVES = A_ROWS / 8, A_WORDS = HALVES * WORDS / 4, B_WORDS = WORDS / 4;
+
+#if KIND >= 5 && KIND <= 6
+#define OUT "+r"
+#elif KIND == 7
+#define OUT "+d"
+#else
+#define OUT "+f"
+#endif
+#if KIND == 7
+#define IN "d"
+#else
+#define IN "r"
+#endif
+
+// d += a b
+__device__ __forceinline__ void multiply(Result (&d)[RESULTS], const Word (&a)[A_WORDS], const Word (&b)[B_WORDS]) {
+#if KIND == 7 && __CUDA_ARCH__ >= 900
+    asm volatile(
+        OPCODE "{%0, %1, %2, %3}, {%4, %5, %6, %7, %8, %9, %10, %11}, {%12, %13, %14, %15}, {%0, %1, %2, %3};"
+        : OUT(d[0]), OUT(d[1]), OUT(d[2]), OUT(d[3])
+        : IN(a[0]), IN(a[1]), IN(a[2]), IN(a[3]), IN(a[4]), IN(a[5]), IN(a[6]), IN(a[7]), IN(b[0]), IN(b[1]),
+          IN(b[2]), IN(b[3])
+    );
+#elif KIND == 7
+    asm volatile(OPCODE "{%0, %1}, {%2}, {%3}, {%0, %1};" : OUT(d[0]), OUT(d[1]) : IN(a[0]), IN(b[0]));
+#elif KIND == 6
+    asm volatile(
+        OPCODE "{%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
+        : OUT(d[0]), OUT(d[1])
+        : IN(a[0]), IN(a[1]), IN(a[2]), IN(a[3]), IN(b[0]), IN(b[1])
+    );
+#else
+    asm volatile(
+        OPCODE "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : OUT(d[0]), OUT(d[1]), OUT(d[2]), OUT(d[3])
+        : IN(a[0]), IN(a[1]), IN(a[2]), IN(a[3]), IN(b[0]), IN(b[1])
+    );
+#endif
+}
+
+// Every warp multiplies the same A by the same TILES of B. A repetition begins its results anew and adds the product TIMES
+// times, so that they stay small, and are right after any number of repetitions.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    repeat(const Word *operands, u64 repeats, Result *out, Stamps *stamps) {
+    u32 lane = threadIdx.x % 32, place = lane / 4, word = lane % 4;
+    Word a[A_WORDS], b[TILES][B_WORDS];
+#pragma unroll
+    for (u32 i = 0; i < A_WORDS; i++) a[i] = operands[(place + i % HALVES * 8) * WORDS + word + i / HALVES * 4];
+    operands += A_ROWS * WORDS;
+#pragma unroll
+    for (u32 tile = 0; tile < TILES; tile++) {
+#pragma unroll
+        for (u32 i = 0; i < B_WORDS; i++) b[tile][i] = operands[(tile * 8 + place) * WORDS + word + i * 4];
+    }
+    Result d[TILES][RESULTS];
+    __syncthreads();
+    u64 begin_ns = globaltimer_ns(), begin = clock64();
+    for (u64 i = 0; i < repeats; i++) {
+#pragma unroll
+        for (u32 tile = 0; tile < TILES; tile++) {
+#pragma unroll
+            for (u32 k = 0; k < RESULTS; k++) d[tile][k] = 0;
+        }
+#pragma unroll
+        for (u32 time = 0; time < TIMES; time++) {
+#pragma unroll
+            for (u32 tile = 0; tile < TILES; tile++) multiply(d[tile], a, b[tile]);
+        }
+    }
+    __syncthreads();
+    u64 cycles = clock64() - begin, end_ns = globaltimer_ns();
+    if (threadIdx.x == 0) {
+        u32 sm;
+        asm("mov.u32 %0, %smid;" : "=r"(sm));
+        stamps[blockIdx.x] = {begin_ns, end_ns, cycles, sm, 0};
+    }
+    Result *own = out + (blockIdx.x * (u64)blockDim.x + threadIdx.x) * TILES * RESULTS;
+#pragma unroll
+    for (u32 tile = 0; tile < TILES; tile++) {
+#pragma unroll
+        for (u32 k = 0; k < RESULTS; k++) own[tile * RESULTS + k] = d[tile][k];
+    }
+}

@@ -1,0 +1,54 @@
+"""Tensor instructions on a real GPU: right on fresh operands, as fast as the hardware says, wrong ones noticed."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from cuda.bindings import driver
+
+from microbench.errors import MeasurementError
+from microbench.gpu.api import Gpu
+from microbench.gpu.compute.tensor import CudaTensor
+from microbench.gpu.compute_api import TensorPath, TensorType
+
+pytestmark = pytest.mark.gpu
+
+
+def made(gpu: Gpu, path: TensorPath, dtype: TensorType) -> CudaTensor:
+    unit = gpu.compute.tensor(path, dtype)
+    assert isinstance(unit, CudaTensor)
+    return unit
+
+
+@pytest.mark.parametrize("dtype", get_args(TensorType))
+@pytest.mark.parametrize("path", get_args(TensorPath))
+def test_results_are_right_after_any_number_of_repetitions(gpu: Gpu, path: TensorPath, dtype: TensorType) -> None:
+    unit = made(gpu, path, dtype)
+    for repeats in (1, 2, 100):
+        unit.take(repeats)
+        assert "compared in float64" in unit.check()
+
+
+@pytest.mark.parametrize("dtype", get_args(TensorType))
+@pytest.mark.parametrize("path", get_args(TensorPath))
+def test_a_wrong_operand_is_noticed(gpu: Gpu, path: TensorPath, dtype: TensorType) -> None:
+    unit = made(gpu, path, dtype)
+    with pytest.raises(MeasurementError, match="is off by"):
+        unit.check()  # nothing was computed yet
+    unit.take(1)
+    unit.check()
+    (code,) = driver.cuMemsetD8(unit.operands, 0, 64)
+    assert int(code) == 0
+    unit.take(1)
+    with pytest.raises(MeasurementError, match="is off by"):
+        unit.check()
+
+
+@pytest.mark.parametrize("path", get_args(TensorPath))
+def test_more_repetitions_take_as_much_longer(gpu: Gpu, path: TensorPath) -> None:
+    unit = made(gpu, path, "bf16")
+    unit.take(10)
+    few, many = unit.take(2000), unit.take(20000)
+    assert 8 < many.cycles / few.cycles < 12
+    assert 0.5e9 < many.cycles / many.seconds < 4e9
