@@ -10,9 +10,10 @@
 #error "tensor cores have 8-bit floats from compute capability 8.9 on"
 #endif
 
-// Tiles of results that a warp has under way, each from the same fragment of A and one of B of its own: as many as its
-// registers hold.
-const u32 TILES = KIND == 7 ? 4 : 8, TIMES = 8, THREADS = 512;
+// Tiles of results that a warp has under way, each with a fragment of B of its own, and fragments of A that each of them
+// is multiplied by in turn: as many as registers hold. Of equal products a compiler that must put an instruction together
+// from others (8-bit floats on 9.0) would compute one.
+const u32 TILES = KIND == 7 ? 4 : 8, TIMES = KIND == 7 ? 2 : 8, THREADS = 512;
 
 struct Stamps {
     u64 begin_ns, end_ns, cycles;
@@ -100,15 +101,18 @@ __device__ __forceinline__ void multiply(Result (&d)[RESULTS], const Word (&a)[A
 #endif
 }
 
-// Every warp multiplies the same A by the same TILES of B. A repetition begins its results anew and adds the product TIMES
-// times, so that they stay small, and are right after any number of repetitions.
+// Every warp multiplies the same TIMES fragments of A by the same TILES of B. A repetition begins its results anew, so
+// that they stay small, and are right after any number of repetitions.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     repeat(const Word *operands, u64 repeats, Result *out, Stamps *stamps) {
     u32 lane = threadIdx.x % 32, place = lane / 4, word = lane % 4;
-    Word a[A_WORDS], b[TILES][B_WORDS];
+    Word a[TIMES][A_WORDS], b[TILES][B_WORDS];
 #pragma unroll
-    for (u32 i = 0; i < A_WORDS; i++) a[i] = operands[(place + i % HALVES * 8) * WORDS + word + i / HALVES * 4];
-    operands += A_ROWS * WORDS;
+    for (u32 time = 0; time < TIMES; time++) {
+#pragma unroll
+        for (u32 i = 0; i < A_WORDS; i++) a[time][i] = operands[(place + i % HALVES * 8) * WORDS + word + i / HALVES * 4];
+        operands += A_ROWS * WORDS;
+    }
 #pragma unroll
     for (u32 tile = 0; tile < TILES; tile++) {
 #pragma unroll
@@ -117,6 +121,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Result d[TILES][RESULTS];
     __syncthreads();
     u64 begin_ns = globaltimer_ns(), begin = clock64();
+    // Not unrolled: of two repetitions in a row the compiler leaves out the first, whose results nobody sees.
+#pragma unroll 1
     for (u64 i = 0; i < repeats; i++) {
 #pragma unroll
         for (u32 tile = 0; tile < TILES; tile++) {
@@ -126,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (u32 time = 0; time < TIMES; time++) {
 #pragma unroll
-            for (u32 tile = 0; tile < TILES; tile++) multiply(d[tile], a, b[tile]);
+            for (u32 tile = 0; tile < TILES; tile++) multiply(d[tile], a[time], b[tile]);
         }
     }
     __syncthreads();
