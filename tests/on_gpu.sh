@@ -2,9 +2,10 @@
 # Everything that needs a real GPU, in one go: tests/on_gpu.sh FOLDER [STEP …]; results and logs go to FOLDER.
 # Steps: tests, sanitizer, settling (what direct launches do to graph nodes), repeats (five runs of three rounds and their
 # overlap), beside and beside_peers (nvbandwidth in turn, five times; NVBANDWIDTH names the program), beside_memory
-# (BabelStream and a plain pointer chase in turn, ten times; BABELSTREAM names the program), presets (a whole run in its time),
-# reference, reference_graph, reference_link and reference_memory (the bundled run anew, a session a suite, each under 10
-# minutes; REFERENCE names the file that they grow), reference_peers (that of two GPUs), pack (as they are bundled).
+# (BabelStream and a plain pointer chase in turn, ten times; BABELSTREAM names the program), beside_gemm (PyTorch in turn, twelve
+# times), presets (a whole run in its time), reference, reference_graph, reference_link, reference_memory and reference_compute
+# (the bundled run anew, a session a suite, each under 10 minutes; REFERENCE names the file that they grow), reference_peers
+# (that of two GPUs), pack (as they are bundled).
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
 folder=${1:?usage: tests/on_gpu.sh FOLDER [STEP …]}
@@ -100,6 +101,12 @@ reference_memory() {
     run show "$reference" | tail -60
 }
 
+reference_compute() {
+    run run compute --rounds 5 --time-limit 540 --into "$reference" >"$folder/reference_compute.txt" 2>&1 || failed=1
+    run run gemm_sustained --full --set dtype=bf16 --into "$reference" >>"$folder/reference_compute.txt" 2>&1 || failed=1
+    run show "$reference" | tail -60
+}
+
 reference_peers() {
     run run link_state link_concurrent link_peer --rounds 5 --out "$peers" >"$folder/reference_peers.txt" 2>&1 || failed=1
     run show "$peers" | tail -60
@@ -116,6 +123,8 @@ beside_memory() {
     CHASE=$folder/chase "$python" tests/beside_memory.py "$folder" 10 | tee "$folder/beside_memory.txt" || failed=1
     rm -f "$folder/chase"
 }
+
+beside_gemm() { "$python" tests/beside_gemm.py "$folder" 12 | tee "$folder/beside_gemm.txt" || failed=1; }
 
 presets() {
     for preset in --quick ""; do
