@@ -10,6 +10,7 @@ import numpy.typing as npt
 from cuda.bindings import driver
 
 from microbench.errors import MeasurementError, Skip
+from microbench.gpu.compute.stamps import STAMPS, pass_of
 from microbench.gpu.compute.values import Floats, normal
 from microbench.gpu.compute_api import TensorPath, TensorType, UnitPass
 from microbench.gpu.context import check
@@ -17,8 +18,6 @@ from microbench.gpu.graphs.base import Case
 from microbench.gpu.submit import Parameters, launch
 from microbench.ops import Launch
 
-STAMPS = np.dtype([("begin_ns", "u8"), ("end_ns", "u8"), ("cycles", "u8"), ("sm", "u4"), ("unused", "u4")])
-NANOSECOND_S = 1e-9
 WARP_THREADS = 32
 Raw = npt.NDArray[np.generic]
 
@@ -84,11 +83,7 @@ class CudaTensor:
         self._repeats[0] = repeats
         self._submit(1)
         self._context.synchronize()
-        stamps = self._context.read(self._stamps, self.sms, STAMPS)
-        if len(np.unique(stamps["sm"])) < self.sms:
-            raise MeasurementError("two blocks shared an SM: is another process at work on this GPU?")
-        elapsed_ns = int(stamps["end_ns"].max()) - int(stamps["begin_ns"].min())
-        return UnitPass(elapsed_ns * NANOSECOND_S, float(np.median(stamps["cycles"])))
+        return pass_of(self._context.read(self._stamps, self.sms, STAMPS))
 
     def check(self) -> str:
         """See Resident: the results of the last launch on each SM; a repetition begins them anew."""

@@ -1,0 +1,131 @@
+// arch: 75+
+// One instruction of the ALUs alone, on registers: independent ones on every SM, a chain of them in one warp.
+
+// 0 FMA of FP64, 1 of FP32, 2 of two FP16, 3 of two BF16, 4 integer multiply-add, 5 addition of three integers,
+// 6 2**-x, 7 1/sqrt.
+#ifndef KIND
+#define KIND 0
+#endif
+
+#if __CUDA_ARCH__ < 800 && KIND == 3
+#error "ALUs multiply bfloat16 from compute capability 8.0 on"
+#endif
+
+// A thread has CHAINS pairs of numbers under way, of which each instruction changes one. A repetition is STEPS of them
+// in each pair. Special functions draw near to one number: they begin anew after a few steps, so that results
+// can be told apart.
+const bool SPECIAL = KIND >= 6;
+const u32 THREADS = 1024, CHAINS = 8, STEPS = SPECIAL ? 4 : 64, CHAIN_STEPS = 512;
+
+#if KIND == 0
+typedef double Word;
+#define REGISTER "d"
+#elif KIND == 1 || KIND >= 6
+typedef float Word;
+#define REGISTER "f"
+#else
+typedef u32 Word;
+#define REGISTER "r"
+#endif
+
+#if KIND == 0
+#define OPCODE "fma.rn.f64"
+#elif KIND == 1
+#define OPCODE "fma.rn.f32"
+#elif KIND == 2
+#define OPCODE "fma.rn.f16x2"
+#elif KIND == 3
+#define OPCODE "fma.rn.bf16x2"
+#elif KIND == 4
+#define OPCODE "mad.lo.u32"
+#endif
+
+struct Stamps {
+    u64 begin_ns, end_ns, cycles;
+    u32 sm, unused;
+};
+
+// y changes by x: y += k x, or y += x + k, or y is the function of itself. Volatile, so that the order
+// stays as written.
+__device__ __forceinline__ void change(Word &y, Word x, Word k) {
+#if KIND <= 4
+    asm volatile(OPCODE " %0, %1, %2, %0;" : "+" REGISTER(y) : REGISTER(x), REGISTER(k));
+#elif KIND == 5
+    // Additions of two numbers may become multiply-adds, to use those units too; of three they do not.
+    asm volatile("{.reg .u32 sum; add.u32 sum, %1, %2; add.u32 %0, sum, %0;}" : "+r"(y) : "r"(x), "r"(k));
+#elif KIND == 6
+    asm volatile("{.reg .f32 minus; neg.f32 minus, %0; ex2.approx.ftz.f32 %0, minus;}" : "+f"(y));
+#else
+    asm volatile("rsqrt.approx.ftz.f32 %0, %0;" : "+f"(y));
+#endif
+}
+
+// Two instructions, the second of which waits for the first. With k and -k multiply-adds turn the point (x, y) on an
+// ellipse (Minsky's circle algorithm, HAKMEM item 149): numbers neither grow nor come to rest.
+__device__ __forceinline__ void turn(Word &x, Word &y, Word k, Word other_k) {
+    if (SPECIAL) {
+        change(x, y, k);
+        change(x, y, k);
+    } else {
+        change(y, x, k);
+        change(x, y, other_k);
+    }
+}
+
+// Operands and results lie as rows of THREADS: x of each chain, y of each chain; operands then have k and -k.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    independent(const Word *operands, u32 repeats, Word *out, Stamps *stamps) {
+    Word x[CHAINS], y[CHAINS];
+#pragma unroll
+    for (u32 i = 0; i < CHAINS; i++) {
+        x[i] = operands[i * THREADS + threadIdx.x];
+        y[i] = operands[(CHAINS + i) * THREADS + threadIdx.x];
+    }
+    Word k = operands[2 * CHAINS * THREADS + threadIdx.x], other_k = operands[(2 * CHAINS + 1) * THREADS + threadIdx.x];
+    bool nothing = (k == 0) & (other_k == 0);
+#pragma unroll
+    for (u32 i = 0; i < CHAINS; i++) nothing &= (x[i] == 0) & (y[i] == 0);
+    if (__syncthreads_and(nothing)) return;  // so the clocks wait for what was read
+    u64 begin_ns = globaltimer_ns(), begin = clock64();
+#pragma unroll 1
+    for (u32 repeat = 0; repeat < repeats; repeat++) {
+#pragma unroll
+        for (u32 i = 0; SPECIAL && i < CHAINS; i++) x[i] = x[i] * k + y[i];
+#pragma unroll
+        for (u32 step = 0; step < STEPS; step += 2) {
+#pragma unroll
+            for (u32 i = 0; i < CHAINS; i++) turn(x[i], y[i], k, other_k);
+        }
+    }
+    __syncthreads();
+    u64 cycles = clock64() - begin, end_ns = globaltimer_ns();
+    if (threadIdx.x == 0) {
+        u32 sm;
+        asm("mov.u32 %0, %smid;" : "=r"(sm));
+        stamps[blockIdx.x] = {begin_ns, end_ns, cycles, sm, 0};
+    }
+    Word *own = out + blockIdx.x * (u64)(2 * CHAINS * THREADS) + threadIdx.x;
+#pragma unroll
+    for (u32 i = 0; i < CHAINS; i++) {
+        own[i * THREADS] = x[i];
+        own[(CHAINS + i) * THREADS] = y[i];
+    }
+}
+
+// One warp, one pair; operands as above.
+extern "C" __global__ void dependent(const Word *operands, u32 repeats, Word *out, Stamps *stamps) {
+    Word x = operands[threadIdx.x], y = operands[CHAINS * THREADS + threadIdx.x];
+    Word k = operands[2 * CHAINS * THREADS + threadIdx.x], other_k = operands[(2 * CHAINS + 1) * THREADS + threadIdx.x];
+    if (__syncthreads_and((x == 0) & (y == 0) & (k == 0) & (other_k == 0))) return;
+    u64 begin_ns = globaltimer_ns(), begin = clock64();
+#pragma unroll 1
+    for (u32 repeat = 0; repeat < repeats; repeat++) {
+#pragma unroll
+        for (u32 step = 0; step < CHAIN_STEPS; step += 2) turn(x, y, k, other_k);
+    }
+    __syncthreads();
+    u64 cycles = clock64() - begin, end_ns = globaltimer_ns();
+    if (threadIdx.x == 0) stamps[0] = {begin_ns, end_ns, cycles, 0, 0};
+    out[threadIdx.x] = x;
+    out[THREADS + threadIdx.x] = y;
+}

@@ -1,0 +1,141 @@
+"""The matrices of a product in device memory: drawn anew on the GPU, and D compared with them in float64."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import numpy.typing as npt
+from cuda.bindings import driver
+
+from microbench.errors import MeasurementError
+from microbench.gpu.compute.gemm_types import (
+    FORMATS,
+    Element,
+    Matrices,
+    allowed_error,
+    matrix_bytes,
+)
+from microbench.gpu.compute_api import GemmData, GemmType
+from microbench.gpu.context import check
+from microbench.gpu.graphs.base import Case
+from microbench.gpu.links.patterns import LEGACY_STREAM_HANDLE
+from microbench.gpu.submit import Parameters, launch
+from microbench.ops import LEGACY_STREAM, Launch
+
+KERNELS = "gemm_operands"
+# VECTORS of the kernels, whose sums an error is looked for in: one alone may be near 0 by chance.
+VECTORS = 32
+DRAW_BLOCKS, DRAW_THREADS = 2048, 256
+# Threads of a block that multiplies with vectors, and rows of a matrix that one of transposed_times adds up.
+TIMES_THREADS, BLOCK_ROWS = 128, 256
+DATA_CODES: dict[GemmData, int] = {"normal": 0, "uniform": 1, "constant": 2, "ones": 3, "zeros": 4, "sparse": 5}
+# Floating types: no number. Whole ones: one that no product of 8-bit numbers below a depth of 90000 reaches.
+POISON_BYTE, WHOLE_POISON_BYTE = 0xFF, 0xA5
+DOUBLE_BYTES = 8
+Floats = npt.NDArray[np.float64]
+
+
+def vector_bytes(rows: int, columns: int, depth: int) -> int:
+    """What comparing takes: VECTORS of signs, of B times them, of A times that and of D times the signs."""
+    return VECTORS * DOUBLE_BYTES * (columns + depth + 2 * rows)
+
+
+class Operands:
+    """A, ``copies`` of B and D, each on its own; see Matrices for how they lie. ``size_bytes`` are those of one A, one B
+    and D."""
+
+    def __init__(
+        self, case: Case, dtype: GemmType, rows: int, columns: int, depth: int, data: GemmData, copies: int = 1
+    ) -> None:
+        self._case = case
+        self.data: GemmData = data
+        # Two of a kind one after the other may not be the same: a clock gives the first seed.
+        self._seed = time.time_ns() % (1 << 31)
+        take = case.context.device_memory
+        empty = Matrices(dtype, rows, columns, depth, 0, (), 0)
+        a, b, d = empty.elements
+        self.matrices = empty._replace(
+            a=take(matrix_bytes(a, rows, depth)),
+            b=tuple(take(matrix_bytes(b, columns, depth)) for _ in range(copies)),
+            d=take(matrix_bytes(d, rows, columns)),
+        )
+        self._signs = take(vector_bytes(rows, columns, depth))
+        self._between = self._signs + VECTORS * DOUBLE_BYTES * columns
+        self._wanted = self._between + VECTORS * DOUBLE_BYTES * depth
+        self._found = self._wanted + VECTORS * DOUBLE_BYTES * rows
+
+    def fresh(self) -> None:
+        """New A and B, poisoned D; waits until that is done."""
+        self._case.context.synchronize()
+        all_of = self.matrices
+        self._draw(all_of.elements.a, all_of.a, all_of.rows)
+        for copy in all_of.b:
+            self._draw(all_of.elements.b, copy, all_of.columns)
+        poison = WHOLE_POISON_BYTE if all_of.elements.d == "int32" else POISON_BYTE
+        check(driver.cuMemsetD8(all_of.d, poison, matrix_bytes(all_of.elements.d, all_of.rows, all_of.columns)))
+        self._case.context.synchronize()
+
+    def _draw(self, element: Element, address: int, rows: int) -> None:
+        self._seed = (self._seed + 1) % (1 << 31)
+        function = self._case.modules.function(KERNELS, "draw")
+        row = (address, rows * self.matrices.depth, self._seed, DATA_CODES[self.data], *FORMATS[element])
+        shape = Launch(grid_blocks=DRAW_BLOCKS, block_threads=DRAW_THREADS, stream=LEGACY_STREAM)
+        launch(function, shape, LEGACY_STREAM_HANDLE, Parameters([row]))(1)
+        self._case.context.synchronize()
+
+    def check(self) -> str:
+        """Freivalds (1977): D x is compared with A (B x) for VECTORS x of random signs, in float64.
+
+        Such a product's norm is that of the matrix itself, on average, so the share that it is off by is the matrix's.
+        B is the copy that fits best: each has numbers of its own, so no other one comes near.
+        Raises MeasurementError with the error found and the one allowed.
+        """
+        all_of, context = self.matrices, self._case.context
+        context.synchronize()
+        signs = np.random.default_rng(self._seed).choice([-1.0, 1.0], VECTORS * all_of.columns)
+        check(driver.cuMemcpyHtoD(self._signs, signs.ctypes.data, signs.nbytes))
+        found = self._times(all_of.elements.d, all_of.d, all_of.columns, self._signs, self._found)
+        errors = [relative_error(found, self._product(copy)) for copy in all_of.b]
+        best = min(range(len(errors)), key=lambda one: errors[one])  # an error is a number or infinite
+        error, allowed = errors[best], allowed_error(all_of.dtype, all_of.depth, self.data)
+        if not error <= allowed:
+            raise MeasurementError(
+                f"{all_of.dtype}: D is off by {error:.1e} of A B in the norm, {allowed:.1e} is the types' own rounding"
+            )
+        which = f", copy {best + 1} of {len(errors)} of B" if len(errors) > 1 else ""
+        return f"{VECTORS} random projections compared in float64, off by {error:.1e} of {allowed:.1e} allowed{which}"
+
+    def _product(self, copy: int) -> Floats:
+        """A (B x) of one of the copies of B."""
+        all_of = self.matrices
+        width, rows = all_of.depth, all_of.columns
+        self._case.context.clear(self._between, VECTORS * DOUBLE_BYTES * width)
+        blocks = -(-width // TIMES_THREADS) * -(-rows // BLOCK_ROWS)
+        row = (copy, rows, width, self._signs, self._between, BLOCK_ROWS, *FORMATS[all_of.elements.b])
+        self._run("transposed_times", blocks, row)
+        return self._times(all_of.elements.a, all_of.a, width, self._between, self._wanted)
+
+    def _times(self, element: Element, matrix: int, width: int, vectors: int, out: int) -> Floats:
+        """``matrix`` of the product's rows with each of the vectors: shape (VECTORS, rows)."""
+        rows = self.matrices.rows
+        self._case.context.clear(out, VECTORS * DOUBLE_BYTES * rows)
+        self._run("times", rows, (matrix, rows, width, vectors, out, *FORMATS[element]))
+        products: Floats = self._case.context.read(out, VECTORS * rows, np.float64)
+        return products.reshape(VECTORS, rows)
+
+    def _run(self, kernel: str, blocks: int, row: tuple[int, ...]) -> None:
+        function = self._case.modules.function(KERNELS, kernel)
+        shape = Launch(grid_blocks=blocks, block_threads=TIMES_THREADS, stream=LEGACY_STREAM)
+        launch(function, shape, LEGACY_STREAM_HANDLE, Parameters([row]))(1)
+        self._case.context.synchronize()
+
+
+def relative_error(found: Floats, wanted: Floats) -> float:
+    """The norm of the difference as a share of that of ``wanted``; infinite where anything is no number, and where all
+    should be zero and is not."""
+    difference, size = float(np.linalg.norm(found - wanted)), float(np.linalg.norm(wanted))
+    if difference == 0.0:
+        return 0.0
+    error = difference / size if size > 0.0 else np.inf
+    return error if np.isfinite(error) else float(np.inf)
