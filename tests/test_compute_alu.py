@@ -20,6 +20,7 @@ from microbench.gpu.compute.alu_values import (
     decode,
     draw,
     encode,
+    encode_constants,
     expected,
     fused,
     rounded,
@@ -76,11 +77,13 @@ def test_numbers_are_rounded_to_the_nearest_even(operation: AluOperation, fracti
 def test_operands_are_those_that_kernels_read(operation: AluOperation) -> None:
     operands = draw(operation, 3)
     words = encode(operation, operands)
-    assert words.shape == (2 * CHAINS + 2, THREADS)
+    assert words.shape == (2 * CHAINS, THREADS)
     numbers = decode(operation, words)
-    for rows, wanted in ((slice(0, 8), operands.x), (slice(8, 16), operands.y), (16, operands.k)):
+    for rows, wanted in ((slice(0, 8), operands.x), (slice(8, 16), operands.y)):
         np.testing.assert_array_equal(numbers[rows], wanted)
-    np.testing.assert_array_equal(numbers[17], operands.other_k)
+    constants = encode_constants(operation, operands).astype("<u8").view(words.dtype)[:: 8 // words.itemsize]
+    for constant, wanted in zip(decode(operation, constants), (operands.k, operands.other_k), strict=True):
+        np.testing.assert_array_equal(constant, wanted)
     assert not np.array_equal(operands.x, draw(operation, 4).x)
 
 
@@ -88,7 +91,7 @@ def test_operands_are_those_that_kernels_read(operation: AluOperation) -> None:
 def test_numbers_stay_finite_and_differ(operation: AluOperation) -> None:
     x, _ = expected(operation, draw(operation, 5), 40)
     assert np.isfinite(x).all()
-    assert len(np.unique(x)) > 1000
+    assert len(np.unique(x)) > 500  # bfloat16 has no more
     if operation.startswith("fma"):
         assert 0.3 < np.median(np.abs(x)) < 3
         assert np.abs(x).max() < 8

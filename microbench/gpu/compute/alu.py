@@ -21,6 +21,7 @@ from microbench.gpu.compute.alu_values import (
     decode,
     draw,
     encode,
+    encode_constants,
     expected,
     word_type,
 )
@@ -73,25 +74,28 @@ class _Kernel:
         function = case.modules.function("alu", kernel, KIND=KINDS[operation])
         shared_bytes = alone_on_its_sm(case, function) if alone else 0
         word_bytes = np.dtype(word_type(operation)).itemsize
-        self.operands = case.context.device_memory((RESULT_WORDS + 2 * THREADS) * word_bytes)
+        self.operands = case.context.device_memory(RESULT_WORDS * word_bytes)
         self._out = case.context.device_memory(RESULT_WORDS * word_bytes * self.blocks)
         self._stamps = case.context.device_memory(STAMPS.itemsize * self.blocks)
-        self._repeats = np.zeros(1, dtype=np.uint64)
-        row = Parameters([(self.operands, 0, self._out, self._stamps)])
-        row.point(1, self._repeats.ctypes.data)
-        self._submit = launch(function, shape, case.stream(0), row, keep=(self._repeats,), shared_bytes=shared_bytes)
+        # Arguments that change: repetitions, k and the other one.
+        self._changing = np.zeros(3, dtype=np.uint64)
+        row = Parameters([(self.operands, 0, self._out, self._stamps, 0, 0)])
+        for argument, place in ((1, 0), (4, 1), (5, 2)):
+            row.point(argument, self._changing.ctypes.data + 8 * place)
+        self._submit = launch(function, shape, case.stream(0), row, keep=(self._changing,), shared_bytes=shared_bytes)
 
     def fresh(self) -> Operands:
         """Other operands from now on."""
         operands = draw(self._operation, time.time_ns())
         words = np.ascontiguousarray(encode(self._operation, operands))
         check(driver.cuMemcpyHtoD(self.operands, words.ctypes.data, words.nbytes))
+        self._changing[1:] = encode_constants(self._operation, operands)
         self._context.synchronize()
         return operands
 
     def run(self, repeats: int) -> UnitPass:
         """One launch to its end."""
-        self._repeats[0] = repeats
+        self._changing[0] = repeats
         self._submit(1)
         self._context.synchronize()
         return pass_of(self._context.read(self._stamps, self.blocks, STAMPS))

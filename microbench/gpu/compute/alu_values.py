@@ -30,7 +30,7 @@ BF16_CUT_BITS = 45  # of a float64's significand
 
 
 class Operands(NamedTuple):
-    """Numbers of all threads: ``x``, ``y`` of shape (CHAINS, THREADS, parts), ``k``, ``other_k`` (THREADS, parts).
+    """Numbers of each thread: ``x``, ``y`` of shape (CHAINS, THREADS, parts); of all: ``k``, ``other_k`` (parts,).
 
     Integers are uint32, all others float64 whatever their type; a packed type has two parts, others one.
     """
@@ -45,7 +45,7 @@ def draw(operation: AluOperation, seed: int) -> Operands:
     """Random numbers such as the operation's type has. Of special functions they are all positive."""
     generator = np.random.default_rng(seed)
     parts = 2 if operation.endswith("x2") else 1
-    shapes = [(CHAINS, THREADS, parts)] * 2 + [(THREADS, parts)] * 2
+    shapes = [(CHAINS, THREADS, parts)] * 2 + [(parts,)] * 2
     if operation in INTEGER:
         return Operands(*(generator.integers(0, 1 << 32, shape, dtype=np.uint32) for shape in shapes))
     sizes = [generator.uniform(0.5, 1.5, shape) for shape in shapes]
@@ -57,9 +57,14 @@ def draw(operation: AluOperation, seed: int) -> Operands:
 
 
 def encode(operation: AluOperation, operands: Operands) -> Bits:
-    """The operands as the kernels read them: rows of THREADS words."""
-    rows = [*operands.x, *operands.y, operands.k, operands.other_k]
-    return np.stack([_words(operation, one) for one in rows])
+    """x and y as the kernels read them: rows of THREADS words."""
+    return np.stack([_words(operation, one) for one in (*operands.x, *operands.y)])
+
+
+def encode_constants(operation: AluOperation, operands: Operands) -> npt.NDArray[np.uint64]:
+    """k and the other one as arguments of a launch, in the low bytes of 64 bits."""
+    words = np.stack([_words(operation, one[None])[0] for one in (operands.k, operands.other_k)])
+    return words.view(np.uint64) if words.itemsize == 8 else words.view(np.uint32).astype(np.uint64)
 
 
 def decode(operation: AluOperation, words: Bits) -> Bits:
