@@ -15,6 +15,7 @@ from microbench.limits import ceiling, mover
 from microbench.model import Measurement, Outcome, Run
 from microbench.stats import Row, Summary, rows, summarize
 from microbench.text import plain
+from microbench.throttling import is_arithmetic
 
 HEADER = (
     "run", "device", "simulated", "benchmark", "case", "params", "metric", "unit", "clock", "n", "median", "ci_low",
@@ -95,7 +96,8 @@ def _measurement_cells(run: Run, outcome: Outcome, measurement: Measurement) -> 
     if metric is None or measurement.n == 0:
         return cells
     telemetry = next(iter(outcome.telemetry.values()), None)
-    return cells | _figures(summarize(metric, measurement, telemetry))
+    arithmetic = is_arithmetic(outcome.measurements)
+    return cells | _figures(summarize(metric, measurement, telemetry, arithmetic=arithmetic))
 
 
 def _figures(summary: Summary) -> dict[str, Any]:

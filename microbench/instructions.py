@@ -79,7 +79,7 @@ def _rates(
 
     def take() -> Mapping[str, float]:
         taken = run()
-        return {names[0]: taken.seconds, names[1]: taken.cycles, "sm_clock": taken.cycles / taken.seconds}
+        return {names[0]: taken.seconds, names[1]: taken.cycles, "sm_clock": taken.clock_hz}
 
     found = meter.collect_each((*names, "sm_clock"), take, clock="device", calls=repeats)
     total, one, clocked = verified(found, unit.check())

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from microbench.model import GpuInfo, LinkInfo, Param
+from microbench.rates import PER_CLOCK, rate_of
 from microbench.units import quantity
 
 # Gigatransfers a second and lane by generation, and the share of the bits that the line code leaves.
@@ -35,7 +36,6 @@ L1_BYTES_PER_CLOCK = {
 # What an SM's port to the L2 is taken to be. Source: microbenchmarks of Volta and Ampere; the A100 white paper's 5120
 # bytes a clock of the whole L2 are 47 for each of 108 SMs, so that all SMs together need not reach it.
 L2_BYTES_PER_CLOCK = 64
-PER_CLOCK = "_per_clock"
 CACHE_NAMES = {"shared": "shared memory", "l1": "L1", "l2": "L2 port"}
 # Two transfers in a cycle of the memory clock, as NVML and the driver count it, for HBM and GDDR alike.
 TRANSFERS_PER_MEMORY_CLOCK = 2
@@ -116,7 +116,8 @@ def ceiling(bound: str | None, gpu: GpuInfo | None) -> Ceiling | None:
     "pcie_sm_read" and "pcie_sm_write" of kernels on host memory. All NVLinks of the GPU: "nvlink" in one direction,
     "nvlink_both" the sum. A GPU with memory of the host's own, or joined to it coherently, has no PCIe verdict.
     Device memory: "dram". Caches by all SMs at their highest clock: "shared", "l1", "l2" in B/s; each with "_per_clock"
-    in B/clk/SM, at any clock.
+    in B/clk/SM, at any clock. Tensor cores and ALUs, dense: "tensor:", "gemm:" or "alu:" and a type or an
+    instruction, at their highest clock; each with "_per_clock", at any clock.
     """
     if gpu is None or bound is None:
         return None
@@ -124,6 +125,8 @@ def ceiling(bound: str | None, gpu: GpuInfo | None) -> Ceiling | None:
         return _dram_ceiling(gpu)
     if bound.removesuffix(PER_CLOCK) in CACHE_NAMES:
         return _cache_ceiling(bound, gpu)
+    if rate_of(bound, gpu) is not None:
+        return _unit_ceiling(bound, gpu)
     if bound in NVLINK_BOUNDS:
         return _nvlink_ceiling(gpu.link, NVLINK_BOUNDS[bound])
     if gpu.integrated or gpu.link.coherent or bound not in PCIE_BOUNDS:
@@ -206,6 +209,29 @@ def _cache_ceiling(bound: str, gpu: GpuInfo) -> Ceiling | None:
     clock = f"SM clock {_megahertz(gpu.sm_clock_max_hz)}"
     value = rate * gpu.sm_count * gpu.sm_clock_max_hz
     return Ceiling(value, "B/s", clock, f"{each} x {gpu.sm_count} SMs x {clock}", assumptions)
+
+
+def _unit_ceiling(bound: str, gpu: GpuInfo) -> Ceiling | None:
+    """What tensor cores or ALUs can do in a cycle, or in a second at their highest clock."""
+    rate = rate_of(bound, gpu)
+    if rate is None or not bound.endswith(PER_CLOCK):
+        return ceiling_at(bound, gpu, gpu.sm_clock_max_hz)
+    source = f"{rate.by} {quantity(rate.value, rate.unit)} ({rate.source})"
+    return Ceiling(rate.value, rate.unit, "any SM clock", source, rate.assumptions)
+
+
+def ceiling_at(bound: str | None, gpu: GpuInfo | None, clock_hz: float | None) -> Ceiling | None:
+    """What tensor cores or ALUs can do in a second at that SM clock: rate x SMs x clock, in FLOP/s or OP/s.
+
+    None for another bound, and where architecture, SMs or clock are not known.
+    """
+    rate = rate_of(bound, gpu)
+    if rate is None or gpu is None or not gpu.sm_count or not clock_hz:
+        return None
+    clock = f"SM clock {_megahertz(clock_hz)}"
+    source = f"{rate.by} {quantity(rate.value, rate.unit)} x {gpu.sm_count} SMs x {clock} ({rate.source})"
+    unit = rate.unit.replace("/clk/SM", "/s")
+    return Ceiling(rate.value * gpu.sm_count * clock_hz, unit, clock, source, rate.assumptions)
 
 
 def _megahertz(clock_hz: float) -> str:

@@ -25,8 +25,7 @@ class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
     ``kind`` says how a value is made of a raw sample: a ``time`` or ``count`` is sample / calls_per_sample; a
     ``rate`` is the work of one call over its time (in B/clk/SM: bytes of one SM over its cycles). ``unit`` is one of
     s, s/launch, B/s, FLOP/s, OP/s, 1/s, B/clk/SM, FLOP/clk/SM, OP/clk/SM, B/launch, B, launch, cycle, Hz, W, J/B,
-    J/FLOP, J/OP, 1.
-    """
+    J/FLOP, J/OP, 1."""
 
     name: str
     kind: MetricKind

@@ -19,8 +19,7 @@ Batch = TypeVar("Batch")
 
 NANOSECOND_S = 1e-9
 VOID_SAMPLES = 20
-DIGITS_KEPT = 12  # picoseconds: what is beyond is the rounding of binary fractions
-SIGNIFICANT_DIGITS = 6  # a millionth of a sample: no interval here is that narrow, and files stay small
+SIGNIFICANT_DIGITS = 7  # no interval here is as narrow as a millionth, and files stay small
 HISTOGRAM_RATIO = 1.05
 
 
@@ -71,8 +70,8 @@ def per_call_distribution(calls_s: FloatArray, ratio: float = HISTOGRAM_RATIO) -
 
 
 def shortened(value: float) -> float:
-    """A reading without the digits that nobody measured."""
-    return round(float(f"{value:.{SIGNIFICANT_DIGITS}g}"), DIGITS_KEPT)
+    """A reading without the digits that nobody measured; what was counted is whole, and stays as it is."""
+    return value if value.is_integer() else float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
 def kept(samples: Sequence[float]) -> msgspec.Raw:

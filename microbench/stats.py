@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.model import Measurement, Metric, Outcome, PerCall, Run, Telemetry
+from microbench.throttling import CLOCK_LOSS, clock_change, is_arithmetic, throttled
 
 FloatArray = npt.NDArray[np.floating[Any]]
 Trust = Literal["stable", "steady", "noisy", "throttled", "single", "below floor", "unverified"]
@@ -23,9 +24,6 @@ STABLE_ROUNDS = 3
 STEADY_HALF_WIDTH = 0.03
 STABLE_HALF_WIDTH = 0.10
 FLOORS_PER_SAMPLE = 5
-CLOCK_LOSS = 0.03
-# Reasons of NVML that lower the clock because of power, heat or the board's own brake.
-THROTTLE_WORDS = ("power", "thermal", "brake")
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -155,24 +153,10 @@ def _clock_step(metric: Metric, measurement: Measurement) -> float:
     return measurement.resolution / measurement.calls_per_sample
 
 
-def _clock_change(telemetry: Telemetry | None) -> float:
-    """The SM clock at the case's end over that at its beginning; 1 if unknown."""
-    if telemetry is None or not telemetry.sm_clock_begin_hz or not telemetry.sm_clock_end_hz:
-        return 1.0
-    return telemetry.sm_clock_end_hz / telemetry.sm_clock_begin_hz
-
-
-def throttled(telemetry: Telemetry | None) -> bool:
-    """True if the SM clock fell by more than CLOCK_LOSS over the case and a power, thermal or brake reason is set."""
-    fell = _clock_change(telemetry) < 1 - CLOCK_LOSS
-    reasons = telemetry.throttle_reasons if telemetry else ()
-    return fell and any(word in reason for reason in reasons for word in THROTTLE_WORDS)
-
-
-def _trust(measurement: Measurement, interval: Interval, telemetry: Telemetry | None) -> Trust:
+def _trust(measurement: Measurement, interval: Interval, telemetry: Telemetry | None, arithmetic: bool) -> Trust:
     if measurement.needs_verification and not measurement.verified:
         return "unverified"
-    if throttled(telemetry):
+    if throttled(telemetry, arithmetic=arithmetic):
         return "throttled"
     floor_s = measurement.floor_s
     timed = measurement.clock != "counter"
@@ -180,12 +164,18 @@ def _trust(measurement: Measurement, interval: Interval, telemetry: Telemetry | 
         return "below floor"
     if measurement.n < MINIMUM_SAMPLES:
         return "single"
-    still_waking = _clock_change(telemetry) > 1 + CLOCK_LOSS
+    # Arithmetic waits for its own clock to settle, and is measured right behind what may have held it down.
+    still_waking = not arithmetic and clock_change(telemetry) > 1 + CLOCK_LOSS
     return "steady" if interval.half_width <= STEADY_HALF_WIDTH and not still_waking else "noisy"
 
 
-def summarize(metric: Metric, measurement: Measurement, telemetry: Telemetry | None = None) -> Summary:
-    """The numbers of one measurement of one process; its trust is ``steady`` at best."""
+def summarize(
+    metric: Metric, measurement: Measurement, telemetry: Telemetry | None = None, *, arithmetic: bool = False
+) -> Summary:
+    """The numbers of one measurement of one process; its trust is ``steady`` at best.
+
+    ``arithmetic`` says that its case kept tensor cores or ALUs at work (``is_arithmetic``).
+    """
     ordered = np.sort(values_of(metric, measurement))
     interval = _interval(ordered, _clock_step(metric, measurement))
     p1, p90, p99 = (quantile(ordered, share) for share in (0.01, 0.9, 0.99))
@@ -202,7 +192,7 @@ def summarize(metric: Metric, measurement: Measurement, telemetry: Telemetry | N
         min=low,
         max=high,
         tail=p1 if metric.kind == "rate" else p99,
-        trust=_trust(measurement, interval, telemetry),
+        trust=_trust(measurement, interval, telemetry, arithmetic),
         per_call=calls,
     )
 
@@ -265,7 +255,8 @@ def rows(run: Run) -> list[Row]:
                 continue
             telemetry = next(iter(outcome.telemetry.values()), None)
             key = (outcome.session, outcome.device, outcome.case.id, measurement.metric)
-            one = (outcome, measurement, summarize(metric, measurement, telemetry))
+            arithmetic = is_arithmetic(outcome.measurements)
+            one = (outcome, measurement, summarize(metric, measurement, telemetry, arithmetic=arithmetic))
             groups.setdefault(key, []).append(one)
     return [_row(run, key, members) for key, members in groups.items()]
 

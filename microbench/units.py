@@ -10,16 +10,28 @@ from microbench.text import plain
 
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 # Only energies are as small as that: a byte costs picojoules, but nobody speaks of picoseconds here.
-SMALLER: dict[str, tuple[tuple[float, str], ...]] = {"J/B": ((1e-12, "p"),)}
+SMALLER: dict[str, tuple[tuple[float, str], ...]] = {
+    "J/B": ((1e-12, "p"),), "J/FLOP": ((1e-12, "p"), (1e-15, "f")), "J/OP": ((1e-12, "p"), (1e-15, "f")),
+}  # fmt: skip
+# Operations of all types lie around a picojoule and are compared: 0.850 pJ/FLOP, not 850 fJ/FLOP.
+TENTHS = {"J/FLOP": "p", "J/OP": "p"}
 # How a stored unit is written; what a launch or another call costs says so in its heading, not in each figure.
 WRITTEN = {"s/launch": "s", "B/launch": "B", "1/s": "/s", "1": "", "launch": "", "cycle": "cycles"}
 # These are counted or known exactly, and have no thousandths.
 COUNTED = frozenset({"launch", "B/launch", "1", "cycle"})
 # These have no smaller units either.
-UNPREFIXED = COUNTED | {"B", "B/clk/SM"}
+UNPREFIXED = COUNTED | {"B", "B/clk/SM", "FLOP/clk/SM", "OP/clk/SM"}
 SMALLEST_COUNTED = 0.0005
 # Nobody says kiloseconds.
-LARGEST = {"s": 1.0, "s/launch": 1.0, "cycle": 1.0, "launch": 1.0, "B/clk/SM": 1.0}
+LARGEST = {
+    "s": 1.0,
+    "s/launch": 1.0,
+    "cycle": 1.0,
+    "launch": 1.0,
+    "B/clk/SM": 1.0,
+    "FLOP/clk/SM": 1.0,
+    "OP/clk/SM": 1.0,
+}
 BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 LONGEST_SIZE = 4
 MISSING = "–"
@@ -61,7 +73,8 @@ def _scale(value: float, unit: str) -> tuple[float, str]:
     # Three digits first: 999.96 ns is 1.00 µs, not 1000 ns.
     rounded = float(f"{abs(value):.2e}")
     for scale, prefix in prefixes:
-        if scale <= LARGEST.get(unit, math.inf) and (rounded >= scale * (1 - 1e-9) or scale == smallest):
+        from_here = scale / 10 if TENTHS.get(unit) == prefix else scale
+        if scale <= LARGEST.get(unit, math.inf) and (rounded >= from_here * (1 - 1e-9) or scale == smallest):
             return scale, prefix
     return prefixes[-1]
 
@@ -126,6 +139,11 @@ def short_size(count: int) -> str:
 def gigabytes(value: float) -> str:
     """Bytes (a second) in billions, without the unit: for tables whose title names it."""
     return three_digits(value * 1e-9)
+
+
+def tera(value: float) -> str:
+    """Operations (a second) in trillions, without the unit: for tables whose title names it."""
+    return three_digits(value * 1e-12)
 
 
 def wall(seconds: float) -> str:

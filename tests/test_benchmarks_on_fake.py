@@ -20,13 +20,16 @@ BENCHMARKS = list(discover().values())
 each_benchmark = pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda benchmark: benchmark.name)
 COSTS = FakeCosts(gpus=2)  # what needs several GPUs finds two
 HERE = fake_environment(COSTS)
-UNITS = {"s", "s/launch", "cycle", "B/s", "OP/s", "1/s", "B/clk/SM", "B", "B/launch", "J/B", "W", "launch", "1"}
+UNITS = {
+    "s", "s/launch", "cycle", "B/s", "FLOP/s", "OP/s", "1/s", "Hz", "B/clk/SM", "FLOP/clk/SM", "OP/clk/SM", "B",
+    "B/launch", "J/B", "J/FLOP", "J/OP", "W", "launch", "1",
+}  # fmt: skip
 TIME_UNITS = {"s", "s/launch", "cycle"}
 OF_FACTS = {"link_state", "memory_capacity"}
 
 
 def test_the_suites_of_the_main_job_are_there() -> None:
-    assert {"host", "launch", "graph", "link", "memory"} <= {benchmark.suite for benchmark in BENCHMARKS}
+    assert {"host", "launch", "graph", "link", "memory", "compute"} <= {benchmark.suite for benchmark in BENCHMARKS}
     assert [benchmark.suite for benchmark in BENCHMARKS] == sorted(
         (benchmark.suite for benchmark in BENCHMARKS), key=SUITES.index
     )
@@ -90,11 +93,18 @@ def cases_here(benchmark: Benchmark, preset: Preset) -> list[Case]:
     return [case for case in benchmark.cases(preset) if benchmark.here(HERE, case.params) is None]
 
 
+def of_other_types(benchmark: Benchmark) -> list[Case]:
+    """One case of each type that only the full grid has: integers have metrics of their own."""
+    known = {case.params.get("dtype") for case in benchmark.cases("default")}
+    found = {case.params.get("dtype"): case for case in reversed(cases_here(benchmark, "full"))}
+    return [case for dtype, case in found.items() if dtype not in known]
+
+
 @each_benchmark
 def test_every_default_case_gives_what_is_declared(benchmark: Benchmark) -> None:
     declared = {metric.name: metric for metric in benchmark.metrics}
     seen: set[str] = set()
-    for case in cases_here(benchmark, "default"):
+    for case in (*cases_here(benchmark, "default"), *of_other_types(benchmark)):
         try:
             found = run_case(benchmark, case, COSTS)
         except Skip:

@@ -7,12 +7,14 @@ from typing import get_args
 import pytest
 from cuda.bindings import driver
 
-from microbench.errors import MeasurementError
+from microbench.errors import MeasurementError, Skip
 from microbench.gpu.api import Gpu
 from microbench.gpu.compute.tensor import CudaTensor
 from microbench.gpu.compute_api import TensorPath, TensorType
 
 pytestmark = pytest.mark.gpu
+
+NO_SUCH: tuple[TensorPath, TensorType] = ("wgmma", "fp64")
 
 
 def made(gpu: Gpu, path: TensorPath, dtype: TensorType) -> CudaTensor:
@@ -21,8 +23,15 @@ def made(gpu: Gpu, path: TensorPath, dtype: TensorType) -> CudaTensor:
     return unit
 
 
-@pytest.mark.parametrize("dtype", get_args(TensorType))
-@pytest.mark.parametrize("path", get_args(TensorPath))
+CASES = [(path, dtype) for path in get_args(TensorPath) for dtype in get_args(TensorType) if (path, dtype) != NO_SUCH]
+
+
+def test_there_is_no_fp64_of_warpgroups(gpu: Gpu) -> None:
+    with pytest.raises(Skip, match="mma does"):
+        gpu.compute.tensor(*NO_SUCH)
+
+
+@pytest.mark.parametrize(("path", "dtype"), CASES)
 def test_results_are_right_after_any_number_of_repetitions(gpu: Gpu, path: TensorPath, dtype: TensorType) -> None:
     unit = made(gpu, path, dtype)
     for repeats in (1, 2, 100):
@@ -30,8 +39,7 @@ def test_results_are_right_after_any_number_of_repetitions(gpu: Gpu, path: Tenso
         assert "compared in float64" in unit.check()
 
 
-@pytest.mark.parametrize("dtype", get_args(TensorType))
-@pytest.mark.parametrize("path", get_args(TensorPath))
+@pytest.mark.parametrize(("path", "dtype"), CASES)
 def test_a_wrong_operand_is_noticed(gpu: Gpu, path: TensorPath, dtype: TensorType) -> None:
     unit = made(gpu, path, dtype)
     with pytest.raises(MeasurementError, match="is off by"):

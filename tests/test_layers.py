@@ -41,7 +41,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
         "traffic",
         "working_sets",
     ),
-    1: ("_kernels", "costmodel", "fits", "gpu", "host", "limits", "schema", "stats"),
+    1: ("_kernels", "costmodel", "fits", "gpu", "host", "limits", "rates", "schema", "stats", "throttling"),
     0: ("__init__", "errors", "events", "messages", "model", "ops", "text", "units"),
 }
 

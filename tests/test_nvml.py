@@ -31,7 +31,7 @@ from microbench.gpu.nvml_tables import CLOCK_REASONS, clock_reasons, field_value
 from microbench.gpu.pcie_counters import ExactTotals, SampledTotals, wrapped_difference
 from microbench.host.files import Machine
 from microbench.model import GpuInfo, LinkInfo, Telemetry
-from microbench.stats import THROTTLE_WORDS
+from microbench.throttling import THROTTLE_WORDS
 
 BARE = GpuInfo(name="GPU", uuid=UUID)
 

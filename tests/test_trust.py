@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from microbench.model import Measurement, Metric, Telemetry
 from microbench.stats import (
@@ -10,8 +11,8 @@ from microbench.stats import (
     Trust,
     combined_trust,
     summarize,
-    throttled,
 )
+from microbench.throttling import is_arithmetic, throttled
 
 TIME = Metric("submit", "time", "s/launch", "time of a call")
 COOL = Telemetry(sm_clock_begin_hz=2e9, sm_clock_end_hz=2e9)
@@ -56,6 +57,23 @@ def test_a_fallen_clock_throttles_only_with_a_reason_and_beyond_three_percent() 
     assert not throttled(Telemetry())
     assert not throttled(msgspec.structs.replace(BRAKED, throttle_reasons=("gpu_idle",)))
     assert not throttled(msgspec.structs.replace(BRAKED, sm_clock_end_hz=1.95e9))
+
+
+HOT = msgspec.structs.replace(BRAKED, throttle_reasons=("software power cap", "software thermal slowdown"))
+STOPPED = msgspec.structs.replace(BRAKED, throttle_reasons=("hardware power brake",))
+
+
+def test_arithmetic_at_the_power_limit_is_no_distrust_and_heat_and_the_brake_are() -> None:
+    one = measured(NARROW)
+    trusts = [summarize(TIME, one, telemetry, arithmetic=True).trust for telemetry in (BRAKED, HOT, STOPPED)]
+    assert trusts == ["steady", "throttled", "throttled"]
+    assert summarize(TIME, one, BRAKED).trust == "throttled"
+
+
+@pytest.mark.parametrize("bound", ["gemm:bf16", "tensor:fp8_e4m3_per_clock", "alu:fma_fp32"])
+def test_all_rows_of_a_case_that_computes_are_arithmetic(bound: str) -> None:
+    assert is_arithmetic([measured(NARROW, bound=bound), measured(NARROW)])
+    assert not is_arithmetic([measured(NARROW, bound="dram"), measured(NARROW)])
 
 
 def test_three_rounds_make_stable_and_two_do_not() -> None:

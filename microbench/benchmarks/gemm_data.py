@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from microbench.bench import Axis, Benchmark, Measured
 from microbench.gemms import fastest, powered
 from microbench.gpu.api import Gpu
-from microbench.gpu.compute_api import GemmData, GemmType
-from microbench.model import Metric
+from microbench.gpu.compute_api import ACCUMULATORS, GemmData, GemmType
+from microbench.model import Fact, Metric
 from microbench.timing import Meter
 
 DATA = ("normal", "zeros", "uniform", "constant", "ones", "sparse")
@@ -27,6 +27,7 @@ def measure(gpu: Gpu, meter: Meter, size: int, dtype: GemmType, data: GemmData) 
     """See the module's text."""
     gemm, found = fastest(meter, problem := gpu.compute.problem(dtype, size, size, size, data), "cublaslt")
     yield found
+    yield Fact("accumulator", ACCUMULATORS[dtype], source="the compute type asked for")
     yield from powered(meter, gemm, dtype, problem.operations)
 
 

@@ -42,6 +42,6 @@ BENCHMARK = Benchmark(
     measure=measure,
     axes={
         "dtype": Axis("type of the operands", ("bf16",), ("bf16",), ("bf16", "fp8_e4m3_fast", "fp16", "tf32", "fp64")),
-        "duration_s": Axis("seconds of work", (), (4,), (30,), minimum=1, maximum=600),
+        "duration_s": Axis("seconds of work", (), (4,), (4, 30), minimum=1, maximum=600),
     },
 )

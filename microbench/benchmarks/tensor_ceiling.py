@@ -46,7 +46,7 @@ BENCHMARK = Benchmark(
     ),
     measure=measure,
     axes={
-        "load": Axis("how long it lasts", (), ("sustained", "burst"), ("sustained", "burst")),
+        "load": Axis("how long it lasts", ("sustained",), ("sustained", "burst"), ("sustained", "burst")),
         "path": Axis("which instructions", ("wgmma", "mma"), ("wgmma", "mma"), ("wgmma", "mma")),
         "dtype": Axis("type of the operands", ("bf16",), DTYPES[:6], DTYPES),
     },

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from microbench.explain import environment, graph, host, launch, link, memory
+from microbench.explain import compute, environment, graph, host, launch, link, memory
 from microbench.explain.evidence import Evidence, Rule, evidence_by_device
 from microbench.explain.finding import Finding
 from microbench.explain.noise import noise
@@ -20,6 +20,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "graph": graph.RULES,
     "link": link.RULES,
     "memory": memory.RULES,
+    "compute": compute.RULES,
 }
 
 

@@ -39,12 +39,14 @@ INTEGER_TYPES = ("int8",)
 class UnitPass(NamedTuple):
     """What one launch on every SM took by the SMs' own clocks.
 
-    ``seconds`` from the first SM's begin to the last one's end; ``cycles`` of the SMs' clock from an SM's begin to its
-    end, median over the SMs.
+    ``seconds`` from the first SM's begin to the last one's end. Medians over the SMs: ``cycles`` of an SM's clock from
+    its begin to its end, ``clock_hz`` of it. Under tensor work some SMs are half a percent slower than others, and end
+    last.
     """
 
     seconds: float
     cycles: float
+    clock_hz: float
 
 
 class Gemm(Protocol):

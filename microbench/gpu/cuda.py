@@ -24,6 +24,7 @@ from microbench.gpu.api import (
     Submit,
     WaitMode,
 )
+from microbench.gpu.compute_api import Compute
 from microbench.gpu.context import WAIT_FLAGS, Context, check_code, entry_point
 from microbench.gpu.describe import describe
 from microbench.gpu.flags import Flags
@@ -41,16 +42,7 @@ from microbench.host import loops
 from microbench.host.affinity import find_cores, pinned
 from microbench.host.native import MonotonicClock
 from microbench.model import Fact, GpuInfo, Telemetry
-from microbench.ops import (
-    LEGACY_STREAM,
-    Copy,
-    GraphLaunch,
-    Launch,
-    LayerCall,
-    Memset,
-    Op,
-    Wait,
-)
+from microbench.ops import LEGACY_STREAM, Copy, GraphLaunch, Launch, LayerCall, Memset, Op, Wait
 
 LEGACY_STREAM_HANDLE = 1  # CU_STREAM_LEGACY
 WARM_UP_LOOK_S = 0.02
@@ -192,6 +184,11 @@ class CudaGpu:
     def memory(self) -> DeviceMemory:
         """See Gpu.memory."""
         return self._case_parts().memory
+
+    @property
+    def compute(self) -> Compute:
+        """See Gpu.compute."""
+        return self._case_parts().compute
 
     def _case_parts(self) -> Parts:
         if self._parts is None:

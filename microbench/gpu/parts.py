@@ -1,9 +1,10 @@
-"""What a case can be given beyond plain submission: graphs, links, memory, each made ready when first asked for."""
+"""What a case can be given beyond plain submission: graphs, links, memory, compute, ready when first asked for."""
 
 from __future__ import annotations
 
 from functools import cached_property
 
+from microbench.gpu.compute.cuda_compute import CudaCompute
 from microbench.gpu.graphs.base import Case
 from microbench.gpu.graphs.cuda_graphs import CudaGraphs
 from microbench.gpu.links.cuda_links import CudaLinks
@@ -34,3 +35,8 @@ class Parts:
     def memory(self) -> CudaMemory:
         """See Gpu.memory."""
         return CudaMemory(self._case, self._nvml)
+
+    @cached_property
+    def compute(self) -> CudaCompute:
+        """See Gpu.compute."""
+        return CudaCompute(self._case, self._info, self._nvml)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import cycle
 
 from microbench.report.charts import Drawn, Piece, joined
 from microbench.report.document import Curve, Line, Tone
@@ -11,7 +12,8 @@ from microbench.report.document import Curve, Line, Tone
 # Dots of a braille character by (column, row): bits of its code point above U+2800.
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 BLANK = 0x2800
-PLAIN_MARKS = "*o+x"
+PLAIN_MARKS = "*o+x#@"
+POINT_MARKS = "●◆■▲"
 FLAT = 1e-12
 
 
@@ -79,7 +81,8 @@ def curve(one: Curve, width: int, height: int, *, fine: bool) -> Drawn:
     for column, _ in marks:
         for row in range(canvas.height):
             canvas.text(column, row, "┊", "advice")
-    for line, sign in zip(reversed(one.lines), reversed(PLAIN_MARKS[: len(one.lines)]), strict=False):
+    signed = _signed(one.lines, fine)[::-1]  # the first line comes last, on top; points over all lines
+    for line, sign in (*(pair for pair in signed if pair[0].joined), *(pair for pair in signed if not pair[0].joined)):
         _draw(canvas, line, x_scale, y_scale, sign)
     _label(canvas, marks)
     at_row = {canvas.height - 1 - round(y_scale(tick.at)) // canvas.down: tick.text for tick in reversed(one.y_ticks)}
@@ -91,8 +94,19 @@ def curve(one: Curve, width: int, height: int, *, fine: bool) -> Drawn:
     return lines + _below(places, canvas.width, margin, one.x_title) + _legend(one.lines, margin, width, fine)
 
 
+def _signed(lines: Sequence[Line], fine: bool) -> list[tuple[Line, str]]:
+    """Lines with what draws their points; in braille joined lines are dots."""
+    points, marks = cycle(POINT_MARKS), cycle(PLAIN_MARKS)
+    return [(line, next(points) if fine and not line.joined else next(marks)) for line in lines]
+
+
 def _draw(canvas: Canvas, line: Line, x_scale: Scale, y_scale: Scale, sign: str) -> None:
     places = [(x_scale(x), y_scale(y)) for x, y in line.points]
+    if not line.joined:
+        for x, y in places:
+            row = canvas.height - 1 - round(y) // canvas.down
+            canvas.text(round(x) // canvas.across, row, sign, line.tone)
+        return
     for begin, end in zip(places, places[1:] or places, strict=False):
         canvas.line(begin, end, sign, line.tone)
 
@@ -131,8 +145,11 @@ def _below(places: Sequence[tuple[int, str]], width: int, margin: int, title: st
 def _legend(lines: Sequence[Line], margin: int, width: int, fine: bool) -> Drawn:
     """The lines' names behind a sample of each, side by side where they fit."""
     samples: Drawn = [
-        [("⠤⠤ " if fine else f"{sign}{sign} ", line.tone), (f"{line.name}   ", "plain")]
-        for line, sign in zip(lines, PLAIN_MARKS, strict=False)
+        [
+            (f"{sign} " if not line.joined else "⠤⠤ " if fine else f"{sign}{sign} ", line.tone),
+            (f"{line.name}   ", "plain"),
+        ]
+        for line, sign in _signed(lines, fine)
         if line.name
     ]
     pad: Piece = (" " * (margin + 1), "plain")

@@ -69,11 +69,12 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """Points of one curve, ascending in x; ``joined`` draws straight lines between them."""
+    """Points of one curve, ascending in x; ``joined`` draws straight lines between them, else each stands alone."""
 
     name: str
     points: tuple[tuple[float, float], ...]
     tone: Tone = "first"
+    joined: bool = True
 
 
 class Curve(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from microbench.limits import Ceiling
 from microbench.model import BenchmarkInfo, Fact, Outcome
 from microbench.report.document import Cell, Column, Table, Tone
 from microbench.report.shapes import LimitOf, shape, varying_axes
@@ -14,6 +15,7 @@ from microbench.units import MISSING, as_time, axis_title, axis_value, quantity,
 
 STATUS_WORDS = {"timed_out": "timed out"}
 MOST_VALUES = 4
+MOST_LIMITS = 8
 KEPT_ACROSS = 2
 # Facts of one kind, told apart by a number: hop0_kind, hop1_kind.
 NUMBERED = re.compile(r"(?P<group>[a-z]+)(?P<number>[0-9]{1,3})_(?P<name>[a-z_]+)")
@@ -63,16 +65,22 @@ def _notes(info: BenchmarkInfo, found: Sequence[Row], limit_of: LimitOf) -> tupl
         f"checked: {how}" + (f" ({len(ids)} of {len(cases)} cases)" if len(ids) < len(cases) else "")
         for how, ids in checked.items()
     ]
-    limits = {limit for row in found if (limit := limit_of(row)) is not None}
-    notes += [
-        f"limit: {quantity(limit.value, limit.unit)}, {', '.join((limit.source, *limit.assumptions))}"
-        for limit in sorted(limits, key=lambda one: one.value)
-    ]
+    notes += _limits({limit for row in found if (limit := limit_of(row)) is not None})
     varying = varying_axes(info, found)
     fixed = {name: value for name, value in found[0].params.items() if name not in varying}
     if fixed:
         notes.append(", ".join(f"{axis_title(name)} {axis_value(name, value)}" for name, value in fixed.items()))
     return tuple(notes + _facts(found))
+
+
+def _limits(limits: set[Ceiling]) -> list[str]:
+    """Each limit with what it rests on; of many how many they are, as pictures show the shares of each."""
+    if len(limits) > MOST_LIMITS:
+        return [f"limit: {len(limits)} different ones"]
+    return [
+        f"limit: {quantity(limit.value, limit.unit)}, {', '.join((limit.source, *limit.assumptions))}"
+        for limit in sorted(limits, key=lambda one: one.value)
+    ]
 
 
 def _facts(found: Sequence[Row]) -> list[str]:

@@ -22,6 +22,7 @@ SUITE_TITLES = {
     "graph": "graph: what CUDA Graphs gain",
     "link": "link: is it as fast as it should be",
     "memory": "memory: what each level gives, near which limit",
+    "compute": "compute: what the units really do, and why it is not the data sheet",
 }
 GRADES = {
     "stable": "three or more fresh processes agree",

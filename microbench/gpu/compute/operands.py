@@ -42,8 +42,7 @@ def vector_bytes(rows: int, columns: int, depth: int) -> int:
 
 
 class Operands:
-    """A, ``copies`` of B and D, each on its own; see Matrices for how they lie. ``size_bytes`` are those of one A, one B
-    and D."""
+    """A, ``copies`` of B, and D, zeroed; see Matrices for how they lie. Raises Skip where they do not fit."""
 
     def __init__(
         self, case: Case, dtype: GemmType, rows: int, columns: int, depth: int, data: GemmData, copies: int = 1
@@ -85,26 +84,28 @@ class Operands:
         self._case.context.synchronize()
 
     def check(self) -> str:
-        """Freivalds (1977): D x is compared with A (B x) for VECTORS x of random signs, in float64.
+        """Raise MeasurementError with the error found and the one allowed, unless D is A B of one copy of B: each has
+        numbers of its own, so no other one comes near."""
+        error, allowed = min(self.errors()), allowed_error(self.matrices.dtype, self.matrices.depth, self.data)
+        if not error <= allowed:
+            raise MeasurementError(
+                f"{self.matrices.dtype}: D is off by {error:.1e} of A B in the norm, "
+                f"{allowed:.1e} is the types' own rounding"
+            )
+        return f"{VECTORS} random projections compared in float64, within the types' own rounding"
 
-        Such a product's norm is that of the matrix itself, on average, so the share that it is off by is the matrix's.
-        B is the copy that fits best: each has numbers of its own, so no other one comes near.
-        Raises MeasurementError with the error found and the one allowed.
+    def errors(self) -> list[float]:
+        """How far D is off from A B, of the norm, for each copy of B; infinite where it is no number.
+
+        Freivalds (1977): D x is compared with A (B x) for VECTORS x of random signs, in float64. Such a product's norm
+        is that of the matrix itself, on average, so the share that it is off by is the matrix's.
         """
         all_of, context = self.matrices, self._case.context
         context.synchronize()
         signs = np.random.default_rng(self._seed).choice([-1.0, 1.0], VECTORS * all_of.columns)
         check(driver.cuMemcpyHtoD(self._signs, signs.ctypes.data, signs.nbytes))
         found = self._times(all_of.elements.d, all_of.d, all_of.columns, self._signs, self._found)
-        errors = [relative_error(found, self._product(copy)) for copy in all_of.b]
-        best = min(range(len(errors)), key=lambda one: errors[one])  # an error is a number or infinite
-        error, allowed = errors[best], allowed_error(all_of.dtype, all_of.depth, self.data)
-        if not error <= allowed:
-            raise MeasurementError(
-                f"{all_of.dtype}: D is off by {error:.1e} of A B in the norm, {allowed:.1e} is the types' own rounding"
-            )
-        which = f", copy {best + 1} of {len(errors)} of B" if len(errors) > 1 else ""
-        return f"{VECTORS} random projections compared in float64, off by {error:.1e} of {allowed:.1e} allowed{which}"
+        return [relative_error(found, self._product(copy)) for copy in all_of.b]
 
     def _product(self, copy: int) -> Floats:
         """A (B x) of one of the copies of B."""

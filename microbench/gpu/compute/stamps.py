@@ -36,4 +36,6 @@ def pass_of(stamps: npt.NDArray[Any]) -> UnitPass:
     if len(np.unique(stamps["sm"])) < len(stamps):
         raise MeasurementError("two blocks shared an SM: is another process at work on this GPU?")
     elapsed_ns = int(stamps["end_ns"].max()) - int(stamps["begin_ns"].min())
-    return UnitPass(elapsed_ns * NANOSECOND_S, float(np.median(stamps["cycles"])))
+    own_s = (stamps["end_ns"] - stamps["begin_ns"]) * NANOSECOND_S
+    clock_hz = float(np.median(stamps["cycles"] / own_s))
+    return UnitPass(elapsed_ns * NANOSECOND_S, float(np.median(stamps["cycles"])), clock_hz)

@@ -1,5 +1,6 @@
 """A simulated GPU and host for tests and ``--device fake``: events on virtual clocks, every figure marked SIMULATED."""
 
+from microbench.gpu.fake.compute_costs import ComputeCosts, ProductLibrary, Tile
 from microbench.gpu.fake.costs import FakeCosts, LayerCosts, Traffic
 from microbench.gpu.fake.environment import FAKE_NAME, FAKE_UUID, GPUS_VARIABLE, fake_environment
 from microbench.gpu.fake.gpu import FakeGpu, open_fake
@@ -14,6 +15,7 @@ __all__ = [
     "GPUS_VARIABLE",
     "BlockCosts",
     "CallCosts",
+    "ComputeCosts",
     "EngineCosts",
     "FakeColdStarts",
     "FakeCosts",
@@ -27,8 +29,10 @@ __all__ = [
     "MemoryCosts",
     "NodeCosts",
     "PageCosts",
+    "ProductLibrary",
     "Rates",
     "ShapeCosts",
+    "Tile",
     "Traffic",
     "fake_environment",
     "open_fake",

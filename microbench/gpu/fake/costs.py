@@ -10,6 +10,7 @@ import math
 import msgspec
 
 from microbench.gpu.api import WaitMode
+from microbench.gpu.fake.compute_costs import ComputeCosts
 from microbench.gpu.fake.graph_costs import GraphCosts
 from microbench.gpu.fake.link_costs import LinkCosts
 from microbench.gpu.fake.memory_costs import MemoryCosts
@@ -113,6 +114,7 @@ class FakeCosts(msgspec.Struct, frozen=True):
     graphs: GraphCosts = msgspec.field(default_factory=GraphCosts)
     links: LinkCosts = msgspec.field(default_factory=LinkCosts)
     memory: MemoryCosts = msgspec.field(default_factory=MemoryCosts)
+    compute: ComputeCosts = msgspec.field(default_factory=ComputeCosts)
     # The host: what each call keeps the submitting thread.
     timer_call_ns: float = 25.0
     timer_step_ns: int = 1

@@ -15,7 +15,8 @@ from microbench.errors import MeasurementError
 from microbench.gpu.fake.clock import FloatArray, Noise
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.energy import EnergyCounter
-from microbench.gpu.fake.stream import ENGINES, Batch, Engine, Hold, Item, Stream, max_plus
+from microbench.gpu.fake.governor import Governor
+from microbench.gpu.fake.stream import ENGINES, Batch, Engine, Hold, Item, Load, Stream, max_plus
 
 GATE = Item()
 WAIT = Item(queued=False)
@@ -37,6 +38,7 @@ class Device:
         self.received_bytes = 0.0
         self.sent_bytes = 0.0
         self.energy = EnergyCounter(costs.memory)
+        self.governor = Governor(costs.compute, costs.sm_clock_hz, costs.memory.idle_power_w)
 
     def stream(self, index: int) -> Stream:
         """The stream of that index, made when first asked for."""
@@ -148,8 +150,11 @@ class Device:
             gaps_ns = self._noise.device(item.gap_ns, count)
             ready_ns = batch.arrivals_ns - gaps_ns
             ready_ns[0] = max(ready_ns[0], stream.free_ns, self._held_until_ns(batch) - gaps_ns[0])
-            ends_ns = max_plus(ready_ns, gaps_ns + item.duration_ns)
-            batch.starts_ns = ends_ns - item.duration_ns
+            if item.load is None:
+                ends_ns = max_plus(ready_ns, gaps_ns + item.duration_ns)
+                batch.starts_ns = ends_ns - item.duration_ns
+            else:
+                batch.starts_ns, ends_ns = self._worked(item, item.load, ready_ns, gaps_ns)
             if item.queued:
                 stream.leave(batch.first, batch.starts_ns)
             if batch.hold is None:
@@ -166,6 +171,18 @@ class Device:
         if item.engine:
             self._engine_free_ns[item.engine] = stream.free_ns
         return True
+
+    def _worked(
+        self, item: Item, load: Load, ready_ns: FloatArray, gaps_ns: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Starts and ends of items that each take as long as the clock that they find makes them."""
+        starts_ns, ends_ns = np.empty_like(ready_ns), np.empty_like(ready_ns)
+        end_ns = -math.inf
+        for index, (floor_ns, gap_ns) in enumerate(zip(ready_ns.tolist(), gaps_ns.tolist(), strict=True)):
+            start_ns = max(end_ns, floor_ns) + gap_ns
+            end_ns = start_ns + self.governor.work(item, load, start_ns)
+            starts_ns[index], ends_ns[index] = start_ns, end_ns
+        return starts_ns, ends_ns
 
     def _held_until_ns(self, batch: Batch) -> float:
         """What other streams keep the batch from: an event it waits for, a copy engine in use."""

@@ -14,6 +14,7 @@ from microbench.errors import MeasurementError
 from microbench.gpu.api import WAIT_MODES, WAIT_VARIABLE, Gpu, HostClock, IntArray, PcieBytes, Recorded, WaitMode
 from microbench.gpu.fake.calls import Graph, call_of
 from microbench.gpu.fake.capture import chain_of, graph_of
+from microbench.gpu.fake.compute.fake_compute import FakeCompute
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import SIMULATED, costs_here, fake_gpu_info
 from microbench.gpu.fake.graphs import FakeGraphs
@@ -26,6 +27,8 @@ from microbench.gpu.fake.submit import FakeEventPair, FakeGate, FakeSubmit, boun
 from microbench.model import Fact, Telemetry
 from microbench.ops import LOOP_LAYER, GraphLaunch, Launch, LayerCall, Op, Record
 
+# What telemetry's own kernels draw beyond what an idle GPU does: they wait for steps of %globaltimer.
+TELEMETRY_KERNEL_W = 40.0
 # The watcher thread of start_stamps is preempted once in a thousand launches and misses the flag.
 MISSED_FLAG_SHARE = 0.001
 
@@ -45,6 +48,7 @@ class FakeGpu:
         self._handles = numbers(1)
         self._scopes = numbers(1)
         self._memory: FakeMemory | None = None
+        self._compute: FakeCompute | None = None
 
     # -- making things -----------------------------------------------------------------------------------------
 
@@ -52,13 +56,15 @@ class FakeGpu:
     def case(self) -> Iterator[None]:
         """See Gpu: graphs, gates, events and bound ops made inside are of no use afterwards."""
         self._machine.scope = next(self._scopes)
-        self._memory = None
+        self._memory = self._compute = None
         kept = set(self._graphs)
         try:
             yield
         finally:
             self._machine.end_case()
-            self._memory = None
+            if self._compute is not None:
+                self._time.pass_ns(self.costs.compute.release_ns)
+            self._memory = self._compute = None
             self._graphs = {handle: graph for handle, graph in self._graphs.items() if handle in kept}
 
     def bind(self, op: Op) -> FakeSubmit:
@@ -98,6 +104,13 @@ class FakeGpu:
         if self._memory is None:
             self._memory = FakeMemory(self._machine)
         return self._memory
+
+    @property
+    def compute(self) -> FakeCompute:
+        """See Gpu."""
+        if self._compute is None:
+            self._compute = FakeCompute(self._machine)
+        return self._compute
 
     def gate(self) -> FakeGate:
         """See Gpu."""
@@ -214,14 +227,14 @@ class FakeGpu:
         return self._machine.device.energy.shown_j(self._time.pass_ns(self._machine.noise.one(self.costs.telemetry_ns)))
 
     def telemetry(self) -> Telemetry:
-        """See Gpu: a GPU that keeps its clock and is never too hot."""
-        self._time.pass_ns(self.costs.telemetry_ns)
+        """See Gpu: the clock that work before has left, read by kernels that hold it down no more."""
+        seen = self._machine.device.governor.at(self._time.pass_ns(self.costs.telemetry_ns))
         return Telemetry(
-            sm_clock_begin_hz=self.costs.sm_clock_hz,
-            nvml_sm_clock_hz=self.costs.sm_clock_hz,
+            sm_clock_begin_hz=seen.clock_hz,
+            nvml_sm_clock_hz=seen.clock_hz,
             memory_clock_hz=self.info.memory_clock_max_hz,
-            temperature_c=40.0,
-            power_w=120.0,
+            temperature_c=float(round(seen.temperature_c)),
+            power_w=seen.power_w + TELEMETRY_KERNEL_W,
         )
 
     def close(self) -> None:

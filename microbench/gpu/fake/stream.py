@@ -16,12 +16,24 @@ Engine = Literal["h2d", "d2h", "sm"]  # sm: a kernel that takes all SMs
 ENGINES: tuple[Engine, ...] = ("h2d", "d2h", "sm")
 
 
+class Load(msgspec.Struct, frozen=True):
+    """What keeps the SMs at work: cycles of their clock, and the time that it takes at any clock, in ns.
+
+    ``tensor`` work holds the clock down.
+    """
+
+    cycles: float
+    least_ns: float = 0.0
+    tensor: bool = False
+
+
 class Item(msgspec.Struct, frozen=True):
     """What one call puts into a stream.
 
     ``gap_ns`` passes between the end of what is before it in the stream and its start. ``buffer_bytes`` is its share of
     the queue's buffer; an item that is not ``queued`` takes neither a slot nor a share. ``energy_j`` is what it takes
-    beyond what an idle GPU draws.
+    beyond what an idle GPU draws. An item with a ``load`` takes as long as that does at the clock that it finds, beyond
+    its ``duration_ns``.
     """
 
     gap_ns: float = 0.0
@@ -31,6 +43,7 @@ class Item(msgspec.Struct, frozen=True):
     engine: Engine | None = None
     traffic: Traffic = Traffic(0.0, 0.0)
     energy_j: float = 0.0
+    load: Load | None = None
 
 
 @dataclass

@@ -1,0 +1,215 @@
+"""Explains what power does to compute: the clock that is lost, what of the loss is feeding, how long a burst lasts."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import NamedTuple
+
+from microbench.explain.compute_units import (
+    HEAT,
+    LASTING,
+    MAIN_DTYPE,
+    Reached,
+    accumulator,
+    beside,
+    best_products,
+    dtype_of,
+    figure,
+    held_by,
+    rates,
+    reached,
+    reasons,
+    some,
+)
+from microbench.explain.evidence import Evidence, listed, rests_on, sentence, whole
+from microbench.explain.finding import Finding
+from microbench.stats import Row
+from microbench.throttling import CLOCK_LOSS
+from microbench.units import as_time, percent, quantity, round_percent
+
+LASTS = 0.03
+
+
+class Loss(NamedTuple):
+    """What a product lacks of its units at their highest clock, and how much of that is clock and how much feeding."""
+
+    one: Reached
+    lost: float
+    by_clock: float
+
+
+def losses(evidence: Evidence) -> list[Loss]:
+    """cuBLASLt's fastest product of each type that lacks anything.
+
+    The rate is a product of shares, clock x feeding, so what is lost is divided as their logarithms are.
+    """
+    found = []
+    for one in (reached(evidence, row) for row in best_products(evidence)):
+        total, clock = one.of_highest, one.clock_share
+        if total is not None and clock is not None and total < 1:
+            by_clock = math.log(clock) / math.log(total)
+            found.append(Loss(one, 1 - total, min(max(by_clock, 0.0), 1.0)))
+    return found
+
+
+def loss(evidence: Evidence) -> list[Finding]:
+    """How much of what products lack is clock, and how much is feeding."""
+    found = losses(evidence)
+    if not found:
+        return []
+    first = found[0]
+    highest = first.one.highest
+    return [
+        Finding(
+            rule="compute.loss",
+            severity="note",
+            title=(
+                f"{dtype_of(first.one.row)} lacks {percent(first.lost)} of {quantity(highest.value, highest.unit)}: "
+                f"{round_percent(first.by_clock)} of that is clock, {round_percent(1 - first.by_clock)} feeding"
+                if highest is not None else ""
+            ),
+            text=(
+                f"{some([_loss_words(one) for one in found])}. What the clock takes, cooler or more thrifty work "
+                "gives back; what feeding takes, other tiles or larger sizes."
+            ),
+            threshold="logarithms of measured over highest clock, and of rate over rate x SMs x measured clock",
+            rests_on=rests_on(*(row for one in found for row in _with_clock(evidence, one.one.row))),
+            suite="compute",
+        )
+    ]  # fmt: skip
+
+
+def _loss_words(found: Loss) -> str:
+    clock, fed = found.one.clock_share or 0.0, found.one.fed or 0.0
+    return f"{dtype_of(found.one.row)}: {percent(clock)} of the highest clock, units fed to {percent(fed)}"
+
+
+def _with_clock(evidence: Evidence, row: Row) -> tuple[Row | None, ...]:
+    return row, beside(evidence, row, "sm_clock")
+
+
+def limited(evidence: Evidence) -> list[Finding]:
+    """The clock that power or heat takes, by the SMs' own count, and what NVML says of it."""
+    row = _longest(evidence)
+    clock = beside(evidence, row, "sm_clock") if row is not None else None
+    gpu = evidence.gpu
+    if row is None or clock is None or gpu is None or not gpu.sm_clock_max_hz:
+        return []
+    lost = 1 - clock.value / gpu.sm_clock_max_hz
+    if lost <= CLOCK_LOSS:
+        return []
+    by = held_by(evidence, row)
+    hot = by == HEAT
+    nvml_hz, told = nvml_clock_hz(evidence, row), reasons(evidence, row)
+    beside_it = f" NVML said {quantity(nvml_hz, 'Hz')}" if nvml_hz else ""
+    beside_it += " and is too high under tensor load." if nvml_hz and nvml_hz > clock.value * (1 + LASTS) else ""
+    drawn = _drawn(evidence, row)
+    advice = (
+        "Look after the cooling: heat need not cost anything." if hot
+        else "This is what the board is built for: only a higher limit or data that flip fewer bits change it."
+        if by else "No reason was reported: tensor work alone lowers it on some architectures."
+    )  # fmt: skip
+    return [
+        Finding(
+            rule="compute.limited",
+            severity="warning" if hot else "note",
+            title=(
+                f"{taker(by)} takes {percent(lost)} of the clock: {dtype_of(row)} runs at "
+                f"{quantity(clock.value, 'Hz')} of {quantity(gpu.sm_clock_max_hz, 'Hz')}"
+            ),
+            text=(
+                f"By the SMs' own count.{beside_it.rstrip('.')}{'.' if beside_it else ''}{drawn} Reasons: "
+                f"{listed(told) or 'none'}. {advice}"
+            ),
+            threshold=f"the SMs' clock more than {percent(CLOCK_LOSS)} below the highest; heat by NVML's reasons",
+            rests_on=rests_on(row, clock),
+            suite="compute",
+        )
+    ]
+
+
+def taker(by: str | None) -> str:
+    """The taker of the clock at the begin of a line."""
+    return sentence(by) if by else "Tensor work"
+
+
+def _longest(evidence: Evidence) -> Row | None:
+    """The case that shows a settled clock best: work that lasts, else the fastest product of the main type."""
+    return next(iter(lasting(evidence)), None) or next(iter(best_products(evidence)), None)
+
+
+def lasting(evidence: Evidence) -> list[Row]:
+    """What is sustained over the longest time that each type was measured for, the suite's main type first."""
+    found: dict[str, Row] = {}
+    for row in sorted(rates(evidence, LASTING, ("sustained",)), key=lambda row: whole(row, "duration_s")):
+        found[dtype_of(row)] = row
+    return sorted(found.values(), key=lambda row: dtype_of(row) != MAIN_DTYPE)
+
+
+def nvml_clock_hz(evidence: Evidence, row: Row) -> float | None:
+    """The SM clock that NVML gave beside a case: over the second half of work that lasts, else after the case."""
+    seen = [
+        value
+        for outcome in row.outcomes
+        for series in outcome.series
+        if series.metric == "nvml_sm_clock"
+        for value in series.values[len(series.values) // 2 :]
+    ]
+    seen = seen or [
+        telemetry.nvml_sm_clock_hz
+        for outcome in row.outcomes
+        for device, telemetry in outcome.telemetry.items()
+        if device == evidence.device and telemetry.nvml_sm_clock_hz
+    ]
+    return median(seen) if seen else None
+
+
+def _drawn(evidence: Evidence, row: Row) -> str:
+    """Power meanwhile against the board's limit, where both are known: the reason alone does not prove it."""
+    powers = [
+        value
+        for outcome in row.outcomes
+        for series in outcome.series
+        if series.metric == "power"
+        for value in series.values[len(series.values) // 2 :]
+    ]
+    limit_w = evidence.gpu.power_limit_w if evidence.gpu is not None else None
+    if not powers or not limit_w:
+        return ""
+    drawn_w = median(powers)
+    return f" It draws {quantity(drawn_w, 'W')} of {quantity(limit_w, 'W')} ({percent(drawn_w / limit_w)})."
+
+
+def sustained(evidence: Evidence) -> list[Finding]:
+    """Burst against sustained, and when it turns."""
+    pairs = [(burst, row) for row in lasting(evidence) if (burst := beside(evidence, row, "burst")) is not None]
+    if not pairs:
+        return []
+    burst, late = pairs[0]
+    kept = late.value / burst.value
+    falls = kept < 1 - LASTS
+    words = [_lasting_words(evidence, *pair) for pair in pairs]
+    advice = "A benchmark of milliseconds shows the burst; a training run gets what is sustained." if falls else ""
+    return [
+        Finding(
+            rule="compute.sustained",
+            severity="note",
+            title=(
+                f"{dtype_of(late)} keeps {percent(kept)} of its burst: {figure(burst)}, then {figure(late)}"
+                if falls
+                else f"{dtype_of(late)} lasts: {figure(late)} after seconds, {percent(kept)} of its burst"
+            ),
+            text=f"{'; '.join(words)}. {advice}".strip(),
+            threshold=f"falls where more than {percent(LASTS)} of the first batch is lost in the second half",
+            rests_on=rests_on(*(row for pair in pairs for row in pair), beside(evidence, late, "turn")),
+            suite="compute",
+        )
+    ]
+
+
+def _lasting_words(evidence: Evidence, burst: Row, late: Row) -> str:
+    turn, clock = beside(evidence, late, "turn"), beside(evidence, late, "sm_clock")
+    turned = f", half of the loss after {as_time(turn.value)}" if turn is not None else ""
+    at = f" at {quantity(clock.value, 'Hz')}" if clock is not None else ""
+    return f"{dtype_of(late)}{accumulator(late)}: {figure(burst)}, then {figure(late)}{at}{turned}"

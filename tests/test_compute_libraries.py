@@ -1,0 +1,377 @@
+"""Matrix products by libraries, without a GPU: what is asked of cuBLASLt, CuPy and PyTorch, in turn, skips, memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from cublaslt_stand_in import Bindings, CublasLtError, at, install
+
+from microbench.errors import MeasurementError, Skip
+from microbench.gpu.compute import cuda_compute
+from microbench.gpu.compute.cublaslt import WORKSPACE_BYTES, CublasLt, unique
+from microbench.gpu.compute.cuda_compute import CudaCompute, copies_beyond
+from microbench.gpu.compute.cupy_gemm import cupy_calls
+from microbench.gpu.compute.gemm_types import Matrices
+from microbench.gpu.compute.library_gemm import in_turn
+from microbench.gpu.compute_api import GemmType
+from microbench.gpu.graphs.base import Case
+from microbench.gpu.layers.torch_gemm import torch_calls
+from microbench.model import GpuInfo
+
+STREAM, DEVICE = 7, 3
+ROWS, COLUMNS, DEPTH = 5, 7, 12
+NUMPY_TYPES: dict[GemmType, tuple[type, type]] = {
+    "fp64": (np.float64, np.float64), "fp32": (np.float32, np.float32), "tf32": (np.float32, np.float32),
+    "fp16": (np.float16, np.float16), "fp16_acc16": (np.float16, np.float16), "int8": (np.int8, np.int32),
+}  # fmt: skip
+
+
+class HostContext:
+    """Stands in for Context: host memory, and what is to be released at the end of the case."""
+
+    device = DEVICE
+
+    def __init__(self, capability: tuple[int, int] = (9, 0)) -> None:
+        self.capability = capability
+        self.owned: list[Callable[[], object]] = []
+        self.own = self.owned.append
+        self.memory: list[Any] = []
+
+    def attribute(self, name: str) -> int:
+        return self.capability[name.endswith("MINOR")]
+
+    def device_memory(self, size_bytes: int) -> int:
+        self.memory.append(np.zeros(size_bytes, np.uint8))
+        return int(self.memory[-1].ctypes.data)
+
+    def end(self) -> None:
+        for release in reversed(self.owned):
+            release()
+
+
+def case_of(context: HostContext) -> Case:
+    return Case(context, None, None, lambda index: STREAM + index, None)  # type: ignore[arg-type]
+
+
+class HostProduct:
+    """Operands in host memory, small whole numbers, and how D should be."""
+
+    def __init__(self, context: HostContext, dtype: GemmType, copies: int = 1) -> None:
+        element, result = NUMPY_TYPES.get(dtype, (np.uint16, np.uint16))
+        size = np.dtype(element).itemsize
+        take, random = context.device_memory, np.random.default_rng(3)
+        addresses = [take(ROWS * DEPTH * size), *(take(COLUMNS * DEPTH * size) for _ in range(copies))]
+        d = take(ROWS * COLUMNS * np.dtype(result).itemsize)
+        self.matrices = Matrices(dtype, ROWS, COLUMNS, DEPTH, addresses[0], tuple(addresses[1:]), d)
+        self.a = at(addresses[0], ROWS * DEPTH, element).reshape(ROWS, DEPTH)
+        self.b = [at(one, COLUMNS * DEPTH, element).reshape(COLUMNS, DEPTH) for one in addresses[1:]]
+        self.d = at(d, ROWS * COLUMNS, result).reshape(ROWS, COLUMNS)
+        for matrix in (self.a, *self.b):
+            matrix[:] = random.integers(0, 9, matrix.shape)
+
+    def right(self, copy: int = 0) -> bool:
+        return bool((self.d == self.a.astype(np.int64) @ self.b[copy].astype(np.int64).T).all())
+
+
+@pytest.fixture
+def bindings(monkeypatch: pytest.MonkeyPatch) -> Bindings:
+    made = Bindings()
+    install(monkeypatch, made)
+    return made
+
+
+@pytest.mark.parametrize("dtype", list(NUMPY_TYPES))
+def test_cublaslt_is_asked_for_the_product(bindings: Bindings, dtype: GemmType) -> None:
+    context = HostContext()
+    product = HostProduct(context, dtype)
+    made = CublasLt(case_of(context), product.matrices)
+    assert made.ways == (
+        "algo66_tile0_stages0_cluster0_custom0_splitk1",
+        "algo21_tile0_stages0_cluster0_custom0_splitk4",
+        "algo21_tile0_stages0_cluster0_custom0_splitk4_2",
+    )
+    for way in made.ways:
+        product.d[:] = 99
+        made.calls(way)[0]()
+        assert product.right()
+    assert bindings.used == [66, 21, 21]
+    made.alpha[0] *= 2
+    made.calls(made.ways[0])[0]()
+    assert not product.right()
+    context.end()
+    assert bindings.made == [None] * len(bindings.made)
+
+
+def test_the_compute_type_is_the_one_asked_for(bindings: Bindings) -> None:
+    asked = {}
+    for dtype in ("fp64", "fp32", "tf32", "fp16", "fp16_acc16", "bf16", "int8"):
+        CublasLt(case_of(context := HostContext()), HostProduct(context, dtype).matrices)
+        asked[dtype] = [one.arguments[0] for one in bindings.made if one.kind == "matmul_desc"][-1]
+    assert asked == {
+        "fp64": "COMPUTE_64F", "fp32": "COMPUTE_32F", "tf32": "COMPUTE_32F_FAST_TF32", "fp16": "COMPUTE_32F",
+        "fp16_acc16": "COMPUTE_16F", "bf16": "COMPUTE_32F", "int8": "COMPUTE_32I",
+    }  # fmt: skip
+
+
+def attributes(bindings: Bindings, monkeypatch: pytest.MonkeyPatch, dtype: GemmType) -> tuple[Any, HostContext]:
+    def copied(to: int, source: int, size_bytes: int) -> tuple[int]:
+        at(to, size_bytes, np.uint8)[:] = at(source, size_bytes, np.uint8)
+        return (0,)
+
+    monkeypatch.setattr("microbench.gpu.compute.cublaslt.driver", SimpleNamespace(cuMemcpyHtoD=copied))
+    context = HostContext((10, 0))
+    CublasLt(case_of(context), Matrices(dtype, 130, 256, 96, 0, (0,), 0))
+    return next(one.attributes for one in bindings.made if one.kind == "matmul_desc"), context
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("dtype", ["fp8_e4m3", "fp8_e5m2"])
+def test_fp8_is_scaled_by_one(bindings: Bindings, monkeypatch: pytest.MonkeyPatch, dtype: str, fast: bool) -> None:
+    set_to, context = attributes(bindings, monkeypatch, f"{dtype}_fast" if fast else dtype)  # type: ignore[arg-type]
+    assert set_to["FAST_ACCUM"] == fast
+    assert set_to["TRANSA"] == 1
+    assert [at(set_to[f"{side}_SCALE_POINTER"], 1, np.float32)[0] for side in "AB"] == [1.0, 1.0]
+    assert [one.arguments[0] for one in bindings.made if one.kind == "matrix_layout"] == [
+        28, 28 if "e4m3" in dtype else 29, 14,
+    ]  # fmt: skip
+    assert context.memory
+
+
+@pytest.mark.parametrize(("dtype", "one", "sizes"), [("mxfp8", 127, (256 * 4, 256 * 4)), ("nvfp4", 56, (2048, 2048))])
+def test_blocks_are_scaled_by_one(
+    bindings: Bindings, monkeypatch: pytest.MonkeyPatch, dtype: GemmType, one: int, sizes: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(Bindings, "MatmulMatrixScale", SimpleNamespace(VEC32_UE8M0=2, VEC16_UE4M3=1))
+    set_to, context = attributes(bindings, monkeypatch, dtype)
+    assert [set_to[f"{side}_SCALE_MODE"] for side in "AB"] == [2 if dtype == "mxfp8" else 1] * 2
+    held = {int(one.ctypes.data): one for one in context.memory}
+    scales = [held[set_to[f"{side}_SCALE_POINTER"]] for side in "AB"]
+    assert tuple(len(each) for each in scales) == sizes  # rows to 128, scales of a row to 4
+    assert all((each == one).all() for each in scales)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "needs"), [("fp8_e4m3", "8.9"), ("fp8_e5m2_fast", "8.9"), ("mxfp8", "10.0"), ("nvfp4", "10.0")]
+)
+def test_types_that_the_gpu_lacks_are_skipped(bindings: Bindings, dtype: GemmType, needs: str) -> None:
+    with pytest.raises(Skip, match=f"{dtype} needs compute capability {needs}; this GPU has 8.6"):
+        CublasLt(case_of(HostContext((8, 6))), Matrices(dtype, 16, 16, 32, 0, (0,), 0))
+    assert not bindings.made
+
+
+def test_without_nvmath_the_reason_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nvmath", None)
+    with pytest.raises(Skip, match=r"needs nvmath: pip install 'nvmath-python\[cu13\]'"):
+        CublasLt(case_of(HostContext()), Matrices("bf16", 16, 16, 16, 0, (0,), 0))
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("libcublasLt is not found"), CublasLtError("NOT_SUPPORTED. You can set X")]
+)
+def test_what_the_library_says_is_the_reason(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def refuses() -> int:
+        raise error
+
+    install(monkeypatch, made := Bindings())
+    made.create = refuses
+    with pytest.raises(Skip, match=r"^cuBLASLt, bf16: (libcublasLt is not found|NOT_SUPPORTED)$"):
+        CublasLt(case_of(HostContext()), Matrices("bf16", 16, 16, 16, 0, (0,), 0))
+
+
+def test_no_candidate_is_a_skip_with_the_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Bindings(given=0))
+    with pytest.raises(Skip, match=r"nothing for int8 of 1 x 16 x 20"):
+        CublasLt(case_of(HostContext()), Matrices("int8", 1, 16, 20, 0, (0,), 0))
+
+
+def test_copies_are_used_in_turn(bindings: Bindings) -> None:
+    context = HostContext()
+    product = HostProduct(context, "fp32", copies=3)
+    made = CublasLt(case_of(context), product.matrices)
+    call = in_turn(made.calls(made.ways[0]))
+    for copy in (0, 1, 2, 0, 1):
+        call()
+        assert product.right(copy)
+        assert not product.right((copy + 1) % 3)
+
+
+def test_names_are_unique() -> None:
+    assert unique(["a", "b", "a", "a"]) == ("a", "b", "a_2", "a_3")
+
+
+# -- CuPy and PyTorch ----------------------------------------------------------------------------------------
+
+
+def cupy_stand_in(told: list[str]) -> Any:
+    module: Any = ModuleType("cupy")
+    module.is_available = lambda: True
+    module.__version__ = "14"
+    module.matmul = lambda a, b, out: np.matmul(a.astype(np.float64), b.astype(np.float64), out=out, casting="unsafe")
+    module.get_default_memory_pool = lambda: SimpleNamespace(free_all_blocks=lambda: told.append("pool"))
+    current = SimpleNamespace(use=lambda: told.append("previous stream"))
+    module.cuda = SimpleNamespace(
+        UnownedMemory=lambda address, size_bytes, owner, device: (address, size_bytes),
+        MemoryPointer=lambda memory, offset: memory,
+        Device=lambda index: SimpleNamespace(use=lambda: told.append(f"device {index}")),
+        get_current_stream=lambda: current,
+        Stream=SimpleNamespace(
+            from_external=lambda stream: SimpleNamespace(
+                use=lambda: told.append(f"stream {stream.__cuda_stream__()[1]}")
+            )
+        ),
+    )
+
+    def ndarray(shape: tuple[int, int], dtype: Any, memory: tuple[int, int]) -> Any:
+        assert shape[0] * shape[1] * np.dtype(dtype).itemsize == memory[1]
+        return at(memory[0], shape[0] * shape[1], dtype).reshape(shape)
+
+    module.ndarray = ndarray
+    return module
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16"])
+def test_cupy_multiplies_on_the_stream(monkeypatch: pytest.MonkeyPatch, dtype: GemmType) -> None:
+    told: list[str] = []
+    monkeypatch.setitem(sys.modules, "cupy", cupy_stand_in(told))
+    context = HostContext()
+    product = HostProduct(context, dtype, copies=2)
+    for copy, call in enumerate(cupy_calls(case_of(context), product.matrices)):
+        call()
+        assert product.right(copy)
+    context.end()
+    assert told == [f"device {DEVICE}", f"stream {STREAM}", "previous stream", "pool"]
+
+
+@pytest.mark.parametrize("dtype", sorted(set(get_args(GemmType)) - {"fp64", "fp32", "fp16"}))
+def test_types_that_cupy_lacks_are_skipped(dtype: GemmType) -> None:
+    with pytest.raises(Skip, match=r"CuPy|cupy"):
+        cupy_calls(case_of(HostContext()), Matrices(dtype, 8, 8, 8, 0, (0,), 0))
+
+
+@pytest.mark.parametrize("dtype", ["fp16_acc16", "mxfp8", "nvfp4"])
+def test_types_that_torch_lacks_are_skipped(dtype: GemmType) -> None:
+    with pytest.raises(Skip, match="PyTorch"):
+        torch_calls(STREAM, DEVICE, Matrices(dtype, 8, 8, 8, 0, (0,), 0), print)
+
+
+def test_without_torch_the_reason_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(Skip, match=r"needs torch: pip install torch"):
+        torch_calls(STREAM, DEVICE, Matrices("bf16", 8, 8, 8, 0, (0,), 0), print)
+
+
+class Tensor:
+    """PyTorch's view of host memory."""
+
+    device = f"cuda:{DEVICE}"
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def view(self, *to: Any) -> Tensor:
+        return Tensor(self.array.reshape(to) if len(to) == 2 else self.array.view(to[0]))
+
+    def t(self) -> Tensor:
+        return Tensor(self.array.T)
+
+
+def torch_stand_in(told: list[str], refusal: Exception | None = None) -> Any:
+    module: Any = ModuleType("torch")
+    module.__version__, module.version = "2.11", SimpleNamespace(cuda="13.0")
+    matmul = SimpleNamespace(allow_tf32="as it was")
+    module.backends = SimpleNamespace(cuda=SimpleNamespace(matmul=matmul))
+    for name in ("float64", "float32", "float16", "int8", "int32"):
+        setattr(module, name, getattr(np, name))
+    module.cuda = SimpleNamespace(
+        is_available=lambda: True, set_device=lambda index: told.append(f"device {index}"),
+        current_stream=lambda: "previous", set_stream=lambda stream: told.append(f"stream {stream}"),
+        ExternalStream=lambda handle: handle, empty_cache=lambda: told.append("cache"),
+    )  # fmt: skip
+
+    def as_tensor(raw: Any, device: str) -> Tensor:
+        interface = raw.__cuda_array_interface__
+        assert device == f"cuda:{DEVICE}"
+        assert interface["typestr"] == "|u1"
+        return Tensor(at(interface["data"][0], interface["shape"][0], np.uint8))
+
+    def multiplied(name: str) -> Callable[[Tensor, Tensor, Tensor], None]:
+        def multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
+            if refusal:
+                raise refusal
+            told.append(f"{name} {matmul.allow_tf32}")
+            out.array[:] = a.array.astype(np.int64) @ b.array.astype(np.int64)
+
+        return multiply
+
+    module.as_tensor, module.matmul, module._int_mm = as_tensor, multiplied("matmul"), multiplied("_int_mm")
+    return module
+
+
+@pytest.mark.parametrize(
+    ("dtype", "said"),
+    [("fp64", "matmul as it was"), ("fp32", "matmul False"), ("tf32", "matmul True"), ("fp16", "matmul as it was"),
+     ("int8", "_int_mm as it was")],
+)  # fmt: skip
+def test_torch_multiplies_on_the_stream(monkeypatch: pytest.MonkeyPatch, dtype: GemmType, said: str) -> None:
+    told: list[str] = []
+    monkeypatch.setitem(sys.modules, "torch", module := torch_stand_in(told))
+    context = HostContext()
+    product = HostProduct(context, dtype, copies=2)
+    for copy, call in enumerate(torch_calls(STREAM, DEVICE, product.matrices, context.own)):
+        call()
+        assert product.right(copy)
+    context.end()
+    assert told == [f"device {DEVICE}", f"stream {STREAM}", *[said] * 4, "stream previous", "cache"]
+    assert module.backends.cuda.matmul.allow_tf32 == "as it was"
+
+
+def test_what_torch_refuses_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = RuntimeError("self.size(0) needs to be greater than 16, but got 5")
+    monkeypatch.setitem(sys.modules, "torch", torch_stand_in([], refusal))
+    product = HostProduct(context := HostContext(), "int8")
+    with pytest.raises(Skip, match=r"PyTorch 2\.11, int8: self\.size\(0\) needs to be greater than 16"):
+        torch_calls(STREAM, DEVICE, product.matrices, context.own)
+
+
+# -- memory --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("l2_bytes", "copy_bytes", "free_bytes", "copies"),
+    [
+        (50, 100, 10_000, 2), (50, 201, 10_000, 1), (50, 30, 10_000, 7), (50, 1, 10_000, 64), (50, 30, 100, 4),
+        (50, 30, 0, 1), (50, 30, -5, 1), (None, 1 << 30, 1 << 40, 2),
+    ],
+)  # fmt: skip
+def test_copies_go_beyond_the_l2_as_far_as_memory_goes(
+    l2_bytes: int | None, copy_bytes: int, free_bytes: int, copies: int
+) -> None:
+    assert copies_beyond(l2_bytes, copy_bytes, free_bytes) == copies
+
+
+def test_what_does_not_fit_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = SimpleNamespace(cuMemGetInfo=lambda: (0, 1 << 30, 2 << 30))
+    monkeypatch.setattr(cuda_compute, "driver", free)
+    compute = CudaCompute(case_of(HostContext()), GpuInfo("a GPU", "GPU-1"), None)  # type: ignore[arg-type]
+    assert compute.free_bytes() == (1 << 30) - cuda_compute.RESERVE_BYTES
+    assert compute.needed_bytes("fp64", 4096, 4096, 4096) > 3 * (128 << 20) + WORKSPACE_BYTES
+    with pytest.raises(Skip, match=r"of device memory asked for fp64 of 8192 x 8192 x 8192, .* are free"):
+        compute.problem("fp64", 8192, 8192, 8192)
+
+
+def test_a_way_that_there_is_not_is_an_error(bindings: Bindings) -> None:
+    from microbench.gpu.compute.problem import CudaProblem
+
+    context = HostContext()
+    operands: Any = SimpleNamespace(matrices=HostProduct(context, "fp32").matrices)
+    problem = CudaProblem(case_of(context), operands)
+    assert problem.operations == 2 * ROWS * COLUMNS * DEPTH
+    assert problem.size_bytes == 4 * (ROWS * DEPTH + COLUMNS * DEPTH + ROWS * COLUMNS)
+    assert len(problem.ways("cublaslt")) == 3
+    with pytest.raises(MeasurementError, match="cublaslt has no way 'sideways'"):
+        problem.gemm("cublaslt", "sideways")

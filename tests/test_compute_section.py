@@ -1,0 +1,349 @@
+"""The compute suite's section: its pictures, its tables, and that nothing leaves the page."""
+
+from __future__ import annotations
+
+import io
+
+import make_compute_run as made
+import msgspec
+import pytest
+from link_evidence import changed, with_gpu, without
+from make_compute_run import MADE, PRODUCTS, make_compute_run
+from make_memory_run import make_memory_run
+from make_run import make_run
+from rich.cells import cell_len
+
+from microbench.explain.evidence import Evidence, evidence_by_device
+from microbench.model import Outcome, Run
+from microbench.report import terminal, view
+from microbench.report.canvas import curve
+from microbench.report.document import Curve, Line, Mark, Report, Section, Table
+from microbench.report.sections import compute
+from microbench.report.sections.compute_lasting import rates_over_time, state_over_time
+from microbench.report.sections.compute_products import by_library, by_type, fastest, over_size
+from microbench.report.sections.compute_roofline import rooflines, shapes
+from microbench.report.sections.compute_tensor import alone
+
+# A board whose data sheet takes another clock than the highest.
+WHOLE = make_compute_run(name="NVIDIA H200")
+FULL = make_compute_run(preset="full", name="NVIDIA H200")
+
+
+def evidence(run: Run = WHOLE) -> Evidence:
+    return evidence_by_device(run)[0]
+
+
+def section(run: Run = WHOLE) -> Section:
+    return next(one for one in view.build(run).sections if one.suite == "compute")
+
+
+def drawn(run: Run | Report, width: int, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
+    report = view.build(run) if isinstance(run, Run) else run
+    terminal.draw(report, terminal.open_console(stream, width=width))
+    return raw.getvalue().decode(encoding)
+
+
+def cells(table: Table | None, first: str) -> list[str]:
+    """The line that begins with that word; a note behind its figure."""
+    assert table is not None
+    row = next(row for row in table.rows if row[0].text == first)
+    return [f"{cell.text} {cell.note}".strip() for cell in row]
+
+
+# -- the whole ----------------------------------------------------------------------------------------------------
+
+
+def test_every_benchmark_has_its_table_and_types_come_first() -> None:
+    found = section()
+    assert found.title == "compute: what the units really do, and why it is not the data sheet"
+    kinds = [type(picture) for picture in found.pictures]
+    assert kinds == [Table, Table, Table, Curve, Curve, Curve, Table, Table, Table, Table, Table]
+    assert [study.benchmark for study in found.studies] == list(compute.ORDER)
+    assert set(compute.ORDER) == set(MADE)
+    assert not {study.benchmark for study in found.studies if study.curve is not None}
+    assert found.verdict is found.findings[0]
+
+
+def test_more_sizes_give_more_pictures() -> None:
+    titles = [picture.title for picture in section(FULL).pictures]
+    assert "Rate over the size of a square product" in titles
+    assert [title for title in titles if "own roofs" in title] == [
+        "Products of bf16 under this run's own roofs", "Products of fp8_e4m3_fast under this run's own roofs",
+    ]  # fmt: skip
+
+
+def test_pictures_without_their_figures_are_left_out() -> None:
+    assert compute.pictures(evidence(make_run())) == []
+    quick = section(make_compute_run(preset="quick"))
+    assert {type(picture) for picture in quick.pictures} == {Table}
+
+
+@pytest.fixture(scope="module")
+def reports() -> list[Report]:
+    """Of the compute suite alone: the others have tests of their own."""
+    built = (view.build(run) for run in (WHOLE, FULL))
+    return [
+        msgspec.structs.replace(one, sections=tuple(part for part in one.sections if part.suite == "compute"))
+        for one in built
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_no_line_is_wider_than_the_page(width: int, encoding: str, reports: list[Report]) -> None:
+    for report in reports:
+        text = drawn(report, width, encoding)
+        assert max(cell_len(line) for line in text.splitlines()) <= min(width, terminal.WIDEST)
+
+
+def test_the_verdict_stands_above_all_pictures() -> None:
+    text = drawn(WHOLE, 120)
+    at = [text.index(words) for words in ("compute: what the units", "bf16 692 TFLOP/s:", "Square products by type")]
+    assert at == sorted(at)
+    assert "SIMULATED" in text[at[1] : at[2]]
+
+
+def test_at_80_columns_types_accumulators_and_both_clocks_stay() -> None:
+    text = drawn(WHOLE, 80)
+    lines = text[text.index("Square products by type") :].splitlines()
+    line = next(line for line in lines if line.lstrip().startswith("fp8_e4m3_fast"))
+    assert line.split() == ["fp8_e4m3_fast", "fast,", "~14", "bits", "1412", "◐", "1.45", "GHz", "90.1", "%", "66.0",
+                            "%", "71.4", "%"]  # fmt: skip
+
+
+# -- products -----------------------------------------------------------------------------------------------------
+
+
+def test_each_type_has_its_accumulator_and_its_share_at_each_clock() -> None:
+    table = by_type(evidence())
+    assert cells(table, "bf16") == ["bf16", "fp32", "692", "1.39 GHz 92.0 %", "64.6 %", "69.9 %", "8192"]
+    assert cells(table, "fp64") == ["fp64", "fp64", "61.0", "1.90 GHz 95.0 %", "91.2 %", "91.2 %", "8192"]
+    assert cells(table, "int8")[:3] == ["int8", "int32", "1211"]
+    assert table is not None
+    assert "dense" in table.title
+    assert table.notes == ("highest: 1.98 GHz, data sheet: 1.83 GHz, 1.98 GHz for fp64 and fp32",)
+
+
+def test_a_board_whose_data_sheet_is_not_known_has_no_share_of_it() -> None:
+    table = by_type(evidence(make_compute_run()))
+    assert cells(table, "bf16")[4:6] == ["64.6 %", "–"]
+    assert table is not None
+    assert table.notes == ("highest: 1.98 GHz",)
+
+
+def test_without_an_architecture_there_are_rates_and_clocks_alone() -> None:
+    unknown = with_gpu(lambda gpu: msgspec.structs.replace(gpu, compute_capability=(3, 5)), WHOLE)
+    table = by_type(evidence(unknown))
+    assert cells(table, "bf16")[2:6] == ["692", "1.39 GHz", "–", "–"]
+    assert table is not None
+    assert table.notes == ()
+
+
+def test_a_rate_above_its_ceiling_stands_out() -> None:
+    slow = with_gpu(lambda gpu: msgspec.structs.replace(gpu, sm_clock_max_hz=1.0e9), WHOLE)
+    table = by_type(evidence(slow))
+    assert table is not None
+    assert table.rows[0][2].tone == "problem"
+
+
+def test_without_cublaslt_another_library_says_its_name() -> None:
+    table = by_type(evidence(without("gemm_throughput", WHOLE, library="cublaslt")))
+    assert cells(table, "fp64 by CuPy")[2] == "60.7"
+
+
+def test_rate_over_size_has_a_line_for_each_type_and_says_from_where_on_it_is_fed() -> None:
+    assert over_size(evidence()) is None
+    picture = over_size(evidence(FULL))
+    assert picture is not None
+    assert [line.name.split()[0] for line in picture.lines] == ["bf16", "fp8_e4m3_fast", "tf32", "fp64"]
+    assert [x for x, _ in picture.lines[0].points] == [256, 512, 1024, 2048, 4096, 8192, 16384]
+    assert [(mark.at, mark.text) for mark in picture.marks] == [(4096.0, "90 % from 4096 on")]
+
+
+def test_libraries_stand_beside_cublaslt_with_its_candidate() -> None:
+    table = by_library(evidence())
+    assert table is not None
+    assert [column.title for column in table.columns] == [
+        "type", "cuBLASLt", "CuPy", "PyTorch", "cuBLASLt's fastest candidate",
+    ]  # fmt: skip
+    candidate = f"{made.CANDIDATE} guess 3"
+    assert cells(table, "bf16") == ["bf16", "692", "–", "671 97.0 %", candidate]
+    assert cells(table, "fp64") == ["fp64", "61.0", "60.7 99.5 %", "60.4 99.0 %", candidate]
+    assert made.CANDIDATE in drawn(WHOLE, 120)
+    alone_there = without("gemm_throughput", without("gemm_throughput", WHOLE, library="torch"), library="cupy")
+    assert by_library(evidence(alone_there)) is None
+
+
+def test_the_fastest_product_has_its_shape_clock_power_energy_and_candidate() -> None:
+    table = fastest(evidence())
+    assert cells(table, "bf16") == [
+        "bf16", "fp32", "8448x8192x16384", "732", "1.43 GHz 94.6 %", "693 W", "0.946 pJ/FLOP",
+    ]  # fmt: skip
+    assert table is not None
+    assert table.notes == (f"bf16, fp8_e4m3_fast: {made.CANDIDATE}",)
+
+
+# -- over time ----------------------------------------------------------------------------------------------------
+
+
+def test_rate_and_clocks_over_time_are_shares_of_what_they_could_be() -> None:
+    picture = rates_over_time(evidence())
+    assert picture is not None
+    assert [line.name for line in picture.lines] == [
+        "rate, 100 % is 844 TFLOP/s", "SM clock, 100 % is 1.98 GHz", "NVML's clock",
+    ]  # fmt: skip
+    rate, clock, nvml = (line.points for line in picture.lines)
+    assert rate[0][1] == pytest.approx(1, abs=0.02)
+    assert rate[-1][1] == pytest.approx(1 / made.BURST_GAIN, rel=0.01)
+    assert clock[-1][1] == pytest.approx(PRODUCTS["bf16"].clock_hz / made.SM_CLOCK_HZ, rel=0.01)
+    assert nvml[-1][1] > clock[-1][1]
+    assert [mark.text for mark in picture.marks] == ["half of the loss after 70.1 ms"]
+    assert "accumulator fp32" in picture.about
+    assert picture.y_ticks[-1].at > max(share for line in picture.lines for _, share in line.points)
+
+
+def test_power_and_temperature_have_a_panel_of_their_own() -> None:
+    picture = state_over_time(evidence())
+    assert picture is not None
+    assert [line.name for line in picture.lines] == [
+        "power, 100 % is the limit of 700 W", "temperature, 100 % is 100 °C",
+    ]  # fmt: skip
+    unlimited = with_gpu(lambda gpu: msgspec.structs.replace(gpu, power_limit_w=None), WHOLE)
+    lonely = state_over_time(evidence(unlimited))
+    assert lonely is not None
+    assert [line.name for line in lonely.lines] == ["temperature, 100 % is 100 °C"]
+
+
+def test_without_series_there_is_no_picture_of_them() -> None:
+    def bare(one: Outcome) -> Outcome:
+        return msgspec.structs.replace(one, series=())
+
+    found = evidence(changed(bare, WHOLE))
+    assert rates_over_time(found) is None
+    assert state_over_time(found) is None
+
+
+# -- roofs --------------------------------------------------------------------------------------------------------
+
+
+def test_shapes_are_points_under_this_runs_own_roofs() -> None:
+    (picture,) = rooflines(evidence())
+    by_name = {line.name: line for line in picture.lines}
+    names = ["square products", "bandwidth-bound", "compute-bound"]
+    assert list(by_name)[:3] == names
+    assert not any(by_name[name].joined for name in names)
+    slope, flat = (line for line in picture.lines if line.joined)
+    assert slope.name == "memory clock 2500 MHz x 2 x 6400 bit 4.00 TB/s"
+    assert flat.name == "tensor_ceiling wgmma, sustained 858 TFLOP/s"
+    assert slope.points[-1] == flat.points[0]
+    bandwidth = slope.points[0][1] / slope.points[0][0]
+    for name in names:
+        for intensity, rate in by_name[name].points:
+            assert rate <= min(intensity * bandwidth, flat.points[0][1]) * 1.01
+    # 2 x 8192 operations for three bytes pairs: 2 n / 6.
+    assert by_name["square products"].points[-1][0] == pytest.approx(8192 / 3)
+
+
+def test_reads_of_this_run_are_the_roof_where_they_were_measured() -> None:
+    both = make_compute_run(base=make_memory_run())
+    (picture,) = rooflines(evidence(both))
+    assert next(line for line in picture.lines if line.joined).name == "memory_stream read 3.76 TB/s"
+
+
+def test_no_roof_no_roofline() -> None:
+    unknown = with_gpu(lambda gpu: msgspec.structs.replace(gpu, memory_bus_bits=None), WHOLE)
+    assert rooflines(evidence(unknown)) == []
+    assert len(shapes(evidence(unknown))) == 2
+
+
+def test_what_holds_each_shape_up_is_a_table_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(made, "CALL_S", 20e-6)
+    small, large = shapes(evidence(make_compute_run()))
+    assert small.title == "What holds products up in a model of 7 billion parameters, bf16"
+    assert [column.title for column in small.columns] == ["rows", "out", "up"]
+    assert cells(small, "1") == ["1", "launch 1.64×", "bandwidth 89 %"]
+    assert cells(small, "512")[2] == "compute 79 %"
+    assert cells(large, "512") == ["512", "compute 79 %", "compute 80 %"]
+    text = drawn(make_compute_run(preset="full"), 80)
+    assert "launch 1." in text[text.index("What holds products up") :]  # four projections and their notes fit
+
+
+# -- the rest -----------------------------------------------------------------------------------------------------
+
+
+def test_data_are_held_against_normal_numbers() -> None:
+    table = compute.data(evidence())
+    assert table is not None
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["bf16", "normal", "692 TFLOP/s", "100 %", "1.39 GHz", "693 W", "1.00 pJ/FLOP"],
+        ["bf16", "zeros", "802 TFLOP/s", "116 %", "1.61 GHz", "499 W", "0.622 pJ/FLOP"],
+    ]
+    no_power = compute.data(evidence(with_metrics("gemm_data", "rate", "sm_clock")))
+    assert no_power is not None
+    assert [cell.text for cell in no_power.rows[0]][-2:] == ["–", "–"]
+    assert len({row[0].text for row in getattr(compute.data(evidence(FULL)), "rows", ())}) == 4
+
+
+def with_metrics(benchmark: str, *kept: str) -> Run:
+    """The run with these metrics of a benchmark alone."""
+
+    def change(one: Outcome) -> Outcome:
+        if one.case.benchmark != benchmark:
+            return one
+        return msgspec.structs.replace(one, measurements=tuple(m for m in one.measurements if m.metric in kept))
+
+    return changed(change, WHOLE)
+
+
+def test_both_paths_to_the_tensor_cores_stand_side_by_side() -> None:
+    table = alone(evidence())
+    assert cells(table, "bf16") == ["bf16", "4088 99.8 %", "2715 66.3 %", "858 1.59 GHz", "939 1.74 GHz"]
+    assert cells(table, "fp64")[1:3] == ["–", "256 99.8 %"]
+    assert cells(table, "int8")[1] == "8172 99.8 %"
+    assert table is not None
+    assert "fp16_acc16 in fp16" in table.notes[0]
+
+
+def test_alus_say_what_must_be_under_way() -> None:
+    table = compute.alus(evidence())
+    assert cells(table, "fma_fp32") == ["fma_fp32", "252 FLOP/clk/SM 98.4 %", "65.9 TFLOP/s", "4 cycles", "16"]
+    assert cells(table, "exp2_fp32") == ["exp2_fp32", "15.9 OP/clk/SM 99.3 %", "4.16 TOP/s", "18 cycles", "9"]
+    without_latency = compute.alus(evidence(with_metrics("alu_ceiling", "rate", "per_clock")))
+    assert cells(without_latency, "fma_fp32")[-2:] == ["–", "–"]
+
+
+def test_many_limits_are_counted() -> None:
+    notes = {study.benchmark: study.tables[-1].notes for study in section().studies}
+    assert "limit: 16 different ones" in notes["alu_ceiling"]
+    assert any(note.startswith("limit: 1071 TFLOP/s, tensor cores 4096") for note in notes["gemm_search"])
+
+
+# -- points on a canvas -------------------------------------------------------------------------------------------
+
+
+def points(fine: bool) -> list[str]:
+    lines = (
+        Line("roof", ((1.0, 5.0), (10.0, 5.0))),
+        Line("these", ((1.0, 5.0), (10.0, 1.0)), joined=False),
+        Line("those", ((5.0, 3.0),), "second", joined=False),
+    )
+    one = Curve("", "", "x", lines, (), (Mark(1.0, "1"), Mark(5.0, "5")), x_log=False, y_log=False)
+    return ["".join(text for text, _ in pieces) for pieces in curve(one, 40, 5, fine=fine)]
+
+
+def test_points_stand_alone_over_lines_and_have_signs_of_their_own() -> None:
+    found = points(fine=True)
+    assert found[0].count("●") == 1  # on the roof, not hidden by it
+    assert found[4].count("●") == 1
+    assert sum(line.count("◆") for line in found[:5]) == 1
+    assert "⠤⠤ roof" in found[-1]
+    assert "● these   ◆ those" in found[-1]
+
+
+def test_points_have_signs_in_ascii_too() -> None:
+    found = points(fine=False)
+    assert found[0].count("o") == 1
+    assert found[0].count("*") > 10
+    assert "** roof   o these   + those" in found[-1]

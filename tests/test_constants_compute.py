@@ -1,0 +1,358 @@
+"""Every benchmark of the compute suite gives back the constants of the simulated machine."""
+
+from __future__ import annotations
+
+import math
+from typing import get_args
+
+import msgspec
+import pytest
+from fake_session import medians, run_case
+
+from microbench.bench import discover
+from microbench.errors import Skip
+from microbench.gpu.compute_api import AluOperation
+from microbench.gpu.fake import ComputeCosts, FakeCosts, MemoryCosts, ProductLibrary
+from microbench.model import Case, Fact, Measurement, Series
+
+GIB = 1 << 30
+COSTS = FakeCosts()
+BEST = "algo66_tile18_stages35_cluster5"
+OTHER = FakeCosts(
+    sm_count=80,
+    sm_clock_hz=1.5e9,
+    memory=MemoryCosts(idle_power_w=50.0, joules_per_byte=60e-12),
+    compute=ComputeCosts(
+        tensor_per_clock={"bf16": 2048.0, "fp16": 2000.0, "fp64": 100.0, "fp8_e4m3": 4096.0},
+        tensor_joules={"bf16": 1.5e-12, "fp16": 1.4e-12, "fp64": 5e-12, "fp8_e4m3": 0.8e-12},
+        mma_share=0.5,
+        alu_per_clock=dict.fromkeys(get_args(AluOperation), 100.0),
+        alu_joules=dict.fromkeys(get_args(AluOperation), 5e-12),
+        alu_cycles=dict.fromkeys(get_args(AluOperation), 7.0),
+        power_limit_w=300.0,
+        fall_s=0.03,
+        recovery_s=0.008,
+        tensor_offset_hz=0.05e9,
+    ),
+)
+each_machine = pytest.mark.parametrize("costs", [COSTS, OTHER], ids=["default", "other"])
+
+
+def facts(name: str, costs: FakeCosts, /, **params: int | str) -> dict[str, str]:
+    """The facts of one case, without noise."""
+    found = run_case(discover()[name], Case(name, dict(sorted(params.items()))), costs, spread=0)
+    return {one.name: str(one.value) for one in found if isinstance(one, Fact)}
+
+
+def without_limit(costs: FakeCosts) -> FakeCosts:
+    """The same machine with all the power that it wants."""
+    return changed(costs, power_limit_w=1e6)
+
+
+def changed(costs: FakeCosts, **compute: object) -> FakeCosts:
+    """The same machine with other costs of computing."""
+    replace = msgspec.structs.replace
+    return replace(costs, compute=replace(costs.compute, **compute))
+
+
+def ceiling(costs: FakeCosts, dtype: str, load: str = "sustained", path: str = "wgmma") -> dict[str, float]:
+    """Figures of tensor instructions alone."""
+    return medians("tensor_ceiling", costs, load=load, path=path, dtype=dtype)
+
+
+def product(costs: FakeCosts, dtype: str = "bf16", size: int = 8192, library: str = "cublaslt") -> dict[str, float]:
+    """Figures of a square product."""
+    return medians("gemm_throughput", costs, library=library, size=size, dtype=dtype)
+
+
+def spare_w(costs: FakeCosts) -> float:
+    """Power that the limit leaves to work."""
+    return costs.compute.power_limit_w - costs.memory.idle_power_w
+
+
+# -- tensor cores alone ----------------------------------------------------------------------------------------------
+
+
+@each_machine
+@pytest.mark.parametrize("load", ["burst", "sustained"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8_e4m3"])
+def test_rates_a_clock_are_those_of_each_path_at_every_clock(costs: FakeCosts, dtype: str, load: str) -> None:
+    per_clock = costs.compute.tensor_per_clock[dtype]
+    assert ceiling(costs, dtype, load)["per_clock"] == pytest.approx(per_clock, rel=1e-3)
+    of_warps = ceiling(costs, dtype, load, "mma")["per_clock"]
+    assert of_warps == pytest.approx(costs.compute.mma_share * per_clock, rel=1e-3)
+
+
+@each_machine
+def test_fp64_has_no_warpgroup_instruction_and_loses_nothing_without(costs: FakeCosts) -> None:
+    assert ceiling(costs, "fp64", path="mma")["per_clock"] == pytest.approx(costs.compute.tensor_per_clock["fp64"])
+    with pytest.raises(Skip, match="no wgmma of fp64"):
+        ceiling(costs, "fp64", path="wgmma")
+
+
+def test_without_warpgroups_warps_get_the_whole_rate() -> None:
+    costs = FakeCosts(compute_capability=(8, 0))
+    assert ceiling(costs, "bf16", path="mma")["per_clock"] == pytest.approx(
+        costs.compute.tensor_per_clock["bf16"], rel=1e-3
+    )
+    with pytest.raises(Skip, match=r"compute capability 8\.0 has no wgmma"):
+        ceiling(costs, "bf16", path="wgmma")
+
+
+@each_machine
+def test_lasting_work_draws_what_the_limit_allows(costs: FakeCosts) -> None:
+    found, joules = ceiling(costs, "bf16"), costs.compute.tensor_joules["bf16"]
+    assert found["rate"] == pytest.approx(spare_w(costs) / joules, rel=0.01)
+    per_cycle = costs.compute.tensor_per_clock["bf16"] * costs.sm_count
+    assert found["sm_clock"] == pytest.approx(spare_w(costs) / joules / per_cycle, rel=0.01)
+
+
+@each_machine
+def test_a_burst_finds_the_clock_of_a_rested_gpu(costs: FakeCosts) -> None:
+    found = ceiling(costs, "bf16", "burst")
+    assert found["sm_clock"] == pytest.approx(costs.sm_clock_hz - costs.compute.tensor_offset_hz, rel=0.01)
+    assert found["rate"] > 1.05 * ceiling(costs, "bf16")["rate"]
+
+
+def test_work_below_the_limit_keeps_its_clock() -> None:
+    for path, dtype in (("mma", "bf16"), ("mma", "fp64")):
+        burst, lasting = ceiling(COSTS, dtype, "burst", path), ceiling(COSTS, dtype, "sustained", path)
+        assert lasting["sm_clock"] == pytest.approx(burst["sm_clock"], rel=0.01)
+        assert lasting["sm_clock"] == pytest.approx(COSTS.sm_clock_hz - COSTS.compute.tensor_offset_hz, rel=0.01)
+
+
+# -- ALUs alone ------------------------------------------------------------------------------------------------------
+
+
+@each_machine
+@pytest.mark.parametrize("operation", get_args(AluOperation))
+def test_alus_have_their_rate_and_their_latency_at_the_highest_clock(costs: FakeCosts, operation: AluOperation) -> None:
+    found, integer = medians("alu_ceiling", costs, operation=operation), not operation.startswith("fma")
+    per_clock = costs.compute.alu_per_clock[operation]
+    assert found["integer_per_clock" if integer else "per_clock"] == pytest.approx(per_clock, rel=1e-3)
+    total = per_clock * costs.sm_count * costs.sm_clock_hz
+    assert found["integer_rate" if integer else "rate"] == pytest.approx(total, rel=2e-3)
+    assert found["sm_clock"] == pytest.approx(costs.sm_clock_hz, rel=2e-3)
+    assert found["latency"] == pytest.approx(costs.compute.alu_cycles[operation], rel=1e-3)
+
+
+def test_an_operation_of_a_later_architecture_is_a_skip() -> None:
+    with pytest.raises(Skip, match=r"bf16 needs compute capability 8\.0"):
+        medians("alu_ceiling", FakeCosts(compute_capability=(7, 5)), operation="fma_bf16x2")
+
+
+# -- products --------------------------------------------------------------------------------------------------------
+
+
+@each_machine
+def test_a_large_product_gets_what_power_and_moving_leave(costs: FakeCosts) -> None:
+    own, found = costs.compute, product(costs)
+    size_bytes, operations = 3 * 8192**2 * 2, 2 * 8192**3
+    joules = own.tensor_joules["bf16"] * own.moving_energy_share
+    joules += costs.memory.joules_per_byte * size_bytes / operations
+    assert found["rate"] == pytest.approx(spare_w(costs) / joules, rel=0.02)
+    fed = found["rate"] / (own.tensor_per_clock["bf16"] * costs.sm_count * found["sm_clock"])
+    assert 0.9 < fed < 1
+
+
+@each_machine
+def test_with_power_to_spare_the_clock_is_the_highest_under_tensor_load(costs: FakeCosts) -> None:
+    found = product(without_limit(costs))
+    assert found["sm_clock"] == pytest.approx(costs.sm_clock_hz - costs.compute.tensor_offset_hz, rel=1e-3)
+
+
+def test_tensor_cores_are_fed_better_the_larger_a_product_is() -> None:
+    costs = without_limit(COSTS)
+    rates = [product(costs, size=size)["rate"] for size in (256, 512, 1024, 2048, 4096, 8192)]
+    assert rates == sorted(rates)
+    assert rates[0] < 0.05 * rates[-1]
+
+
+@each_machine
+def test_the_fastest_kernel_is_found_and_it_is_not_the_first_guess(costs: FakeCosts) -> None:
+    for dtype in ("bf16", "fp64"):
+        found = facts("gemm_throughput", costs, library="cublaslt", size=4096, dtype=dtype)
+        assert found["candidate"] == BEST
+
+
+def test_whichever_kernel_is_best_is_found() -> None:
+    cublaslt = ProductLibrary(5000, {"first": 0.8, "second": 0.9, "third": 0.85}, ("bf16",))
+    costs = changed(COSTS, libraries={"cublaslt": cublaslt})
+    found = facts("gemm_throughput", costs, library="cublaslt", size=2048, dtype="bf16")
+    assert found["candidate"] == "second"
+
+
+@pytest.mark.parametrize(("library", "dtype"), [("cupy", "fp16"), ("torch", "bf16"), ("torch", "fp64")])
+def test_another_library_loses_what_its_kernels_do(library: str, dtype: str) -> None:
+    share = COSTS.compute.libraries[library].kernels[library]  # type: ignore[index]
+    of_it, of_cublaslt = product(COSTS, dtype, library=library)["rate"], product(COSTS, dtype)["rate"]
+    assert of_it / of_cublaslt == pytest.approx(share, rel=0.01)
+
+
+def test_what_a_library_or_gpu_lacks_is_a_skip() -> None:
+    for library, dtype, reason in (
+        ("cupy", "bf16", "the simulated cupy has no bf16"),
+        ("torch", "fp16_acc16", "has no fp16_acc16"),
+        ("cublaslt", "nvfp4", r"nvfp4 needs compute capability 10\.0, the simulated GPU has 9\.0"),
+    ):
+        with pytest.raises(Skip, match=reason):
+            product(COSTS, dtype, library=library)
+    with pytest.raises(Skip, match=r"fp8_e4m3 needs compute capability 8\.9"):
+        product(FakeCosts(compute_capability=(8, 6)), "fp8_e4m3_fast")
+    with pytest.raises(Skip, match="has no cublaslt"):
+        product(changed(COSTS, libraries={}))
+
+
+def test_types_of_later_architectures_run_there() -> None:
+    later = FakeCosts(compute_capability=(10, 0))
+    assert product(later, "nvfp4")["rate"] > product(later, "mxfp8")["rate"] > product(later, "bf16")["rate"]
+
+
+def test_partial_sums_in_fp32_cost_their_share() -> None:
+    costs = without_limit(COSTS)
+    ratio = product(costs, "fp8_e4m3")["rate"] / product(costs, "fp8_e4m3_fast")["rate"]
+    assert ratio == pytest.approx(costs.compute.promoted_share, rel=0.01)
+
+
+def test_the_search_finds_whole_waves_where_power_does_not_decide() -> None:
+    costs = without_limit(COSTS)
+    found = facts("gemm_search", costs, dtype="bf16")
+    assert found["shape"] == f"{64 * costs.sm_count}x8192x16384"
+    assert found["candidate"] == BEST
+    assert medians("gemm_search", costs, dtype="bf16")["rate"] > 1.02 * product(costs)["rate"]
+
+
+# -- data and energy -------------------------------------------------------------------------------------------------
+
+
+def drawn(costs: FakeCosts, data: str, dtype: str = "bf16") -> dict[str, float]:
+    """Figures of the product of such data."""
+    return medians("gemm_data", costs, size=8192, dtype=dtype, data=data)
+
+
+@each_machine
+def test_an_operation_takes_its_joules_and_its_share_of_idling(costs: FakeCosts) -> None:
+    own, found = costs.compute, drawn(costs, "normal")
+    assert found["power"] == pytest.approx(own.power_limit_w, rel=0.04)
+    assert found["energy"] == pytest.approx(found["power"] / found["rate"], rel=0.01)
+    beyond_idle = (found["power"] - costs.memory.idle_power_w) / found["rate"]
+    moved = costs.memory.joules_per_byte * 3 * 8192**2 * 2 / (2 * 8192**3)
+    assert beyond_idle - moved == pytest.approx(own.tensor_joules["bf16"] * own.moving_energy_share, rel=0.04)
+
+
+def test_data_that_take_less_energy_leave_a_higher_clock() -> None:
+    found = {data: drawn(COSTS, data) for data in COSTS.compute.data_energy_share}
+    by_energy = sorted(found, key=lambda data: COSTS.compute.data_energy_share[data])
+    rates = [found[data]["rate"] for data in by_energy]
+    assert rates == sorted(rates, reverse=True)
+    assert by_energy[0] == "zeros"
+    for data, figures in found.items():
+        assert figures["rate"] / figures["sm_clock"] == pytest.approx(rates[0] / found["zeros"]["sm_clock"], rel=0.01)
+        share = COSTS.compute.data_energy_share[data] / COSTS.compute.data_energy_share["uniform"]
+        if data in ("normal", "sparse"):
+            assert found["uniform"]["rate"] / figures["rate"] == pytest.approx(share, rel=0.01)
+
+
+def test_integers_have_metrics_of_their_own() -> None:
+    found = drawn(COSTS, "normal", "int8")
+    assert {"integer_rate", "integer_energy"} < set(found)
+    assert not {"rate", "energy"} & set(found)
+
+
+# -- work that lasts -------------------------------------------------------------------------------------------------
+
+
+def course(costs: FakeCosts, dtype: str = "bf16") -> tuple[dict[str, float], dict[str, Series], str]:
+    """Figures, series and throttle reasons of four seconds."""
+    params: dict[str, int | str] = {"dtype": dtype, "duration_s": 4}
+    found = run_case(discover()["gemm_sustained"], Case("gemm_sustained", params), costs, spread=0)
+    series = {one.metric: one for one in found if isinstance(one, Series)}
+    reasons = next(str(one.value) for one in found if isinstance(one, Fact) and one.name == "throttle_reasons")
+    return medians("gemm_sustained", costs, **params), series, reasons
+
+
+@each_machine
+def test_the_rate_turns_when_the_clock_does(costs: FakeCosts) -> None:
+    found, series, reasons = course(costs)
+    highest_hz, low_hz = costs.sm_clock_hz, found["sm_clock"]
+    top_hz = highest_hz - costs.compute.tensor_offset_hz
+    assert found["burst"] / found["sustained"] == pytest.approx(top_hz / low_hz, rel=0.02)
+    half_hz = (top_hz + low_hz) / 2
+    turn_s = costs.compute.fall_s * math.log((highest_hz - low_hz) / (half_hz - low_hz))
+    assert found["turn"] == pytest.approx(turn_s, abs=0.012), "a batch lasts 5 ms"
+    assert found["sustained"] == pytest.approx(product(costs)["rate"], rel=0.03)
+    assert "software power cap" in reasons
+    assert all(len(one.t_s) == len(one.values) > 20 for one in series.values())
+
+
+def test_power_stays_at_the_limit_and_the_temperature_rises_slowly() -> None:
+    _, series, _ = course(COSTS)
+    own = COSTS.compute
+    assert series["power"].values[0] > 1.1 * own.power_limit_w, "before the clock has fallen"
+    assert series["power"].values[-1] == pytest.approx(own.power_limit_w, rel=0.01)
+    work_w = own.power_limit_w - COSTS.memory.idle_power_w
+    risen = 1 - math.exp(-4 / own.warming_s)
+    expected_c = own.idle_temperature_c + own.kelvin_per_watt * work_w * risen
+    assert series["temperature"].values[-1] == pytest.approx(expected_c, abs=1.5)
+    assert list(series["temperature"].values) == sorted(series["temperature"].values)
+
+
+def test_nvml_overstates_the_clock() -> None:
+    found, series, _ = course(COSTS)
+    excess_hz = series["nvml_sm_clock"].values[-1] - found["sm_clock"]
+    assert excess_hz == pytest.approx(COSTS.compute.nvml_excess_hz, rel=0.05)
+
+
+def test_work_below_the_limit_never_turns() -> None:
+    found, _, reasons = course(COSTS, "fp64")
+    assert "turn" not in found
+    assert found["burst"] == pytest.approx(found["sustained"], rel=0.01)
+    assert reasons == "none"
+
+
+# -- products of models ----------------------------------------------------------------------------------------------
+
+
+def shaped(rows: int, projection: str = "7b_out", dtype: str = "bf16") -> dict[str, float]:
+    """Figures of a projection."""
+    return medians("gemm_shapes", COSTS, dtype=dtype, projection=projection, rows=rows)
+
+
+def test_few_rows_are_bound_by_the_memory_and_many_by_the_tensor_cores() -> None:
+    few, many = shaped(1, "70b_up"), shaped(512, "70b_up")
+    assert few["bandwidth"] == pytest.approx(COSTS.memory.dram_bytes_per_s.read, rel=0.05)
+    assert many["bandwidth"] < 0.5 * COSTS.memory.dram_bytes_per_s.read
+    per_clock = many["rate"] / (COSTS.sm_count * many["sm_clock"])
+    assert per_clock > 0.8 * COSTS.compute.tensor_per_clock["bf16"]
+
+
+def test_small_products_are_launches_that_a_graph_is_spared() -> None:
+    found = shaped(1)
+    submit_s = COSTS.compute.libraries["cublaslt"].submit_ns * 1e-9
+    assert found["call"] == pytest.approx(submit_s, rel=0.05)
+    assert found["graph"] < 0.7 * found["call"]
+    large = shaped(512, "70b_up")
+    assert large["graph"] == pytest.approx(large["call"], rel=0.02)
+
+
+def test_a_graph_spares_the_gaps_of_the_stream() -> None:
+    found = shaped(1)
+    in_stream_s = 2 * 4096 * 4096 / found["rate"]
+    spared_s = (COSTS.gap_stream_ns - COSTS.gap_graph_ns) * 1e-9
+    assert in_stream_s - found["graph"] == pytest.approx(spared_s, rel=0.15)
+
+
+def test_shapes_are_halved_where_memory_is_short_and_the_row_says_so() -> None:
+    costs = FakeCosts(memory=MemoryCosts(total_bytes=2 * GIB, context_bytes=512 << 20))
+    shape = facts("gemm_throughput", costs, library="cublaslt", size=16384, dtype="fp64")["shape"]
+    assert shape == "4096x4096x4096"
+    crowded = FakeCosts(memory=MemoryCosts(total_bytes=2 * GIB, context_bytes=2 * GIB - (8 << 20)))
+    with pytest.raises(Skip, match="of device memory asked, 8 MiB free"):
+        facts("gemm_throughput", crowded, library="cublaslt", size=16384, dtype="fp64")
+
+
+def test_every_row_of_the_suite_was_verified() -> None:
+    for benchmark in (one for one in discover().values() if one.suite == "compute"):
+        measured = [one for one in run_case(benchmark, benchmark.cases("default")[0]) if isinstance(one, Measurement)]
+        unchecked = {one.metric for one in measured if not one.verified}
+        assert unchecked <= {"sm_clock", "latency", "turn"}, benchmark.name

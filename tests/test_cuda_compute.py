@@ -1,0 +1,217 @@
+"""Matrix products on a real GPU: right by every library and candidate, wrong ones noticed, memory and skips."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import pytest
+from cuda.bindings import driver
+
+from microbench.errors import MeasurementError, Skip
+from microbench.gpu.api import Gpu
+from microbench.gpu.compute.cublaslt import CublasLt
+from microbench.gpu.compute.gemm_types import FORMATS, Matrices
+from microbench.gpu.compute.library_gemm import Call, LibraryGemm
+from microbench.gpu.compute.problem import CudaProblem
+from microbench.gpu.compute_api import Gemm, GemmData, GemmType, Library
+from microbench.gpu.cuda import CudaGpu
+
+pytestmark = pytest.mark.gpu
+
+LIBRARIES: tuple[Library, ...] = get_args(Library)
+DATA: tuple[GemmData, ...] = get_args(GemmData)
+TYPES: tuple[GemmType, ...] = get_args(GemmType)
+AWKWARD = (272, 1040, 528)
+OFF = "D is off by"
+
+
+def made(
+    gpu: Gpu,
+    dtype: GemmType,
+    shape: tuple[int, int, int] = AWKWARD,
+    data: GemmData = "normal",
+    *,
+    beyond_l2: bool = False,
+) -> CudaProblem:
+    problem = gpu.compute.problem(dtype, *shape, data, beyond_l2=beyond_l2)
+    assert isinstance(problem, CudaProblem)
+    return problem
+
+
+def first_way(problem: CudaProblem, library: Library = "cublaslt") -> LibraryGemm:
+    try:
+        return problem.gemm(library, problem.ways(library)[0])
+    except Skip as skip:
+        pytest.skip(str(skip))
+
+
+def multiplies(gpu: Gpu, gemm: Gemm) -> None:
+    """The result is right after the call, and wrong before it."""
+    gemm.fresh()
+    with pytest.raises(MeasurementError, match=OFF):
+        gemm.check()
+    gemm.submit(1)
+    gpu.synchronize()
+    assert "compared in float64" in gemm.check()
+    gemm.fresh()
+    with pytest.raises(MeasurementError, match=OFF):
+        gemm.check()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_candidate_multiplies(gpu: Gpu, library: Library, dtype: GemmType) -> None:
+    problem = made(gpu, dtype)
+    first_way(problem, library)
+    ways = problem.ways(library)
+    assert len(set(ways)) == len(ways)
+    for way in ways:
+        multiplies(gpu, problem.gemm(library, way))
+
+
+@pytest.mark.parametrize("shape", [(1, 4096, 4096), (17, 1024, 4096), (1, 22016, 4096), (4096, 4096, 4096)])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp8_e4m3_fast", "int8"])
+def test_thin_and_large_products_are_right(gpu: Gpu, dtype: GemmType, shape: tuple[int, int, int]) -> None:
+    multiplies(gpu, first_way(made(gpu, dtype, shape)))
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_any_data_are_within_the_bound(gpu: Gpu, dtype: GemmType, data: GemmData) -> None:
+    gemm = first_way(made(gpu, dtype, (1024, 1024, 8192), data))
+    gemm.fresh()
+    gemm.submit(1)
+    gpu.synchronize()
+    assert gemm.check()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_scale_of_a_fiftieth_is_noticed(gpu: Gpu, dtype: GemmType) -> None:
+    problem = made(gpu, dtype, (1024, 1024, 8192))
+    gemm = first_way(problem)
+    gemm.fresh()
+    problem.cublaslt.alpha[0] = 0 if dtype == "int8" else 1.02  # cuBLASLt takes no other factor for whole numbers
+    gemm.submit(1)
+    gpu.synchronize()
+    with pytest.raises(MeasurementError, match=OFF):
+        gemm.check()
+    problem.cublaslt.alpha[0] = 1
+    gemm.submit(1)
+    gpu.synchronize()
+    assert gemm.check()
+
+
+def call_of(gpu: Gpu, matrices: Matrices) -> Call:
+    """A call of cuBLASLt on other matrices than the problem's."""
+    assert isinstance(gpu, CudaGpu)
+    library = CublasLt(gpu._case_parts()._case, matrices)
+    call = library.calls(library.ways[0])[0]
+
+    def keeping() -> None:
+        assert library  # its alpha and algorithm are what the call has addresses of
+        call()
+
+    return keeping
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8_e4m3", "fp8_e4m3_fast", "int8"])
+def test_operands_in_another_place_are_noticed(gpu: Gpu, dtype: GemmType) -> None:
+    problem = made(gpu, dtype, (528, 512, 512))
+    gemm = first_way(problem)
+    whole = problem.operands.matrices
+    row_bytes = 512 * FORMATS[whole.elements.a].bits // 8
+    square = whole._replace(rows=512)  # what these calls write over the right result
+    wrong = {
+        "A and B exchanged": square._replace(a=whole.b[0], b=(whole.a,)),
+        "rows of A shifted": square._replace(a=whole.a + 16 * row_bytes),
+        "A for B": square._replace(b=(whole.a,)),
+    }
+    for matrices in wrong.values():
+        call = call_of(gpu, matrices)
+        gemm.fresh()
+        gemm.submit(1)
+        gpu.synchronize()
+        assert gemm.check()
+        call()
+        gpu.synchronize()
+        with pytest.raises(MeasurementError, match=OFF):
+            gemm.check()
+
+
+def test_one_wrong_element_of_whole_numbers_is_noticed(gpu: Gpu) -> None:
+    problem = made(gpu, "int8", (512, 512, 512))
+    gemm = first_way(problem)
+    gemm.fresh()
+    gemm.submit(1)
+    gpu.synchronize()
+    assert gemm.check()
+    assert not int(driver.cuMemsetD8(problem.operands.matrices.d + 4 * 1234, 0x5A, 4)[0])
+    with pytest.raises(MeasurementError, match=OFF):
+        gemm.check()
+
+
+def test_operands_are_new_each_time(gpu: Gpu) -> None:
+    problem = made(gpu, "fp32", (64, 64, 64))
+    assert isinstance(gpu, CudaGpu)
+    seen = []
+    for _ in range(3):
+        problem.operands.fresh()
+        seen.append(gpu._context.read(problem.operands.matrices.a, 64 * 64, np.float32))
+        assert 0.9 < float(seen[-1].std()) < 1.1
+    assert not np.array_equal(seen[0], seen[1])
+    assert not np.array_equal(seen[1], seen[2])
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_graph_of_calls_multiplies(gpu: Gpu, library: Library) -> None:
+    gemm = first_way(made(gpu, "fp16"), library)
+    if library == "cupy":
+        with pytest.raises(Skip, match="not for graphs"):
+            gemm.graph(5)
+        return
+    replay = gemm.graph(5)
+    gemm.fresh()
+    with pytest.raises(MeasurementError, match=OFF):
+        gemm.check()
+    replay(2)
+    gpu.synchronize()
+    assert gemm.check()
+
+
+def test_copies_of_b_are_used_in_turn(gpu: Gpu) -> None:
+    problem = made(gpu, "bf16", (16, 4096, 4096), beyond_l2=True)
+    copies = len(problem.operands.matrices.b)
+    assert gpu.info.l2_bytes is None or copies * 4096 * 4096 * 2 > 3 * gpu.info.l2_bytes
+    gemm = first_way(problem)
+    gemm.fresh()
+    for call in range(copies + 2):
+        gemm.submit(1)
+        gpu.synchronize()
+        assert gemm.check()
+        assert int(np.argmin(problem.operands.errors())) == call % copies
+    replay = gemm.graph(3)
+    replay(1)
+    gpu.synchronize()
+    assert gemm.check()
+    assert int(np.argmin(problem.operands.errors())) == (copies + 4) % copies
+
+
+def test_what_does_not_fit_is_a_skip(gpu: Gpu) -> None:
+    assert gpu.compute.needed_bytes("fp64", 1 << 18, 1 << 18, 1 << 18) > gpu.compute.free_bytes()
+    with pytest.raises(Skip, match="of device memory asked for fp64"):
+        gpu.compute.problem("fp64", 1 << 18, 1 << 18, 1 << 18)
+
+
+def test_what_a_problem_takes_is_what_it_needs(gpu: Gpu) -> None:
+    before = gpu.compute.free_bytes()
+    needed = gpu.compute.needed_bytes("fp32", 4096, 4096, 4096)
+    first_way(made(gpu, "fp32", (4096, 4096, 4096)))
+    taken = before - gpu.compute.free_bytes()
+    assert 0.8 * needed < taken < needed + (256 << 20)  # the reserve is for the library's own
+
+
+def test_the_state_is_that_of_now(gpu: Gpu) -> None:
+    state = gpu.compute.state()
+    assert state.power_w is None or 10 < state.power_w < 2000
+    assert state.temperature_c is None or 5 < state.temperature_c < 110

@@ -1,0 +1,260 @@
+"""Operands of matrix products without a GPU: the device code run by the CPU, how far off a result may be, the calls."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from math import sqrt
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from microbench.gpu.compute.gemm_types import (
+    ELEMENTS,
+    FORMATS,
+    Element,
+    allowed_error,
+    matrix_bytes,
+    product_bytes,
+)
+from microbench.gpu.compute.operands import DATA_CODES, VECTORS, relative_error
+from microbench.gpu.compute.values import encode
+from microbench.gpu.compute_api import GemmData, GemmType, TensorType
+from microbench.gpu.modules import kernel_source
+
+HEADER = Path(__file__).parent / "twin" / "cuda_on_cpu.h"
+COUNT = 40_000
+Bytes = npt.NDArray[np.uint8]
+# The same rounding, written for the tensor kernels in NumPy.
+KNOWN: dict[Element, TensorType] = {"fp16": "fp16", "bf16": "bf16", "e4m3": "fp8_e4m3", "e5m2": "fp8_e5m2"}
+OPERANDS: tuple[Element, ...] = ("fp64", "fp32", "fp16", "bf16", "e4m3", "e5m2", "e2m1", "int8")
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """kernels/gemm_operands.cu as the machine's C++ compiler makes it."""
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler here")
+    folder = tmp_path_factory.mktemp("kernels")
+    source, library = folder / "kernels.cpp", folder / "kernels.so"
+    source.write_text(f'#include "{HEADER}"\n{kernel_source("gemm_operands")}', encoding="utf-8")
+    subprocess.run([compiler, "-O1", "-w", "-std=c++17", "-shared", "-fPIC", "-o", library, source], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def pointer(array: npt.NDArray[Any]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def drawn(
+    kernels: ctypes.CDLL, element: Element, data: GemmData = "normal", seed: int = 1, count: int = COUNT
+) -> Bytes:
+    matrix: Bytes = np.zeros(matrix_bytes(element, 1, count), dtype=np.uint8)
+    kernels.draw(pointer(matrix), ctypes.c_uint64(count), seed, DATA_CODES[data], *FORMATS[element])
+    return matrix
+
+
+def products(
+    kernels: ctypes.CDLL, element: Element, matrix: Bytes, width: int, vectors: npt.NDArray[np.float64], block_rows: int
+) -> npt.NDArray[np.float64]:
+    """Vectors, shape (VECTORS, rows), times the matrix."""
+    rows = vectors.shape[1]
+    sums = np.zeros((VECTORS, width))
+    arguments = (pointer(matrix), ctypes.c_uint64(rows), ctypes.c_uint64(width), pointer(vectors), pointer(sums))
+    for block in range(width * -(-rows // block_rows)):
+        block_index(kernels).value = block
+        kernels.transposed_times(*arguments, ctypes.c_uint64(block_rows), *FORMATS[element])
+    block_index(kernels).value = 0
+    return sums
+
+
+def block_index(kernels: ctypes.CDLL) -> ctypes.c_uint:
+    return ctypes.c_uint.in_dll(kernels, "blockIdx")
+
+
+def read(kernels: ctypes.CDLL, element: Element, matrix: Bytes, count: int) -> npt.NDArray[np.float64]:
+    """Each element as the device code reads it."""
+    numbers: npt.NDArray[np.float64] = products(kernels, element, matrix, count, np.ones((VECTORS, 1)), 1)[0]
+    return numbers
+
+
+def values(element: Element, matrix: Bytes) -> npt.NDArray[np.float64]:
+    """What the bytes stand for, without the device code."""
+    match element:
+        case "bf16":
+            return (matrix.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        case "e4m3" | "e5m2":
+            steps = np.arange(1.0, 2.0, 0.125)
+            sizes = np.concatenate([steps * 2.0**exponent for exponent in range(-18, 4)])
+            numbers = np.concatenate([sizes, -sizes, np.zeros(1)])
+            codes, worth = encode(KNOWN[element], numbers)
+            table = np.full(256, np.nan)
+            table[codes.astype(np.intp)] = worth
+            table[0x80] = 0.0
+            return table[matrix]
+        case "e2m1":
+            table = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+            both = np.concatenate([table, -table])
+            return both[np.stack([matrix & 15, matrix >> 4], axis=1).reshape(-1)]
+        case _:
+            numpy_type = {"fp64": np.float64, "fp32": np.float32, "fp16": np.float16, "int8": np.int8}[element]
+            return matrix.view(numpy_type).astype(np.float64)
+
+
+@pytest.mark.parametrize("element", OPERANDS)
+def test_normal_numbers_have_their_mean_deviation_and_tails(kernels: ctypes.CDLL, element: Element) -> None:
+    numbers = values(element, drawn(kernels, element)) / (40 if element == "int8" else 1)
+    far = float(np.mean(np.abs(numbers) > 2.6))  # between the steps of every type
+    assert abs(numbers.mean()) < 5 / sqrt(COUNT)
+    assert abs(numbers.std() - 1) < 0.02
+    assert 0.004 < far < 0.025  # 0.0093, of e2m1 0.0124
+    assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 5 / sqrt(COUNT)
+
+
+@pytest.mark.parametrize("element", ["fp16", "bf16", "e4m3", "e5m2"])
+def test_numbers_are_rounded_to_the_nearest(kernels: ctypes.CDLL, element: Element) -> None:
+    exact = drawn(kernels, "fp32").view(np.float32).astype(np.float64)
+    codes, _ = encode(KNOWN[element], exact)
+    wanted = codes.view(np.uint8) if codes.dtype != np.uint8 else codes
+    found = drawn(kernels, element)
+    if element in ("e4m3", "e5m2"):  # of a tie NumPy's takes the upper one; and there is a zero with a sign
+        assert np.array_equal(values(element, found), values(element, wanted.astype(np.uint8)))
+    else:
+        assert np.array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("element", ["fp16", "bf16", "e4m3", "e5m2", "e2m1", "int8", "fp32", "fp64"])
+def test_numbers_are_read_as_what_they_are(kernels: ctypes.CDLL, element: Element) -> None:
+    matrix = drawn(kernels, element, count=400)
+    assert np.array_equal(read(kernels, element, matrix, 400), values(element, matrix))
+
+
+@pytest.mark.parametrize(("rows", "block_rows"), [(1, 1), (40, 7), (40, 40)])
+@pytest.mark.parametrize("element", ["bf16", "e4m3", "int8"])
+def test_a_matrix_times_vectors(kernels: ctypes.CDLL, element: Element, rows: int, block_rows: int) -> None:
+    matrix, vectors = (
+        drawn(kernels, element, count=24 * rows),
+        np.random.default_rng(2).standard_normal((VECTORS, rows)),
+    )
+    wanted = vectors @ values(element, matrix).reshape(rows, 24)
+    assert products(kernels, element, matrix, 24, vectors, block_rows) == pytest.approx(wanted, abs=1e-10)
+
+
+@pytest.mark.parametrize("element", ["fp32", "e5m2", "int32"])
+def test_rows_of_a_matrix_times_a_vector(kernels: ctypes.CDLL, element: Element) -> None:
+    matrix = np.arange(-150, 150, dtype=np.int32).view(np.uint8)
+    if element != "int32":
+        matrix = drawn(kernels, element, count=300)
+    numbers = matrix.view(np.int32).astype(np.float64) if element == "int32" else values(element, matrix)
+    vectors, sums = np.random.default_rng(2).standard_normal((VECTORS, 100)), np.zeros((VECTORS, 3))
+    arguments = (pointer(matrix), ctypes.c_uint64(3), ctypes.c_uint64(100), pointer(vectors), pointer(sums))
+    for row in range(3):
+        block_index(kernels).value = row
+        kernels.times(*arguments, *FORMATS[element])
+    block_index(kernels).value = 0
+    assert sums[0] == pytest.approx(numbers.reshape(3, 100) @ vectors[0])  # lane 0 of a warp, the only one here
+
+
+@pytest.mark.parametrize("element", ["fp16", "bf16", "fp32", "fp64"])
+def test_poison_is_no_number(kernels: ctypes.CDLL, element: Element) -> None:
+    poison = np.full(8, 0xFF, dtype=np.uint8)
+    assert np.isnan(read(kernels, element, poison, 1)).all()
+
+
+def test_seeds_and_places_give_other_numbers(kernels: ctypes.CDLL) -> None:
+    first, second = (values("fp32", drawn(kernels, "fp32", seed=seed)) for seed in (1, 2))
+    assert abs(np.corrcoef(first, second)[0, 1]) < 5 / sqrt(COUNT)
+    assert len(np.unique(first)) > 0.99 * COUNT
+    assert not set(first[:1000]) & set(second)  # not the same sequence from another place on
+
+
+@pytest.mark.parametrize(
+    ("data", "element", "number"),
+    [("ones", "bf16", 1), ("ones", "int8", 1), ("zeros", "e4m3", 0), ("constant", "e5m2", 0.75),
+     ("constant", "int8", 48), ("constant", "fp16", 0.75), ("constant", "e2m1", 1)],
+)  # fmt: skip
+def test_the_same_number_everywhere(kernels: ctypes.CDLL, data: GemmData, element: Element, number: float) -> None:
+    assert (values(element, drawn(kernels, element, data)) == number).all()
+
+
+@pytest.mark.parametrize(("element", "most"), [("fp64", 1.0), ("bf16", 1.0), ("int8", 127.0)])
+def test_uniform_numbers_fill_their_range(kernels: ctypes.CDLL, element: Element, most: float) -> None:
+    numbers = values(element, drawn(kernels, element, "uniform"))
+    assert -most <= numbers.min() < -0.98 * most
+    assert 0.98 * most < numbers.max() <= most
+    assert abs(numbers.std() / most - 1 / sqrt(3)) < 0.01
+
+
+@pytest.mark.parametrize("element", ["bf16", "fp64"])
+def test_of_sparse_data_two_of_four_are_zero(kernels: ctypes.CDLL, element: Element) -> None:
+    numbers = values(element, drawn(kernels, element, "sparse"))
+    fours = numbers.reshape(-1, 4) == 0
+    assert (fours.sum(axis=1) == 2).all()
+    assert len(np.unique(fours, axis=0)) == 6
+    assert abs(np.std(numbers[numbers != 0]) - 1) < 0.02
+
+
+def test_every_digit_of_a_double_is_drawn(kernels: ctypes.CDLL) -> None:
+    bits = drawn(kernels, "fp64").view(np.uint64)
+    shares = [float(np.mean(bits >> np.uint64(bit) & np.uint64(1))) for bit in range(52)]
+    assert min(shares) > 0.3
+    assert max(shares) < 0.7
+
+
+CENTRED: tuple[GemmData, ...] = ("normal", "uniform", "sparse")
+
+
+@pytest.mark.parametrize("dtype", get_args(GemmType))
+@pytest.mark.parametrize("data", CENTRED)
+def test_a_fiftieth_is_no_rounding(dtype: GemmType, data: GemmData) -> None:
+    for depth in (256, 4096, 8192, 8192 if dtype == "fp16_acc16" else 16384):
+        assert allowed_error(dtype, depth, data) < 0.02
+
+
+@pytest.mark.parametrize("dtype", get_args(GemmType))
+def test_another_result_is_no_rounding_whatever_the_data(dtype: GemmType) -> None:
+    assert all(allowed_error(dtype, 65536, data) < 1 for data in get_args(GemmData))
+
+
+def test_what_is_cut_off_grows_with_the_depth_and_may_go_one_way() -> None:
+    for dtype in ("fp16_acc16", "fp8_e4m3_fast"):
+        assert allowed_error(dtype, 512, "normal") < allowed_error(dtype, 8192, "normal")
+        assert allowed_error(dtype, 8192, "normal") < allowed_error(dtype, 8192, "ones")
+    assert allowed_error("bf16", 512, "normal") == allowed_error("bf16", 8192, "ones")
+    assert allowed_error("int8", 8192, "normal") == 0.0
+
+
+@pytest.mark.parametrize(("dtype", "numpy_type"), [("fp16", np.float16), ("fp32", np.float32)])
+def test_what_numpy_multiplies_is_within_the_bound(dtype: GemmType, numpy_type: npt.DTypeLike) -> None:
+    random = np.random.default_rng(5)
+    a, b = (random.standard_normal((60, 2000)).astype(numpy_type) for _ in "ab")
+    exact = a.astype(np.float64) @ b.astype(np.float64).T
+    found = (a.astype(np.float32) @ b.astype(np.float32).T).astype(numpy_type).astype(np.float64)
+    signs = random.choice([-1.0, 1.0], (60, VECTORS))
+    for rows in (1, 60):
+        error = relative_error(found[:rows] @ signs, exact[:rows] @ signs)
+        assert 0 < error < allowed_error(dtype, 2000, "normal")
+        assert relative_error(1.02 * found[:rows] @ signs, exact[:rows] @ signs) > allowed_error(dtype, 2000, "normal")
+
+
+def test_errors_are_numbers_or_infinite() -> None:
+    ones = np.ones((2, 3))
+    assert relative_error(ones, ones) == 0
+    assert relative_error(1.5 * ones, ones) == pytest.approx(0.5)
+    assert relative_error(0 * ones, 0 * ones) == 0
+    assert relative_error(ones, 0 * ones) == np.inf
+    assert relative_error(np.full((2, 3), np.nan), ones) == np.inf
+    assert relative_error(np.full((2, 3), np.nan), 0 * ones) == np.inf
+
+
+def test_bytes_of_a_product() -> None:
+    assert product_bytes("bf16", 10, 20, 30) == 2 * (300 + 600 + 200)
+    assert product_bytes("fp8_e4m3", 10, 20, 30) == 300 + 600 + 2 * 200
+    assert product_bytes("int8", 10, 20, 30) == 300 + 600 + 4 * 200
+    assert product_bytes("nvfp4", 10, 20, 30) == 150 + 300 + 2 * 200
+    assert set(ELEMENTS) == set(get_args(GemmType))
