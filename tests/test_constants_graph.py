@@ -175,7 +175,7 @@ def life_s(costs: FakeCosts, nodes: int) -> dict[str, float]:
 def test_graph_lifecycle(costs: FakeCosts, nodes: int) -> None:
     found = medians("graph_lifecycle", costs, nodes=nodes)
     for name, expected_s in life_s(costs, nodes).items():
-        assert found[name] == pytest.approx(expected_s, abs=CLOCK_S + costs.timer_call_ns * 1e-9 / 10), name
+        assert found[name] == pytest.approx(expected_s, rel=1e-6, abs=CLOCK_S + costs.timer_call_ns * 1e-9 / 10), name
     replays = max(min(REPLAYED_NODES // nodes, MOST_REPLAYS), 1)
     each_ns = costs.gap_stream_ns + line_ns(costs, nodes) + costs.gap_event_ns / replays
     step_ns = costs.globaltimer_step_ns / replays / nodes
