@@ -55,6 +55,11 @@ def always(params: Mapping[str, Param]) -> bool:
     return True
 
 
+def never(params: Mapping[str, Param]) -> bool:
+    """No case can wait."""
+    return False
+
+
 def everywhere(environment: Environment, params: Mapping[str, Param]) -> str | None:
     """Every case means something on every machine."""
     return None
@@ -74,7 +79,8 @@ class Benchmark:
     combinations that mean nothing, ``here`` those that mean nothing on this machine (a NUMA node, a GPU that it does
     not have), for the reason that it returns. ``fresh_process_by`` names axes each value of which needs a process of
     its own; ``process_environment`` gives that process its variables. ``minimum_rounds`` is for what is seen once a
-    process. An ``essential`` one is measured before the rest of its suite: others are read by it.
+    process. An ``essential`` one is measured before the rest of its suite: others are read by it. Cases that are
+    ``late`` come after all others of the suite: a short budget can do without them.
     """
 
     name: str
@@ -93,6 +99,7 @@ class Benchmark:
     combines: Callable[[Mapping[str, Param]], bool] = always
     here: Callable[[Environment, Mapping[str, Param]], str | None] = everywhere
     essential: bool = False
+    late: Callable[[Mapping[str, Param]], bool] = never
 
     def cases(self, preset: Preset, overrides: Mapping[str, tuple[Param, ...]] | None = None) -> list[Case]:
         """The grid of a preset as cases in axis order, with the values of ``overrides`` in place of an axis's own."""

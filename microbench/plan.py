@@ -127,10 +127,15 @@ def _turn(selected: Sequence[Selected], gpus: Sequence[GpuInfo], turn: int, roun
         for one in (member for member in members if member.benchmark.gpus == 0):
             yield from _of_benchmark(one, None, FAKE if simulated else None, block, rounds)
         for index, gpu in enumerate(gpus):
-            for one in members:
+            for one in [*(_part(one, late=False) for one in members), *(_part(one, late=True) for one in members)]:
                 # A benchmark of several GPUs finds the others itself: it is not repeated for each of them.
                 if one.benchmark.gpus == 1 or (one.benchmark.gpus != 0 and index == 0):
                     yield from _of_benchmark(one, gpu.uuid, FAKE if gpu.simulated else gpu.uuid, block, rounds)
+
+
+def _part(one: Selected, *, late: bool) -> Selected:
+    """Of a benchmark's cases those that can wait, or the others."""
+    return replace(one, cases=tuple(case for case in one.cases if one.benchmark.late(case.params) == late))
 
 
 def _place(one: Selected) -> tuple[bool, bool, int]:

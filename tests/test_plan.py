@@ -270,3 +270,16 @@ def test_what_is_here_is_asked_of_the_machine_that_is_measured() -> None:
     for gpus in ((ONE,), (ONE, OTHER)):
         plan = make_plan(select(pair, (), "quick", {}), Environment(gpus=gpus))
         assert ids(plan.cases) == [f"pair[gpu={index}]" for index in range(len(gpus))]
+
+
+def test_late_cases_come_after_their_whole_suite() -> None:
+    catalogue = {
+        one.name: one
+        for one in (
+            benchmark("first", axes={"mode": MODE}, late=lambda params: params["mode"] != "spin", essential=True),
+            benchmark("second"),
+            benchmark("third", suite="graph"),
+        )
+    }
+    plan = make_plan(select(catalogue, (), "quick", {}), HERE)
+    assert ids(plan.cases) == ["first[mode=spin]", "second", "first[mode=yield]", "first[mode=blocking]", "third"]

@@ -13,7 +13,7 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.bench import Axis, Benchmark, Measured
+from microbench.bench import Axis, Benchmark, Measured, always
 from microbench.gemms import fastest, powered
 from microbench.gpu.api import Gpu
 from microbench.gpu.compute_api import ACCUMULATORS, GemmData, GemmType
@@ -50,4 +50,5 @@ BENCHMARK = Benchmark(
         "dtype": Axis("type of the operands", ("bf16",), ("bf16",), ("bf16", "fp8_e4m3_fast", "int8", "fp64")),
         "data": Axis("what is multiplied", (), DATA[:2], DATA),
     },
+    late=always,  # takes seconds a case
 )

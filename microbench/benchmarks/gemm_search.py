@@ -13,7 +13,7 @@ Reading
 
 from collections.abc import Iterator
 
-from microbench.bench import Axis, Benchmark, Measured
+from microbench.bench import Axis, Benchmark, Measured, always
 from microbench.gemms import searched
 from microbench.gpu.api import Gpu
 from microbench.gpu.compute_api import GemmType
@@ -43,4 +43,5 @@ BENCHMARK = Benchmark(
     ),
     measure=measure,
     axes={"dtype": Axis("type of the operands", (), ("bf16", "fp8_e4m3_fast"), DTYPES)},
+    late=always,  # takes seconds a case
 )

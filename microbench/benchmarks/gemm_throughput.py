@@ -26,6 +26,8 @@ DTYPES = (
     "bf16", "fp8_e4m3_fast", "fp16", "tf32", "fp64", "fp32", "int8", "fp16_acc16", "fp8_e4m3", "fp8_e5m2_fast",
     "fp8_e5m2", "mxfp8", "nvfp4",
 )  # fmt: skip
+# What a verdict and a roofline rest on; other types, sizes and libraries can wait.
+FIRST_DTYPES, FIRST_SIZE = DTYPES[:7], 8192
 # Other libraries stand beside cuBLASLt where the products are large: below, the difference is what a call costs.
 COMPARED_FROM = 4096
 
@@ -40,6 +42,11 @@ def measure(gpu: Gpu, meter: Meter, library: Library, size: int, dtype: GemmType
 def combines(params: Mapping[str, Param]) -> bool:
     """Libraries are compared at large sizes only."""
     return params["library"] == "cublaslt" or int(params["size"]) >= COMPARED_FROM
+
+
+def late(params: Mapping[str, Param]) -> bool:
+    """What does not belong to the first picture."""
+    return params["library"] != "cublaslt" or params["size"] != FIRST_SIZE or params["dtype"] not in FIRST_DTYPES
 
 
 BENCHMARK = Benchmark(
@@ -63,4 +70,5 @@ BENCHMARK = Benchmark(
     },
     combines=combines,
     essential=True,
+    late=late,
 )  # fmt: skip

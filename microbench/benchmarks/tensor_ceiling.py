@@ -14,15 +14,16 @@ Reading
     written with it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from microbench.bench import Axis, Benchmark, Measured
 from microbench.gpu.api import Gpu
 from microbench.gpu.compute_api import INTEGER_TYPES, TensorPath, TensorType
 from microbench.instructions import burst_rate, lasting_rate
-from microbench.model import Metric
+from microbench.model import Metric, Param
 from microbench.timing import Meter
 
+FIRST_DTYPES = ("bf16", "fp8_e4m3", "int8", "fp64")
 DTYPES = ("bf16", "fp8_e4m3", "fp16", "tf32", "int8", "fp64", "fp16_acc16", "fp8_e5m2")
 
 
@@ -30,6 +31,11 @@ def measure(gpu: Gpu, meter: Meter, load: str, path: TensorPath, dtype: TensorTy
     """See the module's text."""
     run = burst_rate if load == "burst" else lasting_rate
     yield from run(meter, gpu.compute.tensor(path, dtype), dtype in INTEGER_TYPES, f"tensor:{dtype}")
+
+
+def late(params: Mapping[str, Param]) -> bool:
+    """Bursts, and types that behave like one of FIRST_DTYPES."""
+    return params["load"] == "burst" or params["dtype"] not in FIRST_DTYPES
 
 
 BENCHMARK = Benchmark(
@@ -51,4 +57,5 @@ BENCHMARK = Benchmark(
         "dtype": Axis("type of the operands", ("bf16",), DTYPES[:6], DTYPES),
     },
     essential=True,
+    late=late,
 )
