@@ -36,7 +36,8 @@ sanitizer() {
     once+=" or (copies_arrive and 1000003) or every_byte or end_at_their_line or pieces or managed or other_gpu"
     once+=" or (every_shape and 4099) or (word_of_a_set and 81920) or word_by_word or walks_end_where"
     once+=" or few_threads or lie_apart or (order_of_a_hash and not 268435456) or additions_arrive"
-    once+=" or engines_write or (every_kernel_is_right and numba and 1000003)"
+    once+=" or engines_write or (every_kernel_is_right and numba and 1000003) or results_are_right or a_bracket_may"
+    once+=" or (every_candidate_multiplies and cublaslt)"
     # Racecheck looks at shared memory, and takes minutes over millions of accesses elsewhere.
     local elsewhere="order_of_a_hash or lie_apart or engines_write or (additions_arrive and global)" chosen
     for tool in memcheck racecheck initcheck synccheck; do
