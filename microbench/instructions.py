@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from microbench.gemms import as_clock
+from microbench.batches import as_clock
 from microbench.gpu.api import Gpu
 from microbench.gpu.compute_api import Chain, Resident, UnitPass
 from microbench.model import Measurement, Work

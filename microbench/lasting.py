@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from microbench.errors import MeasurementError
-from microbench.gemms import as_clock, fastest, most_queued, work_of
-from microbench.gpu.api import EventPair
+from microbench.batches import as_clock, most_queued
+from microbench.candidates import fastest
+from microbench.errors import Skip
+from microbench.gemms import work_of
+from microbench.gpu.api import EventPair, Gate
 from microbench.gpu.compute_api import ACCUMULATORS, ClockBracket, Gemm, GemmType, Problem
-from microbench.model import Fact, Measurement, Series, Telemetry
+from microbench.model import SAMPLES_KEPT, Fact, Measurement, Series, Telemetry
 from microbench.sampling import NANOSECOND_S, kept, shortened
 from microbench.timing import Meter
 from microbench.transfers import verified
@@ -20,7 +22,8 @@ from microbench.transfers import verified
 COLD_S = 2.0
 # Batches grow: the clock falls within tenths of a second, the temperature rises over tens of seconds.
 BATCHES_S = ((0.2, 0.005), (1.0, 0.02), (float("inf"), 0.1))
-LOOK_S = 0.01
+# After a gate was opened: work runs then, and is what NVML sees.
+BEGUN_S = 1e-3
 FEWEST_BATCHES = 8
 
 
@@ -48,7 +51,7 @@ def lasting(meter: Meter, problem: Problem, dtype: GemmType, seconds: float) -> 
     call_s, t_s = np.array(course.call_s), np.array(course.t_s)
     late = t_s >= seconds / 2
     if len(t_s) < FEWEST_BATCHES or not late.any():
-        raise MeasurementError(f"{seconds:g} s held {len(t_s)} batches only")
+        raise Skip(f"{seconds:g} s hold {len(t_s)} batches of {dtype} only: ask for a longer duration_s")
     work = work_of(dtype, problem.operations)
     bound = f"gemm:{dtype}"
     for name, taken in (("burst", call_s[:1]), ("sustained", call_s[late])):
@@ -75,7 +78,7 @@ def turn_s(t_s: np.ndarray, call_s: np.ndarray, late_s: float) -> float | None:
 
 def _run(meter: Meter, gemm: Gemm, seconds: float) -> _Course:
     gpu, course = meter.gpu, _Course()
-    bracket, events = gpu.compute.bracket(), gpu.events()
+    bracket, events, gate = gpu.compute.bracket(), gpu.events(), gpu.gate()
     one_s = _one_s(meter, gemm, bracket, events)
     gemm.fresh()
     gpu.pause(COLD_S)
@@ -83,7 +86,8 @@ def _run(meter: Meter, gemm: Gemm, seconds: float) -> _Course:
     while (at_s := _now_s(meter) - began_s) < seconds:
         batch_s = next(length for until, length in BATCHES_S if at_s < until)
         count = min(max(round(batch_s / one_s), 1), most_queued(gemm))
-        state = _batch(meter, gemm, bracket, events, count)
+        # The burst is milliseconds long: it waits until it is submitted. Later ones do not, as the GPU would rest.
+        state = _batch(meter, gemm, bracket, events, count, None if course.t_s else gate)
         course.t_s.append((at_s + _now_s(meter) - began_s) / 2)
         course.call_s.append(events.elapsed_s() / count)
         course.clock_hz.append(bracket.hz())
@@ -99,13 +103,21 @@ def _one_s(meter: Meter, gemm: Gemm, bracket: ClockBracket, events: EventPair) -
     return max(events.elapsed_s() / 2, NANOSECOND_S)
 
 
-def _batch(meter: Meter, gemm: Gemm, bracket: ClockBracket, events: EventPair, count: int) -> Telemetry:
-    """``count`` calls to their end, and what NVML said while they ran: asked once they are all submitted."""
+def _batch(
+    meter: Meter, gemm: Gemm, bracket: ClockBracket, events: EventPair, count: int, gate: Gate | None = None
+) -> Telemetry:
+    """``count`` calls to their end, and what NVML said while they ran: asked once they are all submitted, behind a gate
+    where there is one."""
+    if gate is not None:
+        gate.shut()
     bracket.begin()
     events.start()
     gemm.submit(count)
     events.stop()
     bracket.end()
+    if gate is not None:
+        gate.open()
+        meter.gpu.pause(BEGUN_S)
     state = meter.gpu.compute.state()
     meter.gpu.synchronize()
     return state
@@ -122,7 +134,8 @@ def _series(course: _Course, operations: int) -> Iterator[Series]:
     for name, seen in values.items():
         known = [(t, value) for t, value in zip(course.t_s, seen, strict=True) if value is not None]
         if known:
-            times, found = zip(*known, strict=True)
+            shown = np.linspace(0, len(known) - 1, min(len(known), SAMPLES_KEPT)).round().astype(int)
+            times, found = zip(*(known[place] for place in shown), strict=True)
             yield Series(name, tuple(shortened(one) for one in times), tuple(shortened(one) for one in found))
 
 

@@ -21,6 +21,8 @@ NANOSECOND_S = 1e-9
 VOID_SAMPLES = 20
 SIGNIFICANT_DIGITS = 7  # no interval here is as narrow as a millionth, and files stay small
 HISTOGRAM_RATIO = 1.05
+# Who watches takes a minute's silence for a hang: samples that take seconds are told one by one.
+LONG_SAMPLE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class Sampler:
         samples: dict[str, list[float]] = {name: [] for name in metrics}
         first = next(iter(metrics))
         least = self.limits.minimum if minimum is None else minimum
-        began_ns, taken, checked, void = self._clock.now_ns(), 0, 0, 0
+        began_ns, taken, checked, void, told_s = self._clock.now_ns(), 0, 0, 0, 0.0
         while True:
             batch, before = take(), taken
             for name, values_of_batch in metrics.items():
@@ -155,6 +157,9 @@ class Sampler:
             elapsed_s = (self._clock.now_ns() - began_ns) * NANOSECOND_S
             if taken >= least and elapsed_s >= self.limits.seconds:
                 return samples, "time"
+            if taken and elapsed_s - told_s > LONG_SAMPLE_S:
+                told_s = elapsed_s
+                self.tick(first, taken, float(np.median(samples[first])) / calls)
             if taken >= max(least, checked * 1.2) and taken > checked:
                 checked = taken
                 self.tick(first, taken, float(np.median(samples[first])) / calls)

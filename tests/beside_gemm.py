@@ -13,8 +13,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from microbench.batches import bracketed, most_queued, warm
+from microbench.candidates import fastest
 from microbench.errors import Skip
-from microbench.gemms import bracketed, fastest, most_queued, warm
 from microbench.gpu.api import Gpu
 from microbench.gpu.compute_api import Gemm, GemmType, Problem
 from microbench.gpu.cuda import open_gpu

@@ -3,9 +3,10 @@
 # Steps: tests, sanitizer, settling (what direct launches do to graph nodes), repeats (five runs of three rounds and their
 # overlap), beside and beside_peers (nvbandwidth in turn, five times; NVBANDWIDTH names the program), beside_memory
 # (BabelStream and a plain pointer chase in turn, ten times; BABELSTREAM names the program), beside_gemm (PyTorch in turn, twelve
-# times), presets (a whole run in its time), reference, reference_graph, reference_link, reference_memory and reference_compute
-# (the bundled run anew, a session a suite, each under 10 minutes; REFERENCE names the file that they grow), reference_peers
-# (that of two GPUs), pack (as they are bundled).
+# times), presets (a whole run in its time), reference, reference_graph, reference_link and reference_memory (the bundled run
+# anew, a session a suite, each under 10 minutes; REFERENCE names the file that they grow), reference_compute (that of the
+# compute suite, with the memory's rate as its roof), reference_peers (that of two GPUs), pack (as they are bundled).
+# SANITIZED names the files of tests that the sanitizer looks at, all by default.
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
 folder=${1:?usage: tests/on_gpu.sh FOLDER [STEP …]}
@@ -14,6 +15,7 @@ steps=("$@")
 [ "${#steps[@]}" -gt 0 ] || steps=(tests sanitizer settling repeats presets reference reference_graph reference_link pack)
 reference=${REFERENCE:-$folder/nvidia-h200.json}
 peers=$folder/nvidia-h200-x2.json
+computed=$folder/nvidia-h200-compute.json
 python=${PYTHON:-python3}
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} COLUMNS=120
 failed=0
@@ -44,7 +46,8 @@ sanitizer() {
         chosen=$once
         [ "$tool" != racecheck ] || chosen="($once) and not ($elsewhere)"
         [ "$tool" != initcheck ] || chosen="($once) and not shut_gate"
-        for file in tests/test_cuda*.py; do
+        # shellcheck disable=SC2086 # several names
+        for file in ${SANITIZED:-tests/test_cuda*.py}; do
             while [ "$(jobs -rp | wc -l)" -ge 8 ]; do wait -n; done
             checked "$tool" "$file" "$chosen" &
         done
@@ -103,9 +106,11 @@ reference_memory() {
 }
 
 reference_compute() {
-    run run compute --rounds 5 --time-limit 540 --into "$reference" >"$folder/reference_compute.txt" 2>&1 || failed=1
-    run run gemm_sustained --full --set dtype=bf16 --into "$reference" >>"$folder/reference_compute.txt" 2>&1 || failed=1
-    run show "$reference" | tail -60
+    run run memory_stream --set kernel=read --set implementation=cuda --rounds 5 --out "$computed" \
+        >"$folder/reference_compute.txt" 2>&1 || failed=1
+    run run compute --rounds 5 --time-limit 450 --into "$computed" >>"$folder/reference_compute.txt" 2>&1 || failed=1
+    run run gemm_sustained --set duration_s=30 --into "$computed" >>"$folder/reference_compute.txt" 2>&1 || failed=1
+    run show "$computed" | tail -60
 }
 
 reference_peers() {
@@ -136,7 +141,7 @@ presets() {
 }
 
 pack() {
-    for file in "$reference" "$peers"; do
+    for file in "$reference" "$peers" "$computed"; do
         [ ! -f "$file" ] || xz -9ec "$file" >"$folder/$(basename "$file").xz" || failed=1
     done
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import compute_evidence
 import make_compute_run as made
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from make_run import make_run
 from rich.cells import cell_len
 
 from microbench.explain.evidence import Evidence, evidence_by_device
-from microbench.model import Outcome, Run
+from microbench.model import Outcome, Run, Work
 from microbench.report import terminal, view
 from microbench.report.canvas import curve
 from microbench.report.document import Curve, Line, Mark, Report, Section, Table
@@ -347,3 +348,16 @@ def test_points_have_signs_in_ascii_too() -> None:
     assert found[0].count("o") == 1
     assert found[0].count("*") > 10
     assert "** roof   o these   + those" in found[-1]
+
+
+def test_halved_products_stand_where_they_were_measured() -> None:
+    run = compute_evidence.made(
+        compute_evidence.figures(
+            "gemm_throughput", {"rate": 5e14}, work=Work(flops=2 * 4096**3), bound="gemm:bf16", dtype="bf16", size=8192,
+            library="cublaslt",
+        ),
+        *(compute_evidence.shape(rows, 9e-6, 9e-6, 9e-6) for rows in (1, 16, 128, 512)),
+    )  # fmt: skip
+    (picture,) = rooflines(evidence(run))
+    squares = next(line for line in picture.lines if line.name == "square products")
+    assert squares.points[0][0] == pytest.approx(2 * 4096 / 6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import get_args
 
 import msgspec
@@ -12,8 +13,10 @@ from fake_session import medians, run_case
 from microbench.bench import discover
 from microbench.errors import Skip
 from microbench.gpu.compute_api import AluOperation
-from microbench.gpu.fake import ComputeCosts, FakeCosts, MemoryCosts, ProductLibrary
+from microbench.gpu.fake import ComputeCosts, FakeCosts, MemoryCosts, ProductLibrary, open_fake
+from microbench.gpu.fake.gpu import FakeGpu
 from microbench.model import Case, Fact, Measurement, Series
+from microbench.timing import Meter
 
 GIB = 1 << 30
 COSTS = FakeCosts()
@@ -349,6 +352,53 @@ def test_shapes_are_halved_where_memory_is_short_and_the_row_says_so() -> None:
     crowded = FakeCosts(memory=MemoryCosts(total_bytes=2 * GIB, context_bytes=2 * GIB - (8 << 20)))
     with pytest.raises(Skip, match="of device memory asked, 8 MiB free"):
         facts("gemm_throughput", crowded, library="cublaslt", size=16384, dtype="fp64")
+
+
+def test_the_search_leaves_out_what_finds_no_room_beside_the_first_shape() -> None:
+    # 4096 cubed takes 0.1 GB in bf16, 8192 cubed 0.4 GB: the larger ones do not fit, nor the best one a second time.
+    memory = MemoryCosts(total_bytes=2 * GIB, context_bytes=2 * GIB - (900 << 20))
+    assert facts("gemm_search", FakeCosts(memory=memory), dtype="bf16")["shape"] in ("4096x4096x4096", "8192x8192x8192")
+    crowded = MemoryCosts(total_bytes=2 * GIB, context_bytes=2 * GIB - (220 << 20))
+    assert facts("gemm_search", FakeCosts(memory=crowded), dtype="bf16")["shape"] == "4096x4096x4096"
+
+
+@pytest.mark.parametrize("name", ["gemm_data", "gemm_search"])
+def test_without_an_energy_counter_the_rate_stands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_counted(gpu: FakeGpu) -> float:
+        raise Skip("no energy counter: none here")
+
+    monkeypatch.setattr(FakeGpu, "energy_j", none_counted)
+    params = {"dtype": "bf16"} | ({"size": 8192, "data": "zeros"} if name == "gemm_data" else {})
+    found = run_case(discover()[name], Case(name, params), spread=0)
+    assert [one.metric for one in found if isinstance(one, Measurement)] == ["rate", "sm_clock"]
+    assert [one.reason for one in found if isinstance(one, Fact) and one.name == "power"] == [
+        "no energy counter: none here"
+    ]
+
+
+def test_a_slow_product_is_never_silent_for_a_minute() -> None:
+    costs = changed(COSTS, tensor_per_clock={**COSTS.compute.tensor_per_clock, "fp64": 0.8})
+    gpu = open_fake(costs, spread=0)
+    heard_s = [gpu.clock.now_ns() * 1e-9]
+    meter = Meter(gpu.clock, gpu, tick=lambda metric, n, value: heard_s.append(gpu.clock.now_ns() * 1e-9))
+    with gpu.case():
+        list(discover()["gemm_throughput"].measure(gpu, meter, library="cublaslt", size=8192, dtype="fp64"))
+    call_s = 2 * 8192**3 / (0.8 * COSTS.sm_count * COSTS.sm_clock_hz)
+    assert 4 < call_s < 12, "the test needs a slow one"
+    heard_s.append(gpu.clock.now_ns() * 1e-9)
+    assert max(late - early for early, late in pairwise(heard_s)) < 5 * call_s
+
+
+def test_the_burst_holds_no_submission() -> None:
+    slow = changed(
+        COSTS,
+        libraries={
+            **COSTS.compute.libraries,
+            "cublaslt": msgspec.structs.replace(COSTS.compute.libraries["cublaslt"], submit_ns=200_000),
+        },
+    )
+    ratio = course(slow)[0]["burst"] / course(COSTS)[0]["burst"]
+    assert ratio == pytest.approx(1, rel=0.01)
 
 
 def test_every_row_of_the_suite_was_verified() -> None:

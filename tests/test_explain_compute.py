@@ -114,6 +114,24 @@ def test_the_clock_that_is_lost_is_the_sms_own_and_nvml_stands_beside() -> None:
     assert "compute.limited" not in findings(made(lasting(), sm_clock_max_hz=None))
 
 
+def test_the_power_brake_is_not_heat() -> None:
+    either = "hardware slowdown by power brake or thermal limit"
+    found = findings(made(product(reasons=(either, "hardware power brake"))))
+    assert found["compute.limited"].title.startswith("The power brake takes")
+    assert found["compute.limited"].severity == found["compute.verdict"].severity == "warning"
+    assert "cooling" not in found["compute.limited"].text
+    assert findings(made(product(reasons=(either,))))["compute.limited"].title.startswith("Heat takes")
+
+
+def test_a_power_cap_far_below_the_limit_promises_nothing() -> None:
+    run = made(lasting(), power_limit_w=1500.0)
+    finding = findings(run)["compute.limited"]
+    assert "698 W of 1.50 kW (46.5 %)" in finding.text
+    assert finding.title.startswith("Tensor work takes")
+    assert "only a higher limit" not in finding.text
+    assert "only a higher limit" in findings(made(lasting()))["compute.limited"].text
+
+
 def test_burst_and_sustained_and_the_turn() -> None:
     finding = findings(made(lasting(), lasting(560e12, None, dtype="fp16")))["compute.sustained"]
     assert finding.title == "bf16 keeps 78.6 % of its burst: 700 TFLOP/s, then 550 TFLOP/s"

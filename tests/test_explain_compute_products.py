@@ -30,6 +30,8 @@ def test_libraries_stand_beside_cublaslt_at_the_same_size() -> None:
     assert finding.severity == "advice"
     assert finding.title == "Beside cuBLASLt: CuPy reaches 100 %; PyTorch reaches 88.9 %"
     assert "bf16 492 TFLOP/s of 553 TFLOP/s (88.9 %)" in finding.text
+    faster = findings(made(product(0.8), product(0.9, library="cupy")))["compute.libraries"]
+    assert "Faster than every candidate that was tried: CuPy in bf16." in faster.text
     assert findings(made(product(0.9), product(0.89, library="torch")))["compute.libraries"].severity == "note"
     assert "compute.libraries" not in findings(made(product(0.9), product(0.9, size=4096, library="torch")))
 
@@ -104,7 +106,17 @@ def test_tensor_cores_alone_and_what_products_keep() -> None:
         "Tensor cores alone sustain 654 TFLOP/s at 1.60 GHz (bf16 wgmma), 99.9 % of their rate a cycle"
     )
     assert "burst 736 TFLOP/s, of which a product reaches 84.5 %" in finding.text
+    assert "No product of random numbers can be faster" in finding.text
     assert findings(made(instructions("mma", 2700.0)))["compute.ceiling"].severity == "note"
+
+
+def test_instructions_that_a_product_beats_are_no_roof() -> None:
+    run = made(product(0.9), instructions("mma", 1000.0), LAUNCH, BANDWIDTH, COMPUTE)
+    found = findings(run)
+    assert "A product is faster" in found["compute.ceiling"].text
+    assert "can be faster for long" not in found["compute.ceiling"].text
+    assert "gemm_throughput size 8192" in found["compute.shapes"].text
+    assert "can be faster" not in findings(made(instructions("mma", 2700.0)))["compute.ceiling"].text
 
 
 def test_alus_and_how_much_must_be_under_way() -> None:
@@ -148,7 +160,7 @@ def test_roofs_are_measured_ones_first() -> None:
         "memory_stream", {"bandwidth": 3.7e12}, bound="dram", kernel="read", implementation="cuda", dtype="fp32",
         size_bytes=1 << 30,
     )  # fmt: skip
-    assert roof_names(LAUNCH, read, instructions("mma", 2700.0), product()) == [
+    assert roof_names(LAUNCH, read, instructions("mma", 3700.0), product()) == [
         "memory_stream read", "tensor_ceiling mma, sustained",
     ]  # fmt: skip
     assert roof_names(LAUNCH, product()) == ["memory clock 2500 MHz x 2 x 6400 bit", "gemm_throughput size 8192"]

@@ -21,7 +21,7 @@ from microbench.gpu.compute.gemm_types import (
     matrix_bytes,
     product_bytes,
 )
-from microbench.gpu.compute.operands import DATA_CODES, VECTORS, relative_error
+from microbench.gpu.compute.operands import DATA_CODES, VECTORS, relative_error, row_error
 from microbench.gpu.compute.values import encode
 from microbench.gpu.compute_api import GemmData, GemmType, TensorType
 from microbench.gpu.modules import kernel_source
@@ -240,6 +240,18 @@ def test_what_numpy_multiplies_is_within_the_bound(dtype: GemmType, numpy_type: 
         error = relative_error(found[:rows] @ signs, exact[:rows] @ signs)
         assert 0 < error < allowed_error(dtype, 2000, "normal")
         assert relative_error(1.02 * found[:rows] @ signs, exact[:rows] @ signs) > allowed_error(dtype, 2000, "normal")
+
+
+def test_one_wrong_row_of_many_is_noticed() -> None:
+    wanted = np.random.default_rng(3).standard_normal((VECTORS, 60_000))
+    found = wanted * (1 + 1e-3)
+    assert row_error(found, wanted) < 3e-3
+    found[:, 77] = wanted[:, 78]
+    assert relative_error(found, wanted) < 8.1e-3  # what bf16 may be off by: the norm of all does not tell
+    assert row_error(found, wanted) > 1
+    found[5, 77] = np.nan
+    assert row_error(found, wanted) == np.inf
+    assert row_error(0 * wanted, 0 * wanted) == 0
 
 
 def test_errors_are_numbers_or_infinite() -> None:

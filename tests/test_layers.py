@@ -21,6 +21,8 @@ LAYERS: dict[int, tuple[str, ...]] = {
     3: ("bench", "benchmarks", "budget", "measure", "plan", "request", "selection"),
     2: (
         "alternating",
+        "batches",
+        "candidates",
         "compare",
         "energy",
         "explain",

@@ -137,6 +137,14 @@ def test_ticks_tell_the_median_of_a_call() -> None:
     assert len(counts) < 30
 
 
+def test_samples_of_seconds_are_told_one_by_one() -> None:
+    told: list[int] = []
+    clock = TinyClock()
+    meter = Meter(clock, tick=lambda metric, n, value: told.append(n))
+    meter.collect("m", taking(clock, 12.0, lambda call: (12.0,)), clock="device")
+    assert told == list(range(1, 10)), "after a minute without a word the case would be ended"
+
+
 def test_a_host_benchmark_has_no_gpu() -> None:
     with pytest.raises(MeasurementError, match="no GPU"):
         _ = Meter(TinyClock()).gpu

@@ -14,7 +14,8 @@ Reading
 from collections.abc import Iterator
 
 from microbench.bench import Axis, Benchmark, Measured, always
-from microbench.gemms import fastest, powered
+from microbench.candidates import fastest
+from microbench.gemms import powered
 from microbench.gpu.api import Gpu
 from microbench.gpu.compute_api import ACCUMULATORS, GemmData, GemmType
 from microbench.model import Fact, Metric

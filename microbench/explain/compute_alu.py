@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import NamedTuple
 
 from microbench.explain.ceilings import share_of
@@ -13,6 +14,7 @@ from microbench.units import percent, round_percent
 
 BELOW = 0.9
 WARP_THREADS = 32
+SLACK = 0.02
 # Operations of one instruction of one thread: a multiply-add is two, of packed halves four.
 OPERATIONS = {"fma_fp64": 2, "fma_fp32": 2, "fma_fp16x2": 4, "fma_bf16x2": 4}
 
@@ -30,7 +32,9 @@ class Instruction(NamedTuple):
         """Instructions of a warp that an SM needs under way: latency x instructions issued in a cycle."""
         if self.latency is None:
             return None
-        return self.latency.value * self.rate.value / (WARP_THREADS * OPERATIONS.get(self.operation, 1))
+        # A rate that is a hair above its round figure wants no further instruction.
+        exact = self.latency.value * self.rate.value / (WARP_THREADS * OPERATIONS.get(self.operation, 1))
+        return float(ceil(exact * (1 - SLACK)))
 
 
 def instructions(evidence: Evidence) -> list[Instruction]:

@@ -19,7 +19,7 @@ from microbench.explain.compute_units import (
     rates,
     some,
 )
-from microbench.explain.evidence import Evidence, rests_on, whole
+from microbench.explain.evidence import Evidence, listed, rests_on, whole
 from microbench.explain.finding import Finding
 from microbench.stats import Row
 from microbench.units import percent, round_percent
@@ -65,6 +65,8 @@ def libraries(evidence: Evidence) -> list[Finding]:
     worst = min(found, key=lambda one: one.ratio)
     heavy = worst.ratio < 1 - HEAVY_LOSS
     told = {name: own for name, own in by_library.items() if own}
+    ahead = [f"{LIBRARIES[one.library]} in {dtype_of(one.row)}" for one in found if one.ratio > 1 + EQUAL]
+    faster = f" Faster than every candidate that was tried: {listed(ahead)}." if ahead else ""
     advice = (
         f" {LIBRARIES[worst.library]} takes another kernel for {dtype_of(worst.row)}: where that product matters, "
         "choose the candidate by measuring."
@@ -75,7 +77,7 @@ def libraries(evidence: Evidence) -> list[Finding]:
             rule="compute.libraries",
             severity="advice" if heavy else "note",
             title=f"Beside cuBLASLt: {'; '.join(_range(name, own) for name, own in told.items())}",
-            text=f"{'. '.join(_rival_words(name, own) for name, own in told.items())}.{advice}",
+            text=f"{'. '.join(_rival_words(name, own) for name, own in told.items())}.{faster}{advice}",
             threshold=(
                 f"the same operands at the largest size of a type; equal within {round_percent(EQUAL)}, advice where "
                 f"over {round_percent(HEAVY_LOSS)} is lost"

@@ -10,6 +10,8 @@ from microbench.explain.compute_units import (
     HEAT,
     LASTING,
     MAIN_DTYPE,
+    POWER_BRAKE,
+    POWER_LIMIT,
     Reached,
     accumulator,
     beside,
@@ -29,6 +31,8 @@ from microbench.throttling import CLOCK_LOSS
 from microbench.units import as_time, percent, quantity, round_percent
 
 LASTS = 0.03
+# Power from this share of the limit on is at it: NVML names the limit at less than half of it as well.
+AT_LIMIT = 0.9
 
 
 class Loss(NamedTuple):
@@ -100,33 +104,45 @@ def limited(evidence: Evidence) -> list[Finding]:
     if lost <= CLOCK_LOSS:
         return []
     by = held_by(evidence, row)
-    hot = by == HEAT
     nvml_hz, told = nvml_clock_hz(evidence, row), reasons(evidence, row)
     beside_it = f" NVML said {quantity(nvml_hz, 'Hz')}" if nvml_hz else ""
     beside_it += " and is too high under tensor load." if nvml_hz and nvml_hz > clock.value * (1 + LASTS) else ""
     drawn = _drawn(evidence, row)
-    advice = (
-        "Look after the cooling: heat need not cost anything." if hot
-        else "This is what the board is built for: only a higher limit or data that flip fewer bits change it."
-        if by else "No reason was reported: tensor work alone lowers it on some architectures."
-    )  # fmt: skip
+    named = None if _below_limit(evidence, row, by) else by
     return [
         Finding(
             rule="compute.limited",
-            severity="warning" if hot else "note",
+            severity="warning" if by in (HEAT, POWER_BRAKE) else "note",
             title=(
-                f"{taker(by)} takes {percent(lost)} of the clock: {dtype_of(row)} runs at "
+                f"{taker(named)} takes {percent(lost)} of the clock: {dtype_of(row)} runs at "
                 f"{quantity(clock.value, 'Hz')} of {quantity(gpu.sm_clock_max_hz, 'Hz')}"
             ),
             text=(
                 f"By the SMs' own count.{beside_it.rstrip('.')}{'.' if beside_it else ''}{drawn} Reasons: "
-                f"{listed(told) or 'none'}. {advice}"
+                f"{listed(told) or 'none'}. {_advice(evidence, row, by)}"
             ),
             threshold=f"the SMs' clock more than {percent(CLOCK_LOSS)} below the highest; heat by NVML's reasons",
             rests_on=rests_on(row, clock),
             suite="compute",
         )
     ]
+
+
+def _advice(evidence: Evidence, row: Row, by: str | None) -> str:
+    if by == HEAT:
+        return "Look after the cooling: heat need not cost anything."
+    if by == POWER_BRAKE:
+        return "A signal from the power supply asks for it: look after the supply and its cables."
+    if _below_limit(evidence, row, by):
+        return "The reason shows well below the limit too: a higher one need not give the clock back."
+    if by == POWER_LIMIT:
+        return "This is what the board is built for: only a higher limit or data that flip fewer bits change it."
+    return "No reason was reported: tensor work alone lowers it on some architectures."
+
+
+def _below_limit(evidence: Evidence, row: Row, by: str | None) -> bool:
+    share = _drawn_share(evidence, row)
+    return by == POWER_LIMIT and share is not None and share < AT_LIMIT
 
 
 def taker(by: str | None) -> str:
@@ -165,8 +181,8 @@ def nvml_clock_hz(evidence: Evidence, row: Row) -> float | None:
     return median(seen) if seen else None
 
 
-def _drawn(evidence: Evidence, row: Row) -> str:
-    """Power meanwhile against the board's limit, where both are known: the reason alone does not prove it."""
+def _drawn_share(evidence: Evidence, row: Row) -> float | None:
+    """Power meanwhile over the board's limit, where both are known: the reason alone does not prove it."""
     powers = [
         value
         for outcome in row.outcomes
@@ -175,10 +191,15 @@ def _drawn(evidence: Evidence, row: Row) -> str:
         for value in series.values[len(series.values) // 2 :]
     ]
     limit_w = evidence.gpu.power_limit_w if evidence.gpu is not None else None
-    if not powers or not limit_w:
+    return median(powers) / limit_w if powers and limit_w else None
+
+
+def _drawn(evidence: Evidence, row: Row) -> str:
+    share = _drawn_share(evidence, row)
+    limit_w = evidence.gpu.power_limit_w if evidence.gpu is not None else None
+    if share is None or limit_w is None:
         return ""
-    drawn_w = median(powers)
-    return f" It draws {quantity(drawn_w, 'W')} of {quantity(limit_w, 'W')} ({percent(drawn_w / limit_w)})."
+    return f" It draws {quantity(share * limit_w, 'W')} of {quantity(limit_w, 'W')} ({percent(share)})."
 
 
 def sustained(evidence: Evidence) -> list[Finding]:

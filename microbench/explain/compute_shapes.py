@@ -51,13 +51,14 @@ def bandwidth_roof(evidence: Evidence) -> Roof | None:
 
 
 def compute_roof(evidence: Evidence, dtype: str) -> Roof | None:
-    """The tensor cores' sustained rate of a type alone, else its fastest product, else the ceiling at the highest
-    clock."""
+    """The tensor cores' sustained rate of a type alone or its fastest product, whichever is more, else the ceiling at
+    the highest clock. A product is more where the instructions that were measured are not this architecture's best."""
     found = rates(evidence, TENSORS, dtype=dtype.removesuffix("_fast"), load=SUSTAINED)
     row = max(found, key=lambda one: one.value, default=None)
-    if row is not None:
+    product = best_product(evidence, dtype)
+    if row is not None and (product is None or product.value <= row.value):
         return Roof(row.value, row.metric.unit, f"tensor_ceiling {row.params.get('path')}, sustained", row)
-    row = best_product(evidence, dtype)
+    row = product
     if row is not None:
         return Roof(row.value, row.metric.unit, f"gemm_throughput size {row.params.get('size')}", row)
     limit = ceiling(f"gemm:{dtype}", evidence.gpu)

@@ -138,14 +138,31 @@ def alone(evidence: Evidence) -> list[Finding]:
             severity="good" if share is not None and full else "note",
             title=f"Tensor cores alone sustain {figure(first)}{at} ({_instruction(first)}){of_rate}",
             text=(
-                f"{some([_alone_words(evidence, row) for row in ordered])}. No product of dense operands can "
-                "be faster for long on this board."
+                f"{some([_alone_words(evidence, row) for row in ordered])}.{_most(evidence, first)}"
             ),
             threshold=f"good from {round_percent(FULL)} of the architecture's rate a cycle and SM on",
             rests_on=rests_on(*ordered, clocked, clock),
             suite="compute",
         )
     ]  # fmt: skip
+
+
+def _most(evidence: Evidence, row: Row) -> str:
+    """What instructions alone say of products: nothing where a product is faster, or the rate is not reached."""
+    clocked, product = beside(evidence, row, *PER_CLOCK), _best_of(evidence, row)
+    share = share_of(evidence, clocked) if clocked is not None else None
+    if product is not None and product.value > row.value:
+        return " A product is faster: it is made of other instructions, or of a cooler moment."
+    if share is None or share < FULL:
+        return ""
+    return " No product of random numbers can be faster for long on this board."
+
+
+def _best_of(evidence: Evidence, row: Row) -> Row | None:
+    """The fastest square product of a type of instructions, in the same unit."""
+    both = (best_product(evidence, name) for name in (dtype_of(row), f"{dtype_of(row)}_fast"))
+    found = [one for one in both if one is not None and one.metric.unit == row.metric.unit]
+    return max(found, key=lambda one: one.value, default=None)
 
 
 def _instruction(row: Row) -> str:
@@ -156,11 +173,8 @@ def _alone_words(evidence: Evidence, row: Row) -> str:
     dtype, path = dtype_of(row), str(row.params.get("path"))
     burst = one_rate(evidence, TENSORS, path=path, dtype=dtype, load=BURST)
     words = f"{_instruction(row)} {figure(row)}" + (f", burst {figure(burst)}" if burst is not None else "")
-    product = max(
-        (one for name in (dtype, f"{dtype}_fast") if (one := best_product(evidence, name)) is not None),
-        key=lambda one: one.value, default=None,
-    )  # fmt: skip
-    if product is None or product.metric.unit != row.metric.unit:
+    product = _best_of(evidence, row)
+    if product is None:
         return words
     return f"{words}, of which a product reaches {percent(product.value / row.value)}"
 

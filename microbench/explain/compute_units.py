@@ -21,7 +21,7 @@ LIBRARIES = {"cupy": "CuPy", "torch": "PyTorch"}
 MAIN_DTYPE = "bf16"
 # A finding names so many rows.
 NAMED = 4
-HEAT, POWER_LIMIT = "heat", "the power limit"
+HEAT, POWER_LIMIT, POWER_BRAKE = "heat", "the power limit", "the power brake"
 RATES, PER_CLOCK, ENERGIES = ("rate", "integer_rate"), ("per_clock", "integer_per_clock"), ("energy", "integer_energy")
 
 
@@ -192,8 +192,15 @@ def reasons(evidence: Evidence, row: Row) -> tuple[str, ...]:
 
 
 def held_by(evidence: Evidence, row: Row) -> str | None:
-    """What takes the clock of a row's case: "heat", "the power limit"; None where NVML named neither."""
+    """What takes the clock of a row's case: "heat", "the power brake", "the power limit"; None where NVML named none.
+
+    The brake is a signal of the power supply; NVML sets a reason that may be brake or heat beside it.
+    """
     told = reasons(evidence, row)
+    if any("power brake" in reason and "thermal" not in reason for reason in told) and not any(
+        "thermal slowdown" in reason for reason in told
+    ):
+        return POWER_BRAKE
     if any(word in reason for reason in told for word in HEAT_WORDS):
         return HEAT
     return POWER_LIMIT if any("power" in reason for reason in told) else None

@@ -7,6 +7,7 @@ from microbench.explain.compute_units import (
     ALUS,
     HEAT,
     MAIN_DTYPE,
+    POWER_BRAKE,
     TENSORS,
     Reached,
     accumulator,
@@ -49,7 +50,7 @@ def _judged(evidence: Evidence, found: list[Reached]) -> Finding:
     shown, others = found[0], found[1:]
     share = shown.fed if shown.fed is not None else shown.of_highest or 0.0
     severity: Severity = "good" if share >= HEALTHY else "warning" if share >= BROKEN else "problem"
-    hot = held_by(evidence, shown.row) == HEAT and taken(evidence, shown) != ""
+    hot = held_by(evidence, shown.row) in (HEAT, POWER_BRAKE) and taken(evidence, shown) != ""
     if severity == "good" and (hot or (shown.highest is not None and exceeds(shown.row, shown.highest))):
         severity = "warning"
     words = [f"{typed(shown.row)}{accumulator(shown.row)}: {shares(shown)} of the {units_of(shown)}, dense."]

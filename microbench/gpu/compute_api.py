@@ -77,6 +77,7 @@ class Problem(Protocol):
     the result written once.
     """
 
+    dtype: GemmType
     rows: int
     columns: int
     depth: int

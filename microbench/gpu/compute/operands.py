@@ -33,6 +33,8 @@ DATA_CODES: dict[GemmData, int] = {"normal": 0, "uniform": 1, "constant": 2, "on
 # Floating types: no number. Whole ones: one that no product of 8-bit numbers below a depth of 90000 reaches.
 POISON_BYTE, WHOLE_POISON_BYTE = 0xFF, 0xA5
 DOUBLE_BYTES = 8
+# How much further off than the whole matrix one of its rows may be: one wrong row of many hardly shows in the norm.
+WORST_ROW = 3.0
 Floats = npt.NDArray[np.float64]
 
 
@@ -98,14 +100,16 @@ class Operands:
         """How far D is off from A B, of the norm, for each copy of B; infinite where it is no number.
 
         Freivalds (1977): D x is compared with A (B x) for VECTORS x of random signs, in float64. Such a product's norm
-        is that of the matrix itself, on average, so the share that it is off by is the matrix's.
+        is that of the matrix itself, on average, so the share that it is off by is the matrix's. No single row may be
+        further off than WORST_ROW times that.
         """
         all_of, context = self.matrices, self._case.context
         context.synchronize()
         signs = np.random.default_rng(self._seed).choice([-1.0, 1.0], VECTORS * all_of.columns)
         check(driver.cuMemcpyHtoD(self._signs, signs.ctypes.data, signs.nbytes))
         found = self._times(all_of.elements.d, all_of.d, all_of.columns, self._signs, self._found)
-        return [relative_error(found, self._product(copy)) for copy in all_of.b]
+        products = [self._product(copy) for copy in all_of.b]
+        return [max(relative_error(found, one), row_error(found, one) / WORST_ROW) for one in products]
 
     def _product(self, copy: int) -> Floats:
         """A (B x) of one of the copies of B."""
@@ -130,6 +134,17 @@ class Operands:
         shape = Launch(grid_blocks=blocks, block_threads=TIMES_THREADS, stream=LEGACY_STREAM)
         launch(function, shape, LEGACY_STREAM_HANDLE, Parameters([row]))(1)
         self._case.context.synchronize()
+
+
+def row_error(found: Floats, wanted: Floats) -> float:
+    """The largest of the rows' own errors, shape (VECTORS, rows), as a share of an average row's norm; infinite where
+    anything is no number, and where all should be zero and is not."""
+    worst = float(np.linalg.norm(found - wanted, axis=0).max())
+    average = float(np.linalg.norm(wanted)) / float(np.sqrt(wanted.shape[1]))
+    if worst == 0.0:
+        return 0.0
+    error = worst / average if average > 0.0 else np.inf
+    return error if np.isfinite(error) else float(np.inf)
 
 
 def relative_error(found: Floats, wanted: Floats) -> float:

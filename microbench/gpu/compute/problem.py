@@ -23,6 +23,7 @@ class CudaProblem:
         self._case = case
         self.operands = operands
         matrices = operands.matrices
+        self.dtype = matrices.dtype
         self.rows, self.columns, self.depth = matrices.rows, matrices.columns, matrices.depth
         self.operations = 2 * self.rows * self.columns * self.depth
         self.size_bytes = product_bytes(matrices.dtype, self.rows, self.columns, self.depth)

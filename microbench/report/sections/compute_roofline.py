@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from microbench.explain.compute_shapes import Held, Roof, Shaped, bandwidth_roof, compute_roof, shaped
 from microbench.explain.compute_units import MAIN_DTYPE, NATIVE, PRODUCTS, dtype_of, rates
 from microbench.explain.evidence import Evidence, whole
 from microbench.report.curves import ticks
 from microbench.report.document import Cell, Column, Curve, Line, Mark, Table, Tone
 from microbench.report.shapes import NOTHING
+from microbench.stats import Row
 from microbench.units import quantity, round_percent, times
 
 FEWEST_DRAWN = 4
@@ -84,9 +87,15 @@ def _squares(evidence: Evidence, dtype: str) -> tuple[tuple[float, float], ...]:
     found = [
         (2.0 * size / (2 * operand_bytes + result_bytes), row.value)
         for row in rates(evidence, PRODUCTS, dtype=dtype, library=NATIVE)
-        if (size := whole(row, "size")) > 0
+        if (size := _measured_size(row)) > 0
     ]
     return tuple(sorted(found))
+
+
+def _measured_size(row: Row) -> int:
+    """By its operations, 2 size^3: where memory was short it is less than the size that was asked for."""
+    work = row.measurement.work
+    return round(math.cbrt((work.flops or work.operations or 0) / 2))
 
 
 def shapes(evidence: Evidence) -> list[Table]:

@@ -11,7 +11,7 @@ from microbench.report.shapes import NOTHING
 from microbench.stats import Row
 from microbench.units import percent, quantity, tera
 
-ACCUMULATORS = "adds up: fp16_acc16 in fp16, int8 in int32, fp64 in fp64, all others in fp32 (of fp8 about 14 bits)"
+ACCUMULATORS = "adds up: fp16_acc16 in fp16, int8 in int32, fp64 in fp64, all others in fp32 (fp8 by wgmma: 14 bits)"
 
 
 def alone(evidence: Evidence) -> Table | None:

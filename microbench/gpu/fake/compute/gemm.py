@@ -49,6 +49,7 @@ class FakeProblem:
         self._machine = machine
         self._product = product
         self._answer = Answer(machine.costs, product.result_bytes, "D times random signs")
+        self.dtype = product.dtype
         self.rows, self.columns, self.depth = product.rows, product.columns, product.depth
         self.operations = product.operations
         self.size_bytes = product.size_bytes

@@ -1,0 +1,105 @@
+"""Candidates of a product: which is the fastest, at one clock for all and at the clock that each ends up with."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from microbench.batches import bracketed, most_queued, tell, warm
+from microbench.errors import MeasurementError
+from microbench.gpu.compute_api import ClockBracket, Gemm, GemmType, Library, Problem
+from microbench.model import Fact
+from microbench.timing import Meter
+
+TRIALS = 3
+TRIAL_S = 3e-3
+VOID_TRIALS = 3
+# Tensor work alone takes an H200's clock to 0.92 of its highest (fp64 and what the ALUs do leave it alone); below
+# HELD_BACK it is power that does. Candidates less than NEAR apart may then change places: fp64 products did, by 12 %.
+HELD_BACK = 0.88
+HELD_BACK_ALONE = 0.985
+LEFT_ALONE = ("fp64", "fp32")
+NEAR = 1.08
+MOST_SETTLED, FEWEST_SETTLED = 4, 2
+# A run in a hurry (--quick) gives a metric less than so long.
+HURRY_S = 0.1
+SETTLED_S = 0.02
+
+
+def fastest(meter: Meter, problem: Problem, library: Library) -> tuple[Gemm, Fact]:
+    """The fastest way of a library: TRIALS samples of each, in turn, so that a clock that falls falls on all alike.
+
+    Where power holds the clock back, the way that takes least of it wins in the end: of the nearest ones each then
+    works until its own clock has settled.
+    """
+    ways = problem.ways(library)
+    gemms = {}
+    for way in ways:
+        gemms[way] = problem.gemm(library, way)  # calls it, which may take seconds
+        tell(meter, len(gemms))
+    if len(ways) == 1:
+        return gemms[ways[0]], Fact("candidate", ways[0], source="the only one")
+    first = gemms[ways[0]]
+    first.fresh()
+    trials = _Trials(meter, problem.dtype, gemms, warm(meter, first))
+    best = trials.best()
+    place = ways.index(best) + 1
+    return gemms[best], Fact("candidate", best, source=f"the fastest of {len(ways)}, guess {place} of the heuristics")
+
+
+class _Trials:
+    """The candidates of a product, tried. Raises MeasurementError where every gate was late."""
+
+    def __init__(self, meter: Meter, dtype: GemmType, gemms: Mapping[str, Gemm], one_s: float) -> None:
+        self._meter, self._gemms, self._one_s = meter, gemms, one_s
+        self._held_back = HELD_BACK_ALONE if dtype in LEFT_ALONE else HELD_BACK
+        self._bracket = meter.gpu.compute.bracket()
+
+    def best(self) -> str:
+        """The fastest one's name."""
+        takes = {
+            way: _taker(self._meter, self._bracket, gemm, TRIAL_S, self._one_s) for way, gemm in self._gemms.items()
+        }
+        tried = [{way: _one(take) for way, take in takes.items()} for _ in range(TRIALS)]
+        taken = {way: statistics.median(one[way].call_s for one in tried) for way in takes}
+        ranked = sorted(takes, key=lambda way: taken[way])
+        highest_hz = self._meter.gpu.info.sm_clock_max_hz
+        if not highest_hz or tried[-1][ranked[0]].clock_hz > self._held_back * highest_hz:
+            return ranked[0]
+        most = MOST_SETTLED if self._meter.limits.seconds > HURRY_S else FEWEST_SETTLED
+        near = [way for way in ranked if taken[way] <= NEAR * taken[ranked[0]]][:most]
+        return min(near, key=lambda way: settled_s(self._meter, self._gemms[way])) if len(near) > 1 else ranked[0]
+
+
+def settled_s(meter: Meter, gemm: Gemm) -> float:
+    """Seconds of a call once the candidate's own clock has settled."""
+    one_s = warm(meter, gemm)
+    return _one(_taker(meter, meter.gpu.compute.bracket(), gemm, SETTLED_S, one_s)).call_s
+
+
+def _taker(
+    meter: Meter, bracket: ClockBracket, gemm: Gemm, seconds: float, one_s: float
+) -> Callable[[], _Trial | None]:
+    """What makes a batch of about so long; None where its gate was late."""
+    count = min(max(round(seconds / one_s), 1), most_queued(gemm))
+    take = bracketed(meter, gemm, bracket, count, "batch")
+
+    def trial() -> _Trial | None:
+        taken = take()
+        tell(meter, count)
+        return _Trial(taken["batch"] / count, taken["sm_clock"]) if taken else None
+
+    return trial
+
+
+class _Trial(NamedTuple):
+    call_s: float
+    clock_hz: float
+
+
+def _one(take: Callable[[], _Trial | None]) -> _Trial:
+    for _ in range(VOID_TRIALS):
+        if (taken := take()) is not None:
+            return taken
+    raise MeasurementError("a candidate could not be tried: the gate timed out each time")
