@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -53,14 +53,57 @@ def work_of(dtype: GemmType, operations: int) -> Work:
     return Work(operations=operations) if dtype in INTEGER_TYPES else Work(flops=operations)
 
 
-def product(meter: Meter, problem: Problem, dtype: GemmType, library: Library) -> Iterator[Measurement | Fact]:
-    """Rate and SM clock of the fastest way, on the device alone and at a steady clock; facts ``candidate`` and
+def product(meter: Meter, problem: Problem, dtype: GemmType) -> Iterator[Measurement | Fact]:
+    """Rate and SM clock of cuBLASLt's fastest way, on the device alone and at a steady clock; facts ``candidate`` and
     ``accumulator``."""
-    best, found = fastest(meter, problem, library)
+    best, found = fastest(meter, problem, "cublaslt")
     yield found
-    source = "the compute type asked for" if library == "cublaslt" else "what the library says of itself"
-    yield Fact("accumulator", ACCUMULATORS[dtype], source=source)
+    yield Fact("accumulator", ACCUMULATORS[dtype], source="the compute type asked for")
     yield from rate(meter, best, dtype, problem.operations)
+
+
+def beside(meter: Meter, problem: Problem, dtype: GemmType, library: Library) -> Iterator[Measurement | Fact]:
+    """What ``product`` gives, of another library; and metric ``against``, its rate over that of cuBLASLt's fastest way,
+    in turn on the same operands: at its power limit a GPU is faster or slower by what came before."""
+    theirs, found = fastest(meter, problem, library)
+    yield found
+    yield Fact("accumulator", ACCUMULATORS[dtype], source="what the library says of itself")
+    try:
+        ours, _ = fastest(meter, problem, "cublaslt")
+    except Skip as skip:
+        yield Fact("against", None, reason=str(skip))
+        yield from rate(meter, theirs, dtype, problem.operations)
+        return
+    take, mine = _batches(meter, theirs, dtype), _batches(meter, ours, dtype)
+    name = rate_name(dtype)
+
+    def pair() -> Mapping[str, float]:
+        other, own = mine.take(), take.take()
+        if not other or not own:
+            return {}
+        return {**own, "against": other[name] / mine.calls / (own[name] / take.calls)}
+
+    warm(meter, theirs)
+    timed, clocked, against = meter.collect_each(
+        (name, "sm_clock", "against"), pair, clock="device", calls=take.calls, floor_s=meter.floors.event_pair_s
+    )
+    theirs.fresh()
+    take.take()  # on new operands, and nothing of cuBLASLt's behind it
+    timed = msgspec.structs.replace(timed, work=work_of(dtype, problem.operations), bound=f"gemm:{dtype}")
+    yield from verified([timed], theirs.check())
+    yield from (as_clock(clocked), as_clock(against))
+
+
+class _Batches(NamedTuple):
+    """Gated batches of so many ``calls``, timed, with the SM clock meanwhile."""
+
+    calls: int
+    take: Callable[[], Mapping[str, float]]
+
+
+def _batches(meter: Meter, gemm: Gemm, dtype: GemmType) -> _Batches:
+    count = min(max(round(SAMPLE_S / warm(meter, gemm, 0.0)), 1), most_queued(gemm))
+    return _Batches(count, bracketed(meter, gemm, meter.gpu.compute.bracket(), count, rate_name(dtype)))
 
 
 def rate(meter: Meter, gemm: Gemm, dtype: GemmType, operations: int) -> list[Measurement]:
@@ -68,14 +111,15 @@ def rate(meter: Meter, gemm: Gemm, dtype: GemmType, operations: int) -> list[Mea
 
     Operands are new and D is poisoned before; D is compared when the samples are taken.
     """
-    bracket = meter.gpu.compute.bracket()
-    one_s = warm(meter, gemm, 0.0)
-    count = min(max(round(SAMPLE_S / one_s), 1), most_queued(gemm))
-    take = bracketed(meter, gemm, bracket, count, rate_name(dtype))
+    batches = _batches(meter, gemm, dtype)
     gemm.fresh()
     warm(meter, gemm)
     timed, clocked = meter.collect_each(
-        (rate_name(dtype), "sm_clock"), take, clock="device", calls=count, floor_s=meter.floors.event_pair_s
+        (rate_name(dtype), "sm_clock"),
+        batches.take,
+        clock="device",
+        calls=batches.calls,
+        floor_s=meter.floors.event_pair_s,
     )
     timed = msgspec.structs.replace(timed, work=work_of(dtype, operations), bound=f"gemm:{dtype}")
     return [*verified([timed], gemm.check()), as_clock(clocked)]

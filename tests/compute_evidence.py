@@ -72,14 +72,15 @@ def figures(
 
 def product(
     share: float = 0.9, clock_hz: float = 1.5e9, dtype: str = "bf16", size: int = 8192, library: str = "cublaslt",
-    *, facts: tuple[Fact, ...] = (), reasons: tuple[str, ...] = (POWER_CAP,),
+    *, facts: tuple[Fact, ...] = (), reasons: tuple[str, ...] = (POWER_CAP,), against: float | None = None,
 ) -> Outcome:  # fmt: skip
-    """A square product that is fed to ``share`` of its units at that clock."""
+    """A square product that is fed to ``share`` of its units at that clock; ``against`` cuBLASLt's, in turn."""
     name = "integer_rate" if dtype == "int8" else "rate"
     value = share * PEAK[dtype] * clock_hz / HIGHEST_HZ
+    in_turn = {} if against is None else {"against": against}
     return figures(
-        "gemm_throughput", {name: value, "sm_clock": clock_hz}, facts=facts, reasons=reasons, bound=f"gemm:{dtype}",
-        dtype=dtype, size=size, library=library,
+        "gemm_throughput", {name: value, "sm_clock": clock_hz, **in_turn}, facts=facts, reasons=reasons,
+        bound=f"gemm:{dtype}", dtype=dtype, size=size, library=library,
     )  # fmt: skip
 
 

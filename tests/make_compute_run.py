@@ -136,7 +136,10 @@ def throughput(params: dict[str, Param]) -> Figures:
     known = facts(dtype, (size, size, size))
     if library != "cublaslt":
         known = (known[0], Fact("candidate", f"{library}.matmul", "the only one"), known[2])
-    return [rated(dtype, value, 2 * size**3), clock(clock_hz)], known, ()
+    found = [rated(dtype, value, 2 * size**3), clock(clock_hz)]
+    if library != "cublaslt":
+        found.append(measurement("against", OTHERS[library][dtype], spread=0, clock="counter"))
+    return found, known, ()
 
 
 def drawn(dtype: str, value: float, power_w: float) -> list[Measurement]:

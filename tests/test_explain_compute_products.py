@@ -31,7 +31,12 @@ def test_libraries_stand_beside_cublaslt_at_the_same_size() -> None:
     assert finding.title == "Beside cuBLASLt: CuPy reaches 100 %; PyTorch reaches 88.9 %"
     assert "bf16 492 TFLOP/s of 553 TFLOP/s (88.9 %)" in finding.text
     faster = findings(made(product(0.8), product(0.9, library="cupy")))["compute.libraries"]
-    assert "Faster than every candidate that was tried: CuPy in bf16." in faster.text
+    assert "Ahead, though not measured in turn: CuPy in bf16." in faster.text
+    assert "one after the other" in faster.threshold
+    turns = findings(made(product(0.8), product(0.7, library="cupy", against=1.05)))["compute.libraries"]
+    assert turns.title == "Beside cuBLASLt: CuPy reaches 105 %"
+    assert "Faster than every candidate that was tried: CuPy in bf16." in turns.text
+    assert turns.threshold.startswith("in turn")
     assert findings(made(product(0.9), product(0.89, library="torch")))["compute.libraries"].severity == "note"
     assert "compute.libraries" not in findings(made(product(0.9), product(0.9, size=4096, library="torch")))
 

@@ -45,6 +45,7 @@ BENCHMARK = Benchmark(
         Metric("energy", "count", "J/FLOP", "power over operations a second"),
         Metric("integer_energy", "count", "J/OP", "the same of integers"),
     ),
+    version=2,
     measure=measure,
     axes={
         "size": Axis("rows, columns and depth", (8192,), (8192,), (8192,), minimum=256, maximum=65536),

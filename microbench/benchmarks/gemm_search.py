@@ -41,6 +41,7 @@ BENCHMARK = Benchmark(
         Metric("energy", "count", "J/FLOP", "power over operations a second"),
         Metric("integer_energy", "count", "J/OP", "the same of integers"),
     ),
+    version=2,
     measure=measure,
     axes={"dtype": Axis("type of the operands", (), ("bf16", "fp8_e4m3_fast"), DTYPES)},
     late=always,  # takes seconds a case

@@ -49,6 +49,7 @@ BENCHMARK = Benchmark(
         Metric("call", "time", "s", "one of many calls from Python in a row, by the host's clock"),
         Metric("graph", "time", "s", "one of twenty calls in a graph, on the device alone"),
     ),
+    version=2,
     measure=measure,
     axes={
         "dtype": Axis("type of the operands", ("bf16",), ("bf16",), ("bf16", "fp16", "fp8_e4m3_fast", "int8")),

@@ -5,9 +5,10 @@ Question
     what the tensor cores can do at the clock that they really ran at?
 Method
     cuBLASLt through nvmath-python's bindings: each candidate of its heuristics is tried, the fastest is measured.
-    CuPy's and PyTorch's own matmul on the same operands stand beside it. Operands are normal random numbers, new in
-    each run; calls are queued behind a gate and timed by events once the clock has settled, with a kernel before
-    and behind that reads the SMs' clock. The result's product with a random vector is compared in float64.
+    CuPy's and PyTorch's own matmul stand beside it, batch by batch in turn on the same operands. Operands are normal
+    random numbers, new in each run; calls are queued behind a gate and timed by events once the clock has settled,
+    with a kernel before and behind that reads the SMs' clock. The result's product with random vectors is compared
+    in float64.
 Reading
     2 size^3 operations over the time. Dense rates, never sparse ones. Rate over rate x SMs x measured clock says
     how well the units are fed; the measured clock over the highest one says what power costs.
@@ -16,7 +17,7 @@ Reading
 from collections.abc import Iterator, Mapping
 
 from microbench.bench import Axis, Benchmark, Measured
-from microbench.gemms import Shape, problem_that_fits, product
+from microbench.gemms import Shape, beside, problem_that_fits, product
 from microbench.gpu.api import Gpu
 from microbench.gpu.compute_api import GemmType, Library
 from microbench.model import Metric, Param
@@ -36,7 +37,7 @@ def measure(gpu: Gpu, meter: Meter, library: Library, size: int, dtype: GemmType
     """See the module's text."""
     problem, shape = problem_that_fits(gpu, dtype, Shape(size, size, size))
     yield shape
-    yield from product(meter, problem, dtype, library)
+    yield from product(meter, problem, dtype) if library == "cublaslt" else beside(meter, problem, dtype, library)
 
 
 def combines(params: Mapping[str, Param]) -> bool:
@@ -58,6 +59,7 @@ BENCHMARK = Benchmark(
         Metric("rate", "rate", "FLOP/s", "2 size^3 over the time on the device"),
         Metric("integer_rate", "rate", "OP/s", "the same of integers"),
         Metric("sm_clock", "count", "Hz", "mean SM clock meanwhile, by the SMs themselves"),
+        Metric("against", "count", "1", "another library's rate over that of cuBLASLt's fastest candidate, in turn"),
     ),
     measure=measure,
     axes={
@@ -68,6 +70,7 @@ BENCHMARK = Benchmark(
         ),
         "dtype": Axis("type of the operands", ("bf16", "fp8_e4m3_fast"), DTYPES, DTYPES),
     },
+    version=2,
     combines=combines,
     essential=True,
     late=late,

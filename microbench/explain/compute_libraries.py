@@ -9,6 +9,7 @@ from microbench.explain.compute_units import (
     LIBRARIES,
     NATIVE,
     PRODUCTS,
+    beside,
     best_products,
     counted,
     dtype_of,
@@ -25,20 +26,23 @@ from microbench.stats import Row
 from microbench.units import percent, round_percent
 
 EQUAL, HEAVY_LOSS = 0.02, 0.05
+AGAINST = "against"
 GUESS = re.compile(r"guess (\d+) of the heuristics")
 
 
 class Rival(NamedTuple):
-    """Another library against cuBLASLt: the same type, the same size, the same operands."""
+    """Another library against cuBLASLt: the same type, the same size; ``against`` of batches in turn on the same
+    operands, None in runs that took them one after the other."""
 
     library: str
     row: Row
     native: Row
+    against: Row | None
 
     @property
     def ratio(self) -> float:
         """Above 1 the other library is faster."""
-        return self.row.value / self.native.value
+        return self.against.value if self.against is not None else self.row.value / self.native.value
 
 
 def rivals(evidence: Evidence) -> list[Rival]:
@@ -52,7 +56,7 @@ def rivals(evidence: Evidence) -> list[Rival]:
                 continue
             native = one_rate(evidence, PRODUCTS, dtype=dtype, library=NATIVE, size=whole(row, "size"))
             if native is not None:
-                found.append(Rival(library, row, native))
+                found.append(Rival(library, row, native, beside(evidence, row, AGAINST)))
     return found
 
 
@@ -65,8 +69,10 @@ def libraries(evidence: Evidence) -> list[Finding]:
     worst = min(found, key=lambda one: one.ratio)
     heavy = worst.ratio < 1 - HEAVY_LOSS
     told = {name: own for name, own in by_library.items() if own}
+    in_turn = all(one.against is not None for one in found)
     ahead = [f"{LIBRARIES[one.library]} in {dtype_of(one.row)}" for one in found if one.ratio > 1 + EQUAL]
-    faster = f" Faster than every candidate that was tried: {listed(ahead)}." if ahead else ""
+    claim = "Faster than every candidate that was tried" if in_turn else "Ahead, though not measured in turn"
+    faster = f" {claim}: {listed(ahead)}." if ahead else ""
     advice = (
         f" {LIBRARIES[worst.library]} takes another kernel for {dtype_of(worst.row)}: where that product matters, "
         "choose the candidate by measuring."
@@ -79,8 +85,8 @@ def libraries(evidence: Evidence) -> list[Finding]:
             title=f"Beside cuBLASLt: {'; '.join(_range(name, own) for name, own in told.items())}",
             text=f"{'. '.join(_rival_words(name, own) for name, own in told.items())}.{faster}{advice}",
             threshold=(
-                f"the same operands at the largest size of a type; equal within {round_percent(EQUAL)}, advice where "
-                f"over {round_percent(HEAVY_LOSS)} is lost"
+                f"{'in turn' if in_turn else 'one after the other'}, the same operands at the largest size of a type; "
+                f"equal within {round_percent(EQUAL)}, advice where over {round_percent(HEAVY_LOSS)} is lost"
             ),
             rests_on=rests_on(*(row for one in found for row in (one.row, one.native))),
             suite="compute",

@@ -145,9 +145,10 @@ def by_library(evidence: Evidence) -> Table | None:
         Column("cuBLASLt's fastest candidate", "left", drop=1),
     )  # fmt: skip
     sizes = sorted({whole(one.row, "size") for one in found.values()})
+    in_turn = " in turn" if all(one.against is not None for one in found.values()) else ""
     return Table(
         f"Who multiplies, at size {listed([str(one) for one in sizes])}, {IN_TERA}",
-        "the same operands; beside each figure its share of cuBLASLt's fastest candidate",
+        f"the same operands{in_turn}; beside each figure its share of cuBLASLt's fastest candidate",
         columns,
         tuple(rows),
     )
