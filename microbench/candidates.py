@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from microbench.batches import bracketed, most_queued, tell, warm
@@ -37,20 +37,36 @@ def fastest(meter: Meter, problem: Problem, library: Library) -> tuple[Gemm, Fac
     works until its own clock has settled, and the GPU rests before what comes next.
     """
     ways = problem.ways(library)
-    gemms = {}
-    for way in ways:
-        gemms[way] = problem.gemm(library, way)  # calls it, which may take seconds
-        tell(meter, len(gemms))
-    if len(ways) == 1:
-        return gemms[ways[0]], Fact("candidate", ways[0], source="the only one")
-    first = gemms[ways[0]]
+    gemms = _made(meter, problem, library, ways)
+    first_way, first = next(iter(gemms.items()))
+    if len(gemms) == 1:
+        return first, Fact("candidate", first_way, source="the only one")
     first.fresh()
     trials = _Trials(meter, problem.dtype, gemms, warm(meter, first))
     best = trials.best()
     place = ways.index(best) + 1
-    if trials.settled:
+    if trials.settled and not in_a_hurry(meter):
         meter.gpu.pause(REST_S)
-    return gemms[best], Fact("candidate", best, source=f"the fastest of {len(ways)}, guess {place} of the heuristics")
+    return gemms[best], Fact("candidate", best, source=f"the fastest of {len(gemms)}, guess {place} of the heuristics")
+
+
+def _made(meter: Meter, problem: Problem, library: Library, ways: Sequence[str]) -> dict[str, Gemm]:
+    """The ways that work: a guess of the heuristics may refuse when it is called. Raises what the last one did where
+    none is left."""
+    gemms: dict[str, Gemm] = {}
+    for way in ways:
+        try:
+            gemms[way] = problem.gemm(library, way)  # calls it, which may take seconds
+        except MeasurementError:
+            if way == ways[-1] and not gemms:
+                raise
+        tell(meter, len(gemms))
+    return gemms
+
+
+def in_a_hurry(meter: Meter) -> bool:
+    """True in a run that is to end soon."""
+    return meter.limits.seconds <= HURRY_S
 
 
 class _Trials:
@@ -73,7 +89,7 @@ class _Trials:
         highest_hz = self._meter.gpu.info.sm_clock_max_hz
         if not highest_hz or tried[-1][ranked[0]].clock_hz > self._held_back * highest_hz:
             return ranked[0]
-        most = MOST_SETTLED if self._meter.limits.seconds > HURRY_S else FEWEST_SETTLED
+        most = FEWEST_SETTLED if in_a_hurry(self._meter) else MOST_SETTLED
         self.settled = True
         near = [way for way in ranked if taken[way] <= NEAR * taken[ranked[0]]][:most]
         return min(near, key=lambda way: settled_s(self._meter, self._gemms[way])) if len(near) > 1 else ranked[0]

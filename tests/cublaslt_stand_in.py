@@ -46,6 +46,7 @@ class Bindings:
         self.given = given
         self.made: list[Any] = []
         self.used: list[int] = []
+        self.refused: set[int] = set()
         for kind in ("matmul_desc", "matrix_layout", "matmul_preference"):
             setattr(self, f"{kind}_create", self._create(kind))
             setattr(self, f"{kind}_destroy", self.destroy)
@@ -88,6 +89,8 @@ class Bindings:
         c: int, c_layout: int, d: int, d_layout: int, algo: int, workspace: int, workspace_bytes: int, stream: int,
     ) -> None:  # fmt: skip
         """D = alpha op(A) op(B), every matrix with its columns contiguous."""
+        if int(at(algo, 1, np.uint64)[0]) in self.refused:
+            raise self.cuBLASLtError("CUBLAS_STATUS_INTERNAL_ERROR")
         described = self.made[description]
         scalar = NUMPY_TYPES[described.arguments[1]]
         assert at(beta, 1, scalar)[0] == 0

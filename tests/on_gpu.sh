@@ -3,7 +3,7 @@
 # Steps: tests, sanitizer, settling (what direct launches do to graph nodes), repeats (five runs of three rounds and their
 # overlap), beside and beside_peers (nvbandwidth in turn, five times; NVBANDWIDTH names the program), beside_memory
 # (BabelStream and a plain pointer chase in turn, ten times; BABELSTREAM names the program), beside_gemm (PyTorch in turn, twelve
-# times), presets (a whole run in its time), reference, reference_graph, reference_link and reference_memory (the bundled run
+# times), without_nvmath, presets (a whole run in its time), reference, reference_graph, reference_link and reference_memory (the bundled run
 # anew, a session a suite, each under 10 minutes; REFERENCE names the file that they grow), reference_compute (that of the
 # compute suite, with the memory's rate as its roof), reference_peers (that of two GPUs), pack (as they are bundled).
 # SANITIZED names the files of tests that the sanitizer looks at, all by default.
@@ -131,6 +131,17 @@ beside_memory() {
 }
 
 beside_gemm() { "$python" tests/beside_gemm.py "$folder" 12 | tee "$folder/beside_gemm.txt" || failed=1; }
+
+# Without nvmath: cuBLASLt's rows are skipped with the line that installs it, CuPy's still run.
+without_nvmath() {
+    local hidden
+    hidden=$(mktemp -d)
+    mkdir "$hidden/nvmath" && echo 'raise ImportError("hidden")' >"$hidden/nvmath/__init__.py"
+    PYTHONPATH=$hidden:$PYTHONPATH run run gemm_throughput --set library=cublaslt,cupy --set dtype=fp16 --set size=8192 \
+        --out "$folder/without_nvmath.json" >"$folder/without_nvmath.txt" 2>&1 || failed=1
+    grep -E "^\[" "$folder/without_nvmath.txt"
+    rm -r "$hidden"
+}
 
 presets() {
     for preset in --quick ""; do

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from cublaslt_stand_in import Bindings, CublasLtError, at, install
+from cublaslt_stand_in import ALGORITHMS, Bindings, CublasLtError, at, install
 
 from microbench.errors import MeasurementError, Skip
 from microbench.gpu.compute import cuda_compute
@@ -99,7 +99,7 @@ def test_cublaslt_is_asked_for_the_product(bindings: Bindings, dtype: GemmType) 
         product.d[:] = 99
         made.calls(way)[0]()
         assert product.right()
-    assert bindings.used == [66, 21, 21]
+    assert bindings.used == [66, 66, 21, 21, 21, 21]  # each once when it is made ready
     made.alpha[0] *= 2
     made.calls(made.ways[0])[0]()
     assert not product.right()
@@ -198,6 +198,15 @@ def test_copies_are_used_in_turn(bindings: Bindings) -> None:
         call()
         assert product.right(copy)
         assert not product.right((copy + 1) % 3)
+
+
+def test_a_guess_that_refuses_is_an_error_with_its_name(bindings: Bindings) -> None:
+    context = HostContext()
+    made = CublasLt(case_of(context), HostProduct(context, "fp32").matrices)
+    bindings.refused = {ALGORITHMS[1][0]}
+    assert made.calls(made.ways[0])
+    with pytest.raises(MeasurementError, match=f"refuses {made.ways[1]}: CUBLAS_STATUS_INTERNAL_ERROR"):
+        made.calls(made.ways[1])
 
 
 def test_names_are_unique() -> None:

@@ -11,9 +11,10 @@ import pytest
 from fake_session import medians, run_case
 
 from microbench.bench import discover
-from microbench.errors import Skip
+from microbench.errors import MeasurementError, Skip
 from microbench.gpu.compute_api import AluOperation
 from microbench.gpu.fake import ComputeCosts, FakeCosts, MemoryCosts, ProductLibrary, open_fake
+from microbench.gpu.fake.compute.gemm import FakeGemm, FakeProblem
 from microbench.gpu.fake.gpu import FakeGpu
 from microbench.model import Case, Fact, Measurement, Series
 from microbench.timing import Meter
@@ -176,6 +177,20 @@ def test_the_fastest_kernel_is_found_and_it_is_not_the_first_guess(costs: FakeCo
     for dtype in ("bf16", "fp64"):
         found = facts("gemm_throughput", costs, library="cublaslt", size=4096, dtype=dtype)
         assert found["candidate"] == BEST
+
+
+def test_a_kernel_that_refuses_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    works, best = FakeProblem.gemm, facts("gemm_throughput", COSTS, library="cublaslt", size=2048, dtype="bf16")
+    monkeypatch.setattr(FakeProblem, "gemm", lambda self, library, way: refusing(works(self, library, way), way, best))
+    found = facts("gemm_throughput", COSTS, library="cublaslt", size=2048, dtype="bf16")
+    assert found["candidate"] not in ("", best["candidate"])
+
+
+def refusing(gemm: FakeGemm, way: str, best: dict[str, str]) -> FakeGemm:
+    """The product, unless it is the best one's."""
+    if way == best["candidate"]:
+        raise MeasurementError("no such kernel after all")
+    return gemm
 
 
 def test_whichever_kernel_is_best_is_found() -> None:

@@ -13,6 +13,7 @@ from microbench.units import as_time, quantity, round_percent
 
 FEWEST_DRAWN = 5
 TICKS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+REACH = 0.3
 STEPS, MOST_STEPS = (0.1, 0.2), 6
 HOT_C = 100.0
 ON_A_LOGARITHM = "time runs on a logarithmic scale"
@@ -94,9 +95,9 @@ def _panel(title: str, about: str, lines: list[Line | None], marks: tuple[Mark, 
 
 
 def _share_ticks(least: float, most: float, *, room: bool) -> tuple[Mark, ...]:
-    """Whole steps around the lines; with ``room`` for marks one above."""
+    """Whole steps around the lines; with ``room`` for marks one above, into which a line may reach a little."""
     for step in STEPS:
-        low, high = math.floor(least / step + 1e-9), math.ceil(most / step - 1e-9) + room
+        low, high = math.floor(least / step + 1e-9), math.ceil(most / step - (REACH if room else 1e-9)) + room
         if high - low <= MOST_STEPS:
             break
     return tuple(Mark(one * step, round_percent(one * step)) for one in range(low, high + 1))
