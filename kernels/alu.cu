@@ -40,11 +40,6 @@ typedef u32 Word;
 #define OPCODE "mad.lo.u32"
 #endif
 
-struct Stamps {
-    u64 begin_ns, end_ns, cycles;
-    u32 sm, unused;
-};
-
 // y changes by x: y += k x, or y += x + k, or y is the function of itself. Volatile, so that the order
 // stays as written.
 __device__ __forceinline__ void change(Word &y, Word x, Word k) {
@@ -99,11 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     u64 cycles = clock64() - begin, end_ns = globaltimer_ns();
-    if (threadIdx.x == 0) {
-        u32 sm;
-        asm("mov.u32 %0, %smid;" : "=r"(sm));
-        stamps[blockIdx.x] = {begin_ns, end_ns, cycles, sm, 0};
-    }
+    if (threadIdx.x == 0) stamps[blockIdx.x] = {begin_ns, end_ns, cycles, smid(), 0};
     Word *own = out + blockIdx.x * (u64)(2 * CHAINS * THREADS) + threadIdx.x;
 #pragma unroll
     for (u32 i = 0; i < CHAINS; i++) {

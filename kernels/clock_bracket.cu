@@ -12,7 +12,5 @@ extern "C" __global__ void tick(Tick *ticks) {
     u64 before_ns = globaltimer_ns(), time_ns = before_ns;
     while (time_ns == before_ns) time_ns = globaltimer_ns();
     u64 clock = clock64();
-    u32 sm;
-    asm("mov.u32 %0, %smid;" : "=r"(sm));
-    ticks[blockIdx.x] = {clock, time_ns, sm, 0};
+    ticks[blockIdx.x] = {clock, time_ns, smid(), 0};
 }

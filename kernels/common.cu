@@ -11,6 +11,18 @@ __device__ __forceinline__ u64 globaltimer_ns() {
     return value;
 }
 
+__device__ __forceinline__ u32 smid() {
+    u32 value;
+    asm("mov.u32 %0, %smid;" : "=r"(value));
+    return value;
+}
+
+// When a block began and ended, how many cycles of its SM's clock that were, and which SM; sum is what it found there.
+struct Stamps {
+    u64 begin_ns, end_ns, cycles;
+    u32 sm, sum;
+};
+
 // A mixer of 32 bits without collisions: words at different places, or of different seeds, differ as if by chance.
 __device__ __forceinline__ u32 hash32(u32 x) {
     x ^= x >> 16;

@@ -3,12 +3,6 @@
 
 extern __shared__ uint4 own[];
 
-__device__ __forceinline__ u32 smid() {
-    u32 value;
-    asm("mov.u32 %0, %smid;" : "=r"(value));
-    return value;
-}
-
 // The sum of the words of each tile of `vectors` 16-byte vectors, as `fill` of link.cu makes them.
 extern "C" __global__ void tile_sums(u32 seed, u32 vectors, u32 *sums) {
     u32 words = vectors * 4, sum = 0;
@@ -53,11 +47,6 @@ __device__ __forceinline__ u32 round_the_set(const uint4 *set, u32 vectors, u32 
     }
     return sum;
 }
-
-struct Stamps {
-    u64 begin_ns, end_ns, cycles;
-    u32 sm, sum;
-};
 
 // One block an SM. `warm` tiles are read before the clock starts; block b begins b / gridDim of the set's tiles behind
 // tile `first`. The sum is over all words read, the warming ones included.

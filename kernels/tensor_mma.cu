@@ -15,11 +15,6 @@
 // from others (8-bit floats on 9.0) would compute one.
 const u32 TILES = KIND == 7 ? 4 : 8, TIMES = KIND == 7 ? 2 : 8, THREADS = 512;
 
-struct Stamps {
-    u64 begin_ns, end_ns, cycles;
-    u32 sm, unused;
-};
-
 // A: 16 rows (8 for FP64 before 9.0) of a fragment's depth; B: 8 columns of it. A lane holds words of 32 bits (64 for
 // FP64) of row or column lane / 4, and those eight rows further down: word lane % 4 and those four words further on.
 // Source: PTX ISA, matrix fragments for mma.m16n8k*; in words all types lie alike.
@@ -137,11 +132,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     u64 cycles = clock64() - begin, end_ns = globaltimer_ns();
-    if (threadIdx.x == 0) {
-        u32 sm;
-        asm("mov.u32 %0, %smid;" : "=r"(sm));
-        stamps[blockIdx.x] = {begin_ns, end_ns, cycles, sm, 0};
-    }
+    if (threadIdx.x == 0) stamps[blockIdx.x] = {begin_ns, end_ns, cycles, smid(), 0};
     Result *own = out + (blockIdx.x * (u64)blockDim.x + threadIdx.x) * TILES * RESULTS;
 #pragma unroll
     for (u32 tile = 0; tile < TILES; tile++) {

@@ -81,11 +81,6 @@ typedef float Result;
     "add.s64 b, " SECOND_TILE ", 2 * " number ";\n" OPCODE "{" RESULT_NAMES "}, a, b" TAIL
 #define WHOLE_DEPTH QUARTER("0") "setp.eq.b32 p, 0, 0;\n" QUARTER("1") QUARTER("2") QUARTER("3")
 
-struct Stamps {
-    u64 begin_ns, end_ns, cycles;
-    u32 sm, unused;
-};
-
 const u32 WARPGROUPS = 2, ROW_BYTES = 128, FIRST_ROWS = 64, SECOND_ROWS = 256;
 
 extern __shared__ unsigned char tiles[];
@@ -126,11 +121,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUPS * 128, 1)
     }
     __syncthreads();
     u64 cycles = clock64() - begin, end_ns = globaltimer_ns();
-    if (threadIdx.x == 0) {
-        u32 sm;
-        asm("mov.u32 %0, %smid;" : "=r"(sm));
-        stamps[blockIdx.x] = {begin_ns, end_ns, cycles, sm, 0};
-    }
+    if (threadIdx.x == 0) stamps[blockIdx.x] = {begin_ns, end_ns, cycles, smid(), 0};
     Result *own = out + (blockIdx.x * (u64)blockDim.x + threadIdx.x) * RESULTS;
 #pragma unroll
     for (u32 i = 0; i < RESULTS; i++) own[i] = d[i];

@@ -26,10 +26,10 @@ from microbench.gpu.compute.alu_values import (
     rounded,
 )
 from microbench.gpu.compute.bracket import TICKS, clock_hz
-from microbench.gpu.compute.stamps import STAMPS, pass_of
 from microbench.gpu.compute_api import AluOperation
 from microbench.gpu.graphs.base import Case
 from microbench.gpu.modules import compile_cubin, kernel_source
+from microbench.gpu.stamps import STAMPS, pass_of
 
 OPERATIONS = get_args(AluOperation)
 EXACT = [operation for operation in OPERATIONS if operation not in FUNCTIONS]

@@ -25,10 +25,10 @@ from microbench.gpu.compute.alu_values import (
     expected,
     word_type,
 )
-from microbench.gpu.compute.stamps import STAMPS, alone_on_its_sm, pass_of
 from microbench.gpu.compute_api import AluOperation, UnitPass
 from microbench.gpu.context import check
 from microbench.gpu.graphs.base import Case
+from microbench.gpu.stamps import STAMPS, alone_on_its_sm, pass_of
 from microbench.gpu.submit import Parameters, launch
 from microbench.ops import Launch
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.errors import MeasurementError
-from microbench.gpu.compute.stamps import NANOSECOND_S, alone_on_its_sm
 from microbench.gpu.graphs.base import Case
+from microbench.gpu.stamps import NANOSECOND_S, alone_on_its_sm
 from microbench.gpu.submit import DriverSubmit, Parameters, launch
 from microbench.ops import Launch
 

@@ -10,11 +10,11 @@ import numpy.typing as npt
 from cuda.bindings import driver
 
 from microbench.errors import MeasurementError, Skip
-from microbench.gpu.compute.stamps import STAMPS, pass_of
 from microbench.gpu.compute.values import Floats, normal
 from microbench.gpu.compute_api import TensorPath, TensorType, UnitPass
 from microbench.gpu.context import check
 from microbench.gpu.graphs.base import Case
+from microbench.gpu.stamps import STAMPS, pass_of
 from microbench.gpu.submit import Parameters, launch
 from microbench.ops import Launch
 

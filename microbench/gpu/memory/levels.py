@@ -11,6 +11,7 @@ from microbench.gpu.context import check
 from microbench.gpu.graphs.base import Case
 from microbench.gpu.links.patterns import LEGACY_STREAM_HANDLE, Patterns
 from microbench.gpu.memory_api import Pass, Space
+from microbench.gpu.stamps import STAMPS, require_an_sm_each
 from microbench.gpu.submit import Parameters, launch
 from microbench.ops import LEGACY_STREAM, Launch
 from microbench.units import size
@@ -26,7 +27,6 @@ PASSED_BY = 2
 SEED = 5
 MOST_VECTORS = 1 << 31
 NANOSECOND_S = 1e-9
-STAMPS = np.dtype([("begin_ns", "u8"), ("end_ns", "u8"), ("cycles", "u8"), ("sm", "u4"), ("sum", "u4")])
 Words = npt.NDArray[np.uint32]
 
 
@@ -117,8 +117,7 @@ class CudaLevel:
         starts = (self._starts + first) % self._tiles
         if not np.array_equal(stamps["sum"], read_sums(self._prefix, starts, self._warm + count)):
             raise MeasurementError("the sum over all words read is not that of the set")
-        if len(np.unique(stamps["sm"])) < self.sms:
-            raise MeasurementError("two blocks shared an SM: is another process at work on this GPU?")
+        require_an_sm_each(stamps)
         elapsed_ns = int(stamps["end_ns"].max()) - int(stamps["begin_ns"].min())
         # SMs that are done early leave more to the others: what counts is the time of all, in cycles of the SMs' clock.
         per_ns = float(np.median(stamps["cycles"] / (stamps["end_ns"] - stamps["begin_ns"])))

@@ -13,8 +13,8 @@ from microbench.gpu.compute_api import UnitPass
 from microbench.gpu.context import check
 from microbench.gpu.graphs.base import Case
 
-# Stamps of kernels/alu.cu and kernels/tensor_*.cu.
-STAMPS = np.dtype([("begin_ns", "u8"), ("end_ns", "u8"), ("cycles", "u8"), ("sm", "u4"), ("unused", "u4")])
+# Stamps of kernels/common.cu.
+STAMPS = np.dtype([("begin_ns", "u8"), ("end_ns", "u8"), ("cycles", "u8"), ("sm", "u4"), ("sum", "u4")])
 NANOSECOND_S = 1e-9
 # What a kernel may have for itself beside the dynamic shared memory.
 OWN_SHARED_BYTES = 1024
@@ -31,10 +31,15 @@ def alone_on_its_sm(case: Case, function: int) -> int:
     return shared_bytes
 
 
-def pass_of(stamps: npt.NDArray[Any]) -> UnitPass:
-    """What a launch took by the stamps of its blocks, one on each SM. Raises MeasurementError where two shared one."""
+def require_an_sm_each(stamps: npt.NDArray[Any]) -> None:
+    """Raise MeasurementError where two blocks shared an SM."""
     if len(np.unique(stamps["sm"])) < len(stamps):
         raise MeasurementError("two blocks shared an SM: is another process at work on this GPU?")
+
+
+def pass_of(stamps: npt.NDArray[Any]) -> UnitPass:
+    """What a launch took by the stamps of its blocks, one on each SM. Raises MeasurementError where two shared one."""
+    require_an_sm_each(stamps)
     elapsed_ns = int(stamps["end_ns"].max()) - int(stamps["begin_ns"].min())
     own_s = (stamps["end_ns"] - stamps["begin_ns"]) * NANOSECOND_S
     clock_hz = float(np.median(stamps["cycles"] / own_s))
