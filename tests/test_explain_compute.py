@@ -60,7 +60,7 @@ def test_without_cublaslt_another_library_speaks_and_is_named() -> None:
 def test_what_cannot_be_judged_says_why() -> None:
     assert "not known" in findings(made(product(), compute_capability=(6, 0)))["compute.verdict"].title
     alone = figures("alu_ceiling", {"rate": 50e12, "per_clock": 255}, bound="alu:fma_fp32", operation="fma_fp32")
-    assert "no product was measured" in findings(made(alone))["compute.verdict"].title
+    assert "no square product was measured" in findings(made(alone))["compute.verdict"].title
     assert "compute.verdict" not in findings(made(figures("alu_ceiling", {"latency": 4.0}, operation="fma_fp32")))
 
 

@@ -61,7 +61,10 @@ def test_the_best_shape_against_the_square_one() -> None:
     assert finding.title == "The fastest bf16 product is 8448x8192x16384: 600 TFLOP/s at 1.50 GHz and 699 W"
     assert "8.5 % more than the best square one (553 TFLOP/s)" in finding.text
     assert "by algo1" in finding.text
-    assert "compute.search" not in findings(made(search))
+    alone = findings(made(search))
+    assert alone["compute.search"].title == finding.title
+    assert "square one" not in alone["compute.search"].text
+    assert "gemm_search[dtype=bf16] reaches 600 TFLOP/s" in alone["compute.verdict"].text
 
 
 def test_halved_shapes_are_named() -> None:

@@ -82,29 +82,23 @@ def fed_from(evidence: Evidence) -> list[Finding]:
 
 
 def searched(evidence: Evidence) -> list[Finding]:
-    """The best shape of the search against the best square one."""
-    pairs = []
+    """The best shape of the search, against the best square one where that was measured."""
+    pairs: list[tuple[Row, Row | None]] = []
     for row in sorted(rates(evidence, SEARCH), key=lambda row: dtype_of(row) != MAIN_DTYPE):
         squares = rates(evidence, PRODUCTS, dtype=dtype_of(row), library=NATIVE)
-        if squares and shape_of(row):
-            pairs.append((row, max(squares, key=lambda one: one.value)))
+        if shape_of(row):
+            pairs.append((row, max(squares, key=lambda one: one.value, default=None)))
     if not pairs:
         return []
     row, square = pairs[0]
-    gain = row.value / square.value - 1
     clock, power = beside(evidence, row, "sm_clock"), beside(evidence, row, "power")
     at = listed([figure(one) for one in (clock, power) if one is not None])
-    against = f"{percent(gain)} more than" if gain > EQUAL else "no more than" if gain < -EQUAL else "as much as"
     return [
         Finding(
             rule="compute.search",
             severity="note",
             title=f"The fastest {dtype_of(row)} product is {shape_of(row)}: {figure(row)}{f' at {at}' if at else ''}",
-            text=(
-                f"That is {against} the best square one ({figure(square)}). "
-                f"{some([_search_words(*pair) for pair in pairs])}. Measured minutes apart, so a few percent are "
-                "the board's own."
-            ),
+            text=f"{_against(row, square)}{some([_search_words(*pair) for pair in pairs])}.",
             threshold=f"more where over {round_percent(EQUAL)} faster than the best of gemm_throughput",
             rests_on=rests_on(*(one for pair in pairs for one in pair), clock, power),
             suite="compute",
@@ -112,10 +106,22 @@ def searched(evidence: Evidence) -> list[Finding]:
     ]
 
 
-def _search_words(row: Row, square: Row) -> str:
+def _against(row: Row, square: Row | None) -> str:
+    if square is None:
+        return ""
+    gain = row.value / square.value - 1
+    more = f"{percent(gain)} more than" if gain > EQUAL else "no more than" if gain < -EQUAL else "as much as"
+    return (
+        f"That is {more} the best square one ({figure(square)}), measured minutes apart, so that a few percent are the "
+        "board's own. "
+    )
+
+
+def _search_words(row: Row, square: Row | None) -> str:
     fact = fact_of(row, "candidate")
     by = f" by {fact.value}" if fact is not None else ""
-    return f"{dtype_of(row)} {shape_of(row)} {figure(row)}{by}, square {figure(square)}"
+    beside_it = f", square {figure(square)}" if square is not None else ""
+    return f"{dtype_of(row)} {shape_of(row)} {figure(row)}{by}{beside_it}"
 
 
 def halved(evidence: Evidence) -> list[Finding]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from microbench.explain.ceilings import exceeds
 from microbench.explain.compute_units import (
     ALUS,
+    DATA,
     HEAT,
+    LASTING,
     MAIN_DTYPE,
     POWER_BRAKE,
+    SEARCH,
+    SHAPES,
     TENSORS,
     Reached,
     accumulator,
@@ -98,11 +102,12 @@ def _short(one: Reached) -> str:
 
 def _unjudged(evidence: Evidence, found: list[Reached]) -> list[Finding]:
     """Products that cannot be judged, or none at all."""
-    units = [row for name in (TENSORS, ALUS) for row in rates(evidence, name)]
+    units = [row for name in (SEARCH, SHAPES, DATA, TENSORS, ALUS) for row in rates(evidence, name)]
+    units += rates(evidence, LASTING, ("sustained",))
     if not found and not units:
         return []
     best = max((one.row for one in found), key=lambda row: row.value, default=None)
-    why = "no product was measured" if best is None else "the rates of this architecture are not known"
+    why = "no square product was measured" if best is None else "the rates of this architecture are not known"
     shown: Row = best or next((row for row in units if dtype_of(row) == MAIN_DTYPE), units[0])
     advice = "`microbench run gemm_throughput --into RUN` measures products." if best is None else ""
     return [
