@@ -262,6 +262,12 @@ def test_types_that_cupy_lacks_are_skipped(dtype: GemmType) -> None:
         cupy_calls(case_of(HostContext()), Matrices(dtype, 8, 8, 8, 0, (0,), 0))
 
 
+def test_cupy_that_was_told_to_multiply_in_tf32_has_no_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUPY_TF32", "1")
+    with pytest.raises(Skip, match="multiplies fp32 in tf32"):
+        cupy_calls(case_of(HostContext()), Matrices("fp32", 8, 8, 8, 0, (0,), 0))
+
+
 @pytest.mark.parametrize("dtype", ["fp16_acc16", "mxfp8", "nvfp4"])
 def test_types_that_torch_lacks_are_skipped(dtype: GemmType) -> None:
     with pytest.raises(Skip, match="PyTorch"):

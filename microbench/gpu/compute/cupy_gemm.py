@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from microbench.gpu.layers import cupy_shared
 
 # CuPy has cuBLAS add fp16 up in fp32.
 NUMPY_TYPES: dict[GemmType, npt.DTypeLike] = {"fp64": np.float64, "fp32": np.float32, "fp16": np.float16}
+TF32_VARIABLE = "CUPY_TF32"
 REFUSED: dict[GemmType, str] = {
     "tf32": "CuPy multiplies in tf32 only where the environment variable CUPY_TF32 is set, and then always",
     "fp16_acc16": "cupy.matmul of fp16 adds up in fp32",
@@ -31,6 +33,8 @@ def cupy_calls(case: Case, matrices: Matrices) -> tuple[Call, ...]:
     """
     if matrices.dtype not in NUMPY_TYPES:
         raise Skip(REFUSED.get(matrices.dtype, f"CuPy has no {matrices.dtype}"))
+    if matrices.dtype == "fp32" and os.environ.get(TF32_VARIABLE) == "1":
+        raise Skip(f"{TF32_VARIABLE} is set: CuPy then multiplies fp32 in tf32")
     cupy = cupy_shared.load_cupy()
     device_index = int(case.context.device)
     case.context.own(cupy.get_default_memory_pool().free_all_blocks)
