@@ -15,7 +15,7 @@ from make_run import make_run
 from rich.cells import cell_len
 
 from microbench.explain.evidence import Evidence, evidence_by_device
-from microbench.model import Outcome, Run, Work
+from microbench.model import Fact, Outcome, Run, Work
 from microbench.report import terminal, view
 from microbench.report.canvas import curve
 from microbench.report.document import Curve, Line, Mark, Report, Section, Table
@@ -116,22 +116,33 @@ def test_at_80_columns_types_accumulators_and_both_clocks_stay() -> None:
 
 # -- products -----------------------------------------------------------------------------------------------------
 
+SHAPE = "rows x columns x depth: 8192x8192x8192"
+
 
 def test_each_type_has_its_accumulator_and_its_share_at_each_clock() -> None:
     table = by_type(evidence())
-    assert cells(table, "bf16") == ["bf16", "fp32", "692", "1.39 GHz 92.0 %", "64.6 %", "69.9 %", "8192"]
-    assert cells(table, "fp64") == ["fp64", "fp64", "61.0", "1.90 GHz 95.0 %", "91.2 %", "91.2 %", "8192"]
+    assert cells(table, "bf16") == ["bf16", "fp32", "692", "1.39 GHz 92.0 %", "64.6 %", "69.9 %"]
+    assert cells(table, "fp64") == ["fp64", "fp64", "61.0", "1.90 GHz 95.0 %", "91.2 %", "91.2 %"]
     assert cells(table, "int8")[:3] == ["int8", "int32", "1211"]
     assert table is not None
     assert "dense" in table.title
-    assert table.notes == ("highest: 1.98 GHz, data sheet: 1.83 GHz, 1.98 GHz for fp64 and fp32",)
+    assert table.notes == (SHAPE, "highest: 1.98 GHz, data sheet: 1.83 GHz, 1.98 GHz for fp64 and fp32")
+
+
+def test_types_of_other_sizes_are_named() -> None:
+    halved = (Fact("shape", "4096x4096x4096", source="halved until it fitted the 1000 B free"),)
+    product = compute_evidence.product
+    run = compute_evidence.made(product(0.9), product(0.9, dtype="int8", facts=halved), product(0.8, dtype="fp16"))
+    table = by_type(evidence(run))
+    assert table is not None
+    assert table.notes[0] == "rows x columns x depth: 8192x8192x8192; int8 4096x4096x4096"
 
 
 def test_a_board_whose_data_sheet_is_not_known_has_no_share_of_it() -> None:
     table = by_type(evidence(make_compute_run()))
     assert cells(table, "bf16")[4:6] == ["64.6 %", "–"]
     assert table is not None
-    assert table.notes == ("highest: 1.98 GHz",)
+    assert table.notes == (SHAPE, "highest: 1.98 GHz")
 
 
 def test_without_an_architecture_there_are_rates_and_clocks_alone() -> None:
@@ -139,7 +150,7 @@ def test_without_an_architecture_there_are_rates_and_clocks_alone() -> None:
     table = by_type(evidence(unknown))
     assert cells(table, "bf16")[2:6] == ["692", "1.39 GHz", "–", "–"]
     assert table is not None
-    assert table.notes == ()
+    assert table.notes == (SHAPE,)
 
 
 def test_a_rate_above_its_ceiling_stands_out() -> None:

@@ -44,7 +44,7 @@ def by_type(evidence: Evidence) -> Table | None:
         return None
     columns = (
         Column("type", "left"), Column("adds up in", "left"), Column("rate"), Column("at SM clock"), Column("highest"),
-        Column("data sheet"), Column("size", drop=1),
+        Column("data sheet"),
     )  # fmt: skip
     each = [reached(evidence, row) for row in found]
     return Table(
@@ -52,7 +52,7 @@ def by_type(evidence: Evidence) -> Table | None:
         "each with its share of rate x SMs x clock: the clock measured meanwhile, the highest, the data sheet's",
         columns,
         tuple(_type_row(one) for one in each),
-        _clocks(each),
+        (_sizes(found), *_clocks(each)),
     )
 
 
@@ -67,8 +67,18 @@ def _type_row(one: Reached) -> tuple[Cell, ...]:
         Cell(clock, percent(one.fed) if one.fed is not None else "") if one.clock_hz is not None else NOTHING,
         Cell(percent(one.of_highest)) if one.of_highest is not None else NOTHING,
         Cell(percent(one.of_data_sheet)) if one.of_data_sheet is not None else NOTHING,
-        Cell(str(whole(row, "size")), tone="quiet"),
     )
+
+
+def _sizes(found: list[Row]) -> str:
+    """Rows, columns and depth of each type's best product, the commonest first: "8192 x 8192 x 8192, fp64 1024 x …"."""
+    by_shape: dict[str, list[str]] = {}
+    for row in found:
+        side = whole(row, "size")
+        by_shape.setdefault(shape_of(row) or f"{side}x{side}x{side}", []).append(dtype_of(row))
+    shapes = sorted(by_shape, key=lambda shape: -len(by_shape[shape]))
+    words = [f"{listed(by_shape[shape])} {shape}" if place else shape for place, shape in enumerate(shapes)]
+    return f"rows x columns x depth: {'; '.join(words)}"
 
 
 def _clocks(each: list[Reached]) -> tuple[str, ...]:
