@@ -5,7 +5,7 @@
 # (BabelStream and a plain pointer chase in turn, ten times; BABELSTREAM names the program), beside_gemm (PyTorch in turn, twelve
 # times), without_nvmath, presets (a whole run in its time), reference, reference_graph, reference_link and reference_memory (the bundled run
 # anew, a session a suite, each under 10 minutes; REFERENCE names the file that they grow), reference_compute (that of the
-# compute suite, with the memory's rate as its roof), reference_peers (that of two GPUs), pack (as they are bundled).
+# compute suite, with the memory's rate as its roof; or into the run that COMPUTED names), reference_peers (that of two GPUs), pack (as they are bundled).
 # SANITIZED names the files of tests that the sanitizer looks at, all by default.
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
@@ -15,7 +15,7 @@ steps=("$@")
 [ "${#steps[@]}" -gt 0 ] || steps=(tests sanitizer settling repeats presets reference reference_graph reference_link pack)
 reference=${REFERENCE:-$folder/nvidia-h200.json}
 peers=$folder/nvidia-h200-x2.json
-computed=$folder/nvidia-h200-compute.json
+computed=${COMPUTED:-$folder/nvidia-h200-compute.json}
 python=${PYTHON:-python3}
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} COLUMNS=120
 failed=0
@@ -106,8 +106,10 @@ reference_memory() {
 }
 
 reference_compute() {
-    run run memory_stream --set kernel=read --set implementation=cuda --rounds 5 --out "$computed" \
-        >"$folder/reference_compute.txt" 2>&1 || failed=1
+    : >"$folder/reference_compute.txt"
+    # A file that is there already has the memory suite.
+    [ -f "$computed" ] || run run memory_stream --set kernel=read --set implementation=cuda --rounds 5 --out "$computed" \
+        >>"$folder/reference_compute.txt" 2>&1 || failed=1
     run run compute --rounds 5 --time-limit 450 --into "$computed" >>"$folder/reference_compute.txt" 2>&1 || failed=1
     run run gemm_sustained --set duration_s=30 --into "$computed" >>"$folder/reference_compute.txt" 2>&1 || failed=1
     run show "$computed" | tail -60
