@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Everything that needs a real GPU, in one go: tests/on_gpu.sh FOLDER [STEP …]; results and logs go to FOLDER.
-# Steps: tests, sanitizer, settling (what direct launches do to graph nodes), repeats (five runs of three rounds and their
-# overlap), beside and beside_peers (nvbandwidth in turn, five times; NVBANDWIDTH names the program), beside_memory
-# (BabelStream and a plain pointer chase in turn, ten times; BABELSTREAM names the program), beside_gemm (PyTorch in turn, twelve
-# times), without_nvmath, presets (a whole run in its time), reference, reference_graph, reference_link and reference_memory (the bundled run
-# anew, a session a suite, each under 10 minutes; REFERENCE names the file that they grow), reference_compute (that of the
-# compute suite, with the memory's rate as its roof; or into the run that COMPUTED names), reference_peers (that of two GPUs), pack (as they are bundled).
+# Steps: tests, sanitizer, settling (what direct launches do to graph nodes), repeats (five runs of three rounds and
+# their overlap), beside and beside_peers (nvbandwidth in turn, five times; NVBANDWIDTH names the program),
+# beside_memory (BabelStream and a plain pointer chase in turn, ten times; BABELSTREAM names the program), beside_gemm
+# (PyTorch in turn, twelve times), without_nvmath, presets (a whole run in its time), reference, reference_graph,
+# reference_link and reference_memory (the bundled run anew, a session a suite, each under 10 minutes; REFERENCE names
+# the file that they grow), reference_compute (that of the compute suite, with the memory's rate as its roof; or into
+# the run that COMPUTED names), reference_peers (that of two GPUs), pack (as they are bundled).
 # SANITIZED names the files of tests that the sanitizer looks at, all by default.
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
