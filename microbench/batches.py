@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import msgspec
-import numpy as np
 
 from microbench.gpu.api import SAFE_QUEUE_SLOTS
 from microbench.gpu.compute_api import ClockBracket, Gemm
 from microbench.model import Measurement
-from microbench.sampling import NANOSECOND_S
+from microbench.sampling import now_s
 from microbench.timing import Meter
+from microbench.transfers import warm_s
 
 SAMPLE_S = 5e-3
 MOST_CALLS = 100
@@ -33,21 +33,15 @@ def tell(meter: Meter, calls: int) -> None:
 
 def warm(meter: Meter, gemm: Gemm, seconds: float = WARM_S) -> float:
     """Work until the clock has settled; seconds of one call then."""
-    one_s = _round_trip_s(meter, gemm)
-    began_s = _now_s(meter)
-    while _now_s(meter) - began_s < seconds:
+    one_s = warm_s(gemm)
+    began_s = now_s(meter.clock)
+    while now_s(meter.clock) - began_s < seconds:
         gemm.submit(min(max(round(SAMPLE_S / one_s), 1), most_queued(gemm)))
         meter.gpu.synchronize_stream()
         tell(meter, 1)
-    return _round_trip_s(meter, gemm)
-
-
-def _round_trip_s(meter: Meter, gemm: Gemm) -> float:
-    """Of a call with its synchronise, the second time."""
-    out_ns = np.zeros(2, dtype=np.int64)
-    gemm.submit.round_trips(out_ns)
-    tell(meter, len(out_ns))
-    return max(int(out_ns[-1]), 1) * NANOSECOND_S
+    one_s = warm_s(gemm)
+    tell(meter, 2)
+    return one_s
 
 
 def as_clock(measured: Measurement) -> Measurement:
@@ -76,7 +70,3 @@ def bracketed(
         return {} if gate.was_late() else {name: events.elapsed_s(), "sm_clock": bracket.hz()}
 
     return take
-
-
-def _now_s(meter: Meter) -> float:
-    return meter.clock.now_ns() * NANOSECOND_S

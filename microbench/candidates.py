@@ -39,9 +39,9 @@ def fastest(meter: Meter, problem: Problem, library: Library) -> tuple[Gemm, Fac
     ways = problem.ways(library)
     gemms = _made(meter, problem, library, ways)
     first_way, first = next(iter(gemms.items()))
+    first.fresh()  # also for a single way: memory comes zeroed, and zeros multiply faster
     if len(gemms) == 1:
         return first, Fact("candidate", first_way, source="the only one")
-    first.fresh()
     trials = _Trials(meter, problem.dtype, gemms, warm(meter, first))
     best = trials.best()
     place = ways.index(best) + 1

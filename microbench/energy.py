@@ -8,7 +8,7 @@ from typing import NamedTuple
 from microbench.errors import MeasurementError
 from microbench.gpu.api import SAFE_QUEUE_SLOTS, Gpu, Submit
 from microbench.model import Measurement
-from microbench.sampling import NANOSECOND_S
+from microbench.sampling import now_s
 from microbench.timing import Meter
 
 # The counter moves every 100 ms: over 2 s between two of its steps the readings are off by less than a percent.
@@ -56,9 +56,9 @@ def power(meter: Meter, submit: Submit | None, one_s: float, work_per_call: int)
     gpu, load = meter.gpu, _Load(meter.gpu, submit, one_s)
     _run(meter, load, SETTLING_S)
     first = _after_step(meter, load)
-    begun_s, begun_calls = _now_s(meter), load.calls
+    begun_s, begun_calls = now_s(meter.clock), load.calls
     _run(meter, load, WINDOW_S)
-    rate = (load.calls - begun_calls) / (_now_s(meter) - begun_s)
+    rate = (load.calls - begun_calls) / (now_s(meter.clock) - begun_s)
     last = _after_step(meter, load)
     gpu.synchronize()
     power_w = (last.energy_j - first.energy_j) / (last.at_s - first.at_s)
@@ -67,23 +67,19 @@ def power(meter: Meter, submit: Submit | None, one_s: float, work_per_call: int)
         yield meter.counted("energy", (power_w / (rate * work_per_call),))
 
 
-def _now_s(meter: Meter) -> float:
-    return meter.clock.now_ns() * NANOSECOND_S
-
-
 def _run(meter: Meter, load: _Load, seconds: float) -> None:
-    until_s = _now_s(meter) + seconds
-    while _now_s(meter) < until_s:
+    until_s = now_s(meter.clock) + seconds
+    while now_s(meter.clock) < until_s:
         load.step(BATCH_S)
 
 
 def _after_step(meter: Meter, load: _Load) -> Reading:
     """Work on until the counter has moved. Raises MeasurementError where it does not."""
     before = meter.gpu.energy_j()
-    given_up_s = _now_s(meter) + WAIT_FOR_STEP_S
-    while _now_s(meter) < given_up_s:
+    given_up_s = now_s(meter.clock) + WAIT_FOR_STEP_S
+    while now_s(meter.clock) < given_up_s:
         load.step(POLL_S)
         now = meter.gpu.energy_j()
         if now > before:
-            return Reading(now, _now_s(meter))
+            return Reading(now, now_s(meter.clock))
     raise MeasurementError(f"the energy counter did not move in {WAIT_FOR_STEP_S:g} s")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from microbench.batches import SAMPLE_S, as_clock, bracketed, most_queued, warm
-from microbench.candidates import fastest, settled_s
+from microbench.candidates import REST_S, fastest, settled_s
 from microbench.energy import power
 from microbench.errors import Skip
 from microbench.gpu.api import Gpu
@@ -144,6 +144,7 @@ def searched(meter: Meter, dtype: GemmType) -> Iterator[Measurement | Fact]:
     yield Fact("shape", shape_name, source="the fastest of the shapes tried")
     yield Fact("candidate", way, source="the fastest of this shape")
     yield Fact("accumulator", ACCUMULATORS[dtype], source="the compute type asked for")
+    meter.gpu.pause(REST_S)
     yield from powered(meter, problem.gemm("cublaslt", way), dtype, problem.operations)
 
 

@@ -14,7 +14,7 @@ from microbench.gemms import work_of
 from microbench.gpu.api import EventPair, Gate
 from microbench.gpu.compute_api import ACCUMULATORS, ClockBracket, Gemm, GemmType, Problem
 from microbench.model import SAMPLES_KEPT, Fact, Measurement, Series, Telemetry
-from microbench.sampling import NANOSECOND_S, kept, shortened
+from microbench.sampling import NANOSECOND_S, kept, now_s, shortened
 from microbench.timing import Meter
 from microbench.transfers import verified
 
@@ -82,13 +82,13 @@ def _run(meter: Meter, gemm: Gemm, seconds: float) -> _Course:
     one_s = _one_s(meter, gemm, bracket, events)
     gemm.fresh()
     gpu.pause(COLD_S)
-    began_s = _now_s(meter)
-    while (at_s := _now_s(meter) - began_s) < seconds:
+    began_s = now_s(meter.clock)
+    while (at_s := now_s(meter.clock) - began_s) < seconds:
         batch_s = next(length for until, length in BATCHES_S if at_s < until)
         count = min(max(round(batch_s / one_s), 1), most_queued(gemm))
         # The burst is milliseconds long: it waits until it is submitted. Later ones do not, as the GPU would rest.
         state = _batch(meter, gemm, bracket, events, count, None if course.t_s else gate)
-        course.t_s.append((at_s + _now_s(meter) - began_s) / 2)
+        course.t_s.append((at_s + now_s(meter.clock) - began_s) / 2)
         course.call_s.append(events.elapsed_s() / count)
         course.clock_hz.append(bracket.hz())
         course.states.append(state)
@@ -147,7 +147,3 @@ def _reasons(course: _Course) -> Fact:
             first.setdefault(reason, t_s)
     said = ", ".join(f"{reason} from {at:.2f} s on" for reason, at in first.items())
     return Fact("throttle_reasons", said or "none", source="NVML, beside every batch")
-
-
-def _now_s(meter: Meter) -> float:
-    return meter.clock.now_ns() * NANOSECOND_S

@@ -40,6 +40,11 @@ class SamplingLimits:
     maximum: int = SAMPLES_KEPT
 
 
+def now_s(clock: HostClock) -> float:
+    """The time on that clock in seconds."""
+    return clock.now_ns() * NANOSECOND_S
+
+
 def no_tick(metric: str, n: int, value: float) -> None:
     """Nobody is watching."""
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from microbench.gated import gated
 from microbench.gpu.bound import IntArray
+from microbench.gpu.compute_api import Gemm
 from microbench.gpu.link_api import Chase, Concurrent, Duplex, Peer, Pipeline, Transfer
 from microbench.gpu.memory_api import Operations
 from microbench.model import Fact, Measurement, Work
@@ -66,8 +67,8 @@ def verified(found: Sequence[Measurement], how: str) -> list[Measurement]:
     return [msgspec.structs.replace(one, verified=how, needs_verification=True) for one in found]
 
 
-def warm_s(transfer: Transfer | Operations) -> float:
-    """Seconds of one transfer with its synchronise, the second time."""
+def warm_s(transfer: Transfer | Operations | Gemm) -> float:
+    """Seconds of one call with its synchronise, the second time."""
     out_ns = np.zeros(2, dtype=np.int64)
     transfer.submit.round_trips(out_ns)
     return max(int(out_ns[-1]), 1) * NANOSECOND_S

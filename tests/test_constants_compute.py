@@ -14,6 +14,7 @@ from microbench.bench import discover
 from microbench.errors import MeasurementError, Skip
 from microbench.gpu.compute_api import AluOperation
 from microbench.gpu.fake import ComputeCosts, FakeCosts, MemoryCosts, ProductLibrary, open_fake
+from microbench.gpu.fake.compute.answers import Answer
 from microbench.gpu.fake.compute.gemm import FakeGemm, FakeProblem
 from microbench.gpu.fake.gpu import FakeGpu
 from microbench.model import Case, Fact, Measurement, Series
@@ -207,6 +208,20 @@ def test_another_library_loses_what_its_kernels_do(library: str, dtype: str) -> 
     assert of_it["rate"] / of_cublaslt["rate"] == pytest.approx(share, rel=0.01)
     assert of_it["against"] == pytest.approx(share, rel=0.01)
     assert "against" not in of_cublaslt
+
+
+@pytest.mark.parametrize("library", ["cublaslt", "torch"])
+def test_operands_are_drawn_before_they_are_timed(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Memory is zeroed when it is given, and zeros multiply faster: also where no candidates are tried.
+    one_way = ProductLibrary(1000, {"only": 1.0}, ("bf16",))
+    costs = changed(COSTS, libraries={"cublaslt": one_way, "torch": one_way})
+    told: list[str] = []
+    drawn, sampled = Answer.fresh, Meter.collect_each
+    monkeypatch.setattr(Answer, "fresh", lambda self: (told.append("drawn"), drawn(self))[1])
+    monkeypatch.setattr(Meter, "collect_each", lambda *args, **more: (told.append("timed"), sampled(*args, **more))[1])
+    product(costs, library=library)
+    assert told[0] == "drawn"
+    assert "timed" in told
 
 
 def test_another_library_is_measured_without_cublaslt_too() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from cuda.bindings import driver
 
-from microbench.errors import MeasurementError, Skip
+from microbench.errors import Skip
 from microbench.gpu.compute.gemm_types import Element, Matrices
 from microbench.gpu.compute.library_gemm import Call
 from microbench.gpu.compute_api import GemmType
@@ -122,6 +122,11 @@ class CublasLt:
             reason = plain(error).partition(". You can set")[0]
             raise Skip(f"cuBLASLt, {self._matrices.dtype}: {reason}") from error
 
+    @property
+    def refusals(self) -> tuple[type[Exception], ...]:
+        """What a call raises for an algorithm that cuBLASLt guessed and then does not run."""
+        return (self._lt.cuBLASLtError,)
+
     def _owned(self, handle: int, destroy: Any) -> int:
         self._case.context.own(partial(destroy, handle))
         return int(handle)
@@ -209,24 +214,18 @@ class CublasLt:
     def calls(self, way: str) -> tuple[Call, ...]:
         """The call of one of ``ways`` for each copy of B, of arguments that are looked up already.
 
-        They have addresses of what this object holds, and work as long as it is there. Raises MeasurementError for an
-        algorithm that cuBLASLt guessed and then refuses.
+        They have addresses of what this object holds, and work as long as it is there.
         """
         matrices, (b, a, d) = self._matrices, self._layouts
         algorithm, stream = self._algorithm(self.ways.index(way)), self._case.stream(0)
         alpha, beta = int(self.alpha.ctypes.data), int(self._beta.ctypes.data)
-        calls = tuple(
+        return tuple(
             partial(
                 self._lt.matmul, self._handle, self._description, alpha, copy, b, matrices.a, a, beta,
                 matrices.d, d, matrices.d, d, algorithm, self._workspace, WORKSPACE_BYTES, stream,
             )
             for copy in matrices.b
         )  # fmt: skip
-        try:
-            calls[0]()
-        except self._lt.cuBLASLtError as error:
-            raise MeasurementError(f"cuBLASLt refuses {way}: {plain(error)}") from error
-        return calls
 
 
 def _up(count: int, step: int) -> int:

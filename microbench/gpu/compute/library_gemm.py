@@ -7,7 +7,7 @@ from itertools import cycle
 
 from cuda.bindings import driver
 
-from microbench.errors import Skip
+from microbench.errors import MeasurementError, Skip
 from microbench.gpu import binding, recording
 from microbench.gpu.api import Submit
 from microbench.gpu.compute.operands import Operands
@@ -34,15 +34,26 @@ class LibraryGemm:
     """See Gemm of compute_api.py: ``calls`` are one for each copy of B, and submit to stream 0 of the case.
 
     Each is made once here, so that its code is loaded and the library's own memory taken: none of that can be done
-    behind a gate. ``keep`` is what the calls have addresses of.
+    behind a gate. ``keep`` is what the calls have addresses of. Raises MeasurementError for one of the library's own
+    ``refusals``.
     """
 
-    def __init__(self, case: Case, operands: Operands, calls: Sequence[Call], keep: object = None) -> None:
+    def __init__(
+        self,
+        case: Case,
+        operands: Operands,
+        calls: Sequence[Call],
+        keep: object = None,
+        refusals: tuple[type[Exception], ...] = (),
+    ) -> None:
         self._case, self._operands, self._keep = case, operands, keep
         self._call = in_turn(calls)
         self.submit: Submit = LayerSubmit(LayerHandle(call=self._call, stream_handle=case.stream(0)), driver)
-        for call in calls:
-            call()
+        try:
+            for call in calls:
+                call()
+        except refusals as error:
+            raise MeasurementError(f"the library refuses its own guess: {plain(error)}") from error
         case.context.synchronize()
 
     def graph(self, calls: int) -> Submit:

@@ -61,4 +61,5 @@ class CudaProblem:
             "cupy": lambda: self._cupy_calls,
             "torch": lambda: self._torch_calls,
         }[library]()
-        return LibraryGemm(self._case, self.operands, calls, keep=self)
+        refusals = self.cublaslt.refusals if library == "cublaslt" else ()
+        return LibraryGemm(self._case, self.operands, calls, keep=self, refusals=refusals)

@@ -11,7 +11,7 @@ from microbench.gpu.context import check
 from microbench.gpu.graphs.base import Case
 from microbench.gpu.links.patterns import LEGACY_STREAM_HANDLE, Patterns
 from microbench.gpu.memory_api import Pass, Space
-from microbench.gpu.stamps import STAMPS, require_an_sm_each
+from microbench.gpu.stamps import NANOSECOND_S, STAMPS, require_an_sm_each
 from microbench.gpu.submit import Parameters, launch
 from microbench.ops import LEGACY_STREAM, Launch
 from microbench.units import size
@@ -26,7 +26,6 @@ TILES_AHEAD = 4
 PASSED_BY = 2
 SEED = 5
 MOST_VECTORS = 1 << 31
-NANOSECOND_S = 1e-9
 Words = npt.NDArray[np.uint32]
 
 
