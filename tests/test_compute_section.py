@@ -15,7 +15,7 @@ from make_run import make_run
 from rich.cells import cell_len
 
 from microbench.explain.evidence import Evidence, evidence_by_device
-from microbench.model import Fact, Outcome, Run, Work
+from microbench.model import Fact, Outcome, Run, Series, Work
 from microbench.report import terminal, view
 from microbench.report.canvas import curve
 from microbench.report.document import Curve, Line, Mark, Report, Section, Table
@@ -127,6 +127,20 @@ def test_each_type_has_its_accumulator_and_its_share_at_each_clock() -> None:
     assert table is not None
     assert "dense" in table.title
     assert table.notes == (SHAPE, "highest: 1.98 GHz, data sheet: 1.83 GHz, 1.98 GHz for fp64 and fp32")
+
+
+def test_the_longest_work_is_drawn() -> None:
+    points = {seconds: tuple(float(place * seconds) / 10 for place in range(1, 11)) for seconds in (4, 30)}
+    outcomes = [
+        compute_evidence.figures(
+            "gemm_sustained", {"burst": 8e14, "sustained": 7e14, "turn": seconds / 3}, dtype="bf16", duration_s=seconds,
+            series=(Series("rate", points[seconds], (7e14,) * 10),),
+        )
+        for seconds in (30, 4)
+    ]  # fmt: skip
+    picture = rates_over_time(evidence(compute_evidence.made(*outcomes)))
+    assert picture is not None
+    assert picture.lines[0].points[-1][0] == 30
 
 
 def test_types_of_other_sizes_are_named() -> None:

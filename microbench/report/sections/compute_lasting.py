@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from microbench.explain.compute_units import LASTING, MAIN_DTYPE, accumulator, beside, dtype_of, figure, rates
+from microbench.explain.compute_power import lasting
+from microbench.explain.compute_units import accumulator, beside, dtype_of, figure
 from microbench.explain.evidence import Evidence
 from microbench.model import Series
 from microbench.report.document import Curve, Line, Mark, Tone
@@ -52,9 +53,8 @@ def state_over_time(evidence: Evidence) -> Curve | None:
 
 
 def _shown(evidence: Evidence) -> Row | None:
-    """The type that speaks for the suite, else the first that was measured."""
-    found = sorted(rates(evidence, LASTING, ("sustained",)), key=lambda row: dtype_of(row) != MAIN_DTYPE)
-    return next(iter(found), None)
+    """What the findings speak of: the longest measured of the main type, else of another."""
+    return next(iter(lasting(evidence)), None)
 
 
 def _highest_hz(evidence: Evidence) -> float | None:

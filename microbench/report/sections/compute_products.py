@@ -155,10 +155,10 @@ def by_library(evidence: Evidence) -> Table | None:
         Column("cuBLASLt's fastest candidate", "left", drop=1),
     )  # fmt: skip
     sizes = sorted({whole(one.row, "size") for one in found.values()})
-    in_turn = " in turn" if all(one.against is not None for one in found.values()) else ""
+    order = "in turn" if all(one.against is not None for one in found.values()) else "one after the other"
     return Table(
         f"Who multiplies, at size {listed([str(one) for one in sizes])}, {IN_TERA}",
-        f"the same operands{in_turn}; beside each figure its share of cuBLASLt's fastest candidate",
+        f"the same operands, {order}; beside each figure its share of cuBLASLt's fastest candidate",
         columns,
         tuple(rows),
     )
