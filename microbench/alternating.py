@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from microbench.gated import gated
-from microbench.gpu.api import Submit
+from microbench.gpu.api import Gpu, IntArray, Submit
 from microbench.model import Measurement, Work
 from microbench.sampling import NANOSECOND_S
 from microbench.timing import BURST_S, Meter
@@ -15,33 +16,68 @@ from microbench.timing import BURST_S, Meter
 LONGEST_BATCH = 50
 
 
-def steps(
-    meter: Meter, metrics: Mapping[str, tuple[Submit, int]], *, parts: int = 1, verified: str | None = None
-) -> list[Measurement]:
-    """Steps of each of ``metrics`` in turn: (submit, how many calls of it make a step), on the host's clock.
+class RoundTrips(Protocol):
+    """What steps are made of: calls and a synchronise, timed."""
 
-    A step is its calls and one synchronise. A sample is the median of a batch of steps that takes about BURST_S; the
-    figure is that of one of the ``parts`` (kernels) of a step.
+    def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
+        """See Submit."""
+        ...
+
+
+class InOrder:
+    """Calls of several kinds as one step: (submit, how many), compiled loops one after the other, Python between."""
+
+    def __init__(self, gpu: Gpu, parts: Sequence[tuple[Submit, int]]) -> None:
+        self._gpu = gpu
+        self._parts = parts
+
+    def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
+        """``len(out_ns)`` times: ``calls`` times all parts, and a synchronise; each time in ns."""
+        clock = self._gpu.clock
+        for index in range(len(out_ns)):
+            began_ns = clock.now_ns()
+            for _ in range(calls):
+                for submit, count in self._parts:
+                    submit(count)
+            self._gpu.synchronize_stream()
+            out_ns[index] = clock.now_ns() - began_ns
+
+
+def steps(
+    meter: Meter,
+    metrics: Mapping[str, tuple[RoundTrips, int]],
+    *,
+    parts: int = 1,
+    waits: int = 1,
+    verified: str | None = None,
+) -> list[Measurement]:
+    """Steps of each of ``metrics`` in turn: (submit, how many calls of it make a piece), on the host's clock.
+
+    A piece is its calls and one synchronise, a step ``waits`` pieces. A sample is the median of a batch of steps that
+    takes about BURST_S; the figure is that of one of the ``parts`` (kernels) of a step.
     """
-    batches = {name: np.zeros(_batch(submit, calls), dtype=np.int64) for name, (submit, calls) in metrics.items()}
+    batches = {name: _batch(submit, calls, waits) for name, (submit, calls) in metrics.items()}
     turn = list(metrics.items())
 
     def take() -> Mapping[str, float]:
         turn.reverse()
         taken = {}
         for name, (submit, calls) in turn:
-            submit.round_trips(batches[name], calls)
-            taken[name] = float(np.median(batches[name])) * NANOSECOND_S
+            pieces_ns = batches[name]
+            submit.round_trips(pieces_ns.reshape(-1), calls)
+            taken[name] = float(np.median(pieces_ns.sum(axis=1))) * NANOSECOND_S
         return taken
 
     return meter.collect_each(tuple(metrics), take, calls=parts, work=Work(launches=1), verified=verified)
 
 
-def _batch(submit: Submit, calls: int) -> int:
-    """How many steps make a sample, judged by the second one: the first loads code and uploads graphs."""
+def _batch(submit: RoundTrips, calls: int, waits: int) -> IntArray:
+    """Room for the pieces of a sample, a row a step; how many is judged by the second piece: the first loads code and
+    uploads graphs."""
     warm = np.zeros(2, dtype=np.int64)
     submit.round_trips(warm, calls)
-    return min(max(round(BURST_S / max(int(warm[-1]) * NANOSECOND_S, NANOSECOND_S)), 1), LONGEST_BATCH)
+    step_s = max(int(warm[-1]) * waits * NANOSECOND_S, NANOSECOND_S)
+    return np.zeros((min(max(round(BURST_S / step_s), 1), LONGEST_BATCH), waits), dtype=np.int64)
 
 
 def device_difference(meter: Meter, metric: str, long: Submit, short: Submit, parts: int) -> Measurement:

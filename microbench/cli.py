@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from microbench import __version__, options
+from microbench import (
+    __version__,
+    cli_compare,
+    cli_look,
+    cli_model,
+    cli_page,
+    cli_share,
+    options,
+    options_look,
+    options_share,
+)
+from microbench.cli_runs import draw, located, print_bytes, report_of
 from microbench.ending import open_closed_streams, told
-from microbench.errors import RunUnreadableError, UsageError
-from microbench.ops import LOOP_LAYER
-from microbench.options import REFERENCE_RUN, Format
+from microbench.errors import UsageError
+from microbench.options import REFERENCE_RUN
 
 if TYPE_CHECKING:
     from microbench.model import Run
-    from microbench.report.document import Report
     from microbench.report.progress import LiveProgress, PlainProgress
-
-# A launch queue holds about a thousand; in a longer step the calls would wait for it.
-MOST_KERNELS = 1000
-NEWEST_LOOKED_AT = 20
-MEASURE_AGAIN = "measure again, or show another run"
 
 app = typer.Typer(
     name="microbench",
@@ -75,13 +77,16 @@ def run(
     out: options.Out = None,
     into: options.Into = None,
     resume: options.Resume = None,
+    label: options_share.RunLabel = None,
     json: options.Json = False,
 ) -> None:
     """Measure, explain, and save a run."""
     with told():
+        from microbench import remarks
         from microbench.runner import RunRequest, execute
         from microbench.selection import parse_overrides
 
+        checked_label = remarks.checked(label) if label is not None else None
         if quick and full:
             raise UsageError("--quick and --full exclude each other", "give one of them, or neither")
         request = RunRequest(
@@ -97,8 +102,10 @@ def run(
         )
         with _progress() as listener:
             result = execute(request, listener)
+        if checked_label is not None:
+            remarks.change(result.path, checked_label)
         if json:
-            _print_bytes(_exported(result.run, Format.JSON))
+            print_bytes(cli_share.exported(result.run, options_share.Format.JSON))
         else:
             _show_result(result.run, result.path)
     raise typer.Exit(result.exit_code)
@@ -118,11 +125,13 @@ def _progress() -> LiveProgress | PlainProgress:
 def _show_result(run: Run, path: Path) -> None:
     """The report, and the recorded reference run below it where this machine has no GPU to show."""
     from microbench import store
-    from microbench.report import terminal, view
+    from microbench.report import kept, terminal, view
 
     console = terminal.open_console()
     footer = (f"saved: {path}", "again: microbench show    as a table: microbench export --format csv")
-    terminal.draw(_report(run, footer=footer), console)
+    report = report_of(run, footer=footer)
+    terminal.draw(report, console)
+    kept.keep(path, report)
     bundled = store.bundled().get(REFERENCE_RUN)
     if not run.sessions[-1].environment.gpus and bundled is not None:
         more = f"all of it: microbench show {REFERENCE_RUN}"
@@ -130,46 +139,32 @@ def _show_result(run: Run, path: Path) -> None:
 
 
 @app.command(epilog="Example: microbench show nvidia-h200")
-def show(name: options.RunName = None, svg: options.Svg = None, brief: options.Brief = False) -> None:
-    """Show a run again: the last one, or a bundled reference."""
-    with told():
-        from microbench.report import terminal
-
-        path, run = _load(name)
-        report = _report(run, path)
-        if svg is None:
-            terminal.draw(report, terminal.open_console(), brief=brief)
-        else:
-            _write_new(svg, terminal.svg(report, brief=brief))
-
-
-@app.command(epilog="Example: microbench timeline --duration 3us --kernels 8")
-def timeline(
-    duration: options.Duration,
-    kernels: options.Kernels = 8,
-    layer: options.Layer = LOOP_LAYER,
-    run: options.DrawnRun = None,
+def show(
+    name: options.RunName = None,
+    figure: options_look.ShownFigure = None,
     svg: options.Svg = None,
+    brief: options.Brief = False,
 ) -> None:
-    """Draw a step of kernels to scale, in a stream and as a graph, from a run's measured costs."""
+    """Show a run again: the last one, or a bundled reference; all of it, or one figure."""
     with told():
         from microbench import store
-        from microbench.report import terminal
-        from microbench.report import timeline as drawing
-        from microbench.units import typed_time
+        from microbench.report import kept
 
-        duration_s = typed_time(duration)
-        if not 1 <= kernels <= MOST_KERNELS:
-            cause = f"a step of {kernels} kernels cannot be drawn"
-            raise UsageError(cause, f"give --kernels from 1 to {MOST_KERNELS}: more fill the launch queue")
-        path, found = _load(run) if run is not None else _last_drawable(drawing.drawable)
-        reference = path in store.bundled().values()
-        with _consistent(found):
-            sheet = drawing.sheet(found, duration_s, kernels, layer, reference=reference)
-        if svg is None:
-            terminal.draw(sheet, terminal.open_console(), brief=True)
-        else:
-            _write_new(svg, terminal.svg(sheet, brief=True))
+        path = located(name)
+        if figure is not None:
+            draw(cli_look.figure_sheet(figure, path, store.read(path)), svg, brief=True)
+            return
+        draw(kept.report_of(path, lambda: report_of(store.read(path), path)), svg, brief=brief)
+
+
+for _command, _example in (
+    *cli_model.COMMANDS,
+    *cli_compare.COMMANDS,
+    *cli_look.COMMANDS,
+    *cli_page.COMMANDS,
+    *cli_share.COMMANDS,
+):
+    app.command(epilog=f"Example: {_example}")(_command)
 
 
 @app.command("list", epilog="Example: microbench list launch")
@@ -185,11 +180,7 @@ def list_benchmarks(names: options.Listed = None) -> None:
         terminal.draw_tables(catalogue.tables(infos), terminal.open_console())
 
 
-@app.command(epilog="Example: microbench export nvidia-h200 --format csv > h200.csv")
-def export(name: options.RunName = None, format: options.ExportFormat = Format.CSV) -> None:
-    """Write a run to standard output, in SI base units."""
-    with told():
-        _print_bytes(_exported(_load(name)[1], format))
+app.add_typer(cli_share.history_app, name="history")
 
 
 @app.command(epilog="Example: microbench doctor")
@@ -202,74 +193,3 @@ def doctor() -> None:
 
         found = examine(probe_environment(None))
         terminal.draw_tables([catalogue.checks_table(found.checks)], terminal.open_console())
-
-
-def _load(name: str | None) -> tuple[Path, Run]:
-    from microbench import store
-
-    path = store.find(name) if name is not None else store.last()
-    if path is None:
-        raise RunUnreadableError(
-            "there is no run yet", f"microbench run makes one; microbench show {REFERENCE_RUN} shows a recorded one"
-        )
-    path = store.newest(path)
-    return path, store.read(path)
-
-
-def _last_drawable(drawable: Callable[[Run], bool]) -> tuple[Path, Run]:
-    """The newest run that has what it takes, else the bundled one."""
-    from microbench import store
-
-    for path in store.listing()[:NEWEST_LOOKED_AT]:
-        with suppress(RunUnreadableError):
-            run = store.read(path)
-            with _consistent(run):
-                if drawable(run):
-                    return path, run
-    return _load(REFERENCE_RUN)
-
-
-def _report(run: Run, path: Path | None = None, footer: tuple[str, ...] = ()) -> Report:
-    from microbench import store
-    from microbench.report import view
-
-    with _consistent(run):
-        return view.build(
-            run,
-            reference=path in store.bundled().values(),
-            unfinished=path is not None and path.suffix == store.GROWING,
-            footer=footer,
-        )
-
-
-def _exported(run: Run, format: Format) -> bytes:
-    from microbench import export
-
-    with _consistent(run):
-        return export.to_json(run) if format is Format.JSON else export.to_csv(run).encode()
-
-
-@contextmanager
-def _consistent(run: Run) -> Iterator[None]:
-    """A file can be read and yet hold samples that no arithmetic bears: say so."""
-    import msgspec
-
-    try:
-        yield
-    except (ArithmeticError, ValueError, msgspec.DecodeError) as error:
-        raise RunUnreadableError(f"run {run.run_id} holds impossible figures: {error}", MEASURE_AGAIN) from None
-
-
-def _print_bytes(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
-
-
-def _write_new(path: Path, text: str) -> None:
-    from microbench.errors import ResultNotWrittenError
-
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise ResultNotWrittenError(f"{path} cannot be written: {error.strerror}", "choose another place") from None

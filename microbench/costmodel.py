@@ -1,61 +1,205 @@
-"""A step of kernels in a stream and in a graph, computed from measured costs: when each call returns, when each
-kernel runs, when the host knows."""
+"""THE MODEL: a step of calls played on virtual host, queue, GPU and link: when what happens, and what held it up.
+
+The law for kernels of one length d in one stream: time per kernel is max(call, d + gap), in a graph d + gap; call, way
+to the GPU and completion are paid once a synchronise. ``play`` is that law for any mixture.
+"""
 
 from __future__ import annotations
 
+import bisect
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
 import msgspec
 
-Interval = tuple[float, float]
+Lane = Literal["gpu", "h2d", "d2h"]
+Limit = Literal["host", "front end", "kernel", "link", "sync"]
+LIMITS: tuple[Limit, ...] = ("host", "front end", "kernel", "link", "sync")
+Kind = Literal["launch", "replay", "copy", "sync", "host"]
+
+# An event's predecessor where there is none.
+BEGIN = -1
 
 
-class Costs(msgspec.Struct, frozen=True):
-    """What one way of submitting costs, in seconds.
+class Work(NamedTuple):
+    """What a call puts before the GPU: on which engine, for how long, how long after the one before it in its stream.
 
-    ``call_s``: a call on the host. ``way_s``: from its return until the kernel may begin. ``gap_s``: on the GPU
-    between two kernels. ``complete_s``: from the end of the last kernel until the synchronise returns. ``one_call``:
-    whether one call submits all kernels (a graph), or one each (a stream).
+    ``branch`` is counted from the call's stream: the branches of a graph run side by side. What ``joins`` comes after
+    all streams, and all that follows comes after it.
     """
 
-    call_s: float
-    way_s: float
-    gap_s: float
-    complete_s: float
-    one_call: bool = False
+    lane: Lane
+    duration_s: float
+    gap_s: float = 0.0
+    branch: int = 0
+    joins: bool = False
 
 
-class Schedule(msgspec.Struct, frozen=True):
-    """When what happens, in seconds after the first call begins."""
+class Act(NamedTuple):
+    """One thing the host does, in seconds.
 
-    calls: tuple[Interval, ...]
-    kernels: tuple[Interval, ...]
+    ``host_s`` is how long the call keeps it; ``way_s`` lies between its return and the earliest begin of its first
+    ``work``. ``wait_s`` is None, or what a synchronise needs from the end of the last work until it returns. A copy
+    without work is one that the host itself makes.
+    """
+
+    kind: Kind
+    host_s: float
+    way_s: float = 0.0
+    work: tuple[Work, ...] = ()
+    stream: int = 0
+    wait_s: float | None = None
+
+
+class Span(NamedTuple):
+    """From when to when, in seconds since the first call; ``act`` is the index of the act it belongs to."""
+
+    begin_s: float
     end_s: float
+    act: int
+    lane: Literal["host", "wait", "gpu", "h2d", "d2h"]
+
+
+class Played(msgspec.Struct, frozen=True):
+    """When what happened.
+
+    ``host``: calls, host work and waits, in order. ``work``: what ran on the GPU and its copy engines, in the order of
+    submission. ``end_s``: when host and GPU have done everything. ``shares``: seconds of the critical path by what each
+    was spent on; they add up to ``end_s``.
+    """
+
+    host: tuple[Span, ...]
+    work: tuple[Span, ...]
+    end_s: float
+    shares: Mapping[Limit, float]
 
     @property
-    def idle_share(self) -> float:
-        """The share of the step in which no kernel runs."""
-        busy_s = sum(end - begin for begin, end in self.kernels)
-        return 1 - busy_s / self.end_s if self.end_s > 0 else 0.0
+    def busy_s(self) -> float:
+        """Time in which at least one kernel runs."""
+        return _covered_s(span for span in self.work if span.lane == "gpu")
 
 
-def schedule(costs: Costs, kernels: int, duration_s: float) -> Schedule:
-    """A step of ``kernels`` kernels (at least one) of one length, each behind the one before, and one synchronise.
+def play(acts: Sequence[Act], *, queue: int = 1 << 30, front_end_s: float = 0.0) -> Played:
+    """Play ``acts`` one after another from the host.
 
-    Call i returns at i times call_s. A kernel begins when its call has returned and come to the GPU, and not before
-    the kernel in front has ended and the gap has passed. In a stream that makes max(call, duration + gap) a kernel,
-    in a graph duration + gap.
+    A call that finds ``queue`` launches before the GPU that have not begun waits until one has. Work begins when its
+    call has returned and come to the GPU, when the work before it in its stream has ended and its gap passed, when its
+    engine is free (copies), and, with a ``front_end_s``, not nearer than that to the begin of any other kernel.
     """
-    calls = 1 if costs.one_call else kernels
-    made = tuple((index * costs.call_s, (index + 1) * costs.call_s) for index in range(calls))
-    ran: list[Interval] = []
-    for index in range(kernels):
-        begin = made[min(index, calls - 1)][1] + costs.way_s
-        if ran:
-            begin = max(begin, ran[-1][1] + costs.gap_s)
-        ran.append((begin, begin + duration_s))
-    return Schedule(made, tuple(ran), ran[-1][1] + costs.complete_s)
+    state = _State(queue, front_end_s)
+    for index, act in enumerate(acts):
+        state.do(index, act)
+    end = state.end()
+    return Played(tuple(state.host), tuple(state.work), state.at_s[end], state.path(end))
 
 
-def period_s(costs: Costs, duration_s: float) -> float:
-    """Time per kernel of a long step: the slower of host and GPU."""
-    gpu_s = duration_s + costs.gap_s
-    return gpu_s if costs.one_call else max(costs.call_s, gpu_s)
+class _State:
+    """What happened so far. A moment is an index: when it was, the moment it waited for, what the time between was
+    spent on. Plain lists: a step may have a hundred thousand kernels."""
+
+    def __init__(self, queue: int, front_end_s: float) -> None:
+        self.at_s = [0.0]
+        self.now = 0  # of the host
+        self.host: list[Span] = []
+        self.work: list[Span] = []
+        self._cause = [BEGIN]
+        self._spent: list[Limit] = ["host"]
+        self._queue = queue
+        self._front_end_s = front_end_s
+        self._begins: list[int] = []  # of each submission's first work
+        self._ends: dict[int, int] = {}  # of each stream's last work
+        self._engines: dict[Lane, int] = {}
+        self._joined = BEGIN  # what streams without work of their own come after
+        self._last = BEGIN  # the work that ends last
+        self._starts: list[tuple[float, int]] = []  # of kernels, in the order of time
+
+    def do(self, index: int, act: Act) -> None:
+        """One act of the host."""
+        begin = self._free_slot() if act.work else self.now
+        self.now = self._after(begin, act.host_s, _spent(act))
+        self.host.append(Span(self.at_s[begin], self.at_s[self.now], index, "host"))
+        if act.work:
+            self._submit(index, act)
+        if act.wait_s is not None and self._last != BEGIN:
+            called = self.now
+            self.now = self._later(called, self._after(self._last, act.wait_s, "sync"))
+            self.host.append(Span(self.at_s[called], self.at_s[self.now], index, "wait"))
+
+    def end(self) -> int:
+        """The last moment: of the host, or of work that nobody waits for."""
+        return self.now if self._last == BEGIN else self._later(self.now, self._last)
+
+    def path(self, moment: int) -> dict[Limit, float]:
+        """Seconds of the critical path, from a moment back to the begin."""
+        spent: dict[Limit, float] = {}
+        while (cause := self._cause[moment]) != BEGIN:
+            kind = self._spent[moment]
+            spent[kind] = spent.get(kind, 0.0) + self.at_s[moment] - self.at_s[cause]
+            moment = cause
+        return spent
+
+    def _after(self, cause: int, seconds: float, spent: Limit) -> int:
+        self.at_s.append(self.at_s[cause] + seconds)
+        self._cause.append(cause)
+        self._spent.append(spent)
+        return len(self.at_s) - 1
+
+    def _later(self, first: int, second: int) -> int:
+        return second if self.at_s[second] > self.at_s[first] else first
+
+    def _free_slot(self) -> int:
+        """When the host may make its next call: now, or when the launch a queue's length ago has begun."""
+        if len(self._begins) < self._queue:
+            return self.now
+        return self._later(self.now, self._begins[-self._queue])
+
+    def _submit(self, index: int, act: Act) -> None:
+        ready = self._after(self.now, act.way_s, "front end")
+        for number, work in enumerate(act.work):
+            stream = act.stream + work.branch
+            begin = self._begin(ready, stream, work)
+            if number == 0:
+                self._begins.append(begin)
+            end = self._after(begin, work.duration_s, "kernel" if work.lane == "gpu" else "link")
+            self.work.append(Span(self.at_s[begin], self.at_s[end], index, work.lane))
+            self._ends[stream] = end
+            self._last = end if self._last == BEGIN else self._later(self._last, end)
+            if work.joins:
+                self._ends, self._joined = {}, end
+            if work.lane != "gpu":
+                self._engines[work.lane] = end
+
+    def _begin(self, ready: int, stream: int, work: Work) -> int:
+        begin = ready
+        before = self._ends.values() if work.joins else [self._ends[stream]] if stream in self._ends else []
+        for end in (*before, *([self._joined] if self._joined != BEGIN and not before else ())):
+            begin = self._later(begin, self._after(end, work.gap_s, "front end"))
+        if work.lane == "gpu":
+            return self._started(begin) if self._front_end_s > 0 else begin
+        return self._later(begin, self._engines[work.lane]) if work.lane in self._engines else begin
+
+    def _started(self, begin: int) -> int:
+        """The first moment from ``begin`` on at which the front end begins no other kernel."""
+        apart_s, starts = self._front_end_s, self._starts
+        place = bisect.bisect_right(starts, (self.at_s[begin] - apart_s, len(self.at_s)))
+        while place < len(starts) and starts[place][0] < self.at_s[begin] + apart_s:
+            begin = self._after(starts[place][1], apart_s, "front end")
+            place += 1
+        bisect.insort(starts, (self.at_s[begin], begin))
+        return begin
+
+
+def _spent(act: Act) -> Limit:
+    """What the host's time in an act is spent on."""
+    if act.kind == "sync":
+        return "sync"
+    return "link" if act.kind == "copy" and not act.work else "host"
+
+
+def _covered_s(spans: Iterable[Span]) -> float:
+    """Time covered by at least one of the spans."""
+    covered_s, until_s = 0.0, 0.0
+    for span in sorted(spans):
+        covered_s += max(span.end_s - max(span.begin_s, until_s), 0.0)
+        until_s = max(until_s, span.end_s)
+    return covered_s

@@ -13,6 +13,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     NO_DEVICE = 3
     UNREADABLE_RUN = 4
+    CHANGED = 5
     INTERRUPTED = 130
 
 

@@ -1,4 +1,4 @@
-"""A run as CSV (one row a measurement) and as JSON (the run and what is derived from it), in SI base units."""
+"""A run as CSV or JSON lines, one a measurement, and as JSON: the run and what is derived from it. SI base units."""
 
 from __future__ import annotations
 
@@ -42,9 +42,18 @@ def to_csv(run: Run) -> str:
     return stream.getvalue()
 
 
+def to_json_lines(run: Run) -> bytes:
+    """The CSV's rows as one JSON object a line, by the names of its columns: numbers are numbers, text is as it was,
+    what there is not is left out."""
+    lines = (
+        {name: value for name, value in cells.items() if name in HEADER and value is not None} for cells in _rows(run)
+    )
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+
+
 def to_json(run: Run) -> bytes:
     """One JSON object: ``simulated``, ``run`` (as in the run file), ``rows`` (each case and metric over its rounds),
-    ``findings``."""
+    ``findings``. It can be shown again like a run file."""
     found = rows(run)
     document = {
         "simulated": run.simulated,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -98,7 +97,7 @@ class PerCall(msgspec.Struct, frozen=True, omit_defaults=True):
     counts: tuple[int, ...]
 
 
-class Measurement(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
+class Measurement(msgspec.Struct, frozen=True, omit_defaults=True):
     """Raw samples of one metric.
 
     ``samples`` are the raw readings, each covering ``calls_per_sample`` calls, in the metric's base unit (seconds
@@ -122,9 +121,9 @@ class Measurement(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     resolution: float | None = None
     stopped: Stopped = "count"
 
-    @cached_property
+    @property
     def values(self) -> tuple[float, ...]:
-        """The raw samples, decoded on first use. Raises RunUnreadableError if a damaged file holds no numbers here."""
+        """The raw samples, decoded each time. Raises RunUnreadableError if a damaged file holds no numbers here."""
         try:
             return msgspec.json.decode(self.samples, type=tuple[float, ...])
         except msgspec.DecodeError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from microbench import schema
 from microbench.errors import MicrobenchError, ResultNotWrittenError
 from microbench.model import Outcome, Run
-from microbench.store import growing_path
+from microbench.store import finished_path, growing_path
 from microbench.text import plain
 
 # An outcome takes some 0.1 s to measure and 1-10 ms to force onto a disk: the page cache survives our crash, so
@@ -115,6 +115,18 @@ class RunFile:
         where = f"what was measured is in {plain(self.growing)}: free some space, then --resume it"
         cause = f"{plain(self.path)} cannot be written: {error.strerror or error}"
         return ResultLostError(cause, where if self._begun else "free some space, or choose another place with --out")
+
+
+def is_growing(path: Path) -> bool:
+    """True if a process is measuring into the run at ``path`` at this moment."""
+    try:
+        with growing_path(finished_path(path)).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def _write(descriptor: int, data: bytes) -> None:

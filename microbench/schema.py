@@ -6,7 +6,9 @@ last line may be cut short by a crash. The finished file is the growing one with
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -27,12 +29,22 @@ UPGRADES: Mapping[int, Callable[[Document], Document]] = {}
 MAKE_ANOTHER = "show another one (`microbench show`), or measure again"
 # What an array of numbers is written with; msgspec writes NaN and infinities as null.
 NUMBERS = b"0123456789+-.eE,[] \t\r\n"
+# As msgspec writes it. Inside a text the quotes would be escaped.
+OUTCOMES_BEGIN = b'"outcomes":['
+DIGIT = re.compile(rb"[0-9]")
+INSIDE_BRACKETS = NUMBERS.replace(b"[]", b"")
 # Beyond these an int fits neither a float without surprises nor an array.
 LEAST_INT, MOST_INT = -(1 << 63), (1 << 64) - 1
 
 
 class _Version(msgspec.Struct):
     schema_version: int
+
+
+class _Export(msgspec.Struct):
+    """What ``export --format json`` writes: the run, and beside it what is derived from it."""
+
+    run: msgspec.Raw
 
 
 class _Lines(NamedTuple):
@@ -61,7 +73,7 @@ def _line(value: Run | Outcome, name: str) -> bytes:
 
 
 def decode(data: bytes, name: str = "the file") -> Run:
-    """The run in a file, finished or growing; older formats are upgraded. Samples stay undecoded.
+    """The run in a file, finished, growing or exported as JSON; older formats are upgraded. Samples stay undecoded.
 
     Raises RunUnreadableError (``name`` is the file's, for its text) for anything else: truncated, newer than this tool,
     or no run at all. A cut last line of a growing file is what a killed run leaves, and is left out.
@@ -70,6 +82,19 @@ def decode(data: bytes, name: str = "the file") -> Run:
         return _checked(_decoded(data, name), name)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise RunUnreadableError(f"{name} cannot be read as a run: {_why(error)}", MAKE_ANOTHER) from None
+
+
+def decode_head(beginning: bytes) -> Run | None:
+    """The run without its outcomes, from the beginning of its file; None if that is too little, or of another kind."""
+    end = beginning.find(OUTCOMES_BEGIN)
+    if end < 0:
+        return None
+    try:
+        run = msgspec.json.decode(beginning[:end] + OUTCOMES_BEGIN + b"]}", type=Run)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    whole = run.schema_version == SCHEMA_VERSION and run.sessions and _within_64_bits(run)
+    return run if whole else None
 
 
 def _why(error: Exception) -> str:
@@ -82,17 +107,29 @@ def _why(error: Exception) -> str:
 
 def _decoded(data: bytes, name: str) -> Run:
     lines = _split(data)
+    try:  # as what it nearly always is: to ask for the version first would go through a large file twice
+        run = msgspec.json.decode(lines.head, type=Run)
+    except msgspec.DecodeError as error:
+        return _of_another_kind(lines, name, error)
+    if run.schema_version != SCHEMA_VERSION:
+        return _of_another_kind(lines, name, None)
+    appended = [_outcome(line, number) for number, line in enumerate(lines.outcomes, start=2)]
+    return msgspec.structs.replace(run, outcomes=(*run.outcomes, *appended, *_last(lines.tail)))
+
+
+def _of_another_kind(lines: _Lines, name: str, error: msgspec.DecodeError | None) -> Run:
+    """The run of an older format, or of an export. Raises ``error`` where it is of this format after all."""
+    with contextlib.suppress(msgspec.DecodeError):
+        return _decoded(bytes(msgspec.json.decode(lines.head, type=_Export).run), name)
     version = msgspec.json.decode(lines.head, type=_Version).schema_version
     if version > SCHEMA_VERSION:
         raise RunUnreadableError(
             f"{name} has format {version}, newer than this microbench knows ({SCHEMA_VERSION})",
             "update microbench: pip install --upgrade cuda-microbench",
         )
-    if version < SCHEMA_VERSION:
-        return msgspec.json.decode(msgspec.json.encode(upgraded(_joined(lines), name)), type=Run)
-    run = msgspec.json.decode(lines.head, type=Run)
-    appended = [_outcome(line, number) for number, line in enumerate(lines.outcomes, start=2)]
-    return msgspec.structs.replace(run, outcomes=(*run.outcomes, *appended, *_last(lines.tail)))
+    if version == SCHEMA_VERSION and error is not None:
+        raise error
+    return msgspec.json.decode(msgspec.json.encode(upgraded(_joined(lines), name)), type=Run)
 
 
 def _split(data: bytes) -> _Lines:
@@ -134,9 +171,9 @@ def upgraded(document: Document, name: str) -> Document:
 
 
 def _checked(run: Run, name: str) -> Run:
-    """The run, if what its types cannot say holds too: every number finite and within 64 bits, samples there."""
-    place = _bad_number(run, "run")
-    if place:
+    """The run, if what its types cannot say holds too: every whole number within 64 bits, samples there."""
+    if not _within_64_bits(run):
+        place = _bad_number(run, "run")
         raise RunUnreadableError(f"{name} holds a number out of range: {place}", MAKE_ANOTHER)
     if not run.sessions:
         raise RunUnreadableError(f"{name} has no session", MAKE_ANOTHER)
@@ -155,13 +192,27 @@ def _wrong_outcome(outcome: Outcome, sessions: int) -> str | None:
     return next((wrong for one in outcome.measurements if (wrong := _wrong_measurement(one))), None)
 
 
+def _within_64_bits(run: Run) -> bool:
+    """Whether msgpack, which knows no longer ones, can write every number: a large run is looked through at once.
+
+    JSON has no numbers that are not finite, so those of a decoded run are.
+    """
+    encoder, buffer = msgspec.msgpack.Encoder(), bytearray()
+    try:
+        for part in (run.sessions, run.benchmarks, *run.outcomes):
+            encoder.encode_into(part, buffer)
+    except OverflowError:
+        return False
+    return True
+
+
 def _wrong_measurement(measurement: Measurement) -> str | None:
-    samples = bytes(measurement.samples).strip()
-    if not samples.startswith(b"[") or samples.rfind(b"[") != 0 or samples.find(b"]") != len(samples) - 1:
+    samples = bytes(measurement.samples)
+    if samples.translate(None, INSIDE_BRACKETS) != b"[]":
         return f"has samples of {measurement.metric} that are no array of numbers"
     if measurement.n < 0 or measurement.calls_per_sample < 1 or min(_work(measurement)) < 0:
         return f"has an impossible count in {measurement.metric}"
-    if measurement.n > 0 and not samples[1:-1].strip():
+    if measurement.n > 0 and not DIGIT.search(samples):
         return f"has no samples of {measurement.metric}"
     per_call = measurement.per_call
     if per_call is not None and (per_call.n < 1 or per_call.ratio <= 1 or per_call.first_edge <= 0 or _empty(per_call)):

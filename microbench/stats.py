@@ -112,12 +112,12 @@ def rounds_interval(rounds: Sequence[Interval]) -> Interval:
     return Interval(middle, middle - half, middle + half)
 
 
-def values_of(metric: Metric, measurement: Measurement) -> FloatArray:
+def values_of(metric: Metric, measurement: Measurement, raw: FloatArray | None = None) -> FloatArray:
     """Samples as values in the metric's unit: per call for a time or count, work over time for a rate.
 
-    Raises ValueError for a rate whose work is not counted.
+    ``raw`` are the samples where the caller has them. Raises ValueError for a rate whose work is not counted.
     """
-    samples = np.array(measurement.values, dtype=np.float64) / measurement.calls_per_sample
+    samples: FloatArray = (np.array(measurement.values) if raw is None else raw) / measurement.calls_per_sample
     if metric.kind != "rate":
         return samples
     work = measurement.work
@@ -153,14 +153,16 @@ def _clock_step(metric: Metric, measurement: Measurement) -> float:
     return measurement.resolution / measurement.calls_per_sample
 
 
-def _trust(measurement: Measurement, interval: Interval, telemetry: Telemetry | None, arithmetic: bool) -> Trust:
+def _trust(
+    measurement: Measurement, raw: FloatArray, interval: Interval, telemetry: Telemetry | None, arithmetic: bool
+) -> Trust:
     if measurement.needs_verification and not measurement.verified:
         return "unverified"
     if throttled(telemetry, arithmetic=arithmetic):
         return "throttled"
     floor_s = measurement.floor_s
     timed = measurement.clock != "counter"
-    if timed and floor_s and quantile(np.sort(np.asarray(measurement.values)), 0.5) < FLOORS_PER_SAMPLE * floor_s:
+    if timed and floor_s and quantile(raw, 0.5) < FLOORS_PER_SAMPLE * floor_s:
         return "below floor"
     if measurement.n < MINIMUM_SAMPLES:
         return "single"
@@ -176,9 +178,13 @@ def summarize(
 
     ``arithmetic`` says that its case kept tensor cores or ALUs at work (``is_arithmetic``).
     """
-    ordered = np.sort(values_of(metric, measurement))
+    raw = np.array(measurement.values)
+    raw.sort()  # once: a large run has a hundred thousand of these
+    ordered = values_of(metric, measurement, raw)
+    if metric.kind == "rate":
+        ordered.sort()  # the longest time is the lowest rate
     interval = _interval(ordered, _clock_step(metric, measurement))
-    p1, p90, p99 = (quantile(ordered, share) for share in (0.01, 0.9, 0.99))
+    p1, p90, p99 = quantile(ordered, 0.01), quantile(ordered, 0.9), quantile(ordered, 0.99)
     low, high = float(ordered[0]), float(ordered[-1])
     calls = measurement.per_call
     if calls is not None and metric.kind == "time":
@@ -192,7 +198,7 @@ def summarize(
         min=low,
         max=high,
         tail=p1 if metric.kind == "rate" else p99,
-        trust=_trust(measurement, interval, telemetry, arithmetic),
+        trust=_trust(measurement, raw, interval, telemetry, arithmetic),
         per_call=calls,
     )
 
@@ -247,32 +253,32 @@ class Row(msgspec.Struct, frozen=True):
 def rows(run: Run) -> list[Row]:
     """Every case and metric measured, rounds joined, in the order of the run. Sessions and devices are kept apart."""
     groups: dict[tuple[int, str | None, str, str], list[tuple[Outcome, Measurement, Summary]]] = {}
+    infos = {info.name: info for info in reversed(run.benchmarks)}
+    declared = {(name, one.name): one for name, info in infos.items() for one in reversed(info.metrics)}
     for outcome in run.outcomes:
-        info = run.benchmark(outcome.case.benchmark)
+        telemetry = next(iter(outcome.telemetry.values()), None)
+        arithmetic = is_arithmetic(outcome.measurements)
+        case_id = outcome.case.id
         for measurement in outcome.measurements:
-            metric = info.metric(measurement.metric) if info else None
+            metric = declared.get((outcome.case.benchmark, measurement.metric))
             if metric is None or measurement.n == 0:
                 continue
-            telemetry = next(iter(outcome.telemetry.values()), None)
-            key = (outcome.session, outcome.device, outcome.case.id, measurement.metric)
-            arithmetic = is_arithmetic(outcome.measurements)
             one = (outcome, measurement, summarize(metric, measurement, telemetry, arithmetic=arithmetic))
-            groups.setdefault(key, []).append(one)
-    return [_row(run, key, members) for key, members in groups.items()]
+            groups.setdefault((outcome.session, outcome.device, case_id, metric.name), []).append(one)
+    return [
+        _row(infos[name := members[0][0].case.benchmark].suite, declared[name, metric_name], case_id, members)
+        for (_, _, case_id, metric_name), members in groups.items()
+    ]
 
 
-def _row(run: Run, key: tuple[int, str | None, str, str], members: list[tuple[Outcome, Measurement, Summary]]) -> Row:
-    session, device, case_id, metric_name = key
+def _row(suite: str, metric: Metric, case_id: str, members: list[tuple[Outcome, Measurement, Summary]]) -> Row:
     first, measurement, _ = members[0]
-    info = run.benchmark(first.case.benchmark)
-    metric = info.metric(metric_name) if info else None
-    assert info is not None and metric is not None  # rows() admits no other
     summaries = tuple(summary for _, _, summary in members)
     interval = rounds_interval([summary.interval for summary in summaries])
     return Row(
         case_id=case_id,
         benchmark=first.case.benchmark,
-        suite=info.suite,
+        suite=suite,
         metric=metric,
         params=dict(first.case.params),
         measurement=measurement,
@@ -280,8 +286,8 @@ def _row(run: Run, key: tuple[int, str | None, str, str], members: list[tuple[Ou
         summaries=summaries,
         outcomes=tuple(outcome for outcome, _, _ in members),
         trust=combined_trust(summaries, interval),
-        session=session,
-        device=device,
+        session=first.session,
+        device=first.device,
     )
 
 

@@ -8,9 +8,10 @@ import secrets
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import platformdirs
 
-from microbench import schema
+from microbench import remarks, schema
 from microbench.errors import RunUnreadableError
 from microbench.model import Run
 from microbench.text import plain
@@ -21,6 +22,9 @@ PACKED = ".xz"  # after FINISHED: what xz makes of a finished run. It is read li
 XZ_MAGIC = b"\xfd7"  # the first two of its six bytes: no JSON begins so, and a file cut short there is known as well
 # A run of every suite in full is a few MB; msgspec would hold this much of somebody's other file in memory.
 LARGEST_BYTES = 2 << 30
+# Sessions and benchmarks stand before the outcomes: some 30 kB, more in a run that was grown often.
+HEAD_BYTES, MOST_HEAD_BYTES = 1 << 16, 1 << 24
+NAMES_COMPARED = 200  # for a name that is nearly right; more would take longer than reading the run
 LIST_THEM = "`microbench show --help` lists what a run can be named by"
 
 
@@ -80,7 +84,8 @@ def last() -> Path | None:
 
 
 def find(name: str | Path) -> Path:
-    """The file of a run: a path, a bundled run's name, a run id, or the unique beginning of one (or of its last part).
+    """The file of a run: a path, a bundled run's name, a run id, the unique beginning of one (or of its last part), or
+    a label that one run has.
 
     Raises RunUnreadableError when there is none, or more than one.
     """
@@ -94,13 +99,14 @@ def find(name: str | Path) -> Path:
         return bundled()[name]
     if os.sep in name or path.suffix in (FINISHED, GROWING, PACKED):
         raise RunUnreadableError(f"there is no run file {plain(name)}", "check the path; " + LIST_THEM)
-    found = [path for path in listing() if name and (path.stem.startswith(name) or _short_id(path).startswith(name))]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    runs = listing()
+    found = [path for path in runs if name and (path.stem.startswith(name) or _short_id(path).startswith(name))]
+    if found := found or (remarks.labelled(name, runs) if name else []):
+        if len(found) == 1:
+            return found[0]
         several = ", ".join(path.stem for path in found[:5])
-        raise RunUnreadableError(f"{plain(name)} is the beginning of {len(found)} runs: {several}", "give more of it")
-    near = difflib.get_close_matches(name, [*bundled(), *(path.stem for path in listing())], n=1)
+        raise RunUnreadableError(f"{plain(name)} means {len(found)} runs: {several}", "give more of an id")
+    near = difflib.get_close_matches(name, [*bundled(), *(path.stem for path in runs[:NAMES_COMPARED])], n=1)
     raise RunUnreadableError(f"there is no run {plain(name)}", f"did you mean {near[0]}?" if near else LIST_THEM)
 
 
@@ -147,6 +153,23 @@ def read(path: Path) -> Run:
         cause = f"{name} is empty: nothing was measured, or it is still probing"
         raise RunUnreadableError(cause, "wait for it, or delete it and measure again")
     return schema.decode(data, name)
+
+
+def read_head(path: Path) -> Run:
+    """The run in that file without its outcomes: of a file that this tool wrote only the beginning is read.
+
+    Raises RunUnreadableError as ``read`` does.
+    """
+    try:
+        with newest(path).open("rb") as file:
+            data = b""
+            while len(data) < MOST_HEAD_BYTES and (more := file.read(len(data) or HEAD_BYTES)):
+                data += more
+                if (run := schema.decode_head(data)) is not None:
+                    return run
+    except OSError:
+        pass  # read tells why
+    return msgspec.structs.replace(read(path), outcomes=())
 
 
 def _unpacked(data: bytes, name: str) -> bytes:

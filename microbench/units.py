@@ -38,6 +38,13 @@ MISSING = "–"
 TYPED_TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(ns|us|µs|μs|ms|s)")
 TYPED_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0}
 LONGEST_TYPED_S = 10.0
+TYPED_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([KMGT]i?B|kB|B)?")
+TYPED_BYTES = {
+    "": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    **{name: scale for scale, name in BINARY},
+}  # fmt: skip
+TYPED_FACTOR = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*[x×]?")
+LARGEST_FACTOR = 1000.0
 
 
 def three_digits(value: float) -> str:
@@ -191,3 +198,51 @@ def typed_time(text: str) -> float:
     if seconds > LONGEST_TYPED_S:
         raise UsageError(f"{plain(text, 40)} is too long", f"give a time of at most {wall(LONGEST_TYPED_S)}")
     return seconds
+
+
+def typed_size(text: str) -> int:
+    """A size as a person types it, in bytes: "16 KiB", "12MB", "4096". Raises UsageError for anything else."""
+    found = TYPED_SIZE.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"{plain(text, 40)} is no size", "give a number and its unit: 4096, 16KiB, 12MB, 1.5GB")
+    return round(float(found[1]) * TYPED_BYTES[found[2] or ""])
+
+
+def typed_rate(text: str) -> float:
+    """A rate as a person types it, in bytes a second: "2039GB/s", "1.2 TB/s".
+
+    Raises UsageError for anything else, and for no rate at all.
+    """
+    stripped = text.strip()
+    found = TYPED_SIZE.fullmatch(stripped.removesuffix("/s")) if stripped.endswith("B/s") else None
+    value = float(found[1]) * TYPED_BYTES[found[2]] if found else 0.0
+    if value <= 0:
+        raise UsageError(f"{plain(text, 40)} is no rate", "give a number above 0 and its unit: 2039GB/s, 1.2TB/s")
+    return value
+
+
+def typed_factor(text: str) -> float:
+    """A factor as a person types it: "0.5x", "2×", "0". Raises UsageError for anything else."""
+    found = TYPED_FACTOR.fullmatch(text.strip())
+    if found is None or float(found[1]) > LARGEST_FACTOR:
+        raise UsageError(f"{plain(text, 40)} is no factor", f"give one from 0 to {LARGEST_FACTOR:.0f}: 0.5x, 2x")
+    return float(found[1])
+
+
+def ratio(value: float) -> str:
+    """A ratio that may lie near 1, so with more digits than ``times``: "1.097×", "0.940×", "2.41×", "17×"."""
+    if value >= 9.95:
+        return f"{value:.0f}×"
+    return f"{value:.3f}×" if 0.1 <= value < 1.9995 else f"{value:.2f}×" if value >= 0.1 else f"{three_digits(value)}×"
+
+
+def ratio_range(low: float, high: float) -> str:
+    """The ends of a ratio's interval: "1.084–1.110"."""
+    return f"{ratio(low).removesuffix('×')}–{ratio(high).removesuffix('×')}"
+
+
+def change_percent(value: float) -> str:
+    """A ratio as a change in percent, signed: "+3.1 %", "−5.2 %"; from twice up as "2.4×"."""
+    if value >= 1.995:
+        return times(value)
+    return f"{'−' if value < 1 else '+'}{abs(value - 1) * 100:.1f} %"

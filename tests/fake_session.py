@@ -15,7 +15,13 @@ from microbench.timing import Meter
 QUICK = SamplingLimits(seconds=0.05)
 
 
-def run_case(benchmark: Benchmark, case: Case, costs: FakeCosts | None = None, spread: float = 0.005) -> list[Measured]:
+def run_case(
+    benchmark: Benchmark,
+    case: Case,
+    costs: FakeCosts | None = None,
+    spread: float = 0.005,
+    limits: SamplingLimits = QUICK,
+) -> list[Measured]:
     """All that one case yields, in a process environment of its own. Raises Skip where the case does."""
     costs = costs or FakeCosts()
     floors = Floors(timer_step_s=costs.timer_step_ns * 1e-9, timer_call_s=costs.timer_call_ns * 1e-9)
@@ -24,9 +30,9 @@ def run_case(benchmark: Benchmark, case: Case, costs: FakeCosts | None = None, s
             environment.setenv(name, value)
         if benchmark.gpus == 0:
             host = FakeHost(costs, spread=spread)
-            return list(benchmark.measure(host, Meter(host.clock, floors=floors, limits=QUICK), **case.params))
+            return list(benchmark.measure(host, Meter(host.clock, floors=floors, limits=limits), **case.params))
         gpu = open_fake(costs, spread=spread)
-        meter = Meter(gpu.clock, gpu, floors, QUICK)
+        meter = Meter(gpu.clock, gpu, floors, limits)
         if benchmark.cold:
             return list(benchmark.measure(open_fake_cold(costs, spread=spread), meter, **case.params))
         with gpu.case():

@@ -3,10 +3,11 @@
 # Steps: tests, sanitizer, settling (what direct launches do to graph nodes), repeats (five runs of three rounds and
 # their overlap), beside and beside_peers (nvbandwidth in turn, five times; NVBANDWIDTH names the program),
 # beside_memory (BabelStream and a plain pointer chase in turn, ten times; BABELSTREAM names the program), beside_gemm
-# (PyTorch in turn, twelve times), without_nvmath, presets (a whole run in its time), reference, reference_graph,
-# reference_link and reference_memory (the bundled run anew, a session a suite, each under 10 minutes; REFERENCE names
-# the file that they grow), reference_compute (that of the compute suite, with the memory's rate as its roof; or into
-# the run that COMPUTED names), reference_peers (that of two GPUs), pack (as they are bundled).
+# (PyTorch in turn, twelve times), held_out (the model against steps that it never saw; HELD_OUT names the file of an
+# earlier session), without_nvmath, presets (a whole run in its time), reference, reference_graph, reference_link and
+# reference_memory (the bundled run anew, a session a suite, each under 10 minutes; REFERENCE names the file that they
+# grow), reference_compute (that of the compute suite, with the memory's rate as its roof; or into the run that COMPUTED
+# names), reference_peers (that of two GPUs), pack (as they are bundled).
 # SANITIZED names the files of tests that the sanitizer looks at, all by default.
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
@@ -112,7 +113,7 @@ reference_compute() {
     # A file that is there already has the memory suite.
     [ -f "$computed" ] || run run memory_stream --set kernel=read --set implementation=cuda --rounds 5 --out "$computed" \
         >>"$folder/reference_compute.txt" 2>&1 || failed=1
-    run run compute --rounds 5 --time-limit 450 --into "$computed" >>"$folder/reference_compute.txt" 2>&1 || failed=1
+    run run compute --rounds 5 --time-limit 500 --into "$computed" >>"$folder/reference_compute.txt" 2>&1 || failed=1
     run run gemm_sustained --set duration_s=30 --into "$computed" >>"$folder/reference_compute.txt" 2>&1 || failed=1
     run show "$computed" | tail -60
 }
@@ -132,6 +133,17 @@ beside_memory() {
     nvcc -O3 -arch=native -o "$folder/chase" tests/twin/chase.cu || failed=1
     CHASE=$folder/chase "$python" tests/beside_memory.py "$folder" 10 | tee "$folder/beside_memory.txt" || failed=1
     rm -f "$folder/chase"
+}
+
+# The model against steps that it never saw, of this session and by the constants of an earlier one.
+held_out() {
+    "$python" tests/held_out.py measure "$folder/held-out.json" 200 >"$folder/held_out.txt" || failed=1
+    "$python" tests/held_out.py compare "$folder/held-out.json" >>"$folder/held_out.txt" || failed=1
+    if [ -f "${HELD_OUT:-}" ]; then
+        "$python" tests/held_out.py compare "$HELD_OUT" "$folder/held-out.json" >>"$folder/held_out.txt" || failed=1
+    fi
+    cat "$folder/held_out.txt"
+    xz -9e -k "$folder/held-out.json"
 }
 
 beside_gemm() { "$python" tests/beside_gemm.py "$folder" 12 | tee "$folder/beside_gemm.txt" || failed=1; }

@@ -23,7 +23,7 @@ from microbench.export import HEADER
 from microbench.model import Environment
 from microbench.report.marks import TRUST_MARKS
 
-COMMANDS = ("run", "show", "timeline", "list", "export", "doctor")
+COMMANDS = ("run", "show", "predict", "whatif", "timeline", "explain", "list", "export", "history", "trend", "doctor")
 
 
 def call(*arguments: str) -> Result:

@@ -1,49 +1,378 @@
-"""The arithmetic of a step: order, no overlap, and the law of measuring: max(submit, duration + gap) a kernel."""
+"""The model's player and how a step is submitted: order, one stream, queue, engines, the law, the critical path."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from microbench.costmodel import Costs, Schedule, period_s, schedule
+from microbench.costmodel import LIMITS, Act, Played, Span, Work, play
+from microbench.submission import CONSTANTS, WAYS, acts, call_name, graphs, needed, replay_name
+from microbench.workload import Copies, HostWork, Kernels, Part, Wait, Workload
+
+LAYERS = ("loop", "cuda_core")
+MEMORY, LINK = 4e12, 50e9
+# Every constant has a value of its own, so that none can stand for another.
+KNOWN = {
+    "way": 3e-6, "empty": 0.0, "complete": 2.5e-6, "sync": 0.2e-6, "gap_stream": 1.4e-6, "gap_graph": 0.6e-6,
+    "replay_node": 2e-9,
+    "replay_way": 3.5e-6, "make": 30e-6, "make_node": 1.1e-6, "queue": 1000.0, "front_end": 0.25e-6, "memory": MEMORY,
+    "h2d_call": 1.9e-6, "h2d_way": 1.3e-6, "h2d_latency": 1.1e-6, "h2d_rate": LINK,
+    "d2h_call": 1.7e-6, "d2h_way": 1.5e-6, "d2h_latency": 1.2e-6, "d2h_rate": LINK * 1.1,
+    "h2d_pageable_latency": 5e-6, "h2d_pageable_rate": 12e9, "d2h_pageable_latency": 8e-6, "d2h_pageable_rate": 9e9,
+    call_name("loop", 0): 2.3e-6, call_name("loop", 8): 2.6e-6, replay_name("loop"): 2.1e-6,
+    call_name("cuda_core", 0): 2.9e-6, call_name("cuda_core", 8): 4.3e-6, replay_name("cuda_core"): 3.1e-6,
+}  # fmt: skip
+CLOSE_S = 1e-12
 
 seconds = st.floats(0, 1e-3)
-costs = st.builds(Costs, seconds, seconds, seconds, seconds, st.booleans())
-counts = st.integers(1, 60)
+kernel_work = st.builds(Work, st.just("gpu"), seconds, seconds, st.integers(0, 3))
+copy_work = st.builds(Work, st.sampled_from(("h2d", "d2h")), seconds, st.just(0.0), st.just(0))
+several = st.lists(kernel_work | copy_work, min_size=1, max_size=6).map(tuple)
+none = st.just(())
+no_wait = st.none()
+launches = st.builds(
+    Act, st.just("launch"), seconds, seconds, st.tuples(kernel_work | copy_work), st.integers(0, 2), no_wait
+)
+replays = st.builds(Act, st.just("replay"), seconds, seconds, several, st.integers(0, 2), no_wait)
+waits = st.builds(Act, st.just("sync"), seconds, st.just(0.0), none, st.just(0), seconds)
+host_acts = st.builds(Act, st.sampled_from(("host", "copy")), seconds, st.just(0.0), none, st.just(0), no_wait)
+mixtures = st.lists(launches | replays | waits | host_acts, max_size=30)
+queues = st.integers(1, 40)
+
+durations = st.lists(st.floats(0, 20e-6), min_size=1, max_size=3).map(tuple)
+kernel_parts = st.builds(
+    Kernels, st.integers(1, 8), durations, st.sampled_from((0.0, 40e6)), st.sampled_from((0, 8)),
+    st.floats(0, 5e-6), st.sampled_from((None, *LAYERS)),
+)  # fmt: skip
+copy_parts = st.builds(
+    Copies, st.sampled_from(("h2d", "d2h")), st.integers(1, 1 << 22), st.integers(1, 3),
+    st.sampled_from(("pinned", "pageable")),
+)  # fmt: skip
+parts = kernel_parts | copy_parts | st.just(Wait()) | st.builds(HostWork, st.floats(0, 1e-4))
+workloads = st.builds(
+    Workload, st.lists(parts, min_size=1, max_size=8).map(tuple), st.sampled_from(LAYERS), st.integers(1, 4)
+)
 
 
-@given(costs, counts, seconds)
-def test_lanes_never_overlap_and_kernels_keep_their_order(one: Costs, kernels: int, duration_s: float) -> None:
-    made = schedule(one, kernels, duration_s)
-    assert len(made.kernels) == kernels
-    assert len(made.calls) == (1 if one.one_call else kernels)
-    for lane, gap_s in ((made.calls, 0.0), (made.kernels, one.gap_s)):
-        assert all(begin <= end for begin, end in lane)
-        assert all(later[0] >= earlier[1] + gap_s - 1e-12 for earlier, later in itertools.pairwise(lane))
-    for index, (begin, _) in enumerate(made.kernels):
-        assert begin >= made.calls[min(index, len(made.calls) - 1)][1]
-    assert made.end_s >= made.kernels[-1][1]
-    assert -1e-9 <= made.idle_share <= 1
+def step(*of: Part, **more: object) -> Workload:
+    return Workload(of, **more)  # type: ignore[arg-type]
 
 
-@given(costs, counts, seconds)
-def test_a_step_lasts_as_long_as_the_law_says(one: Costs, kernels: int, duration_s: float) -> None:
-    law_s = one.call_s + one.way_s + (kernels - 1) * period_s(one, duration_s) + duration_s + one.complete_s
-    assert schedule(one, kernels, duration_s).end_s == pytest.approx(law_s, rel=1e-9, abs=1e-12)
+def played(workload: Workload, way: str, **changed: float) -> Played:
+    constants = KNOWN | changed
+    front_end_s = constants["front_end"] if workload.streams > 1 else 0.0
+    return play(acts(workload, constants, way), queue=int(constants["queue"]), front_end_s=front_end_s)  # type: ignore[arg-type]
 
 
-def test_the_slower_of_host_and_gpu_sets_the_pace() -> None:
-    stream = Costs(call_s=3e-6, way_s=2e-6, gap_s=1e-6, complete_s=2e-6)
-    assert period_s(stream, 1e-6) == pytest.approx(3e-6)
-    assert period_s(stream, 5e-6) == pytest.approx(6e-6)
-    assert period_s(Costs(3e-6, 2e-6, 1e-6, 2e-6, one_call=True), 1e-6) == pytest.approx(2e-6)
+def works(of: Sequence[Act]) -> list[tuple[int, int, Work]]:
+    """Everything submitted, in its order: the act, the stream, the work."""
+    return [(index, act.stream + work.branch, work) for index, act in enumerate(of) for work in act.work]
 
 
-def test_idle_is_what_no_kernel_fills() -> None:
-    made = schedule(Costs(1e-6, 1e-6, 2e-6, 3e-6), 2, 1e-6)
-    assert made.kernels == ((2e-6, 3e-6), (pytest.approx(5e-6), pytest.approx(6e-6)))
-    assert made.idle_share == pytest.approx(1 - 2 / 9)
-    assert Schedule((), (), 0.0).idle_share == 0.0
+def gaps(spans: Sequence[Span]) -> list[float]:
+    return [later.begin_s - earlier.end_s for earlier, later in itertools.pairwise(spans)]
+
+
+# -- the player ---------------------------------------------------------------------------------------------------
+
+
+@given(mixtures, queues, seconds)
+def test_the_host_does_one_thing_after_another(of: list[Act], queue: int, front_end_s: float) -> None:
+    found = play(of, queue=queue, front_end_s=front_end_s)
+    assert [span.act for span in found.host if span.lane == "host"] == list(range(len(of)))
+    assert all(gap >= -CLOSE_S for gap in gaps(found.host))
+    assert all(
+        span.end_s - span.begin_s == pytest.approx(of[span.act].host_s, abs=CLOSE_S)
+        for span in found.host
+        if span.lane == "host"
+    )
+    assert found.end_s == max((span.end_s for span in (*found.host, *found.work)), default=0.0)
+
+
+@given(mixtures, queues, seconds)
+def test_a_wait_is_for_all_streams_and_engines(of: list[Act], queue: int, front_end_s: float) -> None:
+    found = play(of, queue=queue, front_end_s=front_end_s)
+    for wait in (span for span in found.host if span.lane == "wait"):
+        ends = [work.end_s for work in found.work if work.act < wait.act]
+        assert wait.end_s == pytest.approx(max(wait.begin_s, max(ends) + (of[wait.act].wait_s or 0.0)))
+
+
+@given(mixtures, queues, seconds)
+def test_work_begins_behind_its_call_and_lasts_as_long_as_it_says(
+    of: list[Act], queue: int, front_end_s: float
+) -> None:
+    found = play(of, queue=queue, front_end_s=front_end_s)
+    called = {span.act: span.end_s for span in found.host if span.lane == "host"}
+    submitted = works(of)
+    assert [(span.act, span.lane) for span in found.work] == [(act, work.lane) for act, _, work in submitted]
+    for span, (act, _, work) in zip(found.work, submitted, strict=True):
+        assert span.begin_s >= called[act] + of[act].way_s - CLOSE_S
+        assert span.end_s - span.begin_s == pytest.approx(work.duration_s, abs=CLOSE_S)
+
+
+@given(mixtures, queues, seconds)
+def test_nothing_overlaps_in_one_stream_or_on_one_copy_engine(of: list[Act], queue: int, front_end_s: float) -> None:
+    found = play(of, queue=queue, front_end_s=front_end_s)
+    submitted = list(zip(found.work, works(of), strict=True))
+    for stream in {one for _, (_, one, _) in submitted}:
+        own = [(span, work) for span, (_, one, work) in submitted if one == stream]
+        for (earlier, _), (later, work) in itertools.pairwise(own):
+            assert later.begin_s >= earlier.end_s + work.gap_s - CLOSE_S
+    for engine in ("h2d", "d2h"):
+        assert all(gap >= -CLOSE_S for gap in gaps([span for span in found.work if span.lane == engine]))
+
+
+@given(mixtures, queues, seconds)
+def test_the_critical_path_adds_up_to_the_end(of: list[Act], queue: int, front_end_s: float) -> None:
+    found = play(of, queue=queue, front_end_s=front_end_s)
+    assert sum(found.shares.values()) == pytest.approx(found.end_s, rel=1e-9, abs=CLOSE_S)
+    assert set(found.shares) <= set(LIMITS)
+    assert all(share >= -CLOSE_S for share in found.shares.values())
+
+
+@given(mixtures, queues, st.data())
+def test_nothing_is_sooner_when_anything_takes_longer(of: list[Act], queue: int, data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, len(of) - 1)) if of else 0
+    more_s = data.draw(st.floats(0, 1e-3))
+    slower = [act._replace(host_s=act.host_s + more_s) if at == index else act for at, act in enumerate(of)]
+    before, after = play(of, queue=queue), play(slower, queue=queue)
+    assert after.end_s >= before.end_s - CLOSE_S
+    assert after.end_s <= before.end_s + more_s + CLOSE_S
+    pairs = zip((*before.host, *before.work), (*after.host, *after.work), strict=True)
+    assert all(later.begin_s >= sooner.begin_s - CLOSE_S for sooner, later in pairs)
+
+
+@given(st.integers(1, 60), queues, seconds, seconds, seconds)
+def test_a_full_queue_holds_the_call_until_a_launch_begins(
+    kernels: int, queue: int, call_s: float, duration_s: float, gap_s: float
+) -> None:
+    launch = Act("launch", call_s, 1e-6, (Work("gpu", duration_s, gap_s),))
+    found = play([launch] * kernels, queue=queue)
+    for index, call in enumerate(found.host):
+        free_s = found.work[index - queue].begin_s if index >= queue else 0.0
+        before_s = found.host[index - 1].end_s if index else 0.0
+        assert call.begin_s == max(free_s, before_s)
+        waiting = sum(work.begin_s > call.end_s for work in found.work[: index + 1])
+        assert waiting <= queue
+    roomy = play([launch] * kernels)
+    # A queue of two never starves the GPU of kernels that take longer than call and way.
+    if queue >= 2 and duration_s + gap_s >= call_s + 1e-6:
+        ends = zip(found.work, roomy.work, strict=True)
+        assert all(mine.end_s == pytest.approx(other.end_s, rel=1e-9) for mine, other in ends)
+
+
+def test_a_replay_takes_one_place_in_the_queue_however_many_kernels_it_has() -> None:
+    replay = Act("replay", 1e-6, 1e-6, (Work("gpu", 10e-6),) * 5)
+    found = play([replay] * 4, queue=2)
+    firsts = found.work[::5]
+    assert [span.begin_s for span in found.host] == pytest.approx([0, 1e-6, firsts[0].begin_s, firsts[1].begin_s])
+
+
+def test_busy_is_what_any_kernel_covers() -> None:
+    two = [Act("launch", 1e-6, 0.0, (Work("gpu", 4e-6),), stream) for stream in (0, 1)]
+    found = play([*two, Act("sync", 0.0, wait_s=0.0)])
+    assert [(span.begin_s, span.end_s) for span in found.work] == [
+        (pytest.approx(1e-6), pytest.approx(5e-6)), (pytest.approx(2e-6), pytest.approx(6e-6))
+    ]  # fmt: skip
+    assert (found.busy_s, found.end_s) == (pytest.approx(5e-6), pytest.approx(6e-6))
+    copied = play([Act("copy", 1e-6, 0.0, (Work("h2d", 4e-6),)), Act("sync", 0.0, wait_s=0.0)])
+    assert copied.busy_s == 0.0
+    assert (play([]).busy_s, play([]).end_s, play([]).shares) == (0.0, 0.0, {})
+
+
+def test_kernels_of_other_streams_begin_a_front_end_apart() -> None:
+    launch = Act("launch", 0.1e-6, 1e-6, (Work("gpu", 50e-6, 9e-6),))
+    found = play([launch._replace(stream=index) for index in range(4)], front_end_s=2e-6)
+    begins = [span.begin_s for span in found.work]
+    assert [later - earlier for earlier, later in itertools.pairwise(begins)] == pytest.approx([2e-6] * 3)
+    branches = tuple(Work("gpu", 50e-6, 9e-6, branch) for branch in range(4))
+    replayed = play([Act("replay", 0.1e-6, 1e-6, branches)], front_end_s=2e-6)
+    assert [span.begin_s for span in replayed.work] == pytest.approx([1.1e-6, 3.1e-6, 5.1e-6, 7.1e-6])
+    # In one stream the kernel and its gap take longer than that.
+    chained = play([launch, launch], front_end_s=2e-6)
+    assert chained.work[1].begin_s == pytest.approx(chained.work[0].end_s + 9e-6)
+
+
+def test_a_stream_that_waits_holds_up_no_other() -> None:
+    copy = Act("copy", 1e-6, 0.0, (Work("h2d", 100e-6),), 0)
+    launch = Act("launch", 1e-6, 0.0, (Work("gpu", 5e-6),))
+    _, behind, free = play([copy, launch, launch._replace(stream=1)], front_end_s=2e-6).work
+    assert behind.begin_s == pytest.approx(101e-6)
+    assert free.begin_s == pytest.approx(3e-6)
+
+
+def test_what_joins_comes_after_all_streams_and_before_all_that_follows() -> None:
+    launches = [
+        Act("launch", 1e-6, 0.0, (Work("gpu", length, 2e-6),), stream) for stream, length in ((0, 9e-6), (1, 40e-6))
+    ]
+    copy = Act("copy", 1e-6, 0.0, (Work("d2h", 10e-6, joins=True),))
+    other = Act("launch", 1e-6, 0.0, (Work("gpu", 1e-6, 2e-6),), 7)
+    first, second, copied, later = play([*launches, copy, other]).work
+    assert copied.begin_s == pytest.approx(max(first.end_s, second.end_s))
+    assert later.begin_s == pytest.approx(copied.end_s + 2e-6)
+
+
+def test_directions_are_copied_at_once_and_one_direction_in_turn() -> None:
+    copies = [
+        Act("copy", 1e-6, 0.0, (Work(lane, 10e-6),), stream)
+        for stream, lane in enumerate(("h2d", "d2h", "h2d"))
+    ]  # fmt: skip
+    (first, other, second) = play(copies).work
+    assert other.begin_s == pytest.approx(2e-6)
+    assert second.begin_s == first.end_s == pytest.approx(11e-6)
+
+
+def test_the_path_says_what_the_time_was_spent_on() -> None:
+    wait = Act("sync", 0.0, wait_s=1e-6)
+    slow_host = play([Act("launch", 9e-6, 1e-6, (Work("gpu", 2e-6),))] * 5 + [wait])
+    assert slow_host.shares == {
+        "host": pytest.approx(45e-6), "front end": pytest.approx(1e-6), "kernel": pytest.approx(2e-6),
+        "sync": pytest.approx(1e-6),
+    }  # fmt: skip
+    long_kernels = play([Act("launch", 1e-6, 1e-6, (Work("gpu", 9e-6, 2e-6),))] * 5 + [wait])
+    assert long_kernels.shares["kernel"] == pytest.approx(45e-6)
+    assert long_kernels.shares["front end"] == pytest.approx(1e-6 + 4 * 2e-6)
+    copied = play(
+        [Act("copy", 1e-6, 1e-6, (Work("h2d", 90e-6),)), Act("launch", 1e-6, 0.0, (Work("gpu", 2e-6),)), wait]
+    )
+    assert copied.shares["link"] == pytest.approx(90e-6)
+    # An empty stream is synchronised too, and that is all the time there is.
+    assert play([Act("sync", 3e-6, wait_s=1e-6)]).shares == {"sync": pytest.approx(3e-6)}
+
+
+# -- the law ------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 80), st.floats(0, 20e-6), st.sampled_from(LAYERS), st.floats(0, 30e-6))
+def test_a_stream_takes_the_longer_of_call_and_kernel_with_gap(
+    kernels: int, duration_s: float, layer: str, host_s: float
+) -> None:
+    found = played(step(Kernels(kernels, (duration_s,), host_s=host_s), Wait(), layer=layer), "stream")
+    call_s = KNOWN[call_name(layer, 0)] + host_s
+    period_s = max(call_s, duration_s + KNOWN["gap_stream"])
+    law_s = call_s + KNOWN["way"] + (kernels - 1) * period_s + duration_s + KNOWN["complete"]
+    assert found.end_s == pytest.approx(law_s, rel=1e-9)
+
+
+@given(st.integers(1, 80), st.floats(0, 20e-6), st.sampled_from(LAYERS))
+def test_a_graph_takes_kernel_and_gap_behind_one_call(kernels: int, duration_s: float, layer: str) -> None:
+    found = played(step(Kernels(kernels, (duration_s,), host_s=1e-3), Wait(), layer=layer), "graph")
+    call_s = KNOWN[replay_name(layer)] + kernels * KNOWN["replay_node"]
+    law_s = call_s + KNOWN["replay_way"] + kernels * duration_s + (kernels - 1) * KNOWN["gap_graph"] + KNOWN["complete"]
+    assert found.end_s == pytest.approx(law_s, rel=1e-9)
+
+
+@given(st.lists(st.floats(0, 20e-6), min_size=1, max_size=30).map(tuple))
+def test_kernels_of_many_lengths_take_the_longest_way_through_calls_and_kernels(lengths: tuple[float, ...]) -> None:
+    """Each kernel may be the last one that waited for its call; from there on only kernels and gaps count."""
+    found = played(step(Kernels(len(lengths), lengths), Wait()), "stream")
+    call_s, gap_s = KNOWN[call_name("loop", 0)], KNOWN["gap_stream"]
+    ways = [
+        (index + 1) * call_s + sum(lengths[index:]) + (len(lengths) - index - 1) * gap_s
+        for index in range(len(lengths))
+    ]
+    assert found.end_s == pytest.approx(max(ways) + KNOWN["way"] + KNOWN["complete"], rel=1e-9)
+
+
+# -- submission ---------------------------------------------------------------------------------------------------
+
+
+@given(workloads, st.sampled_from(WAYS))
+def test_what_is_needed_is_enough_and_has_a_meaning(workload: Workload, way: str) -> None:
+    names = needed(workload, way)  # type: ignore[arg-type]
+    assert len(names) == len(set(names))
+    assert all(name in CONSTANTS or name.startswith(("call.", "replay.")) for name in names)
+    enough = {name: KNOWN[name] for name in names}
+    assert acts(workload, enough, way) == acts(workload, KNOWN, way)  # type: ignore[arg-type]
+
+
+@given(workloads)
+def test_both_ways_do_the_same_work_in_the_same_order(workload: Workload) -> None:
+    stream, graph = (acts(workload, KNOWN, way) for way in WAYS)
+    of_stream, of_graph = ([(work.lane, work.duration_s) for _, _, work in works(of)] for of in (stream, graph))
+    assert of_stream == of_graph
+    assert sum(lane == "gpu" for lane, _ in of_stream) == workload.kernels
+    replayed = [len(act.work) for act in graph if act.kind == "replay"]
+    assert replayed == graphs(workload)
+    assert all(act.kind != "launch" for act in graph)
+    assert sum(act.kind == "host" for act in stream) == sum(isinstance(part, HostWork) for part in workload.parts)
+
+
+def test_kernels_are_dealt_to_the_streams_in_turn() -> None:
+    workload = step(Kernels(3), Wait(), Kernels(2), streams=2)
+    assert [act.stream for act in acts(workload, KNOWN, "stream") if act.work] == [0, 1, 0, 1, 0]
+    first, second = (act for act in acts(workload, KNOWN, "graph") if act.work)
+    assert [work.branch for work in first.work] == [0, 1, 0]
+    assert [work.branch for work in second.work] == [0, 1]
+
+
+def test_bytes_keep_a_kernel_as_long_as_the_memory_needs() -> None:
+    (act,) = acts(step(Kernels(1, (3e-6,), bytes=40e6)), KNOWN, "stream")
+    assert act.work[0].duration_s == pytest.approx(40e6 / MEMORY)
+    (act,) = acts(step(Kernels(1, (30e-6,), bytes=40e6)), KNOWN, "stream")
+    assert act.work[0].duration_s == pytest.approx(30e-6)
+
+
+def test_each_part_may_have_its_own_layer_and_arguments() -> None:
+    workload = step(Kernels(1, arguments=8), Kernels(1, layer="cuda_core", host_s=1e-6))
+    assert [act.host_s for act in acts(workload, KNOWN, "stream")] == pytest.approx([2.6e-6, 3.9e-6])
+    (replay,) = acts(workload, KNOWN, "graph")
+    assert replay.host_s == pytest.approx(2.1e-6 + 2 * 2e-9)
+
+
+def test_waits_host_work_and_pageable_copies_part_graphs() -> None:
+    pageable = Copies("h2d", 1 << 20, memory="pageable")
+    workload = step(
+        Kernels(5), Copies("d2h", 4096, 2), Wait(), Kernels(3), HostWork(1e-6), Kernels(2), pageable, Kernels(1)
+    )
+    assert graphs(workload) == [7, 3, 2, 1]
+    kinds = [act.kind for act in acts(workload, KNOWN, "graph")]
+    assert kinds == ["replay", "sync", "replay", "host", "replay", "sync", "copy", "replay"]
+    assert graphs(step(Wait(), HostWork(1e-6), pageable)) == []
+
+
+def test_a_pinned_copy_leaves_the_host_to_the_next_call() -> None:
+    found = played(step(Copies("h2d", 5_000_000), Kernels(1, (4e-6,)), Copies("d2h", 5_500_000), Wait()), "stream")
+    into, kernel, out = found.work
+    assert [span.lane for span in found.work] == ["h2d", "gpu", "d2h"]
+    assert into.begin_s == pytest.approx(1.9e-6 + 1.3e-6)
+    assert into.end_s - into.begin_s == pytest.approx(1.1e-6 + 5e6 / LINK)
+    assert kernel.begin_s == pytest.approx(into.end_s + KNOWN["gap_stream"])
+    assert out.end_s - out.begin_s == pytest.approx(1.2e-6 + 5.5e6 / (LINK * 1.1))
+    assert found.host[1].end_s == pytest.approx(1.9e-6 + 2.3e-6)
+    assert found.end_s == pytest.approx(out.end_s + KNOWN["complete"])
+    assert found.shares["link"] == pytest.approx(found.end_s - 1.9e-6 - 1.3e-6 - 1.4e-6 - 4e-6 - 2.5e-6)
+
+
+def test_a_pageable_copy_waits_for_the_work_before_it_and_keeps_the_host() -> None:
+    found = played(step(Kernels(1, (40e-6,)), Copies("d2h", 9_000_000, memory="pageable"), Kernels(1)), "stream")
+    kernel, behind = found.work
+    copied = next(span for span in found.host if span.lane == "host" and span.act == 2)
+    assert copied.begin_s == pytest.approx(kernel.end_s)
+    assert copied.end_s - copied.begin_s == pytest.approx(8e-6 + 1e-3)
+    assert behind.begin_s == pytest.approx(copied.end_s + KNOWN[call_name("loop", 0)] + KNOWN["way"])
+    assert found.shares["link"] == pytest.approx(8e-6 + 1e-3)
+
+
+def test_every_wait_pays_its_way_and_completion_again() -> None:
+    """Steps that end in a synchronise do not overlap: n of them take n times as long as one."""
+    one = played(step(Kernels(7, (3e-6,)), Wait()), "stream").end_s
+    assert played(step(*(Kernels(7, (3e-6,)), Wait()) * 3), "stream").end_s == pytest.approx(3 * one)
+    host = played(step(Kernels(7, (3e-6,)), Wait(), HostWork(50e-6)), "stream")
+    assert host.end_s == pytest.approx(one + 50e-6)
+    # A wait for nothing costs its call.
+    assert played(step(Wait()), "stream").end_s == pytest.approx(KNOWN["sync"])
+
+
+def test_a_full_queue_does_not_change_how_long_a_step_takes() -> None:
+    workload = step(Kernels(50, (9e-6,)), Wait())
+    roomy, full = played(workload, "stream"), played(workload, "stream", queue=4)
+    assert full.end_s == pytest.approx(roomy.end_s)
+    assert full.host[40].begin_s > roomy.host[40].begin_s
+    # but work of the host behind the calls comes later
+    later = step(Kernels(50, (9e-6,)), HostWork(400e-6), Wait())
+    assert played(later, "stream", queue=4).end_s > played(later, "stream").end_s + 200e-6

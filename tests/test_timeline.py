@@ -1,4 +1,4 @@
-"""The time line: computed from the run's own costs, drawn to scale, told in words, asked for by the command."""
+"""The time line: a predicted step drawn to scale with its queue and links, told in words, asked for by the command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_graph_run import make_graph_run
 from make_run import make_run
@@ -17,22 +17,77 @@ from rich.cells import cell_len
 from typer.testing import CliRunner, Result
 
 from microbench import schema, store
-from microbench.cli import MOST_KERNELS, app
+from microbench.cli import app
+from microbench.cli_model import MOST_KERNELS
 from microbench.errors import ExitCode, RunUnreadableError, UsageError
+from microbench.explain import timeline as words
 from microbench.explain.evidence import evidence_by_device
-from microbench.explain.graph_step import StepCosts, missing, nearest, step_costs
+from microbench.explain.forecast import Forecast, forecast
+from microbench.explain.graph_step import nearest
+from microbench.fitted import Constant, Fit, Misfit, Reach
 from microbench.model import Run
+from microbench.ops import LOOP_LAYER
 from microbench.report import lanes, terminal, timeline
 from microbench.report.document import Lane, Span, TimeLine
+from microbench.submission import WAYS, call_name, replay_name
 from microbench.units import typed_time
+from microbench.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 
 WHOLE = make_graph_run()
+# Round figures, so that what is drawn can be worked out by hand. CALL + WAY is when the first kernel begins.
+CALL, WAY, GAP, GRAPH_GAP, COMPLETE = 3e-6, 2e-6, 1e-6, 0.5e-6, 2e-6
+COPY, RATE = 2e-6, 50e9
+CONSTANTS = {
+    call_name(LOOP_LAYER, 0): CALL, "way": WAY, "empty": 0.0, "complete": COMPLETE, "sync": 0.2e-6, "gap_stream": GAP,
+    "gap_graph": GRAPH_GAP, "queue": 1000.0, replay_name(LOOP_LAYER): 2e-6, "replay_node": 0.0, "replay_way": 3.2e-6,
+    "make": 10e-6, "make_node": 1e-6, "front_end": 0.25e-6,
+    **{f"{lane}_{name}": seconds for lane in ("h2d", "d2h") for name, seconds in (
+        ("call", 2e-6), ("way", 1e-6), ("latency", COPY), ("rate", RATE), ("pageable_latency", 5e-6),
+        ("pageable_rate", 10e9))},
+}  # fmt: skip
 
 
-def costs(kernels: int = 8, layer: str = "loop", run: Run = WHOLE) -> StepCosts:
-    found = step_costs(evidence_by_device(run)[0], kernels, layer)
-    assert found is not None
-    return found
+def fitted(**changed: float) -> Fit:
+    constants = {name: Constant(value, value, value) for name, value in (CONSTANTS | changed).items()}
+    misfit = {(way, regime): Misfit(0.01, 0.02, 30) for way in WAYS for regime in ("host", "gpu")}
+    return Fit(constants, (LOOP_LAYER,), misfit, Reach(1000, 1e-3, 1 << 30, 8))
+
+
+def step(*parts: Part, streams: int = 1, **changed: float) -> Forecast:
+    return forecast(Workload(parts, streams=streams), fitted(**changed))
+
+
+def kernels(count: int, duration_s: float, **changed: float) -> Forecast:
+    return step(Kernels(count, (duration_s,)), Wait(), **changed)
+
+
+def pictures(one: Forecast) -> list[TimeLine]:
+    return timeline.pictures(one, timeline.in_words(one.workload))
+
+
+def lane(picture: TimeLine, name: str, way: str = "stream") -> Lane:
+    """The lane of that name; its name may say more."""
+    begins = [index for index, one in enumerate(picture.lanes) if one.name.endswith("host")]
+    own = picture.lanes[: begins[1]] if way == "stream" and len(begins) > 1 else picture.lanes[begins[-1] :]
+    return next(one for one in own if name in one.name)
+
+
+def names(picture: TimeLine) -> list[str]:
+    return [one.name.strip() for one in picture.lanes if one.name]
+
+
+def texts(one: Lane, kind: str) -> list[str]:
+    return [span.text for span in one.spans if span.kind == kind]
+
+
+def told(workload: Workload, run: Run = WHOLE, width: int = 100) -> str:
+    stream = io.StringIO()
+    terminal.draw(timeline.sheet(run, workload), terminal.open_console(stream, width=width), brief=True)
+    return stream.getvalue()
+
+
+def plain(count: int, duration_s: float, layer: str = LOOP_LAYER) -> Workload:
+    return Workload((Kernels(count, (duration_s,)), Wait()), layer=layer)
 
 
 def without(*benchmarks: str) -> Run:
@@ -40,41 +95,258 @@ def without(*benchmarks: str) -> Run:
     return msgspec.structs.replace(WHOLE, outcomes=kept)
 
 
-def words(run: Run = WHOLE, duration_s: float = 3e-6, kernels: int = 8, layer: str = "loop", width: int = 100) -> str:
-    stream = io.StringIO()
-    sheet = timeline.sheet(run, duration_s, kernels, layer)
-    terminal.draw(sheet, terminal.open_console(stream, width=width), brief=True)
-    return stream.getvalue()
+# -- what is drawn ------------------------------------------------------------------------------------------------
+
+nanoseconds = st.integers(0, 20_000).map(lambda count: count * 1e-9)
+parts = st.one_of(
+    st.builds(Kernels, st.integers(1, 12), st.tuples(nanoseconds)),
+    st.builds(Copies, st.sampled_from(("h2d", "d2h")), st.integers(1, 1 << 22), st.integers(1, 3),
+              st.sampled_from(("pinned", "pageable"))),
+    st.just(Wait()),
+    st.builds(HostWork, nanoseconds),
+)  # fmt: skip
 
 
-# -- costs --------------------------------------------------------------------------------------------------------
+@settings(max_examples=60, deadline=None)
+@given(st.lists(parts, min_size=1, max_size=6), st.integers(1, 6), st.integers(1, 30))
+def test_drawn_lanes_are_in_order_and_inside(of: list[Part], streams: int, queue: int) -> None:
+    for picture in pictures(step(*of, streams=streams, queue=queue)):
+        for one in picture.lanes:
+            solid = [span for span in one.spans if span.kind == "solid"]
+            most_s = picture.end_s * (1 + 1e-9)
+            assert all(-1e-15 <= span.begin_s <= span.end_s <= most_s for span in one.spans)
+            assert all(later.begin_s >= earlier.end_s - 1e-12 for earlier, later in itertools.pairwise(solid))
+            assert all(0 < span.level <= 1 for span in one.spans)
+        for width in (47, 67, 107):
+            for fine in (True, False):
+                drawn = lanes.time_line(picture, width, fine=fine, inverse=False)
+                assert {len("".join(piece for piece, _ in line)) for line in drawn} == {width}
 
 
-def test_one_empty_kernel_takes_a_round_trip() -> None:
-    one = costs(1)
-    stream, graph = one.schedules(0.0)
-    assert stream.end_s - one.own_s(0.0) == pytest.approx(8.4e-6, rel=0.02)
-    assert one.stream.way_s == pytest.approx(1.8e-6, rel=0.05)
-    assert graph.end_s < stream.end_s
+def test_a_short_step_is_one_picture_with_a_lane_for_host_queue_and_gpu() -> None:
+    (picture,) = pictures(kernels(8, 3e-6))
+    assert picture.title == "A step of 8 kernels of 3.00 µs, in a stream and as a graph"
+    assert picture.about == "to scale; predicted, not a recording; queue: what waits before the GPU"
+    assert names(picture) == ["stream host", "queue 0–2", "GPU", "graph  host", "queue 0–7", "GPU"]
+    numbers = [str(number) for number in range(1, 9)]
+    assert texts(lane(picture, "host"), "solid") == texts(lane(picture, "GPU"), "solid") == numbers
+    assert texts(lane(picture, "host", "graph"), "pale")[-1] == "one replay, then synchronise"
+    gpu = lane(picture, "GPU")
+    first = next(span for span in gpu.spans if span.text == "1")
+    assert (first.begin_s, first.end_s) == (pytest.approx(CALL + WAY), pytest.approx(CALL + WAY + 3e-6))
+    idle = [span for span in gpu.spans if span.kind == "idle"]
+    assert len(idle) == 9  # before each kernel, and behind the last until the host knows
+    assert idle[0].text == "waits for the host"
+    assert idle[1].text == ""  # that is the gap
+    assert sum(span.end_s - span.begin_s for span in idle) == pytest.approx(picture.end_s - 8 * 3e-6)
 
 
-def test_a_replay_of_one_kernel_takes_what_was_measured() -> None:
-    _, graph = costs(1).schedules(1e-6)
-    assert graph.end_s == pytest.approx(8.5e-6, rel=0.02)
+def test_the_queue_is_as_deep_as_launches_wait_before_the_gpu() -> None:
+    """A call every 3 us, a kernel every 10: launch n comes to the GPU at 3n + 2 and begins at 10n - 5."""
+    (picture,) = pictures(kernels(10, 9e-6))
+    queue = lane(picture, "queue")
+    depths = [
+        (at, sum(3 * n + 2 <= at < 10 * n - 5 for n in range(1, 11))) for at in (4, 9, 12, 18, 24, 31, 33, 40, 80, 94)
+    ]
+    most = max(sum(3 * n + 2 <= at < 10 * n - 5 for n in range(1, 11)) for at in range(100))
+    assert queue.name.strip() == f"queue 0–{most}"
+    for at, depth in depths:
+        here = [span.level for span in queue.spans if span.begin_s <= at * 1e-6 + 1e-9 < span.end_s]
+        assert sum(here) * most == pytest.approx(depth), at
+    # A host that is too slow leaves nothing waiting; the graph's kernels all wait from the begin on.
+    (slow,) = pictures(kernels(10, 1e-6))
+    assert lane(slow, "queue").name.strip() == "queue"
+    assert lane(slow, "queue").spans == ()
+    graph = lane(slow, "queue", "graph")
+    assert graph.name.strip() == "queue 0–9"
+    assert [round(span.level * 9) for span in graph.spans] == list(range(9, 0, -1))
 
 
-def test_a_layer_changes_the_call_only() -> None:
-    loop, numba = costs(), costs(layer="numba_configured")
-    assert numba.stream.call_s == pytest.approx(11.8e-6, rel=0.02)
-    assert numba.graph == loop.graph
-    assert "the replay's call is that of the compiled loop" in numba.assumed
+def test_a_full_queue_holds_the_host_up_and_the_picture_says_so() -> None:
+    (picture,) = pictures(kernels(12, 20e-6, queue=4))
+    assert texts(lane(picture, "host"), "pale").count("queue full") == 7
+    assert lane(picture, "queue").name.strip() == "queue 0–4"
+    whole = pictures(kernels(40, 20e-6, queue=4))[1]
+    assert texts(lane(whole, "host"), "solid") == ["5 calls"]
+    assert texts(lane(whole, "host"), "shaded") == ["35 calls, each when the full queue has room"]
 
 
-def test_what_is_missing_is_named() -> None:
-    assert missing(evidence_by_device(WHOLE)[0]) == []
-    assert missing(evidence_by_device(make_run())[0]) == ["graph_lifecycle"]
-    assert missing(evidence_by_device(make_run(gpu=False))[0]) == ["launch_cost", "graph_lifecycle"]
-    assert "a replay's way to the GPU is a launch's" in costs(run=without("graph_gain")).assumed
+def test_a_long_step_shows_its_beginning_and_the_whole() -> None:
+    first, whole = pictures(kernels(100, 1e-6))
+    assert first.title == "The first 27.0 µs of a step of 100 kernels of 1.00 µs"
+    assert first.end_s == pytest.approx(8 * CALL + WAY + 1e-6)
+    assert texts(lane(first, "GPU"), "solid") == [str(number) for number in range(1, 9)]
+    assert texts(lane(whole, "host"), "solid") == ["100 calls"]
+    busy = 100 * 1e-6 / (99 * CALL + 1e-6)
+    assert texts(lane(whole, "GPU"), "shaded") == [f"100 kernels, {busy * 100:.1f} % busy"]
+    in_graph = 100 * 1e-6 / (99 * (1e-6 + GRAPH_GAP) + 1e-6)
+    assert texts(lane(whole, "GPU", "graph"), "shaded") == [f"100 kernels, {in_graph * 100:.1f} % busy"]
+    lengths = [span.text for one in whole.lanes if not one.name for span in one.spans]
+    assert lengths == ["305 µs", "157 µs", "−148 µs"]
+
+
+def test_every_wait_parts_the_stretches() -> None:
+    whole = pictures(step(*(Kernels(20, (6e-6,)), Wait()) * 3))[1]
+    assert texts(lane(whole, "host"), "solid") == ["20 calls"] * 3
+    assert texts(lane(whole, "GPU"), "shaded") == ["20 kernels"] * 3
+    assert texts(lane(whole, "host", "graph"), "pale").count("synchronise") == 3
+    idle = [span for span in lane(whole, "GPU").spans if span.kind == "idle"]
+    assert [span.text for span in idle] == ["waits for the host"] * 3 + [""]
+    # Too many to tell apart are one stretch.
+    many = pictures(step(*(Kernels(2, (6e-6,)), Wait()) * 50))[1]
+    assert texts(lane(many, "host"), "shaded") == ["100 calls, 50 synchronises"]
+
+
+def test_copies_have_lanes_of_their_own() -> None:
+    (picture,) = pictures(step(Copies("h2d", 1 << 20), Kernels(2, (5e-6,)), Copies("d2h", 1 << 20), Wait()))
+    assert names(picture)[:5] == ["stream host", "queue 0–3", "GPU", "h2d", "d2h"]
+    (into,), (out,) = lane(picture, "h2d").spans, lane(picture, "d2h").spans
+    assert into.end_s - into.begin_s == pytest.approx(COPY + (1 << 20) / RATE)
+    assert "waits for a copy" in texts(lane(picture, "GPU"), "idle")
+    assert out.begin_s > into.end_s
+    assert "h2d" not in " ".join(names(pictures(kernels(2, 5e-6))[0]))
+
+
+def test_a_pageable_copy_stands_in_the_hosts_lane_and_what_is_no_graph_is_drawn_once() -> None:
+    (picture,) = pictures(step(Copies("h2d", 1 << 20, memory="pageable"), HostWork(10e-6)))
+    assert names(picture) == ["stream host", "queue", "GPU"]
+    assert picture.title == "The step, in a stream"
+    assert texts(lane(picture, "host"), "solid") == ["pageable copy", "own work"]
+
+
+def test_kernels_side_by_side_have_a_line_each_or_one_that_counts_them() -> None:
+    (picture,) = pictures(step(Kernels(6, (30e-6,)), Wait(), streams=3))
+    at = [one.name.strip() for one in picture.lanes].index("GPU")
+    rows = picture.lanes[at : at + 3]
+    assert [texts(row, "solid") for row in rows] == [["1", "4"], ["2", "5"], ["3", "6"]]
+    (many,) = pictures(step(Kernels(8, (90e-6,)), Wait(), streams=8))
+    assert lane(many, "GPU").name.strip() == "GPU 0–8"
+    assert max(span.level for span in lane(many, "GPU").spans) == 1
+    whole = pictures(step(Kernels(60, (30e-6,)), Wait(), streams=3))[1]
+    assert texts(lane(whole, "GPU"), "solid") == ["60 kernels, up to 3 at once, 100 % busy"]
+
+
+def test_a_beginning_without_kernels_is_left_out() -> None:
+    first, _ = pictures(step(Copies("h2d", 50_000_000), Kernels(40, (3e-6,)), Wait()))
+    assert first.title.endswith("of the step, from its first kernel on")
+    assert first.end_s < 60e-6
+    assert [tick.text for tick in first.ticks][:2] == ["1.00 ms", "+10 µs"]
+    (copy,) = lane(first, "h2d").spans
+    assert copy.begin_s == 0
+    assert 0 < copy.end_s < first.end_s / 4
+    assert texts(lane(first, "GPU"), "solid") == [str(number) for number in range(1, 9)]
+    # What a copy engine does later is not in the beginning.
+    later = pictures(step(Kernels(40, (3e-6,)), Copies("d2h", 4096), Wait()))
+    assert ["d2h" in names(picture) for picture in later] == [False, True]
+
+
+def test_steps_that_flow_into_one_another_say_how_long_one_takes_then() -> None:
+    (picture,) = pictures(step(Kernels(8, (9e-6,))))
+    stream = next(one for one in picture.lanes if not one.name and one.spans)
+    assert stream.spans[0].text == "84.0 µs, 80.0 µs where steps follow one another"
+
+
+def test_blocks_begin_and_end_at_halves_and_stay_apart() -> None:
+    spans = tuple(Span(begin, begin + 1.0, "", "second") for begin in (0.0, 1.0, 2.25))
+    one = TimeLine("", "", 4.0, (), (Lane("x", spans),))
+    (_, line) = lanes.time_line(one, 3 + 9, fine=True, inverse=False)
+    assert "".join(piece for piece, _ in line)[3:] == "█▌██▐█▌  "
+    (_, plain_line) = lanes.time_line(one, 3 + 9, fine=False, inverse=False)
+    assert "".join(piece for piece, _ in plain_line)[3:] == "█ █ ██   "
+
+
+def test_labels_stand_on_blocks_where_there_is_colour() -> None:
+    one = TimeLine("", "", 1.0, (), (Lane("x", (Span(0.0, 1.0, "7", "second"),)),))
+    (_, line) = lanes.time_line(one, 3 + 11, fine=True, inverse=True)
+    assert (" 7 ", "on_second") in line
+
+
+def test_levels_are_as_high_as_their_mean_and_never_out_of_sight() -> None:
+    """Ten characters of a second each: full, half, a full one for half of it, a moment, nothing."""
+    spans = (
+        Span(0.0, 1.0, "", "first", "level", 1.0), Span(1.0, 2.0, "", "first", "level", 0.5),
+        Span(2.0, 2.5, "", "first", "level", 1.0), Span(3.2, 3.21, "", "first", "level", 0.2),
+    )  # fmt: skip
+    one = TimeLine("", "", 10.0, (), (Lane("x", spans),))
+    (_, line) = lanes.time_line(one, 3 + 11, fine=True, inverse=False)
+    assert "".join(piece for piece, _ in line)[3:9] == "█▄▄▁  "
+    (_, line) = lanes.time_line(one, 3 + 11, fine=False, inverse=False)
+    assert "".join(piece for piece, _ in line)[3:9] == "#==.  "
+
+
+# -- what is told -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("duration_s", "count"), [(0.0, 8), (3e-6, 1), (3e-6, 12), (1e-6, 1000), (0.2, 5)])
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_nothing_leaves_the_page(duration_s: float, count: int, width: int) -> None:
+    text = told(plain(count, duration_s), width=width)
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+
+
+def test_a_page_without_blocks_is_ascii() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
+    terminal.draw(timeline.sheet(WHOLE, plain(100, 9e-6)), terminal.open_console(stream, width=80), brief=True)
+    lines = raw.getvalue().decode("ascii").splitlines()
+    assert max(map(len, lines)) <= 80
+    queue = [line for line in lines if line.lstrip().startswith("queue")]
+    assert len(queue) == 4
+    assert any("%##" in line and ".:" in line for line in queue)
+
+
+def test_words_say_what_limits_and_that_it_is_no_recording() -> None:
+    text = " ".join(told(plain(8, 3e-6), width=120).split())
+    gain = re.search(r"As a graph the step takes (\S+) µs instead of (\S+) µs: (\S+)×", text)
+    assert gain is not None
+    assert [float(figure) for figure in gain.groups()] == pytest.approx([35.2, 41.9, 1.19], rel=0.02)
+    assert re.search(r"The GPU idles for 42\.\d % of the step in the stream, for 3[12]\.\d % in the graph", text)
+    assert re.search(
+        r"the host keeps up: a call takes 3\.3\d µs, the GPU 4\.3\d µs \(kernel 3\.00 µs, gap 1\.3\d µs", text
+    )
+    assert "Measured, the nearest step (10 kernels of 3.00 µs from the compiled loop): 50.7 µs in the stream" in text
+    assert "Predicted from measured costs, not a recording" in text
+    assert "SIMULATED" in text
+    assert "No measured step to hold it against" in " ".join(told(plain(8, 3e-6), without("graph_gain")).split())
+    assert "host is too slow: a call takes 11.8 µs" in " ".join(told(plain(8, 3e-6, "numba_configured")).split())
+    assert "One kernel waits for nothing but its own call" in " ".join(told(plain(1, 3e-6)).split())
+
+
+def test_an_empty_kernel_takes_a_moment() -> None:
+    text = " ".join(told(plain(3, 0.0), width=120).split())
+    assert "timeline: 3 empty kernels from the compiled loop" in text
+    assert "A step of 3 empty kernels, in a stream and as a graph" in text
+    assert "the nearest step (1 empty kernel from the compiled loop)" in text
+
+
+def test_a_mixed_step_is_told_by_what_its_path_is_spent_on() -> None:
+    one = step(Copies("h2d", 1 << 20), Kernels(4, (1e-6,)), HostWork(5e-6), Kernels(2, (9e-6,)), Wait())
+    evidence = evidence_by_device(WHOLE)[0]
+    _, limit, origin = words.findings(evidence, one)
+    shares = re.search(r"What the stream's step waits for: (.*?)\. The graph's: (.*?)\.$", limit.text)
+    assert shares is not None
+    for spent in shares.groups():
+        figures = [int(figure) for figure in re.findall(r"(\d+) %", spent)]
+        assert figures == sorted(figures, reverse=True)
+        assert sum(figures) == pytest.approx(100, abs=2)
+    assert limit.threshold == words.PATH
+    assert "A pinned copy h2d: 2.00 µs and 50.0 GB/s." in origin.text
+    assert "launch call from the compiled loop 3.00 µs" in origin.text
+
+
+def test_only_kernels_alike_in_one_stream_have_a_pace() -> None:
+    assert words.alike(plain(8, 3e-6)) == words.Alike(8, 3e-6, LOOP_LAYER, 0)
+    other = Kernels(8, (3e-6, 4e-6))
+    for parts in ((other, Wait()), (Kernels(8, (3e-6,)), Wait(), Wait()), (Wait(),), (Kernels(8, bytes=1e6),)):
+        assert words.alike(Workload(parts)) is None
+    assert words.alike(Workload((Kernels(8, (3e-6,)),), streams=2)) is None
+
+
+def test_a_full_queue_is_told() -> None:
+    _, limit, _ = words.findings(evidence_by_device(WHOLE)[0], kernels(40, 20e-6, queue=4))
+    assert "After 5 calls 4 launches wait before the GPU: the queue is full" in limit.text
+    _, limit, _ = words.findings(evidence_by_device(WHOLE)[0], kernels(40, 20e-6))
+    assert "queue" not in limit.text
 
 
 def test_the_nearest_measured_step_is_found() -> None:
@@ -84,84 +356,19 @@ def test_the_nearest_measured_step_is_found() -> None:
     assert nearest(evidence_by_device(WHOLE)[0], 8, 3e-6, "triton") is None
 
 
-@given(st.integers(1, 40), st.floats(0, 1e-3))
-def test_drawn_lanes_are_in_order_and_inside(kernels: int, duration_s: float) -> None:
-    for picture in timeline.pictures(costs(kernels), duration_s):
-        for lane in picture.lanes:
-            solid = [span for span in lane.spans if span.kind == "solid"]
-            assert all(0 <= span.begin_s <= span.end_s <= picture.end_s * (1 + 1e-9) for span in lane.spans)
-            assert all(later.begin_s >= earlier.end_s - 1e-12 for earlier, later in itertools.pairwise(solid))
-        for width in (47, 67, 107):
-            drawn = lanes.time_line(picture, width, fine=True, inverse=False)
-            assert {len("".join(piece for piece, _ in line)) for line in drawn} == {width}
-
-
-# -- the drawing --------------------------------------------------------------------------------------------------
-
-
-def test_each_kernel_has_its_number_in_both_lanes_and_gaps_show() -> None:
-    lines = words().splitlines()
-    host, gpu = (next(line for line in lines if line.startswith(name)) for name in ("stream host", "       GPU"))
-    assert re.findall(r"\d", host) == re.findall(r"\d", gpu) == list("12345678")
-    assert len(re.findall("[█▌▐]─", gpu)) == 8
-    assert "synchronise" in host
-
-
-def test_a_long_step_shows_its_beginning_and_the_whole() -> None:
-    text = words(kernels=100, duration_s=1e-6)
-    assert "of a step of 100 kernels of 1.00 µs" in text
-    assert "100 calls" in text
-    stream, graph = (float(share) for share in re.findall(r"100 kernels, (\S+) % busy", text))
-    assert stream == pytest.approx(100 / 3.31, rel=0.02)  # 1 µs of what a call takes
-    assert graph == pytest.approx(100 / 1.53, rel=0.02)  # 1 µs of kernel and gap
-
-
-def test_blocks_begin_and_end_at_halves_and_stay_apart() -> None:
-    spans = tuple(Span(begin, begin + 1.0, "", "second") for begin in (0.0, 1.0, 2.25))
-    one = TimeLine("", "", 4.0, (), (Lane("x", spans),))
-    (_, line) = lanes.time_line(one, 3 + 9, fine=True, inverse=False)
-    assert "".join(piece for piece, _ in line)[3:] == "█▌██▐█▌  "
-    (_, plain) = lanes.time_line(one, 3 + 9, fine=False, inverse=False)
-    assert "".join(piece for piece, _ in plain)[3:] == "█ █ ██   "
-
-
-def test_labels_stand_on_blocks_where_there_is_colour() -> None:
-    one = TimeLine("", "", 1.0, (), (Lane("x", (Span(0.0, 1.0, "7", "second"),)),))
-    (_, line) = lanes.time_line(one, 3 + 11, fine=True, inverse=True)
-    assert (" 7 ", "on_second") in line
-
-
-@pytest.mark.parametrize(("duration_s", "kernels"), [(0.0, 8), (3e-6, 1), (3e-6, 12), (1e-6, 1000), (0.2, 5)])
-@pytest.mark.parametrize("width", [40, 80, 120])
-def test_nothing_leaves_the_page(duration_s: float, kernels: int, width: int) -> None:
-    text = words(duration_s=duration_s, kernels=kernels, width=width)
-    assert max(cell_len(line) for line in text.splitlines()) <= width
-
-
-def test_words_say_what_limits_and_that_it_is_no_recording() -> None:
-    text = " ".join(words(width=120).split())
-    assert "As a graph the step takes 35.2 µs instead of 41.9 µs: 1.19×" in text
-    assert "The GPU idles for 42.8 % of the step in the stream, for 31.8 % in the graph" in text
-    assert "the host keeps up: a call takes 3.31 µs, the GPU 4.36 µs" in text
-    assert "Measured, the nearest step (10 kernels of 3.00 µs from the compiled loop): 50.7 µs in the stream" in text
-    assert "drawn from measured costs, not a recording" in text
-    assert "SIMULATED" in text
-    short = " ".join(words(duration_s=0.0, width=120).split())
-    assert "the host is too slow: a call takes 3.31 µs" in short
-    alone = " ".join(words(kernels=1, width=120).split())
-    assert "One kernel waits for nothing but its own call" in alone
-    unmeasured = " ".join(words(without("graph_gain"), width=120).split())
-    assert "No measured step to hold it against" in unmeasured
+def test_a_long_description_ends_behind_a_comma() -> None:
+    parts = (Copies("h2d", 1 << 20), Copies("h2d", 4096), Kernels(60, (6e-6,)), Copies("d2h", 1 << 16), Wait())
+    sheet = timeline.sheet(store.read(store.bundled()["nvidia-h200"]), Workload(parts, layer="torch_eager", streams=3))
+    title = sheet.sections[0].title
+    assert title.endswith(", …")
+    assert len(title) < 90
 
 
 def test_errors_name_the_cause_and_the_command() -> None:
     with pytest.raises(RunUnreadableError) as raised:
-        timeline.sheet(make_run(), 3e-6, 8)
+        timeline.sheet(make_run(), plain(8, 3e-6))
     assert "has no figures of graph_lifecycle" in raised.value.cause
     assert raised.value.next_step == "microbench run graph_lifecycle --into simulated-run measures them"
-    with pytest.raises(UsageError) as wrong:
-        timeline.sheet(WHOLE, 3e-6, 8, "cuda_cor")
-    assert wrong.value.next_step == "did you mean cuda_core?"
 
 
 # -- times as people type them ------------------------------------------------------------------------------------
@@ -195,6 +402,12 @@ def test_anything_else_is_a_usage_error(text: str) -> None:
 # -- the command --------------------------------------------------------------------------------------------------
 
 
+def measured(run: Run) -> Run:
+    """The run as if a real GPU had given it."""
+    real = tuple(msgspec.structs.replace(session, simulated=False) for session in run.sessions)
+    return msgspec.structs.replace(run, sessions=real)
+
+
 def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["timeline", *arguments], catch_exceptions=False)
 
@@ -209,26 +422,48 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def saved(data: Path) -> Path:
     path = data / "20250102T030405Z-aaaaaaaa.json"
-    path.write_bytes(schema.encode(WHOLE))
+    path.write_bytes(schema.encode(measured(WHOLE)))
     return path
 
 
 def test_the_last_run_that_has_the_figures_is_drawn(saved: Path) -> None:
-    (saved.parent / "20250103T030405Z-bbbbbbbb.json").write_bytes(schema.encode(make_run()))
-    (saved.parent / "20250104T030405Z-cccccccc.json").write_bytes(b"{")
+    (saved.parent / "20250103T030405Z-bbbbbbbb.json").write_bytes(schema.encode(measured(make_run())))
+    (saved.parent / "20250104T030405Z-cccccccc.json").write_bytes(schema.encode(WHOLE))  # simulated: of no GPU at all
+    (saved.parent / "20250105T030405Z-dddddddd.json").write_bytes(b"{")
     result = call("--duration", "3us")
     assert result.exit_code == 0
     assert "8 kernels of 3.00 µs from the compiled loop" in result.stdout
-    assert "SIMULATED" in result.stdout
+    assert "from a simulated GPU" not in result.stdout
+    assert "REFERENCE" not in result.stdout
     assert call("--duration", "3us", "--run", str(saved)).stdout == result.stdout
+
+
+def test_a_simulated_run_is_drawn_where_it_is_asked_for_and_marked(data: Path) -> None:
+    (data / "20250102T030405Z-aaaaaaaa.json").write_bytes(schema.encode(WHOLE))
+    assert "REFERENCE" in call("--duration", "3us").stdout
+    assert "from a simulated GPU" in call("--duration", "3us", "--run", "20250102").stdout
+
+
+def test_a_workload_is_drawn_from_its_file(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text('title = "two runs"\n[[part]]\nkernels = 20\nduration = "6us"\n[[part]]\nsync = true\n')
+    result = call(str(path), "--layer", "cupy")
+    assert result.exit_code == 0, result.stderr
+    assert "timeline: two runs" in result.stdout
+    assert "launch call from CuPy RawKernel" in " ".join(result.stdout.split())
+
+
+def test_waits_part_the_step(saved: Path) -> None:
+    text = call("--duration", "3us", "--kernels", "40", "--syncs-per-step", "2").stdout
+    assert text.count("20 calls") == 2
+    assert "2 waits" in text
 
 
 def test_without_a_run_the_reference_is_drawn_and_marked(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "reference.json"
-    real = tuple(msgspec.structs.replace(session, simulated=False) for session in WHOLE.sessions)
-    path.write_bytes(schema.encode(msgspec.structs.replace(WHOLE, sessions=real)))
+    path.write_bytes(schema.encode(measured(WHOLE)))
     monkeypatch.setattr(store, "bundled", lambda: {"nvidia-h200": path})
     result = call("--duration", "0", "--kernels", "3", "--layer", "cuda_core")
     assert result.exit_code == 0
@@ -250,9 +485,11 @@ def test_it_draws_into_a_new_file_only(saved: Path, tmp_path: Path) -> None:
     [
         (("--duration", "3"), ExitCode.USAGE, "3 is no time"),
         (("--duration", "\x1b[2J"), ExitCode.USAGE, "is no time"),
-        (("--duration", "3us", "--kernels", "0"), ExitCode.USAGE, "0 kernels"),
-        (("--duration", "3us", "--kernels", str(MOST_KERNELS + 1)), ExitCode.USAGE, "cannot be drawn"),
-        (("--duration", "3us", "--layer", "lop"), ExitCode.USAGE, "through lop"),
+        (("--duration", "3us", "--kernels", "0"), ExitCode.USAGE, "--kernels: 0 is too small"),
+        (("--duration", "3us", "--kernels", str(MOST_KERNELS + 1)), ExitCode.USAGE, "too long to draw"),
+        (("--duration", "3us", "--layer", "lop"), ExitCode.USAGE, "no layer lop"),
+        ((), ExitCode.USAGE, "nothing says what the step does"),
+        (("decode-8b",), ExitCode.USAGE, "there is no workload decode-8b"),
         (("--duration", "3us", "--run", "nowhere"), ExitCode.UNREADABLE_RUN, "there is no run nowhere"),
     ],
 )

@@ -35,6 +35,11 @@ def combines(params: Mapping[str, Param]) -> bool:
     return kernels * duration_ns <= LONGEST_STEP_NS and (not from_python or kernels in PYTHON_KERNELS)
 
 
+def late(params: Mapping[str, Param]) -> bool:
+    """The compiled loop shows the gain; Python's own processes can wait."""
+    return params["submitter"] != LOOP_LAYER
+
+
 def measure(gpu: Gpu, meter: Meter, submitter: str, kernels: int, duration_ns: int) -> Iterator[Measured]:
     """See the module's text."""
     call = LayerCall(submitter, duration_ns=duration_ns)
@@ -81,4 +86,6 @@ BENCHMARK = Benchmark(
     },
     fresh_process_by=("submitter",),
     combines=combines,
+    essential=True,
+    late=late,
 )

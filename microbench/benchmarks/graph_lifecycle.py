@@ -14,18 +14,19 @@ Reading
     constant and a slope: the report fits both and shows how far the fit is off.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from microbench.bench import Axis, Benchmark, Measured
 from microbench.gpu.api import Gpu
 from microbench.gpu.graph_api import Life, Made
-from microbench.model import Metric
+from microbench.model import Metric, Param
 from microbench.ops import Launch
 from microbench.sampling import Between
 from microbench.timing import Meter
 
 REPLAYED_NODES = 2000
+LINE_NODES = (10, 100, 1000)
 COPIES_OF_NODES = 50_000
 MOST_COPIES = 2000
 MOST_REPLAYS = 200
@@ -44,6 +45,11 @@ BUILT = {
     "first_launch": Between(Life.INSTANTIATED, Life.CALLED),
     "first_replay": Between(Life.INSTANTIATED, Life.DONE),
 }
+
+
+def late(params: Mapping[str, Param]) -> bool:
+    """Each count is a process of its own; these are enough for a line."""
+    return params["nodes"] not in LINE_NODES
 
 
 def measure(gpu: Gpu, meter: Meter, nodes: int) -> Iterator[Measured]:
@@ -93,4 +99,6 @@ BENCHMARK = Benchmark(
         )
     },
     fresh_process_by=("nodes",),
+    essential=True,
+    late=late,
 )

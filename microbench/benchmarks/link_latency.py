@@ -7,7 +7,7 @@ Method
     blocks as there are SMs, one after the other; footprint, stride (128 bytes) and order are stated, the mean is over
     all reads, the percentiles are of single reads of one SM, each stamped by its clock, which adds some 15 ns. flag:
     the host writes a flag, a running kernel answers by another. copies and memset: one call of 4 bytes and a
-    synchronise, from a compiled loop; what was copied is compared.
+    synchronise, and the call alone in bursts, from a compiled loop; what was copied is compared.
 Reading
     Reads cross the link and come back. Every switch on the way adds to that (0.1 to 0.3 us by rule of thumb), and so
     does address translation where the footprint outgrows its caches.
@@ -22,7 +22,7 @@ from microbench.model import Fact, Metric, Param
 from microbench.ops import Memset
 from microbench.sampling import seconds
 from microbench.timing import Meter
-from microbench.transfers import read_latency, small_copy
+from microbench.transfers import read_latency, small_copy, verified
 
 MIB = 1 << 20
 STRIDE_BYTES = 128
@@ -53,9 +53,15 @@ def measure(gpu: Gpu, meter: Meter, what: str, footprint_bytes: int, order: Orde
         )
         yield from found
     elif what == MEMSET:
-        yield meter.round_trip("latency", gpu.bind(Memset(SMALL_BYTES)))
+        memset = gpu.bind(Memset(SMALL_BYTES))
+        yield meter.round_trip("latency", memset)
+        yield meter.submit_time("submit", memset, per_call=False)
     else:
-        yield from small_copy(meter, gpu.links.copy(SMALL[what], "pinned", SMALL_BYTES))
+        copy = gpu.links.copy(SMALL[what], "pinned", SMALL_BYTES)
+        yield from small_copy(meter, copy)
+        copy.fresh()
+        submitted = meter.submit_time("submit", copy.submit, per_call=False)
+        yield from verified([submitted], copy.check())
 
 
 BENCHMARK = Benchmark(
@@ -63,7 +69,10 @@ BENCHMARK = Benchmark(
     suite="link",
     title="Shortest exchanges",
     about=__doc__ or "",
-    metrics=(Metric("latency", "time", "s", "one read, one exchange of flags, or one call and its synchronise"),),
+    metrics=(
+        Metric("latency", "time", "s", "one read, one exchange of flags, or one call and its synchronise"),
+        Metric("submit", "time", "s/launch", "the call of a copy or memset on the host, in bursts"),
+    ),
     measure=measure,
     axes={
         "what": Axis("what is exchanged", ("host_read", "flag", "copy_h2d", "copy_d2h"), WHAT, WHAT),

@@ -101,11 +101,14 @@ def _range(name: str, own: list[Rival]) -> str:
 
 
 def _rival_words(name: str, own: list[Rival]) -> str:
-    words = [
-        f"{dtype_of(one.row)} {figure(one.row)} of {figure(one.native)} ({percent(one.ratio)})"
-        for one in sorted(own, key=lambda one: one.ratio)
-    ]
-    return f"{LIBRARIES[name]}: {some(words)}"
+    return f"{LIBRARIES[name]}: {some([_beside(one) for one in sorted(own, key=lambda one: one.ratio)])}"
+
+
+def _beside(one: Rival) -> str:
+    """Measured in turn, the ratio is of pairs: it is not that of the two rates, which are of other moments."""
+    if one.against is not None:
+        return f"{dtype_of(one.row)} {percent(one.ratio)} (at {figure(one.row)})"
+    return f"{dtype_of(one.row)} {figure(one.row)} of {figure(one.native)} ({percent(one.ratio)})"
 
 
 def candidates(evidence: Evidence) -> list[Finding]:

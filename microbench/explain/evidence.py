@@ -25,6 +25,10 @@ class Evidence:
         for row in found:
             if row.device in (device, None) and math.isfinite(row.value):
                 self._rows[row.case_id, row.metric.name] = row
+        self._outcomes: dict[str, list[Outcome]] = {}
+        for outcome in run.outcomes:
+            if outcome.device in (device, None):
+                self._outcomes.setdefault(outcome.case.benchmark, []).append(outcome)
 
     @property
     def environment(self) -> Environment:
@@ -59,6 +63,10 @@ class Evidence:
         """The first row of that benchmark, metric and parameters with a value above 0, or None."""
         return next((row for row in self.rows(benchmark, metric, **params) if row.value > 0), None)
 
+    def all_rows(self) -> list[Row]:
+        """Every row, in the order of the run."""
+        return list(self._rows.values())
+
     def suite(self, suite: str) -> list[Row]:
         """Every row of a suite."""
         return [row for row in self._rows.values() if row.suite == suite]
@@ -74,11 +82,7 @@ class Evidence:
 
     def outcomes(self, benchmark: str) -> list[Outcome]:
         """Outcomes of a benchmark on this GPU, whatever became of them."""
-        return [
-            outcome
-            for outcome in self.run.outcomes
-            if outcome.case.benchmark == benchmark and outcome.device in (self.device, None)
-        ]
+        return self._outcomes.get(benchmark, [])
 
 
 Rule = Callable[[Evidence], list[Finding]]
@@ -105,9 +109,14 @@ def facts_of(row: Row, name: str) -> list[Scalar]:
     return [fact.value for outcome in row.outcomes for fact in outcome.facts if fact.name == name]
 
 
+def row_name(row: Row) -> str:
+    """What tells a row from every other one of its GPU."""
+    return f"{row.case_id} {row.metric.name}"
+
+
 def rests_on(*found: Row | None) -> tuple[str, ...]:
     """How a finding names the rows it used."""
-    return tuple(f"{row.case_id} {row.metric.name}" for row in found if row is not None)
+    return tuple(row_name(row) for row in found if row is not None)
 
 
 def sentence(words: str) -> str:

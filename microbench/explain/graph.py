@@ -12,6 +12,7 @@ from microbench.explain import (
     graph_replay,
     graph_shape,
     graph_update,
+    model_check,
 )
 from microbench.explain.evidence import Rule
 
@@ -31,4 +32,5 @@ RULES: tuple[Rule, ...] = (
     graph_shape.shapes,
     graph_memory.memory,
     graph_replay.footprint,
+    model_check.foresight,
 )

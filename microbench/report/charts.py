@@ -66,6 +66,24 @@ def cell_pieces(cell: Cell, note_width: int, shown: Callable[[str], str]) -> lis
     return pieces
 
 
+def long_table(table: Table, widths: Widths, kept: Sequence[int], *, shown: Callable[[str], str]) -> Drawn:
+    """A table that fits its page, a line a row: laying out ten thousand rows as if they could wrap takes seconds."""
+    gap: Piece = (" " * BETWEEN, "plain")
+    titles = [(table.columns[index].title, widths.needed[index], table.columns[index].align) for index in kept]
+    heads = (
+        shown(title).rjust(width) if align == "right" else shown(title).ljust(width) for title, width, align in titles
+    )
+    lines: Drawn = [[(f" {(' ' * BETWEEN).join(heads)}", "quiet")], [("─" * widths.total(kept), "quiet")]]
+    for row in table.rows:
+        line: list[Piece] = [(" ", "plain")]
+        for index in kept:
+            pieces = cell_pieces(row[index], widths.notes[index], shown)
+            blank: Piece = (" " * (widths.needed[index] - sum(len(text) for text, _ in pieces)), "plain")
+            line += [blank, *pieces, gap] if table.columns[index].align == "right" else [*pieces, blank, gap]
+        lines.append(joined(line))
+    return lines
+
+
 def drawn_bar(one: Bar, largest: float, width: int, *, fine: bool) -> list[Piece]:
     """A bar on a scale to ``largest``: solid to its value, paler beyond. ``fine`` ends a bar without a paler end at an
     eighth of a character."""

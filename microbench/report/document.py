@@ -10,17 +10,19 @@ from microbench.explain.finding import Finding
 
 Tone = Literal[
     "plain", "strong", "quiet", "good", "note", "advice", "warning", "problem", "first", "second", "third", "fourth",
-    "on_first", "on_second",
+    "on_first", "on_second", "on_third",
 ]  # fmt: skip
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A figure or word; ``note`` follows it quietly (its spread), ``trust`` is its grade where it is a figure."""
+    """A figure or word; ``note`` follows it quietly (its spread), ``trust`` is its grade where it is a figure. ``of``
+    names the measured row that it shows, as findings do ("case-id metric"): a page can tell more of it."""
 
     text: str
     note: str = ""
     tone: Tone = "plain"
     trust: str | None = None
+    of: str = ""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -31,7 +33,7 @@ class Column(msgspec.Struct, frozen=True):
     drop: int = 0
 
 
-class Table(msgspec.Struct, frozen=True):
+class Table(msgspec.Struct, frozen=True, tag=True):
     """Rows of as many cells as there are columns; ``notes`` are lines below it."""
 
     title: str
@@ -51,7 +53,7 @@ class Bar(msgspec.Struct, frozen=True):
     tone: Tone = "first"
 
 
-class Bars(msgspec.Struct, frozen=True):
+class Bars(msgspec.Struct, frozen=True, tag=True):
     """Bars on one linear scale from 0."""
 
     title: str
@@ -77,7 +79,7 @@ class Line(msgspec.Struct, frozen=True):
     joined: bool = True
 
 
-class Curve(msgspec.Struct, frozen=True):
+class Curve(msgspec.Struct, frozen=True, tag=True):
     """Lines over one axis. ``x_log`` and ``y_log`` say which scales are logarithmic; ``marks`` are vertical lines."""
 
     title: str
@@ -91,7 +93,7 @@ class Curve(msgspec.Struct, frozen=True):
     marks: tuple[Mark, ...] = ()
 
 
-class Histogram(msgspec.Struct, frozen=True):
+class Histogram(msgspec.Struct, frozen=True, tag=True):
     """Counts in logarithmic bins: bin i covers ``first_edge * ratio**i`` to the next. ``marks`` are quantiles."""
 
     title: str
@@ -105,14 +107,16 @@ class Histogram(msgspec.Struct, frozen=True):
 class Span(msgspec.Struct, frozen=True):
     """A stretch of time on a lane.
 
-    ``solid`` is work, ``shaded`` partly work, ``pale`` waiting, ``idle`` nothing at all, ``distance`` a measure.
+    ``solid`` is work, ``shaded`` partly work, ``pale`` waiting, ``idle`` nothing at all, ``distance`` a measure,
+    ``level`` a count as a share of the lane's highest.
     """
 
     begin_s: float
     end_s: float
     text: str
     tone: Tone = "first"
-    kind: Literal["solid", "shaded", "pale", "idle", "distance"] = "solid"
+    kind: Literal["solid", "shaded", "pale", "idle", "distance", "level"] = "solid"
+    level: float = 1.0
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -122,7 +126,7 @@ class Lane(msgspec.Struct, frozen=True):
     spans: tuple[Span, ...]
 
 
-class TimeLine(msgspec.Struct, frozen=True):
+class TimeLine(msgspec.Struct, frozen=True, tag=True):
     """What happens when, to scale, on several lanes."""
 
     title: str
@@ -130,6 +134,31 @@ class TimeLine(msgspec.Struct, frozen=True):
     end_s: float
     ticks: tuple[Mark, ...]
     lanes: tuple[Lane, ...]
+
+
+class Portion(msgspec.Struct, frozen=True):
+    """A part of a stacked bar: what it is, how long it is, and its figure."""
+
+    name: str
+    value: float
+    text: str
+    tone: Tone = "first"
+
+
+class Stack(msgspec.Struct, frozen=True):
+    """A bar made of portions, one behind the other; ``total`` stands at its end."""
+
+    label: str
+    portions: tuple[Portion, ...]
+    total: str
+
+
+class Stacks(msgspec.Struct, frozen=True, tag=True):
+    """Stacked bars on one linear scale from 0, each with its portions named below it."""
+
+    title: str
+    about: str
+    stacks: tuple[Stack, ...]
 
 
 class Station(msgspec.Struct, frozen=True):
@@ -148,7 +177,7 @@ class Stretch(msgspec.Struct, frozen=True):
     hidden: bool = False
 
 
-class Way(msgspec.Struct, frozen=True):
+class Way(msgspec.Struct, frozen=True, tag=True):
     """Stations from one end to the other, with one stretch fewer between them."""
 
     title: str
@@ -157,7 +186,24 @@ class Way(msgspec.Struct, frozen=True):
     stretches: tuple[Stretch, ...]
 
 
-Picture = Bars | Curve | Histogram | Table | TimeLine | Way
+class Phrase(msgspec.Struct, frozen=True):
+    """Words within a paragraph; a ``whole`` one, a figure with its unit, is not broken where it fits a line."""
+
+    text: str
+    tone: Tone = "plain"
+    whole: bool = False
+
+
+class Prose(msgspec.Struct, frozen=True, tag=True):
+    """Paragraphs of running text."""
+
+    title: str
+    about: str
+    paragraphs: tuple[tuple[Phrase, ...], ...]
+
+
+# Tagged, so that a report that was kept can be read again.
+Picture = Bars | Curve | Histogram | Prose | Stacks | Table | TimeLine | Way
 
 
 class Study(msgspec.Struct, frozen=True):
@@ -169,8 +215,8 @@ class Study(msgspec.Struct, frozen=True):
 
 
 class Section(msgspec.Struct, frozen=True):
-    """One suite on one GPU: pictures first, then the figures, then what they mean. ``verdict`` is the finding whose
-    title stands above all of it, where the suite comes down to one."""
+    """One suite on one GPU (``device`` is its UUID): pictures first, then the figures, then what they mean. ``verdict``
+    is the finding whose title stands above all of it, where the suite comes down to one."""
 
     suite: str
     title: str
@@ -178,6 +224,7 @@ class Section(msgspec.Struct, frozen=True):
     studies: tuple[Study, ...]
     findings: tuple[Finding, ...]
     verdict: Finding | None = None
+    device: str | None = None
 
 
 class Banner(msgspec.Struct, frozen=True):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from microbench.report.charts import Drawn, Piece, joined
+from microbench.report.charts import HEIGHTS, Drawn, Piece, joined
 from microbench.report.document import Lane, Mark, Span, TimeLine, Tone
 
 HALVES = 2
 FULL, LEFT, RIGHT = "█", "▌", "▐"
-ON: dict[Tone, Tone] = {"first": "on_first", "second": "on_second"}
+ON: dict[Tone, Tone] = {"first": "on_first", "second": "on_second", "third": "on_third"}
+# The same nine heights where there is nothing but ASCII.
+PLAIN_HEIGHTS = " .:-=+*%#"
 FILLS = {"solid": FULL, "shaded": "▒", "pale": "░", "idle": "─"}
 
 
@@ -42,8 +45,9 @@ def _lane(lane: Lane, scale: float, width: int, fine: bool, inverse: bool) -> li
         if _instant(span):
             text = f"▌{span.text}"
             _write(cells, min(begin, max(width - len(text), 0)), text, span.tone)
-        elif span.kind != "solid":
+        elif span.kind not in ("solid", "level"):
             _write(cells, begin, _stretch(span, max(end - begin, 1)), span.tone)
+    _raise(cells, [span for span in lane.spans if span.kind == "level"], scale, HEIGHTS if fine else PLAIN_HEIGHTS)
     for span, begin, end in _apart(work, scale, fine):
         at, block = begin // HALVES, _block(begin, end)
         _write(cells, at, block, span.tone)
@@ -60,6 +64,17 @@ def _instant(span: Span) -> bool:
 def _write(cells: list[Piece], begin: int, text: str, tone: Tone) -> None:
     for index, character in enumerate(text[: max(len(cells) - begin, 0)]):
         cells[begin + index] = (character, tone)
+
+
+def _raise(cells: list[Piece], spans: Sequence[Span], scale: float, heights: str) -> None:
+    """Each character as high as the level is on average within it; however low, it can be seen."""
+    means: dict[int, float] = {}
+    for span in spans:
+        begin, end = span.begin_s * scale, span.end_s * scale
+        for index in range(int(begin), math.ceil(end)):
+            means[index] = means.get(index, 0.0) + span.level * (min(end, index + 1) - max(begin, index))
+    for index, mean in means.items():
+        _write(cells, index, heights[max(round(mean * (len(heights) - 1)), 1)], spans[0].tone)
 
 
 def _apart(spans: Sequence[Span], scale: float, fine: bool) -> list[tuple[Span, int, int]]:
@@ -98,5 +113,5 @@ def _stretch(span: Span, length: int) -> str:
         inner = max(length - 1, 0)
         text = f" {span.text} " if inner >= len(span.text) + 3 else span.text if inner > len(span.text) else ""
         return f"├{text.center(inner, '─')}┤"
-    text = f" {span.text} " if span.text and length >= len(span.text) + 4 else ""
+    text = f" {span.text} " if span.text and length >= len(span.text) + 5 else ""
     return text.center(length, FILLS[span.kind])

@@ -21,4 +21,5 @@ STYLES: dict[Tone, str] = {
     "plain": "", "strong": "bold", "quiet": "dim", "good": "green", "note": "cyan", "advice": "yellow",
     "warning": "bold yellow", "problem": "bold red", "first": "cyan", "second": "green", "third": "magenta",
     "fourth": "red", "on_first": "reverse cyan", "on_second": "reverse green",
+    "on_third": "reverse magenta",
 }  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from microbench.explain.ceilings import exceeds
+from microbench.explain.evidence import row_name
 from microbench.limits import Ceiling
 from microbench.model import BenchmarkInfo, Param
 from microbench.report.document import Cell, Column, Tone
@@ -39,7 +40,7 @@ def figure(row: Row, limit: Ceiling | None = None) -> Cell:
         note += f", {percent(row.value / limit.value)} of limit"
         if exceeds(row, limit):  # there is no such thing, so the figure itself says so: notes may go
             text, tone = f"{text}, over limit", "problem"
-    return Cell(text, note, tone, row.trust)
+    return Cell(text, note, tone, row.trust, row_name(row))
 
 
 def varying_axes(info: BenchmarkInfo, found: Iterable[Row]) -> list[str]:

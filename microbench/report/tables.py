@@ -16,6 +16,8 @@ from microbench.units import MISSING, as_time, axis_title, axis_value, quantity,
 STATUS_WORDS = {"timed_out": "timed out"}
 MOST_VALUES = 4
 MOST_LIMITS = 8
+# Several times what any grid has: more would be the lines of a run that was put together, and nobody reads them.
+MOST_CASES = 1000
 KEPT_ACROSS = 2
 # Facts of one kind, told apart by a number: hop0_kind, hop1_kind.
 NUMBERED = re.compile(r"(?P<group>[a-z]+)(?P<number>[0-9]{1,3})_(?P<name>[a-z_]+)")
@@ -25,16 +27,18 @@ def benchmark_tables(info: BenchmarkInfo, found: Sequence[Row], limit_of: LimitO
     """The tables of one benchmark: cases that measured the same metrics share one. The first has the benchmark's title
     and question, the last the notes."""
     kinds: dict[frozenset[str], list[Row]] = {}
-    for members in _by_case(found).values():
+    cases = list(_by_case(found).values())
+    for members in cases[:MOST_CASES]:
         kinds.setdefault(frozenset(row.metric.name for row in members), []).extend(members)
     axes = varying_axes(info, found)
     shapes = [shape([axis for axis in axes if _holds(axis, rows)], rows, limit_of) for rows in kinds.values()]
     tables = [Table("", "", columns, lines) for columns, lines in shapes]
     title = f"{info.name}: {info.title}"
     tables[0] = Table(title, question(info), tables[0].columns, tables[0].rows)
-    tables[-1] = Table(
-        tables[-1].title, tables[-1].question, tables[-1].columns, tables[-1].rows, _notes(info, found, limit_of)
-    )
+    notes = _notes(info, found, limit_of)
+    if len(cases) > MOST_CASES:
+        notes = (f"{len(cases) - MOST_CASES} more cases: microbench export lists them all", *notes)
+    tables[-1] = Table(tables[-1].title, tables[-1].question, tables[-1].columns, tables[-1].rows, notes)
     return tuple(tables)
 
 
@@ -70,7 +74,7 @@ def _notes(info: BenchmarkInfo, found: Sequence[Row], limit_of: LimitOf) -> tupl
     fixed = {name: value for name, value in found[0].params.items() if name not in varying}
     if fixed:
         notes.append(", ".join(f"{axis_title(name)} {axis_value(name, value)}" for name, value in fixed.items()))
-    return tuple(notes + _facts(found))
+    return tuple(notes + fact_notes(found))
 
 
 def _limits(limits: set[Ceiling]) -> list[str]:
@@ -83,7 +87,7 @@ def _limits(limits: set[Ceiling]) -> list[str]:
     ]
 
 
-def _facts(found: Sequence[Row]) -> list[str]:
+def fact_notes(found: Sequence[Row]) -> list[str]:
     """Facts that the cases found out, one line for each name: its values with the cases they hold for."""
     told: dict[str, list[Fact]] = {}
     for outcome in {id(row.outcomes[0]): row.outcomes[0] for row in found}.values():
@@ -95,8 +99,8 @@ def _facts(found: Sequence[Row]) -> list[str]:
 def _values(facts: Sequence[Fact]) -> str:
     """Each value with the number of cases that it holds for; of many numbers the least and the most, of many texts how
     many they are: findings say what they mean."""
-    seen = Counter(_known(fact) for fact in facts)
-    numbers = {fact.value: _known(fact) for fact in facts if isinstance(fact.value, int | float)}
+    seen = Counter(fact_words(fact) for fact in facts)
+    numbers = {fact.value: fact_words(fact) for fact in facts if isinstance(fact.value, int | float)}
     if len(seen) > MOST_VALUES and len(numbers) == len({fact.value for fact in facts}):
         return f"{numbers[min(numbers)]} to {numbers[max(numbers)]} ({len(facts)} cases)"
     if len(seen) > MOST_VALUES and not numbers:
@@ -104,7 +108,8 @@ def _values(facts: Sequence[Fact]) -> str:
     return ", ".join(f"{value} ({cases} cases)" if cases > 1 else value for value, cases in seen.items())
 
 
-def _known(fact: Fact) -> str:
+def fact_words(fact: Fact) -> str:
+    """A fact in words: its value by its unit, or why it is unknown."""
     if fact.value is None:
         return f"unknown ({fact.reason})"
     if isinstance(fact.value, bool):
@@ -145,7 +150,7 @@ def fact_tables(info: BenchmarkInfo, outcomes: Iterable[Outcome]) -> tuple[Table
 
 def _fact_cell(told: Sequence[Fact]) -> Cell:
     """A fact as each round told it, once where they agree."""
-    words = ", ".join(dict.fromkeys(_known(fact) for fact in told))
+    words = ", ".join(dict.fromkeys(fact_words(fact) for fact in told))
     return Cell(words, tone="quiet" if all(fact.value is None for fact in told) else "plain")
 
 

@@ -18,8 +18,22 @@ from rich.text import Text
 
 from microbench.errors import MicrobenchError
 from microbench.explain.finding import Finding
-from microbench.report import canvas, charts, lanes, ways
-from microbench.report.document import Bars, Cell, Curve, Histogram, Picture, Report, Section, Study, Table, Tone, Way
+from microbench.report import canvas, charts, lanes, prose, stacks, ways
+from microbench.report.document import (
+    Bars,
+    Cell,
+    Curve,
+    Histogram,
+    Picture,
+    Prose,
+    Report,
+    Section,
+    Stacks,
+    Study,
+    Table,
+    Tone,
+    Way,
+)
 from microbench.report.layout import Widths, fitted
 from microbench.report.marks import SEVERITY_MARKS, STYLES, TRUST_MARKS
 from microbench.report.view import GRADES
@@ -31,6 +45,7 @@ BESIDE_WIDTH = 100
 CURVE_ROWS, SMALL_CURVE_ROWS, SMALL_CURVE_WIDTH = 14, 8, 44
 WIDEST_SMALL_CURVE = 64
 LONGEST_CELL = 400
+LONG_TABLE = 300
 
 
 class QuietConsole(Console):
@@ -190,11 +205,14 @@ class Painter:
         grid = Grid(box=SIMPLE_HEAD if self.fine else ASCII, header_style="dim", border_style="dim", padding=(0, 1),
                     collapse_padding=True, pad_edge=self.fine, show_edge=False)  # fmt: skip
         widths, kept = fitted(table, self.width, self.shown)
+        notes = [self.text(f" {note}", "quiet", 400) for note in table.notes]
+        if len(table.rows) > LONG_TABLE and widths.total(kept) <= self.width:
+            return Group(self._pieces(charts.long_table(table, widths, kept, shown=self.shown)), *notes)
         for index in kept:
             grid.add_column(self.text(table.columns[index].title), justify=table.columns[index].align, overflow="fold")
         for row in table.rows:
             grid.add_row(*(self._cell(row[index], widths.notes[index]) for index in kept))
-        return Group(grid, *(self.text(f" {note}", "quiet", 400) for note in table.notes)) if table.notes else grid
+        return Group(grid, *notes) if notes else grid
 
     def _cell(self, cell: Cell, note_width: int) -> Text:
         pieces = charts.cell_pieces(cell, note_width, self.shown)
@@ -210,8 +228,12 @@ class Painter:
             return self._pieces(canvas.curve(picture, width, rows, fine=self.fine))
         if isinstance(picture, Histogram):
             return self._pieces(charts.histogram(picture, width, fine=self.fine))
+        if isinstance(picture, Stacks):
+            return self._pieces(stacks.stacks(picture, width, shown=self.shown))
         if isinstance(picture, Table):
             return self.table(picture)
+        if isinstance(picture, Prose):
+            return self._pieces(prose.prose(picture, width, shown=self.shown))
         if isinstance(picture, Way):
             return self._pieces(ways.way(picture, width, shown=self.shown))
         return self._pieces(

@@ -1,155 +1,145 @@
-"""A step of kernels drawn to scale from measured costs: host and GPU, in a stream above the same as a graph."""
+"""A step drawn to scale as it is predicted: host, queue, GPU and link, in a stream above the same as a graph."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from microbench.costmodel import Interval, Schedule
-from microbench.errors import RunUnreadableError, UsageError
-from microbench.explain import timeline
-from microbench.explain.evidence import Evidence, evidence_by_device
-from microbench.explain.graph_gain import kernels_in_words, title_of
-from microbench.explain.graph_step import StepCosts, layers, missing, step_costs
+from microbench.explain import prediction, timeline
+from microbench.explain.chosen_fit import fit_for
+from microbench.explain.evidence import sentence
+from microbench.explain.forecast import Forecast, Prediction, forecast
+from microbench.explain.graph_gain import kernels_in_words
 from microbench.model import Run
-from microbench.ops import LOOP_LAYER
 from microbench.report.curves import nice_step, short
-from microbench.report.document import Lane, Mark, Report, Section, Span, TimeLine, Tone
+from microbench.report.document import Lane, Mark, Report, Section, Span, TimeLine
 from microbench.report.heading import head
-from microbench.text import plain
-from microbench.units import as_time, percent
+from microbench.report.prediction import run_words
+from microbench.report.step_lanes import ENGINES, each, merged
+from microbench.report.steps import Step
+from microbench.submission import acts
+from microbench.units import as_time
+from microbench.workload import Workload
 
-# Up to so many kernels each is drawn; of a longer step its beginning is, and the whole in one stretch.
-MOST_DRAWN = 12
+# A step of so many calls, kernels or copies (twelve kernels and a wait) is drawn whole. Of a longer one the beginning
+# is, until so many kernels have run, and the whole in stretches.
+MOST_DRAWN = 13
 BEGINNING = 8
-HOST: Tone = "first"
-GPU: Tone = "second"
-NOT_RECORDED = "drawn from measured costs, not a recording"
+# Where the first kernel comes later than after this share of the beginning, that begins shortly before it.
+LATE, BEFORE = 0.5, 0.1
+ABOUT = "to scale; predicted, not a recording; queue: what waits before the GPU"
+# Steps that differ by less than this share take equally long.
+ALIKE = 0.001
+LONGEST_TITLE = 70
+BLANK = Lane("", ())
 
 
-def pictures(costs: StepCosts, duration_s: float) -> list[TimeLine]:
-    """The whole step; of many kernels also the beginning, where each can be seen."""
-    stream, graph = costs.schedules(duration_s)
-    what = f"{kernels_in_words(costs.kernels, duration_s)}"
-    both = ((stream, "stream"), (graph, "graph"))
-    if costs.kernels <= MOST_DRAWN:
-        drawn = [lane for one, name in both for lane in _each(one, name, stream.end_s)]
-        return [_picture(f"A step of {what}, in a stream and as a graph", drawn, stream, graph)]
-    until_s = stream.kernels[BEGINNING - 1][1]
-    cut = [lane for one, name in both for lane in _each(_until(one, until_s), name, until_s, whole=False)]
-    merged = [lane for one, name in both for lane in _merged(one, name, stream.end_s)]
-    title = f"The first {as_time(until_s)} of a step of {what}"
-    whole = _picture("The whole step, its calls and kernels in one stretch each", merged, stream, graph)
-    return [_line(title, until_s, cut), whole]
+def pictures(one: Forecast, what: str) -> list[TimeLine]:
+    """The whole step; of a long one also the beginning, where each part of it can be seen. ``what`` is the step."""
+    steps = [_step(one, way) for way in (one.stream, one.graph) if way is not None]
+    end_s = max(step.end_s for step in steps)
+    if max(step.parts for step in steps) <= MOST_DRAWN:
+        lanes = [lane for step in steps for lane in (*each(step), _length(one, step), BLANK)]
+        return [_line(f"{sentence(what)}, {_ways(steps)}", 0.0, end_s, lanes)]
+    from_s, until_s = _beginning(steps[0])
+    first = [lane for step in steps for lane in (*_cut(each(step), from_s, until_s), BLANK)]
+    whole = [lane for step in steps for lane in (*merged(step), _length(one, step), BLANK)]
+    length = as_time(until_s - from_s)
+    title = f"{length} of {what}, from its first kernel on" if from_s else f"The first {length} of {what}"
+    return [
+        _line(title, from_s, until_s, first),
+        _line("The whole step, its calls and kernels in stretches", 0.0, end_s, whole),
+    ]
 
 
-def _picture(title: str, lanes: Sequence[Lane], stream: Schedule, graph: Schedule) -> TimeLine:
-    return _line(title, max(stream.end_s, graph.end_s), lanes)
+def _step(one: Forecast, prediction: Prediction) -> Step:
+    return Step(prediction.way, tuple(acts(one.workload, one.fit.values, prediction.way)), prediction.played)
 
 
-def _line(title: str, end_s: float, lanes: Sequence[Lane]) -> TimeLine:
-    step_s = nice_step(end_s / 5)
-    ticks = tuple(Mark(index * step_s, short(index * step_s, "s")) for index in range(int(end_s / step_s) + 1))
+def in_words(workload: Workload) -> str:
+    """The step in words for a title below one that names it."""
+    step = timeline.alike(workload)
+    return "the step" if step is None else f"a step of {kernels_in_words(step.kernels, step.duration_s)}"
+
+
+def _ways(steps: Sequence[Step]) -> str:
+    return "in a stream and as a graph" if len(steps) > 1 else "in a stream"
+
+
+def _beginning(stream: Step) -> tuple[float, float]:
+    """From when to when the first kernels run, or the first copies where there are none."""
+    ran = [span for span in stream.played.work if span.lane == "gpu"] or list(stream.played.work)
+    if not ran:
+        return 0.0, stream.end_s
+    begin_s, until_s = ran[0].begin_s, ran[:BEGINNING][-1].end_s
+    return (begin_s - BEFORE * (until_s - begin_s) if begin_s > LATE * until_s else 0.0), until_s
+
+
+def _line(title: str, from_s: float, until_s: float, lanes: Sequence[Lane]) -> TimeLine:
+    """Lanes from 0 at ``from_s`` on; the axis says when that is."""
+    length_s = until_s - from_s
+    step_s = nice_step(length_s / 5) if length_s > 0 else math.inf
+    sign = "+" if from_s else ""
+    ticks = [Mark(0.0, as_time(from_s) if from_s else short(0.0, "s"))]
+    for index in range(1, int(length_s / step_s) + 1):
+        ticks.append(Mark(index * step_s, sign + short(index * step_s, "s")))
     # The last lane is the empty one that parts stream and graph.
-    return TimeLine(title, f"to scale; {NOT_RECORDED}", end_s, ticks, tuple(lanes[:-1]))
+    return TimeLine(title, ABOUT, length_s, tuple(ticks), tuple(lanes[:-1]))
 
 
-def _until(one: Schedule, until_s: float) -> Schedule:
-    """What begins before ``until_s``, cut off there."""
-
-    def cut(intervals: Sequence[Interval]) -> tuple[Interval, ...]:
-        return tuple((begin, min(end, until_s)) for begin, end in intervals if begin < until_s)
-
-    return Schedule(cut(one.calls), cut(one.kernels), min(one.end_s, until_s))
-
-
-def _each(one: Schedule, name: str, stream_s: float, *, whole: bool = True) -> list[Lane]:
-    """Every call and every kernel by its number, and how long the step takes; an empty lane behind."""
-    replay = name == "graph"
-    calls = [Span(*call, "" if replay else str(number), HOST) for number, call in enumerate(one.calls, start=1)]
-    kernels = [
-        Span(begin, end, str(number) if end > begin else "", GPU)
-        for number, (begin, end) in enumerate(one.kernels, start=1)
-    ]
-    ends = [0.0, *(end for _, end in one.kernels)]
-    idle = [Span(end, begin, "", "quiet", "idle") for end, (begin, _) in zip(ends, one.kernels, strict=False)]
-    waits = "one replay, then synchronise" if replay else "synchronise"
-    waiting = [Span(one.calls[-1][1], one.end_s, waits, HOST, "pale")]
-    if one.kernels and one.kernels[-1][1] < one.end_s:
-        idle.append(Span(one.kernels[-1][1], one.end_s, "", "quiet", "idle"))
-    lanes = [
-        Lane(f"{name.ljust(6)} host", (*(waiting if waiting[0].begin_s < one.end_s else ()), *calls)),
-        Lane("       GPU", (*idle, *kernels)),
-    ]
-    return [*lanes, *([_length(one, stream_s)] if whole else []), Lane("", ())]
+def _cut(lanes: Sequence[Lane], from_s: float, until_s: float) -> Iterator[Lane]:
+    """What lies in that stretch of time, cut off at both its ends and counted from its begin; no lane of a copy engine
+    that does nothing meanwhile."""
+    for lane in lanes:
+        spans = tuple(
+            msgspec.structs.replace(
+                span, begin_s=max(span.begin_s - from_s, 0.0), end_s=min(span.end_s, until_s) - from_s
+            )
+            for span in lane.spans
+            if span.begin_s < until_s and span.end_s > from_s
+        )
+        if spans or lane.name.strip() not in ENGINES:
+            yield Lane(lane.name, spans)
 
 
-def _merged(one: Schedule, name: str, stream_s: float) -> list[Lane]:
-    """All calls and all kernels in one stretch each."""
-    calls, kernels = len(one.calls), len(one.kernels)
-    begin_s, end_s = one.kernels[0][0], one.kernels[-1][1]
-    called_s = one.calls[-1][1]
-    busy = sum(end - begin for begin, end in one.kernels) / (end_s - begin_s) if end_s > begin_s else 0.0
-    host = (
-        Span(0.0, called_s, f"{calls} calls" if calls > 1 else "", HOST),
-        Span(called_s, one.end_s, "synchronise", HOST, "pale"),
-    )
-    gpu = (
-        Span(0.0, begin_s, "", "quiet", "idle"),
-        Span(begin_s, end_s, f"{kernels} kernels, {percent(busy)} busy", GPU, "shaded"),
-        Span(end_s, one.end_s, "", "quiet", "idle"),
-    )
-    return [Lane(f"{name.ljust(6)} host", host), Lane("       GPU", gpu), _length(one, stream_s), Lane("", ())]
-
-
-def _length(one: Schedule, stream_s: float) -> Lane:
+def _length(one: Forecast, step: Step) -> Lane:
     """How long the step takes and, where it is shorter than the stream's, what that saves."""
-    spans = [Span(0.0, one.end_s, as_time(one.end_s), "plain", "distance")]
-    if one.end_s < stream_s:
-        saved = f"−{as_time(stream_s - one.end_s)}"
-        spans.append(Span(one.end_s, stream_s, saved, "good", "distance"))
+    prediction = one.stream if one.graph is None or step.name == one.stream.way else one.graph
+    words = as_time(step.end_s)
+    if prediction.step_s < step.end_s * (1 - ALIKE):
+        words += f", {as_time(prediction.step_s)} where steps follow one another"
+    spans = [Span(0.0, step.end_s, words, "plain", "distance")]
+    stream_s = one.stream.played.end_s
+    if step.end_s < stream_s:
+        spans.append(Span(step.end_s, stream_s, f"−{as_time(stream_s - step.end_s)}", "good", "distance"))
     return Lane("", tuple(spans))
 
 
-def drawable(run: Run) -> bool:
-    """Whether a run has the figures that a step is computed from, on any of its GPUs."""
-    return any(not missing(evidence) for evidence in evidence_by_device(run))
+def sheet(run: Run, workload: Workload, *, reference: bool = False) -> Report:
+    """The step drawn from a run's constants, and what it means, under the heading that says whose they are.
 
-
-def sheet(run: Run, duration_s: float, kernels: int, layer: str = LOOP_LAYER, *, reference: bool = False) -> Report:
-    """The step drawn from a run's figures, and what it means, under the heading that says whose they are.
-
-    Raises UsageError for a layer that the run did not measure, RunUnreadableError where figures are missing.
+    Raises RunUnreadableError that names what to measure where constants are missing.
     """
-    evidence = _evidence(run, layer)
-    costs = step_costs(evidence, kernels, layer)
-    if costs is None:
-        benchmarks = missing(evidence, layer)
-        into = [] if reference else ["--into", run.run_id]  # nobody adds to a bundled run
-        raise RunUnreadableError(
-            f"run {run.run_id} has no figures of {', '.join(benchmarks)}, which the drawing is computed from",
-            f"microbench run {' '.join([*benchmarks, *into])} measures them",
-        )
-    title = f"timeline: {kernels_in_words(kernels, duration_s)} from {title_of(layer)}"
-    found = timeline.findings(evidence, costs, duration_s, layer)
-    drawn = pictures(costs, duration_s)
-    section = Section(timeline.SUITE, title, tuple(drawn), (), tuple(found))
-    return msgspec.structs.replace(
-        head(run, reference=reference, footer=(f"costs from run {run.run_id}",)), sections=(section,)
+    evidence, found = fit_for(run, workload, bundled=reference)
+    one = forecast(workload, found)
+    told = timeline.findings(evidence, one)
+    grounds = prediction.foundations(one, run_words(run), reference=reference, simulated=run.simulated)
+    section = Section(
+        suite=timeline.SUITE,
+        title=f"timeline: {_shortened(prediction.described(workload))}",
+        pictures=tuple(pictures(one, in_words(workload))),
+        studies=(),
+        findings=(*told, *grounds),
     )
+    footer = (f"costs from run {run.run_id}", "in figures: microbench predict --help")
+    return msgspec.structs.replace(head(run, reference=reference, footer=footer), sections=(section,))
 
 
-def _evidence(run: Run, layer: str) -> Evidence:
-    """The first GPU with every figure, or the first one."""
-    groups = evidence_by_device(run)
-    chosen = next((one for one in groups if not missing(one, layer)), groups[0])
-    known = layers(chosen)
-    if layer not in known:
-        near = difflib.get_close_matches(layer, known, n=1)
-        raise UsageError(
-            f"run {run.run_id} measured no launches through {plain(layer, 60)}",
-            f"did you mean {near[0]}?" if near else f"choose one of {', '.join(known)}",
-        )
-    return chosen
+def _shortened(words: str) -> str:
+    """At most LONGEST_TITLE of it, ended behind a comma where there is one."""
+    if len(words) <= LONGEST_TITLE:
+        return words
+    cut = words[:LONGEST_TITLE]
+    return f"{cut[: cut.rfind(', ')] if ', ' in cut else cut}, …"

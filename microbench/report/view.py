@@ -72,7 +72,7 @@ def _section(run: Run, suite: str, group: Evidence, *, several: bool) -> Section
     drawn = PICTURES[suite](group) if suite in PICTURES else []
     told = tuple(of_suite(group, suite))
     verdict = next((one for one in told if one.rule == VERDICTS.get(suite)), None)
-    return Section(suite, title, tuple(drawn), tuple(studies), told, verdict)
+    return Section(suite, title, tuple(drawn), tuple(studies), told, verdict, group.device)
 
 
 def _place(info: BenchmarkInfo) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from microbench.explain.compute_alu import instructions
 from microbench.explain.compute_units import DATA, ENERGIES, MAIN_DTYPE, beside, dtype_of, dtypes, figure, rates
-from microbench.explain.evidence import Evidence, whole
+from microbench.explain.evidence import Evidence, row_name, whole
 from microbench.report.document import Cell, Column, Picture, Table
 from microbench.report.sections.compute_lasting import rates_over_time, state_over_time
 from microbench.report.sections.compute_products import by_library, by_type, fastest, over_size
@@ -65,7 +65,7 @@ def _data_row(evidence: Evidence, row: Row, found: list[Row]) -> tuple[Cell, ...
     return (
         Cell(dtype_of(row), tone="quiet"),
         Cell(str(row.params.get("data")), tone="strong"),
-        Cell(figure(row), tone="strong", trust=row.trust),
+        Cell(figure(row), tone="strong", trust=row.trust, of=row_name(row)),
         Cell(percent(row.value / normal.value)) if normal is not None else NOTHING,
         *(Cell(figure(one)) if one is not None else NOTHING for one in others),
     )
@@ -82,7 +82,13 @@ def alus(evidence: Evidence) -> Table | None:
         rows.append(
             (
                 Cell(one.operation, tone="strong"),
-                Cell(figure(one.rate), percent(one.share) if one.share is not None else "", "strong", one.rate.trust),
+                Cell(
+                    figure(one.rate),
+                    percent(one.share) if one.share is not None else "",
+                    "strong",
+                    one.rate.trust,
+                    row_name(one.rate),
+                ),
                 Cell(figure(total)) if total is not None else NOTHING,
                 Cell(figure(one.latency)) if one.latency is not None else NOTHING,
                 Cell(quantity(round(one.under_way), "1")) if one.under_way is not None else NOTHING,

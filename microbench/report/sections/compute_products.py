@@ -6,7 +6,7 @@ import re
 
 from microbench.explain.ceilings import exceeds
 from microbench.explain.compute_gemm import FED, fed_sizes
-from microbench.explain.compute_libraries import rivals
+from microbench.explain.compute_libraries import Rival, rivals
 from microbench.explain.compute_units import (
     ENERGIES,
     LIBRARIES,
@@ -23,7 +23,7 @@ from microbench.explain.compute_units import (
     shape_of,
     typed,
 )
-from microbench.explain.evidence import Evidence, listed, whole
+from microbench.explain.evidence import Evidence, listed, row_name, whole
 from microbench.report.curves import ticks
 from microbench.report.document import Cell, Column, Curve, Line, Mark, Table, Tone
 from microbench.report.shapes import NOTHING
@@ -63,7 +63,7 @@ def _type_row(one: Reached) -> tuple[Cell, ...]:
     return (
         Cell(typed(row), tone="strong"),
         Cell(adds_up(row), tone="quiet"),
-        Cell(tera(row.value), tone="problem" if over else "strong", trust=row.trust),
+        Cell(tera(row.value), tone="problem" if over else "strong", trust=row.trust, of=row_name(row)),
         Cell(clock, percent(one.fed) if one.fed is not None else "") if one.clock_hz is not None else NOTHING,
         Cell(percent(one.of_highest)) if one.of_highest is not None else NOTHING,
         Cell(percent(one.of_data_sheet)) if one.of_data_sheet is not None else NOTHING,
@@ -137,15 +137,11 @@ def by_library(evidence: Evidence) -> Table | None:
     for dtype in types:
         own = {name: found[name, dtype] for name in across if (name, dtype) in found}
         native = next(iter(own.values())).native
-        others = (
-            Cell(tera(own[name].row.value), percent(own[name].ratio), trust=own[name].row.trust)
-            if name in own else NOTHING
-            for name in across
-        )  # fmt: skip
+        others = (_rival(own[name]) if name in own else NOTHING for name in across)
         rows.append(
             (
                 Cell(dtype, tone="strong"),
-                Cell(tera(native.value), tone="strong", trust=native.trust),
+                Cell(tera(native.value), tone="strong", trust=native.trust, of=row_name(native)),
                 *others,
                 _candidate(native),
             )
@@ -162,6 +158,11 @@ def by_library(evidence: Evidence) -> Table | None:
         columns,
         tuple(rows),
     )
+
+
+def _rival(one: Rival) -> Cell:
+    """A library's rate, and its share of that of cuBLASLt's fastest candidate."""
+    return Cell(tera(one.row.value), percent(one.ratio), trust=one.row.trust, of=row_name(one.row))
 
 
 def _candidate(row: Row) -> Cell:
@@ -201,7 +202,7 @@ def _fastest_row(evidence: Evidence, row: Row) -> tuple[Cell, ...]:
         Cell(dtype_of(row), tone="strong"),
         Cell(adds_up(row), tone="quiet"),
         Cell(shape_of(row) or ""),
-        Cell(tera(row.value), tone="strong", trust=row.trust),
+        Cell(tera(row.value), tone="strong", trust=row.trust, of=row_name(row)),
         Cell(quantity(one.clock_hz, "Hz"), fed) if one.clock_hz is not None else NOTHING,
         *(Cell(figure(each)) if each is not None else NOTHING for each in drawn),
     )

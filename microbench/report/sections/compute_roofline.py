@@ -6,7 +6,7 @@ import math
 
 from microbench.explain.compute_shapes import Held, Roof, Shaped, bandwidth_roof, compute_roof, shaped
 from microbench.explain.compute_units import MAIN_DTYPE, NATIVE, PRODUCTS, dtype_of, rates
-from microbench.explain.evidence import Evidence, whole
+from microbench.explain.evidence import Evidence, row_name, whole
 from microbench.report.curves import ticks
 from microbench.report.document import Cell, Column, Curve, Line, Mark, Table, Tone
 from microbench.report.shapes import NOTHING
@@ -137,7 +137,7 @@ def _shape_cell(evidence: Evidence, one: Shaped | None) -> Cell:
     if one is None:
         return NOTHING
     if one.held is None:
-        return Cell(quantity(one.row.value, one.row.metric.unit), trust=one.row.trust)
+        return Cell(quantity(one.row.value, one.row.metric.unit), trust=one.row.trust, of=row_name(one.row))
     gain = times(one.graph_factor) if one.graph_factor is not None else ""
     return Cell(one.held, gain if one.held == "launch" else _share(evidence, one), TONES[one.held])
 

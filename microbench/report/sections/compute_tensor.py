@@ -5,7 +5,7 @@ from __future__ import annotations
 from microbench.explain.ceilings import exceeds, share_of
 from microbench.explain.compute_tensor import BURST, MMA, SUSTAINED, WGMMA, per_clock, tensor_dtypes
 from microbench.explain.compute_units import TENSORS, beside, figure, rates
-from microbench.explain.evidence import Evidence
+from microbench.explain.evidence import Evidence, row_name
 from microbench.report.document import Cell, Column, Table
 from microbench.report.shapes import NOTHING
 from microbench.stats import Row
@@ -46,7 +46,9 @@ def _in_a_cycle(evidence: Evidence, row: Row | None) -> Cell:
     share, limit = share_of(evidence, row), evidence.ceiling(row)
     over = limit is not None and exceeds(row, limit)
     number = figure(row).split()[0]
-    return Cell(number, percent(share) if share is not None else "", "problem" if over else "plain", row.trust)
+    return Cell(
+        number, percent(share) if share is not None else "", "problem" if over else "plain", row.trust, row_name(row)
+    )
 
 
 def _rate(evidence: Evidence, dtype: str, load: str) -> Cell:
@@ -55,4 +57,4 @@ def _rate(evidence: Evidence, dtype: str, load: str) -> Cell:
         return NOTHING
     clock = beside(evidence, row, "sm_clock")
     at = quantity(clock.value, "Hz") if clock is not None else ""
-    return Cell(tera(row.value), at, "strong", row.trust)
+    return Cell(tera(row.value), at, "strong", row.trust, row_name(row))

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from microbench.explain.evidence import Evidence
+from microbench.explain.fitting import fit, missing
+from microbench.explain.forecast import forecast
 from microbench.explain.graph_gain import SPEEDUPS, Pair, crossing, curves, kernel_counts, pairs, title_of
 from microbench.explain.graph_life import curve_of, life_line
 from microbench.explain.graph_nodes import iteration_rows, node_rows, title
-from microbench.explain.graph_step import step_costs
 from microbench.ops import LOOP_LAYER
+from microbench.report import timeline
 from microbench.report.curves import ticks
 from microbench.report.document import Bar, Bars, Cell, Column, Curve, Line, Mark, Picture, Table, TimeLine, Tone
 from microbench.report.shapes import NOTHING, figure
-from microbench.report.timeline import pictures as step_pictures
 from microbench.stats import Row
+from microbench.submission import WAYS
 from microbench.units import as_time, percent, times
+from microbench.workload import Kernels, Wait, Workload
 
 # Tables in the order of the questions: what it gains, what it costs, how to use it.
-ORDER = ("graph_gain", "graph_lifecycle", "graph_update", "graph_shape", "graph_nodes", "graph_memory")
+ORDER = ("graph_gain", "graph_lifecycle", "graph_update", "graph_shape", "graph_nodes", "graph_memory", "step_time")
 TONES: tuple[Tone, ...] = ("first", "second", "third", "fourth")
 PHASES = {
     "capture": "capture",
@@ -30,7 +33,7 @@ PHASES = {
 }
 STRONG, WEAK = SPEEDUPS[0], SPEEDUPS[-1]
 # A short step, in which the gaps can be seen.
-DRAWN_KERNELS, DRAWN_S = 8, 3e-6
+DRAWN = Workload((Kernels(8, (3e-6,)), Wait()))
 SPEEDUP_TICKS = (1, 1.5, 2, 3, 5, 10, 20, 50, 100)
 MOST_UNBROKEN = 6
 
@@ -108,8 +111,10 @@ def _drop(index: int, count: int) -> int:
 
 def step(evidence: Evidence) -> TimeLine | None:
     """A short step to scale, in a stream and as a graph."""
-    costs = step_costs(evidence, DRAWN_KERNELS)
-    return step_pictures(costs, DRAWN_S)[0] if costs is not None else None
+    found = fit(evidence)
+    if missing(found, DRAWN, WAYS):
+        return None
+    return timeline.pictures(forecast(DRAWN, found), timeline.in_words(DRAWN))[0]
 
 
 def life(evidence: Evidence) -> Bars | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microbench.explain.evidence import Evidence
+from microbench.explain.evidence import Evidence, row_name
 from microbench.explain.memory_access import contention
 from microbench.explain.memory_allocation import WAYS as ALLOCATED
 from microbench.explain.memory_allocation import costs
@@ -111,7 +111,7 @@ def additions(evidence: Evidence) -> Table | None:
 
 
 def _operations(row: Row | None) -> Cell:
-    return Cell(quantity(row.value, row.metric.unit), trust=row.trust) if row is not None else NOTHING
+    return Cell(quantity(row.value, row.metric.unit), trust=row.trust, of=row_name(row)) if row is not None else NOTHING
 
 
 def allocations(evidence: Evidence) -> Table | None:

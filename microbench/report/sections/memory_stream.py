@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from microbench.explain.ceilings import exceeds, share_of
-from microbench.explain.evidence import Evidence
+from microbench.explain.evidence import Evidence, row_name
 from microbench.explain.memory_shapes import shape_words
 from microbench.explain.memory_stream import (
     IMPLEMENTATIONS,
@@ -83,7 +83,7 @@ def _rate(evidence: Evidence, row: Row | None) -> Cell:
     share, limit = share_of(evidence, row), evidence.ceiling(row)
     over = limit is not None and exceeds(row, limit)
     note = percent(share) if share is not None else ""
-    return Cell(gigabytes(row.value), note, "problem" if over else "strong", row.trust)
+    return Cell(gigabytes(row.value), note, "problem" if over else "strong", row.trust, row_name(row))
 
 
 def _shape(row: Row | None) -> Cell:

@@ -1,0 +1,111 @@
+"""Which run a command means, and where what it has to say goes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from microbench.errors import ResultNotWrittenError, RunUnreadableError
+from microbench.options import REFERENCE_RUN
+
+if TYPE_CHECKING:
+    from microbench.model import Run
+    from microbench.report.document import Report
+
+NEWEST_LOOKED_AT = 20
+MEASURE_AGAIN = "measure again, or show another run"
+
+
+def located(name: str | None) -> Path:
+    """The file of the run of that name, or of the last one."""
+    from microbench import store
+
+    path = store.find(name) if name is not None else store.last()
+    if path is None:
+        raise RunUnreadableError(
+            "there is no run yet", f"microbench run makes one; microbench show {REFERENCE_RUN} shows a recorded one"
+        )
+    return store.newest(path)
+
+
+def load(name: str | None) -> tuple[Path, Run]:
+    """The run of that name, or the last one."""
+    from microbench import store
+
+    path = located(name)
+    return path, store.read(path)
+
+
+def last_with(suits: Callable[[Run], bool], figures: Callable[[Run], int] | None = None) -> tuple[Path, Run]:
+    """The newest run that has what it takes, else a bundled one: that of most ``figures``, or the usual one."""
+    from microbench import store
+
+    for path in store.listing()[:NEWEST_LOOKED_AT]:
+        with suppress(RunUnreadableError):
+            run = store.read(path)
+            with consistent(run):
+                if suits(run):
+                    return path, run
+    if figures is None:
+        return load(REFERENCE_RUN)
+    return max(((path, store.read(path)) for path in store.bundled().values()), key=lambda one: figures(one[1]))
+
+
+def is_reference(path: Path) -> bool:
+    """True if that file is one of the bundled runs."""
+    from microbench import store
+
+    return path in store.bundled().values()
+
+
+@contextmanager
+def consistent(run: Run) -> Iterator[None]:
+    """A file can be read and yet hold samples that no arithmetic bears: say so."""
+    import msgspec
+
+    try:
+        yield
+    except (ArithmeticError, ValueError, msgspec.DecodeError) as error:
+        raise RunUnreadableError(f"run {run.run_id} holds impossible figures: {error}", MEASURE_AGAIN) from None
+
+
+def report_of(run: Run, path: Path | None = None, footer: tuple[str, ...] = ()) -> Report:
+    """All that is to be said of a run; ``path`` tells whether it is a bundled one, and whether it was finished."""
+    from microbench import store
+    from microbench.report import view
+
+    with consistent(run):
+        return view.build(
+            run,
+            reference=path is not None and is_reference(path),
+            unfinished=path is not None and path.suffix == store.GROWING,
+            footer=footer,
+        )
+
+
+def draw(report: Report, svg: Path | None = None, *, brief: bool = False) -> None:
+    """To the terminal, or into a new SVG file."""
+    from microbench.report import terminal
+
+    if svg is None:
+        terminal.draw(report, terminal.open_console(), brief=brief)
+    else:
+        write_new(svg, terminal.svg(report, brief=brief).encode())
+
+
+def print_bytes(data: bytes) -> None:
+    """To standard output as they are."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Into a file that is not there yet. Raises ResultNotWrittenError where it is, or cannot be."""
+    try:
+        with path.open("xb") as file:
+            file.write(data)
+    except OSError as error:
+        raise ResultNotWrittenError(f"{path} cannot be written: {error.strerror}", "choose another place") from None

@@ -1,0 +1,201 @@
+"""Two runs held against each other: each figure slower, faster, same, unclear or incomparable, with its ratio. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from microbench.compare_decision import HOST_DRIFT, SMALLEST_CHANGE, Decision, Figures, decide
+from microbench.compare_environment import Difference, differences
+from microbench.compare_figures import at_one_clock, cost_sign, figures, has_ratio
+from microbench.compare_pairs import MINIMUM_ROUNDS, Incomparable, Pair, paired
+from microbench.model import GpuInfo, Metric, Run
+from microbench.stats import STABLE_HALF_WIDTH, Interval, Row, Trust
+
+Verdict = Literal["slower", "faster", "farther", "nearer", "more", "fewer", "same", "unclear", "incomparable"]
+# Why a figure is unclear: too few rounds; a grade that forbids any verdict; a figure of 0 or less; two levels between
+# which its rounds jump; all host rows moved with it; an interval that holds a change as well as none.
+Unclear = Literal["rounds", "grade", "no ratio", "levels", "host", "noise"]
+VERDICTS: tuple[Verdict, ...] = (
+    "slower", "farther", "more", "faster", "nearer", "fewer", "same", "unclear", "incomparable",
+)  # fmt: skip
+# Where a change was for the worse, and for the better; a count is neither.
+WORSE: tuple[Verdict, ...] = ("slower", "farther")
+BETTER: tuple[Verdict, ...] = ("faster", "nearer")
+COUNTED: tuple[Verdict, ...] = ("more", "fewer")
+UNFIT: tuple[Trust, ...] = ("unverified", "below floor", "throttled")
+# "same" says that a change beyond this would have been seen.
+WIDEST_SAME = math.log(1 + STABLE_HALF_WIDTH)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What became of one figure from BASE to NEW.
+
+    ``ratio`` is NEW over BASE, the median over all pairs of rounds, with the interval that holds it at 95 %; of shares
+    of the ceiling where ``shares``. ``judged`` is what the verdict rests on: the ratio, but at one SM clock if
+    ``by`` is "clock", and less what all host rows did together if it is "host".
+    """
+
+    base: Row
+    new: Row
+    verdict: Verdict
+    reason: Unclear | Incomparable | None = None
+    ratio: Interval | None = None
+    judged: Interval | None = None
+    by: Literal["value", "clock", "host"] = "value"
+    shares: bool = False
+
+    @property
+    def metric(self) -> Metric:
+        """What is compared."""
+        return self.new.metric
+
+    @property
+    def size(self) -> float:
+        """How large the change is, up or down: the logarithm of the ratio judged; 0 without one."""
+        return abs(math.log(self.judged.median)) if self.judged is not None else 0.0
+
+
+class HostDrift(NamedTuple):
+    """How the host-timed figures of a suite moved together: the median of what NEW costs over BASE (of a rate, the
+    inverse), and of how many; where they are few, the median of all suites. ``counted``: too far for a drift, so that
+    each is judged as it was measured."""
+
+    suite: str
+    ratio: float
+    rows: int
+    counted: bool
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Two runs compared. ``changes`` are all figures that both have, in NEW's order."""
+
+    base: Run
+    new: Run
+    changes: tuple[Change, ...]
+    only_base: tuple[Row, ...]
+    only_new: tuple[Row, ...]
+    gpus: tuple[tuple[GpuInfo, GpuInfo], ...]
+    other_models: tuple[tuple[GpuInfo, GpuInfo], ...]
+    drifts: tuple[HostDrift, ...]
+    differences: tuple[Difference, ...]
+
+    def of(self, *verdicts: Verdict) -> list[Change]:
+        """The changes with one of these verdicts, the largest first; equal ones in NEW's order."""
+        return sorted((one for one in self.changes if one.verdict in verdicts), key=lambda one: -one.size)
+
+
+def compare(base: Run, new: Run) -> Comparison:
+    """Every figure of NEW held against the same of BASE. Raises RunUnreadableError for samples that are no numbers."""
+    found = paired(base, new)
+    gpus = {gpu.uuid: gpu for pair in found.devices for gpu in pair}
+    ready = [pair for pair in found.pairs if _unready(pair) is None]
+    decided, drifts = _judged(ready, gpus)
+    return Comparison(
+        base=base,
+        new=new,
+        changes=tuple(decided.get(id(pair.new)) or _undecided(pair) for pair in found.pairs),
+        only_base=found.only_base,
+        only_new=found.only_new,
+        gpus=found.devices,
+        other_models=found.other_models,
+        drifts=drifts,
+        differences=differences(base, new, found.devices),
+    )
+
+
+def _judged(ready: Sequence[Pair], gpus: dict[str, GpuInfo]) -> tuple[dict[int, Change], tuple[HostDrift, ...]]:
+    """The changes of pairs that can be decided on, by the identity of NEW's row, and what the host did meanwhile."""
+    if not ready:
+        return {}, ()
+    arrays = figures(ready, gpus)
+    decision = decide(arrays)
+    changes = (_decided(pair, row, decision, at_one_clock(pair, gpus)) for row, pair in enumerate(ready))
+    return {id(one.new): one for one in changes}, tuple(_drifts(ready, arrays, decision))
+
+
+def _unready(pair: Pair) -> Unclear | Incomparable | None:
+    """Why a pair is not decided on, if it is not."""
+    if pair.reason is not None:
+        return pair.reason
+    if not has_ratio(pair):
+        return "no ratio"
+    if min(len(pair.base.outcomes), len(pair.new.outcomes)) < MINIMUM_ROUNDS:
+        return "rounds"
+    return "grade" if pair.base.trust in UNFIT or pair.new.trust in UNFIT else None
+
+
+def _undecided(pair: Pair) -> Change:
+    reason = _unready(pair)
+    verdict: Verdict = "incomparable" if pair.reason is not None else "unclear"
+    ratio = _few_rounds(pair) if verdict == "unclear" and reason != "no ratio" else None
+    return Change(pair.base, pair.new, verdict, reason, ratio, ratio, shares=pair.ceilings is not None)
+
+
+def _few_rounds(pair: Pair) -> Interval | None:
+    """The ratio of two figures by their own intervals, where nothing more can be said of it."""
+    base, new = pair.base.interval, pair.new.interval
+    if min(base.median, new.median) <= 0 or not math.isfinite(base.half_width + new.half_width):
+        return None
+    share = pair.ceilings[0].value / pair.ceilings[1].value if pair.ceilings else 1.0
+    return _interval(math.log(new.median / base.median * share), math.hypot(base.half_width, new.half_width))
+
+
+def _interval(shift: float, half: float, sign: int = 1) -> Interval:
+    """A ratio from the logarithm of what it costs; ``sign`` is -1 for a rate."""
+    return Interval(math.exp(sign * shift), math.exp(sign * shift - half), math.exp(sign * shift + half))
+
+
+def _decided(pair: Pair, row: int, decision: Decision, at_clock: bool) -> Change:
+    raw, judged = decision.raw, decision.judged
+    shift, half, moved = float(judged.shift[row]), float(judged.half[row]), float(judged.moved[row])
+    reason = None if decision.changed[row] else _why_unclear(row, decision, shift, half, moved)
+    verdict = _direction(pair, shift) if decision.changed[row] else "unclear" if reason else "same"
+    return Change(
+        base=pair.base,
+        new=pair.new,
+        verdict=verdict,
+        reason=reason,
+        ratio=_interval(float(raw.shift[row]), float(raw.half[row]), cost_sign(pair)),
+        judged=_interval(moved, half, cost_sign(pair)),
+        by="clock" if at_clock and shift != raw.shift[row] else "host" if moved != shift else "value",
+        shares=pair.ceilings is not None,
+    )
+
+
+def _why_unclear(row: int, decision: Decision, shift: float, half: float, moved: float) -> Unclear | None:
+    """Why neither a change nor its absence can be told; None for the same."""
+    if decision.jumping[row]:
+        return "levels"
+    if abs(shift) + half <= WIDEST_SAME and abs(shift) - half <= SMALLEST_CHANGE:
+        return None
+    without_host = abs(moved) + half <= WIDEST_SAME and abs(moved) - half <= SMALLEST_CHANGE
+    return "host" if without_host else "noise"
+
+
+def _direction(pair: Pair, shift: float) -> Verdict:
+    if pair.new.metric.kind == "count":
+        return "more" if shift > 0 else "fewer"
+    if pair.ceilings is not None:
+        return "farther" if shift > 0 else "nearer"
+    return "slower" if shift > 0 else "faster"
+
+
+def _drifts(ready: Sequence[Pair], arrays: Figures, decision: Decision) -> Iterator[HostDrift]:
+    """The suites whose host-timed figures moved together; of several GPUs the one where they moved farthest."""
+    found: dict[str, HostDrift] = {}
+    for number, drift in decision.judged.drift.items():
+        rows = np.flatnonzero(arrays.host & (arrays.suite == number))
+        if not len(rows) or not drift.seen or abs(drift.shift) < SMALLEST_CHANGE:
+            continue
+        suite = ready[rows[0]].new.suite
+        one = HostDrift(suite, math.exp(drift.shift), len(rows), counted=abs(drift.shift) >= HOST_DRIFT)
+        found[suite] = max(found.get(suite, one), one, key=lambda each: abs(math.log(each.ratio)))
+    yield from found.values()
+
+
+__all__ = ["MINIMUM_ROUNDS", "Change", "Comparison", "HostDrift", "compare"]

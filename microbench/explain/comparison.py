@@ -1,0 +1,112 @@
+"""Explains a comparison: its one line, what moved together, what the host and the SM clock did, what is unclear."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from microbench.compare import BETTER, COUNTED, VERDICTS, WORSE, Change, Comparison, HostDrift
+from microbench.compare_decision import FALSE_DISCOVERIES, HOST_DRIFT, SMALLEST_CHANGE
+from microbench.explain.comparison_notices import SUITE, figures_in_words
+from microbench.explain.comparison_unclear import SMALLEST, hidden, unclear
+from microbench.explain.evidence import row_name
+from microbench.explain.finding import Finding, Severity
+from microbench.explain.remeasuring import Side
+from microbench.units import change_percent, percent, round_percent
+
+LEAST_TOGETHER = 4
+LARGEST_DRIFT = round_percent(math.expm1(HOST_DRIFT))
+RULE = (
+    f"the whole 95 % interval of the ratio beyond {SMALLEST}; false discoveries held to {percent(FALSE_DISCOVERIES)} "
+    "over all suites (Benjamini-Hochberg in each)"
+)
+
+
+def summary(comparison: Comparison) -> Finding:
+    """The comparison in one line: "3 slower, 1 faster, 412 same, 7 unclear, 2 incomparable"."""
+    counted = {verdict: len(comparison.of(verdict)) for verdict in VERDICTS}
+    changed = any(counted[verdict] for verdict in (*BETTER, *COUNTED))
+    severity: Severity = "note" if changed or not counted["same"] else "good"
+    return Finding(
+        rule="compare.changes",
+        severity="problem" if any(counted[verdict] for verdict in WORSE) else severity,
+        title=", ".join(f"{count} {verdict}" for verdict, count in counted.items() if count or verdict == "same"),
+        text="",
+        threshold=RULE,
+        suite=SUITE,
+    )
+
+
+def findings(comparison: Comparison, base: Side, new: Side) -> list[Finding]:
+    """What the verdicts come down to: what moved together first, then what host and clock did, what is unclear with
+    what to run for it, and what could hide. ``base`` and ``new`` say what the runs are called."""
+    return [
+        *_together(comparison),
+        *(_host(one) for one in comparison.drifts),
+        *_clock(comparison),
+        *unclear(comparison, base, new),
+        *hidden(comparison),
+    ]
+
+
+def _together(comparison: Comparison) -> Iterator[Finding]:
+    """Benchmarks of which many figures changed the same way."""
+    groups: dict[tuple[str, str], list[Change]] = {}
+    for one in comparison.of(*WORSE, *BETTER):
+        groups.setdefault((one.new.benchmark, one.verdict), []).append(one)
+    for (benchmark, verdict), found in groups.items():
+        if len(found) < LEAST_TOGETHER:
+            continue
+        everything = sum(one.new.benchmark == benchmark for one in comparison.changes)
+        sizes = float(np.median([one.size for one in found]))
+        yield Finding(
+            rule="compare.together",
+            severity="problem" if verdict in WORSE else "good",
+            title=f"{len(found)} of {everything} figures of {benchmark} are {verdict}, by {percent(math.expm1(sizes))}",
+            text="Figures of one benchmark that move together have one cause: look for that one.",
+            threshold=f"{LEAST_TOGETHER} or more figures of a benchmark with one verdict; the median of their changes",
+            rests_on=tuple(row_name(one.new) for one in found),
+            suite=SUITE,
+        )
+
+
+def _host(drift: HostDrift) -> Finding:
+    """What the times and rates did together that the host's clock measured."""
+    way = "slower" if drift.ratio > 1 else "faster"
+    beyond = f"That is more than hosts were seen to drift by ({LARGEST_DRIFT}): each figure is judged as measured."
+    within = (
+        "A host drifts by as much from run to run, so this is taken off each figure before it is judged. To tell a "
+        "drift from a change, measure the two in turn, one round of each at a time: run --into adds them up."
+    )
+    return Finding(
+        rule="compare.host",
+        severity="advice" if drift.counted else "note",
+        title=f"The host was {way} throughout: {drift.rows} of its figures of {drift.suite} by "
+        f"{change_percent(drift.ratio)} in the median",
+        text=beyond if drift.counted else within,
+        threshold=f"the median cost of what the host's clock timed moved by {SMALLEST} or more",
+        suite=SUITE,
+    )
+
+
+def _clock(comparison: Comparison) -> Iterator[Finding]:
+    """Figures that moved as the SM clock did, and no farther."""
+    beyond = math.exp(SMALLEST_CHANGE)
+    moved = [
+        one
+        for one in comparison.of("same")
+        if one.by == "clock" and one.ratio is not None and (one.ratio.low > beyond or one.ratio.high < 1 / beyond)
+    ]
+    if moved:
+        sizes = float(np.median([abs(math.log(one.ratio.median)) for one in moved if one.ratio is not None]))
+        yield Finding(
+            rule="compare.clock",
+            severity="note",
+            title=f"{figures_in_words(moved)} moved with the SM clock alone, by {percent(math.expm1(sizes))}",
+            text="At one SM clock they are the same: the card was warmer or cooler, or spent its power elsewhere.",
+            threshold=f"beyond {SMALLEST} as measured, the same at one SM clock",
+            rests_on=tuple(row_name(one.new) for one in moved),
+            suite=SUITE,
+        )

@@ -1,0 +1,78 @@
+"""What must be known before any figure of a comparison: what cannot be compared, and what is another on its sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from microbench.compare import Change, Comparison
+from microbench.explain.evidence import listed
+from microbench.explain.finding import Finding, Severity
+
+SUITE = "compare"
+
+
+def notices(comparison: Comparison) -> list[Finding]:
+    """Simulated against real, another GPU model, another method, another driver, another board: in this order."""
+    return [
+        *_simulated(comparison),
+        *_models(comparison),
+        *_methods(comparison),
+        *_drivers(comparison),
+        *_boards(comparison),
+    ]
+
+
+def figures_in_words(found: Sequence[object]) -> str:
+    """How many figures: "1 figure", "12 figures"."""
+    return f"{len(found)} figure{'' if len(found) == 1 else 's'}"
+
+
+def _notice(rule: str, title: str, text: str, threshold: str, severity: Severity = "warning") -> Finding:
+    return Finding(f"compare.{rule}", severity, title, text, threshold, suite=SUITE)
+
+
+def _incomparable(comparison: Comparison, reason: str) -> list[Change]:
+    return [one for one in comparison.changes if one.verdict == "incomparable" and one.reason == reason]
+
+
+def _simulated(comparison: Comparison) -> Iterator[Finding]:
+    found = _incomparable(comparison, "simulated")
+    if found:
+        names = ("BASE", "NEW") if comparison.base.simulated else ("NEW", "BASE")
+        text = f"{names[0]} is simulated and {names[1]} is real: {figures_in_words(found)} cannot be compared."
+        yield _notice("simulated", "SIMULATED AGAINST REAL", text, "one of the sessions ran on the simulated GPU")
+
+
+def _models(comparison: Comparison) -> Iterator[Finding]:
+    if not comparison.other_models:
+        return
+    pairs = listed([f"{new.name} against {base.name}" for base, new in comparison.other_models])
+    shares, without = [one for one in comparison.changes if one.shares], _incomparable(comparison, "model")
+    text = f"{pairs}: of {figures_in_words(shares)} the share of each GPU's own ceiling is compared"
+    text += f"; {figures_in_words(without)} without a ceiling cannot be." if without else "."
+    yield _notice("model", "ANOTHER GPU MODEL", text, "the name or the number of SMs differs")
+
+
+def _methods(comparison: Comparison) -> Iterator[Finding]:
+    found = _incomparable(comparison, "method")
+    for name in dict.fromkeys(one.new.benchmark for one in found):
+        infos = comparison.base.benchmark(name), comparison.new.benchmark(name)
+        before, after = (info.version if info is not None else None for info in infos)
+        figures = figures_in_words([one for one in found if one.new.benchmark == name])
+        text = f"{name} measures by method {after} in NEW and {before} in BASE: {figures} cannot be compared."
+        yield _notice("method", "ANOTHER METHOD", text, "the benchmark's version, or a metric's unit, differs")
+
+
+def _drivers(comparison: Comparison) -> Iterator[Finding]:
+    for one in comparison.differences:
+        if one.name == "driver":
+            text = f"{one.new.value} in NEW, {one.base.value} in BASE. What changed may be its doing."
+            yield _notice("driver", "ANOTHER DRIVER", text, "the driver's version differs", "note")
+
+
+def _boards(comparison: Comparison) -> Iterator[Finding]:
+    others = [pair for pair in comparison.gpus if pair[0].uuid != pair[1].uuid and pair not in comparison.other_models]
+    if others:
+        names = listed(list(dict.fromkeys(new.name for _, new in others)))
+        text = f"Both are {names}, and not the same one: what changed may lie between two boards or their hosts."
+        yield _notice("board", "ANOTHER BOARD", text, "the GPU's UUID differs", "note")

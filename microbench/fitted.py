@@ -1,0 +1,65 @@
+"""What the model knows of one machine: its constants with their intervals, where they come from, how far they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from microbench.submission import Way
+
+
+class Constant(msgspec.Struct, frozen=True):
+    """One constant of ``submission.CONSTANTS`` in its SI unit, with the interval that holds it at 95 %.
+
+    ``rests_on`` lists the rows it comes from; ``assumed`` says what stands in for a measurement, "" where one is there.
+    """
+
+    value: float
+    low: float
+    high: float
+    rests_on: tuple[str, ...] = ()
+    assumed: str = ""
+
+
+class Misfit(msgspec.Struct, frozen=True):
+    """How far measured steps lie from the model's, as shares of the measured: their median, and what 95 % are within.
+
+    ``steps`` is how many were compared; 0: none was measured, and the two are what is assumed then.
+    """
+
+    median: float
+    most: float
+    steps: int = 0
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """The largest of what was measured: beyond it a prediction is an extrapolation."""
+
+    kernels: int = 0
+    duration_s: float = 0.0
+    copy_bytes: int = 0
+    streams: int = 1
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """The constants of one GPU of one run, by name; ``layers`` are those whose launch calls are known.
+
+    ``misfit`` is by way and by what limits the step: (way, "host" | "gpu").
+    """
+
+    constants: Mapping[str, Constant]
+    layers: tuple[str, ...]
+    misfit: Mapping[tuple[Way, str], Misfit]
+    reach: Reach
+    device: str | None = None
+    run_id: str = ""
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The constants' values, as ``submission.acts`` takes them."""
+        return {name: constant.value for name, constant in self.constants.items()}
+
+    def rests_on(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The rows that these constants come from."""
+        return tuple(dict.fromkeys(row for name in names for row in self.constants[name].rests_on))

@@ -1,0 +1,213 @@
+"""A comparison as a sheet: what cannot be compared first, then the changes by size, what they mean, what is open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from microbench.compare import BETTER, COUNTED, WORSE, Change, Comparison, Verdict
+from microbench.explain.comparison import findings, summary
+from microbench.explain.comparison_notices import SUITE, notices
+from microbench.explain.evidence import row_name
+from microbench.explain.finding import Finding
+from microbench.explain.remeasuring import Side
+from microbench.model import Run
+from microbench.report.document import Banner, Cell, Column, Histogram, Mark, Picture, Report, Section, Table, Tone
+from microbench.report.heading import SIMULATED
+from microbench.report.prediction import run_words
+from microbench.report.tables import fact_words
+from microbench.stats import Interval, Row
+from microbench.units import MISSING, axis_title, axis_value, change_percent, quantity, ratio, ratio_range
+
+MOST_LISTED = 40
+MOST_DIFFERENCES = 12
+TONES: dict[Verdict, Tone] = {
+    "slower": "problem", "farther": "problem", "faster": "good", "nearer": "good", "more": "note", "fewer": "note",
+    "same": "quiet", "unclear": "advice", "incomparable": "warning",
+}  # fmt: skip
+# The picture's bins: a percent each, from 15 % less to 15 % more; what lies beyond is in the last one.
+BIN, BINS = 1.01, 30
+MARKED = (0.9, 0.95, 1.0, 1.05, 1.1)
+# An adjusted ratio that rounds to the measured one says nothing more.
+TELLING = 0.002
+
+
+def sheet(comparison: Comparison, base: Side, new: Side, *, everything: bool = False) -> Report:
+    """The comparison as a report; ``everything`` lists the figures that are the same or unclear, too. ``base`` and
+    ``new`` say what the runs are called."""
+    before, after = comparison.base, comparison.new
+    changed = comparison.of(*WORSE, *BETTER, *COUNTED)
+    pictures: list[Picture] = [*_incomparable(comparison), *_changes(changed, everything), *_moved(comparison)]
+    if everything:
+        pictures += [
+            one for verdict in ("unclear", "same") for one in _table(f"{verdict}", comparison.of(verdict), None)
+        ]
+    pictures += _missing(comparison) + _differences(comparison)
+    section = Section(
+        suite=SUITE,
+        title="compare: NEW held against BASE",
+        pictures=tuple(pictures),
+        studies=(),
+        findings=tuple(findings(comparison, base, new)),
+        verdict=summary(comparison),
+    )
+    return Report(
+        title="BASE and NEW",
+        mark=SIMULATED if before.simulated or after.simulated else "",
+        banners=tuple(_banner(one) for one in notices(comparison)),
+        facts=(("BASE", _named(base, before)), ("NEW", _named(new, after))),
+        environment=(),
+        sections=(section,),
+        problems=None,
+        grades=(),
+        footer=() if everything else ("all figures: --all    in a script: --fail-on slower ends with exit code 5",),
+    )
+
+
+def _named(side: Side, run: Run) -> str:
+    words = run_words(run)
+    driver = run.sessions[-1].environment.driver_version if run.sessions else None
+    named = words if side.name in words else f"{side.name}: {words}"
+    return f"{named}, driver {driver}" if driver else named
+
+
+def _banner(notice: Finding) -> Banner:
+    return Banner(notice.title, notice.text, tone="warning" if notice.severity == "warning" else "note")
+
+
+# -- what changed ------------------------------------------------------------------------------------------------------
+
+
+def _changes(changed: Sequence[Change], everything: bool) -> list[Table]:
+    if not changed:
+        return []
+    listed = changed if everything else changed[:MOST_LISTED]
+    left = len(changed) - len(listed)
+    more = f"{left} smaller changes are not listed: --all lists them" if left else None
+    return _table("Changes, the largest first", listed, more)
+
+
+def _table(title: str, found: Sequence[Change], more: str | None) -> list[Table]:
+    if not found:
+        return []
+    by_clock = any(_tells_more(one, "clock") for one in found)
+    by_host = any(_tells_more(one, "host") for one in found)
+    columns = [Column("", "left"), Column("figure", "left"), Column("BASE"), Column("NEW"), Column("ratio")]
+    columns += [Column("at one SM clock")] if by_clock else []
+    columns += [Column("less the host's drift")] if by_host else []
+    rows = tuple(_row(one, by_clock, by_host) for one in found)
+    notes = ["ratio: NEW over BASE, the median over all pairs of rounds, with its 95 % interval"]
+    if any(one.shares for one in found):
+        notes.append("shares of each GPU's own ceiling are compared")
+    return [Table(title[:1].upper() + title[1:], "", tuple(columns), rows, (*notes, *([more] if more else [])))]
+
+
+def _row(one: Change, by_clock: bool, by_host: bool) -> tuple[Cell, ...]:
+    tone = TONES[one.verdict]
+    adjusted = one.judged if one.by != "value" else None
+    return (
+        Cell(one.verdict, tone=tone),
+        Cell(figure_words(one.new), of=row_name(one.new)),
+        _value(one, one.base),
+        _value(one, one.new, "strong"),
+        _ratio(one, one.ratio),
+        *([_ratio(one, adjusted if one.by == "clock" else None)] if by_clock else []),
+        *([_ratio(one, adjusted if one.by == "host" else None)] if by_host else []),
+    )
+
+
+def _value(one: Change, row: Row, tone: Tone = "plain") -> Cell:
+    return Cell(quantity(row.value, row.metric.unit), tone=tone)
+
+
+def _ratio(one: Change, found: Interval | None) -> Cell:
+    if found is None or 0 in (one.base.value, one.new.value):
+        return Cell(MISSING, tone="quiet")
+    return Cell(ratio(found.median), ratio_range(found.low, found.high), TONES[one.verdict])
+
+
+def _tells_more(one: Change, by: str) -> bool:
+    if one.by != by or one.judged is None or one.ratio is None:
+        return False
+    return abs(math.log(one.judged.median / one.ratio.median)) >= TELLING
+
+
+def figure_words(row: Row) -> str:
+    """A row for people: "link_copy bandwidth: h2d, pinned, size 64 MiB"."""
+    params = [
+        axis_value(name, value) if isinstance(value, str) else f"{axis_title(name)} {axis_value(name, value)}"
+        for name, value in row.params.items()
+    ]
+    return f"{row.benchmark} {row.metric.name}" + (f": {', '.join(params)}" if params else "")
+
+
+def _moved(comparison: Comparison) -> list[Histogram]:
+    """How far each time and rate moved, what costs more to the right."""
+    costs = [cost for one in comparison.changes if (cost := _cost(one)) is not None]
+    if not costs:
+        return []
+    first_edge = BIN ** (-BINS // 2)
+    counts = [0] * BINS
+    for cost in costs:
+        counts[min(max(math.floor(math.log(cost / first_edge, BIN)), 0), BINS - 1)] += 1
+    marks = tuple(Mark(at, change_percent(at) if at != 1.0 else "as before") for at in MARKED)
+    about = f"{len(costs)} times and rates, a percent to each column: to the right what became slower"
+    return [Histogram("How far figures moved", about, first_edge, BIN, tuple(counts), marks)]
+
+
+def _cost(one: Change) -> float | None:
+    """What a figure costs in NEW over BASE, as it is judged; None for a count, and where it was not judged."""
+    if one.judged is None or one.verdict == "incomparable" or one.metric.kind == "count" or one.reason == "rounds":
+        return None
+    return 1 / one.judged.median if one.metric.kind == "rate" else one.judged.median
+
+
+# -- what cannot be compared -------------------------------------------------------------------------------------------
+
+REASONS = {
+    "simulated": "one of them is simulated",
+    "method": "measured by another method",
+    "model": "no ceiling to hold it against",
+}
+
+
+def _incomparable(comparison: Comparison) -> list[Table]:
+    groups: dict[tuple[str, str], int] = {}
+    for one in comparison.of("incomparable"):
+        key = one.new.benchmark, REASONS[str(one.reason)]
+        groups[key] = groups.get(key, 0) + 1
+    if not groups:
+        return []
+    rows = tuple((Cell(name), Cell(str(count)), Cell(why, tone="quiet")) for (name, why), count in groups.items())
+    columns = (Column("benchmark", "left"), Column("figures"), Column("why", "left"))
+    return [Table("Incomparable", "", columns, rows)]
+
+
+def _missing(comparison: Comparison) -> list[Picture]:
+    """How many figures only one of the runs has, by benchmark."""
+    counted: dict[str, list[int]] = {}
+    for side, rows in enumerate((comparison.only_base, comparison.only_new)):
+        for row in rows:
+            counted.setdefault(row.benchmark, [0, 0])[side] += 1
+    if not counted:
+        return []
+    rows_ = tuple(
+        (Cell(name), *(Cell(str(count) if count else MISSING, tone="plain" if count else "quiet") for count in counts))
+        for name, counts in counted.items()
+    )
+    columns = (Column("benchmark", "left"), Column("only in BASE"), Column("only in NEW"))
+    return [Table("Figures that one of them lacks", "", columns, rows_)]
+
+
+def _differences(comparison: Comparison) -> list[Picture]:
+    found = comparison.differences
+    if not found:
+        return []
+    rows = tuple(
+        (Cell(one.name), Cell(fact_words(one.base), tone="quiet"), Cell(fact_words(one.new)))
+        for one in found[:MOST_DIFFERENCES]
+    )
+    left = len(found) - len(rows)
+    notes = (f"and {left} more",) if left > 0 else ()
+    columns = (Column("", "left"), Column("BASE", "left"), Column("NEW", "left"))
+    return [Table("What else is not the same", "", columns, rows, notes)]

@@ -1,0 +1,230 @@
+"""Curves as a view: lines in their colours with their names beside them, limits dashed, marks named above."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+import altair as alt
+
+from microbench.report.document import Curve, Line, Mark
+from microbench.report.figures import ink
+from microbench.report.figures.placing import CHARACTER, Align, fits, places
+from microbench.report.figures.scales import Scale
+
+# Names are given their places as if the plot were so wide: between that of a telephone and that of a page.
+NARROW = 520.0
+HEIGHT = 320.0
+# Beyond the highest value, on an axis that does not begin at 0 also below the lowest: for names.
+ROOM = 20.0
+# Of more points none has a dot.
+MOST_DOTS = 40
+# Enough for the eye: digits of a value, pixels between points of a line without dots.
+DIGITS, COLUMN = 5, 2.0
+# A line of words above the view.
+ROW = 15.0
+# How lines of one colour are told apart. Limits are dashed in the theme's way.
+DASHES = ([1, 0], [2, 3], [10, 3, 2, 3], [4, 2])
+
+Words = Callable[[float], str]
+# What a point is called, where that is more than its line.
+Names = Mapping[tuple[float, float], str]
+NAMELESS: Names = MappingProxyType({})
+Kind = Literal["measured", "computed", "limit", "points"]
+
+
+class Series(NamedTuple):
+    """A line and how it is drawn.
+
+    ``measured`` lines have dots that answer to a pointer, ``computed`` ones have none, a ``limit`` is dashed and
+    ``points`` are not joined. ``colour`` is the series whose colour it has; without one it is quiet. ``name`` stands
+    beside it, nothing if empty.
+    """
+
+    line: Line
+    kind: Kind = "measured"
+    colour: str = ""
+    name: str = ""
+    dash: int = 0
+
+
+class View(NamedTuple):
+    """How a view speaks: the series that have ``colours``, in order, what stands above the vertical axis, words for
+    values under a pointer, whether a legend names the colours, and points with names of their own."""
+
+    colours: Sequence[str]
+    y_title: str
+    x_words: Words
+    y_words: Words
+    legend: bool = False
+    height: float = HEIGHT
+    names: Names = NAMELESS
+
+
+Layers = list[ink.Layer]
+
+
+def view(curve: Curve, found: Sequence[Series], how: View) -> alt.LayerChart:
+    """A layered view of these series over the axes and marks of ``curve``."""
+    x_scale, y_scale = _scales(curve, found, how.height)
+    rows = [row for place, one in enumerate(found) for row in _rows(place, one, how, x_scale)]
+    base = (
+        alt.Chart()
+        .transform_lookup("place", alt.LookupData(ink.data(_told(found)), "place", [ink.SERIES, "kind", "dash"]))
+        .encode(
+            x=alt.X("x:Q", scale=ink.scale(x_scale), axis=ink.axis(curve.x_ticks, curve.x_title, grid=False)),
+            y=alt.Y("y:Q", scale=ink.scale(y_scale), axis=ink.vertical(curve.y_ticks, how.y_title)),
+        )
+    )
+    layers: Layers = [*_marks(curve.marks, x_scale), *_quiet(base, found), *_coloured(base, found, how)]
+    layers += _names(found, x_scale, y_scale, how)
+    return ink.layered(layers, ink.view_width(ink.BESIDE_AXIS), how.height, rows)
+
+
+def _scales(curve: Curve, found: Sequence[Series], height: float) -> tuple[Scale, Scale]:
+    xs = [x for one in found for x, _ in one.line.points]
+    ys = [y for one in found for _, y in one.line.points] + [tick.at for tick in curve.y_ticks]
+    below = 0.0 if min(ys) == 0 else ROOM
+    inner = Scale(min(ys), max(ys), height - ROOM - below, curve.y_log)
+    y_scale = Scale(inner.to_value(-below), inner.to_value(inner.pixels + ROOM), height, curve.y_log)
+    return Scale(min(xs), max(xs), NARROW, curve.x_log), y_scale
+
+
+def _rows(place: int, one: Series, how: View, x_scale: Scale) -> list[ink.Row]:
+    """The points of a series: with words where they have dots to point at, thinned where they have none."""
+    if not _has_dots(one):
+        return [{"x": _short(x), "y": _short(y), "place": place} for x, y in _thinned(one.line.points, x_scale)]
+    return [
+        {
+            "x": _short(x), "y": _short(y), "place": place, "name": how.names.get((x, y), one.line.name),
+            "at": how.x_words(x), "value": how.y_words(y),
+        }
+        for x, y in one.line.points
+    ]  # fmt: skip
+
+
+def _thinned(points: Sequence[tuple[float, float]], x_scale: Scale) -> list[tuple[float, float]]:
+    """Of the points within COLUMN pixels only the lowest and the highest, and both ends: a line looks the same."""
+    columns: dict[int, list[tuple[float, float]]] = {}
+    for point in points:
+        columns.setdefault(int(x_scale.to_pixels(point[0]) / COLUMN), []).append(point)
+    extremes = ({min(each, key=_height), max(each, key=_height)} for each in columns.values())
+    return sorted({points[0], points[-1]}.union(*extremes))
+
+
+def _height(point: tuple[float, float]) -> float:
+    return point[1]
+
+
+def _has_dots(one: Series) -> bool:
+    return one.kind == "points" or (one.kind == "measured" and len(one.line.points) <= MOST_DOTS)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _told(found: Sequence[Series]) -> list[ink.Row]:
+    """What is alike for all points of a series."""
+    return [
+        {"place": place, ink.SERIES: one.colour, "kind": _drawn_as(one), "dash": str(one.dash)}
+        for place, one in enumerate(found)
+    ]
+
+
+def _drawn_as(one: Series) -> str:
+    """The kind by which layers choose their series."""
+    kind = "dense" if one.kind == "measured" and not _has_dots(one) else one.kind
+    return kind if one.colour else f"quiet {kind}"
+
+
+def _marks(marks: Sequence[Mark], x_scale: Scale) -> Layers:
+    """Vertical lines, each named on a row of its own above the view; the name that reaches furthest stands highest."""
+    inside = sorted((mark for mark in marks if x_scale.low <= mark.at <= x_scale.high), key=lambda mark: mark.at)
+    all_right = all(_fits(mark, x_scale, "left") for mark in inside)
+    left = [mark for mark in inside if not all_right and _fits(mark, x_scale, "right")]
+    right = [mark for mark in inside if mark not in left]
+    layers: Layers = []
+    for row, mark in enumerate((*left, *reversed(right)), 1):
+        top = -ROW * (row + 1) - 4  # the title of the axis comes first
+        chart = alt.Chart(ink.data([{"x": mark.at, "text": mark.text}])).encode(
+            x=alt.X("x:Q", scale=ink.scale(x_scale))
+        )
+        layers.append(chart.mark_rule(style="mark").encode(y=alt.value(top), y2=alt.value("height")))
+        text = chart.encode(text="text:N", y=alt.value(top + ROW / 2))
+        sign = -1 if mark in left else 1
+        layers.append(ink.words(text, "muted", align="right" if mark in left else "left", dx=5 * sign))
+    return layers
+
+
+def _fits(mark: Mark, x_scale: Scale, align: Align) -> bool:
+    return fits(x_scale.to_pixels(mark.at) / x_scale.pixels, len(mark.text) * CHARACTER, align)
+
+
+def _quiet(base: alt.Chart, found: Sequence[Series]) -> Layers:
+    """Lines in no colour: limits dashed, what was measured with dots."""
+    kinds = dict.fromkeys(_drawn_as(one) for one in found if not one.colour)
+    layers: Layers = []
+    for kind in kinds:
+        chart = base.transform_filter(_any_of(kind))
+        layers.append(chart.mark_line(style="limit" if kind == "quiet limit" else "quiet").encode(detail="place:N"))
+        if kind == "quiet measured":
+            layers.append(chart.mark_point(style="quiet-point").encode(tooltip=_tooltip()))
+    return layers
+
+
+def _coloured(base: alt.Chart, found: Sequence[Series], how: View) -> Layers:
+    """Lines and points in colour; those of one colour differ in dashes and shapes."""
+    colour = ink.colours(how.colours, legend=how.legend)
+    kinds = {_drawn_as(one) for one in found}
+    layers: Layers = []
+    if "limit" in kinds:
+        limits = base.transform_filter(_any_of("limit")).encode(color=colour)
+        layers.append(limits.mark_line(style="limit-line").encode(detail="place:N"))
+    if kinds & {"measured", "dense", "computed"}:
+        lines = base.transform_filter(_any_of("measured", "dense", "computed"))
+        layers.append(lines.mark_line().encode(color=colour, detail="place:N", strokeDash=_dash(found)))
+    if kinds & {"measured", "points"}:
+        dots = base.transform_filter(_any_of("measured", "points"))
+        shape = {"shape": ink.shapes(how.colours, legend=how.legend)} if "points" in kinds else {}
+        layers.append(dots.mark_point().encode(color=colour, tooltip=_tooltip(), **shape))
+    return layers
+
+
+def _any_of(*kinds: str) -> str:
+    return " || ".join(f"datum.kind === '{kind}'" for kind in kinds)
+
+
+def _dash(found: Sequence[Series]) -> alt.StrokeDash:
+    used = sorted({one.dash for one in found})
+    scale = alt.Scale(domain=[str(one) for one in used], range=[DASHES[one % len(DASHES)] for one in used])
+    return alt.StrokeDash("dash:N", scale=scale, legend=None)
+
+
+def _tooltip() -> list[alt.Tooltip]:
+    return [
+        alt.Tooltip(f"{field}:N", title=title) for field, title in (("line", " "), ("at", "at"), ("value", "value"))
+    ]
+
+
+def _names(found: Sequence[Series], x_scale: Scale, y_scale: Scale, how: View) -> Layers:
+    paths = [
+        [(x_scale.to_pixels(x), y_scale.to_pixels(y)) for x, y in one.line.points] for one in found
+    ]  # fmt: skip
+    dots = [dot for one, path in zip(found, paths, strict=True) if _has_dots(one) for dot in path]
+    lines = [(one, path) for one, path in zip(found, paths, strict=True) if one.kind != "points"]
+    placed = places([path for _, path in lines], [one.name for one, _ in lines], dots, x_scale.pixels, y_scale.pixels)
+    layers: Layers = []
+    for (one, _), place in zip(lines, placed, strict=True):
+        if not one.name:
+            continue
+        at: ink.Row = {
+            "x": x_scale.to_value(place.x), "y": y_scale.to_value(place.y), "text": one.name, ink.SERIES: one.colour,
+        }  # fmt: skip
+        chart = alt.Chart(ink.data([at])).encode(
+            x=alt.X("x:Q", scale=ink.scale(x_scale)), y=alt.Y("y:Q", scale=ink.scale(y_scale)), text="text:N"
+        )
+        coloured = chart.encode(color=ink.colours(how.colours, legend=how.legend)) if one.colour else chart
+        layers.append(ink.words(coloured, "label" if one.colour else "muted", align=place.align))
+    return layers

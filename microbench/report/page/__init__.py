@@ -1,0 +1,164 @@
+"""A report as one page of HTML that asks nothing of a network: findings, figures, tables, and the run itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple
+
+import msgspec
+
+from microbench import __version__
+from microbench.explain.evidence import Evidence, evidence_by_device
+from microbench.model import SAMPLES_KEPT, Run
+from microbench.report.document import Curve, Picture, Report, Table, TimeLine
+from microbench.report.figures.figure import Figure
+from microbench.report.heading import SIMULATED
+from microbench.report.page import scripts
+from microbench.report.page.details import Details, details
+from microbench.report.page.machine import commands, machine_tables
+from microbench.report.page.packing import Carried, carried, packed
+from microbench.report.page.templates import environment, slug, style
+from microbench.report.pictures import PICTURES
+from microbench.report.view import GRADES
+from microbench.stats import rows
+
+# What a browser opens at once and a mail still takes.
+MOST_BYTES = 3_000_000
+# How many of the rows that a finding rests on are named.
+MOST_RESTS = 6
+
+Place = Callable[[str], int | None]
+
+
+class Subject(NamedTuple):
+    """One run that the page is about: what tells it from others, what was measured, and what a report says of it."""
+
+    name: str
+    run: Run
+    report: Report
+
+
+class Page(NamedTuple):
+    """The page, and the runs as it carries them."""
+
+    html: str
+    carried: Carried
+
+
+class _Told(NamedTuple):
+    """A subject as the template asks for it. ``id`` begins the names of its places on the page."""
+
+    id: str
+    name: str
+    file: str
+    report: Report
+    machine: tuple[Table, ...]
+    commands: tuple[str, ...]
+    details: Details
+    before: int
+
+    def place(self, device: str | None) -> Place:
+        """Where the details of that GPU's rows are among all on the page."""
+
+        def find(name: str) -> int | None:
+            found = self.details.place(device, name)
+            return None if found is None else found + self.before
+
+        return find
+
+
+def build(subjects: Sequence[Subject], figures: Sequence[Figure], *, most_bytes: int = MOST_BYTES) -> Page:
+    """The page about these runs, in at most ``most_bytes`` as UTF-8 if the fewest samples of its runs leave room.
+
+    ``figures`` are drawn from all of the runs together.
+    """
+    told = _told(subjects, figures)
+    script, vega = scripts.script(), scripts.vega() if figures else ""
+    blocks = {"details": packed(msgspec.json.encode([detail for one in told for detail in one.details.found]))}
+    if figures:
+        blocks |= {"figures": packed(scripts.specs(figures)), "vega": packed(vega.encode())}
+    context = _context(told, figures) | {"script": script, "policy": scripts.policy(script, vega)}
+    # Without its runs first: how many of their samples may stay depends on the room that all else leaves.
+    bare = _render(context, Carried((), SAMPLES_KEPT, thinned=True), blocks)
+    found = carried([one.run for one in subjects], most_bytes - len(bare.encode()))
+    blocks |= {f"run-{index}": file for index, file in enumerate(found.files)}
+    return Page(_render(context, found, blocks), found)
+
+
+def _render(context: Mapping[str, Any], found: Carried, blocks: Mapping[str, str]) -> str:
+    template = environment().get_template("page.html")
+    return template.render(context, carried=found, blocks=blocks, next_id=partial(next, count()))
+
+
+def _told(subjects: Sequence[Subject], figures: Sequence[Figure]) -> list[_Told]:
+    told: list[_Told] = []
+    for index, one in enumerate(subjects):
+        groups = evidence_by_device(one.run, rows(one.run))
+        found = details(groups)
+        told.append(
+            _Told(
+                id=f"run-{index}-" if len(subjects) > 1 else "",
+                name=one.name,
+                file=f"{slug(one.run.run_id)}.json",
+                report=_without(one.report, _drawn(figures, groups)),
+                machine=machine_tables(one.run),
+                commands=commands(one.run),
+                details=found,
+                before=sum(len(other.details.found) for other in told),
+            )
+        )
+    return told
+
+
+def _drawn(figures: Sequence[Figure], groups: Sequence[Evidence]) -> list[Picture]:
+    """The report's pictures that these figures draw as well. Tables and bars stay: they are to be sorted."""
+    found = (
+        picture for one in figures if one.name in PICTURES for group in groups for picture in PICTURES[one.name](group)
+    )
+    return [picture for picture in found if isinstance(picture, Curve | TimeLine)]
+
+
+def _without(report: Report, drawn: Sequence[Picture]) -> Report:
+    sections = tuple(
+        msgspec.structs.replace(one, pictures=tuple(picture for picture in one.pictures if picture not in drawn))
+        for one in report.sections
+    )
+    return msgspec.structs.replace(report, sections=sections)
+
+
+def _context(told: Sequence[_Told], figures: Sequence[Figure]) -> dict[str, Any]:
+    return {
+        "version": __version__,
+        "title": ", ".join(dict.fromkeys(one.report.title for one in told)),
+        "mark": _mark([one.report.mark for one in told]),
+        "style": style(),
+        "contents": list(_contents(told, figures)),
+        "runs": told,
+        "several": len(told) > 1,
+        "figures": figures,
+        "grades": GRADES,
+        "most_rests": MOST_RESTS,
+        "nowhere": _nowhere,
+    }
+
+
+def _mark(marks: Sequence[str]) -> str:
+    """What is said of figures from all runs: that some are simulated, else what all of them are."""
+    return SIMULATED if SIMULATED in marks else marks[0] if len(set(marks)) == 1 else ""
+
+
+def _contents(told: Sequence[_Told], figures: Sequence[Figure]) -> list[tuple[str, str]]:
+    """The parts of the page, by their places: of several runs the suites of the first one that has them."""
+    suites: dict[str, str] = {}
+    for one in told:
+        for section in one.report.sections:
+            suites.setdefault(section.suite, f"{one.id}{slug(section.title)}")
+    parts = [("findings", "Findings"), *([("figures", "Figures")] if figures else [])]
+    parts += [(place, suite) for suite, place in suites.items()]
+    return [*parts, (f"{told[0].id}environment", "Environment"), (f"{told[0].id}repeat", "Repeat"), ("data", "Data")]
+
+
+def _nowhere(_name: str) -> None:
+    """Where details of figures are that have none."""

@@ -1,0 +1,136 @@
+"""Simulated rounds of two runs on one machine, as awkward as real ones: for the tests of the comparison's decision.
+
+Every figure is SIMULATED. How rows scatter was laid out after the recorded H200 runs: the deviation of a row's rounds
+spans three decades, rows of one family scatter alike, and what a process scatters inside tells a little about it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from microbench.compare_decision import Figures
+from microbench.compare_levels import BoolArray
+from microbench.compare_spread import FloatArray, IntArray
+
+# Rows of launch, graph, link, memory and compute, and the share of each that the host's clock times.
+SUITES = ((90, 0.8), (130, 0.6), (50, 0.3), (80, 0.1), (50, 0.0))
+COMPUTE = 4
+HOST_DEVIATION, DEVICE_DEVIATION = 0.012, 0.002
+FAMILY_SCATTER, ROW_SCATTER, WITHIN_SCATTER = 0.9, 0.7, 0.8
+LARGEST_DEVIATION = 0.2
+# Of each round's noise this part (as a deviation) is common to a family, measured in the same few seconds.
+COMMON = 0.5
+OUTLIERS, OUTLIER_SIZE = 0.02, 8.0
+# The host from run to run and from process to process (with memory), and how much of it a row feels.
+RUN_DRIFT, PROCESS_DRIFT, MEMORY = 0.025, 0.015, 0.7
+FEELS = (0.6, 1.2)
+WARMTH = 0.002
+# Rows that a process puts on one of two levels: each by itself, or a family together.
+OWN_LEVELS = 0.01
+OWN_APART, SHARED_APART = (0.03, 0.20), (0.03, 0.10)
+LOW_CLOCK, CLOCK_ERROR = 1755 / 1980, 0.001
+
+
+@dataclass(frozen=True)
+class World:
+    """What one machine's rows are like, run after run. ``deviation`` is that of a row's noise between processes."""
+
+    suite: IntArray
+    family: IntArray
+    host: BoolArray
+    deviation: FloatArray
+    within: FloatArray
+    heavy: BoolArray
+    feels: FloatArray
+    apart: FloatArray
+    high_share: FloatArray
+    shared_apart: FloatArray
+
+    @property
+    def quiet(self) -> IntArray:
+        """Rows of the device that scatter by at most 0.5 % and know no levels."""
+        level = (self.apart == 0) & (self.shared_apart == 0)
+        return np.flatnonzero(~self.host & level & (self.deviation <= 0.005) & (self.suite != COMPUTE))
+
+
+def world(random: np.random.Generator) -> World:
+    """A machine."""
+    suite, family, host, deviation = [], [], [], []
+    for number, (rows, host_share) in enumerate(SUITES):
+        left = rows
+        while left:
+            size = min(left, int(random.integers(3, 13)))
+            timed_by_host = bool(random.random() < host_share)
+            usual = math.log(HOST_DEVIATION if timed_by_host else DEVICE_DEVIATION)
+            usual += random.normal(0, FAMILY_SCATTER)
+            suite += [number] * size
+            family += [(family[-1] + 1) if family else 0] * size
+            host += [timed_by_host] * size
+            deviation += list(np.exp(usual + random.normal(0, ROW_SCATTER, size)))
+            left -= size
+    count = len(suite)
+    families, scatter = np.array(family), np.minimum(deviation, LARGEST_DEVIATION)
+    apart = np.zeros(count)
+    for one in random.permutation(families[-1] + 1)[: max(1, int(OWN_LEVELS * count) // 2)]:
+        rows_of_it = np.flatnonzero(families == one)
+        chosen = random.choice(rows_of_it, min(2, len(rows_of_it)), replace=False)
+        apart[chosen] = np.exp(random.uniform(*np.log(OWN_APART), len(chosen)))
+    together = families == random.integers(families[-1] + 1)
+    return World(
+        suite=np.array(suite),
+        family=families,
+        host=np.array(host),
+        deviation=scatter,
+        within=scatter * np.exp(-1 + random.normal(0, WITHIN_SCATTER, count)),
+        heavy=random.random(count) < 0.5,
+        feels=random.uniform(*FEELS, count),
+        apart=apart,
+        high_share=random.uniform(0.1, 0.9, count),
+        shared_apart=np.where(together, np.exp(random.uniform(*np.log(SHARED_APART))), 0.0),
+    )
+
+
+def rounds(machine: World, random: np.random.Generator, count: int = 5) -> tuple[FloatArray, FloatArray]:
+    """One run: the logarithms of its rounds' medians, rows x rounds, as measured and at one SM clock."""
+    shape = (len(machine.suite), count)
+    light, heavy = random.normal(size=shape), random.standard_t(3, size=shape) / math.sqrt(3)
+    noise = np.where(machine.heavy[:, None], heavy, light)
+    noise += (random.random(shape) < OUTLIERS) * np.abs(random.normal(size=shape)) * OUTLIER_SIZE
+    common = random.normal(size=(machine.family[-1] + 1, count))[machine.family]
+    logs = machine.deviation[:, None] * (math.sqrt(1 - COMMON**2) * noise + COMMON * common)
+    logs += machine.apart[:, None] * (random.random(shape) < machine.high_share[:, None])
+    logs += machine.shared_apart[:, None] * (random.random(count) < 0.5)
+    logs += (machine.host * machine.feels)[:, None] * _host(random, count)
+    logs += (~machine.host * machine.feels)[:, None] * random.normal(0, WARMTH)
+    clock = np.where(random.random(count) < 0.5, math.log(LOW_CLOCK), 0.0)
+    clocked = (machine.suite == COMPUTE)[:, None]
+    return logs + clocked * clock, logs + clocked * random.normal(0, CLOCK_ERROR, shape)
+
+
+def _host(random: np.random.Generator, count: int) -> FloatArray:
+    """How slow the host is in each round: a state of the run, and one that processes pass on to the next."""
+    state = np.empty(count)
+    state[0] = random.normal(0, PROCESS_DRIFT)
+    for index in range(1, count):
+        state[index] = MEMORY * state[index - 1] + math.sqrt(1 - MEMORY**2) * random.normal(0, PROCESS_DRIFT)
+    return state + random.normal(0, RUN_DRIFT)
+
+
+def pair(machine: World, random: np.random.Generator, count: int = 5) -> Figures:
+    """Two runs of one machine, with nothing changed between them."""
+    base, base_at_clock = rounds(machine, random, count)
+    new, new_at_clock = rounds(machine, random, count)
+    return Figures(
+        base=base,
+        new=new,
+        base_at_clock=base_at_clock,
+        new_at_clock=new_at_clock,
+        partly=np.zeros(len(base), dtype=np.bool_),
+        within=machine.within * np.exp(random.normal(0, 0.2, len(base))),
+        suite=machine.suite,
+        family=machine.family,
+        host=machine.host,
+    )

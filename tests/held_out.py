@@ -1,0 +1,137 @@
+"""The model against steps that it never saw, on a real GPU: a grid of them, in turn with what the model is fitted to.
+
+``python tests/held_out.py measure FILE [SECONDS [DEVICE]]`` measures everything in one worker process, three rounds,
+each in an order of its own. ``python tests/held_out.py compare FILE [OTHER …]`` fits the model to FILE and prints how
+far its predictions lie from the steps of FILE, and from those of each other file, which the fit never saw at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from microbench import runner, store
+from microbench.bench import discover
+from microbench.explain.evidence import Evidence, evidence_by_device
+from microbench.model import Environment
+from microbench.plan import Plan, Process, make_plan
+from microbench.selection import Selected
+from microbench.units import as_time, percent
+
+if TYPE_CHECKING:
+    from microbench.explain.model_check import Check
+
+Values = Mapping[str, tuple[int | str, ...]]
+ROUNDS = 3
+PYTHON = ("cuda_core", "cupy_raw", "numba_configured")
+# What the model is fitted to, and the steps that it must foresee. No step of the grid has a length, a count or a wait
+# that the fit knows.
+FITTED: tuple[tuple[str, Values], ...] = (
+    ("launch_cost", {}),
+    ("launch_duration", {"duration_ns": (0, 500, 1000, 2000, 5000, 20_000, 50_000)}),
+    ("launch_layers", {"family": ("same_kernel",), "layer": ("loop", *PYTHON)}),
+    ("launch_queue", {"argument_bytes": (0,)}),
+    ("graph_lifecycle", {"nodes": (1, 10, 100, 1000)}),
+    (
+        "graph_gain",
+        {"submitter": ("loop",), "kernels": (1, 10, 100, 1000), "duration_ns": (0, 1000, 2000, 5000, 20_000)},
+    ),
+    ("graph_gain", {"submitter": PYTHON, "kernels": (10, 100), "duration_ns": (0, 1000, 5000, 20_000)}),
+    ("link_copy", {"memory": ("pinned",), "size_bytes": (1, 4096, 65_536, 1 << 20, 1 << 24)}),
+    ("link_latency", {"what": ("copy_h2d", "copy_d2h"), "footprint_bytes": (0,), "order": ("sequential",)}),
+)
+HELD_OUT: tuple[tuple[str, Values], ...] = (
+    (
+        "step_time",
+        {"layer": ("loop", *PYTHON), "kernels": (60, 240), "duration_ns": (700, 1500, 4000, 15_000), "waits": (1, 6),
+         "copy_bytes": (0,)},
+    ),
+    ("step_time", {"layer": ("loop", "cupy_raw"), "kernels": (600,), "duration_ns": (3500,), "waits": (1, 30),
+                   "copy_bytes": (0,)}),
+    ("step_time", {"layer": ("loop", *PYTHON), "kernels": (1100,), "duration_ns": (1500, 6000), "waits": (1,),
+                   "copy_bytes": (0,)}),
+    ("step_time", {"layer": ("loop",), "kernels": (60, 240), "duration_ns": (1500, 8000), "waits": (1,),
+                   "copy_bytes": (200_000, 3 << 20)}),
+)  # fmt: skip
+
+
+def one_worker(_: object, environment: Environment, **settings: Any) -> Plan:
+    """Fitted and held-out cases in one process, in each round in another order."""
+    catalogue = discover()
+    chosen = [
+        Selected(catalogue[name], tuple(catalogue[name].cases("full", values)), named=True)
+        for name, values in (*FITTED, *HELD_OUT)
+    ]
+    plan = make_plan(chosen, environment, **{**settings, "rounds": 1})
+    process = Process("gpu", plan.cases[0].process.device, 0)
+    cases = []
+    for number in range(ROUNDS):
+        order = [dataclasses.replace(case, round=number, process=process) for case in plan.cases]
+        random.Random(number).shuffle(order)
+        cases += order
+    return Plan(tuple(cases), plan.skipped)
+
+
+def measure(path: Path, seconds: float, device: str | None = None) -> None:
+    """All of it into a new run file."""
+    runner.make_plan = one_worker  # type: ignore[assignment]
+    names = tuple(dict.fromkeys(name for name, _ in (*FITTED, *HELD_OUT)))
+    request = runner.RunRequest(
+        select=names, preset="full", rounds=ROUNDS, time_limit_s=seconds, out=path, device=device
+    )
+    result = runner.execute(request, lambda event: None)
+    counts = {
+        status: [one.status for one in result.run.outcomes].count(status) for status in ("ok", "failed", "skipped")
+    }
+    print(path, counts)
+    for one in result.run.outcomes:
+        if one.status not in ("ok", "skipped"):
+            print(one.case.id, one.round, one.status, one.reason)
+
+
+def evidence_of(path: Path) -> Evidence:
+    """Of the one GPU of a file."""
+    return evidence_by_device(store.read(path))[0]
+
+
+def tell(name: str, found: Check) -> None:
+    """The figures, by way and layer, and the worst five."""
+    from microbench.explain.model_check import worst
+
+    print(
+        f"{name}: {len(found.points)} points, median error {percent(found.median)}, 95th percentile "
+        f"{percent(found.most)}, {percent(found.coverage)} within intervals of ±{percent(found.half_width)} (median)"
+    )
+    for way in ("stream", "graph"):
+        for layer in ("loop", *PYTHON):
+            errors = sorted(abs(p.error) for p in found.points if p.way == way and p.row.params["layer"] == layer)
+            if errors:
+                print(f"  {way:6} {layer:17} {len(errors):3} points, median {percent(errors[len(errors) // 2])}, "
+                      f"worst {percent(errors[-1])}")  # fmt: skip
+    for point in worst(found.points):
+        half = percent(point.predicted.half_width)
+        print(f"  {point.row.case_id} {point.way}: measured {as_time(point.row.value)} ({point.row.trust}), "
+              f"predicted {as_time(point.step_s)} ±{half}, {percent(point.error)}")  # fmt: skip
+
+
+def compare(paths: list[Path]) -> None:
+    """The first file's fit against its own held-out steps, then against those of the others."""
+    from microbench.explain.fitting import fit
+    from microbench.explain.model_check import check
+
+    fitted = fit(evidence_of(paths[0]))
+    for path in paths:
+        found = check(evidence_of(path), fitted)
+        if found is not None:
+            tell(path.name, found)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "measure":
+        measure(Path(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else 200.0, *sys.argv[4:5])
+    else:
+        compare([Path(argument) for argument in sys.argv[2:]])

@@ -1,0 +1,42 @@
+"""A run whose cases the simulated machine measured, by the benchmarks themselves: for fits to its constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fake_session import run_case
+from make_run import DEVICE, environment
+
+from microbench.bench import discover
+from microbench.gpu.fake import FakeCosts
+from microbench.model import Case, Fact, Measurement, Outcome, Param, Run, Session, Settings
+from microbench.sampling import SamplingLimits
+from microbench.schema import SCHEMA_VERSION
+
+# Without noise three samples say what a thousand would.
+FEW = SamplingLimits(seconds=0.0001, minimum=3)
+
+Cases = Iterable[tuple[str, dict[str, Param]]]
+
+
+def make_fake_run(
+    costs: FakeCosts, cases: Cases, *, spread: float = 0.0, limits: SamplingLimits = FEW, rounds: int = 1
+) -> Run:
+    """Each case measured on the simulated machine, once a round."""
+    benchmarks = discover()
+    found = [Case(name, dict(sorted(params.items()))) for name, params in cases]
+    outcomes = []
+    for round in range(rounds):
+        for case in found:
+            measured = run_case(benchmarks[case.benchmark], case, costs, spread, limits)
+            outcomes.append(
+                Outcome(
+                    case, 0, round, "ok", device=DEVICE,
+                    measurements=tuple(one for one in measured if isinstance(one, Measurement)),
+                    facts=tuple(one for one in measured if isinstance(one, Fact)),
+                )
+            )  # fmt: skip
+    names = dict.fromkeys(case.benchmark for case in found)
+    infos = [benchmarks[name].info([case for case in found if case.benchmark == name]) for name in names]
+    session = Session(environment(), Settings(rounds=rounds), "0.0", "2025-01-02T03:04:05Z", simulated=True)
+    return Run(SCHEMA_VERSION, "simulated-run", (session,), tuple(infos), tuple(outcomes))

@@ -1,0 +1,36 @@
+"""A fit by hand, whose predictions can be worked out on paper."""
+
+from __future__ import annotations
+
+from microbench.fitted import Constant, Fit, Misfit, Reach
+from microbench.submission import WAYS
+
+CALL_S, GAP_S, GRAPH_GAP_S = 2e-6, 1e-6, 0.5e-6
+TORCH_S = 8e-6
+VALUES = {
+    "call.loop.0": CALL_S, "call.loop.4": 3e-6, "call.torch_eager.1": TORCH_S, "call.cupy_raw.0": 4e-6,
+    "replay.loop": 1e-6, "way": 3e-6, "empty": 0.0, "complete": 2e-6, "sync": 0.2e-6, "gap_stream": GAP_S,
+    "gap_graph": GRAPH_GAP_S, "replay_node": 0.0,
+    "replay_way": 3e-6, "make": 10e-6, "make_node": 2e-6, "queue": 1000.0, "front_end": 0.2e-6,
+    "memory": 4e12, "h2d_call": 2e-6, "h2d_way": 1e-6, "h2d_latency": 2e-6, "h2d_rate": 50e9, "d2h_call": 2e-6,
+    "d2h_way": 1e-6, "d2h_latency": 2e-6, "d2h_rate": 50e9, "h2d_pageable_latency": 6e-6, "h2d_pageable_rate": 16e9,
+    "d2h_pageable_latency": 6e-6, "d2h_pageable_rate": 16e9,
+}  # fmt: skip
+
+
+def make_fit(*, without: tuple[str, ...] = (), steps: int = 40, **values: float) -> Fit:
+    """The fit with some constants changed (a name's dots are written as __) or left out."""
+    known = VALUES | {name.replace("__", "."): value for name, value in values.items()}
+    constants = {
+        name: Constant(value, value * 0.98, value * 1.02, (f"bench_{name.split('.')[0]}[a=1] metric",))
+        for name, value in known.items()
+        if name not in without
+    }
+    return Fit(
+        constants=constants,
+        layers=("loop", "torch_eager", "cupy_raw"),
+        misfit={(way, pace): Misfit(0.01, 0.02, steps) for way in WAYS for pace in ("host", "gpu")},
+        reach=Reach(kernels=1000, duration_s=1e-3, copy_bytes=1 << 26, streams=8),
+        device="GPU-made",
+        run_id="made",
+    )

@@ -1,0 +1,128 @@
+"""What tests of the page share: pages of invented runs, a figure of their own, and what is inside a page."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import re
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from typing import Any
+
+import msgspec
+from make_run import failed, make_run, measurement, outcome, skipped
+
+from microbench.model import Run
+from microbench.report import view
+from microbench.report.document import Cell, Column, Table
+from microbench.report.figures.figure import Figure
+from microbench.report.page import Page, Subject, build
+
+HOSTILE = (
+    "<script>window.broken=1</script>",
+    '"><img src=x onerror=window.broken=1>',
+    "</script></textarea></style><svg onload=window.broken=1>",
+    "{{ 7*7 }}{% for x in y %}",
+    "'; window.broken=1; //",
+    "\u202eevil\u200f\u2066\u2028\u2029",
+    "&lt;b&gt; &amp; &#x3c;",
+    "x" * 1_000_000,
+)
+VOID = frozenset({"meta", "input", "br", "link", "img", "path"})
+
+
+class Chart:
+    """A chart of a bar for each of some words, as Altair would give it."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = words
+
+    def to_dict(self) -> dict[str, Any]:
+        values = [{"x": index + 1, "y": word} for index, word in enumerate(self.words)]
+        encoding = {"x": {"field": "x", "type": "quantitative"}, "y": {"field": "y", "type": "nominal"}}
+        return {"data": {"values": values}, "width": 640, "height": 120, "mark": "bar", "encoding": encoding}
+
+
+def figure(words: Sequence[str] = ("one", "two")) -> Figure:
+    """A small figure, not one of those that runs have."""
+    rows = tuple((Cell(word), Cell(str(index + 1))) for index, word in enumerate(words))
+    table = Table("Small", "", (Column("what", "left"), Column("count")), rows)
+    return Figure(
+        name="small", title=words[0], conclusions=(f"{words[0]} comes first",), about="about it", sources=(words[-1],),
+        table=table, chart=Chart(words),
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+def hostile_run(text: str) -> Run:
+    """A run that has this text wherever a person, a device or a file can put one."""
+    params: dict[str, int | str] = {"what": text}
+    one = outcome("launch_cold", [measurement("seconds", 0.1, verified=text)], **params)
+    run = make_run(gpu_name=text, extra=[skipped(reason=text), failed(text), one])
+    infos = tuple(msgspec.structs.replace(info, title=text, about=text) for info in run.benchmarks)
+    where = msgspec.structs.replace(
+        run.sessions[0].environment, driver_version=text, packages={text: text}, no_gpu_reason=text
+    )
+    settings = msgspec.structs.replace(run.sessions[0].settings, select=(text,), device=text)
+    session = msgspec.structs.replace(
+        run.sessions[0], environment=where, settings=settings, tool_version=text, commit=text, started_at=text
+    )
+    return msgspec.structs.replace(run, benchmarks=infos, run_id=text, sessions=(session,))
+
+
+def page_of(*runs: Run, figures: Sequence[Figure] = (), most_bytes: int = 3_000_000) -> Page:
+    """The page of these runs."""
+    subjects = [Subject(run.run_id, run, view.build(run)) for run in runs]
+    return build(subjects, figures, most_bytes=most_bytes)
+
+
+class Parsed(HTMLParser):
+    """A page taken apart as a browser would: its elements, and what stands in those that hold no elements."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.faults: list[str] = []
+        self.texts: list[str] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append((dict(attrs), ""))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open[-1] != tag:
+            self.faults.append(f"</{tag}> at {self.getpos()} closes {self.open[-1:]}")
+        else:
+            self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script":
+            attributes, text = self.scripts[-1]
+            self.scripts[-1] = (attributes, text + data)
+        else:
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        """All that can be read."""
+        return " ".join(self.texts)
+
+    def tags(self, name: str) -> list[dict[str, str | None]]:
+        """The attributes of each element of that name."""
+        return [attributes for tag, attributes in self.elements if tag == name]
+
+
+def carried(html: str, name: str) -> bytes:
+    """What the page carries by that name, unpacked."""
+    found = re.search(f'<script type="text/plain" id="packed-{name}">([A-Za-z0-9+/=]*)</script>', html)
+    assert found is not None
+    return gzip.decompress(base64.b64decode(found[1]))

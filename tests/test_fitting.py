@@ -1,0 +1,423 @@
+"""The fit of the model to a run: what it takes from which rows, what it assumes, what it says is missing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from make_graph_run import EMPTY, GAP_GRAPH, GAP_STREAM, LAUNCH, LIFE, REPLAY, SUBMIT, make_graph_run
+from make_link_run import make_link_run
+from make_run import LAUNCH_COST, make_run, measurement, outcome
+
+from microbench.costmodel import play
+from microbench.explain.evidence import Evidence, evidence_by_device
+from microbench.explain.fit_constant import combined, middle, of_row, of_rows, straight
+from microbench.explain.fit_misfit import ASSUMED, LEAST, misfit
+from microbench.explain.fit_steps import Step
+from microbench.explain.fitting import call_constant, fit, missing, own_s, with_calls
+from microbench.fitted import Constant, Fit
+from microbench.model import Measurement, Outcome, Run, Session
+from microbench.submission import WAYS, acts, needed
+from microbench.workload import Copies, Kernels, Wait, Workload
+
+STEP = Workload((Kernels(100, (2e-6,)), Wait()))
+
+
+def evidence_of(run: Run) -> Evidence:
+    return evidence_by_device(run)[0]
+
+
+def without(run: Run, *benchmarks: str) -> Run:
+    kept = tuple(one for one in run.outcomes if one.case.benchmark not in benchmarks)
+    return msgspec.structs.replace(run, outcomes=kept)
+
+
+def only(run: Run, *benchmarks: str) -> Run:
+    return without(run, *({one.case.benchmark for one in run.outcomes} - set(benchmarks)))
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return make_graph_run()
+
+
+@pytest.fixture(scope="module")
+def fitted(run: Run) -> Fit:
+    return fit(evidence_of(run))
+
+
+# -- the law --------------------------------------------------------------------------------------------------------
+
+TIMES = st.floats(1e-8, 3e-5)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(WAYS), st.integers(1, 40), TIMES, st.lists(TIMES, min_size=8, max_size=8))
+def test_the_law_of_a_step_is_what_the_model_plays(
+    way: str, kernels: int, own_seconds: float, values: list[float]
+) -> None:
+    names = ("call.loop.0", "way", "complete", "gap_stream", "gap_graph", "replay.loop", "replay_node", "replay_way")
+    constants = dict(zip(names, values, strict=True)) | {"sync": 1e-9, "empty": 1e-9}
+    step = Step(way, "loop", 0, kernels, own_seconds, 1.0, 0.01, "")  # type: ignore[arg-type]
+    workload = Workload((Kernels(kernels, (own_seconds,)), Wait()))
+    played_s = play(acts(workload, constants, way)).end_s  # type: ignore[arg-type]
+    assert step.law_s(constants, step.gpu_paced(constants)) == pytest.approx(played_s, rel=1e-9)
+
+
+# -- constants -------------------------------------------------------------------------------------------------------
+
+
+def test_constants_are_those_that_the_run_was_made_with(fitted: Fit) -> None:
+    values = fitted.values
+    assert values["gap_stream"] == pytest.approx(GAP_STREAM, rel=0.02)
+    assert values["gap_graph"] == pytest.approx(GAP_GRAPH, rel=0.02)
+    for layer, submit_s in SUBMIT.items():
+        assert values[f"call.{layer}.0"] == pytest.approx(submit_s, rel=0.02)
+    around_s = values["call.loop.0"] + values["way"] + values["complete"]
+    assert around_s == pytest.approx(LAUNCH, rel=0.02)
+    around_s = values["replay.loop"] + values["replay_way"] + values["complete"]
+    assert around_s == pytest.approx(REPLAY, rel=0.02)
+    made = [LIFE[name] for name in ("capture", "instantiate", "upload")]
+    assert values["make"] == pytest.approx(sum(one for one, _ in made), rel=0.02)
+    assert values["make_node"] == pytest.approx(sum(each for _, each in made), rel=0.02)
+    assert values["queue"] == 1021
+    assert set(SUBMIT) | {"torch_eager", "triton"} <= set(fitted.layers)
+
+
+def test_intervals_hold_their_values_and_rows_are_named(run: Run, fitted: Fit) -> None:
+    rows = {
+        f"{row.case_id} {row.metric.name}" for suite in ("launch", "graph") for row in evidence_of(run).suite(suite)
+    }
+    for name, constant in fitted.constants.items():
+        assert 0 <= constant.low <= constant.value <= constant.high, name
+        assert constant.rests_on, name
+        assert set(constant.rests_on) <= rows, name
+
+
+def test_a_run_and_a_device_are_named(run: Run, fitted: Fit) -> None:
+    assert (fitted.run_id, fitted.device) == (run.run_id, run.outcomes[-1].device)
+    assert fitted.reach.kernels == 1000
+    assert fitted.reach.duration_s == pytest.approx(200e-6, rel=0.01)
+    assert fitted.reach.streams == 64
+
+
+def test_a_run_without_a_gpu_gives_an_empty_fit() -> None:
+    found = fit(evidence_of(make_run(gpu=False)))
+    assert (dict(found.constants), found.layers) == ({}, ())
+    assert set(found.misfit.values()) == {ASSUMED}
+
+
+def test_one_step_far_off_moves_nothing(run: Run, fitted: Fit) -> None:
+    case_id = "graph_gain[duration_ns=2000,kernels=100,submitter=loop]"
+    found = fit(evidence_of(scaled(run, case_id, 1.5)))
+    for name in ("gap_stream", "gap_graph", "call.loop.0", "way", "complete", "replay_way"):
+        assert found.values[name] == pytest.approx(fitted.values[name], rel=0.02), name
+
+
+def scaled(run: Run, case_id: str, factor: float) -> Run:
+    """The run with every sample of a case longer by that factor."""
+
+    def longer(one: Measurement) -> Measurement:
+        samples = [value * factor for value in one.values]
+        return msgspec.structs.replace(one, samples=msgspec.Raw(msgspec.json.encode(samples)))
+
+    outcomes = tuple(
+        msgspec.structs.replace(one, measurements=tuple(longer(each) for each in one.measurements))
+        if one.case.id == case_id
+        else one
+        for one in run.outcomes
+    )
+    assert outcomes != run.outcomes
+    return msgspec.structs.replace(run, outcomes=outcomes)
+
+
+def test_steps_decide_over_kernels_that_record_themselves(run: Run) -> None:
+    """launch_cost's gap in a graph is that of kernels that stamp; here it is half as long again as it should be."""
+    wrong = scaled(without(run, "graph_lifecycle"), "launch_cost", 1.5)
+    found = fit(evidence_of(wrong))
+    assert found.values["gap_graph"] == pytest.approx(GAP_GRAPH, rel=0.02)
+
+
+def test_graphs_of_one_size_say_that_the_rest_is_assumed() -> None:
+    found = fit(evidence_of(without(make_graph_run(preset="quick"), "graph_gain")))
+    for name in ("make", "make_node", "replay.loop", "replay_node"):
+        assert "one size" in found.constants[name].assumed, name
+    node_s = sum(LIFE[name][1] for name in ("capture", "instantiate", "upload"))
+    assert found.constants["make_node"].low < node_s < found.constants["make_node"].high
+
+
+def test_without_a_watcher_way_and_completion_share_the_round_trip() -> None:
+    made = [measurement(name, LAUNCH_COST[name]) for name in ("submit", "round_trip")]
+    found = fit(evidence_of(with_outcomes(without(make_run(), "launch_cost"), outcome("launch_cost", made))))
+    assert found.values["way"] == found.values["complete"]
+    both_s = LAUNCH_COST["round_trip"] - LAUNCH_COST["submit"] - EMPTY
+    assert found.values["way"] * 2 == pytest.approx(both_s, rel=0.01)
+    assert "share" in found.constants["way"].assumed
+
+
+def with_outcomes(run: Run, *more: Outcome) -> Run:
+    return msgspec.structs.replace(run, outcomes=(*run.outcomes, *more))
+
+
+def test_an_idle_synchronise_can_be_the_runs_floor() -> None:
+    made = without(make_run(), "launch_sync")
+    assert "sync" not in fit(evidence_of(made)).constants
+    session: Session = made.sessions[0]
+    floors = msgspec.structs.replace(session.floors, idle_sync_s=0.3e-6)
+    floored = msgspec.structs.replace(made, sessions=(msgspec.structs.replace(session, floors=floors),))
+    constant = fit(evidence_of(floored)).constants["sync"]
+    assert (constant.value, bool(constant.assumed)) == (0.3e-6, True)
+
+
+def test_a_replays_way_is_a_launchs_until_steps_show_it(run: Run, fitted: Fit) -> None:
+    found = fit(evidence_of(without(run, "graph_gain")))
+    assert found.values["replay_way"] == found.values["way"]
+    assert "launch" in found.constants["replay_way"].assumed
+    assert not fitted.constants["replay_way"].assumed
+
+
+def test_the_pace_is_found_where_calls_were_never_timed(run: Run) -> None:
+    found = fit(evidence_of(without(run, "launch_layers")))
+    assert found.values["call.numba_configured.1"] == pytest.approx(SUBMIT["numba_configured"], rel=0.02)
+    assert found.values["call.cupy_raw.0"] == pytest.approx(SUBMIT["cupy_raw"], rel=0.02)
+
+
+def test_steps_alone_leave_out_what_only_sums_show(run: Run) -> None:
+    found = fit(evidence_of(only(run, "graph_gain")))
+    assert found.values["gap_stream"] == pytest.approx(GAP_STREAM, rel=0.02)
+    assert found.values["call.cupy_raw.0"] == pytest.approx(SUBMIT["cupy_raw"], rel=0.02)
+    assert not {"way", "complete", "replay.loop", "replay_way", "make"} & set(found.constants)
+
+
+def test_a_single_step_shows_nothing_by_itself(run: Run) -> None:
+    kept = [one for one in run.outcomes if one.case.benchmark == "graph_gain"][:1]
+    found = fit(evidence_of(msgspec.structs.replace(run, outcomes=tuple(kept))))
+    assert dict(found.constants) == {}
+
+
+# -- what is missing -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_missing_in_a_whole_run(fitted: Fit) -> None:
+    assert missing(fitted, STEP, WAYS) == []
+    for layer in fitted.layers:
+        step = Workload((Kernels(100, arguments=7), Wait()), layer=layer)
+        assert missing(fitted, step, WAYS) == []
+        assert set(needed(step, "graph")) <= set(with_calls(fitted, step).constants)
+
+
+def test_missing_names_benchmarks_once_in_the_order_of_need() -> None:
+    found = fit(evidence_of(make_run(gpu=False)))
+    step = Workload((Copies("h2d", 4096), Kernels(10, bytes=1e6), Wait()), streams=2)
+    assert missing(found, step, ("stream",)) == [
+        "launch_cost", "launch_sync", "launch_duration", "launch_queue", "graph_shape", "link_latency", "link_copy",
+        "launch_layers", "memory_stream",
+    ]  # fmt: skip
+    assert missing(found, STEP, ("graph",))[-2:] == ["graph_lifecycle", "graph_gain"]
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "lacking"),
+    [
+        ("launch_queue", ["launch_queue"]),
+        ("launch_sync", ["launch_sync"]),
+        ("graph_lifecycle", ["graph_lifecycle"]),
+        ("graph_gain", []),
+        ("launch_duration", []),
+    ],
+)
+def test_what_a_run_lacks_is_missed_only_where_nothing_stands_in(run: Run, benchmark: str, lacking: list[str]) -> None:
+    assert missing(fit(evidence_of(without(run, benchmark))), STEP, WAYS) == lacking
+
+
+def test_an_unknown_layer_is_missing(fitted: Fit) -> None:
+    step = Workload((Kernels(1), Wait()), layer="forth")
+    assert call_constant(fitted, "forth", 0) is None
+    assert missing(fitted, step, ("stream",)) == ["launch_layers"]
+
+
+# -- calls -----------------------------------------------------------------------------------------------------------
+
+
+def fit_of(calls: dict[str, float]) -> Fit:
+    constants = {
+        name: Constant(value, value * 0.99, value * 1.01, (f"row of {name}",)) for name, value in calls.items()
+    }
+    return Fit(constants, (), {}, fit(evidence_of(make_run(gpu=False))).reach)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value", "low", "high"),
+    [
+        (0, 4e-6, 3.96e-6, 4.04e-6),
+        (1, 5e-6, 3.9e-6, 6.1e-6),
+        (2, 6e-6, 3.9e-6, 8.1e-6),
+        (6, 10e-6, 7.9e-6, 12.1e-6),
+    ],
+)
+def test_calls_lie_on_the_line_through_those_measured(arguments: int, value: float, low: float, high: float) -> None:
+    found = call_constant(fit_of({"call.x.0": 4e-6, "call.x.4": 8e-6}), "x", arguments)
+    assert found is not None
+    assert found.value == pytest.approx(value)
+    assert (found.low, found.high) == (pytest.approx(low, rel=0.02), pytest.approx(high, rel=0.02))
+    assert bool(found.assumed) == (arguments != 0)
+
+
+def test_the_nearest_counts_around_are_taken() -> None:
+    found = call_constant(fit_of({"call.x.0": 4e-6, "call.x.1": 8e-6, "call.x.4": 11e-6}), "x", 2)
+    assert found is not None
+    assert found.value == pytest.approx(9e-6)
+    assert found.rests_on == ("row of call.x.1", "row of call.x.4")
+    assert found.assumed == "a call with 2 arguments lies on the line through those with 1 and 4"
+
+
+def test_a_layer_with_one_count_has_that_call_for_every_count() -> None:
+    found = call_constant(fit_of({"call.x.4": 5e-6}), "x", 0)
+    assert found is not None
+    assert found.value == 5e-6
+    assert found.assumed == "a call with 0 arguments takes as long as one with 4"
+    assert found.high - found.low > 0.5e-6
+
+
+def test_an_array_operation_is_one_call_whatever_its_kernel_takes() -> None:
+    operation = fit_of({"call.torch_eager.1": 5e-6})
+    assert call_constant(operation, "torch_eager", 0) == call_constant(operation, "torch_eager", 1)
+    assert call_constant(operation, "torch_eager", 0) == operation.constants["call.torch_eager.1"]
+
+
+def test_with_calls_adds_what_a_workload_needs(fitted: Fit) -> None:
+    step = Workload((Kernels(1, arguments=3), Kernels(1, layer="torch_eager"), Wait()), layer="triton")
+    more = with_calls(fitted, step)
+    added = {"call.triton.3", "call.torch_eager.0", "replay.triton"}
+    assert set(more.constants) - set(fitted.constants) == added
+    assert more.constants["replay.triton"].assumed == "the replay call of triton is that of the compiled loop"
+    assert with_calls(fitted, STEP) is fitted
+
+
+# -- a spin kernel's own length --------------------------------------------------------------------------------------
+
+
+def test_a_spin_kernels_own_length_is_its_record() -> None:
+    recorded = {0: 130.0, 1000: 1100.0, 3000: 3200.0}
+    rows = [
+        outcome("launch_duration", [measurement("duration", own * 1e-9, spread=0)], duration_ns=duration)
+        for duration, own in recorded.items()
+    ]
+    evidence = evidence_of(with_outcomes(without(make_run(), "launch_duration"), *rows))
+    expected = {**recorded, 50: 150.0, 100: 200.0, 2000: 2150.0, 9000: 9200.0}
+    for duration_ns, own_ns in expected.items():
+        assert own_s(evidence, duration_ns) == pytest.approx(own_ns * 1e-9), duration_ns
+    assert own_s(evidence_of(without(make_run(), "launch_duration")), 700) == pytest.approx(700e-9)
+
+
+# -- copies ----------------------------------------------------------------------------------------------------------
+
+
+def test_copies_are_a_latency_and_a_rate_and_what_is_around_them() -> None:
+    found = fit(evidence_of(make_link_run()))
+    for direction in ("h2d", "d2h"):
+        for name in (f"{direction}_latency", f"{direction}_rate", f"{direction}_pageable_rate"):
+            assert 0 < found.constants[name].low < found.constants[name].high, name
+        assert found.values[f"{direction}_pageable_rate"] < found.values[f"{direction}_rate"]
+    assert found.reach.copy_bytes > 0
+
+
+def test_a_copys_call_that_was_not_timed_takes_no_more_than_is_left() -> None:
+    found = fit(evidence_of(make_link_run()))
+    for direction in ("h2d", "d2h"):
+        names = (f"{direction}_call", f"{direction}_way")
+        assert all("launch" in found.constants[name].assumed for name in names if name in found.constants)
+        if names[0] in found.constants:
+            assert found.values[names[0]] <= found.values["call.loop.0"]
+
+
+# -- arithmetic ------------------------------------------------------------------------------------------------------
+
+
+def rows_of(*figures: dict[str, float]) -> Evidence:
+    """launch_cost with these figures, a dict a round."""
+    made = [
+        outcome("launch_cost", [measurement(name, value, spread=0.001) for name, value in one.items()], round=at)
+        for at, one in enumerate(figures)
+    ]
+    return evidence_of(with_outcomes(without(make_run(), "launch_cost"), *made))
+
+
+def test_what_differs_between_processes_differs_once_in_a_difference() -> None:
+    evidence = rows_of(*({"submit": base, "start": base + 3e-6} for base in (2e-6, 2.5e-6, 3e-6, 3.5e-6)))
+    submit, start = evidence.row("launch_cost", "submit"), evidence.row("launch_cost", "start")
+    assert submit is not None
+    assert start is not None
+    found = of_rows(((1, start), (-1, submit)))
+    assert found.value == pytest.approx(3e-6, rel=0.01)
+    assert found.high - found.low < 0.1e-6
+    apart = combined([(1, of_row(start)), (-1, of_row(submit))])
+    assert apart.high - apart.low > 2e-6
+
+
+def constants(*values: float, half: float = 0.1) -> list[Constant]:
+    return [Constant(value, value - half, value + half, (f"row {value}",)) for value in values]
+
+
+def test_a_middle_reaches_over_most_of_the_others() -> None:
+    one = middle(constants(1.0, 1.2, 1.1, 1.3, 1.4, 1.25, 9.0))
+    assert (one.value, one.low) == (1.25, pytest.approx(1.25 - (1.4 - 1.1) / 2, abs=0.11))
+    assert middle([*constants(1.0, half=0.5), *constants(2.0, half=0.1)]).value == 2.0
+
+
+def points(pairs: Iterable[tuple[int, float]]) -> list[tuple[int, Constant]]:
+    return [(x, *constants(y, half=0.01 * y)) for x, y in pairs]
+
+
+def test_a_straight_line_through_two_and_through_many() -> None:
+    for several in ([(10, 3.0), (100, 12.0)], [(10, 3.0), (100, 12.0), (1000, 102.0)]):
+        found = straight(points(several), "slope", "?")
+        assert found is not None
+        assert (found[0].value, found[1].value) == (pytest.approx(2.0), pytest.approx(0.1))
+        assert found[1].low < 0.1 < found[1].high
+    assert straight([], "slope", "?") is None
+
+
+def test_costs_do_not_go_below_nothing() -> None:
+    one = combined([(1, constants(1.0)[0]), (-1, constants(2.0)[0])])
+    assert (one.value, one.low) == (0.0, 0.0)
+
+
+# -- misfit ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_misfit_is_the_order_statistic_that_holds_the_next_step() -> None:
+    off = [rank / 1000 for rank in range(1, 100)]
+    found = misfit(reversed(off))
+    assert (found.median, found.most, found.steps) == (0.05, 0.095, 99)
+
+
+def test_few_steps_promise_less() -> None:
+    few, none = misfit([0.02, 0.03, 0.01]), misfit([])
+    assert (few.steps, none.steps) == (3, 0)
+    assert few.most > 0.06
+    assert none == ASSUMED
+    assert misfit([0.0] * 50).most == LEAST
+
+
+def test_a_misfit_holds_the_next_of_a_kind() -> None:
+    """Of a thousand samples of residuals, 95 % of those that follow lie within."""
+    generator = np.random.default_rng(1)
+    for size in (5, 30):
+        held = 0
+        for _ in range(1000):
+            off = np.abs(generator.normal(0, 0.02, size + 1))
+            held += off[-1] <= misfit(off[:-1].tolist()).most
+        assert held > 1000 * 0.95 - 3 * math.sqrt(1000 * 0.05 * 0.95)
+
+
+def test_misfits_are_of_the_runs_own_steps(run: Run, fitted: Fit) -> None:
+    assert {way for way, _ in fitted.misfit} == set(WAYS)
+    assert all(one.steps > 0 and one.most >= one.median for one in fitted.misfit.values())
+    assert max(one.most for one in fitted.misfit.values()) < 0.03
+    assert {one.steps for one in fit(evidence_of(without(run, "graph_gain"))).misfit.values()} == {0}

@@ -1,0 +1,186 @@
+"""Forecasts from constants made by hand: the law, intervals, break-even, steps that flow, advice, what lies outside."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+
+from microbench.errors import UsageError
+from microbench.explain.forecast import BEYOND, Forecast, forecast, predict
+from microbench.fitted import Constant, Fit, Misfit, Reach
+from microbench.submission import WAYS, needed
+from microbench.workload import Copies, HostWork, Kernels, Part, Wait, Workload
+
+VALUES = {
+    "way": 3e-6, "empty": 0.1e-6, "complete": 2e-6, "sync": 0.1e-6, "gap_stream": 1.5e-6, "gap_graph": 0.5e-6,
+    "replay_node": 1e-9,
+    "replay_way": 2.5e-6, "make": 10e-6, "make_node": 2e-6, "queue": 1000.0, "front_end": 0.2e-6, "memory": 4e12,
+    "call.loop.0": 2.5e-6, "call.loop.4": 2.6e-6, "call.torch_eager.1": 6e-6, "call.cupy_raw.0": 3e-6,
+    "call.cupy_raw.4": 5e-6, "replay.loop": 1e-6, "replay.torch_eager": 2e-6, "replay.cupy_raw": 1.5e-6,
+    "h2d_call": 1.2e-6, "h2d_way": 0.5e-6, "h2d_latency": 2e-6, "h2d_rate": 50e9,
+    "d2h_call": 1.1e-6, "d2h_way": 1e-6, "d2h_latency": 1.7e-6, "d2h_rate": 50e9,
+    "h2d_pageable_latency": 5e-6, "h2d_pageable_rate": 10e9, "d2h_pageable_latency": 5e-6, "d2h_pageable_rate": 10e9,
+}  # fmt: skip
+
+
+def fit(half: float = 0.0, most: float = 0.02, **others: float) -> Fit:
+    """Every constant known within that share of itself, and steps within ``most`` of the law."""
+    values = {**VALUES, **others}
+    return Fit(
+        constants={
+            name: Constant(one, one * (1 - half), one * (1 + half), (f"row of {name}",)) for name, one in values.items()
+        },
+        layers=("loop", "torch_eager", "cupy_raw"),
+        misfit={(way, kind): Misfit(most / 2, most, 100) for way in WAYS for kind in ("host", "gpu")},
+        reach=Reach(kernels=1000, duration_s=1e-3, copy_bytes=1 << 26, streams=64),
+    )
+
+
+def step(count: int, duration_s: float, layer: str = "loop", **others: object) -> Workload:
+    """Kernels and one wait."""
+    kernels = Kernels(count, (duration_s,), **others)  # type: ignore[arg-type]
+    return Workload((kernels, Wait()), layer=layer)
+
+
+@pytest.mark.parametrize(("duration_s", "period_s"), [(0.2e-6, 2.5e-6), (0.99e-6, 2.5e-6), (6e-6, 7.5e-6)])
+def test_a_step_takes_what_the_law_says(duration_s: float, period_s: float) -> None:
+    found = forecast(step(200, duration_s), fit())
+    assert found.stream.step_s == pytest.approx(2.5e-6 + 3e-6 + 199 * period_s + duration_s + 2e-6)
+    assert found.graph is not None
+    call_s = 1e-6 + 200e-9
+    assert found.graph.step_s == pytest.approx(call_s + 2.5e-6 + 200 * duration_s + 199 * 0.5e-6 + 2e-6)
+    assert found.making_s == pytest.approx(10e-6 + 200 * 2e-6)
+    assert found.break_even == math.ceil(found.making_s / (found.stream.step_s - found.graph.step_s))
+    assert found.stream.limit == ("kernel" if duration_s > 1e-6 else "host")
+    for one in (found.stream, found.graph):
+        assert sum(one.shares.values()) == pytest.approx(one.step_s)
+        assert one.idle_share == pytest.approx(1 - 200 * duration_s / one.step_s)
+
+
+def test_a_graph_that_saves_nothing_never_pays() -> None:
+    found = forecast(step(10, 6e-6), fit(gap_graph=5e-6))
+    assert found.break_even is None
+    assert found.speedup < 1
+    assert "graph" not in {advice.name for advice in found.advice}
+
+
+def test_the_interval_is_misfit_and_constants_together() -> None:
+    workload = step(500, 0.0)
+    alone = predict(workload, fit(half=0.0, most=0.03), "stream")
+    assert alone.half_width == pytest.approx(0.03)
+    both = predict(workload, fit(half=0.04, most=0.03), "stream")
+    # All but 7 us of such a step are its calls: one constant, so its share of the step is its share.
+    assert both.half_width == pytest.approx(math.hypot(0.03, 0.04), rel=0.02)
+    assert both.low_s < both.step_s < both.high_s
+
+
+def test_a_long_step_has_the_interval_of_a_short_one() -> None:
+    short, long = (predict(step(count, 6e-6), fit(half=0.04), "stream") for count in (600, 20_000))
+    assert long.half_width == pytest.approx(short.half_width, rel=0.02)
+
+
+def test_steps_without_a_wait_flow_into_one_another() -> None:
+    for duration_s, period_s in ((0.0, 2.5e-6), (6e-6, 7.5e-6)):
+        found = predict(Workload((Kernels(100, (duration_s,)),)), fit(), "stream")
+        assert found.step_s == pytest.approx(100 * period_s), "no way to the GPU and no completion for each step"
+        assert sum(found.shares.values()) == pytest.approx(found.step_s)
+
+
+def test_waits_cost_what_is_paid_once_a_wait() -> None:
+    one = predict(step(60, 6e-6), fit(), "stream")
+    six = predict(Workload((Kernels(10, (6e-6,)), Wait()) * 6), fit(), "stream")
+    assert six.step_s - one.step_s == pytest.approx(5 * (2.5e-6 + 3e-6 + 2e-6 - 1.5e-6))
+
+
+def test_bytes_keep_a_kernel_as_long_as_the_memory_needs() -> None:
+    found = predict(step(10, 1e-6, bytes=400e6), fit(), "stream")
+    assert found.step_s == pytest.approx(2.5e-6 + 3e-6 + 10 * 100e-6 + 9 * 1.5e-6 + 2e-6)
+
+
+def test_streams_overlap_kernels_and_copies() -> None:
+    parts: tuple[Part, ...] = tuple(
+        part
+        for stream in (0, 1)
+        for part in (Copies("h2d", 5_000_000, stream=stream), Kernels(1, (100e-6,), stream=stream))
+    )
+    apart = predict(Workload((*parts, Wait()), streams=2), fit(), "stream")
+    in_one = predict(Workload((*(msgspec.structs.replace(part, stream=0) for part in parts), Wait())), fit(), "stream")
+    assert in_one.step_s - apart.step_s == pytest.approx(100e-6, rel=0.1), "one copy hides behind the other's kernel"
+
+
+def test_kernels_of_several_streams_begin_one_after_the_other() -> None:
+    workload = Workload((Kernels(64, (50e-6,)), Wait()), streams=64)
+    found = predict(workload, fit(front_end=4e-6), "graph")
+    assert found.step_s == pytest.approx(1e-6 + 64e-9 + 2.5e-6 + 63 * 4e-6 + 50e-6 + 2e-6)
+
+
+def advised(workload: Workload, constants: Fit | None = None) -> dict[str, float]:
+    return {advice.name: advice.step_s for advice in forecast(workload, constants or fit()).advice}
+
+
+def test_advice_is_what_the_changed_step_would_take() -> None:
+    found = forecast(step(1000, 0.2e-6, "torch_eager", arguments=1), fit())
+    by_name = {advice.name: advice for advice in found.advice}
+    assert list(found.advice) == sorted(found.advice, key=lambda advice: advice.step_s)
+    assert found.graph is not None
+    assert by_name["graph"].step_s == pytest.approx(found.graph.step_s)
+    compiled = predict(step(1000, 0.2e-6, "loop", arguments=1), with_loop_of_one(), "stream")
+    assert by_name["layer"].step_s == pytest.approx(compiled.step_s, rel=0.01)
+    fused = predict(step(500, 0.4e-6, "torch_eager", arguments=1), fit(), "stream")
+    assert by_name["fuse"].step_s == pytest.approx(fused.step_s)
+    for advice in found.advice:
+        assert advice.saves == pytest.approx(1 - advice.step_s / found.stream.step_s)
+
+
+def with_loop_of_one() -> Fit:
+    return fit(**{"call.loop.1": 2.525e-6})
+
+
+def test_fusing_keeps_the_work_and_its_odd_one() -> None:
+    kernels = Kernels(5, (1e-6, 2e-6), bytes=100.0)
+    found = advised(Workload((kernels, Wait())))
+    by_hand: tuple[Part, ...] = (
+        Kernels(2, (3e-6,), bytes=200.0), Kernels(1, (1e-6,), bytes=100.0), Wait(),
+    )  # fmt: skip
+    assert found["fuse"] == pytest.approx(predict(Workload(by_hand), fit(), "stream").step_s)
+
+
+def test_waits_host_time_and_pageable_memory_are_advised_against() -> None:
+    parts: tuple[Part, ...] = (
+        Copies("h2d", 100_000, memory="pageable"), Kernels(10, (1e-6,), host_s=2e-6), Wait(),
+        Kernels(10, (1e-6,)), Wait(),
+    )  # fmt: skip
+    assert {"pinned", "host", "syncs"} <= set(advised(Workload(parts)))
+    assert not {"pinned", "host", "syncs", "layer"} & set(advised(step(10, 1e-6)))
+
+
+def test_what_cannot_be_captured_has_no_graph() -> None:
+    found: Forecast = forecast(Workload((HostWork(1e-3), Copies("h2d", 1000, memory="pageable"), Wait())), fit())
+    assert found.graph is None
+    assert found.break_even is None
+    assert found.speedup == 1
+
+
+def test_what_lies_beyond_the_measured_is_said() -> None:
+    inside = int(1000 * BEYOND)
+    assert predict(step(inside, 1e-6), fit(), "stream").outside == ()
+    (words,) = predict(step(inside + 1, 1e-6), fit(), "stream").outside
+    assert "measured: up to 1000" in words
+    assert predict(Workload((Kernels(inside + 1), Wait(), Kernels(1), Wait())), fit(), "graph").outside
+    assert not predict(Workload((Kernels(inside), Wait()) * 2), fit(), "graph").outside
+
+
+def test_every_constant_used_is_named_and_a_missing_one_refused() -> None:
+    workload = Workload((Copies("h2d", 8), Kernels(3, bytes=1e3), Copies("d2h", 8, memory="pageable"), Wait()))
+    for way in WAYS:
+        names = predict(workload, fit(), way).names
+        assert set(names) == set(needed(workload, way))
+        whole = fit()
+        for name in names:
+            lacking = msgspec.structs.replace(
+                whole, constants={one: constant for one, constant in whole.constants.items() if one != name}
+            )
+            with pytest.raises(UsageError, match=name.replace(".", r"\.")):
+                predict(workload, lacking, way)

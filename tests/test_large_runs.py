@@ -1,0 +1,173 @@
+"""A large run is shown by what was made of it before, and never by what its file no longer says."""
+
+from __future__ import annotations
+
+import typing
+from pathlib import Path
+
+import msgspec
+import pytest
+from make_run import failed, make_run
+from recorded_runs import recorded, save
+from typer.testing import CliRunner, Result
+
+from microbench import index, schema, stats, store
+from microbench.cli import app
+from microbench.cli_runs import report_of
+from microbench.explain.evidence import Evidence
+from microbench.model import Measurement, Run
+from microbench.report import charts, document, kept, tables
+from microbench.report.document import Cell, Column, Table
+from microbench.report.layout import fitted
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
+    monkeypatch.setattr(index, "maker", lambda: "this one")  # the source tree may change while tests run
+    monkeypatch.setattr(kept, "LARGE_BYTES", 1000)
+    return tmp_path
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Every file that is read as a whole."""
+    found: list[Path] = []
+    whole = store.read
+
+    def counted(path: Path) -> Run:
+        found.append(path)
+        return whole(path)
+
+    monkeypatch.setattr(store, "read", counted)
+    return found
+
+
+def test_a_large_run_is_read_once(folder: Path, reads: list[Path]) -> None:
+    path = save(folder, recorded(0))
+    first = call("show", str(path))
+    assert reads == [path]
+    assert call("show", str(path)).stdout == first.stdout
+    assert call("show", str(path), "--brief").exit_code == 0
+    assert reads == [path]
+
+
+def test_a_large_run_that_changed_is_read_again(folder: Path, reads: list[Path]) -> None:
+    path = save(folder, recorded(0))
+    call("show", str(path))
+    changed = msgspec.structs.replace(recorded(0), outcomes=(*recorded(0).outcomes, failed("it fell over")))
+    path.write_bytes(schema.encode(changed))
+    assert "it fell over" in call("show", str(path)).stdout
+    assert len(reads) == 2
+
+
+def test_a_small_run_is_read_each_time(folder: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "LARGE_BYTES", 10_000_000)
+    path = save(folder, recorded(0))
+    call("show", str(path))
+    call("show", str(path))
+    assert reads == [path, path]
+
+
+def test_a_large_run_is_known_as_soon_as_it_is_measured(reads: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "LARGE_BYTES", 100)
+    assert call("run", "host_timer", "--device", "fake", "--quick", "--time-limit", "5").exit_code == 0
+    reads.clear()
+    text = call("show").stdout
+    assert "host_timer" in text
+    assert "saved:" not in text
+    assert reads == []
+
+
+def test_a_kept_report_comes_back_as_it_was() -> None:
+    report = report_of(make_run(extra=[failed()]))
+    assert len(report.sections) > 1
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=document.Report)
+    assert again == report
+
+
+def test_every_picture_can_be_told_from_the_others() -> None:
+    """Else a report that was kept could not be read again."""
+    pictures = typing.get_args(document.Picture)
+    assert all(picture.__struct_config__.tag for picture in pictures)
+    assert len({picture.__struct_config__.tag for picture in pictures}) == len(pictures)
+
+
+# -- what a run of a hundred thousand measurements is made of ---------------------------------------------------------
+
+
+def test_samples_are_decoded_once_for_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(rounds=3)
+    decoded: list[str] = []
+    whole = typing.cast(property, Measurement.__dict__["values"]).fget
+    assert whole is not None
+
+    def counted(measurement: Measurement) -> tuple[float, ...]:
+        decoded.append(measurement.metric)
+        return typing.cast("tuple[float, ...]", whole(measurement))
+
+    monkeypatch.setattr(Measurement, "values", property(counted))
+    stats.rows(run)
+    assert len(decoded) == sum(len(one.measurements) for one in run.outcomes)
+    decoded.clear()
+    schema.decode(schema.encode(run))
+    assert decoded == []
+
+
+def test_a_file_is_gone_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version is not asked for first: that would be another pass over 200 MB."""
+    data = schema.encode(make_run())
+    passed: list[int] = []
+    decode = msgspec.json.decode
+
+    def counted(buffer: bytes, **options: typing.Any) -> typing.Any:
+        passed.append(len(buffer))
+        return decode(buffer, **options)
+
+    monkeypatch.setattr(msgspec.json, "decode", counted)
+    schema.decode(data)
+    assert sum(passed) <= len(data)
+
+
+def test_outcomes_are_sorted_by_benchmark_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(extra=[failed()])
+    device = next(one.device for one in run.outcomes if one.device)
+    evidence = Evidence(run, stats.rows(run), device)
+    assert evidence.outcomes("launch_queue") == [
+        one for one in run.outcomes if one.case.benchmark == "launch_queue" and one.device in (device, None)
+    ]
+    assert evidence.outcomes("nothing") == []
+
+
+def test_a_table_that_nobody_would_read_to_its_end_says_where_the_rest_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run()
+    monkeypatch.setattr(tables, "MOST_CASES", 4)
+    studies = {study.benchmark: study for section in report_of(run).sections for study in section.studies}
+    durations = studies["launch_duration"].tables[-1]
+    assert len(durations.rows) == 4
+    assert durations.notes[0] == "6 more cases: microbench export lists them all"
+    assert not any("more cases" in note for note in studies["launch_kind"].tables[-1].notes)
+
+
+def test_a_long_table_is_laid_out_as_a_short_one_is() -> None:
+    columns = (Column("name", "left"), Column("value"), Column("more", "left"))
+    rows = tuple(
+        (Cell(f"case {number}"), Cell(f"{number * 1.5:.1f} µs", f"±{number} %", trust="stable"), Cell("x"))
+        for number in range(3)
+    )
+    table = Table("", "", columns, rows)
+    widths, kept_columns = fitted(table, 80, str)
+    lines = [
+        "".join(text for text, _ in line).rstrip() for line in charts.long_table(table, widths, kept_columns, shown=str)
+    ]
+    assert lines == [
+        " name            value  more",
+        "─" * widths.total(kept_columns),
+        " case 0  0.0 µs ±0 % ●  x",
+        " case 1  1.5 µs ±1 % ●  x",
+        " case 2  3.0 µs ±2 % ●  x",
+    ]

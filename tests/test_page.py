@@ -1,0 +1,389 @@
+"""The page: what is on it and in which order, that nothing on it can break out, what it carries, how large it gets."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from make_run import failed, make_run, measurement, outcome, skipped
+from pages import HOSTILE, Parsed, carried, figure, hostile_run, page_of
+from typer.testing import CliRunner, Result
+
+from microbench import remarks, schema, store
+from microbench.cli import app
+from microbench.errors import ExitCode
+from microbench.explain.evidence import evidence_by_device
+from microbench.explain.finding import Finding
+from microbench.model import Run, Settings
+from microbench.report import view
+from microbench.report.document import Phrase, Portion, Prose, Section, Stack, Stacks
+from microbench.report.page import Subject, build, scripts
+from microbench.report.page.details import BINS, details
+from microbench.report.page.machine import commands
+from microbench.report.page.packing import SAMPLE_STEPS, thinned
+from microbench.report.page.sorting import sort_key
+from microbench.stats import rows
+
+UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+@pytest.fixture(autouse=True)
+def small_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real one takes seconds to make; tests in a browser have it."""
+    monkeypatch.setattr(scripts, "vega", lambda: "window.vegaEmbed = null;")
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return make_run(rounds=3, extra=[skipped(), failed()])
+
+
+@pytest.fixture(scope="module")
+def html(run: Run) -> str:
+    return page_of(run).html
+
+
+@pytest.fixture(scope="module")
+def parsed(html: str) -> Parsed:
+    return Parsed(html)
+
+
+# -- what is on it ------------------------------------------------------------------------------------------------
+
+
+def test_findings_come_first_then_figures_then_tables_then_the_machine(run: Run) -> None:
+    parsed = Parsed(page_of(run, figures=[figure()]).html)
+    places = [str(one["id"]) for one in parsed.tags("section") if "id" in one]
+    assert places[:2] == ["findings", "figures"]
+    assert places[-2:] == ["environment", "data"]
+    assert [place.partition("-")[0] for place in places[2:4]] == ["host", "launch"]
+
+
+def test_every_word_of_the_report_is_on_it(run: Run, parsed: Parsed) -> None:
+    report = view.build(run)
+    text = " ".join(parsed.text.split())
+    words = [one.title for one in report.environment]
+    for section in report.sections:
+        words += [section.title, *(picture.title for picture in section.pictures)]
+        words += [word for one in section.findings for word in (one.title, one.text, one.threshold)]
+        tables = [table for study in section.studies for table in study.tables]
+        words += [cell.text for table in tables for row in table.rows for cell in row]
+        words += [note for table in tables for note in table.notes]
+    words += [text for pair in report.facts for text in pair]
+    assert report.problems is not None
+    words += [cell.text for row in report.problems.rows for cell in row]
+    assert [word for word in words if " ".join(word.split()) not in text] == []
+
+
+def test_simulated_figures_are_marked_at_every_table_and_picture(parsed: Parsed, run: Run) -> None:
+    report = view.build(run)
+    drawn = sum(len(section.pictures) for section in report.sections)
+    titled = sum(bool(table.title) for section in report.sections for one in section.studies for table in one.tables)
+    assert parsed.texts.count("SIMULATED") > drawn + titled
+
+
+def test_a_figure_says_in_words_what_it_shows(run: Run) -> None:
+    parsed = Parsed(page_of(run, figures=[figure(("one", "two"))]).html)
+    (drawing,) = (one for one in parsed.tags("div") if "data-figure" in one)
+    assert drawing["role"] == "img"
+    assert drawing["aria-label"] == "one: one comes first"
+    assert "about it" in parsed.text
+    assert {"Small", "two"} <= set(map(str.strip, parsed.texts))
+
+
+def test_several_runs_have_their_own_places_names_and_files() -> None:
+    one, other = make_run(gpu_name="First"), make_run(gpu_name="Second", rounds=2)
+    other = msgspec.structs.replace(other, run_id="other-run")
+    made = page_of(one, other)
+    parsed = Parsed(made.html)
+    assert [str(button["data-name"]) for button in parsed.tags("button") if "data-run" in button] == [
+        "simulated-run.json", "other-run.json",
+    ]  # fmt: skip
+    assert schema.decode(carried(made.html, "run-1")) == thinned(other, made.carried.samples)
+    told = msgspec.json.decode(carried(made.html, "details"))
+    assert len(told) == len(rows(one)) + len(rows(other))
+    assert {"run-0-environment", "run-1-environment"} <= {str(one.get("id")) for one in parsed.tags("section")}
+
+
+def test_pictures_that_a_figure_draws_are_not_drawn_again(run: Run) -> None:
+    ladder = figure()._replace(name="ladder")
+    report = view.build(run)
+    bars = [picture.title for section in report.sections for picture in section.pictures]
+    parsed = Parsed(page_of(run, figures=[ladder]).html)
+    assert all(title in parsed.text for title in bars)  # its bars are a table, so they stay
+    sweep = figure()._replace(name="step")
+    assert "Anatomy of one launch" in Parsed(page_of(run, figures=[sweep]).html).text
+
+
+def test_pictures_of_every_kind_can_be_drawn(run: Run) -> None:
+    stacks = Stacks(
+        "Stacked", "bars", (Stack("A stack", (Portion("work", 2.0, "2 s"), Portion("rest", 1.0, "")), "3"),)
+    )
+    prose = Prose("Told", "", ((Phrase("A figure of "), Phrase("3 µs", "strong", True)),))
+    report = view.build(run)
+    section = Section("launch", "launch", (stacks, prose), (), ())
+    told = msgspec.structs.replace(report, sections=(section,))
+    text = Parsed(build([Subject("x", run, told)], []).html).text
+    assert "A stack" in text
+    assert "A figure of" in text
+
+
+def test_a_run_without_a_gpu_has_a_page() -> None:
+    text = Parsed(page_of(make_run(gpu=False)).html).text
+    assert "NO GPU" in text
+    assert "install one" in text
+
+
+# -- for every reader ---------------------------------------------------------------------------------------------
+
+
+def test_elements_are_closed_in_turn_and_names_are_unique(parsed: Parsed) -> None:
+    assert parsed.faults == []
+    ids = [str(attributes["id"]) for _, attributes in parsed.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_what_is_named_by_another_element_is_named_by_one_that_is_there(parsed: Parsed) -> None:
+    ids = {attributes.get("id") for _, attributes in parsed.elements}
+    named = {attributes["aria-labelledby"] for _, attributes in parsed.elements if "aria-labelledby" in attributes}
+    places = {str(one["href"])[1:] for one in parsed.tags("a") if str(one["href"]).startswith("#")}
+    assert named | places <= ids
+
+
+def test_every_table_has_a_name_and_heads_its_columns(html: str) -> None:
+    tables = re.findall(r"<table.*?</table>", html, re.DOTALL)
+    assert len(tables) > 10
+    for table in tables:
+        assert "aria-labelledby" in table or "<caption" in table
+        assert '<th scope="col"' in table
+
+
+def test_parts_of_the_page_are_landmarks(parsed: Parsed) -> None:
+    tags = [tag for tag, _ in parsed.elements]
+    assert all(tags.count(tag) >= 1 for tag in ("main", "nav", "footer", "h1"))
+    assert tags.count("main") == 1
+    assert parsed.tags("html")[0]["lang"] == "en"
+
+
+# -- that nothing breaks out --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_text_is_text(hostile: str) -> None:
+    plain, made = (page_of(hostile_run(text), figures=[figure((text, "b"))]) for text in ("harmless", hostile))
+    parsed, expected = Parsed(made.html), Parsed(plain.html)
+    assert parsed.faults == []
+    assert [tag for tag, _ in parsed.elements] == [tag for tag, _ in expected.elements]
+    names = {name for _, attributes in parsed.elements for name in attributes}
+    assert names == {name for _, attributes in expected.elements for name in attributes}
+    assert not UNSEEN.search(made.html.replace("\n", ""))
+    assert len(made.html) < len(plain.html) + 600_000
+
+
+def test_markup_is_shown_letter_by_letter() -> None:
+    parsed = Parsed(page_of(hostile_run(HOSTILE[0])).html)
+    assert parsed.texts.count(HOSTILE[0]) > 5
+
+
+def test_specs_and_details_hold_nothing_unseen_and_nothing_endless() -> None:
+    for hostile in HOSTILE:
+        html = page_of(hostile_run(hostile), figures=[figure((hostile, "b"))]).html
+        for name in ("figures", "details"):
+            text = carried(html, name).decode()
+            assert not UNSEEN.search(text)
+            assert len(text) < 900_000
+
+
+def test_only_the_pages_own_scripts_may_run_and_nothing_is_fetched(run: Run) -> None:
+    parsed = Parsed(page_of(run, figures=[figure()]).html)
+    policy = next(str(one["content"]) for one in parsed.tags("meta") if "http-equiv" in one)
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-eval" not in policy
+    assert re.search(r"script-src[^;]*unsafe-inline", policy) is None
+    running = [text for attributes, text in parsed.scripts if "type" not in attributes]
+    assert len(running) == 1
+    library = carried(page_of(run, figures=[figure()]).html, "vega").decode()
+    for script in (*running, library):
+        assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
+    assert [tag for tag, _ in parsed.elements if tag in ("link", "img", "iframe", "base", "form", "object")] == []
+    assert [attributes for _, attributes in parsed.elements if "src" in attributes or ("style" in attributes and
+            "url(" in str(attributes["style"]))] == []  # fmt: skip
+    assert [one["href"] for one in parsed.tags("a") if not str(one["href"]).startswith("#")] == [
+        "https://vega.github.io/"
+    ]
+
+
+# -- what it carries ----------------------------------------------------------------------------------------------
+
+
+def test_a_small_run_is_carried_whole(run: Run, html: str) -> None:
+    assert schema.decode(carried(html, "run-0")) == run
+    assert "Every sample that was kept" in html
+
+
+def test_as_many_samples_stay_as_fit() -> None:
+    many = [outcome("launch_cold", [measurement("seconds", 0.1 + n, n=512)], what=f"n{n}") for n in range(60)]
+    run = make_run(extra=many)
+    whole = page_of(run)
+    assert (whole.carried.samples, whole.carried.thinned) == (512, False)
+    sizes = {}
+    for room in (len(whole.html) - 1, len(whole.html) - 150_000, 1):
+        made = page_of(run, most_bytes=room)
+        sizes[made.carried.samples] = len(made.html)
+        assert f"at most {made.carried.samples} of its samples" in made.html
+        found = schema.decode(carried(made.html, "run-0"))
+        counts = [len(one.values) for outcome in found.outcomes for one in outcome.measurements]
+        assert max(counts) == made.carried.samples
+        assert [one.n for outcome in found.outcomes for one in outcome.measurements] == [
+            one.n for outcome in run.outcomes for one in outcome.measurements
+        ]
+        assert len(made.html) <= room or made.carried.samples == SAMPLE_STEPS[-1]
+    assert len(sizes) == 3
+    assert sorted(sizes) == sorted(sizes, key=sizes.__getitem__)
+
+
+def test_samples_that_stay_are_evenly_spaced_and_keep_their_digits() -> None:
+    one = measurement("seconds", 1.0, n=2)
+    samples = [f"{index}.000000000000000{index % 10}" for index in range(100)]
+    raw = msgspec.structs.replace(one, samples=msgspec.Raw(f"[ {', '.join(samples)} ]".encode()), n=5000)
+    run = make_run(gpu=False, extra=[outcome("launch_cold", [raw], what="x")])
+    kept = thinned(run, 32).outcomes[-1].measurements[0]
+    found = [text.strip() for text in bytes(kept.samples).decode().strip("[]").split(",")]
+    assert found == [samples[index * 100 // 32] for index in range(32)]
+    assert kept.n == 5000
+    assert thinned(run, 100) == run
+
+
+def test_details_tell_every_row_and_their_columns_count_every_sample(run: Run) -> None:
+    found = rows(run)
+    told = details(evidence_by_device(run, found))
+    assert len(told.found) == len(found)
+    row = next(one for one in found if one.benchmark == "launch_cost" and one.metric.name == "submit")
+    place = told.place(row.device, "launch_cost submit")
+    assert place is not None
+    one = told.found[place]
+    assert one.value == "3.31 µs"
+    assert dict(one.words)["3 rounds"].count("·") == 2
+    samples, calls = one.pictures
+    assert len(samples.counts) == BINS
+    assert sum(samples.counts) == sum(summary.n for summary in row.summaries)
+    assert calls.title.startswith(f"{row.summaries[0].n and sum(calls.counts)} single calls")
+    assert told.place("GPU-of-another", "host_call[how=python] call") is not None
+    assert told.place(row.device, "no such row") is None
+
+
+def test_figures_lead_to_the_details_of_their_row(run: Run, html: str) -> None:
+    told = msgspec.json.decode(carried(html, "details"))
+    found = re.findall(r'<button data-detail="(\d+)">([^<]*)<', html)
+    assert len(found) > 100
+    cells = [(int(number), text.strip()) for number, text in found if "[" not in text and text.strip()[0].isdigit()]
+    assert [text for number, text in cells if not text.startswith(told[number]["value"])] == []
+
+
+# -- what tables sort by ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("2.36 µs", 2.36e-6), ("980 ns", 980e-9), ("1.08 s", 1.08), ("55.4 GB/s", 55.4e9), ("430 k/s", 430e3),
+        ("64 KiB", 65536), ("1.04 MiB", 1.04 * 2**20), ("0 B", 0), ("1.14×", 1.14), ("94.7 %", 94.7), ("1021", 1021),
+        ("+208 ns", 208e-9), ("−1.5 µs", -1.5e-6), ("±0", 0), ("850 fJ/FLOP", 850e-15), ("1.98 GHz", 1.98e9),
+        ("4.69 TB/s, over limit", 4.69e12), ("297 cycles", 297), ("689 TFLOP/s", 689e12), ("16.2 G/s", 16.2e9),
+        ("", None), ("–", None), ("bf16", None), ("to the GPU", None),
+    ],
+)  # fmt: skip
+def test_words_stand_for_numbers(text: str, key: float | None) -> None:
+    assert sort_key(text) == (key if key is None else pytest.approx(key))
+
+
+# -- how to repeat it ---------------------------------------------------------------------------------------------
+
+
+def test_commands_say_what_was_asked_for(run: Run) -> None:
+    session = run.sessions[0]
+    asked = Settings("quick", ("launch", "a b"), {"duration_ns": (1000, 2000)}, "cuda:1", 5, 90.0)
+    first, second = (msgspec.structs.replace(session, settings=one, tool_version="1.2") for one in (Settings(), asked))
+    assert commands(msgspec.structs.replace(run, sessions=(first,))) == (
+        "pip install cuda-microbench==1.2", "microbench run",
+    )  # fmt: skip
+    assert commands(msgspec.structs.replace(run, sessions=(first, second, second)))[1:] == (
+        "microbench run --out again.json",
+        "microbench run launch 'a b' --quick --set duration_ns=1000,2000 --device cuda:1 --rounds 5 --time-limit 90"
+        " --into again.json",
+    )
+
+
+# -- the command --------------------------------------------------------------------------------------------------
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+@pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / "20250102T030405Z-aaaaaaaa.json"
+    path.write_bytes(schema.encode(make_run()))
+    return path
+
+
+def test_report_writes_one_new_file(saved: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    result = call("report", "-o", str(out))
+    assert (result.exit_code, result.stdout) == (0, f"{out}: {out.stat().st_size / 1e6:.2f} MB, the data with it\n")
+    assert schema.decode(carried(out.read_text(encoding="utf-8"), "run-0")) == store.read(saved)
+    again = call("report", "-o", str(out))
+    assert again.exit_code == ExitCode.USAGE
+    assert [line.partition(":")[0] for line in again.stderr.splitlines()] == ["error", "next"]
+
+
+def test_report_tells_the_same_run_once_and_calls_it_by_its_label(saved: Path, tmp_path: Path) -> None:
+    other = saved.with_name("20250102T030405Z-bbbbbbbb.json")
+    other.write_bytes(saved.read_bytes())
+    remarks.change(other, label="after the update")
+    out = tmp_path / "page.html"
+    call("report", saved.stem, str(saved), other.stem, "-o", str(out))
+    parsed = Parsed(out.read_text(encoding="utf-8"))
+    assert len(parsed.tags("h1")) == 2
+    assert "after the update" in parsed.text
+
+
+def test_report_without_names_of_machine_and_user(tmp_path: Path, saved: Path) -> None:
+    run = store.read(saved)
+    uuid = str(run.sessions[0].environment.gpus[0].uuid)
+    remarks.change(saved, label="of Jane")
+    out = tmp_path / "page.html"
+    assert call("report", "--redact", "-o", str(out)).exit_code == 0
+    html = out.read_text(encoding="utf-8")
+    inside = html + "".join(carried(html, name).decode() for name in ("run-0", "details"))
+    assert uuid not in inside
+    assert "of Jane" not in inside
+    assert "GPU-1" in inside
+
+
+def test_report_of_a_run_that_is_not_there_says_so(tmp_path: Path, saved: Path) -> None:
+    result = call("report", "nowhere", "-o", str(tmp_path / "page.html"))
+    assert result.exit_code == ExitCode.UNREADABLE_RUN
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_findings_name_what_they_rest_on_and_how_many_more() -> None:
+    run = make_run()
+    report = view.build(run)
+    names = tuple(f"launch_layers[arguments=0,family=same_kernel,layer={layer}] submit" for layer in ("loop", "triton"))
+    finding = Finding(
+        "a.rule", "warning", "A title", "A text", "a threshold", (*names, *(f"fact{n}" for n in range(9)))
+    )
+    section = Section("launch", "launch", (), (), (finding,), finding, report.sections[-1].device)
+    html = build([Subject("x", run, msgspec.structs.replace(report, sections=(section,)))], []).html
+    parsed = Parsed(html)
+    assert "and 5 more" in " ".join(parsed.text.split())
+    assert parsed.texts.count("A title") == 1
+    assert all(re.search(rf'<button data-detail="\d+">{re.escape(name)}</button>', html) for name in names)

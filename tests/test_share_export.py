@@ -1,0 +1,214 @@
+"""Exports: JSON lines, Markdown, the JSON Schema of run files, and that an exported run can be read again."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from make_link_run import make_link_run
+from make_run import failed, make_run, skipped
+from make_small_run import OUTCOMES, RUN
+from snapshots import same
+from typer.testing import CliRunner, Result
+
+from microbench import run_schema, schema, store
+from microbench.cli import app
+from microbench.cli_runs import report_of
+from microbench.errors import RunUnreadableError
+from microbench.export import HEADER, to_csv, to_json, to_json_lines
+from microbench.model import Run
+from microbench.report.markdown import to_markdown
+
+PUBLISHED = Path(__file__).parent.parent / "docs" / "run.schema.json"
+SAMPLES_CHECKED = 2
+
+
+def call(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), env=environment, catch_exceptions=False)
+
+
+# -- JSON lines -------------------------------------------------------------------------------------------------------
+
+
+def lines(run: Run) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in to_json_lines(run).splitlines()]
+
+
+def test_json_lines_are_the_rows_of_the_csv() -> None:
+    run = make_run(rounds=3, extra=[skipped(), failed()])
+    rows = list(csv.DictReader(io.StringIO(to_csv(run))))
+    found = lines(run)
+    assert len(found) == len(rows)
+    for line, row in zip(found, rows, strict=True):
+        assert set(line) <= set(HEADER)
+        assert {name for name, value in row.items() if value} == set(line)
+        assert str(line["round"]) == row["round"]
+        if "median" in line:
+            assert line["median"] == float(row["median"])
+        assert line["params"] == json.loads(row["params"])
+
+
+def test_text_in_json_lines_is_as_it_was() -> None:
+    reason = '=1+1\n\x1b[2J "quoted" \u202e' + "x" * 10_000
+    found = lines(make_run(gpu=False, extra=[failed(reason)]))
+    assert found[-1]["reason"] == reason
+    assert "median" not in found[-1]
+
+
+# -- an exported run is read again ------------------------------------------------------------------------------------
+
+
+def comparable(run: Run) -> Any:
+    return json.loads(msgspec.json.encode(run))
+
+
+def test_a_json_export_is_a_run_again() -> None:
+    run = make_run(rounds=2, extra=[skipped(), failed()])
+    assert comparable(schema.decode(to_json(run))) == comparable(run)
+
+
+def test_a_damaged_export_says_why() -> None:
+    whole = to_json(RUN)
+    for data in (whole[: len(whole) // 3], b'{"run":null}', b'{"run":[]}', b'{"run":{}}', b'{"run":{"run":{"run":1}}}'):
+        with pytest.raises(RunUnreadableError):
+            schema.decode(data)
+    newer = b'{"run":{"schema_version":99}}'
+    with pytest.raises(RunUnreadableError, match="newer"):
+        schema.decode(newer)
+
+
+# -- Markdown ---------------------------------------------------------------------------------------------------------
+
+
+def cells(line: str) -> list[str]:
+    return re.split(r"(?<!\\)\|", line)[1:-1]
+
+
+def test_markdown_has_every_finding_and_every_row() -> None:
+    run = make_link_run(gpus=2)
+    report = report_of(run)
+    text = to_markdown(report)
+    assert text.startswith("# SIMULATED GPU (SIMULATED)\n")
+    bullets = [line for line in text.splitlines() if re.match(r"- \S \*\*", line)]
+    assert len(bullets) == len(report.environment) + sum(len(section.findings) for section in report.sections)
+    tables = [table for section in report.sections for study in section.studies for table in study.tables]
+    assert sum(len(table.rows) for table in tables) <= sum(line.startswith("| ") for line in text.splitlines())
+    assert "REFERENCE" in to_markdown(report_of(store.load("nvidia-h200-x2"), store.bundled()["nvidia-h200-x2"]))
+
+
+def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_head() -> None:
+    text = to_markdown(report_of(make_run(extra=[failed("a|b \\| c")])))
+    width = 0
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            width = 0
+        else:
+            width = width or len(cells(line))
+            assert len(cells(line)) == width
+
+
+def test_no_text_becomes_markup() -> None:
+    hostile = (
+        "<script>alert(1)</script> [x](http://y) ![i](j) `c` **b** _e_ | ~~d~~ # h\n\n- item\n\n</details> &lt; \u202e"
+    )
+    run = make_run(extra=[failed(hostile)], gpu_name=hostile)
+    text = to_markdown(report_of(run))
+    assert "<script" not in text
+    assert not re.search(
+        r"(?<!\\)[\[\]`|*~](?=.*e_)", next(line for line in text.splitlines() if line.startswith("# "))
+    )
+    assert "\u202e" not in text
+    assert "&amp;lt;" in text
+    assert len(re.findall(r"^</details>$", text, re.MULTILINE)) == text.count("<details>")
+    assert set(re.findall(r"</?(\w+)", text)) == {"details", "summary"}
+
+
+@pytest.mark.parametrize("width", ["80", "120"])
+def test_markdown_looks_as_it_did_however_wide_the_terminal_is(width: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    kept = ("launch_cost", "launch_kind")
+    run = make_run(extra=[failed()])
+    outcomes = tuple(one for one in run.outcomes if one.case.benchmark in kept or one.status != "ok")
+    path.write_bytes(schema.encode(msgspec.structs.replace(run, outcomes=outcomes)))
+    result = call("export", str(path), "--format", "markdown", COLUMNS=width, FORCE_COLOR="1")
+    assert "\x1b" not in result.stdout
+    same("export-markdown", result.stdout)
+
+
+# -- the JSON Schema --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft202012Validator:
+    document = run_schema.run_schema()
+    jsonschema.Draft202012Validator.check_schema(document)
+    return jsonschema.Draft202012Validator(document)
+
+
+@pytest.mark.source
+def test_the_published_schema_is_up_to_date() -> None:
+    """If not: microbench export --schema > docs/run.schema.json"""
+    assert PUBLISHED.read_bytes() == run_schema.encoded() == call("export", "--schema").stdout_bytes
+
+
+def test_every_part_of_the_schema_is_described() -> None:
+    parts = run_schema.run_schema()["$defs"]
+    assert len(parts) > 15
+    assert all(part["description"].strip() for part in parts.values())
+    assert not any("``" in part["description"] for part in parts.values())
+
+
+def few_samples(run: Run) -> Any:
+    """The run as plain JSON, with as many samples of each measurement as it takes to see what they are."""
+    document = comparable(run)
+    for outcome in document["outcomes"]:
+        for measurement in outcome.get("measurements", ()):
+            measurement["samples"] = measurement["samples"][:SAMPLES_CHECKED]
+            if "per_call" in measurement:
+                measurement["per_call"]["counts"] = measurement["per_call"]["counts"][:SAMPLES_CHECKED]
+    return document
+
+
+def test_runs_are_valid(validator: jsonschema.Draft202012Validator) -> None:
+    for run in (RUN, make_run(rounds=2, extra=[skipped(), failed()]), make_run(gpu=False)):
+        validator.validate(few_samples(run))
+
+
+@pytest.mark.parametrize("name", sorted(store.bundled()))
+def test_bundled_runs_are_valid(name: str, validator: jsonschema.Draft202012Validator) -> None:
+    validator.validate(few_samples(store.load(name)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schema_version": 2},
+        {"sessions": []},
+        {"run_id": None},
+        {"outcomes": [{"case": {"benchmark": "x"}, "session": 0, "round": 0, "status": "fine"}]},
+        {"outcomes": [{"case": {"benchmark": "x", "params": {"a": 1.5}}, "session": 0, "round": 0, "status": "ok"}]},
+    ],
+)
+def test_what_is_no_run_is_not_valid(changes: dict[str, Any], validator: jsonschema.Draft202012Validator) -> None:
+    assert not validator.is_valid({**comparable(RUN), **changes})
+
+
+@pytest.mark.parametrize("samples", [["1"], [None], [[1]], {}, [1.0] * 513])
+def test_samples_are_numbers_and_not_too_many(samples: Any, validator: jsonschema.Draft202012Validator) -> None:
+    document = comparable(RUN)
+    document["outcomes"][0]["measurements"][0]["samples"] = samples
+    assert not validator.is_valid(document)
+
+
+def test_keys_of_a_later_version_are_valid(validator: jsonschema.Draft202012Validator) -> None:
+    document = {**comparable(RUN), "mood": "good"}
+    document["outcomes"][0]["mood"] = 1
+    assert validator.is_valid(document)
+    assert len(OUTCOMES) == len(document["outcomes"])

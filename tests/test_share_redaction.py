@@ -1,0 +1,292 @@
+"""What names a machine or a person is in no export, the same thing has one name everywhere, and a run stays a run."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from make_run import DEVICE, make_run
+from make_small_run import DEVICE as SMALL_DEVICE
+from make_small_run import MEASUREMENT, OUTCOMES, RUN
+from texts import any_text
+from typer.testing import CliRunner
+
+from microbench import export, redaction, schema, store
+from microbench.cli import app
+from microbench.cli_runs import report_of
+from microbench.model import Case, Fact, Outcome, Run, Telemetry
+from microbench.redacted_text import Redactor
+from microbench.redaction import Identity, redacted
+from microbench.report.markdown import to_markdown
+
+NOBODY = Identity()
+UUID = "GPU-1a2d7986-4b79-e1ed-c951-afa4653d7453"
+
+
+def learnt(*texts: str, hosts: tuple[str, ...] = (), users: tuple[str, ...] = ()) -> list[str]:
+    """The texts, redacted together."""
+    redactor = Redactor(hosts, users)
+    for text in texts:
+        redactor.learn(text)
+    return [redactor.text(text) for text in texts]
+
+
+def alone(text: str) -> str:
+    return learnt(text)[0]
+
+
+# -- texts ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"device {UUID} is lost", "device GPU-1 is lost"),
+        (f"{UUID.upper()} and {UUID.lower()}", "GPU-1 and GPU-1"),
+        (f"{UUID}, {UUID[4:]}", "GPU-1, GPU-1"),
+        (f"{UUID}: {UUID.replace('-', '')[3:]}", "GPU-1: GPU-1"),
+        (f"{UUID} by --device {UUID[:9]}", "GPU-1 by --device GPU-1"),
+        (f"{UUID}; cut: {UUID[10:]}", "GPU-1; cut: GPU-1"),
+        (f"MIG-{UUID}/7/0", "MIG-GPU-1/7/0"),
+        ("MIG-11111111-2222-3333-4444-555555555555", "MIG-1"),
+        ("boot id 11111111-2222-3333-4444-555555555555", "boot id ID-1"),
+        ("serial number: 1652921034567", "serial number: SERIAL-1"),
+        ("board 1652921034567 of serial 1652921034567.", "board SERIAL-1 of serial SERIAL-1."),
+        ('"serial": "ABC-12345"', '"serial": "SERIAL-1"'),
+        ("cannot open /home/alice/run.json: denied", "cannot open PATH-1: denied"),
+        ("LD_PRELOAD=/opt/a.so:/opt/b.so", "LD_PRELOAD=PATH-1:PATH-2"),
+        ('  File "/srv/my code/x.py", line 3', '  File "PATH-1", line 3'),
+        ("at /srv/code/x.py:12: and (/srv/code/x.py)", "at PATH-1:12: and (PATH-1)"),
+        ("~/runs/a.json, ~alice/b, ./c, ../d/e", "PATH-1, PATH-2, PATH-3, PATH-4"),
+        ("in site-packages/numba/core.py", "in PATH-1"),
+        (r"C:\Users\alice\x.json and \\server\share\y", "PATH-1 and PATH-2"),
+        ("get https://alice:pw@host.corp/x failed", "get URL-1 failed"),
+        ("file:///home/alice/wheel.whl", "URL-1"),
+        ("alice@node17 said, and alice knows node17", "USER-1@HOST-1 said, and USER-1 knows HOST-1"),
+        ("USER=alice HOSTNAME=node17", "USER=USER-1 HOSTNAME=HOST-1"),
+        ("ip-10-0-0-1.ec2.internal is up; ip-10-0-0-1 too", "HOST-1 is up; HOST-2 too"),
+    ],
+)
+def test_what_shows_itself_gets_a_name(text: str, shown: str) -> None:
+    assert alone(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "55.4 GB/s, 3.61 µs/launch, B/clk/SM and TFLOP/s.",
+        "stream / graph, host/device, and/or",
+        "driver 580.159.04, CUDA 13.0.88, 96.00.A5.00.1A",
+        "/proc/self/status Cpus_allowed_list, /sys/devices/system/cpu/cpu*/topology",
+        "PCI 0000:00:06.0, commit 32904dfddf24111da71c24873c73089725c591b4, 20260102T030405Z-0011aabb",
+        "GPU-accelerated, GPU-1, GPU 0, NVIDIA H200, GPU-P2P",
+        "a serial chain of kernels; serialised launches; 1234567890 bytes",
+        "root complex, a user's own test on the host",
+        "2026-11-21T10:54:40+00:00",
+    ],
+)
+def test_what_names_nobody_stays(text: str) -> None:
+    assert alone(text) == text
+
+
+def test_known_names_are_found_as_words_in_any_case() -> None:
+    shown = learnt("Alice ran on NODE17: alices node171 nodes, job_alice_2", hosts=("node17",), users=("alice",))
+    assert shown == ["USER-1 ran on HOST-1: alices node171 nodes, job_USER-1_2"]
+
+
+def test_a_name_is_known_in_texts_before_the_one_that_gives_it_away() -> None:
+    assert learnt("alice waits", "cd /home/alice/x") == ["USER-1 waits", "cd PATH-1"]
+
+
+def test_what_was_redacted_stays_as_it_is() -> None:
+    texts = [f"{UUID} /a/b serial: 1652921034567 alice@node17 https://x.y/z", "GPU-1 PATH-1 USER-1@HOST-1"]
+    once = learnt(*texts)
+    assert learnt(*once) == once
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["a", "a+", ".", "-", "/", "/a", "./", "\\", "a/", "a.", ":1", ",/", "~", "'/", '"', "@", "a@", " ", "serial ",
+     "0123-", "GPU-", "GPU-abcd-", "aaaa-aaaa-", "1", "a.local.", "x://", "é", "HOST=", "/home/"],
+)  # fmt: skip
+def test_each_pattern_goes_through_a_long_text_once(piece: str) -> None:
+    """One that began anew at each place would meet the time-out, not a matter of seconds more."""
+    text = (piece * (300_000 // len(piece) + 1))[:300_000] + "!"
+    assert alone(text)
+
+
+@given(any_text())
+def test_any_text_can_be_redacted_and_then_stays(text: str) -> None:
+    once = alone(text)
+    assert alone(once) == once
+
+
+# -- runs -------------------------------------------------------------------------------------------------------------
+
+HEX = st.text("0123456789abcdef", min_size=32, max_size=32)
+UUIDS = HEX.map(lambda digits: f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}")
+USERS = st.from_regex(r"[a-z]{4,8}[0-9]{2}", fullmatch=True)
+HOSTS = st.from_regex(r"[a-z]{4,8}-[0-9]{3}(\.[a-z]{4,6}\.internal)?", fullmatch=True)
+SEGMENTS = st.text(string.ascii_letters + string.digits + "_-é", min_size=3, max_size=8)
+PATHS = st.lists(SEGMENTS, min_size=2, max_size=5).map(lambda parts: "/" + "/".join(parts))
+SERIALS = st.from_regex(r"[0-9]{13}|[A-Z]{2}[0-9]{8}", fullmatch=True)
+CONTEXTS = st.sampled_from(
+    ["{}", "error in {}: denied", "'{}'", '"{}"', "({})", "X={}", "{},{}", "at {}.", "a\nb {} c\td", "<{}>", "[{}]"]
+)
+
+
+def planted(secrets: dict[str, str], context: str) -> Run:
+    """The small run with every secret in every kind of place."""
+    gpu, user, host, path, serial = (secrets[name] for name in ("gpu", "user", "host", "path", "serial"))
+    text = " ".join(
+        context.replace("{}", secret) for secret in (gpu, user, host, path, f"serial {serial}", f"{user}@{host}")
+    )
+    session = RUN.sessions[0]
+    info = msgspec.structs.replace(
+        session.environment.gpus[0], uuid=gpu, other_processes=(f"{path}/python (pid 7, {user})",)
+    )
+    facts = (
+        Fact("preloaded_libraries", f"{path}/x.so:{path}/y.so", source=path),
+        Fact("gpu0_serial", int(serial) if serial.isdigit() else serial),
+        Fact("host_name", host),
+        Fact("governor", None, reason=text),
+    )
+    environment = msgspec.structs.replace(
+        session.environment, gpus=(info,), facts=facts, packages={"numpy": f"2.4 @ file://{path}"}, no_gpu_reason=text
+    )
+    asked = msgspec.structs.replace(session.settings, device=gpu, overrides={"gpu": (gpu, path)})
+    measured = Outcome(
+        Case("copy", {"peer": gpu, "direction": "h2d", "where": text}),
+        0,
+        0,
+        "ok",
+        measurements=(msgspec.structs.replace(MEASUREMENT, verified=text),),
+        facts=(Fact("peer", gpu), Fact("said", text)),
+        telemetry={gpu: Telemetry(temperature_c=41.0, throttle_reasons=(text,))},
+        device=gpu,
+    )
+    crashed = msgspec.structs.replace(
+        OUTCOMES[2], reason=f"killed by SIGSEGV\n{text}\n{text[len(text) // 3 :]}", device=gpu
+    )
+    return msgspec.structs.replace(
+        RUN,
+        sessions=(msgspec.structs.replace(session, environment=environment, settings=asked),),
+        outcomes=(measured, crashed),
+    )
+
+
+def exports(run: Run) -> dict[str, str]:
+    """Every form that a run leaves in; JSON's line ends as they are meant, or they would complete a name cut short."""
+    forms = {
+        "run file": schema.encode(run).decode(),
+        "csv": export.to_csv(run),
+        "json": export.to_json(run).decode(),
+        "jsonl": export.to_json_lines(run).decode(),
+        "markdown": to_markdown(report_of(run)),
+    }
+    return {form: text.replace("\\n", "\n").replace("\\t", "\t") for form, text in forms.items()}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        {"gpu": UUIDS.map(lambda uuid: f"GPU-{uuid}"), "user": USERS, "host": HOSTS, "path": PATHS, "serial": SERIALS}
+    ),
+    CONTEXTS,
+    st.booleans(),
+)
+def test_no_secret_survives_in_any_export(secrets: dict[str, str], context: str, known: bool) -> None:
+    """``known``: user and host are this machine's; else only the texts give them away."""
+    run = planted(secrets, context)
+    identity = Identity((secrets["host"],), (secrets["user"],)) if known else NOBODY
+    made = redacted(run, identity)
+    for form, text in exports(made).items():
+        for name, secret in secrets.items():
+            assert secret.casefold() not in text.casefold(), f"{name} in {form}"
+            assert secret.removeprefix("GPU-").casefold() not in text.casefold(), f"{name} in {form}"
+    again = schema.decode(schema.encode(made))
+    assert report_of(again).sections
+    assert again.sessions[0].environment.gpus[0].uuid == "GPU-1"
+    first = again.outcomes[0]
+    assert (first.device, list(first.telemetry), first.case.params["peer"]) == ("GPU-1", ["GPU-1"], "GPU-1")
+    assert first.facts[0].value == again.sessions[0].settings.device == "GPU-1"
+    assert redacted(made, identity) == made
+
+
+def test_figures_and_findings_are_those_of_the_run() -> None:
+    run = make_run(rounds=2)
+    made = redacted(run, NOBODY)
+    assert "GPU-1" in {one.device for one in made.outcomes}
+    before, after = (to_markdown(report_of(one)) for one in (run, made))
+    assert before.replace(DEVICE, "GPU-1") == after
+    assert export.to_csv(run).replace(DEVICE, "GPU-1") == export.to_csv(made)
+
+
+def test_the_tools_own_words_stay_whoever_uses_it() -> None:
+    """A user called as a benchmark is: rows must find their benchmark all the same."""
+    run = make_run()
+    made = redacted(run, Identity(("submit",), ("launch_cost",)))
+    assert {info.name for info in made.benchmarks} == {info.name for info in run.benchmarks}
+    assert made.outcomes[0].case.benchmark == run.outcomes[0].case.benchmark
+    assert len(report_of(made).sections) == len(report_of(run).sections)
+
+
+def test_two_gpus_keep_apart_in_their_order() -> None:
+    made = redacted(store.load("nvidia-h200-x2"), NOBODY)
+    assert [gpu.uuid for gpu in made.sessions[0].environment.gpus] == ["GPU-1", "GPU-2"]
+
+
+@pytest.mark.parametrize("name", sorted(store.bundled()))
+def test_bundled_runs_have_nothing_to_hide_but_their_gpus(name: str) -> None:
+    run = store.load(name)
+    made = redacted(run, NOBODY)
+    changed = differences(msgspec.to_builtins(run.sessions), msgspec.to_builtins(made.sessions))
+    assert {new for _, new in changed if new.startswith("GPU")} <= {"GPU-1", "GPU-2"}
+    assert all(new.startswith("GPU") or "/" in old for old, new in changed)
+
+
+def differences(old: Any, new: Any) -> list[tuple[str, str]]:
+    if isinstance(old, dict):
+        pairs = [*zip(old, new, strict=True), *zip(old.values(), new.values(), strict=True)]
+        return [one for left, right in pairs for one in differences(left, right)]
+    if isinstance(old, list | tuple):
+        return [one for left, right in zip(old, new, strict=True) for one in differences(left, right)]
+    return [(old, new)] if isinstance(old, str) and old != new else []
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_this_machine_and_this_user_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_USER", "carol")
+    monkeypatch.setenv("HOSTNAME", "box.example")
+    found = redaction.own_identity()
+    assert "carol" in found.users
+    assert "box.example" in found.hosts
+    assert "" not in (*found.hosts, *found.users)
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "jsonl", "markdown"])
+def test_an_export_is_redacted_when_asked(form: str, tmp_path: Any) -> None:
+    path = tmp_path / "run.json"
+    path.write_bytes(schema.encode(RUN))
+    plain, hidden = (
+        CliRunner().invoke(app, ["export", str(path), "--format", form, *more]).stdout for more in ([], ["--redact"])
+    )
+    assert SMALL_DEVICE not in hidden
+    if form != "markdown":  # which has no place for a UUID
+        assert SMALL_DEVICE in plain
+        assert "GPU-1" in hidden
+
+
+def test_a_redacted_json_export_can_be_shown(tmp_path: Any) -> None:
+    path = tmp_path / "shared.json"
+    exported = CliRunner().invoke(app, ["export", "nvidia-h200-x2", "--format", "json", "--redact"])
+    path.write_bytes(exported.stdout_bytes)
+    result = CliRunner().invoke(app, ["show", str(path)])
+    assert result.exit_code == 0
+    assert "NVIDIA H200" in result.stdout

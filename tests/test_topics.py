@@ -1,0 +1,676 @@
+"""Topics: every number in a text is a figure of the run, what is missing is named, and the command tells it all."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from make_compute_run import make_compute_run
+from make_graph_run import make_graph_run
+from make_link_run import make_link_run, state, two_switches
+from make_run import make_run
+from typer.testing import CliRunner, Result
+
+from microbench import schema, store
+from microbench.bench import discover
+from microbench.cli import app
+from microbench.errors import ExitCode, UsageError
+from microbench.explain import topics
+from microbench.explain.evidence import Evidence, evidence_by_device
+from microbench.explain.topics import TOPICS, launch, topic
+from microbench.explain.topics.gathering import Figure
+from microbench.explain.topics.topic import Passage, Topic, plain_words, slots, tell
+from microbench.model import GpuInfo, Outcome, Run
+from microbench.report import prose, terminal
+from microbench.report import topic as sheets
+from microbench.report.document import Phrase, Prose
+from microbench.stats import Row, rows
+from microbench.units import quantity
+
+# Names, not numbers: no run could change them.
+NAMES = re.compile(r"\b(?:fp(?:8|16|32|64)|bf16|tf32|int8|PCIe [0-9]|L[12])\b")
+NARROW, FEWEST_LINES, MOST_LINES = 80, 5, 12
+# What a figure is multiplied by: by a little, and by so much that no rounding up to whole replays can hide it.
+FACTORS = (1.37, 60.0, 1 / 60)
+
+each_topic = pytest.mark.parametrize("one", TOPICS, ids=lambda one: one.name)
+
+
+def has_number(text: str) -> bool:
+    return any(character.isdigit() for character in NAMES.sub("", text))
+
+
+@cache
+def recorded() -> tuple[Evidence, ...]:
+    return tuple(evidence_by_device(store.read(path))[0] for path in store.bundled().values())
+
+
+@cache
+def reference(name: str) -> Evidence:
+    """The bundled run that knows most of a topic, as the command chooses it, without what the topic does not use."""
+    one = topics.find(name)
+    evidence = max(recorded(), key=lambda evidence: len(figures_of(one, evidence)))
+    used = {rest for figure in figures_of(one, evidence).values() for rest in figure.rests_on}
+    names = {info.name for info in evidence.run.benchmarks if any(rest.startswith(info.name) for rest in used)}
+    kept = tuple(one for one in evidence.run.outcomes if one.case.benchmark in names | {"link_state"})
+    return evidence_by_device(msgspec.structs.replace(evidence.run, outcomes=kept))[0]
+
+
+@cache
+def made() -> tuple[Evidence, ...]:
+    """Every recorded and hand-made run."""
+    hopping = make_link_run(gpus=4, nodes=2, facts=two_switches())
+    runs = (make_graph_run(), make_link_run(), hopping, make_compute_run(preset="full"))
+    return (*recorded(), *(evidence_by_device(run)[0] for run in runs))
+
+
+def passages(one: Topic) -> Iterator[Passage]:
+    yield from one.headline
+    for paragraph in one.paragraphs:
+        yield from paragraph
+
+
+def templates(one: Topic) -> Iterator[str]:
+    for passage in passages(one):
+        yield passage.template
+        yield from passage.items
+
+
+def figures_of(one: Topic, evidence: Evidence) -> dict[str, Figure]:
+    return one.figures(evidence).figures
+
+
+def body(one: Topic, evidence: Evidence) -> str:
+    return "\n".join(plain_words(pieces) for pieces in tell(one, evidence).paragraphs)
+
+
+def replaced(evidence: Evidence, changed: Row) -> Evidence:
+    """The same evidence with one row's figure changed."""
+    found = [changed if same(row, changed) else row for row in all_rows(evidence)]
+    return Evidence(evidence.run, found, evidence.device)
+
+
+def same(row: Row, other: Row) -> bool:
+    return (row.case_id, row.metric.name) == (other.case_id, other.metric.name)
+
+
+def all_rows(evidence: Evidence) -> list[Row]:
+    names = dict.fromkeys(outcome.case.benchmark for outcome in evidence.run.outcomes)
+    return [row for name in names for row in evidence.rows(name)]
+
+
+def scaled(evidence: Evidence, row: Row, factor: float) -> Row:
+    """That row, made anew from samples that are each ``factor`` times as long."""
+
+    def longer(outcome: Outcome) -> Outcome:
+        found = tuple(
+            msgspec.structs.replace(
+                one, samples=msgspec.Raw(msgspec.json.encode([value * factor for value in one.values]))
+            )
+            for one in outcome.measurements
+            if one.metric == row.metric.name
+        )
+        return msgspec.structs.replace(outcome, measurements=found)
+
+    changed = msgspec.structs.replace(evidence.run, outcomes=tuple(longer(one) for one in row.outcomes))
+    return next(new for new in rows(changed) if same(new, row))
+
+
+def with_row(name: str, factor: float, benchmark: str, metric: str, **params: int | str) -> str:
+    """What a topic says where the samples of one of its rows are ``factor`` times as long."""
+    evidence = reference(name)
+    row = evidence.row(benchmark, metric, **params)
+    assert row is not None
+    return body(topics.find(name), replaced(evidence, scaled(evidence, row, factor)))
+
+
+def with_gpu(name: str, **changes: object) -> Evidence:
+    """A topic's reference on a GPU that reports other things of itself."""
+    evidence = reference(name)
+
+    def other(gpu: GpuInfo) -> GpuInfo:
+        return msgspec.structs.replace(gpu, **changes) if gpu.uuid == evidence.device else gpu
+
+    def moved(session: object) -> object:
+        where = session.environment  # type: ignore[attr-defined]
+        where = msgspec.structs.replace(where, gpus=tuple(other(gpu) for gpu in where.gpus))
+        return msgspec.structs.replace(session, environment=where)  # type: ignore[type-var]
+
+    run = msgspec.structs.replace(evidence.run, sessions=tuple(moved(one) for one in evidence.run.sessions))
+    return Evidence(run, all_rows(evidence), evidence.device)
+
+
+def changed_slots(one: Topic, before: Evidence, after: Evidence) -> set[str]:
+    old, new = figures_of(one, before), figures_of(one, after)
+    texts = {name: (old[name].text if name in old else "", new[name].text if name in new else "") for name in old | new}
+    return {name for name, (was, is_now) in texts.items() if was != is_now}
+
+
+# -- every number comes from the run ------------------------------------------------------------------------------
+
+
+@each_topic
+def test_no_template_holds_a_number(one: Topic) -> None:
+    words = [one.title, one.about, *templates(one)]
+    assert [text for text in words if has_number(re.sub(r"\{\w+\}", "", text))] == []
+
+
+def test_no_words_in_the_sources_hold_a_number() -> None:
+    """Whatever is put together in code as well: any text with a space in it."""
+    folder = Path(topics.__file__).parent
+    found = []
+    for path in folder.glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        described = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and isinstance(node.body[0], ast.Expr)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in described:
+                text = re.sub(r"\{\w+\}", "", node.value)
+                found += [text] if " " in text and has_number(text) and "1 / " not in text and "1 −" not in text else []
+    assert found == []
+
+
+@pytest.mark.parametrize("text", ["about 100 launches", "2 µs", "fp12", "bf16 gives 4"])
+def test_a_planted_number_is_found(text: str) -> None:
+    assert has_number(text)
+
+
+def test_names_are_no_numbers() -> None:
+    assert not has_number("fp16 and bf16, fp8, tf32, int8, through the L2 of PCIe 5")
+
+
+@each_topic
+def test_only_figures_bring_numbers_into_a_text(one: Topic) -> None:
+    for evidence in made():
+        told = tell(one, evidence)
+        for pieces in (told.headline, *told.paragraphs):
+            assert [piece for piece in pieces if isinstance(piece, str) and has_number(piece)] == []
+
+
+@each_topic
+def test_a_measured_figure_is_its_row_as_units_write_it(one: Topic) -> None:
+    evidence = reference(one.name)
+    known = {(row.case_id, row.metric.name): row for row in all_rows(evidence)}
+    measured = [figure for figure in figures_of(one, evidence).values() if figure.kind == "measured"]
+    assert measured
+    for figure in measured:
+        assert figure.row is not None
+        row = known[figure.row.case_id, figure.row.metric.name]
+        assert figure.text == quantity(row.value, row.metric.unit)
+        assert figure.rests_on == (f"{row.case_id} {row.metric.name}",)
+
+
+@each_topic
+def test_a_row_changes_the_figures_that_rest_on_it_and_no_others(one: Topic) -> None:
+    evidence = reference(one.name)
+    figures = figures_of(one, evidence)
+    for row in all_rows(evidence):
+        name = f"{row.case_id} {row.metric.name}"
+        resting = {slot for slot, figure in figures.items() if name in figure.rests_on}
+        changed: set[str] = set()
+        for factor in FACTORS if resting else FACTORS[:1]:
+            changed |= changed_slots(one, evidence, replaced(evidence, scaled(evidence, row, factor)))
+        assert changed == resting, name
+
+
+GRAPH_100 = {"submitter": "loop", "kernels": 100}
+MEASURED: dict[str, dict[str, tuple[str, str, dict[str, int | str]]]] = {
+    "launch": {
+        "submit": ("launch_cost", "submit", {}),
+        "complete": ("launch_cost", "complete", {}),
+        "round_trip": ("launch_cost", "round_trip", {}),
+        "gap": ("launch_cost", "gap_stream", {}),
+        "torch": ("launch_layers", "submit", {"layer": "torch_eager"}),
+        "numba": ("launch_layers", "submit", {"layer": "numba_configured", "arguments": 0}),
+    },
+    "graphs": {
+        "gap_stream": ("launch_cost", "gap_stream", {}),
+        "gap_graph": ("launch_cost", "gap_graph", {}),
+        "relaunch": ("graph_lifecycle", "relaunch", {"nodes": 100}),
+        "stream_short": ("graph_gain", "stream", {**GRAPH_100, "duration_ns": 0}),
+        "graph_long": ("graph_gain", "graph", {**GRAPH_100, "duration_ns": 10_000}),
+    },
+    "queue": {
+        "depth": ("launch_queue", "depth", {"argument_bytes": 0}),
+        "depth_large": ("launch_queue", "depth", {"argument_bytes": 4096}),
+        "period": ("launch_duration", "period", {"duration_ns": 10_000}),
+    },
+    "traffic": {
+        "received": ("launch_traffic", "received", {"work": "launch", "argument_bytes": 0, "duration_ns": 0}),
+        "sent": ("launch_traffic", "sent", {"work": "launch", "argument_bytes": 0, "duration_ns": 0}),
+        "replay": ("launch_traffic", "received", {"work": "graph_100"}),
+    },
+    "pinned": {
+        f"{memory}_{direction}": (
+            "link_copy", "bandwidth_host", {"memory": memory, "direction": direction, "size_bytes": 64 << 20}
+        )
+        for memory in ("pinned", "pageable")
+        for direction in ("h2d", "d2h")
+    },
+    "topology": {
+        "alone": ("link_concurrent", "alone", {"direction": "h2d", "gpu_index": 0}),
+        "together": ("link_concurrent", "together", {"direction": "h2d", "gpu_index": 0}),
+        "peer": ("link_peer", "bandwidth", {"way": "engine_write", "access": "on", "first": 0}),
+        "staged": ("link_peer", "bandwidth", {"way": "engine_write", "access": "off", "first": 0}),
+    },
+    "clocks": {
+        "zeros": ("gemm_data", "rate", {"data": "zeros"}),
+        "normal_power": ("gemm_data", "power", {"data": "normal"}),
+        "alu": ("alu_ceiling", "sm_clock", {"operation": "fma_fp32"}),
+    },
+    "tensor": {
+        "wgmma": ("tensor_ceiling", "per_clock", {"path": "wgmma", "dtype": "bf16", "load": "sustained"}),
+        "mma": ("tensor_ceiling", "per_clock", {"path": "mma", "dtype": "bf16", "load": "sustained"}),
+        "product": ("gemm_throughput", "rate", {"dtype": "bf16", "library": "cublaslt", "size": 8192}),
+        "small": ("gemm_throughput", "rate", {"dtype": "bf16", "library": "cublaslt", "size": 1024}),
+        "fp64": ("gemm_throughput", "rate", {"dtype": "fp64", "library": "cublaslt", "size": 8192}),
+    },
+}  # fmt: skip
+
+
+@each_topic
+def test_a_slot_holds_the_row_that_its_name_promises(one: Topic) -> None:
+    evidence = reference(one.name)
+    figures = figures_of(one, evidence)
+    for slot, (benchmark, metric, params) in MEASURED[one.name].items():
+        row = evidence.row(benchmark, metric, **params)
+        assert row is not None
+        assert figures[slot].row == row, slot
+
+
+def values(name: str) -> dict[str, float]:
+    return {slot: figure.value for slot, figure in figures_of(topics.find(name), reference(name)).items()}
+
+
+def test_computed_figures_are_what_they_say() -> None:
+    one = values("launch")
+    assert one["way"] == pytest.approx(one["start"] - one["submit"])
+    assert one["starving"] == pytest.approx(one["submit"] - one["gap"])
+    one = values("graphs")
+    assert one["calls"] == pytest.approx(100 * one["submit"])
+    assert one["gain_long"] == pytest.approx(one["stream_long"] / one["graph_long"])
+    assert one["making"] == pytest.approx(one["capture"] + one["instantiate"] + one["upload"])
+    assert one["saved"] == pytest.approx(100 * (one["stream_short"] - one["graph_short"]))
+    assert one["replays"] - 1 < one["making"] / one["saved"] <= one["replays"]
+    one = values("queue")
+    assert one["lead"] == pytest.approx(one["depth"] * one["submit"])
+    one = values("traffic")
+    assert one["pace"] == pytest.approx(1 / one["throughput"])
+    assert one["rate"] == pytest.approx(one["received"] * one["pace"])
+    assert one["share"] == pytest.approx(one["rate"] / one["link"])
+    assert one["one_by_one"] == pytest.approx(100 * one["received"])
+
+
+def test_computed_figures_of_copies_and_of_clocks_are_what_they_say() -> None:
+    one = values("pinned")
+    assert one["size"] == 64 << 20
+    assert one["kept_d2h"] == pytest.approx(one["pageable_d2h"] / one["pinned_d2h"])
+    assert one["register"] == pytest.approx(one["register_pin"] + one["register_release"])
+    assert one["saved"] == pytest.approx((64 << 20) * (1 / one["pageable_h2d"] - 1 / one["pinned_h2d"]))
+    assert one["copies"] - 1 < one["register"] / one["saved"] <= one["copies"]
+    one = values("topology")
+    assert one["kept"] == pytest.approx(one["together"] / one["alone"])
+    assert one["gain"] == pytest.approx(one["peer"] / one["staged"])
+    one = values("clocks")
+    assert one["kept"] == pytest.approx(one["sustained"] / one["burst"])
+    assert one["lost"] == pytest.approx(1 - one["settled"] / one["highest"])
+    one = values("tensor")
+    assert one["mma_share"] == pytest.approx(one["mma"] / one["wgmma"])
+    assert one["reached"] == pytest.approx(one["product"] / one["alone"])
+    assert one["filled"] == pytest.approx(one["small"] / one["product"])
+
+
+@pytest.mark.parametrize(
+    ("name", "fact", "changes"),
+    [
+        ("clocks", "GPU sm_clock_max_hz", {"sm_clock_max_hz": 2.5e9}),
+        ("clocks", "GPU power_limit_w", {"power_limit_w": 450.0}),
+    ],
+)
+def test_a_fact_changes_the_figures_that_rest_on_it_and_no_others(
+    name: str, fact: str, changes: dict[str, float]
+) -> None:
+    one, evidence = topics.find(name), reference(name)
+    resting = {slot for slot, figure in figures_of(one, evidence).items() if fact in figure.rests_on}
+    assert resting
+    assert changed_slots(one, evidence, with_gpu(name, **changes)) == resting
+
+
+def test_the_link_changes_what_launches_are_held_against() -> None:
+    link = reference("traffic").gpu
+    assert link is not None
+    slower = with_gpu("traffic", link=msgspec.structs.replace(link.link, generation_max=3))
+    assert changed_slots(topics.find("traffic"), reference("traffic"), slower) == {"link", "share"}
+
+
+# -- what is told ---------------------------------------------------------------------------------------------------
+
+
+@each_topic
+def test_every_slot_can_be_filled(one: Topic) -> None:
+    known: set[str] = set()
+    for evidence in made():
+        known |= figures_of(one, evidence).keys()
+    assert {slot for template in templates(one) for slot in slots(template)} - known <= {topic.ITEMS}
+    assert set(one.needs) <= known
+
+
+@each_topic
+def test_the_reference_tells_a_short_text_of_several_paragraphs(one: Topic) -> None:
+    told = tell(one, reference(one.name))
+    drawn = prose.prose(Prose("", "", tuple(map(phrases, told.paragraphs))), NARROW, shown=str)
+    assert len(told.paragraphs) >= 3
+    assert FEWEST_LINES <= len([line for line in drawn if line]) <= MOST_LINES
+    assert set(one.needs) <= figures_of(one, reference(one.name)).keys()
+    assert any(isinstance(piece, Figure) for piece in told.headline)
+
+
+@each_topic
+def test_the_headline_and_the_mark_fit_a_line(one: Topic) -> None:
+    assert len(plain_words(tell(one, reference(one.name)).headline)) + len("  REFERENCE") <= NARROW
+
+
+@each_topic
+def test_without_any_row_something_is_told_and_the_benchmarks_are_named(one: Topic) -> None:
+    told = tell(one, evidence_by_device(make_run(gpu=False))[0])
+    text = " ".join(plain_words(pieces) for pieces in (told.headline, *told.paragraphs))
+    assert told.paragraphs
+    assert told.headline
+    assert told.used == {}
+    assert not has_number(text)
+    assert "{" not in text
+    assert told.lacking
+    assert set(told.lacking) <= set(discover())
+
+
+@each_topic
+def test_what_a_text_needs_is_what_its_benchmarks_give(one: Topic) -> None:
+    suites = {benchmark.suite for benchmark in discover().values()}
+    assert set(one.suites) <= suites
+    assert set(one.related) <= {other.name for other in TOPICS} - {one.name}
+
+
+def test_a_figure_that_no_passage_names_is_lacking_to_nobody() -> None:
+    """One GPU has no other to exchange data with, so nothing is to be run for that."""
+    told = tell(topics.find("topology"), evidence_by_device(make_link_run())[0])
+    assert told.lacking == ()
+    several = tell(topics.find("topology"), evidence_by_device(make_link_run(gpus=4))[0])
+    assert several.lacking == ()
+    state_only = make_link_run(gpus=4)
+    only = msgspec.structs.replace(
+        state_only, outcomes=tuple(one for one in state_only.outcomes if one.case.benchmark == "link_state")
+    )
+    lacking = tell(topics.find("topology"), evidence_by_device(only)[0]).lacking
+    assert lacking == ("link_copy", "link_latency", "link_concurrent", "link_peer")
+
+
+def test_a_layer_that_is_not_installed_is_nothing_to_run() -> None:
+    run = make_run()
+    loop = tuple(
+        one for one in run.outcomes
+        if one.case.benchmark != "launch_layers" or one.case.params["layer"] == "loop"
+    )  # fmt: skip
+    told = tell(launch.TOPIC, evidence_by_device(msgspec.structs.replace(run, outcomes=loop))[0])
+    assert told.lacking == ()
+    assert "From Python" not in " ".join(map(plain_words, told.paragraphs))
+
+
+# -- the text follows the machine -----------------------------------------------------------------------------------
+
+
+def test_a_host_that_keeps_up_is_told_so() -> None:
+    assert "leave it idle" in body(launch.TOPIC, reference("launch"))
+    text = with_row("launch", 1 / 3, "launch_cost", "submit")
+    assert "even empty kernels keep it busy" in text
+    assert "leave it idle" not in text
+
+
+def test_a_graph_that_saves_nothing_is_told_so() -> None:
+    text = with_row("graphs", 60, "graph_gain", "graph", submitter="loop", kernels=100, duration_ns=0)
+    assert "saves nothing measurable" in text
+    assert "has paid" not in text
+
+
+def test_a_gap_that_no_graph_shortens_is_not_praised() -> None:
+    assert "It gains twice" not in with_row("graphs", 60, "launch_cost", "gap_graph")
+
+
+def test_arguments_that_take_no_room_are_not_told_of() -> None:
+    assert "Arguments take room" in body(topics.find("queue"), reference("queue"))
+    assert "Arguments take room" not in with_row("queue", 2, "launch_queue", "depth", argument_bytes=4096)
+
+
+def test_launches_that_fill_the_link_are_told_as_such() -> None:
+    text = with_row(
+        "traffic", 60, "launch_traffic", "received", work="launch", duration_ns=0, argument_bytes=0
+    )  # fmt: skip
+    assert "That is no trifle" in text
+    assert "a wider link" not in text
+
+
+def test_counters_that_miss_bytes_are_not_trusted() -> None:
+    text = with_row("traffic", 1 / 60, "launch_traffic", "received_per_byte", work="pinned_h2d")
+    assert "can be trusted" not in text
+
+
+def test_pageable_copies_that_lose_nothing_are_no_reason_to_pin() -> None:
+    size_bytes = figures_of(topics.find("pinned"), reference("pinned"))["size"].value
+    text = with_row(
+        "pinned", 1 / 3, "link_copy", "bandwidth_host", direction="h2d", memory="pageable", size_bytes=int(size_bytes)
+    )  # fmt: skip
+    assert "no reason to pin" in text
+    assert "Allocate pinned buffers" not in text
+
+
+def test_a_link_below_its_full_speed_is_pointed_out() -> None:
+    slow = make_link_run(facts=two_switches(generation_now=3))
+    text = body(topics.find("topology"), evidence_by_device(slow)[0])
+    assert "PCIe 3.0" in text
+    assert "where the GPU could do PCIe 5.0" in text
+    assert "all that the GPU can do" not in text
+
+
+def test_a_shared_uplink_is_pointed_out() -> None:
+    params = {"beside": "all", "direction": "h2d", "gpu_index": 0}
+    assert "no uplink is shared" in body(topics.find("topology"), reference("topology"))
+    assert "an uplink is shared" in with_row("topology", 3, "link_concurrent", "together", **params)
+
+
+def test_switches_are_counted_where_they_can_be_seen() -> None:
+    text = body(topics.find("topology"), evidence_by_device(make_link_run(facts=two_switches()))[0])
+    assert "On the way up lie 2 switches." in text
+    assert "virtual machine" not in text
+
+
+def test_a_clock_that_nothing_takes_is_told_so() -> None:
+    settled = figures_of(topics.find("clocks"), reference("clocks"))["settled"].value
+    text = body(topics.find("clocks"), with_gpu("clocks", sm_clock_max_hz=settled))
+    assert "products that last hold it" in text
+    assert "less than the highest" not in text
+
+
+def test_work_that_lasts_at_its_burst_is_no_flattery() -> None:
+    found = reference("clocks").rows("gemm_sustained", "burst")
+    longest = max(found, key=lambda row: int(row.params["duration_s"]))
+    text = with_row("clocks", 2, "gemm_sustained", "burst", **longest.params)
+    assert "flatter" not in text
+    assert "The first batch from rest gives" in text
+
+
+def test_an_architecture_without_wgmma_is_told_by_mma() -> None:
+    evidence = reference("tensor")
+    older = Evidence(
+        evidence.run, [row for row in all_rows(evidence) if row.params.get("path") != "wgmma"], evidence.device
+    )
+    told = tell(topics.find("tensor"), older)
+    text = " ".join(map(plain_words, told.paragraphs))
+    assert "are reached by mma.sync" in text
+    assert "HGMMA" not in text
+    assert told.lacking == ()
+
+
+# -- the sheet ------------------------------------------------------------------------------------------------------
+
+
+def phrases(pieces: topic.Pieces) -> tuple[Phrase, ...]:
+    return tuple(
+        Phrase(piece.text, whole=True) if isinstance(piece, Figure) else Phrase(piece) for piece in pieces
+    )  # fmt: skip
+
+
+def drawn(one: Topic, run: Run, *, width: int = NARROW, encoding: str = "utf-8", reference: bool = False) -> str:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    terminal.draw(sheets.sheet(one, run, reference=reference), terminal.open_console(stream, width=width))
+    stream.flush()
+    return stream.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined,no-any-return]
+
+
+@each_topic
+@pytest.mark.parametrize("width", [40, NARROW, 120])
+def test_a_sheet_keeps_to_the_page(one: Topic, width: int) -> None:
+    text = drawn(one, reference(one.name).run, width=width, reference=True)
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("REFERENCE") >= 4
+    assert sheets.FIGURES in text
+
+
+def test_a_sheet_is_ascii_where_the_page_is() -> None:
+    text = drawn(launch.TOPIC, reference("launch").run, encoding="ascii")
+    assert "us" in text
+    assert "?" not in text
+
+
+def test_the_table_shows_each_figure_of_the_text_with_its_row() -> None:
+    told = tell(launch.TOPIC, reference("launch"))
+    text = drawn(launch.TOPIC, reference("launch").run, width=120)
+    for figure in told.used.values():
+        line = next(line for line in text.splitlines() if line.startswith(f" {figure.what} "))
+        assert figure.text in line
+        assert figure.origin in line
+    assert "same_kernel, numba_configured" in text
+
+
+def test_a_run_that_lacks_something_says_what_to_run() -> None:
+    text = drawn(topics.find("graphs"), make_run())
+    assert "This run lacks figures that would say more here:" in text
+    assert "microbench run graph_lifecycle graph_gain --into run" in text
+    assert "SIMULATED" in text
+
+
+def test_a_reference_says_how_to_measure_this_machine() -> None:
+    assert "microbench run launch graph" in drawn(topics.find("graphs"), reference("graphs").run, reference=True)
+
+
+def test_the_gpu_that_most_is_known_of_is_told_of() -> None:
+    run = make_link_run(gpus=2)
+    other = msgspec.structs.replace(state(two_switches()), device=run.sessions[0].gpus[0].uuid[:-1] + "1")
+    both = msgspec.structs.replace(run, outcomes=(other, *run.outcomes))
+    assert "copies reach" in drawn(topics.find("topology"), both)
+
+
+WORDS = st.text("abc", min_size=1, max_size=9)
+PHRASES = st.lists(
+    st.one_of(
+        st.lists(WORDS, min_size=1).map(lambda words: Phrase(" ".join(words) + " ")),
+        WORDS.map(lambda text: Phrase(f"1.23 {text}", whole=True)),
+        st.just(Phrase(", ")),
+    )
+)
+
+
+@given(PHRASES, st.integers(40, 130))
+def test_prose_keeps_every_word_and_breaks_no_figure(found: list[Phrase], width: int) -> None:
+    one = Prose("", "", (tuple(found),))
+    lines = ["".join(text for text, _ in line) for line in prose.prose(one, width, shown=str)]
+    assert " ".join(" ".join(lines).split()) == " ".join("".join(phrase.text for phrase in found).split())
+    for phrase in found:
+        assert not phrase.whole or any(phrase.text in line for line in lines)
+    longest = max((len(word) for word in "".join(one.text.replace(" ", "_") if one.whole else one.text
+                                                 for one in found).split()), default=0)  # fmt: skip
+    assert all(len(line) <= max(min(width, prose.WIDEST), longest + 1) for line in lines)
+
+
+# -- the command ----------------------------------------------------------------------------------------------------
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
+    return tmp_path
+
+
+def saved(folder: Path, run: Run, name: str = "20250102T030405Z-aaaaaaaa") -> None:
+    (folder / f"{name}.json").write_bytes(schema.encode(msgspec.structs.replace(run, run_id=name)))
+
+
+def test_topics_are_listed_a_line_each(data: Path) -> None:
+    result = call("explain")
+    assert result.exit_code == ExitCode.MEASURED
+    for one in TOPICS:
+        assert re.search(rf"^ {one.name} +{re.escape(one.about)} *$", result.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["launch", "topology", "tensor"])
+def test_without_a_run_a_reference_that_knows_is_told_and_marked(name: str, data: Path) -> None:
+    result = call("explain", name)
+    assert result.exit_code == ExitCode.MEASURED
+    assert "REFERENCE" in result.stdout
+    assert sheets.FIGURES in result.stdout
+
+
+def test_this_machines_run_comes_first_where_it_has_the_figures(data: Path) -> None:
+    saved(data, make_run())
+    text = call("explain", "launch").stdout
+    assert "SIMULATED" in text
+    assert "REFERENCE" not in text
+    assert "REFERENCE" in call("explain", "tensor").stdout
+
+
+def test_a_run_can_be_named(data: Path) -> None:
+    saved(data, make_run())
+    text = call("explain", "launch", "--run", "nvidia-h200").stdout
+    assert "REFERENCE" in text
+    text = call("explain", "tensor", "--run", "aaaa").stdout
+    assert "microbench run tensor_ceiling gemm_throughput --into aaaaaaaa" in text
+
+
+@pytest.mark.parametrize(("typed", "next_step"), [("lunch", "did you mean launch?"), ("xyz", "choose one of launch,")])
+def test_an_unknown_topic_gets_the_nearest_or_the_list(typed: str, next_step: str, data: Path) -> None:
+    result = call("explain", typed)
+    assert result.exit_code == ExitCode.USAGE
+    assert f"there is no topic {typed}" in result.stderr
+    assert next_step in result.stderr
+
+
+def test_a_run_needs_a_topic(data: Path) -> None:
+    result = call("explain", "--run", "nvidia-h200")
+    assert result.exit_code == ExitCode.USAGE
+    assert "no topic is named" in result.stderr
+
+
+def test_a_topic_can_be_drawn_into_a_new_file(data: Path) -> None:
+    path = data / "launch.svg"
+    assert call("explain", "launch", "--svg", str(path)).exit_code == ExitCode.MEASURED
+    assert path.read_text(encoding="utf-8").startswith("<svg")
+    assert call("explain", "launch", "--svg", str(path)).exit_code == ExitCode.USAGE
+
+
+def test_finding_a_topic() -> None:
+    assert topics.find("launch") is launch.TOPIC
+    with pytest.raises(UsageError, match="there is no topic"):
+        topics.find("\x1b[31m")

@@ -1,0 +1,277 @@
+"""A figure over the recorded runs: which ones, in which order, with which interval, and read no more than once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from make_link_run import make_link_run
+from make_run import make_run
+from recorded_runs import recorded, save
+from snapshots import same
+from typer.testing import CliRunner, Result
+
+from microbench import index, remarks, schema, store, trend
+from microbench.cli import app
+from microbench.errors import ExitCode, UsageError
+from microbench.index import opened
+from microbench.model import Run
+from microbench.report import trend as drawing
+from microbench.report.document import Curve
+from microbench.stats import rows
+from microbench.trend import Point
+
+METRIC = "launch_cost.submit"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
+    monkeypatch.setattr(index, "maker", lambda: "this one")  # the source tree may change while tests run
+    return tmp_path
+
+
+def call(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), env=environment, catch_exceptions=False)
+
+
+def gathered(metric: str = METRIC) -> list[Point]:
+    with opened() as kept:
+        return trend.gathered(kept, store.listing(), metric)
+
+
+def curve(found: list[Point]) -> Curve:
+    section = drawing.sheet(METRIC, found, {}, looked_at=len(found), table_rows=5).sections[0]
+    assert isinstance(section.pictures[0], Curve)
+    return section.pictures[0]
+
+
+# -- the points -------------------------------------------------------------------------------------------------------
+
+
+def test_points_are_the_rows_of_their_runs_oldest_first(folder: Path) -> None:
+    runs = [recorded(number, factor=1 + number / 10) for number in range(4)]
+    for run in reversed(runs):
+        save(folder, run)
+    found = gathered()
+    assert [point.run for point in found] == [run.run_id for run in runs]
+    for point, run in zip(found, runs, strict=True):
+        (row,) = (one for one in rows(run) if (one.benchmark, one.metric.name) == ("launch_cost", "submit"))
+        assert (point.interval, point.trust, point.unit) == (row.interval, row.trust, row.metric.unit)
+        assert point.simulated
+        assert point.device == "SIMULATED GPU"
+
+
+def test_rounds_are_joined_and_sessions_are_not(folder: Path) -> None:
+    run = recorded(0)
+    again = tuple(msgspec.structs.replace(one, round=1) for one in run.outcomes)
+    later = tuple(msgspec.structs.replace(one, session=1) for one in run.outcomes)
+    second = msgspec.structs.replace(run.sessions[0], started_at="2026-02-01T00:00:00+00:00")
+    save(
+        folder,
+        msgspec.structs.replace(run, sessions=(run.sessions[0], second), outcomes=(*run.outcomes, *again, *later)),
+    )
+    assert [(point.rounds, point.started_at[:7]) for point in gathered()] == [(2, "2026-01"), (1, "2026-02")]
+
+
+def test_each_file_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        save(folder, recorded(number))
+    gathered()
+    read: list[Path] = []
+    whole = store.read
+    monkeypatch.setattr(store, "read", lambda path: read.append(path) or whole(path))
+    assert len(gathered()) == 3
+    assert read == []
+    changed = save(folder, recorded(1, factor=2.0))
+    assert gathered()[1].interval.median == pytest.approx(2 * gathered()[0].interval.median)
+    assert read == [changed]
+
+
+def test_a_run_without_the_metric_and_an_unreadable_one_have_no_point(folder: Path) -> None:
+    save(folder, recorded(0))
+    (folder / "20260102T000000Z-0000000a.json").write_text("{")
+    save(folder, msgspec.structs.replace(make_run(gpu=False), run_id="20260103T000000Z-0000000b"))
+    assert len(gathered()) == 1
+    assert len(gathered()) == 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "next_step"),
+    [
+        ("launch_cost", "for example launch_cost.submit"),
+        ("launch_cost.", "for example launch_cost.submit"),
+        (".submit", "for example launch_cost.submit"),
+        ("launch_cost.submitt", "did you mean launch_cost.submit?"),
+        ("graph_gain.stream", "microbench run graph_gain measures it"),
+        ("x" * 10_000 + ".y", "for example launch_cost.submit"),
+    ],
+)
+def test_a_metric_that_no_run_has_gets_the_next_step(metric: str, next_step: str, folder: Path) -> None:
+    save(folder, recorded(0))
+    result = call("trend", metric)
+    assert result.exit_code == ExitCode.USAGE
+    assert f"next:  {next_step}" in result.stderr
+
+
+# -- cases ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copies(folder: Path) -> list[Point]:
+    save(folder, msgspec.structs.replace(make_link_run(), run_id="20260101T000000Z-00000000"))
+    return gathered("link_copy.bandwidth")
+
+
+def test_a_few_cases_are_drawn_and_more_are_asked_about(copies: list[Point]) -> None:
+    with pytest.raises(UsageError) as caught:
+        trend.of_cases(copies, {}, None)
+    assert caught.value.cause.endswith("cases have this metric")
+    assert "direction (" in caught.value.next_step
+    assert "size_bytes (" in caught.value.next_step
+    one = copies[0]
+    wanted = {name: str(value) for name, value in one.params.items()}
+    assert trend.of_cases(copies, wanted, None) == [one]
+    assert trend.of_cases(copies, {}, one.case_id) == [one]
+
+
+def test_a_case_that_is_none_names_those_there_are(copies: list[Point]) -> None:
+    with pytest.raises(UsageError, match="no recorded case is direction=sideways") as caught:
+        trend.of_cases(copies, {"direction": "sideways"}, None)
+    assert "h2d" in caught.value.next_step
+
+
+@pytest.mark.parametrize("text", ["direction", "=h2d", "direction=", "direction=h2d,", ","])
+def test_a_case_that_is_not_written_as_one_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        trend.parsed_case(text)
+
+
+def test_a_case_is_written_in_two_ways() -> None:
+    assert trend.parsed_case("direction=h2d, size_bytes=64") == ({"direction": "h2d", "size_bytes": "64"}, None)
+    assert trend.parsed_case("link_copy[size_bytes=64]") == ({}, "link_copy[size_bytes=64]")
+    assert trend.parsed_case(None) == ({}, None)
+
+
+def test_gpus_of_one_name_are_told_apart(folder: Path) -> None:
+    save(folder, recorded(0))
+    point = gathered()[0]
+    other = msgspec.structs.replace(point, uuid="GPU-11111111-0000-0000-0000-000000000000")
+    assert [device for device, _ in trend.by_series([point, other])] == [
+        "SIMULATED GPU GPU-00000000",
+        "SIMULATED GPU GPU-11111111",
+    ]
+    assert [device for device, _ in trend.by_series([point])] == ["SIMULATED GPU"]
+
+
+# -- what is drawn ----------------------------------------------------------------------------------------------------
+
+
+def points(*values: float, **changes: object) -> list[Point]:
+    run = recorded(0)
+    (first,) = trend.points(run, "launch_cost", "submit", Path("x.json"))
+    return [
+        msgspec.structs.replace(
+            first,
+            run=f"run-{number}",
+            started_at=f"2026-01-{number + 1:02d}T00:00:00+00:00",
+            interval=msgspec.structs.replace(first.interval, median=value, low=value * 0.99, high=value * 1.01),
+            **changes,
+        )
+        for number, value in enumerate(values)
+    ]
+
+
+def test_a_curve_has_a_place_for_each_run_and_an_upright_line_for_each_interval() -> None:
+    drawn = curve(points(1e-6, 2e-6, 3e-6))
+    assert drawn.lines[0].points == ((0.0, 1e-6), (1.0, 2e-6), (2.0, 3e-6))
+    assert [line.points for line in drawn.lines[1:]] == [
+        ((x, y * 0.99), (x, y * 1.01)) for x, y in ((0.0, 1e-6), (1.0, 2e-6), (2.0, 3e-6))
+    ]
+    assert drawn.marks == ()
+
+
+def test_a_small_change_is_not_blown_up() -> None:
+    calm = curve(points(1e-6, 1.001e-6))
+    assert calm.y_ticks[-1].at - calm.y_ticks[0].at >= 0.05e-6
+    assert len({tick.text for tick in calm.y_ticks}) == len(calm.y_ticks)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-12, 1e15])
+def test_one_figure_alone_can_be_drawn(value: float) -> None:
+    assert curve(points(value)).y_ticks
+
+
+def test_another_method_is_marked() -> None:
+    before, after = points(1e-6, 1e-6), points(1e-6, 1e-6, 1e-6, version=2)
+    drawn = curve([*before, after[2]])
+    assert [(mark.at, mark.text) for mark in drawn.marks] == [(2.0, "method 2")]
+
+
+def test_simulated_figures_never_stand_beside_real_ones() -> None:
+    found = [*points(1e-6, simulated=False), *points(5e-6)]
+    report = drawing.sheet(METRIC, found, {}, looked_at=2, table_rows=5)
+    assert report.mark == ""
+    assert len(report.sections[0].studies[0].tables[0].rows) == 1
+    assert ("not drawn", "1 SIMULATED figures: they say nothing about a real GPU") in report.facts
+    assert drawing.sheet(METRIC, points(1e-6), {}, looked_at=1, table_rows=5).mark == "SIMULATED"
+
+
+def test_more_series_than_can_be_told_apart_are_named() -> None:
+    found = [point for name in "abcd" for point in points(1e-6, device=name, uuid=None)]
+    report = drawing.sheet(METRIC, found, {}, looked_at=4, table_rows=50)
+    assert sum(name == "not drawn" for name, _ in report.facts) == 1
+    assert len(report.sections[0].studies[0].tables[0].rows) == 3
+
+
+def test_the_newest_runs_are_listed_with_their_labels(folder: Path) -> None:
+    for number in range(30):
+        path = save(folder, recorded(number))
+    remarks.change(path, label="the newest")
+    lines = call("trend", METRIC, COLUMNS="120").stdout.splitlines()
+    first = next(index for index, line in enumerate(lines) if "date (UTC)" in line)
+    assert "0000001d" in lines[first + 2]
+    assert "the newest" in lines[first + 2]
+    assert any("10 older ones are not listed" in line for line in lines)
+
+
+def test_only_so_many_runs_are_asked(folder: Path) -> None:
+    for number in range(4):
+        save(folder, recorded(number))
+    assert "2 of the 2 newest" in call("trend", METRIC, "--last", "2").stdout
+    assert "4 of the 4 newest" in call("trend", METRIC, "--all").stdout
+
+
+def test_a_trend_can_be_drawn_into_a_file(folder: Path, tmp_path: Path) -> None:
+    save(folder, recorded(0))
+    assert call("trend", METRIC, "--svg", str(tmp_path / "trend.svg")).exit_code == 0
+    assert "<svg" in (tmp_path / "trend.svg").read_text()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_trend_looks_as_it_did(width: int, folder: Path) -> None:
+    for number in range(24):
+        save(folder, recorded(number, factor=1.0 + 0.01 * (number % 3) + (0.06 if number > 15 else 0.0)))
+    text = call("trend", METRIC, COLUMNS=str(width)).stdout
+    assert all(len(line) <= width for line in text.splitlines())
+    same(f"trend-{width}", text)
+
+
+def test_whatever_the_figures_are_it_is_drawn(folder: Path) -> None:
+    """Figures that no arithmetic bears are left out, not fallen over."""
+    run = recorded(0)
+    outcomes = tuple(
+        msgspec.structs.replace(
+            one,
+            measurements=tuple(
+                msgspec.structs.replace(found, samples=msgspec.Raw(b"[1e999]"), n=1) for found in one.measurements
+            ),
+        )
+        for one in run.outcomes
+    )
+    (folder / f"{run.run_id}.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(run, outcomes=outcomes)))
+    assert call("trend", METRIC).exit_code == ExitCode.USAGE
+    zero: Run = recorded(1, factor=0.0)
+    (folder / f"{zero.run_id}.json").write_bytes(schema.encode(zero))
+    assert call("trend", METRIC).exit_code == 0

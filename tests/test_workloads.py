@@ -1,0 +1,263 @@
+"""Workloads: from a file, by an example's name, from options; and that nonsense is told with its place and a remedy."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from texts import any_text
+
+from microbench import options
+from microbench.errors import UsageError
+from microbench.explain.launch_layers import TITLES
+from microbench.units import typed_factor, typed_rate, typed_size
+from microbench.workload import MOST_KERNELS, Copies, HostWork, Kernels, Wait, Workload
+from microbench.workloads import Options, described, examples, read
+from microbench.workloads.fields import ALIASES
+from microbench.workloads.file import parsed
+
+MIXED = """
+title = "mixed"
+layer = "torch"
+streams = 2
+replays = 50
+unit = "token"
+per_step = 2
+
+[[part]]
+copy = "h2d"
+size = "16 KiB"
+count = 3
+memory = "pageable"
+
+[[part]]
+repeat = 2
+parts = [{kernels = 3, duration = ["2us", "3us"], host = "1us"}, {kernels = 1, bytes = "12 MB", arguments = 4}]
+
+[[part]]
+host = "4us"
+
+[[part]]
+sync = true
+"""
+
+
+# -- files --------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_becomes_a_workload() -> None:
+    first = Kernels(3, (2e-6, 3e-6), host_s=1e-6)
+    second = Kernels(1, bytes=12e6, arguments=4)
+    copies = Copies("h2d", 16384, 3, "pageable")
+    found = parsed(MIXED, "mixed.toml")
+    assert found.parts == (copies, first, second, first, second, HostWork(4e-6), Wait())
+    assert (found.layer, found.streams, found.replays, found.unit, found.per_step) == ("torch_eager", 2, 50, "token", 2)
+
+
+def test_what_is_left_out_is_usual() -> None:
+    found = parsed('[[part]]\nkernels = 5\nduration = "6us"', "short.toml")
+    assert found == Workload((Kernels(5, (6e-6,)),), title="short.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("= 3", r"bad\.toml is no TOML"),
+        ("", r"bad\.toml describes no part"),
+        ("part = 3", r"bad\.toml: part is no list"),
+        ("[[part]]", r"part 1 does not say what it is"),
+        ('[[part]]\nkernels = 3\nduration = "1us"\nsync = true', r"part 1 is both kernels and sync"),
+        ("[[part]]\nkernels = 3", r"part 1: nothing says how long"),
+        ('[[part]]\nkernels = 0\nduration = "1us"', r"part 1, kernels: 0 is too small"),
+        ('[[part]]\nkernels = -4\nduration = "1us"', r"part 1, kernels: -4 is too small"),
+        ('[[part]]\nkernels = 1.5\nduration = "1us"', r"part 1, kernels: 1\.5 is no whole number"),
+        ('[[part]]\nkernels = true\nduration = "1us"', r"part 1, kernels: true is no whole number"),
+        ("[[part]]\nkernels = 3\nduration = 6", r"part 1, duration: 6 is no time"),
+        ('[[part]]\nkernels = 3\nduration = "-6us"', r"part 1, duration: -6us is no time"),
+        ("[[part]]\nkernels = 3\nduration = nan", r"part 1, duration: nan is no time"),
+        ("[[part]]\nkernels = 3\nduration = []", r"part 1, duration: the list is empty"),
+        ('[[part]]\nkernels = 3\nduration = "11s"', r"part 1, duration: 11s is too long"),
+        ('[[part]]\nkernels = 3\nbytes = "2000 TB"', r"part 1, bytes: 2000 TB is too large"),
+        ('[[part]]\nkernels = 3\nbytes = "12 parsecs"', r"part 1, bytes: 12 parsecs is no size"),
+        ('[[part]]\nkernels = 3\nduration = "1us"\nlayer = "torhc"', r"part 1, layer: there is no layer torhc"),
+        ('[[part]]\nkernels = 3\nduration = "1us"\nsize = 4', r"part 1: there is no key size in a kernels part"),
+        ('[[part]]\ncopy = "h2h"\nsize = 4', r"part 1, copy: there is no h2h"),
+        ('[[part]]\ncopy = "h2d"', r"part 1: nothing says how much"),
+        ('[[part]]\ncopy = "h2d"\nsize = 0', r"part 1, size: 0 is too small"),
+        ('[[part]]\ncopy = "h2d"\nsize = 1\nmemory = "soft"', r"part 1, memory: there is no soft"),
+        ("[[part]]\nsync = false", r"part 1, sync: false is not true"),
+        ('[[part]]\nhost = "1us"\nsize = 3', r"there is no key size in a host part"),
+        ("[[part]]\nrepeat = 3", r"part 1: nothing says what is repeated"),
+        ("[[part]]\nrepeat = 3\nparts = []", r"bad\.toml describes no part"),
+        ("[[part]]\nrepeat = 3\nparts = [{repeat = 2, parts = []}]", r"part 1: a repeat stands inside a repeat"),
+        ("[[part]]\nrepeat = 3\nparts = [{kernels = 1}]", r"part 1, part 1: nothing says how long"),
+        ("[[part]]\nrepeat = 9999\nparts = [{sync = true}, {sync = true}]", r"9999 times 2 parts are too many"),
+        ("[[part]]\nsync = true", r"bad\.toml launches no kernel"),
+        ('[[part]]\nkernels = 60000\nduration = 0\n[[part]]\nkernels = 60000\nduration = "1us"', "120000 kernels"),
+        ("per_step = -1\n" + MIXED.replace("per_step = 2", ""), r"per_step: -1 is no number above 0"),
+        ("per_step = inf\n" + MIXED.replace("per_step = 2", ""), r"per_step: inf is no number above 0"),
+        (MIXED.replace("streams = 2", "streams = 1000"), r"streams: 1000 is too large"),
+        (MIXED.replace("replays = 50", "replays = 0"), r"replays: 0 is too small"),
+        (MIXED.replace('unit = "token"', "unit = 3"), r"unit: 3 is no text"),
+        (MIXED.replace("streams", "streems"), r"there is no key streems"),
+    ],
+)
+def test_nonsense_is_told_with_its_place_and_a_remedy(text: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told) as caught:
+        parsed(text, "bad.toml")
+    assert "bad.toml" in caught.value.cause
+    assert caught.value.next_step
+    assert "\n" not in caught.value.cause + caught.value.next_step
+
+
+@given(any_text(200))
+def test_any_text_is_a_workload_or_an_error(text: str) -> None:
+    with suppress(UsageError):
+        assert parsed(text, "any.toml").kernels > 0
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "latin.toml").write_bytes(b'title = "\xe9"')
+    (tmp_path / "large.toml").write_bytes(b"#" * (2 << 20))
+    for name, told in (("latin", "not UTF-8"), ("large", "too large"), ("none", "cannot be read")):
+        with pytest.raises(UsageError, match=told):
+            read(tmp_path / f"{name}.toml")
+    with pytest.raises(UsageError, match="cannot be read"):
+        read(f"{tmp_path}/")
+
+
+# -- examples -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(examples()))
+def test_an_example_says_what_it_is_and_what_is_a_guess(name: str) -> None:
+    found = read(name)
+    assert found.title
+    assert "guess" in found.about.lower()
+    assert found.kernels > 0
+
+
+def test_the_examples_are_those_that_help_names() -> None:
+    assert options.EXAMPLES.split(", ") == list(examples())
+
+
+def test_a_token_of_the_7b_model_reads_its_weights_once() -> None:
+    """32 layers of four 4096 x 4096 and three 4096 x 11008 matrices, and 32000 x 4096 for the scores, in 2 bytes."""
+    kernels = [part for part in read("decode-7b").parts if isinstance(part, Kernels)]
+    weights = 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008) + 32000 * 4096
+    assert sum(part.count * part.bytes for part in kernels) == 2 * weights
+    assert sum(part.count for part in kernels) == 1100
+    about = " ".join(read("decode-7b").about.split())
+    for bandwidth, rate in re.findall(r"\((\d+) and (\d+) GB/s\).*?", about):
+        assert [f"{float(one) * 1e9 / (2 * weights):.0f}" for one in (bandwidth, rate)] == ["76", "154"]
+    assert "76 and 154 tokens/s" in about
+
+
+def test_an_unknown_name_has_its_nearest() -> None:
+    with pytest.raises(UsageError) as caught:
+        read("decode7b")
+    assert "did you mean decode-7b?" in caught.value.next_step
+
+
+# -- options ------------------------------------------------------------------------------------------------------
+
+
+def test_options_become_kernels_and_one_wait() -> None:
+    found = described(None, Options(kernels=1100, duration="6us", layer="torch"))
+    assert found.parts == (Kernels(1100, (6e-6,)), Wait())
+    assert found.layer == "torch_eager"
+
+
+@given(st.integers(1, 300), st.integers(0, 300))
+def test_kernels_are_parted_evenly_by_their_waits(count: int, waits: int) -> None:
+    step = Options(kernels=count, duration="1us", syncs_per_step=waits)
+    if waits > count:
+        with pytest.raises(UsageError, match="--syncs-per-step"):
+            described(None, step)
+        return
+    parts = described(None, step).parts
+    runs = [part.count for part in parts if isinstance(part, Kernels)]
+    assert sum(runs) == count
+    assert max(runs) - min(runs) <= 1
+    assert sum(isinstance(part, Wait) for part in parts) == waits
+    assert isinstance(parts[-1], Wait) == (waits > 0)
+
+
+def test_copies_come_first_and_before_the_last_wait() -> None:
+    step = Options(kernels=4, duration="1us", syncs_per_step=2, copy_in="1MiB", copy_out="4 KiB", arguments=3)
+    kernels = Kernels(2, (1e-6,), arguments=3)
+    expected = (Copies("h2d", 1 << 20), kernels, Wait(), kernels, Copies("d2h", 4096), Wait())
+    assert described(None, step).parts == expected
+
+
+def test_a_named_workload_takes_another_layer_but_no_other_kernels() -> None:
+    found = described("decode-7b", Options(layer="c++", streams=3, replays=7))
+    assert (found.layer, found.streams, found.replays) == ("loop", 3, 7)
+    assert found.parts == read("decode-7b").parts
+    with pytest.raises(UsageError, match="--copy-in"):
+        described("decode-7b", Options(copy_in="1MiB"))
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (Options(), "nothing says what the step does"),
+        (Options(kernels=3), "nothing says"),
+        (Options(kernels=0, duration="1us"), "--kernels: 0"),
+        (Options(kernels=MOST_KERNELS + 1, duration="1us"), "--kernels"),
+        (Options(kernels=3, duration="1 parsec"), "--duration: 1 parsec"),
+        (Options(kernels=3, duration="1us", arguments=-1), "--arguments: -1"),
+        (Options(kernels=3, duration="1us", syncs_per_step=-1), "--syncs-per-step: -1"),
+        (Options(kernels=3, duration="1us", copy_in="0"), "--copy-in: 0"),
+        (Options(kernels=3, duration="1us", copy_out="9000000 TB"), "--copy-out"),
+        (Options(kernels=3, duration="1us", streams=0), "--streams: 0"),
+        (Options(kernels=3, duration="1us", replays=0), "--replays: 0"),
+        (Options(kernels=3, duration="1us", layer="tensorflow"), "no layer tensorflow"),
+    ],
+)
+def test_nonsense_options_are_told_by_their_names(step: Options, told: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(told)) as caught:
+        described(None, step)
+    assert caught.value.next_step
+
+
+def test_every_alias_stands_for_a_layer() -> None:
+    assert set(ALIASES.values()) <= set(TITLES)
+    assert not set(ALIASES) & set(TITLES)
+    with pytest.raises(UsageError) as caught:
+        described(None, Options(kernels=1, duration="0", layer="tritn"))
+    assert "did you mean triton?" in caught.value.next_step
+    assert "torch_eager" in caught.value.next_step
+
+
+# -- what is typed ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("16 KiB", 16384), ("1MiB", 1 << 20), ("12MB", 12_000_000), ("1.5 GB", 1_500_000_000), ("4096", 4096)],
+)
+def test_typed_sizes(text: str, size: int) -> None:
+    assert typed_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-1", "1 XB", "1e9", "1..5 GB", "1_000", "nan"])
+def test_what_is_no_size_is_told(text: str) -> None:
+    with pytest.raises(UsageError, match="no size"):
+        typed_size(text)
+
+
+def test_typed_rates_and_factors() -> None:
+    assert typed_rate("2039GB/s") == 2039e9
+    assert typed_rate("1.2 TB/s") == pytest.approx(1.2e12)
+    assert [typed_factor(text) for text in ("0.5x", "2×", "3", "0")] == [0.5, 2.0, 3.0, 0.0]
+    for text in ("2039", "0 GB/s", "-1 GB/s", "x"):
+        with pytest.raises(UsageError, match="no rate"):
+            typed_rate(text)
+    for text in ("-1x", "1001x", "half", ""):
+        with pytest.raises(UsageError, match="no factor"):
+            typed_factor(text)
