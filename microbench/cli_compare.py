@@ -43,9 +43,11 @@ def compare(
 
 
 def _side(name: str | None, path: Path, run: Run) -> Side:
+    """What a run is called in commands; bundled and compressed ones are never added to."""
+    from microbench import store
     from microbench.explain.remeasuring import Side
 
-    return Side(name or run.run_id, grows=not is_reference(path))
+    return Side(name or run.run_id, grows=not is_reference(path) and not store.is_packed(path))
 
 
 def _verdicts(fail_on: FailOn) -> tuple[Verdict, ...]:

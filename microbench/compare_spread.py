@@ -20,8 +20,7 @@ LEAST_WITHIN = 1e-4
 LEAST_ROWS = 20
 # How much a family of rows weighs against the rest: as much as this many rows.
 FAMILY_WEIGHT = 2.0
-# Rows are never so alike that more than 40 degrees of freedom are borrowed.
-LEAST_UNEXPLAINED = 0.05
+LEAST_UNEXPLAINED = 0.01
 HUBER = 1.5
 FITS = 4
 NORMAL_MAD = 1.4826
@@ -54,8 +53,9 @@ def moderated(variance: FloatArray, freedom: FloatArray, within: FloatArray, fam
 
     With five rounds a side a row's own variance is a matter of luck: of hundreds of rows some look ten times quieter
     than they are, and cry wolf. Empirical Bayes counts the expected variance as ``borrowed`` more degrees of freedom,
-    as many as the rows' scatter about their expectation is worth. Source: Smyth (2004), Linear models and empirical
-    Bayes methods, section 6; with a trend and outliers held back as in Phipson et al. (2016).
+    as many as the rows' scatter about their expectation is worth, but no more than a row has itself. Source: Smyth
+    (2004), Linear models and empirical Bayes methods, section 6; with a trend and with outliers held back as in
+    Phipson et al. (2016).
 
     ``variance`` is that of the rounds' logarithms, pooled over both runs; ``within`` the relative half width of one
     round's own interval, below which no row scatters; ``family`` numbers rows that one benchmark measured together.
@@ -69,9 +69,8 @@ def moderated(variance: FloatArray, freedom: FloatArray, within: FloatArray, fam
     rest = level - predicted
     centre, deviation = _centre(rest)
     unexplained = deviation**2 - float(np.mean(_trigamma(freedom / 2)))
-    borrowed = 2 * _trigamma_inverse(max(unexplained, LEAST_UNEXPLAINED))
-    half = np.asarray(borrowed / 2)
-    expected = np.exp(predicted + centre + _digamma(half) - np.log(half))
+    borrowed = np.minimum(2 * _trigamma_inverse(max(unexplained, LEAST_UNEXPLAINED)), freedom)
+    expected = np.exp(predicted + centre + _digamma(borrowed / 2) - np.log(borrowed / 2))
     return Spread((borrowed * expected + freedom * own) / (borrowed + freedom), freedom + borrowed, expected)
 
 

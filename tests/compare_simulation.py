@@ -31,6 +31,7 @@ WARMTH = 0.002
 # Rows that a process puts on one of two levels: each by itself, or a family together.
 OWN_LEVELS = 0.01
 OWN_APART, SHARED_APART = (0.03, 0.20), (0.03, 0.10)
+HIGH_SHARE = (0.1, 0.9)
 LOW_CLOCK, CLOCK_ERROR = 1755 / 1980, 0.001
 
 
@@ -48,6 +49,7 @@ class World:
     apart: FloatArray
     high_share: FloatArray
     shared_apart: FloatArray
+    shared_share: float
 
     @property
     def quiet(self) -> IntArray:
@@ -88,8 +90,9 @@ def world(random: np.random.Generator) -> World:
         heavy=random.random(count) < 0.5,
         feels=random.uniform(*FEELS, count),
         apart=apart,
-        high_share=random.uniform(0.1, 0.9, count),
+        high_share=random.uniform(*HIGH_SHARE, count),
         shared_apart=np.where(together, np.exp(random.uniform(*np.log(SHARED_APART))), 0.0),
+        shared_share=float(random.uniform(*HIGH_SHARE)),
     )
 
 
@@ -102,7 +105,7 @@ def rounds(machine: World, random: np.random.Generator, count: int = 5) -> tuple
     common = random.normal(size=(machine.family[-1] + 1, count))[machine.family]
     logs = machine.deviation[:, None] * (math.sqrt(1 - COMMON**2) * noise + COMMON * common)
     logs += machine.apart[:, None] * (random.random(shape) < machine.high_share[:, None])
-    logs += machine.shared_apart[:, None] * (random.random(count) < 0.5)
+    logs += machine.shared_apart[:, None] * (random.random(count) < machine.shared_share)
     logs += (machine.host * machine.feels)[:, None] * _host(random, count)
     logs += (~machine.host * machine.feels)[:, None] * random.normal(0, WARMTH)
     clock = np.where(random.random(count) < 0.5, math.log(LOW_CLOCK), 0.0)

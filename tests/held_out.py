@@ -3,10 +3,12 @@
 ``python tests/held_out.py measure FILE [SECONDS [DEVICE]]`` measures everything in one worker process, three rounds,
 each in an order of its own. ``python tests/held_out.py compare FILE [OTHER …]`` fits the model to FILE and prints how
 far its predictions lie from the steps of FILE, and from those of each other file, which the fit never saw at all.
+``python tests/held_out.py table FILE`` prints every step with its prediction as CSV, in seconds.
 """
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import random
 import sys
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 Values = Mapping[str, tuple[int | str, ...]]
 ROUNDS = 3
+AXES = ("layer", "kernels", "duration_ns", "waits", "copy_bytes")
 PYTHON = ("cuda_core", "cupy_raw", "numba_configured")
 # What the model is fitted to, and the steps that it must foresee. No step of the grid has a length, a count or a wait
 # that the fit knows.
@@ -130,8 +133,26 @@ def compare(paths: list[Path]) -> None:
             tell(path.name, found)
 
 
+def table(path: Path) -> None:
+    """Every step of the file, measured and predicted."""
+    from microbench.explain.fitting import fit
+    from microbench.explain.model_check import check
+
+    evidence = evidence_of(path)
+    found = check(evidence, fit(evidence))
+    lines = csv.writer(sys.stdout, lineterminator="\n")
+    lines.writerow([*AXES, "way", "trust", "measured_s", "predicted_s", "low_s", "high_s", "error"])
+    for point in found.points if found is not None else ():
+        known, pieces = point.predicted, point.pieces
+        seconds = [point.row.value, point.step_s, pieces * known.low_s, pieces * known.high_s]
+        axes = [point.row.params[name] for name in AXES]
+        lines.writerow([*axes, point.way, point.row.trust, *(f"{one:.5g}" for one in seconds), f"{point.error:.4f}"])
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "measure":
+    if sys.argv[1] == "table":
+        table(Path(sys.argv[2]))
+    elif sys.argv[1] == "measure":
         measure(Path(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else 200.0, *sys.argv[4:5])
     else:
         compare([Path(argument) for argument in sys.argv[2:]])

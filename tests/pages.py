@@ -6,6 +6,7 @@ import base64
 import gzip
 import re
 from collections.abc import Sequence
+from functools import cache
 from html.parser import HTMLParser
 from typing import Any
 
@@ -16,7 +17,7 @@ from microbench.model import Run
 from microbench.report import view
 from microbench.report.document import Cell, Column, Table
 from microbench.report.figures.figure import Figure
-from microbench.report.page import Page, Subject, build
+from microbench.report.page import Page, Subject, build, scripts
 
 HOSTILE = (
     "<script>window.broken=1</script>",
@@ -73,6 +74,10 @@ def page_of(*runs: Run, figures: Sequence[Figure] = (), most_bytes: int = 3_000_
     """The page of these runs."""
     subjects = [Subject(run.run_id, run, view.build(run)) for run in runs]
     return build(subjects, figures, most_bytes=most_bytes)
+
+
+library = cache(scripts.vega)
+"""What draws figures: making it takes seconds, so pages of one process of tests share it."""
 
 
 class Parsed(HTMLParser):

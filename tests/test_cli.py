@@ -23,7 +23,20 @@ from microbench.export import HEADER
 from microbench.model import Environment
 from microbench.report.marks import TRUST_MARKS
 
-COMMANDS = ("run", "show", "predict", "whatif", "timeline", "explain", "list", "export", "history", "trend", "doctor")
+COMMANDS = (
+    "run",
+    "show",
+    "predict",
+    "whatif",
+    "timeline",
+    "explain",
+    "report",
+    "list",
+    "export",
+    "history",
+    "trend",
+    "doctor",
+)
 
 
 def call(*arguments: str) -> Result:

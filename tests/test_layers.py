@@ -75,6 +75,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
         "_kernels",
         "costmodel",
         "fits",
+        "fitted",
         "gpu",
         "host",
         "limits",

@@ -55,12 +55,17 @@ def _models(comparison: Comparison) -> Iterator[Finding]:
 
 def _methods(comparison: Comparison) -> Iterator[Finding]:
     found = _incomparable(comparison, "method")
-    for name in dict.fromkeys(one.new.benchmark for one in found):
-        infos = comparison.base.benchmark(name), comparison.new.benchmark(name)
-        before, after = (info.version if info is not None else None for info in infos)
-        figures = figures_in_words([one for one in found if one.new.benchmark == name])
-        text = f"{name} measures by method {after} in NEW and {before} in BASE: {figures} cannot be compared."
+    if found:
+        names = listed(list(dict.fromkeys(one.new.benchmark for one in found)))
+        text = f"{names}: {figures_in_words(found)} cannot be compared, because the two runs measured them differently."
         yield _notice("method", "ANOTHER METHOD", text, "the benchmark's version, or a metric's unit, differs")
+
+
+def methods_in_words(comparison: Comparison, benchmark: str) -> str:
+    """By which methods the two runs measured a benchmark: "method 2 in NEW, 1 in BASE"."""
+    infos = comparison.base.benchmark(benchmark), comparison.new.benchmark(benchmark)
+    before, after = (info.version if info is not None else None for info in infos)
+    return f"method {after} in NEW, {before} in BASE" if before != after else "another unit"
 
 
 def _drivers(comparison: Comparison) -> Iterator[Finding]:

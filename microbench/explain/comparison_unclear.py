@@ -18,11 +18,12 @@ from microbench.stats import STABLE_HALF_WIDTH
 from microbench.units import percent, round_percent
 
 MORE_ROUNDS = 2 * MINIMUM_ROUNDS
+MOST_COMMANDS = 2
 SMALLEST = percent(math.expm1(SMALLEST_CHANGE))
 
 
 class Why(NamedTuple):
-    """Why figures are unclear: the title after their number, the text, and the rounds that would tell (0: none)."""
+    """Why figures are unclear: the words after their number, the text, and the rounds that would tell (0: none)."""
 
     title: str
     text: str
@@ -31,30 +32,30 @@ class Why(NamedTuple):
 
 WHY: dict[str, Why] = {
     "rounds": Why(
-        f"have fewer than {MINIMUM_ROUNDS} rounds on a side",
+        f"fewer than {MINIMUM_ROUNDS} rounds on a side",
         "A process settles some percent away from the next, so that fewer rounds tell nothing of a change.",
         MINIMUM_ROUNDS,
     ),
     "levels": Why(
-        "moved, but figures like them jump between two levels from process to process",
-        "Once in some hundred such figures chance puts the rounds of each run on a level of their own.",
+        "moved as figures do that jump between two levels from process to process",
+        "Once in some hundred of these chance puts the rounds of each run on a level of their own.",
         MORE_ROUNDS,
     ),
     "host": Why(
-        "moved only as everything did that the host's clock timed",
+        "moved no farther than all that the host's clock timed",
         "Whether they changed cannot be told from the host's drift.",
     ),
     "noise": Why(
-        "may have changed as well as not: their rounds scatter",
-        f"Their interval reaches beyond {round_percent(STABLE_HALF_WIDTH)}, or lies beyond {SMALLEST} where chance "
-        "among so many figures is enough for that.",
+        "their rounds scatter too much for either answer",
+        f"An interval reaches beyond {round_percent(STABLE_HALF_WIDTH)}, or lies beyond {SMALLEST} as a few of so many "
+        "do by chance.",
         MORE_ROUNDS,
     ),
     "grade": Why(
-        "are unverified, below the floor of their clock, or throttled",
+        "unverified, below the floor of their clock, or throttled",
         "Such a figure is no ground for a verdict: see what `microbench show` says of it.",
     ),
-    "no ratio": Why("are 0 or less in some round", "A ratio of them means nothing: see both values."),
+    "no ratio": Why("0 or less in some round", "A ratio of them means nothing: see both values."),
 }
 
 
@@ -66,12 +67,14 @@ def unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]:
         if not members:
             continue
         commands = more_rounds(comparison, members, base, new, why.rounds) if why.rounds else []
+        if reason == "noise" and len(commands) > MOST_COMMANDS:
+            commands = [f"microbench run … --rounds {MORE_ROUNDS} --into RUN"]
         yield Finding(
             rule=f"compare.unclear_{reason.replace(' ', '_')}",
             severity="advice" if commands else "note",
-            title=f"{figures_in_words(members)} {why.title}",
-            text=" ".join([why.text, *(f"`{command}`" for command in commands)]),
-            threshold="unclear: neither a change nor its absence is shown",
+            title=f"{figures_in_words(members)} unclear: {why.title}",
+            text=" ".join([why.text, *([f"More rounds tell: `{'`, `'.join(commands)}`"] if commands else [])]),
+            threshold="neither a change nor its absence is shown",
             rests_on=tuple(row_name(one.new) for one in members),
             suite=SUITE,
         )
@@ -85,8 +88,8 @@ def hidden(comparison: Comparison) -> Iterator[Finding]:
         yield Finding(
             rule="compare.hidden",
             severity="note",
-            title=f"A change of {percent(float(middle))} could hide in the middle one of those that are the same",
-            text=f"In one of twenty a change of {percent(float(most))} or more could.",
+            title=f"A change of {percent(float(middle))} could hide in the median figure that is the same",
+            text=f"In one figure of twenty a change of {percent(float(most))} or more could.",
             threshold=f"the far end of each 95 % interval; over {round_percent(STABLE_HALF_WIDTH)} a figure is unclear",
             suite=SUITE,
         )

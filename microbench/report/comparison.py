@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from microbench.compare import BETTER, COUNTED, WORSE, Change, Comparison, Verdict
 from microbench.explain.comparison import findings, summary
-from microbench.explain.comparison_notices import SUITE, notices
+from microbench.explain.comparison_notices import SUITE, methods_in_words, notices
 from microbench.explain.evidence import row_name
 from microbench.explain.finding import Finding
 from microbench.explain.remeasuring import Side
@@ -17,17 +17,20 @@ from microbench.report.heading import SIMULATED
 from microbench.report.prediction import run_words
 from microbench.report.tables import fact_words
 from microbench.stats import Interval, Row
-from microbench.units import MISSING, axis_title, axis_value, change_percent, quantity, ratio, ratio_range
+from microbench.units import MISSING, axis_title, axis_value, quantity, ratio, ratio_range
 
 MOST_LISTED = 40
-MOST_DIFFERENCES = 12
+MOST_BESIDE = 12
 TONES: dict[Verdict, Tone] = {
     "slower": "problem", "farther": "problem", "faster": "good", "nearer": "good", "more": "note", "fewer": "note",
     "same": "quiet", "unclear": "advice", "incomparable": "warning",
 }  # fmt: skip
 # The picture's bins: a percent each, from 15 % less to 15 % more; what lies beyond is in the last one.
 BIN, BINS = 1.01, 30
-MARKED = (0.9, 0.95, 1.0, 1.05, 1.1)
+MARKS = {0.9: "−10 %", 0.95: "−5 %", 1.0: "as before", 1.05: "+5 %", 1.1: "+10 %"}
+ADJUSTED = {"clock": "at one SM clock", "host": "less host drift"}
+# No word of the machines is longer: the beginning of a UUID or commit tells it.
+LONGEST = 24
 # An adjusted ratio that rounds to the measured one says nothing more.
 TELLING = 0.002
 
@@ -39,11 +42,8 @@ def sheet(comparison: Comparison, base: Side, new: Side, *, everything: bool = F
     changed = comparison.of(*WORSE, *BETTER, *COUNTED)
     pictures: list[Picture] = [*_incomparable(comparison), *_changes(changed, everything), *_moved(comparison)]
     if everything:
-        pictures += [
-            one for verdict in ("unclear", "same") for one in _table(f"{verdict}", comparison.of(verdict), None)
-        ]
-    pictures += _missing(comparison) + _differences(comparison)
-    section = Section(
+        pictures += [*_table("unclear", comparison.of("unclear")), *_table("same", comparison.of("same"))]
+    told = Section(
         suite=SUITE,
         title="compare: NEW held against BASE",
         pictures=tuple(pictures),
@@ -51,16 +51,18 @@ def sheet(comparison: Comparison, base: Side, new: Side, *, everything: bool = F
         findings=tuple(findings(comparison, base, new)),
         verdict=summary(comparison),
     )
+    beside = [*_missing(comparison), *_differences(comparison)]
+    besides = Section("both", "beside the figures: what else is not the same", tuple(beside), (), ())
     return Report(
         title="BASE and NEW",
         mark=SIMULATED if before.simulated or after.simulated else "",
         banners=tuple(_banner(one) for one in notices(comparison)),
         facts=(("BASE", _named(base, before)), ("NEW", _named(new, after))),
         environment=(),
-        sections=(section,),
+        sections=(told, besides) if beside else (told,),
         problems=None,
         grades=(),
-        footer=() if everything else ("all figures: --all    in a script: --fail-on slower ends with exit code 5",),
+        footer=() if everything else ("every figure: --all    for a script: --fail-on slower ends with exit code 5",),
     )
 
 
@@ -79,54 +81,49 @@ def _banner(notice: Finding) -> Banner:
 
 
 def _changes(changed: Sequence[Change], everything: bool) -> list[Table]:
-    if not changed:
-        return []
     listed = changed if everything else changed[:MOST_LISTED]
     left = len(changed) - len(listed)
-    more = f"{left} smaller changes are not listed: --all lists them" if left else None
+    more = (f"and {left} smaller changes: --all lists them",) if left else ()
     return _table("Changes, the largest first", listed, more)
 
 
-def _table(title: str, found: Sequence[Change], more: str | None) -> list[Table]:
+def _table(title: str, found: Sequence[Change], more: tuple[str, ...] = ()) -> list[Table]:
     if not found:
         return []
-    by_clock = any(_tells_more(one, "clock") for one in found)
-    by_host = any(_tells_more(one, "host") for one in found)
-    columns = [Column("", "left"), Column("figure", "left"), Column("BASE"), Column("NEW"), Column("ratio")]
-    columns += [Column("at one SM clock")] if by_clock else []
-    columns += [Column("less the host's drift")] if by_host else []
-    rows = tuple(_row(one, by_clock, by_host) for one in found)
-    notes = ["ratio: NEW over BASE, the median over all pairs of rounds, with its 95 % interval"]
+    adjusted = [way for way in ADJUSTED if any(_tells_more(one, way) for one in found)]
+    columns = [Column("", "left"), Column("figure", "left"), Column("BASE"), Column("NEW"), Column("ratio"), Column("")]
+    columns += [Column(ADJUSTED[way]) for way in adjusted]
+    notes = ["ratio: NEW over BASE over all pairs of rounds, and its 95 % interval"]
     if any(one.shares for one in found):
         notes.append("shares of each GPU's own ceiling are compared")
-    return [Table(title[:1].upper() + title[1:], "", tuple(columns), rows, (*notes, *([more] if more else [])))]
+    rows = tuple(_row(one, adjusted) for one in found)
+    return [Table(title[:1].upper() + title[1:], "", tuple(columns), rows, (*notes, *more))]
 
 
-def _row(one: Change, by_clock: bool, by_host: bool) -> tuple[Cell, ...]:
+def _row(one: Change, adjusted: Sequence[str]) -> tuple[Cell, ...]:
     tone = TONES[one.verdict]
-    adjusted = one.judged if one.by != "value" else None
+    there = one.ratio is not None and 0 not in (one.base.value, one.new.value)
     return (
         Cell(one.verdict, tone=tone),
         Cell(figure_words(one.new), of=row_name(one.new)),
-        _value(one, one.base),
-        _value(one, one.new, "strong"),
-        _ratio(one, one.ratio),
-        *([_ratio(one, adjusted if one.by == "clock" else None)] if by_clock else []),
-        *([_ratio(one, adjusted if one.by == "host" else None)] if by_host else []),
+        _value(one.base),
+        _value(one.new, "strong"),
+        _ratio(one, one.ratio if there else None),
+        Cell(ratio_range(one.ratio.low, one.ratio.high) if one.ratio is not None and there else "", tone="quiet"),
+        *(_ratio(one, one.judged if there and one.by == way else None) for way in adjusted),
     )
 
 
-def _value(one: Change, row: Row, tone: Tone = "plain") -> Cell:
+def _value(row: Row, tone: Tone = "plain") -> Cell:
     return Cell(quantity(row.value, row.metric.unit), tone=tone)
 
 
 def _ratio(one: Change, found: Interval | None) -> Cell:
-    if found is None or 0 in (one.base.value, one.new.value):
-        return Cell(MISSING, tone="quiet")
-    return Cell(ratio(found.median), ratio_range(found.low, found.high), TONES[one.verdict])
+    return Cell(ratio(found.median), tone=TONES[one.verdict]) if found is not None else Cell(MISSING, tone="quiet")
 
 
 def _tells_more(one: Change, by: str) -> bool:
+    """Whether the ratio that decided differs from the measured one by more than rounding."""
     if one.by != by or one.judged is None or one.ratio is None:
         return False
     return abs(math.log(one.judged.median / one.ratio.median)) >= TELLING
@@ -150,7 +147,7 @@ def _moved(comparison: Comparison) -> list[Histogram]:
     counts = [0] * BINS
     for cost in costs:
         counts[min(max(math.floor(math.log(cost / first_edge, BIN)), 0), BINS - 1)] += 1
-    marks = tuple(Mark(at, change_percent(at) if at != 1.0 else "as before") for at in MARKED)
+    marks = tuple(Mark(at, text) for at, text in MARKS.items())
     about = f"{len(costs)} times and rates, a percent to each column: to the right what became slower"
     return [Histogram("How far figures moved", about, first_edge, BIN, tuple(counts), marks)]
 
@@ -164,50 +161,41 @@ def _cost(one: Change) -> float | None:
 
 # -- what cannot be compared -------------------------------------------------------------------------------------------
 
-REASONS = {
-    "simulated": "one of them is simulated",
-    "method": "measured by another method",
-    "model": "no ceiling to hold it against",
-}
-
 
 def _incomparable(comparison: Comparison) -> list[Table]:
     groups: dict[tuple[str, str], int] = {}
     for one in comparison.of("incomparable"):
-        key = one.new.benchmark, REASONS[str(one.reason)]
+        why = {"simulated": "one of them is simulated", "model": "no ceiling to hold it against"}.get(str(one.reason))
+        key = one.new.benchmark, why or methods_in_words(comparison, one.new.benchmark)
         groups[key] = groups.get(key, 0) + 1
-    if not groups:
-        return []
     rows = tuple((Cell(name), Cell(str(count)), Cell(why, tone="quiet")) for (name, why), count in groups.items())
     columns = (Column("benchmark", "left"), Column("figures"), Column("why", "left"))
-    return [Table("Incomparable", "", columns, rows)]
+    return [Table("Incomparable", "", columns, rows)] if rows else []
 
 
-def _missing(comparison: Comparison) -> list[Picture]:
+def _missing(comparison: Comparison) -> list[Table]:
     """How many figures only one of the runs has, by benchmark."""
     counted: dict[str, list[int]] = {}
     for side, rows in enumerate((comparison.only_base, comparison.only_new)):
         for row in rows:
             counted.setdefault(row.benchmark, [0, 0])[side] += 1
-    if not counted:
-        return []
-    rows_ = tuple(
-        (Cell(name), *(Cell(str(count) if count else MISSING, tone="plain" if count else "quiet") for count in counts))
-        for name, counts in counted.items()
-    )
+    lines = [
+        (Cell(name), *(Cell(str(count) if count else MISSING) for count in both)) for name, both in counted.items()
+    ]
     columns = (Column("benchmark", "left"), Column("only in BASE"), Column("only in NEW"))
-    return [Table("Figures that one of them lacks", "", columns, rows_)]
+    return _beside("Figures that one of them lacks", columns, lines)
 
 
-def _differences(comparison: Comparison) -> list[Picture]:
-    found = comparison.differences
-    if not found:
-        return []
-    rows = tuple(
-        (Cell(one.name), Cell(fact_words(one.base), tone="quiet"), Cell(fact_words(one.new)))
-        for one in found[:MOST_DIFFERENCES]
-    )
-    left = len(found) - len(rows)
-    notes = (f"and {left} more",) if left > 0 else ()
+def _differences(comparison: Comparison) -> list[Table]:
     columns = (Column("", "left"), Column("BASE", "left"), Column("NEW", "left"))
-    return [Table("What else is not the same", "", columns, rows, notes)]
+    lines = [
+        (Cell(one.name), Cell(fact_words(one.base)[:LONGEST]), Cell(fact_words(one.new)[:LONGEST]))
+        for one in comparison.differences
+    ]
+    return _beside("The machines", columns, lines)
+
+
+def _beside(title: str, columns: tuple[Column, ...], lines: Sequence[tuple[Cell, ...]]) -> list[Table]:
+    left = len(lines) - MOST_BESIDE
+    notes = (f"and {left} more",) if left > 0 else ()
+    return [Table(title, "", columns, tuple(lines[:MOST_BESIDE]), notes)] if lines else []

@@ -12,6 +12,7 @@ from microbench.report.document import Curve, Line, Mark
 from microbench.report.figures import ink
 from microbench.report.figures.placing import CHARACTER, Align, fits, places
 from microbench.report.figures.scales import Scale
+from microbench.report.figures.theme import DASHED, LIMIT_WIDTH
 
 # Names are given their places as if the plot were so wide: between that of a telephone and that of a page.
 NARROW = 520.0
@@ -180,8 +181,10 @@ def _coloured(base: alt.Chart, found: Sequence[Series], how: View) -> Layers:
     kinds = {_drawn_as(one) for one in found}
     layers: Layers = []
     if "limit" in kinds:
-        limits = base.transform_filter(_any_of("limit")).encode(color=colour)
-        layers.append(limits.mark_line(style="limit-line").encode(detail="place:N"))
+        # Dashes as values: as properties of the mark, or in the theme, a legend's symbols would have them too.
+        dashed = {"strokeDash": alt.value(list(DASHED)), "strokeWidth": alt.value(LIMIT_WIDTH)}
+        limits = base.transform_filter(_any_of("limit")).encode(color=colour, detail="place:N", **dashed)
+        layers.append(limits.mark_line())
     if kinds & {"measured", "dense", "computed"}:
         lines = base.transform_filter(_any_of("measured", "dense", "computed"))
         layers.append(lines.mark_line().encode(color=colour, detail="place:N", strokeDash=_dash(found)))

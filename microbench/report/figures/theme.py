@@ -9,7 +9,7 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 WIDTH, PADDING = 640, 12
 SMALL, USUAL, LARGE = 11, 12, 15
 # Ceilings and other computed limits are dashed, what was measured is not.
-DASHED, DOTTED = (6, 4), (2, 3)
+DASHED, DOTTED, LIMIT_WIDTH = (6, 4), (2, 3), 1.5
 
 
 class Palette(NamedTuple):
@@ -55,7 +55,7 @@ def config(palette: Palette) -> dict[str, Any]:
         "axis": _axis(palette),
         "legend": {
             "labelColor": palette.ink, "labelFontSize": USUAL, "labelLimit": 0, "title": None, "orient": "top",
-            "symbolSize": 120, "symbolStrokeWidth": 3, "padding": 0, "offset": 32, "symbolOpacity": 1,
+            "symbolSize": 120, "symbolStrokeWidth": 0, "padding": 0, "offset": 32, "symbolOpacity": 1,
         },
         "range": {"category": list(palette.series)},
         "text": {"font": FONT, "fontSize": USUAL, "color": palette.ink},
@@ -67,8 +67,7 @@ def config(palette: Palette) -> dict[str, Any]:
             "halo": {"color": palette.ground, "stroke": palette.ground, "strokeWidth": 4, "strokeJoin": "round"},
             "muted": {"color": palette.muted},
             "heading": {"fontWeight": 600},
-            "limit": {"color": palette.quiet, "strokeWidth": 1.5, "strokeDash": list(DASHED)},
-            "limit-line": {"strokeWidth": 1.5, "strokeDash": list(DASHED)},
+            "limit": {"color": palette.quiet, "strokeWidth": LIMIT_WIDTH, "strokeDash": list(DASHED)},
             "quiet": {"color": palette.quiet, "strokeWidth": 1.5},
             "quiet-point": {"color": palette.quiet, "size": 16},
             "quiet-bar": {"color": palette.quiet},

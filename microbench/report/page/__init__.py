@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,9 @@ from microbench.report.page.templates import environment, slug, style
 from microbench.report.pictures import PICTURES
 from microbench.report.view import GRADES
 from microbench.stats import rows
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 # What a browser opens at once and a mail still takes.
 MOST_BYTES = 3_000_000
@@ -76,19 +79,22 @@ def build(subjects: Sequence[Subject], figures: Sequence[Figure], *, most_bytes:
     """
     told = _told(subjects, figures)
     script, vega = scripts.script(), scripts.vega() if figures else ""
-    blocks = {"details": packed(msgspec.json.encode([detail for one in told for detail in one.details.found]))}
+    blocks: dict[str, str] = {
+        "details": packed(msgspec.json.encode([detail for one in told for detail in one.details.found]))
+    }
     if figures:
         blocks |= {"figures": packed(scripts.specs(figures)), "vega": packed(vega.encode())}
     context = _context(told, figures) | {"script": script, "policy": scripts.policy(script, vega)}
-    # Without its runs first: how many of their samples may stay depends on the room that all else leaves.
-    bare = _render(context, Carried((), SAMPLES_KEPT, thinned=True), blocks)
+    template = environment().get_template("page.html")
+    # With room for its runs first: how many of their samples may stay depends on what all else leaves of it.
+    empty = {f"run-{index}": "" for index in range(len(subjects))}
+    bare = _rendered(template, context, Carried((), SAMPLES_KEPT, thinned=True), blocks | empty)
     found = carried([one.run for one in subjects], most_bytes - len(bare.encode()))
     blocks |= {f"run-{index}": file for index, file in enumerate(found.files)}
-    return Page(_render(context, found, blocks), found)
+    return Page(_rendered(template, context, found, blocks), found)
 
 
-def _render(context: Mapping[str, Any], found: Carried, blocks: Mapping[str, str]) -> str:
-    template = environment().get_template("page.html")
+def _rendered(template: Template, context: Mapping[str, Any], found: Carried, blocks: Mapping[str, str]) -> str:
     return template.render(context, carried=found, blocks=blocks, next_id=partial(next, count()))
 
 

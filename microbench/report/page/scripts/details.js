@@ -20,6 +20,7 @@ async function showDetail(number) {
     element("dl", {}, ...told.words.map(([name, words]) =>
       element("div", {}, element("dt", {}, name), element("dd", {}, words)))),
   );
+  dialog.setAttribute("aria-labelledby", "details-title");
   dialog.showModal();
   dialog.scrollTop = 0;
 }

@@ -113,11 +113,12 @@ function neighbour(button, key, all) {
   return undefined;
 }
 
+// What is wider than its place can be scrolled by keys, and says what it is.
 function makeScrollable(holder) {
+  holder.setAttribute("role", "group");
+  holder.setAttribute("aria-label", nameOf(holder.firstElementChild));
   const watch = () => {
-    const wide = holder.scrollWidth > holder.clientWidth + 1;
-    holder.tabIndex = wide ? 0 : -1;
-    holder.classList.toggle("wide", wide);
+    holder.tabIndex = holder.scrollWidth > holder.clientWidth + 1 ? 0 : -1;
   };
   new ResizeObserver(watch).observe(holder);
 }

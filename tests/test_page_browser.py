@@ -1,0 +1,225 @@
+"""The page in a real browser: it draws, sorts, filters, tells more, changes its colours, hands its run on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Opened, executable, launched, opened
+from make_run import failed, make_run, skipped
+from pages import HOSTILE, hostile_run, library, page_of
+
+from microbench import schema, store
+from microbench.explain.evidence import evidence_by_device
+from microbench.model import Run
+from microbench.report.figures import figures
+from microbench.report.page import scripts
+
+WIDE = {"width": 1280, "height": 900}
+# As in the module that packs them; the promise is here so that it cannot change unseen.
+MOST_BYTES = 3_000_000
+COLOUR = "element => getComputedStyle(element).backgroundColor"
+
+
+def written(folder: Path, *runs: Run) -> Path:
+    groups = [one for run in runs for one in evidence_by_device(run)]
+    path = folder / "page.html"
+    path.write_text(page_of(*runs, figures=list(figures(groups).values())).html, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_library() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scripts, "vega", library)
+        yield
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    executable()
+    with launched() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def path(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("page"), make_run(rounds=3, extra=[skipped(), failed()]))
+
+
+@pytest.fixture
+def page(browser: Any, path: Path) -> Iterator[Opened]:
+    """The page of an invented run; whatever a test does with it, nothing is complained about or asked for."""
+    with opened(browser, path, viewport=WIDE, accept_downloads=True) as found:
+        yield found
+        assert found.complaints == []
+        assert [address for address in found.requests if not address.startswith(("file:", "blob:"))] == []
+
+
+def layers(tab: Any) -> Any:
+    """The table of what Python adds to a launch: it is long enough to be folded."""
+    return tab.locator(".table", has=tab.get_by_role("heading", name="launch_layers")).first
+
+
+def column(table: Any, heading: str) -> list[str]:
+    """The words of a column, in the rows that can be seen."""
+    number = [one.inner_text() for one in table.get_by_role("columnheader").all()].index(heading)
+    return [row.locator("th, td").nth(number).inner_text() for row in table.locator("tbody tr:visible").all()]
+
+
+def test_figures_are_drawn_with_marks_in_them(page: Opened) -> None:
+    drawings = page.tab.locator("[data-figure]").all()
+    assert len(drawings) >= 1
+    for drawing in drawings:
+        assert drawing.locator("svg .mark-rect path, svg .mark-symbol path, svg .mark-line path").count() > 3
+
+
+def test_a_heading_sorts_and_says_so(page: Opened) -> None:
+    table = layers(page.tab)
+    table.get_by_role("button", name="Show all").click()
+    before = column(table, "submit")
+    heading = table.get_by_role("columnheader", name="submit")
+    heading.get_by_role("button").click()
+    assert heading.get_attribute("aria-sort") == "ascending"
+    ascending = column(table, "submit")
+    assert ascending != before
+    assert ascending[0].startswith("3.31 µs")
+    assert ascending[-1].startswith("38.2 µs")
+    assert page.tab.get_by_role("status").inner_text() == "sorted by submit, ascending"
+    heading.get_by_role("button").press("Enter")
+    assert (heading.get_attribute("aria-sort"), column(table, "submit")) == ("descending", ascending[::-1])
+    heading.get_by_role("button").press("Enter")
+    assert (heading.get_attribute("aria-sort"), column(table, "submit")) == ("none", before)
+
+
+def test_words_filter_rows_in_folded_tables_as_well(page: Opened) -> None:
+    table = layers(page.tab)
+    assert len(column(table, "layer")) < table.locator("tbody tr").count()
+    table.get_by_role("searchbox").fill("JAX")
+    assert column(table, "layer") == ["jax_jit"]
+    table.get_by_role("searchbox").fill("same loop")
+    assert set(column(table, "layer")) == {"loop"}
+    table.get_by_role("searchbox").fill("no such row")
+    assert column(table, "layer") == []
+    assert table.get_by_text("No row has these words.").is_visible()
+    assert page.tab.get_by_role("status").inner_text().startswith("0 of ")
+
+
+def test_a_figure_tells_more_of_itself(page: Opened) -> None:
+    button = layers(page.tab).locator("button[data-detail]").first
+    button.click()
+    dialog = page.tab.get_by_role("dialog", name="launch_layers: submit")
+    dialog.wait_for()
+    assert "launch_layers[arguments=0,family=same_kernel,layer=loop]" in dialog.inner_text()
+    assert dialog.get_by_role("img", name="120 samples of 3 rounds").locator("path.columns").count() == 1
+    page.tab.keyboard.press("Escape")
+    dialog.wait_for(state="hidden")
+    assert button.evaluate("element => element === document.activeElement")
+
+
+def test_a_finding_leads_to_what_it_rests_on(page: Opened) -> None:
+    finding = page.tab.locator("details.finding", has_text="A launch costs the host").first
+    finding.locator("summary").press("Enter")
+    finding.get_by_role("button", name="launch_cost submit").click()
+    page.tab.get_by_role("dialog", name="launch_cost: submit").wait_for()
+
+
+def test_a_table_takes_one_stop_of_the_tab_key_and_arrows_walk_it(page: Opened) -> None:
+    table = layers(page.tab)
+    buttons = table.locator("button[data-detail]")
+    assert [one.get_attribute("tabindex") for one in buttons.all()].count("0") == 1
+    buttons.first.focus()
+    page.tab.keyboard.press("ArrowRight")
+    page.tab.keyboard.press("ArrowDown")
+    assert buttons.nth(3).evaluate("element => element === document.activeElement")
+    assert buttons.nth(3).get_attribute("tabindex") == "0"
+
+
+@pytest.mark.parametrize("system", ["light", "dark"])
+def test_colours_follow_the_system_until_the_reader_says_otherwise(browser: Any, path: Path, system: str) -> None:
+    with opened(browser, path, viewport=WIDE, color_scheme=system) as found:
+        other = "dark" if system == "light" else "light"
+        ground, text = found.tab.locator(".chart").first, found.tab.locator("[data-figure] svg text").first
+        before = ground.evaluate(COLOUR), text.evaluate("element => getComputedStyle(element).fill")
+        found.tab.get_by_role("button", name=f"Use {other} colours").click()
+        after = ground.evaluate(COLOUR), text.evaluate("element => getComputedStyle(element).fill")
+        assert before[0] != after[0]
+        assert before[1] != after[1]
+        assert (before[0] == "rgb(255, 255, 255)") == (system == "light")
+        found.tab.get_by_role("button", name=f"Use {system} colours").click()
+        assert ground.evaluate(COLOUR) == before[0]
+
+
+def test_the_run_can_be_taken_away_and_shown_again(page: Opened, tmp_path: Path) -> None:
+    with page.tab.expect_download() as waiting:
+        page.tab.get_by_role("button", name="Download simulated-run.json").click()
+    assert waiting.value.suggested_filename == "simulated-run.json"
+    taken = tmp_path / "taken.json"
+    waiting.value.save_as(taken)
+    assert store.read(taken) == make_run(rounds=3, extra=[skipped(), failed()])
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_no_width_makes_the_page_itself_scroll_sideways(browser: Any, path: Path, width: int) -> None:
+    with opened(browser, path, viewport={"width": width, "height": 740}) as found:
+        assert found.tab.evaluate("document.documentElement.scrollWidth") == width
+        widest = found.tab.evaluate(
+            "Math.max(...[...document.querySelectorAll('.table, .chart')].map(e => e.offsetWidth))"
+        )
+        assert widest <= width
+        assert found.complaints == []
+
+
+def test_paper_shows_what_is_folded_on_light_ground(browser: Any, path: Path) -> None:
+    with opened(browser, path, viewport=WIDE, color_scheme="dark") as found:
+        assert found.tab.pdf(format="A4").startswith(b"%PDF")
+        found.tab.emulate_media(media="print", color_scheme="dark")
+        table = layers(found.tab)
+        assert len(column(table, "layer")) == table.locator("tbody tr").count()
+        assert found.tab.locator(".chart").first.evaluate(COLOUR) == "rgb(255, 255, 255)"
+        assert not found.tab.locator(".top").is_visible()
+        assert found.complaints == []
+
+
+def test_without_scripts_all_words_and_tables_are_there(browser: Any, path: Path) -> None:
+    context = browser.new_context(offline=True, java_script_enabled=False, viewport=WIDE)
+    tab = context.new_page()
+    tab.goto(path.as_uri())
+    assert tab.get_by_text("A launch costs the host").first.is_visible()
+    table = layers(tab)
+    assert len(column(table, "layer")) == table.locator("tbody tr").count()
+    context.close()
+
+
+def test_hostile_text_does_nothing(browser: Any, tmp_path: Path) -> None:
+    with opened(browser, written(tmp_path, *map(hostile_run, HOSTILE)), viewport=WIDE) as found:
+        assert found.tab.get_by_role("heading", level=1).count() == len(HOSTILE)
+        for suite in found.tab.locator("section.suite", has_text="launch_cold").all():
+            suite.locator("button[data-detail]").last.click()
+            found.tab.get_by_role("dialog").get_by_role("button", name="Close").click()
+        assert found.tab.evaluate("window.broken") is None
+        assert found.complaints == []
+        assert len(found.requests) == 1
+
+
+def test_the_reference_fits_and_can_soon_be_used(
+    browser: Any, tmp_path: Path, record_property: pytest.RecordProperty
+) -> None:
+    run = store.read(store.bundled()["nvidia-h200"])
+    path = written(tmp_path, run)
+    assert path.stat().st_size <= MOST_BYTES
+    with opened(browser, path, viewport=WIDE, color_scheme="light") as found:
+        for mark in ("usable", "drawn"):
+            found.tab.wait_for_timeout(100)
+            after_ms = found.tab.evaluate(f"performance.getEntriesByName('{mark}').map(one => one.startTime)[0]")
+            record_property(f"{mark}_ms", round(after_ms))
+        assert len(found.tab.locator("[data-figure]").all()) >= 4
+        assert found.complaints == []
+        assert len(found.requests) == 1
+        with found.tab.expect_download() as waiting:
+            found.tab.get_by_role("button", name="Download").click()
+        waiting.value.save_as(tmp_path / "taken.json")
+    taken = schema.decode((tmp_path / "taken.json").read_bytes())
+    assert [one.case for one in taken.outcomes] == [one.case for one in run.outcomes]
