@@ -21,7 +21,7 @@ Verdict = Literal["slower", "faster", "farther", "nearer", "more", "fewer", "sam
 # which its rounds jump; all host rows moved with it; an interval that holds a change as well as none.
 Unclear = Literal["rounds", "grade", "no ratio", "levels", "host", "noise"]
 VERDICTS: tuple[Verdict, ...] = (
-    "slower", "farther", "more", "faster", "nearer", "fewer", "same", "unclear", "incomparable",
+    "slower", "farther", "faster", "nearer", "more", "fewer", "same", "unclear", "incomparable",
 )  # fmt: skip
 # Where a change was for the worse, and for the better; a count is neither.
 WORSE: tuple[Verdict, ...] = ("slower", "farther")

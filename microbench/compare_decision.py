@@ -92,13 +92,12 @@ def decide(figures: Figures) -> Decision:
     A row changed if its whole interval lies beyond SMALLEST_CHANGE, as measured and less what all host rows did
     together, if it does not jump between two levels, and if its probability without a change passes weighted
     Benjamini-Hochberg (Genovese et al. 2006) in its suite. Rows whose rounds lie too near each other for such a change
-    are none of the tests (independent filtering, Bourgon et al. 2010).
+    are none of the tests (independent filtering, Bourgon et al. 2010). There is at least one row, and each has rounds
+    on both sides.
     """
     raw = shifts(figures, figures.base, figures.new)
     at_clock = shifts(figures, figures.base_at_clock, figures.new_at_clock)
     judged = _weaker(raw, at_clock, figures.partly)
-    if not len(judged.shift):
-        return Decision(np.zeros(0, bool), np.zeros(0, bool), raw, judged)
     least = np.minimum(np.abs(judged.shift), np.abs(judged.moved)) - judged.half
     moves = (least >= SMALLEST_CHANGE) & (judged.shift * judged.moved > 0)
     p = np.minimum(judged.noise + judged.chance, 1.0)
@@ -110,10 +109,8 @@ def decide(figures: Figures) -> Decision:
 def shifts(figures: Figures, base: FloatArray, new: FloatArray) -> Shifts:
     """Shift of each row with its interval and probabilities, from its rounds in both runs."""
     n, m = np.isfinite(base).sum(axis=1), np.isfinite(new).sum(axis=1)
-    pairs = (new[:, :, None] - base[:, None, :]).reshape(len(base), -1)
-    shift = np.nanmedian(pairs, axis=1) if pairs.size else np.zeros(len(base))
-    inverse = 1 / np.maximum(n, 1) + 1 / np.maximum(m, 1)
-    freedom = np.maximum(n + m - 2, 1).astype(np.float64)
+    shift = np.nanmedian((new[:, :, None] - base[:, None, :]).reshape(len(base), -1), axis=1)
+    inverse, freedom = 1 / n + 1 / m, (n + m - 2).astype(np.float64)
     spread = moderated((_squares(base) + _squares(new)) / freedom, freedom, figures.within, figures.family)
     error = spread.variance * inverse
     drift = {int(one): host_drift(shift, error, figures, int(one)) for one in np.unique(figures.suite)}
@@ -134,9 +131,7 @@ def shifts(figures: Figures, base: FloatArray, new: FloatArray) -> Shifts:
 
 def _squares(values: FloatArray) -> FloatArray:
     """Sum of squares about its mean of each row's finite values."""
-    count = np.maximum(np.isfinite(values).sum(axis=1), 1)
-    mean = np.nansum(values, axis=1) / count
-    result: FloatArray = np.nansum((values - mean[:, None]) ** 2, axis=1)
+    result: FloatArray = np.nansum((values - np.nanmean(values, axis=1, keepdims=True)) ** 2, axis=1)
     return result
 
 
@@ -183,7 +178,7 @@ def _weaker(raw: Shifts, at_clock: Shifts, partly: BoolArray) -> Shifts:
     if not partly.any():
         return at_clock
     opposed = raw.moved * at_clock.moved <= 0
-    take = partly & ((raw.noise > at_clock.noise) | opposed)
+    take = partly & (raw.noise > at_clock.noise)
     chosen = {
         name: np.where(take, getattr(raw, name), getattr(at_clock, name))
         for name in ("shift", "half", "moved", "chance", "jumps", "reach")

@@ -54,8 +54,10 @@ def clock_of(row: Row, outcome: Outcome) -> float | None:
 
 
 def has_ratio(pair: Pair) -> bool:
-    """Whether every round is above 0, or the figure is a count."""
+    """Whether every round is above 0 and finite; a count may be 0."""
     values = [one.interval.median for row in (pair.base, pair.new) for one in row.summaries]
+    if not all(map(math.isfinite, values)):
+        return False
     return min(values) > 0 or (pair.new.metric.kind == "count" and min(values) == 0)
 
 

@@ -45,7 +45,7 @@ def levels(base: FloatArray, new: FloatArray) -> Levels:
     is_low, is_high = place < low[:, None], (place >= low[:, None]) & (place < (n + m)[:, None])
     low_mean, low_squares = _about_mean(ordered, is_low)
     high_mean, high_squares = _about_mean(ordered, is_high)
-    deviation = np.sqrt((low_squares + high_squares) / np.maximum(n + m - 2, 1))
+    deviation = np.sqrt((low_squares + high_squares) / (n + m - 2))
     from_new = ((order >= base.shape[1]) & is_low).sum(axis=1)
     by_run = ((from_new == 0) & (low == n)) | ((from_new == m) & (low == m))
     share = low / (n + m)
@@ -69,10 +69,12 @@ def chance_of_levels(found: Levels, shift: FloatArray, suite: IntArray, family: 
     result: FloatArray = np.zeros_like(shift)
     for one in np.unique(suite):
         rows = np.flatnonzero(suite == one)
-        wide, apart = np.abs(shift[rows])[:, None], found.apart[rows][None, :]
-        comparable = found.jumps[rows][None, :] & (apart > wide / COMPARABLE) & (apart < wide * COMPARABLE)
-        chance = comparable * found.sorted_by_chance[rows][None, :]
-        related = family[rows][:, None] == family[rows][None, :]
-        whole = chance.mean(axis=1)
-        result[rows] = ((chance * related).sum(axis=1) + SUITE_WEIGHT * whole) / (related.sum(axis=1) + SUITE_WEIGHT)
+        jumping = rows[found.jumps[rows]]
+        wide, apart = np.abs(shift[rows])[:, None], found.apart[jumping][None, :]
+        comparable = (apart > wide / COMPARABLE) & (apart < wide * COMPARABLE)
+        chance = comparable * found.sorted_by_chance[jumping][None, :]
+        related = (chance * (family[rows][:, None] == family[jumping][None, :])).sum(axis=1)
+        _, member = np.unique(family[rows], return_inverse=True)
+        whole = chance.sum(axis=1) / len(rows)
+        result[rows] = (related + SUITE_WEIGHT * whole) / (np.bincount(member)[member] + SUITE_WEIGHT)
     return result

@@ -25,7 +25,8 @@ class Work(NamedTuple):
     """What a call puts before the GPU: on which engine, for how long, how long after the one before it in its stream.
 
     ``branch`` is counted from the call's stream: the branches of a graph run side by side. What ``joins`` comes after
-    all streams, and all that follows comes after it.
+    all streams, and all that follows comes after it. ``memory_s`` is how long its bytes keep the GPU's memory: all
+    streams share it.
     """
 
     lane: Lane
@@ -33,6 +34,7 @@ class Work(NamedTuple):
     gap_s: float = 0.0
     branch: int = 0
     joins: bool = False
+    memory_s: float = 0.0
 
 
 class Act(NamedTuple):
@@ -84,7 +86,9 @@ def play(acts: Sequence[Act], *, queue: int = 1 << 30, front_end_s: float = 0.0)
 
     A call that finds ``queue`` launches before the GPU that have not begun waits until one has. Work begins when its
     call has returned and come to the GPU, when the work before it in its stream has ended and its gap passed, when its
-    engine is free (copies), and, with a ``front_end_s``, not nearer than that to the begin of any other kernel.
+    engine is free (copies), and, with a ``front_end_s``, not nearer than that to the begin of any other kernel. A
+    replay comes after all work before it: a graph is one piece of work to its stream. Kernels side by side end no
+    sooner than the memory can have moved the bytes of all.
     """
     state = _State(queue, front_end_s)
     for index, act in enumerate(acts):
@@ -109,6 +113,7 @@ class _State:
         self._begins: list[int] = []  # of each submission's first work
         self._ends: dict[int, int] = {}  # of each stream's last work
         self._engines: dict[Lane, int] = {}
+        self._memory = BEGIN  # when the GPU's memory can have moved everything
         self._joined = BEGIN  # what streams without work of their own come after
         self._last = BEGIN  # the work that ends last
         self._starts: list[tuple[float, int]] = []  # of kernels, in the order of time
@@ -155,12 +160,17 @@ class _State:
 
     def _submit(self, index: int, act: Act) -> None:
         ready = self._after(self.now, act.way_s, "front end")
+        if act.kind == "replay" and self._ends:
+            self._joined = max(self._ends.values(), key=self.at_s.__getitem__)
+            self._ends = {}
         for number, work in enumerate(act.work):
             stream = act.stream + work.branch
             begin = self._begin(ready, stream, work)
             if number == 0:
                 self._begins.append(begin)
             end = self._after(begin, work.duration_s, "kernel" if work.lane == "gpu" else "link")
+            if work.memory_s > 0:
+                end = self._later(end, self._served(ready, begin, work.memory_s))
             self.work.append(Span(self.at_s[begin], self.at_s[end], index, work.lane))
             self._ends[stream] = end
             self._last = end if self._last == BEGIN else self._later(self._last, end)
@@ -178,13 +188,21 @@ class _State:
             return self._started(begin) if self._front_end_s > 0 else begin
         return self._later(begin, self._engines[work.lane]) if work.lane in self._engines else begin
 
+    def _served(self, ready: int, begin: int, memory_s: float) -> int:
+        """When the GPU's memory can have moved what this work needs and all that came since the GPU had no work."""
+        alone = self._memory == BEGIN or self.at_s[ready] >= self.at_s[self._last]
+        self._memory = self._after(begin if alone else self._memory, memory_s, "kernel")
+        return self._memory
+
     def _started(self, begin: int) -> int:
         """The first moment from ``begin`` on at which the front end begins no other kernel."""
-        apart_s, starts = self._front_end_s, self._starts
-        place = bisect.bisect_right(starts, (self.at_s[begin] - apart_s, len(self.at_s)))
-        while place < len(starts) and starts[place][0] < self.at_s[begin] + apart_s:
-            begin = self._after(starts[place][1], apart_s, "front end")
+        apart_s, starts, from_s = self._front_end_s, self._starts, self.at_s[begin]
+        first = place = bisect.bisect_right(starts, (from_s - apart_s, len(self.at_s)))
+        while place < len(starts) and starts[place][0] < from_s + apart_s:
+            from_s = starts[place][0] + apart_s
             place += 1
+        if place > first:
+            begin = self._after(starts[place - 1][1], apart_s, "front end")
         bisect.insort(starts, (self.at_s[begin], begin))
         return begin
 

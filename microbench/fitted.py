@@ -37,7 +37,6 @@ class Reach(msgspec.Struct, frozen=True):
     """The largest of what was measured: beyond it a prediction is an extrapolation."""
 
     kernels: int = 0
-    duration_s: float = 0.0
     copy_bytes: int = 0
     streams: int = 1
 

@@ -9,6 +9,8 @@ import msgspec
 LaunchKind = Literal["launch", "launch_ex", "cooperative", "cluster", "pdl"]
 LEGACY_STREAM = -1
 LOOP_LAYER = "loop"
+# Layers whose call is one operation of an array library: what it passes to its kernel is its own affair.
+ARRAY_LAYERS = ("cupy_ufunc", "torch_eager", "torch_out", "jax_jit")
 
 
 class Launch(msgspec.Struct, frozen=True):

@@ -144,10 +144,11 @@ def _replay(workload: Workload, parts: list[Part], constants: Mapping[str, float
 
 def _kernels(part: Kernels, constants: Mapping[str, float], gap_s: float) -> Iterator[Work]:
     """Each lasts as long as it says, and at least as long as an empty one and as its bytes take."""
-    least_s = max(constants["empty"], part.bytes / constants["memory"] if part.bytes else 0.0)
+    memory_s = part.bytes / constants["memory"] if part.bytes else 0.0
+    least_s = max(constants["empty"], memory_s)
     durations = itertools.cycle(part.durations_s)
     for _ in range(part.count):
-        yield Work("gpu", max(next(durations), least_s), gap_s)
+        yield Work("gpu", max(next(durations), least_s), gap_s, memory_s=memory_s)
 
 
 def _copy(part: Copies, constants: Mapping[str, float]) -> Work:

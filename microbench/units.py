@@ -241,8 +241,8 @@ def ratio_range(low: float, high: float) -> str:
     return f"{ratio(low).removesuffix('×')}–{ratio(high).removesuffix('×')}"
 
 
-def change_percent(value: float) -> str:
-    """A ratio as a change in percent, signed: "+3.1 %", "−5.2 %"; from twice up as "2.4×"."""
-    if value >= 1.995:
-        return times(value)
-    return f"{'−' if value < 1 else '+'}{abs(value - 1) * 100:.1f} %"
+def from_to(before: float, after: float, unit: str) -> str:
+    """Two values of one quantity, the unit once where it is the same: "3.61 → 3.96 µs", "998 ns → 1.05 µs"."""
+    first, second = quantity(before, unit), quantity(after, unit)
+    figure, _, prefixed = first.partition(" ")
+    return f"{figure if prefixed and second.endswith(f' {prefixed}') else first} → {second}"

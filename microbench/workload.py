@@ -15,7 +15,6 @@ HostMemory = Literal["pinned", "pageable"]
 MOST_KERNELS = 100_000
 MOST_STREAMS = 128
 MOST_BYTES = 1 << 50
-LONGEST_S = 3600.0
 
 
 class Kernels(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ def make_fit(*, without: tuple[str, ...] = (), steps: int = 40, **values: float)
         constants=constants,
         layers=("loop", "torch_eager", "cupy_raw"),
         misfit={(way, pace): Misfit(0.01, 0.02, steps) for way in WAYS for pace in ("host", "gpu")},
-        reach=Reach(kernels=1000, duration_s=1e-3, copy_bytes=1 << 26, streams=8),
+        reach=Reach(kernels=1000, copy_bytes=1 << 26, streams=8),
         device="GPU-made",
         run_id="made",
     )

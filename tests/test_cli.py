@@ -30,6 +30,7 @@ COMMANDS = (
     "whatif",
     "timeline",
     "explain",
+    "compare",
     "report",
     "list",
     "export",

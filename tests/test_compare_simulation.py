@@ -78,6 +78,19 @@ def test_more_rounds_see_smaller_changes_and_both_ways_are_alike() -> None:
     assert np.median(there.judged.half) < np.median(decide(pair(machine, random)).judged.half)
 
 
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    """95 of 100, of what scatters from process to process: no rounds show what moves a whole run."""
+    random = np.random.default_rng(8)
+    held: list[bool] = []
+    for _ in range(40):
+        machine = world(random)
+        machine = replace(machine, feels=np.zeros_like(machine.feels))
+        found = pair(machine, random)
+        judged = decide(found).judged
+        held += list(np.abs(judged.shift)[machine.quiet] <= judged.half[machine.quiet])
+    assert 0.93 < np.mean(held) < 0.99
+
+
 def mirrored(figures_: Figures) -> Figures:
     return replace(
         figures_, base=figures_.new, new=figures_.base,

@@ -29,8 +29,9 @@ KNOWN = {
 CLOSE_S = 1e-12
 
 seconds = st.floats(0, 1e-3)
-kernel_work = st.builds(Work, st.just("gpu"), seconds, seconds, st.integers(0, 3))
-copy_work = st.builds(Work, st.sampled_from(("h2d", "d2h")), seconds, st.just(0.0), st.just(0))
+no_bytes = st.just(0.0)
+kernel_work = st.builds(Work, st.just("gpu"), seconds, seconds, st.integers(0, 3), st.booleans(), no_bytes)
+copy_work = st.builds(Work, st.sampled_from(("h2d", "d2h")), seconds, st.just(0.0), st.just(0), st.booleans(), no_bytes)
 several = st.lists(kernel_work | copy_work, min_size=1, max_size=6).map(tuple)
 none = st.just(())
 no_wait = st.none()
@@ -214,6 +215,35 @@ def test_what_joins_comes_after_all_streams_and_before_all_that_follows() -> Non
     first, second, copied, later = play([*launches, copy, other]).work
     assert copied.begin_s == pytest.approx(max(first.end_s, second.end_s))
     assert later.begin_s == pytest.approx(copied.end_s + 2e-6)
+
+
+def test_a_replay_comes_after_all_branches_of_the_one_before_it() -> None:
+    first = Act("replay", 1e-6, 1e-6, (Work("gpu", 100e-6, 2e-6, 0), Work("gpu", 1e-6, 2e-6, 1)))
+    second = first._replace(work=tuple(reversed(first.work)))
+    found = play([first, second])
+    assert [span.begin_s for span in found.work[2:]] == pytest.approx([found.work[0].end_s + 2e-6] * 2)
+
+
+@given(st.integers(1, 8), st.lists(st.tuples(st.floats(0, 50e-6), st.floats(0, 50e-6)), min_size=1, max_size=40))
+def test_streams_share_the_memory(streams: int, lengths: list[tuple[float, float]]) -> None:
+    """All together no sooner than their bytes take, and no later than one stream with the same kernels."""
+    of = [
+        Act("launch", 0.0, 0.0, (Work("gpu", max(both), memory_s=both[1]),), index % streams)
+        for index, both in enumerate(lengths)
+    ]
+    found = play(of)
+    assert found.end_s >= sum(memory_s for _, memory_s in lengths) - CLOSE_S
+    assert found.end_s <= play([act._replace(stream=0) for act in of]).end_s + CLOSE_S
+    assert sum(found.shares.values()) == pytest.approx(found.end_s, abs=CLOSE_S)
+
+
+def test_memory_keeps_no_kernel_that_leaves_it_free() -> None:
+    """What queues in one stream does not hold up the other as long as the memory moves the bytes of both."""
+    slow, quick = (Act("launch", 0.0, 0.0, (Work("gpu", length, memory_s=1e-6),), stream)
+                   for stream, length in ((0, 100e-6), (1, 3e-6)))  # fmt: skip
+    found = play([slow] * 20 + [quick] * 20)
+    assert found.work[-1].end_s == pytest.approx(60e-6, rel=0.4)
+    assert found.end_s == pytest.approx(2e-3)
 
 
 def test_directions_are_copied_at_once_and_one_direction_in_turn() -> None:

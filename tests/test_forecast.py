@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 
+from microbench.costmodel import Act, Played, play
 from microbench.errors import UsageError
 from microbench.explain.forecast import BEYOND, Forecast, forecast, predict
 from microbench.fitted import Constant, Fit, Misfit, Reach
@@ -34,7 +36,7 @@ def fit(half: float = 0.0, most: float = 0.02, **others: float) -> Fit:
         },
         layers=("loop", "torch_eager", "cupy_raw"),
         misfit={(way, kind): Misfit(most / 2, most, 100) for way in WAYS for kind in ("host", "gpu")},
-        reach=Reach(kernels=1000, duration_s=1e-3, copy_bytes=1 << 26, streams=64),
+        reach=Reach(kernels=1000, copy_bytes=1 << 26, streams=64),
     )
 
 
@@ -81,6 +83,37 @@ def test_a_long_step_has_the_interval_of_a_short_one() -> None:
     assert long.half_width == pytest.approx(short.half_width, rel=0.02)
 
 
+def test_a_long_step_is_shortened_with_all_that_is_in_it() -> None:
+    """Host work, waits and copies keep their share: an interval is that of the whole step."""
+    host = Workload((HostWork(1.0), Kernels(20_000), Wait()))
+    calls_share = 20_000 * 2.5e-6 / 1.05
+    assert predict(host, fit(half=0.2, most=0.0), "stream").half_width == pytest.approx(0.2 * calls_share, rel=0.02)
+    waits = Workload((Kernels(1000, (2e-6,)), Wait()) * 20)
+    one = predict(Workload(waits.parts[:2]), fit(half=0.5, most=0.0), "stream")
+    assert predict(waits, fit(half=0.5, most=0.0), "stream").half_width == pytest.approx(one.half_width, rel=0.02)
+
+
+def test_advice_on_a_long_step_is_about_the_whole_of_it() -> None:
+    parts: tuple[Part, ...] = (HostWork(0.1), Kernels(20_000, layer="cupy_raw"), Wait())
+    found = {advice.name: advice for advice in forecast(Workload(parts), fit()).advice}
+    assert found["layer"].saves == pytest.approx(20_000 * 0.5e-6 / 0.16, rel=0.01)
+    waits = forecast(Workload((Kernels(1000, (2e-6,)), Wait()) * 20), fit())
+    assert "syncs" not in {advice.name for advice in waits.advice}, "6 us of 3.5 ms each"
+
+
+def test_many_copies_are_as_quick_to_foresee_as_many_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[int] = []
+
+    def counted(of: Sequence[Act], **more: float) -> Played:
+        played.append(len(of))
+        return play(of, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("microbench.explain.forecast.play", counted)
+    predict(Workload((Copies("h2d", 8, 5000), Kernels(1), Wait())), fit(half=0.1), "stream")
+    assert max(played) == 5002
+    assert sum(played) < 5 * 5002
+
+
 def test_steps_without_a_wait_flow_into_one_another() -> None:
     for duration_s, period_s in ((0.0, 2.5e-6), (6e-6, 7.5e-6)):
         found = predict(Workload((Kernels(100, (duration_s,)),)), fit(), "stream")
@@ -97,6 +130,24 @@ def test_waits_cost_what_is_paid_once_a_wait() -> None:
 def test_bytes_keep_a_kernel_as_long_as_the_memory_needs() -> None:
     found = predict(step(10, 1e-6, bytes=400e6), fit(), "stream")
     assert found.step_s == pytest.approx(2.5e-6 + 3e-6 + 10 * 100e-6 + 9 * 1.5e-6 + 2e-6)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_streams_move_no_more_bytes_than_the_memory(way: str) -> None:
+    workload = Workload((Kernels(200, (0.0,), bytes=40e6), Wait()), streams=8)
+    found = predict(workload, fit(), way)  # type: ignore[arg-type]
+    assert found.step_s == pytest.approx(200 * 10e-6, rel=0.01)
+    assert found.limit == "kernel"
+
+
+def test_a_graph_comes_after_all_branches_of_the_graph_before_it() -> None:
+    parts: tuple[Part, ...] = (
+        Kernels(1, (100e-6,), stream=0), Kernels(1, (1e-6,), stream=1), HostWork(1e-6),
+        Kernels(1, (1e-6,), stream=0), Kernels(1, (100e-6,), stream=1), Wait(),
+    )  # fmt: skip
+    workload = Workload(parts, streams=2)
+    assert predict(workload, fit(), "stream").step_s < 120e-6
+    assert predict(workload, fit(), "graph").step_s > 200e-6
 
 
 def test_streams_overlap_kernels_and_copies() -> None:

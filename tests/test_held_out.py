@@ -16,8 +16,9 @@ from microbench.units import percent
 
 RECORDED = Path(__file__).parent / "data" / "held-out.json.xz"
 TABLE = Path(__file__).parent.parent / "docs" / "held-out.csv"
-# A Python call of this machine's noisiest layer took a sixth longer in a long loop than in bursts (docs/validation.md).
-PYTHON_LAYERS_WITHIN = {"cupy_raw": 0.10, "numba_configured": 0.10}
+# Wanted: a tenth. One of cuda.core's two steps is a noisy row: its calls took a sixth longer in a long loop than in the
+# bursts of other moments (docs/validation.md).
+LAYERS_WITHIN = {"loop": 0.10, "cupy_raw": 0.10, "numba_configured": 0.10, "cuda_core": 0.15}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_no_step_of_the_grid_is_one_that_the_fit_knows(found: Check) -> None:
     assert not [row for one in fit(evidence).constants.values() for row in one.rests_on if row.startswith("step_time")]
 
 
-@pytest.mark.parametrize("layer", PYTHON_LAYERS_WITHIN)
+@pytest.mark.parametrize("layer", LAYERS_WITHIN)
 @pytest.mark.parametrize("way", ["stream", "graph"])
 def test_a_step_of_1100_small_kernels_from_python(found: Check, layer: str, way: str) -> None:
     errors = [
@@ -56,7 +57,7 @@ def test_a_step_of_1100_small_kernels_from_python(found: Check, layer: str, way:
         if point.way == way and point.row.params["layer"] == layer and point.row.params["kernels"] == 1100
     ]
     assert len(errors) == 2
-    assert max(errors) <= PYTHON_LAYERS_WITHIN[layer]
+    assert max(errors) <= LAYERS_WITHIN[layer]
 
 
 def test_the_report_says_so(found: Check) -> None:
@@ -74,4 +75,7 @@ def test_the_table_in_the_documents_is_that_of_the_record(capsys: pytest.Capture
     assert len(made) == len(written)
     for new, old in zip(made, written, strict=True):
         assert [new[name] for name in held_out.AXES] == [old[name] for name in held_out.AXES]
-        assert float(new["predicted_s"]) == pytest.approx(float(old["predicted_s"]), rel=0.01), sys.version
+        assert (new["way"], new["trust"], new["measured_s"]) == (old["way"], old["trust"], old["measured_s"])
+        for name in ("predicted_s", "low_s", "high_s"):
+            assert float(new[name]) == pytest.approx(float(old[name]), rel=0.01), (name, sys.version)
+        assert float(new["error"]) == pytest.approx(float(old["error"]), abs=0.01), sys.version

@@ -24,6 +24,7 @@ from microbench.model import GpuInfo, LinkInfo
 from microbench.report import prediction, prediction_json, stacks, terminal, whatif
 from microbench.report.document import Portion, Report, Stack, Stacks
 from microbench.report.prediction import Side
+from microbench.units import as_time
 from microbench.workload import Copies, HostWork, Kernels, Wait, Workload
 from microbench.workloads import Options, described, examples, read
 
@@ -67,7 +68,7 @@ def test_a_kernel_bound_step_says_so_and_how_long_the_gpu_is_idle() -> None:
     assert share == pytest.approx((99 * GAP_S + 7.2e-6) / (100 * 9e-6 + 99 * GAP_S + 7.2e-6), rel=0.02)
     text = told(step(100, "9us"))
     assert "In the stream the kernels set the pace" in text
-    assert f"no kernel runs {share * 100:.1f} % of the time" in text
+    assert f"the GPU has no kernel for {share * 100:.1f} % of the time" in text
 
 
 def test_the_first_line_is_what_a_graph_gives() -> None:
@@ -320,6 +321,29 @@ def test_the_sheet_shows_before_and_after() -> None:
     unused = whatif.changed_sheet(Side(predicted(step()), RUN, GPU), Changes(memory_rate=1e12))
     assert "It changes nothing" in drawn(unused)
     assert "Nothing in this step uses what was changed: the GPU's memory" in drawn(unused)
+
+
+def test_a_change_too_small_to_count_is_told_with_both_times() -> None:
+    """A time that reads differently is never said to stay as it is."""
+    sheet = whatif.changed_sheet(Side(predicted(step(1000, "9us")), RUN, GPU), Changes(gap_s=0.9 * GAP_S))
+    text = drawn(sheet)
+    pair = pairs(predicted(step(1000, "9us")), changed_forecast(Changes(gap_s=0.9 * GAP_S)))[0]
+    before, after = as_time(pair.before.step_s), as_time(pair.after.step_s)
+    assert before != after
+    assert f"It changes little: {after} instead of {before} in the stream" in text
+    assert in_words(pair) == "about the same"
+
+
+def changed_forecast(changes: Changes) -> Forecast:
+    then = changed(step(1000, "9us"), make_fit(), GPU, changes)
+    return forecast(then.workload, then.fit)
+
+
+def test_a_wider_link_is_nothing_to_pageable_copies_and_says_why_once() -> None:
+    parts = (Copies("h2d", 1 << 20, memory="pageable"), Kernels(3, (1e-6,)))
+    text = drawn(whatif.changed_sheet(Side(predicted(Workload(parts)), RUN, GPU), Changes(pcie_generation=6)))
+    assert text.count("Nothing in this step uses what was changed") == 1
+    assert "pageable ones go at the host's pace" in " ".join(text.split())
 
 
 def test_two_machines_stand_side_by_side() -> None:

@@ -50,7 +50,7 @@ CONSTANTS = {
 def fitted(**changed: float) -> Fit:
     constants = {name: Constant(value, value, value) for name, value in (CONSTANTS | changed).items()}
     misfit = {(way, regime): Misfit(0.01, 0.02, 30) for way in WAYS for regime in ("host", "gpu")}
-    return Fit(constants, (LOOP_LAYER,), misfit, Reach(1000, 1e-3, 1 << 30, 8))
+    return Fit(constants, (LOOP_LAYER,), misfit, Reach(1000, 1 << 30, 8))
 
 
 def step(*parts: Part, streams: int = 1, **changed: float) -> Forecast:
@@ -121,6 +121,12 @@ def test_drawn_lanes_are_in_order_and_inside(of: list[Part], streams: int, queue
             for fine in (True, False):
                 drawn = lanes.time_line(picture, width, fine=fine, inverse=False)
                 assert {len("".join(piece for piece, _ in line)) for line in drawn} == {width}
+
+
+def test_a_saving_too_small_to_draw_leaves_the_end_of_the_length_alone() -> None:
+    spans = (Span(0.0, 0.999, "1 s", "plain", "distance"), Span(0.999, 1.0, "−1 ms", "good", "distance"))
+    (line,) = lanes.time_line(TimeLine("", "", 1.0, (), (Lane("", spans),)), 40, fine=True, inverse=False)[1:]
+    assert "".join(piece for piece, _ in line).rstrip().endswith("┤")
 
 
 def test_a_short_step_is_one_picture_with_a_lane_for_host_queue_and_gpu() -> None:
@@ -368,7 +374,7 @@ def test_errors_name_the_cause_and_the_command() -> None:
     with pytest.raises(RunUnreadableError) as raised:
         timeline.sheet(make_run(), plain(8, 3e-6))
     assert "has no figures of graph_lifecycle" in raised.value.cause
-    assert raised.value.next_step == "microbench run graph_lifecycle --into simulated-run measures them"
+    assert raised.value.next_step == "microbench run graph_lifecycle --into simulated-run --device fake measures them"
 
 
 # -- times as people type them ------------------------------------------------------------------------------------
@@ -488,7 +494,7 @@ def test_it_draws_into_a_new_file_only(saved: Path, tmp_path: Path) -> None:
         (("--duration", "3us", "--kernels", "0"), ExitCode.USAGE, "--kernels: 0 is too small"),
         (("--duration", "3us", "--kernels", str(MOST_KERNELS + 1)), ExitCode.USAGE, "too long to draw"),
         (("--duration", "3us", "--layer", "lop"), ExitCode.USAGE, "no layer lop"),
-        ((), ExitCode.USAGE, "nothing says what the step does"),
+        ((), ExitCode.USAGE, "nothing says how long a kernel runs"),
         (("decode-8b",), ExitCode.USAGE, "there is no workload decode-8b"),
         (("--duration", "3us", "--run", "nowhere"), ExitCode.UNREADABLE_RUN, "there is no run nowhere"),
     ],

@@ -473,6 +473,15 @@ def test_pageable_copies_that_lose_nothing_are_no_reason_to_pin() -> None:
     assert "Allocate pinned buffers" not in text
 
 
+def test_what_one_copy_pays_is_not_advised_against() -> None:
+    """Registering that has paid after one copy is worth it even for memory that is copied only once."""
+    assert "paid after 1 copy" in body(topics.find("pinned"), reference("pinned"))
+    assert "copied only once" not in body(topics.find("pinned"), reference("pinned"))
+    size_bytes = int(figures_of(topics.find("pinned"), reference("pinned"))["size"].value)
+    text = with_row("pinned", 60, "link_pinning", "pin", way="register", size_bytes=size_bytes)
+    assert "Leave pageable what is copied only once" in text
+
+
 def test_a_link_below_its_full_speed_is_pointed_out() -> None:
     slow = make_link_run(facts=two_switches(generation_now=3))
     text = body(topics.find("topology"), evidence_by_device(slow)[0])
@@ -564,7 +573,7 @@ def test_the_table_shows_each_figure_of_the_text_with_its_row() -> None:
 def test_a_run_that_lacks_something_says_what_to_run() -> None:
     text = drawn(topics.find("graphs"), make_run())
     assert "This run lacks figures that would say more here:" in text
-    assert "microbench run graph_lifecycle graph_gain --into run" in text
+    assert "microbench run graph_lifecycle graph_gain --into run --device fake" in text
     assert "SIMULATED" in text
 
 
@@ -634,9 +643,12 @@ def test_without_a_run_a_reference_that_knows_is_told_and_marked(name: str, data
 
 
 def test_this_machines_run_comes_first_where_it_has_the_figures(data: Path) -> None:
-    saved(data, make_run())
+    run = make_run()
+    saved(data, run)
+    assert "REFERENCE" in call("explain", "launch").stdout, "a simulated run is told only where it is named"
+    real = tuple(msgspec.structs.replace(session, simulated=False) for session in run.sessions)
+    saved(data, msgspec.structs.replace(run, sessions=real, run_id="real"))
     text = call("explain", "launch").stdout
-    assert "SIMULATED" in text
     assert "REFERENCE" not in text
     assert "REFERENCE" in call("explain", "tensor").stdout
 
@@ -646,7 +658,7 @@ def test_a_run_can_be_named(data: Path) -> None:
     text = call("explain", "launch", "--run", "nvidia-h200").stdout
     assert "REFERENCE" in text
     text = call("explain", "tensor", "--run", "aaaa").stdout
-    assert "microbench run tensor_ceiling gemm_throughput --into aaaaaaaa" in text
+    assert "microbench run tensor_ceiling gemm_throughput --into aaaaaaaa --device fake" in text
 
 
 @pytest.mark.parametrize(("typed", "next_step"), [("lunch", "did you mean launch?"), ("xyz", "choose one of launch,")])

@@ -17,10 +17,13 @@ from microbench.units import (
     as_time,
     axis_title,
     axis_value,
+    from_to,
     gigabytes,
     percent,
     quantity,
     rate_of,
+    ratio,
+    ratio_range,
     round_percent,
     short_size,
     size,
@@ -153,3 +156,29 @@ def test_sizes_that_were_found_out_are_short() -> None:
 def test_tables_that_name_their_unit_hold_bare_figures() -> None:
     assert gigabytes(55.43e9) == "55.4"
     assert round_percent(0.9) == "90 %"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1.0971, "1.097×"), (0.94, "0.940×"), (1.9996, "2.00×"), (2.414, "2.41×"), (17.2, "17×"), (0.0123, "0.0123×")],
+)
+def test_a_ratio_near_one_keeps_its_digits(value: float, text: str) -> None:
+    assert ratio(value) == text
+
+
+def test_a_ratio_and_its_range_are_written_alike() -> None:
+    assert ratio_range(1.0841, 1.1102) == "1.084–1.110"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "unit", "text"),
+    [
+        (3.61e-6, 3.96e-6, "s", "3.61 → 3.96 µs"),
+        (998e-9, 1.05e-6, "s", "998 ns → 1.05 µs"),
+        (1021, 1009, "launch", "1021 → 1009"),
+        (5.54e10, 5.2e10, "B/s", "55.4 → 52.0 GB/s"),
+        (0, 64e6, "B", "0 B → 64.0 MB"),
+    ],
+)
+def test_two_values_name_a_common_unit_once(before: float, after: float, unit: str, text: str) -> None:
+    assert from_to(before, after, unit) == text

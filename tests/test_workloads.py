@@ -75,6 +75,7 @@ def test_what_is_left_out_is_usual() -> None:
         ('[[part]]\nkernels = 0\nduration = "1us"', r"part 1, kernels: 0 is too small"),
         ('[[part]]\nkernels = -4\nduration = "1us"', r"part 1, kernels: -4 is too small"),
         ('[[part]]\nkernels = 1.5\nduration = "1us"', r"part 1, kernels: 1\.5 is no whole number"),
+        ('[[part]]\nkernels = "3"\nduration = "1us"', r'part 1, kernels: "3" is no whole number'),
         ('[[part]]\nkernels = true\nduration = "1us"', r"part 1, kernels: true is no whole number"),
         ("[[part]]\nkernels = 3\nduration = 6", r"part 1, duration: 6 is no time"),
         ('[[part]]\nkernels = 3\nduration = "-6us"', r"part 1, duration: -6us is no time"),
@@ -99,6 +100,9 @@ def test_what_is_left_out_is_usual() -> None:
         ("[[part]]\nsync = true", r"bad\.toml launches no kernel"),
         ('[[part]]\nkernels = 60000\nduration = 0\n[[part]]\nkernels = 60000\nduration = "1us"', "120000 kernels"),
         ("per_step = -1\n" + MIXED.replace("per_step = 2", ""), r"per_step: -1 is no number above 0"),
+        ("per_step = 1e300\n" + MIXED.replace("per_step = 2", ""), r"per_step: 1e\+300 is too large"),
+        (f'unit = "{"u" * 500}"\n' + MIXED.replace('unit = "token"', ""), r"unit: u{40}.* is too long"),
+        ('unit = " "\n' + MIXED.replace('unit = "token"', ""), r"unit: it is empty"),
         ("per_step = inf\n" + MIXED.replace("per_step = 2", ""), r"per_step: inf is no number above 0"),
         (MIXED.replace("streams = 2", "streams = 1000"), r"streams: 1000 is too large"),
         (MIXED.replace("replays = 50", "replays = 0"), r"replays: 0 is too small"),
@@ -157,6 +161,12 @@ def test_a_token_of_the_7b_model_reads_its_weights_once() -> None:
     assert "76 and 154 tokens/s" in about
 
 
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no file without an end")
+def test_a_file_without_an_end_is_too_large() -> None:
+    with pytest.raises(UsageError, match="too large to describe a step"):
+        read("/dev/zero")
+
+
 def test_an_unknown_name_has_its_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         read("decode7b")
@@ -206,7 +216,8 @@ def test_a_named_workload_takes_another_layer_but_no_other_kernels() -> None:
     ("step", "told"),
     [
         (Options(), "nothing says what the step does"),
-        (Options(kernels=3), "nothing says"),
+        (Options(kernels=3), "nothing says how long a kernel runs"),
+        (Options(duration="1us"), "nothing says how many kernels"),
         (Options(kernels=0, duration="1us"), "--kernels: 0"),
         (Options(kernels=MOST_KERNELS + 1, duration="1us"), "--kernels"),
         (Options(kernels=3, duration="1 parsec"), "--duration: 1 parsec"),

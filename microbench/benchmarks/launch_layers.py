@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from microbench.bench import Axis, Benchmark, Measured
 from microbench.gpu.api import Gpu
 from microbench.model import Case, Metric, Param
-from microbench.ops import LayerCall
+from microbench.ops import ARRAY_LAYERS, LayerCall
 from microbench.timing import Meter
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
@@ -32,7 +32,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
         "triton",
         "warp",
     ),
-    "one_op": ("cupy_ufunc", "torch_eager", "torch_out", "jax_jit"),
+    "one_op": ARRAY_LAYERS,
 }
 ARGUMENTS: Mapping[str, tuple[int, ...]] = {"same_kernel": (0, 4), "one_op": (1,)}
 # Each layer is a process of its own, and most of a quick run is the start of processes.

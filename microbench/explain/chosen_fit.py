@@ -23,7 +23,7 @@ def fit_for(run: Run, workload: Workload, *, bundled: bool = False) -> tuple[Evi
         if not absent:
             return evidence, with_calls(found, workload)
         lacking = lacking or absent
-    into = [] if bundled else ["--into", run.run_id]
+    into = [] if bundled else ["--into", run.run_id, *(["--device", "fake"] if run.simulated else [])]
     raise RunUnreadableError(
         f"run {run.run_id} has no figures of {', '.join(lacking)}, which the prediction rests on",
         f"microbench run {' '.join([*lacking, *into])} measures them",

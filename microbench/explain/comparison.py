@@ -14,7 +14,7 @@ from microbench.explain.comparison_unclear import SMALLEST, hidden, unclear
 from microbench.explain.evidence import row_name
 from microbench.explain.finding import Finding, Severity
 from microbench.explain.remeasuring import Side
-from microbench.units import change_percent, percent, round_percent
+from microbench.units import percent, ratio, round_percent
 
 LEAST_TOGETHER = 4
 LARGEST_DRIFT = round_percent(math.expm1(HOST_DRIFT))
@@ -27,12 +27,13 @@ RULE = (
 def summary(comparison: Comparison) -> Finding:
     """The comparison in one line: "3 slower, 1 faster, 412 same, 7 unclear, 2 incomparable"."""
     counted = {verdict: len(comparison.of(verdict)) for verdict in VERDICTS}
+    words = [f"{count} {verdict}" for verdict, count in counted.items() if count or verdict == "same"]
     changed = any(counted[verdict] for verdict in (*BETTER, *COUNTED))
     severity: Severity = "note" if changed or not counted["same"] else "good"
     return Finding(
         rule="compare.changes",
         severity="problem" if any(counted[verdict] for verdict in WORSE) else severity,
-        title=", ".join(f"{count} {verdict}" for verdict, count in counted.items() if count or verdict == "same"),
+        title=", ".join(words) if comparison.changes else "The two runs have no figure in common",
         text="",
         threshold=RULE,
         suite=SUITE,
@@ -53,20 +54,20 @@ def findings(comparison: Comparison, base: Side, new: Side) -> list[Finding]:
 
 def _together(comparison: Comparison) -> Iterator[Finding]:
     """Benchmarks of which many figures changed the same way."""
-    groups: dict[tuple[str, str], list[Change]] = {}
+    groups: dict[tuple[str, str, str], list[Change]] = {}
     for one in comparison.of(*WORSE, *BETTER):
-        groups.setdefault((one.new.benchmark, one.verdict), []).append(one)
-    for (benchmark, verdict), found in groups.items():
+        groups.setdefault((one.new.benchmark, one.verdict, one.metric.kind), []).append(one)
+    for (benchmark, verdict, kind), found in groups.items():
         if len(found) < LEAST_TOGETHER:
             continue
-        everything = sum(one.new.benchmark == benchmark for one in comparison.changes)
-        sizes = float(np.median([one.size for one in found]))
+        everything = sum((one.new.benchmark, one.metric.kind) == (benchmark, kind) for one in comparison.changes)
+        middle = float(np.median([one.judged.median for one in found if one.judged is not None]))
         yield Finding(
             rule="compare.together",
             severity="problem" if verdict in WORSE else "good",
-            title=f"{len(found)} of {everything} figures of {benchmark} are {verdict}, by {percent(math.expm1(sizes))}",
+            title=f"{len(found)} of {everything} {kind}s of {benchmark} are {verdict}: {ratio(middle)} in the median",
             text="Figures of one benchmark that move together have one cause: look for that one.",
-            threshold=f"{LEAST_TOGETHER} or more figures of a benchmark with one verdict; the median of their changes",
+            threshold=f"{LEAST_TOGETHER} or more figures of a benchmark with one verdict",
             rests_on=tuple(row_name(one.new) for one in found),
             suite=SUITE,
         )
@@ -84,7 +85,7 @@ def _host(drift: HostDrift) -> Finding:
         rule="compare.host",
         severity="advice" if drift.counted else "note",
         title=f"The host was {way} throughout: {drift.rows} of its figures of {drift.suite} by "
-        f"{change_percent(drift.ratio)} in the median",
+        f"{percent(abs(drift.ratio - 1))} in the median",
         text=beyond if drift.counted else within,
         threshold=f"the median cost of what the host's clock timed moved by {SMALLEST} or more",
         suite=SUITE,

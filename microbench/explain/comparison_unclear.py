@@ -61,7 +61,7 @@ WHY: dict[str, Why] = {
 
 def unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]:
     """One finding for each reason, with the commands that would settle it."""
-    found = comparison.of("unclear")
+    found = [one for one in comparison.changes if one.verdict == "unclear"]
     for reason, why in WHY.items():
         members = [one for one in found if one.reason == reason]
         if not members:

@@ -52,7 +52,7 @@ def _latency_and_rate(prefix: str, points: list[tuple[int, Row]]) -> Found:
     """The straight line of a copy's time over its bytes; the line's own misfit widens both intervals."""
     times = [(size, _seconds(size, row)) for size, row in points if row.value > 0]
     fitted = line((size, one.value) for size, one in times)
-    if fitted is None or fitted.slope <= 0 or fitted.constant <= 0:
+    if fitted is None or fitted.slope <= 0:
         return
     names = [row for _, one in times for row in one.rests_on]
     (size, first), (_, last) = times[0], times[-1]

@@ -15,14 +15,14 @@ from microbench.explain.fit_direct import own_s
 from microbench.explain.fit_misfit import misfits
 from microbench.explain.fit_steps import Step, steps
 from microbench.fitted import Constant, Fit, Reach
-from microbench.ops import LOOP_LAYER
+from microbench.ops import ARRAY_LAYERS, LOOP_LAYER
 from microbench.submission import Way, call_name, needed, replay_name
 from microbench.workload import Kernels, Workload
 
 __all__ = ["call_constant", "fit", "missing", "own_s", "with_calls"]
 
 CALL, REPLAY = "call.", "replay."
-# Which benchmark shows a constant, where it is not that of its begin.
+# Which benchmark shows a constant. Calls and replays have one for all layers; the others are link_copy's.
 SHOWN_BY = {
     "way": "launch_cost", "empty": "launch_cost", "complete": "launch_cost", "sync": "launch_sync",
     "gap_stream": "launch_duration", "queue": "launch_queue", "gap_graph": "graph_lifecycle",
@@ -105,8 +105,8 @@ def call_constant(found: Fit, layer: str, arguments: int) -> Constant | None:
 
 def _call(constants: Mapping[str, Constant], layer: str, arguments: int) -> Constant | None:
     known = {count: one for name, one in constants.items() for who, count in [_called(name)] if who == layer}
-    if set(known) == {1}:  # an array operation: what it passes to its kernel is its own affair
-        return known[1]
+    if layer in ARRAY_LAYERS and known:
+        return next(iter(known.values()))
     if not known or arguments in known:
         return known.get(arguments)
     counts = sorted(known)
@@ -192,12 +192,10 @@ def _reach(evidence: Evidence, measured: list[Step], constants: Mapping[str, Con
     """The largest of what was measured."""
     copies = [whole(row, "size_bytes") for row in evidence.rows("link_copy")]
     forks = [whole(row, "branches") for row in evidence.rows("graph_shape", "graph")]
-    durations = [whole(row, "duration_ns") * 1e-9 for row in evidence.rows("launch_duration")]
     streams = [*evidence.rows("launch_cost", "throughput"), *evidence.rows("launch_duration", "period")]
     launches = [row.measurement.calls_per_sample for row in streams]
     return Reach(
         kernels=max([step.kernels for step in measured] + launches, default=1),
-        duration_s=max([step.own_s for step in measured] + durations, default=0.0),
         copy_bytes=max(copies, default=0),
         streams=max(forks, default=1) if "front_end" in constants else 1,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -13,13 +13,16 @@ from microbench.explain.fitting import with_calls
 from microbench.fitted import Fit
 from microbench.ops import LOOP_LAYER
 from microbench.submission import Way, acts, graphs, needed
-from microbench.workload import Copies, Kernels, Part, Wait, Workload
+from microbench.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 
 # Without a synchronise steps flow into one another: what one takes is the difference of many and half as many. Two are
 # enough where each fills the queue.
-FLOWING_STEPS, FLOWING_KERNELS = 8, 8000
-# An interval needs many plays; of a long step a shorter one shows which constants matter.
-LONGEST_PERTURBED = 600
+FLOWING_STEPS, FLOWING_CALLS = 8, 8000
+# An interval needs many plays; of a long step a shorter one shows which constants matter. Steps that flow are played
+# several times each.
+LONGEST_PERTURBED, LONGEST_FLOWING = 600, 150
+# So few pieces between waits are all kept: what a wait costs is not to count for more than it does in the whole.
+FEW_PIECES = 4
 # The law is the same a little beyond the largest step that was measured.
 BEYOND = 1.25
 # What an advice must save of the step to be worth its line.
@@ -138,10 +141,10 @@ class _Flow(msgspec.Struct, frozen=True):
 
 def _flow(workload: Workload, values: Mapping[str, float], way: Way) -> _Flow:
     """A step that ends in a synchronise is like the next one; others are the difference of many and half as many."""
-    if workload.parts and isinstance(workload.parts[-1], Wait):
+    if _ends_in_wait(workload):
         one = _played(workload, values, way)
         return _Flow(one.end_s, one.busy_s, one.shares, one)
-    half = min(max(FLOWING_KERNELS // max(workload.kernels, 1), 2), FLOWING_STEPS) // 2
+    half = min(max(FLOWING_CALLS // max(_calls(workload.parts), 1), 2), FLOWING_STEPS) // 2
     few, many = (_played(workload, values, way, steps) for steps in (half, 2 * half))
     shares: dict[Limit, float] = {
         name: max(many.shares.get(name, 0.0) - few.shares.get(name, 0.0), 0.0) / half for name in LIMITS
@@ -157,7 +160,7 @@ def _played(workload: Workload, values: Mapping[str, float], way: Way, steps: in
 
 def _perturbed(workload: Workload, fit: Fit, names: Sequence[str], way: Way) -> float:
     """Half the width that the constants' intervals give to the step, as a share of it."""
-    short = _shortened(workload)
+    short = _shortened(workload, LONGEST_PERTURBED if _ends_in_wait(workload) else LONGEST_FLOWING)
     values = fit.values
     step_s = _flow(short, values, way).step_s
     squares = 0.0
@@ -168,23 +171,50 @@ def _perturbed(workload: Workload, fit: Fit, names: Sequence[str], way: Way) -> 
     return math.sqrt(squares) / step_s if step_s > 0 else 0.0
 
 
-def _shortened(workload: Workload, longest: int = LONGEST_PERTURBED) -> Workload:
-    """A long step with its last parts only, and fewer kernels in each."""
-    if workload.kernels <= longest:
+def _shortened(workload: Workload, longest: int) -> Workload:
+    """Of a long step its last pieces, and of each as large a share of its kernels, copies and host work."""
+    if _calls(workload.parts) <= longest:
         return workload
-    last = msgspec.structs.replace(workload, parts=workload.parts[-longest:])
-    share = longest / max(last.kernels, longest)
-    parts = tuple(
-        msgspec.structs.replace(part, count=max(round(part.count * share), 1)) if isinstance(part, Kernels) else part
-        for part in last.parts
-    )
-    return msgspec.structs.replace(last, parts=parts)
+    pieces = _pieces(workload.parts)
+    kept = max(round(len(pieces) * longest / _calls(workload.parts)), FEW_PIECES)
+    last = tuple(part for piece in pieces[-kept:] for part in piece)[-longest:]
+    share = min(longest / max(_calls(last), 1), 1.0)
+    return msgspec.structs.replace(workload, parts=tuple(_share_of(part, share) for part in last))
+
+
+def _share_of(part: Part, share: float) -> Part:
+    match part:
+        case Kernels() | Copies():
+            return msgspec.structs.replace(part, count=max(round(part.count * share), 1))
+        case HostWork():
+            return HostWork(part.seconds * share)
+        case Wait():
+            return part
+
+
+def _pieces(parts: Iterable[Part]) -> list[list[Part]]:
+    """What is submitted without a wait between it, each with the wait behind it."""
+    found: list[list[Part]] = [[]]
+    for part in parts:
+        found[-1].append(part)
+        if isinstance(part, Wait):
+            found.append([])
+    return [piece for piece in found if piece]
+
+
+def _calls(parts: Iterable[Part]) -> int:
+    """Kernels and copies."""
+    return sum(part.count for part in parts if isinstance(part, Kernels | Copies))
+
+
+def _ends_in_wait(workload: Workload) -> bool:
+    return bool(workload.parts) and isinstance(workload.parts[-1], Wait)
 
 
 def _outside(workload: Workload, fit: Fit) -> Iterator[str]:
     """Where a workload goes beyond what was measured, as figures for words: "1100 kernels (measured: 1000)"."""
     reach = fit.reach
-    longest = max(_between_waits(workload), default=0)
+    longest = max((_kernels(piece) for piece in _pieces(workload.parts)), default=0)
     if longest > BEYOND * reach.kernels:
         yield f"{longest} kernels without a wait (measured: up to {reach.kernels})"
     if workload.streams > reach.streams:
@@ -194,27 +224,20 @@ def _outside(workload: Workload, fit: Fit) -> Iterator[str]:
         yield f"copies of {largest} bytes (measured: up to {reach.copy_bytes})"
 
 
-def _between_waits(workload: Workload) -> Iterator[int]:
-    """Kernels submitted without a wait between them."""
-    count = 0
-    for part in workload.parts:
-        if isinstance(part, Kernels):
-            count += part.count
-        elif isinstance(part, Wait):
-            yield count
-            count = 0
-    yield count
+def _kernels(parts: Iterable[Part]) -> int:
+    return sum(part.count for part in parts if isinstance(part, Kernels))
 
 
 def _advice(workload: Workload, fit: Fit, stream: Prediction, graph: Prediction | None) -> tuple[Advice, ...]:
-    """Changes that are worth it, the one that saves most first. A very long step is judged by a shorter one."""
-    short = _shortened(workload, FLOWING_KERNELS)
-    whole_s = _flow(short, fit.values, "stream").step_s if short is not workload else stream.step_s
-    tried = [(name, what, _tried(changed, fit)) for name, what, changed in _changes(short)]
-    shares = [(name, what, step_s / whole_s) for name, what, step_s in tried if step_s is not None and whole_s > 0]
-    if graph is not None and stream.step_s > 0:
-        shares.append(("graph", "replay it as a graph", graph.step_s / stream.step_s))
-    found = [Advice(name, what, stream.step_s * share, 1 - share) for name, what, share in shares if 1 - share >= WORTH]
+    """Changes that are worth it, the one that saves most first."""
+    tried = [(name, what, _tried(changed, fit)) for name, what, changed in _changes(workload)]
+    if graph is not None:
+        tried.append(("graph", "replay it as a graph", graph.step_s))
+    found = [
+        Advice(name, what, step_s, 1 - step_s / stream.step_s)
+        for name, what, step_s in tried
+        if step_s is not None and step_s <= (1 - WORTH) * stream.step_s
+    ]
     return tuple(sorted(found, key=lambda advice: advice.step_s))
 
 
@@ -264,8 +287,8 @@ def _fused(workload: Workload) -> Workload:
         own = [part.durations_s[index % len(part.durations_s)] for index in range(part.count)]
         sums = tuple(own[index] + own[index + 1] for index in range(0, part.count - 1, 2))
         fused = msgspec.structs.replace(part, count=len(sums), durations_s=sums, bytes=part.bytes * 2)
-        left = msgspec.structs.replace(part, count=1, durations_s=own[-1:]) if part.count % 2 else None
-        return (fused,) if left is None else (fused, msgspec.structs.replace(left, durations_s=tuple(own[-1:])))
+        left = msgspec.structs.replace(part, count=1, durations_s=tuple(own[-1:]))
+        return (fused, left) if part.count % 2 else (fused,)
 
     parts = tuple(one for part in workload.parts for one in pairs(part))
     return msgspec.structs.replace(workload, parts=parts)

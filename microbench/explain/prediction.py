@@ -102,7 +102,7 @@ def _pace(one: Prediction) -> Finding:
     return Finding(
         rule=f"prediction.{one.way}",
         severity="note",
-        title=f"{name} {PACES[one.limit]}: no kernel runs {percent(one.idle_share)} of the time",
+        title=f"{name} {PACES[one.limit]}: the GPU has no kernel for {percent(one.idle_share)} of the time",
         text=f"In a step that begins on an idle machine {words}.",
         threshold="what most of the critical path is spent on",
         rests_on=(),
@@ -202,7 +202,8 @@ def _origin(forecast: Forecast, run_words: str, reference: bool, simulated: bool
     text = f"They are fitted to {len(rows)} of its rows, of {listed(benchmarks(rows))}."
     if reference:
         title = f"Constants of the bundled reference, not of this machine: {run_words}"
-        text += " `microbench run` measures this machine, and its newest run is then taken."
+        text += " `microbench run` measures this machine, a layer only where it is installed; the newest run that has "
+        text += "all of these is then taken."
     elif simulated:
         title = f"Constants of a simulated GPU: {run_words}"
         text += " They say nothing about any real one."

@@ -17,7 +17,7 @@ from microbench.report.heading import SIMULATED
 from microbench.report.prediction import run_words
 from microbench.report.tables import fact_words
 from microbench.stats import Interval, Row
-from microbench.units import MISSING, axis_title, axis_value, quantity, ratio, ratio_range
+from microbench.units import MISSING, axis_title, axis_value, from_to, ratio, ratio_range
 
 MOST_LISTED = 40
 MOST_BESIDE = 12
@@ -28,7 +28,6 @@ TONES: dict[Verdict, Tone] = {
 # The picture's bins: a percent each, from 15 % less to 15 % more; what lies beyond is in the last one.
 BIN, BINS = 1.01, 30
 MARKS = {0.9: "−10 %", 0.95: "−5 %", 1.0: "as before", 1.05: "+5 %", 1.1: "+10 %"}
-ADJUSTED = {"clock": "at one SM clock", "host": "less host drift"}
 # No word of the machines is longer: the beginning of a UUID or commit tells it.
 LONGEST = 24
 # An adjusted ratio that rounds to the measured one says nothing more.
@@ -90,41 +89,38 @@ def _changes(changed: Sequence[Change], everything: bool) -> list[Table]:
 def _table(title: str, found: Sequence[Change], more: tuple[str, ...] = ()) -> list[Table]:
     if not found:
         return []
-    adjusted = [way for way in ADJUSTED if any(_tells_more(one, way) for one in found)]
-    columns = [Column("", "left"), Column("figure", "left"), Column("BASE"), Column("NEW"), Column("ratio"), Column("")]
-    columns += [Column(ADJUSTED[way]) for way in adjusted]
+    adjusted = any(map(_tells_more, found))
+    columns = [Column("", "left"), Column("figure", "left"), Column("BASE → NEW"), Column("ratio"), Column("")]
+    columns += [Column("adjusted")] if adjusted else []
     notes = ["ratio: NEW over BASE over all pairs of rounds, and its 95 % interval"]
+    if adjusted:
+        notes.append("adjusted decides: at one SM clock, or less the drift of the whole host")
     if any(one.shares for one in found):
         notes.append("shares of each GPU's own ceiling are compared")
     rows = tuple(_row(one, adjusted) for one in found)
     return [Table(title[:1].upper() + title[1:], "", tuple(columns), rows, (*notes, *more))]
 
 
-def _row(one: Change, adjusted: Sequence[str]) -> tuple[Cell, ...]:
-    tone = TONES[one.verdict]
-    there = one.ratio is not None and 0 not in (one.base.value, one.new.value)
+def _row(one: Change, adjusted: bool) -> tuple[Cell, ...]:
+    unit = one.metric.unit
+    found = one.ratio if one.ratio is not None and 0 not in (one.base.value, one.new.value) else None
     return (
-        Cell(one.verdict, tone=tone),
+        Cell(one.verdict, tone=TONES[one.verdict]),
         Cell(figure_words(one.new), of=row_name(one.new)),
-        _value(one.base),
-        _value(one.new, "strong"),
-        _ratio(one, one.ratio if there else None),
-        Cell(ratio_range(one.ratio.low, one.ratio.high) if one.ratio is not None and there else "", tone="quiet"),
-        *(_ratio(one, one.judged if there and one.by == way else None) for way in adjusted),
+        Cell(from_to(one.base.value, one.new.value, unit)),
+        _ratio(one, found),
+        Cell(ratio_range(found.low, found.high) if found is not None else "", tone="quiet"),
+        *([_ratio(one, one.judged if _tells_more(one) else None, one.by)] if adjusted else []),
     )
 
 
-def _value(row: Row, tone: Tone = "plain") -> Cell:
-    return Cell(quantity(row.value, row.metric.unit), tone=tone)
+def _ratio(one: Change, found: Interval | None, note: str = "") -> Cell:
+    return Cell(ratio(found.median), note, TONES[one.verdict]) if found is not None else Cell(MISSING, tone="quiet")
 
 
-def _ratio(one: Change, found: Interval | None) -> Cell:
-    return Cell(ratio(found.median), tone=TONES[one.verdict]) if found is not None else Cell(MISSING, tone="quiet")
-
-
-def _tells_more(one: Change, by: str) -> bool:
+def _tells_more(one: Change) -> bool:
     """Whether the ratio that decided differs from the measured one by more than rounding."""
-    if one.by != by or one.judged is None or one.ratio is None:
+    if one.by == "value" or one.judged is None or one.ratio is None or 0 in (one.base.value, one.new.value):
         return False
     return abs(math.log(one.judged.median / one.ratio.median)) >= TELLING
 

@@ -45,7 +45,7 @@ def _lane(lane: Lane, scale: float, width: int, fine: bool, inverse: bool) -> li
         if _instant(span):
             text = f"▌{span.text}"
             _write(cells, min(begin, max(width - len(text), 0)), text, span.tone)
-        elif span.kind not in ("solid", "level"):
+        elif span.kind not in ("solid", "level") and (span.kind != "distance" or end > begin):
             _write(cells, begin, _stretch(span, max(end - begin, 1)), span.tone)
     _raise(cells, [span for span in lane.spans if span.kind == "level"], scale, HEIGHTS if fine else PLAIN_HEIGHTS)
     for span, begin, end in _apart(work, scale, fine):

@@ -35,8 +35,10 @@ def known(topic: Topic, run: Run) -> int:
 
 
 def covers(topic: Topic, run: Run) -> bool:
-    """Whether a run has the figures that the topic needs, on any of its GPUs."""
-    return any(set(topic.needs) <= set(topic.figures(one).figures) for one in evidence_by_device(run))
+    """Whether a run of a real GPU has the figures that the topic needs, on any of its GPUs."""
+    return not run.simulated and any(
+        set(topic.needs) <= set(topic.figures(one).figures) for one in evidence_by_device(run)
+    )
 
 
 def sheet(topic: Topic, run: Run, *, reference: bool = False) -> Report:
@@ -61,7 +63,7 @@ def listing() -> Table:
     columns = (Column("topic", "left"), Column("what it explains", "left"))
     return Table(
         "What can be explained", "with this machine's numbers, or a recorded reference's", columns, rows,
-        ("microbench explain TOPIC tells it",),
+        ("microbench explain TOPIC prints it",),
     )  # fmt: skip
 
 
@@ -84,7 +86,8 @@ def _lacking(told: Told, run: Run, reference: bool) -> list[tuple[Phrase, ...]]:
     if reference:
         return [(Phrase(f"This run lacks figures of {listed(told.lacking)}, which would say more here.", "quiet"),)]
     short_id = run.run_id.rpartition("-")[2]  # a run is found by it as well, and a line has its end
-    command = Phrase(f"microbench run {' '.join(told.lacking)} --into {short_id}", "note", whole=True)
+    fake = " --device fake" if run.simulated else ""
+    command = Phrase(f"microbench run {' '.join(told.lacking)} --into {short_id}{fake}", "note", whole=True)
     before = Phrase("This run lacks figures that would say more here: ", "quiet")
     return [(before, command, Phrase(" measures them.", "quiet"))]
 

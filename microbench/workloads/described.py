@@ -63,8 +63,9 @@ def _common(options: Options) -> dict[str, object]:
 def _uniform(options: Options) -> Workload:
     """Copy in, kernels in as many runs as there are waits, copy out before the last wait."""
     if options.kernels is None or options.duration is None:
+        causes = {(True, False): "nothing says how many kernels", (False, True): "nothing says how long a kernel runs"}
         raise UsageError(
-            "nothing says what the step does",
+            causes.get((options.kernels is None, options.duration is None), "nothing says what the step does"),
             f"give --kernels and --duration, a .toml file, or one of {', '.join(examples())}",
         )
     count = fields.whole(options.kernels, "--kernels", 1, MOST_KERNELS)

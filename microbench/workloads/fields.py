@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from microbench.errors import UsageError
 from microbench.explain.launch_layers import TITLES
 from microbench.text import plain
-from microbench.units import short_size, typed_size, typed_time, wall
-from microbench.workload import LONGEST_S, MOST_BYTES
+from microbench.units import short_size, typed_size, typed_time
+from microbench.workload import MOST_BYTES
 
 LONGEST_SHOWN = 40
 # What people call a layer, and what stands for it.
@@ -27,17 +27,20 @@ ALIASES = {
 def whole(value: object, where: str, least: int, most: int) -> int:
     """A whole number from ``least`` to ``most``."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise UsageError(f"{where}: {shown(value)} is no whole number", f"give one from {least} to {most}")
+        written = f'"{shown(value)}"' if isinstance(value, str) else shown(value)
+        raise UsageError(f"{where}: {written} is no whole number", f"give one from {least} to {most}")
     if not least <= value <= most:
         cause = "too small" if value < least else "too large"
         raise UsageError(f"{where}: {shown(value)} is {cause}", f"give a whole number from {least} to {most}")
     return value
 
 
-def number(value: object, where: str) -> float:
-    """A finite number above 0."""
+def number(value: object, where: str, most: float) -> float:
+    """A number above 0, up to ``most``."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value <= 0:
         raise UsageError(f"{where}: {shown(value)} is no number above 0", "give one, such as 1 or 0.5")
+    if value > most:
+        raise UsageError(f"{where}: {shown(value)} is too large", f"give a number of at most {most:g}")
     return float(value)
 
 
@@ -46,10 +49,7 @@ def seconds(value: object, where: str) -> float:
     text = value if isinstance(value, str) else "0" if value == 0 and not isinstance(value, bool) else None
     if text is None:
         raise UsageError(f"{where}: {shown(value)} is no time", 'give a number and its unit: "6us", "0.2ms", or 0')
-    found = typed(typed_time, text, where)
-    if found > LONGEST_S:
-        raise UsageError(f"{where}: {shown(value)} is too long", f"give a time of at most {wall(LONGEST_S)}")
-    return found
+    return typed(typed_time, text, where)
 
 
 def size_bytes(value: object, where: str, least: int = 0) -> int:

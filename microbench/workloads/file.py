@@ -14,6 +14,8 @@ from microbench.workloads.parts import parts
 
 KEYS = ("title", "about", "layer", "streams", "replays", "unit", "per_step", "part")
 MOST_REPLAYS = 10**9
+# What a column of a table holds.
+MOST_PER_STEP, LONGEST_UNIT = 10**9, 24
 AN_EXAMPLE = "see the examples: microbench predict --help names them"
 
 
@@ -36,11 +38,20 @@ def parsed(text: str, name: str) -> Workload:
             replays=fields.whole(table.get("replays", 1000), f"{name}, replays", 1, MOST_REPLAYS),
             title=fields.words(table.get("title", name), f"{name}, title"),
             about=fields.words(table.get("about", ""), f"{name}, about"),
-            unit=fields.words(table.get("unit", "step"), f"{name}, unit"),
-            per_step=fields.number(table.get("per_step", 1), f"{name}, per_step"),
+            unit=_unit(table.get("unit", "step"), f"{name}, unit"),
+            per_step=fields.number(table.get("per_step", 1), f"{name}, per_step", MOST_PER_STEP),
         ),
         name,
     )
+
+
+def _unit(value: object, where: str) -> str:
+    """What a step makes, in a word: it stands in a table."""
+    text = fields.words(value, where).strip()
+    if not 0 < len(text) <= LONGEST_UNIT:
+        cause = f"{where}: {fields.shown(value)} is too long" if text else f"{where}: it is empty"
+        raise UsageError(cause, f'give a word of at most {LONGEST_UNIT} characters, such as "token"')
+    return text
 
 
 def checked(workload: Workload, name: str) -> Workload:

@@ -26,9 +26,11 @@ def read(name: str | Path) -> Workload:
     path = _found(str(name))
     shown = plain(path.name)
     try:
-        if path.stat().st_size > LARGEST_BYTES:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_BYTES + 1)  # a device or a pipe has no size to ask for, and may have no end
+        if len(data) > LARGEST_BYTES:
             raise UsageError(f"{shown} is too large to describe a step", AN_EXAMPLE)
-        text = path.read_text(encoding="utf-8")
+        text = data.decode()
     except UnicodeDecodeError:
         raise UsageError(f"{shown} is not UTF-8", AN_EXAMPLE) from None
     except (OSError, ValueError) as error:

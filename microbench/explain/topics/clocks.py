@@ -113,7 +113,7 @@ TOPIC = Topic(
         (
             Passage("The ALUs' fp32 multiply-adds run at {alu}."),
             Passage(
-                "NVML showed {nvml} while the SMs counted {settled}: believe the SMs.",
+                "During the {dtype} products NVML showed {nvml} while the SMs counted {settled}: believe the SMs.",
                 when=over("nvml", "settled", EQUAL),
             ),
         ),

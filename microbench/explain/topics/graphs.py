@@ -72,20 +72,20 @@ TOPIC = Topic(
     headline=(
         Passage("As a graph {kernels} {short} run {gain_short} as fast, paid after {replays}", when=over("saved", 0.0)),
         Passage("As a graph {kernels} {short} run {gain_short} as fast"),
-        Passage("A graph hands over a whole chain of kernels in one call"),
+        Passage("A graph hands over a whole step of kernels in one call"),
     ),
     paragraphs=(
         (
             Passage(
-                "A CUDA Graph is a chain of work that the driver has checked and laid out once; a replay hands all of "
-                "it over in one call."
+                "A CUDA Graph is work with its dependencies, which the driver has checked and laid out once; a replay "
+                "hands all of it over in one call."
             ),
             Passage("That call takes {relaunch} for {kernels} kernels, as many launches {calls}."),
         ),
         (
             Passage(
-                "It gains twice: the host no longer sets the pace, and between two kernels the GPU needs {gap_graph} "
-                "instead of {gap_stream}.",
+                "It gains twice: the host no longer sets the pace, and between two kernels that note their "
+                "times the GPU needs {gap_graph} instead of {gap_stream}.",
                 when=over("gap_stream", "gap_graph"),
             ),
             Passage("It gains because the host no longer sets the pace.", when=up_to("gap_stream", "gap_graph")),

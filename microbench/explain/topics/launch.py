@@ -82,14 +82,14 @@ TOPIC = Topic(
                     "{cupy} through CuPy",
                     "{torch} for a PyTorch operation",
                     "{numba} through Numba",
-                    "{jax} for one of JAX",
+                    "{jax} for a JAX operation",
                 ),
             ),
         ),
         (
             Passage(
                 "Launch fewer and longer kernels, wait once a step and not once a launch, and replay what repeats as a "
-                "graph. A cheaper layer pays only where kernels are shorter than its call."
+                "graph. A cheaper layer pays where kernels are shorter than the call it replaces."
             ),
         ),
     ),

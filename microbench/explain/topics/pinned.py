@@ -9,7 +9,7 @@ from microbench.explain.link_copies import DEVICE, DIRECTIONS, HOST, copies, cop
 from microbench.explain.link_copy import HALF, PAGEABLE_LOSS
 from microbench.explain.link_pinning import ALLOCATE, REGISTER, TOUCH, sizes
 from microbench.explain.topics.gathering import Gathering, counted, ratio, total
-from microbench.explain.topics.topic import Passage, Topic, over, unless
+from microbench.explain.topics.topic import Passage, Topic, both, over, unless, up_to
 from microbench.units import about_size, as_time, percent, size
 
 COPY, PINNING = "link_copy", "link_pinning"
@@ -97,9 +97,12 @@ TOPIC = Topic(
         ),
         (
             Passage(
-                "Allocate pinned buffers once and use them again, register what somebody else allocated, and leave "
-                "pageable what is copied once.",
+                "Allocate pinned buffers once and use them again, and register what somebody else allocated.",
                 when=unless(over("kept_h2d", KEPT)),
+            ),
+            Passage(
+                "Leave pageable what is copied only once.",
+                when=both(unless(over("kept_h2d", KEPT)), unless(up_to("copies", 1.0))),
             ),
             Passage("Gather what is small: below {half} a copy spends more time on being a copy than on its bytes."),
         ),

@@ -56,10 +56,13 @@ TOPIC = Topic(
                 "Arguments take room as well: with {large} of them each, {depth_large} launches fit.",
                 when=over("depth", "depth_large"),
             ),
-            Passage("Every stream has a queue of its own, and a graph takes one place in it, however many its nodes."),
+            Passage(
+                "A stream has a queue to itself while the driver has work queues left; further streams share one. A "
+                "graph is handed over in one call, however many its nodes."
+            ),
         ),
         (
-            Passage("A full queue shows in one thing only: calls take as long as kernels."),
+            Passage("A full queue shows in the calls alone: they take as long as kernels."),
             Passage(
                 "With kernels of {kernel} that is {period} instead of {submit}: a long loop of launches times the "
                 "device, and a host with other work stands still.",

@@ -71,7 +71,7 @@ def _peers(found: Gathering, facts: LinkFacts) -> None:
     on, off = pairs(evidence, way), pairs(evidence, way, "off")
     pair = next(iter(on), None)
     if pair is not None or len(evidence.environment.gpus) > 1:
-        found.row("peer", "GPU to GPU", on[pair] if pair is not None else None, PEER)
+        found.row("peer", "GPU to GPU, one direction", on[pair] if pair is not None else None, PEER)
         found.row("staged", "without peer access", off.get(pair) if pair is not None else None, PEER)
     found.computed("gain", "peer access brings", "on / off", times, ratio, "peer", "staged")
     links = facts.number("nvlinks") or None
@@ -113,7 +113,7 @@ TOPIC = Topic(
                 "On the way up lies {switches}.",
                 when=both(without("hidden"), over("switches", 0.0), up_to("switches", 1.0)),
             ),
-            Passage("The GPU hangs on NUMA node {node}.", when=over("node", -1.0)),
+            Passage("The GPU is attached to NUMA node {node}.", when=over("node", -1.0)),
         ),
         (
             Passage(
@@ -126,12 +126,13 @@ TOPIC = Topic(
                 when=up_to("kept", KEEPS),
             ),
             Passage(
-                "GPUs exchange {peer} over {nvlinks}, {gain} what they do by way of host memory, without peer access "
-                "({staged}).",
+                "One GPU copies {peer} to another over {nvlinks}, in one direction: {gain} what it does by way of host "
+                "memory, without peer access ({staged}).",
                 when=over("gain", 1.0),
             ),
             Passage(
-                "GPUs exchange {peer}, {gain} what they do by way of host memory, without peer access ({staged}).",
+                "One GPU copies {peer} to another, in one direction: {gain} what it does by way of host memory, "
+                "without peer access ({staged}).",
                 when=both(without("nvlinks"), over("gain", 1.0)),
             ),
         ),

@@ -89,7 +89,7 @@ TOPIC = Topic(
             ),
         ),
         (
-            Passage("A graph lies in the GPU's memory once it was uploaded."),
+            Passage("A graph lies in the GPU's memory once it has been uploaded."),
             Passage(
                 "A replay of {nodes} kernels moves {replay}, launched one by one they move {one_by_one}.",
                 when=over("one_by_one", "replay"),

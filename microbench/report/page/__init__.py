@@ -84,7 +84,7 @@ def build(subjects: Sequence[Subject], figures: Sequence[Figure], *, most_bytes:
     }
     if figures:
         blocks |= {"figures": packed(scripts.specs(figures)), "vega": packed(vega.encode())}
-    context = _context(told, figures) | {"script": script, "policy": scripts.policy(script, vega)}
+    context = _context(told, figures) | {"script": script, "policy": scripts.policy(*filter(None, (script, vega)))}
     template = environment().get_template("page.html")
     # With room for its runs first: how many of their samples may stay depends on what all else leaves of it.
     empty = {f"run-{index}": "" for index in range(len(subjects))}

@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from microbench.explain.finding import Severity
-from microbench.report.document import Bars, Cell, Column, Picture, Stacks, Table, Tone
+from microbench.report.document import Bars, Cell, Column, Picture, Stacks, Table
 from microbench.report.figures.theme import DARK, LIGHT
 from microbench.report.marks import SEVERITY_MARKS, TRUST_MARKS, UNKNOWN_MARK
 from microbench.report.page.plots import columns, plot, stretches, time_axis
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 FOLDER = "templates"
 # A page is read, not paged through: longer texts are cut, with their length.
 LONGEST_WORDS = 2000
+# Figures and names stay on a line, in letters; sentences need not.
+LONGEST_UNBROKEN = 32
 # What the page has colours for beside those of its figures: its own ground, marked ground, and how things stand.
 ON_LIGHT = {
     "page": "#f4f6f8", "raised": "#eaeef2", "good": "#1a7f37", "note": "#1f5fbf", "advice": "#8a5a00",
@@ -109,13 +111,15 @@ def _kind(picture: Picture) -> str:
     return type(picture).__name__.lower()
 
 
-def _classes(column: Column, tone: Tone = "plain") -> Markup:
-    """The class attribute of a cell: how it is set, when it goes, and its colour."""
+def _classes(column: Column, cell: Cell | None = None) -> Markup:
+    """The class attribute of a heading or a cell: how it is set, when it goes, its colour, and whether its lines may
+    break."""
     from markupsafe import Markup
 
     names = ["right"] if column.align == "right" else []
     names += [f"drop-{column.drop}"] if column.drop else []
-    names += [f"tone-{tone}"] if tone != "plain" else []
+    names += [f"tone-{cell.tone}"] if cell is not None and cell.tone != "plain" else []
+    names += ["long"] if cell is not None and len(cell.text) > LONGEST_UNBROKEN else []
     return Markup(' class="{}"').format(" ".join(names)) if names else Markup("")
 
 

@@ -1,0 +1,229 @@
+"""The command compare: what it prints, which runs it means, and which exit code it ends with."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from compare_runs import GPU, Figure, changed, made, usual
+from make_run import make_run
+from snapshots import same
+from typer.testing import CliRunner, Result
+
+from microbench import schema
+from microbench.cli import app
+from microbench.compare import Comparison, compare
+from microbench.errors import ExitCode
+from microbench.explain.remeasuring import Side
+from microbench.model import Fact, Run
+from microbench.report import comparison as drawing
+
+SLOWER = changed(0.9, case_id="memory_stream[kernel=copy]")
+FASTER = changed(1.1, case_id="memory_stream[kernel=read]")
+MORE = changed(1.2, case_id="launch_queue[streams=2]")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(app, ["compare", *arguments], env=environment, catch_exceptions=False)
+
+
+def write(name: str, run: Run) -> str:
+    Path(name).write_bytes(schema.encode(run))
+    return name
+
+
+def eventful() -> tuple[Run, Run]:
+    """Two runs between which about everything happened that can."""
+    loud = Figure("memory_random", "memory", "accesses", 1e11, "rate", "OP/s", {"size_bytes": 1 << 30}, deviation=0.2)
+    sustained = Figure("gemm_data", "compute", "power", 600.0, "count", "W", {"data": "zeros"}, clock="counter")
+    zero_copy = Figure(
+        "link_zero_copy", "link", "bandwidth", 4e10, "rate", "B/s", {"direction": "read"}, bound="pcie_h2d"
+    )
+    before = [*usual(), loud, sustained, zero_copy]
+    after = [*usual(), loud, sustained]
+    base = made(1, figures=before, facts=(Fact("cpu_model", "SIMULATED CPU"),))
+    new = made(
+        2, SLOWER, FASTER, MORE, changed(1.06, clock="host"), changed(0.8, benchmark="tensor_ceiling"),
+        changed(1.5, case_id="launch_layers[layer=layer_7]"),
+        figures=after, clocks_hz=(1.85e9, 1.84e9, 1.86e9, 1.85e9, 1.83e9), versions={"gemm_data": 2}, driver="580.2",
+        facts=(Fact("cpu_model", "SIMULATED CPU, another"),),
+    )  # fmt: skip
+    return base, new
+
+
+# -- exit codes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "fail_on", "code"),
+    [
+        (changed(1.0), "any", ExitCode.MEASURED),
+        (SLOWER, None, ExitCode.MEASURED),
+        (SLOWER, "slower", ExitCode.CHANGED),
+        (SLOWER, "faster", ExitCode.MEASURED),
+        (FASTER, "slower", ExitCode.MEASURED),
+        (FASTER, "faster", ExitCode.CHANGED),
+        (MORE, "slower", ExitCode.MEASURED),
+        (MORE, "any", ExitCode.CHANGED),
+    ],
+)
+def test_the_exit_code_says_what_changed(change: object, fail_on: str | None, code: ExitCode) -> None:
+    runs = write("base.json", made(1)), write("new.json", made(2, change))  # type: ignore[arg-type]
+    result = call(*runs, *(["--fail-on", fail_on] if fail_on else []))
+    assert result.exit_code == code
+
+
+def test_farther_from_the_ceiling_is_slower_to_a_script() -> None:
+    other = msgspec.structs.replace(GPU, name="SIMULATED OTHER", uuid="GPU-other")
+    runs = write("base.json", made(1)), write("new.json", made(2, changed(0.8, suite="memory"), gpu=other))
+    result = call(*runs, "--fail-on", "slower")
+    assert result.exit_code == ExitCode.CHANGED
+    assert "4 farther" in result.stdout
+    assert result.stdout.index("ANOTHER GPU MODEL") < result.stdout.index("4 farther")
+
+
+def test_unclear_is_no_failure_and_says_what_to_run() -> None:
+    runs = write("base.json", made(1)), write("new.json", made(2, SLOWER, rounds=2))
+    result = call(*runs, "--fail-on", "any", COLUMNS="200")
+    assert result.exit_code == ExitCode.MEASURED
+    assert "0 same, 52 unclear" in result.stdout
+    text = " ".join(result.stdout.split())
+    assert "`microbench run launch link memory compute --quick --rounds 5 --into new.json`" in text
+
+
+# -- which runs --------------------------------------------------------------------------------------------------------
+
+
+def test_one_name_is_held_against_by_the_last_run(folder: Path) -> None:
+    write("base.json", made(1))
+    last = made(2, SLOWER)
+    write(str(folder / "data" / f"{last.run_id}.json"), last)
+    result = call("base.json")
+    assert "1 slower, 51 same" in result.stdout
+    assert f"run {last.run_id}" in result.stdout
+
+
+def test_a_run_is_not_compared_with_itself(folder: Path) -> None:
+    write("base.json", made(1))
+    result = call("base.json", str(folder / "base.json"))
+    assert result.exit_code == ExitCode.USAGE
+    assert result.stderr.splitlines()[0] == "error: this is one and the same run"
+
+
+def test_without_any_run_the_next_step_is_told() -> None:
+    result = call("nvidia-h200")
+    assert result.exit_code == ExitCode.UNREADABLE_RUN
+    assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["error", "next"]
+    assert call("nothing", "nvidia-h200").exit_code == ExitCode.UNREADABLE_RUN
+
+
+def test_a_bundled_run_is_held_against_like_any_other() -> None:
+    result = call("nvidia-h200", write("new.json", made(1)), "--fail-on", "slower")
+    assert result.exit_code == ExitCode.MEASURED
+    assert "ANOTHER GPU MODEL" in result.stdout
+    assert "SIMULATED GPU against NVIDIA H200" in " ".join(result.stdout.split())
+
+
+def test_simulated_against_real_stands_before_any_figure() -> None:
+    result = call(write("base.json", made(1, simulated=True)), write("new.json", made(2, SLOWER)))
+    assert result.stdout.index("SIMULATED AGAINST REAL") < result.stdout.index("BASE and NEW")
+    assert "0 same, 52 incomparable" in result.stdout
+
+
+# -- what is printed ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_comparison_looks_as_it_did(width: int) -> None:
+    base, new = eventful()
+    text = call(write("base.json", base), write("new.json", new), COLUMNS=str(width)).stdout
+    assert all(len(line) <= width for line in text.splitlines())
+    same(f"compare-{width}", text)
+
+
+def test_a_calm_comparison_is_short() -> None:
+    text = call(write("base.json", made(1)), write("new.json", made(2)), COLUMNS="80").stdout
+    assert "✓ 52 same" in text
+    assert len(text.splitlines()) < 32
+    same("compare-calm-80", text)
+
+
+def test_all_of_it_can_be_listed() -> None:
+    base, new = eventful()
+    runs = write("base.json", base), write("new.json", new)
+    few, everything = call(*runs, COLUMNS="120").stdout, call(*runs, "--all", COLUMNS="120").stdout
+    assert "launch_layers submit: layer_5 " not in few
+    assert "launch_layers submit: layer_5 " in everything
+    assert "--all" in few
+    assert "--all" not in everything
+
+
+def test_colour_changes_nothing_but_colour_and_can_be_left_out() -> None:
+    base, new = eventful()
+    runs = write("base.json", base), write("new.json", new)
+    plain = call(*runs, COLUMNS="80").stdout
+    coloured = call(*runs, COLUMNS="80", FORCE_COLOR="1", TERM="xterm-256color").stdout
+    assert "\x1b[" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+    without = call(*runs, COLUMNS="80", FORCE_COLOR="1", NO_COLOR="1", TERM="xterm-256color").stdout
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", without)
+    assert "\x1b" not in plain
+
+
+def test_names_from_a_file_are_text() -> None:
+    hostile = "\x1b[31m[red]</script>‮"
+    gpu = msgspec.structs.replace(GPU, name=hostile)
+    figures = [replace(one, params={**one.params, "note": "[bold]x"}) for one in usual()]
+    new = made(2, changed(0.5, suite="memory"), gpu=gpu, figures=figures, driver=hostile)
+    text = call(write("base.json", made(1, figures=figures, gpu=GPU)), write("new.json", new)).stdout
+    assert "\x1b" not in text
+    assert "‮" not in text
+    assert "[red]</script>" in text
+    assert "[bold]x" in call(write("a.json", made(3, figures=figures)), "new.json", "--all").stdout
+
+
+def test_many_changes_are_listed_until_it_is_enough() -> None:
+    many = [
+        Figure("memory_stream", "memory", "bandwidth", 4e12, "rate", "B/s", {"size_bytes": 1024 * index}, bound="dram")
+        for index in range(1, 61)
+    ]
+    found = compare(made(1, figures=many), made(2, changed(0.8, suite="memory"), figures=many))
+    assert len(rows_of(found, everything=False)) == 40
+    assert len(rows_of(found, everything=True)) == 60
+
+
+def rows_of(found: Comparison, *, everything: bool) -> tuple[object, ...]:
+    sheet = drawing.sheet(found, Side("base"), Side("new"), everything=everything)
+    tables = [one for one in sheet.sections[0].pictures if one.title.startswith("Changes")]
+    return tables[0].rows  # type: ignore[union-attr]
+
+
+RUNS = ("nvidia-h200", "nvidia-h200-compute", "nvidia-h200-x2", "made.json")
+
+
+@pytest.mark.parametrize(("base", "new"), list(itertools.permutations(RUNS, 2)))
+def test_whatever_two_runs_are_they_can_be_compared(base: str, new: str) -> None:
+    write("made.json", make_run())
+    result = call(base, new, "--all", "--fail-on", "slower", COLUMNS="80")
+    assert result.exit_code in (ExitCode.MEASURED, ExitCode.CHANGED)
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+
+
+def test_a_comparison_can_be_drawn_into_a_file(tmp_path: Path) -> None:
+    base, new = eventful()
+    runs = write("base.json", base), write("new.json", new)
+    assert call(*runs, "--svg", str(tmp_path / "compare.svg")).exit_code == ExitCode.MEASURED
+    assert "<svg" in (tmp_path / "compare.svg").read_text()
+    assert call(*runs, "--svg", str(tmp_path / "compare.svg")).exit_code == ExitCode.USAGE
