@@ -14,6 +14,16 @@ from microbench.gpu.api import Gpu
 # The folder that the built wheel was installed into; scripts/test sets it for its second run.
 WHEEL_VARIABLE = "MICROBENCH_TEST_WHEEL"
 PACKAGE = Path(microbench.__file__).resolve().parent
+# What only the built wheel can show: commands and processes, files that are read at run time, kernels, compiled loops.
+# Arithmetic and words are those of the source, whose every file the wheel holds (test_packaging): they run once.
+ON_THE_WHEEL = frozenset(
+    f"test_{name}"
+    for name in (
+        "affinity benchmarks_on_fake cli cold compare_cli crashes doctor driver export figures_cli graph_loops "
+        "kernels_compile layers_python layers_skips layers_submit loops nvml packaging page page_loops predict_cli "
+        "probe runner schema share_export snapshots store topics view worker workloads"
+    ).split()
+)
 
 
 def pytest_report_header() -> str:
@@ -27,6 +37,9 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.stem not in ON_THE_WHEEL:
+            item.add_marker(pytest.mark.source)
     if "gpu" in config.option.markexpr:
         return
     unasked = pytest.mark.skip(reason="needs a real GPU: run with -m gpu")

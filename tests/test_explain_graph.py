@@ -105,14 +105,14 @@ def test_a_missing_benchmark_silences_its_rules_only(benchmark: str) -> None:
 GRAPHS = [index for index, one in enumerate(WHOLE.outcomes) if one.case.benchmark in MADE]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.sets(st.sampled_from(GRAPHS), max_size=len(GRAPHS)))
 def test_nothing_missing_makes_a_rule_raise(dropped: set[int]) -> None:
     outcomes = tuple(one for index, one in enumerate(WHOLE.outcomes) if index not in dropped)
     findings(msgspec.structs.replace(WHOLE, outcomes=outcomes))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(
     st.sets(st.sampled_from(sorted({old.metric for one in graph_outcomes() for old in one.measurements}))),
     st.booleans(),

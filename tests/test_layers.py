@@ -94,6 +94,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
 NEVER: tuple[tuple[str, str], ...] = (
     ("report", "gpu"),  # a report is drawn from a run file, on any machine
     ("explain", "gpu"),
+    ("gpu.fake", "submission"),
     ("gpu.fake", "costmodel"),  # a fit to the fake must give back the fake's own constants
 )
 
