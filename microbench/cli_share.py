@@ -128,7 +128,7 @@ def prune(
 
         if keep is None and older_than is None:
             raise UsageError("nothing says which runs may go", "give --keep N, --older-than DAYS, or both")
-        age = timedelta(days=older_than) if older_than is not None else None
+        age = _days(older_than) if older_than is not None else None
         with opened() as index:
             going = prunable(heads(index, store.listing()), keep, age, datetime.now(UTC))
             if not going:
@@ -143,6 +143,13 @@ def prune(
             delete(going)
             index.forget(going)
         typer.echo(f"{_counted(going)} deleted")
+
+
+def _days(count: float) -> timedelta:
+    try:
+        return timedelta(days=count)
+    except (ValueError, OverflowError):
+        raise UsageError(f"--older-than {count:g} is no number of days", "give one such as 30") from None
 
 
 def _counted(runs: list[Path]) -> str:

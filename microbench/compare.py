@@ -18,7 +18,7 @@ from microbench.stats import STABLE_HALF_WIDTH, Interval, Row, Trust
 
 Verdict = Literal["slower", "faster", "farther", "nearer", "more", "fewer", "same", "unclear", "incomparable"]
 # Why a figure is unclear: too few rounds; a grade that forbids any verdict; a figure of 0 or less; two levels between
-# which its rounds jump; all host rows moved with it; an interval that holds a change as well as none.
+# which its rounds jump; what the host may have drifted by; an interval that holds a change as well as none.
 Unclear = Literal["rounds", "grade", "no ratio", "levels", "host", "noise"]
 VERDICTS: tuple[Verdict, ...] = (
     "slower", "farther", "faster", "nearer", "more", "fewer", "same", "unclear", "incomparable",
@@ -62,12 +62,13 @@ class Change(msgspec.Struct, frozen=True):
 
 class HostDrift(NamedTuple):
     """How the host-timed figures of a suite moved together: the median of what NEW costs over BASE (of a rate, the
-    inverse), and of how many; where they are few, the median of all suites. ``counted``: too far for a drift, so that
-    each is judged as it was measured."""
+    inverse), of how many, and how many of these ``went`` that way; where they are few, the median of all suites.
+    ``counted``: too far for a drift, so that each is judged as it was measured."""
 
     suite: str
     ratio: float
     rows: int
+    went: int
     counted: bool
 
 
@@ -168,13 +169,15 @@ def _decided(pair: Pair, row: int, decision: Decision, at_clock: bool) -> Change
 
 
 def _why_unclear(row: int, decision: Decision, shift: float, half: float, moved: float) -> Unclear | None:
-    """Why neither a change nor its absence can be told; None for the same."""
+    """Why neither a change nor its absence can be told; None for the same. What the host does no more rounds settle."""
     if decision.jumping[row]:
         return "levels"
     if abs(shift) + half <= WIDEST_SAME and abs(shift) - half <= SMALLEST_CHANGE:
         return None
     without_host = abs(moved) + half <= WIDEST_SAME and abs(moved) - half <= SMALLEST_CHANGE
-    return "host" if without_host else "noise"
+    own = float(decision.judged.own[row])
+    settled = abs(shift) + own <= WIDEST_SAME or abs(shift) - own >= SMALLEST_CHANGE
+    return "host" if without_host or (settled and half**2 > 2 * own**2) else "noise"
 
 
 def _direction(pair: Pair, shift: float) -> Verdict:
@@ -193,7 +196,8 @@ def _drifts(ready: Sequence[Pair], arrays: Figures, decision: Decision) -> Itera
         if not len(rows) or not drift.seen or abs(drift.shift) < SMALLEST_CHANGE:
             continue
         suite = ready[rows[0]].new.suite
-        one = HostDrift(suite, math.exp(drift.shift), len(rows), counted=abs(drift.shift) >= HOST_DRIFT)
+        went = int(np.sum(decision.judged.shift[rows] * np.sign(drift.shift) >= SMALLEST_CHANGE))
+        one = HostDrift(suite, math.exp(drift.shift), len(rows), went, counted=abs(drift.shift) >= HOST_DRIFT)
         found[suite] = max(found.get(suite, one), one, key=lambda each: abs(math.log(each.ratio)))
     yield from found.values()
 

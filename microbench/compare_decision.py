@@ -25,6 +25,8 @@ HOST_DRIFT = math.log(1.15)
 # What one run's host may differ by from the next, row by row, where too few host rows are there to show it.
 UNSEEN_HOST_DEVIATION = 0.03
 LEAST_HOST_ROWS = 20
+# No drift is felt that differently by the rows: what scatters further is some rows' own change.
+LARGEST_HOST_DEVIATION = 0.05
 # Median of the square of a Student's t with about ten degrees of freedom.
 MEDIAN_SQUARE = 0.49
 BISECTIONS = 40
@@ -62,11 +64,13 @@ class Drift(NamedTuple):
 
 
 class Shifts(NamedTuple):
-    """What the rounds say of each row. Logarithms; ``half`` is half the 95 % interval; ``moved`` is the shift less the
-    host's drift; ``noise`` and ``chance`` are probabilities without a change."""
+    """What the rounds say of each row. Logarithms; ``half`` is half the 95 % interval, ``own`` without what
+    the host may add to it; ``moved`` is the shift less the host's drift; ``noise`` and ``chance`` are probabilities
+    without a change."""
 
     shift: FloatArray
     half: FloatArray
+    own: FloatArray
     moved: FloatArray
     noise: FloatArray
     chance: FloatArray
@@ -113,12 +117,15 @@ def shifts(figures: Figures, base: FloatArray, new: FloatArray) -> Shifts:
     inverse, freedom = 1 / n + 1 / m, (n + m - 2).astype(np.float64)
     spread = moderated((_squares(base) + _squares(new)) / freedom, freedom, figures.within, figures.family)
     error = spread.variance * inverse
+    quantile = student_95(spread.freedom)
+    own = quantile * np.sqrt(error)
     drift = {int(one): host_drift(shift, error, figures, int(one)) for one in np.unique(figures.suite)}
     moved, error = _beyond_drift(shift, error, figures, drift)
     found = levels(base, new)
     return Shifts(
         shift=shift,
-        half=student_95(spread.freedom) * np.sqrt(error),
+        half=quantile * np.sqrt(error),
+        own=own,
         moved=moved,
         noise=student_p(moved / np.sqrt(error), spread.freedom),
         chance=chance_of_levels(found, moved, figures.suite, figures.family),
@@ -148,7 +155,7 @@ def host_drift(shift: FloatArray, error: FloatArray, figures: Figures, suite: in
         return Drift(0.0, UNSEEN_HOST_DEVIATION, False)
     centre = float(np.median(shift[rows]))
     squares, own = (shift[rows] - centre) ** 2, error[rows]
-    low, high = 0.0, 1.0
+    low, high = 0.0, LARGEST_HOST_DEVIATION**2
     if float(np.median(squares / own)) <= MEDIAN_SQUARE:
         return Drift(centre, 0.0, True)
     for _ in range(BISECTIONS):
@@ -181,7 +188,7 @@ def _weaker(raw: Shifts, at_clock: Shifts, partly: BoolArray) -> Shifts:
     take = partly & (raw.noise > at_clock.noise)
     chosen = {
         name: np.where(take, getattr(raw, name), getattr(at_clock, name))
-        for name in ("shift", "half", "moved", "chance", "jumps", "reach")
+        for name in ("shift", "half", "own", "moved", "chance", "jumps", "reach")
     }
     noise = np.where(take, raw.noise, at_clock.noise)
     return at_clock._replace(**chosen, noise=np.where(partly & opposed, 1.0, noise))

@@ -19,8 +19,8 @@ from microbench.throttling import ARITHMETIC_BOUNDS, is_arithmetic
 CLOCK_METRIC = "sm_clock"
 CACHE_BOUNDS = ("shared", "l1", "l2")
 PER_CLOCK_UNIT = "/clk"
-# A count of nothing has no logarithm: it is held against one.
-LEAST_COUNT = 1.0
+# Nothing has no logarithm: a count of nothing is taken for half the least that was counted beside it.
+NOTHING = 0.5
 Binding = Literal["free", "partly", "bound"]
 Sides = tuple[list[float], list[float]]
 
@@ -28,11 +28,13 @@ Sides = tuple[list[float], list[float]]
 def clock_binding(row: Row) -> Binding:
     """Whether the SM clock sets a row's figure.
 
-    ``bound``: tensor cores, ALUs and caches give so much a cycle. ``free``: the host times it, its limit has another
-    clock (memory, links), or it is per cycle at any clock. ``partly``: timed on the device with no limit that says, or
-    with several, so that only what holds both ways is a change.
+    ``bound``: tensor cores, ALUs and caches give so much a cycle; or it is that clock. ``free``: the host times it, its
+    limit has another clock (memory, links), or it is per cycle at any clock. ``partly``: timed on the device with no
+    limit that says, or with several, so that only what holds both ways is a change.
     """
     bound = row.measurement.bound or ""
+    if row.metric.name == CLOCK_METRIC:
+        return "bound"
     if row.metric.kind == "count" or row.measurement.clock != "device" or bound.endswith(PER_CLOCK):
         return "free"
     ways = {one.bound.partition(":")[0] for one in row.outcomes[0].measurements if one.bound}
@@ -74,7 +76,7 @@ def figures(pairs: Sequence[Pair], gpus: dict[str, GpuInfo]) -> Figures:
         within=np.array([_within(pair) for pair in pairs]),
         suite=_numbered([(pair.new.device, pair.new.suite) for pair in pairs]),
         family=_numbered([(pair.new.device, pair.new.benchmark, pair.new.metric.name) for pair in pairs]),
-        host=np.array([is_host_timed(pair.new) for pair in pairs], dtype=np.bool_),
+        host=np.array([is_host_timed(pair.new) and not pair.in_turn for pair in pairs], dtype=np.bool_),
     )
 
 
@@ -91,12 +93,15 @@ def at_one_clock(pair: Pair, gpus: dict[str, GpuInfo]) -> bool:
 def _logs(pair: Pair) -> Sides:
     """Logarithms of what both runs' rounds cost: of the figure, or of its share of the ceiling; a rate costs its
     inverse."""
-    base, new = (math.log(limit.value) for limit in pair.ceilings) if pair.ceilings else (0.0, 0.0)
+    limits = [limit.value for limit in pair.ceilings] if pair.ceilings else [1.0, 1.0]
+    values = [[one.interval.median for one in row.summaries] for row in (pair.base, pair.new)]
+    nothing = NOTHING * min((value for side in values for value in side if value > 0), default=1.0)
     sign = cost_sign(pair)
-    return (
-        [sign * (math.log(_above_zero(one.interval.median)) - base) for one in pair.base.summaries],
-        [sign * (math.log(_above_zero(one.interval.median)) - new) for one in pair.new.summaries],
+    base, new = (
+        [sign * math.log((value or nothing) / limit) for value in side]
+        for side, limit in zip(values, limits, strict=True)
     )
+    return base, new
 
 
 def cost_sign(pair: Pair) -> int:
@@ -111,18 +116,15 @@ def _logs_at_clock(pair: Pair, gpus: dict[str, GpuInfo]) -> Sides | None:
     base, new = _clocks(pair.base, gpus), _clocks(pair.new, gpus)
     if base is None or new is None:
         return None
-    # At a higher clock seconds cost less; what is counted in cycles turns into seconds by it.
-    per_cycle = pair.new.metric.unit == "cycle" or PER_CLOCK_UNIT in pair.new.metric.unit
+    # At a higher clock seconds cost less; what is counted in cycles turns into seconds by it, the clock into nothing.
+    unit = pair.new.metric.unit
+    per_cycle = unit in ("cycle", "Hz") or PER_CLOCK_UNIT in unit
     sign = -1 if per_cycle else 1
     logs = _logs(pair)
     return (
         [log + sign * clock for log, clock in zip(logs[0], base, strict=True)],
         [log + sign * clock for log, clock in zip(logs[1], new, strict=True)],
     )
-
-
-def _above_zero(value: float) -> float:
-    return value if value > 0 else LEAST_COUNT
 
 
 def _clocks(row: Row, gpus: dict[str, GpuInfo]) -> list[float] | None:

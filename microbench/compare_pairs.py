@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -19,12 +19,14 @@ Key = tuple[str | None, str, str]
 
 class Pair(NamedTuple):
     """A figure of BASE and the same of NEW. ``reason`` says why they cannot be compared; where the GPUs are of two
-    models, each has the ``ceilings`` that its share is taken of."""
+    models, each has the ``ceilings`` that its share is taken of. ``in_turn``: their rounds were, so that the scatter of
+    these shows what the host did from one to the next."""
 
     base: Row
     new: Row
     reason: Incomparable | None = None
     ceilings: tuple[Ceiling, Ceiling] | None = None
+    in_turn: bool = False
 
 
 class Paired(NamedTuple):
@@ -110,6 +112,10 @@ class _Side:
     def simulated(self, row: Row) -> bool:
         return self.run.sessions[row.session].simulated
 
+    def starts(self, row: Row) -> list[str]:
+        """When the sessions of a row's rounds began."""
+        return [self.run.sessions[number].started_at for number in {one.session for one in row.outcomes}]
+
     def ceiling(self, row: Row) -> Ceiling | None:
         """The limit of a row in its own unit."""
         limit = self.evidence[row.device].ceiling(row) if row.device in self.evidence else None
@@ -148,12 +154,22 @@ def _pair(base: Row, new: Row, before: _Side, after: _Side) -> Pair:
     methods = before.methods[base.benchmark], after.methods[new.benchmark]
     if methods[0].version != methods[1].version or (base.metric.kind, base.metric.unit) != _measured_as(new):
         return Pair(base, new, "method")
+    in_turn = _in_turn(before.starts(base), after.starts(new))
     if base.device is None or new.device is None or same_model(before.gpus[base.device], after.gpus[new.device]):
-        return Pair(base, new)
+        return Pair(base, new, in_turn=in_turn)
     limits = before.ceiling(base), after.ceiling(new)
     if limits[0] is None or limits[1] is None:
         return Pair(base, new, "model")
-    return Pair(base, new, ceilings=(limits[0], limits[1]))
+    return Pair(base, new, ceilings=(limits[0], limits[1]), in_turn=in_turn)
+
+
+def _in_turn(base: Sequence[str], new: Sequence[str]) -> bool:
+    """Whether sessions enough were run in turn: of each two that follow one another, one is of either run (A B A B, or
+    A B B A). Those that began in the same moment are not known to be."""
+    if len(base) != len(new) or len(base) < MINIMUM_ROUNDS:
+        return False
+    sides = [side for _, side in sorted([*((start, 0) for start in base), *((start, 1) for start in new)])]
+    return all(one != other for one, other in zip(sides[::2], sides[1::2], strict=True))
 
 
 def _measured_as(row: Row) -> tuple[str, str]:

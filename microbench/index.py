@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FILE = ".index.sqlite3"
 WAIT_S = 1.0  # for another process that is writing
 COMMIT_EVERY = 500
+DIGEST_BYTES = 8
 TABLE = """CREATE TABLE IF NOT EXISTS entries (
     kind TEXT, path TEXT, state TEXT, maker TEXT, data BLOB, PRIMARY KEY (kind, path)
 )"""
@@ -53,13 +54,30 @@ def maker() -> str:
     return digest.hexdigest()[:16]
 
 
+def _key(path: Path) -> bytes:
+    """A file by its whole path; in bytes, as its name need not be text."""
+    return os.fsencode(os.path.abspath(path))
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def _intact(kept: object) -> bytes | None:
+    """The data as it was put; None where anything became of it, which SQLite itself does not see."""
+    if not isinstance(kept, bytes):
+        return None
+    data = kept[DIGEST_BYTES:]
+    return data if kept[:DIGEST_BYTES] == _digest(data) else None
+
+
 class Index:
     """Bytes by kind and run file; without a ``connection`` nothing is kept. Open it with ``opened``."""
 
     def __init__(self, connection: sqlite3.Connection | None) -> None:
         self._connection = connection
         self._maker = maker()
-        self._waiting: list[tuple[str, str, str, str, bytes]] = []
+        self._waiting: list[tuple[str, bytes, str, str, bytes]] = []
 
     def get(self, kind: str, path: Path) -> bytes | None:
         """What was made of the file as it is now, or None."""
@@ -68,7 +86,7 @@ class Index:
     def put(self, kind: str, path: Path, state: str | None, data: bytes) -> None:
         """Keep ``data``, made of the file in ``state``; of a file that was not there nothing is kept."""
         if state is not None:
-            self._waiting.append((kind, os.path.abspath(path), state, self._maker, data))
+            self._waiting.append((kind, _key(path), state, self._maker, _digest(data) + data))
         if len(self._waiting) >= COMMIT_EVERY:
             self.write()
 
@@ -85,7 +103,7 @@ class Index:
 
     def forget(self, paths: Iterable[Path]) -> None:
         """Drop all that was made of files that are gone."""
-        self._execute_many(FORGET, [(os.path.abspath(path),) for path in paths])
+        self._execute_many(FORGET, [(_key(path),) for path in paths])
 
     def keep_newest(self, kind: str, count: int) -> None:
         """Drop all entries of a kind but those put last."""
@@ -106,8 +124,8 @@ class Index:
     def _look_up(self, kind: str, path: Path, state: str | None) -> bytes | None:
         with self._forgiving():
             if self._connection is not None and state is not None:
-                row = self._connection.execute(LOOK_UP, (kind, os.path.abspath(path), state, self._maker)).fetchone()
-                return bytes(row[0]) if row else None
+                row = self._connection.execute(LOOK_UP, (kind, _key(path), state, self._maker)).fetchone()
+                return _intact(row[0]) if row else None
         return None
 
     @contextmanager

@@ -26,7 +26,7 @@ def prunable(
         for place, (path, head) in enumerate(sound)
         if place >= (keep or 0)
         and (older_than is None or _age(head, now) > older_than)
-        and remarks.read(path) == remarks.Remarks()
+        and not remarks.may_be(path)
         and not is_growing(path)
         and path not in store.bundled().values()
     ]

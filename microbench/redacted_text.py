@@ -26,7 +26,7 @@ KEPT_PATH = re.compile(r"/(?:proc|sys)(?:/|$)")
 QUOTED_PATH = re.compile(r"(?P<quote>[\"'`])(?P<path>(?:~[\w.-]*|\.{1,2}|[A-Za-z]:)?[/\\][^\"'`\n]*)(?P=quote)")
 # A list of paths is taken apart at the colon, comma or semicolon before the next one.
 PATH = re.compile(
-    r"""(?<![\w/\\])(?:~[\w.-]*|\.{1,2})?/(?=[^\s/"'`])(?:(?![:,;]~?/)[^\s"'`<>|])+"""  # from a root, ~ or dots on
+    r"""(?:(?<![\w/\\])|(?<=[\s"'=,]-[A-Z]))(?:~[\w.-]*|\.{1,2})?/(?=[^\s/"'`])(?:(?![:,;]~?/)[^\s"'`<>|])+"""  # from a root, ~ or dots on, or an option's letter
     r"""|\b[A-Za-z]:\\[^\s"'`<>|]*|\\\\[\w.-]+\\[^\s"'`<>|]*"""  # of Windows
     r"""|(?<![\w/.@+-])(?:[\w.+@-]+/)+[\w.+@-]*\.[A-Za-z]\w{0,9}\b"""  # from here on: only a file's ending tells
 )
@@ -36,7 +36,7 @@ WHOLE_UUID = rf"{HEX}{{8}}(?:-{HEX}{{4}}){{3}}-{HEX}{{12}}|{HEX}{{32}}"
 UUID_END = rf"{HEX}{{0,8}}(?:-{HEX}{{4}}){{1,3}}-{HEX}{{12}}"  # a text may be cut anywhere
 UUID_BEGIN = rf"{HEX}{{4,}}(?:-{HEX}+)*"  # by which a device may be named
 UUID = re.compile(
-    rf"(?<![0-9a-z])(?:(?P<kinds>(?:(?:GPU|MIG)-){{1,2}})(?:{WHOLE_UUID}|{UUID_BEGIN})|{WHOLE_UUID}|{UUID_END})(?![0-9a-z])",
+    rf"(?:(?<![0-9a-z])|(?<=(?<![0-9a-z])0x))(?:(?P<kinds>(?:(?:GPU|MIG)-){{1,2}})(?:{WHOLE_UUID}|{UUID_BEGIN})|{WHOLE_UUID}|{UUID_END})(?![0-9a-z])",
     re.IGNORECASE,
 )
 SERIAL = re.compile(
@@ -45,11 +45,14 @@ SERIAL = re.compile(
 )
 BOARD_SERIAL = re.compile(r"(?<![\w.])\d{13}(?![\w.])")  # of NVIDIA's boards
 AT = re.compile(r"(?<![\w.@-])([A-Za-z_][\w.-]*)@([A-Za-z][\w.-]*\w)")
+# As a shell, Python or JSON says it; also of SLURM_JOB_USER and the like.
+IS = r"(?:=|[\"']\s?:\s?)"
 USER_IN_TEXT = re.compile(
-    r"(?:/home/|/Users/|\\Users\\|\b(?:USER|LOGNAME|USERNAME|SUDO_USER)=)[\"']?([A-Za-z0-9_][\w.-]*)"
+    rf"(?:/home/|/Users/|\\Users\\|(?<![A-Za-z0-9])(?:USER|LOGNAME|USERNAME){IS}|\buid=\d{{1,10}}\()"
+    r"[\"']?([A-Za-z0-9_][\w.-]*)"
 )
 HOST_IN_TEXT = re.compile(
-    r"\b(?:HOST|HOSTNAME)=[\"']?([A-Za-z0-9_][\w.-]*)"
+    rf"(?<![A-Za-z0-9])(?:HOST|HOSTNAME|NODENAME|NODE_NAME){IS}[\"']?([A-Za-z0-9_][\w.-]*)"
     r"|(?<![\w.-])((?:[\w-]+\.)+(?:local|internal|lan|corp|intranet|localdomain|home\.arpa))(?![\w-])"
 )
 
@@ -72,6 +75,8 @@ class Redactor:
         """``name``, a word, is from now on replaced wherever it stands."""
         name = name.rstrip(".-")
         key = name.casefold()
+        if key.isdigit() and kind != "SERIAL":
+            return  # a number names nobody, and stands in other places too
         if len(key) >= SHORTEST_NAME and key not in COMMON_NAMES and not GIVEN.fullmatch(name):
             self._name(key, kind)
             self._words = None

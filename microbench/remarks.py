@@ -16,6 +16,7 @@ SUFFIX = ".remarks"
 RUN_SUFFIX = re.compile(r"\.jsonl?(\.xz)?$")
 LONGEST_LABEL = 60
 LONGEST_BYTES = 1 << 20
+UNREADABLE = (OSError, ValueError, RecursionError, msgspec.DecodeError)
 
 
 class Remarks(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -33,10 +34,24 @@ def place(path: Path) -> Path:
 def read(path: Path) -> Remarks:
     """The remarks on the run in that file; empty ones where there are none, or none that can be read."""
     try:
-        with place(path).open("rb") as file:
-            return msgspec.json.decode(file.read(LONGEST_BYTES), type=Remarks)
-    except (OSError, ValueError, RecursionError, msgspec.DecodeError):
+        return _decoded(path)
+    except UNREADABLE:
         return Remarks()
+
+
+def may_be(path: Path) -> bool:
+    """True unless nobody said anything of the run in that file: what cannot be read may be all that a person kept."""
+    try:
+        return _decoded(path) != Remarks()
+    except FileNotFoundError:
+        return False
+    except UNREADABLE:
+        return True
+
+
+def _decoded(path: Path) -> Remarks:
+    with place(path).open("rb") as file:
+        return msgspec.json.decode(file.read(LONGEST_BYTES), type=Remarks)
 
 
 def checked(label: str) -> str:

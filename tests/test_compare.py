@@ -19,8 +19,9 @@ from microbench.compare_levels import chance_of_levels, levels
 from microbench.explain.comparison import findings, summary
 from microbench.explain.comparison_notices import notices
 from microbench.explain.remeasuring import Side
-from microbench.model import Fact, GpuInfo, Run
+from microbench.model import AxisInfo, Fact, GpuInfo, Run
 
+Multiplied = Callable[[Figure], float]
 BASE, NEW = Side("base.json"), Side("new.json")
 
 
@@ -105,6 +106,16 @@ def test_a_count_of_nothing_can_become_something() -> None:
     assert verdicts(compare(made(1, figures=nothing), made(2, figures=nothing))) == {"same": len(usual())}
 
 
+def test_a_count_from_nothing_to_one_or_to_a_fraction_is_more() -> None:
+    for some in (1.0, 0.25):
+        counts = [
+            [replace(one, value=value, deviation=0.0) if one.kind == "count" else one for one in usual()]
+            for value in (0.0, some)
+        ]
+        found = compare(made(1, figures=counts[0]), made(2, figures=counts[1]))
+        assert {one.verdict for one in of(found, "launch_queue")} == {"more"}
+
+
 def test_a_time_of_nothing_has_no_ratio() -> None:
     nothing = [replace(one, value=0.0) if one.benchmark == "launch_layers" else one for one in usual()]
     found = compare(made(1), made(2, figures=nothing))
@@ -145,10 +156,25 @@ def test_the_command_measures_what_was_measured() -> None:
     settings = msgspec.structs.replace(
         session.settings, preset="full", overrides={"size_bytes": (1024, 2048)}, device="cuda:1"
     )
-    few = msgspec.structs.replace(few, sessions=(msgspec.structs.replace(session, settings=settings),))
+    axes = (AxisInfo("size_bytes", "invented", (1024, 2048)),)
+    few = msgspec.structs.replace(
+        few,
+        sessions=(msgspec.structs.replace(session, settings=settings),),
+        benchmarks=tuple(msgspec.structs.replace(one, axes=axes) for one in few.benchmarks),
+    )
     said = rules(compare(made(1), few))["compare.unclear_rounds"]
     wanted = "microbench run link_copy --full --set size_bytes=1024,2048 --device cuda:1 --rounds 5 --into new.json"
     assert f"`{wanted}`" in said
+    without = tuple(msgspec.structs.replace(one, axes=()) for one in few.benchmarks)
+    said = rules(compare(made(1), msgspec.structs.replace(few, benchmarks=without)))["compare.unclear_rounds"]
+    assert "`microbench run link_copy --full --device cuda:1 --rounds 5 --into new.json`" in said
+
+
+def test_rounds_are_to_be_added_where_their_run_was_made() -> None:
+    """On the driver of today they would stand for a run that was made on another."""
+    few = made(2, rounds=1, driver="580.2")
+    assert "on the driver and board of each" in rules(compare(made(1), few))["compare.unclear_rounds"]
+    assert "on the driver" not in rules(compare(made(1), made(2, rounds=1)))["compare.unclear_rounds"]
 
 
 def test_a_bundled_run_is_never_to_be_added_to() -> None:
@@ -164,6 +190,25 @@ def test_rounds_taken_in_turn_are_added_up() -> None:
     )
     found = compare(base, new)
     assert verdicts(found) == {"same": len(usual()) - 4, "slower": 4}
+
+
+def in_turn(change: Multiplied) -> tuple[Run, Run]:
+    """Five rounds of either run, A B B A A B B A A B, of a host that is slower in each than in the last."""
+    runs: tuple[list[Run], list[Run]] = ([], [])
+    for moment, side in enumerate((0, 1, 1, 0, 0, 1, 1, 0, 0, 1)):
+        slower = changed(1.005**moment, clock="host")
+        run = made(10 + moment, slower, *([change] if side else []), rounds=1)
+        session = msgspec.structs.replace(run.sessions[0], started_at=f"2026-01-01T00:00:{moment:02}+00:00")
+        runs[side].append(msgspec.structs.replace(run, sessions=(session,)))
+    return grown(*runs[0]), grown(*runs[1])
+
+
+def test_of_rounds_taken_in_turn_no_drift_is_taken_off() -> None:
+    """As their own scatter shows it: all of the host 12 % slower in NEW alone is a change then, and drift is none."""
+    found = compare(*in_turn(changed(1.12, clock="host")))
+    assert verdicts(found) == {"same": len(usual()) - 24, "slower": 24}
+    assert not found.drifts
+    assert not compare(*in_turn(changed(1.0))).of("slower", "faster")
 
 
 def test_rounds_under_another_driver_are_not_added() -> None:
@@ -198,6 +243,24 @@ def test_another_unit_is_incomparable() -> None:
     other = [replace(one, unit="OP/s", bound=None) if one.suite == "memory" else one for one in usual()]
     found = compare(made(1), made(2, figures=other))
     assert {(one.verdict, one.reason) for one in of(found, "memory_stream")} == {("incomparable", "method")}
+
+
+def test_what_failed_in_new_is_told_before_any_figure() -> None:
+    new = made(2)
+    name = "memory_stream[kernel=copy]"
+    failed = tuple(
+        msgspec.structs.replace(one, status="crashed", measurements=()) if one.case.id == name else one
+        for one in new.outcomes
+    )
+    found = compare(made(1), msgspec.structs.replace(new, outcomes=failed))
+    assert [one.title for one in notices(found)] == ["FAILED IN NEW"]
+    assert notices(found)[0].text.startswith(f"1 case that BASE measured: {name}.")
+    assert not notices(compare(msgspec.structs.replace(new, outcomes=failed), made(1)))
+
+
+def test_copies_of_one_run_are_told() -> None:
+    run = made(1)
+    assert [one.title for one in notices(compare(run, grown(run, made(2, rounds=1))))] == ["ONE RUN TWICE"]
 
 
 def test_figures_that_one_run_lacks_are_told_apart() -> None:
@@ -304,6 +367,20 @@ def test_a_change_at_one_clock_is_seen_whatever_the_clock_did() -> None:
         assert one.judged.median == pytest.approx(0.92, rel=0.01)
 
 
+def test_the_clock_itself_is_no_change_of_a_figure() -> None:
+    """The figure of each case that tells its SM clock: at one clock it is one."""
+    clocks = [
+        Figure("tensor_ceiling", "compute", "sm_clock", HIGHEST_HZ, "count", "Hz", {"dtype": name}, clock="counter")
+        for name in ("bf16", "fp16", "fp8_e4m3", "tf32")
+    ]
+    figures = [*usual(), *clocks]
+    found = compare(
+        made(1, figures=figures), made(2, changed(0.9, metric="sm_clock"), figures=figures, clocks_hz=(1.782e9,) * 5)
+    )
+    assert not found.of("fewer", "more", "slower", "faster")
+    assert rules(found)["compare.clock"].startswith("8 figures moved with the SM clock alone")
+
+
 def test_without_its_clock_a_figure_is_judged_as_measured() -> None:
     bare = msgspec.structs.replace(GPU, sm_clock_max_hz=None)
     found = compare(made(1, gpu=bare), made(2, gpu=bare, clocks_hz=WARM))
@@ -401,13 +478,34 @@ def test_a_rate_that_the_host_times_moves_the_other_way() -> None:
     assert not found.of("slower", "faster")
 
 
+def part_of_the_host(count: int, factor: float) -> Multiplied:
+    return lambda one: factor if one.params.get("layer") in {f"layer_{index}" for index in range(count)} else 1.0
+
+
+def test_what_some_of_the_host_did_is_not_told_as_if_all_of_it_had() -> None:
+    found = compare(made(1), made(2, part_of_the_host(13, 1.1)))
+    said = rules(found)["compare.host"]
+    assert said.startswith("13 of the host's 24 figures of launch were slower; the median of all is 9.")
+    assert "throughout" not in said
+    assert {one.reason for one in found.of("unclear")} == {"host"}
+
+
+def test_half_of_the_host_that_is_far_slower_is_no_noise() -> None:
+    found = compare(made(1), made(2, part_of_the_host(12, 1.4)))
+    assert len(found.of("slower")) == 12
+    some = compare(made(1), made(2, part_of_the_host(12, 1.2)))
+    assert {one.reason for one in some.of("unclear")} == {"host"}
+    assert "--rounds 10" not in rules(some).get("compare.unclear_noise", "")
+
+
 def test_few_figures_of_the_host_are_allowed_the_drift_that_they_cannot_show() -> None:
     few = ("layer_1", "layer_2")
     figures = [one for one in quiet(usual(), 0.001) if one.params.get("layer", "layer_1") in few]
     base = made(1, figures=figures)
     little = compare(base, made(2, changed(1.06, clock="host"), figures=figures))
     assert not little.of("slower")
-    assert {one.reason for one in of(little, "launch_layers")} == {"noise"}
+    assert {one.reason for one in of(little, "launch_layers")} == {"host"}
+    assert "measure the two in turn" in rules(little)["compare.unclear_host"]
     much = compare(base, made(2, changed(1.4, clock="host"), figures=figures))
     assert {one.verdict for one in of(much, "launch_layers")} == {"slower"}
 
@@ -484,7 +582,7 @@ def test_attention_goes_where_little_scatter_is_expected() -> None:
     nothing = np.zeros(rows)
     expected = np.full(rows, 0.02**2)
     expected[0] = 0.002**2
-    judged = Shifts(nothing, nothing, nothing, p, nothing, nothing > 0, np.ones(rows), expected, {})
+    judged = Shifts(nothing, nothing, nothing, nothing, p, nothing, nothing > 0, np.ones(rows), expected, {})
     suite = np.zeros(rows, dtype=int)
     assert np.flatnonzero(discoveries(p, judged, suite)).tolist() == [0]
     assert np.flatnonzero(discoveries(p, judged._replace(expected=None), suite)).tolist() == [0, 1]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from microbench.compare import BETTER, COUNTED, VERDICTS, WORSE, Change, Comparison, HostDrift
+from microbench.compare import BETTER, COUNTED, MINIMUM_ROUNDS, VERDICTS, WORSE, Change, Comparison, HostDrift
 from microbench.compare_decision import FALSE_DISCOVERIES, HOST_DRIFT, SMALLEST_CHANGE
 from microbench.explain.comparison_notices import SUITE, figures_in_words
 from microbench.explain.comparison_unclear import SMALLEST, hidden, unclear
@@ -17,6 +17,8 @@ from microbench.explain.remeasuring import Side
 from microbench.units import percent, ratio, round_percent
 
 LEAST_TOGETHER = 4
+# Of a drift of the whole host its figures speak with one voice, but for a few.
+MOST_OF_THE_HOST = 0.9
 LARGEST_DRIFT = round_percent(math.expm1(HOST_DRIFT))
 RULE = (
     f"the whole 95 % interval of the ratio beyond {SMALLEST}; false discoveries held to {percent(FALSE_DISCOVERIES)} "
@@ -66,7 +68,7 @@ def _together(comparison: Comparison) -> Iterator[Finding]:
             rule="compare.together",
             severity="problem" if verdict in WORSE else "good",
             title=f"{len(found)} of {everything} {kind}s of {benchmark} are {verdict}: {ratio(middle)} in the median",
-            text="Figures of one benchmark that move together have one cause: look for that one.",
+            text="Figures of one benchmark that move together mostly have one cause: look for that first.",
             threshold=f"{LEAST_TOGETHER} or more figures of a benchmark with one verdict",
             rests_on=tuple(row_name(one.new) for one in found),
             suite=SUITE,
@@ -76,16 +78,22 @@ def _together(comparison: Comparison) -> Iterator[Finding]:
 def _host(drift: HostDrift) -> Finding:
     """What the times and rates did together that the host's clock measured."""
     way = "slower" if drift.ratio > 1 else "faster"
+    by = percent(abs(drift.ratio - 1))
+    whole = drift.went >= MOST_OF_THE_HOST * drift.rows
+    throughout = f"The host was {way} throughout: {drift.rows} of its figures of {drift.suite} by {by} in the median"
+    some = (
+        f"{drift.went} of the host's {drift.rows} figures of {drift.suite} were {way}; the median of all is {by} {way}"
+    )
     beyond = f"That is more than hosts were seen to drift by ({LARGEST_DRIFT}): each figure is judged as measured."
     within = (
-        "A host drifts by as much from run to run, so this is taken off each figure before it is judged. To tell a "
-        "drift from a change, measure the two in turn, one round of each at a time: run --into adds them up."
+        "A host drifts by as much from run to run, so this is taken off each figure before it is judged, and --fail-on "
+        f"does not see it. To tell a drift from a change, measure the two in turn, {MINIMUM_ROUNDS} times a round of "
+        "each: run --into adds them up."
     )
     return Finding(
         rule="compare.host",
-        severity="advice" if drift.counted else "note",
-        title=f"The host was {way} throughout: {drift.rows} of its figures of {drift.suite} by "
-        f"{percent(abs(drift.ratio - 1))} in the median",
+        severity="advice" if drift.counted or not whole else "note",
+        title=throughout if whole else some,
         text=beyond if drift.counted else within,
         threshold=f"the median cost of what the host's clock timed moved by {SMALLEST} or more",
         suite=SUITE,

@@ -9,16 +9,20 @@ from microbench.explain.evidence import listed
 from microbench.explain.finding import Finding, Severity
 
 SUITE = "compare"
+MOST_NAMED = 3
+LOST = ("failed", "crashed", "timed_out")
 
 
 def notices(comparison: Comparison) -> list[Finding]:
-    """Simulated against real, another GPU model, another method, another driver, another board: in this order."""
+    """One run twice, simulated against real, another GPU model, method, driver, board, and cases lost: in this order."""
     return [
+        *_same_run(comparison),
         *_simulated(comparison),
         *_models(comparison),
         *_methods(comparison),
         *_drivers(comparison),
         *_boards(comparison),
+        *_lost(comparison),
     ]
 
 
@@ -33,6 +37,12 @@ def _notice(rule: str, title: str, text: str, threshold: str, severity: Severity
 
 def _incomparable(comparison: Comparison, reason: str) -> list[Change]:
     return [one for one in comparison.changes if one.verdict == "incomparable" and one.reason == reason]
+
+
+def _same_run(comparison: Comparison) -> Iterator[Finding]:
+    if comparison.base.run_id == comparison.new.run_id:
+        text = "BASE and NEW are copies of one run: a round that both hold is compared with itself, and says nothing."
+        yield _notice("same_run", "ONE RUN TWICE", text, "the runs' ids are the same")
 
 
 def _simulated(comparison: Comparison) -> Iterator[Finding]:
@@ -81,3 +91,14 @@ def _boards(comparison: Comparison) -> Iterator[Finding]:
         names = listed(list(dict.fromkeys(new.name for _, new in others)))
         text = f"Both are {names}, and not the same one: what changed may lie between two boards or their hosts."
         yield _notice("board", "ANOTHER BOARD", text, "the GPU's UUID differs", "note")
+
+
+def _lost(comparison: Comparison) -> Iterator[Finding]:
+    """What BASE measured and NEW tried to: no ratio tells of it."""
+    tried = {one.case.id for one in comparison.new.outcomes if one.status in LOST}
+    names = dict.fromkeys(row.case_id for row in comparison.only_base if row.case_id in tried)
+    if names:
+        left = len(names) - MOST_NAMED
+        named = listed([*list(names)[:MOST_NAMED], *([f"{left} more"] if left > 0 else [])])
+        text = f"{len(names)} case{'' if len(names) == 1 else 's'} that BASE measured: {named}."
+        yield _notice("lost", "FAILED IN NEW", text, f"NEW has it as {' or '.join(LOST)}")

@@ -42,8 +42,9 @@ WHY: dict[str, Why] = {
         MORE_ROUNDS,
     ),
     "host": Why(
-        "moved no farther than all that the host's clock timed",
-        "Whether they changed cannot be told from the host's drift.",
+        "no farther off than the host may have drifted",
+        "More rounds of one run and then the other leave it open: measure the two in turn, "
+        f"{MINIMUM_ROUNDS} times a round of each (run --into adds them up).",
     ),
     "noise": Why(
         "their rounds scatter too much for either answer",
@@ -69,15 +70,22 @@ def unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]:
         commands = more_rounds(comparison, members, base, new, why.rounds) if why.rounds else []
         if reason == "noise" and len(commands) > MOST_COMMANDS:
             commands = [f"microbench run … --rounds {MORE_ROUNDS} --into RUN"]
+        where = ", on the driver and board of each" if _moved_house(comparison) else ""
         yield Finding(
             rule=f"compare.unclear_{reason.replace(' ', '_')}",
             severity="advice" if commands else "note",
             title=f"{figures_in_words(members)} unclear: {why.title}",
-            text=" ".join([why.text, *([f"More rounds tell: `{'`, `'.join(commands)}`"] if commands else [])]),
+            text=" ".join([why.text, *([f"More rounds tell{where}: `{'`, `'.join(commands)}`"] if commands else [])]),
             threshold="neither a change nor its absence is shown",
             rests_on=tuple(row_name(one.new) for one in members),
             suite=SUITE,
         )
+
+
+def _moved_house(comparison: Comparison) -> bool:
+    """Whether more rounds measured here and now would not be rounds of both: the newest driver stands for a run."""
+    boards = any(one.uuid != other.uuid for one, other in comparison.gpus)
+    return boards or any(one.name == "driver" for one in comparison.differences)
 
 
 def hidden(comparison: Comparison) -> Iterator[Finding]:

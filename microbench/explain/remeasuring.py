@@ -48,7 +48,10 @@ def _command(run: Run, session: int, rows: Sequence[Row], name: str, rounds: int
     words = ["microbench", "run", *chosen]
     if settings.preset in ("quick", "full"):
         words.append(f"--{settings.preset}")
+    known = {axis.name for name in benchmarks if (info := run.benchmark(name)) for axis in info.axes}
     for axis, values in settings.overrides.items():
+        if axis not in known:  # of another benchmark of that session: `run` refuses an axis that nothing has
+            continue
         words += ["--set", f"{axis}={','.join(map(str, values))}"]
     if settings.device is not None:
         words += ["--device", settings.device]

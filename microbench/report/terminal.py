@@ -13,6 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.rule import Rule
+from rich.segment import Segment, Segments
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -116,9 +117,11 @@ class Painter:
         return safe if self.fine else to_ascii(safe)
 
     def print(self, *things: RenderableType) -> None:
-        """Print within the report's width."""
+        """Print within the report's width; a line ends with its last character, not with the blanks that pad cells."""
+        options = self.console.options.update(width=min(self.width, self.console.width))
         for thing in things:
-            self.console.print(thing, width=self.width)
+            lines = self.console.render_lines(thing, options, pad=False)
+            self.console.print(Segments([part for line in lines for part in (*_trimmed(line), Segment.line())]))
 
     # -- the whole ---------------------------------------------------------------------------------------------
 
@@ -274,3 +277,13 @@ class Painter:
             line.rstrip()
             blank = indent if index or first is None else first
             self.print(Text(" " * blank) + line)
+
+
+def _trimmed(line: list[Segment]) -> list[Segment]:
+    """A line without the blanks at its end."""
+    kept = list(line)
+    while kept and not kept[-1].text.rstrip():
+        kept.pop()
+    if kept:
+        kept[-1] = Segment(kept[-1].text.rstrip(), kept[-1].style)
+    return kept

@@ -61,7 +61,7 @@ def _name(key: tuple[str, str], series: Series) -> str:
 
 
 def _summary(members: Sequence[Point]) -> str:
-    values = [point.interval.median for point in members]
+    values = [point.interval.median for point in _alike(members)]
     unit = members[-1].unit
     if len(values) == 1:
         return quantity(values[0], unit)
@@ -70,6 +70,12 @@ def _summary(members: Sequence[Point]) -> str:
         f"{quantity(values[-1], unit)} in the newest run; median of {len(values)} {quantity(middle, unit)}, "
         f"from {quantity(low, unit)} to {quantity(high, unit)}"
     )
+
+
+def _alike(members: Sequence[Point]) -> list[Point]:
+    """Those measured by the newest one's method: figures of another are no measure for it."""
+    newest = members[-1]
+    return [point for point in members if (point.version, point.unit) == (newest.version, newest.unit)]
 
 
 def _curve(metric: str, drawn: Series, series: Series) -> Curve:
@@ -130,8 +136,9 @@ def _figures(values: Sequence[float], unit: str) -> tuple[Mark, ...]:
 
 
 def _table(drawn: Series, series: Series, labels: Mapping[str, str], most: int) -> Table:
-    """The newest points first, each beside the median of its series."""
-    middles = {key: float(np.median([point.interval.median for point in members])) for key, members in drawn.items()}
+    """The newest points first, each beside the median of its series' newest method."""
+    alike = {key: _alike(members) for key, members in drawn.items()}
+    middles = {key: float(np.median([point.interval.median for point in members])) for key, members in alike.items()}
     newest = sorted(
         ((point.started_at, point.run, key, point) for key, members in drawn.items() for point in members),
         key=lambda one: one[:3],
@@ -141,13 +148,14 @@ def _table(drawn: Series, series: Series, labels: Mapping[str, str], most: int) 
     for _, _, key, point in newest[:most]:
         value = point.interval.median
         change = (value - middles[key]) / middles[key] if middles[key] else math.nan
+        against = f"{change * 100:+.1f} %" if math.isfinite(change) else ""
         rows.append(
             (
                 Cell(point.started_at[:MINUTE].replace("T", " ")),
                 Cell(point.run.rpartition("-")[2] or point.run, tone="first"),
                 Cell(_name(key, series), tone="quiet"),
                 Cell(quantity(value, point.unit), spread(point.interval.half_width), trust=point.trust),
-                Cell(f"{change * 100:+.1f} %" if math.isfinite(change) else "", tone="quiet"),
+                Cell(against if point in alike[key] else f"method {point.version}", tone="quiet"),
                 Cell(labels.get(point.run, ""), tone="strong"),
             )
         )

@@ -25,6 +25,8 @@ MOST_DOTS = 40
 DIGITS, COLUMN = 5, 2.0
 # A line of words above the view.
 ROW = 15.0
+# The title of the axis stands below those lines, and does not touch them.
+TITLE_ROOM = 8.0
 # How lines of one colour are told apart. Limits are dashed in the theme's way.
 DASHES = ([1, 0], [2, 3], [10, 3, 2, 3], [4, 2])
 
@@ -148,7 +150,7 @@ def _marks(marks: Sequence[Mark], x_scale: Scale) -> Layers:
     right = [mark for mark in inside if mark not in left]
     layers: Layers = []
     for row, mark in enumerate((*left, *reversed(right)), 1):
-        top = -ROW * (row + 1) - 4  # the title of the axis comes first
+        top = -ROW * (row + 1) - TITLE_ROOM
         chart = alt.Chart(ink.data([{"x": mark.at, "text": mark.text}])).encode(
             x=alt.X("x:Q", scale=ink.scale(x_scale))
         )

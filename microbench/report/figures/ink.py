@@ -37,8 +37,9 @@ def _shown(value: float | str | None) -> float | str | None:
 
 
 def scale(one: Scale) -> alt.Scale:
-    """A scale for Vega-Lite, its ends as given."""
-    return alt.Scale(type="log" if one.log else "linear", domain=[one.low, one.high], nice=False, zero=False)
+    """A scale for Vega-Lite, its ends as given. A logarithmic one has no zero to speak of: Vega-Lite warns of one."""
+    zero: dict[str, Any] = {} if one.log else {"zero": False}
+    return alt.Scale(type="log" if one.log else "linear", domain=[one.low, one.high], nice=False, **zero)
 
 
 def axis(ticks: Sequence[Mark], title: str | None = None, **options: Any) -> alt.Axis:

@@ -46,12 +46,12 @@ def _view(label: str | None, line: TimeLine, end_s: float) -> alt.LayerChart:
     begin, end, centre = (alt.X(f"{field}:Q", scale=scale, axis=axis) for field in ("x", "x2", "centre"))
     base = alt.Chart().encode(x=begin, y=_y("y", height), tooltip=_tooltip())
     bars = base.encode(x2="x2:Q", y2="y2:Q", opacity=alt.Opacity("opacity:Q", scale=None))
-    lengths = base.transform_filter("datum.kind === 'distance'").encode(x2="x2:Q", y=_y("middle", height))
+    lengths = base.transform_filter("datum.kind === 'distance'").encode(y=_y("middle", height))
     layers = (
         bars.transform_filter("datum.series === ''").mark_rect(style="quiet-bar"),
         bars.transform_filter("datum.series !== ''").mark_rect(cornerRadius=1).encode(color=ink.colours(TONES)),
-        lengths.mark_rule(style="length"),
-        *(lengths.encode(x=at, x2=alt.Undefined).mark_tick(style="length", size=9) for at in (begin, end)),
+        lengths.encode(x2="x2:Q").mark_rule(style="length"),
+        *(lengths.encode(x=at).mark_tick(style="length", size=9) for at in (begin, end)),
         *_words(base.encode(x=centre, y=_y("middle", height), text="text:N"), end_s),
         _names(line.lanes, height),
     )

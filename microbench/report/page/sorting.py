@@ -6,7 +6,8 @@ import re
 
 from microbench.units import BINARY, PREFIXES, SMALLER
 
-FIGURE = re.compile(r"(?P<sign>[+−-]?)±?(?P<digits>\d+(?:\.\d+)?)\s?(?P<unit>[^\s\d,;·]*)")
+# No beginning of a date, a time, a version or an address: those are words, which sort by their numbers as well.
+FIGURE = re.compile(r"(?P<sign>[+−-]?)±?(?P<digits>\d+(?:\.\d+)?)(?![.:-]?\d)\s?(?P<unit>[^\s\d,;·]*)")
 # Units that take a prefix. Longer words, "cycles" or "launches", take none, whatever letter they begin with.
 UNITS = ("s", "B", "B/s", "W", "Hz", "/s", "FLOP/s", "OP/s", "J", "J/B", "J/FLOP", "J/OP", "cycles/s", "launches/s", "")
 PREFIX_FACTORS = {prefix: factor for factor, prefix in PREFIXES if prefix} | {

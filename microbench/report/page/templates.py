@@ -26,7 +26,7 @@ LONGEST_WORDS = 2000
 LONGEST_UNBROKEN = 32
 # What the page has colours for beside those of its figures: its own ground, marked ground, and how things stand.
 ON_LIGHT = {
-    "page": "#f4f6f8", "raised": "#eaeef2", "good": "#1a7f37", "note": "#1f5fbf", "advice": "#8a5a00",
+    "page": "#f4f6f8", "raised": "#eaeef2", "good": "#187a34", "note": "#1f5fbf", "advice": "#8a5a00",
     "warning": "#b04a00", "problem": "#c11f2b",
 }  # fmt: skip
 ON_DARK = {

@@ -57,10 +57,15 @@ function label([at, words, line, late]) {
   return made;
 }
 
+function isOutside(event, box) {
+  const { left, right, top, bottom } = box.getBoundingClientRect();
+  return event.clientX < left || event.clientX > right || event.clientY < top || event.clientY > bottom;
+}
+
 function setUpDetails() {
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-detail]");
     if (button) showDetail(Number(button.dataset.detail));
-    if (event.target.id === "details") event.target.close(); // beside the words: on the dark around them
+    if (event.target.id === "details" && isOutside(event, event.target)) event.target.close(); // on the dark around it
   });
 }

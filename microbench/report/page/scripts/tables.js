@@ -11,6 +11,8 @@ function makeSortable(table) {
   const headings = [...table.tHead.rows[0].cells].filter((heading) => !heading.classList.contains("bars"));
   for (const heading of headings) {
     const button = element("button", { type: "button", className: "sort" }, heading.textContent);
+    const name = heading.textContent.trim() || "name"; // of rows, where their heading is left empty
+    button.ariaLabel = heading.textContent.trim() ? null : name;
     heading.replaceChildren(button);
     heading.ariaSort = "none";
     button.addEventListener("click", () => {
@@ -18,7 +20,7 @@ function makeSortable(table) {
       headings.forEach((other) => { other.ariaSort = "none"; });
       heading.ariaSort = order;
       body.append(...(order === "none" ? original : sorted(original, heading.cellIndex, order)));
-      tell(order === "none" ? "in the order of the report" : `sorted by ${heading.textContent}, ${order}`);
+      tell(order === "none" ? "in the order of the report" : `sorted by ${name}, ${order}`);
     });
   }
 }
@@ -82,13 +84,17 @@ function makeFolding(table) {
   table.parentElement.after(button);
 }
 
-// One stop of the Tab key a table: arrow keys go on from there.
+// One stop of the Tab key a table: arrow keys go on from there. Sorted, filtered or folded away, it is another one.
 function makeWalkable(table) {
   const reachable = () => [...table.tBodies[0].querySelectorAll("button[data-detail]")].filter((one) => one.offsetParent);
   const stop = (chosen) => {
     table.tBodies[0].querySelectorAll("button[data-detail]").forEach((one) => { one.tabIndex = one === chosen ? 0 : -1; });
   };
   stop(table.tBodies[0].querySelector("button[data-detail]"));
+  new MutationObserver(() => {
+    const seen = reachable();
+    if (!seen.some((one) => one.tabIndex === 0)) stop(seen[0]);
+  }).observe(table, { attributeFilter: ["class", "hidden"], childList: true, subtree: true });
   table.addEventListener("focusin", (event) => {
     if (event.target.matches("button[data-detail]")) stop(event.target);
   });

@@ -1,0 +1,404 @@
+"""Every command's output, 80 and 120 columns wide, on a terminal with and without colour, and in a pipe.
+
+Runs are made by hand; what differs from one machine or day to the next is replaced by fixed words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import compare_runs
+import pytest
+import snapshots
+from make_compute_run import make_compute_run
+from make_graph_run import make_graph_run
+from make_link_run import make_link_run
+from make_memory_run import make_memory_run
+from make_run import failed, make_run, measurement, outcome, skipped
+from make_small_run import RUN
+from recorded_runs import recorded, save
+from rich.cells import cell_len
+from test_doctor import AROUND
+from test_doctor import environment as examined
+from typer.testing import CliRunner, Result
+
+from microbench import index, remarks, runner, schema, store
+from microbench.cli import app
+from microbench.doctor import checks
+from microbench.errors import DeviceAbsentError, ExitCode
+from microbench.events import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
+from microbench.model import Environment, Run
+
+WIDTHS = (80, 120)
+LONGEST_LINES = 40
+CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+COLOURS = re.compile(r"\x1b\[(?:[0-9]+;)*(?:[349]|10)[0-9][;m]")
+NO_TERMINAL: Mapping[str, str | None] = dict.fromkeys(
+    ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+)
+TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
+LAST = "20260301T083000Z-0000003b"
+
+# -- the runs -----------------------------------------------------------------------------------------------------
+
+
+def unusual() -> Run:
+    """A run of two rounds in which things went wrong, with names as wide as they are foreign."""
+    one = outcome("launch_cold", [measurement("seconds", 0.1, n=1)], what="漢字カーネル")
+    return make_run(
+        rounds=2, gpu_name="SIMULATED 図形処理装置", extra=[skipped(), failed(), failed("CPU 멈춤", "crashed"), one]
+    )
+
+
+@cache
+def files() -> dict[str, bytes]:
+    """The runs that scenes name as files; each suite's on its own."""
+    slower = compare_runs.changed(1.05, suite="launch")
+    less = compare_runs.changed(0.8, suite="memory")
+    made = {
+        "launch": make_run(rounds=3),
+        "graph": make_graph_run(),
+        "link": make_link_run(),
+        "memory": make_memory_run(),
+        "compute": make_compute_run(),
+        "unusual": unusual(),
+        "host": make_run(gpu=False),
+        "small": RUN,
+        "base": compare_runs.made(1),
+        "new": compare_runs.made(2, slower, less, driver="580.2"),
+    }
+    return {f"{name}.json": schema.encode(run) for name, run in made.items()}
+
+
+def fill(folder: Path) -> None:
+    """Files to be named, and beside them a data folder of recorded runs, some of them with remarks."""
+    data = folder / "data"
+    data.mkdir()
+    for name, content in files().items():
+        (folder / name).write_bytes(content)
+    for number in range(55, 60):
+        wide, factor = number == 57, 1 + number % 3 / 50
+        kept = save(data, recorded(number, factor=factor, gpu_name="図形処理装置" if wide else "SIMULATED"))
+        if wide:
+            remarks.change(kept, label="新しい冷却装置", note="風扇を交換した後の測定。 " * 8)
+    remarks.change(data / f"{LAST}.json", label="after")
+    (data / "20251231T000000Z-0000bad0.json").write_bytes(b"{")
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("filled")
+    fill(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def folder(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of those files, which is the working folder: what is written there belongs to one test."""
+
+    def nowhere(*descriptor: int) -> os.terminal_size:
+        raise OSError("no terminal")
+
+    shutil.copytree(filled, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(os, "get_terminal_size", nowhere)  # not that of the person testing
+    monkeypatch.setattr(index, "maker", lambda: "this one")  # the source tree may change while tests run
+    return tmp_path
+
+
+# -- how it is called ---------------------------------------------------------------------------------------------
+
+
+def call(arguments: Sequence[str], **variables: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), env={**NO_TERMINAL, **variables}, catch_exceptions=False)
+
+
+def without_codes(text: str) -> str:
+    return CODES.sub("", text)
+
+
+def clipped(text: str, lines: int = LONGEST_LINES) -> str:
+    """The beginning of a long text, and what tells whether the rest of it is as it was."""
+    first, rest = text.splitlines()[:lines], text.splitlines()[lines:]
+    if rest:
+        digest = hashlib.sha256("\n".join(rest).encode()).hexdigest()[:16]
+        first.append(f"… {len(rest)} more lines: {digest}")
+    return "\n".join(first)
+
+
+def check_lines(text: str, width: int | None) -> None:
+    """No line is wider than ``width``, none ends in a blank, and the last one is ended once."""
+    lines = text.split("\n")
+    assert lines[-1] == ""
+    assert lines[-2].strip() != ""
+    assert [line for line in lines if line != line.rstrip()] == []
+    assert width is None or [line for line in lines if cell_len(line) > width] == []
+
+
+# -- what is drawn ------------------------------------------------------------------------------------------------
+
+STEP = ("--kernels", "100", "--duration", "6us", "--layer", "torch", "--run", "graph.json")
+DRAWN: dict[str, tuple[str, ...]] = {
+    "show": ("show", "launch.json"),
+    "show-figure-ladder": ("show", "launch.json", "ladder"),
+    "show-figure-gain": ("show", "graph.json", "gain"),
+    "show-figure-link": ("show", "link.json", "link"),
+    "show-figure-memory": ("show", "memory.json", "memory"),
+    "show-figure-roofline": ("show", "compute.json", "roofline"),
+    "show-figure-sustained": ("show", "compute.json", "sustained"),
+    "show-figure-step": ("show", "graph.json", "step"),
+    "predict": ("predict", *STEP),
+    "whatif": ("whatif", *STEP, "--submit", "2us"),
+    "timeline": ("timeline", "--duration", "3us", "--kernels", "6", "--run", "graph.json"),
+    "explain": ("explain",),
+    "explain-launch": ("explain", "launch", "--run", "launch.json"),
+    "history": ("history",),
+    "history-last": ("history", "--last", "2"),
+    "history-prune": ("history", "prune", "--keep", "1", "--yes"),
+    "history-label": ("history", "--label", LAST, "before", "--note", LAST, "[bold]note[/bold]"),
+    "trend": ("trend", "launch_cost.submit"),
+    "list": ("list",),
+    "list-host": ("list", "host"),
+    "doctor": ("doctor",),
+    "doctor-no-gpu": ("doctor",),
+    "run": ("run", "launch"),
+    "run-no-gpu": ("run", "--quick"),
+}
+# Long ones, whose words other tests hold: here only how they are laid out is looked at.
+LAID_OUT: dict[str, tuple[str, ...]] = {
+    "explain-tensor": ("explain", "tensor", "--run", "compute.json"),
+    "show-compute": ("show", "compute.json", "--brief"),
+    "show-memory": ("show", "memory.json", "--brief"),
+    "show-link": ("show", "link.json", "--brief"),
+    "show-graph": ("show", "graph.json", "--brief"),
+    "show-host": ("show", "host.json", "--brief"),
+    "show-unusual": ("show", "unusual.json"),
+    "compare": ("compare", "base.json", "new.json"),
+    "compare-all": ("compare", "base.json", "new.json", "--all"),
+    "compare-unusual": ("compare", "unusual.json", "launch.json"),
+}
+LOOKS = {**DRAWN, **LAID_OUT}
+
+
+def measured(run: Run) -> Callable[..., runner.RunResult]:
+    """A stand-in for the runner, which measures nothing and tells of the first outcomes of a run, and of a failure."""
+
+    def execute(request: runner.RunRequest, listener: Callable[[object], None]) -> runner.RunResult:
+        done = (*run.outcomes[:3], skipped(), failed("it broke: 漢字"))
+        listener(PlanMade(len(done), 20.0, ("host", "launch"), 4.0))
+        for number, one in enumerate(done):
+            listener(CaseStarted(one.case.id, number, len(done), "host", 0))
+            listener(CaseTick(one.case.id, "call", "s", 10, 2e-9))
+            listener(CaseDone(one))
+        listener(RunEnded(Path("run.json"), "complete"))
+        Path("run.json").write_bytes(schema.encode(run))
+        return runner.RunResult(run, Path("run.json"), ExitCode.MEASURED, run.sessions[-1].environment)
+
+    return execute
+
+
+@pytest.fixture
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `run` and `doctor` look at: always the same; in scenes of no GPU there is none."""
+    absent = "no-gpu" in request.node.callspec.params.get("name", "")
+    where = Environment(no_gpu_reason="no driver [bold]", no_gpu_next_step="install one") if absent else examined()
+    monkeypatch.setattr("microbench.gpu.open.probe_environment", lambda device: where)
+    monkeypatch.setattr(checks, "look_around", lambda environment: AROUND)
+    monkeypatch.setattr(runner, "execute", measured(make_run(gpu=False) if absent else unusual()))
+    if absent:
+        bundled = {"nvidia-h200": Path("launch.json").resolve()}
+        monkeypatch.setattr(store, "bundled", lambda: bundled)
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", LOOKS)
+def test_what_a_command_draws(name: str, width: int, folder: Path) -> None:
+    """Without colour as it did; in a pipe nothing but characters; on a terminal the same characters in colour."""
+    shown = called_anew(LOOKS[name], folder, NO_COLOR="1", COLUMNS=str(width))
+    assert "\x1b" not in shown
+    check_lines(shown, width)
+    coloured = called_anew(LOOKS[name], folder, COLUMNS=str(width), **TERMINAL)
+    assert CODES.search(coloured)
+    assert without_codes(coloured) == shown
+    if width == 80:  # a pipe has no width of its own
+        assert called_anew(LOOKS[name], folder) == shown
+    else:
+        uncoloured = called_anew(LOOKS[name], folder, NO_COLOR="1", COLUMNS=str(width), **TERMINAL)
+        assert not COLOURS.search(uncoloured)  # bold and dim are no colours
+        assert without_codes(uncoloured) == shown
+    if name in DRAWN:
+        snapshots.same(f"commands/{name}-{width}", clipped(shown))
+
+
+def called_anew(arguments: Sequence[str], folder: Path, **variables: str) -> str:
+    """Standard output of a command that succeeds; the data folder is afterwards what it was before."""
+    kept = {path: path.read_bytes() for path in (folder / "data").iterdir() if path.is_file()}
+    result = call(arguments, **variables)
+    assert result.exit_code == ExitCode.MEASURED, result.output
+    for path in (folder / "data").iterdir():
+        if path.is_file() and path not in kept:
+            path.unlink()
+    for path, content in kept.items():
+        path.write_bytes(content)
+    return result.stdout
+
+
+def test_progress_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for each case, however long, and never a colour."""
+    monkeypatch.setattr(runner, "execute", measured(unusual()))
+    for variables in ({}, {"NO_COLOR": "1", "COLUMNS": "120"}):
+        told = call(("run", "launch"), **variables).stderr
+        assert "\x1b" not in told
+        check_lines(told, None)
+        snapshots.same("commands/run-progress", told)
+
+
+def test_a_simulated_run_as_a_process(folder: Path) -> None:
+    """The simulated GPU has constants and a fixed seed; only when and how long is different each time."""
+    command = (*["run", "launch_kind", "--quick", "--device", "fake", "--time-limit", "300", "--out", "here.json"],)
+    variables = {name: value for name, value in os.environ.items() if name not in NO_TERMINAL}
+    done = subprocess.run(
+        [sys.executable, "-m", "microbench", *command],
+        capture_output=True, check=True, stdin=subprocess.DEVNULL, env={**variables, "PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
+    shown, told = done.stdout.decode(), done.stderr.decode()
+    assert "\x1b" not in shown + told
+    check_lines(shown, 80)
+    check_lines(told, None)
+    when = re.compile(r"^│ run  .*\n(?:│ {11}.*\n)*", re.MULTILINE)
+    assert len(when.findall(shown)) == 1
+    shown = when.sub("(when, how long, by which version)\n", shown)
+    snapshots.same("commands/run-simulated", f"{told}\n{shown}")
+
+
+# -- what is written ----------------------------------------------------------------------------------------------
+
+WRITTEN: dict[str, tuple[str, ...]] = {
+    "export-csv": ("export", "small.json"),
+    "export-jsonl": ("export", "small.json", "--format", "jsonl"),
+    "export-json": ("export", "small.json", "--format", "json"),
+    "export-report": ("export", "small.json", "--format", "markdown"),
+    "export-redacted": ("export", "small.json", "--format", "jsonl", "--redact"),
+    "export-schema": ("export", "--schema"),
+    "predict-json": ("predict", *STEP, "--json"),
+    "run-json": ("run", "--json"),
+}
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_a_command_writes_is_the_same_everywhere(name: str) -> None:
+    text = call(WRITTEN[name]).stdout
+    assert "\x1b" not in text
+    check_lines(text, None)
+    for variables in ({"NO_COLOR": "1", "COLUMNS": "80"}, {"COLUMNS": "120", **TERMINAL}):
+        assert call(WRITTEN[name], **variables).stdout == text
+    snapshots.same(f"commands/{name}", clipped("\n".join(textwrap.wrap(text, 119)), 12))
+
+
+def test_a_plot_says_nothing_and_a_page_how_large_it_is() -> None:
+    plotted = call(("plot", "launch.json", "ladder", "-o", "ladder.svg"), **TERMINAL)
+    assert (plotted.exit_code, plotted.output) == (ExitCode.MEASURED, "")
+    made = call(("report", "small.json", "-o", "small.html"), COLUMNS="80", **TERMINAL)
+    assert made.exit_code == ExitCode.MEASURED
+    assert re.fullmatch(r"small\.html: \d+\.\d\d MB, the data with it\n", made.output)
+
+
+@pytest.mark.parametrize("command", ["", *sorted({arguments[0] for arguments in LOOKS.values()}), "plot", "report"])
+def test_help_fits_the_page(command: str) -> None:
+    """Its words are the parser's in part, so only how it is laid out is looked at."""
+    for variables in ({"NO_COLOR": "1", "COLUMNS": "80"}, {"COLUMNS": "120", **TERMINAL}):
+        result = call((*command.split(), "--help"), **variables)
+        assert result.exit_code == ExitCode.MEASURED
+        assert "\x1b" not in result.stdout
+        check_lines(result.stdout, int(variables["COLUMNS"]))
+
+
+# -- what goes wrong ----------------------------------------------------------------------------------------------
+
+ERRORS: tuple[tuple[str, ...], ...] = (
+    ("run", "lunch"),
+    ("run", "--quick", "--full"),
+    ("run", "launch_sync", "--set", "wait=spn"),
+    ("run", "--device", "cuda:7"),
+    ("show", "nope"),
+    ("show", "bad.json"),
+    ("show", "launch.json", "lader"),
+    ("show", "host.json", "roofline"),
+    ("predict",),
+    ("predict", "--kernels", "100", "--duration", "nan"),
+    ("predict", "decode8b"),
+    ("predict", *STEP[:-1], "host.json"),
+    ("whatif", *STEP),
+    ("whatif", *STEP, "--memory", "2039"),
+    ("timeline", "--kernels", "99999", "--duration", "1us"),
+    ("timeline", *STEP[:-1], "host.json"),
+    ("explain", "lunch"),
+    ("explain", "--run", "launch.json"),
+    ("explain", "launch", "--run", "nope"),
+    ("compare", "base.json", "base.json"),
+    ("compare", "base.json", "nope"),
+    ("plot", "launch.json", "lader", "-o", "x.png"),
+    ("plot", "launch.json", "ladder", "-o", "x.gif"),
+    ("plot", "launch.json", "link", "-o", "x.png"),
+    ("plot", "launch.json", "ladder", "-o", "nowhere/x.png"),
+    ("report", "nope", "-o", "x.html"),
+    ("export", "nope"),
+    ("export", "[bold]漢字[/bold]\x1b[31m"),
+    ("trend", "nope"),
+    ("trend", "launch_cost.submit", "--case", "layer"),
+    ("list", "lunch"),
+    ("history", "--label", "nope", "x"),
+    ("history", "--label", LAST, "x" * 1000),
+    ("history", "prune"),
+    ("history", "prune", "--keep", "1"),
+)
+
+
+def test_an_error_is_a_line_of_cause_and_one_of_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same two lines however wide the page is, in colour too."""
+    (folder / "bad.json").write_bytes(b"{")
+    known = runner.execute
+
+    def absent(request: runner.RunRequest, listener: object) -> runner.RunResult:
+        if request.device is None:
+            return known(request, listener)  # type: ignore[arg-type]
+        raise DeviceAbsentError(f"there is no device {request.device}", "see `microbench doctor`")
+
+    monkeypatch.setattr(runner, "execute", absent)
+    told = []
+    for arguments in ERRORS:
+        found = call(arguments, NO_COLOR="1", COLUMNS="80")
+        assert found.exit_code not in (ExitCode.MEASURED, 1), arguments
+        assert [line.split(":")[0] for line in found.stderr.splitlines()] == ["error", "next"], arguments
+        assert "\x1b" not in found.stderr
+        check_lines(found.stderr, None)
+        coloured = call(arguments, COLUMNS="120", **TERMINAL).stderr
+        assert COLOURS.search(coloured)
+        # What `run` shows on a terminal as it begins, it takes back before an error.
+        assert without_codes(coloured).removeprefix("Looking at this machine…\n").lstrip("\r\n") == found.stderr
+        words = " ".join(arguments).replace("\x1b", "ESC")[:100]
+        told.append(f"$ microbench {words}\n{found.stderr}exit code {found.exit_code}\n")
+    snapshots.same("commands/errors", "\n".join(told))
+
+
+def test_no_run_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "empty"))
+    told = []
+    for arguments in (("show",), ("export",), ("report",), ("history",), ("trend", "x.y"), ("compare", "nvidia-h200")):
+        found = call(arguments)
+        assert found.exit_code == ExitCode.UNREADABLE_RUN
+        told.append(f"$ microbench {' '.join(arguments)}\n{found.stderr}")
+    snapshots.same("commands/errors-no-run", "\n".join(told))
