@@ -14,7 +14,7 @@ from microbench.errors import ExitCode, UsageError
 from microbench.options_compare import FailOn
 
 if TYPE_CHECKING:
-    from microbench.compare import Verdict
+    from microbench.compare import Comparison, Verdict
     from microbench.explain.remeasuring import Side
     from microbench.model import Run
 
@@ -38,7 +38,7 @@ def compare(
             found = comparing.compare(before[1], after[1])
             sheet = drawing.sheet(found, _side(base, *before), _side(new, *after), everything=everything)
         draw(sheet, svg, brief=True)
-        failed = fail_on is not None and bool(found.of(*_verdicts(fail_on)))
+        failed = fail_on is not None and _failed(found, fail_on)
     raise typer.Exit(ExitCode.CHANGED if failed else ExitCode.MEASURED)
 
 
@@ -48,6 +48,16 @@ def _side(name: str | None, path: Path, run: Run) -> Side:
     from microbench.explain.remeasuring import Side
 
     return Side(name or run.run_id, grows=not is_reference(path) and not store.is_packed(path))
+
+
+def _failed(found: Comparison, fail_on: FailOn) -> bool:
+    """Whether a script should stop. A figure that NEW could not measure any more is worse than a slower one; raises
+    UsageError where nothing could be compared, which is no success either."""
+    if found.lost and fail_on is not FailOn.FASTER:
+        return True
+    if not found.changes:
+        raise UsageError("the two runs have no figure in common", "measure the same benchmarks in both")
+    return bool(found.of(*_verdicts(fail_on)))
 
 
 def _verdicts(fail_on: FailOn) -> tuple[Verdict, ...]:

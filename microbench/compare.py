@@ -16,6 +16,7 @@ from microbench.compare_pairs import MINIMUM_ROUNDS, Incomparable, Pair, paired
 from microbench.model import GpuInfo, Metric, Run
 from microbench.stats import STABLE_HALF_WIDTH, Interval, Row, Trust
 
+LOST = ("failed", "crashed", "timed_out")
 Verdict = Literal["slower", "faster", "farther", "nearer", "more", "fewer", "same", "unclear", "incomparable"]
 # Why a figure is unclear: too few rounds; a grade that forbids any verdict; a figure of 0 or less; two levels between
 # which its rounds jump; what the host may have drifted by; an interval that holds a change as well as none.
@@ -84,6 +85,12 @@ class Comparison(msgspec.Struct, frozen=True):
     other_models: tuple[tuple[GpuInfo, GpuInfo], ...]
     drifts: tuple[HostDrift, ...]
     differences: tuple[Difference, ...]
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Cases that BASE measured, and that failed, crashed or ran out of time in NEW."""
+        tried = {one.case.id for one in self.new.outcomes if one.status in LOST}
+        return tuple(dict.fromkeys(row.case_id for row in self.only_base if row.case_id in tried))
 
     def of(self, *verdicts: Verdict) -> list[Change]:
         """The changes with one of these verdicts, the largest first; equal ones in NEW's order."""

@@ -72,10 +72,12 @@ def _intact(kept: object) -> bytes | None:
 
 
 class Index:
-    """Bytes by kind and run file; without a ``connection`` nothing is kept. Open it with ``opened``."""
+    """Bytes by kind and run file; without a ``connection`` nothing is kept. Open it with ``opened``. ``damaged``: it
+    turned out to be no index."""
 
     def __init__(self, connection: sqlite3.Connection | None) -> None:
         self._connection = connection
+        self.damaged = False
         self._maker = maker()
         self._waiting: list[tuple[str, bytes, str, str, bytes]] = []
 
@@ -138,8 +140,9 @@ class Index:
 
         try:
             yield
-        except sqlite3.Error:
+        except sqlite3.Error as error:
             self._connection = None
+            self.damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
 
 
 @contextmanager
@@ -160,6 +163,9 @@ def opened() -> Iterator[Index]:
         index.write()
         if connection is not None:
             connection.close()
+        if index.damaged:  # or it would keep nothing for ever: the next one is begun anew
+            with contextlib.suppress(OSError):
+                (data_folder() / FILE).unlink(missing_ok=True)
 
 
 def _connection(path: Path) -> sqlite3.Connection:
@@ -180,6 +186,7 @@ def _connected(path: Path) -> sqlite3.Connection:
     import sqlite3
 
     connection = sqlite3.connect(path, timeout=WAIT_S)
+    connection.text_factory = bytes  # an entry that became text, and none in UTF-8, is damaged like any other
     try:
         connection.execute(TABLE)
         connection.execute(LOOK_UP, ("", "", "", ""))  # a damaged one tells by now

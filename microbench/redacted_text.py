@@ -26,7 +26,8 @@ KEPT_PATH = re.compile(r"/(?:proc|sys)(?:/|$)")
 QUOTED_PATH = re.compile(r"(?P<quote>[\"'`])(?P<path>(?:~[\w.-]*|\.{1,2}|[A-Za-z]:)?[/\\][^\"'`\n]*)(?P=quote)")
 # A list of paths is taken apart at the colon, comma or semicolon before the next one.
 PATH = re.compile(
-    r"""(?:(?<![\w/\\])|(?<=[\s"'=,]-[A-Z]))(?:~[\w.-]*|\.{1,2})?/(?=[^\s/"'`])(?:(?![:,;]~?/)[^\s"'`<>|])+"""  # from a root, ~ or dots on, or an option's letter
+    # from a root, ~ or dots on, or an option's letter
+    r"""(?:(?<![\w/\\])|(?<=[\s"'=,]-[A-Z]))(?:~[\w.-]*|\.{1,2})?/(?=[^\s/"'`])(?:(?![:,;]~?/)[^\s"'`<>|])+"""
     r"""|\b[A-Za-z]:\\[^\s"'`<>|]*|\\\\[\w.-]+\\[^\s"'`<>|]*"""  # of Windows
     r"""|(?<![\w/.@+-])(?:[\w.+@-]+/)+[\w.+@-]*\.[A-Za-z]\w{0,9}\b"""  # from here on: only a file's ending tells
 )

@@ -72,10 +72,18 @@ def listing() -> list[Path]:
     folder = data_folder()
     try:
         paths = {path.stem: path for path in folder.glob(f"*{FINISHED}")}
-        paths |= {path.stem: path for path in folder.glob(f"*{GROWING}") if path.stat().st_size > 0}
+        paths |= {path.stem: path for path in folder.glob(f"*{GROWING}") if _begun(path)}
     except OSError:
         return []
     return [paths[stem] for stem in sorted(paths, reverse=True) if not stem.startswith(".")]
+
+
+def _begun(path: Path) -> bool:
+    """Whether something stands in a growing file; one that was finished meanwhile is gone."""
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
 
 
 def last() -> Path | None:

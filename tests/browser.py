@@ -51,7 +51,7 @@ def opened(browser: Any, path: Path, **options: Any) -> Iterator[Opened]:
     context = browser.new_context(offline=True, reduced_motion="reduce", **options)
     tab = context.new_page()
     found = Opened(tab, [], [])
-    tab.on("console", lambda message: message.type == "error" and found.complaints.append(message.text))
+    tab.on("console", lambda message: message.type in ("error", "warning") and found.complaints.append(message.text))
     tab.on("pageerror", lambda error: found.complaints.append(str(error)))
     tab.on("request", lambda request: found.requests.append(request.url))
     tab.goto(path.as_uri())

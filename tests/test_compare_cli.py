@@ -85,6 +85,27 @@ def test_the_exit_code_says_what_changed(change: object, fail_on: str | None, co
     assert result.exit_code == code
 
 
+@pytest.mark.parametrize(("fail_on", "code"), [("slower", ExitCode.CHANGED), ("any", ExitCode.CHANGED), ("faster", 0)])
+def test_a_case_that_fails_now_is_worse_than_a_slower_one(fail_on: str, code: int) -> None:
+    base, new = made(1), made(2)
+    (broken, *_) = {one.case.id for one in new.outcomes}
+    outcomes = tuple(
+        msgspec.structs.replace(one, status="failed", reason="SIMULATED: broken", measurements=())
+        if one.case.id == broken
+        else one
+        for one in new.outcomes
+    )
+    runs = write("base.json", base), write("new.json", msgspec.structs.replace(new, outcomes=outcomes))
+    assert call(*runs, "--fail-on", fail_on).exit_code == code
+
+
+def test_nothing_compared_is_no_success_to_a_script() -> None:
+    base, new = made(1), made(2)
+    runs = write("base.json", base), write("new.json", msgspec.structs.replace(new, outcomes=()))
+    assert call(*runs).exit_code == ExitCode.MEASURED
+    assert call(*runs, "--fail-on", "slower").exit_code == ExitCode.USAGE
+
+
 def test_farther_from_the_ceiling_is_slower_to_a_script() -> None:
     other = msgspec.structs.replace(GPU, name="SIMULATED OTHER", uuid="GPU-other")
     runs = write("base.json", made(1)), write("new.json", made(2, changed(0.8, suite="memory"), gpu=other))
@@ -130,7 +151,7 @@ def test_without_any_run_the_next_step_is_told() -> None:
 
 
 def test_a_bundled_run_is_held_against_like_any_other() -> None:
-    result = call("nvidia-h200", write("new.json", made(1)), "--fail-on", "slower")
+    result = call("nvidia-h200", write("new.json", made(1)))
     assert result.exit_code == ExitCode.MEASURED
     assert "ANOTHER GPU MODEL" in result.stdout
     assert "SIMULATED GPU against NVIDIA H200" in " ".join(result.stdout.split())
@@ -217,7 +238,7 @@ RUNS = ("nvidia-h200", "nvidia-h200-compute", "nvidia-h200-x2", "made.json")
 def test_whatever_two_runs_are_they_can_be_compared(base: str, new: str) -> None:
     write("made.json", make_run())
     result = call(base, new, "--all", "--fail-on", "slower", COLUMNS="80")
-    assert result.exit_code in (ExitCode.MEASURED, ExitCode.CHANGED)
+    assert result.exit_code in (ExitCode.MEASURED, ExitCode.CHANGED, ExitCode.USAGE)
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
 
 

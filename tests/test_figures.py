@@ -101,6 +101,14 @@ def views(spec: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
+def walked(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object in a spec."""
+    if isinstance(value, dict):
+        yield value
+    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from walked(one)
+
+
 def texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
@@ -275,6 +283,34 @@ def test_several_runs_lie_over_each_other(name: str) -> None:
     assert all(
         text.startswith(label) for text, label in zip(both.conclusions, (first.gpu.name, "Another GPU"), strict=True)
     )
+
+
+def test_of_more_runs_than_colours_the_others_are_counted() -> None:
+    first = evidence("link")
+    found = drawn("link", [first, *(changed(first, name=f"GPU of {letter}") for letter in "ABCDE")])
+    assert found is not None
+    assert len(found.sources) == len(theme.LIGHT.series) == 4
+    assert found.about.endswith("2 more not drawn")
+    assert "GPU of C" in svg(found)
+    assert "GPU of D" not in svg(found)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_nothing_in_a_spec_is_dropped(name: str) -> None:
+    """Vega-Lite drops these with a warning on the console."""
+    for spec in walked(figure(name).spec):
+        if spec.get("type") == "log":
+            assert "zero" not in spec
+        if isinstance(spec.get("mark"), dict) and spec["mark"]["type"] == "tick":
+            assert not {"x2", "y2"} & set(spec["encoding"])
+
+
+def test_names_of_marks_and_the_title_of_an_axis_keep_apart() -> None:
+    spec = views(figure("link").spec)[0]
+    tops = [one["encoding"]["y"]["value"] for one in walked(spec) if "value" in one.get("encoding", {}).get("y", {})]
+    axis = next(one for one in walked(spec) if "titleY" in one)
+    assert len(tops) >= 4
+    assert max(tops) + theme.USUAL / 2 < axis["titleY"] - 1.25 * theme.SMALL
 
 
 def test_limits_that_runs_share_are_drawn_once() -> None:

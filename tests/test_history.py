@@ -355,6 +355,21 @@ def test_a_run_that_means_something_to_somebody_stays(folder: Path) -> None:
     assert going(keep=0) == ["2"]
 
 
+@pytest.mark.parametrize("data", [b"", b"{", b'{"label": 1}', b'{"label": "of a later version, cut'])
+def test_a_run_of_remarks_that_cannot_be_read_stays(data: bytes, folder: Path) -> None:
+    remarks.place(save(folder, recorded(0))).write_bytes(data)
+    assert going(keep=0) == []
+
+
+@pytest.mark.parametrize("days", ["nan", "inf", "1e300"])
+def test_what_is_no_number_of_days_is_said(days: str, folder: Path) -> None:
+    save(folder, recorded(0))
+    result = call("history", "prune", "--older-than", days, "--yes")
+    assert result.exit_code == ExitCode.USAGE
+    assert "is no number of days" in result.stderr
+    assert len(store.listing()) == 1
+
+
 def test_what_is_no_run_or_grows_stays(folder: Path) -> None:
     (folder / "20260102T000000Z-0000000a.json").write_text('{"somebody": "else\'s"}')
     growing = save(folder, recorded(1)).rename(folder / "20260102T000000Z-0000000b.jsonl")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from contextlib import closing
@@ -155,6 +156,26 @@ def test_an_index_damaged_in_its_middle_only_costs_time(folder: Path) -> None:
     data[len(data) // 3 : len(data) // 3 * 2] = b"\xff" * (len(data) // 3 * 2 - len(data) // 3)
     (folder / FILE).write_bytes(data)
     assert asked(*paths)[0] == [b"x" * 5000] * 50
+    asked(*paths)
+    assert asked(*paths) == ([b"x" * 5000] * 50, []), "and only once"
+
+
+@pytest.mark.parametrize("changed", ["X'00'", "X''", "'text'", "7", "NULL", "data || X'00'", "substr(data, 1, 9)"])
+def test_a_damaged_entry_is_made_anew(changed: str, folder: Path) -> None:
+    path = folder / "a"
+    path.write_bytes(b"one")
+    asked(path)
+    with closing(sqlite3.connect(folder / FILE)) as connection, connection:
+        connection.execute(f"UPDATE entries SET data = {changed}")
+    assert asked(path) == ([b"eno"], [path])
+    assert asked(path) == ([b"eno"], [])
+
+
+def test_a_file_whose_name_is_no_text_is_kept_too(folder: Path) -> None:
+    path = folder / os.fsdecode(b"a\xff")
+    path.write_bytes(b"one")
+    assert asked(path) == ([b"eno"], [path])
+    assert asked(path) == ([b"eno"], [])
 
 
 def test_an_index_that_another_process_holds_is_done_without(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -293,6 +293,7 @@ def test_figures_lead_to_the_details_of_their_row(run: Run, html: str) -> None:
         ("+208 ns", 208e-9), ("−1.5 µs", -1.5e-6), ("±0", 0), ("850 fJ/FLOP", 850e-15), ("1.98 GHz", 1.98e9),
         ("4.69 TB/s, over limit", 4.69e12), ("297 cycles", 297), ("689 TFLOP/s", 689e12), ("16.2 G/s", 16.2e9),
         ("", None), ("–", None), ("bf16", None), ("to the GPU", None),
+        ("2026-11-21 11:03", None), ("580.159.04", None), ("0000:1a:00.0", None), ("11:03", None), ("5.0 x16", 5.0),
     ],
 )  # fmt: skip
 def test_words_stand_for_numbers(text: str, key: float | None) -> None:

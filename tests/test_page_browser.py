@@ -137,6 +137,39 @@ def test_a_table_takes_one_stop_of_the_tab_key_and_arrows_walk_it(page: Opened) 
     assert buttons.nth(3).get_attribute("tabindex") == "0"
 
 
+def test_a_table_can_be_reached_however_it_is_sorted_or_filtered(page: Opened) -> None:
+    table = layers(page.tab)
+    stop = table.locator("button[data-detail][tabindex='0']")
+    assert table.locator(".fold").is_visible()
+    table.get_by_role("searchbox").fill("JAX")
+    assert not table.locator(".fold").is_visible()
+    page.tab.wait_for_timeout(50)
+    assert stop.count() == 1
+    assert stop.is_visible()
+    table.get_by_role("searchbox").fill("")
+    heading = table.get_by_role("columnheader").last.get_by_role("button")
+    for _ in range(2):
+        heading.click()
+        page.tab.wait_for_timeout(50)
+        assert stop.is_visible()
+
+
+def test_what_is_told_stays_until_it_is_closed_or_left(page: Opened) -> None:
+    layers(page.tab).locator("button[data-detail]").first.click()
+    dialog = page.tab.get_by_role("dialog", name="launch_layers: submit")
+    dialog.wait_for()
+    box = dialog.bounding_box()
+    page.tab.mouse.click(box["x"] + 5, box["y"] + 60)  # on its edge, beside the words
+    assert dialog.is_visible()
+    page.tab.mouse.click(box["x"] - 5, box["y"] + 60)
+    dialog.wait_for(state="hidden")
+
+
+def test_every_button_has_a_name(page: Opened) -> None:
+    nameless = "all => all.filter(one => !one.textContent.trim() && !one.ariaLabel).length"
+    assert page.tab.locator("button").evaluate_all(nameless) == 0
+
+
 @pytest.mark.parametrize("system", ["light", "dark"])
 def test_colours_follow_the_system_until_the_reader_says_otherwise(browser: Any, path: Path, system: str) -> None:
     with opened(browser, path, viewport=WIDE, color_scheme=system) as found:

@@ -68,6 +68,15 @@ def alone(text: str) -> str:
         ("file:///home/alice/wheel.whl", "URL-1"),
         ("alice@node17 said, and alice knows node17", "USER-1@HOST-1 said, and USER-1 knows HOST-1"),
         ("USER=alice HOSTNAME=node17", "USER=USER-1 HOSTNAME=HOST-1"),
+        ("nvcc -I/srv/alice/include -L/opt/b -lcudart", "nvcc -IPATH-1 -LPATH-2 -lcudart"),
+        (f"id 0x{UUID.replace('-', '')[3:]} lost", "id 0xID-1 lost"),
+        ("SLURM_JOB_USER=alice SLURMD_NODENAME=node17", "SLURM_JOB_USER=USER-1 SLURMD_NODENAME=HOST-1"),
+        ("{'USER': 'alice', \"HOST\": \"node17\"}", "{'USER': 'USER-1', \"HOST\": \"HOST-1\"}"),
+        ("uid=1000(alice) of alice", "uid=1000(USER-1) of USER-1"),
+        (
+            "USER=1000 HOST=10.1.2.3: 1000 rounds, 10 of them good",
+            "USER=1000 HOST=HOST-1: 1000 rounds, 10 of them good",
+        ),
         ("ip-10-0-0-1.ec2.internal is up; ip-10-0-0-1 too", "HOST-1 is up; HOST-2 too"),
     ],
 )

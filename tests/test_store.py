@@ -155,6 +155,12 @@ def test_a_bundled_run_is_named_without_its_endings(monkeypatch: pytest.MonkeyPa
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_growing_file_that_is_finished_meanwhile_hides_no_other(folder: Path) -> None:
+    (folder / "20250101T000000Z-aaaaaaaa.json").write_bytes(b"{}")
+    (folder / "20250102T000000Z-bbbbbbbb.jsonl").symlink_to(folder / "gone")
+    assert [path.name for path in store.listing()] == ["20250101T000000Z-aaaaaaaa.json"]
+
+
 def test_a_growing_file_beside_a_finished_one_is_newer(folder: Path) -> None:
     path = save(folder / "run.json", OLD)
     save(folder / "run.jsonl", NEW)

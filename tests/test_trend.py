@@ -209,6 +209,14 @@ def test_another_method_is_marked() -> None:
     assert [(mark.at, mark.text) for mark in drawn.marks] == [(2.0, "method 2")]
 
 
+def test_a_figure_is_held_against_those_of_its_own_method_only() -> None:
+    before, after = points(1e-6, 1e-6), points(1e-6, 1e-6, 4e-6, 6e-6, version=2)
+    report = drawing.sheet(METRIC, [*before, *after[2:]], {}, looked_at=4, table_rows=5)
+    against = [row[4].text for row in report.sections[0].studies[0].tables[0].rows]
+    assert against == ["+20.0 %", "-20.0 %", "method 1", "method 1"]
+    assert "median of 2 5.00 µs, from 4.00 µs to 6.00 µs" in report.facts[0][1]
+
+
 def test_simulated_figures_never_stand_beside_real_ones() -> None:
     found = [*points(1e-6, simulated=False), *points(5e-6)]
     report = drawing.sheet(METRIC, found, {}, looked_at=2, table_rows=5)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from microbench.compare import Change, Comparison
+from microbench.compare import LOST, Change, Comparison
 from microbench.explain.evidence import listed
 from microbench.explain.finding import Finding, Severity
 
 SUITE = "compare"
 MOST_NAMED = 3
-LOST = ("failed", "crashed", "timed_out")
 
 
 def notices(comparison: Comparison) -> list[Finding]:
-    """One run twice, simulated against real, another GPU model, method, driver, board, and cases lost: in this order."""
+    """One run twice, simulated against real, another model, method, driver, board, and lost cases: in this order."""
     return [
         *_same_run(comparison),
         *_simulated(comparison),
@@ -95,10 +94,9 @@ def _boards(comparison: Comparison) -> Iterator[Finding]:
 
 def _lost(comparison: Comparison) -> Iterator[Finding]:
     """What BASE measured and NEW tried to: no ratio tells of it."""
-    tried = {one.case.id for one in comparison.new.outcomes if one.status in LOST}
-    names = dict.fromkeys(row.case_id for row in comparison.only_base if row.case_id in tried)
+    names = comparison.lost
     if names:
         left = len(names) - MOST_NAMED
-        named = listed([*list(names)[:MOST_NAMED], *([f"{left} more"] if left > 0 else [])])
+        named = listed([*names[:MOST_NAMED], *([f"{left} more"] if left > 0 else [])])
         text = f"{len(names)} case{'' if len(names) == 1 else 's'} that BASE measured: {named}."
         yield _notice("lost", "FAILED IN NEW", text, f"NEW has it as {' or '.join(LOST)}")

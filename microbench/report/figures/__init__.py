@@ -28,6 +28,9 @@ STEP = (
     "graph_gain",
 )
 
+# As many as there are colours: of more, two would have the same.
+MOST_SOURCES = 4
+
 # By the name that a person types, in the order of a page.
 KINDS = {
     "ladder": Kind("Submission ladder: the same kernel, launched from each layer", ("launch_layers",)),
@@ -52,7 +55,12 @@ def drawn(name: str, evidences: Sequence[Evidence], labels: Sequence[str] = ()) 
     """The figure of that name from KINDS; None where none of these has its rows."""
     from microbench.report.figures.figure import Figure, conclusions, source_words, sources
 
-    drawing = _draws()[name](sources(evidences, labels))
+    draw = _draws()[name]
+    drawing = draw(sources(evidences, labels))
+    if drawing is not None and len(drawing.told) > MOST_SOURCES:
+        left_out = len(drawing.told) - MOST_SOURCES
+        drawing = draw([source for source, _ in drawing.told[:MOST_SOURCES]])
+        drawing = drawing and drawing._replace(about=f"{drawing.about}; {left_out} more not drawn")
     if drawing is None:
         return None
     return Figure(

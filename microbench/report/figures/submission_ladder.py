@@ -67,7 +67,12 @@ def draw(sources: Sequence[Source]) -> Drawing | None:
     most_s = max(ladder.most_s for ladder in ladders)
     views = [_view(ladder, most_s, first=not place) for place, ladder in enumerate(ladders)]
     told = [(one, first_title(same_kernel(one.evidence))) for one in kept]
-    return Drawing(told, ABOUT, _table(ladders), alt.vconcat(*views) if len(views) > 1 else views[0])
+    return Drawing(told, ABOUT, _table(ladders), _below(views))
+
+
+def _below(views: Sequence[alt.LayerChart]) -> alt.LayerChart | alt.VConcatChart:
+    """Colours are alike, but only the first view names them: shared, its legend and none would be at odds."""
+    return alt.vconcat(*views).resolve_scale(color="independent") if len(views) > 1 else views[0]
 
 
 def _ladder(family: Family, sources: Sequence[Source]) -> Ladder | None:
