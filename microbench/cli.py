@@ -20,8 +20,8 @@ from microbench import (
     options_share,
 )
 from microbench.cli_runs import draw, located, print_bytes, report_of
-from microbench.ending import open_closed_streams, told
-from microbench.errors import UsageError
+from microbench.ending import open_closed_streams, parsed, told
+from microbench.errors import ExitCode, UsageError
 from microbench.options import REFERENCE_RUN
 
 if TYPE_CHECKING:
@@ -44,10 +44,11 @@ def main() -> None:
     """Run the command line."""
     open_closed_streams()
     try:
-        with told():
-            app()
+        with told(), parsed():
+            ended_with = app(standalone_mode=False)
     except typer.Exit as ended:
-        sys.exit(ended.exit_code)
+        ended_with = ended.exit_code
+    sys.exit(ended_with if isinstance(ended_with, int) else ExitCode.MEASURED)
 
 
 def _version(wanted: bool) -> None:

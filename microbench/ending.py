@@ -6,10 +6,15 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import typer
 
-from microbench.errors import ExitCode, MicrobenchError, ResultNotWrittenError
+from microbench.errors import ExitCode, MicrobenchError, ResultNotWrittenError, UsageError
+from microbench.text import plain
+
+# What the parser raises for a wrong command line; Typer names only what it is derived from.
+PARSER_ERROR: Any = typer.BadParameter.__base__
 
 
 @contextmanager
@@ -34,6 +39,23 @@ def told() -> Iterator[None]:
             "send it elsewhere; a run that was saved can be shown again",
         )
         raise _ended(lost) from None
+
+
+@contextmanager
+def parsed() -> Iterator[None]:
+    """Tell what the parser says of a wrong command line as every other error; its own form is four lines."""
+    try:
+        yield
+    except PARSER_ERROR as error:
+        context = error.ctx
+        if context is not None and not context.args and not context.params and context.command.no_args_is_help:
+            typer.echo(context.get_help())
+            raise typer.Exit(ExitCode.USAGE) from None
+        command = context.command_path if context is not None else "microbench"
+        cause = " ".join(error.format_message().split()).rstrip(".")
+        raise UsageError(plain(cause[:1].lower() + cause[1:]), f"`{command} --help` shows what there is") from None
+    except typer.Abort:
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def open_closed_streams() -> None:

@@ -350,3 +350,30 @@ def test_closed_streams_leave_the_run_file_whole(data: Path) -> None:
         assert found.returncode == 0, found.stderr
         assert store.load(path).outcomes
         assert stream == ">&-" or json.loads(found.stdout)["simulated"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cause", "where"),
+    [
+        (["show", "--bogus"], "no such option: --bogus", "microbench show --help"),
+        (["export", "--format", "xml"], "invalid value for '--format'", "microbench export --help"),
+        (["trend"], "missing argument 'METRIC'", "microbench trend --help"),
+        (["nonsense"], "no such command 'nonsense'", "microbench --help"),
+        (["run", "[bold]", "--rounds", "x"], "invalid value for '--rounds'", "microbench run --help"),
+    ],
+)
+def test_what_the_parser_refuses_is_told_in_two_lines(arguments: list[str], cause: str, where: str) -> None:
+    command = [sys.executable, "-m", "microbench", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == ExitCode.USAGE
+    error, step = ended.stderr.splitlines()
+    assert error.startswith(f"error: {cause}")
+    assert step == f"next:  `python -m {where}` shows what there is", "as it was typed"
+    assert not ended.stdout
+
+
+def test_without_a_command_there_is_help() -> None:
+    ended = subprocess.run([sys.executable, "-m", "microbench"], capture_output=True, text=True, check=False)
+    assert ended.returncode == ExitCode.USAGE
+    assert ended.stdout.startswith("Usage: python -m microbench")
+    assert "Example: microbench run --quick" in ended.stdout
