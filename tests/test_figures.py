@@ -531,3 +531,24 @@ def test_neither_the_names_nor_the_terminal_load_the_drawing_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("broken", ["raises", "holds NUL"])
+def test_a_conversion_that_fails_once_is_made_again(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from microbench.report.figures import rendering
+
+    calls = []
+
+    def convert(*arguments: object, **options: object) -> str:
+        calls.append(arguments)
+        if len(calls) == 1 and broken == "raises":
+            raise ValueError("a non-XML character")
+        return "<svg>\0</svg>" if len(calls) == 1 else "<svg></svg>"
+
+    monkeypatch.setattr(rendering.vl_convert, "vegalite_to_svg", convert)
+    monkeypatch.setattr(rendering, "spec", lambda figure, palette: {})
+    assert rendering.svg(None, theme.LIGHT) == b"<svg></svg>"  # type: ignore[arg-type]
+    assert len(calls) == 2
+    monkeypatch.setattr(rendering.vl_convert, "vegalite_to_svg", lambda *rest, **options: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        rendering.svg(None, theme.LIGHT)  # type: ignore[arg-type]

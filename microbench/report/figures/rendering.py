@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import vl_convert
@@ -19,6 +20,8 @@ NOWHERE: list[str] = []
 SCALE = 2.0
 # Widths of an average character as a share of its height.
 BOLD, REGULAR = 0.56, 0.5
+NUL = b"\0"
+TRIES = 3
 UNIT = re.compile(r"(?<=\d) (?=[%A-Za-zµ])")
 
 
@@ -46,19 +49,37 @@ def _lines(text: str, character_pixels: float) -> list[str]:
 def png(figure: Figure, palette: Palette) -> bytes:
     """The figure as PNG."""
     found = spec(figure, palette)
-    return bytes(vl_convert.vegalite_to_png(found, vl_version=VEGA_LITE, scale=SCALE, allowed_base_urls=NOWHERE))
+    return _made(
+        lambda: vl_convert.vegalite_to_png(found, vl_version=VEGA_LITE, scale=SCALE, allowed_base_urls=NOWHERE)
+    )
 
 
 def svg(figure: Figure, palette: Palette) -> bytes:
     """The figure as SVG."""
     found = spec(figure, palette)
-    return str(vl_convert.vegalite_to_svg(found, vl_version=VEGA_LITE, allowed_base_urls=NOWHERE)).encode()
+    return _made(
+        lambda: vl_convert.vegalite_to_svg(found, vl_version=VEGA_LITE, allowed_base_urls=NOWHERE).encode(), never=NUL
+    )
 
 
 def pdf(figure: Figure, palette: Palette) -> bytes:
     """The figure as PDF."""
     found = spec(figure, palette)
-    return bytes(vl_convert.vegalite_to_pdf(found, vl_version=VEGA_LITE, allowed_base_urls=NOWHERE))
+    return _made(lambda: vl_convert.vegalite_to_pdf(found, vl_version=VEGA_LITE, allowed_base_urls=NOWHERE))
+
+
+def _made(convert: Callable[[], bytes], never: bytes | None = None) -> bytes:
+    """What is converted; again where it went wrong.
+
+    vl-convert 1.9 once put a NUL character into a drawing that the same specification does not have another time (seen
+    in one of some thousand renderings): its own PNG then fails, and an SVG would be no XML.
+    """
+    for _ in range(TRIES - 1):
+        with suppress(ValueError):
+            found = bytes(convert())
+            if never is None or never not in found:
+                return found
+    return bytes(convert())
 
 
 # By the ending of a file.
