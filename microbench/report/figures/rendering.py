@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import vl_convert
@@ -20,8 +19,7 @@ NOWHERE: list[str] = []
 SCALE = 2.0
 # Widths of an average character as a share of its height.
 BOLD, REGULAR = 0.56, 0.5
-NUL = b"\0"
-TRIES = 3
+NUL = "\0"
 UNIT = re.compile(r"(?<=\d) (?=[%A-Za-zµ])")
 
 
@@ -48,38 +46,24 @@ def _lines(text: str, character_pixels: float) -> list[str]:
 
 def png(figure: Figure, palette: Palette) -> bytes:
     """The figure as PNG."""
-    found = spec(figure, palette)
-    return _made(
-        lambda: vl_convert.vegalite_to_png(found, vl_version=VEGA_LITE, scale=SCALE, allowed_base_urls=NOWHERE)
-    )
+    return bytes(vl_convert.svg_to_png(_drawing(figure, palette), scale=SCALE))
 
 
 def svg(figure: Figure, palette: Palette) -> bytes:
     """The figure as SVG."""
-    found = spec(figure, palette)
-    return _made(
-        lambda: vl_convert.vegalite_to_svg(found, vl_version=VEGA_LITE, allowed_base_urls=NOWHERE).encode(), never=NUL
-    )
+    return _drawing(figure, palette).encode()
 
 
 def pdf(figure: Figure, palette: Palette) -> bytes:
     """The figure as PDF."""
-    found = spec(figure, palette)
-    return _made(lambda: vl_convert.vegalite_to_pdf(found, vl_version=VEGA_LITE, allowed_base_urls=NOWHERE))
+    return bytes(vl_convert.svg_to_pdf(_drawing(figure, palette)))
 
 
-def _made(convert: Callable[[], bytes], never: bytes | None = None) -> bytes:
-    """What is converted; again where it went wrong.
-
-    vl-convert 1.9 once put a NUL character into a drawing that the same specification does not have another time (seen
-    in one of some thousand renderings): its own PNG then fails, and an SVG would be no XML.
-    """
-    for _ in range(TRIES - 1):
-        with suppress(ValueError):
-            found = bytes(convert())
-            if never is None or never not in found:
-                return found
-    return bytes(convert())
+def _drawing(figure: Figure, palette: Palette) -> str:
+    """The figure as SVG, without NUL characters: vl-convert 1.9 put one behind an empty label in some processes, where
+    its own way to a PNG then ended in "a non-XML character"."""
+    made = vl_convert.vegalite_to_svg(spec(figure, palette), vl_version=VEGA_LITE, allowed_base_urls=NOWHERE)
+    return str(made).replace(NUL, "")
 
 
 # By the ending of a file.
