@@ -17,11 +17,11 @@ PACKAGE = Path(microbench.__file__).resolve().parent
 # What only the built wheel can show: commands and processes, files that are read at run time, kernels, compiled loops.
 # Arithmetic and words are those of the source, whose every file the wheel holds (test_packaging): they run once.
 ON_THE_WHEEL = frozenset({
-    "test_affinity", "test_benchmarks_on_fake", "test_cli", "test_cold", "test_compare_cli", "test_crashes",
+    "test_affinity", "test_cli", "test_cold", "test_compare_cli", "test_crashes",
     "test_doctor", "test_driver", "test_export", "test_figures_cli", "test_graph_loops", "test_kernels_compile",
     "test_layers_python", "test_layers_skips", "test_layers_submit", "test_loops", "test_nvml", "test_packaging",
     "test_page", "test_page_loops", "test_predict_cli", "test_probe", "test_runner", "test_schema",
-    "test_share_export", "test_snapshots", "test_store", "test_topics", "test_view", "test_worker", "test_workloads",
+    "test_share_export", "test_snapshots", "test_store", "test_view", "test_worker", "test_workloads",
 })  # fmt: skip
 
 
