@@ -16,7 +16,7 @@ SMALLEST_CHANGE = math.log(1.015)
 # The most that a change, taken alone, may be due to chance, however many rows move with it.
 LARGEST_P = 1e-3
 # Share of false discoveries among what is named in one comparison; every suite gets its part of it.
-FALSE_DISCOVERIES = 0.01
+FALSE_DISCOVERIES = 0.005
 # Rows expected to scatter less than this are worth more attention: a small change can be seen there.
 QUIET_VARIANCE = 0.005**2
 MOST_ATTENTION = 10.0

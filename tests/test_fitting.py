@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 import numpy as np
@@ -16,13 +16,14 @@ from make_run import LAUNCH_COST, make_run, measurement, outcome
 
 from microbench.costmodel import play
 from microbench.explain.evidence import Evidence, evidence_by_device
+from microbench.explain.fit_calibration import Calibrated
 from microbench.explain.fit_constant import combined, middle, of_row, of_rows, straight
-from microbench.explain.fit_misfit import ASSUMED, LEAST, misfit
+from microbench.explain.fit_misfit import ASSUMED, LEAST, misfit, misfits
 from microbench.explain.fit_steps import Step
 from microbench.explain.fitting import call_constant, fit, missing, own_s, with_calls
-from microbench.fitted import Constant, Fit
+from microbench.fitted import Constant, Fit, Misfit, scattering_s
 from microbench.model import Measurement, Outcome, Run, Session, Work
-from microbench.submission import WAYS, acts, needed
+from microbench.submission import WAYS, Way, acts, needed
 from microbench.workload import Copies, Kernels, Wait, Workload
 
 STEP = Workload((Kernels(100, (2e-6,)), Wait()))
@@ -431,6 +432,56 @@ def test_a_misfit_holds_the_next_of_a_kind() -> None:
             off = np.abs(generator.normal(0, 0.02, size + 1))
             held += off[-1] <= misfit(off[:-1].tolist()).most
         assert held > 1000 * 0.95 - 3 * math.sqrt(1000 * 0.05 * 0.95)
+
+
+SIMPLE = {"call.loop.0": 2e-6, "gap_stream": 1e-6, "way": 3e-6, "complete": 2e-6}
+
+
+def in_a_stream(own_s: float) -> Step:
+    """100 kernels in as long as the law says for those constants."""
+    law_s = Step("stream", "loop", 0, 100, own_s, 1.0, 0.01, "").law_s(SIMPLE, own_s > 1e-6)
+    return Step("stream", "loop", 0, 100, own_s, law_s, 0.01 * law_s, "")
+
+
+def misfits_of(several: list[Step], off: list[float]) -> Mapping[tuple[Way, str], Misfit]:
+    """Of steps off by those shares of the whole."""
+    paces = tuple(step.gpu_paced(SIMPLE) for step in several)
+    found = Calibrated(values=SIMPLE, pace=paces, off=tuple(off))
+    return misfits(several, found, {name: Constant(one, one, one) for name, one in SIMPLE.items()})
+
+
+def test_a_misfit_is_a_share_of_the_overhead_and_of_little_of_the_kernels() -> None:
+    slow, quick = in_a_stream(4e-6), in_a_stream(0.2e-6)
+    found = misfits_of([slow, quick] * 20, [0.01] * 40)
+    overhead_s = 2e-6 + 3e-6 + 99 * 1e-6 + 2e-6
+    assert slow.seconds == pytest.approx(overhead_s + 100 * 4e-6)
+    assert found["stream", "gpu"].most == pytest.approx(0.01 * slow.seconds / (overhead_s + 0.15 * 100 * 4e-6))
+    # All but its last kernel is hidden behind calls.
+    assert found["stream", "host"].most == pytest.approx(0.01, rel=0.001)
+    assert {one.steps for key, one in found.items() if key[0] == "stream"} == {20}
+
+
+def test_steps_of_little_but_kernels_are_no_test_of_the_law() -> None:
+    found = misfits_of([in_a_stream(4e-6)] * 20 + [in_a_stream(50e-6)] * 20, [0.01] * 20 + [0.3] * 20)
+    assert found["stream", "gpu"].steps == 20
+    assert found["stream", "gpu"].most < 0.1
+
+
+def test_a_misfit_of_some_lengths_holds_for_others() -> None:
+    """Overhead off by 3 %, kernels by 0.4 %: intervals made of lengths of 1.5 to 6 us hold each of three others."""
+    generator = np.random.default_rng(2)
+
+    def off(step: Step) -> float:
+        own_s = 100 * step.own_s
+        return float(generator.normal(0, 0.03 * (step.seconds - own_s)) + generator.normal(0, 0.004 * own_s))
+
+    fitted_to = [in_a_stream(seconds) for seconds in np.linspace(1.5e-6, 6e-6, 60)]
+    most = misfits_of(fitted_to, [off(step) / step.seconds for step in fitted_to])["stream", "gpu"].most
+    for seconds in (1.2e-6, 5e-6, 30e-6):
+        step = in_a_stream(seconds)
+        within_s = most * scattering_s(step.seconds, 100 * seconds)
+        held = np.mean([abs(off(step)) <= within_s for _ in range(2000)])
+        assert 0.90 <= held <= 0.995, seconds
 
 
 def test_misfits_are_of_the_runs_own_steps(run: Run, fitted: Fit) -> None:

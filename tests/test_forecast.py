@@ -11,8 +11,8 @@ import pytest
 from microbench.costmodel import Act, Played, play
 from microbench.errors import UsageError
 from microbench.explain.forecast import BEYOND, Forecast, forecast, predict
-from microbench.fitted import Constant, Fit, Misfit, Reach
-from microbench.submission import WAYS, needed
+from microbench.fitted import OWN_SCATTERS, Constant, Fit, Misfit, Reach
+from microbench.submission import WAYS, Way, needed
 from microbench.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 
 VALUES = {
@@ -71,11 +71,34 @@ def test_a_graph_that_saves_nothing_never_pays() -> None:
 def test_the_interval_is_misfit_and_constants_together() -> None:
     workload = step(500, 0.0)
     alone = predict(workload, fit(half=0.0, most=0.03), "stream")
-    assert alone.half_width == pytest.approx(0.03)
+    assert alone.half_width == pytest.approx(0.03, rel=0.001)
     both = predict(workload, fit(half=0.04, most=0.03), "stream")
     # All but 7 us of such a step are its calls: one constant, so its share of the step is its share.
     assert both.half_width == pytest.approx(math.hypot(0.03, 0.04), rel=0.02)
     assert both.low_s < both.step_s < both.high_s
+
+
+@pytest.mark.parametrize(
+    ("workload", "way", "own_s"),
+    [
+        (step(100, 50e-6), "stream", 100 * 50e-6),
+        (step(100, 2e-6), "stream", 100 * 2e-6),
+        (step(100, 50e-6), "graph", 100 * 50e-6),
+        (step(100, 0.5e-6), "stream", 0.5e-6),  # the host is slower: only the last kernel is waited for
+        (Workload((Copies("h2d", 10_000_000), Kernels(10, (50e-6,)), Wait())), "stream", 202e-6 + 10 * 50e-6),
+    ],
+)
+def test_the_misfit_is_of_the_overhead_and_little_of_kernels_and_copies(
+    workload: Workload, way: Way, own_s: float
+) -> None:
+    found = predict(workload, fit(half=0.0, most=0.1), way)
+    half_s = (found.high_s - found.low_s) / 2
+    assert half_s == pytest.approx(0.1 * (found.step_s - own_s + 0.15 * own_s))
+
+
+def test_a_step_of_nothing_but_a_kernel_is_known_as_well_as_the_kernel() -> None:
+    found = predict(step(1, 1.0), fit(half=0.0, most=0.1), "stream")
+    assert found.half_width == pytest.approx(0.1 * OWN_SCATTERS, rel=0.001)
 
 
 def test_a_long_step_has_the_interval_of_a_short_one() -> None:

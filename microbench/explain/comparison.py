@@ -20,6 +20,12 @@ LEAST_TOGETHER = 4
 # Of a drift of the whole host its figures speak with one voice, but for a few.
 MOST_OF_THE_HOST = 0.9
 LARGEST_DRIFT = round_percent(math.expm1(HOST_DRIFT))
+BEYOND_DRIFT = f"That is more than hosts were seen to drift by ({LARGEST_DRIFT}): each figure is judged as measured."
+WITHIN_DRIFT = (
+    "A host drifts by as much from run to run, so this is taken off each figure before it is judged, and --fail-on "
+    f"does not see it. To tell a drift from a change, measure the two in turn, {MINIMUM_ROUNDS} times a round of "
+    "each: run --into adds them up."
+)
 RULE = (
     f"the whole 95 % interval of the ratio beyond {SMALLEST}; false discoveries held to {percent(FALSE_DISCOVERIES)} "
     "over all suites (Benjamini-Hochberg in each)"
@@ -43,11 +49,13 @@ def summary(comparison: Comparison) -> Finding:
 
 
 def findings(comparison: Comparison, base: Side, new: Side) -> list[Finding]:
-    """What the verdicts come down to: what moved together first, then what host and clock did, what is unclear with
-    what to run for it, and what could hide. ``base`` and ``new`` say what the runs are called."""
+    """What the verdicts come down to: a host far slower, what moved together, what host and clock did, what is
+    unclear with what to run for it, and what could hide. ``base`` and ``new`` say what the runs are called."""
+    host = list(_host(comparison.drifts))
     return [
+        *(one for one in host if one.severity == "problem"),
         *_together(comparison),
-        *(_host(one) for one in comparison.drifts),
+        *(one for one in host if one.severity != "problem"),
         *_clock(comparison),
         *unclear(comparison, base, new),
         *hidden(comparison),
@@ -75,29 +83,46 @@ def _together(comparison: Comparison) -> Iterator[Finding]:
         )
 
 
-def _host(drift: HostDrift) -> Finding:
-    """What the times and rates did together that the host's clock measured."""
-    way = "slower" if drift.ratio > 1 else "faster"
-    by = percent(abs(drift.ratio - 1))
-    whole = drift.went >= MOST_OF_THE_HOST * drift.rows
-    throughout = f"The host was {way} throughout: {drift.rows} of its figures of {drift.suite} by {by} in the median"
-    some = (
-        f"{drift.went} of the host's {drift.rows} figures of {drift.suite} were {way}; the median of all is {by} {way}"
-    )
-    beyond = f"That is more than hosts were seen to drift by ({LARGEST_DRIFT}): each figure is judged as measured."
-    within = (
-        "A host drifts by as much from run to run, so this is taken off each figure before it is judged, and --fail-on "
-        f"does not see it. To tell a drift from a change, measure the two in turn, {MINIMUM_ROUNDS} times a round of "
-        "each: run --into adds them up."
-    )
-    return Finding(
-        rule="compare.host",
-        severity="advice" if drift.counted or not whole else "note",
-        title=throughout if whole else some,
-        text=beyond if drift.counted else within,
-        threshold=f"the median cost of what the host's clock timed moved by {SMALLEST} or more",
-        suite=SUITE,
-    )
+def _host(drifts: tuple[HostDrift, ...]) -> Iterator[Finding]:
+    """What the times and rates did together that the host's clock measured: alike suites in one finding, the farthest
+    first."""
+    groups: dict[tuple[bool, str, bool], list[HostDrift]] = {}
+    for one in sorted(drifts, key=lambda one: -abs(math.log(one.ratio))):
+        whole = one.went >= MOST_OF_THE_HOST * one.rows
+        groups.setdefault((one.counted, "slower" if one.ratio > 1 else "faster", whole), []).append(one)
+    for (counted, way, whole), found in groups.items():
+        yield Finding(
+            rule="compare.host",
+            severity=_host_severity(counted, way, whole),
+            title=_throughout(found, way) if whole else _some(found, way),
+            text=BEYOND_DRIFT if counted else WITHIN_DRIFT,
+            threshold=f"the median cost of what the host's clock timed moved by {SMALLEST} or more",
+            suite=SUITE,
+        )
+
+
+def _host_severity(counted: bool, way: str, whole: bool) -> Severity:
+    if counted and whole:
+        return "problem" if way == "slower" else "good"
+    return "advice" if counted or not whole else "note"
+
+
+def _throughout(found: list[HostDrift], way: str) -> str:
+    first, *others = found
+    suites = [
+        f"{first.rows} of its figures of {first.suite} by {_by(first)}",
+        *(f"{one.rows} of {one.suite} by {_by(one)}" for one in others),
+    ]
+    return f"The host was {way} throughout: {', '.join(suites)} in the median"
+
+
+def _some(found: list[HostDrift], way: str) -> str:
+    suites = (f"{one.went} of {one.rows} of {one.suite} (the median of all is {_by(one)} {way})" for one in found)
+    return f"Of the host's figures many were {way}: {', '.join(suites)}"
+
+
+def _by(drift: HostDrift) -> str:
+    return percent(abs(drift.ratio - 1))
 
 
 def _clock(comparison: Comparison) -> Iterator[Finding]:

@@ -7,17 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from microbench.explain.fit_calibration import Calibrated
 from microbench.explain.fit_steps import Step
-from microbench.fitted import Constant, Misfit
+from microbench.fitted import Constant, Misfit, scattering_s
 from microbench.stats import STUDENT_T
 from microbench.submission import WAYS, Way
 
-# What is taken for a misfit where no step was measured, and what no number of steps promises to stay under.
+# What is taken for a misfit where no step was measured, and what no number of steps promises to stay under: shares of
+# what scatters in a step.
 ASSUMED = Misfit(0.05, 0.10)
 LEAST = 0.01
 WITHIN = 0.95
 # So many steps make a group of their own; fewer are judged together with the others of their way.
 FEWEST = 8
-# Steps of which kernels are more than this share fit whatever the law says of the rest: they are no test of it.
+# Steps of which kernels are more than this share are no test of the law: what they are off is their kernels'.
 MOSTLY = 0.9
 REGIMES = ("host", "gpu")
 
@@ -25,13 +26,14 @@ REGIMES = ("host", "gpu")
 def misfits(
     measured: Sequence[Step], found: Calibrated, constants: Mapping[str, Constant]
 ) -> dict[tuple[Way, str], Misfit]:
-    """By way and regime: of its own steps, else of all steps of the way, else of all, else what is assumed."""
+    """By way and regime: of its own steps, else of all steps of the way, else what is assumed."""
     values = {name: one.value for name, one in constants.items()}
     groups: dict[tuple[Way, str], list[float]] = {}
     for step, fast, off in zip(measured, found.pace, found.off, strict=True):
-        mostly_kernels = step.kernels_s(fast) > MOSTLY * step.seconds
-        if not mostly_kernels and all(name in values for name in step.terms(fast)):
-            groups.setdefault((step.way, regime(step, fast, values)), []).append(abs(off))
+        kernels_s = step.kernels_s(fast)
+        if kernels_s <= MOSTLY * step.seconds and all(name in values for name in step.terms(fast)):
+            share = abs(off) * step.seconds / scattering_s(step.seconds, kernels_s)
+            groups.setdefault((step.way, regime(step, fast, values)), []).append(share)
     chosen = {}
     for way in WAYS:
         alike = [off for (other, _), several in groups.items() for off in several if other == way]
@@ -52,11 +54,11 @@ def regime(step: Step, gpu_paced: bool, values: Mapping[str, float]) -> str:
 
 
 def misfit(off: Iterable[float]) -> Misfit:
-    """Median of residuals, and what the next one stays within at 95 %.
+    """Median of residuals, as shares of what scatters, and what the next one stays within at 95 %.
 
     The order statistic of rank ceil((n + 1) * 0.95) holds a further one for any distribution (split conformal
-    prediction, Lei et al. 2018). Under 19 there is none: then Student's t on their root mean square, and at least the
-    largest.
+    prediction, Lei et al. 2018; of residuals each over a scale of its own: their section 5.2). Under 19 there is none:
+    then Student's t on their root mean square, and at least the largest.
     """
     ordered = sorted(off)
     n = len(ordered)

@@ -10,7 +10,7 @@ import msgspec
 from microbench.costmodel import LIMITS, Limit, Played, play
 from microbench.errors import UsageError
 from microbench.explain.fitting import with_calls
-from microbench.fitted import Fit
+from microbench.fitted import Fit, scattering_s
 from microbench.ops import LOOP_LAYER
 from microbench.submission import Way, acts, graphs, needed
 from microbench.workload import Copies, HostWork, Kernels, Part, Wait, Workload
@@ -105,8 +105,8 @@ def forecast(workload: Workload, fit: Fit) -> Forecast:
 
 
 def predict(workload: Workload, fit: Fit, way: Way) -> Prediction:
-    """One way. The interval is that of each constant, and of the model's misfit on measured steps, as root of the
-    sum of squares. Raises UsageError where the fit lacks a constant."""
+    """One way. The interval is that of each constant, and of the model's misfit on what of the step scatters, as root
+    of the sum of squares. Raises UsageError where the fit lacks a constant."""
     names = needed(workload, way)
     absent = [name for name in names if name not in fit.constants]
     if absent:
@@ -115,8 +115,9 @@ def predict(workload: Workload, fit: Fit, way: Way) -> Prediction:
     flow = _flow(workload, values, way)
     played = flow.played or _played(workload, values, way)
     regime = "host" if max(flow.shares, key=lambda name: flow.shares[name], default="kernel") == "host" else "gpu"
-    misfit = fit.misfit[way, regime].most
-    half_s = flow.step_s * math.hypot(misfit, _perturbed(workload, fit, names, way))
+    own_s = flow.shares.get("kernel", 0.0) + flow.shares.get("link", 0.0)
+    misfit_s = fit.misfit[way, regime].most * scattering_s(flow.step_s, own_s)
+    half_s = math.hypot(misfit_s, flow.step_s * _perturbed(workload, fit, names, way))
     return Prediction(
         way=way,
         step_s=flow.step_s,

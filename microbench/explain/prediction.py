@@ -9,6 +9,7 @@ from microbench.explain.evidence import listed
 from microbench.explain.finding import Finding, Severity
 from microbench.explain.forecast import WORTH, Forecast, Prediction
 from microbench.explain.graph_gain import LITTLE, kernels_in_words, title_of
+from microbench.fitted import OWN_SCATTERS
 from microbench.units import as_time, percent, round_percent, short_size, times
 from microbench.workload import Copies, Kernels, Wait, Workload
 
@@ -164,9 +165,11 @@ def _certainty(forecast: Forecast) -> Finding:
             misfit = forecast.fit.misfit[one.way, "host" if one.limit == "host" else "gpu"]
             misfits.append(f"{percent(misfit.most)} ({one.way}, {misfit.steps} steps)")
             steps += misfit.steps
-    text = f"Of the run's own steps 95 % lie within {listed(misfits)} of the model."
+    within = f"within {listed(misfits)}"
+    text = f"Of the run's own steps 95 % lie {within} of the model"
     if not steps:
-        text = f"The run measured no steps to hold the model against; it is taken to hold within {listed(misfits)}."
+        text = f"The run measured no steps to hold the model against; it is taken to hold {within}"
+    text += f", as shares of their overhead and {round_percent(OWN_SCATTERS)} of their kernels' and copies' own time."
     return Finding(
         rule="prediction.interval",
         severity="note" if steps else "advice",
