@@ -19,7 +19,7 @@ from microbench import (
     options_look,
     options_share,
 )
-from microbench.cli_runs import draw, located, print_bytes, report_of
+from microbench.cli_runs import draw, located, print_bytes, report_at, report_of
 from microbench.ending import open_closed_streams, parsed, told
 from microbench.errors import ExitCode, UsageError
 from microbench.options import REFERENCE_RUN
@@ -129,9 +129,9 @@ def _show_result(run: Run, path: Path) -> None:
     from microbench.report import kept, terminal, view
 
     console = terminal.open_console()
-    footer = (f"saved: {path}", "again: microbench show    as a table: microbench export --format csv")
-    report = report_of(run, footer=footer)
+    report = report_of(run)
     terminal.draw(report, console)
+    terminal.tell((f"saved: {path}", "again: microbench show    as a table: microbench export --format csv"), console)
     kept.keep(path, report)
     bundled = store.bundled().get(REFERENCE_RUN)
     if not run.sessions[-1].environment.gpus and bundled is not None:
@@ -155,7 +155,7 @@ def show(
         if figure is not None:
             draw(cli_look.figure_sheet(figure, path, store.read(path)), svg, brief=True)
             return
-        draw(kept.report_of(path, lambda: report_of(store.read(path), path)), svg, brief=brief)
+        draw(kept.report_of(path, lambda: report_at(path)), svg, brief=brief)
 
 
 for _command, _example in (

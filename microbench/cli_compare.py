@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from microbench import options, options_compare
-from microbench.cli_runs import consistent, draw, is_reference, load
+from microbench.cli_runs import consistent, draw, grows, load
 from microbench.ending import told
 from microbench.errors import ExitCode, UsageError
 from microbench.options_compare import FailOn
@@ -43,11 +43,9 @@ def compare(
 
 
 def _side(name: str | None, path: Path, run: Run) -> Side:
-    """What a run is called in commands; bundled and compressed ones are never added to."""
-    from microbench import store
     from microbench.explain.remeasuring import Side
 
-    return Side(name or run.run_id, grows=not is_reference(path) and not store.is_packed(path))
+    return Side(name or run.run_id, grows=grows(path))
 
 
 def _failed(found: Comparison, fail_on: FailOn) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from microbench.model import Run
     from microbench.report.document import Report
-    from microbench.report.figures.figure import Figure
+    from microbench.report.figures.figure import Figure, Origin
 
 
 def plot(
@@ -44,22 +44,29 @@ def plot(
 
 def _drawn(name: str, runs: Sequence[tuple[Path, Run]]) -> Figure:
     """The figure of these runs together. Raises RunUnreadableError where one of them has no rows for it."""
-    from microbench import remarks
-    from microbench.explain.evidence import evidence_by_device
     from microbench.report.figures import drawn
 
-    evidences, labels = [], []
+    origins = []
     for path, run in runs:
         with consistent(run):
-            found = [one for one in evidence_by_device(run) if drawn(name, [one]) is not None]
+            found = [one for one in origins_of(path, run) if drawn(name, [one]) is not None]
         if not found:
             raise absent(name, run)
-        evidences += found
-        labels += [remarks.read(path).label] * len(found)
-    figure = drawn(name, evidences, labels)
+        origins += found
+    figure = drawn(name, origins)
     if figure is None:
         raise absent(name, runs[0][1])
     return figure
+
+
+def origins_of(path: Path, run: Run, label: str | None = None) -> list[Origin]:
+    """The GPUs of a run, for figures; ``label`` replaces what a person calls it."""
+    from microbench import remarks
+    from microbench.explain.evidence import evidence_by_device
+    from microbench.report.figures.figure import Origin
+
+    called = remarks.read(path).label if label is None else label
+    return [Origin(one, called, is_reference(path)) for one in evidence_by_device(run)]
 
 
 def figure_sheet(name: str, path: Path, run: Run) -> Report:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from microbench import options
-from microbench.cli_runs import consistent, draw, is_reference, last_with, load, print_bytes
+from microbench.cli_runs import adding_to, consistent, draw, is_reference, last_with, load, print_bytes
 from microbench.ending import told
 from microbench.errors import UsageError
 
@@ -106,10 +106,10 @@ def _predicted(step: Workload, name: str | None) -> Side:
     from microbench.report.prediction import Side
 
     path, run = load(name) if name is not None else last_with(lambda run: suits(run, step))
-    reference = is_reference(path)
+    reference, adding = is_reference(path), adding_to(name, path, run)
     with consistent(run):
-        evidence, fit = fit_for(run, step, bundled=reference)
-        return Side(forecast(step, fit), run, evidence.gpu, reference)
+        evidence, fit = fit_for(run, step, adding)
+        return Side(forecast(step, fit), run, evidence.gpu, reference, adding)
 
 
 def timeline(
@@ -139,7 +139,7 @@ def timeline(
             raise UsageError(cause, f"draw at most {MOST_KERNELS}; microbench predict tells more in figures")
         path, found = load(run) if run is not None else last_with(lambda run: suits(run, step))
         with consistent(found):
-            sheet = drawing.sheet(found, step, reference=is_reference(path))
+            sheet = drawing.sheet(found, step, reference=is_reference(path), adding=adding_to(run, path, found))
         draw(sheet, svg, brief=True)
 
 
@@ -159,7 +159,7 @@ def explain(topic: options.Topic = None, run: options.ExplainedRun = None, svg: 
         covers, known = partial(drawing.covers, chosen), partial(drawing.known, chosen)
         path, found = load(run) if run is not None else last_with(covers, known)
         with consistent(found):
-            sheet = drawing.sheet(chosen, found, reference=is_reference(path))
+            sheet = drawing.sheet(chosen, found, reference=is_reference(path), adding=adding_to(run, path, found))
         draw(sheet, svg, brief=not sheet.grades)
 
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from microbench import options_page, options_share
+from microbench.cli_look import origins_of
 from microbench.cli_runs import consistent, is_reference, load, report_of, write_new
 from microbench.ending import told
 from microbench.options import REFERENCE_RUN
+from microbench.text import plain
 
 if TYPE_CHECKING:
     from microbench.model import Run
@@ -29,7 +31,7 @@ def report(
         data = made.html.encode()
         write_new(out, data)
         kept = f"; of each measurement at most {made.carried.samples} samples" if made.carried.thinned else ""
-        typer.echo(f"{out}: {len(data) / 1e6:.2f} MB, the data with it{kept}")
+        typer.echo(f"{plain(out)}: {len(data) / 1e6:.2f} MB, the data with it{kept}")
 
 
 def _page(names: tuple[str | None, ...], *, redact: bool) -> Page:
@@ -55,14 +57,13 @@ def _called(path: Path, run: Run) -> str:
 
 
 def _figures(runs: dict[Path, Run], labels: dict[Path, str]) -> list[Figure]:
-    from microbench.explain.evidence import evidence_by_device
     from microbench.report.figures import figures
 
-    found = []
+    origins = []
     for path, run in runs.items():
         with consistent(run):
-            found += [(one, labels[path]) for one in evidence_by_device(run)]
-    return list(figures([one for one, _ in found], [label for _, label in found]).values())
+            origins += origins_of(path, run, labels[path])
+    return list(figures(origins).values())
 
 
 # With the example that its own help ends with.

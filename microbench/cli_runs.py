@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from microbench.options import REFERENCE_RUN
 if TYPE_CHECKING:
     from microbench.model import Run
     from microbench.report.document import Report
+    from microbench.stats import Row
 
 NEWEST_LOOKED_AT = 20
 MEASURE_AGAIN = "measure again, or show another run"
@@ -61,6 +62,20 @@ def is_reference(path: Path) -> bool:
     return path in store.bundled().values()
 
 
+def grows(path: Path) -> bool:
+    """Whether a run can be added to; bundled and compressed ones cannot."""
+    from microbench import store
+
+    return not is_reference(path) and not store.is_packed(path)
+
+
+def adding_to(name: str | None, path: Path, run: Run) -> tuple[str, ...]:
+    """The options with which `microbench run` adds to that run, as the user called it; none where it never grows."""
+    if not grows(path):
+        return ()
+    return "--into", name or run.run_id, *(("--device", "fake") if run.simulated else ())
+
+
 @contextmanager
 def consistent(run: Run) -> Iterator[None]:
     """A file can be read and yet hold samples that no arithmetic bears: say so."""
@@ -72,18 +87,28 @@ def consistent(run: Run) -> Iterator[None]:
         raise RunUnreadableError(f"run {run.run_id} holds impossible figures: {error}", MEASURE_AGAIN) from None
 
 
-def report_of(run: Run, path: Path | None = None, footer: tuple[str, ...] = ()) -> Report:
-    """All that is to be said of a run; ``path`` tells whether it is a bundled one, and whether it was finished."""
+def report_of(run: Run, path: Path | None = None, rows: Sequence[Row] | None = None) -> Report:
+    """All that is to be said of a run; ``path`` tells whether it is a bundled one, and whether it was finished.
+    ``rows`` are those of the run where the caller has them."""
     from microbench import store
     from microbench.report import view
 
     with consistent(run):
         return view.build(
             run,
+            rows,
             reference=path is not None and is_reference(path),
             unfinished=path is not None and path.suffix == store.GROWING,
-            footer=footer,
         )
+
+
+def report_at(path: Path) -> Report:
+    """All that is to be said of the run in that file."""
+    from microbench import skim, store
+
+    if skim.is_large(path) and (found := skim.skimmed(path)) is not None:
+        return report_of(found.run, path, found.rows)
+    return report_of(store.read(path), path)
 
 
 def draw(report: Report, svg: Path | None = None, *, brief: bool = False) -> None:

@@ -14,6 +14,7 @@ from microbench.cli_runs import consistent, draw, is_reference, load, located, p
 from microbench.ending import told
 from microbench.errors import RunUnreadableError, UsageError
 from microbench.options_share import Format
+from microbench.text import plain
 
 if TYPE_CHECKING:
     from microbench.model import Run
@@ -124,7 +125,7 @@ def prune(
         from microbench import store
         from microbench.history import heads
         from microbench.index import opened
-        from microbench.prune import delete, prunable
+        from microbench.prune import delete, prunable, state
 
         if keep is None and older_than is None:
             raise UsageError("nothing says which runs may go", "give --keep N, --older-than DAYS, or both")
@@ -134,15 +135,17 @@ def prune(
             if not going:
                 typer.echo("no run is to go")
                 return
+            listed = {path: state(path) for path in going}
             _list(going, "These runs are to go")
             if not (yes or sys.stdin.isatty()):
                 raise UsageError("nothing was deleted: nobody is here to confirm it", "add --yes")
             if not (yes or typer.confirm(f"Delete {_counted(going)}?")):
                 typer.echo("nothing was deleted")
                 return
-            delete(going)
-            index.forget(going)
-        typer.echo(f"{_counted(going)} deleted")
+            done = delete(listed)
+            index.forget(done.deleted)
+        left = ", ".join(plain(path.name.partition(".")[0]) for path in done.changed)
+        typer.echo(f"{_counted(done.deleted)} deleted" + (f"; left, as changed meanwhile: {left}" if left else ""))
 
 
 def _days(count: float) -> timedelta:

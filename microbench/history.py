@@ -15,10 +15,12 @@ from microbench.explain import findings
 from microbench.explain.finding import SEVERITIES, Finding
 from microbench.index import Index
 from microbench.model import Run
+from microbench.schema import LARGE_BYTES
 
 HEADS, FINDINGS = "head", "findings"
-# Findings are derived from a whole run: of runs that nobody has shown yet so much is read at a time, one at least.
-MOST_READ_BYTES = 4 << 20
+# Findings are derived from a whole run: of runs that nobody has shown yet so much is read at a time, one at least; a
+# large one is counted when it is shown.
+MOST_READ_BYTES, MOST_READ = 4 << 20, 100
 NOT_COUNTABLE = b"null"  # it begins like a run, and then is none: not to be read each time
 
 
@@ -49,7 +51,8 @@ def entries(index: Index, paths: Sequence[Path]) -> list[Entry]:
     allow."""
     known = heads(index, paths)
     counted = _counted(index, [path for path, head in known if not head.problem])
-    return [Entry(path, head, counted.get(path), remarks.read(path)) for path, head in known]
+    said = remarks.read_all(paths)
+    return [Entry(path, head, counted.get(path), said[path]) for path, head in known]
 
 
 def heads(index: Index, paths: Iterable[Path]) -> list[tuple[Path, Head]]:
@@ -77,15 +80,15 @@ def head_of(run: Run) -> Head:
 
 
 def _counted(index: Index, paths: Iterable[Path]) -> dict[Path, dict[str, int] | None]:
-    read_bytes = 0
+    read_bytes = read = 0
 
     def count(path: Path) -> bytes | None:
-        nonlocal read_bytes
+        nonlocal read_bytes, read
         try:
             size_bytes = path.stat().st_size
-            if read_bytes and read_bytes + size_bytes > MOST_READ_BYTES:
+            if size_bytes >= LARGE_BYTES or (read and read_bytes + size_bytes > MOST_READ_BYTES) or read == MOST_READ:
                 return None
-            read_bytes += size_bytes
+            read_bytes, read = read_bytes + size_bytes, read + 1
             return severities(findings(store.read(path)))
         except (OSError, RunUnreadableError, ArithmeticError, ValueError, msgspec.DecodeError):
             return NOT_COUNTABLE

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 FILE = ".index.sqlite3"
 WAIT_S = 1.0  # for another process that is writing
 COMMIT_EVERY = 500
+FEW = 100  # files that are looked up one by one: of more all that is known is fetched at once
 DIGEST_BYTES = 8
 TABLE = """CREATE TABLE IF NOT EXISTS entries (
     kind TEXT, path TEXT, state TEXT, maker TEXT, data BLOB, PRIMARY KEY (kind, path)
 )"""
+ALL_OF_KIND = "SELECT path, state, data FROM entries WHERE kind = ? AND maker = ?"
 LOOK_UP = "SELECT data FROM entries WHERE kind = ? AND path = ? AND state = ? AND maker = ?"
 KEEP = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?)"
 FORGET = "DELETE FROM entries WHERE path = ?"
@@ -96,9 +98,14 @@ class Index:
         self, kind: str, paths: Iterable[Path], make: Callable[[Path], bytes | None]
     ) -> Iterator[tuple[Path, bytes | None]]:
         """Each file with what was, or now is, made of it. What ``make`` answers None for is not kept."""
-        for path in paths:
+        several = list(paths)
+        known = self._all(kind) if len(several) > FEW else None
+        for path in several:
             state = state_of(path)
-            data = self._look_up(kind, path, state)
+            if known is None:
+                data = self._look_up(kind, path, state)
+            else:
+                data = known.get((_key(path), (state or "").encode()))
             if data is None and (data := make(path)) is not None:
                 self.put(kind, path, state, data)
             yield path, data
@@ -122,6 +129,14 @@ class Index:
             if self._connection is not None and rows:
                 self._connection.executemany(statement, rows)
                 self._connection.commit()
+
+    def _all(self, kind: str) -> dict[tuple[object, object], bytes]:
+        """All that is known of a kind, by file and its state, both in bytes."""
+        with self._forgiving():
+            if self._connection is not None:
+                found = self._connection.execute(ALL_OF_KIND, (kind, self._maker))
+                return {(path, state): data for path, state, kept in found if (data := _intact(kept)) is not None}
+        return {}
 
     def _look_up(self, kind: str, path: Path, state: str | None) -> bytes | None:
         with self._forgiving():
@@ -188,6 +203,7 @@ def _connected(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=WAIT_S)
     connection.text_factory = bytes  # an entry that became text, and none in UTF-8, is damaged like any other
     try:
+        connection.execute("PRAGMA synchronous = OFF")  # after a power cut it may be damaged: then it is begun anew
         connection.execute(TABLE)
         connection.execute(LOOK_UP, ("", "", "", ""))  # a damaged one tells by now
     except sqlite3.Error:

@@ -16,6 +16,7 @@ MetricKind = Literal["time", "rate", "count"]
 Stopped = Literal["narrow", "time", "count"]
 
 SAMPLES_KEPT = 512
+NUMBERS = msgspec.json.Decoder(tuple[float, ...])
 
 
 class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -125,7 +126,7 @@ class Measurement(msgspec.Struct, frozen=True, omit_defaults=True):
     def values(self) -> tuple[float, ...]:
         """The raw samples, decoded each time. Raises RunUnreadableError if a damaged file holds no numbers here."""
         try:
-            return msgspec.json.decode(self.samples, type=tuple[float, ...])
+            return NUMBERS.decode(self.samples)
         except msgspec.DecodeError as error:
             raise RunUnreadableError(f"the samples of {self.metric} are no numbers: {error}", "measure again") from None
 

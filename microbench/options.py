@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 REFERENCE_RUN = "nvidia-h200"
-RUN_NAMES = (
-    f"A bundled run ({REFERENCE_RUN}), a file, a run's label, id or the beginning of one; left out: the last run."
-)
+RUN_NAME = f"A bundled run ({REFERENCE_RUN}), a file, a run's label, id or the beginning of one"
+RUN_NAMES = f"{RUN_NAME}; left out: the last run."
+LAST_OR_BUNDLED = "left out: the last run that has them, or a bundled one."
 WHAT = "[SUITE|BENCHMARK]..."
 
 
@@ -55,10 +55,7 @@ CopyIn = Annotated[Typed, typer.Option(metavar="SIZE", help="Copied to the GPU f
 CopyOut = Annotated[Typed, typer.Option(metavar="SIZE", help="Copied from the GPU at the end, to pinned memory.")]
 Streams = Annotated[Count, typer.Option(metavar="N", help="Streams that the kernels are dealt to.")]
 Replays = Annotated[Count, typer.Option(metavar="N", help="How often the step is run: has a graph paid by then?")]
-PredictedRun = Annotated[
-    Typed,
-    typer.Option("--run", metavar="RUN", help="Whose costs; left out: the last run that has them, or a bundled one."),
-]
+PredictedRun = Annotated[Typed, typer.Option("--run", metavar="RUN", help=f"Whose costs; {LAST_OR_BUNDLED}")]
 PredictedJson = Annotated[bool, typer.Option("--json", help="Print the prediction as JSON, in SI units.")]
 
 # What whatif changes.
@@ -75,7 +72,4 @@ HostTime = Annotated[Typed, typer.Option(metavar="FACTOR", help="The program's o
 Against = Annotated[Typed, typer.Option(metavar="RUN", help="Another machine instead: the same step on RUN.")]
 
 Topic = Annotated[Typed, typer.Argument(metavar="[TOPIC]", help="What to explain; left out: list the topics.")]
-ExplainedRun = Annotated[
-    Typed,
-    typer.Option("--run", metavar="RUN", help="Whose figures; left out: the last run that has them, or a bundled one."),
-]
+ExplainedRun = Annotated[Typed, typer.Option("--run", metavar="RUN", help=f"Whose figures; {LAST_OR_BUNDLED}")]

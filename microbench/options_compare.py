@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-RUN = "a bundled run (nvidia-h200), a file, a run's id, its beginning, or a label"
+from microbench.options import RUN_NAME
 
 
 class FailOn(StrEnum):
@@ -18,7 +18,7 @@ class FailOn(StrEnum):
     ANY = "any"
 
 
-Base = Annotated[str, typer.Argument(metavar="BASE", help=f"What to hold it against: {RUN}.")]
+Base = Annotated[str, typer.Argument(metavar="BASE", help=f"What to hold it against. {RUN_NAME}.")]
 New = Annotated[
     str | None,
     typer.Argument(metavar="[NEW]", help="What is held against it, named the same way; left out: the last run."),

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from microbench.options import RUN_NAME
 from microbench.report.figures import KINDS
 
 NAMES = ", ".join(KINDS)
@@ -20,10 +21,7 @@ class Theme(StrEnum):
     DARK = "dark"
 
 
-PlottedRun = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="A bundled run (nvidia-h200), a file, a run's id, its beginning, or a label."),
-]
+PlottedRun = Annotated[str, typer.Argument(metavar="RUN", help=f"{RUN_NAME}.")]
 FigureName = Annotated[str, typer.Argument(metavar="FIGURE", help=f"One of {NAMES}.")]
 ShownFigure = Annotated[
     str | None, typer.Argument(metavar="[FIGURE]", help=f"One figure only: {NAMES}. Left out: the whole report.")

@@ -25,7 +25,9 @@ ExportFormat = Annotated[
 ]
 Redact = Annotated[
     bool,
-    typer.Option("--redact", help="Without host name, UUIDs, serial numbers, user names and paths: GPU-1, PATH-2, …"),
+    typer.Option(
+        "--redact", help="Without host name, UUIDs, serial numbers, addresses, user names and paths: GPU-1, IP-2, …"
+    ),
 ]
 Schema = Annotated[bool, typer.Option("--schema", help="Write the JSON Schema of run files instead.")]
 

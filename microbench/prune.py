@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from microbench import remarks, store
 from microbench.errors import ResultNotWrittenError
 from microbench.history import Head
+from microbench.index import state_of
 from microbench.runfile import is_growing
 from microbench.text import plain
+
+State = tuple[str | None, ...]
+
+
+class Deletion(NamedTuple):
+    """Which runs went, and which are left because they were no longer those that had been listed."""
+
+    deleted: list[Path]
+    changed: list[Path]
 
 
 def prunable(
@@ -41,12 +52,36 @@ def _age(head: Head, now: datetime) -> timedelta:
     return now - (begun if begun.tzinfo else begun.replace(tzinfo=UTC))
 
 
-def delete(paths: Iterable[Path]) -> None:
-    """Delete runs with all that lies beside them. Raises ResultNotWrittenError at the first that will not go."""
-    for path in paths:
-        for part in (store.finished_path(path), store.growing_path(store.finished_path(path)), remarks.place(path)):
-            try:
-                part.unlink(missing_ok=True)
-            except OSError as error:
-                cause = f"{plain(part)} cannot be deleted: {error.strerror or error}"
-                raise ResultNotWrittenError(cause, "delete it by hand, or leave it") from None
+def state(path: Path) -> State:
+    """What changes as soon as a run does: its file, the one that it grows in, or what a person says of it."""
+    return tuple(map(state_of, _parts(path)))
+
+
+def delete(listed: Mapping[Path, State]) -> Deletion:
+    """Delete runs with all that lies beside them, if they still are in the state in which they were listed.
+
+    Raises ResultNotWrittenError at the first that will not go.
+    """
+    deleted, changed = [], []
+    for path, before in listed.items():
+        now = state(path)
+        if now == before and not is_growing(path):
+            for part in _parts(path):
+                _unlink(part)
+            deleted.append(path)
+        elif any(now):
+            changed.append(path)
+    return Deletion(deleted, changed)
+
+
+def _parts(path: Path) -> tuple[Path, ...]:
+    finished = store.finished_path(path)
+    return finished, store.growing_path(finished), remarks.place(path)
+
+
+def _unlink(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        cause = f"{plain(path)} cannot be deleted: {error.strerror or error}"
+        raise ResultNotWrittenError(cause, "delete it by hand, or leave it") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -36,6 +36,10 @@ NAMING_FACTS: tuple[tuple[re.Pattern[str], Kind], ...] = (
 )
 
 
+# Fields and facts that begin with a version.
+VERSIONS = re.compile(r"(^|_)version$|^packages$", re.IGNORECASE)
+
+
 class Identity(NamedTuple):
     """Names of a machine and of whoever uses it."""
 
@@ -58,7 +62,8 @@ def own_identity() -> Identity:
 
 
 def redacted(run: Run, identity: Identity | None = None) -> Run:
-    """The run with host names, UUIDs, serial numbers, user names and paths replaced by GPU-1, PATH-2 and the like.
+    """The run with host names, UUIDs, serial numbers, addresses, user names and paths replaced by GPU-1, PATH-2 and the
+    like.
 
     The same thing gets the same name everywhere: in devices, parameters, facts, reasons and telemetry. ``identity``
     are names to look for besides those that texts give away; left out, this machine's and this user's.
@@ -67,7 +72,7 @@ def redacted(run: Run, identity: Identity | None = None) -> Run:
     _learn_facts(run, redactor)
     for text in _texts(run):
         redactor.learn(text)
-    return _without(run, redactor, own=())
+    return _without(run, redactor, redactor.text)
 
 
 def _learn_facts(run: Run, redactor: Redactor) -> None:
@@ -95,26 +100,33 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(one)
 
 
-def _without(value: Part, redactor: Redactor, own: tuple[str, ...]) -> Part:
-    """``value`` redacted. Of a struct's fields in ``own`` only what shows what it is is taken out."""
+def _without(value: Part, redactor: Redactor, how: Callable[[str], str]) -> Part:
+    """``value`` redacted: ``how`` its texts are, where their place does not say otherwise."""
     replaced: Any = value
     if isinstance(value, str):
-        replaced = redactor.patterns(value) if own else redactor.text(value)
+        replaced = how(value)
     elif isinstance(value, tuple):
-        replaced = tuple(_without(one, redactor, own) for one in value)
+        replaced = tuple(_without(one, redactor, how) for one in value)
     elif isinstance(value, dict):
-        replaced = {redactor.patterns(key): _without(one, redactor, own) for key, one in value.items()}
+        replaced = {redactor.patterns(key): _without(one, redactor, how) for key, one in value.items()}
     elif isinstance(value, Fact) and isinstance(value.value, int | float) and _naming(value):
         replaced = msgspec.structs.replace(value, value=redactor.text(str(value.value)))
     elif isinstance(value, msgspec.Struct):
-        words = OWN_WORDS.get(type(value), ())
         changes = {
             name: changed
             for name in value.__struct_fields__
-            if (changed := _without(old := getattr(value, name), redactor, own=words if name in words else ())) != old
+            if (changed := _without(old := getattr(value, name), redactor, _way(value, name, redactor))) != old
         }
         replaced = msgspec.structs.replace(value, **changes) if changes else value
     return replaced  # type: ignore[no-any-return]
+
+
+def _way(struct: msgspec.Struct, name: str, redactor: Redactor) -> Callable[[str], str]:
+    """How the texts of a struct's field are redacted."""
+    if name in OWN_WORDS.get(type(struct), ()):
+        return redactor.patterns
+    told = struct.name if isinstance(struct, Fact) and name == "value" else name
+    return redactor.version if VERSIONS.search(told) else redactor.text
 
 
 def _naming(fact: Fact) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -37,6 +37,17 @@ def read(path: Path) -> Remarks:
         return _decoded(path)
     except UNREADABLE:
         return Remarks()
+
+
+def read_all(paths: Sequence[Path]) -> dict[Path, Remarks]:
+    """The remarks on each of those runs; few have any, and their folders tell which."""
+    there: dict[Path, frozenset[str]] = {}
+    for folder in {path.parent for path in paths}:
+        try:
+            there[folder] = frozenset(os.listdir(folder))
+        except OSError:
+            there[folder] = frozenset()
+    return {path: read(path) if place(path).name in there[path.parent] else Remarks() for path in paths}
 
 
 def may_be(path: Path) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,6 +26,7 @@ Document = dict[str, Any]
 # From version n to n + 1, as pure functions of the decoded document. Files are never rewritten.
 UPGRADES: Mapping[int, Callable[[Document], Document]] = {}
 
+LARGE_BYTES = 32 << 20
 MAKE_ANOTHER = "show another one (`microbench show`), or measure again"
 # What an array of numbers is written with; msgspec writes NaN and infinities as null.
 NUMBERS = b"0123456789+-.eE,[] \t\r\n"
@@ -55,9 +56,17 @@ class _Lines(NamedTuple):
     tail: bytes
 
 
-def encode(run: Run) -> bytes:
-    """The run as a finished file, with a line end. Raises MeasurementError naming the place of a NaN or infinity."""
-    return _line(run, "run")
+def encode(run: Run, *, carrying: bool = True) -> bytes:
+    """The run as a finished file, with a line end; a large one carries its rows (``carried``) unless it is to grow.
+
+    Raises MeasurementError naming the place of a NaN or infinity.
+    """
+    data = _line(run, "run")
+    if not carrying or len(data) < LARGE_BYTES:
+        return data
+    from microbench import carried  # it takes NumPy, which a small run is read without
+
+    return carried.with_rows(data, run)
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
@@ -93,7 +102,7 @@ def decode_head(beginning: bytes) -> Run | None:
         run = msgspec.json.decode(beginning[:end] + OUTCOMES_BEGIN + b"]}", type=Run)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
-    whole = run.schema_version == SCHEMA_VERSION and run.sessions and _within_64_bits(run)
+    whole = run.schema_version == SCHEMA_VERSION and run.sessions and within_64_bits((run.sessions, run.benchmarks))
     return run if whole else None
 
 
@@ -172,34 +181,44 @@ def upgraded(document: Document, name: str) -> Document:
 
 def _checked(run: Run, name: str) -> Run:
     """The run, if what its types cannot say holds too: every whole number within 64 bits, samples there."""
-    if not _within_64_bits(run):
+    if not within_64_bits((run.sessions, run.benchmarks, *run.outcomes)):
         place = _bad_number(run, "run")
         raise RunUnreadableError(f"{name} holds a number out of range: {place}", MAKE_ANOTHER)
     if not run.sessions:
         raise RunUnreadableError(f"{name} has no session", MAKE_ANOTHER)
     for index, outcome in enumerate(run.outcomes):
-        wrong = _wrong_outcome(outcome, len(run.sessions))
-        if wrong:
+        if wrong := wrong_outcome(outcome, len(run.sessions), _wrong_measurement):
             raise RunUnreadableError(f"{name} contradicts itself: outcome {index} {wrong}", MAKE_ANOTHER)
     return run
 
 
-def _wrong_outcome(outcome: Outcome, sessions: int) -> str | None:
+def wrong_outcome(
+    outcome: Outcome, sessions: int, wrong_measurement: Callable[[Measurement], str | None]
+) -> str | None:
+    """What contradicts itself in an outcome of a run of so many ``sessions``; None if nothing does."""
+    if wrong := misplaced(outcome, sessions):
+        return wrong
+    for one in outcome.measurements:
+        if wrong := wrong_measurement(one):
+            return wrong
+    return None
+
+
+def misplaced(outcome: Outcome, sessions: int) -> str | None:
+    """Why an outcome belongs nowhere in a run of so many ``sessions``."""
     if not 0 <= outcome.session < sessions:
         return f"belongs to session {outcome.session} of {sessions}"
-    if outcome.round < 0:
-        return f"has round {outcome.round}"
-    return next((wrong for one in outcome.measurements if (wrong := _wrong_measurement(one))), None)
+    return f"has round {outcome.round}" if outcome.round < 0 else None
 
 
-def _within_64_bits(run: Run) -> bool:
+def within_64_bits(parts: Iterable[object]) -> bool:
     """Whether msgpack, which knows no longer ones, can write every number: a large run is looked through at once.
 
     JSON has no numbers that are not finite, so those of a decoded run are.
     """
     encoder, buffer = msgspec.msgpack.Encoder(), bytearray()
     try:
-        for part in (run.sessions, run.benchmarks, *run.outcomes):
+        for part in parts:
             encoder.encode_into(part, buffer)
     except OverflowError:
         return False
@@ -210,18 +229,21 @@ def _wrong_measurement(measurement: Measurement) -> str | None:
     samples = bytes(measurement.samples)
     if samples.translate(None, INSIDE_BRACKETS) != b"[]":
         return f"has samples of {measurement.metric} that are no array of numbers"
-    if measurement.n < 0 or measurement.calls_per_sample < 1 or min(_work(measurement)) < 0:
+    return wrong_numbers(measurement, sampled=DIGIT.search(samples) is not None)
+
+
+def wrong_numbers(measurement: Measurement, *, sampled: bool) -> str | None:
+    """What contradicts itself in a measurement besides its samples, of which there are some if it is ``sampled``."""
+    work = measurement.work
+    counts = measurement.n, work.bytes, work.flops, work.launches, work.operations
+    if measurement.calls_per_sample < 1 or min(counts) < 0:
         return f"has an impossible count in {measurement.metric}"
-    if measurement.n > 0 and not DIGIT.search(samples):
+    if measurement.n > 0 and not sampled:
         return f"has no samples of {measurement.metric}"
     per_call = measurement.per_call
     if per_call is not None and (per_call.n < 1 or per_call.ratio <= 1 or per_call.first_edge <= 0 or _empty(per_call)):
         return f"has an impossible histogram of {measurement.metric}"
     return None
-
-
-def _work(measurement: Measurement) -> tuple[int, ...]:
-    return msgspec.structs.astuple(measurement.work)
 
 
 def _empty(per_call: PerCall) -> bool:

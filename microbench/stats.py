@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import cache
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from microbench.model import Measurement, Metric, Outcome, PerCall, Run, Telemetry
-from microbench.throttling import CLOCK_LOSS, clock_change, is_arithmetic, throttled
+from microbench.quantiles import FloatArray as FloatArray
+from microbench.quantiles import Quantiles, median_ranks, of_rows, quantile, unpacked, work_of
+from microbench.throttling import ClockState, clock_state, is_arithmetic
 
-FloatArray = npt.NDArray[np.floating[Any]]
 Trust = Literal["stable", "steady", "noisy", "throttled", "single", "below floor", "unverified"]
 
-CONFIDENCE = 0.95
 MINIMUM_SAMPLES = 10
-MOST_EXACT = 5000
 STABLE_ROUNDS = 3
 STEADY_HALF_WIDTH = 0.03
 STABLE_HALF_WIDTH = 0.10
 FLOORS_PER_SAMPLE = 5
+# Samples that wait for measurements of as many: some 10 MB.
+MOST_WAITING = 1 << 20
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """A value with the interval that holds it at CONFIDENCE."""
+    """A value with the interval that holds it at quantiles.CONFIDENCE."""
 
     median: float
     low: float
@@ -45,42 +44,9 @@ class Interval(msgspec.Struct, frozen=True):
         return self.low <= other.high and other.low <= self.high
 
 
-@cache
-def median_ranks(n: int) -> tuple[int, int]:
-    """Ranks (from 0) of the order statistics that hold the median with at least CONFIDENCE.
-
-    Distribution-free: the count of samples below the median is binomial(n, 1/2). Under 6 samples no pair of ranks
-    reaches 95 %, so the whole range is returned. Source: Le Boudec, Performance Evaluation, section 2.2.
-    """
-    if n < 6:
-        return 0, max(n - 1, 0)
-    if n > MOST_EXACT:  # far more than are kept: a file from elsewhere
-        reach = 0.98 * math.sqrt(n)  # 1.96 standard deviations of the binomial
-        return math.floor(n / 2 - reach), min(math.ceil(n / 2 + reach), n - 1)
-    outside, ways = 0, 1  # whole numbers of the 2**n patterns: beyond n = 1029 they no longer fit a float
-    for rank in range(n // 2):
-        outside += 2 * ways
-        if outside / (1 << n) > 1 - CONFIDENCE:
-            return max(rank - 1, 0), min(n - rank, n - 1)
-        ways = ways * (n - rank) // (rank + 1)
-    return 0, n - 1
-
-
-def quantile(ordered: FloatArray, share: float) -> float:
-    """A quantile of sorted values by linear interpolation, NumPy's default, in a fraction of its time."""
-    position = share * (len(ordered) - 1)
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    low, high = float(ordered[below]), float(ordered[above])
-    return low + (high - low) * (position - below)
-
-
 def median_interval(values: Sequence[float] | FloatArray, step: float = 0.0) -> Interval:
     """Median and its order-statistics interval; a zero-width interval counts as one ``step`` of the clock."""
-    return _interval(np.sort(np.asarray(values, dtype=np.float64)), step)
-
-
-def _interval(ordered: FloatArray, step: float) -> Interval:
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
     low_rank, high_rank = median_ranks(len(ordered))
     median, low, high = quantile(ordered, 0.5), float(ordered[low_rank]), float(ordered[high_rank])
     if high - low < step:
@@ -101,34 +67,33 @@ def rounds_interval(rounds: Sequence[Interval]) -> Interval:
     Student's t on the medians of fresh processes, never narrower than the middle round's own interval: with three
     rounds an order-statistics interval would reach 75 % only.
     """
-    medians = np.array([one.median for one in rounds])
     if len(rounds) == 1:
         return rounds[0]
-    middle = float(np.median(medians))
+    medians = np.array([one.median for one in rounds])
+    middle = _median(medians)
     factor = STUDENT_T[len(rounds) - 2] if len(rounds) - 2 < len(STUDENT_T) else 1.96
     between = factor * float(np.std(medians, ddof=1)) / math.sqrt(len(rounds))
-    within = float(np.median([(one.high - one.low) / 2 for one in rounds]))
+    within = _median(np.array([(one.high - one.low) / 2 for one in rounds]))
     half = max(between, within)
     return Interval(middle, middle - half, middle + half)
 
 
-def values_of(metric: Metric, measurement: Measurement, raw: FloatArray | None = None) -> FloatArray:
+def _median(values: FloatArray) -> float:
+    """What NumPy's median is, in a tenth of its time."""
+    ordered = np.sort(values)
+    middle = len(ordered) // 2
+    if math.isnan(ordered[-1]):  # they are sorted to the end
+        return math.nan
+    return float(ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2)
+
+
+def values_of(metric: Metric, measurement: Measurement) -> FloatArray:
     """Samples as values in the metric's unit: per call for a time or count, work over time for a rate.
 
-    ``raw`` are the samples where the caller has them. Raises ValueError for a rate whose work is not counted.
+    Raises ValueError for a rate whose work is not counted.
     """
-    samples: FloatArray = (np.array(measurement.values) if raw is None else raw) / measurement.calls_per_sample
-    if metric.kind != "rate":
-        return samples
-    work = measurement.work
-    amounts = {
-        "B/s": work.bytes, "B/clk/SM": work.bytes, "FLOP/s": work.flops, "FLOP/clk/SM": work.flops,
-        "OP/s": work.operations, "OP/clk/SM": work.operations, "1/s": work.launches,
-    }  # fmt: skip
-    if not (amount := amounts.get(metric.unit, 0)):
-        raise ValueError(f"{metric.name}: a rate in {metric.unit} without its work")
-    result: FloatArray = amount / samples
-    return result
+    samples: FloatArray = np.array(measurement.values) / measurement.calls_per_sample
+    return samples if metric.kind != "rate" else work_of(metric, measurement) / samples
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -147,28 +112,63 @@ class Summary(msgspec.Struct, frozen=True):
     per_call: PerCall | None = None
 
 
-def _clock_step(metric: Metric, measurement: Measurement) -> float:
-    if not measurement.resolution or metric.kind == "rate":
-        return 0.0
-    return measurement.resolution / measurement.calls_per_sample
-
-
-def _trust(
-    measurement: Measurement, raw: FloatArray, interval: Interval, telemetry: Telemetry | None, arithmetic: bool
-) -> Trust:
+def _trust(measurement: Measurement, raw_median: float, interval: Interval, state: ClockState) -> Trust:
     if measurement.needs_verification and not measurement.verified:
         return "unverified"
-    if throttled(telemetry, arithmetic=arithmetic):
+    if state.throttled:
         return "throttled"
     floor_s = measurement.floor_s
-    timed = measurement.clock != "counter"
-    if timed and floor_s and quantile(raw, 0.5) < FLOORS_PER_SAMPLE * floor_s:
+    if floor_s and measurement.clock != "counter" and raw_median < FLOORS_PER_SAMPLE * floor_s:
         return "below floor"
     if measurement.n < MINIMUM_SAMPLES:
         return "single"
-    # Arithmetic waits for its own clock to settle, and is measured right behind what may have held it down.
-    still_waking = not arithmetic and clock_change(telemetry) > 1 + CLOCK_LOSS
-    return "steady" if interval.half_width <= STEADY_HALF_WIDTH and not still_waking else "noisy"
+    return "steady" if interval.half_width <= STEADY_HALF_WIDTH and not state.waking else "noisy"
+
+
+def _summary(metric: Metric, measurement: Measurement, state: ClockState, found: Quantiles) -> Summary:
+    p1, median, p90, p99, low, high, least, most, raw_median = found
+    interval = Interval(median, low, high)
+    calls = measurement.per_call
+    if calls is not None and metric.kind == "time":
+        p1, p90, p99, least, most = calls.p1, calls.p90, calls.p99, calls.min, calls.max
+    trust = _trust(measurement, raw_median, interval, state)
+    tail = p1 if metric.kind == "rate" else p99
+    return Summary(measurement.n, interval, p1, p90, p99, least, most, tail, trust, calls)
+
+
+class _Summaries:
+    """Summaries of one measurement after the other: those of as many samples are worked out together."""
+
+    def __init__(self) -> None:
+        self._made: list[Summary | None] = []
+        self._waiting: dict[tuple[int, bool], list[tuple[int, bytes, Metric, Measurement, ClockState]]] = {}
+        self._samples_waiting = 0
+        self._packer = msgspec.msgpack.Encoder()
+
+    def add(self, metric: Metric, measurement: Measurement, state: ClockState) -> int:
+        """Take a measurement's samples, which need not be there afterwards; its place among ``all``."""
+        values = measurement.values
+        place, key = len(self._made), (len(values), metric.kind == "rate")
+        self._waiting.setdefault(key, []).append((place, self._packer.encode(values), metric, measurement, state))
+        self._made.append(None)
+        self._samples_waiting += len(values)
+        if self._samples_waiting > MOST_WAITING:
+            self._work_out()
+        return place
+
+    def all(self) -> list[Summary]:
+        """Summaries of all that were added."""
+        self._work_out()
+        return [one for one in self._made if one is not None]
+
+    def _work_out(self) -> None:
+        for (count, _), group in self._waiting.items():
+            places, packed, metrics, measured, states = zip(*group, strict=True)
+            found = of_rows(unpacked(packed, count), metrics, measured)
+            for place, summary in zip(places, map(_summary, metrics, measured, states, found), strict=True):
+                self._made[place] = summary
+        self._waiting.clear()
+        self._samples_waiting = 0
 
 
 def summarize(
@@ -178,43 +178,24 @@ def summarize(
 
     ``arithmetic`` says that its case kept tensor cores or ALUs at work (``is_arithmetic``).
     """
-    raw = np.array(measurement.values)
-    raw.sort()  # once: a large run has a hundred thousand of these
-    ordered = values_of(metric, measurement, raw)
-    if metric.kind == "rate":
-        ordered.sort()  # the longest time is the lowest rate
-    interval = _interval(ordered, _clock_step(metric, measurement))
-    p1, p90, p99 = quantile(ordered, 0.01), quantile(ordered, 0.9), quantile(ordered, 0.99)
-    low, high = float(ordered[0]), float(ordered[-1])
-    calls = measurement.per_call
-    if calls is not None and metric.kind == "time":
-        p1, p90, p99, low, high = calls.p1, calls.p90, calls.p99, calls.min, calls.max
-    return Summary(
-        n=measurement.n,
-        interval=interval,
-        p1=p1,
-        p90=p90,
-        p99=p99,
-        min=low,
-        max=high,
-        tail=p1 if metric.kind == "rate" else p99,
-        trust=_trust(measurement, raw, interval, telemetry, arithmetic),
-        per_call=calls,
-    )
+    summaries = _Summaries()
+    summaries.add(metric, measurement, clock_state(telemetry, arithmetic=arithmetic))
+    return summaries.all()[0]
 
 
 def combined_trust(rounds: Sequence[Summary], interval: Interval) -> Trust:
     """Grade over rounds in fresh processes: the worst fault of any round, else ``stable`` if there were enough rounds
     and the interval over them is narrow."""
     faults: tuple[Trust, ...] = ("unverified", "throttled", "below floor")
+    grades = {one.trust for one in rounds}
     for fault in faults:
-        if any(one.trust == fault for one in rounds):
+        if fault in grades:
             return fault
     if len(rounds) >= STABLE_ROUNDS:
         return "stable" if interval.half_width <= STABLE_HALF_WIDTH else "noisy"
-    if any(one.trust == "single" for one in rounds):
+    if "single" in grades:
         return "single"
-    return "noisy" if any(one.trust == "noisy" for one in rounds) else "steady"
+    return "noisy" if "noisy" in grades else "steady"
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -250,41 +231,56 @@ class Row(msgspec.Struct, frozen=True):
         return quantile(ordered, 0.5)
 
 
-def rows(run: Run) -> list[Row]:
-    """Every case and metric measured, rounds joined, in the order of the run. Sessions and devices are kept apart."""
-    groups: dict[tuple[int, str | None, str, str], list[tuple[Outcome, Measurement, Summary]]] = {}
-    infos = {info.name: info for info in reversed(run.benchmarks)}
-    declared = {(name, one.name): one for name, info in infos.items() for one in reversed(info.metrics)}
-    for outcome in run.outcomes:
+class _Group(NamedTuple):
+    """A row on its way: its first round, and each round's outcome with the place of its summary."""
+
+    metric: Metric
+    measurement: Measurement
+    outcomes: list[Outcome]
+    places: list[int]
+
+
+def rows(run: Run, outcomes: Iterable[Outcome] | None = None, only: str | None = None) -> list[Row]:
+    """Every case and metric measured, rounds joined, in the order of the run. Sessions and devices are kept apart.
+
+    ``outcomes`` are those to look at: some of the run's, or all as they come where it does not hold them yet; of a
+    measurement beyond the first of its row nothing is kept. ``only`` names the metric that is wanted.
+    """
+    groups: dict[tuple[int, str | None, str, str], _Group] = {}
+    declared = {(info.name, one.name): one for info in reversed(run.benchmarks) for one in reversed(info.metrics)}
+    summaries = _Summaries()
+    for outcome in run.outcomes if outcomes is None else outcomes:
         telemetry = next(iter(outcome.telemetry.values()), None)
-        arithmetic = is_arithmetic(outcome.measurements)
-        case_id = outcome.case.id
+        state = clock_state(telemetry, arithmetic=is_arithmetic(outcome.measurements))
+        benchmark, case_id = outcome.case.benchmark, outcome.case.id
         for measurement in outcome.measurements:
-            metric = declared.get((outcome.case.benchmark, measurement.metric))
-            if metric is None or measurement.n == 0:
+            metric = declared.get((benchmark, measurement.metric))
+            if metric is None or measurement.n == 0 or only not in (None, metric.name):
                 continue
-            one = (outcome, measurement, summarize(metric, measurement, telemetry, arithmetic=arithmetic))
-            groups.setdefault((outcome.session, outcome.device, case_id, metric.name), []).append(one)
-    return [
-        _row(infos[name := members[0][0].case.benchmark].suite, declared[name, metric_name], case_id, members)
-        for (_, _, case_id, metric_name), members in groups.items()
-    ]
+            key = outcome.session, outcome.device, case_id, metric.name
+            if (group := groups.get(key)) is None:
+                group = groups[key] = _Group(metric, measurement, [], [])
+            group.outcomes.append(outcome)
+            group.places.append(summaries.add(metric, measurement, state))
+    suites = {info.name: info.suite for info in reversed(run.benchmarks)}
+    found = summaries.all()
+    return [_row(suites, case_id, group, found) for (_, _, case_id, _), group in groups.items()]
 
 
-def _row(suite: str, metric: Metric, case_id: str, members: list[tuple[Outcome, Measurement, Summary]]) -> Row:
-    first, measurement, _ = members[0]
-    summaries = tuple(summary for _, _, summary in members)
+def _row(suites: Mapping[str, str], case_id: str, group: _Group, found: Sequence[Summary]) -> Row:
+    first = group.outcomes[0]
+    summaries = tuple(found[place] for place in group.places)
     interval = rounds_interval([summary.interval for summary in summaries])
     return Row(
         case_id=case_id,
         benchmark=first.case.benchmark,
-        suite=suite,
-        metric=metric,
+        suite=suites[first.case.benchmark],
+        metric=group.metric,
         params=dict(first.case.params),
-        measurement=measurement,
+        measurement=group.measurement,
         interval=interval,
         summaries=summaries,
-        outcomes=tuple(outcome for outcome, _, _ in members),
+        outcomes=tuple(group.outcomes),
         trust=combined_trust(summaries, interval),
         session=first.session,
         device=first.device,

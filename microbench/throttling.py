@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from microbench.model import Measurement, Telemetry
 
@@ -24,7 +25,7 @@ def clock_change(telemetry: Telemetry | None) -> float:
 
 def is_arithmetic(measurements: Sequence[Measurement]) -> bool:
     """True for the measurements of a case that keeps tensor cores or ALUs at work."""
-    return any((one.bound or "").startswith(ARITHMETIC_BOUNDS) for one in measurements)
+    return any(one.bound is not None and one.bound.startswith(ARITHMETIC_BOUNDS) for one in measurements)
 
 
 def throttled(telemetry: Telemetry | None, *, arithmetic: bool = False) -> bool:
@@ -34,3 +35,19 @@ def throttled(telemetry: Telemetry | None, *, arithmetic: bool = False) -> bool:
     reasons = telemetry.throttle_reasons if telemetry else ()
     words = HEAT_WORDS if arithmetic else THROTTLE_WORDS
     return fell and any(word in reason for reason in reasons for word in words)
+
+
+class ClockState(NamedTuple):
+    """What the clocks say against all that a case measured: they were ``throttled``, or still ``waking``."""
+
+    throttled: bool
+    waking: bool
+
+
+def clock_state(telemetry: Telemetry | None, *, arithmetic: bool) -> ClockState:
+    """Arithmetic waits for its own clock to settle, and is measured right behind what may have held it down: its clock
+    may rise."""
+    change = clock_change(telemetry)
+    if change < 1 - CLOCK_LOSS:
+        return ClockState(throttled(telemetry, arithmetic=arithmetic), False)
+    return ClockState(False, not arithmetic and change > 1 + CLOCK_LOSS)

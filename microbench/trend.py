@@ -73,16 +73,12 @@ def gathered(index: Index, paths: Sequence[Path], metric: str) -> list[Point]:
 
 def points(run: Run, benchmark: str, metric: str, path: Path) -> list[Point]:
     """What one run has of that metric: a point for each case, device and session."""
-    own = tuple(one for one in run.outcomes if one.case.benchmark == benchmark)
     info = run.benchmark(benchmark)
-    if info is None or not any(found.metric == metric for one in own for found in one.measurements):
+    if info is None:
         return []
-    found = rows(msgspec.structs.replace(run, outcomes=own))
-    return [
-        _point(run.sessions[row.session], row, info.version, name_of(path))
-        for row in found
-        if row.metric.name == metric
-    ]
+    own = [one for one in run.outcomes if one.case.benchmark == benchmark]
+    found = rows(run, own, only=metric)
+    return [_point(run.sessions[row.session], row, info.version, name_of(path)) for row in found]
 
 
 def name_of(path: Path) -> str:

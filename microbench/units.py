@@ -35,6 +35,8 @@ LARGEST = {
 BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 LONGEST_SIZE = 4
 MISSING = "–"
+# In a text: where a line should not be broken.
+BEFORE_UNIT = re.compile(r"(?<=\d) (?=[%A-Za-zµ])")
 TYPED_TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(ns|us|µs|μs|ms|s)")
 TYPED_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0}
 LONGEST_TYPED_S = 10.0

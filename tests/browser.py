@@ -12,6 +12,11 @@ from typing import Any, NamedTuple
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# Figures are SVG. What would draw WebGL in software (SwiftShader) runs its own compiled code in a process that has
+# crashed as the browser started.
+WITHOUT_GPU = ("--disable-gpu", "--disable-software-rasterizer")
+# A busy machine is waited for, nearly as long as pytest gives a test.
+PATIENCE_MS = 100_000
 
 
 def executable() -> str:
@@ -28,13 +33,17 @@ def executable() -> str:
 @contextmanager
 def launched() -> Iterator[Any]:
     """A headless browser; whoever is root has no sandbox."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import Error, sync_playwright
 
+    arguments = [*WITHOUT_GPU, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    options = {"executable_path": executable(), "args": arguments, "timeout": PATIENCE_MS}
     with sync_playwright() as playwright:
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=executable(), args=arguments)
-        yield browser
-        browser.close()
+        try:
+            browser = playwright.chromium.launch(**options)
+        except Error:  # one that died as it began is no fault of the page: another one, before anything is tested
+            browser = playwright.chromium.launch(**options)
+        with browser:
+            yield browser
 
 
 class Opened(NamedTuple):
@@ -48,14 +57,24 @@ class Opened(NamedTuple):
 @contextmanager
 def opened(browser: Any, path: Path, **options: Any) -> Iterator[Opened]:
     """The file at ``path`` in a tab of its own, all figures drawn. ``options`` are Playwright's of a context."""
-    context = browser.new_context(offline=True, reduced_motion="reduce", **options)
-    tab = context.new_page()
-    found = Opened(tab, [], [])
-    tab.on("console", lambda message: message.type in ("error", "warning") and found.complaints.append(message.text))
-    tab.on("pageerror", lambda error: found.complaints.append(str(error)))
-    tab.on("request", lambda request: found.requests.append(request.url))
-    tab.goto(path.as_uri())
-    for drawing in tab.locator("[data-figure]").all():
-        drawing.locator("svg").first.wait_for(state="attached", timeout=30_000)
-    yield found
-    context.close()
+    with browser.new_context(offline=True, reduced_motion="reduce", **options) as context:
+        context.set_default_timeout(PATIENCE_MS)
+        tab = context.new_page()
+        found = Opened(tab, [], [])
+        tab.on("console", lambda one: one.type in ("error", "warning") and found.complaints.append(one.text))
+        tab.on("pageerror", lambda error: found.complaints.append(str(error)))
+        tab.on("request", lambda request: found.requests.append(request.url))
+        tab.goto(path.as_uri())
+        reached_ms(tab, "drawn")
+        yield found
+
+
+def reached_ms(tab: Any, mark: str) -> float:
+    """When, from its opening on, the page set that mark of its own; waits until it has."""
+    began = "name => performance.getEntriesByName(name)[0]?.startTime"
+    return float(tab.wait_for_function(began, arg=mark).json_value())
+
+
+def next_frame(tab: Any) -> None:
+    """Wait until the page has drawn what has just been done to it, and has answered to that."""
+    tab.evaluate("new Promise(requestAnimationFrame)")

@@ -65,6 +65,15 @@ def home_left_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of recorded runs, empty and this test's own."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    monkeypatch.setenv("MICROBENCH_DATA", str(folder))
+    return folder
+
+
 @pytest.fixture(scope="module")
 def opened() -> Iterator[Gpu]:
     """The first real GPU, opened once for a file of tests."""

@@ -12,12 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import call
 from make_run import failed, make_run
-from typer.testing import CliRunner, Result
 
 from microbench import __version__, runner, schema, store
 from microbench.bench import discover
-from microbench.cli import app
 from microbench.errors import DeviceAbsentError, ExitCode
 from microbench.export import HEADER
 from microbench.model import Environment
@@ -38,17 +37,6 @@ COMMANDS = (
     "trend",
     "doctor",
 )
-
-
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-
-
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
-    (tmp_path / "data").mkdir()
-    return tmp_path / "data"
 
 
 @pytest.fixture
@@ -241,12 +229,12 @@ def test_impossible_requests_are_usage_errors(arguments: tuple[str, ...], words:
     assert list(data.iterdir()) == []
 
 
-def finish(run_size: dict[str, bool], exit_code: ExitCode) -> object:
+def finish(run_size: dict[str, bool], exit_code: ExitCode, path: str = "run.json") -> object:
     """A stand-in for the runner: a run is there at once."""
 
     def execute(request: runner.RunRequest, listener: object) -> runner.RunResult:
         run = make_run(**run_size)  # type: ignore[arg-type]
-        return runner.RunResult(run, Path("run.json"), exit_code, run.sessions[-1].environment)
+        return runner.RunResult(run, Path(path), exit_code, run.sessions[-1].environment)
 
     return execute
 
@@ -257,6 +245,16 @@ def test_run_ends_with_the_runners_exit_code(code: ExitCode, monkeypatch: pytest
     result = call("run", "--quick")
     assert result.exit_code == code
     assert "saved: run.json" in result.stdout
+
+
+@pytest.mark.parametrize("terminal", [{}, {"NO_COLOR": "1"}, {"FORCE_COLOR": "1", "TERM": "xterm-256color"}])
+def test_where_a_run_was_saved_can_be_copied(terminal: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one piece, however narrow the terminal: a path that is folded is none."""
+    path = "/".join(["", *(f"folder of words {place}" for place in range(12)), "run.json"])
+    monkeypatch.setattr(runner, "execute", finish({}, ExitCode.MEASURED, path))
+    result = call("run", "--quick", COLUMNS="80", **terminal)
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in result.stdout.splitlines()]
+    assert f"saved: {path}" in lines
 
 
 def test_run_without_a_gpu_shows_the_reference_below(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,15 +7,15 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import command_line
 import msgspec
 import pytest
 from compare_runs import GPU, Figure, changed, made, usual
 from make_run import make_run
 from snapshots import same
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from microbench import schema
-from microbench.cli import app
 from microbench.compare import Comparison, compare
 from microbench.errors import ExitCode
 from microbench.explain.remeasuring import Side
@@ -28,15 +28,13 @@ MORE = changed(1.2, case_id="launch_queue[streams=2]")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
-    (tmp_path / "data").mkdir()
+def folder(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def call(*arguments: str, **environment: str) -> Result:
-    return CliRunner().invoke(app, ["compare", *arguments], env=environment, catch_exceptions=False)
+    return command_line.call("compare", *arguments, **environment)
 
 
 def write(name: str, run: Run) -> str:

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -24,8 +24,9 @@ from microbench.explain.fitting import fit, missing
 from microbench.model import Run
 from microbench.report import pictures
 from microbench.report.document import Curve, Line, Mark
-from microbench.report.figures import KINDS, drawn, figures, theme
-from microbench.report.figures.figure import Figure, sources
+from microbench.report.figures import KINDS, figures, theme
+from microbench.report.figures import drawn as drawn_from
+from microbench.report.figures.figure import Figure, Origin, sources
 from microbench.report.sections.graph import DRAWN
 from microbench.submission import WAYS
 from microbench.units import as_time, quantity, times
@@ -54,6 +55,15 @@ def figure(name: str) -> Figure:
     found = drawn(name, [evidence(name)])
     assert found is not None
     return found
+
+
+def drawn(name: str, evidences: Sequence[Evidence]) -> Figure | None:
+    """The figure of GPUs of runs that nobody called anything."""
+    return drawn_from(name, [Origin(one) for one in evidences])
+
+
+def labels(*origins: Origin) -> list[str]:
+    return [one.label for one in sources(origins)]
 
 
 def changed(one: Evidence, **gpu: str) -> Evidence:
@@ -263,7 +273,7 @@ def test_a_narrow_page_cuts_no_words(name: str) -> None:
 
 def test_nothing_is_drawn_of_a_run_without_figures() -> None:
     empty = evidence_by_device(msgspec.structs.replace(make_run(), outcomes=()))
-    assert figures(empty) == {}
+    assert figures([Origin(one) for one in empty]) == {}
     assert figures([]) == {}
     assert pictures.sheet("gain", msgspec.structs.replace(make_run(), outcomes=())) is None
 
@@ -332,12 +342,12 @@ def test_labels_tell_runs_apart_by_what_it_takes() -> None:
     one = evidence("gain")
     assert one.gpu is not None
     name = one.gpu.name
-    assert [each.label for each in sources([one])] == [name]
-    assert [each.label for each in sources([one, changed(one, name="B")])] == [name, "B"]
-    again = [each.label for each in sources([one, one])]
+    assert labels(Origin(one)) == [name]
+    assert labels(Origin(one), Origin(changed(one, name="B"))) == [name, "B"]
+    again = labels(Origin(one), Origin(one))
     assert len(set(again)) == 2
     assert all(name in label for label in again)
-    assert [each.label for each in sources([one, one], ["before", "after"])] == ["before", "after"]
+    assert labels(Origin(one, "before"), Origin(one, "after")) == ["before", "after"]
     later = Evidence(
         msgspec.structs.replace(
             one.run,
@@ -348,7 +358,7 @@ def test_labels_tell_runs_apart_by_what_it_takes() -> None:
         [],
         one.device,
     )
-    assert "2031-02-03 04:05" in sources([one, later])[1].label
+    assert "2031-02-03 04:05" in labels(Origin(one), Origin(later))[1]
 
 
 def test_simulated_figures_are_marked_wherever_they_go() -> None:
@@ -359,13 +369,26 @@ def test_simulated_figures_are_marked_wherever_they_go() -> None:
     both = drawn("ladder", [evidence("ladder"), one])
     assert both is not None
     assert "H200 · SIMULATED" in words(svg(both))
+    simulated = Origin(one, "SIMULATED at home", reference=True)
+    assert labels(simulated) == ["SIMULATED at home"]
+
+
+def test_what_came_with_the_tool_is_marked_beside_what_was_measured() -> None:
+    one = evidence("gain")
+    own = changed(one, name="Another GPU")
+    assert labels(Origin(one, reference=True), Origin(own, "mine")) == ["NVIDIA H200 · REFERENCE", "mine"]
+    alone = drawn_from("gain", [Origin(one, reference=True)])
+    assert alone is not None
+    assert alone.sources[0].startswith("NVIDIA H200 · REFERENCE · driver")
+    assert any("REFERENCE" in text for text in words(svg(alone)))
+    assert not any("REFERENCE" in text for text in words(svg(figure("gain"))))
 
 
 def test_hostile_names_are_words_with_an_end() -> None:
     first = evidence("gain")
     hostile = [changed(first, name=HOSTILE), changed(first, name=HOSTILE + "y")]
     for name in ("ladder", "gain", "link"):
-        found = drawn(name, hostile, ["", HOSTILE])
+        found = drawn_from(name, [Origin(hostile[0]), Origin(hostile[1], HOSTILE)])
         assert found is not None
         assert max(map(len, texts(found.spec))) < 5000
         picture = svg(found)
@@ -373,7 +396,7 @@ def test_hostile_names_are_words_with_an_end() -> None:
         assert "\u202e" not in picture
         assert not list(ElementTree.fromstring(picture).iter(f"{SVG}script"))
         assert any(text.startswith("<script>alert(1)") for text in words(picture))
-        assert len({one.label for one in sources(hostile)}) == 2
+        assert len(set(labels(*map(Origin, hostile)))) == 2
 
 
 # -- colours --------------------------------------------------------------------------------------------------------

@@ -6,27 +6,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from command_line import call
 from make_run import make_run
-from typer.testing import CliRunner, Result
 
 from microbench import remarks, schema
-from microbench.cli import app
 from microbench.errors import ExitCode
 from microbench.report.figures import KINDS
 
 BEGINS = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<svg", ".pdf": b"%PDF-"}
 
 
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-
-
 @pytest.fixture(autouse=True)
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
+def narrow(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    (tmp_path / "data").mkdir()
-    return tmp_path / "data"
 
 
 def simulated(path: Path, name: str = "SIMULATED GPU") -> Path:
@@ -58,7 +50,19 @@ def test_plot_lays_runs_over_each_other_by_their_labels(tmp_path: Path, data: Pa
     assert result.exit_code == ExitCode.MEASURED
     picture = out.read_text(encoding="utf-8")
     assert "at home · SIMULATED" in picture
-    assert "NVIDIA H200" in picture
+    assert "NVIDIA H200 · REFERENCE" in picture
+
+
+def test_a_picture_says_itself_whose_figures_it_shows(tmp_path: Path) -> None:
+    """It goes into documents without the words around it."""
+    runs = {
+        "NVIDIA H200 · REFERENCE · driver": "nvidia-h200",
+        "GPU · SIMULATED · driver": str(simulated(tmp_path / "a.json", "GPU")),
+    }
+    for place, (told, run) in enumerate(runs.items()):
+        out = tmp_path / f"{place}.svg"
+        assert call("plot", run, "ladder", "-o", str(out)).exit_code == ExitCode.MEASURED
+        assert told in out.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_an_existing_file_is_left_alone(tmp_path: Path) -> None:

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from command_line import call
 from make_run import failed, make_run
 from make_small_run import RUN
 from recorded_runs import FIRST, recorded, save
 from snapshots import same
-from typer.testing import CliRunner, Result
 
-from microbench import history, index, prune, remarks, schema, store
-from microbench.cli import app
+from microbench import cli_share, history, index, prune, remarks, schema, store
 from microbench.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
 from microbench.explain import findings
 from microbench.index import opened
@@ -31,10 +30,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
     monkeypatch.setattr(index, "maker", lambda: "this one")  # the source tree may change while tests run
     return tmp_path
-
-
-def call(*arguments: str, **environment: str) -> Result:
-    return CliRunner().invoke(app, list(arguments), env=environment, catch_exceptions=False)
 
 
 def listed() -> list[history.Entry]:
@@ -189,6 +184,24 @@ def test_findings_of_large_runs_are_counted_bit_by_bit(folder: Path, monkeypatch
     assert [entry.counts is None for entry in listed()] == [False, False, False]
 
 
+def test_a_large_run_is_not_read_to_be_listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(folder, recorded(0))
+    monkeypatch.setattr(history, "LARGE_BYTES", path.stat().st_size)
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "read", lambda path: pytest.fail("read"))
+        assert listed()[0].counts is None
+    call("show", str(path))
+    assert listed()[0].counts
+
+
+def test_of_many_runs_only_some_are_counted_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        save(folder, recorded(number))
+    monkeypatch.setattr(history, "MOST_READ", 2)
+    for uncounted in (3, 1, 0):
+        assert sum(entry.counts is None for entry in listed()) == uncounted
+
+
 def test_findings_are_known_once_a_run_was_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(folder, recorded(0))
     save(folder, recorded(1))
@@ -279,6 +292,18 @@ def test_an_id_goes_before_a_label(folder: Path) -> None:
     first, second = save(folder, recorded(0)), save(folder, recorded(1))
     remarks.change(second, label="00000000")
     assert store.find("00000000") == first
+
+
+def test_only_remarks_that_are_there_are_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [save(folder, recorded(number)) for number in range(3)]
+    remarks.change(paths[1], label="x")
+    opened_ones: list[Path] = []
+    one = remarks.read
+    monkeypatch.setattr(remarks, "read", lambda path: opened_ones.append(path) or one(path))
+    nowhere = folder / "gone" / "run.json"
+    said = remarks.read_all([*paths, nowhere])
+    assert [said[path].label for path in (*paths, nowhere)] == ["", "x", "", ""]
+    assert opened_ones == [paths[1]]
 
 
 @pytest.mark.parametrize("name", ["RUN.json", "RUN.jsonl", "RUN.json.xz"])
@@ -422,7 +447,40 @@ def test_a_run_that_will_not_go_says_so(folder: Path) -> None:
     path = folder / "20260102T000000Z-0000000a.json"
     path.mkdir()
     with pytest.raises(ResultNotWrittenError, match="cannot be deleted"):
-        prune.delete([path])
+        prune.delete({path: prune.state(path)})
+
+
+def test_what_changes_while_a_person_thinks_stays_and_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the list and the answer minutes may go by: runs are recorded, grown, labelled, and deleted elsewhere."""
+    old, grown, added_to, labelled, gone = (save(folder, recorded(number)) for number in range(5))
+    recorded_meanwhile: list[Path] = []
+    draw = cli_share._list
+
+    def think(paths: list[Path], title: str, more: int = 0) -> None:
+        draw(paths, title, more)
+        recorded_meanwhile.append(save(folder, recorded(5)))
+        grown.write_bytes(schema.encode(msgspec.structs.replace(recorded(1), outcomes=())))
+        store.growing_path(added_to).write_bytes(schema.encode(recorded(2)))
+        remarks.change(labelled, label="kept")
+        gone.unlink()
+
+    monkeypatch.setattr(cli_share, "_list", think)
+    result = call("history", "prune", "--keep", "0", "--yes")
+    assert result.exit_code == 0
+    last = result.stdout.splitlines()[-1]
+    assert last == f"1 run deleted; left, as changed meanwhile: {labelled.stem}, {added_to.stem}, {grown.stem}"
+    assert not old.exists()
+    assert all(path.exists() for path in (*recorded_meanwhile, grown, added_to, labelled))
+
+
+def test_a_run_that_is_taken_up_again_stays(folder: Path) -> None:
+    """Its file is locked before anything in it changes."""
+    unfinished = save(folder, recorded(0)).rename(folder / "20260102T000000Z-0000000b.jsonl")
+    listed = {unfinished: prune.state(unfinished)}
+    with unfinished.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert prune.delete(listed) == prune.Deletion([], [unfinished])
+    assert prune.delete(listed) == prune.Deletion([unfinished], [])
 
 
 # -- how it looks -----------------------------------------------------------------------------------------------------

@@ -37,6 +37,13 @@ def asked(*paths: Path) -> tuple[list[bytes | None], list[Path]]:
         return [data for _, data in found.each("backwards", paths, lambda path: made(path, calls))], calls
 
 
+@pytest.fixture(params=[0, 100], ids=["all at once", "one by one"])
+def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of asking for what is known."""
+    monkeypatch.setattr(index, "FEW", request.param)
+
+
+@pytest.mark.usefixtures("few")
 def test_a_file_is_read_once_until_it_changes(folder: Path) -> None:
     path = folder / "a"
     path.write_bytes(b"one")
@@ -60,6 +67,7 @@ def test_a_change_that_hides_is_seen_all_the_same(folder: Path) -> None:
     assert asked(path) == ([b"owt"], [path])
 
 
+@pytest.mark.usefixtures("few")
 def test_what_another_microbench_made_is_made_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "a"
     path.write_bytes(b"one")
@@ -109,6 +117,7 @@ def test_what_cannot_be_made_is_asked_for_again(folder: Path) -> None:
     assert asked(path)[1] == [path]
 
 
+@pytest.mark.usefixtures("few")
 def test_kinds_are_apart_and_what_is_gone_is_forgotten(folder: Path) -> None:
     path = folder / "a"
     path.write_bytes(b"one")
@@ -119,6 +128,15 @@ def test_kinds_are_apart_and_what_is_gone_is_forgotten(folder: Path) -> None:
         assert (found.get("first", path), found.get("second", path)) == (b"1", b"2")
         found.forget([path])
         assert (found.get("first", path), found.get("second", path)) == (None, None)
+
+
+def test_of_many_files_all_that_is_known_is_fetched_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [folder / str(number) for number in range(index.FEW + 1)]
+    for path in paths:
+        path.write_bytes(b"x")
+    asked(*paths)
+    monkeypatch.setattr(index.Index, "_look_up", lambda *_: pytest.fail("looked up one by one"))
+    assert asked(*paths) == ([b"x"] * len(paths), [])
 
 
 def test_only_the_newest_are_kept_where_there_is_a_limit(folder: Path) -> None:
@@ -147,6 +165,7 @@ def test_a_damaged_index_is_begun_anew(data: bytes, folder: Path) -> None:
     assert asked(path) == ([b"eno"], [])
 
 
+@pytest.mark.usefixtures("few")
 def test_an_index_damaged_in_its_middle_only_costs_time(folder: Path) -> None:
     paths = [folder / str(number) for number in range(50)]
     for path in paths:
@@ -160,6 +179,7 @@ def test_an_index_damaged_in_its_middle_only_costs_time(folder: Path) -> None:
     assert asked(*paths) == ([b"x" * 5000] * 50, []), "and only once"
 
 
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("changed", ["X'00'", "X''", "'text'", "7", "NULL", "data || X'00'", "substr(data, 1, 9)"])
 def test_a_damaged_entry_is_made_anew(changed: str, folder: Path) -> None:
     path = folder / "a"
@@ -171,6 +191,19 @@ def test_a_damaged_entry_is_made_anew(changed: str, folder: Path) -> None:
     assert asked(path) == ([b"eno"], [])
 
 
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("column", ["path", "state", "maker"])
+@pytest.mark.parametrize("changed", ["X'ff'", "7", "NULL", "'text'"])
+def test_an_entry_of_no_file_is_none(column: str, changed: str, folder: Path) -> None:
+    path = folder / "a"
+    path.write_bytes(b"one")
+    asked(path)
+    with closing(sqlite3.connect(folder / FILE)) as connection, connection:
+        connection.execute(f"UPDATE entries SET {column} = {changed}")
+    assert asked(path) == ([b"eno"], [path])
+
+
+@pytest.mark.usefixtures("few")
 def test_a_file_whose_name_is_no_text_is_kept_too(folder: Path) -> None:
     path = folder / os.fsdecode(b"a\xff")
     path.write_bytes(b"one")

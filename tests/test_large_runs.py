@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import typing
 from pathlib import Path
 
@@ -9,23 +10,26 @@ import msgspec
 import pytest
 from make_run import failed, make_run
 from recorded_runs import recorded, save
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from microbench import index, schema, stats, store
+from microbench import index, schema, skim, stats, store
 from microbench.cli import app
 from microbench.cli_runs import report_of
-from microbench.explain.evidence import Evidence
+from microbench.explain.evidence import Evidence, row_name
+from microbench.limits import Ceiling
 from microbench.model import Measurement, Run
-from microbench.report import charts, document, kept, tables
+from microbench.report import charts, document, tables, terminal
 from microbench.report.document import Cell, Column, Table
 from microbench.report.layout import fitted
+from microbench.report.lines import is_simple
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
     monkeypatch.setattr(index, "maker", lambda: "this one")  # the source tree may change while tests run
-    monkeypatch.setattr(kept, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(schema, "LARGE_BYTES", 1000)
     return tmp_path
 
 
@@ -35,15 +39,20 @@ def call(*arguments: str) -> Result:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Every file that is read as a whole."""
+    """Every file that is gone through to its end."""
     found: list[Path] = []
-    whole = store.read
+    whole, skimmed = store.read, skim.skimmed
 
     def counted(path: Path) -> Run:
         found.append(path)
         return whole(path)
 
+    def skimming(path: Path) -> skim.Skimmed | None:
+        found.append(path)
+        return skimmed(path)
+
     monkeypatch.setattr(store, "read", counted)
+    monkeypatch.setattr(skim, "skimmed", skimming)
     return found
 
 
@@ -66,7 +75,7 @@ def test_a_large_run_that_changed_is_read_again(folder: Path, reads: list[Path])
 
 
 def test_a_small_run_is_read_each_time(folder: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "LARGE_BYTES", 10_000_000)
+    monkeypatch.setattr(schema, "LARGE_BYTES", 10_000_000)
     path = save(folder, recorded(0))
     call("show", str(path))
     call("show", str(path))
@@ -74,7 +83,7 @@ def test_a_small_run_is_read_each_time(folder: Path, reads: list[Path], monkeypa
 
 
 def test_a_large_run_is_known_as_soon_as_it_is_measured(reads: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "LARGE_BYTES", 100)
+    monkeypatch.setattr(schema, "LARGE_BYTES", 100)
     assert call("run", "host_timer", "--device", "fake", "--quick", "--time-limit", "5").exit_code == 0
     reads.clear()
     text = call("show").stdout
@@ -113,8 +122,9 @@ def test_samples_are_decoded_once_for_each_figure(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Measurement, "values", property(counted))
     stats.rows(run)
     assert len(decoded) == sum(len(one.measurements) for one in run.outcomes)
+    data = schema.encode(run)
     decoded.clear()
-    schema.decode(schema.encode(run))
+    schema.decode(data)
     assert decoded == []
 
 
@@ -153,6 +163,42 @@ def test_a_table_that_nobody_would_read_to_its_end_says_where_the_rest_is(monkey
     assert not any("more cases" in note for note in studies["launch_kind"].tables[-1].notes)
 
 
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("colour", [False, True])
+def test_a_table_that_fits_is_drawn_as_rich_would(width: int, colour: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last escape sequence, in a tenth of its time."""
+    report = report_of(make_run(rounds=2))
+
+    def drawn() -> str:
+        file = io.StringIO()
+        console = Console(file=file, width=width, force_terminal=colour, color_system="truecolor" if colour else None)
+        terminal.draw(report, console)
+        return file.getvalue()
+
+    quick = drawn()
+    monkeypatch.setattr(terminal, "is_simple", lambda lines: False)
+    assert quick == drawn()
+    assert ("\x1b[" in quick) == colour
+
+
+def test_characters_that_take_two_places_are_laid_out_by_rich() -> None:
+    assert is_simple([[("1.25 µs ±3 % ●", "plain")]])
+    assert not is_simple([[("表", "plain")]])
+    assert not is_simple([[("e\u0301", "plain")]])
+
+
+def test_limits_of_one_value_stand_in_the_order_of_their_rows() -> None:
+    run = make_run()
+    info = run.benchmark("launch_duration")
+    assert info is not None
+    found = [row for row in stats.rows(run) if row.benchmark == info.name][: tables.MOST_LIMITS]
+    limits = {row_name(row): Ceiling(1e9, "B/s", "", f"of {row_name(row)}") for row in found}
+    last = tables.benchmark_tables(info, found, lambda row: limits[row_name(row)])[-1]
+    told = [note.partition("of ")[2] for note in last.notes if note.startswith("limit")]
+    assert told == list(limits)
+    assert len(told) > 4
+
+
 def test_a_long_table_is_laid_out_as_a_short_one_is() -> None:
     columns = (Column("name", "left"), Column("value"), Column("more", "left"))
     rows = tuple(
@@ -161,9 +207,8 @@ def test_a_long_table_is_laid_out_as_a_short_one_is() -> None:
     )
     table = Table("", "", columns, rows)
     widths, kept_columns = fitted(table, 80, str)
-    lines = [
-        "".join(text for text, _ in line).rstrip() for line in charts.long_table(table, widths, kept_columns, shown=str)
-    ]
+    drawn = charts.table_lines(table, widths, kept_columns, shown=str)
+    lines = ["".join(text for text, _ in line).rstrip() for line in drawn]
     assert lines == [
         " name            value  more",
         "─" * widths.total(kept_columns),

@@ -62,6 +62,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
         "recorded",
         "redaction",
         "remarks",
+        "skim",
         "store",
         "streams",
         "timing",
@@ -73,6 +74,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
     ),
     1: (
         "_kernels",
+        "carried",
         "costmodel",
         "fits",
         "fitted",
@@ -80,6 +82,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
         "host",
         "limits",
         "rates",
+        "quantiles",
         "redacted_text",
         "run_schema",
         "schema",
@@ -113,7 +116,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "numba.cuda": ("gpu", "_kernels"),
     "nvmath": ("gpu", "_kernels"),
     "pynvml": ("gpu.nvml",),
-    "rich": ("report.terminal", "report.progress", "cli"),
+    "rich": ("report.terminal", "report.lines", "report.progress", "cli"),
     "torch": ("gpu.layers",),
     "triton": ("gpu.layers",),
     "typer": (

@@ -159,6 +159,27 @@ def test_rates_have_fit_and_ceiling_on_a_logarithmic_axis() -> None:
         assert min(fit.items(), key=lambda one: abs(one[0] - size_bytes))[1] == pytest.approx(value, rel=0.3)
 
 
+def test_a_fit_ends_with_the_copies_it_was_made_from() -> None:
+    """Pageable copies went on to sizes that no pinned one had: those are beyond the fit, not beyond the ceiling."""
+
+    def too_long(one: Outcome) -> bool:
+        params = one.case.params
+        return (
+            one.case.benchmark == "link_copy" and params["memory"] == "pinned" and int(params["size_bytes"]) > 1 << 17
+        )
+
+    kept = tuple(one for one in WHOLE.outcomes if not too_long(one))
+    picture = link.rates(evidence(msgspec.structs.replace(WHOLE, outcomes=kept)), "h2d")
+    assert picture is not None
+    ends = {line.name.split()[0]: (line.points[0][0], line.points[-1][0]) for line in picture.lines}
+    whole = (1, 256 << 20)
+    assert ends["pageable"] == ends["ceiling"] == whole
+    assert ends["pinned"] == (1, 64 << 10)
+    assert ends["fit"] == pytest.approx(ends["pinned"])
+    assert [mark.text for mark in picture.marks] == []  # half of b is reached at 70.3 KiB, as the words still say
+    assert "half of b at" in picture.about
+
+
 def test_fits_stand_in_a_table() -> None:
     table = link.fits(evidence())
     assert table is not None

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from command_line import call
 from make_run import failed, make_run, measurement, outcome, skipped
 from pages import HOSTILE, Parsed, carried, figure, hostile_run, page_of
-from typer.testing import CliRunner, Result
 
 from microbench import remarks, schema, store
-from microbench.cli import app
 from microbench.errors import ExitCode
 from microbench.explain.evidence import evidence_by_device
 from microbench.explain.finding import Finding
@@ -320,15 +319,9 @@ def test_commands_say_what_was_asked_for(run: Run) -> None:
 # -- the command --------------------------------------------------------------------------------------------------
 
 
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-
-
 @pytest.fixture
-def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
-    (tmp_path / "data").mkdir()
-    path = tmp_path / "data" / "20250102T030405Z-aaaaaaaa.json"
+def saved(data: Path) -> Path:
+    path = data / "20250102T030405Z-aaaaaaaa.json"
     path.write_bytes(schema.encode(make_run()))
     return path
 

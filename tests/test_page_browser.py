@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Opened, executable, launched, opened
+from browser import PATIENCE_MS, Opened, launched, next_frame, opened, reached_ms
 from make_run import failed, make_run, skipped
 from pages import HOSTILE, hostile_run, library, page_of
 
@@ -15,6 +15,7 @@ from microbench import schema, store
 from microbench.explain.evidence import evidence_by_device
 from microbench.model import Run
 from microbench.report.figures import figures
+from microbench.report.figures.figure import Origin
 from microbench.report.page import scripts
 
 WIDE = {"width": 1280, "height": 900}
@@ -24,9 +25,9 @@ COLOUR = "element => getComputedStyle(element).backgroundColor"
 
 
 def written(folder: Path, *runs: Run) -> Path:
-    groups = [one for run in runs for one in evidence_by_device(run)]
+    origins = [Origin(one) for run in runs for one in evidence_by_device(run)]
     path = folder / "page.html"
-    path.write_text(page_of(*runs, figures=list(figures(groups).values())).html, encoding="utf-8")
+    path.write_text(page_of(*runs, figures=list(figures(origins).values())).html, encoding="utf-8")
     return path
 
 
@@ -39,7 +40,6 @@ def shared_library() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    executable()
     with launched() as found:
         yield found
 
@@ -143,14 +143,14 @@ def test_a_table_can_be_reached_however_it_is_sorted_or_filtered(page: Opened) -
     assert table.locator(".fold").is_visible()
     table.get_by_role("searchbox").fill("JAX")
     assert not table.locator(".fold").is_visible()
-    page.tab.wait_for_timeout(50)
+    next_frame(page.tab)
     assert stop.count() == 1
     assert stop.is_visible()
     table.get_by_role("searchbox").fill("")
     heading = table.get_by_role("columnheader").last.get_by_role("button")
     for _ in range(2):
         heading.click()
-        page.tab.wait_for_timeout(50)
+        next_frame(page.tab)
         assert stop.is_visible()
 
 
@@ -217,13 +217,12 @@ def test_paper_shows_what_is_folded_on_light_ground(browser: Any, path: Path) ->
 
 
 def test_without_scripts_all_words_and_tables_are_there(browser: Any, path: Path) -> None:
-    context = browser.new_context(offline=True, java_script_enabled=False, viewport=WIDE)
-    tab = context.new_page()
-    tab.goto(path.as_uri())
-    assert tab.get_by_text("A launch costs the host").first.is_visible()
-    table = layers(tab)
-    assert len(column(table, "layer")) == table.locator("tbody tr").count()
-    context.close()
+    with browser.new_context(offline=True, java_script_enabled=False, viewport=WIDE) as context:
+        tab = context.new_page()
+        tab.goto(path.as_uri(), timeout=PATIENCE_MS)
+        assert tab.get_by_text("A launch costs the host").first.is_visible()
+        table = layers(tab)
+        assert len(column(table, "layer")) == table.locator("tbody tr").count()
 
 
 def test_hostile_text_does_nothing(browser: Any, tmp_path: Path) -> None:
@@ -237,18 +236,16 @@ def test_hostile_text_does_nothing(browser: Any, tmp_path: Path) -> None:
         assert len(found.requests) == 1
 
 
-def test_the_reference_fits_and_can_soon_be_used(
-    browser: Any, tmp_path: Path, record_property: pytest.RecordProperty
-) -> None:
+def test_the_reference_fits_and_is_soon_usable(browser: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """How soon is recorded beside the result, never judged: this may be a busy machine."""
     run = store.read(store.bundled()["nvidia-h200"])
     path = written(tmp_path, run)
     assert path.stat().st_size <= MOST_BYTES
     with opened(browser, path, viewport=WIDE, color_scheme="light") as found:
-        for mark in ("usable", "drawn"):
-            found.tab.wait_for_timeout(100)
-            after_ms = found.tab.evaluate(f"performance.getEntriesByName('{mark}').map(one => one.startTime)[0]")
-            record_property(f"{mark}_ms", round(after_ms))
-        assert len(found.tab.locator("[data-figure]").all()) >= 4
+        usable_ms, drawn_ms = (reached_ms(found.tab, mark) for mark in ("usable", "drawn"))
+        request.node.user_properties += [("usable_ms", round(usable_ms)), ("drawn_ms", round(drawn_ms))]
+        assert usable_ms <= drawn_ms  # words can be read and searched before figures are drawn
+        assert found.tab.locator("[data-figure] svg").count() >= 4
         assert found.complaints == []
         assert len(found.requests) == 1
         with found.tab.expect_download() as waiting:

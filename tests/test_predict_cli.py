@@ -8,30 +8,22 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from command_line import call
 from make_graph_run import make_graph_run
 from make_run import make_run
-from typer.testing import CliRunner, Result
 
 from microbench import schema
-from microbench.cli import app
 from microbench.errors import ExitCode
 from microbench.explain.chosen_fit import suits
-from microbench.model import Run
+from microbench.model import Run, Session
 from microbench.workloads import Options, described, examples
 
 ASKED = ("predict", "--kernels", "1100", "--duration", "6us", "--layer", "torch", "--arguments", "1")
 
 
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-
-
 @pytest.fixture(autouse=True)
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
+def wide(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    (tmp_path / "data").mkdir()
-    return tmp_path / "data"
 
 
 def test_predict_answers_the_question_it_was_built_for() -> None:
@@ -121,9 +113,12 @@ def test_two_recorded_machines() -> None:
 # -- whose constants ----------------------------------------------------------------------------------------------
 
 
+def not_simulated(run: Run) -> tuple[Session, ...]:
+    return tuple(msgspec.structs.replace(one, simulated=False) for one in run.sessions)
+
+
 def save(data: Path, run: Run, run_id: str) -> Run:
-    sessions = tuple(msgspec.structs.replace(one, simulated=False) for one in run.sessions)
-    kept = msgspec.structs.replace(run, run_id=run_id, sessions=sessions)
+    kept = msgspec.structs.replace(run, run_id=run_id, sessions=not_simulated(run))
     (data / f"{run_id}.json").write_bytes(schema.encode(kept))
     return kept
 
@@ -151,4 +146,18 @@ def test_a_run_that_lacks_something_names_what_to_run_into_it(data: Path) -> Non
     result = call("predict", "--kernels", "10", "--duration", "3us", "--run", "bbbbbbbb")
     assert result.exit_code == ExitCode.UNREADABLE_RUN
     assert "graph_lifecycle" in result.stderr
-    assert f"--into {kept.run_id}" in result.stderr
+    assert "--into bbbbbbbb measures them" in result.stderr  # as it was called
+    assert kept.run_id in result.stderr
+
+
+@pytest.mark.parametrize("command", ["predict", "whatif", "timeline", "explain"])
+def test_a_run_in_another_folder_is_added_to_by_its_path(command: str, tmp_path: Path) -> None:
+    """Its id finds nothing there."""
+    path = tmp_path / "of a colleague.json"
+    run = make_graph_run() if command == "whatif" else make_run()
+    path.write_bytes(schema.encode(msgspec.structs.replace(run, sessions=not_simulated(run))))
+    asked = ("graphs",) if command == "explain" else ("--kernels", "10", "--duration", "3us")
+    changes = ("--to-layer", "warp") if command == "whatif" else ()
+    result = call(command, *asked, *changes, "--run", str(path), COLUMNS="300")
+    advised = " ".join((result.stdout if command == "explain" else result.stderr).split())
+    assert re.search(rf"microbench run [a-z_ ]+ --into '{re.escape(str(path))}'", advised)

@@ -11,14 +11,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from command_line import call
 from make_link_run import make_link_run
 from make_run import failed, make_run, skipped
 from make_small_run import OUTCOMES, RUN
 from snapshots import same
-from typer.testing import CliRunner, Result
 
 from microbench import run_schema, schema, store
-from microbench.cli import app
 from microbench.cli_runs import report_of
 from microbench.errors import RunUnreadableError
 from microbench.export import HEADER, to_csv, to_json, to_json_lines
@@ -28,10 +27,6 @@ from microbench.report.markdown import to_markdown
 jsonschema = pytest.importorskip("jsonschema")
 PUBLISHED = Path(__file__).parent.parent / "docs" / "run.schema.json"
 SAMPLES_CHECKED = 2
-
-
-def call(*arguments: str, **environment: str) -> Result:
-    return CliRunner().invoke(app, list(arguments), env=environment, catch_exceptions=False)
 
 
 # -- JSON lines -------------------------------------------------------------------------------------------------------

@@ -75,9 +75,22 @@ def alone(text: str) -> str:
         ("uid=1000(alice) of alice", "uid=1000(USER-1) of USER-1"),
         (
             "USER=1000 HOST=10.1.2.3: 1000 rounds, 10 of them good",
-            "USER=1000 HOST=HOST-1: 1000 rounds, 10 of them good",
+            "USER=1000 HOST=IP-1: 1000 rounds, 10 of them good",
         ),
         ("ip-10-0-0-1.ec2.internal is up; ip-10-0-0-1 too", "HOST-1 is up; HOST-2 too"),
+        ("link/ether 3c:ec:ef:12:34:5a brd ff:ff:ff:ff:ff:ff", "link/ether MAC-1 brd MAC-2"),
+        ("HWaddr:3c:ec:ef:12:34:5a: mac:3c:ec:ef:12:34:5b", "HWaddr:MAC-1: mac:MAC-2"),
+        ("inet6:fe80::1 on interface:fe80::2, node:2001:db8::3: down", "inet6:IP-1 on interface:IP-2, node:IP-3: down"),
+        ("3C:EC:EF:12:34:5A is 3c-ec-ef-12-34-5a", "MAC-1 is MAC-1"),
+        ("ib0 80:00:02:08:fe:80:00:00:00:00:00:00:00:02:c9:03:00:a1:b2:c3", "ib0 MAC-1"),
+        ("10.1.2.3 to 10.1.2.4, 10.1.2.3:8080, 10.1.2.0/24", "IP-1 to IP-2, IP-1:8080, IP-3/24"),
+        ("MASTER_ADDR=192.168.0.17, ssh bob@192.168.0.17.", "MASTER_ADDR=IP-1, ssh USER-1@IP-1."),
+        ("root@10.1.2.3 carol@2001:db8::1, carol@[2001:db8::2]", "root@IP-3 USER-1@IP-1, USER-1@[IP-2]"),
+        ("cannot reach 172.16.4.4: 172.16.4.4-172.16.4.9", "cannot reach IP-1: IP-1-IP-2"),
+        ("the driver answers at 10.0.0.9 only", "the driver answers at IP-1 only"),
+        ("fe80::3eec:efff:fe12:345a%eth0 is up", "IP-1%eth0 is up"),
+        ("[2001:db8::1]:8080 = 2001:0DB8:0:0:0:0:0:1: ok", "[IP-1]:8080 = IP-1: ok"),
+        ("via fe80::/10 or ::ffff:10.0.0.9", "via IP-1/10 or IP-2"),
     ],
 )
 def test_what_shows_itself_gets_a_name(text: str, shown: str) -> None:
@@ -96,6 +109,10 @@ def test_what_shows_itself_gets_a_name(text: str, shown: str) -> None:
         "a serial chain of kernels; serialised launches; 1234567890 bytes",
         "root complex, a user's own test on the host",
         "2026-11-21T10:54:40+00:00",
+        "cuBLAS 12.8.4.1, cuda 12.8.0.1, nvidia-cublas-cu12==12.8.4.1, libcudnn.so.9.7.1.26, nvidia_cufft-11.3.3.83",
+        "version 12.8.0.1, v12.8.0.1, release 4.15.0.1, >=1.2.3.4, 1.2.3.4.5, 1.2.3.256, 96.00.74.00, 1.2.3.4rc1",
+        "127.0.0.1, ::1, 0.0.0.0:0, netmask 255.255.255.0",
+        "00000000:1B:00.0, 0000:1b:00.0, 10:54:40, 1::2, a::b, std::cafe::add, x[1:2:3], 1:2:3:4, [::2]",
     ],
 )
 def test_what_names_nobody_stays(text: str) -> None:
@@ -112,7 +129,11 @@ def test_a_name_is_known_in_texts_before_the_one_that_gives_it_away() -> None:
 
 
 def test_what_was_redacted_stays_as_it_is() -> None:
-    texts = [f"{UUID} /a/b serial: 1652921034567 alice@node17 https://x.y/z", "GPU-1 PATH-1 USER-1@HOST-1"]
+    texts = [
+        f"{UUID} /a/b serial: 1652921034567 alice@node17 https://x.y/z",
+        "GPU-1 PATH-1 USER-1@HOST-1",
+        "bob@10.0.0.1 bob@fe80::1 eth0/3c:ec:ef:12:34:5a ::ffff:10.0.0.2 HOST=10.0.0.1-10.0.0.3:80:22",
+    ]
     once = learnt(*texts)
     assert learnt(*once) == once
 
@@ -120,7 +141,8 @@ def test_what_was_redacted_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     "piece",
     ["a", "a+", ".", "-", "/", "/a", "./", "\\", "a/", "a.", ":1", ",/", "~", "'/", '"', "@", "a@", " ", "serial ",
-     "0123-", "GPU-", "GPU-abcd-", "aaaa-aaaa-", "1", "a.local.", "x://", "é", "HOST=", "/home/"],
+     "0123-", "GPU-", "GPU-abcd-", "aaaa-aaaa-", "1", "a.local.", "x://", "é", "HOST=", "/home/",
+     "1.", "1:", ":", "::", "00:", "00-", "1.1.1.1 ", "nv1.1.1.1 ", "aaaa:", "=", "(", "a:1.1.1.1:"],
 )  # fmt: skip
 def test_each_pattern_goes_through_a_long_text_once(piece: str) -> None:
     """One that began anew at each place would meet the time-out, not a matter of seconds more."""
@@ -134,6 +156,23 @@ def test_any_text_can_be_redacted_and_then_stays(text: str) -> None:
     assert alone(once) == once
 
 
+@pytest.mark.parametrize("name", ["packages", "driver_version", "a fact"])
+def test_a_version_of_four_numbers_is_no_address(name: str) -> None:
+    """By itself it could be either: its place tells."""
+    session = RUN.sessions[0]
+    where = {
+        "packages": {"packages": {"nvidia-cublas-cu12": "12.8.4.1 @ file:///home/alice/x.whl"}},
+        "driver_version": {"driver_version": "12.8.4.1"},
+        "a fact": {"facts": (Fact("nccl_version", "12.8.4.1"), Fact("gateway", "12.8.4.2"))},
+    }[name]
+    environment = msgspec.structs.replace(session.environment, **where)  # type: ignore[arg-type]
+    run = msgspec.structs.replace(RUN, sessions=(msgspec.structs.replace(session, environment=environment),))
+    text = schema.encode(redacted(run, NOBODY)).decode()
+    assert "12.8.4.1" in text
+    assert "12.8.4.2" not in text
+    assert "alice" not in text
+
+
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 HEX = st.text("0123456789abcdef", min_size=32, max_size=32)
@@ -142,18 +181,37 @@ USERS = st.from_regex(r"[a-z]{4,8}[0-9]{2}", fullmatch=True)
 HOSTS = st.from_regex(r"[a-z]{4,8}-[0-9]{3}(\.[a-z]{4,6}\.internal)?", fullmatch=True)
 SEGMENTS = st.text(string.ascii_letters + string.digits + "_-é", min_size=3, max_size=8)
 PATHS = st.lists(SEGMENTS, min_size=2, max_size=5).map(lambda parts: "/" + "/".join(parts))
+MACS = st.lists(st.integers(0, 255), min_size=6, max_size=6).map(lambda parts: ":".join(f"{one:02x}" for one in parts))
+IPV4S = st.ip_addresses(v=4).filter(lambda one: not one.is_loopback and 0 < one.packed[0] < 255).map(str)
+IPV6S = st.ip_addresses(v=6).map(str).filter(lambda one: any(len(group) > 2 for group in one.split(":")))
 SERIALS = st.from_regex(r"[0-9]{13}|[A-Z]{2}[0-9]{8}", fullmatch=True)
 CONTEXTS = st.sampled_from(
-    ["{}", "error in {}: denied", "'{}'", '"{}"', "({})", "X={}", "{},{}", "at {}.", "a\nb {} c\td", "<{}>", "[{}]"]
+    [
+        "{}",
+        "error in {}: denied",
+        "'{}'",
+        '"{}"',
+        "({})",
+        "X={}",
+        "{},{}",
+        "at {}.",
+        "a\nb {} c\td",
+        "<{}>",
+        "[{}]",
+        "[{}]:80",
+        "{}%eth0",
+        "{}/24",
+        "name:{}",
+    ]
 )
 
 
 def planted(secrets: dict[str, str], context: str) -> Run:
     """The small run with every secret in every kind of place."""
     gpu, user, host, path, serial = (secrets[name] for name in ("gpu", "user", "host", "path", "serial"))
-    text = " ".join(
-        context.replace("{}", secret) for secret in (gpu, user, host, path, f"serial {serial}", f"{user}@{host}")
-    )
+    addresses = [secrets[name] for name in ("mac", "ipv4", "ipv6")]
+    told = (gpu, user, host, path, f"serial {serial}", f"{user}@{host}", *addresses)
+    text = " ".join(context.replace("{}", secret) for secret in told)
     session = RUN.sessions[0]
     info = msgspec.structs.replace(
         session.environment.gpus[0], uuid=gpu, other_processes=(f"{path}/python (pid 7, {user})",)
@@ -162,6 +220,7 @@ def planted(secrets: dict[str, str], context: str) -> Run:
         Fact("preloaded_libraries", f"{path}/x.so:{path}/y.so", source=path),
         Fact("gpu0_serial", int(serial) if serial.isdigit() else serial),
         Fact("host_name", host),
+        *(Fact(f"address_{place}", address) for place, address in enumerate(addresses)),
         Fact("governor", None, reason=text),
     )
     environment = msgspec.structs.replace(
@@ -203,7 +262,16 @@ def exports(run: Run) -> dict[str, str]:
 @settings(max_examples=60, deadline=None)
 @given(
     st.fixed_dictionaries(
-        {"gpu": UUIDS.map(lambda uuid: f"GPU-{uuid}"), "user": USERS, "host": HOSTS, "path": PATHS, "serial": SERIALS}
+        {
+            "gpu": UUIDS.map(lambda uuid: f"GPU-{uuid}"),
+            "user": USERS,
+            "host": HOSTS,
+            "path": PATHS,
+            "serial": SERIALS,
+            "mac": MACS,
+            "ipv4": IPV4S,
+            "ipv6": IPV6S,
+        }
     ),
     CONTEXTS,
     st.booleans(),

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from make_run import make_run
 
-from microbench.model import Measurement, Metric, PerCall, Work
+from microbench.model import BenchmarkInfo, Case, Measurement, Metric, Outcome, PerCall, Run, Work
+from microbench.quantiles import CONFIDENCE, median_ranks
 from microbench.stats import (
-    CONFIDENCE,
     Interval,
     median_interval,
-    median_ranks,
     paired_ratio,
     rounds_interval,
+    rows,
     summarize,
     values_of,
 )
@@ -181,6 +182,59 @@ def test_percentiles_come_from_single_calls_where_those_were_stamped() -> None:
     one = summarize(TIME, measured([2.0] * 20, per_call=calls))
     assert (one.p1, one.p90, one.p99, one.min, one.max, one.tail) == (1, 3, 4, 0.5, 99, 4)
     assert one.interval.median == 2.0
+
+
+def times(draw: st.DrawFn, count: int) -> list[float]:
+    return draw(st.lists(st.floats(1e-9, 1e9), min_size=count, max_size=count))
+
+
+@st.composite
+def any_measurements(draw: st.DrawFn) -> list[tuple[Metric, Measurement]]:
+    """Some of as many samples as others, some not; times and rates; of clocks that step."""
+    found = []
+    for count in draw(st.lists(st.sampled_from([1, 2, 5, 6, 7, 40]), min_size=1, max_size=8)):
+        fields = {
+            "calls_per_sample": draw(st.integers(1, 1000)),
+            "resolution": draw(st.none() | st.floats(1e-9, 1.0)),
+            "work": Work(bytes=draw(st.integers(1, 2**63 - 1))),
+        }
+        found.append((draw(st.sampled_from([TIME, RATE])), measured(times(draw, count), **fields)))
+    return found
+
+
+@given(any_measurements())
+def test_measurements_are_summed_up_together_as_one_by_one(some: list[tuple[Metric, Measurement]]) -> None:
+    """To the last bit, and as NumPy's own quantiles have it."""
+    outcomes = [
+        Outcome(
+            Case(f"benchmark {place}"), 0, 0, "ok", measurements=(msgspec.structs.replace(one, metric=metric.name),)
+        )
+        for place, (metric, one) in enumerate(some)
+    ]
+    infos = [
+        BenchmarkInfo(outcome.case.benchmark, "suite", "", "", 1, (), (metric,))
+        for outcome, (metric, _) in zip(outcomes, some, strict=True)
+    ]
+    found = rows(Run(1, "run", (), tuple(infos), tuple(outcomes)))
+    for row, (metric, one) in zip(found, some, strict=True):
+        assert row.summaries == (summarize(metric, one),)
+        (summary,) = row.summaries
+        values = np.sort(values_of(metric, one))
+        step = (one.resolution or 0.0) / one.calls_per_sample if metric is TIME else 0.0
+        assert summary.interval == median_interval(values, step)
+        assert (summary.min, summary.max) == (values[0], values[-1])
+        quantiles = np.quantile(values, [0.01, 0.9, 0.99])
+        assert (summary.p1, summary.p90, summary.p99) == pytest.approx(tuple(quantiles), rel=1e-12)
+
+
+def test_only_one_metric_is_summed_up_where_only_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run()
+    wanted = [row for row in rows(run) if row.metric.name == "submit"]
+    decoded: list[str] = []
+    whole = Measurement.__dict__["values"].fget
+    monkeypatch.setattr(Measurement, "values", property(lambda one: decoded.append(one.metric) or whole(one)))
+    assert rows(run, only="submit") == wanted
+    assert set(decoded) == {"submit"}
 
 
 # -- pairs -------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from microbench.events import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnde
 from microbench.export import to_csv, to_json
 from microbench.model import Run
 from microbench.report import terminal, view
+from microbench.report.layout import packed
 from microbench.report.progress import LiveProgress, PlainProgress
 
 HOSTILE = (
@@ -27,6 +28,7 @@ HOSTILE = (
     "漢字" * 40,
     "x" * 100_000,
 )
+WORDS = "NVIDIA H200 · 132 SMs · 150 GB · PCIe 5 x16"
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -43,6 +45,36 @@ def hostile_run(text: str) -> Run:
     run = make_run(gpu_name=text, extra=[skipped(reason=text), failed(text), one])
     infos = tuple(msgspec.structs.replace(info, title=text, about=text) for info in run.benchmarks)
     return msgspec.structs.replace(run, benchmarks=infos, run_id=text)
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (len(WORDS), [WORDS]),
+        (len(WORDS) - 1, ["NVIDIA H200 · 132 SMs · 150 GB ·", "PCIe 5 x16"]),
+        (23, ["NVIDIA H200 · 132 SMs ·", "150 GB · PCIe 5 x16"]),
+        (22, ["NVIDIA H200 ·", "132 SMs · 150 GB ·", "PCIe 5 x16"]),
+        (5, ["NVIDIA H200 ·", "132 SMs ·", "150 GB ·", "PCIe 5 x16"]),
+    ],
+)
+def test_facts_break_between_things(width: int, lines: list[str]) -> None:
+    assert packed(WORDS, width) == lines
+    assert " ".join(lines) == WORDS
+
+
+@pytest.mark.parametrize("width", range(60, 121, 4))
+def test_a_number_and_its_unit_stay_together(width: int) -> None:
+    text = drawn(make_run(rounds=3), width, brief=True)
+    findings = text[text.index("What this means") :]
+    assert re.search(r"\d ([num]s|µs)\b", findings)
+    assert not re.search(r"\d\n +([num]s|µs|%|[kMGT]?B/s)\b", findings)
+    assert "\ue000" not in text
+
+
+def test_a_fact_of_one_long_thing_keeps_to_its_panel() -> None:
+    text = drawn(make_run(gpu_name="SIMULATED " + "GPU of many words " * 12), 60)
+    assert "PCIe 5 x16" in text
+    assert max(cell_len(line) for line in text.splitlines()) <= 60
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])

@@ -7,6 +7,7 @@ import itertools
 import re
 from pathlib import Path
 
+import command_line
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -14,10 +15,9 @@ from hypothesis import strategies as st
 from make_graph_run import make_graph_run
 from make_run import make_run
 from rich.cells import cell_len
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from microbench import schema, store
-from microbench.cli import app
 from microbench.cli_model import MOST_KERNELS
 from microbench.errors import ExitCode, RunUnreadableError, UsageError
 from microbench.explain import timeline as words
@@ -372,9 +372,9 @@ def test_a_long_description_ends_behind_a_comma() -> None:
 
 def test_errors_name_the_cause_and_the_command() -> None:
     with pytest.raises(RunUnreadableError) as raised:
-        timeline.sheet(make_run(), plain(8, 3e-6))
+        timeline.sheet(make_run(), plain(8, 3e-6), adding=("--into", "my run", "--device", "fake"))
     assert "has no figures of graph_lifecycle" in raised.value.cause
-    assert raised.value.next_step == "microbench run graph_lifecycle --into simulated-run --device fake measures them"
+    assert raised.value.next_step == "microbench run graph_lifecycle --into 'my run' --device fake measures them"
 
 
 # -- times as people type them ------------------------------------------------------------------------------------
@@ -415,14 +415,7 @@ def measured(run: Run) -> Run:
 
 
 def call(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["timeline", *arguments], catch_exceptions=False)
-
-
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
-    (tmp_path / "data").mkdir()
-    return tmp_path / "data"
+    return command_line.call("timeline", *arguments)
 
 
 @pytest.fixture

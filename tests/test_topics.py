@@ -8,20 +8,20 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from command_line import call
 from hypothesis import given
 from hypothesis import strategies as st
 from make_compute_run import make_compute_run
 from make_graph_run import make_graph_run
 from make_link_run import make_link_run, state, two_switches
 from make_run import make_run
-from typer.testing import CliRunner, Result
 
 from microbench import schema, store
 from microbench.bench import discover
-from microbench.cli import app
 from microbench.errors import ExitCode, UsageError
 from microbench.explain import topics
 from microbench.explain.evidence import Evidence, evidence_by_device
@@ -538,9 +538,9 @@ def phrases(pieces: topic.Pieces) -> tuple[Phrase, ...]:
     )  # fmt: skip
 
 
-def drawn(one: Topic, run: Run, *, width: int = NARROW, encoding: str = "utf-8", reference: bool = False) -> str:
+def drawn(one: Topic, run: Run, *, width: int = NARROW, encoding: str = "utf-8", **about: Any) -> str:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    terminal.draw(sheets.sheet(one, run, reference=reference), terminal.open_console(stream, width=width))
+    terminal.draw(sheets.sheet(one, run, **about), terminal.open_console(stream, width=width))
     stream.flush()
     return stream.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined,no-any-return]
 
@@ -571,7 +571,7 @@ def test_the_table_shows_each_figure_of_the_text_with_its_row() -> None:
 
 
 def test_a_run_that_lacks_something_says_what_to_run() -> None:
-    text = drawn(topics.find("graphs"), make_run())
+    text = drawn(topics.find("graphs"), make_run(), adding=("--into", "run", "--device", "fake"))
     assert "This run lacks figures that would say more here:" in text
     assert "microbench run graph_lifecycle graph_gain --into run --device fake" in text
     assert "SIMULATED" in text
@@ -611,10 +611,6 @@ def test_prose_keeps_every_word_and_breaks_no_figure(found: list[Phrase], width:
 
 
 # -- the command ----------------------------------------------------------------------------------------------------
-
-
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
 
 
 @pytest.fixture
@@ -658,7 +654,7 @@ def test_a_run_can_be_named(data: Path) -> None:
     text = call("explain", "launch", "--run", "nvidia-h200").stdout
     assert "REFERENCE" in text
     text = call("explain", "tensor", "--run", "aaaa").stdout
-    assert "microbench run tensor_ceiling gemm_throughput --into aaaaaaaa --device fake" in text
+    assert "microbench run tensor_ceiling gemm_throughput --into aaaa --device fake" in text
 
 
 @pytest.mark.parametrize(("typed", "next_step"), [("lunch", "did you mean launch?"), ("xyz", "choose one of launch,")])

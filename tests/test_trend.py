@@ -6,14 +6,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from command_line import call
 from make_link_run import make_link_run
 from make_run import make_run
 from recorded_runs import recorded, save
 from snapshots import same
-from typer.testing import CliRunner, Result
 
 from microbench import index, remarks, schema, store, trend
-from microbench.cli import app
 from microbench.errors import ExitCode, UsageError
 from microbench.index import opened
 from microbench.model import Run
@@ -30,10 +29,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
     monkeypatch.setattr(index, "maker", lambda: "this one")  # the source tree may change while tests run
     return tmp_path
-
-
-def call(*arguments: str, **environment: str) -> Result:
-    return CliRunner().invoke(app, list(arguments), env=environment, catch_exceptions=False)
 
 
 def gathered(metric: str = METRIC) -> list[Point]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -11,6 +11,7 @@ from microbench.errors import UsageError
 from microbench.explain.evidence import listed
 from microbench.explain.fitting import missing, with_calls
 from microbench.explain.graph_gain import title_of
+from microbench.explain.remeasuring import measuring
 from microbench.fitted import Constant, Fit
 from microbench.limits import ASSUMED_PAYLOAD_BYTES, pcie_rate
 from microbench.model import GpuInfo, LinkInfo
@@ -63,17 +64,18 @@ class Changed(NamedTuple):
     changes: tuple[Change, ...]
 
 
-def changed(workload: Workload, fit: Fit, gpu: GpuInfo | None, changes: Changes) -> Changed:
+def changed(workload: Workload, fit: Fit, gpu: GpuInfo | None, changes: Changes, adding: Sequence[str] = ()) -> Changed:
     """What ``changes`` make of a workload on a machine.
 
     Raises UsageError for a layer that the run did not measure, and for a link where its own is not known.
+    ``adding`` are the options with which `microbench run` adds to that run.
     """
     then, told = _other_step(workload, changes)
     absent = missing(fit, then, WAYS)
     if absent:
         raise UsageError(
             f"run {fit.run_id} measured no launches through {', '.join(then.layers)}",
-            f"choose one of {', '.join(fit.layers)}, or measure it: microbench run {' '.join(absent)}",
+            f"choose one of {', '.join(fit.layers)}, or measure it: {measuring(absent, adding)}",
         )
     fit = with_calls(fit, then)
     used = {name for way in WAYS for name in needed(then, way)}

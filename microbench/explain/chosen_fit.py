@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from microbench.errors import RunUnreadableError
 from microbench.explain.evidence import Evidence, evidence_by_device
 from microbench.explain.fitting import fit, missing, with_calls
+from microbench.explain.remeasuring import measuring
 from microbench.fitted import Fit
 from microbench.model import Run
 from microbench.submission import WAYS
 from microbench.workload import Workload
 
 
-def fit_for(run: Run, workload: Workload, *, bundled: bool = False) -> tuple[Evidence, Fit]:
+def fit_for(run: Run, workload: Workload, adding: Sequence[str] = ()) -> tuple[Evidence, Fit]:
     """The evidence and the fit of that GPU, with every launch call that the workload makes.
 
-    Raises RunUnreadableError that names the benchmarks to run; into the run itself, unless it is a ``bundled`` one.
+    Raises RunUnreadableError that names the benchmarks to run; ``adding`` are the options that add to this run.
     """
     lacking: list[str] = []
     for evidence in evidence_by_device(run):
@@ -23,10 +26,9 @@ def fit_for(run: Run, workload: Workload, *, bundled: bool = False) -> tuple[Evi
         if not absent:
             return evidence, with_calls(found, workload)
         lacking = lacking or absent
-    into = [] if bundled else ["--into", run.run_id, *(["--device", "fake"] if run.simulated else [])]
     raise RunUnreadableError(
         f"run {run.run_id} has no figures of {', '.join(lacking)}, which the prediction rests on",
-        f"microbench run {' '.join([*lacking, *into])} measures them",
+        f"{measuring(lacking, adding)} measures them",
     )
 
 

@@ -25,6 +25,9 @@ class Evidence:
         for row in found:
             if row.device in (device, None) and math.isfinite(row.value):
                 self._rows[row.case_id, row.metric.name] = row
+        self._by_benchmark: dict[str, list[Row]] = {}
+        for row in self._rows.values():
+            self._by_benchmark.setdefault(row.benchmark, []).append(row)
         self._outcomes: dict[str, list[Outcome]] = {}
         for outcome in run.outcomes:
             if outcome.device in (device, None):
@@ -53,9 +56,8 @@ class Evidence:
         """Rows of a benchmark with these parameter values, in the order of the run."""
         return [
             row
-            for row in self._rows.values()
-            if row.benchmark == benchmark
-            and metric in (None, row.metric.name)
+            for row in self._by_benchmark.get(benchmark, ())
+            if metric in (None, row.metric.name)
             and all(row.params.get(name) == value for name, value in params.items())
         ]
 

@@ -133,14 +133,17 @@ def link_facts(evidence: Evidence) -> LinkFacts:
     if not sound:
         return LinkFacts(())
     rounds = [one.facts for one in sound if one.session == sound[-1].session]
+    told: dict[str, list[Fact]] = {}
+    for fact in (fact for facts in rounds for fact in facts):
+        told.setdefault(fact.name, []).append(fact)
     risen = [fact for facts in rounds for fact in facts if fact.name.endswith(RISEN)]
-    return LinkFacts(_worst(fact, rounds) for fact in {one.name: one for one in (*risen, *rounds[-1])}.values())
+    newest = {one.name: one for one in (*risen, *rounds[-1])}
+    return LinkFacts(_worst(fact, told[name]) for name, fact in newest.items())
 
 
-def _worst(fact: Fact, rounds: Sequence[Sequence[Fact]]) -> Fact:
+def _worst(fact: Fact, told: Sequence[Fact]) -> Fact:
     """That fact of all rounds where it says most against the link: an error counts in whichever round it came, and a
     link that one round found idle may be so in what is told of it. Other facts are the newest round's."""
-    told = [one for facts in rounds for one in facts if one.name == fact.name]
     if fact.name.endswith(RISEN):
         return max(told, key=lambda one: one.value if isinstance(one.value, int) else -1)
     if fact.name == UNDER_LOAD:

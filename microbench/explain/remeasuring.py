@@ -1,14 +1,15 @@
-"""The command that gives figures of a run more rounds: the same cases, in fresh processes, into the same run."""
+"""The commands that add to a run: what it lacks, or more rounds of the same cases, in fresh processes."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from microbench.compare import Change, Comparison
-from microbench.model import Run
-from microbench.stats import Row
+if TYPE_CHECKING:
+    from microbench.compare import Change, Comparison
+    from microbench.model import Run
+    from microbench.stats import Row
 
 MOST_NAMED = 4
 
@@ -18,6 +19,11 @@ class Side(NamedTuple):
 
     name: str
     grows: bool = True
+
+
+def measuring(benchmarks: Iterable[str], adding: Iterable[str]) -> str:
+    """The command that measures these; ``adding`` are the options that make it add to a run, none for a new one."""
+    return shlex.join(["microbench", "run", *benchmarks, *adding])
 
 
 def more_rounds(comparison: Comparison, changes: Sequence[Change], base: Side, new: Side, rounds: int) -> list[str]:

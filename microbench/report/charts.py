@@ -66,21 +66,24 @@ def cell_pieces(cell: Cell, note_width: int, shown: Callable[[str], str]) -> lis
     return pieces
 
 
-def long_table(table: Table, widths: Widths, kept: Sequence[int], *, shown: Callable[[str], str]) -> Drawn:
-    """A table that fits its page, a line a row: laying out ten thousand rows as if they could wrap takes seconds."""
-    gap: Piece = (" " * BETWEEN, "plain")
-    titles = [(table.columns[index].title, widths.needed[index], table.columns[index].align) for index in kept]
-    heads = (
-        shown(title).rjust(width) if align == "right" else shown(title).ljust(width) for title, width, align in titles
-    )
-    lines: Drawn = [[(f" {(' ' * BETWEEN).join(heads)}", "quiet")], [("─" * widths.total(kept), "quiet")]]
+def table_lines(table: Table, widths: Widths, kept: Sequence[int], *, shown: Callable[[str], str]) -> Drawn:
+    """A table that fits its page, a line a row. Laying out rows as if they could wrap takes ten times as long."""
+    edge: Piece = (" ", "plain")
+    rule: Piece = (" ", "quiet")
+    head = [rule]
+    for index in kept:
+        title = shown(table.columns[index].title)
+        aligned = str.rjust if table.columns[index].align == "right" else str.ljust
+        head += [(aligned(title, widths.needed[index]), "quiet"), rule, rule]
+    lines: Drawn = [head[:-1], [(shown("─" * widths.total(kept)), "quiet")]]
     for row in table.rows:
-        line: list[Piece] = [(" ", "plain")]
+        line = [edge]
         for index in kept:
             pieces = cell_pieces(row[index], widths.notes[index], shown)
             blank: Piece = (" " * (widths.needed[index] - sum(len(text) for text, _ in pieces)), "plain")
-            line += [blank, *pieces, gap] if table.columns[index].align == "right" else [*pieces, blank, gap]
-        lines.append(joined(line))
+            line += [blank, *pieces] if table.columns[index].align == "right" else [*pieces, blank]
+            line += [edge, rule]
+        lines.append(line[:-1])
     return lines
 
 

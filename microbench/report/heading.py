@@ -15,7 +15,7 @@ def head(run: Run, *, reference: bool = False, unfinished: bool = False, footer:
     """A report of a run that says where its figures come from, and nothing of them yet."""
     return Report(
         title=_title(run),
-        mark=SIMULATED if run.simulated else REFERENCE if reference else "",
+        mark=mark_of(run, reference=reference),
         banners=tuple(_banners(run, reference, unfinished)),
         facts=tuple(_facts(run)),
         environment=(),
@@ -24,6 +24,11 @@ def head(run: Run, *, reference: bool = False, unfinished: bool = False, footer:
         grades=(),
         footer=footer,
     )
+
+
+def mark_of(run: Run, *, reference: bool) -> str:
+    """What stands at everything that is shown of a run that was not measured here; nothing of one that was."""
+    return SIMULATED if run.simulated else REFERENCE if reference else ""
 
 
 def _title(run: Run) -> str:

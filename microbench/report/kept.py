@@ -17,8 +17,8 @@ from microbench import store
 from microbench.history import FINDINGS, severities
 from microbench.index import Index, opened, state_of
 from microbench.report.document import Report
+from microbench.skim import is_large
 
-LARGE_BYTES = 32 << 20
 REPORT, REPORTS_KEPT = "report", 8
 
 
@@ -26,7 +26,7 @@ def report_of(path: Path, make: Callable[[], Report]) -> Report:
     """The report that ``make`` makes of the run in that file, without asking it where a large one is known already."""
     with opened() as index:
         state = state_of(path)
-        data = index.get(REPORT, path) if _is_large(path) else None
+        data = index.get(REPORT, path) if is_large(path) else None
         if data is not None:
             with contextlib.suppress(msgspec.DecodeError):
                 return msgspec.msgpack.decode(data, type=Report)
@@ -58,13 +58,6 @@ def _keep(index: Index, path: Path, state: str | None, report: Report) -> None:
     if path.parent == store.data_folder() and index.get(FINDINGS, path) is None:
         found = (*report.environment, *(finding for section in report.sections for finding in section.findings))
         index.put(FINDINGS, path, state, severities(found))
-    if _is_large(path):
+    if is_large(path):
         index.put(REPORT, path, state, msgspec.msgpack.encode(msgspec.structs.replace(report, footer=())))
         index.keep_newest(REPORT, REPORTS_KEPT)
-
-
-def _is_large(path: Path) -> bool:
-    try:
-        return path.stat().st_size >= LARGE_BYTES
-    except OSError:
-        return False

@@ -1,4 +1,4 @@
-"""How wide tables are, and which of their columns fit a page: arithmetic on characters, no drawing."""
+"""What fits a page: columns of a table, pieces of a line. Arithmetic on characters, no drawing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,25 @@ from microbench.report.document import Table
 
 # Two spaces between columns, one at each edge; a cell's note and its grade's mark stand one space off.
 BETWEEN, EDGES = 2, 2
+
+
+# What stands between things that are told in one line.
+SEPARATOR, GOES_ON = " · ", " ·"
+
+
+def packed(words: str, width: int, length: Callable[[str], int] = len) -> list[str]:
+    """Lines of at most ``width`` that break only between the pieces of ``words``: "PCIe 5 x16" stays together. A piece
+    that is longer by itself has a line of its own."""
+    first, *others = words.split(SEPARATOR)
+    lines = [first]
+    for left, piece in zip(range(len(others) - 1, -1, -1), others, strict=True):
+        joined = f"{lines[-1]}{SEPARATOR}{piece}"
+        if length(joined) + (len(GOES_ON) if left else 0) <= width:
+            lines[-1] = joined
+        else:
+            lines[-1] += GOES_ON
+            lines.append(piece)
+    return lines
 
 
 class Widths:

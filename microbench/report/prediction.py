@@ -24,12 +24,14 @@ PATH = "the critical path, each moment by what the step then waited for"
 
 
 class Side(msgspec.Struct, frozen=True):
-    """A forecast with the run and the GPU that its constants are of, and whether that run is a bundled one."""
+    """A forecast with the run and the GPU that its constants are of, whether that run is a bundled one, and the options
+    with which `microbench run` goes on ``adding`` to it."""
 
     forecast: Forecast
     run: Run
     gpu: GpuInfo | None = None
     reference: bool = False
+    adding: tuple[str, ...] = ()
 
 
 def sheet(side: Side) -> Report:
@@ -138,10 +140,10 @@ def _changes(forecast: Forecast) -> Table:
 
 def _constants(forecast: Forecast, words: str) -> Table:
     columns = (
-        Column("constant", "left"),
-        Column("what it is", "left", drop=1),
+        Column("constant", "left", drop=1),
+        Column("what it is", "left"),
         Column("value"),
-        Column("from", "left"),
+        Column("from", "left", drop=2),
     )
     rows = tuple(_constant(name, forecast.fit.constants[name]) for name in used(forecast))
     return Table("Constants used", words, columns, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from microbench.limits import Ceiling
 from microbench.model import BenchmarkInfo, Fact, Outcome
@@ -69,7 +69,7 @@ def _notes(info: BenchmarkInfo, found: Sequence[Row], limit_of: LimitOf) -> tupl
         f"checked: {how}" + (f" ({len(ids)} of {len(cases)} cases)" if len(ids) < len(cases) else "")
         for how, ids in checked.items()
     ]
-    notes += _limits({limit for row in found if (limit := limit_of(row)) is not None})
+    notes += _limits(dict.fromkeys(limit for row in found if (limit := limit_of(row)) is not None))
     varying = varying_axes(info, found)
     fixed = {name: value for name, value in found[0].params.items() if name not in varying}
     if fixed:
@@ -77,7 +77,7 @@ def _notes(info: BenchmarkInfo, found: Sequence[Row], limit_of: LimitOf) -> tupl
     return tuple(notes + fact_notes(found))
 
 
-def _limits(limits: set[Ceiling]) -> list[str]:
+def _limits(limits: Collection[Ceiling]) -> list[str]:
     """Each limit with what it rests on; of many how many they are, as pictures show the shares of each."""
     if len(limits) > MOST_LIMITS:
         return [f"limit: {len(limits)} different ones"]

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import IO
 
 from rich.box import ASCII, ROUNDED, SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
@@ -35,7 +36,8 @@ from microbench.report.document import (
     Tone,
     Way,
 )
-from microbench.report.layout import Widths, fitted
+from microbench.report.layout import Widths, fitted, packed
+from microbench.report.lines import Lines, is_simple, trimmed, wrapped
 from microbench.report.marks import SEVERITY_MARKS, STYLES, TRUST_MARKS
 from microbench.report.view import GRADES
 from microbench.text import plain, to_ascii
@@ -46,7 +48,8 @@ BESIDE_WIDTH = 100
 CURVE_ROWS, SMALL_CURVE_ROWS, SMALL_CURVE_WIDTH = 14, 8, 44
 WIDEST_SMALL_CURVE = 64
 LONGEST_CELL = 400
-LONG_TABLE = 300
+# The panel's two edges with a blank each, and what lies between its columns.
+AROUND_FACTS = 6
 
 
 class QuietConsole(Console):
@@ -92,6 +95,13 @@ def svg(report: Report, *, width: int = WIDEST, brief: bool = False) -> str:
     return drawn.replace("Fira Code", "ui-monospace, Menlo, Consolas, DejaVu Sans Mono")
 
 
+def tell(lines: Iterable[str], console: Console) -> None:
+    """Quiet lines, however long each on one: paths and commands are there to be copied."""
+    painter = Painter(console)
+    for line in lines:
+        console.print(painter.text(line, "quiet"), soft_wrap=True)
+
+
 def tell_error(error: MicrobenchError, console: Console) -> None:
     """An error's two lines: its cause, and the next step."""
     painter = Painter(console)
@@ -121,7 +131,7 @@ class Painter:
         options = self.console.options.update(width=min(self.width, self.console.width))
         for thing in things:
             lines = self.console.render_lines(thing, options, pad=False)
-            self.console.print(Segments([part for line in lines for part in (*_trimmed(line), Segment.line())]))
+            self.console.print(Segments([part for line in lines for part in (*trimmed(line), Segment.line())]))
 
     # -- the whole ---------------------------------------------------------------------------------------------
 
@@ -148,8 +158,10 @@ class Painter:
         grid = Grid.grid(padding=(0, 2))
         grid.add_column(style="dim")
         grid.add_column(overflow="fold")
+        names = max((cell_len(name) for name, _ in report.facts), default=0)
         for name, words in report.facts:
-            grid.add_row(self.text(name, "quiet"), self.text(words, longest=LONGEST_CELL))
+            lines = packed(plain(words, LONGEST_CELL), self.width - names - AROUND_FACTS, cell_len)
+            grid.add_row(self.text(name, "quiet"), Text("\n").join(Text(self.shown(line)) for line in lines))
         title = self.text(f" {report.title} ", "strong", 60)
         if report.mark:
             title = title + self.text(f"{report.mark} ", "warning")
@@ -179,7 +191,9 @@ class Painter:
         line = self.text(title, "strong", LONGEST_CELL)
         if mark:
             line = line + Text("  ") + self.text(mark, "warning")
-        return Group(line, self.text(about, "quiet", LONGEST_CELL)) if about else line
+        return (
+            Group(line, *wrapped(self.text(about, "quiet", LONGEST_CELL), self.width, self.console)) if about else line
+        )
 
     # -- tables ------------------------------------------------------------------------------------------------
 
@@ -209,8 +223,10 @@ class Painter:
                     collapse_padding=True, pad_edge=self.fine, show_edge=False)  # fmt: skip
         widths, kept = fitted(table, self.width, self.shown)
         notes = [self.text(f" {note}", "quiet", 400) for note in table.notes]
-        if len(table.rows) > LONG_TABLE and widths.total(kept) <= self.width:
-            return Group(self._pieces(charts.long_table(table, widths, kept, shown=self.shown)), *notes)
+        if self.fine and widths.total(kept) <= self.width:
+            lines = charts.table_lines(table, widths, kept, shown=self.shown)
+            if is_simple(lines):
+                return Group(Lines(lines, widths.total(kept)), *notes)
         for index in kept:
             grid.add_column(self.text(table.columns[index].title), justify=table.columns[index].align, overflow="fold")
         for row in table.rows:
@@ -273,17 +289,6 @@ class Painter:
 
     def _indented(self, text: Text, indent: int, first: int | None = None) -> None:
         """Text in lines that begin ``indent`` in (the first one ``first``), with nothing at their ends."""
-        for index, line in enumerate(text.wrap(self.console, self.width - indent)):
-            line.rstrip()
+        for index, line in enumerate(wrapped(text, self.width - indent, self.console)):
             blank = indent if index or first is None else first
             self.print(Text(" " * blank) + line)
-
-
-def _trimmed(line: list[Segment]) -> list[Segment]:
-    """A line without the blanks at its end."""
-    kept = list(line)
-    while kept and not kept[-1].text.rstrip():
-        kept.pop()
-    if kept:
-        kept[-1] = Segment(kept[-1].text.rstrip(), kept[-1].style)
-    return kept

@@ -117,12 +117,12 @@ def _length(one: Forecast, step: Step) -> Lane:
     return Lane("", tuple(spans))
 
 
-def sheet(run: Run, workload: Workload, *, reference: bool = False) -> Report:
+def sheet(run: Run, workload: Workload, *, reference: bool = False, adding: Sequence[str] = ()) -> Report:
     """The step drawn from a run's constants, and what it means, under the heading that says whose they are.
 
-    Raises RunUnreadableError that names what to measure where constants are missing.
+    Raises RunUnreadableError that names what to measure where constants are missing, ``adding`` to the run.
     """
-    evidence, found = fit_for(run, workload, bundled=reference)
+    evidence, found = fit_for(run, workload, adding)
     one = forecast(workload, found)
     told = timeline.findings(evidence, one)
     grounds = prediction.foundations(one, run_words(run), reference=reference, simulated=run.simulated)

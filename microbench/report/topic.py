@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from microbench.explain.evidence import Evidence, evidence_by_device, listed
+from microbench.explain.remeasuring import measuring
 from microbench.explain.topics import TOPICS, find
 from microbench.explain.topics.gathering import Figure
 from microbench.explain.topics.topic import Pieces, Told, Topic, plain_words, tell
@@ -41,12 +42,15 @@ def covers(topic: Topic, run: Run) -> bool:
     )
 
 
-def sheet(topic: Topic, run: Run, *, reference: bool = False) -> Report:
-    """The topic as that run knows it, under the heading that says whose figures these are."""
+def sheet(topic: Topic, run: Run, *, reference: bool = False, adding: Sequence[str] = ()) -> Report:
+    """The topic as that run knows it, under the heading that says whose figures these are.
+
+    ``adding`` are the options with which `microbench run` adds to that run.
+    """
     evidence = _evidence(topic, run)
     told = tell(topic, evidence)
     drawn = PICTURES[topic.name](evidence) if topic.name in PICTURES else None
-    paragraphs = [_phrases(pieces) for pieces in told.paragraphs] + _lacking(told, run, reference)
+    paragraphs = [_phrases(pieces) for pieces in told.paragraphs] + _lacking(told, adding)
     pictures: list[Picture] = [Prose(plain_words(told.headline), "", tuple(paragraphs))]
     pictures += [drawn] if drawn is not None else []
     pictures += [_figures(told.used.values())] if told.used else []
@@ -79,15 +83,13 @@ def _phrases(pieces: Pieces) -> tuple[Phrase, ...]:
     )
 
 
-def _lacking(told: Told, run: Run, reference: bool) -> list[tuple[Phrase, ...]]:
+def _lacking(told: Told, adding: Sequence[str]) -> list[tuple[Phrase, ...]]:
     """What was not measured and would say more; nobody adds to a bundled run."""
     if not told.lacking:
         return []
-    if reference:
+    if not adding:
         return [(Phrase(f"This run lacks figures of {listed(told.lacking)}, which would say more here.", "quiet"),)]
-    short_id = run.run_id.rpartition("-")[2]  # a run is found by it as well, and a line has its end
-    fake = " --device fake" if run.simulated else ""
-    command = Phrase(f"microbench run {' '.join(told.lacking)} --into {short_id}{fake}", "note", whole=True)
+    command = Phrase(measuring(told.lacking, adding), "note", whole=True)
     before = Phrase("This run lacks figures that would say more here: ", "quiet")
     return [(before, command, Phrase(" measures them.", "quiet"))]
 

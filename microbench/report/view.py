@@ -35,9 +35,17 @@ GRADES = {
 }
 
 
-def build(run: Run, *, reference: bool = False, unfinished: bool = False, footer: tuple[str, ...] = ()) -> Report:
-    """The report of a run; ``reference`` marks it as another machine's, ``unfinished`` as cut off."""
-    found = rows(run)
+def build(
+    run: Run,
+    found: Sequence[Row] | None = None,
+    *,
+    reference: bool = False,
+    unfinished: bool = False,
+    footer: tuple[str, ...] = (),
+) -> Report:
+    """The report of a run; ``reference`` marks it as another machine's, ``unfinished`` as cut off. ``found`` are
+    the run's rows where the caller has them: its measurements are not looked at then."""
+    found = rows(run) if found is None else found
     groups = evidence_by_device(run, found)
     sections = [
         section

@@ -22,7 +22,7 @@ NOW, THEN = "now", "then"
 
 def changed_sheet(before: Side, changes: Changes) -> Report:
     """The same machine with something about it, or about the step, changed. Raises UsageError for what cannot be."""
-    then = changed(before.forecast.workload, before.forecast.fit, before.gpu, changes)
+    then = changed(before.forecast.workload, before.forecast.fit, before.gpu, changes, before.adding)
     after = forecast(then.workload, then.fit)
     section = _section(before.forecast, after, then.changes, (NOW, THEN), [_changes(then.changes)])
     footer = (f"constants of {run_words(before.run)}",)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from microbench.explain.evidence import Evidence
-    from microbench.report.figures.figure import Draw, Figure
+    from microbench.report.figures.figure import Draw, Figure, Origin
 
 
 class Kind(NamedTuple):
@@ -43,20 +42,17 @@ KINDS = {
 }
 
 
-def figures(evidences: Sequence[Evidence], labels: Sequence[str] = ()) -> dict[str, Figure]:
-    """Every figure that these have rows for, by name, in the order of KINDS; several runs lie over each other.
-
-    ``labels``: what a person calls each one's run, "" where nothing.
-    """
-    return {name: found for name in KINDS if (found := drawn(name, evidences, labels)) is not None}
+def figures(origins: Sequence[Origin]) -> dict[str, Figure]:
+    """Every figure that these have rows for, by name, in the order of KINDS; several runs lie over each other."""
+    return {name: found for name in KINDS if (found := drawn(name, origins)) is not None}
 
 
-def drawn(name: str, evidences: Sequence[Evidence], labels: Sequence[str] = ()) -> Figure | None:
+def drawn(name: str, origins: Sequence[Origin]) -> Figure | None:
     """The figure of that name from KINDS; None where none of these has its rows."""
     from microbench.report.figures.figure import Figure, conclusions, source_words, sources
 
     draw = _draws()[name]
-    drawing = draw(sources(evidences, labels))
+    drawing = draw(sources(origins))
     if drawing is not None and len(drawing.told) > MOST_SOURCES:
         left_out = len(drawing.told) - MOST_SOURCES
         drawing = draw([source for source, _ in drawing.told[:MOST_SOURCES]])

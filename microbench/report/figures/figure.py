@@ -9,7 +9,7 @@ from microbench.explain.evidence import Evidence
 from microbench.explain.finding import Finding
 from microbench.report.document import Table
 from microbench.report.figures.theme import WIDTH
-from microbench.report.heading import SIMULATED
+from microbench.report.heading import mark_of
 from microbench.text import plain
 
 if TYPE_CHECKING:
@@ -20,6 +20,25 @@ if TYPE_CHECKING:
 
 # Of what a run is called in a figure.
 LONGEST_LABEL = 80
+
+
+class Origin(NamedTuple):
+    """One GPU of one run that figures may be drawn from. ``label`` is what a person calls the run, "" where nothing;
+    a ``reference`` came with the tool."""
+
+    evidence: Evidence
+    label: str = ""
+    reference: bool = False
+
+    @property
+    def name(self) -> str:
+        """What it is called where there is no other."""
+        return _short(self.label) or _gpu_name(self.evidence)
+
+    def marked(self, text: str) -> str:
+        """The text with SIMULATED or REFERENCE behind it, where it must not be mistaken for a measurement made here."""
+        mark = mark_of(self.evidence.run, reference=self.reference)
+        return text if mark in text else f"{text} · {mark}"
 
 
 class Source(NamedTuple):
@@ -76,11 +95,9 @@ class Drawing(NamedTuple):
 Draw = Callable[[Sequence[Source]], Drawing | None]
 
 
-def sources(evidences: Sequence[Evidence], labels: Sequence[str] = ()) -> list[Source]:
-    """Evidences with what tells them apart: the run's label or else the GPU's name, with the GPU's index, the date or
-    the run's id where it takes them."""
-    given = labels or [""] * len(evidences)
-    called = [_short(label) or _gpu_name(one) for label, one in zip(given, evidences, strict=True)]
+def sources(origins: Sequence[Origin]) -> list[Source]:
+    """Origins with what tells them apart: the run's label or else the GPU's name, with the GPU's index, the date or the
+    run's id where it takes them."""
     ways: tuple[Callable[[Evidence], tuple[str, ...]], ...] = (
         lambda one: (),
         lambda one: (f"GPU {_index(one)}",),
@@ -89,16 +106,12 @@ def sources(evidences: Sequence[Evidence], labels: Sequence[str] = ()) -> list[S
         lambda one: (f"GPU {_index(one)}", _short(one.run.run_id)),
     )
     for way in ways:
-        told = [_marked(" · ".join((name, *way(one))), one) for name, one in zip(called, evidences, strict=True)]
+        told = [one.marked(" · ".join((one.name, *way(one.evidence)))) for one in origins]
         if len(set(told)) == len(told):
             break
     else:
         told = [f"{text} · {place}" for place, text in enumerate(told, 1)]
-    return [Source(text, one) for text, one in zip(told, evidences, strict=True)]
-
-
-def _marked(label: str, evidence: Evidence) -> str:
-    return f"{label} · {SIMULATED}" if evidence.run.simulated and SIMULATED not in label else label
+    return [Source(text, one.evidence) for text, one in zip(told, origins, strict=True)]
 
 
 def source_words(one: Source) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,7 @@ import vl_convert
 
 from microbench.report.figures.figure import Figure
 from microbench.report.figures.theme import LARGE, PADDING, USUAL, WIDTH, Palette, config
+from microbench.units import BEFORE_UNIT
 
 VEGA_LITE = "6.4"
 # A figure has its data within it, and asks nobody for more.
@@ -20,7 +20,6 @@ SCALE = 2.0
 # Widths of an average character as a share of its height.
 BOLD, REGULAR = 0.56, 0.5
 NUL = "\0"
-UNIT = re.compile(r"(?<=\d) (?=[%A-Za-zµ])")
 
 
 def spec(figure: Figure, palette: Palette) -> dict[str, Any]:
@@ -36,7 +35,7 @@ def spec(figure: Figure, palette: Palette) -> dict[str, Any]:
 
 def _lines(text: str, character_pixels: float) -> list[str]:
     """Lines of the figure's width, of about the same length; a number and its unit stay together."""
-    text, most = UNIT.sub("\N{NO-BREAK SPACE}", text), int((WIDTH - 2 * PADDING) / character_pixels)
+    text, most = BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text), int((WIDTH - 2 * PADDING) / character_pixels)
     count = len(textwrap.wrap(text, most))
     for width in range(len(text) // max(count, 1), most):
         if len(lines := textwrap.wrap(text, width)) == count:

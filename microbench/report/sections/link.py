@@ -39,18 +39,22 @@ def pictures(evidence: Evidence) -> list[Picture]:
 
 
 def rates(evidence: Evidence, direction: str) -> Curve | None:
-    """Rate over size of pinned copies with fit and ceiling, and of pageable ones, in one direction."""
+    """Rate over size of pinned copies with fit and ceiling, and of pageable ones, in one direction.
+
+    The fit and what is read off it end with the copies it was made from; the ceiling is one for copies of any size.
+    """
     pinned, pageable = copies(evidence, DEVICE, direction, "pinned"), copies(evidence, HOST, direction, "pageable")
     if len(pinned) < FEWEST_DRAWN:
         return None
     fit = copy_fit(evidence, DEVICE, direction, "pinned")
     limit = evidence.ceiling(pinned[-1][1])
-    smallest, largest = pinned[0][0], max(pinned[-1][0], pageable[-1][0] if pageable else 0)
     lines = [Line("pinned", _points(pinned), "first")]
     if len(pageable) >= FEWEST_DRAWN:
         lines.append(Line("pageable", _points(pageable), "second"))
+    sizes = [x for line in lines for x, _ in line.points]
+    smallest, largest = min(sizes), max(sizes)
     if fit is not None:
-        lines.append(Line("fit", _fitted(fit, smallest, largest), "third"))
+        lines.append(Line("fit", _fitted(fit), "third"))
     if limit is not None:
         name = f"ceiling {quantity(limit.value, 'B/s')}"
         lines.append(Line(name, ((smallest, limit.value), (largest, limit.value)), "quiet"))
@@ -67,7 +71,7 @@ def rates(evidence: Evidence, direction: str) -> Curve | None:
         x_ticks=tuple(Mark(one, size(one)) for one in TICK_SIZES if smallest <= one <= largest),
         y_ticks=ticks(0.0, most * HEADROOM, False, "B/s"),
         y_log=False,
-        marks=tuple(Mark(x, words) for x, words in at if smallest <= x <= largest),
+        marks=tuple(Mark(x, words) for x, words in at if pinned[0][0] <= x <= pinned[-1][0]),
     )
 
 
@@ -75,7 +79,8 @@ def _points(found: Sequence[tuple[int, Row]]) -> tuple[tuple[float, float], ...]
     return tuple((size_bytes, row.value) for size_bytes, row in found)
 
 
-def _fitted(fit: CopyFit, smallest: int, largest: int) -> tuple[tuple[float, float], ...]:
+def _fitted(fit: CopyFit) -> tuple[tuple[float, float], ...]:
+    smallest, largest = fit.points[0][0], fit.points[-1][0]
     sizes = (smallest * (largest / smallest) ** (step / FIT_STEPS) for step in range(FIT_STEPS + 1))
     return tuple((size_bytes, size_bytes / fit.line.at(size_bytes)) for size_bytes in sizes)
 

@@ -1,0 +1,12 @@
+"""The command line as tests call it: in their own process, what it prints caught, what breaks inside it raised."""
+
+from __future__ import annotations
+
+from typer.testing import CliRunner, Result
+
+from microbench.cli import app
+
+
+def call(*arguments: str, **environment: str) -> Result:
+    """What microbench answers to these arguments."""
+    return CliRunner().invoke(app, list(arguments), env=environment, catch_exceptions=False)
