@@ -79,7 +79,7 @@ def with_rows(data: bytes, run: Run) -> bytes:
     try:
         by, places = source(), {id(outcome): place for place, outcome in enumerate(run.outcomes)}
         stored = msgspec.json.encode([_stored(row, places) for row in rows(run)])
-    except (OSError, ArithmeticError, ValueError, msgspec.DecodeError, RunUnreadableError):
+    except (OSError, ArithmeticError, LookupError, ValueError, msgspec.DecodeError, RunUnreadableError):
         return data
     beginning = KEY + b'{"by":"%s","crc32":%d,"rows":' % (by.encode(), zlib.crc32(stored, zlib.crc32(body)))
     length = len(beginning) + len(stored) + len(ENDING % 0)

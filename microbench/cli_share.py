@@ -131,18 +131,19 @@ def prune(
             raise UsageError("nothing says which runs may go", "give --keep N, --older-than DAYS, or both")
         age = _days(older_than) if older_than is not None else None
         with opened() as index:
-            going = prunable(heads(index, store.listing()), keep, age, datetime.now(UTC))
+            # As they are before they are looked at: whatever is said of a run while this goes on keeps it.
+            states = {path: state(path) for path in store.listing()}
+            going = prunable(heads(index, list(states)), keep, age, datetime.now(UTC))
             if not going:
                 typer.echo("no run is to go")
                 return
-            listed = {path: state(path) for path in going}
             _list(going, "These runs are to go")
             if not (yes or sys.stdin.isatty()):
                 raise UsageError("nothing was deleted: nobody is here to confirm it", "add --yes")
             if not (yes or typer.confirm(f"Delete {_counted(going)}?")):
                 typer.echo("nothing was deleted")
                 return
-            done = delete(listed)
+            done = delete({path: states[path] for path in going})
             index.forget(done.deleted)
         left = ", ".join(plain(path.name.partition(".")[0]) for path in done.changed)
         typer.echo(f"{_counted(done.deleted)} deleted" + (f"; left, as changed meanwhile: {left}" if left else ""))

@@ -282,7 +282,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Run(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One file: what was measured, where, with what. Summaries and verdicts are derived from it, never stored."""
+    """One file: what was measured, where, with what. Summaries and verdicts are derived from it."""
 
     schema_version: int
     run_id: str

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
-from typing import Literal
+from typing import Literal, get_args
 
 Kind = Literal["GPU", "MIG", "ID", "SERIAL", "PATH", "URL", "USER", "HOST", "MAC", "IP"]
 
@@ -22,7 +22,10 @@ SHORTEST_NAME = 2
 # Texts come from anywhere and may be long: no pattern may begin anew inside what it has just tried (hence the
 # look-behinds), or a megabyte of dots would take hours.
 # By this module, one or several in a row: a text may come twice.
-GIVEN = re.compile(r"(?:(?:GPU|MIG|ID|SERIAL|PATH|URL|USER|HOST|MAC|IP)-\d+[.-]?)+")
+GIVEN = re.compile(rf"(?:(?:{'|'.join(get_args(Kind))})-\d+[.-]?)+")
+GIVEN_ADDRESS = re.compile(r"(?<![A-Za-z0-9])[nrt]?(?:MAC|IP)-\d")
+# What stands before these with an @ is no user but a package, say.
+GIVEN_TO_NO_HOST = ("ID-", "SERIAL-", "PATH-", "URL-")
 URL = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]+")
 # The kernel calls these the same on every machine, and they say where a fact is from.
 KEPT_PATH = re.compile(r"/(?:proc|sys)(?:/|$)")
@@ -48,29 +51,52 @@ SERIAL = re.compile(
     re.IGNORECASE,
 )
 BOARD_SERIAL = re.compile(r"(?<![\w.])\d{13}(?![\w.])")  # of NVIDIA's boards
+# Addresses. They may be joined to a word by anything but a letter or digit, and texts may show a line's end as \n.
+ESCAPED = r"(?<=\\[nrt])"
+
+
+def _behind_word(separator: str) -> str:
+    """A separator that could be the address's own may come first, if it is seen that a word ends there."""
+    return "|".join(rf"(?<=[G-Zg-z_]{ANY_HEX}{{{count}}}{separator})" for count in range(5))
+
+
+PAIR, FOUR = rf"{ANY_HEX}{{2}}", rf"{ANY_HEX}{{4}}"
 MAC = re.compile(
-    rf"(?<![\w-]){ANY_HEX}{{2}}(?P<between>[:-])(?:{ANY_HEX}{{2}}(?P=between)){{4,18}}{ANY_HEX}{{2}}(?![\w-]|:\w)"
+    rf"(?<!IP-)(?:(?<![A-Za-z0-9])(?={PAIR}:)|(?<![A-Za-z0-9-])|{_behind_word('-')}|{ESCAPED})"
+    rf"{PAIR}(?P<between>[:-])(?:{PAIR}(?P=between)){{4,18}}{PAIR}(?![A-Za-z0-9]|(?P=between){PAIR}(?![A-Za-z0-9]))"
+    # InfiniBand's, of four groups; eight are an IPv6 address
+    rf"|(?:(?<![A-Za-z0-9:])|{_behind_word(':')}|{ESCAPED})(?:{FOUR}:){{3,6}}{FOUR}(?![A-Za-z0-9]|:[A-Za-z0-9:])"
+    # a switch's way to write one
+    rf"|(?:(?<![A-Za-z0-9])|{ESCAPED})(?<!{FOUR}\.)(?:{FOUR}\.){{2}}{FOUR}(?![A-Za-z0-9]|\.{FOUR}(?![A-Za-z0-9:]))"
 )
-NOT_GIVEN = r"(?<![A-Z]-)"  # the number of a name that this module gave begins no address
-IPV4 = re.compile(rf"(?<![\w.]){NOT_GIVEN}(?:\d{{1,3}}\.){{3}}\d{{1,3}}(?!\w|\.\d)")
-# A word and a colon may come first, if it is seen that it is a word.
-BEHIND_WORD = "|".join(rf"(?<=[G-Zg-z_]{ANY_HEX}{{{count}}}:)" for count in range(5))
+IPV4 = re.compile(
+    rf"(?:(?<![A-Za-z0-9])|{ESCAPED})(?<![0-9]\.)(?:[0-9]{{1,3}}\.){{3}}[0-9]{{1,3}}(?![A-Za-z0-9]|\.[0-9])"
+)
+# The number of a name that this module gave begins no address; it has no four digits.
+NOT_GIVEN = rf"(?:(?![0-9]{{1,3}}:)|{''.join(f'(?<!{kind}-)' for kind in get_args(Kind))})"
 IPV6 = re.compile(
-    rf"(?:(?<![\w:.]){NOT_GIVEN}|{BEHIND_WORD})(?={ANY_HEX}{{0,4}}:{ANY_HEX}{{0,4}}:)"
-    rf"[0-9A-Fa-f:]{{1,38}}(?:{ANY_HEX}|(?<!:)::)(?:\.\d{{1,3}}){{0,3}}(?!\w|:[\w:])"
+    rf"(?:(?<![A-Za-z0-9:])(?<![0-9]\.){NOT_GIVEN}|{_behind_word(':')}|{ESCAPED})"
+    rf"(?={ANY_HEX}{{0,4}}:{ANY_HEX}{{0,4}}:)"
+    rf"[0-9A-Fa-f:]{{1,38}}(?:{ANY_HEX}|(?<!:)::)(?:\.[0-9]{{1,3}}){{0,3}}(?![A-Za-z0-9]|:[A-Za-z0-9:])"
 )
-# Four numbers behind these are a version, as those of NVIDIA's libraries are.
+# Four numbers behind these are a version: a library's file or package of NVIDIA's, or the word itself. Nothing looser:
+# a version that is taken away costs little, an address that stays much, and hosts and variables are called cuda, too.
 SOFTWARE = re.compile(
-    r"(?:[=<>~!]=|\b(?:versions?|ver|release|driver|toolkit|runtime|firmware|v?bios"
-    r"|(?:cuda|cupy|cutlass|nccl|(?:lib)?(?:cu(?:blas|dart|dnn|fft|pti|rand|solver|sparse)|nv(?:cc|fatbin|idia|jitlink|"
-    r"ml|rtc|shmem|tx|vm)))[\w.-]{0,30})[\"')]{0,2}[\s:=/@-]{0,3}[\"'(]?)$",
+    r"\w\.so\.$"
+    r"|(?<![\w.@-])(?:nvidia[_-])?(?:cu(?:blas|dnn|fft|file|rand|solver|sparse|sparselt)|npp|nvjpeg)(?:[_-]cu\d\d)?(?:-|==)$"
+    r"|(?<![\w.@-])(?![a-z_]{0,30}(?:host|addr|node|server|socket|comm|peer|(?<![a-z])ip(?![a-z])))"
+    r"(?:[a-z_]{0,30}_)?(?:versions?|ver|release)[\"']?\s{0,2}[:=]?\s{0,2}[\"'(]{0,2}$",
     re.IGNORECASE,
 )
 LONGEST_SOFTWARE = 60
-# Of an address that leaves out groups of zeros: a slice has fewer, and shorter ones.
+WHEEL = re.compile(r"-(?:py|cp)[23]\w{0,9}(?:\.py3)?-(?:none|abi3|cp3)|\.dist-info\b")
+# A port, a network's size or a socket, which no version has.
+BEHIND_ADDRESS = re.compile(r":\d|/\d|<")
+# Of an address that leaves out groups of zeros: a slice has fewer, and shorter ones. Private networks begin so.
 FEWEST_GROUPS, LONG_GROUP = 4, 3
+PRIVATE = ("fc", "fd")
 VERSION = re.compile(r"\d+(?:\.\d+)*")
-AT = re.compile(r"(?<![\w.@-])([A-Za-z_][\w.-]*)@([A-Za-z][\w.-]*\w)")
+AT = re.compile(r"(?<![\w.@-])([A-Za-z_][\w.-]*)@\[?([A-Za-z][\w.-]*\w)")
 # As a shell, Python or JSON says it; also of SLURM_JOB_USER and the like.
 IS = r"(?:=|[\"']\s?:\s?)"
 USER_IN_TEXT = re.compile(
@@ -111,18 +137,24 @@ class Redactor:
 
     def learn(self, text: str) -> None:
         """Learn the users, hosts and serial numbers that show themselves in a text."""
-        text = IPV4.sub("IP", IPV6.sub("IP", MAC.sub("MAC", text)))  # no names of hosts: they show what they are
+        # Addresses are no names of hosts: they show what they are. What is joined to one is no name, before and after.
+        text = IPV4.sub("IP-0", IPV6.sub("IP-0", MAC.sub("MAC-0", text)))
         for found in USER_IN_TEXT.finditer(text):
-            self.learn_name(found[1], "USER")
+            self._learn_shown(found[1], "USER")
         for found in AT.finditer(text):
-            if not GIVEN.fullmatch(found[2]):
-                self.learn_name(found[1], "USER")
-                self.learn_name(found[2], "HOST")
+            given = GIVEN.fullmatch(found[2])
+            if not given or not found[2].startswith(GIVEN_TO_NO_HOST):
+                self._learn_shown(found[1], "USER")
+            self._learn_shown(found[2], "HOST")
         for found in HOST_IN_TEXT.finditer(text):
-            self.learn_name(found[1] or found[2], "HOST")
+            self._learn_shown(found[1] or found[2], "HOST")
         for found in SERIAL.finditer(text):
             if any(character.isdigit() for character in found[1]):
-                self.learn_name(found[1], "SERIAL")
+                self._learn_shown(found[1], "SERIAL")
+
+    def _learn_shown(self, name: str, kind: Kind) -> None:
+        if not GIVEN_ADDRESS.search(name):
+            self.learn_name(name, kind)
 
     def patterns(self, text: str) -> str:
         """``text`` without what shows by itself what it is: URLs, paths, UUIDs, serial numbers of boards, addresses."""
@@ -147,7 +179,7 @@ class Redactor:
         return BOARD_SERIAL.sub(lambda found: self._name(found[0], "SERIAL"), text)
 
     def _addresses(self, text: str) -> str:
-        text = MAC.sub(lambda found: self._name(found[0].replace("-", ":").lower(), "MAC"), text)
+        text = MAC.sub(self._mac, text)
         return IPV4.sub(self._ipv4, IPV6.sub(self._ipv6, text))
 
     def _name(self, key: str, kind: Kind) -> str:
@@ -175,15 +207,19 @@ class Redactor:
         name = self._name(next(whole, digits), kind)
         return f"MIG-{name}" if kinds == "MIG-GPU-" else name
 
+    def _mac(self, found: re.Match[str]) -> str:
+        """The name of a hardware address, however its digits are grouped."""
+        digits = re.sub(r"[:.-]", "", found[0]).lower()
+        return self._name(":".join(digits[place : place + 2] for place in range(0, len(digits), 2)), "MAC")
+
     def _ipv4(self, found: re.Match[str]) -> str:
         """The name of an address; a version stays, and so does what every machine has."""
-        before = found.string[max(found.start() - LONGEST_SOFTWARE, 0) : found.start()]
-        try:
-            address = IPv4Address(found[0])
-        except AddressValueError:
+        numbers = [int(number) for number in found[0].split(".")]  # also of 010.001.002.003
+        if max(numbers) > 255:
             return found[0]
-        common = address.is_loopback or address.is_unspecified or found[0].startswith("255.")
-        return found[0] if common or SOFTWARE.search(before) else self._name(str(address), "IP")
+        address = IPv4Address(bytes(numbers))
+        common = address.is_loopback or address.is_unspecified or numbers[0] == 255
+        return found[0] if common or _is_version(found) else self._name(str(address), "IP")
 
     def _ipv6(self, found: re.Match[str]) -> str:
         """The name of an address; a slice such as 1::2 is none, nor are C++'s names."""
@@ -193,6 +229,7 @@ class Redactor:
             return found[0]
         groups = [group for group in found[0].split(":") if group]
         short = len(groups) < FEWEST_GROUPS and max(map(len, groups), default=0) < LONG_GROUP
+        short = short and not (groups and len(groups[0]) == 2 and found[0].lower().startswith(PRIVATE))
         return found[0] if address.is_loopback or short else self._name(str(address), "IP")
 
     def _known_words(self) -> re.Pattern[str]:
@@ -201,3 +238,12 @@ class Redactor:
             inside = "|".join(map(re.escape, sorted(words, key=len, reverse=True))) or r"(?!)"
             self._words = re.compile(rf"(?<![A-Za-z0-9])(?:{inside})(?![A-Za-z0-9])", re.IGNORECASE)
         return self._words
+
+
+def _is_version(found: re.Match[str]) -> bool:
+    """Whether what stands around four numbers says that they are a version."""
+    text, begin, end = found.string, found.start(), found.end()
+    if BEHIND_ADDRESS.match(text, end):
+        return False
+    wheel = text[max(begin - 1, 0) : begin] == "-" and WHEEL.match(text, end)
+    return bool(wheel or SOFTWARE.search(text[max(begin - LONGEST_SOFTWARE, 0) : begin]))

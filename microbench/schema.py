@@ -27,6 +27,7 @@ Document = dict[str, Any]
 UPGRADES: Mapping[int, Callable[[Document], Document]] = {}
 
 LARGE_BYTES = 32 << 20
+LARGEST_CARRYING_BYTES = 1 << 30  # beyond, rows might make a file longer than any that is read
 MAKE_ANOTHER = "show another one (`microbench show`), or measure again"
 # What an array of numbers is written with; msgspec writes NaN and infinities as null.
 NUMBERS = b"0123456789+-.eE,[] \t\r\n"
@@ -62,7 +63,7 @@ def encode(run: Run, *, carrying: bool = True) -> bytes:
     Raises MeasurementError naming the place of a NaN or infinity.
     """
     data = _line(run, "run")
-    if not carrying or len(data) < LARGE_BYTES:
+    if not carrying or not LARGE_BYTES <= len(data) <= LARGEST_CARRYING_BYTES:
         return data
     from microbench import carried  # it takes NumPy, which a small run is read without
 

@@ -19,12 +19,13 @@ from microbench import carried, schema
 from microbench.errors import RunUnreadableError
 from microbench.model import Measurement, Outcome, Run
 from microbench.stats import Row, rows
+from microbench.store import GROWING
 
 # As msgspec writes it: the end of one outcome and the beginning of the next. Inside a text the quotes would be escaped.
 BETWEEN = b'},{"case":'
 # Of the size of a processor's cache, and below what the allocator returns to the system each time.
 PIECE_BYTES = 1 << 16
-LONGEST_BYTES = 1 << 24  # of one outcome, or of what stands before the first
+LONGEST_BYTES = 1 << 22  # of one outcome, or of what stands before the first
 GONE = None  # whoever asks for it falls over: nothing at all would pass for nothing measured
 NOT_THIS_WAY = (OSError, ArithmeticError, ValueError, RecursionError, msgspec.DecodeError, RunUnreadableError)
 
@@ -82,6 +83,8 @@ def is_large(path: Path) -> bool:
 
 def skimmed(path: Path) -> Skimmed | None:
     """The run in that file and its rows, as ``store.read`` and ``stats.rows`` have them; None where it takes these."""
+    if path.suffix == GROWING:
+        return None
     return _by(_as_carried, path) or _by(_made, path)
 
 
@@ -164,9 +167,11 @@ def _wrong_measurement(measurement: Measurement) -> str | None:
 def _pieces(own: _Own, rest: bytes) -> Iterator[bytes]:
     """The outcomes of a file, ``rest`` and what follows, as arrays of some of them each. Put together they are the
     file's: one is sound if all are."""
+    searched = 0
     while more := own.read(PIECE_BYTES):
         rest += more
-        end = rest.rfind(BETWEEN)
+        end = rest.rfind(BETWEEN, searched)
+        searched = 0 if end >= 0 else max(len(rest) - len(BETWEEN), 0)
         if end >= 0:
             yield b"[" + rest[: end + 1] + b"]"
             rest = rest[end + 2 :]

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -448,6 +449,21 @@ def test_a_run_that_will_not_go_says_so(folder: Path) -> None:
     path.mkdir()
     with pytest.raises(ResultNotWrittenError, match="cannot be deleted"):
         prune.delete({path: prune.state(path)})
+
+
+def test_what_is_labelled_while_the_others_are_looked_at_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    labelled, old = (save(folder, recorded(number)) for number in range(2))
+    looked_through = prune.prunable
+
+    def and_labelled(*arguments: Any) -> list[Path]:
+        going = looked_through(*arguments)
+        remarks.change(labelled, label="precious")
+        return going
+
+    monkeypatch.setattr(prune, "prunable", and_labelled)
+    assert call("history", "prune", "--keep", "0", "--yes").exit_code == ExitCode.MEASURED
+    assert labelled.exists()
+    assert not old.exists()
 
 
 def test_what_changes_while_a_person_thinks_stays_and_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

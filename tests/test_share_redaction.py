@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from make_run import DEVICE, make_run
 from make_small_run import DEVICE as SMALL_DEVICE
@@ -91,10 +91,49 @@ def alone(text: str) -> str:
         ("fe80::3eec:efff:fe12:345a%eth0 is up", "IP-1%eth0 is up"),
         ("[2001:db8::1]:8080 = 2001:0DB8:0:0:0:0:0:1: ok", "[IP-1]:8080 = IP-1: ok"),
         ("via fe80::/10 or ::ffff:10.0.0.9", "via IP-1/10 or IP-2"),
+        ("alice@GPU-7 and alice again", "USER-1@GPU-7 and USER-1 again"),
+        ("alice@HOST-2 and alice again", "USER-1@HOST-2 and USER-1 again"),
+        ("carol@[2001:db8::2] carol", "USER-1@[IP-1] USER-1"),
+        ("numba@/srv/wheels numba", "numba@PATH-1 numba"),
     ],
 )
 def test_what_shows_itself_gets_a_name(text: str, shown: str) -> None:
     assert alone(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        # words of software are names of variables, users and hosts, too
+        ("NCCL_COMM_ID=10.0.0.5:29500", "NCCL_COMM_ID=IP-1:29500"),
+        ("CUDA_HOST=10.0.0.6", "CUDA_HOST=IP-1"),
+        ("ssh nvidia@192.168.55.1", "ssh nvidia@IP-1"),
+        ("cuda-box (10.1.2.3) refused", "cuda-box (IP-1) refused"),
+        ("nvidia-h200-node3 10.1.2.3", "nvidia-h200-node3 IP-1"),
+        ("connect nccl 10.0.0.5, driver 10.0.0.5", "connect nccl IP-1, driver IP-1"),
+        ("cuda==10.0.0.5, peer==10.0.0.5, nvidia-node-10.0.0.6", "cuda==IP-1, peer==IP-1, nvidia-node-IP-2"),
+        ("version 10.0.0.5:80, version 10.0.0.0/8, ver 10.0.0.5<4>", "version IP-1:80, version IP-2/8, ver IP-1<4>"),
+        ("NODE_VERSION=10.0.0.5, server 10.0.0.5, resolver 10.0.0.5", "NODE_VERSION=IP-1, server IP-1, resolver IP-1"),
+        ("release-10.0.0.5, release@10.0.0.6", "USER-1-IP-1, USER-1@IP-2"),
+        # joined to a word
+        ("host_10.0.0.5 peer_10.1.1.1 10.0.0.5_gpu0", "host_IP-1 peer_IP-2 IP-1_gpu0"),
+        ("NODE-10.0.0.5, HOST-10.0.0.5, HOST-2001:db8::1", "NODE-IP-2, HOST-IP-2, HOST-IP-1"),
+        ("connecting...10.0.0.5, node.10.0.0.5", "connecting...IP-1, node.IP-1"),
+        (r"failed\n10.0.0.5\n00:1a:2b:3c:4d:5e\nfe80::1", r"failed\nIP-2\nMAC-1\nIP-1"),
+        ("010.001.002.003 is 10.1.2.3", "IP-1 is IP-1"),
+        ("host_2001:db8::1 NODE-2001:db8::1 2001:db8::1_gpu0", "host_IP-1 NODE-IP-1 IP-1_gpu0"),
+        ("fd::1 and fc::2", "IP-1 and IP-2"),
+        ("nic_00:1a:2b:3c:4d:5e mac-00:1a:2b:3c:4d:5e 00-1a-2b-3c-4d-5e_x mac-00-1a-2b-3c-4d-5e",
+         "nic_MAC-1 mac-MAC-1 MAC-1_x mac-MAC-1"),
+        # InfiniBand's and switches' way to write hardware addresses
+        ("node_guid:248a:0703:009c:01a2, 24:8a:07:03:00:9c:01:a2", "node_guid:MAC-1, MAC-1"),
+        ("fe80:0000:0000:0000:248a:0703:009c:01a2", "IP-1"),
+        ("001A.2B3C.4D5E, 00:1a:2b:3c:4d:5e, sw_001a.2b3c.4d5e.", "MAC-1, MAC-1, sw_MAC-1."),
+    ],
+)  # fmt: skip
+def test_an_address_gets_a_name_whatever_it_stands_behind(text: str, shown: str) -> None:
+    assert alone(text) == shown
+    assert alone(shown) == shown
 
 
 @pytest.mark.parametrize(
@@ -109,9 +148,12 @@ def test_what_shows_itself_gets_a_name(text: str, shown: str) -> None:
         "a serial chain of kernels; serialised launches; 1234567890 bytes",
         "root complex, a user's own test on the host",
         "2026-11-21T10:54:40+00:00",
-        "cuBLAS 12.8.4.1, cuda 12.8.0.1, nvidia-cublas-cu12==12.8.4.1, libcudnn.so.9.7.1.26, nvidia_cufft-11.3.3.83",
-        "version 12.8.0.1, v12.8.0.1, release 4.15.0.1, >=1.2.3.4, 1.2.3.4.5, 1.2.3.256, 96.00.74.00, 1.2.3.4rc1",
+        "nvidia-cublas-cu12==12.8.4.1, libcudnn.so.9.7.1.26, nvidia_cufft-11.3.3.83, curand==10.3.9.90",
+        "opencv_python-4.10.0.84-cp37-abi3-any.whl, types-2.31.0.6-py3-none-any.whl, npp-12.3.3.100.dist-info",
+        "version 12.8.0.1, v12.8.0.1, release 4.15.0.1, 1.2.3.4.5, 1.2.3.256, 96.00.74.00.01, 1.2.3.4rc1",
+        "cudnn_version=9.7.1.26, 'version': '10.0.0.1', cuda ver: 10.3.9.90, versions (1.2.3.4)",
         "127.0.0.1, ::1, 0.0.0.0:0, netmask 255.255.255.0",
+        "12:34:56, 2026-01-02-10-54-40, 2026:01:02 12:34:56, 20260102T030405, 10de:2335, 2026.01.02, 1234.5678",
         "00000000:1B:00.0, 0000:1b:00.0, 10:54:40, 1::2, a::b, std::cafe::add, x[1:2:3], 1:2:3:4, [::2]",
     ],
 )
@@ -142,6 +184,7 @@ def test_what_was_redacted_stays_as_it_is() -> None:
     "piece",
     ["a", "a+", ".", "-", "/", "/a", "./", "\\", "a/", "a.", ":1", ",/", "~", "'/", '"', "@", "a@", " ", "serial ",
      "0123-", "GPU-", "GPU-abcd-", "aaaa-aaaa-", "1", "a.local.", "x://", "é", "HOST=", "/home/",
+     "aaaa.", "aaaa:aaaa:", "\\n1", "_1.1.1.1", "lib.so.1.1.1.1 ", "version ", "version 1.1.1.1 ", "npp-1.1.1.1-py3 ",
      "1.", "1:", ":", "::", "00:", "00-", "1.1.1.1 ", "nv1.1.1.1 ", "aaaa:", "=", "(", "a:1.1.1.1:"],
 )  # fmt: skip
 def test_each_pattern_goes_through_a_long_text_once(piece: str) -> None:
@@ -153,6 +196,37 @@ def test_each_pattern_goes_through_a_long_text_once(piece: str) -> None:
 @given(any_text())
 def test_any_text_can_be_redacted_and_then_stays(text: str) -> None:
     once = alone(text)
+    assert alone(once) == once
+
+
+JOINED = st.sampled_from(
+    [
+        "host_{}",
+        "NODE-{}",
+        "{}_gpu0",
+        "nvidia@{}",
+        "CUDA_HOST={}",
+        "nccl {}",
+        "at...{}",
+        r"\n{}",
+        "é{}é",
+        "v-{}-v",
+    ]
+)
+
+
+@given(st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6), st.integers(0, 2**48 - 1)), JOINED, st.sampled_from(":-."))
+def test_an_address_joined_to_a_word_is_seen(address: Any, context: str, between: str) -> None:
+    if isinstance(address, int):
+        size = 4 if between == "." else 2
+        digits = f"{address:012x}"
+        secret = between.join(digits[place : place + size] for place in range(0, 12, size))
+    else:
+        secret = str(address)
+        long = address.version == 4 or max(map(len, secret.split(":"))) > 2  # else it may be a slice
+        assume(long and not address.is_loopback and (address.version == 6 or 0 < address.packed[0] < 255))
+    once = alone(context.replace("{}", secret))
+    assert secret not in once
     assert alone(once) == once
 
 

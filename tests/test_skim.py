@@ -336,6 +336,14 @@ def test_an_outcome_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.
     assert skim.skimmed(path) is None
 
 
+def test_a_run_that_grows_is_not_skimmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its outcomes are lines of their own: what reads runs takes it at once."""
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(schema.encode(RUN, carrying=False))
+    monkeypatch.setattr(Path, "open", None)
+    assert skim.skimmed(path) is None
+
+
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 @pytest.mark.usefixtures("large")

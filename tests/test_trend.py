@@ -209,7 +209,7 @@ def test_a_figure_is_held_against_those_of_its_own_method_only() -> None:
     report = drawing.sheet(METRIC, [*before, *after[2:]], {}, looked_at=4, table_rows=5)
     against = [row[4].text for row in report.sections[0].studies[0].tables[0].rows]
     assert against == ["+20.0 %", "-20.0 %", "method 1", "method 1"]
-    assert "median of 2 5.00 µs, from 4.00 µs to 6.00 µs" in report.facts[0][1]
+    assert "newest of 2; in the median 5.00 µs, from 4.00 µs to 6.00 µs" in report.facts[0][1]
 
 
 def test_simulated_figures_never_stand_beside_real_ones() -> None:

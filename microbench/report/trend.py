@@ -67,7 +67,7 @@ def _summary(members: Sequence[Point]) -> str:
         return quantity(values[0], unit)
     middle, low, high = float(np.median(values)), min(values), max(values)
     return (
-        f"{quantity(values[-1], unit)} in the newest run; median of {len(values)} {quantity(middle, unit)}, "
+        f"{quantity(values[-1], unit)} in the newest of {len(values)}; in the median {quantity(middle, unit)}, "
         f"from {quantity(low, unit)} to {quantity(high, unit)}"
     )
 

@@ -18,7 +18,7 @@ from microbench.report.heading import SIMULATED
 from microbench.report.page import scripts
 from microbench.report.page.details import Details, details
 from microbench.report.page.machine import commands, machine_tables
-from microbench.report.page.packing import Carried, carried, packed
+from microbench.report.page.packing import Fitting, fitting, packed
 from microbench.report.page.templates import environment, slug, style
 from microbench.report.pictures import PICTURES
 from microbench.report.view import GRADES
@@ -47,7 +47,7 @@ class Page(NamedTuple):
     """The page, and the runs as it carries them."""
 
     html: str
-    carried: Carried
+    carried: Fitting
 
 
 class _Told(NamedTuple):
@@ -88,13 +88,13 @@ def build(subjects: Sequence[Subject], figures: Sequence[Figure], *, most_bytes:
     template = environment().get_template("page.html")
     # With room for its runs first: how many of their samples may stay depends on what all else leaves of it.
     empty = {f"run-{index}": "" for index in range(len(subjects))}
-    bare = _rendered(template, context, Carried((), SAMPLES_KEPT, thinned=True), blocks | empty)
-    found = carried([one.run for one in subjects], most_bytes - len(bare.encode()))
+    bare = _rendered(template, context, Fitting((), SAMPLES_KEPT, thinned=True), blocks | empty)
+    found = fitting([one.run for one in subjects], most_bytes - len(bare.encode()))
     blocks |= {f"run-{index}": file for index, file in enumerate(found.files)}
     return Page(_rendered(template, context, found, blocks), found)
 
 
-def _rendered(template: Template, context: Mapping[str, Any], found: Carried, blocks: Mapping[str, str]) -> str:
+def _rendered(template: Template, context: Mapping[str, Any], found: Fitting, blocks: Mapping[str, str]) -> str:
     return template.render(context, carried=found, blocks=blocks, next_id=partial(next, count()))
 
 

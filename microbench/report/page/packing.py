@@ -21,7 +21,7 @@ SAMPLE_STEPS = (SAMPLES_KEPT, 256, 128, 64, 32)
 LEVEL = 6
 
 
-class Carried(NamedTuple):
+class Fitting(NamedTuple):
     """Runs as a page carries them: packed files, how many samples a measurement keeps, whether any lost some."""
 
     files: tuple[Markup, ...]
@@ -36,14 +36,14 @@ def packed(data: bytes) -> Markup:
     return Markup(base64.b64encode(gzip.compress(data, LEVEL, mtime=0)).decode("ascii"))
 
 
-def carried(runs: Sequence[Run], room_bytes: int) -> Carried:
+def fitting(runs: Sequence[Run], room_bytes: int) -> Fitting:
     """The runs with as many samples of each measurement as fit into ``room_bytes`` together, else the fewest."""
     longest = max((_count(one) for run in runs for one in _measurements(run)), default=0)
     for samples in SAMPLE_STEPS:
-        files = tuple(packed(schema.encode(thinned(run, samples))) for run in runs)
+        files = tuple(packed(schema.encode(thinned(run, samples), carrying=False)) for run in runs)
         if samples == SAMPLE_STEPS[-1] or sum(map(len, files)) <= room_bytes:
             break
-    return Carried(files, min(samples, longest), longest > samples)
+    return Fitting(files, min(samples, longest), longest > samples)
 
 
 def thinned(run: Run, most: int) -> Run:
