@@ -1,5 +1,5 @@
 // arch: 75+
-// What several kernel files share: microbench/gpu/modules.py puts it before each of them, as kernels include nothing.
+// What several kernel files share: microbench/gpu/cuda/context.py puts it before each of them, as kernels include nothing.
 
 typedef unsigned long long u64;
 typedef unsigned int u32;

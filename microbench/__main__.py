@@ -1,6 +1,6 @@
 """`python -m microbench`: the same as the command microbench."""
 
-from microbench.cli import main
+from microbench.cli.app import main
 
 if __name__ == "__main__":
     main()

@@ -13,14 +13,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from microbench.batches import bracketed, most_queued, warm
-from microbench.candidates import fastest
-from microbench.errors import Skip
-from microbench.gpu.api import Gpu
-from microbench.gpu.compute_api import Gemm, GemmType, Problem
-from microbench.gpu.cuda import open_gpu
-from microbench.gpu.probe import probe
-from microbench.timing import Meter
+from microbench.core.errors import Skip
+from microbench.gpu.cuda.device import open_gpu
+from microbench.gpu.cuda.probe import probe
+from microbench.gpu.protocol.compute import Gemm, GemmType, Problem
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.measure.timer import Meter
+from microbench.measure.tuning import bracketed, fastest, most_queued, warm
 
 SIZE = 8192
 DTYPES: tuple[GemmType, ...] = ("bf16", "fp16", "tf32", "fp64", "int8", "fp8_e4m3_fast", "fp8_e4m3", "fp32")

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
-from microbench.gpu.api import Gpu
-from microbench.gpu.cuda import open_gpu
-from microbench.gpu.link_api import Transfer
-from microbench.gpu.memory_api import StreamKernel
-from microbench.gpu.probe import probe
+from microbench.gpu.cuda.device import open_gpu
+from microbench.gpu.cuda.probe import probe
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.links import Transfer
+from microbench.gpu.protocol.memory import StreamKernel
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZE_BYTES = 8 << 25

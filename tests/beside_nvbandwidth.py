@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from microbench.stats import rows
-from microbench.store import read
+from microbench.analysis.stats import rows
+from microbench.runs.store import read
 
 SIZE = "size_bytes=536870912"
 GIGABYTE, NANOSECOND = 1e9, 1e-9

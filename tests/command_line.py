@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typer.testing import CliRunner, Result
 
-from microbench.cli import app
+from microbench.cli.app import app
 
 
 def call(*arguments: str, **environment: str) -> Result:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from microbench.model import (
+from microbench.core.model import (
     BenchmarkInfo,
     Case,
     Environment,

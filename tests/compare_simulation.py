@@ -11,9 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from microbench.compare_decision import Figures
-from microbench.compare_levels import BoolArray
-from microbench.compare_spread import FloatArray, IntArray
+from microbench.compare.decision import BoolArray, Figures, FloatArray, IntArray
 
 # Rows of launch, graph, link, memory and compute, and the share of each that the host's clock times.
 SUITES = ((90, 0.8), (130, 0.6), (50, 0.3), (80, 0.1), (50, 0.0))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from microbench.bench import discover
-from microbench.explain import of_suite
-from microbench.explain.evidence import Evidence, evidence_by_device
-from microbench.explain.finding import Finding
-from microbench.model import (
+from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
+from microbench.core.bench import discover
+from microbench.core.model import (
     Case,
     Environment,
     Fact,
@@ -23,6 +21,7 @@ from microbench.model import (
     Telemetry,
     Work,
 )
+from microbench.explain.rules import of_suite
 
 DEVICE = "GPU-00000000-0000-0000-0000-0000000051d0"
 SMS, HIGHEST_HZ = 100, 2e9

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import microbench
-from microbench.gpu.api import Gpu
+from microbench.gpu.protocol.gpu import Gpu
 
 # The folder that the built wheel was installed into; scripts/test sets it for its second run.
 WHEEL_VARIABLE = "MICROBENCH_TEST_WHEEL"
@@ -77,8 +77,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def opened() -> Iterator[Gpu]:
     """The first real GPU, opened once for a file of tests."""
-    from microbench.gpu.cuda import open_gpu
-    from microbench.gpu.probe import probe
+    from microbench.gpu.cuda.device import open_gpu
+    from microbench.gpu.cuda.probe import probe
 
     gpu = open_gpu(probe(None).gpus[0].uuid)
     yield gpu

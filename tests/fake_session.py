@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microbench.bench import Benchmark, Measured, discover
-from microbench.gpu.fake import FakeCosts, FakeHost, open_fake, open_fake_cold
-from microbench.model import Case, Floors, Measurement
-from microbench.sampling import SamplingLimits
-from microbench.stats import values_of
-from microbench.timing import Meter
+from microbench.analysis.stats import values_of
+from microbench.core.bench import Benchmark, Measured, discover
+from microbench.core.model import Case, Floors, Measurement
+from microbench.gpu.fake.costs import FakeCosts
+from microbench.gpu.fake.environment import FakeHost, open_fake_cold
+from microbench.gpu.fake.gpu import open_fake
+from microbench.measure.sampling import SamplingLimits
+from microbench.measure.timer import Meter
 
 QUICK = SamplingLimits(seconds=0.05)
 

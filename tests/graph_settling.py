@@ -10,14 +10,13 @@ import sys
 import numpy as np
 from cuda.bindings import driver
 
-from microbench.gpu.context import check
-from microbench.gpu.cuda import CudaGpu
-from microbench.gpu.gates import TimingEvents
-from microbench.gpu.graphs.base import Case
-from microbench.gpu.probe import probe
-from microbench.gpu.recording import capture
-from microbench.gpu.submit import launch
-from microbench.ops import Launch
+from microbench.core.ops import Launch
+from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.context import check
+from microbench.gpu.cuda.device import CudaGpu
+from microbench.gpu.cuda.probe import probe
+from microbench.gpu.cuda.submit import launch
+from microbench.gpu.cuda.timing import TimingEvents, capture
 
 NODES = 1000
 LAUNCHES = 16

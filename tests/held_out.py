@@ -17,16 +17,16 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from microbench import runner, store
-from microbench.bench import discover
-from microbench.explain.evidence import Evidence, evidence_by_device
-from microbench.model import Environment
-from microbench.plan import Plan, Process, make_plan
-from microbench.selection import Selected
-from microbench.units import as_time, percent
+from microbench.analysis.evidence import Evidence, evidence_by_device
+from microbench.core.bench import discover
+from microbench.core.model import Environment
+from microbench.core.units import as_time, percent
+from microbench.run import session
+from microbench.run.plan import Plan, Process, Selected, make_plan
+from microbench.runs import store
 
 if TYPE_CHECKING:
-    from microbench.explain.model_check import Check, Point
+    from microbench.predict.model_check import Check, Point
 
 Values = Mapping[str, tuple[int | str, ...]]
 ROUNDS = 3
@@ -107,12 +107,12 @@ def one_worker(_: object, environment: Environment, **settings: Any) -> Plan:
 
 def measure(path: Path, seconds: float, device: str | None = None) -> None:
     """All of it into a new run file."""
-    runner.make_plan = one_worker  # type: ignore[assignment]
+    session.make_plan = one_worker  # type: ignore[assignment]
     names = tuple(dict.fromkeys(name for name, _ in (*FITTED, *HELD_OUT)))
-    request = runner.RunRequest(
+    request = session.RunRequest(
         select=names, preset="full", rounds=ROUNDS, time_limit_s=seconds, out=path, device=device
     )
-    result = runner.execute(request, lambda event: None)
+    result = session.execute(request, lambda event: None)
     counts = {
         status: [one.status for one in result.run.outcomes].count(status) for status in ("ok", "failed", "skipped")
     }
@@ -129,7 +129,7 @@ def evidence_of(path: Path) -> Evidence:
 
 def tell(name: str, found: Check) -> None:
     """The figures, by way and layer and by class, and the worst five."""
-    from microbench.explain.model_check import worst
+    from microbench.predict.model_check import worst
 
     print(
         f"{name}: {len(found.points)} points, median error {percent(found.median)}, 95th percentile "
@@ -155,8 +155,8 @@ def tell(name: str, found: Check) -> None:
 
 def compare(paths: list[Path]) -> None:
     """The first file's fit against its own held-out steps, then against those of the others."""
-    from microbench.explain.fitting import fit
-    from microbench.explain.model_check import check
+    from microbench.predict.fit import fit
+    from microbench.predict.model_check import check
 
     fitted = fit(evidence_of(paths[0]))
     for path in paths:
@@ -167,8 +167,8 @@ def compare(paths: list[Path]) -> None:
 
 def table(path: Path) -> None:
     """Every step of the file, measured and predicted."""
-    from microbench.explain.fitting import fit
-    from microbench.explain.model_check import check
+    from microbench.predict.fit import fit
+    from microbench.predict.model_check import check
 
     evidence = evidence_of(path)
     found = check(evidence, fit(evidence))

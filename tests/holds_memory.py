@@ -9,7 +9,7 @@ import sys
 
 from cuda.bindings import driver
 
-from microbench.gpu.context import OUT_OF_MEMORY, Context, check
+from microbench.gpu.cuda.context import OUT_OF_MEMORY, Context, check
 
 PIECE_BYTES = 256 << 20
 

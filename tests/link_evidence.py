@@ -7,10 +7,9 @@ from collections.abc import Callable
 import msgspec
 from make_link_run import Facts, make_link_run, state, two_switches
 
-from microbench.explain import of_suite
-from microbench.explain.evidence import Evidence, evidence_by_device
-from microbench.explain.finding import Finding
-from microbench.model import GpuInfo, Outcome, Param, Run
+from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
+from microbench.core.model import GpuInfo, Outcome, Param, Run
+from microbench.explain.rules import of_suite
 
 WHOLE = make_link_run()
 SEVERAL = make_link_run(gpus=4, nodes=2, facts=two_switches())

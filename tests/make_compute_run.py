@@ -13,11 +13,11 @@ import msgspec
 from make_memory_run import SM_CLOCK_HZ, SMS, machine
 from make_run import DEVICE, make_run, measurement, outcome
 
-from microbench.bench import Preset, discover
-from microbench.benchmarks.gemm_shapes import PROJECTIONS
-from microbench.gemms import rate_name, work_of
-from microbench.gpu.compute_api import ACCUMULATORS
-from microbench.model import Fact, Measurement, Outcome, Param, Run, Series, Telemetry, Work
+from microbench.benchmarks.compute.gemm_shapes import PROJECTIONS
+from microbench.core.bench import Preset, discover
+from microbench.core.model import Fact, Measurement, Outcome, Param, Run, Series, Telemetry, Work
+from microbench.gpu.protocol.compute import ACCUMULATORS
+from microbench.measure.products import rate_name, work_of
 
 POWER_LIMIT_W, IDLE_W = 700.0, 120.0
 POWER_CAP = "software power cap"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from microbench.fitted import Constant, Fit, Misfit, Reach
-from microbench.submission import WAYS
+from microbench.predict.constants import Constant, Fit, Misfit, Reach
+from microbench.predict.model import WAYS
 
 CALL_S, GAP_S, GRAPH_GAP_S = 2e-6, 1e-6, 0.5e-6
 TORCH_S = 8e-6

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 from make_run import make_run, measurement, outcome
 
-from microbench.bench import discover
-from microbench.model import Fact, Measurement, Outcome, Param, Run
+from microbench.core.bench import discover
+from microbench.core.model import Fact, Measurement, Outcome, Param, Run
 
 SUBMIT = {"loop": 3.3e-6, "cuda_core": 3.8e-6, "cupy_raw": 5.5e-6, "numba_configured": 11.8e-6}
 GAP_STREAM, GAP_GRAPH, EMPTY = 1.36e-6, 0.53e-6, 0.1e-6

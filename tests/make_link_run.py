@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 from make_run import DEVICE, make_run, measurement, outcome, per_call
 
-from microbench.bench import Preset, discover
-from microbench.model import Environment, Fact, Measurement, Outcome, Param, Run, Scalar, Work
+from microbench.core.bench import Preset, discover
+from microbench.core.model import Environment, Fact, Measurement, Outcome, Param, Run, Scalar, Work
 
 KIB, MIB = 1 << 10, 1 << 20
 # A copy on the device, and with its call and a wait: fixed time, bandwidth.

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 from make_run import DEVICE, make_run, measurement, outcome, per_call
 
-from microbench.bench import Preset, discover
-from microbench.model import Environment, Fact, GpuInfo, Measurement, Outcome, Param, PerCall, Run, Telemetry, Work
+from microbench.core.bench import Preset, discover
+from microbench.core.model import Environment, Fact, GpuInfo, Measurement, Outcome, Param, PerCall, Run, Telemetry, Work
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SMS, SM_CLOCK_HZ = 132, 1.98e9

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from microbench.model import (
+from microbench.core.model import (
     AxisInfo,
     BenchmarkInfo,
     Case,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from microbench.model import (
+from microbench.core.model import (
     AxisInfo,
     BenchmarkInfo,
     Case,

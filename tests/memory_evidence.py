@@ -6,10 +6,9 @@ import msgspec
 from link_evidence import changed
 from make_memory_run import make_memory_run
 
-from microbench.explain import of_suite
-from microbench.explain.evidence import Evidence, evidence_by_device
-from microbench.explain.finding import Finding
-from microbench.model import Outcome, Run
+from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
+from microbench.core.model import Outcome, Run
+from microbench.explain.rules import of_suite
 
 WHOLE = make_memory_run()
 FULL = make_memory_run(preset="full")

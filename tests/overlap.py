@@ -9,8 +9,8 @@ import itertools
 import sys
 from collections import Counter
 
-from microbench.stats import Row, rows
-from microbench.store import load
+from microbench.analysis.stats import Row, rows
+from microbench.runs.store import load
 
 
 def stable_rows(name: str) -> tuple[dict[tuple[str, str], Row], Counter[str]]:

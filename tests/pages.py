@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 from make_run import failed, make_run, measurement, outcome, skipped
 
-from microbench.model import Run
+from microbench.core.model import Run
 from microbench.report import view
 from microbench.report.document import Cell, Column, Table
 from microbench.report.figures.figure import Figure
-from microbench.report.page import Page, Subject, build, scripts
+from microbench.report.page import scripts
+from microbench.report.page.page import Page, Subject, build
 
 HOSTILE = (
     "<script>window.broken=1</script>",

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 from make_run import launch_outcomes, make_run
 
-from microbench import schema
-from microbench.model import Run
+from microbench.core.model import Run
+from microbench.runs import schema
 
 FIRST = datetime(2026, 1, 1, 8, 30, tzinfo=UTC)
 BENCHMARKS = ("launch_cost", "launch_kind")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from microbench.errors import Skip
+from microbench.core.errors import Skip
 from microbench.host.affinity import cpus_near, find_cores, on_cores, pinned
 from microbench.host.native import NativeHost
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from fake_session import run_case
 
-from microbench.bench import PRESETS, SUITES, Benchmark, Preset, discover
-from microbench.errors import Skip
-from microbench.gpu.fake import FakeCosts, fake_environment
-from microbench.model import Case, Fact, Measurement
-from microbench.stats import summarize
+from microbench.analysis.stats import summarize
+from microbench.core.bench import PRESETS, SUITES, Benchmark, Preset, discover
+from microbench.core.errors import Skip
+from microbench.core.model import Case, Fact, Measurement
+from microbench.gpu.fake.costs import FakeCosts
+from microbench.gpu.fake.environment import fake_environment
 
 BENCHMARKS = list(discover().values())
 each_benchmark = pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda benchmark: benchmark.name)

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from microbench.bench import SUITES, Axis, Benchmark, Measured, Preset
-from microbench.budget import CAPS_S, FRESH_PROCESS_S, LEAST_OF_CAP, LIMITS_S, OVERHEAD_S, SHARES_S, Budget
-from microbench.model import Environment, GpuInfo, Metric
-from microbench.plan import PlannedCase, make_plan
-from microbench.selection import select
+from microbench.core.bench import SUITES, Axis, Benchmark, Measured, Preset
+from microbench.core.model import Environment, GpuInfo, Metric
+from microbench.run.budget import CAPS_S, FRESH_PROCESS_S, LEAST_OF_CAP, LIMITS_S, OVERHEAD_S, SHARES_S, Budget
+from microbench.run.plan import PlannedCase, make_plan, select
 
 HERE = Environment(gpus=(GpuInfo(name="tiny", uuid="GPU-one"),))
 

@@ -15,12 +15,14 @@ import pytest
 from command_line import call
 from make_run import failed, make_run
 
-from microbench import __version__, runner, schema, store
-from microbench.bench import discover
-from microbench.errors import DeviceAbsentError, ExitCode
-from microbench.export import HEADER
-from microbench.model import Environment
-from microbench.report.marks import TRUST_MARKS
+from microbench import __version__
+from microbench.core.bench import discover
+from microbench.core.errors import DeviceAbsentError, ExitCode
+from microbench.core.model import Environment
+from microbench.report.document import TRUST_MARKS
+from microbench.run import session
+from microbench.runs import schema, store
+from microbench.runs.export import HEADER
 
 COMMANDS = (
     "run",
@@ -64,14 +66,14 @@ def test_the_whole_help_names_every_command() -> None:
 
 def test_help_imports_nothing_heavy() -> None:
     heavy = "('numpy', 'rich', 'numba', 'cuda')"
-    code = f"import sys, microbench.cli; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, microbench.cli.app; print([name for name in {heavy} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 
 
 def test_show_never_imports_numba(saved: Path) -> None:
     code = (
-        "import sys; from microbench.cli import app; app(['show'], standalone_mode=False);"
+        "import sys; from microbench.cli.app import app; app(['show'], standalone_mode=False);"
         " sys.exit(' '.join(name for name in ('numba', 'cuda', 'cupy', 'torch') if name in sys.modules) or 0)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -232,16 +234,16 @@ def test_impossible_requests_are_usage_errors(arguments: tuple[str, ...], words:
 def finish(run_size: dict[str, bool], exit_code: ExitCode, path: str = "run.json") -> object:
     """A stand-in for the runner: a run is there at once."""
 
-    def execute(request: runner.RunRequest, listener: object) -> runner.RunResult:
+    def execute(request: session.RunRequest, listener: object) -> session.RunResult:
         run = make_run(**run_size)  # type: ignore[arg-type]
-        return runner.RunResult(run, Path(path), exit_code, run.sessions[-1].environment)
+        return session.RunResult(run, Path(path), exit_code, run.sessions[-1].environment)
 
     return execute
 
 
 @pytest.mark.parametrize("code", [ExitCode.MEASURED, ExitCode.SOME_FAILED, ExitCode.INTERRUPTED])
 def test_run_ends_with_the_runners_exit_code(code: ExitCode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "execute", finish({}, code))
+    monkeypatch.setattr(session, "execute", finish({}, code))
     result = call("run", "--quick")
     assert result.exit_code == code
     assert "saved: run.json" in result.stdout
@@ -251,7 +253,7 @@ def test_run_ends_with_the_runners_exit_code(code: ExitCode, monkeypatch: pytest
 def test_where_a_run_was_saved_can_be_copied(terminal: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """In one piece, however narrow the terminal: a path that is folded is none."""
     path = "/".join(["", *(f"folder of words {place}" for place in range(12)), "run.json"])
-    monkeypatch.setattr(runner, "execute", finish({}, ExitCode.MEASURED, path))
+    monkeypatch.setattr(session, "execute", finish({}, ExitCode.MEASURED, path))
     result = call("run", "--quick", COLUMNS="80", **terminal)
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in result.stdout.splitlines()]
     assert f"saved: {path}" in lines
@@ -259,7 +261,7 @@ def test_where_a_run_was_saved_can_be_copied(terminal: dict[str, str], monkeypat
 
 def test_run_without_a_gpu_shows_the_reference_below(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "bundled", lambda: {"nvidia-h200": saved})
-    monkeypatch.setattr(runner, "execute", finish({"gpu": False}, ExitCode.MEASURED))
+    monkeypatch.setattr(session, "execute", finish({"gpu": False}, ExitCode.MEASURED))
     result = call("run")
     assert result.exit_code == 0
     assert result.stdout.index("NO GPU: no driver") < result.stdout.index("REFERENCE") < result.stdout.index("ladder")
@@ -267,25 +269,25 @@ def test_run_without_a_gpu_shows_the_reference_below(saved: Path, monkeypatch: p
 
 
 def test_run_prints_json_for_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "execute", finish({}, ExitCode.MEASURED))
+    monkeypatch.setattr(session, "execute", finish({}, ExitCode.MEASURED))
     assert json.loads(call("run", "--json").stdout)["simulated"] is True
 
 
 def test_an_absent_device_ends_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    def execute(request: runner.RunRequest, listener: object) -> runner.RunResult:
+    def execute(request: session.RunRequest, listener: object) -> session.RunResult:
         raise DeviceAbsentError(f"there is no device {request.device}", "see `microbench doctor`")
 
-    monkeypatch.setattr(runner, "execute", execute)
+    monkeypatch.setattr(session, "execute", execute)
     result = call("run", "--device", "cuda:7")
     assert result.exit_code == ExitCode.NO_DEVICE
     assert result.stderr == "error: there is no device cuda:7\nnext:  see `microbench doctor`\n"
 
 
 def test_ctrl_c_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    def execute(request: runner.RunRequest, listener: object) -> runner.RunResult:
+    def execute(request: session.RunRequest, listener: object) -> session.RunResult:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner, "execute", execute)
+    monkeypatch.setattr(session, "execute", execute)
     result = call("run")
     assert result.exit_code == ExitCode.INTERRUPTED
     assert result.stderr == ""

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from layer_stand_ins import OK, Code, cupy_stand_in, put_stand_ins
 
-from microbench.errors import MeasurementError, Skip
+from microbench.core.errors import MeasurementError, Skip
 
-cold = pytest.importorskip("microbench.gpu.cold", reason="needs cuda-bindings")
+cold = pytest.importorskip("microbench.gpu.cuda.cold", reason="needs cuda-bindings")
 
 NAMES = (
     "context", "nvrtc", "module_load_lazy", "module_load_eager", "first_launch_lazy", "first_launch_eager",
@@ -196,6 +196,6 @@ def test_numbas_first_call_is_waited_for_and_its_sum_looked_at(
 
 def test_a_failing_call_of_the_driver_is_a_failure(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold.driver, "cuInit", lambda flags: (Code(100),))
-    monkeypatch.setattr("microbench.gpu.context.error_name", lambda code: f"error {code}")
+    monkeypatch.setattr("microbench.gpu.cuda.context.error_name", lambda code: f"error {code}")
     with pytest.raises(MeasurementError, match="error 100"):
         cold.CudaColdStarts(UUID).seconds("context")

@@ -13,13 +13,10 @@ import numpy as np
 import pytest
 from compare_runs import GPU, HIGHEST_HZ, Figure, changed, grown, made, quiet, usual
 
-from microbench.compare import Change, Comparison, Verdict, compare
-from microbench.compare_decision import Figures, Shifts, decide, discoveries
-from microbench.compare_levels import chance_of_levels, levels
-from microbench.explain.comparison import findings, summary
-from microbench.explain.comparison_notices import notices
-from microbench.explain.remeasuring import Side
-from microbench.model import AxisInfo, Fact, GpuInfo, Run
+from microbench.compare.compare import Change, Comparison, Verdict, compare
+from microbench.compare.decision import Figures, Shifts, chance_of_levels, decide, discoveries, levels
+from microbench.compare.words import Side, findings, notices, summary
+from microbench.core.model import AxisInfo, Fact, GpuInfo, Run
 
 Multiplied = Callable[[Figure], float]
 BASE, NEW = Side("base.json"), Side("new.json")

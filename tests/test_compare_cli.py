@@ -15,12 +15,12 @@ from make_run import make_run
 from snapshots import same
 from typer.testing import Result
 
-from microbench import schema
-from microbench.compare import Comparison, compare
-from microbench.errors import ExitCode
-from microbench.explain.remeasuring import Side
-from microbench.model import Fact, Run
+from microbench.compare.compare import Comparison, compare
+from microbench.compare.words import Side
+from microbench.core.errors import ExitCode
+from microbench.core.model import Fact, Run
 from microbench.report import comparison as drawing
+from microbench.runs import schema
 
 SLOWER = changed(0.9, case_id="memory_stream[kernel=copy]")
 FASTER = changed(1.1, case_id="memory_stream[kernel=read]")

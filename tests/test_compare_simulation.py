@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 from compare_simulation import World, pair, world
 
-from microbench import store
-from microbench.compare_decision import Decision, Figures, decide
-from microbench.compare_figures import clock_binding, figures, has_ratio
-from microbench.compare_pairs import Pair
-from microbench.compare_spread import FloatArray
-from microbench.model import Run
-from microbench.stats import rows
+from microbench.analysis.stats import rows
+from microbench.compare.decision import Decision, Figures, FloatArray, decide
+from microbench.compare.pairs import Pair, clock_binding, figures, has_ratio
+from microbench.core.model import Run
+from microbench.runs import store
 
 PAIRS = 200
 PLANTED = 300

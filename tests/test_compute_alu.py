@@ -9,27 +9,30 @@ from typing import Any, cast, get_args
 import numpy as np
 import pytest
 
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.compute.alu import CHAIN_STEPS, KINDS, chain, compare, operations_of
-from microbench.gpu.compute.alu_values import (
+from microbench.core.errors import MeasurementError, Skip
+from microbench.gpu.cuda.case import STAMPS, Case, pass_of
+from microbench.gpu.cuda.compute.alu import (
+    CHAIN_STEPS,
     CHAINS,
     FUNCTIONS,
+    KINDS,
     STEPS,
     THREADS,
+    chain,
     changed,
+    compare,
     decode,
     draw,
     encode,
     encode_constants,
     expected,
     fused,
+    operations_of,
     rounded,
 )
-from microbench.gpu.compute.bracket import TICKS, clock_hz
-from microbench.gpu.compute_api import AluOperation
-from microbench.gpu.graphs.base import Case
-from microbench.gpu.modules import compile_cubin, kernel_source
-from microbench.gpu.stamps import STAMPS, pass_of
+from microbench.gpu.cuda.compute.problem import TICKS, clock_hz
+from microbench.gpu.cuda.context import compile_cubin, kernel_source
+from microbench.gpu.protocol.compute import AluOperation
 
 OPERATIONS = get_args(AluOperation)
 EXACT = [operation for operation in OPERATIONS if operation not in FUNCTIONS]

@@ -11,17 +11,15 @@ import numpy as np
 import pytest
 from cublaslt_stand_in import ALGORITHMS, Bindings, CublasLtError, at, install
 
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.compute import cuda_compute
-from microbench.gpu.compute.cublaslt import WORKSPACE_BYTES, CublasLt, unique
-from microbench.gpu.compute.cuda_compute import CudaCompute, copies_beyond
-from microbench.gpu.compute.cupy_gemm import cupy_calls
-from microbench.gpu.compute.gemm_types import Matrices
-from microbench.gpu.compute.library_gemm import in_turn
-from microbench.gpu.compute_api import GemmType
-from microbench.gpu.graphs.base import Case
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.model import GpuInfo
+from microbench.gpu.cuda import parts
+from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.compute.products import WORKSPACE_BYTES, CublasLt, cupy_calls, in_turn, unique
+from microbench.gpu.cuda.compute.types import Matrices
+from microbench.gpu.cuda.parts import CudaCompute, copies_beyond
 from microbench.gpu.layers.torch_gemm import torch_calls
-from microbench.model import GpuInfo
+from microbench.gpu.protocol.compute import GemmType
 
 STREAM, DEVICE = 7, 3
 ROWS, COLUMNS, DEPTH = 5, 7, 12
@@ -123,7 +121,7 @@ def attributes(bindings: Bindings, monkeypatch: pytest.MonkeyPatch, dtype: GemmT
         at(to, size_bytes, np.uint8)[:] = at(source, size_bytes, np.uint8)
         return (0,)
 
-    monkeypatch.setattr("microbench.gpu.compute.cublaslt.driver", SimpleNamespace(cuMemcpyHtoD=copied))
+    monkeypatch.setattr("microbench.gpu.cuda.compute.products.driver", SimpleNamespace(cuMemcpyHtoD=copied))
     context = HostContext((10, 0))
     CublasLt(case_of(context), Matrices(dtype, 130, 256, 96, 0, (0,), 0))
     return next(one.attributes for one in bindings.made if one.kind == "matmul_desc"), context
@@ -362,16 +360,16 @@ def test_copies_go_beyond_the_l2_as_far_as_memory_goes(
 
 def test_what_does_not_fit_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
     free = SimpleNamespace(cuMemGetInfo=lambda: (0, 1 << 30, 2 << 30))
-    monkeypatch.setattr(cuda_compute, "driver", free)
+    monkeypatch.setattr(parts, "driver", free)
     compute = CudaCompute(case_of(HostContext()), GpuInfo("a GPU", "GPU-1"), None)  # type: ignore[arg-type]
-    assert compute.free_bytes() == (1 << 30) - cuda_compute.RESERVE_BYTES
+    assert compute.free_bytes() == (1 << 30) - parts.RESERVE_BYTES
     assert compute.needed_bytes("fp64", 4096, 4096, 4096) > 3 * (128 << 20) + WORKSPACE_BYTES
     with pytest.raises(Skip, match=r"of device memory asked for fp64 of 8192 x 8192 x 8192, .* are free"):
         compute.problem("fp64", 8192, 8192, 8192)
 
 
 def test_a_way_that_there_is_not_is_an_error(bindings: Bindings) -> None:
-    from microbench.gpu.compute.problem import CudaProblem
+    from microbench.gpu.cuda.compute.problem import CudaProblem
 
     context = HostContext()
     operands: Any = SimpleNamespace(matrices=HostProduct(context, "fp32").matrices)
@@ -384,7 +382,7 @@ def test_a_way_that_there_is_not_is_an_error(bindings: Bindings) -> None:
 
 
 def test_a_guess_that_refuses_is_an_error(bindings: Bindings) -> None:
-    from microbench.gpu.compute.problem import CudaProblem
+    from microbench.gpu.cuda.compute.problem import CudaProblem
 
     context = HostContext()
     operands: Any = SimpleNamespace(matrices=HostProduct(context, "fp32").matrices)

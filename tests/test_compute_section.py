@@ -14,16 +14,15 @@ from make_memory_run import make_memory_run
 from make_run import make_run
 from rich.cells import cell_len
 
-from microbench.explain.evidence import Evidence, evidence_by_device
-from microbench.model import Fact, Outcome, Run, Series, Work
-from microbench.report import terminal, view
-from microbench.report.canvas import curve
+from microbench.analysis.evidence import Evidence, evidence_by_device
+from microbench.core.model import Fact, Outcome, Run, Series, Work
+from microbench.report import view
 from microbench.report.document import Curve, Line, Mark, Report, Section, Table
-from microbench.report.sections import compute
-from microbench.report.sections.compute_lasting import rates_over_time, state_over_time
-from microbench.report.sections.compute_products import by_library, by_type, fastest, over_size
-from microbench.report.sections.compute_roofline import rooflines, shapes
-from microbench.report.sections.compute_tensor import alone
+from microbench.report.suites import compute
+from microbench.report.suites.compute import alone, by_library, by_type, fastest, over_size
+from microbench.report.suites.roofline import rates_over_time, rooflines, shapes, state_over_time
+from microbench.report.terminal import terminal
+from microbench.report.terminal.curves import curve
 
 # A board whose data sheet takes another clock than the highest.
 WHOLE = make_compute_run(name="NVIDIA H200")

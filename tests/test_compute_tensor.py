@@ -7,11 +7,11 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from microbench.errors import MeasurementError
-from microbench.gpu.compute.tensor import KINDS, mma_plan, result_type, swizzled, unpacked, wgmma_plan
-from microbench.gpu.compute.values import encode, normal
-from microbench.gpu.compute_api import TensorType
-from microbench.gpu.modules import compile_cubin, target
+from microbench.core.errors import MeasurementError
+from microbench.gpu.cuda.compute.tensor import KINDS, mma_plan, result_type, swizzled, unpacked, wgmma_plan
+from microbench.gpu.cuda.compute.types import encode, normal
+from microbench.gpu.cuda.context import compile_cubin, target
+from microbench.gpu.protocol.compute import TensorType
 
 # Half of the last place of each type, relative to a number's power of two.
 HALF_PLACE = {"tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8, "fp8_e4m3": 2.0**-4, "fp8_e5m2": 2.0**-3}

@@ -10,15 +10,14 @@ import msgspec
 import pytest
 from fake_session import medians, run_case
 
-from microbench.bench import discover
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.compute_api import AluOperation
-from microbench.gpu.fake import ComputeCosts, FakeCosts, MemoryCosts, ProductLibrary, open_fake
-from microbench.gpu.fake.compute.answers import Answer
-from microbench.gpu.fake.compute.gemm import FakeGemm, FakeProblem
-from microbench.gpu.fake.gpu import FakeGpu
-from microbench.model import Case, Fact, Measurement, Series
-from microbench.timing import Meter
+from microbench.core.bench import discover
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.model import Case, Fact, Measurement, Series
+from microbench.gpu.fake.compute import Answer, FakeGemm, FakeProblem
+from microbench.gpu.fake.costs import ComputeCosts, FakeCosts, MemoryCosts, ProductLibrary
+from microbench.gpu.fake.gpu import FakeGpu, open_fake
+from microbench.gpu.protocol.compute import AluOperation
+from microbench.measure.timer import Meter
 
 GIB = 1 << 30
 COSTS = FakeCosts()

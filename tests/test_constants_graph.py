@@ -11,13 +11,13 @@ from fake_session import medians, run_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from microbench.bench import discover
-from microbench.benchmarks.graph_lifecycle import MOST_REPLAYS, REPLAYED_NODES
-from microbench.benchmarks.graph_nodes import LONG, STREAM_CALLS
-from microbench.benchmarks.graph_shape import KERNELS
-from microbench.gpu.fake import CallCosts, FakeCosts, GraphCosts, LayerCosts, Line, NodeCosts
-from microbench.gpu.graph_api import AllocationWay, ChangeWay, Decider, NodeKind
-from microbench.model import Case, Fact, Measurement
+from microbench.benchmarks.graph.graph_lifecycle import MOST_REPLAYS, REPLAYED_NODES
+from microbench.benchmarks.graph.graph_nodes import LONG, STREAM_CALLS
+from microbench.benchmarks.graph.graph_shape import KERNELS
+from microbench.core.bench import discover
+from microbench.core.model import Case, Fact, Measurement
+from microbench.gpu.fake.costs import CallCosts, FakeCosts, GraphCosts, LayerCosts, Line, NodeCosts
+from microbench.gpu.protocol.graphs import AllocationWay, ChangeWay, Decider, NodeKind
 
 COSTS = FakeCosts()
 OTHER = FakeCosts(

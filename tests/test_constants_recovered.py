@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from fake_session import medians
 
-from microbench.bench import discover
-from microbench.gpu.api import WaitMode
-from microbench.gpu.fake import FakeCosts, Traffic
+from microbench.core.bench import discover
+from microbench.gpu.fake.costs import FakeCosts, Traffic
+from microbench.gpu.protocol.gpu import WaitMode
 
 COSTS = FakeCosts()
 OTHER = FakeCosts(

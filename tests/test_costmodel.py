@@ -9,9 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from microbench.costmodel import LIMITS, Act, Played, Span, Work, play
-from microbench.submission import CONSTANTS, WAYS, acts, call_name, graphs, needed, replay_name
-from microbench.workload import Copies, HostWork, Kernels, Part, Wait, Workload
+from microbench.predict.model import (
+    CONSTANTS,
+    LIMITS,
+    WAYS,
+    Act,
+    Played,
+    Span,
+    Work,
+    acts,
+    call_name,
+    graphs,
+    needed,
+    play,
+    replay_name,
+)
+from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 
 LAYERS = ("loop", "cuda_core")
 MEMORY, LINK = 4e12, 50e9

@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 from worker_run import Recorder, fact, only, outcomes, run
 
-from microbench import store
-from microbench.errors import ExitCode
-from microbench.events import CaseDone, Event, RunEnded
-from microbench.process import Patience, UnkillableWorkerError
-from microbench.runfile import ResultLostError
-from microbench.runner import NothingMeasuredError, RunRequest, Seams, execute
+from microbench.core.errors import ExitCode
+from microbench.run.events import CaseDone, Event, RunEnded
+from microbench.run.process import Patience, UnkillableWorkerError
+from microbench.run.request import RunRequest
+from microbench.run.session import NothingMeasuredError, Seams, execute
+from microbench.runs import store
+from microbench.runs.runfile import ResultLostError
 
 
 @pytest.fixture(autouse=True)
@@ -205,7 +206,7 @@ def test_a_killed_parent_leaves_a_readable_run_and_no_worker(tmp_path: Path) -> 
     path = tmp_path / "run.json"
     program = f"""
 from pathlib import Path
-from microbench.runner import RunRequest, Seams, execute
+from microbench.run.session import RunRequest, Seams, execute
 request = RunRequest(('wild',), overrides={{'how': ('nothing', 'hang')}}, out=Path({str(path)!r}))
 execute(request, lambda event: print(event, flush=True), Seams('worker_benchmarks', 'worker_backend'))
 """

@@ -5,24 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microbench.bench import discover
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.api import Gpu
-from microbench.model import Case, Environment, Fact, Measurement
-from microbench.ops import (
-    LEGACY_STREAM,
-    Copy,
-    Launch,
-    LayerCall,
-    Memset,
-    Op,
-    Query,
-    Record,
-    SynchronizeIdle,
-    Wait,
-)
-from microbench.sampling import SamplingLimits
-from microbench.timing import Meter
+from microbench.core.bench import discover
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.model import Case, Environment, Fact, Measurement
+from microbench.core.ops import LEGACY_STREAM, Copy, Launch, LayerCall, Memset, Op, Query, Record, SynchronizeIdle, Wait
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.measure.sampling import SamplingLimits
+from microbench.measure.timer import Meter
 
 pytestmark = pytest.mark.gpu
 

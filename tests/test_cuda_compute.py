@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from cuda.bindings import driver
 
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.api import Gpu
-from microbench.gpu.compute.cublaslt import CublasLt
-from microbench.gpu.compute.gemm_types import FORMATS, Matrices
-from microbench.gpu.compute.library_gemm import Call, LibraryGemm
-from microbench.gpu.compute.problem import CudaProblem
-from microbench.gpu.compute_api import Gemm, GemmData, GemmType, Library
-from microbench.gpu.cuda import CudaGpu
+from microbench.core.errors import MeasurementError, Skip
+from microbench.gpu.cuda.compute.problem import CudaProblem
+from microbench.gpu.cuda.compute.products import Call, CublasLt, LibraryGemm
+from microbench.gpu.cuda.compute.types import FORMATS, Matrices
+from microbench.gpu.cuda.device import CudaGpu
+from microbench.gpu.protocol.compute import Gemm, GemmData, GemmType, Library
+from microbench.gpu.protocol.gpu import Gpu
 
 pytestmark = pytest.mark.gpu
 

@@ -6,13 +6,13 @@ from typing import get_args
 
 import pytest
 
-from microbench.errors import MeasurementError
-from microbench.gpu.api import Gpu
-from microbench.gpu.compute import alu
-from microbench.gpu.compute.alu_values import Bits, Operands, expected
-from microbench.gpu.compute_api import AluOperation
-from microbench.ops import Launch
-from microbench.rates import alu_rate
+from microbench.analysis.rates import alu_rate
+from microbench.core.errors import MeasurementError
+from microbench.core.ops import Launch
+from microbench.gpu.cuda.compute import alu
+from microbench.gpu.cuda.compute.alu import Bits, Operands, expected
+from microbench.gpu.protocol.compute import AluOperation
+from microbench.gpu.protocol.gpu import Gpu
 
 pytestmark = pytest.mark.gpu
 

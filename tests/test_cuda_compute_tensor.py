@@ -7,10 +7,10 @@ from typing import get_args
 import pytest
 from cuda.bindings import driver
 
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.api import Gpu
-from microbench.gpu.compute.tensor import CudaTensor
-from microbench.gpu.compute_api import TensorPath, TensorType
+from microbench.core.errors import MeasurementError, Skip
+from microbench.gpu.cuda.compute.tensor import CudaTensor
+from microbench.gpu.protocol.compute import TensorPath, TensorType
+from microbench.gpu.protocol.gpu import Gpu
 
 pytestmark = pytest.mark.gpu
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from worker_run import outcomes, run
 
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.api import Gpu
-from microbench.gpu.graph_api import AllocationWay, Change, ChangeWay, Decider, Life, Made, NodeKind, Shape
-from microbench.ops import Launch, LayerCall, Op, Query, SynchronizeIdle
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.ops import Launch, LayerCall, Op, Query, SynchronizeIdle
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.graphs import AllocationWay, Change, ChangeWay, Decider, Life, Made, NodeKind, Shape
 
 pytestmark = pytest.mark.gpu
 
@@ -48,7 +48,7 @@ def test_changes_arrive(gpu: Gpu, way: ChangeWay, changed: int) -> None:
 
 
 def test_a_change_that_does_not_arrive_is_seen(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    from microbench.gpu.graphs import changes
+    from microbench.gpu.cuda.graphs import changes
 
     def nothing(*arguments: object) -> int:
         return 0
@@ -164,9 +164,9 @@ def test_allocated_memory_carries_values(gpu: Gpu, way: AllocationWay, size_byte
 
 
 def test_an_old_driver_skips_what_it_lacks_with_the_version_needed(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    from microbench.gpu.graphs import base
+    from microbench.gpu.cuda import case
 
-    monkeypatch.setattr(base.driver, "cuDriverGetVersion", lambda: (0, 12020))
+    monkeypatch.setattr(case.driver, "cuDriverGetVersion", lambda: (0, 12020))
     for kind in ("if_taken", "pdl"):
         with pytest.raises(Skip, match=r"need a driver of CUDA 12\.\d; this one has 12\.2"):
             gpu.graphs.chain(kind, 3)  # type: ignore[arg-type]

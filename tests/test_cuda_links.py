@@ -7,9 +7,9 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.api import Gpu
-from microbench.gpu.link_api import Access, Direction, HostMemory, Order, PeerWay, Transfer
+from microbench.core.errors import MeasurementError, Skip
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.links import Access, Direction, HostMemory, Order, PeerWay, Transfer
 
 pytestmark = pytest.mark.gpu
 

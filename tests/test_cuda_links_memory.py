@@ -9,18 +9,16 @@ import numpy.typing as npt
 import pytest
 from cuda.bindings import driver
 
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.api import Gpu
-from microbench.gpu.graphs.base import Case
-from microbench.gpu.link_api import HostMemory, ManagedWay, Pinning, PinningWay
-from microbench.gpu.links import managed, memory
-from microbench.gpu.links.cuda_links import CudaLinks
-from microbench.gpu.links.managed import CudaManaged
-from microbench.gpu.links.memory import HostBuffer
-from microbench.gpu.links.patterns import Patterns
-from microbench.gpu.links.pipeline import CudaPipeline
-from microbench.gpu.links.readers import Piece, Readers
-from microbench.host import memory_room
+from microbench.core.errors import MeasurementError, Skip
+from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.links import buffers, managed
+from microbench.gpu.cuda.links.buffers import HostBuffer, Patterns
+from microbench.gpu.cuda.links.copies import CudaPipeline, Piece, Readers
+from microbench.gpu.cuda.links.managed import CudaManaged
+from microbench.gpu.cuda.parts import CudaLinks
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.links import HostMemory, ManagedWay, Pinning, PinningWay
+from microbench.host import memory
 
 pytestmark = pytest.mark.gpu
 
@@ -58,7 +56,7 @@ def test_host_buffers_hold_data_for_both_sides(case: Case, kind: HostMemory, siz
 def test_too_much_host_memory_is_a_skip_before_it_is_taken(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, kind: HostMemory
 ) -> None:
-    monkeypatch.setattr(memory_room, "LONGEST_FILL_S", 0.0)
+    monkeypatch.setattr(memory, "LONGEST_FILL_S", 0.0)
     with pytest.raises(Skip, match=r"64 TiB of [a-z-]+ host memory asked, .* may be taken"):
         gpu.links.copy("h2d", kind, TOO_MUCH_BYTES)
 
@@ -68,7 +66,7 @@ def test_what_the_driver_refuses_is_a_skip(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, kind: HostMemory, call: str
 ) -> None:
     answer = (driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY, 0)[: 2 if kind == "pinned" else 1]
-    monkeypatch.setattr(memory.driver, call, lambda *arguments: answer)
+    monkeypatch.setattr(buffers.driver, call, lambda *arguments: answer)
     with pytest.raises(Skip, match=f"1 MiB of {kind} host memory refused by the driver: CUDA_ERROR_OUT_OF_MEMORY"):
         gpu.links.copy("h2d", kind, MIB)
 
@@ -93,7 +91,7 @@ def test_pinning_more_takes_longer(gpu: Gpu, way: PinningWay) -> None:
 
 
 def test_pinning_too_much_is_a_skip(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_room, "LONGEST_FILL_S", 0.0)
+    monkeypatch.setattr(memory, "LONGEST_FILL_S", 0.0)
     with pytest.raises(Skip, match="64 TiB of host memory asked"):
         gpu.links.pinning("allocate", TOO_MUCH_BYTES, 1)
 

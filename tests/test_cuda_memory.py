@@ -7,10 +7,10 @@ from typing import cast, get_args
 import numpy as np
 import pytest
 
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.api import Gpu
-from microbench.gpu.link_api import Transfer
-from microbench.gpu.memory_api import DataType, Space, StreamKernel
+from microbench.core.errors import MeasurementError, Skip
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.links import Transfer
+from microbench.gpu.protocol.memory import DataType, Space, StreamKernel
 
 pytestmark = pytest.mark.gpu
 

@@ -7,10 +7,10 @@ from typing import get_args
 
 import pytest
 
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.api import Gpu
-from microbench.gpu.link_api import Transfer
-from microbench.gpu.memory_api import AtomicType, Operations, RandomAccess, Space, Spread, StrideAccess
+from microbench.core.errors import MeasurementError, Skip
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.links import Transfer
+from microbench.gpu.protocol.memory import AtomicType, Operations, RandomAccess, Space, Spread, StrideAccess
 
 pytestmark = pytest.mark.gpu
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from cuda.bindings import driver
 
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.api import Gpu
-from microbench.gpu.memory_api import Allocation, AllocationWay, EngineWay
+from microbench.core.errors import MeasurementError, Skip
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.memory import Allocation, AllocationWay, EngineWay
 
 pytestmark = pytest.mark.gpu
 

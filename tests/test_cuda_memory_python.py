@@ -6,11 +6,10 @@ from typing import get_args
 
 import pytest
 
-from microbench.errors import MeasurementError, Skip
-from microbench.gated import gated
-from microbench.gpu.api import Gpu
-from microbench.gpu.link_api import Transfer
-from microbench.gpu.memory_api import (
+from microbench.core.errors import MeasurementError, Skip
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.links import Transfer
+from microbench.gpu.protocol.memory import (
     ELEMENT_BYTES,
     READ_ARRAYS,
     WRITTEN_ARRAYS,
@@ -18,6 +17,7 @@ from microbench.gpu.memory_api import (
     Implementation,
     StreamKernel,
 )
+from microbench.measure.timer import gated
 
 pytestmark = pytest.mark.gpu
 

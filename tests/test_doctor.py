@@ -9,18 +9,20 @@ import msgspec
 import pytest
 from test_explain_environment import QUIET_FACTS, QUIET_GPU
 
-from microbench.doctor import Check, DoctorReport, examine
-from microbench.doctor.surroundings import (
+from microbench.core.errors import Skip
+from microbench.core.model import Environment, Fact, LinkInfo
+from microbench.gpu.protocol.gpu import PcieBytes
+from microbench.run.doctor import (
+    Check,
+    DoctorReport,
     Surroundings,
     counting,
+    examine,
     free_bytes,
     importable,
     look_around,
     loop_cache_folder,
 )
-from microbench.errors import Skip
-from microbench.gpu.api import PcieBytes
-from microbench.model import Environment, Fact, LinkInfo
 
 AROUND = Surroundings(
     data_folder="/data",

@@ -11,9 +11,19 @@ import msgspec
 import pytest
 from recorded_trees import unpack, write
 
-from microbench.gpu import driver
-from microbench.gpu.diagnosis import INIT_CODES, NO_DEVICE, NoGpu, Observed, diagnose, install_line
-from microbench.gpu.driver import DriverAnswer, ask_driver, observe, why_no_gpu
+from microbench.gpu.machine import diagnosis
+from microbench.gpu.machine.diagnosis import (
+    INIT_CODES,
+    NO_DEVICE,
+    DriverAnswer,
+    NoGpu,
+    Observed,
+    ask_driver,
+    diagnose,
+    install_line,
+    observe,
+    why_no_gpu,
+)
 
 NO_LIBRARY = "libcuda.so.1: cannot open shared object file"
 WORKS = Observed(
@@ -189,7 +199,7 @@ def test_forbidden_device_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         write(root, f"dev/{name}", "")
         (root / f"dev/{name}").chmod(0o660)
     allowed = os.access
-    monkeypatch.setattr(driver.os, "access", lambda path, mode: allowed(path, mode) and Path(path).name != "nvidia0")
+    monkeypatch.setattr(diagnosis.os, "access", lambda path, mode: allowed(path, mode) and Path(path).name != "nvidia0")
     seen = look(root, DriverAnswer(None, 999, None, 13000), cuda_bindings="13.0.3", nvidia_cuda_nvrtc="13.0.88")
     assert seen.denied_nodes == ("/dev/nvidia0",)
     assert seen.denied_group == (root / "dev/nvidia0").group()

@@ -7,9 +7,9 @@ import pytest
 from compute_evidence import HEAT, POWER_CAP, evidence, figures, findings, made, product
 from make_compute_run import make_compute_run
 
+from microbench.core.model import Fact, Outcome, Series
 from microbench.explain.compute_power import losses, nvml_clock_hz
 from microbench.explain.compute_units import reached
-from microbench.model import Fact, Outcome, Series
 
 SXM = "NVIDIA H200"
 FP32 = (Fact("accumulator", "fp32"),)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from compute_evidence import evidence, figures, findings, instructions, made, product, shape
 
-from microbench.explain.compute_alu import instructions as alu_instructions
-from microbench.explain.compute_gemm import fed_sizes
-from microbench.explain.compute_shapes import bandwidth_roof, bound_of, compute_roof, shaped
-from microbench.model import Fact, Outcome
+from microbench.core.model import Fact, Outcome
+from microbench.explain.compute_products import bandwidth_roof, bound_of, compute_roof, fed_sizes, shaped
+from microbench.explain.compute_units import instructions as alu_instructions
 
 
 def named(candidate: str, guess: int) -> tuple[Fact, ...]:

@@ -9,12 +9,10 @@ import msgspec
 import pytest
 from recorded_trees import unpack
 
-from microbench.explain.environment import NEEDED_FACTS, findings, session_findings
-from microbench.explain.environment_process import EFFECTS
-from microbench.explain.finding import Finding
-from microbench.host.facts import host_facts
-from microbench.host.variables import LAUNCH_PREFIXES, LAUNCH_VARIABLES
-from microbench.model import Environment, Fact, Floors, GpuInfo, LinkInfo, Run, Session, Settings
+from microbench.analysis.evidence import Finding
+from microbench.core.model import Environment, Fact, Floors, GpuInfo, LinkInfo, Run, Session, Settings
+from microbench.explain.environment import EFFECTS, NEEDED_FACTS, findings, session_findings
+from microbench.host.facts import LAUNCH_PREFIXES, LAUNCH_VARIABLES, host_facts
 
 QUIET_FACTS: dict[str, Any] = {
     "governor": "performance",

@@ -11,16 +11,22 @@ from hypothesis import strategies as st
 from make_graph_run import MADE, graph_outcomes, make_graph_run
 from make_run import measurement
 
-from microbench.explain import findings, of_suite
-from microbench.explain.evidence import Evidence, evidence_by_device
-from microbench.explain.finding import Finding
-from microbench.explain.graph import RULES
-from microbench.explain.graph_gain import SPEEDUPS, Pair, crossing, curves, kernel_counts, pairs, usual_kernels
-from microbench.explain.graph_life import break_evens, life_line
-from microbench.explain.graph_nodes import TITLES
-from microbench.explain.graph_shape import enough, points
-from microbench.explain.graph_update import AROUND, Cost, cost, equal_at
-from microbench.model import Outcome, Param, Run
+from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
+from microbench.core.model import Outcome, Param, Run
+from microbench.explain.graph_change import AROUND, Cost, cost, equal_at
+from microbench.explain.graph_gains import (
+    SPEEDUPS,
+    Pair,
+    break_evens,
+    crossing,
+    curves,
+    kernel_counts,
+    life_line,
+    pairs,
+    usual_kernels,
+)
+from microbench.explain.graph_nodes import TITLES, enough, points
+from microbench.explain.rules import GRAPH_RULES, findings, of_suite
 
 WHOLE = make_graph_run()
 
@@ -83,7 +89,7 @@ def without(benchmark: str, **params: Param) -> Run:
 def test_every_rule_speaks_once_when_everything_is_measured() -> None:
     found = of_suite(evidence(), "graph")
     rules = [finding.rule for finding in found]
-    assert len(rules) == len(set(rules)) == len(RULES) + 1  # and the note on rounds
+    assert len(rules) == len(set(rules)) == len(GRAPH_RULES) + 1  # and the note on rounds
     assert all(finding.threshold and finding.rests_on and finding.suite == "graph" for finding in found[:-1])
     assert all(len(set(finding.rests_on)) == len(finding.rests_on) for finding in found)
 

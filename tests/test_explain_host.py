@@ -6,10 +6,9 @@ import msgspec
 import pytest
 from make_run import make_run, measurement, outcome
 
-from microbench.explain import findings, of_suite
-from microbench.explain.evidence import evidence_by_device
-from microbench.explain.finding import Finding
-from microbench.model import Outcome, Run, Work
+from microbench.analysis.evidence import Finding, evidence_by_device
+from microbench.core.model import Outcome, Run, Work
+from microbench.explain.rules import findings, of_suite
 
 
 def told(run: Run) -> dict[str, Finding]:

@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_run import DEVICE, launch_outcomes, make_run, measurement, outcome
 
-from microbench.explain import findings, of_suite
-from microbench.explain.evidence import Evidence, evidence_by_device, listed
-from microbench.explain.finding import Finding
-from microbench.explain.launch import RULES
-from microbench.explain.launch_bus import slope
+from microbench.analysis.evidence import Evidence, Finding, evidence_by_device, listed
+from microbench.core.model import Fact, Outcome, Run
 from microbench.explain.launch_cost import plateau_end, sweep
-from microbench.model import Fact, Outcome, Run
+from microbench.explain.launch_ways import slope
+from microbench.explain.rules import LAUNCH_RULES, findings, of_suite
 
 WHOLE = make_run()
 
@@ -50,7 +48,7 @@ def with_metric(benchmark: str, name: str, value: float, **params: int | str) ->
 
 def test_every_rule_speaks_once_when_everything_is_measured() -> None:
     found = [finding.rule for finding in of_suite(evidence(), "launch")]
-    assert len(found) == len(set(found)) == len(RULES) + 1
+    assert len(found) == len(set(found)) == len(LAUNCH_RULES) + 1
     assert all(finding.threshold and finding.rests_on for finding in of_suite(evidence(), "launch")[:-1])
 
 

@@ -6,23 +6,14 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from link_evidence import (
-    SEVERAL,
-    WHOLE,
-    changed,
-    evidence,
-    scaled,
-    with_facts,
-    without,
-)
+from link_evidence import SEVERAL, WHOLE, changed, evidence, scaled, with_facts, without
 from make_link_run import FLAT, MADE, Facts, link_outcomes, machine, state, two_switches
 from make_run import make_run, measurement
 
-from microbench.explain import findings, of_suite
-from microbench.explain.evidence import evidence_by_device
-from microbench.explain.link import RULES
+from microbench.analysis.evidence import evidence_by_device
+from microbench.core.model import Fact, Outcome, Run
 from microbench.explain.link_facts import LinkFacts, Speed, link_facts
-from microbench.model import Fact, Outcome, Run
+from microbench.explain.rules import LINK_RULES, findings, of_suite
 
 # -- every rule ---------------------------------------------------------------------------------------------------
 
@@ -147,7 +138,7 @@ def test_a_run_of_facts_alone_belongs_to_its_gpu() -> None:
 
 
 def test_every_rule_is_listed_once() -> None:
-    assert len(set(RULES)) == len(RULES)
+    assert len(set(LINK_RULES)) == len(LINK_RULES)
 
 
 def test_the_made_run_has_every_case_that_means_something() -> None:

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from link_evidence import (
-    SEVERAL,
-    changed,
-    evidence,
-    scaled,
-    silent,
-    told,
-    with_facts,
-    without,
-)
+from link_evidence import SEVERAL, changed, evidence, scaled, silent, told, with_facts, without
 from make_link_run import HOST_FIXED_S, two_switches
 from make_run import measurement
 
-from microbench.explain.link_copies import copies, copy_fit, seconds_at
-from microbench.explain.link_latency import levels
-from microbench.explain.link_pinning import choices
-from microbench.explain.link_zero_copy import payload_bytes
-from microbench.model import Outcome
+from microbench.core.model import Outcome
+from microbench.explain.link_facts import copies, copy_fit, seconds_at
+from microbench.explain.link_memory import choices, levels, payload_bytes
 
 # -- copies -------------------------------------------------------------------------------------------------------
 

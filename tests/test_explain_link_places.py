@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import msgspec
-from link_evidence import (
-    SEVERAL,
-    WHOLE,
-    changed,
-    evidence,
-    fits_params,
-    scaled,
-    silent,
-    told,
-    with_facts,
-)
+from link_evidence import SEVERAL, WHOLE, changed, evidence, fits_params, scaled, silent, told, with_facts
 from make_link_run import make_link_run, two_switches
 
+from microbench.core.model import Fact, Outcome, Param, Run
 from microbench.explain.link_facts import OTHERS_BUSY
-from microbench.explain.link_peers import Pair, failures, pairs, refusals
-from microbench.model import Fact, Outcome, Param, Run
-from microbench.transfers import BUSY_FACT
+from microbench.explain.link_gpus import Pair, failures, pairs, refusals
+from microbench.measure.transfers import BUSY_FACT
 
 
 def test_a_far_node_costs() -> None:

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from link_evidence import (
-    SEVERAL,
-    WHOLE,
-    changed,
-    evidence,
-    scaled,
-    silent,
-    slower,
-    told,
-    with_facts,
-    with_gpu,
-    without,
-)
+from link_evidence import SEVERAL, WHOLE, changed, evidence, scaled, silent, slower, told, with_facts, with_gpu, without
 from make_link_run import FLAT, make_link_run, state, two_switches
 
-from microbench.explain import of_suite
-from microbench.model import LinkInfo, Run
+from microbench.core.model import LinkInfo, Run
+from microbench.explain.rules import of_suite
 
 
 def test_a_healthy_link_has_its_ceiling_and_share() -> None:

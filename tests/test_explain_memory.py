@@ -9,14 +9,11 @@ from make_memory_run import CAPACITY, GIB, L2_BYTES, MIB, make_memory_run
 from make_run import make_run
 from memory_evidence import FULL, WHOLE, evidence, only, silent, told, with_facts
 
-from microbench.explain import findings, of_suite
-from microbench.explain.memory_access import apart, contention
-from microbench.explain.memory_copy import engine
-from microbench.explain.memory_energy import draws
-from microbench.explain.memory_occupancy import flights, little_bytes, needed, ways
-from microbench.explain.memory_shapes import shape_words
-from microbench.explain.memory_stream import largest_bytes, losses
-from microbench.model import Fact, Run
+from microbench.core.model import Fact, Run
+from microbench.explain.memory_access import apart, contention, engine, flights, little_bytes, needed, ways
+from microbench.explain.memory_allocation import draws
+from microbench.explain.memory_stream import largest_bytes, losses, shape_words
+from microbench.explain.rules import findings, of_suite
 
 # -- the whole ----------------------------------------------------------------------------------------------------
 

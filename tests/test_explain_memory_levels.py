@@ -10,9 +10,17 @@ from link_evidence import scaled, with_gpu
 from make_memory_run import GIB, MIB, make_memory_run
 from memory_evidence import WHOLE, evidence, silent, told, with_facts
 
-from microbench.explain.memory_latency import l2_modes, latency_levels, steps
-from microbench.explain.memory_levels import answered_together, bandwidth_levels, crossing, ends, footprints
-from microbench.model import Run
+from microbench.core.model import Run
+from microbench.explain.memory_levels import (
+    answered_together,
+    bandwidth_levels,
+    crossing,
+    ends,
+    footprints,
+    l2_modes,
+    latency_levels,
+    steps,
+)
 
 # -- levels -------------------------------------------------------------------------------------------------------
 

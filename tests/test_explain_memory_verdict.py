@@ -8,7 +8,7 @@ from link_evidence import changed, scaled, with_gpu, without
 from make_memory_run import MIB, make_memory_run
 from memory_evidence import WHOLE, only, silent, told
 
-from microbench.model import GpuInfo, Run
+from microbench.core.model import GpuInfo, Run
 
 
 def slower(factor: float, run: Run = WHOLE) -> Run:

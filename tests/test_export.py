@@ -11,9 +11,9 @@ import pytest
 from make_link_run import make_link_run
 from make_run import failed, make_run, outcome, skipped
 
-from microbench.export import HEADER, to_csv, to_json
-from microbench.model import LinkInfo, Run
-from microbench.stats import rows
+from microbench.analysis.stats import rows
+from microbench.core.model import LinkInfo, Run
+from microbench.runs.export import HEADER, to_csv, to_json
 
 PROMISED = (
     "run,device,simulated,benchmark,case,params,metric,unit,clock,n,median,ci_low,ci_high,p90,p99,min,ceiling,trust,"

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded_trees import unpack, write
 
-from microbench.host.cpu import GOVERNORS, worst
-from microbench.host.facts import host_facts
+from microbench.core.model import Fact
+from microbench.host.affinity import CorePlan, physical_core_plan, physical_cores
+from microbench.host.facts import GOVERNORS, host_facts, worst
 from microbench.host.files import Machine, as_cpu_list, cpu_list
-from microbench.host.topology import CorePlan, physical_core_plan, physical_cores
-from microbench.model import Fact
 
 CPUS = "sys/devices/system/cpu"
 

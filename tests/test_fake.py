@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.api import WAIT_MODES, WAIT_VARIABLE, ColdStarts, Gpu, Host, WaitMode
-from microbench.gpu.fake import FAKE_NAME, FAKE_UUID, FakeCosts, FakeHost, fake_environment, open_fake, open_fake_cold
-from microbench.ops import (
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.ops import (
     LEGACY_STREAM,
     Copy,
     Launch,
@@ -21,6 +19,10 @@ from microbench.ops import (
     SynchronizeIdle,
     Wait,
 )
+from microbench.gpu.fake.costs import FakeCosts
+from microbench.gpu.fake.environment import FAKE_NAME, FAKE_UUID, FakeHost, fake_environment, open_fake_cold
+from microbench.gpu.fake.gpu import open_fake
+from microbench.gpu.protocol.gpu import WAIT_MODES, WAIT_VARIABLE, ColdStarts, Gpu, Host, WaitMode
 
 COSTS = FakeCosts()
 

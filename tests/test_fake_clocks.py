@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from microbench.gpu.fake import FakeCosts, open_fake
-from microbench.ops import (
-    Copy,
-    Launch,
-)
+from microbench.core.ops import Copy, Launch
+from microbench.gpu.fake.costs import FakeCosts
+from microbench.gpu.fake.gpu import open_fake
 
 COSTS = FakeCosts()
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from fake_session import run_case
 
-from microbench.bench import discover
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.api import Gpu
-from microbench.gpu.compute_api import Compute, Gemm
-from microbench.gpu.fake import ComputeCosts, FakeCosts, LinkCosts, MemoryCosts, open_fake
-from microbench.gpu.fake.compute.products import Product, item_of
-from microbench.gpu.fake.governor import Governor
-from microbench.gpu.fake.stream import Item, Load
-from microbench.model import Case, Measurement
+from microbench.core.bench import discover
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.model import Case, Measurement
+from microbench.gpu.fake.compute import Product, item_of
+from microbench.gpu.fake.costs import ComputeCosts, FakeCosts, LinkCosts, MemoryCosts
+from microbench.gpu.fake.device import Governor, Item, Load
+from microbench.gpu.fake.gpu import open_fake
+from microbench.gpu.protocol.compute import Compute, Gemm
+from microbench.gpu.protocol.gpu import Gpu
 
 MIB, GIB = 1 << 20, 1 << 30
 WAY = "algo66_tile18_stages35_cluster5"

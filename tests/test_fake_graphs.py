@@ -12,17 +12,19 @@ from fake_session import run_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from microbench.bench import discover
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.api import Gpu, Submit
-from microbench.gpu.fake import FakeCosts, GraphCosts, NodeCosts, open_fake
-from microbench.gpu.fake.shapes import dependencies, schedule
-from microbench.gpu.graph_api import AllocationWay, Change, ChangeWay, Decider, Life, Made, NodeKind, Shape
-from microbench.messages import Refused
-from microbench.model import Case
-from microbench.ops import Copy, Launch, LayerCall, Memset, Op, Query, Record, SynchronizeIdle
-from microbench.sampling import NANOSECOND_S
-from microbench.worker import guarded
+from microbench.core.bench import discover
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.model import Case
+from microbench.core.ops import Copy, Launch, LayerCall, Memset, Op, Query, Record, SynchronizeIdle
+from microbench.gpu.fake.costs import FakeCosts, GraphCosts, NodeCosts
+from microbench.gpu.fake.gpu import open_fake
+from microbench.gpu.fake.graphs import dependencies, schedule
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.graphs import AllocationWay, Change, ChangeWay, Decider, Life, Made, NodeKind, Shape
+from microbench.gpu.protocol.submit import Submit
+from microbench.measure.sampling import NANOSECOND_S
+from microbench.run.messages import Refused
+from microbench.run.worker import guarded
 
 COSTS = FakeCosts()
 GRAPHS = COSTS.graphs
@@ -362,7 +364,7 @@ def test_streams_part_and_meet_by_events() -> None:
 
 def test_kernels_that_come_before_those_they_depend_on_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = exact()
-    monkeypatch.setattr("microbench.gpu.fake.shapes.Wait", lambda stream, other: Record(timed=False, stream=stream))
+    monkeypatch.setattr("microbench.gpu.fake.graphs.Wait", lambda stream, other: Record(timed=False, stream=stream))
     shaped = gpu.graphs.shape(Shape(4, 2, True, 100_000))
     with pytest.raises(MeasurementError, match="streams: kernel 3 came before"):
         shaped.check()

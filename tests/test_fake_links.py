@@ -10,21 +10,20 @@ import numpy as np
 import pytest
 from fake_session import run_case
 
-from microbench import worker
-from microbench.bench import discover
-from microbench.errors import MeasurementError, Skip
-from microbench.floors import measure_floors
-from microbench.gpu.api import Gpu
-from microbench.gpu.fake import GPUS_VARIABLE, FakeCosts, FakeHost, LinkCosts, fake_environment, open_fake
-from microbench.gpu.fake.links.pipeline import Piece
-from microbench.gpu.fake.links.wires import Flow, play, shares
+from microbench.core.bench import discover
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.model import Case, Measurement, Outcome, Param
+from microbench.gpu.fake.costs import FakeCosts, LinkCosts
+from microbench.gpu.fake.environment import GPUS_VARIABLE, FakeHost, fake_environment
+from microbench.gpu.fake.gpu import open_fake
+from microbench.gpu.fake.links import Flow, Piece, play, shares
 from microbench.gpu.fake.machine import Machine
-from microbench.gpu.link_api import ManagedWay, PeerWay, Transfer
-from microbench.measure import Device
-from microbench.messages import Job, Message, Order
-from microbench.model import Case, Measurement, Outcome, Param
-from microbench.plan import make_plan
-from microbench.selection import select
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.links import ManagedWay, PeerWay, Transfer
+from microbench.run import worker
+from microbench.run.messages import Job, Message, Order
+from microbench.run.plan import make_plan, select
+from microbench.run.worker import Device, measure_floors
 
 MIB = 1 << 20
 TWO = FakeCosts(gpus=2)

@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 from fake_session import run_case
 
-from microbench import worker
-from microbench.bench import discover
-from microbench.errors import MeasurementError, Skip, UsageError
-from microbench.floors import measure_floors
-from microbench.gpu.api import Gpu
-from microbench.gpu.fake import FakeCosts, FakeHost, LinkCosts, MemoryCosts, open_fake
-from microbench.gpu.fake.memory.requests import Request, answered_ns, hit_share
-from microbench.gpu.link_api import Transfer
-from microbench.gpu.memory_api import Allocation, DeviceMemory, Operations
-from microbench.measure import Device
-from microbench.messages import Job, Message, Order
-from microbench.model import Case, Fact, Measurement, Outcome
-from microbench.selection import select
+from microbench.core.bench import discover
+from microbench.core.errors import MeasurementError, Skip, UsageError
+from microbench.core.model import Case, Fact, Measurement, Outcome
+from microbench.gpu.fake.costs import FakeCosts, LinkCosts, MemoryCosts
+from microbench.gpu.fake.environment import FakeHost
+from microbench.gpu.fake.gpu import open_fake
+from microbench.gpu.fake.memory import Request, answered_ns, hit_share
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.links import Transfer
+from microbench.gpu.protocol.memory import Allocation, DeviceMemory, Operations
+from microbench.run import worker
+from microbench.run.messages import Job, Message, Order
+from microbench.run.plan import select
+from microbench.run.worker import Device, measure_floors
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 MEMORY = [benchmark for benchmark in discover().values() if benchmark.suite == "memory"]

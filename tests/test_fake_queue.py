@@ -11,15 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from microbench.gpu.api import Gpu
-from microbench.gpu.fake import FakeCosts, open_fake
-from microbench.gpu.fake.stream import max_plus
-from microbench.ops import (
-    Copy,
-    Launch,
-    Op,
-    Record,
-)
+from microbench.core.ops import Copy, Launch, Op, Record
+from microbench.gpu.fake.costs import FakeCosts
+from microbench.gpu.fake.device import max_plus
+from microbench.gpu.fake.gpu import open_fake
+from microbench.gpu.protocol.gpu import Gpu
 
 COSTS = FakeCosts()
 

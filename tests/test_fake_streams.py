@@ -8,18 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.api import Gpu
-from microbench.gpu.fake import FakeCosts, open_fake
-from microbench.ops import (
-    Copy,
-    GraphLaunch,
-    Launch,
-    LayerCall,
-    Query,
-    Record,
-    Wait,
-)
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.ops import Copy, GraphLaunch, Launch, LayerCall, Query, Record, Wait
+from microbench.gpu.fake.costs import FakeCosts
+from microbench.gpu.fake.gpu import open_fake
+from microbench.gpu.protocol.gpu import Gpu
 
 COSTS = FakeCosts()
 

@@ -17,19 +17,19 @@ import numpy as np
 import pytest
 from make_run import make_run
 
-from microbench import store
-from microbench.bench import discover
-from microbench.explain.evidence import Evidence, evidence_by_device
-from microbench.explain.fitting import fit, missing
-from microbench.model import Run
-from microbench.report import pictures
+from microbench.analysis.evidence import Evidence, evidence_by_device
+from microbench.core.bench import discover
+from microbench.core.model import Run
+from microbench.core.units import as_time, quantity, times
+from microbench.predict.fit import fit, missing
+from microbench.predict.model import WAYS
 from microbench.report.document import Curve, Line, Mark
-from microbench.report.figures import KINDS, figures, theme
-from microbench.report.figures import drawn as drawn_from
+from microbench.report.figures import pictures, theme
+from microbench.report.figures.catalogue import KINDS, figures
+from microbench.report.figures.catalogue import drawn as drawn_from
 from microbench.report.figures.figure import Figure, Origin, sources
-from microbench.report.sections.graph import DRAWN
-from microbench.submission import WAYS
-from microbench.units import as_time, quantity, times
+from microbench.report.suites.graph import DRAWN
+from microbench.runs import store
 
 HOSTILE = "<script>alert(1)</script>\u202e\x07'\"&" + "x" * (1 << 20)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -465,7 +465,7 @@ def curve(*lines: Line, **more: Any) -> Curve:
 
 
 def test_flat_and_lonely_curves_are_drawn_too() -> None:
-    from microbench.report.figures.curve_view import Series, View, view
+    from microbench.report.figures.curves import Series, View, view
 
     how = View(["a"], "y", str, str)
     flat = Line("a", ((1.0, 5.0), (10.0, 5.0)))
@@ -491,7 +491,7 @@ def _values(value: Any, key: str) -> Iterator[Any]:
 
 
 def test_long_lines_are_thinned_to_what_the_eye_can_see() -> None:
-    from microbench.report.figures.curve_view import COLUMN, NARROW, Series, View, view
+    from microbench.report.figures.curves import COLUMN, NARROW, Series, View, view
 
     points = tuple((float(x), float(x % 7)) for x in range(1, 20_000))
     spike = (*points[:5000], (points[5000][0], 99.0), *points[5001:])
@@ -506,7 +506,7 @@ def test_long_lines_are_thinned_to_what_the_eye_can_see() -> None:
 
 
 def test_names_stand_beside_their_own_line_and_clear_of_each_other() -> None:
-    from microbench.report.figures.placing import CHARACTER, HEIGHT, fits, places
+    from microbench.report.figures.theme import CHARACTER, HEIGHT, fits, places
 
     rising, falling = [(0.0, 20.0), (520.0, 280.0)], [(0.0, 300.0), (520.0, 150.0)]
     flat = [(0.0, 100.0), (520.0, 100.0)]
@@ -527,7 +527,7 @@ def test_names_stand_beside_their_own_line_and_clear_of_each_other() -> None:
 
 
 def test_a_name_avoids_what_it_would_hide() -> None:
-    from microbench.report.figures.placing import places
+    from microbench.report.figures.theme import places
 
     line = [(0.0, 100.0), (520.0, 100.0)]
     dots = [(float(x), 110.0) for x in range(0, 520, 5)]
@@ -537,7 +537,7 @@ def test_a_name_avoids_what_it_would_hide() -> None:
 
 
 def test_axes_carry_words_of_people() -> None:
-    from microbench.report.figures.ink import axis
+    from microbench.report.figures.theme import axis
 
     made = axis((Mark(1e-6, "1 µs"), Mark(1e-5, "10 µs"))).to_dict()
     assert made["values"] == [1e-6, 1e-5]
@@ -549,7 +549,8 @@ def test_axes_carry_words_of_people() -> None:
 
 def test_neither_the_names_nor_the_terminal_load_the_drawing_library() -> None:
     code = (
-        "import sys; from microbench.report import pictures; from microbench.report.figures import KINDS, figures;"
+        "import sys; from microbench.report.figures import pictures;"
+        " from microbench.report.figures.catalogue import KINDS, figures;"
         "print([name for name in ('altair', 'vl_convert') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -9,9 +9,9 @@ import pytest
 from command_line import call
 from make_run import make_run
 
-from microbench import remarks, schema
-from microbench.errors import ExitCode
-from microbench.report.figures import KINDS
+from microbench.core.errors import ExitCode
+from microbench.report.figures.catalogue import KINDS
+from microbench.runs import remarks, schema
 
 BEGINS = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<svg", ".pdf": b"%PDF-"}
 

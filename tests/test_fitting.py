@@ -14,17 +14,34 @@ from make_graph_run import EMPTY, GAP_GRAPH, GAP_STREAM, LAUNCH, LIFE, REPLAY, S
 from make_link_run import make_link_run
 from make_run import LAUNCH_COST, make_run, measurement, outcome
 
-from microbench.costmodel import play
-from microbench.explain.evidence import Evidence, evidence_by_device
-from microbench.explain.fit_calibration import Calibrated
-from microbench.explain.fit_constant import combined, middle, of_row, of_rows, straight
-from microbench.explain.fit_misfit import ASSUMED, LEAST, misfit, misfits
-from microbench.explain.fit_steps import Step
-from microbench.explain.fitting import call_constant, fit, missing, own_s, with_calls
-from microbench.fitted import Constant, Fit, Misfit, scattering_s
-from microbench.model import Measurement, Outcome, Run, Session, Work
-from microbench.submission import WAYS, Way, acts, needed
-from microbench.workload import Copies, Kernels, Wait, Workload
+from microbench.analysis.evidence import Evidence, evidence_by_device
+from microbench.core.model import Measurement, Outcome, Run, Session, Work
+from microbench.predict.constants import (
+    Constant,
+    Fit,
+    Misfit,
+    combined,
+    middle,
+    of_row,
+    of_rows,
+    own_s,
+    scattering_s,
+    straight,
+)
+from microbench.predict.fit import (
+    ASSUMED,
+    LEAST,
+    Calibrated,
+    Step,
+    call_constant,
+    fit,
+    misfit,
+    misfits,
+    missing,
+    with_calls,
+)
+from microbench.predict.model import WAYS, Way, acts, needed, play
+from microbench.predict.workload import Copies, Kernels, Wait, Workload
 
 STEP = Workload((Kernels(100, (2e-6,)), Wait()))
 

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from microbench.costmodel import Act, Played, play
-from microbench.errors import UsageError
-from microbench.explain.forecast import BEYOND, Forecast, forecast, predict
-from microbench.fitted import OWN_SCATTERS, Constant, Fit, Misfit, Reach
-from microbench.submission import WAYS, Way, needed
-from microbench.workload import Copies, HostWork, Kernels, Part, Wait, Workload
+from microbench.core.errors import UsageError
+from microbench.predict.constants import OWN_SCATTERS, Constant, Fit, Misfit, Reach
+from microbench.predict.forecast import BEYOND, Forecast, forecast, predict
+from microbench.predict.model import WAYS, Act, Played, Way, needed, play
+from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 
 VALUES = {
     "way": 3e-6, "empty": 0.1e-6, "complete": 2e-6, "sync": 0.1e-6, "gap_stream": 1.5e-6, "gap_graph": 0.5e-6,
@@ -131,7 +130,7 @@ def test_many_copies_are_as_quick_to_foresee_as_many_kernels(monkeypatch: pytest
         played.append(len(of))
         return play(of, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("microbench.explain.forecast.play", counted)
+    monkeypatch.setattr("microbench.predict.forecast.play", counted)
     predict(Workload((Copies("h2d", 8, 5000), Kernels(1), Wait())), fit(half=0.1), "stream")
     assert max(played) == 5002
     assert sum(played) < 5 * 5002

@@ -13,18 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from microbench.gpu.compute.gemm_types import (
+from microbench.gpu.cuda.compute.operands import DATA_CODES, VECTORS, relative_error, row_error
+from microbench.gpu.cuda.compute.types import (
     ELEMENTS,
     FORMATS,
     Element,
     allowed_error,
+    encode,
     matrix_bytes,
     product_bytes,
 )
-from microbench.gpu.compute.operands import DATA_CODES, VECTORS, relative_error, row_error
-from microbench.gpu.compute.values import encode
-from microbench.gpu.compute_api import GemmData, GemmType, TensorType
-from microbench.gpu.modules import kernel_source
+from microbench.gpu.cuda.context import kernel_source
+from microbench.gpu.protocol.compute import GemmData, GemmType, TensorType
 
 HEADER = Path(__file__).parent / "twin" / "cuda_on_cpu.h"
 COUNT = 40_000

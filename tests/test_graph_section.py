@@ -9,13 +9,14 @@ from make_graph_run import MADE, make_graph_run
 from make_run import make_run
 from rich.cells import cell_len
 
-from microbench.bench import discover
-from microbench.explain.evidence import Evidence, evidence_by_device
-from microbench.model import Run
-from microbench.report import catalogue, terminal, view
-from microbench.report.canvas import curve
+from microbench.analysis.evidence import Evidence, evidence_by_device
+from microbench.core.bench import discover
+from microbench.core.model import Run
+from microbench.report import catalogue, view
 from microbench.report.document import Bars, Curve, Line, Mark, Section, Table, TimeLine
-from microbench.report.sections import graph
+from microbench.report.suites import graph
+from microbench.report.terminal import terminal
+from microbench.report.terminal.curves import curve
 
 WHOLE = make_graph_run()
 

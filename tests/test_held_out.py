@@ -10,9 +10,9 @@ from pathlib import Path
 import held_out
 import pytest
 
-from microbench.explain.fitting import fit
-from microbench.explain.model_check import Check, check, foresight
-from microbench.units import percent
+from microbench.core.units import percent
+from microbench.predict.fit import fit
+from microbench.predict.model_check import Check, check, foresight
 
 RECORDED = Path(__file__).parent / "data" / "held-out.json.xz"
 TABLE = Path(__file__).parent.parent / "docs" / "held-out.csv"

@@ -17,11 +17,12 @@ from make_small_run import RUN
 from recorded_runs import FIRST, recorded, save
 from snapshots import same
 
-from microbench import cli_share, history, index, prune, remarks, schema, store
-from microbench.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
-from microbench.explain import findings
-from microbench.index import opened
-from microbench.model import Run
+from microbench.cli import share
+from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
+from microbench.core.model import Run
+from microbench.explain.rules import findings
+from microbench.runs import history, index, remarks, schema, store
+from microbench.runs.index import opened
 
 NOW = FIRST + timedelta(days=30)
 
@@ -352,7 +353,7 @@ def test_a_run_can_be_labelled_as_it_is_made(folder: Path) -> None:
 def going(keep: int | None = None, days: float | None = None) -> list[str]:
     age = timedelta(days=days) if days is not None else None
     with opened() as kept:
-        found = prune.prunable(history.heads(kept, store.listing()), keep, age, NOW)
+        found = history.prunable(history.heads(kept, store.listing()), keep, age, NOW)
     return [path.stem.rpartition("-")[2].lstrip("0") or "0" for path in found]
 
 
@@ -440,7 +441,7 @@ def test_prune_leaves_bundled_runs_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     """Even where somebody has made their folder the data folder."""
     path = store.bundled()["nvidia-h200"]
     assert (
-        prune.prunable([(path, history.Head(grown_at="2020-01-01T00:00:00+00:00"))], 0, None, datetime.now(UTC)) == []
+        history.prunable([(path, history.Head(grown_at="2020-01-01T00:00:00+00:00"))], 0, None, datetime.now(UTC)) == []
     )
 
 
@@ -448,19 +449,19 @@ def test_a_run_that_will_not_go_says_so(folder: Path) -> None:
     path = folder / "20260102T000000Z-0000000a.json"
     path.mkdir()
     with pytest.raises(ResultNotWrittenError, match="cannot be deleted"):
-        prune.delete({path: prune.state(path)})
+        history.delete({path: history.state(path)})
 
 
 def test_what_is_labelled_while_the_others_are_looked_at_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     labelled, old = (save(folder, recorded(number)) for number in range(2))
-    looked_through = prune.prunable
+    looked_through = history.prunable
 
     def and_labelled(*arguments: Any) -> list[Path]:
         going = looked_through(*arguments)
         remarks.change(labelled, label="precious")
         return going
 
-    monkeypatch.setattr(prune, "prunable", and_labelled)
+    monkeypatch.setattr(history, "prunable", and_labelled)
     assert call("history", "prune", "--keep", "0", "--yes").exit_code == ExitCode.MEASURED
     assert labelled.exists()
     assert not old.exists()
@@ -470,7 +471,7 @@ def test_what_changes_while_a_person_thinks_stays_and_is_named(folder: Path, mon
     """Between the list and the answer minutes may go by: runs are recorded, grown, labelled, and deleted elsewhere."""
     old, grown, added_to, labelled, gone = (save(folder, recorded(number)) for number in range(5))
     recorded_meanwhile: list[Path] = []
-    draw = cli_share._list
+    draw = share._list
 
     def think(paths: list[Path], title: str, more: int = 0) -> None:
         draw(paths, title, more)
@@ -480,7 +481,7 @@ def test_what_changes_while_a_person_thinks_stays_and_is_named(folder: Path, mon
         remarks.change(labelled, label="kept")
         gone.unlink()
 
-    monkeypatch.setattr(cli_share, "_list", think)
+    monkeypatch.setattr(share, "_list", think)
     result = call("history", "prune", "--keep", "0", "--yes")
     assert result.exit_code == 0
     last = result.stdout.splitlines()[-1]
@@ -492,11 +493,11 @@ def test_what_changes_while_a_person_thinks_stays_and_is_named(folder: Path, mon
 def test_a_run_that_is_taken_up_again_stays(folder: Path) -> None:
     """Its file is locked before anything in it changes."""
     unfinished = save(folder, recorded(0)).rename(folder / "20260102T000000Z-0000000b.jsonl")
-    listed = {unfinished: prune.state(unfinished)}
+    listed = {unfinished: history.state(unfinished)}
     with unfinished.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert prune.delete(listed) == prune.Deletion([], [unfinished])
-    assert prune.delete(listed) == prune.Deletion([unfinished], [])
+        assert history.delete(listed) == history.Deletion([], [unfinished])
+    assert history.delete(listed) == history.Deletion([unfinished], [])
 
 
 # -- how it looks -----------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from microbench import index
-from microbench.index import FILE, opened, state_of
+from microbench.runs import index
+from microbench.runs.index import FILE, opened, state_of
 
 MAKER = index.maker
 

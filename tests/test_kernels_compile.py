@@ -12,7 +12,7 @@ import pytest
 from cuda.bindings import nvrtc
 
 import microbench
-from microbench.gpu.modules import kernel_source
+from microbench.gpu.cuda.context import kernel_source
 
 KERNELS = Path(microbench.__file__).parent / "_kernels"
 COMMON = "common.cu"  # what goes before each of the others

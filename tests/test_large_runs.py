@@ -13,16 +13,18 @@ from recorded_runs import recorded, save
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from microbench import index, schema, skim, stats, store
-from microbench.cli import app
-from microbench.cli_runs import report_of
-from microbench.explain.evidence import Evidence, row_name
-from microbench.limits import Ceiling
-from microbench.model import Measurement, Run
-from microbench.report import charts, document, tables, terminal
+from microbench.analysis import stats
+from microbench.analysis.evidence import Evidence, row_name
+from microbench.analysis.limits import Ceiling
+from microbench.cli.app import app
+from microbench.cli.runs import report_of
+from microbench.core.model import Measurement, Run
+from microbench.report import document, tables
 from microbench.report.document import Cell, Column, Table
-from microbench.report.layout import fitted
-from microbench.report.lines import is_simple
+from microbench.report.terminal import charts, terminal
+from microbench.report.terminal.charts import fitted
+from microbench.report.terminal.terminal import is_simple
+from microbench.runs import index, schema, skim, store
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import pytest
 from capture_stand_ins import BAD, OK, STREAM, CoreBuilder, CoreError, Launches
 from layer_stand_ins import CONTEXT, ONE_OP, SAME_KERNEL, SPINNING, NumbaError, put_stand_ins
 
-from microbench.errors import MeasurementError, Skip
+from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.layers.base import LayerGraph, LayerHandle, LayerSubmit, open_named, open_spinning, replays
 
 ERRORS = {"cuda_core": CoreError, "cupy_raw": RuntimeError, "numba_configured": NumbaError}

@@ -11,7 +11,7 @@ import pytest
 from capture_stand_ins import STREAM, Launches
 from layer_stand_ins import CASES, CONTEXT, ONE_OP, SAME_KERNEL, Array, put_stand_ins
 
-from microbench.errors import MeasurementError, Skip, UsageError
+from microbench.core.errors import MeasurementError, Skip, UsageError
 from microbench.gpu.layers import base
 from microbench.gpu.layers.base import kernels_of_one_call
 

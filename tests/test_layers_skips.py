@@ -12,7 +12,7 @@ import pytest
 from capture_stand_ins import Launches
 from layer_stand_ins import CASES, CONTEXT, put_stand_ins
 
-from microbench.errors import Skip
+from microbench.core.errors import Skip
 from microbench.gpu.layers import base
 
 

@@ -12,7 +12,7 @@ import pytest
 from capture_stand_ins import BAD, OK, STREAM, Code
 from layer_stand_ins import CASES, SPINNING
 
-from microbench.errors import MeasurementError, Skip
+from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.layers.base import LayerHandle, LayerSubmit, kernels_of_one_call
 
 # -- timing ------------------------------------------------------------------------------------------------------------
@@ -169,13 +169,13 @@ def test_an_unforeseen_error_still_ends_the_capture() -> None:
 def real_gpu() -> Iterator[Any]:
     from cuda.bindings import driver
 
-    from microbench.gpu.context import check, device_uuid
+    from microbench.gpu.cuda.context import check, device_uuid
 
     try:
         check(driver.cuInit(0))
     except (RuntimeError, MeasurementError) as error:
         pytest.skip(f"no GPU: {error}")
-    from microbench.gpu.cuda import open_gpu
+    from microbench.gpu.cuda.device import open_gpu
 
     gpu = open_gpu(device_uuid(check(driver.cuDeviceGet(0))))
     yield gpu
@@ -186,7 +186,7 @@ def real_gpu() -> Iterator[Any]:
 @pytest.mark.parametrize(("name", "arguments"), CASES)
 @pytest.mark.filterwarnings("default")
 def test_a_call_of_each_layer_is_one_kernel(real_gpu: Any, name: str, arguments: int) -> None:
-    from microbench.ops import LayerCall
+    from microbench.core.ops import LayerCall
 
     with real_gpu.case():
         operation = LayerCall(name, arguments)
@@ -207,7 +207,7 @@ def test_a_call_of_each_layer_is_one_kernel(real_gpu: Any, name: str, arguments:
 @pytest.mark.parametrize("duration_ns", [0, 20_000])
 @pytest.mark.filterwarnings("default")
 def test_a_layers_kernels_last_as_long_in_a_graph_of_its_own(real_gpu: Any, name: str, duration_ns: int) -> None:
-    from microbench.ops import LayerCall
+    from microbench.core.ops import LayerCall
 
     with real_gpu.case():
         operation = LayerCall(name, duration_ns=duration_ns)

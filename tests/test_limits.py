@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from microbench.limits import (
+from microbench.analysis.limits import (
     CACHE_NAMES,
     PCIE_BOUNDS,
     cache_rate,
@@ -20,7 +20,7 @@ from microbench.limits import (
     pcie_rate,
     pcie_raw_rate,
 )
-from microbench.model import GpuInfo, LinkInfo
+from microbench.core.model import GpuInfo, LinkInfo
 
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "pcie.json").read_text())["rows"]
 LINK = LinkInfo(generation_now=1, generation_max=5, lanes_now=16, lanes_max=16, max_payload_bytes=256)

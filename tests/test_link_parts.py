@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from microbench.bench import discover
-from microbench.benchmarks.link_peer import bound_of
-from microbench.errors import MeasurementError, Skip, UsageError
-from microbench.gpu import context as contexts
-from microbench.gpu.context import Context
-from microbench.gpu.link_api import Order, PeerWay
-from microbench.gpu.links import concurrent, copies
-from microbench.gpu.links.chase import chain, order_of_lines, words_at
-from microbench.limits import ceiling
-from microbench.model import GpuInfo, LinkInfo
-from microbench.selection import select
+from microbench.analysis.limits import ceiling
+from microbench.benchmarks.link.link_peer import bound_of
+from microbench.core.bench import discover
+from microbench.core.errors import MeasurementError, Skip, UsageError
+from microbench.core.model import GpuInfo, LinkInfo
+from microbench.gpu.cuda import context as contexts
+from microbench.gpu.cuda.context import Context
+from microbench.gpu.cuda.links import copies, peers
+from microbench.gpu.cuda.links.peers import chain, order_of_lines, words_at
+from microbench.gpu.protocol.links import Order, PeerWay
+from microbench.run.plan import select
 
 STRIDE_BYTES = 128
 
@@ -60,9 +60,9 @@ def test_a_host_buffer_reaches_as_far_as_its_kernel(monkeypatch: pytest.MonkeyPa
 
 def test_copies_of_several_gpus_lie_near_each(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int | None] = []
-    monkeypatch.setattr(concurrent, "HostBuffer", lambda context, kind, size_bytes, node=None: found.append(node))
-    monkeypatch.setattr(concurrent, "Ends", lambda *arguments, **named: None)
-    monkeypatch.setattr(concurrent, "copy_submit", lambda *arguments: None)
+    monkeypatch.setattr(peers, "HostBuffer", lambda context, kind, size_bytes, node=None: found.append(node))
+    monkeypatch.setattr(peers, "Ends", lambda *arguments, **named: None)
+    monkeypatch.setattr(peers, "copy_submit", lambda *arguments: None)
     case: Any = SimpleNamespace(_replace=lambda **named: None)
     made = SimpleNamespace(event=lambda timed: 0)
     boards: Any = SimpleNamespace(
@@ -70,7 +70,7 @@ def test_copies_of_several_gpus_lie_near_each(monkeypatch: pytest.MonkeyPatch) -
             context=made, modules=None, current=nullcontext, stream=0, node=(0, 0, 1, None)[index]
         )
     )
-    concurrent.CudaConcurrent(case, boards, "h2d", [3, 0, 2], 64)
+    peers.CudaConcurrent(case, boards, "h2d", [3, 0, 2], 64)
     assert found == [None, 0, 1]
 
 

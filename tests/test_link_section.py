@@ -10,16 +10,17 @@ from make_link_run import FLAT, MADE, make_link_run, rate, state, two_switches
 from make_run import make_run, outcome
 from rich.cells import cell_len
 
-from microbench.explain.evidence import Evidence, evidence_by_device
-from microbench.model import Fact, LinkInfo, Outcome, Run
-from microbench.report import terminal, view
+from microbench.analysis.evidence import Evidence, evidence_by_device
+from microbench.analysis.stats import rows
+from microbench.core.model import Fact, LinkInfo, Outcome, Run
+from microbench.core.units import axis_title
+from microbench.report import view
 from microbench.report.document import Curve, Section, Table, Way
-from microbench.report.sections import link, link_gpus
-from microbench.report.sections.link_path import path
-from microbench.report.shapes import figure
-from microbench.report.ways import way
-from microbench.stats import rows
-from microbench.units import axis_title
+from microbench.report.suites import link
+from microbench.report.suites.link import path
+from microbench.report.tables import figure
+from microbench.report.terminal import terminal
+from microbench.report.terminal.charts import way
 
 WHOLE = make_link_run()
 SEVERAL = make_link_run(gpus=4, nodes=2, facts=two_switches())
@@ -225,7 +226,7 @@ def test_peers_are_a_matrix_with_reasons_and_topology() -> None:
         return msgspec.structs.replace(one, status="skipped", reason="no peer access", measurements=())
 
     run = msgspec.structs.replace(SEVERAL, outcomes=tuple(refuse(one) for one in SEVERAL.outcomes))
-    rates, latencies = link_gpus.peers(evidence(run))
+    rates, latencies = link.peers(evidence(run))
     assert [column.title for column in rates.columns] == ["", "GPU 0", "GPU 1", "GPU 2", "GPU 3"]
     assert [cell.text for cell in rates.rows[0]] == ["GPU 0", "·", "395", "197", "197"]
     assert rates.rows[3][1].text == "–"
@@ -240,7 +241,7 @@ def test_a_pair_that_failed_is_told_apart_from_one_that_was_not_tried() -> None:
         return msgspec.structs.replace(one, status="failed", reason="wrong data", measurements=())
 
     run = msgspec.structs.replace(SEVERAL, outcomes=tuple(fail(one) for one in SEVERAL.outcomes))
-    assert link_gpus.peers(evidence(run))[0].notes[0] == "failed, 3 → 0: wrong data"
+    assert link.peers(evidence(run))[0].notes[0] == "failed, 3 → 0: wrong data"
 
 
 def test_each_gpu_is_held_against_its_own_link() -> None:
@@ -293,7 +294,7 @@ def test_what_has_no_footprint_shows_none() -> None:
 
 def test_what_is_kept_beside_others() -> None:
     full = make_link_run(gpus=4, nodes=2, preset="full")
-    table, _ = link_gpus.uplinks(evidence(full))
+    table, _ = link.uplinks(evidence(full))
     assert [column.title for column in table.columns] == ["", "all others", "GPU 0", "GPU 1", "GPU 2", "GPU 3"]
     assert [cell.text for cell in table.rows[0]] == ["GPU 0", "51.0 %", "·", "51.0 %", "99.0 %", "99.0 %"]
     assert table.rows[0][1].tone == "warning"

@@ -9,27 +9,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from nvml_stand_in import (
-    FIELDS,
-    NO_PERMISSION,
-    NOT_SUPPORTED,
-    USUAL,
-    UUID,
-    field_values,
-    library,
-    nvlink_state,
-    refuse,
-)
+from nvml_stand_in import FIELDS, NO_PERMISSION, NOT_SUPPORTED, USUAL, UUID, field_values, library, nvlink_state, refuse
 from pci_spaces import DOWNSTREAM, ENDPOINT, INTEGRATED, ROOT_PORT, UPSTREAM, configuration_space, put_spaces
 from recorded_trees import unpack, write
 
-from microbench.gpu.link_counters import counters_risen, link_counters
-from microbench.gpu.link_state import link_facts_now
-from microbench.gpu.nvml import NvmlGpu
-from microbench.gpu.pci import describe_link
-from microbench.gpu.pci_config import NEEDS_ROOT
-from microbench.limits import PCIE_BOUNDS, ceiling
-from microbench.model import Fact, GpuInfo
+from microbench.analysis.limits import PCIE_BOUNDS, ceiling
+from microbench.core.model import Fact, GpuInfo
+from microbench.gpu.machine.nvml import NvmlGpu
+from microbench.gpu.machine.pci import NEEDS_ROOT, describe_link
+from microbench.gpu.machine.topology import counters_risen, link_counters, link_facts_now
 
 DEEP = "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0/0000:19:02.0/0000:1a:00.0"
 SLOT = "sys/devices/pci0000:00/0000:00:01.0"

@@ -11,10 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microbench.gpu.memory.access import BLOCK_THREADS, LINE_BYTES, SECTOR_BYTES, WORD_BYTES, walk_of
-from microbench.gpu.memory.additions import ADDITIONS, FIRST_VALUES, KEPT_BITS, LANE_NUMBERS
-from microbench.gpu.memory_api import Space, Spread
-from microbench.gpu.modules import kernel_source
+from microbench.gpu.cuda.context import kernel_source
+from microbench.gpu.cuda.memory.access import (
+    ADDITIONS,
+    BLOCK_THREADS,
+    FIRST_VALUES,
+    KEPT_BITS,
+    LANE_NUMBERS,
+    LINE_BYTES,
+    SECTOR_BYTES,
+    WORD_BYTES,
+    walk_of,
+)
+from microbench.gpu.protocol.memory import Space, Spread
 
 MIB, GIB = 1 << 20, 1 << 30
 PLACE = re.compile(r"^__device__ __forceinline__ (u64 place\(.*?^\})$", re.MULTILINE | re.DOTALL)

@@ -15,16 +15,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nvml_stand_in import NOT_FOUND, NOT_SUPPORTED, UUID, library, refuse
 
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.memory import allocations, capacity
-from microbench.gpu.memory.allocations import Pair
-from microbench.gpu.memory.capacity import MOST_BLOCKS, MOST_OWN_BYTES, STEP_BYTES, all_blocks, why_not_all
-from microbench.gpu.memory.engines import FEWEST_ROWS, WIDEST_ROW_BYTES, row_width_bytes, rows_of
-from microbench.gpu.memory.holders import held_by, holders
-from microbench.gpu.memory_api import Allocation
-from microbench.gpu.nvml import NvmlGpu
-from microbench.gpu.nvml_processes import Holder, Holders, memory_holders
-from microbench.gpu.nvml_query import Answer
+from microbench.core.errors import MeasurementError, Skip
+from microbench.gpu.cuda.memory import allocation
+from microbench.gpu.cuda.memory.allocation import (
+    FEWEST_ROWS,
+    MOST_BLOCKS,
+    MOST_OWN_BYTES,
+    STEP_BYTES,
+    WIDEST_ROW_BYTES,
+    Pair,
+    all_blocks,
+    held_by,
+    holders,
+    row_width_bytes,
+    rows_of,
+    why_not_all,
+)
+from microbench.gpu.machine.nvml import Holder, Holders, NvmlGpu, memory_holders
+from microbench.gpu.machine.query import Answer
+from microbench.gpu.protocol.memory import Allocation
 from microbench.host.files import Machine
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -188,7 +197,7 @@ def test_capacity_names_what_it_could_not_find_out(monkeypatch: pytest.MonkeyPat
     context = SimpleNamespace(make_current=lambda: None, synchronize=lambda: None, attribute=lambda name: 0)
     case: Any = SimpleNamespace(context=context)
     gpu = nvml(process(os.getpid(), 500 * MIB), process(7, 4 * GIB))
-    facts = {fact.name: fact for fact in capacity.capacity(case, gpu)}
+    facts = {fact.name: fact for fact in allocation.capacity(case, gpu)}
     known = {name: fact.value for name, fact in facts.items() if fact.value is not None}
     assert known == {"total_bytes": 8 * GIB, "free_bytes": 3 * GIB, "context_bytes": 500 * MIB}
     assert {fact.unit for fact in facts.values() if fact.value is not None} == {"B"}
@@ -216,7 +225,7 @@ def test_every_block_is_given_back_before_the_next(monkeypatch: pytest.MonkeyPat
         return released
 
     kept = {"take": TAKE(take), "release": RELEASE(release)}
-    monkeypatch.setattr(allocations, "entry_point", lambda name: ctypes.cast(kept[name], ctypes.c_void_p).value or 0)
+    monkeypatch.setattr(allocation, "entry_point", lambda name: ctypes.cast(kept[name], ctypes.c_void_p).value or 0)
     out = np.zeros((2, len(Allocation)), dtype=np.int64)
     pair = Pair("take", (5, 6), "release", 6)
 
@@ -229,7 +238,7 @@ def test_every_block_is_given_back_before_the_next(monkeypatch: pytest.MonkeyPat
             pair.timed(64, out, refused)
         assert calls == [(64, 5, 6)]
     elif released:
-        monkeypatch.setattr("microbench.gpu.context.error_name", lambda code: f"code {code}")
+        monkeypatch.setattr("microbench.gpu.cuda.context.error_name", lambda code: f"code {code}")
         with pytest.raises(MeasurementError, match="release: code 7"):
             pair.timed(64, out, refused)
     else:

@@ -13,14 +13,20 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from microbench.errors import MeasurementError, Skip
+from microbench.core.errors import MeasurementError, Skip
+from microbench.gpu.cuda.memory import streams as numba_module
+from microbench.gpu.cuda.memory.streams import (
+    NUMPY_TYPES,
+    ROLES,
+    SCALAR,
+    AtomicSum,
+    DeviceVector,
+    PythonStream,
+    cupy_stream,
+    numba_stream,
+)
 from microbench.gpu.layers import numba_shared
-from microbench.gpu.memory import numba_stream as numba_module
-from microbench.gpu.memory.arrays import ROLES, SCALAR
-from microbench.gpu.memory.cupy_stream import cupy_stream
-from microbench.gpu.memory.numba_stream import AtomicSum, DeviceVector, numba_stream
-from microbench.gpu.memory.python_stream import NUMPY_TYPES, PythonStream
-from microbench.gpu.memory_api import DataType, StreamKernel
+from microbench.gpu.protocol.memory import DataType, StreamKernel
 
 STREAM, DEVICE, COUNT, POISON = 7, 3, 1003, 101
 OUTPUTS: dict[str, Callable[[Any, Any], Any]] = {
@@ -271,7 +277,7 @@ def numba_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = SimpleNamespace(external_stream=lambda handle: f"stream {handle}", as_cuda_array=as_cuda_array)
     memset = lambda address, value, size_bytes: (0, at(address, size_bytes, np.uint8).fill(value))  # noqa: E731
     monkeypatch.setattr(numba_shared, "load_numba_cuda", lambda: cuda)
-    monkeypatch.setattr(numba_module, "driver", SimpleNamespace(cuMemsetD8=memset))
+    monkeypatch.setattr(numba_module.driver, "cuMemsetD8", memset)
     monkeypatch.setitem(sys.modules, "microbench._kernels.numba_stream", numba_kernels_stand_in())
 
 

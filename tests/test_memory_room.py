@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 from recorded_trees import unpack, write
 
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.links import memory
-from microbench.gpu.links.memory import HostPages, cpus_of, require_node, require_taken
-from microbench.host import memory_room
+from microbench.core.errors import MeasurementError, Skip
+from microbench.gpu.cuda.links import buffers
+from microbench.gpu.cuda.links.buffers import HostPages, cpus_of, require_node, require_taken
+from microbench.host import memory
 from microbench.host.files import Machine
-from microbench.host.memory import NO_LIMIT_BYTES
-from microbench.host.memory_room import fill, host_room, require_room
+from microbench.host.memory import NO_LIMIT_BYTES, fill, host_room, require_room
 
 GIB, MIB = 1 << 30, 1 << 20
 SLICE = "sys/fs/cgroup/user.slice/user-1000.slice"
@@ -94,7 +93,7 @@ def no_fill(*arguments: object) -> int:
 
 
 def test_bare_metal_is_never_filled_to_see(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_room, "fill", no_fill)
+    monkeypatch.setattr(memory, "fill", no_fill)
     write(server, MEMINFO, meminfo(128 * GIB, 10 * GIB))
     require_room(2 * GIB, "pinned memory", Machine(server))
     with pytest.raises(Skip, match=r"3 GiB of pinned memory asked, 2\.00 GiB may be taken \(MemAvailable"):
@@ -102,7 +101,7 @@ def test_bare_metal_is_never_filled_to_see(server: Path, monkeypatch: pytest.Mon
 
 
 def test_a_cgroup_s_limit_is_never_tried(virtual: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_room, "fill", no_fill)
+    monkeypatch.setattr(memory, "fill", no_fill)
     write(virtual, "sys/fs/cgroup/cgroup.controllers", "memory")
     write(virtual, "sys/fs/cgroup/memory.max", str(4 * GIB))
     with pytest.raises(Skip, match=r"8 GiB of pinned memory asked, 2\.75 GiB may be taken"):
@@ -116,30 +115,30 @@ def test_a_virtual_machine_that_grows_as_it_fills_is_not_refused(
         write(virtual, MEMINFO, meminfo(64 * GIB, 60 * GIB))
         return size_bytes
 
-    monkeypatch.setattr(memory_room, "fill", grow)
+    monkeypatch.setattr(memory, "fill", grow)
     require_room(16 * GIB, "pinned memory", Machine(virtual))
 
 
 def test_a_virtual_machine_that_does_not_grow_is_refused(virtual: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_room, "fill", lambda size_bytes, available: 0)
+    monkeypatch.setattr(memory, "fill", lambda size_bytes, available: 0)
     with pytest.raises(Skip, match=r"16 GiB of pinned memory asked, 2\.75 GiB may be taken"):
         require_room(16 * GIB, "pinned memory", Machine(virtual))
 
 
 def test_memory_is_filled_step_by_step_as_long_as_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_room, "STEP_BYTES", MIB)
+    monkeypatch.setattr(memory, "STEP_BYTES", MIB)
     left = iter([2 * MIB, 0, 5 * MIB, MIB, 0, 0, 0])
     assert fill(10 * MIB, lambda: next(left, 0), longest_wait_s=0.12) == 3 * MIB
     assert fill(2 * MIB + 5, lambda: GIB) == 2 * MIB + 5
 
 
 def test_filling_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_room, "LONGEST_FILL_S", 0.0)
+    monkeypatch.setattr(memory, "LONGEST_FILL_S", 0.0)
     assert fill(GIB, lambda: GIB) == 0
 
 
 def test_a_driver_s_refusal_is_a_skip_with_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "error_name", lambda code: f"code {code}")  # the words are the driver's
+    monkeypatch.setattr(buffers, "error_name", lambda code: f"code {code}")  # the words are the driver's
     require_taken(0, "pinned", 4096)
     with pytest.raises(
         Skip, match=r"1 GiB of write-combined host memory refused by the driver: code 2; .* taken .*ulimit"

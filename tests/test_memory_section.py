@@ -12,12 +12,12 @@ from make_run import make_run
 from memory_evidence import FULL, WHOLE, evidence, with_facts
 from rich.cells import cell_len
 
-from microbench.model import Run
-from microbench.report import terminal, view
+from microbench.core.model import Run
+from microbench.report import view
 from microbench.report.document import Curve, Histogram, Section, Table
-from microbench.report.sections import memory
-from microbench.report.sections.memory_levels import hierarchy, l2_lines, latencies
-from microbench.report.sections.memory_stream import by_dtype, by_implementation
+from microbench.report.suites import memory
+from microbench.report.suites.memory import by_dtype, by_implementation, hierarchy, l2_lines, latencies
+from microbench.report.terminal import terminal
 
 
 def section(run: Run = WHOLE) -> Section:

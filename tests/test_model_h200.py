@@ -10,14 +10,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from microbench import store
-from microbench.explain.evidence import Evidence, evidence_by_device, whole
-from microbench.explain.fitting import fit, own_s, with_calls
-from microbench.explain.forecast import predict
-from microbench.fitted import Fit
-from microbench.model import Outcome, Run
-from microbench.submission import WAYS, Way
-from microbench.workload import Kernels, Wait, Workload
+from microbench.analysis.evidence import Evidence, evidence_by_device, whole
+from microbench.core.model import Outcome, Run
+from microbench.predict.constants import Fit, own_s
+from microbench.predict.fit import fit, with_calls
+from microbench.predict.forecast import predict
+from microbench.predict.model import WAYS, Way
+from microbench.predict.workload import Kernels, Wait, Workload
+from microbench.runs import store
 
 # A play of a thousand kernels for each constant would take too long for a test.
 MOST_KERNELS = 100

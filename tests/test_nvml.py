@@ -22,16 +22,14 @@ from nvml_stand_in import (
     refuse,
 )
 
-from microbench.errors import Skip
-from microbench.gpu import nvml
-from microbench.gpu.nvml import NvmlGpu, boards_in_mig_mode
-from microbench.gpu.nvml_processes import other_processes
-from microbench.gpu.nvml_query import Query
-from microbench.gpu.nvml_tables import CLOCK_REASONS, clock_reasons, field_value
-from microbench.gpu.pcie_counters import ExactTotals, SampledTotals, wrapped_difference
+from microbench.analysis.quantiles import THROTTLE_WORDS
+from microbench.core.errors import Skip
+from microbench.core.model import GpuInfo, LinkInfo, Telemetry
+from microbench.gpu.machine import nvml
+from microbench.gpu.machine.counters import ExactTotals, SampledTotals, wrapped_difference
+from microbench.gpu.machine.nvml import NvmlGpu, boards_in_mig_mode, other_processes
+from microbench.gpu.machine.query import CLOCK_REASONS, Query, clock_reasons, field_value
 from microbench.host.files import Machine
-from microbench.model import GpuInfo, LinkInfo, Telemetry
-from microbench.throttling import THROTTLE_WORDS
 
 BARE = GpuInfo(name="GPU", uuid=UUID)
 

@@ -19,8 +19,8 @@ from nvml_stand_in import (
     refuse,
 )
 
-from microbench.gpu.nvml import NvmlGpu
-from microbench.gpu.nvml_link import (
+from microbench.core.model import GpuInfo
+from microbench.gpu.machine.counters import (
     NvLinks,
     coherent,
     nvlink_bytes_per_s,
@@ -30,8 +30,8 @@ from microbench.gpu.nvml_link import (
     nvlinks,
     topology,
 )
-from microbench.gpu.nvml_query import Query
-from microbench.model import GpuInfo
+from microbench.gpu.machine.nvml import NvmlGpu
+from microbench.gpu.machine.query import Query
 
 OTHER = "0000:1b:00.0"
 UP = NvLinks((0, 1))

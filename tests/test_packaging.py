@@ -68,7 +68,7 @@ def test_wheel_holds_kernels_as_text_and_not_as_links(wheel: zipfile.ZipFile) ->
 def test_wheel_carries_licence_and_command(wheel: zipfile.ZipFile) -> None:
     folder = f"cuda_microbench-{microbench.__version__}.dist-info"
     assert b"Apache License" in wheel.read(f"{folder}/licenses/LICENSE")
-    assert b"microbench = microbench.cli:main" in wheel.read(f"{folder}/entry_points.txt")
+    assert b"microbench = microbench.cli.app:main" in wheel.read(f"{folder}/entry_points.txt")
 
 
 def test_kernels_lie_beside_the_package_wherever_it_is_installed() -> None:
@@ -78,10 +78,10 @@ def test_kernels_lie_beside_the_package_wherever_it_is_installed() -> None:
 def test_installed_version_and_command_are_the_package_s() -> None:
     assert version("cuda-microbench") == microbench.__version__
     (command,) = {entry.value for entry in entry_points(group="console_scripts", name="microbench")}
-    assert command == "microbench.cli:main"
+    assert command == "microbench.cli.app:main"
 
 
-@pytest.mark.parametrize(("module", "heavy"), [("microbench", HEAVY_FOR_PACKAGE), ("microbench.cli", HEAVY)])
+@pytest.mark.parametrize(("module", "heavy"), [("microbench", HEAVY_FOR_PACKAGE), ("microbench.cli.app", HEAVY)])
 def test_import_is_light(module: str, heavy: set[str]) -> None:
     code = f"import sys; ready = set(sys.modules); import {module}; print(*set(sys.modules) - ready)"
     result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

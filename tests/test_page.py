@@ -13,19 +13,18 @@ from command_line import call
 from make_run import failed, make_run, measurement, outcome, skipped
 from pages import HOSTILE, Parsed, carried, figure, hostile_run, page_of
 
-from microbench import remarks, schema, store
-from microbench.errors import ExitCode
-from microbench.explain.evidence import evidence_by_device
-from microbench.explain.finding import Finding
-from microbench.model import Run, Settings
+from microbench.analysis.evidence import Finding, evidence_by_device
+from microbench.analysis.stats import rows
+from microbench.core.errors import ExitCode
+from microbench.core.model import Run, Settings
 from microbench.report import view
 from microbench.report.document import Phrase, Portion, Prose, Section, Stack, Stacks
-from microbench.report.page import Subject, build, scripts
+from microbench.report.page import scripts
 from microbench.report.page.details import BINS, details
 from microbench.report.page.machine import commands
-from microbench.report.page.packing import SAMPLE_STEPS, thinned
-from microbench.report.page.sorting import sort_key
-from microbench.stats import rows
+from microbench.report.page.page import SAMPLE_STEPS, Subject, build, thinned
+from microbench.report.page.templates import sort_key
+from microbench.runs import remarks, schema, store
 
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 

@@ -11,12 +11,12 @@ from browser import PATIENCE_MS, Opened, launched, next_frame, opened, reached_m
 from make_run import failed, make_run, skipped
 from pages import HOSTILE, hostile_run, library, page_of
 
-from microbench import schema, store
-from microbench.explain.evidence import evidence_by_device
-from microbench.model import Run
-from microbench.report.figures import figures
+from microbench.analysis.evidence import evidence_by_device
+from microbench.core.model import Run
+from microbench.report.figures.catalogue import figures
 from microbench.report.figures.figure import Origin
 from microbench.report.page import scripts
+from microbench.runs import schema, store
 
 WIDE = {"width": 1280, "height": 900}
 # As in the module that packs them; the promise is here so that it cannot change unseen.

@@ -6,33 +6,37 @@ from pathlib import Path
 
 import pytest
 from pci_spaces import (
-    COMPLETION_REDIRECT,
-    DOWNSTREAM,
-    ENDPOINT,
-    INTEGRATED,
-    REQUEST_REDIRECT,
-    ROOT_PORT,
-    TO_PCI,
-    UPSTREAM,
-    UPSTREAM_FORWARDING,
-    configuration_space,
-    put_spaces,
-)  # fmt: skip
+    COMPLETION_REDIRECT,  # fmt: skip
+    DOWNSTREAM,  # fmt: skip
+    ENDPOINT,  # fmt: skip
+    INTEGRATED,  # fmt: skip
+    REQUEST_REDIRECT,  # fmt: skip
+    ROOT_PORT,  # fmt: skip
+    TO_PCI,  # fmt: skip
+    UPSTREAM,  # fmt: skip
+    UPSTREAM_FORWARDING,  # fmt: skip
+    configuration_space,  # fmt: skip
+    put_spaces,  # fmt: skip
+)
 from recorded_trees import unpack, write
 
-from microbench.gpu.pci import (
+from microbench.core.model import LinkInfo
+from microbench.gpu.machine.pci import (
+    NEEDS_ROOT,
+    NO_EXTENDED_SPACE,
+    SILENT,
     Way,
     describe_link,
     largest_window_bytes,
     link_facts,
     narrowest,
     numa_node,
+    read_control,
+    read_redirection,
     same_device,
     sysfs_bus_id,
     way_to_root,
 )
-from microbench.gpu.pci_config import NEEDS_ROOT, NO_EXTENDED_SPACE, SILENT, read_control, read_redirection
-from microbench.model import LinkInfo
 
 GPU = "0000:43:00.0"
 CIRCLE = b"\x01\x00\x02\x10"  # an extended capability that names the first one as the next

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from recorded_trees import unpack, write
 
-from microbench.gpu.pci_topology import distance, network_devices
+from microbench.gpu.machine.topology import distance, network_devices
 
 GPU = "0000:1a:00.0"
 

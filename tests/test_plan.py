@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from microbench.bench import Axis, Benchmark, Measured, discover
-from microbench.errors import ExitCode, UsageError
-from microbench.model import Case, Environment, GpuInfo, Metric, Param
-from microbench.plan import AlreadyMeasured, PlannedCase, make_plan
-from microbench.selection import Selected, parse_overrides, select
+from microbench.core.bench import Axis, Benchmark, Measured, discover
+from microbench.core.errors import ExitCode, UsageError
+from microbench.core.model import Case, Environment, GpuInfo, Metric, Param
+from microbench.run.plan import AlreadyMeasured, PlannedCase, Selected, make_plan, parse_overrides, select
 
 ONE = GpuInfo(name="tiny", uuid="GPU-one")
 OTHER = GpuInfo(name="tiny", uuid="GPU-other")

@@ -12,11 +12,11 @@ from command_line import call
 from make_graph_run import make_graph_run
 from make_run import make_run
 
-from microbench import schema
-from microbench.errors import ExitCode
-from microbench.explain.chosen_fit import suits
-from microbench.model import Run, Session
-from microbench.workloads import Options, described, examples
+from microbench.core.errors import ExitCode
+from microbench.core.model import Run, Session
+from microbench.predict.fit import suits
+from microbench.predict.step_file import Options, described, examples
+from microbench.runs import schema
 
 ASKED = ("predict", "--kernels", "1100", "--duration", "6us", "--layer", "torch", "--arguments", "1")
 

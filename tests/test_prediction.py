@@ -13,20 +13,20 @@ from make_fit import CALL_S, GAP_S, GRAPH_GAP_S, TORCH_S, VALUES, make_fit
 from make_graph_run import make_graph_run
 from rich.cells import cell_len
 
-from microbench.errors import UsageError
-from microbench.explain import prediction as words
-from microbench.explain.changes import Change, Changes, changed
-from microbench.explain.forecast import Forecast, forecast
-from microbench.explain.whatif import in_words, pairs
-from microbench.fitted import Fit
-from microbench.limits import pcie_rate
-from microbench.model import GpuInfo, LinkInfo
-from microbench.report import prediction, prediction_json, stacks, terminal, whatif
+from microbench.analysis.limits import pcie_rate
+from microbench.core.errors import UsageError
+from microbench.core.model import GpuInfo, LinkInfo
+from microbench.core.units import as_time
+from microbench.predict import words
+from microbench.predict.constants import Fit
+from microbench.predict.forecast import Forecast, forecast
+from microbench.predict.step_file import Options, described, examples, read
+from microbench.predict.whatif import Change, Changes, changed, in_words, pairs
+from microbench.predict.workload import Copies, HostWork, Kernels, Wait, Workload
+from microbench.report import prediction, whatif
 from microbench.report.document import Portion, Report, Stack, Stacks
 from microbench.report.prediction import Side
-from microbench.units import as_time
-from microbench.workload import Copies, HostWork, Kernels, Wait, Workload
-from microbench.workloads import Options, described, examples, read
+from microbench.report.terminal import charts, terminal
 
 RUN = make_graph_run()
 GPU = GpuInfo("Made", "GPU-made", link=LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256))
@@ -181,7 +181,7 @@ def test_the_page_can_be_ascii_and_keeps_hostile_text_in_its_place() -> None:
 
 def test_json_has_the_figures_in_si_units() -> None:
     found = predicted(step(100, "9us", "torch", arguments=1))
-    read_back = json.loads(prediction_json.encoded(Side(found, RUN, GPU, True)))
+    read_back = json.loads(prediction.encoded(Side(found, RUN, GPU, True)))
     assert read_back["stream"]["step_s"] == found.stream.step_s
     assert read_back["stream"]["low_s"] < read_back["stream"]["step_s"] < read_back["stream"]["high_s"]
     assert sum(read_back["stream"]["spent_s"].values()) == pytest.approx(found.stream.step_s, rel=1e-6)
@@ -195,7 +195,7 @@ def test_json_has_the_figures_in_si_units() -> None:
 def test_bars_are_to_scale_and_name_their_portions() -> None:
     long = Stack("long", (Portion("host", 6.0, "6 s", "first"), Portion("kernel", 2.0, "2 s", "second")), "8 s")
     short = Stack("short", (Portion("kernel", 2.0, "2 s", "second"), Portion("sync", 0.0, "0 s", "quiet")), "2 s")
-    lines = ["".join(text for text, _ in line) for line in stacks.stacks(Stacks("", "", (long, short)), 52, shown=str)]
+    lines = ["".join(text for text, _ in line) for line in charts.stacks(Stacks("", "", (long, short)), 52, shown=str)]
     assert lines[0].count("█") == 3 * lines[0].count("▓")
     assert lines[0].count("▓") == lines[3].count("▓")
     assert lines[0].endswith("  8 s")
@@ -209,11 +209,11 @@ def test_bars_are_to_scale_and_name_their_portions() -> None:
 )
 def test_bars_keep_to_the_page(portions: list[tuple[float, str]], width: int) -> None:
     made = tuple(Portion("name", value, "1.00 ms, 5 %", tone) for value, tone in portions)  # type: ignore[arg-type]
-    drawing = stacks.stacks(Stacks("", "", (Stack("stream", made, "1.00 ms"),)), width, shown=str)
+    drawing = charts.stacks(Stacks("", "", (Stack("stream", made, "1.00 ms"),)), width, shown=str)
     bar = "".join(text for text, _ in drawing[0])
     assert len(bar) <= width
     total = sum(value for value, _ in portions)
-    assert total <= stacks.NOTHING or abs(sum(bar.count(sign) for sign in "█▓─") - (width - 17)) <= 1
+    assert total <= charts.NOTHING or abs(sum(bar.count(sign) for sign in "█▓─") - (width - 17)) <= 1
 
 
 # -- what if ------------------------------------------------------------------------------------------------------

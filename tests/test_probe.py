@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from make_run import make_run
 
-from microbench.errors import DeviceAbsentError
-from microbench.gpu.probe import ordinals
-from microbench.model import Environment, GpuInfo, Run, Settings
+from microbench.core.errors import DeviceAbsentError
+from microbench.core.model import Environment, GpuInfo, Run, Settings
+from microbench.gpu.cuda.probe import ordinals
 from microbench.report.heading import head
 
 GPUS = (

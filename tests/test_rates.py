@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from microbench.limits import ceiling, ceiling_at
-from microbench.model import GpuInfo
-from microbench.rates import (
+from microbench.analysis.limits import ceiling, ceiling_at
+from microbench.analysis.rates import (
     ARCHITECTURES,
     GAMES,
     Halved,
@@ -16,6 +15,7 @@ from microbench.rates import (
     rate_of,
     tensor_rate,
 )
+from microbench.core.model import GpuInfo
 
 SXM = "NVIDIA H200"
 # Published peaks of boards: capability, SMs, MHz, bound, 10^12 operations a second. Data sheets and white papers.

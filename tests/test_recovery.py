@@ -9,14 +9,13 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from make_fake_run import make_fake_run
 
-from microbench.explain.evidence import evidence_by_device
-from microbench.explain.fitting import call_constant, fit
-from microbench.explain.model_check import check
-from microbench.fitted import Fit
-from microbench.gpu.fake import FakeCosts, GraphCosts, LayerCosts, Line
-from microbench.gpu.fake.memory_costs import MemoryCosts, Rates
-from microbench.model import Param
-from microbench.sampling import SamplingLimits
+from microbench.analysis.evidence import evidence_by_device
+from microbench.core.model import Param
+from microbench.gpu.fake.costs import FakeCosts, GraphCosts, LayerCosts, Line, MemoryCosts, Rates
+from microbench.measure.sampling import SamplingLimits
+from microbench.predict.constants import Fit
+from microbench.predict.fit import call_constant, fit
+from microbench.predict.model_check import check
 
 # What the issue promises.
 WITHIN = 0.02

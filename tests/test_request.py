@@ -10,10 +10,10 @@ import pytest
 from make_small_run import BENCHMARK, RUN, SESSION
 from worker_run import Recorder, outcomes, run
 
-from microbench import schema, store
-from microbench.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
-from microbench.events import CaseDone
-from microbench.model import Settings
+from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
+from microbench.core.model import Settings
+from microbench.run.events import CaseDone
+from microbench.runs import schema, store
 
 
 @pytest.fixture(autouse=True)

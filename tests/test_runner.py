@@ -9,11 +9,12 @@ import pytest
 import worker_backend
 from worker_run import PATIENT, Recorder, fact, only, outcomes, run
 
-from microbench import store
-from microbench.errors import DeviceAbsentError, ExitCode
-from microbench.events import CaseStarted, CaseTick, PlanMade, Probed, RunEnded
-from microbench.process import Patience
-from microbench.runner import RunRequest, execute
+from microbench.core.errors import DeviceAbsentError, ExitCode
+from microbench.run.events import CaseStarted, CaseTick, PlanMade, Probed, RunEnded
+from microbench.run.process import Patience
+from microbench.run.request import RunRequest
+from microbench.run.session import execute
+from microbench.runs import store
 
 
 @pytest.fixture(autouse=True)

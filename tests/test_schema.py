@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from make_small_run import MEASUREMENT, OUTCOMES, PER_CALL, RUN
 from texts import any_text
 
-from microbench import schema
-from microbench.errors import ExitCode, MeasurementError, RunUnreadableError
-from microbench.model import Outcome, Run
+from microbench.core.errors import ExitCode, MeasurementError, RunUnreadableError
+from microbench.core.model import Outcome, Run
+from microbench.runs import schema
 
 GOLDEN = Path(__file__).parent / "data" / "run-v1.json"
 

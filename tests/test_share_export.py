@@ -17,12 +17,12 @@ from make_run import failed, make_run, skipped
 from make_small_run import OUTCOMES, RUN
 from snapshots import same
 
-from microbench import run_schema, schema, store
-from microbench.cli_runs import report_of
-from microbench.errors import RunUnreadableError
-from microbench.export import HEADER, to_csv, to_json, to_json_lines
-from microbench.model import Run
+from microbench.cli.runs import report_of
+from microbench.core.errors import RunUnreadableError
+from microbench.core.model import Run
 from microbench.report.markdown import to_markdown
+from microbench.runs import schema, store
+from microbench.runs.export import HEADER, to_csv, to_json, to_json_lines
 
 jsonschema = pytest.importorskip("jsonschema")
 PUBLISHED = Path(__file__).parent.parent / "docs" / "run.schema.json"
@@ -142,7 +142,7 @@ def test_markdown_looks_as_it_did_however_wide_the_terminal_is(width: str, tmp_p
 
 @pytest.fixture(scope="module")
 def validator() -> Any:
-    document = run_schema.run_schema()
+    document = schema.run_schema()
     jsonschema.Draft202012Validator.check_schema(document)
     return jsonschema.Draft202012Validator(document)
 
@@ -150,11 +150,11 @@ def validator() -> Any:
 @pytest.mark.source
 def test_the_published_schema_is_up_to_date() -> None:
     """If not: microbench export --schema > docs/run.schema.json"""
-    assert PUBLISHED.read_bytes() == run_schema.encoded() == call("export", "--schema").stdout_bytes
+    assert PUBLISHED.read_bytes() == schema.encoded() == call("export", "--schema").stdout_bytes
 
 
 def test_every_part_of_the_schema_is_described() -> None:
-    parts = run_schema.run_schema()["$defs"]
+    parts = schema.run_schema()["$defs"]
     assert len(parts) > 15
     assert all(part["description"].strip() for part in parts.values())
     assert not any("``" in part["description"] for part in parts.values())

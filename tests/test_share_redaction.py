@@ -15,13 +15,12 @@ from make_small_run import MEASUREMENT, OUTCOMES, RUN
 from texts import any_text
 from typer.testing import CliRunner
 
-from microbench import export, redaction, schema, store
-from microbench.cli import app
-from microbench.cli_runs import report_of
-from microbench.model import Case, Fact, Outcome, Run, Telemetry
-from microbench.redacted_text import Redactor
-from microbench.redaction import Identity, redacted
+from microbench.cli.app import app
+from microbench.cli.runs import report_of
+from microbench.core.model import Case, Fact, Outcome, Run, Telemetry
 from microbench.report.markdown import to_markdown
+from microbench.runs import export, redaction, schema, store
+from microbench.runs.redaction import Identity, Redactor, redacted
 
 NOBODY = Identity()
 UUID = "GPU-1a2d7986-4b79-e1ed-c951-afa4653d7453"

@@ -18,12 +18,13 @@ from make_run import failed, make_run
 from make_small_run import OUTCOMES, RUN
 from recorded_runs import recorded
 
-from microbench import carried, export, model, schema, skim, store
-from microbench.cli_runs import report_at, report_of
-from microbench.errors import RunUnreadableError
-from microbench.model import Measurement, Outcome, Run
-from microbench.runfile import RunFile
-from microbench.stats import Row, rows
+from microbench.analysis.stats import Row, rows
+from microbench.cli.runs import report_at, report_of
+from microbench.core import model
+from microbench.core.errors import RunUnreadableError
+from microbench.core.model import Measurement, Outcome, Run
+from microbench.runs import carried, export, schema, skim, store
+from microbench.runs.runfile import RunFile
 
 APPENDED = schema.encode_outcome(OUTCOMES[0]).decode()
 MISLEADING = 'it said },{"case":"x"}],"outcomes":[ and ],"carried":{"by":"me"}'

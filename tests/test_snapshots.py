@@ -31,12 +31,12 @@ from test_doctor import AROUND
 from test_doctor import environment as examined
 from typer.testing import CliRunner, Result
 
-from microbench import index, remarks, runner, schema, store
-from microbench.cli import app
-from microbench.doctor import checks
-from microbench.errors import DeviceAbsentError, ExitCode
-from microbench.events import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
-from microbench.model import Environment, Run
+from microbench.cli.app import app
+from microbench.core.errors import DeviceAbsentError, ExitCode
+from microbench.core.model import Environment, Run
+from microbench.run import doctor, session
+from microbench.run.events import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
+from microbench.runs import index, remarks, schema, store
 
 WIDTHS = (80, 120)
 LONGEST_LINES = 36
@@ -192,10 +192,10 @@ LAID_OUT: dict[str, tuple[str, ...]] = {
 LOOKS = {**DRAWN, **LAID_OUT}
 
 
-def measured(run: Run) -> Callable[..., runner.RunResult]:
+def measured(run: Run) -> Callable[..., session.RunResult]:
     """A stand-in for the runner, which measures nothing and tells of the first outcomes of a run, and of a failure."""
 
-    def execute(request: runner.RunRequest, listener: Callable[[object], None]) -> runner.RunResult:
+    def execute(request: session.RunRequest, listener: Callable[[object], None]) -> session.RunResult:
         done = (*run.outcomes[:3], skipped(), failed("it broke: 漢字"))
         listener(PlanMade(len(done), 20.0, ("host", "launch"), 4.0))
         for number, one in enumerate(done):
@@ -204,7 +204,7 @@ def measured(run: Run) -> Callable[..., runner.RunResult]:
             listener(CaseDone(one))
         listener(RunEnded(Path("run.json"), "complete"))
         Path("run.json").write_bytes(schema.encode(run))
-        return runner.RunResult(run, Path("run.json"), ExitCode.MEASURED, run.sessions[-1].environment)
+        return session.RunResult(run, Path("run.json"), ExitCode.MEASURED, run.sessions[-1].environment)
 
     return execute
 
@@ -215,8 +215,8 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     absent = "no-gpu" in request.node.callspec.params.get("name", "")
     where = Environment(no_gpu_reason="no driver [bold]", no_gpu_next_step="install one") if absent else examined()
     monkeypatch.setattr("microbench.gpu.open.probe_environment", lambda device: where)
-    monkeypatch.setattr(checks, "look_around", lambda environment: AROUND)
-    monkeypatch.setattr(runner, "execute", measured(make_run(gpu=False) if absent else unusual()))
+    monkeypatch.setattr(doctor, "look_around", lambda environment: AROUND)
+    monkeypatch.setattr(session, "execute", measured(make_run(gpu=False) if absent else unusual()))
     if absent:
         bundled = {"nvidia-h200": Path("launch.json").resolve()}
         monkeypatch.setattr(store, "bundled", lambda: bundled)
@@ -258,7 +258,7 @@ def called_anew(arguments: Sequence[str], folder: Path, **variables: str) -> str
 
 def test_progress_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line for each case, however long, and never a colour."""
-    monkeypatch.setattr(runner, "execute", measured(unusual()))
+    monkeypatch.setattr(session, "execute", measured(unusual()))
     for variables in ({}, {"NO_COLOR": "1", "COLUMNS": "120"}):
         told = call(("run", "launch"), **variables).stderr
         assert "\x1b" not in told
@@ -372,14 +372,14 @@ ERRORS: tuple[tuple[str, ...], ...] = (
 def test_an_error_is_a_line_of_cause_and_one_of_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same two lines however wide the page is, in colour too."""
     (folder / "bad.json").write_bytes(b"{")
-    known = runner.execute
+    known = session.execute
 
-    def absent(request: runner.RunRequest, listener: object) -> runner.RunResult:
+    def absent(request: session.RunRequest, listener: object) -> session.RunResult:
         if request.device is None:
             return known(request, listener)  # type: ignore[arg-type]
         raise DeviceAbsentError(f"there is no device {request.device}", "see `microbench doctor`")
 
-    monkeypatch.setattr(runner, "execute", absent)
+    monkeypatch.setattr(session, "execute", absent)
     told = []
     for arguments in ERRORS:
         found = call(arguments, NO_COLOR="1", COLUMNS="80")

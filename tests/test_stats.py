@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_run import make_run
 
-from microbench.model import BenchmarkInfo, Case, Measurement, Metric, Outcome, PerCall, Run, Work
-from microbench.quantiles import CONFIDENCE, median_ranks
-from microbench.stats import (
+from microbench.analysis.quantiles import CONFIDENCE, median_ranks
+from microbench.analysis.stats import (
     Interval,
     median_interval,
     paired_ratio,
@@ -23,6 +22,7 @@ from microbench.stats import (
     summarize,
     values_of,
 )
+from microbench.core.model import BenchmarkInfo, Case, Measurement, Metric, Outcome, PerCall, Run, Work
 
 TIME = Metric("submit", "time", "s/launch", "time of a call")
 RATE = Metric("copy", "rate", "B/s", "bytes copied")

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from fake_session import medians
 
-from microbench.alternating import InOrder
-from microbench.gpu.fake import FakeCosts, open_fake
-from microbench.ops import Launch
+from microbench.core.ops import Launch
+from microbench.gpu.fake.costs import FakeCosts
+from microbench.gpu.fake.gpu import open_fake
+from microbench.measure.alternating import InOrder
 
 COSTS = FakeCosts()
 CLOCK_S = 3e-9

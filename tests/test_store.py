@@ -15,9 +15,9 @@ import msgspec
 import pytest
 from make_small_run import OUTCOMES, RUN
 
-from microbench import schema, store
-from microbench.errors import ExitCode, ResultNotWrittenError, RunUnreadableError
-from microbench.runfile import ResultLostError, RunFile
+from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError
+from microbench.runs import schema, store
+from microbench.runs.runfile import ResultLostError, RunFile
 
 EMPTY = msgspec.structs.replace(RUN, outcomes=())
 OLD, NEW = "20260101T000000Z-0011aabb", "20260102T000000Z-0022ccdd"

@@ -7,14 +7,14 @@ import itertools
 import pytest
 from fake_session import QUICK
 
-from microbench.benchmarks import memory_occupancy
-from microbench.energy import WINDOW_S, power
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.fake import open_fake
-from microbench.model import Fact, Measurement, Metric
-from microbench.stats import summarize
-from microbench.streams import answering_level, streamed
-from microbench.timing import Meter
+from microbench.analysis.stats import summarize
+from microbench.benchmarks.memory import memory_occupancy
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.model import Fact, Measurement, Metric
+from microbench.gpu.fake.gpu import open_fake
+from microbench.measure.counters import WINDOW_S, power
+from microbench.measure.memory import answering_level, streamed
+from microbench.measure.timer import Meter
 
 MIB = 1 << 20
 

@@ -11,13 +11,14 @@ import pytest
 from make_run import failed, make_run, measurement, outcome, skipped
 from rich.cells import cell_len
 
-from microbench.errors import UsageError
-from microbench.events import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
-from microbench.export import to_csv, to_json
-from microbench.model import Run
-from microbench.report import terminal, view
-from microbench.report.layout import packed
-from microbench.report.progress import LiveProgress, PlainProgress
+from microbench.core.errors import UsageError
+from microbench.core.model import Run
+from microbench.report import view
+from microbench.report.terminal import terminal
+from microbench.report.terminal.charts import packed
+from microbench.report.terminal.progress import LiveProgress, PlainProgress
+from microbench.run.events import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
+from microbench.runs.export import to_csv, to_json
 
 HOSTILE = (
     "[bold]x[/bold] [/] [link=http://x]y[/link]",

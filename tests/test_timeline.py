@@ -17,21 +17,22 @@ from make_run import make_run
 from rich.cells import cell_len
 from typer.testing import Result
 
-from microbench import schema, store
-from microbench.cli_model import MOST_KERNELS
-from microbench.errors import ExitCode, RunUnreadableError, UsageError
-from microbench.explain import timeline as words
-from microbench.explain.evidence import evidence_by_device
-from microbench.explain.forecast import Forecast, forecast
-from microbench.explain.graph_step import nearest
-from microbench.fitted import Constant, Fit, Misfit, Reach
-from microbench.model import Run
-from microbench.ops import LOOP_LAYER
-from microbench.report import lanes, terminal, timeline
+from microbench.analysis.evidence import evidence_by_device
+from microbench.cli.predict import MOST_KERNELS
+from microbench.core.errors import ExitCode, RunUnreadableError, UsageError
+from microbench.core.model import Run
+from microbench.core.ops import LOOP_LAYER
+from microbench.core.units import typed_time
+from microbench.predict import timeline as words
+from microbench.predict.constants import Constant, Fit, Misfit, Reach
+from microbench.predict.forecast import Forecast, forecast
+from microbench.predict.model import WAYS, call_name, replay_name
+from microbench.predict.timeline import nearest
+from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
+from microbench.report import timeline
 from microbench.report.document import Lane, Span, TimeLine
-from microbench.submission import WAYS, call_name, replay_name
-from microbench.units import typed_time
-from microbench.workload import Copies, HostWork, Kernels, Part, Wait, Workload
+from microbench.report.terminal import curves, terminal
+from microbench.runs import schema, store
 
 WHOLE = make_graph_run()
 # Round figures, so that what is drawn can be worked out by hand. CALL + WAY is when the first kernel begins.
@@ -119,13 +120,13 @@ def test_drawn_lanes_are_in_order_and_inside(of: list[Part], streams: int, queue
             assert all(0 < span.level <= 1 for span in one.spans)
         for width in (47, 67, 107):
             for fine in (True, False):
-                drawn = lanes.time_line(picture, width, fine=fine, inverse=False)
+                drawn = curves.time_line(picture, width, fine=fine, inverse=False)
                 assert {len("".join(piece for piece, _ in line)) for line in drawn} == {width}
 
 
 def test_a_saving_too_small_to_draw_leaves_the_end_of_the_length_alone() -> None:
     spans = (Span(0.0, 0.999, "1 s", "plain", "distance"), Span(0.999, 1.0, "−1 ms", "good", "distance"))
-    (line,) = lanes.time_line(TimeLine("", "", 1.0, (), (Lane("", spans),)), 40, fine=True, inverse=False)[1:]
+    (line,) = curves.time_line(TimeLine("", "", 1.0, (), (Lane("", spans),)), 40, fine=True, inverse=False)[1:]
     assert "".join(piece for piece, _ in line).rstrip().endswith("┤")
 
 
@@ -255,15 +256,15 @@ def test_steps_that_flow_into_one_another_say_how_long_one_takes_then() -> None:
 def test_blocks_begin_and_end_at_halves_and_stay_apart() -> None:
     spans = tuple(Span(begin, begin + 1.0, "", "second") for begin in (0.0, 1.0, 2.25))
     one = TimeLine("", "", 4.0, (), (Lane("x", spans),))
-    (_, line) = lanes.time_line(one, 3 + 9, fine=True, inverse=False)
+    (_, line) = curves.time_line(one, 3 + 9, fine=True, inverse=False)
     assert "".join(piece for piece, _ in line)[3:] == "█▌██▐█▌  "
-    (_, plain_line) = lanes.time_line(one, 3 + 9, fine=False, inverse=False)
+    (_, plain_line) = curves.time_line(one, 3 + 9, fine=False, inverse=False)
     assert "".join(piece for piece, _ in plain_line)[3:] == "█ █ ██   "
 
 
 def test_labels_stand_on_blocks_where_there_is_colour() -> None:
     one = TimeLine("", "", 1.0, (), (Lane("x", (Span(0.0, 1.0, "7", "second"),)),))
-    (_, line) = lanes.time_line(one, 3 + 11, fine=True, inverse=True)
+    (_, line) = curves.time_line(one, 3 + 11, fine=True, inverse=True)
     assert (" 7 ", "on_second") in line
 
 
@@ -274,9 +275,9 @@ def test_levels_are_as_high_as_their_mean_and_never_out_of_sight() -> None:
         Span(2.0, 2.5, "", "first", "level", 1.0), Span(3.2, 3.21, "", "first", "level", 0.2),
     )  # fmt: skip
     one = TimeLine("", "", 10.0, (), (Lane("x", spans),))
-    (_, line) = lanes.time_line(one, 3 + 11, fine=True, inverse=False)
+    (_, line) = curves.time_line(one, 3 + 11, fine=True, inverse=False)
     assert "".join(piece for piece, _ in line)[3:9] == "█▄▄▁  "
-    (_, line) = lanes.time_line(one, 3 + 11, fine=False, inverse=False)
+    (_, line) = curves.time_line(one, 3 + 11, fine=False, inverse=False)
     assert "".join(piece for piece, _ in line)[3:9] == "#==.  "
 
 

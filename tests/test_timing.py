@@ -10,11 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from microbench.errors import MeasurementError
-from microbench.gpu.api import IntArray
-from microbench.model import SAMPLES_KEPT, Measurement
-from microbench.sampling import VOID_SAMPLES, SamplingLimits, clock_step_ns, kept, per_call_distribution, seconds
-from microbench.timing import Meter
+from microbench.core.errors import MeasurementError
+from microbench.core.model import SAMPLES_KEPT, Measurement
+from microbench.gpu.protocol.submit import IntArray
+from microbench.measure.sampling import (
+    VOID_SAMPLES,
+    SamplingLimits,
+    clock_step_ns,
+    kept,
+    per_call_distribution,
+    seconds,
+)
+from microbench.measure.timer import Meter
 
 
 class TinyClock:

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from microbench.errors import MeasurementError
-from microbench.gpu.api import Gpu
-from microbench.gpu.fake import FakeCosts, open_fake
-from microbench.model import Floors, Measurement, Work
-from microbench.ops import Copy, Launch, Query
-from microbench.timing import LONGEST_BURST, SHORTEST_BURST, WARM_UP_CALLS, Meter
+from microbench.core.errors import MeasurementError
+from microbench.core.model import Floors, Measurement, Work
+from microbench.core.ops import Copy, Launch, Query
+from microbench.gpu.fake.costs import FakeCosts
+from microbench.gpu.fake.gpu import open_fake
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.measure.timer import LONGEST_BURST, SHORTEST_BURST, WARM_UP_CALLS, Meter
 
 
 def value(measurement: Measurement) -> float:

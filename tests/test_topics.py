@@ -20,20 +20,19 @@ from make_graph_run import make_graph_run
 from make_link_run import make_link_run, state, two_switches
 from make_run import make_run
 
-from microbench import schema, store
-from microbench.bench import discover
-from microbench.errors import ExitCode, UsageError
-from microbench.explain import topics
-from microbench.explain.evidence import Evidence, evidence_by_device
-from microbench.explain.topics import TOPICS, launch, topic
-from microbench.explain.topics.gathering import Figure
-from microbench.explain.topics.topic import Passage, Topic, plain_words, slots, tell
-from microbench.model import GpuInfo, Outcome, Run
-from microbench.report import prose, terminal
+from microbench.analysis.evidence import Evidence, evidence_by_device
+from microbench.analysis.stats import Row, rows
+from microbench.core.bench import discover
+from microbench.core.errors import ExitCode, UsageError
+from microbench.core.model import GpuInfo, Outcome, Run
+from microbench.core.units import quantity
+from microbench.explain.topics import catalogue, launch, topic
+from microbench.explain.topics.catalogue import TOPICS
+from microbench.explain.topics.topic import Figure, Passage, Topic, plain_words, slots, tell
 from microbench.report import topic as sheets
 from microbench.report.document import Phrase, Prose
-from microbench.stats import Row, rows
-from microbench.units import quantity
+from microbench.report.terminal import charts, terminal
+from microbench.runs import schema, store
 
 # Names, not numbers: no run could change them.
 NAMES = re.compile(r"\b(?:fp(?:8|16|32|64)|bf16|tf32|int8|PCIe [0-9]|L[12])\b")
@@ -56,7 +55,7 @@ def recorded() -> tuple[Evidence, ...]:
 @cache
 def reference(name: str) -> Evidence:
     """The bundled run that knows most of a topic, as the command chooses it, without what the topic does not use."""
-    one = topics.find(name)
+    one = catalogue.find(name)
     evidence = max(recorded(), key=lambda evidence: len(figures_of(one, evidence)))
     used = {rest for figure in figures_of(one, evidence).values() for rest in figure.rests_on}
     names = {info.name for info in evidence.run.benchmarks if any(rest.startswith(info.name) for rest in used)}
@@ -129,7 +128,7 @@ def with_row(name: str, factor: float, benchmark: str, metric: str, **params: in
     evidence = reference(name)
     row = evidence.row(benchmark, metric, **params)
     assert row is not None
-    return body(topics.find(name), replaced(evidence, scaled(evidence, row, factor)))
+    return body(catalogue.find(name), replaced(evidence, scaled(evidence, row, factor)))
 
 
 def with_gpu(name: str, **changes: object) -> Evidence:
@@ -165,7 +164,7 @@ def test_no_template_holds_a_number(one: Topic) -> None:
 
 def test_no_words_in_the_sources_hold_a_number() -> None:
     """Whatever is put together in code as well: any text with a space in it."""
-    folder = Path(topics.__file__).parent
+    folder = Path(catalogue.__file__).parent
     found = []
     for path in folder.glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -290,7 +289,7 @@ def test_a_slot_holds_the_row_that_its_name_promises(one: Topic) -> None:
 
 
 def values(name: str) -> dict[str, float]:
-    return {slot: figure.value for slot, figure in figures_of(topics.find(name), reference(name)).items()}
+    return {slot: figure.value for slot, figure in figures_of(catalogue.find(name), reference(name)).items()}
 
 
 def test_computed_figures_are_what_they_say() -> None:
@@ -341,7 +340,7 @@ def test_computed_figures_of_copies_and_of_clocks_are_what_they_say() -> None:
 def test_a_fact_changes_the_figures_that_rest_on_it_and_no_others(
     name: str, fact: str, changes: dict[str, float]
 ) -> None:
-    one, evidence = topics.find(name), reference(name)
+    one, evidence = catalogue.find(name), reference(name)
     resting = {slot for slot, figure in figures_of(one, evidence).items() if fact in figure.rests_on}
     assert resting
     assert changed_slots(one, evidence, with_gpu(name, **changes)) == resting
@@ -351,7 +350,7 @@ def test_the_link_changes_what_launches_are_held_against() -> None:
     link = reference("traffic").gpu
     assert link is not None
     slower = with_gpu("traffic", link=msgspec.structs.replace(link.link, generation_max=3))
-    assert changed_slots(topics.find("traffic"), reference("traffic"), slower) == {"link", "share"}
+    assert changed_slots(catalogue.find("traffic"), reference("traffic"), slower) == {"link", "share"}
 
 
 # -- what is told ---------------------------------------------------------------------------------------------------
@@ -369,7 +368,7 @@ def test_every_slot_can_be_filled(one: Topic) -> None:
 @each_topic
 def test_the_reference_tells_a_short_text_of_several_paragraphs(one: Topic) -> None:
     told = tell(one, reference(one.name))
-    drawn = prose.prose(Prose("", "", tuple(map(phrases, told.paragraphs))), NARROW, shown=str)
+    drawn = charts.prose(Prose("", "", tuple(map(phrases, told.paragraphs))), NARROW, shown=str)
     assert len(told.paragraphs) >= 3
     assert FEWEST_LINES <= len([line for line in drawn if line]) <= MOST_LINES
     assert set(one.needs) <= figures_of(one, reference(one.name)).keys()
@@ -403,15 +402,15 @@ def test_what_a_text_needs_is_what_its_benchmarks_give(one: Topic) -> None:
 
 def test_a_figure_that_no_passage_names_is_lacking_to_nobody() -> None:
     """One GPU has no other to exchange data with, so nothing is to be run for that."""
-    told = tell(topics.find("topology"), evidence_by_device(make_link_run())[0])
+    told = tell(catalogue.find("topology"), evidence_by_device(make_link_run())[0])
     assert told.lacking == ()
-    several = tell(topics.find("topology"), evidence_by_device(make_link_run(gpus=4))[0])
+    several = tell(catalogue.find("topology"), evidence_by_device(make_link_run(gpus=4))[0])
     assert several.lacking == ()
     state_only = make_link_run(gpus=4)
     only = msgspec.structs.replace(
         state_only, outcomes=tuple(one for one in state_only.outcomes if one.case.benchmark == "link_state")
     )
-    lacking = tell(topics.find("topology"), evidence_by_device(only)[0]).lacking
+    lacking = tell(catalogue.find("topology"), evidence_by_device(only)[0]).lacking
     assert lacking == ("link_copy", "link_latency", "link_concurrent", "link_peer")
 
 
@@ -447,7 +446,7 @@ def test_a_gap_that_no_graph_shortens_is_not_praised() -> None:
 
 
 def test_arguments_that_take_no_room_are_not_told_of() -> None:
-    assert "Arguments take room" in body(topics.find("queue"), reference("queue"))
+    assert "Arguments take room" in body(catalogue.find("queue"), reference("queue"))
     assert "Arguments take room" not in with_row("queue", 2, "launch_queue", "depth", argument_bytes=4096)
 
 
@@ -465,7 +464,7 @@ def test_counters_that_miss_bytes_are_not_trusted() -> None:
 
 
 def test_pageable_copies_that_lose_nothing_are_no_reason_to_pin() -> None:
-    size_bytes = figures_of(topics.find("pinned"), reference("pinned"))["size"].value
+    size_bytes = figures_of(catalogue.find("pinned"), reference("pinned"))["size"].value
     text = with_row(
         "pinned", 1 / 3, "link_copy", "bandwidth_host", direction="h2d", memory="pageable", size_bytes=int(size_bytes)
     )  # fmt: skip
@@ -475,16 +474,16 @@ def test_pageable_copies_that_lose_nothing_are_no_reason_to_pin() -> None:
 
 def test_what_one_copy_pays_is_not_advised_against() -> None:
     """Registering that has paid after one copy is worth it even for memory that is copied only once."""
-    assert "paid after 1 copy" in body(topics.find("pinned"), reference("pinned"))
-    assert "copied only once" not in body(topics.find("pinned"), reference("pinned"))
-    size_bytes = int(figures_of(topics.find("pinned"), reference("pinned"))["size"].value)
+    assert "paid after 1 copy" in body(catalogue.find("pinned"), reference("pinned"))
+    assert "copied only once" not in body(catalogue.find("pinned"), reference("pinned"))
+    size_bytes = int(figures_of(catalogue.find("pinned"), reference("pinned"))["size"].value)
     text = with_row("pinned", 60, "link_pinning", "pin", way="register", size_bytes=size_bytes)
     assert "Leave pageable what is copied only once" in text
 
 
 def test_a_link_below_its_full_speed_is_pointed_out() -> None:
     slow = make_link_run(facts=two_switches(generation_now=3))
-    text = body(topics.find("topology"), evidence_by_device(slow)[0])
+    text = body(catalogue.find("topology"), evidence_by_device(slow)[0])
     assert "PCIe 3.0" in text
     assert "where the GPU could do PCIe 5.0" in text
     assert "all that the GPU can do" not in text
@@ -492,19 +491,19 @@ def test_a_link_below_its_full_speed_is_pointed_out() -> None:
 
 def test_a_shared_uplink_is_pointed_out() -> None:
     params = {"beside": "all", "direction": "h2d", "gpu_index": 0}
-    assert "no uplink is shared" in body(topics.find("topology"), reference("topology"))
+    assert "no uplink is shared" in body(catalogue.find("topology"), reference("topology"))
     assert "an uplink is shared" in with_row("topology", 3, "link_concurrent", "together", **params)
 
 
 def test_switches_are_counted_where_they_can_be_seen() -> None:
-    text = body(topics.find("topology"), evidence_by_device(make_link_run(facts=two_switches()))[0])
+    text = body(catalogue.find("topology"), evidence_by_device(make_link_run(facts=two_switches()))[0])
     assert "On the way up lie 2 switches." in text
     assert "virtual machine" not in text
 
 
 def test_a_clock_that_nothing_takes_is_told_so() -> None:
-    settled = figures_of(topics.find("clocks"), reference("clocks"))["settled"].value
-    text = body(topics.find("clocks"), with_gpu("clocks", sm_clock_max_hz=settled))
+    settled = figures_of(catalogue.find("clocks"), reference("clocks"))["settled"].value
+    text = body(catalogue.find("clocks"), with_gpu("clocks", sm_clock_max_hz=settled))
     assert "products that last hold it" in text
     assert "less than the highest" not in text
 
@@ -522,7 +521,7 @@ def test_an_architecture_without_wgmma_is_told_by_mma() -> None:
     older = Evidence(
         evidence.run, [row for row in all_rows(evidence) if row.params.get("path") != "wgmma"], evidence.device
     )
-    told = tell(topics.find("tensor"), older)
+    told = tell(catalogue.find("tensor"), older)
     text = " ".join(map(plain_words, told.paragraphs))
     assert "are reached by mma.sync" in text
     assert "HGMMA" not in text
@@ -571,21 +570,21 @@ def test_the_table_shows_each_figure_of_the_text_with_its_row() -> None:
 
 
 def test_a_run_that_lacks_something_says_what_to_run() -> None:
-    text = drawn(topics.find("graphs"), make_run(), adding=("--into", "run", "--device", "fake"))
+    text = drawn(catalogue.find("graphs"), make_run(), adding=("--into", "run", "--device", "fake"))
     assert "This run lacks figures that would say more here:" in text
     assert "microbench run graph_lifecycle graph_gain --into run --device fake" in text
     assert "SIMULATED" in text
 
 
 def test_a_reference_says_how_to_measure_this_machine() -> None:
-    assert "microbench run launch graph" in drawn(topics.find("graphs"), reference("graphs").run, reference=True)
+    assert "microbench run launch graph" in drawn(catalogue.find("graphs"), reference("graphs").run, reference=True)
 
 
 def test_the_gpu_that_most_is_known_of_is_told_of() -> None:
     run = make_link_run(gpus=2)
     other = msgspec.structs.replace(state(two_switches()), device=run.sessions[0].gpus[0].uuid[:-1] + "1")
     both = msgspec.structs.replace(run, outcomes=(other, *run.outcomes))
-    assert "copies reach" in drawn(topics.find("topology"), both)
+    assert "copies reach" in drawn(catalogue.find("topology"), both)
 
 
 WORDS = st.text("abc", min_size=1, max_size=9)
@@ -601,13 +600,13 @@ PHRASES = st.lists(
 @given(PHRASES, st.integers(40, 130))
 def test_prose_keeps_every_word_and_breaks_no_figure(found: list[Phrase], width: int) -> None:
     one = Prose("", "", (tuple(found),))
-    lines = ["".join(text for text, _ in line) for line in prose.prose(one, width, shown=str)]
+    lines = ["".join(text for text, _ in line) for line in charts.prose(one, width, shown=str)]
     assert " ".join(" ".join(lines).split()) == " ".join("".join(phrase.text for phrase in found).split())
     for phrase in found:
         assert not phrase.whole or any(phrase.text in line for line in lines)
     longest = max((len(word) for word in "".join(one.text.replace(" ", "_") if one.whole else one.text
                                                  for one in found).split()), default=0)  # fmt: skip
-    assert all(len(line) <= max(min(width, prose.WIDEST), longest + 1) for line in lines)
+    assert all(len(line) <= max(min(width, charts.WIDEST), longest + 1) for line in lines)
 
 
 # -- the command ----------------------------------------------------------------------------------------------------
@@ -679,6 +678,6 @@ def test_a_topic_can_be_drawn_into_a_new_file(data: Path) -> None:
 
 
 def test_finding_a_topic() -> None:
-    assert topics.find("launch") is launch.TOPIC
+    assert catalogue.find("launch") is launch.TOPIC
     with pytest.raises(UsageError, match="there is no topic"):
-        topics.find("\x1b[31m")
+        catalogue.find("\x1b[31m")

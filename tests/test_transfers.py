@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from fake_session import QUICK
 
-from microbench.gpu.bound import IntArray, Submit
-from microbench.gpu.fake import FakeCosts, open_fake
-from microbench.gpu.fake.submit import FakeGate
-from microbench.gpu.link_api import FloatArray, Transfer
-from microbench.model import Fact, Measurement
-from microbench.timing import Meter
-from microbench.transfers import alone_and_together, between_gpus, moved, small_copy
+from microbench.core.model import Fact, Measurement
+from microbench.gpu.fake.costs import FakeCosts
+from microbench.gpu.fake.gpu import open_fake
+from microbench.gpu.fake.machine import FakeGate
+from microbench.gpu.protocol.links import FloatArray, Transfer
+from microbench.gpu.protocol.submit import IntArray, Submit
+from microbench.measure.timer import Meter
+from microbench.measure.transfers import alone_and_together, between_gpus, moved, small_copy
 
 MIB = 1 << 20
 COLD_S, WARM_S = 50e-3, 0.2e-3

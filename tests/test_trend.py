@@ -12,14 +12,14 @@ from make_run import make_run
 from recorded_runs import recorded, save
 from snapshots import same
 
-from microbench import index, remarks, schema, store, trend
-from microbench.errors import ExitCode, UsageError
-from microbench.index import opened
-from microbench.model import Run
-from microbench.report import trend as drawing
+from microbench.analysis.stats import rows
+from microbench.core.errors import ExitCode, UsageError
+from microbench.core.model import Run
+from microbench.report import history as drawing
 from microbench.report.document import Curve
-from microbench.stats import rows
-from microbench.trend import Point
+from microbench.runs import index, remarks, schema, store, trend
+from microbench.runs.index import opened
+from microbench.runs.trend import Point
 
 METRIC = "launch_cost.submit"
 

@@ -5,14 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from microbench.model import Measurement, Metric, Telemetry
-from microbench.stats import (
-    Interval,
-    Trust,
-    combined_trust,
-    summarize,
-)
-from microbench.throttling import is_arithmetic, throttled
+from microbench.analysis.quantiles import is_arithmetic, throttled
+from microbench.analysis.stats import Interval, Trust, combined_trust, summarize
+from microbench.core.model import Measurement, Metric, Telemetry
 
 TIME = Metric("submit", "time", "s/launch", "time of a call")
 COOL = Telemetry(sm_clock_begin_hz=2e9, sm_clock_end_hz=2e9)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from c_library import build
 
-from microbench.stats import paired_ratio
+from microbench.analysis.stats import paired_ratio
 
 BURST = 300
 PAIRS = 300
@@ -34,10 +34,10 @@ def alternate(ours: Callable[[], float], theirs: Callable[[], float]) -> tuple[l
 
 @pytest.mark.parametrize("arguments", [0, 4])
 def test_a_burst_from_the_compiled_loop_takes_as_long_as_one_from_c(tmp_path: Path, arguments: int) -> None:
-    from microbench.gpu.cuda import CudaGpu
-    from microbench.gpu.probe import probe
-    from microbench.gpu.submit import DriverSubmit
-    from microbench.ops import LayerCall
+    from microbench.core.ops import LayerCall
+    from microbench.gpu.cuda.device import CudaGpu
+    from microbench.gpu.cuda.probe import probe
+    from microbench.gpu.cuda.submit import DriverSubmit
 
     twin = build("loop", tmp_path)
     twin.twin_submit.restype = ctypes.c_int64

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from c_library import build
 
-from microbench.gpu.api import IntArray, Submit
-from microbench.stats import paired_ratio
+from microbench.analysis.stats import paired_ratio
+from microbench.gpu.protocol.submit import IntArray, Submit
 
 STEPS = 10
 PAIRS = 60
@@ -37,11 +37,11 @@ def pointers(*values: int) -> list[ctypes.c_void_p]:
 
 @pytest.mark.parametrize(("kernels", "duration_ns"), [(100, 0), (1000, 0), (100, 5000)])
 def test_stream_and_graph_take_as_long_as_in_c(tmp_path: Path, kernels: int, duration_ns: int) -> None:
-    from microbench.gpu.context import entry_point
-    from microbench.gpu.cuda import CudaGpu
-    from microbench.gpu.probe import probe
-    from microbench.gpu.submit import DriverSubmit
-    from microbench.ops import LOOP_LAYER, LayerCall
+    from microbench.core.ops import LOOP_LAYER, LayerCall
+    from microbench.gpu.cuda.context import entry_point
+    from microbench.gpu.cuda.device import CudaGpu
+    from microbench.gpu.cuda.probe import probe
+    from microbench.gpu.cuda.submit import DriverSubmit
 
     twin = build("graph", tmp_path)
     twin.twin_graph.restype = ctypes.c_void_p

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from texts import any_text
 
-from microbench.text import LONGEST, plain, to_ascii
-from microbench.units import (
+from microbench.core.units import (
+    LONGEST,
     PREFIXES,
     about_size,
     as_time,
@@ -20,6 +20,7 @@ from microbench.units import (
     from_to,
     gigabytes,
     percent,
+    plain,
     quantity,
     rate_of,
     ratio,
@@ -29,6 +30,7 @@ from microbench.units import (
     size,
     spread,
     times,
+    to_ascii,
     wall,
 )
 

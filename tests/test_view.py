@@ -6,17 +6,15 @@ import msgspec
 import pytest
 from make_run import DEVICE, benchmarks, failed, launch_outcomes, make_run, measurement, metric, outcome, skipped
 
-from microbench.explain.evidence import evidence_by_device
-from microbench.limits import ceiling
-from microbench.model import BenchmarkInfo, GpuInfo, LinkInfo, Run, Work
+from microbench.analysis.evidence import evidence_by_device
+from microbench.analysis.limits import ceiling
+from microbench.analysis.stats import rows
+from microbench.core.model import BenchmarkInfo, GpuInfo, LinkInfo, Run, Work
 from microbench.report import view
 from microbench.report.catalogue import tables
-from microbench.report.curves import benchmark_curve, ticks
 from microbench.report.document import Bars, Curve, Histogram, Report, Study, Table, TimeLine
-from microbench.report.sections import launch
-from microbench.report.shapes import figure
-from microbench.report.tables import problem_table
-from microbench.stats import rows
+from microbench.report.suites import launch
+from microbench.report.tables import benchmark_curve, figure, problem_table, ticks
 
 
 def study(report: Report, benchmark: str) -> Study:

@@ -13,15 +13,16 @@ import pytest
 import worker_backend
 from worker_benchmarks import calm
 
-from microbench import worker
-from microbench.bench import Benchmark, Measured
-from microbench.errors import DeviceAbsentError, MeasurementError, Skip, UsageError
-from microbench.floors import measure_floors
-from microbench.gpu.fake import FakeCosts, FakeHost, open_fake
-from microbench.measure import Device, both_ends, measure, open_device
-from microbench.messages import Busy, Done, Floored, Job, Message, Order, Probed, Ready, Refused, Started, Tick
-from microbench.model import Case, Fact, Floors, Metric, Outcome, Telemetry
-from microbench.timing import Meter
+from microbench.core.bench import Benchmark, Measured
+from microbench.core.errors import DeviceAbsentError, MeasurementError, Skip, UsageError
+from microbench.core.model import Case, Fact, Floors, Metric, Outcome, Telemetry
+from microbench.gpu.fake.costs import FakeCosts
+from microbench.gpu.fake.environment import FakeHost
+from microbench.gpu.fake.gpu import open_fake
+from microbench.measure.timer import Meter
+from microbench.run import worker
+from microbench.run.messages import Busy, Done, Floored, Job, Message, Order, Probed, Ready, Refused, Started, Tick
+from microbench.run.worker import Device, both_ends, measure, measure_floors, open_device
 
 JOB = Job("host", None, "worker_benchmarks", "worker_backend", os.getpid())
 
@@ -231,7 +232,7 @@ def speak(one: Job, *orders: bytes) -> tuple[list[dict[str, object]], str, int]:
     """Everything a real worker answers, what it says on standard error, and its exit code."""
     text = b"\n".join((msgspec.json.encode(one), *orders, b""))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", "microbench.worker"]
+    command = [sys.executable, "-m", "microbench.run.worker"]
     ended = subprocess.run(command, input=text, capture_output=True, env=environment, timeout=60, check=False)
     answers = [json.loads(line) for line in ended.stdout.splitlines()]
     return answers, ended.stderr.decode(), ended.returncode

@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microbench.errors import Skip
-from microbench.gpu.bound import IntArray
-from microbench.gpu.memory.chase import LINE_BYTES, MOST_LINES, ring
-from microbench.gpu.memory.levels import read_sums
-from microbench.gpu.memory_api import Pass, Walk
-from microbench.model import Fact, Measurement, Metric
-from microbench.sampling import SamplingLimits
-from microbench.stats import summarize
-from microbench.timing import Meter
-from microbench.working_sets import SAMPLE_S, chase_latency, level_rate, line_latencies, two_modes
+from microbench.analysis.stats import summarize
+from microbench.core.errors import Skip
+from microbench.core.model import Fact, Measurement, Metric
+from microbench.gpu.cuda.memory.levels import LINE_BYTES, MOST_LINES, read_sums, ring
+from microbench.gpu.protocol.memory import Pass, Walk
+from microbench.gpu.protocol.submit import IntArray
+from microbench.measure.memory import SAMPLE_S, chase_latency, level_rate, line_latencies, two_modes
+from microbench.measure.sampling import SamplingLimits
+from microbench.measure.timer import Meter
 
 RANDOM = np.random.default_rng(3)
 

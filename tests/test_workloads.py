@@ -11,14 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from texts import any_text
 
-from microbench import options
-from microbench.errors import UsageError
-from microbench.explain.launch_layers import TITLES
-from microbench.units import typed_factor, typed_rate, typed_size
-from microbench.workload import MOST_KERNELS, Copies, HostWork, Kernels, Wait, Workload
-from microbench.workloads import Options, described, examples, read
-from microbench.workloads.fields import ALIASES
-from microbench.workloads.file import parsed
+from microbench.cli import options
+from microbench.core.errors import UsageError
+from microbench.core.units import typed_factor, typed_rate, typed_size
+from microbench.explain.launch_cost import TITLES
+from microbench.predict.step_file import ALIASES, Options, described, examples, parsed, read
+from microbench.predict.workload import MOST_KERNELS, Copies, HostWork, Kernels, Wait, Workload
 
 MIXED = """
 title = "mixed"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from microbench.events import Event
-from microbench.model import Outcome
-from microbench.process import Patience
-from microbench.runner import RunRequest, RunResult, Seams, execute
+from microbench.core.model import Outcome
+from microbench.run.events import Event
+from microbench.run.process import Patience
+from microbench.run.request import RunRequest
+from microbench.run.session import RunResult, Seams, execute
 
 PATIENT = Patience(silent_s=20, busy_s=20, leave_s=5, killed_s=5)
 

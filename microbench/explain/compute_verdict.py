@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from microbench.explain.ceilings import exceeds
+from microbench.analysis.evidence import Evidence, Finding, Severity, exceeds, rests_on
+from microbench.analysis.quantiles import CLOCK_LOSS
+from microbench.analysis.stats import Row
+from microbench.core.units import percent, quantity, round_percent
 from microbench.explain.compute_units import (
     ALUS,
     DATA,
@@ -26,11 +29,6 @@ from microbench.explain.compute_units import (
     typed,
     units_of,
 )
-from microbench.explain.evidence import Evidence, rests_on
-from microbench.explain.finding import Finding, Severity
-from microbench.stats import Row
-from microbench.throttling import CLOCK_LOSS
-from microbench.units import percent, quantity, round_percent
 
 # Shares of the units' rate at the measured clock; an H200's products reach 89 to 92 % on its tensor cores.
 HEALTHY, BROKEN = 0.80, 0.5

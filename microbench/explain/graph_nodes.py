@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from microbench.explain.evidence import Evidence, listed, rests_on
-from microbench.explain.finding import Finding
-from microbench.stats import Row
-from microbench.units import as_time, percent
+from microbench.analysis.evidence import Evidence, Finding, listed, rests_on
+from microbench.analysis.stats import Row
+from microbench.core.units import as_time, percent, quantity, size, times
 
 EQUAL = 1.05
 ONE_BY_ONE = 5.0
@@ -181,3 +181,278 @@ def decided(evidence: Evidence) -> list[Finding]:
 
 def _best(found: Sequence[Row], kinds: Sequence[str]) -> Row | None:
     return next((row for row in found if row.params.get("kind") in kinds), None)
+
+
+# Explains graph_memory: what allocating inside a step costs, in a graph and in a stream.
+
+
+USUAL_BYTES = 1 << 20
+RELEASE_DEAR = 2.0
+HOLDERS = {
+    "graph_nodes": "by a graph",
+    "stream_kept": "by the pool that keeps",
+    "stream_released": "by the pool that gives back",
+}
+# Each way that allocates in the step, with the one that has its memory before.
+OUTSIDE = {"graph_nodes": "graph_outside", "stream_kept": "stream_outside", "stream_released": "stream_outside"}
+WORDS = {
+    "graph_nodes": "as graph nodes",
+    "stream_kept": "from a pool that keeps it",
+    "stream_released": "from one that gives it back",
+}
+
+
+class Added(NamedTuple):
+    """What a way adds to a step for each allocation, against memory allocated before; 0 where that is not resolved."""
+
+    way: str
+    seconds: float
+    inside: Row
+    outside: Row
+
+    @property
+    def words(self) -> str:
+        """What the way adds."""
+        return f"{as_time(self.seconds) if self.seconds > 0 else 'nothing measurable'} {WORDS[self.way]}"
+
+
+def added(evidence: Evidence, size_bytes: int, pairs: int = 1) -> list[Added]:
+    """For each way measured at that size."""
+    found = []
+    for way, without in OUTSIDE.items():
+        inside, outside = (
+            evidence.row("graph_memory", "step", way=name, size_bytes=size_bytes, pairs=pairs)
+            for name in (way, without)
+        )
+        if inside is not None and outside is not None:
+            resolved = not inside.interval.overlaps(outside.interval)
+            seconds = max(inside.value - outside.value, 0.0) / pairs if resolved else 0.0
+            found.append(Added(way, seconds, inside, outside))
+    return found
+
+
+def memory(evidence: Evidence) -> list[Finding]:
+    """What an allocation costs in a graph's nodes, from a pool that keeps, and from one that gives back."""
+    sizes = [count for count, _ in evidence.curve("graph_memory", "step", "size_bytes", pairs=1)]
+    if not sizes:
+        return []
+    usual = min(sizes, key=lambda count: abs(count - USUAL_BYTES))
+    found = added(evidence, usual)
+    if not found:
+        return []
+    by_way = {one.way: one for one in found}
+    kept, released = by_way.get("stream_kept"), by_way.get("stream_released")
+    dear = bool(kept and released and released.seconds > max(kept.seconds, 1e-9) * RELEASE_DEAR)
+    steps = [f"{as_time(one.inside.value)} instead of {as_time(one.outside.value)} {WORDS[one.way]}" for one in found]
+    text = f"A step that allocates {size(usual)}, uses and frees it takes {', '.join(steps)}."
+    largest = added(evidence, sizes[-1]) if sizes[-1] != usual else []
+    if largest:
+        text += f" {size(sizes[-1])} add {', '.join(one.words for one in largest)}."
+    text += _held(evidence, sizes[-1])
+    if dear:
+        text += " Raise the pool's release threshold (cuMemPoolSetAttribute) where steps allocate."
+    return [
+        Finding(
+            rule="graph.memory",
+            severity="advice" if dear else "note",
+            title=f"An allocation of {size(usual)} adds to a step {', '.join(one.words for one in found)}",
+            text=text,
+            threshold=(
+                "a step less the same step with memory allocated before; nothing measurable where their intervals "
+                f"overlap; advised above {RELEASE_DEAR:g} times the pool that keeps"
+            ),
+            rests_on=tuple(dict.fromkeys(rests_on(*(row for one in found + largest for row in one[2:])))),
+            suite="graph",
+        )
+    ]
+
+
+def _held(evidence: Evidence, size_bytes: int) -> str:
+    held = [
+        f"{quantity(row.value, 'B')} {who}"
+        for way, who in HOLDERS.items()
+        for row in evidence.rows("graph_memory", "held", way=way, size_bytes=size_bytes, pairs=1)
+        if row.value > 0
+    ]
+    return f" Held from step to step: {', '.join(held)}." if held else ""
+
+
+# Explains programmatic dependent launch in graph_nodes: what it saves a kernel that needs the one in front.
+
+
+PLACES = {"a stream": "stream", "a graph": "node"}
+# How the kinds of a case end; whom a title names; when a kernel of the case needs the one in front.
+CASES = {
+    "": ("dependent kernels", "at once"),
+    "_prologue": ("kernels that begin with 1 µs of work of their own", "after 1 µs of work of its own"),
+}
+
+
+class Gain(NamedTuple):
+    """A kernel without PDL, and with it: by the attribute alone, and with an early trigger in the kernel in front."""
+
+    place: str
+    plain: Row
+    attribute: Row | None
+    trigger: Row | None
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """All that were measured."""
+        return tuple(row for row in self[1:] if row is not None)
+
+    @property
+    def speedup(self) -> float:
+        """Of the better way."""
+        return self.plain.value / min(row.value for row in self.rows[1:])
+
+    @property
+    def words(self) -> str:
+        """What it takes there, each way."""
+        ways = [(self.attribute, "with PDL"), (self.trigger, "with an early trigger as well")]
+        each = [f"{as_time(row.value)} {how}" for row, how in ways if row is not None]
+        return f"in {self.place} {', '.join([as_time(self.plain.value), *each])}"
+
+
+def gains(evidence: Evidence, case: str) -> list[Gain]:
+    """What PDL saves in a stream and in a graph, of the kinds that end in ``case``."""
+    found = []
+    for place, metric in PLACES.items():
+        plain, attribute, trigger = (
+            evidence.row("graph_nodes", metric, kind=kind + case) for kind in ("kernel", "pdl", "pdl_trigger")
+        )
+        if plain is not None and (attribute is not None or trigger is not None):
+            found.append(Gain(place, plain, attribute, trigger))
+    return found
+
+
+def dependent_launch(evidence: Evidence) -> list[Finding]:
+    """What programmatic dependent launch saves: the gap, and with an early trigger what a kernel does before it waits.
+
+    The title is of kernels with such work, where they were measured: those PDL is for.
+    """
+    found = {case: several for case in CASES if (several := gains(evidence, case))}
+    if not found:
+        return []
+    words = [
+        f"A kernel that needs the one in front {CASES[case][1]} takes {'; '.join(one.words for one in several)}."
+        for case, several in found.items()
+    ]
+    case, told = list(found.items())[-1]
+    whom = CASES[case][0]
+    title = f"Programmatic dependent launch does not speed {whom} up"
+    if any(one.speedup > EQUAL for one in told):
+        speedups = listed([f"{times(one.speedup)} in {one.place}" for one in told])
+        title = f"Programmatic dependent launch speeds {whom} up {speedups}"
+    return [
+        Finding(
+            rule="graph.pdl",
+            severity="note",
+            title=title,
+            text=(
+                f"{' '.join(words)} The attribute alone can save the gap. The work before the wait runs under the "
+                "kernel in front only where that one triggers early (cudaTriggerProgrammaticLaunchCompletion)."
+            ),
+            threshold=f"without PDL over the better way with it; told as faster above {EQUAL:.2f} times",
+            rests_on=rests_on(*(row for several in found.values() for one in several for row in one.rows)),
+            suite="graph",
+        )
+    ]
+
+
+# Explains graph_shape: branches in a graph against as many streams, and from how many on more do not help.
+
+
+USUAL_DURATION_NS = 5000
+ROOTS = 5.0
+HELPS = 1.05
+
+# Branches, the replay's row, the streams' row.
+Point = tuple[int, Row, Row]
+
+
+def points(evidence: Evidence, shape: str, duration_ns: int) -> list[Point]:
+    """Replay and streams over the count of branches; a chain is one branch of a fork."""
+    found: dict[int, Point] = {}
+    for name in (shape, "chain"):
+        chosen: dict[str, int | str] = {"shape": name, "duration_ns": duration_ns}
+        streams = dict(evidence.curve("graph_shape", "streams", "branches", **chosen))
+        for branches, row in evidence.curve("graph_shape", "graph", "branches", **chosen):
+            other = streams.get(branches)
+            if other is not None and row.value > 0 and other.value > 0:
+                found.setdefault(branches, (branches, row, other))
+    return [found[branches] for branches in sorted(found)]
+
+
+def enough(measured: Sequence[Point]) -> int:
+    """The fewest branches behind which no larger count makes the replay HELPS times as fast."""
+    for index, (branches, row, _) in enumerate(measured):
+        if all(row.value < later.value * HELPS for _, later, _ in measured[index + 1 :]):
+            return branches
+    return measured[-1][0]
+
+
+def shapes(evidence: Evidence) -> list[Finding]:
+    """How a graph's branches compare with streams, and how many branches help."""
+    durations = [duration for duration, _ in evidence.curve("graph_shape", "graph", "duration_ns", shape="fork_join")]
+    if not durations:
+        return []
+    duration_ns = min(durations, key=lambda one: abs(one - USUAL_DURATION_NS))
+    measured = points(evidence, "fork_join", duration_ns)
+    if len(measured) < 2:
+        return []
+    kernels = "empty kernels" if duration_ns == 0 else f"kernels of {as_time(duration_ns * 1e-9)}"
+    most = enough(measured)
+    branches, graph, streams = next(point for point in measured if point[0] == most)
+    independent = points(evidence, "independent", duration_ns)[-1:]
+    text = f"With {kernels}, replay against streams: {', '.join(_words(point) for point in measured)}."
+    text += "".join(f" All {point[0]} independent: {_words(point, '')}." for point in independent if point[0] > 1)
+    text += _roots(evidence, duration_ns)
+    if most < measured[-1][0]:
+        text += f" More than {most} branches do not help: the GPU starts kernels no faster."
+    return [
+        Finding(
+            rule="graph.shape",
+            severity="note",
+            title=_title(branches, graph, streams),
+            text=text,
+            threshold=(
+                f"branches are enough when more make a replay less than {HELPS:g} times as fast; first nodes keep the "
+                f"host above {ROOTS:g} times a chain's call"
+            ),
+            rests_on=tuple(dict.fromkeys(rests_on(*(row for point in measured + independent for row in point[1:])))),
+            suite="graph",
+        )
+    ]
+
+
+def _roots(evidence: Evidence, duration_ns: int) -> str:
+    """What many first nodes cost the host, and how to have one; nothing where their replay call is as short as any."""
+    many, one = (
+        evidence.row("graph_shape", "graph_submit", shape=shape, duration_ns=duration_ns)
+        for shape in ("independent", "chain")
+    )
+    if many is None or one is None or many.value < one.value * ROOTS:
+        return ""
+    text = f" Nodes that depend on nothing the host submits: their replay call takes {as_time(many.value)}, a chain's "
+    text += f"{as_time(one.value)}."
+    forks = evidence.curve("graph_shape", "graph_submit", "branches", shape="fork_join", duration_ns=duration_ns)
+    if forks:
+        text += f" With one kernel in front of all branches it takes {as_time(forks[-1][1].value)}."
+    return text
+
+
+def _title(branches: int, graph: Row, streams: Row) -> str:
+    ratio = streams.value / graph.value
+    if branches == 1:
+        return "Branches in a graph do not help here"
+    if 1 / EQUAL < ratio < EQUAL:
+        return f"{branches} branches in a graph take as long as on {branches} streams: {as_time(graph.value)}"
+    than = f"{times(max(ratio, 1 / ratio))} as {'fast' if ratio > 1 else 'slow'}"
+    return f"{branches} branches in a graph take {as_time(graph.value)}, {than} as on {branches} streams"
+
+
+def _words(point: Point, name: str = "branch") -> str:
+    branches, graph, streams = point
+    head = f"{branches} {name}{'es' if branches > 1 else ''} " if name else ""
+    return f"{head}{as_time(graph.value)} against {as_time(streams.value)}"

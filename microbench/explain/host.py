@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from microbench.explain.evidence import Evidence, Rule, listed, rests_on
-from microbench.explain.finding import Finding
-from microbench.units import as_time, percent, quantity, times
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on
+from microbench.core.units import as_time, percent, quantity, times
 
 COARSE_CLOCK_S = 1e-6
 STEPS_PER_SAMPLE = 100

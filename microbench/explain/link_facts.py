@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from microbench.explain.evidence import Evidence, facts_of
-from microbench.limits import pcie_raw_rate
-from microbench.model import Fact, Scalar
-from microbench.stats import Row
+from microbench.analysis.evidence import Evidence, facts_of
+from microbench.analysis.limits import pcie_raw_rate
+from microbench.analysis.quantiles import Line, line
+from microbench.analysis.stats import Row
+from microbench.core.model import Fact, Scalar
 
 RISEN = "_risen"
 UNDER_LOAD = "read_under_load"
@@ -172,3 +174,130 @@ def shares_memory(evidence: Evidence, facts: LinkFacts) -> str | None:
         return "an integrated GPU, its memory is the host's"
     coherent = facts.flag("c2c") or (gpu is not None and gpu.link.coherent)
     return "a coherent chip-to-chip link joins GPU and processor" if coherent else None
+
+
+# The copies of a run, for all rules of the link: curves over size, the fit T = a + V / b, times at a size.
+
+
+DIRECTIONS = {"h2d": "to the GPU", "d2h": "from the GPU"}
+MEMORIES = {
+    "pinned": "pinned",
+    "pageable": "pageable",
+    "write_combined": "write-combined",
+    "registered": "registered",
+}
+DEVICE, HOST = "bandwidth", "bandwidth_host"
+
+# Bytes of a copy, its rate.
+Point = tuple[int, Row]
+
+
+class CopyFit(NamedTuple):
+    """T = a + V / b through the copies of one direction and kind of memory."""
+
+    line: Line
+    points: tuple[Point, ...]
+
+    @property
+    def fixed_s(self) -> float:
+        """a: what a copy takes however small it is."""
+        return self.line.constant
+
+    @property
+    def bandwidth(self) -> float:
+        """b, in bytes a second."""
+        return 1 / self.line.slope
+
+    def size_for(self, share: float) -> float:
+        """Bytes at which a copy reaches that share of b: half of it at a * b, 90 % at 9 * a * b."""
+        return self.fixed_s * self.bandwidth * share / (1 - share)
+
+
+def copies(evidence: Evidence, metric: str, direction: str, memory: str) -> list[Point]:
+    """The rates over size, ascending."""
+    found = evidence.curve("link_copy", metric, "size_bytes", direction=direction, memory=memory)
+    return [(size, row) for size, row in found if size > 0 and row.value > 0]
+
+
+def copy_fit(evidence: Evidence, metric: str, direction: str, memory: str) -> CopyFit | None:
+    """The fit by relative least squares; None with too few sizes, or where time does not grow with size."""
+    points = tuple(copies(evidence, metric, direction, memory))
+    found = line((size, size / row.value) for size, row in points)
+    return CopyFit(found, points) if found is not None and found.slope > 0 else None
+
+
+def fastest(evidence: Evidence, direction: str, memory: str = "pinned", metric: str = DEVICE) -> Point | None:
+    """The size with the highest rate."""
+    return max(copies(evidence, metric, direction, memory), key=lambda point: point[1].value, default=None)
+
+
+def seconds_at(points: Sequence[Point], size: int) -> float | None:
+    """What a copy of that size takes: straight over the size between two measured ones, None outside of them.
+
+    T = a + V / b is straight there; a curve that bends in between is met only roughly.
+    """
+    for (below, first), (above, second) in itertools.pairwise(points):
+        if below <= size <= above:
+            begin_s, end_s = below / first.value, above / second.value
+            return begin_s + (end_s - begin_s) * (size - below) / (above - below)
+    return next((size / row.value for measured, row in points if measured == size), None)
+
+
+# The way to a GPU hop by hop: which ports make one switch, and what the link between two neighbours runs at.
+
+
+UPSTREAM, DOWNSTREAM, UNNAMED = "upstream", "downstream", "bridge"
+
+
+class Joint(NamedTuple):
+    """Two neighbours with a PCIe link between them, the one nearer to the processor first."""
+
+    above: Hop
+    below: Hop
+
+    @property
+    def now(self) -> Speed | None:
+        """What the link runs at."""
+        return self.below.now or self.above.now
+
+    @property
+    def most(self) -> Speed | None:
+        """What both ends could do, as far as they say."""
+        ends = [one for one in (self.above.most, self.below.most) if one is not None]
+        return Speed(min(one.generation for one in ends), min(one.lanes for one in ends)) if ends else None
+
+    @property
+    def slowed(self) -> bool:
+        """Whether it runs at less than both ends could do."""
+        return self.now is not None and self.most is not None and 0 < self.now.raw_rate < self.most.raw_rate
+
+
+def bridges(facts: LinkFacts) -> list[list[Hop]]:
+    """The bridges from the root downwards; a switch's two ports are one group.
+
+    Kinds of ports need root to be read: without it the count of switches says whether unnamed bridges are their ports.
+    """
+    found = facts.hops()[:0:-1]
+    unnamed = sum(hop.kind == UNNAMED for hop in found)
+    paired = unnamed > 0 and unnamed == 2 * (facts.number("switches") or 0)
+    groups: list[list[Hop]] = []
+    for hop in found:
+        if groups and len(groups[-1]) == 1 and _one_switch(groups[-1][0], hop, paired=paired):
+            groups[-1].append(hop)
+        else:
+            groups.append([hop])
+    return groups
+
+
+def _one_switch(first: Hop, second: Hop, *, paired: bool) -> bool:
+    if paired and first.kind == second.kind == UNNAMED:
+        return True
+    return UPSTREAM in first.kind and DOWNSTREAM in second.kind
+
+
+def joints(facts: LinkFacts, groups: Sequence[Sequence[Hop]]) -> list[Joint]:
+    """The links from the root port downwards, the GPU's own last; inside a switch there is none."""
+    if not groups:
+        return []
+    below = [*(group[0] for group in groups[1:]), facts.hops()[0]]
+    return [Joint(group[-1], hop) for group, hop in zip(groups, below, strict=True)]

@@ -2,18 +2,225 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from microbench.explain.evidence import Evidence, listed, rests_on
-from microbench.explain.finding import Finding, Severity
-from microbench.explain.link_causes import SMALL, Cause, causes
-from microbench.explain.link_copies import DIRECTIONS, HOST, fastest
-from microbench.explain.link_facts import LinkFacts, Speed, gpu_speed, link_facts, shares_memory
-from microbench.explain.link_places import sharing
-from microbench.limits import ASSUMED_PAYLOAD_BYTES, Ceiling, ceiling, pcie_rate
-from microbench.stats import Row
-from microbench.units import percent, quantity, round_percent, size
+from microbench.analysis.evidence import Evidence, Finding, Severity, listed, rests_on
+from microbench.analysis.limits import ASSUMED_PAYLOAD_BYTES, Ceiling, ceiling, pcie_rate
+from microbench.analysis.stats import Row
+from microbench.core.units import about_size, percent, quantity, round_percent, size
+from microbench.explain.link_facts import (
+    DIRECTIONS,
+    HOST,
+    TOLERATED_ERRORS,
+    LinkFacts,
+    Speed,
+    bridges,
+    copy_fit,
+    fastest,
+    gpu_speed,
+    joints,
+    link_facts,
+    shares_memory,
+)
+from microbench.explain.link_gpus import nodes, sharing
+
+# Why a link may be slower than it should be: each cause looked for in facts and rows, the likeliest first.
+
+
+NEAR_ENOUGH = 0.9
+# Where sizes are too few for a fit: 5 us of fixed cost take a tenth of such a copy at 93 GB/s, less on a slower link.
+FILLING_BYTES = 4 << 20
+SMALL = "the copies are small"
+FASTER_NODE = 1.05
+
+
+class Cause(NamedTuple):
+    """What may hold a link back: for the title, and in a sentence or two with what to do.
+
+    ``certain`` is what facts say without any measurement: the link is less than it could be.
+    """
+
+    short: str
+    words: str
+    certain: bool = False
+    rests_on: tuple[str, ...] = ()
+
+
+def causes(evidence: Evidence) -> list[Cause]:
+    """Everything that this run saw and that slows copies down."""
+    facts = link_facts(evidence)
+    found = (look(evidence, facts) for look in LOOKED_FOR)
+    return [cause for cause in found if cause is not None]
+
+
+def _disproved(evidence: Evidence, speed: Speed) -> bool:
+    """Whether copies were faster than that link could carry: then it was misread."""
+    peaks = (fastest(evidence, direction) for direction in DIRECTIONS)
+    return any(peak is not None and peak[1].interval.low > speed.raw_rate for peak in peaks)
+
+
+def _trained_down(evidence: Evidence, facts: LinkFacts) -> Cause | None:
+    """Under load the link runs at less than GPU and slot can do."""
+    now, gpu = facts.now, gpu_speed(evidence, facts)
+    if now is None or gpu is None or _disproved(evidence, now):
+        return None
+    slot = facts.slot
+    could = Speed(min(gpu.generation, slot.generation), min(gpu.lanes, slot.lanes)) if slot else gpu
+    slower, narrower = now.generation < could.generation, now.lanes < could.lanes
+    if not slower and not narrower:
+        return None
+    short = f"{now.lanes} of {could.lanes} lanes in use" if narrower else f"runs at PCIe {now.words} of {could.words}"
+    known = "" if slot else " (what the slot can do is hidden)"
+    advice = "Errors on a riser or cable make a link fall back, or firmware limits it: look at its link speed setting."
+    if narrower:
+        advice = (
+            "Seat, riser or cable lose lanes, or the firmware shares them out: reseat the board, look at bifurcation."
+        )
+    words = f"{_when(facts)} the link runs at PCIe {now.words}; GPU and slot could do {could.words}{known}. {advice}"
+    return Cause(short, words, not facts.idle, ("generation_now", "lanes_now"))
+
+
+def _when(facts: LinkFacts) -> str:
+    """Whether a speed says anything: an idle link trains down to save power."""
+    return "Read after copies had ended, which may be why," if facts.idle else "While busy"
+
+
+def _trained_down_above(evidence: Evidence, facts: LinkFacts) -> Cause | None:
+    """A link between bridges runs at less than both ends can do, and at less than the GPU could use."""
+    gpu = gpu_speed(evidence, facts)
+    if gpu is None or facts.flag("virtual_bus"):
+        return None
+    for index, one in enumerate(joints(facts, bridges(facts))[:-1]):
+        now, most = one.now, one.most
+        if now is None or most is None or not one.slowed or now.raw_rate >= gpu.raw_rate or _disproved(evidence, now):
+            continue
+        where = f"below root port {one.above.bus_id}" if index == 0 else f"above bridge {one.below.bus_id}"
+        words = (
+            f"{_when(facts)} the link {where} runs at PCIe {now.words}; both its ends could do {most.words}. Riser, "
+            "cable or backplane make a link fall back, or firmware limits it."
+        )
+        hop = facts.hops().index(one.below)
+        rests = (f"hop{hop}_generation_now", f"hop{hop}_lanes_now")
+        return Cause(f"the link {where} runs at PCIe {now.words} of {most.words}", words, not facts.idle, rests)
+    return None
+
+
+def _narrow_slot(evidence: Evidence, facts: LinkFacts) -> Cause | None:
+    """A bridge on the way carries less than the GPU could."""
+    slot, gpu = facts.slot, gpu_speed(evidence, facts)
+    if slot is None or gpu is None or slot.raw_rate >= gpu.raw_rate or _disproved(evidence, slot):
+        return None
+    who = facts.text("slot_limit_bus_id")
+    where = f"bridge {who}" if who else "a bridge on the way"
+    words = (
+        f"The {where.removeprefix('a ')} carries PCIe {slot.words}, the GPU could do {gpu.words}: "
+        f"{quantity(slot.raw_rate, 'B/s')} against {quantity(gpu.raw_rate, 'B/s')} before packet headers. "
+        "Another slot of this machine may be wider."
+    )
+    return Cause(f"{where} is narrower, PCIe {slot.words}", words, True, ("generation_slot_max", "lanes_slot_max"))
+
+
+def _errors(evidence: Evidence, facts: LinkFacts) -> Cause | None:
+    """Packets on the way from and to the host were damaged and sent again."""
+    risen = [name for name in facts.damaging() if name.startswith("pcie_")]
+    if not risen:
+        return None
+    words = "Its error counters rose while copies ran: damaged packets are sent again."
+    return Cause("its error counters rise", words, True, tuple(f"{name}_risen" for name in risen))
+
+
+def _far_node(evidence: Evidence, facts: LinkFacts) -> Cause | None:
+    """Buffers on another NUMA node than the copies used are faster."""
+    for direction, words in DIRECTIONS.items():
+        peak, found = fastest(evidence, direction), nodes(evidence, direction)
+        if peak is None or len(found) < 2:
+            continue
+        node, row = max(found.items(), key=lambda one: one[1].value)
+        if row.value < FASTER_NODE * peak[1].value:
+            continue
+        text = (
+            f"From buffers on NUMA node {node} copies {words} reach {quantity(row.value, 'B/s')}: these lay on a far "
+            f"node. Run with `numactl --cpunodebind={node} --membind={node}`."
+        )
+        return Cause("the buffers lie on a far NUMA node", text, False, rests_on(peak[1], row))
+    return None
+
+
+def _small(evidence: Evidence, facts: LinkFacts) -> Cause | None:
+    """The largest copy is too small to fill the link."""
+    for direction in DIRECTIONS:
+        peak, fit = fastest(evidence, direction), copy_fit(evidence, "bandwidth", direction, "pinned")
+        if peak is not None and fit is None and peak[0] < FILLING_BYTES:
+            words = f"The largest copy was {size(peak[0])}: measure some from {size(FILLING_BYTES)} on as well."
+            return Cause(SMALL, words, False, rests_on(peak[1]))
+        if peak is not None and fit is not None and peak[0] < fit.size_for(NEAR_ENOUGH):
+            words = (
+                f"The largest copy was {size(peak[0])}; from {about_size(fit.size_for(NEAR_ENOUGH))} on a copy should "
+                f"reach {round_percent(NEAR_ENOUGH)} of {quantity(fit.bandwidth, 'B/s')}: measure larger ones."
+            )
+            return Cause(SMALL, words, False, rests_on(peak[1]))
+    return None
+
+
+def _busy(evidence: Evidence, facts: LinkFacts) -> Cause | None:
+    """Somebody else uses the GPU's link."""
+    others = evidence.gpu.other_processes if evidence.gpu is not None else None
+    if not others:
+        return None
+    words = "Other processes use this GPU and may copy as well: end them and repeat."
+    return Cause("other processes use this GPU", words, False, ("gpu other_processes",))
+
+
+def _shared(evidence: Evidence, facts: LinkFacts) -> Cause | None:
+    """Other GPUs take from the same uplink when they copy."""
+    found = sharing(evidence)
+    own = evidence.gpu.index if evidence.gpu is not None else 0
+    mine = [one for one in found if one.gpu_index == own]
+    if not mine:
+        return None
+    worst = min(mine, key=lambda one: one.kept)
+    words = (
+        f"Its uplink is shared: beside {worst.beside_words} it keeps {percent(worst.kept)}. Whatever copies there "
+        "takes from this figure."
+    )
+    return Cause("the uplink is shared", words, False, rests_on(worst.alone, worst.together))
+
+
+def _translated(evidence: Evidence, facts: LinkFacts) -> Cause | None:
+    """Each address is translated on its way."""
+    if facts.text("iommu") != "translated":
+        return None
+    words = (
+        "The IOMMU translates every address: misses in its caches slow large or scattered buffers. `iommu=pt` on the "
+        "kernel's command line lets devices of the host pass, huge pages need fewer entries."
+    )
+    return Cause("the IOMMU translates", words, False, ("iommu",))
+
+
+def _hidden(evidence: Evidence, facts: LinkFacts) -> Cause | None:
+    """The way cannot be seen from here."""
+    if not facts.flag("virtual_bus"):
+        return None
+    words = (
+        "A virtual machine hides the way to this GPU: slots and bridges, and who shares them, show on its host only."
+    )
+    return Cause("the virtual machine hides why", words, False, ("virtual_bus",))
+
+
+LOOKED_FOR: tuple[Callable[[Evidence, LinkFacts], Cause | None], ...] = (
+    _trained_down,
+    _trained_down_above,
+    _narrow_slot,
+    _errors,
+    _far_node,
+    _small,
+    _busy,
+    _shared,
+    _translated,
+    _hidden,
+)
+
 
 HEALTHY = 0.9
 BROKEN = 0.6
@@ -222,3 +429,99 @@ def _as_read(evidence: Evidence, facts: LinkFacts) -> str:
     if facts.idle:
         return f"PCIe {now.words}, read when copies had ended"
     return f"PCIe {now.words} while busy" + (", all that the GPU can do" if now == gpu_speed(evidence, facts) else "")
+
+
+# Explains the rest of link_state: errors that rose, and settings on the way to the GPU that cost something.
+
+
+USUAL_PAYLOAD_BYTES = 256
+
+
+def errors(evidence: Evidence) -> list[Finding]:
+    """Counters of damaged packets that rose while the link was busy."""
+    facts = link_facts(evidence)
+    risen = facts.risen()
+    if not risen:
+        return []
+    counted = listed([f"{name.replace('_', ' ')} rose by {count}" for name, count in risen.items()])
+    title = "The link's error counters rise under load"
+    meaning = (
+        "Damaged packets are sent again, which costs bandwidth and latency, and a link that goes on like this falls "
+        "back to a lower speed: check riser, cable and seat."
+    )
+    if not facts.damaging():
+        title = "Few errors on the link, as many as a sound one may have"
+        meaning = "Damaged packets are sent again. Measure link_state again: only a count that keeps rising means more."
+    return [
+        Finding(
+            rule="link.errors",
+            severity="problem" if facts.damaging() else "note",
+            title=title,
+            text=f"While copies ran, {counted}. {meaning}",
+            threshold=(
+                f"a problem over {TOLERATED_ERRORS} (one bit in 10^12 may be wrong); rollovers, nonfatal and fatal "
+                "errors at once"
+            ),
+            rests_on=tuple(f"{name}_risen" for name in risen),
+            suite="link",
+        )
+    ]
+
+
+def settings(evidence: Evidence) -> list[Finding]:
+    """What the way to the GPU is set to, where it costs something."""
+    facts = link_facts(evidence)
+    if shares_memory(evidence, facts) is not None:
+        return []
+    several = len(evidence.environment.gpus) > 1
+    found = [one for one in (_payload(facts), _ordering(facts), _bar(facts), _acs(facts, several)) if one is not None]
+    if not found:
+        return []
+    return [
+        Finding(
+            rule="link.settings",
+            severity="advice" if any(advice for _, _, advice in found) else "note",
+            title=f"On the way to the GPU: {listed([short for short, _, _ in found])}",
+            text=" ".join(words for _, words, _ in found),
+            threshold="payload under 256 B, no relaxed ordering, no resizable BAR, ACS redirecting with several GPUs",
+            rests_on=("max_payload_bytes", "relaxed_ordering", "resizable_bar", "acs"),
+            suite="link",
+        )
+    ]
+
+
+# What is set, what that means, whether something should be done.
+Setting = tuple[str, str, bool]
+
+
+def _payload(facts: LinkFacts) -> Setting | None:
+    payload_bytes = facts.number("max_payload_bytes")
+    if payload_bytes is None or payload_bytes >= USUAL_PAYLOAD_BYTES:
+        return None
+    words = (
+        f"Packets carry {payload_bytes} bytes at most, so headers take more of the link: the firmware may allow 256."
+    )
+    return f"a payload of {payload_bytes} B", words, True
+
+
+def _ordering(facts: LinkFacts) -> Setting | None:
+    if facts.flag("relaxed_ordering") is not False:
+        return None
+    return "relaxed ordering off", "Without relaxed ordering a packet may have to wait for the one before it.", True
+
+
+def _bar(facts: LinkFacts) -> Setting | None:
+    if facts.flag("resizable_bar") is not False:
+        return None
+    words = "The host reaches only a part of the GPU's memory directly (BAR1); copies do not need it."
+    return "no resizable BAR", words, False
+
+
+def _acs(facts: LinkFacts, several: bool) -> Setting | None:
+    if facts.flag("acs") is not True or not several:
+        return None
+    words = (
+        "ACS sends traffic between GPUs up to the root port and back, past the switch that could join them: turn it "
+        "off where no virtual machine needs it."
+    )
+    return "ACS redirects peers", words, True

@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import NamedTuple
 
-from microbench.explain.ceilings import share_of
-from microbench.explain.evidence import Evidence, facts_of, listed, rests_on, whole
-from microbench.explain.finding import Finding
-from microbench.explain.memory_shapes import shape_words
-from microbench.stats import Row
-from microbench.units import percent, quantity, round_percent, size
+from microbench.analysis.evidence import Evidence, Finding, facts_of, listed, rests_on, share_of, whole
+from microbench.analysis.stats import Row
+from microbench.core.units import percent, quantity, round_percent, size
+
+# Shapes of streaming kernels in words: how wide an access is, how much is under way, how many blocks.
+
+
+# grid_16B_x4_t256, steps_16B_x4_t512_b8, bulk_8192B_x4_t128_b4: parts may be missing or in another order.
+BEGIN = re.compile(r"(?P<style>[a-z]+)_(?P<width>[0-9]{1,7})B_x(?P<ahead>[0-9]{1,4})(?P<rest>(?:_[tb][0-9]{1,5})*)")
+PART = re.compile(r"_([tb])([0-9]+)")
+BULK = "bulk"
+BLOCKS = {
+    "grid": "no loop",
+    "past": "no loop, past the L1",
+    "steps": "grid-stride loop",
+    "persistent": "grid-stride loop",
+}
+
+
+def shape_words(name: str) -> str:
+    """The shape of that name in words; the name itself where it is not one of those known."""
+    found = BEGIN.fullmatch(name)
+    if found is None or found["style"] not in (BULK, *BLOCKS):
+        return name
+    parts = {kind: int(count) for kind, count in PART.findall(found["rest"])}
+    width_bytes, ahead = int(found["width"]), int(found["ahead"])
+    if found["style"] == BULK:
+        words = [f"bulk copies of {size(width_bytes)}", f"{ahead} stage{'s' if ahead > 1 else ''}"]
+    else:
+        words = [f"{width_bytes}-byte accesses", f"{ahead} a thread", BLOCKS[found["style"]]]
+    if "t" in parts:
+        words.append(f"blocks of {parts['t']}")
+    if "b" in parts:
+        words.append(f"{parts['b']} blocks an SM")
+    return ", ".join(words)
+
 
 BENCHMARK, BANDWIDTH = "memory_stream", "bandwidth"
 KERNELS = ("read", "write", "copy", "scale", "add", "triad", "dot")

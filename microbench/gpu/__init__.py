@@ -1,1 +1,1 @@
-"""The GPU seam: api.py is the protocol, cuda.py the real one, fake.py a simulation; only this folder imports CUDA."""
+"""Everything that imports a GPU package: the protocol, the real GPU, the simulated GPU and the Python layers."""

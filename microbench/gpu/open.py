@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from microbench.gpu.api import ColdStarts, Gpu, Host
-from microbench.model import Environment
+from microbench.core.model import Environment
+from microbench.gpu.protocol.gpu import ColdStarts, Gpu, Host
 
 FAKE = "fake"
 
@@ -11,10 +11,10 @@ FAKE = "fake"
 def open_gpu(device: str) -> Gpu:
     """The GPU of that UUID, or the simulated one. Raises DeviceAbsentError or MeasurementError."""
     if device == FAKE:
-        from microbench.gpu.fake import open_fake
+        from microbench.gpu.fake.gpu import open_fake
 
         return open_fake()
-    from microbench.gpu.cuda import open_gpu as open_cuda
+    from microbench.gpu.cuda.device import open_gpu as open_cuda
 
     return open_cuda(device)
 
@@ -22,7 +22,7 @@ def open_gpu(device: str) -> Gpu:
 def open_host(device: str | None) -> Host:
     """This machine's CPU side, or with "fake" the simulated one."""
     if device == FAKE:
-        from microbench.gpu.fake import FakeHost
+        from microbench.gpu.fake.environment import FakeHost
 
         return FakeHost()
     from microbench.host.native import NativeHost
@@ -33,10 +33,10 @@ def open_host(device: str | None) -> Host:
 def open_cold(device: str) -> ColdStarts:
     """First acts on the GPU of that UUID, or on the simulated one; nothing has touched the GPU yet."""
     if device == FAKE:
-        from microbench.gpu.fake import open_fake_cold
+        from microbench.gpu.fake.environment import open_fake_cold
 
         return open_fake_cold()
-    from microbench.gpu.cuda import open_cold as open_cuda_cold
+    from microbench.gpu.cuda.device import open_cold as open_cuda_cold
 
     return open_cuda_cold(device)
 
@@ -47,9 +47,9 @@ def probe_environment(device: str | None) -> Environment:
     Raises DeviceAbsentError when a named one is not here, UsageError when it is no name of a device.
     """
     if device == FAKE:
-        from microbench.gpu.fake import fake_environment
+        from microbench.gpu.fake.environment import fake_environment
 
         return fake_environment()
-    from microbench.gpu.probe import probe
+    from microbench.gpu.cuda.probe import probe
 
     return probe(device)

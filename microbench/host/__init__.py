@@ -1,1 +1,1 @@
-"""The host: what this machine is, and compiled loops that run on it."""
+"""The CPU side of this machine: compiled loops, affinity, memory and facts."""

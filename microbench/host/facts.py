@@ -6,16 +6,226 @@ The names are fixed: files of old runs keep them, and explain/environment.py ask
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from microbench.host.cpu import processor_facts
-from microbench.host.files import Machine, bracketed, fact, known, stated
-from microbench.host.memory import memory_facts
-from microbench.host.topology import CorePlan, allowed_cpus, physical_core_plan, topology_facts
-from microbench.host.variables import attachment_facts, variable_facts
-from microbench.host.virtualization import virtualization_facts
-from microbench.model import Fact
+from microbench.core.model import Fact
+from microbench.host.affinity import CPUS, CorePlan, allowed_cpus, physical_core_plan, topology_facts
+from microbench.host.files import Machine, as_cpu_list, bracketed, cpu_list, fact, known, labelled, stated, unknown
+from microbench.host.memory import memory_facts, virtualization_facts
+
+# Facts about the processor and the kernel's handling of it: model, frequency, idle states, clock source.
+
+
+# From the one that holds the clock down to the one that holds it up: the first found is the worst.
+GOVERNORS = ("powersave", "conservative", "userspace", "ondemand", "schedutil", "performance")
+# The same for what intel_pstate and amd-pstate take in place of a governor.
+ENERGY_PREFERENCES = ("power", "balance_power", "default", "balance_performance", "performance")
+IDLE_OPTIONS = ("intel_idle.max_cstate", "processor.max_cstate", "idle", "cpuidle.off", "nohlt")
+CLOCKS = "/sys/devices/system/clocksource/clocksource0"
+HIDDEN = "not shown, as in most virtual machines"
+
+
+def processor_facts(machine: Machine, submit_core: int | None) -> tuple[Fact, ...]:
+    """Everything about the processor that changes what a launch costs."""
+    return (
+        _model(machine),
+        *_frequency_facts(machine),
+        *_idle_facts(machine, submit_core),
+        fact("clock_source", machine.read(f"{CLOCKS}/current_clocksource")),
+        fact("clock_sources_available", machine.read(f"{CLOCKS}/available_clocksource")),
+        _cpu_set(machine, "isolated_cpus", "isolated"),
+        _cpu_set(machine, "nohz_full_cpus", "nohz_full"),
+    )
+
+
+def worst(found: tuple[str, ...], from_worst: tuple[str, ...]) -> str:
+    """The entry of ``found`` that comes first in ``from_worst``; one that is not in it counts as worse than all."""
+    return min(found, key=lambda word: from_worst.index(word) if word in from_worst else -1)
+
+
+def _model(machine: Machine) -> Fact:
+    """x86 says "model name", POWER "cpu"; ARM only numbers, which lscpu's table would be needed for."""
+    path = "/proc/cpuinfo"
+    text = machine.read(path).text
+    name = labelled(text, "model name") or labelled(text, "cpu") or labelled(text, "Model")
+    if name is None and labelled(text, "CPU part"):
+        name = f"implementer {labelled(text, 'CPU implementer')}, part {labelled(text, 'CPU part')}"
+    return stated("cpu_model", name, path, "the kernel names no model")
+
+
+def _frequency_facts(machine: Machine) -> tuple[Fact, ...]:
+    folder = f"{CPUS}/cpufreq"
+    policies = [f"{folder}/{name}" for name in machine.names(folder) if name.startswith("policy")]
+    return (
+        *_of_policies(machine, "governor", "scaling_governor", policies, GOVERNORS),
+        *_of_policies(machine, "energy_preference", "energy_performance_preference", policies, ENERGY_PREFERENCES)[:1],
+        *_of_policies(machine, "cpu_frequency_driver", "scaling_driver", policies, ())[:1],
+    )
+
+
+def _of_policies(
+    machine: Machine, name: str, file: str, policies: list[str], from_worst: tuple[str, ...]
+) -> tuple[Fact, ...]:
+    """The worst of what the frequency policies say, and how many say what."""
+    source = f"{CPUS}/cpufreq/policy*/{file}"
+    found = tuple(text for policy in policies if (text := machine.read(f"{policy}/{file}").text))
+    if not found:
+        return (unknown(name, "no frequency policy says" if policies else HIDDEN, source),)
+    counts = ", ".join(f"{count} {word}" for word, count in sorted(Counter(found).items()))
+    return known(name, worst(found, from_worst), source), known(f"{name}_by_policy", counts, source)
+
+
+def _idle_facts(machine: Machine, submit_core: int | None) -> tuple[Fact, ...]:
+    states = f"{CPUS}/cpu{submit_core or 0}/cpuidle"
+    enabled = []
+    for name in machine.names(states):
+        if machine.read(f"{states}/{name}/disable").text in (None, "0"):
+            latency = machine.read(f"{states}/{name}/latency").text or ""
+            label = machine.read(f"{states}/{name}/name").text or name
+            enabled.append((int(latency) * 1e-6 if latency.isdigit() else 0.0, label))
+    source = f"{states}/state*, those not disabled"
+    deepest = max(enabled, default=None)
+    words = (machine.read("/proc/cmdline").text or "").split()
+    options = [word for word in words if word.split("=")[0] in IDLE_OPTIONS]
+    return (
+        stated("c_state_deepest", deepest and deepest[1], source, HIDDEN),
+        known("c_state_exit_latency_s", deepest[0], source, "s")
+        if deepest
+        else unknown("c_state_exit_latency_s", HIDDEN, source),
+        fact("cpuidle_driver", machine.read(f"{CPUS}/cpuidle/current_driver")),
+        known("idle_boot_options", " ".join(options) or "none", "/proc/cmdline")
+        if machine.exists("/proc/cmdline")
+        else unknown("idle_boot_options", "no such file", "/proc/cmdline"),
+    )
+
+
+def _cpu_set(machine: Machine, name: str, file: str) -> Fact:
+    """A CPU list, "none" for an empty one. Kernels without the feature have no such file."""
+    reading = machine.read(f"{CPUS}/{file}")
+    if reading.text in ("", "(null)"):
+        return known(name, "none", reading.source)
+    return fact(name, reading, lambda text: as_cpu_list(cpu_list(text)))
+
+
+# Facts about what else acts on this process: CUDA and Numba variables, MPS, profilers, debuggers.
+
+
+# Variables of the CUDA driver and of Numba that change what a launch does or costs
+# (CUDA programming guide, "CUDA environment variables"; Numba reference, "Environment variables").
+LAUNCH_VARIABLES = (
+    "CUDA_AUTO_BOOST",
+    "CUDA_BINARY_LOADER_THREAD_COUNT",
+    "CUDA_CACHE_DISABLE",
+    "CUDA_CACHE_MAXSIZE",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_DEVICE_MAX_COPY_CONNECTIONS",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_DEVICE_WAITS_ON_EXCEPTION",
+    "CUDA_DISABLE_PTX_JIT",
+    "CUDA_ENABLE_COREDUMP_ON_EXCEPTION",
+    "CUDA_FORCE_JIT",
+    "CUDA_FORCE_PTX_JIT",
+    "CUDA_GRAPHS_USE_NODE_PRIORITY",
+    "CUDA_INJECTION64_PATH",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_LOG_FILE",
+    "CUDA_MANAGED_FORCE_DEVICE_ALLOC",
+    "CUDA_MODULE_DATA_LOADING",
+    "CUDA_MODULE_LOADING",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_SCALE_LAUNCH_QUEUES",
+    "CUDA_VISIBLE_DEVICES",
+    "NUMBA_DISABLE_JIT",
+    "NUMBA_ENABLE_CUDASIM",
+    "NVIDIA_TF32_OVERRIDE",
+    "NVIDIA_VISIBLE_DEVICES",
+)
+LAUNCH_PREFIXES = ("NUMBA_CUDA_",)
+
+# What each tool sets in the process that it watches, or loads into it.
+TOOL_VARIABLES = (
+    ("NSYS_PROFILING_SESSION_ID", "Nsight Systems"),
+    ("QUADD_INJECTION_PROXY", "Nsight Systems"),
+    ("NV_NSIGHT_INJECTION_PORT_BASE", "Nsight Compute"),
+    ("NV_NSIGHT_INJECTION_TRANSPORT_TYPE", "Nsight Compute"),
+    ("NV_COMPUTE_PROFILER_PERFWORKS_DIR", "Nsight Compute"),
+    ("NV_SANITIZER_INJECTION_PORT_BASE", "Compute Sanitizer"),
+    ("NV_SANITIZER_INJECTION_PORT_RANGE_BEGIN", "Compute Sanitizer"),
+    ("NVPROF_ID", "nvprof"),
+)
+TOOL_LIBRARIES = (
+    (r"libToolsInjection", "Nsight Systems"),
+    (r"libcuda-injection", "Nsight Compute"),
+    (r"libsanitizer-collection|libInterceptorInjectionTarget", "Compute Sanitizer"),
+    (r"libcupti_?trace|libaccinj", "nvprof"),
+)
+MPS_FOLDER = "/tmp/nvidia-mps"
+# nvidia-cuda-mps-control and -server; the kernel keeps 15 characters of a name.
+MPS_DAEMON = "nvidia-cuda-mps"
+
+
+def variable_facts(environment: Mapping[str, str]) -> tuple[Fact, ...]:
+    """``launch_variables``, the names of those set that change launches, then a fact for each of them."""
+    names = sorted(name for name in environment if name in LAUNCH_VARIABLES or name.startswith(LAUNCH_PREFIXES))
+    source = "environment variable"
+    listed = known("launch_variables", ", ".join(names) or "none", "environment variables")
+    return (listed, *(known(name, environment[name], source) for name in names))
+
+
+def attachment_facts(machine: Machine, environment: Mapping[str, str]) -> tuple[Fact, ...]:
+    """``profiler`` and ``tracer`` (each "none" or a name), ``preloaded_libraries`` and ``mps``."""
+    tools = dict.fromkeys(_tools(machine, environment))
+    return (
+        known("profiler", "; ".join(tools) or "none", "environment variables and /proc/self/maps"),
+        _tracer(machine),
+        known("preloaded_libraries", environment.get("LD_PRELOAD") or "none", "LD_PRELOAD"),
+        _mps(machine, environment),
+    )
+
+
+def _tools(machine: Machine, environment: Mapping[str, str]) -> Iterator[str]:
+    """Names of the tools that are attached. CUDA_INJECTION64_PATH alone is one too: libcuda loads what it names."""
+    yield from (tool for name, tool in TOOL_VARIABLES if name in environment)
+    loaded = "\n".join(
+        (environment.get("LD_PRELOAD", ""), environment.get("CUDA_INJECTION64_PATH", ""), _mapped_files(machine))
+    )
+    named = [tool for pattern, tool in TOOL_LIBRARIES if re.search(pattern, loaded)]
+    yield from named
+    if environment.get("CUDA_INJECTION64_PATH") and not named:
+        yield f"the library {environment['CUDA_INJECTION64_PATH']}"
+
+
+def _mapped_files(machine: Machine) -> str:
+    """The files mapped into this process, one a line."""
+    lines = (machine.read("/proc/self/maps").text or "").splitlines()
+    return "\n".join(line.split(maxsplit=5)[5] for line in lines if line.count("/"))
+
+
+def _tracer(machine: Machine) -> Fact:
+    """The debugger or tracer (ptrace) of this process."""
+    reading = machine.read("/proc/self/status")
+    pid = labelled(reading.text, "TracerPid")
+    if pid is None:
+        return unknown("tracer", reading.reason or "no TracerPid", reading.source)
+    if pid == "0":
+        return known("tracer", "none", reading.source)
+    return known("tracer", machine.read(f"/proc/{pid}/comm").text or f"process {pid}", reading.source)
+
+
+def _mps(machine: Machine, environment: Mapping[str, str]) -> Fact:
+    """Off, running, or a control pipe whose daemon cannot be seen from here: another container's, or a dead one's."""
+    control = f"{environment.get('CUDA_MPS_PIPE_DIRECTORY') or MPS_FOLDER}/control"
+    pids = [name for name in machine.names("/proc") if name.isdigit()]
+    if any((machine.read(f"/proc/{pid}/comm").text or "").startswith(MPS_DAEMON) for pid in pids):
+        return known("mps", "running", "/proc/*/comm")
+    if machine.exists(control):
+        return known("mps", "control pipe without a visible daemon", control)
+    return known("mps", "off", f"no {control}, no daemon in /proc")
+
 
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from microbench.model import Fact, Scalar
+from microbench.core.model import Fact, Scalar
 
 Value = TypeVar("Value")
 

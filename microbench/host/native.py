@@ -12,8 +12,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from microbench.errors import MeasurementError, Skip
-from microbench.gpu.api import IntArray
+from microbench.core.errors import MeasurementError, Skip
+from microbench.gpu.protocol.submit import IntArray
 from microbench.host import loops
 from microbench.host.affinity import find_cores, on_cores
 
@@ -40,7 +40,7 @@ def nothing() -> None:
 
 
 class NativeHost:
-    """See Host in gpu/api.py."""
+    """See Host in gpu/protocol/gpu.py."""
 
     simulated = False
 

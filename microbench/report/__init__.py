@@ -1,1 +1,1 @@
-"""Reports draw a Report, which is already all words and numbers; nothing here measures."""
+"""Reports: what is said of a run, and how terminal, page, figures and Markdown draw it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from microbench.model import BenchmarkInfo
+from microbench.core.model import BenchmarkInfo
 from microbench.report.document import Cell, Column, Table, Tone
 from microbench.report.tables import question
 from microbench.report.view import SUITE_TITLES

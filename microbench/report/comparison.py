@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from microbench.compare import BETTER, COUNTED, WORSE, Change, Comparison, Verdict
-from microbench.explain.comparison import findings, summary
-from microbench.explain.comparison_notices import SUITE, methods_in_words, notices
-from microbench.explain.evidence import row_name
-from microbench.explain.finding import Finding
-from microbench.explain.remeasuring import Side
-from microbench.model import Run
+from microbench.analysis.evidence import Finding, row_name
+from microbench.analysis.stats import Interval, Row
+from microbench.compare.compare import BETTER, COUNTED, WORSE, Change, Comparison, Verdict
+from microbench.compare.words import SUITE, Side, findings, methods_in_words, notices, summary
+from microbench.core.model import Run
+from microbench.core.units import MISSING, axis_title, axis_value, from_to, ratio, ratio_range
 from microbench.report.document import Banner, Cell, Column, Histogram, Mark, Picture, Report, Section, Table, Tone
 from microbench.report.heading import SIMULATED
 from microbench.report.prediction import run_words
 from microbench.report.tables import fact_words
-from microbench.stats import Interval, Row
-from microbench.units import MISSING, axis_title, axis_value, from_to, ratio, ratio_range
 
 MOST_LISTED = 40
 MOST_BESIDE = 12

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from microbench.model import Environment, GpuInfo, Run, Session
+from microbench.core.model import Environment, GpuInfo, Run, Session
+from microbench.core.units import quantity, size, wall
 from microbench.report.document import Banner, Report
-from microbench.units import quantity, size, wall
 
 SIMULATED, REFERENCE = "SIMULATED", "REFERENCE"
 

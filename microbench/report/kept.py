@@ -13,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from microbench import store
-from microbench.history import FINDINGS, severities
-from microbench.index import Index, opened, state_of
 from microbench.report.document import Report
-from microbench.skim import is_large
+from microbench.runs import store
+from microbench.runs.history import FINDINGS, severities
+from microbench.runs.index import Index, opened, state_of
+from microbench.runs.skim import is_large
 
 REPORT, REPORTS_KEPT = "report", 8
 

@@ -5,11 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from microbench.explain.finding import Finding
-from microbench.report.document import Bars, Cell, Column, Picture, Report, Section, Table
-from microbench.report.marks import SEVERITY_MARKS, TRUST_MARKS, UNKNOWN_MARK
+from microbench.analysis.evidence import Finding
+from microbench.core.units import plain
+from microbench.report.document import (
+    SEVERITY_MARKS,
+    TRUST_MARKS,
+    UNKNOWN_MARK,
+    Bars,
+    Cell,
+    Column,
+    Picture,
+    Report,
+    Section,
+    Table,
+)
 from microbench.report.view import GRADES
-from microbench.text import plain
 
 LONGEST = 2000
 # What GitHub's Markdown would read as more than text; underscores inside a word are none of it.

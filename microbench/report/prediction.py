@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from microbench.costmodel import LIMITS, Limit
-from microbench.explain import prediction
-from microbench.explain.forecast import Forecast, Prediction
-from microbench.explain.prediction import benchmarks, described, used
-from microbench.fitted import Constant
-from microbench.model import GpuInfo, Run
+from microbench.core.model import GpuInfo, Run
+from microbench.core.units import MISSING, as_time, percent, quantity, rate_of, spread, times
+from microbench.predict import words as prediction_words
+from microbench.predict.constants import Constant
+from microbench.predict.forecast import Forecast, Prediction
+from microbench.predict.model import CONSTANTS, LIMITS, Limit
+from microbench.predict.words import benchmarks, described, used
 from microbench.report.document import Cell, Column, Portion, Report, Section, Stack, Stacks, Table, Tone
 from microbench.report.heading import head
-from microbench.submission import CONSTANTS
-from microbench.units import MISSING, as_time, percent, quantity, rate_of, spread, times
 
 TONES: dict[Limit, Tone] = {
     "host": "first", "front end": "advice", "kernel": "second", "link": "third", "sync": "quiet",
@@ -37,9 +36,9 @@ class Side(msgspec.Struct, frozen=True):
 def sheet(side: Side) -> Report:
     """The prediction under the heading that says whose constants it rests on."""
     forecast, run = side.forecast, side.run
-    told = prediction.findings(forecast)
+    told = prediction_words.findings(forecast)
     step = Section(
-        suite=prediction.SUITE,
+        suite=prediction_words.SUITE,
         title=f"predict: {described(forecast.workload)}",
         pictures=(
             both_ways(forecast),
@@ -56,7 +55,9 @@ def sheet(side: Side) -> Report:
         title="certainty: what this rests on, and how sure it is",
         pictures=(_constants(forecast, words),),
         studies=(),
-        findings=tuple(prediction.foundations(forecast, words, reference=side.reference, simulated=run.simulated)),
+        findings=tuple(
+            prediction_words.foundations(forecast, words, reference=side.reference, simulated=run.simulated)
+        ),
     )
     footer = ("what if: microbench whatif --help    drawn: microbench timeline --help",)
     return msgspec.structs.replace(head(run, reference=side.reference, footer=footer), sections=(step, grounds))
@@ -85,7 +86,7 @@ def both_ways(forecast: Forecast) -> Table:
         Column("limited by"),
     )
     rows = tuple(_way(one, forecast) for one in ways(forecast))
-    note = prediction.paying(forecast) if forecast.graph is not None else "Nothing of this step can be captured."
+    note = prediction_words.paying(forecast) if forecast.graph is not None else "Nothing of this step can be captured."
     return Table("In a stream and as a graph", "", columns, rows, (note,))
 
 
@@ -176,3 +177,51 @@ def constant_words(name: str) -> tuple[str, str]:
         plural = "" if arguments == ["1"] else "s"
         return "s", f"launch call of {layer}, {arguments[0]} argument{plural}"
     return "s", f"replay call of {layer}"
+
+
+# A prediction as JSON: times, intervals, shares, advice and constants, in SI base units.
+
+
+def encoded(side: Side) -> bytes:
+    """One object; ``reference`` in it says that the constants are a bundled run's and not this machine's."""
+    forecast, run = side.forecast, side.run
+    fit = forecast.fit
+    whole = {
+        "workload": {"title": described(forecast.workload), **_step(forecast)},
+        "run": run.run_id,
+        "device": fit.device,
+        "reference": side.reference,
+        "simulated": run.simulated,
+        "stream": _way_object(forecast.stream),
+        "graph": _way_object(forecast.graph) if forecast.graph is not None else None,
+        "speedup": forecast.speedup,
+        "making_s": forecast.making_s,
+        "break_even_steps": forecast.break_even,
+        "advice": msgspec.to_builtins(forecast.advice),
+        "constants": {name: msgspec.to_builtins(fit.constants[name]) for name in used(forecast)},
+    }
+    return msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n"
+
+
+def _step(forecast: Forecast) -> dict[str, object]:
+    workload = forecast.workload
+    return {
+        "kernels": workload.kernels,
+        "layers": workload.layers,
+        "streams": workload.streams,
+        "replays": workload.replays,
+        "unit": workload.unit,
+        "per_step": workload.per_step,
+    }
+
+
+def _way_object(one: Prediction) -> dict[str, object]:
+    return {
+        "step_s": one.step_s,
+        "low_s": one.low_s,
+        "high_s": one.high_s,
+        "idle_share": one.idle_share,
+        "limit": one.limit,
+        "spent_s": dict(one.shares),
+        "outside": one.outside,
+    }

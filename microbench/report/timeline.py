@@ -2,26 +2,334 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from microbench.explain import prediction, timeline
-from microbench.explain.chosen_fit import fit_for
-from microbench.explain.evidence import sentence
-from microbench.explain.forecast import Forecast, Prediction, forecast
-from microbench.explain.graph_gain import kernels_in_words
-from microbench.model import Run
-from microbench.report.curves import nice_step, short
-from microbench.report.document import Lane, Mark, Report, Section, Span, TimeLine
+from microbench.analysis.evidence import sentence
+from microbench.core.model import Run
+from microbench.core.units import as_time, percent
+from microbench.explain.graph_gains import kernels_in_words
+from microbench.predict import model, timeline, words
+from microbench.predict.fit import fit_for
+from microbench.predict.forecast import Forecast, Prediction, forecast
+from microbench.predict.model import Act, Played, Work, acts
+from microbench.predict.model import Span as PlayedSpan
+from microbench.predict.workload import Workload
+from microbench.report.document import Lane, Mark, Report, Section, Span, TimeLine, Tone
 from microbench.report.heading import head
 from microbench.report.prediction import run_words
-from microbench.report.step_lanes import ENGINES, each, merged
-from microbench.report.steps import Step
-from microbench.submission import acts
-from microbench.units import as_time
-from microbench.workload import Workload
+from microbench.report.tables import nice_step, short
+
+# A step as it is drawn: one way of submitting it, what ran, and the colours of host, GPU and link.
+
+
+HOST: Tone = "first"
+GPU: Tone = "second"
+LINK: Tone = "third"
+OWN: Tone = "plain"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A step submitted one way ("stream" or "graph"): what the host did, and when what happened."""
+
+    name: str
+    acts: tuple[Act, ...]
+    played: Played
+
+    @property
+    def end_s(self) -> float:
+        """When all is done."""
+        return self.played.end_s
+
+    @property
+    def parts(self) -> int:
+        """How many things there are to draw on the longest lane."""
+        return max(len(self.acts), len(self.played.work))
+
+
+class Item(NamedTuple):
+    """A kernel or copy: when it ran, as what it was submitted, and when it had come to the GPU."""
+
+    span: PlayedSpan
+    work: Work
+    ready_s: float
+
+    @property
+    def ran(self) -> tuple[float, float]:
+        """From when to when."""
+        return self.span.begin_s, self.span.end_s
+
+
+def items(step: Step) -> list[Item]:
+    """Kernels and copies in the order of their submission."""
+    called = {span.act: span.end_s for span in step.played.host if span.lane == "host"}
+    works = (work for act in step.acts for work in act.work)
+    return [
+        Item(span, work, called[span.act] + step.acts[span.act].way_s)
+        for span, work in zip(step.played.work, works, strict=True)
+    ]
+
+
+# The host's lane of a drawn step: its calls one by one or in stretches, and where it waits.
+
+
+# More stretches than this cannot be told apart.
+MOST_STRETCHES = 40
+
+
+def host_lane(step: Step) -> Lane:
+    """Every call, launches with their number; pale where the host waits."""
+    found: list[Span] = []
+    number, before_s = 0, 0.0
+    for span in step.played.host:
+        act = step.acts[span.act]
+        if span.begin_s > before_s:
+            found.append(Span(before_s, span.begin_s, "queue full", HOST, "pale"))
+        number += act.kind == "launch"
+        found.append(_call(step, span, act, number))
+        before_s = span.end_s
+    return _lane(step, found)
+
+
+def host_lane_merged(step: Step) -> Lane:
+    """Calls without a wait between them as one stretch; all as one where that makes too many."""
+    doing = list(_doing(step))
+    groups = [(what, list(several)) for what, several in itertools.groupby(doing, key=lambda one: one.what)]
+    if len(groups) > MOST_STRETCHES:
+        calls = sum(one.what in ("calls", "held up") for one in doing)
+        waits = sum(one.span.lane == "wait" for one in doing)
+        words = f"{calls} calls, {waits} synchronises" if waits else f"{calls} calls"
+        return _lane(step, [Span(0.0, doing[-1].span.end_s, words, HOST, "shaded")])
+    found: list[Span] = []
+    before_s = 0.0
+    for what, several in groups:
+        found.append(_stretch(step, what, before_s, several[-1].span.end_s, len(several)))
+        before_s = several[-1].span.end_s
+    return _lane(step, found)
+
+
+def _lane(step: Step, spans: list[Span]) -> Lane:
+    return Lane(f"{step.name.ljust(6)} host", tuple(spans))
+
+
+def _call(step: Step, span: model.Span, act: Act, number: int) -> Span:
+    """One thing that the host does."""
+    begin_s, end_s = span.begin_s, span.end_s
+    if span.lane == "wait":
+        return Span(begin_s, end_s, _wait_words(step), HOST, "pale")
+    match act.kind:
+        case "launch":
+            return Span(begin_s, end_s, str(number), HOST)
+        case "replay":
+            return Span(begin_s, end_s, "replay", HOST)
+        case "copy":
+            return Span(begin_s, end_s, "copy" if act.work else "pageable copy", HOST if act.work else LINK)
+        case "sync":
+            return Span(begin_s, end_s, "", HOST, "pale")
+        case "host":
+            return Span(begin_s, end_s, "own work", OWN)
+
+
+def _wait_words(step: Step) -> str:
+    kinds = [act.kind for act in step.acts]
+    return "one replay, then synchronise" if kinds == ["replay", "sync"] else "synchronise"
+
+
+What = Literal["calls", "held up", "copy", "sync", "host"]
+
+
+class _Doing(NamedTuple):
+    """One thing that the host does, and the kind of stretch it belongs to."""
+
+    span: model.Span
+    what: What
+
+
+def _doing(step: Step) -> Iterator[_Doing]:
+    before_s = 0.0
+    for span in step.played.host:
+        act = step.acts[span.act]
+        match act.kind:
+            case "sync" | "host":
+                yield _Doing(span, act.kind)
+            case "copy" if not act.work:
+                yield _Doing(span, "copy")
+            case _:  # nothing but a full queue parts a call from what the host did before
+                yield _Doing(span, "held up" if span.begin_s > before_s else "calls")
+        before_s = span.end_s
+
+
+def _stretch(step: Step, what: What, begin_s: float, end_s: float, count: int) -> Span:
+    match what:
+        case "calls":
+            return Span(begin_s, end_s, f"{count} calls" if count > 1 else "", HOST)
+        case "held up":
+            return Span(begin_s, end_s, f"{count} calls, each when the full queue has room", HOST, "shaded")
+        case "copy":
+            return Span(begin_s, end_s, "pageable copy", LINK)
+        case "host":
+            return Span(begin_s, end_s, "own work", OWN)
+        case "sync":
+            return Span(begin_s, end_s, _wait_words(step), HOST, "pale")
+
+
+# One way of submitting a step as lanes: host, queue, GPU and copy engines, call by call or in whole stretches.
+
+
+INDENT = " " * 7
+ENGINES = ("h2d", "d2h")
+# Kernels side by side have a line each up to so many; of more one line shows how many run.
+MOST_ROWS = 4
+# Kernels further apart than this share of the step are drawn apart; closer ones together, unless their gap is as many
+# times as long as the usual one: then at LEAST_APART already.
+APART, LEAST_APART, UNUSUAL = 0.03, 0.01, 3.0
+# So large a share of the time is all of it.
+ALL = 0.995
+# Sums of the same seconds in another order differ by less.
+ROUNDING_S = 1e-12
+
+
+def lanes_of(step: Step) -> list[Lane]:
+    """Every call, kernel and copy by itself, launches and their kernels by number."""
+    ran = items(step)
+    kernels = [item for item in ran if item.span.lane == "gpu"]
+    rows = _rows(kernels)
+    idle = _idle(step, kernels, ran, 0.0)
+    if len(rows) > MOST_ROWS:
+        drawn = [_levels("GPU", [one.ran for one in kernels], GPU, idle)]
+    else:
+        drawn = [Lane(f"{INDENT}GPU" if not index else "", tuple(row)) for index, row in enumerate(rows)]
+        drawn[0] = Lane(f"{INDENT}GPU", (*idle, *drawn[0].spans))
+    return [host_lane(step), _queue(ran), *drawn, *_links(ran)]
+
+
+def lanes_merged(step: Step) -> list[Lane]:
+    """Calls, kernels and copies in stretches."""
+    ran = items(step)
+    kernels = [item for item in ran if item.span.lane == "gpu"]
+    near_s = _near_s(kernels, step.end_s)
+    busy = [_busy(stretch, kernels) for stretch in _stretches(kernels, near_s)]
+    gpu = Lane(f"{INDENT}GPU", (*_idle(step, kernels, ran, near_s), *busy))
+    return [host_lane_merged(step), _queue(ran), gpu, *_links(ran)]
+
+
+# -- counts -------------------------------------------------------------------------------------------------------
+
+
+def _queue(ran: Sequence[Item]) -> Lane:
+    """How many kernels and copies have come to the GPU and wait for their turn."""
+    waiting = [(one.ready_s, one.span.begin_s) for one in ran if one.span.begin_s > one.ready_s + ROUNDING_S]
+    return _levels("queue", waiting, HOST)
+
+
+def _levels(name: str, intervals: Sequence[tuple[float, float]], tone: Tone, behind: Sequence[Span] = ()) -> Lane:
+    """A lane as high as the number of intervals at a time; its name says how high that goes."""
+    counted = _counted(intervals)
+    most = max((count for _, _, count in counted), default=0)
+    spans = [Span(begin_s, end_s, "", tone, "level", count / most) for begin_s, end_s, count in counted]
+    return Lane(f"{INDENT}{name} 0–{most}" if most else f"{INDENT}{name}", (*behind, *spans))
+
+
+def _counted(intervals: Sequence[tuple[float, float]]) -> list[tuple[float, float, int]]:
+    """From when to when how many of the intervals lie over one another, where any does."""
+    changes: dict[float, int] = {}
+    for begin_s, end_s in intervals:
+        changes[begin_s] = changes.get(begin_s, 0) + 1
+        changes[end_s] = changes.get(end_s, 0) - 1
+    found, count = [], 0
+    for begin_s, end_s in itertools.pairwise(sorted(changes)):
+        count += changes[begin_s]
+        if count:
+            found.append((begin_s, end_s, count))
+    return found
+
+
+# -- the GPU and the link -----------------------------------------------------------------------------------------
+
+
+def _rows(kernels: Sequence[Item]) -> list[list[Span]]:
+    """Kernels by number, each on the first line that is free when it begins."""
+    rows: list[list[Span]] = [[]]
+    numbered = enumerate(kernels, start=1)
+    for number, one in sorted(numbered, key=lambda pair: pair[1].span.begin_s):
+        begin_s, end_s = one.span.begin_s, one.span.end_s
+        drawn = Span(begin_s, end_s, str(number) if end_s > begin_s else "", GPU)
+        free = next((row for row in rows if not row or row[-1].end_s <= begin_s + ROUNDING_S), None)
+        if free is None:
+            rows.append(free := [])
+        free.append(drawn)
+    return rows
+
+
+def _stretches(ran: Sequence[Item], near_s: float) -> list[list[Item]]:
+    """Work in the order of its begin, parted where nothing runs for longer than ``near_s``."""
+    found: list[list[Item]] = []
+    until_s = 0.0
+    for one in sorted(ran, key=lambda item: item.span.begin_s):
+        if found and one.span.begin_s - until_s <= near_s:
+            found[-1].append(one)
+        else:
+            found.append([one])
+        until_s = max(until_s, one.span.end_s)
+    return found
+
+
+def _near_s(kernels: Sequence[Item], end_s: float) -> float:
+    """Up to which gap kernels are drawn together."""
+    gaps = [later.span.begin_s - earlier.span.end_s for earlier, later in itertools.pairwise(kernels)]
+    usual_s = UNUSUAL * statistics.median(gaps) if gaps else 0.0
+    return min(max(usual_s, end_s * LEAST_APART), end_s * APART)
+
+
+def _busy(stretch: Sequence[Item], kernels: Sequence[Item]) -> Span:
+    """Kernels as one stretch: how many; where those are all, also for how much of it any runs."""
+    begin_s, end_s = stretch[0].span.begin_s, max(one.span.end_s for one in stretch)
+    if len(stretch) == 1:
+        return Span(begin_s, end_s, "", GPU)
+    words, busy = f"{len(stretch)} kernels", 0.0
+    if len(stretch) == len(kernels) and end_s > begin_s:
+        counted = _counted([one.ran for one in stretch])
+        most = max((count for _, _, count in counted), default=0)
+        words += f", up to {most} at once" if most > 1 else ""
+        busy = sum(end - begin for begin, end, _ in counted) / (end_s - begin_s)
+        words += f", {percent(busy)} busy"
+    return Span(begin_s, end_s, words, GPU, "shaded" if busy < ALL else "solid")
+
+
+def _idle(step: Step, kernels: Sequence[Item], ran: Sequence[Item], near_s: float) -> list[Span]:
+    """Where no kernel runs, and what the next one waits for."""
+    found: list[Span] = []
+    until_s = 0.0
+    copies = [one.span.end_s for one in ran if one.span.lane != "gpu"]
+    for stretch in _stretches(kernels, near_s):
+        first = stretch[0]
+        if first.span.begin_s > until_s:
+            found.append(Span(until_s, first.span.begin_s, _waits_for(first, copies), "quiet", "idle"))
+        until_s = max(one.span.end_s for one in stretch)
+    if until_s < step.end_s:
+        found.append(Span(until_s, step.end_s, "", "quiet", "idle"))
+    return found
+
+
+def _waits_for(one: Item, copied: Sequence[float]) -> str:
+    if one.span.begin_s <= one.ready_s + ROUNDING_S:
+        return "waits for the host"
+    begun_s = one.span.begin_s - one.work.gap_s
+    return "waits for a copy" if any(abs(end_s - begun_s) < ROUNDING_S for end_s in copied) else ""
+
+
+def _links(ran: Sequence[Item]) -> Iterator[Lane]:
+    """A lane for each direction in which anything is copied."""
+    for lane in ENGINES:
+        copies = tuple(Span(*one.ran, "copy", LINK) for one in ran if one.span.lane == lane)
+        if copies:
+            yield Lane(f"{INDENT}{lane}", copies)
+
 
 # A step of so many calls, kernels or copies (twelve kernels and a wait) is drawn whole. Of a longer one the beginning
 # is, until so many kernels have run, and the whole in stretches.
@@ -41,11 +349,11 @@ def pictures(one: Forecast, what: str) -> list[TimeLine]:
     steps = [_step(one, way) for way in (one.stream, one.graph) if way is not None]
     end_s = max(step.end_s for step in steps)
     if max(step.parts for step in steps) <= MOST_DRAWN:
-        lanes = [lane for step in steps for lane in (*each(step), _length(one, step), BLANK)]
+        lanes = [lane for step in steps for lane in (*lanes_of(step), _length(one, step), BLANK)]
         return [_line(f"{sentence(what)}, {_ways(steps)}", 0.0, end_s, lanes)]
     from_s, until_s = _beginning(steps[0])
-    first = [lane for step in steps for lane in (*_cut(each(step), from_s, until_s), BLANK)]
-    whole = [lane for step in steps for lane in (*merged(step), _length(one, step), BLANK)]
+    first = [lane for step in steps for lane in (*_cut(lanes_of(step), from_s, until_s), BLANK)]
+    whole = [lane for step in steps for lane in (*lanes_merged(step), _length(one, step), BLANK)]
     length = as_time(until_s - from_s)
     title = f"{length} of {what}, from its first kernel on" if from_s else f"The first {length} of {what}"
     return [
@@ -125,10 +433,10 @@ def sheet(run: Run, workload: Workload, *, reference: bool = False, adding: Sequ
     evidence, found = fit_for(run, workload, adding)
     one = forecast(workload, found)
     told = timeline.findings(evidence, one)
-    grounds = prediction.foundations(one, run_words(run), reference=reference, simulated=run.simulated)
+    grounds = words.foundations(one, run_words(run), reference=reference, simulated=run.simulated)
     section = Section(
         suite=timeline.SUITE,
-        title=f"timeline: {_shortened(prediction.described(workload))}",
+        title=f"timeline: {_shortened(words.described(workload))}",
         pictures=tuple(pictures(one, in_words(workload))),
         studies=(),
         findings=(*told, *grounds),

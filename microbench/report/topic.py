@@ -6,26 +6,25 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from microbench.explain.evidence import Evidence, evidence_by_device, listed
-from microbench.explain.remeasuring import measuring
-from microbench.explain.topics import TOPICS, find
-from microbench.explain.topics.gathering import Figure
-from microbench.explain.topics.topic import Pieces, Told, Topic, plain_words, tell
-from microbench.model import Run
+from microbench.analysis.evidence import Evidence, evidence_by_device, listed
+from microbench.compare.words import measuring
+from microbench.core.model import Run
+from microbench.core.units import axis_title, axis_value
+from microbench.explain.topics.catalogue import TOPICS, find
+from microbench.explain.topics.topic import Figure, Pieces, Told, Topic, plain_words, tell
 from microbench.report.document import Cell, Column, Phrase, Picture, Prose, Report, Section, Table
 from microbench.report.heading import head
-from microbench.report.sections import compute_lasting, compute_tensor, graph, launch, link, link_path
-from microbench.report.shapes import figure as figure_cell
+from microbench.report.suites import compute, graph, launch, link, roofline
+from microbench.report.tables import figure as figure_cell
 from microbench.report.view import GRADES
-from microbench.units import axis_title, axis_value
 
 PICTURES: dict[str, Callable[[Evidence], Picture | None]] = {
     "launch": launch.anatomy,
     "graphs": graph.gain,
     "pinned": lambda evidence: link.rates(evidence, "h2d"),
-    "topology": link_path.path,
-    "clocks": compute_lasting.rates_over_time,
-    "tensor": compute_tensor.alone,
+    "topology": link.path,
+    "clocks": roofline.rates_over_time,
+    "tensor": compute.alone,
 }
 FIGURES, NEXT = "The figures, and the rows they come from", "Where to go on"
 

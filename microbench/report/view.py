@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from microbench.explain import HOST, environment, of_suite
-from microbench.explain.evidence import Evidence, evidence_by_device
-from microbench.model import BenchmarkInfo, Run
-from microbench.report.curves import benchmark_curve
+from microbench.analysis.evidence import Evidence, evidence_by_device
+from microbench.analysis.stats import Row, rows
+from microbench.core.model import BenchmarkInfo, Run
+from microbench.explain import environment
+from microbench.explain.rules import HOST, of_suite
 from microbench.report.document import Report, Section, Study
 from microbench.report.heading import head
-from microbench.report.sections import DRAWN, ORDER, PICTURES, VERDICTS
-from microbench.report.tables import benchmark_tables, fact_tables, problem_table
-from microbench.stats import Row, rows
+from microbench.report.suites.catalogue import DRAWN, ORDER, PICTURES, VERDICTS
+from microbench.report.tables import benchmark_curve, benchmark_tables, fact_tables, problem_table
 
 SUITE_TITLES = {
     "host": "host: what the CPU side costs",

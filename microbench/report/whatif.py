@@ -6,16 +6,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from microbench.explain import whatif
-from microbench.explain.changes import Change, Changes, changed
-from microbench.explain.forecast import Forecast, Prediction, forecast
-from microbench.explain.prediction import described
-from microbench.explain.whatif import Pair
-from microbench.model import Run
+from microbench.core.model import Run
+from microbench.core.units import as_time, spread
+from microbench.predict import whatif
+from microbench.predict.forecast import Forecast, Prediction, forecast
+from microbench.predict.whatif import Change, Changes, Pair, changed
+from microbench.predict.words import described
 from microbench.report.document import Cell, Column, Picture, Report, Section, Stacks, Table
 from microbench.report.heading import head
 from microbench.report.prediction import PATH, TONES, Side, pace, run_words, stack
-from microbench.units import as_time, spread
 
 NOW, THEN = "now", "then"
 

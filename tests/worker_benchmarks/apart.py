@@ -4,9 +4,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from microbench.bench import Axis, Benchmark, Measured
-from microbench.model import Case, Fact, Metric
-from microbench.timing import Meter
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Case, Fact, Metric
+from microbench.measure.timer import Meter
 
 
 def variables(case: Case) -> dict[str, str]:

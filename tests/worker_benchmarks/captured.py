@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from microbench.bench import Axis, Benchmark, Measured
-from microbench.gpu.api import Gpu
-from microbench.model import Metric
-from microbench.ops import Launch, Op, Query, SynchronizeIdle
-from microbench.timing import Meter
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric
+from microbench.core.ops import Launch, Op, Query, SynchronizeIdle
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.measure.timer import Meter
 
 CALLS: dict[str, Op] = {"synchronize": SynchronizeIdle(), "query": Query(), "launch": Launch()}
 

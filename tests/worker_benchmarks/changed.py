@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from functools import partial
 
-from microbench.bench import Axis, Benchmark, Measured
-from microbench.gpu.api import Gpu
-from microbench.gpu.graph_api import Change, ChangeWay
-from microbench.model import Metric
-from microbench.sampling import Between
-from microbench.timing import Meter
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.graphs import Change, ChangeWay
+from microbench.measure.sampling import Between
+from microbench.measure.timer import Meter
 
 
 def measure(gpu: Gpu, meter: Meter, way: ChangeWay) -> Iterator[Measured]:

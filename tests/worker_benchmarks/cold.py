@@ -3,9 +3,9 @@
 import os
 from collections.abc import Iterator
 
-from microbench.bench import Axis, Benchmark, Measured
-from microbench.model import Fact, Metric
-from microbench.timing import Meter
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Fact, Metric
+from microbench.measure.timer import Meter
 
 
 def measure(cold: object, meter: Meter, what: str) -> Iterator[Measured]:

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from microbench.bench import Axis, Benchmark, Measured
-from microbench.errors import Skip
-from microbench.gpu.api import Gpu
-from microbench.model import Fact, Metric
-from microbench.timing import Meter
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.errors import Skip
+from microbench.core.model import Fact, Metric
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.measure.timer import Meter
 
 NODES = 6
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from worker_backend import TinyGpu
 
-from microbench.bench import Benchmark, Measured
-from microbench.model import Fact, Metric
-from microbench.timing import Meter
+from microbench.core.bench import Benchmark, Measured
+from microbench.core.model import Fact, Metric
+from microbench.measure.timer import Meter
 
 
 def measure(gpu: TinyGpu, meter: Meter) -> Iterator[Measured]:

@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from microbench.bench import Axis, Benchmark, Measured
-from microbench.errors import MeasurementError, Skip
-from microbench.model import Fact, Metric
-from microbench.timing import Meter
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.model import Fact, Metric
+from microbench.measure.timer import Meter
 
 
 def answers() -> int:

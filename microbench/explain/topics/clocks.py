@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from microbench.analysis.evidence import Evidence
+from microbench.analysis.quantiles import CLOCK_LOSS
+from microbench.analysis.stats import Row
+from microbench.core.units import percent
 from microbench.explain.compute_power import LASTS, lasting, nvml_clock_hz
 from microbench.explain.compute_units import ALUS, DATA, LASTING, beside, dtype_of, rates
-from microbench.explain.evidence import Evidence
-from microbench.explain.topics.gathering import Gathering, in_unit, ratio, word
-from microbench.explain.topics.topic import Passage, Topic, over, up_to
-from microbench.stats import Row
-from microbench.throttling import CLOCK_LOSS
-from microbench.units import percent
+from microbench.explain.topics.topic import Gathering, Passage, Topic, in_unit, over, ratio, up_to, word
 
 NORMAL, ZEROS = "normal", "zeros"
 NUMBERS = {NORMAL: "random numbers", ZEROS: "zeros"}

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 
-from microbench.explain.evidence import Evidence
-from microbench.explain.graph_gain import Pair, kernel_counts, kernels_of, pairs, usual_kernels
-from microbench.explain.graph_life import MAKING, curve_of
-from microbench.explain.topics.gathering import Gathering, count, counted, product, ratio, total, word
-from microbench.explain.topics.topic import PREDICT, Passage, Topic, over, up_to
-from microbench.ops import LOOP_LAYER
-from microbench.units import as_time, times
+from microbench.analysis.evidence import Evidence
+from microbench.core.ops import LOOP_LAYER
+from microbench.core.units import as_time, times
+from microbench.explain.graph_gains import MAKING, Pair, curve_of, kernel_counts, kernels_of, pairs, usual_kernels
+from microbench.explain.topics.topic import (
+    PREDICT,
+    Gathering,
+    Passage,
+    Topic,
+    count,
+    counted,
+    over,
+    product,
+    ratio,
+    total,
+    up_to,
+    word,
+)
 
 GAIN, LIFE, COST = "graph_gain", "graph_lifecycle", "launch_cost"
 # What stands for kernels that outlast a launch, and what keeps an empty one on a logarithmic scale.

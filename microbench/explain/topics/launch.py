@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from microbench.explain.evidence import Evidence
-from microbench.explain.topics.gathering import Gathering, difference
-from microbench.explain.topics.topic import PREDICT, Passage, Topic, over, up_to
-from microbench.units import as_time
+from microbench.analysis.evidence import Evidence
+from microbench.core.units import as_time
+from microbench.explain.topics.topic import PREDICT, Gathering, Passage, Topic, difference, over, up_to
 
 COST, LAYERS = "launch_cost", "launch_layers"
 # The Python layers that the text names, by slot: layer, family and arguments of the row, and what it is.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 
-from microbench.explain.evidence import Evidence
-from microbench.explain.link_copies import DEVICE, DIRECTIONS, HOST, copies, copy_fit
+from microbench.analysis.evidence import Evidence
+from microbench.core.units import about_size, as_time, percent, size
 from microbench.explain.link_copy import HALF, PAGEABLE_LOSS
-from microbench.explain.link_pinning import ALLOCATE, REGISTER, TOUCH, sizes
-from microbench.explain.topics.gathering import Gathering, counted, ratio, total
-from microbench.explain.topics.topic import Passage, Topic, both, over, unless, up_to
-from microbench.units import about_size, as_time, percent, size
+from microbench.explain.link_facts import DEVICE, DIRECTIONS, HOST, copies, copy_fit
+from microbench.explain.link_memory import ALLOCATE, REGISTER, TOUCH, sizes
+from microbench.explain.topics.topic import Gathering, Passage, Topic, both, counted, over, ratio, total, unless, up_to
 
 COPY, PINNING = "link_copy", "link_pinning"
 PRICES = {

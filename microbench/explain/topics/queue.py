@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from microbench.explain.evidence import Evidence
-from microbench.explain.topics.gathering import Gathering, product, word
-from microbench.explain.topics.topic import PREDICT, Passage, Topic, over
-from microbench.units import as_time, axis_value
+from microbench.analysis.evidence import Evidence
+from microbench.core.units import as_time, axis_value
+from microbench.explain.topics.topic import PREDICT, Gathering, Passage, Topic, over, product, word
 
 QUEUE, SWEEP, COST = "launch_queue", "launch_duration", "launch_cost"
 # The kernels that a full queue is shown with, where they were measured.

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from microbench.explain.compute_tensor import (
+from microbench.analysis.evidence import Evidence, whole
+from microbench.analysis.stats import Row
+from microbench.core.units import percent
+from microbench.explain.compute_units import (
     BURST,
     HALVED_FROM,
     LEFT_BEHIND,
     MMA,
+    NATIVE,
+    PRODUCTS,
     SUSTAINED,
+    TENSORS,
     WGMMA,
+    beside,
+    one_rate,
     per_clock,
+    rates,
     tensor_dtypes,
 )
-from microbench.explain.compute_units import NATIVE, PRODUCTS, TENSORS, beside, one_rate, rates
-from microbench.explain.evidence import Evidence, whole
-from microbench.explain.topics.gathering import Gathering, count, ratio, word
-from microbench.explain.topics.topic import Passage, Topic, over, up_to, without
-from microbench.stats import Row
-from microbench.units import percent
+from microbench.explain.topics.topic import Gathering, Passage, Topic, count, over, ratio, up_to, without, word
 
 # The types that the text may name beside the one that it speaks of: by slot, their name on the axis and in words.
 TYPES = {"fp8": "fp8_e4m3_fast", "int8": "int8", "fp16": "fp16", "tf32": "tf32", "fp32": "fp32", "fp64": "fp64"}

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from microbench.explain.evidence import Evidence
-from microbench.explain.link_copies import DEVICE, copies
-from microbench.explain.link_facts import LinkFacts, gpu_speed, link_facts, shares_memory
-from microbench.explain.link_latency import host_reads
-from microbench.explain.link_peers import WAYS, pairs
-from microbench.explain.link_places import EVERYBODY, KEEPS, beside, own_node
-from microbench.explain.topics.gathering import Gathering, count, counted, in_unit, ratio, word
-from microbench.explain.topics.topic import Passage, Topic, both, over, up_to, without
-from microbench.units import percent, times
+from microbench.analysis.evidence import Evidence
+from microbench.core.units import percent, times
+from microbench.explain.link_facts import DEVICE, LinkFacts, copies, gpu_speed, link_facts, shares_memory
+from microbench.explain.link_gpus import EVERYBODY, KEEPS, WAYS, beside, own_node, pairs
+from microbench.explain.link_memory import host_reads
+from microbench.explain.topics.topic import (
+    Gathering,
+    Passage,
+    Topic,
+    both,
+    count,
+    counted,
+    in_unit,
+    over,
+    ratio,
+    up_to,
+    without,
+    word,
+)
 
 STATE, COPY, LATENCY, TOGETHER, PEER = "link_state", "link_copy", "link_latency", "link_concurrent", "link_peer"
 NOW, MOST = ("generation_now", "lanes_now"), ("generation_gpu_max", "lanes_gpu_max")

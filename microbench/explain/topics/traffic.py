@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from microbench.explain.evidence import Evidence
-from microbench.explain.launch_bus import BANDWIDTH_SHARE, PLAUSIBLE_WIRE_BYTES, slope
-from microbench.explain.topics.gathering import Gathering, count, in_unit, product, ratio
-from microbench.explain.topics.topic import Passage, Topic, both, over, up_to
-from microbench.limits import link_rate
-from microbench.units import percent, rate_of
+from microbench.analysis.evidence import Evidence
+from microbench.analysis.limits import link_rate
+from microbench.core.units import percent, rate_of
+from microbench.explain.launch_ways import BANDWIDTH_SHARE, PLAUSIBLE_WIRE_BYTES, slope
+from microbench.explain.topics.topic import Gathering, Passage, Topic, both, count, in_unit, over, product, ratio, up_to
 
 TRAFFIC, COST = "launch_traffic", "launch_cost"
 # The graph that stands for a step; where it was not measured, another one.

@@ -6,14 +6,450 @@ The values are made up: round numbers of the order of a data-centre GPU, never a
 from __future__ import annotations
 
 import math
+from typing import Literal, cast
 
 import msgspec
 
-from microbench.gpu.api import WaitMode
-from microbench.gpu.fake.compute_costs import ComputeCosts
-from microbench.gpu.fake.graph_costs import GraphCosts
-from microbench.gpu.fake.link_costs import LinkCosts
-from microbench.gpu.fake.memory_costs import MemoryCosts
+from microbench.gpu.protocol.compute import AluOperation, GemmData, GemmType, Library
+from microbench.gpu.protocol.gpu import WaitMode
+from microbench.gpu.protocol.graphs import NodeKind
+from microbench.gpu.protocol.links import PinningWay
+from microbench.gpu.protocol.memory import (
+    READ_ARRAYS,
+    WRITTEN_ARRAYS,
+    AllocationWay,
+    AtomicType,
+    EngineWay,
+    StreamKernel,
+)
+
+# Costs of the simulated GPU's tensor cores and ALUs: made up, round numbers of the order of a data-centre GPU.
+
+
+class ProductLibrary(msgspec.Struct, frozen=True):
+    """What a call of a library keeps the host, in ns; its types; its kernels, each with the share of the rate that it
+    gets, in the order in which it would guess."""
+
+    submit_ns: float
+    kernels: dict[str, float]
+    dtypes: tuple[GemmType, ...]
+
+
+class Tile(msgspec.Struct, frozen=True):
+    """The part of a result that one SM computes at a time, and the share of the tensor cores' rate that it gets."""
+
+    rows: int
+    columns: int
+    share: float
+
+
+def _tensor_per_clock() -> dict[str, float]:
+    return {
+        "fp64": 255.0, "tf32": 2040.0, "fp16": 4080.0, "fp16_acc16": 4080.0, "bf16": 4080.0, "fp8_e4m3": 8160.0,
+        "fp8_e5m2": 8160.0, "int8": 8160.0, "mxfp8": 8160.0, "nvfp4": 16320.0,
+    }  # fmt: skip
+
+
+def _tensor_joules() -> dict[str, float]:
+    return {
+        "fp64": 7e-12, "tf32": 1.35e-12, "fp16": 0.72e-12, "fp16_acc16": 0.6e-12, "bf16": 0.7e-12,
+        "fp8_e4m3": 0.36e-12, "fp8_e5m2": 0.35e-12, "int8": 0.33e-12, "mxfp8": 0.36e-12, "nvfp4": 0.2e-12,
+    }  # fmt: skip
+
+
+def _alu_per_clock() -> dict[AluOperation, float]:
+    return {
+        "fma_fp64": 127.0, "fma_fp32": 254.0, "fma_fp16x2": 506.0, "fma_bf16x2": 500.0, "mad_int32": 63.0,
+        "add_int32": 62.0, "exp2_fp32": 15.8, "rsqrt_fp32": 15.6,
+    }  # fmt: skip
+
+
+def _alu_joules() -> dict[AluOperation, float]:
+    return {
+        "fma_fp64": 13e-12, "fma_fp32": 4.5e-12, "fma_fp16x2": 1.8e-12, "fma_bf16x2": 1.9e-12, "mad_int32": 9e-12,
+        "add_int32": 7e-12, "exp2_fp32": 20e-12, "rsqrt_fp32": 22e-12,
+    }  # fmt: skip
+
+
+def _alu_cycles() -> dict[AluOperation, float]:
+    return {
+        "fma_fp64": 8.0, "fma_fp32": 4.0, "fma_fp16x2": 5.0, "fma_bf16x2": 5.5, "mad_int32": 4.5, "add_int32": 6.0,
+        "exp2_fp32": 18.0, "rsqrt_fp32": 40.0,
+    }  # fmt: skip
+
+
+def _data_share() -> dict[GemmData, float]:
+    return {"normal": 1.0, "uniform": 0.97, "sparse": 0.88, "constant": 0.84, "ones": 0.8, "zeros": 0.75}
+
+
+def _product_libraries() -> dict[Library, ProductLibrary]:
+    guesses = {
+        "algo66_tile20_stages36_cluster2": 0.97,
+        "algo66_tile18_stages35_cluster5": 1.0,
+        "algo66_tile15_stages36_cluster1": 0.9,
+        "algo23_tile20_stages10_splitk2": 0.7,
+    }
+    every: tuple[GemmType, ...] = (
+        "fp64", "fp32", "tf32", "fp16", "fp16_acc16", "bf16", "fp8_e4m3", "fp8_e4m3_fast", "fp8_e5m2", "fp8_e5m2_fast",
+        "int8", "mxfp8", "nvfp4",
+    )  # fmt: skip
+    torch = tuple(dtype for dtype in every if dtype not in ("fp16_acc16", "mxfp8", "nvfp4"))
+    return {
+        "cublaslt": ProductLibrary(18_000, guesses, every),
+        "cupy": ProductLibrary(24_000, {"cupy": 0.96}, ("fp64", "fp32", "fp16")),
+        "torch": ProductLibrary(10_000, {"torch": 0.98}, torch),
+    }
+
+
+def _tiles() -> tuple[Tile, ...]:
+    return (Tile(128, 256, 1.0), Tile(128, 128, 0.85), Tile(64, 64, 0.5))
+
+
+class ComputeCosts(msgspec.Struct, frozen=True):
+    """One cost for each thing that can be computed; ``LinkCosts.arrives`` is for its results too.
+
+    Rates are operations of one SM in a clock cycle, as in ``Resident.operations``; energies are joules an operation
+    beyond what an idle GPU draws, of normal random data.
+    """
+
+    tensor_per_clock: dict[str, float] = msgspec.field(default_factory=_tensor_per_clock)
+    tensor_joules: dict[str, float] = msgspec.field(default_factory=_tensor_joules)
+    mma_share: float = 0.65  # of the rate, where there is wgmma for that type
+    alu_per_clock: dict[AluOperation, float] = msgspec.field(default_factory=_alu_per_clock)
+    alu_joules: dict[AluOperation, float] = msgspec.field(default_factory=_alu_joules)
+    alu_cycles: dict[AluOperation, float] = msgspec.field(default_factory=_alu_cycles)  # until a result can be used
+    # Products.
+    libraries: dict[Library, ProductLibrary] = msgspec.field(default_factory=_product_libraries)
+    tiles: tuple[Tile, ...] = msgspec.field(default_factory=_tiles)
+    tile_cycles: float = 2500.0  # before a tile's first multiplication, and after its last
+    promoted_share: float = 0.94  # of fp8's rate, where partial sums are added up in fp32
+    moving_energy_share: float = 1.15  # operands that come from the caches take so much more energy
+    product_fixed_ns: float = 1500.0  # a product's kernel, beyond what an empty one takes
+    workspace_bytes: int = 64 << 20
+    release_ns: float = 60e6  # to free what a case's units and libraries held, once it ends
+    data_energy_share: dict[GemmData, float] = msgspec.field(default_factory=_data_share)
+    # Power: the clock falls towards what the limit allows, and comes back faster.
+    power_limit_w: float = 700.0
+    fall_s: float = 0.04
+    recovery_s: float = 0.01
+    tensor_offset_hz: float = 0.15e9  # tensor work takes that off the clock at once
+    nvml_excess_hz: float = 0.15e9  # what NVML says too much meanwhile
+    state_ns: float = 5000.0  # a look at NVML
+    # Heat: in rest, and at the end of much work.
+    idle_temperature_c: float = 40.0
+    kelvin_per_watt: float = 0.05
+    warming_s: float = 20.0
+
+
+# Costs of graphs on the simulated machine: made up, round numbers of the order of a data-centre GPU.
+
+
+PAGE_BYTES = 2 << 20
+PROLOGUE = "_prologue"  # how kinds of kernels end that have work to do before they need the kernel in front
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A cost with a constant and a slope: that much for each node."""
+
+    constant: float
+    node: float
+
+    def at(self, nodes: int) -> float:
+        """The cost for that many nodes."""
+        return self.constant + nodes * self.node
+
+
+class NodeCosts(msgspec.Struct, frozen=True):
+    """What a node of one kind takes more than an empty kernel does, in ns.
+
+    ``gap_ns`` is on top of the gap before a kernel node, ``launch_ns``, ``instantiate_ns`` and ``update_ns`` on top of
+    what each kernel node adds to those calls (``launch_ns`` is large where the host submits the node itself at each
+    replay); ``update_ns`` is None where the driver refuses. ``duration_ns`` is how long a node runs that is no launch,
+    copy or memset: those run as long as in a stream.
+    """
+
+    gap_ns: float = 0.0
+    duration_ns: float = 0.0
+    launch_ns: float = 0.0
+    instantiate_ns: float = 0.0
+    update_ns: float | None = 0.0
+
+
+class CallCosts(msgspec.Struct, frozen=True):
+    """A call into a stream that ops has no op for, in ns: host time, and time on the GPU behind the usual gap."""
+
+    submit_ns: float
+    duration_ns: float
+
+
+def _nodes() -> dict[NodeKind, NodeCosts]:
+    return {
+        "pdl": NodeCosts(gap_ns=-40, instantiate_ns=100),
+        "pdl_trigger": NodeCosts(gap_ns=-250, instantiate_ns=100),
+        "memset": NodeCosts(gap_ns=200, launch_ns=400, instantiate_ns=-300, update_ns=50),
+        "copy_h2d": NodeCosts(gap_ns=400, launch_ns=500, instantiate_ns=500, update_ns=100),
+        "copy_d2h": NodeCosts(gap_ns=350, launch_ns=500, instantiate_ns=500, update_ns=100),
+        "copy_d2d": NodeCosts(gap_ns=100, duration_ns=900, launch_ns=500, instantiate_ns=400, update_ns=100),
+        "host": NodeCosts(gap_ns=2000, duration_ns=6000, launch_ns=600, instantiate_ns=300, update_ns=30),
+        "event_record": NodeCosts(gap_ns=100, duration_ns=300, launch_ns=350, instantiate_ns=-600, update_ns=20),
+        "event_wait": NodeCosts(gap_ns=50, duration_ns=200, launch_ns=300, instantiate_ns=-600, update_ns=20),
+        "child": NodeCosts(gap_ns=20, duration_ns=100, instantiate_ns=700, update_ns=300),
+        "empty": NodeCosts(gap_ns=-300, instantiate_ns=-800, update_ns=-90),
+        "if_taken": NodeCosts(gap_ns=1500, duration_ns=2500, instantiate_ns=4000, update_ns=None),
+        "if_skipped": NodeCosts(gap_ns=1500, duration_ns=1000, instantiate_ns=4000, update_ns=None),
+    }
+
+
+def _calls() -> dict[NodeKind, CallCosts]:
+    return {"copy_d2d": CallCosts(1500, 1100), "host": CallCosts(1900, 9000)}
+
+
+class GraphCosts(msgspec.Struct, frozen=True):
+    """One cost for each thing that can be done with a graph; times are ns. The launch call's are in FakeCosts."""
+
+    # A life: what each call keeps the host, and what the GPU does meanwhile.
+    capture: Line = Line(3000, 400)
+    build: Line = Line(2000, 450)
+    instantiate: Line = Line(5000, 1300)
+    upload: Line = Line(3000, 750)  # a call of its own, or part of the first launch
+    upload_on_gpu: Line = Line(1500, 120)  # before the graph may start
+    destroy: Line = Line(3500, 450)  # the executable graph, and the graph that it came from
+    destroy_captured: Line = Line(1200, 150)  # that graph alone
+    device_memory: Line = Line(65536, 120)  # bytes
+    host_memory: Line = Line(9000, 2500)  # bytes
+    # Changes: slopes are those of a changed node, for the update of all nodes.
+    set_params: Line = Line(3000, 200)
+    set_grid: Line = Line(3200, 240)
+    exec_update: Line = Line(2500, 190)
+    changed_launch_ns: float = 40.0  # the next launch call, for each changed node
+    # Kinds of nodes but kernels, and calls that only this suite makes into a stream.
+    nodes: dict[NodeKind, NodeCosts] = msgspec.field(default_factory=_nodes)
+    calls: dict[NodeKind, CallCosts] = msgspec.field(default_factory=_calls)
+    dependent_kernel_ns: int = 400  # a kernel that adds 1 to what the one before it wrote
+    prologue_ns: int = 1000  # what such a kernel may do before it needs the one before it
+    trigger_gap_ns: float = -250.0  # what an early trigger adds to the gap of a pdl launch in a stream
+    # Iterations.
+    look_ns: float = 40.0  # the host looks at mapped memory
+    while_iteration_ns: float = 4500.0
+    tail_iteration_ns: float = 4800.0
+    # Allocation: calls and their GPU time in a stream, nodes, and the pages behind a block of memory.
+    allocate_ns: float = 700.0
+    free_ns: float = 500.0
+    allocate_on_gpu_ns: float = 150.0
+    free_on_gpu_ns: float = 100.0
+    allocate_node_ns: float = 800.0
+    free_node_ns: float = 600.0
+    map_page_ns: float = 6000.0  # the host maps a page of PAGE_BYTES into a pool
+    release_page_ns: float = 3000.0  # and gives it back
+
+    def node(self, kind: NodeKind) -> NodeCosts:
+        """What nodes of that kind take more than kernels do; kernels take no more, and a prologue changes only how
+        long a node runs."""
+        return self.nodes.get(cast(NodeKind, kind.removesuffix(PROLOGUE)), NodeCosts())
+
+
+# Costs of links on the simulated machine: made up, round numbers of the order of a data-centre GPU on PCIe 5.0 x16.
+#
+# What a copy by a copy engine costs stands in FakeCosts: other suites copy too.
+
+
+HOST_PAGE_BYTES = 4096
+
+
+class PageCosts(msgspec.Struct, frozen=True):
+    """Host time of a call, in ns, with what each page of HOST_PAGE_BYTES adds: to have memory, and to give it back."""
+
+    have: Line
+    release: Line
+
+
+def _pinning() -> dict[PinningWay, PageCosts]:
+    return {
+        "allocate": PageCosts(Line(30_000, 500), Line(20_000, 250)),
+        "register": PageCosts(Line(20_000, 150), Line(15_000, 80)),
+        "touch": PageCosts(Line(3000, 250), Line(2000, 50)),
+    }
+
+
+def _sm_rates() -> dict[int, float]:
+    return {4: 48e9, 8: 50e9, 16: 70e9}
+
+
+class LinkCosts(msgspec.Struct, frozen=True):
+    """One cost for each thing that can be done with a link; times are ns unless the last word says otherwise."""
+
+    # What becomes of moved data: "lost" leaves every movement out, "damaged" spoils its last byte.
+    arrives: Literal["right", "lost", "damaged"] = "right"
+    # Host memory: how much may be taken at once, where it lies, what it costs to have.
+    host_memory_limit_bytes: int = 64 << 30
+    numa_nodes: int = 1  # node 0 is near
+    far_node_bytes_per_s: float = 40e9
+    pinning: dict[PinningWay, PageCosts] = msgspec.field(default_factory=_pinning)
+    # Copies of pageable memory go through a staging buffer, piece by piece.
+    staging_bytes_per_s: float = 16e9  # the host's own copy
+    staging_piece_bytes: int = 512 << 10
+    early_return_bytes: int = 64 << 10  # up to here a copy to the GPU returns before its data have arrived
+    # Kernels on host memory: packets of at most a line, and the most that SMs ask for by bytes a thread.
+    sm_packet_bytes: int = 128
+    sm_bytes_per_s: dict[int, float] = msgspec.field(default_factory=_sm_rates)
+    # Dependent reads of host memory: host_read_ns, and more where a page's translation is not at hand.
+    translation_page_bytes: int = 2 << 20
+    translation_entries: int = 16
+    translation_miss_ns: float = 300.0
+    # Managed memory: faults are handled a batch at a time, the data of one batch travelling before the next is seen.
+    managed_memory: bool = True
+    fault_batch_bytes: int = 512 << 10
+    fault_batch_ns: float = 20_000.0
+    read_mostly_batch_ns: float = 15_000.0  # the host keeps its pages
+    host_fault_bytes: int = 64 << 10
+    host_fault_ns: float = 12_000.0
+    device_read_bytes_per_s: float = 3e12
+    # Other GPUs: each pair has a way of its own, and all hang below one switch, whose uplink carries ``uplink_factor``
+    # (1 or more) times what one GPU's link does.
+    peer_denied: tuple[tuple[int, int], ...] = ()  # (first, second): no peer access of first to second
+    nvlinks: int = 18  # where there are several GPUs
+    nvlink_bytes_per_s: float = 25e9  # one link, one direction
+    peer_bytes_per_s: float = 400e9  # by a copy engine, each direction
+    peer_sm_bytes_per_s: float = 350e9
+    peer_fixed_ns: float = 1500.0
+    peer_read_ns: float = 850.0
+    uplink_factor: float = 1.5
+
+    def pages(self, size_bytes: int) -> int:
+        """Host pages that hold that much."""
+        return -(-size_bytes // HOST_PAGE_BYTES)
+
+
+# Costs of the simulated GPU's own memory and caches: made up, round numbers of the order of a data-centre GPU.
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """A figure for reads alone, for writes alone, and for both in turn."""
+
+    read: float
+    write: float
+    mixed: float
+
+    def of(self, kernel: StreamKernel) -> float:
+        """The one that holds for that kernel."""
+        if not WRITTEN_ARRAYS[kernel]:
+            return self.read
+        return self.mixed if READ_ARRAYS[kernel] else self.write
+
+
+class ShapeCosts(msgspec.Struct, frozen=True):
+    """A way to run a streaming kernel: bytes under way on each SM, and the share of the memory's rate that it gets."""
+
+    under_way_bytes: int
+    share: Rates
+    compute_capability: tuple[int, int] = (7, 0)  # from which on it exists
+
+
+class LibraryCosts(msgspec.Struct, frozen=True):
+    """What a library's kernels are like, and what a call of it keeps the host, in ns."""
+
+    shape: ShapeCosts
+    submit_ns: float
+
+
+class EngineCosts(msgspec.Struct, frozen=True):
+    """A call to the driver: host time in ns; on the device ``fixed_ns``, and a rate over bytes read and written."""
+
+    submit_ns: float
+    fixed_ns: float
+    bytes_per_s: float
+
+
+class BlockCosts(msgspec.Struct, frozen=True):
+    """Host time in ns to have a block and to give it back, with what each of its steps of ``block_step_bytes`` adds.
+
+    ``look_up_ns`` is what it takes where a pool has such a block already: then nothing is given back either.
+    """
+
+    have: Line
+    release: Line
+    look_up_ns: float | None = None
+    put_back_ns: float = 0.0
+
+
+def _shapes() -> dict[str, ShapeCosts]:
+    return {
+        "grid_16B_x4_t256": ShapeCosts(128 << 10, Rates(0.95, 1.0, 0.97)),
+        "grid_16B_x1_t256": ShapeCosts(12 << 10, Rates(0.95, 0.98, 0.97)),
+        "steps_16B_x4_b4_t512": ShapeCosts(96 << 10, Rates(0.97, 0.96, 0.96)),
+        "bulk_16384B_x4_b2_t256": ShapeCosts(128 << 10, Rates(1.0, 0.97, 1.0), compute_capability=(9, 0)),
+    }
+
+
+def _array_libraries() -> dict[str, LibraryCosts]:
+    return {
+        "cupy": LibraryCosts(ShapeCosts(32 << 10, Rates(0.8, 0.96, 0.9)), submit_ns=9000),
+        "numba": LibraryCosts(ShapeCosts(24 << 10, Rates(0.85, 0.92, 0.9)), submit_ns=12_000),
+    }
+
+
+def _engines() -> dict[EngineWay, EngineCosts]:
+    return {"copy": EngineCosts(1500, 1100, 3.6e12), "copy_2d": EngineCosts(1900, 2100, 3.2e12)}
+
+
+def _blocks() -> dict[AllocationWay, BlockCosts]:
+    return {
+        "malloc": BlockCosts(Line(60_000, 4000), Line(90_000, 2000)),
+        "pool": BlockCosts(Line(65_000, 4000), Line(0, 0), look_up_ns=600, put_back_ns=500),
+        "cupy_pool": BlockCosts(Line(70_000, 4000), Line(0, 0), look_up_ns=1200, put_back_ns=900),
+        "host_pinned": BlockCosts(Line(30_000, 256_000), Line(20_000, 128_000)),
+    }
+
+
+class MemoryCosts(msgspec.Struct, frozen=True):
+    """One cost for each thing that can be done with device memory; ``LinkCosts.arrives`` is for its data too.
+
+    Rates of L1, L2 and shared memory are those of one SM, in bytes a clock cycle; latencies are in its cycles.
+    """
+
+    # DRAM, in bytes a second of the whole GPU.
+    dram_bytes_per_s: Rates = Rates(4.2e12, 4.3e12, 4.0e12)
+    dram_fetch_bytes: int = 64  # the least that is moved at once
+    sector_bytes: int = 32  # the same between the L2 and an SM
+    shapes: dict[str, ShapeCosts] = msgspec.field(default_factory=_shapes)
+    libraries: dict[str, LibraryCosts] = msgspec.field(default_factory=_array_libraries)
+    # Levels.
+    shared_bytes: int = 227 << 10
+    l1_bytes: int = 224 << 10
+    l2_bytes: int = 48 << 20
+    shared_bytes_per_clock: float = 126.0
+    l1_bytes_per_clock: float = 120.0
+    l2_bytes_per_clock: float = 44.0
+    shared_cycles: float = 30.0
+    l1_cycles: float = 36.0
+    l2_near_cycles: float = 230.0
+    l2_far_cycles: float = 290.0
+    l2_near_share: float = 0.5  # of all lines
+    dram_cycles: float = 900.0
+    stamp_cycles: float = 14.0  # what a stamp adds to a single read
+    # A cache of address translations, looked at by what the L1 does not have.
+    translation_page_bytes: int = 2 << 20
+    translation_entries: int = 4096
+    translation_miss_cycles: float = 350.0
+    # Atomic additions: how many threads of a warp go as one where they add to one word; units answer one at a time.
+    merged_threads: dict[AtomicType, int] = msgspec.field(default_factory=lambda: {"int32": 32, "fp32": 4})
+    atomic_units: int = 96  # in the L2; a word belongs to one
+    atomic_cycles: float = 2.0  # for the words of one sector
+    shared_merged_threads: dict[AtomicType, int] = msgspec.field(default_factory=lambda: {"int32": 32, "fp32": 1})
+    shared_atomic_cycles: float = 4.0  # for words in different banks
+    # Calls to the driver; a memset is that of FakeCosts.
+    engines: dict[EngineWay, EngineCosts] = msgspec.field(default_factory=_engines)
+    blocks: dict[AllocationWay, BlockCosts] = msgspec.field(default_factory=_blocks)
+    # Room.
+    total_bytes: int = 96 << 30
+    context_bytes: int = 512 << 20
+    block_step_bytes: int = 2 << 20  # blocks are whole steps
+    largest_share: float = 0.99  # of what is free, in one block
+    held_by_others_bytes: int = 0
+    # Energy: the counter moves in steps.
+    idle_power_w: float = 80.0
+    joules_per_byte: float = 40e-12
+    energy_step_s: float = 0.1
 
 
 class Traffic(msgspec.Struct, frozen=True):

@@ -10,22 +10,26 @@ from itertools import count as numbers
 
 import numpy as np
 
-from microbench.errors import MeasurementError
-from microbench.gpu.api import WAIT_MODES, WAIT_VARIABLE, Gpu, HostClock, IntArray, PcieBytes, Recorded, WaitMode
-from microbench.gpu.fake.calls import Graph, call_of
-from microbench.gpu.fake.capture import chain_of, graph_of
-from microbench.gpu.fake.compute.fake_compute import FakeCompute
+from microbench.core.errors import MeasurementError
+from microbench.core.model import Fact, Telemetry
+from microbench.core.ops import LOOP_LAYER, GraphLaunch, Launch, LayerCall, Op, Record
 from microbench.gpu.fake.costs import FakeCosts
-from microbench.gpu.fake.environment import SIMULATED, costs_here, fake_gpu_info
-from microbench.gpu.fake.graphs import FakeGraphs
-from microbench.gpu.fake.host import DEFAULT_SPREAD
-from microbench.gpu.fake.links.fake_links import FakeLinks
-from microbench.gpu.fake.machine import Machine
-from microbench.gpu.fake.memory.fake_memory import FakeMemory
-from microbench.gpu.fake.recording import record
-from microbench.gpu.fake.submit import FakeEventPair, FakeGate, FakeSubmit, bound
-from microbench.model import Fact, Telemetry
-from microbench.ops import LOOP_LAYER, GraphLaunch, Launch, LayerCall, Op, Record
+from microbench.gpu.fake.environment import DEFAULT_SPREAD, SIMULATED, costs_here, fake_gpu_info
+from microbench.gpu.fake.machine import (
+    FakeEventPair,
+    FakeGate,
+    FakeSubmit,
+    Graph,
+    Machine,
+    bound,
+    call_of,
+    chain_of,
+    graph_of,
+    record,
+)
+from microbench.gpu.fake.parts import FakeCompute, FakeGraphs, FakeLinks, FakeMemory
+from microbench.gpu.protocol.gpu import WAIT_MODES, WAIT_VARIABLE, Gpu, HostClock, PcieBytes, Recorded, WaitMode
+from microbench.gpu.protocol.submit import IntArray
 
 # What telemetry's own kernels draw beyond what an idle GPU does: they wait for steps of %globaltimer.
 TELEMETRY_KERNEL_W = 40.0

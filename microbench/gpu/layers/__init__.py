@@ -1,1 +1,1 @@
-"""Python layers, one file each: how a library launches one kernel."""
+"""Python layers: one file a library says how it launches a kernel."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Protocol, cast
 
-from microbench.errors import MeasurementError, Skip, UsageError
-from microbench.gpu.api import SAFE_QUEUE_SLOTS, IntArray
-from microbench.model import Fact
-from microbench.text import plain
+from microbench.core.errors import MeasurementError, Skip, UsageError
+from microbench.core.model import Fact
+from microbench.core.units import plain
+from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
+from microbench.gpu.protocol.submit import IntArray
 
 Family = Literal["same_kernel", "one_op"]
 
@@ -162,7 +164,7 @@ def check_sum(name: str, value: float) -> None:
 
 
 class LayerSubmit:
-    """A Submit (gpu/api.py) of library calls: a plain Python loop around one call and nothing else.
+    """A Submit (gpu/protocol/gpu.py) of library calls: a plain Python loop around one call and nothing else.
 
     Garbage collection stays on, as in the user's program. Stamps are read by time.monotonic_ns: CLOCK_MONOTONIC, as in
     the compiled loops. The wait of a round trip is one call of cuda.bindings, or the library's own. Errors are the
@@ -291,3 +293,82 @@ def _kernels(graph: Any, driver: Any) -> int:
 def _check(result: tuple[Any, ...]) -> None:
     if int(result[0]) != 0:
         raise MeasurementError(f"a layer's stream: {result[0].name}")
+
+
+# What the layers share to make graphs of their calls: a refusal becomes a Skip, the driver's own graph calls.
+
+
+Errors = tuple[type[Exception], ...]
+
+
+def load_driver() -> Any:
+    """cuda.bindings.driver, for what a library has no call of its own for."""
+    return load("cuda.bindings.driver", "pip install cuda-bindings")
+
+
+@contextmanager
+def capturing(library: str, errors: Errors, abandon: Callable[[], object]) -> Iterator[None]:
+    """Capture within: one of ``errors`` becomes a Skip with the library's reason.
+
+    ``abandon`` ends the capture after that and after any other error. Ending a broken capture is an error again: which
+    is to be expected, and the capture has ended all the same.
+    """
+    done = False
+    try:
+        yield
+        done = True
+    except errors as error:
+        raise Skip(f"{library} cannot capture its calls as a graph: {plain(error)}") from error
+    finally:
+        if not done:
+            with suppress(*errors):
+                abandon()
+
+
+def driver_graph(
+    library: str, errors: Errors, stream_handle: int, call: Callable[[], object], count: int
+) -> LayerGraph:
+    """A graph of ``count`` calls of a library that has none: what its user would write with cuda.bindings.
+
+    The capture forbids nothing, as in the libraries that have graphs: a library may free memory meanwhile.
+    """
+    driver = load_driver()
+    stream = driver.CUstream(stream_handle)
+    with capturing(library, (*errors, MeasurementError), partial(_end_capture, driver, stream)):
+        check(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+        for _ in range(count):
+            call()
+        graph = check(driver.cuStreamEndCapture(stream))
+    try:
+        nodes = node_count(driver, graph)
+        executable = check(driver.cuGraphInstantiate(graph, 0))
+    finally:
+        driver.cuGraphDestroy(graph)
+    check(driver.cuGraphUpload(executable, stream))
+
+    def launch() -> None:
+        check(driver.cuGraphLaunch(executable, stream))
+
+    return LayerGraph(launch, nodes, close=partial(driver.cuGraphExecDestroy, executable))
+
+
+def _end_capture(driver: Any, stream: Any) -> None:
+    """End a capture that is of no use; the driver keeps nothing of a broken one."""
+    code, graph = driver.cuStreamEndCapture(stream)
+    if int(code) == 0:
+        driver.cuGraphDestroy(graph)
+
+
+def node_count(driver: Any, graph: Any) -> int:
+    """Nodes of a graph. Raises MeasurementError for the driver's error."""
+    return int(check(driver.cuGraphGetNodes(graph))[-1])
+
+
+def check(result: tuple[Any, ...]) -> Any:
+    """What a call of cuda.bindings gave beside its code: None, a value, or a tuple. Raises MeasurementError."""
+    code, *values = result
+    if code:
+        raise MeasurementError(f"cuda.bindings: {code.name}")
+    if not values:
+        return None
+    return values[0] if len(values) == 1 else tuple(values)

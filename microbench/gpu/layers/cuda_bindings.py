@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctypes import c_int, c_void_p
 from typing import Any
 
-from microbench.errors import MeasurementError
+from microbench.core.errors import MeasurementError
 from microbench.gpu.layers.base import BLOCK_THREADS, KERNELS, Family, LayerContext, LayerHandle, load
 
 NAME = "cuda_bindings"

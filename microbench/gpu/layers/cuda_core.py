@@ -7,18 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from microbench.errors import Skip
+from microbench.core.errors import Skip
 from microbench.gpu.layers.base import (
     BLOCK_THREADS,
     KERNELS,
     SPIN_KERNEL,
+    Errors,
     Family,
     LayerContext,
     LayerGraph,
     LayerHandle,
+    capturing,
     load,
 )
-from microbench.gpu.layers.graphs import Errors, capturing
 
 NAME = "cuda_core"
 FAMILY: Family = "same_kernel"

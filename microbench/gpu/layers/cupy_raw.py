@@ -17,8 +17,10 @@ from microbench.gpu.layers.base import (
     LayerContext,
     LayerGraph,
     LayerHandle,
+    capturing,
+    load_driver,
+    node_count,
 )
-from microbench.gpu.layers.graphs import capturing, load_driver, node_count
 
 NAME = "cupy_raw"
 FAMILY: Family = "same_kernel"

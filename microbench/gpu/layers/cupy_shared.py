@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from microbench.errors import Skip
+from microbench.core.errors import Skip
 from microbench.gpu.layers.base import load
 
 PACKAGE = "cupy"

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from microbench.errors import Skip
+from microbench.core.errors import Skip
+from microbench.core.units import plain
 from microbench.gpu.layers.base import Family, LayerContext, LayerHandle, check_sum, load
-from microbench.text import plain
 
 NAME = "jax_jit"
 FAMILY: Family = "one_op"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from microbench.gpu.layers import numba_shared
-from microbench.gpu.layers.base import BLOCK_THREADS, Family, LayerContext, LayerHandle
-from microbench.gpu.layers.graphs import driver_graph
+from microbench.gpu.layers.base import BLOCK_THREADS, Family, LayerContext, LayerHandle, driver_graph
 
 NAME = "numba_configured"
 FAMILY: Family = "same_kernel"

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from microbench.errors import Skip
-from microbench.gpu.layers.base import ARRAY_ELEMENTS, LayerContext, load
-from microbench.gpu.layers.graphs import Errors
-from microbench.text import plain
+from microbench.core.errors import Skip
+from microbench.core.units import plain
+from microbench.gpu.layers.base import ARRAY_ELEMENTS, Errors, LayerContext, load
 
 PACKAGE = "numba.cuda"
 INSTALL = "pip install 'numba-cuda[cu13]' (CUDA 12: 'numba-cuda[cu12]')"

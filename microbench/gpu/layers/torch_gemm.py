@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from microbench.errors import Skip
-from microbench.gpu.compute.gemm_types import Element, Matrices, matrix_bytes
-from microbench.gpu.compute_api import GemmType
+from microbench.core.errors import Skip
+from microbench.core.units import plain
+from microbench.gpu.cuda.compute.types import Element, Matrices, matrix_bytes
 from microbench.gpu.layers import torch_shared
 from microbench.gpu.layers.base import LayerContext
-from microbench.text import plain
+from microbench.gpu.protocol.compute import GemmType
 
 Call = Callable[[], object]
 

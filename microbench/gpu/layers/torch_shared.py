@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from microbench.errors import Skip
+from microbench.core.errors import Skip
+from microbench.core.units import plain
 from microbench.gpu.layers.base import LayerContext, load
-from microbench.text import plain
 
 PACKAGE = "torch"
 INSTALL = "pip install torch (a build for your CUDA version: pytorch.org)"

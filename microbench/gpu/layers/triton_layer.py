@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from subprocess import CalledProcessError
 
-from microbench.errors import Skip
+from microbench.core.errors import Skip
+from microbench.core.units import plain
 from microbench.gpu.layers import torch_shared
 from microbench.gpu.layers.base import ARRAY_ELEMENTS, Family, LayerContext, LayerHandle, load
-from microbench.text import plain
 
 NAME = "triton"
 FAMILY: Family = "same_kernel"

@@ -1,11 +1,12 @@
 """Warp: wp.launch of a kernel, on a stream given at each call."""
 
-# No postponed annotations here: Warp reads the types of a kernel's parameters from the annotations themselves.
-
 from typing import Any
 
-from microbench.errors import Skip
+from microbench.core.errors import Skip
 from microbench.gpu.layers.base import ARRAY_ELEMENTS, BLOCK_THREADS, Family, LayerContext, LayerHandle, load
+
+# No postponed annotations here: Warp reads the types of a kernel's parameters from the annotations themselves.
+
 
 NAME = "warp"
 FAMILY: Family = "same_kernel"

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from microbench.explain.evidence import Evidence
-from microbench.explain.finding import Finding
+from microbench.analysis.evidence import Evidence, Finding
+from microbench.core.units import plain
 from microbench.report.document import Table
 from microbench.report.figures.theme import WIDTH
 from microbench.report.heading import mark_of
-from microbench.text import plain
 
 if TYPE_CHECKING:
     import altair as alt

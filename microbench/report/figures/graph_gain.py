@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from microbench.explain.graph_gain import crossovers
+from microbench.core.units import as_time, times
+from microbench.explain.graph_gains import crossovers
+from microbench.report.figures.curves import Panel, Style, drawing, found_in
 from microbench.report.figures.figure import Drawing, Source, first_title
-from microbench.report.figures.panels import Panel, Style, drawing, found_in
-from microbench.report.sections.graph import gain
-from microbench.units import as_time, times
+from microbench.report.suites.graph import gain
 
 
 def draw(sources: Sequence[Source]) -> Drawing | None:

@@ -7,14 +7,13 @@ from functools import partial
 
 import msgspec
 
-from microbench.explain.link_copies import DIRECTIONS
+from microbench.core.units import about_size, quantity
 from microbench.explain.link_copy import copy_size
+from microbench.explain.link_facts import DIRECTIONS
 from microbench.report.document import Curve, Line, Mark
-from microbench.report.figures.curve_view import Kind
+from microbench.report.figures.curves import Kind, Panel, Style, drawing, found_in
 from microbench.report.figures.figure import Drawing, Source, first_title
-from microbench.report.figures.panels import Panel, Style, drawing, found_in
-from microbench.report.sections.link import rates
-from microbench.units import about_size, quantity
+from microbench.report.suites.link import rates
 
 ABOUT = "pinned copies timed by the device, pageable ones by the host with a wait; fit T = a + V / b"
 PINNED, FIT = "pinned", "fit"

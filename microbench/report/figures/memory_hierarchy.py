@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from microbench.explain.memory_latency import latency
-from microbench.explain.memory_levels import levels
+from microbench.core.units import about_size, as_time, quantity
+from microbench.explain.memory_levels import latency, levels
 from microbench.report.document import Line
+from microbench.report.figures.curves import Panel, Style, drawing, found_in
 from microbench.report.figures.figure import Drawing, Source
-from microbench.report.figures.panels import Panel, Style, drawing, found_in
-from microbench.report.sections.memory_levels import hierarchy, latencies
-from microbench.units import about_size, as_time, quantity
+from microbench.report.suites.memory import hierarchy, latencies
 
 ABOUT = "bandwidth: all SMs read one set again and again; latency: one thread, each read waits for the last"
 

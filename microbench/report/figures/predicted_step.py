@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from microbench.explain import timeline
-from microbench.explain.fitting import fit
-from microbench.explain.forecast import forecast
+from microbench.core.units import as_time
+from microbench.predict import timeline
+from microbench.predict.fit import fit
+from microbench.predict.forecast import forecast
 from microbench.report.document import Cell, Column, Lane, Span, Table, TimeLine
-from microbench.report.figures import ink
+from microbench.report.figures import theme
 from microbench.report.figures.figure import Drawing, Source, first_title
-from microbench.report.figures.placing import CHARACTER
-from microbench.report.sections.graph import DRAWN, step
-from microbench.units import as_time
+from microbench.report.figures.theme import CHARACTER
+from microbench.report.suites.graph import DRAWN, step
 
 TITLE = "A short step, predicted"
 TONES = ("first", "second", "third")
@@ -42,20 +42,20 @@ def _conclusion(source: Source) -> str:
 def _view(label: str | None, line: TimeLine, end_s: float) -> alt.LayerChart:
     height = LANE * len(line.lanes)
     rows = [_row(place, lane, span) for place, lane in enumerate(line.lanes) for span in lane.spans]
-    axis, scale = ink.axis(line.ticks), alt.Scale(domain=[0, end_s], nice=False)
+    axis, scale = theme.axis(line.ticks), alt.Scale(domain=[0, end_s], nice=False)
     begin, end, centre = (alt.X(f"{field}:Q", scale=scale, axis=axis) for field in ("x", "x2", "centre"))
     base = alt.Chart().encode(x=begin, y=_y("y", height), tooltip=_tooltip())
     bars = base.encode(x2="x2:Q", y2="y2:Q", opacity=alt.Opacity("opacity:Q", scale=None))
     lengths = base.transform_filter("datum.kind === 'distance'").encode(y=_y("middle", height))
     layers = (
         bars.transform_filter("datum.series === ''").mark_rect(style="quiet-bar"),
-        bars.transform_filter("datum.series !== ''").mark_rect(cornerRadius=1).encode(color=ink.colours(TONES)),
+        bars.transform_filter("datum.series !== ''").mark_rect(cornerRadius=1).encode(color=theme.colours(TONES)),
         lengths.encode(x2="x2:Q").mark_rule(style="length"),
         *(lengths.encode(x=at).mark_tick(style="length", size=9) for at in (begin, end)),
         *_words(base.encode(x=centre, y=_y("middle", height), text="text:N"), end_s),
         _names(line.lanes, height),
     )
-    return ink.layered(layers, ink.view_width(ink.BESIDE_AXIS), height, rows, title=label)
+    return theme.layered(layers, theme.view_width(theme.BESIDE_AXIS), height, rows, title=label)
 
 
 def _y(field: str, height: float) -> alt.Y:
@@ -73,7 +73,7 @@ def _name(lane: Lane) -> str:
     return " ".join(lane.name.split())
 
 
-def _row(place: int, lane: Lane, span: Span) -> ink.Row:
+def _row(place: int, lane: Lane, span: Span) -> theme.Row:
     """A span in pixels from the top: counts are as high as they say."""
     high = BAR * span.level
     bottom = LANE * place + (LANE + BAR) / 2
@@ -88,7 +88,7 @@ def _row(place: int, lane: Lane, span: Span) -> ink.Row:
         "text": span.text,
         "kind": span.kind,
         "opacity": OPACITY[span.kind],
-        ink.SERIES: span.tone if span.tone in TONES else "",
+        theme.SERIES: span.tone if span.tone in TONES else "",
         "from": as_time(span.begin_s),
         "takes": as_time(span.end_s - span.begin_s),
     }
@@ -109,8 +109,8 @@ def _words(text: alt.Chart, end_s: float) -> list[alt.Chart]:
 
 
 def _names(lanes: Sequence[Lane], height: float) -> alt.Chart:
-    rows: list[ink.Row] = [{"y": LANE * (place + 0.5), "text": _name(lane)} for place, lane in enumerate(lanes)]
-    chart = alt.Chart(ink.data(rows)).mark_text(style="muted", align="right", dx=-8)
+    rows: list[theme.Row] = [{"y": LANE * (place + 0.5), "text": _name(lane)} for place, lane in enumerate(lanes)]
+    chart = alt.Chart(theme.data(rows)).mark_text(style="muted", align="right", dx=-8)
     placed: alt.Chart = chart.encode(x=alt.value(0), y=_y("y", height), text="text:N")
     return placed
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import vl_convert
 
+from microbench.core.units import BEFORE_UNIT
 from microbench.report.figures.figure import Figure
 from microbench.report.figures.theme import LARGE, PADDING, USUAL, WIDTH, Palette, config
-from microbench.units import BEFORE_UNIT
 
 VEGA_LITE = "6.4"
 # A figure has its data within it, and asks nobody for more.

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from microbench.explain.compute_shapes import Shaped, bounds, shaped
+from microbench.analysis.evidence import whole
+from microbench.core.units import quantity, three_digits
+from microbench.explain.compute_products import Shaped, bounds, shaped
 from microbench.explain.compute_units import dtype_of
-from microbench.explain.evidence import whole
 from microbench.report.document import Cell, Column, Curve, Line, Table
-from microbench.report.figures.curve_view import Kind
+from microbench.report.figures.curves import Kind, Panel, Style, drawing, found_in
 from microbench.report.figures.figure import Drawing, Source, first_title
-from microbench.report.figures.panels import Panel, Style, drawing, found_in
-from microbench.report.sections.compute_roofline import rooflines
-from microbench.report.shapes import NOTHING
-from microbench.units import quantity, three_digits
+from microbench.report.suites.roofline import rooflines
+from microbench.report.tables import NOTHING
 
 TITLE = "Products of models under this GPU's own roofs"
 

@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 import altair as alt
 
-from microbench.explain.launch_layers import FOUR_ARGUMENTS, NATIVE, TITLES, layer, layer_rows, same_kernel, title
-from microbench.report.curves import ticks_beyond
+from microbench.analysis.stats import Row
+from microbench.core.units import as_time, times
+from microbench.explain.launch_cost import FOUR_ARGUMENTS, NATIVE, TITLES, layer, layer_rows, same_kernel, title
 from microbench.report.document import Cell, Column, Table
-from microbench.report.figures import ink
+from microbench.report.figures import theme
 from microbench.report.figures.figure import Drawing, Source, first_title
-from microbench.report.shapes import NOTHING
-from microbench.stats import Row
-from microbench.units import as_time, times
+from microbench.report.tables import NOTHING, ticks_beyond
 
 TITLE = "Submission ladder"
 ABOUT = "host time of one call (submit), before it how many times the compiled loop's; paler: with four arguments"
@@ -88,7 +87,7 @@ def _by_layer(rows: Sequence[Row]) -> dict[str, Row]:
     return {layer(row): row for row in rows}
 
 
-def _bars(ladder: Ladder, place: int) -> list[ink.Row]:
+def _bars(ladder: Ladder, place: int) -> list[theme.Row]:
     """What is drawn of one run, a row a bar."""
     source, rows, four = ladder.sources[place], ladder.rows[place], ladder.four[place]
     several = len(ladder.sources) > 1
@@ -102,7 +101,7 @@ def _bars(ladder: Ladder, place: int) -> list[ink.Row]:
             "submit": as_time(row.value),
             "four": as_time(four[name].value) if name in four else "",
             "over": times(row.value / loop.value) if loop is not None and row is not loop else "",
-            ink.SERIES: source.label if several else COMPILED if row is loop else PYTHON,
+            theme.SERIES: source.label if several else COMPILED if row is loop else PYTHON,
         }
         for name, row in rows.items()
     ]
@@ -113,21 +112,21 @@ def _view(ladder: Ladder, most_s: float, *, first: bool) -> alt.LayerChart:
     several = len(ladder.sources) > 1
     step = NAME + len(ladder.sources) * (BAR + BETWEEN) + APART
     series = [one.label for one in ladder.sources] if several else [PYTHON, COMPILED]
-    y = alt.Y("layer:N", sort=ink.domain(ladder.order), axis=None, scale=alt.Scale(paddingInner=0, paddingOuter=0))
+    y = alt.Y("layer:N", sort=theme.domain(ladder.order), axis=None, scale=alt.Scale(paddingInner=0, paddingOuter=0))
     end_s = most_s * ROOM
-    axis = ink.axis([tick for tick in ticks_beyond(most_s, "s") if tick.at <= end_s], grid=False)
+    axis = theme.axis([tick for tick in ticks_beyond(most_s, "s") if tick.at <= end_s], grid=False)
     x = alt.X("value:Q", scale=alt.Scale(domain=[0, end_s], nice=False), axis=axis)
     every = [_bars(ladder, place) for place in range(len(ladder.sources))]
-    layers: list[ink.Layer] = []
+    layers: list[theme.Layer] = []
     for place, rows in enumerate(every):
         offset = NAME + place * (BAR + BETWEEN) + BAR / 2 - (step - APART) / 2
-        base = alt.Chart(ink.data(rows)).encode(
-            x=x, y=y, color=ink.colours(series, legend=several and first), tooltip=_tooltip()
+        base = alt.Chart(theme.data(rows)).encode(
+            x=x, y=y, color=theme.colours(series, legend=several and first), tooltip=_tooltip()
         )
         layers.append(base.mark_bar(height=BAR, yOffset=offset).encode(x2=alt.datum(0)))
         layers.append(base.mark_bar(height=BAR, yOffset=offset, opacity=PALE).encode(x2="beyond:Q"))
     layers += _names(every, y, (NAME - step + APART) / 2)
-    return ink.layered(layers, ink.view_width(ink.BESIDE), step * len(ladder.order), title=ladder.family.title)
+    return theme.layered(layers, theme.view_width(theme.BESIDE), step * len(ladder.order), title=ladder.family.title)
 
 
 def _tooltip() -> list[alt.Tooltip]:
@@ -135,23 +134,23 @@ def _tooltip() -> list[alt.Tooltip]:
     return [alt.Tooltip(f"{field}:N", title=words) for field, words in titles.items()]
 
 
-def _names(every: Sequence[Sequence[ink.Row]], y: alt.Y, at: float) -> list[alt.LayerChart]:
+def _names(every: Sequence[Sequence[theme.Row]], y: alt.Y, at: float) -> list[alt.LayerChart]:
     """Each layer's name at the left above its bars, its figures at the right: of one run with their ratio."""
-    by_layer: dict[str, list[ink.Row]] = {}
+    by_layer: dict[str, list[theme.Row]] = {}
     for rows in every:
         for row in rows:
             by_layer.setdefault(str(row["layer"]), []).append(row)
-    named: list[ink.Row] = [{"layer": name, "text": str(rows[0]["name"])} for name, rows in by_layer.items()]
-    told: list[ink.Row] = [{"layer": name, "text": _figures(rows, len(every))} for name, rows in by_layer.items()]
-    left = alt.Chart(ink.data(named)).encode(y=y, text="text:N", x=alt.value(0))
-    right = alt.Chart(ink.data(told)).encode(y=y, text="text:N", x=alt.value("width"))
+    named: list[theme.Row] = [{"layer": name, "text": str(rows[0]["name"])} for name, rows in by_layer.items()]
+    told: list[theme.Row] = [{"layer": name, "text": _figures(rows, len(every))} for name, rows in by_layer.items()]
+    left = alt.Chart(theme.data(named)).encode(y=y, text="text:N", x=alt.value(0))
+    right = alt.Chart(theme.data(told)).encode(y=y, text="text:N", x=alt.value("width"))
     return [
-        ink.words(left, align="left", y_offset=at),
-        ink.words(right, "heading", align="right", y_offset=at),
+        theme.words(left, align="left", y_offset=at),
+        theme.words(right, "heading", align="right", y_offset=at),
     ]
 
 
-def _figures(rows: Sequence[ink.Row], runs: int) -> str:
+def _figures(rows: Sequence[theme.Row], runs: int) -> str:
     if runs > 1:
         return " / ".join(str(row["submit"]) for row in rows)
     return " · ".join(str(rows[0][name]) for name in ("over", "submit") if rows[0][name])

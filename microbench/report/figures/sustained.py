@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from microbench.core.units import as_time, percent
 from microbench.explain.compute_power import sustained
 from microbench.report.document import Line
+from microbench.report.figures.curves import Panel, Style, drawing, found_in
 from microbench.report.figures.figure import Drawing, Source, first_title
-from microbench.report.figures.panels import Panel, Style, drawing, found_in
-from microbench.report.sections.compute_lasting import rates_over_time, state_over_time
-from microbench.units import as_time, percent
+from microbench.report.suites.roofline import rates_over_time, state_over_time
 
 
 def draw(sources: Sequence[Source]) -> Drawing | None:

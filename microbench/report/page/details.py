@@ -9,17 +9,14 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from microbench.explain.evidence import Evidence, row_name
-from microbench.model import PerCall, Telemetry
-from microbench.report.document import Histogram, Mark
-from microbench.report.marks import TRUST_MARKS, UNKNOWN_MARK
+from microbench.analysis.evidence import Evidence, row_name
+from microbench.analysis.stats import Row, values_of
+from microbench.core.model import PerCall, Telemetry
+from microbench.core.units import axis_title, axis_value, percent, plain, quantity, spread, wall
+from microbench.report.document import TRUST_MARKS, UNKNOWN_MARK, Histogram, Mark
 from microbench.report.page.plots import columns
-from microbench.report.shapes import QUANTILES, TAILS
-from microbench.report.tables import fact_notes
+from microbench.report.tables import QUANTILES, TAILS, fact_notes
 from microbench.report.view import GRADES
-from microbench.stats import Row, values_of
-from microbench.text import plain
-from microbench.units import axis_title, axis_value, percent, quantity, spread, wall
 
 CLOCKS = {"host": "the host's clock", "device": "the GPU's clock", "counter": "a counter"}
 BINS = 40

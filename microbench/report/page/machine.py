@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-from microbench.model import Environment, GpuInfo, Run, Session, Settings
+from microbench.core.model import Environment, GpuInfo, Run, Session, Settings
+from microbench.core.units import MISSING, as_time, axis_title, quantity, short_size
 from microbench.report.document import Cell, Column, Table
 from microbench.report.tables import fact_words
-from microbench.units import MISSING, as_time, axis_title, quantity, short_size
 
 DISTRIBUTION = "cuda-microbench"
 SHORT_COMMIT = 12

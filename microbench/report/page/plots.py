@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from microbench.report.canvas import Scale
 from microbench.report.document import Curve, Histogram, Lane, Line, Mark, Span, TimeLine, Tone
+from microbench.report.terminal.curves import Scale
 
 WHOLE = 100.0
 # A scale of so many dots has its last one at 100.

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from microbench.core.units import plain
 from microbench.report.figures.figure import Figure
 from microbench.report.figures.theme import Palette, config
 from microbench.report.page.templates import source
-from microbench.text import plain
 
 if TYPE_CHECKING:
     from markupsafe import Markup
+
 
 # In the order in which one needs the other.
 SCRIPTS = ("unpacking.js", "tables.js", "details.js", "figures.js", "page.js")

@@ -1,0 +1,204 @@
+"""What the rules of explanation look at: the measured rows of one GPU, found by benchmark, metric and parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from microbench.analysis.limits import Ceiling, ceiling, mover
+from microbench.analysis.stats import Row, rows
+from microbench.core.model import Environment, GpuInfo, Outcome, Run, Scalar
+from microbench.core.units import percent, quantity
+
+# What a finding is: one sentence-sized conclusion about a run, with the rule and threshold that led to it.
+
+
+Severity = Literal["good", "note", "advice", "warning", "problem"]
+SEVERITIES: tuple[Severity, ...] = ("good", "note", "advice", "warning", "problem")
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A conclusion drawn from a run, never stored in it.
+
+    ``rule`` names the rule ("launch.starving"); ``title`` is one short line, ``text`` one to three sentences with the
+    run's own numbers; ``threshold`` is the rule's condition in words. ``rests_on`` lists the rows and facts used, each
+    as "case-id metric" or as the name of a fact. ``suite`` is a benchmark suite, or "environment".
+    """
+
+    rule: str
+    severity: Severity
+    title: str
+    text: str
+    threshold: str
+    rests_on: tuple[str, ...] = ()
+    suite: str = "environment"
+
+
+class Evidence:
+    """The newest row of each case and metric on one GPU, with the host's rows beside them.
+
+    ``device`` is the GPU's UUID, None for a run without one. Every look-up answers None or nothing for what was not
+    measured, so a rule without its rows stays silent.
+    """
+
+    def __init__(self, run: Run, found: Sequence[Row], device: str | None) -> None:
+        self.run = run
+        self.device = device
+        self._rows: dict[tuple[str, str], Row] = {}
+        for row in found:
+            if row.device in (device, None) and math.isfinite(row.value):
+                self._rows[row.case_id, row.metric.name] = row
+        self._by_benchmark: dict[str, list[Row]] = {}
+        for row in self._rows.values():
+            self._by_benchmark.setdefault(row.benchmark, []).append(row)
+        self._outcomes: dict[str, list[Outcome]] = {}
+        for outcome in run.outcomes:
+            if outcome.device in (device, None):
+                self._outcomes.setdefault(outcome.case.benchmark, []).append(outcome)
+
+    @property
+    def environment(self) -> Environment:
+        """The machine of the newest session."""
+        return self.run.sessions[-1].environment if self.run.sessions else Environment()
+
+    @property
+    def gpu(self) -> GpuInfo | None:
+        """The GPU as the newest session that had it saw it."""
+        for session in reversed(self.run.sessions):
+            for gpu in session.environment.gpus:
+                if gpu.uuid == self.device:
+                    return gpu
+        return None
+
+    def ceiling(self, row: Row) -> Ceiling | None:
+        """The physical limit of a row, that of the GPU which moves its data; None where there is none."""
+        gpus = self.run.sessions[row.session].environment.gpus
+        return ceiling(row.measurement.bound, mover(row.params, self.gpu, gpus))
+
+    def rows(self, benchmark: str, metric: str | None = None, /, **params: int | str) -> list[Row]:
+        """Rows of a benchmark with these parameter values, in the order of the run."""
+        return [
+            row
+            for row in self._by_benchmark.get(benchmark, ())
+            if metric in (None, row.metric.name)
+            and all(row.params.get(name) == value for name, value in params.items())
+        ]
+
+    def row(self, benchmark: str, metric: str, /, **params: int | str) -> Row | None:
+        """The first row of that benchmark, metric and parameters with a value above 0, or None."""
+        return next((row for row in self.rows(benchmark, metric, **params) if row.value > 0), None)
+
+    def all_rows(self) -> list[Row]:
+        """Every row, in the order of the run."""
+        return list(self._rows.values())
+
+    def suite(self, suite: str) -> list[Row]:
+        """Every row of a suite."""
+        return [row for row in self._rows.values() if row.suite == suite]
+
+    def curve(self, benchmark: str, metric: str, axis: str, /, **params: int | str) -> list[tuple[int, Row]]:
+        """Rows along a numeric axis, ascending: one for each value."""
+        points: dict[int, Row] = {}
+        for row in self.rows(benchmark, metric, **params):
+            value = row.params.get(axis)
+            if isinstance(value, int):
+                points.setdefault(value, row)
+        return sorted(points.items())
+
+    def outcomes(self, benchmark: str) -> list[Outcome]:
+        """Outcomes of a benchmark on this GPU, whatever became of them."""
+        return self._outcomes.get(benchmark, [])
+
+
+Rule = Callable[[Evidence], list[Finding]]
+
+
+def evidence_by_device(run: Run, found: Sequence[Row] | None = None) -> list[Evidence]:
+    """One Evidence for each GPU of the run that gave rows or facts, in the order of its outcomes; one without a GPU if
+    there was none."""
+    known = rows(run) if found is None else found
+    told = (outcome.device for outcome in run.outcomes if outcome.status == "ok" and outcome.facts)
+    given = dict.fromkeys((*(row.device for row in known), *told))
+    devices: list[str | None] = [device for device in given if device is not None]
+    return [Evidence(run, known, device) for device in devices or [None]]
+
+
+def whole(row: Row, name: str) -> int:
+    """A parameter that is a whole number; 0 where it is none."""
+    value = row.params.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def facts_of(row: Row, name: str) -> list[Scalar]:
+    """What a row's case found out by that name, one value a round that says it."""
+    return [fact.value for outcome in row.outcomes for fact in outcome.facts if fact.name == name]
+
+
+def row_name(row: Row) -> str:
+    """What tells a row from every other one of its GPU."""
+    return f"{row.case_id} {row.metric.name}"
+
+
+def rests_on(*found: Row | None) -> tuple[str, ...]:
+    """How a finding names the rows it used."""
+    return tuple(row_name(row) for row in found if row is not None)
+
+
+def sentence(words: str) -> str:
+    """Words with a capital at their begin, everything else as it is: units keep theirs."""
+    return words[:1].upper() + words[1:]
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a person lists them: "a, b and c"."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+# Figures above their ceiling: there are none, so an assumption behind the ceiling is wrong. For every suite.
+
+
+NAMED = 3
+# A unit that is never idle reaches its ceiling: what is above by less is the clock's own step.
+MARGIN = 0.003
+
+
+def exceeds(row: Row, limit: Ceiling) -> bool:
+    """Whether a rate is above its limit by more than its interval and MARGIN."""
+    return limit.unit == row.metric.unit and row.interval.low > limit.value * (1 + MARGIN)
+
+
+def share_of(evidence: Evidence, row: Row) -> float | None:
+    """A row's value over its ceiling; None where there is no ceiling in its unit."""
+    limit = evidence.ceiling(row)
+    return row.value / limit.value if limit is not None and limit.unit == row.metric.unit else None
+
+
+def beyond_ceiling(evidence: Evidence, suite: str, perhaps: str) -> list[Finding]:
+    """Rates of a suite that are higher than their limit allows; ``perhaps`` says what may be the matter."""
+    limits = [(row, evidence.ceiling(row)) for row in evidence.suite(suite)]
+    found = [(row, limit) for row, limit in limits if limit is not None and exceeds(row, limit)]
+    if not found:
+        return []
+    worst, limit = max(found, key=lambda one: one[0].value / one[1].value)
+    named = [f"{row.case_id} {quantity(row.value, row.metric.unit)}" for row, own in found if own == limit][:NAMED]
+    more = f" and {len(found) - len(named)} more" if len(found) > len(named) else ""
+    behind = ", ".join((limit.source, *limit.assumptions))
+    return [
+        Finding(
+            rule=f"{suite}.over_limit",
+            severity="warning",
+            title=f"A figure is {percent(worst.value / limit.value)} of its ceiling, so the ceiling is wrong",
+            text=(
+                f"{'; '.join(named)}{more}. The ceiling of {quantity(limit.value, limit.unit)} rests on: "
+                f"{behind}. One of these is not so on this machine ({perhaps}): do not rely on percentages of it."
+            ),
+            threshold="a rate above its ceiling by more than its interval",
+            rests_on=rests_on(*(row for row, _ in found)),
+            suite=suite,
+        )
+    ]

@@ -1,0 +1,238 @@
+"""Physical ceilings by name of bound: what a rate should be held against, from what the device reports of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from microbench.analysis.rates import PER_CLOCK, rate_of
+from microbench.core.model import GpuInfo, LinkInfo, Param
+from microbench.core.units import quantity
+
+# Gigatransfers a second and lane by generation, and the share of the bits that the line code leaves.
+# Source: PCI Express base specification (generation 6: FLIT mode, 236 of 256 bytes).
+TRANSFERS_PER_S = {1: 2.5e9, 2: 5e9, 3: 8e9, 4: 16e9, 5: 32e9, 6: 64e9}
+CODE_SHARE = {1: 8 / 10, 2: 8 / 10, 3: 128 / 130, 4: 128 / 130, 5: 128 / 130, 6: 236 / 256}
+# Bytes that every packet carries beside its payload: posted writes, completions, either in FLIT mode.
+# Source: pcie-bench/pcie-model (SIGCOMM 2018); confirmed to the byte by the H200's own packet counters.
+WRITE_HEADER_BYTES, COMPLETION_HEADER_BYTES, FLIT_HEADER_BYTES = 24, 20, 16
+FLIT_GENERATION = 6
+ASSUMED_PAYLOAD_BYTES = 256
+# SMs reach mapped host memory in packets of a cache line, whatever payload size the link was given; a copy engine's
+# read requests are a header each for every 256 bytes that come back. Both seen in the H200's byte counters.
+SM_PACKET_BYTES = 128
+REQUESTED_BYTES = 256
+PCIE_BOUNDS = ("pcie_h2d", "pcie_d2h", "pcie_sm_read", "pcie_sm_write", "pcie_both")
+NVLINK_BOUNDS = {"nvlink": 1, "nvlink_both": 2}
+# Bytes that an SM can take from its shared memory (32 banks of 4 bytes) in a clock cycle, and from its L1.
+# Sources: CUDA C++ Programming Guide, shared memory of compute capability 5.x and later; Jia et al., Dissecting the
+# NVIDIA Turing T4 GPU via Microbenchmarking (2019), for the L1 of 7.5, half as wide as that of 7.0.
+SHARED_BYTES_PER_CLOCK = 128
+L1_BYTES_PER_CLOCK = {
+    (7, 0): 128, (7, 2): 128, (7, 5): 64, (8, 0): 128, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128,
+    (10, 0): 128, (10, 3): 128, (11, 0): 128, (12, 0): 128, (12, 1): 128,
+}  # fmt: skip
+# What an SM's port to the L2 is taken to be. Source: microbenchmarks of Volta and Ampere; the A100 white paper's 5120
+# bytes a clock of the whole L2 are 47 for each of 108 SMs, so that all SMs together need not reach it.
+L2_BYTES_PER_CLOCK = 64
+CACHE_NAMES = {"shared": "shared memory", "l1": "L1", "l2": "L2 port"}
+# Two transfers in a cycle of the memory clock, as NVML and the driver count it, for HBM and GDDR alike.
+TRANSFERS_PER_MEMORY_CLOCK = 2
+# Parameters that name the GPU whose link moves the data, by its CUDA index, where it need not be the one under test.
+MOVERS = ("first", "gpu_index")
+
+
+class Ceiling(msgspec.Struct, frozen=True):
+    """The most that physics allows: ``value`` in ``unit``, ``clock`` it holds at, where from, and what was assumed."""
+
+    value: float
+    unit: str
+    clock: str
+    source: str
+    assumptions: tuple[str, ...] = ()
+
+
+def pcie_raw_rate(generation: int, lanes: int) -> float | None:
+    """Bytes a second and direction on the wire after the line code, packet headers included; None if unknown."""
+    if generation not in TRANSFERS_PER_S:
+        return None
+    return TRANSFERS_PER_S[generation] * lanes / 8 * CODE_SHARE[generation]
+
+
+def pcie_rate(generation: int, lanes: int, direction: str, payload_bytes: int) -> float | None:
+    """Payload bytes a second that a copy engine can reach in packets of ``payload_bytes``; None if unknown.
+
+    ``direction`` "d2h" are posted writes, raw x P / (P + 24); "h2d" completions, raw x P / (P + 20).
+    """
+    raw = pcie_raw_rate(generation, lanes)
+    if raw is None:
+        return None
+    header_bytes = COMPLETION_HEADER_BYTES if direction == "h2d" else WRITE_HEADER_BYTES
+    return raw * _payload_share(generation, header_bytes, payload_bytes)
+
+
+def pcie_both_rate(generation: int, lanes: int, payload_bytes: int) -> float | None:
+    """Payload bytes a second of both directions together, copy engines busy both ways; None if unknown.
+
+    Down the link completions fill all of it. Up it, the requests for them, a header for every 256 bytes, take from the
+    writes: h2d + (raw - h2d x 24 / 256) x P / (P + 24). A byte more of h2d costs less than a byte of d2h, so this is
+    the most. Source: bytes sent and received by an H200 in either direction (24/256 of what it read were sent).
+    """
+    raw = pcie_raw_rate(generation, lanes)
+    h2d = pcie_rate(generation, lanes, "h2d", payload_bytes)
+    if raw is None or h2d is None:
+        return None
+    request_bytes = FLIT_HEADER_BYTES if generation >= FLIT_GENERATION else WRITE_HEADER_BYTES
+    left = raw - h2d * request_bytes / REQUESTED_BYTES
+    return h2d + left * _payload_share(generation, WRITE_HEADER_BYTES, payload_bytes)
+
+
+def _payload_share(generation: int, header_bytes: int, payload_bytes: int) -> float:
+    """The share of a packet that is payload; in FLIT mode every header is as long."""
+    return payload_bytes / (payload_bytes + (FLIT_HEADER_BYTES if generation >= FLIT_GENERATION else header_bytes))
+
+
+def link_rate(link: LinkInfo) -> float | None:
+    """Raw bytes a second and direction of the link at its full speed; None when the link is unknown."""
+    if not link.generation_max or not link.lanes_max:
+        return None
+    return pcie_raw_rate(link.generation_max, link.lanes_max)
+
+
+def mover(params: Mapping[str, Param], gpu: GpuInfo | None, gpus: Iterable[GpuInfo]) -> GpuInfo | None:
+    """The GPU whose link a case is held against: the one of ``gpus`` that its parameters say moves the data.
+
+    ``gpu``, the one under test, where they name none or one that is not known.
+    """
+    index = next((params[name] for name in MOVERS if name in params), None)
+    return next((one for one in gpus if one.index == index), gpu) if isinstance(index, int) else gpu
+
+
+def ceiling(bound: str | None, gpu: GpuInfo | None) -> Ceiling | None:
+    """The limit of that name on that GPU; None where there is none or the device does not say enough.
+
+    PCIe at the GPU's full generation and width: "pcie_h2d", "pcie_d2h" and "pcie_both" (the sum) of copy engines,
+    "pcie_sm_read" and "pcie_sm_write" of kernels on host memory. All NVLinks of the GPU: "nvlink" in one direction,
+    "nvlink_both" the sum. A GPU with memory of the host's own, or joined to it coherently, has no PCIe verdict.
+    Device memory: "dram". Caches by all SMs at their highest clock: "shared", "l1", "l2" in B/s; each with "_per_clock"
+    in B/clk/SM, at any clock. Tensor cores and ALUs, dense: "tensor:", "gemm:" or "alu:" and a type or an
+    instruction, at their highest clock; each with "_per_clock", at any clock.
+    """
+    if gpu is None or bound is None:
+        return None
+    if bound == "dram":
+        return _dram_ceiling(gpu)
+    if bound.removesuffix(PER_CLOCK) in CACHE_NAMES:
+        return _cache_ceiling(bound, gpu)
+    if rate_of(bound, gpu) is not None:
+        return _unit_ceiling(bound, gpu)
+    if bound in NVLINK_BOUNDS:
+        return _nvlink_ceiling(gpu.link, NVLINK_BOUNDS[bound])
+    if gpu.integrated or gpu.link.coherent or bound not in PCIE_BOUNDS:
+        return None
+    return _pcie_ceiling(bound, gpu.link)
+
+
+def _pcie_ceiling(bound: str, link: LinkInfo) -> Ceiling | None:
+    generation, lanes = link.generation_max, link.lanes_max
+    if not generation or not lanes:
+        return None
+    by_sms = bound.startswith("pcie_sm_")
+    payload_bytes = SM_PACKET_BYTES if by_sms else link.max_payload_bytes or ASSUMED_PAYLOAD_BYTES
+    way = "both ways"
+    if bound == "pcie_both":
+        value = pcie_both_rate(generation, lanes, payload_bytes)
+    else:
+        # What kernels read comes as completions, like a copy to the device; what they write are posted writes.
+        down = bound in ("pcie_h2d", "pcie_sm_read")
+        value = pcie_rate(generation, lanes, "h2d" if down else "d2h", payload_bytes)
+        way = "to the GPU" if down else "from the GPU"
+    if value is None:
+        return None
+    assumptions = []
+    if by_sms:
+        assumptions.append("SMs move host memory in cache lines, as an H200's do")
+    elif not link.max_payload_bytes:
+        assumptions.append(f"{ASSUMED_PAYLOAD_BYTES}-byte packets, size hidden")
+    if bound == "pcie_both":
+        assumptions.append(f"a read request for every {REQUESTED_BYTES} bytes, as an H200 sends them")
+    if generation >= FLIT_GENERATION:
+        assumptions.append("FLIT mode, low confidence")
+    source = f"PCIe {generation} x{lanes} {way}, {payload_bytes}-byte packets"
+    return Ceiling(value, "B/s", "link", source, tuple(assumptions))
+
+
+def _nvlink_ceiling(link: LinkInfo, directions: int) -> Ceiling | None:
+    if not link.nvlinks or not link.nvlink_bytes_per_s:
+        return None
+    source = f"{link.nvlinks} NVLinks of {quantity(link.nvlink_bytes_per_s, 'B/s')}"
+    assumptions = ("the line rate: packet headers are not counted", "all links lead to the other GPU")
+    return Ceiling(link.nvlinks * link.nvlink_bytes_per_s * directions, "B/s", "link", source, assumptions)
+
+
+def _dram_ceiling(gpu: GpuInfo) -> Ceiling | None:
+    """Memory clock x 2 x bus width, at the highest clock that the board reports."""
+    clock_hz, bits = gpu.memory_clock_max_hz, gpu.memory_bus_bits
+    if not clock_hz or not bits:
+        return None
+    assumptions = ("all of the board's memory: a MIG instance has a share of it",) if gpu.mig else ()
+    return Ceiling(
+        clock_hz * TRANSFERS_PER_MEMORY_CLOCK * bits / 8,
+        "B/s",
+        f"memory clock {_megahertz(clock_hz)}",
+        f"memory clock {_megahertz(clock_hz)} x {TRANSFERS_PER_MEMORY_CLOCK} x {bits} bit",
+        assumptions,
+    )
+
+
+def cache_rate(level: str, gpu: GpuInfo) -> int | None:
+    """Bytes that an SM can take in a clock cycle from "shared", "l1" or "l2"; None for an unknown architecture."""
+    capability = gpu.compute_capability
+    if capability not in L1_BYTES_PER_CLOCK:
+        return None
+    rates = {"shared": SHARED_BYTES_PER_CLOCK, "l1": L1_BYTES_PER_CLOCK[capability], "l2": L2_BYTES_PER_CLOCK}
+    return rates[level]
+
+
+def _cache_ceiling(bound: str, gpu: GpuInfo) -> Ceiling | None:
+    level = bound.removesuffix(PER_CLOCK)
+    rate = cache_rate(level, gpu)
+    if rate is None:
+        return None
+    assumptions = ("the port of an SM, low confidence",) if level == "l2" else ()
+    each = f"{CACHE_NAMES[level]} {rate} B/clk/SM"
+    if bound.endswith(PER_CLOCK):
+        return Ceiling(float(rate), "B/clk/SM", "any SM clock", each, assumptions)
+    if not gpu.sm_count or not gpu.sm_clock_max_hz:
+        return None
+    clock = f"SM clock {_megahertz(gpu.sm_clock_max_hz)}"
+    value = rate * gpu.sm_count * gpu.sm_clock_max_hz
+    return Ceiling(value, "B/s", clock, f"{each} x {gpu.sm_count} SMs x {clock}", assumptions)
+
+
+def _unit_ceiling(bound: str, gpu: GpuInfo) -> Ceiling | None:
+    """What tensor cores or ALUs can do in a cycle, or in a second at their highest clock."""
+    rate = rate_of(bound, gpu)
+    if rate is None or not bound.endswith(PER_CLOCK):
+        return ceiling_at(bound, gpu, gpu.sm_clock_max_hz)
+    source = f"{rate.by} {quantity(rate.value, rate.unit)} ({rate.source})"
+    return Ceiling(rate.value, rate.unit, "any SM clock", source, rate.assumptions)
+
+
+def ceiling_at(bound: str | None, gpu: GpuInfo | None, clock_hz: float | None) -> Ceiling | None:
+    """What tensor cores or ALUs can do in a second at that SM clock: rate x SMs x clock, in FLOP/s or OP/s.
+
+    None for another bound, and where architecture, SMs or clock are not known.
+    """
+    rate = rate_of(bound, gpu)
+    if rate is None or gpu is None or not gpu.sm_count or not clock_hz:
+        return None
+    clock = f"SM clock {_megahertz(clock_hz)}"
+    source = f"{rate.by} {quantity(rate.value, rate.unit)} x {gpu.sm_count} SMs x {clock} ({rate.source})"
+    unit = rate.unit.replace("/clk/SM", "/s")
+    return Ceiling(rate.value * gpu.sm_count * clock_hz, unit, clock, source, rate.assumptions)
+
+
+def _megahertz(clock_hz: float) -> str:
+    return f"{clock_hz / 1e6:.0f} MHz"

@@ -1,0 +1,1 @@
+"""Throughput of tensor cores and ALUs."""

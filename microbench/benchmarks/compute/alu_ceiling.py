@@ -1,0 +1,51 @@
+"""What do the ALUs do in a clock cycle, and how long does one instruction take?
+
+Question
+    How many multiply-adds, integer operations and special functions does an SM issue in a cycle, and how many
+    cycles pass before a result can be used?
+Method
+    Kernels of one instruction each, on registers alone: independent ones on every SM for the rate, a chain of
+    dependent ones in one warp for the latency, both timed by the SMs' own clocks. Results are compared with the
+    host's.
+Reading
+    A floating multiply-add counts as two operations, an integer one as one, as in the CUDA programming guide's
+    table. A kernel needs at least latency x issue rate independent instructions under way to keep the units busy.
+"""
+
+from collections.abc import Iterator
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric
+from microbench.gpu.protocol.compute import AluOperation
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.measure.products import chain_latency, plain_rate
+from microbench.measure.timer import Meter
+
+OPERATIONS = (
+    "fma_fp64", "fma_fp32", "fma_fp16x2", "fma_bf16x2", "mad_int32", "add_int32", "exp2_fp32", "rsqrt_fp32",
+)  # fmt: skip
+
+
+def measure(gpu: Gpu, meter: Meter, operation: AluOperation) -> Iterator[Measured]:
+    """See the module's text."""
+    floating = operation.startswith("fma")
+    yield from plain_rate(meter, gpu.compute.arithmetic(operation), not floating, f"alu:{operation}")
+    yield chain_latency(meter, gpu.compute.chain(operation))
+
+
+BENCHMARK = Benchmark(
+    name="alu_ceiling",
+    suite="compute",
+    title="ALUs alone",
+    about=__doc__ or "",
+    metrics=(
+        Metric("rate", "rate", "FLOP/s", "floating operations of all SMs over the time, a multiply-add is two"),
+        Metric("per_clock", "rate", "FLOP/clk/SM", "floating operations of an SM over its clock cycles"),
+        Metric("integer_rate", "rate", "OP/s", "instructions of other kinds of all SMs, for each thread"),
+        Metric("integer_per_clock", "rate", "OP/clk/SM", "instructions of other kinds of an SM over its clock cycles"),
+        Metric("sm_clock", "count", "Hz", "SM clock meanwhile, by the SMs themselves"),
+        Metric("latency", "time", "cycle", "from an instruction to the one that waits for its result"),
+    ),
+    measure=measure,
+    axes={"operation": Axis("which instruction", (), OPERATIONS, OPERATIONS)},
+)

@@ -1,0 +1,61 @@
+"""What can the tensor cores do at all, with nothing to wait for?
+
+Question
+    Which rate do tensor instructions alone reach, on operands that registers or shared memory hold, and at what
+    clock?
+Method
+    Kernels that do nothing else, on every SM, of normal random operands, timed by the SMs' own clocks. wgmma: a
+    warpgroup's instructions from shared memory (compute capability 9.0); mma: a warp's from registers. burst:
+    launches of a millisecond after a rest each; sustained: one after the other, once power has settled the clock.
+    The result of one repetition is compared in float64.
+Reading
+    Operations a clock cycle and SM are the hardware's own figure, whatever the clock; rate is what the clock leaves
+    of it. No matrix product can be faster than sustained. Where mma stays behind wgmma, so does every kernel
+    written with it.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric, Param
+from microbench.gpu.protocol.compute import INTEGER_TYPES, TensorPath, TensorType
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.measure.products import burst_rate, lasting_rate
+from microbench.measure.timer import Meter
+
+FIRST_DTYPES = ("bf16", "fp8_e4m3", "int8", "fp64")
+DTYPES = ("bf16", "fp8_e4m3", "fp16", "tf32", "int8", "fp64", "fp16_acc16", "fp8_e5m2")
+
+
+def measure(gpu: Gpu, meter: Meter, load: str, path: TensorPath, dtype: TensorType) -> Iterator[Measured]:
+    """See the module's text."""
+    run = burst_rate if load == "burst" else lasting_rate
+    yield from run(meter, gpu.compute.tensor(path, dtype), dtype in INTEGER_TYPES, f"tensor:{dtype}")
+
+
+def late(params: Mapping[str, Param]) -> bool:
+    """Bursts, and types that behave like one of FIRST_DTYPES."""
+    return params["load"] == "burst" or params["dtype"] not in FIRST_DTYPES
+
+
+BENCHMARK = Benchmark(
+    name="tensor_ceiling",
+    suite="compute",
+    title="Tensor cores alone",
+    about=__doc__ or "",
+    metrics=(
+        Metric("rate", "rate", "FLOP/s", "operations of all SMs over the time on the device"),
+        Metric("per_clock", "rate", "FLOP/clk/SM", "operations of an SM over its clock cycles"),
+        Metric("integer_rate", "rate", "OP/s", "the same of integers"),
+        Metric("integer_per_clock", "rate", "OP/clk/SM", "operations of an SM over its clock cycles, of integers"),
+        Metric("sm_clock", "count", "Hz", "SM clock meanwhile, by the SMs themselves"),
+    ),
+    measure=measure,
+    axes={
+        "load": Axis("how long it lasts", ("sustained",), ("sustained", "burst"), ("sustained", "burst")),
+        "path": Axis("which instructions", ("wgmma", "mma"), ("wgmma", "mma"), ("wgmma", "mma")),
+        "dtype": Axis("type of the operands", ("bf16",), DTYPES[:6], DTYPES),
+    },
+    essential=True,
+    late=late,
+)

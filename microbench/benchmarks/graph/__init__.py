@@ -1,0 +1,1 @@
+"""What CUDA Graphs cost and what they gain."""

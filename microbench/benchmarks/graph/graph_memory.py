@@ -1,0 +1,67 @@
+"""What does memory cost that a graph allocates itself?
+
+Question
+    A step that allocates, uses and frees device memory: what does it cost with allocation nodes in a graph, with
+    stream-ordered allocation, and with memory allocated once, outside?
+Method
+    A use is a kernel that sends a value through the first and the last word of the block to where it is checked.
+    graph_nodes: allocate and free nodes. stream_kept: cuMemAllocAsync from a pool that keeps what is freed;
+    stream_released: from one that gives it back at each synchronise, the driver's default. graph_outside and
+    stream_outside: memory allocated before. A step ends with a synchronise; submit is the same without it, of
+    stream_released one step behind a synchronise.
+Reading
+    Against _outside is what allocation costs. Graphs and pools that keep memory pay nothing for its size, and hold it
+    between steps; a pool that releases pays for its pages in each step.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.graphs import AllocationWay
+from microbench.measure.alternating import steps
+from microbench.measure.timer import Meter
+
+MIB = 1 << 20
+HELD = 3
+
+
+def measure(gpu: Gpu, meter: Meter, way: AllocationWay, size_bytes: int, pairs: int) -> Iterator[Measured]:
+    """See the module's text."""
+    step = gpu.graphs.step(way, size_bytes, pairs)
+    step.check()
+    (found,) = steps(meter, {"step": (step.submit, 1)})
+    yield msgspec.structs.replace(found, verified=step.check())
+    yield meter.submit_time("submit", step.submit, per_call=False)
+    yield meter.counted("held", [step.held_bytes() for _ in range(HELD)])
+
+
+BENCHMARK = Benchmark(
+    name="graph_memory",
+    suite="graph",
+    title="Memory that a graph allocates",
+    about=__doc__ or "",
+    metrics=(
+        Metric("step", "time", "s", "a step and a synchronise"),
+        Metric("submit", "time", "s", "what a step keeps the host"),
+        Metric("held", "count", "B", "device memory kept from one step to the next"),
+    ),
+    measure=measure,
+    axes={
+        "way": Axis.same(
+            "who allocates",
+            ("graph_nodes", "graph_outside", "stream_kept", "stream_released", "stream_outside"),
+        ),
+        "size_bytes": Axis(
+            "size of an allocation",
+            (MIB,),
+            (4096, MIB, 64 * MIB),
+            (4096, MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB),
+            minimum=4,
+        ),
+        "pairs": Axis("allocations in a step", (1,), (1, 10), (1, 10, 100), minimum=1, maximum=200),
+    },
+)

@@ -1,0 +1,110 @@
+"""What does each kind of node cost, and an iteration that the GPU decides on itself?
+
+Question
+    How long does a node of each kind take the GPU in a graph, and the same call in a stream? What does programmatic
+    dependent launch save? What does an iteration cost that is decided on the device, against one decided on the host?
+Method
+    Chains of one kind. node: two replays behind a gate between events, a long chain less a short one, so that the
+    launch itself is not in it; stream: the same calls behind a gate. Copies and memsets are of 4 bytes. Kernels add
+    1 to what the kernel before wrote, so the last value shows that each waited for the one before it; the others
+    are checked word by word, and their order in a chain of their own with snapshots between them. pdl: programmatic
+    dependent launch; pdl_trigger: with a trigger at the start of the kernel in front; _prologue: with 1 us of work
+    before the wait for that kernel. Event waits find their event happened. if_taken and if_skipped are IF nodes
+    around one kernel. iteration: a counter until it is full; host_sync launches, synchronises and looks, host_poll
+    watches mapped memory, while is a WHILE node, tail_launch a graph that launches itself again from the device.
+    Afterwards every graph is updated to other values and checked once more.
+Reading
+    What a kind costs in a stream less what it costs as a node is what the graph saves. An iteration decided on the
+    device is worth it where it is shorter than the host's round trip.
+"""
+
+from collections.abc import Iterator
+from typing import cast, get_args
+
+import msgspec
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.errors import Skip
+from microbench.core.model import Fact, Metric
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.graphs import Chain, Decider, NodeKind
+from microbench.measure.alternating import device_difference
+from microbench.measure.sampling import NANOSECOND_S
+from microbench.measure.timer import Meter
+
+LONG, SHORT = 220, 20
+STREAM_CALLS = 200
+MANY, FEW = 550, 50
+DECIDERS: tuple[str, ...] = get_args(Decider)
+KINDS: tuple[str, ...] = (*get_args(NodeKind), *DECIDERS)
+QUICK = ("kernel_empty", "kernel", "pdl_trigger", "memset", "copy_h2d", "host_sync", "while")
+
+
+def iterations(gpu: Gpu, meter: Meter, decider: Decider) -> Iterator[Measured]:
+    """Many iterations less a few, so that what begins and ends them is not in it."""
+    loop = gpu.graphs.loop(decider)
+    loop.run_ns(FEW)
+
+    def take() -> tuple[float]:
+        return ((loop.run_ns(MANY) - loop.run_ns(FEW)) * NANOSECOND_S,)
+
+    yield meter.collect(
+        "iteration",
+        take,
+        clock="host",
+        calls=MANY - FEW,
+        verified="the counter ended as full as it should",
+        floor_s=meter.floors.timer_call_s,
+    )
+
+
+def updates(meter: Meter, chain: Chain, nodes: int) -> Iterator[Measured]:
+    """The update of the whole graph, or why the driver refuses it; the new effects are checked."""
+    try:
+        chain.update_ns()
+        chain.check()
+    except Skip as refused:
+        yield Fact("update", None, source="cuGraphExecUpdate", reason=str(refused))
+        return
+    yield meter.collect(
+        "update", lambda: (chain.update_ns() * NANOSECOND_S,), clock="host", calls=nodes,
+        floor_s=meter.floors.timer_call_s, verified=chain.check(),
+    )  # fmt: skip
+
+
+def measure(gpu: Gpu, meter: Meter, kind: str) -> Iterator[Measured]:
+    """See the module's text."""
+    if kind in DECIDERS:
+        yield from iterations(gpu, meter, cast(Decider, kind))
+        return
+    long, short = (gpu.graphs.chain(cast(NodeKind, kind), count) for count in (LONG, SHORT))
+    for chain in (long, short):
+        chain.check()
+    node = device_difference(meter, "node", long.graph, short.graph, parts=LONG - SHORT)
+    yield msgspec.structs.replace(node, verified=long.check())
+    if long.stream is not None:
+        yield meter.device_time("stream", long.stream, STREAM_CALLS)
+    yield meter.submit_time("launch", long.graph, per_call=False)
+    yield meter.collect(
+        "instantiate", lambda: (long.instantiate_ns() * NANOSECOND_S,), clock="host", calls=LONG,
+        floor_s=meter.floors.timer_call_s,
+    )  # fmt: skip
+    yield from updates(meter, long, LONG)
+
+
+BENCHMARK = Benchmark(
+    name="graph_nodes",
+    suite="graph",
+    title="What each kind of node costs",
+    about=__doc__ or "",
+    metrics=(
+        Metric("node", "time", "s/launch", "GPU time of one node, behind another of its kind"),
+        Metric("stream", "time", "s/launch", "GPU time of the same call in a stream, queued behind a gate"),
+        Metric("iteration", "time", "s", "one iteration until somebody decides that it was the last"),
+        Metric("launch", "time", "s", f"the launch call of a graph of {LONG} such nodes"),
+        Metric("instantiate", "time", "s/launch", f"instantiate, for each of {LONG} nodes"),
+        Metric("update", "time", "s/launch", f"update of the whole executable graph, for each of {LONG} nodes"),
+    ),
+    measure=measure,
+    axes={"kind": Axis("what the node is, or who decides on an iteration", QUICK, KINDS, KINDS)},
+)

@@ -1,0 +1,70 @@
+"""Does a graph gain more where kernels may run side by side?
+
+Question
+    The same kernels as one chain, as branches between a first and a last kernel, and all independent: how long does a
+    replay take, and how long the same work on as many streams with events?
+Method
+    Kernels that record their own begin and end. The graph is built node by node; the streams part and meet by event
+    records and waits, submitted from a compiled loop; independent kernels need none. Both in turn, each with the same
+    synchronise. From the records it is checked that every kernel ran, and none before those it depends on.
+Reading
+    Streams pay a launch for each kernel and two event calls for each branch, all from one thread. A graph's branches
+    are launched by the GPU. More branches help until the GPU cannot start kernels any faster; streams share the
+    driver's hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set).
+"""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric, Param
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.graphs import Shape
+from microbench.measure.alternating import steps
+from microbench.measure.timer import Meter
+
+KERNELS = 64
+
+
+def combines(params: Mapping[str, Param]) -> bool:
+    """A chain has one branch; independent kernels are as many branches as kernels; a fork has between 2 and these."""
+    branches = int(params["branches"])
+    fits = {"chain": branches == 1, "independent": branches == KERNELS, "fork_join": branches > 1}
+    return fits[str(params["shape"])] and KERNELS % branches == 0
+
+
+def measure(gpu: Gpu, meter: Meter, shape: str, branches: int, duration_ns: int) -> Iterator[Measured]:
+    """See the module's text."""
+    shaped = gpu.graphs.shape(Shape(branches, KERNELS // branches, shape == "fork_join", duration_ns))
+    shaped.check()  # loads the code, and shows that the edges hold before anything is timed
+    found = steps(meter, {"graph": (shaped.graph, 1), "streams": (shaped.streams, 1)})
+    verified = shaped.check()
+    for measurement in found:
+        yield msgspec.structs.replace(measurement, verified=verified)
+    yield meter.submit_time("graph_submit", shaped.graph, per_call=False)
+    yield meter.submit_time("streams_submit", shaped.streams, per_call=False)
+
+
+BENCHMARK = Benchmark(
+    name="graph_shape",
+    suite="graph",
+    title="Branches: a graph against streams",
+    about=__doc__ or "",
+    metrics=(
+        Metric("graph", "time", "s", "one replay and a synchronise"),
+        Metric("streams", "time", "s", "the same kernels on as many streams as branches, and a synchronise"),
+        Metric("graph_submit", "time", "s", "what the replay keeps the host"),
+        Metric("streams_submit", "time", "s", "what the launches and event calls keep the host"),
+    ),
+    measure=measure,
+    axes={
+        "shape": Axis.same("how the kernels depend on each other", ("chain", "fork_join", "independent")),
+        "branches": Axis(
+            "chains side by side", (1, 8, KERNELS), (1, 2, 4, 8, 16, 32, KERNELS), (1, 2, 4, 8, 16, 32, KERNELS),
+            minimum=1, maximum=KERNELS,
+        ),
+        "duration_ns": Axis("length of a kernel", (5000,), (0, 5000), (0, 2000, 5000, 20_000), maximum=1_000_000),
+    },
+    combines=combines,
+)  # fmt: skip

@@ -1,0 +1,78 @@
+"""What does it cost to change a graph, against making it anew?
+
+Question
+    How long does it take to give nodes of an executable graph new arguments or a new grid: node by node, by an update
+    from a new capture, and by capture and instantiate once more? What does the next replay pay for it?
+Method
+    A chain of kernels that each write an argument and their grid's size to memory of their own. Each change brings
+    values that were not there before; after the next replay every value is read back and checked. All calls come from
+    a compiled loop, the host's clock read between them.
+Reading
+    A change costs record + change + dispose, and what the next replay takes more than the one after it. Node by node
+    pays for what changes, an update for the whole graph, a rebuild for both halves of its life.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric, Param
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.graphs import Change, ChangeWay
+from microbench.measure.sampling import Between
+from microbench.measure.timer import Meter
+
+RECORDS = ("exec_update", "rebuild")
+COLUMNS = {
+    "change": Between(Change.RECORDED, Change.CHANGED),
+    "next_launch": Between(Change.CHANGED, Change.CALLED),
+    "next_replay": Between(Change.CHANGED, Change.DONE),
+    "later_launch": Between(Change.AGAIN, Change.AGAIN_CALLED),
+    "later_replay": Between(Change.AGAIN, Change.AGAIN_DONE),
+}
+RECORD = {
+    "record": Between(Change.BEGIN, Change.RECORDED),
+    "dispose": Between(Change.AGAIN_DONE, Change.DISPOSED),
+}
+
+
+def combines(params: Mapping[str, Param]) -> bool:
+    """Single nodes can be changed node by node only."""
+    nodes, changed = int(params["nodes"]), int(params["changed_nodes"])
+    return changed == nodes or (params["way"] not in RECORDS and changed < nodes)
+
+
+def measure(gpu: Gpu, meter: Meter, way: ChangeWay, nodes: int, changed_nodes: int) -> Iterator[Measured]:
+    """See the module's text."""
+    columns = RECORD | COLUMNS if way in RECORDS else COLUMNS
+    changes = partial(gpu.graphs.changes, way, nodes, changed_nodes, 1)
+    yield from meter.collect_stamps(changes, columns, verified="every argument and grid read back after each change")
+
+
+BENCHMARK = Benchmark(
+    name="graph_update",
+    suite="graph",
+    title="What a change of a graph costs",
+    about=__doc__ or "",
+    metrics=(
+        Metric("change", "time", "s", "the calls that change the executable graph, or make a new one"),
+        Metric("record", "time", "s", "the capture of a new graph, where the way needs one"),
+        Metric("dispose", "time", "s", "destroying the captured graph, after a rebuild the old executable as well"),
+        Metric("next_launch", "time", "s", "the launch call behind the change"),
+        Metric("next_replay", "time", "s", "the same and a synchronise"),
+        Metric("later_launch", "time", "s", "the launch call behind that one"),
+        Metric("later_replay", "time", "s", "the same and a synchronise"),
+    ),
+    measure=measure,
+    axes={
+        "way": Axis.same(
+            "how: node by node (set_params, set_grid), an update from a new capture, or a rebuild",
+            ("set_params", "set_grid", "exec_update", "rebuild"),
+        ),
+        "nodes": Axis("nodes of the graph", (100,), (1, 100, 1000), (1, 10, 100, 1000), minimum=1, maximum=10_000),
+        "changed_nodes": Axis(
+            "nodes that change", (1, 100), (1, 100, 1000), (1, 10, 100, 1000), minimum=1, maximum=10_000
+        ),
+    },
+    combines=combines,
+)

@@ -1,0 +1,1 @@
+"""What the CPU side costs without a GPU."""

@@ -1,0 +1,49 @@
+"""What can the host's clock see?
+
+Question
+    What does reading the clock cost, and in which steps does it run?
+Method
+    CLOCK_MONOTONIC read by a compiled loop with nothing between the readings.
+Reading
+    A sample shorter than some readings says more about the clock than about the GPU.
+"""
+
+from collections.abc import Iterator
+
+from microbench.core.bench import Benchmark, Measured
+from microbench.core.model import Metric
+from microbench.gpu.protocol.gpu import Host
+from microbench.measure.sampling import NANOSECOND_S, clock_step_ns
+from microbench.measure.timer import Meter
+
+READINGS = 10_000
+
+
+def measure(host: Host, meter: Meter) -> Iterator[Measured]:
+    """See the module's text."""
+    host.clock_stamps(READINGS)
+
+    def whole() -> tuple[float]:
+        stamps = host.clock_stamps(READINGS + 1)
+        return (float(stamps[-1] - stamps[0]) * NANOSECOND_S,)
+
+    def step() -> tuple[float, ...]:
+        found_ns = clock_step_ns(host.clock_stamps(READINGS))
+        return (found_ns * NANOSECOND_S,) if found_ns else ()
+
+    yield meter.collect("call", whole, clock="host", calls=READINGS)
+    yield meter.collect("step", step, clock="counter")
+
+
+BENCHMARK = Benchmark(
+    name="host_timer",
+    suite="host",
+    title="The host's clock",
+    about=__doc__ or "",
+    gpus=0,
+    metrics=(
+        Metric("call", "time", "s", "one reading of the clock"),
+        Metric("step", "time", "s", "the step that the clock runs in, by the differences of its readings"),
+    ),
+    measure=measure,
+)

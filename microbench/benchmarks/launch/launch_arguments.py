@@ -1,0 +1,52 @@
+"""Does a launch cost more with more arguments, blocks or threads?
+
+Question
+    How does the host time of a launch change with the bytes of its parameter block, the grid and the block?
+Method
+    Empty kernels in bursts; one of the three varied at a time, the others at their smallest.
+Reading
+    Flat in grid and block; a slope in the bytes is the copy of the parameter block into the launch queue.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric, Param
+from microbench.core.ops import Launch
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.measure.timer import Meter
+
+SMALLEST: Mapping[str, int] = {"argument_bytes": 0, "grid_blocks": 1, "block_threads": 32}
+
+
+def one_at_a_time(params: Mapping[str, Param]) -> bool:
+    """At most one axis is away from its smallest value."""
+    return sum(params[name] != least for name, least in SMALLEST.items()) <= 1
+
+
+def measure(gpu: Gpu, meter: Meter, argument_bytes: int, grid_blocks: int, block_threads: int) -> Iterator[Measured]:
+    """See the module's text."""
+    op = Launch(argument_bytes=argument_bytes, grid_blocks=grid_blocks, block_threads=block_threads)
+    yield meter.submit_time("submit", gpu.bind(op))
+
+
+BENCHMARK = Benchmark(
+    name="launch_arguments",
+    suite="launch",
+    title="Arguments, grid and block",
+    about=__doc__ or "",
+    metrics=(Metric("submit", "time", "s/launch", "the launch call on the host, in bursts"),),
+    measure=measure,
+    axes={
+        "argument_bytes": Axis(
+            "bytes of the parameter block",
+            (0, 1024, 4096),
+            (0, 64, 256, 1024, 4096),
+            (0, 8, 64, 256, 512, 1024, 2048, 3072, 4096),
+            maximum=4096,
+        ),
+        "grid_blocks": Axis("blocks", (1,), (1, 132, 65536), (1, 132, 1024, 65536), minimum=1, maximum=1 << 20),
+        "block_threads": Axis("threads a block", (32,), (32, 1024), (32, 256, 1024), minimum=1, maximum=1024),
+    },
+    combines=one_at_a_time,
+)

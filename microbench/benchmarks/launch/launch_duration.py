@@ -1,0 +1,64 @@
+"""Below which kernel duration does the GPU wait for the host?
+
+Question
+    What is the time per kernel of a long stream of kernels, as each kernel grows longer?
+Method
+    Spin kernels of calibrated length from a compiled loop. period: launches and one synchronise on the host's
+    clock, the queue open. gated: the same kernels queued behind a gate and timed by device events, so submission is
+    excluded. duration: what such a kernel records of itself.
+Reading
+    period = max(submit, duration + gap). Where period lies on the submit plateau, launches cost; where it meets
+    gated, they are hidden.
+"""
+
+from collections.abc import Iterator
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric
+from microbench.core.ops import Launch
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.measure.timer import Meter, duration
+
+SAMPLE_NS = 20_000_000
+MOST_LAUNCHES = 500
+MOST_GATED = 200
+FEWEST = 10
+
+
+def launches(duration_ns: int, most: int) -> int:
+    """How many make a sample: ``most``, fewer where they would take longer than SAMPLE_NS."""
+    return max(min(most, SAMPLE_NS // max(duration_ns, 1)), FEWEST)
+
+
+def measure(gpu: Gpu, meter: Meter, duration_ns: int) -> Iterator[Measured]:
+    """See the module's text."""
+    op = Launch(duration_ns=duration_ns)
+    submit = gpu.bind(op)
+    yield meter.throughput("period", submit, launches(duration_ns, MOST_LAUNCHES))
+    yield meter.device_time("gated", submit, launches(duration_ns, MOST_GATED))
+    yield duration(meter, "duration", op, launches(duration_ns, MOST_GATED))
+
+
+NANOSECONDS = (0, 500, 1000, 2000, 3000, 5000, 10_000, 20_000, 50_000, 100_000)
+
+BENCHMARK = Benchmark(
+    name="launch_duration",
+    suite="launch",
+    title="Where launches stop being hidden",
+    about=__doc__ or "",
+    metrics=(
+        Metric("period", "time", "s/launch", "time per kernel in an open stream, submission included"),
+        Metric("gated", "time", "s/launch", "time per kernel on the device alone"),
+        Metric("duration", "time", "s", "what a kernel of that length records of itself"),
+    ),
+    measure=measure,
+    axes={
+        "duration_ns": Axis(
+            "length of the kernel",
+            (0, 1000, 2000, 3000, 5000, 10_000),
+            NANOSECONDS,
+            (*NANOSECONDS[:4], 2500, *NANOSECONDS[4:5], 3500, 4000, *NANOSECONDS[5:6], 7000, *NANOSECONDS[6:]),
+            maximum=10_000_000,
+        )
+    },
+)

@@ -1,0 +1,49 @@
+"""Do other kinds of launch cost more?
+
+Question
+    What do the legacy default stream, cuLaunchKernelEx, cooperative, cluster and programmatic dependent launches
+    cost the host, and what do they leave between two kernels?
+Method
+    An empty kernel in bursts for submit; kernels that stamp themselves behind a gate for the gap. A cluster is two
+    blocks. A programmatic dependent kernel lets its successor start at once and waits for its predecessor at its
+    end.
+Reading
+    A negative gap means that kernels overlap.
+"""
+
+from collections.abc import Iterator
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric
+from microbench.core.ops import LEGACY_STREAM, Launch
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.measure.timer import Meter, gap
+
+KINDS: dict[str, Launch] = {
+    "own_stream": Launch(),
+    "default_stream": Launch(stream=LEGACY_STREAM),
+    "launch_ex": Launch(kind="launch_ex"),
+    "cooperative": Launch(kind="cooperative"),
+    "cluster": Launch(kind="cluster", grid_blocks=2),
+    "pdl": Launch(kind="pdl"),
+}
+
+
+def measure(gpu: Gpu, meter: Meter, kind: str) -> Iterator[Measured]:
+    """See the module's text."""
+    yield meter.submit_time("submit", gpu.bind(KINDS[kind]))
+    yield gap(meter, "gap", KINDS[kind])
+
+
+BENCHMARK = Benchmark(
+    name="launch_kind",
+    suite="launch",
+    title="Kinds of launch",
+    about=__doc__ or "",
+    metrics=(
+        Metric("submit", "time", "s/launch", "the launch call on the host, in bursts"),
+        Metric("gap", "time", "s/launch", "from a kernel's end to the next one's start, queued behind a gate"),
+    ),
+    measure=measure,
+    axes={"kind": Axis("the kind of launch", tuple(KINDS), tuple(KINDS), tuple(KINDS))},
+)

@@ -1,0 +1,75 @@
+"""How many launches may wait before the call blocks?
+
+Question
+    At which count of outstanding launches does the launch call begin to block, by the size of the arguments?
+Method
+    A gate holds the stream and opens by its own time-out only; the first of the launches behind it that takes a
+    quarter of that time-out or longer found the queue full. Every call is stamped.
+Reading
+    Beyond this depth the host waits for the GPU, and a loop around the launch times the device.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.errors import MeasurementError
+from microbench.core.model import Metric
+from microbench.core.ops import Launch
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.submit import IntArray, Submit
+from microbench.measure.timer import WARM_UP_CALLS, Meter
+
+# Queues of the usual depth fill within the first count; the second is for drivers told to scale them up.
+TRIES = ((2200, 0.04), (9000, 0.2))
+
+
+def first_blocked(gpu: Gpu, submit: Submit, count: int, timeout_s: float) -> int | None:
+    """Calls that went through before the first that blocked; None if none did."""
+    gate = gpu.gate()
+    stamps: IntArray = np.zeros(count + 1, dtype=np.int64)
+    gate.shut(timeout_s=timeout_s)
+    submit.stamps(stamps)
+    gpu.synchronize()
+    blocked = np.flatnonzero(np.diff(stamps) > timeout_s * 1e9 / 4)
+    return int(blocked[0]) if gate.was_late() and blocked.size else None
+
+
+def measure(gpu: Gpu, meter: Meter, argument_bytes: int) -> Iterator[Measured]:
+    """See the module's text."""
+    submit = gpu.bind(Launch(argument_bytes=argument_bytes))
+    submit.stamps(np.zeros(WARM_UP_CALLS, dtype=np.int64))  # loads kernel and loop, which would pass the gate's time
+    gpu.synchronize()
+    for count, timeout_s in TRIES:
+        if first_blocked(gpu, submit, count, timeout_s) is not None:
+            break
+    else:
+        raise MeasurementError(f"none of {count} launches behind a gate blocked: the queue is deeper")
+
+    def take() -> tuple[float, ...]:
+        depth = first_blocked(gpu, submit, count, timeout_s)
+        return () if depth is None else (float(depth),)
+
+    yield meter.collect(
+        "depth", take, clock="counter", verified="the gate opened by its own time-out", needs_verification=True
+    )
+
+
+BENCHMARK = Benchmark(
+    name="launch_queue",
+    suite="launch",
+    title="Depth of the launch queue",
+    about=__doc__ or "",
+    metrics=(Metric("depth", "count", "launch", "launches of one stream that wait before the call blocks"),),
+    measure=measure,
+    axes={
+        "argument_bytes": Axis(
+            "bytes of the parameter block",
+            (0,),
+            (0, 1024, 3072, 4096),
+            (0, 64, 256, 1024, 2048, 2560, 3072, 3584, 4096),
+            maximum=4096,
+        )
+    },
+)

@@ -1,0 +1,64 @@
+"""What do more streams bring?
+
+Question
+    How many launches a second reach the GPU from one thread over several streams, and how many kernels are resident
+    at once?
+Method
+    Empty kernels from a compiled loop, each to the next stream, then a wait for all. Resident: one-block kernels of
+    1 ms, one a stream, all behind one gate, count themselves in and out.
+Reading
+    One thread's submission rate hardly rises with streams; what rises is how many kernels run side by side.
+"""
+
+from collections.abc import Iterator
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric, Work
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.measure.sampling import NANOSECOND_S
+from microbench.measure.timer import Meter
+
+LAUNCHES = 400
+RESIDENT_NS = 1_000_000
+
+
+def measure(gpu: Gpu, meter: Meter, streams: int) -> Iterator[Measured]:
+    """See the module's text."""
+    gpu.round_robin_ns(streams, LAUNCHES)
+    yield meter.collect(
+        "rate",
+        lambda: (gpu.round_robin_ns(streams, LAUNCHES) * NANOSECOND_S,),
+        clock="host",
+        calls=LAUNCHES,
+        work=Work(launches=1),
+        floor_s=meter.floors.timer_call_s,
+    )
+    yield meter.collect(
+        "resident",
+        lambda: (float(gpu.resident(streams, RESIDENT_NS)),),
+        clock="counter",
+        verified="counted by the kernels themselves",
+    )
+
+
+BENCHMARK = Benchmark(
+    name="launch_streams",
+    suite="launch",
+    title="One thread, many streams",
+    about=__doc__ or "",
+    metrics=(
+        Metric("rate", "rate", "1/s", "launches a second, the wait for all streams included"),
+        Metric("resident", "count", "launch", "the most kernels seen resident at once"),
+    ),
+    measure=measure,
+    axes={
+        "streams": Axis(
+            "streams used in turn",
+            (1, 8, 32),
+            (1, 2, 8, 32, 128),
+            (1, 2, 4, 8, 16, 32, 64, 128),
+            minimum=1,
+            maximum=1024,
+        )
+    },
+)

@@ -1,0 +1,70 @@
+"""What does waiting cost, and how does the way of waiting change it?
+
+Question
+    How long after a kernel's first act does the host return from a synchronise, under spin, yield and blocking
+    waits, and what do the calls around events cost?
+Method
+    complete: launch and synchronise one empty kernel at a time while a second thread watches the kernel's flag. The
+    rest: bursts of calls on an idle stream and on events that have happened. A wait mode belongs to the context, so
+    each has a process of its own; events are made with the same mode.
+Reading
+    Spin answers first and burns a core; blocking frees the core and pays the kernel's wake-up.
+"""
+
+from collections.abc import Iterator
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.errors import Skip
+from microbench.core.model import Case, Fact, Metric
+from microbench.core.ops import Op, Query, Record, SynchronizeIdle, Wait
+from microbench.gpu.protocol.gpu import WAIT_VARIABLE, Gpu
+from microbench.measure.sampling import Between
+from microbench.measure.timer import Meter
+
+CALLS: dict[str, Op] = {
+    "idle_stream": SynchronizeIdle("stream"),
+    "idle_event": SynchronizeIdle("event"),
+    "record": Record(),
+    "record_untimed": Record(timed=False),
+    "query": Query(),
+    "wait_event": Wait(),
+}
+STAMPS = 50
+MODES = ("spin", "yield", "blocking")
+
+
+def wait_mode(case: Case) -> dict[str, str]:
+    """The variable that the worker's context is made with."""
+    return {WAIT_VARIABLE: str(case.params["wait"])}
+
+
+def measure(gpu: Gpu, meter: Meter, wait: str) -> Iterator[Measured]:
+    """See the module's text."""
+    try:
+        gpu.start_stamps(STAMPS)
+        yield from meter.collect_stamps(lambda: gpu.start_stamps(STAMPS), {"complete": Between(2, 3)})
+    except Skip as skip:
+        yield Fact("complete", None, reason=str(skip))
+    for name, op in CALLS.items():
+        yield meter.submit_time(name, gpu.bind(op))
+
+
+BENCHMARK = Benchmark(
+    name="launch_sync",
+    suite="launch",
+    title="Waiting",
+    about=__doc__ or "",
+    metrics=(
+        Metric("complete", "time", "s", "from the kernel's flag seen until cuStreamSynchronize returns"),
+        Metric("idle_stream", "time", "s", "cuStreamSynchronize of an idle stream"),
+        Metric("idle_event", "time", "s", "cuEventSynchronize of an event that has happened"),
+        Metric("record", "time", "s", "cuEventRecord of a timing event"),
+        Metric("record_untimed", "time", "s", "cuEventRecord of an event made without timing"),
+        Metric("query", "time", "s", "cuEventQuery of an event that has happened"),
+        Metric("wait_event", "time", "s", "cuStreamWaitEvent on an event of another stream that has happened"),
+    ),
+    measure=measure,
+    axes={"wait": Axis("the context's wait mode", MODES[:1], MODES, MODES)},
+    fresh_process_by=("wait",),
+    process_environment=wait_mode,
+)

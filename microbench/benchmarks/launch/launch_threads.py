@@ -1,0 +1,58 @@
+"""Do more submitting threads launch more?
+
+Question
+    How many launches a second do several host threads reach together, each in its own stream?
+Method
+    Compiled loops in threads that hold no Python lock, from a common start, each well under its stream's queue
+    depth.
+Reading
+    The driver serialises part of each launch: the rate rises less than the threads, and each call takes longer.
+"""
+
+from collections.abc import Iterator
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric, Work
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.submit import IntArray
+from microbench.measure.sampling import NANOSECOND_S
+from microbench.measure.timer import Meter
+
+LAUNCHES = 400
+
+
+def measure(gpu: Gpu, meter: Meter, threads: int) -> Iterator[Measured]:
+    """See the module's text."""
+    gpu.threads_stamps(threads, LAUNCHES)
+    gpu.synchronize()
+
+    def take() -> IntArray:
+        gpu.synchronize()
+        return gpu.threads_stamps(threads, LAUNCHES)
+
+    def each_s() -> tuple[float]:
+        stamps = take()
+        return (float((stamps[:, 1] - stamps[:, 0]).mean()) * NANOSECOND_S,)
+
+    def all_s() -> tuple[float]:
+        stamps = take()
+        return (float(stamps[:, 1].max() - stamps[:, 0].min()) * NANOSECOND_S,)
+
+    yield meter.collect(
+        "rate", all_s, clock="host", work=Work(launches=threads * LAUNCHES), floor_s=meter.floors.timer_call_s
+    )
+    yield meter.collect("submit", each_s, clock="host", calls=LAUNCHES, floor_s=meter.floors.timer_call_s)
+
+
+BENCHMARK = Benchmark(
+    name="launch_threads",
+    suite="launch",
+    title="Many threads",
+    about=__doc__ or "",
+    metrics=(
+        Metric("rate", "rate", "1/s", "launches a second of all threads together"),
+        Metric("submit", "time", "s/launch", "the launch call, mean over the threads"),
+    ),
+    measure=measure,
+    axes={"threads": Axis("submitting threads", (1, 2, 4), (1, 2, 4, 8), (1, 2, 3, 4, 6, 8), minimum=1, maximum=64)},
+)

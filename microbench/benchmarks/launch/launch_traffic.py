@@ -1,0 +1,110 @@
+"""What travels over PCIe for one launch?
+
+Question
+    How many bytes does a launch move to and from the GPU, and does that depend on the kernel or on its arguments?
+Method
+    The GPU's own PCIe byte counters (NVML fields 197 and 198; older drivers: sampled rates, marked coarse) before
+    and after some thousand calls, less what flows when idle and the reading's own. Packet headers are included. In
+    the same session pinned copies of known size check the counters, each way.
+Reading
+    Some kilobytes a launch are nothing against the link's bandwidth: a launch costs the latency of the exchanges,
+    not their bytes.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.model import Metric, Param
+from microbench.core.ops import Copy, Launch, Memset, Op, Record
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.measure.counters import idle_traffic, traffic
+from microbench.measure.timer import Meter
+
+CALLS = 5000
+WORK_NS = 200_000_000
+PAYLOAD_BYTES = 64 << 20
+PAYLOADS = 8
+SMALL_BYTES = 64
+# Packet headers add 8 % at 256-byte packets and 16 % at 128-byte ones: a counter that misses them, or counts twice, is
+# wrong.
+PLAUSIBLE_PER_BYTE = (1.0, 1.35)
+NOT_PCIE_PER_BYTE = 0.1
+
+OPS: Mapping[str, Op] = {
+    "memset": Memset(SMALL_BYTES),
+    "copy_h2d": Copy("h2d", SMALL_BYTES),
+    "copy_d2h": Copy("d2h", SMALL_BYTES),
+    "record": Record(),
+}
+PINNED: Mapping[str, Copy] = {"pinned_h2d": Copy("h2d", PAYLOAD_BYTES), "pinned_d2h": Copy("d2h", PAYLOAD_BYTES)}
+GRAPHS: Mapping[str, int] = {"graph_1": 1, "graph_10": 10, "graph_100": 100, "graph_1000": 1000}
+WORKS = ("idle", *PINNED, "launch", *GRAPHS, *OPS)
+
+
+def combines(params: Mapping[str, Param]) -> bool:
+    """Only a plain launch has a duration or arguments, one of them at a time."""
+    varied = [name for name in ("duration_ns", "argument_bytes") if params[name] != 0]
+    return len(varied) == 0 or (params["work"] == "launch" and len(varied) == 1)
+
+
+def pinned(gpu: Gpu, meter: Meter, copy: Copy) -> Iterator[Measured]:
+    """The counters against a copy of known size. Raises Skip where they are not the link's, or too coarse to tell."""
+    if gpu.pcie_bytes().coarse:
+        raise Skip("needs the GPU's byte counters: this driver has sampled rates only")
+    payload_bytes = PAYLOADS * copy.size_bytes
+    measured = traffic(meter, "received_per_byte", "sent_per_byte", gpu.bind(copy), PAYLOADS, payload_bytes)
+    checked = measured[0 if copy.direction == "h2d" else 1]
+    low, high = PLAUSIBLE_PER_BYTE
+    per_byte = sorted(checked.values)[len(checked.values) // 2] / payload_bytes
+    if per_byte < NOT_PCIE_PER_BYTE:
+        raise Skip("this GPU's copies do not cross PCIe: its memory is the host's, or hangs on a link of its own")
+    if not low <= per_byte <= high:
+        raise MeasurementError(f"the counters saw {per_byte:.3f} bytes for each byte of a known copy")
+    yield from measured
+
+
+def measure(gpu: Gpu, meter: Meter, work: str, duration_ns: int, argument_bytes: int) -> Iterator[Measured]:
+    """See the module's text."""
+    if work == "idle":
+        yield from idle_traffic(meter, "idle_received", "idle_sent")
+    elif work in PINNED:
+        yield from pinned(gpu, meter, PINNED[work])
+    elif work in GRAPHS:
+        graph = gpu.graph([Launch()] * GRAPHS[work])
+        yield from traffic(meter, "received", "sent", gpu.bind(graph), max(CALLS // GRAPHS[work], 100))
+    else:
+        op = OPS.get(work, Launch(duration_ns=duration_ns, argument_bytes=argument_bytes))
+        count = min(CALLS, WORK_NS // duration_ns) if duration_ns else CALLS
+        yield from traffic(meter, "received", "sent", gpu.bind(op), count)
+
+
+BENCHMARK = Benchmark(
+    name="launch_traffic",
+    suite="launch",
+    title="What travels over the bus",
+    about=__doc__ or "",
+    metrics=(
+        Metric("received", "count", "B/launch", "PCIe bytes to the GPU for a call, headers included"),
+        Metric("sent", "count", "B/launch", "PCIe bytes from the GPU for a call, headers included"),
+        Metric("idle_received", "count", "B/s", "PCIe bytes to the GPU when nothing is submitted"),
+        Metric("idle_sent", "count", "B/s", "PCIe bytes from the GPU when nothing is submitted"),
+        Metric("received_per_byte", "count", "1", "PCIe bytes to the GPU for each byte of a known pinned copy"),
+        Metric("sent_per_byte", "count", "1", "PCIe bytes from the GPU for each byte of a known pinned copy"),
+    ),
+    measure=measure,
+    axes={
+        "work": Axis("what is submitted", ("pinned_h2d", "launch"), WORKS, WORKS),
+        "duration_ns": Axis(
+            "length of the kernel; 0 is an empty one without arguments, longer ones have 8 bytes of them",
+            (0, 10_000),
+            (0, 2_000, 10_000, 50_000),
+            (0, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000),
+            maximum=20_000_000,
+        ),
+        "argument_bytes": Axis(
+            "bytes of the parameter block", (0,), (0, 1024, 4096), (0, 64, 256, 1024, 2048, 4096), maximum=4096
+        ),
+    },
+    combines=combines,
+)

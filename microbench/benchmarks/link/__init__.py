@@ -1,0 +1,1 @@
+"""PCIe bandwidth and latency, pinned and managed memory, and other GPUs."""

@@ -1,0 +1,53 @@
+"""What does one direction keep while the other one works?
+
+Question
+    The link moves both ways at once: at which rate each way, and how much in all?
+Method
+    Pinned copies in two streams, one a direction, from a common start behind a gate; the direction that is not measured
+    copies twice as often, so that the measured one is never alone. The sum counts only what was moved while both were
+    busy. Both destinations are compared with their sources afterwards.
+Reading
+    Requests for reads travel against the data of writes: the sum stays a little below twice one direction. A sum of
+    little more than one direction means a link, or a memory behind it, that takes turns.
+"""
+
+from collections.abc import Iterator
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.links import Direction
+from microbench.measure.timer import Meter
+from microbench.measure.transfers import both_ways
+
+MIB = 1 << 20
+
+
+def measure(gpu: Gpu, meter: Meter, direction: Direction, size_bytes: int) -> Iterator[Measured]:
+    """See the module's text."""
+    duplex = gpu.links.duplex(size_bytes)
+    yield from both_ways(meter, duplex, direction, size_bytes, own="bandwidth", total="sum_bandwidth")
+
+
+BENCHMARK = Benchmark(
+    name="link_bidirectional",
+    suite="link",
+    title="Both directions at once",
+    about=__doc__ or "",
+    metrics=(
+        Metric("bandwidth", "rate", "B/s", "bytes of this direction over its time, the other direction busy"),
+        Metric("sum_bandwidth", "rate", "B/s", "bytes of both directions over the time that both are busy"),
+    ),
+    measure=measure,
+    axes={
+        "direction": Axis.same("the direction that is measured", ("h2d", "d2h")),
+        "size_bytes": Axis(
+            "bytes of a copy",
+            (64 * MIB,),
+            (64 * MIB,),
+            (16 * MIB, 64 * MIB, 512 * MIB),
+            minimum=64,
+            maximum=1 << 34,
+        ),
+    },
+)

@@ -1,0 +1,58 @@
+"""Is one big copy best cut into pieces?
+
+Question
+    What does a buffer take to reach the GPU in n pieces on one or several streams, alone, and with a kernel that
+    works on each piece?
+Method
+    Host time of a whole step: all copies (and kernels) of 64 MiB, and a wait for all streams, from a compiled loop. A
+    kernel follows its piece in the same stream, reads it whole, and then spins; all kernels together run as long as the
+    whole copy. Every kernel must have seen its own piece, and the device's copy is compared with the host's.
+Reading
+    Copies alone gain nothing from pieces and lose a fixed cost with each. With kernels, pieces on two streams let the
+    next copy run under the kernel before it: at best, copy and kernels take half as long as one after the other.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Fact, Metric, Param
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.measure.timer import Meter
+from microbench.measure.transfers import pieces
+
+MIB = 1 << 20
+
+
+def combines(params: Mapping[str, Param]) -> bool:
+    """No more streams than pieces."""
+    return int(params["streams"]) <= int(params["chunks"])
+
+
+def measure(gpu: Gpu, meter: Meter, work: str, chunks: int, streams: int, size_bytes: int) -> Iterator[Measured]:
+    """See the module's text."""
+    kernel_ns = 0
+    if work == "copy_and_kernel":
+        whole_ns = np.zeros(3, dtype=np.int64)
+        gpu.links.pipeline(size_bytes, 1, 1, 0).submit.round_trips(whole_ns)
+        kernel_ns = int(np.median(whole_ns))
+        yield Fact("kernel_ns", kernel_ns, source="the time of the whole copy", unit="ns")
+    yield from pieces(meter, gpu.links.pipeline(size_bytes, chunks, streams, kernel_ns), "bandwidth", size_bytes)
+
+
+BENCHMARK = Benchmark(
+    name="link_chunks",
+    suite="link",
+    title="Copies in pieces",
+    about=__doc__ or "",
+    metrics=(Metric("bandwidth", "rate", "B/s", "bytes copied over the host's time for the whole step"),),
+    measure=measure,
+    axes={
+        "work": Axis.same("what a step does", ("copy", "copy_and_kernel")),
+        "chunks": Axis("pieces", (1, 16), (1, 4, 16), (1, 2, 4, 8, 16, 32, 64, 128), minimum=1, maximum=1024),
+        "streams": Axis("streams that take the pieces in turn", (1, 2), (1, 2), (1, 2, 3, 4), minimum=1, maximum=16),
+        "size_bytes": Axis("bytes in all", (64 * MIB,), (64 * MIB,), (64 * MIB,), minimum=1 << 16, maximum=1 << 32),
+    },
+    combines=combines,
+)

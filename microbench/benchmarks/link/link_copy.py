@@ -1,0 +1,56 @@
+"""How fast do bytes cross the link between host and GPU?
+
+Question
+    What rate does one copy reach, from which size on, and how much of it does pageable memory lose?
+Method
+    One direction at a time, by a copy engine. On the device: copies queued behind a gate, between two events, so that
+    submission is excluded; pageable copies cannot be gated, as they block or return early. On the host: one copy and
+    one synchronise, from a compiled loop. Source and destination differ in every byte before, and are compared after.
+Reading
+    A copy takes a fixed time and its bytes over the bandwidth, T = a + V / b. At V = a * b it reaches half the
+    bandwidth. The host pays for the call and the synchronise as well.
+"""
+
+from collections.abc import Iterator
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.links import Direction, HostMemory
+from microbench.measure.timer import Meter
+from microbench.measure.transfers import moved
+
+MEMORIES = ("pinned", "pageable", "write_combined", "registered")
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+def measure(gpu: Gpu, meter: Meter, direction: Direction, memory: HostMemory, size_bytes: int) -> Iterator[Measured]:
+    """See the module's text."""
+    copy = gpu.links.copy(direction, memory, size_bytes)
+    yield from moved(meter, copy, device="bandwidth", host="bandwidth_host", bound=f"pcie_{direction}")
+
+
+BENCHMARK = Benchmark(
+    name="link_copy",
+    suite="link",
+    title="Copies across the link",
+    about=__doc__ or "",
+    metrics=(
+        Metric("bandwidth", "rate", "B/s", "bytes of a copy over its time on the device, queued behind a gate"),
+        Metric("bandwidth_host", "rate", "B/s", "bytes of a copy over the host's time for it and a synchronise"),
+    ),
+    measure=measure,
+    axes={
+        "memory": Axis("the host's buffer", ("pinned", "pageable"), MEMORIES, MEMORIES),
+        "direction": Axis.same("h2d: to the GPU, d2h: from it", ("h2d", "d2h")),
+        "size_bytes": Axis(
+            "bytes of a copy",
+            (64 * KIB, MIB, 64 * MIB),
+            (1, 4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB),
+            (1, 64, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB),
+            minimum=1,
+            maximum=16 * GIB,
+        ),
+    },
+    essential=True,
+)

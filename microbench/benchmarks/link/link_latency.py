@@ -1,0 +1,91 @@
+"""How long does the shortest exchange across the link take?
+
+Question
+    What does a GPU wait for one word of host memory, and the host for one copy, one memset, one answer of a kernel?
+Method
+    host_read: one GPU thread follows addresses through pinned host memory, one line at a time, in each of as many
+    blocks as there are SMs, one after the other; footprint, stride (128 bytes) and order are stated, the mean is over
+    all reads, the percentiles are of single reads of one SM, each stamped by its clock, which adds some 15 ns. flag:
+    the host writes a flag, a running kernel answers by another. copies and memset: one call of 4 bytes and a
+    synchronise, and the call alone in bursts, from a compiled loop; what was copied is compared.
+Reading
+    Reads cross the link and come back. Every switch on the way adds to that (0.1 to 0.3 us by rule of thumb), and so
+    does address translation where the footprint outgrows its caches.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Fact, Metric, Param
+from microbench.core.ops import Memset
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.links import Direction, Order
+from microbench.measure.sampling import seconds
+from microbench.measure.timer import Meter
+from microbench.measure.transfers import read_latency, small_copy, verified
+
+MIB = 1 << 20
+STRIDE_BYTES = 128
+READS = 100
+EXCHANGES = 100
+SMALL_BYTES = 4
+SMALL: Mapping[str, Direction] = {"copy_h2d": "h2d", "copy_d2h": "d2h"}
+MEMSET = "memset"
+WHAT = ("host_read", "flag", *SMALL, MEMSET)
+
+
+def combines(params: Mapping[str, Param]) -> bool:
+    """Only reads have a footprint and an order."""
+    if params["what"] == "host_read":
+        return params["footprint_bytes"] != 0
+    return params["footprint_bytes"] == 0 and params["order"] == "sequential"
+
+
+def measure(gpu: Gpu, meter: Meter, what: str, footprint_bytes: int, order: Order) -> Iterator[Measured]:
+    """See the module's text."""
+    if what == "host_read":
+        yield read_latency(meter, "latency", gpu.links.chase(footprint_bytes, STRIDE_BYTES, order), READS)
+        yield Fact("stride_bytes", STRIDE_BYTES, source="a line holds the address of the next")
+    elif what == "flag":
+        gpu.flag_round_trips(EXCHANGES)
+        found = meter.collect_stamps(
+            lambda: gpu.flag_round_trips(EXCHANGES), {"latency": seconds}, verified="every flag was answered"
+        )
+        yield from found
+    elif what == MEMSET:
+        memset = gpu.bind(Memset(SMALL_BYTES))
+        yield meter.round_trip("latency", memset)
+        yield meter.submit_time("submit", memset, per_call=False)
+    else:
+        copy = gpu.links.copy(SMALL[what], "pinned", SMALL_BYTES)
+        yield from small_copy(meter, copy)
+        copy.fresh()
+        submitted = meter.submit_time("submit", copy.submit, per_call=False)
+        yield from verified([submitted], copy.check())
+
+
+BENCHMARK = Benchmark(
+    name="link_latency",
+    suite="link",
+    title="Shortest exchanges",
+    about=__doc__ or "",
+    metrics=(
+        Metric("latency", "time", "s", "one read, one exchange of flags, or one call and its synchronise"),
+        Metric("submit", "time", "s/launch", "the call of a copy or memset on the host, in bursts"),
+    ),
+    measure=measure,
+    axes={
+        "what": Axis("what is exchanged", ("host_read", "flag", "copy_h2d", "copy_d2h"), WHAT, WHAT),
+        "footprint_bytes": Axis(
+            "bytes that the reads are spread over; 0 where nothing is read",
+            (0, 2 * MIB),
+            (0, 2 * MIB, 64 * MIB),
+            (0, MIB // 16, MIB, 2 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB),
+            maximum=16 << 30,
+        ),
+        "order": Axis(
+            "in which order the lines are read", ("sequential",), ("sequential", "random"), ("sequential", "random")
+        ),
+    },
+    combines=combines,
+)

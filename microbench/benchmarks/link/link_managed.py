@@ -1,0 +1,67 @@
+"""What does managed memory cost when it moves?
+
+Question
+    At which rate do pages of managed memory reach the side that touches them: by faults, by prefetch, as read-mostly
+    copies, and once they are there?
+Method
+    Host time of the move and a synchronise; before each, outside the timing, the pages are put back where they come
+    from. fault_to_device: a kernel reads pages that lie with the host. prefetch_to_device: cuMemPrefetchAsync.
+    read_mostly_to_device: a kernel reads pages advised as read-mostly, which are then duplicated. again_on_device: a
+    kernel reads pages that are there already. fault_to_host and prefetch_to_host: the way back, by a host thread that
+    reads each page. Never more than a quarter of what is free on the device.
+Reading
+    Faults handle few pages at a time and hold the kernel meanwhile. A prefetch is a copy: hold it against link_copy.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric, Work
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.links import ManagedWay
+from microbench.measure.sampling import NANOSECOND_S
+from microbench.measure.timer import Meter
+from microbench.measure.transfers import verified
+
+MIB = 1 << 20
+WAYS: tuple[ManagedWay, ...] = (
+    "fault_to_device", "prefetch_to_device", "read_mostly_to_device", "again_on_device",
+    "fault_to_host", "prefetch_to_host",
+)  # fmt: skip
+
+
+def measure(gpu: Gpu, meter: Meter, way: ManagedWay, size_bytes: int) -> Iterator[Measured]:
+    """See the module's text."""
+    managed = gpu.links.managed(way, size_bytes)
+    managed.take_ns()
+
+    def take() -> Sequence[float]:
+        return (managed.take_ns() * NANOSECOND_S,)
+
+    # Pages that are there already do not cross the link: no bound.
+    bound = None if way == "again_on_device" else "pcie_h2d" if way.endswith("device") else "pcie_d2h"
+    found = meter.collect(
+        "bandwidth", take, clock="host", work=Work(bytes=size_bytes), bound=bound, floor_s=meter.floors.timer_call_s
+    )
+    yield from verified([found], managed.check())
+
+
+BENCHMARK = Benchmark(
+    name="link_managed",
+    suite="link",
+    title="Managed memory",
+    about=__doc__ or "",
+    metrics=(Metric("bandwidth", "rate", "B/s", "bytes of the buffer over the host's time for the move"),),
+    measure=measure,
+    axes={
+        "way": Axis("what moves the pages", ("fault_to_device", "prefetch_to_device"), WAYS, WAYS),
+        "size_bytes": Axis(
+            "bytes of the buffer",
+            (64 * MIB,),
+            (64 * MIB,),
+            (4 * MIB, 64 * MIB, 256 * MIB),
+            minimum=4096,
+            maximum=1 << 34,
+        ),
+    },
+)

@@ -1,0 +1,55 @@
+"""Does it matter on which NUMA node the host's buffer lies?
+
+Question
+    At which rate does a copy run from and to the memory of each NUMA node?
+Method
+    As link_copy with pinned memory, allocated and touched by a thread that is bound to the node.
+Reading
+    The node that the GPU hangs on is near. A far node adds the link between the processors to the way, which can be
+    narrower than the GPU's own, and busy with others.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Environment, Metric, Param
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.links import Direction
+from microbench.measure.timer import Meter
+from microbench.measure.transfers import moved
+
+MIB = 1 << 20
+
+
+def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
+    """Nodes that this machine has."""
+    nodes = environment.fact("numa_nodes")
+    count = nodes if isinstance(nodes, int) else 1
+    return None if int(params["node"]) < count else f"this machine has {count} NUMA node{'s' if count > 1 else ''}"
+
+
+def measure(gpu: Gpu, meter: Meter, node: int, direction: Direction, size_bytes: int) -> Iterator[Measured]:
+    """See the module's text."""
+    copy = gpu.links.copy(direction, "pinned", size_bytes, node)
+    yield from moved(meter, copy, device="bandwidth", host="bandwidth_host", bound=f"pcie_{direction}")
+
+
+BENCHMARK = Benchmark(
+    name="link_numa",
+    suite="link",
+    title="Near and far memory",
+    about=__doc__ or "",
+    metrics=(
+        Metric("bandwidth", "rate", "B/s", "bytes of a copy over its time on the device, queued behind a gate"),
+        Metric("bandwidth_host", "rate", "B/s", "bytes of a copy over the host's time for it and a synchronise"),
+    ),
+    measure=measure,
+    axes={
+        "node": Axis.same("NUMA node of the host's buffer", tuple(range(16)), maximum=1023),
+        "direction": Axis.same("h2d: to the GPU, d2h: from it", ("h2d", "d2h")),
+        "size_bytes": Axis(
+            "bytes of a copy", (64 * MIB,), (64 * MIB,), (64 * MIB, 256 * MIB), minimum=1, maximum=1 << 34
+        ),
+    },
+    here=here,
+)

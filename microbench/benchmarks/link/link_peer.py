@@ -1,0 +1,90 @@
+"""How fast do two GPUs exchange data?
+
+Question
+    For each pair: at which rate do copy engines and SMs read and write the other GPU's memory, both ways at once, and
+    how long does one read take; and what is left where peer access is off?
+Method
+    The first GPU's copy engine or SMs move the data, behind a gate, between two events, from or to the second GPU's
+    memory. Both ways at once: the second GPU does the same twice as often. Data are compared afterwards by the GPU that
+    holds them. Latency: dependent reads, one line of 128 bytes at a time, in the order of addresses. Without peer
+    access the driver takes the way through host memory, and no gate holds the copies.
+Reading
+    With NVLink a pair is held against all links of the GPU that moves the data, without it against its PCIe. Pairs
+    that are slower than others may lie further apart: below different bridges, on different processors.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Environment, Metric, Param
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.links import PeerWay
+from microbench.measure.timer import Meter
+from microbench.measure.transfers import between_gpus, read_latency
+
+MIB = 1 << 20
+MOST_GPUS = 16
+STRIDE_BYTES = 128
+READS = 100
+SIZES = (0, 16 * MIB, 256 * MIB)
+LATENCY = "latency"
+WAYS = ("engine_read", "engine_write", "sm_read", "sm_write", "engine_both_read", "engine_both_write", LATENCY)
+QUICK_WAYS = ("engine_write", LATENCY)
+WITHOUT_ACCESS = ("engine_read", "engine_write")
+
+
+def combines(params: Mapping[str, Param]) -> bool:
+    """Two GPUs; without access only a copy engine can; a latency has no size."""
+    apart = params["first"] != params["second"]
+    sized = (params["way"] == LATENCY) == (params["size_bytes"] == 0)
+    return apart and sized and (params["access"] == "on" or params["way"] in WITHOUT_ACCESS)
+
+
+def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
+    """GPUs that this machine has."""
+    count, most = len(environment.gpus), max(int(params["first"]), int(params["second"]))
+    return None if most < count else f"needs {max(most, 1) + 1} GPUs, {count} here"
+
+
+def bound_of(gpu: Gpu, way: PeerWay) -> str:
+    """All NVLinks; PCIe where the GPU is known to have none. What is read comes as completions, as copies to it do."""
+    if gpu.info.link.nvlinks != 0:
+        return "nvlink"
+    reads = way.endswith("read")
+    if way.startswith("sm_"):
+        return "pcie_sm_read" if reads else "pcie_sm_write"
+    return "pcie_h2d" if reads else "pcie_d2h"
+
+
+def measure(
+    gpu: Gpu, meter: Meter, first: int, second: int, way: PeerWay, access: str, size_bytes: int
+) -> Iterator[Measured]:
+    """See the module's text."""
+    if way == LATENCY:
+        yield read_latency(meter, "latency", gpu.links.peer_chase(first, second, 2 * MIB, STRIDE_BYTES), READS)
+        return
+    peer = gpu.links.peer(first, second, way, access == "on", size_bytes)
+    yield from between_gpus(meter, peer, "bandwidth", size_bytes, bound=bound_of(gpu, way) if access == "on" else None)
+
+
+BENCHMARK = Benchmark(
+    name="link_peer",
+    suite="link",
+    title="From GPU to GPU",
+    about=__doc__ or "",
+    metrics=(
+        Metric("bandwidth", "rate", "B/s", "bytes moved over the time on the device, of the first GPU's direction"),
+        Metric("latency", "time", "s", "one dependent read of the second GPU's memory"),
+    ),
+    measure=measure,
+    axes={
+        "first": Axis.same("CUDA index of the GPU that moves the data", tuple(range(MOST_GPUS))),
+        "second": Axis.same("CUDA index of the GPU whose memory is read or written", tuple(range(MOST_GPUS))),
+        "way": Axis("what moves the data, and where to", QUICK_WAYS, WAYS, WAYS),
+        "access": Axis("peer access", ("on",), ("on", "off"), ("on", "off")),
+        "size_bytes": Axis("bytes of a copy, 0 for latency", SIZES[::2], SIZES[::2], (0, MIB, *SIZES[1:]), 0, 1 << 34),
+    },
+    gpus=2,
+    combines=combines,
+    here=here,
+)

@@ -1,0 +1,63 @@
+"""What does pinned memory cost to have?
+
+Question
+    How long does it take to allocate pinned memory, or to pin what is there, and to give it back; what would the same
+    memory cost unpinned?
+Method
+    Host time of each call, between two readings of the clock in a compiled loop. allocate is
+    cuMemHostAlloc, register is cuMemHostRegister of memory that was touched before, touch is pageable memory mapped and
+    written once a page. Each time the memory is given back before the next.
+Reading
+    Pinning costs by the page. It pays from the number of copies on at which that cost is less than what pageable copies
+    lose; allocating once and using it again costs it once.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.links import Pinning, PinningWay
+from microbench.measure.sampling import NANOSECOND_S
+from microbench.measure.timer import Meter
+
+KIB, MIB = 1 << 10, 1 << 20
+WAYS: tuple[PinningWay, ...] = ("allocate", "register", "touch")
+
+
+def measure(gpu: Gpu, meter: Meter, way: PinningWay, size_bytes: int) -> Iterator[Measured]:
+    """See the module's text."""
+
+    def take() -> Mapping[str, float]:
+        stamps = gpu.links.pinning(way, size_bytes, 1)[0] * NANOSECOND_S
+        return {
+            "pin": float(stamps[Pinning.PINNED] - stamps[Pinning.BEGIN]),
+            "release": float(stamps[Pinning.RELEASED] - stamps[Pinning.RELEASED_BEGIN]),
+        }
+
+    take()
+    yield from meter.collect_each(("pin", "release"), take)
+
+
+BENCHMARK = Benchmark(
+    name="link_pinning",
+    suite="link",
+    title="The price of pinned memory",
+    about=__doc__ or "",
+    metrics=(
+        Metric("pin", "time", "s", "host time until the memory is there: allocated, pinned, or touched"),
+        Metric("release", "time", "s", "host time until it is given back"),
+    ),
+    measure=measure,
+    axes={
+        "way": Axis("how the memory is had", ("allocate", "touch"), WAYS, WAYS),
+        "size_bytes": Axis(
+            "bytes of the buffer",
+            (4 * MIB,),
+            (64 * KIB, 4 * MIB, 64 * MIB),
+            (4 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB),
+            minimum=1,
+            maximum=1 << 34,
+        ),
+    },
+)

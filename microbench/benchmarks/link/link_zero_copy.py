@@ -1,0 +1,80 @@
+"""How fast do kernels read and write host memory themselves?
+
+Question
+    Without a copy: at which rate do kernels reach mapped host memory, by the width of their accesses and where the
+    buffer begins, and how large are the packets that they cause?
+Method
+    A kernel on all SMs reads pinned host memory into device memory, or writes it from there, every byte once. Queued
+    behind a gate and timed by events; compared byte for byte afterwards. The GPU's own PCIe byte counters give the
+    bytes on the wire for each byte of payload.
+Reading
+    Copy engines send 256-byte packets, SMs 128-byte ones: headers take more of the link. A buffer that does not begin
+    on a 128-byte line splits each warp's access, which costs reads and narrow writes most.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.errors import Skip
+from microbench.core.model import Fact, Metric, Param
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.links import Access, Transfer
+from microbench.measure.counters import traffic
+from microbench.measure.timer import Meter
+from microbench.measure.transfers import moved
+
+MIB = 1 << 20
+WIDTHS_BYTES = (4, 8, 16)
+COUNTED_BYTES = 1 << 30  # the counters wrap at 4 GiB
+
+
+def combines(params: Mapping[str, Param]) -> bool:
+    """Widths that a thread can move at once; a buffer may not split such an access itself."""
+    width_bytes = int(params["width_bytes"])
+    return width_bytes in WIDTHS_BYTES and int(params["offset_bytes"]) % width_bytes == 0
+
+
+def packets(gpu: Gpu, meter: Meter, transfer: Transfer) -> Iterator[Measured]:
+    """Bytes on the wire for each byte of payload; a fact that says why where they cannot be counted."""
+    count = max(COUNTED_BYTES // transfer.size_bytes, 1)
+    try:
+        if gpu.pcie_bytes().coarse:
+            raise Skip("this driver has sampled rates only")
+        payload_bytes = count * transfer.size_bytes
+        yield from traffic(meter, "received_per_byte", "sent_per_byte", transfer.submit, count, payload_bytes)
+    except Skip as skip:
+        yield Fact("pcie_bytes_counted", False, reason=str(skip), source="NVML")
+
+
+def measure(
+    gpu: Gpu, meter: Meter, access: Access, width_bytes: int, offset_bytes: int, size_bytes: int
+) -> Iterator[Measured]:
+    """See the module's text."""
+    transfer = gpu.links.kernel_copy(access, width_bytes, offset_bytes, size_bytes)
+    yield from moved(meter, transfer, device="bandwidth", bound=f"pcie_sm_{access}")
+    yield from packets(gpu, meter, transfer)
+
+
+BENCHMARK = Benchmark(
+    name="link_zero_copy",
+    suite="link",
+    title="Kernels on host memory",
+    about=__doc__ or "",
+    metrics=(
+        Metric("bandwidth", "rate", "B/s", "bytes read or written over the kernel's time on the device"),
+        Metric("received_per_byte", "count", "1", "PCIe bytes to the GPU for each byte of payload"),
+        Metric("sent_per_byte", "count", "1", "PCIe bytes from the GPU for each byte of payload"),
+    ),
+    measure=measure,
+    axes={
+        "access": Axis.same("what the kernel does to host memory", ("read", "write")),
+        "width_bytes": Axis("bytes a thread moves at a time", (16,), (4, 16), WIDTHS_BYTES),
+        "offset_bytes": Axis(
+            "where the buffer begins behind a page", (0,), (0, 32), (0, 4, 8, 16, 32, 64, 96), maximum=4095
+        ),
+        "size_bytes": Axis(
+            "bytes of the buffer", (256 * MIB,), (256 * MIB,), (256 * MIB,), minimum=MIB, maximum=COUNTED_BYTES
+        ),
+    },
+    combines=combines,
+)

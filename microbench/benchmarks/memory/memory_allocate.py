@@ -1,0 +1,63 @@
+"""What does memory cost to have and to give back?
+
+Question
+    How long does the host wait for cudaMalloc and cudaFree, a stream-ordered pool, CuPy's pool, pinned host memory?
+Method
+    Take memory and give it back, on the host's clock, from a compiled loop (CuPy: from Python, as its user calls it);
+    the first time apart from the rest, of a pool that was emptied before.
+Reading
+    The first block of a pool costs what the driver's own call costs; every later one of that size is a look-up. A loop
+    that allocates by cudaMalloc also waits in cudaFree for the GPU to be idle.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.memory import Allocation, AllocationWay
+from microbench.measure.sampling import NANOSECOND_S
+from microbench.measure.timer import Meter
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+WAYS = ("malloc", "pool", "cupy_pool", "host_pinned")
+BATCH = 4
+
+
+def measure(gpu: Gpu, meter: Meter, way: AllocationWay, size_bytes: int) -> Iterator[Measured]:
+    """See the module's text."""
+    first = gpu.memory.allocating(way, size_bytes, 1)[0] * NANOSECOND_S
+    yield meter.once("first", float(first[Allocation.ALLOCATED] - first[Allocation.BEGIN]))
+
+    def take() -> Mapping[str, float]:
+        stamps = gpu.memory.allocating(way, size_bytes, BATCH) * NANOSECOND_S
+        taken = stamps[1:, Allocation.ALLOCATED] - stamps[1:, Allocation.BEGIN]
+        freed = stamps[1:, Allocation.FREED] - stamps[1:, Allocation.FREE_BEGIN]
+        return {"allocate": float(taken.mean()), "free": float(freed.mean())}
+
+    yield from meter.collect_each(("allocate", "free"), take)
+
+
+BENCHMARK = Benchmark(
+    name="memory_allocate",
+    suite="memory",
+    title="Allocation",
+    about=__doc__ or "",
+    metrics=(
+        Metric("first", "time", "s", "host time until the first block of that size is there"),
+        Metric("allocate", "time", "s", "host time until a later one is there"),
+        Metric("free", "time", "s", "host time until a later one is given back"),
+    ),
+    measure=measure,
+    axes={
+        "way": Axis("who is asked", ("malloc", "pool"), WAYS, WAYS),
+        "size_bytes": Axis(
+            "bytes of a block",
+            (64 * MIB,),
+            (4 * KIB, MIB, 64 * MIB),
+            (256, 4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB),
+            minimum=1,
+            maximum=64 * GIB,
+        ),
+    },
+)

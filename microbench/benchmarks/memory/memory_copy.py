@@ -1,0 +1,54 @@
+"""What do the driver's own copies within device memory cost?
+
+Question
+    How long do cuMemcpyDtoD, a 2D copy and a memset take over their size, and which bandwidth do they end at?
+Method
+    Calls queued behind a gate, between two events. Sources are patterns, destinations poisoned before and compared
+    after; rows of the 2D copy are half their pitch, and what lies between them must stay as it was.
+Reading
+    T = a + V / b: a is the fixed cost of a call on the device, b the bandwidth of large ones. A copy counts the bytes
+    read plus those written, a memset those written.
+"""
+
+from collections.abc import Iterator
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.memory import EngineWay
+from microbench.measure.memory import answering_level
+from microbench.measure.timer import Meter
+from microbench.measure.transfers import moved
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+WAYS = ("copy", "copy_2d", "memset")
+
+
+def measure(gpu: Gpu, meter: Meter, way: EngineWay, size_bytes: int) -> Iterator[Measured]:
+    """See the module's text."""
+    transfer = gpu.memory.engine(way, size_bytes)
+    # A call's fixed cost is no share of a cache's limit: only large copies are held against one.
+    bound = "dram" if answering_level(gpu, transfer.size_bytes) == "dram" else None
+    yield from moved(meter, transfer, device="bandwidth", bound=bound)
+
+
+BENCHMARK = Benchmark(
+    name="memory_copy",
+    suite="memory",
+    title="Copies within device memory",
+    about=__doc__ or "",
+    metrics=(Metric("bandwidth", "rate", "B/s", "bytes read plus bytes written, over the time on the device"),),
+    measure=measure,
+    axes={
+        "way": Axis("which call", ("copy",), WAYS, WAYS),
+        "size_bytes": Axis(
+            "bytes of the destination that are written",
+            (GIB,),
+            (4 * KIB, 256 * KIB, 4 * MIB, 64 * MIB, GIB),
+            (64, 4 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB, 4 * GIB),
+            minimum=1,
+            maximum=64 * GIB,
+        ),
+    },
+    essential=True,
+)

@@ -1,0 +1,76 @@
+"""How long does one dependent read take, from each level?
+
+Question
+    What does a load cost that the next one waits for: shared memory, L1, L2, DRAM, and with its page looked up anew?
+Method
+    One thread walks lines that each hold the address of the next, in random order, each line once before any again;
+    both clocks (clock64 and %globaltimer) from the first read to the last. A set that fits the SM's own cache is
+    walked once before. Sets in the L2 are also read line by line past the L1, each line several times, from one SM:
+    lines in the near part of the L2 answer sooner than those in the far one.
+Reading
+    A step up is the next level, or the reach of a translation cache (TLB): large sets spread the same number of lines
+    over more pages. Cycles are the SM's own; ns depend on its clock.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric, Param
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.memory import Space
+from microbench.measure.memory import answering_level, chase_latency, line_latencies
+from microbench.measure.timer import Meter
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+SHARED_BYTES = (16 * KIB, 32 * KIB)
+# Lines are looked at one by one where the set is surely larger than an L1 and the number of lines still small.
+LINES_FROM_BYTES, LINES_TO_BYTES = 4 * MIB, 16 * MIB
+
+
+def combines(params: Mapping[str, Param]) -> bool:
+    """Shared memory answers alike at every size; what is beyond no SM has."""
+    return params["space"] == "global" or params["footprint_bytes"] in SHARED_BYTES
+
+
+def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Iterator[Measured]:
+    """See the module's text."""
+    chase = gpu.memory.chase(space, footprint_bytes)
+    yield from chase_latency(meter, chase)
+    in_l2 = answering_level(gpu, footprint_bytes) == "l2"
+    if space == "global" and in_l2 and LINES_FROM_BYTES <= footprint_bytes <= LINES_TO_BYTES:
+        yield from line_latencies(chase)
+
+
+BENCHMARK = Benchmark(
+    name="memory_latency",
+    suite="memory",
+    title="Latency of every level",
+    about=__doc__ or "",
+    metrics=(
+        Metric("latency", "time", "s", "one dependent read; percentiles from single reads, less what their stamps add"),
+        Metric("cycles", "time", "cycle", "the same in clock cycles of the SM"),
+        Metric("line_cycles", "time", "cycle", "a line of a set in the L2, the L1 passed by: mean of all lines"),
+    ),
+    measure=measure,
+    axes={
+        "space": Axis("where the lines are", ("shared", "global"), ("shared", "global"), ("shared", "global")),
+        "footprint_bytes": Axis(
+            "bytes that the lines are spread over",
+            (16 * KIB, 8 * MIB, 256 * MIB),
+            (
+                16 * KIB, 64 * KIB, 128 * KIB, 192 * KIB, 256 * KIB, 512 * KIB, MIB, 4 * MIB, 8 * MIB, 16 * MIB,
+                24 * MIB, 32 * MIB, 48 * MIB, 64 * MIB, 128 * MIB, 256 * MIB, GIB, 4 * GIB, 16 * GIB,
+            ),
+            (
+                16 * KIB, 32 * KIB, 64 * KIB, 96 * KIB, 128 * KIB, 160 * KIB, 192 * KIB, 224 * KIB, 256 * KIB,
+                384 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB, 6 * MIB, 8 * MIB, 12 * MIB, 16 * MIB, 20 * MIB, 24 * MIB,
+                28 * MIB, 32 * MIB, 40 * MIB, 48 * MIB, 64 * MIB, 96 * MIB, 128 * MIB, 256 * MIB, 512 * MIB, GIB,
+                2 * GIB, 4 * GIB, 8 * GIB, 16 * GIB, 32 * GIB, 64 * GIB,
+            ),
+            minimum=KIB,
+            maximum=256 * GIB,
+        ),
+    },
+    combines=combines,
+    essential=True,
+)  # fmt: skip

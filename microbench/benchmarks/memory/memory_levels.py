@@ -1,0 +1,87 @@
+"""How fast is each level: shared memory, L1, L2, DRAM?
+
+Question
+    What bandwidth do all SMs get from a working set of a given size, and where does the next level take over?
+Method
+    Every SM reads the same working set again and again, from a place of its own on and round it; shared memory: every
+    SM its own. Begin and end are stamped by the SMs (%globaltimer and clock64), so that the launch is excluded and the
+    rate is known in bytes a clock as well. A set that an SM's own cache can hold is read once before. Every word read
+    goes into a sum, which is compared with that of the set.
+Reading
+    A plateau is a level, a knee the size of the level before it. Bytes per clock per SM do not depend on the clock;
+    128 is what shared memory and L1 can give. In sets of a few MiB SMs often ask for a line at the same time: on an
+    H200 two neighbours are then answered once (its counters show half as many sectors sent at 2 MiB, all from 16 MiB
+    on), and each sees more than the L2 could send to it alone.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric, Param
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.memory import Level, Space
+from microbench.measure.memory import answering_level, level_rate
+from microbench.measure.timer import Meter
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+SHARED_BYTES = (16 * KIB, 32 * KIB)
+
+
+def combines(params: Mapping[str, Param]) -> bool:
+    """Shared memory has a size or two to show; what is beyond no SM has."""
+    return params["space"] == "global" or params["footprint_bytes"] in SHARED_BYTES
+
+
+def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Iterator[Measured]:
+    """See the module's text."""
+    level = gpu.memory.level(space, footprint_bytes)
+    yield from level_rate(meter, level, footprint_bytes, bound_of(gpu, level, space, footprint_bytes))
+
+
+def bound_of(gpu: Gpu, level: Level, space: Space, footprint_bytes: int) -> str | None:
+    """The level whose limit holds, None between two of them.
+
+    While the SMs are less than two tiles apart in the set, two that ask for a line at once are answered once, and more
+    arrives than the L2 has sent.
+    """
+    if space == "shared":
+        return "shared"
+    if footprint_bytes <= level.cache_bytes:
+        return "l1"
+    bound = answering_level(gpu, footprint_bytes)
+    apart = footprint_bytes >= 2 * level.sms * level.tile_bytes
+    return bound if bound == "dram" or apart else None
+
+
+BENCHMARK = Benchmark(
+    name="memory_levels",
+    suite="memory",
+    title="Bandwidth of every level",
+    about=__doc__ or "",
+    metrics=(
+        Metric("bandwidth", "rate", "B/s", "bytes read by all SMs over the time from the first begin to the last end"),
+        Metric("per_clock", "rate", "B/clk/SM", "bytes read by an SM over the clock cycles of the same time"),
+    ),
+    measure=measure,
+    axes={
+        "space": Axis("where the working set is", ("shared", "global"), ("shared", "global"), ("shared", "global")),
+        "footprint_bytes": Axis(
+            "bytes of the working set; in shared memory of each SM",
+            (16 * KIB, 8 * MIB, 24 * MIB, 256 * MIB),
+            (
+                16 * KIB, 64 * KIB, 128 * KIB, 192 * KIB, 256 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB, 8 * MIB,
+                12 * MIB, 16 * MIB, 24 * MIB, 32 * MIB, 48 * MIB, 64 * MIB, 96 * MIB, 128 * MIB, 256 * MIB, GIB,
+            ),
+            (
+                16 * KIB, 32 * KIB, 64 * KIB, 96 * KIB, 128 * KIB, 160 * KIB, 192 * KIB, 224 * KIB, 256 * KIB,
+                384 * KIB, 512 * KIB, MIB, 2 * MIB, 3 * MIB, 4 * MIB, 6 * MIB, 8 * MIB, 10 * MIB, 12 * MIB, 14 * MIB,
+                16 * MIB, 20 * MIB, 24 * MIB, 28 * MIB, 32 * MIB, 40 * MIB, 48 * MIB, 56 * MIB, 64 * MIB, 96 * MIB,
+                128 * MIB, 256 * MIB, 512 * MIB, GIB, 4 * GIB,
+            ),
+            minimum=16 * KIB,
+            maximum=64 * GIB,
+        ),
+    },
+    combines=combines,
+    essential=True,
+)  # fmt: skip

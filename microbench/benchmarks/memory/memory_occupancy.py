@@ -1,0 +1,64 @@
+"""How many bytes must be under way to fill the memory?
+
+Question
+    How much bandwidth does a read get from so many blocks and threads an SM, and so many loads under way in each?
+Method
+    One buffer is read once by exactly that many resident threads, 16 bytes a load; queued behind a gate, between two
+    events. The sum over all words is compared.
+Reading
+    Little's law: bytes under way = bandwidth x latency. Below that the bandwidth follows the bytes under way, however
+    they come about: more threads, or more loads in each. Beyond it, more of either gains nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.errors import Skip
+from microbench.core.model import Fact, Metric, Param
+from microbench.core.units import about_size, size
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.measure.memory import answering_level
+from microbench.measure.timer import Meter
+from microbench.measure.transfers import moved
+
+MIB, GIB = 1 << 20, 1 << 30
+LOAD_BYTES = 16
+# No SM holds more threads (CUDA C++ Programming Guide, technical specifications per compute capability).
+MOST_THREADS = 2048
+
+
+def combines(params: Mapping[str, Param]) -> bool:
+    """What no SM holds is no case."""
+    return int(params["blocks_per_sm"]) * int(params["block_threads"]) <= MOST_THREADS
+
+
+def measure(
+    gpu: Gpu, meter: Meter, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int
+) -> Iterator[Measured]:
+    """See the module's text."""
+    under_way_bytes = blocks_per_sm * block_threads * loads * LOAD_BYTES
+    at_once_bytes = under_way_bytes * (gpu.info.sm_count or 1)
+    if at_once_bytes > size_bytes:
+        raise Skip(f"so many loads ask for {about_size(at_once_bytes)} at once, the buffer has {size(size_bytes)}")
+    read = gpu.memory.occupied(blocks_per_sm, block_threads, loads, size_bytes)
+    yield from moved(meter, read, device="bandwidth", bound=answering_level(gpu, size_bytes))
+    yield Fact("under_way_per_sm", under_way_bytes, source="blocks x threads x loads x 16 B", unit="B")
+
+
+BENCHMARK = Benchmark(
+    name="memory_occupancy",
+    suite="memory",
+    title="Bandwidth against what is under way",
+    about=__doc__ or "",
+    metrics=(Metric("bandwidth", "rate", "B/s", "bytes read over the time on the device"),),
+    measure=measure,
+    axes={
+        "size_bytes": Axis("bytes of the buffer", (), (GIB,), (GIB,), minimum=MIB, maximum=64 * GIB),
+        "loads": Axis("reads of 16 bytes that a thread has under way", (), (1, 4), (1, 2, 4, 8), minimum=1, maximum=8),
+        "block_threads": Axis(
+            "threads of a block", (), (128, 1024), (32, 64, 128, 256, 512, 1024), minimum=1, maximum=1024
+        ),
+        "blocks_per_sm": Axis("blocks on each SM", (), (1, 2, 4, 8), (1, 2, 4, 8, 16, 32), minimum=1, maximum=32),
+    },
+    combines=combines,
+)

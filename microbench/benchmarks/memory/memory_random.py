@@ -1,0 +1,50 @@
+"""How many random accesses a second does the memory take?
+
+Question
+    What is left when every access goes to another place: reads, writes, and atomic updates of 8-byte words?
+Method
+    The words of a power-of-two working set are touched in the order of a hash that leaves none out, small sets
+    several times a call; queued behind a gate, between two events. Read words are summed, written and updated ones
+    compared one by one.
+Reading
+    An access moves a sector of 32 bytes for the 8 that are wanted. Sets that fit the L2 are answered there; beyond it
+    the DRAM opens a row for each. Updates are those of tables and histograms: read and written in the L2.
+"""
+
+from collections.abc import Iterator
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.memory import RandomAccess
+from microbench.measure.timer import Meter
+from microbench.measure.transfers import operated
+
+MIB, GIB = 1 << 20, 1 << 30
+ACCESSES = ("gather", "scatter", "update")
+
+
+def measure(gpu: Gpu, meter: Meter, access: RandomAccess, footprint_bytes: int) -> Iterator[Measured]:
+    """See the module's text."""
+    yield from operated(meter, gpu.memory.scattered(access, footprint_bytes), "accesses")
+
+
+BENCHMARK = Benchmark(
+    name="memory_random",
+    suite="memory",
+    title="Random accesses",
+    about=__doc__ or "",
+    metrics=(Metric("accesses", "rate", "OP/s", "words read, written or updated over the time on the device"),),
+    measure=measure,
+    axes={
+        "access": Axis("what is done to each word", (), ACCESSES, ACCESSES),
+        "footprint_bytes": Axis(
+            "bytes of the working set, a power of two",
+            (),
+            (16 * MIB, GIB),
+            (MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB, 4 * GIB),
+            minimum=64,
+            maximum=64 * GIB,
+        ),
+    },
+)

@@ -1,0 +1,63 @@
+"""What bandwidth does device memory give to kernels, and what does Python code leave of it?
+
+Question
+    How many bytes a second do the kernels of STREAM move, in CUDA C++ and as a CuPy or Numba user would write them?
+Method
+    Arrays of size_bytes each; kernels queued behind a gate, between two events. Of CUDA C++ several shapes are tried
+    first (accesses of 16 or 32 bytes, bulk copies through shared memory, more or fewer blocks), and the fastest is
+    measured. Sources are patterns that depend on their place, outputs are poisoned before and compared after.
+Reading
+    Bytes read plus bytes written, as STREAM counts them, against memory clock x 2 x bus width. Arrays that fit the L2
+    show the L2. What lies between a language's figure and the best is what that language costs on large arrays.
+"""
+
+from collections.abc import Iterator
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.memory import READ_ARRAYS, WRITTEN_ARRAYS, DataType, Implementation, StreamKernel
+from microbench.measure.memory import streamed
+from microbench.measure.timer import Meter
+
+MIB, GIB = 1 << 20, 1 << 30
+KERNELS = ("read", "write", "copy", "scale", "add", "triad", "dot")
+IMPLEMENTATIONS = ("cuda", "cupy", "numba")
+
+
+def measure(
+    gpu: Gpu, meter: Meter, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int
+) -> Iterator[Measured]:
+    """See the module's text."""
+    shapes = gpu.memory.shapes(kernel, dtype, implementation)
+    touched_bytes = size_bytes * (READ_ARRAYS[kernel] + WRITTEN_ARRAYS[kernel])
+    yield from streamed(
+        meter,
+        lambda shape: gpu.memory.stream(kernel, dtype, implementation, size_bytes, shape),
+        shapes,
+        touched_bytes,
+    )
+
+
+BENCHMARK = Benchmark(
+    name="memory_stream",
+    suite="memory",
+    title="Streaming kernels",
+    about=__doc__ or "",
+    metrics=(Metric("bandwidth", "rate", "B/s", "bytes read plus bytes written, over the time on the device"),),
+    measure=measure,
+    axes={
+        "size_bytes": Axis(
+            "bytes of each array",
+            (GIB,),
+            (256 * MIB, GIB),
+            (4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB, 4 * GIB),
+            minimum=64,
+            maximum=64 * GIB,
+        ),
+        "dtype": Axis("type of the elements", ("fp64",), ("fp64",), ("fp64", "fp32", "fp16", "int8")),
+        "kernel": Axis("what is computed", ("read", "write", "copy", "triad"), KERNELS, KERNELS),
+        "implementation": Axis("what the kernel is written in", ("cuda",), IMPLEMENTATIONS, IMPLEMENTATIONS),
+    },
+    essential=True,
+)

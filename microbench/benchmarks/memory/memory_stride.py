@@ -1,0 +1,50 @@
+"""What do accesses cost that are not next to each other?
+
+Question
+    How many useful bytes a second are left when neighbouring threads touch words that lie apart?
+Method
+    Every thread reads or writes one 4-byte word, stride_bytes behind its neighbour's, in a buffer larger than four
+    times the L2; wide strides go through it again, a line further, so that no cache can answer. Queued behind a gate,
+    between two events; sums are compared for reads, words for writes.
+Reading
+    Memory moves sectors of 32 bytes, and DRAM often two at once. From a stride of 32 bytes on each word costs a sector
+    of its own: an eighth of the bandwidth is useful, or less where more is fetched than was asked for.
+"""
+
+from collections.abc import Iterator
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Metric
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.memory import StrideAccess
+from microbench.measure.timer import Meter
+from microbench.measure.transfers import moved
+
+GIB = 1 << 30
+
+
+def measure(gpu: Gpu, meter: Meter, access: StrideAccess, stride_bytes: int, size_bytes: int) -> Iterator[Measured]:
+    """See the module's text."""
+    yield from moved(meter, gpu.memory.strided(access, stride_bytes, size_bytes), device="bandwidth")
+
+
+BENCHMARK = Benchmark(
+    name="memory_stride",
+    suite="memory",
+    title="Words that lie apart",
+    about=__doc__ or "",
+    metrics=(Metric("bandwidth", "rate", "B/s", "bytes of the words alone, over the time on the device"),),
+    measure=measure,
+    axes={
+        "size_bytes": Axis("bytes of the buffer", (), (GIB,), (GIB,), minimum=1 << 20, maximum=64 * GIB),
+        "access": Axis("what is done to the words", (), ("read",), ("read", "write")),
+        "stride_bytes": Axis(
+            "from one thread's word to the next one's",
+            (),
+            (4, 8, 16, 32, 64, 128, 256),
+            (4, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 4096),
+            minimum=4,
+            maximum=1 << 20,
+        ),
+    },
+)

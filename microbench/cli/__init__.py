@@ -1,0 +1,1 @@
+"""The command microbench: its subcommands and options."""

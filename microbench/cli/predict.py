@@ -1,0 +1,173 @@
+"""The commands that rest on the model: predict, whatif, timeline, explain. Heavy imports stay inside commands."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from microbench.cli import options
+from microbench.cli.runs import adding_to, consistent, draw, is_reference, last_with, load, print_bytes, told
+from microbench.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from microbench.predict.workload import Workload
+    from microbench.report.prediction import Side
+
+
+# What is drawn where nothing says how many kernels, and the most that is drawn at all: a page shows no more of them.
+DRAWN_KERNELS = 8
+MOST_KERNELS = 10_000
+
+
+def predict(
+    workload: options.WorkloadName = None,
+    kernels: options.StepKernels = None,
+    duration: options.StepDuration = None,
+    layer: options.StepLayer = None,
+    arguments: options.Arguments = None,
+    syncs_per_step: options.SyncsPerStep = None,
+    copy_in: options.CopyIn = None,
+    copy_out: options.CopyOut = None,
+    streams: options.Streams = None,
+    replays: options.Replays = None,
+    run: options.PredictedRun = None,
+    json: options.PredictedJson = False,
+    svg: options.Svg = None,
+) -> None:
+    """Predict a step of work: in a stream and as a graph, what limits it, what to change first."""
+    with told():
+        from microbench.predict import step_file
+        from microbench.report import prediction
+        from microbench.report import prediction as drawing
+
+        step = step_file.Options(
+            kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays
+        )
+        side = _predicted(step_file.described(workload, step), run)
+        if json:
+            print_bytes(drawing.encoded(side))
+        else:
+            draw(prediction.sheet(side), svg, brief=True)
+
+
+def whatif(
+    workload: options.WorkloadName = None,
+    kernels: options.StepKernels = None,
+    duration: options.StepDuration = None,
+    layer: options.StepLayer = None,
+    arguments: options.Arguments = None,
+    syncs_per_step: options.SyncsPerStep = None,
+    copy_in: options.CopyIn = None,
+    copy_out: options.CopyOut = None,
+    streams: options.Streams = None,
+    replays: options.Replays = None,
+    submit: options.Submit = None,
+    to_layer: options.ToLayer = None,
+    gap: options.Gap = None,
+    graph_gap: options.GraphGap = None,
+    replay: options.Replay = None,
+    memory: options.Memory = None,
+    pcie_gen: options.PcieGen = None,
+    lanes: options.Lanes = None,
+    kernel_time: options.KernelTime = None,
+    host_time: options.HostTime = None,
+    run: options.PredictedRun = None,
+    against: options.Against = None,
+    svg: options.Svg = None,
+) -> None:
+    """The same step with something changed, or on two recorded machines: --run A --against B."""
+    with told():
+        from microbench.predict import step_file
+        from microbench.report import whatif as drawing
+
+        step = step_file.Options(
+            kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays
+        )
+        changes = step_file.changes(
+            step_file.TypedChanges(
+                submit, to_layer, gap, graph_gap, replay, memory, pcie_gen, lanes, kernel_time, host_time
+            )
+        )
+        if bool(changes) == (against is not None):
+            cause = "--against is a change by itself" if changes else "nothing is changed"
+            raise UsageError(cause, "give either changes, such as --submit 2us, or --against RUN")
+        described = step_file.described(workload, step)
+        before = _predicted(described, run)
+        if against is not None:
+            sheet = drawing.against_sheet(before, _predicted(described, against))
+        else:
+            sheet = drawing.changed_sheet(before, changes)
+        draw(sheet, svg, brief=True)
+
+
+def _predicted(step: Workload, name: str | None) -> Side:
+    """The forecast of a step from the constants of the run of that name, or of the newest that has them."""
+    from microbench.predict.fit import fit_for, suits
+    from microbench.predict.forecast import forecast
+    from microbench.report.prediction import Side
+
+    path, run = load(name) if name is not None else last_with(lambda run: suits(run, step))
+    reference, adding = is_reference(path), adding_to(name, path, run)
+    with consistent(run):
+        evidence, fit = fit_for(run, step, adding)
+        return Side(forecast(step, fit), run, evidence.gpu, reference, adding)
+
+
+def timeline(
+    workload: options.WorkloadName = None,
+    kernels: options.StepKernels = None,
+    duration: options.StepDuration = None,
+    layer: options.StepLayer = None,
+    arguments: options.Arguments = None,
+    syncs_per_step: options.SyncsPerStep = None,
+    copy_in: options.CopyIn = None,
+    copy_out: options.CopyOut = None,
+    streams: options.Streams = None,
+    run: options.PredictedRun = None,
+    svg: options.Svg = None,
+) -> None:
+    """Draw a predicted step to scale, in a stream and as a graph: host, queue, GPU and link."""
+    with told():
+        from microbench.predict import step_file
+        from microbench.predict.fit import suits
+        from microbench.report import timeline as drawing
+
+        count = DRAWN_KERNELS if kernels is None and workload is None else kernels
+        typed = step_file.Options(count, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams)
+        step = step_file.described(workload, typed)
+        if step.kernels > MOST_KERNELS:
+            cause = f"a step of {step.kernels} kernels is too long to draw"
+            raise UsageError(cause, f"draw at most {MOST_KERNELS}; microbench predict tells more in figures")
+        path, found = load(run) if run is not None else last_with(lambda run: suits(run, step))
+        with consistent(found):
+            sheet = drawing.sheet(found, step, reference=is_reference(path), adding=adding_to(run, path, found))
+        draw(sheet, svg, brief=True)
+
+
+def explain(topic: options.Topic = None, run: options.ExplainedRun = None, svg: options.Svg = None) -> None:
+    """Explain a topic with this machine's numbers; without one, list the topics."""
+    with told():
+        from microbench.explain.topics import catalogue
+        from microbench.report import topic as drawing
+        from microbench.report.terminal import terminal
+
+        if topic is None:
+            if run is not None or svg is not None:
+                raise UsageError("no topic is named", "microbench explain lists them; name one as well")
+            terminal.draw_tables([drawing.listing()], terminal.open_console())
+            return
+        chosen = catalogue.find(topic)
+        covers, known = partial(drawing.covers, chosen), partial(drawing.known, chosen)
+        path, found = load(run) if run is not None else last_with(covers, known)
+        with consistent(found):
+            sheet = drawing.sheet(chosen, found, reference=is_reference(path), adding=adding_to(run, path, found))
+        draw(sheet, svg, brief=not sheet.grades)
+
+
+# In the order in which --help lists them, each with the example that its own help ends with.
+COMMANDS = (
+    (predict, "microbench predict --kernels 1100 --duration 6us --layer torch"),
+    (whatif, "microbench whatif --kernels 1100 --duration 6us --submit 2us"),
+    (timeline, "microbench timeline --duration 3us --kernels 8"),
+    (explain, "microbench explain launch"),
+)

@@ -1,0 +1,190 @@
+"""The commands that hand runs on and look after them: export, history, trend. Heavy imports stay inside commands."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from microbench.cli import options
+from microbench.cli.options import Format
+from microbench.cli.runs import consistent, draw, is_reference, load, located, print_bytes, report_of, told
+from microbench.core.errors import RunUnreadableError, UsageError
+from microbench.core.units import plain
+
+if TYPE_CHECKING:
+    from microbench.core.model import Run
+
+
+HISTORY_SHOWN = 30
+TREND_RUNS = 300
+TREND_ROWS = 20
+# More than the table's rows: a run may have several of them, or none.
+LABELS_READ = 300
+NO_RUN_YET = ("there is no run yet", "microbench run makes one")
+
+history_app = typer.Typer(
+    help="List the recorded runs, label them, prune them.",
+    epilog="Example: microbench history --label RUN before",
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+
+def export(
+    name: options.RunName = None,
+    format: options.ExportFormat = Format.CSV,
+    redact: options.Redact = False,
+    schema: options.Schema = False,
+) -> None:
+    """Write a run to standard output, in SI base units."""
+    with told():
+        if schema:
+            from microbench.runs import schema as run_schema
+
+            print_bytes(run_schema.encoded())
+            return
+        path, run = load(name)
+        if redact:
+            from microbench.runs.redaction import redacted
+
+            run = redacted(run)
+        print_bytes(exported(run, format, path))
+
+
+def exported(run: Run, format: Format, path: Path | None = None) -> bytes:
+    """The run in that format."""
+    from microbench.report import markdown
+    from microbench.runs import export
+
+    with consistent(run):
+        if format is Format.JSON:
+            return export.to_json(run)
+        if format is Format.JSONL:
+            return export.to_json_lines(run)
+        if format is Format.MARKDOWN:
+            return markdown.to_markdown(report_of(run, path)).encode()
+        return export.to_csv(run).encode()
+
+
+@history_app.callback(invoke_without_command=True)
+def history(
+    context: typer.Context,
+    label: options.Label = None,
+    note: options.Note = None,
+    last: options.Last = HISTORY_SHOWN,
+    everything: options.AllRuns = False,
+) -> None:
+    """List the recorded runs, newest first; label one, or note something about it."""
+    if context.invoked_subcommand is not None:
+        return
+    with told():
+        from microbench.runs import store
+
+        changed = [_remarked(label[0], label=label[1])] if label else []
+        changed += [_remarked(note[0], note=note[1])] if note else []
+        paths = list(dict.fromkeys(changed)) or store.listing()
+        if not paths:
+            raise RunUnreadableError(*NO_RUN_YET)
+        shown = paths if everything else paths[:last]
+        _list(shown, "What is said of it now" if changed else "The recorded runs", more=len(paths) - len(shown))
+
+
+def _remarked(name: str, label: str | None = None, note: str | None = None) -> Path:
+    from microbench.runs import remarks
+
+    path = located(name)
+    if is_reference(path):
+        raise UsageError("a bundled run has no label and no note", "copy it: a file of your own can have both")
+    remarks.change(path, label, note)
+    return path
+
+
+def _list(paths: list[Path], title: str, more: int = 0) -> None:
+    from microbench.report import history as drawing
+    from microbench.report.terminal import terminal
+    from microbench.runs.history import entries
+    from microbench.runs.index import opened
+
+    with opened() as index:
+        found = entries(index, paths)
+    terminal.draw_tables([drawing.table(found, title=title, more=more)], terminal.open_console())
+
+
+@history_app.command(epilog="Example: microbench history prune --keep 50 --older-than 30")
+def prune(
+    keep: options.Keep = None,
+    older_than: options.OlderThan = None,
+    yes: options.Yes = False,
+) -> None:
+    """Delete recorded runs, once it is confirmed; runs with a label or a note stay."""
+    with told():
+        from microbench.runs import store
+        from microbench.runs.history import delete, heads, prunable, state
+        from microbench.runs.index import opened
+
+        if keep is None and older_than is None:
+            raise UsageError("nothing says which runs may go", "give --keep N, --older-than DAYS, or both")
+        age = _days(older_than) if older_than is not None else None
+        with opened() as index:
+            # As they are before they are looked at: whatever is said of a run while this goes on keeps it.
+            states = {path: state(path) for path in store.listing()}
+            going = prunable(heads(index, list(states)), keep, age, datetime.now(UTC))
+            if not going:
+                typer.echo("no run is to go")
+                return
+            _list(going, "These runs are to go")
+            if not (yes or sys.stdin.isatty()):
+                raise UsageError("nothing was deleted: nobody is here to confirm it", "add --yes")
+            if not (yes or typer.confirm(f"Delete {_counted(going)}?")):
+                typer.echo("nothing was deleted")
+                return
+            done = delete({path: states[path] for path in going})
+            index.forget(done.deleted)
+        left = ", ".join(plain(path.name.partition(".")[0]) for path in done.changed)
+        typer.echo(f"{_counted(done.deleted)} deleted" + (f"; left, as changed meanwhile: {left}" if left else ""))
+
+
+def _days(count: float) -> timedelta:
+    try:
+        return timedelta(days=count)
+    except (ValueError, OverflowError):
+        raise UsageError(f"--older-than {count:g} is no number of days", "give one such as 30") from None
+
+
+def _counted(runs: list[Path]) -> str:
+    return f"{len(runs)} run{'s' if len(runs) != 1 else ''}"
+
+
+def trend(
+    metric: options.MetricName,
+    case: options.CaseName = None,
+    last: options.Last = TREND_RUNS,
+    everything: options.AllRuns = False,
+    svg: options.Svg = None,
+) -> None:
+    """Draw one figure over the recorded runs, with its intervals."""
+    with told():
+        from microbench.report import history as drawing
+        from microbench.runs import remarks, store
+        from microbench.runs import trend as trends
+        from microbench.runs.index import opened
+
+        paths = store.listing() if everything else store.listing()[:last]
+        if not paths:
+            raise RunUnreadableError(*NO_RUN_YET)
+        wanted, case_id = trends.parsed_case(case)
+        with opened() as index:
+            found = trends.of_cases(trends.gathered(index, paths, metric), wanted, case_id)
+        labels = {trends.name_of(path): remarks.read(path).label for path in paths[:LABELS_READ]}
+        draw(drawing.sheet(metric, found, labels, looked_at=len(paths), table_rows=TREND_ROWS), svg)
+
+
+# Each with the example that its own help ends with.
+COMMANDS = (
+    (export, "microbench export nvidia-h200 --format csv > h200.csv"),
+    (trend, "microbench trend launch_cost.submit"),
+)

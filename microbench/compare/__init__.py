@@ -1,0 +1,1 @@
+"""Two runs compared: which figures changed, and how certain that is."""

@@ -1,0 +1,300 @@
+"""THE NOUNS: frozen structs in SI units. A quantity's last word is its unit; unknown is None, never 0."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from microbench.core.errors import RunUnreadableError
+
+Param = int | str
+Scalar = str | int | float | bool | None
+Clock = Literal["host", "device", "counter"]
+Status = Literal["ok", "skipped", "failed", "crashed", "timed_out"]
+MetricKind = Literal["time", "rate", "count"]
+Stopped = Literal["narrow", "time", "count"]
+
+SAMPLES_KEPT = 512
+NUMBERS = msgspec.json.Decoder(tuple[float, ...])
+
+
+class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one measured quantity is.
+
+    ``kind`` says how a value is made of a raw sample: a ``time`` or ``count`` is sample / calls_per_sample; a
+    ``rate`` is the work of one call over its time (in B/clk/SM: bytes of one SM over its cycles). ``unit`` is one of
+    s, s/launch, B/s, FLOP/s, OP/s, 1/s, B/clk/SM, FLOP/clk/SM, OP/clk/SM, B/launch, B, launch, cycle, Hz, W, J/B,
+    J/FLOP, J/OP, 1."""
+
+    name: str
+    kind: MetricKind
+    unit: str
+    about: str
+
+
+class AxisInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An axis as stored in a run: the values planned, and what they mean."""
+
+    name: str
+    about: str
+    values: tuple[Param, ...]
+
+
+class BenchmarkInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a run file keeps of a benchmark, so that an old file needs no code to be read."""
+
+    name: str
+    suite: str
+    title: str
+    about: str
+    version: int
+    axes: tuple[AxisInfo, ...]
+    metrics: tuple[Metric, ...]
+
+    def metric(self, name: str) -> Metric | None:
+        """The metric of that name, or None."""
+        return next((metric for metric in self.metrics if metric.name == name), None)
+
+
+class Case(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One point of a benchmark's grid. ``params`` is sorted by name, so ``id`` is the same on every machine."""
+
+    benchmark: str
+    params: dict[str, Param] = {}
+
+    @property
+    def id(self) -> str:
+        """``name[axis=value,…]`` with the axes sorted by name."""
+        if not self.params:
+            return self.benchmark
+        inside = ",".join(f"{name}={self.params[name]}" for name in sorted(self.params))
+        return f"{self.benchmark}[{inside}]"
+
+
+class Work(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one call moves or computes, as counts; rates are derived, never stored."""
+
+    bytes: int = 0
+    flops: int = 0
+    launches: int = 0
+    operations: int = 0
+
+
+class PerCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Distribution of single calls inside bursts: for percentiles and the histogram only, as calls in a burst are
+    not independent. Times in the metric's unit; the histogram has logarithmic bins: bin i covers
+    ``first_edge * ratio**i`` to ``first_edge * ratio**(i + 1)``; ``counts`` adds up to ``n``."""
+
+    n: int
+    p1: float
+    p50: float
+    p90: float
+    p99: float
+    min: float
+    max: float
+    first_edge: float
+    ratio: float
+    counts: tuple[int, ...]
+
+
+class Measurement(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Raw samples of one metric.
+
+    ``samples`` are the raw readings, each covering ``calls_per_sample`` calls, in the metric's base unit (seconds
+    for a rate): kept as undecoded JSON until ``values`` asks, at most 512 of the ``n`` taken.
+    ``work`` is that of one call. ``bound`` names the physical limit ("pcie_h2d", "dram", …). ``verified`` says how
+    the result was checked, None if nothing was. ``floor_s`` is the cost of reading the clock this way once: a sample
+    under five floors is graded ``below floor``. ``stopped`` says why sampling ended.
+    """
+
+    metric: str
+    clock: Clock
+    samples: msgspec.Raw
+    n: int
+    calls_per_sample: int = 1
+    work: Work = Work()
+    bound: str | None = None
+    verified: str | None = None
+    needs_verification: bool = False
+    per_call: PerCall | None = None
+    floor_s: float | None = None
+    resolution: float | None = None
+    stopped: Stopped = "count"
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The raw samples, decoded each time. Raises RunUnreadableError if a damaged file holds no numbers here."""
+        try:
+            return NUMBERS.decode(self.samples)
+        except msgspec.DecodeError as error:
+            raise RunUnreadableError(f"the samples of {self.metric} are no numbers: {error}", "measure again") from None
+
+
+class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something found out rather than timed; ``reason`` says why an unknown one is unknown, ``source`` where from."""
+
+    name: str
+    value: Scalar
+    source: str = ""
+    reason: str | None = None
+    unit: str = ""
+
+
+class Series(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A metric over time, for work that takes long: times since the case began."""
+
+    metric: str
+    t_s: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+class Telemetry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """State of one GPU around a case. The SM clocks come from the SMs themselves, at both ends of the timed region
+    (NVML shows idle clocks and overstates under tensor load); the rest from NVML."""
+
+    sm_clock_begin_hz: float | None = None
+    sm_clock_end_hz: float | None = None
+    nvml_sm_clock_hz: float | None = None
+    memory_clock_hz: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    throttle_reasons: tuple[str, ...] = ()
+
+
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of one case in one round of one session. Telemetry is keyed by GPU UUID."""
+
+    case: Case
+    session: int
+    round: int
+    status: Status
+    reason: str | None = None
+    measurements: tuple[Measurement, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    series: tuple[Series, ...] = ()
+    telemetry: dict[str, Telemetry] = {}
+    wall_s: float = 0.0
+    device: str | None = None
+
+
+class LinkInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The links of a GPU as the driver reports them (an idle PCIe link trains down: ``now`` is not a verdict).
+    ``nvlinks`` are up, ``nvlink_bytes_per_s`` is one's line rate in one direction; ``coherent``: joined by NVLink-C2C.
+    """
+
+    generation_now: int | None = None
+    generation_max: int | None = None
+    lanes_now: int | None = None
+    lanes_max: int | None = None
+    max_payload_bytes: int | None = None
+    max_read_request_bytes: int | None = None
+    nvlinks: int | None = None
+    nvlink_bytes_per_s: float | None = None
+    coherent: bool | None = None
+
+
+class GpuInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One GPU as CUDA, NVML and sysfs report it."""
+
+    name: str
+    uuid: str
+    simulated: bool = False
+    index: int = 0
+    pci_bus_id: str | None = None
+    compute_capability: tuple[int, int] | None = None
+    sm_count: int | None = None
+    l2_bytes: int | None = None
+    memory_bytes: int | None = None
+    sm_clock_max_hz: float | None = None
+    memory_clock_max_hz: float | None = None
+    memory_bus_bits: int | None = None
+    ecc: bool | None = None
+    mig: bool | None = None
+    persistence: bool | None = None
+    confidential_computing: bool | None = None
+    integrated: bool | None = None
+    numa_node: int | None = None
+    power_limit_w: float | None = None
+    other_processes: tuple[str, ...] | None = None
+    link: LinkInfo = LinkInfo()
+
+
+class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a reader needs to distrust a run. ``facts`` carry the host's: names are those of host/facts.py."""
+
+    gpus: tuple[GpuInfo, ...] = ()
+    driver_version: str | None = None
+    cuda_driver_version: str | None = None
+    cuda_toolkit_version: str | None = None
+    packages: dict[str, str] = {}
+    facts: tuple[Fact, ...] = ()
+    no_gpu_reason: str | None = None
+    no_gpu_next_step: str | None = None
+
+    def under_test(self, device: str | None) -> tuple[GpuInfo, ...]:
+        """The GPUs that a run of ``device`` (Settings.device) measures: of unnamed and of simulated ones the first."""
+        named = device is not None and not any(gpu.simulated for gpu in self.gpus)
+        return self.gpus if named else self.gpus[:1]
+
+    def fact(self, name: str) -> Scalar:
+        """The value of the fact of that name; None when unknown or absent."""
+        return next((fact.value for fact in self.facts if fact.name == name), None)
+
+
+class Floors(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The cheapest thing each way of timing can see, measured once a session, in seconds."""
+
+    timer_step_s: float | None = None
+    timer_call_s: float | None = None
+    empty_submit_s: float | None = None
+    event_pair_s: float | None = None
+    event_step_s: float | None = None
+    idle_sync_s: float | None = None
+
+
+class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was asked for. ``preset`` is quick, default or full; ``select`` the suites and benchmarks named."""
+
+    preset: str = "default"
+    select: tuple[str, ...] = ()
+    overrides: dict[str, tuple[Param, ...]] = {}
+    device: str | None = None
+    rounds: int = 1
+    time_limit_s: float | None = None
+
+
+class Session(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One invocation of ``run``: its machine, settings and floors. ``started_at`` is UTC in ISO 8601."""
+
+    environment: Environment
+    settings: Settings
+    tool_version: str
+    started_at: str
+    floors: Floors = Floors()
+    simulated: bool = False
+    commit: str | None = None
+
+    @property
+    def gpus(self) -> tuple[GpuInfo, ...]:
+        """The GPUs measured; the environment knows of all that can be far ends of their links."""
+        return self.environment.under_test(self.settings.device)
+
+
+class Run(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One file: what was measured, where, with what. Summaries and verdicts are derived from it."""
+
+    schema_version: int
+    run_id: str
+    sessions: tuple[Session, ...]
+    benchmarks: tuple[BenchmarkInfo, ...]
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def simulated(self) -> bool:
+        """True if any session ran on the simulated GPU."""
+        return any(session.simulated for session in self.sessions)
+
+    def benchmark(self, name: str) -> BenchmarkInfo | None:
+        """The benchmark of that name as it was when the run was made, or None."""
+        return next((info for info in self.benchmarks if info.name == name), None)

@@ -1,1 +1,0 @@
-"""Tensor cores and ALUs of a real GPU: products by libraries, instructions alone."""

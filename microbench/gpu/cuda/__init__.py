@@ -1,0 +1,1 @@
+"""The real GPU: context, launches, device timing, and the experiments of each suite."""

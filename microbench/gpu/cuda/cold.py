@@ -1,0 +1,236 @@
+"""First acts in a process that has not touched the GPU: context, compilation, module load, first launch, JIT."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.units import plain
+from microbench.gpu.cuda.context import Context, check, compile_cubin, find_device, kernel_source
+from microbench.gpu.layers.base import BLOCK_THREADS
+from microbench.gpu.layers.cupy_shared import INSTALL as CUPY_INSTALL
+from microbench.gpu.layers.cupy_shared import load_cupy
+from microbench.gpu.layers.numba_shared import INSTALL as NUMBA_INSTALL
+from microbench.gpu.layers.numba_shared import few_blocks, load_numba_cuda
+
+NANOSECOND_S = 1e-9
+IMPORT_TIMEOUT_S = 120.0
+LOADING_MODES = {
+    "lazy": driver.CUmoduleLoadingMode.CU_MODULE_LAZY_LOADING,
+    "eager": driver.CUmoduleLoadingMode.CU_MODULE_EAGER_LOADING,
+}
+
+# Run by an interpreter of its own, which has imported nothing: this process has NumPy and more already.
+TIMED_IMPORT = """
+import importlib, sys, time
+begin_ns = time.monotonic_ns()
+importlib.import_module(sys.argv[1])
+print("import_ns", time.monotonic_ns() - begin_ns)
+"""
+
+
+def timed_s(act: Callable[[], object]) -> float:
+    """Seconds that one act takes, by CLOCK_MONOTONIC."""
+    begin_ns = time.monotonic_ns()
+    act()
+    return (time.monotonic_ns() - begin_ns) * NANOSECOND_S
+
+
+class CudaColdStarts:
+    """Implements ColdStarts: one figure a process, as each first act makes the next ones warmer.
+
+    The process is started with empty compilation caches (CUDA_CACHE_DISABLE, CUPY_CACHE_DIR, NUMBA_CACHE_DIR) and, for
+    the acts that name it, with CUDA_MODULE_LOADING. What an act needs before it is done untimed.
+    """
+
+    def __init__(self, uuid: str) -> None:
+        self._uuid = uuid
+
+    def seconds(self, what: str) -> float:
+        """Time of one first act, a key of COLD_STARTS. Raises Skip for any other, and when its package is missing."""
+        if what not in COLD_STARTS:
+            raise Skip(f"there is no cold start {plain(what)!r}; there are {', '.join(COLD_STARTS)}")
+        return COLD_STARTS[what](self._uuid)
+
+
+# -- the driver and its compiler ---------------------------------------------------------------------------------------
+
+
+def context(uuid: str) -> float:
+    """cuInit, cuDevicePrimaryCtxRetain and cuCtxSetCurrent. Loading libcuda, which Python's binding does late and a C
+    program at its start, and finding the GPU among others are left out."""
+    check(driver.cuDriverGetVersion())  # loads the library; initialises nothing
+    init_s = timed_s(lambda: check(driver.cuInit(0)))
+    device = find_device(uuid)
+    return init_s + timed_s(lambda: check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(device)))))
+
+
+def nvrtc(uuid: str) -> float:
+    """The first compilation of kernels/launch.cu to a cubin, with the loading of NVRTC itself."""
+    architecture = _architecture(Context(uuid))
+    return timed_s(lambda: compile_cubin("launch", architecture))
+
+
+def module_load(uuid: str, mode: str) -> float:
+    """cuLibraryLoadData of the cubin and cuLibraryGetKernel."""
+    cubin = _launch_cubin(uuid, mode)
+    return timed_s(lambda: _load(cubin))
+
+
+def first_launch(uuid: str, mode: str) -> float:
+    """The first launch of a loaded kernel and the wait for it; under lazy loading the launch brings its code over."""
+    return timed_s(_launch_and_wait(uuid, mode))
+
+
+def second_launch(uuid: str) -> float:
+    """The same launch and wait once more."""
+    launch = _launch_and_wait(uuid)
+    launch()
+    return timed_s(launch)
+
+
+def _architecture(gpu: Context) -> str:
+    return f"{gpu.attribute('COMPUTE_CAPABILITY_MAJOR')}{gpu.attribute('COMPUTE_CAPABILITY_MINOR')}"
+
+
+def _launch_cubin(uuid: str, mode: str | None = None) -> bytes:
+    """The cubin, in a process with a context. Raises MeasurementError when it loads modules in another mode."""
+    gpu = Context(uuid)
+    if mode is not None and check(driver.cuModuleGetLoadingMode()) != LOADING_MODES[mode]:
+        raise MeasurementError(f"this process does not load modules in {mode} mode: CUDA_MODULE_LOADING was not set so")
+    return compile_cubin("launch", _architecture(gpu))
+
+
+def _load(cubin: bytes) -> Any:
+    """The empty kernel of a cubin as something that cuLaunchKernel takes, which a CUkernel is."""
+    library = check(driver.cuLibraryLoadData(cubin, None, None, 0, None, None, 0))
+    return driver.CUfunction(int(check(driver.cuLibraryGetKernel(library, b"empty"))))
+
+
+def _launch_and_wait(uuid: str, mode: str | None = None) -> Callable[[], object]:
+    kernel = _load(_launch_cubin(uuid, mode))
+    stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+
+    def launch() -> None:
+        check(driver.cuLaunchKernel(kernel, 1, 1, 1, BLOCK_THREADS, 1, 1, 0, stream, 0, 0))
+        check(driver.cuStreamSynchronize(stream))
+
+    return launch
+
+
+# -- Numba and CuPy ----------------------------------------------------------------------------------------------------
+
+
+def import_s(package: str, install: str) -> float:
+    """The import of a package by a fresh interpreter, its dependencies' (NumPy's too) included.
+
+    Raises Skip with the pip line or the import's error when it fails.
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", TIMED_IMPORT, package],
+        capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    words = done.stdout.rsplit("import_ns ", 1)
+    if done.returncode == 0 and len(words) == 2:
+        return int(words[1]) * NANOSECOND_S
+    reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    if reason.startswith("ModuleNotFoundError"):
+        raise Skip(f"needs {package}: {install}")
+    raise Skip(f"{package} does not import here: {plain(reason)}")
+
+
+def numba_import(uuid: str) -> float:
+    """import numba.cuda"""
+    return import_s("numba.cuda", NUMBA_INSTALL)
+
+
+def numba_jit(uuid: str) -> float:
+    """The first call of a one-line Numba kernel on three arrays: compilation, load, launch and the wait for it.
+
+    Raises MeasurementError when the kernel's sum is wrong.
+    """
+    gpu = Context(uuid)
+    cuda = load_numba_cuda()
+    from microbench._kernels import numba_kernels
+
+    cuda.current_context()
+    a = cuda.to_device(np.ones(BLOCK_THREADS, np.float32))
+    total = cuda.to_device(np.zeros(BLOCK_THREADS, np.float32))
+    gpu.synchronize()
+
+    def first_call() -> None:
+        numba_kernels.touch[1, BLOCK_THREADS](a, a, total, np.int32(BLOCK_THREADS))
+        gpu.synchronize()
+
+    with few_blocks():
+        taken_s = timed_s(first_call)
+    if not np.array_equal(total.copy_to_host(), np.full(BLOCK_THREADS, 2, np.float32)):
+        raise MeasurementError("the Numba kernel's sum of 1 + 1 is not 2")
+    return taken_s
+
+
+def cupy_import(uuid: str) -> float:
+    """import cupy"""
+    return import_s("cupy", CUPY_INSTALL)
+
+
+def cupy_rawkernel(uuid: str) -> float:
+    """The first call of a RawKernel: compilation of kernels/launch.cu through CuPy, load, launch and the wait."""
+    gpu, cupy = _cupy(uuid)
+    kernel = cupy.RawKernel(kernel_source("launch"), "empty")
+
+    def first_call() -> None:
+        kernel((1,), (BLOCK_THREADS,), ())
+        gpu.synchronize()
+
+    return timed_s(first_call)
+
+
+def cupy_ufunc(uuid: str) -> float:
+    """The first x + 1 of a CuPy array: generation and compilation of its kernel, load, launch and the wait for it.
+
+    Raises MeasurementError when 1 + 1 is not 2.
+    """
+    gpu, cupy = _cupy(uuid)
+    x = cupy.asarray(np.ones(1, np.float32))
+    gpu.synchronize()
+    results = []
+
+    def first_call() -> None:
+        results.append(x + 1)
+        gpu.synchronize()
+
+    taken_s = timed_s(first_call)
+    if float(results[0][0]) != 2.0:
+        raise MeasurementError("CuPy's 1 + 1 is not 2")
+    return taken_s
+
+
+def _cupy(uuid: str) -> tuple[Context, Any]:
+    gpu = Context(uuid)
+    cupy = load_cupy()
+    cupy.cuda.Device(int(gpu.device)).use()
+    return gpu, cupy
+
+
+COLD_STARTS: Mapping[str, Callable[[str], float]] = {
+    "context": context,
+    "nvrtc": nvrtc,
+    "module_load_lazy": lambda uuid: module_load(uuid, "lazy"),
+    "module_load_eager": lambda uuid: module_load(uuid, "eager"),
+    "first_launch_lazy": lambda uuid: first_launch(uuid, "lazy"),
+    "first_launch_eager": lambda uuid: first_launch(uuid, "eager"),
+    "second_launch": second_launch,
+    "numba_import": numba_import,
+    "numba_jit": numba_jit,
+    "cupy_import": cupy_import,
+    "cupy_rawkernel": cupy_rawkernel,
+    "cupy_ufunc": cupy_ufunc,
+}

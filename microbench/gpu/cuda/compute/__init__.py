@@ -1,0 +1,1 @@
+"""Tensor cores and ALUs of a real GPU: matrix products and single instructions."""

@@ -1,0 +1,1 @@
+"""CUDA Graphs on a real GPU: building, changing and replaying them."""

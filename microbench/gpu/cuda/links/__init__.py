@@ -1,0 +1,1 @@
+"""The links of a real GPU: copies, host memory, managed memory and peers."""

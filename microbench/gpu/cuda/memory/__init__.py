@@ -1,0 +1,1 @@
+"""Device memory and caches of a real GPU: streams, latency, access patterns and allocation."""

@@ -1,0 +1,1 @@
+"""What the machine says about itself: NVML, PCI, counters and topology."""

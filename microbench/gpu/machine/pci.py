@@ -1,0 +1,327 @@
+"""What sysfs says of a GPU's place on the PCIe bus: its link, the bridges up to the root port, its NUMA node."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from microbench.analysis.limits import link_rate
+from microbench.core.model import Fact, LinkInfo
+from microbench.host.files import Machine, known, stated, unknown, why_unreadable
+
+# PCI configuration space: what kind of port a device is, its packet sizes and ordering, whether it redirects peers.
+#
+# Offsets and bits are those of linux/pci_regs.h.
+
+
+CAPABILITY_POINTER = 0x34
+FIRST_CAPABILITY = 0x40
+EXPRESS_CAPABILITY = 0x10
+EXPRESS_FLAGS, EXPRESS_DEVICE_CONTROL, EXPRESS_LINK_CONTROL = 0x02, 0x08, 0x10
+RELAXED_ORDERING, EXTENDED_TAGS, COMPLETION_BOUNDARY = 0x0010, 0x0100, 0x0008
+EXTENDED_SPACE = 0x100
+ACCESS_CONTROL_CAPABILITY, ACCESS_CONTROL = 0x000D, 0x06
+# ACS request redirect and upstream forwarding: either sends a peer's packets up to the root port.
+REDIRECTING = 0x0004 | 0x0010
+# Without root the kernel shows the first 64 bytes only, of a CardBus bridge 128.
+SHOWN_TO_ALL_BYTES = 128
+NEEDS_ROOT = "the kernel shows configuration space beyond byte 64 to root only"
+NO_EXTENDED_SPACE = "only 256 bytes of configuration space are shown"
+SILENT = "the device answers with ones only: powered down, or gone"
+
+PortKind = Literal[
+    "endpoint", "integrated endpoint", "root port", "switch upstream port", "switch downstream port", "bridge"
+]
+PORT_KINDS: dict[int, PortKind] = {
+    0x0: "endpoint",
+    0x1: "endpoint",
+    0x4: "root port",
+    0x5: "switch upstream port",
+    0x6: "switch downstream port",
+    0x9: "integrated endpoint",
+}
+
+
+class ExpressControl(NamedTuple):
+    """What the PCI Express capability says; ``reason`` when it could not be read.
+
+    An integrated endpoint has no link, so no ``read_completion_boundary_bytes``.
+    """
+
+    kind: PortKind | None = None
+    max_payload_bytes: int | None = None
+    max_read_request_bytes: int | None = None
+    read_completion_boundary_bytes: int | None = None
+    relaxed_ordering: bool | None = None
+    extended_tags: bool | None = None
+    reason: str | None = None
+
+
+class Redirection(NamedTuple):
+    """Whether a port sends what one device below it writes to another up to the root (ACS); None and why."""
+
+    value: bool | None
+    reason: str | None = None
+
+
+def read_control(config: Path) -> ExpressControl:
+    """The port's kind, packet sizes and ordering from a device's configuration space (sysfs file ``config``)."""
+    data, reason = _read(config)
+    if reason is not None:
+        return ExpressControl(reason=reason)
+    offset = data[CAPABILITY_POINTER] & ~3
+    for _ in range(48):  # no more fit; a damaged list may go round in a circle
+        if offset < FIRST_CAPABILITY:
+            return ExpressControl(reason="not a PCI Express device")
+        if len(data) < offset + EXPRESS_LINK_CONTROL + 2:
+            return ExpressControl(reason=NEEDS_ROOT)
+        if data[offset] == EXPRESS_CAPABILITY:
+            return _decoded(data, offset)
+        offset = data[offset + 1] & ~3
+    return ExpressControl(reason="the capability list has no end")
+
+
+def read_redirection(config: Path) -> Redirection:
+    """Whether this port redirects peer traffic: False as well where it has no access control services."""
+    data, reason = _read(config)
+    if reason is not None:
+        return Redirection(None, reason)
+    if len(data) < EXTENDED_SPACE + 8:
+        return Redirection(None, NEEDS_ROOT if len(data) <= SHOWN_TO_ALL_BYTES else NO_EXTENDED_SPACE)
+    offset = EXTENDED_SPACE
+    for _ in range((len(data) - EXTENDED_SPACE) // 8):  # no more fit; a damaged list may go round in a circle
+        (header,) = struct.unpack_from("<I", data, offset)
+        if header == 0xFFFF_FFFF:
+            return Redirection(None, SILENT)
+        following = header >> 20 & ~3
+        if header & 0xFFFF == ACCESS_CONTROL_CAPABILITY:
+            (control,) = struct.unpack_from("<H", data, offset + ACCESS_CONTROL)
+            return Redirection(bool(control & REDIRECTING))
+        if not EXTENDED_SPACE <= following <= len(data) - 8:
+            return Redirection(False)
+        offset = following
+    return Redirection(None, "the list of extended capabilities has no end")
+
+
+def _read(config: Path) -> tuple[bytes, str | None]:
+    """The bytes shown, and why they are of no use."""
+    try:
+        data = config.read_bytes()
+    except OSError as error:
+        return b"", why_unreadable(error)
+    if len(data) < FIRST_CAPABILITY:
+        return data, "configuration space is not shown"
+    return data, SILENT if data[:2] == b"\xff\xff" else None
+
+
+def _decoded(data: bytes, offset: int) -> ExpressControl:
+    """Port kind in bits 7:4 of the flags; payload in bits 7:5 and read request in 14:12 of device control, 128 << n."""
+    (flags,) = struct.unpack_from("<H", data, offset + EXPRESS_FLAGS)
+    (control,) = struct.unpack_from("<H", data, offset + EXPRESS_DEVICE_CONTROL)
+    (link_control,) = struct.unpack_from("<H", data, offset + EXPRESS_LINK_CONTROL)
+    kind = PORT_KINDS.get(flags >> 4 & 0xF, "bridge")
+    boundary_bytes = 128 if link_control & COMPLETION_BOUNDARY else 64
+    return ExpressControl(
+        kind=kind,
+        max_payload_bytes=128 << (control >> 5 & 7),
+        max_read_request_bytes=128 << (control >> 12 & 7),
+        read_completion_boundary_bytes=None if kind == "integrated endpoint" else boundary_bytes,
+        relaxed_ordering=bool(control & RELAXED_ORDERING),
+        extended_tags=bool(control & EXTENDED_TAGS),
+    )
+
+
+DEVICES = "/sys/bus/pci/devices"
+BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+# PCI Express base specification: transfer rate in GT/s of each generation.
+GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6, "128": 7}
+NOT_SHOWN = "sysfs does not show this GPU"
+# Red Hat and VMware: the makers of ports that exist in software alone.
+EMULATED_VENDORS = ("0x1b36", "0x15ad")
+# The first six lines of the file ``resource`` are the device's own address windows (base address registers).
+OWN_WINDOWS = 6
+
+
+class Hop(NamedTuple):
+    """One device on the way from the GPU to the root: the link is the one on its upstream side.
+
+    A root port's and a downstream port's link is the one to the device below. ``emulated``: a virtual machine's own.
+    """
+
+    bus_id: str
+    kind: PortKind
+    link: LinkInfo
+    control: ExpressControl = ExpressControl()
+    emulated: bool = False
+
+
+class Way(NamedTuple):
+    """The way up: the GPU first, the root port last, and the root's name such as "pci0000:3a".
+
+    Empty when sysfs does not show the GPU (a container, a vGPU, WSL).
+    """
+
+    hops: tuple[Hop, ...] = ()
+    root: str | None = None
+
+    @property
+    def bridges(self) -> tuple[Hop, ...]:
+        """All above the GPU."""
+        return self.hops[1:]
+
+    def flattened(self, integrated: bool | None) -> bool | None:
+        """Whether a virtual machine hides the real way; ``integrated`` is what CUDA says of the GPU.
+
+        A GPU that is no part of its processor has a port above it: one right on the root bus was put there, and an
+        emulated port hides the real ones. An integrated endpoint tells nothing: QEMU makes one of what it puts there.
+        """
+        if not self.hops:
+            return None
+        if self.bridges:
+            return any(hop.emulated for hop in self.bridges)
+        if integrated is not None:
+            return not integrated
+        return None if self.hops[0].control.kind in (None, "integrated endpoint") else True
+
+    @property
+    def switches(self) -> int | None:
+        """How many switches; None where a bridge of another kind is on the way.
+
+        A switch is a pair of ports, so that they can be counted without root, which their kinds need.
+        """
+        between = [hop.control.kind for hop in self.hops[1:-1]]
+        if all(between):
+            whole = all(str(kind).startswith("switch") for kind in between)
+            return between.count("switch upstream port") if whole else None
+        return len(between) // 2 if len(between) % 2 == 0 else None
+
+
+def sysfs_bus_id(bus_id: str) -> str:
+    """A bus id as sysfs spells it: ``00000000:3B:00.0`` (NVML) and ``3b:00.0`` are ``0000:3b:00.0``.
+
+    Raises ValueError for what is no bus id.
+    """
+    match = BUS_ID.fullmatch(bus_id.strip().lower())
+    if match is None:
+        raise ValueError(f"not a PCI bus id: {bus_id!r}")
+    domain, rest = match.groups()
+    return f"{int(domain or '0', 16):04x}:{rest}"
+
+
+def same_device(one: str | None, other: str | None) -> bool:
+    """Whether two bus ids, however spelt, are of one device; False for what is no bus id."""
+    try:
+        return sysfs_bus_id(one or "") == sysfs_bus_id(other or "")
+    except ValueError:
+        return False
+
+
+def folder_of(bus_id: str | None, root: Path = Path("/")) -> Path | None:
+    """The device's own folder, its place on the bus as its path; None when sysfs does not show it."""
+    try:
+        return Machine(root).at(f"{DEVICES}/{sysfs_bus_id(bus_id or '')}").resolve(strict=True)
+    except (OSError, ValueError):
+        return None
+
+
+def way_to_root(bus_id: str | None, root: Path = Path("/")) -> Way:
+    """The way from a GPU to the root of its bus; empty when sysfs does not show it."""
+    folder = folder_of(bus_id, root)
+    if folder is None:
+        return Way()
+    hops: list[Hop] = []
+    while is_bus_id(folder.name):
+        control = read_control(folder / "config")
+        above_is_root = not is_bus_id(folder.parent.name)
+        kind = control.kind or ("endpoint" if not hops else "root port" if above_is_root else "bridge")
+        emulated = Machine(folder).read("vendor").text in EMULATED_VENDORS
+        hops.append(Hop(folder.name, kind, _link(folder, control), control, emulated))
+        folder = folder.parent
+    return Way(tuple(hops), folder.name)
+
+
+def narrowest(bridges: Sequence[Hop]) -> Hop | None:
+    """The port whose link can carry least at its full speed; None where no link is known."""
+    return min((hop for hop in bridges if raw_rate(hop.link)), key=lambda hop: raw_rate(hop.link), default=None)
+
+
+def raw_rate(link: LinkInfo) -> float:
+    """Bytes a second and direction at the link's full speed, packet headers included; 0 where it is not known."""
+    return link_rate(link) or 0.0
+
+
+def describe_link(bus_id: str, root: Path = Path("/")) -> LinkInfo:
+    """The GPU's own link; every field None when sysfs does not show the GPU. Never raises."""
+    hops = way_to_root(bus_id, root).hops
+    return hops[0].link if hops else LinkInfo()
+
+
+def numa_node(bus_id: str | None, root: Path = Path("/")) -> int | None:
+    """The NUMA node the device hangs on; None when the firmware does not say (sysfs shows -1)."""
+    folder = folder_of(bus_id, root)
+    text = Machine(folder).read("numa_node").text if folder else None
+    return int(text) if text and text.isdigit() else None
+
+
+def largest_window_bytes(bus_id: str | None, root: Path = Path("/")) -> int | None:
+    """The largest window into the device's memory: of an NVIDIA GPU what it calls BAR1. None when not shown.
+
+    Each line of the file ``resource`` is first address, last address and flags in hexadecimal, zeros for none.
+    """
+    folder = folder_of(bus_id, root)
+    lines = (Machine(folder).read("resource").text or "").splitlines() if folder else []
+    try:
+        windows = [[int(word, 16) for word in line.split()[:2]] for line in lines[:OWN_WINDOWS]]
+        return max((last - first + 1 for first, last in windows if last), default=None)
+    except ValueError:
+        return None
+
+
+def link_facts(bus_id: str, root: Path = Path("/"), prefix: str = "") -> tuple[Fact, ...]:
+    """What has no place in LinkInfo, or is unknown and why: the path, its switches, payload sizes, NUMA node.
+
+    ``prefix`` tells the GPUs of one machine apart ("gpu0_").
+    """
+    way = way_to_root(bus_id, root)
+    source = f"{DEVICES}/{bus_id}"
+    if not way.hops:
+        return (unknown(f"{prefix}pcie_path", NOT_SHOWN, source),)
+    link, reason = way.hops[0].link, way.hops[0].control.reason or "not set"
+    return (
+        known(f"{prefix}pcie_path", " - ".join(f"{hop.bus_id} {hop.kind}" for hop in way.hops), source),
+        stated(f"{prefix}pcie_switches", way.switches, source, "a bridge of another kind is on the way"),
+        stated(f"{prefix}pcie_max_payload_bytes", link.max_payload_bytes, f"{source}/config", reason),
+        stated(f"{prefix}pcie_max_read_request_bytes", link.max_read_request_bytes, f"{source}/config", reason),
+        stated(f"{prefix}numa_node", numa_node(bus_id, root), f"{source}/numa_node", "the firmware does not say"),
+    )
+
+
+def is_bus_id(name: str) -> bool:
+    """True for ``0000:3b:00.0``; the folder above a root port is ``pci0000:3a``."""
+    return BUS_ID.fullmatch(name) is not None
+
+
+def _link(folder: Path, control: ExpressControl) -> LinkInfo:
+    machine = Machine(folder)
+    return LinkInfo(
+        generation_now=_generation(machine.read("current_link_speed").text),
+        generation_max=_generation(machine.read("max_link_speed").text),
+        lanes_now=_lanes(machine.read("current_link_width").text),
+        lanes_max=_lanes(machine.read("max_link_width").text),
+        max_payload_bytes=control.max_payload_bytes,
+        max_read_request_bytes=control.max_read_request_bytes,
+    )
+
+
+def _generation(text: str | None) -> int | None:
+    """Of a speed such as ``32.0 GT/s PCIe`` or ``8 GT/s``; None for ``Unknown``."""
+    return GENERATIONS.get((text or "").split(" ")[0].removesuffix(".0"))
+
+
+def _lanes(text: str | None) -> int | None:
+    """Of a width; a hidden one reads 0 or 63, or 255 where only the byte is passed on."""
+    lanes = int(text) if text and text.isdigit() else 0
+    return lanes if 0 < lanes <= 32 else None

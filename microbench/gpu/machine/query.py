@@ -1,0 +1,215 @@
+"""Asking NVML one thing at a time about one GPU: an answer or a reason, never an exception."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from microbench.core.model import Fact
+from microbench.host.files import stated
+
+# NVML's numbers in words: constants of nvml.h that every release of the bindings agrees on.
+
+
+ERROR_NOT_SUPPORTED = 3
+ERROR_FUNCTION_NOT_FOUND = 13
+CLOCK_SM = 1
+CLOCK_MEMORY = 2
+TEMPERATURE_GPU = 0
+# NVML_FI_DEV_PCIE_COUNT_TX_BYTES and _RX_BYTES: sent and received as seen from the GPU.
+FIELD_PCIE_SENT = 197
+FIELD_PCIE_RECEIVED = 198
+# NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON; of one link _NVLINK_GET_SPEED: the line rate of one direction in MB/s.
+FIELD_NVLINK_SPEED = 90
+FIELD_NVLINK_SPEED_OF_LINK = 164
+# NVML_FI_DEV_PCIE_REPLAY_COUNTER, _REPLAY_ROLLOVER_COUNTER, _COUNT_CORRECTABLE_ERRORS, _NON_FATAL_ERROR, _FATAL_ERROR.
+FIELD_PCIE_REPLAYS = 94
+FIELD_PCIE_REPLAY_ROLLOVERS = 95
+FIELD_PCIE_CORRECTABLE = 173
+FIELD_PCIE_NONFATAL = 179
+FIELD_PCIE_FATAL = 180
+# NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, _RECOVERY, _CRC of one link; from Blackwell on _COUNT_RCV_ERRORS,
+# _COUNT_XMIT_DISCARDS, _COUNT_LINK_RECOVERY_EVENTS.
+NVLINK_ERROR_FIELDS = ((161, 162, 163), (208, 212, 215))
+# NVML_FI_DEV_C2C_LINK_COUNT.
+FIELD_C2C_LINKS = 170
+# NVML_PCIE_UTIL_TX_BYTES and _RX_BYTES of nvmlDeviceGetPcieThroughput, which answers in kB/s.
+PCIE_SENT = 0
+PCIE_RECEIVED = 1
+
+# nvmlClocksEventReasons. analysis/quantiles.py takes a reason with "power", "thermal" or "brake" for a throttled clock.
+CLOCK_REASONS = (
+    (0x001, "idle"),
+    (0x002, "application clocks set"),
+    (0x004, "software power cap"),
+    (0x008, "hardware slowdown by power brake or thermal limit"),
+    (0x010, "sync boost"),
+    (0x020, "software thermal slowdown"),
+    (0x040, "hardware thermal slowdown"),
+    (0x080, "hardware power brake"),
+    (0x100, "display clock setting"),
+    (0x200, "board limit"),
+    (0x400, "reliability limit"),
+)
+VIRTUALIZATION_MODES = {
+    0: "none",
+    1: "passed through",
+    2: "vGPU",
+    3: "host of vGPUs",
+    4: "host of shared graphics",
+}
+COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+# More than any GPU has; a link beyond the last one is refused.
+NVLINK_MOST_LINKS = 36
+# nvmlNvlinkVersion_t.
+NVLINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
+# nvmlIntNvLinkDeviceType_t.
+NVLINK_PEERS = {0: "gpu", 1: "processor", 2: "switch"}
+# nvmlGpuTopologyLevel_t, in the words of `nvidia-smi topo -m`; 0 are two GPUs on one board.
+TOPOLOGY_LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+# NVML_P2P_CAPS_INDEX_NVLINK of nvmlDeviceGetP2PStatus, and its answer NVML_P2P_STATUS_OK.
+PEERS_BY_NVLINK = 2
+PEERS_OK = 0
+# nvmlValueType: which member of the union holds a field's value.
+VALUE_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+
+
+def clock_reasons(bits: int) -> tuple[str, ...]:
+    """The words for a bit set of reasons, unknown bits in hexadecimal."""
+    known = tuple(word for bit, word in CLOCK_REASONS if bits & bit)
+    rest = bits & ~sum(bit for bit, _ in CLOCK_REASONS)
+    return (*known, f"reason {rest:#x}") if rest else known
+
+
+def field_value(entry: Any) -> int | None:
+    """The value of an nvmlFieldValue_t, None if the driver has no such field."""
+    member = VALUE_MEMBERS.get(entry.valueType)
+    if entry.nvmlReturn != 0 or member is None:
+        return None
+    return int(getattr(entry.value, member))
+
+
+class Answer(NamedTuple):
+    """What a query returned, or None and why. ``unsupported``: this GPU, driver or binding has no such thing."""
+
+    value: Any
+    reason: str | None = None
+    unsupported: bool = False
+
+    def scaled(self, factor: float) -> float | None:
+        """The number in SI units."""
+        return None if self.value is None else self.value * factor
+
+    def flag(self) -> bool | None:
+        """The number as yes or no; of a pair (now, after the next reboot), the first."""
+        now = self.value[0] if isinstance(self.value, list | tuple) else self.value
+        return None if now is None else bool(now)
+
+    @property
+    def why_none(self) -> str:
+        """Why there is no value, in words that name NVML once."""
+        reason = self.reason or "it says 0"
+        return reason if reason.startswith("NVML") else f"NVML: {reason}"
+
+    def fact(self, name: str) -> Fact:
+        """The answer as a fact, or as an unknown one with the reason."""
+        return stated(name, self.value, "NVML", self.reason or "NVML does not say")
+
+    def member(self, name: str) -> Answer:
+        """A member of the struct that was answered, bytes as text."""
+        found = getattr(self.value, name, None)
+        return self._replace(value=found.decode(errors="replace") if isinstance(found, bytes) else found)
+
+
+class Query:
+    """NVML opened for the GPU of a UUID. ``library`` is pynvml or None when it is not installed.
+
+    Making one never raises: ``reason`` says why NVML cannot be used, and every answer is then None for that reason.
+    A MIG instance answers for itself where it can, else its board does.
+    """
+
+    def __init__(self, library: Any, uuid: str) -> None:
+        self._library = library
+        self._handle: Any = None
+        self._board: Any = None
+        self.reason = self._open(uuid)
+
+    def close(self) -> None:
+        """Leave NVML; every later answer is None."""
+        if self._handle is not None:
+            self._handle = self._board = None
+            self.reason = "closed"
+            call(self._library, "nvmlShutdown")
+
+    def ask(self, name: str, *arguments: Any) -> Answer:
+        """The answer of ``name(handle, *arguments)``, asked of the board where a MIG instance has none."""
+        if self.reason is not None:
+            return Answer(None, self.reason)
+        answer = call(self._library, name, self._handle, *arguments)
+        if answer.value is None and self._board is not self._handle:
+            return call(self._library, name, self._board, *arguments)
+        return answer
+
+    def ask_board(self, name: str, *arguments: Any) -> Answer:
+        """The answer of ``name(handle, *arguments)`` about the whole board: what MIG instances share, as the links."""
+        if self.reason is not None:
+            return Answer(None, self.reason)
+        return call(self._library, name, self._board, *arguments)
+
+    def board_field(self, field: int, scope: int | None = None) -> Answer:
+        """The board's value of a field (NVML_FI_…); ``scope`` is the number of the NVLink where it is about one."""
+        asked = field if scope is None else (field, scope)
+        entries = self.ask_board("nvmlDeviceGetFieldValues", [asked])
+        if entries.value is None:
+            return entries
+        value, code = field_value(entries.value[0]), entries.value[0].nvmlReturn
+        refused = None if value is not None else f"NVML refuses field {field} with code {code}"
+        return Answer(value, refused, code == ERROR_NOT_SUPPORTED)
+
+    def ask_first(self, names: tuple[str, ...], *arguments: Any) -> Answer:
+        """The answer of the first function that has one: newer names before the ones they replace."""
+        answers = (self.ask(name, *arguments) for name in names)
+        last = Answer(None, "nothing was asked")
+        for last in answers:
+            if last.value is not None:
+                break
+        return last
+
+    def ask_system(self, name: str, *arguments: Any) -> Answer:
+        """The answer of ``name(*arguments)``, which is about the whole machine."""
+        return Answer(None, self.reason) if self.reason is not None else call(self._library, name, *arguments)
+
+    def _open(self, uuid: str) -> str | None:
+        if self._library is None:
+            return "nvidia-ml-py is not installed: pip install nvidia-ml-py"
+        started = call(self._library, "nvmlInit")
+        if started.reason is not None:
+            return f"NVML does not start: {started.reason}"
+        for spelling in spellings(uuid):
+            found = call(self._library, "nvmlDeviceGetHandleByUUID", spelling)
+            if found.value is not None:
+                self._handle = found.value
+                board = call(self._library, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", found.value)
+                self._board = found.value if board.value is None else board.value
+                return None
+        call(self._library, "nvmlShutdown")
+        return f"NVML does not know the GPU {uuid}"
+
+
+def call(library: Any, name: str, *arguments: Any) -> Answer:
+    """One NVML function, its error as words. An older binding may lack the function, an older driver refuse it."""
+    function = getattr(library, name, None)
+    if function is None:
+        return Answer(None, f"this nvidia-ml-py has no {name}", unsupported=True)
+    # Raised, outside NVMLError, where a driver lacks the version of a function that the binding calls.
+    mismatch = getattr(library, "NVMLLibraryMismatchError", library.NVMLError)
+    try:
+        return Answer(function(*arguments))
+    except (library.NVMLError, mismatch, UnicodeDecodeError) as error:
+        code = getattr(error, "value", ERROR_FUNCTION_NOT_FOUND)
+        return Answer(None, str(error), code in (ERROR_NOT_SUPPORTED, ERROR_FUNCTION_NOT_FOUND))
+
+
+def spellings(uuid: str) -> tuple[str, ...]:
+    """CUDA gives a MIG instance's UUID without saying that it is one; NVML wants to be told."""
+    digits = uuid.removeprefix("GPU-").removeprefix("MIG-")
+    return tuple(dict.fromkeys((uuid, f"GPU-{digits}", f"MIG-{digits}")))

@@ -1,1 +1,0 @@
-"""Device memory and caches on a real GPU: streaming kernels, working sets, walks, copies, allocation."""

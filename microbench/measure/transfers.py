@@ -1,0 +1,225 @@
+"""What is moved, timed and then checked: on the device alone behind a gate, and with its synchronise on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from microbench.analysis.quantiles import FloatArray
+from microbench.core.model import Fact, Measurement, Work
+from microbench.gpu.protocol.compute import Gemm
+from microbench.gpu.protocol.links import Chase, Concurrent, Duplex, Peer, Pipeline, Transfer
+from microbench.gpu.protocol.memory import Operations
+from microbench.gpu.protocol.submit import IntArray
+from microbench.measure.sampling import NANOSECOND_S, per_call_distribution, seconds
+from microbench.measure.timer import Meter, gated
+
+SAMPLE_S = 2e-3
+MOST_QUEUED = 200
+HOST_BATCH = 20
+FEWEST_BOTH_WAYS = 4
+SINGLE_READS = 2000
+BUSY_FACT = "others_busy_throughout"
+
+
+def moved(
+    meter: Meter, transfer: Transfer, *, device: str, host: str | None = None, bound: str | None = None
+) -> Iterator[Measurement]:
+    """The rate on the device alone (unless the transfer blocks the host), and where ``host`` names a metric for it
+    that of a call and its synchronise.
+
+    Bytes count once. For each of the two the destination is poisoned after the warm-up, and compared with the source
+    when the samples are taken. Raises MeasurementError for data that did not arrive.
+    """
+    one_s = warm_s(transfer)
+    work = Work(bytes=transfer.size_bytes)
+    if not transfer.blocks:
+        yield from verified([_gated(meter, transfer, device, one_s, work, bound)], transfer.check())
+    if host is not None:
+        transfer.fresh()
+        yield from verified([_synchronized(meter, transfer, host, one_s, work, bound)], transfer.check())
+
+
+def operated(meter: Meter, operations: Operations, metric: str) -> list[Measurement]:
+    """Operations a second on the device alone; what they left behind is poisoned and compared as in ``moved``."""
+    one_s, work = warm_s(operations), Work(operations=operations.operations)
+    return verified([_gated(meter, operations, metric, one_s, work, None)], operations.check())
+
+
+def small_copy(meter: Meter, transfer: Transfer) -> list[Measurement]:
+    """Seconds of one copy and its synchronise, with percentiles: metric ``latency``."""
+    out_ns = np.zeros(HOST_BATCH, dtype=np.int64)
+    transfer.submit.round_trips(out_ns)
+    transfer.fresh()
+
+    def take() -> IntArray:
+        transfer.submit.round_trips(out_ns)
+        return out_ns
+
+    return verified(meter.collect_stamps(take, {"latency": seconds}), transfer.check())
+
+
+def verified(found: Sequence[Measurement], how: str) -> list[Measurement]:
+    """The measurements with how their results were checked."""
+    return [msgspec.structs.replace(one, verified=how, needs_verification=True) for one in found]
+
+
+def warm_s(transfer: Transfer | Operations | Gemm) -> float:
+    """Seconds of one call with its synchronise, the second time."""
+    out_ns = np.zeros(2, dtype=np.int64)
+    transfer.submit.round_trips(out_ns)
+    return max(int(out_ns[-1]), 1) * NANOSECOND_S
+
+
+def _gated(
+    meter: Meter, transfer: Transfer | Operations, metric: str, one_s: float, work: Work, bound: str | None
+) -> Measurement:
+    """The destination is poisoned here: making the gate ready moves the data once more."""
+    count = min(max(round(SAMPLE_S / one_s), 1), MOST_QUEUED)
+    take, floor_s = gated(meter.gpu, transfer.submit, count), meter.floors.event_pair_s
+    transfer.fresh()
+    return meter.collect(metric, take, clock="device", calls=count, work=work, bound=bound, floor_s=floor_s)
+
+
+def _synchronized(
+    meter: Meter, transfer: Transfer, metric: str, one_s: float, work: Work, bound: str | None
+) -> Measurement:
+    out_ns = np.zeros(min(max(round(SAMPLE_S / one_s), 1), HOST_BATCH), dtype=np.int64)
+
+    def take() -> Sequence[float]:
+        transfer.submit.round_trips(out_ns)
+        return (float(np.median(out_ns)) * NANOSECOND_S,)
+
+    return meter.collect(metric, take, clock="host", work=work, bound=bound, floor_s=meter.floors.timer_call_s)
+
+
+def both_ways(
+    meter: Meter, duplex: Duplex, direction: str, size_bytes: int, *, own: str, total: str
+) -> Iterator[Measurement | Fact]:
+    """One direction's rate while the other moves twice as much, and the rate of both together.
+
+    The sum counts what was moved until the first direction was done: both are busy until then. A sample of it is
+    the time that as many copies of ``2 * size_bytes`` take at that rate.
+    """
+    count = _copies(duplex)
+    measured_h2d = direction == "h2d"
+    counts = (count, 2 * count) if measured_h2d else (2 * count, count)
+    busy: list[bool] = []
+
+    def take() -> Mapping[str, float]:
+        ends = duplex.ends_s(*counts)
+        if ends is None:
+            return {}
+        mine, others = ends if measured_h2d else ends[::-1]
+        busy.append(bool(others[-1] >= mine[-1]))
+        window_s = min(float(mine[-1]), float(others[-1]))
+        copies = _copies_until(mine, window_s) + _copies_until(others, window_s)
+        return {own: float(mine[-1]), total: window_s * 2 * count / copies}
+
+    duplex.fresh()
+    floor_s = meter.floors.event_pair_s
+    first, second = meter.collect_each((own, total), take, clock="device", calls=count, floor_s=floor_s)
+    first = msgspec.structs.replace(first, work=Work(bytes=size_bytes), bound=f"pcie_{direction}")
+    second = msgspec.structs.replace(second, work=Work(bytes=2 * size_bytes), bound="pcie_both")
+    yield from verified([first, second], duplex.check())
+    yield _throughout(busy)
+
+
+def _throughout(busy: Sequence[bool]) -> Fact:
+    """Whether what runs beside the measured copies lasted to their end in every sample: twice as many may not do."""
+    return Fact(BUSY_FACT, all(busy), source="the ends of both, by device events, in every sample")
+
+
+def _copies(duplex: Duplex) -> int:
+    """How many copies make a sample: about SAMPLE_S of them."""
+    ends = None
+    for _ in range(3):
+        ends = duplex.ends_s(1, 2) or ends
+    one_s = float(ends[0][-1]) if ends else SAMPLE_S
+    return min(max(round(SAMPLE_S / max(one_s, NANOSECOND_S)), FEWEST_BOTH_WAYS), MOST_QUEUED // 4)
+
+
+def _copies_until(ends_s: FloatArray, moment_s: float) -> float:
+    """How many copies were done by then, the one under way by its share."""
+    return float(np.interp(moment_s, np.concatenate(([0.0], ends_s)), np.arange(len(ends_s) + 1)))
+
+
+def read_latency(meter: Meter, metric: str, chase: Chase, reads: int) -> Measurement:
+    """Seconds of one dependent read: a sample is the mean over walks from every SM; single reads give the
+    percentiles."""
+    chase.walks_ns(reads)
+
+    def take() -> Sequence[float]:
+        return (float(chase.walks_ns(reads).sum()) * NANOSECOND_S,)
+
+    return meter.collect(
+        metric,
+        take,
+        clock="device",
+        calls=chase.blocks * reads,
+        verified="every walk ended at its line",
+        needs_verification=True,
+        per_call=lambda: per_call_distribution(chase.each_ns(SINGLE_READS) * NANOSECOND_S),
+    )
+
+
+def pieces(meter: Meter, pipeline: Pipeline, metric: str, size_bytes: int) -> list[Measurement]:
+    """The rate of a whole step on the host's clock: all pieces, and a wait for all streams."""
+    out_ns = np.zeros(2, dtype=np.int64)
+    pipeline.submit.round_trips(out_ns)
+    pipeline.fresh()
+    one_ns = out_ns[:1]
+
+    def take() -> Sequence[float]:
+        pipeline.submit.round_trips(one_ns)
+        return (int(one_ns[0]) * NANOSECOND_S,)
+
+    work, floor_s = Work(bytes=size_bytes), meter.floors.timer_call_s
+    found = meter.collect(metric, take, clock="host", work=work, bound="pcie_h2d", floor_s=floor_s)
+    return verified([found], pipeline.check())
+
+
+def between_gpus(meter: Meter, peer: Peer, metric: str, size_bytes: int, bound: str | None) -> list[Measurement]:
+    """The rate from one GPU to another, by device events behind a gate."""
+    peer.take_s(1)
+    warm_s = peer.take_s(1) or SAMPLE_S
+    count = min(max(round(SAMPLE_S / warm_s), 1), MOST_QUEUED)
+    peer.fresh()
+
+    def take() -> Sequence[float]:
+        taken_s = peer.take_s(count)
+        return () if taken_s is None else (taken_s,)
+
+    work, floor_s = Work(bytes=size_bytes), meter.floors.event_pair_s
+    found = meter.collect(metric, take, clock="device", calls=count, work=work, bound=bound, floor_s=floor_s)
+    return verified([found], peer.check())
+
+
+def alone_and_together(
+    meter: Meter, alone: Concurrent, together: Concurrent, size_bytes: int, bound: str
+) -> Iterator[Measurement | Fact]:
+    """The first GPU's rate alone and with the others, in turn: metrics ``alone`` and ``together``."""
+    alone.take_s(1)
+    warm = alone.take_s(1)
+    one_s = float(warm[0]) if warm is not None else SAMPLE_S
+    count = min(max(round(SAMPLE_S / one_s), 1), MOST_QUEUED // 2)
+    together.take_s(1)
+    alone.fresh()
+    together.fresh()
+    busy: list[bool] = []
+
+    def take() -> Mapping[str, float]:
+        by_itself, beside = alone.take_s(count), together.take_s(count)
+        if by_itself is None or beside is None:
+            return {}
+        busy.append(bool(beside.min() >= beside[0]))
+        return {"alone": float(by_itself[0]), "together": float(beside[0])}
+
+    floor_s = meter.floors.event_pair_s
+    work = Work(bytes=size_bytes)
+    found = meter.collect_each(("alone", "together"), take, clock="device", calls=count, work=work, floor_s=floor_s)
+    checked = "; ".join(dict.fromkeys((alone.check(), together.check())))
+    yield from verified([msgspec.structs.replace(one, bound=bound) for one in found], checked)
+    yield _throughout(busy)

@@ -1,0 +1,412 @@
+"""Arithmetic on measured constants: of rows, round by round where they share a case; sums, medians, straight lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from microbench.analysis.evidence import Evidence, rests_on, whole
+from microbench.analysis.quantiles import line
+from microbench.analysis.stats import Interval, Row, rounds_interval
+from microbench.core.ops import LOOP_LAYER
+from microbench.explain.graph_gains import MAKING
+from microbench.predict.model import Way, call_name, replay_name
+from microbench.predict.workload import Direction
+
+# What the model knows of one machine: its constants with their intervals, where they come from, how far they hold.
+
+
+class Constant(msgspec.Struct, frozen=True):
+    """One constant of ``submission.CONSTANTS`` in its SI unit, with the interval that holds it at 95 %.
+
+    ``rests_on`` lists the rows it comes from; ``assumed`` says what stands in for a measurement, "" where one is there.
+    """
+
+    value: float
+    low: float
+    high: float
+    rests_on: tuple[str, ...] = ()
+    assumed: str = ""
+
+
+# How much less than overhead a kernel's own time scatters: steps that the GPU paces on three H200s are off by 0.35 % of
+# their kernels (median; 90th percentile: 0.93 %) where these are over nine tenths of the step, and by 1.8 % (6.5 %) of
+# the rest where they are under half of it.
+OWN_SCATTERS = 0.15
+
+
+def scattering_s(step_s: float, own_s: float) -> float:
+    """What of a step scatters, in seconds: its overhead, and a little of the ``own_s`` that it takes for kernels and
+    copies, whose lengths are known by themselves."""
+    return max(step_s - own_s, 0.0) + OWN_SCATTERS * own_s
+
+
+class Misfit(msgspec.Struct, frozen=True):
+    """How far measured steps lie from the model's: the median, and what 95 % are within.
+
+    Both are shares of what scatters in a step (``scattering_s``), not of all of it. ``steps`` is how many were
+    compared; 0: none was measured, and the two are what is assumed then.
+    """
+
+    median: float
+    most: float
+    steps: int = 0
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """The largest of what was measured: beyond it a prediction is an extrapolation."""
+
+    kernels: int = 0
+    copy_bytes: int = 0
+    streams: int = 1
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """The constants of one GPU of one run, by name; ``layers`` are those whose launch calls are known.
+
+    ``misfit`` is by way and by what limits the step: (way, "host" | "gpu").
+    """
+
+    constants: Mapping[str, Constant]
+    layers: tuple[str, ...]
+    misfit: Mapping[tuple[Way, str], Misfit]
+    reach: Reach
+    device: str | None = None
+    run_id: str = ""
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The constants' values, as ``submission.acts`` takes them."""
+        return {name: constant.value for name, constant in self.constants.items()}
+
+    def rests_on(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The rows that these constants come from."""
+        return tuple(dict.fromkeys(row for name in names for row in self.constants[name].rests_on))
+
+
+# How far a constant may be off that another one stands in for, as a share of it.
+STAND_IN = 0.3
+# Measured by itself: nothing is left out at either end of fewer values than this.
+EDGE = 6
+
+
+def around(value: float, half: float, rows: Iterable[str], assumed: str = "") -> Constant:
+    """A cost that lies within ``half`` of ``value``; neither it nor its interval goes below 0."""
+    value = max(value, 0.0)
+    return Constant(value, max(value - half, 0.0), value + half, tuple(dict.fromkeys(rows)), assumed)
+
+
+def half_width(constant: Constant) -> float:
+    """Half its interval."""
+    return (constant.high - constant.low) / 2
+
+
+def of_row(row: Row, assumed: str = "") -> Constant:
+    """A row's value and interval."""
+    return of_rows(((1.0, row),), assumed)
+
+
+def of_rows(parts: Sequence[tuple[float, Row]], assumed: str = "") -> Constant:
+    """A sum of rows of one case, each times a factor.
+
+    Each process gives one sum, and the interval is over those: what differs between processes then differs once, not
+    in every row. In one process the rows' intervals add as those of independent quantities do. Rows of unlike rounds
+    are added as those of one process.
+    """
+    rounds = {len(row.summaries) for _, row in parts}
+    alike = len({row.case_id for _, row in parts}) == 1 and len(rounds) == 1
+    processes = [[one.interval for one in row.summaries] if alike else [row.interval] for _, row in parts]
+    factors = [factor for factor, _ in parts]
+    sums = [_sum(factors, intervals) for intervals in zip(*processes, strict=True)]
+    whole = rounds_interval(sums)
+    return around(whole.median, (whole.high - whole.low) / 2, (rests_on(row)[0] for _, row in parts), assumed)
+
+
+def _sum(factors: Sequence[float], intervals: Sequence[Interval]) -> Interval:
+    middle = sum(factor * one.median for factor, one in zip(factors, intervals, strict=True))
+    half = math.hypot(*(factor * (one.high - one.low) / 2 for factor, one in zip(factors, intervals, strict=True)))
+    return Interval(middle, middle - half, middle + half)
+
+
+def combined(parts: Sequence[tuple[float, Constant]], assumed: str = "") -> Constant:
+    """A sum of constants, each times a factor; their intervals add as those of independent quantities do."""
+    value = sum(factor * one.value for factor, one in parts)
+    half = math.hypot(*(factor * half_width(one) for factor, one in parts))
+    words = [one.assumed for _, one in parts] + [assumed]
+    names = (row for _, one in parts for row in one.rests_on)
+    return around(value, half, names, "; ".join(dict.fromkeys(filter(None, words))))
+
+
+def middle(several: Sequence[Constant]) -> Constant:
+    """The median of several measurements of one constant; of two in the middle the one known better.
+
+    Its interval is its own or reaches over most of the others, whichever is wider.
+    """
+    ordered = sorted(several, key=lambda one: one.value)
+    chosen = min(ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1], key=half_width)
+    edge = len(ordered) // EDGE
+    over = (ordered[-1 - edge].value - ordered[edge].value) / 2
+    names = (row for one in several for row in one.rests_on)
+    return around(chosen.value, max(over, half_width(chosen)), names, chosen.assumed)
+
+
+def stand_in(constant: Constant, assumed: str, share: float = STAND_IN) -> Constant:
+    """A constant in place of one that was not measured: within ``share`` of it, or its own interval."""
+    return around(constant.value, max(half_width(constant), share * constant.value), constant.rests_on, assumed)
+
+
+def straight(
+    points: Sequence[tuple[int, Constant]], one_size: Literal["constant", "slope"], unknown: str
+) -> tuple[Constant, Constant] | None:
+    """Constant and slope of a cost over a count, in ascending order; None without points.
+
+    The constant's interval is that of the smallest point, the slope's that of the largest, or what the line misses
+    them by. A single point leaves the two open: ``one_size`` says which of them takes all of it, and ``unknown`` why.
+    """
+    if not points:
+        return None
+    names = [row for _, one in points for row in one.rests_on]
+    (x0, first), (x1, last) = points[0], points[-1]
+    if x0 == x1:
+        each = around(first.value / x0, half_width(first) / x0, names)
+        if one_size == "slope":
+            return Constant(0.0, 0.0, first.value / 2, tuple(names), unknown), stand_in(each, unknown)
+        return msgspec.structs.replace(first, assumed=unknown), Constant(0.0, 0.0, each.value, tuple(names), unknown)
+    fitted = line((x, one.value) for x, one in points)
+    if fitted is None:
+        slope = max((last.value - first.value) / (x1 - x0), 0.0)
+        constant = max(first.value - slope * x0, 0.0)
+    else:
+        slope, constant = fitted.slope, fitted.constant
+    at_first = max(half_width(first), abs(constant + slope * x0 - first.value))
+    at_last = max(half_width(last), abs(constant + slope * x1 - last.value))
+    return around(constant, at_first, names), around(slope, at_last / (x1 - x0), names)
+
+
+# Constants of the model that one benchmark shows by itself: calls, ways, gaps, the queue, the life of a graph.
+
+
+Found = Iterator[tuple[str, Constant]]
+
+# graph_shape's kernels between the first and the last of a fork.
+FORKED_KERNELS = 64
+ONE_SIZE = "only one size of graph was measured"
+RECORDED = "the gap is that of kernels that record their begin and end"
+
+
+def own_s(evidence: Evidence, duration_ns: int) -> float:
+    """How long a spin kernel asked for ``duration_ns`` runs by its own record, in seconds.
+
+    What it runs over lies on the straight line between those of measured durations, and stays beyond them. Without
+    records it runs for as long as asked.
+    """
+    points = [(duration, row.value) for duration, row in evidence.curve("launch_duration", "duration", "duration_ns")]
+    known = dict(points)
+    if duration_ns in known:
+        return known[duration_ns]
+    over = [(duration, seconds - duration * 1e-9) for duration, seconds in points if duration > 0]
+    return max(duration_ns * 1e-9 + _between(over, duration_ns), known.get(0, 0.0))
+
+
+def _between(points: Sequence[tuple[int, float]], at: int) -> float:
+    """On the line between the two points around ``at``; that of the nearest beyond them, 0 without points."""
+    below = [point for point in points if point[0] <= at]
+    above = [point for point in points if point[0] > at]
+    if not below or not above:
+        return (below[-1] if below else above[0])[1] if points else 0.0
+    (x0, y0), (x1, y1) = below[-1], above[0]
+    return y0 + (y1 - y0) * (at - x0) / (x1 - x0)
+
+
+def empty_kernel(evidence: Evidence) -> Constant:
+    """What an empty kernel takes by its own record; 0 where it was not recorded."""
+    row = evidence.row("launch_duration", "duration", duration_ns=0)
+    return of_row(row) if row is not None else Constant(0.0, 0.0, 0.0, (), "an empty kernel takes no time")
+
+
+def calls(evidence: Evidence) -> Found:
+    """A launch call by layer and count of arguments; the compiled loop's empty kernel by all that measured it."""
+    found: dict[str, list[Constant]] = {}
+    submit = evidence.row("launch_cost", "submit")
+    if submit is not None:
+        found[call_name(LOOP_LAYER, 0)] = [of_row(submit)]
+    for row in evidence.rows("launch_layers", "submit"):
+        if row.value > 0:
+            name = call_name(str(row.params.get("layer")), whole(row, "arguments"))
+            found.setdefault(name, []).append(of_row(row))
+    for name, several in found.items():
+        yield name, middle(several)
+
+
+def around_a_kernel(evidence: Evidence) -> Found:
+    """The way to the GPU and the completion, which only together are what a synchronise after a launch shows."""
+    empty = empty_kernel(evidence)
+    submit, trip = evidence.row("launch_cost", "submit"), evidence.row("launch_cost", "round_trip")
+    estimate, start = evidence.row("launch_cost", "start_estimate"), evidence.row("launch_cost", "start")
+    if submit is None or trip is None:
+        return
+    yield "empty", empty
+    begun, assumed = estimate, ""
+    if estimate is None or (start is not None and start.value < estimate.value):
+        begun, assumed = start, "a kernel begins when the host sees its first act"
+    if begun is not None:
+        yield "way", of_rows(((1, begun), (-1, submit)), assumed)
+        yield "complete", combined([(1, of_rows(((1, trip), (-1, begun)))), (-1, empty)], assumed)
+        return
+    half = combined([(0.5, of_rows(((1, trip), (-1, submit)))), (-0.5, empty)])
+    assumed = "way and completion share equally what a round trip leaves: nothing watched the kernel begin"
+    for name in ("way", "complete"):
+        yield name, stand_in(half, assumed)
+
+
+def waiting(evidence: Evidence) -> Found:
+    """A synchronise of an idle stream: measured, or the session's own floor."""
+    row = evidence.row("launch_sync", "idle_stream", wait="spin") or evidence.row("launch_sync", "idle_stream")
+    if row is not None:
+        yield "sync", of_row(row)
+        return
+    floors = [session.floors.idle_sync_s for session in evidence.run.sessions]
+    if floor_s := next(filter(None, reversed(floors)), None):
+        yield "sync", stand_in(around(floor_s, 0.0, ()), "a synchronise takes what it took when the run began")
+
+
+def gaps(evidence: Evidence) -> Found:
+    """Between kernels of a stream: a gated one less its own duration. Of a graph: what a node adds, less the same."""
+    durations = dict(evidence.curve("launch_duration", "duration", "duration_ns"))
+    gated = evidence.curve("launch_duration", "gated", "duration_ns")
+    streams = [of_rows(((1, row), (-1, durations[at]))) for at, row in gated if at in durations]
+    recorded = evidence.row("launch_cost", "gap_stream")
+    if streams:
+        yield "gap_stream", middle(streams)
+    elif recorded is not None:
+        yield "gap_stream", stand_in(of_row(recorded), RECORDED)
+    nodes = [(count, of_row(row)) for count, row in evidence.curve("graph_lifecycle", "node", "nodes")]
+    recorded = evidence.row("launch_cost", "gap_graph")
+    if len(nodes) > 1:
+        (few, first), (many, last) = nodes[0], nodes[-1]
+        node = [(many / (many - few), last), (-few / (many - few), first)]
+        yield "gap_graph", combined([*node, (-1, empty_kernel(evidence))])
+    elif recorded is not None:
+        yield "gap_graph", stand_in(of_row(recorded), RECORDED)
+
+
+def queue(evidence: Evidence) -> Found:
+    """Launches that wait before the call blocks, of the smallest arguments measured."""
+    depths = evidence.curve("launch_queue", "depth", "argument_bytes")
+    if depths:
+        yield "queue", of_row(depths[0][1])
+
+
+def lives(evidence: Evidence) -> Found:
+    """Making a graph, and the replay call of the compiled loop, each with what a node adds."""
+    replays = [(count, of_row(row)) for count, row in evidence.curve("graph_lifecycle", "relaunch", "nodes")]
+    replay = straight(replays, "constant", ONE_SIZE)
+    if replay is not None:
+        yield replay_name(LOOP_LAYER), replay[0]
+        yield "replay_node", replay[1]
+    phases = [dict(evidence.curve("graph_lifecycle", phase, "nodes")) for phase in MAKING]
+    counts = sorted(set.intersection(*(set(phase) for phase in phases)))
+    made = [(count, of_rows([(1.0, phase[count]) for phase in phases])) for count in counts]
+    making = straight(made, "slope", ONE_SIZE)
+    if making is not None:
+        yield "make", making[0]
+        yield "make_node", making[1]
+
+
+def front_end(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
+    """Between begins of kernels side by side: of a fork of empty kernels into as many branches as were measured.
+
+    Of its time, what begins and ends a replay and the last kernel are taken off. Then there is one begin after the
+    other; the first kernel and the last are chained to the others, so that there it may be the gap that holds.
+    """
+    around_it = (replay_name(LOOP_LAYER), "replay_way", "complete")
+    forks = evidence.curve("graph_shape", "graph", "branches", shape="fork_join", duration_ns=0)
+    if not forks or any(name not in known for name in (*around_it, "gap_graph")):
+        return
+    empty = empty_kernel(evidence)
+    chained = combined([(1.0, empty), (1.0, known["gap_graph"])])
+    begins = combined([(1.0, of_row(forks[-1][1])), *((-1.0, known[name]) for name in around_it), (-1.0, empty)])
+    all_alike = combined([(1 / (FORKED_KERNELS + 1), begins)])
+    others = combined([(1 / (FORKED_KERNELS - 1), begins), (-2 / (FORKED_KERNELS - 1), chained)])
+    found = all_alike if all_alike.value > chained.value else others
+    if found.value > 0:
+        yield "front_end", found
+
+
+# Constants of copies between host and GPU, and of the GPU's memory: latency and rate, call and way.
+
+
+UNMEASURED_CALL = "a copy's call takes as long as a launch, or as what a short copy leaves for it"
+UNMEASURED_WAY = "a copy's way to the GPU is a launch's"
+DIRECTIONS: tuple[Direction, ...] = ("h2d", "d2h")
+
+
+def memory(evidence: Evidence) -> Found:
+    """The best rate at which CUDA C++ reads arrays of the largest size measured: caches hold nothing of them."""
+    found = evidence.rows("memory_stream", "bandwidth", kernel="read", implementation="cuda")
+    found = [row for row in found if row.value > 0]
+    largest = max((whole(row, "size_bytes") for row in found), default=0)
+    best = max((row for row in found if whole(row, "size_bytes") == largest), key=lambda row: row.value, default=None)
+    if best is not None:
+        yield "memory", of_row(best)
+
+
+def copies(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
+    """Of each direction: latency and rate of pinned and of pageable copies, the call, and the way to the engine."""
+    for direction in DIRECTIONS:
+        pinned = evidence.curve("link_copy", "bandwidth", "size_bytes", direction=direction, memory="pinned")
+        found = dict(_latency_and_rate(direction, pinned))
+        yield from found.items()
+        latency = found.get(f"{direction}_latency")
+        if latency is not None:
+            yield from _around_a_copy(evidence, direction, latency, known)
+        hosts = evidence.curve("link_copy", "bandwidth_host", "size_bytes", direction=direction, memory="pageable")
+        yield from _latency_and_rate(f"{direction}_pageable", hosts)
+
+
+def _seconds(size_bytes: int, row: Row) -> Constant:
+    """A rate as the time of one copy."""
+    rate = of_row(row)
+    return around(size_bytes / rate.value, size_bytes / rate.value**2 * half_width(rate), rate.rests_on)
+
+
+def _latency_and_rate(prefix: str, points: list[tuple[int, Row]]) -> Found:
+    """The straight line of a copy's time over its bytes; the line's own misfit widens both intervals."""
+    times = [(size, _seconds(size, row)) for size, row in points if row.value > 0]
+    fitted = line((size, one.value) for size, one in times)
+    if fitted is None or fitted.slope <= 0:
+        return
+    names = [row for _, one in times for row in one.rests_on]
+    (size, first), (_, last) = times[0], times[-1]
+    at_first = max(half_width(first), abs(fitted.at(size) - first.value))
+    at_last = max(half_width(last) / last.value, abs(fitted.at(times[-1][0]) / last.value - 1))
+    rate = 1 / fitted.slope
+    yield f"{prefix}_latency", around(fitted.constant, at_first, names)
+    yield f"{prefix}_rate", around(rate, rate * at_last, names)
+
+
+def _around_a_copy(evidence: Evidence, direction: str, latency: Constant, known: Mapping[str, Constant]) -> Found:
+    """The call, and the way: what a short copy with its synchronise takes beyond call, copy and completion.
+
+    A call that was not measured takes as long as a launch, and no longer than leaves the way something.
+    """
+    submit = evidence.row("link_latency", "submit", what=f"copy_{direction}")
+    taken = evidence.row("link_latency", "latency", what=f"copy_{direction}")
+    completion, launch = known.get("complete"), known.get(call_name(LOOP_LAYER, 0))
+    rest = None
+    if taken is not None and completion is not None:
+        rest = combined([(1, of_row(taken)), (-1, latency), (-1, completion)])
+    if submit is not None:
+        call = of_row(submit)
+    elif launch is not None:
+        call = stand_in(launch if rest is None or launch.value < rest.value else rest, UNMEASURED_CALL)
+    else:
+        return
+    yield f"{direction}_call", call
+    if rest is not None:
+        yield f"{direction}_way", combined([(1, rest), (-1, call)])
+    elif (way := known.get("way")) is not None:
+        yield f"{direction}_way", stand_in(way, UNMEASURED_WAY)

@@ -1,0 +1,294 @@
+"""What a step will take, by fitted constants: in a stream and as graphs, with an interval, and what to change first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from microbench.core.errors import UsageError
+from microbench.core.ops import LOOP_LAYER
+from microbench.predict.constants import Fit, scattering_s
+from microbench.predict.fit import with_calls
+from microbench.predict.model import LIMITS, Limit, Played, Way, acts, graphs, needed, play
+from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
+
+# Without a synchronise steps flow into one another: what one takes is the difference of many and half as many. Two are
+# enough where each fills the queue.
+FLOWING_STEPS, FLOWING_CALLS = 8, 8000
+# An interval needs many plays; of a long step a shorter one shows which constants matter. Steps that flow are played
+# several times each.
+LONGEST_PERTURBED, LONGEST_FLOWING = 600, 150
+# So few pieces between waits are all kept: what a wait costs is not to count for more than it does in the whole.
+FEW_PIECES = 4
+# The law is the same a little beyond the largest step that was measured.
+BEYOND = 1.25
+# What an advice must save of the step to be worth its line.
+WORTH = 0.02
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """One way of submitting a step: its time with the interval that holds it at 95 %, and what it rests on.
+
+    ``idle_share``: of the step, without a kernel on the GPU. ``shares``: seconds of the critical path by what they were
+    spent on. ``outside``: where this goes beyond what was measured. ``names``: the constants used. ``played``: one step
+    from an idle machine.
+    """
+
+    way: Way
+    step_s: float
+    low_s: float
+    high_s: float
+    idle_share: float
+    shares: Mapping[Limit, float]
+    outside: tuple[str, ...]
+    names: tuple[str, ...]
+    played: Played
+
+    @property
+    def limit(self) -> Limit:
+        """What most of the critical path is spent on."""
+        return max(LIMITS, key=lambda name: self.shares.get(name, 0.0))
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval as a share of the time."""
+        return (self.high_s - self.low_s) / 2 / self.step_s if self.step_s > 0 else 0.0
+
+
+class Advice(msgspec.Struct, frozen=True):
+    """A change to the step in a stream, what it then takes, and the share of the step that this saves."""
+
+    name: str
+    what: str
+    step_s: float
+    saves: float
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """A workload both ways. ``graph`` is None where nothing of it can be captured.
+
+    ``making_s`` is what capturing, instantiating and uploading its graphs takes; ``break_even`` after how many steps
+    that has paid, None if never. ``advice`` is sorted by what it saves.
+    """
+
+    workload: Workload
+    fit: Fit
+    stream: Prediction
+    graph: Prediction | None
+    making_s: float
+    break_even: int | None
+    advice: tuple[Advice, ...]
+
+    @property
+    def speedup(self) -> float:
+        """Stream over graph; 1 without a graph."""
+        return self.stream.step_s / self.graph.step_s if self.graph is not None else 1.0
+
+
+def forecast(workload: Workload, fit: Fit) -> Forecast:
+    """Both ways, and what to change.
+
+    Raises UsageError where the fit lacks a constant; ``explain.fitting.missing`` says before what to measure for it.
+    """
+    fit = with_calls(fit, workload)
+    stream = predict(workload, fit, "stream")
+    nodes = graphs(workload)
+    graph = predict(workload, fit, "graph") if nodes else None
+    values = fit.values
+    making_s = sum(values["make"] + values["make_node"] * count for count in nodes) if graph is not None else 0.0
+    saved_s = stream.step_s - graph.step_s if graph is not None else 0.0
+    break_even = max(math.ceil(making_s / saved_s), 1) if saved_s > 0 else None
+    return Forecast(workload, fit, stream, graph, making_s, break_even, _advice(workload, fit, stream, graph))
+
+
+def predict(workload: Workload, fit: Fit, way: Way) -> Prediction:
+    """One way. The interval is that of each constant, and of the model's misfit on what of the step scatters, as root
+    of the sum of squares. Raises UsageError where the fit lacks a constant."""
+    names = needed(workload, way)
+    absent = [name for name in names if name not in fit.constants]
+    if absent:
+        raise UsageError(f"the run has no measurement of {', '.join(absent)}", "microbench run measures all of it")
+    values = fit.values
+    flow = _flow(workload, values, way)
+    played = flow.played or _played(workload, values, way)
+    regime = "host" if max(flow.shares, key=lambda name: flow.shares[name], default="kernel") == "host" else "gpu"
+    own_s = flow.shares.get("kernel", 0.0) + flow.shares.get("link", 0.0)
+    misfit_s = fit.misfit[way, regime].most * scattering_s(flow.step_s, own_s)
+    half_s = math.hypot(misfit_s, flow.step_s * _perturbed(workload, fit, names, way))
+    return Prediction(
+        way=way,
+        step_s=flow.step_s,
+        low_s=max(flow.step_s - half_s, 0.0),
+        high_s=flow.step_s + half_s,
+        idle_share=max(1 - flow.busy_s / flow.step_s, 0.0) if flow.step_s > 0 else 0.0,
+        shares=flow.shares,
+        outside=tuple(_outside(workload, fit)),
+        names=names,
+        played=played,
+    )
+
+
+class _Flow(msgspec.Struct, frozen=True):
+    """What one step of many takes; ``played`` is that step where it begins and ends on an idle machine."""
+
+    step_s: float
+    busy_s: float
+    shares: Mapping[Limit, float]
+    played: Played | None = None
+
+
+def _flow(workload: Workload, values: Mapping[str, float], way: Way) -> _Flow:
+    """A step that ends in a synchronise is like the next one; others are the difference of many and half as many."""
+    if _ends_in_wait(workload):
+        one = _played(workload, values, way)
+        return _Flow(one.end_s, one.busy_s, one.shares, one)
+    half = min(max(FLOWING_CALLS // max(_calls(workload.parts), 1), 2), FLOWING_STEPS) // 2
+    few, many = (_played(workload, values, way, steps) for steps in (half, 2 * half))
+    shares: dict[Limit, float] = {
+        name: max(many.shares.get(name, 0.0) - few.shares.get(name, 0.0), 0.0) / half for name in LIMITS
+    }
+    return _Flow((many.end_s - few.end_s) / half, (many.busy_s - few.busy_s) / half, shares)
+
+
+def _played(workload: Workload, values: Mapping[str, float], way: Way, steps: int = 1) -> Played:
+    """So many steps, one after the other."""
+    front_end_s = values["front_end"] if workload.streams > 1 else 0.0
+    return play(acts(workload, values, way) * steps, queue=max(round(values["queue"]), 1), front_end_s=front_end_s)
+
+
+def _perturbed(workload: Workload, fit: Fit, names: Sequence[str], way: Way) -> float:
+    """Half the width that the constants' intervals give to the step, as a share of it."""
+    short = _shortened(workload, LONGEST_PERTURBED if _ends_in_wait(workload) else LONGEST_FLOWING)
+    values = fit.values
+    step_s = _flow(short, values, way).step_s
+    squares = 0.0
+    for name in names:
+        constant = fit.constants[name]
+        ends = [_flow(short, {**values, name: end}, way).step_s for end in (constant.low, constant.high)]
+        squares += ((ends[1] - ends[0]) / 2) ** 2
+    return math.sqrt(squares) / step_s if step_s > 0 else 0.0
+
+
+def _shortened(workload: Workload, longest: int) -> Workload:
+    """Of a long step its last pieces, and of each as large a share of its kernels, copies and host work."""
+    if _calls(workload.parts) <= longest:
+        return workload
+    pieces = _pieces(workload.parts)
+    kept = max(round(len(pieces) * longest / _calls(workload.parts)), FEW_PIECES)
+    last = tuple(part for piece in pieces[-kept:] for part in piece)[-longest:]
+    share = min(longest / max(_calls(last), 1), 1.0)
+    return msgspec.structs.replace(workload, parts=tuple(_share_of(part, share) for part in last))
+
+
+def _share_of(part: Part, share: float) -> Part:
+    match part:
+        case Kernels() | Copies():
+            return msgspec.structs.replace(part, count=max(round(part.count * share), 1))
+        case HostWork():
+            return HostWork(part.seconds * share)
+        case Wait():
+            return part
+
+
+def _pieces(parts: Iterable[Part]) -> list[list[Part]]:
+    """What is submitted without a wait between it, each with the wait behind it."""
+    found: list[list[Part]] = [[]]
+    for part in parts:
+        found[-1].append(part)
+        if isinstance(part, Wait):
+            found.append([])
+    return [piece for piece in found if piece]
+
+
+def _calls(parts: Iterable[Part]) -> int:
+    """Kernels and copies."""
+    return sum(part.count for part in parts if isinstance(part, Kernels | Copies))
+
+
+def _ends_in_wait(workload: Workload) -> bool:
+    return bool(workload.parts) and isinstance(workload.parts[-1], Wait)
+
+
+def _outside(workload: Workload, fit: Fit) -> Iterator[str]:
+    """Where a workload goes beyond what was measured, as figures for words: "1100 kernels (measured: 1000)"."""
+    reach = fit.reach
+    longest = max((_kernels(piece) for piece in _pieces(workload.parts)), default=0)
+    if longest > BEYOND * reach.kernels:
+        yield f"{longest} kernels without a wait (measured: up to {reach.kernels})"
+    if workload.streams > reach.streams:
+        yield f"{workload.streams} streams (measured: up to {reach.streams})"
+    largest = max((part.size_bytes for part in workload.parts if isinstance(part, Copies)), default=0)
+    if largest > BEYOND * reach.copy_bytes:
+        yield f"copies of {largest} bytes (measured: up to {reach.copy_bytes})"
+
+
+def _kernels(parts: Iterable[Part]) -> int:
+    return sum(part.count for part in parts if isinstance(part, Kernels))
+
+
+def _advice(workload: Workload, fit: Fit, stream: Prediction, graph: Prediction | None) -> tuple[Advice, ...]:
+    """Changes that are worth it, the one that saves most first."""
+    tried = [(name, what, _tried(changed, fit)) for name, what, changed in _changes(workload)]
+    if graph is not None:
+        tried.append(("graph", "replay it as a graph", graph.step_s))
+    found = [
+        Advice(name, what, step_s, 1 - step_s / stream.step_s)
+        for name, what, step_s in tried
+        if step_s is not None and step_s <= (1 - WORTH) * stream.step_s
+    ]
+    return tuple(sorted(found, key=lambda advice: advice.step_s))
+
+
+def _tried(changed: Workload, fit: Fit) -> float | None:
+    """What the changed step takes in a stream; None where the run cannot say."""
+    known = with_calls(fit, changed)
+    if any(name not in known.constants for name in needed(changed, "stream")):
+        return None
+    return _flow(changed, known.values, "stream").step_s
+
+
+def _changes(workload: Workload) -> Iterator[tuple[str, str, Workload]]:
+    """(name, what to do, the step with that done)"""
+    kernels = [part for part in workload.parts if isinstance(part, Kernels)]
+    if any(layer != LOOP_LAYER for layer in workload.layers):
+        compiled = _each_kernels(workload, {"layer": LOOP_LAYER})
+        yield "layer", "launch from compiled code", msgspec.structs.replace(compiled, layer=LOOP_LAYER)
+    if any(part.host_s > 0 for part in kernels):
+        yield "host", "leave out the program's own host time between launches", _each_kernels(workload, {"host_s": 0.0})
+    waits = [index for index, part in enumerate(workload.parts) if isinstance(part, Wait)]
+    if len(waits) > 1:
+        rest = tuple(part for index, part in enumerate(workload.parts) if index not in waits[:-1])
+        yield "syncs", "wait once, at the end of the step", msgspec.structs.replace(workload, parts=rest)
+    if any(part.count > 1 for part in kernels):
+        yield "fuse", "fuse kernels in pairs: half as many, each twice as long", _fused(workload)
+    if any(isinstance(part, Copies) and part.memory == "pageable" for part in workload.parts):
+        parts = tuple(
+            msgspec.structs.replace(part, memory="pinned") if isinstance(part, Copies) else part
+            for part in workload.parts
+        )
+        yield "pinned", "copy from and to pinned memory", msgspec.structs.replace(workload, parts=parts)
+
+
+def _each_kernels(workload: Workload, changes: Mapping[str, object]) -> Workload:
+    parts = tuple(
+        msgspec.structs.replace(part, **changes) if isinstance(part, Kernels) else part for part in workload.parts
+    )
+    return msgspec.structs.replace(workload, parts=parts)
+
+
+def _fused(workload: Workload) -> Workload:
+    """Half as many kernels, each with the time and the bytes of two; one left over stays as it is."""
+
+    def pairs(part: Part) -> tuple[Part, ...]:
+        if not isinstance(part, Kernels) or part.count < 2:
+            return (part,)
+        own = [part.durations_s[index % len(part.durations_s)] for index in range(part.count)]
+        sums = tuple(own[index] + own[index + 1] for index in range(0, part.count - 1, 2))
+        fused = msgspec.structs.replace(part, count=len(sums), durations_s=sums, bytes=part.bytes * 2)
+        left = msgspec.structs.replace(part, count=1, durations_s=tuple(own[-1:]))
+        return (fused, left) if part.count % 2 else (fused,)
+
+    parts = tuple(one for part in workload.parts for one in pairs(part))
+    return msgspec.structs.replace(workload, parts=parts)

@@ -1,0 +1,377 @@
+"""THE MODEL: a step of calls played on virtual host, queue, GPU and link: when what happens, and what held it up.
+
+The law for kernels of one length d in one stream: time per kernel is max(call, d + gap), in a graph d + gap; call, way
+to the GPU and completion are paid once a synchronise. ``play`` is that law for any mixture.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
+
+Lane = Literal["gpu", "h2d", "d2h"]
+Limit = Literal["host", "front end", "kernel", "link", "sync"]
+LIMITS: tuple[Limit, ...] = ("host", "front end", "kernel", "link", "sync")
+Kind = Literal["launch", "replay", "copy", "sync", "host"]
+
+# An event's predecessor where there is none.
+BEGIN = -1
+
+
+class Work(NamedTuple):
+    """What a call puts before the GPU: on which engine, for how long, how long after the one before it in its stream.
+
+    ``branch`` is counted from the call's stream: the branches of a graph run side by side. What ``joins`` comes after
+    all streams, and all that follows comes after it. ``memory_s`` is how long its bytes keep the GPU's memory: all
+    streams share it.
+    """
+
+    lane: Lane
+    duration_s: float
+    gap_s: float = 0.0
+    branch: int = 0
+    joins: bool = False
+    memory_s: float = 0.0
+
+
+class Act(NamedTuple):
+    """One thing the host does, in seconds.
+
+    ``host_s`` is how long the call keeps it; ``way_s`` lies between its return and the earliest begin of its first
+    ``work``. ``wait_s`` is None, or what a synchronise needs from the end of the last work until it returns. A copy
+    without work is one that the host itself makes.
+    """
+
+    kind: Kind
+    host_s: float
+    way_s: float = 0.0
+    work: tuple[Work, ...] = ()
+    stream: int = 0
+    wait_s: float | None = None
+
+
+class Span(NamedTuple):
+    """From when to when, in seconds since the first call; ``act`` is the index of the act it belongs to."""
+
+    begin_s: float
+    end_s: float
+    act: int
+    lane: Literal["host", "wait", "gpu", "h2d", "d2h"]
+
+
+class Played(msgspec.Struct, frozen=True):
+    """When what happened.
+
+    ``host``: calls, host work and waits, in order. ``work``: what ran on the GPU and its copy engines, in the order of
+    submission. ``end_s``: when host and GPU have done everything. ``shares``: seconds of the critical path by what each
+    was spent on; they add up to ``end_s``.
+    """
+
+    host: tuple[Span, ...]
+    work: tuple[Span, ...]
+    end_s: float
+    shares: Mapping[Limit, float]
+
+    @property
+    def busy_s(self) -> float:
+        """Time in which at least one kernel runs."""
+        return _covered_s(span for span in self.work if span.lane == "gpu")
+
+
+def play(acts: Sequence[Act], *, queue: int = 1 << 30, front_end_s: float = 0.0) -> Played:
+    """Play ``acts`` one after another from the host.
+
+    A call that finds ``queue`` launches before the GPU that have not begun waits until one has. Work begins when its
+    call has returned and come to the GPU, when the work before it in its stream has ended and its gap passed, when its
+    engine is free (copies), and, with a ``front_end_s``, not nearer than that to the begin of any other kernel. A
+    replay comes after all work before it: a graph is one piece of work to its stream. Kernels side by side end no
+    sooner than the memory can have moved the bytes of all.
+    """
+    state = _State(queue, front_end_s)
+    for index, act in enumerate(acts):
+        state.do(index, act)
+    end = state.end()
+    return Played(tuple(state.host), tuple(state.work), state.at_s[end], state.path(end))
+
+
+class _State:
+    """What happened so far. A moment is an index: when it was, the moment it waited for, what the time between was
+    spent on. Plain lists: a step may have a hundred thousand kernels."""
+
+    def __init__(self, queue: int, front_end_s: float) -> None:
+        self.at_s = [0.0]
+        self.now = 0  # of the host
+        self.host: list[Span] = []
+        self.work: list[Span] = []
+        self._cause = [BEGIN]
+        self._spent: list[Limit] = ["host"]
+        self._queue = queue
+        self._front_end_s = front_end_s
+        self._begins: list[int] = []  # of each submission's first work
+        self._ends: dict[int, int] = {}  # of each stream's last work
+        self._engines: dict[Lane, int] = {}
+        self._memory = BEGIN  # when the GPU's memory can have moved everything
+        self._joined = BEGIN  # what streams without work of their own come after
+        self._last = BEGIN  # the work that ends last
+        self._starts: list[tuple[float, int]] = []  # of kernels, in the order of time
+
+    def do(self, index: int, act: Act) -> None:
+        """One act of the host."""
+        begin = self._free_slot() if act.work else self.now
+        self.now = self._after(begin, act.host_s, _spent(act))
+        self.host.append(Span(self.at_s[begin], self.at_s[self.now], index, "host"))
+        if act.work:
+            self._submit(index, act)
+        if act.wait_s is not None and self._last != BEGIN:
+            called = self.now
+            self.now = self._later(called, self._after(self._last, act.wait_s, "sync"))
+            self.host.append(Span(self.at_s[called], self.at_s[self.now], index, "wait"))
+
+    def end(self) -> int:
+        """The last moment: of the host, or of work that nobody waits for."""
+        return self.now if self._last == BEGIN else self._later(self.now, self._last)
+
+    def path(self, moment: int) -> dict[Limit, float]:
+        """Seconds of the critical path, from a moment back to the begin."""
+        spent: dict[Limit, float] = {}
+        while (cause := self._cause[moment]) != BEGIN:
+            kind = self._spent[moment]
+            spent[kind] = spent.get(kind, 0.0) + self.at_s[moment] - self.at_s[cause]
+            moment = cause
+        return spent
+
+    def _after(self, cause: int, seconds: float, spent: Limit) -> int:
+        self.at_s.append(self.at_s[cause] + seconds)
+        self._cause.append(cause)
+        self._spent.append(spent)
+        return len(self.at_s) - 1
+
+    def _later(self, first: int, second: int) -> int:
+        return second if self.at_s[second] > self.at_s[first] else first
+
+    def _free_slot(self) -> int:
+        """When the host may make its next call: now, or when the launch a queue's length ago has begun."""
+        if len(self._begins) < self._queue:
+            return self.now
+        return self._later(self.now, self._begins[-self._queue])
+
+    def _submit(self, index: int, act: Act) -> None:
+        ready = self._after(self.now, act.way_s, "front end")
+        if act.kind == "replay" and self._ends:
+            self._joined = max(self._ends.values(), key=self.at_s.__getitem__)
+            self._ends = {}
+        for number, work in enumerate(act.work):
+            stream = act.stream + work.branch
+            begin = self._begin(ready, stream, work)
+            if number == 0:
+                self._begins.append(begin)
+            end = self._after(begin, work.duration_s, "kernel" if work.lane == "gpu" else "link")
+            if work.memory_s > 0:
+                end = self._later(end, self._served(ready, begin, work.memory_s))
+            self.work.append(Span(self.at_s[begin], self.at_s[end], index, work.lane))
+            self._ends[stream] = end
+            self._last = end if self._last == BEGIN else self._later(self._last, end)
+            if work.joins:
+                self._ends, self._joined = {}, end
+            if work.lane != "gpu":
+                self._engines[work.lane] = end
+
+    def _begin(self, ready: int, stream: int, work: Work) -> int:
+        begin = ready
+        before = self._ends.values() if work.joins else [self._ends[stream]] if stream in self._ends else []
+        for end in (*before, *([self._joined] if self._joined != BEGIN and not before else ())):
+            begin = self._later(begin, self._after(end, work.gap_s, "front end"))
+        if work.lane == "gpu":
+            return self._started(begin) if self._front_end_s > 0 else begin
+        return self._later(begin, self._engines[work.lane]) if work.lane in self._engines else begin
+
+    def _served(self, ready: int, begin: int, memory_s: float) -> int:
+        """When the GPU's memory can have moved what this work needs and all that came since the GPU had no work."""
+        alone = self._memory == BEGIN or self.at_s[ready] >= self.at_s[self._last]
+        self._memory = self._after(begin if alone else self._memory, memory_s, "kernel")
+        return self._memory
+
+    def _started(self, begin: int) -> int:
+        """The first moment from ``begin`` on at which the front end begins no other kernel."""
+        apart_s, starts, from_s = self._front_end_s, self._starts, self.at_s[begin]
+        first = place = bisect.bisect_right(starts, (from_s - apart_s, len(self.at_s)))
+        while place < len(starts) and starts[place][0] < from_s + apart_s:
+            from_s = starts[place][0] + apart_s
+            place += 1
+        if place > first:
+            begin = self._after(starts[place - 1][1], apart_s, "front end")
+        bisect.insort(starts, (self.at_s[begin], begin))
+        return begin
+
+
+def _spent(act: Act) -> Limit:
+    """What the host's time in an act is spent on."""
+    if act.kind == "sync":
+        return "sync"
+    return "link" if act.kind == "copy" and not act.work else "host"
+
+
+def _covered_s(spans: Iterable[Span]) -> float:
+    """Time covered by at least one of the spans."""
+    covered_s, until_s = 0.0, 0.0
+    for span in sorted(spans):
+        covered_s += max(span.end_s - max(span.begin_s, until_s), 0.0)
+        until_s = max(until_s, span.end_s)
+    return covered_s
+
+
+# A workload as the host submits it: launch by launch into streams, or with its kernels and copies in graphs.
+
+
+Way = Literal["stream", "graph"]
+WAYS: tuple[Way, ...] = ("stream", "graph")
+
+# What the model knows of a machine, by name. ``call.LAYER.ARGUMENTS`` is a launch call of a kernel with so many
+# arguments, ``replay.LAYER`` the replay call of a graph; the others are one each.
+CONSTANTS: Mapping[str, tuple[str, str]] = {
+    "way": ("s", "launch call's return to its kernel's begin"),
+    "empty": ("s", "an empty kernel: no kernel takes less"),
+    "complete": ("s", "last kernel's end to the synchronise's return"),
+    "sync": ("s", "a synchronise of an idle stream"),
+    "gap_stream": ("s", "between two kernels of a stream"),
+    "gap_graph": ("s", "between two kernels of a graph"),
+    "replay_node": ("s", "what each node adds to the replay call"),
+    "replay_way": ("s", "replay call's return to its first kernel"),
+    "make": ("s", "capture, instantiate and upload any graph"),
+    "make_node": ("s", "what each node adds to that"),
+    "queue": ("launch", "launches that wait before a call blocks"),
+    "front_end": ("s", "between begins of kernels side by side"),
+    "memory": ("B/s", "the GPU's memory, read"),
+    "h2d_call": ("s", "the call of a copy to the GPU"),
+    "h2d_way": ("s", "that call's return to the copy's begin"),
+    "h2d_latency": ("s", "a copy to the GPU, of any size"),
+    "h2d_rate": ("B/s", "bytes of a copy to the GPU"),
+    "d2h_call": ("s", "the call of a copy from the GPU"),
+    "d2h_way": ("s", "that call's return to the copy's begin"),
+    "d2h_latency": ("s", "a copy from the GPU, of any size"),
+    "d2h_rate": ("B/s", "bytes of a copy from the GPU"),
+    "h2d_pageable_latency": ("s", "a pageable copy to the GPU, of any size"),
+    "h2d_pageable_rate": ("B/s", "bytes of a pageable copy to the GPU"),
+    "d2h_pageable_latency": ("s", "a pageable copy from the GPU, of any size"),
+    "d2h_pageable_rate": ("B/s", "bytes of a pageable copy from the GPU"),
+}
+COMMON = ("way", "empty", "complete", "sync", "gap_stream", "queue")
+IN_GRAPHS = ("gap_graph", "replay_node", "replay_way", "make", "make_node")
+
+
+def call_name(layer: str, arguments: int) -> str:
+    """The constant of a launch call."""
+    return f"call.{layer}.{arguments}"
+
+
+def replay_name(layer: str) -> str:
+    """The constant of a replay call."""
+    return f"replay.{layer}"
+
+
+def needed(workload: Workload, way: Way) -> tuple[str, ...]:
+    """The constants that a step rests on."""
+    names = [*COMMON, *(("front_end",) if workload.streams > 1 else ())]
+    for part in workload.parts:
+        if isinstance(part, Kernels):
+            if way == "stream":
+                names.append(call_name(part.layer or workload.layer, part.arguments))
+            if part.bytes:
+                names.append("memory")
+        elif isinstance(part, Copies):
+            prefix = part.direction if part.memory == "pinned" else f"{part.direction}_pageable"
+            own = ("call", "way", "latency", "rate") if part.memory == "pinned" else ("latency", "rate")
+            names += [f"{prefix}_{name}" for name in own]
+    if way == "graph":
+        names += [*IN_GRAPHS, replay_name(workload.layer)]
+    return tuple(dict.fromkeys(names))
+
+
+def acts(workload: Workload, constants: Mapping[str, float], way: Way) -> list[Act]:
+    """What the host does in one step, with every constant of ``needed`` at hand.
+
+    In a graph, neighbouring kernels and pinned copies are replayed by one call; a synchronise, host work and a pageable
+    copy part graphs. The program's own time for each call is then spent no more.
+    """
+    found: list[Act] = []
+    stream = itertools.cycle(range(workload.streams))
+    for captured, parts in itertools.groupby(workload.parts, key=_capturable):
+        if captured and way == "graph":
+            found.append(_replay(workload, list(parts), constants))
+        else:
+            for part in parts:
+                found += _direct(workload, part, constants, stream)
+    return found
+
+
+def graphs(workload: Workload) -> list[int]:
+    """Nodes of each graph that the step becomes."""
+    groups = itertools.groupby(workload.parts, key=_capturable)
+    return [sum(_count(part) for part in parts) for captured, parts in groups if captured]
+
+
+def _capturable(part: Part) -> bool:
+    return isinstance(part, Kernels) or (isinstance(part, Copies) and part.memory == "pinned")
+
+
+def _count(part: Part) -> int:
+    return part.count if isinstance(part, Kernels | Copies) else 0
+
+
+def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stream: Iterator[int]) -> Iterator[Act]:
+    """A part call by call."""
+    match part:
+        case Kernels():
+            call_s = constants[call_name(part.layer or workload.layer, part.arguments)] + part.host_s
+            for work in _kernels(part, constants, constants["gap_stream"]):
+                to = next(stream) if part.stream is None else part.stream
+                yield Act("launch", call_s, constants["way"], (work,), to)
+        case Copies(memory="pinned"):
+            copy = Act("copy", constants[f"{part.direction}_call"], constants[f"{part.direction}_way"])
+            for _ in range(part.count):
+                yield copy._replace(work=(_copy(part, constants),))
+        case Copies():
+            prefix = f"{part.direction}_pageable"
+            seconds = constants[f"{prefix}_latency"] + part.size_bytes / constants[f"{prefix}_rate"]
+            for _ in range(part.count):
+                yield Act("sync", 0.0, wait_s=0.0)  # it comes after the work before it, and the host goes with it
+                yield Act("copy", seconds)
+        case Wait():
+            yield Act("sync", constants["sync"], wait_s=constants["complete"])
+        case HostWork():
+            yield Act("host", part.seconds)
+
+
+def _replay(workload: Workload, parts: list[Part], constants: Mapping[str, float]) -> Act:
+    """Kernels and pinned copies as one graph; branches are streams."""
+    work: list[Work] = []
+    stream = itertools.cycle(range(workload.streams))
+    for part in parts:
+        if isinstance(part, Kernels):
+            for one in _kernels(part, constants, constants["gap_graph"]):
+                work.append(one._replace(branch=next(stream) if part.stream is None else part.stream))
+        elif isinstance(part, Copies):
+            work += [_copy(part, constants)] * part.count
+    call_s = constants[replay_name(workload.layer)] + constants["replay_node"] * len(work)
+    return Act("replay", call_s, constants["replay_way"], tuple(work))
+
+
+def _kernels(part: Kernels, constants: Mapping[str, float], gap_s: float) -> Iterator[Work]:
+    """Each lasts as long as it says, and at least as long as an empty one and as its bytes take."""
+    memory_s = part.bytes / constants["memory"] if part.bytes else 0.0
+    least_s = max(constants["empty"], memory_s)
+    durations = itertools.cycle(part.durations_s)
+    for _ in range(part.count):
+        yield Work("gpu", max(next(durations), least_s), gap_s, memory_s=memory_s)
+
+
+def _copy(part: Copies, constants: Mapping[str, float]) -> Work:
+    latency_s, rate = constants[f"{part.direction}_latency"], constants[f"{part.direction}_rate"]
+    seconds = latency_s + part.size_bytes / rate
+    return Work(part.direction, seconds, branch=part.stream or 0, joins=part.stream is None)

@@ -1,0 +1,1 @@
+"""The pictures and table order of each suite."""

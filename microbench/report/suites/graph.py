@@ -1,0 +1,195 @@
+"""The graph suite's pictures: speed-up over duration, its surface, a graph's life, kinds of node, a step to scale."""
+
+from __future__ import annotations
+
+from microbench.analysis.evidence import Evidence
+from microbench.analysis.stats import Row
+from microbench.core.ops import LOOP_LAYER
+from microbench.core.units import as_time, percent, times
+from microbench.explain.graph_gains import (
+    SPEEDUPS,
+    Pair,
+    crossing,
+    curve_of,
+    curves,
+    kernel_counts,
+    life_line,
+    pairs,
+    title_of,
+)
+from microbench.explain.graph_nodes import iteration_rows, node_rows, title
+from microbench.predict.fit import fit, missing
+from microbench.predict.forecast import forecast
+from microbench.predict.model import WAYS
+from microbench.predict.workload import Kernels, Wait, Workload
+from microbench.report import timeline
+from microbench.report.document import Bar, Bars, Cell, Column, Curve, Line, Mark, Picture, Table, TimeLine, Tone
+from microbench.report.tables import NOTHING, figure, ticks
+
+# Tables in the order of the questions: what it gains, what it costs, how to use it.
+ORDER = ("graph_gain", "graph_lifecycle", "graph_update", "graph_shape", "graph_nodes", "graph_memory", "step_time")
+TONES: tuple[Tone, ...] = ("first", "second", "third", "fourth")
+PHASES = {
+    "capture": "capture",
+    "build": "build node by node",
+    "instantiate": "instantiate",
+    "upload": "upload",
+    "first_launch": "first launch, not uploaded",
+    "relaunch": "relaunch",
+    "node": "GPU, a replay",
+    "destroy": "destroy",
+}
+STRONG, WEAK = SPEEDUPS[0], SPEEDUPS[-1]
+# A short step, in which the gaps can be seen.
+DRAWN = Workload((Kernels(8, (3e-6,)), Wait()))
+SPEEDUP_TICKS = (1, 1.5, 2, 3, 5, 10, 20, 50, 100)
+MOST_UNBROKEN = 6
+
+
+def pictures(evidence: Evidence) -> list[Picture]:
+    """Every picture that the run has figures for."""
+    drawn = (gain(evidence), surface(evidence), step(evidence), life(evidence), kinds(evidence), deciders(evidence))
+    return [picture for picture in drawn if picture is not None]
+
+
+def gain(evidence: Evidence) -> Curve | None:
+    """Speed-up over kernel duration for each submitter, with the crossovers of the first marked."""
+    found = curves(evidence)
+    if not found:
+        return None
+    (kernels, first), *_ = found.values()
+    longest_s = max(pair.duration_s for _, measured in found.values() for pair in measured)
+    positive = [pair.duration_s for _, measured in found.values() for pair in measured if pair.duration_s > 0]
+    empty_s = min(positive) / 2  # where 0 is drawn on an axis that has none
+    lines = [
+        Line(
+            title_of(name).removeprefix("the "),
+            tuple((pair.duration_s or empty_s, pair.speedup) for pair in measured),
+            tone,
+        )
+        for (name, (_, measured)), tone in zip(found.items(), TONES, strict=False)
+    ]
+    begins_empty = any(x == empty_s for line in lines for x, _ in line.points)
+    ends = [(one.speedup, one.duration_s) for one in (crossing(first, speedup) for speedup in SPEEDUPS)]
+    ys = [y for line in lines for _, y in line.points]
+    return Curve(
+        title="Speed-up of a graph over kernel duration",
+        about=f"time per kernel in a stream over that in a graph, {kernels} kernels a step, for who submits them",
+        x_title="kernel duration",
+        lines=tuple(lines),
+        x_ticks=(*((Mark(empty_s, "empty"),) if begins_empty else ()), *ticks(min(positive), longest_s, True, "s")),
+        y_ticks=tuple(Mark(float(y), f"{y:g}×") for y in SPEEDUP_TICKS if y == 1 or min(ys) <= y <= max(ys) * 1.1),
+        marks=tuple(Mark(at_s, f"{ratio:g}× at {as_time(at_s)}") for ratio, at_s in ends if at_s and at_s >= empty_s),
+    )
+
+
+def surface(evidence: Evidence) -> Table | None:
+    """Speed-up from the compiled loop: kernels in a step down, kernel duration across."""
+    measured = {kernels: pairs(evidence, LOOP_LAYER, kernels) for kernels in kernel_counts(evidence)}
+    durations = sorted({pair.duration_s for found in measured.values() for pair in found})
+    if len(measured) < 2 or len(durations) < 2:
+        return None
+    rows = []
+    for kernels, found in measured.items():
+        cells = {pair.duration_s: _speedup(pair) for pair in found}
+        rows.append((Cell(str(kernels), tone="strong"), *(cells.get(one, NOTHING) for one in durations)))
+    columns = [
+        Column(as_time(one) if one > 0 else "empty", drop=_drop(index, len(durations)))
+        for index, one in enumerate(durations)
+    ]
+    return Table(
+        "Speed-up by kernels in a step (down) and kernel duration (across)",
+        f"from the compiled loop; {STRONG:g}× and more stands out, under {WEAK:g}× is pale; – would take too long",
+        (Column("kernels", "left"), *columns),
+        tuple(rows),
+    )
+
+
+def _speedup(pair: Pair) -> Cell:
+    tone: Tone = "good" if pair.speedup >= STRONG else "quiet" if pair.speedup < WEAK else "plain"
+    return Cell(times(pair.speedup), tone=tone)
+
+
+def _drop(index: int, count: int) -> int:
+    """Which columns go first where the page is narrow: every other one, then every other of the rest; the ends stay."""
+    if count <= MOST_UNBROKEN or index in (0, count - 1):
+        return 0
+    return 2 if index % 2 else 1 if index % 4 else 0
+
+
+def step(evidence: Evidence) -> TimeLine | None:
+    """A short step to scale, in a stream and as a graph."""
+    found = fit(evidence)
+    if missing(found, DRAWN, WAYS):
+        return None
+    return timeline.pictures(forecast(DRAWN, found), timeline.in_words(DRAWN))[0]
+
+
+def life(evidence: Evidence) -> Bars | None:
+    """What each phase of a graph's life costs per node, with its constant beside, by straight lines."""
+    found = {name: one for name in PHASES if (one := life_line(evidence, name)) is not None}
+    if not found:
+        return None
+    bars = tuple(
+        Bar(
+            label=PHASES[name],
+            value=max(one.slope, 0.0),
+            beyond=None,
+            cells=(
+                Cell(as_time(one.slope), tone="strong"),
+                Cell(as_time(one.constant)),
+                Cell(percent(one.misfit.median), tone="quiet"),
+                Cell(percent(one.misfit.largest), tone="quiet"),
+            ),
+            tone="second" if name in ("relaunch", "node") else "first",
+        )
+        for name, one in found.items()
+    )
+    counts = [nodes for name in found for nodes, _ in curve_of(evidence, name)]
+    return Bars(
+        title="A graph's life: what each phase costs for each node",
+        about=f"straight lines through {min(counts)} to {max(counts)} empty kernels in a line, by relative residuals",
+        columns=(Column("a node"), Column("+ a graph"), Column("misfit median", drop=2), Column("largest", drop=1)),
+        bars=bars,
+    )
+
+
+def kinds(evidence: Evidence) -> Bars | None:
+    """What a node of each kind takes the GPU, and the same call in a stream."""
+    found = node_rows(evidence)
+    if not found:
+        return None
+    bars = tuple(
+        Bar(
+            label=title(node),
+            value=node.value,
+            beyond=stream.value if stream is not None else None,
+            cells=(figure(node), figure(stream) if stream is not None else NOTHING, _over(stream, node)),
+        )
+        for node, stream in found
+    )
+    return Bars(
+        title="Kinds of node: what one takes the GPU",
+        about=(
+            "behind another of its kind; the paler end is the same call in a stream; prologue: 1 µs of work before a "
+            "kernel needs the one in front"
+        ),
+        columns=(Column("node"), Column("stream", drop=1), Column("stream / node", drop=2)),
+        bars=bars,
+    )
+
+
+def _over(stream: Row | None, node: Row) -> Cell:
+    return Cell(times(stream.value / node.value), tone="quiet") if stream is not None else Cell("")
+
+
+def deciders(evidence: Evidence) -> Bars | None:
+    """What an iteration takes, by who decides whether there is another."""
+    found = iteration_rows(evidence)
+    if len(found) < 2:
+        return None
+    bars = tuple(
+        Bar(title(row), row.value, None, (figure(row),), "second" if title(row).startswith("device") else "first")
+        for row in found
+    )
+    return Bars("An iteration, by who decides on the next", "a kernel a time", (Column("iteration"),), bars)

@@ -1,0 +1,172 @@
+"""The launch suite's pictures: the submission ladder, a launch's anatomy, the duration sweep, single calls."""
+
+from __future__ import annotations
+
+from microbench.analysis.evidence import Evidence
+from microbench.analysis.stats import Row
+from microbench.core.units import as_time, times
+from microbench.explain.launch_cost import FOUR_ARGUMENTS, NATIVE, crossover_s, layer, layer_rows, sweep, title
+from microbench.report.document import (
+    Bar,
+    Bars,
+    Cell,
+    Column,
+    Curve,
+    Histogram,
+    Lane,
+    Line,
+    Mark,
+    Picture,
+    Span,
+    TimeLine,
+)
+from microbench.report.tables import figure, nice_step, short, ticks
+
+# Tables in the order of the questions, the general before the particular.
+ORDER = (
+    "launch_cost", "launch_layers", "launch_duration", "launch_traffic", "launch_queue", "launch_sync", "launch_kind",
+    "launch_arguments", "launch_streams", "launch_threads", "launch_cold",
+)  # fmt: skip
+SHORTEST_DRAWN_S = 100e-9
+
+
+def pictures(evidence: Evidence) -> list[Picture]:
+    """Every picture that the run has figures for, the submission ladder first."""
+    drawn = (ladder(evidence), one_op(evidence), anatomy(evidence), durations(evidence), single_calls(evidence))
+    return [picture for picture in drawn if picture is not None]
+
+
+def ladder(evidence: Evidence) -> Bars | None:
+    """Submit of the same empty kernel from each layer, with four arguments as the bar's paler end."""
+    found = layer_rows(evidence, "same_kernel", 0)
+    if not found:
+        return None
+    four = {layer(row): row for row in layer_rows(evidence, "same_kernel", FOUR_ARGUMENTS)}
+    loop = next((row for row in found if layer(row) == NATIVE), None)
+    bars = tuple(
+        Bar(
+            label=title(row),
+            value=row.value,
+            beyond=four[layer(row)].value if layer(row) in four else None,
+            cells=(figure(row), _over(row, loop), _added(row, four.get(layer(row)))),
+            tone="second" if row is loop else "first",
+        )
+        for row in found
+    )
+    return Bars(
+        title="Submission ladder: the same kernel, launched from each layer",
+        about="host time of one launch call (submit); an empty kernel without arguments, the paler end with four",
+        columns=(Column("submit"), Column("× loop"), Column("4 args", drop=1)),
+        bars=bars,
+    )
+
+
+def _over(row: Row, loop: Row | None) -> Cell:
+    if loop is None or row is loop:
+        return Cell("")
+    return Cell(times(row.value / loop.value))
+
+
+def _added(row: Row, four: Row | None) -> Cell:
+    if four is None:
+        return Cell("")
+    added_s = four.value - row.value
+    unresolved = four.interval.overlaps(row.interval)
+    return Cell("±0" if unresolved else f"{'+' if added_s > 0 else ''}{as_time(added_s)}", tone="quiet")
+
+
+def one_op(evidence: Evidence) -> Bars | None:
+    """Submit of one array operation through each array library: a kernel of their own, so a picture of its own."""
+    found = layer_rows(evidence, "one_op")
+    if not found:
+        return None
+    trips = {layer(row): row for row in evidence.rows("launch_layers", "round_trip", family="one_op")}
+    bars = tuple(
+        Bar(
+            label=title(row),
+            value=row.value,
+            beyond=trips[layer(row)].value if layer(row) in trips else None,
+            cells=(figure(row), figure(trips[layer(row)]) if layer(row) in trips else Cell("")),
+            tone="third",
+        )
+        for row in found
+    )
+    return Bars(
+        title="One operation: x + 1 on one element, through each array library",
+        about="host time of one call (submit), the paler end until its result is there; not the ladder's kernel",
+        columns=(Column("submit"), Column("round trip", drop=1)),
+        bars=bars,
+    )
+
+
+def anatomy(evidence: Evidence) -> TimeLine | None:
+    """One launch of an empty kernel on a time line: what the host does, what the GPU does, and the three parts."""
+    submit, start, complete = (evidence.row("launch_cost", name) for name in ("submit", "start", "complete"))
+    if submit is None or start is None or complete is None:
+        return None
+    end_s = start.value + complete.value
+    begun = evidence.row("launch_cost", "start_estimate")
+    begun_s = min(begun.value, start.value) if begun else start.value
+    submit_s = min(submit.value, end_s)
+    host = (
+        Span(0.0, submit_s, f"submit {as_time(submit.value)}", "first"),
+        Span(submit_s, end_s, "synchronise", "first", "pale"),
+    )
+    gpu = (
+        Span(submit_s, begun_s, "on its way", "quiet", "pale") if begun_s > submit_s else Span(begun_s, begun_s, ""),
+        Span(begun_s, begun_s, "kernel begins" + (" (estimate)" if begun else ""), "second"),
+    )
+    parts = (
+        Span(0.0, start.value, f"start {as_time(start.value)}", "plain", "distance"),
+        Span(start.value, end_s, f"complete {as_time(complete.value)}", "plain", "distance"),
+    )
+    whole = (Span(0.0, end_s, f"round trip {as_time(end_s)}", "plain", "distance"),)
+    step_s = nice_step(end_s / 5)
+    marks = tuple(Mark(index * step_s, short(index * step_s, "s")) for index in range(int(end_s / step_s) + 1))
+    lanes = (Lane("host", host), Lane("GPU", gpu), Lane("parts", parts), Lane("", whole))
+    about = "an empty kernel, to scale; start ends when the host sees the kernel's first act"
+    return TimeLine("Anatomy of one launch", about, end_s, marks, lanes)
+
+
+def durations(evidence: Evidence) -> Curve | None:
+    """Time per kernel against kernel duration, with the kernel's own time below and the crossover marked."""
+    stream, gated = sweep(evidence, "period"), sweep(evidence, "gated")
+    if len(stream) < 2:
+        return None
+    drawn = [(max(x, SHORTEST_DRAWN_S), row.value) for x, row in stream]
+    behind = [(max(x, SHORTEST_DRAWN_S), row.value) for x, row in gated]
+    low_y = min(y for _, y in drawn + behind)
+    own = tuple((x, x) for x, _ in drawn if x >= low_y / 2)
+    lines = [Line("in a stream, as the host submits", tuple(drawn), "first")]
+    if behind:
+        lines.append(Line("the GPU alone, all queued before", tuple(behind), "second"))
+    if len(own) > 1:
+        lines.append(Line("the kernel's own duration", own, "quiet"))
+    cross_s = crossover_s(evidence)
+    inside = cross_s is not None and drawn[0][0] < cross_s < drawn[-1][0]
+    return Curve(
+        title="Time per kernel over kernel duration",
+        about="where the first line leaves the others, the GPU waits for the host",
+        x_title="kernel duration",
+        lines=tuple(lines),
+        x_ticks=ticks(drawn[0][0], drawn[-1][0], True, "s"),
+        y_ticks=ticks(low_y / 2, max(y for _, y in drawn), True, "s"),
+        marks=(Mark(cross_s, f"submit − gap = {as_time(cross_s)}"),) if cross_s is not None and inside else (),
+    )
+
+
+def single_calls(evidence: Evidence) -> Histogram | None:
+    """How single launch calls spread: most of them and the few slow ones."""
+    row = evidence.row("launch_cost", "submit")
+    calls = row.measurement.per_call if row else None
+    if calls is None or not calls.counts:
+        return None
+    quantiles = (("p50", calls.p50), ("p90", calls.p90), ("p99", calls.p99), ("worst", calls.max))
+    return Histogram(
+        title="Single launch calls",
+        about=f"{calls.n} calls, each stamped; logarithmic time, so the slow few stay in sight",
+        first_edge=calls.first_edge,
+        ratio=calls.ratio,
+        counts=calls.counts,
+        marks=tuple(Mark(value, f"{name} {as_time(value)}") for name, value in quantiles),
+    )

@@ -1,0 +1,402 @@
+"""The memory suite's pictures: kernels by implementation, the hierarchy, what must be under way, other accesses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from microbench.analysis.evidence import Evidence, exceeds, row_name, share_of, whole
+from microbench.analysis.stats import Row
+from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size, times
+from microbench.explain.memory_access import ENOUGH, contention, flights, little_bytes, needed
+from microbench.explain.memory_allocation import WAYS as ALLOCATED
+from microbench.explain.memory_allocation import costs, draws
+from microbench.explain.memory_levels import (
+    BANDWIDTH,
+    CYCLES,
+    LATENCY,
+    PER_CLOCK,
+    Plateau,
+    Point,
+    answered_together,
+    bandwidth_levels,
+    ends,
+    footprints,
+    l2_bytes,
+    l2_modes,
+    latency_levels,
+    shared_row,
+    steps,
+    up_to,
+)
+from microbench.explain.memory_stream import (
+    IMPLEMENTATIONS,
+    KERNELS,
+    NATIVE,
+    largest_bytes,
+    main_dtype,
+    shape_of,
+    shape_words,
+    streams,
+)
+from microbench.report.document import Cell, Column, Curve, Histogram, Line, Mark, Picture, Table, Tone
+from microbench.report.tables import NOTHING, ticks, ticks_beyond
+
+# The hierarchy in pictures: bandwidth and latency over the working set, levels named, and the L2 as one SM sees it.
+
+
+FEWEST_LEVEL_SIZES = 5
+LEVEL_TONES: dict[str, Tone] = {"L1": "first", "L2": "second", "DRAM": "third"}
+LEVEL_TICKS = tuple(1 << power for power in range(14, 41, 3))
+HEADROOM = 1.6
+# Marks nearer to each other than this say the same.
+APART = 1.05
+
+
+def hierarchy(evidence: Evidence) -> Curve | None:
+    """Bandwidth over the working set: L1, L2 and DRAM named with their figures, where each ends, the L2's size."""
+    points = footprints(evidence, "memory_levels", BANDWIDTH)
+    levels = bandwidth_levels(evidence)
+    if len(points) < FEWEST_LEVEL_SIZES:
+        return None
+    by_clock = {one.name: one.value for one in bandwidth_levels(evidence, PER_CLOCK)}
+    names = [
+        f"{one.name} {up_to(one)}{quantity(one.value, 'B/s')}"
+        + (f", {quantity(by_clock[one.name], 'B/clk/SM')}" if one.name in by_clock else "")
+        for one in levels
+    ]
+    marks = [Mark(float(one.last_bytes), f"{one.level} to {size(one.last_bytes)}") for one in ends(points, levels)]
+    shared = shared_row(evidence, "memory_levels", BANDWIDTH)
+    shared_clocked = shared_row(evidence, "memory_levels", PER_CLOCK)
+    return _curve(
+        "Bandwidth over the working set",
+        f"all SMs read one set again and again{_shared_rate(shared, shared_clocked)}{_together(points, levels)}",
+        points,
+        levels,
+        names,
+        _with_l2(evidence, marks, points),
+    )
+
+
+def _shared_rate(shared: Row | None, clocked: Row | None) -> str:
+    if shared is None:
+        return ""
+    by_clock = f", {quantity(clocked.value, 'B/clk/SM')}" if clocked is not None else ""
+    return f"; from shared memory {quantity(shared.value, 'B/s')}{by_clock}"
+
+
+def _together(points: Sequence[Point], levels: Sequence[Plateau]) -> str:
+    """Which sets show more than the L2 sends."""
+    found = answered_together(points, levels)
+    return f"; above the L2's line up to {size(found[-1][0])}: one answer for several SMs" if found else ""
+
+
+def latencies(evidence: Evidence) -> Curve | None:
+    """The time of one dependent read over the working set: levels named, reaches of translation caches marked."""
+    points = footprints(evidence, "memory_latency", LATENCY)
+    levels = latency_levels(evidence)
+    if len(points) < FEWEST_LEVEL_SIZES:
+        return None
+    cycles = {one.name: one.value for one in latency_levels(evidence, CYCLES)}
+    names = [
+        f"{one.name} {as_time(one.value)}" + (f", {quantity(cycles[one.name], 'cycle')}" if one.name in cycles else "")
+        for one in levels
+    ]
+    marks = [Mark(one.reach_bytes, f"TLB reach {about_size(one.reach_bytes)}") for one in steps(evidence)]
+    shared = shared_row(evidence, "memory_latency", LATENCY)
+    beside = f"; from shared memory {as_time(shared.value)}" if shared is not None else ""
+    return _curve(
+        "Latency over the working set",
+        f"one thread, each read waits for the one before it{beside}",
+        points,
+        levels,
+        names,
+        _with_l2(evidence, marks, points),
+    )
+
+
+def _with_l2(evidence: Evidence, marks: Sequence[Mark], points: Sequence[Point]) -> tuple[Mark, ...]:
+    """The marks that lie within the curve, and the L2's size where no mark is as good as there."""
+    reported = l2_bytes(evidence)
+    kept = [mark for mark in marks if points[0][0] < mark.at < points[-1][0]]
+    if reported and points[0][0] < reported < points[-1][0]:
+        near = [mark for mark in kept if 1 / APART < mark.at / reported < APART]
+        if not near:
+            kept.append(Mark(reported, f"L2 is {size(reported)}"))
+    return tuple(sorted(kept, key=lambda mark: mark.at))
+
+
+def _curve(
+    title: str,
+    about: str,
+    points: Sequence[Point],
+    levels: Sequence[Plateau],
+    names: Sequence[str],
+    marks: tuple[Mark, ...],
+) -> Curve:
+    """Levels in colour over the whole curve, which is quiet: what lies on a level is seen to."""
+    lines = [
+        Line(name, tuple((x, row.value) for x, row in one.points), LEVEL_TONES[one.name])
+        for one, name in zip(levels, names, strict=True)
+    ]
+    lines.append(Line("", tuple((x, row.value) for x, row in points), "quiet"))
+    values = [row.value for _, row in points]
+    unit = points[0][1].metric.unit
+    smallest, largest = points[0][0], points[-1][0]
+    return Curve(
+        title=title,
+        about=about,
+        x_title="working set",
+        lines=tuple(lines),
+        x_ticks=tuple(Mark(one, size(one)) for one in LEVEL_TICKS if smallest <= one <= largest),
+        y_ticks=_ticks(min(values) / HEADROOM, max(values) * HEADROOM, unit),
+        marks=marks,
+    )
+
+
+def _ticks(low: float, high: float, unit: str) -> tuple[Mark, ...]:
+    """Ticks of either half of a logarithmic axis: over all of it they might be powers of ten alone."""
+    middle = math.sqrt(low * high)
+    both = {mark.at: mark for half in ((low, middle), (middle, high)) for mark in ticks(*half, True, unit)}
+    return tuple(both[at] for at in sorted(both))
+
+
+def l2_lines(evidence: Evidence) -> Histogram | None:
+    """How many lines of the L2 answer one SM in which time, where a near and a far part separate."""
+    modes = l2_modes(evidence)
+    one = modes.row.measurement.per_call if modes is not None else None
+    if modes is None or one is None:
+        return None
+    footprint = size(whole(modes.row, "footprint_bytes"))
+    return Histogram(
+        title="The L2 as one SM sees it: lines by their latency",
+        about=f"each line of a set of {footprint}, past the L1; {percent(modes.near_share)} of them near",
+        first_edge=one.first_edge,
+        ratio=one.ratio,
+        counts=one.counts,
+        marks=(
+            Mark(modes.near, f"near {quantity(modes.near, 'cycle')}"),
+            Mark(modes.far, f"far {quantity(modes.far, 'cycle')}"),
+        ),
+    )
+
+
+# Streaming kernels as tables: implementations side by side, types side by side, and the shape that was chosen.
+
+
+DTYPES = ("fp64", "fp32", "fp16", "int8")
+
+
+def by_implementation(evidence: Evidence) -> Table | None:
+    """Kernels down, what they are written in across, on the largest arrays; the shape in words at the end."""
+    size_bytes, dtype = largest_bytes(evidence), main_dtype(evidence)
+    if size_bytes is None or dtype is None:
+        return None
+    found = {
+        (str(row.params.get("kernel")), str(row.params.get("implementation"))): row
+        for row in streams(evidence, dtype=dtype, size_bytes=size_bytes)
+    }
+    written_in = [one for one in IMPLEMENTATIONS if any(way == one for _, way in found)]
+    kernels = [one for one in KERNELS if any(kernel == one for kernel, _ in found)]
+    columns = [Column("", "left"), *(Column(IMPLEMENTATIONS[one]) for one in written_in)]
+    columns.append(Column("shape of CUDA C++", "left", drop=1))
+    rows = tuple(
+        (
+            Cell(kernel, tone="strong"),
+            *(_rate(evidence, found.get((kernel, way))) for way in written_in),
+            _shape(found.get((kernel, NATIVE))),
+        )
+        for kernel in kernels
+    )
+    return Table(
+        f"Streaming kernels on arrays of {size(size_bytes)}, {dtype}, in GB/s",
+        "bytes read plus written; beside each figure its share of the ceiling",
+        tuple(columns),
+        rows,
+        _limits(evidence, list(found.values())),
+    )
+
+
+def by_dtype(evidence: Evidence) -> Table | None:
+    """Kernels down, types of the elements across, in CUDA C++ on the largest arrays; None for one type."""
+    size_bytes = largest_bytes(evidence)
+    if size_bytes is None:
+        return None
+    found = {
+        (str(row.params.get("kernel")), str(row.params.get("dtype"))): row
+        for row in streams(evidence, implementation=NATIVE, size_bytes=size_bytes)
+    }
+    types = [one for one in DTYPES if any(dtype == one for _, dtype in found)]
+    if len(types) < 2:
+        return None
+    rows = tuple(
+        (Cell(kernel, tone="strong"), *(_rate(evidence, found.get((kernel, dtype))) for dtype in types))
+        for kernel in KERNELS
+        if any(own == kernel for own, _ in found)
+    )
+    return Table(
+        f"Types of elements on arrays of {size(size_bytes)}, CUDA C++, in GB/s",
+        "a kernel that only moves bytes does not care; what is added up or multiplied may",
+        (Column("", "left"), *(Column(one) for one in types)),
+        rows,
+    )
+
+
+def _rate(evidence: Evidence, row: Row | None) -> Cell:
+    if row is None:
+        return NOTHING
+    share, limit = share_of(evidence, row), evidence.ceiling(row)
+    over = limit is not None and exceeds(row, limit)
+    note = percent(share) if share is not None else ""
+    return Cell(gigabytes(row.value), note, "problem" if over else "strong", row.trust, row_name(row))
+
+
+def _shape(row: Row | None) -> Cell:
+    name = shape_of(row) if row is not None else None
+    return Cell(shape_words(name), tone="quiet") if name is not None else NOTHING
+
+
+def _limits(evidence: Evidence, found: list[Row]) -> tuple[str, ...]:
+    limits = dict.fromkeys(limit for row in found if (limit := evidence.ceiling(row)) is not None)
+    return tuple(f"ceiling: {gigabytes(one.value)} GB/s, {one.source}" for one in limits)
+
+
+# Tables in the order of the questions: what memory gives, what each level gives, what is needed for it, what it costs.
+ORDER = (
+    "memory_stream", "memory_levels", "memory_latency", "memory_occupancy", "memory_stride", "memory_random",
+    "memory_atomic", "memory_copy", "memory_allocate", "memory_capacity", "memory_energy",
+)  # fmt: skip
+FEWEST_DRAWN = 3
+TONES: tuple[Tone, ...] = ("first", "second", "third", "fourth")
+TICK_SIZES = tuple(1 << power for power in range(6, 25))
+
+
+def pictures(evidence: Evidence) -> list[Picture]:
+    """Every picture that the run has figures for."""
+    drawn = (
+        by_implementation(evidence),
+        by_dtype(evidence),
+        hierarchy(evidence),
+        latencies(evidence),
+        l2_lines(evidence),
+        under_way(evidence),
+        additions(evidence),
+        allocations(evidence),
+        energies(evidence),
+    )
+    return [picture for picture in drawn if picture is not None]
+
+
+def under_way(evidence: Evidence) -> Curve | None:
+    """Bandwidth over bytes under way on each SM, a line for each number of loads in a thread."""
+    found = flights(evidence)
+    loads = sorted({_loads(one.row) for one in found})
+    lines = []
+    for count, tone in zip(loads, TONES, strict=False):
+        best: dict[float, float] = {}
+        for one in found:
+            if _loads(one.row) == count:
+                best[one.under_way_bytes] = max(one.row.value, best.get(one.under_way_bytes, 0.0))
+        lines.append(Line(f"{count} load{'s' if count > 1 else ''} a thread", tuple(sorted(best.items())), tone))
+    if max((len(line.points) for line in lines), default=0) < FEWEST_DRAWN:
+        return None
+    least, most = needed(found), max(one.row.value for one in found)
+    little = little_bytes(evidence, most)
+    smallest, largest = found[0].under_way_bytes, found[-1].under_way_bytes
+    marks = (
+        [Mark(float(least.under_way_bytes), f"{round_percent(ENOUGH)} at {about_size(least.under_way_bytes)}")]
+        if (least is not None)
+        else []
+    )
+    if little is not None:
+        marks.append(Mark(little, f"Little {about_size(little)}"))
+    return Curve(
+        title="Bandwidth over bytes under way on each SM",
+        about="blocks x threads x loads x 16 bytes; Little: latency of an idle memory x bandwidth",
+        x_title="under way on an SM",
+        lines=tuple(lines),
+        x_ticks=tuple(Mark(one, size(one)) for one in TICK_SIZES if smallest <= one <= largest),
+        y_ticks=ticks_beyond(most, "B/s"),
+        y_log=False,
+        marks=tuple(sorted((one for one in marks if smallest < one.at < largest), key=lambda one: one.at)),
+    )
+
+
+def _loads(row: Row) -> int:
+    value = row.params.get("loads")
+    return value if isinstance(value, int) else 0
+
+
+def additions(evidence: Evidence) -> Table | None:
+    """Atomic additions: one word for all, one a warp, one a thread, and what sharing one costs."""
+    found = contention(evidence)
+    if not found:
+        return None
+    rows = []
+    for one in found:
+        warp = evidence.row("memory_atomic", "additions", space=one.space, dtype=one.dtype, spread="warp")
+        rows.append(
+            (
+                Cell(f"{one.dtype}, {one.space}", tone="strong"),
+                _operations(one.same),
+                _operations(warp),
+                _operations(one.spread),
+                Cell(times(one.factor), tone="strong"),
+            )
+        )
+    columns = (
+        Column("", "left"), Column("one word"), Column("one a warp", drop=1), Column("one a thread"), Column("factor"),
+    )  # fmt: skip
+    return Table(
+        "Atomic additions a second",
+        "by all threads, whose result nobody asks for; in shared memory one word is one of each block",
+        columns,
+        tuple(rows),
+    )
+
+
+def _operations(row: Row | None) -> Cell:
+    return Cell(quantity(row.value, row.metric.unit), trust=row.trust, of=row_name(row)) if row is not None else NOTHING
+
+
+def allocations(evidence: Evidence) -> Table | None:
+    """What memory costs to have: who is asked and how big down; first, later, given back across."""
+    found = costs(evidence)
+    if not found:
+        return None
+    rows = tuple(
+        (
+            Cell(ALLOCATED[one.way], tone="strong"),
+            Cell(size(one.size_bytes)),
+            Cell(as_time(one.first.value), tone="quiet") if one.first is not None else NOTHING,
+            Cell(as_time(one.later.value), tone="strong"),
+            Cell(as_time(one.free.value)) if one.free is not None else NOTHING,
+        )
+        for one in found
+    )
+    columns = (
+        Column("who is asked", "left"), Column("block"), Column("first", drop=1), Column("later"),
+        Column("given back"),
+    )  # fmt: skip
+    return Table("What memory costs to have", "host time; first: of that size, from an emptied pool", columns, rows)
+
+
+def energies(evidence: Evidence) -> Table | None:
+    """Power under each load, energy of a byte, and what of it is above idle."""
+    found = draws(evidence)
+    if not found:
+        return None
+    idle = evidence.row("memory_energy", "power", load="idle")
+    rows = [
+        (
+            Cell(one.load, tone="strong"),
+            Cell(quantity(one.power.value, "W")),
+            Cell(quantity(one.energy.value, "J/B"), tone="strong"),
+            Cell(quantity(one.above_idle, "J/B")) if one.above_idle is not None else NOTHING,
+        )
+        for one in found
+    ]
+    if idle is not None:
+        rows.append((Cell("idle", tone="strong"), Cell(quantity(idle.value, "W")), NOTHING, NOTHING))
+    columns = (Column("load", "left"), Column("power"), Column("a byte"), Column("above idle"))
+    return Table("Energy of a byte", "two seconds of one kernel, by the GPU's energy counter", columns, tuple(rows))

@@ -1,0 +1,1 @@
+"""Reports drawn in a terminal with rich."""

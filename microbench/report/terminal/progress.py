@@ -1,0 +1,200 @@
+"""Shows a run while it runs: a live display on a terminal, plain lines elsewhere. Both are listeners of its events."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table as Grid
+from rich.text import Text
+
+from microbench.analysis.stats import summarize
+from microbench.core.model import Metric, Outcome
+from microbench.core.units import quantity, spread, wall
+from microbench.report.document import Tone
+from microbench.report.tables import STATUS_WORDS
+from microbench.report.terminal.terminal import Painter
+from microbench.run.events import CaseDone, CaseStarted, CaseTick, Event, PlanMade, Probed, RunEnded
+
+REFRESHES_PER_S = 4
+RECENT_CASES = 8
+FIGURES_SHOWN = 3
+OUTCOME_MARKS: dict[str, tuple[str, Tone]] = {"ok": ("✓", "good"), "skipped": ("○", "quiet")}
+
+MetricsByBenchmark = Mapping[str, Sequence[Metric]]
+
+
+def figures(outcome: Outcome, metrics: MetricsByBenchmark) -> str:
+    """An outcome's first figures in words: "submit 3.61 µs ±0.5 %, start 6.40 µs ±0.7 %"; of facts alone, how many."""
+    known = {metric.name: metric for metric in metrics.get(outcome.case.benchmark, ())}
+    words = []
+    for measurement in outcome.measurements[:FIGURES_SHOWN]:
+        metric = known.get(measurement.metric)
+        if metric is not None and measurement.n > 0:
+            interval = summarize(metric, measurement).interval
+            figure = f"{metric.name} {quantity(interval.median, metric.unit)}"
+            words.append(f"{figure} {spread(interval.half_width)}" if measurement.n > 1 else figure)
+    if not words and outcome.facts:
+        words.append(f"{len(outcome.facts)} facts")
+    return ", ".join(words)
+
+
+class CasesDone:
+    """Counts cases against the plan's total, in which those skipped before anything started are not."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self._started = False
+
+    def see(self, event: Event) -> None:
+        """Count what the event finishes."""
+        self._started = self._started or isinstance(event, CaseStarted)
+        if isinstance(event, CaseDone) and (self._started or event.outcome.status != "skipped"):
+            self.done += 1
+
+
+class PlainProgress:
+    """A line for each case, for pipes and logs."""
+
+    def __init__(self, console: Console, metrics: MetricsByBenchmark) -> None:
+        self._painter = Painter(console)
+        self._metrics = metrics
+        self._total = 0
+        self._cases = CasesDone()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def __call__(self, event: Event) -> None:
+        """Write what a reader of a log wants to know."""
+        self._cases.see(event)
+        if isinstance(event, PlanMade):
+            self._total = event.total_cases
+            limit = f", at most {wall(event.budget_s)}" if event.budget_s is not None else ""
+            cases = f"{event.total_cases} cases of {', '.join(event.suites)}{limit}"
+            self._line(cases if event.total_cases else "no case to measure")
+        elif isinstance(event, CaseDone):
+            outcome = event.outcome
+            status = STATUS_WORDS.get(outcome.status, outcome.status)
+            words = figures(outcome, self._metrics) if outcome.status == "ok" else f"{status}: {outcome.reason}"
+            self._line(f"[{self._cases.done}/{self._total}] {outcome.case.id}: {words}")
+        elif isinstance(event, RunEnded) and event.status != "complete":
+            self._line(f"{event.status}: what was measured is kept in {event.path}")
+
+    def _line(self, words: str) -> None:
+        self._painter.console.print(self._painter.text(words), soft_wrap=True)
+
+
+class LiveProgress:
+    """A display that is redrawn at most REFRESHES_PER_S times a second and leaves nothing but failures behind."""
+
+    def __init__(
+        self, console: Console, metrics: MetricsByBenchmark, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._painter = Painter(console)
+        self._metrics = metrics
+        self._clock = clock
+        self._begun_s = clock()
+        self._plan: PlanMade | None = None
+        self._case: CaseStarted | None = None
+        self._tick: CaseTick | None = None
+        self._cases = CasesDone()
+        self._recent: deque[RenderableType] = deque(maxlen=RECENT_CASES)
+        self._live = Live(
+            console=console, get_renderable=self._drawn, refresh_per_second=REFRESHES_PER_S, transient=True
+        )
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Remember what the next refresh shows."""
+        self._cases.see(event)
+        if isinstance(event, PlanMade):
+            self._plan, self._begun_s = event, self._clock()
+        elif isinstance(event, CaseStarted):
+            self._case, self._tick = event, None
+        elif isinstance(event, CaseTick):
+            self._tick = event
+        elif isinstance(event, CaseDone):
+            self._finished(event.outcome)
+        elif isinstance(event, Probed | RunEnded):
+            self._case = None
+
+    def _finished(self, outcome: Outcome) -> None:
+        self._case = None
+        sign, tone = OUTCOME_MARKS.get(outcome.status, ("✗", "problem"))
+        words = figures(outcome, self._metrics) if outcome.status == "ok" else outcome.reason or ""
+        line = self._row(sign, tone, outcome.case.id, words)
+        self._recent.append(line)
+        if tone == "problem":
+            self._live.console.print(line)
+
+    def _row(self, sign: str, tone: Tone, name: str, words: str) -> RenderableType:
+        line = (
+            self._painter.text(f"{sign} ", tone) + self._painter.text(f"{name}  ") + self._painter.text(words, "quiet")
+        )
+        line.no_wrap, line.overflow = True, "ellipsis" if self._painter.fine else "crop"
+        return line
+
+    # -- drawing, from the refreshing thread ---------------------------------------------------------------------
+
+    def _drawn(self) -> RenderableType:
+        if self._plan is None:
+            return self._painter.text("Looking at this machine…", "quiet")
+        return Group(*list(self._recent), self._now(), self._bar(self._plan))
+
+    def _now(self) -> RenderableType:
+        case, tick = self._case, self._tick
+        if case is None:
+            return Text(" ")
+        words = f"{tick.metric} {quantity(tick.value, tick.unit)}, {tick.n} samples" if tick else ""
+        return self._row("▸" if self._painter.fine else ">", "first", case.case_id, words)
+
+    def _bar(self, plan: PlanMade) -> RenderableType:
+        grid = Grid.grid(padding=(0, 1))
+        suite = self._case.suite if self._case else ""
+        bar = ProgressBar(
+            total=max(plan.total_cases, 1), completed=self._cases.done, width=min(40, self._painter.width // 3)
+        )
+        left = self.seconds_left()
+        grid.add_row(
+            self._painter.text(suite.ljust(8), "strong"),
+            bar,
+            self._painter.text(f"{self._cases.done}/{plan.total_cases}"),
+            self._painter.text(f"{wall(left)} left" if left is not None else "", "quiet"),
+        )
+        return grid
+
+    def seconds_left(self) -> float | None:
+        """How long the rest should take, never more than the budget leaves; None while nothing is known.
+
+        The forecast counts for as much as is still to come, the pace so far for as much as is done: first cases are
+        seldom like the last.
+        """
+        plan = self._plan
+        if plan is None:
+            return None
+        elapsed_s = self._clock() - self._begun_s
+        done = min(self._cases.done / max(plan.total_cases, 1), 1.0)
+        pace_s = elapsed_s / done * (1 - done) if done else None
+        forecast_s = max(plan.expected_s - elapsed_s, 0.0) if plan.expected_s is not None else None
+        left_s = pace_s if forecast_s is None else forecast_s
+        if pace_s is not None and forecast_s is not None:
+            left_s = done * pace_s + (1 - done) * forecast_s
+        if plan.budget_s is not None:
+            budget_s = max(plan.budget_s - elapsed_s, 0.0)
+            left_s = budget_s if left_s is None else min(left_s, budget_s)
+        return left_s

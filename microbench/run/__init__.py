@@ -1,0 +1,1 @@
+"""A measuring session: request, plan, budget, worker processes and their messages."""

@@ -1,0 +1,273 @@
+"""Asks a worker what the machine is: the parent itself never opens a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+import microbench
+from microbench.core.bench import discover
+from microbench.core.errors import DeviceAbsentError, ExitCode, MicrobenchError, ResultNotWrittenError, UsageError
+from microbench.core.model import Environment, Floors, Outcome, Run, Session
+from microbench.core.units import plain
+from microbench.host.affinity import find_cores, pinned
+from microbench.run.budget import LIMITS_S, Budget
+from microbench.run.events import CaseDone, Listener, PlanMade, Probed, RunEnded, RunStatus, nobody
+from microbench.run.messages import Floored, Job, Ready, Refused
+from microbench.run.messages import Probed as ProbeAnswer
+from microbench.run.plan import Plan, Process, make_plan
+from microbench.run.process import Patience, UnkillableWorkerError, WorkerCrashedError, WorkerProcess, WorkerSilentError
+from microbench.run.request import Intent, RunRequest, examine
+from microbench.run.supervisor import Supervisor
+from microbench.runs import store
+from microbench.runs.runfile import RunFile
+from microbench.runs.schema import SCHEMA_VERSION
+
+LOOK_CLOSER = "see `microbench doctor`"
+
+
+def probe(worker: WorkerProcess, device: str | None) -> tuple[Environment, Floors]:
+    """The machine and its floors, as a worker with the job "probe" finds them.
+
+    A probe that dies or hangs (a broken driver may) is no end: what it said before counts, else that is the reason for
+    no GPU. Raises DeviceAbsentError when ``device`` was named and no GPU is here, UsageError when it is no name of one.
+    """
+    environment, floors = _listen(worker)
+    if device is not None and not environment.gpus:
+        raise DeviceAbsentError(
+            f"{device} is not here: {environment.no_gpu_reason or 'no GPU'}",
+            environment.no_gpu_next_step or LOOK_CLOSER,
+        )
+    return environment, floors
+
+
+def _listen(worker: WorkerProcess) -> tuple[Environment, Floors]:
+    environment, floors, reason = None, Floors(), ""
+    try:
+        while not isinstance(message := worker.receive(), Ready):
+            if isinstance(message, ProbeAnswer):
+                environment = message.environment
+            elif isinstance(message, Floored):
+                floors = message.floors
+            elif isinstance(message, Refused):
+                for error in (DeviceAbsentError, UsageError):
+                    if message.exit_code == error.exit_code:
+                        raise error(message.reason, message.next_step)
+                reason = message.reason
+                break
+        worker.close()
+    except (WorkerCrashedError, WorkerSilentError) as failure:
+        reason = str(failure)
+    if environment is None:
+        environment = Environment(no_gpu_reason=f"the search for a GPU failed: {reason}", no_gpu_next_step=LOOK_CLOSER)
+    return environment, floors
+
+
+# The parent: a request -> probe -> plan -> outcomes -> one finished file; what was measured survives anything.
+
+
+__all__ = ["NothingMeasuredError", "RunRequest", "RunResult", "Seams", "execute"]
+
+
+class NothingMeasuredError(MicrobenchError):
+    """Ctrl-C came before the first case: there is no run."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+@dataclass(frozen=True)
+class Seams:
+    """What a run is made of besides the request; tests put their own in. ``benchmarks`` names the package of them,
+    ``backend`` the module that opens devices; ``kill`` sends a signal to a process group."""
+
+    benchmarks: str = "microbench.benchmarks"
+    backend: str = "microbench.gpu.open"
+    patience: Patience = field(default_factory=Patience)
+    kill: Callable[[int, int], None] = os.killpg
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run. ``exit_code`` is 0, 1 if a case of this session failed, crashed or timed out, or 130."""
+
+    run: Run
+    path: Path
+    exit_code: ExitCode
+    environment: Environment
+
+
+def execute(request: RunRequest, listener: Listener = nobody, seams: Seams | None = None) -> RunResult:
+    """Measure what is asked for and leave one file.
+
+    Everything that can be wrong with the request is found before anything is measured: UsageError, RunUnreadableError,
+    ResultNotWrittenError. Raises DeviceAbsentError when a device was named and is not here, ResultLostError when the
+    disk fills up, UnkillableWorkerError when a worker hangs for good, NothingMeasuredError on Ctrl-C during the probe;
+    in all of these what was measured is on disk. A later Ctrl-C finishes the file and returns.
+    """
+    seams = seams or Seams()
+    now = datetime.now(UTC)
+    intent = examine(request, discover(seams.benchmarks), now)
+    _make_folder(intent.path)
+    with closing(RunFile(intent.path, grow=intent.earlier is not None)) as file:
+        return _Session(intent, listener, seams, file, now).run()
+
+
+def _make_folder(path: Path) -> None:
+    """The data folder is made on first use; any other folder is the user's to make. Raises ResultNotWrittenError."""
+    if path.parent != store.data_folder():
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResultNotWrittenError(
+            f"the data folder {plain(path.parent)} cannot be made: {error.strerror or error}",
+            "set MICROBENCH_DATA to a folder of yours, or use --out",
+        ) from None
+
+
+class _Session:
+    """One invocation while it runs: collects outcomes for the file, the listener and the finished run."""
+
+    def __init__(self, intent: Intent, listener: Listener, seams: Seams, file: RunFile, now: datetime) -> None:
+        self._intent = intent
+        self._listener = listener
+        self._seams = seams
+        self._file = file
+        self._started_at = now.isoformat(timespec="seconds")
+        self._began_s = time.monotonic()
+        self._outcomes: list[Outcome] = []
+        self._allowed_cpus = tuple(sorted(os.sched_getaffinity(0)))
+
+    def run(self) -> RunResult:
+        """Probe, plan, measure, finish."""
+        environment, floors = self._probe()
+        self._listener(Probed(environment))
+        head = self._head(environment, floors)
+        self._file.begin(head)
+        intent = self._intent
+        plan = make_plan(
+            intent.selected,
+            environment,
+            device=intent.settings.device,
+            rounds=intent.settings.rounds,
+            session=intent.session,
+            measured=intent.measured,
+        )
+        status: RunStatus = "complete"
+        try:
+            self._measure(plan, environment, floors)
+        except KeyboardInterrupt:
+            status = "interrupted"
+        except UnkillableWorkerError as error:
+            self._finish(head, "stopped")
+            raise UnkillableWorkerError(
+                error.cause, f"what was measured is in {self._file.path}; {error.next_step}"
+            ) from None
+        return RunResult(self._finish(head, status), self._file.path, self._exit_code(status), environment)
+
+    def _measure(self, plan: Plan, environment: Environment, floors: Floors) -> None:
+        settings, preset = self._intent.settings, self._intent.preset
+        limit_s = settings.time_limit_s if settings.time_limit_s is not None else LIMITS_S[preset]
+        budget = Budget(preset, limit_s, plan.cases, time.monotonic, self._began_s)
+        suites = tuple(dict.fromkeys(one.block.suite for one in plan.cases))
+        self._listener(PlanMade(len(plan.cases), budget.left_s, suites, budget.expected_s()))
+        for outcome in plan.skipped:
+            self._record(outcome)
+        nodes = {gpu.uuid: gpu.numa_node for gpu in environment.gpus}
+        near_node = next(iter(nodes.values()), None)
+
+        def start(process: Process) -> WorkerProcess:
+            return self._start(process, floors, nodes.get(process.device or "", near_node))
+
+        with pinned(find_cores(near_node).plan.parent_cores):
+            Supervisor(start, budget, self._intent.session, self._record, self._listener).run(plan.cases)
+
+    def _record(self, outcome: Outcome) -> None:
+        self._outcomes.append(outcome)  # first: an interruption in between must not lose it from the finished file
+        self._file.append(outcome)
+        self._listener(CaseDone(outcome))
+
+    def _start(self, process: Process, floors: Floors, near_node: int | None) -> WorkerProcess:
+        job = Job(
+            seam=process.seam,
+            device=process.device,
+            benchmarks=self._seams.benchmarks,
+            backend=self._seams.backend,
+            parent_pid=os.getpid(),
+            floors=floors,
+            near_node=near_node,
+            allowed_cpus=self._allowed_cpus,
+        )
+        return WorkerProcess(job, dict(process.variables), self._seams.patience, self._seams.kill)
+
+    def _probe(self) -> tuple[Environment, Floors]:
+        device = self._intent.settings.device
+        worker = self._start(Process("probe", device, 0), Floors(), None)
+        try:
+            return probe(worker, device)
+        except KeyboardInterrupt:
+            raise NothingMeasuredError("interrupted before anything was measured", "start again") from None
+        finally:
+            worker.end()
+
+    def _head(self, environment: Environment, floors: Floors) -> Run:
+        """The run as it is before this session's first outcome."""
+        intent = self._intent
+        session = Session(
+            environment=environment,
+            settings=intent.settings,
+            tool_version=microbench.__version__,
+            started_at=self._started_at,
+            floors=floors,
+            simulated=any(gpu.simulated for gpu in environment.gpus),
+            commit=commit(),
+        )
+        earlier = intent.earlier or Run(SCHEMA_VERSION, intent.run_id, (), (), ())
+        return msgspec.structs.replace(
+            earlier,
+            schema_version=SCHEMA_VERSION,
+            sessions=(*earlier.sessions, session),
+            benchmarks=intent.infos(),
+        )
+
+    def _finish(self, head: Run, status: RunStatus) -> Run:
+        outcomes = (*_still_skipped(head.outcomes, self._outcomes), *self._outcomes)
+        run = msgspec.structs.replace(head, outcomes=outcomes)
+        self._file.finish(run)
+        self._listener(RunEnded(self._file.path, status))
+        return run
+
+    def _exit_code(self, status: RunStatus) -> ExitCode:
+        if status == "interrupted":
+            return ExitCode.INTERRUPTED
+        failed = any(outcome.status not in ("ok", "skipped") for outcome in self._outcomes)
+        return ExitCode.SOME_FAILED if failed else ExitCode.MEASURED
+
+
+def _still_skipped(before: Sequence[Outcome], now: Sequence[Outcome]) -> Iterator[Outcome]:
+    """Earlier outcomes, less the skips that this session made good: nobody needs to read of them any more."""
+    mended = {(one.device, one.case.id, one.round) for one in now}
+    for outcome in before:
+        if outcome.status != "skipped" or (outcome.device, outcome.case.id, outcome.round) not in mended:
+            yield outcome
+
+
+def commit() -> str | None:
+    """The commit of the checkout this runs from, "-dirty" if it was changed; None for an installed package."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None

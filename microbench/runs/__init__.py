@@ -1,0 +1,1 @@
+"""Recorded runs: the file format, the store, history, export and redaction."""
