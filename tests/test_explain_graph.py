@@ -12,19 +12,10 @@ from make_graph_run import MADE, graph_outcomes, make_graph_run
 from make_run import measurement
 
 from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
+from microbench.analysis.graph_steps import Pair, kernel_counts, pairs, usual_kernels
 from microbench.core.model import Outcome, Param, Run
 from microbench.explain.graph_change import AROUND, Cost, cost, equal_at
-from microbench.explain.graph_gains import (
-    SPEEDUPS,
-    Pair,
-    break_evens,
-    crossing,
-    curves,
-    kernel_counts,
-    life_line,
-    pairs,
-    usual_kernels,
-)
+from microbench.explain.graph_gains import SPEEDUPS, break_evens, crossing, curves, life_line
 from microbench.explain.graph_nodes import TITLES, enough, points
 from microbench.explain.rules import GRAPH_RULES, findings, of_suite
 

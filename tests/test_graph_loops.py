@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from c_library import address, build
 
-from microbench.gpu.protocol.submit import IntArray
+from microbench.core.ops import IntArray
 from microbench.host import graph_loops
 from microbench.host import graph_loops as loops
 from microbench.host.graph_loops import Entry

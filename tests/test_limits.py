@@ -9,18 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from microbench.analysis.limits import (
-    CACHE_NAMES,
-    PCIE_BOUNDS,
-    cache_rate,
-    ceiling,
-    link_rate,
-    mover,
-    pcie_both_rate,
-    pcie_rate,
-    pcie_raw_rate,
-)
-from microbench.core.model import GpuInfo, LinkInfo
+from microbench.analysis.limits import CACHE_NAMES, PCIE_BOUNDS, cache_rate, ceiling, mover, pcie_both_rate, pcie_rate
+from microbench.core.model import GpuInfo, LinkInfo, link_rate, pcie_raw_rate
 
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "pcie.json").read_text())["rows"]
 LINK = LinkInfo(generation_now=1, generation_max=5, lanes_now=16, lanes_max=16, max_payload_bytes=256)

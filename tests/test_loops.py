@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from c_library import address, build
 
-from microbench.gpu.protocol.submit import IntArray
+from microbench.core.ops import IntArray
 from microbench.host import loops
 from microbench.host.affinity import find_cores, on_cores
 from microbench.host.native import NativeHost, c_address

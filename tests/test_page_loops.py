@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from microbench.core.errors import MeasurementError
+from microbench.core.ops import IntArray
 from microbench.gpu.cuda.links.buffers import map_and_touch, read_pages, take_and_release, touch_pages
 from microbench.gpu.cuda.links.copies import UNIT_BYTES, cut
-from microbench.gpu.protocol.submit import IntArray
 from microbench.host.native import c_address
 
 CLOCK = c_address("clock_gettime")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from microbench.core.errors import MeasurementError
 from microbench.core.model import SAMPLES_KEPT, Measurement
-from microbench.gpu.protocol.submit import IntArray
+from microbench.core.ops import IntArray
 from microbench.measure.sampling import (
     VOID_SAMPLES,
     SamplingLimits,

@@ -10,11 +10,12 @@ import pytest
 from fake_session import QUICK
 
 from microbench.core.model import Fact, Measurement
+from microbench.core.ops import IntArray
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.fake.machine import FakeGate
 from microbench.gpu.protocol.links import FloatArray, Transfer
-from microbench.gpu.protocol.submit import IntArray, Submit
+from microbench.gpu.protocol.submit import Submit
 from microbench.measure.timer import Meter
 from microbench.measure.transfers import alone_and_together, between_gpus, moved, small_copy
 

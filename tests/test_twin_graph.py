@@ -13,7 +13,8 @@ import pytest
 from c_library import build
 
 from microbench.analysis.stats import paired_ratio
-from microbench.gpu.protocol.submit import IntArray, Submit
+from microbench.core.ops import IntArray
+from microbench.gpu.protocol.submit import Submit
 
 STEPS = 10
 PAIRS = 60

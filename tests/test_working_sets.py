@@ -8,9 +8,9 @@ import pytest
 from microbench.analysis.stats import summarize
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, Measurement, Metric
+from microbench.core.ops import IntArray
 from microbench.gpu.cuda.memory.levels import LINE_BYTES, MOST_LINES, read_sums, ring
 from microbench.gpu.protocol.memory import Pass, Walk
-from microbench.gpu.protocol.submit import IntArray
 from microbench.measure.memory import SAMPLE_S, chase_latency, level_rate, line_latencies, two_modes
 from microbench.measure.sampling import SamplingLimits
 from microbench.measure.timer import Meter

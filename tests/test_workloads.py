@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from texts import any_text
 
+from microbench.analysis.graph_steps import TITLES
 from microbench.cli import options
 from microbench.core.errors import UsageError
 from microbench.core.units import typed_factor, typed_rate, typed_size
-from microbench.explain.launch_cost import TITLES
 from microbench.predict.step_file import ALIASES, Options, described, examples, parsed, read
 from microbench.predict.workload import MOST_KERNELS, Copies, HostWork, Kernels, Wait, Workload
 

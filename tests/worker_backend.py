@@ -11,10 +11,10 @@ import numpy as np
 
 from microbench.core.errors import DeviceAbsentError, Skip
 from microbench.core.model import Environment, GpuInfo, Telemetry
+from microbench.core.ops import IntArray
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.submit import IntArray
 
 ONE, OTHER, STUBBORN = "GPU-one", "GPU-other", "GPU-stubborn"
 NO_GPU = "no driver is installed"

@@ -7,13 +7,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from microbench.analysis.rates import PER_CLOCK, rate_of
-from microbench.core.model import GpuInfo, LinkInfo, Param
+from microbench.core.model import GpuInfo, LinkInfo, Param, pcie_raw_rate
 from microbench.core.units import quantity
 
-# Gigatransfers a second and lane by generation, and the share of the bits that the line code leaves.
-# Source: PCI Express base specification (generation 6: FLIT mode, 236 of 256 bytes).
-TRANSFERS_PER_S = {1: 2.5e9, 2: 5e9, 3: 8e9, 4: 16e9, 5: 32e9, 6: 64e9}
-CODE_SHARE = {1: 8 / 10, 2: 8 / 10, 3: 128 / 130, 4: 128 / 130, 5: 128 / 130, 6: 236 / 256}
 # Bytes that every packet carries beside its payload: posted writes, completions, either in FLIT mode.
 # Source: pcie-bench/pcie-model (SIGCOMM 2018); confirmed to the byte by the H200's own packet counters.
 WRITE_HEADER_BYTES, COMPLETION_HEADER_BYTES, FLIT_HEADER_BYTES = 24, 20, 16
@@ -53,13 +49,6 @@ class Ceiling(msgspec.Struct, frozen=True):
     assumptions: tuple[str, ...] = ()
 
 
-def pcie_raw_rate(generation: int, lanes: int) -> float | None:
-    """Bytes a second and direction on the wire after the line code, packet headers included; None if unknown."""
-    if generation not in TRANSFERS_PER_S:
-        return None
-    return TRANSFERS_PER_S[generation] * lanes / 8 * CODE_SHARE[generation]
-
-
 def pcie_rate(generation: int, lanes: int, direction: str, payload_bytes: int) -> float | None:
     """Payload bytes a second that a copy engine can reach in packets of ``payload_bytes``; None if unknown.
 
@@ -91,13 +80,6 @@ def pcie_both_rate(generation: int, lanes: int, payload_bytes: int) -> float | N
 def _payload_share(generation: int, header_bytes: int, payload_bytes: int) -> float:
     """The share of a packet that is payload; in FLIT mode every header is as long."""
     return payload_bytes / (payload_bytes + (FLIT_HEADER_BYTES if generation >= FLIT_GENERATION else header_bytes))
-
-
-def link_rate(link: LinkInfo) -> float | None:
-    """Raw bytes a second and direction of the link at its full speed; None when the link is unknown."""
-    if not link.generation_max or not link.lanes_max:
-        return None
-    return pcie_raw_rate(link.generation_max, link.lanes_max)
 
 
 def mover(params: Mapping[str, Param], gpu: GpuInfo | None, gpus: Iterable[GpuInfo]) -> GpuInfo | None:

@@ -178,6 +178,12 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     device: str | None = None
 
 
+# Gigatransfers a second and lane by generation, and the share of the bits that the line code leaves.
+# Source: PCI Express base specification (generation 6: FLIT mode, 236 of 256 bytes).
+TRANSFERS_PER_S = {1: 2.5e9, 2: 5e9, 3: 8e9, 4: 16e9, 5: 32e9, 6: 64e9}
+CODE_SHARE = {1: 8 / 10, 2: 8 / 10, 3: 128 / 130, 4: 128 / 130, 5: 128 / 130, 6: 236 / 256}
+
+
 class LinkInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """The links of a GPU as the driver reports them (an idle PCIe link trains down: ``now`` is not a verdict).
     ``nvlinks`` are up, ``nvlink_bytes_per_s`` is one's line rate in one direction; ``coherent``: joined by NVLink-C2C.
@@ -192,6 +198,20 @@ class LinkInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     nvlinks: int | None = None
     nvlink_bytes_per_s: float | None = None
     coherent: bool | None = None
+
+
+def pcie_raw_rate(generation: int, lanes: int) -> float | None:
+    """Bytes a second and direction on the wire after the line code, packet headers included; None if unknown."""
+    if generation not in TRANSFERS_PER_S:
+        return None
+    return TRANSFERS_PER_S[generation] * lanes / 8 * CODE_SHARE[generation]
+
+
+def link_rate(link: LinkInfo) -> float | None:
+    """Raw bytes a second and direction of the link at its full speed; None when the link is unknown."""
+    if not link.generation_max or not link.lanes_max:
+        return None
+    return pcie_raw_rate(link.generation_max, link.lanes_max)
 
 
 class GpuInfo(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, listed, rests_on
+from microbench.analysis.graph_steps import usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, percent, quantity, times
-from microbench.explain.graph_gains import curve_of, life_line, nodes_of, usual_kernels
+from microbench.explain.graph_gains import curve_of, life_line, nodes_of
 
 UPLOAD_WORTH = 2.0
 

@@ -8,33 +8,23 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, rests_on
+from microbench.analysis.graph_steps import (
+    LITTLE,
+    MAKING,
+    Pair,
+    kernel_counts,
+    kernels_in_words,
+    pairs,
+    title_of,
+    usual_kernels,
+)
 from microbench.analysis.quantiles import Line, line
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, times
-from microbench.explain.launch_cost import TITLES, crossover_s
+from microbench.explain.launch_cost import crossover_s
 
-USUAL_KERNELS = 100
 SPEEDUPS = (1.5, 1.1, 1.05)
-LITTLE = 1.05
-
-
-class Pair(NamedTuple):
-    """One kernel duration measured both ways; the rows are times per kernel."""
-
-    duration_s: float
-    stream: Row
-    graph: Row
-
-    @property
-    def speedup(self) -> float:
-        """How many times as long the stream takes."""
-        return self.stream.value / self.graph.value
-
-    @property
-    def saved_s(self) -> float:
-        """Time that the graph saves per kernel; 0 where the two intervals overlap."""
-        return 0.0 if self.stream.interval.overlaps(self.graph.interval) else self.stream.value - self.graph.value
 
 
 class Crossing(NamedTuple):
@@ -43,28 +33,6 @@ class Crossing(NamedTuple):
 
     speedup: float
     duration_s: float | None
-
-
-def pairs(evidence: Evidence, submitter: str, kernels: int) -> list[Pair]:
-    """graph_gain's cases of a submitter and a count of kernels, by ascending duration."""
-    chosen: dict[str, int | str] = {"submitter": submitter, "kernels": kernels}
-    graphs = dict(evidence.curve("graph_gain", "graph", "duration_ns", **chosen))
-    return [
-        Pair(duration_ns * 1e-9, row, graphs[duration_ns])
-        for duration_ns, row in evidence.curve("graph_gain", "stream", "duration_ns", **chosen)
-        if duration_ns in graphs and row.value > 0 and graphs[duration_ns].value > 0
-    ]
-
-
-def kernel_counts(evidence: Evidence, submitter: str = LOOP_LAYER) -> list[int]:
-    """Counts of kernels in a step that were measured with that submitter, ascending."""
-    return [count for count, _ in evidence.curve("graph_gain", "stream", "kernels", submitter=submitter)]
-
-
-def usual_kernels(counts: Sequence[int], wanted: int = USUAL_KERNELS) -> int | None:
-    """The count nearest to ``wanted``, by ratio; None without counts."""
-    positive = [count for count in counts if count > 0]
-    return min(positive, key=lambda count: abs(math.log(count / wanted)), default=None)
 
 
 def submitters(evidence: Evidence) -> list[str]:
@@ -151,26 +119,14 @@ def _submitter_words(submitter: str, measured: Sequence[Pair]) -> str:
     return words
 
 
-def kernels_in_words(count: int, duration_s: float) -> str:
-    """So many kernels of that length: "8 kernels of 3.00 µs", "1 empty kernel"."""
-    plural = "" if count == 1 else "s"
-    return f"{count} kernel{plural} of {as_time(duration_s)}" if duration_s > 0 else f"{count} empty kernel{plural}"
-
-
 def kernels_of(pair: Pair) -> str:
     """A pair's kernels in words."""
     return "empty kernels" if pair.duration_s == 0 else f"kernels of {as_time(pair.duration_s)}"
 
 
-def title_of(submitter: str) -> str:
-    """A submitter as its authors write it."""
-    return f"the {TITLES[submitter]}" if submitter == LOOP_LAYER else TITLES.get(submitter, submitter)
-
-
 # Explains graph_lifecycle: what making a graph costs, which phase most, and after how many replays it has paid.
 
 
-MAKING = ("capture", "instantiate", "upload")
 EQUAL = 1.10
 LONGER_S = 10e-6
 

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from microbench.analysis.evidence import Evidence, Finding, listed, rests_on
+from microbench.analysis.graph_steps import TITLES
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, percent, times
 
@@ -186,21 +187,6 @@ def tails(evidence: Evidence) -> list[Finding]:
 CHOICE_MARGIN = 1.10
 NATIVE = "loop"
 FOUR_ARGUMENTS = 4
-
-TITLES = {
-    "loop": "compiled loop",
-    "cuda_bindings": "cuda.bindings",
-    "cuda_core": "cuda.core",
-    "cupy_raw": "CuPy RawKernel",
-    "numba_configured": "Numba (configured before)",
-    "numba_each_call": "Numba (configured each call)",
-    "triton": "Triton",
-    "warp": "Warp",
-    "cupy_ufunc": "CuPy ufunc",
-    "torch_eager": "PyTorch eager",
-    "torch_out": "PyTorch out=",
-    "jax_jit": "JAX jit",
-}
 
 
 def layer(row: Row) -> str:

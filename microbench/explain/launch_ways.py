@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from microbench.analysis.evidence import Evidence, Finding, listed, rests_on
-from microbench.analysis.limits import link_rate
 from microbench.analysis.stats import Row
+from microbench.core.model import link_rate
 from microbench.core.units import as_time, axis_value, percent, quantity, rate_of, times
 from microbench.explain.launch_cost import sweep
 

@@ -8,10 +8,9 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, facts_of
-from microbench.analysis.limits import pcie_raw_rate
 from microbench.analysis.quantiles import Line, line
 from microbench.analysis.stats import Row
-from microbench.core.model import Fact, Scalar
+from microbench.core.model import Fact, Scalar, pcie_raw_rate
 
 RISEN = "_risen"
 UNDER_LOAD = "read_under_load"

@@ -11,7 +11,7 @@ from enum import IntEnum
 import numba
 from numba import types
 
-from microbench.gpu.protocol.submit import IntArray
+from microbench.core.ops import IntArray
 from microbench.host.loops import (
     call_narrow,
     call_row,

@@ -18,7 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from microbench.gpu.protocol.submit import IntArray
+from microbench.core.ops import IntArray
 
 CLOCK_MONOTONIC = 1
 SECOND_NS = 1_000_000_000

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.gpu.protocol.submit import IntArray
+from microbench.core.ops import IntArray
 from microbench.host import loops
 from microbench.host.affinity import find_cores, on_cores
 

@@ -8,8 +8,9 @@ from typing import Protocol
 import numpy as np
 
 from microbench.core.model import Measurement, Work
+from microbench.core.ops import IntArray
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.submit import IntArray, Submit
+from microbench.gpu.protocol.submit import Submit
 from microbench.measure.sampling import NANOSECOND_S
 from microbench.measure.timer import BURST_S, Meter, gated
 

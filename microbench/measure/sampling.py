@@ -13,8 +13,8 @@ from microbench.analysis.quantiles import FloatArray
 from microbench.analysis.stats import median_interval
 from microbench.core.errors import MeasurementError
 from microbench.core.model import SAMPLES_KEPT, PerCall, Stopped
+from microbench.core.ops import IntArray
 from microbench.gpu.protocol.gpu import HostClock
-from microbench.gpu.protocol.submit import IntArray
 
 Tick = Callable[[str, int, float], None]
 Batch = TypeVar("Batch")

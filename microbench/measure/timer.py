@@ -10,9 +10,9 @@ import numpy as np
 from microbench.analysis.quantiles import FloatArray
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Clock, Floors, Measurement, PerCall, Work
-from microbench.core.ops import Launch
+from microbench.core.ops import IntArray, Launch
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Gpu, HostClock
-from microbench.gpu.protocol.submit import IntArray, Submit
+from microbench.gpu.protocol.submit import Submit
 from microbench.measure.sampling import (
     NANOSECOND_S,
     Sampler,

@@ -9,10 +9,10 @@ import numpy as np
 
 from microbench.analysis.quantiles import FloatArray
 from microbench.core.model import Fact, Measurement, Work
+from microbench.core.ops import IntArray
 from microbench.gpu.protocol.compute import Gemm
 from microbench.gpu.protocol.links import Chase, Concurrent, Duplex, Peer, Pipeline, Transfer
 from microbench.gpu.protocol.memory import Operations
-from microbench.gpu.protocol.submit import IntArray
 from microbench.measure.sampling import NANOSECOND_S, per_call_distribution, seconds
 from microbench.measure.timer import Meter, gated
 

@@ -12,11 +12,11 @@ from typing import Literal, TypeVar, cast
 
 import msgspec
 
-from microbench.analysis.limits import TRANSFERS_PER_S
+from microbench.analysis.graph_steps import TITLES
 from microbench.core.errors import UsageError
+from microbench.core.model import TRANSFERS_PER_S
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import plain, short_size, typed_factor, typed_rate, typed_size, typed_time
-from microbench.explain.launch_cost import TITLES
 from microbench.predict.whatif import Changes
 from microbench.predict.workload import (
     MOST_BYTES,

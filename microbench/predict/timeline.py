@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import msgspec
 
 from microbench.analysis.evidence import Evidence, Finding, rests_on
+from microbench.analysis.graph_steps import Pair, kernel_counts, kernels_in_words, pairs, title_of, usual_kernels
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, quantity, round_percent, times
-from microbench.explain.graph_gains import Pair, kernel_counts, kernels_in_words, pairs, title_of, usual_kernels
 from microbench.predict import words as prediction_words
 from microbench.predict.forecast import Forecast, Prediction
 from microbench.predict.model import Limit, call_name, replay_name

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import msgspec
 
 from microbench.analysis.evidence import Finding, listed
+from microbench.analysis.graph_steps import title_of
 from microbench.analysis.limits import ASSUMED_PAYLOAD_BYTES, pcie_rate
 from microbench.compare.words import measuring
 from microbench.core.errors import UsageError
 from microbench.core.model import GpuInfo, LinkInfo
 from microbench.core.units import MISSING, as_time, quantity, round_percent, times
-from microbench.explain.graph_gains import title_of
 from microbench.predict.constants import Constant, Fit
 from microbench.predict.fit import missing, with_calls
 from microbench.predict.forecast import Forecast, Prediction

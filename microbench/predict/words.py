@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from microbench.analysis.evidence import Finding, Severity, listed
+from microbench.analysis.graph_steps import LITTLE, kernels_in_words, title_of
 from microbench.core.units import as_time, percent, round_percent, short_size, times
-from microbench.explain.graph_gains import LITTLE, kernels_in_words, title_of
 from microbench.predict.constants import OWN_SCATTERS
 from microbench.predict.forecast import WORTH, Forecast, Prediction
 from microbench.predict.model import Limit

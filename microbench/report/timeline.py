@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from microbench.analysis.evidence import sentence
+from microbench.analysis.graph_steps import kernels_in_words
 from microbench.core.model import Run
 from microbench.core.units import as_time, percent
-from microbench.explain.graph_gains import kernels_in_words
 from microbench.predict import model, timeline, words
 from microbench.predict.fit import fit_for
 from microbench.predict.forecast import Forecast, Prediction, forecast

@@ -16,9 +16,9 @@ import numpy as np
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Metric
-from microbench.core.ops import Launch
+from microbench.core.ops import IntArray, Launch
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.submit import IntArray, Submit
+from microbench.gpu.protocol.submit import Submit
 from microbench.measure.timer import WARM_UP_CALLS, Meter
 
 # Queues of the usual depth fill within the first count; the second is for drivers told to scale them up.

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Work
+from microbench.core.ops import IntArray
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.submit import IntArray
 from microbench.measure.sampling import NANOSECOND_S
 from microbench.measure.timer import Meter
 

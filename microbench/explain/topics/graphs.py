@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from microbench.analysis.evidence import Evidence
+from microbench.analysis.graph_steps import MAKING, Pair, kernel_counts, pairs, usual_kernels
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, times
-from microbench.explain.graph_gains import MAKING, Pair, curve_of, kernel_counts, kernels_of, pairs, usual_kernels
+from microbench.explain.graph_gains import curve_of, kernels_of
 from microbench.explain.topics.topic import (
     PREDICT,
     Gathering,

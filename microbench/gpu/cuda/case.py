@@ -11,11 +11,11 @@ import numpy.typing as npt
 from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
+from microbench.core.ops import IntArray
 from microbench.gpu.cuda.context import Context, Modules, check, entry_point
 from microbench.gpu.cuda.submit import DriverSubmit
 from microbench.gpu.cuda.timing import SpinGate
 from microbench.gpu.protocol.compute import UnitPass
-from microbench.gpu.protocol.submit import IntArray
 from microbench.host.graph_loops import Entry
 
 POISON = 0xDEADBEEF

@@ -12,7 +12,7 @@ import numpy as np
 
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, GpuInfo, Telemetry
-from microbench.core.ops import LEGACY_STREAM, Copy, GraphLaunch, Launch, LayerCall, Memset, Op, Wait
+from microbench.core.ops import LEGACY_STREAM, Copy, GraphLaunch, IntArray, Launch, LayerCall, Memset, Op, Wait
 from microbench.gpu.cuda import submit as binding
 from microbench.gpu.cuda import timing
 from microbench.gpu.cuda.case import Case
@@ -28,7 +28,7 @@ from microbench.gpu.protocol.gpu import WAIT_VARIABLE, ColdStarts, EventPair, Ga
 from microbench.gpu.protocol.graphs import Graphs
 from microbench.gpu.protocol.links import Links
 from microbench.gpu.protocol.memory import DeviceMemory
-from microbench.gpu.protocol.submit import IntArray, Submit
+from microbench.gpu.protocol.submit import Submit
 from microbench.host import loops
 from microbench.host.affinity import find_cores, pinned
 from microbench.host.native import MonotonicClock

@@ -9,6 +9,7 @@ from cuda.bindings import driver
 
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, GpuInfo, Telemetry
+from microbench.core.ops import IntArray
 from microbench.core.units import about_size, size
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.compute import alu
@@ -86,7 +87,6 @@ from microbench.gpu.protocol.memory import (
     StreamKernel,
     StrideAccess,
 )
-from microbench.gpu.protocol.submit import IntArray
 
 # Tensor cores and ALUs of a real GPU: see compute_api.py for what each method promises.
 

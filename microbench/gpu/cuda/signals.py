@@ -9,10 +9,9 @@ import numpy as np
 from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import Launch
+from microbench.core.ops import IntArray, Launch
 from microbench.gpu.cuda.context import Context, Modules, check_code, entry_point
 from microbench.gpu.cuda.submit import Parameters, launch
-from microbench.gpu.protocol.submit import IntArray
 from microbench.host import loops
 from microbench.host.affinity import Cores, on_cores
 from microbench.host.native import c_address

@@ -11,7 +11,18 @@ from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
-from microbench.core.ops import LOOP_LAYER, Copy, Launch, LayerCall, Memset, Query, Record, SynchronizeIdle, Wait
+from microbench.core.ops import (
+    LOOP_LAYER,
+    Copy,
+    IntArray,
+    Launch,
+    LayerCall,
+    Memset,
+    Query,
+    Record,
+    SynchronizeIdle,
+    Wait,
+)
 from microbench.gpu.cuda.context import Context, Modules, check, check_code, entry_point
 from microbench.gpu.layers.base import (
     LayerContext,
@@ -23,7 +34,7 @@ from microbench.gpu.layers.base import (
     replays,
 )
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
-from microbench.gpu.protocol.submit import IntArray, Submit
+from microbench.gpu.protocol.submit import Submit
 from microbench.host import loops
 from microbench.host.native import c_address
 

@@ -8,11 +8,10 @@ import numpy as np
 from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError
-from microbench.core.ops import Launch
+from microbench.core.ops import IntArray, Launch
 from microbench.gpu.cuda.context import Context, Modules, check
 from microbench.gpu.cuda.submit import DriverSubmit, Parameters, launch, launch_extended
 from microbench.gpu.protocol.gpu import Recorded
-from microbench.gpu.protocol.submit import IntArray
 
 
 class SpinGate:

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.core.errors import MeasurementError
+from microbench.core.ops import IntArray
 from microbench.gpu.fake.costs import ComputeCosts, FakeCosts, MemoryCosts, Traffic
-from microbench.gpu.protocol.submit import IntArray
 
 # The virtual host clock and the seeded noise of the simulation.
 

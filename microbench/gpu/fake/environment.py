@@ -8,10 +8,10 @@ import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Environment, Fact, GpuInfo, LinkInfo, Scalar
+from microbench.core.ops import IntArray
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.device import Noise, VirtualClock
 from microbench.gpu.protocol.gpu import ColdStarts, HostClock
-from microbench.gpu.protocol.submit import IntArray
 
 FAKE_NAME = "SIMULATED GPU"
 FAKE_UUID = "GPU-SIMULATED"

@@ -12,7 +12,7 @@ import numpy as np
 
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, Telemetry
-from microbench.core.ops import LOOP_LAYER, GraphLaunch, Launch, LayerCall, Op, Record
+from microbench.core.ops import LOOP_LAYER, GraphLaunch, IntArray, Launch, LayerCall, Op, Record
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import DEFAULT_SPREAD, SIMULATED, costs_here, fake_gpu_info
 from microbench.gpu.fake.machine import (
@@ -29,7 +29,6 @@ from microbench.gpu.fake.machine import (
 )
 from microbench.gpu.fake.parts import FakeCompute, FakeGraphs, FakeLinks, FakeMemory
 from microbench.gpu.protocol.gpu import WAIT_MODES, WAIT_VARIABLE, Gpu, HostClock, PcieBytes, Recorded, WaitMode
-from microbench.gpu.protocol.submit import IntArray
 
 # What telemetry's own kernels draw beyond what an idle GPU does: they wait for steps of %globaltimer.
 TELEMETRY_KERNEL_W = 40.0

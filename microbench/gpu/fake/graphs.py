@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import Launch, Record, Wait
+from microbench.core.ops import IntArray, Launch, Record, Wait
 from microbench.gpu.fake.costs import PAGE_BYTES, FakeCosts
 from microbench.gpu.fake.device import Batch, FloatArray, Item
 from microbench.gpu.fake.environment import CONDITIONAL, DEVICE_LAUNCH, EDGE_DATA, require_capability, require_driver
@@ -31,7 +31,7 @@ from microbench.gpu.fake.machine import (
     replay_of,
 )
 from microbench.gpu.protocol.graphs import AllocationWay, Change, ChangeWay, Decider, Life, Made, NodeKind, Shape
-from microbench.gpu.protocol.submit import IntArray, Submit
+from microbench.gpu.protocol.submit import Submit
 
 # An executable graph of the simulated GPU: made, uploaded, changed, launched and destroyed on the host's clock.
 

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import Copy, Launch
+from microbench.core.ops import Copy, IntArray, Launch
 from microbench.core.units import size
 from microbench.gpu.fake.costs import FakeCosts, Traffic
 from microbench.gpu.fake.device import Batch, FloatArray, Item, max_plus
 from microbench.gpu.fake.graphs import FakeProgram
 from microbench.gpu.fake.machine import Call, FakeGate, FakeSubmit, Machine, Made, call_of
 from microbench.gpu.protocol.links import Access, Direction, HostMemory, PeerWay, Pinning, PinningWay
-from microbench.gpu.protocol.submit import IntArray, Submit
+from microbench.gpu.protocol.submit import Submit
 
 # The two ends of a simulated movement: a pattern at the source, poison at the destination, and what arrives.
 

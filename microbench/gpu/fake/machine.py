@@ -13,6 +13,7 @@ from microbench.core.ops import (
     LEGACY_STREAM,
     Copy,
     GraphLaunch,
+    IntArray,
     Launch,
     LayerCall,
     Memset,
@@ -26,7 +27,6 @@ from microbench.gpu.fake.costs import PROLOGUE, FakeCosts, LayerCosts, Traffic
 from microbench.gpu.fake.device import Batch, Device, FloatArray, Hold, Item, Noise, VirtualClock
 from microbench.gpu.protocol.gpu import Recorded, WaitMode
 from microbench.gpu.protocol.graphs import NodeKind
-from microbench.gpu.protocol.submit import IntArray
 
 # What each op costs the simulated host and GPU: an op becomes a Call, a call's host time and its item in a stream.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Scalar
-from microbench.core.ops import Copy, Launch
+from microbench.core.ops import Copy, IntArray, Launch
 from microbench.core.units import size
 from microbench.gpu.fake.costs import FakeCosts, Traffic
 from microbench.gpu.fake.device import FloatArray, Item
@@ -18,7 +18,6 @@ from microbench.gpu.fake.environment import GENERATION, LANES, SIMULATED, bus_id
 from microbench.gpu.fake.links import Ends, require_host_memory
 from microbench.gpu.fake.machine import Call, Machine, call_of
 from microbench.gpu.protocol.links import Direction, ManagedWay, Order
-from microbench.gpu.protocol.submit import IntArray
 
 # Dependent reads on the simulated GPU: line after line, through a cache of address translations.
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
-from microbench.core.ops import Launch, Memset
+from microbench.core.ops import IntArray, Launch, Memset
 from microbench.core.units import size
 from microbench.gpu.fake.costs import FakeCosts, MemoryCosts, ShapeCosts
 from microbench.gpu.fake.device import FloatArray, Item, max_plus
@@ -38,7 +38,7 @@ from microbench.gpu.protocol.memory import (
     StrideAccess,
     Walk,
 )
-from microbench.gpu.protocol.submit import IntArray, Submit
+from microbench.gpu.protocol.submit import Submit
 
 # Kernels and copies within the simulated device memory: a call that takes as long and moves as much as it is told.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from microbench.core.model import Fact, Telemetry
+from microbench.core.ops import IntArray
 from microbench.gpu.fake import compute, graphs, memory
 from microbench.gpu.fake.compute import (
     FakeBracket,
@@ -46,7 +47,6 @@ from microbench.gpu.protocol.memory import (
     StreamKernel,
     StrideAccess,
 )
-from microbench.gpu.protocol.submit import IntArray
 
 L2S_OF_COPIES = 4
 MOST_COPIES = 64

@@ -13,9 +13,9 @@ from typing import Any, Literal, Protocol, cast
 
 from microbench.core.errors import MeasurementError, Skip, UsageError
 from microbench.core.model import Fact
+from microbench.core.ops import IntArray
 from microbench.core.units import plain
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
-from microbench.gpu.protocol.submit import IntArray
 
 Family = Literal["same_kernel", "one_op"]
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from microbench.analysis.limits import link_rate
-from microbench.core.model import Fact, LinkInfo
+from microbench.core.model import Fact, LinkInfo, link_rate
 from microbench.host.files import Machine, known, stated, unknown, why_unreadable
 
 # PCI configuration space: what kind of port a device is, its packet sizes and ordering, whether it redirects peers.

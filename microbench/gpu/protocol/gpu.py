@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol
 
 from microbench.core.model import Fact, GpuInfo, Telemetry
-from microbench.core.ops import GraphLaunch, Launch, LayerCall, Op
+from microbench.core.ops import GraphLaunch, IntArray, Launch, LayerCall, Op
 from microbench.gpu.protocol.compute import Compute
 from microbench.gpu.protocol.graphs import Graphs
 from microbench.gpu.protocol.links import Links
 from microbench.gpu.protocol.memory import DeviceMemory
-from microbench.gpu.protocol.submit import IntArray, Submit
+from microbench.gpu.protocol.submit import Submit
 
 WaitMode = Literal["spin", "yield", "blocking", "auto"]
 WAIT_MODES: tuple[WaitMode, ...] = ("spin", "yield", "blocking", "auto")

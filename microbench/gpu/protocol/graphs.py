@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Literal, NamedTuple, Protocol
 
-from microbench.gpu.protocol.submit import IntArray, Submit
+from microbench.core.ops import IntArray
+from microbench.gpu.protocol.submit import Submit
 
 Made = Literal["capture", "build"]
 ChangeWay = Literal["set_params", "set_grid", "exec_update", "rebuild"]

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.core.model import Fact
-from microbench.gpu.protocol.submit import IntArray, Submit
+from microbench.core.ops import IntArray
+from microbench.gpu.protocol.submit import Submit
 
 FloatArray = npt.NDArray[np.float64]
 Direction = Literal["h2d", "d2h"]

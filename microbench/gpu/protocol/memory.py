@@ -7,8 +7,9 @@ from enum import IntEnum
 from typing import Literal, NamedTuple, Protocol
 
 from microbench.core.model import Fact
+from microbench.core.ops import IntArray
 from microbench.gpu.protocol.links import Transfer
-from microbench.gpu.protocol.submit import IntArray, Submit
+from microbench.gpu.protocol.submit import Submit
 
 StreamKernel = Literal["read", "write", "copy", "scale", "add", "triad", "dot"]
 DataType = Literal["fp64", "fp32", "fp16", "int8"]

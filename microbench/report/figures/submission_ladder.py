@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import altair as alt
 
+from microbench.analysis.graph_steps import TITLES
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, times
-from microbench.explain.launch_cost import FOUR_ARGUMENTS, NATIVE, TITLES, layer, layer_rows, same_kernel, title
+from microbench.explain.launch_cost import FOUR_ARGUMENTS, NATIVE, layer, layer_rows, same_kernel, title
 from microbench.report.document import Cell, Column, Table
 from microbench.report.figures import theme
 from microbench.report.figures.figure import Drawing, Source, first_title

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from microbench.analysis.evidence import Evidence
+from microbench.analysis.graph_steps import Pair, kernel_counts, pairs, title_of
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, times
-from microbench.explain.graph_gains import (
-    SPEEDUPS,
-    Pair,
-    crossing,
-    curve_of,
-    curves,
-    kernel_counts,
-    life_line,
-    pairs,
-    title_of,
-)
+from microbench.explain.graph_gains import SPEEDUPS, crossing, curve_of, curves, life_line
 from microbench.explain.graph_nodes import iteration_rows, node_rows, title
 from microbench.predict.fit import fit, missing
 from microbench.predict.forecast import forecast

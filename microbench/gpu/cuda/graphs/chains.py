@@ -11,7 +11,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import Launch
+from microbench.core.ops import IntArray, Launch
 from microbench.gpu.cuda.case import (
     KERNEL_NODE,
     Case,
@@ -40,7 +40,7 @@ from microbench.gpu.cuda.submit import DriverSubmit, Parameters, bind_graph, lau
 from microbench.gpu.cuda.timing import capture
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
 from microbench.gpu.protocol.graphs import AllocationWay, Decider, NodeKind, Shape
-from microbench.gpu.protocol.submit import IntArray, Submit
+from microbench.gpu.protocol.submit import Submit
 from microbench.host import graph_loops
 from microbench.host.native import c_address
 

@@ -9,7 +9,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError
-from microbench.core.ops import Launch
+from microbench.core.ops import IntArray, Launch
 from microbench.gpu.cuda.case import (
     KERNEL_NODE,
     KERNEL_NODE_PARAMS,
@@ -24,7 +24,6 @@ from microbench.gpu.cuda.context import check, check_code, error_name
 from microbench.gpu.cuda.submit import Parameters, launch
 from microbench.gpu.cuda.timing import capture
 from microbench.gpu.protocol.graphs import Change, ChangeWay, Footprint, Life, Made
-from microbench.gpu.protocol.submit import IntArray
 from microbench.host import graph_loops
 from microbench.host.native import c_address
 

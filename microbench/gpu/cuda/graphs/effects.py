@@ -11,13 +11,12 @@ import numpy as np
 from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError
-from microbench.core.ops import Launch
+from microbench.core.ops import IntArray, Launch
 from microbench.gpu.cuda.case import POISON, Case, as_int64, expect_words, wrong
 from microbench.gpu.cuda.context import check, check_code, entry_point
 from microbench.gpu.cuda.submit import DriverSubmit, Parameters, launch, launch_extended
 from microbench.gpu.cuda.timing import capture
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
-from microbench.gpu.protocol.submit import IntArray
 from microbench.host import graph_loops
 from microbench.host.loops import WIDE_ARGUMENTS
 from microbench.host.native import c_address

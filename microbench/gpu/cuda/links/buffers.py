@@ -15,12 +15,11 @@ from numba import types
 from numba.extending import intrinsic
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import LEGACY_STREAM, Launch
+from microbench.core.ops import LEGACY_STREAM, IntArray, Launch
 from microbench.core.units import about_size, size
 from microbench.gpu.cuda.context import HOST_PORTABLE_MAPPED, Context, Modules, check, error_name
 from microbench.gpu.cuda.submit import Parameters, launch
 from microbench.gpu.protocol.links import HostMemory
-from microbench.gpu.protocol.submit import IntArray
 from microbench.host.affinity import nodes, on_cores
 from microbench.host.files import Machine
 from microbench.host.loops import call_narrow, compiled, load_flag, now_ns, store_flag

@@ -11,6 +11,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
+from microbench.core.ops import IntArray
 from microbench.core.units import about_size, size
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import HOST_PORTABLE_MAPPED, Context, check, check_code, entry_point
@@ -27,7 +28,6 @@ from microbench.gpu.cuda.links.buffers import (
 from microbench.gpu.cuda.links.copies import WORD_BYTES, Piece, Readers
 from microbench.gpu.cuda.submit import DriverSubmit
 from microbench.gpu.protocol.links import ManagedWay, Pinning, PinningWay
-from microbench.gpu.protocol.submit import IntArray
 from microbench.host.memory import require_room
 from microbench.host.native import c_address
 

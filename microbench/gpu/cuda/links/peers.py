@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import Launch
+from microbench.core.ops import IntArray, Launch
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import Context, Modules, check, device_uuid
 from microbench.gpu.cuda.links.buffers import HostBuffer, Patterns
@@ -21,7 +21,6 @@ from microbench.gpu.cuda.submit import Parameters, launch
 from microbench.gpu.cuda.timing import SpinGate
 from microbench.gpu.machine.pci import numa_node
 from microbench.gpu.protocol.links import Direction, FloatArray, Order, PeerWay
-from microbench.gpu.protocol.submit import IntArray
 
 # Other GPUs beside the one under test: their contexts, streams and kernels, for the length of one case.
 

@@ -6,6 +6,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from microbench.core.model import Fact, GpuInfo
+from microbench.core.ops import IntArray
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, device_uuid
 from microbench.gpu.cuda.links.buffers import HostBuffer
@@ -14,7 +15,6 @@ from microbench.gpu.cuda.submit import DriverSubmit
 from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.gpu.machine.topology import counters_risen, link_counters, link_facts_now
 from microbench.gpu.protocol.links import Direction
-from microbench.gpu.protocol.submit import IntArray
 
 NANOSECOND_S = 1e-9
 LOAD_BYTES = 64 << 20

@@ -13,6 +13,7 @@ from cuda.bindings import driver
 
 from microbench.core.errors import Skip
 from microbench.core.model import Fact
+from microbench.core.ops import IntArray
 from microbench.core.units import about_size
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import HOST_PORTABLE_MAPPED, OUT_OF_MEMORY, Context, check, check_code, entry_point
@@ -23,7 +24,7 @@ from microbench.gpu.machine.nvml import Holder, NvmlGpu, memory_holders
 from microbench.gpu.machine.query import Answer
 from microbench.gpu.protocol.links import Transfer
 from microbench.gpu.protocol.memory import Allocation, AllocationWay, EngineWay
-from microbench.gpu.protocol.submit import IntArray, Submit
+from microbench.gpu.protocol.submit import Submit
 from microbench.host.files import known, unknown
 from microbench.host.memory import require_room
 from microbench.host.native import c_address

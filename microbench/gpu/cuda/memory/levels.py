@@ -7,14 +7,13 @@ import numpy.typing as npt
 from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import LEGACY_STREAM, Launch
+from microbench.core.ops import LEGACY_STREAM, IntArray, Launch
 from microbench.core.units import size
 from microbench.gpu.cuda.case import NANOSECOND_S, STAMPS, Case, require_an_sm_each
 from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.links.buffers import LEGACY_STREAM_HANDLE, Patterns
 from microbench.gpu.cuda.submit import Parameters, launch
 from microbench.gpu.protocol.memory import Pass, Space, Walk
-from microbench.gpu.protocol.submit import IntArray
 
 # Dependent reads by one thread: a ring of lines in device memory, or in an SM's shared memory.
 

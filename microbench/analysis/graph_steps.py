@@ -1,0 +1,84 @@
+"""Steps of graph_gain as pairs of stream and graph, and how a step and its layer are named in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from microbench.analysis.evidence import Evidence
+from microbench.analysis.stats import Row
+from microbench.core.ops import LOOP_LAYER
+from microbench.core.units import as_time
+
+USUAL_KERNELS = 100
+# A graph that gains less than this factor is said to gain little.
+LITTLE = 1.05
+# The phases of making a graph: metrics of graph_lifecycle.
+MAKING = ("capture", "instantiate", "upload")
+# The layers as their authors write them.
+TITLES = {
+    "loop": "compiled loop",
+    "cuda_bindings": "cuda.bindings",
+    "cuda_core": "cuda.core",
+    "cupy_raw": "CuPy RawKernel",
+    "numba_configured": "Numba (configured before)",
+    "numba_each_call": "Numba (configured each call)",
+    "triton": "Triton",
+    "warp": "Warp",
+    "cupy_ufunc": "CuPy ufunc",
+    "torch_eager": "PyTorch eager",
+    "torch_out": "PyTorch out=",
+    "jax_jit": "JAX jit",
+}
+
+
+class Pair(NamedTuple):
+    """One kernel duration measured both ways; the rows are times per kernel."""
+
+    duration_s: float
+    stream: Row
+    graph: Row
+
+    @property
+    def speedup(self) -> float:
+        """How many times as long the stream takes."""
+        return self.stream.value / self.graph.value
+
+    @property
+    def saved_s(self) -> float:
+        """Time that the graph saves per kernel; 0 where the two intervals overlap."""
+        return 0.0 if self.stream.interval.overlaps(self.graph.interval) else self.stream.value - self.graph.value
+
+
+def pairs(evidence: Evidence, submitter: str, kernels: int) -> list[Pair]:
+    """graph_gain's cases of a submitter and a count of kernels, by ascending duration."""
+    chosen: dict[str, int | str] = {"submitter": submitter, "kernels": kernels}
+    graphs = dict(evidence.curve("graph_gain", "graph", "duration_ns", **chosen))
+    return [
+        Pair(duration_ns * 1e-9, row, graphs[duration_ns])
+        for duration_ns, row in evidence.curve("graph_gain", "stream", "duration_ns", **chosen)
+        if duration_ns in graphs and row.value > 0 and graphs[duration_ns].value > 0
+    ]
+
+
+def kernel_counts(evidence: Evidence, submitter: str = LOOP_LAYER) -> list[int]:
+    """Counts of kernels in a step that were measured with that submitter, ascending."""
+    return [count for count, _ in evidence.curve("graph_gain", "stream", "kernels", submitter=submitter)]
+
+
+def usual_kernels(counts: Sequence[int], wanted: int = USUAL_KERNELS) -> int | None:
+    """The count nearest to ``wanted``, by ratio; None without counts."""
+    positive = [count for count in counts if count > 0]
+    return min(positive, key=lambda count: abs(math.log(count / wanted)), default=None)
+
+
+def kernels_in_words(count: int, duration_s: float) -> str:
+    """So many kernels of that length: "8 kernels of 3.00 µs", "1 empty kernel"."""
+    plural = "" if count == 1 else "s"
+    return f"{count} kernel{plural} of {as_time(duration_s)}" if duration_s > 0 else f"{count} empty kernel{plural}"
+
+
+def title_of(submitter: str) -> str:
+    """A submitter as its authors write it."""
+    return f"the {TITLES[submitter]}" if submitter == LOOP_LAYER else TITLES.get(submitter, submitter)
