@@ -51,7 +51,6 @@ class NativeHost:
         self._buffers: dict[int, tuple[Bytes, Bytes]] = {}
 
     def clock_stamps(self, count: int) -> IntArray:
-        """See Host.clock_stamps."""
         out: IntArray = np.zeros(count, dtype=np.int64)
         loops.clock_stamps(self._clock_gettime, out)
         return out
@@ -165,7 +164,6 @@ class NativeHost:
         return out
 
     def cores(self) -> int:
-        """See Host.cores."""
         return len(self._cores.helpers)
 
 

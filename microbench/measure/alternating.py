@@ -20,9 +20,7 @@ LONGEST_BATCH = 50
 class RoundTrips(Protocol):
     """What steps are made of: calls and a synchronise, timed."""
 
-    def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
-        """See Submit."""
-        ...
+    def round_trips(self, out_ns: IntArray, calls: int = 1) -> None: ...
 
 
 class InOrder:

@@ -118,7 +118,6 @@ class MonotonicClock:
     """The clock of a cold process, which has neither a GPU nor a Host to bring one."""
 
     def now_ns(self) -> int:
-        """See HostClock."""
         return time.monotonic_ns()
 
 

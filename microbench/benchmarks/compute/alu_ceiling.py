@@ -27,7 +27,6 @@ OPERATIONS = (
 
 
 def measure(gpu: Gpu, meter: Meter, operation: AluOperation) -> Iterator[Measured]:
-    """See the module's text."""
     floating = operation.startswith("fma")
     yield from plain_rate(meter, gpu.compute.arithmetic(operation), not floating, f"alu:{operation}")
     yield chain_latency(meter, gpu.compute.chain(operation))

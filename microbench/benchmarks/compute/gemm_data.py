@@ -25,7 +25,6 @@ DATA = ("normal", "zeros", "uniform", "constant", "ones", "sparse")
 
 
 def measure(gpu: Gpu, meter: Meter, size: int, dtype: GemmType, data: GemmData) -> Iterator[Measured]:
-    """See the module's text."""
     gemm, found = fastest(meter, problem := gpu.compute.problem(dtype, size, size, size, data), "cublaslt")
     yield found
     yield Fact("accumulator", ACCUMULATORS[dtype], source="the compute type asked for")

@@ -24,7 +24,6 @@ DTYPES = ("bf16", "fp8_e4m3_fast", "fp16", "tf32", "int8", "fp64")
 
 
 def measure(gpu: Gpu, meter: Meter, dtype: GemmType) -> Iterator[Measured]:
-    """See the module's text."""
     yield from searched(meter, dtype)
 
 

@@ -31,7 +31,6 @@ DEFAULT = ("7b_out", "7b_up", "70b_out", "70b_up")
 
 
 def measure(gpu: Gpu, meter: Meter, dtype: GemmType, projection: str, rows: int) -> Iterator[Measured]:
-    """See the module's text."""
     columns, depth = PROJECTIONS[projection]
     yield from shaped(meter, gpu.compute.problem(dtype, rows, columns, depth, beyond_l2=True), dtype)
 

@@ -24,7 +24,6 @@ SIZE = 8192
 
 
 def measure(gpu: Gpu, meter: Meter, dtype: GemmType, duration_s: int) -> Iterator[Measured]:
-    """See the module's text."""
     yield from lasting(meter, gpu.compute.problem(dtype, SIZE, SIZE, SIZE), dtype, float(duration_s))
 
 

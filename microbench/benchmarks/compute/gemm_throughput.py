@@ -34,7 +34,6 @@ COMPARED_FROM = 4096
 
 
 def measure(gpu: Gpu, meter: Meter, library: Library, size: int, dtype: GemmType) -> Iterator[Measured]:
-    """See the module's text."""
     problem, shape = problem_that_fits(gpu, dtype, Shape(size, size, size))
     yield shape
     yield from product(meter, problem, dtype) if library == "cublaslt" else beside(meter, problem, dtype, library)

@@ -28,7 +28,6 @@ DTYPES = ("bf16", "fp8_e4m3", "fp16", "tf32", "int8", "fp64", "fp16_acc16", "fp8
 
 
 def measure(gpu: Gpu, meter: Meter, load: str, path: TensorPath, dtype: TensorType) -> Iterator[Measured]:
-    """See the module's text."""
     run = burst_rate if load == "burst" else lasting_rate
     yield from run(meter, gpu.compute.tensor(path, dtype), dtype in INTEGER_TYPES, f"tensor:{dtype}")
 

@@ -41,7 +41,6 @@ def late(params: Mapping[str, Param]) -> bool:
 
 
 def measure(gpu: Gpu, meter: Meter, submitter: str, kernels: int, duration_ns: int) -> Iterator[Measured]:
-    """See the module's text."""
     call = LayerCall(submitter, duration_ns=duration_ns)
     stream = gpu.bind(call)
     captured = gpu.graph([call] * kernels)

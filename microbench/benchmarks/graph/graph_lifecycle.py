@@ -53,7 +53,6 @@ def late(params: Mapping[str, Param]) -> bool:
 
 
 def measure(gpu: Gpu, meter: Meter, nodes: int) -> Iterator[Measured]:
-    """See the module's text."""
     copies = max(min(COPIES_OF_NODES // nodes, MOST_COPIES), 1)
     taken = [gpu.graphs.footprint(nodes, copies) for _ in range(FOOTPRINTS)]
     yield meter.counted("device_memory", [one.device_bytes for one in taken])

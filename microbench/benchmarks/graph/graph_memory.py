@@ -30,7 +30,6 @@ HELD = 3
 
 
 def measure(gpu: Gpu, meter: Meter, way: AllocationWay, size_bytes: int, pairs: int) -> Iterator[Measured]:
-    """See the module's text."""
     step = gpu.graphs.step(way, size_bytes, pairs)
     step.check()
     (found,) = steps(meter, {"step": (step.submit, 1)})

@@ -73,7 +73,6 @@ def updates(meter: Meter, chain: Chain, nodes: int) -> Iterator[Measured]:
 
 
 def measure(gpu: Gpu, meter: Meter, kind: str) -> Iterator[Measured]:
-    """See the module's text."""
     if kind in DECIDERS:
         yield from iterations(gpu, meter, cast(Decider, kind))
         return

@@ -35,7 +35,6 @@ def combines(params: Mapping[str, Param]) -> bool:
 
 
 def measure(gpu: Gpu, meter: Meter, shape: str, branches: int, duration_ns: int) -> Iterator[Measured]:
-    """See the module's text."""
     shaped = gpu.graphs.shape(Shape(branches, KERNELS // branches, shape == "fork_join", duration_ns))
     shaped.check()  # loads the code, and shows that the edges hold before anything is timed
     found = steps(meter, {"graph": (shaped.graph, 1), "streams": (shaped.streams, 1)})

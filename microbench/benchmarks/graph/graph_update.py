@@ -43,7 +43,6 @@ def combines(params: Mapping[str, Param]) -> bool:
 
 
 def measure(gpu: Gpu, meter: Meter, way: ChangeWay, nodes: int, changed_nodes: int) -> Iterator[Measured]:
-    """See the module's text."""
     columns = RECORD | COLUMNS if way in RECORDS else COLUMNS
     changes = partial(gpu.graphs.changes, way, nodes, changed_nodes, 1)
     yield from meter.collect_stamps(changes, columns, verified="every argument and grid read back after each change")

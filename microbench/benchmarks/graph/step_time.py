@@ -46,7 +46,6 @@ def late(params: Mapping[str, Param]) -> bool:
 def measure(
     gpu: Gpu, meter: Meter, layer: str, kernels: int, duration_ns: int, waits: int, copy_bytes: int
 ) -> Iterator[Measured]:
-    """See the module's text."""
     call = LayerCall(layer, duration_ns=duration_ns)
     stream = gpu.bind(call)
     piece = kernels // waits

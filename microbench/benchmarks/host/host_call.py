@@ -20,7 +20,6 @@ COUNTS = {"compiled": 100_000, "compiled_from_python": 2_000, "ctypes": 2_000, "
 
 
 def measure(host: Host, meter: Meter, how: str) -> Iterator[Measured]:
-    """See the module's text."""
     count = COUNTS[how]
     host.call_s(how, count)
     yield meter.collect(

@@ -18,7 +18,6 @@ from microbench.measure.timer import Meter
 
 
 def measure(host: Host, meter: Meter, threads: str, size_bytes: int) -> Iterator[Measured]:
-    """See the module's text."""
     count = host.cores() if threads == "all" else 1
     each_bytes = size_bytes // count
     host.copy_s(count, each_bytes)

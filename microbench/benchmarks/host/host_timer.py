@@ -20,7 +20,6 @@ READINGS = 10_000
 
 
 def measure(host: Host, meter: Meter) -> Iterator[Measured]:
-    """See the module's text."""
     host.clock_stamps(READINGS)
 
     def whole() -> tuple[float]:

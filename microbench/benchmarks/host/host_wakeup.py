@@ -21,7 +21,6 @@ WAYS = ("spin", "event", "pipe")
 
 
 def measure(host: Host, meter: Meter, how: str) -> Iterator[Measured]:
-    """See the module's text."""
     host.wakeup_stamps(how, HAND_OFFS)
     yield from meter.collect_stamps(lambda: host.wakeup_stamps(how, HAND_OFFS), {"round_trip": seconds})
 

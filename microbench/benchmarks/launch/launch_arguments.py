@@ -25,7 +25,6 @@ def one_at_a_time(params: Mapping[str, Param]) -> bool:
 
 
 def measure(gpu: Gpu, meter: Meter, argument_bytes: int, grid_blocks: int, block_threads: int) -> Iterator[Measured]:
-    """See the module's text."""
     op = Launch(argument_bytes=argument_bytes, grid_blocks=grid_blocks, block_threads=block_threads)
     yield meter.submit_time("submit", gpu.bind(op))
 

@@ -45,7 +45,6 @@ def empty_caches(case: Case) -> dict[str, str]:
 
 
 def measure(cold: ColdStarts, meter: Meter, what: str) -> Iterator[Measured]:
-    """See the module's text."""
     yield meter.once("seconds", cold.seconds(what))
 
 

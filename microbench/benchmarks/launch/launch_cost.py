@@ -50,7 +50,6 @@ def watched(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
 
 
 def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
-    """See the module's text."""
     submit = gpu.bind(Launch())
     yield meter.submit_time("submit", submit)
     try:

@@ -31,7 +31,6 @@ def launches(duration_ns: int, most: int) -> int:
 
 
 def measure(gpu: Gpu, meter: Meter, duration_ns: int) -> Iterator[Measured]:
-    """See the module's text."""
     op = Launch(duration_ns=duration_ns)
     submit = gpu.bind(op)
     yield meter.throughput("period", submit, launches(duration_ns, MOST_LAUNCHES))

@@ -30,7 +30,6 @@ KINDS: dict[str, Launch] = {
 
 
 def measure(gpu: Gpu, meter: Meter, kind: str) -> Iterator[Measured]:
-    """See the module's text."""
     yield meter.submit_time("submit", gpu.bind(KINDS[kind]))
     yield gap(meter, "gap", KINDS[kind])
 

@@ -52,7 +52,6 @@ def environment(case: Case) -> dict[str, str]:
 
 
 def measure(gpu: Gpu, meter: Meter, family: str, layer: str, arguments: int) -> Iterator[Measured]:
-    """See the module's text."""
     op = LayerCall(layer, arguments)
     submit = gpu.bind(op)
     yield meter.submit_time("submit", submit)

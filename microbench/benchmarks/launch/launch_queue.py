@@ -37,7 +37,6 @@ def first_blocked(gpu: Gpu, submit: Submit, count: int, timeout_s: float) -> int
 
 
 def measure(gpu: Gpu, meter: Meter, argument_bytes: int) -> Iterator[Measured]:
-    """See the module's text."""
     submit = gpu.bind(Launch(argument_bytes=argument_bytes))
     submit.stamps(np.zeros(WARM_UP_CALLS, dtype=np.int64))  # loads kernel and loop, which would pass the gate's time
     gpu.synchronize()

@@ -23,7 +23,6 @@ RESIDENT_NS = 1_000_000
 
 
 def measure(gpu: Gpu, meter: Meter, streams: int) -> Iterator[Measured]:
-    """See the module's text."""
     gpu.round_robin_ns(streams, LAUNCHES)
     yield meter.collect(
         "rate",

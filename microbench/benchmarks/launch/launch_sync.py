@@ -39,7 +39,6 @@ def wait_mode(case: Case) -> dict[str, str]:
 
 
 def measure(gpu: Gpu, meter: Meter, wait: str) -> Iterator[Measured]:
-    """See the module's text."""
     try:
         gpu.start_stamps(STAMPS)
         yield from meter.collect_stamps(lambda: gpu.start_stamps(STAMPS), {"complete": Between(2, 3)})

@@ -22,7 +22,6 @@ LAUNCHES = 400
 
 
 def measure(gpu: Gpu, meter: Meter, threads: int) -> Iterator[Measured]:
-    """See the module's text."""
     gpu.threads_stamps(threads, LAUNCHES)
     gpu.synchronize()
 

@@ -65,7 +65,6 @@ def pinned(gpu: Gpu, meter: Meter, copy: Copy) -> Iterator[Measured]:
 
 
 def measure(gpu: Gpu, meter: Meter, work: str, duration_ns: int, argument_bytes: int) -> Iterator[Measured]:
-    """See the module's text."""
     if work == "idle":
         yield from idle_traffic(meter, "idle_received", "idle_sent")
     elif work in PINNED:

@@ -24,7 +24,6 @@ MIB = 1 << 20
 
 
 def measure(gpu: Gpu, meter: Meter, direction: Direction, size_bytes: int) -> Iterator[Measured]:
-    """See the module's text."""
     duplex = gpu.links.duplex(size_bytes)
     yield from both_ways(meter, duplex, direction, size_bytes, own="bandwidth", total="sum_bandwidth")
 

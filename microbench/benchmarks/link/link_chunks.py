@@ -31,7 +31,6 @@ def combines(params: Mapping[str, Param]) -> bool:
 
 
 def measure(gpu: Gpu, meter: Meter, work: str, chunks: int, streams: int, size_bytes: int) -> Iterator[Measured]:
-    """See the module's text."""
     kernel_ns = 0
     if work == "copy_and_kernel":
         whole_ns = np.zeros(3, dtype=np.int64)

@@ -40,7 +40,6 @@ def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
 def measure(
     gpu: Gpu, meter: Meter, direction: Direction, gpu_index: int, beside: str, size_bytes: int
 ) -> Iterator[Measured]:
-    """See the module's text."""
     others = [one for one in gpu.links.gpus() if one != gpu_index] if beside == EVERYBODY else [int(beside)]
     alone = gpu.links.concurrent(direction, [gpu_index], size_bytes)
     together = gpu.links.concurrent(direction, [gpu_index, *others], size_bytes)

@@ -25,7 +25,6 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 def measure(gpu: Gpu, meter: Meter, direction: Direction, memory: HostMemory, size_bytes: int) -> Iterator[Measured]:
-    """See the module's text."""
     copy = gpu.links.copy(direction, memory, size_bytes)
     yield from moved(meter, copy, device="bandwidth", host="bandwidth_host", bound=f"pcie_{direction}")
 

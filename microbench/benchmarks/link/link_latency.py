@@ -42,7 +42,6 @@ def combines(params: Mapping[str, Param]) -> bool:
 
 
 def measure(gpu: Gpu, meter: Meter, what: str, footprint_bytes: int, order: Order) -> Iterator[Measured]:
-    """See the module's text."""
     if what == "host_read":
         yield read_latency(meter, "latency", gpu.links.chase(footprint_bytes, STRIDE_BYTES, order), READS)
         yield Fact("stride_bytes", STRIDE_BYTES, source="a line holds the address of the next")

@@ -31,7 +31,6 @@ WAYS: tuple[ManagedWay, ...] = (
 
 
 def measure(gpu: Gpu, meter: Meter, way: ManagedWay, size_bytes: int) -> Iterator[Measured]:
-    """See the module's text."""
     managed = gpu.links.managed(way, size_bytes)
     managed.take_ns()
 

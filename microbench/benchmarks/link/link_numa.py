@@ -29,7 +29,6 @@ def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
 
 
 def measure(gpu: Gpu, meter: Meter, node: int, direction: Direction, size_bytes: int) -> Iterator[Measured]:
-    """See the module's text."""
     copy = gpu.links.copy(direction, "pinned", size_bytes, node)
     yield from moved(meter, copy, device="bandwidth", host="bandwidth_host", bound=f"pcie_{direction}")
 

@@ -59,7 +59,6 @@ def bound_of(gpu: Gpu, way: PeerWay) -> str:
 def measure(
     gpu: Gpu, meter: Meter, first: int, second: int, way: PeerWay, access: str, size_bytes: int
 ) -> Iterator[Measured]:
-    """See the module's text."""
     if way == LATENCY:
         yield read_latency(meter, "latency", gpu.links.peer_chase(first, second, 2 * MIB, STRIDE_BYTES), READS)
         return

@@ -26,7 +26,6 @@ WAYS: tuple[PinningWay, ...] = ("allocate", "register", "touch")
 
 
 def measure(gpu: Gpu, meter: Meter, way: PinningWay, size_bytes: int) -> Iterator[Measured]:
-    """See the module's text."""
 
     def take() -> Mapping[str, float]:
         stamps = gpu.links.pinning(way, size_bytes, 1)[0] * NANOSECOND_S

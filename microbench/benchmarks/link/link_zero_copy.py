@@ -49,7 +49,6 @@ def packets(gpu: Gpu, meter: Meter, transfer: Transfer) -> Iterator[Measured]:
 def measure(
     gpu: Gpu, meter: Meter, access: Access, width_bytes: int, offset_bytes: int, size_bytes: int
 ) -> Iterator[Measured]:
-    """See the module's text."""
     transfer = gpu.links.kernel_copy(access, width_bytes, offset_bytes, size_bytes)
     yield from moved(meter, transfer, device="bandwidth", bound=f"pcie_sm_{access}")
     yield from packets(gpu, meter, transfer)

@@ -25,7 +25,6 @@ BATCH = 4
 
 
 def measure(gpu: Gpu, meter: Meter, way: AllocationWay, size_bytes: int) -> Iterator[Measured]:
-    """See the module's text."""
     first = gpu.memory.allocating(way, size_bytes, 1)[0] * NANOSECOND_S
     yield meter.once("first", float(first[Allocation.ALLOCATED] - first[Allocation.BEGIN]))
 

@@ -24,7 +24,6 @@ SPREADS = ("same", "warp", "thread")
 
 
 def measure(gpu: Gpu, meter: Meter, space: Space, dtype: AtomicType, spread: Spread) -> Iterator[Measured]:
-    """See the module's text."""
     yield from operated(meter, gpu.memory.atomics(space, dtype, spread), "additions")
 
 

@@ -16,7 +16,6 @@ from microbench.measure.timer import Meter
 
 
 def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
-    """See the module's text."""
     yield from gpu.memory.capacity()
     yield gpu.memory.peers()
 

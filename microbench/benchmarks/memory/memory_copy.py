@@ -25,7 +25,6 @@ WAYS = ("copy", "copy_2d", "memset")
 
 
 def measure(gpu: Gpu, meter: Meter, way: EngineWay, size_bytes: int) -> Iterator[Measured]:
-    """See the module's text."""
     transfer = gpu.memory.engine(way, size_bytes)
     # A call's fixed cost is no share of a cache's limit: only large copies are held against one.
     bound = "dram" if answering_level(gpu, transfer.size_bytes) == "dram" else None

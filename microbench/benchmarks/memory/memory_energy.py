@@ -26,7 +26,6 @@ LOADS = (IDLE, "read", "write", "copy", "triad")
 
 
 def measure(gpu: Gpu, meter: Meter, load: str, size_bytes: int) -> Iterator[Measured]:
-    """See the module's text."""
     if load == IDLE:
         yield from power(meter, None, 1.0, 0)
     else:

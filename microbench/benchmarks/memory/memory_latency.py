@@ -33,7 +33,6 @@ def combines(params: Mapping[str, Param]) -> bool:
 
 
 def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Iterator[Measured]:
-    """See the module's text."""
     chase = gpu.memory.chase(space, footprint_bytes)
     yield from chase_latency(meter, chase)
     in_l2 = answering_level(gpu, footprint_bytes) == "l2"

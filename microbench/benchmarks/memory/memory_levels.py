@@ -33,7 +33,6 @@ def combines(params: Mapping[str, Param]) -> bool:
 
 
 def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Iterator[Measured]:
-    """See the module's text."""
     level = gpu.memory.level(space, footprint_bytes)
     yield from level_rate(meter, level, footprint_bytes, bound_of(gpu, level, space, footprint_bytes))
 

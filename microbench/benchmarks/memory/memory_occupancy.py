@@ -35,7 +35,6 @@ def combines(params: Mapping[str, Param]) -> bool:
 def measure(
     gpu: Gpu, meter: Meter, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int
 ) -> Iterator[Measured]:
-    """See the module's text."""
     under_way_bytes = blocks_per_sm * block_threads * loads * LOAD_BYTES
     at_once_bytes = under_way_bytes * (gpu.info.sm_count or 1)
     if at_once_bytes > size_bytes:

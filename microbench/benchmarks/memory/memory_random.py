@@ -25,7 +25,6 @@ ACCESSES = ("gather", "scatter", "update")
 
 
 def measure(gpu: Gpu, meter: Meter, access: RandomAccess, footprint_bytes: int) -> Iterator[Measured]:
-    """See the module's text."""
     yield from operated(meter, gpu.memory.scattered(access, footprint_bytes), "accesses")
 
 

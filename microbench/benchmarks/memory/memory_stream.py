@@ -28,7 +28,6 @@ IMPLEMENTATIONS = ("cuda", "cupy", "numba")
 def measure(
     gpu: Gpu, meter: Meter, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int
 ) -> Iterator[Measured]:
-    """See the module's text."""
     shapes = gpu.memory.shapes(kernel, dtype, implementation)
     touched_bytes = size_bytes * (READ_ARRAYS[kernel] + WRITTEN_ARRAYS[kernel])
     yield from streamed(

@@ -24,7 +24,6 @@ GIB = 1 << 30
 
 
 def measure(gpu: Gpu, meter: Meter, access: StrideAccess, stride_bytes: int, size_bytes: int) -> Iterator[Measured]:
-    """See the module's text."""
     yield from moved(meter, gpu.memory.strided(access, stride_bytes, size_bytes), device="bandwidth")
 
 

@@ -100,7 +100,6 @@ class CudaGpu:
 
     @contextmanager
     def case(self) -> Iterator[None]:
-        """See Gpu.case."""
         try:
             timing.settle(self._context, self._modules, self._stream(0))
             self._clock_hz = self._sm_clock_hz()  # spin kernels follow the clock as it is now
@@ -109,7 +108,6 @@ class CudaGpu:
             self._end_case()
 
     def bind(self, op: Op) -> Submit:
-        """See Gpu.bind."""
         stream = self._stream(getattr(op, "stream", 0))
         match op:
             case Launch():
@@ -132,11 +130,9 @@ class CudaGpu:
                 return binding.bind_event(self._context, op, stream, other)
 
     def layer_kernels(self, op: LayerCall) -> Fact:
-        """See Gpu.layer_kernels."""
         return self._layers[op].kernels
 
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
-        """See Gpu.graph."""
         first = ops[0] if ops else None
         bound = self._layers.get(first) if isinstance(first, LayerCall) else None
         if isinstance(first, LayerCall) and bound and bound.handle is not None:
@@ -161,22 +157,18 @@ class CudaGpu:
 
     @property
     def graphs(self) -> Graphs:
-        """See Gpu.graphs."""
         return self._case_parts().graphs
 
     @property
     def links(self) -> Links:
-        """See Gpu.links."""
         return self._case_parts().links
 
     @property
     def memory(self) -> DeviceMemory:
-        """See Gpu.memory."""
         return self._case_parts().memory
 
     @property
     def compute(self) -> Compute:
-        """See Gpu.compute."""
         return self._case_parts().compute
 
     def _case_parts(self) -> Parts:
@@ -195,15 +187,12 @@ class CudaGpu:
         return self._gate
 
     def events(self, stream: int = 0) -> EventPair:
-        """See Gpu.events."""
         return TimingEvents(self._context, self._stream(stream))
 
     def synchronize(self) -> None:
-        """See Gpu.synchronize."""
         self._context.synchronize()
 
     def synchronize_stream(self, stream: int = 0) -> None:
-        """See Gpu.synchronize_stream."""
         arguments: IntArray = np.array([self._stream(stream), 0, 0, 0], dtype=np.int64)
         check_code(loops.submit(entry_point("cuStreamSynchronize"), arguments, 0, 1), "cuStreamSynchronize")
 
@@ -213,50 +202,39 @@ class CudaGpu:
         return self._flags
 
     def start_stamps(self, count: int) -> IntArray:
-        """See Gpu.start_stamps."""
         return self._flag_experiments().start_stamps(count)
 
     def flag_round_trips(self, count: int) -> IntArray:
-        """See Gpu.flag_round_trips."""
         return self._flag_experiments().flag_round_trips(count)
 
     def host_read_ns(self, count: int) -> IntArray:
-        """See Gpu.host_read_ns."""
         return self._flag_experiments().host_read_ns(count)
 
     def record(self, launch: Launch, count: int, *, graph: bool, gated: bool) -> Recorded:
-        """See Gpu.record."""
         if self._recorder is None:
             self._recorder = timing.Recorder(self._context, self._modules, self._spin_gate(), self._stream)
         return self._recorder.record(launch, count, self._cycles(launch.duration_ns), graph=graph, gated=gated)
 
     def resident(self, streams: int, duration_ns: int) -> int:
-        """See Gpu.resident."""
         cycles = self._cycles(duration_ns)
         return timing.most_resident(self._context, self._modules, self._spin_gate(), self._stream, streams, cycles)
 
     def threads_stamps(self, threads: int, count: int) -> IntArray:
-        """See Gpu.threads_stamps."""
         return threads_stamps(self._context, self._modules, self._stream, self._cores, threads, count)
 
     def round_robin_ns(self, streams: int, count: int) -> int:
-        """See Gpu.round_robin_ns."""
         return round_robin_ns(self._modules, self._stream, streams, count)
 
     def pause(self, seconds: float) -> None:
-        """See Gpu.pause."""
         time.sleep(seconds)
 
     def pcie_bytes(self) -> PcieBytes:
-        """See Gpu.pcie_bytes."""
         return self._nvml.pcie_bytes()
 
     def energy_j(self) -> float:
-        """See Gpu.energy_j."""
         return self._nvml.energy_j()
 
     def telemetry(self) -> Telemetry:
-        """See Gpu.telemetry."""
         telemetry = self._nvml.telemetry()
         try:
             return msgspec.structs.replace(telemetry, sm_clock_begin_hz=self._sm_clock_hz())

@@ -121,7 +121,6 @@ class CudaCompute:
         *,
         beyond_l2: bool = False,
     ) -> Problem:
-        """See Compute."""
         needed_bytes, free_bytes = self.needed_bytes(dtype, rows, columns, depth), self.free_bytes()
         if needed_bytes > free_bytes:
             raise Skip(
@@ -135,7 +134,7 @@ class CudaCompute:
         return CudaProblem(self._case, Operands(self._case, dtype, rows, columns, depth, data, copies))
 
     def needed_bytes(self, dtype: GemmType, rows: int, columns: int, depth: int) -> int:
-        """See Compute. With what comparing the result takes."""
+        """With what comparing the result takes."""
         return product_bytes(dtype, rows, columns, depth) + vector_bytes(rows, columns, depth) + WORKSPACE_BYTES
 
     def free_bytes(self) -> int:
@@ -144,23 +143,18 @@ class CudaCompute:
         return max(int(free_bytes) - RESERVE_BYTES, 0)
 
     def bracket(self) -> ClockBracket:
-        """See Compute."""
         return Bracket(self._case, self._case.context.attribute("MULTIPROCESSOR_COUNT"))
 
     def state(self) -> Telemetry:
-        """See Compute."""
         return self._nvml.telemetry()
 
     def tensor(self, path: TensorPath, dtype: TensorType) -> Resident:
-        """See Compute."""
         return tensor(self._case, path, dtype)
 
     def arithmetic(self, operation: AluOperation) -> Resident:
-        """See Compute."""
         return alu.arithmetic(self._case, operation)
 
     def chain(self, operation: AluOperation) -> InstructionChain:
-        """See Compute."""
         return alu.chain(self._case, operation)
 
 
@@ -181,15 +175,12 @@ class CudaGraphs:
         return self._lives[nodes]
 
     def lives(self, nodes: int, count: int, made: Made) -> IntArray:
-        """See Graphs."""
         return self._life(nodes).stamps(count, made)
 
     def footprint(self, nodes: int, copies: int) -> Footprint:
-        """See Graphs."""
         return self._life(nodes).footprint(copies)
 
     def changes(self, way: ChangeWay, nodes: int, changed: int, count: int) -> IntArray:
-        """See Graphs."""
         key = (way, nodes)
         if key not in self._changes:
             self._changes[key] = Changes(self._case, nodes)
@@ -197,21 +188,17 @@ class CudaGraphs:
         return self._changes[key].stamps(way, changed, count)
 
     def chain(self, kind: NodeKind, count: int) -> Chain:
-        """See Graphs."""
         return CudaChain(self._case, kind, count)
 
     def shape(self, shape: Shape) -> Shaped:
-        """See Graphs."""
         return CudaShaped(self._case, shape)
 
     def loop(self, decider: Decider) -> Loop:
-        """See Graphs."""
         if decider in ("host_sync", "host_poll"):
             return HostDecides(self._case, polls=decider == "host_poll")
         return DeviceDecides(self._case, decider)
 
     def step(self, way: AllocationWay, size_bytes: int, pairs: int) -> Step:
-        """See Graphs."""
         return CudaStep(self._case, way, size_bytes, pairs)
 
 
@@ -228,54 +215,42 @@ class CudaLinks:
         self._boards = Boards(case)
 
     def state(self) -> tuple[Fact, ...]:
-        """See Links."""
         return state(self._case, self._info, self._nvml)
 
     def copy(self, direction: Direction, memory: HostMemory, size_bytes: int, node: int | None = None) -> Transfer:
-        """See Links."""
         if node is not None:
             require_node(node)
         return CudaCopy(self._case, direction, memory, size_bytes, node)
 
     def kernel_copy(self, access: Access, width_bytes: int, offset_bytes: int, size_bytes: int) -> Transfer:
-        """See Links."""
         return CudaKernelCopy(self._case, access, width_bytes, offset_bytes, size_bytes)
 
     def duplex(self, size_bytes: int) -> Duplex:
-        """See Links."""
         return CudaDuplex(self._case, size_bytes)
 
     def chase(self, footprint_bytes: int, stride_bytes: int, order: Order) -> Chase:
-        """See Links."""
         case = self._case
         return host_chase(case.context, case.modules, case.stream(0), footprint_bytes, stride_bytes, order)
 
     def pinning(self, way: PinningWay, size_bytes: int, count: int) -> IntArray:
-        """See Links."""
         return pinning(self._case, way, size_bytes, count)
 
     def pipeline(self, size_bytes: int, chunks: int, streams: int, kernel_ns: int) -> Pipeline:
-        """See Links."""
         return CudaPipeline(self._case, size_bytes, chunks, streams, kernel_ns)
 
     def managed(self, way: ManagedWay, size_bytes: int) -> Managed:
-        """See Links."""
         return CudaManaged(self._case, way, size_bytes)
 
     def peer(self, first: int, second: int, way: PeerWay, access: bool, size_bytes: int) -> Peer:
-        """See Links."""
         return CudaPeer(self._boards, first, second, way, access, size_bytes)
 
     def peer_chase(self, first: int, second: int, footprint_bytes: int, stride_bytes: int) -> Chase:
-        """See Links."""
         return PeerChase(self._boards, first, second, footprint_bytes, stride_bytes)
 
     def gpus(self) -> Sequence[int]:
-        """See Links."""
         return range(self._boards.count())
 
     def concurrent(self, direction: Direction, gpus: Sequence[int], size_bytes: int) -> Concurrent:
-        """See Links."""
         return CudaConcurrent(self._case, self._boards, direction, gpus, size_bytes)
 
 
@@ -294,13 +269,11 @@ class CudaMemory:
         self._arrays: dict[tuple[DataType, int], Arrays] = {}
 
     def shapes(self, kernel: StreamKernel, dtype: DataType, implementation: Implementation) -> Sequence[str]:
-        """See DeviceMemory."""
         return shapes_of(self._case.context, kernel) if implementation == "cuda" else (implementation,)
 
     def stream(
         self, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int, shape: str
     ) -> Transfer:
-        """See DeviceMemory."""
         if (dtype, size_bytes) not in self._arrays:
             self._arrays[dtype, size_bytes] = Arrays(self._case, dtype, size_bytes)
         arrays = self._arrays[dtype, size_bytes]
@@ -309,43 +282,33 @@ class CudaMemory:
         return LIBRARIES[implementation](self._case, arrays, kernel)
 
     def level(self, space: Space, footprint_bytes: int) -> Level:
-        """See DeviceMemory."""
         return CudaLevel(self._case, space, footprint_bytes)
 
     def chase(self, space: Space, footprint_bytes: int) -> LocalChase:
-        """See DeviceMemory."""
         return CudaLocalChase(self._case, space, footprint_bytes)
 
     def occupied(self, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int) -> Transfer:
-        """See DeviceMemory."""
         return accesses.occupied(self._case, blocks_per_sm, block_threads, loads, size_bytes)
 
     def strided(self, access: StrideAccess, stride_bytes: int, size_bytes: int) -> Transfer:
-        """See DeviceMemory."""
         return accesses.strided(self._case, access, stride_bytes, size_bytes)
 
     def scattered(self, access: RandomAccess, footprint_bytes: int) -> Operations:
-        """See DeviceMemory."""
         return accesses.scattered(self._case, access, footprint_bytes)
 
     def atomics(self, space: Space, dtype: AtomicType, spread: Spread) -> Operations:
-        """See DeviceMemory."""
         return atomics(self._case, space, dtype, spread)
 
     def engine(self, way: EngineWay, size_bytes: int) -> Transfer:
-        """See DeviceMemory."""
         return engine(self._case, way, size_bytes)
 
     def allocating(self, way: MemoryWay, size_bytes: int, count: int) -> IntArray:
-        """See DeviceMemory."""
         return allocating(self._case, way, size_bytes, count)
 
     def capacity(self) -> Sequence[Fact]:
-        """See DeviceMemory."""
         return capacity(self._case, self._nvml)
 
     def peers(self) -> Fact:
-        """See DeviceMemory."""
         return holders(self._nvml)
 
 
@@ -359,20 +322,16 @@ class Parts:
 
     @cached_property
     def graphs(self) -> CudaGraphs:
-        """See Gpu.graphs."""
         return CudaGraphs(self._case)
 
     @cached_property
     def links(self) -> CudaLinks:
-        """See Gpu.links."""
         return CudaLinks(self._case, self._info, self._nvml)
 
     @cached_property
     def memory(self) -> CudaMemory:
-        """See Gpu.memory."""
         return CudaMemory(self._case, self._nvml)
 
     @cached_property
     def compute(self) -> CudaCompute:
-        """See Gpu.compute."""
         return CudaCompute(self._case, self._info, self._nvml)

@@ -62,7 +62,7 @@ class Flags:
         return out[1:]
 
     def flag_round_trips(self, count: int) -> IntArray:
-        """See Gpu.flag_round_trips. The first exchange holds the kernel's start and is left out."""
+        """The first exchange holds the kernel's start and is left out."""
         self._words[:] = 0
         question, reply = self._flag(2), self._flag(3)
         row = (question, reply, count + 1, WATCH_TIMEOUT_NS)
@@ -117,7 +117,7 @@ class Chain:
 def threads_stamps(
     context: Context, modules: Modules, stream: Callable[[int], int], cores: Cores, threads: int, count: int
 ) -> IntArray:
-    """See Gpu.threads_stamps. Each thread has a physical core of its own."""
+    """Each thread has a physical core of its own."""
     helpers = cores.helpers
     if threads > len(helpers):
         raise Skip(f"needs {threads} physical cores: this process may use {len(helpers)}")
@@ -140,7 +140,6 @@ def threads_stamps(
 
 
 def round_robin_ns(modules: Modules, stream: Callable[[int], int], streams: int, count: int) -> int:
-    """See Gpu.round_robin_ns."""
     one = launch(modules.function("launch", "empty"), Launch(), stream(0), None)
     handles: IntArray = np.array([stream(index) for index in range(streams)], dtype=np.int64)
     wait, clock = entry_point("cuCtxSynchronize"), c_address("clock_gettime")

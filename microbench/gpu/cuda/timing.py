@@ -174,7 +174,7 @@ class Recorder:
         self._step_ns: int | None = None
 
     def record(self, op: Launch, count: int, cycles: int, *, graph: bool, gated: bool) -> Recorded:
-        """See Gpu.record. Raises MeasurementError when the gate times out GATE_TRIES times in a row."""
+        """Raises MeasurementError when the gate times out GATE_TRIES times in a row."""
         key = (op, count, graph)
         if key not in self._batches:
             stream = self._stream(op.stream)
@@ -226,7 +226,6 @@ class SmClock:
 def most_resident(
     context: Context, modules: Modules, gate: SpinGate, stream: Callable[[int], int], streams: int, cycles: int
 ) -> int:
-    """See Gpu.resident."""
     counters = context.device_memory(256)
     kernel = modules.function("launch", "resident")
     row = Parameters([(counters, counters + 128, cycles)])

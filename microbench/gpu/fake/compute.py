@@ -46,15 +46,12 @@ class FakeBracket:
         self._last: Batch | None = None
 
     def begin(self) -> None:
-        """See ClockBracket."""
         self._first = self._put()
 
     def end(self) -> None:
-        """See ClockBracket."""
         self._last = self._put()
 
     def hz(self) -> float:
-        """See ClockBracket."""
         if self._first is None or self._last is None or self._first.ends_ns is None or self._last.ends_ns is None:
             raise MeasurementError("both kernels must have ended before the clock between them is asked for")
         machine = self._machine
@@ -214,7 +211,6 @@ class FakeGemm:
         return item_of(self._machine.costs, self._product, self._share, calls)
 
     def graph(self, calls: int) -> Submit:
-        """See Gemm."""
         costs, graphs = self._machine.costs, self._machine.costs.graphs
         for part in (graphs.capture, graphs.instantiate, graphs.upload):
             self._machine.clock.pass_ns(part.at(calls))
@@ -235,11 +231,9 @@ class FakeProblem:
         self.size_bytes = product.size_bytes
 
     def ways(self, library: Library) -> Sequence[str]:
-        """See Problem."""
         return tuple(self._library(library).kernels)
 
     def gemm(self, library: Library, way: str) -> FakeGemm:
-        """See Problem."""
         found = self._library(library)
         if way not in found.kernels:
             raise Skip(f"the simulated {library} has no kernel {way}")
@@ -264,7 +258,7 @@ WGMMA_ARCHITECTURE = 9
 
 
 class FakeResident:
-    """See Resident. ``joules`` is what an operation takes."""
+    """``joules`` is what an operation takes."""
 
     def __init__(self, machine: Machine, per_clock: float, joules: float, *, tensor: bool) -> None:
         self.sms = machine.costs.sm_count
@@ -277,7 +271,6 @@ class FakeResident:
         self._answer = Answer(machine.costs, UNIT_RESULT_BYTES, "the result")
 
     def take(self, repeats: int) -> UnitPass:
-        """See Resident."""
         self._machine.check(self._scope)
         load = Load(repeats * self._cycles, tensor=self._tensor)
         taken = _taken(self._machine, load, repeats * self._energy_j)
@@ -285,7 +278,6 @@ class FakeResident:
         return taken
 
     def check(self) -> str:
-        """See Resident."""
         self._answer.fresh()
         self.take(1)
         return self._answer.check()
@@ -302,7 +294,6 @@ class FakeInstructionChain:
         self._cycles = latency_cycles * CHAIN_INSTRUCTIONS
 
     def take(self, repeats: int) -> UnitPass:
-        """See Chain."""
         self._machine.check(self._scope)
         return _taken(self._machine, Load(repeats * self._cycles), 0.0)
 
@@ -321,7 +312,7 @@ def _taken(machine: Machine, load: Load, energy_j: float) -> UnitPass:
 
 
 def tensor(machine: Machine, path: TensorPath, dtype: TensorType) -> FakeResident:
-    """See Compute. Warps' instructions get the whole rate where there are no warpgroups' for that type."""
+    """Warps' instructions get the whole rate where there are no warpgroups' for that type."""
     costs = machine.costs
     require_type(costs, dtype)
     has_wgmma = costs.compute_capability[0] == WGMMA_ARCHITECTURE and dtype != "fp64"
@@ -333,14 +324,12 @@ def tensor(machine: Machine, path: TensorPath, dtype: TensorType) -> FakeResiden
 
 
 def arithmetic(machine: Machine, operation: AluOperation) -> FakeResident:
-    """See Compute."""
     _require_operation(machine.costs, operation)
     own = machine.costs.compute
     return FakeResident(machine, own.alu_per_clock[operation], own.alu_joules[operation], tensor=False)
 
 
 def chain(machine: Machine, operation: AluOperation) -> FakeInstructionChain:
-    """See Compute."""
     _require_operation(machine.costs, operation)
     return FakeInstructionChain(machine, machine.costs.compute.alu_cycles[operation])
 

@@ -129,13 +129,12 @@ class FakeHost:
         self.simulated = True
 
     def clock_stamps(self, count: int) -> IntArray:
-        """See Host."""
         times_ns = self._time.time_ns + np.cumsum(self._noise.host(self._costs.timer_call_ns, count))
         self._time.wait_until(float(times_ns[-1]))
         return self._time.all_shown(times_ns)
 
     def call_s(self, how: str, count: int) -> float:
-        """See Host. Raises MeasurementError for a way of calling that is not simulated."""
+        """Raises MeasurementError for a way of calling that is not simulated."""
         if how not in self._costs.host_call_ns:
             raise MeasurementError(f"the simulated host has no way of calling named {how}")
         return self._spend_s(float(self._noise.host(self._costs.host_call_ns[how], count).sum()))
@@ -150,7 +149,7 @@ class FakeHost:
         return self._spend_s(self._noise.one(costs.host_copy_fixed_ns + size_bytes / bytes_per_s * 1e9))
 
     def wakeup_stamps(self, how: str, count: int) -> IntArray:
-        """See Host. Raises MeasurementError for a way of waking that is not simulated."""
+        """Raises MeasurementError for a way of waking that is not simulated."""
         if how not in self._costs.host_wakeup_ns:
             raise MeasurementError(f"the simulated host has no hand-off named {how}")
         times_ns = self._noise.host(self._costs.host_wakeup_ns[how], count)
@@ -158,7 +157,6 @@ class FakeHost:
         return times_ns.round().astype(np.int64)
 
     def cores(self) -> int:
-        """See Host."""
         return self._costs.host_cores
 
     def _spend_s(self, duration_ns: float) -> float:
@@ -175,7 +173,7 @@ class FakeColdStarts:
         self._done: set[str] = set()
 
     def seconds(self, what: str) -> float:
-        """See ColdStarts. Raises MeasurementError when it was asked for before: it is cold no more."""
+        """Raises MeasurementError when it was asked for before: it is cold no more."""
         if what not in self._costs.cold_s:
             raise Skip(f"the simulated GPU has no first {what}")
         if what in self._done:

@@ -71,15 +71,12 @@ class FakeGpu:
             self._graphs = {handle: graph for handle, graph in self._graphs.items() if handle in kept}
 
     def bind(self, op: Op) -> FakeSubmit:
-        """See Gpu."""
         return bound(self._machine, op, self._graphs)
 
     def layer_kernels(self, op: LayerCall) -> Fact:
-        """See Gpu."""
         return Fact("kernels_per_call", 1, source=SIMULATED)
 
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
-        """See Gpu."""
         graph, layer, costs = graph_of(chain_of(ops, self.costs)), LOOP_LAYER, self.costs.graphs
         if isinstance(ops[0], LayerCall):
             layer = ops[0].layer
@@ -93,48 +90,39 @@ class FakeGpu:
 
     @property
     def graphs(self) -> FakeGraphs:
-        """See Gpu."""
         return FakeGraphs(self._machine)
 
     @property
     def links(self) -> FakeLinks:
-        """See Gpu."""
         return FakeLinks(self._machine)
 
     @property
     def memory(self) -> FakeMemory:
-        """See Gpu."""
         if self._memory is None:
             self._memory = FakeMemory(self._machine)
         return self._memory
 
     @property
     def compute(self) -> FakeCompute:
-        """See Gpu."""
         if self._compute is None:
             self._compute = FakeCompute(self._machine)
         return self._compute
 
     def gate(self) -> FakeGate:
-        """See Gpu."""
         return FakeGate(self._machine)
 
     def events(self, stream: int = 0) -> FakeEventPair:
-        """See Gpu."""
         return FakeEventPair(self._machine, call_of(Record(stream=stream), self.costs, {}))
 
     def synchronize(self) -> None:
-        """See Gpu."""
         self._machine.synchronize()
 
     def synchronize_stream(self, stream: int = 0) -> None:
-        """See Gpu."""
         self._machine.synchronize(stream)
 
     # -- measurements that need more than one call ---------------------------------------------------------------
 
     def start_stamps(self, count: int) -> IntArray:
-        """See Gpu."""
         call = call_of(Launch(), self.costs, {})
         stamps = np.zeros((count, 4), dtype=np.int64)
         for row in stamps:
@@ -149,19 +137,16 @@ class FakeGpu:
         return stamps
 
     def flag_round_trips(self, count: int) -> IntArray:
-        """See Gpu."""
         times_ns = self._machine.noise.host(self.costs.host_read_ns + self.costs.flag_to_host_ns, count)
         self._time.pass_ns(float(times_ns.sum()))
         return times_ns.round().astype(np.int64)
 
     def host_read_ns(self, count: int) -> IntArray:
-        """See Gpu."""
         times_ns = self._machine.noise.device(self.costs.host_read_ns, count)
         self._time.pass_ns(float(times_ns.sum()))
         return times_ns.round().astype(np.int64)
 
     def record(self, launch: Launch, count: int, *, graph: bool, gated: bool) -> Recorded:
-        """See Gpu."""
         return record(self._machine, launch, count, graph=graph, gated=gated)
 
     def resident(self, streams: int, duration_ns: int) -> int:
@@ -198,7 +183,6 @@ class FakeGpu:
         return stamps
 
     def round_robin_ns(self, streams: int, count: int) -> int:
-        """See Gpu."""
         calls = [call_of(Launch(stream=stream), self.costs, {}) for stream in range(streams)]
         begin_ns = self._time.now_ns()
         for index in range(count):
@@ -207,7 +191,6 @@ class FakeGpu:
         return self._time.now_ns() - begin_ns
 
     def pause(self, seconds: float) -> None:
-        """See Gpu."""
         self._time.pass_ns(seconds * 1e9)
 
     # -- the state of the GPU ------------------------------------------------------------------------------------
@@ -226,7 +209,6 @@ class FakeGpu:
         )
 
     def energy_j(self) -> float:
-        """See Gpu."""
         return self._machine.device.energy.shown_j(self._time.pass_ns(self._machine.noise.one(self.costs.telemetry_ns)))
 
     def telemetry(self) -> Telemetry:
@@ -241,7 +223,6 @@ class FakeGpu:
         )
 
     def close(self) -> None:
-        """See Gpu."""
         self._machine.synchronize()
         self._graphs.clear()
 

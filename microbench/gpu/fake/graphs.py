@@ -98,7 +98,7 @@ class Executable:
 
 
 class FakeLoop:
-    """See Loop. Raises Skip where the driver has no such way of deciding."""
+    """Raises Skip where the driver has no such way of deciding."""
 
     def __init__(self, machine: Machine, decider: Decider) -> None:
         if decider == "while":
@@ -111,7 +111,6 @@ class FakeLoop:
         self._launch = call_of(Launch(duration_ns=machine.costs.graphs.dependent_kernel_ns), machine.costs, {})
 
     def run_ns(self, iterations: int) -> int:
-        """See Loop."""
         machine = self._machine
         machine.check(self._scope)
         began_ns = machine.clock.now_ns()
@@ -147,7 +146,6 @@ REFUSED = "the driver refused the update: CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE"
 
 
 def lives(machine: Machine, nodes: int, count: int, made: Made) -> IntArray:
-    """See Graphs.lives."""
     out_ns: IntArray = np.zeros((count, len(Life)), dtype=np.int64)
     executable = Executable(machine, empty_chain(nodes, machine.costs))
     for row in out_ns:
@@ -176,7 +174,6 @@ def _live(machine: Machine, executable: Executable, made: Made, row: IntArray) -
 
 
 def changes(machine: Machine, way: ChangeWay, nodes: int, changed: int, count: int) -> IntArray:
-    """See Graphs.changes."""
     if not 1 <= changed <= nodes:
         raise MeasurementError(f"{changed} of {nodes} nodes cannot be changed")
     out_ns: IntArray = np.zeros((count, len(Change)), dtype=np.int64)
@@ -256,7 +253,6 @@ class FakeChain:
         self.stream: Submit | None = FakeSubmit(machine, call, records=kind == "event_record") if call else None
 
     def instantiate_ns(self) -> int:
-        """See Chain."""
         machine = self._machine
         machine.check(self._scope)
         cost_ns = machine.costs.graphs.instantiate.at(self._count) + self._count * self._node.instantiate_ns
@@ -265,7 +261,6 @@ class FakeChain:
         return machine.clock.now_ns() - began_ns
 
     def update_ns(self) -> int:
-        """See Chain."""
         machine, own_ns = self._machine, self._node.update_ns
         machine.check(self._scope)
         refused = refusal(machine.costs, own_ns)
@@ -276,7 +271,7 @@ class FakeChain:
         return machine.clock.now_ns() - began_ns
 
     def check(self) -> str:
-        """See Chain. What cannot run cannot go wrong either: the replay is only timed."""
+        """What cannot run cannot go wrong either: the replay is only timed."""
         self._machine.check(self._scope)
         self._executable.launch()
         self._machine.synchronize()
@@ -378,7 +373,7 @@ class Part(NamedTuple):
 
 
 class FakeShaped:
-    """See Shaped. A kernel of a branch goes to that branch's stream, each branch's next one before any after next."""
+    """A kernel of a branch goes to that branch's stream, each branch's next one before any after next."""
 
     def __init__(self, machine: Machine, shape: Shape) -> None:
         self._machine = machine
@@ -514,11 +509,9 @@ class FakeStep:
                 self._machine.make(Call(costs.free_ns, Item(duration_ns=costs.free_on_gpu_ns, queued=False)), 1)
 
     def held_bytes(self) -> int:
-        """See Step."""
         return self._size_bytes if self._way in ("graph_outside", "stream_outside") else self._pool.held_bytes
 
     def check(self) -> str:
-        """See Step."""
         self.submit(1)
         self._machine.synchronize()
         return STEP_CHECKED

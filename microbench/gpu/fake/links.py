@@ -53,7 +53,6 @@ class Ends:
             self.target[-1] ^= 0xFF
 
     def check(self) -> str:
-        """See Transfer."""
         wrong = np.flatnonzero(self.target != self.source)
         if wrong.size:
             raise MeasurementError(f"SIMULATED: byte {wrong[0]} of {self.size_bytes} is not the one that was sent")
@@ -78,7 +77,6 @@ class MovingSubmit(FakeSubmit):
         self._ends = ends
 
     def make(self, count: int, extra_ns: float = 0.0) -> Made:
-        """See FakeSubmit."""
         made = super().make(count, extra_ns)
         self._ends.move()
         return made
@@ -98,7 +96,7 @@ class FakeTransfer:
 def engine_copy(
     machine: Machine, direction: Direction, memory: HostMemory, size_bytes: int, node: int | None
 ) -> FakeTransfer:
-    """See Links.copy. A far node's memory comes no faster than the way between the processors carries it."""
+    """A far node's memory comes no faster than the way between the processors carries it."""
     costs, nodes = machine.costs, machine.costs.links.numa_nodes
     if not 0 <= (node or 0) < nodes:
         raise Skip(f"this machine has {nodes} NUMA node{'s' if nodes > 1 else ''}")
@@ -153,7 +151,7 @@ class Staged:
 
 
 def kernel_copy(machine: Machine, access: Access, width_bytes: int, offset_bytes: int, size_bytes: int) -> FakeTransfer:
-    """See Links.kernel_copy. A warp's access makes one packet for each line that it touches."""
+    """A warp's access makes one packet for each line that it touches."""
     costs = machine.costs
     if width_bytes not in costs.links.sm_bytes_per_s:
         raise Skip(f"the simulated kernels move 4, 8 or 16 bytes at a time, not {width_bytes}")
@@ -184,7 +182,6 @@ def _lines_split(costs: FakeCosts, width_bytes: int, offset_bytes: int) -> float
 
 
 def pinning(machine: Machine, way: PinningWay, size_bytes: int, count: int) -> IntArray:
-    """See Links.pinning."""
     links, clock, noise = machine.costs.links, machine.clock, machine.noise
     require_host_memory(machine.costs, "pageable" if way == "touch" else "pinned", size_bytes)
     costs, pages = links.pinning[way], links.pages(size_bytes)
@@ -242,7 +239,7 @@ def _behind(kernel: Batch, copy: Batch) -> bool:
 
 
 class FakePipeline:
-    """See Pipeline. Pieces differ by one byte at most."""
+    """Pieces differ by one byte at most."""
 
     def __init__(self, machine: Machine, size_bytes: int, chunks: int, streams: int, kernel_ns: int) -> None:
         require_host_memory(machine.costs, "pinned", size_bytes)
@@ -259,12 +256,10 @@ class FakePipeline:
             piece.submit()
 
     def fresh(self) -> None:
-        """See Transfer."""
         for piece in self._pieces:
             piece.ends.fresh()
 
     def check(self) -> str:
-        """See Pipeline."""
         for piece in self._pieces:
             piece.check()
         return CHECKED
@@ -450,19 +445,17 @@ class Movements:
         return play(flows, wires(self._machine.costs))
 
     def fresh(self) -> None:
-        """See Transfer."""
         for ends in self._ends:
             ends.fresh()
 
     def check(self) -> str:
-        """See Transfer."""
         for ends in self._ends:
             ends.check()
         return CHECKED
 
 
 class FakeDuplex:
-    """See Duplex. An event stands behind each copy."""
+    """An event stands behind each copy."""
 
     def __init__(self, machine: Machine, size_bytes: int) -> None:
         costs = machine.costs
@@ -473,13 +466,12 @@ class FakeDuplex:
         self.check = self._movements.check
 
     def ends_s(self, h2d: int, d2h: int) -> tuple[FloatArray, FloatArray] | None:
-        """See Duplex."""
         found_ns = self._movements.ends_ns((h2d, d2h))
         return None if found_ns is None else (found_ns[0] * 1e-9, found_ns[1] * 1e-9)
 
 
 class FakePeer:
-    """See Peer. Without peer access the data go up one GPU's link and down the other's, and no gate is used."""
+    """Without peer access the data go up one GPU's link and down the other's, and no gate is used."""
 
     def __init__(self, machine: Machine, first: int, second: int, way: PeerWay, access: bool, size_bytes: int) -> None:
         require_pair(machine, first, second, access=access)
@@ -498,7 +490,6 @@ class FakePeer:
         self.check = self._movements.check
 
     def take_s(self, count: int) -> float | None:
-        """See Peer."""
         found_ns = self._movements.ends_ns([count * times for times in self._counts])
         return None if found_ns is None else (float(found_ns[0][-1]) + self._event_ns) * 1e-9
 
@@ -525,7 +516,6 @@ class FakeConcurrent:
         self.check = self._movements.check
 
     def take_s(self, count: int) -> FloatArray | None:
-        """See Concurrent."""
         found_ns = self._movements.ends_ns([count, *[2 * count] * self._others])
         return None if found_ns is None else np.array([float(one[-1]) + self._event_ns for one in found_ns]) * 1e-9
 

@@ -357,7 +357,6 @@ class FakeSubmit:
         self._other = other
 
     def make(self, count: int, extra_ns: float = 0.0) -> Made:
-        """See Machine.make."""
         self._machine.check(self._scope)
         device = self._machine.device
         after = None if self._other is None else device.stream(self._other).recorded
@@ -453,7 +452,7 @@ class FakeEventPair:
 
 
 def record(machine: Machine, launch: Launch, count: int, *, graph: bool, gated: bool) -> Recorded:
-    """See Gpu.record. Raises MeasurementError for more than may stand behind a gate."""
+    """Raises MeasurementError for more than may stand behind a gate."""
     costs = machine.costs
     if not graph:
         starts_ns = _starts_ns(machine, call_of(launch, costs, {}), count, gated=gated)

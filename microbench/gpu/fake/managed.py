@@ -47,7 +47,7 @@ class Translations:
 
 
 class FakeChase:
-    """See Chase. ``visits`` are the lines' numbers in the order of the walk, shape (lines,)."""
+    """``visits`` are the lines' numbers in the order of the walk, shape (lines,)."""
 
     def __init__(self, machine: Machine, visits: IntArray, stride_bytes: int, read_ns: float, miss_ns: float) -> None:
         links = machine.costs.links
@@ -61,12 +61,10 @@ class FakeChase:
         self._at = 0
 
     def walks_ns(self, reads: int) -> IntArray:
-        """See Chase."""
         noise = self._machine.noise.device(1.0, self.blocks)
         return self._walk(self._reads_ns(reads * self.blocks).reshape(self.blocks, reads).sum(axis=1) * noise)
 
     def each_ns(self, reads: int) -> IntArray:
-        """See Chase."""
         return self._walk(self._reads_ns(reads) * self._machine.noise.device(1.0, reads))
 
     def _reads_ns(self, count: int) -> FloatArray:
@@ -86,7 +84,6 @@ class FakeChase:
 
 
 def host_chase(machine: Machine, footprint_bytes: int, stride_bytes: int, order: Order) -> FakeChase:
-    """See Links.chase."""
     require_host_memory(machine.costs, "pinned", footprint_bytes)
     visits = _lines(footprint_bytes, stride_bytes)
     if order == "random":
@@ -109,7 +106,7 @@ SHARE_OF_FREE = 4
 
 
 class FakeManaged:
-    """See Managed. Raises Skip without managed memory, or for more than a quarter of what is free on the device."""
+    """Raises Skip without managed memory, or for more than a quarter of what is free on the device."""
 
     def __init__(self, machine: Machine, way: ManagedWay, size_bytes: int) -> None:
         if not machine.costs.links.managed_memory:
@@ -126,7 +123,6 @@ class FakeManaged:
         self._on_device = False
 
     def take_ns(self) -> int:
-        """See Managed."""
         machine = self._machine
         machine.check(self._scope)
         self._ends.fresh()
@@ -185,7 +181,6 @@ class FakeManaged:
         self._on_device = False
 
     def check(self) -> str:
-        """See Transfer."""
         return self._ends.check()
 
 

@@ -167,7 +167,7 @@ ATOMIC_ADDS = 512  # of each thread in a launch
 
 
 def strided(machine: Machine, access: StrideAccess, stride_bytes: int, size_bytes: int) -> FakeTransfer:
-    """See DeviceMemory. What is moved are the sectors, and in DRAM the fetches, in which a word lies."""
+    """What is moved are the sectors, and in DRAM the fetches, in which a word lies."""
     costs, memory = machine.costs, machine.costs.memory
     words = size_bytes // stride_bytes
     if not words:
@@ -189,7 +189,7 @@ def _touched_bytes(stride_bytes: int, least_bytes: int) -> float:
 
 
 def scattered(machine: Machine, access: RandomAccess, footprint_bytes: int) -> FakeOperations:
-    """See DeviceMemory. In random order the L2 has what part of the set fits; updates are read and written back."""
+    """In random order the L2 has what part of the set fits; updates are read and written back."""
     costs, memory = machine.costs, machine.costs.memory
     words = footprint_bytes // RANDOM_WORD_BYTES
     if words < 1 or words & (words - 1) or footprint_bytes % RANDOM_WORD_BYTES:
@@ -203,7 +203,6 @@ def scattered(machine: Machine, access: RandomAccess, footprint_bytes: int) -> F
 
 
 def atomics(machine: Machine, space: Space, dtype: AtomicType, spread: Spread) -> FakeOperations:
-    """See DeviceMemory."""
     costs = machine.costs
     warps = costs.sm_count * ATOMIC_WARPS_PER_SM
     busy_ns = _shared_ns(costs, dtype, spread) if space == "shared" else _global_ns(costs, dtype, spread, warps)
@@ -280,7 +279,6 @@ class FakeLevel:
         self._random = np.random.default_rng(LEVEL_SEED)
 
     def take(self, bytes_per_sm: int) -> Pass:
-        """See Level."""
         machine = self._machine
         machine.check(self._scope)
         taken_ns = self._play_ns(bytes_per_sm // TILE_BYTES) * machine.noise.device(1.0, self.sms)
@@ -318,7 +316,7 @@ HASH, HASH_RANGE = 2654435761, 1 << 32
 
 
 class FakeLocalChase:
-    """See LocalChase. Which reads a cache answers is drawn by chance, in the share of lines that come through."""
+    """Which reads a cache answers is drawn by chance, in the share of lines that come through."""
 
     def __init__(self, machine: Machine, space: Space, footprint_bytes: int) -> None:
         memory = machine.costs.memory
@@ -340,20 +338,17 @@ class FakeLocalChase:
         self._at = 0
 
     def walk(self, reads: int) -> Walk:
-        """See LocalChase."""
         cycles = float(self._reads_cycles(reads).sum() * self._machine.noise.device(1.0, 1)[0])
         duration_ns = cycles_ns(self._machine.costs, cycles)
         return Walk(stamped_s(self._machine, self._run(cycles), duration_ns), round(cycles))
 
     def each_cycles(self, reads: int) -> IntArray:
-        """See LocalChase."""
         stamp_cycles = self._machine.costs.memory.stamp_cycles
         cycles = (self._reads_cycles(reads) + stamp_cycles) * self._machine.noise.device(1.0, reads)
         self._run(float(cycles.sum()))
         return cycles.round().astype(np.int64)
 
     def lines_cycles(self, repeats: int) -> IntArray:
-        """See LocalChase."""
         if self._shared:
             raise Skip("shared memory lies in no part of the L2")
         noise = self._machine.noise.device(1.0, self.lines * repeats).reshape(repeats, self.lines)
@@ -433,7 +428,6 @@ class Room:
         return f"{OTHERS} {size(held_bytes)}" if held_bytes else NOBODY
 
     def peers(self) -> Fact:
-        """See DeviceMemory."""
         return Fact("memory_holders", self.holders(), SIMULATED)
 
     def capacity(self) -> tuple[Fact, ...]:
@@ -464,7 +458,6 @@ class Room:
 
 
 def engine(machine: Machine, way: EngineWay, size_bytes: int) -> FakeTransfer:
-    """See DeviceMemory."""
     costs, joules_per_byte = machine.costs, machine.costs.memory.joules_per_byte
     moved_bytes = size_bytes if way == "memset" else 2 * size_bytes
     if way == "memset":
@@ -483,7 +476,7 @@ def engine(machine: Machine, way: EngineWay, size_bytes: int) -> FakeTransfer:
 
 
 def allocating(machine: Machine, room: Room, way: AllocationWay, size_bytes: int, count: int) -> IntArray:
-    """See DeviceMemory. A pool is empty at first, and keeps the block that is given back to it."""
+    """A pool is empty at first, and keeps the block that is given back to it."""
     if way == "host_pinned":
         require_host_memory(machine.costs, "pinned", size_bytes)
     else:
@@ -511,7 +504,7 @@ LOADS = (1, 2, 4, 8)
 
 
 def shapes(costs: FakeCosts, implementation: Implementation) -> Sequence[str]:
-    """See DeviceMemory. Raises Skip for a library that the simulated machine does not have."""
+    """Raises Skip for a library that the simulated machine does not have."""
     memory = costs.memory
     if implementation == "cuda":
         return [name for name, shape in memory.shapes.items() if shape.compute_capability <= costs.compute_capability]
@@ -523,7 +516,6 @@ def shapes(costs: FakeCosts, implementation: Implementation) -> Sequence[str]:
 def stream(
     machine: Machine, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int, shape: str
 ) -> FakeTransfer:
-    """See DeviceMemory."""
     costs, element_bytes = machine.costs, ELEMENT_BYTES[dtype]
     if shape not in shapes(costs, implementation):
         raise Skip(f"the simulated GPU has no shape {shape} of {implementation}")
@@ -537,7 +529,6 @@ def stream(
 
 
 def occupied(machine: Machine, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int) -> FakeTransfer:
-    """See DeviceMemory."""
     costs = machine.costs
     if blocks_per_sm > costs.blocks_per_sm or blocks_per_sm * block_threads > costs.threads_per_sm:
         raise Skip(f"a simulated SM does not hold {blocks_per_sm} blocks of {block_threads} threads")

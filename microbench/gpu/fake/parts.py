@@ -53,7 +53,7 @@ MOST_COPIES = 64
 
 
 class FakeCompute:
-    """See Compute. Problems hold their room until the case ends."""
+    """Problems hold their room until the case ends."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -74,7 +74,6 @@ class FakeCompute:
         *,
         beyond_l2: bool = False,
     ) -> FakeProblem:
-        """See Compute."""
         machine = self._open()
         require_type(machine.costs, unit_of(dtype))
         product = Product(dtype, rows, columns, depth, data, beyond_l2)
@@ -90,7 +89,6 @@ class FakeCompute:
         return max(min(wanted, MOST_COPIES, 1 + more_fit), 1)
 
     def needed_bytes(self, dtype: GemmType, rows: int, columns: int, depth: int) -> int:
-        """See Compute."""
         return self._needed_bytes(Product(dtype, rows, columns, depth, "normal", beyond_l2=False), 1)
 
     def _needed_bytes(self, product: Product, copies: int) -> int:
@@ -102,16 +100,14 @@ class FakeCompute:
         return -(-size_bytes // step_bytes) * step_bytes
 
     def free_bytes(self) -> int:
-        """See Compute."""
         self._open()
         return self._room.free_bytes
 
     def bracket(self) -> FakeBracket:
-        """See Compute."""
         return FakeBracket(self._open())
 
     def state(self) -> Telemetry:
-        """See Compute. NVML overstates the clock while the tensor cores work."""
+        """NVML overstates the clock while the tensor cores work."""
         machine = self._open()
         costs, own = machine.costs, machine.costs.compute
         seen = machine.device.governor.at(machine.clock.pass_ns(machine.noise.one(own.state_ns)))
@@ -124,15 +120,12 @@ class FakeCompute:
         )
 
     def tensor(self, path: TensorPath, dtype: TensorType) -> FakeResident:
-        """See Compute."""
         return compute.tensor(self._open(), path, dtype)
 
     def arithmetic(self, operation: AluOperation) -> FakeResident:
-        """See Compute."""
         return compute.arithmetic(self._open(), operation)
 
     def chain(self, operation: AluOperation) -> FakeInstructionChain:
-        """See Compute."""
         return compute.chain(self._open(), operation)
 
 
@@ -151,34 +144,27 @@ class FakeGraphs:
         return self._machine
 
     def lives(self, nodes: int, count: int, made: Made) -> IntArray:
-        """See Graphs."""
         return graphs.lives(self._open(), nodes, count, made)
 
     def footprint(self, nodes: int, copies: int) -> Footprint:
-        """See Graphs."""
         costs = self._open().costs.graphs
         acts = (costs.instantiate, costs.upload, costs.destroy)
         self._machine.clock.pass_ns(copies * sum(act.at(nodes) for act in acts))
         return Footprint(costs.device_memory.at(nodes), costs.host_memory.at(nodes))
 
     def changes(self, way: ChangeWay, nodes: int, changed: int, count: int) -> IntArray:
-        """See Graphs."""
         return graphs.changes(self._open(), way, nodes, changed, count)
 
     def chain(self, kind: NodeKind, count: int) -> FakeChain:
-        """See Graphs."""
         return FakeChain(self._open(), kind, count)
 
     def shape(self, shape: Shape) -> FakeShaped:
-        """See Graphs."""
         return FakeShaped(self._open(), shape)
 
     def loop(self, decider: Decider) -> FakeLoop:
-        """See Graphs."""
         return FakeLoop(self._open(), decider)
 
     def step(self, way: AllocationWay, size_bytes: int, pairs: int) -> FakeStep:
-        """See Graphs."""
         return FakeStep(self._open(), way, size_bytes, pairs)
 
 
@@ -197,52 +183,40 @@ class FakeLinks:
         return self._machine
 
     def state(self) -> tuple[Fact, ...]:
-        """See Links."""
         return state(self._open().costs)
 
     def copy(self, direction: Direction, memory: HostMemory, size_bytes: int, node: int | None = None) -> FakeTransfer:
-        """See Links."""
         return engine_copy(self._open(), direction, memory, size_bytes, node)
 
     def kernel_copy(self, access: Access, width_bytes: int, offset_bytes: int, size_bytes: int) -> FakeTransfer:
-        """See Links."""
         return kernel_copy(self._open(), access, width_bytes, offset_bytes, size_bytes)
 
     def duplex(self, size_bytes: int) -> FakeDuplex:
-        """See Links."""
         return FakeDuplex(self._open(), size_bytes)
 
     def chase(self, footprint_bytes: int, stride_bytes: int, order: Order) -> FakeChase:
-        """See Links."""
         return host_chase(self._open(), footprint_bytes, stride_bytes, order)
 
     def pinning(self, way: PinningWay, size_bytes: int, count: int) -> IntArray:
-        """See Links."""
         return pinning(self._open(), way, size_bytes, count)
 
     def pipeline(self, size_bytes: int, chunks: int, streams: int, kernel_ns: int) -> FakePipeline:
-        """See Links."""
         return FakePipeline(self._open(), size_bytes, chunks, streams, kernel_ns)
 
     def managed(self, way: ManagedWay, size_bytes: int) -> FakeManaged:
-        """See Links."""
         return FakeManaged(self._open(), way, size_bytes)
 
     def peer(self, first: int, second: int, way: PeerWay, access: bool, size_bytes: int) -> FakePeer:
-        """See Links."""
         return FakePeer(self._open(), first, second, way, access, size_bytes)
 
     def peer_chase(self, first: int, second: int, footprint_bytes: int, stride_bytes: int) -> FakeChase:
-        """See Links."""
         require_pair(self._open(), first, second)
         return peer_chase(self._machine, footprint_bytes, stride_bytes)
 
     def gpus(self) -> Sequence[int]:
-        """See Links."""
         return range(self._open().costs.gpus)
 
     def concurrent(self, direction: Direction, gpus: Sequence[int], size_bytes: int) -> FakeConcurrent:
-        """See Links."""
         return FakeConcurrent(self._open(), direction, gpus, size_bytes)
 
 
@@ -253,7 +227,7 @@ ARRAYS = 3
 
 
 class FakeMemory:
-    """See DeviceMemory. What is made holds its room until the case ends."""
+    """What is made holds its room until the case ends."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -265,23 +239,19 @@ class FakeMemory:
         return self._machine
 
     def shapes(self, kernel: StreamKernel, dtype: DataType, implementation: Implementation) -> Sequence[str]:
-        """See DeviceMemory."""
         return memory.shapes(self._open().costs, implementation)
 
     def stream(
         self, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int, shape: str
     ) -> FakeTransfer:
-        """See DeviceMemory."""
         self._room.hold(("arrays", dtype, size_bytes), ARRAYS * size_bytes)
         return memory.stream(self._open(), kernel, dtype, implementation, size_bytes, shape)
 
     def level(self, space: Space, footprint_bytes: int) -> FakeLevel:
-        """See DeviceMemory."""
         self._hold_global("level", space, footprint_bytes)
         return FakeLevel(self._open(), space, footprint_bytes)
 
     def chase(self, space: Space, footprint_bytes: int) -> FakeLocalChase:
-        """See DeviceMemory."""
         self._hold_global("chase", space, footprint_bytes)
         return FakeLocalChase(self._open(), space, footprint_bytes)
 
@@ -290,39 +260,32 @@ class FakeMemory:
             self._room.hold((what, footprint_bytes), footprint_bytes)
 
     def occupied(self, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int) -> FakeTransfer:
-        """See DeviceMemory."""
         self._room.hold(("occupied", size_bytes), size_bytes)
         return memory.occupied(self._open(), blocks_per_sm, block_threads, loads, size_bytes)
 
     def strided(self, access: StrideAccess, stride_bytes: int, size_bytes: int) -> FakeTransfer:
-        """See DeviceMemory."""
         self._room.hold(("strided", size_bytes), size_bytes)
         return memory.strided(self._open(), access, stride_bytes, size_bytes)
 
     def scattered(self, access: RandomAccess, footprint_bytes: int) -> FakeOperations:
-        """See DeviceMemory."""
         self._room.hold(("scattered", footprint_bytes), footprint_bytes)
         return memory.scattered(self._open(), access, footprint_bytes)
 
     def atomics(self, space: Space, dtype: AtomicType, spread: Spread) -> FakeOperations:
-        """See DeviceMemory."""
         return memory.atomics(self._open(), space, dtype, spread)
 
     def engine(self, way: EngineWay, size_bytes: int) -> FakeTransfer:
-        """See DeviceMemory. A 2D copy's rows are half their pitch, at both ends."""
+        """A 2D copy's rows are half their pitch, at both ends."""
         blocks = {"copy": 2, "copy_2d": 4, "memset": 1}
         self._room.hold((way, size_bytes), blocks[way] * size_bytes)
         return memory.engine(self._open(), way, size_bytes)
 
     def allocating(self, way: MemoryWay, size_bytes: int, count: int) -> IntArray:
-        """See DeviceMemory."""
         return memory.allocating(self._open(), self._room, way, size_bytes, count)
 
     def capacity(self) -> tuple[Fact, ...]:
-        """See DeviceMemory."""
         self._open()
         return self._room.capacity()
 
     def peers(self) -> Fact:
-        """See DeviceMemory."""
         return self._room.peers()

@@ -68,9 +68,7 @@ class Duplex(Protocol):
         """
         ...
 
-    def fresh(self) -> None:
-        """See Transfer."""
-        ...
+    def fresh(self) -> None: ...
 
     def check(self) -> str:
         """See Transfer; both directions."""
@@ -103,9 +101,7 @@ class Pipeline(Protocol):
 
     submit: Submit
 
-    def fresh(self) -> None:
-        """See Transfer."""
-        ...
+    def fresh(self) -> None: ...
 
     def check(self) -> str:
         """See Transfer; where kernels follow, each must have seen its own chunk whole."""
@@ -119,9 +115,7 @@ class Managed(Protocol):
         """Put the pages where they come from, then move them and wait: host time of the second alone."""
         ...
 
-    def check(self) -> str:
-        """See Transfer."""
-        ...
+    def check(self) -> str: ...
 
 
 class Peer(Protocol):
@@ -134,13 +128,9 @@ class Peer(Protocol):
         """
         ...
 
-    def fresh(self) -> None:
-        """See Transfer."""
-        ...
+    def fresh(self) -> None: ...
 
-    def check(self) -> str:
-        """See Transfer."""
-        ...
+    def check(self) -> str: ...
 
 
 class Concurrent(Protocol):
@@ -153,13 +143,9 @@ class Concurrent(Protocol):
         """
         ...
 
-    def fresh(self) -> None:
-        """See Transfer."""
-        ...
+    def fresh(self) -> None: ...
 
-    def check(self) -> str:
-        """See Transfer."""
-        ...
+    def check(self) -> str: ...
 
 
 class Links(Protocol):

@@ -65,9 +65,7 @@ class Operations(Protocol):
     submit: Submit
     operations: int
 
-    def fresh(self) -> None:
-        """See Transfer."""
-        ...
+    def fresh(self) -> None: ...
 
     def check(self) -> str:
         """See Transfer; what all calls since the last ``fresh`` have left behind is compared."""

@@ -210,13 +210,13 @@ CHECKED_REPEATS = (1, 3)
 
 
 def arithmetic(case: Case, operation: AluOperation) -> CudaArithmetic:
-    """See Compute. Raises Skip where the GPU has no such instruction."""
+    """Raises Skip where the GPU has no such instruction."""
     _require(case, operation)
     return CudaArithmetic(case, operation)
 
 
 def chain(case: Case, operation: AluOperation) -> CudaChain:
-    """See Compute. Raises Skip where the GPU has no such instruction."""
+    """Raises Skip where the GPU has no such instruction."""
     _require(case, operation)
     return CudaChain(case, operation)
 
@@ -285,7 +285,6 @@ class CudaArithmetic:
         self._kernel.fresh()
 
     def take(self, repeats: int) -> UnitPass:
-        """See Resident."""
         return self._kernel.run(repeats)
 
     def check(self) -> str:
@@ -310,7 +309,6 @@ class CudaChain:
         self._kernel.fresh()
 
     def take(self, repeats: int) -> UnitPass:
-        """See Chain."""
         return self._kernel.run(repeats)
 
 

@@ -28,7 +28,7 @@ Ticks = npt.NDArray[Any]
 
 
 class Bracket:
-    """See ClockBracket of compute_api.py. After one call of each, ``begin`` and ``end`` only launch."""
+    """After one call of each, ``begin`` and ``end`` only launch."""
 
     def __init__(self, case: Case, sm_count: int) -> None:
         self._context, self._blocks = case.context, sm_count
@@ -44,15 +44,13 @@ class Bracket:
         return launch(function, shape, case.stream(0), Parameters([(ticks,)]), shared_bytes=shared_bytes)
 
     def begin(self) -> None:
-        """See ClockBracket."""
         self._begin(1)
 
     def end(self) -> None:
-        """See ClockBracket."""
         self._end(1)
 
     def hz(self) -> float:
-        """See ClockBracket. SMs that only one of the kernels saw do not count."""
+        """SMs that only one of the kernels saw do not count."""
         first, last = (self._context.read(ticks, self._blocks, TICKS) for ticks in self._ticks)
         return clock_hz(first, last)
 
@@ -95,7 +93,6 @@ class CudaProblem:
         return torch_calls(self._case.stream(0), int(context.device), self.operands.matrices, context.own)
 
     def ways(self, library: Library) -> Sequence[str]:
-        """See Problem."""
         match library:
             case "cublaslt":
                 return self.cublaslt.ways
@@ -105,7 +102,7 @@ class CudaProblem:
                 return (function_name(self.operands.matrices.dtype),) if self._torch_calls else ()
 
     def gemm(self, library: Library, way: str) -> LibraryGemm:
-        """See Problem. Raises MeasurementError for a way that is not one of ``ways``."""
+        """Raises MeasurementError for a way that is not one of ``ways``."""
         if way not in self.ways(library):
             raise MeasurementError(f"{library} has no way {way!r} here: {', '.join(self.ways(library))}")
         calls = {

@@ -87,11 +87,9 @@ class LibraryGemm:
         return binding.bind_graph(executable, stream)
 
     def fresh(self) -> None:
-        """See Gemm."""
         self._operands.fresh()
 
     def check(self) -> str:
-        """See Gemm."""
         return self._operands.check()
 
 

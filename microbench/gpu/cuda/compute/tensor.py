@@ -78,7 +78,6 @@ class CudaTensor:
         )
 
     def take(self, repeats: int) -> UnitPass:
-        """See Resident."""
         self._repeats[0] = repeats
         self._submit(1)
         self._context.synchronize()
@@ -102,7 +101,7 @@ class CudaTensor:
 
 
 def tensor(case: Case, path: TensorPath, dtype: TensorType) -> CudaTensor:
-    """See Compute. Raises Skip where the GPU has no such instruction."""
+    """Raises Skip where the GPU has no such instruction."""
     capability = tuple(case.context.attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
     seed = time.time_ns()
     if path == "wgmma":

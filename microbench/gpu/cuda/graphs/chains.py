@@ -126,7 +126,6 @@ class CudaStep:
         return bind_graph(executable, self._stream, max(SAFE_QUEUE_SLOTS // nodes, 1))
 
     def held_bytes(self) -> int:
-        """See Step."""
         self.submit(1)
         self._case.context.synchronize()
         if self._outside:
@@ -138,7 +137,6 @@ class CudaStep:
         return int(check(driver.cuDeviceGetGraphMemAttribute(self._case.context.device, reserved)))
 
     def check(self) -> str:
-        """See Step."""
         value = int(self._random.integers(1, 1 << 30))
         self._source.write([value])
         self._out.write([])
@@ -199,7 +197,7 @@ def effects_of(case: Case, kind: NodeKind, count: int) -> Effects:
 
 
 class CudaChain:
-    """See Chain of graph_api.py. Two graphs, each aimed at a target of its own; updates go from one to the other."""
+    """Two graphs, each aimed at a target of its own; updates go from one to the other."""
 
     def __init__(self, case: Case, kind: NodeKind, count: int) -> None:
         self._case = case
@@ -292,7 +290,7 @@ class CudaChain:
         return node
 
     def instantiate_ns(self) -> int:
-        """See Chain. A graph with conditional nodes can be instantiated once: of these each time another one."""
+        """A graph with conditional nodes can be instantiated once: of these each time another one."""
         again = self._kind in ONCE
         graph = self._graph(self._kind, self._count, self._target) if again else self._graphs[self._target]
         address, handle = int(self._scratch.ctypes.data), as_int64(int(graph))
@@ -305,7 +303,7 @@ class CudaChain:
         return int(took_ns)
 
     def update_ns(self) -> int:
-        """See Chain. Each is followed by a replay, so that an update finds no other one still to be carried out."""
+        """Each is followed by a replay, so that an update finds no other one still to be carried out."""
         other = 1 - self._target
         graph, executable = as_int64(int(self._graphs[other])), as_int64(self._executable)
         self._scratch[:] = 0
@@ -374,7 +372,6 @@ class HostDecides:
         self._clock = c_address("clock_gettime")
 
     def run_ns(self, iterations: int) -> int:
-        """See Loop."""
         self._case.context.clear(self._counter, 4)
         self._flag[0] = 0
         code, took_ns = graph_loops.iterate(
@@ -428,7 +425,6 @@ class DeviceDecides:
         return self._submit(graph, int(flag))
 
     def run_ns(self, iterations: int) -> int:
-        """See Loop."""
         start = np.array([0, iterations, 0], dtype=np.uint32)
         check(driver.cuMemcpyHtoD(self._counter, start.ctypes.data, start.nbytes))
         self._case.context.synchronize()
@@ -448,7 +444,7 @@ ORDER_CHECK = "every kernel recorded its begin and end; none began before those 
 
 
 class CudaShaped:
-    """See Shaped of graph_api.py. Kernel 0 parts and kernel 1 joins where the shape is joined; then the branches."""
+    """Kernel 0 parts and kernel 1 joins where the shape is joined; then the branches."""
 
     def __init__(self, case: Case, shape: Shape) -> None:
         self._case = case
@@ -522,7 +518,6 @@ class CudaShaped:
         return calls
 
     def check(self) -> str:
-        """See Shaped."""
         for what, submit in (("the graph", self.graph), ("the streams", self.streams)):
             self._case.context.clear(self._out, self._shape.kernels * 16)
             submit(1)

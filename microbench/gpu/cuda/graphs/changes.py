@@ -89,7 +89,6 @@ class Changes:
         self._case.context.own(lambda: driver.cuGraphExecDestroy(int(self._scratch[graph_loops.EXECUTABLE])))
 
     def stamps(self, way: ChangeWay, changed: int, count: int) -> IntArray:
-        """See Graphs.changes."""
         out: IntArray = np.zeros((count, len(Change)), dtype=np.int64)
         for row in out:
             if way == "set_grid":
@@ -180,7 +179,7 @@ class Lives:
         self._warm: set[Made] = set()
 
     def stamps(self, count: int, made: Made) -> IntArray:
-        """See Graphs.lives. The first of its kind is lived twice: loop and driver have had their first times."""
+        """The first of its kind is lived twice: loop and driver have had their first times."""
         if made not in self._warm:
             self._warm.add(made)
             self.stamps(1, made)

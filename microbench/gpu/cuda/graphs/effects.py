@@ -173,7 +173,6 @@ class Appends:
         return CallRow.of(launch(function, Launch(), self.case.stream(0), parameters))
 
     def observe(self, target: int, replay: Replay) -> None:
-        """See Effects."""
         seed = fresh(self._random)
         self.words[target].write([seed])
         self.words[1 - target].write([])
@@ -252,7 +251,6 @@ class Sets:
         return wanted
 
     def observe(self, target: int, replay: Replay) -> None:
-        """See Effects."""
         wanted = self._poison(target)
         replay()
         self._case.context.synchronize()
@@ -337,7 +335,6 @@ class Waits:
         return [*waits, self.frame.row(target, 0)] if captured else waits
 
     def observe(self, target: int, replay: Replay) -> None:
-        """See Effects."""
         words, seed = self.frame.words[target], 1
         words.write([seed])
         gate = self._case.gate()
@@ -372,5 +369,4 @@ class Framed:
         return [self.frame.row(target, 0), *empty, self.frame.row(target, 1)] if captured else empty
 
     def observe(self, target: int, replay: Replay) -> None:
-        """See Effects."""
         self.frame.observe(target, replay)

@@ -139,7 +139,7 @@ class CudaDuplex:
         self._events: dict[Direction, list[int]] = {"h2d": [], "d2h": []}
 
     def ends_s(self, h2d: int, d2h: int) -> tuple[FloatArray, FloatArray] | None:
-        """See Duplex. An event behind every copy, which costs its stream about a microsecond."""
+        """An event behind every copy, which costs its stream about a microsecond."""
         counts: dict[Direction, int] = {"h2d": h2d, "d2h": d2h}
         self._make_events(counts)
         gate = self._case.gate()
@@ -167,12 +167,10 @@ class CudaDuplex:
         return np.array(elapsed_ms, dtype=np.float64) * MILLISECOND_S
 
     def fresh(self) -> None:
-        """See Transfer."""
         for ends in self._ends.values():
             ends.fresh()
 
     def check(self) -> str:
-        """See Transfer."""
         return "; ".join(f"{direction}: {ends.check()}" for direction, ends in self._ends.items())
 
 
@@ -275,7 +273,6 @@ class CudaPipeline:
                 yield CallRow.of(self._readers.submit(index, stream, cycles))
 
     def fresh(self) -> None:
-        """See Transfer."""
         self._seed += 1
         self._patterns.fill(self._host.device_address or self._host.address, self._size_bytes, self._seed)
         self._patterns.poison(self._device, self._size_bytes, self._seed)
@@ -283,7 +280,6 @@ class CudaPipeline:
             self._readers.forget()
 
     def check(self) -> str:
-        """See Pipeline."""
         self._patterns.verify(self._device, self._size_bytes, self._seed, "device memory")
         if self._readers is None:
             return "every byte compared on the GPU"

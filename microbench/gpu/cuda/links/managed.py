@@ -96,7 +96,6 @@ class CudaManaged:
         self._patterns.fill(self._pages.address, self._pages.size_bytes, SEED)
 
     def take_ns(self) -> int:
-        """See Managed."""
         self._put_back()
         if self._way in BY_PREFETCH:
             return self._pages.prefetch_ns(to_device=self._way == "prefetch_to_device")

@@ -152,7 +152,7 @@ def words_at(address: int, size_bytes: int) -> npt.NDArray[np.uint64]:
 
 
 class CudaChase:
-    """See Chase of link_api.py. The walking GPU's context must be current when its methods are called."""
+    """The walking GPU's context must be current when its methods are called."""
 
     def __init__(
         self, context: Context, modules: Modules, stream: int, visits: Lines, base: int, stride_bytes: int
@@ -172,7 +172,6 @@ class CudaChase:
         self._walk_stamped = modules.function("link", "walk_stamped")
 
     def walks_ns(self, reads: int) -> IntArray:
-        """See Chase."""
         self._context.clear(self._out, WORD_BYTES * self.blocks)
         shape = Launch(grid_blocks=self.blocks, block_threads=1)
         rows = Parameters([(self._place, reads, target, self._out) for target in range(self.blocks)])
@@ -182,7 +181,7 @@ class CudaChase:
         return self._context.read(self._out, self.blocks, np.int64)
 
     def each_ns(self, reads: int) -> IntArray:
-        """See Chase. The SM's cycles become ns by what both count over the whole walk."""
+        """The SM's cycles become ns by what both count over the whole walk."""
         cycles = self._context.device_memory(4 * reads)
         totals = self._out
         row = (self._place, reads, cycles, totals, totals + WORD_BYTES)
@@ -243,24 +242,22 @@ class Traveller:
         return float(check(driver.cuEventElapsedTime(self._begin, self._end))) * MILLISECOND_S
 
     def fresh(self) -> None:
-        """See Transfer."""
         with self.board.current():
             self._ends.fresh()
 
     def check(self) -> str:
-        """See Transfer."""
         with self.board.current():
             return self._ends.check()
 
 
 class CudaConcurrent:
-    """See Concurrent of link_api.py. The first GPU is measured."""
+    """The first GPU is measured."""
 
     def __init__(self, case: Case, boards: Boards, direction: Direction, gpus: Sequence[int], size_bytes: int) -> None:
         self._travellers = [Traveller(boards.board(index), case, direction, size_bytes) for index in gpus]
 
     def take_s(self, count: int) -> FloatArray | None:
-        """See Concurrent. The measured GPU's gate opens last, a microsecond behind the others'."""
+        """The measured GPU's gate opens last, a microsecond behind the others'."""
         first, *others = self._travellers
         for traveller in others:
             traveller.queue(2 * count)
@@ -274,12 +271,10 @@ class CudaConcurrent:
         return np.array([traveller.elapsed_s() for traveller in self._travellers], dtype=np.float64)
 
     def fresh(self) -> None:
-        """See Transfer."""
         for traveller in self._travellers:
             traveller.fresh()
 
     def check(self) -> str:
-        """See Transfer."""
         return "; ".join(dict.fromkeys(traveller.check() for traveller in self._travellers))
 
 
@@ -363,7 +358,7 @@ class CudaPeer:
         return Flow(mover, source, target, size_bytes)
 
     def take_s(self, count: int) -> float | None:
-        """See Peer. Without peer access there is no gate: the driver's way through the host might wait for it."""
+        """Without peer access there is no gate: the driver's way through the host might wait for it."""
         with self._first.current():
             if self._gated:
                 self._first.gate.shut()
@@ -386,13 +381,11 @@ class CudaPeer:
         return float(check(driver.cuEventElapsedTime(self._begin, self._end))) * MILLISECOND_S
 
     def fresh(self) -> None:
-        """See Transfer."""
         for flow in (self._own, self._against):
             if flow is not None:
                 flow.fresh()
 
     def check(self) -> str:
-        """See Transfer."""
         for flow in (self._own, self._against):
             if flow is not None:
                 flow.check()
@@ -417,11 +410,9 @@ class PeerChase:
         self.blocks = self._chase.blocks
 
     def walks_ns(self, reads: int) -> IntArray:
-        """See Chase."""
         with self._first.current():
             return self._chase.walks_ns(reads)
 
     def each_ns(self, reads: int) -> IntArray:
-        """See Chase."""
         with self._first.current():
             return self._chase.each_ns(reads)

@@ -26,7 +26,6 @@ NOT_READY = int(driver.CUresult.CUDA_ERROR_NOT_READY)
 
 
 def state(case: Case, info: GpuInfo, nvml: NvmlGpu) -> tuple[Fact, ...]:
-    """See Links.state."""
     before = link_counters(info.pci_bus_id, nvml)
     others = _others(info)
     streams = (case.stream(0), case.stream(1))

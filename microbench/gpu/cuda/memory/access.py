@@ -153,14 +153,12 @@ class _Summed:
         self.parts = case.context.device_memory(WORD_BYTES * blocks)
 
     def fresh(self) -> None:
-        """See Transfer."""
         self._seed += 1
         self._patterns.fill(self.address, self._buffer_bytes, self._seed)
         check(driver.cuMemsetD8(self.parts, POISON_BYTE, WORD_BYTES * self._blocks))
         self._case.context.synchronize()
 
     def check(self) -> str:
-        """See Transfer."""
         parts = self._case.context.read(self.parts, self._blocks, np.uint32)
         found, wanted = int(parts.sum(dtype=np.uint64)) & WHOLE_WORD, self._wanted()
         if found != wanted:
@@ -196,12 +194,10 @@ class _Written:
         return self
 
     def fresh(self) -> None:
-        """See Transfer."""
         self._seed[0] += 1
         run(self._case, "poison", (self.address, self._buffer_bytes, int(self._seed[0])))
 
     def check(self) -> str:
-        """See Transfer."""
         start = np.array([NOTHING_WRONG], dtype=np.uint64)
         check(driver.cuMemcpyHtoD(self._first_wrong, start.ctypes.data, start.nbytes))
         arguments = (*self._walk.arguments, int(self._seed[0]), self._first_wrong)
@@ -228,7 +224,6 @@ class _Updated:
         self.submit: Submit = launch(function, grid(case), case.stream(0), row)
 
     def fresh(self) -> None:
-        """See Transfer."""
         self._seed += 1
         self._patterns.fill(self._address, self._buffer_bytes, self._seed)
 
@@ -349,13 +344,11 @@ class _GlobalAdditions(_Additions):
         self.submit: Submit = launch(self._function, self._shape, self._stream, row)
 
     def fresh(self) -> None:
-        """See Transfer."""
         self._seed += 1
         self._context.clear(self._calls, 2 * WORD_BYTES)
         self._write(self._words, self._first())
 
     def check(self) -> str:
-        """See Operations."""
         calls = int(self._context.read(self._calls, 1, np.uint32)[0])
         if calls == 0:
             raise MeasurementError(f"no word of {self._count} was added to")
@@ -363,7 +356,7 @@ class _GlobalAdditions(_Additions):
 
 
 class _SharedAdditions(_Additions):
-    """See Operations. Each block's words begin anew in every call; what the last call has left of them is compared."""
+    """Each block's words begin anew in every call; what the last call has left of them is compared."""
 
     def __init__(self, case: Case, dtype: AtomicType, spread: Spread) -> None:
         super().__init__(case, "shared", dtype, spread)
@@ -373,11 +366,9 @@ class _SharedAdditions(_Additions):
         self.submit: Submit = launch(self._function, self._shape, self._stream, row, shared_bytes=shared_bytes)
 
     def fresh(self) -> None:
-        """See Transfer."""
         self._seed += 1
         self._write(self._begin, self._first())
         self._write(self._words, np.full(self._count, POISON, dtype=self._type))
 
     def check(self) -> str:
-        """See Operations."""
         return self._compare(self._first() + self._added)

@@ -153,7 +153,7 @@ Take = Callable[[int], int | None]
 
 
 def capacity(case: Case, nvml: NvmlGpu) -> tuple[Fact, ...]:
-    """See DeviceMemory.capacity. All that is free is taken for a moment, unless somebody else could miss it."""
+    """All that is free is taken for a moment, unless somebody else could miss it."""
     case.context.make_current()
     case.context.synchronize()
     free_bytes, total_bytes = (int(count) for count in check(driver.cuMemGetInfo()))
@@ -291,13 +291,11 @@ class EngineCopy:
         )
 
     def fresh(self) -> None:
-        """See Transfer."""
         self._seed += 1
         self._patterns.fill(self._source, self._written_bytes, self._seed)
         self._patterns.poison(self._destination, self._written_bytes, self._seed)
 
     def check(self) -> str:
-        """See Transfer."""
         self._patterns.verify(self._destination, self._written_bytes, self._seed, "device memory")
         return "every byte compared on the GPU"
 
@@ -330,13 +328,12 @@ class EngineRows:
         )
 
     def fresh(self) -> None:
-        """See Transfer. The pattern goes on between the rows: a copy that is too wide is noticed."""
+        """The pattern goes on between the rows: a copy that is too wide is noticed."""
         self._seed += 1
         self._patterns.fill(self._source, self._spread_bytes, self._seed)
         self._patterns.poison(self._destination, self._spread_bytes, self._seed)
 
     def check(self) -> str:
-        """See Transfer."""
         self._patterns.verify_rows(
             self._destination, self._spread_bytes, self._seed, self._width_bytes, self._pitch_bytes
         )
@@ -360,14 +357,13 @@ class EngineMemset:
         self.submit: Submit = self._memset
 
     def fresh(self) -> None:
-        """See Transfer. A new value for the calls that follow, its complement in every byte of the destination."""
+        """A new value for the calls that follow, its complement in every byte of the destination."""
         self._value = (self._value + VALUE_STEP) % 256
         self._memset.arguments[1] = self._value
         check(driver.cuMemsetD8(self._destination, self._value ^ 0xFF, self.size_bytes))
         self._context.synchronize()
 
     def check(self) -> str:
-        """See Transfer."""
         self._patterns.verify_bytes(self._destination, self.size_bytes, self._value)
         return "every byte compared on the GPU"
 

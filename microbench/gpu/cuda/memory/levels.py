@@ -89,18 +89,16 @@ class CudaLocalChase:
         return address
 
     def walk(self, reads: int) -> Walk:
-        """See LocalChase."""
         self._run("walk_shared" if self._shared else "walk_cached", self._warm, reads, self._out)
         elapsed_ns, cycles = self._context.read(self._out, 2, np.int64)
         return Walk(int(elapsed_ns) * NANOSECOND_S, float(cycles))
 
     def each_cycles(self, reads: int) -> IntArray:
-        """See LocalChase."""
         kernel = "walk_shared_stamped" if self._shared else "walk_cached_stamped"
         return self._stamped(kernel, self._warm, reads)
 
     def lines_cycles(self, repeats: int) -> IntArray:
-        """See LocalChase. Once round brings every line into the L2."""
+        """Once round brings every line into the L2."""
         if self._shared:
             raise Skip("shared memory is not in the L2")
         self._go_to(0)
@@ -224,7 +222,6 @@ class CudaLevel:
         self._prefix: Words = np.concatenate((np.zeros(1, np.uint32), np.cumsum(each, dtype=np.uint32)))
 
     def take(self, bytes_per_sm: int) -> Pass:
-        """See Level."""
         count, rest = divmod(bytes_per_sm, SET_TILE_BYTES)
         if rest or count % TILES_AHEAD:
             raise MeasurementError(f"{bytes_per_sm} B are no multiple of {self.tile_bytes} B")

@@ -206,13 +206,11 @@ class PythonStream:
         case.context.synchronize()
 
     def fresh(self) -> None:
-        """See Transfer."""
         self._arrays.fresh(self._kernel)
         if self._found is not None:
             self._found.poison()
 
     def check(self) -> str:
-        """See Transfer."""
         if self._found is None:
             return self._arrays.check(self._kernel)
         return self._arrays.check(self._kernel, self._found.total(), RELATIVE[self._arrays.dtype])
@@ -239,11 +237,9 @@ class LastSum:
         self._last = self._compute()
 
     def poison(self) -> None:
-        """See Sum."""
         self._last = None
 
     def total(self) -> float | None:
-        """See Sum."""
         return None if self._last is None else self._last.item()
 
 
@@ -336,12 +332,10 @@ class AtomicSum:
         self.vector = DeviceVector(self._address, 1, self._dtype)
 
     def poison(self) -> None:
-        """See Sum."""
         check(driver.cuMemsetD8(self._address, NOT_A_NUMBER_BYTE, np.dtype(self._dtype).itemsize))
         self._case.context.synchronize()
 
     def total(self) -> float:
-        """See Sum."""
         value: float = self._case.context.read(self._address, 1, self._dtype)[0].item()
         return value
 
@@ -477,14 +471,12 @@ class CudaStream:
         return max(READ_ARRAYS[self._kernel], 1) * shape.width_bytes * shape.ahead
 
     def fresh(self) -> None:
-        """See Transfer."""
         self._arrays.fresh(self._kernel)
         if self._parts:
             check(driver.cuMemsetD8(self._parts, POISON_BYTE, WORD_BYTES * self._blocks_launched))
             self._context.synchronize()
 
     def check(self) -> str:
-        """See Transfer."""
         total = self._arrays.add_up(self._parts, self._blocks_launched) if self._parts else None
         return self._arrays.check(self._kernel, total)
 
