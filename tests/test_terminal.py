@@ -111,7 +111,7 @@ def test_the_report_shows_what_matters() -> None:
     for words in (
         "Submission ladder", "compiled loop", "3.31 µs ±0.5 %", "One operation", "Anatomy of one launch",
         "Time per kernel over kernel duration", "submit − gap = 1.95 µs", "Single launch calls", "p50 3.30 µs",
-        "worst 131 µs", "Kernels shorter than 1.95 µs leave this GPU waiting", "[launch.starving:",
+        "worst 131 µs", "Kernels shorter than 1.95 µs leave this GPU waiting",
         "not installed: pip install warp-lang", "◐ steady: one process",
     ):  # fmt: skip
         assert words in text
@@ -241,3 +241,10 @@ def test_time_left_follows_the_forecast_then_the_pace_and_never_passes_the_budge
     assert listener.seconds_left() == pytest.approx(1.0)
     now[0] += 15.0
     assert listener.seconds_left() == 0.0
+
+
+def test_the_rule_of_a_finding_shows_when_it_is_asked_for() -> None:
+    report = view.build(make_run())
+    rule = "[launch.starving:"
+    assert rule not in terminal.svg(report).replace("&#160;", " ")
+    assert rule in terminal.svg(report, why=True).replace("&#160;", " ")

@@ -21,10 +21,11 @@ SEVERITIES: tuple[Severity, ...] = ("good", "note", "advice", "warning", "proble
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A conclusion drawn from a run, never stored in it.
+    """A conclusion about a run; it is derived from the run and never stored in it.
 
-    ``rule`` names the rule ("launch.starving"); ``title`` is one short line, ``text`` one to three sentences with the
-    run's own numbers; ``threshold`` is the rule's condition in words. ``rests_on`` lists the rows and facts used, each
+    ``rule`` names the rule ("launch.starving"). ``title`` is the headline with the number that matters. ``text`` reads
+    the numbers in at most two sentences, ``advice`` says in one sentence what to do ("" where there is nothing to do).
+    ``threshold`` is the rule's condition in words, shown with --why. ``rests_on`` lists the rows and facts used, each
     as "case-id metric" or as the name of a fact. ``suite`` is a benchmark suite, or "environment".
     """
 
@@ -35,6 +36,7 @@ class Finding(msgspec.Struct, frozen=True):
     threshold: str
     rests_on: tuple[str, ...] = ()
     suite: str = "environment"
+    advice: str = ""
 
 
 class Evidence:

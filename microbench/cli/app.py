@@ -72,6 +72,7 @@ def run(
     resume: options.Resume = None,
     label: options.RunLabel = None,
     json: options.Json = False,
+    why: options.Why = False,
 ) -> None:
     """Measure, explain, and save a run."""
     with told():
@@ -101,7 +102,7 @@ def run(
         if json:
             print_bytes(share.exported(result.run, options.Format.JSON))
         else:
-            _show_result(result.run, result.path)
+            _show_result(result.run, result.path, why=why)
     raise typer.Exit(result.exit_code)
 
 
@@ -116,7 +117,7 @@ def _progress() -> LiveProgress | PlainProgress:
     return LiveProgress(console, metrics) if live else PlainProgress(console, metrics)
 
 
-def _show_result(run: Run, path: Path) -> None:
+def _show_result(run: Run, path: Path, *, why: bool) -> None:
     """The report, and the recorded reference run below it where this machine has no GPU to show."""
     from microbench.report import kept, view
     from microbench.report.terminal import terminal
@@ -124,7 +125,7 @@ def _show_result(run: Run, path: Path) -> None:
 
     console = terminal.open_console()
     report = report_of(run)
-    terminal.draw(report, console)
+    terminal.draw(report, console, why=why)
     terminal.tell((f"saved: {path}", "again: microbench show    as a table: microbench export --format csv"), console)
     kept.keep(path, report)
     bundled = store.bundled().get(REFERENCE_RUN)
@@ -139,6 +140,7 @@ def show(
     figure: options.ShownFigure = None,
     svg: options.Svg = None,
     brief: options.Brief = False,
+    why: options.Why = False,
 ) -> None:
     """Show a run again: the last one, or a bundled reference; all of it, or one figure."""
     with told():
@@ -149,7 +151,7 @@ def show(
         if figure is not None:
             draw(show_commands.figure_sheet(figure, path, store.read(path)), svg, brief=True)
             return
-        draw(kept.report_of(path, lambda: report_at(path)), svg, brief=brief)
+        draw(kept.report_of(path, lambda: report_at(path)), svg, brief=brief, why=why)
 
 
 for _command, _example in (

@@ -36,6 +36,7 @@ Into = Annotated[str | None, typer.Option(metavar="RUN", help="Add this session 
 Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Measure what a run still lacks.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the run as JSON instead of a report.")]
 Brief = Annotated[bool, typer.Option("--brief", help="Pictures and findings only, no tables.")]
+Why = Annotated[bool, typer.Option("--why", help="Add the rule and threshold behind each finding.")]
 Svg = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the report into a new SVG file instead.")]
 
 # A step of work, for the commands that predict one.

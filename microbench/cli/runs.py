@@ -116,14 +116,14 @@ def report_at(path: Path) -> Report:
     return report_of(store.read(path), path)
 
 
-def draw(report: Report, svg: Path | None = None, *, brief: bool = False) -> None:
+def draw(report: Report, svg: Path | None = None, *, brief: bool = False, why: bool = False) -> None:
     """To the terminal, or into a new SVG file."""
     from microbench.report.terminal import terminal
 
     if svg is None:
-        terminal.draw(report, terminal.open_console(), brief=brief)
+        terminal.draw(report, terminal.open_console(), brief=brief, why=why)
     else:
-        write_new(svg, terminal.svg(report, brief=brief).encode())
+        write_new(svg, terminal.svg(report, brief=brief, why=why).encode())
 
 
 def print_bytes(data: bytes) -> None:

@@ -79,7 +79,8 @@ def _findings(title: str, found: Sequence[Finding]) -> Iterator[str]:
         yield f"{title}:"
         yield ""
         for one in found:
-            yield f"- {SEVERITY_MARKS[one.severity]} **{_safe(one.title)}** {_safe(one.text)}"
+            words = f"{_safe(one.text)} {_safe(one.advice)}".strip()
+            yield f"- {SEVERITY_MARKS[one.severity]} **{_safe(one.title)}** {words}"
         yield ""
 
 

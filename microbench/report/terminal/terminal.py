@@ -126,9 +126,9 @@ def open_console(stream: IO[str] | None = None, width: int | None = None) -> Con
     return console
 
 
-def draw(report: Report, console: Console, *, brief: bool = False) -> None:
-    """The whole report; ``brief`` leaves out the tables."""
-    Painter(console).report(report, brief)
+def draw(report: Report, console: Console, *, brief: bool = False, why: bool = False) -> None:
+    """Draw the whole report; ``brief`` leaves out the tables, ``why`` adds the rule of each finding."""
+    Painter(console, why=why).report(report, brief)
 
 
 def draw_tables(tables: Iterable[Table], console: Console) -> None:
@@ -138,13 +138,13 @@ def draw_tables(tables: Iterable[Table], console: Console) -> None:
         painter.print(Text(), painter.titled(table.title, table.question, ""), painter.table(table))
 
 
-def svg(report: Report, *, width: int = WIDEST, brief: bool = False) -> str:
+def svg(report: Report, *, width: int = WIDEST, brief: bool = False, why: bool = False) -> str:
     """The report as an SVG picture of a terminal."""
     console = Console(
         file=io.StringIO(), record=True, width=width, force_terminal=True, color_system="truecolor", highlight=False,
         markup=False, emoji=False, legacy_windows=False,
     )  # fmt: skip
-    Painter(console, fine=True).report(report, brief)
+    Painter(console, fine=True, why=why).report(report, brief)
     # Rich fetches a font from the web; any monospaced one will do, and a picture in a README should ask nobody.
     drawn = re.sub(r"@font-face \{.*?\n    \}", "", console.export_svg(title="microbench"), flags=re.DOTALL)
     return drawn.replace("Fira Code", "ui-monospace, Menlo, Consolas, DejaVu Sans Mono")
@@ -167,8 +167,9 @@ def tell_error(error: MicrobenchError, console: Console) -> None:
 class Painter:
     """Turns the pieces of a report into rich's. ``fine`` says whether the output can show more than ASCII."""
 
-    def __init__(self, console: Console, *, fine: bool | None = None) -> None:
+    def __init__(self, console: Console, *, fine: bool | None = None, why: bool = False) -> None:
         self.console = console
+        self.why = why
         self.fine = not console.options.ascii_only if fine is None else fine
         self.width = max(min(console.width, WIDEST), NARROWEST)
 
@@ -326,15 +327,17 @@ class Painter:
     # -- findings ----------------------------------------------------------------------------------------------
 
     def _findings(self, title: str, found: Iterable[Finding], mark: str, *, notes: bool = True) -> None:
-        """Each finding's title, text and rule; without ``notes`` those that only inform keep to their title."""
+        """Each finding's title, text and advice; without ``notes``, findings that only inform show their title."""
         shown = list(found)
         if shown:
             self.print(Text(), self.titled(title, "", mark))
         for finding in shown:
             self._headline(finding)
             if notes or finding.severity not in ("good", "note"):
-                rule = self.text(f" [{finding.rule}: {finding.threshold}]", "quiet")
-                self._indented(self.text(finding.text) + rule, 3)
+                body = self.text(f"{finding.text} {finding.advice}".strip())
+                if self.why:
+                    body += self.text(f" [{finding.rule}: {finding.threshold}]", "quiet")
+                self._indented(body, 3)
 
     def _headline(self, finding: Finding, mark: str = "") -> None:
         """A finding's title behind the sign of its severity; its text stands elsewhere."""
