@@ -7,10 +7,10 @@ import pytest
 from link_evidence import SEVERAL, changed, evidence, scaled, silent, told, with_facts, without
 from make_link_run import HOST_FIXED_S, two_switches
 from make_run import measurement
+from microbench.explain.link_memory import choices, levels, payload_bytes
 
 from microbench.core.model import Outcome
 from microbench.explain.link_facts import copies, copy_fit, seconds_at
-from microbench.explain.link_memory import choices, levels, payload_bytes
 
 # -- copies -------------------------------------------------------------------------------------------------------
 

@@ -1,340 +1,299 @@
-"""Explains link_copy: how big a copy must be, and what each kind of host memory loses."""
+"""Findings on how to move data: sizes of copies, pinned memory, both directions, pieces, kernels on host memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
-from microbench.analysis.evidence import Evidence, Finding, Severity, listed, rests_on, whole
-from microbench.analysis.stats import Row
+from microbench.analysis.evidence import Evidence, Finding, Severity, listed, rests_on
 from microbench.core.units import about_size, as_time, percent, quantity, round_percent, size, times
 from microbench.explain.link_facts import (
+    ALLOCATE,
     DEVICE,
     DIRECTIONS,
-    HOST,
-    MEMORIES,
+    HALF,
+    MOST,
     OTHERS_BUSY,
-    CopyFit,
-    copies,
+    PAGEABLE_LOSS,
+    Choice,
+    LinkFacts,
+    both_directions,
+    choices,
     copy_fit,
-    fastest,
-    partly_alone,
+    host_reads,
+    levels,
+    link_facts,
+    managed_rates,
+    may_translate,
+    others_ended_first,
+    packet_bytes,
+    pageable_against_pinned,
+    pieces,
+    zero_copy_losses,
+    zero_copy_rates,
 )
 
-HALF, MOST = 0.5, 0.9
 WIDE = 0.25
-PAGEABLE_LOSS = 0.2
+FEW = 10
+TAKES_TURNS = 0.65
+GIVES_WAY = 0.05
+WORTH = 0.1
+FAULTS_LOSE = 0.2
+ACCESS_LOSS = 0.05
+GROWS = 1.2
 
 
 def copy_size(evidence: Evidence) -> list[Finding]:
-    """From which size on a copy uses the link, by the fit; below which it costs no more than a launch."""
-    fits = {one: fit for one in DIRECTIONS if (fit := copy_fit(evidence, DEVICE, one, "pinned")) is not None}
+    """From which size on a copy uses the link."""
+    fits = {way: fit for way in DIRECTIONS if (fit := copy_fit(evidence, DEVICE, way, "pinned")) is not None}
     if not fits:
         return []
-    words = [_fit_words(DIRECTIONS[direction], fit) for direction, fit in fits.items()]
-    direction, first = next(iter(fits.items()))
-    waited = copy_fit(evidence, HOST, direction, "pinned")
-    if waited is not None:
-        words.append(
-            f"With its call and a wait for each, a copy {DIRECTIONS[direction]} is at half from "
-            f"{about_size(waited.size_for(HALF))} on."
-        )
-    submit = evidence.row("launch_cost", "submit")
-    words += [_launch_words(first, submit)] if submit is not None else []
+    direction, fit = next(iter(fits.items()))
+    text = f"Half of its bandwidth takes {about_size(fit.size_for(HALF))}."
     if any(fit.line.misfit.largest > WIDE for fit in fits.values()):
-        words.append("Some sizes are far off these lines: for them read the curve.")
-    words.append("Gather smaller copies into one buffer and send that.")
+        text += " Some sizes are far off the fit: read the curve for them."
     return [
         Finding(
             rule="link.copy_size",
             severity="note",
             title=(
-                f"A copy {DIRECTIONS[direction]} reaches half its bandwidth at {about_size(first.size_for(HALF))}, "
-                f"{round_percent(MOST)} at {about_size(first.size_for(MOST))}"
+                f"A copy {DIRECTIONS[direction]} needs {about_size(fit.size_for(MOST))} to reach "
+                f"{round_percent(MOST)} of its bandwidth"
             ),
-            text=" ".join(words),
+            text=text,
+            advice="Gather smaller copies into one buffer.",
             threshold="T = a + V / b by the least relative residuals; half at a × b, 90 % at 9 × a × b",
-            rests_on=rests_on(*(row for fit in fits.values() for _, row in fit.points), submit),
+            rests_on=rests_on(*(row for fit in fits.values() for _, row in fit.points)),
             suite="link",
         )
     ]
 
 
-def _fit_words(way: str, fit: CopyFit) -> str:
-    return (
-        f"{way.capitalize().replace('gpu', 'GPU')} T = {as_time(fit.fixed_s)} + V / {quantity(fit.bandwidth, 'B/s')} "
-        f"(misfit {percent(fit.line.misfit.median)}, at most {percent(fit.line.misfit.largest)}): half at "
-        f"{about_size(fit.size_for(HALF))}, {round_percent(MOST)} at {about_size(fit.size_for(MOST))}."
-    )
-
-
-def _launch_words(fit: CopyFit, submit: Row) -> str:
-    room_s = submit.value - fit.fixed_s
-    if room_s <= 0:
-        return f"Even the smallest copy takes the GPU longer than a launch takes the host ({as_time(submit.value)})."
-    return (
-        f"Up to {about_size(room_s * fit.bandwidth)} a copy takes the GPU no longer than a launch takes the host "
-        f"({as_time(submit.value)})."
-    )
-
-
-def memories(evidence: Evidence) -> list[Finding]:
-    """What copies of pageable memory lose against pinned, and what other kinds of pinned memory change."""
-    found = {way: kinds for way in DIRECTIONS if len(kinds := _largest(evidence, way)) > 1 and "pinned" in kinds}
-    if not found:
+def pinned(evidence: Evidence) -> list[Finding]:
+    """What copies of pageable memory lose against pinned, and after how many copies pinning has paid."""
+    compared = pageable_against_pinned(evidence)
+    if not compared:
         return []
-    lost = {
-        way: 1 - kinds["pageable"].value / kinds["pinned"].value for way, kinds in found.items() if "pageable" in kinds
-    }
-    worst = max(lost, key=lambda way: lost[way], default=next(iter(found)))
-    heavy = lost.get(worst, 0.0) > PAGEABLE_LOSS
-    kept = percent(1 - lost.get(worst, 0.0))
-    title = "Kinds of pinned memory compared"
-    if lost:
-        title = f"Pageable copies {DIRECTIONS[worst]} reach {kept} of pinned ones"
-    text = "; ".join(f"{DIRECTIONS[way]} {_kinds(kinds)}" for way, kinds in found.items())
-    advice = " The driver carries pageable memory over through a buffer of its own: pin what is copied often."
-    measured = next(iter(found.values()))["pinned"]
+    shares = {direction: pageable.value / row.value for direction, (_, pageable, row) in compared.items()}
+    rows = [row for _, *both_rows in compared.values() for row in both_rows]
+    worst = min(shares, key=lambda direction: shares[direction])
+    heavy = shares[worst] < 1 - PAGEABLE_LOSS
+    found = choices(evidence)
+    largest = max(found, key=lambda choice: choice.size_bytes, default=None)
+    text = f"Copies of {size(compared[worst][0])} were compared, each with a wait."
     return [
         Finding(
-            rule="link.memory",
+            rule="link.pin",
             severity="advice" if heavy else "note",
-            title=title,
-            text=f"Copies of {size(whole(measured, 'size_bytes'))}, each waited for: {text}.{advice if heavy else ''}",
-            threshold=f"advice where pageable memory loses over {round_percent(PAGEABLE_LOSS)}",
-            rests_on=rests_on(*(row for kinds in found.values() for row in kinds.values())),
+            title=f"Pageable copies {DIRECTIONS[worst]} reach {percent(shares[worst])} of pinned ones",
+            text=_paid(largest) if largest is not None else text,
+            advice=_pin(found, heavy),
+            threshold=(
+                f"advice where pageable memory loses over {round_percent(PAGEABLE_LOSS)}; paid after (pin + release, "
+                "less what new pageable memory costs) / (pageable copy − pinned copy)"
+            ),
+            rests_on=rests_on(*rows, *(row for choice in found for row in choice.rows)),
             suite="link",
         )
     ]
 
 
-def _largest(evidence: Evidence, direction: str) -> dict[str, Row]:
-    """Each kind of memory at the largest size that pinned memory and another were measured at, timed on the host."""
-    curves = {memory: dict(copies(evidence, HOST, direction, memory)) for memory in MEMORIES}
-    others = {size for memory, points in curves.items() if memory != "pinned" for size in points}
-    common = max((size for size in curves["pinned"] if size in others), default=None)
-    return {memory: points[common] for memory, points in curves.items() if common in points} if common else {}
+def _paid(choice: Choice) -> str:
+    buffer = f"{'Allocating' if choice.way == ALLOCATE else 'Registering'} a pinned buffer of {size(choice.size_bytes)}"
+    if not choice.paid:
+        return f"{buffer} does not pay."
+    most = max(choice.paid.values())
+    paid = f"{buffer} has paid after {most} {'copy' if most == 1 else 'copies'}"
+    # Where the directions differ, each is named: a number of copies in one says nothing about the other.
+    return f"{paid} {_ways(choice.paid)}, but never {_ways(choice.never)}." if choice.never else f"{paid}."
 
 
-def _kinds(kinds: dict[str, Row]) -> str:
-    return ", ".join(f"{MEMORIES[memory]} {quantity(row.value, 'B/s')}" for memory, row in kinds.items())
+def _ways(directions: Iterable[str]) -> str:
+    return listed([DIRECTIONS[direction] for direction in directions])
 
 
-# Explains link_bidirectional: what both directions carry together, and which one gives way.
+def _pin(found: Sequence[Choice], heavy: bool) -> str:
+    """Whether to pin."""
+    counts = [count for choice in found for count in choice.paid.values()]
+    if not found:
+        return "Pin what is copied often." if heavy else ""
+    if not counts:
+        return "Leave memory pageable."
+    if any(choice.never for choice in found):
+        return "Pin what is copied in a direction and size that pays, and leave the rest pageable."
+    if max(counts) <= FEW:
+        return "Pin what is copied more than a few times."
+    return "Pin buffers that are used again, and leave pageable what is copied once."
 
 
-TAKES_TURNS = 0.65
-GIVES_WAY = 0.05
-
-
-class Both(NamedTuple):
-    """One direction, alone and while the other one works."""
-
-    alone: Row
-    beside: Row
-    total: Row
-
-    @property
-    def kept(self) -> float:
-        """The share of its rate that it keeps."""
-        return self.beside.value / self.alone.value
-
-
-def both(evidence: Evidence) -> dict[str, Both]:
-    """Each direction at its largest size, where it was measured alone as well."""
-    found = {}
-    for direction in DIRECTIONS:
-        peak = fastest(evidence, direction)
-        curve = evidence.curve("link_bidirectional", "bandwidth", "size_bytes", direction=direction)
-        sums = dict(evidence.curve("link_bidirectional", "sum_bandwidth", "size_bytes", direction=direction))
-        known = [(row, sums[size]) for size, row in curve if size in sums and row.value > 0 and sums[size].value > 0]
-        if peak is not None and known:
-            found[direction] = Both(peak[1], *known[-1])
-    return found
-
-
-def together(evidence: Evidence) -> list[Finding]:
-    """The sum of both directions against twice one, and which one suffers."""
-    found = both(evidence)
+def both(evidence: Evidence) -> list[Finding]:
+    """The sum of both directions against twice one, and which direction suffers."""
+    found = both_directions(evidence)
     if len(found) < len(DIRECTIONS):
         return []
-    alone = sum(one.alone.value for one in found.values())
-    total = max((one.total for one in found.values()), key=lambda row: row.value)
+    alone = sum(way.alone.value for way in found.values())
+    total = max((way.total for way in found.values()), key=lambda row: row.value)
     share = total.value / alone
-    ended = [direction for direction, one in found.items() if partly_alone(one.beside)]
+    ended = [direction for direction, way in found.items() if others_ended_first(way.together)]
+    weak, strong = sorted(found, key=lambda direction: found[direction].share)
     severity: Severity = "note" if ended else "good"
+    text, advice = "Both directions give way about equally.", "Overlap copies in both directions."
     if share < TAKES_TURNS:
-        severity = "warning"
+        severity, text = "warning", "The directions take turns instead of overlapping."
+        advice = "Look for a memory channel, an uplink or a processor link that carries both."
+    elif found[strong].share - found[weak].share >= GIVES_WAY:
+        text = f"Copies {DIRECTIONS[weak]} give way: they keep {percent(found[weak].share)} of their rate."
+    if ended:
+        text += f" The other direction ended first beside copies {_ways(ended)}, so they were partly alone."
     return [
         Finding(
             rule="link.both",
             severity=severity,
-            title=f"Both directions at once carry {quantity(total.value, 'B/s')}, {percent(share)} of twice one alone",
-            text=f"{_kept(found)}{_ended_first(ended)}{_limit(evidence, total)} {_meaning(found, share)}",
-            threshold=f"warning under {round_percent(TAKES_TURNS)} of both alone; the sum while both are busy",
-            rests_on=(*rests_on(*(row for one in found.values() for row in one)), *([OTHERS_BUSY] if ended else [])),
+            title=f"Both directions at once carry {quantity(total.value, 'B/s')}, {percent(share)} of their sum alone",
+            text=text,
+            advice=advice,
+            threshold=f"warning under {round_percent(TAKES_TURNS)} of both alone; the sum counts while both are busy",
+            rests_on=(*rests_on(*(row for way in found.values() for row in way)), *([OTHERS_BUSY] if ended else [])),
             suite="link",
         )
     ]
 
 
-def _kept(found: dict[str, Both]) -> str:
-    words = [
-        f"{DIRECTIONS[direction]} {quantity(one.beside.value, 'B/s')} of {quantity(one.alone.value, 'B/s')} "
-        f"({percent(one.kept)})"
-        for direction, one in found.items()
-    ]
-    return f"While the other works, copies keep {listed(words)}."
-
-
-def _ended_first(ended: Sequence[str]) -> str:
-    """What the kept rates are of where the other direction was done too early; the sum counts only both."""
-    if not ended:
-        return ""
-    words = listed([DIRECTIONS[direction] for direction in ended])
-    return f" Beside copies {words} the other direction ended first, so what they keep is partly that of one alone."
-
-
-def _limit(evidence: Evidence, total: Row) -> str:
-    limit = evidence.ceiling(total)
-    if limit is None:
-        return ""
-    return f" The sum is {percent(total.value / limit.value)} of its ceiling, {quantity(limit.value, 'B/s')}."
-
-
-def _meaning(found: dict[str, Both], share: float) -> str:
-    if share < TAKES_TURNS:
-        return (
-            "Link or memory take turns: look for a memory channel, an uplink or a processor link that carries both, "
-            "and do not count on overlapping the two directions."
-        )
-    weak, strong = sorted(found, key=lambda direction: found[direction].kept)
-    if found[strong].kept - found[weak].kept < GIVES_WAY:
-        lost = 1 - found[weak].kept
-        alike = "both give way by about as much" if lost > GIVES_WAY else "neither gives way to the other"
-        return f"Overlap copies both ways: {alike}."
-    reason = "its requests wait behind the other's data" if weak == "h2d" else "the other's requests take its place"
-    return f"Overlap copies both ways; the one {DIRECTIONS[weak]} gives way, as {reason}."
-
-
-# Explains link_chunks and link_managed: copies in pieces under kernels, and pages that move by themselves.
-
-
-WORTH = 0.1
-FAULTS_LOSE = 0.2
-PLAIN, WITH_KERNELS = "copy", "copy_and_kernel"
-MANAGED = {
-    "fault_to_device": "faults of the GPU",
-    "prefetch_to_device": "a prefetch to the GPU",
-    "read_mostly_to_device": "read-mostly copies",
-    "again_on_device": "pages already there",
-    "fault_to_host": "faults of the host",
-    "prefetch_to_host": "a prefetch back",
-}
-# Faults against the prefetch that does the same.
-SAME_WAY = {"fault_to_device": "prefetch_to_device", "fault_to_host": "prefetch_to_host"}
-
-
-def step_s(row: Row) -> float:
-    """Seconds of a whole step."""
-    return whole(row, "size_bytes") / row.value
-
-
-def best_pieces(found: Sequence[Row]) -> tuple[Row, Row] | None:
-    """The step in one piece, and the fastest one in several; None unless both were measured."""
-    sound = [row for row in found if row.value > 0 and whole(row, "size_bytes") > 0]
-    one = next((row for row in sound if row.params.get("chunks") == 1), None)
-    cut = [row for row in sound if row.params.get("chunks") != 1]
-    return (one, max(cut, key=lambda row: row.value)) if one is not None and cut else None
-
-
 def chunks(evidence: Evidence) -> list[Finding]:
-    """Whether pieces pay: for copies alone, and with a kernel on each piece."""
-    with_kernels = best_pieces(evidence.rows("link_chunks", "bandwidth", work=WITH_KERNELS))
-    plain = best_pieces(evidence.rows("link_chunks", "bandwidth", work=PLAIN))
-    if with_kernels is None:
+    """Whether cutting a copy into pieces pays, with a kernel on each piece."""
+    step, plain = pieces(evidence, "copy_and_kernel"), pieces(evidence, "copy")
+    if step is None:
         return []
-    one, best = with_kernels
-    gained = 1 - step_s(best) / step_s(one)
-    # Copy and kernels take as long as each other: hiding one behind the other halves the step at best.
-    share = gained / 0.5
-    pays = gained > WORTH
-    pieces = _pieces(best)
-    text = (
-        f"{size(whole(one, 'size_bytes'))} copied and worked on as long as the copy takes: {as_time(step_s(one))} "
-        f"in one piece, {as_time(step_s(best))} in {pieces}, {percent(share)} of the half that overlap can save."
-    )
-    if plain is not None:
-        loss = step_s(plain[1]) / step_s(plain[0]) - 1
-        text += f" Copies alone take {_change(loss)} in {_pieces(plain[1])}."
-    advice = f" Cut large copies into {best.params['chunks']} pieces and let kernels follow on each." if pays else ""
-    title = f"Overlap saves {percent(gained)} of a step of copy and kernels, in {pieces}"
+    count, streams = step.cut.params.get("chunks"), step.cut.params.get("streams")
+    pays = step.saved > WORTH
+    # Copy and kernels take equally long, so that hiding one behind the other halves the step at best.
+    title = f"In {count} pieces a step of copy and kernels takes {percent(step.saved)} less time"
+    text = f"Overlap can save {round_percent(0.5)} at most."
+    if not pays:
+        title = "Cutting copies into pieces does not pay"
+        text = "Copies hardly overlap with kernels."
+        if streams == 1:
+            text = "In one stream a copy waits for the kernel before it."
+    if plain is not None and plain.saved <= WORTH:
+        text += " Copies alone gain nothing from pieces."
     return [
         Finding(
             rule="link.chunks",
             severity="advice" if pays else "note",
-            title=title if pays else _idle_pieces(best),
-            text=text + advice,
+            title=title,
+            text=text,
+            advice=f"Cut large copies into {count} pieces on {streams} streams, a kernel after each." if pays else "",
             threshold=f"advice where the best pieces save over {round_percent(WORTH)}; at most half can be saved",
-            rests_on=rests_on(*with_kernels, *(plain or ())),
+            rests_on=rests_on(*step, *(plain or ())),
             suite="link",
         )
     ]
 
 
-def _idle_pieces(best: Row) -> str:
-    """Why pieces do not pay."""
-    if whole(best, "streams") == 1:
-        return "Pieces do not pay in one stream: there a copy waits for the kernel before it"
-    return "Pieces do not pay: copies hardly overlap with kernels"
-
-
-def _pieces(row: Row) -> str:
-    count, streams = row.params.get("chunks"), row.params.get("streams")
-    return f"{count} pieces on {streams} stream{'' if streams == 1 else 's'}"
-
-
-def _change(share: float) -> str:
-    if abs(share) < 0.005:
-        return "as long"
-    return f"{percent(abs(share))} {'longer' if share > 0 else 'less'}"
-
-
 def managed(evidence: Evidence) -> list[Finding]:
-    """Managed memory by faults against prefetches against a copy."""
-    found = {way: row for way in MANAGED if (row := _managed(evidence, way)) is not None}
+    """Managed memory that moves by faults, against prefetches that do the same."""
+    rates = managed_rates(evidence)
+    found = [
+        (rates[f"prefetch_{way}"], rates[f"fault_{way}"], words)
+        for way, words in (("to_device", "the GPU"), ("to_host", "the host"))
+        if {f"prefetch_{way}", f"fault_{way}"} <= rates.keys()
+    ]
     if not found:
         return []
-    losses = {
-        way: (1 - found[way].value / found[same].value, found[same].value / found[way].value)
-        for way, same in SAME_WAY.items()
-        if way in found and same in found
-    }
-    worst = max(losses, key=lambda way: losses[way][0], default=None)
-    first = next(iter(found.values()))
-    copy = next((row for _, row in reversed(copies(evidence, HOST, "h2d", "pinned"))), None)
-    words = listed([f"{MANAGED[way]} {quantity(row.value, 'B/s')}" for way, row in found.items()])
-    beside = f" A pinned copy reaches {quantity(copy.value, 'B/s')}." if copy is not None else ""
-    heavy = worst is not None and losses[worst][0] > FAULTS_LOSE
-    title = f"Managed memory: {MANAGED[next(iter(found))]} {quantity(first.value, 'B/s')}"
-    if worst is not None:
-        title = f"Managed memory takes {times(losses[worst][1])} as long by faults as by a prefetch"
-    if worst is not None and not heavy:
-        title = "Managed memory moves by faults nearly as fast as by a prefetch"
-    advice = " Prefetch (cuMemPrefetchAsync) what a kernel will touch, or copy it." if heavy else ""
+    prefetch, fault, who = max(found, key=lambda rows: rows[0].value / rows[1].value)
+    ratio = prefetch.value / fault.value
+    heavy = 1 - 1 / ratio > FAULTS_LOSE
+    title = "Managed memory moves by faults nearly as fast as by a prefetch"
     return [
         Finding(
             rule="link.managed",
             severity="advice" if heavy else "note",
-            title=title,
-            text=f"{size(whole(first, 'size_bytes'))} by {words}.{beside}{advice}",
+            title=f"Managed memory takes {times(ratio)} as long by faults as by a prefetch" if heavy else title,
+            text=(
+                f"Faults of {who} move {quantity(fault.value, 'B/s')}, a prefetch {quantity(prefetch.value, 'B/s')}."
+            ),
+            advice="Prefetch (cuMemPrefetchAsync) what a kernel will touch, or copy it." if heavy else "",
             threshold=f"advice where faults lose over {round_percent(FAULTS_LOSE)} against a prefetch",
-            rests_on=rests_on(*found.values(), copy),
+            rests_on=rests_on(*rates.values()),
             suite="link",
         )
     ]
 
 
-def _managed(evidence: Evidence, way: str) -> Row | None:
-    curve = evidence.curve("link_managed", "bandwidth", "size_bytes", way=way)
-    return next((row for size_bytes, row in reversed(curve) if row.value > 0 and size_bytes > 0), None)
+def zero_copy(evidence: Evidence) -> list[Finding]:
+    """How fast kernels reach mapped host memory, in which packets, and what width and offset lose."""
+    rates = zero_copy_rates(evidence)
+    if not rates:
+        return []
+    verbs = {"read": "read host memory at", "write": "write it at" if "read" in rates else "write host memory at"}
+    found = listed([f"{verbs[access]} {quantity(row.value, 'B/s')}" for access, row in rates.items()])
+    packets = {access: count for access in rates if (count := packet_bytes(evidence, access)) is not None}
+    same = len(set(packets.values())) == 1
+    shown = [f"{count} B{'' if same else f' for {access}s'}" for access, count in packets.items()]
+    text = f"Byte counters show packets of {listed(shown[:1] if same else shown)}." if packets else ""
+    worst = max(zero_copy_losses(evidence), key=lambda loss: loss.share)
+    heavy, advice = worst.share > ACCESS_LOSS, ""
+    if heavy and worst.split:
+        advice = f"Begin buffers on a 128-byte line: other offsets cost {worst.access}s up to {percent(worst.share)}."
+    elif heavy:
+        advice = f"Move 16 bytes a thread: narrower accesses cost {worst.access}s up to {percent(worst.share)}."
+    else:
+        text += " Memory that is touched once can stay on the host."
+    return [
+        Finding(
+            rule="link.zero_copy",
+            severity="advice" if heavy else "note",
+            title=f"Kernels {found} without a copy",
+            text=text.strip(),
+            advice=advice,
+            threshold=f"advice where narrow or split accesses lose over {round_percent(ACCESS_LOSS)}",
+            rests_on=rests_on(*evidence.rows("link_zero_copy")),
+            suite="link",
+        )
+    ]
+
+
+def latency(evidence: Evidence) -> list[Finding]:
+    """What a read of host memory by the GPU takes, what a flag round trip takes, and how many switches fit that."""
+    reads, flag = host_reads(evidence), evidence.row("link_latency", "latency", what="flag")
+    if not reads and flag is None:
+        return []
+    words = [f"A flag that a running kernel answers takes {as_time(flag.value)}."] if flag is not None else []
+    title, rows = words[0].removesuffix(".") if words else "", [row for _, row in reads]
+    if reads:
+        first = rows[0].value
+        title = f"A GPU thread waits {as_time(first)} for a word of host memory"
+        far = max(row.value for _, row in (*reads, *host_reads(evidence, "random")))
+        if far > GROWS * first:
+            words = [f"Reads over larger footprints take up to {times(far / first)} as long: translation caches miss."]
+        words.append(f"By a rule of thumb, {_switches(first, link_facts(evidence))}.")
+    return [
+        Finding(
+            rule="link.latency",
+            severity="note",
+            title=title,
+            text=" ".join(words) if reads else "",
+            advice="Read host memory in large pieces: a kernel that waits for one word after the other stands still.",
+            threshold=(
+                "dependent reads, mean over reads by all SMs; levels of switches by a rule of thumb without a source: "
+                "at most (latency − 0.6 µs) / 0.1 µs, at least (latency − 0.9 µs) / 0.3 µs where no address is "
+                "translated"
+            ),
+            rests_on=(*rests_on(*rows, flag), *(("switches", "iommu", "virtual_bus") if reads else ())),
+            suite="link",
+        )
+    ]
+
+
+def _switches(latency_s: float, facts: LinkFacts) -> str:
+    """The levels of switches that fit a latency, and the number that sysfs shows."""
+    fewest, most = levels(latency_s, translated=may_translate(facts))
+    count = str(most) if fewest == most else f"{fewest} to {most}" if fewest else f"up to {most}"
+    room = (
+        f"the read latency leaves room for {count} level{'s' if most > 1 else ''} of switches"
+        if most
+        else "the read latency leaves no room for a switch"
+    )
+    seen = facts.number("switches")
+    if facts.flag("virtual_bus"):
+        return f"{room}; a virtual machine hides their number"
+    return room if seen is None else f"{room}; sysfs shows {seen}"

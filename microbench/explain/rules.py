@@ -25,7 +25,6 @@ from microbench.explain import (
     launch_ways,
     link_copy,
     link_gpus,
-    link_memory,
     link_verdict,
     memory_access,
     memory_allocation,
@@ -114,29 +113,24 @@ LAUNCH_RULES: tuple[Rule, ...] = (
 )
 
 
-# Explains figures of the link above their ceiling: there are none, so an assumption behind the ceiling is wrong.
+# The link suite: its rules in the order of their findings, the verdict first.
 
 
 def link_over_limit(evidence: Evidence) -> list[Finding]:
-    """Rates that are higher than their limit allows."""
+    """Rates above their ceiling: an assumption behind the ceiling is wrong."""
     return beyond_ceiling(evidence, "link", "a larger payload, a faster link than reported")
 
 
-# The link suite explained: its rules in the order they are told, the verdict first.
-
-
 LINK_RULES: tuple[Rule, ...] = (
-    link_verdict.verdict,
+    link_verdict.link_verdict,
     link_over_limit,
     link_verdict.errors,
     link_verdict.settings,
     link_copy.copy_size,
-    link_copy.memories,
-    link_memory.pays,
-    link_copy.together,
-    link_memory.zero_copy,
-    link_memory.latency,
-    link_memory.switches,
+    link_copy.pinned,
+    link_copy.both,
+    link_copy.zero_copy,
+    link_copy.latency,
     link_gpus.numa,
     link_gpus.concurrent,
     link_gpus.peers,

@@ -11,7 +11,7 @@ from microbench.compare.words import measuring
 from microbench.core.model import Run
 from microbench.core.units import axis_title, axis_value
 from microbench.explain.topics.catalogue import TOPICS, find
-from microbench.explain.topics.topic import Figure, Pieces, Told, Topic, plain_words, tell
+from microbench.explain.topics.topic import Figure, Pieces, Topic, TopicText, compose, plain_words
 from microbench.report.document import Cell, Column, Phrase, Picture, Prose, Report, Section, Table
 from microbench.report.heading import head
 from microbench.report.suites import compute, graph, launch, link, roofline
@@ -47,15 +47,15 @@ def sheet(topic: Topic, run: Run, *, reference: bool = False, adding: Sequence[s
     ``adding`` are the options with which `microbench run` adds to that run.
     """
     evidence = _evidence(topic, run)
-    told = tell(topic, evidence)
+    text = compose(topic, evidence)
     drawn = PICTURES[topic.name](evidence) if topic.name in PICTURES else None
-    paragraphs = [_phrases(pieces) for pieces in told.paragraphs] + _lacking(told, adding)
-    pictures: list[Picture] = [Prose(plain_words(told.headline), "", tuple(paragraphs))]
+    paragraphs = [_phrases(pieces) for pieces in text.paragraphs] + _lacking(text, adding)
+    pictures: list[Picture] = [Prose(plain_words(text.headline), "", tuple(paragraphs))]
     pictures += [drawn] if drawn is not None else []
-    pictures += [_figures(told.used.values())] if told.used else []
+    pictures += [_figures(text.used.values())] if text.used else []
     pictures.append(_next(topic, reference))
     section = Section("explain", f"{topic.name}: {topic.title}", tuple(pictures), (), ())
-    seen = {one.row.trust for one in told.used.values() if one.row is not None}
+    seen = {one.row.trust for one in text.used.values() if one.row is not None}
     grades = tuple(grade for grade in GRADES if grade in seen)
     return msgspec.structs.replace(head(run, reference=reference), sections=(section,), grades=grades)
 
@@ -82,13 +82,13 @@ def _phrases(pieces: Pieces) -> tuple[Phrase, ...]:
     )
 
 
-def _lacking(told: Told, adding: Sequence[str]) -> list[tuple[Phrase, ...]]:
+def _lacking(text: TopicText, adding: Sequence[str]) -> list[tuple[Phrase, ...]]:
     """What was not measured and would say more; nobody adds to a bundled run."""
-    if not told.lacking:
+    if not text.lacking:
         return []
     if not adding:
-        return [(Phrase(f"This run lacks figures of {listed(told.lacking)}, which would say more here.", "quiet"),)]
-    command = Phrase(measuring(told.lacking, adding), "note", whole=True)
+        return [(Phrase(f"This run lacks figures of {listed(text.lacking)}, which would say more here.", "quiet"),)]
+    command = Phrase(measuring(text.lacking, adding), "note", whole=True)
     before = Phrase("This run lacks figures that would say more here: ", "quiet")
     return [(before, command, Phrase(" measures them.", "quiet"))]
 

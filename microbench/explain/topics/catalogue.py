@@ -1,4 +1,4 @@
-"""THE TOPICS: short texts about what a run measured, each in a file of its own; every number in them is the run's."""
+"""The list of topics that `explain` can print."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from microbench.core.units import plain
 from microbench.explain.topics import clocks, graphs, launch, pinned, queue, tensor, topology, traffic
 from microbench.explain.topics.topic import Topic
 
-# As they are listed: submitting work, moving data, computing.
+# In the order of the list: submitting work, moving data, computing.
 TOPICS: tuple[Topic, ...] = (
     launch.TOPIC, graphs.TOPIC, queue.TOPIC, traffic.TOPIC, pinned.TOPIC, topology.TOPIC, clocks.TOPIC, tensor.TOPIC,
 )  # fmt: skip
 
 
 def find(name: str) -> Topic:
-    """The topic of that name. Raises UsageError for another."""
+    """The topic of that name; raises UsageError for an unknown one."""
     known = {topic.name: topic for topic in TOPICS}
     if name in known:
         return known[name]

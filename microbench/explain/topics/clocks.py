@@ -1,6 +1,8 @@
-"""Topic clocks: which clock a GPU really runs at, what takes the rest, and how that misleads benchmarks."""
+"""Topic clocks: at which clock a GPU really runs, what lowers it, and how that misleads benchmarks."""
 
 from __future__ import annotations
+
+from operator import truediv
 
 from microbench.analysis.evidence import Evidence
 from microbench.analysis.quantiles import CLOCK_LOSS
@@ -8,54 +10,54 @@ from microbench.analysis.stats import Row
 from microbench.core.units import percent
 from microbench.explain.compute_power import LASTS, lasting, nvml_clock_hz
 from microbench.explain.compute_units import ALUS, DATA, LASTING, beside, dtype_of, rates
-from microbench.explain.topics.topic import Gathering, Passage, Topic, in_unit, over, ratio, up_to, word
+from microbench.explain.topics.topic import Passage, Topic, TopicFigures, in_unit, word
 
 NORMAL, ZEROS = "normal", "zeros"
 NUMBERS = {NORMAL: "random numbers", ZEROS: "zeros"}
-# What is nearer than that is told as equal.
+# Closer figures count as equal.
 EQUAL = 1.03
 
 
-def figures(evidence: Evidence) -> Gathering:
-    """The highest clock, the one that work settles at, burst against sustained, and what the data do."""
-    found = Gathering(evidence)
+def figures(evidence: Evidence) -> TopicFigures:
+    """The highest clock, the clock of sustained work, burst and sustained rates, and the effect of the data."""
+    known = TopicFigures(evidence)
     gpu = evidence.gpu
     highest_hz, limit_w = (gpu.sm_clock_max_hz, gpu.power_limit_w) if gpu is not None else (None, None)
-    found.reported("highest", "the highest SM clock", highest_hz, in_unit("Hz"), "GPU sm_clock_max_hz")
-    found.reported("limit", "the board's power limit", limit_w, in_unit("W"), "GPU power_limit_w")
+    known.reported("highest", "the highest SM clock", highest_hz, in_unit("Hz"), "GPU sm_clock_max_hz")
+    known.reported("limit", "the board's power limit", limit_w, in_unit("W"), "GPU power_limit_w")
     late = next(iter(lasting(evidence)), None)
-    _settled(found, late)
+    _settled(known, late)
     for data, numbers in NUMBERS.items():
         row = _of_data(evidence, data, late)
-        found.row(data, f"a product of {numbers}", row, DATA)
+        known.row(data, f"a product of {numbers}", row, DATA)
         for metric, what in (("sm_clock", "SM clock"), ("power", "power")):
-            found.row(f"{data}_{metric}", f"{what}, {numbers}", _beside(evidence, row, metric), DATA)
+            known.row(f"{data}_{metric}", f"{what}, {numbers}", _beside(evidence, row, metric), DATA)
     alu = next(iter(rates(evidence, ALUS, operation="fma_fp32")), None)
-    found.row("alu", "SM clock, fp32 multiply-adds", _beside(evidence, alu, "sm_clock"), ALUS)
-    return found
+    known.row("alu", "SM clock, fp32 multiply-adds", _beside(evidence, alu, "sm_clock"), ALUS)
+    return known
 
 
-def _settled(found: Gathering, late: Row | None) -> None:
-    """Work that lasts: its first batch, its second half, and the clocks then."""
-    evidence = found.evidence
+def _settled(known: TopicFigures, late: Row | None) -> None:
+    """Sustained work: its first batch, its second half, and the clocks at that time."""
+    evidence = known.evidence
     dtype = dtype_of(late) if late is not None else None
-    found.parameter(
+    known.parameter(
         "dtype", "type of the products", None if dtype is None else 0.0, word(dtype or ""), LASTING, "dtype"
     )
-    found.row("sustained", "rate of products after seconds", late, LASTING)
+    known.row("sustained", "rate of products after seconds", late, LASTING)
     for slot, metric, what in (
         ("burst", "burst", "rate of the first batch"),
         ("settled", "sm_clock", "SM clock after seconds"),
         ("turn", "turn", "until half of the loss is there"),
     ):
-        found.row(slot, what, _beside(evidence, late, metric), LASTING)
-    found.computed("kept", "what lasts of the burst", "sustained / burst", percent, ratio, "sustained", "burst")
-    found.computed(
-        "lost", "taken of the highest clock", "1 − sm_clock / highest", percent,
+        known.row(slot, what, _beside(evidence, late, metric), LASTING)
+    known.computed("lasting", "sustained of burst", "sustained / burst", percent, truediv, "sustained", "burst")
+    known.computed(
+        "lost", "below the highest clock", "1 − sm_clock / highest", percent,
         lambda settled, highest: 1 - settled / highest, "settled", "highest",
     )  # fmt: skip
     nvml_hz = nvml_clock_hz(evidence, late) if late is not None else None
-    found.reported("nvml", "SM clock by NVML meanwhile", nvml_hz, in_unit("Hz"), "NVML")
+    known.reported("nvml", "SM clock by NVML at that time", nvml_hz, in_unit("Hz"), "NVML")
 
 
 def _beside(evidence: Evidence, row: Row | None, metric: str) -> Row | None:
@@ -63,7 +65,7 @@ def _beside(evidence: Evidence, row: Row | None, metric: str) -> Row | None:
 
 
 def _of_data(evidence: Evidence, data: str, late: Row | None) -> Row | None:
-    """The product of such data, of the type that the text speaks of where it was measured."""
+    """The product of such data, of the same type as the sustained one where that was measured."""
     found = rates(evidence, DATA, data=data)
     same = [row for row in found if late is not None and dtype_of(row) == dtype_of(late)]
     return next(iter(same or found), None)
@@ -78,48 +80,49 @@ TOPIC = Topic(
     needs=("settled", "burst"),
     headline=(
         Passage(
-            "{dtype} products settle at {settled} of {highest}, {kept} of their burst", when=over("lost", CLOCK_LOSS)
+            "{dtype} products settle at {settled} of {highest}, {lasting} of their burst",
+            when=lambda value: value("lost") > CLOCK_LOSS,
         ),
         Passage("{dtype} products run at {settled} of {highest}"),
-        Passage("The SM clock is what the power limit leaves"),
+        Passage("The power limit sets the SM clock"),
     ),
     paragraphs=(
         (
-            Passage("The SM clock is no constant: a board lowers it until it draws no more than its power limit."),
-            Passage("That is {limit} here, and the highest clock {highest}."),
+            Passage("The SM clock is not constant: a board lowers it until it draws no more than its power limit."),
+            Passage("Here the limit is {limit}, and the highest clock {highest}."),
             Passage(
-                "{dtype} products that last settle at {settled}: {lost} less than the highest.",
-                when=over("lost", CLOCK_LOSS),
+                "Sustained {dtype} products settle at {settled}, {lost} below the highest clock.",
+                when=lambda value: value("lost") > CLOCK_LOSS,
             ),
-            Passage("{dtype} products that last hold it: {settled}.", when=up_to("lost", CLOCK_LOSS)),
+            Passage("Sustained {dtype} products hold it: {settled}.", when=lambda value: value("lost") <= CLOCK_LOSS),
         ),
         (
             Passage(
-                "So short benchmarks flatter: the first batch from rest gives {burst}, seconds of the same work "
+                "So short benchmarks flatter: the first batch from rest reaches {burst}, seconds of the same work "
                 "{sustained}, and half of the loss is there after {turn}.",
-                when=up_to("kept", 1 - LASTS),
+                when=lambda value: value("lasting") <= 1 - LASTS,
             ),
             Passage(
-                "The first batch from rest gives {burst}, seconds of the same work {sustained}.",
-                when=over("kept", 1 - LASTS),
+                "The first batch from rest reaches {burst}, seconds of the same work {sustained}.",
+                when=lambda value: value("lasting") > 1 - LASTS,
             ),
             Passage(
-                "So do zeros: they give {zeros} at {zeros_sm_clock} and {zeros_power}, random numbers {normal} at "
+                "So do zeros: they reach {zeros} at {zeros_sm_clock} and {zeros_power}, random numbers {normal} at "
                 "{normal_sm_clock} and {normal_power}.",
-                when=over("zeros", "normal", EQUAL),
+                when=lambda value: value("zeros") > EQUAL * value("normal"),
             ),
         ),
         (
             Passage("The ALUs' fp32 multiply-adds run at {alu}."),
             Passage(
                 "During the {dtype} products NVML showed {nvml} while the SMs counted {settled}: believe the SMs.",
-                when=over("nvml", "settled", EQUAL),
+                when=lambda value: value("nvml") > EQUAL * value("settled"),
             ),
         ),
         (
             Passage(
-                "Quote a rate with its clock, and measure for seconds with random numbers. Hold a kernel against rate "
-                "× SMs × measured clock: what it lacks then is feeding, not power."
+                "Quote a rate with its clock, and measure for seconds with random numbers. Compare a kernel with rate "
+                "× SMs × measured clock: what it then lacks is data, not power."
             ),
         ),
     ),

@@ -1,13 +1,15 @@
-"""Topic launch: what handing one kernel to the GPU costs, which part recurs, and what Python adds."""
+"""Topic launch: what launching one kernel costs, which part recurs with every launch, and what Python adds."""
 
 from __future__ import annotations
 
+from operator import sub
+
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import as_time
-from microbench.explain.topics.topic import PREDICT, Gathering, Passage, Topic, difference, over, up_to
+from microbench.explain.topics.topic import PREDICT, Passage, Topic, TopicFigures
 
 COST, LAYERS = "launch_cost", "launch_layers"
-# The Python layers that the text names, by slot: layer, family and arguments of the row, and what it is.
+# The Python layers in the text, by slot: layer, family and arguments of the row, and what it is.
 PYTHON: dict[str, tuple[str, str, int, str]] = {
     "cuda_core": ("cuda_core", "same_kernel", 0, "the call from cuda.core"),
     "cupy": ("cupy_raw", "same_kernel", 0, "the call from CuPy, RawKernel"),
@@ -17,24 +19,26 @@ PYTHON: dict[str, tuple[str, str, int, str]] = {
 }
 
 
-def figures(evidence: Evidence) -> Gathering:
-    """The parts of a launch, the GPU's own gap, and the call from Python."""
-    found = Gathering(evidence)
-    found.measured("submit", "the launch call", COST, "submit")
-    found.measured("start", "from the call's begin to the first act", COST, "start")
-    found.measured("complete", "from there until a wait returns", COST, "complete")
-    found.measured("round_trip", "launch and wait, an empty kernel", COST, "round_trip")
-    found.measured("gap", "between two kernels of a stream", COST, "gap_stream")
-    found.computed("way", "until the first act is seen", "start − submit", as_time, difference, "start", "submit")
-    found.computed(
-        "starving", "kernels that starve the GPU: below", "submit − gap_stream", as_time, difference, "submit", "gap"
+def figures(evidence: Evidence) -> TopicFigures:
+    """The parts of a launch, the GPU's gap between kernels, and the call from Python."""
+    known = TopicFigures(evidence)
+    known.measured("submit", "the launch call", COST, "submit")
+    known.measured("start", "from the start of the call to the kernel's start", COST, "start")
+    known.measured("complete", "from there until a synchronise returns", COST, "complete")
+    known.measured("round_trip", "launch and wait, an empty kernel", COST, "round_trip")
+    known.measured("gap", "between two kernels of a stream", COST, "gap_stream")
+    known.computed(
+        "way", "from the end of the call to the kernel's start", "start − submit", as_time, sub, "start", "submit"
+    )
+    known.computed(
+        "starving", "shorter kernels leave the GPU idle", "submit − gap_stream", as_time, sub, "submit", "gap"
     )
     measured = bool(evidence.rows(LAYERS))
     for slot, (layer, family, arguments, what) in PYTHON.items():
         row = evidence.row(LAYERS, "submit", layer=layer, family=family, arguments=arguments)
-        if row is not None or not measured:  # a layer that is not installed is nothing to run
-            found.row(slot, what, row, LAYERS)
-    return found
+        if row is not None or not measured:  # where others were measured, this layer is not installed
+            known.row(slot, what, row, LAYERS)
+    return known
 
 
 TOPIC = Topic(
@@ -45,37 +49,37 @@ TOPIC = Topic(
     figures=figures,
     needs=("submit", "gap"),
     headline=(
-        Passage("A launch takes the host {submit}, an empty kernel {round_trip} in all"),
-        Passage("A launch takes the host {submit}"),
+        Passage("A launch costs the host {submit}, an empty kernel {round_trip} in all"),
+        Passage("A launch costs the host {submit}"),
         Passage("A launch is a call, a way to the GPU, and an answer"),
     ),
     paragraphs=(
         (
             Passage(
-                "The driver writes a kernel's commands where the GPU can read them, rings its doorbell and returns; "
-                "the GPU fetches them and begins."
+                "To launch a kernel, the driver writes commands where the GPU can read them and rings its doorbell; "
+                "the GPU fetches them and starts."
             ),
             Passage(
-                "The call takes {submit}; {way} later the first act of an empty kernel is seen, and a synchronise "
-                "returns {complete} after that."
-            ),
-        ),
-        (
-            Passage("Only the call is paid for each launch: the rest hides behind other work until somebody waits."),
-            Passage(
-                "Between two kernels of a stream the GPU itself needs {gap}, so kernels shorter than {starving} leave "
-                "it idle until the next call is made.",
-                when=over("starving", 0.0),
-            ),
-            Passage(
-                "Between two kernels of a stream the GPU itself needs {gap}, no less than a call takes: here even "
-                "empty kernels keep it busy.",
-                when=up_to("starving", 0.0),
+                "The call takes {submit}; {way} later the host sees an empty kernel start, and a synchronise returns "
+                "{complete} after that."
             ),
         ),
         (
+            Passage("Only the call recurs with each launch: the rest overlaps with other work until somebody waits."),
             Passage(
-                "From Python it takes {items}.",
+                "Between two kernels of a stream the GPU needs {gap}, so kernels shorter than {starving} leave it idle "
+                "until the next call: the work is launch-bound.",
+                when=lambda value: value("starving") > 0,
+            ),
+            Passage(
+                "Between two kernels of a stream the GPU needs {gap}, no less than a call takes: here even empty "
+                "kernels keep it busy.",
+                when=lambda value: value("starving") <= 0,
+            ),
+        ),
+        (
+            Passage(
+                "From Python a launch takes {items}.",
                 items=(
                     "{cuda_core} through cuda.core",
                     "{cupy} through CuPy",
@@ -87,8 +91,8 @@ TOPIC = Topic(
         ),
         (
             Passage(
-                "Launch fewer and longer kernels, wait once a step and not once a launch, and replay what repeats as a "
-                "graph. A cheaper layer pays where kernels are shorter than the call it replaces."
+                "Launch fewer and longer kernels, synchronise once a step instead of after each launch, and replay "
+                "repeated work as a graph. A cheaper layer pays where kernels are shorter than the call it replaces."
             ),
         ),
     ),

@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import math
+from operator import mul
 
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import as_time, axis_value
-from microbench.explain.topics.topic import PREDICT, Gathering, Passage, Topic, over, product, word
+from microbench.explain.topics.topic import PREDICT, Passage, Topic, TopicFigures, word
 
 QUEUE, SWEEP, COST = "launch_queue", "launch_duration", "launch_cost"
-# The kernels that a full queue is shown with, where they were measured.
+# The preferred length of the kernels that show a full queue.
 USUAL_NS = 10_000
 
 
-def figures(evidence: Evidence) -> Gathering:
-    """The depth without and with large arguments, the host's lead, and a call into a full queue."""
-    found = Gathering(evidence)
+def figures(evidence: Evidence) -> TopicFigures:
+    """The depth without and with large arguments, the time to fill it, and a call into a full queue."""
+    known = TopicFigures(evidence)
     depths = evidence.curve(QUEUE, "depth", "argument_bytes")
-    found.row("depth", "launches that may wait", depths[0][1] if depths else None, QUEUE)
-    found.measured("submit", "the launch call", COST, "submit")
-    found.computed("lead", "until the queue is full", "depth × submit", as_time, product, "depth", "submit")
+    known.row("depth", "launches that the queue holds", depths[0][1] if depths else None, QUEUE)
+    known.measured("submit", "the launch call", COST, "submit")
+    known.computed("lead", "until the queue is full", "depth × submit", as_time, mul, "depth", "submit")
     if len(depths) > 1:
         size_bytes, row = depths[-1]
         words = axis_value("argument_bytes", size_bytes)
-        found.parameter("large", "large arguments", size_bytes, word(words), QUEUE, "argument_bytes")
-        found.row("depth_large", f"with {words} of arguments", row, QUEUE)
+        known.parameter("large", "large arguments", size_bytes, word(words), QUEUE, "argument_bytes")
+        known.row("depth_large", f"with {words} of arguments", row, QUEUE)
     periods = [(ns, row) for ns, row in evidence.curve(SWEEP, "period", "duration_ns") if ns > 0]
     ns, period = min(periods, key=lambda point: abs(math.log(point[0] / USUAL_NS)), default=(None, None))
     words = axis_value("duration_ns", ns or 0)
-    found.parameter("kernel", "length of the kernels", ns, word(words), SWEEP, "duration_ns")
-    found.row("period", f"each launch of kernels of {words}", period, SWEEP)
-    return found
+    known.parameter("kernel", "length of the kernels", ns, word(words), SWEEP, "duration_ns")
+    known.row("period", f"each launch of kernels of {words}", period, SWEEP)
+    return known
 
 
 TOPIC = Topic(
@@ -46,32 +47,32 @@ TOPIC = Topic(
     ),
     paragraphs=(
         (
-            Passage("A launch call returns when its launch stands in the stream's queue, not when the kernel runs."),
-            Passage("Here {depth} launches may stand there; the next call blocks until the GPU has taken one out."),
-            Passage("Filling it takes the host {lead}."),
+            Passage("A launch call returns as soon as its launch is in the stream's queue, before the kernel runs."),
+            Passage("Here the queue holds {depth} launches; the next call blocks until the GPU has taken one out."),
+            Passage("The host fills it in {lead}."),
         ),
         (
             Passage(
                 "Arguments take room as well: with {large} of them each, {depth_large} launches fit.",
-                when=over("depth", "depth_large"),
+                when=lambda value: value("depth") > value("depth_large"),
             ),
             Passage(
                 "A stream has a queue to itself while the driver has work queues left; further streams share one. A "
-                "graph is handed over in one call, however many its nodes."
+                "graph is submitted in one call, however many nodes it has."
             ),
         ),
         (
-            Passage("A full queue shows in the calls alone: they take as long as kernels."),
+            Passage("A full queue shows only in the calls: each takes as long as a kernel."),
             Passage(
-                "With kernels of {kernel} that is {period} instead of {submit}: a long loop of launches times the "
-                "device, and a host with other work stands still.",
-                when=over("period", "submit"),
+                "With kernels of {kernel} that is {period} instead of {submit}: a long loop of launches then times the "
+                "GPU, and the host can do nothing else.",
+                when=lambda value: value("period") > value("submit"),
             ),
         ),
         (
             Passage(
-                "Keep it neither full nor empty: time calls in bursts well under the depth, let a host with other work "
-                "wait for an event recorded some launches ago, and pass large arguments by pointer."
+                "Keep the queue neither full nor empty: time calls in bursts well under its depth, let a host with "
+                "other work wait for an event recorded some launches ago, and pass large arguments by pointer."
             ),
         ),
     ),

@@ -1,6 +1,8 @@
-"""Topic tensor: what each path to the tensor cores gives, what a product keeps of it, and for which types and sizes."""
+"""Topic tensor: the rate of each path to the tensor cores, and what products of each type and size reach of it."""
 
 from __future__ import annotations
+
+from operator import truediv
 
 from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.stats import Row
@@ -21,61 +23,63 @@ from microbench.explain.compute_units import (
     rates,
     tensor_dtypes,
 )
-from microbench.explain.topics.topic import Gathering, Passage, Topic, count, over, ratio, up_to, without, word
+from microbench.explain.topics.topic import Passage, Topic, TopicFigures, count, word
 
-# The types that the text may name beside the one that it speaks of: by slot, their name on the axis and in words.
+# Further types in the text, by slot: their name on the axis.
 TYPES = {"fp8": "fp8_e4m3_fast", "int8": "int8", "fp16": "fp16", "tf32": "tf32", "fp32": "fp32", "fp64": "fp64"}
 FILLED = 0.9
 
 
-def figures(evidence: Evidence) -> Gathering:
+def figures(evidence: Evidence) -> TopicFigures:
     """Both paths clock for clock, instructions alone, and products: large, small, of other types."""
-    found = Gathering(evidence)
+    known = TopicFigures(evidence)
     dtype = next(iter(tensor_dtypes(evidence)), None)
     wgmma, mma = (per_clock(evidence, path, dtype or "") for path in (WGMMA, MMA))
-    found.parameter(
+    known.parameter(
         "dtype", "type of the operands", None if dtype is None else 0.0, word(dtype or ""), TENSORS, "dtype"
     )
-    found.row("mma", "mma.sync, an SM in a cycle", mma, TENSORS)
-    if wgmma is not None or mma is None:  # an architecture without it has nothing to run
-        found.row("wgmma", "wgmma, an SM in a cycle", wgmma, TENSORS)
-    found.computed("mma_share", "mma.sync of wgmma", "mma / wgmma", percent, ratio, "mma", "wgmma")
+    known.row("mma", "mma.sync, an SM in a cycle", mma, TENSORS)
+    if wgmma is not None or mma is None:  # older architectures have no wgmma to run
+        known.row("wgmma", "wgmma, an SM in a cycle", wgmma, TENSORS)
+    known.computed("mma_share", "mma.sync of wgmma", "mma / wgmma", percent, truediv, "mma", "wgmma")
     alone = _alone(evidence, WGMMA if wgmma is not None else MMA, dtype or "")
-    found.row("alone", "instructions alone, all SMs", alone, TENSORS)
-    found.row("alone_clock", "SM clock of these", beside(evidence, alone, "sm_clock") if alone else None, TENSORS)
-    _products(found, dtype or "")
+    known.row("alone", "instructions alone, all SMs", alone, TENSORS)
+    known.row("alone_clock", "SM clock of these", beside(evidence, alone, "sm_clock") if alone else None, TENSORS)
+    _products(known, dtype or "")
     if sums := _sums(evidence):
-        found.row("short_sums", "fp16 added up in fp16", sums[0], TENSORS)
-        found.row("long_sums", "fp16 added up in fp32", sums[1], TENSORS)
-    return found
+        known.row("short_sums", "fp16 with fp16 accumulation", sums[0], TENSORS)
+        known.row("long_sums", "fp16 with fp32 accumulation", sums[1], TENSORS)
+    return known
 
 
 def _alone(evidence: Evidence, path: str, dtype: str) -> Row | None:
-    """The rate of instructions alone, of work that lasts where it was measured."""
+    """The rate of instructions alone, sustained where that was measured."""
     found = (one_rate(evidence, TENSORS, path=path, dtype=dtype, load=load) for load in (SUSTAINED, BURST))
     return next((row for row in found if row is not None), None)
 
 
-def _products(found: Gathering, dtype: str) -> None:
+def _products(known: TopicFigures, dtype: str) -> None:
     """The largest and the smallest square product, and the largest of other types, all by cuBLASLt."""
-    evidence = found.evidence
+    evidence = known.evidence
     measured = _by_size(evidence, dtype)
     large, small = (measured[-1], measured[0]) if measured else (None, None)
     for slot, row, what in (("product", large, "the large product"), ("small", small, "the small product")):
         size = whole(row, "size") if row is not None else None
-        found.parameter(f"{slot}_size", f"size of {what}", size, count, PRODUCTS, "size")
-        found.row(slot, what, row, PRODUCTS)
-    found.row("product_clock", "SM clock of that", beside(evidence, large, "sm_clock") if large else None, PRODUCTS)
-    found.computed("reached", "what a product keeps of that", "product / alone", percent, ratio, "product", "alone")
-    found.computed("filled", "what the small one reaches of it", "small / large", percent, ratio, "small", "product")
+        known.parameter(f"{slot}_size", f"size of {what}", size, count, PRODUCTS, "size")
+        known.row(slot, what, row, PRODUCTS)
+    known.row("product_clock", "SM clock of that", beside(evidence, large, "sm_clock") if large else None, PRODUCTS)
+    known.computed("reached", "the product of that", "product / alone", percent, truediv, "product", "alone")
+    known.computed(
+        "filled", "the small product of the large one", "small / large", percent, truediv, "small", "product"
+    )
     for slot, other in TYPES.items():
         rows = _by_size(evidence, other)
         if other != dtype:
-            found.row(slot, f"the large product in {slot}", rows[-1] if rows else None, PRODUCTS)
+            known.row(slot, f"the large product in {slot}", rows[-1] if rows else None, PRODUCTS)
 
 
 def _sums(evidence: Evidence) -> tuple[Row, Row] | None:
-    """fp16 that adds up in fp16, and in fp32: by instructions where both were measured, else by products."""
+    """fp16 with fp16 and with fp32 accumulation: instructions where both were measured, else products."""
     short, long = (per_clock(evidence, MMA, dtype) for dtype in ("fp16_acc16", "fp16"))
     if short is not None and long is not None:
         return short, long
@@ -97,54 +101,57 @@ TOPIC = Topic(
     needs=("mma", "product"),
     headline=(
         Passage(
-            "mma.sync gives {mma_share} of wgmma's rate; a {dtype} product keeps {reached}",
-            when=up_to("mma_share", LEFT_BEHIND),
+            "mma.sync gives {mma_share} of wgmma's rate; a {dtype} product reaches {reached}",
+            when=lambda value: value("mma_share") <= LEFT_BEHIND,
         ),
         Passage("A {dtype} product of size {product_size} reaches {product}"),
-        Passage("Tensor cores give what their path and clock leave"),
+        Passage("Path and clock set the rate of tensor cores"),
     ),
     paragraphs=(
         (
-            Passage("Tensor cores are reached by instructions of more than one kind."),
+            Passage("Instructions of more than one kind reach the tensor cores."),
             Passage(
-                "wgmma, a warpgroup's, does {wgmma} in {dtype}; mma.sync, which kernels for older GPUs are made of, "
-                "{mma}: {mma_share} of it, whatever the clock.",
+                "wgmma, issued by a warpgroup, does {wgmma} in {dtype}; mma.sync, which kernels for older GPUs use, "
+                "does {mma}: {mma_share} of it at any clock.",
             ),
-            Passage("This GPU's are reached by mma.sync, which does {mma} in {dtype}.", when=without("wgmma")),
+            Passage(
+                "On this GPU that is mma.sync, which does {mma} in {dtype}.", when=lambda value: not value("wgmma") > 0
+            ),
         ),
         (
             Passage("Instructions alone sustain {alone} at {alone_clock}."),
             Passage(
-                "cuBLASLt's product of size {product_size} gives {product}, {reached} of that, at {product_clock}: "
-                "feeding takes time, and power that would have been clock.",
-                when=up_to("reached", 1.0),
+                "cuBLASLt's product of size {product_size} reaches {product}, {reached} of that, at {product_clock}: "
+                "loading data takes time, and power that lowers the clock.",
+                when=lambda value: value("reached") <= 1,
             ),
             Passage(
-                "cuBLASLt's product of size {product_size} gives {product} at {product_clock}: more, so it is made of "
-                "other instructions, or of a cooler moment.",
-                when=over("reached", 1.0),
+                "cuBLASLt's product of size {product_size} reaches {product} at {product_clock}: more, so it uses "
+                "other instructions or ran on a cooler board.",
+                when=lambda value: value("reached") > 1,
             ),
         ),
         (
             Passage(
-                "Products of other types give {items}.",
+                "Products of other types reach {items}.",
                 items=tuple(f"{{{slot}}} in {slot}" for slot in TYPES),
             ),
             Passage(
-                "Sums in fp32 halve the rate of fp16, as on boards for games: {long_sums}, and {short_sums} where they "
-                "are added up in fp16.",
-                when=over("short_sums", "long_sums", HALVED_FROM),
+                "Accumulating in fp32 halves the rate of fp16, as on boards for games: {long_sums}, and {short_sums} "
+                "with accumulation in fp16.",
+                when=lambda value: value("short_sums") > HALVED_FROM * value("long_sums"),
             ),
             Passage(
-                "Size {small_size} gives {small}, {filled} of the large one: units idle.", when=up_to("filled", FILLED)
+                "Size {small_size} reaches {small}, {filled} of the large product: units stay idle.",
+                when=lambda value: value("filled") <= FILLED,
             ),
         ),
         (
-            Passage("Use a library built for this architecture, and join small products to batches."),
+            Passage("Use a library built for this architecture, and batch small products."),
             Passage(
                 "In a slow kernel's machine code look for HGMMA, many before each wait: with the older HMMA it cannot "
                 "be fast.",
-                when=up_to("mma_share", LEFT_BEHIND),
+                when=lambda value: value("mma_share") <= LEFT_BEHIND,
             ),
         ),
     ),

@@ -1,4 +1,4 @@
-"""What a topic is: a text whose every number is a figure of a run, and how it is told with those that a run has."""
+"""What a topic is: a text whose every number is a figure of a run, filled in with the figures that the run has."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from microbench.analysis.evidence import Evidence, listed, rests_on
 from microbench.analysis.stats import Row
 from microbench.core.units import quantity
 
-# The figures that a topic's text may name: from which rows each is made, and which benchmark gives a missing one.
-
-
 Kind = Literal["measured", "computed", "parameter", "reported"]
 Shown = Callable[[float], str]
 
@@ -24,9 +21,9 @@ Shown = Callable[[float], str]
 class Figure(msgspec.Struct, frozen=True):
     """A number as a text names it.
 
-    ``kind``: the value of one row (then ``row`` is that), computed from rows, a parameter of rows, or what the machine
-    reports of itself. ``what`` it is in words, ``origin`` where it comes from: benchmark and metric, or how it was
-    computed. ``value`` is in its SI unit. ``rests_on`` lists rows as "case-id metric", and facts by their names.
+    ``kind``: the value of one ``row``, computed from rows, a parameter of rows, or reported by the machine. ``what`` it
+    is in words, ``origin`` where it comes from: benchmark and metric, or how it was computed. ``value`` is in its SI
+    unit. ``rests_on`` lists rows as "case-id metric", and facts by their names.
     """
 
     slot: str
@@ -39,23 +36,20 @@ class Figure(msgspec.Struct, frozen=True):
     row: Row | None = None
 
 
-Figures = Mapping[str, Figure]
-
-
-class Gathering:
-    """Figures by slot, and for each that a run lacks the benchmark that measures it."""
+class TopicFigures:
+    """The figures of one GPU by slot; ``lacking`` names the benchmark that measures a missing one."""
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
         self.figures: dict[str, Figure] = {}
         self.lacking: dict[str, str] = {}
 
-    def measured(self, slot: str, what: str, benchmark: str, metric: str, /, **params: int | str) -> None:
-        """The row of a benchmark, metric and parameters."""
-        self.row(slot, what, self.evidence.row(benchmark, metric, **params), benchmark)
+    def value(self, slot: str) -> float:
+        """A figure's value; NaN for an unknown one, so that every comparison with it is false."""
+        return self.figures[slot].value if slot in self.figures else math.nan
 
     def row(self, slot: str, what: str, row: Row | None, benchmark: str) -> None:
-        """A row that was looked for; ``benchmark`` gives it where there is none."""
+        """Adds the value of a row; ``benchmark`` measures it where there is none."""
         if row is None or not row.value > 0:
             self.lacking[slot] = benchmark
             return
@@ -63,85 +57,74 @@ class Gathering:
         origin = f"{row.benchmark} {row.metric.name}"
         self.figures[slot] = Figure(slot, text, what, row.value, "measured", origin, rests_on(row), row)
 
+    def measured(self, slot: str, what: str, benchmark: str, metric: str, /, **params: int | str) -> None:
+        """Adds the row of a benchmark, metric and parameters."""
+        self.row(slot, what, self.evidence.row(benchmark, metric, **params), benchmark)
+
     def computed(
         self, slot: str, what: str, how: str, shown: Shown, compute: Callable[..., float | None], *inputs: str
     ) -> None:
-        """What ``compute`` makes of other slots' values, left out where it makes nothing of them."""
-        unknown = [name for name in inputs if name not in self.figures]
-        if unknown:
-            self._lacks(slot, unknown)
+        """Adds what ``compute`` returns for the values of other slots; nothing for None."""
+        if any(name not in self.figures for name in inputs):
+            if benchmark := next((self.lacking[name] for name in inputs if name in self.lacking), None):
+                self.lacking[slot] = benchmark
             return
         used = [self.figures[name] for name in inputs]
-        value = compute(*(figure.value for figure in used))
-        if value is not None and math.isfinite(value):
-            rests = tuple(dict.fromkeys(row for figure in used for row in figure.rests_on))
-            self.figures[slot] = Figure(slot, shown(value), what, value, "computed", how, rests)
+        rests = tuple(dict.fromkeys(row for figure in used for row in figure.rests_on))
+        self._add(slot, what, compute(*(figure.value for figure in used)), shown, "computed", how, rests, "")
 
     def fitted(
-        self, slot: str, what: str, how: str, shown: Shown, value: float | None, found: Sequence[Row], benchmark: str
+        self, slot: str, what: str, how: str, shown: Shown, value: float | None, rows: Sequence[Row], benchmark: str
     ) -> None:
-        """A number that takes many rows."""
-        if value is None or not math.isfinite(value):
-            self.lacking[slot] = benchmark
-            return
-        self.figures[slot] = Figure(slot, shown(value), what, value, "computed", how, rests_on(*found))
+        """Adds a number that was computed from many rows."""
+        self._add(slot, what, value, shown, "computed", how, rests_on(*rows), benchmark)
 
     def parameter(self, slot: str, what: str, value: float | None, shown: Shown, benchmark: str, name: str) -> None:
-        """A parameter of rows that a benchmark gives; ``value`` is None where there are none."""
-        if value is None:
-            self.lacking[slot] = benchmark
-            return
+        """Adds a parameter of a benchmark's rows."""
         origin = f"{benchmark} {name}"
-        self.figures[slot] = Figure(slot, shown(value), what, value, "parameter", origin, (origin,))
+        self._add(slot, what, value, shown, "parameter", origin, (origin,), benchmark)
 
     def reported(
         self, slot: str, what: str, value: float | None, shown: Shown, *names: str, benchmark: str = ""
     ) -> None:
-        """What the machine says of itself, by these facts; ``benchmark`` asks for it where it is unknown."""
-        if value is not None:
-            self.figures[slot] = Figure(slot, shown(value), what, value, "reported", ", ".join(names), names)
-        elif benchmark:
-            self.lacking[slot] = benchmark
+        """Adds what the machine reports of itself by these facts; ``benchmark``, if any, asks for them."""
+        self._add(slot, what, value, shown, "reported", ", ".join(names), names, benchmark)
 
-    def _lacks(self, slot: str, unknown: Sequence[str]) -> None:
-        benchmark = next((self.lacking[name] for name in unknown if name in self.lacking), None)
-        if benchmark is not None:
+    def _add(
+        self,
+        slot: str,
+        what: str,
+        value: float | None,
+        shown: Shown,
+        kind: Kind,
+        origin: str,
+        rests: tuple[str, ...],
+        benchmark: str,
+    ) -> None:
+        if value is not None and math.isfinite(value):
+            self.figures[slot] = Figure(slot, shown(value), what, value, kind, origin, rests)
+        elif benchmark:
             self.lacking[slot] = benchmark
 
 
 def in_unit(unit: str) -> Shown:
-    """A value of that unit as people read it."""
+    """Shows a value of that unit as people read it."""
     return partial(quantity, unit=unit)
 
 
 def count(value: float) -> str:
-    """A count."""
+    """Shows a whole number."""
     return f"{value:.0f}"
 
 
+def counted(singular: str, plural: str) -> Shown:
+    """Shows a whole number with its noun: "1 replay", "4 replays"."""
+    return lambda value: f"{value:.0f} {singular if value == 1 else plural}"
+
+
 def word(text: str) -> Shown:
-    """A value that is a word and no number."""
+    """Shows a word instead of the value."""
     return lambda _: text
-
-
-def counted(one: str, many: str) -> Shown:
-    """A count with its noun: "1 replay", "4 replays"."""
-    return lambda value: f"{value:.0f} {one if value == 1 else many}"
-
-
-def difference(value: float, other: float) -> float:
-    """value − other."""
-    return value - other
-
-
-def ratio(value: float, other: float) -> float | None:
-    """value / other."""
-    return value / other if other else None
-
-
-def product(value: float, other: float) -> float:
-    """value × other."""
-    return value * other
 
 
 def total(*values: float) -> float:
@@ -150,40 +133,39 @@ def total(*values: float) -> float:
 
 
 ITEMS = "items"
-# The command that goes on from what submission costs.
 PREDICT = ("microbench predict --help", "what a step of your own takes")
 
-Condition = Callable[[Figures], bool]
+# Takes TopicFigures.value, which is NaN for an unknown figure.
+Condition = Callable[[Callable[[str], float]], bool]
 # Words as they are, and figures between them.
 Piece = str | Figure
 Pieces = tuple[Piece, ...]
 
 
-def always(figures: Figures) -> bool:
-    """No condition."""
-    return True
-
-
 class Passage(msgspec.Struct, frozen=True):
-    """Some sentences as a template: ``{slot}`` stands for a figure, and no other number stands in it.
+    """Some sentences as a template: ``{slot}`` stands for a figure, and no other number is in it.
 
-    It is told where all its slots are known and ``when`` holds. Of ``items``, templates themselves, those with known
-    slots are listed where ``{items}`` stands; one of them at least must be.
+    A text shows it where all its slots are known and ``when`` holds. Of ``items``, templates themselves, those with
+    known slots are listed at ``{items}``; one of them at least must be known.
     """
 
     template: str
-    when: Condition = always
+    when: Condition = lambda value: True
     items: tuple[str, ...] = ()
 
-    def told(self, figures: Figures) -> Pieces | None:
-        """Its words and figures; None where it cannot be told, or is not to be."""
-        known = [item for item in self.items if _all_known(item, figures)]
-        if not _all_known(self.template, figures) or (self.items and not known) or not self.when(figures):
+    def filled(self, known: TopicFigures) -> Pieces | None:
+        """Its words and figures; None where a slot is unknown or ``when`` does not hold."""
+        if self.unknown(known.figures) or not self.when(known.value):
             return None
-        return _filled(self.template.replace(f"{{{ITEMS}}}", listed(known)), figures)
+        items = listed([item for item in self.items if _all_known(item, known.figures)])
+        pieces: list[Piece] = []
+        for words, slot, _, _ in string.Formatter().parse(self.template.replace(f"{{{ITEMS}}}", items)):
+            pieces += [words] if words else []
+            pieces += [known.figures[slot]] if slot else []
+        return tuple(pieces)
 
-    def unknown(self, figures: Figures) -> list[str]:
-        """The slots that keep it from being told."""
+    def unknown(self, figures: Mapping[str, Figure]) -> list[str]:
+        """The slots whose figures are missing."""
         own = [slot for slot in slots(self.template) if slot not in figures and slot != ITEMS]
         if self.items and not any(_all_known(item, figures) for item in self.items):
             own += [slot for item in self.items for slot in slots(item) if slot not in figures]
@@ -191,10 +173,10 @@ class Passage(msgspec.Struct, frozen=True):
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """A text about one question, with the figures of whatever run it is told from.
+    """A text about one question, with the figures of any run.
 
-    ``about`` is its line in the list, ``suites`` measure its figures. ``figures`` gathers them; ``needs`` are the slots
-    that a run must fill to be chosen for it. Of ``headline`` the first that can be told stands above the text.
+    ``about`` is its line in the list, ``suites`` measure its figures. ``figures`` collects them; ``needs`` are the
+    slots that a run must fill to be chosen for it. The first ``headline`` that can be filled stands above the text.
     ``related``: topics to go on with; ``commands``: others, each with what it does.
     """
 
@@ -202,7 +184,7 @@ class Topic(msgspec.Struct, frozen=True):
     title: str
     about: str
     suites: tuple[str, ...]
-    figures: Callable[[Evidence], Gathering]
+    figures: Callable[[Evidence], TopicFigures]
     needs: tuple[str, ...]
     headline: tuple[Passage, ...]
     paragraphs: tuple[tuple[Passage, ...], ...]
@@ -210,9 +192,9 @@ class Topic(msgspec.Struct, frozen=True):
     commands: tuple[tuple[str, str], ...] = ()
 
 
-class Told(msgspec.Struct, frozen=True):
-    """A topic with the figures of one GPU. ``used`` are those that the words name, in their order, by slot; ``lacking``
-    the benchmarks whose figures would say more."""
+class TopicText(msgspec.Struct, frozen=True):
+    """A topic with the figures of one GPU. ``used`` are those in the text, in its order, by slot; ``lacking`` are the
+    benchmarks whose figures would add to it."""
 
     topic: Topic
     headline: Pieces
@@ -221,16 +203,24 @@ class Told(msgspec.Struct, frozen=True):
     lacking: tuple[str, ...]
 
 
-def tell(topic: Topic, evidence: Evidence) -> Told:
-    """The topic as this run knows it. Whatever is missing, something is told."""
-    found = topic.figures(evidence)
-    figures = found.figures
-    headline = next((words for one in topic.headline if (words := one.told(figures)) is not None), ())
-    paragraphs = tuple(words for one in topic.paragraphs if (words := _paragraph(one, figures)))
-    named = {piece.slot: piece for words in (headline, *paragraphs) for piece in words if isinstance(piece, Figure)}
-    unknown = (slot for one in topic.paragraphs for passage in one for slot in passage.unknown(figures))
-    lacking = dict.fromkeys(found.lacking[slot] for slot in unknown if slot in found.lacking)
-    return Told(topic, headline, paragraphs, named, tuple(lacking))
+def compose(topic: Topic, evidence: Evidence) -> TopicText:
+    """The topic's text with this GPU's figures; whatever is missing, some text is left."""
+    known = topic.figures(evidence)
+    headline = next((words for passage in topic.headline if (words := passage.filled(known)) is not None), ())
+    paragraphs = tuple(words for passages in topic.paragraphs if (words := _paragraph(passages, known)))
+    used = {piece.slot: piece for words in (headline, *paragraphs) for piece in words if isinstance(piece, Figure)}
+    unknown = (slot for one in topic.paragraphs for passage in one for slot in passage.unknown(known.figures))
+    lacking = dict.fromkeys(known.lacking[slot] for slot in unknown if slot in known.lacking)
+    return TopicText(topic, headline, paragraphs, used, tuple(lacking))
+
+
+def _paragraph(passages: Sequence[Passage], known: TopicFigures) -> Pieces:
+    """The passages that can be filled, a space between them."""
+    pieces: list[Piece] = []
+    for passage in passages:
+        if words := passage.filled(known):
+            pieces += [" ", *words] if pieces else words
+    return tuple(pieces)
 
 
 def slots(template: str) -> list[str]:
@@ -239,64 +229,9 @@ def slots(template: str) -> list[str]:
 
 
 def plain_words(pieces: Iterable[Piece]) -> str:
-    """A told text as one string."""
+    """A filled text as one string."""
     return "".join(piece.text if isinstance(piece, Figure) else piece for piece in pieces)
 
 
-def _all_known(template: str, figures: Figures) -> bool:
-    return all(slot in figures or slot == ITEMS for slot in slots(template))
-
-
-def _filled(template: str, figures: Figures) -> Pieces:
-    found: list[Piece] = []
-    for words, slot, _, _ in string.Formatter().parse(template):
-        found += [words] if words else []
-        found += [figures[slot]] if slot else []
-    return tuple(found)
-
-
-def _paragraph(passages: Sequence[Passage], figures: Figures) -> Pieces:
-    """What can be told of a paragraph, a space between its passages."""
-    found: list[Piece] = []
-    for passage in passages:
-        if words := passage.told(figures):
-            found += [" ", *words] if found else words
-    return tuple(found)
-
-
-# -- conditions: false where a figure is unknown ----------------------------------------------------------------------
-
-
-def over(slot: str, other: str | float, factor: float = 1.0) -> Condition:
-    """Whether a figure is more than ``factor`` times another one, or a number."""
-    return _compared(slot, other, lambda value, limit: value > factor * limit)
-
-
-def up_to(slot: str, other: str | float, factor: float = 1.0) -> Condition:
-    """Whether a figure is at most ``factor`` times another one, or a number."""
-    return _compared(slot, other, lambda value, limit: value <= factor * limit)
-
-
-def without(slot: str) -> Condition:
-    """Whether a figure is unknown."""
-    return lambda figures: slot not in figures
-
-
-def unless(condition: Condition) -> Condition:
-    """Whether another one does not hold, or is unknown."""
-    return lambda figures: not condition(figures)
-
-
-def both(*conditions: Condition) -> Condition:
-    """Whether all of them hold."""
-    return lambda figures: all(condition(figures) for condition in conditions)
-
-
-def _compared(slot: str, other: str | float, holds: Callable[[float, float], bool]) -> Condition:
-    def condition(figures: Figures) -> bool:
-        if slot not in figures or (isinstance(other, str) and other not in figures):
-            return False
-        limit = figures[other].value if isinstance(other, str) else other
-        return holds(figures[slot].value, limit)
-
-    return condition
+def _all_known(template: str, figures: Mapping[str, Figure]) -> bool:
+    return all(slot in figures for slot in slots(template))

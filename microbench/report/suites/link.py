@@ -7,40 +7,40 @@ from collections.abc import Sequence
 from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size
-from microbench.explain.link_copy import HALF, MOST
 from microbench.explain.link_facts import (
     DEVICE,
     DIRECTIONS,
+    EVERYBODY,
+    HALF,
     HOST,
+    LATENCY,
     MEMORIES,
+    MOST,
+    PEER_WAYS,
+    PINNING,
+    SHARED_BELOW,
+    Choice,
+    Contention,
     CopyFit,
     Hop,
     Joint,
     LinkFacts,
+    Pair,
     Speed,
     bridges,
+    choices,
+    contentions,
     copies,
     copy_fit,
+    failures,
     joints,
     link_facts,
-    shares_memory,
-)
-from microbench.explain.link_gpus import (
-    EVERYBODY,
-    KEEPS,
-    LATENCY,
-    WAYS,
-    Beside,
-    Pair,
-    beside,
-    failures,
     pairs,
-    reasons_named,
     refusals,
+    shares_memory,
     usual_way,
 )
-from microbench.explain.link_memory import WAYS as PINNING_WAYS
-from microbench.explain.link_memory import Choice, choices
+from microbench.explain.link_gpus import reasons_named
 from microbench.report.document import Cell, Column, Curve, Line, Mark, Picture, Station, Stretch, Table, Tone, Way
 from microbench.report.tables import NOTHING, ticks
 
@@ -56,7 +56,7 @@ def peers(evidence: Evidence) -> list[Table]:
     if way is None:
         return []
     reasons = [*reasons_named(refusals(evidence)), *(f"failed, {one}" for one in reasons_named(failures(evidence)))]
-    about = f"{WAYS[way]}; the GPU that moves the data down, the one whose memory it is across"
+    about = f"{PEER_WAYS[way]}; the GPU that moves the data down, the one whose memory it is across"
     found = [_matrix(evidence, way, "GPU to GPU, in GB/s", about, (*reasons, *_classes(evidence)))]
     if pairs(evidence, LATENCY):
         found.append(_matrix(evidence, LATENCY, "GPU to GPU, one dependent read", "the reading GPU down", ()))
@@ -93,14 +93,14 @@ def _classes(evidence: Evidence) -> tuple[str, ...]:
 
 def uplinks(evidence: Evidence) -> list[Table]:
     """What each GPU keeps of its rate while another copies, or all others: one table a direction."""
-    found = beside(evidence)
+    found = contentions(evidence)
     own = {words: [one for one in found if one.direction == direction] for direction, words in DIRECTIONS.items()}
     return [_uplink(members, words) for words, members in own.items() if members]
 
 
-def _uplink(found: list[Beside], words: str) -> Table:
-    cells = {(one.gpu_index, one.beside): _kept_cell(one) for one in found}
-    others = sorted({one.beside for one in found}, key=lambda name: (name != EVERYBODY, len(name), name))
+def _uplink(found: list[Contention], words: str) -> Table:
+    cells = {(one.gpu_index, one.others): _share_cell(one) for one in found}
+    others = sorted({one.others for one in found}, key=lambda name: (name != EVERYBODY, len(name), name))
     columns = [Column("all others" if name == EVERYBODY else f"GPU {name}") for name in others]
     rows = tuple(
         (
@@ -109,13 +109,13 @@ def _uplink(found: list[Beside], words: str) -> Table:
         )
         for index in sorted({one.gpu_index for one in found})
     )
-    shared = f"under {round_percent(KEEPS)} an uplink is shared"
+    shared = f"under {round_percent(SHARED_BELOW)} an uplink is shared"
     about = f"the GPU that is measured down, who copies beside it across; {shared}"
     return Table(f"Kept of a rate {words} while others copy", about, (Column("", "left"), *columns), rows)
 
 
-def _kept_cell(one: Beside) -> Cell:
-    return Cell(percent(one.kept), tone="warning" if one.kept < KEEPS else "plain")
+def _share_cell(one: Contention) -> Cell:
+    return Cell(percent(one.share), tone="warning" if one.share < SHARED_BELOW else "plain")
 
 
 # The way from the processor to the GPU as a line: root port, switches, and the link on each stretch.
@@ -295,13 +295,13 @@ def pinning(evidence: Evidence) -> Table | None:
     found = choices(evidence)
     if not found:
         return None
-    directions = [one for one in DIRECTIONS if any(one in choice.directions for choice in found)]
+    directions = [one for one in DIRECTIONS if any(one in choice.saved_s for choice in found)]
     columns = [Column("how", "left"), Column("buffer"), Column("costs more")]
     for direction in directions:
         columns += [Column(f"saved {DIRECTIONS[direction]}", drop=1), Column(f"copies {DIRECTIONS[direction]}")]
     rows = tuple(
         (
-            Cell(PINNING_WAYS[one.way]), Cell(size(one.size_bytes)), Cell(as_time(max(one.extra_s, 0.0))),
+            Cell(PINNING[one.way]), Cell(size(one.size_bytes)), Cell(as_time(max(one.extra_s, 0.0))),
             *(cell for direction in directions for cell in _paid(one, direction)),
         )
         for one in found
@@ -315,12 +315,11 @@ def pinning(evidence: Evidence) -> Table | None:
 
 
 def _paid(one: Choice, direction: str) -> tuple[Cell, Cell]:
-    if direction not in one.directions:
+    if direction not in one.saved_s:
         return NOTHING, NOTHING
     if direction in one.never:
         return Cell("nothing", tone="quiet"), Cell("never", tone="quiet")
-    saved_s = one.pageable_s[direction] - one.pinned_s[direction]
-    return Cell(as_time(saved_s), tone="quiet"), Cell(str(one.paid[direction]), tone="strong")
+    return Cell(as_time(one.saved_s[direction]), tone="quiet"), Cell(str(one.paid[direction]), tone="strong")
 
 
 def zero_copy(evidence: Evidence) -> Table | None:
