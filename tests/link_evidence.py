@@ -1,7 +1,8 @@
-"""Made runs of the link suite, whole and changed, and what its rules say of them: for the tests of its words."""
+"""Made runs of the link suite, changed in many ways, and the findings of its rules."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -13,19 +14,34 @@ from microbench.explain.rules import of_suite
 
 WHOLE = make_link_run()
 SEVERAL = make_link_run(gpus=4, nodes=2, facts=two_switches())
-PINNED = {"benchmark": "link_copy", "metrics": ("bandwidth",)}
+FIGURE = re.compile(r"\d[\d.]* ?(?:%|×|[kMGT]?i?B(?:/s)?\b|[nµm]?s\b)")
+SENTENCE_END = re.compile(r"\.(?= |$)")
 
 
 def evidence(run: Run = WHOLE) -> Evidence:
     return evidence_by_device(run)[0]
 
 
-def told(rule: str, run: Run = WHOLE) -> Finding:
-    return next(finding for finding in of_suite(evidence(run), "link") if finding.rule == rule)
+def finding(rule: str, run: Run = WHOLE) -> Finding:
+    return next(one for one in of_suite(evidence(run), "link") if one.rule == rule)
 
 
 def silent(rule: str, run: Run) -> bool:
-    return all(finding.rule != rule for finding in of_suite(evidence(run), "link"))
+    return all(one.rule != rule for one in of_suite(evidence(run), "link"))
+
+
+def check(rule: str, severity: str, *figures: str, run: Run = WHOLE) -> str:
+    """Assert that the rule's finding has this severity, these figures and a finding's shape; returns all its words."""
+    one = finding(rule, run)
+    words = f"{one.title} {one.text} {one.advice}"
+    assert one.severity == severity, words
+    assert [figure for figure in figures if figure not in words] == [], words
+    assert one.suite == "link"
+    assert one.threshold
+    assert len(FIGURE.findall(f"{one.title} {one.text}")) <= 3, f"more than three figures in: {words}"
+    assert len(SENTENCE_END.findall(one.text)) <= 2, f"more than two sentences: {one.text}"
+    assert len(SENTENCE_END.findall(one.advice)) <= 1, f"more than one sentence: {one.advice}"
+    return words
 
 
 def changed(change: Callable[[Outcome], Outcome | None], run: Run = WHOLE) -> Run:

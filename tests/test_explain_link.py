@@ -1,4 +1,4 @@
-"""The link suite's rules together: each speaks of its own rows and facts, none raises, none is listed twice."""
+"""The link suite's rules together, and the facts that they rest on."""
 
 from __future__ import annotations
 
@@ -6,47 +6,56 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from link_evidence import SEVERAL, WHOLE, changed, evidence, scaled, with_facts, without
-from make_link_run import FLAT, MADE, Facts, link_outcomes, machine, state, two_switches
+from link_evidence import SEVERAL, WHOLE, changed, evidence, scaled, silent, with_facts, without
+from make_link_run import FLAT, HOST_FIXED_S, MADE, Facts, link_outcomes, machine, state, two_switches
 from make_run import make_run, measurement
 
 from microbench.analysis.evidence import evidence_by_device
 from microbench.core.model import Fact, Outcome, Run
-from microbench.explain.link_facts import LinkFacts, Speed, link_facts
+from microbench.explain.link_facts import (
+    LinkFacts,
+    Pair,
+    Speed,
+    choices,
+    copies,
+    copy_fit,
+    failures,
+    levels,
+    link_facts,
+    near_node,
+    nodes,
+    pairs,
+    payload_bytes,
+    refusals,
+    seconds_at,
+    shared_uplinks,
+)
 from microbench.explain.rules import LINK_RULES, findings, of_suite
 
 # -- every rule ---------------------------------------------------------------------------------------------------
 
 
-def test_every_rule_speaks_somewhere_and_is_of_this_suite() -> None:
+def test_every_rule_speaks_somewhere() -> None:
     odd = with_facts(two_switches(max_payload_bytes=128, pcie_replays_risen=3), scaled("link_copy", "bandwidth", 1.2))
     spoken = {one.rule for run in (SEVERAL, odd) for one in of_suite(evidence(run), "link")}
     assert spoken == {
-        "link.verdict", "link.over_limit", "link.errors", "link.settings", "link.copy_size", "link.memory", "link.pin",
-        "link.both", "link.zero_copy", "link.latency", "link.switches", "link.numa", "link.concurrent", "link.peers",
-        "link.chunks", "link.managed", "link.rounds",
+        "link.verdict", "link.over_limit", "link.errors", "link.settings", "link.copy_size", "link.pin", "link.both",
+        "link.zero_copy", "link.latency", "link.numa", "link.concurrent", "link.peers", "link.chunks", "link.managed",
+        "link.rounds",
     }  # fmt: skip
-    assert all(one.suite == "link" for one in of_suite(evidence(SEVERAL), "link"))
-    assert all(one.threshold and one.text and one.title for one in of_suite(evidence(SEVERAL), "link"))
-
-
-def test_the_verdict_comes_first() -> None:
+    assert len(set(LINK_RULES)) == len(LINK_RULES)
     assert of_suite(evidence(), "link")[0].rule == "link.verdict"
 
 
-def test_nothing_measured_nothing_found() -> None:
+def test_without_measurements_there_are_no_findings() -> None:
     assert of_suite(evidence(make_run()), "link") == []
 
 
 @pytest.mark.parametrize("benchmark", MADE)
 def test_rules_are_silent_without_their_benchmark(benchmark: str) -> None:
-    left = without(benchmark, SEVERAL)
-    assert all(benchmark not in row for one in of_suite(evidence(left), "link") for row in one.rests_on)
-    assert len(of_suite(evidence(left), "link")) > 5
-
-
-@pytest.mark.parametrize("benchmark", MADE)
-def test_each_benchmark_alone_breaks_no_rule(benchmark: str) -> None:
+    left = of_suite(evidence(without(benchmark, SEVERAL)), "link")
+    assert all(benchmark not in row for one in left for row in one.rests_on)
+    assert len(left) > 5
     findings(changed(lambda one: one if one.case.benchmark == benchmark else None, SEVERAL))
 
 
@@ -62,7 +71,7 @@ def test_no_rule_raises_whatever_is_missing(dropped: set[int]) -> None:
     st.sets(st.sampled_from(sorted({old.metric for one in SEVERAL.outcomes for old in one.measurements}))),
     st.sampled_from((0.0, -1e-6, 1e-12, 1e6)),
 )
-def test_nothing_odd_in_the_figures_makes_a_rule_raise(names: set[str], value: float) -> None:
+def test_no_rule_raises_for_odd_figures(names: set[str], value: float) -> None:
     def change(one: Outcome) -> Outcome:
         odd = tuple(
             measurement(old.metric, value, work=old.work, bound=old.bound)
@@ -84,11 +93,11 @@ def test_nothing_odd_in_the_figures_makes_a_rule_raise(names: set[str], value: f
         st.one_of(st.none(), st.booleans(), st.integers(-1, 99), st.text(max_size=5)),
     )
 )
-def test_nothing_odd_in_the_facts_makes_a_rule_raise(odd: dict[str, bool | int | str | None]) -> None:
+def test_no_rule_raises_for_odd_facts(odd: dict[str, bool | int | str | None]) -> None:
     findings(with_facts({**two_switches(), **odd}, SEVERAL))
 
 
-# -- facts --------------------------------------------------------------------------------------------------------
+# -- the state of the link ----------------------------------------------------------------------------------------
 
 
 def test_facts_are_read_by_kind() -> None:
@@ -110,22 +119,22 @@ def test_the_newest_state_that_went_well_counts() -> None:
 
 def test_the_worst_of_all_rounds_counts_against_the_link() -> None:
     def rounds(*facts: Facts, session: int = 0) -> Run:
-        told = (state(one) for one in facts)
-        outcomes = [msgspec.structs.replace(one, round=at, session=session) for at, one in enumerate(told)]
+        states = (state(one) for one in facts)
+        outcomes = [msgspec.structs.replace(one, round=at, session=session) for at, one in enumerate(states)]
         sessions = (*WHOLE.sessions, *WHOLE.sessions)
         return msgspec.structs.replace(WHOLE, sessions=sessions, outcomes=(*without("link_state").outcomes, *outcomes))
 
     busy = two_switches(read_under_load=True)
-    found = link_facts(evidence(rounds({**busy, "pcie_replays_risen": 7}, {**busy, "switches": 3}, busy)))
-    assert found.risen() == {"pcie_replays": 7}
-    assert found.number("switches") == 2, "other facts are the newest round's"
-    assert not found.idle
+    facts = link_facts(evidence(rounds({**busy, "pcie_replays_risen": 7}, {**busy, "switches": 3}, busy)))
+    assert facts.risen() == {"pcie_replays": 7}
+    assert facts.number("switches") == 2, "other facts are the newest round's"
+    assert not facts.idle
     idle = link_facts(evidence(rounds({**busy, "read_under_load": False, "pcie_replays_risen": None}, busy)))
     assert idle.idle
     assert idle.number("pcie_replays_risen") == 0
     gone = {name: value for name, value in busy.items() if name != "pcie_replays_risen"}
     assert link_facts(evidence(rounds({**busy, "pcie_replays_risen": 7}, gone))).risen() == {"pcie_replays": 7}
-    # An earlier session is another day: what rose then says nothing of now.
+    # Errors of an earlier session say nothing about now.
     both = rounds(busy, session=1)
     earlier = state({**busy, "pcie_replays_risen": 9})
     run = msgspec.structs.replace(both, outcomes=(earlier, *both.outcomes))
@@ -137,11 +146,108 @@ def test_a_run_of_facts_alone_belongs_to_its_gpu() -> None:
     assert [one.device for one in evidence_by_device(run)] == [WHOLE.sessions[0].environment.gpus[0].uuid]
 
 
-def test_every_rule_is_listed_once() -> None:
-    assert len(set(LINK_RULES)) == len(LINK_RULES)
-
-
 def test_the_made_run_has_every_case_that_means_something() -> None:
     one, four = (machine(WHOLE, gpus, 2) for gpus in (1, 4))
     counted = [sum(made.case.benchmark == "link_peer" for made in link_outcomes(where, FLAT)) for where in (one, four)]
     assert counted == [0, 12 * 9]
+
+
+# -- copies, pinned memory, packets, latency ------------------------------------------------------------------------
+
+
+def test_a_fit_gives_back_fixed_time_and_bandwidth() -> None:
+    fit = copy_fit(evidence(), "bandwidth", "h2d", "pinned")
+    assert fit is not None
+    assert fit.fixed_s == pytest.approx(1.3e-6, rel=0.01)
+    assert fit.bandwidth == pytest.approx(55.4e9, rel=0.01)
+    assert fit.size_for(0.5) == pytest.approx(1.3e-6 * 55.4e9, rel=0.02)
+    assert fit.size_for(0.9) == pytest.approx(9 * fit.size_for(0.5))
+
+
+def test_times_between_sizes_are_straight() -> None:
+    points = copies(evidence(), "bandwidth", "h2d", "pinned")
+    assert seconds_at(points, 64 << 20) == pytest.approx(1.3e-6 + (64 << 20) / 55.4e9, rel=0.01)
+    assert seconds_at(points, 1 << 30) is None
+    assert seconds_at(points[:1], 1) == pytest.approx(1.3e-6, rel=0.01)
+    assert seconds_at([], 1) is None
+
+
+def test_pinning_counts_the_copies_until_it_has_paid() -> None:
+    found = {(choice.way, choice.size_bytes): choice for choice in choices(evidence())}
+    allocated = found["allocate", 4 << 20]
+    extra_s = (30e-6 + 4 * 180e-6) + (20e-6 + 4 * 60e-6) - (3e-6 + 4 * 60e-6) - (2e-6 + 4 * 20e-6)
+    assert allocated.extra_s == pytest.approx(extra_s, rel=0.03)
+    pinned_s, pageable_s = 1.3e-6 + HOST_FIXED_S + (4 << 20) / 55.4e9, 9e-6 + (4 << 20) / 15.9e9
+    assert allocated.saved_s["h2d"] == pytest.approx(pageable_s - pinned_s, rel=0.03)
+    assert allocated.paid["h2d"] == pytest.approx(extra_s / (pageable_s - pinned_s), abs=1)
+    assert found["register", 4 << 20].extra_s == pytest.approx(35e-6 + 4 * 140e-6, rel=0.03)
+
+
+def test_pinned_memory_that_costs_no_more_pays_at_once() -> None:
+    def free(one: Outcome) -> Outcome:
+        if one.case.benchmark != "link_pinning" or one.case.params["way"] != "allocate":
+            return one
+        return msgspec.structs.replace(one, measurements=(measurement("pin", 1e-9), measurement("release", 1e-9)))
+
+    allocated = next(choice for choice in choices(evidence(changed(free))) if choice.way == "allocate")
+    assert allocated.extra_s < 0
+    assert allocated.paid["h2d"] == 1
+
+
+def test_a_direction_that_was_not_measured_both_ways_has_no_choice() -> None:
+    to_gpu = without("link_copy", memory="pageable", direction="d2h")
+    assert all(list(choice.saved_s) == ["h2d"] and not choice.never for choice in choices(evidence(to_gpu)))
+    # Pageable copies one way, pinned ones the other way: nothing to compare.
+    assert silent("link.pin", without("link_copy", to_gpu, memory="pinned", direction="h2d"))
+
+
+def test_packets_follow_from_the_byte_counters() -> None:
+    assert payload_bytes("read", 1 + 20 / 128) == pytest.approx(128)
+    assert payload_bytes("write", 1 + 24 / 256) == pytest.approx(256)
+    assert payload_bytes("read", 1.0) is None
+    assert payload_bytes("write", 1 + 24 / 4096) == pytest.approx(4096)
+    assert payload_bytes("write", 1 + 24 / 8192) is None, "no PCIe packet carries as much"
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "expected"), [(0.5e-6, (0, 0)), (0.75e-6, (0, 1)), (1.2e-6, (1, 6)), (2.1e-6, (4, 15))]
+)
+def test_levels_of_switches_are_a_range(latency_s: float, expected: tuple[int, int]) -> None:
+    assert levels(latency_s) == expected
+    assert levels(latency_s, translated=True) == (0, expected[1])
+
+
+# -- NUMA nodes and other GPUs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("numa_node", "near"), [(1, 1), (None, 1), (0, 1)])
+def test_the_fastest_node_is_near_whatever_the_gpu_reports(numa_node: int | None, near: int) -> None:
+    run = evidence(with_facts(two_switches(numa_node=numa_node), SEVERAL))
+    rates = nodes(run, "h2d")
+    assert list(rates) == [0, 1]
+    assert near_node(run, rates) == near
+
+
+def test_shared_uplinks_list_the_worst_of_each_gpu() -> None:
+    lost = shared_uplinks(evidence(SEVERAL))
+    assert [(one.gpu_index, one.others) for one in lost if one.direction == "h2d"] == [(gpu, "all") for gpu in range(4)]
+    assert all(one.share == pytest.approx(0.51, rel=0.01) for one in lost)
+
+
+def peer_outcomes(run: Run, status: str, reason: str, **params: int) -> Run:
+    """The run with that end of every link_peer case that has these parameters."""
+
+    def change(one: Outcome) -> Outcome:
+        if one.case.benchmark != "link_peer" or not params.items() <= one.case.params.items():
+            return one
+        return msgspec.structs.replace(one, status=status, reason=reason, measurements=())
+
+    return changed(change, run)
+
+
+def test_pairs_are_measured_refused_or_failed() -> None:
+    assert len(pairs(evidence(SEVERAL), "engine_write")) == 12
+    refused = evidence(peer_outcomes(SEVERAL, "skipped", "no peer access", second=1))
+    assert refusals(refused) == {"no peer access": [Pair(0, 1), Pair(2, 1), Pair(3, 1)]}
+    failed = evidence(peer_outcomes(SEVERAL, "failed", "byte 3 differs", first=0, second=1))
+    assert (refusals(failed), failures(failed)) == ({}, {"byte 3 differs": [Pair(0, 1)]})

@@ -272,7 +272,7 @@ def latency(evidence: Evidence) -> list[Finding]:
             severity="note",
             title=title,
             text=" ".join(words) if reads else "",
-            advice="Read host memory in large pieces: a kernel that waits for one word after the other stands still.",
+            advice="Read host memory in large pieces instead of waiting for one word after the other." if reads else "",
             threshold=(
                 "dependent reads, mean over reads by all SMs; levels of switches by a rule of thumb without a source: "
                 "at most (latency − 0.6 µs) / 0.1 µs, at least (latency − 0.9 µs) / 0.3 µs where no address is "
@@ -287,13 +287,13 @@ def latency(evidence: Evidence) -> list[Finding]:
 def _switches(latency_s: float, facts: LinkFacts) -> str:
     """The levels of switches that fit a latency, and the number that sysfs shows."""
     fewest, most = levels(latency_s, translated=may_translate(facts))
+    if most == 0:
+        return "the read latency leaves no room for switches"
     count = str(most) if fewest == most else f"{fewest} to {most}" if fewest else f"up to {most}"
-    room = (
-        f"the read latency leaves room for {count} level{'s' if most > 1 else ''} of switches"
-        if most
-        else "the read latency leaves no room for a switch"
+    room, seen = (
+        f"the read latency leaves room for {count} level{'s' * (most > 1)} of switches",
+        facts.number("switches"),
     )
-    seen = facts.number("switches")
     if facts.flag("virtual_bus"):
         return f"{room}; a virtual machine hides their number"
     return room if seen is None else f"{room}; sysfs shows {seen}"

@@ -106,8 +106,8 @@ def _sharing(lost: Sequence[Contention]) -> str:
     share = percent(min(contention.share for contention in lost))
     couples = sorted({tuple(sorted((one.gpu_index, int(one.others)))) for one in lost if one.others.isdecimal()})
     if couples:
-        names = listed([f"{first} and {second}" for first, second in couples[:NAMED]])
-        return f"GPU {names} share an uplink: {share} of a rate is left"
+        names = listed([f"{first}–{second}" for first, second in couples[:NAMED]])
+        return f"GPU pairs that share an uplink: {names}; {share} of a rate is left"
     names = listed([str(index) for index in sorted({contention.gpu_index for contention in lost})])
     return f"GPU {names} share an uplink: while all copy, {share} of a rate is left"
 
