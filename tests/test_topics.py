@@ -1,34 +1,37 @@
-"""Topics: every number in a text is a figure of the run, what is missing is named, and the command tells it all."""
+"""Topics: every number in a text is a figure of the run, and the command prints text, figures and the next step."""
 
 from __future__ import annotations
 
 import ast
 import io
 import re
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import snapshots
 from command_line import call
 from hypothesis import given
 from hypothesis import strategies as st
+from link_evidence import with_gpu
 from make_compute_run import make_compute_run
 from make_graph_run import make_graph_run
 from make_link_run import make_link_run, state, two_switches
 from make_run import make_run
 
-from microbench.analysis.evidence import Evidence, evidence_by_device
+from microbench.analysis.evidence import Evidence, evidence_by_device, row_name
 from microbench.analysis.stats import Row, rows
 from microbench.core.bench import discover
 from microbench.core.errors import ExitCode, UsageError
-from microbench.core.model import GpuInfo, Outcome, Run
+from microbench.core.model import Outcome, Run
 from microbench.core.units import quantity
 from microbench.explain.topics import catalogue, launch, topic
 from microbench.explain.topics.catalogue import TOPICS
-from microbench.explain.topics.topic import Figure, Passage, Topic, plain_words, slots, tell
+from microbench.explain.topics.topic import Figure, Passage, Topic, compose, plain_words, slots
 from microbench.report import topic as sheets
 from microbench.report.document import Phrase, Prose
 from microbench.report.terminal import charts, terminal
@@ -87,70 +90,56 @@ def figures_of(one: Topic, evidence: Evidence) -> dict[str, Figure]:
     return one.figures(evidence).figures
 
 
-def body(one: Topic, evidence: Evidence) -> str:
-    return "\n".join(plain_words(pieces) for pieces in tell(one, evidence).paragraphs)
+def paragraphs(name: str, evidence: Evidence) -> list[str]:
+    """A topic's headline and paragraphs."""
+    text = compose(catalogue.find(name), evidence)
+    return [plain_words(pieces) for pieces in (text.headline, *text.paragraphs)]
 
 
-def replaced(evidence: Evidence, changed: Row) -> Evidence:
-    """The same evidence with one row's figure changed."""
-    found = [changed if same(row, changed) else row for row in all_rows(evidence)]
-    return Evidence(evidence.run, found, evidence.device)
+def only(evidence: Evidence, rows: Iterable[Row]) -> Evidence:
+    """The same run with these rows."""
+    return Evidence(evidence.run, tuple(rows), evidence.device)
 
 
-def same(row: Row, other: Row) -> bool:
-    return (row.case_id, row.metric.name) == (other.case_id, other.metric.name)
-
-
-def all_rows(evidence: Evidence) -> list[Row]:
-    names = dict.fromkeys(outcome.case.benchmark for outcome in evidence.run.outcomes)
-    return [row for name in names for row in evidence.rows(name)]
-
-
-def scaled(evidence: Evidence, row: Row, factor: float) -> Row:
-    """That row, made anew from samples that are each ``factor`` times as long."""
+def with_row(evidence: Evidence, row: Row, factor: float) -> Evidence:
+    """The same evidence with the samples of one row ``factor`` times as long."""
 
     def longer(outcome: Outcome) -> Outcome:
-        found = tuple(
+        made = tuple(
             msgspec.structs.replace(
                 one, samples=msgspec.Raw(msgspec.json.encode([value * factor for value in one.values]))
             )
             for one in outcome.measurements
             if one.metric == row.metric.name
         )
-        return msgspec.structs.replace(outcome, measurements=found)
+        return msgspec.structs.replace(outcome, measurements=made)
 
     changed = msgspec.structs.replace(evidence.run, outcomes=tuple(longer(one) for one in row.outcomes))
-    return next(new for new in rows(changed) if same(new, row))
+    new = next(new for new in rows(changed) if row_name(new) == row_name(row))
+    return only(evidence, (new if row_name(old) == row_name(new) else old for old in evidence.all_rows()))
 
 
-def with_row(name: str, factor: float, benchmark: str, metric: str, **params: int | str) -> str:
-    """What a topic says where the samples of one of its rows are ``factor`` times as long."""
-    evidence = reference(name)
-    row = evidence.row(benchmark, metric, **params)
+def scaled(name: str, factor: float, benchmark: str, metric: str, **params: int | str) -> Evidence:
+    """A topic's reference with one of its rows ``factor`` times as long."""
+    row = reference(name).row(benchmark, metric, **params)
     assert row is not None
-    return body(catalogue.find(name), replaced(evidence, scaled(evidence, row, factor)))
+    return with_row(reference(name), row, factor)
 
 
-def with_gpu(name: str, **changes: object) -> Evidence:
+def on_gpu(name: str, **changes: object) -> Evidence:
     """A topic's reference on a GPU that reports other things of itself."""
     evidence = reference(name)
-
-    def other(gpu: GpuInfo) -> GpuInfo:
-        return msgspec.structs.replace(gpu, **changes) if gpu.uuid == evidence.device else gpu
-
-    def moved(session: object) -> object:
-        where = session.environment  # type: ignore[attr-defined]
-        where = msgspec.structs.replace(where, gpus=tuple(other(gpu) for gpu in where.gpus))
-        return msgspec.structs.replace(session, environment=where)  # type: ignore[type-var]
-
-    run = msgspec.structs.replace(evidence.run, sessions=tuple(moved(one) for one in evidence.run.sessions))
-    return Evidence(run, all_rows(evidence), evidence.device)
+    run = with_gpu(
+        lambda gpu: msgspec.structs.replace(gpu, **changes) if gpu.uuid == evidence.device else gpu, evidence.run
+    )
+    return Evidence(run, evidence.all_rows(), evidence.device)
 
 
 def changed_slots(one: Topic, before: Evidence, after: Evidence) -> set[str]:
     old, new = figures_of(one, before), figures_of(one, after)
-    texts = {name: (old[name].text if name in old else "", new[name].text if name in new else "") for name in old | new}
-    return {name for name, (was, is_now) in texts.items() if was != is_now}
+    return {
+        slot for slot in old | new if (old[slot].text if slot in old else "") != (new[slot].text if slot in new else "")
+    }
 
 
 # -- every number comes from the run ------------------------------------------------------------------------------
@@ -192,35 +181,33 @@ def test_names_are_no_numbers() -> None:
 @each_topic
 def test_only_figures_bring_numbers_into_a_text(one: Topic) -> None:
     for evidence in made():
-        told = tell(one, evidence)
-        for pieces in (told.headline, *told.paragraphs):
+        text = compose(one, evidence)
+        for pieces in (text.headline, *text.paragraphs):
             assert [piece for piece in pieces if isinstance(piece, str) and has_number(piece)] == []
 
 
 @each_topic
 def test_a_measured_figure_is_its_row_as_units_write_it(one: Topic) -> None:
     evidence = reference(one.name)
-    known = {(row.case_id, row.metric.name): row for row in all_rows(evidence)}
+    known = {row_name(row): row for row in evidence.all_rows()}
     measured = [figure for figure in figures_of(one, evidence).values() if figure.kind == "measured"]
     assert measured
     for figure in measured:
-        assert figure.row is not None
-        row = known[figure.row.case_id, figure.row.metric.name]
-        assert figure.text == quantity(row.value, row.metric.unit)
-        assert figure.rests_on == (f"{row.case_id} {row.metric.name}",)
+        (name,) = figure.rests_on
+        assert figure.row == known[name]
+        assert figure.text == quantity(known[name].value, known[name].metric.unit)
 
 
 @each_topic
 def test_a_row_changes_the_figures_that_rest_on_it_and_no_others(one: Topic) -> None:
     evidence = reference(one.name)
     figures = figures_of(one, evidence)
-    for row in all_rows(evidence):
-        name = f"{row.case_id} {row.metric.name}"
-        resting = {slot for slot, figure in figures.items() if name in figure.rests_on}
+    for row in evidence.all_rows():
+        resting = {slot for slot, figure in figures.items() if row_name(row) in figure.rests_on}
         changed: set[str] = set()
         for factor in FACTORS if resting else FACTORS[:1]:
-            changed |= changed_slots(one, evidence, replaced(evidence, scaled(evidence, row, factor)))
-        assert changed == resting, name
+            changed |= changed_slots(one, evidence, with_row(evidence, row, factor))
+        assert changed == resting, row_name(row)
 
 
 GRAPH_100 = {"submitter": "loop", "kernels": 100}
@@ -314,15 +301,15 @@ def test_computed_figures_are_what_they_say() -> None:
 def test_computed_figures_of_copies_and_of_clocks_are_what_they_say() -> None:
     one = values("pinned")
     assert one["size"] == 64 << 20
-    assert one["kept_d2h"] == pytest.approx(one["pageable_d2h"] / one["pinned_d2h"])
+    assert one["share_d2h"] == pytest.approx(one["pageable_d2h"] / one["pinned_d2h"])
     assert one["register"] == pytest.approx(one["register_pin"] + one["register_release"])
     assert one["saved"] == pytest.approx((64 << 20) * (1 / one["pageable_h2d"] - 1 / one["pinned_h2d"]))
     assert one["copies"] - 1 < one["register"] / one["saved"] <= one["copies"]
     one = values("topology")
-    assert one["kept"] == pytest.approx(one["together"] / one["alone"])
+    assert one["left"] == pytest.approx(one["together"] / one["alone"])
     assert one["gain"] == pytest.approx(one["peer"] / one["staged"])
     one = values("clocks")
-    assert one["kept"] == pytest.approx(one["sustained"] / one["burst"])
+    assert one["lasting"] == pytest.approx(one["sustained"] / one["burst"])
     assert one["lost"] == pytest.approx(1 - one["settled"] / one["highest"])
     one = values("tensor")
     assert one["mma_share"] == pytest.approx(one["mma"] / one["wgmma"])
@@ -343,13 +330,13 @@ def test_a_fact_changes_the_figures_that_rest_on_it_and_no_others(
     one, evidence = catalogue.find(name), reference(name)
     resting = {slot for slot, figure in figures_of(one, evidence).items() if fact in figure.rests_on}
     assert resting
-    assert changed_slots(one, evidence, with_gpu(name, **changes)) == resting
+    assert changed_slots(one, evidence, on_gpu(name, **changes)) == resting
 
 
 def test_the_link_changes_what_launches_are_held_against() -> None:
     link = reference("traffic").gpu
     assert link is not None
-    slower = with_gpu("traffic", link=msgspec.structs.replace(link.link, generation_max=3))
+    slower = on_gpu("traffic", link=msgspec.structs.replace(link.link, generation_max=3))
     assert changed_slots(catalogue.find("traffic"), reference("traffic"), slower) == {"link", "share"}
 
 
@@ -366,31 +353,27 @@ def test_every_slot_can_be_filled(one: Topic) -> None:
 
 
 @each_topic
-def test_the_reference_tells_a_short_text_of_several_paragraphs(one: Topic) -> None:
-    told = tell(one, reference(one.name))
-    drawn = charts.prose(Prose("", "", tuple(map(phrases, told.paragraphs))), NARROW, shown=str)
-    assert len(told.paragraphs) >= 3
+def test_the_reference_has_a_short_text_of_several_paragraphs(one: Topic) -> None:
+    text = compose(one, reference(one.name))
+    drawn = charts.prose(Prose("", "", tuple(map(phrases, text.paragraphs))), NARROW, shown=str)
+    assert len(text.paragraphs) >= 3
     assert FEWEST_LINES <= len([line for line in drawn if line]) <= MOST_LINES
     assert set(one.needs) <= figures_of(one, reference(one.name)).keys()
-    assert any(isinstance(piece, Figure) for piece in told.headline)
+    assert any(isinstance(piece, Figure) for piece in text.headline)
+    assert len(plain_words(text.headline)) + len("  REFERENCE") <= NARROW
 
 
 @each_topic
-def test_the_headline_and_the_mark_fit_a_line(one: Topic) -> None:
-    assert len(plain_words(tell(one, reference(one.name)).headline)) + len("  REFERENCE") <= NARROW
-
-
-@each_topic
-def test_without_any_row_something_is_told_and_the_benchmarks_are_named(one: Topic) -> None:
-    told = tell(one, evidence_by_device(make_run(gpu=False))[0])
-    text = " ".join(plain_words(pieces) for pieces in (told.headline, *told.paragraphs))
-    assert told.paragraphs
-    assert told.headline
-    assert told.used == {}
-    assert not has_number(text)
-    assert "{" not in text
-    assert told.lacking
-    assert set(told.lacking) <= set(discover())
+def test_without_any_row_a_text_is_left_and_the_benchmarks_are_named(one: Topic) -> None:
+    text = compose(one, evidence_by_device(make_run(gpu=False))[0])
+    words = " ".join(plain_words(pieces) for pieces in (text.headline, *text.paragraphs))
+    assert text.paragraphs
+    assert text.headline
+    assert text.used == {}
+    assert not has_number(words)
+    assert "{" not in words
+    assert text.lacking
+    assert set(text.lacking) <= set(discover())
 
 
 @each_topic
@@ -400,132 +383,101 @@ def test_what_a_text_needs_is_what_its_benchmarks_give(one: Topic) -> None:
     assert set(one.related) <= {other.name for other in TOPICS} - {one.name}
 
 
-def test_a_figure_that_no_passage_names_is_lacking_to_nobody() -> None:
-    """One GPU has no other to exchange data with, so nothing is to be run for that."""
-    told = tell(catalogue.find("topology"), evidence_by_device(make_link_run())[0])
-    assert told.lacking == ()
-    several = tell(catalogue.find("topology"), evidence_by_device(make_link_run(gpus=4))[0])
-    assert several.lacking == ()
-    state_only = make_link_run(gpus=4)
-    only = msgspec.structs.replace(
-        state_only, outcomes=tuple(one for one in state_only.outcomes if one.case.benchmark == "link_state")
-    )
-    lacking = tell(catalogue.find("topology"), evidence_by_device(only)[0]).lacking
-    assert lacking == ("link_copy", "link_latency", "link_concurrent", "link_peer")
+def test_one_gpu_lacks_nothing_about_other_gpus() -> None:
+    def lacking(run: Run) -> tuple[str, ...]:
+        return compose(catalogue.find("topology"), evidence_by_device(run)[0]).lacking
 
-
-def test_a_layer_that_is_not_installed_is_nothing_to_run() -> None:
-    run = make_run()
-    loop = tuple(
-        one for one in run.outcomes
-        if one.case.benchmark != "launch_layers" or one.case.params["layer"] == "loop"
+    several = make_link_run(gpus=4)
+    state_only = tuple(one for one in several.outcomes if one.case.benchmark == "link_state")
+    assert lacking(make_link_run()) == ()
+    assert lacking(several) == ()
+    assert lacking(msgspec.structs.replace(several, outcomes=state_only)) == (
+        "link_copy", "link_latency", "link_concurrent", "link_peer",
     )  # fmt: skip
-    told = tell(launch.TOPIC, evidence_by_device(msgspec.structs.replace(run, outcomes=loop))[0])
-    assert told.lacking == ()
-    assert "From Python" not in " ".join(map(plain_words, told.paragraphs))
 
 
 # -- the text follows the machine -----------------------------------------------------------------------------------
 
 
-def test_a_host_that_keeps_up_is_told_so() -> None:
-    assert "leave it idle" in body(launch.TOPIC, reference("launch"))
-    text = with_row("launch", 1 / 3, "launch_cost", "submit")
-    assert "even empty kernels keep it busy" in text
-    assert "leave it idle" not in text
-
-
-def test_a_graph_that_saves_nothing_is_told_so() -> None:
-    text = with_row("graphs", 60, "graph_gain", "graph", submitter="loop", kernels=100, duration_ns=0)
-    assert "saves nothing measurable" in text
-    assert "has paid" not in text
-
-
-def test_a_gap_that_no_graph_shortens_is_not_praised() -> None:
-    assert "It gains twice" not in with_row("graphs", 60, "launch_cost", "gap_graph")
-
-
-def test_arguments_that_take_no_room_are_not_told_of() -> None:
-    assert "Arguments take room" in body(catalogue.find("queue"), reference("queue"))
-    assert "Arguments take room" not in with_row("queue", 2, "launch_queue", "depth", argument_bytes=4096)
-
-
-def test_launches_that_fill_the_link_are_told_as_such() -> None:
-    text = with_row(
-        "traffic", 60, "launch_traffic", "received", work="launch", duration_ns=0, argument_bytes=0
-    )  # fmt: skip
-    assert "That is no trifle" in text
-    assert "a wider link" not in text
-
-
-def test_counters_that_miss_bytes_are_not_trusted() -> None:
-    text = with_row("traffic", 1 / 60, "launch_traffic", "received_per_byte", work="pinned_h2d")
-    assert "can be trusted" not in text
-
-
-def test_pageable_copies_that_lose_nothing_are_no_reason_to_pin() -> None:
-    size_bytes = figures_of(catalogue.find("pinned"), reference("pinned"))["size"].value
-    text = with_row(
-        "pinned", 1 / 3, "link_copy", "bandwidth_host", direction="h2d", memory="pageable", size_bytes=int(size_bytes)
-    )  # fmt: skip
-    assert "no reason to pin" in text
-    assert "Allocate pinned buffers" not in text
-
-
-def test_what_one_copy_pays_is_not_advised_against() -> None:
-    """Registering that has paid after one copy is worth it even for memory that is copied only once."""
-    assert "paid after 1 copy" in body(catalogue.find("pinned"), reference("pinned"))
-    assert "copied only once" not in body(catalogue.find("pinned"), reference("pinned"))
-    size_bytes = int(figures_of(catalogue.find("pinned"), reference("pinned"))["size"].value)
-    text = with_row("pinned", 60, "link_pinning", "pin", way="register", size_bytes=size_bytes)
-    assert "Leave pageable what is copied only once" in text
-
-
-def test_a_link_below_its_full_speed_is_pointed_out() -> None:
-    slow = make_link_run(facts=two_switches(generation_now=3))
-    text = body(catalogue.find("topology"), evidence_by_device(slow)[0])
-    assert "PCIe 3.0" in text
-    assert "where the GPU could do PCIe 5.0" in text
-    assert "all that the GPU can do" not in text
-
-
-def test_a_shared_uplink_is_pointed_out() -> None:
-    params = {"beside": "all", "direction": "h2d", "gpu_index": 0}
-    assert "no uplink is shared" in body(catalogue.find("topology"), reference("topology"))
-    assert "an uplink is shared" in with_row("topology", 3, "link_concurrent", "together", **params)
-
-
-def test_switches_are_counted_where_they_can_be_seen() -> None:
-    text = body(catalogue.find("topology"), evidence_by_device(make_link_run(facts=two_switches()))[0])
-    assert "On the way up lie 2 switches." in text
-    assert "virtual machine" not in text
-
-
-def test_a_clock_that_nothing_takes_is_told_so() -> None:
-    settled = figures_of(catalogue.find("clocks"), reference("clocks"))["settled"].value
-    text = body(catalogue.find("clocks"), with_gpu("clocks", sm_clock_max_hz=settled))
-    assert "products that last hold it" in text
-    assert "less than the highest" not in text
-
-
-def test_work_that_lasts_at_its_burst_is_no_flattery() -> None:
+def longest_burst() -> Evidence:
     found = reference("clocks").rows("gemm_sustained", "burst")
-    longest = max(found, key=lambda row: int(row.params["duration_s"]))
-    text = with_row("clocks", 2, "gemm_sustained", "burst", **longest.params)
-    assert "flatter" not in text
-    assert "The first batch from rest gives" in text
+    return with_row(reference("clocks"), max(found, key=lambda row: int(row.params["duration_s"])), 2)
 
 
-def test_an_architecture_without_wgmma_is_told_by_mma() -> None:
-    evidence = reference("tensor")
-    older = Evidence(
-        evidence.run, [row for row in all_rows(evidence) if row.params.get("path") != "wgmma"], evidence.device
+def without(name: str, **params: tuple[str, ...]) -> Evidence:
+    """A topic's reference without the rows that have another value of these parameters."""
+    kept = (
+        row for row in reference(name).all_rows()
+        if all(row.params.get(key, values[0]) in values for key, values in params.items())
+    )  # fmt: skip
+    return only(reference(name), kept)
+
+
+def made_link(**facts: int) -> Evidence:
+    return evidence_by_device(make_link_run(facts=two_switches(**facts)))[0]
+
+
+# How each machine differs from the reference, and the topic whose text must say so.
+MACHINES: dict[str, tuple[str, Callable[[], Evidence]]] = {
+    "a host that keeps up": ("launch", lambda: scaled("launch", 1 / 3, "launch_cost", "submit")),
+    "no Python layers": ("launch", lambda: without("launch", layer=("loop",))),
+    "a graph that saves nothing": (
+        "graphs", lambda: scaled("graphs", 60, "graph_gain", "graph", submitter="loop", kernels=100, duration_ns=0)
+    ),
+    "a gap that no graph shortens": ("graphs", lambda: scaled("graphs", 60, "launch_cost", "gap_graph")),
+    "arguments that take no room": ("queue", lambda: scaled("queue", 2, "launch_queue", "depth", argument_bytes=4096)),
+    "launches that fill the link": (
+        "traffic",
+        lambda: scaled("traffic", 60, "launch_traffic", "received", work="launch", duration_ns=0, argument_bytes=0),
+    ),
+    "counters that miss bytes": (
+        "traffic", lambda: scaled("traffic", 1 / 60, "launch_traffic", "received_per_byte", work="pinned_h2d")
+    ),
+    "pageable copies that lose nothing": (
+        "pinned", lambda: scaled("pinned", 1 / 3, "link_copy", "bandwidth_host", **PAGEABLE, size_bytes=64 << 20)
+    ),
+    "registering that takes several copies to pay": (
+        "pinned", lambda: scaled("pinned", 60, "link_pinning", "pin", way="register", size_bytes=64 << 20)
+    ),
+    "a link below its full speed": ("topology", lambda: made_link(generation_now=3)),
+    "switches that can be seen": ("topology", made_link),
+    "a shared uplink": (
+        "topology",
+        lambda: scaled("topology", 3, "link_concurrent", "together", beside="all", direction="h2d", gpu_index=0),
+    ),
+    "products at the highest clock": (
+        "clocks", lambda: on_gpu("clocks", sm_clock_max_hz=values("clocks")["settled"])
+    ),
+    "sustained work at its burst": ("clocks", longest_burst),
+    "no wgmma": ("tensor", lambda: without("tensor", path=("mma",))),
+}  # fmt: skip
+PAGEABLE = {"direction": "h2d", "memory": "pageable"}
+
+
+def test_the_texts_of_the_references() -> None:
+    texts = (
+        "\n".join(
+            (f"== {one.name}", *(textwrap.fill(words, 116) for words in paragraphs(one.name, reference(one.name))))
+        )
+        for one in TOPICS
     )
-    told = tell(catalogue.find("tensor"), older)
-    text = " ".join(map(plain_words, told.paragraphs))
-    assert "are reached by mma.sync" in text
-    assert "HGMMA" not in text
-    assert told.lacking == ()
+    snapshots.same("topics", "\n\n".join(texts))
+
+
+def test_a_text_follows_the_machine() -> None:
+    """The snapshot has the paragraphs that differ from the reference's."""
+    texts = []
+    for what, (name, evidence) in MACHINES.items():
+        usual = paragraphs(name, reference(name))
+        differing = [textwrap.fill(words, 116) for words in paragraphs(name, evidence()) if words not in usual]
+        texts.append("\n".join((f"== {name}: {what}", *(differing or ["(fewer paragraphs)"]))))
+    snapshots.same("topics-machines", "\n\n".join(texts))
+
+
+@pytest.mark.parametrize("what", ["no Python layers", "no wgmma"])
+def test_what_a_machine_cannot_run_is_not_lacking(what: str) -> None:
+    name, evidence = MACHINES[what]
+    assert compose(catalogue.find(name), evidence()).lacking == ()
 
 
 # -- the sheet ------------------------------------------------------------------------------------------------------
@@ -560,9 +512,8 @@ def test_a_sheet_is_ascii_where_the_page_is() -> None:
 
 
 def test_the_table_shows_each_figure_of_the_text_with_its_row() -> None:
-    told = tell(launch.TOPIC, reference("launch"))
     text = drawn(launch.TOPIC, reference("launch").run, width=120)
-    for figure in told.used.values():
+    for figure in compose(launch.TOPIC, reference("launch")).used.values():
         line = next(line for line in text.splitlines() if line.startswith(f" {figure.what} "))
         assert figure.text in line
         assert figure.origin in line
@@ -580,7 +531,7 @@ def test_a_reference_says_how_to_measure_this_machine() -> None:
     assert "microbench run launch graph" in drawn(catalogue.find("graphs"), reference("graphs").run, reference=True)
 
 
-def test_the_gpu_that_most_is_known_of_is_told_of() -> None:
+def test_the_gpu_with_the_most_figures_is_described() -> None:
     run = make_link_run(gpus=2)
     other = msgspec.structs.replace(state(two_switches()), device=run.sessions[0].gpus[0].uuid[:-1] + "1")
     both = msgspec.structs.replace(run, outcomes=(other, *run.outcomes))
@@ -630,7 +581,7 @@ def test_topics_are_listed_a_line_each(data: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["launch", "topology", "tensor"])
-def test_without_a_run_a_reference_that_knows_is_told_and_marked(name: str, data: Path) -> None:
+def test_without_a_run_a_reference_that_knows_is_shown_and_marked(name: str, data: Path) -> None:
     result = call("explain", name)
     assert result.exit_code == ExitCode.MEASURED
     assert "REFERENCE" in result.stdout

@@ -23,13 +23,11 @@ def figures(evidence: Evidence) -> TopicFigures:
     """The parts of a launch, the GPU's gap between kernels, and the call from Python."""
     known = TopicFigures(evidence)
     known.measured("submit", "the launch call", COST, "submit")
-    known.measured("start", "from the start of the call to the kernel's start", COST, "start")
+    known.measured("start", "from the call to the kernel's start", COST, "start")
     known.measured("complete", "from there until a synchronise returns", COST, "complete")
     known.measured("round_trip", "launch and wait, an empty kernel", COST, "round_trip")
     known.measured("gap", "between two kernels of a stream", COST, "gap_stream")
-    known.computed(
-        "way", "from the end of the call to the kernel's start", "start − submit", as_time, sub, "start", "submit"
-    )
+    known.computed("way", "of that, after the call returned", "start − submit", as_time, sub, "start", "submit")
     known.computed(
         "starving", "shorter kernels leave the GPU idle", "submit − gap_stream", as_time, sub, "submit", "gap"
     )
@@ -56,8 +54,8 @@ TOPIC = Topic(
     paragraphs=(
         (
             Passage(
-                "To launch a kernel, the driver writes commands where the GPU can read them and rings its doorbell; "
-                "the GPU fetches them and starts."
+                "The driver writes a launch's commands to memory and rings the GPU's doorbell; the GPU fetches them "
+                "and starts."
             ),
             Passage(
                 "The call takes {submit}; {way} later the host sees an empty kernel start, and a synchronise returns "
@@ -65,9 +63,9 @@ TOPIC = Topic(
             ),
         ),
         (
-            Passage("Only the call recurs with each launch: the rest overlaps with other work until somebody waits."),
+            Passage("Only the call is paid for each launch: the rest overlaps with other work."),
             Passage(
-                "Between two kernels of a stream the GPU needs {gap}, so kernels shorter than {starving} leave it idle "
+                "Between two kernels of a stream the GPU needs {gap}, so with kernels shorter than {starving} it idles "
                 "until the next call: the work is launch-bound.",
                 when=lambda value: value("starving") > 0,
             ),
@@ -91,8 +89,8 @@ TOPIC = Topic(
         ),
         (
             Passage(
-                "Launch fewer and longer kernels, synchronise once a step instead of after each launch, and replay "
-                "repeated work as a graph. A cheaper layer pays where kernels are shorter than the call it replaces."
+                "Launch fewer and longer kernels, synchronise once a step, and replay repeated work as a graph. A "
+                "cheaper layer pays where kernels are shorter than the call."
             ),
         ),
     ),

@@ -109,20 +109,18 @@ TOPIC = Topic(
     ),
     paragraphs=(
         (
-            Passage("Instructions of more than one kind reach the tensor cores."),
+            Passage("Kernels reach the tensor cores by mma.sync, on Hopper also by wgmma."),
             Passage(
-                "wgmma, issued by a warpgroup, does {wgmma} in {dtype}; mma.sync, which kernels for older GPUs use, "
-                "does {mma}: {mma_share} of it at any clock.",
+                "wgmma does {wgmma} in {dtype}; mma.sync, which kernels for older GPUs use, does {mma}: {mma_share} "
+                "of it, at any clock.",
             ),
-            Passage(
-                "On this GPU that is mma.sync, which does {mma} in {dtype}.", when=lambda value: not value("wgmma") > 0
-            ),
+            Passage("Here mma.sync does {mma} in {dtype}.", when=lambda value: not value("wgmma") > 0),
         ),
         (
             Passage("Instructions alone sustain {alone} at {alone_clock}."),
             Passage(
-                "cuBLASLt's product of size {product_size} reaches {product}, {reached} of that, at {product_clock}: "
-                "loading data takes time, and power that lowers the clock.",
+                "cuBLASLt's product of size {product_size} reaches {product} at {product_clock}, {reached} of that: "
+                "it must also load data.",
                 when=lambda value: value("reached") <= 1,
             ),
             Passage(
@@ -149,8 +147,7 @@ TOPIC = Topic(
         (
             Passage("Use a library built for this architecture, and batch small products."),
             Passage(
-                "In a slow kernel's machine code look for HGMMA, many before each wait: with the older HMMA it cannot "
-                "be fast.",
+                "In a slow kernel's machine code look for HGMMA, many before each wait: the older HMMA cannot be fast.",
                 when=lambda value: value("mma_share") <= LEFT_BEHIND,
             ),
         ),

@@ -101,7 +101,7 @@ TOPIC = Topic(
     needs=("now",),
     headline=(
         Passage("The link runs at {now}: copies reach {share} of its ceiling"),
-        Passage("The link runs at {now}; while other GPUs copy, {left} is left"),
+        Passage("The link runs at {now}; beside other GPUs copies keep {left}"),
         Passage("The link runs at {now}"),
         Passage("The slowest link on the path limits the rate"),
     ),
@@ -130,12 +130,12 @@ TOPIC = Topic(
         ),
         (
             Passage(
-                "While the other GPUs copy as well, {together} of {alone} are left: no uplink is shared.",
+                "While the other GPUs copy as well, copies reach {together} of {alone}: no uplink is shared.",
                 when=lambda value: value("left") >= SHARED_BELOW,
             ),
             Passage(
-                "While the other GPUs copy as well, {together} of {alone} are left: an uplink is shared, so large "
-                "copies should take turns.",
+                "While the other GPUs copy as well, copies reach {together} of {alone}: an uplink is shared, so "
+                "large copies should take turns.",
                 when=lambda value: value("left") < SHARED_BELOW,
             ),
             Passage(
