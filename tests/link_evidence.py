@@ -79,6 +79,17 @@ def without(benchmark: str, run: Run = WHOLE, **params: Param) -> Run:
     )
 
 
+def peer_outcomes(run: Run, status: str, reason: str, **params: int) -> Run:
+    """The run with that end of every link_peer case that has these parameters."""
+
+    def change(one: Outcome) -> Outcome:
+        if one.case.benchmark != "link_peer" or not params.items() <= one.case.params.items():
+            return one
+        return msgspec.structs.replace(one, status=status, reason=reason, measurements=())
+
+    return changed(change, run)
+
+
 def with_facts(facts: Facts, run: Run = WHOLE) -> Run:
     return changed(lambda one: state(facts) if one.case.benchmark == "link_state" else one, run)
 

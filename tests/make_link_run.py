@@ -1,6 +1,6 @@
-"""Rows of the link suite made by hand, every figure invented (in the manner of PCIe 5.0 x16) and marked SIMULATED.
+"""Hand-made rows of the link suite, marked SIMULATED: every figure is invented, as if from PCIe 5.0 x16.
 
-Cases, metrics and titles are those of the benchmarks themselves, so that words are tested against what is measured.
+Cases, metrics and titles are those of the benchmarks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from microbench.core.bench import Preset, discover
 from microbench.core.model import Environment, Fact, Measurement, Outcome, Param, Run, Scalar, Work
 
 KIB, MIB = 1 << 10, 1 << 20
-# A copy on the device, and with its call and a wait: fixed time, bandwidth.
+# A copy on the device: fixed time and bandwidth. On the host, call and wait add HOST_FIXED_S.
 DEVICE_COPY = {"h2d": (1.3e-6, 55.4e9), "d2h": (1.5e-6, 55.3e9)}
 HOST_FIXED_S = 7e-6
 PAGEABLE = {"h2d": (9e-6, 15.9e9), "d2h": (12e-6, 15.4e9)}
@@ -23,7 +23,7 @@ SUM_RATE = 98e9
 ZERO_COPY = {"read": 50.5e9, "write": 52.0e9}
 COUNTED = {"read": (1.1552, 0.1874), "write": (0.11, 1.1876)}
 SMALL_S = {"flag": 1.7e-6, "copy_h2d": 8.4e-6, "copy_d2h": 8.1e-6, "memset": 6.1e-6}
-# A buffer had and given back: fixed seconds, seconds a MiB.
+# Pinning a buffer and releasing it: fixed seconds, and seconds for each MiB.
 PINNING = {
     "allocate": ((30e-6, 180e-6), (20e-6, 60e-6)),
     "register": ((20e-6, 90e-6), (15e-6, 50e-6)),
@@ -37,7 +37,7 @@ PEER = {
     "engine_read": 390e9, "engine_write": 395e9, "sm_read": 370e9, "sm_write": 380e9, "engine_both_read": 360e9,
     "engine_both_write": 365e9,
 }  # fmt: skip
-# The default grids as these figures were made for, so that a change of the benchmarks' own changes no test of words.
+# Grids of these runs: a change of a benchmark's own grid changes no test.
 GRIDS: dict[str, dict[str, tuple[Param, ...]]] = {
     "link_copy": {"size_bytes": (1, 4 * KIB, 64 * KIB, MIB, 16 * MIB, 256 * MIB)},
     "link_bidirectional": {"size_bytes": (64 * MIB,)},
@@ -70,7 +70,7 @@ HOP_IDS = ("3e:00.0", "3d:08.0", "3c:00.0", "3b:00.0", "3a:00.0", "39:01.0")
 
 
 def two_switches(**other: Scalar) -> Facts:
-    """Facts of a machine of metal with two switches above its GPU, some of them changed."""
+    """Facts of a bare-metal machine with two switches above its GPU, some of them changed."""
     hops: dict[str, Scalar] = {}
     for index, (kind, bus_id) in enumerate(zip(KINDS, HOP_IDS, strict=True)):
         values = (f"0000:{bus_id}", kind, 5, 16, 5, 16, 256)
@@ -85,7 +85,7 @@ def two_switches(**other: Scalar) -> Facts:
 
 
 def rate(name: str, value: float, size_bytes: int, bound: str | None = None, **more: object) -> Measurement:
-    """Samples of a rate: seconds of one copy of ``size_bytes``."""
+    """A rate as samples: seconds of one copy of ``size_bytes``."""
     one = measurement(name, size_bytes / value, spread=0.001, work=Work(bytes=size_bytes), bound=bound, **more)
     return msgspec.structs.replace(one, verified=VERIFIED, needs_verification=True)
 
@@ -197,7 +197,7 @@ MADE: dict[str, Callable[[dict[str, Param]], list[Measurement]]] = {
 
 
 def case_facts(params: Mapping[str, Param]) -> tuple[Fact, ...]:
-    """What cases find out beside their times: how long a step's kernels were to run, how far apart lines are read."""
+    """The facts of a case: the duration of a step's kernels, or the distance between lines that are read."""
     if params.get("what") == "host_read":
         return (Fact("stride_bytes", 128, "made up"),)
     if params.get("work") != "copy_and_kernel":
@@ -207,7 +207,7 @@ def case_facts(params: Mapping[str, Param]) -> tuple[Fact, ...]:
 
 
 def state(facts: Facts) -> Outcome:
-    """link_state's outcome with these facts; those without a value say why."""
+    """link_state's outcome with these facts; a fact without a value has a reason."""
     told = tuple(Fact(name, value, "sysfs", reason=HIDDEN if value is None else None) for name, value in facts.items())
     return msgspec.structs.replace(outcome("link_state"), facts=told)
 
@@ -222,7 +222,7 @@ def machine(run: Run, gpus: int, nodes: int) -> Environment:
 
 
 def link_outcomes(environment: Environment, facts: Facts, preset: Preset = "default", round: int = 0) -> list[Outcome]:
-    """An outcome for each case of the suite's grid that means something on that machine."""
+    """An outcome for each case of the suite's grid that can run on that machine."""
     found = [msgspec.structs.replace(state(facts), round=round)]
     for name, figures in MADE.items():
         benchmark = discover()[name]
@@ -244,7 +244,7 @@ def make_link_run(
     facts: Facts = FLAT,
     extra: Iterable[Outcome] = (),
 ) -> Run:
-    """The hand-made run with the link suite behind the others."""
+    """The hand-made run with the link suite after the others."""
     run = make_run(rounds=rounds)
     environment = machine(run, gpus, nodes)
     names = ("link_state", *MADE)

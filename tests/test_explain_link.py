@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from link_evidence import SEVERAL, WHOLE, changed, evidence, scaled, silent, with_facts, without
+from link_evidence import SEVERAL, WHOLE, changed, evidence, peer_outcomes, scaled, silent, with_facts, without
 from make_link_run import FLAT, HOST_FIXED_S, MADE, Facts, link_outcomes, machine, state, two_switches
 from make_run import make_run, measurement
 
@@ -232,17 +232,6 @@ def test_shared_uplinks_list_the_worst_of_each_gpu() -> None:
     lost = shared_uplinks(evidence(SEVERAL))
     assert [(one.gpu_index, one.others) for one in lost if one.direction == "h2d"] == [(gpu, "all") for gpu in range(4)]
     assert all(one.share == pytest.approx(0.51, rel=0.01) for one in lost)
-
-
-def peer_outcomes(run: Run, status: str, reason: str, **params: int) -> Run:
-    """The run with that end of every link_peer case that has these parameters."""
-
-    def change(one: Outcome) -> Outcome:
-        if one.case.benchmark != "link_peer" or not params.items() <= one.case.params.items():
-            return one
-        return msgspec.structs.replace(one, status=status, reason=reason, measurements=())
-
-    return changed(change, run)
 
 
 def test_pairs_are_measured_refused_or_failed() -> None:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from link_evidence import SEVERAL, WHOLE, changed, check, fits_params, scaled, silent, with_facts, without
+from link_evidence import (
+    SEVERAL,
+    WHOLE,
+    changed,
+    check,
+    fits_params,
+    peer_outcomes,
+    scaled,
+    silent,
+    with_facts,
+    without,
+)
 from make_link_run import make_link_run, two_switches
 from make_run import measurement
-from test_explain_link import peer_outcomes
 
 from microbench.core.model import Fact, Param, Run
 from microbench.explain.link_facts import OTHERS_BUSY

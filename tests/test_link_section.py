@@ -6,13 +6,13 @@ import io
 
 import msgspec
 import pytest
+from link_evidence import SEVERAL, WHOLE, changed, evidence, peer_outcomes
 from make_link_run import FLAT, MADE, make_link_run, rate, state, two_switches
 from make_run import make_run, outcome
 from rich.cells import cell_len
 
-from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.analysis.stats import rows
-from microbench.core.model import Fact, LinkInfo, Outcome, Run
+from microbench.core.model import Fact, LinkInfo, Run
 from microbench.core.units import axis_title
 from microbench.report import view
 from microbench.report.document import Curve, Section, Table, Way
@@ -21,13 +21,6 @@ from microbench.report.suites.link import path
 from microbench.report.tables import figure
 from microbench.report.terminal import terminal
 from microbench.report.terminal.charts import way
-
-WHOLE = make_link_run()
-SEVERAL = make_link_run(gpus=4, nodes=2, facts=two_switches())
-
-
-def evidence(run: Run = WHOLE) -> Evidence:
-    return evidence_by_device(run)[0]
 
 
 def section(run: Run = WHOLE) -> Section:
@@ -161,23 +154,20 @@ def test_rates_have_fit_and_ceiling_on_a_logarithmic_axis() -> None:
 
 
 def test_a_fit_ends_with_the_copies_it_was_made_from() -> None:
-    """Pageable copies went on to sizes that no pinned one had: those are beyond the fit, not beyond the ceiling."""
-
-    def too_long(one: Outcome) -> bool:
-        params = one.case.params
-        return (
-            one.case.benchmark == "link_copy" and params["memory"] == "pinned" and int(params["size_bytes"]) > 1 << 17
+    """Pageable copies go on to sizes that no pinned copy has: the fit ends before them, the ceiling does not."""
+    few = changed(
+        lambda one: (
+            None if one.case.params.get("memory") == "pinned" and int(one.case.params["size_bytes"]) > 1 << 17 else one
         )
-
-    kept = tuple(one for one in WHOLE.outcomes if not too_long(one))
-    picture = link.rates(evidence(msgspec.structs.replace(WHOLE, outcomes=kept)), "h2d")
+    )
+    picture = link.rates(evidence(few), "h2d")
     assert picture is not None
     ends = {line.name.split()[0]: (line.points[0][0], line.points[-1][0]) for line in picture.lines}
     whole = (1, 256 << 20)
     assert ends["pageable"] == ends["ceiling"] == whole
     assert ends["pinned"] == (1, 64 << 10)
     assert ends["fit"] == pytest.approx(ends["pinned"])
-    assert [mark.text for mark in picture.marks] == []  # half of b is reached at 70.3 KiB, as the words still say
+    assert picture.marks == ()  # half of b is reached at 70.3 KiB, as the words still say
     assert "half of b at" in picture.about
 
 
@@ -220,28 +210,15 @@ def test_a_figure_above_its_limit_says_so() -> None:
 
 
 def test_peers_are_a_matrix_with_reasons_and_topology() -> None:
-    def refuse(one: Outcome) -> Outcome:
-        if one.case.params.get("first") != 3 or one.case.params.get("second") != 0:
-            return one
-        return msgspec.structs.replace(one, status="skipped", reason="no peer access", measurements=())
-
-    run = msgspec.structs.replace(SEVERAL, outcomes=tuple(refuse(one) for one in SEVERAL.outcomes))
+    run = peer_outcomes(SEVERAL, "skipped", "no peer access", first=3, second=0)
     rates, latencies = link.peers(evidence(run))
     assert [column.title for column in rates.columns] == ["", "GPU 0", "GPU 1", "GPU 2", "GPU 3"]
     assert [cell.text for cell in rates.rows[0]] == ["GPU 0", "·", "395", "197", "197"]
     assert rates.rows[3][1].text == "–"
     assert rates.notes == ("3 → 0: no peer access", "seen from GPU 0: gpu1 PIX, mlx5_0 NODE")
     assert latencies.rows[1][1].text == "828 ns"
-
-
-def test_a_pair_that_failed_is_told_apart_from_one_that_was_not_tried() -> None:
-    def fail(one: Outcome) -> Outcome:
-        if one.case.params.get("first") != 3 or one.case.params.get("second") != 0:
-            return one
-        return msgspec.structs.replace(one, status="failed", reason="wrong data", measurements=())
-
-    run = msgspec.structs.replace(SEVERAL, outcomes=tuple(fail(one) for one in SEVERAL.outcomes))
-    assert link.peers(evidence(run))[0].notes[0] == "failed, 3 → 0: wrong data"
+    failed = peer_outcomes(SEVERAL, "failed", "wrong data", first=3, second=0)
+    assert link.peers(evidence(failed))[0].notes[0] == "failed, 3 → 0: wrong data"
 
 
 def test_each_gpu_is_held_against_its_own_link() -> None:

@@ -22,8 +22,7 @@ from microbench.explain.link_facts import (
     host_reads,
     levels,
     link_facts,
-    managed_rates,
-    may_translate,
+    managed_ways,
     others_ended_first,
     packet_bytes,
     pageable_against_pinned,
@@ -32,14 +31,14 @@ from microbench.explain.link_facts import (
     zero_copy_rates,
 )
 
-WIDE = 0.25
-FEW = 10
-TAKES_TURNS = 0.65
-GIVES_WAY = 0.05
-WORTH = 0.1
+WIDE = 0.25  # a fit that misses a size by more
+FEW = 10  # copies after which pinning pays for almost everything
+TAKES_TURNS = 0.65  # of both directions alone: less is no overlap
+GIVES_WAY = 0.05  # by which one direction keeps less of its rate than the other
+WORTH = 0.1  # of a step: pieces that save less are not worth it
 FAULTS_LOSE = 0.2
 ACCESS_LOSS = 0.05
-GROWS = 1.2
+GROWS = 1.2  # of the latency within the smallest footprint
 
 
 def copy_size(evidence: Evidence) -> list[Finding]:
@@ -163,17 +162,16 @@ def chunks(evidence: Evidence) -> list[Finding]:
     step, plain = pieces(evidence, "copy_and_kernel"), pieces(evidence, "copy")
     if step is None:
         return []
-    count, streams = step.cut.params.get("chunks"), step.cut.params.get("streams")
-    pays = step.saved > WORTH
+    count, streams = step[1].params.get("chunks"), step[1].params.get("streams")
+    saved = 1 - step[0].value / step[1].value
+    pays = saved > WORTH
     # Copy and kernels take equally long, so that hiding one behind the other halves the step at best.
-    title = f"In {count} pieces a step of copy and kernels takes {percent(step.saved)} less time"
+    title = f"In {count} pieces a step of copy and kernels takes {percent(saved)} less time"
     text = f"Overlap can save {round_percent(0.5)} at most."
     if not pays:
         title = "Cutting copies into pieces does not pay"
-        text = "Copies hardly overlap with kernels."
-        if streams == 1:
-            text = "In one stream a copy waits for the kernel before it."
-    if plain is not None and plain.saved <= WORTH:
+        text = f"{'In one stream a copy waits' if streams == 1 else 'Copies wait'} for the kernel before it."
+    if plain is not None and 1 - plain[0].value / plain[1].value <= WORTH:
         text += " Copies alone gain nothing from pieces."
     return [
         Finding(
@@ -191,15 +189,10 @@ def chunks(evidence: Evidence) -> list[Finding]:
 
 def managed(evidence: Evidence) -> list[Finding]:
     """Managed memory that moves by faults, against prefetches that do the same."""
-    rates = managed_rates(evidence)
-    found = [
-        (rates[f"prefetch_{way}"], rates[f"fault_{way}"], words)
-        for way, words in (("to_device", "the GPU"), ("to_host", "the host"))
-        if {f"prefetch_{way}", f"fault_{way}"} <= rates.keys()
-    ]
+    found = managed_ways(evidence)
     if not found:
         return []
-    prefetch, fault, who = max(found, key=lambda rows: rows[0].value / rows[1].value)
+    target, (fault, prefetch) = max(found.items(), key=lambda item: item[1][1].value / item[1][0].value)
     ratio = prefetch.value / fault.value
     heavy = 1 - 1 / ratio > FAULTS_LOSE
     title = "Managed memory moves by faults nearly as fast as by a prefetch"
@@ -209,11 +202,12 @@ def managed(evidence: Evidence) -> list[Finding]:
             severity="advice" if heavy else "note",
             title=f"Managed memory takes {times(ratio)} as long by faults as by a prefetch" if heavy else title,
             text=(
-                f"Faults of {who} move {quantity(fault.value, 'B/s')}, a prefetch {quantity(prefetch.value, 'B/s')}."
+                f"To the {'GPU' if target == 'device' else 'host'} faults move {quantity(fault.value, 'B/s')}, a "
+                f"prefetch moves {quantity(prefetch.value, 'B/s')}."
             ),
             advice="Prefetch (cuMemPrefetchAsync) what a kernel will touch, or copy it." if heavy else "",
             threshold=f"advice where faults lose over {round_percent(FAULTS_LOSE)} against a prefetch",
-            rests_on=rests_on(*rates.values()),
+            rests_on=rests_on(*(row for rows in found.values() for row in rows)),
             suite="link",
         )
     ]
@@ -232,7 +226,7 @@ def zero_copy(evidence: Evidence) -> list[Finding]:
     text = f"Byte counters show packets of {listed(shown[:1] if same else shown)}." if packets else ""
     worst = max(zero_copy_losses(evidence), key=lambda loss: loss.share)
     heavy, advice = worst.share > ACCESS_LOSS, ""
-    if heavy and worst.split:
+    if heavy and worst.row.params.get("offset_bytes"):
         advice = f"Begin buffers on a 128-byte line: other offsets cost {worst.access}s up to {percent(worst.share)}."
     elif heavy:
         advice = f"Move 16 bytes a thread: narrower accesses cost {worst.access}s up to {percent(worst.share)}."
@@ -286,7 +280,8 @@ def latency(evidence: Evidence) -> list[Finding]:
 
 def _switches(latency_s: float, facts: LinkFacts) -> str:
     """The levels of switches that fit a latency, and the number that sysfs shows."""
-    fewest, most = levels(latency_s, translated=may_translate(facts))
+    translated = facts.flag("virtual_bus") is not False or facts.text("iommu") not in ("off", "passthrough")
+    fewest, most = levels(latency_s, translated=translated)
     if most == 0:
         return "the read latency leaves no room for switches"
     count = str(most) if fewest == most else f"{fewest} to {most}" if fewest else f"up to {most}"

@@ -339,35 +339,25 @@ def both_directions(evidence: Evidence) -> dict[str, Both]:
     return result
 
 
-class Pieces(NamedTuple):
-    """A step of copies in one piece, and the fastest one in several pieces."""
-
-    uncut: Row
-    cut: Row
-
-    @property
-    def saved(self) -> float:
-        """The share of the step's time that pieces save; below 0 where they cost time."""
-        return 1 - self.uncut.value / self.cut.value
-
-
-def pieces(evidence: Evidence, work: Literal["copy", "copy_and_kernel"]) -> Pieces | None:
-    """The step in one and in several pieces; None unless both were measured."""
+def pieces(evidence: Evidence, work: Literal["copy", "copy_and_kernel"]) -> tuple[Row, Row] | None:
+    """A step in one piece, and the fastest one in several pieces; None unless both were measured."""
     rows = [row for row in evidence.rows("link_chunks", "bandwidth", work=work) if row.value > 0]
-    uncut = next((row for row in rows if row.params.get("chunks") == 1), None)
+    whole_step = next((row for row in rows if row.params.get("chunks") == 1), None)
     cut = max((row for row in rows if row.params.get("chunks") != 1), key=lambda row: row.value, default=None)
-    return Pieces(uncut, cut) if uncut is not None and cut is not None else None
+    return (whole_step, cut) if whole_step is not None and cut is not None else None
 
 
-# Managed memory: how it moves, and which prefetch does the same as a fault.
-MANAGED = ("fault_to_device", "prefetch_to_device", "fault_to_host", "prefetch_to_host")
-
-
-def managed_rates(evidence: Evidence) -> dict[str, Row]:
-    """The rate of each way to move managed memory, at the largest size."""
-    curves = {way: evidence.curve("link_managed", "bandwidth", "size_bytes", way=way) for way in MANAGED}
-    rates = {way: [row for size_bytes, row in curve if row.value > 0 < size_bytes] for way, curve in curves.items()}
-    return {way: rows[-1] for way, rows in rates.items() if rows}
+def managed_ways(evidence: Evidence) -> dict[str, tuple[Row, Row]]:
+    """Managed memory that moves by faults and by a prefetch to the "device" and the "host", at the largest size."""
+    result = {}
+    for target in ("device", "host"):
+        fault, prefetch = (
+            [row for _, row in evidence.curve("link_managed", "bandwidth", "size_bytes", way=f"{way}_to_{target}")]
+            for way in ("fault", "prefetch")
+        )
+        if fault and prefetch and fault[-1].value > 0 < prefetch[-1].value:
+            result[target] = (fault[-1], prefetch[-1])
+    return result
 
 
 # What pinned memory costs to have, and after how many copies it has paid.
@@ -451,20 +441,14 @@ MOST_PAYLOAD_BYTES = 4096  # the largest of any PCIe packet: a larger result was
 # thumb without a source, which differs between processors.
 DIRECT_S = (0.6e-6, 0.9e-6)
 LEVEL_S = (0.1e-6, 0.3e-6)
-UNTRANSLATED = ("off", "passthrough")
 
 
 class Loss(NamedTuple):
-    """The share that a kernel's rate loses by narrow accesses, or by a buffer that begins off a line."""
+    """The share of its rate that a kernel loses by narrow accesses, or by a buffer that begins off a line."""
 
     access: str
     share: float
     row: Row
-
-    @property
-    def split(self) -> bool:
-        """Whether the buffer's offset is the reason; else the width of an access is."""
-        return whole(self.row, "offset_bytes") > 0
 
 
 def zero_copy_rates(evidence: Evidence) -> dict[str, Row]:
@@ -528,11 +512,6 @@ def levels(latency_s: float, *, translated: bool = False) -> tuple[int, int]:
     fewest = math.ceil((latency_s - DIRECT_S[1]) / LEVEL_S[1] - 1e-9)
     most = math.floor((latency_s - DIRECT_S[0]) / LEVEL_S[0] + 1e-9)
     return 0 if translated else max(fewest, 0), max(most, 0)
-
-
-def may_translate(facts: LinkFacts) -> bool:
-    """Whether addresses may be translated on their path to the GPU."""
-    return facts.flag("virtual_bus") is not False or facts.text("iommu") not in UNTRANSLATED
 
 
 # NUMA nodes and other GPUs: whose memory is near, which GPUs share an uplink, what pairs of GPUs exchange.
