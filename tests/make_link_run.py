@@ -5,7 +5,7 @@ Cases, metrics and titles are those of the benchmarks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 from make_run import DEVICE, make_run, measurement, outcome, per_call
@@ -18,7 +18,7 @@ KIB, MIB = 1 << 10, 1 << 20
 DEVICE_COPY = {"h2d": (1.3e-6, 55.4e9), "d2h": (1.5e-6, 55.3e9)}
 HOST_FIXED_S = 7e-6
 PAGEABLE = {"h2d": (9e-6, 15.9e9), "d2h": (12e-6, 15.4e9)}
-BESIDE = {"h2d": 46e9, "d2h": 51e9}
+TOGETHER = {"h2d": 46e9, "d2h": 51e9}
 SUM_RATE = 98e9
 ZERO_COPY = {"read": 50.5e9, "write": 52.0e9}
 COUNTED = {"read": (1.1552, 0.1874), "write": (0.11, 1.1876)}
@@ -109,7 +109,7 @@ def copy(params: dict[str, Param]) -> list[Measurement]:
 def bidirectional(params: dict[str, Param]) -> list[Measurement]:
     direction, size_bytes = str(params["direction"]), int(params["size_bytes"])
     return [
-        rate("bandwidth", BESIDE[direction], size_bytes, f"pcie_{direction}", clock="device"),
+        rate("bandwidth", TOGETHER[direction], size_bytes, f"pcie_{direction}", clock="device"),
         rate("sum_bandwidth", SUM_RATE, 2 * size_bytes, "pcie_both", clock="device"),
     ]
 
@@ -117,8 +117,8 @@ def bidirectional(params: dict[str, Param]) -> list[Measurement]:
 def zero_copy(params: dict[str, Param]) -> list[Measurement]:
     access, width = str(params["access"]), int(params["width_bytes"])
     offset, size_bytes = int(params["offset_bytes"]), int(params["size_bytes"])
-    kept = (0.8 if offset and access == "read" else 1) * (0.97 if width == 4 else 1)
-    value, bound = ZERO_COPY[access] * kept, f"pcie_sm_{access}"
+    share = (0.8 if offset and access == "read" else 1) * (0.97 if width == 4 else 1)
+    value, bound = ZERO_COPY[access] * share, f"pcie_sm_{access}"
     received, sent = COUNTED[access]
     return [
         rate("bandwidth", value, size_bytes, bound, clock="device"),
@@ -170,13 +170,13 @@ def managed(params: dict[str, Param]) -> list[Measurement]:
 
 def concurrent(params: dict[str, Param]) -> list[Measurement]:
     direction, size_bytes = str(params["direction"]), int(params["size_bytes"])
-    index, beside = int(params["gpu_index"]), str(params["beside"])
+    index, others = int(params["gpu_index"]), str(params["beside"])
     alone = DEVICE_COPY[direction][1]
-    kept = 0.51 if beside == "all" or int(beside) // 2 == index // 2 else 0.99
+    share = 0.51 if others == "all" or int(others) // 2 == index // 2 else 0.99
     bound = f"pcie_{direction}"
     return [
         rate("alone", alone, size_bytes, bound, clock="device"),
-        rate("together", alone * kept, size_bytes, bound, clock="device"),
+        rate("together", alone * share, size_bytes, bound, clock="device"),
     ]
 
 
@@ -208,8 +208,10 @@ def case_facts(params: Mapping[str, Param]) -> tuple[Fact, ...]:
 
 def state(facts: Facts) -> Outcome:
     """link_state's outcome with these facts; a fact without a value has a reason."""
-    told = tuple(Fact(name, value, "sysfs", reason=HIDDEN if value is None else None) for name, value in facts.items())
-    return msgspec.structs.replace(outcome("link_state"), facts=told)
+    recorded = tuple(
+        Fact(name, value, "sysfs", reason=HIDDEN if value is None else None) for name, value in facts.items()
+    )
+    return msgspec.structs.replace(outcome("link_state"), facts=recorded)
 
 
 def machine(run: Run, gpus: int, nodes: int) -> Environment:
@@ -242,7 +244,6 @@ def make_link_run(
     gpus: int = 1,
     nodes: int = 1,
     facts: Facts = FLAT,
-    extra: Iterable[Outcome] = (),
 ) -> Run:
     """The hand-made run with the link suite after the others."""
     run = make_run(rounds=rounds)
@@ -255,5 +256,5 @@ def make_link_run(
         run,
         sessions=sessions,
         benchmarks=(*run.benchmarks, *infos),
-        outcomes=(*run.outcomes, *outcomes, *extra),
+        outcomes=(*run.outcomes, *outcomes),
     )

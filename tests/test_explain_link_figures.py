@@ -107,7 +107,7 @@ def faults(factor: float) -> Run:
         (
             "link.peers", "problem", ("No rate", "12 pairs failed"), peer_outcomes(SEVERAL, "failed", "byte 3 differs"),
         ),
-        ("link.peers", "advice", ("No rate", "12 pairs not"), peer_outcomes(SEVERAL, "skipped", "no peer access")),
+        ("link.peers", "note", ("No rate", "12 pairs not"), peer_outcomes(SEVERAL, "skipped", "no peer access")),
         ("link.settings", "advice", ("128 B", "relaxed ordering off", "ACS"), SETTINGS),
         ("link.settings", "note", ("BAR",), with_facts(two_switches(resizable_bar=False))),
         ("link.errors", "problem", ("PCIe replays rose by 7",), with_facts(two_switches(pcie_replays_risen=7))),

@@ -142,7 +142,7 @@ def both(evidence: Evidence) -> list[Finding]:
     elif found[strong].share - found[weak].share >= GIVES_WAY:
         text = f"Copies {DIRECTIONS[weak]} give way: they keep {percent(found[weak].share)} of their rate."
     if ended:
-        text += f" The other direction ended first beside copies {_ways(ended)}, so they were partly alone."
+        text += f" The other direction ended before copies {_ways(ended)} did, so these were partly alone."
     return [
         Finding(
             rule="link.both",
@@ -202,7 +202,7 @@ def managed(evidence: Evidence) -> list[Finding]:
             severity="advice" if heavy else "note",
             title=f"Managed memory takes {times(ratio)} as long by faults as by a prefetch" if heavy else title,
             text=(
-                f"To the {'GPU' if target == 'device' else 'host'} faults move {quantity(fault.value, 'B/s')}, a "
+                f"Faults move {quantity(fault.value, 'B/s')} to the {'GPU' if target == 'device' else 'host'}, a "
                 f"prefetch moves {quantity(prefetch.value, 'B/s')}."
             ),
             advice="Prefetch (cuMemPrefetchAsync) what a kernel will touch, or copy it." if heavy else "",
@@ -265,7 +265,7 @@ def latency(evidence: Evidence) -> list[Finding]:
             rule="link.latency",
             severity="note",
             title=title,
-            text=" ".join(words) if reads else "",
+            text=" ".join(words) if reads else "Reads of host memory by the GPU were not measured.",
             advice="Read host memory in large pieces instead of waiting for one word after the other." if reads else "",
             threshold=(
                 "dependent reads, mean over reads by all SMs; levels of switches by a rule of thumb without a source: "

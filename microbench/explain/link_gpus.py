@@ -77,7 +77,7 @@ def concurrent(evidence: Evidence) -> list[Finding]:
     ended = [contention for contention in found if others_ended_first(contention.together)]
     least = min(found, key=lambda contention: contention.share)
     text = (
-        f"GPU {least.gpu_index} loses most: beside {least.others_words} its copies "
+        f"The lowest is GPU {least.gpu_index}: beside {least.others_words} its copies "
         f"{DIRECTIONS.get(least.direction, least.direction)} reach {quantity(least.together.value, 'B/s')} of "
         f"{quantity(least.alone.value, 'B/s')}."
     )
@@ -103,13 +103,11 @@ def concurrent(evidence: Evidence) -> list[Finding]:
 
 def _sharing(lost: Sequence[Contention]) -> str:
     """Which GPUs share uplinks: pairs where they were measured in pairs."""
-    share = percent(min(contention.share for contention in lost))
     couples = sorted({tuple(sorted((one.gpu_index, int(one.others)))) for one in lost if one.others.isdecimal()})
-    if couples:
-        names = listed([f"{first}–{second}" for first, second in couples[:NAMED]])
-        return f"GPU pairs that share an uplink: {names}; {share} of a rate is left"
-    names = listed([str(index) for index in sorted({contention.gpu_index for contention in lost})])
-    return f"GPU {names} share an uplink: while all copy, {share} of a rate is left"
+    names = [f"{first}–{second}" for first, second in couples[:NAMED]]
+    names = names or [str(index) for index in sorted({contention.gpu_index for contention in lost})]
+    share = min(contention.share for contention in lost)
+    return f"Uplinks are shared (GPU {listed(names)}): a copy keeps {percent(share)} of its rate"
 
 
 def peers(evidence: Evidence) -> list[Finding]:
@@ -133,13 +131,15 @@ def peers(evidence: Evidence) -> list[Finding]:
         elif limit is not None:
             words.append(f"That is {percent(rates[best].value / limit.value)} of the ceiling.")
         words += _without(evidence)
+    if failed:
+        advice = "Do not use peer access between pairs that failed."
     for why, verb in ((refused, "not measured"), (failed, "failed")):
         lost = {pair for members in why.values() for pair in members} - (rates.keys() if why is refused else set())
         title += f"; {len(lost)} pair{'s' * (len(lost) != 1)} {verb}" if lost else ""
     return [
         Finding(
             rule="link.peers",
-            severity="problem" if failed else "advice" if slow or refused else "good",
+            severity="problem" if failed else "advice" if slow else "note" if refused else "good",
             title=title,
             text=" ".join(words[:2]),
             advice=advice,

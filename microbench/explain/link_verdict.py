@@ -232,7 +232,7 @@ _RECORDED = {
 
 def _slow_link(cause: SlowLink) -> CauseWords:
     now, possible = cause.now, cause.possible
-    short = f"it runs at PCIe {now.words} of {possible.words}"
+    short = f"the link runs at PCIe {now.words} of {possible.words}"
     advice = "Check riser and cable, and the link speed setting of the firmware."
     if now.lanes < possible.lanes:
         short = f"{now.lanes} of {possible.lanes} lanes in use"
@@ -243,7 +243,7 @@ def _slow_link(cause: SlowLink) -> CauseWords:
 
 
 def _used(share: float | None) -> str:
-    return f"; of the link as it runs copies use {percent(share)}" if share is not None else ""
+    return f"; copies fill {percent(share)} of the link as it runs" if share is not None else ""
 
 
 def errors(evidence: Evidence) -> list[Finding]:
@@ -259,7 +259,7 @@ def errors(evidence: Evidence) -> list[Finding]:
         Finding(
             rule="link.errors",
             severity="problem" if damaging else "note",
-            title=f"{first} under load{'' if damaging else ', which is normal for a healthy link'}",
+            title=f"{first} under load{'' if damaging else ', as on a healthy link'}",
             text=f"{text} {f'Also, {listed(more[:2])}.' if more else ''}".strip(),
             advice=(
                 "Check riser, cable and seat of the board before the link falls back to a lower speed."
