@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from make_link_run import FLAT, HOST_FIXED_S, MADE, Facts, link_outcomes, machin
 from make_run import make_run, measurement
 
 from microbench.analysis.evidence import evidence_by_device
+from microbench.analysis.stats import rows
 from microbench.core.model import Fact, Outcome, Run
 from microbench.explain.link_facts import (
     LinkFacts,
@@ -31,6 +34,9 @@ from microbench.explain.link_facts import (
     shared_uplinks,
 )
 from microbench.explain.rules import LINK_RULES, findings, of_suite
+
+LINK_ONLY = changed(lambda one: one if one.case.benchmark.startswith("link_") else None, SEVERAL)
+ROWS = rows(SEVERAL)
 
 # -- every rule ---------------------------------------------------------------------------------------------------
 
@@ -60,15 +66,15 @@ def test_rules_are_silent_without_their_benchmark(benchmark: str) -> None:
 
 
 @settings(deadline=None)
-@given(st.sets(st.integers(0, len(SEVERAL.outcomes) - 1)))
+@given(st.sets(st.integers(0, len(LINK_ONLY.outcomes) - 1)))
 def test_no_rule_raises_whatever_is_missing(dropped: set[int]) -> None:
-    outcomes = tuple(one for index, one in enumerate(SEVERAL.outcomes) if index not in dropped)
-    findings(msgspec.structs.replace(SEVERAL, outcomes=outcomes))
+    left = tuple(one for index, one in enumerate(LINK_ONLY.outcomes) if index not in dropped)
+    findings(msgspec.structs.replace(LINK_ONLY, outcomes=left))
 
 
 @settings(deadline=None, max_examples=30)
 @given(
-    st.sets(st.sampled_from(sorted({old.metric for one in SEVERAL.outcomes for old in one.measurements}))),
+    st.sets(st.sampled_from(sorted({old.metric for one in LINK_ONLY.outcomes for old in one.measurements}))),
     st.sampled_from((0.0, -1e-6, 1e-12, 1e6)),
 )
 def test_no_rule_raises_for_odd_figures(names: set[str], value: float) -> None:
@@ -83,7 +89,7 @@ def test_no_rule_raises_for_odd_figures(names: set[str], value: float) -> None:
         )
         return msgspec.structs.replace(one, measurements=odd)
 
-    findings(changed(change, SEVERAL))
+    findings(changed(change, LINK_ONLY))
 
 
 @settings(deadline=None)
@@ -94,7 +100,16 @@ def test_no_rule_raises_for_odd_figures(names: set[str], value: float) -> None:
     )
 )
 def test_no_rule_raises_for_odd_facts(odd: dict[str, bool | int | str | None]) -> None:
-    findings(with_facts({**two_switches(), **odd}, SEVERAL))
+    findings(with_facts({**two_switches(), **odd}, SEVERAL), ROWS)  # link_state has no rows
+
+
+def test_words_rest_on_facts_and_nothing_rests_on_words() -> None:
+    folder = Path(link_facts.__code__.co_filename).parent
+    sources = {path.stem: path.read_text(encoding="utf-8") for path in folder.rglob("*.py") if path.stem != "rules"}
+    words = [name for name, text in sources.items() if name.startswith("link_") and "Finding(" in text]
+    assert words
+    wrong = [(name, word) for name, text in sources.items() for word in words if f"explain.{word} import" in text]
+    assert wrong == [], "these files import a file of link findings: move what they share to link_facts.py"
 
 
 # -- the state of the link ----------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def faults(factor: float) -> Run:
         ("link.both", "good", ("98.0 GB/s", "88.6 %", "83.0 %"), WHOLE),
         ("link.both", "good", ("equally",), scaled("link_bidirectional", "bandwidth", 51 / 46, direction="h2d")),
         ("link.both", "warning", ("58.8 GB/s", "53.1 %"), scaled("link_bidirectional", "sum_bandwidth", 0.6)),
-        ("link.both", "note", ("ended first",), partly(WHOLE, "link_bidirectional", direction="d2h")),
+        ("link.both", "note", ("ended before",), partly(WHOLE, "link_bidirectional", direction="d2h")),
         ("link.zero_copy", "advice", ("50.5 GB/s", "52.0 GB/s", "128 B", "reads up to 20.0 %"), WHOLE),
         (
             "link.zero_copy", "advice", ("16 bytes", "writes up to 51.5 %"),
@@ -136,7 +136,7 @@ def test_words_appear_only_where_they_are_true() -> None:
     assert "far off" not in check("link.copy_size", "note")
     assert "never" not in check("link.pin", "advice")
     assert "never" not in check("link.pin", "advice", run=without("link_copy", memory="pageable", direction="d2h"))
-    assert "ended first" not in check("link.both", "good")
+    assert "ended" not in check("link.both", "good")
     assert "ended first" not in check("link.concurrent", "warning", run=SEVERAL)
     hidden = with_facts(two_switches(numa_node=None), SEVERAL)
     assert "near" in check("link.numa", "advice", run=hidden)

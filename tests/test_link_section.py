@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import cache
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from microbench.analysis.stats import rows
 from microbench.core.model import Fact, LinkInfo, Run
 from microbench.core.units import axis_title
 from microbench.report import view
-from microbench.report.document import Curve, Section, Table, Way
+from microbench.report.document import Curve, Report, Section, Table, Way
 from microbench.report.suites import link
 from microbench.report.suites.link import path
 from microbench.report.tables import figure
@@ -23,14 +24,22 @@ from microbench.report.terminal import terminal
 from microbench.report.terminal.charts import way
 
 
-def section(run: Run = WHOLE) -> Section:
-    return next(one for one in view.build(run).sections if one.suite == "link")
+@cache
+def report(gpus: int) -> Report:
+    """The report of a made run with that many GPUs: 1 is WHOLE, 4 is SEVERAL."""
+    runs = {1: WHOLE, 4: SEVERAL}
+    return view.build(runs[gpus] if gpus in runs else make_link_run(gpus=gpus, nodes=2, facts=two_switches()))
 
 
-def drawn(run: Run, width: int, encoding: str = "utf-8") -> str:
+def section(made: Report | Run) -> Section:
+    shown = view.build(made) if isinstance(made, Run) else made
+    return next(one for one in shown.sections if one.suite == "link")
+
+
+def drawn(shown: Report, width: int, encoding: str = "utf-8") -> str:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
-    terminal.draw(view.build(run), terminal.open_console(stream, width=width))
+    terminal.draw(shown, terminal.open_console(stream, width=width))
     return raw.getvalue().decode(encoding)
 
 
@@ -49,7 +58,7 @@ def made_path(**other: object) -> Way:
 
 
 def test_every_benchmark_has_its_table_and_the_path_comes_first() -> None:
-    found = section(SEVERAL)
+    found = section(report(4))
     assert found.title == "link: is it as fast as it should be"
     assert [type(picture) for picture in found.pictures] == [Way, Curve, Curve, *[Table] * 7]
     assert [study.benchmark for study in found.studies] == list(link.ORDER)
@@ -67,8 +76,8 @@ def test_pictures_without_their_figures_are_left_out() -> None:
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_no_line_is_wider_than_the_page(width: int, encoding: str) -> None:
-    for run in (WHOLE, make_link_run(gpus=8, nodes=2, facts=two_switches())):
-        text = drawn(run, width, encoding)
+    for gpus in (1, 8):
+        text = drawn(report(gpus), width, encoding)
         assert max(cell_len(line) for line in text.splitlines()) <= min(width, terminal.WIDEST)
 
 
@@ -230,8 +239,9 @@ def test_each_gpu_is_held_against_its_own_link() -> None:
     gpus[1] = msgspec.structs.replace(gpus[1], link=msgspec.structs.replace(wide, lanes_max=8, nvlinks=9))
     environment = msgspec.structs.replace(session.environment, gpus=tuple(gpus))
     run = msgspec.structs.replace(SEVERAL, sessions=(msgspec.structs.replace(session, environment=environment),))
+    studies = section(run).studies
     for benchmark, name in (("link_concurrent", "gpu_index"), ("link_peer", "first")):
-        study = next(one for one in section(run).studies if one.benchmark == benchmark)
+        study = next(one for one in studies if one.benchmark == benchmark)
         limits = [note for table in study.tables for note in table.notes if note.startswith("limit:")]
         assert len(limits) == len({note.split(",")[0] for note in limits}) > 1
         bounded = [row for row in evidence(run).rows(benchmark) if row.measurement.bound is not None]
@@ -244,26 +254,26 @@ def test_each_gpu_is_held_against_its_own_link() -> None:
 
 
 def test_the_verdict_stands_above_all_pictures() -> None:
-    found = section()
+    found = section(report(1))
     assert found.verdict is found.findings[0]
-    text = drawn(WHOLE, 120)
+    text = drawn(report(1), 120)
     at = [
         text.index(words)
         for words in ("link: is it as fast", found.verdict.title, "The way to the GPU", "Bandwidth over")
     ]
     assert at == sorted(at)
     assert "SIMULATED" in text[at[1] : at[2]]
-    assert all(one.verdict is None for one in view.build(WHOLE).sections if one.suite != "link")
+    assert all(one.verdict is None for one in report(1).sections if one.suite != "link")
 
 
 def test_what_has_no_footprint_shows_none() -> None:
-    table = next(one for one in section().studies if one.benchmark == "link_latency").tables[0]
+    table = next(one for one in section(report(1)).studies if one.benchmark == "link_latency").tables[0]
     across = [column.title for column in table.columns]
     what, footprint = across.index("what"), across.index(axis_title("footprint_bytes"))
     shown = {(row[what].text, row[footprint].text) for row in table.rows}
     assert shown == {("flag", "–"), ("copy_h2d", "–"), ("copy_d2h", "–"), ("memset", "–"), ("host_read", "2 MiB"),
                      ("host_read", "64 MiB")}  # fmt: skip
-    split = next(one for one in section().studies if one.benchmark == "link_zero_copy").tables[0]
+    split = next(one for one in section(report(1)).studies if one.benchmark == "link_zero_copy").tables[0]
     offset = [column.title for column in split.columns].index(axis_title("offset_bytes"))
     begins = {row[offset].text for row in split.rows}
     assert begins == {"0 B", "32 B"}, "an offset of 0 is one"
@@ -281,14 +291,14 @@ def test_what_is_kept_beside_others() -> None:
 
 
 def test_facts_have_a_table_with_reasons_and_hops_their_own() -> None:
-    first, hops = section(SEVERAL).studies[0].tables
+    first, hops = section(report(4)).studies[0].tables
     assert first.title == "link_state: The link and the way to it"
     facts = {row[0].text: row[1].text for row in first.rows}
     assert facts["bar1_bytes"] == "128 GiB"
     assert facts["relaxed_ordering"] == "yes"
     assert facts["max_payload_bytes"] == "256 B"
     assert [cell.text for cell in hops.rows[5]][:3] == ["5", "0000:39:01.0", "root port"]
-    hidden = {row[0].text: row[1] for row in section().studies[0].tables[0].rows}
+    hidden = {row[0].text: row[1] for row in section(report(1)).studies[0].tables[0].rows}
     assert hidden["switches"].text == "unknown (a virtual machine shows a flat bus)"
     assert hidden["switches"].tone == "quiet"
 
@@ -297,7 +307,7 @@ def test_a_fact_that_is_no_says_why() -> None:
     one = next(outcome for outcome in WHOLE.outcomes if outcome.case.benchmark == "link_zero_copy")
     fact = Fact("pcie_bytes_counted", False, "NVML", reason="sampled rates only")
     run = msgspec.structs.replace(WHOLE, outcomes=(msgspec.structs.replace(one, facts=(fact,)),))
-    assert "pcie bytes counted: no (sampled rates only)" in "".join(drawn(run, 120).split("\n"))
+    assert "pcie bytes counted: no (sampled rates only)" in "".join(drawn(view.build(run), 120).split("\n"))
 
 
 def test_a_run_of_facts_alone_is_shown() -> None:

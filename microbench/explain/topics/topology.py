@@ -66,15 +66,12 @@ def _link(known: TopicFigures, facts: LinkFacts) -> None:
 
 def _contention(known: TopicFigures) -> None:
     """Copies while other GPUs copy as well; with one GPU there is nothing to run."""
-    gpu = known.evidence.gpu
+    gpus, gpu = known.evidence.environment.gpus, known.evidence.gpu
     wanted = (gpu.index if gpu is not None else 0, EVERYBODY, "h2d")
-    rows = next(
-        ((alone, together) for *case, alone, together in contentions(known.evidence) if tuple(case) == wanted), None
-    )
-    if rows is not None or len(known.evidence.environment.gpus) > 1:
-        alone, together = rows or (None, None)
-        known.row("alone", "copies to the GPU, alone", alone, TOGETHER)
-        known.row("together", "while all others copy", together, TOGETHER)
+    found = [case for case in contentions(known.evidence) if (case.gpu_index, case.others, case.direction) == wanted]
+    if found or len(gpus) > 1:
+        known.row("alone", "copies to the GPU, alone", found[0].alone if found else None, TOGETHER)
+        known.row("together", "while all others copy", found[0].together if found else None, TOGETHER)
     known.computed("left", "left while others copy", "together / alone", percent, truediv, "together", "alone")
 
 
