@@ -59,7 +59,7 @@ def scaled(benchmark: str, metric: str, factor: float, run: Run = WHOLE, **param
     def change(one: Outcome) -> Outcome:
         if one.case.benchmark != benchmark or not fits_params(one, params):
             return one
-        found = tuple(
+        made = tuple(
             msgspec.structs.replace(
                 old, samples=msgspec.Raw(msgspec.json.encode([value / factor for value in old.values]))
             )
@@ -67,7 +67,7 @@ def scaled(benchmark: str, metric: str, factor: float, run: Run = WHOLE, **param
             else old
             for old in one.measurements
         )
-        return msgspec.structs.replace(one, measurements=found)
+        return msgspec.structs.replace(one, measurements=made)
 
     return changed(change, run)
 

@@ -225,7 +225,7 @@ def machine(run: Run, gpus: int, nodes: int) -> Environment:
 
 def link_outcomes(environment: Environment, facts: Facts, preset: Preset = "default", round: int = 0) -> list[Outcome]:
     """An outcome for each case of the suite's grid that can run on that machine."""
-    found = [msgspec.structs.replace(state(facts), round=round)]
+    outcomes = [msgspec.structs.replace(state(facts), round=round)]
     for name, figures in MADE.items():
         benchmark = discover()[name]
         if benchmark.gpus != 1 and len(environment.gpus) < 2:
@@ -233,8 +233,8 @@ def link_outcomes(environment: Environment, facts: Facts, preset: Preset = "defa
         for case in benchmark.cases(preset, GRIDS.get(name) if preset == "default" else None):
             if benchmark.here(environment, case.params) is None:
                 one = outcome(name, figures(dict(case.params)), round=round, **case.params)
-                found.append(msgspec.structs.replace(one, facts=case_facts(case.params)))
-    return found
+                outcomes.append(msgspec.structs.replace(one, facts=case_facts(case.params)))
+    return outcomes
 
 
 def make_link_run(

@@ -58,12 +58,12 @@ def made_path(**other: object) -> Way:
 
 
 def test_every_benchmark_has_its_table_and_the_path_comes_first() -> None:
-    found = section(report(4))
-    assert found.title == "link: is it as fast as it should be"
-    assert [type(picture) for picture in found.pictures] == [Way, Curve, Curve, *[Table] * 7]
-    assert [study.benchmark for study in found.studies] == list(link.ORDER)
+    shown = section(report(4))
+    assert shown.title == "link: is it as fast as it should be"
+    assert [type(picture) for picture in shown.pictures] == [Way, Curve, Curve, *[Table] * 7]
+    assert [study.benchmark for study in shown.studies] == list(link.ORDER)
     assert set(link.ORDER) == {*MADE, "link_state"}
-    curves = {study.benchmark for study in found.studies if study.curve is not None}
+    curves = {study.benchmark for study in shown.studies if study.curve is not None}
     assert not curves & {"link_copy", "link_peer", "link_concurrent", "link_numa"}
 
 
@@ -254,12 +254,12 @@ def test_each_gpu_is_held_against_its_own_link() -> None:
 
 
 def test_the_verdict_stands_above_all_pictures() -> None:
-    found = section(report(1))
-    assert found.verdict is found.findings[0]
+    shown = section(report(1))
+    assert shown.verdict is shown.findings[0]
     text = drawn(report(1), 120)
     at = [
         text.index(words)
-        for words in ("link: is it as fast", found.verdict.title, "The way to the GPU", "Bandwidth over")
+        for words in ("link: is it as fast", shown.verdict.title, "The way to the GPU", "Bandwidth over")
     ]
     assert at == sorted(at)
     assert "SIMULATED" in text[at[1] : at[2]]
@@ -312,15 +312,15 @@ def test_a_fact_that_is_no_says_why() -> None:
 
 def test_a_run_of_facts_alone_is_shown() -> None:
     run = msgspec.structs.replace(WHOLE, outcomes=(state(two_switches()),))
-    found = section(run)
-    assert [study.benchmark for study in found.studies] == ["link_state"]
-    assert isinstance(found.pictures[0], Way)
+    shown = section(run)
+    assert [study.benchmark for study in shown.studies] == ["link_state"]
+    assert isinstance(shown.pictures[0], Way)
 
 
 def test_rounds_that_disagree_on_a_fact_are_all_shown() -> None:
     first, second = state(two_switches(pcie_replays_risen=7)), state(two_switches(pcie_replays_risen=0))
-    found = section(msgspec.structs.replace(WHOLE, outcomes=(first, msgspec.structs.replace(second, round=1))))
-    facts = {row[0].text: row[1].text for row in found.studies[0].tables[0].rows}
+    shown = section(msgspec.structs.replace(WHOLE, outcomes=(first, msgspec.structs.replace(second, round=1))))
+    facts = {row[0].text: row[1].text for row in shown.studies[0].tables[0].rows}
     assert facts["pcie_replays_risen"] == "7, 0"
     assert facts["hops"] == "6"
 

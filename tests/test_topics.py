@@ -62,8 +62,8 @@ def reference(name: str) -> Evidence:
     evidence = max(recorded(), key=lambda evidence: len(figures_of(one, evidence)))
     used = {rest for figure in figures_of(one, evidence).values() for rest in figure.rests_on}
     names = {info.name for info in evidence.run.benchmarks if any(rest.startswith(info.name) for rest in used)}
-    kept = tuple(one for one in evidence.run.outcomes if one.case.benchmark in names | {"link_state"})
-    return evidence_by_device(msgspec.structs.replace(evidence.run, outcomes=kept))[0]
+    used_outcomes = tuple(one for one in evidence.run.outcomes if one.case.benchmark in names | {"link_state"})
+    return evidence_by_device(msgspec.structs.replace(evidence.run, outcomes=used_outcomes))[0]
 
 
 @cache
@@ -154,7 +154,7 @@ def test_no_template_holds_a_number(one: Topic) -> None:
 def test_no_words_in_the_sources_hold_a_number() -> None:
     """Whatever is put together in code as well: any text with a space in it."""
     folder = Path(catalogue.__file__).parent
-    found = []
+    numbers = []
     for path in folder.glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         described = {
@@ -165,8 +165,10 @@ def test_no_words_in_the_sources_hold_a_number() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in described:
                 text = re.sub(r"\{\w+\}", "", node.value)
-                found += [text] if " " in text and has_number(text) and "1 / " not in text and "1 −" not in text else []
-    assert found == []
+                numbers += (
+                    [text] if " " in text and has_number(text) and "1 / " not in text and "1 −" not in text else []
+                )
+    assert numbers == []
 
 
 @pytest.mark.parametrize("text", ["about 100 launches", "2 µs", "fp12", "bf16 gives 4"])
@@ -340,7 +342,7 @@ def test_the_link_changes_what_launches_are_held_against() -> None:
     assert changed_slots(catalogue.find("traffic"), reference("traffic"), slower) == {"link", "share"}
 
 
-# -- what is told ---------------------------------------------------------------------------------------------------
+# -- what a text says ---------------------------------------------------------------------------------------------------
 
 
 @each_topic
@@ -400,17 +402,17 @@ def test_one_gpu_lacks_nothing_about_other_gpus() -> None:
 
 
 def longest_burst() -> Evidence:
-    found = reference("clocks").rows("gemm_sustained", "burst")
-    return with_row(reference("clocks"), max(found, key=lambda row: int(row.params["duration_s"])), 2)
+    bursts = reference("clocks").rows("gemm_sustained", "burst")
+    return with_row(reference("clocks"), max(bursts, key=lambda row: int(row.params["duration_s"])), 2)
 
 
 def without(name: str, **params: tuple[str, ...]) -> Evidence:
     """A topic's reference without the rows that have another value of these parameters."""
-    kept = (
+    left = (
         row for row in reference(name).all_rows()
         if all(row.params.get(key, values[0]) in values for key, values in params.items())
     )  # fmt: skip
-    return only(reference(name), kept)
+    return only(reference(name), left)
 
 
 def made_link(**facts: int) -> Evidence:
@@ -549,14 +551,14 @@ PHRASES = st.lists(
 
 
 @given(PHRASES, st.integers(40, 130))
-def test_prose_keeps_every_word_and_breaks_no_figure(found: list[Phrase], width: int) -> None:
-    one = Prose("", "", (tuple(found),))
+def test_prose_keeps_every_word_and_breaks_no_figure(written: list[Phrase], width: int) -> None:
+    one = Prose("", "", (tuple(written),))
     lines = ["".join(text for text, _ in line) for line in charts.prose(one, width, shown=str)]
-    assert " ".join(" ".join(lines).split()) == " ".join("".join(phrase.text for phrase in found).split())
-    for phrase in found:
+    assert " ".join(" ".join(lines).split()) == " ".join("".join(phrase.text for phrase in written).split())
+    for phrase in written:
         assert not phrase.whole or any(phrase.text in line for line in lines)
     longest = max((len(word) for word in "".join(one.text.replace(" ", "_") if one.whole else one.text
-                                                 for one in found).split()), default=0)  # fmt: skip
+                                                 for one in written).split()), default=0)  # fmt: skip
     assert all(len(line) <= max(min(width, charts.WIDEST), longest + 1) for line in lines)
 
 
@@ -591,7 +593,7 @@ def test_without_a_run_a_reference_that_knows_is_shown_and_marked(name: str, dat
 def test_this_machines_run_comes_first_where_it_has_the_figures(data: Path) -> None:
     run = make_run()
     saved(data, run)
-    assert "REFERENCE" in call("explain", "launch").stdout, "a simulated run is told only where it is named"
+    assert "REFERENCE" in call("explain", "launch").stdout, "a simulated run is shown only where it is named"
     real = tuple(msgspec.structs.replace(session, simulated=False) for session in run.sessions)
     saved(data, msgspec.structs.replace(run, sessions=real, run_id="real"))
     text = call("explain", "launch").stdout

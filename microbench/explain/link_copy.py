@@ -73,11 +73,11 @@ def pinned(evidence: Evidence) -> list[Finding]:
     if not compared:
         return []
     shares = {direction: pageable.value / row.value for direction, (_, pageable, row) in compared.items()}
-    rows = [row for _, *both_rows in compared.values() for row in both_rows]
+    rows = [row for _, *pair in compared.values() for row in pair]
     worst = min(shares, key=lambda direction: shares[direction])
     heavy = shares[worst] < 1 - PAGEABLE_LOSS
-    found = choices(evidence)
-    largest = max(found, key=lambda choice: choice.size_bytes, default=None)
+    priced = choices(evidence)
+    largest = max(priced, key=lambda choice: choice.size_bytes, default=None)
     text = f"Copies of {size(compared[worst][0])} were compared, each with a wait."
     return [
         Finding(
@@ -85,12 +85,12 @@ def pinned(evidence: Evidence) -> list[Finding]:
             severity="advice" if heavy else "note",
             title=f"Pageable copies {DIRECTIONS[worst]} reach {percent(shares[worst])} of pinned ones",
             text=_paid(largest) if largest is not None else text,
-            advice=_pin(found, heavy),
+            advice=_pin(priced, heavy),
             threshold=(
                 f"advice where pageable memory loses over {round_percent(PAGEABLE_LOSS)}; paid after (pin + release, "
                 "less what new pageable memory costs) / (pageable copy − pinned copy)"
             ),
-            rests_on=rests_on(*rows, *(row for choice in found for row in choice.rows)),
+            rests_on=rests_on(*rows, *(row for choice in priced for row in choice.rows)),
             suite="link",
         )
     ]
@@ -110,14 +110,14 @@ def _ways(directions: Iterable[str]) -> str:
     return listed([DIRECTIONS[direction] for direction in directions])
 
 
-def _pin(found: Sequence[Choice], heavy: bool) -> str:
+def _pin(priced: Sequence[Choice], heavy: bool) -> str:
     """Whether to pin."""
-    counts = [count for choice in found for count in choice.paid.values()]
-    if not found:
+    counts = [count for choice in priced for count in choice.paid.values()]
+    if not priced:
         return "Pin what is copied often." if heavy else ""
     if not counts:
         return "Leave memory pageable."
-    if any(choice.never for choice in found):
+    if any(choice.never for choice in priced):
         return "Pin what is copied in a direction and size that pays, and leave the rest pageable."
     if max(counts) <= FEW:
         return "Pin what is copied more than a few times."
@@ -126,21 +126,21 @@ def _pin(found: Sequence[Choice], heavy: bool) -> str:
 
 def both(evidence: Evidence) -> list[Finding]:
     """The sum of both directions against twice one, and which direction suffers."""
-    found = both_directions(evidence)
-    if len(found) < len(DIRECTIONS):
+    ways = both_directions(evidence)
+    if len(ways) < len(DIRECTIONS):
         return []
-    alone = sum(way.alone.value for way in found.values())
-    total = max((way.total for way in found.values()), key=lambda row: row.value)
+    alone = sum(way.alone.value for way in ways.values())
+    total = max((way.total for way in ways.values()), key=lambda row: row.value)
     share = total.value / alone
-    ended = [direction for direction, way in found.items() if others_ended_first(way.together)]
-    weak, strong = sorted(found, key=lambda direction: found[direction].share)
+    ended = [direction for direction, way in ways.items() if others_ended_first(way.together)]
+    weak, strong = sorted(ways, key=lambda direction: ways[direction].share)
     severity: Severity = "note" if ended else "good"
     text, advice = "Both directions give way about equally.", "Overlap copies in both directions."
     if share < TAKES_TURNS:
         severity, text = "warning", "The directions take turns instead of overlapping."
         advice = "Look for a memory channel, an uplink or a processor link that carries both."
-    elif found[strong].share - found[weak].share >= GIVES_WAY:
-        text = f"Copies {DIRECTIONS[weak]} give way: they keep {percent(found[weak].share)} of their rate."
+    elif ways[strong].share - ways[weak].share >= GIVES_WAY:
+        text = f"Copies {DIRECTIONS[weak]} give way: they keep {percent(ways[weak].share)} of their rate."
     if ended:
         text += f" The other direction ended before copies {_ways(ended)} did, so these were partly alone."
     return [
@@ -151,7 +151,7 @@ def both(evidence: Evidence) -> list[Finding]:
             text=text,
             advice=advice,
             threshold=f"warning under {round_percent(TAKES_TURNS)} of both alone; the sum counts while both are busy",
-            rests_on=(*rests_on(*(row for way in found.values() for row in way)), *([OTHERS_BUSY] if ended else [])),
+            rests_on=(*rests_on(*(row for way in ways.values() for row in way)), *([OTHERS_BUSY] if ended else [])),
             suite="link",
         )
     ]
@@ -189,10 +189,10 @@ def chunks(evidence: Evidence) -> list[Finding]:
 
 def managed(evidence: Evidence) -> list[Finding]:
     """Managed memory that moves by faults, against prefetches that do the same."""
-    found = managed_ways(evidence)
-    if not found:
+    ways = managed_ways(evidence)
+    if not ways:
         return []
-    target, (fault, prefetch) = max(found.items(), key=lambda item: item[1][1].value / item[1][0].value)
+    target, (fault, prefetch) = max(ways.items(), key=lambda item: item[1][1].value / item[1][0].value)
     ratio = prefetch.value / fault.value
     heavy = 1 - 1 / ratio > FAULTS_LOSE
     title = "Managed memory moves by faults nearly as fast as by a prefetch"
@@ -207,7 +207,7 @@ def managed(evidence: Evidence) -> list[Finding]:
             ),
             advice="Prefetch (cuMemPrefetchAsync) what a kernel will touch, or copy it." if heavy else "",
             threshold=f"advice where faults lose over {round_percent(FAULTS_LOSE)} against a prefetch",
-            rests_on=rests_on(*(row for rows in found.values() for row in rows)),
+            rests_on=rests_on(*(row for rows in ways.values() for row in rows)),
             suite="link",
         )
     ]
@@ -219,7 +219,7 @@ def zero_copy(evidence: Evidence) -> list[Finding]:
     if not rates:
         return []
     verbs = {"read": "read host memory at", "write": "write it at" if "read" in rates else "write host memory at"}
-    found = listed([f"{verbs[access]} {quantity(row.value, 'B/s')}" for access, row in rates.items()])
+    reached = listed([f"{verbs[access]} {quantity(row.value, 'B/s')}" for access, row in rates.items()])
     packets = {access: count for access in rates if (count := packet_bytes(evidence, access)) is not None}
     same = len(set(packets.values())) == 1
     shown = [f"{count} B{'' if same else f' for {access}s'}" for access, count in packets.items()]
@@ -236,7 +236,7 @@ def zero_copy(evidence: Evidence) -> list[Finding]:
         Finding(
             rule="link.zero_copy",
             severity="advice" if heavy else "note",
-            title=f"Kernels {found} without a copy",
+            title=f"Kernels {reached} without a copy",
             text=text.strip(),
             advice=advice,
             threshold=f"advice where narrow or split accesses lose over {round_percent(ACCESS_LOSS)}",

@@ -70,19 +70,19 @@ def numa(evidence: Evidence) -> list[Finding]:
 
 def concurrent(evidence: Evidence) -> list[Finding]:
     """Which GPUs slow each other down."""
-    found = contentions(evidence)
-    if not found:
+    cases = contentions(evidence)
+    if not cases:
         return []
     lost = shared_uplinks(evidence)
-    ended = [contention for contention in found if others_ended_first(contention.together)]
-    least = min(found, key=lambda contention: contention.share)
+    ended = [contention for contention in cases if others_ended_first(contention.together)]
+    least = min(cases, key=lambda contention: contention.share)
     text = (
         f"The lowest is GPU {least.gpu_index}: beside {least.others_words} its copies "
         f"{DIRECTIONS.get(least.direction, least.direction)} reach {quantity(least.together.value, 'B/s')} of "
         f"{quantity(least.alone.value, 'B/s')}."
     )
     if ended:
-        text += f" In {len(ended)} of {len(found)} cases the others ended first, so the share may look too good."
+        text += f" In {len(ended)} of {len(cases)} cases the others ended first, so the share may look too good."
     advice = "Spread large copies over time, or place jobs on GPUs with separate uplinks." if lost else ""
     return [
         Finding(
@@ -93,7 +93,7 @@ def concurrent(evidence: Evidence) -> list[Finding]:
             advice=advice,
             threshold=f"a GPU that keeps under {round_percent(SHARED_BELOW)} of its rate shares an uplink",
             rests_on=(
-                *rests_on(*(row for contention in found for row in (contention.alone, contention.together))),
+                *rests_on(*(row for contention in cases for row in (contention.alone, contention.together))),
                 *([OTHERS_BUSY] if ended else []),
             ),
             suite="link",

@@ -68,10 +68,10 @@ def _contention(known: TopicFigures) -> None:
     """Copies while other GPUs copy as well; with one GPU there is nothing to run."""
     gpus, gpu = known.evidence.environment.gpus, known.evidence.gpu
     wanted = (gpu.index if gpu is not None else 0, EVERYBODY, "h2d")
-    found = [case for case in contentions(known.evidence) if (case.gpu_index, case.others, case.direction) == wanted]
-    if found or len(gpus) > 1:
-        known.row("alone", "copies to the GPU, alone", found[0].alone if found else None, TOGETHER)
-        known.row("together", "while all others copy", found[0].together if found else None, TOGETHER)
+    matches = [case for case in contentions(known.evidence) if (case.gpu_index, case.others, case.direction) == wanted]
+    if matches or len(gpus) > 1:
+        known.row("alone", "copies to the GPU, alone", matches[0].alone if matches else None, TOGETHER)
+        known.row("together", "while all others copy", matches[0].together if matches else None, TOGETHER)
     known.computed("left", "left while others copy", "together / alone", percent, truediv, "together", "alone")
 
 
