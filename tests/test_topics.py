@@ -154,7 +154,7 @@ def test_no_template_holds_a_number(one: Topic) -> None:
 def test_no_words_in_the_sources_hold_a_number() -> None:
     """Whatever is put together in code as well: any text with a space in it."""
     folder = Path(catalogue.__file__).parent
-    numbers = []
+    wrong = []
     for path in folder.glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         described = {
@@ -165,10 +165,8 @@ def test_no_words_in_the_sources_hold_a_number() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in described:
                 text = re.sub(r"\{\w+\}", "", node.value)
-                numbers += (
-                    [text] if " " in text and has_number(text) and "1 / " not in text and "1 −" not in text else []
-                )
-    assert numbers == []
+                wrong += [text] if " " in text and has_number(text) and "1 / " not in text and "1 −" not in text else []
+    assert wrong == []
 
 
 @pytest.mark.parametrize("text", ["about 100 launches", "2 µs", "fp12", "bf16 gives 4"])
@@ -342,7 +340,7 @@ def test_the_link_changes_what_launches_are_held_against() -> None:
     assert changed_slots(catalogue.find("traffic"), reference("traffic"), slower) == {"link", "share"}
 
 
-# -- what a text says ---------------------------------------------------------------------------------------------------
+# -- what a text says ---------------------------------------------------------------------------------------------
 
 
 @each_topic
