@@ -1,4 +1,4 @@
-"""The compute suite's section: its pictures, its tables, and that nothing leaves the page."""
+"""The compute suite's section of the report: pictures, tables, and no line wider than the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory suite's section: its pictures, its tables, and that nothing leaves the page."""
+"""The memory suite's section of the report: pictures, tables, and no line wider than the page."""
 
 from __future__ import annotations
 
