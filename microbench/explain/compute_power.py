@@ -126,16 +126,16 @@ def sustained(evidence: Evidence) -> list[Finding]:
     if not pairs:
         return []
     burst, late = pairs[0]
-    kept = late.value / burst.value
-    falls = kept < 1 - LASTS
+    share = late.value / burst.value
+    falls = share < 1 - LASTS
     return [
         Finding(
             rule="compute.sustained",
             severity="note",
             title=(
-                f"{dtype_of(late)} keeps {percent(kept)} of its burst: {figure(burst)}, then {figure(late)}"
+                f"{dtype_of(late)} keeps {percent(share)} of its burst: {figure(burst)}, then {figure(late)}"
                 if falls
-                else f"{dtype_of(late)} lasts: {figure(late)} after seconds, {percent(kept)} of its burst"
+                else f"{dtype_of(late)} lasts: {figure(late)} after seconds, {percent(share)} of its burst"
             ),
             text=(
                 "A benchmark of milliseconds shows the burst; a training run gets the sustained rate." if falls else ""

@@ -45,12 +45,12 @@ def stride(evidence: Evidence) -> list[Finding]:
     )
     if curve is None:
         return []
-    kept = dict(curve.points)[curve.whole_bytes].value / curve.points[0][1].value
+    share = dict(curve.points)[curve.whole_bytes].value / curve.points[0][1].value
     return [
         Finding(
             rule="memory.stride",
             severity="note",
-            title=f"At a stride of {size(curve.whole_bytes)}, {access}s keep {percent(kept)} of the bandwidth",
+            title=f"At a stride of {size(curve.whole_bytes)}, {access}s keep {percent(share)} of the bandwidth",
             text="Up to that stride the memory also moves every byte between two words.",
             advice="Let neighbouring threads access neighbouring words, for example in structures of arrays.",
             threshold=f"a word costs its stride where it costs at least {round_percent(WHOLE)} of it in bytes in a row",

@@ -22,6 +22,7 @@ CLOCK_LOSS = 0.01
 # These keep the memory busy while telemetry is read right after them; after others its clock may have dropped.
 LOADED = ("memory_stream", "memory_levels", "memory_copy", "memory_occupancy", "memory_stride", "memory_random")
 LARGE_BYTES = 256 << 20
+UNLOCK = "Remove a clock lock with `nvidia-smi -rmc`; `nvidia-smi -q -d CLOCK` shows the clocks."
 
 
 class Reached(NamedTuple):
@@ -117,9 +118,6 @@ def causes(evidence: Evidence) -> list[Cause]:
         text = f"With {threads} threads a block and {loads} loads each it reads {quantity(occupied.value, 'B/s')}."
         result.append(Cause("too few bytes are in flight", text, "", rests_on(occupied)))
     return result
-
-
-UNLOCK = "Remove a clock lock with `nvidia-smi -rmc`; `nvidia-smi -q -d CLOCK` shows the clocks."
 
 
 def _faster_read(evidence: Evidence) -> Row | None:
@@ -223,7 +221,7 @@ def clock(evidence: Evidence) -> list[Finding]:
             ),
             text="Every figure of memory scales with this clock; the ceilings assume the maximum.",
             advice=UNLOCK,
-            threshold=f"telemetry beside the suite's loads more than {percent(CLOCK_LOSS)} below the highest clock",
+            threshold=f"telemetry after the suite's loads more than {percent(CLOCK_LOSS)} below the highest clock",
             rests_on=("telemetry memory_clock_hz", "gpu memory_clock_max_hz"),
             suite="memory",
         )
