@@ -29,6 +29,50 @@ def test_findings_are_short(run: Run) -> None:
         check_shape(finding)
 
 
+@pytest.mark.parametrize(
+    ("rule", "severity", "figures"),
+    [
+        ("memory.verdict", "good", ("94.0 %", "4.00 TB/s", "91.0 %")),
+        ("memory.python", "advice", ("CuPy up to 4.0 %", "Numba up to 15")),
+        ("memory.resident", "note", ("4 MiB", "6.08 TB/s", "3.80 TB/s")),
+        ("memory.levels", "note", ("L1 31.9 TB/s", "L2 11.0 TB/s", "DRAM 3.76 TB/s")),
+        ("memory.latency", "note", ("L1 16.6 ns", "L2 132 ns", "DRAM 282 ns")),
+        ("memory.l2_modes", "note", ("262 and 421 cycles", "51.0 %")),
+        ("memory.tlb", "note", ("2.00 GiB", "559 cycles", "849 cycles")),
+        ("memory.under_way", "note", ("90 %", "32.0 KiB", "7.8")),
+        ("memory.stride", "note", ("32 B", "12.5 %")),
+        ("memory.random", "note", ("32.0 G words/s", "118 bytes", "2.8×")),
+        ("memory.atomic", "advice", ("1083×", "2.40 GOP/s", "2.60 TOP/s")),
+        ("memory.copy", "note", ("96.9 %", "2.00 µs + V / 3.50 TB/s")),
+        ("memory.allocate", "advice", ("64 MiB", "288 µs", "999 ns", "288×")),
+        ("memory.capacity", "note", ("79.0 GiB", "80.0 GiB", "98.7 %", "nobody else")),
+        ("memory.energy", "note", ("125 pJ/B (copy, 450 W)",)),
+    ],
+)
+def test_the_made_run_gives_these_findings(rule: str, severity: str, figures: tuple[str, ...]) -> None:
+    finding = findings()[rule]
+    assert finding.severity == severity
+    assert [figure for figure in figures if figure not in f"{finding.title} {finding.text}"] == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "run"),
+    [
+        ("memory.resident", without("memory_stream", WHOLE, size_bytes=4 * MIB)),
+        (
+            "memory.under_way",
+            without("memory_occupancy", without("memory_occupancy", WHOLE, loads=1), block_threads=128),
+        ),
+        ("memory.stride", without("memory_stride", WHOLE, stride_bytes=4)),
+        ("memory.atomic", without("memory_atomic", WHOLE, spread="same")),
+        ("memory.allocate", without("memory_allocate", WHOLE, way="malloc")),
+        ("memory.l2_modes", with_facts("memory_latency", l2_modes=1, l2_near=None, l2_far=None)),
+    ],
+)
+def test_a_rule_without_its_rows_is_silent(rule: str, run: Run) -> None:
+    assert rule not in findings(run)
+
+
 def test_without_memory_rows_there_are_no_findings() -> None:
     assert of_suite(evidence(make_run()), "memory") == []
 
@@ -64,10 +108,6 @@ def faster(factor: float, run: Run, **params: str) -> Run:
 
 def test_what_python_loses() -> None:
     assert [loss.share for loss in losses(evidence(), "numba")] == pytest.approx([0.15] * 7, abs=0.01)
-    finding = findings()["memory.python"]
-    assert finding.severity == "advice"
-    assert "CuPy up to 4.0 %" in finding.title
-    assert "Numba up to 15" in finding.title
     light = without("memory_stream", WHOLE, implementation="numba")
     assert findings(light)["memory.python"].severity == "note"
     assert "memory.python" not in findings(without("memory_stream", light, implementation="cupy"))
@@ -102,15 +142,6 @@ def test_sizes_that_few_kernels_fit_are_not_shown() -> None:
     assert largest_bytes(evidence()) == GIB
 
 
-def test_arrays_that_stay_in_the_l2_are_named() -> None:
-    finding = findings()["memory.resident"]
-    assert finding.severity == "note"
-    assert "4 MiB" in finding.title
-    assert "6.08 TB/s" in finding.text
-    assert "3.80 TB/s" in finding.text
-    assert "memory.resident" not in findings(without("memory_stream", WHOLE, size_bytes=4 * MIB))
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -140,10 +171,6 @@ def test_how_many_bytes_must_be_in_flight() -> None:
     assert least.under_way_bytes == 32 << 10
     assert ways(every, least) == ["2048 threads with 1 load of 16 bytes", "512 threads with 4 loads of 16 bytes"]
     assert little_bytes(evidence(), 3.76e12) == pytest.approx(560 / 1.98e9 * 3.76e12 / 132, rel=0.01)
-    finding = findings()["memory.under_way"]
-    assert finding.severity == "note"
-    assert "32.0 KiB" in finding.title
-    assert "7.8" in finding.text
     assert findings(without("memory_latency", WHOLE))["memory.under_way"].text == ""
 
 
@@ -155,11 +182,6 @@ def test_only_what_reaches_enough_is_recommended() -> None:
     assert ways(flights(evidence(run)), least) == ["2048 threads with 1 load of 16 bytes"]
 
 
-def test_without_a_smaller_amount_in_flight_there_is_no_finding() -> None:
-    few = without("memory_occupancy", without("memory_occupancy", WHOLE, loads=1), block_threads=128)
-    assert "memory.under_way" not in findings(few)
-
-
 # -- other accesses -----------------------------------------------------------------------------------------------
 
 
@@ -168,20 +190,10 @@ def test_the_sector_shows_in_strides() -> None:
     assert read is not None
     assert write is not None
     assert (read.whole_bytes, write.whole_bytes) == (32, 64)
-    finding = findings()["memory.stride"]
-    assert finding.severity == "note"
-    assert "32 B" in finding.title
-    assert "12.5 %" in finding.title
     assert "6.2 %" in findings(without("memory_stride", WHOLE, access="read"))["memory.stride"].title
-    assert "memory.stride" not in findings(without("memory_stride", WHOLE, stride_bytes=4))
 
 
 def test_random_accesses_are_compared_with_streaming_and_with_a_small_set() -> None:
-    finding = findings()["memory.random"]
-    assert finding.severity == "note"
-    assert "32.0 G words/s" in finding.title
-    assert "118 bytes" in finding.text
-    assert "2.8×" in finding.text
     assert "streaming" not in findings(only("memory_random"))["memory.random"].text
     scatter = without("memory_random", WHOLE, access="gather")
     assert "25.0 G words/s" in findings(scatter)["memory.random"].title
@@ -191,16 +203,12 @@ def test_random_accesses_are_compared_with_streaming_and_with_a_small_set() -> N
 def test_contention_is_a_factor() -> None:
     factors = {(pair.space, pair.dtype): pair.factor for pair in contention(evidence())}
     assert factors["global", "int32"] == pytest.approx(2600 / 2.4, rel=0.01)
-    finding = findings()["memory.atomic"]
-    assert finding.severity == "advice"
-    assert "1083×" in finding.title
     mild = changed(
         lambda one: None if one.case.params.get("space") == "global" and one.case.benchmark == "memory_atomic" else one,
         scaled("memory_atomic", "additions", 5.0, WHOLE, spread="same"),
     )
     assert findings(mild)["memory.atomic"].severity == "note"
     assert findings(mild)["memory.atomic"].advice == ""
-    assert "memory.atomic" not in findings(without("memory_atomic", WHOLE, spread="same"))
 
 
 # -- the driver ---------------------------------------------------------------------------------------------------
@@ -216,10 +224,6 @@ def test_a_fit_of_the_drivers_copies_gives_back_its_constants() -> None:
 
 
 def test_the_drivers_copy_against_a_kernels() -> None:
-    finding = findings()["memory.copy"]
-    assert finding.severity == "note"
-    assert "96.9 %" in finding.title
-    assert "2.00 µs + V / 3.50 TB/s" in finding.text
     assert findings(make_memory_run(preset="quick"))["memory.copy"].text == ""
     slow = findings(scaled("memory_copy", "bandwidth", 0.5, WHOLE, way="copy"))["memory.copy"]
     assert slow.severity == "advice"
@@ -234,21 +238,13 @@ def test_a_slow_2d_copy_is_a_finding_of_its_own() -> None:
 
 
 def test_a_pool_against_malloc() -> None:
-    finding = findings()["memory.allocate"]
-    assert finding.severity == "advice"
-    assert [figure in finding.title for figure in ("64 MiB", "288 µs", "999 ns", "288×")] == [True] * 4
     cupy = without("memory_allocate", WHOLE, way="pool")
     assert "CuPy's pool 1.81 µs" in findings(cupy)["memory.allocate"].title
     slow = scaled("memory_allocate", "allocate", 0.001, WHOLE, way="pool")
     assert findings(slow)["memory.allocate"].severity == "note"
-    assert "memory.allocate" not in findings(without("memory_allocate", WHOLE, way="malloc"))
 
 
 def test_how_much_memory_can_be_allocated() -> None:
-    finding = findings()["memory.capacity"]
-    assert finding.severity == "note"
-    assert [figure in finding.title for figure in ("79.0 GiB", "80.0 GiB", "98.7 %")] == [True] * 3
-    assert "nobody else" in finding.text
     holes = findings(with_facts("memory_capacity", largest_block_bytes=CAPACITY["obtainable_bytes"] // 2))
     assert holes["memory.capacity"].severity == "advice"
     hidden = findings(with_facts("memory_capacity", obtainable_bytes=None, largest_block_bytes=None))
@@ -262,9 +258,6 @@ def test_energy_of_a_byte_and_what_is_above_idle() -> None:
     assert by_load["read"].above_idle == pytest.approx(300 / (0.94 * 4e12), rel=0.01)
     without_idle = without("memory_energy", WHOLE, load="idle")
     assert {draw.above_idle for draw in draws(evidence(without_idle))} == {None}
-    finding = findings()["memory.energy"]
-    assert finding.severity == "note"
-    assert "125 pJ/B (copy, 450 W)" in finding.title
     limited = with_gpu(lambda gpu: msgspec.structs.replace(gpu, power_limit_w=700.0), WHOLE)
     assert "64.3 %" in findings(limited)["memory.energy"].text
 
