@@ -1,1 +1,1 @@
-"""Device code: one CUDA C++ file a topic, compiled by NVRTC, and Numba's kernels. Reached as microbench._kernels."""
+"""Device code: CUDA C++ files that NVRTC compiles, and Numba kernels. Imported as microbench._kernels."""

@@ -1,7 +1,7 @@
 // arch: 75+
-// One instruction of the ALUs alone, on registers: independent ones on every SM, a chain of them in one warp.
+// Repeats one ALU instruction on registers: independent instructions on every SM, and a dependent chain in one warp.
 
-// 0 FMA of FP64, 1 of FP32, 2 of two FP16, 3 of two BF16, 4 integer multiply-add, 5 addition of three integers,
+// KIND: 0 FMA of FP64, 1 of FP32, 2 of two FP16, 3 of two BF16, 4 integer multiply-add, 5 addition of three integers,
 // 6 2**-x, 7 1/sqrt.
 #ifndef KIND
 #define KIND 0
@@ -11,9 +11,9 @@
 #error "ALUs multiply bfloat16 from compute capability 8.0 on"
 #endif
 
-// A thread has CHAINS pairs of numbers under way, of which each instruction changes one. A repetition is STEPS of them
-// in each pair. Special functions draw near to one number: they begin anew after a few steps, so that results
-// can be told apart.
+// Each thread works on CHAINS pairs of numbers; an instruction changes one number of a pair. A repetition has STEPS
+// instructions on each pair. Special functions converge to one number, so they restart after a few steps, which keeps
+// results distinct.
 const bool SPECIAL = KIND >= 6;
 const u32 THREADS = 1024, CHAINS = 8, STEPS = SPECIAL ? 4 : 64, CHAIN_STEPS = 512;
 
@@ -40,13 +40,12 @@ typedef u32 Word;
 #define OPCODE "mad.lo.u32"
 #endif
 
-// y changes by x: y += k x, or y += x + k, or y is the function of itself. Volatile, so that the order
-// stays as written.
+// Changes y by x: y += k x, y += x + k, or y = f(y). Volatile keeps the instructions in this order.
 __device__ __forceinline__ void change(Word &y, Word x, Word k) {
 #if KIND <= 4
     asm volatile(OPCODE " %0, %1, %2, %0;" : "+" REGISTER(y) : REGISTER(x), REGISTER(k));
 #elif KIND == 5
-    // Additions of two numbers may become multiply-adds, to use those units too; of three they do not.
+    // The compiler may turn additions of two numbers into multiply-adds; additions of three stay additions.
     asm volatile("{.reg .u32 sum; add.u32 sum, %1, %2; add.u32 %0, sum, %0;}" : "+r"(y) : "r"(x), "r"(k));
 #elif KIND == 6
     asm volatile("{.reg .f32 minus; neg.f32 minus, %0; ex2.approx.ftz.f32 %0, minus;}" : "+f"(y));
@@ -55,8 +54,8 @@ __device__ __forceinline__ void change(Word &y, Word x, Word k) {
 #endif
 }
 
-// Two instructions, the second of which waits for the first. With k and -k multiply-adds turn the point (x, y) on an
-// ellipse (Minsky's circle algorithm, HAKMEM item 149): numbers neither grow nor come to rest.
+// Two instructions, of which the second depends on the first. With k and -k, multiply-adds rotate the point (x, y) on
+// an ellipse (Minsky's circle algorithm, HAKMEM item 149), so numbers neither grow nor vanish.
 __device__ __forceinline__ void turn(Word &x, Word &y, Word k, Word other_k) {
     if (SPECIAL) {
         change(x, y, k);
@@ -67,8 +66,8 @@ __device__ __forceinline__ void turn(Word &x, Word &y, Word k, Word other_k) {
     }
 }
 
-// Operands and results lie as rows of THREADS: x of each chain, y of each chain. k and -k are the same for all threads: an
-// instruction takes them from constant memory, and three operands from registers of one bank would take it longer.
+// Operands and results are rows of THREADS numbers: x of each chain, then y of each chain. k and -k are arguments,
+// which instructions read from constant memory: three operands from registers of one bank would take longer.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     independent(const Word *operands, u32 repeats, Word *out, Stamps *stamps, Word k, Word other_k) {
     Word x[CHAINS], y[CHAINS];
@@ -80,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     bool nothing = true;
 #pragma unroll
     for (u32 i = 0; i < CHAINS; i++) nothing &= (x[i] == 0) & (y[i] == 0);
-    if (__syncthreads_and(nothing)) return;  // so the clocks wait for what was read
+    if (__syncthreads_and(nothing)) return;  // the clocks are read after the operands have arrived
     u64 begin_ns = globaltimer_ns(), begin = clock64();
 #pragma unroll 1
     for (u32 repeat = 0; repeat < repeats; repeat++) {
@@ -103,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-// One warp, one pair; operands as above.
+// One warp and one pair of numbers; operands as above.
 extern "C" __global__ void dependent(
     const Word *operands, u32 repeats, Word *out, Stamps *stamps, Word k, Word other_k
 ) {

@@ -1,5 +1,5 @@
 // arch: 75+
-// An empty kernel with a parameter block of ARGUMENT_BYTES, given when it is compiled.
+// An empty kernel with a parameter block of ARGUMENT_BYTES, a compile-time constant.
 
 #ifndef ARGUMENT_BYTES
 #define ARGUMENT_BYTES 64

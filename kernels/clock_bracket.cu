@@ -1,12 +1,13 @@
 // arch: 75+
-// An SM's clock and the GPU's time at one moment, on every SM: two launches around work give the clock between them.
+// Reads the clock of every SM and the GPU's time at one moment; two launches around work give the clock in between.
 
 struct Tick {
     u64 clock, time_ns;
     u32 sm, unused;
 };
 
-// One block an SM. Waits for a step of the GPU's time, which on some GPUs is a microsecond, and reads the clock at it.
+// One block for each SM. Waits for a step of the GPU's time, which takes a microsecond on some GPUs, and then reads the
+// SM's clock.
 extern "C" __global__ void tick(Tick *ticks) {
     if (threadIdx.x > 0) return;
     u64 before_ns = globaltimer_ns(), time_ns = before_ns;

@@ -1,5 +1,6 @@
 // arch: 75+
-// What several kernel files share: microbench/gpu/cuda/context.py puts it before each of them, as kernels include nothing.
+// Code shared by the kernel files. Kernels include nothing, so microbench/gpu/cuda/context.py prepends this file to
+// each.
 
 typedef unsigned long long u64;
 typedef unsigned int u32;
@@ -17,13 +18,13 @@ __device__ __forceinline__ u32 smid() {
     return value;
 }
 
-// When a block began and ended, how many cycles of its SM's clock that were, and which SM; sum is what it found there.
+// Begin and end of a block, the cycles of its SM's clock in between, the SM's number, and the sum of what it read.
 struct Stamps {
     u64 begin_ns, end_ns, cycles;
     u32 sm, sum;
 };
 
-// A mixer of 32 bits without collisions: words at different places, or of different seeds, differ as if by chance.
+// A 32-bit hash without collisions: words at different places, or of different seeds, look random.
 __device__ __forceinline__ u32 hash32(u32 x) {
     x ^= x >> 16;
     x *= 0x7feb352du;
@@ -32,7 +33,7 @@ __device__ __forceinline__ u32 hash32(u32 x) {
     return x ^ x >> 16;
 }
 
-// The word of that place in a pattern of that seed.
+// The word at a place in the pattern of a seed.
 __device__ __forceinline__ u32 word_at(u64 place, u32 seed) {
     return hash32((u32)place + (u32)(place >> 32) * 0x85EBCA6Bu + seed * 0x9E3779B9u);
 }

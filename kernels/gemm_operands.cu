@@ -1,26 +1,27 @@
 // arch: 75+
-// Operands of matrix products, drawn and rounded on the GPU, and what they and the result give with vectors, in float64.
+// Draws and rounds the operands of matrix products on the GPU, and multiplies matrices by vectors in float64 to check
+// results.
 
 #define VECTORS 32
 #define SPREAD 40.0
 
 enum Data { NORMAL, UNIFORM, CONSTANT, ONES, ZEROS, SPARSE };
 
-// A type of BITS bits: one sign, FRACTION bits of fraction, the exponent less BIAS; MOST is the code of its largest
-// number. Without a fraction it is a whole number, with sign.
+// A type of `bits` bits: one sign bit, `fraction` bits of fraction, and an exponent with `bias`; `most` is the code of
+// the largest number. A type without a fraction is a signed integer.
 struct Format {
     u32 bits, fraction, bias, most;
 };
 
 __device__ __forceinline__ float power_of_two(int exponent) { return __uint_as_float((u32)(exponent + 127) << 23); }
 
-// The code nearest to a number, ties to even, the largest one for numbers beyond it. Of bf16 fp32 is the wider half, so
-// that its subnormal numbers need no way of their own.
+// The code nearest to a number, with ties to even and saturation. bf16 has the exponent of fp32, so its subnormal
+// numbers need no special case.
 __device__ __forceinline__ u32 encoded(float number, Format format) {
     const u32 raw = __float_as_uint(number), size = raw & 0x7FFFFFFFu;
     const u32 cut = 23 - format.fraction;
     u32 code;
-    if (format.bias < 127 && (size >> 23) < 128 - format.bias)  // a subnormal number counts steps of the smallest one
+    if (format.bias < 127 && (size >> 23) < 128 - format.bias)  // a subnormal number is a multiple of the smallest one
         code = __float2uint_rn(__uint_as_float(size) * power_of_two((int)(format.bias + format.fraction) - 1));
     else
         code = ((size + (1u << (cut - 1)) - 1 + (size >> cut & 1)) >> cut) - ((127 - format.bias) << format.fraction);
@@ -31,7 +32,7 @@ __device__ __forceinline__ double decoded(u32 code, Format format) {
     const u32 size = code & ((1u << (format.bits - 1)) - 1);
     float number;
     if (size > format.most)
-        number = __uint_as_float(0x7FC00000u);  // infinite or no number: never right
+        number = __uint_as_float(0x7FC00000u);  // infinity or NaN, which no comparison accepts
     else if (format.bias < 127 && size >> format.fraction == 0)
         number = (float)size * power_of_two(1 - (int)(format.bias + format.fraction));
     else
@@ -48,31 +49,31 @@ __device__ __forceinline__ double number_at(const void* matrix, u64 place, Forma
     return format.fraction ? decoded(((const u8*)matrix)[place], format) : (double)((const signed char*)matrix)[place];
 }
 
-// Two of every four places in a row are left.
+// Leaves out two of every four consecutive places.
 __device__ __forceinline__ bool left_out(u64 place, u32 seed) {
     const u32 chosen = hash32(word_at(place / 4, ~seed)), first = chosen & 3, second = (first + 1 + (chosen >> 2) % 3) & 3;
     return place % 4 == first || place % 4 == second;
 }
 
-// The number of that place, of more digits than any type has but fp64, which gets all of its own.
+// The number at a place, with at least as many digits as any type has.
 __device__ __forceinline__ double drawn(u64 place, u32 seed, u32 data, bool whole) {
     if (data == ZEROS || (data == SPARSE && left_out(place, seed))) return 0.0;
     if (data == ONES) return 1.0;
     if (data == CONSTANT) return whole ? 48.0 : 0.75;
-    const u32 first = hash32(word_at(place, seed) ^ seed * 0x85EBCA6Bu);  // two mixers: seeds do not shift one sequence
+    const u32 first = hash32(word_at(place, seed) ^ seed * 0x85EBCA6Bu);  // two hashes: seeds do not shift one sequence
     const u32 second = hash32(first + 0x9E3779B9u), third = hash32(second + 0x9E3779B9u);
     if (data == UNIFORM) {
         if (whole) return (double)(int)(first % 255) - 127.0;
         return (double)(int)first * 0x1p-31 + (double)(int)third * 0x1p-63;
     }
-    // Box and Muller (1958): a normal number of two uniform ones.
+    // Box and Muller (1958): two uniform numbers give a normal one.
     const float uniform = (float)first * 0x1p-32f + 0x1p-33f, angle = (float)second * (6.2831853f * 0x1p-32f);
     const float normal = sqrtf(fmaxf(-2.0f * __logf(uniform), 0.0f)) * __cosf(angle);
     if (!whole) return (double)normal + (double)(int)third * 0x1p-55;
     return fmin(fmax(rint(SPREAD * (double)normal), -127.0), 127.0);
 }
 
-// Fill a matrix of so many elements, an even number of those of 4 bits.
+// Fills a matrix with `elements` numbers; the count must be even for types of 4 bits.
 extern "C" __global__ void draw(void* matrix, u64 elements, u32 seed, u32 data, u32 bits, u32 fraction, u32 bias, u32 most) {
     const Format format = {bits, fraction, bias, most};
     const u64 step = (u64)gridDim.x * blockDim.x, units = bits == 4 ? elements / 2 : elements;
@@ -90,7 +91,8 @@ extern "C" __global__ void draw(void* matrix, u64 elements, u32 seed, u32 data, 
     }
 }
 
-// out[v][k] += the sum over ROWS n of matrix[n][k] vectors[v][n]: a thread for each k of a stripe, a block for some n.
+// out[v][k] += sum over rows n of matrix[n][k] vectors[v][n]. A thread takes one k of a stripe, a block some of the
+// rows.
 extern "C" __global__ void __launch_bounds__(128) transposed_times(
     const void* matrix, u64 rows, u64 width, const double* vectors, double* out, u64 block_rows, u32 bits, u32 fraction,
     u32 bias, u32 most) {
@@ -109,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(128) transposed_times(
     for (u32 v = 0; v < VECTORS; ++v) atomicAdd(out + v * width + k, sums[v]);
 }
 
-// out[v][i] += the sum over k of matrix[i][k] vectors[v][k]: a block for each row i.
+// out[v][i] += sum over k of matrix[i][k] vectors[v][k]. A block takes one row i.
 extern "C" __global__ void __launch_bounds__(128) times(
     const void* matrix, u64 rows, u64 width, const double* vectors, double* out, u32 bits, u32 fraction, u32 bias, u32 most) {
     const Format format = {bits, fraction, bias, most};
@@ -121,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(128) times(
         for (u32 v = 0; v < VECTORS; ++v) sums[v] += number * vectors[v * width + k];
     }
     const u32 lane = threadIdx.x % 32;
-    double own = 0.0;  // lane v keeps the warp's sum for vector v
+    double own = 0.0;  // lane v holds the warp's sum for vector v
 #pragma unroll
     for (u32 v = 0; v < VECTORS; ++v) {
         double total = sums[v];

@@ -1,14 +1,14 @@
 // arch: 75+
-// Kernels of the graph suite: each leaves behind what shows that it ran, when, and with which arguments.
+// Kernels of the graph suite. Each leaves evidence of whether it ran, when, and with which arguments.
 
-// Adds 1 to what the kernel before wrote, and passes it on: the last word shows that each waited for the one before.
+// Adds 1 to what the kernel before wrote: the last word shows that each kernel waited for its predecessor.
 extern "C" __global__ void append(volatile u32 *words, u32 index) {
     if (threadIdx.x == 0) words[index + 1] = words[index] + 1;
 }
 
-// The same with `cycles` of work that needs nothing of the kernel before. Launched with programmatic stream
-// serialisation it does that work meanwhile: with `trigger` it lets its successor start at once, and it waits for its
-// predecessor before it reads. Launched without, there is nothing to wait for.
+// The same with `cycles` of work that does not depend on the kernel before. Launched with programmatic stream
+// serialisation, it does that work while its predecessor runs and waits for it before it reads; with `trigger` it lets
+// its successor start at once. Launched without, there is nothing to wait for.
 extern "C" __global__ void append_dependent(volatile u32 *words, u32 index, u32 trigger, u64 cycles) {
 #if __CUDA_ARCH__ >= 900
     if (trigger) asm volatile("griddepcontrol.launch_dependents;");
@@ -22,12 +22,12 @@ extern "C" __global__ void append_dependent(volatile u32 *words, u32 index, u32 
     if (threadIdx.x == 0) words[index + 1] = words[index] + 1;
 }
 
-// What the words hold when this kernel's turn has come; also words of mapped host memory.
+// Copies the words as they are when this kernel runs; they may lie in mapped host memory.
 extern "C" __global__ void snapshot(const volatile u32 *words, u32 *out, u32 count) {
     for (u32 i = threadIdx.x; i < count; i += blockDim.x) out[i] = words[i];
 }
 
-// Adds its argument and its grid's size to two words of its own: over two replays, twice what both replays were given.
+// Adds its argument and its grid's size to two words of its own. After two replays they hold the sum of both.
 extern "C" __global__ void note(u32 *out, u32 index, u32 value) {
     if (threadIdx.x == 0 && blockIdx.x == 0) {
         out[2 * index] += value;
@@ -35,7 +35,7 @@ extern "C" __global__ void note(u32 *out, u32 index, u32 value) {
     }
 }
 
-// One iteration: counts, and tells the host how far it is.
+// One iteration: counts, and reports the count to the host.
 extern "C" __global__ void count_up(u32 *counter, volatile u32 *flag) {
     u32 now = *counter + 1;
     *counter = now;

@@ -1,11 +1,11 @@
 // arch: 75+
-// A graph that launches itself again from the device until its counter is full.
+// The kernel of a graph that launches itself from the device until its counter is full.
 
-// The device runtime's own entry point, which a plain cubin resolves without libcudadevrt, and its named stream.
+// An entry point of the device runtime, which a plain cubin resolves without libcudadevrt, and its tail-launch stream.
 extern "C" __device__ __cudart_builtin__ int CUDARTAPI cudaGraphLaunch(void *graph, void *stream);
 #define TAIL_LAUNCH ((void *)0x0100000000000000ULL)
 
-// counter[0] counts up to counter[1]; counter[2] takes the error of a launch that the device refused.
+// counter[0] counts up to counter[1]; counter[2] receives the error of a refused launch.
 extern "C" __global__ void count_tail(u32 *counter) {
     u32 now = counter[0] + 1;
     counter[0] = now;

@@ -1,8 +1,8 @@
 // arch: 75+
-// The body of a WHILE node: it decides on the device whether there is another iteration.
+// The body of a WHILE node, which decides on the device whether to run another iteration.
 
-// The device runtime's own entry point, which a plain cubin resolves without libcudadevrt. A driver that lacks it
-// does not load this file, so tail launches have one of their own.
+// An entry point of the device runtime, which a plain cubin resolves without libcudadevrt. A driver without it cannot
+// load this file, so tail launches have a file of their own.
 extern "C" __device__ __cudart_builtin__ void CUDARTAPI cudaGraphSetConditional(u64 handle, u32 value);
 
 // counter[0] counts up to counter[1].

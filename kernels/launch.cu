@@ -1,5 +1,5 @@
 // arch: 75+
-// Kernels of the launch suite: empty, timed, marking and gating. Nothing is included; special registers by inline PTX.
+// Kernels of the launch suite: empty ones, spin kernels, flags, gates and stamps.
 
 __device__ __forceinline__ u32 load_acquire_system(const u32 *address) {
     u32 value;
@@ -9,23 +9,23 @@ __device__ __forceinline__ u32 load_acquire_system(const u32 *address) {
 
 extern "C" __global__ void empty() {}
 
-// The parameter list that Python layers pack: nothing is touched.
+// Has the parameter list that Python layers pack, and touches nothing.
 extern "C" __global__ void four_arguments(float *a, float *b, float *c, int n) {}
 
-// Spins for a number of SM clock cycles: every block and thread the same.
+// Every thread spins for the same number of SM clock cycles.
 extern "C" __global__ void spin(u64 cycles) {
     u64 begin = clock64();
     while (clock64() - begin < cycles) {
     }
 }
 
-// Writes a value to host memory as its first act. A plain volatile store: a release store would add its own fence.
+// Writes a value to host memory as its first act. The store is volatile; a release store would add a fence.
 extern "C" __global__ void mark(volatile u32 *flag, u32 value) {
     if (threadIdx.x == 0) *flag = value;
 }
 
-// Holds its stream until the flag reaches `want` (rising values, so an old gate never holds a new batch) or its own
-// time-out has passed; `late` counts the time-outs, which void the sample.
+// Holds its stream until the flag reaches `want` or its own time-out has passed. Values of `want` rise, so that an old
+// gate never holds a new batch. `late` counts the time-outs; a time-out voids the sample.
 extern "C" __global__ void gate(const u32 *flag, u32 want, u64 timeout_ns, u32 *late) {
     u64 begin = globaltimer_ns();
     while ((int)(load_acquire_system(flag) - want) < 0) {
@@ -36,7 +36,8 @@ extern "C" __global__ void gate(const u32 *flag, u32 want, u64 timeout_ns, u32 *
     }
 }
 
-// Records %globaltimer as first and last act and spins `cycles` between; block b of call i owns two words of `out`.
+// Records %globaltimer as its first and last act and spins `cycles` in between. Block b of call i has two words of
+// `out`.
 extern "C" __global__ void record(u64 *out, u64 index, u64 cycles) {
     u64 begin_ns = globaltimer_ns();
     u64 begin = clock64();
@@ -49,7 +50,7 @@ extern "C" __global__ void record(u64 *out, u64 index, u64 cycles) {
     }
 }
 
-// The same for a kernel launched with programmatic stream serialisation: lets its successor start at once, and waits
+// The same for a kernel launched with programmatic stream serialisation: it lets its successor start at once and waits
 // for its predecessor before it ends.
 extern "C" __global__ void record_dependent(u64 *out, u64 index, u64 cycles) {
 #if __CUDA_ARCH__ >= 900
@@ -69,7 +70,7 @@ extern "C" __global__ void record_dependent(u64 *out, u64 index, u64 cycles) {
     }
 }
 
-// Transitions of %globaltimer: sampled into registers first, as stores between reads would hide steps.
+// Records steps of %globaltimer. The samples go to registers first, as stores between the reads would hide steps.
 extern "C" __global__ void globaltimer_steps(u64 *out) {
     u64 seen[64];
     u64 last = globaltimer_ns();
@@ -85,7 +86,8 @@ extern "C" __global__ void globaltimer_steps(u64 *out) {
     for (int i = 0; i < 64; i++) out[i] = seen[i];
 }
 
-// One thread per block: SM number, %globaltimer and clock cycles over `timeout_ns`: the SM clock as the SM counts it.
+// One thread a block records the SM number, and %globaltimer and clock cycles over `timeout_ns`: the SM clock as the SM
+// counts it.
 extern "C" __global__ void sm_clock(u64 *out, u64 timeout_ns) {
     u64 begin_ns = globaltimer_ns(), now_ns;
     while ((now_ns = globaltimer_ns()) == begin_ns) {
@@ -101,7 +103,7 @@ extern "C" __global__ void sm_clock(u64 *out, u64 timeout_ns) {
     }
 }
 
-// Kernels resident at once: counts itself in and out, and keeps the highest count seen.
+// Counts itself in and out, and keeps the highest number of kernels resident at once.
 extern "C" __global__ void resident(u32 *now, u32 *most, u64 cycles) {
     u32 count = atomicAdd(now, 1) + 1;
     atomicMax(most, count);
@@ -111,7 +113,7 @@ extern "C" __global__ void resident(u32 *now, u32 *most, u64 cycles) {
     atomicSub(now, 1);
 }
 
-// Answers the host's flag `rounds` times. The fence after the store pushes it out: it halves no work but saves 0.6 us.
+// Answers the host's flag `rounds` times. The fence after the store pushes it out, which saves 0.6 us.
 extern "C" __global__ void answer(const u32 *question, volatile u32 *reply, u32 rounds, u64 timeout_ns) {
     u64 begin = globaltimer_ns();
     for (u32 round = 1; round <= rounds; round++) {
@@ -123,8 +125,8 @@ extern "C" __global__ void answer(const u32 *question, volatile u32 *reply, u32 
     }
 }
 
-// Dependent reads of host memory: each line holds the index of the next. out[1] is where the last walk ended, and this
-// one begins, so that walks pass over all lines and not over the same few. Volatile: no cache of the SM answers.
+// Dependent reads of host memory, where each line holds the index of the next. A walk begins at out[1], where the last
+// one ended, so that walks cover all lines. Volatile reads bypass the SM's cache.
 extern "C" __global__ void chase(const volatile u32 *chain, u32 reads, u64 *out) {
     u32 index = (u32)out[1];
     u64 begin_ns = globaltimer_ns();

@@ -1,19 +1,20 @@
 // arch: 75+
-// Kernels of the link suite: patterns made and checked on the GPU, copies by the SMs, and walks through far memory.
+// Kernels of the link suite: patterns made and checked on the GPU, copies by the SMs, and dependent reads of far
+// memory.
 
 __device__ __forceinline__ u32 pattern(u64 index, u32 seed, u32 flip) {
     return word_at(index, seed) ^ flip;
 }
 
-// Word i is a hash of its place; `flip` of all ones gives the poison that differs from the pattern in every byte. What is
-// left of a size that is no multiple of 4 is the last word's low bytes.
+// Fills memory with a pattern in which word i is a hash of its place. A `flip` of all ones gives poison, which differs
+// from the pattern in every byte. A size that is no multiple of 4 ends with the low bytes of one more word.
 extern "C" __global__ void fill(u32 *words, u64 size_bytes, u32 seed, u32 flip) {
     u64 whole = size_bytes / 4, thread = blockIdx.x * (u64)blockDim.x + threadIdx.x;
     for (u64 i = thread; i < whole; i += gridDim.x * (u64)blockDim.x) words[i] = pattern(i, seed, flip);
     if (thread < size_bytes % 4) ((u8 *)(words + whole))[thread] = (u8)(pattern(whole, seed, flip) >> 8 * thread);
 }
 
-// The place of the first byte that is not the pattern's, as the least of `first_wrong` and what is found.
+// Lowers `first_wrong` to the place of the first byte that differs from the pattern.
 extern "C" __global__ void differ(const u32 *words, u64 size_bytes, u32 seed, u64 *first_wrong) {
     u64 whole = size_bytes / 4, thread = blockIdx.x * (u64)blockDim.x + threadIdx.x;
     for (u64 i = thread; i < whole; i += gridDim.x * (u64)blockDim.x) {
@@ -25,7 +26,7 @@ extern "C" __global__ void differ(const u32 *words, u64 size_bytes, u32 seed, u6
     }
 }
 
-// The same for rows: the first `width` bytes of each are the pattern's, those up to `pitch` the poison's.
+// The same for rows: the first `width` bytes of each are the pattern's, the others up to `pitch` the poison's.
 extern "C" __global__ void differ_rows(
     const u8 *bytes, u64 size_bytes, u32 seed, u64 width, u64 pitch, u64 *first_wrong
 ) {
@@ -36,7 +37,7 @@ extern "C" __global__ void differ_rows(
     }
 }
 
-// The place of the first byte that is not `value`.
+// Lowers `first_wrong` to the place of the first byte that is not `value`.
 extern "C" __global__ void differ_bytes(const u8 *bytes, u64 size_bytes, u32 value, u64 *first_wrong) {
     u64 step = gridDim.x * (u64)blockDim.x;
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < size_bytes; i += step) {
@@ -44,8 +45,8 @@ extern "C" __global__ void differ_bytes(const u8 *bytes, u64 size_bytes, u32 val
     }
 }
 
-// Copies by the SMs: neighbouring threads move neighbouring elements, and each has eight loads under way, as the link
-// needs about 70 kB in flight. What is left of a size that is no multiple of the width goes byte by byte.
+// Copies by the SMs: neighbouring threads move neighbouring elements, and each has eight loads in flight, as the link
+// needs about 70 kB in flight. The rest of a size that is no multiple of the width is copied byte by byte.
 template <typename Element>
 __device__ __forceinline__ void copy_by(const Element *source, Element *destination, u64 size_bytes) {
     const int ahead = 8;
@@ -75,12 +76,12 @@ extern "C" __global__ void copy16(const uint4 *source, uint4 *destination, u64 s
     copy_by(source, destination, size_bytes);
 }
 
-// Dependent reads by one thread of block `target`, each line holding the address of the next. place[0] is where the walk
-// begins and then where it ended, so that the next one goes on from there. Volatile: no cache of the SM answers.
+// Dependent reads by one thread of block `target`, where each line holds the address of the next. The walk begins at
+// place[0] and leaves its end there for the next one. Volatile reads bypass the SM's cache.
 extern "C" __global__ void walk(u64 *place, u32 reads, u32 target, u64 *out_ns) {
     if (blockIdx.x != target) return;
     const u64 *line = (const u64 *)place[0];
-    if (line == 0) return;  // as below: what is read first must be there before the timer is
+    if (line == 0) return;  // as below: the first line must arrive before the timer is read
     u64 begin_ns = globaltimer_ns();
     for (u32 i = 0; i < reads; i++) line = (const u64 *)*(const volatile u64 *)line;
     if (line == 0) return;  // the comparison makes the timer wait for the last line
@@ -88,7 +89,7 @@ extern "C" __global__ void walk(u64 *place, u32 reads, u32 target, u64 *out_ns) 
     place[0] = (u64)line;
 }
 
-// The same with every read stamped by the SM's clock.
+// The same, with every read stamped by the SM's clock.
 extern "C" __global__ void walk_stamped(u64 *place, u32 reads, u32 *cycles, u64 *total_ns, u64 *total_cycles) {
     const u64 *line = (const u64 *)place[0];
     if (line == 0) return;

@@ -1,9 +1,9 @@
 // arch: 75+
-// The reader of the link suite: a kernel that reads a piece of memory whole and tells what it saw.
+// A kernel of the link suite that reads a whole piece of memory and reports what it saw.
 
-// Adds to `sum` all words of the piece, each times an odd number of its place, and what is left of a size that is no
-// multiple of 16 byte by byte; counts itself in `runs`; then spins until its blocks have run for `cycles`. A word that is
-// wrong changes the sum, as odd numbers have inverses modulo 2^32. One atomic a block.
+// Adds to `sum` every word of the piece times an odd number that depends on its place, and the rest of a size that is
+// no multiple of 16 byte by byte. It counts itself in `runs` and spins until its blocks have run for `cycles`. A wrong
+// word changes the sum, as odd numbers have inverses modulo 2^32. One atomic addition a block.
 extern "C" __global__ void __launch_bounds__(1024) consume(
     const uint4 *piece, u64 size_bytes, u64 cycles, u32 *sum, u32 *runs) {
     __shared__ u32 seen_by_block;

@@ -1,5 +1,5 @@
 // arch: 75+
-// Ways to touch memory other than in long rows: with little under way, apart, in the order of a hash, by atomic additions.
+// Accesses other than streaming: with few bytes in flight, strided, in the order of a hash, and by atomic additions.
 
 const u32 LINE_WORDS = 32;
 const u32 ODD = 0x9E3779B1u;
@@ -12,7 +12,7 @@ __device__ __forceinline__ u64 grid_threads() {
     return gridDim.x * (u64)blockDim.x;
 }
 
-// What the threads of each block have summed, modulo 2**32, into the block's own word of `parts`.
+// Adds up the sums of a block's threads, modulo 2**32, into the block's own word of `parts`.
 __device__ __forceinline__ void leave(u32 sum, u32 *parts) {
     __shared__ u32 total;
     if (threadIdx.x == 0) total = 0;
@@ -22,7 +22,7 @@ __device__ __forceinline__ void leave(u32 sum, u32 *parts) {
     if (threadIdx.x == 0) parts[blockIdx.x] = total;
 }
 
-// -- a read of the whole buffer with a known number of loads under way ----------------------------------------------------
+// -- a read of the whole buffer with a known number of loads in flight ------------------------------------------------
 
 __device__ __forceinline__ uint4 load(const uint4 *from) {
     uint4 v;
@@ -38,7 +38,7 @@ __device__ __forceinline__ u32 sum_of(const uint4 &v) {
     return v.x + v.y + v.z + v.w;
 }
 
-// What is left of a size that is no multiple of 16: words, and the last bytes as the low ones of a word.
+// The rest of a size that is no multiple of 16: whole words, then the last bytes as the low bytes of a word.
 __device__ __forceinline__ u32 sum_of_tail(const uint4 *set, u64 size_bytes) {
     const u32 *words = (const u32 *)set;
     u32 sum = 0;
@@ -49,8 +49,8 @@ __device__ __forceinline__ u32 sum_of_tail(const uint4 *set, u64 size_bytes) {
     return sum;
 }
 
-// At most `loads` of each thread are under way, and no fewer from the first to the last round: what has arrived is added and
-// the next asked for in its place. An unrolled loop would have more of them.
+// Each thread keeps exactly `loads` reads in flight from the first to the last round: when one has arrived, it is added
+// up and the next is issued. An unrolled loop would have more in flight.
 template <int loads>
 __device__ __forceinline__ void read_with(const uint4 *set, u64 size_bytes, u32 *parts) {
     u64 whole = size_bytes / 16, step = grid_threads(), rounds = whole / (loads * step);
@@ -93,22 +93,23 @@ extern "C" __global__ void __launch_bounds__(1024) read_with_8(const uint4 *set,
     read_with<8>(set, size_bytes, parts);
 }
 
-// -- words that lie apart -------------------------------------------------------------------------------------------------
+// -- strided words ----------------------------------------------------------------------------------------------------
 
-// What is written to the word of that number: as cheap as a value can be that no other place has.
+// The value written to a word: cheap to compute and different at every place.
 __device__ __forceinline__ u32 written(u64 word, u32 seed) {
     return ((u32)word + (u32)(word >> 32) * 0x85EBCA6Bu) * ODD + seed;
 }
 
-// The first pass of a thread where `step` of them share one, so many passes go on at once, and nobody is left over for more.
+// The first pass of a thread where `step` threads share a pass and `at_once` passes run at the same time; surplus
+// threads get none.
 __device__ __forceinline__ u64 first_pass(u64 step, u64 at_once, u32 passes) {
     u64 pass = thread_index() / step;
     return pass < at_once ? pass : passes;
 }
 
-// In each of `passes`, `count` words `stride` words apart; the next pass begins a line behind the last one. Eight words of
-// each thread are under way. Where a pass has fewer words than there are threads, several passes go on at once: else most
-// SMs would have nothing to do.
+// Each of the `passes` reads `count` words with a stride of `stride` words; the next pass begins a line further. Each
+// thread has eight words in flight. Where a pass has fewer words than there are threads, several passes run at the same
+// time, or most SMs would be idle.
 extern "C" __global__ void read_apart(const u32 *words, u64 count, u64 stride, u32 passes, u32 *parts) {
     const int ahead = 8;
     u64 step = min(count, grid_threads()), at_once = grid_threads() / step, lane = thread_index() % step;
@@ -135,7 +136,7 @@ extern "C" __global__ void write_apart(u32 *words, u64 count, u64 stride, u32 pa
     }
 }
 
-// The complement of what will be written; of the bytes behind the last whole word too.
+// Writes the complement of what will be written, including the bytes behind the last whole word.
 extern "C" __global__ void poison(u32 *words, u64 size_bytes, u32 seed) {
     u64 whole = size_bytes / 4;
     for (u64 i = thread_index(); i < whole; i += grid_threads()) words[i] = ~written(i, seed);
@@ -144,7 +145,7 @@ extern "C" __global__ void poison(u32 *words, u64 size_bytes, u32 seed) {
     }
 }
 
-// The first byte that is wrong: words that are touched must be written, all others must be poison still.
+// Lowers `first_wrong` to the first wrong byte: words of the walk must be written, all others must still be poison.
 extern "C" __global__ void
 differ_apart(const u32 *words, u64 size_bytes, u64 count, u64 stride, u32 passes, u32 seed, u64 *first_wrong) {
     u64 whole = size_bytes / 4;
@@ -160,9 +161,9 @@ differ_apart(const u32 *words, u64 size_bytes, u64 count, u64 stride, u32 passes
     }
 }
 
-// -- what sums must be, from the words alone that `fill` of link.cu makes ---------------------------------------------
+// -- expected sums, computed from the pattern of `fill` in link.cu without reading memory -----------------------------
 
-// The sum of the words that read_apart reads, of the last of which only the bits of `last` count.
+// The sum of the words that read_apart reads; of the last one only the bits of `last` count.
 extern "C" __global__ void expected_sum(u64 count, u64 stride, u32 passes, u32 seed, u32 last, u32 *sum) {
     u32 own = 0;
     for (u64 t = thread_index(); t < count * passes; t += grid_threads()) {
@@ -172,11 +173,11 @@ extern "C" __global__ void expected_sum(u64 count, u64 stride, u32 passes, u32 s
     atomicAdd(sum, own);
 }
 
-// -- words of 8 bytes in the order of a hash ------------------------------------------------------------------------------
+// -- words of 8 bytes in the order of a hash --------------------------------------------------------------------------
 
-// The place of access i: a bijection of the numbers below 2**bits. Multiplications by odd numbers and xors of a word with
-// its own upper bits can each be undone. It is one of 32 bits at most, for each value of what i has beyond: that is taken from
-// its low end, so that neighbouring threads are far apart in larger sets as well.
+// The place of access i: a bijection of the numbers below 2**bits, as multiplications by odd numbers and xors of a word
+// with its own upper bits can be undone. It hashes at most 32 bits. Further bits are taken from the low end of i, so
+// that neighbouring threads are far apart in larger sets as well.
 __device__ __forceinline__ u64 place(u64 i, u32 bits) {
     u32 within = bits < 32 ? bits : 32, beyond = bits - within;
     u32 mask = ~0u >> (32 - within), shift = (within + 1) / 2;
@@ -191,8 +192,8 @@ __device__ __forceinline__ u64 place(u64 i, u32 bits) {
     return (u64)top << 32 | x;
 }
 
-// `count` accesses go round the 2**bits words as often as it is a multiple of them. Past the SM's own cache: what is asked
-// for is the L2 or the DRAM, in small sets too.
+// `count` accesses go round the 2**bits words as often as `count` is a multiple of them. They bypass the SM's own
+// cache, so that the L2 or the DRAM answers, in small sets as well.
 extern "C" __global__ void gather(const uint2 *words, u32 bits, u64 count, u32 *parts) {
     const int ahead = 8;
     u64 step = grid_threads();
@@ -224,7 +225,7 @@ extern "C" __global__ void update(u64 *words, u32 bits, u64 count) {
     }
 }
 
-// The least and the most by which words have grown since they were filled.
+// The least and the greatest increase of any word since the words were filled.
 extern "C" __global__ void growth(const u64 *words, u64 count, u32 seed, u64 *bounds) {
     u64 least = ~0ull, most = 0;
     for (u64 i = thread_index(); i < count; i += grid_threads()) {
@@ -236,10 +237,10 @@ extern "C" __global__ void growth(const u64 *words, u64 count, u32 seed, u64 *bo
     atomicMax(bounds + 1, most);
 }
 
-// -- atomic additions -----------------------------------------------------------------------------------------------------
+// -- atomic additions -------------------------------------------------------------------------------------------------
 
-// The numbers that threads add differ within a warp, and the word is known only at run time: no compiler adds up a warp's
-// numbers beforehand.
+// The threads of a warp add different numbers, to a word known only at run time, so that no compiler can add up a
+// warp's numbers beforehand.
 __device__ __forceinline__ void add(int *word, int value) {
     asm volatile("red.global.add.s32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
@@ -262,9 +263,9 @@ __device__ __forceinline__ int number_of_thread() {
     return threadIdx.x % 4 + 1;
 }
 
-// A thread's word is the one of its number's bits in `keep`: none, those of its warp, or all. Every second call takes away
-// what the one before has added; the one thread that a word is named after adds 1 in each. The last block to end counts
-// the call, when all blocks have read how many there were.
+// A thread's word is its number masked by `keep`: no bits, those of its warp, or all. Every second call subtracts what
+// the one before has added; the thread whose number is that of the word adds 1 in each call. The last block to end
+// counts the call, after all blocks have read the count.
 template <typename Word>
 __device__ __forceinline__ void add_to_global(Word *words, u32 keep, u32 adds, u32 *calls, u32 *ended) {
     u32 thread = (u32)thread_index(), own = thread & keep;
@@ -277,7 +278,7 @@ __device__ __forceinline__ void add_to_global(Word *words, u32 keep, u32 adds, u
     if (threadIdx.x == 0 && atomicInc(ended, gridDim.x - 1) == gridDim.x - 1) *calls += 1;
 }
 
-// The same in the block's shared memory, a word a thread, which begins as `first` and is left in `last`.
+// The same in the block's shared memory, one word for each thread, filled from `first` and copied to `last`.
 template <typename Word>
 __device__ __forceinline__ void add_to_shared(const Word *first, Word *last, u32 keep, u32 adds) {
     extern __shared__ u32 memory[];

@@ -1,11 +1,12 @@
 // arch: 75+
-// Arrays of the streaming kernels: made, poisoned and compared on the GPU. ELEMENT names the type of their elements.
+// Fills, poisons and compares the arrays of the streaming kernels on the GPU. ELEMENT names the type of their elements.
 
 #ifndef ELEMENT
 #define ELEMENT 64
 #endif
 
-// 64, 32, 16: floating types of as many bits; 8: an unsigned byte. A half is made of its bits, as no header is included.
+// 64, 32, 16: floating types of that many bits; 8: an unsigned byte. Halves are built from bits, as no header is
+// included.
 #if ELEMENT == 64
 typedef double Element;
 #elif ELEMENT == 32
@@ -26,7 +27,7 @@ __device__ __forceinline__ Element element(u32 value) {
 #endif
 }
 
-// Whole numbers below 16: what the kernels compute of them is exact in every type, and so are their sums.
+// Whole numbers below 16: every result and every sum of the kernels is exact in every type.
 __device__ __forceinline__ u32 value_at(u64 index, u32 seed) {
     return word_at(index, seed) & 15;
 }
@@ -41,7 +42,8 @@ extern "C" __global__ void fill_constant(Element *array, u64 count, u32 value) {
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += step) array[i] = element(value);
 }
 
-// The least index whose element is not constant + by_first * first[i] + by_second * second[i], of the values' seeds.
+// The least index whose element differs from constant + by_first * first[i] + by_second * second[i], where `first` and
+// `second` are seeds of values.
 extern "C" __global__ void differs(
     const Element *array, u64 count, u32 first, u32 by_first, u32 second, u32 by_second, u32 constant, u64 *first_wrong
 ) {
@@ -52,7 +54,7 @@ extern "C" __global__ void differs(
     }
 }
 
-// The sum of the values of one seed, or with `multiplied` of the products of two, without looking at any array.
+// The sum of the values of one seed, or with `multiplied` of the products of two seeds, without reading any array.
 extern "C" __global__ void expected_sum(u64 count, u32 first, u32 second, u32 multiplied, u64 *sum) {
     u64 step = gridDim.x * (u64)blockDim.x, own = 0;
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += step) {
@@ -61,7 +63,7 @@ extern "C" __global__ void expected_sum(u64 count, u32 first, u32 second, u32 mu
     atomicAdd(sum, own);
 }
 
-// Adds up what blocks have left; a block that left its poison shows as a sum far off.
+// Adds up the sums of all blocks; poison that a block did not overwrite puts the total far off.
 extern "C" __global__ void add_up(const u64 *parts, u64 count, u64 *sum) {
     u64 step = gridDim.x * (u64)blockDim.x, own = 0;
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += step) own += parts[i];

@@ -1,9 +1,9 @@
 // arch: 75+
-// Working sets: read by every SM again and again, or walked by one thread. The SMs stamp the time themselves.
+// Reads of a working set by every SM again and again, and dependent reads by one thread. The SMs stamp the time.
 
 extern __shared__ uint4 own[];
 
-// The sum of the words of each tile of `vectors` 16-byte vectors, as `fill` of link.cu makes them.
+// The sum of the words of each tile of `vectors` 16-byte vectors, in the pattern of `fill` in link.cu.
 extern "C" __global__ void tile_sums(u32 seed, u32 vectors, u32 *sums) {
     u32 words = vectors * 4, sum = 0;
     for (u32 i = threadIdx.x; i < words; i += blockDim.x) {
@@ -13,7 +13,7 @@ extern "C" __global__ void tile_sums(u32 seed, u32 vectors, u32 *sums) {
     atomicAdd(sums + blockIdx.x, sum);
 }
 
-// How a read goes: through the SM's own cache, past it, or to the SM's shared memory.
+// The path of a read: through the SM's own cache, past it, or from the SM's shared memory.
 enum Way { CACHED, PAST_L1, SHARED };
 
 template <Way way>
@@ -29,7 +29,7 @@ __device__ __forceinline__ uint4 read(const uint4 *set, u32 at) {
     return found;
 }
 
-// `count` tiles of a block's width, from `at` on and round the set; four reads of each thread under way.
+// Reads `count` tiles of a block's width, from `at` on and round the set, with four reads of each thread in flight.
 template <Way way>
 __device__ __forceinline__ u32 round_the_set(const uint4 *set, u32 vectors, u32 &at, u32 count) {
     const u32 ahead = 4;
@@ -48,8 +48,8 @@ __device__ __forceinline__ u32 round_the_set(const uint4 *set, u32 vectors, u32 
     return sum;
 }
 
-// One block an SM. `warm` tiles are read before the clock starts; block b begins b / gridDim of the set's tiles behind
-// tile `first`. The sum is over all words read, the warming ones included.
+// One block for each SM. `warm` tiles are read before the clock starts. Block b begins b / gridDim of the set's tiles
+// after tile `first`. The sum is over all words read, including the warm-up.
 template <Way way>
 __device__ __forceinline__ void read_set(const uint4 *set, u32 vectors, u32 warm, u32 count, u32 first, Stamps *out) {
     __shared__ u32 total;
@@ -64,7 +64,7 @@ __device__ __forceinline__ void read_set(const uint4 *set, u32 vectors, u32 warm
     __syncthreads();
     u64 begin_ns = globaltimer_ns(), begin = clock64();
     sum += round_the_set<way>(set, vectors, at, count);
-    atomicAdd(&total, sum);  // before the clocks: what was read has arrived
+    atomicAdd(&total, sum);  // the clocks are read after the data have arrived
     __syncthreads();
     u64 cycles = clock64() - begin, end_ns = globaltimer_ns();
     if (threadIdx.x == 0) out[blockIdx.x] = {begin_ns, end_ns, cycles, smid(), total};
@@ -85,7 +85,7 @@ read_shared(const uint4 *set, u32 vectors, u32 warm, u32 count, u32 first, Stamp
     read_set<SHARED>(set, vectors, warm, count, first, out);
 }
 
-// A ring: the line at offsets[i] holds the address of the one at offsets[i + 1], the last that of the first.
+// Makes a ring: the line at offsets[i] holds the address of the line at offsets[i + 1], and the last that of the first.
 extern "C" __global__ void link_lines(u64 base, const u64 *offsets, u64 count) {
     u64 step = gridDim.x * (u64)blockDim.x;
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += step) {
@@ -93,7 +93,8 @@ extern "C" __global__ void link_lines(u64 base, const u64 *offsets, u64 count) {
     }
 }
 
-// The next address: through the SM's own cache, past it (the L2 answers), or from shared memory, whose addresses are short.
+// Reads the next address through the SM's own cache, past it (from the L2), or from shared memory with 32-bit
+// addresses.
 template <Way way>
 __device__ __forceinline__ u32 follow(u32 line) {
     u32 next;
@@ -116,11 +117,11 @@ __device__ __forceinline__ Address follow_all(Address line, u32 reads) {
     return line;
 }
 
-// place[0] is where the walk begins and then where it ended. `warm` reads come before the clocks; out are ns and cycles.
+// The walk begins at place[0] and leaves its end there. `warm` reads come before the clocks; `out` gets ns and cycles.
 template <Way way, typename Address>
 __device__ __forceinline__ void walk(u64 *place, u32 warm, u32 reads, u64 *out) {
     Address line = follow_all<way>((Address)place[0], warm);
-    if (line == (Address)~0ull) return;  // the comparison makes the clocks wait for what was read
+    if (line == (Address)~0ull) return;  // the comparison makes the clocks wait for the data
     u64 begin_ns = globaltimer_ns(), begin = clock64();
     line = follow_all<way>(line, reads);
     if (line == (Address)~0ull) return;
@@ -139,7 +140,7 @@ __device__ __forceinline__ void walk_stamped(u64 *place, u32 warm, u32 reads, u3
         if (line == (Address)~0ull) return;
         u64 now = clock64();
         cycles[i] = (u32)(now - before);
-        before = clock64();  // after the store, which is no part of a read
+        before = clock64();  // after the store, which is not part of a read
     }
     place[0] = line;
 }
@@ -156,7 +157,7 @@ extern "C" __global__ void walk_past_l1_stamped(u64 *place, u32 warm, u32 reads,
     walk_stamped<PAST_L1, u64>(place, warm, reads, cycles);
 }
 
-// The ring of `lines` 128-byte lines in shared memory, from the offsets of each line's successor. place[0] is an offset.
+// Makes the ring of `lines` 128-byte lines in shared memory; next[i] is the number of the line after line i.
 __device__ __forceinline__ u32 ring_in_shared(const u32 *next, u32 lines) {
     u32 base = (u32)__cvta_generic_to_shared(own);
     for (u32 i = 0; i < lines; i++) own[i * 8].x = base + next[i] * 128;

@@ -1,7 +1,7 @@
 // arch: 75+
-// The kernels of STREAM, one a compilation: KIND says which, ELEMENT the type, WIDE the bytes of a vector (32:
-// compute capability 10.0 on). From 9.0 on also by bulk copies through shared memory. x and y are what is read, out
-// is what is written; s is 3. Sums of whole numbers below 16 and of their products are exact.
+// The kernels of STREAM, one for each compilation: KIND names the kernel, ELEMENT the type, WIDE the bytes of a vector
+// (32 from compute capability 10.0 on). From 9.0 on they also exist with bulk copies through shared memory. Kernels
+// read x and y and write out; s is 3. Sums of whole numbers below 16 and of their products are exact.
 
 #ifndef KIND
 #define KIND 5
@@ -61,7 +61,7 @@ __device__ __forceinline__ u32 half_add(u32 x, u32 y) {
     return result;
 }
 
-// Four bytes at once, each wrapping around by itself.
+// Adds four bytes at once, each of which wraps around separately.
 __device__ __forceinline__ u32 bytes_add(u32 x, u32 y) {
     return ((x & 0x7f7f7f7fu) + (y & 0x7f7f7f7fu)) ^ ((x ^ y) & 0x80808080u);
 }
@@ -71,7 +71,7 @@ __device__ __forceinline__ u32 bytes_times_three(u32 x) {
     return even | odd << 8;
 }
 
-// The result for 32 bits of elements; of doubles, for 64 bits.
+// The result for 32 bits of elements, or for 64 bits of doubles.
 __device__ __forceinline__ u32 combine(u32 x, u32 y) {
 #if ELEMENT == 32
     float a = __uint_as_float(x), b = __uint_as_float(y);
@@ -111,7 +111,7 @@ __device__ __forceinline__ Vector combine(const Vector &x, const Vector &y) {
     return result;
 }
 
-// read: the sum of x; dot: of x times y.
+// read: the sum of x. dot: the sum of x times y.
 __device__ __forceinline__ void accumulate(Sum &sum, const Vector &x, const Vector &y) {
     const bool multiply = KIND == DOT;
 #if ELEMENT == 64
@@ -145,11 +145,10 @@ __device__ __forceinline__ Vector constant() {
     return result;
 }
 
-// -- the ways to memory ---------------------------------------------------------------------------------------------
+// -- loads, stores and tiles ----------------------------------------------------------------------------------------
 
-// No word is asked for twice: what is written is the first to leave the L2. Loads may leave the L1 alone
-// (`past_l1`): kernels that only read do, others gained or lost a percent on an H200, which a search over shapes
-// settles.
+// No word is read twice, so written data may leave the L2 first (.cs). Loads may bypass the L1 (`past_l1`): kernels
+// that only read do, while others gained or lost a percent on an H200, which the search over shapes settles.
 #define STORE "st.global.cs"
 
 #if WIDE == 32
@@ -185,7 +184,7 @@ __device__ __forceinline__ void store(Vector *to, const Vector &v) {
 #endif
 }
 
-// What each block has summed, whole numbers all, into its own word of `parts`.
+// Adds up the sums of a block's threads, all whole numbers, into the block's own word of `parts`.
 __device__ __forceinline__ void leave(Sum sum, u64 *parts) {
     __shared__ u64 total;
     if (threadIdx.x == 0) total = 0;
@@ -198,8 +197,8 @@ __device__ __forceinline__ void leave(Sum sum, u64 *parts) {
     if (threadIdx.x == 0) parts[blockIdx.x] = total;
 }
 
-// One vector after the other, from `at` on in steps; elements behind the last whole vector byte by byte through a
-// vector of their own, so that every type is computed in one place.
+// Processes single vectors from `at` on in steps. Elements behind the last whole vector are copied byte by byte into a
+// vector, so that every type is computed in one place.
 __device__ __forceinline__ void rest(
     const Vector *x, const Vector *y, Vector *out, u64 at, u64 step, u64 size_bytes, Sum &sum
 ) {
@@ -222,8 +221,8 @@ __device__ __forceinline__ void rest(
     for (u32 k = 0; k < left; k++) ((unsigned char *)(out + whole))[k] = ((unsigned char *)&result)[k];
 }
 
-// A tile is a block's width times `ahead` vectors, all of them under way at once. A grid of as many blocks as tiles
-// takes each once; a smaller one goes on in steps of the grid.
+// A tile is a block's width times `ahead` vectors, all in flight at once. A grid with as many blocks as tiles takes
+// each tile once; a smaller one goes on in steps of the grid.
 template <int ahead, bool past_l1>
 __device__ __forceinline__ void by_tiles(const Vector *x, const Vector *y, Vector *out, u64 size_bytes, u64 *parts) {
     Sum sum = 0;
@@ -264,7 +263,7 @@ extern "C" __global__ void tiles8(const Vector *x, const Vector *y, Vector *out,
 
 #if __CUDA_ARCH__ >= 900 && WIDE == 16
 
-// -- bulk copies: the copy engine of an SM fills a ring of stages, threads work in shared memory ---------------------
+// -- bulk copies: an SM's copy engine fills a ring of stages, and threads work in shared memory ----------------------
 
 const int INPUTS = READS_X + READS_Y;
 const u32 MOST_STAGES = 16;
@@ -303,8 +302,8 @@ __device__ __forceinline__ void refill(
     if (READS_Y) fetch(shared_address(stage + tile_bytes), y + tile * tile_bytes, tile_bytes, barrier);
 }
 
-// Block b takes tiles b, b + gridDim, … of `tile_bytes`, a multiple of 16. What is written goes back into its stage
-// and from there by a bulk store; the stage before it is filled anew as soon as its own store has been read.
+// Block b takes tiles b, b + gridDim, … of `tile_bytes`, a multiple of 16. Results go back into their stage and from
+// there to memory by a bulk store. The stage before is refilled as soon as its own store has been read.
 extern "C" __global__ void
 bulk(const Vector *x, const Vector *y, Vector *out, u64 size_bytes, u64 *parts, u32 tile_bytes, u32 stage_count) {
     extern __shared__ __align__(128) unsigned char stages[];
@@ -331,7 +330,7 @@ bulk(const Vector *x, const Vector *y, Vector *out, u64 size_bytes, u64 *parts, 
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
     __syncthreads();
-    // Where nothing is computed one thread does it all: the others would wait for phases that are long over.
+    // Where nothing is computed one thread does everything: the others would wait for phases that are over.
     if ((KIND == COPY || KIND == WRITE) && threadIdx.x) mine = 0;
     for (u64 turn = 0; turn < mine; turn++) {
         u64 tile = first + turn * step;

@@ -1,4 +1,4 @@
-"""Kernels for the Numba layers; but for ``spin`` they run on Numba's simulator too (NUMBA_ENABLE_CUDASIM=1)."""
+"""Kernels of the Numba layers. All but ``spin`` also run on Numba's simulator (NUMBA_ENABLE_CUDASIM=1)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def empty() -> None:
 
 @cuda.jit
 def touch(a: Any, b: Any, c: Any, n: int) -> None:
-    """c = a + b for the first ``n`` elements: nothing at 0, as Python layers launch it; a check at more."""
+    """c = a + b for the first ``n`` elements. Python layers launch it with 0; a check passes more."""
     i = cuda.grid(1)
     if i < n:
         c[i] = a[i] + b[i]
@@ -27,7 +27,7 @@ def touch(a: Any, b: Any, c: Any, n: int) -> None:
 
 @intrinsic
 def clock64(typing_context: Any) -> tuple[Any, Callable[..., Any]]:
-    """The SM's cycle counter, which Numba has no name for; volatile, or one read would serve for all."""
+    """The SM's cycle counter, for which Numba has no name. Volatile, or the compiler would read it only once."""
 
     def read(context: Any, builder: Any, form: Any, arguments: Any) -> Any:
         function = ir.FunctionType(ir.IntType(64), [])
@@ -38,7 +38,7 @@ def clock64(typing_context: Any) -> tuple[Any, Callable[..., Any]]:
 
 @cuda.jit
 def spin(cycles: int) -> None:
-    """Spins for a number of SM clock cycles, a uint64: the ``spin`` of launch.cu."""
+    """Spins for a number of SM clock cycles, a uint64, like ``spin`` in launch.cu."""
     begin = clock64()
     while clock64() - begin < cycles:
         pass

@@ -1,6 +1,7 @@
-"""Streaming kernels as a Numba user writes them: grid-stride loops, one element at a time; they run on its simulator.
+"""Streaming kernels as a Numba user writes them: grid-stride loops over single elements.
 
-What a kernel writes comes first, what it reads after it, by its role in STREAM (triad: out = first + s second).
+They also run on Numba's simulator. The written array comes first, then the arrays that are read, in their roles in
+STREAM (triad: out = first + s second).
 """
 
 from __future__ import annotations
@@ -51,21 +52,21 @@ def triad(out: Any, first: Any, second: Any, s: Any) -> None:
 
 @cuda.jit
 def clear(total: Any) -> None:
-    """The one element of ``total`` is 0: what blocks add to must begin there at each call."""
+    """Sets the only element of ``total`` to 0 before blocks add to it."""
     total[0] = 0
 
 
 class Sums(NamedTuple):
-    """Kernels that add to ``total``, one float64 or uint64: ``read(total, first)``, ``dot(total, first, second)``."""
+    """Kernels that add to ``total``, a float64 or uint64: ``read(total, first)`` and ``dot(total, first, second)``."""
 
     read: Any
     dot: Any
 
 
 def _sums(accumulator: Callable[[Any], Any]) -> Sums:
-    """Each thread adds up in the type ``accumulator``, blocks in shared memory, and each block in ``total``, once.
+    """Each thread adds up in the type ``accumulator``, each block in shared memory, and then once to ``total``.
 
-    Elements are converted first: Numba makes a float64 of the sum of a signed and an unsigned integer.
+    Elements are converted first, as Numba turns the sum of a signed and an unsigned integer into a float64.
     """
 
     @cuda.jit(device=True)
@@ -100,6 +101,6 @@ def _sums(accumulator: Callable[[Any], Any]) -> Sums:
     return Sums(read, dot)
 
 
-# By the type of the elements. A half is added up as a float32, a byte as a uint64, which no sum here overflows.
+# By the type of the elements. Halves are added up in float32, bytes in uint64, which no sum here overflows.
 SUMS: dict[str, Sums] = {"fp64": _sums(np.float64), "fp32": _sums(np.float32), "int8": _sums(np.uint64)}
 SUMS["fp16"] = SUMS["fp32"]

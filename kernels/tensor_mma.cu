@@ -1,7 +1,7 @@
 // arch: 80+
-// Warps' tensor instructions (mma.sync) on fragments in registers, again and again. KIND says which types.
+// Repeats tensor instructions of warps (mma.sync) on fragments in registers. KIND names the types.
 
-// 0 bf16, 1 fp16, 2 tf32, 3 e4m3, 4 e5m2, 5 int8, 6 fp16 added up in fp16, 7 fp64.
+// 0 bf16, 1 fp16, 2 tf32, 3 e4m3, 4 e5m2, 5 int8, 6 fp16 accumulated in fp16, 7 fp64.
 #ifndef KIND
 #define KIND 0
 #endif
@@ -10,14 +10,14 @@
 #error "tensor cores have 8-bit floats from compute capability 8.9 on"
 #endif
 
-// Tiles of results that a warp has under way, each with a fragment of B of its own, and fragments of A that each of them
-// is multiplied by in turn: as many as registers hold. Of equal products a compiler that must put an instruction together
-// from others (8-bit floats on 9.0) would compute one.
+// Each warp works on TILES tiles of results, each with its own fragment of B, and multiplies each by TIMES fragments of
+// A in turn: as many as registers hold. The fragments differ, as a compiler that emulates an instruction (8-bit floats
+// on 9.0) would compute equal products only once.
 const u32 TILES = KIND == 7 ? 4 : 8, TIMES = KIND == 7 ? 2 : 8, THREADS = 512;
 
-// A: 16 rows (8 for FP64 before 9.0) of a fragment's depth; B: 8 columns of it. A lane holds words of 32 bits (64 for
-// FP64) of row or column lane / 4, and those eight rows further down: word lane % 4 and those four words further on.
-// Source: PTX ISA, matrix fragments for mma.m16n8k*; in words all types lie alike.
+// A has 16 rows (8 for FP64 before 9.0) of a fragment's depth, B has 8 columns. A lane holds 32-bit words (64-bit for
+// FP64) of row or column lane / 4 and of the row eight further down: word lane % 4 and every fourth word after it.
+// Source: PTX ISA, matrix fragments for mma.m16n8k*. Counted in words, the layout is the same for all types.
 #if KIND == 7
 typedef double Word;
 typedef double Result;
@@ -96,8 +96,8 @@ __device__ __forceinline__ void multiply(Result (&d)[RESULTS], const Word (&a)[A
 #endif
 }
 
-// Every warp multiplies the same TIMES fragments of A by the same TILES of B. A repetition begins its results anew, so
-// that they stay small, and are right after any number of repetitions.
+// Every warp multiplies the same TIMES fragments of A by the same TILES of B. Each repetition resets the results, so
+// that they stay small and are the same after any number of repetitions.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     repeat(const Word *operands, u64 repeats, Result *out, Stamps *stamps) {
     u32 lane = threadIdx.x % 32, place = lane / 4, word = lane % 4;
@@ -116,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Result d[TILES][RESULTS];
     __syncthreads();
     u64 begin_ns = globaltimer_ns(), begin = clock64();
-    // Not unrolled: of two repetitions in a row the compiler leaves out the first, whose results nobody sees.
+    // Not unrolled: the compiler would drop the first of two repetitions, as its results are overwritten.
 #pragma unroll 1
     for (u64 i = 0; i < repeats; i++) {
 #pragma unroll

@@ -1,14 +1,14 @@
 // arch: 90a
-// Warpgroups' tensor instructions (wgmma) on tiles in shared memory, again and again: what the tensor cores of a 9.0 can
-// do with nothing to wait for. KIND says which types; 2 warpgroups of 64 x 256 results each fill an SM's tensor cores.
+// Repeats tensor instructions of warpgroups (wgmma) on tiles in shared memory: the most that tensor cores of compute
+// capability 9.0 can do. KIND names the types. 2 warpgroups of 64 x 256 results each fill an SM's tensor cores.
 
-// 0 bf16, 1 fp16, 2 tf32, 3 e4m3, 4 e5m2, 5 int8, 6 fp16 added up in fp16.
+// 0 bf16, 1 fp16, 2 tf32, 3 e4m3, 4 e5m2, 5 int8, 6 fp16 accumulated in fp16.
 #ifndef KIND
 #define KIND 0
 #endif
 
-// Types of the instruction, its depth, and what stands behind the operands: results are added (p) or begun anew, operands
-// keep their sign and, those of 16 bits, lie with the depth contiguous.
+// The instruction with its types and depth, and the text after its operands: results are added (p) or reset, operands
+// keep their sign, and 16-bit operands have the depth contiguous.
 #define TAIL_16_BITS ", p, 1, 1, 0, 0;\n"
 #define TAIL_FLOAT ", p, 1, 1;\n"
 #define TAIL_INTEGER ", p;\n"
@@ -37,8 +37,8 @@
 #error "wgmma has no such types"
 #endif
 
-// A thread's results: 128 words, or 64 of two halves each. In the text of an instruction they come first, then the
-// descriptors of both tiles.
+// A thread has 128 results in as many words, or in 64 words of two halves. In the text of an instruction they come
+// first, then the descriptors of both tiles.
 #if KIND == 6
 #define RESULTS 64
 #define RESULT_NAMES \
@@ -75,7 +75,7 @@ typedef float Result;
 #define FOUR(i) ONE(i), ONE(i + 1), ONE(i + 2), ONE(i + 3)
 #define SIXTEEN(i) FOUR(i), FOUR(i + 4), FOUR(i + 8), FOUR(i + 12)
 
-// A quarter of the depth of a tile (32 of 128 bytes a row) lies 2 units of 16 bytes further on.
+// Each quarter of a tile's depth (32 of 128 bytes of a row) begins 2 units of 16 bytes after the one before.
 #define QUARTER(number) \
     "add.s64 a, " FIRST_TILE ", 2 * " number ";\n" \
     "add.s64 b, " SECOND_TILE ", 2 * " number ";\n" OPCODE "{" RESULT_NAMES "}, a, b" TAIL
@@ -85,18 +85,19 @@ const u32 WARPGROUPS = 2, ROW_BYTES = 128, FIRST_ROWS = 64, SECOND_ROWS = 256;
 
 extern __shared__ unsigned char tiles[];
 
-// Where a tile lies in shared memory, as wgmma takes it: rows of 128 bytes, swizzled in groups of eight.
+// wgmma's descriptor of a tile in shared memory: rows of 128 bytes, swizzled in groups of eight.
 __device__ __forceinline__ u64 descriptor(u32 address) {
     return (u64)((address & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
-// Each warpgroup multiplies its tile of 64 rows by the one of 256 that both share. A repetition begins its results anew
-// and adds the whole product four times, so that they stay small, and are right after any number of repetitions.
+// Each warpgroup multiplies its tile of 64 rows by the tile of 256 rows that both share. Each repetition resets the
+// results and adds the whole product four times, so that they stay small and are the same after any number of
+// repetitions.
 extern "C" __global__ void __launch_bounds__(WARPGROUPS * 128, 1)
     repeat(const uint4 *operands, u64 repeats, Result *out, Stamps *stamps) {
     const u32 bytes = (WARPGROUPS * FIRST_ROWS + SECOND_ROWS) * ROW_BYTES;
     u32 base = (u32)__cvta_generic_to_shared(tiles);
-    base = (base + 1023) & ~1023u;  // the swizzle follows the address
+    base = (base + 1023) & ~1023u;  // the swizzle depends on the address
     uint4 *aligned = (uint4 *)(tiles + (base - (u32)__cvta_generic_to_shared(tiles)));
     for (u32 i = threadIdx.x; i < bytes / 16; i += blockDim.x) aligned[i] = operands[i];
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -108,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUPS * 128, 1)
     u64 second = descriptor(base + WARPGROUPS * FIRST_ROWS * ROW_BYTES);
     __syncthreads();
     u64 begin_ns = globaltimer_ns(), begin = clock64();
-    // Not unrolled: of two repetitions in a row the compiler leaves out the first, whose results nobody sees.
+    // Not unrolled: the compiler would drop the first of two repetitions, as its results are overwritten.
 #pragma unroll 1
     for (u64 i = 0; i < repeats; i++) {
         asm volatile(

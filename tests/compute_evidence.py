@@ -1,4 +1,4 @@
-"""Small runs of the compute suite, row by row, every figure invented, and what its rules say of them."""
+"""Small made runs of the compute suite, case by case, and the findings of its rules on them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def figures(
     bound: str | None = None,
     **params: Param,
 ) -> Outcome:
-    """An outcome with these values by name of metric; ``work`` of one call where it matters."""
+    """An outcome with these values by metric; ``work`` is that of one call."""
     info = discover()[benchmark].info([])
     found = []
     for name, value in values.items():
@@ -73,7 +73,7 @@ def product(
     share: float = 0.9, clock_hz: float = 1.5e9, dtype: str = "bf16", size: int = 8192, library: str = "cublaslt",
     *, facts: tuple[Fact, ...] = (), reasons: tuple[str, ...] = (POWER_CAP,), against: float | None = None,
 ) -> Outcome:  # fmt: skip
-    """A square product that is fed to ``share`` of its units at that clock; ``against`` cuBLASLt's, in turn."""
+    """A square product that uses ``share`` of its units at that clock; ``against``: its ratio to cuBLASLt, in turn."""
     name = "integer_rate" if dtype == "int8" else "rate"
     value = share * PEAK[dtype] * clock_hz / HIGHEST_HZ
     in_turn = {} if against is None else {"against": against}
@@ -102,7 +102,7 @@ def shape(rows: int, device_s: float, call_s: float, graph_s: float, projection:
 
 
 def made(*outcomes: Outcome, **gpu: object) -> Run:
-    """A run of these outcomes alone; ``gpu``: what is otherwise of the GPU."""
+    """A run of these outcomes alone; ``gpu`` replaces properties of the GPU."""
     where = Environment(gpus=(msgspec.structs.replace(GPU, **gpu),))
     session = Session(where, Settings(), "0.0", "2025-01-02T03:04:05Z", simulated=True)
     infos = [discover()[name].info([]) for name in dict.fromkeys(one.case.benchmark for one in outcomes)]

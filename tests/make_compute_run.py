@@ -1,6 +1,6 @@
-"""Rows of the compute suite made by hand, every figure invented (in the manner of Hopper) and marked SIMULATED.
+"""Makes runs of the compute suite by hand: every figure is invented, Hopper-like and marked SIMULATED.
 
-Cases, metrics and titles are those of the benchmarks themselves, so that words are tested against what is measured.
+Cases and metrics are those of the benchmarks themselves, so that findings are tested on what is measured.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ POWER_CAP = "software power cap"
 
 
 class Product(NamedTuple):
-    """Products of a type: operations a clock cycle and SM that its units can do, how well they are fed, at which clock,
-    what an operation costs."""
+    """Products of a type: the rate of its units a clock cycle and SM, the share that is fed, the clock, and joules an
+    operation."""
 
     per_clock: float
     fed: float
@@ -37,7 +37,7 @@ class Product(NamedTuple):
         return self.per_clock * SMS * self.clock_hz * self.fed
 
     def faster(self, factor: float) -> float:
-        """As much of a faster clock as there is."""
+        """The factor, limited by the highest clock."""
         return min(factor, SM_CLOCK_HZ / self.clock_hz)
 
 
@@ -55,7 +55,7 @@ PRODUCTS = {
     "fp8_e5m2": Product(8192, 0.86, 1.45e9, 0.49e-12),
 }
 NOT_HERE = ("mxfp8", "nvfp4")
-# Types that a library multiplies, and its rate over cuBLASLt's.
+# The types that a library multiplies, and its rate over cuBLASLt's.
 OTHERS: dict[str, dict[str, float]] = {
     "cublaslt": dict.fromkeys(PRODUCTS, 1.0),
     "cupy": {"fp64": 0.995, "fp32": 0.99, "fp16": 0.985},
@@ -81,7 +81,7 @@ TENSOR_PER_CLOCK = {
     "bf16": 4096.0, "fp16": 4096.0, "fp16_acc16": 4096.0, "tf32": 2048.0, "int8": 8192.0, "fp8_e4m3": 8192.0,
     "fp8_e5m2": 8192.0, "fp64": 256.0,
 }  # fmt: skip
-# Clocks of instructions alone by path, under a load that lasts and in a burst.
+# Clocks of instructions alone by path: sustained and in a burst.
 TENSOR_CLOCK_HZ = {"wgmma": (1.59e9, 1.74e9), "mma": (1.76e9, 1.80e9)}
 MMA_SHARE = 0.663
 # Operations a clock cycle and SM, and cycles until a result can be used.
@@ -94,7 +94,7 @@ Figures = tuple[list[Measurement], tuple[Fact, ...], tuple[Series, ...]]
 
 
 class Skipped(Exception):
-    """A case that means nothing on this GPU, for the reason it says."""
+    """Raised by a case that this GPU cannot run, with the reason."""
 
 
 def checked(one: Measurement) -> Measurement:
@@ -290,8 +290,8 @@ def make_compute_run(
     extra: Iterable[Outcome] = (),
     **gpu: object,
 ) -> Run:
-    """The hand-made run with the compute suite behind the others; ``base``: another run than that of make_run to
-    append it to; ``gpu``: what is otherwise of the GPU."""
+    """The hand-made run, or ``base``, with the compute suite after the others; ``gpu`` replaces properties of the
+    GPU."""
     run = base or make_run(rounds=rounds)
     environment = machine(run.sessions[-1].environment, **{"power_limit_w": POWER_LIMIT_W, **gpu})
     infos = [discover()[name].info(discover()[name].cases(preset)) for name in MADE]

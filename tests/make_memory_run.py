@@ -1,6 +1,6 @@
-"""Rows of the memory suite made by hand, every figure invented (in the manner of HBM3) and marked SIMULATED.
+"""Makes runs of the memory suite by hand: every figure is invented, HBM3-like and marked SIMULATED.
 
-Cases, metrics and titles are those of the benchmarks themselves, so that words are tested against what is measured.
+Cases and metrics are those of the benchmarks themselves, so that findings are tested on what is measured.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from microbench.core.model import Environment, Fact, GpuInfo, Measurement, Outco
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SMS, SM_CLOCK_HZ = 132, 1.98e9
-# What an SM's own cache surely holds, and from where on SMs are far enough apart in a set to be answered each.
+# What an SM's own cache holds, and from which set on SMs are far enough apart for the L2 to answer each.
 CACHE_BYTES, APART_BYTES = 228 * KIB, 16 * MIB
 L2_BYTES = 48 * MIB
 # 2500 MHz x 2 x 6400 bit are 4 TB/s.
@@ -26,22 +26,22 @@ DRAM_SHARE = {
 KEPT_BY = {"cuda": 1.0, "cupy": 0.96, "numba": 0.85}
 SHAPES = {"read": "bulk_16384B_x2_t128_b4", "dot": "grid_16B_x4_t256"}
 USUAL_SHAPE = "grid_16B_x1_t128"
-# Bytes a clock and SM of a level, up to which working set.
+# Bytes a clock and SM of each level.
 RATES = {"l1": 122.0, "l2": 42.0, "dram": 14.4}
 SHARED_RATE = 127.0
-# Cycles of a dependent read.
+# Cycles of a dependent read: from shared memory, then up to each working set.
 SHARED_CYCLES = 29.0
 CYCLES = ((192 * KIB, 33.0), (24 * MIB, 262.0), (32 * MIB, 300.0), (48 * MIB, 480.0), (2 * GIB, 560.0))
 BEYOND_REACH_CYCLES = 850.0
 DRAM_LATENCY_S = 560 / SM_CLOCK_HZ
-# Of words alone over the stride, and operations a second.
+# Bytes that a strided word moves; operations a second of random and atomic accesses.
 SECTOR_BYTES = 32
 ACCESSES = {"gather": 90e9, "scatter": 70e9, "update": 40e9}
 BEYOND_L2_ACCESSES = {"gather": 32e9, "scatter": 25e9, "update": 12e9}
 ADDITIONS = {"same": 2.4e9, "warp": 130e9, "thread": 2600e9}
 IN_SHARED = {"same": 240e9, "warp": 250e9, "thread": 2400e9}
 ENGINE = {"copy": (2e-6, 3.5e12), "copy_2d": (3e-6, 3.3e12), "memset": (1.8e-6, 3.7e12)}
-# First block, later one, given back; seconds and seconds a MiB.
+# The first block, a later one, and freeing it: seconds, and seconds for each MiB.
 ALLOCATED = {
     "malloc": ((90e-6, 1e-6), (80e-6, 0.9e-6), (100e-6, 0.8e-6)),
     "pool": ((110e-6, 1e-6), (0.6e-6, 0.0), (0.4e-6, 0.0)),
@@ -82,7 +82,7 @@ Figures = tuple[list[Measurement], tuple[Fact, ...]]
 
 
 def level_of(footprint_bytes: int) -> str:
-    """Who answers for a working set of that size."""
+    """The level that answers for a working set of that size."""
     return "l1" if footprint_bytes <= 192 * KIB else "l2" if footprint_bytes <= 32 * MIB else "dram"
 
 
@@ -230,7 +230,7 @@ MADE: dict[str, Callable[[dict[str, Param]], Figures]] = {
 
 
 def made_gpu(gpu: GpuInfo, **other: object) -> GpuInfo:
-    """The hand-made GPU with what the device reports of its memory."""
+    """The hand-made GPU with what it reports of its memory; ``other`` replaces some of that."""
     known: dict[str, object] = {
         "l2_bytes": L2_BYTES, "sm_count": SMS, "sm_clock_max_hz": SM_CLOCK_HZ, "memory_clock_max_hz": MEMORY_CLOCK_HZ,
         "memory_bus_bits": BUS_BITS, "memory_bytes": 80 * GIB, "ecc": True,
@@ -265,7 +265,7 @@ def make_memory_run(
     memory_clock_hz: float = MEMORY_CLOCK_HZ,
     **gpu: object,
 ) -> Run:
-    """The hand-made run with the memory suite behind the others; ``gpu``: what is otherwise of the GPU."""
+    """The hand-made run with the memory suite after the others; ``gpu`` replaces properties of the GPU."""
     run = make_run(rounds=rounds)
     environment = machine(run.sessions[-1].environment, **gpu)
     infos = [discover()[name].info(discover()[name].cases(preset)) for name in MADE]

@@ -1,6 +1,8 @@
-"""Made runs of the memory suite, whole and changed, and what its rules say of them: for the tests of its words."""
+"""Made runs of the memory suite, whole and changed, and the findings of its rules on them."""
 
 from __future__ import annotations
+
+import re
 
 import msgspec
 from link_evidence import changed
@@ -12,18 +14,17 @@ from microbench.explain.rules import of_suite
 
 WHOLE = make_memory_run()
 FULL = make_memory_run(preset="full")
+FIGURE = re.compile(r"\d[\d.]* ?(?:%|×|cycles?\b|[TGMkmµnpf]?(?:FLOP|OP|B|J|W|Hz|s|words)\b(?:/\w+)*)")
+SENTENCE_END = re.compile(r"[.!?](?=\s|$)")
 
 
 def evidence(run: Run = WHOLE) -> Evidence:
     return evidence_by_device(run)[0]
 
 
-def told(rule: str, run: Run = WHOLE) -> Finding:
-    return next(finding for finding in of_suite(evidence(run), "memory") if finding.rule == rule)
-
-
-def silent(rule: str, run: Run) -> bool:
-    return all(finding.rule != rule for finding in of_suite(evidence(run), "memory"))
+def findings(run: Run = WHOLE) -> dict[str, Finding]:
+    """The suite's findings by rule."""
+    return {finding.rule: finding for finding in of_suite(evidence(run), "memory")}
 
 
 def only(*names: str) -> Run:
@@ -44,3 +45,17 @@ def with_facts(benchmark: str, **values: object) -> Run:
         return msgspec.structs.replace(one, facts=facts)
 
     return changed(change, WHOLE)
+
+
+def check_shape(finding: Finding) -> None:
+    """A headline, at most two sentences of reading, one of advice, and at most three figures in the first two."""
+    assert finding.title, finding.rule
+    assert finding.threshold, finding.rule
+    assert finding.rests_on, finding.rule
+    assert len(SENTENCE_END.findall(finding.text)) <= 2, f"{finding.rule}: shorten the text: {finding.text}"
+    assert len(SENTENCE_END.findall(finding.advice)) <= 1, f"{finding.rule}: shorten the advice: {finding.advice}"
+    shown = FIGURE.findall(f"{finding.title} {finding.text}")
+    assert len(shown) <= 3, f"{finding.rule}: leave these figures to the report's tables: {shown}"
+    for words in (finding.text, finding.advice):
+        assert words == "" or words.endswith("."), f"{finding.rule}: end it with a full stop: {words}"
+        assert "nan" not in words.split(), finding.rule

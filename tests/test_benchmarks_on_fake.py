@@ -1,9 +1,10 @@
-"""Every benchmark on the simulated GPU: grids, words, and that each quick case gives what the file declares."""
+"""Every benchmark on the simulated GPU: its words, its grids, and that each case yields what the file declares."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -11,134 +12,152 @@ import pytest
 from fake_session import run_case
 
 from microbench.analysis.stats import summarize
-from microbench.core.bench import PRESETS, SUITES, Benchmark, Preset, discover
+from microbench.core.bench import PRESETS, Benchmark, Preset, discover
 from microbench.core.errors import Skip
 from microbench.core.model import Case, Fact, Measurement
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import fake_environment
+from microbench.measure.sampling import SamplingLimits
 
 BENCHMARKS = list(discover().values())
 each_benchmark = pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda benchmark: benchmark.name)
-COSTS = FakeCosts(gpus=2)  # what needs several GPUs finds two
+README = Path(__file__).parent.parent / "README.md"
+COSTS = FakeCosts(gpus=2)  # benchmarks of several GPUs find two
 HERE = fake_environment(COSTS)
-UNITS = {
-    "s", "s/launch", "cycle", "B/s", "FLOP/s", "OP/s", "1/s", "Hz", "B/clk/SM", "FLOP/clk/SM", "OP/clk/SM", "B",
-    "B/launch", "J/B", "J/FLOP", "J/OP", "W", "launch", "1",
-}  # fmt: skip
+FEW = SamplingLimits(seconds=0.005, minimum=4)  # the shape of results is looked at, not their figures
 TIME_UNITS = {"s", "s/launch", "cycle"}
-OF_FACTS = {"link_state", "memory_capacity"}
+UNITS = TIME_UNITS | {
+    "B/s", "FLOP/s", "OP/s", "1/s", "Hz", "B/clk/SM", "FLOP/clk/SM", "OP/clk/SM", "B", "B/launch", "J/B", "J/FLOP",
+    "J/OP", "W", "launch", "1",
+}  # fmt: skip
 
 
-def test_the_suites_of_the_main_job_are_there() -> None:
-    assert {"host", "launch", "graph", "link", "memory", "compute"} <= {benchmark.suite for benchmark in BENCHMARKS}
-    assert [benchmark.suite for benchmark in BENCHMARKS] == sorted(
-        (benchmark.suite for benchmark in BENCHMARKS), key=SUITES.index
+# -- words --------------------------------------------------------------------------------------------------------
+
+
+@each_benchmark
+def test_the_text_begins_with_the_question_that_the_readme_repeats(benchmark: Benchmark) -> None:
+    question, *rest = benchmark.about.splitlines()
+    assert question.endswith("?"), f"{benchmark.name}: make the first line of the module's docstring its question"
+    assert [line for line in rest if line and not line.startswith(" ")] == ["Question", "Method", "Reading"], (
+        f"{benchmark.name}: divide the docstring into Question, Method and Reading, their text indented"
     )
+    row = f"| `{benchmark.name}` | {question} |"
+    assert row in README.read_text(encoding="utf-8"), f"repeat the question in the table of README.md: {row}"
 
 
 @each_benchmark
-def test_the_about_text_asks_answers_and_explains(benchmark: Benchmark) -> None:
-    for heading in ("Question", "Method", "Reading"):
-        assert re.search(rf"^{heading}$", benchmark.about, re.MULTILINE), heading
-    assert benchmark.title
-    assert benchmark.version >= 1
-
-
-@each_benchmark
-def test_metrics_have_names_units_and_words(benchmark: Benchmark) -> None:
+def test_metrics_have_a_name_a_unit_and_a_sentence(benchmark: Benchmark) -> None:
     names = Counter(metric.name for metric in benchmark.metrics)
-    assert (max(names.values(), default=0) == 1) == (benchmark.name not in OF_FACTS), "which are of facts alone"
+    assert max(names.values(), default=1) == 1, f"{benchmark.name}: declare each metric once: {names}"
+    assert benchmark.title, f"{benchmark.name}: give it a title for its table"
+    assert benchmark.version >= 1
     for metric in benchmark.metrics:
-        assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.name)
-        assert metric.unit in UNITS
-        assert metric.about
-        assert (metric.kind == "time") == (metric.unit in TIME_UNITS)
+        where = f"{benchmark.name} metric {metric.name}"
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.name), f"{where}: name it in small letters, digits and _"
+        assert metric.unit in UNITS, f"{where}: use one of the units {sorted(UNITS)}"
+        assert metric.about, f"{where}: say in one line what it is"
+        assert (metric.kind == "time") == (metric.unit in TIME_UNITS), f"{where}: kind and unit disagree"
+
+
+# -- grids --------------------------------------------------------------------------------------------------------
 
 
 @each_benchmark
-def test_grids_are_nested_and_their_values_can_stand_in_a_case_id(benchmark: Benchmark) -> None:
+def test_grids_are_nested_and_their_values_fit_a_case_id(benchmark: Benchmark) -> None:
     for name, axis in benchmark.axes.items():
-        assert re.fullmatch(r"[a-z][a-z0-9_]*", name)
-        assert axis.about
-        assert set(axis.quick) <= set(axis.default) <= set(axis.full), name
+        where = f"{benchmark.name} axis {name}"
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", name), f"{where}: name it in small letters, digits and _"
+        assert axis.about, f"{where}: say in one line what it is"
+        assert set(axis.quick) <= set(axis.default) <= set(axis.full), f"{where}: put quick in default and that in full"
         for preset in PRESETS:
             values = axis.values(preset)
-            assert values or preset == "quick", "what is not essential may be left out there"
-            assert len(set(values)) == len(values)
-            assert len({type(value) for value in values}) <= 1
+            assert values or preset == "quick", f"{where}: only the quick grid may be empty"
+            assert len(set(values)) == len(values), f"{where}: list each value once in {preset}"
+            assert len({type(value) for value in values}) <= 1, f"{where}: use either names or whole numbers"
             if axis.numeric:
-                assert list(values) == sorted(values)
-                assert all(axis.minimum <= value <= axis.maximum for value in values)  # type: ignore[operator]
+                assert list(values) == sorted(values), f"{where}: sort the {preset} grid"
+                inside = [axis.minimum <= value <= axis.maximum for value in values]  # type: ignore[operator]
+                assert all(inside), f"{where}: set minimum and maximum around the {preset} grid"
         for value in axis.full:
-            assert re.fullmatch(r"[a-z0-9_.+-]+", str(value))
+            assert re.fullmatch(r"[a-z0-9_.+-]+", str(value)), f"{where}: {value!r} does not fit a case id"
 
 
 @each_benchmark
 def test_cases_are_nested_unique_and_sorted_by_axis_name(benchmark: Benchmark) -> None:
     before: set[str] = set()
     for preset in PRESETS:
-        ids = [case.id for case in benchmark.cases(preset)]
-        assert len(set(ids)) == len(ids)
-        assert ids or (preset == "quick" and not benchmark.essential)
-        assert before <= set(ids)
-        before = set(ids)
-        for case in benchmark.cases(preset):
-            assert list(case.params) == sorted(benchmark.axes)
-    assert set(benchmark.fresh_process_by) <= set(benchmark.axes)
+        cases = benchmark.cases(preset)
+        ids = {case.id for case in cases}
+        assert len(ids) == len(cases)
+        assert ids or (preset == "quick" and not benchmark.essential), (
+            f"{benchmark.name}: an essential benchmark needs a case in {preset}"
+        )
+        assert before <= ids, f"{benchmark.name}: keep the smaller presets' cases in {preset}"
+        before = ids
+        assert all(list(case.params) == sorted(benchmark.axes) for case in cases)
+    assert set(benchmark.fresh_process_by) <= set(benchmark.axes), f"{benchmark.name}: fresh_process_by names no axis"
     for case in benchmark.cases("full"):
         assert all(isinstance(value, str) for value in benchmark.process_environment(case).values())
 
 
+# -- results ------------------------------------------------------------------------------------------------------
+
+
 def cases_here(benchmark: Benchmark, preset: Preset) -> list[Case]:
-    """Those that mean something on the simulated machine."""
+    """The cases that mean something on the simulated machine."""
     return [case for case in benchmark.cases(preset) if benchmark.here(HERE, case.params) is None]
 
 
 def of_other_types(benchmark: Benchmark) -> list[Case]:
     """One case of each type that only the full grid has: integers have metrics of their own."""
     known = {case.params.get("dtype") for case in benchmark.cases("default")}
-    found = {case.params.get("dtype"): case for case in reversed(cases_here(benchmark, "full"))}
-    return [case for dtype, case in found.items() if dtype not in known]
+    by_type = {case.params.get("dtype"): case for case in reversed(cases_here(benchmark, "full"))}
+    return [case for dtype, case in by_type.items() if dtype not in known]
 
 
 @each_benchmark
-def test_every_default_case_gives_what_is_declared(benchmark: Benchmark) -> None:
+def test_every_default_case_yields_what_is_declared(benchmark: Benchmark) -> None:
     declared = {metric.name: metric for metric in benchmark.metrics}
     seen: set[str] = set()
     for case in (*cases_here(benchmark, "default"), *of_other_types(benchmark)):
         try:
-            found = run_case(benchmark, case, COSTS)
+            yielded = run_case(benchmark, case, COSTS, limits=FEW)
         except Skip:
             continue
-        measurements = [one for one in found if isinstance(one, Measurement)]
+        measurements = [one for one in yielded if isinstance(one, Measurement)]
         names = [measurement.metric for measurement in measurements]
-        assert names or any(isinstance(one, Fact) for one in found), case.id
-        assert len(set(names)) == len(names), case.id
-        assert set(names) <= set(declared), case.id
+        assert names or any(isinstance(one, Fact) for one in yielded), f"{case.id} yields neither figures nor facts"
+        assert len(set(names)) == len(names), f"{case.id} yields a metric twice: {names}"
+        assert set(names) <= set(declared), f"declare the metrics that {case.id} yields: {set(names) - set(declared)}"
         seen |= set(names)
         for measurement in measurements:
-            check(measurement)
+            check(measurement, f"{case.id} {measurement.metric}", on_gpu=benchmark.gpus != 0)
             summary = summarize(declared[measurement.metric], measurement)
             assert np.isfinite([summary.interval.low, summary.interval.high, summary.tail]).all(), case.id
             nothing_is_held = (measurement.metric, case.params.get("way")) == ("held", "stream_released")
             assert (summary.interval.median > 0) != nothing_is_held, (case.id, measurement.metric)
-    assert seen == set(declared)
+    assert seen == set(declared), f"{benchmark.name}: no default case yields {set(declared) - seen}"
 
 
-def check(measurement: Measurement) -> None:
-    """Raw samples are finite, positive and what the counts beside them say."""
-    assert 1 <= len(measurement.values) <= 512
+def check(measurement: Measurement, where: str, *, on_gpu: bool) -> None:
+    """Raw samples are finite and positive, their counts are right, and data that were moved or computed are checked."""
+    assert 1 <= len(measurement.values) <= 512, f"{where}: keep at most 512 samples"
     assert measurement.n >= len(measurement.values)
     assert measurement.calls_per_sample >= 1
-    assert np.isfinite(measurement.values).all()
-    assert min(measurement.values) >= 0
+    assert np.isfinite(measurement.values).all(), f"{where}: a sample is not finite"
+    assert min(measurement.values) >= 0, f"{where}: a sample is negative"
     if measurement.per_call is not None:
         assert sum(measurement.per_call.counts) == measurement.per_call.n
+    work = measurement.work
+    if on_gpu and (work.bytes or work.flops or work.operations):
+        assert measurement.verified, f"{where} moves or computes data but yields verified=None: pass verified=…"
+        assert measurement.needs_verification, f"{where}: pass needs_verification=True"
     msgspec.json.encode(measurement)
 
 
 @each_benchmark
 def test_one_seed_gives_one_result(benchmark: Benchmark) -> None:
     case = (cases_here(benchmark, "quick") or cases_here(benchmark, "default"))[0]
-    first, again = run_case(benchmark, case, COSTS), run_case(benchmark, case, COSTS)
+    first, again = (run_case(benchmark, case, COSTS, limits=FEW) for _ in range(2))
     assert msgspec.json.encode(first) == msgspec.json.encode(again)

@@ -1,4 +1,4 @@
-"""What is said of the levels of memory: their bandwidth and latency, where each ends, and what the L2 itself gives."""
+"""Findings on the levels of memory: bandwidth and latency of each, where it ends, and what the L2 itself gives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from link_evidence import scaled, with_gpu
 from make_memory_run import GIB, MIB, make_memory_run
-from memory_evidence import WHOLE, evidence, silent, told, with_facts
+from memory_evidence import WHOLE, evidence, findings
 
 from microbench.core.model import Run
 from microbench.explain.memory_levels import (
@@ -38,13 +38,15 @@ def test_levels_end_with_the_last_set_that_they_hold() -> None:
     assert ends(points, bandwidth_levels(evidence())) == [
         ("L1", 192 << 10, 256 << 10), ("L2", 32 * MIB, 48 * MIB),
     ]  # fmt: skip
+    assert "192 KiB (L1) or 32 MiB (L2)" in findings()["memory.levels"].advice
 
 
-def test_an_end_that_nobody_looked_for_is_none() -> None:
-    quick = evidence(make_memory_run(preset="quick"))
-    assert [one.name for one in bandwidth_levels(quick)] == ["L1", "L2", "DRAM"]
+def test_levels_measured_far_apart_have_no_known_end() -> None:
+    run = make_memory_run(preset="quick")
+    quick = evidence(run)
+    assert [level.name for level in bandwidth_levels(quick)] == ["L1", "L2", "DRAM"]
     assert ends(footprints(quick, "memory_levels", "bandwidth"), bandwidth_levels(quick)) == []
-    assert "holds" not in told("memory.levels", make_memory_run(preset="quick")).text
+    assert findings(run)["memory.levels"].advice == ""
 
 
 def shared_answers(run: Run = WHOLE) -> Run:
@@ -58,26 +60,22 @@ def shared_answers(run: Run = WHOLE) -> Run:
 def test_the_figure_of_the_l2_is_what_it_sends() -> None:
     """On an H200 sets of a few MiB give up to 68 B/clk/SM, while its L2 sends 37."""
     run = shared_answers()
-    found = {one.name: one for one in bandwidth_levels(evidence(run), "per_clock")}
-    assert found["L2"].value == pytest.approx(42.0, rel=0.01)
-    assert (found["L2"].first_bytes, found["L2"].last_bytes, found["L2"].together) == (16 * MIB, 32 * MIB, False)
-    together = answered_together(footprints(evidence(run), "memory_levels", "per_clock"), list(found.values()))
+    levels = bandwidth_levels(evidence(run), "per_clock")
+    l2 = next(level for level in levels if level.name == "L2")
+    assert l2.value == pytest.approx(42.0, rel=0.01)
+    assert (l2.first_bytes, l2.last_bytes, l2.together) == (16 * MIB, 32 * MIB, False)
+    together = answered_together(footprints(evidence(run), "memory_levels", "per_clock"), levels)
     assert [footprint for footprint, _ in together] == [MIB // 2, MIB, 4 * MIB, 8 * MIB]
-    assert "; L2 42.0 B/clk/SM, L1 122;" in told("memory.verdict", run).title
-    text = told("memory.levels", run).text
-    assert "Sets of 512 KiB to 8 MiB seem faster, up to 17.6 TB/s: SMs that ask for a line at the same time" in text
-    assert "seem faster" not in told("memory.levels").text
+    assert findings(run)["memory.levels"].text != findings()["memory.levels"].text
 
 
-def test_an_l2_that_only_shared_answers_show_is_told_with_reserve() -> None:
+def test_an_l2_that_only_shared_answers_show_has_an_upper_bound() -> None:
     """Where the L2 is small or few sets were measured, none is known to be answered by it alone."""
     run = make_memory_run(preset="quick")
     kept = [one for one in run.outcomes if one.case.params.get("footprint_bytes") != 24 * MIB]
     run = msgspec.structs.replace(run, outcomes=tuple(kept))
-    assert "L2 up to 11.0 TB/s" in told("memory.levels", run).title
-    assert "; L2 up to 42.0 B/clk/SM" in told("memory.verdict", run).title
-    assert "to tell what the L2 sends" in told("memory.levels", run).text
-    assert "up to" not in told("memory.levels").title
+    assert "L2 up to 11.0 TB/s" in findings(run)["memory.levels"].title
+    assert "up to" not in findings()["memory.levels"].title
 
 
 def test_a_small_l1_is_not_mistaken_for_the_l2_behind_it() -> None:
@@ -103,19 +101,6 @@ def test_without_the_size_of_the_l2_only_the_ends_are_named() -> None:
     assert [one.name for one in bandwidth_levels(evidence(unknown))] == ["L1", "DRAM"]
 
 
-def test_what_levels_give_is_told_with_shares_of_ceilings() -> None:
-    finding = told("memory.levels")
-    assert finding.title == "Bandwidth by level: L1 31.9 TB/s, L2 11.0 TB/s, DRAM 3.76 TB/s"
-    assert "Shared memory 33.2 TB/s, 127 B/clk/SM, 99.2 % of 128 B/clk/SM." in finding.text.replace("99.3", "99.2")
-    assert (
-        "42.0 B/clk/SM, 65.6 % of 64.0 B/clk/SM that an SM's port could take (sets of 16 MiB to 32 MiB)."
-        in finding.text
-    )
-    assert (
-        "L1 holds 192 KiB, not 256 KiB; L2 holds 32 MiB, not 48 MiB (its size is reported as 48 MiB)." in finding.text
-    )
-
-
 def test_a_crossing_is_straight_in_logarithms() -> None:
     row = evidence().rows("memory_levels", "bandwidth")[0]
 
@@ -136,20 +121,15 @@ def test_latency_by_level_in_both_units() -> None:
     assert [one.name for one in latency_levels(evidence())] == ["L1", "L2", "DRAM"]
     cycles = [one.value for one in latency_levels(evidence(), "cycles")]
     assert cycles == pytest.approx([33, 262, 560], rel=0.01)
-    finding = told("memory.latency")
-    assert finding.title == "A dependent read takes: L1 16.6 ns, L2 132 ns, DRAM 282 ns"
-    assert "shared memory 14.6 ns (29" in finding.text
-    assert "As one SM sees it, L1 holds 192 KiB, not 256 KiB; L2 holds 24 MiB, not 32 MiB." in finding.text
 
 
 def test_a_rise_within_dram_is_the_reach_of_a_tlb() -> None:
     (step,) = steps(evidence())
     assert GIB < step.reach_bytes < 4 * GIB
     assert (step.before, step.after) == pytest.approx((560, 850), rel=0.01)
-    assert told("memory.tlb").title == "TLB reach about 2.00 GiB"
     flat = scaled("memory_latency", "cycles", 850 / 560, WHOLE, footprint_bytes=4 * GIB)
     flat = scaled("memory_latency", "cycles", 850 / 560, flat, footprint_bytes=16 * GIB)
-    assert silent("memory.tlb", flat)
+    assert "memory.tlb" not in findings(flat)
 
 
 def test_the_l2_has_a_near_and_a_far_part() -> None:
@@ -157,8 +137,3 @@ def test_the_l2_has_a_near_and_a_far_part() -> None:
     assert modes is not None
     assert (modes.near, modes.far, modes.near_share) == (262.0, 421.0, 0.51)
     assert modes.row.params["footprint_bytes"] == 4 * MIB
-    finding = told("memory.l2_modes")
-    assert finding.title == "The L2 has a near and a far part: 262 cycles and 421 cycles"
-    assert "51.0 % of the lines" in finding.text
-    alike = with_facts("memory_latency", l2_modes=1, l2_near=None, l2_far=None)
-    assert told("memory.l2_modes", alike).title.startswith("All lines of the L2 answer alike")

@@ -1,4 +1,4 @@
-"""Device code without a GPU: NVRTC compiles each kernel file for its architectures, Numba compiles or simulates its."""
+"""Device code without a GPU: NVRTC compiles each kernel file for its architectures, Numba simulates its kernels."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ import microbench
 from microbench.gpu.cuda.context import kernel_source
 
 KERNELS = Path(microbench.__file__).parent / "_kernels"
-COMMON = "common.cu"  # what goes before each of the others
+COMMON = "common.cu"  # prepended to each of the others
 SOURCES = sorted(path.name for path in KERNELS.glob("*.cu") if path.name != COMMON)
 OLDEST = 75
 ARCHITECTURES = re.compile(r"// arch: (?:(?P<oldest>\d+)\+|(?P<listed>\d+[af]?(?:, \d+[af]?)*))")
 
 
 def supported() -> list[int]:
-    """The architectures of this NVRTC that microbench cares for."""
+    """The architectures from OLDEST on that this NVRTC compiles for."""
     code, found = nvrtc.nvrtcGetSupportedArchs()
     assert code == nvrtc.nvrtcResult.NVRTC_SUCCESS
     return [architecture for architecture in found if architecture >= OLDEST]
 
 
 def architectures(first_line: str, known: list[int]) -> list[str]:
-    """What line 1 of a kernel file asks for, of those that the compiler knows.
+    """The architectures that line 1 of a kernel file asks for, of those that the compiler knows.
 
-    ``// arch: 75+`` is each from 7.5 on; ``// arch: 80, 90a`` is these two, 90a being what only a 9.0 has.
+    ``// arch: 75+`` is each from 7.5 on; ``// arch: 80, 90a`` is these two, 90a with the features that only 9.0 has.
     """
     match = ARCHITECTURES.fullmatch(first_line)
     if match is None:
@@ -46,7 +46,7 @@ def wanted(name: str) -> list[str]:
 
 
 def compiled(source: str, name: str, architecture: str) -> tuple[bytes | None, str]:
-    """The cubin, None if there is none, and all that the compiler said."""
+    """The cubin, or None, and the compiler's messages."""
     _, program = nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], [])
     options = [f"--gpu-architecture=sm_{architecture}".encode(), b"--std=c++17"]
     (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
@@ -67,19 +67,20 @@ def test_there_are_kernels_and_current_architectures() -> None:
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_kernel_file_names_architectures_and_includes_nothing(name: str) -> None:
-    assert wanted(name)
-    assert not re.search(r"^\s*#\s*include", (KERNELS / name).read_text(encoding="utf-8"), re.MULTILINE)
+    assert wanted(name), f"{name}: name its architectures in line 1: // arch: 75+"
+    included = re.search(r"^\s*#\s*include", (KERNELS / name).read_text(encoding="utf-8"), re.MULTILINE)
+    assert not included, f"{name}: put shared code in {COMMON}; NVRTC has no include path"
 
 
-@pytest.mark.parametrize(("name", "architecture"), [(name, found) for name in SOURCES for found in wanted(name)])
-def test_kernel_compiles_without_a_word(name: str, architecture: str) -> None:
+@pytest.mark.parametrize(("name", "architecture"), [(name, sm) for name in SOURCES for sm in wanted(name)])
+def test_kernel_compiles_without_warnings(name: str, architecture: str) -> None:
     cubin, log = compiled(kernel_source(name.removesuffix(".cu")), name, architecture)
-    assert log == ""
+    assert log == "", f"{name}: mend what the compiler says for sm_{architecture}"
     assert cubin is not None
     assert cubin.startswith(b"\x7fELF")
 
 
-def test_a_warning_and_an_error_are_seen() -> None:
+def test_warnings_and_errors_are_reported() -> None:
     cubin, log = compiled('extern "C" __global__ void kernel() { int unused; }', "planted.cu", "90")
     assert cubin is not None
     assert "never referenced" in log

@@ -292,7 +292,7 @@ def test_what_is_kept_beside_others() -> None:
 
 def test_facts_have_a_table_with_reasons_and_hops_their_own() -> None:
     first, hops = section(report(4)).studies[0].tables
-    assert first.title == "link_state: The link and the way to it"
+    assert first.title == "link_state: State of the link"
     facts = {row[0].text: row[1].text for row in first.rows}
     assert facts["bar1_bytes"] == "128 GiB"
     assert facts["relaxed_ordering"] == "yes"

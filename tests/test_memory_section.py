@@ -1,4 +1,4 @@
-"""The memory suite's section: its pictures, its tables, and that nothing leaves the page."""
+"""The memory suite's section of the report: pictures, tables, and no line wider than the page."""
 
 from __future__ import annotations
 
@@ -51,8 +51,7 @@ def test_pictures_without_their_figures_are_left_out() -> None:
     assert [type(picture) for picture in quick.pictures] == [Table, Histogram, Table]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize(("width", "encoding"), [(60, "utf-8"), (80, "ascii"), (120, "utf-8"), (200, "ascii")])
 def test_no_line_is_wider_than_the_page(width: int, encoding: str) -> None:
     for run in (WHOLE, FULL):
         text = drawn(run, width, encoding)

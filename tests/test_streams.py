@@ -115,5 +115,5 @@ def test_a_counter_that_stands_still_is_an_error() -> None:
 def test_more_under_way_than_there_is_to_read_is_a_skip() -> None:
     gpu = open_fake()
     meter = Meter(gpu.clock, gpu, limits=QUICK)
-    with gpu.case(), pytest.raises(Skip, match=r"ask for 16\.5\d* MiB at once, the buffer has 16 MiB"):
+    with gpu.case(), pytest.raises(Skip, match=r"ask for 16\.5\d* MiB at once, but the buffer has 16 MiB"):
         list(memory_occupancy.measure(gpu, meter, 1, 1024, 8, 16 * MIB))

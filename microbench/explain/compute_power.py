@@ -1,231 +1,145 @@
-"""Explains what power does to compute: the clock that is lost, what of the loss is feeding, how long a burst lasts."""
+"""What power does to compute: the clock it takes, how long a burst lasts, the effect of the data, and energy."""
 
 from __future__ import annotations
 
-import math
 from statistics import median
-from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, listed, rests_on, sentence, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, sentence, whole
 from microbench.analysis.quantiles import CLOCK_LOSS
 from microbench.analysis.stats import Row
-from microbench.core.units import as_time, percent, quantity, round_percent, times
+from microbench.core.units import percent, round_percent, times
 from microbench.explain.compute_units import (
     DATA,
     ENERGIES,
     HEAT,
     LASTING,
-    MAIN_DTYPE,
     POWER_BRAKE,
     POWER_LIMIT,
     SEARCH,
-    Reached,
-    accumulator,
     beside,
     best_products,
     dtype_of,
     dtypes,
     figure,
     held_by,
+    not_main,
     one_rate,
     rates,
-    reached,
     reasons,
-    some,
 )
 
 LASTS = 0.03
-# Power from this share of the limit on is at it: NVML names the limit at less than half of it as well.
+# NVML also names the power limit at less than half of it: from this share of the limit on, power really is at it.
 AT_LIMIT = 0.9
+DIFFERENT = 0.02
 
 
-class Loss(NamedTuple):
-    """What a product lacks of its units at their highest clock, and how much of that is clock and how much feeding."""
-
-    one: Reached
-    lost: float
-    by_clock: float
-
-
-def losses(evidence: Evidence) -> list[Loss]:
-    """cuBLASLt's fastest product of each type that lacks anything.
-
-    The rate is a product of shares, clock x feeding, so what is lost is divided as their logarithms are.
-    """
-    found = []
-    for one in (reached(evidence, row) for row in best_products(evidence)):
-        total, clock = one.of_highest, one.clock_share
-        if total is not None and clock is not None and total < 1:
-            by_clock = math.log(clock) / math.log(total)
-            found.append(Loss(one, 1 - total, min(max(by_clock, 0.0), 1.0)))
-    return found
+def lasting(evidence: Evidence) -> list[Row]:
+    """The sustained rate of each type over its longest measured time, the main type first."""
+    by_dtype: dict[str, Row] = {}
+    for row in sorted(rates(evidence, LASTING, ("sustained",)), key=lambda row: whole(row, "duration_s")):
+        by_dtype[dtype_of(row)] = row
+    return sorted(by_dtype.values(), key=not_main)
 
 
-def loss(evidence: Evidence) -> list[Finding]:
-    """How much of what products lack is clock, and how much is feeding."""
-    found = losses(evidence)
-    if not found:
-        return []
-    first = found[0]
-    highest = first.one.highest
+def nvml_clock_hz(evidence: Evidence, row: Row) -> float | None:
+    """NVML's SM clock: over the second half of sustained work, else after the case."""
+    clocks = _later_half(row, "nvml_sm_clock") or [
+        telemetry.nvml_sm_clock_hz
+        for outcome in row.outcomes
+        for device, telemetry in outcome.telemetry.items()
+        if device == evidence.device and telemetry.nvml_sm_clock_hz
+    ]
+    return median(clocks) if clocks else None
+
+
+def drawn_share(evidence: Evidence, row: Row) -> float | None:
+    """Power over the second half of sustained work as a share of the board's limit; None where one is not known."""
+    powers = _later_half(row, "power")
+    limit_w = evidence.gpu.power_limit_w if evidence.gpu is not None else None
+    return median(powers) / limit_w if powers and limit_w else None
+
+
+def _later_half(row: Row, name: str) -> list[float]:
     return [
-        Finding(
-            rule="compute.loss",
-            severity="note",
-            title=(
-                f"{dtype_of(first.one.row)} lacks {percent(first.lost)} of {quantity(highest.value, highest.unit)}: "
-                f"{round_percent(first.by_clock)} of that is clock, {round_percent(1 - first.by_clock)} feeding"
-                if highest is not None else ""
-            ),
-            text=(
-                f"{some([_loss_words(one) for one in found])}. What the clock takes, cooler or more thrifty work "
-                "gives back; what feeding takes, other tiles or larger sizes."
-            ),
-            threshold="logarithms of measured over highest clock, and of rate over rate x SMs x measured clock",
-            rests_on=rests_on(*(row for one in found for row in _with_clock(evidence, one.one.row))),
-            suite="compute",
-        )
-    ]  # fmt: skip
+        value
+        for outcome in row.outcomes
+        for series in outcome.series
+        if series.metric == name
+        for value in series.values[len(series.values) // 2 :]
+    ]
 
 
-def _loss_words(found: Loss) -> str:
-    clock, fed = found.one.clock_share or 0.0, found.one.fed or 0.0
-    return f"{dtype_of(found.one.row)}: {percent(clock)} of the highest clock, units fed to {percent(fed)}"
-
-
-def _with_clock(evidence: Evidence, row: Row) -> tuple[Row | None, ...]:
-    return row, beside(evidence, row, "sm_clock")
+def energies(evidence: Evidence) -> list[Row]:
+    """The least energy of an operation on random numbers for each type, the main type first."""
+    by_dtype: dict[str, Row] = {}
+    for row in rates(evidence, SEARCH, ENERGIES) + rates(evidence, DATA, ENERGIES, data="normal"):
+        dtype = dtype_of(row)
+        if dtype not in by_dtype or row.value < by_dtype[dtype].value:
+            by_dtype[dtype] = row
+    return sorted(by_dtype.values(), key=not_main)
 
 
 def limited(evidence: Evidence) -> list[Finding]:
-    """The clock that power or heat takes, by the SMs' own count, and what NVML says of it."""
-    row = _longest(evidence)
+    """How much of the SM clock power or heat takes, as the SMs themselves count it."""
+    row = next(iter((*lasting(evidence), *best_products(evidence))), None)
     clock = beside(evidence, row, "sm_clock") if row is not None else None
-    gpu = evidence.gpu
-    if row is None or clock is None or gpu is None or not gpu.sm_clock_max_hz:
+    highest_hz = evidence.gpu.sm_clock_max_hz if evidence.gpu is not None else None
+    if row is None or clock is None or not highest_hz or clock.value >= highest_hz * (1 - CLOCK_LOSS):
         return []
-    lost = 1 - clock.value / gpu.sm_clock_max_hz
-    if lost <= CLOCK_LOSS:
-        return []
-    by = held_by(evidence, row)
-    nvml_hz, told = nvml_clock_hz(evidence, row), reasons(evidence, row)
-    beside_it = f" NVML said {quantity(nvml_hz, 'Hz')}" if nvml_hz else ""
-    beside_it += " and is too high under tensor load." if nvml_hz and nvml_hz > clock.value * (1 + LASTS) else ""
-    drawn = _drawn(evidence, row)
-    named = None if _below_limit(evidence, row, by) else by
+    by, share, nvml_hz = held_by(evidence, row), drawn_share(evidence, row), nvml_clock_hz(evidence, row)
+    if by == POWER_LIMIT and share is not None and share < AT_LIMIT:
+        by = None
+    advice = {
+        HEAT: "Improve the cooling.",
+        POWER_BRAKE: "Check the power supply and its cables.",
+        POWER_LIMIT: "Only a higher limit or data that flip fewer bits give it back.",
+    }
+    text = f"The board draws {percent(share)} of its power limit. " if share is not None else ""
+    names = dict.fromkeys(reason.partition(" from ")[0] for reason in reasons(evidence, row))
+    text += f"NVML names {listed(tuple(names)) or 'no reason'}"
+    if nvml_hz and nvml_hz > clock.value * (1 + LASTS):
+        text += ", and its own clock reads too high under tensor load"
     return [
         Finding(
             rule="compute.limited",
             severity="warning" if by in (HEAT, POWER_BRAKE) else "note",
             title=(
-                f"{taker(named)} takes {percent(lost)} of the clock: {dtype_of(row)} runs at "
-                f"{quantity(clock.value, 'Hz')} of {quantity(gpu.sm_clock_max_hz, 'Hz')}"
+                f"{sentence(by or 'tensor work')} takes {percent(1 - clock.value / highest_hz)} of the clock: "
+                f"{dtype_of(row)} runs at {figure(clock)}"
             ),
-            text=(
-                f"By the SMs' own count.{beside_it.rstrip('.')}{'.' if beside_it else ''}{drawn} Reasons: "
-                f"{listed(told) or 'none'}. {_advice(evidence, row, by)}"
+            text=f"{text}.",
+            advice=advice.get(by or "", ""),
+            threshold=(
+                f"the SMs' clock more than {percent(CLOCK_LOSS)} below the highest; heat and brake by NVML's reasons, "
+                f"the power limit only from {round_percent(AT_LIMIT)} of it on"
             ),
-            threshold=f"the SMs' clock more than {percent(CLOCK_LOSS)} below the highest; heat by NVML's reasons",
             rests_on=rests_on(row, clock),
             suite="compute",
         )
     ]
 
 
-def _advice(evidence: Evidence, row: Row, by: str | None) -> str:
-    if by == HEAT:
-        return "Look after the cooling: heat need not cost anything."
-    if by == POWER_BRAKE:
-        return "A signal from the power supply asks for it: look after the supply and its cables."
-    if _below_limit(evidence, row, by):
-        return "The reason shows well below the limit too: a higher one need not give the clock back."
-    if by == POWER_LIMIT:
-        return "This is what the board is built for: only a higher limit or data that flip fewer bits change it."
-    return "No reason was reported: tensor work alone lowers it on some architectures."
-
-
-def _below_limit(evidence: Evidence, row: Row, by: str | None) -> bool:
-    share = _drawn_share(evidence, row)
-    return by == POWER_LIMIT and share is not None and share < AT_LIMIT
-
-
-def taker(by: str | None) -> str:
-    """The taker of the clock at the begin of a line."""
-    return sentence(by) if by else "Tensor work"
-
-
-def _longest(evidence: Evidence) -> Row | None:
-    """The case that shows a settled clock best: work that lasts, else the fastest product of the main type."""
-    return next(iter(lasting(evidence)), None) or next(iter(best_products(evidence)), None)
-
-
-def lasting(evidence: Evidence) -> list[Row]:
-    """What is sustained over the longest time that each type was measured for, the suite's main type first."""
-    found: dict[str, Row] = {}
-    for row in sorted(rates(evidence, LASTING, ("sustained",)), key=lambda row: whole(row, "duration_s")):
-        found[dtype_of(row)] = row
-    return sorted(found.values(), key=lambda row: dtype_of(row) != MAIN_DTYPE)
-
-
-def nvml_clock_hz(evidence: Evidence, row: Row) -> float | None:
-    """The SM clock that NVML gave beside a case: over the second half of work that lasts, else after the case."""
-    seen = [
-        value
-        for outcome in row.outcomes
-        for series in outcome.series
-        if series.metric == "nvml_sm_clock"
-        for value in series.values[len(series.values) // 2 :]
-    ]
-    seen = seen or [
-        telemetry.nvml_sm_clock_hz
-        for outcome in row.outcomes
-        for device, telemetry in outcome.telemetry.items()
-        if device == evidence.device and telemetry.nvml_sm_clock_hz
-    ]
-    return median(seen) if seen else None
-
-
-def _drawn_share(evidence: Evidence, row: Row) -> float | None:
-    """Power meanwhile over the board's limit, where both are known: the reason alone does not prove it."""
-    powers = [
-        value
-        for outcome in row.outcomes
-        for series in outcome.series
-        if series.metric == "power"
-        for value in series.values[len(series.values) // 2 :]
-    ]
-    limit_w = evidence.gpu.power_limit_w if evidence.gpu is not None else None
-    return median(powers) / limit_w if powers and limit_w else None
-
-
-def _drawn(evidence: Evidence, row: Row) -> str:
-    share = _drawn_share(evidence, row)
-    limit_w = evidence.gpu.power_limit_w if evidence.gpu is not None else None
-    if share is None or limit_w is None:
-        return ""
-    return f" It draws {quantity(share * limit_w, 'W')} of {quantity(limit_w, 'W')} ({percent(share)})."
-
-
 def sustained(evidence: Evidence) -> list[Finding]:
-    """Burst against sustained, and when it turns."""
+    """The burst rate against the sustained one."""
     pairs = [(burst, row) for row in lasting(evidence) if (burst := beside(evidence, row, "burst")) is not None]
     if not pairs:
         return []
     burst, late = pairs[0]
-    kept = late.value / burst.value
-    falls = kept < 1 - LASTS
-    words = [_lasting_words(evidence, *pair) for pair in pairs]
-    advice = "A benchmark of milliseconds shows the burst; a training run gets what is sustained." if falls else ""
+    share = late.value / burst.value
+    falls = share < 1 - LASTS
     return [
         Finding(
             rule="compute.sustained",
             severity="note",
             title=(
-                f"{dtype_of(late)} keeps {percent(kept)} of its burst: {figure(burst)}, then {figure(late)}"
+                f"{dtype_of(late)} keeps {percent(share)} of its burst: {figure(burst)}, then {figure(late)}"
                 if falls
-                else f"{dtype_of(late)} lasts: {figure(late)} after seconds, {percent(kept)} of its burst"
+                else f"{dtype_of(late)} lasts: {figure(late)} after seconds, {percent(share)} of its burst"
             ),
-            text=f"{'; '.join(words)}. {advice}".strip(),
+            text=(
+                "A benchmark of milliseconds shows the burst; a training run gets the sustained rate." if falls else ""
+            ),
             threshold=f"falls where more than {percent(LASTS)} of the first batch is lost in the second half",
             rests_on=rests_on(*(row for pair in pairs for row in pair), beside(evidence, late, "turn")),
             suite="compute",
@@ -233,46 +147,36 @@ def sustained(evidence: Evidence) -> list[Finding]:
     ]
 
 
-def _lasting_words(evidence: Evidence, burst: Row, late: Row) -> str:
-    turn, clock = beside(evidence, late, "turn"), beside(evidence, late, "sm_clock")
-    turned = f", half of the loss after {as_time(turn.value)}" if turn is not None else ""
-    at = f" at {quantity(clock.value, 'Hz')}" if clock is not None else ""
-    return f"{dtype_of(late)}{accumulator(late)}: {figure(burst)}, then {figure(late)}{at}{turned}"
-
-
-# Explains what an operation costs in energy, and what the numbers that are multiplied do to the rate.
-
-
-DIFFERENT = 0.02
-
-
 def data(evidence: Evidence) -> list[Finding]:
-    """What zeros gain over random numbers: the gap that benchmarks of zeros do not tell."""
+    """How much faster zeros multiply than random numbers."""
     pairs = [
-        (normal, other)
+        (normal, zeros)
         for dtype in dtypes(evidence, DATA)
         if (normal := one_rate(evidence, DATA, dtype=dtype, data="normal")) is not None
-        and (other := one_rate(evidence, DATA, dtype=dtype, data="zeros", size=whole(normal, "size"))) is not None
+        and (zeros := one_rate(evidence, DATA, dtype=dtype, data="zeros", size=whole(normal, "size"))) is not None
     ]
     if not pairs:
         return []
-    pairs.sort(key=lambda pair: dtype_of(pair[0]) != MAIN_DTYPE)
-    normal, zeros = pairs[0]
+    normal, zeros = min(pairs, key=lambda pair: not_main(pair[0]))
     gain = zeros.value / normal.value - 1
-    apart = abs(gain) > DIFFERENT
-    words = [f"{_data_words(evidence, one)}; {_data_words(evidence, other)}" for one, other in pairs]
-    advice = "Never compare a figure of zeros with one of real data." if apart else "The limit is not power here."
+    differ = abs(gain) > DIFFERENT
+    powers = [beside(evidence, row, "power") for row in (normal, zeros)]
+    drawn = [figure(power) for power in powers if power is not None]
+    title = f"The data do not matter: zeros are within {percent(abs(gain))} of random numbers ({dtype_of(normal)})"
+    if differ:
+        faster = "faster" if gain > 0 else "slower"
+        title = f"Zeros multiply {percent(abs(gain))} {faster} than random numbers ({dtype_of(normal)})"
+    text = "Power does not limit this product."
+    if differ:
+        text = "The units do the same work at a different power"
+        text += f": {drawn[1]} for zeros, {drawn[0]} for random numbers." if len(drawn) == len(powers) else "."
     return [
         Finding(
             rule="compute.data",
-            severity="advice" if apart else "note",
-            title=(
-                f"Zeros multiply {percent(abs(gain))} {'faster' if gain > 0 else 'slower'} than random numbers "
-                f"({dtype_of(normal)})"
-                if apart
-                else f"The numbers do not matter: zeros within {percent(abs(gain))} of random ones ({dtype_of(normal)})"
-            ),
-            text=f"{'. '.join(words)}. The units do the same work: what differs is power. {advice}",
+            severity="advice" if differ else "note",
+            title=title,
+            text=text,
+            advice="Never compare a rate measured on zeros with one on real data." if differ else "",
             threshold=f"rates of the same product more than {round_percent(DIFFERENT)} apart",
             rests_on=rests_on(*(row for pair in pairs for row in pair)),
             suite="compute",
@@ -280,46 +184,29 @@ def data(evidence: Evidence) -> list[Finding]:
     ]
 
 
-def _data_words(evidence: Evidence, row: Row) -> str:
-    others = (beside(evidence, row, "sm_clock"), beside(evidence, row, "power"), beside(evidence, row, *ENERGIES))
-    told = [figure(one) for one in others if one is not None]
-    return f"{dtype_of(row)} {row.params.get('data')} {figure(row)}{f' ({listed(told)})' if told else ''}"
-
-
-def energies(evidence: Evidence) -> list[Row]:
-    """Energy of an operation of random numbers, the least of each type."""
-    found: dict[str, Row] = {}
-    rows = rates(evidence, SEARCH, ENERGIES) + rates(evidence, DATA, ENERGIES, data="normal")
-    for row in rows:
-        dtype = dtype_of(row)
-        if dtype not in found or row.value < found[dtype].value:
-            found[dtype] = row
-    return sorted(found.values(), key=lambda row: dtype_of(row) != MAIN_DTYPE)
-
-
 def energy(evidence: Evidence) -> list[Finding]:
-    """What an operation costs in energy."""
-    found = energies(evidence)
-    if not found:
+    """What an operation costs in energy, and the type that costs least."""
+    every = energies(evidence)
+    if not every:
         return []
-    shown = found[0]
+    shown, least = every[0], min(every, key=lambda row: row.value)
     power = beside(evidence, shown, "power")
     at = f" at {figure(power)}" if power is not None else ""
-    least = min(found, key=lambda row: row.value)
-    advice = (
-        f" {dtype_of(least)} does {times(shown.value / least.value)} as many operations for the same energy."
-        if least is not shown and least.value < shown.value
-        else ""
-    )
     return [
         Finding(
             rule="compute.energy",
             severity="note",
             title=f"An operation costs {figure(shown)} ({dtype_of(shown)}{at})",
-            text=f"Random numbers, idle power included: {listed([f'{dtype_of(row)} {figure(row)}' for row in found])}."
-            + advice,
-            threshold="energy counter over two seconds of one product, over its operations",
-            rests_on=rests_on(*found, power),
+            text=(
+                f"{dtype_of(least)} does {times(shown.value / least.value)} as many operations for the same energy."
+                if least.value < shown.value
+                else ""
+            ),
+            threshold="energy counter over two seconds of one product of random numbers, idle power included",
+            rests_on=rests_on(*every, power),
             suite="compute",
         )
     ]
+
+
+RULES: tuple[Rule, ...] = (limited, sustained, data, energy)

@@ -1,4 +1,4 @@
-"""Explains products of cuBLASLt: from which size on they are fed, which shape is fastest, what short sums gain."""
+"""Matrix products: sizes that feed the units, shapes, libraries, candidates, and what bounds a model's products."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ import re
 from collections import Counter
 from typing import Literal, NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, listed, rests_on, whole
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, whole
 from microbench.analysis.limits import ceiling
 from microbench.analysis.stats import Row
-from microbench.core.units import as_time, percent, quantity, round_percent, times
+from microbench.core.units import as_time, percent, round_percent, times
 from microbench.explain.compute_units import (
     LIBRARIES,
     MAIN_DTYPE,
     NATIVE,
     PRODUCTS,
-    RATES,
     SEARCH,
     SHAPES,
     SUSTAINED,
     TENSORS,
-    accumulator,
     beside,
     best_product,
     best_products,
@@ -29,21 +27,26 @@ from microbench.explain.compute_units import (
     dtypes,
     fact_of,
     figure,
+    not_main,
     one_rate,
     rates,
     shape_of,
-    some,
 )
 from microbench.explain.memory_stream import best_stream
 
+# -- facts: sizes, rivals, guesses --------------------------------------------------------------------------------
+
 FED = 0.9
 FEWEST_SIZES = 3
+# Rates that differ by less count as equal.
 EQUAL = 0.02
+HEAVY_LOSS = 0.05
 FAST = "_fast"
+GUESS = re.compile(r"guess (\d+) of the heuristics")
 
 
 class Fed(NamedTuple):
-    """From which size on a type's products come near their best."""
+    """The size from which a type's products come near their best rate."""
 
     dtype: str
     size: int
@@ -52,154 +55,24 @@ class Fed(NamedTuple):
 
 
 def fed_sizes(evidence: Evidence) -> list[Fed]:
-    """For each type that was measured at FEWEST_SIZES sizes or more."""
-    found = []
-    for dtype in sorted(dtypes(evidence, PRODUCTS), key=lambda one: one != MAIN_DTYPE):
-        points = sorted(
-            ((whole(row, "size"), row) for row in rates(evidence, PRODUCTS, dtype=dtype, library=NATIVE)),
-            key=lambda point: point[0],
-        )
+    """For each type that was measured at FEWEST_SIZES sizes or more, the main type first."""
+    result = []
+    for dtype in sorted(dtypes(evidence, PRODUCTS), key=lambda dtype: dtype != MAIN_DTYPE):
+        rows = rates(evidence, PRODUCTS, dtype=dtype, library=NATIVE)
+        points = sorted(((whole(row, "size"), row) for row in rows), key=lambda point: point[0])
         if len(points) >= FEWEST_SIZES:
-            best = max((row for _, row in points), key=lambda row: row.value)
+            best = max(rows, key=lambda row: row.value)
             size = next(size for size, row in points if row.value >= FED * best.value)
-            found.append(Fed(dtype, size, best, points))
-    return found
-
-
-def fed_from(evidence: Evidence) -> list[Finding]:
-    """The size from which on the tensor cores are fed."""
-    found = fed_sizes(evidence)
-    if not found:
-        return []
-    first = found[0]
-    smallest, slow = first.points[0]
-    return [
-        Finding(
-            rule="compute.fed_from",
-            severity="note",
-            title=f"{first.dtype} products reach {round_percent(FED)} of their best from size {first.size} on",
-            text=(
-                f"{some([f'{one.dtype} from {one.size} on' for one in found])}. At size {smallest} {first.dtype} "
-                f"gives {figure(slow)}, {percent(slow.value / first.best.value)} of its best {figure(first.best)}: "
-                "join small products to batches."
-            ),
-            threshold=f"the smallest square size with {round_percent(FED)} of the best rate of its type",
-            rests_on=rests_on(*(row for one in found for _, row in one.points)),
-            suite="compute",
-        )
-    ]
-
-
-def searched(evidence: Evidence) -> list[Finding]:
-    """The best shape of the search, against the best square one where that was measured."""
-    pairs: list[tuple[Row, Row | None]] = []
-    for row in sorted(rates(evidence, SEARCH), key=lambda row: dtype_of(row) != MAIN_DTYPE):
-        squares = rates(evidence, PRODUCTS, dtype=dtype_of(row), library=NATIVE)
-        if shape_of(row):
-            pairs.append((row, max(squares, key=lambda one: one.value, default=None)))
-    if not pairs:
-        return []
-    row, square = pairs[0]
-    clock, power = beside(evidence, row, "sm_clock"), beside(evidence, row, "power")
-    at = listed([figure(one) for one in (clock, power) if one is not None])
-    return [
-        Finding(
-            rule="compute.search",
-            severity="note",
-            title=f"The fastest {dtype_of(row)} product is {shape_of(row)}: {figure(row)}{f' at {at}' if at else ''}",
-            text=f"{_against(row, square)}{some([_search_words(*pair) for pair in pairs])}.",
-            threshold=f"more where over {round_percent(EQUAL)} faster than the best of gemm_throughput",
-            rests_on=rests_on(*(one for pair in pairs for one in pair), clock, power),
-            suite="compute",
-        )
-    ]
-
-
-def _against(row: Row, square: Row | None) -> str:
-    if square is None:
-        return ""
-    gain = row.value / square.value - 1
-    more = f"{percent(gain)} more than" if gain > EQUAL else "no more than" if gain < -EQUAL else "as much as"
-    return (
-        f"That is {more} the best square one ({figure(square)}), measured minutes apart, so that a few percent are the "
-        "board's own. "
-    )
-
-
-def _search_words(row: Row, square: Row | None) -> str:
-    fact = fact_of(row, "candidate")
-    by = f" by {fact.value}" if fact is not None else ""
-    beside_it = f", square {figure(square)}" if square is not None else ""
-    return f"{dtype_of(row)} {shape_of(row)} {figure(row)}{by}{beside_it}"
-
-
-def halved(evidence: Evidence) -> list[Finding]:
-    """Shapes that did not fit the free memory and were made smaller: their rate is that of another size."""
-    found = []
-    for row in (row for name in (PRODUCTS, SEARCH) for metric in RATES for row in evidence.rows(name, metric)):
-        fact = fact_of(row, "shape")
-        if fact is not None and (fact.source or "").startswith("halved"):
-            found.append((row, fact))
-    if not found:
-        return []
-    told = [f"{row.case_id} is {fact.value}" for row, fact in found]
-    return [
-        Finding(
-            rule="compute.halved",
-            severity="warning",
-            title=f"{counted(len(found), 'product')} did not fit the free memory: a smaller one was measured",
-            text=f"{some(told)}. End what holds memory on this GPU and measure them again.",
-            threshold="fact shape says that it was halved",
-            rests_on=rests_on(*(row for row, _ in found)),
-            suite="compute",
-        )
-    ]
-
-
-def fast(evidence: Evidence) -> list[Finding]:
-    """fp8 that adds up in the tensor cores alone against sums that are promoted to fp32."""
-    pairs = []
-    for row in rates(evidence, PRODUCTS, library=NATIVE):
-        dtype = dtype_of(row)
-        other = one_rate(
-            evidence, PRODUCTS, dtype=dtype.removesuffix(FAST), library=NATIVE, size=whole(row, "size")
-        )  # fmt: skip
-        if dtype.endswith(FAST) and other is not None:
-            pairs.append((row, other))
-    if not pairs:
-        return []
-    quick, exact = max(pairs, key=lambda pair: whole(pair[0], "size"))
-    gain = quick.value / exact.value
-    return [
-        Finding(
-            rule="compute.fast",
-            severity="note",
-            title=(
-                f"Fast accumulation makes {dtype_of(exact)} {times(gain)} as fast: {figure(quick)} against "
-                f"{quantity(exact.value, exact.metric.unit)}"
-            ),
-            text=(
-                f"{dtype_of(quick)}{accumulator(quick)}; {dtype_of(exact)}{accumulator(exact)}. Short sums lose bits "
-                f"over long depths: {'check what the model needs.' if gain > 1 + EQUAL else 'here they gain nothing.'}"
-            ),
-            threshold=f"the same size; a gain from {round_percent(EQUAL)} on",
-            rests_on=rests_on(*(row for pair in pairs for row in pair)),
-            suite="compute",
-        )
-    ]
-
-
-# Explains who multiplies: CuPy's and PyTorch's matmul and cuBLASLt's own guesses beside its fastest candidate.
-
-
-EQUAL_RATE, HEAVY_LOSS = 0.02, 0.05
-AGAINST = "against"
-GUESS = re.compile(r"guess (\d+) of the heuristics")
+            result.append(Fed(dtype, size, best, points))
+    return result
 
 
 class Rival(NamedTuple):
-    """Another library against cuBLASLt: the same type, the same size; ``against`` of batches in turn on the same
-    operands, None in runs that took them one after the other."""
+    """Another library against cuBLASLt in one type and size.
+
+    ``against`` is the ratio of batches measured in turn on the same operands; None in runs that measured one library
+    after the other.
+    """
 
     library: str
     row: Row
@@ -214,123 +87,39 @@ class Rival(NamedTuple):
 
 def rivals(evidence: Evidence) -> list[Rival]:
     """Every pair that was measured, at the largest size of each type."""
-    found = []
+    result = []
     for library in LIBRARIES:
         for dtype in dtypes(evidence, PRODUCTS):
             rows = rates(evidence, PRODUCTS, dtype=dtype, library=library)
-            row = max(rows, key=lambda one: whole(one, "size"), default=None)
+            row = max(rows, key=lambda row: whole(row, "size"), default=None)
             if row is None:
                 continue
             native = one_rate(evidence, PRODUCTS, dtype=dtype, library=NATIVE, size=whole(row, "size"))
             if native is not None:
-                found.append(Rival(library, row, native, beside(evidence, row, AGAINST)))
-    return found
+                result.append(Rival(library, row, native, beside(evidence, row, "against")))
+    return result
 
 
-def libraries(evidence: Evidence) -> list[Finding]:
-    """CuPy's and PyTorch's matmul beside cuBLASLt's fastest candidate."""
-    found = rivals(evidence)
-    if not found:
-        return []
-    by_library = {name: [one for one in found if one.library == name] for name in LIBRARIES}
-    worst = min(found, key=lambda one: one.ratio)
-    heavy = worst.ratio < 1 - HEAVY_LOSS
-    told = {name: own for name, own in by_library.items() if own}
-    in_turn = all(one.against is not None for one in found)
-    ahead = [f"{LIBRARIES[one.library]} in {dtype_of(one.row)}" for one in found if one.ratio > 1 + EQUAL_RATE]
-    claim = "Faster than every candidate that was tried" if in_turn else "Ahead, though not measured in turn"
-    faster = f" {claim}: {listed(ahead)}." if ahead else ""
-    advice = (
-        f" {LIBRARIES[worst.library]} takes another kernel for {dtype_of(worst.row)}: where that product matters, "
-        "choose the candidate by measuring."
-        if heavy else ""
-    )  # fmt: skip
-    return [
-        Finding(
-            rule="compute.libraries",
-            severity="advice" if heavy else "note",
-            title=f"Beside cuBLASLt: {'; '.join(_range(name, own) for name, own in told.items())}",
-            text=f"{'. '.join(_rival_words(name, own) for name, own in told.items())}.{faster}{advice}",
-            threshold=(
-                f"{'in turn' if in_turn else 'one after the other'}, the same operands at the largest size of a type; "
-                f"equal within {round_percent(EQUAL_RATE)}, advice where over {round_percent(HEAVY_LOSS)} is lost"
-            ),
-            rests_on=rests_on(*(row for one in found for row in (one.row, one.native))),
-            suite="compute",
-        )
-    ]
-
-
-def _range(name: str, own: list[Rival]) -> str:
-    low, high = min(one.ratio for one in own), max(one.ratio for one in own)
-    span = percent(low) if low == high else f"{percent(low)} to {percent(high)}"
-    return f"{LIBRARIES[name]} reaches {span}"
-
-
-def _rival_words(name: str, own: list[Rival]) -> str:
-    return f"{LIBRARIES[name]}: {some([_beside(one) for one in sorted(own, key=lambda one: one.ratio)])}"
-
-
-def _beside(one: Rival) -> str:
-    """Measured in turn, the ratio is of pairs: it is not that of the two rates, which are of other moments."""
-    if one.against is not None:
-        return f"{dtype_of(one.row)} {percent(one.ratio)} (at {figure(one.row)})"
-    return f"{dtype_of(one.row)} {figure(one.row)} of {figure(one.native)} ({percent(one.ratio)})"
-
-
-def candidates(evidence: Evidence) -> list[Finding]:
-    """How often the heuristics' first guess was not the fastest."""
-    found = [(row, guess) for row in best_products(evidence) if (guess := _guess(row)) is not None]
-    later = [(row, guess) for row, guess in found if guess > 1]
-    if not found:
-        return []
-    told = [f"{dtype_of(row)} {_candidate(row)} (guess {guess})" for row, guess in (later or found)]
-    return [
-        Finding(
-            rule="compute.candidate",
-            severity="note",
-            title=(
-                f"cuBLASLt's first guess was not the fastest for {len(later)} of {counted(len(found), 'type')}"
-                if later
-                else f"cuBLASLt's first guess was the fastest for {counted(len(found), 'type')}"
-            ),
-            text=(
-                f"{some(told)}. Calls that take what the heuristics propose first get the first guess: products "
-                "that matter are worth a search."
-                if later else f"{some(told)}. A search gains nothing at these sizes."
-            ),
-            threshold="the least median of three samples of each candidate, in turn, at each type's best size",
-            rests_on=rests_on(*(row for row, _ in found)),
-            suite="compute",
-        )
-    ]  # fmt: skip
-
-
-def _guess(row: Row) -> int | None:
-    """Which of the heuristics' candidates was the fastest, from 1; None where there was one only."""
+def guess_of(row: Row) -> int | None:
+    """Which of the heuristics' candidates was the fastest, from 1; None where there was only one."""
     fact = fact_of(row, "candidate")
-    told = GUESS.search(fact.source or "") if fact is not None else None
-    return int(told[1]) if told else None
+    match = GUESS.search(fact.source or "") if fact is not None else None
+    return int(match[1]) if match else None
 
 
-def _candidate(row: Row) -> str:
-    fact = fact_of(row, "candidate")
-    return str(fact.value) if fact is not None else ""
+# -- facts: products of language models under this run's own roofs ------------------------------------------------
 
-
-# Explains the products of language models: which roof of this run holds each up, and what a graph would give.
-
-
-# A product is a launch in disguise where a call from Python takes so many times as long as its work on the device.
+# A product is launch-bound where a call from Python takes so many times as long as its work on the device.
 LAUNCHES_FROM = 1.2
 # A graph is worth its trouble where it makes a call so many times as fast.
 GRAPH_WORTH = 1.2
 
 Held = Literal["launch", "bandwidth", "compute"]
+HELD: tuple[Held, ...] = ("launch", "bandwidth", "compute")
 
 
 class Roof(NamedTuple):
-    """What this run holds a shape against: a rate in ``unit``, and who gave it. ``row`` is None for a computed one."""
+    """The rate that bounds a shape, in ``unit``, and its source by name; ``row`` is None for a computed one."""
 
     value: float
     unit: str
@@ -348,23 +137,27 @@ def bandwidth_roof(evidence: Evidence) -> Roof | None:
 
 
 def compute_roof(evidence: Evidence, dtype: str) -> Roof | None:
-    """The tensor cores' sustained rate of a type alone or its fastest product, whichever is more, else the ceiling at
-    the highest clock. A product is more where the instructions that were measured are not this architecture's best."""
-    found = rates(evidence, TENSORS, dtype=dtype.removesuffix("_fast"), load=SUSTAINED)
-    row = max(found, key=lambda one: one.value, default=None)
-    product = best_product(evidence, dtype)
+    """The sustained rate of tensor instructions or the fastest product of a type, whichever is higher.
+
+    Else the ceiling at the highest clock. A product is faster where the instructions that were measured are not this
+    architecture's best.
+    """
+    sustained = rates(evidence, TENSORS, dtype=dtype.removesuffix(FAST), load=SUSTAINED)
+    row, product = max(sustained, key=lambda row: row.value, default=None), best_product(evidence, dtype)
     if row is not None and (product is None or product.value <= row.value):
         return Roof(row.value, row.metric.unit, f"tensor_ceiling {row.params.get('path')}, sustained", row)
-    row = product
-    if row is not None:
-        return Roof(row.value, row.metric.unit, f"gemm_throughput size {row.params.get('size')}", row)
+    if product is not None:
+        name = f"gemm_throughput size {product.params.get('size')}"
+        return Roof(product.value, product.metric.unit, name, product)
     limit = ceiling(f"gemm:{dtype}", evidence.gpu)
     return Roof(limit.value, limit.unit, limit.source, None) if limit is not None else None
 
 
 class Shaped(NamedTuple):
-    """A product of a model: what its work takes on the device, a call from Python, a call in a graph, and what holds it
-    up by this run's own roofs; ``held`` is None where no roof is known."""
+    """A product of a model, what it moves, a call of it from Python and one in a graph, and what bounds it.
+
+    ``held`` follows this run's own roofs; it is None where no roof is known.
+    """
 
     row: Row
     bandwidth: Row | None
@@ -374,13 +167,13 @@ class Shaped(NamedTuple):
 
     @property
     def operations(self) -> int:
-        """Of one product, floating or integer."""
+        """Floating or integer operations of one product."""
         work = self.row.measurement.work
         return work.flops or work.operations or 0
 
     @property
     def device_s(self) -> float:
-        """What the work itself takes."""
+        """The time of the work itself."""
         return self.operations / self.row.value
 
     @property
@@ -397,118 +190,254 @@ class Shaped(NamedTuple):
         return self.call.value / self.graph.value
 
 
-def bound_of(evidence: Evidence, row: Row) -> Held | None:
-    """What holds a shape up: "launch" where a call from Python takes longer than the work, else the roof under which
-    its bytes or its operations would take longer: "bandwidth" or "compute"."""
-    one = _shaped(evidence, row)
-    return _held(one, bandwidth_roof(evidence), compute_roof(evidence, dtype_of(row)))
-
-
 def shaped(evidence: Evidence) -> list[Shaped]:
     """Every product of a model that was measured, in the order of the run."""
     rows, memory = rates(evidence, SHAPES), bandwidth_roof(evidence)
     roofs = {dtype: compute_roof(evidence, dtype) for dtype in dict.fromkeys(dtype_of(row) for row in rows)}
-    found = [_shaped(evidence, row) for row in rows]
-    return [one._replace(held=_held(one, memory, roofs[dtype_of(one.row)])) for one in found]
+    result = []
+    for row in rows:
+        bandwidth, call, graph = (beside(evidence, row, name) for name in ("bandwidth", "call", "graph"))
+        product = Shaped(row, bandwidth, call, graph, None)
+        result.append(product._replace(held=_held(product, memory, roofs[dtype_of(row)])))
+    return result
 
 
-def _shaped(evidence: Evidence, row: Row) -> Shaped:
-    bandwidth, call, graph = (beside(evidence, row, name) for name in ("bandwidth", "call", "graph"))
-    return Shaped(row, bandwidth, call, graph, None)
-
-
-def _held(one: Shaped, memory: Roof | None, compute: Roof | None) -> Held | None:
-    if one.call is not None and one.call.value > LAUNCHES_FROM * one.device_s:
+def _held(product: Shaped, memory: Roof | None, compute: Roof | None) -> Held | None:
+    """ "launch" where a call from Python takes longer than the work, else the roof under which that takes longer."""
+    if product.call is not None and product.call.value > LAUNCHES_FROM * product.device_s:
         return "launch"
-    if memory is None or compute is None or one.intensity is None or compute.unit != one.row.metric.unit:
+    if memory is None or compute is None or product.intensity is None or compute.unit != product.row.metric.unit:
         return None
-    return "bandwidth" if one.intensity * memory.value < compute.value else "compute"
+    return "bandwidth" if product.intensity * memory.value < compute.value else "compute"
+
+
+# -- findings -----------------------------------------------------------------------------------------------------
+
+
+def fast(evidence: Evidence) -> list[Finding]:
+    """fp8 accumulated in the tensor cores alone, against sums that are promoted to fp32."""
+    pairs = []
+    for row in rates(evidence, PRODUCTS, library=NATIVE):
+        dtype = dtype_of(row).removesuffix(FAST)
+        exact = one_rate(evidence, PRODUCTS, dtype=dtype, library=NATIVE, size=whole(row, "size"))
+        if dtype_of(row).endswith(FAST) and exact is not None:
+            pairs.append((row, exact))
+    if not pairs:
+        return []
+    quick, exact = max(pairs, key=lambda pair: whole(pair[0], "size"))
+    gain = quick.value / exact.value
+    pays = gain > 1 + EQUAL
+    return [
+        Finding(
+            rule="compute.fast",
+            severity="note",
+            title=(
+                f"Fast accumulation makes {dtype_of(exact)} {times(gain)} as fast: {figure(quick)} against "
+                f"{figure(exact)}"
+            ),
+            text="Its short sums lose bits over long depths.",
+            advice="Check the precision that the model needs."
+            if pays
+            else "Use promoted sums: fast ones gain nothing.",
+            threshold=f"the same size; a gain from {round_percent(EQUAL)} on",
+            rests_on=rests_on(*(row for pair in pairs for row in pair)),
+            suite="compute",
+        )
+    ]
+
+
+def fed_from(evidence: Evidence) -> list[Finding]:
+    """The size from which products feed the tensor cores."""
+    every = fed_sizes(evidence)
+    if not every:
+        return []
+    first = every[0]
+    smallest, slow = first.points[0]
+    return [
+        Finding(
+            rule="compute.fed_from",
+            severity="note",
+            title=f"{first.dtype} products reach {round_percent(FED)} of their best rate from size {first.size} on",
+            text=f"At size {smallest} they reach {percent(slow.value / first.best.value)} of it.",
+            advice="Join small products into batches.",
+            threshold=f"the smallest square size with {round_percent(FED)} of the best rate of its type",
+            rests_on=rests_on(*(row for fed in every for _, row in fed.points)),
+            suite="compute",
+        )
+    ]
+
+
+def searched(evidence: Evidence) -> list[Finding]:
+    """The fastest shape of the search, against the fastest square product."""
+    rows = sorted((row for row in rates(evidence, SEARCH) if shape_of(row)), key=not_main)
+    if not rows:
+        return []
+    row, square = rows[0], best_product(evidence, dtype_of(rows[0]))
+    gain = row.value / square.value - 1 if square is not None else 0.0
+    more = f"{percent(gain)} more than" if gain > EQUAL else "less than" if gain < -EQUAL else "as much as"
+    return [
+        Finding(
+            rule="compute.search",
+            severity="note",
+            title=f"The fastest {dtype_of(row)} product is {shape_of(row)}: {figure(row)}",
+            text=(
+                f"That is {more} the best square product, measured minutes apart: a few percent are the board's own."
+                if square is not None
+                else ""
+            ),
+            threshold=f"more or less where over {round_percent(EQUAL)} from the best of gemm_throughput",
+            rests_on=rests_on(*rows, square),
+            suite="compute",
+        )
+    ]
+
+
+def candidates(evidence: Evidence) -> list[Finding]:
+    """How often the heuristics' first guess was not the fastest."""
+    guesses = {row.case_id: guess for row in best_products(evidence) if (guess := guess_of(row)) is not None}
+    later = sum(guess > 1 for guess in guesses.values())
+    if not guesses:
+        return []
+    return [
+        Finding(
+            rule="compute.candidate",
+            severity="note",
+            title=(
+                f"cuBLASLt's first guess was not the fastest for {later} of {counted(len(guesses), 'type')}"
+                if later
+                else f"cuBLASLt's first guess was the fastest for {counted(len(guesses), 'type')}"
+            ),
+            text="A call without a search runs the first guess." if later else "",
+            advice="Search the candidates of products that matter." if later else "",
+            threshold="the least median of three samples of each candidate, in turn, at each type's best size",
+            rests_on=rests_on(*(row for row in best_products(evidence) if row.case_id in guesses)),
+            suite="compute",
+        )
+    ]
+
+
+def libraries(evidence: Evidence) -> list[Finding]:
+    """The lowest share of cuBLASLt's fastest candidate that each library's matmul reaches, and where one is faster."""
+    every = rivals(evidence)
+    if not every:
+        return []
+    lowest = {
+        name: min((rival for rival in every if rival.library == name), key=lambda rival: rival.ratio)
+        for name in dict.fromkeys(rival.library for rival in every)
+    }
+    worst = min(every, key=lambda rival: rival.ratio)
+    heavy = worst.ratio < 1 - HEAVY_LOSS
+    in_turn = all(rival.against is not None for rival in every)
+    ahead = [f"{LIBRARIES[rival.library]} in {dtype_of(rival.row)}" for rival in every if rival.ratio > 1 + EQUAL]
+    reach = [f"{LIBRARIES[name]} {percent(rival.ratio)} ({dtype_of(rival.row)})" for name, rival in lowest.items()]
+    claim = "Faster than every candidate tried" if in_turn else "Ahead, though not measured in turn"
+    return [
+        Finding(
+            rule="compute.libraries",
+            severity="advice" if heavy else "note",
+            title=f"Lowest share of cuBLASLt's rate: {', '.join(reach)}",
+            text=f"{claim}: {listed(ahead)}." if ahead else "",
+            advice=(
+                f"Where {dtype_of(worst.row)} products matter, call cuBLASLt with a candidate chosen by measuring."
+                if heavy
+                else ""
+            ),
+            threshold=(
+                f"{'in turn' if in_turn else 'one after the other'}, the same operands at the largest size of a type; "
+                f"equal within {round_percent(EQUAL)}, advice where over {round_percent(HEAVY_LOSS)} is lost"
+            ),
+            rests_on=rests_on(*(row for rival in every for row in (rival.row, rival.native))),
+            suite="compute",
+        )
+    ]
+
+
+def halved(evidence: Evidence) -> list[Finding]:
+    """Shapes that did not fit the free memory and were made smaller: their rate is that of another size."""
+    every = [
+        (row, fact)
+        for row in (*rates(evidence, PRODUCTS), *rates(evidence, SEARCH))
+        if (fact := fact_of(row, "shape")) is not None and (fact.source or "").startswith("halved")
+    ]
+    if not every:
+        return []
+    row, fact = every[0]
+    return [
+        Finding(
+            rule="compute.halved",
+            severity="warning",
+            title=f"{counted(len(every), 'product')} did not fit the free memory: a smaller one was measured",
+            text=f"{row.case_id} is {fact.value}.",
+            advice="Free the memory of this GPU and measure again.",
+            threshold="fact shape says that it was halved",
+            rests_on=rests_on(*(row for row, _ in every)),
+            suite="compute",
+        )
+    ]
 
 
 def bounds(evidence: Evidence) -> list[Finding]:
-    """How many shapes are held up by what, and from how many rows on it changes."""
-    found = [one for one in shaped(evidence) if one.held is not None]
-    if not found:
+    """How many products of models are launch-, bandwidth- or compute-bound, and at how many rows."""
+    every = [product for product in shaped(evidence) if product.held is not None]
+    if not every:
         return []
-    held = Counter(one.held for one in found)
-    order: tuple[Held, ...] = ("launch", "bandwidth", "compute")
-    title = ", ".join(f"{held[name]} {name}-bound" for name in order if held[name])
-    words = [_group_words([one for one in found if one.held == name], name) for name in order if held[name]]
-    roofs = [bandwidth_roof(evidence), *(compute_roof(evidence, dtype) for dtype in _types(found))]
-    named = [f"{roof.name} {quantity(roof.value, roof.unit)}" for roof in roofs if roof is not None]
+    counts = Counter(product.held for product in every)
+    groups = {held: [whole(product.row, "rows") for product in every if product.held == held] for held in HELD}
+    spans = [f"{held}-bound at {_span(rows)}" for held, rows in groups.items() if rows]
+    roofs = [bandwidth_roof(evidence), *(compute_roof(evidence, dtype) for dtype in dtypes(evidence, SHAPES))]
     return [
         Finding(
             rule="compute.shapes",
             severity="note",
-            title=f"Of {counted(len(found), 'product')} of models: {title}",
-            text=f"{' '.join(words)} By this run's own roofs: {listed(named)}.",
+            title=(
+                f"Of {counted(len(every), 'product')} of models: "
+                + ", ".join(f"{counts[held]} {held}-bound" for held in HELD if counts[held])
+            ),
+            text=f"They are {listed(spans)}.",
+            advice="Batch more rows: while a product is bandwidth-bound, they cost little."
+            if groups["bandwidth"]
+            else "",
             threshold=(
                 f"launch: a call from Python over {times(LAUNCHES_FROM)} the work on the device; else the roof under "
                 "which it would take longer"
             ),
-            rests_on=rests_on(*(one.row for one in found), *(roof.row for roof in roofs if roof is not None)),
+            rests_on=rests_on(*(product.row for product in every), *(roof.row for roof in roofs if roof is not None)),
             suite="compute",
         )
     ]
 
 
-def _types(found: list[Shaped]) -> list[str]:
-    return list(dict.fromkeys(dtype_of(one.row) for one in found))
-
-
-def _group_words(found: list[Shaped], name: Held) -> str:
-    numbers = [whole(one.row, "rows") for one in found]
-    span = counted(min(numbers), "row") if min(numbers) == max(numbers) else f"{min(numbers)} to {max(numbers)} rows"
-    if name == "compute":
-        best = max(found, key=lambda one: one.row.value)
-        return f"Compute-bound at {span}, up to {figure(best.row)}."
-    if name == "bandwidth":
-        rows = [one.bandwidth for one in found if one.bandwidth is not None]
-        best_row = max(rows, key=lambda row: row.value, default=None)
-        most = f", up to {figure(best_row)}" if best_row is not None else ""
-        return f"Bandwidth-bound at {span}{most}: more rows cost little."
-    return f"Launch-bound at {span}: the device waits for Python."
+def _span(rows: list[int]) -> str:
+    return counted(rows[0], "row") if min(rows) == max(rows) else f"{min(rows)} to {max(rows)} rows"
 
 
 def launches(evidence: Evidence) -> list[Finding]:
-    """Small products that are launches in disguise, and what a graph would give."""
-    found = [
-        (one, factor)
-        for one in shaped(evidence)
-        if one.held == "launch" and (factor := one.graph_factor) is not None and factor >= GRAPH_WORTH
+    """Launch-bound products that a graph makes faster."""
+    every = [
+        (product, factor)
+        for product in shaped(evidence)
+        if product.held == "launch" and (factor := product.graph_factor) is not None and factor >= GRAPH_WORTH
     ]
-    if not found:
+    if not every:
         return []
-    found.sort(key=lambda pair: -pair[1])
-    worst, factor = found[0]
-    words = [_launch_words(one, by) for one, by in found]
+    worst, factor = max(every, key=lambda pair: pair[1])
+    name = f"{worst.row.params.get('projection')} of {counted(whole(worst.row, 'rows'), 'row')}"
+    call = f"a call from Python takes {as_time(worst.call.value)} for " if worst.call is not None else ""
     return [
         Finding(
             rule="compute.launches",
             severity="advice",
-            title=(
-                f"{_launches(len(found))} in disguise among the products: a graph makes {_name(worst.row)} "
-                f"{times(factor)} as fast"
-            ),
-            text=f"{some(words)}. Capture a step of the model in a graph, or take more rows at a time.",
+            title=f"A graph makes {name} ({dtype_of(worst.row)}) {times(factor)} as fast",
+            text=f"The product is launch-bound: {call}{as_time(worst.device_s)} of work.",
+            advice="Capture a step of the model in a graph, or batch more rows.",
             threshold=(
                 f"a call from Python over {times(LAUNCHES_FROM)} its work on the device, and a graph at least "
                 f"{times(GRAPH_WORTH)} as fast"
             ),
-            rests_on=rests_on(*(row for one, _ in found for row in (one.row, one.call, one.graph))),
+            rests_on=rests_on(*(row for one, _ in every for row in (one.row, one.call, one.graph))),
             suite="compute",
         )
     ]
 
 
-def _launches(count: int) -> str:
-    return "1 launch" if count == 1 else f"{count} launches"
-
-
-def _name(row: Row) -> str:
-    return f"{row.params.get('projection')} of {counted(whole(row, 'rows'), 'row')} ({dtype_of(row)})"
-
-
-def _launch_words(one: Shaped, factor: float) -> str:
-    call, graph = (as_time(row.value) if row is not None else "" for row in (one.call, one.graph))
-    return f"{_name(one.row)} {call} a call, {graph} in a graph, {as_time(one.device_s)} of work ({times(factor)})"
+RULES: tuple[Rule, ...] = (fast, fed_from, searched, candidates, libraries, halved, bounds, launches)

@@ -2,120 +2,98 @@
 
 from __future__ import annotations
 
-from microbench.analysis.evidence import Evidence, Finding, Severity, exceeds, rests_on
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, exceeds, rests_on
 from microbench.analysis.quantiles import CLOCK_LOSS
-from microbench.analysis.stats import Row
-from microbench.core.units import percent, quantity, round_percent
+from microbench.core.units import percent, round_percent
 from microbench.explain.compute_units import (
     ALUS,
     DATA,
     HEAT,
     LASTING,
-    MAIN_DTYPE,
     POWER_BRAKE,
     SEARCH,
     SHAPES,
     TENSORS,
-    Reached,
-    accumulator,
     best_products,
-    dtype_of,
     figure,
     held_by,
+    not_main,
     rates,
     reached,
-    shares,
-    some,
     typed,
-    units_of,
 )
 
 # Shares of the units' rate at the measured clock; an H200's products reach 89 to 92 % on its tensor cores.
 HEALTHY, BROKEN = 0.80, 0.5
-THRESHOLD = (
-    f"products at least {round_percent(HEALTHY)} of rate x SMs x measured clock; under {round_percent(BROKEN)} a "
-    "problem"
-)
 
 
 def verdict(evidence: Evidence) -> list[Finding]:
     """How well products feed the units, and how much of the data sheet is left."""
-    if not evidence.suite("compute"):
-        return []
-    found = [reached(evidence, row) for row in best_products(evidence)]
-    if found and (found[0].fed is not None or found[0].of_highest is not None):
-        return [_judged(evidence, found)]
-    return _unjudged(evidence, found)
-
-
-def _judged(evidence: Evidence, found: list[Reached]) -> Finding:
-    shown, others = found[0], found[1:]
-    share = shown.fed if shown.fed is not None else shown.of_highest or 0.0
+    products = best_products(evidence)
+    shown = reached(evidence, products[0]) if products else None
+    share = None if shown is None else shown.fed if shown.fed is not None else shown.of_highest
+    if shown is None or share is None:
+        return _unjudged(evidence)
+    lowered = shown.clock_share is not None and shown.clock_share < 1 - CLOCK_LOSS
+    by = held_by(evidence, shown.row) if lowered else None
     severity: Severity = "good" if share >= HEALTHY else "warning" if share >= BROKEN else "problem"
-    hot = held_by(evidence, shown.row) in (HEAT, POWER_BRAKE) and taken(evidence, shown) != ""
-    if severity == "good" and (hot or (shown.highest is not None and exceeds(shown.row, shown.highest))):
-        severity = "warning"
-    words = [f"{typed(shown.row)}{accumulator(shown.row)}: {shares(shown)} of the {units_of(shown)}, dense."]
-    if others:
-        words.append(f"{some([_short(one) for one in others])}.")
-    if share < HEALTHY:
-        words.append("The kernel leaves the units waiting: try other sizes and candidates, and end other work.")
     limit = shown.highest
-    words += [f"The ceiling assumes: {one}." for one in (limit.assumptions if limit is not None else ())]
-    return Finding(
-        rule="compute.verdict",
-        severity=severity,
-        title=_title(evidence, shown),
-        text=" ".join(words),
-        threshold=THRESHOLD,
-        rests_on=rests_on(*(one.row for one in found)),
-        suite="compute",
-    )
+    over = limit is not None and exceeds(shown.row, limit)
+    if severity == "good" and (over or by in (HEAT, POWER_BRAKE)):
+        severity = "warning"
+    title = f"{typed(shown.row)} reaches {figure(shown.row)}"
+    if shown.of_data_sheet is not None:
+        title += f", {percent(shown.of_data_sheet)} of the data sheet"
+    elif shown.of_highest is not None:
+        title += f", {percent(shown.of_highest)} of the rate at the highest clock"
+    if lowered:
+        title += f": {by} lowers the clock" if by else ": the clock stays below its highest"
+    assumptions = [f"; the ceiling assumes: {words}" for words in (limit.assumptions if limit is not None else ())]
+    return [
+        Finding(
+            rule="compute.verdict",
+            severity=severity,
+            title=title,
+            text=f"That is {percent(shown.fed)} of the {shown.units} at the clock they ran at." if shown.fed else "",
+            advice="Try other sizes and candidates, and end other work on this GPU." if share < HEALTHY else "",
+            threshold=(
+                f"products at least {round_percent(HEALTHY)} of rate x SMs x measured clock; under "
+                f"{round_percent(BROKEN)} a problem{''.join(assumptions)}"
+            ),
+            rests_on=rests_on(*products),
+            suite="compute",
+        )
+    ]
 
 
-def _title(evidence: Evidence, one: Reached) -> str:
-    """ "bf16 748 TFLOP/s: 92.0 % of the tensor cores at 1.39 GHz, 75.6 % of the data sheet; the power limit …"."""
-    words = []
-    if one.fed is not None:
-        words.append(f"{percent(one.fed)} of the {units_of(one)} at {quantity(one.clock_hz, 'Hz')}")
-    if one.of_data_sheet is not None:
-        words.append(f"{percent(one.of_data_sheet)} of the data sheet")
-    elif one.of_highest is not None:
-        words.append(f"{percent(one.of_highest)} at the highest clock")
-    return f"{typed(one.row)} {figure(one.row)}: {', '.join(words)}{taken(evidence, one)}"
-
-
-def taken(evidence: Evidence, one: Reached) -> str:
-    """What takes the clock, where some of it is lost: "; the power limit takes the clock"."""
-    if one.clock_share is None or one.clock_share >= 1 - CLOCK_LOSS:
-        return ""
-    by = held_by(evidence, one.row)
-    return f"; {by} takes the clock" if by else "; the clock stays below its highest"
-
-
-def _short(one: Reached) -> str:
-    fed = f" ({percent(one.fed)} at {quantity(one.clock_hz, 'Hz')})" if one.fed is not None else ""
-    return f"{typed(one.row)} {figure(one.row)}{fed}{accumulator(one.row)}"
-
-
-def _unjudged(evidence: Evidence, found: list[Reached]) -> list[Finding]:
-    """Products that cannot be judged, or none at all."""
+def _unjudged(evidence: Evidence) -> list[Finding]:
+    """Why products cannot be judged, and the best rate there is."""
+    products = sorted(best_products(evidence), key=lambda row: -row.value)
     units = [row for name in (SEARCH, SHAPES, DATA, TENSORS, ALUS) for row in rates(evidence, name)]
     units += rates(evidence, LASTING, ("sustained",))
-    if not found and not units:
+    shown = next(iter(products or sorted(units, key=not_main)), None)
+    if shown is None:
         return []
-    best = max((one.row for one in found), key=lambda row: row.value, default=None)
-    why = "no square product was measured" if best is None else "the rates of this architecture are not known"
-    shown: Row = best or next((row for row in units if dtype_of(row) == MAIN_DTYPE), units[0])
-    advice = "`microbench run gemm_throughput --into RUN` measures products." if best is None else ""
+    why = "the rates of this architecture are not known" if products else "no square product was measured"
     return [
         Finding(
             rule="compute.verdict",
             severity="note",
-            title=f"No verdict: {why}",
-            text=f"{shown.case_id} reaches {figure(shown)}. {advice}".strip(),
+            title=f"No verdict on compute: {why}",
+            text=f"{shown.case_id} reaches {figure(shown)}.",
+            advice="" if products else "Measure products with `microbench run gemm_throughput --into RUN`.",
             threshold="a verdict needs a product and the rates of the architecture",
             rests_on=rests_on(shown),
             suite="compute",
         )
     ]
+
+
+def over_limit(evidence: Evidence) -> list[Finding]:
+    """Rates that are higher than their limit allows."""
+    return beyond_ceiling(
+        evidence, "compute", "a rate that this board's name does not tell, or a highest clock that is misreported"
+    )
+
+
+RULES: tuple[Rule, ...] = (verdict, over_limit)

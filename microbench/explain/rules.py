@@ -34,36 +34,11 @@ from microbench.explain import (
 )
 from microbench.predict import model_check
 
-# The compute suite explained: its rules in the order they are told, the verdict first.
-
-
-def compute_over_limit(evidence: Evidence) -> list[Finding]:
-    """Rates that are higher than their limit allows."""
-    return beyond_ceiling(
-        evidence, "compute", "a rate that this board's name does not tell, or a highest clock that is misreported"
-    )
-
-
 COMPUTE_RULES: tuple[Rule, ...] = (
-    compute_verdict.verdict,
-    compute_over_limit,
-    compute_power.limited,
-    compute_power.loss,
-    compute_power.sustained,
-    compute_power.data,
-    compute_power.energy,
-    compute_units.alone,
-    compute_units.paths,
-    compute_units.accumulate,
-    compute_products.fast,
-    compute_products.fed_from,
-    compute_products.searched,
-    compute_products.candidates,
-    compute_products.libraries,
-    compute_products.halved,
-    compute_products.bounds,
-    compute_products.launches,
-    compute_units.alus,
+    *compute_verdict.RULES,
+    *compute_power.RULES,
+    *compute_products.RULES,
+    *compute_units.RULES,
 )
 
 
@@ -139,35 +114,12 @@ LINK_RULES: tuple[Rule, ...] = (
 )
 
 
-# The memory suite explained: its rules in the order they are told, the verdict first.
-
-
-def memory_over_limit(evidence: Evidence) -> list[Finding]:
-    """Rates that are higher than their limit allows."""
-    return beyond_ceiling(
-        evidence, "memory", "a memory clock or bus width that is misreported, or a nearer cache answers"
-    )
-
-
 MEMORY_RULES: tuple[Rule, ...] = (
-    memory_verdict.verdict,
-    memory_over_limit,
-    memory_verdict.clock,
-    memory_stream.python,
-    memory_stream.shapes,
-    memory_stream.resident,
-    memory_levels.levels,
-    memory_levels.latency,
-    memory_levels.near_and_far,
-    memory_levels.translations,
-    memory_access.under_way,
-    memory_access.stride,
-    memory_access.random,
-    memory_access.atomic,
-    memory_access.engines,
-    memory_allocation.allocate,
-    memory_allocation.capacity,
-    memory_allocation.energy,
+    *memory_verdict.RULES,
+    *memory_stream.RULES,
+    *memory_levels.RULES,
+    *memory_access.RULES,
+    *memory_allocation.RULES,
 )
 
 

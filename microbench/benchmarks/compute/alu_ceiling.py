@@ -1,15 +1,15 @@
-"""What do the ALUs do in a clock cycle, and how long does one instruction take?
+"""How many instructions do the ALUs issue per cycle, and how long does one take?
 
 Question
-    How many multiply-adds, integer operations and special functions does an SM issue in a cycle, and how many
-    cycles pass before a result can be used?
+    How many multiply-adds, integer operations and special functions does an SM issue in a cycle, and after how many
+    cycles can a result be used?
 Method
-    Kernels of one instruction each, on registers alone: independent ones on every SM for the rate, a chain of
+    Each kernel repeats one instruction, on registers alone: independent ones on every SM for the rate, a chain of
     dependent ones in one warp for the latency, both timed by the SMs' own clocks. Results are compared with the
     host's.
 Reading
     A floating multiply-add counts as two operations, an integer one as one, as in the CUDA programming guide's
-    table. A kernel needs at least latency x issue rate independent instructions under way to keep the units busy.
+    table. A kernel needs at least latency x issue rate independent instructions in flight to keep the units busy.
 """
 
 from collections.abc import Iterator
@@ -38,13 +38,13 @@ BENCHMARK = Benchmark(
     title="ALUs alone",
     about=__doc__ or "",
     metrics=(
-        Metric("rate", "rate", "FLOP/s", "floating operations of all SMs over the time, a multiply-add is two"),
-        Metric("per_clock", "rate", "FLOP/clk/SM", "floating operations of an SM over its clock cycles"),
-        Metric("integer_rate", "rate", "OP/s", "instructions of other kinds of all SMs, for each thread"),
-        Metric("integer_per_clock", "rate", "OP/clk/SM", "instructions of other kinds of an SM over its clock cycles"),
-        Metric("sm_clock", "count", "Hz", "SM clock meanwhile, by the SMs themselves"),
-        Metric("latency", "time", "cycle", "from an instruction to the one that waits for its result"),
+        Metric("rate", "rate", "FLOP/s", "floating operations of all SMs a second; a multiply-add is two"),
+        Metric("per_clock", "rate", "FLOP/clk/SM", "floating operations of one SM over its clock cycles"),
+        Metric("integer_rate", "rate", "OP/s", "other instructions of all SMs a second, counted for each thread"),
+        Metric("integer_per_clock", "rate", "OP/clk/SM", "other instructions of one SM over its clock cycles"),
+        Metric("sm_clock", "count", "Hz", "SM clock during the measurement, counted by the SMs"),
+        Metric("latency", "time", "cycle", "from an instruction to one that needs its result"),
     ),
     measure=measure,
-    axes={"operation": Axis("which instruction", (), OPERATIONS, OPERATIONS)},
+    axes={"operation": Axis("instruction", (), OPERATIONS, OPERATIONS)},
 )

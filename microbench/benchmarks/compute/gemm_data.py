@@ -1,14 +1,13 @@
 """How much does a product's rate depend on the numbers in it?
 
 Question
-    Do zeros multiply faster than random numbers, and what does that say of benchmarks that multiply zeros?
+    Do zeros multiply faster than random numbers, and what does that mean for benchmarks that multiply zeros?
 Method
-    The same product of different data, by cuBLASLt's fastest candidate, once the clock has settled; then seconds of
-    the same work between two steps of the GPU's energy counter.
+    cuBLASLt's fastest candidate computes the same product of different data once the clock has settled. Then the same
+    work runs for seconds between two steps of the GPU's energy counter.
 Reading
-    The units do the same work each time: what differs is how many bits flip, so how much power they take, so which
-    clock the power limit leaves. Energy is power over operations, idle power included. Only normal data say what a
-    model gets.
+    The units do the same work each time. The number of bits that flip sets the power, and the power limit sets the
+    clock. Energy is power over operations, idle power included. Only normal random numbers show what a model gets.
 """
 
 from collections.abc import Iterator
@@ -34,22 +33,22 @@ def measure(gpu: Gpu, meter: Meter, size: int, dtype: GemmType, data: GemmData) 
 BENCHMARK = Benchmark(
     name="gemm_data",
     suite="compute",
-    title="What the data do to the rate",
+    title="Effect of the data on the rate",
     about=__doc__ or "",
     metrics=(
         Metric("rate", "rate", "FLOP/s", "2 size^3 over the time on the device"),
-        Metric("integer_rate", "rate", "OP/s", "the same of integers"),
-        Metric("sm_clock", "count", "Hz", "mean SM clock meanwhile, by the SMs themselves"),
-        Metric("power", "count", "W", "energy over time"),
-        Metric("energy", "count", "J/FLOP", "power over operations a second"),
-        Metric("integer_energy", "count", "J/OP", "the same of integers"),
+        Metric("integer_rate", "rate", "OP/s", "the same for integers"),
+        Metric("sm_clock", "count", "Hz", "mean SM clock during the measurement, counted by the SMs"),
+        Metric("power", "count", "W", "mean power: energy over time"),
+        Metric("energy", "count", "J/FLOP", "energy for each operation"),
+        Metric("integer_energy", "count", "J/OP", "the same for integers"),
     ),
     version=2,
     measure=measure,
     axes={
         "size": Axis("rows, columns and depth", (8192,), (8192,), (8192,), minimum=256, maximum=65536),
         "dtype": Axis("type of the operands", ("bf16",), ("bf16",), ("bf16", "fp8_e4m3_fast", "int8", "fp64")),
-        "data": Axis("what is multiplied", (), DATA[:2], DATA),
+        "data": Axis("values of the operands", (), DATA[:2], DATA),
     },
-    late=always,  # takes seconds a case
+    late=always,  # each case takes seconds
 )

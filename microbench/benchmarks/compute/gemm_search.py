@@ -1,14 +1,14 @@
 """Which shape of product does this GPU compute fastest?
 
 Question
-    What is the most that the library reaches, over shapes and over all candidates of its heuristics, and at what
+    What is the highest rate that the library reaches over shapes and over all candidates of its heuristics, and at what
     clock and power?
 Method
-    A short search over large shapes, some of them cut to whole waves of this GPU's SMs: each candidate of each is
-    tried once the clock has settled. The fastest of all is measured anew, with its clock and its power.
+    A short search runs over large shapes, some of them cut to whole waves of this GPU's SMs. Each candidate of each
+    shape is tried once the clock has settled. The fastest of all is measured again, with its clock and its power.
 Reading
-    A square product need not be the best: where tiles fill the last wave and operands are read seldom, less is
-    lost. Whoever wants to compare GPUs by one figure should compare this one.
+    A square product need not be the fastest: less is lost where tiles fill the last wave and operands are read rarely.
+    This is the figure for comparing GPUs by one number.
 """
 
 from collections.abc import Iterator
@@ -33,15 +33,15 @@ BENCHMARK = Benchmark(
     title="The fastest product",
     about=__doc__ or "",
     metrics=(
-        Metric("rate", "rate", "FLOP/s", "2 rows columns depth over the time on the device"),
-        Metric("integer_rate", "rate", "OP/s", "the same of integers"),
-        Metric("sm_clock", "count", "Hz", "mean SM clock meanwhile, by the SMs themselves"),
-        Metric("power", "count", "W", "energy over time"),
-        Metric("energy", "count", "J/FLOP", "power over operations a second"),
-        Metric("integer_energy", "count", "J/OP", "the same of integers"),
+        Metric("rate", "rate", "FLOP/s", "2 x rows x columns x depth over the time on the device"),
+        Metric("integer_rate", "rate", "OP/s", "the same for integers"),
+        Metric("sm_clock", "count", "Hz", "mean SM clock during the measurement, counted by the SMs"),
+        Metric("power", "count", "W", "mean power: energy over time"),
+        Metric("energy", "count", "J/FLOP", "energy for each operation"),
+        Metric("integer_energy", "count", "J/OP", "the same for integers"),
     ),
     version=2,
     measure=measure,
     axes={"dtype": Axis("type of the operands", (), ("bf16", "fp8_e4m3_fast"), DTYPES)},
-    late=always,  # takes seconds a case
+    late=always,  # each case takes seconds
 )

@@ -1,15 +1,15 @@
-"""What do the products of a language model cost, from one token to many?
+"""How fast are the products of a language model, from one token to many?
 
 Question
-    Is a product of that shape held up by its launch, by the memory's bandwidth, or by the tensor cores?
+    Is a product of that shape bound by its launch, by the memory's bandwidth, or by the tensor cores?
 Method
-    Projections of models with 7 and 70 billion parameters, times 1 to 512 rows (tokens). Weights are used in turn,
-    so many of them that none is in the L2 when its turn comes, as in a model. cuBLASLt's fastest candidate; on the
-    device behind a gate, then many calls from Python one after the other, then as many in a graph.
+    The projections of models with 7 and 70 billion parameters are multiplied by 1 to 512 rows (tokens). So many weights
+    are used in turn that none is in the L2 when its turn comes, as in a model. cuBLASLt's fastest candidate runs on the
+    device behind a gate, then in many calls from Python one after the other, then in as many calls in a graph.
 Reading
-    Few rows: each weight is read for hardly any arithmetic, and the bandwidth decides. Many rows: the arithmetic
-    does. Where a call from Python takes longer than the product, the product is a launch in disguise: graph is what
-    it could be.
+    With few rows each weight is read for little arithmetic, and the bandwidth decides. With many rows the arithmetic
+    does. Where a call from Python takes longer than the product, the product is launch-bound, and graph shows what it
+    could reach.
 """
 
 from collections.abc import Iterator
@@ -21,8 +21,8 @@ from microbench.gpu.protocol.gpu import Gpu
 from microbench.measure.products import shaped
 from microbench.measure.timer import Meter
 
-# Columns and depth: outputs and inputs of a projection. Llama 2 7B and Llama 3 70B, whose attention has 8 heads of keys
-# and values; up holds the gate as well. Source: the models' published configurations (config.json).
+# Columns and depth of each projection: its outputs and inputs. Llama 2 7B, and Llama 3 70B with 8 heads of keys and
+# values; up includes the gate. Source: the models' published configurations (config.json).
 PROJECTIONS = {
     "7b_qkv": (12288, 4096), "7b_out": (4096, 4096), "7b_up": (22016, 4096), "7b_down": (4096, 11008),
     "70b_qkv": (10240, 8192), "70b_out": (8192, 8192), "70b_up": (57344, 8192), "70b_down": (8192, 28672),
@@ -41,20 +41,25 @@ BENCHMARK = Benchmark(
     title="Products of language models",
     about=__doc__ or "",
     metrics=(
-        Metric("rate", "rate", "FLOP/s", "2 rows columns depth over the time on the device"),
-        Metric("integer_rate", "rate", "OP/s", "the same of integers"),
-        Metric("bandwidth", "rate", "B/s", "operands and result, each once, over the time on the device"),
-        Metric("sm_clock", "count", "Hz", "mean SM clock meanwhile, by the SMs themselves"),
-        Metric("call", "time", "s", "one of many calls from Python in a row, by the host's clock"),
-        Metric("graph", "time", "s", "one of twenty calls in a graph, on the device alone"),
+        Metric("rate", "rate", "FLOP/s", "2 x rows x columns x depth over the time on the device"),
+        Metric("integer_rate", "rate", "OP/s", "the same for integers"),
+        Metric("bandwidth", "rate", "B/s", "bytes of operands and result, each once, over the time on the device"),
+        Metric("sm_clock", "count", "Hz", "mean SM clock during the measurement, counted by the SMs"),
+        Metric("call", "time", "s", "one of many consecutive calls from Python, by the host's clock"),
+        Metric("graph", "time", "s", "one of twenty calls in a graph, on the device"),
     ),
     version=2,
     measure=measure,
     axes={
         "dtype": Axis("type of the operands", ("bf16",), ("bf16",), ("bf16", "fp16", "fp8_e4m3_fast", "int8")),
-        "projection": Axis("which weights", ("7b_out",), DEFAULT, tuple(PROJECTIONS)),
+        "projection": Axis("model and projection that give the weights", ("7b_out",), DEFAULT, tuple(PROJECTIONS)),
         "rows": Axis(
-            "tokens at a time", (), (1, 16, 128, 512), (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), minimum=1, maximum=65536
+            "rows (tokens) of a product",
+            (),
+            (1, 16, 128, 512),
+            (1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
+            minimum=1,
+            maximum=65536,
         ),
     },
 )

@@ -1,14 +1,14 @@
-"""How long does the first rate last?
+"""How long does the burst rate last?
 
 Question
-    What does a GPU that comes from rest compute in its first milliseconds, what is left of it after seconds of the
-    same work, and what took the rest away?
+    Which rate does a GPU that comes from rest reach in its first milliseconds, which rate remains after seconds of the
+    same work, and what took the rest?
 Method
-    Two seconds of rest, then one product again and again without a pause: first in short batches, then in longer
-    ones. Kernels around each batch read the SMs' clock; NVML is asked while it runs.
+    After two seconds of rest one product repeats without a pause, first in short batches, then in longer ones. Kernels
+    around each batch read the SMs' clock; NVML is queried meanwhile.
 Reading
-    burst is the first batch, sustained the second half, turn the moment when half of the difference was lost. Clock
-    times rate a cycle is all there is: where rate falls with the clock, power or temperature took it.
+    burst is the first batch, sustained the second half, and turn the moment when half of the difference was lost. The
+    rate is clock times rate per cycle: where the rate falls with the clock, power or temperature took it.
 """
 
 from collections.abc import Iterator
@@ -30,13 +30,13 @@ def measure(gpu: Gpu, meter: Meter, dtype: GemmType, duration_s: int) -> Iterato
 BENCHMARK = Benchmark(
     name="gemm_sustained",
     suite="compute",
-    title="Work that lasts",
+    title="Burst and sustained rate",
     about=__doc__ or "",
     metrics=(
-        Metric("burst", "rate", "FLOP/s", "rate of the first batch after the rest"),
-        Metric("sustained", "rate", "FLOP/s", "rate of the batches of the second half"),
-        Metric("sm_clock", "count", "Hz", "SM clock of the batches of the second half, by the SMs themselves"),
-        Metric("turn", "time", "s", "when half of the way from burst to sustained was fallen"),
+        Metric("burst", "rate", "FLOP/s", "rate of the first batch after two seconds of rest"),
+        Metric("sustained", "rate", "FLOP/s", "rate of the batches in the second half"),
+        Metric("sm_clock", "count", "Hz", "SM clock of the batches in the second half, counted by the SMs"),
+        Metric("turn", "time", "s", "when half of the drop from burst to sustained had happened"),
     ),
     measure=measure,
     axes={

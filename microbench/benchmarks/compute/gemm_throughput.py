@@ -1,17 +1,17 @@
-"""What rate do matrix products reach, in each type, from which size on?
+"""What rate do matrix products reach in each type, and from which size on?
 
 Question
-    How many operations a second does the library's best kernel give for square products, and how near is that to
-    what the tensor cores can do at the clock that they really ran at?
+    How many operations a second does the library's best kernel give for square products, and how close is that to what
+    the tensor cores can do at the clock that they really ran at?
 Method
-    cuBLASLt through nvmath-python's bindings: each candidate of its heuristics is tried, the fastest is measured.
-    CuPy's and PyTorch's own matmul stand beside it, batch by batch in turn on the same operands. Operands are normal
-    random numbers, new in each run; calls are queued behind a gate and timed by events once the clock has settled,
-    with a kernel before and behind that reads the SMs' clock. The result's product with random vectors is compared
-    in float64.
+    cuBLASLt, through nvmath-python's bindings: each candidate of its heuristics is tried, and the fastest is measured.
+    CuPy's and PyTorch's own matmul are measured in turn with it, batch by batch, on the same operands. Operands are
+    normal random numbers, new in each run. Calls are queued behind a gate and timed by events once the clock has
+    settled, with a kernel before and after them that reads the SMs' clock. The result's product with random vectors is
+    compared in float64.
 Reading
-    2 size^3 operations over the time. Dense rates, never sparse ones. Rate over rate x SMs x measured clock says
-    how well the units are fed; the measured clock over the highest one says what power costs.
+    The rate is 2 size^3 operations over the time, always dense, never sparse. Its share of rate x SMs x measured clock
+    says how well the units are fed; the measured clock over the highest one says what power costs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,9 +27,10 @@ DTYPES = (
     "bf16", "fp8_e4m3_fast", "fp16", "tf32", "fp64", "fp32", "int8", "fp16_acc16", "fp8_e4m3", "fp8_e5m2_fast",
     "fp8_e5m2", "mxfp8", "nvfp4",
 )  # fmt: skip
-# What a verdict and a roofline rest on; other types, sizes and libraries can wait.
+LIBRARIES = ("cublaslt", "cupy", "torch")
+# The verdict and the roofline rest on these; other types, sizes and libraries run late.
 FIRST_DTYPES, FIRST_SIZE = DTYPES[:7], 8192
-# Other libraries stand beside cuBLASLt where the products are large: below, the difference is what a call costs.
+# Libraries are compared from this size on: below it the difference is the cost of a call.
 COMPARED_FROM = 4096
 
 
@@ -45,7 +46,7 @@ def combines(params: Mapping[str, Param]) -> bool:
 
 
 def late(params: Mapping[str, Param]) -> bool:
-    """What does not belong to the first picture."""
+    """Other libraries, sizes and types."""
     return params["library"] != "cublaslt" or params["size"] != FIRST_SIZE or params["dtype"] not in FIRST_DTYPES
 
 
@@ -56,13 +57,13 @@ BENCHMARK = Benchmark(
     about=__doc__ or "",
     metrics=(
         Metric("rate", "rate", "FLOP/s", "2 size^3 over the time on the device"),
-        Metric("integer_rate", "rate", "OP/s", "the same of integers"),
-        Metric("sm_clock", "count", "Hz", "mean SM clock meanwhile, by the SMs themselves"),
-        Metric("against", "count", "1", "another library's rate over that of cuBLASLt's fastest candidate, in turn"),
+        Metric("integer_rate", "rate", "OP/s", "the same for integers"),
+        Metric("sm_clock", "count", "Hz", "mean SM clock during the measurement, counted by the SMs"),
+        Metric("against", "count", "1", "another library's rate over cuBLASLt's fastest candidate, measured in turn"),
     ),
     measure=measure,
     axes={
-        "library": Axis("who multiplies", ("cublaslt",), ("cublaslt", "cupy", "torch"), ("cublaslt", "cupy", "torch")),
+        "library": Axis("library", LIBRARIES[:1], LIBRARIES, LIBRARIES),
         "size": Axis(
             "rows, columns and depth", (8192,), (1024, 8192), (256, 512, 1024, 2048, 4096, 8192, 16384),
             minimum=64, maximum=65536,

@@ -1,17 +1,15 @@
-"""What can the tensor cores do at all, with nothing to wait for?
+"""How fast are the tensor cores with nothing to wait for?
 
 Question
-    Which rate do tensor instructions alone reach, on operands that registers or shared memory hold, and at what
-    clock?
+    Which rate do tensor instructions alone reach on operands in registers or shared memory, and at what clock?
 Method
-    Kernels that do nothing else, on every SM, of normal random operands, timed by the SMs' own clocks. wgmma: a
+    Kernels run only these instructions, on every SM, on normal random operands, timed by the SMs' own clocks. wgmma: a
     warpgroup's instructions from shared memory (compute capability 9.0); mma: a warp's from registers. burst:
     launches of a millisecond after a rest each; sustained: one after the other, once power has settled the clock.
     The result of one repetition is compared in float64.
 Reading
-    Operations a clock cycle and SM are the hardware's own figure, whatever the clock; rate is what the clock leaves
-    of it. No matrix product can be faster than sustained. Where mma stays behind wgmma, so does every kernel
-    written with it.
+    Operations a clock cycle and SM are the hardware's own figure at any clock; the rate also depends on the clock. No
+    matrix product can be faster than sustained. Where mma is slower than wgmma, so is every kernel written with it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,15 +42,15 @@ BENCHMARK = Benchmark(
     about=__doc__ or "",
     metrics=(
         Metric("rate", "rate", "FLOP/s", "operations of all SMs over the time on the device"),
-        Metric("per_clock", "rate", "FLOP/clk/SM", "operations of an SM over its clock cycles"),
-        Metric("integer_rate", "rate", "OP/s", "the same of integers"),
-        Metric("integer_per_clock", "rate", "OP/clk/SM", "operations of an SM over its clock cycles, of integers"),
-        Metric("sm_clock", "count", "Hz", "SM clock meanwhile, by the SMs themselves"),
+        Metric("per_clock", "rate", "FLOP/clk/SM", "operations of one SM over its clock cycles"),
+        Metric("integer_rate", "rate", "OP/s", "the same for integers"),
+        Metric("integer_per_clock", "rate", "OP/clk/SM", "operations of one SM over its clock cycles, for integers"),
+        Metric("sm_clock", "count", "Hz", "SM clock during the measurement, counted by the SMs"),
     ),
     measure=measure,
     axes={
-        "load": Axis("how long it lasts", ("sustained",), ("sustained", "burst"), ("sustained", "burst")),
-        "path": Axis("which instructions", ("wgmma", "mma"), ("wgmma", "mma"), ("wgmma", "mma")),
+        "load": Axis("how long the instructions run", ("sustained",), ("sustained", "burst"), ("sustained", "burst")),
+        "path": Axis.same("tensor instructions", ("wgmma", "mma")),
         "dtype": Axis("type of the operands", ("bf16",), DTYPES[:6], DTYPES),
     },
     essential=True,

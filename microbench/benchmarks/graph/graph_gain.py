@@ -1,16 +1,17 @@
-"""How much faster is a chain of kernels as a graph, and for which kernels?
+"""How much faster is a chain of kernels as a graph?
 
 Question
     What is the time per kernel of a step of n kernels and one synchronise, launched into a stream and replayed as a
-    graph, as the kernels grow longer and the step longer?
+    graph, over the kernel's duration and the number of kernels?
 Method
-    Spin kernels of calibrated length. A step in the stream is n calls and a synchronise, a step of the graph one
-    replay and a synchronise; both in turn in one process, so that drift is nobody's. The calls come from a compiled
-    loop, or from Python (steps of 10 and of 100 kernels): cuda.core, CuPy and Numba, each captured and replayed by its
-    own means (Numba has none: cuda.bindings). Steps of more than 20 ms are left out: there a kernel's own time is all.
+    Spin kernels have a calibrated length. A step in the stream is n calls and a synchronise; a step as a graph is one
+    replay and a synchronise. Both run in turn in one process, so that drift affects both. The calls come from a
+    compiled loop, or from Python (steps of 10 and 100 kernels): cuda.core, CuPy and Numba, each with its own capture
+    and replay (Numba has none and uses cuda.bindings). Steps longer than 20 ms are left out: the kernels' own time is
+    all that matters there.
 Reading
-    stream / graph is the speed-up. In a stream a kernel costs the longer of submit and duration + gap, in a graph
-    duration + a shorter gap; both share launch and completion among n kernels.
+    The speed-up is stream / graph. In a stream a kernel costs the longer of submit and duration + gap; in a graph it
+    costs duration + a shorter gap. Both share one launch and one completion among n kernels.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,14 +30,14 @@ NANOSECONDS = (0, 1000, 2000, 3000, 5000, 10_000, 20_000, 50_000, 200_000)
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """Steps of at most LONGEST_STEP_NS. Python changes the stream's side only, so two counts show it."""
+    """Steps of at most LONGEST_STEP_NS. Python only changes the stream's side, so two kernel counts are enough."""
     kernels, duration_ns = int(params["kernels"]), int(params["duration_ns"])
     from_python = params["submitter"] != LOOP_LAYER
     return kernels * duration_ns <= LONGEST_STEP_NS and (not from_python or kernels in PYTHON_KERNELS)
 
 
 def late(params: Mapping[str, Param]) -> bool:
-    """The compiled loop shows the gain; Python's own processes can wait."""
+    """The compiled loop shows the gain, so the Python layers run late."""
     return params["submitter"] != LOOP_LAYER
 
 
@@ -56,19 +57,19 @@ BENCHMARK = Benchmark(
     title="What a graph gains",
     about=__doc__ or "",
     metrics=(
-        Metric("stream", "time", "s/launch", "time per kernel, launched one by one, one synchronise a step"),
-        Metric("graph", "time", "s/launch", "time per kernel, replayed as one graph, one synchronise a step"),
+        Metric("stream", "time", "s/launch", "time per kernel, launched one by one, with one synchronise a step"),
+        Metric("graph", "time", "s/launch", "time per kernel, replayed as one graph, with one synchronise a step"),
     ),
     measure=measure,
     axes={
         "submitter": Axis(
-            "who submits the kernels, and replays the graph",
+            "layer that submits the kernels and replays the graph",
             (LOOP_LAYER,),
             (LOOP_LAYER, "cuda_core", "cupy_raw", "numba_configured"),
             (LOOP_LAYER, "cuda_core", "cupy_raw", "numba_configured"),
         ),
         "kernels": Axis(
-            "kernels in a step, and in a replay",
+            "kernels of a step",
             (100,),
             (1, 10, 100, 1000),
             (1, 3, 10, 30, 100, 300, 1000),
@@ -76,7 +77,7 @@ BENCHMARK = Benchmark(
             maximum=10_000,
         ),
         "duration_ns": Axis(
-            "length of the kernel",
+            "duration of a kernel",
             (0, 2000, 10_000, 50_000),
             NANOSECONDS,
             tuple(sorted((*NANOSECONDS, 500, 1500, 4000, 7000, 30_000, 100_000))),

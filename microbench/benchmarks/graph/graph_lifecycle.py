@@ -1,17 +1,18 @@
-"""What does a CUDA Graph cost to make, and from how many nodes on?
+"""What does a graph cost to make, and how does that grow with its nodes?
 
 Question
     How long do capture, explicit build, instantiate, upload, first launch, relaunch and destroy take the host, how long
     does the GPU need for a node, and how much memory does a graph take?
 Method
-    A straight line of empty kernels. Whole lives from a compiled loop, the host's clock read after each call: one graph
-    captured and uploaded, one built node by node and launched without an upload. relaunch: bursts, the GPU idle before
-    each. node: replays behind a gate, between two events. Memory: what free device memory and the process's own lose
-    to many copies of the graph, all held at once, before the process makes any others. The lives are those of a
-    program that makes graphs again and again: the driver reuses the memory of those before.
+    The graph is a straight line of empty kernels. A compiled loop runs whole lives and reads the host's clock after
+    each call: one graph is captured and uploaded, another is built node by node and launched without an upload.
+    relaunch: bursts, with the GPU idle before each. node: replays behind a gate, between two events. Memory: the free
+    device memory and the process's own memory that many copies of the graph take while all of them exist, before the
+    process makes any others. The driver reuses the memory of earlier lives, as in a program that makes graphs again
+    and again.
 Reading
     A chain pays for itself after (capture + instantiate + upload) / (what a replay saves) replays. Each cost is a
-    constant and a slope: the report fits both and shows how far the fit is off.
+    constant and a slope; the report fits both and shows the misfit.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,7 +49,7 @@ BUILT = {
 
 
 def late(params: Mapping[str, Param]) -> bool:
-    """Each count is a process of its own; these are enough for a line."""
+    """Each count needs a process; LINE_NODES are enough to fit a line."""
     return params["nodes"] not in LINE_NODES
 
 
@@ -73,14 +74,14 @@ BENCHMARK = Benchmark(
     about=__doc__ or "",
     metrics=(
         Metric("capture", "time", "s", "from begin to end of a stream capture of the whole chain"),
-        Metric("build", "time", "s", "the same graph made node by node, without a stream"),
-        Metric("instantiate", "time", "s", "making the graph executable"),
+        Metric("build", "time", "s", "the same graph built node by node, without a stream"),
+        Metric("instantiate", "time", "s", "instantiating the executable graph"),
         Metric("upload", "time", "s", "the upload call"),
-        Metric("ready", "time", "s", "the upload call and a synchronise"),
-        Metric("uploaded_launch", "time", "s", "the first launch call of a graph that was uploaded"),
-        Metric("first_launch", "time", "s", "the first launch call of a graph that was not uploaded"),
-        Metric("first_replay", "time", "s", "the same and a synchronise"),
-        Metric("relaunch", "time", "s", "the launch call of a graph that has run before, in bursts"),
+        Metric("ready", "time", "s", "the upload call with a synchronise"),
+        Metric("uploaded_launch", "time", "s", "first launch call of an uploaded graph"),
+        Metric("first_launch", "time", "s", "first launch call of a graph that was not uploaded"),
+        Metric("first_replay", "time", "s", "the same with a synchronise"),
+        Metric("relaunch", "time", "s", "launch call of a graph that has run before, in bursts"),
         Metric("node", "time", "s/launch", "GPU time of a replay, divided by its nodes"),
         Metric("destroy", "time", "s", "destroying the executable graph and the graph"),
         Metric("device_memory", "count", "B", "device memory that one executable graph takes"),
@@ -89,7 +90,7 @@ BENCHMARK = Benchmark(
     measure=measure,
     axes={
         "nodes": Axis(
-            "empty kernels in a line",
+            "empty kernels in the chain",
             (100,),
             (1, 10, 100, 1000, 10_000),
             (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000),

@@ -1,17 +1,17 @@
-"""What does memory cost that a graph allocates itself?
+"""What does memory that a graph allocates itself cost?
 
 Question
-    A step that allocates, uses and frees device memory: what does it cost with allocation nodes in a graph, with
-    stream-ordered allocation, and with memory allocated once, outside?
+    A step allocates, uses and frees device memory. What does it cost with allocation nodes in a graph, with
+    stream-ordered allocation, and with memory that was allocated before?
 Method
     A use is a kernel that sends a value through the first and the last word of the block to where it is checked.
-    graph_nodes: allocate and free nodes. stream_kept: cuMemAllocAsync from a pool that keeps what is freed;
-    stream_released: from one that gives it back at each synchronise, the driver's default. graph_outside and
-    stream_outside: memory allocated before. A step ends with a synchronise; submit is the same without it, of
-    stream_released one step behind a synchronise.
+    graph_nodes: allocate and free nodes. stream_kept: cuMemAllocAsync from a pool that keeps freed memory.
+    stream_released: from a pool that returns it at each synchronise, which is the driver's default. graph_outside and
+    stream_outside: memory allocated before. A step ends with a synchronise; submit is the same without it (for
+    stream_released one step behind a synchronise).
 Reading
-    Against _outside is what allocation costs. Graphs and pools that keep memory pay nothing for its size, and hold it
-    between steps; a pool that releases pays for its pages in each step.
+    The difference to _outside is what allocation costs. Graphs and pools that keep memory cost the same at any size
+    and hold it between steps. A pool that releases memory pays for its pages in each step.
 """
 
 from collections.abc import Iterator
@@ -41,17 +41,17 @@ def measure(gpu: Gpu, meter: Meter, way: AllocationWay, size_bytes: int, pairs: 
 BENCHMARK = Benchmark(
     name="graph_memory",
     suite="graph",
-    title="Memory that a graph allocates",
+    title="Allocation inside a graph",
     about=__doc__ or "",
     metrics=(
-        Metric("step", "time", "s", "a step and a synchronise"),
-        Metric("submit", "time", "s", "what a step keeps the host"),
-        Metric("held", "count", "B", "device memory kept from one step to the next"),
+        Metric("step", "time", "s", "a step with its synchronise"),
+        Metric("submit", "time", "s", "host time to submit a step"),
+        Metric("held", "count", "B", "device memory held from one step to the next"),
     ),
     measure=measure,
     axes={
         "way": Axis.same(
-            "who allocates",
+            "how memory is allocated",
             ("graph_nodes", "graph_outside", "stream_kept", "stream_released", "stream_outside"),
         ),
         "size_bytes": Axis(

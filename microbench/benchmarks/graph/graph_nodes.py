@@ -1,21 +1,21 @@
-"""What does each kind of node cost, and an iteration that the GPU decides on itself?
+"""What does each kind of node cost, and a loop that the GPU controls itself?
 
 Question
     How long does a node of each kind take the GPU in a graph, and the same call in a stream? What does programmatic
-    dependent launch save? What does an iteration cost that is decided on the device, against one decided on the host?
+    dependent launch save? What does an iteration cost that the device decides on, and one that the host decides on?
 Method
-    Chains of one kind. node: two replays behind a gate between events, a long chain less a short one, so that the
-    launch itself is not in it; stream: the same calls behind a gate. Copies and memsets are of 4 bytes. Kernels add
-    1 to what the kernel before wrote, so the last value shows that each waited for the one before it; the others
-    are checked word by word, and their order in a chain of their own with snapshots between them. pdl: programmatic
-    dependent launch; pdl_trigger: with a trigger at the start of the kernel in front; _prologue: with 1 us of work
-    before the wait for that kernel. Event waits find their event happened. if_taken and if_skipped are IF nodes
-    around one kernel. iteration: a counter until it is full; host_sync launches, synchronises and looks, host_poll
-    watches mapped memory, while is a WHILE node, tail_launch a graph that launches itself again from the device.
-    Afterwards every graph is updated to other values and checked once more.
+    Each graph is a chain of one kind. node: two replays behind a gate, between events; a short chain is subtracted from
+    a long one to remove the launch itself. stream: the same calls behind a gate. Copies and memsets have 4 bytes.
+    Kernels add 1 to what the kernel before wrote, so the last value shows that each waited for its predecessor. The
+    other kinds are checked word by word, and their order in a separate chain with snapshots between them. pdl:
+    programmatic dependent launch; pdl_trigger: with a trigger at the start of the preceding kernel; _prologue: with
+    1 us of work before the wait for that kernel. Event waits find their event completed. if_taken and if_skipped are
+    IF nodes around one kernel. iteration: a counter runs until it is full. host_sync launches, synchronises and looks;
+    host_poll watches mapped memory; while is a WHILE node; tail_launch is a graph that launches itself from the device.
+    At the end every graph is updated to other values and checked again.
 Reading
-    What a kind costs in a stream less what it costs as a node is what the graph saves. An iteration decided on the
-    device is worth it where it is shorter than the host's round trip.
+    A graph saves what a kind costs in a stream less what it costs as a node. An iteration decided on the device pays
+    off where it is shorter than the host's round trip.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ QUICK = ("kernel_empty", "kernel", "pdl_trigger", "memset", "copy_h2d", "host_sy
 
 
 def iterations(gpu: Gpu, meter: Meter, decider: Decider) -> Iterator[Measured]:
-    """Many iterations less a few, so that what begins and ends them is not in it."""
+    """Times many iterations less a few, which removes what begins and ends the loop."""
     loop = gpu.graphs.loop(decider)
     loop.run_ns(FEW)
 
@@ -59,7 +59,7 @@ def iterations(gpu: Gpu, meter: Meter, decider: Decider) -> Iterator[Measured]:
 
 
 def updates(meter: Meter, chain: Chain, nodes: int) -> Iterator[Measured]:
-    """The update of the whole graph, or why the driver refuses it; the new effects are checked."""
+    """Times the update of the whole graph and checks the new values; a Fact says why the driver refuses it."""
     try:
         chain.update_ns()
         chain.check()
@@ -97,13 +97,13 @@ BENCHMARK = Benchmark(
     title="What each kind of node costs",
     about=__doc__ or "",
     metrics=(
-        Metric("node", "time", "s/launch", "GPU time of one node, behind another of its kind"),
+        Metric("node", "time", "s/launch", "GPU time of one node behind another of its kind"),
         Metric("stream", "time", "s/launch", "GPU time of the same call in a stream, queued behind a gate"),
-        Metric("iteration", "time", "s", "one iteration until somebody decides that it was the last"),
-        Metric("launch", "time", "s", f"the launch call of a graph of {LONG} such nodes"),
+        Metric("iteration", "time", "s", "one iteration, including the decision whether it was the last"),
+        Metric("launch", "time", "s", f"launch call of a graph of {LONG} such nodes"),
         Metric("instantiate", "time", "s/launch", f"instantiate, for each of {LONG} nodes"),
         Metric("update", "time", "s/launch", f"update of the whole executable graph, for each of {LONG} nodes"),
     ),
     measure=measure,
-    axes={"kind": Axis("what the node is, or who decides on an iteration", QUICK, KINDS, KINDS)},
+    axes={"kind": Axis("kind of node, or what decides on an iteration", QUICK, KINDS, KINDS)},
 )

@@ -1,16 +1,16 @@
 """Does a graph gain more where kernels may run side by side?
 
 Question
-    The same kernels as one chain, as branches between a first and a last kernel, and all independent: how long does a
+    The same kernels form one chain, branches between a first and a last kernel, or are all independent. How long does a
     replay take, and how long the same work on as many streams with events?
 Method
-    Kernels that record their own begin and end. The graph is built node by node; the streams part and meet by event
-    records and waits, submitted from a compiled loop; independent kernels need none. Both in turn, each with the same
-    synchronise. From the records it is checked that every kernel ran, and none before those it depends on.
+    Kernels record their own begin and end. The graph is built node by node. The streams fork and join by event records
+    and waits, submitted from a compiled loop; independent kernels need none. Both run in turn, each with the same
+    synchronise. The records show that every kernel ran, and none before those it depends on.
 Reading
-    Streams pay a launch for each kernel and two event calls for each branch, all from one thread. A graph's branches
-    are launched by the GPU. More branches help until the GPU cannot start kernels any faster; streams share the
-    driver's hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set).
+    Streams pay a launch for each kernel and two event calls for each branch, all from one thread; in a graph the GPU
+    launches the branches. More branches help until the GPU cannot start kernels any faster. Streams share the driver's
+    hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set).
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ KERNELS = 64
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """A chain has one branch; independent kernels are as many branches as kernels; a fork has between 2 and these."""
+    """A chain has one branch, independent kernels have one each, and a fork has a number between these."""
     branches = int(params["branches"])
     fits = {"chain": branches == 1, "independent": branches == KERNELS, "fork_join": branches > 1}
     return fits[str(params["shape"])] and KERNELS % branches == 0
@@ -36,7 +36,7 @@ def combines(params: Mapping[str, Param]) -> bool:
 
 def measure(gpu: Gpu, meter: Meter, shape: str, branches: int, duration_ns: int) -> Iterator[Measured]:
     shaped = gpu.graphs.shape(Shape(branches, KERNELS // branches, shape == "fork_join", duration_ns))
-    shaped.check()  # loads the code, and shows that the edges hold before anything is timed
+    shaped.check()  # loads the code and checks the edges before anything is timed
     found = steps(meter, {"graph": (shaped.graph, 1), "streams": (shaped.streams, 1)})
     verified = shaped.check()
     for measurement in found:
@@ -48,22 +48,22 @@ def measure(gpu: Gpu, meter: Meter, shape: str, branches: int, duration_ns: int)
 BENCHMARK = Benchmark(
     name="graph_shape",
     suite="graph",
-    title="Branches: a graph against streams",
+    title="Branches in a graph and on streams",
     about=__doc__ or "",
     metrics=(
-        Metric("graph", "time", "s", "one replay and a synchronise"),
-        Metric("streams", "time", "s", "the same kernels on as many streams as branches, and a synchronise"),
-        Metric("graph_submit", "time", "s", "what the replay keeps the host"),
-        Metric("streams_submit", "time", "s", "what the launches and event calls keep the host"),
+        Metric("graph", "time", "s", "one replay with a synchronise"),
+        Metric("streams", "time", "s", "the same kernels on as many streams as branches, with a synchronise"),
+        Metric("graph_submit", "time", "s", "host time to submit the replay"),
+        Metric("streams_submit", "time", "s", "host time to submit the launches and event calls"),
     ),
     measure=measure,
     axes={
         "shape": Axis.same("how the kernels depend on each other", ("chain", "fork_join", "independent")),
         "branches": Axis(
-            "chains side by side", (1, 8, KERNELS), (1, 2, 4, 8, 16, 32, KERNELS), (1, 2, 4, 8, 16, 32, KERNELS),
+            "parallel chains", (1, 8, KERNELS), (1, 2, 4, 8, 16, 32, KERNELS), (1, 2, 4, 8, 16, 32, KERNELS),
             minimum=1, maximum=KERNELS,
         ),
-        "duration_ns": Axis("length of a kernel", (5000,), (0, 5000), (0, 2000, 5000, 20_000), maximum=1_000_000),
+        "duration_ns": Axis("duration of a kernel", (5000,), (0, 5000), (0, 2000, 5000, 20_000), maximum=1_000_000),
     },
     combines=combines,
 )  # fmt: skip

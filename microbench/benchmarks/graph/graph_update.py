@@ -1,15 +1,15 @@
-"""What does it cost to change a graph, against making it anew?
+"""What does it cost to change a graph, compared with making a new one?
 
 Question
     How long does it take to give nodes of an executable graph new arguments or a new grid: node by node, by an update
-    from a new capture, and by capture and instantiate once more? What does the next replay pay for it?
+    from a new capture, and by a new capture and instantiate? What does the next replay pay for it?
 Method
-    A chain of kernels that each write an argument and their grid's size to memory of their own. Each change brings
-    values that were not there before; after the next replay every value is read back and checked. All calls come from
-    a compiled loop, the host's clock read between them.
+    A chain of kernels, each of which writes an argument and its grid's size to memory of its own. Each change brings
+    new values; after the next replay every value is read back and checked. A compiled loop makes all calls and reads
+    the host's clock between them.
 Reading
     A change costs record + change + dispose, and what the next replay takes more than the one after it. Node by node
-    pays for what changes, an update for the whole graph, a rebuild for both halves of its life.
+    pays for the nodes that change, an update for the whole graph, a rebuild for both halves of the graph's life.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ RECORD = {
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """Single nodes can be changed node by node only."""
+    """A subset of nodes can only be changed node by node."""
     nodes, changed = int(params["nodes"]), int(params["changed_nodes"])
     return changed == nodes or (params["way"] not in RECORDS and changed < nodes)
 
@@ -51,16 +51,16 @@ def measure(gpu: Gpu, meter: Meter, way: ChangeWay, nodes: int, changed_nodes: i
 BENCHMARK = Benchmark(
     name="graph_update",
     suite="graph",
-    title="What a change of a graph costs",
+    title="Changing a graph",
     about=__doc__ or "",
     metrics=(
-        Metric("change", "time", "s", "the calls that change the executable graph, or make a new one"),
-        Metric("record", "time", "s", "the capture of a new graph, where the way needs one"),
-        Metric("dispose", "time", "s", "destroying the captured graph, after a rebuild the old executable as well"),
-        Metric("next_launch", "time", "s", "the launch call behind the change"),
-        Metric("next_replay", "time", "s", "the same and a synchronise"),
-        Metric("later_launch", "time", "s", "the launch call behind that one"),
-        Metric("later_replay", "time", "s", "the same and a synchronise"),
+        Metric("change", "time", "s", "calls that change the executable graph or make a new one"),
+        Metric("record", "time", "s", "capture of a new graph, where the way needs one"),
+        Metric("dispose", "time", "s", "destroying the captured graph, and after a rebuild the old executable graph"),
+        Metric("next_launch", "time", "s", "launch call after the change"),
+        Metric("next_replay", "time", "s", "the same with a synchronise"),
+        Metric("later_launch", "time", "s", "launch call after that one"),
+        Metric("later_replay", "time", "s", "the same with a synchronise"),
     ),
     measure=measure,
     axes={

@@ -1,17 +1,17 @@
-"""What does a whole step take, with waits and copies in it, and does the model foresee it?
+"""How long does a whole step take, and does the model predict it?
 
 Question
-    A step of n kernels with some synchronises among them, or with a copy to the GPU before them and one back behind:
-    how long does it take, launched one by one and replayed as graphs?
+    A step has n kernels with some synchronises among them, or a copy to the GPU before them and one back behind them.
+    How long does it take, launched one by one and replayed as graphs?
 Method
-    Spin kernels of calibrated length. The step is as many pieces as it has synchronises, each of as many kernels; in a
-    stream each piece is launched and waited for, as graphs each is one replay and a wait. Both in turn in one process.
-    The calls come from a compiled loop, or from Python through cuda.core, CuPy or Numba, each captured and replayed by
-    its own means. Steps with copies have one synchronise, are submitted by the compiled loop part by part (Python
-    lies between the parts), and are not replayed; what was copied is compared.
+    Spin kernels have a calibrated length. The step has as many pieces as synchronises, each with the same number of
+    kernels. In a stream each piece is launched and waited for; as graphs each piece is one replay and a wait. Both run
+    in turn in one process. The calls come from a compiled loop, or from Python through cuda.core, CuPy or Numba, each
+    with its own capture and replay. Steps with copies have one synchronise, are submitted part by part by the compiled
+    loop (with Python between the parts), and are not replayed; the copied data are compared.
 Reading
-    Nothing that the model is fitted to is measured here: `microbench predict` says what these steps should take, and
-    the finding says how far off it was.
+    The model is not fitted to anything measured here. `microbench predict` says what these steps should take, and the
+    finding says how far off it was.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,14 +32,14 @@ MIB = 1 << 20
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """Pieces alike, steps of at most LONGEST_STEP_NS, and copies in steps of the compiled loop with one wait."""
+    """Equal pieces, steps of at most LONGEST_STEP_NS, and copies only from the compiled loop with one wait."""
     kernels, duration_ns, waits = (int(params[name]) for name in ("kernels", "duration_ns", "waits"))
     plain = params["copy_bytes"] == 0 or (params["layer"] == LOOP_LAYER and waits == 1)
     return kernels % waits == 0 and kernels * duration_ns <= LONGEST_STEP_NS and plain
 
 
 def late(params: Mapping[str, Param]) -> bool:
-    """Nothing rests on it but a check."""
+    """All of it only checks the model."""
     return True
 
 
@@ -70,21 +70,21 @@ def _with_copies(gpu: Gpu, meter: Meter, kernel: Submit, kernels: int, copy_byte
 BENCHMARK = Benchmark(
     name="step_time",
     suite="graph",
-    title="Whole steps, against the model",
+    title="Whole steps and the model",
     about=__doc__ or "",
     metrics=(
-        Metric("stream", "time", "s", "one step, launched call by call, its waits included"),
-        Metric("graph", "time", "s", "the same step, a replay for each wait"),
+        Metric("stream", "time", "s", "one step, launched call by call, including its waits"),
+        Metric("graph", "time", "s", "the same step with one replay for each wait"),
     ),
     measure=measure,
     axes={
-        "layer": Axis("who submits the kernels, and replays the graphs", (), (LOOP_LAYER,), LAYERS),
-        "kernels": Axis("kernels in a step", (), (240,), (60, 240, 600), minimum=1, maximum=10_000),
-        "duration_ns": Axis("length of the kernel", (), (1500, 8000), (700, 1500, 4000, 8000, 15_000), maximum=10**7),
+        "layer": Axis("layer that submits the kernels and replays the graphs", (), (LOOP_LAYER,), LAYERS),
+        "kernels": Axis("kernels of a step", (), (240,), (60, 240, 600), minimum=1, maximum=10_000),
+        "duration_ns": Axis("duration of a kernel", (), (1500, 8000), (700, 1500, 4000, 8000, 15_000), maximum=10**7),
         "waits": Axis(
-            "synchronises in a step, evenly among its kernels", (), (1, 6), (1, 6, 30), minimum=1, maximum=1000
+            "synchronises of a step, evenly among its kernels", (), (1, 6), (1, 6, 30), minimum=1, maximum=1000
         ),
-        "copy_bytes": Axis("bytes copied to the GPU before the kernels, and back behind them", (), (0,), (0, MIB)),
+        "copy_bytes": Axis("bytes copied to the GPU before the kernels and back after them", (), (0,), (0, MIB)),
     },
     fresh_process_by=("layer",),
     combines=combines,

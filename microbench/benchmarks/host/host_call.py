@@ -1,12 +1,13 @@
-"""What does a call cost that does nothing?
+"""What does a call that does nothing cost in Python, ctypes and compiled code?
 
 Question
-    What do a compiled call, a compiled function called from Python, a ctypes call and a Python call cost?
+    How long do a call from compiled code, a call of a compiled function from Python, a ctypes call and a Python call
+    take?
 Method
-    The C library's abs(0) called from a compiled loop, from Python through numba and through ctypes; an empty
-    Python function.
+    The C library's abs(0) is called from a compiled loop, from Python through numba, and through ctypes. The Python
+    call is one of an empty Python function.
 Reading
-    The least that any Python library adds to a launch is a few of these.
+    Any Python library adds at least a few of these calls to a launch.
 """
 
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ BENCHMARK = Benchmark(
     title="Calls that do nothing",
     about=__doc__ or "",
     gpus=0,
-    metrics=(Metric("call", "time", "s", "one call, the loop's step included"),),
+    metrics=(Metric("call", "time", "s", "one call, including the loop's own step"),),
     measure=measure,
-    axes={"how": Axis.same("the way of calling", tuple(COUNTS))},
+    axes={"how": Axis.same("kind of call", tuple(COUNTS))},
 )

@@ -1,12 +1,12 @@
-"""How fast does the host copy memory?
+"""How fast does the host copy memory, with one core and with all?
 
 Question
-    What rate do one core and all cores reach copying between buffers of their own?
+    Which rate do one core and all cores reach when they copy between buffers of their own?
 Method
-    memcpy in threads pinned to a core each, from a common start, buffers touched before. The size is that of all
-    threads' sources together and is larger than most last-level caches.
+    Each thread is pinned to a core and runs memcpy on buffers that it touched before; all threads start together. The
+    size is that of all source buffers together and is larger than most last-level caches.
 Reading
-    Pageable copies to a GPU pass through such a copy first: one core's rate is their ceiling.
+    A pageable copy to the GPU passes through such a copy first, so the rate of one core limits it.
 """
 
 from collections.abc import Iterator
@@ -36,10 +36,10 @@ BENCHMARK = Benchmark(
     title="Copying host memory",
     about=__doc__ or "",
     gpus=0,
-    metrics=(Metric("rate", "rate", "B/s", "bytes read plus bytes written a second, all threads together"),),
+    metrics=(Metric("rate", "rate", "B/s", "bytes read plus bytes written by all threads"),),
     measure=measure,
     axes={
-        "threads": Axis.same("one core or all", ("one", "all")),
+        "threads": Axis.same("cores that copy", ("one", "all")),
         "size_bytes": Axis(
             "bytes copied by all threads together",
             (256 << 20,),

@@ -1,11 +1,11 @@
-"""What can the host's clock see?
+"""How finely can the host's clock measure?
 
 Question
-    What does reading the clock cost, and in which steps does it run?
+    What does one reading of the clock cost, and in which steps does the clock advance?
 Method
-    CLOCK_MONOTONIC read by a compiled loop with nothing between the readings.
+    A compiled loop reads CLOCK_MONOTONIC with nothing between the readings.
 Reading
-    A sample shorter than some readings says more about the clock than about the GPU.
+    A sample that is as short as a few readings describes the clock, not the GPU.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ BENCHMARK = Benchmark(
     gpus=0,
     metrics=(
         Metric("call", "time", "s", "one reading of the clock"),
-        Metric("step", "time", "s", "the step that the clock runs in, by the differences of its readings"),
+        Metric("step", "time", "s", "the clock's step, from the differences of its readings"),
     ),
     measure=measure,
 )

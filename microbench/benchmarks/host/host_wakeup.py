@@ -1,11 +1,11 @@
 """What does it cost to hand work to another thread?
 
 Question
-    How long is the way to a thread on another core and back: by a flag it spins on, by threading.Event, by a pipe?
+    How long does a round trip to a thread on another core take: through a flag it spins on, threading.Event, or a pipe?
 Method
-    Two pinned threads take turns; each turn and back is one sample.
+    Two pinned threads take turns. One sample is one turn of each.
 Reading
-    A blocking wait for the GPU cannot answer faster than the kernel wakes a thread.
+    A blocking wait for the GPU cannot return faster than the kernel wakes a thread.
 """
 
 from collections.abc import Iterator
@@ -28,10 +28,10 @@ def measure(host: Host, meter: Meter, how: str) -> Iterator[Measured]:
 BENCHMARK = Benchmark(
     name="host_wakeup",
     suite="host",
-    title="Handing over to a thread",
+    title="Thread hand-off",
     about=__doc__ or "",
     gpus=0,
     metrics=(Metric("round_trip", "time", "s", "to the other thread and back"),),
     measure=measure,
-    axes={"how": Axis.same("the way of waking", WAYS)},
+    axes={"how": Axis.same("how the other thread is woken", WAYS)},
 )

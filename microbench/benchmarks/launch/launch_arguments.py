@@ -1,11 +1,12 @@
 """Does a launch cost more with more arguments, blocks or threads?
 
 Question
-    How does the host time of a launch change with the bytes of its parameter block, the grid and the block?
+    How does the host time of a launch depend on the bytes of its parameter block, its grid and its block size?
 Method
-    Empty kernels in bursts; one of the three varied at a time, the others at their smallest.
+    Empty kernels are launched in bursts. One of the three varies at a time; the others stay at their smallest.
 Reading
-    Flat in grid and block; a slope in the bytes is the copy of the parameter block into the launch queue.
+    The cost should be flat in grid and block size. A slope over the bytes is the copy of the parameter block into the
+    launch queue.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ SMALLEST: Mapping[str, int] = {"argument_bytes": 0, "grid_blocks": 1, "block_thr
 
 
 def one_at_a_time(params: Mapping[str, Param]) -> bool:
-    """At most one axis is away from its smallest value."""
+    """At most one axis is above its smallest value."""
     return sum(params[name] != least for name, least in SMALLEST.items()) <= 1
 
 
@@ -44,7 +45,9 @@ BENCHMARK = Benchmark(
             (0, 8, 64, 256, 512, 1024, 2048, 3072, 4096),
             maximum=4096,
         ),
-        "grid_blocks": Axis("blocks", (1,), (1, 132, 65536), (1, 132, 1024, 65536), minimum=1, maximum=1 << 20),
+        "grid_blocks": Axis(
+            "blocks of the grid", (1,), (1, 132, 65536), (1, 132, 1024, 65536), minimum=1, maximum=1 << 20
+        ),
         "block_threads": Axis("threads a block", (32,), (32, 1024), (32, 256, 1024), minimum=1, maximum=1024),
     },
     combines=one_at_a_time,

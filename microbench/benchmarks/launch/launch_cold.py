@@ -1,13 +1,13 @@
-"""What does the first time cost?
+"""What does each first use in a process cost: context, compilation, module loading?
 
 Question
-    How long do a context, compilation, module loading, the first launch and the first call of each JIT take in a
-    process that has done none of it?
+    How long do the context, compilation, module loading, the first launch and the first call of each JIT take in a new
+    process?
 Method
-    One act, once, in a fresh process with empty compilation caches, some processes each; what the act needs before
-    it is done untimed. Lazy and eager module loading are processes with that setting.
+    A fresh process with empty compilation caches performs one act once; several processes repeat it. What the act
+    needs beforehand is done untimed. Lazy and eager module loading are processes with that setting.
 Reading
-    These are paid once a process, and stay out of every other figure.
+    A process pays these costs once. No other figure includes them.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ PROCESSES = 5
 
 
 def empty_caches(case: Case) -> dict[str, str]:
-    """No compiler's cache answers, and modules load as the act's name says. "{scratch}" is a fresh folder."""
+    """Disables the compilers' caches and sets module loading as the act's name says; "{scratch}" is a fresh folder."""
     loading = "EAGER" if str(case.params["what"]).endswith("eager") else "LAZY"
     return {
         "CUDA_MODULE_LOADING": loading,
@@ -51,11 +51,11 @@ def measure(cold: ColdStarts, meter: Meter, what: str) -> Iterator[Measured]:
 BENCHMARK = Benchmark(
     name="launch_cold",
     suite="launch",
-    title="The first time",
+    title="First-use costs",
     about=__doc__ or "",
     metrics=(Metric("seconds", "time", "s", "one act, once in a fresh process"),),
     measure=measure,
-    axes={"what": Axis("the act", QUICK, DEFAULT, FULL)},
+    axes={"what": Axis("what is done for the first time", QUICK, DEFAULT, FULL)},
     cold=True,
     minimum_rounds=PROCESSES,
     fresh_process_by=("what",),

@@ -1,16 +1,16 @@
-"""What does it cost to launch one kernel, and which part of it?
+"""What does it cost to launch one kernel, and where does the time go?
 
 Question
     How long is the host busy with a launch, when does the kernel start, when does the host learn that it ended, and
-    what lies between two kernels?
+    how long is the GPU idle between two kernels?
 Method
-    An empty kernel, one block of 32 threads, launched by cuLaunchKernel from a compiled loop. submit: bursts far
-    under the queue depth, the GPU idle before each. start, complete and round trip: one launch and one synchronise
-    at a time, while a second, pinned thread watches the flag that the kernel writes to host memory as its first
-    act. Gaps: kernels behind a gate that stamp their own start and end.
+    cuLaunchKernel launches an empty kernel of one block of 32 threads from a compiled loop. submit: bursts far below
+    the queue depth, with the GPU idle before each. start, complete and round trip: one launch and one synchronise at a
+    time, while a second, pinned thread watches a flag that the kernel writes to host memory as its first act. Gaps:
+    kernels behind a gate stamp their own start and end.
 Reading
-    round trip = start + complete. A program that synchronises after each kernel pays the round trip; one that
-    queues kernels pays submit or the gap, whichever is longer.
+    round trip = start + complete. A program that synchronises after each kernel pays the round trip. One that queues
+    kernels pays submit or the gap, whichever is longer.
 """
 
 from collections.abc import Iterator
@@ -30,12 +30,12 @@ LAUNCHES = 1000
 
 
 def watched(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
-    """What a second thread sees of the kernel's flag. Raises Skip without a CPU for that thread."""
+    """Times at which a second thread sees the kernel's flag. Raises Skip without a CPU for that thread."""
     gpu.start_stamps(STAMPS)
     columns = {"start": Between(0, 2), "complete": Between(2, 3), "round_trip": Between(0, 3)}
     try:
         (echo,) = meter.collect_stamps(lambda: gpu.flag_round_trips(STAMPS), {"flag_round_trip": seconds})
-    except MeasurementError as error:  # a driver that collects launches answers too late; the rest still holds
+    except MeasurementError as error:  # a driver that batches launches answers too late; the rest is valid
         yield from meter.collect_stamps(lambda: gpu.start_stamps(STAMPS), columns)
         yield Fact("flag_round_trip", None, reason=str(error))
         return
@@ -70,14 +70,16 @@ BENCHMARK = Benchmark(
     metrics=(
         Metric("submit", "time", "s/launch", "the launch call on the host, t1 - t0, in bursts"),
         Metric("start", "time", "s", "from before the call until the host sees the flag that the kernel writes first"),
-        Metric("start_estimate", "time", "s", "estimate: start less (flag round trip - host read)"),
-        Metric("complete", "time", "s", "from the flag seen until the synchronise call returns"),
+        Metric("start_estimate", "time", "s", "estimate: start - (flag round trip - host read)"),
+        Metric("complete", "time", "s", "from the host seeing the flag until the synchronise call returns"),
         Metric("round_trip", "time", "s", "launch and synchronise: start + complete"),
         Metric("gap_stream", "time", "s/launch", "GPU time between two kernels of a stream, queued behind a gate"),
-        Metric("gap_graph", "time", "s/launch", "GPU time between two kernel nodes of a graph that form a chain"),
+        Metric("gap_graph", "time", "s/launch", "GPU time between two kernel nodes of a chain in a graph"),
         Metric("throughput", "time", "s/launch", f"{LAUNCHES} launches and one synchronise, divided by {LAUNCHES}"),
-        Metric("flag_round_trip", "time", "s", "host writes a flag, the running GPU answers, the host sees it"),
-        Metric("host_read", "time", "s", "one dependent read of host memory by a GPU thread, 1 MiB in random order"),
+        Metric("flag_round_trip", "time", "s", "the host writes a flag, a running kernel answers, the host sees it"),
+        Metric(
+            "host_read", "time", "s", "one dependent read of host memory by a GPU thread, over 1 MiB in random order"
+        ),
     ),
     measure=measure,
 )

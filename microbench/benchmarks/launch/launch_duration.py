@@ -1,14 +1,14 @@
-"""Below which kernel duration does the GPU wait for the host?
+"""How long must a kernel run for the GPU not to wait for the host?
 
 Question
     What is the time per kernel of a long stream of kernels, as each kernel grows longer?
 Method
-    Spin kernels of calibrated length from a compiled loop. period: launches and one synchronise on the host's
-    clock, the queue open. gated: the same kernels queued behind a gate and timed by device events, so submission is
-    excluded. duration: what such a kernel records of itself.
+    A compiled loop launches spin kernels of calibrated length. period: launches and one synchronise by the host's
+    clock. gated: the same kernels queued behind a gate and timed by device events, which excludes submission. duration:
+    what such a kernel records of itself.
 Reading
-    period = max(submit, duration + gap). Where period lies on the submit plateau, launches cost; where it meets
-    gated, they are hidden.
+    period = max(submit, duration + gap). Where period equals submit, launches limit the rate; where it meets gated,
+    the kernels hide them.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ FEWEST = 10
 
 
 def launches(duration_ns: int, most: int) -> int:
-    """How many make a sample: ``most``, fewer where they would take longer than SAMPLE_NS."""
+    """Launches of a sample: ``most``, or fewer where they would take longer than SAMPLE_NS."""
     return max(min(most, SAMPLE_NS // max(duration_ns, 1)), FEWEST)
 
 
@@ -43,17 +43,17 @@ NANOSECONDS = (0, 500, 1000, 2000, 3000, 5000, 10_000, 20_000, 50_000, 100_000)
 BENCHMARK = Benchmark(
     name="launch_duration",
     suite="launch",
-    title="Where launches stop being hidden",
+    title="Launch-bound kernel durations",
     about=__doc__ or "",
     metrics=(
-        Metric("period", "time", "s/launch", "time per kernel in an open stream, submission included"),
-        Metric("gated", "time", "s/launch", "time per kernel on the device alone"),
+        Metric("period", "time", "s/launch", "time per kernel in an open stream, including submission"),
+        Metric("gated", "time", "s/launch", "time per kernel on the device, without submission"),
         Metric("duration", "time", "s", "what a kernel of that length records of itself"),
     ),
     measure=measure,
     axes={
         "duration_ns": Axis(
-            "length of the kernel",
+            "duration of a kernel",
             (0, 1000, 2000, 3000, 5000, 10_000),
             NANOSECONDS,
             (*NANOSECONDS[:4], 2500, *NANOSECONDS[4:5], 3500, 4000, *NANOSECONDS[5:6], 7000, *NANOSECONDS[6:]),

@@ -1,12 +1,11 @@
-"""Do other kinds of launch cost more?
+"""Do other kinds of launch cost more: default stream, cooperative, cluster, programmatic?
 
 Question
-    What do the legacy default stream, cuLaunchKernelEx, cooperative, cluster and programmatic dependent launches
-    cost the host, and what do they leave between two kernels?
+    What do launches into the legacy default stream, by cuLaunchKernelEx, cooperative ones, clusters and programmatic
+    dependent ones cost the host, and which gap do they leave between two kernels?
 Method
-    An empty kernel in bursts for submit; kernels that stamp themselves behind a gate for the gap. A cluster is two
-    blocks. A programmatic dependent kernel lets its successor start at once and waits for its predecessor at its
-    end.
+    submit: an empty kernel in bursts. gap: kernels behind a gate that stamp their own start and end. A cluster has two
+    blocks. A programmatic dependent kernel lets its successor start at once and waits for its predecessor at its end.
 Reading
     A negative gap means that kernels overlap.
 """
@@ -44,5 +43,5 @@ BENCHMARK = Benchmark(
         Metric("gap", "time", "s/launch", "from a kernel's end to the next one's start, queued behind a gate"),
     ),
     measure=measure,
-    axes={"kind": Axis("the kind of launch", tuple(KINDS), tuple(KINDS), tuple(KINDS))},
+    axes={"kind": Axis.same("kind of launch", tuple(KINDS))},
 )

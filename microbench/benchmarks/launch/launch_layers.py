@@ -1,16 +1,16 @@
-"""What does Python add to a launch?
+"""What do Python libraries add to a launch: cuda.core, CuPy, Numba, Triton, Warp, PyTorch, JAX?
 
 Question
-    What does one call cost the host through each Python library, against the same launch from a compiled loop?
+    What does one call through each Python library cost the host, compared with the same launch from a compiled loop?
 Method
-    Two families that answer different questions. same_kernel: an empty kernel with 0 or 4 arguments (three
-    pointers, one integer), launched through each way of launching a kernel of one's own; Numba, Triton and Warp
-    compile theirs. one_op: x + 1 on one float32 element through an array library, which looks types up and
-    allocates the result. A plain Python loop around the call and nothing else; each library in a process of its
-    own; that a call is one kernel is checked by capture.
+    Two families answer different questions. same_kernel: each way to launch a kernel of one's own launches an empty
+    kernel with 0 or 4 arguments (three pointers and an integer); Numba, Triton and Warp compile theirs. one_op: an
+    array library computes x + 1 on one float32 element, which includes a type look-up and the allocation of the result.
+    A plain Python loop holds the call and nothing else. Each library has a process of its own. A capture checks that a
+    call is one kernel.
 Reading
-    submit less the compiled loop's is what the library adds. A kernel longer than submit hides it; shorter ones
-    wait for Python.
+    The library adds its submit less the compiled loop's. A kernel that runs longer than submit hides it; a shorter one
+    waits for Python.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,19 +35,19 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "one_op": ARRAY_LAYERS,
 }
 ARGUMENTS: Mapping[str, tuple[int, ...]] = {"same_kernel": (0, 4), "one_op": (1,)}
-# Each layer is a process of its own, and most of a quick run is the start of processes.
+# Each layer needs a process, and starting processes takes most of a quick run.
 QUICK = ("loop", "cuda_bindings", "cuda_core", "cupy_raw", "numba_configured")
 LAYERS = tuple(layer for layers in FAMILIES.values() for layer in layers)
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """A layer belongs to one family, and the family says how many arguments there are."""
+    """Each layer belongs to one family, which decides the number of arguments."""
     family = str(params["family"])
     return params["layer"] in FAMILIES[family] and params["arguments"] in ARGUMENTS[family]
 
 
 def environment(case: Case) -> dict[str, str]:
-    """JAX would take most of the GPU's memory at its start."""
+    """Keeps JAX from allocating most of the GPU's memory at its start."""
     return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if case.params["layer"] == "jax_jit" else {}
 
 
@@ -70,8 +70,8 @@ BENCHMARK = Benchmark(
     ),
     measure=measure,
     axes={
-        "family": Axis.same("same_kernel or one_op", tuple(FAMILIES)),
-        "layer": Axis("the way of launching", QUICK, LAYERS, LAYERS),
+        "family": Axis.same("kind of comparison", tuple(FAMILIES)),
+        "layer": Axis("library, or the compiled loop", QUICK, LAYERS, LAYERS),
         "arguments": Axis.same("arguments of the kernel", (0, 1, 4), maximum=4),
     },
     fresh_process_by=("layer",),

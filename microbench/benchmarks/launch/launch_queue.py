@@ -1,10 +1,10 @@
-"""How many launches may wait before the call blocks?
+"""How many launches can be queued before the call blocks?
 
 Question
-    At which count of outstanding launches does the launch call begin to block, by the size of the arguments?
+    At which number of outstanding launches does the launch call begin to block, for each size of the arguments?
 Method
-    A gate holds the stream and opens by its own time-out only; the first of the launches behind it that takes a
-    quarter of that time-out or longer found the queue full. Every call is stamped.
+    A gate holds the stream and opens only by its own time-out. The first launch behind it that takes a quarter of that
+    time-out or longer found the queue full. Every call is stamped.
 Reading
     Beyond this depth the host waits for the GPU, and a loop around the launch times the device.
 """
@@ -21,12 +21,12 @@ from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.submit import Submit
 from microbench.measure.timer import WARM_UP_CALLS, Meter
 
-# Queues of the usual depth fill within the first count; the second is for drivers told to scale them up.
+# Launches and time-out: queues of the usual depth fill in the first try; drivers can be told to make deeper ones.
 TRIES = ((2200, 0.04), (9000, 0.2))
 
 
 def first_blocked(gpu: Gpu, submit: Submit, count: int, timeout_s: float) -> int | None:
-    """Calls that went through before the first that blocked; None if none did."""
+    """The number of calls before the first one that blocked; None if none did."""
     gate = gpu.gate()
     stamps: IntArray = np.zeros(count + 1, dtype=np.int64)
     gate.shut(timeout_s=timeout_s)
@@ -38,7 +38,9 @@ def first_blocked(gpu: Gpu, submit: Submit, count: int, timeout_s: float) -> int
 
 def measure(gpu: Gpu, meter: Meter, argument_bytes: int) -> Iterator[Measured]:
     submit = gpu.bind(Launch(argument_bytes=argument_bytes))
-    submit.stamps(np.zeros(WARM_UP_CALLS, dtype=np.int64))  # loads kernel and loop, which would pass the gate's time
+    submit.stamps(
+        np.zeros(WARM_UP_CALLS, dtype=np.int64)
+    )  # loads kernel and loop, which takes longer than the time-out
     gpu.synchronize()
     for count, timeout_s in TRIES:
         if first_blocked(gpu, submit, count, timeout_s) is not None:
@@ -60,7 +62,7 @@ BENCHMARK = Benchmark(
     suite="launch",
     title="Depth of the launch queue",
     about=__doc__ or "",
-    metrics=(Metric("depth", "count", "launch", "launches of one stream that wait before the call blocks"),),
+    metrics=(Metric("depth", "count", "launch", "launches queued in one stream before the call blocks"),),
     measure=measure,
     axes={
         "argument_bytes": Axis(

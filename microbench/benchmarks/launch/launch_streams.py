@@ -1,13 +1,14 @@
-"""What do more streams bring?
+"""What do more streams gain?
 
 Question
     How many launches a second reach the GPU from one thread over several streams, and how many kernels are resident
     at once?
 Method
-    Empty kernels from a compiled loop, each to the next stream, then a wait for all. Resident: one-block kernels of
-    1 ms, one a stream, all behind one gate, count themselves in and out.
+    rate: a compiled loop launches empty kernels, each into the next stream, and then waits for all streams. resident:
+    one-block kernels of 1 ms, one a stream and all behind one gate, count themselves in and out.
 Reading
-    One thread's submission rate hardly rises with streams; what rises is how many kernels run side by side.
+    The submission rate of one thread hardly rises with streams. What rises is the number of kernels that run side by
+    side.
 """
 
 from collections.abc import Iterator
@@ -46,8 +47,8 @@ BENCHMARK = Benchmark(
     title="One thread, many streams",
     about=__doc__ or "",
     metrics=(
-        Metric("rate", "rate", "1/s", "launches a second, the wait for all streams included"),
-        Metric("resident", "count", "launch", "the most kernels seen resident at once"),
+        Metric("rate", "rate", "1/s", "launches a second, including the wait for all streams"),
+        Metric("resident", "count", "launch", "most kernels resident at once"),
     ),
     measure=measure,
     axes={

@@ -1,14 +1,14 @@
-"""What does waiting cost, and how does the way of waiting change it?
+"""What does waiting for the GPU cost: spin, yield, blocking, events?
 
 Question
-    How long after a kernel's first act does the host return from a synchronise, under spin, yield and blocking
-    waits, and what do the calls around events cost?
+    How long after a kernel's first act does the host return from a synchronise under spin, yield and blocking waits,
+    and what do the calls around events cost?
 Method
-    complete: launch and synchronise one empty kernel at a time while a second thread watches the kernel's flag. The
-    rest: bursts of calls on an idle stream and on events that have happened. A wait mode belongs to the context, so
-    each has a process of its own; events are made with the same mode.
+    complete: one empty kernel at a time is launched and synchronised, while a second thread watches the kernel's flag.
+    The other metrics: bursts of calls on an idle stream and on completed events. A wait mode belongs to the context,
+    so each has a process of its own; its events use the same mode.
 Reading
-    Spin answers first and burns a core; blocking frees the core and pays the kernel's wake-up.
+    A spin wait answers first and keeps a core busy. A blocking wait frees the core and pays for the wake-up.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ MODES = ("spin", "yield", "blocking")
 
 
 def wait_mode(case: Case) -> dict[str, str]:
-    """The variable that the worker's context is made with."""
+    """Sets the wait mode of the worker's context."""
     return {WAIT_VARIABLE: str(case.params["wait"])}
 
 
@@ -51,19 +51,19 @@ def measure(gpu: Gpu, meter: Meter, wait: str) -> Iterator[Measured]:
 BENCHMARK = Benchmark(
     name="launch_sync",
     suite="launch",
-    title="Waiting",
+    title="Waiting for the GPU",
     about=__doc__ or "",
     metrics=(
-        Metric("complete", "time", "s", "from the kernel's flag seen until cuStreamSynchronize returns"),
+        Metric("complete", "time", "s", "from the host seeing the kernel's flag until cuStreamSynchronize returns"),
         Metric("idle_stream", "time", "s", "cuStreamSynchronize of an idle stream"),
-        Metric("idle_event", "time", "s", "cuEventSynchronize of an event that has happened"),
+        Metric("idle_event", "time", "s", "cuEventSynchronize of a completed event"),
         Metric("record", "time", "s", "cuEventRecord of a timing event"),
-        Metric("record_untimed", "time", "s", "cuEventRecord of an event made without timing"),
-        Metric("query", "time", "s", "cuEventQuery of an event that has happened"),
-        Metric("wait_event", "time", "s", "cuStreamWaitEvent on an event of another stream that has happened"),
+        Metric("record_untimed", "time", "s", "cuEventRecord of an event without timing"),
+        Metric("query", "time", "s", "cuEventQuery of a completed event"),
+        Metric("wait_event", "time", "s", "cuStreamWaitEvent on a completed event of another stream"),
     ),
     measure=measure,
-    axes={"wait": Axis("the context's wait mode", MODES[:1], MODES, MODES)},
+    axes={"wait": Axis("wait mode of the context", MODES[:1], MODES, MODES)},
     fresh_process_by=("wait",),
     process_environment=wait_mode,
 )

@@ -1,12 +1,13 @@
-"""Do more submitting threads launch more?
+"""Do more threads submit more launches?
 
 Question
     How many launches a second do several host threads reach together, each in its own stream?
 Method
-    Compiled loops in threads that hold no Python lock, from a common start, each well under its stream's queue
-    depth.
+    Compiled loops run in threads without the Python lock, from a common start. Each stays well below its stream's
+    queue depth.
 Reading
-    The driver serialises part of each launch: the rate rises less than the threads, and each call takes longer.
+    The driver serialises a part of each launch: the rate rises less than the number of threads, and each call takes
+    longer.
 """
 
 from collections.abc import Iterator
@@ -46,11 +47,11 @@ def measure(gpu: Gpu, meter: Meter, threads: int) -> Iterator[Measured]:
 BENCHMARK = Benchmark(
     name="launch_threads",
     suite="launch",
-    title="Many threads",
+    title="Many submitting threads",
     about=__doc__ or "",
     metrics=(
         Metric("rate", "rate", "1/s", "launches a second of all threads together"),
-        Metric("submit", "time", "s/launch", "the launch call, mean over the threads"),
+        Metric("submit", "time", "s/launch", "one launch call, mean over the threads"),
     ),
     measure=measure,
     axes={"threads": Axis("submitting threads", (1, 2, 4), (1, 2, 4, 8), (1, 2, 3, 4, 6, 8), minimum=1, maximum=64)},

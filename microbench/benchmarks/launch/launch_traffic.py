@@ -1,14 +1,14 @@
-"""What travels over PCIe for one launch?
+"""How many bytes does one launch move over PCIe?
 
 Question
-    How many bytes does a launch move to and from the GPU, and does that depend on the kernel or on its arguments?
+    How many bytes does a launch move to and from the GPU, and do they depend on the kernel or on its arguments?
 Method
-    The GPU's own PCIe byte counters (NVML fields 197 and 198; older drivers: sampled rates, marked coarse) before
-    and after some thousand calls, less what flows when idle and the reading's own. Packet headers are included. In
-    the same session pinned copies of known size check the counters, each way.
+    The GPU's own PCIe byte counters (NVML fields 197 and 198; on older drivers sampled rates, marked coarse) are read
+    before and after several thousand calls. Idle traffic and that of the reading itself are subtracted. Packet headers
+    are included. In the same session pinned copies of known size check the counters in both directions.
 Reading
-    Some kilobytes a launch are nothing against the link's bandwidth: a launch costs the latency of the exchanges,
-    not their bytes.
+    A few kilobytes a launch are nothing for the link's bandwidth. A launch costs the latency of its exchanges, not
+    their bytes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,8 +26,7 @@ WORK_NS = 200_000_000
 PAYLOAD_BYTES = 64 << 20
 PAYLOADS = 8
 SMALL_BYTES = 64
-# Packet headers add 8 % at 256-byte packets and 16 % at 128-byte ones: a counter that misses them, or counts twice, is
-# wrong.
+# Packet headers add 8 % to 256-byte packets and 16 % to 128-byte ones; a counter outside this range is wrong.
 PLAUSIBLE_PER_BYTE = (1.0, 1.35)
 NOT_PCIE_PER_BYTE = 0.1
 
@@ -43,13 +42,13 @@ WORKS = ("idle", *PINNED, "launch", *GRAPHS, *OPS)
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """Only a plain launch has a duration or arguments, one of them at a time."""
+    """Only a plain launch has a duration or arguments, and only one of the two."""
     varied = [name for name in ("duration_ns", "argument_bytes") if params[name] != 0]
     return len(varied) == 0 or (params["work"] == "launch" and len(varied) == 1)
 
 
 def pinned(gpu: Gpu, meter: Meter, copy: Copy) -> Iterator[Measured]:
-    """The counters against a copy of known size. Raises Skip where they are not the link's, or too coarse to tell."""
+    """Checks the counters with a copy of known size. Raises Skip where they are too coarse or do not count the link."""
     if gpu.pcie_bytes().coarse:
         raise Skip("needs the GPU's byte counters: this driver has sampled rates only")
     payload_bytes = PAYLOADS * copy.size_bytes
@@ -58,7 +57,7 @@ def pinned(gpu: Gpu, meter: Meter, copy: Copy) -> Iterator[Measured]:
     low, high = PLAUSIBLE_PER_BYTE
     per_byte = sorted(checked.values)[len(checked.values) // 2] / payload_bytes
     if per_byte < NOT_PCIE_PER_BYTE:
-        raise Skip("this GPU's copies do not cross PCIe: its memory is the host's, or hangs on a link of its own")
+        raise Skip("this GPU's copies do not cross PCIe: its memory is the host's, or has a link of its own")
     if not low <= per_byte <= high:
         raise MeasurementError(f"the counters saw {per_byte:.3f} bytes for each byte of a known copy")
     yield from measured
@@ -81,13 +80,13 @@ def measure(gpu: Gpu, meter: Meter, work: str, duration_ns: int, argument_bytes:
 BENCHMARK = Benchmark(
     name="launch_traffic",
     suite="launch",
-    title="What travels over the bus",
+    title="PCIe traffic of a launch",
     about=__doc__ or "",
     metrics=(
-        Metric("received", "count", "B/launch", "PCIe bytes to the GPU for a call, headers included"),
-        Metric("sent", "count", "B/launch", "PCIe bytes from the GPU for a call, headers included"),
-        Metric("idle_received", "count", "B/s", "PCIe bytes to the GPU when nothing is submitted"),
-        Metric("idle_sent", "count", "B/s", "PCIe bytes from the GPU when nothing is submitted"),
+        Metric("received", "count", "B/launch", "PCIe bytes to the GPU for a call, including headers"),
+        Metric("sent", "count", "B/launch", "PCIe bytes from the GPU for a call, including headers"),
+        Metric("idle_received", "count", "B/s", "PCIe bytes to the GPU while nothing is submitted"),
+        Metric("idle_sent", "count", "B/s", "PCIe bytes from the GPU while nothing is submitted"),
         Metric("received_per_byte", "count", "1", "PCIe bytes to the GPU for each byte of a known pinned copy"),
         Metric("sent_per_byte", "count", "1", "PCIe bytes from the GPU for each byte of a known pinned copy"),
     ),
@@ -95,7 +94,7 @@ BENCHMARK = Benchmark(
     axes={
         "work": Axis("what is submitted", ("pinned_h2d", "launch"), WORKS, WORKS),
         "duration_ns": Axis(
-            "length of the kernel; 0 is an empty one without arguments, longer ones have 8 bytes of them",
+            "duration of the kernel; at 0 it is empty and has no arguments, else it has 8 bytes of them",
             (0, 10_000),
             (0, 2_000, 10_000, 50_000),
             (0, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000),

@@ -1,14 +1,14 @@
-"""What does one direction keep while the other one works?
+"""How fast is each direction while the other one is busy?
 
 Question
-    The link moves both ways at once: at which rate each way, and how much in all?
+    The link moves data both ways at once: at which rate each way, and how much in total?
 Method
-    Pinned copies in two streams, one a direction, from a common start behind a gate; the direction that is not measured
-    copies twice as often, so that the measured one is never alone. The sum counts only what was moved while both were
-    busy. Both destinations are compared with their sources afterwards.
+    Pinned copies run in two streams, one for each direction, from a common start behind a gate. The direction that is
+    not measured copies twice as often, so that the measured one is never alone. The sum counts only what was moved
+    while both were busy. Both destinations are compared with their sources at the end.
 Reading
-    Requests for reads travel against the data of writes: the sum stays a little below twice one direction. A sum of
-    little more than one direction means a link, or a memory behind it, that takes turns.
+    Read requests travel against the data of writes, so the sum stays slightly below twice one direction. A sum of
+    little more than one direction means that the link, or a memory behind it, takes turns.
 """
 
 from collections.abc import Iterator
@@ -34,12 +34,12 @@ BENCHMARK = Benchmark(
     title="Both directions at once",
     about=__doc__ or "",
     metrics=(
-        Metric("bandwidth", "rate", "B/s", "bytes of this direction over its time, the other direction busy"),
-        Metric("sum_bandwidth", "rate", "B/s", "bytes of both directions over the time that both are busy"),
+        Metric("bandwidth", "rate", "B/s", "bytes of this direction over its time while the other direction is busy"),
+        Metric("sum_bandwidth", "rate", "B/s", "bytes of both directions over the time in which both are busy"),
     ),
     measure=measure,
     axes={
-        "direction": Axis.same("the direction that is measured", ("h2d", "d2h")),
+        "direction": Axis.same("measured direction", ("h2d", "d2h")),
         "size_bytes": Axis(
             "bytes of a copy",
             (64 * MIB,),

@@ -1,15 +1,15 @@
-"""Is one big copy best cut into pieces?
+"""Does it help to cut a large copy into pieces?
 
 Question
-    What does a buffer take to reach the GPU in n pieces on one or several streams, alone, and with a kernel that
+    How long does a buffer take to reach the GPU in n pieces on one or several streams, alone, and with a kernel that
     works on each piece?
 Method
-    Host time of a whole step: all copies (and kernels) of 64 MiB, and a wait for all streams, from a compiled loop. A
+    Host time of a whole step: all copies (and kernels) of 64 MiB and a wait for all streams, from a compiled loop. A
     kernel follows its piece in the same stream, reads it whole, and then spins; all kernels together run as long as the
     whole copy. Every kernel must have seen its own piece, and the device's copy is compared with the host's.
 Reading
-    Copies alone gain nothing from pieces and lose a fixed cost with each. With kernels, pieces on two streams let the
-    next copy run under the kernel before it: at best, copy and kernels take half as long as one after the other.
+    Copies alone gain nothing from pieces and pay a fixed cost for each. With kernels, pieces on two streams let the
+    next copy run under the previous kernel: at best, copy and kernels take half as long as one after the other.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,15 +43,19 @@ def measure(gpu: Gpu, meter: Meter, work: str, chunks: int, streams: int, size_b
 BENCHMARK = Benchmark(
     name="link_chunks",
     suite="link",
-    title="Copies in pieces",
+    title="Chunked copies",
     about=__doc__ or "",
-    metrics=(Metric("bandwidth", "rate", "B/s", "bytes copied over the host's time for the whole step"),),
+    metrics=(Metric("bandwidth", "rate", "B/s", "bytes copied over the host time of the whole step"),),
     measure=measure,
     axes={
-        "work": Axis.same("what a step does", ("copy", "copy_and_kernel")),
-        "chunks": Axis("pieces", (1, 16), (1, 4, 16), (1, 2, 4, 8, 16, 32, 64, 128), minimum=1, maximum=1024),
+        "work": Axis.same("content of a step", ("copy", "copy_and_kernel")),
+        "chunks": Axis(
+            "pieces of the buffer", (1, 16), (1, 4, 16), (1, 2, 4, 8, 16, 32, 64, 128), minimum=1, maximum=1024
+        ),
         "streams": Axis("streams that take the pieces in turn", (1, 2), (1, 2), (1, 2, 3, 4), minimum=1, maximum=16),
-        "size_bytes": Axis("bytes in all", (64 * MIB,), (64 * MIB,), (64 * MIB,), minimum=1 << 16, maximum=1 << 32),
+        "size_bytes": Axis(
+            "bytes of the buffer", (64 * MIB,), (64 * MIB,), (64 * MIB,), minimum=1 << 16, maximum=1 << 32
+        ),
     },
     combines=combines,
 )

@@ -1,14 +1,14 @@
 """Do GPUs share an uplink?
 
 Question
-    What does one GPU's copy keep while the other GPUs copy as well?
+    Which rate does one GPU's copy keep while the other GPUs copy as well?
 Method
-    Pinned copies of every GPU, in memory near it, queued behind gates that open one right after the other, that of the
-    GPU that is measured last; it is timed by its own events, the others copy twice as often. Alone and together in
-    turn. All data are compared afterwards. In the full preset also pair by pair.
+    Every GPU copies pinned memory near it. The copies are queued behind gates that open directly after each other, that
+    of the measured GPU last. Its own events time it; the other GPUs copy twice as often. Alone and together run in
+    turn. All data are compared at the end. The full preset also measures pair by pair.
 Reading
-    GPUs that keep their rate have a link of their own up to the memory. Two that fall to half when they run as a pair
-    hang on one uplink (a switch), or on one processor whose memory is the limit.
+    A GPU that keeps its rate has its own link up to the memory. Two GPUs that fall to half as a pair share an uplink (a
+    switch), or a processor whose memory is the limit.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,12 +26,12 @@ EVERYBODY = "all"
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """Nobody is beside itself."""
+    """A GPU does not copy beside itself."""
     return params["beside"] != str(params["gpu_index"])
 
 
 def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
-    """GPUs that this machine has."""
+    """Only GPUs that this machine has."""
     count = len(environment.gpus)
     named = [int(params["gpu_index"])] + [int(params["beside"]) for _ in (0,) if params["beside"] != EVERYBODY]
     return None if count > 1 and max(named) < count else f"needs {max(*named, 1) + 1} GPUs, {count} here"
@@ -50,17 +50,17 @@ NAMES = (EVERYBODY, *(str(index) for index in range(MOST_GPUS)))
 BENCHMARK = Benchmark(
     name="link_concurrent",
     suite="link",
-    title="All GPUs at once",
+    title="Several GPUs at once",
     about=__doc__ or "",
     metrics=(
-        Metric("alone", "rate", "B/s", "bytes of this GPU's copies over their time, no other GPU copying"),
-        Metric("together", "rate", "B/s", "bytes of this GPU's copies over their time, the others copying"),
+        Metric("alone", "rate", "B/s", "bytes of this GPU's copies over their time, while no other GPU copies"),
+        Metric("together", "rate", "B/s", "bytes of this GPU's copies over their time, while the others copy"),
     ),
     measure=measure,
     axes={
         "direction": Axis.same("h2d: to the GPUs, d2h: from them", ("h2d", "d2h")),
-        "gpu_index": Axis.same("CUDA index of the GPU that is measured", tuple(range(MOST_GPUS))),
-        "beside": Axis("CUDA index of the GPU that copies beside it", (EVERYBODY,), (EVERYBODY,), NAMES),
+        "gpu_index": Axis.same("CUDA index of the measured GPU", tuple(range(MOST_GPUS))),
+        "beside": Axis("CUDA index of the GPU that copies meanwhile", (EVERYBODY,), (EVERYBODY,), NAMES),
         "size_bytes": Axis.same("bytes of a copy", (64 * MIB,), minimum=1, maximum=1 << 34),
     },
     gpus=2,

@@ -1,14 +1,14 @@
-"""How fast do bytes cross the link between host and GPU?
+"""How fast do copies cross the link between host and GPU, from pinned and pageable memory?
 
 Question
-    What rate does one copy reach, from which size on, and how much of it does pageable memory lose?
+    Which rate does one copy reach, from which size on, and how much of it does pageable memory lose?
 Method
-    One direction at a time, by a copy engine. On the device: copies queued behind a gate, between two events, so that
-    submission is excluded; pageable copies cannot be gated, as they block or return early. On the host: one copy and
-    one synchronise, from a compiled loop. Source and destination differ in every byte before, and are compared after.
+    A copy engine copies in one direction at a time. On the device: copies queued behind a gate, between two events,
+    which excludes submission; pageable copies cannot be gated, as they block or return early. On the host: one copy and
+    one synchronise from a compiled loop. Source and destination differ in every byte before and are compared after.
 Reading
     A copy takes a fixed time and its bytes over the bandwidth, T = a + V / b. At V = a * b it reaches half the
-    bandwidth. The host pays for the call and the synchronise as well.
+    bandwidth. The host also pays for the call and the synchronise.
 """
 
 from collections.abc import Iterator
@@ -35,12 +35,12 @@ BENCHMARK = Benchmark(
     title="Copies across the link",
     about=__doc__ or "",
     metrics=(
-        Metric("bandwidth", "rate", "B/s", "bytes of a copy over its time on the device, queued behind a gate"),
-        Metric("bandwidth_host", "rate", "B/s", "bytes of a copy over the host's time for it and a synchronise"),
+        Metric("bandwidth", "rate", "B/s", "bytes of a copy over its time on the device"),
+        Metric("bandwidth_host", "rate", "B/s", "bytes of a copy over the host time of the copy and a synchronise"),
     ),
     measure=measure,
     axes={
-        "memory": Axis("the host's buffer", ("pinned", "pageable"), MEMORIES, MEMORIES),
+        "memory": Axis("kind of the host's buffer", ("pinned", "pageable"), MEMORIES, MEMORIES),
         "direction": Axis.same("h2d: to the GPU, d2h: from it", ("h2d", "d2h")),
         "size_bytes": Axis(
             "bytes of a copy",

@@ -1,16 +1,16 @@
 """How long does the shortest exchange across the link take?
 
 Question
-    What does a GPU wait for one word of host memory, and the host for one copy, one memset, one answer of a kernel?
+    How long does a GPU wait for one word of host memory, and the host for one copy, one memset, one answer of a kernel?
 Method
-    host_read: one GPU thread follows addresses through pinned host memory, one line at a time, in each of as many
-    blocks as there are SMs, one after the other; footprint, stride (128 bytes) and order are stated, the mean is over
-    all reads, the percentiles are of single reads of one SM, each stamped by its clock, which adds some 15 ns. flag:
-    the host writes a flag, a running kernel answers by another. copies and memset: one call of 4 bytes and a
-    synchronise, and the call alone in bursts, from a compiled loop; what was copied is compared.
+    host_read: one GPU thread follows addresses through pinned host memory, one line of 128 bytes at a time, in one
+    block for each SM, one block after the other. The mean is over all reads; the percentiles are of single reads of one
+    SM, each stamped by its clock, which adds about 15 ns. flag: the host writes a flag and a running kernel answers
+    with another. copies and memset: one call of 4 bytes and a synchronise, and the call alone in bursts, from a
+    compiled loop; the copied data are compared.
 Reading
-    Reads cross the link and come back. Every switch on the way adds to that (0.1 to 0.3 us by rule of thumb), and so
-    does address translation where the footprint outgrows its caches.
+    A read crosses the link twice. Every switch on the way adds to it (0.1 to 0.3 us by rule of thumb), and so does
+    address translation where the footprint exceeds its caches.
 """
 
 from collections.abc import Iterator, Mapping
@@ -66,24 +66,24 @@ def measure(gpu: Gpu, meter: Meter, what: str, footprint_bytes: int, order: Orde
 BENCHMARK = Benchmark(
     name="link_latency",
     suite="link",
-    title="Shortest exchanges",
+    title="Latency of the link",
     about=__doc__ or "",
     metrics=(
-        Metric("latency", "time", "s", "one read, one exchange of flags, or one call and its synchronise"),
+        Metric("latency", "time", "s", "one read, one exchange of flags, or one call with its synchronise"),
         Metric("submit", "time", "s/launch", "the call of a copy or memset on the host, in bursts"),
     ),
     measure=measure,
     axes={
-        "what": Axis("what is exchanged", ("host_read", "flag", "copy_h2d", "copy_d2h"), WHAT, WHAT),
+        "what": Axis("kind of exchange", ("host_read", "flag", "copy_h2d", "copy_d2h"), WHAT, WHAT),
         "footprint_bytes": Axis(
-            "bytes that the reads are spread over; 0 where nothing is read",
+            "bytes over which the reads are spread; 0 where nothing is read",
             (0, 2 * MIB),
             (0, 2 * MIB, 64 * MIB),
             (0, MIB // 16, MIB, 2 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB),
             maximum=16 << 30,
         ),
         "order": Axis(
-            "in which order the lines are read", ("sequential",), ("sequential", "random"), ("sequential", "random")
+            "order in which the lines are read", ("sequential",), ("sequential", "random"), ("sequential", "random")
         ),
     },
     combines=combines,

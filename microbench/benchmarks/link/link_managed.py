@@ -1,16 +1,16 @@
-"""What does managed memory cost when it moves?
+"""What does managed memory cost when it migrates, by faults and by prefetch?
 
 Question
     At which rate do pages of managed memory reach the side that touches them: by faults, by prefetch, as read-mostly
     copies, and once they are there?
 Method
-    Host time of the move and a synchronise; before each, outside the timing, the pages are put back where they come
-    from. fault_to_device: a kernel reads pages that lie with the host. prefetch_to_device: cuMemPrefetchAsync.
+    Host time of the move and a synchronise. Before each one, outside the timing, the pages are put back where they come
+    from. fault_to_device: a kernel reads pages that are on the host. prefetch_to_device: cuMemPrefetchAsync.
     read_mostly_to_device: a kernel reads pages advised as read-mostly, which are then duplicated. again_on_device: a
-    kernel reads pages that are there already. fault_to_host and prefetch_to_host: the way back, by a host thread that
-    reads each page. Never more than a quarter of what is free on the device.
+    kernel reads pages that are on the device already. fault_to_host and prefetch_to_host: the way back, by a host
+    thread that reads each page. The buffer never takes more than a quarter of the free device memory.
 Reading
-    Faults handle few pages at a time and hold the kernel meanwhile. A prefetch is a copy: hold it against link_copy.
+    Faults handle few pages at a time and stall the kernel meanwhile. A prefetch is a copy: compare it with link_copy.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ def measure(gpu: Gpu, meter: Meter, way: ManagedWay, size_bytes: int) -> Iterato
     def take() -> Sequence[float]:
         return (managed.take_ns() * NANOSECOND_S,)
 
-    # Pages that are there already do not cross the link: no bound.
+    # Pages that are already there do not cross the link, so they have no ceiling.
     bound = None if way == "again_on_device" else "pcie_h2d" if way.endswith("device") else "pcie_d2h"
     found = meter.collect(
         "bandwidth", take, clock="host", work=Work(bytes=size_bytes), bound=bound, floor_s=meter.floors.timer_call_s
@@ -50,7 +50,7 @@ BENCHMARK = Benchmark(
     suite="link",
     title="Managed memory",
     about=__doc__ or "",
-    metrics=(Metric("bandwidth", "rate", "B/s", "bytes of the buffer over the host's time for the move"),),
+    metrics=(Metric("bandwidth", "rate", "B/s", "bytes of the buffer over the host time of the move"),),
     measure=measure,
     axes={
         "way": Axis("what moves the pages", ("fault_to_device", "prefetch_to_device"), WAYS, WAYS),

@@ -1,12 +1,12 @@
-"""Does it matter on which NUMA node the host's buffer lies?
+"""Does the NUMA node of the host's buffer matter?
 
 Question
     At which rate does a copy run from and to the memory of each NUMA node?
 Method
-    As link_copy with pinned memory, allocated and touched by a thread that is bound to the node.
+    As link_copy with pinned memory that a thread bound to the node allocates and touches.
 Reading
-    The node that the GPU hangs on is near. A far node adds the link between the processors to the way, which can be
-    narrower than the GPU's own, and busy with others.
+    The GPU's own node is near. A far node adds the link between the processors, which can be narrower than the GPU's
+    own and busy with other traffic.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
-    """Nodes that this machine has."""
+    """Only nodes that this machine has."""
     nodes = environment.fact("numa_nodes")
     count = nodes if isinstance(nodes, int) else 1
     return None if int(params["node"]) < count else f"this machine has {count} NUMA node{'s' if count > 1 else ''}"
@@ -36,11 +36,11 @@ def measure(gpu: Gpu, meter: Meter, node: int, direction: Direction, size_bytes:
 BENCHMARK = Benchmark(
     name="link_numa",
     suite="link",
-    title="Near and far memory",
+    title="NUMA placement",
     about=__doc__ or "",
     metrics=(
-        Metric("bandwidth", "rate", "B/s", "bytes of a copy over its time on the device, queued behind a gate"),
-        Metric("bandwidth_host", "rate", "B/s", "bytes of a copy over the host's time for it and a synchronise"),
+        Metric("bandwidth", "rate", "B/s", "bytes of a copy over its time on the device"),
+        Metric("bandwidth_host", "rate", "B/s", "bytes of a copy over the host time of the copy and a synchronise"),
     ),
     measure=measure,
     axes={

@@ -1,16 +1,16 @@
 """How fast do two GPUs exchange data?
 
 Question
-    For each pair: at which rate do copy engines and SMs read and write the other GPU's memory, both ways at once, and
-    how long does one read take; and what is left where peer access is off?
+    For each pair: at which rate do copy engines and SMs read and write the other GPU's memory, one way and both ways at
+    once, how long does one read take, and what is left without peer access?
 Method
     The first GPU's copy engine or SMs move the data, behind a gate, between two events, from or to the second GPU's
-    memory. Both ways at once: the second GPU does the same twice as often. Data are compared afterwards by the GPU that
-    holds them. Latency: dependent reads, one line of 128 bytes at a time, in the order of addresses. Without peer
-    access the driver takes the way through host memory, and no gate holds the copies.
+    memory. Both ways at once: the second GPU does the same twice as often. The GPU that holds the data compares them at
+    the end. Latency: dependent reads, one line of 128 bytes at a time, in the order of addresses. Without peer access
+    the driver copies through host memory, and no gate holds the copies.
 Reading
-    With NVLink a pair is held against all links of the GPU that moves the data, without it against its PCIe. Pairs
-    that are slower than others may lie further apart: below different bridges, on different processors.
+    With NVLink the ceiling is that of all links of the GPU that moves the data, without it that of its PCIe link. A
+    pair that is slower than others may be further apart: below different bridges or on different processors.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,20 +34,20 @@ WITHOUT_ACCESS = ("engine_read", "engine_write")
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """Two GPUs; without access only a copy engine can; a latency has no size."""
+    """Two different GPUs; only copy engines work without peer access; a latency has no size."""
     apart = params["first"] != params["second"]
     sized = (params["way"] == LATENCY) == (params["size_bytes"] == 0)
     return apart and sized and (params["access"] == "on" or params["way"] in WITHOUT_ACCESS)
 
 
 def here(environment: Environment, params: Mapping[str, Param]) -> str | None:
-    """GPUs that this machine has."""
+    """Only GPUs that this machine has."""
     count, most = len(environment.gpus), max(int(params["first"]), int(params["second"]))
     return None if most < count else f"needs {max(most, 1) + 1} GPUs, {count} here"
 
 
 def bound_of(gpu: Gpu, way: PeerWay) -> str:
-    """All NVLinks; PCIe where the GPU is known to have none. What is read comes as completions, as copies to it do."""
+    """All NVLinks, or PCIe where the GPU has none. Reads arrive as completions, like copies to the GPU."""
     if gpu.info.link.nvlinks != 0:
         return "nvlink"
     reads = way.endswith("read")
@@ -72,14 +72,14 @@ BENCHMARK = Benchmark(
     title="From GPU to GPU",
     about=__doc__ or "",
     metrics=(
-        Metric("bandwidth", "rate", "B/s", "bytes moved over the time on the device, of the first GPU's direction"),
+        Metric("bandwidth", "rate", "B/s", "bytes that the first GPU moves over the time on the device"),
         Metric("latency", "time", "s", "one dependent read of the second GPU's memory"),
     ),
     measure=measure,
     axes={
         "first": Axis.same("CUDA index of the GPU that moves the data", tuple(range(MOST_GPUS))),
         "second": Axis.same("CUDA index of the GPU whose memory is read or written", tuple(range(MOST_GPUS))),
-        "way": Axis("what moves the data, and where to", QUICK_WAYS, WAYS, WAYS),
+        "way": Axis("what moves the data, and its direction", QUICK_WAYS, WAYS, WAYS),
         "access": Axis("peer access", ("on",), ("on", "off"), ("on", "off")),
         "size_bytes": Axis("bytes of a copy, 0 for latency", SIZES[::2], SIZES[::2], (0, MIB, *SIZES[1:]), 0, 1 << 34),
     },

@@ -1,15 +1,15 @@
-"""What does pinned memory cost to have?
+"""What does it cost to allocate pinned memory?
 
 Question
-    How long does it take to allocate pinned memory, or to pin what is there, and to give it back; what would the same
+    How long does it take to allocate pinned memory, or to pin existing memory, and to free it again? What does the same
     memory cost unpinned?
 Method
-    Host time of each call, between two readings of the clock in a compiled loop. allocate is
-    cuMemHostAlloc, register is cuMemHostRegister of memory that was touched before, touch is pageable memory mapped and
-    written once a page. Each time the memory is given back before the next.
+    Host time of each call, between two readings of the clock in a compiled loop. allocate is cuMemHostAlloc; register
+    is cuMemHostRegister of memory that was touched before; touch is pageable memory, mapped and written once a page.
+    Each block is freed before the next.
 Reading
-    Pinning costs by the page. It pays from the number of copies on at which that cost is less than what pageable copies
-    lose; allocating once and using it again costs it once.
+    Pinning costs by the page. It pays off after as many copies as make up for that cost by what pageable copies lose.
+    Memory that is allocated once and reused costs it once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,15 +41,15 @@ def measure(gpu: Gpu, meter: Meter, way: PinningWay, size_bytes: int) -> Iterato
 BENCHMARK = Benchmark(
     name="link_pinning",
     suite="link",
-    title="The price of pinned memory",
+    title="Cost of pinned memory",
     about=__doc__ or "",
     metrics=(
-        Metric("pin", "time", "s", "host time until the memory is there: allocated, pinned, or touched"),
-        Metric("release", "time", "s", "host time until it is given back"),
+        Metric("pin", "time", "s", "host time to allocate, pin or touch the memory"),
+        Metric("release", "time", "s", "host time to free it"),
     ),
     measure=measure,
     axes={
-        "way": Axis("how the memory is had", ("allocate", "touch"), WAYS, WAYS),
+        "way": Axis("how the memory is made available", ("allocate", "touch"), WAYS, WAYS),
         "size_bytes": Axis(
             "bytes of the buffer",
             (4 * MIB,),

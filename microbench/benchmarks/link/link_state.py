@@ -1,14 +1,14 @@
-"""What is the link to this GPU, while it works?
+"""In which state is the link under load: generation, width, bridges, errors?
 
 Question
-    Which generation and width has the link come up with, how does that compare with what GPU and slot can do, and what
-    lies between them: bridges, packet sizes, address translation, errors?
+    Which generation and width does the link run at, what can GPU and slot do, and what is between them: bridges,
+    packet sizes, address translation, errors?
 Method
-    Facts, not times, from sysfs, PCI configuration space and NVML, each asked for alone while copies run both ways (an
-    idle link trains down to save power). Error counters are read before and after.
+    Facts, not times, from sysfs, PCI configuration space and NVML, each queried separately while copies run both ways
+    (an idle link trains down to save power). Error counters are read before and after.
 Reading
-    What cannot be read says why: configuration space needs root, a virtual machine shows a flattened bus. A narrow or
-    slow link under load, a bridge narrower than the GPU, or counters that rise explain a low bandwidth.
+    A fact that cannot be read says why: configuration space needs root, and a virtual machine shows a flattened bus. A
+    narrow or slow link under load, a bridge narrower than the GPU, or rising error counters explain a low bandwidth.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
 BENCHMARK = Benchmark(
     name="link_state",
     suite="link",
-    title="The link and the way to it",
+    title="State of the link",
     about=__doc__ or "",
     metrics=(),
     measure=measure,

@@ -1,15 +1,15 @@
-"""How fast do kernels read and write host memory themselves?
+"""How fast do kernels read and write host memory directly?
 
 Question
-    Without a copy: at which rate do kernels reach mapped host memory, by the width of their accesses and where the
-    buffer begins, and how large are the packets that they cause?
+    At which rate do kernels reach mapped host memory without a copy, by the width of their accesses and the offset of
+    the buffer, and how large are the packets that they cause?
 Method
-    A kernel on all SMs reads pinned host memory into device memory, or writes it from there, every byte once. Queued
-    behind a gate and timed by events; compared byte for byte afterwards. The GPU's own PCIe byte counters give the
-    bytes on the wire for each byte of payload.
+    A kernel on all SMs reads pinned host memory into device memory, or writes it from there, every byte once. It is
+    queued behind a gate, timed by events, and compared byte for byte at the end. The GPU's own PCIe byte counters give
+    the bytes on the wire for each byte of payload.
 Reading
-    Copy engines send 256-byte packets, SMs 128-byte ones: headers take more of the link. A buffer that does not begin
-    on a 128-byte line splits each warp's access, which costs reads and narrow writes most.
+    Copy engines send 256-byte packets, SMs 128-byte ones, whose headers take more of the link. A buffer that does not
+    begin on a 128-byte line splits each warp's access, which costs reads and narrow writes most.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,13 +29,13 @@ COUNTED_BYTES = 1 << 30  # the counters wrap at 4 GiB
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """Widths that a thread can move at once; a buffer may not split such an access itself."""
+    """Widths that a thread can move at once, and offsets that keep each access aligned."""
     width_bytes = int(params["width_bytes"])
     return width_bytes in WIDTHS_BYTES and int(params["offset_bytes"]) % width_bytes == 0
 
 
 def packets(gpu: Gpu, meter: Meter, transfer: Transfer) -> Iterator[Measured]:
-    """Bytes on the wire for each byte of payload; a fact that says why where they cannot be counted."""
+    """Bytes on the wire for each byte of payload, or a Fact that says why they cannot be counted."""
     count = max(COUNTED_BYTES // transfer.size_bytes, 1)
     try:
         if gpu.pcie_bytes().coarse:
@@ -57,7 +57,7 @@ def measure(
 BENCHMARK = Benchmark(
     name="link_zero_copy",
     suite="link",
-    title="Kernels on host memory",
+    title="Zero-copy kernels",
     about=__doc__ or "",
     metrics=(
         Metric("bandwidth", "rate", "B/s", "bytes read or written over the kernel's time on the device"),
@@ -66,10 +66,10 @@ BENCHMARK = Benchmark(
     ),
     measure=measure,
     axes={
-        "access": Axis.same("what the kernel does to host memory", ("read", "write")),
+        "access": Axis.same("direction of the kernel's accesses to host memory", ("read", "write")),
         "width_bytes": Axis("bytes a thread moves at a time", (16,), (4, 16), WIDTHS_BYTES),
         "offset_bytes": Axis(
-            "where the buffer begins behind a page", (0,), (0, 32), (0, 4, 8, 16, 32, 64, 96), maximum=4095
+            "offset of the buffer from the start of a page", (0,), (0, 32), (0, 4, 8, 16, 32, 64, 96), maximum=4095
         ),
         "size_bytes": Axis(
             "bytes of the buffer", (256 * MIB,), (256 * MIB,), (256 * MIB,), minimum=MIB, maximum=COUNTED_BYTES

@@ -1,13 +1,13 @@
-"""What does memory cost to have and to give back?
+"""What does it cost to allocate and free memory?
 
 Question
-    How long does the host wait for cudaMalloc and cudaFree, a stream-ordered pool, CuPy's pool, pinned host memory?
+    How long does the host wait for cudaMalloc and cudaFree, a stream-ordered pool, CuPy's pool, and pinned host memory?
 Method
-    Take memory and give it back, on the host's clock, from a compiled loop (CuPy: from Python, as its user calls it);
-    the first time apart from the rest, of a pool that was emptied before.
+    A compiled loop allocates and frees memory by the host's clock (CuPy's pool from Python, as its user calls it). The
+    first block is measured separately, from a pool that was emptied before.
 Reading
     The first block of a pool costs what the driver's own call costs; every later one of that size is a look-up. A loop
-    that allocates by cudaMalloc also waits in cudaFree for the GPU to be idle.
+    that allocates with cudaMalloc also waits in cudaFree until the GPU is idle.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,13 +43,13 @@ BENCHMARK = Benchmark(
     title="Allocation",
     about=__doc__ or "",
     metrics=(
-        Metric("first", "time", "s", "host time until the first block of that size is there"),
-        Metric("allocate", "time", "s", "host time until a later one is there"),
-        Metric("free", "time", "s", "host time until a later one is given back"),
+        Metric("first", "time", "s", "host time to allocate the first block of that size"),
+        Metric("allocate", "time", "s", "host time to allocate a later block"),
+        Metric("free", "time", "s", "host time to free a later block"),
     ),
     measure=measure,
     axes={
-        "way": Axis("who is asked", ("malloc", "pool"), WAYS, WAYS),
+        "way": Axis("allocator", ("malloc", "pool"), WAYS, WAYS),
         "size_bytes": Axis(
             "bytes of a block",
             (64 * MIB,),

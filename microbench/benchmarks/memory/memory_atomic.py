@@ -1,14 +1,14 @@
 """How many atomic additions a second, to one address and to many?
 
 Question
-    What does contention cost, in device memory (where the L2 adds) and in shared memory (where the SM does)?
+    What does contention cost in device memory, where the L2 adds, and in shared memory, where the SM adds?
 Method
-    All SMs add without asking for the result: every thread to the same word (in shared memory: one a block), each warp
-    to a word of its own, or each thread to one of its own. Queued behind a gate, between two events. The sums are
-    compared with what was added.
+    All SMs add without asking for the result: every thread to the same word (in shared memory one word a block), each
+    warp to a word of its own, or each thread to a word of its own. The kernel is queued behind a gate, between two
+    events. The sums are compared with what was added.
 Reading
-    Additions to one address wait for each other; to neighbouring ones a warp's go together. A histogram with few bins
-    is nearer to the first.
+    Additions to one address wait for each other; a warp's additions to neighbouring addresses go together. A histogram
+    with few bins is close to the first case.
 """
 
 from collections.abc import Iterator
@@ -35,8 +35,8 @@ BENCHMARK = Benchmark(
     metrics=(Metric("additions", "rate", "OP/s", "additions by all threads over the time on the device"),),
     measure=measure,
     axes={
-        "space": Axis("where the words are", (), ("global", "shared"), ("global", "shared")),
+        "space": Axis("memory that holds the words", (), ("global", "shared"), ("global", "shared")),
         "dtype": Axis("type of the words", (), ("int32", "fp32"), ("int32", "fp32")),
-        "spread": Axis("which word a thread adds to", (), SPREADS, SPREADS),
+        "spread": Axis("threads that share a word: all, those of a warp, or none", (), SPREADS, SPREADS),
     },
 )

@@ -1,11 +1,11 @@
-"""How much memory can really be had?
+"""How much memory can really be allocated?
 
 Question
-    What is the largest single block, how much can be had in all, and what does a context keep for itself?
+    How large is the largest single block, how much can be allocated in total, and what does a context keep for itself?
 Method
-    Blocks are taken until the driver refuses, from large to small, and given back at once; nothing is left taken.
+    Blocks are allocated from large to small until the driver refuses, and freed at once.
 Reading
-    What is missing from the sum belongs to the driver, the context, ECC where it lives in memory, or another process.
+    What is missing from the total belongs to the driver, the context, ECC that is kept in memory, or another process.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
 BENCHMARK = Benchmark(
     name="memory_capacity",
     suite="memory",
-    title="Memory that can be had",
+    title="Available memory",
     about=__doc__ or "",
     metrics=(),
     measure=measure,

@@ -1,13 +1,13 @@
-"""What do the driver's own copies within device memory cost?
+"""How fast are the driver's own copies within device memory?
 
 Question
-    How long do cuMemcpyDtoD, a 2D copy and a memset take over their size, and which bandwidth do they end at?
+    How long do cuMemcpyDtoD, a 2D copy and a memset take over their size, and which bandwidth do they reach?
 Method
-    Calls queued behind a gate, between two events. Sources are patterns, destinations poisoned before and compared
-    after; rows of the 2D copy are half their pitch, and what lies between them must stay as it was.
+    Calls are queued behind a gate, between two events. Sources are patterns; destinations are poisoned before and
+    compared after. Rows of the 2D copy fill half of their pitch, and what is between them must stay unchanged.
 Reading
     T = a + V / b: a is the fixed cost of a call on the device, b the bandwidth of large ones. A copy counts the bytes
-    read plus those written, a memset those written.
+    it reads plus those it writes, a memset those it writes.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ WAYS = ("copy", "copy_2d", "memset")
 
 def measure(gpu: Gpu, meter: Meter, way: EngineWay, size_bytes: int) -> Iterator[Measured]:
     transfer = gpu.memory.engine(way, size_bytes)
-    # A call's fixed cost is no share of a cache's limit: only large copies are held against one.
+    # Small copies are bound by the fixed cost of a call, so only large ones have a ceiling.
     bound = "dram" if answering_level(gpu, transfer.size_bytes) == "dram" else None
     yield from moved(meter, transfer, device="bandwidth", bound=bound)
 
@@ -39,9 +39,9 @@ BENCHMARK = Benchmark(
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes read plus bytes written, over the time on the device"),),
     measure=measure,
     axes={
-        "way": Axis("which call", ("copy",), WAYS, WAYS),
+        "way": Axis("driver call", ("copy",), WAYS, WAYS),
         "size_bytes": Axis(
-            "bytes of the destination that are written",
+            "bytes written to the destination",
             (GIB,),
             (4 * KIB, 256 * KIB, 4 * MIB, 64 * MIB, GIB),
             (64, 4 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB, 4 * GIB),

@@ -1,12 +1,13 @@
-"""What does moving a byte cost in energy?
+"""How much energy does moving a byte cost?
 
 Question
-    How much power does the GPU draw while its memory is kept busy, and how many joules is that for each byte?
+    How much power does the GPU draw while its memory is busy, and how many joules is that for each byte?
 Method
-    The same kernel back to back for two seconds, read between two steps of the GPU's energy counter (it moves every
-    100 ms); idle: nothing for as long. The rate is that of the same two seconds.
+    The same kernel runs back to back for two seconds, between two steps of the GPU's energy counter (it advances every
+    100 ms). idle runs nothing for as long. The rate is that of the same two seconds.
 Reading
-    Power over rate. What idle draws is in it; the difference of two rows is what the bytes themselves cost.
+    Energy is power over rate and includes what an idle GPU draws; less that share it is the cost of the bytes
+    themselves.
 """
 
 from collections.abc import Iterator
@@ -40,12 +41,12 @@ BENCHMARK = Benchmark(
     title="Energy of a byte",
     about=__doc__ or "",
     metrics=(
-        Metric("power", "count", "W", "energy over time"),
-        Metric("energy", "count", "J/B", "power over bytes read plus written a second"),
+        Metric("power", "count", "W", "mean power: energy over time"),
+        Metric("energy", "count", "J/B", "energy for each byte read or written"),
     ),
     measure=measure,
     axes={
         "size_bytes": Axis("bytes of each array", (GIB,), (GIB,), (16 * MIB, GIB), minimum=MIB, maximum=64 * GIB),
-        "load": Axis("what runs", (), ("copy",), LOADS),
+        "load": Axis("kernel that runs; idle: none", (), ("copy",), LOADS),
     },
 )

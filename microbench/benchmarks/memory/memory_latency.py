@@ -1,15 +1,15 @@
-"""How long does one dependent read take, from each level?
+"""How long does one dependent read take from each level?
 
 Question
-    What does a load cost that the next one waits for: shared memory, L1, L2, DRAM, and with its page looked up anew?
+    What does a load cost that the next one waits for: from shared memory, L1, L2 and DRAM, with and without a TLB miss?
 Method
-    One thread walks lines that each hold the address of the next, in random order, each line once before any again;
-    both clocks (clock64 and %globaltimer) from the first read to the last. A set that fits the SM's own cache is
-    walked once before. Sets in the L2 are also read line by line past the L1, each line several times, from one SM:
-    lines in the near part of the L2 answer sooner than those in the far one.
+    One thread walks lines that each hold the address of the next, in random order, each line once before any again.
+    Both clocks (clock64 and %globaltimer) are read at the first and the last read. A set that fits the SM's own cache
+    is walked once before. Sets in the L2 are also read line by line past the L1, each line several times, from one SM:
+    lines in the near part of the L2 answer sooner than those in the far part.
 Reading
     A step up is the next level, or the reach of a translation cache (TLB): large sets spread the same number of lines
-    over more pages. Cycles are the SM's own; ns depend on its clock.
+    over more pages. Cycles are the SM's own; nanoseconds depend on its clock.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,12 +23,12 @@ from microbench.measure.timer import Meter
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SHARED_BYTES = (16 * KIB, 32 * KIB)
-# Lines are looked at one by one where the set is surely larger than an L1 and the number of lines still small.
+# Single lines are timed where the set is surely larger than an L1 and has few lines.
 LINES_FROM_BYTES, LINES_TO_BYTES = 4 * MIB, 16 * MIB
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """Shared memory answers alike at every size; what is beyond no SM has."""
+    """Shared memory is equally fast at every size, and no SM has more."""
     return params["space"] == "global" or params["footprint_bytes"] in SHARED_BYTES
 
 
@@ -43,18 +43,18 @@ def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Itera
 BENCHMARK = Benchmark(
     name="memory_latency",
     suite="memory",
-    title="Latency of every level",
+    title="Latency of each level",
     about=__doc__ or "",
     metrics=(
-        Metric("latency", "time", "s", "one dependent read; percentiles from single reads, less what their stamps add"),
-        Metric("cycles", "time", "cycle", "the same in clock cycles of the SM"),
-        Metric("line_cycles", "time", "cycle", "a line of a set in the L2, the L1 passed by: mean of all lines"),
+        Metric("latency", "time", "s", "one dependent read; percentiles of single reads, less the cost of stamps"),
+        Metric("cycles", "time", "cycle", "one dependent read in clock cycles of the SM"),
+        Metric("line_cycles", "time", "cycle", "one line of a set in the L2, read past the L1: mean over all lines"),
     ),
     measure=measure,
     axes={
-        "space": Axis("where the lines are", ("shared", "global"), ("shared", "global"), ("shared", "global")),
+        "space": Axis.same("memory that holds the lines", ("shared", "global")),
         "footprint_bytes": Axis(
-            "bytes that the lines are spread over",
+            "bytes over which the lines are spread",
             (16 * KIB, 8 * MIB, 256 * MIB),
             (
                 16 * KIB, 64 * KIB, 128 * KIB, 192 * KIB, 256 * KIB, 512 * KIB, MIB, 4 * MIB, 8 * MIB, 16 * MIB,

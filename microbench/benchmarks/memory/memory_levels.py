@@ -3,15 +3,15 @@
 Question
     What bandwidth do all SMs get from a working set of a given size, and where does the next level take over?
 Method
-    Every SM reads the same working set again and again, from a place of its own on and round it; shared memory: every
-    SM its own. Begin and end are stamped by the SMs (%globaltimer and clock64), so that the launch is excluded and the
-    rate is known in bytes a clock as well. A set that an SM's own cache can hold is read once before. Every word read
-    goes into a sum, which is compared with that of the set.
+    Every SM reads the same working set again and again, from its own starting place round the set; from shared memory
+    every SM reads its own. The SMs stamp begin and end (%globaltimer and clock64), which excludes the launch and gives
+    the rate in bytes a clock as well. A set that an SM's own cache can hold is read once before. Every word read goes
+    into a sum, which is compared with that of the set.
 Reading
-    A plateau is a level, a knee the size of the level before it. Bytes per clock per SM do not depend on the clock;
-    128 is what shared memory and L1 can give. In sets of a few MiB SMs often ask for a line at the same time: on an
-    H200 two neighbours are then answered once (its counters show half as many sectors sent at 2 MiB, all from 16 MiB
-    on), and each sees more than the L2 could send to it alone.
+    A plateau is a level; a knee is the size of the level before it. Bytes per clock and SM do not depend on the clock;
+    shared memory and L1 can give 128. In sets of a few MiB several SMs often ask for a line at the same time: on an
+    H200 two neighbours are then answered once (its counters show half as many sectors sent at 2 MiB, and all of them
+    from 16 MiB on), and each SM sees more than the L2 could send to it alone.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ SHARED_BYTES = (16 * KIB, 32 * KIB)
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """Shared memory has a size or two to show; what is beyond no SM has."""
+    """Shared memory is equally fast at every size, and no SM has more."""
     return params["space"] == "global" or params["footprint_bytes"] in SHARED_BYTES
 
 
@@ -38,10 +38,10 @@ def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Itera
 
 
 def bound_of(gpu: Gpu, level: Level, space: Space, footprint_bytes: int) -> str | None:
-    """The level whose limit holds, None between two of them.
+    """The level whose limit holds; None between two levels.
 
-    While the SMs are less than two tiles apart in the set, two that ask for a line at once are answered once, and more
-    arrives than the L2 has sent.
+    While the SMs are less than two tiles apart in the set, the L2 answers two that ask for a line together only once,
+    and more arrives than it has sent.
     """
     if space == "shared":
         return "shared"
@@ -55,17 +55,17 @@ def bound_of(gpu: Gpu, level: Level, space: Space, footprint_bytes: int) -> str 
 BENCHMARK = Benchmark(
     name="memory_levels",
     suite="memory",
-    title="Bandwidth of every level",
+    title="Bandwidth of each level",
     about=__doc__ or "",
     metrics=(
-        Metric("bandwidth", "rate", "B/s", "bytes read by all SMs over the time from the first begin to the last end"),
-        Metric("per_clock", "rate", "B/clk/SM", "bytes read by an SM over the clock cycles of the same time"),
+        Metric("bandwidth", "rate", "B/s", "bytes read by all SMs, from the first begin to the last end"),
+        Metric("per_clock", "rate", "B/clk/SM", "bytes read by one SM over its clock cycles"),
     ),
     measure=measure,
     axes={
-        "space": Axis("where the working set is", ("shared", "global"), ("shared", "global"), ("shared", "global")),
+        "space": Axis.same("memory that holds the working set", ("shared", "global")),
         "footprint_bytes": Axis(
-            "bytes of the working set; in shared memory of each SM",
+            "bytes of the working set; in shared memory those of each SM",
             (16 * KIB, 8 * MIB, 24 * MIB, 256 * MIB),
             (
                 16 * KIB, 64 * KIB, 128 * KIB, 192 * KIB, 256 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB, 8 * MIB,

@@ -1,13 +1,13 @@
-"""How many bytes must be under way to fill the memory?
+"""How many bytes must be in flight to saturate the memory?
 
 Question
-    How much bandwidth does a read get from so many blocks and threads an SM, and so many loads under way in each?
+    How much bandwidth does a read get from a given number of blocks and threads an SM and of loads in flight in each?
 Method
-    One buffer is read once by exactly that many resident threads, 16 bytes a load; queued behind a gate, between two
-    events. The sum over all words is compared.
+    Exactly that many resident threads read one buffer once, 16 bytes a load. The kernel is queued behind a gate,
+    between two events. The sum over all words is compared.
 Reading
-    Little's law: bytes under way = bandwidth x latency. Below that the bandwidth follows the bytes under way, however
-    they come about: more threads, or more loads in each. Beyond it, more of either gains nothing.
+    Little's law: bytes in flight = bandwidth x latency. Below that the bandwidth follows the bytes in flight, whether
+    more threads or more loads in each provide them. Beyond it, more of either gains nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ MOST_THREADS = 2048
 
 
 def combines(params: Mapping[str, Param]) -> bool:
-    """What no SM holds is no case."""
+    """Leaves out what no SM can hold."""
     return int(params["blocks_per_sm"]) * int(params["block_threads"]) <= MOST_THREADS
 
 
@@ -38,7 +38,7 @@ def measure(
     under_way_bytes = blocks_per_sm * block_threads * loads * LOAD_BYTES
     at_once_bytes = under_way_bytes * (gpu.info.sm_count or 1)
     if at_once_bytes > size_bytes:
-        raise Skip(f"so many loads ask for {about_size(at_once_bytes)} at once, the buffer has {size(size_bytes)}")
+        raise Skip(f"these loads ask for {about_size(at_once_bytes)} at once, but the buffer has {size(size_bytes)}")
     read = gpu.memory.occupied(blocks_per_sm, block_threads, loads, size_bytes)
     yield from moved(meter, read, device="bandwidth", bound=answering_level(gpu, size_bytes))
     yield Fact("under_way_per_sm", under_way_bytes, source="blocks x threads x loads x 16 B", unit="B")
@@ -47,13 +47,15 @@ def measure(
 BENCHMARK = Benchmark(
     name="memory_occupancy",
     suite="memory",
-    title="Bandwidth against what is under way",
+    title="Bandwidth over bytes in flight",
     about=__doc__ or "",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes read over the time on the device"),),
     measure=measure,
     axes={
         "size_bytes": Axis("bytes of the buffer", (), (GIB,), (GIB,), minimum=MIB, maximum=64 * GIB),
-        "loads": Axis("reads of 16 bytes that a thread has under way", (), (1, 4), (1, 2, 4, 8), minimum=1, maximum=8),
+        "loads": Axis(
+            "reads of 16 bytes that each thread has in flight", (), (1, 4), (1, 2, 4, 8), minimum=1, maximum=8
+        ),
         "block_threads": Axis(
             "threads of a block", (), (128, 1024), (32, 64, 128, 256, 512, 1024), minimum=1, maximum=1024
         ),

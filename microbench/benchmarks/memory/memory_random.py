@@ -1,14 +1,14 @@
-"""How many random accesses a second does the memory take?
+"""How many random accesses a second does the memory serve?
 
 Question
-    What is left when every access goes to another place: reads, writes, and atomic updates of 8-byte words?
+    How fast are reads, writes and atomic updates of 8-byte words when every access goes to another place?
 Method
-    The words of a power-of-two working set are touched in the order of a hash that leaves none out, small sets
-    several times a call; queued behind a gate, between two events. Read words are summed, written and updated ones
-    compared one by one.
+    The words of a power-of-two working set are accessed in the order of a hash that leaves none out, small sets several
+    times a call. The kernel is queued behind a gate, between two events. Read words are summed; written and updated
+    words are compared one by one.
 Reading
-    An access moves a sector of 32 bytes for the 8 that are wanted. Sets that fit the L2 are answered there; beyond it
-    the DRAM opens a row for each. Updates are those of tables and histograms: read and written in the L2.
+    An access moves a sector of 32 bytes for the 8 that are wanted. The L2 serves sets that fit it; beyond it the DRAM
+    opens a row for each access. Updates are those of tables and histograms: the L2 reads and writes the word.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ BENCHMARK = Benchmark(
     metrics=(Metric("accesses", "rate", "OP/s", "words read, written or updated over the time on the device"),),
     measure=measure,
     axes={
-        "access": Axis("what is done to each word", (), ACCESSES, ACCESSES),
+        "access": Axis("operation on each word", (), ACCESSES, ACCESSES),
         "footprint_bytes": Axis(
             "bytes of the working set, a power of two",
             (),

@@ -1,14 +1,14 @@
-"""What bandwidth does device memory give to kernels, and what does Python code leave of it?
+"""What bandwidth does device memory give to kernels, from CUDA C++ and from Python?
 
 Question
     How many bytes a second do the kernels of STREAM move, in CUDA C++ and as a CuPy or Numba user would write them?
 Method
-    Arrays of size_bytes each; kernels queued behind a gate, between two events. Of CUDA C++ several shapes are tried
-    first (accesses of 16 or 32 bytes, bulk copies through shared memory, more or fewer blocks), and the fastest is
-    measured. Sources are patterns that depend on their place, outputs are poisoned before and compared after.
+    Each array has size_bytes. Kernels are queued behind a gate, between two events. For CUDA C++ several shapes are
+    tried first (accesses of 16 or 32 bytes, bulk copies through shared memory, more or fewer blocks), and the fastest
+    is measured. Sources are patterns that depend on their place; outputs are poisoned before and compared after.
 Reading
     Bytes read plus bytes written, as STREAM counts them, against memory clock x 2 x bus width. Arrays that fit the L2
-    show the L2. What lies between a language's figure and the best is what that language costs on large arrays.
+    show the L2. The difference between CUDA C++ and a library is what the library costs on large arrays.
 """
 
 from collections.abc import Iterator
@@ -55,8 +55,8 @@ BENCHMARK = Benchmark(
             maximum=64 * GIB,
         ),
         "dtype": Axis("type of the elements", ("fp64",), ("fp64",), ("fp64", "fp32", "fp16", "int8")),
-        "kernel": Axis("what is computed", ("read", "write", "copy", "triad"), KERNELS, KERNELS),
-        "implementation": Axis("what the kernel is written in", ("cuda",), IMPLEMENTATIONS, IMPLEMENTATIONS),
+        "kernel": Axis("operation of STREAM", ("read", "write", "copy", "triad"), KERNELS, KERNELS),
+        "implementation": Axis("language or library of the kernel", ("cuda",), IMPLEMENTATIONS, IMPLEMENTATIONS),
     },
     essential=True,
 )

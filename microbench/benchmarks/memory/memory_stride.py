@@ -1,13 +1,13 @@
-"""What do accesses cost that are not next to each other?
+"""What do strided accesses cost?
 
 Question
-    How many useful bytes a second are left when neighbouring threads touch words that lie apart?
+    How many useful bytes a second remain when neighbouring threads access words with a stride between them?
 Method
     Every thread reads or writes one 4-byte word, stride_bytes behind its neighbour's, in a buffer larger than four
-    times the L2; wide strides go through it again, a line further, so that no cache can answer. Queued behind a gate,
-    between two events; sums are compared for reads, words for writes.
+    times the L2. Wide strides go through it again, a line further, so that no cache can answer. The kernel is queued
+    behind a gate, between two events. Reads are checked by their sum, writes word by word.
 Reading
-    Memory moves sectors of 32 bytes, and DRAM often two at once. From a stride of 32 bytes on each word costs a sector
+    Memory moves sectors of 32 bytes, and DRAM often two at once. From a stride of 32 bytes on, each word costs a sector
     of its own: an eighth of the bandwidth is useful, or less where more is fetched than was asked for.
 """
 
@@ -30,15 +30,15 @@ def measure(gpu: Gpu, meter: Meter, access: StrideAccess, stride_bytes: int, siz
 BENCHMARK = Benchmark(
     name="memory_stride",
     suite="memory",
-    title="Words that lie apart",
+    title="Strided accesses",
     about=__doc__ or "",
-    metrics=(Metric("bandwidth", "rate", "B/s", "bytes of the words alone, over the time on the device"),),
+    metrics=(Metric("bandwidth", "rate", "B/s", "bytes of the accessed words over the time on the device"),),
     measure=measure,
     axes={
         "size_bytes": Axis("bytes of the buffer", (), (GIB,), (GIB,), minimum=1 << 20, maximum=64 * GIB),
-        "access": Axis("what is done to the words", (), ("read",), ("read", "write")),
+        "access": Axis("operation on each word", (), ("read",), ("read", "write")),
         "stride_bytes": Axis(
-            "from one thread's word to the next one's",
+            "bytes from one thread's word to the next one's",
             (),
             (4, 8, 16, 32, 64, 128, 256),
             (4, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 4096),
