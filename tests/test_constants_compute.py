@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import get_args
 
@@ -34,8 +33,7 @@ OTHER = FakeCosts(
         alu_joules=dict.fromkeys(get_args(AluOperation), 5e-12),
         alu_cycles=dict.fromkeys(get_args(AluOperation), 7.0),
         power_limit_w=300.0,
-        fall_s=0.03,
-        recovery_s=0.008,
+        boost_s=0.03,
         tensor_offset_hz=0.05e9,
     ),
 )
@@ -319,27 +317,22 @@ def course(costs: FakeCosts, dtype: str = "bf16") -> tuple[dict[str, float], dic
 @each_machine
 def test_the_rate_turns_when_the_clock_does(costs: FakeCosts) -> None:
     found, series, reasons = course(costs)
-    highest_hz, low_hz = costs.sm_clock_hz, found["sm_clock"]
-    top_hz = highest_hz - costs.compute.tensor_offset_hz
-    assert found["burst"] / found["sustained"] == pytest.approx(top_hz / low_hz, rel=0.02)
-    half_hz = (top_hz + low_hz) / 2
-    turn_s = costs.compute.fall_s * math.log((highest_hz - low_hz) / (half_hz - low_hz))
-    assert found["turn"] == pytest.approx(turn_s, abs=0.012), "a batch lasts 5 ms"
+    top_hz = costs.sm_clock_hz - costs.compute.tensor_offset_hz
+    assert found["burst"] / found["sustained"] == pytest.approx(top_hz / found["sm_clock"], rel=0.02)
+    assert found["turn"] == pytest.approx(costs.compute.boost_s, abs=0.012), "a batch lasts 5 ms"
     assert found["sustained"] == pytest.approx(product(costs)["rate"], rel=0.03)
     assert "software power cap" in reasons
     assert all(len(one.t_s) == len(one.values) > 20 for one in series.values())
 
 
-def test_power_stays_at_the_limit_and_the_temperature_rises_slowly() -> None:
+def test_power_falls_to_the_limit_and_the_temperature_follows_it() -> None:
     _, series, _ = course(COSTS)
     own = COSTS.compute
-    assert series["power"].values[0] > 1.1 * own.power_limit_w, "before the clock has fallen"
+    assert series["power"].values[0] > 1.1 * own.power_limit_w, "before the clock falls"
     assert series["power"].values[-1] == pytest.approx(own.power_limit_w, rel=0.01)
     work_w = own.power_limit_w - COSTS.memory.idle_power_w
-    risen = 1 - math.exp(-4 / own.warming_s)
-    expected_c = own.idle_temperature_c + own.kelvin_per_watt * work_w * risen
-    assert series["temperature"].values[-1] == pytest.approx(expected_c, abs=1.5)
-    assert list(series["temperature"].values) == sorted(series["temperature"].values)
+    expected_c = own.idle_temperature_c + own.kelvin_per_watt * work_w
+    assert series["temperature"].values[-1] == pytest.approx(expected_c, abs=0.5)
 
 
 def test_nvml_overstates_the_clock() -> None:
@@ -441,10 +434,3 @@ def test_the_burst_holds_no_submission() -> None:
     )
     ratio = course(slow)[0]["burst"] / course(COSTS)[0]["burst"]
     assert ratio == pytest.approx(1, rel=0.01)
-
-
-def test_every_row_of_the_suite_was_verified() -> None:
-    for benchmark in (one for one in discover().values() if one.suite == "compute"):
-        measured = [one for one in run_case(benchmark, benchmark.cases("default")[0]) if isinstance(one, Measurement)]
-        unchecked = {one.metric for one in measured if not one.verified}
-        assert unchecked <= {"sm_clock", "latency", "turn"}, benchmark.name

@@ -63,10 +63,8 @@ OTHER = FakeCosts(
         look_ns=150,
         while_iteration_ns=2500,
         tail_iteration_ns=9100,
-        allocate_ns=1900,
-        free_ns=300,
-        allocate_on_gpu_ns=400,
-        free_on_gpu_ns=50,
+        allocate=CallCosts(1900, 400),
+        free=CallCosts(300, 50),
         allocate_node_ns=1500,
         free_node_ns=2500,
         map_page_ns=1000,
@@ -202,12 +200,12 @@ def test_a_line_through_graph_lifecycle_gives_back_constant_and_slope(
         return constant, slope
 
     for name, act in acts.items():
-        expected_s = ((act.constant + costs.timer_call_ns) * 1e-9, act.node * 1e-9)
+        expected_s = ((act.constant + costs.timer_call_ns) * 1e-9, act.slope * 1e-9)
         assert line(name) == pytest.approx(expected_s, abs=CLOCK_S, rel=1e-6), name
-    assert line("device_memory") == pytest.approx((memory.constant, memory.node), abs=1e-3)
+    assert line("device_memory") == pytest.approx((memory.constant, memory.slope), abs=1e-3)
     # What a first launch costs more than a relaunch is the upload.
     first, again = line("first_launch"), line("relaunch")
-    assert first[1] - again[1] == pytest.approx(upload.node * 1e-9, abs=1e-11)
+    assert first[1] - again[1] == pytest.approx(upload.slope * 1e-9, abs=1e-11)
     assert first[0] - again[0] == pytest.approx((upload.constant + costs.timer_call_ns) * 1e-9, abs=5e-9)
 
 
@@ -284,11 +282,11 @@ def test_graph_nodes(costs: FakeCosts, kind: NodeKind) -> None:
         assert found["stream"] == pytest.approx(queued_ns * 1e-9, abs=1e-9)
     launch_ns = replay_ns(costs, LONG) + LONG * own.launch_ns
     assert found["launch"] == pytest.approx(launch_ns * 1e-9, abs=reading_ns * 1e-9 / 10)
-    instantiate_ns = (graphs.instantiate.constant + reading_ns) / LONG + graphs.instantiate.node + own.instantiate_ns
+    instantiate_ns = (graphs.instantiate.constant + reading_ns) / LONG + graphs.instantiate.slope + own.instantiate_ns
     assert found["instantiate"] == pytest.approx(instantiate_ns * 1e-9, abs=CLOCK_S / LONG)
     assert ("update" in found) == (own.update_ns is not None)
     if own.update_ns is not None:
-        update_ns = (graphs.exec_update.constant + reading_ns) / LONG + graphs.exec_update.node + own.update_ns
+        update_ns = (graphs.exec_update.constant + reading_ns) / LONG + graphs.exec_update.slope + own.update_ns
         assert found["update"] == pytest.approx(update_ns * 1e-9, abs=CLOCK_S / LONG)
 
 
@@ -373,10 +371,10 @@ def stream_step(costs: FakeCosts, pairs: int, *, allocates: bool, pages: int = 0
     for pair in range(pairs):
         if allocates:
             map_ns = 0 if pair else pages * graphs.map_page_ns
-            plain.call(graphs.allocate_ns + map_ns, 0, graphs.allocate_on_gpu_ns)
+            plain.call(graphs.allocate.submit_ns + map_ns, 0, graphs.allocate.duration_ns)
         plain.launch(0, graphs.dependent_kernel_ns)
         if allocates:
-            plain.call(graphs.free_ns, 0, graphs.free_on_gpu_ns)
+            plain.call(graphs.free.submit_ns, 0, graphs.free.duration_ns)
     return plain
 
 

@@ -155,7 +155,7 @@ def test_what_making_a_graph_takes_is_given_back(capture: Line, instantiate: Lin
     made = (capture, instantiate, upload)
     readings_ns = 3 * costs.timer_call_ns
     assert values["make"] == nearly(sum(one.constant for one in made) + readings_ns)
-    assert values["make_node"] == nearly(sum(one.node for one in made))
+    assert values["make_node"] == nearly(sum(one.slope for one in made))
 
 
 @settings(drawn, max_examples=60)
@@ -193,7 +193,7 @@ def test_queue_synchronise_and_memory_are_given_back(slots: int, idle_ns: float,
     stream: dict[str, Param] = {"kernel": "read", "dtype": "fp64", "implementation": "cuda", "size_bytes": 1 << 30}
     cases: Cases = [("launch_queue", {"argument_bytes": 0}), ("launch_sync", {"wait": "spin"})]
     values = fitted(costs, [*cases, ("memory_stream", stream)]).values
-    assert values["queue"] == costs.queue_depth(0)
+    assert values["queue"] == costs.queue_depth(costs.launch_record_bytes)
     assert values["sync"] == nearly(idle_ns)
     assert values["memory"] == pytest.approx(rate, rel=WITHIN)
 
