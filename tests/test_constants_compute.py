@@ -139,7 +139,7 @@ def test_alus_have_their_rate_and_their_latency_at_the_highest_clock(costs: Fake
 
 
 def test_an_operation_of_a_later_architecture_is_a_skip() -> None:
-    with pytest.raises(Skip, match=r"bf16 needs compute capability 8\.0"):
+    with pytest.raises(Skip, match=r"fma_bf16x2 needs compute capability 8\.0"):
         medians("alu_ceiling", FakeCosts(compute_capability=(7, 5)), operation="fma_bf16x2")
 
 

@@ -25,9 +25,10 @@ ELEMENT_BITS: dict[GemmType, int] = {
 }  # fmt: skip
 RESULT_BYTES: dict[GemmType, int] = {"fp64": 8, "fp32": 4, "tf32": 4, "int8": 4}
 OTHER_RESULT_BYTES = 2
-# The first compute capability that has the type.
+# The first compute capability that has the type or instruction.
 SINCE: dict[str, tuple[int, int]] = {
     "tf32": (8, 0), "bf16": (8, 0), "fp8_e4m3": (8, 9), "fp8_e5m2": (8, 9), "mxfp8": (10, 0), "nvfp4": (10, 0),
+    "fma_bf16x2": (8, 0),
 }  # fmt: skip
 TILE_ROWS, TILE_COLUMNS = 128, 256  # of the result, computed by one SM at a time
 
@@ -131,7 +132,7 @@ def item_of(costs: FakeCosts, product: Product, share: float, calls: int = 1) ->
     # Tiles run in whole waves over the SMs; of fewer tiles than SMs each is split evenly along the depth.
     waves = math.ceil(product.rows / TILE_ROWS) * math.ceil(product.columns / TILE_COLUMNS) / costs.sm_count
     tile_cycles = 2 * TILE_ROWS * TILE_COLUMNS * product.depth / per_clock
-    cycles = (math.ceil(waves) if waves > 1 else waves) * tile_cycles + own.tile_cycles
+    cycles = (math.ceil(waves) if waves > 1 else waves) * tile_cycles
     if product.beyond_l2 or product.size_bytes > memory.l2_bytes:
         least_ns = product.size_bytes / memory.dram_bytes_per_s.read * 1e9
         dram_j = product.size_bytes * memory.joules_per_byte
@@ -204,23 +205,30 @@ class FakeProblem:
 # Instructions on registers and shared memory: independent ones, and each after the other.
 
 
-class FakeResident(Scoped):
-    """``joules`` is what an operation takes."""
+class FakeUnit(Scoped):
+    """A Resident or a Chain: ``cycles`` and ``joules`` are those of one repetition, ``operations`` those of one SM."""
 
-    def __init__(self, machine: Machine, per_clock: float, joules: float, *, tensor: bool) -> None:
+    instructions = CHAIN_INSTRUCTIONS
+
+    def __init__(
+        self, machine: Machine, cycles: float, operations: int = 0, joules: float = 0.0, *, tensor: bool = False
+    ) -> None:
         super().__init__(machine)
         self.sms = machine.costs.sm_count
-        self.operations = round(REPETITION_CYCLES * per_clock)
-        self._cycles = self.operations / per_clock
-        self._energy_j = self.operations * self.sms * joules
+        self.operations = operations
+        self._cycles = cycles
+        self._joules = joules
         self._tensor = tensor
         self._answer = Answer(machine.costs, UNIT_RESULT_BYTES, "the result")
 
     def take(self, repeats: int) -> UnitPass:
-        load = Load(repeats * self._cycles, tensor=self._tensor)
-        taken = _taken(self._open(), load, repeats * self._energy_j)
+        """One launch on every SM, by both clocks; each SM counts slightly different cycles."""
+        machine, load = self._open(), Load(repeats * self._cycles, tensor=self._tensor)
+        item = Item(gap_ns=machine.costs.gap_stream_ns, energy_j=repeats * self._joules, load=load)
+        seconds = machine.globaltimer_s(*machine.run(item))
+        cycles = float(np.median(machine.noise.device(load.cycles, self.sms)))
         self._answer.move()
-        return taken
+        return UnitPass(seconds, cycles, cycles / seconds)
 
     def check(self) -> str:
         self._answer.fresh()
@@ -228,55 +236,33 @@ class FakeResident(Scoped):
         return self._answer.check()
 
 
-class FakeInstructionChain(Scoped):
-    """See Chain."""
-
-    instructions = CHAIN_INSTRUCTIONS
-
-    def __init__(self, machine: Machine, latency_cycles: float) -> None:
-        super().__init__(machine)
-        self._cycles = latency_cycles * CHAIN_INSTRUCTIONS
-
-    def take(self, repeats: int) -> UnitPass:
-        return _taken(self._open(), Load(repeats * self._cycles), 0.0)
-
-
-def _taken(machine: Machine, load: Load, energy_j: float) -> UnitPass:
-    """One launch on every SM, by both clocks; each SM counts slightly different cycles."""
-    seconds = machine.globaltimer_s(
-        *machine.run(Item(gap_ns=machine.costs.gap_stream_ns, energy_j=energy_j, load=load))
-    )
-    cycles = float(np.median(machine.noise.device(load.cycles, machine.costs.sm_count)))
-    return UnitPass(seconds, cycles, cycles / seconds)
-
-
-def tensor(machine: Machine, path: TensorPath, dtype: TensorType) -> FakeResident:
+def tensor(machine: Machine, path: TensorPath, dtype: TensorType) -> FakeUnit:
     """mma gets the whole rate where the type has no wgmma."""
-    costs = machine.costs
+    costs, own = machine.costs, machine.costs.compute
     require_type(costs, dtype)
     has_wgmma = costs.compute_capability[0] == WGMMA_ARCHITECTURE and dtype != "fp64"
     if path == "wgmma" and not has_wgmma:
         capability = _dotted(costs.compute_capability)
         raise Skip(f"the simulated GPU of compute capability {capability} has no wgmma of {dtype}")
-    share = costs.compute.mma_share if path == "mma" and has_wgmma else 1.0
-    per_clock, joules = costs.compute.tensor_per_clock[dtype], costs.compute.tensor_joules[dtype]
-    return FakeResident(machine, share * per_clock, joules, tensor=True)
+    share = own.mma_share if path == "mma" and has_wgmma else 1.0
+    return _resident(machine, share * own.tensor_per_clock[dtype], own.tensor_joules[dtype], tensor=True)
 
 
-def arithmetic(machine: Machine, operation: AluOperation) -> FakeResident:
-    _require_operation(machine.costs, operation)
+def arithmetic(machine: Machine, operation: AluOperation) -> FakeUnit:
+    require_type(machine.costs, operation)
     own = machine.costs.compute
-    return FakeResident(machine, own.alu_per_clock[operation], own.alu_joules[operation], tensor=False)
+    return _resident(machine, own.alu_per_clock[operation], own.alu_joules[operation], tensor=False)
 
 
-def chain(machine: Machine, operation: AluOperation) -> FakeInstructionChain:
-    _require_operation(machine.costs, operation)
-    return FakeInstructionChain(machine, machine.costs.compute.alu_cycles[operation])
+def chain(machine: Machine, operation: AluOperation) -> FakeUnit:
+    require_type(machine.costs, operation)
+    return FakeUnit(machine, machine.costs.compute.alu_cycles[operation] * CHAIN_INSTRUCTIONS)
 
 
-def _require_operation(costs: FakeCosts, operation: AluOperation) -> None:
-    if operation == "fma_bf16x2":
-        require_type(costs, "bf16")
+def _resident(machine: Machine, per_clock: float, joules: float, *, tensor: bool) -> FakeUnit:
+    operations = round(REPETITION_CYCLES * per_clock)
+    joules *= operations * machine.costs.sm_count
+    return FakeUnit(machine, operations / per_clock, operations, joules, tensor=tensor)
 
 
 def _dotted(capability: tuple[int, int]) -> str:

@@ -121,7 +121,6 @@ class ComputeCosts(msgspec.Struct, frozen=True):
     })  # fmt: skip
     # Products.
     libraries: dict[Library, ProductLibrary] = _table(PRODUCT_LIBRARIES)
-    tile_cycles: float = 2500.0  # of a product, before its first multiplication and after its last
     promoted_share: float = 0.94  # of fp8's rate, where partial sums are added up in fp32
     moving_energy_share: float = 1.15  # operands from the caches take this much more energy than those in registers
     product_fixed_ns: float = 1500.0  # of a product's kernel, on top of an empty one
@@ -246,7 +245,6 @@ class LinkCosts(msgspec.Struct, frozen=True):
     # Copies of pageable memory go through a staging buffer, piece by piece.
     staging_bytes_per_s: float = 16e9  # the host's own copy
     staging_piece_bytes: int = 512 << 10
-    early_return_bytes: int = 64 << 10  # up to this size a copy to the GPU returns before its data have arrived
     # Kernels on host memory: packets of at most a line, and the most that the SMs ask for by bytes a thread.
     sm_packet_bytes: int = 128
     sm_bytes_per_s: dict[int, float] = _table({4: 48e9, 8: 50e9, 16: 70e9})

@@ -123,12 +123,11 @@ class FakePageable(FakeTransfer):
 
     def _copy(self) -> None:
         """The call, until it returns."""
-        machine, early_bytes = self._machine, self._machine.costs.links.early_return_bytes
+        machine = self._machine
         if self._to_device:
             machine.spend(self._staging_ns)
         machine.make(self._engine, 1)
-        if not self._to_device or self.size_bytes > early_bytes:
-            machine.synchronize(0)
+        machine.synchronize(0)
         if not self._to_device:
             machine.spend(self._staging_ns)
         self.move()
