@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
+from microbench.core.ops import Launch
 from microbench.gpu.fake.costs import FakeCosts, ProductLibrary
 from microbench.gpu.fake.device import Item, Load
 from microbench.gpu.fake.links import Ends
-from microbench.gpu.fake.machine import Call, FakeEventPair, FakeSubmit, Machine, Scoped
+from microbench.gpu.fake.machine import Call, FakeEventPair, FakeSubmit, Machine, Scoped, call_of
 from microbench.gpu.protocol.compute import AluOperation, GemmData, GemmType, Library, TensorPath, TensorType, UnitPass
 from microbench.gpu.protocol.submit import Submit
 
@@ -39,7 +40,7 @@ WGMMA_ARCHITECTURE = 9
 
 
 class Answer(Ends):
-    """A result of ``size_bytes``: right when what is computed is what the operands give."""
+    """A result of ``size_bytes`` that is computed instead of moved."""
 
     def __init__(self, costs: FakeCosts, size_bytes: int, what: str) -> None:
         super().__init__(costs, size_bytes)
@@ -55,9 +56,7 @@ class FakeBracket(FakeEventPair):
     """Two kernels in stream 0 that read the SMs' clock."""
 
     def __init__(self, machine: Machine) -> None:
-        costs = machine.costs
-        item = Item(gap_ns=costs.gap_stream_ns, duration_ns=costs.empty_kernel_ns, traffic=costs.traffic["launch"])
-        super().__init__(machine, Call(costs.submit_ns, item))
+        super().__init__(machine, call_of(Launch(), machine.costs, {}))
 
     begin = FakeEventPair.start
     end = FakeEventPair.stop
@@ -118,9 +117,9 @@ def require_type(costs: FakeCosts, unit: str) -> None:
 
 
 def item_of(costs: FakeCosts, product: Product, share: float, calls: int = 1) -> Item:
-    """So many products one after the other as one item, by a kernel that gets that share of the peak rate.
+    """``calls`` products in a row as one item, by a kernel that reaches that share of the peak rate.
 
-    A kernel that needs more cycles takes as much more energy. Between products of one item lies a graph's gap.
+    A slower kernel takes more energy in the same proportion. The gap of a graph lies between products of one item.
     """
     own, memory, tensor = costs.compute, costs.memory, product.dtype != "fp32"
     unit = unit_of(product.dtype)
@@ -149,7 +148,7 @@ def item_of(costs: FakeCosts, product: Product, share: float, calls: int = 1) ->
 
 
 class FakeGemm:
-    """See Gemm."""
+    """One product by one kernel of a library."""
 
     submit: Submit
 
@@ -173,7 +172,7 @@ class FakeGemm:
 
 
 class FakeProblem:
-    """See Problem."""
+    """The operands of one product; all kernels work on the same result."""
 
     def __init__(self, machine: Machine, product: Product) -> None:
         self._machine = machine
@@ -206,7 +205,7 @@ class FakeProblem:
 
 
 class FakeUnit(Scoped):
-    """A Resident or a Chain: ``cycles`` and ``joules`` are those of one repetition, ``operations`` those of one SM."""
+    """A Resident or a Chain: cycles and joules of one repetition, and the operations of one SM in it."""
 
     instructions = CHAIN_INSTRUCTIONS
 

@@ -244,7 +244,7 @@ class Device:
     def submit(
         self, index: int, item: Item, begin_ns: float, calls_ns: FloatArray, after: Batch | None = None
     ) -> tuple[FloatArray, list[Batch]]:
-        """Put one item after another into a stream, by calls that take ``calls_ns`` each when they need not wait.
+        """Put an item into a stream again and again, by calls that take ``calls_ns`` each unless they must wait.
 
         Returns when each call returned, and the batches that the items became (one, unless the queue filled).
         """
@@ -296,7 +296,7 @@ class Device:
     # -- what the GPU does -------------------------------------------------------------------------------------
 
     def _released(self, stream: Stream, item: Item, count: int) -> FloatArray:
-        """When each of the next items may enter the queue: of at most ``count``, at least one."""
+        """When each of the next items may enter the queue; for at least one and at most ``count`` of them."""
         if not item.queued:
             return np.full(count, -math.inf)
         count = min(count, self._costs.queue_depth(item.buffer_bytes))
@@ -432,7 +432,7 @@ class Stretch(NamedTuple):
 
 
 class Governor:
-    """The SM clock: highest for ``boost_s`` after a rest, then the one at which the work draws the power limit.
+    """The SM clock: the highest for ``boost_s`` after a rest, later the clock at which the work draws the power limit.
 
     Work must come in the order of time.
     """

@@ -28,7 +28,7 @@ DEVICE_LAUNCH = 12000
 
 
 def costs_here() -> FakeCosts:
-    """The default costs, for as many GPUs as GPUS_VARIABLE names: one where it is not set.
+    """The default costs, with the number of GPUs that GPUS_VARIABLE gives; 1 if it is not set.
 
     Raises MeasurementError for a value that is not a number of GPUs.
     """

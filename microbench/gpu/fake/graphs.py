@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-import msgspec
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
@@ -88,12 +87,10 @@ def changes(machine: Machine, way: ChangeWay, nodes: int, changed: int, count: i
 def _replay(machine: Machine, graph: Graph, row: IntArray, extra_ns: float = 0.0, *, uploads: bool = False) -> None:
     """Launch and wait; stamps when the call and when the wait returned, into ``row`` of shape (2,)."""
     call, costs = replay_of(graph, machine.costs), machine.costs.graphs
-    assert call.item is not None, "a graph runs in a stream"
-    item = call.item
     if uploads:
         extra_ns += costs.upload.at(graph.nodes)
-        item = msgspec.structs.replace(item, duration_ns=item.duration_ns + costs.upload_on_gpu.at(graph.nodes))
-    machine.make(Call(call.host_ns + extra_ns, item), 1)
+        call = call.with_item(duration_ns=call.item.duration_ns + costs.upload_on_gpu.at(graph.nodes))
+    machine.make(Call(call.host_ns + extra_ns, call.item), 1)
     row[0] = machine.clock.now_ns()
     machine.synchronize(0)
     row[1] = machine.clock.now_ns()
@@ -223,7 +220,7 @@ def schedule(before: Sequence[tuple[int, ...]], duration_ns: float, costs: FakeC
 
 
 class FakeShaped:
-    """A kernel of a branch goes to that branch's stream, each branch's next one before any after next."""
+    """Each branch has a stream. The host submits the first kernel of every branch, then the second of every branch."""
 
     def __init__(self, machine: Machine, shape: Shape) -> None:
         costs = machine.costs
@@ -265,9 +262,9 @@ class FakeShaped:
 
 
 class FakeStep:
-    """A pool maps pages when an allocation needs them, and keeps them or releases them at each synchronise.
+    """A step that allocates from a pool. The pool maps pages on demand, and keeps or releases them at a synchronise.
 
-    A block freed in a stream serves the next allocation in it, so that a step needs the pages of one block.
+    A block freed in a stream serves the next allocation there, so a step needs the pages of one block.
     """
 
     submit: Submit

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import msgspec
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Copy, IntArray, Launch
 from microbench.core.units import size
 from microbench.gpu.fake.costs import HOST_PAGE_BYTES, FakeCosts, Traffic
-from microbench.gpu.fake.device import FloatArray, Item
-from microbench.gpu.fake.machine import Call, FakeGate, FakeProgram, FakeSubmit, Machine, Scoped, call_of, item_of
+from microbench.gpu.fake.device import FloatArray
+from microbench.gpu.fake.machine import Call, FakeGate, FakeProgram, FakeSubmit, Machine, Scoped, call_of
 from microbench.gpu.protocol.links import Access, Direction, HostMemory, PeerWay, PinningWay
 from microbench.gpu.protocol.submit import Submit
 
@@ -96,37 +95,35 @@ def engine_copy(
     most_bytes_per_s = costs.links.far_node_bytes_per_s if node else math.inf
     if memory == "pageable":
         return FakePageable(machine, direction, size_bytes, most_bytes_per_s)
-    call, item = call_of(Copy(direction, size_bytes), costs, {}), item_of(Copy(direction, size_bytes), costs)
-    duration_ns = max(item.duration_ns, costs.copy_fixed_ns + size_bytes / most_bytes_per_s * 1e9)
-    return FakeTransfer(machine, Call(call.host_ns, msgspec.structs.replace(item, duration_ns=duration_ns)), size_bytes)
+    call = call_of(Copy(direction, size_bytes), costs, {})
+    duration_ns = max(call.item.duration_ns, costs.copy_fixed_ns + size_bytes / most_bytes_per_s * 1e9)
+    return FakeTransfer(machine, call.with_item(duration_ns=duration_ns), size_bytes)
 
 
 class FakePageable(FakeTransfer):
-    """A copy of pageable memory: host and engine copy it piece by piece through a staging buffer, at the pace of the
-    slower one. To the GPU the engine's last piece comes last, from the GPU the host's copy."""
+    """A copy of pageable memory. Host and engine copy it piece by piece through a staging buffer; the slower of the two
+    sets the pace. On the way to the GPU the engine finishes last, on the way back the host."""
 
     blocks = True
 
     def __init__(self, machine: Machine, direction: Direction, size_bytes: int, most_bytes_per_s: float) -> None:
         costs, links = machine.costs, machine.costs.links
         pieces = -(-size_bytes // links.staging_piece_bytes)
-        piece = Copy(direction, -(-size_bytes // pieces))
-        traffic = costs.traffic[f"copy_{direction}"] + costs.copy_traffic(direction, size_bytes)
-        item = msgspec.structs.replace(item_of(piece, costs), traffic=traffic)
-        self._engine = Call(pieces * call_of(piece, costs, {}).host_ns, item)
-        super().__init__(machine, self._engine, size_bytes)
+        piece = call_of(Copy(direction, -(-size_bytes // pieces)), costs, {})
+        self._last_piece = piece.with_item(traffic=call_of(Copy(direction, size_bytes), costs, {}).item.traffic)
+        super().__init__(machine, piece, size_bytes)
         self.submit = FakeProgram(machine, self._copy, costs.queue_slots // 2)
         self._machine = machine
         self._to_device = direction == "h2d"
         staging_s = size_bytes / min(links.staging_bytes_per_s, most_bytes_per_s)
-        self._staging_ns = max(staging_s * 1e9, (pieces - 1) * item.duration_ns)
+        self._staging_ns = max(staging_s * 1e9 + pieces * piece.host_ns, (pieces - 1) * piece.item.duration_ns)
 
     def _copy(self) -> None:
         """The call, until it returns."""
         machine = self._machine
         if self._to_device:
             machine.spend(self._staging_ns)
-        machine.make(self._engine, 1)
+        machine.make(self._last_piece, 1)
         machine.synchronize(0)
         if not self._to_device:
             machine.spend(self._staging_ns)
@@ -146,10 +143,9 @@ def kernel_copy(machine: Machine, access: Access, width_bytes: int, offset_bytes
     wire_bytes = size_bytes + packets * header_bytes
     moved = Traffic(wire_bytes, packets * costs.read_request_bytes) if access == "read" else Traffic(sent=wire_bytes)
     busy_ns = max(wire_bytes / costs.link_bytes_per_s, size_bytes / links.sm_bytes_per_s[width_bytes]) * 1e9
-    launch = call_of(Launch(grid_blocks=costs.sm_count, block_threads=512), costs, {})
-    traffic = costs.traffic["launch"] + moved
-    item = Item(gap_ns=costs.gap_stream_ns, duration_ns=costs.empty_kernel_ns + busy_ns, traffic=traffic)
-    return FakeTransfer(machine, Call(launch.host_ns, item), size_bytes)
+    launch = call_of(Launch(), costs, {})
+    call = launch.with_item(duration_ns=costs.empty_kernel_ns + busy_ns, traffic=launch.item.traffic + moved)
+    return FakeTransfer(machine, call, size_bytes)
 
 
 def pinning(machine: Machine, way: PinningWay, size_bytes: int, count: int) -> IntArray:
@@ -175,8 +171,7 @@ class FakePipeline(Ends):
             if kernel_ns:
                 reads_ns = chunk_bytes / costs.links.device_read_bytes_per_s * 1e9
                 kernel = Launch(duration_ns=max(kernel_ns // chunks, round(reads_ns), 1), stream=stream)
-                item = msgspec.structs.replace(item_of(kernel, costs), engine="sm")
-                self._calls.append(msgspec.structs.replace(call_of(kernel, costs, {}), item=item))
+                self._calls.append(call_of(kernel, costs, {}).with_item(engine="sm"))
         in_a_stream = -(-chunks // streams) * (2 if kernel_ns else 1)
         self.submit: Submit = FakeProgram(machine, self._submit, max(costs.queue_slots // 2 // in_a_stream, 1))
 
@@ -202,7 +197,7 @@ def from_gpu(costs: FakeCosts, gpu: int) -> Loads:
 
 
 def between(costs: FakeCosts, source: int, target: int, *, access: bool) -> Loads:
-    """From one GPU's memory to another's; without peer access up the link of one and down that of the other."""
+    """From one GPU's memory to another's. Without peer access the data cross the host links of both."""
     if access:
         return {f"peer{source}-{target}": 1.0}
     up, down = from_gpu(costs, source), to_gpu(costs, target)
@@ -210,7 +205,7 @@ def between(costs: FakeCosts, source: int, target: int, *, access: bool) -> Load
 
 
 def capacity(costs: FakeCosts, wire: str) -> float:
-    """Bytes a second on a wire: ``down`` or ``up`` of one GPU or shared, of the SMs of a GPU, or of a pair of GPUs."""
+    """Bytes a second on a wire: a host link or the uplink, a link between two GPUs, or the SMs of a GPU."""
     if wire in ("downlink", "uplink"):
         return costs.links.uplink_factor * costs.link_bytes_per_s
     if wire.startswith("peer"):
@@ -223,7 +218,7 @@ def play(
 ) -> list[FloatArray]:
     """When each movement of each way ends, in ns since all began; shapes (counts,).
 
-    ``before_ns`` passes before each movement's first byte. All ways that are not done yet share each wire alike.
+    ``before_ns`` passes before each movement's first byte. The ways that still run get equal shares of a wire.
     """
     done, now_ns = np.zeros(len(ways)), 0.0
     knots: list[list[tuple[float, float]]] = [[(0.0, 0.0)] for _ in ways]  # (movements done, time)
@@ -247,7 +242,7 @@ def play(
 
 
 class Movements(Ends, Scoped):
-    """Movements of ``size_bytes`` on several ways at once, each way in a stream of its own with its own buffers.
+    """Movements of ``size_bytes`` on several ways at once; each way has its own stream and buffers.
 
     ``before_ns`` passes before each movement's first byte. Without ``gated`` they start as they are submitted.
     """
@@ -262,9 +257,9 @@ class Movements(Ends, Scoped):
         self._gated = gated
 
     def _take_s(self, counts: Sequence[int]) -> list[FloatArray] | None:
-        """That many movements on each way from a common start: when each ended, in s since then; shapes (count,).
+        """Start that many movements on each way together; returns when each ended, in s since then, shapes (count,).
 
-        None where the gate had opened by itself.
+        Returns None if the gate opened by itself.
         """
         machine = self._open()
         gate = FakeGate(machine)
@@ -322,7 +317,7 @@ class FakePeer(Movements):
 
 
 class FakeConcurrent(Movements):
-    """See Concurrent."""
+    """Copies between the host and several GPUs at once."""
 
     def __init__(self, machine: Machine, direction: Direction, gpus: Sequence[int], size_bytes: int) -> None:
         costs = machine.costs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -33,14 +33,16 @@ class Call(msgspec.Struct, frozen=True):
     """One call: the host time it takes, and what it puts into which stream (None: nothing)."""
 
     host_ns: float
-    item: Item | None
-    stream: int = 0
+    item: Item = Item(queued=False)
+    stream: int | None = 0
 
     def queue_slots(self, costs: FakeCosts) -> int | None:
         """Half of how many may be outstanding; None when it takes no slot."""
-        if self.item is None or not self.item.queued:
-            return None
-        return costs.queue_depth(self.item.buffer_bytes) // 2
+        return costs.queue_depth(self.item.buffer_bytes) // 2 if self.item.queued else None
+
+    def with_item(self, **changes: Any) -> Call:
+        """The same call with an item that differs in these fields."""
+        return msgspec.structs.replace(self, item=msgspec.structs.replace(self.item, **changes))
 
 
 class Made(NamedTuple):
@@ -81,14 +83,14 @@ class Machine:
         return self.clock.now_ns()
 
     def take_and_release(self, costs_ns: Sequence[tuple[float, float]]) -> IntArray:
-        """Take something and release it, again and again; the clock's readings around each act, shape (times, 4)."""
+        """Take and release something, once for each pair of costs; clock readings around each act, shape (n, 4)."""
         now_ns = self.clock.now_ns
         return np.array([[now_ns(), self.stamped(take), now_ns(), self.stamped(release)] for take, release in costs_ns])
 
     def make(self, call: Call, count: int, extra_ns: float = 0.0, after: Batch | None = None) -> Made:
         """Make ``count`` calls from now on, each with ``extra_ns`` of other work behind it."""
         costs_ns = self.noise.host(call.host_ns, count) + extra_ns
-        if call.item is None:
+        if call.stream is None:
             made = Made(self.clock.time_ns + np.cumsum(costs_ns), [])
         else:
             made = Made(*self.device.submit(call.stream, call.item, self.clock.time_ns, costs_ns, after))
@@ -146,8 +148,8 @@ class Scoped:
 
 
 class Graph(msgspec.Struct, frozen=True):
-    """An instantiated graph: its nodes, GPU time from the first one's start to the last one's end, and what its nodes
-    add to the launch call beyond what kernels do."""
+    """An instantiated graph: its nodes, its GPU time from first start to last end, and what its nodes add to the launch
+    call on top of kernels."""
 
     nodes: int
     total_ns: float
@@ -184,9 +186,9 @@ def call_of(op: Op, costs: FakeCosts, graphs: Mapping[int, Graph]) -> Call:
         case Wait():
             return Call(costs.wait_event_ns, Item(gap_ns=costs.gap_wait_ns, queued=False), op.stream)
         case Query():
-            return Call(costs.query_ns, None)
+            return Call(costs.query_ns, stream=None)
         case SynchronizeIdle():
-            return Call(costs.idle_stream_ns if op.what == "stream" else costs.idle_event_ns, None)
+            return Call(costs.idle_stream_ns if op.what == "stream" else costs.idle_event_ns, stream=None)
         case GraphLaunch():
             if op.graph not in graphs:
                 raise MeasurementError(f"graph {op.graph} does not exist: its case has ended")
@@ -196,13 +198,6 @@ def call_of(op: Op, costs: FakeCosts, graphs: Mapping[int, Graph]) -> Call:
             layer = _layer(op.layer, costs)
             arguments = 1 if op.duration_ns else op.arguments  # a spin kernel's only argument is its length
             return Call(layer.call_ns + arguments * layer.argument_ns, _launch(kernel_of(op), costs).item)
-
-
-def item_of(op: Op, costs: FakeCosts) -> Item:
-    """What a launch, copy or memset puts into its stream."""
-    item = call_of(op, costs, {}).item
-    assert item is not None, "launches, copies and memsets go into a stream"
-    return item
 
 
 def replay_of(graph: Graph, costs: FakeCosts, stream: int = 0) -> Call:
@@ -241,7 +236,7 @@ def _layer(name: str, costs: FakeCosts) -> LayerCosts:
 
 
 class FakeProgram(Scoped):
-    """A Submit of which each call is ``act``: several different calls into one stream or several.
+    """A Submit whose calls each run ``act``, which makes several calls into one or more streams.
 
     Round trips wait for ``stream``, None for all.
     """
@@ -281,7 +276,7 @@ class FakeProgram(Scoped):
 
 
 class FakeSubmit(FakeProgram):
-    """A Submit of one call; ``act`` is what its calls do to the data besides taking time.
+    """A Submit of one call. ``act`` is what the calls do to the data.
 
     ``records`` makes its last call the stream's event record; ``other`` is the stream whose last event record a wait
     waits for.
@@ -316,7 +311,7 @@ class FakeSubmit(FakeProgram):
         after = None if self._other is None else device.stream(self._other).recorded
         made = self._machine.make(self._call, count, extra_ns, after)
         if self._records:
-            device.stream(self._call.stream).recorded = made.batches[-1]
+            made.batches[-1].stream.recorded = made.batches[-1]
         self._act()
         return made
 
@@ -383,8 +378,8 @@ ONE_WORD_BYTES = 4
 
 
 class Node(NamedTuple):
-    """A node in a chain, in ns: the gap to the end of the one before it, how long it runs, and what it adds to the
-    launch call beyond what a kernel does."""
+    """A node in a chain, in ns: its gap behind the previous node, its duration, and what it adds to the launch call on
+    top of a kernel."""
 
     gap_ns: float
     duration_ns: float
@@ -419,7 +414,9 @@ def empty_chain(nodes: int, costs: FakeCosts) -> Graph:
 def node_of(kind: NodeKind, costs: FakeCosts, op: Op | None = None) -> Node:
     """A node of that kind behind another one; ``op`` is what it does where the kind does not say so."""
     own, op = costs.graphs.node(kind), op or _op_of(kind, costs)
-    runs_ns = item_of(op, costs).duration_ns if isinstance(op, Launch | Copy | Memset) else own.duration_ns
+    runs_ns = own.duration_ns
+    if isinstance(op, Launch | Copy | Memset):
+        runs_ns = call_of(op, costs, {}).item.duration_ns
     return Node(costs.gap_graph_ns + own.gap_ns, runs_ns, own.launch_ns)
 
 
@@ -429,10 +426,11 @@ def call_of_kind(kind: NodeKind, costs: FakeCosts) -> Call | None:
     if op is None:
         return Call(own.submit_ns, Item(gap_ns=costs.gap_stream_ns, duration_ns=own.duration_ns)) if own else None
     call = call_of(op, costs, {})
-    if not kind.startswith("pdl_trigger") or call.item is None:
-        return call
-    replace = msgspec.structs.replace
-    return replace(call, item=replace(call.item, gap_ns=call.item.gap_ns + costs.graphs.trigger_gap_ns))
+    return (
+        call.with_item(gap_ns=call.item.gap_ns + costs.graphs.trigger_gap_ns)
+        if kind.startswith("pdl_trigger")
+        else call
+    )
 
 
 def _op_of(kind: NodeKind, costs: FakeCosts) -> Op | None:
@@ -491,7 +489,7 @@ def record(machine: Machine, launch: Launch, count: int, *, graph: bool, gated: 
         raise MeasurementError(f"{calls} kernels do not fit behind a gate ({slots} may)")
     gate = FakeGate(machine)
     if gated:
-        gate.shut((call.stream,))
+        gate.shut((launch.stream,))
     batches = machine.make(call, calls).batches
     if gated:
         gate.open()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
@@ -13,14 +12,14 @@ from microbench.gpu.fake.costs import FakeCosts, Traffic
 from microbench.gpu.fake.device import FloatArray, Item
 from microbench.gpu.fake.environment import GENERATION, LANES, SIMULATED, bus_id
 from microbench.gpu.fake.links import Ends, require_host_memory
-from microbench.gpu.fake.machine import Call, Machine, Scoped, call_of, item_of
+from microbench.gpu.fake.machine import Call, Machine, Scoped, call_of
 from microbench.gpu.protocol.links import Direction, ManagedWay, Order
 
 SHARE_OF_FREE = 4
 
 
 def evenly(share: float, first: int, count: int) -> FloatArray:
-    """1 for that share of all numbers, evenly spread, else 0; for ``count`` numbers from ``first`` on."""
+    """1 for that share of all numbers, evenly spread, else 0; for the ``count`` numbers from ``first`` on."""
     chosen: FloatArray = np.diff(np.floor(np.arange(first, first + count + 1) * max(share, 0.0)))
     return chosen
 
@@ -63,7 +62,7 @@ class FakeChase(Scoped):
 
 
 def host_chase(machine: Machine, footprint_bytes: int, stride_bytes: int, order: Order) -> FakeChase:
-    """In the order of addresses a page is translated once for many reads, which does not show."""
+    """In sequential order a page is translated once for many reads, which costs nothing visible."""
     costs = machine.costs
     require_host_memory(costs, "pinned", footprint_bytes)
     miss_ns = costs.links.translation_miss_ns if order == "random" else 0.0
@@ -116,7 +115,7 @@ class FakeManaged(Ends, Scoped):
     def _read_on_device(self) -> None:
         """A kernel reads all of it: missing pages are fetched, a batch of faults at a time."""
         costs, links, size_bytes = self._machine.costs, self._machine.costs.links, self.size_bytes
-        item = item_of(Launch(), costs)
+        launch = call_of(Launch(), costs, {})
         duration_ns = costs.empty_kernel_ns + size_bytes / links.device_read_bytes_per_s * 1e9
         moved = Traffic()
         if not self._on_device:
@@ -124,7 +123,7 @@ class FakeManaged(Ends, Scoped):
             moved = costs.copy_traffic("h2d", size_bytes)
             batches = -(-size_bytes // links.fault_batch_bytes)
             duration_ns += batches * batch_ns + moved.received / costs.link_bytes_per_s * 1e9
-        self._machine.run(msgspec.structs.replace(item, duration_ns=duration_ns, traffic=item.traffic + moved))
+        self._machine.run(launch.with_item(duration_ns=duration_ns, traffic=launch.item.traffic + moved).item)
         self._on_device = True
 
     def _touch_on_host(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 
-import msgspec
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
@@ -20,7 +19,7 @@ from microbench.gpu.fake.costs import FakeCosts, MemoryCosts, ShapeCosts
 from microbench.gpu.fake.device import FloatArray, Item
 from microbench.gpu.fake.environment import SIMULATED
 from microbench.gpu.fake.links import WARP_THREADS, FakeTransfer, require_host_memory
-from microbench.gpu.fake.machine import Call, Machine, Scoped, call_of, item_of
+from microbench.gpu.fake.machine import Call, Machine, Scoped, call_of
 from microbench.gpu.fake.managed import evenly
 from microbench.gpu.protocol.memory import (
     ELEMENT_BYTES,
@@ -40,7 +39,6 @@ from microbench.gpu.protocol.memory import (
     Walk,
 )
 
-BLOCK_THREADS = 256
 WARP_BYTES = 512  # 32 threads, 16 bytes each
 LOAD_BYTES = 16
 LOADS = (1, 2, 4, 8)
@@ -68,21 +66,15 @@ class FakeOperations(FakeTransfer):
 
 
 def cycles_ns(costs: FakeCosts, cycles: float) -> float:
-    """So many cycles of an SM."""
     return cycles / costs.sm_clock_hz * 1e9
 
 
 def kernel_call(machine: Machine, busy_ns: float, moved_bytes: float, submit_ns: float | None = None) -> Call:
     """A launch whose blocks work for ``busy_ns`` on top of an empty kernel."""
     costs = machine.costs
-    call = call_of(Launch(grid_blocks=costs.sm_count, block_threads=BLOCK_THREADS), costs, {})
-    item = Item(
-        gap_ns=costs.gap_stream_ns,
-        duration_ns=costs.empty_kernel_ns + busy_ns,
-        traffic=costs.traffic["launch"],
-        energy_j=moved_bytes * costs.memory.joules_per_byte,
-    )
-    return Call(call.host_ns if submit_ns is None else submit_ns, item)
+    energy_j = moved_bytes * costs.memory.joules_per_byte
+    call = call_of(Launch(), costs, {}).with_item(duration_ns=costs.empty_kernel_ns + busy_ns, energy_j=energy_j)
+    return call if submit_ns is None else Call(submit_ns, call.item)
 
 
 def answered_ns(
@@ -303,8 +295,7 @@ def engine(machine: Machine, way: EngineWay, size_bytes: int) -> FakeTransfer:
     moved_bytes = size_bytes if way == "memset" else 2 * size_bytes
     energy_j = moved_bytes * costs.memory.joules_per_byte
     if way == "memset":
-        item = msgspec.structs.replace(item_of(Memset(size_bytes), costs), energy_j=energy_j)
-        call = Call(costs.memset_submit_ns, item)
+        call = call_of(Memset(size_bytes), costs, {}).with_item(energy_j=energy_j)
     else:
         own = costs.memory.engines[way]
         duration_ns = own.duration_ns + moved_bytes / own.bytes_per_s * 1e9
