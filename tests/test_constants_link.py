@@ -5,11 +5,10 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from fake_session import medians, run_case
+from fake_session import exactly, medians
 
 from microbench.analysis import quantiles
-from microbench.core.bench import discover
-from microbench.core.model import Case, Fact, Measurement
+from microbench.core.model import Fact, Measurement
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts
 from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.protocol.links import ManagedWay, PinningWay
@@ -33,8 +32,8 @@ def payload_rate(costs: FakeCosts, direction: str) -> float:
 
 
 def copy_s(costs: FakeCosts, direction: str, memory: str, size_bytes: int, metric: str) -> float:
-    found = medians("link_copy", costs, direction=direction, memory=memory, size_bytes=size_bytes)
-    return size_bytes / found[metric]
+    figures = medians("link_copy", costs, direction=direction, memory=memory, size_bytes=size_bytes)
+    return size_bytes / figures[metric]
 
 
 # -- copies --------------------------------------------------------------------------------------------------------
@@ -66,10 +65,10 @@ def test_the_host_pays_for_call_start_and_synchronise_as_well(costs: FakeCosts, 
 @each_machine
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
 def test_large_pageable_copies_are_as_fast_as_the_hosts_own_copy(costs: FakeCosts, direction: str) -> None:
-    found = medians("link_copy", costs, direction=direction, memory="pageable", size_bytes=256 * MIB)
-    assert set(found) == {"bandwidth_host"}, "what blocks cannot be timed behind a gate"
-    assert found["bandwidth_host"] == pytest.approx(costs.links.staging_bytes_per_s, rel=0.06)
-    assert found["bandwidth_host"] < costs.links.staging_bytes_per_s
+    figures = medians("link_copy", costs, direction=direction, memory="pageable", size_bytes=256 * MIB)
+    assert set(figures) == {"bandwidth_host"}, "what blocks cannot be timed behind a gate"
+    assert figures["bandwidth_host"] == pytest.approx(costs.links.staging_bytes_per_s, rel=0.06)
+    assert figures["bandwidth_host"] < costs.links.staging_bytes_per_s
 
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
@@ -86,10 +85,10 @@ def test_a_far_node_is_as_fast_as_the_way_between_the_processors(direction: str)
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
 def test_requests_take_from_what_writes_could_have(costs: FakeCosts, direction: str) -> None:
     """Upwards go 280 bytes for 256 written and 24 of requests for 256 read: taking turns, both get the same of it."""
-    found = medians("link_bidirectional", costs, direction=direction, size_bytes=512 * MIB)
+    figures = medians("link_bidirectional", costs, direction=direction, size_bytes=512 * MIB)
     each = costs.link_bytes_per_s * 256 / (280 + 24)
-    assert found["bandwidth"] == pytest.approx(each, rel=0.005)
-    assert found["sum_bandwidth"] == pytest.approx(2 * each, rel=0.005)
+    assert figures["bandwidth"] == pytest.approx(each, rel=0.005)
+    assert figures["sum_bandwidth"] == pytest.approx(2 * each, rel=0.005)
 
 
 # -- kernels on host memory ------------------------------------------------------------------------------------------
@@ -109,18 +108,18 @@ def test_requests_take_from_what_writes_could_have(costs: FakeCosts, direction: 
 def test_kernels_fill_the_link_with_packets_of_a_line(
     access: str, width_bytes: int, offset_bytes: int, wire_bytes: float
 ) -> None:
-    found = medians(
+    figures = medians(
         "link_zero_copy", COSTS, access=access, width_bytes=width_bytes, offset_bytes=offset_bytes, size_bytes=256 * MIB
     )
-    assert found["bandwidth"] == pytest.approx(COSTS.link_bytes_per_s * 128 / wire_bytes, rel=0.002)
+    assert figures["bandwidth"] == pytest.approx(COSTS.link_bytes_per_s * 128 / wire_bytes, rel=0.002)
     received, sent = (wire_bytes, (wire_bytes - 128) * 24 / 20) if access == "read" else (0.0, wire_bytes)
-    assert found["received_per_byte"] == pytest.approx(received / 128, abs=1e-4)
-    assert found["sent_per_byte"] == pytest.approx(sent / 128, abs=1e-4)
+    assert figures["received_per_byte"] == pytest.approx(received / 128, abs=1e-4)
+    assert figures["sent_per_byte"] == pytest.approx(sent / 128, abs=1e-4)
 
 
 def test_narrow_reads_are_held_by_the_sms() -> None:
-    found = medians("link_zero_copy", COSTS, access="read", width_bytes=4, offset_bytes=0, size_bytes=256 * MIB)
-    assert found["bandwidth"] == pytest.approx(COSTS.links.sm_bytes_per_s[4], rel=0.002)
+    figures = medians("link_zero_copy", COSTS, access="read", width_bytes=4, offset_bytes=0, size_bytes=256 * MIB)
+    assert figures["bandwidth"] == pytest.approx(COSTS.links.sm_bytes_per_s[4], rel=0.002)
 
 
 # -- latency -----------------------------------------------------------------------------------------------------------
@@ -149,13 +148,13 @@ def test_reads_beyond_it_miss_as_often_as_a_page_is_not_there(costs: FakeCosts) 
 
 
 def test_single_reads_show_the_misses() -> None:
-    case = Case("link_latency", {"footprint_bytes": 64 * MIB, "order": "random", "what": "host_read"})
-    found, stride = run_case(discover()["link_latency"], case, COSTS, spread=0)
+    params: dict[str, int | str] = {"footprint_bytes": 64 * MIB, "order": "random", "what": "host_read"}
+    latency, stride = exactly("link_latency", COSTS, params)
     assert stride == Fact("stride_bytes", 128, source="a line holds the address of the next")
-    assert isinstance(found, Measurement)
-    assert found.per_call is not None
-    assert found.per_call.min == pytest.approx(COSTS.host_read_ns * 1e-9)
-    assert found.per_call.p99 == pytest.approx((COSTS.host_read_ns + COSTS.links.translation_miss_ns) * 1e-9)
+    assert isinstance(latency, Measurement)
+    assert latency.per_call is not None
+    assert latency.per_call.min == pytest.approx(COSTS.host_read_ns * 1e-9)
+    assert latency.per_call.p99 == pytest.approx((COSTS.host_read_ns + COSTS.links.translation_miss_ns) * 1e-9)
 
 
 @each_machine
@@ -292,10 +291,10 @@ def test_the_latency_of_a_peer(costs: FakeCosts) -> None:
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
 def test_gpus_share_their_uplink(costs: FakeCosts, direction: str) -> None:
     params: dict[str, int | str] = {"direction": direction, "gpu_index": 1, "beside": "all", "size_bytes": 64 * MIB}
-    found = medians("link_concurrent", costs, **params)
+    figures = medians("link_concurrent", costs, **params)
     rate = payload_rate(costs, direction)
-    assert found["alone"] == pytest.approx(rate, rel=0.01)
-    assert found["together"] == pytest.approx(rate * costs.links.uplink_factor / 2, rel=0.01)
+    assert figures["alone"] == pytest.approx(rate, rel=0.01)
+    assert figures["together"] == pytest.approx(rate * costs.links.uplink_factor / 2, rel=0.01)
     links = msgspec.structs.replace(costs.links, uplink_factor=2.0)
     own_uplinks = medians("link_concurrent", msgspec.structs.replace(costs, links=links), **params)
     assert own_uplinks["together"] == pytest.approx(own_uplinks["alone"], rel=1e-3)
