@@ -95,10 +95,8 @@ class FakeManaged(Ends, Scoped):
         if self._on_device != starts_on_device:
             self._prefetch("h2d" if starts_on_device else "d2h")
         began_ns = machine.clock.now_ns()
-        if self._way == "prefetch_to_device":
-            self._prefetch("h2d")
-        elif self._way == "prefetch_to_host":
-            self._prefetch("d2h")
+        if self._way.startswith("prefetch"):
+            self._prefetch("h2d" if self._way == "prefetch_to_device" else "d2h")
         elif self._way == "fault_to_host":
             self._touch_on_host()
         else:
@@ -140,12 +138,8 @@ class FakeManaged(Ends, Scoped):
 
 
 COUNTERS = (
-    "pcie_replays",
-    "pcie_correctable_errors",
-    "pcie_nonfatal_errors",
-    "pcie_fatal_errors",
-    "nvlink_errors",
-)
+    "pcie_replays", "pcie_correctable_errors", "pcie_nonfatal_errors", "pcie_fatal_errors", "nvlink_errors",
+)  # fmt: skip
 UNKNOWN = {
     "extended_tags": "the simulated configuration space does not say",
     "pcie_replay_rollovers": "the simulated driver does not count them",
