@@ -1,4 +1,4 @@
-"""Runs one case of a benchmark on the simulated machine, as a worker would: for tests."""
+"""Runs one case of a benchmark on the simulated machine, as a worker would."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from microbench.analysis.stats import values_of
 from microbench.core.bench import Benchmark, Measured, discover
-from microbench.core.model import Case, Floors, Measurement
+from microbench.core.model import Case, Fact, Floors, Measurement
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import FakeHost, open_fake_cold
 from microbench.gpu.fake.gpu import open_fake
@@ -24,7 +24,7 @@ def run_case(
     spread: float = 0.005,
     limits: SamplingLimits = QUICK,
 ) -> list[Measured]:
-    """All that one case yields, in a process environment of its own. Raises Skip where the case does."""
+    """All that a case yields, with the environment variables of its process. Raises Skip where the case does."""
     costs = costs or FakeCosts()
     floors = Floors(timer_step_s=costs.timer_step_ns * 1e-9, timer_call_s=costs.timer_call_ns * 1e-9)
     with pytest.MonkeyPatch.context() as environment:
@@ -41,13 +41,23 @@ def run_case(
             return list(benchmark.measure(gpu, meter, **case.params))
 
 
+def exactly(name: str, costs: FakeCosts | None, params: dict[str, int | str]) -> list[Measured]:
+    """All that a case of that benchmark yields, without noise."""
+    return run_case(discover()[name], Case(name, dict(sorted(params.items()))), costs, spread=0)
+
+
 def medians(name: str, costs: FakeCosts | None = None, /, **params: int | str) -> dict[str, float]:
     """The figure of each metric of one case, without noise, in the metric's unit."""
-    benchmark = discover()[name]
-    declared = {metric.name: metric for metric in benchmark.metrics}
-    found = run_case(benchmark, Case(name, dict(sorted(params.items()))), costs, spread=0)
-    return {
-        one.metric: float(np.median(values_of(declared[one.metric], one)))
-        for one in found
-        if isinstance(one, Measurement)
-    }
+    return medians_of(name, exactly(name, costs, params))
+
+
+def medians_of(name: str, rows: list[Measured]) -> dict[str, float]:
+    """The same, of what a case has yielded."""
+    declared = {metric.name: metric for metric in discover()[name].metrics}
+    measured = [row for row in rows if isinstance(row, Measurement)]
+    return {row.metric: float(np.median(values_of(declared[row.metric], row))) for row in measured}
+
+
+def facts(name: str, costs: FakeCosts | None = None, /, **params: int | str) -> dict[str, Fact]:
+    """The facts of one case, without noise, by name."""
+    return {row.name: row for row in exactly(name, costs, params) if isinstance(row, Fact)}

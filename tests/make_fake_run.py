@@ -13,7 +13,7 @@ from microbench.gpu.fake.costs import FakeCosts
 from microbench.measure.sampling import SamplingLimits
 from microbench.runs.schema import SCHEMA_VERSION
 
-# Without noise three samples say what a thousand would.
+# Without noise three samples are as good as a thousand.
 FEW = SamplingLimits(seconds=0.0001, minimum=3)
 
 Cases = Iterable[tuple[str, dict[str, Param]]]
@@ -24,19 +24,19 @@ def make_fake_run(
 ) -> Run:
     """Each case measured on the simulated machine, once a round."""
     benchmarks = discover()
-    found = [Case(name, dict(sorted(params.items()))) for name, params in cases]
+    planned = [Case(name, dict(sorted(params.items()))) for name, params in cases]
     outcomes = []
     for round in range(rounds):
-        for case in found:
+        for case in planned:
             measured = run_case(benchmarks[case.benchmark], case, costs, spread, limits)
             outcomes.append(
                 Outcome(
                     case, 0, round, "ok", device=DEVICE,
-                    measurements=tuple(one for one in measured if isinstance(one, Measurement)),
-                    facts=tuple(one for one in measured if isinstance(one, Fact)),
+                    measurements=tuple(row for row in measured if isinstance(row, Measurement)),
+                    facts=tuple(row for row in measured if isinstance(row, Fact)),
                 )
             )  # fmt: skip
-    names = dict.fromkeys(case.benchmark for case in found)
-    infos = [benchmarks[name].info([case for case in found if case.benchmark == name]) for name in names]
+    names = dict.fromkeys(case.benchmark for case in planned)
+    infos = [benchmarks[name].info([case for case in planned if case.benchmark == name]) for name in names]
     session = Session(environment(), Settings(rounds=rounds), "0.0", "2025-01-02T03:04:05Z", simulated=True)
     return Run(SCHEMA_VERSION, "simulated-run", (session,), tuple(infos), tuple(outcomes))

@@ -7,15 +7,14 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from fake_session import medians, run_case
+from fake_session import exactly, medians
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microbench.benchmarks.graph.graph_lifecycle import MOST_REPLAYS, REPLAYED_NODES
 from microbench.benchmarks.graph.graph_nodes import LONG, STREAM_CALLS
 from microbench.benchmarks.graph.graph_shape import KERNELS
-from microbench.core.bench import discover
-from microbench.core.model import Case, Fact, Measurement
+from microbench.core.model import Fact, Measurement
 from microbench.gpu.fake.costs import CallCosts, FakeCosts, GraphCosts, LayerCosts, Line, NodeCosts
 from microbench.gpu.protocol.graphs import AllocationWay, ChangeWay, Decider, NodeKind
 
@@ -63,10 +62,8 @@ OTHER = FakeCosts(
         look_ns=150,
         while_iteration_ns=2500,
         tail_iteration_ns=9100,
-        allocate_ns=1900,
-        free_ns=300,
-        allocate_on_gpu_ns=400,
-        free_on_gpu_ns=50,
+        allocate=CallCosts(1900, 400),
+        free=CallCosts(300, 50),
         allocate_node_ns=1500,
         free_node_ns=2500,
         map_page_ns=1000,
@@ -135,15 +132,15 @@ class Plain:
 @pytest.mark.parametrize("kernels", [1, 10, 100])
 @pytest.mark.parametrize("duration_ns", [0, 2000, 5000, 50_000])
 def test_graph_gain(costs: FakeCosts, submitter: str, kernels: int, duration_ns: int) -> None:
-    found = medians("graph_gain", costs, submitter=submitter, kernels=kernels, duration_ns=duration_ns)
+    figures = medians("graph_gain", costs, submitter=submitter, kernels=kernels, duration_ns=duration_ns)
     layer, runs_ns = costs.layers[submitter], costs.kernel_ns(duration_ns)
     call_ns = layer.call_ns + (layer.argument_ns if duration_ns else 0)
     period_ns = max(call_ns, runs_ns + costs.gap_stream_ns)
     stream_ns = call_ns + (kernels - 1) * period_ns + runs_ns + rest_ns(costs) + costs.timer_call_ns
-    assert found["stream"] == pytest.approx(stream_ns * 1e-9 / kernels, abs=CLOCK_S)
+    assert figures["stream"] == pytest.approx(stream_ns * 1e-9 / kernels, abs=CLOCK_S)
     call_ns = replay_ns(costs, kernels) + layer.replay_ns
     graph_ns = call_ns + line_ns(costs, kernels, duration_ns) + rest_ns(costs) + costs.timer_call_ns
-    assert found["graph"] == pytest.approx(graph_ns * 1e-9 / kernels, abs=CLOCK_S)
+    assert figures["graph"] == pytest.approx(graph_ns * 1e-9 / kernels, abs=CLOCK_S)
 
 
 # -- lives -------------------------------------------------------------------------------------------------------
@@ -173,15 +170,15 @@ def life_s(costs: FakeCosts, nodes: int) -> dict[str, float]:
 @each_machine
 @pytest.mark.parametrize("nodes", [1, 10, 100, 1000, 10_000])
 def test_graph_lifecycle(costs: FakeCosts, nodes: int) -> None:
-    found = medians("graph_lifecycle", costs, nodes=nodes)
+    figures = medians("graph_lifecycle", costs, nodes=nodes)
     for name, expected_s in life_s(costs, nodes).items():
-        assert found[name] == pytest.approx(expected_s, rel=1e-6, abs=CLOCK_S + costs.timer_call_ns * 1e-9 / 10), name
+        assert figures[name] == pytest.approx(expected_s, rel=1e-6, abs=CLOCK_S + costs.timer_call_ns * 1e-9 / 10), name
     replays = max(min(REPLAYED_NODES // nodes, MOST_REPLAYS), 1)
     each_ns = costs.gap_stream_ns + line_ns(costs, nodes) + costs.gap_event_ns / replays
     step_ns = costs.globaltimer_step_ns / replays / nodes
-    assert found["node"] == pytest.approx(each_ns / nodes * 1e-9, abs=(step_ns + 0.01) * 1e-9)
-    assert found["device_memory"] == costs.graphs.device_memory.at(nodes)
-    assert found["host_memory"] == costs.graphs.host_memory.at(nodes)
+    assert figures["node"] == pytest.approx(each_ns / nodes * 1e-9, abs=(step_ns + 0.01) * 1e-9)
+    assert figures["device_memory"] == costs.graphs.device_memory.at(nodes)
+    assert figures["host_memory"] == costs.graphs.host_memory.at(nodes)
 
 
 LINES = st.builds(Line, st.integers(500, 20_000), st.integers(50, 5000))
@@ -195,19 +192,19 @@ def test_a_line_through_graph_lifecycle_gives_back_constant_and_slope(
     acts = {"capture": capture, "build": build, "instantiate": instantiate, "upload": upload, "destroy": destroy}
     costs = FakeCosts(graphs=GraphCosts(**acts, device_memory=memory))
     grid = (1, 10, 100, 1000)
-    found = [medians("graph_lifecycle", costs, nodes=nodes) for nodes in grid]
+    lives = [medians("graph_lifecycle", costs, nodes=nodes) for nodes in grid]
 
     def line(metric: str) -> tuple[float, float]:
-        slope, constant = np.polyfit(grid, [one[metric] for one in found], 1)
+        slope, constant = np.polyfit(grid, [life[metric] for life in lives], 1)
         return constant, slope
 
     for name, act in acts.items():
-        expected_s = ((act.constant + costs.timer_call_ns) * 1e-9, act.node * 1e-9)
+        expected_s = ((act.constant + costs.timer_call_ns) * 1e-9, act.slope * 1e-9)
         assert line(name) == pytest.approx(expected_s, abs=CLOCK_S, rel=1e-6), name
-    assert line("device_memory") == pytest.approx((memory.constant, memory.node), abs=1e-3)
+    assert line("device_memory") == pytest.approx((memory.constant, memory.slope), abs=1e-3)
     # What a first launch costs more than a relaunch is the upload.
     first, again = line("first_launch"), line("relaunch")
-    assert first[1] - again[1] == pytest.approx(upload.node * 1e-9, abs=1e-11)
+    assert first[1] - again[1] == pytest.approx(upload.slope * 1e-9, abs=1e-11)
     assert first[0] - again[0] == pytest.approx((upload.constant + costs.timer_call_ns) * 1e-9, abs=5e-9)
 
 
@@ -223,7 +220,7 @@ def test_a_line_through_graph_lifecycle_gives_back_constant_and_slope(
     ],
 )
 def test_graph_update(costs: FakeCosts, way: ChangeWay, nodes: int, changed: int) -> None:
-    found = medians("graph_update", costs, way=way, nodes=nodes, changed_nodes=changed)
+    figures = medians("graph_update", costs, way=way, nodes=nodes, changed_nodes=changed)
     graphs, reading_ns = costs.graphs, costs.timer_call_ns
     rebuilt = way == "rebuild"
     acts = {"set_params": graphs.set_params, "set_grid": graphs.set_grid, "exec_update": graphs.exec_update}
@@ -240,7 +237,7 @@ def test_graph_update(costs: FakeCosts, way: ChangeWay, nodes: int, changed: int
     if way in ("exec_update", "rebuild"):
         expected_ns["record"] = graphs.capture.at(nodes) + reading_ns
         expected_ns["dispose"] = (graphs.destroy if rebuilt else graphs.destroy_captured).at(nodes) + reading_ns
-    assert found == pytest.approx({name: time_ns * 1e-9 for name, time_ns in expected_ns.items()}, abs=CLOCK_S)
+    assert figures == pytest.approx({name: time_ns * 1e-9 for name, time_ns in expected_ns.items()}, abs=CLOCK_S)
 
 
 # -- kinds of nodes ----------------------------------------------------------------------------------------------
@@ -273,38 +270,38 @@ def stream_ns(costs: FakeCosts, kind: NodeKind) -> float:
 @each_machine
 @pytest.mark.parametrize("kind", get_args(NodeKind))
 def test_graph_nodes(costs: FakeCosts, kind: NodeKind) -> None:
-    found = medians("graph_nodes", costs, kind=kind)
+    figures = medians("graph_nodes", costs, kind=kind)
     graphs, own, reading_ns = costs.graphs, costs.graphs.node(kind), costs.timer_call_ns
     period_ns = costs.gap_graph_ns + own.gap_ns + runs_ns(costs, kind)
-    assert found["node"] == pytest.approx(period_ns * 1e-9, abs=costs.globaltimer_step_ns * 1e-9 / 100)
+    assert figures["node"] == pytest.approx(period_ns * 1e-9, abs=costs.globaltimer_step_ns * 1e-9 / 100)
     graph_only = kind in ("child", "empty", "if_taken", "if_skipped")
-    assert ("stream" in found) != graph_only
+    assert ("stream" in figures) != graph_only
     if not graph_only:
         queued_ns = stream_ns(costs, kind) + costs.gap_event_ns / STREAM_CALLS
-        assert found["stream"] == pytest.approx(queued_ns * 1e-9, abs=1e-9)
+        assert figures["stream"] == pytest.approx(queued_ns * 1e-9, abs=1e-9)
     launch_ns = replay_ns(costs, LONG) + LONG * own.launch_ns
-    assert found["launch"] == pytest.approx(launch_ns * 1e-9, abs=reading_ns * 1e-9 / 10)
-    instantiate_ns = (graphs.instantiate.constant + reading_ns) / LONG + graphs.instantiate.node + own.instantiate_ns
-    assert found["instantiate"] == pytest.approx(instantiate_ns * 1e-9, abs=CLOCK_S / LONG)
-    assert ("update" in found) == (own.update_ns is not None)
+    assert figures["launch"] == pytest.approx(launch_ns * 1e-9, abs=reading_ns * 1e-9 / 10)
+    instantiate_ns = (graphs.instantiate.constant + reading_ns) / LONG + graphs.instantiate.slope + own.instantiate_ns
+    assert figures["instantiate"] == pytest.approx(instantiate_ns * 1e-9, abs=CLOCK_S / LONG)
+    assert ("update" in figures) == (own.update_ns is not None)
     if own.update_ns is not None:
-        update_ns = (graphs.exec_update.constant + reading_ns) / LONG + graphs.exec_update.node + own.update_ns
-        assert found["update"] == pytest.approx(update_ns * 1e-9, abs=CLOCK_S / LONG)
+        update_ns = (graphs.exec_update.constant + reading_ns) / LONG + graphs.exec_update.slope + own.update_ns
+        assert figures["update"] == pytest.approx(update_ns * 1e-9, abs=CLOCK_S / LONG)
 
 
 def test_graph_nodes_tells_why_there_is_no_update() -> None:
-    found = run_case(discover()["graph_nodes"], Case("graph_nodes", {"kind": "if_taken"}), COSTS)
-    (fact,) = (one for one in found if isinstance(one, Fact))
-    assert (fact.name, fact.value) == ("update", None)
-    assert "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE" in (fact.reason or "")
-    verified = [one.verified for one in found if isinstance(one, Measurement) and one.metric == "node"]
-    assert "SIMULATED" in (verified[0] or "")
+    rows = exactly("graph_nodes", COSTS, {"kind": "if_taken"})
+    (update,) = (row for row in rows if isinstance(row, Fact))
+    assert (update.name, update.value) == ("update", None)
+    (verified,) = (row.verified for row in rows if isinstance(row, Measurement) and row.metric == "node")
+    assert "SIMULATED" in (verified or "")
+    assert "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE" in (update.reason or "")
 
 
 @each_machine
 @pytest.mark.parametrize("decider", get_args(Decider))
 def test_graph_nodes_finds_what_an_iteration_costs(costs: FakeCosts, decider: Decider) -> None:
-    found = medians("graph_nodes", costs, kind=decider)["iteration"]
+    figures = medians("graph_nodes", costs, kind=decider)["iteration"]
     graphs = costs.graphs
     started_ns = costs.submit_ns + costs.launch_to_start_ns + graphs.dependent_kernel_ns + graphs.look_ns
     expected_ns = {
@@ -313,7 +310,7 @@ def test_graph_nodes_finds_what_an_iteration_costs(costs: FakeCosts, decider: De
         "while": graphs.while_iteration_ns,
         "tail_launch": graphs.tail_iteration_ns,
     }
-    assert found == pytest.approx(expected_ns[decider] * 1e-9, abs=CLOCK_S)
+    assert figures == pytest.approx(expected_ns[decider] * 1e-9, abs=CLOCK_S)
 
 
 # -- branches ----------------------------------------------------------------------------------------------------
@@ -354,15 +351,15 @@ def on_streams(costs: FakeCosts, branches: int, duration_ns: int, joined: bool) 
     [("chain", 1), ("fork_join", 2), ("fork_join", 8), ("fork_join", 64), ("independent", 64)],
 )
 def test_graph_shape(costs: FakeCosts, shape: str, branches: int, duration_ns: int) -> None:
-    found = medians("graph_shape", costs, shape=shape, branches=branches, duration_ns=duration_ns)
+    figures = medians("graph_shape", costs, shape=shape, branches=branches, duration_ns=duration_ns)
     joined = shape == "fork_join"
     call_ns = replay_ns(costs, KERNELS + 2 * joined)
     graph_ns = call_ns + branches_ns(costs, branches, duration_ns, joined) + rest_ns(costs) + costs.timer_call_ns
-    assert found["graph"] == pytest.approx(graph_ns * 1e-9, abs=CLOCK_S)
+    assert figures["graph"] == pytest.approx(graph_ns * 1e-9, abs=CLOCK_S)
     plain = on_streams(costs, branches, duration_ns, joined)
-    assert found["streams"] == pytest.approx(plain.step_s, abs=CLOCK_S)
-    assert found["graph_submit"] == pytest.approx(call_ns * 1e-9, abs=costs.timer_call_ns * 1e-9 / 10)
-    assert found["streams_submit"] == pytest.approx(plain.host_ns * 1e-9, abs=costs.timer_call_ns * 1e-9)
+    assert figures["streams"] == pytest.approx(plain.step_s, abs=CLOCK_S)
+    assert figures["graph_submit"] == pytest.approx(call_ns * 1e-9, abs=costs.timer_call_ns * 1e-9 / 10)
+    assert figures["streams_submit"] == pytest.approx(plain.host_ns * 1e-9, abs=costs.timer_call_ns * 1e-9)
 
 
 # -- memory ------------------------------------------------------------------------------------------------------
@@ -373,10 +370,10 @@ def stream_step(costs: FakeCosts, pairs: int, *, allocates: bool, pages: int = 0
     for pair in range(pairs):
         if allocates:
             map_ns = 0 if pair else pages * graphs.map_page_ns
-            plain.call(graphs.allocate_ns + map_ns, 0, graphs.allocate_on_gpu_ns)
+            plain.call(graphs.allocate.submit_ns + map_ns, 0, graphs.allocate.duration_ns)
         plain.launch(0, graphs.dependent_kernel_ns)
         if allocates:
-            plain.call(graphs.free_ns, 0, graphs.free_on_gpu_ns)
+            plain.call(graphs.free.submit_ns, 0, graphs.free.duration_ns)
     return plain
 
 
@@ -394,10 +391,10 @@ def graph_step_ns(costs: FakeCosts, pairs: int, *, allocates: bool) -> tuple[int
 @pytest.mark.parametrize("size_bytes", [4096, 64 * MIB])
 @pytest.mark.parametrize("pairs", [1, 10])
 def test_graph_memory(costs: FakeCosts, way: AllocationWay, size_bytes: int, pairs: int) -> None:
-    found = medians("graph_memory", costs, way=way, size_bytes=size_bytes, pairs=pairs)
+    figures = medians("graph_memory", costs, way=way, size_bytes=size_bytes, pairs=pairs)
     pages, graphs = math.ceil(size_bytes / (2 * MIB)), costs.graphs
     outside, released = way.endswith("outside"), way == "stream_released"
-    assert found["held"] == (0 if released else size_bytes if outside else pages * 2 * MIB)
+    assert figures["held"] == (0 if released else size_bytes if outside else pages * 2 * MIB)
     if way.startswith("graph"):
         nodes, on_gpu_ns = graph_step_ns(costs, pairs, allocates=not outside)
         submit_ns = replay_ns(costs, nodes)
@@ -407,5 +404,5 @@ def test_graph_memory(costs: FakeCosts, way: AllocationWay, size_bytes: int, pai
         plain = stream_step(costs, pairs, allocates=not outside, pages=mapped)
         step_s = plain.step_s + mapped * graphs.release_page_ns * 1e-9
         submit_ns = plain.host_ns
-    assert found["step"] == pytest.approx(step_s, abs=CLOCK_S)
-    assert found["submit"] == pytest.approx(submit_ns * 1e-9, abs=CLOCK_S + costs.timer_call_ns * 1e-9)
+    assert figures["step"] == pytest.approx(step_s, abs=CLOCK_S)
+    assert figures["submit"] == pytest.approx(submit_ns * 1e-9, abs=CLOCK_S + costs.timer_call_ns * 1e-9)

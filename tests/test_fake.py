@@ -1,226 +1,169 @@
-"""The simulated GPU gives its constants back: calls, start, complete, gaps, traffic, host, first acts."""
+"""The simulated machine: everything is marked SIMULATED, time never runs back, one seed gives one sequence."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import (
-    LEGACY_STREAM,
-    Copy,
-    Launch,
-    LaunchKind,
-    LayerCall,
-    Memset,
-    Op,
-    Query,
-    Record,
-    SynchronizeIdle,
-    Wait,
-)
-from microbench.gpu.fake.costs import FakeCosts
-from microbench.gpu.fake.environment import FAKE_NAME, FAKE_UUID, FakeHost, fake_environment, open_fake_cold
+from microbench.core.ops import Copy, Launch
+from microbench.gpu.fake.costs import FakeCosts, LinkCosts
+from microbench.gpu.fake.environment import FAKE_NAME, FAKE_UUID, GPUS_VARIABLE, fake_environment, open_fake_cold
 from microbench.gpu.fake.gpu import open_fake
-from microbench.gpu.protocol.gpu import WAIT_MODES, WAIT_VARIABLE, ColdStarts, Gpu, Host, WaitMode
+from microbench.gpu.fake.links import play
+from microbench.gpu.protocol.gpu import WAIT_VARIABLE, ColdStarts
+from microbench.run.plan import make_plan, select
 
 COSTS = FakeCosts()
 
 
-def exact(costs: FakeCosts = COSTS) -> Gpu:
-    """A simulated GPU without noise."""
-    return open_fake(costs, spread=0)
+def test_all_of_it_is_marked_simulated() -> None:
+    environment, gpu = fake_environment(), open_fake()
+    assert environment.gpus == (gpu.info,)
+    assert (gpu.info.name, gpu.info.uuid, gpu.info.simulated, gpu.simulated) == (FAKE_NAME, FAKE_UUID, True, True)
+    assert "SIMULATED" in FAKE_NAME
+    assert environment.driver_version == "SIMULATED"
+    assert environment.packages == {}
+    assert {fact.source for fact in (*environment.facts, *gpu.links.state())} == {"SIMULATED"}
 
 
-def call_ns(gpu: Gpu, op: Op, count: int = 100) -> float:
-    """Host time of a call in a burst."""
-    gpu.synchronize()
-    return (gpu.bind(op).burst_ns(count) - COSTS.timer_call_ns) / count
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_every_fact_of_the_link_has_a_value_or_a_reason(gpus: int) -> None:
+    facts = {fact.name: fact for fact in open_fake(FakeCosts(gpus=gpus)).links.state()}
+    assert all((fact.value is None) == (fact.reason is not None) for fact in facts.values())
+    assert ("topology_gpu1" in facts) == (gpus == 2)
+    assert (facts["nvlink_bytes_per_s"].value is None) == (gpus == 1)
 
 
-@pytest.mark.parametrize(
-    ("op", "expected_ns"),
-    [
-        (Launch(), COSTS.submit_ns),
-        (Launch(stream=LEGACY_STREAM), COSTS.submit_ns + COSTS.legacy_stream_submit_ns),
-        (Launch(argument_bytes=1000), COSTS.submit_ns + 1000 * COSTS.submit_argument_ns),
-        (Launch(kind="cooperative"), COSTS.submit_ns + COSTS.kind_submit_ns["cooperative"]),
-        (Copy("h2d", 64), COSTS.copy_h2d_submit_ns),
-        (Copy("d2h", 64), COSTS.copy_d2h_submit_ns),
-        (Memset(4), COSTS.memset_submit_ns),
-        (Record(), COSTS.timed_record_ns),
-        (Record(timed=False), COSTS.untimed_record_ns),
-        (Wait(), COSTS.wait_event_ns),
-        (Query(), COSTS.query_ns),
-        (SynchronizeIdle("stream"), COSTS.idle_stream_ns),
-        (SynchronizeIdle("event"), COSTS.idle_event_ns),
-        (LayerCall("torch_eager"), COSTS.layers["torch_eager"].call_ns),
-        (LayerCall("cupy_raw", 4), COSTS.layers["cupy_raw"].call_ns + 4 * COSTS.layers["cupy_raw"].argument_ns),
-    ],
-    ids=str,
-)
-def test_each_call_keeps_the_host_as_long_as_its_constant(op: Op, expected_ns: float) -> None:
-    assert call_ns(exact(), op) == pytest.approx(expected_ns, abs=0.1)
-
-
-def test_a_graph_launch_costs_a_call_and_a_little_for_each_node() -> None:
-    gpu = exact()
-    graph = gpu.graph([Launch()] * 1000)
-    assert graph.nodes == 1000
-    assert call_ns(gpu, graph) == pytest.approx(COSTS.graph_submit_ns + 1000 * COSTS.graph_node_submit_ns, abs=0.1)
-
-
-def test_start_and_complete_show_in_the_stamps() -> None:
-    stamps = exact().start_stamps(50)
-    before_ns, returned_ns, flag_ns, synchronised_ns = stamps.T
-    assert np.allclose(returned_ns - before_ns, COSTS.submit_ns + COSTS.timer_call_ns, atol=1)
-    assert np.allclose((flag_ns - before_ns) * 1e-9, COSTS.start_s, atol=1e-9)
-    completes_s = (synchronised_ns - flag_ns) * 1e-9
-    assert np.allclose(completes_s, COSTS.complete_s("auto") + COSTS.timer_call_ns * 1e-9, atol=2e-9)
-
-
-def test_start_less_the_flags_way_back_is_the_first_instruction() -> None:
-    gpu = exact()
-    stamps = gpu.start_stamps(9)
-    start_s = float(np.median(stamps[:, 2] - stamps[:, 0])) * 1e-9
-    way_back_s = float(np.median(gpu.flag_round_trips(9)) - np.median(gpu.host_read_ns(9))) * 1e-9
-    assert start_s - way_back_s == pytest.approx(COSTS.start_estimate_s, abs=2e-9)
-    assert np.median(gpu.flag_round_trips(9)) * 1e-9 == pytest.approx(COSTS.flag_round_trip_s)
-
-
-@pytest.mark.parametrize("wait", WAIT_MODES)
-def test_the_wait_mode_decides_what_complete_costs(wait: WaitMode) -> None:
-    stamps = open_fake(spread=0, wait=wait).start_stamps(5)
-    assert np.median(stamps[:, 3] - stamps[:, 2]) * 1e-9 == pytest.approx(COSTS.complete_s(wait), abs=3e-8)
+# -- what the environment and the plan decide ----------------------------------------------------------------------
 
 
 def test_the_wait_mode_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WAIT_VARIABLE, "blocking")
-    stamps = open_fake(spread=0).start_stamps(5)
-    assert np.median(stamps[:, 3] - stamps[:, 2]) * 1e-9 == pytest.approx(COSTS.complete_s("blocking"), abs=3e-8)
+    gpu = open_fake(spread=0)
+    gpu.bind(Launch())(1)
+    began_ns = gpu.clock.now_ns()
+    gpu.synchronize()
+    assert gpu.clock.now_ns() - began_ns > COSTS.completion_ns["blocking"]
     monkeypatch.setenv(WAIT_VARIABLE, "patient")
     with pytest.raises(MeasurementError, match="patient is no wait mode"):
         open_fake()
 
 
-def test_some_flags_are_missed_with_noise() -> None:
-    flags_ns = open_fake(seed=1).start_stamps(5000)[:, 2]
-    assert 0 < (flags_ns == 0).sum() < 50
+def test_the_number_of_gpus_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(GPUS_VARIABLE, raising=False)
+    assert [gpu.index for gpu in fake_environment().gpus] == list(open_fake().links.gpus()) == [0]
+    monkeypatch.setenv(GPUS_VARIABLE, "2")
+    first, second = fake_environment().gpus
+    assert list(open_fake().links.gpus()) == [first.index, second.index] == [0, 1]
+    assert first.uuid != second.uuid
+    assert first.pci_bus_id != second.pci_bus_id
+    for wrong in ("0", "17", "two", "-1", ""):
+        monkeypatch.setenv(GPUS_VARIABLE, wrong)
+        with pytest.raises(MeasurementError, match="is no number of GPUs from 1 to 16"):
+            open_fake()
 
 
-@pytest.mark.parametrize("duration_ns", [0, 1000, 20_000])
-@pytest.mark.parametrize("gated", [True, False])
-def test_recorded_gaps_in_a_stream_and_in_a_graph(duration_ns: int, gated: bool) -> None:
-    gpu = exact()
-    in_graph = gpu.record(Launch(duration_ns=duration_ns), 400, graph=True, gated=gated)
-    gap_ns = float(np.mean(in_graph.start_ns[1:] - in_graph.end_ns[:-1]))
-    assert gap_ns == pytest.approx(COSTS.gap_graph_ns, abs=in_graph.step_ns / 10)
-    in_stream = gpu.record(Launch(duration_ns=duration_ns), 400, graph=False, gated=gated)
-    assert in_stream.start_ns.shape == in_stream.end_ns.shape == (400,)
-    assert not (in_stream.start_ns % in_stream.step_ns).any()
-    gap_ns = float(np.mean(in_stream.start_ns[1:] - in_stream.end_ns[:-1]))
-    runs_ns = max(duration_ns, COSTS.empty_kernel_ns)
-    hidden = gated or runs_ns + COSTS.gap_stream_ns > COSTS.submit_ns
-    expected_ns = COSTS.gap_stream_ns if hidden else COSTS.submit_ns - runs_ns
-    assert gap_ns == pytest.approx(expected_ns, abs=in_stream.step_ns)
-    assert np.mean(in_stream.end_ns - in_stream.start_ns) == pytest.approx(runs_ns, abs=in_stream.step_ns)
+@pytest.mark.parametrize("name", ["link_peer", "link_concurrent"])
+def test_pairs_of_gpus_are_planned_where_there_are_two(name: str) -> None:
+    selected = select({name: discover()[name]}, (), "quick", {})
+    alone = make_plan(selected, fake_environment(COSTS), device="fake")
+    assert not alone.cases
+    assert [(one.case.id, one.reason) for one in alone.skipped] == [(name, "needs 2 GPUs, 1 here")]
+    plan = make_plan(selected, fake_environment(FakeCosts(gpus=2)), device="fake")
+    assert plan.cases
+    assert not plan.skipped
 
 
-@pytest.mark.parametrize("kind", ["launch_ex", "cooperative", "cluster", "pdl"])
-def test_kinds_differ_by_their_constants(kind: LaunchKind) -> None:
-    recorded = exact().record(Launch(kind=kind), 400, graph=False, gated=True)
-    gap_ns = float(np.mean(recorded.start_ns[1:] - recorded.end_ns[:-1]))
-    assert gap_ns == pytest.approx(COSTS.gap_stream_ns + COSTS.kind_gap_ns[kind], abs=4)
-
-
-# -- what travels over the bus -----------------------------------------------------------------------------------
-
-
-def traffic(gpu: Gpu, op: Op, count: int = 1000) -> tuple[float, float]:
-    """Bytes received and sent a call, less what an idle GPU and the reading itself move."""
-    bound = gpu.bind(op)
-    begin, begin_ns = gpu.pcie_bytes(), gpu.clock.now_ns()
-    bound(count)
-    gpu.synchronize()
-    end, elapsed_s = gpu.pcie_bytes(), (gpu.clock.now_ns() - begin_ns) * 1e-9
-    received = end.received - begin.received - COSTS.counter_read_traffic.received
-    sent = end.sent - begin.sent - COSTS.counter_read_traffic.sent
-    idle = COSTS.idle_traffic_per_s
-    return (received - idle.received * elapsed_s) / count, (sent - idle.sent * elapsed_s) / count
-
-
-@pytest.mark.parametrize(
-    ("op", "received", "sent"),
-    [
-        (Launch(), 1800, 300),
-        (Launch(duration_ns=20_000), 1800, 300),
-        (Launch(argument_bytes=1000), 1800 + 1100, 300),
-        (Copy("h2d", 1 << 20), 250 + (1 << 20) * 276 / 256, 115 + (1 << 20) * 24 / 256),
-        (Copy("d2h", 1 << 20), 200, 110 + (1 << 20) * 280 / 256),
-        (Memset(4), 200, 95),
-        (Record(), 180, 155),
-        (Record(timed=False), 0, 0),
-    ],
-    ids=str,
-)
-def test_traffic_of_an_act(op: Op, received: float, sent: float) -> None:
-    assert traffic(exact(), op) == pytest.approx((received, sent), rel=1e-3, abs=0.5)
-
-
-def test_traffic_of_a_graph_grows_with_its_nodes() -> None:
-    gpu = exact()
-    assert traffic(gpu, gpu.graph([Launch()] * 100)) == pytest.approx((250 + 100, 150 + 5), abs=0.5)
-
-
-# -- host, cold starts, environment ------------------------------------------------------------------------------
-
-
-def test_the_simulated_host_gives_back_its_constants() -> None:
-    host: Host = FakeHost(spread=0)
-    assert host.simulated
-    assert host.cores() == COSTS.host_cores
-    assert np.diff(host.clock_stamps(100)).tolist() == [int(COSTS.timer_call_ns)] * 99
-    for how, expected_ns in COSTS.host_call_ns.items():
-        assert host.call_s(how, 1000) == pytest.approx(1000 * expected_ns * 1e-9)
-    for how, expected_ns in COSTS.host_wakeup_ns.items():
-        assert host.wakeup_stamps(how, 10).tolist() == [expected_ns] * 10
-    size_bytes = 1 << 28
-    assert size_bytes / host.copy_s(1, size_bytes) == pytest.approx(COSTS.host_core_bytes_per_s, rel=1e-3)
-    together = COSTS.host_cores * size_bytes / host.copy_s(COSTS.host_cores, size_bytes)
-    assert together == pytest.approx(COSTS.host_memory_bytes_per_s, rel=1e-3)
-    assert 65536 / host.copy_s(1, 65536) > COSTS.host_core_bytes_per_s
-
-
-def test_the_simulated_host_spends_its_time_and_refuses_what_it_has_not() -> None:
-    host = FakeHost()
-    before_ns = host.clock.now_ns()
-    took_s = host.call_s("python", 10_000)
-    assert (host.clock.now_ns() - before_ns) * 1e-9 >= took_s
-    with pytest.raises(MeasurementError, match="no way of calling"):
-        host.call_s("telepathy", 1)
-    with pytest.raises(MeasurementError, match="no hand-off"):
-        host.wakeup_stamps("telepathy", 1)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_copies_from_each_numa_node_are_planned(nodes: int) -> None:
+    selected = select({"link_numa": discover()["link_numa"]}, (), "quick", {})
+    plan = make_plan(selected, fake_environment(FakeCosts(links=LinkCosts(numa_nodes=nodes))), device="cuda:0")
+    assert {one.case.params["node"] for one in plan.cases} == set(range(nodes))
 
 
 def test_cold_starts_can_be_taken_once() -> None:
     cold: ColdStarts = open_fake_cold(spread=0)
-    for what, expected_s in COSTS.cold_s.items():
-        assert cold.seconds(what) == pytest.approx(expected_s)
-    assert len(set(COSTS.cold_s.values())) == len(COSTS.cold_s)
+    assert cold.seconds("context") == pytest.approx(COSTS.cold_s["context"])
     with pytest.raises(MeasurementError, match="not cold"):
         cold.seconds("context")
     with pytest.raises(Skip):
         cold.seconds("breakfast")
 
 
-def test_all_of_it_is_marked_simulated() -> None:
-    environment = fake_environment()
-    (info,) = environment.gpus
-    gpu = exact()
-    assert info == gpu.info
-    assert (info.name, info.uuid, info.simulated, gpu.simulated) == (FAKE_NAME, FAKE_UUID, True, True)
-    assert "SIMULATED" in FAKE_NAME
-    assert environment.driver_version == "SIMULATED"
-    assert environment.packages == {}
-    assert environment.facts
-    assert {fact.source for fact in environment.facts} == {"SIMULATED"}
+# -- clocks and noise ------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(["launch", "copy", "gate", "open", "sync", "record", "telemetry", "bytes", "threads"])))
+def test_virtual_time_never_goes_backwards(acts: list[str]) -> None:
+    gpu = open_fake(seed=7)
+    gate = gpu.gate()
+    gate.shut(timeout_s=1e-3)
+    last_ns, globaltimer_ns = gpu.clock.now_ns(), 0
+    for act in acts:
+        match act:
+            case "launch":
+                stamps = np.zeros(600, dtype=np.int64)
+                gpu.bind(Launch(duration_ns=4000)).stamps(stamps)
+                assert stamps[0] >= last_ns
+                assert (np.diff(stamps) > 0).all()
+            case "copy":
+                gpu.bind(Copy("d2h", 4096, stream=1))(3)
+            case "gate":
+                gate.shut((0, 1), timeout_s=1e-3)
+            case "open":
+                gate.open()
+            case "sync":
+                gpu.synchronize()
+            case "record":
+                recorded = gpu.record(Launch(), 20, graph=False, gated=False)
+                assert recorded.start_ns[0] >= globaltimer_ns
+                assert (recorded.end_ns >= recorded.start_ns).all()
+                assert (recorded.start_ns[1:] >= recorded.end_ns[:-1]).all()
+                globaltimer_ns = int(recorded.end_ns[-1])
+            case "telemetry":
+                assert gpu.telemetry().sm_clock_begin_hz == COSTS.sm_clock_hz
+            case "bytes":
+                before = gpu.pcie_bytes()
+                assert gpu.pcie_bytes().sent > before.sent
+            case "threads":
+                gpu.threads_stamps(2, 10)
+        now_ns = gpu.clock.now_ns()
+        assert now_ns > last_ns
+        last_ns = now_ns
+
+
+def trace(seed: int, spread: float = 0.005) -> list[int]:
+    gpu = open_fake(seed=seed, spread=spread)
+    stamps = np.zeros(200, dtype=np.int64)
+    gpu.bind(Launch()).stamps(stamps)
+    return [*stamps.tolist(), *gpu.start_stamps(20).ravel().tolist(), *gpu.host_read_ns(5).tolist()]
+
+
+def test_one_seed_gives_one_sequence_of_times() -> None:
+    assert trace(4) == trace(4)
+    assert trace(4) != trace(5)
+    assert trace(4, spread=0) == trace(5, spread=0)
+
+
+def test_noise_has_the_spread_asked_for_a_rare_long_tail_and_missed_flags() -> None:
+    stamps, gpu = np.zeros(20_001, dtype=np.int64), open_fake(seed=2, spread=0.01)
+    gpu.bind(Launch()).stamps(stamps)
+    took_ns = np.diff(stamps) - COSTS.timer_call_ns
+    assert np.median(took_ns) == pytest.approx(COSTS.submit_ns, rel=2e-3)
+    body_ns = took_ns[took_ns < 1.1 * COSTS.submit_ns]
+    assert np.std(body_ns) / COSTS.submit_ns == pytest.approx(0.01, rel=0.1)
+    assert 0.0005 < 1 - len(body_ns) / len(took_ns) < 0.004
+    assert 0 < (gpu.start_stamps(5000)[:, 2] == 0).sum() < 50
+
+
+def test_ways_share_a_wire_until_one_of_them_is_done() -> None:
+    # The link carries 1 byte a ns. Each of the two ways gets half of it for 200 ns, then the second all of it.
+    costs = FakeCosts(link_bytes_per_s=1e9)
+    ends_ns = play(costs, [{"up0": 1.0}, {"up0": 1.0}], [2, 4], size_bytes=50, before_ns=0)
+    assert ends_ns[0] == pytest.approx([100, 200])
+    assert ends_ns[1] == pytest.approx([100, 200, 250, 300])

@@ -1,11 +1,10 @@
-"""The launch queue of the simulated GPU: its depth, what blocks, and the same events from a plain simulation."""
+"""The launch queue of the simulated GPU: how many items it holds, and the same events from a plain simulation."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,81 +19,31 @@ from microbench.gpu.protocol.gpu import Gpu
 COSTS = FakeCosts()
 
 
-def exact(costs: FakeCosts = COSTS) -> Gpu:
-    """A simulated GPU without noise."""
-    return open_fake(costs, spread=0)
-
-
-def depth(gpu: Gpu, op: Op, tries: int = 1300) -> int:
-    """How many calls behind a gate return before one blocks until the gate times out."""
+def depth(gpu: Gpu, op: Op, tries: int = 1300) -> int | None:
+    """How many calls behind a gate return before one blocks until the gate times out; None if none does."""
     stamps = np.zeros(tries + 1, dtype=np.int64)
     gpu.synchronize()
     gpu.gate().shut(timeout_s=0.05)
     gpu.bind(op).stamps(stamps)
     took_ns = np.diff(stamps)
-    assert took_ns.max() > 1e6, "no call blocked"
     gpu.synchronize()
-    return int(took_ns.argmax())
+    return int(took_ns.argmax()) if took_ns.max() > 1e6 else None
 
 
-@pytest.mark.parametrize("argument_bytes", [0, 2000, 2500, 4000])
-def test_the_queue_holds_its_depth(argument_bytes: int) -> None:
-    gpu = exact()
-    op = Launch(argument_bytes=argument_bytes)
-    assert depth(gpu, op) == COSTS.queue_depth(argument_bytes)
-    slots = gpu.bind(op).queue_slots
-    assert slots == COSTS.queue_depth(argument_bytes) // 2
-
-
-def test_depths_of_other_ops() -> None:
-    gpu = exact()
-    assert depth(gpu, Copy("h2d", 4)) == COSTS.queue_slots
-    assert depth(gpu, gpu.graph([Launch()] * 50)) == COSTS.queue_slots
-    with pytest.raises(AssertionError, match="no call blocked"):
-        depth(gpu, Record(timed=False))
-    assert gpu.bind(Record(timed=False)).queue_slots is None
-
-
-def test_small_and_large_arguments_share_the_buffer() -> None:
-    gpu = exact(msgspec.structs.replace(COSTS, queue_buffer_bytes=100_000, launch_record_bytes=1000))
-    stamps = np.zeros(101, dtype=np.int64)
-    gpu.gate().shut()
-    gpu.bind(Launch(argument_bytes=9000))(5)  # half of the buffer
-    gpu.bind(Launch()).stamps(stamps)
-    assert np.diff(stamps).argmax() == 50
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(200, 9000), st.integers(0, 4000), st.integers(0, 20_000))
-def test_a_full_stream_runs_at_the_slower_of_submit_and_duration_with_gap(
-    submit_ns: int, gap_ns: int, duration_ns: int
-) -> None:
-    gpu = exact(FakeCosts(submit_ns=submit_ns, gap_stream_ns=gap_ns, empty_kernel_ns=1))
-    recorded = gpu.record(Launch(duration_ns=duration_ns), 3000, graph=False, gated=False)
-    period_ns = (recorded.start_ns[-1] - recorded.start_ns[0]) / 2999
-    assert period_ns == pytest.approx(max(submit_ns, max(duration_ns, 1) + gap_ns), abs=0.05)
-
-
-def test_a_call_on_a_full_queue_takes_as_long_as_a_kernel() -> None:
-    gpu = exact()
-    stamps = np.zeros(3001, dtype=np.int64)
-    gpu.bind(Launch(duration_ns=10_000)).stamps(stamps)
-    took_ns = np.diff(stamps)
-    free_ns = COSTS.submit_ns + COSTS.timer_call_ns
-    assert np.allclose(took_ns[:1000], free_ns, atol=1)
-    assert np.allclose(took_ns[2000:], 10_000 + COSTS.gap_stream_ns, atol=1)
-    knee = int(np.argmax(took_ns > 2 * free_ns))
-    period_ns = 10_000 + COSTS.gap_stream_ns
-    assert knee == pytest.approx(COSTS.queue_slots / (1 - free_ns / period_ns), abs=3)
-
-
-def test_blocks_beyond_the_sms_run_in_waves() -> None:
-    gpu = exact()
-    at_once = COSTS.sm_count * 2
-    for blocks, waves in ((at_once, 1), (at_once + 1, 2)):
-        op = Launch(duration_ns=5000, grid_blocks=blocks, block_threads=1024)
-        recorded = gpu.record(op, 10, graph=False, gated=True)
-        assert np.mean(recorded.end_ns - recorded.start_ns) == pytest.approx(waves * 5000, abs=32)
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        (Launch(), COSTS.queue_slots),
+        (Launch(argument_bytes=4000), COSTS.queue_depth(4000 + COSTS.launch_record_bytes)),
+        (Copy("h2d", 4), COSTS.queue_slots),
+        (Record(timed=False), None),
+    ],
+    ids=str,
+)
+def test_the_queue_holds_its_depth_and_half_of_it_may_stand_behind_a_gate(op: Op, expected: int | None) -> None:
+    gpu = open_fake(COSTS, spread=0)
+    assert depth(gpu, op) == expected
+    assert gpu.bind(op).queue_slots == (expected // 2 if expected else None)
 
 
 # -- against a plain simulation ----------------------------------------------------------------------------------
@@ -148,7 +97,7 @@ launches = st.builds(
 )
 def test_every_call_returns_when_a_plain_simulation_says(runs: list[tuple[Launch, int]], gate_s: float | None) -> None:
     costs = FakeCosts(queue_slots=12, queue_buffer_bytes=20_000, launch_record_bytes=1000, timer_call_ns=0)
-    gpu = exact(costs)
+    gpu = open_fake(costs, spread=0)
     if gate_s is not None:
         gpu.gate().shut(timeout_s=gate_s)
     returns: list[int] = []

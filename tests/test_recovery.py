@@ -91,8 +91,8 @@ def machine(changes: dict[str, Any], completion_ns: float, layer: LayerCosts, ar
     return FakeCosts(**FINE, **changes, completion_ns=completion, layers=layers)  # type: ignore[arg-type]
 
 
-def check_launches(found: Fit, costs: FakeCosts, within: float = WITHIN) -> None:
-    values = found.values
+def check_launches(result: Fit, costs: FakeCosts, within: float = WITHIN) -> None:
+    values = result.values
     for layer, cost in costs.layers.items():
         for arguments in (0, 1, 4):
             expected_ns = cost.call_ns + arguments * cost.argument_ns
@@ -112,9 +112,9 @@ def test_launches_and_replays_are_given_back(
     changes: dict[str, Any], completion_ns: float, layer: LayerCosts, argument_ns: float
 ) -> None:
     costs = machine(changes, completion_ns, layer, argument_ns)
-    found = fitted(costs, LAUNCHES + CALLS + LIVES + STEPS)
-    check_launches(found, costs)
-    assert max(one.median for one in found.misfit.values()) < 0.005
+    result = fitted(costs, LAUNCHES + CALLS + LIVES + STEPS)
+    check_launches(result, costs)
+    assert max(misfit.median for misfit in result.misfit.values()) < 0.005
 
 
 @settings(drawn, max_examples=20)
@@ -122,8 +122,8 @@ def test_launches_and_replays_are_given_back(
 def test_noise_is_borne(changes: dict[str, Any], completion_ns: float, layer: LayerCosts) -> None:
     costs = machine(changes, completion_ns, layer)
     cases = LAUNCHES + CALLS + LIVES + STEPS
-    found = fitted(costs, cases, spread=0.003, limits=SamplingLimits(seconds=0.001, minimum=10))
-    check_launches(found, costs, within=0.03)
+    result = fitted(costs, cases, spread=0.003, limits=SamplingLimits(seconds=0.001, minimum=10))
+    check_launches(result, costs, within=0.03)
 
 
 @settings(drawn, max_examples=40)
@@ -133,12 +133,12 @@ def test_calls_that_only_steps_show_are_given_back(
 ) -> None:
     """Calls longer than a kernel of 1 us and its gap, and nothing that timed calls from Python."""
     costs = machine(changes, completion_ns, layer)
-    found = fitted(costs, LAUNCHES + LIVES + STEPS)
+    result = fitted(costs, LAUNCHES + LIVES + STEPS)
     for arguments in (0, 1):
-        constant = found.constants[f"call.cuda_core.{arguments}"]
+        constant = result.constants[f"call.cuda_core.{arguments}"]
         assert constant.value == nearly(layer.call_ns + arguments * layer.argument_ns)
         assert not constant.assumed
-    between = call_constant(found, "cuda_core", 3)
+    between = call_constant(result, "cuda_core", 3)
     assert between is not None
     assert between.value == nearly(layer.call_ns + 3 * layer.argument_ns, 0.1)
     assert "3 arguments" in between.assumed
@@ -154,8 +154,8 @@ def test_what_making_a_graph_takes_is_given_back(capture: Line, instantiate: Lin
     values = fitted(costs, LIVES).values
     made = (capture, instantiate, upload)
     readings_ns = 3 * costs.timer_call_ns
-    assert values["make"] == nearly(sum(one.constant for one in made) + readings_ns)
-    assert values["make_node"] == nearly(sum(one.node for one in made))
+    assert values["make"] == nearly(sum(act.constant for act in made) + readings_ns)
+    assert values["make_node"] == nearly(sum(act.slope for act in made))
 
 
 @settings(drawn, max_examples=60)
@@ -193,7 +193,7 @@ def test_queue_synchronise_and_memory_are_given_back(slots: int, idle_ns: float,
     stream: dict[str, Param] = {"kernel": "read", "dtype": "fp64", "implementation": "cuda", "size_bytes": 1 << 30}
     cases: Cases = [("launch_queue", {"argument_bytes": 0}), ("launch_sync", {"wait": "spin"})]
     values = fitted(costs, [*cases, ("memory_stream", stream)]).values
-    assert values["queue"] == costs.queue_depth(0)
+    assert values["queue"] == costs.queue_depth(costs.launch_record_bytes)
     assert values["sync"] == nearly(idle_ns)
     assert values["memory"] == pytest.approx(rate, rel=WITHIN)
 
@@ -202,8 +202,8 @@ def test_queue_synchronise_and_memory_are_given_back(slots: int, idle_ns: float,
 @given(near(100, 1000), near(250, 2000), near(700, 4000))
 def test_the_front_end_is_given_back(front_end_ns: float, gap_graph_ns: float, graph_submit_ns: float) -> None:
     costs = FakeCosts(**FINE, front_end_ns=front_end_ns, gap_graph_ns=gap_graph_ns, graph_submit_ns=graph_submit_ns)
-    found = fitted(costs, LAUNCHES + LIVES + STEPS[:6] + FORK)
-    assert found.values["front_end"] == nearly(front_end_ns)
+    result = fitted(costs, LAUNCHES + LIVES + STEPS[:6] + FORK)
+    assert result.values["front_end"] == nearly(front_end_ns)
 
 
 @st.composite
@@ -228,9 +228,9 @@ def test_steps_that_the_fit_never_saw_are_foreseen(
     idle: Cases = [("launch_queue", {"argument_bytes": 0}), ("launch_sync", {"wait": "spin"})]
     cases = LAUNCHES + CALLS + LIVES + STEPS + LINKS + idle + [("step_time", params) for params in several]
     evidence = evidence_by_device(make_fake_run(costs, cases))[0]
-    found = check(evidence, fit(evidence))
-    assert found is not None
-    assert found.points
-    for point in found.points:
+    checked = check(evidence, fit(evidence))
+    assert checked is not None
+    assert checked.points
+    for point in checked.points:
         assert abs(point.error) < WITHIN, (point.row.case_id, point.way)
         assert point.covered

@@ -1,90 +1,77 @@
-"""Results of the simulated units: what was computed from fresh data, what became of it, and how that is compared."""
+"""Simulated tensor cores and ALUs: matrix products of libraries, instructions alone, and the SM clock around them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
+from microbench.core.ops import Launch
 from microbench.gpu.fake.costs import FakeCosts, ProductLibrary
-from microbench.gpu.fake.device import Batch, Item, Load
-from microbench.gpu.fake.links import Ends, MovingSubmit
-from microbench.gpu.fake.machine import Call, Machine
+from microbench.gpu.fake.device import Item, Load
+from microbench.gpu.fake.links import Ends
+from microbench.gpu.fake.machine import Call, FakeEventPair, FakeSubmit, Machine, Scoped, call_of
 from microbench.gpu.protocol.compute import AluOperation, GemmData, GemmType, Library, TensorPath, TensorType, UnitPass
 from microbench.gpu.protocol.submit import Submit
 
-CHECKED = "SIMULATED: every number that is kept compared"
+CHECKED = "SIMULATED: every number compared"
 
-
-class Answer(Ends):
-    """A result of ``size_bytes``: right when what is computed is what the operands give."""
-
-    def __init__(self, costs: FakeCosts, size_bytes: int, what: str) -> None:
-        super().__init__(costs, size_bytes)
-        self._what = what
-
-    def check(self) -> str:
-        """See Gemm and Resident."""
-        if (self.target != self.source).any():
-            raise MeasurementError(f"SIMULATED: {self._what} is not what its operands give")
-        return CHECKED
-
-
-# Kernels that read the simulated SMs' clock before and behind a region of stream 0.
-
-
-class FakeBracket:
-    """See ClockBracket."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self._scope = machine.scope
-        self._first: Batch | None = None
-        self._last: Batch | None = None
-
-    def begin(self) -> None:
-        self._first = self._put()
-
-    def end(self) -> None:
-        self._last = self._put()
-
-    def hz(self) -> float:
-        if self._first is None or self._last is None or self._first.ends_ns is None or self._last.ends_ns is None:
-            raise MeasurementError("both kernels must have ended before the clock between them is asked for")
-        machine = self._machine
-        mean_hz = machine.device.governor.mean_hz(float(self._first.ends_ns[0]), float(self._last.ends_ns[0]))
-        return float(np.median(machine.noise.device(mean_hz, machine.costs.sm_count)))
-
-    def _put(self) -> Batch:
-        machine, costs = self._machine, self._machine.costs
-        machine.check(self._scope)
-        item = Item(gap_ns=costs.gap_stream_ns, duration_ns=costs.empty_kernel_ns, traffic=costs.traffic["launch"])
-        return machine.make(Call(costs.submit_ns, item), 1).batches[0]
-
-
-# What a matrix product costs the simulated GPU: tiles in waves over the SMs, bytes from DRAM, joules.
-
-
-# Bits of an element of the operands, and bytes of one of the result.
+# Bits of an element of the operands, and bytes of an element of the result.
 ELEMENT_BITS: dict[GemmType, int] = {
     "fp64": 64, "fp32": 32, "tf32": 32, "fp16": 16, "fp16_acc16": 16, "bf16": 16, "fp8_e4m3": 8, "fp8_e4m3_fast": 8,
     "fp8_e5m2": 8, "fp8_e5m2_fast": 8, "int8": 8, "mxfp8": 8, "nvfp4": 4,
 }  # fmt: skip
 RESULT_BYTES: dict[GemmType, int] = {"fp64": 8, "fp32": 4, "tf32": 4, "int8": 4}
 OTHER_RESULT_BYTES = 2
-# From which compute capability on there is such a type.
+# The first compute capability that has the type or instruction.
 SINCE: dict[str, tuple[int, int]] = {
     "tf32": (8, 0), "bf16": (8, 0), "fp8_e4m3": (8, 9), "fp8_e5m2": (8, 9), "mxfp8": (10, 0), "nvfp4": (10, 0),
+    "fma_bf16x2": (8, 0),
 }  # fmt: skip
-SPLITS = (1, 2, 4, 8, 16, 32)
-SHORTEST_SPLIT = 256
+TILE_ROWS, TILE_COLUMNS = 128, 256  # of the result, computed by one SM at a time
+
+REPETITION_CYCLES = 512
+CHAIN_INSTRUCTIONS = 64
+UNIT_RESULT_BYTES = 4096
+WGMMA_ARCHITECTURE = 9
+
+
+class Answer(Ends):
+    """A result of ``size_bytes`` that is computed instead of moved."""
+
+    def __init__(self, costs: FakeCosts, size_bytes: int, what: str) -> None:
+        super().__init__(costs, size_bytes)
+        self._what = what
+
+    def check(self) -> str:
+        if self._wrong_byte is not None:
+            raise MeasurementError(f"SIMULATED: {self._what} is not what its operands give")
+        return CHECKED
+
+
+class FakeBracket(FakeEventPair):
+    """Two kernels in stream 0 that read the SMs' clock."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine, call_of(Launch(), machine.costs, {}))
+
+    begin = FakeEventPair.start
+    end = FakeEventPair.stop
+
+    def hz(self) -> float:
+        machine = self._machine
+        mean_hz = machine.device.governor.mean_hz(*self._ends_ns())
+        return float(np.median(machine.noise.device(mean_hz, machine.costs.sm_count)))
+
+
+# Matrix products.
 
 
 class Product(NamedTuple):
-    """One product, and whether each of its B comes from DRAM."""
+    """One product; ``beyond_l2`` where each of its B comes from DRAM."""
 
     dtype: GemmType
     rows: int
@@ -95,27 +82,22 @@ class Product(NamedTuple):
 
     @property
     def operations(self) -> int:
-        """Multiplications and additions."""
         return 2 * self.rows * self.columns * self.depth
 
     @property
     def result_bytes(self) -> int:
-        """Of D."""
         return self.rows * self.columns * RESULT_BYTES.get(self.dtype, OTHER_RESULT_BYTES)
 
     @property
     def a_bytes(self) -> int:
-        """Of A."""
         return self.rows * self.depth * ELEMENT_BITS[self.dtype] // 8
 
     @property
     def b_bytes(self) -> int:
-        """Of one B."""
         return self.columns * self.depth * ELEMENT_BITS[self.dtype] // 8
 
     @property
     def size_bytes(self) -> int:
-        """Operands and result, each once."""
         return self.a_bytes + self.b_bytes + self.result_bytes
 
 
@@ -126,75 +108,47 @@ def unit_of(dtype: GemmType) -> str:
 
 def require_type(costs: FakeCosts, unit: str) -> None:
     """Raise Skip where this GPU has no such type."""
-    since = SINCE.get(unit, (0, 0))
-    if costs.compute_capability < since:
-        have = ".".join(str(one) for one in costs.compute_capability)
-        needed = ".".join(str(one) for one in since)
-        raise Skip(f"{unit} needs compute capability {needed}, the simulated GPU has {have}")
+    needed = SINCE.get(unit, (0, 0))
+    if costs.compute_capability < needed:
+        raise Skip(
+            f"{unit} needs compute capability {_dotted(needed)}, the simulated GPU has "
+            f"{_dotted(costs.compute_capability)}"
+        )
 
 
 def item_of(costs: FakeCosts, product: Product, share: float, calls: int = 1) -> Item:
-    """So many products one after the other as one item, by a kernel that gets that share of the rate.
+    """``calls`` products in a row as one item, by a kernel that reaches that share of the peak rate.
 
-    A kernel that needs more cycles takes as much more energy. Between products of one item lies a graph's gap.
+    A slower kernel takes more energy in the same proportion. The gap of a graph lies between products of one item.
     """
-    own, tensor = costs.compute, product.dtype != "fp32"
-    joules = own.tensor_joules[unit_of(product.dtype)] if tensor else own.alu_joules["fma_fp32"]
+    own, memory, tensor = costs.compute, costs.memory, product.dtype != "fp32"
+    unit = unit_of(product.dtype)
+    per_clock = own.tensor_per_clock[unit] if tensor else own.alu_per_clock["fma_fp32"]
+    if product.dtype in ("fp8_e4m3", "fp8_e5m2"):
+        per_clock *= own.promoted_share
+    joules = own.tensor_joules[unit] if tensor else own.alu_joules["fma_fp32"]
     joules *= own.moving_energy_share * own.data_energy_share[product.data] / share
-    from_dram = _from_dram(costs, product)
-    dram_j = product.size_bytes * costs.memory.joules_per_byte if from_dram else 0.0
-    fixed_ns = costs.empty_kernel_ns + own.product_fixed_ns
+    # Tiles run in whole waves over the SMs; of fewer tiles than SMs each is split evenly along the depth.
+    waves = math.ceil(product.rows / TILE_ROWS) * math.ceil(product.columns / TILE_COLUMNS) / costs.sm_count
+    tile_cycles = 2 * TILE_ROWS * TILE_COLUMNS * product.depth / per_clock
+    cycles = (math.ceil(waves) if waves > 1 else waves) * tile_cycles
+    if product.beyond_l2 or product.size_bytes > memory.l2_bytes:
+        least_ns = product.size_bytes / memory.dram_bytes_per_s.read * 1e9
+        dram_j = product.size_bytes * memory.joules_per_byte
+    else:
+        least_ns = product.size_bytes / (memory.l2_bytes_per_clock * costs.sm_count * costs.sm_clock_hz) * 1e9
+        dram_j = 0.0
     return Item(
         gap_ns=costs.gap_stream_ns,
-        duration_ns=calls * fixed_ns + (calls - 1) * costs.gap_graph_ns,
+        duration_ns=calls * (costs.empty_kernel_ns + own.product_fixed_ns) + (calls - 1) * costs.gap_graph_ns,
         traffic=costs.traffic["launch"],
         energy_j=calls * (product.operations * joules + dram_j),
-        load=Load(calls * _cycles(costs, product) / share, calls * _least_ns(costs, product, from_dram), tensor),
+        load=Load(calls * cycles / share, calls * least_ns, tensor),
     )
 
 
-def _cycles(costs: FakeCosts, product: Product) -> float:
-    """Of the best way to cut the result into tiles and the depth into pieces."""
-    per_clock = _per_clock(costs, product.dtype)
-    return min(_ways(costs, product, per_clock))
-
-
-def _ways(costs: FakeCosts, product: Product, per_clock: float) -> Iterator[float]:
-    """Cycles of each: whole waves of tiles over the SMs."""
-    for tile in costs.compute.tiles:
-        tiles = math.ceil(product.rows / tile.rows) * math.ceil(product.columns / tile.columns)
-        for split in SPLITS:
-            depth = product.depth / split
-            if split > 1 and depth < SHORTEST_SPLIT:
-                break
-            one = 2 * tile.rows * tile.columns * depth / (per_clock * tile.share) + costs.compute.tile_cycles
-            yield math.ceil(tiles * split / costs.sm_count) * one
-
-
-def _per_clock(costs: FakeCosts, dtype: GemmType) -> float:
-    own = costs.compute
-    if dtype == "fp32":
-        return own.alu_per_clock["fma_fp32"]
-    share = own.promoted_share if dtype in ("fp8_e4m3", "fp8_e5m2") else 1.0
-    return share * own.tensor_per_clock[unit_of(dtype)]
-
-
-def _from_dram(costs: FakeCosts, product: Product) -> bool:
-    return product.beyond_l2 or product.size_bytes > costs.memory.l2_bytes
-
-
-def _least_ns(costs: FakeCosts, product: Product, from_dram: bool) -> float:
-    """How long its bytes are on their way."""
-    if from_dram:
-        return product.size_bytes / costs.memory.dram_bytes_per_s.read * 1e9
-    return product.size_bytes / (costs.memory.l2_bytes_per_clock * costs.sm_count * costs.sm_clock_hz) * 1e9
-
-
-# Matrix products of the simulated GPU by the kernels of simulated libraries.
-
-
 class FakeGemm:
-    """See Gemm."""
+    """One product by one kernel of a library."""
 
     submit: Submit
 
@@ -203,23 +157,22 @@ class FakeGemm:
         self._product = product
         self._answer = answer
         self._share = library.kernels[way]
-        self.submit = MovingSubmit(machine, Call(library.submit_ns, self._item(1)), answer)
+        item = item_of(machine.costs, product, self._share)
+        self.submit = FakeSubmit(machine, Call(library.submit_ns, item), answer.move)
         self.fresh = answer.fresh
         self.check = answer.check
 
-    def _item(self, calls: int) -> Item:
-        return item_of(self._machine.costs, self._product, self._share, calls)
-
     def graph(self, calls: int) -> Submit:
         costs, graphs = self._machine.costs, self._machine.costs.graphs
-        for part in (graphs.capture, graphs.instantiate, graphs.upload):
-            self._machine.clock.pass_ns(part.at(calls))
-        call = Call(costs.graph_submit_ns + calls * costs.graph_node_submit_ns, self._item(calls))
-        return MovingSubmit(self._machine, call, self._answer)
+        for act in (graphs.capture, graphs.instantiate, graphs.upload):
+            self._machine.clock.pass_ns(act.at(calls))
+        item = item_of(costs, self._product, self._share, calls)
+        call = Call(costs.graph_submit_ns + calls * costs.graph_node_submit_ns, item)
+        return FakeSubmit(self._machine, call, self._answer.move)
 
 
 class FakeProblem:
-    """See Problem."""
+    """The operands of one product; all kernels work on the same result."""
 
     def __init__(self, machine: Machine, product: Product) -> None:
         self._machine = machine
@@ -234,48 +187,47 @@ class FakeProblem:
         return tuple(self._library(library).kernels)
 
     def gemm(self, library: Library, way: str) -> FakeGemm:
-        found = self._library(library)
-        if way not in found.kernels:
+        own = self._library(library)
+        if way not in own.kernels:
             raise Skip(f"the simulated {library} has no kernel {way}")
-        return FakeGemm(self._machine, self._product, self._answer, found, way)
+        return FakeGemm(self._machine, self._product, self._answer, own, way)
 
     def _library(self, library: Library) -> ProductLibrary:
-        found = self._machine.costs.compute.libraries.get(library)
-        if found is None:
+        own = self._machine.costs.compute.libraries.get(library)
+        if own is None:
             raise Skip(f"the simulated machine has no {library}")
-        if self._product.dtype not in found.dtypes:
+        if self._product.dtype not in own.dtypes:
             raise Skip(f"the simulated {library} has no {self._product.dtype}")
-        return found
+        return own
 
 
-# Instructions on what registers and shared memory of the simulated GPU hold, independent or each after the other.
+# Instructions on registers and shared memory: independent ones, and each after the other.
 
 
-REPETITION_CYCLES = 512
-CHAIN_INSTRUCTIONS = 64
-UNIT_RESULT_BYTES = 4096
-WGMMA_ARCHITECTURE = 9
+class FakeUnit(Scoped):
+    """A Resident or a Chain: cycles and joules of one repetition, and the operations of one SM in it."""
 
+    instructions = CHAIN_INSTRUCTIONS
 
-class FakeResident:
-    """``joules`` is what an operation takes."""
-
-    def __init__(self, machine: Machine, per_clock: float, joules: float, *, tensor: bool) -> None:
+    def __init__(
+        self, machine: Machine, cycles: float, operations: int = 0, joules: float = 0.0, *, tensor: bool = False
+    ) -> None:
+        super().__init__(machine)
         self.sms = machine.costs.sm_count
-        self.operations = round(REPETITION_CYCLES * per_clock)
-        self._machine = machine
-        self._scope = machine.scope
-        self._cycles = self.operations / per_clock
-        self._energy_j = self.operations * self.sms * joules
+        self.operations = operations
+        self._cycles = cycles
+        self._joules = joules
         self._tensor = tensor
         self._answer = Answer(machine.costs, UNIT_RESULT_BYTES, "the result")
 
     def take(self, repeats: int) -> UnitPass:
-        self._machine.check(self._scope)
-        load = Load(repeats * self._cycles, tensor=self._tensor)
-        taken = _taken(self._machine, load, repeats * self._energy_j)
+        """One launch on every SM, by both clocks; each SM counts slightly different cycles."""
+        machine, load = self._open(), Load(repeats * self._cycles, tensor=self._tensor)
+        item = Item(gap_ns=machine.costs.gap_stream_ns, energy_j=repeats * self._joules, load=load)
+        seconds = machine.globaltimer_s(*machine.run(item))
+        cycles = float(np.median(machine.noise.device(load.cycles, self.sms)))
         self._answer.move()
-        return taken
+        return UnitPass(seconds, cycles, cycles / seconds)
 
     def check(self) -> str:
         self._answer.fresh()
@@ -283,61 +235,34 @@ class FakeResident:
         return self._answer.check()
 
 
-class FakeInstructionChain:
-    """See Chain."""
-
-    instructions = CHAIN_INSTRUCTIONS
-
-    def __init__(self, machine: Machine, latency_cycles: float) -> None:
-        self._machine = machine
-        self._scope = machine.scope
-        self._cycles = latency_cycles * CHAIN_INSTRUCTIONS
-
-    def take(self, repeats: int) -> UnitPass:
-        self._machine.check(self._scope)
-        return _taken(self._machine, Load(repeats * self._cycles), 0.0)
-
-
-def _taken(machine: Machine, load: Load, energy_j: float) -> UnitPass:
-    """One launch on every SM that does this and nothing else, by both clocks. Each SM's own count differs a little."""
-    item = Item(gap_ns=machine.costs.gap_stream_ns, energy_j=energy_j, load=load)
-    batch = machine.make(Call(machine.costs.submit_ns, item), 1).batches[0]
-    machine.synchronize(0)
-    assert batch.starts_ns is not None, "a synchronised stream has nothing to come"
-    assert batch.ends_ns is not None
-    begin, end = machine.globaltimer_ns(np.array([batch.starts_ns[0], batch.ends_ns[0]]))
-    seconds = float(end - begin) * 1e-9
-    cycles = float(np.median(machine.noise.device(load.cycles, machine.costs.sm_count)))
-    return UnitPass(seconds, cycles, cycles / seconds)
-
-
-def tensor(machine: Machine, path: TensorPath, dtype: TensorType) -> FakeResident:
-    """Warps' instructions get the whole rate where there are no warpgroups' for that type."""
-    costs = machine.costs
+def tensor(machine: Machine, path: TensorPath, dtype: TensorType) -> FakeUnit:
+    """mma gets the whole rate where the type has no wgmma."""
+    costs, own = machine.costs, machine.costs.compute
     require_type(costs, dtype)
     has_wgmma = costs.compute_capability[0] == WGMMA_ARCHITECTURE and dtype != "fp64"
     if path == "wgmma" and not has_wgmma:
-        raise Skip(f"the simulated GPU of compute capability {_words(costs)} has no wgmma of {dtype}")
-    share = costs.compute.mma_share if path == "mma" and has_wgmma else 1.0
-    per_clock, joules = costs.compute.tensor_per_clock[dtype], costs.compute.tensor_joules[dtype]
-    return FakeResident(machine, share * per_clock, joules, tensor=True)
+        capability = _dotted(costs.compute_capability)
+        raise Skip(f"the simulated GPU of compute capability {capability} has no wgmma of {dtype}")
+    share = own.mma_share if path == "mma" and has_wgmma else 1.0
+    return _resident(machine, share * own.tensor_per_clock[dtype], own.tensor_joules[dtype], tensor=True)
 
 
-def arithmetic(machine: Machine, operation: AluOperation) -> FakeResident:
-    _require_operation(machine.costs, operation)
+def arithmetic(machine: Machine, operation: AluOperation) -> FakeUnit:
+    require_type(machine.costs, operation)
     own = machine.costs.compute
-    return FakeResident(machine, own.alu_per_clock[operation], own.alu_joules[operation], tensor=False)
+    return _resident(machine, own.alu_per_clock[operation], own.alu_joules[operation], tensor=False)
 
 
-def chain(machine: Machine, operation: AluOperation) -> FakeInstructionChain:
-    _require_operation(machine.costs, operation)
-    return FakeInstructionChain(machine, machine.costs.compute.alu_cycles[operation])
+def chain(machine: Machine, operation: AluOperation) -> FakeUnit:
+    require_type(machine.costs, operation)
+    return FakeUnit(machine, machine.costs.compute.alu_cycles[operation] * CHAIN_INSTRUCTIONS)
 
 
-def _require_operation(costs: FakeCosts, operation: AluOperation) -> None:
-    if operation == "fma_bf16x2":
-        require_type(costs, "bf16")
+def _resident(machine: Machine, per_clock: float, joules: float, *, tensor: bool) -> FakeUnit:
+    operations = round(REPETITION_CYCLES * per_clock)
+    joules *= operations * machine.costs.sm_count
+    return FakeUnit(machine, operations / per_clock, operations, joules, tensor=tensor)
 
 
-def _words(costs: FakeCosts) -> str:
-    return ".".join(str(one) for one in costs.compute_capability)
+def _dotted(capability: tuple[int, int]) -> str:
+    return f"{capability[0]}.{capability[1]}"

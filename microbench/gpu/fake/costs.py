@@ -1,12 +1,13 @@
-"""Every constant of the simulated machine in one frozen struct: what a measurement on the fake must give back.
+"""Every constant of the simulated machine, in frozen structs: what a measurement on it must give back.
 
-The values are made up: round numbers of the order of a data-centre GPU, never a measurement of one.
+The values are invented: round numbers of the order of a data-centre GPU on PCIe 5.0 x16, not measured on any. Times are
+in nanoseconds unless the last word of a name says otherwise.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal, cast
+from typing import Literal, TypeVar, cast
 
 import msgspec
 
@@ -23,149 +24,136 @@ from microbench.gpu.protocol.memory import (
     StreamKernel,
 )
 
-# Costs of the simulated GPU's tensor cores and ALUs: made up, round numbers of the order of a data-centre GPU.
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def _table(values: dict[Key, Value]) -> dict[Key, Value]:
+    """A default value of which every struct gets a copy of its own."""
+    return msgspec.field(default_factory=values.copy)
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A cost with a constant and a slope for each node, page or step."""
+
+    constant: float
+    slope: float
+
+    def at(self, count: int) -> float:
+        return self.constant + count * self.slope
+
+
+class CallCosts(msgspec.Struct, frozen=True):
+    """A call into a stream: host time, time on the GPU, and a rate for the bytes that it reads and writes there."""
+
+    submit_ns: float
+    duration_ns: float
+    bytes_per_s: float = math.inf
+
+
+class AllocationCosts(msgspec.Struct, frozen=True):
+    """Host time to get memory and to release it; the slopes are for each page or step.
+
+    ``pooled_take_ns`` and ``pooled_release_ns`` are for memory that a pool has or keeps; None without a pool.
+    """
+
+    take: Line
+    release: Line
+    pooled_take_ns: float | None = None
+    pooled_release_ns: float = 0.0
+
+
+# Tensor cores and ALUs.
 
 
 class ProductLibrary(msgspec.Struct, frozen=True):
-    """What a call of a library keeps the host, in ns; its types; its kernels, each with the share of the rate that it
-    gets, in the order in which it would guess."""
+    """A library of matrix products: host time of a call, the share of the peak rate of each of its kernels (best guess
+    of its heuristics first), and its types."""
 
     submit_ns: float
     kernels: dict[str, float]
     dtypes: tuple[GemmType, ...]
 
 
-class Tile(msgspec.Struct, frozen=True):
-    """The part of a result that one SM computes at a time, and the share of the tensor cores' rate that it gets."""
-
-    rows: int
-    columns: int
-    share: float
-
-
-def _tensor_per_clock() -> dict[str, float]:
-    return {
-        "fp64": 255.0, "tf32": 2040.0, "fp16": 4080.0, "fp16_acc16": 4080.0, "bf16": 4080.0, "fp8_e4m3": 8160.0,
-        "fp8_e5m2": 8160.0, "int8": 8160.0, "mxfp8": 8160.0, "nvfp4": 16320.0,
-    }  # fmt: skip
-
-
-def _tensor_joules() -> dict[str, float]:
-    return {
-        "fp64": 7e-12, "tf32": 1.35e-12, "fp16": 0.72e-12, "fp16_acc16": 0.6e-12, "bf16": 0.7e-12,
-        "fp8_e4m3": 0.36e-12, "fp8_e5m2": 0.35e-12, "int8": 0.33e-12, "mxfp8": 0.36e-12, "nvfp4": 0.2e-12,
-    }  # fmt: skip
-
-
-def _alu_per_clock() -> dict[AluOperation, float]:
-    return {
-        "fma_fp64": 127.0, "fma_fp32": 254.0, "fma_fp16x2": 506.0, "fma_bf16x2": 500.0, "mad_int32": 63.0,
-        "add_int32": 62.0, "exp2_fp32": 15.8, "rsqrt_fp32": 15.6,
-    }  # fmt: skip
-
-
-def _alu_joules() -> dict[AluOperation, float]:
-    return {
-        "fma_fp64": 13e-12, "fma_fp32": 4.5e-12, "fma_fp16x2": 1.8e-12, "fma_bf16x2": 1.9e-12, "mad_int32": 9e-12,
-        "add_int32": 7e-12, "exp2_fp32": 20e-12, "rsqrt_fp32": 22e-12,
-    }  # fmt: skip
-
-
-def _alu_cycles() -> dict[AluOperation, float]:
-    return {
-        "fma_fp64": 8.0, "fma_fp32": 4.0, "fma_fp16x2": 5.0, "fma_bf16x2": 5.5, "mad_int32": 4.5, "add_int32": 6.0,
-        "exp2_fp32": 18.0, "rsqrt_fp32": 40.0,
-    }  # fmt: skip
-
-
-def _data_share() -> dict[GemmData, float]:
-    return {"normal": 1.0, "uniform": 0.97, "sparse": 0.88, "constant": 0.84, "ones": 0.8, "zeros": 0.75}
-
-
-def _product_libraries() -> dict[Library, ProductLibrary]:
-    guesses = {
-        "algo66_tile20_stages36_cluster2": 0.97,
-        "algo66_tile18_stages35_cluster5": 1.0,
-        "algo66_tile15_stages36_cluster1": 0.9,
-        "algo23_tile20_stages10_splitk2": 0.7,
-    }
-    every: tuple[GemmType, ...] = (
-        "fp64", "fp32", "tf32", "fp16", "fp16_acc16", "bf16", "fp8_e4m3", "fp8_e4m3_fast", "fp8_e5m2", "fp8_e5m2_fast",
-        "int8", "mxfp8", "nvfp4",
-    )  # fmt: skip
-    torch = tuple(dtype for dtype in every if dtype not in ("fp16_acc16", "mxfp8", "nvfp4"))
-    return {
-        "cublaslt": ProductLibrary(18_000, guesses, every),
-        "cupy": ProductLibrary(24_000, {"cupy": 0.96}, ("fp64", "fp32", "fp16")),
-        "torch": ProductLibrary(10_000, {"torch": 0.98}, torch),
-    }
-
-
-def _tiles() -> tuple[Tile, ...]:
-    return (Tile(128, 256, 1.0), Tile(128, 128, 0.85), Tile(64, 64, 0.5))
+EVERY_TYPE: tuple[GemmType, ...] = (
+    "fp64", "fp32", "tf32", "fp16", "fp16_acc16", "bf16", "fp8_e4m3", "fp8_e4m3_fast", "fp8_e5m2", "fp8_e5m2_fast",
+    "int8", "mxfp8", "nvfp4",
+)  # fmt: skip
+GUESSES = {
+    "algo66_tile20_stages36_cluster2": 0.97,
+    "algo66_tile18_stages35_cluster5": 1.0,
+    "algo66_tile15_stages36_cluster1": 0.9,
+    "algo23_tile20_stages10_splitk2": 0.7,
+}
+PRODUCT_LIBRARIES: dict[Library, ProductLibrary] = {
+    "cublaslt": ProductLibrary(18_000, GUESSES, EVERY_TYPE),
+    "cupy": ProductLibrary(24_000, {"cupy": 0.96}, ("fp64", "fp32", "fp16")),
+    "torch": ProductLibrary(
+        10_000, {"torch": 0.98}, tuple(one for one in EVERY_TYPE if one not in ("fp16_acc16", "mxfp8", "nvfp4"))
+    ),
+}
 
 
 class ComputeCosts(msgspec.Struct, frozen=True):
-    """One cost for each thing that can be computed; ``LinkCosts.arrives`` is for its results too.
+    """Rates are operations of one SM in a clock cycle, counted as in ``Resident.operations``. Energies are joules an
+    operation above idle, of normal random data."""
 
-    Rates are operations of one SM in a clock cycle, as in ``Resident.operations``; energies are joules an operation
-    beyond what an idle GPU draws, of normal random data.
-    """
-
-    tensor_per_clock: dict[str, float] = msgspec.field(default_factory=_tensor_per_clock)
-    tensor_joules: dict[str, float] = msgspec.field(default_factory=_tensor_joules)
-    mma_share: float = 0.65  # of the rate, where there is wgmma for that type
-    alu_per_clock: dict[AluOperation, float] = msgspec.field(default_factory=_alu_per_clock)
-    alu_joules: dict[AluOperation, float] = msgspec.field(default_factory=_alu_joules)
-    alu_cycles: dict[AluOperation, float] = msgspec.field(default_factory=_alu_cycles)  # until a result can be used
+    tensor_per_clock: dict[str, float] = _table({
+        "fp64": 255.0, "tf32": 2040.0, "fp16": 4080.0, "fp16_acc16": 4080.0, "bf16": 4080.0, "fp8_e4m3": 8160.0,
+        "fp8_e5m2": 8160.0, "int8": 8160.0, "mxfp8": 8160.0, "nvfp4": 16320.0,
+    })  # fmt: skip
+    tensor_joules: dict[str, float] = _table({
+        "fp64": 7e-12, "tf32": 1.35e-12, "fp16": 0.72e-12, "fp16_acc16": 0.6e-12, "bf16": 0.7e-12,
+        "fp8_e4m3": 0.36e-12, "fp8_e5m2": 0.35e-12, "int8": 0.33e-12, "mxfp8": 0.36e-12, "nvfp4": 0.2e-12,
+    })  # fmt: skip
+    mma_share: float = 0.65  # of the rate, by mma where the type has wgmma
+    alu_per_clock: dict[AluOperation, float] = _table({
+        "fma_fp64": 127.0, "fma_fp32": 254.0, "fma_fp16x2": 506.0, "fma_bf16x2": 500.0, "mad_int32": 63.0,
+        "add_int32": 62.0, "exp2_fp32": 15.8, "rsqrt_fp32": 15.6,
+    })  # fmt: skip
+    alu_joules: dict[AluOperation, float] = _table({
+        "fma_fp64": 13e-12, "fma_fp32": 4.5e-12, "fma_fp16x2": 1.8e-12, "fma_bf16x2": 1.9e-12, "mad_int32": 9e-12,
+        "add_int32": 7e-12, "exp2_fp32": 20e-12, "rsqrt_fp32": 22e-12,
+    })  # fmt: skip
+    alu_cycles: dict[AluOperation, float] = _table({  # until a result can be used
+        "fma_fp64": 8.0, "fma_fp32": 4.0, "fma_fp16x2": 5.0, "fma_bf16x2": 5.5, "mad_int32": 4.5, "add_int32": 6.0,
+        "exp2_fp32": 18.0, "rsqrt_fp32": 40.0,
+    })  # fmt: skip
     # Products.
-    libraries: dict[Library, ProductLibrary] = msgspec.field(default_factory=_product_libraries)
-    tiles: tuple[Tile, ...] = msgspec.field(default_factory=_tiles)
-    tile_cycles: float = 2500.0  # before a tile's first multiplication, and after its last
+    libraries: dict[Library, ProductLibrary] = _table(PRODUCT_LIBRARIES)
     promoted_share: float = 0.94  # of fp8's rate, where partial sums are added up in fp32
-    moving_energy_share: float = 1.15  # operands that come from the caches take so much more energy
-    product_fixed_ns: float = 1500.0  # a product's kernel, beyond what an empty one takes
+    moving_energy_share: float = 1.15  # operands from the caches take this much more energy than those in registers
+    product_fixed_ns: float = 1500.0  # of a product's kernel, on top of an empty one
     workspace_bytes: int = 64 << 20
-    release_ns: float = 60e6  # to free what a case's units and libraries held, once it ends
-    data_energy_share: dict[GemmData, float] = msgspec.field(default_factory=_data_share)
-    # Power: the clock falls towards what the limit allows, and comes back faster.
+    release_ns: float = 60e6  # to free a case's operands and libraries when it ends
+    data_energy_share: dict[GemmData, float] = _table(
+        {"normal": 1.0, "uniform": 0.97, "sparse": 0.88, "constant": 0.84, "ones": 0.8, "zeros": 0.75}
+    )
+    # Power: work above the limit keeps the highest clock for boost_s after a rest of at least rest_s.
     power_limit_w: float = 700.0
-    fall_s: float = 0.04
-    recovery_s: float = 0.01
-    tensor_offset_hz: float = 0.15e9  # tensor work takes that off the clock at once
-    nvml_excess_hz: float = 0.15e9  # what NVML says too much meanwhile
-    state_ns: float = 5000.0  # a look at NVML
-    # Heat: in rest, and at the end of much work.
+    boost_s: float = 0.04
+    rest_s: float = 0.01
+    tensor_offset_hz: float = 0.15e9  # tensor work runs this much below the highest clock
+    nvml_excess_hz: float = 0.15e9  # NVML overstates the clock by this much meanwhile
+    state_ns: float = 5000.0  # a query of NVML
     idle_temperature_c: float = 40.0
     kelvin_per_watt: float = 0.05
-    warming_s: float = 20.0
 
 
-# Costs of graphs on the simulated machine: made up, round numbers of the order of a data-centre GPU.
+# Graphs.
 
 
 PAGE_BYTES = 2 << 20
-PROLOGUE = "_prologue"  # how kinds of kernels end that have work to do before they need the kernel in front
-
-
-class Line(msgspec.Struct, frozen=True):
-    """A cost with a constant and a slope: that much for each node."""
-
-    constant: float
-    node: float
-
-    def at(self, nodes: int) -> float:
-        """The cost for that many nodes."""
-        return self.constant + nodes * self.node
+PROLOGUE = "_prologue"  # ends the names of kernels that have work to do before they need the kernel in front
 
 
 class NodeCosts(msgspec.Struct, frozen=True):
-    """What a node of one kind takes more than an empty kernel does, in ns.
+    """What a node of one kind costs more than an empty kernel node.
 
-    ``gap_ns`` is on top of the gap before a kernel node, ``launch_ns``, ``instantiate_ns`` and ``update_ns`` on top of
-    what each kernel node adds to those calls (``launch_ns`` is large where the host submits the node itself at each
-    replay); ``update_ns`` is None where the driver refuses. ``duration_ns`` is how long a node runs that is no launch,
-    copy or memset: those run as long as in a stream.
+    ``gap_ns`` is on top of the gap before a kernel node; ``launch_ns``, ``instantiate_ns`` and ``update_ns`` are on top
+    of what each kernel node adds to those calls (``launch_ns`` is large where the host submits the node itself at each
+    replay). ``update_ns`` is None where the driver refuses. ``duration_ns`` is for nodes other than kernels, copies of
+    host memory and memsets: those run as long as in a stream.
     """
 
     gap_ns: float = 0.0
@@ -175,56 +163,43 @@ class NodeCosts(msgspec.Struct, frozen=True):
     update_ns: float | None = 0.0
 
 
-class CallCosts(msgspec.Struct, frozen=True):
-    """A call into a stream that ops has no op for, in ns: host time, and time on the GPU behind the usual gap."""
-
-    submit_ns: float
-    duration_ns: float
-
-
-def _nodes() -> dict[NodeKind, NodeCosts]:
-    return {
-        "pdl": NodeCosts(gap_ns=-40, instantiate_ns=100),
-        "pdl_trigger": NodeCosts(gap_ns=-250, instantiate_ns=100),
-        "memset": NodeCosts(gap_ns=200, launch_ns=400, instantiate_ns=-300, update_ns=50),
-        "copy_h2d": NodeCosts(gap_ns=400, launch_ns=500, instantiate_ns=500, update_ns=100),
-        "copy_d2h": NodeCosts(gap_ns=350, launch_ns=500, instantiate_ns=500, update_ns=100),
-        "copy_d2d": NodeCosts(gap_ns=100, duration_ns=900, launch_ns=500, instantiate_ns=400, update_ns=100),
-        "host": NodeCosts(gap_ns=2000, duration_ns=6000, launch_ns=600, instantiate_ns=300, update_ns=30),
-        "event_record": NodeCosts(gap_ns=100, duration_ns=300, launch_ns=350, instantiate_ns=-600, update_ns=20),
-        "event_wait": NodeCosts(gap_ns=50, duration_ns=200, launch_ns=300, instantiate_ns=-600, update_ns=20),
-        "child": NodeCosts(gap_ns=20, duration_ns=100, instantiate_ns=700, update_ns=300),
-        "empty": NodeCosts(gap_ns=-300, instantiate_ns=-800, update_ns=-90),
-        "if_taken": NodeCosts(gap_ns=1500, duration_ns=2500, instantiate_ns=4000, update_ns=None),
-        "if_skipped": NodeCosts(gap_ns=1500, duration_ns=1000, instantiate_ns=4000, update_ns=None),
-    }
-
-
-def _calls() -> dict[NodeKind, CallCosts]:
-    return {"copy_d2d": CallCosts(1500, 1100), "host": CallCosts(1900, 9000)}
-
-
 class GraphCosts(msgspec.Struct, frozen=True):
-    """One cost for each thing that can be done with a graph; times are ns. The launch call's are in FakeCosts."""
+    """Costs of graphs; those of the launch call are in FakeCosts."""
 
-    # A life: what each call keeps the host, and what the GPU does meanwhile.
+    # The life of a graph: host time of each call.
     capture: Line = Line(3000, 400)
     build: Line = Line(2000, 450)
     instantiate: Line = Line(5000, 1300)
     upload: Line = Line(3000, 750)  # a call of its own, or part of the first launch
     upload_on_gpu: Line = Line(1500, 120)  # before the graph may start
-    destroy: Line = Line(3500, 450)  # the executable graph, and the graph that it came from
-    destroy_captured: Line = Line(1200, 150)  # that graph alone
+    destroy: Line = Line(3500, 450)  # the executable graph and its source
+    destroy_captured: Line = Line(1200, 150)  # the source alone
     device_memory: Line = Line(65536, 120)  # bytes
     host_memory: Line = Line(9000, 2500)  # bytes
-    # Changes: slopes are those of a changed node, for the update of all nodes.
+    # Changes: the slope is for each changed node, in exec_update for each node.
     set_params: Line = Line(3000, 200)
     set_grid: Line = Line(3200, 240)
     exec_update: Line = Line(2500, 190)
     changed_launch_ns: float = 40.0  # the next launch call, for each changed node
-    # Kinds of nodes but kernels, and calls that only this suite makes into a stream.
-    nodes: dict[NodeKind, NodeCosts] = msgspec.field(default_factory=_nodes)
-    calls: dict[NodeKind, CallCosts] = msgspec.field(default_factory=_calls)
+    # Nodes other than kernels, and calls into a stream that have no op.
+    nodes: dict[NodeKind, NodeCosts] = _table(
+        {
+            "pdl": NodeCosts(gap_ns=-40, instantiate_ns=100),
+            "pdl_trigger": NodeCosts(gap_ns=-250, instantiate_ns=100),
+            "memset": NodeCosts(gap_ns=200, launch_ns=400, instantiate_ns=-300, update_ns=50),
+            "copy_h2d": NodeCosts(gap_ns=400, launch_ns=500, instantiate_ns=500, update_ns=100),
+            "copy_d2h": NodeCosts(gap_ns=350, launch_ns=500, instantiate_ns=500, update_ns=100),
+            "copy_d2d": NodeCosts(gap_ns=100, duration_ns=900, launch_ns=500, instantiate_ns=400, update_ns=100),
+            "host": NodeCosts(gap_ns=2000, duration_ns=6000, launch_ns=600, instantiate_ns=300, update_ns=30),
+            "event_record": NodeCosts(gap_ns=100, duration_ns=300, launch_ns=350, instantiate_ns=-600, update_ns=20),
+            "event_wait": NodeCosts(gap_ns=50, duration_ns=200, launch_ns=300, instantiate_ns=-600, update_ns=20),
+            "child": NodeCosts(gap_ns=20, duration_ns=100, instantiate_ns=700, update_ns=300),
+            "empty": NodeCosts(gap_ns=-300, instantiate_ns=-800, update_ns=-90),
+            "if_taken": NodeCosts(gap_ns=1500, duration_ns=2500, instantiate_ns=4000, update_ns=None),
+            "if_skipped": NodeCosts(gap_ns=1500, duration_ns=1000, instantiate_ns=4000, update_ns=None),
+        }
+    )
+    calls: dict[NodeKind, CallCosts] = _table({"copy_d2d": CallCosts(1500, 1100), "host": CallCosts(1900, 9000)})
     dependent_kernel_ns: int = 400  # a kernel that adds 1 to what the one before it wrote
     prologue_ns: int = 1000  # what such a kernel may do before it needs the one before it
     trigger_gap_ns: float = -250.0  # what an early trigger adds to the gap of a pdl launch in a stream
@@ -232,71 +207,51 @@ class GraphCosts(msgspec.Struct, frozen=True):
     look_ns: float = 40.0  # the host looks at mapped memory
     while_iteration_ns: float = 4500.0
     tail_iteration_ns: float = 4800.0
-    # Allocation: calls and their GPU time in a stream, nodes, and the pages behind a block of memory.
-    allocate_ns: float = 700.0
-    free_ns: float = 500.0
-    allocate_on_gpu_ns: float = 150.0
-    free_on_gpu_ns: float = 100.0
+    # Allocation: in a stream (host and GPU time), as nodes, and of the pages behind a block.
+    allocate: CallCosts = CallCosts(700, 150)
+    free: CallCosts = CallCosts(500, 100)
     allocate_node_ns: float = 800.0
     free_node_ns: float = 600.0
     map_page_ns: float = 6000.0  # the host maps a page of PAGE_BYTES into a pool
     release_page_ns: float = 3000.0  # and gives it back
 
     def node(self, kind: NodeKind) -> NodeCosts:
-        """What nodes of that kind take more than kernels do; kernels take no more, and a prologue changes only how
-        long a node runs."""
+        """Kernels cost nothing extra; a prologue only changes how long a node runs."""
         return self.nodes.get(cast(NodeKind, kind.removesuffix(PROLOGUE)), NodeCosts())
 
 
-# Costs of links on the simulated machine: made up, round numbers of the order of a data-centre GPU on PCIe 5.0 x16.
-#
-# What a copy by a copy engine costs stands in FakeCosts: other suites copy too.
+# The link. What a copy by a copy engine costs is in FakeCosts: other suites copy too.
 
 
 HOST_PAGE_BYTES = 4096
 
 
-class PageCosts(msgspec.Struct, frozen=True):
-    """Host time of a call, in ns, with what each page of HOST_PAGE_BYTES adds: to have memory, and to give it back."""
-
-    have: Line
-    release: Line
-
-
-def _pinning() -> dict[PinningWay, PageCosts]:
-    return {
-        "allocate": PageCosts(Line(30_000, 500), Line(20_000, 250)),
-        "register": PageCosts(Line(20_000, 150), Line(15_000, 80)),
-        "touch": PageCosts(Line(3000, 250), Line(2000, 50)),
-    }
-
-
-def _sm_rates() -> dict[int, float]:
-    return {4: 48e9, 8: 50e9, 16: 70e9}
-
-
 class LinkCosts(msgspec.Struct, frozen=True):
-    """One cost for each thing that can be done with a link; times are ns unless the last word says otherwise."""
+    """Costs of the links to the host and to other GPUs."""
 
-    # What becomes of moved data: "lost" leaves every movement out, "damaged" spoils its last byte.
+    # Fault injection: "lost" leaves every movement and computation out, "damaged" spoils its last byte.
     arrives: Literal["right", "lost", "damaged"] = "right"
-    # Host memory: how much may be taken at once, where it lies, what it costs to have.
+    # Host memory.
     host_memory_limit_bytes: int = 64 << 30
     numa_nodes: int = 1  # node 0 is near
     far_node_bytes_per_s: float = 40e9
-    pinning: dict[PinningWay, PageCosts] = msgspec.field(default_factory=_pinning)
+    pinning: dict[PinningWay, AllocationCosts] = _table(  # slopes for each HOST_PAGE_BYTES
+        {
+            "allocate": AllocationCosts(Line(30_000, 500), Line(20_000, 250)),
+            "register": AllocationCosts(Line(20_000, 150), Line(15_000, 80)),
+            "touch": AllocationCosts(Line(3000, 250), Line(2000, 50)),
+        }
+    )
     # Copies of pageable memory go through a staging buffer, piece by piece.
     staging_bytes_per_s: float = 16e9  # the host's own copy
     staging_piece_bytes: int = 512 << 10
-    early_return_bytes: int = 64 << 10  # up to here a copy to the GPU returns before its data have arrived
-    # Kernels on host memory: packets of at most a line, and the most that SMs ask for by bytes a thread.
+    # Kernels on host memory: packets of at most a line, and the most that the SMs ask for by bytes a thread.
     sm_packet_bytes: int = 128
-    sm_bytes_per_s: dict[int, float] = msgspec.field(default_factory=_sm_rates)
-    # Dependent reads of host memory: host_read_ns, and more where a page's translation is not at hand.
-    translation_page_bytes: int = 2 << 20
-    translation_entries: int = 16
+    sm_bytes_per_s: dict[int, float] = _table({4: 48e9, 8: 50e9, 16: 70e9})
+    # Dependent reads of host memory in random order take longer beyond this footprint.
+    translation_reach_bytes: int = 32 << 20
     translation_miss_ns: float = 300.0
-    # Managed memory: faults are handled a batch at a time, the data of one batch travelling before the next is seen.
+    # Managed memory: faults are handled in batches, and the data of a batch travel before the next is seen.
     managed_memory: bool = True
     fault_batch_bytes: int = 512 << 10
     fault_batch_ns: float = 20_000.0
@@ -304,8 +259,8 @@ class LinkCosts(msgspec.Struct, frozen=True):
     host_fault_bytes: int = 64 << 10
     host_fault_ns: float = 12_000.0
     device_read_bytes_per_s: float = 3e12
-    # Other GPUs: each pair has a way of its own, and all hang below one switch, whose uplink carries ``uplink_factor``
-    # (1 or more) times what one GPU's link does.
+    # Other GPUs: each pair has a link of its own, and all hang below one switch, whose uplink carries uplink_factor
+    # (1 or more) times what the link of one GPU carries.
     peer_denied: tuple[tuple[int, int], ...] = ()  # (first, second): no peer access of first to second
     nvlinks: int = 18  # where there are several GPUs
     nvlink_bytes_per_s: float = 25e9  # one link, one direction
@@ -315,12 +270,8 @@ class LinkCosts(msgspec.Struct, frozen=True):
     peer_read_ns: float = 850.0
     uplink_factor: float = 1.5
 
-    def pages(self, size_bytes: int) -> int:
-        """Host pages that hold that much."""
-        return -(-size_bytes // HOST_PAGE_BYTES)
 
-
-# Costs of the simulated GPU's own memory and caches: made up, round numbers of the order of a data-centre GPU.
+# The GPU's own memory and caches.
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -331,89 +282,45 @@ class Rates(msgspec.Struct, frozen=True):
     mixed: float
 
     def of(self, kernel: StreamKernel) -> float:
-        """The one that holds for that kernel."""
         if not WRITTEN_ARRAYS[kernel]:
             return self.read
         return self.mixed if READ_ARRAYS[kernel] else self.write
 
 
 class ShapeCosts(msgspec.Struct, frozen=True):
-    """A way to run a streaming kernel: bytes under way on each SM, and the share of the memory's rate that it gets."""
+    """A way to run a streaming kernel: bytes under way on each SM, and the share of DRAM's rate that it gets.
+
+    ``submit_ns`` is the host time of a library's call; None for a plain launch.
+    """
 
     under_way_bytes: int
     share: Rates
-    compute_capability: tuple[int, int] = (7, 0)  # from which on it exists
-
-
-class LibraryCosts(msgspec.Struct, frozen=True):
-    """What a library's kernels are like, and what a call of it keeps the host, in ns."""
-
-    shape: ShapeCosts
-    submit_ns: float
-
-
-class EngineCosts(msgspec.Struct, frozen=True):
-    """A call to the driver: host time in ns; on the device ``fixed_ns``, and a rate over bytes read and written."""
-
-    submit_ns: float
-    fixed_ns: float
-    bytes_per_s: float
-
-
-class BlockCosts(msgspec.Struct, frozen=True):
-    """Host time in ns to have a block and to give it back, with what each of its steps of ``block_step_bytes`` adds.
-
-    ``look_up_ns`` is what it takes where a pool has such a block already: then nothing is given back either.
-    """
-
-    have: Line
-    release: Line
-    look_up_ns: float | None = None
-    put_back_ns: float = 0.0
-
-
-def _shapes() -> dict[str, ShapeCosts]:
-    return {
-        "grid_16B_x4_t256": ShapeCosts(128 << 10, Rates(0.95, 1.0, 0.97)),
-        "grid_16B_x1_t256": ShapeCosts(12 << 10, Rates(0.95, 0.98, 0.97)),
-        "steps_16B_x4_b4_t512": ShapeCosts(96 << 10, Rates(0.97, 0.96, 0.96)),
-        "bulk_16384B_x4_b2_t256": ShapeCosts(128 << 10, Rates(1.0, 0.97, 1.0), compute_capability=(9, 0)),
-    }
-
-
-def _array_libraries() -> dict[str, LibraryCosts]:
-    return {
-        "cupy": LibraryCosts(ShapeCosts(32 << 10, Rates(0.8, 0.96, 0.9)), submit_ns=9000),
-        "numba": LibraryCosts(ShapeCosts(24 << 10, Rates(0.85, 0.92, 0.9)), submit_ns=12_000),
-    }
-
-
-def _engines() -> dict[EngineWay, EngineCosts]:
-    return {"copy": EngineCosts(1500, 1100, 3.6e12), "copy_2d": EngineCosts(1900, 2100, 3.2e12)}
-
-
-def _blocks() -> dict[AllocationWay, BlockCosts]:
-    return {
-        "malloc": BlockCosts(Line(60_000, 4000), Line(90_000, 2000)),
-        "pool": BlockCosts(Line(65_000, 4000), Line(0, 0), look_up_ns=600, put_back_ns=500),
-        "cupy_pool": BlockCosts(Line(70_000, 4000), Line(0, 0), look_up_ns=1200, put_back_ns=900),
-        "host_pinned": BlockCosts(Line(30_000, 256_000), Line(20_000, 128_000)),
-    }
+    compute_capability: tuple[int, int] = (7, 0)  # the first that has it
+    submit_ns: float | None = None
 
 
 class MemoryCosts(msgspec.Struct, frozen=True):
-    """One cost for each thing that can be done with device memory; ``LinkCosts.arrives`` is for its data too.
-
-    Rates of L1, L2 and shared memory are those of one SM, in bytes a clock cycle; latencies are in its cycles.
-    """
+    """Rates of L1, L2 and shared memory are bytes a clock cycle of one SM; latencies are in its cycles."""
 
     # DRAM, in bytes a second of the whole GPU.
     dram_bytes_per_s: Rates = Rates(4.2e12, 4.3e12, 4.0e12)
     dram_fetch_bytes: int = 64  # the least that is moved at once
     sector_bytes: int = 32  # the same between the L2 and an SM
-    shapes: dict[str, ShapeCosts] = msgspec.field(default_factory=_shapes)
-    libraries: dict[str, LibraryCosts] = msgspec.field(default_factory=_array_libraries)
-    # Levels.
+    shapes: dict[str, ShapeCosts] = _table(
+        {
+            "grid_16B_x4_t256": ShapeCosts(128 << 10, Rates(0.95, 1.0, 0.97)),
+            "grid_16B_x1_t256": ShapeCosts(12 << 10, Rates(0.95, 0.98, 0.97)),
+            "steps_16B_x4_b4_t512": ShapeCosts(96 << 10, Rates(0.97, 0.96, 0.96)),
+            "bulk_16384B_x4_b2_t256": ShapeCosts(128 << 10, Rates(1.0, 0.97, 1.0), compute_capability=(9, 0)),
+        }
+    )
+    libraries: dict[str, ShapeCosts] = _table(
+        {
+            "cupy": ShapeCosts(32 << 10, Rates(0.8, 0.96, 0.9), submit_ns=9000),
+            "numba": ShapeCosts(24 << 10, Rates(0.85, 0.92, 0.9), submit_ns=12_000),
+        }
+    )
+    # Levels: a cache answers every read of a set that it can hold, and none of a larger one.
     shared_bytes: int = 227 << 10
     l1_bytes: int = 224 << 10
     l2_bytes: int = 48 << 20
@@ -427,19 +334,27 @@ class MemoryCosts(msgspec.Struct, frozen=True):
     l2_near_share: float = 0.5  # of all lines
     dram_cycles: float = 900.0
     stamp_cycles: float = 14.0  # what a stamp adds to a single read
-    # A cache of address translations, looked at by what the L1 does not have.
-    translation_page_bytes: int = 2 << 20
-    translation_entries: int = 4096
+    # Reads in random order take longer beyond this footprint: the addresses must be translated anew.
+    translation_reach_bytes: int = 8 << 30
     translation_miss_cycles: float = 350.0
     # Atomic additions: how many threads of a warp go as one where they add to one word; units answer one at a time.
-    merged_threads: dict[AtomicType, int] = msgspec.field(default_factory=lambda: {"int32": 32, "fp32": 4})
+    merged_threads: dict[AtomicType, int] = _table({"int32": 32, "fp32": 4})
     atomic_units: int = 96  # in the L2; a word belongs to one
     atomic_cycles: float = 2.0  # for the words of one sector
-    shared_merged_threads: dict[AtomicType, int] = msgspec.field(default_factory=lambda: {"int32": 32, "fp32": 1})
+    shared_merged_threads: dict[AtomicType, int] = _table({"int32": 32, "fp32": 1})
     shared_atomic_cycles: float = 4.0  # for words in different banks
-    # Calls to the driver; a memset is that of FakeCosts.
-    engines: dict[EngineWay, EngineCosts] = msgspec.field(default_factory=_engines)
-    blocks: dict[AllocationWay, BlockCosts] = msgspec.field(default_factory=_blocks)
+    # Calls to the driver; a memset is that of FakeCosts. The slopes of blocks are for each block_step_bytes.
+    engines: dict[EngineWay, CallCosts] = _table(
+        {"copy": CallCosts(1500, 1100, 3.6e12), "copy_2d": CallCosts(1900, 2100, 3.2e12)}
+    )
+    blocks: dict[AllocationWay, AllocationCosts] = _table(
+        {
+            "malloc": AllocationCosts(Line(60_000, 4000), Line(90_000, 2000)),
+            "pool": AllocationCosts(Line(65_000, 4000), Line(0, 0), pooled_take_ns=600, pooled_release_ns=500),
+            "cupy_pool": AllocationCosts(Line(70_000, 4000), Line(0, 0), pooled_take_ns=1200, pooled_release_ns=900),
+            "host_pinned": AllocationCosts(Line(30_000, 256_000), Line(20_000, 128_000)),
+        }
+    )
     # Room.
     total_bytes: int = 96 << 30
     context_bytes: int = 512 << 20
@@ -452,11 +367,17 @@ class MemoryCosts(msgspec.Struct, frozen=True):
     energy_step_s: float = 0.1
 
 
-class Traffic(msgspec.Struct, frozen=True):
-    """PCIe bytes of one act, packet headers included: ``received`` and ``sent`` by the GPU."""
+# The host, the launch queue, the front end and everything else.
 
-    received: float
-    sent: float
+
+class Traffic(msgspec.Struct, frozen=True):
+    """PCIe bytes that the GPU receives and sends, packet headers included."""
+
+    received: float = 0.0
+    sent: float = 0.0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.received + other.received, self.sent + other.sent)
 
 
 class LayerCosts(msgspec.Struct, frozen=True):
@@ -468,18 +389,6 @@ class LayerCosts(msgspec.Struct, frozen=True):
     call_ns: float
     argument_ns: float = 0.0
     replay_ns: float = 1000.0
-
-
-def _kinds() -> dict[str, float]:
-    return {"launch": 0.0, "launch_ex": 100.0, "cooperative": 600.0, "cluster": 300.0, "pdl": 200.0}
-
-
-def _kind_gaps() -> dict[str, float]:
-    return {"launch": 0.0, "launch_ex": 0.0, "cooperative": 400.0, "cluster": 200.0, "pdl": -900.0}
-
-
-def _completions() -> dict[WaitMode, float]:
-    return {"auto": 2600.0, "spin": 2600.0, "yield": 3000.0, "blocking": 35000.0}
 
 
 def _layers() -> dict[str, LayerCosts]:
@@ -498,65 +407,26 @@ def _layers() -> dict[str, LayerCosts]:
     }
 
 
-def _traffic() -> dict[str, Traffic]:
-    return {
-        "launch": Traffic(1800, 300),
-        "graph": Traffic(250, 150),
-        "graph_node": Traffic(1.0, 0.05),
-        "copy_h2d": Traffic(250, 115),
-        "copy_d2h": Traffic(200, 110),
-        "memset": Traffic(200, 95),
-        "timed_event": Traffic(180, 155),
-    }
-
-
-def _cold() -> dict[str, float]:
-    return {
-        "context": 0.16,
-        "nvrtc": 0.022,
-        "module_load_lazy": 0.00012,
-        "module_load_eager": 0.00035,
-        "first_launch_lazy": 0.00028,
-        "first_launch_eager": 0.000035,
-        "second_launch": 0.000009,
-        "numba_import": 0.55,
-        "numba_jit": 0.42,
-        "cupy_import": 0.48,
-        "cupy_rawkernel": 0.033,
-        "cupy_ufunc": 0.062,
-    }
-
-
-def _host_calls() -> dict[str, float]:
-    return {"compiled": 2.0, "compiled_from_python": 320.0, "ctypes": 210.0, "python": 45.0}
-
-
-def _host_wakeups() -> dict[str, float]:
-    return {"spin": 150.0, "event": 12000.0, "pipe": 9000.0}
-
-
 class FakeCosts(msgspec.Struct, frozen=True):
-    """One cost for each thing the simulation does.
-
-    Times are nanoseconds unless the last word says otherwise. What a field adds to is said beside it; the properties
-    at the end say which sum a measurement sees.
-    """
+    """All costs of one simulated machine."""
 
     gpus: int = 1  # that this process sees, all alike
-    # What GPU and driver are: what they lack is skipped.
+    # What GPU and driver are: benchmarks of what they lack are skipped.
     compute_capability: tuple[int, int] = (9, 0)
     cuda_driver_version: int = 13000  # as cuDriverGetVersion counts: 12040 is CUDA 12.4
     refuses_updates: bool = False  # of a whole executable graph
-    graphs: GraphCosts = msgspec.field(default_factory=GraphCosts)
-    links: LinkCosts = msgspec.field(default_factory=LinkCosts)
-    memory: MemoryCosts = msgspec.field(default_factory=MemoryCosts)
-    compute: ComputeCosts = msgspec.field(default_factory=ComputeCosts)
-    # The host: what each call keeps the submitting thread.
+    graphs: GraphCosts = GraphCosts()
+    links: LinkCosts = LinkCosts()
+    memory: MemoryCosts = MemoryCosts()
+    compute: ComputeCosts = ComputeCosts()
+    # The host: how long each call keeps the submitting thread.
     timer_call_ns: float = 25.0
     timer_step_ns: int = 1
     submit_ns: float = 3200.0
     submit_argument_ns: float = 0.1  # a byte of arguments
-    kind_submit_ns: dict[str, float] = msgspec.field(default_factory=_kinds)
+    kind_submit_ns: dict[str, float] = _table(
+        {"launch": 0.0, "launch_ex": 100.0, "cooperative": 600.0, "cluster": 300.0, "pdl": 200.0}
+    )
     legacy_stream_submit_ns: float = 150.0  # on top of submit_ns
     thread_contention_ns: float = 700.0  # a call, for each other thread that submits
     layers: dict[str, LayerCosts] = msgspec.field(default_factory=_layers)
@@ -572,7 +442,7 @@ class FakeCosts(msgspec.Struct, frozen=True):
     idle_stream_ns: float = 270.0
     idle_event_ns: float = 210.0
     gate_open_ns: float = 20.0
-    # The launch queue of each stream: slots, and one buffer for the records and arguments of what stands in it.
+    # The launch queue of each stream: slots, and one buffer for the records and arguments of all queued launches.
     queue_slots: int = 1021
     queue_buffer_bytes: float = 4.0e6
     launch_record_bytes: float = 1574.0
@@ -580,11 +450,15 @@ class FakeCosts(msgspec.Struct, frozen=True):
     launch_to_start_ns: float = 2900.0  # call returned -> first instruction on an idle GPU
     flag_to_host_ns: float = 550.0  # the GPU's store -> the host sees it
     host_read_ns: float = 1150.0  # the GPU reads host memory; so also the host's store -> a polling kernel sees it
-    completion_ns: dict[WaitMode, float] = msgspec.field(default_factory=_completions)  # kernel end -> synchronised
+    completion_ns: dict[WaitMode, float] = _table(  # kernel end -> synchronised
+        {"auto": 2600.0, "spin": 2600.0, "yield": 3000.0, "blocking": 35000.0}
+    )
     # The front end and the SMs.
     gap_stream_ns: float = 1400.0  # end of a kernel -> start of the next in its stream
     gap_graph_ns: float = 500.0  # the same between nodes of a graph
-    kind_gap_ns: dict[str, float] = msgspec.field(default_factory=_kind_gaps)  # on top; pdl overlaps most of the gap
+    kind_gap_ns: dict[str, float] = _table(  # on top; pdl overlaps most of the gap
+        {"launch": 0.0, "launch_ex": 0.0, "cooperative": 400.0, "cluster": 200.0, "pdl": -900.0}
+    )
     gap_event_ns: float = 1250.0  # before a timing event
     gap_wait_ns: float = 300.0  # before a wait for an event that has happened already
     front_end_ns: float = 250.0  # between starts of kernels of different streams, or branches of a graph
@@ -603,58 +477,58 @@ class FakeCosts(msgspec.Struct, frozen=True):
     packet_header_d2h_bytes: int = 24
     read_request_bytes: int = 24  # sent by the GPU for each packet it receives
     memset_bytes_per_s: float = 3e12
-    # PCIe traffic by act, in bytes; copies add their payload and its headers.
-    traffic: dict[str, Traffic] = msgspec.field(default_factory=_traffic)
+    # PCIe traffic of each act; copies add their payload and its headers.
+    traffic: dict[str, Traffic] = _table(
+        {
+            "launch": Traffic(1800, 300),
+            "graph": Traffic(250, 150),
+            "graph_node": Traffic(1.0, 0.05),
+            "copy_h2d": Traffic(250, 115),
+            "copy_d2h": Traffic(200, 110),
+            "memset": Traffic(200, 95),
+            "timed_event": Traffic(180, 155),
+        }
+    )
     argument_byte_traffic: float = 1.1
     idle_traffic_per_s: Traffic = Traffic(90e3, 280e3)
     counter_read_traffic: Traffic = Traffic(16e3, 21e3)
     counter_read_ns: float = 175e3
     telemetry_ns: float = 60e3
     # First acts of a process.
-    cold_s: dict[str, float] = msgspec.field(default_factory=_cold)
+    cold_s: dict[str, float] = _table({
+        "context": 0.16, "nvrtc": 0.022, "module_load_lazy": 0.00012, "module_load_eager": 0.00035,
+        "first_launch_lazy": 0.00028, "first_launch_eager": 0.000035, "second_launch": 0.000009, "numba_import": 0.55,
+        "numba_jit": 0.42, "cupy_import": 0.48, "cupy_rawkernel": 0.033, "cupy_ufunc": 0.062,
+    })  # fmt: skip
     # The host suite.
     host_cores: int = 8
-    host_call_ns: dict[str, float] = msgspec.field(default_factory=_host_calls)
-    host_wakeup_ns: dict[str, float] = msgspec.field(default_factory=_host_wakeups)  # there and back
+    host_call_ns: dict[str, float] = _table(
+        {"compiled": 2.0, "compiled_from_python": 320.0, "ctypes": 210.0, "python": 45.0}
+    )
+    host_wakeup_ns: dict[str, float] = _table({"spin": 150.0, "event": 12000.0, "pipe": 9000.0})  # there and back
     host_copy_fixed_ns: float = 100.0
     host_cache_bytes: int = 1 << 20  # a core's share: smaller copies stay in it
     host_cache_bytes_per_s: float = 40e9  # one core, bytes counted once
     host_core_bytes_per_s: float = 12e9  # one core, beyond the cache
     host_memory_bytes_per_s: float = 60e9  # all cores together, beyond the cache
 
-    @property
-    def start_s(self) -> float:
-        """Before the call -> the host sees the kernel's first act."""
-        return (self.submit_ns + self.launch_to_start_ns + self.flag_to_host_ns) * 1e-9
-
-    @property
-    def start_estimate_s(self) -> float:
-        """Before the call -> the kernel's first instruction."""
-        return (self.submit_ns + self.launch_to_start_ns) * 1e-9
-
-    def complete_s(self, wait: WaitMode) -> float:
-        """The host sees an empty kernel's first act -> the synchronise returns."""
-        return (self.empty_kernel_ns + self.completion_ns[wait] - self.flag_to_host_ns) * 1e-9
-
-    @property
-    def flag_round_trip_s(self) -> float:
-        """Host writes, the GPU answers, the host sees it."""
-        return (self.host_read_ns + self.flag_to_host_ns) * 1e-9
-
     def kernel_ns(self, duration_ns: float, grid_blocks: int = 1, block_threads: int = 32) -> float:
         """How long a kernel runs: as many waves as its blocks need."""
         blocks_at_once = self.sm_count * max(min(self.blocks_per_sm, self.threads_per_sm // block_threads), 1)
         return max(duration_ns, self.empty_kernel_ns) * math.ceil(grid_blocks / blocks_at_once)
 
-    def queue_depth(self, argument_bytes: int) -> int:
-        """Launches with that many bytes of arguments that may be outstanding in a stream before a call blocks."""
-        return min(self.queue_slots, int(self.queue_buffer_bytes // (argument_bytes + self.launch_record_bytes)))
+    def queue_depth(self, buffer_bytes: float) -> int:
+        """How many items that take so much of the queue's buffer a stream holds before a call blocks."""
+        return min(self.queue_slots, int(self.queue_buffer_bytes // buffer_bytes)) if buffer_bytes else self.queue_slots
 
     def on_the_link_bytes(self, direction: str, size_bytes: float) -> float:
         """Bytes of the data packets of a copy, headers included."""
         header_bytes = self.packet_header_h2d_bytes if direction == "h2d" else self.packet_header_d2h_bytes
         return size_bytes * (self.packet_payload_bytes + header_bytes) / self.packet_payload_bytes
 
-    def read_requests_bytes(self, size_bytes: float) -> float:
-        """Bytes of the requests that the GPU sends to read that much host memory."""
-        return size_bytes * self.read_request_bytes / self.packet_payload_bytes
+    def copy_traffic(self, direction: str, size_bytes: float) -> Traffic:
+        """A copy's data packets; the GPU sends a request for each packet that it reads from host memory."""
+        data_bytes = self.on_the_link_bytes(direction, size_bytes)
+        if direction == "d2h":
+            return Traffic(sent=data_bytes)
+        return Traffic(data_bytes, size_bytes * self.read_request_bytes / self.packet_payload_bytes)

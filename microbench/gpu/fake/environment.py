@@ -1,4 +1,4 @@
-"""What the simulated machine says of itself: every name and version is marked SIMULATED."""
+"""What the simulated machine says of itself, its host and its first acts; every name and version says SIMULATED."""
 
 from __future__ import annotations
 
@@ -19,12 +19,18 @@ SIMULATED = "SIMULATED"
 GPUS_VARIABLE = "MICROBENCH_FAKE_GPUS"
 MOST_GPUS = 16
 GENERATION, LANES = 5, 16
+DEFAULT_SPREAD = 0.005
+COLD_SPREAD = 0.05
+# The first CUDA drivers with conditional nodes, programmatic edges and graph launches from the device.
+CONDITIONAL = 12040
+EDGE_DATA = 12030
+DEVICE_LAUNCH = 12000
 
 
 def costs_here() -> FakeCosts:
-    """The usual costs, for as many GPUs as the environment names: one unless GPUS_VARIABLE says otherwise.
+    """The default costs, with the number of GPUs that GPUS_VARIABLE gives; 1 if it is not set.
 
-    Raises MeasurementError for what is no number of GPUs.
+    Raises MeasurementError for a value that is not a number of GPUs.
     """
     named = os.environ.get(GPUS_VARIABLE, "1")
     if not named.isdecimal() or not 1 <= int(named) <= MOST_GPUS:
@@ -33,7 +39,7 @@ def costs_here() -> FakeCosts:
 
 
 def bus_id(index: int) -> str:
-    """Where a simulated GPU sits: all below one switch."""
+    """The PCI bus id of a simulated GPU."""
     return f"0000:{0x1A + index:02x}:00.0"
 
 
@@ -74,22 +80,12 @@ def fake_gpu_info(costs: FakeCosts, index: int = 0) -> GpuInfo:
 
 
 def fake_environment(costs: FakeCosts | None = None) -> Environment:
-    """The Environment of a simulated session: its GPUs, a simulated host, no package versions.
+    """The Environment of a simulated session: its GPUs, a simulated host that distorts nothing, no package versions.
 
     Raises MeasurementError where the environment names no number of GPUs.
     """
     costs = costs or costs_here()
-    return Environment(
-        gpus=tuple(fake_gpu_info(costs, index) for index in range(costs.gpus)),
-        driver_version=SIMULATED,
-        cuda_driver_version=SIMULATED,
-        facts=tuple(Fact(name, value, source=SIMULATED) for name, value in _host_facts(costs).items()),
-    )
-
-
-def _host_facts(costs: FakeCosts) -> dict[str, Scalar]:
-    """A host that distorts nothing; the names are those of host/facts.py."""
-    return {
+    facts: dict[str, Scalar] = {  # the names are those of host/facts.py
         "cpu_model": "SIMULATED CPU",
         "cpu_count": costs.host_cores,
         "cpu_affinity_count": costs.host_cores,
@@ -109,17 +105,16 @@ def _host_facts(costs: FakeCosts) -> dict[str, Scalar]:
         "launch_variables": "none",
         "load_average_1min": 0.0,
     }
-
-
-# The simulated host of the host suite, and the simulated first acts of a process.
-
-
-DEFAULT_SPREAD = 0.005
-COLD_SPREAD = 0.05
+    return Environment(
+        gpus=tuple(fake_gpu_info(costs, index) for index in range(costs.gpus)),
+        driver_version=SIMULATED,
+        cuda_driver_version=SIMULATED,
+        facts=tuple(Fact(name, value, source=SIMULATED) for name, value in facts.items()),
+    )
 
 
 class FakeHost:
-    """The Host of the simulated machine; ``clock`` is a virtual one of its own."""
+    """The Host of the simulated machine, with a virtual clock of its own."""
 
     def __init__(self, costs: FakeCosts | None = None, *, seed: int = 0, spread: float = DEFAULT_SPREAD) -> None:
         self._costs = costs or FakeCosts()
@@ -134,13 +129,10 @@ class FakeHost:
         return self._time.all_shown(times_ns)
 
     def call_s(self, how: str, count: int) -> float:
-        """Raises MeasurementError for a way of calling that is not simulated."""
-        if how not in self._costs.host_call_ns:
-            raise MeasurementError(f"the simulated host has no way of calling named {how}")
         return self._spend_s(float(self._noise.host(self._costs.host_call_ns[how], count).sum()))
 
     def copy_s(self, threads: int, size_bytes: int) -> float:
-        """See Host: beyond a core's cache the threads share the memory's bandwidth."""
+        """Beyond a core's cache the threads share the memory's bandwidth."""
         costs = self._costs
         if size_bytes <= costs.host_cache_bytes:
             bytes_per_s = costs.host_cache_bytes_per_s
@@ -149,9 +141,6 @@ class FakeHost:
         return self._spend_s(self._noise.one(costs.host_copy_fixed_ns + size_bytes / bytes_per_s * 1e9))
 
     def wakeup_stamps(self, how: str, count: int) -> IntArray:
-        """Raises MeasurementError for a way of waking that is not simulated."""
-        if how not in self._costs.host_wakeup_ns:
-            raise MeasurementError(f"the simulated host has no hand-off named {how}")
         times_ns = self._noise.host(self._costs.host_wakeup_ns[how], count)
         self._spend_s(float(times_ns.sum()))
         return times_ns.round().astype(np.int64)
@@ -165,7 +154,7 @@ class FakeHost:
 
 
 class FakeColdStarts:
-    """First acts of a simulated process. Each can be the first once only."""
+    """First acts of a simulated process, each of which can be taken once."""
 
     def __init__(self, costs: FakeCosts, noise: Noise) -> None:
         self._costs = costs
@@ -173,7 +162,7 @@ class FakeColdStarts:
         self._done: set[str] = set()
 
     def seconds(self, what: str) -> float:
-        """Raises MeasurementError when it was asked for before: it is cold no more."""
+        """Raises MeasurementError for an act that is not the first any more."""
         if what not in self._costs.cold_s:
             raise Skip(f"the simulated GPU has no first {what}")
         if what in self._done:
@@ -187,19 +176,11 @@ def open_fake_cold(costs: FakeCosts | None = None, *, seed: int = 0, spread: flo
     return FakeColdStarts(costs or FakeCosts(), Noise(seed, spread))
 
 
-# What parts of CUDA Graphs need of GPU and driver: the words of a skip.
-
-
-CONDITIONAL = 12040
-EDGE_DATA = 12030
-DEVICE_LAUNCH = 12000
-
-
 def require_driver(costs: FakeCosts, version: int, what: str) -> None:
     """Raise Skip for a driver older than ``version`` (as cuDriverGetVersion counts: 12040 is CUDA 12.4)."""
     here = costs.cuda_driver_version
     if here < version:
-        raise Skip(f"{what} need a driver of CUDA {_words(version)}; this one has {_words(here)}")
+        raise Skip(f"{what} need a driver of CUDA {_dotted(version)}; this one has {_dotted(here)}")
 
 
 def require_capability(costs: FakeCosts, major: int, minor: int, what: str) -> None:
@@ -209,5 +190,5 @@ def require_capability(costs: FakeCosts, major: int, minor: int, what: str) -> N
         raise Skip(f"{what} needs compute capability {major}.{minor}; this GPU has {here[0]}.{here[1]}")
 
 
-def _words(version: int) -> str:
+def _dotted(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"

@@ -1,9 +1,9 @@
-"""What the parts of one simulated machine share: its costs, host clock, noise, device and wait mode."""
+"""One simulated machine, what each op costs on it, and what submits to it: Submit, Gate, EventPair, captured graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,136 +28,21 @@ from microbench.gpu.fake.device import Batch, Device, FloatArray, Hold, Item, No
 from microbench.gpu.protocol.gpu import Recorded, WaitMode
 from microbench.gpu.protocol.graphs import NodeKind
 
-# What each op costs the simulated host and GPU: an op becomes a Call, a call's host time and its item in a stream.
-
 
 class Call(msgspec.Struct, frozen=True):
     """One call: the host time it takes, and what it puts into which stream (None: nothing)."""
 
     host_ns: float
-    item: Item | None
-    stream: int = 0
+    item: Item = Item(queued=False)
+    stream: int | None = 0
 
     def queue_slots(self, costs: FakeCosts) -> int | None:
         """Half of how many may be outstanding; None when it takes no slot."""
-        if self.item is None or not self.item.queued:
-            return None
-        if not self.item.buffer_bytes:
-            return costs.queue_slots // 2
-        return min(costs.queue_slots, int(costs.queue_buffer_bytes // self.item.buffer_bytes)) // 2
+        return costs.queue_depth(self.item.buffer_bytes) // 2 if self.item.queued else None
 
-
-class Graph(msgspec.Struct, frozen=True):
-    """An instantiated graph: its nodes, and GPU time from the first one's start to the last one's end.
-
-    ``launch_ns`` is what its nodes add to the launch call beyond what kernels do.
-    """
-
-    nodes: int
-    total_ns: float
-    launch_ns: float = 0.0
-
-
-def call_of(op: Op, costs: FakeCosts, graphs: Mapping[int, Graph]) -> Call:
-    """The call for an op.
-
-    Raises Skip for a layer the simulation does not have, MeasurementError for a graph that does not exist (any more).
-    """
-    match op:
-        case Launch():
-            return _launch(op, costs)
-        case Copy():
-            return _copy(op, costs)
-        case Memset():
-            return _memset(op, costs)
-        case Record(timed=True):
-            item = Item(gap_ns=costs.gap_event_ns, traffic=costs.traffic["timed_event"])
-            return Call(costs.timed_record_ns, item, op.stream)
-        case Record():
-            return Call(costs.untimed_record_ns, Item(queued=False), op.stream)
-        case Wait():
-            return Call(costs.wait_event_ns, Item(gap_ns=costs.gap_wait_ns, queued=False), op.stream)
-        case Query():
-            return Call(costs.query_ns, None)
-        case SynchronizeIdle(what="stream"):
-            return Call(costs.idle_stream_ns, None)
-        case SynchronizeIdle():
-            return Call(costs.idle_event_ns, None)
-        case GraphLaunch():
-            return _graph_launch(op, costs, graphs)
-        case LayerCall():
-            return _layer_call(op, costs)
-
-
-def replay_of(graph: Graph, costs: FakeCosts, stream: int = 0) -> Call:
-    """The launch call of a graph from the compiled loop."""
-    whole, node = costs.traffic["graph"], costs.traffic["graph_node"]
-    traffic = Traffic(whole.received + graph.nodes * node.received, whole.sent + graph.nodes * node.sent)
-    item = Item(gap_ns=costs.gap_stream_ns, duration_ns=graph.total_ns, traffic=traffic)
-    return Call(costs.graph_submit_ns + graph.nodes * costs.graph_node_submit_ns + graph.launch_ns, item, stream)
-
-
-def _launch(op: Launch, costs: FakeCosts) -> Call:
-    host_ns = costs.submit_ns + costs.kind_submit_ns[op.kind] + costs.submit_argument_ns * op.argument_bytes
-    if op.stream == LEGACY_STREAM:
-        host_ns += costs.legacy_stream_submit_ns
-    launch = costs.traffic["launch"]
-    return Call(
-        host_ns,
-        Item(
-            gap_ns=costs.gap_stream_ns + costs.kind_gap_ns[op.kind],
-            duration_ns=costs.kernel_ns(op.duration_ns, op.grid_blocks, op.block_threads),
-            buffer_bytes=op.argument_bytes + costs.launch_record_bytes,
-            traffic=Traffic(launch.received + costs.argument_byte_traffic * op.argument_bytes, launch.sent),
-        ),
-        op.stream,
-    )
-
-
-def _copy(op: Copy, costs: FakeCosts) -> Call:
-    packets_bytes = costs.on_the_link_bytes(op.direction, op.size_bytes)
-    command = costs.traffic[f"copy_{op.direction}"]
-    if op.direction == "h2d":
-        host_ns = costs.copy_h2d_submit_ns
-        requests_bytes = costs.read_requests_bytes(op.size_bytes)
-        traffic = Traffic(command.received + packets_bytes, command.sent + requests_bytes)
-    else:
-        host_ns = costs.copy_d2h_submit_ns
-        traffic = Traffic(command.received, command.sent + packets_bytes)
-    duration_ns = costs.copy_fixed_ns + packets_bytes / costs.link_bytes_per_s * 1e9
-    item = Item(gap_ns=costs.gap_stream_ns, duration_ns=duration_ns, engine=op.direction, traffic=traffic)
-    return Call(host_ns, item, op.stream)
-
-
-def _memset(op: Memset, costs: FakeCosts) -> Call:
-    duration_ns = costs.empty_kernel_ns + op.size_bytes / costs.memset_bytes_per_s * 1e9
-    item = Item(gap_ns=costs.gap_stream_ns, duration_ns=duration_ns, traffic=costs.traffic["memset"])
-    return Call(costs.memset_submit_ns, item, op.stream)
-
-
-def _graph_launch(op: GraphLaunch, costs: FakeCosts, graphs: Mapping[int, Graph]) -> Call:
-    graph = graphs.get(op.graph)
-    if graph is None:
-        raise MeasurementError(f"graph {op.graph} does not exist: its case has ended")
-    call = replay_of(graph, costs, op.stream)
-    return msgspec.structs.replace(call, host_ns=call.host_ns + _layer(op.layer, costs).replay_ns)
-
-
-def _layer_call(op: LayerCall, costs: FakeCosts) -> Call:
-    layer, item = _layer(op.layer, costs), _launch(kernel_of(op), costs).item
-    arguments = 1 if op.duration_ns else op.arguments  # a spin kernel is told its length
-    return Call(layer.call_ns + arguments * layer.argument_ns, item)
-
-
-def kernel_of(op: LayerCall) -> Launch:
-    """The kernel that a layer's call ends in, as a launch."""
-    return Launch(duration_ns=op.duration_ns or 0)
-
-
-def _layer(name: str, costs: FakeCosts) -> LayerCosts:
-    if name not in costs.layers:
-        raise Skip(f"the simulated GPU has no layer {name}")
-    return costs.layers[name]
+    def with_item(self, **changes: Any) -> Call:
+        """The same call with an item that differs in these fields."""
+        return msgspec.structs.replace(self, item=msgspec.structs.replace(self.item, **changes))
 
 
 class Made(NamedTuple):
@@ -170,7 +55,7 @@ class Made(NamedTuple):
 class Machine:
     """One simulated host thread with its GPU.
 
-    ``scope`` numbers the case that is open, 0 outside of all: what was made in a case is of no use after it.
+    ``scope`` numbers the open case, 0 outside of all: what was made in a case is invalid after it.
     ``at_synchronize`` is what the driver does before a synchronise returns.
     """
 
@@ -188,21 +73,43 @@ class Machine:
         if scope not in (0, self.scope):
             raise MeasurementError("this belongs to a case that has ended: it was released")
 
+    def spend(self, cost_ns: float) -> None:
+        """A call that keeps the host for so long, with noise."""
+        self.clock.pass_ns(self.noise.one(cost_ns))
+
+    def stamped(self, cost_ns: float) -> int:
+        """The same, and the clock's reading after it."""
+        self.spend(cost_ns)
+        return self.clock.now_ns()
+
+    def take_and_release(self, costs_ns: Sequence[tuple[float, float]]) -> IntArray:
+        """Take and release something, once for each pair of costs; clock readings around each act, shape (n, 4)."""
+        now_ns = self.clock.now_ns
+        return np.array([[now_ns(), self.stamped(take), now_ns(), self.stamped(release)] for take, release in costs_ns])
+
     def make(self, call: Call, count: int, extra_ns: float = 0.0, after: Batch | None = None) -> Made:
         """Make ``count`` calls from now on, each with ``extra_ns`` of other work behind it."""
         costs_ns = self.noise.host(call.host_ns, count) + extra_ns
-        if call.item is None:
+        if call.stream is None:
             made = Made(self.clock.time_ns + np.cumsum(costs_ns), [])
         else:
             made = Made(*self.device.submit(call.stream, call.item, self.clock.time_ns, costs_ns, after))
         self.clock.wait_until(float(made.returned_ns[-1]))
         return made
 
+    def run(self, item: Item) -> tuple[float, float]:
+        """Launch a kernel into stream 0 and wait for it: when it started and ended, in ns."""
+        batch = self.make(Call(self.costs.submit_ns, item), 1).batches[0]
+        self.synchronize(0)
+        assert batch.starts_ns is not None, "all work of a synchronised stream has ended"
+        assert batch.ends_ns is not None
+        return float(batch.starts_ns[0]), float(batch.ends_ns[0])
+
     def synchronize(self, stream: int | None = None) -> None:
         """Wait for one stream, or for all, in the machine's wait mode."""
         ended_ns = self.device.all_idle_ns() if stream is None else self.device.idle_ns(stream)
         noticed_ns = ended_ns + self.noise.one(self.costs.completion_ns[self.wait])
-        self.clock.pass_ns(self.noise.one(self.costs.idle_stream_ns))
+        self.spend(self.costs.idle_stream_ns)
         self.clock.wait_until(noticed_ns)
         for act in self.at_synchronize:
             act()
@@ -219,16 +126,260 @@ class Machine:
         step_ns = self.costs.globaltimer_step_ns
         return np.floor(times_ns / step_ns).astype(np.int64) * step_ns
 
+    def globaltimer_s(self, begin_ns: float, end_ns: float) -> float:
+        """The time between two moments by %globaltimer."""
+        begin, end = self.globaltimer_ns(np.array([begin_ns, end_ns]))
+        return float(end - begin) * 1e-9
 
-# What becomes a graph on the simulated GPU: captured ops and nodes of each kind, as a chain of gaps and durations.
+
+class Scoped:
+    """Something made in a case: using it after that case raises MeasurementError."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._scope = machine.scope
+
+    def _open(self) -> Machine:
+        self._machine.check(self._scope)
+        return self._machine
+
+
+# What each op costs the host and the GPU.
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """An instantiated graph: its nodes, its GPU time from first start to last end, and what its nodes add to the launch
+    call on top of kernels."""
+
+    nodes: int
+    total_ns: float
+    launch_ns: float = 0.0
+
+
+def call_of(op: Op, costs: FakeCosts, graphs: Mapping[int, Graph]) -> Call:
+    """The call for an op.
+
+    Raises Skip for a layer the simulation does not have, MeasurementError for a graph that does not exist (any more).
+    """
+    match op:
+        case Launch():
+            return _launch(op, costs)
+        case Copy():
+            host_ns = costs.copy_h2d_submit_ns if op.direction == "h2d" else costs.copy_d2h_submit_ns
+            on_the_link_ns = costs.on_the_link_bytes(op.direction, op.size_bytes) / costs.link_bytes_per_s * 1e9
+            item = Item(
+                gap_ns=costs.gap_stream_ns,
+                duration_ns=costs.copy_fixed_ns + on_the_link_ns,
+                engine=op.direction,
+                traffic=costs.traffic[f"copy_{op.direction}"] + costs.copy_traffic(op.direction, op.size_bytes),
+            )
+            return Call(host_ns, item, op.stream)
+        case Memset():
+            duration_ns = costs.empty_kernel_ns + op.size_bytes / costs.memset_bytes_per_s * 1e9
+            item = Item(gap_ns=costs.gap_stream_ns, duration_ns=duration_ns, traffic=costs.traffic["memset"])
+            return Call(costs.memset_submit_ns, item, op.stream)
+        case Record(timed=True):
+            item = Item(gap_ns=costs.gap_event_ns, traffic=costs.traffic["timed_event"])
+            return Call(costs.timed_record_ns, item, op.stream)
+        case Record():
+            return Call(costs.untimed_record_ns, Item(queued=False), op.stream)
+        case Wait():
+            return Call(costs.wait_event_ns, Item(gap_ns=costs.gap_wait_ns, queued=False), op.stream)
+        case Query():
+            return Call(costs.query_ns, stream=None)
+        case SynchronizeIdle():
+            return Call(costs.idle_stream_ns if op.what == "stream" else costs.idle_event_ns, stream=None)
+        case GraphLaunch():
+            if op.graph not in graphs:
+                raise MeasurementError(f"graph {op.graph} does not exist: its case has ended")
+            call = replay_of(graphs[op.graph], costs, op.stream)
+            return msgspec.structs.replace(call, host_ns=call.host_ns + _layer(op.layer, costs).replay_ns)
+        case LayerCall():
+            layer = _layer(op.layer, costs)
+            arguments = 1 if op.duration_ns else op.arguments  # a spin kernel's only argument is its length
+            return Call(layer.call_ns + arguments * layer.argument_ns, _launch(kernel_of(op), costs).item)
+
+
+def replay_of(graph: Graph, costs: FakeCosts, stream: int = 0) -> Call:
+    """The launch call of a graph from the compiled loop."""
+    node = costs.traffic["graph_node"]
+    traffic = costs.traffic["graph"] + Traffic(graph.nodes * node.received, graph.nodes * node.sent)
+    item = Item(gap_ns=costs.gap_stream_ns, duration_ns=graph.total_ns, traffic=traffic)
+    return Call(costs.graph_submit_ns + graph.nodes * costs.graph_node_submit_ns + graph.launch_ns, item, stream)
+
+
+def kernel_of(op: LayerCall) -> Launch:
+    """The kernel that a layer's call ends in, as a launch."""
+    return Launch(duration_ns=op.duration_ns or 0)
+
+
+def _launch(op: Launch, costs: FakeCosts) -> Call:
+    host_ns = costs.submit_ns + costs.kind_submit_ns[op.kind] + costs.submit_argument_ns * op.argument_bytes
+    if op.stream == LEGACY_STREAM:
+        host_ns += costs.legacy_stream_submit_ns
+    item = Item(
+        gap_ns=costs.gap_stream_ns + costs.kind_gap_ns[op.kind],
+        duration_ns=costs.kernel_ns(op.duration_ns, op.grid_blocks, op.block_threads),
+        buffer_bytes=op.argument_bytes + costs.launch_record_bytes,
+        traffic=costs.traffic["launch"] + Traffic(costs.argument_byte_traffic * op.argument_bytes),
+    )
+    return Call(host_ns, item, op.stream)
+
+
+def _layer(name: str, costs: FakeCosts) -> LayerCosts:
+    if name not in costs.layers:
+        raise Skip(f"the simulated GPU has no layer {name}")
+    return costs.layers[name]
+
+
+# Submit, Gate and EventPair.
+
+
+class FakeProgram(Scoped):
+    """A Submit whose calls each run ``act``, which makes several calls into one or more streams.
+
+    Round trips wait for ``stream``, None for all.
+    """
+
+    def __init__(
+        self, machine: Machine, act: Callable[[], object], queue_slots: int | None, stream: int | None = None
+    ) -> None:
+        super().__init__(machine)
+        self.queue_slots = queue_slots
+        self._act = act
+        self._stream = stream
+
+    def __call__(self, count: int) -> None:
+        self._open()
+        for _ in range(count):
+            self._act()
+
+    def burst_ns(self, count: int) -> int:
+        clock = self._machine.clock
+        began_ns = clock.now_ns()
+        self(count)
+        return clock.now_ns() - began_ns
+
+    def stamps(self, out_ns: IntArray) -> None:
+        out_ns[0] = self._machine.clock.now_ns()
+        for index in range(1, len(out_ns)):
+            self(1)
+            out_ns[index] = self._machine.clock.now_ns()
+
+    def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
+        clock = self._machine.clock
+        for index in range(len(out_ns)):
+            began_ns = clock.now_ns()
+            self(calls)
+            self._machine.synchronize(self._stream)
+            out_ns[index] = clock.now_ns() - began_ns
+
+
+class FakeSubmit(FakeProgram):
+    """A Submit of one call. ``act`` is what the calls do to the data.
+
+    ``records`` makes its last call the stream's event record; ``other`` is the stream whose last event record a wait
+    waits for.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        call: Call,
+        act: Callable[[], object] = lambda: None,
+        *,
+        records: bool = False,
+        other: int | None = None,
+    ) -> None:
+        super().__init__(machine, act, call.queue_slots(machine.costs), call.stream)
+        self._call = call
+        self._records = records
+        self._other = other
+
+    def __call__(self, count: int) -> None:
+        if count > 0:
+            self._make(count)
+
+    def stamps(self, out_ns: IntArray) -> None:
+        clock = self._machine.clock
+        out_ns[0] = clock.now_ns()
+        if len(out_ns) > 1:
+            out_ns[1:] = clock.all_shown(self._make(len(out_ns) - 1, self._machine.costs.timer_call_ns).returned_ns)
+
+    def _make(self, count: int, extra_ns: float = 0.0) -> Made:
+        device = self._open().device
+        after = None if self._other is None else device.stream(self._other).recorded
+        made = self._machine.make(self._call, count, extra_ns, after)
+        if self._records:
+            made.batches[-1].stream.recorded = made.batches[-1]
+        self._act()
+        return made
+
+
+def bound(machine: Machine, op: Op, graphs: Mapping[int, Graph]) -> FakeSubmit:
+    """An op made ready. Raises what ``call_of`` does."""
+    other = op.other if isinstance(op, Wait) else None
+    return FakeSubmit(machine, call_of(op, machine.costs, graphs), records=isinstance(op, Record), other=other)
+
+
+class FakeGate(Scoped):
+    """A kernel that holds simulated streams until ``open``, or until its time-out."""
+
+    _hold: Hold | None = None
+
+    def shut(self, streams: Sequence[int] = (0,), timeout_s: float = 0.5) -> None:
+        machine = self._open()
+        if not streams:
+            raise MeasurementError("a gate needs a stream to hold")
+        call_ns = machine.noise.one(machine.costs.submit_ns)
+        now_ns, self._hold = machine.device.shut(tuple(streams), machine.clock.time_ns, call_ns, timeout_s * 1e9)
+        machine.clock.wait_until(now_ns)
+
+    def open(self) -> None:
+        if self._hold is None:
+            raise MeasurementError("the gate was never shut")
+        now_ns = self._machine.clock.pass_ns(self._machine.costs.gate_open_ns)
+        self._machine.device.open(self._hold, now_ns + self._machine.costs.host_read_ns)
+
+    def was_late(self) -> bool:
+        return self._hold is not None and self._hold.late
+
+
+class FakeEventPair(Scoped):
+    """Two markers in a simulated stream, each put there by the same call."""
+
+    def __init__(self, machine: Machine, call: Call) -> None:
+        super().__init__(machine)
+        self._call = call
+        self._first: Batch | None = None
+        self._last: Batch | None = None
+
+    def start(self) -> None:
+        self._first = self._open().make(self._call, 1).batches[0]
+
+    def stop(self) -> None:
+        self._last = self._open().make(self._call, 1).batches[0]
+
+    def elapsed_s(self) -> float:
+        self._machine.synchronize(self._call.stream)
+        return self._machine.globaltimer_s(*self._ends_ns())
+
+    def _ends_ns(self) -> tuple[float, float]:
+        first, last = self._first, self._last
+        if first is None or last is None or first.ends_ns is None or last.ends_ns is None:
+            raise MeasurementError("both markers must be recorded and reached before their difference is read")
+        return float(first.ends_ns[0]), float(last.ends_ns[0])
+
+
+# Captured ops and nodes of each kind, as a chain of gaps and durations.
 
 
 ONE_WORD_BYTES = 4
 
 
 class Node(NamedTuple):
-    """A node in a chain, in ns: the gap to the end of the one before it, how long it runs, and what it adds to the
-    launch call beyond what a kernel does."""
+    """A node in a chain, in ns: its gap behind the previous node, its duration, and what it adds to the launch call on
+    top of a kernel."""
 
     gap_ns: float
     duration_ns: float
@@ -238,8 +389,8 @@ class Node(NamedTuple):
 def chain_of(ops: Sequence[Op], costs: FakeCosts) -> list[Node]:
     """The chain that a capture of these ops makes.
 
-    Raises MeasurementError for none, for calls of several layers, and with the driver's reason for an op that cannot be
-    captured; Skip for a layer that is not simulated.
+    Raises MeasurementError for no ops, for calls of several layers, and with the driver's reason for an op that cannot
+    be captured; Skip for a layer that is not simulated.
     """
     if not ops:
         raise MeasurementError("a graph needs at least one node")
@@ -257,33 +408,39 @@ def graph_of(chain: Sequence[Node]) -> Graph:
 
 def empty_chain(nodes: int, costs: FakeCosts) -> Graph:
     """A line of empty kernels."""
-    return graph_of([_captured(Launch(), costs)] * nodes)
+    return graph_of([node_of("kernel_empty", costs)] * nodes)
 
 
-def node_of(kind: NodeKind, costs: FakeCosts) -> Node:
-    """A node of that kind behind another one."""
-    op = op_of(kind, costs)
+def node_of(kind: NodeKind, costs: FakeCosts, op: Op | None = None) -> Node:
+    """A node of that kind behind another one; ``op`` is what it does where the kind does not say so."""
+    own, op = costs.graphs.node(kind), op or _op_of(kind, costs)
+    runs_ns = own.duration_ns
     if isinstance(op, Launch | Copy | Memset):
-        return _node(kind, _item(op, costs).duration_ns, costs)
-    return _node(kind, costs.graphs.node(kind).duration_ns, costs)
+        runs_ns = call_of(op, costs, {}).item.duration_ns
+    return Node(costs.gap_graph_ns + own.gap_ns, runs_ns, own.launch_ns)
 
 
 def call_of_kind(kind: NodeKind, costs: FakeCosts) -> Call | None:
     """The call into stream 0 that does what a node of that kind does; None for what only a graph can hold."""
-    op, own = op_of(kind, costs), costs.graphs.calls.get(kind)
+    op, own = _op_of(kind, costs), costs.graphs.calls.get(kind)
     if op is None:
         return Call(own.submit_ns, Item(gap_ns=costs.gap_stream_ns, duration_ns=own.duration_ns)) if own else None
     call = call_of(op, costs, {})
-    if not kind.startswith("pdl_trigger") or call.item is None:
-        return call
-    replace = msgspec.structs.replace
-    return replace(call, item=replace(call.item, gap_ns=call.item.gap_ns + costs.graphs.trigger_gap_ns))
+    return (
+        call.with_item(gap_ns=call.item.gap_ns + costs.graphs.trigger_gap_ns)
+        if kind.startswith("pdl_trigger")
+        else call
+    )
 
 
-def op_of(kind: NodeKind, costs: FakeCosts) -> Op | None:
+def _op_of(kind: NodeKind, costs: FakeCosts) -> Op | None:
     """The op that a node of that kind does, where there is one."""
     if kind == "kernel" or kind.endswith(PROLOGUE) or kind.startswith("pdl"):
-        return _dependent(kind, costs)
+        # A kernel that needs what the one before it wrote. An early trigger hides its prologue under that one.
+        duration_ns = costs.graphs.dependent_kernel_ns
+        if kind.endswith(PROLOGUE) and not kind.startswith("pdl_trigger"):
+            duration_ns += costs.graphs.prologue_ns
+        return Launch(duration_ns=duration_ns, kind="pdl" if kind.startswith("pdl") else "launch")
     forms: dict[NodeKind, Op] = {
         "kernel_empty": Launch(),
         "memset": Memset(ONE_WORD_BYTES),
@@ -295,25 +452,16 @@ def op_of(kind: NodeKind, costs: FakeCosts) -> Op | None:
     return forms.get(kind)
 
 
-def _dependent(kind: NodeKind, costs: FakeCosts) -> Launch:
-    """A kernel that needs what the one before it wrote. Its prologue takes time of its own unless an early trigger let
-    it begin with the kernel in front: then it hides under that one's."""
-    duration_ns = costs.graphs.dependent_kernel_ns
-    if kind.endswith(PROLOGUE) and not kind.startswith("pdl_trigger"):
-        duration_ns += costs.graphs.prologue_ns
-    return Launch(duration_ns=duration_ns, kind="pdl" if kind.startswith("pdl") else "launch")
-
-
 def _captured(op: Op, costs: FakeCosts) -> Node:
     match op:
         case Launch():
-            return _node("pdl" if op.kind == "pdl" else "kernel", _item(op, costs).duration_ns, costs)
+            return node_of("pdl" if op.kind == "pdl" else "kernel", costs, op)
         case Copy():
-            return _node("copy_h2d" if op.direction == "h2d" else "copy_d2h", _item(op, costs).duration_ns, costs)
+            return node_of("copy_h2d" if op.direction == "h2d" else "copy_d2h", costs, op)
         case Memset():
-            return _node("memset", _item(op, costs).duration_ns, costs)
+            return node_of("memset", costs, op)
         case LayerCall():
-            call_of(op, costs, {})
+            _layer(op.layer, costs)
             return _captured(kernel_of(op), costs)
         case SynchronizeIdle() | Query():
             called = "cuEventQuery" if isinstance(op, Query) else f"cu{op.what.capitalize()}Synchronize"
@@ -324,166 +472,34 @@ def _captured(op: Op, costs: FakeCosts) -> Node:
             raise MeasurementError(f"the simulated GPU captures kernels, copies and memsets, not {type(op).__name__}")
 
 
-def _node(kind: NodeKind, duration_ns: float, costs: FakeCosts) -> Node:
-    own = costs.graphs.node(kind)
-    return Node(costs.gap_graph_ns + own.gap_ns, duration_ns, own.launch_ns)
-
-
-def _item(op: Op, costs: FakeCosts) -> Item:
-    item = call_of(op, costs, {}).item
-    assert item is not None, "launches, copies and memsets go into a stream"
-    return item
-
-
-# Submit, Gate and EventPair of the simulated GPU.
-
-
-def bound(machine: Machine, op: Op, graphs: Mapping[int, Graph]) -> FakeSubmit:
-    """An op made ready. Raises what ``call_of`` does."""
-    other = op.other if isinstance(op, Wait) else None
-    return FakeSubmit(machine, call_of(op, machine.costs, graphs), records=isinstance(op, Record), other=other)
-
-
-class FakeSubmit:
-    """A bound op of the simulated GPU. ``records`` makes its last call the stream's event record; ``other`` is the
-    stream whose last event record a wait waits for."""
-
-    def __init__(self, machine: Machine, call: Call, *, records: bool = False, other: int | None = None) -> None:
-        self.queue_slots = call.queue_slots(machine.costs)
-        self._machine = machine
-        self._scope = machine.scope
-        self._call = call
-        self._records = records
-        self._other = other
-
-    def make(self, count: int, extra_ns: float = 0.0) -> Made:
-        self._machine.check(self._scope)
-        device = self._machine.device
-        after = None if self._other is None else device.stream(self._other).recorded
-        made = self._machine.make(self._call, count, extra_ns, after)
-        if self._records:
-            device.stream(self._call.stream).recorded = made.batches[-1]
-        return made
-
-    def __call__(self, count: int) -> None:
-        if count > 0:
-            self.make(count)
-
-    def burst_ns(self, count: int) -> int:
-        clock = self._machine.clock
-        began_ns = clock.now_ns()
-        self(count)
-        return clock.now_ns() - began_ns
-
-    def stamps(self, out_ns: IntArray) -> None:
-        clock = self._machine.clock
-        out_ns[0] = clock.now_ns()
-        if len(out_ns) > 1:
-            out_ns[1:] = clock.all_shown(self.make(len(out_ns) - 1, self._machine.costs.timer_call_ns).returned_ns)
-
-    def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
-        clock = self._machine.clock
-        for index in range(len(out_ns)):
-            began_ns = clock.now_ns()
-            self.make(calls)
-            self._machine.synchronize(self._call.stream)
-            out_ns[index] = clock.now_ns() - began_ns
-
-
-class FakeGate:
-    """A kernel that holds simulated streams until ``open``, or until its time-out."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self._scope = machine.scope
-        self._hold: Hold | None = None
-
-    def shut(self, streams: Sequence[int] = (0,), timeout_s: float = 0.5) -> None:
-        machine = self._machine
-        machine.check(self._scope)
-        if not streams:
-            raise MeasurementError("a gate needs a stream to hold")
-        call_ns = machine.noise.one(machine.costs.submit_ns)
-        now_ns, self._hold = machine.device.shut(tuple(streams), machine.clock.time_ns, call_ns, timeout_s * 1e9)
-        machine.clock.wait_until(now_ns)
-
-    def open(self) -> None:
-        if self._hold is None:
-            raise MeasurementError("the gate was never shut")
-        now_ns = self._machine.clock.pass_ns(self._machine.costs.gate_open_ns)
-        self._machine.device.open(self._hold, now_ns + self._machine.costs.host_read_ns)
-
-    def was_late(self) -> bool:
-        return self._hold is not None and self._hold.late
-
-
-class FakeEventPair:
-    """Two timing events in a simulated stream."""
-
-    def __init__(self, machine: Machine, record: Call) -> None:
-        self._machine = machine
-        self._scope = machine.scope
-        self._record = record
-        self._first: Batch | None = None
-        self._last: Batch | None = None
-
-    def start(self) -> None:
-        self._first = self._put()
-
-    def stop(self) -> None:
-        self._last = self._put()
-
-    def elapsed_s(self) -> float:
-        if self._first is None or self._last is None:
-            raise MeasurementError("both events must be recorded before their difference is asked for")
-        self._machine.synchronize(self._record.stream)
-        return (self._stamp_ns(self._last) - self._stamp_ns(self._first)) * 1e-9
-
-    def _put(self) -> Batch:
-        self._machine.check(self._scope)
-        return self._machine.make(self._record, 1).batches[0]
-
-    def _stamp_ns(self, batch: Batch) -> int:
-        assert batch.ends_ns is not None, "a synchronised stream has no event to come"
-        return int(self._machine.globaltimer_ns(batch.ends_ns)[0])
-
-
-# Kernels of the simulated GPU that record their own begin and end, in a stream or in a graph.
+# Kernels that record their own begin and end, in a stream or in a graph.
 
 
 def record(machine: Machine, launch: Launch, count: int, *, graph: bool, gated: bool) -> Recorded:
     """Raises MeasurementError for more than may stand behind a gate."""
     costs = machine.costs
-    if not graph:
-        starts_ns = _starts_ns(machine, call_of(launch, costs, {}), count, gated=gated)
-        duration_ns = costs.kernel_ns(launch.duration_ns, launch.grid_blocks, launch.block_threads)
-        return _recorded(machine, starts_ns, starts_ns + duration_ns)
-    chain = chain_of([launch] * count, costs)
-    call = replay_of(graph_of(chain), costs, launch.stream)
-    machine.clock.pass_ns(costs.graphs.capture.at(count) + costs.graphs.instantiate.at(count))
-    gaps_ns, durations_ns, _ = np.array(chain).T
-    gaps_ns[0] = 0.0
-    ends_ns = _starts_ns(machine, call, 1, gated=gated)[0] + np.cumsum(gaps_ns + durations_ns)
-    return _recorded(machine, ends_ns - durations_ns, ends_ns)
-
-
-def _starts_ns(machine: Machine, call: Call, count: int, *, gated: bool) -> FloatArray:
-    """When each of ``count`` calls' items started, all submitted at once."""
-    slots = call.queue_slots(machine.costs) or count
-    if gated and count > slots:
-        raise MeasurementError(f"{count} kernels do not fit behind a gate ({slots} may)")
+    if graph:
+        chain = chain_of([launch] * count, costs)
+        call, calls = replay_of(graph_of(chain), costs, launch.stream), 1
+        machine.clock.pass_ns(costs.graphs.capture.at(count) + costs.graphs.instantiate.at(count))
+    else:
+        call, calls = call_of(launch, costs, {}), count
+    slots = call.queue_slots(costs) or calls
+    if gated and calls > slots:
+        raise MeasurementError(f"{calls} kernels do not fit behind a gate ({slots} may)")
     gate = FakeGate(machine)
     if gated:
-        gate.shut((call.stream,))
-    batches = machine.make(call, count).batches
+        gate.shut((launch.stream,))
+    batches = machine.make(call, calls).batches
     if gated:
         gate.open()
     machine.synchronize(call.stream)
     if gate.was_late():
         raise MeasurementError("the gate timed out")
-    return np.concatenate([batch.starts_ns for batch in batches if batch.starts_ns is not None])
-
-
-def _recorded(machine: Machine, starts_ns: FloatArray, ends_ns: FloatArray) -> Recorded:
+    starts_ns = np.concatenate([batch.starts_ns for batch in batches if batch.starts_ns is not None])
+    durations_ns = np.full(count, costs.kernel_ns(launch.duration_ns, launch.grid_blocks, launch.block_threads))
+    if graph:
+        gaps_ns = np.array([0.0, *(node.gap_ns for node in chain[1:])])
+        starts_ns = starts_ns[0] + np.cumsum(gaps_ns + durations_ns) - durations_ns
     stamps = machine.globaltimer_ns
-    return Recorded(stamps(starts_ns), stamps(ends_ns), machine.costs.globaltimer_step_ns)
+    return Recorded(stamps(starts_ns), stamps(starts_ns + durations_ns), costs.globaltimer_step_ns)

@@ -1,11 +1,7 @@
-"""Managed memory of the simulated machine: pages that lie with the host, with the GPU, or (read mostly) with both."""
+"""Dependent reads of host and peer memory, managed memory, and what the simulated machine says of its link."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
-
-import msgspec
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
@@ -16,46 +12,29 @@ from microbench.gpu.fake.costs import FakeCosts, Traffic
 from microbench.gpu.fake.device import FloatArray, Item
 from microbench.gpu.fake.environment import GENERATION, LANES, SIMULATED, bus_id
 from microbench.gpu.fake.links import Ends, require_host_memory
-from microbench.gpu.fake.machine import Call, Machine, call_of
+from microbench.gpu.fake.machine import Call, Machine, Scoped, call_of
 from microbench.gpu.protocol.links import Direction, ManagedWay, Order
 
-# Dependent reads on the simulated GPU: line after line, through a cache of address translations.
+SHARE_OF_FREE = 4
 
 
-SEED = 20240229
+def evenly(share: float, first: int, count: int) -> FloatArray:
+    """1 for that share of all numbers, evenly spread, else 0; for the ``count`` numbers from ``first`` on."""
+    chosen: FloatArray = np.diff(np.floor(np.arange(first, first + count + 1) * max(share, 0.0)))
+    return chosen
 
 
-class Translations:
-    """A cache of page translations, each page in one place only (direct mapped)."""
+class FakeChase(Scoped):
+    """Reads of ``read_ns`` each; ``miss_ns`` longer beyond the reach of address translations."""
 
-    def __init__(self, entries: int) -> None:
-        self._pages: IntArray = np.full(entries, -1, dtype=np.int64)
-
-    def misses(self, pages: IntArray) -> FloatArray:
-        """1 for each of these accesses that misses, else 0; a miss displaces what was there."""
-        places = pages % len(self._pages)
-        order = np.argsort(places, kind="stable")
-        places, pages = places[order], pages[order]
-        first = np.concatenate(([True], places[1:] != places[:-1]))
-        held = np.concatenate(([0], pages[:-1]))
-        held[first] = self._pages[places[first]]
-        last = np.concatenate((first[1:], [True]))
-        self._pages[places[last]] = pages[last]
-        found: FloatArray = np.zeros(len(pages))
-        found[order] = pages != held
-        return found
-
-
-class FakeChase:
-    """``visits`` are the lines' numbers in the order of the walk, shape (lines,)."""
-
-    def __init__(self, machine: Machine, visits: IntArray, stride_bytes: int, read_ns: float, miss_ns: float) -> None:
-        links = machine.costs.links
+    def __init__(
+        self, machine: Machine, footprint_bytes: int, stride_bytes: int, read_ns: float, miss_ns: float
+    ) -> None:
+        if footprint_bytes < stride_bytes:
+            raise Skip(f"{footprint_bytes} B hold no line of {stride_bytes} B to walk through")
+        super().__init__(machine)
         self.blocks = machine.costs.sm_count
-        self._machine = machine
-        self._scope = machine.scope
-        self._pages = visits * stride_bytes // links.translation_page_bytes
-        self._translations = Translations(links.translation_entries)
+        self._footprint_bytes = footprint_bytes
         self._read_ns = read_ns
         self._miss_ns = miss_ns
         self._at = 0
@@ -68,45 +47,34 @@ class FakeChase:
         return self._walk(self._reads_ns(reads) * self._machine.noise.device(1.0, reads))
 
     def _reads_ns(self, count: int) -> FloatArray:
-        lines = (self._at + np.arange(count)) % len(self._pages)
-        self._at = (self._at + count) % len(self._pages)
-        return self._read_ns + self._miss_ns * self._translations.misses(self._pages[lines])
+        beyond_reach = 1 - self._machine.costs.links.translation_reach_bytes / self._footprint_bytes
+        missed = evenly(beyond_reach, self._at, count)
+        self._at += count
+        return self._read_ns + self._miss_ns * missed
 
     def _walk(self, times_ns: FloatArray) -> IntArray:
-        """Let the GPU walk that long, in all. Lines whose addresses never came lead nowhere."""
-        machine = self._machine
-        machine.check(self._scope)
-        machine.make(Call(machine.costs.submit_ns, Item(duration_ns=float(times_ns.sum()))), 1)
-        machine.synchronize(0)
+        """Let the GPU walk that long in all. A walk ends at no line where no addresses arrived."""
+        machine = self._open()
+        machine.run(Item(duration_ns=float(times_ns.sum())))
         if machine.costs.links.arrives != "right":
             raise MeasurementError(f"SIMULATED: the walk ended at no line where line {self._at} should be")
         return times_ns.round().astype(np.int64)
 
 
 def host_chase(machine: Machine, footprint_bytes: int, stride_bytes: int, order: Order) -> FakeChase:
-    require_host_memory(machine.costs, "pinned", footprint_bytes)
-    visits = _lines(footprint_bytes, stride_bytes)
-    if order == "random":
-        visits = np.random.default_rng(SEED).permutation(visits)
-    return FakeChase(machine, visits, stride_bytes, machine.costs.host_read_ns, machine.costs.links.translation_miss_ns)
+    """In sequential order a page is translated once for many reads, which costs nothing visible."""
+    costs = machine.costs
+    require_host_memory(costs, "pinned", footprint_bytes)
+    miss_ns = costs.links.translation_miss_ns if order == "random" else 0.0
+    return FakeChase(machine, footprint_bytes, stride_bytes, costs.host_read_ns, miss_ns)
 
 
 def peer_chase(machine: Machine, footprint_bytes: int, stride_bytes: int) -> FakeChase:
-    """See Links.peer_chase; the other GPU's translations are always at hand."""
-    return FakeChase(machine, _lines(footprint_bytes, stride_bytes), stride_bytes, machine.costs.links.peer_read_ns, 0)
+    return FakeChase(machine, footprint_bytes, stride_bytes, machine.costs.links.peer_read_ns, 0.0)
 
 
-def _lines(footprint_bytes: int, stride_bytes: int) -> IntArray:
-    if footprint_bytes < stride_bytes:
-        raise Skip(f"{footprint_bytes} B hold no line of {stride_bytes} B to walk through")
-    return np.arange(footprint_bytes // stride_bytes, dtype=np.int64)
-
-
-SHARE_OF_FREE = 4
-
-
-class FakeManaged:
-    """Raises Skip without managed memory, or for more than a quarter of what is free on the device."""
+class FakeManaged(Ends, Scoped):
+    """Raises Skip without managed memory, or for more than a quarter of the device's memory."""
 
     def __init__(self, machine: Machine, way: ManagedWay, size_bytes: int) -> None:
         if not machine.costs.links.managed_memory:
@@ -115,180 +83,124 @@ class FakeManaged:
         if size_bytes > free_bytes // SHARE_OF_FREE:
             raise Skip(f"{size(size_bytes)} is over a quarter of the {size(free_bytes)} free on the device")
         require_host_memory(machine.costs, "managed", size_bytes)
-        self._machine = machine
-        self._scope = machine.scope
+        Ends.__init__(self, machine.costs, size_bytes)
+        Scoped.__init__(self, machine)
         self._way: ManagedWay = way
-        self._size_bytes = size_bytes
-        self._ends = Ends(machine.costs, size_bytes)
         self._on_device = False
 
     def take_ns(self) -> int:
-        machine = self._machine
-        machine.check(self._scope)
-        self._ends.fresh()
+        machine = self._open()
+        self.fresh()
         starts_on_device = self._way == "again_on_device" or self._way.endswith("to_host")
         if self._on_device != starts_on_device:
             self._prefetch("h2d" if starts_on_device else "d2h")
         began_ns = machine.clock.now_ns()
-        self._move()
-        taken_ns = machine.clock.now_ns() - began_ns
-        self._ends.move()
-        return taken_ns
-
-    def _move(self) -> None:
-        if self._way == "prefetch_to_device":
-            self._prefetch("h2d")
-        elif self._way == "prefetch_to_host":
-            self._prefetch("d2h")
+        if self._way.startswith("prefetch"):
+            self._prefetch("h2d" if self._way == "prefetch_to_device" else "d2h")
         elif self._way == "fault_to_host":
             self._touch_on_host()
         else:
             self._read_on_device()
+        taken_ns = machine.clock.now_ns() - began_ns
+        self.move()
+        return taken_ns
 
     def _prefetch(self, direction: Direction) -> None:
-        self._machine.make(call_of(Copy(direction, self._size_bytes), self._machine.costs, {}), 1)
+        self._machine.make(call_of(Copy(direction, self.size_bytes), self._machine.costs, {}), 1)
         self._machine.synchronize(0)
         self._on_device = direction == "h2d"
 
     def _read_on_device(self) -> None:
-        """A kernel reads all: pages that are not there are fetched, a batch of faults at a time."""
-        costs, links = self._machine.costs, self._machine.costs.links
-        call = call_of(Launch(), costs, {})
-        assert call.item is not None, "a launch goes into a stream"
-        duration_ns = costs.empty_kernel_ns + self._size_bytes / links.device_read_bytes_per_s * 1e9
-        traffic = call.item.traffic
+        """A kernel reads all of it: missing pages are fetched, a batch of faults at a time."""
+        costs, links, size_bytes = self._machine.costs, self._machine.costs.links, self.size_bytes
+        launch = call_of(Launch(), costs, {})
+        duration_ns = costs.empty_kernel_ns + size_bytes / links.device_read_bytes_per_s * 1e9
+        moved = Traffic()
         if not self._on_device:
             batch_ns = links.read_mostly_batch_ns if self._way == "read_mostly_to_device" else links.fault_batch_ns
-            wire_bytes = costs.on_the_link_bytes("h2d", self._size_bytes)
-            batches = -(-self._size_bytes // links.fault_batch_bytes)
-            duration_ns += batches * batch_ns + wire_bytes / costs.link_bytes_per_s * 1e9
-            requests_bytes = costs.read_requests_bytes(self._size_bytes)
-            traffic = Traffic(traffic.received + wire_bytes, traffic.sent + requests_bytes)
-        item = msgspec.structs.replace(call.item, duration_ns=duration_ns, traffic=traffic)
-        self._machine.make(Call(call.host_ns, item), 1)
-        self._machine.synchronize(0)
+            moved = costs.copy_traffic("h2d", size_bytes)
+            batches = -(-size_bytes // links.fault_batch_bytes)
+            duration_ns += batches * batch_ns + moved.received / costs.link_bytes_per_s * 1e9
+        self._machine.run(launch.with_item(duration_ns=duration_ns, traffic=launch.item.traffic + moved).item)
         self._on_device = True
 
     def _touch_on_host(self) -> None:
-        """A host thread reads all: each fault fetches its piece, and the thread waits for it."""
-        machine, costs, links = self._machine, self._machine.costs, self._machine.costs.links
-        if not self._on_device:
-            raise MeasurementError("SIMULATED: the pages lie with the host already")
-        faults = -(-self._size_bytes // links.host_fault_bytes)
-        wire_bytes = costs.on_the_link_bytes("d2h", self._size_bytes / faults)
-        each_ns = links.host_fault_ns + wire_bytes / costs.link_bytes_per_s * 1e9
-        machine.make(Call(each_ns, Item(traffic=Traffic(0.0, wire_bytes), queued=False)), faults)
+        """A host thread reads all of it: each fault fetches its piece, and the thread waits for it."""
+        costs, links, size_bytes = self._machine.costs, self._machine.costs.links, self.size_bytes
+        faults = -(-size_bytes // links.host_fault_bytes)
+        moved = costs.copy_traffic("d2h", size_bytes / faults)
+        each_ns = links.host_fault_ns + moved.sent / costs.link_bytes_per_s * 1e9
+        self._machine.make(Call(each_ns, Item(traffic=moved, queued=False)), faults)
         self._on_device = False
 
-    def check(self) -> str:
-        return self._ends.check()
+
+# What the simulated machine says of its link: a GPU below a switch, everything as fast as it should be.
 
 
-# What the simulated machine says of its link: a GPU below two switches, everything as fast as it should be.
-
-
-READ_COMPLETION_BOUNDARY_BYTES = 64
 COUNTERS = (
-    "pcie_replays",
-    "pcie_correctable_errors",
-    "pcie_nonfatal_errors",
-    "pcie_fatal_errors",
-    "nvlink_errors",
-)
+    "pcie_replays", "pcie_correctable_errors", "pcie_nonfatal_errors", "pcie_fatal_errors", "nvlink_errors",
+)  # fmt: skip
 UNKNOWN = {
     "extended_tags": "the simulated configuration space does not say",
     "pcie_replay_rollovers": "the simulated driver does not count them",
     "pcie_replay_rollovers_risen": "the simulated driver does not count them",
     "topology_sim0": "the simulated network controller sits on a virtual bus",
 }
-UNITS = ("_bytes_per_s", "_bytes")
-
-
-class Above(NamedTuple):
-    """A bridge above the GPU."""
-
-    bus_id: str
-    kind: str
-
-
+NO_NVLINK = dict.fromkeys(("nvlink_version", "nvlink_bytes_per_s", "nvlink_peers"), "no NVLink is up")
+# The bridges above the GPU: bus id and kind.
 ABOVE = (
-    Above("0000:19:00.0", "switch downstream port"),
-    Above("0000:18:00.0", "switch upstream port"),
-    Above("0000:17:00.0", "switch downstream port"),
-    Above("0000:16:00.0", "switch upstream port"),
-    Above("0000:15:01.0", "root port"),
+    ("0000:17:00.0", "switch downstream port"),
+    ("0000:16:00.0", "switch upstream port"),
+    ("0000:15:01.0", "root port"),
 )
+UNITS = {"_bytes_per_s": "B/s", "_bytes": "B"}
 
 
 def state(costs: FakeCosts) -> tuple[Fact, ...]:
-    """See Links.state: names are those of gpu/machine/topology.py."""
-    known: dict[str, Scalar] = {**_link(costs), **_path(costs), **_between_gpus(costs), "read_under_load": True}
-    known |= {name + ending: 0 for name in COUNTERS for ending in ("", "_risen")}
-    return (
-        *(Fact(name, value, SIMULATED, unit=_unit(name)) for name, value in known.items()),
-        *(Fact(name, None, SIMULATED, reason=reason) for name, reason in _unknown(costs).items()),
-    )
-
-
-def _unknown(costs: FakeCosts) -> dict[str, str]:
-    if costs.gpus > 1:
-        return UNKNOWN
-    return UNKNOWN | dict.fromkeys(("nvlink_version", "nvlink_bytes_per_s", "nvlink_peers"), "no NVLink is up")
-
-
-def _unit(name: str) -> str:
-    ending = next((ending for ending in UNITS if name.endswith(ending)), "")
-    return {"_bytes_per_s": "B/s", "_bytes": "B"}.get(ending, "")
-
-
-def _link(costs: FakeCosts) -> dict[str, Scalar]:
-    speeds: dict[str, Scalar] = {}
-    for which in ("now", "gpu_max", "slot_max"):
-        speeds |= {f"generation_{which}": GENERATION, f"lanes_{which}": LANES}
-    return speeds | {
+    """Names are those of gpu/machine/topology.py."""
+    links, several = costs.links, costs.gpus > 1
+    hops = ((bus_id(0), "endpoint"), *ABOVE)
+    known: dict[str, Scalar] = {
+        **{f"generation_{which}": GENERATION for which in ("now", "gpu_max", "slot_max")},
+        **{f"lanes_{which}": LANES for which in ("now", "gpu_max", "slot_max")},
         "slot_limit_bus_id": "none",
         "max_payload_bytes": costs.packet_payload_bytes,
         "max_read_request_bytes": 512,
-        "read_completion_boundary_bytes": READ_COMPLETION_BOUNDARY_BYTES,
+        "read_completion_boundary_bytes": 64,
         "relaxed_ordering": True,
         "acs": False,
         "iommu": "off",
         "resizable_bar": True,
         "bar1_bytes": costs.memory.total_bytes,
         "numa_node": 0,
-    }
-
-
-def _path(costs: FakeCosts) -> dict[str, Scalar]:
-    hops = (Above(bus_id(0), "endpoint"), *ABOVE)
-    found: dict[str, Scalar] = {
         "hops": len(hops),
-        "switches": sum(hop.kind == "switch upstream port" for hop in hops),
+        "switches": 1,
         "root": "pci0000:15",
         "virtual_bus": False,
+        "nvlinks": links.nvlinks if several else 0,
+        "c2c": False,
+        "read_under_load": True,
+        **{name + ending: 0 for name in COUNTERS for ending in ("", "_risen")},
     }
-    for index, hop in enumerate(hops):
-        found |= {
-            f"hop{index}_bus_id": hop.bus_id,
-            f"hop{index}_kind": hop.kind,
+    for index, (bus, kind) in enumerate(hops):
+        known |= {
+            f"hop{index}_bus_id": bus,
+            f"hop{index}_kind": kind,
             f"hop{index}_generation_now": GENERATION,
             f"hop{index}_lanes_now": LANES,
             f"hop{index}_generation_max": GENERATION,
             f"hop{index}_lanes_max": LANES,
             f"hop{index}_max_payload_bytes": costs.packet_payload_bytes,
         }
-    return found
+    if several:
+        known |= {"nvlink_version": "4.0", "nvlink_bytes_per_s": links.nvlink_bytes_per_s, "nvlink_peers": "gpu"}
+        known |= {f"topology_gpu{gpu}": f"NV{links.nvlinks}" for gpu in range(1, costs.gpus)}
+    unknown = UNKNOWN if several else UNKNOWN | NO_NVLINK
+    return (
+        *(Fact(name, value, SIMULATED, unit=_unit(name)) for name, value in known.items()),
+        *(Fact(name, None, SIMULATED, reason=reason) for name, reason in unknown.items()),
+    )
 
 
-def _between_gpus(costs: FakeCosts) -> dict[str, Scalar]:
-    links = costs.links if costs.gpus > 1 else None
-    found: dict[str, Scalar] = {"nvlinks": links.nvlinks if links else 0, "c2c": False}
-    if links:
-        found |= {"nvlink_version": "4.0", "nvlink_bytes_per_s": links.nvlink_bytes_per_s, "nvlink_peers": "gpu"}
-        found |= dict(_topology(costs))
-    return found
-
-
-def _topology(costs: FakeCosts) -> Iterator[tuple[str, Scalar]]:
-    for gpu in range(1, costs.gpus):
-        yield f"topology_gpu{gpu}", f"NV{costs.links.nvlinks}"
+def _unit(name: str) -> str:
+    return next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "")

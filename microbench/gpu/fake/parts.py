@@ -9,9 +9,8 @@ from microbench.core.ops import IntArray
 from microbench.gpu.fake import compute, graphs, memory
 from microbench.gpu.fake.compute import (
     FakeBracket,
-    FakeInstructionChain,
     FakeProblem,
-    FakeResident,
+    FakeUnit,
     Product,
     require_type,
     unit_of,
@@ -119,13 +118,13 @@ class FakeCompute:
             throttle_reasons=(POWER_CAP,) if seen.capped else (),
         )
 
-    def tensor(self, path: TensorPath, dtype: TensorType) -> FakeResident:
+    def tensor(self, path: TensorPath, dtype: TensorType) -> FakeUnit:
         return compute.tensor(self._open(), path, dtype)
 
-    def arithmetic(self, operation: AluOperation) -> FakeResident:
+    def arithmetic(self, operation: AluOperation) -> FakeUnit:
         return compute.arithmetic(self._open(), operation)
 
-    def chain(self, operation: AluOperation) -> FakeInstructionChain:
+    def chain(self, operation: AluOperation) -> FakeUnit:
         return compute.chain(self._open(), operation)
 
 
