@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from microbench.core.bench import PRESETS, Axis, Benchmark, Preset, no_environment
+from microbench.core.bench import PRESETS, Axis, Benchmark, Preset
 from microbench.core.errors import UsageError
 from microbench.core.model import Case, Environment, GpuInfo, Outcome, Param
 from microbench.core.units import plain
@@ -259,11 +259,9 @@ def _processes_of_its_own(one: Selected) -> tuple[bool, int]:
 
     What stays out of every other figure comes last: it is what a short budget can do without.
     """
-    benchmark = one.benchmark
-    if not (benchmark.cold or benchmark.fresh_process_by or benchmark.process_environment is not no_environment):
-        return False, 0
-    processes = len({_process(benchmark, case, None, 0) for case in one.cases})
-    return benchmark.cold, processes * benchmark.minimum_rounds
+    processes = {_process(one.benchmark, case, None, 0) for case in one.cases}
+    own = any(process.own or process.variables for process in processes)
+    return one.benchmark.cold, len(processes) * one.benchmark.minimum_rounds if own else 0
 
 
 def _of_benchmark(
