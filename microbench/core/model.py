@@ -81,6 +81,9 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
     operations: int = 0
 
 
+NO_WORK = Work()  # encoding omits a default only if it is this very object
+
+
 class PerCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """Distribution of single calls inside bursts, in the metric's unit.
 
@@ -114,7 +117,7 @@ class Measurement(msgspec.Struct, frozen=True, omit_defaults=True):
     samples: msgspec.Raw
     n: int
     calls_per_sample: int = 1
-    work: Work = Work()
+    work: Work = NO_WORK
     bound: str | None = None
     verified: str | None = None
     needs_verification: bool = False

@@ -16,7 +16,7 @@ import numpy as np
 from microbench.analysis.quantiles import FloatArray
 from microbench.analysis.stats import median_interval
 from microbench.core.errors import MeasurementError
-from microbench.core.model import Clock, Floors, Measurement, PerCall, Stopped, Work
+from microbench.core.model import NO_WORK, Clock, Floors, Measurement, PerCall, Stopped, Work
 from microbench.core.ops import IntArray, Launch
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Gpu, HostClock
 from microbench.gpu.protocol.submit import Submit
@@ -74,7 +74,7 @@ class Meter:
         *,
         clock: Clock,
         calls: int = 1,
-        work: Work | None = None,
+        work: Work = NO_WORK,
         bound: str | None = None,
         verified: str | None = None,
         needs_verification: bool = False,
@@ -109,7 +109,7 @@ class Meter:
         *,
         clock: Clock = "host",
         calls: int = 1,
-        work: Work | None = None,
+        work: Work = NO_WORK,
         verified: str | None = None,
         floor_s: float | None = None,
     ) -> list[Measurement]:
@@ -173,7 +173,7 @@ class Meter:
         *,
         clock: Clock,
         calls: int = 1,
-        work: Work | None = None,
+        work: Work = NO_WORK,
         bound: str | None = None,
         verified: str | None = None,
         needs_verification: bool = False,
@@ -198,7 +198,7 @@ class Meter:
                 samples=stored(values),
                 n=len(values),
                 calls_per_sample=calls,
-                work=work or Work(),
+                work=work,
                 bound=bound,
                 verified=verified,
                 needs_verification=needs_verification,
