@@ -220,7 +220,7 @@ def test_doctor_lists_its_checks(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--rounds", "0"), "rounds"),
         (("--time-limit", "-1"), "time"),
         (("--out", "/nowhere/at/all.json"), "no folder"),
-        (("--out", "all.jsonl"), "still grows"),
+        (("--out", "all.jsonl"), "unfinished run"),
         (("--out", "/"), "is a folder"),
     ],
 )
