@@ -41,7 +41,7 @@ CRASHES = {
     "exit_politely": "exit code 1: I had enough",
     "exit_silently": "exit code 0",
     "half_line": "exit code 0",
-    "rubbish_line": "the worker sent what is no message: \\x1b[31mSegmentation fault",
+    "rubbish_line": "the worker sent an invalid message: \\x1b[31mSegmentation fault",
     "flood_errors": "exit code 7: " + "x" * 400 + "… (1000 characters) | last words | and \\x1b[1mvery last",
     "leave_a_child": "exit code 5",
 }
@@ -85,7 +85,7 @@ FAILURES = {
     "nan": "wild[how=nan].facts[0].value is not a finite number",
     "undeclared": "wild yields minutes, which it does not declare",
     "twice": "wild yields seconds twice",
-    "no_measurement": "wild yields what is no Measurement, Fact or Series",
+    "no_measurement": "wild yields something that is not a Measurement, Fact or Series",
 }
 
 

@@ -20,10 +20,11 @@ from microbench.gpu.fake.links import Flow, Piece, play, shares
 from microbench.gpu.fake.machine import Machine
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import ManagedWay, PeerWay, Transfer
+from microbench.measure.floors import measure_floors
 from microbench.run import worker
 from microbench.run.messages import Job, Message, Order
 from microbench.run.plan import make_plan, select
-from microbench.run.worker import Device, measure_floors
+from microbench.run.worker import Device
 
 MIB = 1 << 20
 TWO = FakeCosts(gpus=2)

@@ -19,10 +19,11 @@ from microbench.gpu.fake.memory import Request, answered_ns, hit_share
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import Transfer
 from microbench.gpu.protocol.memory import Allocation, DeviceMemory, Operations
+from microbench.measure.floors import measure_floors
 from microbench.run import worker
 from microbench.run.messages import Job, Message, Order
 from microbench.run.plan import select
-from microbench.run.worker import Device, measure_floors
+from microbench.run.worker import Device
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 MEMORY = [benchmark for benchmark in discover().values() if benchmark.suite == "memory"]
