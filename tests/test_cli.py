@@ -85,14 +85,12 @@ def test_show_never_imports_numba(saved: Path) -> None:
 README = Path(__file__).parent.parent / "README.md"
 
 
-@pytest.mark.source
 def test_readme_opens_with_the_two_commands() -> None:
     first, second, *_ = (line for line in README.read_text().splitlines() if line.startswith("$ "))
     assert first.startswith("$ ./scripts/microbench run")
     assert second.startswith("$ ./scripts/test")
 
 
-@pytest.mark.source
 def test_readme_has_every_exit_code_grade_and_column() -> None:
     text = README.read_text()
     codes = re.findall(r"^\| (\d+) \| ", text, re.MULTILINE)
@@ -102,7 +100,6 @@ def test_readme_has_every_exit_code_grade_and_column() -> None:
     assert f"\n{','.join(HEADER)}\n" in text
 
 
-@pytest.mark.source
 def test_readme_names_every_benchmark() -> None:
     named = re.findall(r"^\| \w* ?\| `(\w+)` \| ", README.read_text(), re.MULTILINE)
     assert sorted(named) == sorted(discover())

@@ -82,7 +82,6 @@ def test_the_report_says_so(found: Check) -> None:
         assert percent(share) in finding.title + finding.text
 
 
-@pytest.mark.source
 def test_the_table_in_the_documents_is_that_of_the_record(capsys: pytest.CaptureFixture[str]) -> None:
     held_out.table(RECORDED)
     made = list(csv.DictReader(StringIO(capsys.readouterr().out)))

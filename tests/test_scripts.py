@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.source
-
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 
