@@ -158,7 +158,9 @@ def test_a_gpu_that_cannot_be_opened_is_tried_once() -> None:
 
 
 def test_every_suite_runs_on_the_simulated_gpu() -> None:
-    request = RunRequest(("host", "launch_cost", "launch_sync", "launch_kind"), preset="quick", device="fake", time_limit_s=600)
+    request = RunRequest(
+        ("host", "launch_cost", "launch_sync", "launch_kind"), preset="quick", device="fake", time_limit_s=600
+    )
     result = execute(request)
     assert result.run.simulated
     wrong = [(one.case.id, one.reason) for one in result.run.outcomes if one.status != "ok"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Required, TypedDict, TypeVar, Unpack
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from microbench.analysis.quantiles import FloatArray
 from microbench.analysis.stats import median_interval
 from microbench.core.errors import MeasurementError
-from microbench.core.model import NO_WORK, Clock, Floors, Measurement, PerCall, Stopped, Work
+from microbench.core.model import Clock, Floors, Measurement, PerCall, Stopped, Work
 from microbench.core.ops import IntArray, Launch
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Gpu, HostClock
 from microbench.gpu.protocol.submit import Submit
@@ -36,6 +36,24 @@ LONG_SAMPLE_S = 1.0
 
 Batch = TypeVar("Batch")
 Tick = Callable[[str, int, float], None]
+
+
+class Fields(TypedDict, total=False):
+    """Fields of a Measurement that are passed on to it. ``resolution`` defaults to the clock's step in the floors; no
+    interval is taken as narrower."""
+
+    work: Work
+    bound: str | None
+    verified: str | None
+    needs_verification: bool
+    floor_s: float | None
+    resolution: float | None
+
+
+class ClockedFields(Fields):
+    """The same with the clock, which must be given."""
+
+    clock: Required[Clock]
 
 
 class Meter:
@@ -72,34 +90,13 @@ class Meter:
         metric: str,
         take: Callable[[], Sequence[float]],
         *,
-        clock: Clock,
         calls: int = 1,
-        work: Work = NO_WORK,
-        bound: str | None = None,
-        verified: str | None = None,
-        needs_verification: bool = False,
-        floor_s: float | None = None,
-        resolution: float | None = None,
         minimum: int | None = None,
         per_call: Callable[[], PerCall | None] | None = None,
+        **fields: Unpack[ClockedFields],
     ) -> Measurement:
-        """One metric of which ``take`` returns raw samples, each covering ``calls`` calls; empty if it took none.
-
-        ``per_call`` is called after sampling. The other arguments and errors are those of ``sample``.
-        """
-        (measurement,) = self.sample(
-            {metric: lambda batch: batch},
-            take,
-            clock=clock,
-            calls=calls,
-            work=work,
-            bound=bound,
-            verified=verified,
-            needs_verification=needs_verification,
-            floor_s=floor_s,
-            resolution=resolution,
-            minimum=minimum,
-        )
+        """One metric of which ``take`` returns raw samples, or nothing. ``per_call`` is called after sampling."""
+        (measurement,) = self.sample({metric: lambda batch: batch}, take, calls=calls, minimum=minimum, **fields)
         return msgspec.structs.replace(measurement, per_call=per_call()) if per_call else measurement
 
     def collect_each(
@@ -109,19 +106,16 @@ class Meter:
         *,
         clock: Clock = "host",
         calls: int = 1,
-        work: Work = NO_WORK,
-        verified: str | None = None,
-        floor_s: float | None = None,
+        **fields: Unpack[Fields],
     ) -> list[Measurement]:
-        """Several metrics of which ``take`` returns one sample each, in seconds; empty if it took none."""
+        """Several metrics of which ``take`` returns one sample each, in seconds, or nothing."""
 
         def sample_of(name: str, batch: Mapping[str, float]) -> Sequence[float]:
             return (batch[name],) if batch else ()
 
-        if floor_s is None and clock == "host":
-            floor_s = self.floors.timer_call_s
-        metrics = {name: partial(sample_of, name) for name in names}
-        return self.sample(metrics, take, clock=clock, calls=calls, work=work, verified=verified, floor_s=floor_s)
+        if clock == "host":
+            fields.setdefault("floor_s", self.floors.timer_call_s)
+        return self.sample({name: partial(sample_of, name) for name in names}, take, calls=calls, clock=clock, **fields)
 
     def collect_stamps(
         self,
@@ -171,40 +165,25 @@ class Meter:
         metrics: Mapping[str, Callable[[Batch], Sequence[float] | FloatArray]],
         take: Callable[[], Batch],
         *,
-        clock: Clock,
         calls: int = 1,
-        work: Work = NO_WORK,
-        bound: str | None = None,
-        verified: str | None = None,
-        needs_verification: bool = False,
-        floor_s: float | None = None,
-        resolution: float | None = None,
         minimum: int | None = None,
+        **fields: Unpack[ClockedFields],
     ) -> list[Measurement]:
         """Call ``take`` until every metric has enough samples. Each of ``metrics`` turns a batch into its samples.
 
-        Sampling ends when all medians are narrow, when time is up or when no more samples are stored; see
-        SamplingLimits. The first metric is shown and counted. No interval is taken as narrower than ``resolution``, the
-        clock's step (default: that of the floors). A batch without samples is void: a gate timed out. Raises
-        MeasurementError after VOID_SAMPLES of them in a row.
+        A sample covers ``calls`` calls. Sampling ends when all medians are narrow, when time is up or when no more
+        samples are stored, but not before ``minimum`` samples (default: that of the limits). The first metric is shown
+        and counted. A batch without samples is void: a gate timed out. Raises MeasurementError after VOID_SAMPLES of
+        them in a row.
         """
-        if resolution is None:
-            resolution = {"host": self.floors.timer_step_s, "device": self.floors.event_step_s}.get(clock)
-        samples, stopped = self._enough(metrics, take, calls, minimum, resolution or 0.0)
+        step = fields.get("resolution")
+        if step is None:
+            step = {"host": self.floors.timer_step_s, "device": self.floors.event_step_s}.get(fields["clock"])
+        fields["resolution"] = step
+        samples, stopped = self._enough(metrics, take, calls, minimum, step or 0.0)
         return [
             Measurement(
-                metric=name,
-                clock=clock,
-                samples=stored(values),
-                n=len(values),
-                calls_per_sample=calls,
-                work=work,
-                bound=bound,
-                verified=verified,
-                needs_verification=needs_verification,
-                floor_s=floor_s,
-                resolution=resolution,
-                stopped=stopped,
+                metric=name, samples=stored(values), n=len(values), calls_per_sample=calls, stopped=stopped, **fields
             )
             for name, values in samples.items()
         ]
@@ -218,9 +197,9 @@ class Meter:
         step: float,
     ) -> tuple[dict[str, list[float]], Stopped]:
         limits = self.limits
+        least = limits.minimum if minimum is None else minimum
         samples: dict[str, list[float]] = {name: [] for name in metrics}
         first = next(iter(metrics))
-        least = limits.minimum if minimum is None else minimum
         began_ns, taken, checked, void, ticked_s = self.clock.now_ns(), 0, 0, 0, 0.0
         while True:
             batch, before = take(), taken
