@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from microbench.gpu.protocol.gpu import Gpu
 
@@ -15,9 +16,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the tests marked slow too (CI runs them always)")
 
 
+def all_tests(config: pytest.Config) -> bool:
+    return bool(config.getoption("--slow") or os.environ.get("CI"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.register_profile("few", max_examples=25)
+    settings.load_profile("default" if all_tests(config) else "few")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     reasons = {"gpu": "needs a real GPU: run with -m gpu"}
-    if not (config.getoption("--slow") or os.environ.get("CI")):
+    if not all_tests(config):
         reasons["slow"] = "slow: run with --slow"
     for marker, reason in reasons.items():
         if marker not in config.option.markexpr:

@@ -328,7 +328,9 @@ def test_show_brief_leaves_out_the_tables() -> None:
         assert "What this means (launch)" in text
 
 
-@pytest.mark.parametrize("arguments", [("show",), ("export",), ("list",), ("--help",)])
+@pytest.mark.parametrize(
+    "arguments", [("show",), *(pytest.param((name,), marks=pytest.mark.slow) for name in ("export", "list", "--help"))]
+)
 def test_output_that_goes_nowhere_ends_in_words(arguments: tuple[str, ...], saved: Path) -> None:
     command = f"{sys.executable} -m microbench {' '.join(arguments)}"
     environment = {**os.environ, "MICROBENCH_DATA": str(saved.parent)}
@@ -339,6 +341,7 @@ def test_output_that_goes_nowhere_ends_in_words(arguments: tuple[str, ...], save
     assert (shut.returncode, shut.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 def test_closed_streams_leave_the_run_file_whole(data: Path) -> None:
     for number, stream in enumerate(("<&-", ">&-", "2>&-")):
         path = data / f"{number}.json"

@@ -242,6 +242,7 @@ def test_a_python_that_does_not_suit_is_one_clear_line(checkout: Path, script: s
     )
 
 
+@pytest.mark.slow
 def test_pip_s_failure_is_told_and_nothing_runs(checkout: Path) -> None:
     # The stand-in pyproject.toml is not TOML, so pip gives up before it looks for any package.
     result = run(checkout, "microbench", "list")
