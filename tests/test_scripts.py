@@ -248,6 +248,6 @@ def test_pip_s_failure_is_told_and_nothing_runs(checkout: Path) -> None:
     result = run(checkout, "microbench", "list")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.endswith(
-        "microbench: pip could not install the packages, its reason is above: mend it and call again\n"
+        "microbench: pip could not install the packages; its reason is above: fix it and call again\n"
     )
     assert "Traceback" not in result.stderr

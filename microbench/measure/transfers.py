@@ -205,11 +205,11 @@ def alone_and_together(
     busy: list[bool] = []
 
     def take() -> Mapping[str, float]:
-        by_itself, beside = alone.take_s(count), together.take_s(count)
-        if by_itself is None or beside is None:
+        alone_s, together_s = alone.take_s(count), together.take_s(count)
+        if alone_s is None or together_s is None:
             return {}
-        busy.append(bool(beside.min() >= beside[0]))
-        return {"alone": float(by_itself[0]), "together": float(beside[0])}
+        busy.append(bool(together_s.min() >= together_s[0]))
+        return {"alone": float(alone_s[0]), "together": float(together_s[0])}
 
     floor_s, work = meter.floors.event_pair_s, Work(bytes=size_bytes)
     both = meter.collect_each(("alone", "together"), take, clock="device", calls=count, work=work, floor_s=floor_s)

@@ -282,9 +282,9 @@ def _storage(around: Surroundings) -> Iterator[Check]:
         yield Check("result folder", "warning" if scarce else "ok", text, move if scarce else None)
     if around.loop_cache is None:
         step = "set NUMBA_CACHE_DIR to a folder that can be written"
-        yield Check("compiled loops", "warning", "cannot be kept: each process compiles them again", step)
+        yield Check("compiled loops", "warning", "cannot be cached, so each process compiles them again", step)
     else:
-        yield Check("compiled loops", "ok", f"kept in {around.loop_cache}")
+        yield Check("compiled loops", "ok", f"cached in {around.loop_cache}")
 
 
 def _word(value: object) -> str:
