@@ -180,27 +180,11 @@ class Meter:
         if step is None:
             step = {"host": self.floors.timer_step_s, "device": self.floors.event_step_s}.get(fields["clock"])
         fields["resolution"] = step
-        samples, stopped = self._enough(metrics, take, calls, minimum, step or 0.0)
-        return [
-            Measurement(
-                metric=name, samples=stored(values), n=len(values), calls_per_sample=calls, stopped=stopped, **fields
-            )
-            for name, values in samples.items()
-        ]
-
-    def _enough(
-        self,
-        metrics: Mapping[str, Callable[[Batch], Sequence[float] | FloatArray]],
-        take: Callable[[], Batch],
-        calls: int,
-        minimum: int | None,
-        step: float,
-    ) -> tuple[dict[str, list[float]], Stopped]:
-        limits = self.limits
+        limits, first = self.limits, next(iter(metrics))
         least = limits.minimum if minimum is None else minimum
         samples: dict[str, list[float]] = {name: [] for name in metrics}
-        first = next(iter(metrics))
         began_ns, taken, checked, void, ticked_s = self.clock.now_ns(), 0, 0, 0, 0.0
+        stopped: Stopped
         while True:
             batch, before = take(), taken
             for name, samples_of in metrics.items():
@@ -213,7 +197,8 @@ class Meter:
                 )
             elapsed_s = (self.clock.now_ns() - began_ns) * NANOSECOND_S
             if taken >= least and elapsed_s >= limits.seconds:
-                return samples, "time"
+                stopped = "time"
+                break
             if taken and elapsed_s - ticked_s > LONG_SAMPLE_S:
                 ticked_s = elapsed_s
                 self.tick(first, taken, float(np.median(samples[first])) / calls)
@@ -221,12 +206,21 @@ class Meter:
                 checked = taken
                 self.tick(first, taken, float(np.median(samples[first])) / calls)
                 if elapsed_s >= limits.least_share * limits.seconds and all(
-                    len(values) >= limits.minimum and median_interval(values, step).half_width <= limits.half_width
+                    len(values) >= limits.minimum
+                    and median_interval(values, step or 0.0).half_width <= limits.half_width
                     for values in samples.values()
                 ):
-                    return samples, "narrow"
+                    stopped = "narrow"
+                    break
             if taken >= limits.maximum:
-                return samples, "count"
+                stopped = "count"
+                break
+        return [
+            Measurement(
+                metric=name, samples=stored(values), n=len(values), calls_per_sample=calls, stopped=stopped, **fields
+            )
+            for name, values in samples.items()
+        ]
 
     def once(self, metric: str, elapsed_s: float) -> Measurement:
         """A single sample of the host's clock, for what happens only once a process."""
