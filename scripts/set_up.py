@@ -1,4 +1,7 @@
-"""Makes .venv ready for the scripts beside it: builds it, adds to it or finds it good. Standard library only."""
+"""Makes .venv ready for the other scripts: builds it, adds packages, or finds that it is complete.
+
+It uses the standard library only.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ State = Mapping[str, str | int | bool | None]
 
 
 class SetUpError(Exception):
-    """The environment cannot be made; the text is the cause and the next step on one line."""
+    """The environment cannot be made. The text is the cause and the next step on one line."""
 
 
 def driver_cuda(library: str = "libcuda.so.1") -> int | None:
-    """CUDA's major version as the driver reports it, such as 13; None without a driver."""
+    """The major version of CUDA that the driver supports, such as 13; None without a driver."""
     try:
         driver = ctypes.CDLL(library)
     except OSError:
@@ -41,14 +44,12 @@ def driver_cuda(library: str = "libcuda.so.1") -> int | None:
 
 
 def packages_for(cuda: int | None) -> str | None:
-    """The extra to install: cu12 or cu13, as a driver runs what is older than itself; None for no GPU packages."""
-    if cuda is None or cuda < 12:
-        return None
-    return "cu12" if cuda == 12 else "cu13"
+    """The extra to install: cu12 or cu13 (a newer driver runs older packages); None for no GPU packages."""
+    return None if cuda is None or cuda < 12 else "cu12" if cuda == 12 else "cu13"
 
 
 def state_wanted(root: Path, gpu_packages: str | None, tests: bool) -> State:
-    """What .venv is to be made of. A moved checkout or another Python asks for a new one: both are in its scripts."""
+    """What .venv must be made of. Its scripts name the checkout and the Python, so both belong to it."""
     declared = b"".join((root / name).read_bytes() for name in ("pyproject.toml", "constraints.txt"))
     return {
         "gpu_packages": gpu_packages,
@@ -59,31 +60,26 @@ def state_wanted(root: Path, gpu_packages: str | None, tests: bool) -> State:
     }
 
 
-def state_found(root: Path) -> State:
-    """What .venv was completed with; empty when there is none or its set-up did not end."""
+def state_recorded(root: Path) -> State:
+    """What .venv is made of; empty if there is none or its set-up did not finish."""
     try:
-        found = json.loads((root / RECORD).read_text(encoding="utf-8"))
+        state = json.loads((root / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) and (root / ".venv/bin/microbench").exists() else {}
+    return state if isinstance(state, dict) and (root / ".venv/bin/microbench").exists() else {}
 
 
-def is_ready(found: State, wanted: State) -> bool:
-    """True if nothing is to be installed. An environment with the test tools serves without them as well."""
-    return found == wanted or found == {**wanted, "tests": True}
-
-
-def can_be_added_to(found: State, wanted: State) -> bool:
-    """True if pip can go on from what is there; other GPU packages, another Python or a moved folder cannot."""
-    return bool(found) and all(found.get(key) == wanted[key] for key in ("gpu_packages", "python", "root"))
+def is_ready(recorded: State, wanted: State) -> bool:
+    """True if nothing needs to be installed. An environment with the test tools also serves without them."""
+    return recorded in (wanted, {**wanted, "tests": True})
 
 
 @contextlib.contextmanager
 def one_at_a_time(root: Path) -> Iterator[None]:
-    """Wait for another set-up of the same checkout. The folder itself is locked: no lock file stays behind."""
+    """Wait for another set-up of the same checkout. The folder itself is locked, so no lock file stays behind."""
     folder = os.open(root / "scripts", os.O_RDONLY)
     try:
-        # Some network file systems know no locks; two set-ups at once are rare enough to go on without.
+        # Some network file systems have no locks; two set-ups at once are rare enough to go on without one.
         with contextlib.suppress(OSError):
             fcntl.flock(folder, fcntl.LOCK_EX)
         yield
@@ -92,7 +88,7 @@ def one_at_a_time(root: Path) -> Iterator[None]:
 
 
 def requirement(root: Path, wanted: State) -> str:
-    """What pip is to install: the checkout with its extras."""
+    """The checkout with its extras, as pip's requirement."""
     extras = [wanted["gpu_packages"]] if wanted["gpu_packages"] else []
     if wanted["tests"]:
         extras += ["test"] if extras else ["test", "compile"]
@@ -100,10 +96,7 @@ def requirement(root: Path, wanted: State) -> str:
 
 
 def create(root: Path) -> None:
-    """An empty .venv, marked as ours before anything is in it: one that somebody else made is never touched.
-
-    Raises SetUpError.
-    """
+    """Make an empty .venv, marked as ours. Raises SetUpError if it exists and is not ours, or cannot be made."""
     folder = root / ".venv"
     if folder.exists() and any(folder.iterdir()) and not (root / RECORD).exists():
         raise SetUpError(f"{folder} was not made by this script: move it away and call again")
@@ -119,23 +112,23 @@ def create(root: Path) -> None:
 
 
 def install(root: Path, wanted: State) -> None:
-    """Let pip fill .venv; its words go to standard error: standard output is the command's. Raises SetUpError."""
+    """Let pip fill .venv; it writes to stderr, because stdout belongs to the command. Raises SetUpError."""
     command = [str(root / ".venv/bin/python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     command += ["--constraint", str(root / "constraints.txt"), "--editable", requirement(root, wanted)]
     if subprocess.run(command, stdout=sys.stderr.fileno(), check=False).returncode != 0:
-        raise SetUpError("pip could not install the packages, its reason is above: mend it and call again")
+        raise SetUpError("pip could not install the packages; its reason is above: fix it and call again")
 
 
 def make_ready(root: Path, wanted: State) -> None:
-    """Install what is missing. The record is written last, so an interrupted set-up starts afresh the next time.
+    """Install what is missing. The record is written last, so that an interrupted set-up starts again the next time.
 
     Raises SetUpError.
     """
-    if is_ready(state_found(root), wanted):
+    if is_ready(state_recorded(root), wanted):
         return
     with one_at_a_time(root):
-        found = state_found(root)
-        if is_ready(found, wanted):
+        recorded = state_recorded(root)
+        if is_ready(recorded, wanted):
             return
         gpu = f"packages for CUDA {str(wanted['gpu_packages'])[2:]}" if wanted["gpu_packages"] else "no GPU packages"
         print(
@@ -143,9 +136,10 @@ def make_ready(root: Path, wanted: State) -> None:
             file=sys.stderr,
         )
         target = wanted
-        if can_be_added_to(found, wanted):
-            # Test tools once installed stay, so that calling the two scripts in turn does not go back and forth.
-            target = {**wanted, "tests": wanted["tests"] or found["tests"]}
+        # Other GPU packages, another Python or a moved folder need a new environment.
+        if recorded and all(recorded.get(key) == wanted[key] for key in ("gpu_packages", "python", "root")):
+            # Installed test tools stay, so that calling the two scripts in turn does not install them again and again.
+            target = {**wanted, "tests": wanted["tests"] or recorded["tests"]}
             (root / RECORD).write_text("", encoding="utf-8")
         else:
             create(root)
@@ -165,7 +159,7 @@ def main(arguments: list[str]) -> int:
         return FAILED
     except (OSError, subprocess.CalledProcessError) as error:
         print(
-            f"microbench: .venv cannot be made here ({error}): give the checkout a folder you can write to",
+            f"microbench: .venv cannot be made here ({error}): move the checkout to a folder that you can write to",
             file=sys.stderr,
         )
         return FAILED

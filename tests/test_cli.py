@@ -85,14 +85,12 @@ def test_show_never_imports_numba(saved: Path) -> None:
 README = Path(__file__).parent.parent / "README.md"
 
 
-@pytest.mark.source
 def test_readme_opens_with_the_two_commands() -> None:
     first, second, *_ = (line for line in README.read_text().splitlines() if line.startswith("$ "))
     assert first.startswith("$ ./scripts/microbench run")
     assert second.startswith("$ ./scripts/test")
 
 
-@pytest.mark.source
 def test_readme_has_every_exit_code_grade_and_column() -> None:
     text = README.read_text()
     codes = re.findall(r"^\| (\d+) \| ", text, re.MULTILINE)
@@ -102,7 +100,6 @@ def test_readme_has_every_exit_code_grade_and_column() -> None:
     assert f"\n{','.join(HEADER)}\n" in text
 
 
-@pytest.mark.source
 def test_readme_names_every_benchmark() -> None:
     named = re.findall(r"^\| \w* ?\| `(\w+)` \| ", README.read_text(), re.MULTILINE)
     assert sorted(named) == sorted(discover())
@@ -220,7 +217,7 @@ def test_doctor_lists_its_checks(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--rounds", "0"), "rounds"),
         (("--time-limit", "-1"), "time"),
         (("--out", "/nowhere/at/all.json"), "no folder"),
-        (("--out", "all.jsonl"), "still grows"),
+        (("--out", "all.jsonl"), "unfinished run"),
         (("--out", "/"), "is a folder"),
     ],
 )
@@ -331,7 +328,9 @@ def test_show_brief_leaves_out_the_tables() -> None:
         assert "What this means (launch)" in text
 
 
-@pytest.mark.parametrize("arguments", [("show",), ("export",), ("list",), ("--help",)])
+@pytest.mark.parametrize(
+    "arguments", [("show",), *(pytest.param((name,), marks=pytest.mark.slow) for name in ("export", "list", "--help"))]
+)
 def test_output_that_goes_nowhere_ends_in_words(arguments: tuple[str, ...], saved: Path) -> None:
     command = f"{sys.executable} -m microbench {' '.join(arguments)}"
     environment = {**os.environ, "MICROBENCH_DATA": str(saved.parent)}
@@ -342,6 +341,7 @@ def test_output_that_goes_nowhere_ends_in_words(arguments: tuple[str, ...], save
     assert (shut.returncode, shut.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 def test_closed_streams_leave_the_run_file_whole(data: Path) -> None:
     for number, stream in enumerate(("<&-", ">&-", "2>&-")):
         path = data / f"{number}.json"

@@ -21,6 +21,7 @@ PLANTED = 300
 CHANGE = math.log(1.03)
 
 
+@pytest.mark.slow
 def test_at_most_one_of_a_hundred_pairs_of_equal_runs_reports_any_change() -> None:
     random = np.random.default_rng(8)
     alarms = 0
@@ -38,6 +39,7 @@ def planted(machine: World, random: np.random.Generator, row: int, deviation: fl
     return replace(figures_, base=base, new=new, base_at_clock=base, new_at_clock=new)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("least", "found"), [(0.001, 0.95), (0.005, 0.92)])
 def test_a_change_of_three_percent_is_found_where_rounds_scatter_by_half_a_percent(least: float, found: float) -> None:
     """Deviations from ``least`` to 0.5 %: of all of these 95 %, and at exactly 0.5 % hardly less."""

@@ -137,7 +137,9 @@ def test_kernels_count_as_the_host_does() -> None:
     assert f"CHAIN_STEPS = {CHAIN_STEPS};" in source
 
 
-@pytest.mark.parametrize("architecture", ["75", "80", "90", "120"])
+@pytest.mark.parametrize(
+    "architecture", ["90", *(pytest.param(name, marks=pytest.mark.slow) for name in ("75", "80", "120"))]
+)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_operation_compiles(operation: AluOperation, architecture: str) -> None:
     if (operation, architecture) == ("fma_bf16x2", "75"):

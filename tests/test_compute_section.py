@@ -90,7 +90,7 @@ def reports() -> list[Report]:
     ]
 
 
-@pytest.mark.parametrize(("width", "encoding"), [(60, "utf-8"), (80, "ascii"), (120, "utf-8"), (200, "ascii")])
+@pytest.mark.parametrize(("width", "encoding"), [(60, "ascii"), (80, "utf-8"), (120, "ascii"), (200, "utf-8")])
 def test_no_line_is_wider_than_the_page(width: int, encoding: str, reports: list[Report]) -> None:
     for report in reports:
         text = drawn(report, width, encoding)

@@ -184,6 +184,7 @@ def test_graph_lifecycle(costs: FakeCosts, nodes: int) -> None:
 LINES = st.builds(Line, st.integers(500, 20_000), st.integers(50, 5000))
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(capture=LINES, build=LINES, instantiate=LINES, upload=LINES, destroy=LINES, memory=LINES)
 def test_a_line_through_graph_lifecycle_gives_back_constant_and_slope(
@@ -348,7 +349,13 @@ def on_streams(costs: FakeCosts, branches: int, duration_ns: int, joined: bool) 
 @pytest.mark.parametrize("duration_ns", [0, 20_000])
 @pytest.mark.parametrize(
     ("shape", "branches"),
-    [("chain", 1), ("fork_join", 2), ("fork_join", 8), ("fork_join", 64), ("independent", 64)],
+    [
+        ("chain", 1),
+        ("fork_join", 2),
+        pytest.param("fork_join", 8, marks=pytest.mark.slow),
+        pytest.param("fork_join", 64, marks=pytest.mark.slow),
+        ("independent", 64),
+    ],
 )
 def test_graph_shape(costs: FakeCosts, shape: str, branches: int, duration_ns: int) -> None:
     figures = medians("graph_shape", costs, shape=shape, branches=branches, duration_ns=duration_ns)

@@ -85,7 +85,7 @@ def test_every_rule_speaks_once_when_everything_is_measured() -> None:
     assert all(len(set(finding.rests_on)) == len(finding.rests_on) for finding in found)
 
 
-@pytest.mark.parametrize("preset", ["quick", "full"])
+@pytest.mark.parametrize("preset", ["quick", pytest.param("full", marks=pytest.mark.slow)])
 def test_every_preset_is_explained(preset: str) -> None:
     found = {finding.rule for finding in of_suite(evidence(make_graph_run(preset=preset)), "graph")}
     assert {"graph.break_even", "graph.crossover", "graph.phases", "graph.update", "graph.shape"} <= found
@@ -102,6 +102,7 @@ def test_a_missing_benchmark_silences_its_rules_only(benchmark: str) -> None:
 GRAPHS = [index for index, one in enumerate(WHOLE.outcomes) if one.case.benchmark in MADE]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(st.sets(st.sampled_from(GRAPHS), max_size=len(GRAPHS)))
 def test_nothing_missing_makes_a_rule_raise(dropped: set[int]) -> None:
@@ -109,6 +110,7 @@ def test_nothing_missing_makes_a_rule_raise(dropped: set[int]) -> None:
     findings(msgspec.structs.replace(WHOLE, outcomes=outcomes))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(
     st.sets(st.sampled_from(sorted({old.metric for one in graph_outcomes() for old in one.measurements}))),

@@ -170,6 +170,7 @@ def test_a_spec_leaves_title_colours_and_width_to_the_page(name: str) -> None:
     assert not [text for text in texts(spec) if re.fullmatch(r"#[0-9a-fA-F]{3,8}|(rgb|hsl)a?\(.*\)", text)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_a_spec_asks_nobody_and_is_small_and_always_the_same(name: str) -> None:
     encoded = json.dumps(figure(name).spec, allow_nan=False)
@@ -180,6 +181,7 @@ def test_a_spec_asks_nobody_and_is_small_and_always_the_same(name: str) -> None:
     assert set(re.findall(r"https?://[^\"]*", encoded)) == {figure(name).spec["$schema"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_one_spec_in_both_themes_differs_in_colours_only(name: str) -> None:
     light, dark = svg(figure(name)), svg(figure(name), theme.DARK)
@@ -281,6 +283,7 @@ def test_nothing_is_drawn_of_a_run_without_figures() -> None:
 # -- several runs, and whose ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_several_runs_lie_over_each_other(name: str) -> None:
     first = evidence(name)

@@ -14,8 +14,6 @@ from microbench.core.bench import SUITES
 from microbench.explain.rules import findings
 from microbench.runs import store
 
-pytestmark = pytest.mark.source
-
 PACKAGE = Path(__file__).parent.parent / "microbench"
 RUNS = ("nvidia-h200", "nvidia-h200-compute", "nvidia-h200-x2")
 

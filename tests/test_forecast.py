@@ -115,6 +115,7 @@ def test_a_long_step_is_shortened_with_all_that_is_in_it() -> None:
     assert predict(waits, fit(half=0.5, most=0.0), "stream").half_width == pytest.approx(one.half_width, rel=0.02)
 
 
+@pytest.mark.slow
 def test_advice_on_a_long_step_is_about_the_whole_of_it() -> None:
     parts: tuple[Part, ...] = (HostWork(0.1), Kernels(20_000, layer="cupy_raw"), Wait())
     found = {advice.name: advice for advice in forecast(Workload(parts), fit()).advice}

@@ -92,14 +92,14 @@ def test_pictures_without_their_figures_are_left_out() -> None:
     assert graph.pictures(evidence(make_run())) == []
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize(("width", "encoding"), [(60, "ascii"), (80, "utf-8"), (120, "ascii"), (200, "utf-8")])
 def test_no_line_is_wider_than_the_page(width: int, encoding: str) -> None:
     text = drawn(make_graph_run(rounds=3), width, encoding)
     assert max(cell_len(line) for line in text.splitlines()) <= min(width, terminal.WIDEST)
     assert "stream host" in text
 
 
+@pytest.mark.slow
 def test_a_full_grid_fits_a_narrow_page_by_its_columns() -> None:
     lines = drawn(make_graph_run(preset="full"), 80).splitlines()
     assert max(cell_len(line) for line in lines) <= 80

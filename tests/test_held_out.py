@@ -75,6 +75,7 @@ def test_a_step_of_1100_small_kernels_from_python(found: Check, layer: str, way:
     assert max(errors) <= LAYERS_WITHIN[layer]
 
 
+@pytest.mark.slow
 def test_the_report_says_so(found: Check) -> None:
     (finding,) = foresight(held_out.evidence_of(RECORDED))
     assert finding.severity == "good"
@@ -82,7 +83,7 @@ def test_the_report_says_so(found: Check) -> None:
         assert percent(share) in finding.title + finding.text
 
 
-@pytest.mark.source
+@pytest.mark.slow
 def test_the_table_in_the_documents_is_that_of_the_record(capsys: pytest.CaptureFixture[str]) -> None:
     held_out.table(RECORDED)
     made = list(csv.DictReader(StringIO(capsys.readouterr().out)))

@@ -73,8 +73,7 @@ def test_pictures_without_their_figures_are_left_out() -> None:
     assert [type(picture) for picture in quick.pictures] == [Way, Curve, Curve, Table, Table]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize(("width", "encoding"), [(60, "ascii"), (80, "utf-8"), (120, "ascii"), (200, "utf-8")])
 def test_no_line_is_wider_than_the_page(width: int, encoding: str) -> None:
     for gpus in (1, 8):
         text = drawn(report(gpus), width, encoding)

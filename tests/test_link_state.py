@@ -15,9 +15,11 @@ from recorded_trees import unpack, write
 
 from microbench.analysis.limits import PCIE_BOUNDS, ceiling
 from microbench.core.model import Fact, GpuInfo
+from microbench.gpu.machine.counters import counters_risen, link_counters
 from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.gpu.machine.pci import NEEDS_ROOT, describe_link
-from microbench.gpu.machine.topology import counters_risen, link_counters, link_facts_now
+from microbench.gpu.machine.query import Query
+from microbench.gpu.machine.topology import link_facts_now
 
 DEEP = "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0/0000:19:02.0/0000:1a:00.0"
 SLOT = "sys/devices/pci0000:00/0000:00:01.0"
@@ -34,11 +36,11 @@ DEEP_GPU = gpu("0000:1A:00.0")
 CARD_GPU = gpu("0000:01:00.0")
 
 
-def nvml(**functions: Any) -> NvmlGpu:
-    return NvmlGpu(UUID, library(**functions))
+def nvml(**functions: Any) -> Query:
+    return Query(library(**functions), UUID)
 
 
-def absent() -> NvmlGpu:
+def absent() -> Query:
     """NVML that does not start."""
     return nvml(nvmlInit=refuse(9))
 
@@ -305,7 +307,7 @@ SHOWN_BY_SYSFS = {
 BAR1_ONLY = {"nvmlDeviceGetBAR1MemoryInfo"}
 
 
-def everything(reader: NvmlGpu, root: Path) -> dict[str, Fact]:
+def everything(reader: Query, root: Path) -> dict[str, Fact]:
     return by_name((*link_facts_now(DEEP_GPU, reader, OTHERS, root), *link_counters("0000:1a:00.0", reader, root)))
 
 
@@ -368,7 +370,7 @@ def test_a_board_cut_into_instances(two_switches: Path) -> None:
         **{name: board_only(name) for name in LOST if name.startswith("nvmlDeviceGet") and "HandleFrom" not in name
            and name != "nvmlDeviceGetHandleByPciBusId"},
     )  # fmt: skip
-    reader = NvmlGpu(instance, stand_in)
+    reader = Query(stand_in, instance)
     others = ((1, "00000000:1A:00.0"), (2, "0000:1b:00.0"))
     found = values((*link_facts_now(DEEP_GPU, reader, others, two_switches), *link_counters(None, reader)))
     assert (found["nvlinks"], found["generation_gpu_max"], found["pcie_replays"]) == (18, 5, 3)
@@ -394,7 +396,9 @@ def test_an_integrated_gpu_has_no_verdict_whatever_its_link_claims(tmp_path: Pat
 
 def test_a_coherent_link_leaves_pcie_without_a_verdict(two_switches: Path) -> None:
     reader = nvml(nvmlDeviceGetC2cModeInfoV=SimpleNamespace(isC2cEnabled=1))
-    board = reader.describe(msgspec.structs.replace(DEEP_GPU, link=describe_link("0000:1a:00.0", two_switches)))
+    board = NvmlGpu(UUID, library(nvmlDeviceGetC2cModeInfoV=SimpleNamespace(isC2cEnabled=1))).describe(
+        msgspec.structs.replace(DEEP_GPU, link=describe_link("0000:1a:00.0", two_switches))
+    )
     assert values(link_facts_now(board, reader, (), two_switches))["c2c"] is True
     assert board.link.coherent is True
     assert [ceiling(bound, board) for bound in PCIE_BOUNDS] == [None] * len(PCIE_BOUNDS)
@@ -438,7 +442,7 @@ def test_what_rose_between_two_readings(two_switches: Path) -> None:
         "pcie_fatal_errors_risen": 0,
         "nvlink_errors_risen": None,
     }
-    assert found["nvlink_errors_risen"].reason == "the counter was set back meanwhile"
+    assert found["nvlink_errors_risen"].reason == "the counter was reset in between"
 
 
 def test_a_counter_that_is_read_elsewhere_the_second_time_has_not_risen(two_switches: Path) -> None:

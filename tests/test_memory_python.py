@@ -327,6 +327,7 @@ for name, dtype in {"fp64": np.float64, "fp32": np.float32, "fp16": np.float16, 
 """
 
 
+@pytest.mark.slow
 def test_numbas_kernels_are_right_on_its_simulator() -> None:
     result = subprocess.run(
         [sys.executable, "-c", SIMULATED],

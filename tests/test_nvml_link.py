@@ -20,18 +20,18 @@ from nvml_stand_in import (
 )
 
 from microbench.core.model import GpuInfo
-from microbench.gpu.machine.counters import (
+from microbench.gpu.machine.counters import nvlink_errors
+from microbench.gpu.machine.nvml import NvmlGpu
+from microbench.gpu.machine.query import Query
+from microbench.gpu.machine.topology import (
     NvLinks,
     coherent,
     nvlink_bytes_per_s,
-    nvlink_errors,
     nvlink_peers,
     nvlink_version,
     nvlinks,
     topology,
 )
-from microbench.gpu.machine.nvml import NvmlGpu
-from microbench.gpu.machine.query import Query
 
 OTHER = "0000:1b:00.0"
 UP = NvLinks((0, 1))

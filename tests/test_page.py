@@ -229,6 +229,7 @@ def test_a_large_run_brings_its_samples_and_not_its_rows(run: Run, monkeypatch: 
     assert b'"carried":' not in carried(page_of(run).html, "run-0")
 
 
+@pytest.mark.slow
 def test_as_many_samples_stay_as_fit() -> None:
     many = [outcome("launch_cold", [measurement("seconds", 0.1 + n, n=512)], what=f"n{n}") for n in range(60)]
     run = make_run(extra=many)

@@ -18,6 +18,8 @@ from microbench.report.figures.figure import Origin
 from microbench.report.page import scripts
 from microbench.runs import schema, store
 
+pytestmark = pytest.mark.slow  # a browser draws each page
+
 WIDE = {"width": 1280, "height": 900}
 # As in the module that packs them; the promise is here so that it cannot change unseen.
 MOST_BYTES = 3_000_000

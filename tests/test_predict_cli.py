@@ -92,7 +92,7 @@ def test_a_file_of_one_s_own(tmp_path: Path) -> None:
         (("whatif", "decode-7b", "--lanes", "3"), ExitCode.USAGE, "--lanes"),
         (("whatif", "decode-7b", "--memory", "2039"), ExitCode.USAGE, "no rate"),
         (("whatif", "decode-7b", "--kernel-time", "-1"), ExitCode.USAGE, "no factor"),
-        (("whatif", "decode-7b", "--submit", "soon"), ExitCode.USAGE, "--submit: soon is no time"),
+        (("whatif", "decode-7b", "--submit", "soon"), ExitCode.USAGE, "--submit: soon is not a time"),
         (("whatif", "decode-7b", "--to-layer", "tensorflow"), ExitCode.USAGE, "no layer tensorflow"),
     ],
 )  # fmt: skip

@@ -106,6 +106,7 @@ def check_launches(result: Fit, costs: FakeCosts, within: float = WITHIN) -> Non
     assert values["gap_graph"] == nearly(costs.gap_graph_ns, within)
 
 
+@pytest.mark.slow
 @settings(drawn, max_examples=100)
 @given(st.fixed_dictionaries(LAUNCHING), near(1500, 8000), LAYERS, near(0, 300))
 def test_launches_and_replays_are_given_back(
@@ -117,6 +118,7 @@ def test_launches_and_replays_are_given_back(
     assert max(misfit.median for misfit in result.misfit.values()) < 0.005
 
 
+@pytest.mark.slow
 @settings(drawn, max_examples=20)
 @given(st.fixed_dictionaries(LAUNCHING), near(1500, 8000), LAYERS)
 def test_noise_is_borne(changes: dict[str, Any], completion_ns: float, layer: LayerCosts) -> None:
@@ -126,6 +128,7 @@ def test_noise_is_borne(changes: dict[str, Any], completion_ns: float, layer: La
     check_launches(result, costs, within=0.03)
 
 
+@pytest.mark.slow
 @settings(drawn, max_examples=40)
 @given(st.fixed_dictionaries(LAUNCHING), near(1500, 8000), st.builds(LayerCosts, near(6000, 25_000), near(20, 3000)))
 def test_calls_that_only_steps_show_are_given_back(
@@ -158,6 +161,7 @@ def test_what_making_a_graph_takes_is_given_back(capture: Line, instantiate: Lin
     assert values["make_node"] == nearly(sum(act.slope for act in made))
 
 
+@pytest.mark.slow
 @settings(drawn, max_examples=60)
 @given(
     st.fixed_dictionaries(
@@ -217,6 +221,7 @@ def unseen(draw: st.DrawFn) -> dict[str, Param]:
     return {"layer": layer, "kernels": kernels, "duration_ns": length_ns, "waits": waits, "copy_bytes": copied}
 
 
+@pytest.mark.slow
 @settings(drawn, max_examples=15)
 @given(st.fixed_dictionaries(LAUNCHING), near(1500, 8000), LAYERS, st.lists(unseen(), min_size=4, max_size=4))
 def test_steps_that_the_fit_never_saw_are_foreseen(

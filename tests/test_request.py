@@ -22,23 +22,17 @@ def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data"
 
 
-def test_into_adds_a_session(tmp_path: Path) -> None:
+def test_into_adds_a_session_and_joins_the_values_of_an_axis(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     first = run("calm", out=path)
-    second = run("wild", into=str(path), how="nothing")
+    second = run("calm", "wild", into=str(path), how="nothing", preset="default")
     assert second.path == path
     loaded = store.load(path)
     assert loaded.run_id == first.run.run_id
-    assert [outcome.session for outcome in loaded.outcomes] == [0, 0, 1]
+    assert [outcome.session for outcome in loaded.outcomes] == [0, 0, 1, 1, 1, 1]
     assert [info.name for info in loaded.benchmarks] == ["calm", "wild"]
+    assert loaded.benchmarks[0].axes[0].values == (1, 2, 3)
     assert len(loaded.sessions) == 2
-
-
-def test_into_joins_the_values_of_an_axis(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    run("calm", out=path)
-    grown = run("calm", into=str(path), preset="default").run
-    assert grown.benchmarks[0].axes[0].values == (1, 2, 3)
 
 
 def test_resume_measures_only_what_is_not_ok(tmp_path: Path) -> None:

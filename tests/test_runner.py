@@ -26,8 +26,8 @@ def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # -- what goes well ----------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_measured_told_and_saved() -> None:
-    listener = Recorder()
+def test_a_run_is_measured_shown_and_saved() -> None:
+    listener, affinity = Recorder(), os.sched_getaffinity(0)
     result = run("calm", listener=listener)
     assert result.exit_code == ExitCode.MEASURED
     assert [outcome.case.id for outcome in outcomes(result)] == ["calm[size=1]", "calm[size=2]"]
@@ -41,14 +41,15 @@ def test_a_run_is_measured_told_and_saved() -> None:
     assert len(listener.of(CaseTick)) >= 1
     assert listener.events[-1] == RunEnded(result.path, "complete")
     assert not store.growing_path(result.path).exists()
-
-
-def test_a_session_says_with_what_it_was_measured() -> None:
-    session = run("calm").run.sessions[0]
+    session = result.run.sessions[0]
     assert session.floors.timer_step_s == session.floors.timer_call_s == pytest.approx(30e-9)
     assert session.settings.select == ("calm",)
     assert session.started_at.endswith("+00:00")
     assert not session.simulated
+    assert os.sched_getaffinity(0) == affinity
+    for outcome in outcomes(result):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(str(fact(outcome, "process"))), 0)
 
 
 def test_cases_share_a_process_and_rounds_do_not() -> None:
@@ -82,7 +83,8 @@ def test_cold_cases_have_a_process_each_and_their_own_rounds() -> None:
 
 
 def test_every_gpu_is_measured_with_telemetry_of_both_ends() -> None:
-    result = run("warm", device="two")
+    listener = Recorder()
+    result = run("warm", device="two", listener=listener)
     assert [outcome.device for outcome in outcomes(result)] == [worker_backend.ONE, worker_backend.OTHER]
     for outcome in outcomes(result):
         assert fact(outcome, "opened") == outcome.device
@@ -90,13 +92,8 @@ def test_every_gpu_is_measured_with_telemetry_of_both_ends() -> None:
         telemetry = outcome.telemetry[outcome.device or ""]
         assert (telemetry.sm_clock_begin_hz, telemetry.sm_clock_end_hz) == (1e9 + 2, 1e9 + 3)
         assert telemetry.throttle_reasons == ("reason 2", "reason 3")
-
-
-def test_a_rate_ticks_as_a_time() -> None:
-    listener = Recorder()
-    run("warm", device="one", listener=listener)
     ticks = [tick for tick in listener.of(CaseTick) if isinstance(tick, CaseTick)]
-    assert {(tick.metric, tick.unit) for tick in ticks} == {("rate", "s")}
+    assert {(tick.metric, tick.unit) for tick in ticks} == {("rate", "s")}, "a rate ticks as a time"
 
 
 def test_a_simulated_gpu_marks_its_session() -> None:
@@ -104,12 +101,6 @@ def test_a_simulated_gpu_marks_its_session() -> None:
     assert result.run.simulated
     assert fact(only(result), "opened") == "fake"
     assert only(result).device == "GPU-fake"
-
-
-def test_the_affinity_of_the_parent_is_as_before() -> None:
-    before = os.sched_getaffinity(0)
-    run("calm")
-    assert os.sched_getaffinity(0) == before
 
 
 # -- no GPU ------------------------------------------------------------------------------------------------------------
@@ -167,7 +158,9 @@ def test_a_gpu_that_cannot_be_opened_is_tried_once() -> None:
 
 
 def test_every_suite_runs_on_the_simulated_gpu() -> None:
-    request = RunRequest(("host", "launch_cost", "launch_sync", "launch_kind"), preset="quick", device="fake")
+    request = RunRequest(
+        ("host", "launch_cost", "launch_sync", "launch_kind"), preset="quick", device="fake", time_limit_s=600
+    )
     result = execute(request)
     assert result.run.simulated
     wrong = [(one.case.id, one.reason) for one in result.run.outcomes if one.status != "ok"]

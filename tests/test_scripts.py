@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.source
-
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 
@@ -244,11 +242,12 @@ def test_a_python_that_does_not_suit_is_one_clear_line(checkout: Path, script: s
     )
 
 
+@pytest.mark.slow
 def test_pip_s_failure_is_told_and_nothing_runs(checkout: Path) -> None:
     # The stand-in pyproject.toml is not TOML, so pip gives up before it looks for any package.
     result = run(checkout, "microbench", "list")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.endswith(
-        "microbench: pip could not install the packages, its reason is above: mend it and call again\n"
+        "microbench: pip could not install the packages; its reason is above: fix it and call again\n"
     )
     assert "Traceback" not in result.stderr

@@ -147,7 +147,6 @@ def validator() -> Any:
     return jsonschema.Draft202012Validator(document)
 
 
-@pytest.mark.source
 def test_the_published_schema_is_up_to_date() -> None:
     """If not: microbench export --schema > docs/run.schema.json"""
     assert PUBLISHED.read_bytes() == schema.encoded() == call("export", "--schema").stdout_bytes

@@ -179,6 +179,7 @@ def test_what_was_redacted_stays_as_it_is() -> None:
     assert learnt(*once) == once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     ["a", "a+", ".", "-", "/", "/a", "./", "\\", "a/", "a.", ":1", ",/", "~", "'/", '"', "@", "a@", " ", "serial ",

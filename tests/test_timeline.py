@@ -483,8 +483,8 @@ def test_it_draws_into_a_new_file_only(saved: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "cause"),
     [
-        (("--duration", "3"), ExitCode.USAGE, "3 is no time"),
-        (("--duration", "\x1b[2J"), ExitCode.USAGE, "is no time"),
+        (("--duration", "3"), ExitCode.USAGE, "3 is not a time"),
+        (("--duration", "\x1b[2J"), ExitCode.USAGE, "is not a time"),
         (("--duration", "3us", "--kernels", "0"), ExitCode.USAGE, "--kernels: 0 is too small"),
         (("--duration", "3us", "--kernels", str(MOST_KERNELS + 1)), ExitCode.USAGE, "too long to draw"),
         (("--duration", "3us", "--layer", "lop"), ExitCode.USAGE, "no layer lop"),

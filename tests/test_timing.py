@@ -1,4 +1,4 @@
-"""The Meter on a clock moved by hand: when sampling stops, void samples, what is kept, the histogram."""
+"""The Meter on a clock moved by hand: when sampling stops, void samples, which samples are stored, the histogram."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from microbench.core.errors import MeasurementError
 from microbench.core.model import SAMPLES_KEPT, Measurement
 from microbench.core.ops import IntArray
 from microbench.measure.sampling import (
-    VOID_SAMPLES,
     SamplingLimits,
     clock_step_ns,
-    kept,
     per_call_distribution,
     seconds,
+    stored,
 )
-from microbench.measure.timer import Meter
+from microbench.measure.timer import VOID_SAMPLES, Meter
 
 
 class TinyClock:
@@ -187,7 +186,7 @@ def test_several_metrics_of_one_batch_go_on_until_all_are_narrow() -> None:
 
 @given(st.lists(st.floats(0, 1e6), max_size=2000))
 def test_at_most_512_samples_are_kept_with_both_ends(samples: list[float]) -> None:
-    values = msgspec.json.decode(kept(samples), type=list[float])
+    values = msgspec.json.decode(stored(samples), type=list[float])
     if len(samples) <= SAMPLES_KEPT:
         assert values == pytest.approx(samples, rel=5.1e-7, abs=1e-12)
     else:

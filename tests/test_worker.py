@@ -19,10 +19,23 @@ from microbench.core.model import Case, Fact, Floors, Metric, Outcome, Telemetry
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import FakeHost
 from microbench.gpu.fake.gpu import open_fake
+from microbench.measure.floors import measure_floors
 from microbench.measure.timer import Meter
 from microbench.run import worker
-from microbench.run.messages import Busy, Done, Floored, Job, Message, Order, Probed, Ready, Refused, Started, Tick
-from microbench.run.worker import Device, both_ends, measure, measure_floors, open_device
+from microbench.run.messages import (
+    Busy,
+    Done,
+    EnvironmentFound,
+    FloorsFound,
+    Job,
+    Message,
+    Order,
+    Ready,
+    Refused,
+    Started,
+    Tick,
+)
+from microbench.run.worker import Device, both_ends, measure, open_device
 
 JOB = Job("host", None, "worker_benchmarks", "worker_backend", os.getpid())
 
@@ -105,11 +118,11 @@ def test_telemetry_joins_both_ends() -> None:
 
 def test_ticks_are_seldom_and_the_first_comes_at_once() -> None:
     sent: list[Message] = []
-    tick = worker.seldom(sent.append, every_s=3600)
+    tick = worker.throttled(sent.append, every_s=3600)
     for n in range(100):
         tick("submit", n, 1e-6)
     assert sent == [Tick("submit", 0, 1e-6)]
-    tick = worker.seldom(sent.append, every_s=0)
+    tick = worker.throttled(sent.append, every_s=0)
     tick("submit", 1, 1e-6)
     tick("submit", 2, 1e-6)
     assert len(sent) == 3
@@ -187,9 +200,9 @@ def probed(device: str | None) -> list[Message]:
 
 def test_a_probe_tells_the_machine_then_the_floors_as_far_as_they_go() -> None:
     environment, floors, end = probed("one")  # the tiny GPU has nothing to measure its floors with
-    assert isinstance(environment, Probed)
+    assert isinstance(environment, EnvironmentFound)
     assert environment.environment.gpus[0].uuid == worker_backend.ONE
-    assert isinstance(floors, Floored)
+    assert isinstance(floors, FloorsFound)
     assert floors.floors == Floors(timer_step_s=pytest.approx(30e-9), timer_call_s=pytest.approx(30e-9))
     assert end == Ready()
 

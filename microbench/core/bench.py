@@ -1,4 +1,4 @@
-"""What a benchmark is: one file that declares axes and metrics and yields raw measurements. No registry: discover()."""
+"""A Benchmark is one file that declares axes and metrics and yields raw measurements; discover() finds them all."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SUITES = ("host", "launch", "graph", "link", "memory", "compute")
 
 @dataclass(frozen=True)
 class Axis:
-    """Values of one parameter, in nested grids that are absolute and the same on every machine.
+    """Values of one parameter, one grid for each preset. Values are absolute and the same on every machine.
 
-    An axis of names accepts only the names it lists; an axis of numbers accepts any whole number from ``minimum`` to
+    An axis of names accepts only the names it lists; an axis of numbers accepts any integer from ``minimum`` to
     ``maximum``.
     """
 
@@ -40,47 +40,31 @@ class Axis:
         return cls(about, values, values, values, minimum, maximum)
 
     def values(self, preset: Preset) -> tuple[Param, ...]:
-        """The grid of that preset."""
-        grids: dict[Preset, tuple[Param, ...]] = {"quick": self.quick, "default": self.default, "full": self.full}
-        return grids[preset]
+        """The grid of a preset."""
+        return {"quick": self.quick, "default": self.default, "full": self.full}[preset]
 
     @property
     def numeric(self) -> bool:
-        """True if the values are whole numbers."""
+        """True if the values are integers."""
         return all(isinstance(value, int) for value in self.full)
 
 
 def always(params: Mapping[str, Param]) -> bool:
-    """Every combination of axis values is a case."""
+    """True for every combination of axis values."""
     return True
-
-
-def never(params: Mapping[str, Param]) -> bool:
-    """No case can wait."""
-    return False
-
-
-def everywhere(environment: Environment, params: Mapping[str, Param]) -> str | None:
-    """Every case means something on every machine."""
-    return None
-
-
-def no_environment(case: Case) -> dict[str, str]:
-    """A worker process needs no variables of its own."""
-    return {}
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One question, one file.
+    """One question that one file answers.
 
-    ``measure(gpu, meter, **params)`` yields measurements, and facts and series beside them; with ``gpus=0`` its first
-    argument is the Host instead, with ``cold=True`` a ColdStarts that has not touched the GPU yet. ``combines`` drops
-    combinations that mean nothing, ``here`` those that mean nothing on this machine (a NUMA node, a GPU that it does
-    not have), for the reason that it returns. ``fresh_process_by`` names axes each value of which needs a process of
-    its own; ``process_environment`` gives that process its variables. ``minimum_rounds`` is for what is seen once a
-    process. An ``essential`` one is measured before the rest of its suite: others are read by it. Cases that are
-    ``late`` come after all others of the suite: a short budget can do without them.
+    ``measure(gpu, meter, **params)`` yields measurements, facts and series. With ``gpus=0`` its first argument is the
+    Host, with ``cold=True`` a ColdStarts that has not touched the GPU yet. ``combines`` is False for combinations that
+    make no sense. ``here`` returns why a case makes no sense on this machine (it lacks the NUMA node or GPU), else
+    None. Each value of the axes in ``fresh_process_by`` gets a process of its own; ``process_environment`` returns that
+    process's extra variables. ``minimum_rounds`` is for values that can be read only once a process. An ``essential``
+    benchmark runs before the rest of its suite, because others are judged by it. ``late`` cases run after all others
+    of the suite, so that a short budget drops them first.
     """
 
     name: str
@@ -95,27 +79,20 @@ class Benchmark:
     cold: bool = False
     minimum_rounds: int = 1
     fresh_process_by: tuple[str, ...] = ()
-    process_environment: Callable[[Case], dict[str, str]] = no_environment
+    process_environment: Callable[[Case], dict[str, str]] = lambda case: {}
     combines: Callable[[Mapping[str, Param]], bool] = always
-    here: Callable[[Environment, Mapping[str, Param]], str | None] = everywhere
+    here: Callable[[Environment, Mapping[str, Param]], str | None] = lambda environment, params: None
     essential: bool = False
-    late: Callable[[Mapping[str, Param]], bool] = never
+    late: Callable[[Mapping[str, Param]], bool] = lambda params: False
 
     def cases(self, preset: Preset, overrides: Mapping[str, tuple[Param, ...]] | None = None) -> list[Case]:
-        """The grid of a preset as cases in axis order, with the values of ``overrides`` in place of an axis's own."""
-        chosen = overrides or {}
-        names = sorted(self.axes)
-        order = list(self.axes)
-        grids = [chosen.get(name, self.axes[name].values(preset)) for name in order]
-        cases = []
-        for values in itertools.product(*grids):
-            params = dict(zip(order, values, strict=True))
-            if self.combines(params):
-                cases.append(Case(self.name, {name: params[name] for name in names}))
-        return cases
+        """The cases of a preset in axis order; ``overrides`` replace the values of the axes they name."""
+        axes = {name: axis.values(preset) for name, axis in self.axes.items()} | dict(overrides or {})
+        grid = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
+        return [Case(self.name, dict(sorted(params.items()))) for params in grid if self.combines(params)]
 
     def info(self, cases: list[Case]) -> BenchmarkInfo:
-        """What the run file keeps of this benchmark, with the axis values that were planned."""
+        """The description of this benchmark that a run file stores, with the axis values that were planned."""
         axes = tuple(
             AxisInfo(name, axis.about, tuple(dict.fromkeys(case.params[name] for case in cases)))
             for name, axis in self.axes.items()
@@ -125,12 +102,12 @@ class Benchmark:
 
 @cache
 def discover(package: str = "microbench.benchmarks") -> Mapping[str, Benchmark]:
-    """Every benchmark of the package by name, suites in the order of SUITES, then by file name.
+    """Every benchmark of the package by name, in the order of SUITES and then of file names.
 
-    Raises UsageError for a file without a BENCHMARK, or whose name is not its file's.
+    Raises UsageError for a file without a BENCHMARK or with one of another name than the file's.
     """
     folder = importlib.import_module(package)
-    found: list[Benchmark] = []
+    benchmarks: list[Benchmark] = []
     for module in pkgutil.walk_packages(folder.__path__, f"{package}."):
         if module.ispkg:
             continue
@@ -141,6 +118,6 @@ def discover(package: str = "microbench.benchmarks") -> Mapping[str, Benchmark]:
                 f"{module.name.replace('.', '/')}.py declares no BENCHMARK of that name",
                 "add BENCHMARK = Benchmark(name=…) with the file's name, or remove the file",
             )
-        found.append(benchmark)
-    found.sort(key=lambda benchmark: (SUITES.index(benchmark.suite), benchmark.name))
-    return {benchmark.name: benchmark for benchmark in found}
+        benchmarks.append(benchmark)
+    benchmarks.sort(key=lambda benchmark: (SUITES.index(benchmark.suite), benchmark.name))
+    return {benchmark.name: benchmark for benchmark in benchmarks}

@@ -1,4 +1,4 @@
-"""Every error a user can see: its exit code, its cause in one line, the next step in one line."""
+"""The errors that a user can see, each with an exit code, a one-line cause and a one-line next step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the command's exit code means; the README's table is tested against this."""
+    """The command's exit codes; a test compares the README's table with them."""
 
     MEASURED = 0
     SOME_FAILED = 1
@@ -18,7 +18,7 @@ class ExitCode(IntEnum):
 
 
 class MicrobenchError(Exception):
-    """An error with a cause and a next step, each one line; the CLI prints both and exits with ``exit_code``."""
+    """An error whose cause and next step (one line each) the CLI prints before it exits with ``exit_code``."""
 
     exit_code = ExitCode.SOME_FAILED
 
@@ -29,19 +29,19 @@ class MicrobenchError(Exception):
 
 
 class UsageError(MicrobenchError):
-    """The command line asks for something that does not exist or cannot be."""
+    """The command line asks for something that does not exist or is impossible."""
 
     exit_code = ExitCode.USAGE
 
 
 class DeviceAbsentError(MicrobenchError):
-    """The device asked for by name is not here, or cannot be used."""
+    """The device asked for by name is absent or cannot be used."""
 
     exit_code = ExitCode.NO_DEVICE
 
 
 class RunUnreadableError(MicrobenchError):
-    """A run file is missing, truncated, newer than the tool, or not a run at all."""
+    """A file is missing, truncated, newer than the tool, or not a run."""
 
     exit_code = ExitCode.UNREADABLE_RUN
 
@@ -57,4 +57,4 @@ class MeasurementError(Exception):
 
 
 class Skip(Exception):
-    """A case cannot run here; the reason is shown. Unsupported is a skip, never a failure."""
+    """A case cannot run here; the reason is shown. What a machine does not support is skipped, never a failure."""

@@ -1,4 +1,4 @@
-"""THE NOUNS: frozen structs in SI units. A quantity's last word is its unit; unknown is None, never 0."""
+"""The data model: frozen structs in SI units. A quantity's name ends in its unit; an unknown value is None, never 0."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ NUMBERS = msgspec.json.Decoder(tuple[float, ...])
 
 
 class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one measured quantity is.
+    """The description of one measured quantity.
 
-    ``kind`` says how a value is made of a raw sample: a ``time`` or ``count`` is sample / calls_per_sample; a
-    ``rate`` is the work of one call over its time (in B/clk/SM: bytes of one SM over its cycles). ``unit`` is one of
-    s, s/launch, B/s, FLOP/s, OP/s, 1/s, B/clk/SM, FLOP/clk/SM, OP/clk/SM, B/launch, B, launch, cycle, Hz, W, J/B,
-    J/FLOP, J/OP, 1."""
+    ``kind`` says how a value follows from a raw sample: a ``time`` or ``count`` is sample / calls_per_sample; a
+    ``rate`` is the work of one call divided by its time (for B/clk/SM: bytes of one SM divided by its cycles).
+    ``unit`` is one of s, s/launch, B/s, FLOP/s, OP/s, 1/s, B/clk/SM, FLOP/clk/SM, OP/clk/SM, B/launch, B, launch,
+    cycle, Hz, W, J/B, J/FLOP, J/OP, 1."""
 
     name: str
     kind: MetricKind
@@ -34,7 +34,7 @@ class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AxisInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An axis as stored in a run: the values planned, and what they mean."""
+    """An axis as stored in a run: what it means and the values that were planned."""
 
     name: str
     about: str
@@ -42,7 +42,7 @@ class AxisInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BenchmarkInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a run file keeps of a benchmark, so that an old file needs no code to be read."""
+    """The description of a benchmark that a run file stores, so that old files can be read without its code."""
 
     name: str
     suite: str
@@ -58,7 +58,7 @@ class BenchmarkInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One point of a benchmark's grid. ``params`` is sorted by name, so ``id`` is the same on every machine."""
+    """One point of a benchmark's grid. ``params`` is sorted by name, so that ``id`` is the same on every machine."""
 
     benchmark: str
     params: dict[str, Param] = {}
@@ -73,7 +73,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Work(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one call moves or computes, as counts; rates are derived, never stored."""
+    """The bytes, operations or launches of one call. Rates are derived from them, never stored."""
 
     bytes: int = 0
     flops: int = 0
@@ -81,10 +81,14 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
     operations: int = 0
 
 
+NO_WORK = Work()  # encoding omits a default only if it is this very object
+
+
 class PerCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Distribution of single calls inside bursts: for percentiles and the histogram only, as calls in a burst are
-    not independent. Times in the metric's unit; the histogram has logarithmic bins: bin i covers
-    ``first_edge * ratio**i`` to ``first_edge * ratio**(i + 1)``; ``counts`` adds up to ``n``."""
+    """Distribution of single calls inside bursts, in the metric's unit.
+
+    It serves for percentiles and the histogram only, because calls in a burst are not independent. Bin i of the
+    histogram covers ``first_edge * ratio**i`` to ``first_edge * ratio**(i + 1)``; ``counts`` adds up to ``n``."""
 
     n: int
     p1: float
@@ -101,11 +105,11 @@ class PerCall(msgspec.Struct, frozen=True, omit_defaults=True):
 class Measurement(msgspec.Struct, frozen=True, omit_defaults=True):
     """Raw samples of one metric.
 
-    ``samples`` are the raw readings, each covering ``calls_per_sample`` calls, in the metric's base unit (seconds
-    for a rate): kept as undecoded JSON until ``values`` asks, at most 512 of the ``n`` taken.
-    ``work`` is that of one call. ``bound`` names the physical limit ("pcie_h2d", "dram", …). ``verified`` says how
-    the result was checked, None if nothing was. ``floor_s`` is the cost of reading the clock this way once: a sample
-    under five floors is graded ``below floor``. ``stopped`` says why sampling ended.
+    ``samples`` are raw readings, each of ``calls_per_sample`` calls, in the metric's base unit (seconds for a rate).
+    They stay undecoded JSON until ``values`` asks; at most SAMPLES_KEPT of the ``n`` taken are stored. ``work`` is that
+    of one call. ``bound`` names the physical limit ("pcie_h2d", "dram", …). ``verified`` says how the result was
+    checked, None if it was not. ``floor_s`` is the cost of reading the clock once in this way: a sample under five
+    floors is graded ``below floor``. ``stopped`` says why sampling ended.
     """
 
     metric: str
@@ -113,7 +117,7 @@ class Measurement(msgspec.Struct, frozen=True, omit_defaults=True):
     samples: msgspec.Raw
     n: int
     calls_per_sample: int = 1
-    work: Work = Work()
+    work: Work = NO_WORK
     bound: str | None = None
     verified: str | None = None
     needs_verification: bool = False
@@ -124,15 +128,17 @@ class Measurement(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def values(self) -> tuple[float, ...]:
-        """The raw samples, decoded each time. Raises RunUnreadableError if a damaged file holds no numbers here."""
+        """The raw samples, decoded at each call. Raises RunUnreadableError if a damaged file has no numbers here."""
         try:
             return NUMBERS.decode(self.samples)
         except msgspec.DecodeError as error:
-            raise RunUnreadableError(f"the samples of {self.metric} are no numbers: {error}", "measure again") from None
+            raise RunUnreadableError(
+                f"the samples of {self.metric} are not numbers: {error}", "measure again"
+            ) from None
 
 
 class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something found out rather than timed; ``reason`` says why an unknown one is unknown, ``source`` where from."""
+    """A property that was looked up rather than timed. ``reason`` says why an unknown value (None) is unknown."""
 
     name: str
     value: Scalar
@@ -142,7 +148,7 @@ class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Series(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A metric over time, for work that takes long: times since the case began."""
+    """A metric over the time since the case began, for long work."""
 
     metric: str
     t_s: tuple[float, ...]
@@ -150,8 +156,8 @@ class Series(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Telemetry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """State of one GPU around a case. The SM clocks come from the SMs themselves, at both ends of the timed region
-    (NVML shows idle clocks and overstates under tensor load); the rest from NVML."""
+    """State of one GPU during a case. The SM clocks at both ends of the timed region come from the SMs themselves,
+    because NVML reports idle clocks and overstates them under tensor load; the rest is from NVML."""
 
     sm_clock_begin_hz: float | None = None
     sm_clock_end_hz: float | None = None
@@ -163,7 +169,7 @@ class Telemetry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of one case in one round of one session. Telemetry is keyed by GPU UUID."""
+    """The result of one case in one round of one session. Telemetry is keyed by GPU UUID."""
 
     case: Case
     session: int
@@ -178,15 +184,17 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     device: str | None = None
 
 
-# Gigatransfers a second and lane by generation, and the share of the bits that the line code leaves.
+# Transfers a second and lane by generation, and the share of the bits that the line code leaves for data.
 # Source: PCI Express base specification (generation 6: FLIT mode, 236 of 256 bytes).
 TRANSFERS_PER_S = {1: 2.5e9, 2: 5e9, 3: 8e9, 4: 16e9, 5: 32e9, 6: 64e9}
 CODE_SHARE = {1: 8 / 10, 2: 8 / 10, 3: 128 / 130, 4: 128 / 130, 5: 128 / 130, 6: 236 / 256}
 
 
 class LinkInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The links of a GPU as the driver reports them (an idle PCIe link trains down: ``now`` is not a verdict).
-    ``nvlinks`` are up, ``nvlink_bytes_per_s`` is one's line rate in one direction; ``coherent``: joined by NVLink-C2C.
+    """The links of a GPU as the driver reports them. An idle PCIe link trains down, so ``now`` may be below ``max``.
+
+    ``nvlinks`` counts those that are up, ``nvlink_bytes_per_s`` is the line rate of one of them in one direction,
+    ``coherent`` says that NVLink-C2C joins GPU and CPU.
     """
 
     generation_now: int | None = None
@@ -241,7 +249,7 @@ class GpuInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a reader needs to distrust a run. ``facts`` carry the host's: names are those of host/facts.py."""
+    """The machine that a run was measured on. ``facts`` describe the host, under the names of host/facts.py."""
 
     gpus: tuple[GpuInfo, ...] = ()
     driver_version: str | None = None
@@ -253,7 +261,7 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
     no_gpu_next_step: str | None = None
 
     def under_test(self, device: str | None) -> tuple[GpuInfo, ...]:
-        """The GPUs that a run of ``device`` (Settings.device) measures: of unnamed and of simulated ones the first."""
+        """The GPUs that a run with this Settings.device measures: the first alone unless real ones were named."""
         named = device is not None and not any(gpu.simulated for gpu in self.gpus)
         return self.gpus if named else self.gpus[:1]
 
@@ -263,7 +271,7 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Floors(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The cheapest thing each way of timing can see, measured once a session, in seconds."""
+    """The shortest time that each way of timing can resolve, in seconds; measured once a session."""
 
     timer_step_s: float | None = None
     timer_call_s: float | None = None
@@ -274,7 +282,7 @@ class Floors(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was asked for. ``preset`` is quick, default or full; ``select`` the suites and benchmarks named."""
+    """What the user asked for. ``preset`` is quick, default or full; ``select`` names suites and benchmarks."""
 
     preset: str = "default"
     select: tuple[str, ...] = ()
@@ -297,12 +305,12 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def gpus(self) -> tuple[GpuInfo, ...]:
-        """The GPUs measured; the environment knows of all that can be far ends of their links."""
+        """The GPUs that were measured; the environment lists all, because others can be far ends of their links."""
         return self.environment.under_test(self.settings.device)
 
 
 class Run(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One file: what was measured, where, with what. Summaries and verdicts are derived from it."""
+    """The content of one run file. Summaries and verdicts are derived from it, never stored."""
 
     schema_version: int
     run_id: str

@@ -1,4 +1,4 @@
-"""What can be submitted to a GPU: plain descriptions, bound to a GPU by ``gpu.bind(op)``."""
+"""Descriptions of the operations that can be submitted to a GPU; ``gpu.bind(op)`` makes one callable."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# Host clock stamps in nanoseconds. Its packages are imported for type checking only: `list` and `show` start faster.
+# Host clock stamps in nanoseconds. numpy is imported for type checking only, so that `list` and `show` start faster.
 IntArray: TypeAlias = "npt.NDArray[np.int64]"
 
 LaunchKind = Literal["launch", "launch_ex", "cooperative", "cluster", "pdl"]
 LEGACY_STREAM = -1
 LOOP_LAYER = "loop"
-# Layers whose call is one operation of an array library: what it passes to its kernel is its own affair.
+# Layers whose call is one operation of an array library, which alone decides what it passes to its kernel.
 ARRAY_LAYERS = ("cupy_ufunc", "torch_eager", "torch_out", "jax_jit")
 
 
@@ -59,18 +59,18 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """A stream's wait on an event recorded in ``other`` before."""
+    """A stream's wait on an event recorded earlier in stream ``other``."""
 
     stream: int = 0
     other: int = 1
 
 
 class Query(msgspec.Struct, frozen=True):
-    """A query of an event that has happened (a host call; nothing is submitted)."""
+    """A query of an event that has completed (a host call; nothing is submitted)."""
 
 
 class SynchronizeIdle(msgspec.Struct, frozen=True):
-    """A synchronise of an idle stream or of an event that has happened (a host call; nothing is submitted)."""
+    """A synchronise with an idle stream or a completed event (a host call; nothing is submitted)."""
 
     what: Literal["stream", "event"] = "stream"
 
@@ -78,7 +78,7 @@ class SynchronizeIdle(msgspec.Struct, frozen=True):
 class GraphLaunch(msgspec.Struct, frozen=True):
     """A replay of a graph that ``gpu.graph(ops)`` captured and instantiated; ``graph`` is the GPU's handle.
 
-    ``layer`` is who replays it: the compiled loop, or the library whose calls were captured, by its own means.
+    ``layer`` is what replays it: the compiled loop, or the library whose calls were captured.
     """
 
     graph: int
@@ -88,9 +88,9 @@ class GraphLaunch(msgspec.Struct, frozen=True):
 
 
 class LayerCall(msgspec.Struct, frozen=True):
-    """One call from Python through a library that ends in one kernel. ``arguments`` are those of the kernel.
+    """One call from Python through a library that launches one kernel with so many ``arguments``.
 
-    With a ``duration_ns`` the kernel spins for that long, and its length is its only argument: ``arguments`` is 0.
+    With a ``duration_ns`` the kernel spins for that long; the duration is its only argument and ``arguments`` is 0.
     """
 
     layer: str

@@ -1,4 +1,4 @@
-"""Numbers for people: the only place that scales or rounds."""
+"""Writes numbers for people (no other file scales or rounds), reads what they type, and makes text safe to show."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ import unicodedata
 
 from microbench.core.errors import UsageError
 
-# Text from users, devices and files made safe to show: nothing in it can move a cursor, and it has an end.
-
-
 LONGEST = 400
 UNSEEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 MAYBE_UNSEEN = re.compile(r"[^\x20-\x7e]")
 
-# What the reports themselves write, for terminals and pipes that are not UTF-8.
+# Replacements for the symbols of the reports, for terminals and pipes that are not UTF-8.
 ASCII = str.maketrans(
     {
         "µ": "u", "±": "+-", "−": "-", "▸": ">", "×": "x", "·": "-", "–": "-", "—": "-", "…": "...", "≥": ">=",
@@ -37,45 +34,40 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def plain(text: object, longest: int = LONGEST) -> str:
-    """``text`` on one line: control, format and bidirectional characters are spelled out, what is too long is cut."""
+    """``text`` on one line, cut after ``longest`` characters, with control and bidirectional characters escaped.
+
+    Text from users, devices and files goes through here, so that nothing in it can move a cursor.
+    """
     whole = str(text)
-    kept = MAYBE_UNSEEN.sub(_escaped, whole[:longest])
-    return kept if len(whole) <= longest else f"{kept}… ({len(whole)} characters)"
+    shown = MAYBE_UNSEEN.sub(_escaped, whole[:longest])
+    return shown if len(whole) <= longest else f"{shown}… ({len(whole)} characters)"
 
 
 def to_ascii(text: str) -> str:
-    """``text`` in ASCII: the reports' own symbols have a likeness, anything else becomes a question mark."""
+    """``text`` in ASCII: symbols of the reports become similar ones, anything else a question mark."""
     return text.translate(ASCII).encode("ascii", "replace").decode("ascii")
 
 
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
-# Only energies are as small as that: a byte costs picojoules, but nobody speaks of picoseconds here.
+# Only energies need smaller prefixes: a byte costs picojoules, but no time here is given in picoseconds.
 SMALLER: dict[str, tuple[tuple[float, str], ...]] = {
     "J/B": ((1e-12, "p"),), "J/FLOP": ((1e-12, "p"), (1e-15, "f")), "J/OP": ((1e-12, "p"), (1e-15, "f")),
 }  # fmt: skip
-# Operations of all types lie around a picojoule and are compared: 0.850 pJ/FLOP, not 850 fJ/FLOP.
+# Operations of all types cost around a picojoule and are compared: 0.850 pJ/FLOP, not 850 fJ/FLOP.
 TENTHS = {"J/FLOP": "p", "J/OP": "p"}
-# How a stored unit is written; what a launch or another call costs says so in its heading, not in each figure.
+# How a stored unit is written. "per launch" stands in the heading, not behind each number.
 WRITTEN = {"s/launch": "s", "B/launch": "B", "1/s": "/s", "1": "", "launch": "", "cycle": "cycles"}
-# These are counted or known exactly, and have no thousandths.
+# These are counted or known exactly and have no fraction below SMALLEST_COUNTED.
 COUNTED = frozenset({"launch", "B/launch", "1", "cycle"})
-# These have no smaller units either.
-UNPREFIXED = COUNTED | {"B", "B/clk/SM", "FLOP/clk/SM", "OP/clk/SM"}
 SMALLEST_COUNTED = 0.0005
-# Nobody says kiloseconds.
-LARGEST = {
-    "s": 1.0,
-    "s/launch": 1.0,
-    "cycle": 1.0,
-    "launch": 1.0,
-    "B/clk/SM": 1.0,
-    "FLOP/clk/SM": 1.0,
-    "OP/clk/SM": 1.0,
-}
+PER_CLOCK = frozenset({"B/clk/SM", "FLOP/clk/SM", "OP/clk/SM"})
+# Units without smaller prefixes, and units without larger ones: nobody says kiloseconds.
+NO_SMALLER = COUNTED | PER_CLOCK | {"B"}
+NO_LARGER = PER_CLOCK | {"s", "s/launch", "cycle", "launch"}
 BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 LONGEST_SIZE = 4
 MISSING = "–"
-# In a text: where a line should not be broken.
+# Where a line of text should not be broken.
 BEFORE_UNIT = re.compile(r"(?<=\d) (?=[%A-Za-zµ])")
 TYPED_TIME = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(ns|us|µs|μs|ms|s)")
 TYPED_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -100,7 +92,7 @@ def three_digits(value: float) -> str:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """A value in an SI base unit: "3.61 µs", "55.4 GB/s", "1.77 kB", "277 k/s", "1021"; a dash for None."""
+    """A value given in an SI base unit: "3.61 µs", "55.4 GB/s", "1.77 kB", "277 k/s", "1021"; a dash for None."""
     if value is None or not math.isfinite(value):
         return MISSING
     scale, prefix = _scale(value, unit)
@@ -118,29 +110,28 @@ def _scale(value: float, unit: str) -> tuple[float, str]:
     if value == 0:
         return 1.0, ""
     prefixes = (*PREFIXES, *SMALLER.get(unit, ()))
-    smallest = 1.0 if unit in UNPREFIXED else prefixes[-1][0]
-    # Three digits first: 999.96 ns is 1.00 µs, not 1000 ns.
+    smallest = 1.0 if unit in NO_SMALLER else prefixes[-1][0]
+    # Rounded to three digits first: 999.96 ns is 1.00 µs, not 1000 ns.
     rounded = float(f"{abs(value):.2e}")
     for scale, prefix in prefixes:
-        from_here = scale / 10 if TENTHS.get(unit) == prefix else scale
-        if scale <= LARGEST.get(unit, math.inf) and (rounded >= from_here * (1 - 1e-9) or scale == smallest):
+        begin = scale / 10 if TENTHS.get(unit) == prefix else scale
+        if (scale <= 1.0 or unit not in NO_LARGER) and (rounded >= begin * (1 - 1e-9) or scale == smallest):
             return scale, prefix
     return prefixes[-1]
 
 
 def as_time(seconds: float) -> str:
-    """Seconds for people: "3.61 µs"."""
+    """A time: "3.61 µs"."""
     return quantity(seconds, "s")
 
 
 def rate_of(value: float, what: str) -> str:
-    """So many of something a second: "293 k launches/s", "12.0 launches/s"."""
-    figure = quantity(value, "1/s").removesuffix("/s").strip()
-    return f"{figure} {what}/s"
+    """A number of things a second: "293 k launches/s", "12.0 launches/s"."""
+    return f"{quantity(value, '1/s').removesuffix('/s').strip()} {what}/s"
 
 
 def spread(half_width: float) -> str:
-    """Half an interval as a share of its value: "±1.2 %"."""
+    """The half width of an interval, given as a share of its value: "±1.2 %"."""
     if not math.isfinite(half_width) or half_width > 9.99:
         return "±>999 %"
     share = half_width * 100
@@ -154,7 +145,7 @@ def percent(share: float) -> str:
 
 
 def round_percent(share: float) -> str:
-    """A share that somebody chose, in whole percent: "90 %"."""
+    """A share that was chosen rather than measured, in whole percent: "90 %"."""
     return f"{share * 100:.0f} %"
 
 
@@ -164,7 +155,7 @@ def times(ratio: float) -> str:
 
 
 def size(count: int) -> str:
-    """A buffer size, binary where it is a round one: "64 KiB", "4000 B"."""
+    """A buffer size, in binary units if it is a multiple of one: "64 KiB", "4000 B"."""
     for scale, name in BINARY:
         if count and count % scale == 0:
             return f"{count // scale} {name}"
@@ -175,28 +166,28 @@ def about_size(count: float) -> str:
     """A computed buffer size with three digits, in binary units: "70.3 KiB", "633 B"."""
     if not math.isfinite(count):
         return MISSING
-    scale, name = next((one for one in BINARY if count >= one[0]), (1, "B"))
+    scale, name = next((unit for unit in BINARY if count >= unit[0]), (1, "B"))
     return f"{three_digits(count / scale)} {name}"
 
 
 def short_size(count: int) -> str:
-    """A size as found out: "64 KiB", and with three digits where its figure would be longer than four: "139 GiB"."""
+    """An exact size ("64 KiB"), or with three digits if its number is longer than LONGEST_SIZE: "139 GiB"."""
     exact = size(count)
     return exact if len(exact.split()[0]) <= LONGEST_SIZE else about_size(count)
 
 
 def gigabytes(value: float) -> str:
-    """Bytes (a second) in billions, without the unit: for tables whose title names it."""
+    """Bytes (a second) in billions without the unit, for tables whose title names it."""
     return three_digits(value * 1e-9)
 
 
 def tera(value: float) -> str:
-    """Operations (a second) in trillions, without the unit: for tables whose title names it."""
+    """Operations (a second) in trillions without the unit, for tables whose title names it."""
     return three_digits(value * 1e-12)
 
 
 def wall(seconds: float) -> str:
-    """A wait as people say it: "4.2 s", "1 min 20 s", "2 h 05 min"."""
+    """A long time: "4.2 s", "1 min 20 s", "2 h 05 min"."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -208,7 +199,7 @@ def wall(seconds: float) -> str:
 
 
 def axis_title(name: str) -> str:
-    """An axis as a heading, its unit left to the values: "argument_bytes" is "argument size"."""
+    """An axis name as a heading without its unit: "argument_bytes" is "argument size"."""
     for suffix, title in (("_ns", ""), ("_bytes", " size")):
         if name.endswith(suffix):
             name = name.removesuffix(suffix) + title
@@ -216,63 +207,64 @@ def axis_title(name: str) -> str:
 
 
 def axis_value(name: str, value: int | str) -> str:
-    """An axis value by the unit in the axis's name: duration_ns 10000 is "10 µs", argument_bytes 4096 "4 KiB"."""
+    """An axis value in the unit of the axis's name: duration_ns 10000 is "10 µs", argument_bytes 4096 is "4 KiB"."""
     if isinstance(value, str):
         return value
     if name.endswith("_ns"):
-        scale, prefix = next((one for one in PREFIXES if one[0] <= max(value, 1) * 1e-9 * (1 + 1e-9)), PREFIXES[-1])
-        return f"{value * 1e-9 / min(scale, 1.0):g} {prefix if scale < 1 else ''}s" if value else "0"
+        seconds = max(value, 1) * 1e-9
+        scale, prefix = next((pair for pair in PREFIXES if pair[0] <= min(seconds * (1 + 1e-9), 1.0)), PREFIXES[-1])
+        return f"{seconds / scale:g} {prefix}s" if value else "0"
     if name.endswith("_bytes"):
         return size(value)
     return str(value)
 
 
 def typed_time(text: str) -> float:
-    """A time as a person types it, in seconds: "3us", "3µs", "500ns", "0.2ms", "0".
+    """Seconds of a time that a person typed: "3us", "3µs", "500ns", "0.2ms", "0".
 
     Raises UsageError for anything else, and for more than LONGEST_TYPED_S.
     """
     stripped = text.strip()
-    found = TYPED_TIME.fullmatch(stripped)
-    if found is None and stripped not in ("0", "0.0"):
-        raise UsageError(f"{plain(text, 40)} is no time", "give a number and its unit: 3us, 500ns, 0.2ms, or 0")
-    seconds = float(found[1]) * TYPED_UNITS[found[2]] if found else 0.0
+    match = TYPED_TIME.fullmatch(stripped)
+    if match is None and stripped not in ("0", "0.0"):
+        raise UsageError(f"{plain(text, 40)} is not a time", "give a number and its unit: 3us, 500ns, 0.2ms, or 0")
+    seconds = float(match[1]) * TYPED_UNITS[match[2]] if match else 0.0
     if seconds > LONGEST_TYPED_S:
         raise UsageError(f"{plain(text, 40)} is too long", f"give a time of at most {wall(LONGEST_TYPED_S)}")
     return seconds
 
 
 def typed_size(text: str) -> int:
-    """A size as a person types it, in bytes: "16 KiB", "12MB", "4096". Raises UsageError for anything else."""
-    found = TYPED_SIZE.fullmatch(text.strip())
-    if found is None:
-        raise UsageError(f"{plain(text, 40)} is no size", "give a number and its unit: 4096, 16KiB, 12MB, 1.5GB")
-    return round(float(found[1]) * TYPED_BYTES[found[2] or ""])
+    """Bytes of a size that a person typed: "16 KiB", "12MB", "4096". Raises UsageError for anything else."""
+    match = TYPED_SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{plain(text, 40)} is not a size", "give a number and its unit: 4096, 16KiB, 12MB, 1.5GB")
+    return round(float(match[1]) * TYPED_BYTES[match[2] or ""])
 
 
 def typed_rate(text: str) -> float:
-    """A rate as a person types it, in bytes a second: "2039GB/s", "1.2 TB/s".
+    """Bytes a second of a rate that a person typed: "2039GB/s", "1.2 TB/s".
 
-    Raises UsageError for anything else, and for no rate at all.
+    Raises UsageError for anything else, and for 0.
     """
     stripped = text.strip()
-    found = TYPED_SIZE.fullmatch(stripped.removesuffix("/s")) if stripped.endswith("B/s") else None
-    value = float(found[1]) * TYPED_BYTES[found[2]] if found else 0.0
+    match = TYPED_SIZE.fullmatch(stripped.removesuffix("/s")) if stripped.endswith("B/s") else None
+    value = float(match[1]) * TYPED_BYTES[match[2]] if match else 0.0
     if value <= 0:
-        raise UsageError(f"{plain(text, 40)} is no rate", "give a number above 0 and its unit: 2039GB/s, 1.2TB/s")
+        raise UsageError(f"{plain(text, 40)} is not a rate", "give a number above 0 and its unit: 2039GB/s, 1.2TB/s")
     return value
 
 
 def typed_factor(text: str) -> float:
-    """A factor as a person types it: "0.5x", "2×", "0". Raises UsageError for anything else."""
-    found = TYPED_FACTOR.fullmatch(text.strip())
-    if found is None or float(found[1]) > LARGEST_FACTOR:
-        raise UsageError(f"{plain(text, 40)} is no factor", f"give one from 0 to {LARGEST_FACTOR:.0f}: 0.5x, 2x")
-    return float(found[1])
+    """A factor that a person typed: "0.5x", "2×", "0". Raises UsageError for anything else."""
+    match = TYPED_FACTOR.fullmatch(text.strip())
+    if match is None or float(match[1]) > LARGEST_FACTOR:
+        raise UsageError(f"{plain(text, 40)} is not a factor", f"give 0 to {LARGEST_FACTOR:.0f}: 0.5x, 2x")
+    return float(match[1])
 
 
 def ratio(value: float) -> str:
-    """A ratio that may lie near 1, so with more digits than ``times``: "1.097×", "0.940×", "2.41×", "17×"."""
+    """A ratio near 1, with more digits than ``times`` gives: "1.097×", "0.940×", "2.41×", "17×"."""
     if value >= 9.95:
         return f"{value:.0f}×"
     return f"{value:.3f}×" if 0.1 <= value < 1.9995 else f"{value:.2f}×" if value >= 0.1 else f"{three_digits(value)}×"
@@ -284,7 +276,7 @@ def ratio_range(low: float, high: float) -> str:
 
 
 def from_to(before: float, after: float, unit: str) -> str:
-    """Two values of one quantity, the unit once where it is the same: "3.61 → 3.96 µs", "998 ns → 1.05 µs"."""
+    """Two values of one quantity, with a common unit written once: "3.61 → 3.96 µs", "998 ns → 1.05 µs"."""
     first, second = quantity(before, unit), quantity(after, unit)
-    figure, _, prefixed = first.partition(" ")
-    return f"{figure if prefixed and second.endswith(f' {prefixed}') else first} → {second}"
+    number, _, prefixed = first.partition(" ")
+    return f"{number if prefixed and second.endswith(f' {prefixed}') else first} → {second}"

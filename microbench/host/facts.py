@@ -1,6 +1,6 @@
-"""What this machine is, as facts: everything about the host that a reader needs to distrust a run.
+"""host_facts: every fact about this machine's CPU side that can change what a launch costs.
 
-The names are fixed: files of old runs keep them, and explain/environment.py asks for them.
+The names of the facts are fixed, because old run files and explain/environment.py use them.
 """
 
 from __future__ import annotations
@@ -16,38 +16,58 @@ from microbench.host.affinity import CPUS, CorePlan, allowed_cpus, physical_core
 from microbench.host.files import Machine, as_cpu_list, bracketed, cpu_list, fact, known, labelled, stated, unknown
 from microbench.host.memory import memory_facts, virtualization_facts
 
-# Facts about the processor and the kernel's handling of it: model, frequency, idle states, clock source.
-
-
-# From the one that holds the clock down to the one that holds it up: the first found is the worst.
+# Slowest first: of several CPUs' governors the slowest is reported.
 GOVERNORS = ("powersave", "conservative", "userspace", "ondemand", "schedutil", "performance")
-# The same for what intel_pstate and amd-pstate take in place of a governor.
+# The same for the preference that intel_pstate and amd-pstate have in place of a governor.
 ENERGY_PREFERENCES = ("power", "balance_power", "default", "balance_performance", "performance")
 IDLE_OPTIONS = ("intel_idle.max_cstate", "processor.max_cstate", "idle", "cpuidle.off", "nohlt")
 CLOCKS = "/sys/devices/system/clocksource/clocksource0"
+IOMMU_GROUPS = "/sys/kernel/iommu_groups"
 HIDDEN = "not shown, as in most virtual machines"
 
 
-def processor_facts(machine: Machine, submit_core: int | None) -> tuple[Fact, ...]:
-    """Everything about the processor that changes what a launch costs."""
+def host_facts(
+    root: Path = Path("/"),
+    environment: Mapping[str, str] | None = None,
+    allowed: Collection[int] | None = None,
+    plan: CorePlan | None = None,
+) -> tuple[Fact, ...]:
+    """Every fact about the host, each with its source, and with a reason if unknown. Never raises.
+
+    ``environment`` defaults to this process's. ``allowed`` are the CPUs that may be used and ``plan`` the pinning; both
+    are looked up by default, which is right only in a process that is not pinned yet.
+    """
+    machine = Machine(root)
+    variables = os.environ if environment is None else environment
+    usable = allowed_cpus(machine) if allowed is None else allowed
+    pinning = physical_core_plan(root, usable) if plan is None and usable else plan
     return (
+        *topology_facts(machine, usable, pinning),
         _model(machine),
         *_frequency_facts(machine),
-        *_idle_facts(machine, submit_core),
+        *_idle_facts(machine, pinning.worker_core if pinning else None),
         fact("clock_source", machine.read(f"{CLOCKS}/current_clocksource")),
         fact("clock_sources_available", machine.read(f"{CLOCKS}/available_clocksource")),
         _cpu_set(machine, "isolated_cpus", "isolated"),
         _cpu_set(machine, "nohz_full_cpus", "nohz_full"),
+        *memory_facts(machine),
+        *virtualization_facts(machine),
+        fact("kernel_version", machine.read("/proc/sys/kernel/osrelease")),
+        fact("load_average_1min", machine.read("/proc/loadavg"), lambda text: float(text.split()[0])),
+        fact("pcie_aspm_policy", machine.read("/sys/module/pcie_aspm/parameters/policy"), bracketed),
+        _iommu(machine),
+        *_attachment_facts(machine, variables),
+        *_variable_facts(variables),
     )
 
 
-def worst(found: tuple[str, ...], from_worst: tuple[str, ...]) -> str:
-    """The entry of ``found`` that comes first in ``from_worst``; one that is not in it counts as worse than all."""
-    return min(found, key=lambda word: from_worst.index(word) if word in from_worst else -1)
+def worst(values: tuple[str, ...], from_worst: tuple[str, ...]) -> str:
+    """The value that comes first in ``from_worst``; a value that is not in it is worse than all."""
+    return min(values, key=lambda word: from_worst.index(word) if word in from_worst else -1)
 
 
 def _model(machine: Machine) -> Fact:
-    """x86 says "model name", POWER "cpu"; ARM only numbers, which lscpu's table would be needed for."""
+    """x86 says "model name", POWER "cpu"; ARM gives only numbers, which need lscpu's table to become names."""
     path = "/proc/cpuinfo"
     text = machine.read(path).text
     name = labelled(text, "model name") or labelled(text, "cpu") or labelled(text, "Model")
@@ -69,13 +89,13 @@ def _frequency_facts(machine: Machine) -> tuple[Fact, ...]:
 def _of_policies(
     machine: Machine, name: str, file: str, policies: list[str], from_worst: tuple[str, ...]
 ) -> tuple[Fact, ...]:
-    """The worst of what the frequency policies say, and how many say what."""
+    """The worst value of all frequency policies, and how many policies have which."""
     source = f"{CPUS}/cpufreq/policy*/{file}"
-    found = tuple(text for policy in policies if (text := machine.read(f"{policy}/{file}").text))
-    if not found:
+    values = tuple(text for policy in policies if (text := machine.read(f"{policy}/{file}").text))
+    if not values:
         return (unknown(name, "no frequency policy says" if policies else HIDDEN, source),)
-    counts = ", ".join(f"{count} {word}" for word, count in sorted(Counter(found).items()))
-    return known(name, worst(found, from_worst), source), known(f"{name}_by_policy", counts, source)
+    counts = ", ".join(f"{count} {word}" for word, count in sorted(Counter(values).items()))
+    return known(name, worst(values, from_worst), source), known(f"{name}_by_policy", counts, source)
 
 
 def _idle_facts(machine: Machine, submit_core: int | None) -> tuple[Fact, ...]:
@@ -103,50 +123,39 @@ def _idle_facts(machine: Machine, submit_core: int | None) -> tuple[Fact, ...]:
 
 
 def _cpu_set(machine: Machine, name: str, file: str) -> Fact:
-    """A CPU list, "none" for an empty one. Kernels without the feature have no such file."""
+    """A CPU list, or "none" if it is empty. Kernels without the feature have no such file."""
     reading = machine.read(f"{CPUS}/{file}")
     if reading.text in ("", "(null)"):
         return known(name, "none", reading.source)
     return fact(name, reading, lambda text: as_cpu_list(cpu_list(text)))
 
 
-# Facts about what else acts on this process: CUDA and Numba variables, MPS, profilers, debuggers.
+def _iommu(machine: Machine) -> Fact:
+    """Off, or how the groups' addresses are translated: "identity" costs nothing, "DMA" one look-up a page."""
+    groups = machine.names(IOMMU_GROUPS)
+    kinds = {machine.read(f"{IOMMU_GROUPS}/{group}/type").text or "on" for group in groups}
+    if not machine.exists("/sys/kernel"):
+        return unknown("iommu", "no /sys", IOMMU_GROUPS)
+    return known("iommu", ", ".join(sorted(kinds)) or "off", IOMMU_GROUPS)
 
+
+# What else acts on this process: CUDA and Numba variables, profilers, debuggers, MPS.
 
 # Variables of the CUDA driver and of Numba that change what a launch does or costs
 # (CUDA programming guide, "CUDA environment variables"; Numba reference, "Environment variables").
 LAUNCH_VARIABLES = (
-    "CUDA_AUTO_BOOST",
-    "CUDA_BINARY_LOADER_THREAD_COUNT",
-    "CUDA_CACHE_DISABLE",
-    "CUDA_CACHE_MAXSIZE",
-    "CUDA_DEVICE_MAX_CONNECTIONS",
-    "CUDA_DEVICE_MAX_COPY_CONNECTIONS",
-    "CUDA_DEVICE_ORDER",
-    "CUDA_DEVICE_WAITS_ON_EXCEPTION",
-    "CUDA_DISABLE_PTX_JIT",
-    "CUDA_ENABLE_COREDUMP_ON_EXCEPTION",
-    "CUDA_FORCE_JIT",
-    "CUDA_FORCE_PTX_JIT",
-    "CUDA_GRAPHS_USE_NODE_PRIORITY",
-    "CUDA_INJECTION64_PATH",
-    "CUDA_LAUNCH_BLOCKING",
-    "CUDA_LOG_FILE",
-    "CUDA_MANAGED_FORCE_DEVICE_ALLOC",
-    "CUDA_MODULE_DATA_LOADING",
-    "CUDA_MODULE_LOADING",
-    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-    "CUDA_MPS_PIPE_DIRECTORY",
-    "CUDA_SCALE_LAUNCH_QUEUES",
-    "CUDA_VISIBLE_DEVICES",
-    "NUMBA_DISABLE_JIT",
-    "NUMBA_ENABLE_CUDASIM",
-    "NVIDIA_TF32_OVERRIDE",
+    "CUDA_AUTO_BOOST", "CUDA_BINARY_LOADER_THREAD_COUNT", "CUDA_CACHE_DISABLE", "CUDA_CACHE_MAXSIZE",
+    "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_MAX_COPY_CONNECTIONS", "CUDA_DEVICE_ORDER",
+    "CUDA_DEVICE_WAITS_ON_EXCEPTION", "CUDA_DISABLE_PTX_JIT", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_FORCE_JIT",
+    "CUDA_FORCE_PTX_JIT", "CUDA_GRAPHS_USE_NODE_PRIORITY", "CUDA_INJECTION64_PATH", "CUDA_LAUNCH_BLOCKING",
+    "CUDA_LOG_FILE", "CUDA_MANAGED_FORCE_DEVICE_ALLOC", "CUDA_MODULE_DATA_LOADING", "CUDA_MODULE_LOADING",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_SCALE_LAUNCH_QUEUES",
+    "CUDA_VISIBLE_DEVICES", "NUMBA_DISABLE_JIT", "NUMBA_ENABLE_CUDASIM", "NVIDIA_TF32_OVERRIDE",
     "NVIDIA_VISIBLE_DEVICES",
-)
+)  # fmt: skip
 LAUNCH_PREFIXES = ("NUMBA_CUDA_",)
 
-# What each tool sets in the process that it watches, or loads into it.
+# Variables that each tool sets in the process that it watches, and libraries that it loads into it.
 TOOL_VARIABLES = (
     ("NSYS_PROFILING_SESSION_ID", "Nsight Systems"),
     ("QUADD_INJECTION_PROXY", "Nsight Systems"),
@@ -168,15 +177,14 @@ MPS_FOLDER = "/tmp/nvidia-mps"
 MPS_DAEMON = "nvidia-cuda-mps"
 
 
-def variable_facts(environment: Mapping[str, str]) -> tuple[Fact, ...]:
-    """``launch_variables``, the names of those set that change launches, then a fact for each of them."""
+def _variable_facts(environment: Mapping[str, str]) -> tuple[Fact, ...]:
+    """``launch_variables``, the names of the set variables that change launches, then a fact for each of them."""
     names = sorted(name for name in environment if name in LAUNCH_VARIABLES or name.startswith(LAUNCH_PREFIXES))
-    source = "environment variable"
     listed = known("launch_variables", ", ".join(names) or "none", "environment variables")
-    return (listed, *(known(name, environment[name], source) for name in names))
+    return (listed, *(known(name, environment[name], "environment variable") for name in names))
 
 
-def attachment_facts(machine: Machine, environment: Mapping[str, str]) -> tuple[Fact, ...]:
+def _attachment_facts(machine: Machine, environment: Mapping[str, str]) -> tuple[Fact, ...]:
     """``profiler`` and ``tracer`` (each "none" or a name), ``preloaded_libraries`` and ``mps``."""
     tools = dict.fromkeys(_tools(machine, environment))
     return (
@@ -188,21 +196,16 @@ def attachment_facts(machine: Machine, environment: Mapping[str, str]) -> tuple[
 
 
 def _tools(machine: Machine, environment: Mapping[str, str]) -> Iterator[str]:
-    """Names of the tools that are attached. CUDA_INJECTION64_PATH alone is one too: libcuda loads what it names."""
+    """Names of the attached tools. Any CUDA_INJECTION64_PATH counts as a tool, because libcuda loads that library."""
     yield from (tool for name, tool in TOOL_VARIABLES if name in environment)
-    loaded = "\n".join(
-        (environment.get("LD_PRELOAD", ""), environment.get("CUDA_INJECTION64_PATH", ""), _mapped_files(machine))
-    )
+    injected = environment.get("CUDA_INJECTION64_PATH", "")
+    maps = (machine.read("/proc/self/maps").text or "").splitlines()
+    mapped = (line.split(maxsplit=5)[5] for line in maps if "/" in line)
+    loaded = "\n".join((environment.get("LD_PRELOAD", ""), injected, *mapped))
     named = [tool for pattern, tool in TOOL_LIBRARIES if re.search(pattern, loaded)]
     yield from named
-    if environment.get("CUDA_INJECTION64_PATH") and not named:
-        yield f"the library {environment['CUDA_INJECTION64_PATH']}"
-
-
-def _mapped_files(machine: Machine) -> str:
-    """The files mapped into this process, one a line."""
-    lines = (machine.read("/proc/self/maps").text or "").splitlines()
-    return "\n".join(line.split(maxsplit=5)[5] for line in lines if line.count("/"))
+    if injected and not named:
+        yield f"the library {injected}"
 
 
 def _tracer(machine: Machine) -> Fact:
@@ -217,7 +220,7 @@ def _tracer(machine: Machine) -> Fact:
 
 
 def _mps(machine: Machine, environment: Mapping[str, str]) -> Fact:
-    """Off, running, or a control pipe whose daemon cannot be seen from here: another container's, or a dead one's."""
+    """Off, running, or a control pipe whose daemon is not visible: it runs in another container, or it is dead."""
     control = f"{environment.get('CUDA_MPS_PIPE_DIRECTORY') or MPS_FOLDER}/control"
     pids = [name for name in machine.names("/proc") if name.isdigit()]
     if any((machine.read(f"/proc/{pid}/comm").text or "").startswith(MPS_DAEMON) for pid in pids):
@@ -225,50 +228,3 @@ def _mps(machine: Machine, environment: Mapping[str, str]) -> Fact:
     if machine.exists(control):
         return known("mps", "control pipe without a visible daemon", control)
     return known("mps", "off", f"no {control}, no daemon in /proc")
-
-
-IOMMU_GROUPS = "/sys/kernel/iommu_groups"
-
-
-def host_facts(
-    root: Path = Path("/"),
-    environment: Mapping[str, str] | None = None,
-    allowed: Collection[int] | None = None,
-    plan: CorePlan | None = None,
-) -> tuple[Fact, ...]:
-    """Every fact about the host, each with its source, and its reason when unknown. Never raises.
-
-    ``environment`` is this process's by default. ``allowed`` are the CPUs that may be used and ``plan`` the pinning:
-    a process that is pinned already must be told both, one that is not finds them out.
-    """
-    machine = Machine(root)
-    variables = os.environ if environment is None else environment
-    usable = allowed_cpus(machine) if allowed is None else allowed
-    pinning = physical_core_plan(root, usable) if plan is None and usable else plan
-    return (
-        *topology_facts(machine, usable, pinning),
-        *processor_facts(machine, pinning.worker_core if pinning else None),
-        *memory_facts(machine),
-        *virtualization_facts(machine),
-        *_system_facts(machine),
-        *attachment_facts(machine, variables),
-        *variable_facts(variables),
-    )
-
-
-def _system_facts(machine: Machine) -> tuple[Fact, ...]:
-    return (
-        fact("kernel_version", machine.read("/proc/sys/kernel/osrelease")),
-        fact("load_average_1min", machine.read("/proc/loadavg"), lambda text: float(text.split()[0])),
-        fact("pcie_aspm_policy", machine.read("/sys/module/pcie_aspm/parameters/policy"), bracketed),
-        _iommu(machine),
-    )
-
-
-def _iommu(machine: Machine) -> Fact:
-    """Off, or how the groups' addresses are translated: "identity" costs nothing, "DMA" a look-up a page."""
-    groups = machine.names(IOMMU_GROUPS)
-    kinds = {machine.read(f"{IOMMU_GROUPS}/{group}/type").text or "on" for group in groups}
-    if not machine.exists("/sys/kernel"):
-        return stated("iommu", None, IOMMU_GROUPS, "no /sys")
-    return known("iommu", ", ".join(sorted(kinds)) or "off", IOMMU_GROUPS)

@@ -1,4 +1,4 @@
-"""Guarded reads of /proc and /sys: a file that is missing or forbidden is a reason, never an exception."""
+"""Reads of /proc and /sys that return a reason instead of raising when a file is missing or forbidden."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 class Reading(NamedTuple):
-    """What one file said: ``text`` stripped, or None and the reason. ``source`` is the path as on a live machine."""
+    """One file's text, stripped, or None and the reason. ``source`` is the path as on a live machine."""
 
     text: str | None
     source: str
@@ -25,25 +25,24 @@ class Machine(NamedTuple):
     root: Path = Path("/")
 
     def at(self, path: str) -> Path:
-        """Where ``path`` (absolute, as on a live machine) lies in this tree."""
+        """The place of ``path`` (absolute, as on a live machine) in this tree."""
         return self.root / path.lstrip("/")
 
     def read(self, path: str) -> Reading:
-        """The file's text, stripped."""
         try:
             return Reading(self.at(path).read_text(encoding="utf-8", errors="replace").strip(), path)
         except OSError as error:
             return Reading(None, path, why_unreadable(error))
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Names inside a folder, sorted; empty when it is missing or forbidden."""
+        """Names inside a folder, sorted; empty if it is missing or forbidden."""
         try:
             return tuple(sorted(entry.name for entry in self.at(path).iterdir()))
         except OSError:
             return ()
 
     def exists(self, path: str) -> bool:
-        """True if something is there and may be looked at."""
+        """True if the path exists and may be looked at."""
         try:
             return self.at(path).exists()
         except OSError:
@@ -58,22 +57,22 @@ def why_unreadable(error: OSError) -> str:
 
 
 def known(name: str, value: Scalar, source: str, unit: str = "") -> Fact:
-    """A fact that was found."""
+    """A fact with a value."""
     return Fact(name, value, source, None, unit)
 
 
 def unknown(name: str, reason: str, source: str) -> Fact:
-    """A fact that could not be found, and why."""
+    """A fact without a value, and why."""
     return Fact(name, None, source, reason)
 
 
 def stated(name: str, value: Scalar, source: str, reason: str) -> Fact:
-    """A fact with that value, or, for None, an unknown one for that reason."""
+    """A known fact, or for a value of None an unknown one with ``reason``."""
     return known(name, value, source) if value is not None else unknown(name, reason, source)
 
 
 def fact(name: str, reading: Reading, convert: Callable[[str], Scalar] = str, unit: str = "") -> Fact:
-    """The fact a file states; unknown when it is unreadable or does not say what ``convert`` expects (ValueError)."""
+    """The fact that a file states; unknown if the file is unreadable or ``convert`` raises ValueError."""
     if reading.text is None:
         return unknown(name, reading.reason or "unreadable", reading.source)
     try:
@@ -85,14 +84,14 @@ def fact(name: str, reading: Reading, convert: Callable[[str], Scalar] = str, un
 def labelled(text: str | None, label: str, separator: str = ":") -> str | None:
     """The value of the first ``label: value`` line of a /proc file, or None."""
     for line in (text or "").splitlines():
-        name, found, value = line.partition(separator)
-        if found and name.strip() == label:
+        name, separated, value = line.partition(separator)
+        if separated and name.strip() == label:
             return value.strip()
     return None
 
 
 def bracketed(text: str) -> str:
-    """The chosen word of a line such as ``always [madvise] never``. Raises ValueError when none is marked."""
+    """The marked word of a line such as ``always [madvise] never``. Raises ValueError if none is marked."""
     return text[text.index("[") + 1 : text.index("]")]
 
 

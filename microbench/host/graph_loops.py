@@ -1,7 +1,7 @@
-"""Numba-compiled host loops over a graph's life and its changes: no Python runs between two stamps.
+"""Numba-compiled host loops over the life and the changes of a graph; no Python runs between two stamps.
 
-The pattern is that of loops.py: entry points are addresses passed as arguments. A driver call that answers through a
-pointer writes into ``scratch``, an array of 64-bit words whose address is among the arguments.
+As in loops.py, entry points are addresses passed as arguments. A driver call that returns a value through a pointer
+writes into ``scratch``, an array of 64-bit words whose address is among the arguments.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from microbench.host.loops import (
 
 
 class Entry(IntEnum):
-    """Which address stands where in the ``entries`` of the loops below."""
+    """The index of each entry point's address in the ``entries`` of the loops below."""
 
     BEGIN_CAPTURE = 0
     END_CAPTURE = 1
@@ -42,15 +42,11 @@ class Entry(IntEnum):
     SET_PARAMS = 11
 
 
-BEGIN_CAPTURE, END_CAPTURE, CREATE, ADD_KERNEL = (
-    int(one) for one in (Entry.BEGIN_CAPTURE, Entry.END_CAPTURE, Entry.CREATE, Entry.ADD_KERNEL)
-)
-INSTANTIATE, UPLOAD, LAUNCH, SYNCHRONIZE = (
-    int(one) for one in (Entry.INSTANTIATE, Entry.UPLOAD, Entry.LAUNCH, Entry.SYNCHRONIZE)
-)
-DESTROY_EXECUTABLE, DESTROY, UPDATE, SET_PARAMS = (
-    int(one) for one in (Entry.DESTROY_EXECUTABLE, Entry.DESTROY, Entry.UPDATE, Entry.SET_PARAMS)
-)
+# Plain integers, which numba compiles as constants.
+(
+    BEGIN_CAPTURE, END_CAPTURE, CREATE, ADD_KERNEL, INSTANTIATE, UPLOAD,
+    LAUNCH, SYNCHRONIZE, DESTROY_EXECUTABLE, DESTROY, UPDATE, SET_PARAMS,
+) = map(int, Entry)  # fmt: skip
 # Words of the scratch array: handles that the driver writes.
 GRAPH, EXECUTABLE = 0, 1
 WORD_BYTES = 8
@@ -59,7 +55,7 @@ THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 
 @compiled
 def capture(entries: IntArray, a: IntArray, stride: int, count: int, stream: int, scratch_address: int) -> int:
-    """Capture ``count`` launches (see loops.call_row) into the graph whose handle scratch[GRAPH] takes."""
+    """Capture ``count`` launches (as loops.call_row makes them) into a graph; its handle goes to scratch[GRAPH]."""
     code = call_narrow(entries[BEGIN_CAPTURE], stream, THREAD_LOCAL, 0, 0)
     for index in range(count):
         code = first_code(code, call_row(a[11], a[:11], stride, index))
@@ -79,9 +75,9 @@ def build(
     scratch: int,
     graph: IntArray,
 ) -> int:
-    """Make a chain of ``count`` kernel nodes, node by node; ``params`` is the address of their parameters' records.
+    """Build a chain of ``count`` kernel nodes; ``params`` is the address of their parameters' records.
 
-    ``graph`` is the scratch array, ``scratch`` its address; ``nodes`` (at ``nodes_address``) takes the nodes' handles.
+    ``graph`` is the scratch array, ``scratch`` its address; the nodes' handles go to ``nodes`` (at ``nodes_address``).
     """
     code = call_narrow(entries[CREATE], scratch + GRAPH * WORD_BYTES, 0, 0, 0)
     for index in range(count):
@@ -107,7 +103,7 @@ def make(
     captured: bool,
     stream: int,
 ) -> int:
-    """A chain of nodes.size kernels, captured or built, as scratch[GRAPH]: 0 there if the driver gave none."""
+    """Capture or build a chain of nodes.size kernels as scratch[GRAPH], which is 0 if the driver made none."""
     scratch[GRAPH] = scratch[EXECUTABLE] = 0
     if captured:
         return capture(entries, a, 0, nodes.size, stream, addresses[0])  # type: ignore[no-any-return]
@@ -120,7 +116,7 @@ def make(
 def run_first(
     entries: IntArray, addresses: IntArray, scratch: IntArray, uploads: bool, stream: int, clock: int, out: IntArray
 ) -> int:
-    """Instantiate scratch[GRAPH], upload it or not, launch it and wait; stops at the first code that is not 0."""
+    """Instantiate scratch[GRAPH], upload it if asked to, launch it and wait; stops at the first code that is not 0."""
     code = call_narrow(entries[INSTANTIATE], addresses[0] + EXECUTABLE * WORD_BYTES, scratch[GRAPH], 0, 0)
     out[2] = now_ns(clock)
     out[3] = out[4] = out[2]
@@ -142,7 +138,7 @@ def run_first(
 
 @compiled
 def dispose(entries: IntArray, executable: int, graph: int) -> int:
-    """Destroy what is there of an executable graph and a graph; 0 is none."""
+    """Destroy an executable graph and a graph; a handle of 0 is none."""
     code = 0
     if executable != 0:
         code = call_narrow(entries[DESTROY_EXECUTABLE], executable, 0, 0, 0)
@@ -164,11 +160,11 @@ def live(
     clock: int,
     out: IntArray,
 ) -> int:
-    """One life of a chain of nodes.size kernels, all the same; out is a row of Graphs.lives.
+    """One life of a chain of nodes.size equal kernels; ``out`` is a row of Graphs.lives.
 
-    ``a`` are a launch's 11 arguments and the address of the launch call; ``params`` the address of a node's record;
-    ``addresses`` those of ``scratch`` and ``nodes``. A graph that is not captured is built, and not uploaded. After a
-    call that fails nothing more is done with what it should have made, and what was made is destroyed.
+    ``a`` holds a launch's 11 arguments and the address of the launch call; ``params`` is the address of a node's
+    record; ``addresses`` are those of ``scratch`` and ``nodes``. A graph that is not captured is built and not
+    uploaded. After a failed call its missing result is not used, and what was made is destroyed.
     """
     out[0] = now_ns(clock)
     code = make(entries, a, params, nodes, addresses, scratch, captured, stream)
@@ -182,7 +178,7 @@ def live(
 
 @compiled
 def replay_twice(entries: IntArray, executable: int, stream: int, clock: int, out: IntArray) -> int:
-    """The two replays behind a change: out[3:8] of a row of Graphs.changes."""
+    """The two replays after a change; fills out[3:8] of a row of Graphs.changes."""
     code = call_narrow(entries[LAUNCH], executable, stream, 0, 0)
     out[3] = now_ns(clock)
     code = first_code(code, call_narrow(entries[SYNCHRONIZE], stream, 0, 0, 0))
@@ -207,7 +203,7 @@ def change_nodes(
     clock: int,
     out: IntArray,
 ) -> int:
-    """Set the parameters of the first ``changed`` nodes, then replay twice; out is a row of Graphs.changes."""
+    """Set the parameters of the first ``changed`` nodes, then replay twice; ``out`` is a row of Graphs.changes."""
     code = 0
     out[0] = out[1] = now_ns(clock)
     for index in range(changed):
@@ -230,10 +226,10 @@ def change_whole(
     clock: int,
     out: IntArray,
 ) -> int:
-    """Capture a graph anew; update scratch[EXECUTABLE] to it, or make a new executable in its place; replay twice.
+    """Capture a graph again, update scratch[EXECUTABLE] to it or replace that by a new executable, then replay twice.
 
-    ``result`` is the address of a CUgraphExecUpdateResultInfo. The code is that of the first call that failed: the old
-    executable stays then, where it was to be replaced, and nothing is replayed.
+    ``result`` is the address of a CUgraphExecUpdateResultInfo. Returns the code of the first call that failed; in that
+    case the old executable stays and nothing is replayed.
     """
     old = scratch[EXECUTABLE]
     scratch[GRAPH] = 0
@@ -257,12 +253,12 @@ def change_whole(
     return code  # type: ignore[no-any-return]
 
 
-# Numba-compiled host loops over rows of different calls: mixed chains, work on several streams, iterations.
+# Loops over rows of different calls: mixed chains, work on several streams, iterations.
 
 
 @compiled
 def timed_call(address: int, a: int, b: int, c: int, clock: int) -> tuple[int, int]:
-    """One call: (code, ns)."""
+    """One call; returns code and ns."""
     begin = now_ns(clock)
     code = call_narrow(address, a, b, c, 0)
     return code, now_ns(clock) - begin
@@ -270,9 +266,9 @@ def timed_call(address: int, a: int, b: int, c: int, clock: int) -> tuple[int, i
 
 @compiled
 def submit_rows(addresses: IntArray, rows: IntArray, takes: IntArray, scratch: IntArray, count: int) -> int:
-    """``count`` calls, row after row and from the first again: rows hold 11 arguments each.
+    """``count`` calls, row after row and then from the first again; each row holds 11 arguments.
 
-    Where ``takes[i]`` is not negative, that argument of row i is scratch[0], which a call before may have written.
+    If ``takes[i]`` is not negative, that argument of row i is scratch[0], which an earlier call may have written.
     """
     code = 0
     row = 0
@@ -290,7 +286,7 @@ def submit_rows(addresses: IntArray, rows: IntArray, takes: IntArray, scratch: I
 def submit_rows_stamped(
     addresses: IntArray, rows: IntArray, takes: IntArray, scratch: IntArray, each: int, clock: int, out: IntArray
 ) -> int:
-    """``out.size - 1`` times ``each`` calls, a stamp before each time and one after the last."""
+    """Make ``each`` calls ``out.size - 1`` times, with a stamp before each time and one after the last."""
     code = 0
     out[0] = now_ns(clock)
     for index in range(out.size - 1):
@@ -311,7 +307,7 @@ def rows_round_trips(
     clock: int,
     out: IntArray,
 ) -> int:
-    """``out.size`` times ``each`` calls and a synchronise, of ``stream`` or of the context: ns of each."""
+    """Repeat ``each`` calls and a synchronise of ``stream`` or of the context; ``out`` gets the ns of each time."""
     code = 0
     for index in range(out.size):
         begin = now_ns(clock)
@@ -325,9 +321,9 @@ def rows_round_trips(
 def iterate(
     address: int, a: IntArray, synchronize: int, stream: int, flag: int, count: int, clock: int
 ) -> tuple[int, int]:
-    """Launch a kernel that counts up to ``flag`` until it says ``count``: (code, ns); code -1 if it never does.
+    """Launch a kernel that adds 1 to ``flag`` until it is ``count``; returns code and ns, code -1 on a time-out.
 
-    With a ``synchronize`` (its address) the host waits for the stream before it looks; with 0 it watches the flag.
+    With the address of ``synchronize`` the host waits for the stream, then reads the flag; with 0 it polls the flag.
     """
     code = 0
     seen = 0
@@ -342,10 +338,10 @@ def iterate(
     return code, now_ns(clock) - begin
 
 
-# Functions of the host that the driver calls from threads of its own: compiled, as Python would need its lock.
+# The driver calls host functions from its own threads; compiled ones need no interpreter lock.
 
 
 @numba.cfunc(types.void(types.int64), cache=True)
 def append_on_host(words: int) -> None:
-    """A host function of a graph or stream: the word after the one at ``words`` becomes that and 1."""
+    """A host function of a graph or stream: writes the word at ``words`` plus 1 into the word after it."""
     store_flag(words + 4, load_flag(words) + 1)

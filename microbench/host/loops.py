@@ -1,11 +1,11 @@
-"""Numba-compiled host loops: submit n times, stamp each call, poll a flag. No Python runs between two calls.
+"""Numba-compiled host loops that submit, stamp each call or poll a flag; no Python runs between two calls.
 
-Entry points are addresses passed as ARGUMENTS and called through an intrinsic: a global would stop numba from
-caching the loop, and a cached address would be wrong in the next process. Driver calls take integers and pointers
-only, so one call form with 64-bit arguments serves them all: the System V x86-64 and AAPCS64 conventions give each
-argument a register or an 8-byte slot of its own, the callee reads the low half of a 32-bit one, and the caller
-cleans up surplus ones. Up to four arguments go through the narrow form, launches (eleven) through the wide one.
-The first code that is not 0 is returned; 0 is success.
+Entry points are addresses passed as ARGUMENTS and called through an intrinsic: numba does not cache a loop that uses a
+global, and a cached address would be wrong in the next process. Driver calls take only integers and pointers, so one
+call form with 64-bit arguments serves them all: the System V x86-64 and AAPCS64 conventions give each argument a
+register or an 8-byte slot of its own, the callee reads the low half of a 32-bit argument, and the caller cleans up
+surplus ones. Calls of up to four arguments use the narrow form, launches (eleven arguments) the wide one. Each loop
+returns the first code that is not 0; 0 is success.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def call_wide(typing_context, address, a, b, c, d, e, f, g, h, i, j, k):  # type
 
 @intrinsic
 def now_ns(typing_context, clock_gettime):  # type: ignore[no-untyped-def]
-    """CLOCK_MONOTONIC in ns through clock_gettime's address: 20 to 40 ns a call, by the vDSO."""
+    """CLOCK_MONOTONIC in ns through clock_gettime's address; a call takes 20 to 40 ns through the vDSO."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         timespec = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))
@@ -72,7 +72,7 @@ def now_ns(typing_context, clock_gettime):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def load_flag(typing_context, address):  # type: ignore[no-untyped-def]
-    """Atomic acquire load of 32 bits: a plain load would be hoisted out of a polling loop, which then never ends."""
+    """Atomic acquire load of 32 bits. A plain load would be hoisted out of a polling loop, which would never end."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.load_atomic(builder.inttoptr(arguments[0], _I32.as_pointer()), "acquire", 4)
@@ -105,8 +105,8 @@ def add_flag(typing_context, address, value):  # type: ignore[no-untyped-def]
 
 @compiled
 def call_row(address: int, a: IntArray, stride: int, index: int) -> int:
-    """One call. ``a`` holds 4 or 11 arguments; the kernelParams one of them (the third, or the tenth) moves on by
-    ``stride`` bytes a call, so that each launch of a batch may have parameters of its own."""
+    """One call. ``a`` holds 4 or 11 arguments; kernelParams (the third or the tenth) advances by ``stride`` bytes a
+    call, so that each launch of a batch may have parameters of its own."""
     if a.size == 4:
         return call_narrow(address, a[0], a[1], a[2] + stride * index, a[3])  # type: ignore[no-any-return]
     return call_wide(  # type: ignore[no-any-return]
@@ -116,7 +116,7 @@ def call_row(address: int, a: IntArray, stride: int, index: int) -> int:
 
 @compiled
 def first_code(code: int, result: int) -> int:
-    """The code to keep of two: an error must not be changed by a later one."""
+    """The first of two codes that is not 0: a later error must not replace an earlier one."""
     return code if code != 0 else result
 
 
@@ -131,7 +131,7 @@ def submit(address: int, a: IntArray, stride: int, count: int) -> int:
 
 @compiled
 def submit_timed(address: int, a: IntArray, stride: int, count: int, clock: int) -> tuple[int, int]:
-    """Call ``count`` times: (code, ns from before the first call to after the last)."""
+    """Call ``count`` times; returns the code and the ns from before the first call to after the last."""
     code = 0
     begin = now_ns(clock)
     for index in range(count):
@@ -141,7 +141,7 @@ def submit_timed(address: int, a: IntArray, stride: int, count: int, clock: int)
 
 @compiled
 def submit_stamped(address: int, a: IntArray, stride: int, clock: int, out: IntArray) -> int:
-    """Call ``out.size - 1`` times, a stamp before each call and one after the last."""
+    """Call ``out.size - 1`` times; ``out`` gets a stamp before each call and one after the last."""
     code = 0
     out[0] = now_ns(clock)
     for index in range(out.size - 1):
@@ -152,7 +152,7 @@ def submit_stamped(address: int, a: IntArray, stride: int, clock: int, out: IntA
 
 @compiled
 def round_trips(address: int, a: IntArray, calls: int, synchronize: int, stream: int, clock: int, out: IntArray) -> int:
-    """``out.size`` times ``calls`` calls and a synchronise of their stream: ns of each."""
+    """Repeat ``calls`` calls and a synchronise of their stream; ``out`` gets the ns of each repetition."""
     code = 0
     for index in range(out.size):
         begin = now_ns(clock)
@@ -165,7 +165,7 @@ def round_trips(address: int, a: IntArray, calls: int, synchronize: int, stream:
 
 @compiled
 def wait_for(flag: int, value: int, clock: int) -> bool:
-    """Spin until the flag has reached the value; False after SPIN_TIMEOUT_NS: whoever should set it may be dead."""
+    """Spin until the flag reaches the value; False after SPIN_TIMEOUT_NS: the thread that sets it may be dead."""
     polls = 0
     began = now_ns(clock)
     while load_flag(flag) < value:
@@ -179,7 +179,7 @@ def wait_for(flag: int, value: int, clock: int) -> bool:
 def submit_round_robin(
     address: int, a: IntArray, streams: IntArray, count: int, synchronize: int, clock: int
 ) -> tuple[int, int]:
-    """Launch ``count`` times (wide form), the stream changing with each call, then wait for all: (code, ns)."""
+    """Launch ``count`` times (wide form) on one stream after the other, then wait for all; returns code and ns."""
     code = 0
     begin = now_ns(clock)
     for index in range(count):
@@ -193,10 +193,8 @@ def submit_round_robin(
 def submit_together(
     address: int, a: IntArray, warm: int, count: int, clock: int, ready: int, start: int, out: IntArray
 ) -> int:
-    """One of several threads: call ``warm`` times, report ready, spin until ``start`` is set, call ``count`` times.
-
-    out = begin, end. Returns -1 where ``start`` was not set in SPIN_TIMEOUT_NS.
-    """
+    """Run in each of several threads: call ``warm`` times, report ready, spin until ``start`` is set, call ``count``
+    times. ``out`` gets begin and end. Returns -1 if ``start`` was not set within SPIN_TIMEOUT_NS."""
     code = 0
     for index in range(warm):
         code = first_code(code, call_row(address, a, 0, index))
@@ -212,7 +210,7 @@ def submit_together(
 
 @compiled
 def start_when_ready(ready: int, start: int, threads: int, clock: int) -> bool:
-    """Open the start flag once all threads have reported; False if they did not in SPIN_TIMEOUT_NS."""
+    """Set the start flag once all threads are ready; False if they were not within SPIN_TIMEOUT_NS."""
     if not wait_for(ready, threads, clock):
         return False
     store_flag(start, 1)
@@ -223,9 +221,9 @@ def start_when_ready(ready: int, start: int, threads: int, clock: int) -> bool:
 def launch_and_synchronize(
     address: int, a: IntArray, stride: int, synchronize: int, stream: int, watched: int, clock: int, out: IntArray
 ) -> int:
-    """Rounds of launch and synchronise beside a ``watch_flag`` in another thread; out[:, (0, 1, 3)] are stamped.
+    """Rounds of launch and synchronise while another thread runs ``watch_flag``; stamps out[:, (0, 1, 3)].
 
-    Each round waits for the watcher to have seen its flag, so that no flag is overwritten unseen.
+    Each round waits until the watcher has seen its flag, so that no flag is overwritten unseen.
     """
     code = 0
     for index in range(out.shape[0]):
@@ -244,7 +242,7 @@ def launch_and_synchronize(
 
 @compiled
 def watch_flag(flag: int, watched: int, clock: int, timeout_ns: int, out: IntArray) -> int:
-    """Stamp out[:, 2] when the flag reaches 1, 2, 3 …; returns the count seen, short after ``timeout_ns`` in all."""
+    """Stamp out[:, 2] when the flag reaches 1, 2, 3 …; returns how many were seen, fewer after ``timeout_ns``."""
     begin = now_ns(clock)
     for index in range(out.shape[0]):
         polls = 0
@@ -260,7 +258,7 @@ def watch_flag(flag: int, watched: int, clock: int, timeout_ns: int, out: IntArr
 
 @compiled
 def ask(question: int, reply: int, clock: int, timeout_ns: int, out: IntArray) -> int:
-    """Set the question flag to 1, 2, 3 … and wait for each reply: ns of each; returns how many were answered."""
+    """Set the question flag to 1, 2, 3 … and time each reply in ns; returns how many were answered."""
     began = now_ns(clock)
     for index in range(out.size):
         begin = now_ns(clock)
@@ -276,9 +274,9 @@ def ask(question: int, reply: int, clock: int, timeout_ns: int, out: IntArray) -
 
 @compiled
 def hand_over(mine: int, theirs: int, first: int, clock: int, out: IntArray) -> bool:
-    """Two threads pass a turn to and fro by flags; the one with ``first`` = 1 stamps the ns of each turn and back.
+    """Two threads pass a turn back and forth by flags; the thread with ``first`` = 1 times each round trip in ns.
 
-    False where the other did not answer in SPIN_TIMEOUT_NS.
+    False if the other thread did not answer within SPIN_TIMEOUT_NS.
     """
     for index in range(out.size):
         begin = now_ns(clock)
@@ -294,6 +292,6 @@ def hand_over(mine: int, theirs: int, first: int, clock: int, out: IntArray) -> 
 
 @compiled
 def clock_stamps(clock: int, out: IntArray) -> None:
-    """Readings of the clock with nothing between."""
+    """Readings of the clock with nothing between them."""
     for index in range(out.size):
         out[index] = now_ns(clock)

@@ -1,83 +1,86 @@
-"""Facts about memory and CPU time that this process may use: cgroup limits, locked memory, swap, huge pages."""
+"""Facts about the memory, CPU time and virtualisation of this process, and how much host memory it may take now."""
 
 from __future__ import annotations
 
 import mmap
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 import numpy as np
 
 from microbench.core.errors import Skip
-from microbench.core.model import Fact, Scalar
+from microbench.core.model import Fact
 from microbench.core.units import about_size, size
 from microbench.host.files import Machine, Reading, bracketed, fact, known, labelled, stated, unknown
 
 # cgroup v1 writes "no limit" as the largest multiple of a page in 63 bits.
 NO_LIMIT_BYTES = 1 << 62
 CGROUPS = "/sys/fs/cgroup"
+MEMINFO = "/proc/meminfo"
 
 
 def memory_facts(machine: Machine) -> tuple[Fact, ...]:
-    """Limits on memory and CPU time, and what the kernel does with pages."""
+    """Limits on memory and CPU time, swap, and huge pages."""
+    total, free = _meminfo_bytes(machine, "SwapTotal"), _meminfo_bytes(machine, "SwapFree")
+    used = total - free if total is not None and free is not None else None
+    silent = "the kernel does not say"
     return (
         _memory_limit(machine),
         _cpu_quota(machine),
         _locked_memory(machine),
-        *_swap(machine),
+        stated("swap_total_bytes", total, MEMINFO, silent),
+        stated("swap_used_bytes", used, MEMINFO, silent),
         fact("transparent_hugepage", machine.read("/sys/kernel/mm/transparent_hugepage/enabled"), bracketed),
     )
 
 
-def kibibytes(text: str | None) -> int | None:
-    """Bytes of a /proc/meminfo value such as ``24684096 kB`` (which means KiB); None when there is none."""
-    number = (text or "").removesuffix("kB").strip()
+def _meminfo_bytes(machine: Machine, label: str) -> int | None:
+    """Bytes of a /proc/meminfo line such as ``MemTotal: 24684096 kB`` (kB there means KiB); None if it is missing."""
+    number = (labelled(machine.read(MEMINFO).text, label) or "").removesuffix("kB").strip()
     return int(number) * 1024 if number.isdigit() else None
 
 
-def cgroup_folders(machine: Machine, controller: str) -> tuple[str, ...]:
+def _cgroup_folders(machine: Machine, controller: str) -> tuple[str, ...]:
     """Folders of this process's cgroup for ``controller``, innermost first, up to the root of the hierarchy.
 
-    Inside a container the path in /proc may name a folder that only the host sees: then the root is what applies.
+    In a container the path in /proc may name a folder that only the host sees; then only the root can be read.
     """
     for line in (machine.read("/proc/self/cgroup").text or "").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controller in controllers.split(","):
-            return _upwards(f"{CGROUPS}/{controller}", path)
-        if number == "0" and machine.exists(f"{CGROUPS}/cgroup.controllers"):
-            return _upwards(CGROUPS, path)
+            base = f"{CGROUPS}/{controller}"
+        elif number == "0" and machine.exists(f"{CGROUPS}/cgroup.controllers"):
+            base = CGROUPS
+        else:
+            continue
+        parts = [part for part in path.split("/") if part]
+        return tuple("/".join([base, *parts[:depth]]) for depth in range(len(parts), -1, -1))
     return ()
 
 
-def _upwards(base: str, path: str) -> tuple[str, ...]:
-    parts = [part for part in path.split("/") if part]
-    return tuple("/".join([base, *parts[:depth]]) for depth in range(len(parts), -1, -1))
-
-
 def _memory_limit(machine: Machine) -> Fact:
-    """The smallest of the machine's memory and the limits of all cgroups that this process is in."""
-    path = "/proc/meminfo"
-    total = kibibytes(labelled(machine.read(path).text, "MemTotal"))
-    limits = [(total, path)] if total is not None else []
-    for folder in cgroup_folders(machine, "memory"):
+    """The smallest of the machine's memory and the limits of all cgroups of this process."""
+    total = _meminfo_bytes(machine, "MemTotal")
+    limits = [(total, MEMINFO)] if total is not None else []
+    for folder in _cgroup_folders(machine, "memory"):
         for file in ("memory.max", "memory.limit_in_bytes"):
-            text = machine.read(f"{folder}/{file}").text or ""
-            if text.isdigit() and int(text) < NO_LIMIT_BYTES:
-                limits.append((int(text), f"{folder}/{file}"))
+            limit = _number(machine, f"{folder}/{file}")
+            if limit is not None and limit < NO_LIMIT_BYTES:
+                limits.append((limit, f"{folder}/{file}"))
     if not limits:
-        return unknown("memory_limit_bytes", "neither MemTotal nor a cgroup limit", path)
+        return unknown("memory_limit_bytes", "neither MemTotal nor a cgroup limit", MEMINFO)
     smallest, source = min(limits)
     return known("memory_limit_bytes", smallest, source)
 
 
 def _cpu_quota(machine: Machine) -> Fact:
-    """CPUs' worth of time per period that the cgroups allow; "unlimited" without a quota."""
+    """CPUs of time per period that the cgroups allow; "unlimited" without a quota."""
     quotas = []
-    for folder in cgroup_folders(machine, "cpu"):
+    for folder in _cgroup_folders(machine, "cpu"):
         quota, _, period = (machine.read(f"{folder}/cpu.max").text or "").partition(" ")
         quota = quota or machine.read(f"{folder}/cpu.cfs_quota_us").text or ""
         period = period or machine.read(f"{folder}/cpu.cfs_period_us").text or ""
@@ -91,34 +94,21 @@ def _cpu_quota(machine: Machine) -> Fact:
 
 
 def _locked_memory(machine: Machine) -> Fact:
-    """RLIMIT_MEMLOCK. cuMemHostAlloc is not held to it (the driver pins), but mlock and RDMA are."""
+    """RLIMIT_MEMLOCK. It does not limit cuMemHostAlloc (the driver pins), but it limits mlock and RDMA."""
     path = "/proc/self/limits"
     reading = machine.read(path)
     for line in (reading.text or "").splitlines():
         if line.startswith("Max locked memory"):
-            return fact("locked_memory_limit_bytes", Reading(line.split()[3], path), _limit)
+            limit = Reading(line.split()[3], path)
+            return fact("locked_memory_limit_bytes", limit, lambda text: text if text == "unlimited" else int(text))
     return unknown("locked_memory_limit_bytes", reading.reason or "no such line", path)
 
 
-def _limit(text: str) -> Scalar:
-    return text if text == "unlimited" else int(text)
-
-
-def _swap(machine: Machine) -> tuple[Fact, ...]:
-    path = "/proc/meminfo"
-    text = machine.read(path).text
-    total, free = kibibytes(labelled(text, "SwapTotal")), kibibytes(labelled(text, "SwapFree"))
-    used = total - free if total is not None and free is not None else None
-    silent = "the kernel does not say"
-    return (stated("swap_total_bytes", total, path, silent), stated("swap_used_bytes", used, path, silent))
-
-
-# Facts about what lies between this system and the hardware: hypervisor, container, WSL.
-
+# What lies between this system and the hardware: hypervisor, container, WSL.
 
 DMI = "/sys/class/dmi/id"
-# DMI vendor strings and what they mean, as in systemd-detect-virt's table (src/basic/virt.c). The first match counts;
-# clouds come before the hypervisor that they run on.
+# DMI vendor strings and their hypervisors, from systemd-detect-virt's table (src/basic/virt.c). The first match counts,
+# so clouds come before the hypervisor that they run on.
 DMI_VENDORS = (
     ("Amazon EC2", "amazon"),
     ("Google Compute Engine", "google"),
@@ -152,16 +142,25 @@ GVISOR_MARK = "Sun Jan 10 15:06:54 PST 2016"
 
 def virtualization_facts(machine: Machine) -> tuple[Fact, ...]:
     """``virtualization`` ("none" on bare metal), ``container`` and ``wsl``."""
-    return (_virtualization(machine), _container(machine), _wsl(machine))
+    source = "/proc/self/cgroup, /proc/1/cgroup, /.dockerenv, /run/.containerenv"
+    return (
+        _virtualization(machine),
+        known("container", container_name(machine) or "none", source)
+        if machine.exists("/proc")
+        else unknown("container", "no /proc", source),
+        known("wsl", is_wsl(machine), "/proc/version")
+        if machine.exists("/proc/version")
+        else unknown("wsl", "no such file", "/proc/version"),
+    )
 
 
 def is_wsl(machine: Machine) -> bool:
-    """True under the Windows Subsystem for Linux, whose kernel carries Microsoft's name."""
+    """True under the Windows Subsystem for Linux, whose kernel version names Microsoft."""
     return "microsoft" in (machine.read("/proc/version").text or "").lower()
 
 
 def container_name(machine: Machine) -> str | None:
-    """The kind of container this process is in: "docker", "gvisor", …; None if there is no sign of one."""
+    """The kind of container that this process is in: "docker", "gvisor", …; None if nothing indicates a container."""
     if GVISOR_MARK in (machine.read("/proc/version").text or ""):
         return "gvisor"
     if machine.exists("/run/.containerenv"):
@@ -178,12 +177,18 @@ def container_name(machine: Machine) -> str | None:
 def _virtualization(machine: Machine) -> Fact:
     if is_wsl(machine):
         return known("virtualization", "wsl", "/proc/version")
-    flags = _cpu_flags(machine)
+    flags = (labelled(machine.read("/proc/cpuinfo").text, "flags") or "").split()
     if flags and "hypervisor" not in flags:
-        # x86 only. Ahead of DMI, which says "Amazon EC2" on that cloud's bare-metal machines too.
+        # x86 only. Asked before DMI, which says "Amazon EC2" on that cloud's bare-metal machines too.
         return known("virtualization", "none", "/proc/cpuinfo flags")
-    for name, source in _hypervisor_names(machine):
-        return known("virtualization", name, source)
+    xen = machine.read("/sys/hypervisor/type")
+    if xen.text:
+        return known("virtualization", xen.text, xen.source)
+    for file in DMI_FILES:
+        reading = machine.read(f"{DMI}/{file}")
+        for mark, name in DMI_VENDORS:
+            if reading.text and reading.text.startswith(mark):
+                return known("virtualization", name, reading.source)
     if flags:
         return known("virtualization", "a hypervisor of unknown kind", "/proc/cpuinfo flags")
     if machine.exists(f"{DMI}/sys_vendor"):
@@ -191,47 +196,16 @@ def _virtualization(machine: Machine) -> Fact:
     return unknown("virtualization", "neither processor flags nor DMI say", DMI)
 
 
-def _hypervisor_names(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Names that firmware or kernel give the hypervisor, with where they stand."""
-    xen = machine.read("/sys/hypervisor/type")
-    if xen.text:
-        yield xen.text, xen.source
-    for file in DMI_FILES:
-        reading = machine.read(f"{DMI}/{file}")
-        for mark, name in DMI_VENDORS:
-            if reading.text and reading.text.startswith(mark):
-                yield name, reading.source
+# How much host memory this process may take now without being killed for it, and what limits it.
 
-
-def _cpu_flags(machine: Machine) -> frozenset[str]:
-    return frozenset((labelled(machine.read("/proc/cpuinfo").text, "flags") or "").split())
-
-
-def _container(machine: Machine) -> Fact:
-    source = "/proc/self/cgroup, /proc/1/cgroup, /.dockerenv, /run/.containerenv"
-    if not machine.exists("/proc"):
-        return unknown("container", "no /proc", source)
-    return known("container", container_name(machine) or "none", source)
-
-
-def _wsl(machine: Machine) -> Fact:
-    if not machine.exists("/proc/version"):
-        return unknown("wsl", "no such file", "/proc/version")
-    return known("wsl", is_wsl(machine), "/proc/version")
-
-
-# How much host memory may be taken now without this process being killed for it, and by whose word.
-
-
-MEMINFO = "/proc/meminfo"
-# What is left to others and to the kernel: a share of the whole, and never less than this.
+# Left to other processes and the kernel: a share of the whole, and at least SPARED_BYTES.
 SPARED_SHARE = 16
 SPARED_BYTES = 64 << 20
-# memory.high does not kill, but a process above it is slowed until nothing it measures means anything.
+# memory.high does not kill, but it slows a process above it so much that its measurements mean nothing.
 LIMIT_FILES = ("memory.max", "memory.high", "memory.limit_in_bytes")
 USE_FILES = ("memory.current", "memory.usage_in_bytes")
-# Pages of files that nobody has asked for lately: given back before anything is killed. By cgroup version 1, which
-# counts those of the folders below apart, then by version 2.
+# Page cache that was not used lately is reclaimed before anything is killed. The first name is of cgroup version 1
+# (which counts subfolders separately), the second of version 2.
 GIVEN_BACK = ("total_inactive_file", "inactive_file")
 STEP_BYTES = 256 << 20
 LONGEST_WAIT_S = 3.0
@@ -247,27 +221,27 @@ class Room(NamedTuple):
 
 
 def host_room(machine: Machine | None = None) -> Room:
-    """The smaller of what the machine has available and what the cgroups leave, each less what is spared for others.
+    """The smaller of the machine's available memory and what the cgroups leave, each less a reserve for others.
 
-    RLIMIT_MEMLOCK is not among them: the driver pins pages without asking for it (os_lock_user_pages of NVIDIA's open
-    kernel modules), so that a limit of a few MiB, which is common, would refuse what works. Where a driver does refuse,
-    that is its own answer.
+    RLIMIT_MEMLOCK is ignored: the driver pins pages without it (os_lock_user_pages of NVIDIA's open kernel modules), so
+    that its common limit of a few MiB would refuse what works. If a driver refuses, its own error is reported.
     """
     here = machine or Machine()
     return min(_available(here), _left_by_cgroups(here))
 
 
 def require_room(size_bytes: int, what: str, machine: Machine | None = None) -> None:
-    """Raise Skip where so much host memory may not be taken: the bytes asked, what may be taken, and who says so.
+    """Raise Skip if so much host memory may not be taken; the text says how much may be, and what limits it.
 
-    Some virtual machines start small and get more as theirs fills. What MemAvailable does not cover is therefore tried
-    there: taken step by step, as long as each step is there, and given back.
+    Some virtual machines start small and get more memory as they fill it. There, memory beyond MemAvailable is tried:
+    allocated step by step while each step becomes available, then released.
     """
     here = machine or Machine()
     room = host_room(here)
     if size_bytes <= room.bytes:
         return
-    if size_bytes <= _left_by_cgroups(here).bytes and _is_virtual(here):
+    virtual = {fact.name: fact.value for fact in virtualization_facts(here)}["virtualization"]
+    if size_bytes <= _left_by_cgroups(here).bytes and virtual not in (None, "none", "wsl"):
         fill(size_bytes, lambda: _available(here).bytes)
         room = host_room(here)
     if size_bytes > room.bytes:
@@ -276,9 +250,9 @@ def require_room(size_bytes: int, what: str, machine: Machine | None = None) -> 
 
 
 def fill(size_bytes: int, available: Callable[[], int], longest_wait_s: float = LONGEST_WAIT_S) -> int:
-    """Take so much memory in steps, each once ``available()`` covers it, then let go of all: the bytes that were had.
+    """Allocate memory in steps, each once ``available()`` covers it, then release all; returns the bytes allocated.
 
-    Stops at the first step that does not become available in ``longest_wait_s``, or that the kernel refuses, and after
+    Stops at the first step that the kernel refuses or that is not available within ``longest_wait_s``, and after
     LONGEST_FILL_S in any case.
     """
     taken_bytes = 0
@@ -303,28 +277,23 @@ def _comes(size_bytes: int, available: Callable[[], int], longest_wait_s: float)
     return True
 
 
-def _spared(whole_bytes: int) -> int:
-    return max(whole_bytes // SPARED_SHARE, SPARED_BYTES)
-
-
 def _available(machine: Machine) -> Room:
-    text = machine.read(MEMINFO).text
-    total, available = (kibibytes(labelled(text, name)) for name in ("MemTotal", "MemAvailable"))
+    total, available = _meminfo_bytes(machine, "MemTotal"), _meminfo_bytes(machine, "MemAvailable")
     if total is None or available is None:
         return Room(NO_LIMIT_BYTES, f"no limit is known: {MEMINFO} does not say")
-    spared = _spared(total)
+    spared = max(total // SPARED_SHARE, SPARED_BYTES)
     return Room(max(available - spared, 0), f"MemAvailable of {MEMINFO} less {about_size(spared)}")
 
 
 def _left_by_cgroups(machine: Machine) -> Room:
-    """The least that any cgroup of this process leaves; a limit counts for its folder and all below."""
+    """The least that any cgroup of this process leaves; a limit applies to its folder and all below."""
     rooms = [Room(NO_LIMIT_BYTES, "no cgroup limit")]
-    for folder in cgroup_folders(machine, "memory"):
+    for folder in _cgroup_folders(machine, "memory"):
         for file in LIMIT_FILES:
             limit = _number(machine, f"{folder}/{file}")
             if limit is None or limit >= NO_LIMIT_BYTES:
                 continue
-            spared = _spared(limit)
+            spared = max(limit // SPARED_SHARE, SPARED_BYTES)
             left = limit - _used(machine, folder) - spared
             words = f"limit of {about_size(limit)} in {folder}/{file} less what is in use and {about_size(spared)}"
             rooms.append(Room(max(left, 0), words))
@@ -332,18 +301,13 @@ def _left_by_cgroups(machine: Machine) -> Room:
 
 
 def _used(machine: Machine, folder: str) -> int:
-    """Bytes that a cgroup uses and would not give back first."""
+    """Bytes that a cgroup uses, without the page cache that it gives back first."""
     used = next(filter(None, (_number(machine, f"{folder}/{file}") for file in USE_FILES)), 0)
     statistics = machine.read(f"{folder}/memory.stat").text
-    found = (labelled(statistics, name, " ") for name in GIVEN_BACK)
-    return max(used - next((int(one) for one in found if one and one.isdigit()), 0), 0)
+    cached = (labelled(statistics, name, " ") or "" for name in GIVEN_BACK)
+    return max(used - next((int(text) for text in cached if text.isdigit()), 0), 0)
 
 
 def _number(machine: Machine, path: str) -> int | None:
     text = machine.read(path).text or ""
     return int(text) if text.isdigit() else None
-
-
-def _is_virtual(machine: Machine) -> bool:
-    facts = {fact.name: fact.value for fact in virtualization_facts(machine)}
-    return facts["virtualization"] not in (None, "none", "wsl")

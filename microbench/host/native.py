@@ -1,4 +1,4 @@
-"""The host suite's seam on this machine: clocks, calls, copies and hand-offs, timed by compiled loops."""
+"""The real Host of the host suite: clock readings, calls, copies and hand-offs between threads, by compiled loops."""
 
 from __future__ import annotations
 
@@ -35,12 +35,8 @@ class MonotonicClock:
         return time.monotonic_ns()
 
 
-def nothing() -> None:
-    """A Python call that does nothing."""
-
-
 class NativeHost:
-    """See Host in gpu/protocol/gpu.py."""
+    """The Host (gpu/protocol/gpu.py) of this machine."""
 
     simulated = False
 
@@ -56,23 +52,32 @@ class NativeHost:
         return out
 
     def call_s(self, how: str, count: int) -> float:
-        """See Host.call_s: the C library's ``abs`` of 0 by each way, and an empty Python function."""
+        """Calls abs(0) of the C library in each way, and an empty Python function."""
         arguments: IntArray = np.zeros(4, dtype=np.int64)
         address = c_address("abs")
         if how == "compiled":
             return int(loops.submit_timed(address, arguments, 0, count, self._clock_gettime)[1]) * 1e-9
         by_ctypes = ctypes.CDLL(None).abs
         by_ctypes.argtypes = (ctypes.c_int,)
+
+        def nothing() -> None:
+            return
+
         calls: dict[str, Callable[[], object]] = {
             "compiled_from_python": partial(loops.submit, address, arguments, 0, 1),
             "ctypes": partial(by_ctypes, 0),
+            "python": nothing,
         }
-        if how != "python" and how not in calls:
+        if how not in calls:
             raise MeasurementError(f"there is no way of calling named {how}")
-        return _repeat_s(nothing if how == "python" else calls[how], count)
+        call = calls[how]
+        begin_ns = time.monotonic_ns()
+        for _ in range(count):
+            call()
+        return (time.monotonic_ns() - begin_ns) * 1e-9
 
     def copy_s(self, threads: int, size_bytes: int) -> float:
-        """See Host.copy_s: memcpy between buffers of each thread's own, touched before, from a common start."""
+        """Runs memcpy between buffers of each thread's own, which were touched before, from a common start."""
         words: IntArray = np.zeros(2 * LINE_BYTES // 8, dtype=np.int64)
         ready, start = int(words.ctypes.data), int(words.ctypes.data) + LINE_BYTES
         memcpy = c_address("memcpy")
@@ -91,7 +96,7 @@ class NativeHost:
         return int(stamps[:, 1].max() - stamps[:, 0].min()) * 1e-9
 
     def buffers(self, thread: int, size_bytes: int) -> tuple[Bytes, Bytes]:
-        """Source and destination of a thread, touched when they are made; those of another size are let go."""
+        """Source and destination of a thread, touched when allocated; buffers of another size are released."""
         pair = self._buffers.get(thread)
         if pair is None or pair[0].size != size_bytes:
             pair = (np.full(size_bytes, thread % 250 + 1, dtype=np.uint8), np.zeros(size_bytes, dtype=np.uint8))
@@ -100,7 +105,7 @@ class NativeHost:
         return pair
 
     def wakeup_stamps(self, how: str, count: int) -> IntArray:
-        """See Host.wakeup_stamps: to a thread on another physical core and back."""
+        """Hands over to a thread on another physical core and back."""
         hand_offs = {"spin": self._spin, "event": self._by_event, "pipe": self._by_pipe}
         if how not in hand_offs:
             raise MeasurementError(f"there is no hand-off named {how}")
@@ -119,7 +124,7 @@ class NativeHost:
         return out
 
     def _by_event(self, count: int) -> IntArray:
-        """threading.Event both ways: Python's own lock, which the kernel's futex wakes."""
+        """threading.Event both ways: Python's lock, woken by the kernel's futex."""
         asked, answered = threading.Event(), threading.Event()
 
         def answer() -> None:
@@ -165,10 +170,3 @@ class NativeHost:
 
     def cores(self) -> int:
         return len(self._cores.helpers)
-
-
-def _repeat_s(call: Callable[[], object], count: int) -> float:
-    begin_ns = time.monotonic_ns()
-    for _ in range(count):
-        call()
-    return (time.monotonic_ns() - begin_ns) * 1e-9

@@ -1,4 +1,4 @@
-"""Things timed in turn, so that drift is nobody's: steps of several ways, and a long chain less a short one."""
+"""Times several things in turn, so that drift affects all alike: steps made in several ways, long and short chains."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ LONGEST_BATCH = 50
 
 
 class RoundTrips(Protocol):
-    """What steps are made of: calls and a synchronise, timed."""
+    """Calls and a synchronise, timed; a step consists of them."""
 
     def round_trips(self, out_ns: IntArray, calls: int = 1) -> None: ...
 
 
 class InOrder:
-    """Calls of several kinds as one step: (submit, how many), compiled loops one after the other, Python between."""
+    """Calls of several kinds as one step; each part is (submit, number of calls), with Python between the parts."""
 
     def __init__(self, gpu: Gpu, parts: Sequence[tuple[Submit, int]]) -> None:
         self._gpu = gpu
         self._parts = parts
 
     def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
-        """``len(out_ns)`` times: ``calls`` times all parts, and a synchronise; each time in ns."""
+        """Time ``calls`` times all parts and a synchronise, ``len(out_ns)`` times, in ns."""
         clock = self._gpu.clock
         for index in range(len(out_ns)):
             began_ns = clock.now_ns()
@@ -50,12 +50,20 @@ def steps(
     waits: int = 1,
     verified: str | None = None,
 ) -> list[Measurement]:
-    """Steps of each of ``metrics`` in turn: (submit, how many calls of it make a piece), on the host's clock.
+    """Host time of a step of each of ``metrics`` (submit, number of calls in a piece), in turn.
 
-    A piece is its calls and one synchronise, a step ``waits`` pieces. A sample is the median of a batch of steps that
-    takes about BURST_S; the figure is that of one of the ``parts`` (kernels) of a step.
+    A piece is its calls and one synchronise; a step is ``waits`` pieces. A sample is the median of a batch of steps
+    that takes about BURST_S; the value is that of one of the ``parts`` (kernels) of a step.
     """
-    batches = {name: _batch(submit, calls, waits) for name, (submit, calls) in metrics.items()}
+
+    def batch(submit: RoundTrips, calls: int) -> IntArray:
+        """Room for the pieces of a sample, one row a step. The second piece sizes it: the first one loads code."""
+        warm = np.zeros(2, dtype=np.int64)
+        submit.round_trips(warm, calls)
+        step_s = max(int(warm[-1]) * waits * NANOSECOND_S, NANOSECOND_S)
+        return np.zeros((min(max(round(BURST_S / step_s), 1), LONGEST_BATCH), waits), dtype=np.int64)
+
+    batches = {name: batch(submit, calls) for name, (submit, calls) in metrics.items()}
     turn = list(metrics.items())
 
     def take() -> Mapping[str, float]:
@@ -70,19 +78,10 @@ def steps(
     return meter.collect_each(tuple(metrics), take, calls=parts, work=Work(launches=1), verified=verified)
 
 
-def _batch(submit: RoundTrips, calls: int, waits: int) -> IntArray:
-    """Room for the pieces of a sample, a row a step; how many is judged by the second piece: the first loads code and
-    uploads graphs."""
-    warm = np.zeros(2, dtype=np.int64)
-    submit.round_trips(warm, calls)
-    step_s = max(int(warm[-1]) * waits * NANOSECOND_S, NANOSECOND_S)
-    return np.zeros((min(max(round(BURST_S / step_s), 1), LONGEST_BATCH), waits), dtype=np.int64)
-
-
 def device_difference(meter: Meter, metric: str, long: Submit, short: Submit, parts: int) -> Measurement:
-    """Device time of one call of ``long`` less one of ``short``, which has ``parts`` nodes fewer: of one such node.
+    """Device time of one node: a call of ``long`` less a call of ``short``, which has ``parts`` nodes fewer.
 
-    Both are queued behind a gate and timed by events, in turn. What begins and ends a replay is in neither.
+    Both are timed behind a gate, in turn. The cost of beginning and ending a replay cancels out.
     """
     take_long, take_short = gated(meter.gpu, long, 1), gated(meter.gpu, short, 1)
 

@@ -1,162 +1,128 @@
-"""Power under a load that lasts, from the GPU's own energy counter: joules a second, a byte, an operation."""
+"""Measures power and energy with the GPU's energy counter, and PCIe traffic with its byte counters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from microbench.analysis.quantiles import FloatArray
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Measurement
-from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Gpu
+from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
 from microbench.gpu.protocol.submit import Submit
-from microbench.measure.sampling import NANOSECOND_S, kept, now_s
+from microbench.measure.sampling import NANOSECOND_S, now_s
 from microbench.measure.timer import Meter
 
-# The counter moves every 100 ms: over 2 s between two of its steps the readings are off by less than a percent.
+# The energy counter moves every 100 ms: two readings 2 s apart, each taken at a step, are off by less than a percent.
 WINDOW_S = 2.0
 BATCH_S = 0.05
 POLL_S = 5e-3
 WAIT_FOR_STEP_S = 1.0
 SETTLING_S = 0.2
 
-
-class Reading(NamedTuple):
-    """The energy counter right after one of its steps, and when that was on the host's clock."""
-
-    energy_j: float
-    at_s: float
-
-
-class _Load:
-    """Keeps the GPU at work, or idle where nothing is submitted; ``calls`` made so far."""
-
-    def __init__(self, gpu: Gpu, submit: Submit | None, one_s: float) -> None:
-        self._gpu = gpu
-        self._submit = submit
-        self._one_s = one_s
-        self._slots = (submit.queue_slots if submit else None) or SAFE_QUEUE_SLOTS
-        self.calls = 0
-
-    def step(self, seconds: float) -> None:
-        """About so long of it, to its end."""
-        if self._submit is None:
-            self._gpu.pause(seconds)
-            return
-        batch = min(max(round(seconds / self._one_s), 1), self._slots)
-        self._submit(batch)
-        self.calls += batch
-        self._gpu.synchronize_stream()
+IDLE_S = 0.05
+OWN_READINGS = 10
 
 
 def power(meter: Meter, submit: Submit | None, one_s: float, work_per_call: int) -> Iterator[Measurement]:
-    """Metric ``power`` over WINDOW_S of back-to-back calls, or of nothing where ``submit`` is None; ``energy`` for
-    each byte or operation of ``work_per_call``.
+    """Metric ``power`` over WINDOW_S of back-to-back calls (of an idle GPU if ``submit`` is None) and metric ``energy``
+    of each byte or operation of ``work_per_call``; ``one_s`` is the time of a call.
 
-    Energy is power over the rate of the same window. Raises Skip where the GPU counts no energy.
+    Energy is power divided by the rate of the same window. Raises Skip if the GPU has no energy counter.
     """
-    gpu, load = meter.gpu, _Load(meter.gpu, submit, one_s)
-    _run(meter, load, SETTLING_S)
-    first = _after_step(meter, load)
-    begun_s, begun_calls = now_s(meter.clock), load.calls
-    _run(meter, load, WINDOW_S)
-    rate = (load.calls - begun_calls) / (now_s(meter.clock) - begun_s)
-    last = _after_step(meter, load)
+    gpu, calls = meter.gpu, 0
+    most = (submit.queue_slots if submit else None) or SAFE_QUEUE_SLOTS
+
+    def work(seconds: float) -> None:
+        nonlocal calls
+        if submit is None:
+            gpu.pause(seconds)
+            return
+        batch = min(max(round(seconds / one_s), 1), most)
+        submit(batch)
+        calls += batch
+        gpu.synchronize_stream()
+
+    def work_for(seconds: float) -> None:
+        until_s = now_s(meter.clock) + seconds
+        while now_s(meter.clock) < until_s:
+            work(BATCH_S)
+
+    def next_step() -> tuple[float, float]:
+        """Joules right after the counter's next step, and the time of it on the host's clock."""
+        before_j = gpu.energy_j()
+        until_s = now_s(meter.clock) + WAIT_FOR_STEP_S
+        while now_s(meter.clock) < until_s:
+            work(POLL_S)
+            energy_j = gpu.energy_j()
+            if energy_j > before_j:
+                return energy_j, now_s(meter.clock)
+        raise MeasurementError(f"the energy counter did not move in {WAIT_FOR_STEP_S:g} s")
+
+    work_for(SETTLING_S)
+    first_j, first_s = next_step()
+    begin_s, begin_calls = now_s(meter.clock), calls
+    work_for(WINDOW_S)
+    rate = (calls - begin_calls) / (now_s(meter.clock) - begin_s)
+    last_j, last_s = next_step()
     gpu.synchronize()
-    power_w = (last.energy_j - first.energy_j) / (last.at_s - first.at_s)
+    power_w = (last_j - first_j) / (last_s - first_s)
     yield meter.counted("power", (power_w,))
     if submit is not None:
         yield meter.counted("energy", (power_w / (rate * work_per_call),))
 
 
-def _run(meter: Meter, load: _Load, seconds: float) -> None:
-    until_s = now_s(meter.clock) + seconds
-    while now_s(meter.clock) < until_s:
-        load.step(BATCH_S)
-
-
-def _after_step(meter: Meter, load: _Load) -> Reading:
-    """Work on until the counter has moved. Raises MeasurementError where it does not."""
-    before = meter.gpu.energy_j()
-    given_up_s = now_s(meter.clock) + WAIT_FOR_STEP_S
-    while now_s(meter.clock) < given_up_s:
-        load.step(POLL_S)
-        now = meter.gpu.energy_j()
-        if now > before:
-            return Reading(now, now_s(meter.clock))
-    raise MeasurementError(f"the energy counter did not move in {WAIT_FOR_STEP_S:g} s")
-
-
-# PCIe traffic of submitted work, by the GPU's own byte counters.
-
-
-IDLE_S = 0.05
-OWN_READINGS = 10
-
-
 def idle_traffic(meter: Meter, received: str, sent: str) -> list[Measurement]:
-    """PCIe bytes per second while nothing is submitted, to and from the GPU, less the reading's own."""
-    return _counted(meter, {received: 1, sent: 0}, lambda: meter.gpu.pause(IDLE_S), 1, per_second=True)
+    """PCIe bytes a second to and from the idle GPU, without those of the readings."""
+    return _traffic(meter, received, sent, lambda: meter.gpu.pause(IDLE_S), 1, per_second=True)
 
 
 def traffic(
     meter: Meter, received: str, sent: str, submit: Submit, count: int, calls: int | None = None
 ) -> list[Measurement]:
-    """PCIe bytes to and from the GPU for each of ``count`` calls (or ``calls``, such as the payload's bytes), less
-    what flows when idle and less the reading's own."""
+    """PCIe bytes to and from the GPU for each of ``count`` calls (or of ``calls``, such as the payload's bytes).
+
+    Idle traffic and the traffic of the readings are subtracted.
+    """
 
     def work() -> None:
         submit(count)
         meter.gpu.synchronize()
 
     work()
-    return _counted(meter, {received: 1, sent: 0}, work, calls or count)
+    return _traffic(meter, received, sent, work, calls or count)
 
 
-def _counted(
-    meter: Meter, metrics: Mapping[str, int], work: Callable[[], None], calls: int, *, per_second: bool = False
+def _traffic(
+    meter: Meter, received: str, sent: str, work: Callable[[], None], calls: int, *, per_second: bool = False
 ) -> list[Measurement]:
-    own, idle = _overhead(meter)
-    coarse = meter.gpu.pcie_bytes().coarse
+    gpu = meter.gpu
 
-    def take() -> FloatArray:
-        before, begin_ns = meter.gpu.pcie_bytes(), meter.clock.now_ns()
+    def timed(work: Callable[[], None]) -> tuple[FloatArray, float]:
+        """Bytes sent and received during ``work``, and its seconds."""
+        before, begin_ns = gpu.pcie_bytes(), meter.clock.now_ns()
         work()
         elapsed_s = (meter.clock.now_ns() - begin_ns) * NANOSECOND_S
-        after = meter.gpu.pcie_bytes()
-        moved = np.array([after.sent - before.sent, after.received - before.received], dtype=np.float64) - own
-        return moved / elapsed_s if per_second else moved - idle * elapsed_s
+        after = gpu.pcie_bytes()
+        return np.array([after.sent - before.sent, after.received - before.received], dtype=np.float64), elapsed_s
 
-    def column(index: int) -> Callable[[FloatArray], Sequence[float]]:
-        return lambda moved: (float(moved[index]),)
+    readings = [gpu.pcie_bytes() for _ in range(OWN_READINGS + 1)]
+    totals = np.array([(reading.sent, reading.received) for reading in readings], dtype=np.float64)
+    own = np.median(np.diff(totals, axis=0), axis=0)
+    moved, idle_s = timed(lambda: gpu.pause(IDLE_S))
+    idle = np.maximum(moved - own, 0.0) / idle_s
+    coarse = gpu.pcie_bytes().coarse
 
-    samples, stopped = meter.sampler.sample({name: column(index) for name, index in metrics.items()}, take, calls, None)
-    verified = None if coarse else "32-bit counters of the GPU, differences modulo wrap"
-    return [
-        Measurement(
-            metric=name,
-            clock="counter",
-            samples=kept(values),
-            n=len(values),
-            calls_per_sample=calls,
-            verified=verified,
-            needs_verification=True,
-            stopped=stopped,
-        )
-        for name, values in samples.items()
-    ]
+    def take() -> FloatArray:
+        moved, elapsed_s = timed(work)
+        return (moved - own) / elapsed_s if per_second else moved - own - idle * elapsed_s
 
-
-def _overhead(meter: Meter) -> tuple[FloatArray, FloatArray]:
-    """What one reading moves by itself, in bytes, and what flows when idle, in bytes a second: (sent, received)."""
-    readings = [meter.gpu.pcie_bytes() for _ in range(OWN_READINGS + 1)]
-    counts = np.array([(one.sent, one.received) for one in readings], dtype=np.float64)
-    own = np.median(np.diff(counts, axis=0), axis=0)
-    before, begin_ns = meter.gpu.pcie_bytes(), meter.clock.now_ns()
-    meter.gpu.pause(IDLE_S)
-    elapsed_s = (meter.clock.now_ns() - begin_ns) * NANOSECOND_S
-    after = meter.gpu.pcie_bytes()
-    moved = np.array([after.sent - before.sent, after.received - before.received], dtype=np.float64)
-    return own, np.maximum(moved - own, 0.0) / elapsed_s
+    return meter.sample(
+        {received: lambda moved: (float(moved[1]),), sent: lambda moved: (float(moved[0]),)},
+        take,
+        clock="counter",
+        calls=calls,
+        verified=None if coarse else "32-bit counters of the GPU, differences modulo wrap",
+        needs_verification=True,
+    )

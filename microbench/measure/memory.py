@@ -1,4 +1,4 @@
-"""Kernels that stream through device memory: the fastest of the shapes that one can have, measured and checked."""
+"""Measures device memory: streaming kernels, working sets that are read repeatedly, and the latency of single lines."""
 
 from __future__ import annotations
 
@@ -14,22 +14,46 @@ from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import FloatArray, Transfer
 from microbench.gpu.protocol.memory import Level, LocalChase
 from microbench.measure.counters import power
-from microbench.measure.sampling import kept, per_call_distribution
+from microbench.measure.sampling import per_call_distribution, stored
 from microbench.measure.timer import Meter, gated
 from microbench.measure.transfers import moved, verified, warm_s
 
 TRIALS = 3
 TRIAL_S = 1e-3
 MOST_CALLS = 100
-# A set is in device memory beyond doubt from four times the L2 on, and can stay in the L2 up to half of it.
+# A working set of four times the L2 is certainly read from device memory; one of half the L2 can stay in it.
 BEYOND_L2, WITHIN_L2 = 4, 0.5
 LARGER_THAN_ANY_L2_BYTES = 512 << 20
 
+# Levels whose rate follows the SMs' clock.
+ON_CHIP = ("shared", "l1", "l2")
+SAMPLE_S = 3e-4
+# SMs begin about a microsecond apart, and many %globaltimers have steps of one microsecond: each SM reads enough bytes
+# for both not to matter.
+FIRST_BYTES = 1 << 20
+READS = 4000
+# A walk takes at least this long, because it is also timed by %globaltimer.
+WALK_S = 2e-4
+LONGEST_STEP_S = 1e-6
+SINGLE_READS = 2000
+# Longer chains (beyond 64 MiB) fit no cache and would take long to walk, so they are not warmed whole.
+MOST_WARMED = 1 << 19
+LINE_REPEATS = 11
+# Latencies of an L2's lines are close together: this ratio gives about 24 bins from the nearest to the farthest line.
+LINES_RATIO = 1.01
+# Two modes are distinct if neither is tiny and if the values half way between them are fewer than VALLEY_SHARE of those
+# around the smaller mode (distance alone would accept evenly spread values). Each of the three places is a window of
+# VALLEY_WIDTH of the distance, which must hold at least SMALLEST_WIDTH cycles.
+SMALLEST_SHARE = 0.05
+SMALLEST_WIDTH = 2.0
+VALLEY_SHARE = 0.5
+VALLEY_WIDTH = 1 / 3
+
 
 def answering_level(gpu: Gpu, touched_bytes: int) -> str | None:
-    """The bound of what goes again and again through so many bytes: "dram", "l2", or None between the two.
+    """The bound of repeated passes over so many bytes: "dram", "l2", or None in between.
 
-    Where the L2's size is not known, what is larger than any is in device memory.
+    If the size of the L2 is unknown, only sets larger than any L2 are "dram".
     """
     l2_bytes = gpu.info.l2_bytes
     if touched_bytes >= (BEYOND_L2 * l2_bytes if l2_bytes else LARGER_THAN_ANY_L2_BYTES):
@@ -40,16 +64,16 @@ def answering_level(gpu: Gpu, touched_bytes: int) -> str | None:
 def streamed(
     meter: Meter, make: Callable[[str], Transfer], shapes: Sequence[str], touched_bytes: int
 ) -> Iterator[Measurement | Fact]:
-    """The rate of the fastest shape: found by TRIALS samples of each, measured anew, so that no luck is counted."""
-    best, found = _fastest(meter, make, shapes)
-    yield found
+    """The rate of the fastest kernel shape. The winner of the trials is measured again, so that luck does not count."""
+    best, shape = _fastest(meter, make, shapes)
+    yield shape
     yield from moved(meter, best, device="bandwidth", bound=answering_level(meter.gpu, touched_bytes))
 
 
 def powered(meter: Meter, make: Callable[[str], Transfer], shapes: Sequence[str]) -> Iterator[Measurement | Fact]:
-    """Power and energy of a byte while the fastest shape runs; its output is poisoned before and compared after."""
-    best, found = _fastest(meter, make, shapes)
-    yield found
+    """Power, and energy of a byte, of the fastest shape; its output is poisoned before and compared after."""
+    best, shape = _fastest(meter, make, shapes)
+    yield shape
     one_s = warm_s(best)
     best.fresh()
     measured = list(power(meter, best.submit, one_s, best.size_bytes))
@@ -57,88 +81,50 @@ def powered(meter: Meter, make: Callable[[str], Transfer], shapes: Sequence[str]
 
 
 def _fastest(meter: Meter, make: Callable[[str], Transfer], shapes: Sequence[str]) -> tuple[Transfer, Fact]:
-    best = shapes[0]
-    if len(shapes) > 1:
-        trials = {shape: _trial_s(meter, make(shape)) for shape in shapes}
-        best = min(trials, key=lambda shape: trials[shape])
-    return make(best), Fact(
-        "shape", best, source=f"the fastest of {len(shapes)}" if len(shapes) > 1 else "the only one"
-    )
-
-
-def _trial_s(meter: Meter, transfer: Transfer) -> float:
-    """Seconds of one call: the median of TRIALS samples. Raises MeasurementError where every gate was late.
-
-    On fresh data: memory full of zeros gave dot another winner on an H200, which then lost 6 %.
-    """
-    transfer.fresh()
-    count = min(max(round(TRIAL_S / warm_s(transfer)), 1), MOST_CALLS)
-    take = gated(meter.gpu, transfer.submit, count)
-    taken_s = [one for _ in range(TRIALS) for one in take()]
-    if not taken_s:
-        raise MeasurementError("a shape could not be tried: the gate timed out each time")
-    return float(np.median(taken_s)) / count
-
-
-# Working sets read again and again: the rate of all SMs, the latency of one, and lines that are near or far.
-
-
-# Levels that keep up with the SMs' clock, whatever it is.
-ON_CHIP = ("shared", "l1", "l2")
-SAMPLE_S = 3e-4
-# SMs begin about a microsecond apart, and many a %globaltimer moves in steps of one: what is read first takes longer.
-FIRST_BYTES = 1 << 20
-READS = 4000
-# A walk takes at least so long, as it is also timed by %globaltimer.
-WALK_S = 2e-4
-LONGEST_STEP_S = 1e-6
-SINGLE_READS = 2000
-# Beyond 64 MiB no cache holds a set, and a walk round it would take long.
-MOST_WARMED = 1 << 19
-LINE_REPEATS = 11
-# The lines of an L2 lie close together: two dozen bins from the nearest to the farthest.
-LINES_RATIO = 1.01
-# Two modes are told apart where none is a mere handful, and where half way between them there are fewer values than
-# VALLEY_SHARE of those around the smaller one (by their distance alone evenly spread values would pass for two groups).
-# A third of the way is looked at in each place; it must hold some of the clock's steps.
-SMALLEST_SHARE = 0.05
-SMALLEST_WIDTH = 2.0
-VALLEY_SHARE = 0.5
-VALLEY_WIDTH = 1 / 3
+    """The fastest shape by the median of TRIALS samples each. Raises MeasurementError if all gates of one were late."""
+    if len(shapes) == 1:
+        return make(shapes[0]), Fact("shape", shapes[0], source="the only one")
+    trials = {}
+    for shape in shapes:
+        transfer = make(shape)
+        transfer.fresh()  # on memory full of zeros another shape of dot won on an H200, and then lost 6 %
+        count = min(max(round(TRIAL_S / warm_s(transfer)), 1), MOST_CALLS)
+        take = gated(meter.gpu, transfer.submit, count)
+        samples = [sample for _ in range(TRIALS) for sample in take()]
+        if not samples:
+            raise MeasurementError("a shape could not be tried: the gate timed out each time")
+        trials[shape] = float(np.median(samples)) / count
+    best = min(trials, key=lambda shape: trials[shape])
+    return make(best), Fact("shape", best, source=f"the fastest of {len(shapes)}")
 
 
 def level_rate(meter: Meter, level: Level, footprint_bytes: int, bound: str | None) -> Iterator[Measurement]:
-    """Metrics ``bandwidth`` of all SMs and ``per_clock`` of one, from the same launches.
+    """Metrics ``bandwidth`` of all SMs and ``per_clock`` of one SM, from the same launches.
 
-    A launch takes about SAMPLE_S, and all SMs together go through the whole set at least once.
+    A launch takes about SAMPLE_S, and all SMs together read the whole working set at least once.
     """
-    bytes_per_sm = _bytes_per_sm(level, footprint_bytes)
+
+    def whole_tiles(size_bytes: float) -> int:
+        return -(-round(size_bytes) // level.tile_bytes) * level.tile_bytes
+
+    least = whole_tiles(max(footprint_bytes / level.sms, FIRST_BYTES))
+    level.take(least)
+    grown = least * SAMPLE_S / max(level.take(least).seconds, 1e-9)
+    bytes_per_sm = whole_tiles(max(grown, least))
 
     def take() -> Mapping[str, float]:
         taken = level.take(bytes_per_sm)
         return {"bandwidth": taken.seconds, "per_clock": taken.cycles}
 
-    found = meter.collect_each(("bandwidth", "per_clock"), take, clock="device")
-    total, one = verified(found, "the sum over all words read is that of the set")
-    yield msgspec.structs.replace(total, work=Work(bytes=bytes_per_sm * level.sms), bound=bound)
-    per_clock = f"{bound}_per_clock" if bound in ON_CHIP else None
-    yield msgspec.structs.replace(one, work=Work(bytes=bytes_per_sm), bound=per_clock)
-
-
-def _bytes_per_sm(level: Level, footprint_bytes: int) -> int:
-    """What each SM reads in a launch, in whole tiles."""
-    least = _tiles(level, max(footprint_bytes / level.sms, FIRST_BYTES))
-    level.take(least)
-    grown = least * SAMPLE_S / max(level.take(least).seconds, 1e-9)
-    return _tiles(level, max(grown, least))
-
-
-def _tiles(level: Level, size_bytes: float) -> int:
-    return -(-round(size_bytes) // level.tile_bytes) * level.tile_bytes
+    both = meter.collect_each(("bandwidth", "per_clock"), take, clock="device")
+    bandwidth, per_clock = verified(both, "the sum over all words read is that of the set")
+    yield msgspec.structs.replace(bandwidth, work=Work(bytes=bytes_per_sm * level.sms), bound=bound)
+    clock_bound = f"{bound}_per_clock" if bound in ON_CHIP else None
+    yield msgspec.structs.replace(per_clock, work=Work(bytes=bytes_per_sm), bound=clock_bound)
 
 
 def chase_latency(meter: Meter, chase: LocalChase) -> Iterator[Measurement]:
-    """Metrics ``latency`` (seconds, single reads for its percentiles) and ``cycles`` of one dependent read."""
+    """Metrics ``latency`` (seconds, with percentiles of single reads) and ``cycles`` of one dependent read."""
     chase.walk(chase.lines if chase.lines <= MOST_WARMED else READS)
     reads = max(READS, round(READS * WALK_S / max(chase.walk(READS).seconds, LONGEST_STEP_S)))
 
@@ -146,17 +132,17 @@ def chase_latency(meter: Meter, chase: LocalChase) -> Iterator[Measurement]:
         walk = chase.walk(reads)
         return {"latency": walk.seconds, "cycles": walk.cycles}
 
-    found = meter.collect_each(("latency", "cycles"), take, clock="device", calls=reads)
+    both = meter.collect_each(("latency", "cycles"), take, clock="device", calls=reads)
     walk, single = chase.walk(reads), chase.each_cycles(SINGLE_READS)
-    # The stamps add the same to every read: on average what lies between single reads and those of a walk.
+    # Stamping adds the same to every single read; the mean is that of a walk, which stamps only once.
     single_s = (single - single.mean() + walk.cycles / reads) * (walk.seconds / walk.cycles)
-    latency, cycles = verified(found, "every walk ended at its line")
+    latency, cycles = verified(both, "every walk ended at its line")
     yield msgspec.structs.replace(latency, per_call=per_call_distribution(single_s))
     yield cycles
 
 
 class Modes(NamedTuple):
-    """Two groups of values: their means, and the share of the values in the lower one."""
+    """Two groups of values: their means, and the share of the values in the lower group."""
 
     near: float
     far: float
@@ -164,7 +150,7 @@ class Modes(NamedTuple):
 
 
 def two_modes(values: FloatArray) -> Modes | None:
-    """The two groups of cycles whose spread within is least (Otsu's threshold), or None where they are not apart.
+    """The two groups of values with the least spread inside them (Otsu's threshold); None if they are not distinct.
 
     Source: N. Otsu, A threshold selection method from gray-level histograms, IEEE Trans. SMC 9 (1979).
     """
@@ -187,16 +173,16 @@ def two_modes(values: FloatArray) -> Modes | None:
 
 
 def line_latencies(chase: LocalChase) -> Iterator[Measurement | Fact]:
-    """Metric ``line_cycles``: the latency of the lines of a set in the L2, from one SM; their two modes as facts.
+    """Metric ``line_cycles``: the latency of the lines of a set in the L2 from one SM; facts tell its two modes.
 
-    A sample is the mean over all lines, each read once; the distribution is that of the lines' own medians.
+    A sample is the mean over all lines, each read once; the distribution is that of the medians of the lines.
     """
     stamped, walk = chase.lines_cycles(LINE_REPEATS), chase.walk(READS)
     cycles = stamped - stamped.mean() + walk.cycles / READS
     lines: FloatArray = np.median(cycles, axis=0)
-    samples, each = kept([float(one) for one in cycles.mean(axis=1)]), per_call_distribution(lines, LINES_RATIO)
-    found = Measurement("line_cycles", "device", samples, len(cycles), per_call=each)
-    yield from verified([found], "every walk ended at its line")
+    samples, each = stored(cycles.mean(axis=1).tolist()), per_call_distribution(lines, LINES_RATIO)
+    measured = Measurement("line_cycles", "device", samples, len(cycles), per_call=each)
+    yield from verified([measured], "every walk ended at its line")
     modes, source = two_modes(lines), f"the median of {LINE_REPEATS} reads of each of {len(lines)} lines"
     yield Fact("l2_modes", 2 if modes else 1, source=source)
     if modes is not None:

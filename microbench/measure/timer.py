@@ -1,75 +1,65 @@
-"""Time on the device alone: calls queued behind a gate, so that submission is over before the first may run."""
+"""The Meter: warms up, sizes a burst, samples until the median is certain or time is up, and returns a Measurement.
+
+A sample's way: a benchmark's ``measure`` calls a method such as ``submit_time``; that defines ``take``, which times one
+burst of calls, and hands it to ``collect``, which calls ``sample``: the one loop that all measurements share.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Required, TypedDict, TypeVar, Unpack
 
+import msgspec
 import numpy as np
 
 from microbench.analysis.quantiles import FloatArray
+from microbench.analysis.stats import median_interval
 from microbench.core.errors import MeasurementError
-from microbench.core.model import Clock, Floors, Measurement, PerCall, Work
+from microbench.core.model import Clock, Floors, Measurement, PerCall, Stopped, Work
 from microbench.core.ops import IntArray, Launch
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS, Gpu, HostClock
 from microbench.gpu.protocol.submit import Submit
-from microbench.measure.sampling import (
-    NANOSECOND_S,
-    Sampler,
-    SamplingLimits,
-    Tick,
-    kept,
-    no_tick,
-    per_call_distribution,
-)
+from microbench.measure.sampling import NANOSECOND_S, SamplingLimits, per_call_distribution, seconds, stored
 
 WARM_UP_CALLS = 20
-
-
-def gated(gpu: Gpu, submit: Submit, count: int) -> Callable[[], Sequence[float]]:
-    """What times ``count`` calls of an op of stream 0 between two events, in seconds; nothing where the gate was late.
-
-    As many calls must fit the launch queue.
-    """
-    gate, events = gpu.gate(), gpu.events()
-    submit(min(count, WARM_UP_CALLS))  # first launches load code, which would block behind a shut gate
-    gpu.synchronize()
-
-    def take() -> Sequence[float]:
-        gate.shut()
-        events.start()
-        submit(count)
-        events.stop()
-        gate.open()
-        gpu.synchronize()
-        return () if gate.was_late() else (events.elapsed_s(),)
-
-    return take
-
-
-# THE TIMER: Meter: warm up, calibrate the burst, sample until the interval is narrow or time is up.
-
-
 CLOCK_STEPS_PER_SAMPLE = 100
 BURST_S = 1e-3
 WORK_S = 5e-3
 LONGEST_BURST = 300
 SHORTEST_BURST = 10
 STAMPED_BURSTS = 20
+GAP_STEPS = 5
+VOID_SAMPLES = 20
+# The display takes a minute's silence for a hang, so samples that take seconds are reported one by one.
+LONG_SAMPLE_S = 1.0
+
+Batch = TypeVar("Batch")
+Tick = Callable[[str, int, float], None]
 
 
-def _one_of(name: str, taken: Mapping[str, float]) -> Sequence[float]:
-    return (taken[name],) if taken else ()
+class Fields(TypedDict, total=False):
+    """Fields of a Measurement that are passed on to it. ``resolution`` defaults to the clock's step in the floors; no
+    interval is taken as narrower."""
+
+    work: Work
+    bound: str | None
+    verified: str | None
+    needs_verification: bool
+    floor_s: float | None
+    resolution: float | None
 
 
-def _batch_median(name: str, batch: Mapping[str, FloatArray]) -> Sequence[float]:
-    return (float(np.median(batch[name])),) if batch else ()
+class ClockedFields(Fields):
+    """The same with the clock, which must be given."""
+
+    clock: Required[Clock]
 
 
 class Meter:
-    """Samples for one case. Time is read from the GPU's (or host's) clock only, so the fake's virtual one serves too.
+    """Takes the samples of one case. It reads time only from the GPU's or host's clock, so a virtual clock works too.
 
-    ``gpu`` is None in the host suite. ``tick`` is told the metric, the samples so far and their median.
+    ``gpu`` is None in the host suite. ``tick`` gets the metric, the number of samples so far and their median.
     """
 
     def __init__(
@@ -78,13 +68,13 @@ class Meter:
         gpu: Gpu | None = None,
         floors: Floors | None = None,
         limits: SamplingLimits | None = None,
-        tick: Tick = no_tick,
+        tick: Tick = lambda metric, n, value: None,
     ) -> None:
         self.clock = clock
         self._gpu = gpu
         self.floors = floors or Floors()
         self.limits = limits or SamplingLimits()
-        self.sampler = Sampler(clock, self.limits, tick)
+        self.tick = tick
 
     @property
     def gpu(self) -> Gpu:
@@ -93,44 +83,39 @@ class Meter:
             raise MeasurementError("a host benchmark has no GPU")
         return self._gpu
 
+    # -- from samples to measurements --------------------------------------------------------------------------
+
     def collect(
         self,
         metric: str,
         take: Callable[[], Sequence[float]],
         *,
-        clock: Clock,
         calls: int = 1,
-        work: Work | None = None,
-        bound: str | None = None,
-        verified: str | None = None,
-        needs_verification: bool = False,
-        floor_s: float | None = None,
-        resolution: float | None = None,
         minimum: int | None = None,
         per_call: Callable[[], PerCall | None] | None = None,
+        **fields: Unpack[ClockedFields],
     ) -> Measurement:
-        """Call ``take`` until its samples are enough; each returns raw readings covering ``calls`` calls each.
+        """One metric of which ``take`` returns raw samples, or nothing. ``per_call`` is called after sampling."""
+        (measurement,) = self.sample({metric: lambda batch: batch}, take, calls=calls, minimum=minimum, **fields)
+        return msgspec.structs.replace(measurement, per_call=per_call()) if per_call else measurement
 
-        ``resolution`` is the step of the clock where it is not that of the floors. An empty return is a void sample (a
-        gate that timed out). Raises MeasurementError after VOID_SAMPLES of them.
-        """
-        step = resolution if resolution is not None else self._resolution(clock)
-        samples, stopped = self.sampler.sample({metric: lambda batch: batch}, take, calls, minimum, step or 0.0)
-        return Measurement(
-            metric=metric,
-            clock=clock,
-            samples=kept(samples[metric]),
-            n=len(samples[metric]),
-            calls_per_sample=calls,
-            work=work or Work(),
-            bound=bound,
-            verified=verified,
-            needs_verification=needs_verification,
-            per_call=per_call() if per_call else None,
-            floor_s=floor_s,
-            resolution=step,
-            stopped=stopped,
-        )
+    def collect_each(
+        self,
+        names: Sequence[str],
+        take: Callable[[], Mapping[str, float]],
+        *,
+        clock: Clock = "host",
+        calls: int = 1,
+        **fields: Unpack[Fields],
+    ) -> list[Measurement]:
+        """Several metrics of which ``take`` returns one sample each, in seconds, or nothing."""
+
+        def sample_of(name: str, batch: Mapping[str, float]) -> Sequence[float]:
+            return (batch[name],) if batch else ()
+
+        if clock == "host":
+            fields.setdefault("floor_s", self.floors.timer_call_s)
+        return self.sample({name: partial(sample_of, name) for name in names}, take, calls=calls, clock=clock, **fields)
 
     def collect_stamps(
         self,
@@ -142,91 +127,120 @@ class Meter:
     ) -> list[Measurement]:
         """Several metrics of the same stamps: each of ``metrics`` turns a batch of stamps (ns) into calls in seconds.
 
-        A sample is the median of a batch, as neighbouring calls resemble each other; all calls give the percentiles. A
-        batch that leaves a metric without calls is void.
+        A sample is the median of a batch, because neighbouring calls resemble each other; all calls give the
+        percentiles. A batch without calls for one of the metrics is void.
         """
-        step = resolution if resolution is not None else self._resolution(clock)
         calls: dict[str, list[FloatArray]] = {name: [] for name in metrics}
 
         def batch() -> dict[str, FloatArray]:
             stamps = take()
-            found = {name: calls_of(stamps) for name, calls_of in metrics.items()}
-            if not all(one.size for one in found.values()):
+            calls_s = {name: calls_of(stamps) for name, calls_of in metrics.items()}
+            if not all(values.size for values in calls_s.values()):
                 return {}
-            for name, one in found.items():
-                calls[name].append(one)
-            return found
+            for name, values in calls_s.items():
+                calls[name].append(values)
+            return calls_s
 
-        samples, stopped = self.sampler.sample(
-            {name: partial(_batch_median, name) for name in metrics}, batch, 1, None, step or 0.0
+        def median_of(name: str, batch: Mapping[str, FloatArray]) -> Sequence[float]:
+            return (float(np.median(batch[name])),) if batch else ()
+
+        on_host = clock == "host"
+        measurements = self.sample(
+            {name: partial(median_of, name) for name in metrics},
+            batch,
+            clock=clock,
+            verified=verified,
+            floor_s=self.floors.timer_call_s if on_host else None,
+            resolution=resolution,
         )
+        if not on_host:
+            return measurements
         return [
-            Measurement(
-                metric=name,
-                clock=clock,
-                samples=kept(values),
-                n=len(values),
-                verified=verified,
-                per_call=per_call_distribution(np.concatenate(calls[name])) if clock == "host" else None,
-                floor_s=self.floors.timer_call_s if clock == "host" else None,
-                resolution=step,
-                stopped=stopped,
-            )
-            for name, values in samples.items()
+            msgspec.structs.replace(each, per_call=per_call_distribution(np.concatenate(calls[each.metric])))
+            for each in measurements
         ]
 
-    def collect_each(
+    def sample(
         self,
-        names: Sequence[str],
-        take: Callable[[], Mapping[str, float]],
+        metrics: Mapping[str, Callable[[Batch], Sequence[float] | FloatArray]],
+        take: Callable[[], Batch],
         *,
-        clock: Clock = "host",
         calls: int = 1,
-        work: Work | None = None,
-        verified: str | None = None,
-        floor_s: float | None = None,
+        minimum: int | None = None,
+        **fields: Unpack[ClockedFields],
     ) -> list[Measurement]:
-        """Several metrics of which ``take`` gives one sample each at a time, in seconds; none is a void sample."""
-        step = self._resolution(clock)
-        samples, stopped = self.sampler.sample(
-            {name: partial(_one_of, name) for name in names}, take, calls, None, step or 0.0
-        )
-        floor = floor_s if floor_s is not None or clock != "host" else self.floors.timer_call_s
+        """Call ``take`` until every metric has enough samples. Each of ``metrics`` turns a batch into its samples.
+
+        A sample covers ``calls`` calls. Sampling ends when all medians are narrow, when time is up or when no more
+        samples are stored, but not before ``minimum`` samples (default: that of the limits). The first metric is shown
+        and counted. A batch without samples is void: a gate timed out. Raises MeasurementError after VOID_SAMPLES of
+        them in a row.
+        """
+        step = fields.get("resolution")
+        if step is None:
+            step = {"host": self.floors.timer_step_s, "device": self.floors.event_step_s}.get(fields["clock"])
+        fields["resolution"] = step
+        limits, first = self.limits, next(iter(metrics))
+        least = limits.minimum if minimum is None else minimum
+        samples: dict[str, list[float]] = {name: [] for name in metrics}
+        began_ns, taken, checked, void, ticked_s = self.clock.now_ns(), 0, 0, 0, 0.0
+        stopped: Stopped
+        while True:
+            batch, before = take(), taken
+            for name, samples_of in metrics.items():
+                samples[name].extend(float(value) for value in samples_of(batch))
+            taken = len(samples[first])
+            void = void + 1 if taken == before else 0
+            if void >= VOID_SAMPLES:
+                raise MeasurementError(
+                    f"{first}: {VOID_SAMPLES} samples in a row were void (a gate timed out, flags were missed)"
+                )
+            elapsed_s = (self.clock.now_ns() - began_ns) * NANOSECOND_S
+            if taken >= least and elapsed_s >= limits.seconds:
+                stopped = "time"
+                break
+            if taken and elapsed_s - ticked_s > LONG_SAMPLE_S:
+                ticked_s = elapsed_s
+                self.tick(first, taken, float(np.median(samples[first])) / calls)
+            if taken >= max(least, checked * 1.2) and taken > checked:
+                checked = taken
+                self.tick(first, taken, float(np.median(samples[first])) / calls)
+                if elapsed_s >= limits.least_share * limits.seconds and all(
+                    len(values) >= limits.minimum
+                    and median_interval(values, step or 0.0).half_width <= limits.half_width
+                    for values in samples.values()
+                ):
+                    stopped = "narrow"
+                    break
+            if taken >= limits.maximum:
+                stopped = "count"
+                break
         return [
             Measurement(
-                metric=name,
-                clock=clock,
-                samples=kept(values),
-                n=len(values),
-                calls_per_sample=calls,
-                work=work or Work(),
-                verified=verified,
-                floor_s=floor,
-                resolution=step,
-                stopped=stopped,
+                metric=name, samples=stored(values), n=len(values), calls_per_sample=calls, stopped=stopped, **fields
             )
             for name, values in samples.items()
         ]
-
-    def _resolution(self, clock: Clock) -> float | None:
-        return {"host": self.floors.timer_step_s, "device": self.floors.event_step_s}.get(clock)
 
     def once(self, metric: str, elapsed_s: float) -> Measurement:
-        """What can be seen once a process only: a single sample of the host's clock."""
+        """A single sample of the host's clock, for what happens only once a process."""
         floors = self.floors
         return Measurement(
-            metric, "host", kept((elapsed_s,)), 1, floor_s=floors.timer_call_s, resolution=floors.timer_step_s
+            metric, "host", stored((elapsed_s,)), 1, floor_s=floors.timer_call_s, resolution=floors.timer_step_s
         )
 
     def counted(self, metric: str, counts: Sequence[float]) -> Measurement:
-        """What was counted rather than timed: one sample for each time that it was counted."""
-        return Measurement(metric=metric, clock="counter", samples=kept(counts), n=len(counts))
+        """Samples that were counted rather than timed."""
+        return Measurement(metric=metric, clock="counter", samples=stored(counts), n=len(counts))
 
     # -- ways of timing ----------------------------------------------------------------------------------------
 
     def burst(self, submit: Submit) -> int:
-        """Warm up and find how many calls make one sample: about BURST_S long, at least CLOCK_STEPS_PER_SAMPLE of the
-        clock's steps, at most what may stand in the launch queue, and WORK_S of the GPU's time."""
+        """Warm up and find how many calls make one sample.
+
+        A sample is about BURST_S long, at least CLOCK_STEPS_PER_SAMPLE of the clock's steps and at most WORK_S of the
+        GPU's time, and its calls fit the launch queue.
+        """
         submit(WARM_UP_CALLS)
         self.gpu.synchronize()
         began_ns = self.clock.now_ns()
@@ -239,7 +253,7 @@ class Meter:
         return min(count, submit.queue_slots) if submit.queue_slots else count
 
     def submit_time(self, metric: str, submit: Submit, *, per_call: bool = True) -> Measurement:
-        """Host time of a call, t1 - t0: bursts well under the queue depth, the GPU idle before each."""
+        """Host time of a call (t1 - t0) in bursts well under the queue depth, with the GPU idle before each."""
         count = self.burst(submit)
 
         def take() -> Sequence[float]:
@@ -259,7 +273,7 @@ class Meter:
         return result
 
     def _stamped(self, submit: Submit, count: int) -> PerCall:
-        """Every call of some more bursts stamped; a stamp's own cost (floors.timer_call_s) is in each figure."""
+        """Single calls of more bursts; each includes the cost of a stamp (floors.timer_call_s)."""
         stamps = np.zeros(count + 1, dtype=np.int64)
         calls = []
         began_ns = self.clock.now_ns()
@@ -272,7 +286,7 @@ class Meter:
         return per_call_distribution(np.concatenate(calls))
 
     def round_trip(self, metric: str, submit: Submit, batch: int = 20) -> Measurement:
-        """One call and a synchronise; a sample is the median of ``batch`` of them."""
+        """Host time of one call and a synchronise; a sample is the median of ``batch`` of them."""
         out_ns = np.zeros(batch, dtype=np.int64)
         submit.round_trips(out_ns)
 
@@ -280,10 +294,10 @@ class Meter:
             submit.round_trips(out_ns)
             return out_ns
 
-        return self.collect_stamps(take, {metric: lambda stamps: stamps.astype(np.float64) * NANOSECOND_S})[0]
+        return self.collect_stamps(take, {metric: seconds})[0]
 
     def throughput(self, metric: str, submit: Submit, count: int, *, work: Work | None = None) -> Measurement:
-        """``count`` calls of an op of stream 0 and one synchronise, on the host's clock."""
+        """Host time of ``count`` calls of an op of stream 0 and one synchronise."""
 
         def take() -> Sequence[float]:
             begin_ns = self.clock.now_ns()
@@ -307,10 +321,10 @@ class Meter:
         work: Work | None = None,
         bound: str | None = None,
     ) -> Measurement:
-        """Time of ``count`` calls of an op of stream 0 on the device alone: all queued behind a gate before the first
-        may run, between two events. The figure is that of one of the ``parts`` (nodes) of a call.
+        """Device time of ``count`` calls of an op of stream 0, as ``gated`` takes it.
 
-        Raises MeasurementError when the calls would not fit the launch queue.
+        The value is that of one of the ``parts`` (nodes) of a call. Raises MeasurementError if the calls do not fit the
+        launch queue.
         """
         slots = submit.queue_slots or SAFE_QUEUE_SLOTS
         if count + 2 > slots:
@@ -327,14 +341,30 @@ class Meter:
         )
 
 
-# What kernels record of themselves: the gaps between them and their durations, queued behind a gate.
+def gated(gpu: Gpu, submit: Submit, count: int) -> Callable[[], Sequence[float]]:
+    """A function that times ``count`` calls of an op of stream 0 on the device alone, in seconds.
 
+    A shut gate holds the stream until all calls are queued, so the two events around them see no submission. The result
+    is empty if the gate timed out before that. The calls must fit the launch queue.
+    """
+    gate, events = gpu.gate(), gpu.events()
+    submit(min(count, WARM_UP_CALLS))  # first launches load code, which would block behind a shut gate
+    gpu.synchronize()
 
-GAP_STEPS = 5  # fewer steps of the timer than this in a gap, and its percentiles are the timer's
+    def take() -> Sequence[float]:
+        gate.shut()
+        events.start()
+        submit(count)
+        events.stop()
+        gate.open()
+        gpu.synchronize()
+        return () if gate.was_late() else (events.elapsed_s(),)
+
+    return take
 
 
 def duration(meter: Meter, metric: str, launch: Launch, count: int) -> Measurement:
-    """What kernels record of themselves, from first to last act: a sample is the sum over ``count`` of them."""
+    """Kernel duration as gated kernels stamp it themselves; a sample is the sum over ``count`` of them."""
     step_s = meter.gpu.record(launch, count, graph=False, gated=True).step_ns * NANOSECOND_S
 
     def take() -> Sequence[float]:
@@ -345,9 +375,10 @@ def duration(meter: Meter, metric: str, launch: Launch, count: int) -> Measureme
 
 
 def gap(meter: Meter, metric: str, launch: Launch, count: int = 200, *, graph: bool = False) -> Measurement:
-    """Period of gated kernels less the duration that each recorded of itself: what the GPU needs between two.
+    """GPU idle time between gated kernels, from the start and end that each stamps itself.
 
-    A sample is the sum over a batch of ``count`` kernels; %globaltimer's step is its floor.
+    A sample is the sum over a batch of ``count`` kernels; %globaltimer's step is its floor. Percentiles are left out if
+    a gap has fewer than GAP_STEPS of these steps, because they would be the timer's.
     """
     gaps_s: list[FloatArray] = []
     step_s = meter.gpu.record(launch, count, graph=graph, gated=True).step_ns * NANOSECOND_S
@@ -356,6 +387,10 @@ def gap(meter: Meter, metric: str, launch: Launch, count: int = 200, *, graph: b
         recorded = meter.gpu.record(launch, count, graph=graph, gated=True)
         gaps_s.append((recorded.start_ns[1:] - recorded.end_ns[:-1]) * NANOSECOND_S)
         return (float(gaps_s[-1].sum()),)
+
+    def distribution() -> PerCall | None:
+        gaps = np.concatenate(gaps_s)
+        return per_call_distribution(gaps) if step_s * GAP_STEPS <= abs(float(np.median(gaps))) else None
 
     return meter.collect(
         metric,
@@ -366,11 +401,5 @@ def gap(meter: Meter, metric: str, launch: Launch, count: int = 200, *, graph: b
         floor_s=step_s,
         resolution=step_s,
         verified="every kernel stamped its own start and end",
-        per_call=lambda: _distribution(np.concatenate(gaps_s), step_s),
+        per_call=distribution,
     )
-
-
-def _distribution(gaps_s: FloatArray, step_s: float) -> PerCall | None:
-    """The distribution of single gaps, where the timer's step does not decide it."""
-    fine = step_s * GAP_STEPS <= abs(float(np.median(gaps_s)))
-    return per_call_distribution(gaps_s) if fine else None

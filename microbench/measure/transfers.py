@@ -1,4 +1,4 @@
-"""What is moved, timed and then checked: on the device alone behind a gate, and with its synchronise on the host."""
+"""Times data movement on the device behind a gate, or on the host with a synchronise, and then checks the data."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ BUSY_FACT = "others_busy_throughout"
 def moved(
     meter: Meter, transfer: Transfer, *, device: str, host: str | None = None, bound: str | None = None
 ) -> Iterator[Measurement]:
-    """The rate on the device alone (unless the transfer blocks the host), and where ``host`` names a metric for it
-    that of a call and its synchronise.
+    """Metric ``device``: the rate on the device alone (left out if the transfer blocks the host). Metric ``host``, if
+    named: the rate of a call and its synchronise.
 
-    Bytes count once. For each of the two the destination is poisoned after the warm-up, and compared with the source
-    when the samples are taken. Raises MeasurementError for data that did not arrive.
+    Bytes count once. For each metric the destination is poisoned after the warm-up and compared with the source after
+    the samples. Raises MeasurementError for data that did not arrive.
     """
     one_s = warm_s(transfer)
     work = Work(bytes=transfer.size_bytes)
@@ -43,9 +43,9 @@ def moved(
 
 
 def operated(meter: Meter, operations: Operations, metric: str) -> list[Measurement]:
-    """Operations a second on the device alone; what they left behind is poisoned and compared as in ``moved``."""
-    one_s, work = warm_s(operations), Work(operations=operations.operations)
-    return verified([_gated(meter, operations, metric, one_s, work, None)], operations.check())
+    """Operations a second on the device alone; their result is poisoned and compared as in ``moved``."""
+    work = Work(operations=operations.operations)
+    return verified([_gated(meter, operations, metric, warm_s(operations), work, None)], operations.check())
 
 
 def small_copy(meter: Meter, transfer: Transfer) -> list[Measurement]:
@@ -61,13 +61,13 @@ def small_copy(meter: Meter, transfer: Transfer) -> list[Measurement]:
     return verified(meter.collect_stamps(take, {"latency": seconds}), transfer.check())
 
 
-def verified(found: Sequence[Measurement], how: str) -> list[Measurement]:
-    """The measurements with how their results were checked."""
-    return [msgspec.structs.replace(one, verified=how, needs_verification=True) for one in found]
+def verified(measurements: Sequence[Measurement], how: str) -> list[Measurement]:
+    """The measurements with a note of how their results were checked."""
+    return [msgspec.structs.replace(each, verified=how, needs_verification=True) for each in measurements]
 
 
 def warm_s(transfer: Transfer | Operations | Gemm) -> float:
-    """Seconds of one call with its synchronise, the second time."""
+    """Seconds of the second of two calls, each with a synchronise."""
     out_ns = np.zeros(2, dtype=np.int64)
     transfer.submit.round_trips(out_ns)
     return max(int(out_ns[-1]), 1) * NANOSECOND_S
@@ -76,7 +76,7 @@ def warm_s(transfer: Transfer | Operations | Gemm) -> float:
 def _gated(
     meter: Meter, transfer: Transfer | Operations, metric: str, one_s: float, work: Work, bound: str | None
 ) -> Measurement:
-    """The destination is poisoned here: making the gate ready moves the data once more."""
+    """Poisons the destination after ``gated`` was called, because its warm-up moves the data once more."""
     count = min(max(round(SAMPLE_S / one_s), 1), MOST_QUEUED)
     take, floor_s = gated(meter.gpu, transfer.submit, count), meter.floors.event_pair_s
     transfer.fresh()
@@ -98,12 +98,16 @@ def _synchronized(
 def both_ways(
     meter: Meter, duplex: Duplex, direction: str, size_bytes: int, *, own: str, total: str
 ) -> Iterator[Measurement | Fact]:
-    """One direction's rate while the other moves twice as much, and the rate of both together.
+    """Metric ``own``: one direction's rate while the other moves twice as much. Metric ``total``: the rate of both.
 
-    The sum counts what was moved until the first direction was done: both are busy until then. A sample of it is
-    the time that as many copies of ``2 * size_bytes`` take at that rate.
+    The total counts the copies until the first direction ends, because both are busy until then. A sample of it is
+    the time that ``count`` copies of ``2 * size_bytes`` take at that rate.
     """
-    count = _copies(duplex)
+    ends = None
+    for _ in range(3):
+        ends = duplex.ends_s(1, 2) or ends
+    one_s = float(ends[0][-1]) if ends else SAMPLE_S
+    count = min(max(round(SAMPLE_S / max(one_s, NANOSECOND_S)), FEWEST_BOTH_WAYS), MOST_QUEUED // 4)
     measured_h2d = direction == "h2d"
     counts = (count, 2 * count) if measured_h2d else (2 * count, count)
     busy: list[bool] = []
@@ -128,27 +132,17 @@ def both_ways(
 
 
 def _throughout(busy: Sequence[bool]) -> Fact:
-    """Whether what runs beside the measured copies lasted to their end in every sample: twice as many may not do."""
+    """Whether the other copies outlasted the measured ones in every sample; twice as many may not suffice."""
     return Fact(BUSY_FACT, all(busy), source="the ends of both, by device events, in every sample")
 
 
-def _copies(duplex: Duplex) -> int:
-    """How many copies make a sample: about SAMPLE_S of them."""
-    ends = None
-    for _ in range(3):
-        ends = duplex.ends_s(1, 2) or ends
-    one_s = float(ends[0][-1]) if ends else SAMPLE_S
-    return min(max(round(SAMPLE_S / max(one_s, NANOSECOND_S)), FEWEST_BOTH_WAYS), MOST_QUEUED // 4)
-
-
 def _copies_until(ends_s: FloatArray, moment_s: float) -> float:
-    """How many copies were done by then, the one under way by its share."""
+    """How many copies had ended by a moment; the copy in progress counts by its share."""
     return float(np.interp(moment_s, np.concatenate(([0.0], ends_s)), np.arange(len(ends_s) + 1)))
 
 
 def read_latency(meter: Meter, metric: str, chase: Chase, reads: int) -> Measurement:
-    """Seconds of one dependent read: a sample is the mean over walks from every SM; single reads give the
-    percentiles."""
+    """Seconds of one dependent read. A sample is the mean over walks from every SM; percentiles are of single reads."""
     chase.walks_ns(reads)
 
     def take() -> Sequence[float]:
@@ -166,7 +160,7 @@ def read_latency(meter: Meter, metric: str, chase: Chase, reads: int) -> Measure
 
 
 def pieces(meter: Meter, pipeline: Pipeline, metric: str, size_bytes: int) -> list[Measurement]:
-    """The rate of a whole step on the host's clock: all pieces, and a wait for all streams."""
+    """The rate of a whole step on the host's clock: all pieces and a synchronise of all streams."""
     out_ns = np.zeros(2, dtype=np.int64)
     pipeline.submit.round_trips(out_ns)
     pipeline.fresh()
@@ -177,8 +171,8 @@ def pieces(meter: Meter, pipeline: Pipeline, metric: str, size_bytes: int) -> li
         return (int(one_ns[0]) * NANOSECOND_S,)
 
     work, floor_s = Work(bytes=size_bytes), meter.floors.timer_call_s
-    found = meter.collect(metric, take, clock="host", work=work, bound="pcie_h2d", floor_s=floor_s)
-    return verified([found], pipeline.check())
+    measured = meter.collect(metric, take, clock="host", work=work, bound="pcie_h2d", floor_s=floor_s)
+    return verified([measured], pipeline.check())
 
 
 def between_gpus(meter: Meter, peer: Peer, metric: str, size_bytes: int, bound: str | None) -> list[Measurement]:
@@ -193,14 +187,14 @@ def between_gpus(meter: Meter, peer: Peer, metric: str, size_bytes: int, bound: 
         return () if taken_s is None else (taken_s,)
 
     work, floor_s = Work(bytes=size_bytes), meter.floors.event_pair_s
-    found = meter.collect(metric, take, clock="device", calls=count, work=work, bound=bound, floor_s=floor_s)
-    return verified([found], peer.check())
+    measured = meter.collect(metric, take, clock="device", calls=count, work=work, bound=bound, floor_s=floor_s)
+    return verified([measured], peer.check())
 
 
 def alone_and_together(
     meter: Meter, alone: Concurrent, together: Concurrent, size_bytes: int, bound: str
 ) -> Iterator[Measurement | Fact]:
-    """The first GPU's rate alone and with the others, in turn: metrics ``alone`` and ``together``."""
+    """Metrics ``alone`` and ``together``: the first GPU's rate by itself and with the others, in turn."""
     alone.take_s(1)
     warm = alone.take_s(1)
     one_s = float(warm[0]) if warm is not None else SAMPLE_S
@@ -211,15 +205,14 @@ def alone_and_together(
     busy: list[bool] = []
 
     def take() -> Mapping[str, float]:
-        by_itself, beside = alone.take_s(count), together.take_s(count)
-        if by_itself is None or beside is None:
+        alone_s, together_s = alone.take_s(count), together.take_s(count)
+        if alone_s is None or together_s is None:
             return {}
-        busy.append(bool(beside.min() >= beside[0]))
-        return {"alone": float(by_itself[0]), "together": float(beside[0])}
+        busy.append(bool(together_s.min() >= together_s[0]))
+        return {"alone": float(alone_s[0]), "together": float(together_s[0])}
 
-    floor_s = meter.floors.event_pair_s
-    work = Work(bytes=size_bytes)
-    found = meter.collect_each(("alone", "together"), take, clock="device", calls=count, work=work, floor_s=floor_s)
+    floor_s, work = meter.floors.event_pair_s, Work(bytes=size_bytes)
+    both = meter.collect_each(("alone", "together"), take, clock="device", calls=count, work=work, floor_s=floor_s)
     checked = "; ".join(dict.fromkeys((alone.check(), together.check())))
-    yield from verified([msgspec.structs.replace(one, bound=bound) for one in found], checked)
+    yield from verified([msgspec.structs.replace(each, bound=bound) for each in both], checked)
     yield _throughout(busy)

@@ -1,4 +1,4 @@
-"""What this machine can and cannot measure, and the next step: ``examine(environment)`` answers checks as data."""
+"""``examine(environment)`` checks what this machine can and cannot measure and what to do about it, as data to draw."""
 
 from __future__ import annotations
 
@@ -22,15 +22,42 @@ from microbench.gpu.layers.base import find_layer, layer_names
 from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.runs.store import data_folder
 
-# What doctor answers: checks as data, for report/ to draw.
-
+__all__ = ["Check", "DoctorReport", "State", "examine"]
 
 State = Literal["ok", "note", "warning", "problem", "unknown"]
 STATES: tuple[State, ...] = ("ok", "note", "unknown", "warning", "problem")
+STATE_OF: Mapping[Severity, State] = {
+    "good": "ok", "note": "note", "advice": "note", "warning": "warning", "problem": "problem",
+}  # fmt: skip
+RUN_FILE_BYTES = 100_000_000
+
+# A check's name, the fact that it shows if all is well, and the rule whose finding it shows if not.
+HOST_CHECKS = (
+    ("CPU cores", "physical_core_count", "environment.few_cores"),
+    ("CPU governor", "governor", "environment.governor"),
+    ("CPU idle states", "c_state_deepest", "environment.idle_states"),
+    ("CPU sibling", "submit_core_siblings", "environment.smt_sibling"),
+    ("CPU quota", "cpu_quota", "environment.cpu_quota"),
+    ("clock source", "clock_source", "environment.clock_source"),
+    ("load average", "load_average_1min", "environment.load"),
+    ("virtualisation", "virtualization", "environment.virtualization"),
+    ("PCIe power policy", "pcie_aspm_policy", "environment.pcie_aspm"),
+    ("profiler", "profiler", "environment.profiler"),
+    ("debugger", "tracer", "environment.tracer"),
+    ("MPS", "mps", "environment.mps"),
+)
+# The same with a field of GpuInfo in place of the fact.
+GPU_CHECKS = (
+    ("other processes", "other_processes", "environment.other_processes"),
+    ("MIG", "mig", "environment.mig"),
+    ("ECC", "ecc", "environment.ecc"),
+    ("persistence mode", "persistence", "environment.persistence"),
+    ("confidential computing", "confidential_computing", "environment.confidential_computing"),
+)
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing looked at: what was found, and what to do unless it is ok."""
+    """One check: its result, and what to do unless it is ok."""
 
     name: str
     state: State
@@ -49,15 +76,12 @@ class DoctorReport(msgspec.Struct, frozen=True):
         return max((check.state for check in self.checks), key=STATES.index, default="ok")
 
 
-# What doctor looks at beyond the environment of a run: disk, caches, installed layers, PCIe counters.
-
-
 class Surroundings(msgspec.Struct, frozen=True):
-    """What doctor looks at beyond the Environment.
+    """What doctor looks at beyond the Environment: disk, caches, installed layers, PCIe counters.
 
-    ``counters`` says for each GPU's UUID whether its PCIe bytes are counted: "exact", "coarse", or why not.
+    ``counters`` says for each GPU's UUID how its PCIe bytes are counted: "exact", "coarse", or why they are not.
     ``missing_layers`` maps each layer that is not installed to its install line. ``data_free_bytes`` is None, with the
-    reason, when the folder of the runs cannot be written; ``loop_cache`` is None when compiled loops cannot be kept.
+    reason, if the folder of the runs cannot be written; ``loop_cache`` is None if compiled loops cannot be cached.
     """
 
     data_folder: str
@@ -67,6 +91,25 @@ class Surroundings(msgspec.Struct, frozen=True):
     layers: tuple[str, ...] = ()
     missing_layers: Mapping[str, str] = {}
     counters: Mapping[str, str] = {}
+
+
+def examine(environment: Environment, surroundings: Surroundings | None = None) -> DoctorReport:
+    """Every check of this machine. ``environment`` comes from the probe, as a run's does."""
+    around = look_around(environment) if surroundings is None else surroundings
+    session = Session(environment=environment, settings=Settings(device="all"), tool_version="", started_at="")
+    findings = session_findings(session)
+    parts: tuple[Iterator[Check], ...] = (
+        _gpus(environment),
+        _driver(environment),
+        _measuring(environment, around),
+        _layers(around),
+        _gpu_states(environment, findings),
+        _host(environment, findings),
+        _other_findings(findings),
+        _permissions(environment),
+        _storage(around),
+    )
+    return DoctorReport(tuple(check for part in parts for check in part))
 
 
 def look_around(environment: Environment) -> Surroundings:
@@ -86,7 +129,7 @@ def look_around(environment: Environment) -> Surroundings:
 
 
 def free_bytes(folder: Path) -> tuple[int | None, str | None]:
-    """Free bytes where ``folder`` is or would be made; None and the reason when nothing can be written there."""
+    """Free bytes where ``folder`` is or would be made; None and the reason if nothing can be written there."""
     existing = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
     try:
         with tempfile.TemporaryFile(dir=existing):
@@ -96,15 +139,15 @@ def free_bytes(folder: Path) -> tuple[int | None, str | None]:
 
 
 def loop_cache_folder() -> str | None:
-    """Where numba keeps compiled loops, in its own order: NUMBA_CACHE_DIR, beside the file, the user's cache folder."""
+    """Where Numba caches compiled loops, in its order: NUMBA_CACHE_DIR, the package itself, the user's cache folder."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
-    beside = Path(microbench.__file__).parent / "host"
+    package = Path(microbench.__file__).parent / "host"
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numba"
-    return next((str(path) for path in ((Path(chosen),) if chosen else (beside, user)) if free_bytes(path)[0]), None)
+    return next((str(path) for path in ((Path(chosen),) if chosen else (package, user)) if free_bytes(path)[0]), None)
 
 
 def importable(package: str) -> bool:
-    """True if an import of the package would find it; it is not imported, but the packages that hold it are."""
+    """True if the package can be found. Only its parent packages are imported."""
     try:
         return importlib.util.find_spec(package) is not None
     except (ImportError, ValueError, AttributeError):
@@ -112,7 +155,7 @@ def importable(package: str) -> bool:
 
 
 def counting(gpu: GpuInfo, make: Callable[[str], NvmlGpu] = NvmlGpu) -> str:
-    """How the GPU's PCIe bytes are counted: "exact", "coarse", or why not."""
+    """How the GPU's PCIe bytes are counted: "exact", "coarse", or why they are not."""
     nvml = make(gpu.uuid)
     try:
         return "coarse" if nvml.pcie_bytes().coarse else "exact"
@@ -120,57 +163,6 @@ def counting(gpu: GpuInfo, make: Callable[[str], NvmlGpu] = NvmlGpu) -> str:
         return str(skip)
     finally:
         nvml.close()
-
-
-# What this machine can and cannot measure: the environment of a run, judged by the same rules as a run's findings.
-
-
-STATE_OF: Mapping[Severity, State] = {
-    "good": "ok", "note": "note", "advice": "note", "warning": "warning", "problem": "problem",
-}  # fmt: skip
-RUN_FILE_BYTES = 100_000_000
-
-# What a host check is called, the fact that it shows when all is well, and the rule that speaks when it is not.
-HOST_CHECKS = (
-    ("CPU cores", "physical_core_count", "environment.few_cores"),
-    ("CPU governor", "governor", "environment.governor"),
-    ("CPU idle states", "c_state_deepest", "environment.idle_states"),
-    ("CPU sibling", "submit_core_siblings", "environment.smt_sibling"),
-    ("CPU quota", "cpu_quota", "environment.cpu_quota"),
-    ("clock source", "clock_source", "environment.clock_source"),
-    ("load average", "load_average_1min", "environment.load"),
-    ("virtualisation", "virtualization", "environment.virtualization"),
-    ("PCIe power policy", "pcie_aspm_policy", "environment.pcie_aspm"),
-    ("profiler", "profiler", "environment.profiler"),
-    ("debugger", "tracer", "environment.tracer"),
-    ("MPS", "mps", "environment.mps"),
-)
-GPU_CHECKS = (
-    ("other processes", "other_processes", "environment.other_processes"),
-    ("MIG", "mig", "environment.mig"),
-    ("ECC", "ecc", "environment.ecc"),
-    ("persistence mode", "persistence", "environment.persistence"),
-    ("confidential computing", "confidential_computing", "environment.confidential_computing"),
-)
-
-
-def examine(environment: Environment, surroundings: Surroundings | None = None) -> DoctorReport:
-    """Every check of this machine. ``environment`` comes from the probe, as a run's does."""
-    around = look_around(environment) if surroundings is None else surroundings
-    session = Session(environment=environment, settings=Settings(device="all"), tool_version="", started_at="")
-    found = session_findings(session)
-    parts: tuple[Iterator[Check], ...] = (
-        _gpus(environment),
-        _driver(environment),
-        _measuring(environment, around),
-        _layers(around),
-        _gpu_states(environment, found),
-        _host(environment, found),
-        _other_findings(found),
-        _permissions(environment),
-        _storage(around),
-    )
-    return DoctorReport(tuple(check for part in parts for check in part))
 
 
 def _gpus(environment: Environment) -> Iterator[Check]:
@@ -197,7 +189,7 @@ def _driver(environment: Environment) -> Iterator[Check]:
 
 
 def _measuring(environment: Environment, around: Surroundings) -> Iterator[Check]:
-    """The packages that measuring itself needs, and the counters that launch_traffic reads."""
+    """The packages that measuring needs, and the counters that launch_traffic reads."""
     for name, wanted in (
         ("cuda-bindings", ("cuda-bindings",)),
         ("NVRTC", ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")),
@@ -227,11 +219,11 @@ def _layers(around: Surroundings) -> Iterator[Check]:
         yield Check("Python layers", "note", f"not installed, so skipped: {names}", install)
 
 
-def _gpu_states(environment: Environment, found: list[Finding]) -> Iterator[Check]:
+def _gpu_states(environment: Environment, findings: list[Finding]) -> Iterator[Check]:
     reasons = {fact.name: fact.reason for fact in environment.facts}
     several = len(environment.gpus) > 1
     for gpu in environment.gpus:
-        mine = [finding for finding in found if not several or finding.title.startswith(f"GPU {gpu.index}: ")]
+        mine = [finding for finding in findings if not several or finding.title.startswith(f"GPU {gpu.index}: ")]
         for name, field, rule in GPU_CHECKS:
             value = getattr(gpu, field)
             text = None if value is None else _word(value)
@@ -239,26 +231,26 @@ def _gpu_states(environment: Environment, found: list[Finding]) -> Iterator[Chec
             yield _check(f"GPU {gpu.index} {name}", text, reason, rule, mine)
 
 
-def _host(environment: Environment, found: list[Finding]) -> Iterator[Check]:
+def _host(environment: Environment, findings: list[Finding]) -> Iterator[Check]:
     facts = {fact.name: fact for fact in environment.facts}
     for name, fact_name, rule in HOST_CHECKS:
         fact = facts.get(fact_name)
         text = None if fact is None or fact.value is None else _word(fact.value)
-        yield _check(name, text, (fact and fact.reason) or "not looked at", rule, found)
+        yield _check(name, text, (fact and fact.reason) or "not looked at", rule, findings)
 
 
-def _check(name: str, value: str | None, reason: str, rule: str, found: list[Finding]) -> Check:
-    """The rule's finding if it has one, else the value, else why there is none."""
-    finding = next((finding for finding in found if finding.rule == rule), None)
+def _check(name: str, value: str | None, reason: str, rule: str, findings: list[Finding]) -> Check:
+    """The rule's finding if it has one, else the value, else the reason why there is none."""
+    finding = next((finding for finding in findings if finding.rule == rule), None)
     if finding is not None:
         return Check(name, STATE_OF[finding.severity], finding.title, finding.text)
     return Check(name, "unknown", reason) if value is None else Check(name, "ok", value)
 
 
-def _other_findings(found: list[Finding]) -> Iterator[Check]:
-    """What distorts and has no line of its own above: variables, NUMA, a narrow link."""
+def _other_findings(findings: list[Finding]) -> Iterator[Check]:
+    """Findings without a check of their own above: variables, NUMA, a narrow link."""
     shown = {rule for _, _, rule in (*HOST_CHECKS, *GPU_CHECKS)} | {"environment.unseen"}
-    for finding in found:
+    for finding in findings:
         if finding.rule not in shown:
             name = finding.rule.removeprefix("environment.").replace("_", " ")
             yield Check(name, STATE_OF[finding.severity], finding.title, finding.text)
@@ -290,9 +282,9 @@ def _storage(around: Surroundings) -> Iterator[Check]:
         yield Check("result folder", "warning" if scarce else "ok", text, move if scarce else None)
     if around.loop_cache is None:
         step = "set NUMBA_CACHE_DIR to a folder that can be written"
-        yield Check("compiled loops", "warning", "cannot be kept: each process compiles them again", step)
+        yield Check("compiled loops", "warning", "cannot be cached, so each process compiles them again", step)
     else:
-        yield Check("compiled loops", "ok", f"kept in {around.loop_cache}")
+        yield Check("compiled loops", "ok", f"cached in {around.loop_cache}")
 
 
 def _word(value: object) -> str:
@@ -301,6 +293,3 @@ def _word(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(value) or "none"
     return str(value)
-
-
-__all__ = ["Check", "DoctorReport", "State", "examine"]

@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it: plain events, and the Listener that gets them. Nothing here draws."""
+"""The events of a run, and the Listener that receives them in order to draw them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ RunStatus = Literal["complete", "interrupted", "stopped"]
 
 
 class Probed(msgspec.Struct, frozen=True):
-    """The machine is known, nothing is planned yet: the moment to say why there is no GPU."""
+    """The machine was probed, and nothing is planned yet. A display can say now why there is no GPU."""
 
     environment: Environment
 
 
 class PlanMade(msgspec.Struct, frozen=True):
-    """What will be measured. ``total_cases`` counts every case once a round and GPU; ``budget_s`` is the wall time left
-    for them, None without a limit; ``expected_s`` a rough forecast of the wall time without one."""
+    """The plan. ``total_cases`` counts a case once a round and GPU; ``budget_s`` is the wall time left for them (None
+    without a limit), ``expected_s`` a rough forecast of the wall time without a limit."""
 
     total_cases: int
     budget_s: float | None
@@ -39,10 +39,7 @@ class CaseStarted(msgspec.Struct, frozen=True):
 
 
 class CaseTick(msgspec.Struct, frozen=True):
-    """A figure as it comes: the median ``value`` of ``n`` samples so far, in ``unit``.
-
-    A rate is told as the time of one call, so its ``unit`` is s.
-    """
+    """The median ``value`` of the ``n`` samples so far; a rate is given as the time of a call, in s."""
 
     case_id: str
     metric: str
@@ -52,13 +49,13 @@ class CaseTick(msgspec.Struct, frozen=True):
 
 
 class CaseDone(msgspec.Struct, frozen=True):
-    """A case has its outcome, and the outcome is on disk. A skipped case is done without having been started."""
+    """A case has its outcome, and the outcome is on disk. Skipped cases are done without having been started."""
 
     outcome: Outcome
 
 
 class RunEnded(msgspec.Struct, frozen=True):
-    """Nothing more comes. ``path`` is the finished file; ``stopped`` is a run ended by an error told elsewhere."""
+    """The last event. ``path`` is the finished file; ``stopped`` means that an error, raised too, ended the run."""
 
     path: Path
     status: RunStatus
@@ -68,10 +65,6 @@ Event = Probed | PlanMade | CaseStarted | CaseTick | CaseDone | RunEnded
 
 
 class Listener(Protocol):
-    """Gets every event in order, in the parent process, between two cases or while one runs; must be quick."""
+    """Receives every event in order, in the parent process, between two cases or while one runs; it must be quick."""
 
     def __call__(self, event: Event) -> None: ...
-
-
-def nobody(event: Event) -> None:
-    """A listener that does nothing."""

@@ -1,13 +1,13 @@
-"""What the parent and a worker say to each other: one JSON line a message, orders down stdin, answers up a pipe.
+"""The messages between the parent and a worker, each one JSON line: orders on stdin, answers on a pipe.
 
-    parent                        worker
-    Job                    ->
-                           <-     Busy, Ready | Refused          (a probe: Busy, Probed | Refused, Floored …, Ready)
-    Order                  ->
-                           <-     Started, Busy, Tick …, Done
+    parent                 worker
+    Job             ->
+                    <-     Busy, Ready | Refused      (a probe: Busy, EnvironmentFound | Refused, FloorsFound …, Ready)
+    Order           ->
+                    <-     Started, Busy, Tick …, Done
     Order … or end of input
 
-The next Order is the acknowledgement: until the parent has saved and drawn an outcome, the worker waits.
+The next Order is the acknowledgement: the worker waits until the parent has saved and drawn an outcome.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ Seam = Literal["gpu", "host", "cold", "probe"]
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What a worker is started for.
+    """The first message to a worker.
 
     ``device`` is a GPU's UUID, "fake", or for a probe whatever the user asked for. ``benchmarks`` and ``backend`` name
-    the package of benchmarks and the module that opens devices. ``parent_pid`` is who to die with, ``near_node`` the
-    GPU's NUMA node, ``allowed_cpus`` what the user lets the run use: the parent has pinned itself by then.
+    the package of benchmarks and the module that opens devices. The worker ends when process ``parent_pid`` ends.
+    ``near_node`` is the GPU's NUMA node. ``allowed_cpus`` are those that the user allows; the worker cannot look them
+    up, because it inherits the parent's pinning.
     """
 
     seam: Seam
@@ -50,19 +51,19 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Busy(msgspec.Struct, frozen=True, tag="busy"):
-    """Importing or compiling begins, which shows no sign of life: be patient until the next message."""
+    """Importing or compiling begins, so the next message may take long."""
 
     what: str
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The device is open, orders may come. From a probe: all is said."""
+    """The device is open and orders may come; from a probe: this is the last message."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The device could not be opened, or the probe not be done; the worker leaves.
+    """The device could not be opened or the probe failed, and the worker exits.
 
-    ``exit_code`` is that of a MicrobenchError, None for anything else; ``status`` is skipped or failed.
+    ``exit_code`` is that of a MicrobenchError, None for other errors.
     """
 
     status: Literal["skipped", "failed"]
@@ -71,14 +72,14 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     exit_code: int | None = None
 
 
-class Probed(msgspec.Struct, frozen=True, tag="probed"):
-    """What the machine is."""
+class EnvironmentFound(msgspec.Struct, frozen=True, tag="environment"):
+    """The probe's description of the machine."""
 
     environment: Environment
 
 
-class Floored(msgspec.Struct, frozen=True, tag="floored"):
-    """The floors of the session as far as they are known: the host's first, then the GPU's too."""
+class FloorsFound(msgspec.Struct, frozen=True, tag="floors"):
+    """The floors of the session: first those of the host alone, then with those of the GPU."""
 
     floors: Floors
 
@@ -90,7 +91,7 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
 
 
 class Tick(msgspec.Struct, frozen=True, tag="tick"):
-    """``n`` samples so far with this median, by the call."""
+    """The number of samples so far and their median, for one call."""
 
     metric: str
     n: int
@@ -98,9 +99,9 @@ class Tick(msgspec.Struct, frozen=True, tag="tick"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """The case's outcome. After any but ok and skipped the worker leaves."""
+    """The case's outcome. The worker exits after any status but ok and skipped."""
 
     outcome: Outcome
 
 
-Message = Busy | Ready | Refused | Probed | Floored | Started | Tick | Done
+Message = Busy | Ready | Refused | EnvironmentFound | FloorsFound | Started | Tick | Done

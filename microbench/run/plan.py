@@ -1,4 +1,4 @@
-"""The order of a run: which case, on which GPU, in which round, in a process shared with which others."""
+"""Selects the cases that the user named and plans their order: on which GPU, in which round, in which process."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from microbench.core.bench import PRESETS, Axis, Benchmark, Preset, no_environment
+from microbench.core.bench import PRESETS, Axis, Benchmark, Preset
 from microbench.core.errors import UsageError
 from microbench.core.model import Case, Environment, GpuInfo, Outcome, Param
 from microbench.core.units import plain
 from microbench.run.messages import Seam
 
-# What the user named -> benchmarks and their cases; every name that is wrong gets the nearest right one.
-
-
 LIST_THEM = "`microbench list` shows suites, benchmarks, axes and values"
 VALUES_SHOWN = 12
-# difflib's likeness at which "size" still finds size_bytes.
+# difflib's similarity at which "size" still suggests size_bytes.
 NEAR = 0.5
+FAKE = "fake"
 
 
 @dataclass(frozen=True)
 class Selected:
-    """A benchmark with the cases of it to measure; ``named`` if the user named it, not only its suite."""
+    """A benchmark and its cases to measure; ``named`` if the user named the benchmark, not only its suite."""
 
     benchmark: Benchmark
     cases: tuple[Case, ...]
@@ -33,7 +31,7 @@ class Selected:
 
 
 def parse_overrides(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """``axis=value[,value]`` as given to --set, by axis; an axis given twice gathers its values.
+    """The values of each axis from ``axis=value[,value]`` as given to --set; an axis given twice gets all values.
 
     Raises UsageError for anything else.
     """
@@ -55,11 +53,11 @@ def select(
     preset: str,
     overrides: Mapping[str, Sequence[Param]],
 ) -> tuple[Selected, ...]:
-    """Benchmarks of the suites and benchmarks in ``names`` (all of them if none), in the order of the catalogue.
+    """The benchmarks of the suites and benchmarks in ``names`` (all if none), in the order of the catalogue.
 
-    ``overrides`` give an axis its values in every selected benchmark that has it. A benchmark that nobody named and
-    that the preset leaves out is not among them. Raises UsageError for a name, preset, axis or value that does not
-    exist, and where no combination of the values is a case.
+    ``overrides`` set the values of an axis in every selected benchmark that has it. A benchmark without cases in the
+    preset is left out unless it was named. Raises UsageError for a name, preset, axis or value that does not exist
+    (with the nearest one that does), and if no combination of the values is a case.
     """
     if preset not in PRESETS:
         raise _unknown("preset", preset, PRESETS)
@@ -67,16 +65,16 @@ def select(
     for name in names:
         if name not in suites and name not in catalogue:
             raise _unknown("suite or benchmark", name, (*suites, *catalogue))
-    chosen = [one for one in catalogue.values() if not names or one.name in names or one.suite in names]
-    axes = tuple(dict.fromkeys(axis for benchmark in chosen for axis in benchmark.axes))
+    benchmarks = [each for each in catalogue.values() if not names or each.name in names or each.suite in names]
+    axes = tuple(dict.fromkeys(axis for benchmark in benchmarks for axis in benchmark.axes))
     for axis in overrides:
         if axis not in axes:
             raise _unknown("axis of the selected benchmarks", axis, axes)
-    found = [Selected(one, _cases(one, preset, overrides), named=one.name in names) for one in chosen]
-    for one in found:
-        if one.named and not one.cases:
-            raise UsageError(f"{one.benchmark.name} has no case in the {preset} preset", f"leave out --{preset}")
-    return tuple(one for one in found if one.cases)
+    selected = [Selected(each, _cases(each, preset, overrides), named=each.name in names) for each in benchmarks]
+    for chosen in selected:
+        if chosen.named and not chosen.cases:
+            raise UsageError(f"{chosen.benchmark.name} has no case in the {preset} preset", f"leave out --{preset}")
+    return tuple(chosen for chosen in selected if chosen.cases)
 
 
 def _cases(benchmark: Benchmark, preset: Preset, overrides: Mapping[str, Sequence[Param]]) -> tuple[Case, ...]:
@@ -94,7 +92,7 @@ def _cases(benchmark: Benchmark, preset: Preset, overrides: Mapping[str, Sequenc
 
 def _value(benchmark: Benchmark, name: str, axis: Axis, value: Param) -> Param:
     if not axis.numeric:
-        listed = {str(one): one for one in (*axis.quick, *axis.default, *axis.full)}
+        listed = {str(name): name for name in (*axis.quick, *axis.default, *axis.full)}
         if str(value) not in listed:
             raise _unknown(f"value of {name} in {benchmark.name}", str(value), tuple(listed))
         return listed[str(value)]
@@ -102,7 +100,7 @@ def _value(benchmark: Benchmark, name: str, axis: Axis, value: Param) -> Param:
         number = int(value)
     except ValueError:
         raise UsageError(
-            f"{plain(value, 40)} is no value of {name} in {benchmark.name}", f"{name} takes whole numbers"
+            f"{plain(value, 40)} is not a value of {name} in {benchmark.name}", f"{name} takes whole numbers"
         ) from None
     if not axis.minimum <= number <= axis.maximum:
         raise UsageError(
@@ -123,11 +121,8 @@ def _unknown(what: str, name: str, known: Sequence[str]) -> UsageError:
     return UsageError(f"there is no {what} called {plain(name, 100)}", next_step)
 
 
-FAKE = "fake"
-
-
 class AlreadyMeasured(NamedTuple):
-    """What a resumed run need not measure again."""
+    """A case that a resumed run does not measure again."""
 
     device: str | None
     case_id: str
@@ -135,7 +130,7 @@ class AlreadyMeasured(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A suite in one pass over all suites: what a share of the time budget goes to."""
+    """A suite in one pass over all suites; each gets a share of the time budget."""
 
     turn: int
     suite: str
@@ -143,10 +138,10 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Process:
-    """Cases with equal ones, one after the other, share a worker process.
+    """A worker process. Consecutive cases with equal values here share one.
 
     ``device`` is what the worker opens: a UUID, "fake", or None for the real host. ``variables`` are set in its
-    environment. ``own`` sets apart what must not share: an axis value, a cold case.
+    environment. ``own`` names what must not share a process with others: an axis value, a cold case.
     """
 
     seam: Seam
@@ -170,7 +165,7 @@ class PlannedCase:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure in this order, and what is skipped from the start, with its reason."""
+    """The cases in the order of measuring, and the outcomes of those skipped from the start."""
 
     cases: tuple[PlannedCase, ...]
     skipped: tuple[Outcome, ...]
@@ -185,94 +180,84 @@ def make_plan(
     session: int = 0,
     measured: AbstractSet[AlreadyMeasured] = frozenset(),
 ) -> Plan:
-    """Every selected case on the GPUs of ``environment`` (the first alone unless ``device`` says otherwise).
+    """Every selected case on the GPUs of ``environment`` (only the first unless ``device`` says otherwise).
 
-    Rounds are outermost, so that what drifts meets every case alike; inside, suite by suite, on one GPU after the
-    other, benchmarks that start many processes last: when time runs out, the fewest cases are lost. A benchmark that
-    needs more rounds than asked for takes them in its turn. Without a GPU a benchmark that needs one is skipped: once,
-    or case by case if the user named it. Cases that mean nothing on this machine are left out; where no other is left,
+    Rounds are outermost, so that drift affects all cases alike. Inside a round it goes suite by suite and GPU by GPU;
+    benchmarks that start many processes come last, so that the fewest cases are lost when time runs out. A benchmark
+    that needs more rounds than asked for takes them in its turn. Without a GPU a benchmark that needs one is skipped
+    once, or case by case if the user named it. Cases that make no sense on this machine are left out; if none is left,
     the benchmark is skipped once.
     """
+    skipped: list[Outcome] = []
+    runnable: list[Selected] = []
+    for chosen in selected:
+        cases, reason = _cases_here(chosen, environment)
+        if reason is None:
+            runnable.append(replace(chosen, cases=cases))
+        else:
+            skipped += [Outcome(case, session, 0, "skipped", reason) for case in cases]
     gpus = environment.under_test(device)
-    meant = [_meant_here(one, environment) for one in selected]
-    skipped = tuple(_skipped(meant, environment, session, {one.benchmark.name: one.cases for one in selected}))
-    absent = {outcome.case.benchmark for outcome in skipped}
-    runnable = [one for one in meant if one.benchmark.name not in absent]
     planned = [case for turn in range(rounds) for case in _turn(runnable, gpus, turn, rounds)]
     return Plan(
-        tuple(one for one in planned if AlreadyMeasured(one.device, one.case.id, one.round) not in measured),
-        skipped,
+        tuple(each for each in planned if AlreadyMeasured(each.device, each.case.id, each.round) not in measured),
+        tuple(skipped),
     )
 
 
-def _meant_here(one: Selected, environment: Environment) -> Selected:
-    here = one.benchmark.here
-    return replace(one, cases=tuple(case for case in one.cases if here(environment, case.params) is None))
-
-
-def _skipped(
-    selected: Iterable[Selected], environment: Environment, session: int, asked: Mapping[str, Sequence[Case]]
-) -> Iterator[Outcome]:
-    here = len(environment.gpus)
-    for one in selected:
-        benchmark = one.benchmark
-        needs = 1 if benchmark.gpus == "all" else benchmark.gpus
-        if needs > here:
-            reason = f"needs {needs} GPUs, {here} here" if here else environment.no_gpu_reason or "no GPU"
-            cases = one.cases if one.named or here else ()
-        elif one.cases:
-            continue
-        else:
-            reasons = (benchmark.here(environment, case.params) for case in asked[benchmark.name])
-            reason, cases = next(filter(None, reasons), "nothing to measure here"), ()
-        for case in cases or (Case(benchmark.name),):
-            yield Outcome(case, session, 0, "skipped", reason)
+def _cases_here(chosen: Selected, environment: Environment) -> tuple[tuple[Case, ...], str | None]:
+    """The cases to measure on this machine and None, or the cases to report as skipped and the reason."""
+    benchmark, count = chosen.benchmark, len(environment.gpus)
+    reasons = [benchmark.here(environment, case.params) for case in chosen.cases]
+    cases = tuple(case for case, reason in zip(chosen.cases, reasons, strict=True) if reason is None)
+    needed = 1 if benchmark.gpus == "all" else benchmark.gpus
+    whole = (Case(benchmark.name),)
+    if needed > count:
+        reason = f"needs {needed} GPUs, {count} here" if count else environment.no_gpu_reason or "no GPU"
+        return ((chosen.named or count > 0) and cases) or whole, reason
+    if not cases:
+        return whole, next(filter(None, reasons), "nothing to measure here")
+    return cases, None
 
 
 def _turn(selected: Sequence[Selected], gpus: Sequence[GpuInfo], turn: int, rounds: int) -> Iterator[PlannedCase]:
     """One pass over all suites, in the order of ``selected``."""
     simulated = any(gpu.simulated for gpu in gpus)
-    for suite in dict.fromkeys(one.benchmark.suite for one in selected):
+    for suite in dict.fromkeys(chosen.benchmark.suite for chosen in selected):
         block = Block(turn, suite)
-        members = sorted((one for one in selected if one.benchmark.suite == suite), key=_place)
-        for one in (member for member in members if member.benchmark.gpus == 0):
-            yield from _of_benchmark(one, None, FAKE if simulated else None, block, rounds)
+        members = sorted((chosen for chosen in selected if chosen.benchmark.suite == suite), key=_priority)
+        for chosen in members:
+            if chosen.benchmark.gpus == 0:
+                yield from _of_benchmark(chosen, None, FAKE if simulated else None, block, rounds)
+        parts = [
+            replace(chosen, cases=tuple(case for case in chosen.cases if chosen.benchmark.late(case.params) == late))
+            for late in (False, True)
+            for chosen in members
+        ]
         for index, gpu in enumerate(gpus):
-            for one in [*(_part(one, late=False) for one in members), *(_part(one, late=True) for one in members)]:
-                # A benchmark of several GPUs finds the others itself: it is not repeated for each of them.
-                if one.benchmark.gpus == 1 or (one.benchmark.gpus != 0 and index == 0):
-                    yield from _of_benchmark(one, gpu.uuid, FAKE if gpu.simulated else gpu.uuid, block, rounds)
+            for chosen in parts:
+                # A benchmark of several GPUs finds the others itself and is not repeated for each of them.
+                if chosen.benchmark.gpus == 1 or (chosen.benchmark.gpus != 0 and index == 0):
+                    yield from _of_benchmark(chosen, gpu.uuid, FAKE if gpu.simulated else gpu.uuid, block, rounds)
 
 
-def _part(one: Selected, *, late: bool) -> Selected:
-    """Of a benchmark's cases those that can wait, or the others."""
-    return replace(one, cases=tuple(case for case in one.cases if one.benchmark.late(case.params) == late))
+def _priority(chosen: Selected) -> tuple[bool, bool, int]:
+    """Sorts essential benchmarks first, cold starts and those that start many processes of their own last.
 
-
-def _place(one: Selected) -> tuple[bool, bool, int]:
-    """What a verdict rests on comes first, whatever time is left for the rest."""
-    return not one.benchmark.essential, *_processes_of_its_own(one)
-
-
-def _processes_of_its_own(one: Selected) -> tuple[bool, int]:
-    """Whether a benchmark is of cold starts, and how many processes it starts for itself alone; 0 if it shares one.
-
-    What stays out of every other figure comes last: it is what a short budget can do without.
+    What comes last is what a short budget drops.
     """
-    benchmark = one.benchmark
-    if not (benchmark.cold or benchmark.fresh_process_by or benchmark.process_environment is not no_environment):
-        return False, 0
-    processes = len({_process(benchmark, case, None, 0) for case in one.cases})
-    return benchmark.cold, processes * benchmark.minimum_rounds
+    benchmark = chosen.benchmark
+    processes = {_process(benchmark, case, None, 0) for case in chosen.cases}
+    own = any(process.own or process.variables for process in processes)
+    return not benchmark.essential, benchmark.cold, len(processes) * benchmark.minimum_rounds if own else 0
 
 
 def _of_benchmark(
-    one: Selected, device: str | None, opens: str | None, block: Block, rounds: int
+    chosen: Selected, device: str | None, opens: str | None, block: Block, rounds: int
 ) -> Iterator[PlannedCase]:
-    benchmark = one.benchmark
+    benchmark = chosen.benchmark
     for number in range(block.turn, max(rounds, benchmark.minimum_rounds), rounds):
         by_process: dict[Process, list[Case]] = {}
-        for case in one.cases:
+        for case in chosen.cases:
             by_process.setdefault(_process(benchmark, case, opens, number), []).append(case)
         for process, cases in by_process.items():
             for case in cases:

@@ -1,4 +1,5 @@
-"""A worker process as the parent holds it: started, talked to, found dead or silent, ended for certain."""
+"""WorkerProcess: the parent's end of a worker. It starts the process, exchanges messages, notices death or silence, and
+ends it for certain."""
 
 from __future__ import annotations
 
@@ -19,21 +20,21 @@ from microbench.core.errors import MicrobenchError
 from microbench.core.units import plain
 from microbench.run.messages import Busy, Job, Message, Order
 
-# Stands in a variable's value for a folder that is made for this process and removed with it (an empty cache).
+# In a variable's value this stands for a temporary folder of the process (an empty cache), which is removed with it.
 SCRATCH = "{scratch}"
-STDERR_KEPT_BYTES = 8192
-STDERR_LINES_TOLD = 3
+STDERR_TAIL_BYTES = 8192
+STDERR_LINES_SHOWN = 3
 READ_BYTES = 1 << 16
 LOOK_EVERY_S = 1.0
-# After end of output: the exit code comes later than the last byte.
+# Used after the end of output, because the exit code comes later than the last byte.
 LOOK_SOON_S = 0.01
 LONGEST_LINE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait for a worker: for its next line, for a line after it said that it is busy (or has not said
-    anything yet), for it to leave when it has nothing to do, and for it to be gone when killed."""
+    """How long to wait for a worker: for its next message, for the message after Busy (or for the first one), for its
+    exit when it has nothing to do, and for its end when killed."""
 
     silent_s: float = 60.0
     busy_s: float = 180.0
@@ -42,19 +43,19 @@ class Patience:
 
 
 class WorkerCrashedError(Exception):
-    """The worker ended, or said what is no message: the text is how, and its last words."""
+    """The worker exited or sent an invalid message. The text names the exit status and quotes the end of stderr."""
 
 
 class WorkerSilentError(Exception):
-    """The worker gave no sign of life for too long, and was killed."""
+    """The worker sent nothing for too long and was killed."""
 
 
 class UnkillableWorkerError(MicrobenchError):
-    """A killed worker is still there: it hangs inside the driver, and any other one would hang beside it."""
+    """A killed worker still exists: it hangs inside the driver, where another worker would hang too."""
 
 
 class WorkerProcess:
-    """A worker in a process group of its own, which a terminal's Ctrl-C does not reach."""
+    """A worker in a process group of its own, so that a terminal's Ctrl-C does not reach it."""
 
     def __init__(
         self,
@@ -63,15 +64,15 @@ class WorkerProcess:
         patience: Patience,
         kill: Callable[[int, int], None] = os.killpg,
     ) -> None:
-        """Start it on ``job`` with ``variables`` added to the environment. ``kill`` sends a signal to a group.
+        """Start it with ``job`` and with ``variables`` added to the environment. ``kill`` sends a signal to a group.
 
-        Raises MicrobenchError when the system starts no process.
+        Raises MicrobenchError if the system cannot start a process.
         """
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self.began_s = time.monotonic()
         self._patience = patience
         self._kill = kill
-        self._wait_s = patience.busy_s  # nothing is heard before the packages are imported
+        self._wait_s = patience.busy_s  # the first message comes after the packages are imported
         self._look_every_s = LOOK_EVERY_S
         self._buffer = bytearray()
         self._errors = bytearray()
@@ -82,18 +83,20 @@ class WorkerProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                # The worker imports from where the parent does, not from the folder it happens to run in (-P).
+                # The worker imports from where the parent does, not from the current folder (-P).
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **self._filled(variables)},
                 process_group=0,
             )
         except OSError as error:
-            raise MicrobenchError(f"no worker process can be started: {error}", "free memory or processes") from None
+            raise MicrobenchError(
+                f"no worker process can be started: {error}", "free memory or end other processes, then try again"
+            ) from None
         self._streams = selectors.DefaultSelector()
         for stream, sink in ((self._process.stdout, self._buffer), (self._process.stderr, self._errors)):
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
             self._streams.register(stream, selectors.EVENT_READ, sink)
-        self._say(msgspec.json.encode(job))
+        self._send(job)
 
     def _filled(self, variables: Mapping[str, str]) -> dict[str, str]:
         if self._scratch is None and any(SCRATCH in value for value in variables.values()):
@@ -107,29 +110,30 @@ class WorkerProcess:
         return self._process.pid
 
     def order(self, order: Order) -> None:
-        """Have it measure a case. If it has died meanwhile, the next ``receive`` tells."""
-        self._say(msgspec.json.encode(order))
+        """Have it measure a case. If it has died meanwhile, the next ``receive`` raises."""
+        self._send(order)
 
-    def _say(self, line: bytes) -> None:
+    def _send(self, message: Job | Order) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(line + b"\n")
+            self._process.stdin.write(msgspec.json.encode(message) + b"\n")
 
     def receive(self) -> Message:
-        """Its next message.
+        """The next message.
 
-        Raises WorkerCrashedError when it ended instead, WorkerSilentError when it said nothing for as long as patience
-        lasts, UnkillableWorkerError when it then could not be killed either. After any of them it is gone.
+        Raises WorkerCrashedError if it exited instead, WorkerSilentError if it sent nothing for as long as patience
+        lasts, UnkillableWorkerError if it then could not be killed. After the first two the process is gone.
         """
         deadline_s = time.monotonic() + self._wait_s
         while (end := self._buffer.find(b"\n")) < 0 and len(self._buffer) < LONGEST_LINE_BYTES:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 self.end()
-                raise WorkerSilentError(f"no sign of life for {self._wait_s:g} s{self._last_words()}")
+                raise WorkerSilentError(f"no sign of life for {self._wait_s:g} s{self._stderr_tail()}")
             ended = self._has_ended()
             if not self._read(0.0 if ended else min(left_s, self._look_every_s)) and ended:
-                raise WorkerCrashedError(self._how_it_ended())
+                self.end()
+                raise WorkerCrashedError(f"{_exit_words(self._process.returncode)}{self._stderr_tail()}")
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         try:
@@ -137,12 +141,12 @@ class WorkerProcess:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self.end()
             shown = plain(line[:80].decode(errors="replace"))
-            raise WorkerCrashedError(f"the worker sent what is no message: {shown}{self._last_words()}") from None
+            raise WorkerCrashedError(f"the worker sent an invalid message: {shown}{self._stderr_tail()}") from None
         self._wait_s = self._patience.busy_s if isinstance(message, Busy) else self._patience.silent_s
         return message
 
     def _read(self, timeout_s: float) -> bool:
-        """Take what has come on both streams within that time; False if nothing did."""
+        """Read from both streams for at most that time; False if nothing came."""
         came = False
         for key, _ in self._streams.select(timeout_s):
             data = os.read(key.fd, READ_BYTES)
@@ -151,29 +155,22 @@ class WorkerProcess:
             if not data:
                 self._streams.unregister(key.fileobj)
                 self._look_every_s = LOOK_SOON_S
-        del self._errors[:-STDERR_KEPT_BYTES]
+        del self._errors[:-STDERR_TAIL_BYTES]
         return came
 
-    def _how_it_ended(self) -> str:
-        self.end()
-        code = self._process.returncode
-        how = f"exit code {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
-        return f"{how}{self._last_words()}"
-
-    def _last_words(self) -> str:
+    def _stderr_tail(self) -> str:
         lines = [line.strip() for line in self._errors.decode(errors="replace").splitlines() if line.strip()]
-        return "".join(
-            f"{': ' if not index else ' | '}{plain(line)}" for index, line in enumerate(lines[-STDERR_LINES_TOLD:])
-        )
+        return f": {' | '.join(map(plain, lines[-STDERR_LINES_SHOWN:]))}" if lines else ""
 
     def _has_ended(self) -> bool:
-        """True once it is a zombie. Not reaped: its group's number must stay its own until the group is killed."""
+        """True once it is a zombie. It is not reaped, so that its group's number stays its own until the group is
+        killed."""
         if self._process.returncode is not None:
             return True
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
     def close(self) -> None:
-        """Let it leave by itself, then make sure. Raises UnkillableWorkerError."""
+        """Let it exit by itself, then make sure that it is gone. Raises UnkillableWorkerError."""
         if self._process.returncode is None and self._process.stdin is not None:
             self._process.stdin.close()
             deadline_s = time.monotonic() + self._patience.leave_s
@@ -208,8 +205,10 @@ class WorkerProcess:
             self._scratch.cleanup()
 
 
-def _signal_name(number: int) -> str:
+def _exit_words(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
     try:
-        return signal.Signals(number).name
+        return f"killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"signal {number}"
+        return f"killed by signal {-code}"

@@ -1,4 +1,4 @@
-"""What the user asked for, checked whole before anything is measured: settings, cases, the file it goes to."""
+"""Checks a whole request before anything is measured, and turns it into an Intent: settings, cases and the file."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LONGEST_LIMIT_S = 7 * 86400.0
 
 @dataclass(frozen=True)
 class RunRequest:
-    """``microbench run`` as called; a default is what was not given. ``overrides`` may hold the texts given to --set.
+    """The arguments of ``microbench run``. ``overrides`` may hold the texts given to --set.
 
-    ``out`` is a new file, ``into`` a run that gets another session, ``resume`` a run whose last session is completed:
-    at most one of them. A resumed run keeps its own selection and settings; only ``time_limit_s`` may be given anew.
+    At most one is given of ``out`` (a new file), ``into`` (a run to add a session to) and ``resume`` (a run whose last
+    session is completed). A resumed run keeps its selection and settings; only ``time_limit_s`` may change.
     """
 
     select: Sequence[str] = ()
@@ -43,7 +43,7 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Intent:
-    """A request that can be carried out. ``path`` is the finished file, ``earlier`` the run that it already holds."""
+    """A request that can be carried out. ``path`` is the file to write, ``earlier`` the run that it already holds."""
 
     settings: Settings
     preset: Preset
@@ -55,49 +55,49 @@ class Intent:
 
     @property
     def session(self) -> int:
-        """Index of the session to come."""
+        """The index of the new session."""
         return len(self.earlier.sessions) if self.earlier else 0
 
     def infos(self) -> tuple[BenchmarkInfo, ...]:
-        """The benchmarks of the run with this session: of one that it had already, the axis values are joined."""
+        """The benchmarks of the run with this session; if it had a benchmark already, the axis values are joined."""
         infos = {info.name: info for info in self.earlier.benchmarks} if self.earlier else {}
-        for one in self.selected:
-            info = one.benchmark.info(list(one.cases))
-            infos[info.name] = _joined(infos.get(info.name, info), info)
+        for chosen in self.selected:
+            info = chosen.benchmark.info(list(chosen.cases))
+            before = {axis.name: axis.values for axis in infos[info.name].axes} if info.name in infos else {}
+            axes = tuple(
+                msgspec.structs.replace(axis, values=tuple(dict.fromkeys((*before.get(axis.name, ()), *axis.values))))
+                for axis in info.axes
+            )
+            infos[info.name] = msgspec.structs.replace(info, axes=axes)
         return tuple(infos.values())
-
-
-def _joined(old: BenchmarkInfo, new: BenchmarkInfo) -> BenchmarkInfo:
-    values = {axis.name: axis.values for axis in old.axes}
-    axes = tuple(
-        msgspec.structs.replace(axis, values=tuple(dict.fromkeys((*values.get(axis.name, ()), *axis.values))))
-        for axis in new.axes
-    )
-    return msgspec.structs.replace(new, axes=axes)
 
 
 def examine(request: RunRequest, catalogue: Mapping[str, Benchmark], now: datetime) -> Intent:
     """The request as an Intent; ``now`` (UTC) goes into the name of a new run.
 
-    Raises UsageError for what does not exist or contradicts itself, RunUnreadableError for a run to grow that is none.
+    Raises UsageError for names that do not exist and for contradictions, RunUnreadableError if the file to add to is
+    not a run.
     """
     if sum(given is not None for given in (request.out, request.into, request.resume)) > 1:
         raise UsageError("--out, --into and --resume exclude each other", "give one of them")
     if request.out is not None and request.out.suffix == store.GROWING:
         raise UsageError(
-            f"{plain(request.out)} is the name of a run that still grows", f"end it in {store.FINISHED} instead"
+            f"{plain(request.out)} is the name of an unfinished run", f"use a name that ends in {store.FINISHED}"
         )
     if request.out is not None and request.out.suffix == store.PACKED:
         raise UsageError(
-            f"{plain(request.out)} is the name of a compressed run", f"end it in {store.FINISHED}, and xz it after"
+            f"{plain(request.out)} is the name of a compressed run",
+            f"use a name that ends in {store.FINISHED}, and compress it afterwards with xz",
         )
-    path, earlier = _to_grow(request)
-    settings = _resumed(request, earlier.sessions[-1].settings) if request.resume and earlier else _settings(request)
+    path, earlier = _file_to_grow(request)
+    resumed = earlier if request.resume else None
+    settings = _resumed(request, resumed.sessions[-1].settings) if resumed else _settings(request)
     _check_limits(settings)
     selected = select(catalogue, settings.select, settings.preset, settings.overrides)
-    run_id = earlier.run_id if earlier else store.new_run_id(now)
     if earlier:
         _check_versions(selected, earlier)
+    run_id = earlier.run_id if earlier else store.new_run_id(now)
+    done = [outcome for outcome in resumed.outcomes if outcome.status == "ok"] if resumed else []
     return Intent(
         settings=settings,
         preset=settings.preset,  # type: ignore[arg-type]  # select() accepts no other
@@ -105,20 +105,22 @@ def examine(request: RunRequest, catalogue: Mapping[str, Benchmark], now: dateti
         path=path or request.out or store.data_folder() / f"{run_id}{store.FINISHED}",
         run_id=run_id,
         earlier=earlier,
-        measured=_measured(earlier) if request.resume and earlier else frozenset(),
+        measured=frozenset(AlreadyMeasured(outcome.device, outcome.case.id, outcome.round) for outcome in done),
     )
 
 
-def _to_grow(request: RunRequest) -> tuple[Path | None, Run | None]:
+def _file_to_grow(request: RunRequest) -> tuple[Path | None, Run | None]:
     name = request.into if request.into is not None else request.resume
     if name is None:
         return None, None
     path = store.find(name)
-    if path.resolve() in {one.resolve() for one in store.bundled().values()}:
-        raise UsageError(f"{plain(name)} comes with microbench and is not changed", "measure a run of your own")
+    if path.resolve() in {bundled.resolve() for bundled in store.bundled().values()}:
+        raise UsageError(f"{plain(name)} comes with microbench and cannot be changed", "measure a run of your own")
     if store.is_packed(store.newest(path)):
-        unpack = f"add to an unpacked copy: xz -dc {plain(path)} > COPY{store.FINISHED}"
-        raise UsageError(f"{plain(name)} is compressed, and nothing is added to it", unpack)
+        raise UsageError(
+            f"{plain(name)} is compressed and cannot be added to",
+            f"add to an unpacked copy: xz -dc {plain(path)} > COPY{store.FINISHED}",
+        )
     return store.finished_path(path), store.read(path)
 
 
@@ -134,12 +136,12 @@ def _settings(request: RunRequest) -> Settings:
 
 
 def _resumed(request: RunRequest, stored: Settings) -> Settings:
-    """The settings of the session to complete. Raises UsageError where the request says something else."""
-    given, not_given = _settings(request), _settings(RunRequest())
+    """The settings of the session to complete. Raises UsageError if the request contradicts them."""
+    given, defaults = _settings(request), _settings(RunRequest())
     words = {"select": "names", "overrides": "--set", "preset": "a preset", "device": "--device", "rounds": "--rounds"}
     for name, word in words.items():
-        if getattr(given, name) not in (getattr(not_given, name), getattr(stored, name)):
-            raise UsageError(f"--resume completes a run as it was asked for; {word} would change it", "try --into")
+        if getattr(given, name) not in (getattr(defaults, name), getattr(stored, name)):
+            raise UsageError(f"--resume keeps the settings of the run, so {word} cannot be changed", "use --into")
     return msgspec.structs.replace(stored, time_limit_s=request.time_limit_s)
 
 
@@ -155,16 +157,12 @@ def _check_limits(settings: Settings) -> None:
 
 
 def _check_versions(selected: Sequence[Selected], earlier: Run) -> None:
-    """One run holds one method a benchmark, or its figures could not stand in one table. Raises UsageError."""
-    for one in selected:
-        had = earlier.benchmark(one.benchmark.name)
-        if had is not None and had.version != one.benchmark.version:
+    """Raise UsageError if a benchmark's method has changed: its values could not stand in one table."""
+    for chosen in selected:
+        before = earlier.benchmark(chosen.benchmark.name)
+        if before is not None and before.version != chosen.benchmark.version:
             raise UsageError(
-                f"the run has {had.name} by method {had.version}, this microbench measures by {one.benchmark.version}",
-                "measure a new run, and compare the two",
+                f"the run measured {before.name} by method {before.version}; "
+                f"this microbench uses method {chosen.benchmark.version}",
+                "measure a new run and compare the two",
             )
-
-
-def _measured(earlier: Run) -> frozenset[AlreadyMeasured]:
-    done = (outcome for outcome in earlier.outcomes if outcome.status == "ok")
-    return frozenset(AlreadyMeasured(outcome.device, outcome.case.id, outcome.round) for outcome in done)

@@ -1,11 +1,14 @@
-"""Asks a worker what the machine is: the parent itself never opens a GPU."""
+"""Executes a run: probe, plan, measure and write one file. What was measured is on disk, whatever happens.
+
+The parent process never opens a GPU; workers do.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,9 +23,8 @@ from microbench.core.model import Environment, Floors, Outcome, Run, Session
 from microbench.core.units import plain
 from microbench.host.affinity import find_cores, pinned
 from microbench.run.budget import LIMITS_S, Budget
-from microbench.run.events import CaseDone, Listener, PlanMade, Probed, RunEnded, RunStatus, nobody
-from microbench.run.messages import Floored, Job, Ready, Refused
-from microbench.run.messages import Probed as ProbeAnswer
+from microbench.run.events import CaseDone, Listener, PlanMade, Probed, RunEnded, RunStatus
+from microbench.run.messages import EnvironmentFound, FloorsFound, Job, Ready, Refused
 from microbench.run.plan import Plan, Process, make_plan
 from microbench.run.process import Patience, UnkillableWorkerError, WorkerCrashedError, WorkerProcess, WorkerSilentError
 from microbench.run.request import Intent, RunRequest, examine
@@ -31,62 +33,21 @@ from microbench.runs import store
 from microbench.runs.runfile import RunFile
 from microbench.runs.schema import SCHEMA_VERSION
 
+__all__ = ["NothingMeasuredError", "RunRequest", "RunResult", "Seams", "execute"]
+
 LOOK_CLOSER = "see `microbench doctor`"
 
 
-def probe(worker: WorkerProcess, device: str | None) -> tuple[Environment, Floors]:
-    """The machine and its floors, as a worker with the job "probe" finds them.
-
-    A probe that dies or hangs (a broken driver may) is no end: what it said before counts, else that is the reason for
-    no GPU. Raises DeviceAbsentError when ``device`` was named and no GPU is here, UsageError when it is no name of one.
-    """
-    environment, floors = _listen(worker)
-    if device is not None and not environment.gpus:
-        raise DeviceAbsentError(
-            f"{device} is not here: {environment.no_gpu_reason or 'no GPU'}",
-            environment.no_gpu_next_step or LOOK_CLOSER,
-        )
-    return environment, floors
-
-
-def _listen(worker: WorkerProcess) -> tuple[Environment, Floors]:
-    environment, floors, reason = None, Floors(), ""
-    try:
-        while not isinstance(message := worker.receive(), Ready):
-            if isinstance(message, ProbeAnswer):
-                environment = message.environment
-            elif isinstance(message, Floored):
-                floors = message.floors
-            elif isinstance(message, Refused):
-                for error in (DeviceAbsentError, UsageError):
-                    if message.exit_code == error.exit_code:
-                        raise error(message.reason, message.next_step)
-                reason = message.reason
-                break
-        worker.close()
-    except (WorkerCrashedError, WorkerSilentError) as failure:
-        reason = str(failure)
-    if environment is None:
-        environment = Environment(no_gpu_reason=f"the search for a GPU failed: {reason}", no_gpu_next_step=LOOK_CLOSER)
-    return environment, floors
-
-
-# The parent: a request -> probe -> plan -> outcomes -> one finished file; what was measured survives anything.
-
-
-__all__ = ["NothingMeasuredError", "RunRequest", "RunResult", "Seams", "execute"]
-
-
 class NothingMeasuredError(MicrobenchError):
-    """Ctrl-C came before the first case: there is no run."""
+    """Ctrl-C came before the first case, so there is no run."""
 
     exit_code = ExitCode.INTERRUPTED
 
 
 @dataclass(frozen=True)
 class Seams:
-    """What a run is made of besides the request; tests put their own in. ``benchmarks`` names the package of them,
-    ``backend`` the module that opens devices; ``kill`` sends a signal to a process group."""
+    """What a run uses besides the request, for tests to replace. ``benchmarks`` names their package, ``backend`` the
+    module that opens devices; ``kill`` sends a signal to a process group."""
 
     benchmarks: str = "microbench.benchmarks"
     backend: str = "microbench.gpu.open"
@@ -104,37 +65,35 @@ class RunResult:
     environment: Environment
 
 
-def execute(request: RunRequest, listener: Listener = nobody, seams: Seams | None = None) -> RunResult:
-    """Measure what is asked for and leave one file.
+def execute(request: RunRequest, listener: Listener = lambda event: None, seams: Seams | None = None) -> RunResult:
+    """Measure what is asked for and write one file.
 
-    Everything that can be wrong with the request is found before anything is measured: UsageError, RunUnreadableError,
-    ResultNotWrittenError. Raises DeviceAbsentError when a device was named and is not here, ResultLostError when the
-    disk fills up, UnkillableWorkerError when a worker hangs for good, NothingMeasuredError on Ctrl-C during the probe;
-    in all of these what was measured is on disk. A later Ctrl-C finishes the file and returns.
+    Raises before anything is measured: UsageError, RunUnreadableError, ResultNotWrittenError, DeviceAbsentError if the
+    named device is absent, NothingMeasuredError on Ctrl-C during the probe. Raises later, with everything measured on
+    disk: ResultLostError if the disk is full, UnkillableWorkerError if a worker hangs for good. Ctrl-C after the probe
+    finishes the file and returns.
     """
     seams = seams or Seams()
     now = datetime.now(UTC)
     intent = examine(request, discover(seams.benchmarks), now)
-    _make_folder(intent.path)
+    if intent.path.parent == store.data_folder():
+        _make_data_folder(intent.path.parent)
     with closing(RunFile(intent.path, grow=intent.earlier is not None)) as file:
         return _Session(intent, listener, seams, file, now).run()
 
 
-def _make_folder(path: Path) -> None:
-    """The data folder is made on first use; any other folder is the user's to make. Raises ResultNotWrittenError."""
-    if path.parent != store.data_folder():
-        return
+def _make_data_folder(folder: Path) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ResultNotWrittenError(
-            f"the data folder {plain(path.parent)} cannot be made: {error.strerror or error}",
+            f"the data folder {plain(folder)} cannot be created: {error.strerror or error}",
             "set MICROBENCH_DATA to a folder of yours, or use --out",
         ) from None
 
 
 class _Session:
-    """One invocation while it runs: collects outcomes for the file, the listener and the finished run."""
+    """One invocation of ``execute``: passes each outcome to the file and the listener, and finishes the run."""
 
     def __init__(self, intent: Intent, listener: Listener, seams: Seams, file: RunFile, now: datetime) -> None:
         self._intent = intent
@@ -147,7 +106,6 @@ class _Session:
         self._allowed_cpus = tuple(sorted(os.sched_getaffinity(0)))
 
     def run(self) -> RunResult:
-        """Probe, plan, measure, finish."""
         environment, floors = self._probe()
         self._listener(Probed(environment))
         head = self._head(environment, floors)
@@ -177,7 +135,7 @@ class _Session:
         settings, preset = self._intent.settings, self._intent.preset
         limit_s = settings.time_limit_s if settings.time_limit_s is not None else LIMITS_S[preset]
         budget = Budget(preset, limit_s, plan.cases, time.monotonic, self._began_s)
-        suites = tuple(dict.fromkeys(one.block.suite for one in plan.cases))
+        suites = tuple(dict.fromkeys(planned.block.suite for planned in plan.cases))
         self._listener(PlanMade(len(plan.cases), budget.left_s, suites, budget.expected_s()))
         for outcome in plan.skipped:
             self._record(outcome)
@@ -191,7 +149,7 @@ class _Session:
             Supervisor(start, budget, self._intent.session, self._record, self._listener).run(plan.cases)
 
     def _record(self, outcome: Outcome) -> None:
-        self._outcomes.append(outcome)  # first: an interruption in between must not lose it from the finished file
+        self._outcomes.append(outcome)  # first, so that an interruption cannot lose it from the finished file
         self._file.append(outcome)
         self._listener(CaseDone(outcome))
 
@@ -219,7 +177,7 @@ class _Session:
             worker.end()
 
     def _head(self, environment: Environment, floors: Floors) -> Run:
-        """The run as it is before this session's first outcome."""
+        """The run before this session's first outcome."""
         intent = self._intent
         session = Session(
             environment=environment,
@@ -239,8 +197,14 @@ class _Session:
         )
 
     def _finish(self, head: Run, status: RunStatus) -> Run:
-        outcomes = (*_still_skipped(head.outcomes, self._outcomes), *self._outcomes)
-        run = msgspec.structs.replace(head, outcomes=outcomes)
+        # Earlier skips of cases that this session measured are dropped.
+        mended = {(outcome.device, outcome.case.id, outcome.round) for outcome in self._outcomes}
+        earlier = [
+            outcome
+            for outcome in head.outcomes
+            if outcome.status != "skipped" or (outcome.device, outcome.case.id, outcome.round) not in mended
+        ]
+        run = msgspec.structs.replace(head, outcomes=(*earlier, *self._outcomes))
         self._file.finish(run)
         self._listener(RunEnded(self._file.path, status))
         return run
@@ -252,22 +216,46 @@ class _Session:
         return ExitCode.SOME_FAILED if failed else ExitCode.MEASURED
 
 
-def _still_skipped(before: Sequence[Outcome], now: Sequence[Outcome]) -> Iterator[Outcome]:
-    """Earlier outcomes, less the skips that this session made good: nobody needs to read of them any more."""
-    mended = {(one.device, one.case.id, one.round) for one in now}
-    for outcome in before:
-        if outcome.status != "skipped" or (outcome.device, outcome.case.id, outcome.round) not in mended:
-            yield outcome
+def probe(worker: WorkerProcess, device: str | None) -> tuple[Environment, Floors]:
+    """The machine and its floors, as a worker with the job "probe" finds them.
+
+    A broken driver may kill or hang the probe. What it sent before counts; if that is nothing, the environment has no
+    GPU for that reason. Raises DeviceAbsentError if the named ``device`` is absent, UsageError if the name is wrong.
+    """
+    environment, floors, reason = None, Floors(), ""
+    try:
+        while not isinstance(message := worker.receive(), Ready):
+            if isinstance(message, EnvironmentFound):
+                environment = message.environment
+            elif isinstance(message, FloorsFound):
+                floors = message.floors
+            elif isinstance(message, Refused):
+                for error in (DeviceAbsentError, UsageError):
+                    if message.exit_code == error.exit_code:
+                        raise error(message.reason, message.next_step)
+                reason = message.reason
+                break
+        worker.close()
+    except (WorkerCrashedError, WorkerSilentError) as failure:
+        reason = str(failure)
+    if environment is None:
+        environment = Environment(no_gpu_reason=f"the search for a GPU failed: {reason}", no_gpu_next_step=LOOK_CLOSER)
+    if device is not None and not environment.gpus:
+        raise DeviceAbsentError(
+            f"{device} is not here: {environment.no_gpu_reason or 'no GPU'}",
+            environment.no_gpu_next_step or LOOK_CLOSER,
+        )
+    return environment, floors
 
 
 def commit() -> str | None:
-    """The commit of the checkout this runs from, "-dirty" if it was changed; None for an installed package."""
+    """The commit of this checkout, with "-dirty" if files were changed; None for an installed package."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() or None
+    return result.stdout.strip() or None

@@ -1,6 +1,7 @@
-"""The child: opens one device, measures one case after another, and answers in JSON lines on a private stream.
+"""The worker process: opens one device, measures the cases that it is ordered to, and answers in JSON lines.
 
-Started as ``python -m microbench.run.worker``; microbench/run/messages.py says who says what.
+It is started as ``python -m microbench.run.worker``; microbench/run/messages.py lists the messages. It writes them to a
+private stream, so that a library's print cannot break them.
 """
 
 from __future__ import annotations
@@ -9,113 +10,51 @@ import ctypes
 import importlib
 import os
 import signal
-import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import msgspec
-import numpy as np
 
 from microbench.core.bench import Benchmark, discover
 from microbench.core.errors import MeasurementError, MicrobenchError, Skip
-from microbench.core.model import Fact, Floors, Measurement, Outcome, Series, Telemetry
-from microbench.core.ops import Launch, SynchronizeIdle
-from microbench.gpu.protocol.gpu import Gpu, Host, HostClock
+from microbench.core.model import Fact, Measurement, Outcome, Series, Telemetry
+from microbench.gpu.protocol.gpu import Gpu, HostClock
 from microbench.host.affinity import cpus_near, find_cores, pin
-from microbench.measure.sampling import SamplingLimits, clock_step_ns
+from microbench.measure.floors import host_floors, measure_floors
+from microbench.measure.sampling import SamplingLimits
 from microbench.measure.timer import Meter
-from microbench.run.messages import Busy, Done, Floored, Job, Message, Order, Probed, Ready, Refused, Started, Tick
+from microbench.run.messages import (
+    Busy,
+    Done,
+    EnvironmentFound,
+    FloorsFound,
+    Job,
+    Message,
+    Order,
+    Ready,
+    Refused,
+    Started,
+    Tick,
+)
 from microbench.run.plan import FAKE
 from microbench.runs import schema
 
-# The floors of a session: the cheapest thing each way of timing can see, which no sample should come near.
+Result = TypeVar("Result")
+Send = Callable[[Message], None]
 
-
-STAMPS = 10_000
-REPEATS = 30
-CALLS = 100
-NANOSECOND_S = 1e-9
-
-
-def host_floors(host: Host) -> Floors:
-    """Step and cost of the host's clock, from readings with nothing between them.
-
-    The cost is the median time of a reading; where the clock steps more coarsely than a reading takes, the mean.
-    """
-    host.clock_stamps(STAMPS)  # compiles the loop, warms the cache
-    stamps_ns = host.clock_stamps(STAMPS)
-    between_ns = np.diff(stamps_ns)
-    step_ns = clock_step_ns(stamps_ns)
-    call_ns = float(np.median(between_ns)) or float(stamps_ns[-1] - stamps_ns[0]) / len(between_ns)
-    return Floors(
-        timer_step_s=step_ns * NANOSECOND_S if step_ns else None,
-        timer_call_s=call_ns * NANOSECOND_S if call_ns > 0 else None,
-    )
-
-
-def measure_floors(host: Host, gpu: Gpu | None = None) -> Floors:
-    """The host's floors and, with a GPU, those of its ways of timing: medians of REPEATS. None where there is none."""
-    floors = host_floors(host)
-    if gpu is None:
-        return floors
-    with gpu.case():
-        readings_s = _event_readings_s(gpu)
-        return msgspec.structs.replace(
-            floors,
-            empty_submit_s=_call_s(gpu, Launch()),
-            event_pair_s=round(statistics.median(readings_s), 12) if readings_s else None,
-            event_step_s=_step_s(readings_s),
-            idle_sync_s=_call_s(gpu, SynchronizeIdle("stream")),
-        )
-
-
-def _call_s(gpu: Gpu, op: Launch | SynchronizeIdle) -> float | None:
-    """Host time of one call, from bursts with the GPU idle before each."""
-    try:
-        submit = gpu.bind(op)
-    except Skip:
-        return None
-    bursts_ns = []
-    for _ in range(REPEATS + 1):
-        gpu.synchronize()
-        bursts_ns.append(submit.burst_ns(CALLS))
-    gpu.synchronize()
-    return statistics.median(bursts_ns[1:]) / CALLS * NANOSECOND_S  # the first one loads the kernel
-
-
-def _event_readings_s(gpu: Gpu) -> list[float]:
-    """What a pair of events around nothing reads, both queued behind a gate, REPEATS times."""
-    gate, events = gpu.gate(), gpu.events()
-    readings_s = []
-    for _ in range(REPEATS):
-        gate.shut()
-        events.start()
-        events.stop()
-        gate.open()
-        gpu.synchronize()
-        if not gate.was_late():
-            readings_s.append(events.elapsed_s())
-    return readings_s
-
-
-def _step_s(readings_s: list[float]) -> float | None:
-    """The least by which two readings differ, to the nanosecond (a reading is a float of milliseconds)."""
-    distinct = sorted({round(reading_s, 9) for reading_s in readings_s})
-    return min((round(second - first, 9) for first, second in pairwise(distinct)), default=None)
-
-
-# One case measured whole: the device opened, the benchmark run to its end, its yield checked and put together.
+TICK_EVERY_S = 0.25
+PR_SET_PDEATHSIG = 1
+HERE = Path(__file__).parent
 
 
 class MonotonicClock:
-    """The clock of a cold process, which has neither a GPU nor a Host to bring one."""
+    """The clock of a cold process. host/native.py has the same, but its import takes Numba along."""
 
     def now_ns(self) -> int:
         return time.monotonic_ns()
@@ -123,7 +62,10 @@ class MonotonicClock:
 
 @dataclass
 class Device:
-    """What the job's seam opened: first argument of a benchmark, the clock of its Meter, and the GPU if it is one."""
+    """What the job's seam opened: the first argument of a benchmark, the clock of its Meter, and the GPU if it is one.
+
+    ``seen`` names the benchmarks that this process has measured.
+    """
 
     target: Any
     clock: HostClock
@@ -132,7 +74,7 @@ class Device:
 
 
 def open_device(job: Job) -> Device:
-    """Open what the job asks for. Raises whatever the backend does."""
+    """Open what the job asks for. Raises whatever the backend raises."""
     backend: Any = importlib.import_module(job.backend)
     if job.seam == "host":
         host = backend.open_host(job.device)
@@ -144,20 +86,25 @@ def open_device(job: Job) -> Device:
 
 
 def measure(benchmark: Benchmark, device: Device, meter: Meter, order: Order) -> Outcome:
-    """One case measured whole: a benchmark that raises leaves no number behind, whatever it yielded before.
+    """Measure one case whole. If the benchmark raises, nothing that it yielded before is kept.
 
-    Raises what the benchmark does, and MeasurementError for results that cannot be stored.
+    Raises what the benchmark raises, and MeasurementError for results that cannot be stored.
     """
     with device.gpu.case() if device.gpu else nullcontext():
         before = device.gpu.telemetry() if device.gpu else None
-        found = list(benchmark.measure(device.target, meter, **order.case.params))
+        items = list(benchmark.measure(device.target, meter, **order.case.params))
         after = device.gpu.telemetry() if device.gpu else None
-    measurements = tuple(item for item in found if isinstance(item, Measurement))
-    facts = tuple(item for item in found if isinstance(item, Fact))
-    series = tuple(item for item in found if isinstance(item, Series))
-    if len(measurements) + len(facts) + len(series) != len(found):
-        raise MeasurementError(f"{benchmark.name} yields what is no Measurement, Fact or Series")
-    _check_metrics(benchmark, [one.metric for one in measurements])
+    measurements = tuple(item for item in items if isinstance(item, Measurement))
+    facts = tuple(item for item in items if isinstance(item, Fact))
+    series = tuple(item for item in items if isinstance(item, Series))
+    if len(measurements) + len(facts) + len(series) != len(items):
+        raise MeasurementError(f"{benchmark.name} yields something that is not a Measurement, Fact or Series")
+    names = [measurement.metric for measurement in measurements]
+    for name in names:
+        if name not in {metric.name for metric in benchmark.metrics}:
+            raise MeasurementError(f"{benchmark.name} yields {name}, which it does not declare")
+        if names.count(name) > 1:
+            raise MeasurementError(f"{benchmark.name} yields {name} twice")
     telemetry = {order.device: both_ends(before, after)} if order.device and before and after else {}
     outcome = Outcome(
         order.case, order.session, order.round, "ok",
@@ -167,16 +114,8 @@ def measure(benchmark: Benchmark, device: Device, meter: Meter, order: Order) ->
     return outcome
 
 
-def _check_metrics(benchmark: Benchmark, names: Sequence[str]) -> None:
-    for name in names:
-        if name not in {metric.name for metric in benchmark.metrics}:
-            raise MeasurementError(f"{benchmark.name} yields {name}, which it does not declare")
-        if names.count(name) > 1:
-            raise MeasurementError(f"{benchmark.name} yields {name} twice")
-
-
 def both_ends(before: Telemetry, after: Telemetry) -> Telemetry:
-    """One telemetry of the readings before and after a case: both SM clocks, every reason seen, else the later one."""
+    """The telemetry of a case: both SM clocks, every throttle reason seen, everything else as read after it."""
     return msgspec.structs.replace(
         after,
         sm_clock_begin_hz=before.sm_clock_begin_hz,
@@ -185,16 +124,8 @@ def both_ends(before: Telemetry, after: Telemetry) -> Telemetry:
     )
 
 
-Result = TypeVar("Result")
-Send = Callable[[Message], None]
-
-TICK_EVERY_S = 0.25
-PR_SET_PDEATHSIG = 1
-HERE = Path(__file__).parent
-
-
 def guarded(action: Callable[[], Result]) -> Result | Refused:
-    """What ``action`` returns, or in words why it could not."""
+    """What ``action`` returns, or a Refused that says why it failed."""
     try:
         return action()
     except Skip as skip:
@@ -209,7 +140,7 @@ def guarded(action: Callable[[], Result]) -> Result | Refused:
 
 
 def _place(error: Exception) -> str:
-    """The innermost line of a benchmark or backend of this package that the error passed, else the innermost of all."""
+    """The innermost line of this package outside run/ in the error's traceback, else the innermost of all."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [
         frame for frame in frames if Path(frame.filename).parent != HERE and HERE.parent in Path(frame.filename).parents
@@ -219,22 +150,23 @@ def _place(error: Exception) -> str:
 
 
 def run_case(job: Job, device: Device, benchmark: Benchmark, order: Order, send: Send) -> Outcome:
-    """One case from its start to its outcome, whatever happens in it."""
+    """Measure one case and return its outcome, whatever happens in it."""
     began_s = time.monotonic()
     send(Started(order.case.id))
     if benchmark.name not in device.seen:
         device.seen.add(benchmark.name)
         send(Busy("loading and compiling"))
-    meter = Meter(
-        device.clock, device.gpu, job.floors, SamplingLimits(seconds=order.seconds), seldom(send, TICK_EVERY_S)
-    )
-    found = guarded(lambda: measure(benchmark, device, meter, order))
-    if isinstance(found, Refused):
-        found = Outcome(order.case, order.session, order.round, found.status, reason=found.reason, device=order.device)
-    return msgspec.structs.replace(found, wall_s=round(time.monotonic() - began_s, 6))
+    limits, tick = SamplingLimits(seconds=order.seconds), throttled(send, TICK_EVERY_S)
+    meter = Meter(device.clock, device.gpu, job.floors, limits, tick)
+    outcome = guarded(lambda: measure(benchmark, device, meter, order))
+    if isinstance(outcome, Refused):
+        outcome = Outcome(
+            order.case, order.session, order.round, outcome.status, reason=outcome.reason, device=order.device
+        )
+    return msgspec.structs.replace(outcome, wall_s=round(time.monotonic() - began_s, 6))
 
 
-def seldom(send: Send, every_s: float) -> Callable[[str, int, float], None]:
+def throttled(send: Send, every_s: float) -> Callable[[str, int, float], None]:
     """A Meter's tick that sends at most one message in ``every_s`` seconds, the first at once."""
     sent_s = -every_s
 
@@ -248,7 +180,7 @@ def seldom(send: Send, every_s: float) -> Callable[[str, int, float], None]:
 
 
 def serve(job: Job, orders: Iterable[bytes], send: Send) -> None:
-    """Open the device, then measure what is ordered until a case fails or no more orders come."""
+    """Open the device, then measure each order until a case fails or the orders end."""
     send(Busy("opening the device"))
     if job.seam == "gpu":  # the driver's own memory and threads belong near the GPU too
         pin(cpus_near(job.near_node, job.allowed_cpus))
@@ -265,33 +197,33 @@ def serve(job: Job, orders: Iterable[bytes], send: Send) -> None:
         outcome = run_case(job, device, benchmarks[order.case.benchmark], order, send)
         send(Done(outcome))
         if outcome.status not in ("ok", "skipped"):
-            return  # which errors spoil a CUDA context is not known here: a fresh process is always right
+            return  # some errors break the CUDA context; a fresh process is always right
 
 
 def probe(job: Job, send: Send) -> None:
-    """Say what the machine is, then the floors: of the host first, as opening the GPU may end this process."""
+    """Send the environment, then the floors: the host's first, because opening the GPU may end this process."""
     send(Busy("looking at the machine"))
     backend: Any = importlib.import_module(job.backend)
     environment = guarded(lambda: backend.probe_environment(job.device))
     if isinstance(environment, Refused):
         send(environment)
         return
-    send(Probed(environment))
+    send(EnvironmentFound(environment))
     gpu = environment.gpus[0] if environment.gpus else None
     fake = FAKE if gpu is not None and gpu.simulated else None
     floors = guarded(lambda: host_floors(backend.open_host(fake)))
     if not isinstance(floors, Refused):
-        send(Floored(floors))
+        send(FloorsFound(floors))
     if gpu is not None:
         send(Busy("opening the GPU"))
         floors = guarded(lambda: measure_floors(backend.open_host(fake), backend.open_gpu(fake or gpu.uuid)))
         if not isinstance(floors, Refused):
-            send(Floored(floors))
+            send(FloorsFound(floors))
     send(Ready())
 
 
 def private_streams() -> tuple[IO[bytes], IO[bytes]]:
-    """Standard input and output for ourselves alone: what a library reads is empty, what it prints goes to stderr."""
+    """Private copies of stdin and stdout. A library then reads from an empty stdin and prints to stderr."""
     orders = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
     empty = os.open(os.devnull, os.O_RDONLY)
@@ -302,7 +234,7 @@ def private_streams() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when the parent is gone: nothing else would stop a case that hangs."""
+    """Have the kernel kill this process when the parent ends, because nothing else would stop a case that hangs."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
@@ -310,11 +242,11 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def main() -> None:
-    """One worker's life."""
+    """Run the worker until its orders end."""
     orders, answers = private_streams()
     job = msgspec.json.decode(orders.readline(), type=Job)
     die_with_parent(job.parent_pid)
-    pin(job.allowed_cpus)  # the parent has pinned itself, and this process has inherited that
+    pin(job.allowed_cpus)  # this process has inherited the parent's pinning
 
     def send(message: Message) -> None:
         answers.write(msgspec.json.encode(message) + b"\n")

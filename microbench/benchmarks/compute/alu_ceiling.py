@@ -18,7 +18,7 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.compute import AluOperation
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.products import chain_latency, plain_rate
+from microbench.measure.instructions import chain_latency, plain_rate
 from microbench.measure.timer import Meter
 
 OPERATIONS = (

@@ -20,7 +20,7 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
 from microbench.gpu.protocol.compute import GemmType, Library
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.products import Shape, beside, problem_that_fits, product
+from microbench.measure.products import Shape, against_cublaslt, problem_that_fits, product
 from microbench.measure.timer import Meter
 
 DTYPES = (
@@ -37,7 +37,9 @@ COMPARED_FROM = 4096
 def measure(gpu: Gpu, meter: Meter, library: Library, size: int, dtype: GemmType) -> Iterator[Measured]:
     problem, shape = problem_that_fits(gpu, dtype, Shape(size, size, size))
     yield shape
-    yield from product(meter, problem, dtype) if library == "cublaslt" else beside(meter, problem, dtype, library)
+    yield from (
+        product(meter, problem, dtype) if library == "cublaslt" else against_cublaslt(meter, problem, dtype, library)
+    )
 
 
 def combines(params: Mapping[str, Param]) -> bool:

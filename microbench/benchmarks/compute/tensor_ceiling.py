@@ -18,7 +18,7 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
 from microbench.gpu.protocol.compute import INTEGER_TYPES, TensorPath, TensorType
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.products import burst_rate, lasting_rate
+from microbench.measure.instructions import burst_rate, lasting_rate
 from microbench.measure.timer import Meter
 
 FIRST_DTYPES = ("bf16", "fp8_e4m3", "int8", "fp64")

@@ -1,145 +1,31 @@
-"""What NVML says of a GPU's links: PCIe as trained, NVLink, the coherent link to the processor, the way to other GPUs.
+"""Counts a GPU's PCIe bytes and the errors of its links.
 
-All of it belongs to the board, so that a MIG instance gets its board's answers.
+PCIe bytes come from NVML counters that wrap, or from sampled rates if the driver has no counters. Error counters are
+read before and after a load, to see which of them rose.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
-from microbench.gpu.machine.pci import same_device
+from microbench.core.model import Fact
+from microbench.gpu.machine.pci import DEVICES, NOT_SHOWN, way_to_root
 from microbench.gpu.machine.query import (
-    FIELD_C2C_LINKS,
-    FIELD_NVLINK_SPEED,
-    FIELD_NVLINK_SPEED_OF_LINK,
+    FIELD_PCIE_CORRECTABLE,
+    FIELD_PCIE_FATAL,
+    FIELD_PCIE_NONFATAL,
+    FIELD_PCIE_REPLAY_ROLLOVERS,
+    FIELD_PCIE_REPLAYS,
     NVLINK_ERROR_FIELDS,
-    NVLINK_MOST_LINKS,
-    NVLINK_PEERS,
-    NVLINK_VERSIONS,
-    PEERS_BY_NVLINK,
-    PEERS_OK,
-    TOPOLOGY_LEVELS,
     Answer,
     Query,
 )
+from microbench.gpu.machine.topology import NvLinks, nvlinks, of_first
 from microbench.gpu.protocol.gpu import PcieBytes
-
-MEGABYTE = 1e6
-
-
-class NvLinks(NamedTuple):
-    """The numbers of the NVLinks that are up; ``reason`` where that is not known. None are up without NVLink."""
-
-    active: tuple[int, ...] = ()
-    reason: str | None = None
-
-    @property
-    def up(self) -> int | None:
-        """How many are up."""
-        return len(self.active) if self.reason is None else None
-
-
-def nvlinks(query: Query) -> NvLinks:
-    """Which NVLinks are up. A GPU that has none, and a driver that knows of none, have none up."""
-    states = [query.ask_board("nvmlDeviceGetNvLinkState", link) for link in range(NVLINK_MOST_LINKS)]
-    answered = any(state.value is not None for state in states)
-    if not answered and not states[0].unsupported:
-        return NvLinks(reason=states[0].reason)
-    return NvLinks(tuple(link for link, state in enumerate(states) if state.flag()))
-
-
-def nvlink_bytes_per_s(query: Query, links: NvLinks) -> Answer:
-    """Bytes a second on the wires of one NVLink in one direction."""
-
-    def speed(link: int) -> Answer:
-        common = query.board_field(FIELD_NVLINK_SPEED)
-        own = common if common.value else query.board_field(FIELD_NVLINK_SPEED_OF_LINK, link)
-        return Answer(own.value * MEGABYTE) if own.value else Answer(None, common.reason or "NVML says 0")
-
-    return _of_first(links, speed)
-
-
-def nvlink_version(query: Query, links: NvLinks) -> Answer:
-    """Such as "4.0"."""
-
-    def version(link: int) -> Answer:
-        answer = query.ask_board("nvmlDeviceGetNvLinkVersion", link)
-        return answer._replace(value=NVLINK_VERSIONS.get(answer.value), reason=answer.reason or "not known here")
-
-    return _of_first(links, version)
-
-
-def nvlink_peers(query: Query, links: NvLinks) -> Answer:
-    """What is at the other ends: "switch", "gpu", "processor", or several of them."""
-
-    def peers(first: int) -> Answer:
-        answers = [query.ask_board("nvmlDeviceGetNvLinkRemoteDeviceType", link) for link in links.active]
-        words = {NVLINK_PEERS[answer.value] for answer in answers if answer.value in NVLINK_PEERS}
-        return Answer(", ".join(sorted(words)) or None, answers[0].reason or "NVML does not know")
-
-    return _of_first(links, peers)
-
-
-def nvlink_errors(query: Query, links: NvLinks) -> Answer:
-    """Replays, recoveries and damaged packets of all NVLinks together since the driver was loaded."""
-
-    def errors(first: int) -> Answer:
-        answer = Answer(None)
-        for fields in NVLINK_ERROR_FIELDS:
-            counts = [query.board_field(field, link) for link in links.active for field in fields]
-            values = [count.value for count in counts if count.value is not None]
-            if values:
-                return Answer(sum(values))
-            answer = counts[0]
-        return answer
-
-    return _of_first(links, errors)
-
-
-def coherent(query: Query) -> Answer:
-    """Whether a coherent chip-to-chip link (NVLink-C2C) joins GPU and processor; False where there is no such thing."""
-    mode = query.ask_board("nvmlDeviceGetC2cModeInfoV").member("isC2cEnabled")
-    links = query.board_field(FIELD_C2C_LINKS)
-    if mode.value is None and links.value is None:
-        return Answer(False) if mode.unsupported else mode
-    return Answer(bool(mode.value) or bool(links.value))
-
-
-def topology(query: Query, links: NvLinks, bus_id: str) -> tuple[Answer, Answer]:
-    """How this GPU reaches the one of that PCI bus id: by NVLink ("NV18", "none"), and by PCIe ("PIX" to "SYS")."""
-    other = query.ask_system("nvmlDeviceGetHandleByPciBusId", bus_id)
-    if other.value is None:
-        return other, other
-    level = query.ask_board("nvmlDeviceGetTopologyCommonAncestor", other.value)
-    by_pcie = level._replace(value=TOPOLOGY_LEVELS.get(level.value), reason=level.reason or "NVML does not know")
-    if links.reason is not None:
-        return Answer(None, links.reason), by_pcie
-    joined = _links_to(query, links, bus_id, other.value)
-    return Answer(f"NV{joined}" if joined else "none"), by_pcie
-
-
-def _links_to(query: Query, links: NvLinks, bus_id: str, other: Any) -> int:
-    """How many NVLinks lead to another GPU, straight or through a switch; 0 where NVML knows of none."""
-    ends = [query.ask_board("nvmlDeviceGetNvLinkRemotePciInfo", link).member("busId").value for link in links.active]
-    straight = sum(same_device(end, bus_id) for end in ends)
-    if straight:
-        return straight
-    kinds = [query.ask_board("nvmlDeviceGetNvLinkRemoteDeviceType", link).value for link in links.active]
-    switched = sum(NVLINK_PEERS.get(kind) == "switch" for kind in kinds)
-    status = query.ask_board("nvmlDeviceGetP2PStatus", other, PEERS_BY_NVLINK).value if switched else None
-    return switched if status == PEERS_OK else 0
-
-
-def _of_first(links: NvLinks, ask: Callable[[int], Answer]) -> Answer:
-    """The answer for the first NVLink that is up; why there is none otherwise."""
-    return ask(links.active[0]) if links.active else Answer(None, links.reason or "no NVLink is up")
-
-
-# PCIe traffic as running totals: from counters that wrap, or from sampled rates where a driver has no counters.
-
+from microbench.host.files import Machine, known, labelled, unknown
 
 # NVML's fields 197 and 198 are 32 bit: at 63 GB/s they wrap every 68 ms.
 COUNTER_MODULUS = 1 << 32
@@ -147,7 +33,7 @@ FRESH_RATE_S = 1.0
 
 
 def wrapped_difference(before: int, after: int, modulus: int = COUNTER_MODULUS) -> int:
-    """What a counter that starts again at ``modulus`` counted between two readings, if less than ``modulus``."""
+    """The count between two readings of a counter that wraps at ``modulus``, if it wrapped at most once."""
     return (after - before) % modulus
 
 
@@ -174,11 +60,11 @@ class ExactTotals:
 
 
 class SampledTotals:
-    """Totals made of rates that a thread samples: right only for traffic that lasts many samples.
+    """Totals from rates that a thread samples; they are right only for traffic that lasts many samples.
 
-    ``rates()`` returns bytes per second (sent, received) and takes some tens of milliseconds, as
-    nvmlDeviceGetPcieThroughput does: each is an average over a part of that time and stands for all of it. The thread
-    starts with the first reading; a reading waits for a sample that ends after it was asked for.
+    ``rates()`` returns bytes a second (sent, received) and takes tens of milliseconds, as nvmlDeviceGetPcieThroughput
+    does. Each rate is an average over a part of that time and counts for all of it. The thread starts with the first
+    reading; a reading waits for a sample that ends after it was asked for.
     """
 
     def __init__(self, rates: Callable[[], tuple[float, float] | None]) -> None:
@@ -192,7 +78,7 @@ class SampledTotals:
         self._thread: threading.Thread | None = None
 
     def read(self) -> PcieBytes | None:
-        """The totals so far; None when the rates can no longer be read."""
+        """The totals so far; None if the rates can no longer be read."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._sample, name="pcie-rates", daemon=True)
             self._thread.start()
@@ -223,3 +109,81 @@ class SampledTotals:
             if rates is None:
                 return
             before = now
+
+
+# Error counters.
+
+RISEN = "_risen"
+# Advanced error reporting in sysfs (kernel: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats): fact, file, the
+# line with the total, and NVML's field for the case that no device on the way has the file.
+REPORTED_ERRORS = (
+    ("pcie_correctable_errors", "aer_dev_correctable", "TOTAL_ERR_COR", FIELD_PCIE_CORRECTABLE),
+    ("pcie_nonfatal_errors", "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL", FIELD_PCIE_NONFATAL),
+    ("pcie_fatal_errors", "aer_dev_fatal", "TOTAL_ERR_FATAL", FIELD_PCIE_FATAL),
+)
+
+
+def link_counters(bus_id: str | None, query: Query, root: Path = Path("/")) -> tuple[Fact, ...]:
+    """Errors since boot or since the driver was loaded, each unknown with a reason. Never raises.
+
+    They are replays, replays that ended in a new training of the link, errors that the GPU and the bridges above it
+    reported (in one sum), and errors of all NVLinks.
+    """
+    replays = query.ask_board("nvmlDeviceGetPcieReplayCounter")
+    replays = replays if replays.value is not None else query.board_field(FIELD_PCIE_REPLAYS)
+    way = [hop.bus_id for hop in way_to_root(bus_id, root).hops]
+    return (
+        replays.fact("pcie_replays"),
+        query.board_field(FIELD_PCIE_REPLAY_ROLLOVERS).fact("pcie_replay_rollovers"),
+        *(
+            _reported(name, file, line, way, query.board_field(field), root)
+            for name, file, line, field in REPORTED_ERRORS
+        ),
+        nvlink_errors(query, nvlinks(query)).fact("nvlink_errors"),
+    )
+
+
+def counters_risen(before: Iterable[Fact], after: Iterable[Fact]) -> tuple[Fact, ...]:
+    """How far each counter rose between two readings, as ``<name>_risen``; unknown if either reading is unknown."""
+    earlier = {fact.name: fact for fact in before}
+    return tuple(_risen(earlier[fact.name], fact) for fact in after if fact.name in earlier)
+
+
+def _risen(before: Fact, after: Fact) -> Fact:
+    name, first, last = after.name + RISEN, before.value, after.value
+    if not isinstance(first, int) or not isinstance(last, int):
+        return unknown(name, before.reason or after.reason or "no number", after.source)
+    if last < first:
+        return unknown(name, "the counter was reset in between", after.source)
+    if before.source != after.source:
+        return unknown(name, f"not the same counters: {before.source}, then {after.source}", after.source)
+    return known(name, last - first, after.source)
+
+
+def _reported(name: str, file: str, line: str, way: list[str], answer: Answer, root: Path) -> Fact:
+    """The sum over the devices on the way that have the counter, or NVML's count of the GPU alone if none has it."""
+    machine = Machine(root)
+    totals = {hop: labelled(machine.read(f"{DEVICES}/{hop}/{file}").text, line, " ") for hop in way}
+    counted = {hop: int(total) for hop, total in totals.items() if total and total.isdigit()}
+    if counted:
+        return known(name, sum(counted.values()), f"{file} of {', '.join(counted)}")
+    if answer.value is not None:
+        return known(name, answer.value, "NVML")
+    hidden = "no device on the way reports errors in sysfs" if way else NOT_SHOWN
+    return unknown(name, f"{hidden}; {answer.why_none}", file)
+
+
+def nvlink_errors(query: Query, links: NvLinks) -> Answer:
+    """Replays, recoveries and damaged packets of all NVLinks, summed, since the driver was loaded."""
+
+    def errors(first: int) -> Answer:
+        answer = Answer(None)
+        for fields in NVLINK_ERROR_FIELDS:
+            counts = [query.board_field(field, link) for link in links.active for field in fields]
+            values = [count.value for count in counts if count.value is not None]
+            if values:
+                return Answer(sum(values))
+            answer = counts[0]
+        return answer
+
+    return of_first(links, errors)

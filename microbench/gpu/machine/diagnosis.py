@@ -1,10 +1,15 @@
-"""Why there is no GPU to measure, as rules: what was observed -> one line of cause and one of next step. Pure."""
+"""``why_no_gpu`` finds out why no GPU can be measured, and what to do about it.
+
+``observe`` looks at the PCI bus, driver, device files and packages; ``diagnose`` applies rules to what it saw. Only the
+standard library is used, so it works where no GPU package is installed.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.metadata
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,22 +24,29 @@ NO_DEVICE = 100
 STUB_LIBRARY = 34
 HIDE_ALL = ("", "-1", "none", "void", "NoDevFiles")
 OLDEST_CUDA = 12
-# What cuInit may return when device files are missing or forbidden; any other code has a cause of its own.
+# Codes that cuInit may return if device files are missing or forbidden; any other code has a cause of its own.
 NODE_CODES = frozenset({0, 3, NO_DEVICE, 101, 304, 999})
+NVIDIA_VENDOR = "0x10de"
+DISPLAY_CLASS = "0x03"
+# Nothing can be measured without these; cuda-core, CuPy and the rest are layers, which are skipped if missing.
+NEEDED_PACKAGES = ("cuda-bindings",)
+NVRTC_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
+NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+PCI_DEVICES = "/sys/bus/pci/devices"
 
 
 class NoGpu(msgspec.Struct, frozen=True):
-    """Why no GPU can be measured here and what to do, each one line."""
+    """Why no GPU can be measured here and what to do, one line each."""
 
     reason: str
     next_step: str
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """What was seen of GPU, driver and packages. None means that it could not be looked at.
+    """What ``observe`` saw; None means that it could not look.
 
     ``gpus`` are NVIDIA GPUs on the PCI bus, ``bound_to`` the kernel drivers that hold them. ``library_error`` says why
-    libcuda.so.1 does not load; ``init_code`` is what cuInit returned, ``cuda_version`` 1000 x major + 10 x minor.
+    libcuda.so.1 does not load; ``init_code`` is cuInit's result, ``cuda_version`` is 1000 x major + 10 x minor.
     """
 
     gpus: tuple[str, ...] | None = None
@@ -66,11 +78,28 @@ class Observed(msgspec.Struct, frozen=True):
 
     @property
     def cuda_major(self) -> int | None:
-        """CUDA's major version as the driver supports it."""
+        """The major version of CUDA that the driver supports."""
         return None if self.cuda_version is None else self.cuda_version // 1000
 
 
-# cuda.h, enum cudaError_enum. What each means when cuInit returns it.
+class DriverAnswer(NamedTuple):
+    """Why libcuda does not load, or the results of cuInit, cuDeviceGetCount and cuDriverGetVersion."""
+
+    library_error: str | None = None
+    init_code: int | None = None
+    device_count: int | None = None
+    cuda_version: int | None = None
+
+
+def why_no_gpu(root: str | Path = "/", environment: Mapping[str, str] | None = None) -> NoGpu | None:
+    """Why no GPU can be measured, or None if one can. Never raises.
+
+    It calls cuInit in this process, which then keeps the driver loaded, so it is meant for the probe worker and doctor.
+    """
+    return diagnose(observe(Path(root), os.environ if environment is None else environment))
+
+
+# The meaning of each code of enum cudaError_enum (cuda.h) that cuInit may return.
 INIT_CODES: dict[int, NoGpu] = {
     1: NoGpu("cuInit was given an invalid value (1)", "reinstall the driver: libcuda.so.1 is not the one it came with"),
     2: NoGpu("cuInit ran out of memory (2)", "free host memory, or raise the container's memory limit"),
@@ -110,18 +139,17 @@ INIT_CODES: dict[int, NoGpu] = {
 
 
 def install_line(cuda_major: int | None) -> str:
-    """How to install the GPU packages that this driver can run."""
+    """How to install the GPU packages for this driver."""
     extra = "cu12" if cuda_major == OLDEST_CUDA else "cu13"
     return f"pip install 'cuda-microbench[{extra}]', or `./scripts/microbench run` in a checkout"
 
 
 def diagnose(observed: Observed) -> NoGpu | None:
-    """The first rule that fits; None if a GPU can be measured."""
-    for rule in WORKING_RULES if observed.works else FAILING_RULES:
-        found = rule(observed)
-        if found is not None:
-            return found
-    return None
+    """The result of the first rule that applies; None if a GPU can be measured."""
+    rules: tuple[Callable[[Observed], NoGpu | None], ...] = (_driver_too_old, _packages_missing)
+    if not observed.works:
+        rules = (_hidden, _mig_without_instance, _held_by_other_driver, _no_library, _nodes, _init_failed)
+    return next(filter(None, (rule(observed) for rule in rules)), None)
 
 
 def _driver_too_old(seen: Observed) -> NoGpu | None:
@@ -149,16 +177,14 @@ def _packages_missing(seen: Observed) -> NoGpu | None:
 
 
 def _hidden(seen: Observed) -> NoGpu | None:
-    if not seen.shows_none or seen.visible_devices is None or (seen.boards_in_mig_mode and not _hides_all(seen)):
+    if not seen.shows_none or seen.visible_devices is None:
+        return None
+    if seen.boards_in_mig_mode and seen.visible_devices not in HIDE_ALL:
         return None
     return NoGpu(
         f"CUDA_VISIBLE_DEVICES={seen.visible_devices!r} hides every GPU",
         "unset CUDA_VISIBLE_DEVICES, or name a GPU of `nvidia-smi -L`",
     )
-
-
-def _hides_all(seen: Observed) -> bool:
-    return seen.visible_devices in HIDE_ALL
 
 
 def _mig_without_instance(seen: Observed) -> NoGpu | None:
@@ -225,59 +251,18 @@ def _init_failed(seen: Observed) -> NoGpu:
     return INIT_CODES.get(code) or NoGpu(f"cuInit failed with CUDA error {code}", "run `nvidia-smi`, and see `dmesg`")
 
 
-Rule = Callable[[Observed], NoGpu | None]
-WORKING_RULES: tuple[Rule, ...] = (_driver_too_old, _packages_missing)
-FAILING_RULES: tuple[Rule, ...] = (
-    _hidden,
-    _mig_without_instance,
-    _held_by_other_driver,
-    _no_library,
-    _nodes,
-    _init_failed,
-)
-
-
-# Looks why there is no GPU to measure. Standard library only: it works where no GPU package is installed.
-
-
-NVIDIA_VENDOR = "0x10de"
-DISPLAY_CLASS = "0x03"
-# Without these nothing is measured; cuda-core, CuPy and the rest are layers, skipped when missing.
-NEEDED_PACKAGES = ("cuda-bindings",)
-NVRTC_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
-NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
-PCI_DEVICES = "/sys/bus/pci/devices"
-
-
-class DriverAnswer(NamedTuple):
-    """What libcuda said: why it does not load, or what cuInit, cuDeviceGetCount and cuDriverGetVersion gave."""
-
-    library_error: str | None = None
-    init_code: int | None = None
-    device_count: int | None = None
-    cuda_version: int | None = None
-
-
-def why_no_gpu(root: str | Path = "/", environment: Mapping[str, str] | None = None) -> NoGpu | None:
-    """Why no GPU can be measured, or None if one can. Never raises.
-
-    Calls cuInit in this process, which then has the driver loaded for good: meant for the probe worker and doctor.
-    """
-    return diagnose(observe(Path(root), os.environ if environment is None else environment))
-
-
 def observe(
     root: Path,
     environment: Mapping[str, str],
     ask: Callable[[], DriverAnswer] | None = None,
     version_of: Callable[[str], str | None] | None = None,
 ) -> Observed:
-    """Look at PCI bus, driver, device files and packages. ``ask`` and ``version_of`` stand in for libcuda and pip."""
+    """Look at PCI bus, driver, device files and packages. Tests replace ``ask`` (libcuda) and ``version_of`` (pip)."""
     machine = Machine(root)
     version = version_of or package_version
     answer = (ask or ask_driver)()
     gpus = _gpus(machine)
-    nodes = [*NODES, *(f"/dev/{name}" for name in machine.names("/dev") if _is_gpu_node(name))]
+    nodes = [*NODES, *(f"/dev/{name}" for name in machine.names("/dev") if re.fullmatch(r"nvidia\d+", name))]
     present = [node for node in nodes if machine.exists(node)]
     denied = [node for node in present if not os.access(machine.at(node), os.R_OK | os.W_OK)]
     shows_none = answer.init_code is not None and not answer.device_count
@@ -328,7 +313,7 @@ def package_version(name: str) -> str | None:
 
 
 def _gpus(machine: Machine) -> tuple[str, ...] | None:
-    """NVIDIA's display controllers on the PCI bus (its NVSwitches and sound functions are of other classes)."""
+    """NVIDIA's display controllers on the PCI bus (NVSwitches and sound functions have other classes)."""
     if not machine.exists(PCI_DEVICES):
         return None
     return tuple(
@@ -346,12 +331,8 @@ def _bound_to(machine: Machine, gpu: str) -> str | None:
         return None
 
 
-def _is_gpu_node(name: str) -> bool:
-    return name.removeprefix("nvidia").isdigit() and name.startswith("nvidia")
-
-
 def _group(path: Path) -> str | None:
-    """The group whose members may use a device file; None when it gives them nothing, or has no name."""
+    """The group whose members may use a device file; None if they may not, or if the group has no name."""
     try:
         return path.group() if path.stat().st_mode & 0o060 == 0o060 else None
     except (OSError, KeyError):

@@ -1,4 +1,4 @@
-"""What NVML says of one GPU, each query guarded alone: state, telemetry, PCIe bytes. The only file with pynvml."""
+"""NvmlGpu reads one GPU's state, telemetry, counters and processes through NVML. No other file imports pynvml."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from microbench.core.errors import Skip
 from microbench.core.model import Fact, GpuInfo, LinkInfo, Telemetry
-from microbench.gpu.machine.counters import ExactTotals, SampledTotals, coherent, nvlink_bytes_per_s, nvlinks
+from microbench.gpu.machine.counters import ExactTotals, SampledTotals
 from microbench.gpu.machine.query import (
     CLOCK_MEMORY,
     CLOCK_SM,
@@ -28,117 +28,9 @@ from microbench.gpu.machine.query import (
     clock_reasons,
     field_value,
 )
+from microbench.gpu.machine.topology import coherent, nvlink_bytes_per_s, nvlinks
 from microbench.gpu.protocol.gpu import PcieBytes
 from microbench.host.files import Machine
-
-# Who else works on a GPU, by NVML: the first thing to look for, as it makes every number wrong.
-
-
-# The link /proc/self/ns/pid in the first PID namespace (PROC_PID_INIT_INO in linux/proc_ns.h); a container has another.
-FIRST_PID_NAMESPACE = "pid:[4026531836]"
-# What kind of work, and the functions that list it, newest first.
-LISTS = (
-    ("", ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeRunningProcesses_v2")),
-    ("MPS client, ", ("nvmlDeviceGetMPSComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses_v2")),
-    ("graphics, ", ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses_v2")),
-)
-
-
-class Holder(NamedTuple):
-    """A process with work on a GPU: its name, its pid and kind in words, and the memory it holds if NVML tells."""
-
-    name: str
-    pid: str
-    used_bytes: int | None
-
-
-class Holders(NamedTuple):
-    """Who holds memory of a GPU: this process, None where NVML does not list it by a pid known here, and all others."""
-
-    own: Holder | None
-    others: tuple[Holder, ...]
-
-
-def other_processes(
-    query: Query, own_pids: Collection[int] = (), context_open: bool = True, machine: Machine | None = None
-) -> Answer:
-    """Processes with work on this GPU other than this one and ``own_pids``: a tuple of "name (pid 123)".
-
-    In a container with process ids of its own NVML still gives the host's. Which of those is ours cannot be told, so
-    with ``context_open`` (this process has a context) one that nobody here has is taken for it.
-    """
-    tree = machine or Machine()
-    answer = _listed(query)
-    if answer.value is None:
-        return answer
-    ours = _ours(answer.value, {os.getpid(), *own_pids}, context_open, tree)
-    others = (_holder(query, one, tree) for pid, one in sorted(answer.value.items()) if pid not in ours)
-    return Answer(tuple(f"{one.name} ({one.pid})" for one in others))
-
-
-def memory_holders(query: Query, machine: Machine | None = None) -> Answer:
-    """The Holders of a GPU that this process has a context on.
-
-    None where NVML lists nobody, this process being there for sure: then it does not show processes here at all.
-    """
-    tree = machine or Machine()
-    answer = _listed(query)
-    if answer.value is None:
-        return answer
-    if not answer.value:
-        return Answer(None, "NVML lists no process here, not even this one")
-    ours = _ours(answer.value, {os.getpid()}, True, tree)
-    found = {pid: _holder(query, one, tree) for pid, one in sorted(answer.value.items())}
-    # Of several that nobody here has one is this process, but which?
-    sure = os.getpid() in ours or sum(not tree.exists(f"/proc/{pid}") for pid in found) == 1
-    own = next((holder for pid, holder in found.items() if pid in ours), None) if sure else None
-    return Answer(Holders(own, tuple(holder for pid, holder in found.items() if pid not in ours)))
-
-
-class _Listed(NamedTuple):
-    """One process as NVML lists it."""
-
-    pid: int
-    kind: str
-    used_bytes: int | None
-
-
-def _listed(query: Query) -> Answer:
-    """Each process that NVML lists, by pid. A process may be listed for several kinds of work: the first counts."""
-    found: dict[int, _Listed] = {}
-    for kind, names in LISTS:
-        answer = query.ask_first(names)
-        if not kind and answer.value is None:
-            return answer
-        for process in answer.value or ():
-            used_bytes = getattr(process, "usedGpuMemory", None)
-            found.setdefault(int(process.pid), _Listed(int(process.pid), kind, used_bytes))
-    return Answer(found)
-
-
-def _ours(found: Collection[int], own_pids: Collection[int], context_open: bool, machine: Machine) -> set[int]:
-    ours = set(found) & set(own_pids)
-    if context_open and not ours and own_pid_namespace(machine):
-        return set([pid for pid in sorted(found) if not machine.exists(f"/proc/{pid}")][:1])
-    return ours
-
-
-def _holder(query: Query, one: _Listed, machine: Machine) -> Holder:
-    return Holder(_name(query, one.pid, machine), f"{one.kind}pid {one.pid}", one.used_bytes)
-
-
-def own_pid_namespace(machine: Machine) -> bool:
-    """True if process ids here are not the host's."""
-    try:
-        return os.readlink(machine.at("/proc/self/ns/pid")) != FIRST_PID_NAMESPACE
-    except OSError:
-        return False
-
-
-def _name(query: Query, pid: int, machine: Machine) -> str:
-    path = query.ask_system("nvmlSystemGetProcessName", pid).value
-    return Path(path).name if path else machine.read(f"/proc/{pid}/comm").text or "a process not visible from here"
-
 
 MEGAHERTZ = 1e6
 MILLIWATT = 1e-3
@@ -160,44 +52,39 @@ def load() -> Any:
 
 
 class NvmlGpu:
-    """One GPU through NVML, found by UUID: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER change indices, not UUIDs.
+    """One GPU through NVML, found by UUID, because CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER change indices.
 
-    Making one never raises: ``reason`` says why NVML cannot be used (not installed, no driver, …), and whatever is
-    asked is then unknown for that reason. ``library`` stands in for pynvml in tests.
+    The constructor never raises: ``reason`` says why NVML cannot be used (not installed, no driver, …), and every value
+    is then unknown for that reason. ``library`` replaces pynvml in tests.
     """
 
     def __init__(self, uuid: str, library: Any = None) -> None:
         self.uuid = uuid
-        self._query = Query(load() if library is None else library, uuid)
+        self.query = Query(load() if library is None else library, uuid)
         self._exact = ExactTotals()
         self._sampled = SampledTotals(self._pcie_rates)
 
     @property
     def reason(self) -> str | None:
         """Why NVML cannot be used; None if it can."""
-        return self._query.reason
-
-    @property
-    def query(self) -> Query:
-        """For what nvml_link.py asks."""
-        return self._query
+        return self.query.reason
 
     def close(self) -> None:
-        """Stop sampling and leave NVML."""
+        """Stop sampling and shut NVML down."""
         self._sampled.close()
-        self._query.close()
+        self.query.close()
 
     def driver_version(self) -> Answer:
         """The driver's version, such as "580.95.05"."""
-        return self._query.ask_system("nvmlSystemGetDriverVersion")
+        return self.query.ask_system("nvmlSystemGetDriverVersion")
 
     def describe(self, info: GpuInfo, own_pids: Collection[int] = (), context_open: bool = True) -> GpuInfo:
-        """``info`` with each field that is None filled where NVML answers. Never raises.
+        """``info`` with NVML's answers in place of the fields that are None. Never raises.
 
-        ``own_pids`` are processes that belong to this run; ``context_open`` says that this one has a CUDA context.
+        ``own_pids`` are processes of this run; ``context_open`` says that this process has a CUDA context.
         """
-        ask = self._query.ask
-        found: dict[str, Any] = {
+        ask = self.query.ask
+        answers: dict[str, Any] = {
             "pci_bus_id": ask("nvmlDeviceGetPciInfo").member("busId").value,
             "memory_bytes": ask("nvmlDeviceGetMemoryInfo").member("total").value,
             "sm_clock_max_hz": ask("nvmlDeviceGetMaxClockInfo", CLOCK_SM).scaled(MEGAHERTZ),
@@ -207,15 +94,15 @@ class NvmlGpu:
             "mig": self._mig().flag(),
             "persistence": ask("nvmlDeviceGetPersistenceMode").flag(),
             "confidential_computing": self._confidential().flag(),
-            "power_limit_w": self._query.ask_first(POWER_LIMIT_NAMES).scaled(MILLIWATT),
-            "other_processes": other_processes(self._query, own_pids, context_open).value,
+            "power_limit_w": self.query.ask_first(POWER_LIMIT_NAMES).scaled(MILLIWATT),
+            "other_processes": other_processes(self.query, own_pids, context_open).value,
         }
-        fields = {name: value for name, value in found.items() if getattr(info, name) is None and value is not None}
+        fields = {name: value for name, value in answers.items() if getattr(info, name) is None and value is not None}
         return msgspec.structs.replace(info, **fields, link=self._link(info.link))
 
     def facts(self, prefix: str = "") -> tuple[Fact, ...]:
-        """What has no field in GpuInfo, and why those of its fields are unknown that are. ``prefix``: "gpu0_"."""
-        ask = self._query.ask
+        """Values without a field in GpuInfo, and the reasons for its unknown fields. ``prefix`` is such as "gpu0_"."""
+        ask = self.query.ask
         mode, compute = ask("nvmlDeviceGetVirtualizationMode"), ask("nvmlDeviceGetComputeMode")
         answers = {
             "virtualization_mode": mode._replace(value=VIRTUALIZATION_MODES.get(mode.value)),
@@ -227,31 +114,31 @@ class NvmlGpu:
             "mig": self._mig(),
             "persistence": ask("nvmlDeviceGetPersistenceMode"),
             "confidential_computing": self._confidential(),
-            "power_limit_w": self._query.ask_first(POWER_LIMIT_NAMES),
-            "other_processes": other_processes(self._query),
+            "power_limit_w": self.query.ask_first(POWER_LIMIT_NAMES),
+            "other_processes": other_processes(self.query),
         }
         answers |= {name: answer for name, answer in fields.items() if answer.value is None}
         return tuple(answer.fact(f"{prefix}{name}") for name, answer in answers.items())
 
     def telemetry(self) -> Telemetry:
-        """The GPU's state now, but for the SMs' own clock; what NVML does not answer is None. Never raises."""
-        ask = self._query.ask
+        """The GPU's state now, without the SMs' own clock; values that NVML does not know are None. Never raises."""
+        ask = self.query.ask
         return Telemetry(
             nvml_sm_clock_hz=ask("nvmlDeviceGetClockInfo", CLOCK_SM).scaled(MEGAHERTZ),
             memory_clock_hz=ask("nvmlDeviceGetClockInfo", CLOCK_MEMORY).scaled(MEGAHERTZ),
-            temperature_c=self._query.ask_first(TEMPERATURE_NAMES, TEMPERATURE_GPU).scaled(1.0),
+            temperature_c=self.query.ask_first(TEMPERATURE_NAMES, TEMPERATURE_GPU).scaled(1.0),
             power_w=ask("nvmlDeviceGetPowerUsage").scaled(MILLIWATT),
-            throttle_reasons=clock_reasons(self._query.ask_first(CLOCK_REASON_NAMES).value or 0),
+            throttle_reasons=clock_reasons(self.query.ask_first(CLOCK_REASON_NAMES).value or 0),
         )
 
     def pcie_bytes(self) -> PcieBytes:
         """Bytes that the GPU sent and received over PCIe, headers included, since the first call.
 
-        Exact where the driver counts (fields 197 and 198), provided that no more than 4 GB pass between two calls:
-        the counters wrap, 68 ms at full rate. Else ``coarse``: rates sampled by a thread, good for traffic that lasts.
-        Raises Skip where there is neither.
+        They are exact if the driver counts them (fields 197 and 198) and at most 4 GB pass between two calls, because
+        the counters wrap (68 ms at full rate). Otherwise they are ``coarse``: a thread samples rates, which is good for
+        lasting traffic. Raises Skip if the driver has neither.
         """
-        fields = self._query.ask("nvmlDeviceGetFieldValues", [FIELD_PCIE_SENT, FIELD_PCIE_RECEIVED])
+        fields = self.query.ask("nvmlDeviceGetFieldValues", [FIELD_PCIE_SENT, FIELD_PCIE_RECEIVED])
         values = [field_value(entry) for entry in fields.value or ()]
         if len(values) == 2 and values[0] is not None and values[1] is not None:
             return self._exact.add(values[0], values[1])
@@ -259,36 +146,36 @@ class NvmlGpu:
             raise Skip("NVML's PCIe counters stopped answering")
         totals = self._sampled.read()
         if totals is None:
-            raise Skip(f"no PCIe counters: {self._query.ask('nvmlDeviceGetPcieThroughput', PCIE_SENT).reason}")
+            raise Skip(f"no PCIe counters: {self.query.ask('nvmlDeviceGetPcieThroughput', PCIE_SENT).reason}")
         return totals
 
     def energy_j(self) -> float:
-        """Joules since the driver was loaded. Raises Skip where none are counted, or for the whole board alone.
+        """Joules since the driver was loaded. Raises Skip without a counter, and if the counter is of the whole board.
 
         The counter moves about every 100 ms (nvmlDeviceGetTotalEnergyConsumption, from Volta on).
         """
         if self._mig().flag():
-            raise Skip("no energy counter: the board has one, of which this MIG instance is a part")
-        answer = self._query.ask("nvmlDeviceGetTotalEnergyConsumption")
+            raise Skip("no energy counter: the board's counter includes other MIG instances")
+        answer = self.query.ask("nvmlDeviceGetTotalEnergyConsumption")
         energy_j = answer.scaled(MILLIJOULE)
         if energy_j is None:
             raise Skip(f"no energy counter: {answer.why_none}")
         return energy_j
 
     def _mig(self) -> Answer:
-        """MIG mode; off where there is no such mode."""
-        answer = self._query.ask("nvmlDeviceGetMigMode")
+        """MIG mode; off if the GPU does not have it."""
+        answer = self.query.ask("nvmlDeviceGetMigMode")
         return Answer(0) if answer.unsupported else answer
 
     def _confidential(self) -> Answer:
-        """The machine's confidential-computing feature; off where there is no such feature."""
-        answer = self._query.ask_system("nvmlSystemGetConfComputeState")
+        """The machine's confidential-computing feature; off if it does not have it."""
+        answer = self.query.ask_system("nvmlSystemGetConfComputeState")
         return Answer(0) if answer.unsupported else answer.member("ccFeature")
 
     def _link(self, link: LinkInfo) -> LinkInfo:
-        ask = self._query.ask_board
-        links = nvlinks(self._query)
-        found = {
+        ask = self.query.ask_board
+        links = nvlinks(self.query)
+        pcie = {
             "generation_now": ask("nvmlDeviceGetCurrPcieLinkGeneration").value,
             "generation_max": ask("nvmlDeviceGetMaxPcieLinkGeneration").value,
             "lanes_now": ask("nvmlDeviceGetCurrPcieLinkWidth").value,
@@ -296,22 +183,22 @@ class NvmlGpu:
         }
         joined = {
             "nvlinks": links.up,
-            "nvlink_bytes_per_s": nvlink_bytes_per_s(self._query, links).value,
-            "coherent": coherent(self._query).value,
+            "nvlink_bytes_per_s": nvlink_bytes_per_s(self.query, links).value,
+            "coherent": coherent(self.query).value,
         }
-        # A PCIe figure of 0 is NVML's word for unknown; that no NVLink is up is an answer.
-        fields = {name: value for name, value in found.items() if value} | joined
+        # For PCIe, NVML's 0 means unknown; 0 NVLinks is an answer.
+        fields = {name: value for name, value in pcie.items() if value} | joined
         return msgspec.structs.replace(link, **{name: fields[name] for name in fields if getattr(link, name) is None})
 
     def _pcie_rates(self) -> tuple[float, float] | None:
-        """Bytes per second (sent, received), averaged over 20 ms each; None if NVML does not answer."""
-        sent = self._query.ask("nvmlDeviceGetPcieThroughput", PCIE_SENT).scaled(KILOBYTE)
-        received = self._query.ask("nvmlDeviceGetPcieThroughput", PCIE_RECEIVED).scaled(KILOBYTE)
+        """Bytes a second (sent, received), each averaged over 20 ms; None if NVML does not answer."""
+        sent = self.query.ask("nvmlDeviceGetPcieThroughput", PCIE_SENT).scaled(KILOBYTE)
+        received = self.query.ask("nvmlDeviceGetPcieThroughput", PCIE_RECEIVED).scaled(KILOBYTE)
         return None if sent is None or received is None else (sent, received)
 
 
 def boards_in_mig_mode(library: Any = None) -> int | None:
-    """How many boards have MIG mode on, whether or not CUDA shows an instance of them; None if NVML cannot say."""
+    """How many boards have MIG mode on, even if CUDA shows none of their instances; None if NVML cannot say."""
     nvml = load() if library is None else library
     if nvml is None or call(nvml, "nvmlInit").reason is not None:
         return None
@@ -320,3 +207,105 @@ def boards_in_mig_mode(library: Any = None) -> int | None:
     modes = [call(nvml, "nvmlDeviceGetMigMode", handle.value).flag() for handle in handles if handle.value is not None]
     call(nvml, "nvmlShutdown")
     return sum(mode is True for mode in modes)
+
+
+# Which processes work on a GPU. Other processes make every number wrong.
+
+# The link /proc/self/ns/pid in the first PID namespace (PROC_PID_INIT_INO in linux/proc_ns.h); a container has another.
+FIRST_PID_NAMESPACE = "pid:[4026531836]"
+# Kinds of work, and the functions that list their processes, newest first.
+LISTS = (
+    ("", ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeRunningProcesses_v2")),
+    ("MPS client, ", ("nvmlDeviceGetMPSComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses_v2")),
+    ("graphics, ", ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses_v2")),
+)
+
+
+class Holder(NamedTuple):
+    """A process with work on a GPU: its name, its pid and kind of work as text, and its GPU memory if NVML knows."""
+
+    name: str
+    pid: str
+    used_bytes: int | None
+
+
+class Holders(NamedTuple):
+    """The processes that hold memory of a GPU: this one (None if NVML lists it by an unknown pid) and all others."""
+
+    own: Holder | None
+    others: tuple[Holder, ...]
+
+
+def other_processes(
+    query: Query, own_pids: Collection[int] = (), context_open: bool = True, machine: Machine | None = None
+) -> Answer:
+    """Processes with work on this GPU other than this one and ``own_pids``, as a tuple of "name (pid 123)".
+
+    In a container with its own process ids NVML still lists the host's, so that ours is unknown. With ``context_open``
+    (this process has a context) one listed pid that does not exist here is assumed to be ours.
+    """
+    tree = machine or Machine()
+    answer = _listed(query)
+    if answer.value is None:
+        return answer
+    ours = _ours(answer.value, {os.getpid(), *own_pids}, context_open, tree)
+    others = (_holder(query, process, tree) for pid, process in sorted(answer.value.items()) if pid not in ours)
+    return Answer(tuple(f"{holder.name} ({holder.pid})" for holder in others))
+
+
+def memory_holders(query: Query, machine: Machine | None = None) -> Answer:
+    """The Holders of a GPU that this process has a context on.
+
+    The answer is None if NVML lists no process at all: it then hides them here, because this process is one.
+    """
+    tree = machine or Machine()
+    answer = _listed(query)
+    if answer.value is None:
+        return answer
+    if not answer.value:
+        return Answer(None, "NVML lists no process here, not even this one")
+    ours = _ours(answer.value, {os.getpid()}, True, tree)
+    holders = {pid: _holder(query, process, tree) for pid, process in sorted(answer.value.items())}
+    # If several listed pids do not exist here, one of them is this process, but it is unknown which.
+    sure = os.getpid() in ours or sum(not tree.exists(f"/proc/{pid}") for pid in holders) == 1
+    own = next((holder for pid, holder in holders.items() if pid in ours), None) if sure else None
+    return Answer(Holders(own, tuple(holder for pid, holder in holders.items() if pid not in ours)))
+
+
+class _Listed(NamedTuple):
+    """One process as NVML lists it."""
+
+    pid: int
+    kind: str
+    used_bytes: int | None
+
+
+def _listed(query: Query) -> Answer:
+    """Each process that NVML lists, by pid. A process that is listed for several kinds of work counts for the first."""
+    listed: dict[int, _Listed] = {}
+    for kind, names in LISTS:
+        answer = query.ask_first(names)
+        if not kind and answer.value is None:
+            return answer
+        for process in answer.value or ():
+            used_bytes = getattr(process, "usedGpuMemory", None)
+            listed.setdefault(int(process.pid), _Listed(int(process.pid), kind, used_bytes))
+    return Answer(listed)
+
+
+def _holder(query: Query, process: _Listed, machine: Machine) -> Holder:
+    path = query.ask_system("nvmlSystemGetProcessName", process.pid).value
+    name = Path(path).name if path else machine.read(f"/proc/{process.pid}/comm").text
+    return Holder(name or "a process not visible from here", f"{process.kind}pid {process.pid}", process.used_bytes)
+
+
+def _ours(listed: Collection[int], own_pids: Collection[int], context_open: bool, machine: Machine) -> set[int]:
+    """The listed pids that are this run's."""
+    ours = set(listed) & set(own_pids)
+    if ours or not context_open:
+        return ours
+    try:
+        contained = os.readlink(machine.at("/proc/self/ns/pid")) != FIRST_PID_NAMESPACE
+    except OSError:
+        contained = False
+    return set([pid for pid in sorted(listed) if not machine.exists(f"/proc/{pid}")][:1]) if contained else ours

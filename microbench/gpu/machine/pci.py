@@ -1,4 +1,4 @@
-"""What sysfs says of a GPU's place on the PCIe bus: its link, the bridges up to the root port, its NUMA node."""
+"""A GPU's place on the PCIe bus by sysfs: its link, the bridges up to the root port, its NUMA node."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ from typing import Literal, NamedTuple
 from microbench.core.model import Fact, LinkInfo, link_rate
 from microbench.host.files import Machine, known, stated, unknown, why_unreadable
 
-# PCI configuration space: what kind of port a device is, its packet sizes and ordering, whether it redirects peers.
-#
-# Offsets and bits are those of linux/pci_regs.h.
+DEVICES = "/sys/bus/pci/devices"
+BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+# PCI Express base specification: transfer rate in GT/s of each generation.
+GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6, "128": 7}
+NOT_SHOWN = "sysfs does not show this GPU"
+# Red Hat and VMware, whose ports exist only in software.
+EMULATED_VENDORS = ("0x1b36", "0x15ad")
+# The first six lines of the file ``resource`` are the device's own address windows (base address registers).
+OWN_WINDOWS = 6
 
-
+# Offsets and bits of configuration space, from linux/pci_regs.h.
 CAPABILITY_POINTER = 0x34
 FIRST_CAPABILITY = 0x40
 EXPRESS_CAPABILITY = 0x10
@@ -25,7 +31,7 @@ EXTENDED_SPACE = 0x100
 ACCESS_CONTROL_CAPABILITY, ACCESS_CONTROL = 0x000D, 0x06
 # ACS request redirect and upstream forwarding: either sends a peer's packets up to the root port.
 REDIRECTING = 0x0004 | 0x0010
-# Without root the kernel shows the first 64 bytes only, of a CardBus bridge 128.
+# Without root the kernel shows only the first 64 bytes, 128 of a CardBus bridge.
 SHOWN_TO_ALL_BYTES = 128
 NEEDS_ROOT = "the kernel shows configuration space beyond byte 64 to root only"
 NO_EXTENDED_SPACE = "only 256 bytes of configuration space are shown"
@@ -45,9 +51,9 @@ PORT_KINDS: dict[int, PortKind] = {
 
 
 class ExpressControl(NamedTuple):
-    """What the PCI Express capability says; ``reason`` when it could not be read.
+    """A device's PCI Express capability; ``reason`` says why it could not be read.
 
-    An integrated endpoint has no link, so no ``read_completion_boundary_bytes``.
+    An integrated endpoint has no link and so no ``read_completion_boundary_bytes``.
     """
 
     kind: PortKind | None = None
@@ -60,14 +66,14 @@ class ExpressControl(NamedTuple):
 
 
 class Redirection(NamedTuple):
-    """Whether a port sends what one device below it writes to another up to the root (ACS); None and why."""
+    """Whether a port sends traffic between two devices below it up to the root (ACS); None with a reason if unknown."""
 
     value: bool | None
     reason: str | None = None
 
 
 def read_control(config: Path) -> ExpressControl:
-    """The port's kind, packet sizes and ordering from a device's configuration space (sysfs file ``config``)."""
+    """Port kind, packet sizes and ordering from a device's configuration space (sysfs file ``config``)."""
     data, reason = _read(config)
     if reason is not None:
         return ExpressControl(reason=reason)
@@ -84,7 +90,7 @@ def read_control(config: Path) -> ExpressControl:
 
 
 def read_redirection(config: Path) -> Redirection:
-    """Whether this port redirects peer traffic: False as well where it has no access control services."""
+    """Whether this port redirects peer traffic; False if it has no access control services."""
     data, reason = _read(config)
     if reason is not None:
         return Redirection(None, reason)
@@ -106,7 +112,7 @@ def read_redirection(config: Path) -> Redirection:
 
 
 def _read(config: Path) -> tuple[bytes, str | None]:
-    """The bytes shown, and why they are of no use."""
+    """The bytes shown, and the reason if they cannot be used."""
     try:
         data = config.read_bytes()
     except OSError as error:
@@ -133,21 +139,11 @@ def _decoded(data: bytes, offset: int) -> ExpressControl:
     )
 
 
-DEVICES = "/sys/bus/pci/devices"
-BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
-# PCI Express base specification: transfer rate in GT/s of each generation.
-GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6, "128": 7}
-NOT_SHOWN = "sysfs does not show this GPU"
-# Red Hat and VMware: the makers of ports that exist in software alone.
-EMULATED_VENDORS = ("0x1b36", "0x15ad")
-# The first six lines of the file ``resource`` are the device's own address windows (base address registers).
-OWN_WINDOWS = 6
-
-
 class Hop(NamedTuple):
-    """One device on the way from the GPU to the root: the link is the one on its upstream side.
+    """One device on the way from the GPU to the root, with the link on its upstream side.
 
-    A root port's and a downstream port's link is the one to the device below. ``emulated``: a virtual machine's own.
+    The link of a root port or downstream port is the one to the device below. ``emulated`` ports belong to a virtual
+    machine.
     """
 
     bus_id: str
@@ -158,9 +154,9 @@ class Hop(NamedTuple):
 
 
 class Way(NamedTuple):
-    """The way up: the GPU first, the root port last, and the root's name such as "pci0000:3a".
+    """The devices from the GPU up to the root port, and the root's name such as "pci0000:3a".
 
-    Empty when sysfs does not show the GPU (a container, a vGPU, WSL).
+    It is empty if sysfs does not show the GPU (a container, a vGPU, WSL).
     """
 
     hops: tuple[Hop, ...] = ()
@@ -168,14 +164,15 @@ class Way(NamedTuple):
 
     @property
     def bridges(self) -> tuple[Hop, ...]:
-        """All above the GPU."""
+        """All devices above the GPU."""
         return self.hops[1:]
 
     def flattened(self, integrated: bool | None) -> bool | None:
-        """Whether a virtual machine hides the real way; ``integrated`` is what CUDA says of the GPU.
+        """Whether a virtual machine hides the real ports; None if unknown. ``integrated`` is CUDA's answer for the GPU.
 
-        A GPU that is no part of its processor has a port above it: one right on the root bus was put there, and an
-        emulated port hides the real ones. An integrated endpoint tells nothing: QEMU makes one of what it puts there.
+        A GPU that is not part of its CPU has a port above it. If it is directly on the root bus, a hypervisor put it
+        there; an emulated port hides the real ones. An integrated endpoint proves nothing, because QEMU makes every
+        device that it puts there look like one.
         """
         if not self.hops:
             return None
@@ -187,9 +184,9 @@ class Way(NamedTuple):
 
     @property
     def switches(self) -> int | None:
-        """How many switches; None where a bridge of another kind is on the way.
+        """The number of switches; None if a bridge of another kind is on the way.
 
-        A switch is a pair of ports, so that they can be counted without root, which their kinds need.
+        Reading the kinds of ports needs root. Without it the ports are counted: a switch has two on the way.
         """
         between = [hop.control.kind for hop in self.hops[1:-1]]
         if all(between):
@@ -199,9 +196,9 @@ class Way(NamedTuple):
 
 
 def sysfs_bus_id(bus_id: str) -> str:
-    """A bus id as sysfs spells it: ``00000000:3B:00.0`` (NVML) and ``3b:00.0`` are ``0000:3b:00.0``.
+    """A bus id in the spelling of sysfs: ``00000000:3B:00.0`` (NVML) and ``3b:00.0`` become ``0000:3b:00.0``.
 
-    Raises ValueError for what is no bus id.
+    Raises ValueError if it is not a bus id.
     """
     match = BUS_ID.fullmatch(bus_id.strip().lower())
     if match is None:
@@ -210,16 +207,16 @@ def sysfs_bus_id(bus_id: str) -> str:
     return f"{int(domain or '0', 16):04x}:{rest}"
 
 
-def same_device(one: str | None, other: str | None) -> bool:
-    """Whether two bus ids, however spelt, are of one device; False for what is no bus id."""
+def same_device(first: str | None, second: str | None) -> bool:
+    """Whether two bus ids in any spelling name one device; False if one is not a bus id."""
     try:
-        return sysfs_bus_id(one or "") == sysfs_bus_id(other or "")
+        return sysfs_bus_id(first or "") == sysfs_bus_id(second or "")
     except ValueError:
         return False
 
 
 def folder_of(bus_id: str | None, root: Path = Path("/")) -> Path | None:
-    """The device's own folder, its place on the bus as its path; None when sysfs does not show it."""
+    """The device's real folder, whose path shows its place on the bus; None if sysfs does not show it."""
     try:
         return Machine(root).at(f"{DEVICES}/{sysfs_bus_id(bus_id or '')}").resolve(strict=True)
     except (OSError, ValueError):
@@ -227,7 +224,7 @@ def folder_of(bus_id: str | None, root: Path = Path("/")) -> Path | None:
 
 
 def way_to_root(bus_id: str | None, root: Path = Path("/")) -> Way:
-    """The way from a GPU to the root of its bus; empty when sysfs does not show it."""
+    """The way from a GPU to the root of its bus; empty if sysfs does not show it."""
     folder = folder_of(bus_id, root)
     if folder is None:
         return Way()
@@ -243,32 +240,32 @@ def way_to_root(bus_id: str | None, root: Path = Path("/")) -> Way:
 
 
 def narrowest(bridges: Sequence[Hop]) -> Hop | None:
-    """The port whose link can carry least at its full speed; None where no link is known."""
+    """The port with the slowest link at full speed; None if no link is known."""
     return min((hop for hop in bridges if raw_rate(hop.link)), key=lambda hop: raw_rate(hop.link), default=None)
 
 
 def raw_rate(link: LinkInfo) -> float:
-    """Bytes a second and direction at the link's full speed, packet headers included; 0 where it is not known."""
+    """Bytes a second and direction at the link's full speed, packet headers included; 0 if unknown."""
     return link_rate(link) or 0.0
 
 
 def describe_link(bus_id: str, root: Path = Path("/")) -> LinkInfo:
-    """The GPU's own link; every field None when sysfs does not show the GPU. Never raises."""
+    """The GPU's own link; every field is None if sysfs does not show the GPU. Never raises."""
     hops = way_to_root(bus_id, root).hops
     return hops[0].link if hops else LinkInfo()
 
 
 def numa_node(bus_id: str | None, root: Path = Path("/")) -> int | None:
-    """The NUMA node the device hangs on; None when the firmware does not say (sysfs shows -1)."""
+    """The device's NUMA node; None if the firmware does not say (sysfs shows -1)."""
     folder = folder_of(bus_id, root)
     text = Machine(folder).read("numa_node").text if folder else None
     return int(text) if text and text.isdigit() else None
 
 
 def largest_window_bytes(bus_id: str | None, root: Path = Path("/")) -> int | None:
-    """The largest window into the device's memory: of an NVIDIA GPU what it calls BAR1. None when not shown.
+    """The largest window into the device's memory, which is BAR1 of an NVIDIA GPU; None if it is not shown.
 
-    Each line of the file ``resource`` is first address, last address and flags in hexadecimal, zeros for none.
+    Each line of the file ``resource`` is first address, last address and flags in hexadecimal; zeros mean none.
     """
     folder = folder_of(bus_id, root)
     lines = (Machine(folder).read("resource").text or "").splitlines() if folder else []
@@ -280,9 +277,9 @@ def largest_window_bytes(bus_id: str | None, root: Path = Path("/")) -> int | No
 
 
 def link_facts(bus_id: str, root: Path = Path("/"), prefix: str = "") -> tuple[Fact, ...]:
-    """What has no place in LinkInfo, or is unknown and why: the path, its switches, payload sizes, NUMA node.
+    """The path, its switches, payload sizes and NUMA node, each with a reason if unknown.
 
-    ``prefix`` tells the GPUs of one machine apart ("gpu0_").
+    ``prefix`` distinguishes the GPUs of a machine ("gpu0_").
     """
     way = way_to_root(bus_id, root)
     source = f"{DEVICES}/{bus_id}"
@@ -316,11 +313,11 @@ def _link(folder: Path, control: ExpressControl) -> LinkInfo:
 
 
 def _generation(text: str | None) -> int | None:
-    """Of a speed such as ``32.0 GT/s PCIe`` or ``8 GT/s``; None for ``Unknown``."""
+    """The generation of a speed such as ``32.0 GT/s PCIe`` or ``8 GT/s``; None for ``Unknown``."""
     return GENERATIONS.get((text or "").split(" ")[0].removesuffix(".0"))
 
 
 def _lanes(text: str | None) -> int | None:
-    """Of a width; a hidden one reads 0 or 63, or 255 where only the byte is passed on."""
+    """The lanes of a width. A hidden width reads 0 or 63, or 255 if only one byte of it is passed on."""
     lanes = int(text) if text and text.isdigit() else 0
     return lanes if 0 < lanes <= 32 else None

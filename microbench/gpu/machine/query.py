@@ -1,4 +1,4 @@
-"""Asking NVML one thing at a time about one GPU: an answer or a reason, never an exception."""
+"""Query: asks NVML one thing at a time about one GPU and returns an answer or a reason, never an exception."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 from microbench.core.model import Fact
 from microbench.host.files import stated
 
-# NVML's numbers in words: constants of nvml.h that every release of the bindings agrees on.
-
-
+# Constants of nvml.h; all releases of the bindings agree on them.
 ERROR_NOT_SUPPORTED = 3
 ERROR_FUNCTION_NOT_FOUND = 13
 CLOCK_SM = 1
@@ -18,7 +16,7 @@ TEMPERATURE_GPU = 0
 # NVML_FI_DEV_PCIE_COUNT_TX_BYTES and _RX_BYTES: sent and received as seen from the GPU.
 FIELD_PCIE_SENT = 197
 FIELD_PCIE_RECEIVED = 198
-# NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON; of one link _NVLINK_GET_SPEED: the line rate of one direction in MB/s.
+# NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, and _NVLINK_GET_SPEED for one link: the line rate of one direction in MB/s.
 FIELD_NVLINK_SPEED = 90
 FIELD_NVLINK_SPEED_OF_LINK = 164
 # NVML_FI_DEV_PCIE_REPLAY_COUNTER, _REPLAY_ROLLOVER_COUNTER, _COUNT_CORRECTABLE_ERRORS, _NON_FATAL_ERROR, _FATAL_ERROR.
@@ -27,7 +25,7 @@ FIELD_PCIE_REPLAY_ROLLOVERS = 95
 FIELD_PCIE_CORRECTABLE = 173
 FIELD_PCIE_NONFATAL = 179
 FIELD_PCIE_FATAL = 180
-# NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, _RECOVERY, _CRC of one link; from Blackwell on _COUNT_RCV_ERRORS,
+# Of one link: NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, _RECOVERY, _CRC; from Blackwell on _COUNT_RCV_ERRORS,
 # _COUNT_XMIT_DISCARDS, _COUNT_LINK_RECOVERY_EVENTS.
 NVLINK_ERROR_FIELDS = ((161, 162, 163), (208, 212, 215))
 # NVML_FI_DEV_C2C_LINK_COUNT.
@@ -36,7 +34,7 @@ FIELD_C2C_LINKS = 170
 PCIE_SENT = 0
 PCIE_RECEIVED = 1
 
-# nvmlClocksEventReasons. analysis/quantiles.py takes a reason with "power", "thermal" or "brake" for a throttled clock.
+# nvmlClocksEventReasons. analysis/quantiles.py counts a reason with "power", "thermal" or "brake" as throttling.
 CLOCK_REASONS = (
     (0x001, "idle"),
     (0x002, "application clocks set"),
@@ -58,30 +56,30 @@ VIRTUALIZATION_MODES = {
     4: "host of shared graphics",
 }
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
-# More than any GPU has; a link beyond the last one is refused.
+# More than any GPU has; NVML refuses a link beyond the last one.
 NVLINK_MOST_LINKS = 36
 # nvmlNvlinkVersion_t.
 NVLINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
 # nvmlIntNvLinkDeviceType_t.
 NVLINK_PEERS = {0: "gpu", 1: "processor", 2: "switch"}
-# nvmlGpuTopologyLevel_t, in the words of `nvidia-smi topo -m`; 0 are two GPUs on one board.
+# nvmlGpuTopologyLevel_t, in the words of `nvidia-smi topo -m`; 0 means two GPUs on one board.
 TOPOLOGY_LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 # NVML_P2P_CAPS_INDEX_NVLINK of nvmlDeviceGetP2PStatus, and its answer NVML_P2P_STATUS_OK.
 PEERS_BY_NVLINK = 2
 PEERS_OK = 0
-# nvmlValueType: which member of the union holds a field's value.
+# nvmlValueType: the member of the union that holds a field's value.
 VALUE_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 
 
 def clock_reasons(bits: int) -> tuple[str, ...]:
-    """The words for a bit set of reasons, unknown bits in hexadecimal."""
+    """The names of a bit set of reasons; unknown bits are shown in hexadecimal."""
     known = tuple(word for bit, word in CLOCK_REASONS if bits & bit)
     rest = bits & ~sum(bit for bit, _ in CLOCK_REASONS)
     return (*known, f"reason {rest:#x}") if rest else known
 
 
 def field_value(entry: Any) -> int | None:
-    """The value of an nvmlFieldValue_t, None if the driver has no such field."""
+    """The value of an nvmlFieldValue_t; None if the driver does not have the field."""
     member = VALUE_MEMBERS.get(entry.valueType)
     if entry.nvmlReturn != 0 or member is None:
         return None
@@ -89,7 +87,7 @@ def field_value(entry: Any) -> int | None:
 
 
 class Answer(NamedTuple):
-    """What a query returned, or None and why. ``unsupported``: this GPU, driver or binding has no such thing."""
+    """A query's result, or None and the reason. ``unsupported``: this GPU, driver or binding does not have it."""
 
     value: Any
     reason: str | None = None
@@ -100,31 +98,31 @@ class Answer(NamedTuple):
         return None if self.value is None else self.value * factor
 
     def flag(self) -> bool | None:
-        """The number as yes or no; of a pair (now, after the next reboot), the first."""
+        """The number as true or false; the first of a pair (now, after the next reboot)."""
         now = self.value[0] if isinstance(self.value, list | tuple) else self.value
         return None if now is None else bool(now)
 
     @property
     def why_none(self) -> str:
-        """Why there is no value, in words that name NVML once."""
+        """Why there is no value, in a text that names NVML once."""
         reason = self.reason or "it says 0"
         return reason if reason.startswith("NVML") else f"NVML: {reason}"
 
     def fact(self, name: str) -> Fact:
-        """The answer as a fact, or as an unknown one with the reason."""
+        """The answer as a fact, unknown with the reason if there is no value."""
         return stated(name, self.value, "NVML", self.reason or "NVML does not say")
 
     def member(self, name: str) -> Answer:
-        """A member of the struct that was answered, bytes as text."""
-        found = getattr(self.value, name, None)
-        return self._replace(value=found.decode(errors="replace") if isinstance(found, bytes) else found)
+        """A member of the returned struct; bytes become text."""
+        value = getattr(self.value, name, None)
+        return self._replace(value=value.decode(errors="replace") if isinstance(value, bytes) else value)
 
 
 class Query:
-    """NVML opened for the GPU of a UUID. ``library`` is pynvml or None when it is not installed.
+    """NVML opened for the GPU of a UUID. ``library`` is pynvml, or None if it is not installed.
 
-    Making one never raises: ``reason`` says why NVML cannot be used, and every answer is then None for that reason.
-    A MIG instance answers for itself where it can, else its board does.
+    The constructor never raises: ``reason`` says why NVML cannot be used, and every answer then has that reason.
+    A MIG instance answers for itself if it can, otherwise its board does.
     """
 
     def __init__(self, library: Any, uuid: str) -> None:
@@ -134,14 +132,14 @@ class Query:
         self.reason = self._open(uuid)
 
     def close(self) -> None:
-        """Leave NVML; every later answer is None."""
+        """Shut NVML down; every later answer is None."""
         if self._handle is not None:
             self._handle = self._board = None
             self.reason = "closed"
             call(self._library, "nvmlShutdown")
 
     def ask(self, name: str, *arguments: Any) -> Answer:
-        """The answer of ``name(handle, *arguments)``, asked of the board where a MIG instance has none."""
+        """The answer of ``name(handle, *arguments)``; the board is asked if a MIG instance has no answer."""
         if self.reason is not None:
             return Answer(None, self.reason)
         answer = call(self._library, name, self._handle, *arguments)
@@ -150,13 +148,13 @@ class Query:
         return answer
 
     def ask_board(self, name: str, *arguments: Any) -> Answer:
-        """The answer of ``name(handle, *arguments)`` about the whole board: what MIG instances share, as the links."""
+        """The answer of ``name(handle, *arguments)`` about the whole board, for what its MIG instances share."""
         if self.reason is not None:
             return Answer(None, self.reason)
         return call(self._library, name, self._board, *arguments)
 
     def board_field(self, field: int, scope: int | None = None) -> Answer:
-        """The board's value of a field (NVML_FI_…); ``scope`` is the number of the NVLink where it is about one."""
+        """The board's value of a field (NVML_FI_…); ``scope`` is an NVLink's number for the fields of one link."""
         asked = field if scope is None else (field, scope)
         entries = self.ask_board("nvmlDeviceGetFieldValues", [asked])
         if entries.value is None:
@@ -166,7 +164,7 @@ class Query:
         return Answer(value, refused, code == ERROR_NOT_SUPPORTED)
 
     def ask_first(self, names: tuple[str, ...], *arguments: Any) -> Answer:
-        """The answer of the first function that has one: newer names before the ones they replace."""
+        """The answer of the first function that has one; newer names come before those that they replace."""
         answers = (self.ask(name, *arguments) for name in names)
         last = Answer(None, "nothing was asked")
         for last in answers:
@@ -175,7 +173,7 @@ class Query:
         return last
 
     def ask_system(self, name: str, *arguments: Any) -> Answer:
-        """The answer of ``name(*arguments)``, which is about the whole machine."""
+        """The answer of ``name(*arguments)`` about the whole machine."""
         return Answer(None, self.reason) if self.reason is not None else call(self._library, name, *arguments)
 
     def _open(self, uuid: str) -> str | None:
@@ -184,32 +182,28 @@ class Query:
         started = call(self._library, "nvmlInit")
         if started.reason is not None:
             return f"NVML does not start: {started.reason}"
-        for spelling in spellings(uuid):
-            found = call(self._library, "nvmlDeviceGetHandleByUUID", spelling)
-            if found.value is not None:
-                self._handle = found.value
-                board = call(self._library, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", found.value)
-                self._board = found.value if board.value is None else board.value
+        # CUDA's UUID of a MIG instance does not say that it is one, and NVML needs the prefix.
+        digits = uuid.removeprefix("GPU-").removeprefix("MIG-")
+        for spelling in dict.fromkeys((uuid, f"GPU-{digits}", f"MIG-{digits}")):
+            handle = call(self._library, "nvmlDeviceGetHandleByUUID", spelling).value
+            if handle is not None:
+                self._handle = handle
+                board = call(self._library, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
+                self._board = handle if board.value is None else board.value
                 return None
         call(self._library, "nvmlShutdown")
         return f"NVML does not know the GPU {uuid}"
 
 
 def call(library: Any, name: str, *arguments: Any) -> Answer:
-    """One NVML function, its error as words. An older binding may lack the function, an older driver refuse it."""
+    """Call one NVML function; an error becomes a reason. Older bindings and drivers lack some functions."""
     function = getattr(library, name, None)
     if function is None:
         return Answer(None, f"this nvidia-ml-py has no {name}", unsupported=True)
-    # Raised, outside NVMLError, where a driver lacks the version of a function that the binding calls.
+    # Raised if the driver lacks the version of a function that the binding calls; it is not an NVMLError.
     mismatch = getattr(library, "NVMLLibraryMismatchError", library.NVMLError)
     try:
         return Answer(function(*arguments))
     except (library.NVMLError, mismatch, UnicodeDecodeError) as error:
         code = getattr(error, "value", ERROR_FUNCTION_NOT_FOUND)
         return Answer(None, str(error), code in (ERROR_NOT_SUPPORTED, ERROR_FUNCTION_NOT_FOUND))
-
-
-def spellings(uuid: str) -> tuple[str, ...]:
-    """CUDA gives a MIG instance's UUID without saying that it is one; NVML wants to be told."""
-    digits = uuid.removeprefix("GPU-").removeprefix("MIG-")
-    return tuple(dict.fromkeys((uuid, f"GPU-{digits}", f"MIG-{digits}")))

@@ -1,23 +1,15 @@
-"""Error counters of a GPU's links, read before and after a load: what rose meanwhile."""
+"""What a GPU's links are: PCIe as trained and as the slot allows, NVLinks, and how near other devices are.
+
+NVLinks, like all links, belong to the board, so that a MIG instance gets its board's answers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from microbench.core.model import Fact, GpuInfo, LinkInfo
-from microbench.gpu.machine.counters import (
-    NvLinks,
-    coherent,
-    nvlink_bytes_per_s,
-    nvlink_errors,
-    nvlink_peers,
-    nvlink_version,
-    nvlinks,
-    topology,
-)
-from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.gpu.machine.pci import (
     DEVICES,
     NOT_SHOWN,
@@ -35,260 +27,66 @@ from microbench.gpu.machine.pci import (
     way_to_root,
 )
 from microbench.gpu.machine.query import (
-    FIELD_PCIE_CORRECTABLE,
-    FIELD_PCIE_FATAL,
-    FIELD_PCIE_NONFATAL,
-    FIELD_PCIE_REPLAY_ROLLOVERS,
-    FIELD_PCIE_REPLAYS,
+    FIELD_C2C_LINKS,
+    FIELD_NVLINK_SPEED,
+    FIELD_NVLINK_SPEED_OF_LINK,
+    NVLINK_MOST_LINKS,
+    NVLINK_PEERS,
+    NVLINK_VERSIONS,
+    PEERS_BY_NVLINK,
+    PEERS_OK,
+    TOPOLOGY_LEVELS,
     Answer,
     Query,
 )
 from microbench.host.affinity import nodes
-from microbench.host.files import Machine, known, labelled, stated, unknown
-
-RISEN = "_risen"
-# Advanced error reporting in sysfs (kernel: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats): the file, the
-# line with its total, and NVML's field where no device of the way has the file.
-REPORTED_ERRORS = (
-    ("pcie_correctable_errors", "aer_dev_correctable", "TOTAL_ERR_COR", FIELD_PCIE_CORRECTABLE),
-    ("pcie_nonfatal_errors", "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL", FIELD_PCIE_NONFATAL),
-    ("pcie_fatal_errors", "aer_dev_fatal", "TOTAL_ERR_FATAL", FIELD_PCIE_FATAL),
-)
-
-
-def link_counters(bus_id: str | None, nvml: NvmlGpu, root: Path = Path("/")) -> tuple[Fact, ...]:
-    """Errors since boot or since the driver was loaded; each unknown with its reason. Never raises.
-
-    Replays, replays given up for a new training of the link, errors that the devices on the way reported (the GPU's
-    and every bridge's, together), and errors of all NVLinks.
-    """
-    query = nvml.query
-    replays = query.ask_board("nvmlDeviceGetPcieReplayCounter")
-    replays = replays if replays.value is not None else query.board_field(FIELD_PCIE_REPLAYS)
-    way = [hop.bus_id for hop in way_to_root(bus_id, root).hops]
-    return (
-        replays.fact("pcie_replays"),
-        query.board_field(FIELD_PCIE_REPLAY_ROLLOVERS).fact("pcie_replay_rollovers"),
-        *(
-            _reported(name, file, line, way, query.board_field(field), root)
-            for name, file, line, field in REPORTED_ERRORS
-        ),
-        nvlink_errors(query, nvlinks(query)).fact("nvlink_errors"),
-    )
-
-
-def counters_risen(before: Iterable[Fact], after: Iterable[Fact]) -> tuple[Fact, ...]:
-    """For each counter how far it rose between two readings, as ``<name>_risen``; unknown where either reading is."""
-    earlier = {fact.name: fact for fact in before}
-    return tuple(_risen(earlier[fact.name], fact) for fact in after if fact.name in earlier)
-
-
-def _risen(before: Fact, after: Fact) -> Fact:
-    name, first, last = after.name + RISEN, before.value, after.value
-    if not isinstance(first, int) or not isinstance(last, int):
-        return unknown(name, before.reason or after.reason or "no number", after.source)
-    if last < first:
-        return unknown(name, "the counter was set back meanwhile", after.source)
-    if before.source != after.source:
-        return unknown(name, f"not the same counters: {before.source}, then {after.source}", after.source)
-    return known(name, last - first, after.source)
-
-
-def _reported(name: str, file: str, line: str, way: list[str], answer: Answer, root: Path) -> Fact:
-    """The total over the devices on the way that have the counter; NVML's word on the GPU's own where none has."""
-    machine = Machine(root)
-    totals = {hop: labelled(machine.read(f"{DEVICES}/{hop}/{file}").text, line, " ") for hop in way}
-    counted = {hop: int(total) for hop, total in totals.items() if total and total.isdigit()}
-    if counted:
-        return known(name, sum(counted.values()), f"{file} of {', '.join(counted)}")
-    if answer.value is not None:
-        return known(name, answer.value, "NVML")
-    hidden = "no device on the way reports errors in sysfs" if way else NOT_SHOWN
-    return unknown(name, f"{hidden}; {answer.why_none}", file)
-
-
-# How far two PCI devices are apart, in the words of ``nvidia-smi topo -m``, and which network devices there are.
-
-
-# At most one switch; several switches; the host bridge (a processor's root complex); two of them on one NUMA node; the
-# link between NUMA nodes.
-Nearness = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
-NETWORK_CLASS = "0x02"
-VIRTIO_VENDOR = "0x1af4"
-# A device below a switch has the switch's downstream port above it.
-BELOW_ONE_SWITCH = 2
-
-
-class NetworkDevice(NamedTuple):
-    """A network or InfiniBand controller by its name ("mlx5_0", "eth0"); its bus id where it has none.
-
-    ``reason`` says why it has no place worth naming.
-    """
-
-    name: str
-    bus_id: str
-    reason: str | None = None
-
-
-class Distance(NamedTuple):
-    """How far two devices are apart; None and why."""
-
-    value: Nearness | None
-    reason: str | None = None
-
-
-def distance(first: str | None, second: str | None, root: Path = Path("/")) -> Distance:
-    """From the places of two devices (bus ids) on the bus, and their NUMA nodes where they share no root."""
-    folders = folder_of(first, root), folder_of(second, root)
-    if folders[0] is None or folders[1] is None:
-        return Distance(None, "sysfs does not show both devices")
-    (one_root, one), (other_root, other) = _place(folders[0]), _place(folders[1])
-    if one_root != other_root:
-        return _between_roots(first, second, root)
-    shared = 0
-    while shared < min(len(one), len(other)) and one[shared] == other[shared]:
-        shared += 1
-    if shared == 0:
-        return Distance("PHB")
-    return Distance("PIX" if max(len(one), len(other)) - shared <= BELOW_ONE_SWITCH else "PXB")
-
-
-def network_devices(root: Path = Path("/")) -> tuple[NetworkDevice, ...]:
-    """All network controllers, in the order of their bus ids; virtual functions of another one are left out."""
-    machine = Machine(root)
-    found = []
-    for bus_id in machine.names(DEVICES):
-        folder = f"{DEVICES}/{bus_id}"
-        kind = machine.read(f"{folder}/class").text or ""
-        if kind.startswith(NETWORK_CLASS) and not machine.exists(f"{folder}/physfn"):
-            virtio = machine.read(f"{folder}/vendor").text == VIRTIO_VENDOR
-            reason = "a virtio device: its hypervisor's software, no place on the bus" if virtio else None
-            found.append(NetworkDevice(_network_name(machine, folder) or bus_id, bus_id, reason))
-    return tuple(found)
-
-
-def _place(folder: Path) -> tuple[Path, list[str]]:
-    """The root that a device hangs on, and the bus ids from there down to the device."""
-    ids: list[str] = []
-    while is_bus_id(folder.name):
-        ids.insert(0, folder.name)
-        folder = folder.parent
-    return folder, ids
-
-
-def _between_roots(first: str | None, second: str | None, root: Path) -> Distance:
-    one, other = numa_node(first, root), numa_node(second, root)
-    if one is not None and other is not None:
-        return Distance("NODE" if one == other else "SYS")
-    if len(nodes(Machine(root))) == 1:
-        return Distance("NODE")
-    return Distance(None, "the firmware does not say on which NUMA nodes they are")
-
-
-def _network_name(machine: Machine, folder: str) -> str | None:
-    """InfiniBand's name first, as nvidia-smi does; a virtio controller's interface is its child's."""
-    inside = [folder, *(f"{folder}/{name}" for name in machine.names(folder) if name.startswith("virtio"))]
-    places = [f"{folder}/infiniband", *(f"{place}/net" for place in inside)]
-    return next((name for place in places for name in machine.names(place)), None)
-
-
-# How far the other GPUs and the network devices are from a GPU: NVLink where there is one, else by the PCIe bus.
-
-
-NO_NVLINK = "none"
-
-
-def topology_facts(
-    gpu: GpuInfo,
-    query: Query,
-    links: NvLinks,
-    others: Sequence[tuple[int, str]],
-    hidden: str | None,
-    root: Path = Path("/"),
-) -> Iterator[Fact]:
-    """``topology_gpu1`` and ``topology_<name>``: PIX, PXB, PHB, NODE, SYS or NV#, as ``nvidia-smi topo -m`` has them.
-
-    ``others`` are CUDA index and PCI bus id of the other GPUs. ``hidden`` says why the bus is no real one: places on it
-    mean nothing then.
-    """
-    for index, bus_id in others:
-        yield _to_gpu(f"topology_gpu{index}", gpu, query, links, bus_id, hidden, root)
-    for device in network_devices(root):
-        yield _to_network(gpu, device, hidden, root)
-
-
-def _to_gpu(name: str, gpu: GpuInfo, query: Query, links: NvLinks, bus_id: str, hidden: str | None, root: Path) -> Fact:
-    if same_device(gpu.pci_bus_id, bus_id):
-        return known(name, "same board", "PCI bus id")
-    by_nvlink, by_pcie = topology(query, links, bus_id)
-    if by_nvlink.value not in (None, NO_NVLINK):
-        return known(name, by_nvlink.value, "NVML")
-    if links.active and by_nvlink.value is None:
-        return unknown(name, f"whether NVLink joins them is not known: {by_nvlink.reason}", "NVML")
-    if hidden:
-        return unknown(name, hidden, DEVICES)
-    beside = "" if by_nvlink.value == NO_NVLINK else "; NVML does not say whether NVLink joins them"
-    if by_pcie.value is not None:
-        return known(name, by_pcie.value, f"NVML{beside}")
-    found = distance(gpu.pci_bus_id, bus_id, root)
-    return stated(name, found.value, f"{DEVICES}{beside}", f"{found.reason}; {by_pcie.why_none}")
-
-
-def _to_network(gpu: GpuInfo, device: NetworkDevice, hidden: str | None, root: Path) -> Fact:
-    name, source = f"topology_{device.name}", f"{DEVICES}/{device.bus_id}"
-    if device.reason or hidden:
-        return unknown(name, device.reason or hidden or "", source)
-    found = distance(gpu.pci_bus_id, device.bus_id, root)
-    return stated(name, found.value, source, found.reason or "not found")
-
-
-# The facts of link_state: what a GPU's links are at this moment and what lies on the way, each known or why not.
-
+from microbench.host.files import Machine, known, stated, unknown
 
 FLATTENED = "a virtual machine hides the real ports above the GPU"
 GROUPS = "/sys/kernel/iommu_groups"
-# What the kernel calls the kinds of an IOMMU group (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
+# The kernel's names for the kinds of an IOMMU group (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
 IOMMU_KINDS = {"identity": "passthrough", "DMA": "translated", "DMA-FQ": "translated"}
+NO_NVLINK = "none"
 
 
 def link_facts_now(
-    gpu: GpuInfo, nvml: NvmlGpu, others: Sequence[tuple[int, str]] = (), root: Path = Path("/")
+    gpu: GpuInfo, query: Query, others: Sequence[tuple[int, str]] = (), root: Path = Path("/")
 ) -> tuple[Fact, ...]:
-    """Every fact of a GPU's links but its error counters. Never raises.
+    """Every fact of a GPU's links but the error counters, each known or with a reason. Never raises.
 
-    To be called while the link is busy: an idle one trains down to save power. ``others`` are CUDA index and PCI bus id
-    of the other GPUs here; of ``gpu`` the bus id counts, and whether CUDA calls it integrated.
+    Call it while the link is busy, because an idle link trains down to save power. ``others`` are CUDA index and PCI
+    bus id of the other GPUs. Of ``gpu`` only the bus id and ``integrated`` (CUDA's answer) are used.
     """
     way = way_to_root(gpu.pci_bus_id, root)
     hidden = way.flattened(gpu.integrated)
-    links = nvlinks(nvml.query)
+    links = nvlinks(query)
+    node_silent = "the firmware does not say" if way.hops else NOT_SHOWN
     return (
-        *_trained(way, nvml),
+        *_trained(way, query),
         *_slot(way, hidden),
         *_control(way),
         _redirected(way, hidden, root),
         _iommu(way, hidden, root),
-        *_window(gpu.pci_bus_id, nvml, root),
-        _node(gpu.pci_bus_id, way, root),
+        *_window(gpu.pci_bus_id, query, root),
+        stated("numa_node", numa_node(gpu.pci_bus_id, root), f"{DEVICES}/{gpu.pci_bus_id}/numa_node", node_silent),
         *_path(way, hidden),
         Answer(links.up, links.reason).fact("nvlinks"),
-        nvlink_version(nvml.query, links).fact("nvlink_version"),
-        nvlink_bytes_per_s(nvml.query, links).fact("nvlink_bytes_per_s"),
-        nvlink_peers(nvml.query, links).fact("nvlink_peers"),
-        coherent(nvml.query).fact("c2c"),
-        *topology_facts(gpu, nvml.query, links, others, FLATTENED if hidden else None, root),
+        nvlink_version(query, links).fact("nvlink_version"),
+        nvlink_bytes_per_s(query, links).fact("nvlink_bytes_per_s"),
+        nvlink_peers(query, links).fact("nvlink_peers"),
+        coherent(query).fact("c2c"),
+        *_neighbours(gpu, query, links, others, FLATTENED if hidden else None, root),
     )
 
 
-def _trained(way: Way, nvml: NvmlGpu) -> tuple[Fact, ...]:
-    """As the link runs now, and what the GPU itself could do."""
-    ask = nvml.query.ask_board
+def _trained(way: Way, query: Query) -> tuple[Fact, ...]:
+    """How the link runs now, and what the GPU itself could do."""
     link, source = (way.hops[0].link, f"{DEVICES}/{way.hops[0].bus_id}") if way.hops else (LinkInfo(), DEVICES)
 
     def fact(name: str, shown: int | None, function: str, *, nvml_first: bool = False) -> Fact:
-        answer = ask(function)
-        found = [(shown, source), (answer.value, "NVML")]
-        for value, where in reversed(found) if nvml_first else found:
+        answer = query.ask_board(function)
+        values = [(shown, source), (answer.value, "NVML")]
+        for value, where in reversed(values) if nvml_first else values:
             if value:
                 return known(name, value, where)
         silent = "sysfs does not say" if way.hops else NOT_SHOWN
@@ -303,7 +101,7 @@ def _trained(way: Way, nvml: NvmlGpu) -> tuple[Fact, ...]:
 
 
 def _slot(way: Way, hidden: bool | None) -> tuple[Fact, ...]:
-    """The narrowest bridge on the way, and which one it is where the GPU could do more."""
+    """The narrowest bridge on the way, and its bus id if the GPU could do more."""
     names = ("generation_slot_max", "lanes_slot_max", "slot_limit_bus_id")
     port = narrowest(way.bridges) if not hidden else None
     if port is None:
@@ -332,22 +130,22 @@ def _control(way: Way) -> tuple[Fact, ...]:
 
 
 def _redirected(way: Way, hidden: bool | None, root: Path) -> Fact:
-    """Whether any bridge on the way redirects what one device sends another (ACS)."""
+    """Whether a bridge on the way redirects peer traffic (ACS)."""
     if hidden or not way.bridges:
         return unknown("acs", FLATTENED if hidden else _why_none(way), DEVICES)
-    machine = Machine(root)
-    found = {hop.bus_id: read_redirection(machine.at(f"{DEVICES}/{hop.bus_id}/config")) for hop in way.bridges}
-    redirecting = [bus_id for bus_id, one in found.items() if one.value]
-    if redirecting:
-        return known("acs", True, f"{DEVICES}/{redirecting[0]}/config")
-    unread = next(((bus_id, one.reason) for bus_id, one in found.items() if one.value is None), None)
-    if unread is not None:
-        return unknown("acs", unread[1] or "not read", f"{DEVICES}/{unread[0]}/config")
-    return known("acs", False, f"{DEVICES}/*/config of {len(found)} bridges")
+    paths = [f"{DEVICES}/{hop.bus_id}/config" for hop in way.bridges]
+    answers = [(path, read_redirection(Machine(root).at(path))) for path in paths]
+    for path, answer in answers:
+        if answer.value:
+            return known("acs", True, path)
+    for path, answer in answers:
+        if answer.value is None:
+            return unknown("acs", answer.reason or "not read", path)
+    return known("acs", False, f"{DEVICES}/*/config of {len(answers)} bridges")
 
 
 def _iommu(way: Way, hidden: bool | None, root: Path) -> Fact:
-    """Whether addresses of this device are translated on their way to memory."""
+    """Whether the device's addresses are translated on their way to memory."""
     machine = Machine(root)
     if not way.hops:
         return unknown("iommu", NOT_SHOWN, DEVICES)
@@ -362,13 +160,13 @@ def _iommu(way: Way, hidden: bool | None, root: Path) -> Fact:
     return known("iommu", "off", f"{GROUPS}: the GPU is in none{beyond}")
 
 
-def _window(bus_id: str | None, nvml: NvmlGpu, root: Path) -> tuple[Fact, ...]:
-    """Whether the host can address all of the GPU's memory at once."""
+def _window(bus_id: str | None, query: Query, root: Path) -> tuple[Fact, ...]:
+    """Whether the host can address all of the GPU's memory at once, and how much it can."""
     window, source = largest_window_bytes(bus_id, root), f"{DEVICES}/{bus_id}/resource"
-    answer = nvml.query.ask_board("nvmlDeviceGetBAR1MemoryInfo").member("bar1Total")
+    answer = query.ask_board("nvmlDeviceGetBAR1MemoryInfo").member("bar1Total")
     if window is None:
         window, source = answer.value, "NVML"
-    memory = nvml.query.ask_board("nvmlDeviceGetMemoryInfo").member("total")
+    memory = query.ask_board("nvmlDeviceGetMemoryInfo").member("total")
     if not window:
         reason = f"sysfs shows no window; {answer.why_none}"
         return unknown("resizable_bar", reason, source), unknown("bar1_bytes", reason, source)
@@ -379,13 +177,8 @@ def _window(bus_id: str | None, nvml: NvmlGpu, root: Path) -> tuple[Fact, ...]:
     )
 
 
-def _node(bus_id: str | None, way: Way, root: Path) -> Fact:
-    reason = "the firmware does not say" if way.hops else NOT_SHOWN
-    return stated("numa_node", numa_node(bus_id, root), f"{DEVICES}/{bus_id}/numa_node", reason)
-
-
 def _path(way: Way, hidden: bool | None) -> tuple[Fact, ...]:
-    """Every device from the GPU up to the root, as far as it is no fiction of a virtual machine."""
+    """Every device from the GPU up to the root, and whether a virtual machine made this bus."""
     if not way.hops:
         return tuple(unknown(name, NOT_SHOWN, DEVICES) for name in ("hops", "switches", "root", "virtual_bus"))
     source = f"{DEVICES}/{way.hops[0].bus_id}"
@@ -417,3 +210,221 @@ def _hop(prefix: str, hop: Hop) -> tuple[Fact, ...]:
 
 def _why_none(way: Way) -> str:
     return "there is no port above the GPU" if way.hops else NOT_SHOWN
+
+
+# NVLinks, as NVML reports them.
+
+MEGABYTE = 1e6
+
+
+class NvLinks(NamedTuple):
+    """The numbers of the NVLinks that are up (none on a GPU without NVLink); ``reason`` if that is unknown."""
+
+    active: tuple[int, ...] = ()
+    reason: str | None = None
+
+    @property
+    def up(self) -> int | None:
+        """How many are up."""
+        return len(self.active) if self.reason is None else None
+
+
+def nvlinks(query: Query) -> NvLinks:
+    """Which NVLinks are up; none if GPU or driver have no NVLink."""
+    states = [query.ask_board("nvmlDeviceGetNvLinkState", link) for link in range(NVLINK_MOST_LINKS)]
+    answered = any(state.value is not None for state in states)
+    if not answered and not states[0].unsupported:
+        return NvLinks(reason=states[0].reason)
+    return NvLinks(tuple(link for link, state in enumerate(states) if state.flag()))
+
+
+def nvlink_bytes_per_s(query: Query, links: NvLinks) -> Answer:
+    """The line rate of one NVLink in one direction, in bytes a second."""
+
+    def speed(link: int) -> Answer:
+        common = query.board_field(FIELD_NVLINK_SPEED)
+        own = common if common.value else query.board_field(FIELD_NVLINK_SPEED_OF_LINK, link)
+        return Answer(own.value * MEGABYTE) if own.value else Answer(None, common.reason or "NVML says 0")
+
+    return of_first(links, speed)
+
+
+def nvlink_version(query: Query, links: NvLinks) -> Answer:
+    """The version of the links, such as "4.0"."""
+
+    def version(link: int) -> Answer:
+        answer = query.ask_board("nvmlDeviceGetNvLinkVersion", link)
+        return answer._replace(value=NVLINK_VERSIONS.get(answer.value), reason=answer.reason or "not known here")
+
+    return of_first(links, version)
+
+
+def nvlink_peers(query: Query, links: NvLinks) -> Answer:
+    """The devices at the other ends: "switch", "gpu", "processor", or several of them."""
+
+    def peers(first: int) -> Answer:
+        answers = [query.ask_board("nvmlDeviceGetNvLinkRemoteDeviceType", link) for link in links.active]
+        words = {NVLINK_PEERS[answer.value] for answer in answers if answer.value in NVLINK_PEERS}
+        return Answer(", ".join(sorted(words)) or None, answers[0].reason or "NVML does not know")
+
+    return of_first(links, peers)
+
+
+def coherent(query: Query) -> Answer:
+    """Whether a coherent chip-to-chip link (NVLink-C2C) joins GPU and CPU; False if the GPU cannot have one."""
+    mode = query.ask_board("nvmlDeviceGetC2cModeInfoV").member("isC2cEnabled")
+    links = query.board_field(FIELD_C2C_LINKS)
+    if mode.value is None and links.value is None:
+        return Answer(False) if mode.unsupported else mode
+    return Answer(bool(mode.value) or bool(links.value))
+
+
+def topology(query: Query, links: NvLinks, bus_id: str) -> tuple[Answer, Answer]:
+    """How this GPU reaches the GPU of a PCI bus id: by NVLink ("NV18", "none"), and by PCIe ("PIX" to "SYS")."""
+    other = query.ask_system("nvmlDeviceGetHandleByPciBusId", bus_id)
+    if other.value is None:
+        return other, other
+    level = query.ask_board("nvmlDeviceGetTopologyCommonAncestor", other.value)
+    by_pcie = level._replace(value=TOPOLOGY_LEVELS.get(level.value), reason=level.reason or "NVML does not know")
+    if links.reason is not None:
+        return Answer(None, links.reason), by_pcie
+    joined = _links_to(query, links, bus_id, other.value)
+    return Answer(f"NV{joined}" if joined else "none"), by_pcie
+
+
+def _links_to(query: Query, links: NvLinks, bus_id: str, other: Any) -> int:
+    """How many NVLinks lead to another GPU, directly or through a switch; 0 if NVML knows of none."""
+    ends = [query.ask_board("nvmlDeviceGetNvLinkRemotePciInfo", link).member("busId").value for link in links.active]
+    direct = sum(same_device(end, bus_id) for end in ends)
+    if direct:
+        return direct
+    kinds = [query.ask_board("nvmlDeviceGetNvLinkRemoteDeviceType", link).value for link in links.active]
+    switched = sum(NVLINK_PEERS.get(kind) == "switch" for kind in kinds)
+    status = query.ask_board("nvmlDeviceGetP2PStatus", other, PEERS_BY_NVLINK).value if switched else None
+    return switched if status == PEERS_OK else 0
+
+
+def of_first(links: NvLinks, ask: Callable[[int], Answer]) -> Answer:
+    """The answer for the first NVLink that is up, or the reason why none is."""
+    return ask(links.active[0]) if links.active else Answer(None, links.reason or "no NVLink is up")
+
+
+# How near two PCI devices are, and which network devices exist.
+
+# In the words of ``nvidia-smi topo -m``: at most one switch between them; several switches; the host bridge (a CPU's
+# root complex); two host bridges on one NUMA node; the link between NUMA nodes.
+Nearness = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
+NETWORK_CLASS = "0x02"
+VIRTIO_VENDOR = "0x1af4"
+# A device below a switch has the switch's downstream port above it.
+BELOW_ONE_SWITCH = 2
+
+
+class NetworkDevice(NamedTuple):
+    """A network or InfiniBand controller by its name ("mlx5_0", "eth0"), or by its bus id if it has no name.
+
+    ``reason`` says why its place on the bus means nothing.
+    """
+
+    name: str
+    bus_id: str
+    reason: str | None = None
+
+
+class Distance(NamedTuple):
+    """How near two devices are; None and the reason if unknown."""
+
+    value: Nearness | None
+    reason: str | None = None
+
+
+def distance(first: str | None, second: str | None, root: Path = Path("/")) -> Distance:
+    """How near two devices (bus ids) are, by their places on the bus and, if they share no root, their NUMA nodes."""
+    folders = folder_of(first, root), folder_of(second, root)
+    if folders[0] is None or folders[1] is None:
+        return Distance(None, "sysfs does not show both devices")
+    (first_root, first_ids), (second_root, second_ids) = _place(folders[0]), _place(folders[1])
+    if first_root != second_root:
+        return _between_roots(first, second, root)
+    lengths = len(first_ids), len(second_ids)
+    shared = 0
+    while shared < min(lengths) and first_ids[shared] == second_ids[shared]:
+        shared += 1
+    if shared == 0:
+        return Distance("PHB")
+    return Distance("PIX" if max(lengths) - shared <= BELOW_ONE_SWITCH else "PXB")
+
+
+def network_devices(root: Path = Path("/")) -> tuple[NetworkDevice, ...]:
+    """All network controllers in the order of their bus ids, without virtual functions."""
+    machine = Machine(root)
+    devices = []
+    for bus_id in machine.names(DEVICES):
+        folder = f"{DEVICES}/{bus_id}"
+        kind = machine.read(f"{folder}/class").text or ""
+        if kind.startswith(NETWORK_CLASS) and not machine.exists(f"{folder}/physfn"):
+            virtio = machine.read(f"{folder}/vendor").text == VIRTIO_VENDOR
+            reason = "a virtio device exists only in its hypervisor's software, not on the bus" if virtio else None
+            devices.append(NetworkDevice(_network_name(machine, folder) or bus_id, bus_id, reason))
+    return tuple(devices)
+
+
+def _place(folder: Path) -> tuple[Path, list[str]]:
+    """The root of a device's bus, and the bus ids from there down to the device."""
+    ids: list[str] = []
+    while is_bus_id(folder.name):
+        ids.insert(0, folder.name)
+        folder = folder.parent
+    return folder, ids
+
+
+def _between_roots(first: str | None, second: str | None, root: Path) -> Distance:
+    numbers = numa_node(first, root), numa_node(second, root)
+    if None not in numbers:
+        return Distance("NODE" if numbers[0] == numbers[1] else "SYS")
+    if len(nodes(Machine(root))) == 1:
+        return Distance("NODE")
+    return Distance(None, "the firmware does not say on which NUMA nodes they are")
+
+
+def _network_name(machine: Machine, folder: str) -> str | None:
+    """InfiniBand's name comes first, as in nvidia-smi; the interface of a virtio controller belongs to its child."""
+    inside = [folder, *(f"{folder}/{name}" for name in machine.names(folder) if name.startswith("virtio"))]
+    places = [f"{folder}/infiniband", *(f"{place}/net" for place in inside)]
+    return next((name for place in places for name in machine.names(place)), None)
+
+
+def _neighbours(
+    gpu: GpuInfo, query: Query, links: NvLinks, others: Sequence[tuple[int, str]], hidden: str | None, root: Path
+) -> Iterator[Fact]:
+    """``topology_gpu1`` and ``topology_<name>``: NV#, else PIX, PXB, PHB, NODE or SYS, as in ``nvidia-smi topo -m``.
+
+    ``hidden`` says why the bus is not the real one; places on it then mean nothing.
+    """
+    for index, bus_id in others:
+        yield _to_gpu(f"topology_gpu{index}", gpu, query, links, bus_id, hidden, root)
+    for device in network_devices(root):
+        name, source = f"topology_{device.name}", f"{DEVICES}/{device.bus_id}"
+        silent = device.reason or hidden
+        if silent:
+            yield unknown(name, silent, source)
+        else:
+            near = distance(gpu.pci_bus_id, device.bus_id, root)
+            yield stated(name, near.value, source, near.reason or "not found")
+
+
+def _to_gpu(name: str, gpu: GpuInfo, query: Query, links: NvLinks, bus_id: str, hidden: str | None, root: Path) -> Fact:
+    if same_device(gpu.pci_bus_id, bus_id):
+        return known(name, "same board", "PCI bus id")
+    by_nvlink, by_pcie = topology(query, links, bus_id)
+    if by_nvlink.value not in (None, NO_NVLINK):
+        return known(name, by_nvlink.value, "NVML")
+    if links.active and by_nvlink.value is None:
+        return unknown(name, f"whether NVLink joins them is not known: {by_nvlink.reason}", "NVML")
+    if hidden:
+        return unknown(name, hidden, DEVICES)
+    note = "" if by_nvlink.value == NO_NVLINK else "; NVML does not say whether NVLink joins them"
+    if by_pcie.value is not None:
+        return known(name, by_pcie.value, f"NVML{note}")
+    near = distance(gpu.pci_bus_id, bus_id, root)
+    return stated(name, near.value, f"{DEVICES}{note}", f"{near.reason}; {by_pcie.why_none}")

@@ -12,8 +12,9 @@ from microbench.gpu.cuda.context import check, device_uuid
 from microbench.gpu.cuda.links.buffers import HostBuffer
 from microbench.gpu.cuda.links.copies import Ends, copy_submit
 from microbench.gpu.cuda.submit import DriverSubmit
+from microbench.gpu.machine.counters import counters_risen, link_counters
 from microbench.gpu.machine.nvml import NvmlGpu
-from microbench.gpu.machine.topology import counters_risen, link_counters, link_facts_now
+from microbench.gpu.machine.topology import link_facts_now
 from microbench.gpu.protocol.links import Direction
 
 NANOSECOND_S = 1e-9
@@ -26,7 +27,7 @@ NOT_READY = int(driver.CUresult.CUDA_ERROR_NOT_READY)
 
 
 def state(case: Case, info: GpuInfo, nvml: NvmlGpu) -> tuple[Fact, ...]:
-    before = link_counters(info.pci_bus_id, nvml)
+    before = link_counters(info.pci_bus_id, nvml.query)
     others = _others(info)
     streams = (case.stream(0), case.stream(1))
     # Both before the first copy: taking memory waits until the GPU is idle.
@@ -36,10 +37,10 @@ def state(case: Case, info: GpuInfo, nvml: NvmlGpu) -> tuple[Fact, ...]:
     copies = min(max(round(LOAD_S / (int(one_ns[-1]) * NANOSECOND_S)), 2), MOST_COPIES)
     to_device(copies)
     to_host(copies)
-    facts = link_facts_now(info, nvml, others)
+    facts = link_facts_now(info, nvml.query, others)
     busy = all(int(driver.cuStreamQuery(stream)[0]) == NOT_READY for stream in streams)
     case.context.synchronize()
-    risen = counters_risen(before, link_counters(info.pci_bus_id, nvml))
+    risen = counters_risen(before, link_counters(info.pci_bus_id, nvml.query))
     loaded = Fact("read_under_load", busy, "copies both ways were still running when all was read")
     return (*facts, loaded, *before, *risen)
 
