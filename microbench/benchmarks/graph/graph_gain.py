@@ -19,6 +19,7 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
+from microbench.gpu.layers.base import spinning
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.measure.alternating import steps
 from microbench.measure.timer import Meter
@@ -64,8 +65,8 @@ BENCHMARK = Benchmark(
         "submitter": Axis(
             "who submits the kernels, and replays the graph",
             (LOOP_LAYER,),
-            (LOOP_LAYER, "cuda_core", "cupy_raw", "numba_configured"),
-            (LOOP_LAYER, "cuda_core", "cupy_raw", "numba_configured"),
+            spinning(),
+            spinning(),
         ),
         "kernels": Axis(
             "kernels in a step, and in a replay",

@@ -23,9 +23,10 @@ from microbench.core.ops import (
     SynchronizeIdle,
     Wait,
 )
-from microbench.gpu.fake.costs import PROLOGUE, FakeCosts, LayerCosts, Traffic
+from microbench.gpu.fake.costs import PROLOGUE, FakeCosts, Traffic
 from microbench.gpu.fake.device import Batch, Device, FloatArray, Hold, Item, Noise, VirtualClock
-from microbench.gpu.protocol.gpu import Recorded, WaitMode
+from microbench.gpu.layers.base import LayerCosts
+from microbench.gpu.protocol.gpu import GpuRecording, WaitMode
 from microbench.gpu.protocol.graphs import NodeKind
 
 # What each op costs the simulated host and GPU: an op becomes a Call, a call's host time and its item in a stream.
@@ -451,7 +452,7 @@ class FakeEventPair:
 # Kernels of the simulated GPU that record their own begin and end, in a stream or in a graph.
 
 
-def record(machine: Machine, launch: Launch, count: int, *, graph: bool, gated: bool) -> Recorded:
+def record(machine: Machine, launch: Launch, count: int, *, graph: bool, gated: bool) -> GpuRecording:
     """Raises MeasurementError for more than may stand behind a gate."""
     costs = machine.costs
     if not graph:
@@ -484,6 +485,6 @@ def _starts_ns(machine: Machine, call: Call, count: int, *, gated: bool) -> Floa
     return np.concatenate([batch.starts_ns for batch in batches if batch.starts_ns is not None])
 
 
-def _recorded(machine: Machine, starts_ns: FloatArray, ends_ns: FloatArray) -> Recorded:
+def _recorded(machine: Machine, starts_ns: FloatArray, ends_ns: FloatArray) -> GpuRecording:
     stamps = machine.globaltimer_ns
-    return Recorded(stamps(starts_ns), stamps(ends_ns), machine.costs.globaltimer_step_ns)
+    return GpuRecording(stamps(starts_ns), stamps(ends_ns), machine.costs.globaltimer_step_ns)
