@@ -19,7 +19,7 @@ PACKAGE = Path(microbench.__file__).resolve().parent
 ON_THE_WHEEL = frozenset({
     "test_affinity", "test_cli", "test_cold", "test_compare_cli", "test_crashes",
     "test_doctor", "test_driver", "test_export", "test_figures_cli", "test_graph_loops", "test_kernels_compile",
-    "test_layers_python", "test_layers_skips", "test_layers_submit", "test_loops", "test_nvml", "test_packaging",
+    "test_layers_python", "test_layers_submit", "test_loops", "test_nvml", "test_packaging",
     "test_page", "test_page_loops", "test_predict_cli", "test_probe", "test_runner", "test_schema",
     "test_share_export", "test_snapshots", "test_store", "test_view", "test_worker", "test_workloads",
 })  # fmt: skip

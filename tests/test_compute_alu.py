@@ -1,16 +1,15 @@
-"""ALU instructions and clock brackets on the host: exact reference arithmetic, counts, what stamps say."""
+"""ALU instructions and clock brackets without a GPU: exact reference arithmetic, counts, times from stamps."""
 
 from __future__ import annotations
 
 from fractions import Fraction
-from types import SimpleNamespace
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
+from host_case import HostCase
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.gpu.cuda.case import STAMPS, Case, pass_of
 from microbench.gpu.cuda.compute.alu import (
     CHAIN_STEPS,
     CHAINS,
@@ -32,10 +31,10 @@ from microbench.gpu.cuda.compute.alu import (
 )
 from microbench.gpu.cuda.compute.problem import TICKS, clock_hz
 from microbench.gpu.cuda.context import compile_cubin, kernel_source
+from microbench.gpu.cuda.timing import STAMPS, pass_of
 from microbench.gpu.protocol.compute import AluOperation
 
 OPERATIONS = get_args(AluOperation)
-EXACT = [operation for operation in OPERATIONS if operation not in FUNCTIONS]
 
 
 def results(operation: AluOperation, seed: int, repeats: int, sms: int = 2) -> np.ndarray[Any, Any]:
@@ -107,10 +106,10 @@ def test_right_results_pass_and_wrong_ones_do_not(operation: AluOperation) -> No
     for wrong in (results(operation, 6, 1), results(operation, 7, 2), results(operation, 6, 3)):
         with pytest.raises(MeasurementError, match=f"{operation}: .* results are wrong"):
             compare(operation, operands, 2, wrong)
-    one_off = results(operation, 6, 2)
-    one_off[1, 3, 77, 0] = np.nan if operation in FUNCTIONS else one_off[1, 3, 77, 0] + 1
-    with pytest.raises(MeasurementError, match=f"{operation}: 1 of {one_off.size} results"):
-        compare(operation, operands, 2, one_off)
+    spoilt = results(operation, 6, 2)
+    spoilt[1, 3, 77, 0] = np.nan if operation in FUNCTIONS else spoilt[1, 3, 77, 0] + 1
+    with pytest.raises(MeasurementError, match=f"{operation}: 1 of {spoilt.size} results"):
+        compare(operation, operands, 2, spoilt)
 
 
 @pytest.mark.parametrize("operation", FUNCTIONS)
@@ -148,10 +147,8 @@ def test_every_operation_compiles(operation: AluOperation, architecture: str) ->
 
 
 def test_bfloat16_is_skipped_before_8_0() -> None:
-    context = SimpleNamespace(attribute={"COMPUTE_CAPABILITY_MAJOR": 7, "COMPUTE_CAPABILITY_MINOR": 5}.__getitem__)
-    case = Case(*[cast(Any, context)] * len(Case._fields))
     with pytest.raises(Skip, match=r"bfloat16 needs compute capability 8\.0; this GPU has 7\.5"):
-        chain(case, "fma_bf16x2")
+        chain(HostCase((7, 5)), "fma_bf16x2")
 
 
 def stamps(*blocks: tuple[int, int, int, int]) -> np.ndarray[Any, Any]:
@@ -188,7 +185,3 @@ def test_a_clock_without_a_common_sm_or_without_time_is_an_error() -> None:
 def test_counters_of_an_sm_may_be_large() -> None:
     first, last = ticks((1 << 62, 1 << 61, 0)), ticks(((1 << 62) + 3, (1 << 61) + 2, 0))
     assert clock_hz(first, last) == pytest.approx(1.5e9)
-
-
-def test_exact_operations_are_those_without_a_tolerance() -> None:
-    assert EXACT == ["fma_fp64", "fma_fp32", "fma_fp16x2", "fma_bf16x2", "mad_int32", "add_int32"]

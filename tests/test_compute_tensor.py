@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 
 from microbench.core.errors import MeasurementError
-from microbench.gpu.cuda.compute.tensor import KINDS, mma_plan, result_type, swizzled, unpacked, wgmma_plan
-from microbench.gpu.cuda.compute.types import encode, normal
+from microbench.gpu.cuda.compute.tensor import (
+    KINDS,
+    encode,
+    mma_plan,
+    normal,
+    result_type,
+    swizzled,
+    unpacked,
+    wgmma_plan,
+)
 from microbench.gpu.cuda.context import compile_cubin, target
 from microbench.gpu.protocol.compute import TensorType
 

@@ -11,9 +11,8 @@ from cuda.bindings import driver
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.cuda.compute.problem import CudaProblem
 from microbench.gpu.cuda.compute.products import Call, CublasLt, LibraryGemm
-from microbench.gpu.cuda.compute.types import FORMATS, Matrices
 from microbench.gpu.cuda.device import CudaGpu
-from microbench.gpu.protocol.compute import Gemm, GemmData, GemmType, Library
+from microbench.gpu.protocol.compute import FORMATS, Gemm, GemmData, GemmType, Library, Matrices
 from microbench.gpu.protocol.gpu import Gpu
 
 pytestmark = pytest.mark.gpu
@@ -104,7 +103,7 @@ def test_a_scale_of_a_fiftieth_is_noticed(gpu: Gpu, dtype: GemmType) -> None:
 def call_of(gpu: Gpu, matrices: Matrices) -> Call:
     """A call of cuBLASLt on other matrices than the problem's."""
     assert isinstance(gpu, CudaGpu)
-    library = CublasLt(gpu._case_parts()._case, matrices)
+    library = CublasLt(gpu.subject(), matrices)
     call = library.calls(library.ways[0])[0]
 
     def keeping() -> None:
@@ -156,7 +155,7 @@ def test_operands_are_new_each_time(gpu: Gpu) -> None:
     seen = []
     for _ in range(3):
         problem.operands.fresh()
-        seen.append(gpu._context.read(problem.operands.matrices.a, 64 * 64, np.float32))
+        seen.append(gpu.subject().read(problem.operands.matrices.a, 64 * 64, np.float32))
         assert 0.9 < float(seen[-1].std()) < 1.1
     assert not np.array_equal(seen[0], seen[1])
     assert not np.array_equal(seen[1], seen[2])

@@ -72,12 +72,12 @@ def test_nodes_of_every_kind_have_their_effect_also_after_an_update(gpu: Gpu, ki
 
 
 @pytest.mark.parametrize("kind", get_args(NodeKind))
-@pytest.mark.parametrize("side", ["graph", "_whole"])
+@pytest.mark.parametrize("side", ["graph", "_checked"])
 def test_nodes_without_their_effect_are_seen(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, kind: NodeKind, side: str
 ) -> None:
     chain = gpu.graphs.chain(kind, 5)
-    if kind == "if_skipped" or (side == "_whole" and (chain.stream is None or kind in WITHOUT_STREAM_EFFECT)):
+    if kind == "if_skipped" or (side == "_checked" and (chain.stream is None or kind in WITHOUT_STREAM_EFFECT)):
         pytest.skip("has no effect to miss")
     monkeypatch.setattr(chain, side, lambda count: None)
     with pytest.raises(MeasurementError, match=r" where |ran before"):

@@ -11,11 +11,11 @@ from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.device import CudaGpu
 from microbench.gpu.cuda.links import buffers, managed
 from microbench.gpu.cuda.links.buffers import HostBuffer, Patterns
 from microbench.gpu.cuda.links.copies import CudaPipeline, Piece, Readers
 from microbench.gpu.cuda.links.managed import CudaManaged
-from microbench.gpu.cuda.parts import CudaLinks
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import HostMemory, ManagedWay, Pinning, PinningWay
 from microbench.host import memory
@@ -28,19 +28,18 @@ TOO_MUCH_BYTES = 1 << 46
 
 @pytest.fixture
 def case(gpu: Gpu) -> Case:
-    """What the experiments are made of."""
-    assert isinstance(gpu.links, CudaLinks)
-    return gpu.links._case
+    assert isinstance(gpu, CudaGpu)
+    return gpu.subject()
 
 
 @pytest.mark.parametrize("node", [None, 0])
 @pytest.mark.parametrize("size_bytes", [1, 4097, 3_000_001])
 @pytest.mark.parametrize("kind", get_args(HostMemory))
 def test_host_buffers_hold_data_for_both_sides(case: Case, kind: HostMemory, size_bytes: int, node: int | None) -> None:
-    buffer = HostBuffer(case.context, kind, size_bytes, node)
-    there = case.context.device_memory(size_bytes)
+    buffer = HostBuffer(case, kind, size_bytes, node)
+    there = case.device_memory(size_bytes)
     assert (buffer.device_address is None) == (kind == "pageable")
-    patterns = Patterns(case.context, case.modules)
+    patterns = Patterns(case)
     patterns.fill(there, size_bytes, 5)
     (code,) = driver.cuMemcpyDtoH(buffer.address, there, size_bytes)
     assert int(code) == 0
@@ -108,15 +107,15 @@ def checksum(content: npt.NDArray[np.uint8]) -> int:
 
 @pytest.mark.parametrize("size_bytes", [1, 16, 4099, 9_000_007])
 def test_readers_see_every_byte(case: Case, size_bytes: int) -> None:
-    there = case.context.device_memory(size_bytes)
-    Patterns(case.context, case.modules).fill(there, size_bytes, 3)
+    there = case.device_memory(size_bytes)
+    Patterns(case).fill(there, size_bytes, 3)
     readers = Readers(case, [Piece(there, size_bytes)])
-    readers.submit(0, case.stream(0))(3)
-    case.context.synchronize()
+    readers.submit(0, 0)(3)
+    case.synchronize()
     seen, runs = (int(word) for word in readers._words(readers._found)[0])
     assert runs == 3
-    assert seen == 3 * checksum(case.context.read(there, size_bytes, np.uint8)) % (1 << 32)
-    readers.check(case.stream(0))
+    assert seen == 3 * checksum(case.read(there, size_bytes, np.uint8)) % (1 << 32)
+    readers.check()
 
 
 @pytest.mark.parametrize("kernel_ns", [0, 200_000])
@@ -154,7 +153,7 @@ def test_a_kernel_before_its_data_is_seen(gpu: Gpu, case: Case) -> None:
     assert isinstance(pipeline, CudaPipeline)
     assert pipeline._readers is not None
     pipeline.fresh()
-    pipeline._readers.submit(2, case.stream(0))(1)
+    pipeline._readers.submit(2, 0)(1)
     gpu.synchronize()
     pipeline.submit(5)
     gpu.synchronize()
@@ -186,7 +185,7 @@ def test_managed_memory_that_does_not_hold_the_data_is_seen(gpu: Gpu, case: Case
     moving = gpu.links.managed(way, MIB)
     assert isinstance(moving, CudaManaged)
     moving.take_ns()
-    Patterns(case.context, case.modules).poison(moving._pages.address + MIB // 2, 4, 1)
+    Patterns(case).poison(moving._pages.address + MIB // 2, 4, 1)
     with pytest.raises(MeasurementError, match="managed memory: byte 524288 of"):
         moving.check()
 
@@ -222,4 +221,4 @@ def test_more_managed_memory_than_a_quarter_of_the_device_is_a_skip(gpu: Gpu) ->
 def test_no_managed_memory_is_a_skip(gpu: Gpu, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(case.context), "attribute", lambda self, name: 0)
     with pytest.raises(Skip, match="no managed memory that host and device may use at once"):
-        managed.require_managed(case.context, MIB)
+        managed.require_managed(case, MIB)

@@ -13,18 +13,19 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from microbench.gpu.cuda.compute.operands import DATA_CODES, VECTORS, relative_error, row_error
-from microbench.gpu.cuda.compute.types import (
+from microbench.gpu.cuda.compute.operands import DATA_CODES, VECTORS, allowed_error, relative_error, row_error
+from microbench.gpu.cuda.compute.tensor import encode
+from microbench.gpu.cuda.context import kernel_source
+from microbench.gpu.protocol.compute import (
     ELEMENTS,
     FORMATS,
     Element,
-    allowed_error,
-    encode,
+    GemmData,
+    GemmType,
+    TensorType,
     matrix_bytes,
     product_bytes,
 )
-from microbench.gpu.cuda.context import kernel_source
-from microbench.gpu.protocol.compute import GemmData, GemmType, TensorType
 
 HEADER = Path(__file__).parent / "twin" / "cuda_on_cpu.h"
 COUNT = 40_000

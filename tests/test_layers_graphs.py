@@ -13,7 +13,7 @@ from capture_stand_ins import BAD, OK, STREAM, CoreBuilder, CoreError, Launches
 from layer_stand_ins import CONTEXT, ONE_OP, SAME_KERNEL, SPINNING, NumbaError, put_stand_ins
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.gpu.layers.base import LayerGraph, LayerHandle, LayerSubmit, open_named, open_spinning, replays
+from microbench.gpu.layers.base import LayerGraph, LayerHandle, LayerSubmit, open_layer, open_spinning, replays
 
 ERRORS = {"cuda_core": CoreError, "cupy_raw": RuntimeError, "numba_configured": NumbaError}
 
@@ -28,7 +28,7 @@ def graph_of(handle: LayerHandle, count: int) -> LayerGraph:
     return handle.graph(count)
 
 
-# -- kernels of a given length -----------------------------------------------------------------------------------------
+# Kernels of a given length.
 
 
 @pytest.mark.parametrize("name", SPINNING)
@@ -54,11 +54,11 @@ def test_other_layers_have_no_kernel_of_a_given_length(launches: Launches, name:
 
 @pytest.mark.parametrize("name", SPINNING)
 def test_only_a_spinning_layer_makes_graphs(launches: Launches, name: str) -> None:
-    assert open_named(name, CONTEXT, 0).graph is None
+    assert open_layer(name, CONTEXT, 0).graph is None
     assert open_spinning(name, CONTEXT, 0).graph is not None
 
 
-# -- graphs ------------------------------------------------------------------------------------------------------------
+# Graphs.
 
 
 @pytest.mark.parametrize("name", SPINNING)

@@ -1,4 +1,4 @@
-"""How a layer's calls are timed and counted, on a clock that only they move; and, with a GPU, for real."""
+"""How a layer's calls are timed and counted: on a clock that only they move, and on a real GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from layer_stand_ins import CASES, SPINNING
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.layers.base import LayerHandle, LayerSubmit, kernels_of_one_call
 
-# -- timing ------------------------------------------------------------------------------------------------------------
+# Timing.
 
 
 class Clockwork:
@@ -87,11 +87,11 @@ def test_the_clock_is_that_of_the_compiled_loops() -> None:
     assert time.get_clock_info("monotonic").implementation == "clock_gettime(CLOCK_MONOTONIC)"
 
 
-# -- capture -----------------------------------------------------------------------------------------------------------
+# Capture.
 
 
 class CaptureDriver:
-    """Stream capture that hands out a graph of ``nodes``, which are node types."""
+    """Stream capture that returns a graph of ``nodes``, which are node types."""
 
     CUstream = int
     CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
@@ -162,7 +162,7 @@ def test_an_unforeseen_error_still_ends_the_capture() -> None:
     assert not driver.capturing
 
 
-# -- on a real GPU -----------------------------------------------------------------------------------------------------
+# On a real GPU.
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from microbench.gpu.cuda.memory.access import (
     ADDITIONS,
     BLOCK_THREADS,
     FIRST_VALUES,
-    KEPT_BITS,
     LANE_NUMBERS,
     LINE_BYTES,
     SECTOR_BYTES,
+    WORD_BITS,
     WORD_BYTES,
     walk_of,
 )
@@ -98,6 +98,6 @@ def test_wide_strides_touch_more_than_a_cache_holds(stride_bytes: int, passes: i
 def test_what_a_call_adds_to_a_word_is_exact_in_a_float(space: Space, spread: Spread) -> None:
     threads = BLOCK_THREADS if space == "shared" else 1_600_000
     each_word = {"same": threads, "warp": 32, "thread": 1}[spread]
-    assert (~KEPT_BITS[spread] & 0xFFFFFFFF) >= each_word - 1
+    assert (~WORD_BITS[spread] & 0xFFFFFFFF) >= each_word - 1
     each_thread = LANE_NUMBERS if each_word == 1 else (LANE_NUMBERS + 1) / 2
     assert each_word * each_thread * ADDITIONS[space, spread] + 2 * FIRST_VALUES < 1 << 24

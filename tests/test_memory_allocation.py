@@ -1,4 +1,4 @@
-"""Room on the GPU without a GPU: who holds it in words, the search for the largest block, pairs of calls, 2D copies."""
+"""Device memory without a GPU: who holds it, the search for the largest block, pairs of calls, rows of 2D copies."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda.bindings import driver
+from host_case import HostCase
 from hypothesis import given
 from hypothesis import strategies as st
 from nvml_stand_in import NOT_FOUND, NOT_SUPPORTED, UUID, library, refuse
@@ -18,19 +19,15 @@ from nvml_stand_in import NOT_FOUND, NOT_SUPPORTED, UUID, library, refuse
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.cuda.memory import allocation
 from microbench.gpu.cuda.memory.allocation import (
-    FEWEST_ROWS,
     MOST_BLOCKS,
     MOST_OWN_BYTES,
     STEP_BYTES,
-    WIDEST_ROW_BYTES,
-    Pair,
     all_blocks,
     held_by,
     holders,
-    row_width_bytes,
-    rows_of,
     why_not_all,
 )
+from microbench.gpu.cuda.memory.engines import FEWEST_ROWS, WIDEST_ROW_BYTES, row_width_bytes
 from microbench.gpu.machine.nvml import Holder, Holders, NvmlGpu, memory_holders
 from microbench.gpu.machine.query import Answer
 from microbench.gpu.protocol.memory import Allocation
@@ -109,7 +106,7 @@ def test_energy_is_in_joules_and_a_skip_where_it_is_not_counted() -> None:
         nvml(nvmlDeviceGetTotalEnergyConsumption=1_234_567, nvmlDeviceGetMigMode=[1, 1]).energy_j()
 
 
-# How much can be had
+# How much can be allocated.
 
 
 class Driver:
@@ -194,8 +191,7 @@ def test_capacity_names_what_it_could_not_find_out(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(driver, "cuMemGetInfo", lambda: (0, 3 * GIB, 8 * GIB))
     monkeypatch.setattr(driver, "cuMemAlloc", no_take)
-    context = SimpleNamespace(make_current=lambda: None, synchronize=lambda: None, attribute=lambda name: 0)
-    case: Any = SimpleNamespace(context=context)
+    case = HostCase(INTEGRATED=0)
     gpu = nvml(process(os.getpid(), 500 * MIB), process(7, 4 * GIB))
     facts = {fact.name: fact for fact in allocation.capacity(case, gpu)}
     known = {name: fact.value for name, fact in facts.items() if fact.value is not None}
@@ -205,14 +201,14 @@ def test_capacity_names_what_it_could_not_find_out(monkeypatch: pytest.MonkeyPat
         assert "another process" in str(facts[name].reason)
 
 
-# Pairs of calls, and the description of a 2D copy
+# Pairs of calls, and the rows of a 2D copy.
 
 TAKE = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 4)
 RELEASE = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 2)
 
 
 @pytest.mark.parametrize(("taken", "released"), [(0, 0), (2, 0), (0, 7)])
-def test_every_block_is_given_back_before_the_next(monkeypatch: pytest.MonkeyPatch, taken: int, released: int) -> None:
+def test_a_block_is_freed_before_the_next(monkeypatch: pytest.MonkeyPatch, taken: int, released: int) -> None:
     calls: list[tuple[int, ...]] = []
 
     def take(where: int, size_bytes: int, pool: int, stream: int) -> int:
@@ -224,25 +220,29 @@ def test_every_block_is_given_back_before_the_next(monkeypatch: pytest.MonkeyPat
         calls.append((address, stream))
         return released
 
-    kept = {"take": TAKE(take), "release": RELEASE(release)}
-    monkeypatch.setattr(allocation, "entry_point", lambda name: ctypes.cast(kept[name], ctypes.c_void_p).value or 0)
+    functions = {"take": TAKE(take), "release": RELEASE(release)}
+    monkeypatch.setattr(
+        allocation, "entry_point", lambda name: ctypes.cast(functions[name], ctypes.c_void_p).value or 0
+    )
     out = np.zeros((2, len(Allocation)), dtype=np.int64)
-    pair = Pair("take", (5, 6), "release", 6)
 
     def refused(code: int) -> None:
         if code == 2:
             raise Skip("out of memory")
 
+    def run() -> None:
+        allocation._timed("take", (5, 6), "release", 6, 64, out, refused)
+
     if taken:
         with pytest.raises(Skip, match="out of memory"):
-            pair.timed(64, out, refused)
+            run()
         assert calls == [(64, 5, 6)]
     elif released:
         monkeypatch.setattr("microbench.gpu.cuda.context.error_name", lambda code: f"code {code}")
         with pytest.raises(MeasurementError, match="release: code 7"):
-            pair.timed(64, out, refused)
+            run()
     else:
-        pair.timed(64, out, refused)
+        run()
         assert calls == [(64, 5, 6), (4711, 6)] * 2
         assert (np.diff(out.ravel()) >= 0).all()
         assert (out > 0).all()
@@ -258,12 +258,3 @@ def test_rows_divide_what_is_written(size_bytes: int) -> None:
 
 def test_round_sizes_have_wide_rows() -> None:
     assert [row_width_bytes(size) for size in (4096, MIB, GIB)] == [256, 64 << 10, 64 << 10]
-
-
-def test_a_2d_copy_is_described_as_the_driver_reads_it() -> None:
-    rows = rows_of(0x1000, 0x2000, 256, 512, 4096)
-    words = (ctypes.c_uint64 * 16).from_address(int(rows.getPtr()))
-    device = 2  # CU_MEMORYTYPE_DEVICE
-    # Per side: x in bytes, y, memory type, host, device, array, pitch; then width in bytes and height.
-    source, destination = [0, 0, device, 0, 0x1000, 0, 512], [0, 0, device, 0, 0x2000, 0, 512]
-    assert list(words) == [*source, *destination, 256, 16]
