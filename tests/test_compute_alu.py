@@ -57,7 +57,7 @@ def test_a_double_multiply_add_is_rounded_once() -> None:
 
 
 @pytest.mark.parametrize(("third", "wanted"), [(0.0, 0.0), (2.0**-70, 2.0**-23), (-(2.0**-70), 0.0)])
-def test_a_single_multiply_add_beside_a_tie_is_rounded_once(third: float, wanted: float) -> None:
+def test_a_single_multiply_add_near_a_tie_is_rounded_once(third: float, wanted: float) -> None:
     # The product is 1 + 2**-11 + 2**-24: half way between two numbers.
     factor = np.array([1 + 2.0**-12])
     found = changed("fma_fp32", np.array([third]), factor, factor)
@@ -76,7 +76,7 @@ def test_numbers_are_rounded_to_the_nearest_even(operation: AluOperation, fracti
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_operands_are_those_that_kernels_read(operation: AluOperation) -> None:
+def test_encoded_operands_decode_to_the_same_numbers(operation: AluOperation) -> None:
     operands = draw(operation, 3)
     words = encode(operation, operands)
     assert words.shape == (2 * CHAINS, THREADS)
@@ -113,7 +113,7 @@ def test_right_results_pass_and_wrong_ones_do_not(operation: AluOperation) -> No
 
 
 @pytest.mark.parametrize("operation", FUNCTIONS)
-def test_a_special_function_left_out_is_noticed(operation: AluOperation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_special_function_is_noticed(operation: AluOperation, monkeypatch: pytest.MonkeyPatch) -> None:
     operands = draw(operation, 8)
     right = results(operation, 8, 1)
     monkeypatch.setitem(STEPS, operation, STEPS[operation] - 2)
@@ -129,7 +129,7 @@ def test_operations_are_counted_as_in_the_programming_guide() -> None:
     assert operations_of("exp2_fp32") == operations_of("rsqrt_fp32") == pairs * 4
 
 
-def test_kernels_count_as_the_host_does() -> None:
+def test_the_kernel_source_has_the_same_counts() -> None:
     source = kernel_source("alu")
     special, other = STEPS["exp2_fp32"], STEPS["fma_fp32"]
     assert f"THREADS = {THREADS}, CHAINS = {CHAINS}, STEPS = SPECIAL ? {special} : {other}" in source

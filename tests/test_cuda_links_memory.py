@@ -1,4 +1,4 @@
-"""Host memory, pieces and managed memory on a real GPU: data arrive, what is left out is seen, too much is a skip."""
+"""Host, chunked and managed memory on a real GPU: data arrive, missing work is noticed, too much memory is a skip."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_the_driver_refuses_is_a_skip(
 
 @pytest.mark.parametrize("size_bytes", [4096, 100_003, 4 * MIB])
 @pytest.mark.parametrize("way", get_args(PinningWay))
-def test_pinning_is_stamped_in_its_order(gpu: Gpu, way: PinningWay, size_bytes: int) -> None:
+def test_the_stamps_of_pinning_are_in_order(gpu: Gpu, way: PinningWay, size_bytes: int) -> None:
     stamps = gpu.links.pinning(way, size_bytes, 4)
     assert stamps.shape == (4, len(Pinning))
     assert (np.diff(stamps.ravel()) >= 0).all()
@@ -96,7 +96,7 @@ def test_pinning_too_much_is_a_skip(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -
 
 
 def checksum(content: npt.NDArray[np.uint8]) -> int:
-    """What kernels/link_pipeline.cu adds up, by numpy."""
+    """The checksum of kernels/link_pipeline.cu, by NumPy."""
     whole = content.size // 16 * 16
     words = content[:whole].view(np.uint32).astype(np.uint64)
     rest = content[whole:].astype(np.uint64)
@@ -112,7 +112,7 @@ def test_readers_see_every_byte(case: Case, size_bytes: int) -> None:
     readers = Readers(case, [Piece(there, size_bytes)])
     readers.submit(0, 0)(3)
     case.synchronize()
-    seen, runs = (int(word) for word in readers._words(readers._found)[0])
+    seen, runs = (int(word) for word in readers._words(readers._seen)[0])
     assert runs == 3
     assert seen == 3 * checksum(case.read(there, size_bytes, np.uint8)) % (1 << 32)
     readers.check()
@@ -136,7 +136,7 @@ def test_pieces_arrive_and_are_read(gpu: Gpu, size_bytes: int, chunks: int, stre
     pipeline.check()
 
 
-def test_a_kernel_left_out_is_seen(gpu: Gpu) -> None:
+def test_a_missing_kernel_is_noticed(gpu: Gpu) -> None:
     pipeline = gpu.links.pipeline(MIB, 4, 2, 100_000)
     assert isinstance(pipeline, CudaPipeline)
     assert pipeline._readers is not None
@@ -148,7 +148,7 @@ def test_a_kernel_left_out_is_seen(gpu: Gpu) -> None:
         pipeline.check()
 
 
-def test_a_kernel_before_its_data_is_seen(gpu: Gpu, case: Case) -> None:
+def test_a_kernel_before_its_data_is_noticed(gpu: Gpu, case: Case) -> None:
     pipeline = gpu.links.pipeline(MIB, 4, 2, 100_000)
     assert isinstance(pipeline, CudaPipeline)
     assert pipeline._readers is not None
@@ -181,7 +181,7 @@ def test_managed_memory_moves(gpu: Gpu, way: ManagedWay, size_bytes: int) -> Non
 
 
 @pytest.mark.parametrize("way", get_args(ManagedWay))
-def test_managed_memory_that_does_not_hold_the_data_is_seen(gpu: Gpu, case: Case, way: ManagedWay) -> None:
+def test_wrong_managed_memory_is_noticed(gpu: Gpu, case: Case, way: ManagedWay) -> None:
     moving = gpu.links.managed(way, MIB)
     assert isinstance(moving, CudaManaged)
     moving.take_ns()
@@ -191,7 +191,7 @@ def test_managed_memory_that_does_not_hold_the_data_is_seen(gpu: Gpu, case: Case
 
 
 @pytest.mark.parametrize("way", ["prefetch_to_device", "prefetch_to_host"])
-def test_a_prefetch_left_out_is_seen(gpu: Gpu, way: ManagedWay) -> None:
+def test_a_missing_prefetch_is_noticed(gpu: Gpu, way: ManagedWay) -> None:
     moving = gpu.links.managed(way, MIB)
     assert isinstance(moving, CudaManaged)
     moving.take_ns()
@@ -200,9 +200,7 @@ def test_a_prefetch_left_out_is_seen(gpu: Gpu, way: ManagedWay) -> None:
         moving.check()
 
 
-def test_faults_cost_more_than_pages_that_are_there(gpu: Gpu) -> None:
-    """What is put back is really away: each time again."""
-
+def test_faults_cost_more_than_resident_pages(gpu: Gpu) -> None:
     def fastest_ns(way: ManagedWay) -> int:
         moving = gpu.links.managed(way, 16 * MIB)
         moving.take_ns()

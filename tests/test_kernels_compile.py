@@ -72,14 +72,14 @@ def test_kernel_file_names_architectures_and_includes_nothing(name: str) -> None
 
 
 @pytest.mark.parametrize(("name", "architecture"), [(name, found) for name in SOURCES for found in wanted(name)])
-def test_kernel_compiles_without_a_word(name: str, architecture: str) -> None:
+def test_kernel_compiles_without_a_warning(name: str, architecture: str) -> None:
     cubin, log = compiled(kernel_source(name.removesuffix(".cu")), name, architecture)
     assert log == ""
     assert cubin is not None
     assert cubin.startswith(b"\x7fELF")
 
 
-def test_a_warning_and_an_error_are_seen() -> None:
+def test_planted_warnings_and_errors_are_noticed() -> None:
     cubin, log = compiled('extern "C" __global__ void kernel() { int unused; }', "planted.cu", "90")
     assert cubin is not None
     assert "never referenced" in log
@@ -166,7 +166,7 @@ def test_numbas_spin_kernel_reads_the_clock_in_a_loop() -> None:
     assert all(".param .u64" in kernel for kernel in kernels)
 
 
-def test_a_clock_read_before_a_loop_is_no_clock_read_in_it() -> None:
+def test_a_clock_read_outside_the_loop_does_not_count() -> None:
     loop = "$L__BB0_1:\n{}\tsetp.lt.u64 %p2, %rd7, %rd2;\n@%p2 bra $L__BB0_1;\n"
     read = "mov.u64 %rd3, %clock64;\n"
     assert LOOP_WITH_CLOCK.search(loop.format(read))

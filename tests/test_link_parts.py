@@ -41,12 +41,12 @@ def test_a_walk_meets_each_line_before_any_again(footprint_bytes: int, order: Or
     assert seen == visits.tolist()
 
 
-def test_less_than_a_line_is_a_skip() -> None:
+def test_a_footprint_below_one_line_is_a_skip() -> None:
     with pytest.raises(Skip, match="3 B hold no line of 128 B to walk through"):
         order_of_lines(3, STRIDE_BYTES, "random")
 
 
-def test_a_host_buffer_reaches_as_far_as_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_buffer_holds_the_offset_of_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     monkeypatch.setattr(copies, "HostBuffer", lambda case, kind, size_bytes: sizes.append(size_bytes))
     ends = SimpleNamespace(mapped=0, device=0, fresh=None, check=None)
@@ -57,7 +57,7 @@ def test_a_host_buffer_reaches_as_far_as_its_kernel(monkeypatch: pytest.MonkeyPa
     assert sizes[0] >= (1 << 20) + (1 << 16)
 
 
-def test_copies_of_several_gpus_lie_near_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_buffer_of_each_gpu_is_on_its_own_node(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[int | None] = []
     monkeypatch.setattr(peers, "HostBuffer", lambda case, kind, size_bytes, node=None: used.append(node))
     monkeypatch.setattr(peers, "Ends", lambda *arguments, **named: None)

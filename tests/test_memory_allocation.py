@@ -50,7 +50,7 @@ def nvml(*processes: SimpleNamespace, **more: Any) -> NvmlGpu:
     return NvmlGpu(UUID, library(**{**lists, **more}))
 
 
-def test_holders_are_named_with_what_they_hold() -> None:
+def test_holders_are_named_with_their_memory() -> None:
     gpu = nvml(
         process(os.getpid(), 500 * MIB),
         process(7, 3 * GIB),
@@ -62,7 +62,7 @@ def test_holders_are_named_with_what_they_hold() -> None:
     assert held_by(gpu) == words
 
 
-def test_this_process_alone_is_nobody_else() -> None:
+def test_this_process_alone_counts_as_nobody_else() -> None:
     gpu = nvml(process(os.getpid(), 500 * MIB))
     assert (holders(gpu).value, held_by(gpu)) == ("nobody else", "nobody else")
     own = memory_holders(gpu.query).value.own
@@ -79,7 +79,7 @@ def test_this_process_alone_is_nobody_else() -> None:
         ),
     ],
 )
-def test_processes_that_nvml_does_not_show_are_unknown_not_nobody(gpu: NvmlGpu, reason: str) -> None:
+def test_processes_hidden_from_nvml_are_unknown_and_not_nobody(gpu: NvmlGpu, reason: str) -> None:
     fact = holders(gpu)
     assert fact.value is None
     assert reason in str(fact.reason)
@@ -87,7 +87,7 @@ def test_processes_that_nvml_does_not_show_are_unknown_not_nobody(gpu: NvmlGpu, 
     assert reason in held_by(gpu)
 
 
-def test_in_a_pid_namespace_what_nobody_here_has_is_this_process(tmp_path: Path) -> None:
+def test_in_a_pid_namespace_an_unknown_pid_is_this_process(tmp_path: Path) -> None:
     (tmp_path / "proc/self/ns").mkdir(parents=True)
     (tmp_path / "proc/self/ns/pid").symlink_to("pid:[4026532448]")
     machine = Machine(tmp_path)
@@ -98,7 +98,7 @@ def test_in_a_pid_namespace_what_nobody_here_has_is_this_process(tmp_path: Path)
     assert both == Holders(None, (Holder("a process not visible from here", "pid 90002", 9 * GIB),))
 
 
-def test_energy_is_in_joules_and_a_skip_where_it_is_not_counted() -> None:
+def test_energy_is_in_joules_and_a_skip_without_a_counter() -> None:
     assert nvml(nvmlDeviceGetTotalEnergyConsumption=1_234_567).energy_j() == pytest.approx(1234.567)
     with pytest.raises(Skip, match="no energy counter: NVML"):
         nvml(nvmlDeviceGetTotalEnergyConsumption=refuse(NOT_SUPPORTED)).energy_j()
@@ -138,7 +138,7 @@ class Driver:
 
 
 @given(st.lists(st.integers(0, 200 * GIB), min_size=1, max_size=4))
-def test_the_largest_blocks_are_found_and_given_back(holes: list[int]) -> None:
+def test_the_largest_blocks_are_found_and_freed(holes: list[int]) -> None:
     room = Driver(*holes)
     wanted = sorted((hole // STEP_BYTES * STEP_BYTES for hole in holes if hole >= STEP_BYTES), reverse=True)
     assert room.blocks() == wanted
@@ -146,17 +146,17 @@ def test_the_largest_blocks_are_found_and_given_back(holes: list[int]) -> None:
     assert not room.given
 
 
-def test_a_gpu_that_is_nearly_whole_is_searched_in_a_few_tries() -> None:
+def test_a_nearly_free_gpu_is_searched_in_a_few_tries() -> None:
     room = Driver(139 * GIB - 5 * MIB, 5 * MIB)
     assert room.blocks() == [139 * GIB - 6 * MIB, 4 * MIB]
     assert room.tries < 20
 
 
-def test_the_search_ends_at_so_many_blocks() -> None:
+def test_the_search_ends_at_most_blocks() -> None:
     assert len(Driver(*[STEP_BYTES] * (2 * MOST_BLOCKS)).blocks()) == MOST_BLOCKS
 
 
-def test_all_is_given_back_after_an_error() -> None:
+def test_all_blocks_are_freed_after_an_error() -> None:
     room = Driver(4 * GIB, 2 * GIB)
 
     def take(size_bytes: int) -> int | None:
@@ -180,12 +180,14 @@ def test_all_is_given_back_after_an_error() -> None:
         (NOBODY, 0, True, "the GPU's memory is the host's"),
     ],
 )
-def test_what_others_could_miss_is_not_taken(found: Answer, used_bytes: int, shared: bool, why: str | None) -> None:
+def test_memory_that_others_may_need_is_not_taken(
+    found: Answer, used_bytes: int, shared: bool, why: str | None
+) -> None:
     reason = why_not_all(found, used_bytes, shared_with_host=shared)
     assert reason is None if why is None else str(reason).startswith(why)
 
 
-def test_capacity_names_what_it_could_not_find_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capacity_gives_reasons_for_unknown_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_take(size_bytes: int) -> None:
         raise AssertionError("memory was taken")
 
@@ -249,7 +251,7 @@ def test_a_block_is_freed_before_the_next(monkeypatch: pytest.MonkeyPatch, taken
 
 
 @given(st.integers(1, 1 << 36))
-def test_rows_divide_what_is_written(size_bytes: int) -> None:
+def test_the_row_width_divides_the_size(size_bytes: int) -> None:
     width = row_width_bytes(size_bytes)
     assert size_bytes % width == 0
     assert width <= WIDEST_ROW_BYTES

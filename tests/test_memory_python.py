@@ -138,7 +138,7 @@ def acts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("dtype", get_args(DataType))
 @pytest.mark.parametrize("kernel", get_args(StreamKernel))
-def test_cupy_computes_what_stream_says(acts: list[str], kernel: StreamKernel, dtype: DataType) -> None:
+def test_cupy_computes_each_kernel_of_stream(acts: list[str], kernel: StreamKernel, dtype: DataType) -> None:
     arrays, case = HostArrays(dtype), HostCase()
     if kernel == "dot" and dtype in ("fp16", "int8"):
         with pytest.raises(Skip, match=r"cupy\.dot of"):
@@ -248,7 +248,7 @@ def numba_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("numba_in_place")
 @pytest.mark.parametrize("dtype", get_args(DataType))
 @pytest.mark.parametrize("kernel", get_args(StreamKernel))
-def test_numba_computes_what_stream_says(kernel: StreamKernel, dtype: DataType) -> None:
+def test_numba_computes_each_kernel_of_stream(kernel: StreamKernel, dtype: DataType) -> None:
     arrays = HostArrays(dtype)
     transfer = numba_stream(HostCase(), arrays, kernel)
     exercised(transfer, moved_arrays(kernel) * arrays.size_bytes)

@@ -88,10 +88,10 @@ class Case:
 
     def require_driver(self, version: int, what: str) -> None:
         """Raise Skip for a driver older than ``version`` (as cuDriverGetVersion counts: 12040 is CUDA 12.4)."""
-        here = int(check(driver.cuDriverGetVersion()))
-        if here < version:
-            wanted, found = (f"{number // 1000}.{number % 1000 // 10}" for number in (version, here))
-            raise Skip(f"{what} need a driver of CUDA {wanted}; this one has {found}")
+        versions = (version, int(check(driver.cuDriverGetVersion())))
+        if versions[1] < version:
+            needed, here = (f"{number // 1000}.{number % 1000 // 10}" for number in versions)
+            raise Skip(f"{what} need a driver of CUDA {needed}; this one has {here}")
 
     def require_capability(self, major: int, minor: int, what: str) -> None:
         """Raise Skip for a GPU with a lower compute capability."""

@@ -70,13 +70,13 @@ def use_stream(cupy: Any, stream_handle: int, device_index: int) -> Callable[[],
     return restore
 
 
-def open_raw(context: LayerContext, arguments: int) -> LayerHandle:
-    """The kernel of kernels/launch.cu, from the same cubin."""
+def open_raw(context: LayerContext, arguments: int = 0, cycles: int = 0) -> LayerHandle:
+    """A kernel of kernels/launch.cu, from the same cubin; with ``cycles`` the spin kernel."""
     cupy = load_cupy()
     restore = use_stream(cupy, context.stream_handle, context.device_index)
-    kernel = _raw_kernel(cupy, context.cubin, KERNELS[arguments])
-    a, b, c = (cupy.zeros(ARRAY_ELEMENTS, cupy.float32) for _ in range(3))
-    n = cupy.int32(0)
+    kernel = _raw_kernel(cupy, context.cubin, SPIN_KERNEL if cycles else KERNELS[arguments])
+    a, b, c = (None if cycles else cupy.zeros(ARRAY_ELEMENTS, cupy.float32) for _ in range(3))
+    n, length = cupy.int32(0), cupy.uint64(cycles)
 
     def without() -> None:
         kernel((1,), (BLOCK_THREADS,), ())
@@ -84,25 +84,10 @@ def open_raw(context: LayerContext, arguments: int) -> LayerHandle:
     def with_four() -> None:
         kernel((1,), (BLOCK_THREADS,), (a, b, c, n))
 
-    call = with_four if arguments else without
-    call()
-    return LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
-
-
-def open_raw_spin(context: LayerContext, cycles: int) -> LayerHandle:
-    """The spin kernel of kernels/launch.cu, or its empty kernel. CuPy's stream captures the graphs."""
-    cupy = load_cupy()
-    restore = use_stream(cupy, context.stream_handle, context.device_index)
-    kernel = _raw_kernel(cupy, context.cubin, SPIN_KERNEL if cycles else KERNELS[0])
-    length = cupy.uint64(cycles)
-
-    def empty() -> None:
-        kernel((1,), (BLOCK_THREADS,), ())
-
     def spin() -> None:
         kernel((1,), (BLOCK_THREADS,), (length,))
 
-    call = spin if cycles else empty
+    call = spin if cycles else with_four if arguments else without
     call()
     graph = partial(_graph, cupy.cuda.get_current_stream(), call)
     return LayerHandle(call=call, stream_handle=context.stream_handle, close=restore, graph=graph)
@@ -157,7 +142,7 @@ LAYERS = (
         arguments=(0, 4),
         simulated=LayerCosts(5500, 650, replay_ns=1500),
         open=open_raw,
-        open_spin=open_raw_spin,
+        open_spin=lambda context, cycles: open_raw(context, cycles=cycles),
     ),
     Layer(
         name="cupy_ufunc",

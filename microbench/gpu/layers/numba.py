@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from microbench.gpu.layers.base import (
     Layer,
     LayerContext,
     LayerCosts,
+    LayerGraph,
     LayerHandle,
     driver_graph,
     load,
@@ -25,14 +26,6 @@ from microbench.gpu.layers.base import (
 
 PACKAGE = "numba.cuda"
 INSTALL = "pip install 'numba-cuda[cu13]' (CUDA 12: 'numba-cuda[cu12]')"
-
-
-class NumbaLaunch(NamedTuple):
-    """A dispatcher, Numba's view of the worker's stream (it keeps no reference to the stream), and the arguments."""
-
-    kernel: Any
-    stream: Any
-    values: tuple[Any, ...]
 
 
 def load_numba_cuda() -> Any:
@@ -54,24 +47,11 @@ def few_blocks() -> Iterator[None]:
         yield
 
 
-def _prepare(context: LayerContext, arguments: int) -> NumbaLaunch:
-    """Numba takes the current context, which is the worker's. Nothing is compiled yet.
-
-    The arrays belong to no stream: Numba may wait for an array's stream when it is passed to a kernel on another.
-    """
-    cuda = load_numba_cuda()
-    kernels = load("microbench._kernels.numba_kernels", INSTALL)
-    stream = cuda.external_stream(context.stream_handle)
-    if not arguments:
-        return NumbaLaunch(kernels.empty, stream, ())
-    arrays = tuple(cuda.device_array(ARRAY_ELEMENTS, np.float32) for _ in range(3))
-    return NumbaLaunch(kernels.touch, stream, (*arrays, np.int32(0)))
-
-
-def open_configured(context: LayerContext, arguments: int) -> LayerHandle:
-    """Compiles the kernel; the call that is timed is that of the configured kernel."""
-    kernel, stream, values = _prepare(context, arguments)
+def open_configured(context: LayerContext, arguments: int = 0, cycles: int = 0) -> LayerHandle:
+    """Compiles a kernel, with ``cycles`` the spin kernel; each call is that of the configured kernel."""
+    kernel, stream, values = _prepare(context, arguments, cycles)
     a, b, c, n = values or (None,) * 4
+    length = np.uint64(cycles)
     with few_blocks():
         launch = kernel[1, BLOCK_THREADS, stream]
 
@@ -81,29 +61,12 @@ def open_configured(context: LayerContext, arguments: int) -> LayerHandle:
     def with_four() -> None:
         launch(a, b, c, n)
 
-    call = with_four if arguments else without
-    call()
-    return LayerHandle(call=call, stream_handle=context.stream_handle)
-
-
-def open_configured_spin(context: LayerContext, cycles: int) -> LayerHandle:
-    """Compiles a spin kernel of Numba's own. Numba has no graphs: cuda.bindings captures and replays them."""
-    cuda = load_numba_cuda()
-    kernels = load("microbench._kernels.numba_kernels", INSTALL)
-    stream, length = cuda.external_stream(context.stream_handle), np.uint64(cycles)
-    with few_blocks():
-        launch = (kernels.spin if cycles else kernels.empty)[1, BLOCK_THREADS, stream]
-
-    def empty() -> None:
-        launch()
-
     def spin() -> None:
         launch(length)
 
-    call = spin if cycles else empty
+    call = spin if cycles else with_four if arguments else without
     call()
-    errors = (RuntimeError, load("numba.cuda.cudadrv.error", INSTALL).CudaDriverError)
-    graph = partial(driver_graph, "Numba", errors, context.stream_handle, call)
+    graph = partial(_graph, context.stream_handle, call)
     return LayerHandle(call=call, stream_handle=context.stream_handle, graph=graph)
 
 
@@ -124,6 +87,27 @@ def open_each_call(context: LayerContext, arguments: int) -> LayerHandle:
     return LayerHandle(call=call, stream_handle=context.stream_handle)
 
 
+def _prepare(context: LayerContext, arguments: int, cycles: int = 0) -> tuple[Any, Any, tuple[Any, ...]]:
+    """A dispatcher, Numba's view of the worker's stream, and the arguments; nothing is compiled yet.
+
+    Numba takes the current context, which is the worker's. The arrays belong to no stream: Numba may wait for an
+    array's stream when it is passed to a kernel on another.
+    """
+    cuda = load_numba_cuda()
+    kernels = load("microbench._kernels.numba_kernels", INSTALL)
+    stream = cuda.external_stream(context.stream_handle)
+    if not arguments:
+        return (kernels.spin if cycles else kernels.empty), stream, ()
+    arrays = tuple(cuda.device_array(ARRAY_ELEMENTS, np.float32) for _ in range(3))
+    return kernels.touch, stream, (*arrays, np.int32(0))
+
+
+def _graph(stream_handle: int, call: Callable[[], object], count: int) -> LayerGraph:
+    """Numba has no graphs: cuda.bindings captures and replays them."""
+    errors = (RuntimeError, load("numba.cuda.cudadrv.error", INSTALL).CudaDriverError)
+    return driver_graph("Numba", errors, stream_handle, call, count)
+
+
 LAYERS = (
     Layer(
         name="numba_configured",
@@ -136,7 +120,7 @@ LAYERS = (
         arguments=(0, 4),
         simulated=LayerCosts(11500, 4000),
         open=open_configured,
-        open_spin=open_configured_spin,
+        open_spin=lambda context, cycles: open_configured(context, cycles=cycles),
     ),
     Layer(
         name="numba_each_call",

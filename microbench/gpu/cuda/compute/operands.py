@@ -16,7 +16,7 @@ from microbench.gpu.cuda.submit import run
 from microbench.gpu.protocol.compute import ELEMENTS, FORMATS, Element, GemmData, GemmType, Matrices, matrix_bytes
 
 KERNELS = "gemm_operands"
-# VECTORS of the kernels, by whose sums an error is found: a single one may be near 0 by chance.
+# VECTORS of the kernels: an error is looked for in the sums over all of them, as one sum may be near 0 by chance.
 VECTORS = 32
 DRAW_BLOCKS, DRAW_THREADS = 2048, 256
 # Threads of a block that multiplies with vectors, and rows of a matrix that a block of transposed_times adds up.
@@ -56,9 +56,9 @@ class Operands:
             d=case.device_memory(matrix_bytes(d, rows, columns)),
         )
         self._signs = case.device_memory(vector_bytes(rows, columns, depth))
-        self._between = self._signs + VECTORS * DOUBLE_BYTES * columns
-        self._wanted = self._between + VECTORS * DOUBLE_BYTES * depth
-        self._found = self._wanted + VECTORS * DOUBLE_BYTES * rows
+        self._b_signs = self._signs + VECTORS * DOUBLE_BYTES * columns
+        self._a_b_signs = self._b_signs + VECTORS * DOUBLE_BYTES * depth
+        self._d_signs = self._a_b_signs + VECTORS * DOUBLE_BYTES * rows
 
     def fresh(self) -> None:
         """New A and B, poisoned D; returns when that is done."""
@@ -100,19 +100,19 @@ class Operands:
         case.synchronize()
         signs = np.random.default_rng(self._seed).choice([-1.0, 1.0], VECTORS * matrices.columns)
         case.upload(self._signs, signs)
-        found = self._times(matrices.elements.d, matrices.d, matrices.columns, self._signs, self._found)
-        products = [self._product(copy) for copy in matrices.b]
-        return [max(relative_error(found, wanted), row_error(found, wanted) / WORST_ROW) for wanted in products]
+        product = self._times(matrices.elements.d, matrices.d, matrices.columns, self._signs, self._d_signs)
+        wanted = [self._product(copy) for copy in matrices.b]
+        return [max(relative_error(product, exact), row_error(product, exact) / WORST_ROW) for exact in wanted]
 
     def _product(self, copy: int) -> Floats:
         """A (B x) of a copy of B."""
         matrices, case = self.matrices, self._case
         width, rows = matrices.depth, matrices.columns
-        case.clear(self._between, VECTORS * DOUBLE_BYTES * width)
+        case.clear(self._b_signs, VECTORS * DOUBLE_BYTES * width)
         blocks = -(-width // TIMES_THREADS) * -(-rows // BLOCK_ROWS)
-        row = (copy, rows, width, self._signs, self._between, BLOCK_ROWS, *FORMATS[matrices.elements.b])
+        row = (copy, rows, width, self._signs, self._b_signs, BLOCK_ROWS, *FORMATS[matrices.elements.b])
         run(case, case.function(KERNELS, "transposed_times"), blocks, TIMES_THREADS, row)
-        return self._times(matrices.elements.a, matrices.a, width, self._between, self._wanted)
+        return self._times(matrices.elements.a, matrices.a, width, self._b_signs, self._a_b_signs)
 
     def _times(self, element: Element, matrix: int, width: int, vectors: int, out: int) -> Floats:
         """A matrix with the product's rows times each of the vectors: shape (VECTORS, rows)."""
@@ -124,17 +124,17 @@ class Operands:
         return products.reshape(VECTORS, rows)
 
 
-def relative_error(found: Floats, wanted: Floats) -> float:
-    """Norm of the difference as a share of the norm of ``wanted``; infinite for a NaN, and for anything but 0 where all
+def relative_error(product: Floats, exact: Floats) -> float:
+    """Norm of the difference as a share of the norm of ``exact``; infinite for a NaN, and for anything but 0 where all
     should be 0."""
-    return _share(float(np.linalg.norm(found - wanted)), float(np.linalg.norm(wanted)))
+    return _share(float(np.linalg.norm(product - exact)), float(np.linalg.norm(exact)))
 
 
-def row_error(found: Floats, wanted: Floats) -> float:
+def row_error(product: Floats, exact: Floats) -> float:
     """The largest error of a row, of arrays of shape (VECTORS, rows), as a share of an average row's norm; infinite as
     in ``relative_error``."""
-    worst = float(np.linalg.norm(found - wanted, axis=0).max())
-    return _share(worst, float(np.linalg.norm(wanted)) / float(np.sqrt(wanted.shape[1])))
+    worst = float(np.linalg.norm(product - exact, axis=0).max())
+    return _share(worst, float(np.linalg.norm(exact)) / float(np.sqrt(exact.shape[1])))
 
 
 def _share(difference: float, size: float) -> float:

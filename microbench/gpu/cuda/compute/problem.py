@@ -153,9 +153,9 @@ class Bracket:
 
 def clock_hz(first: Ticks, last: Ticks) -> float:
     """Clock cycles over time, median over the SMs in both. Raises MeasurementError if no time passed on any."""
-    _, here, there = np.intersect1d(first["sm"], last["sm"], return_indices=True)
-    elapsed_ns = last["time_ns"][there].astype(np.int64) - first["time_ns"][here].astype(np.int64)
-    cycles = last["clock"][there].astype(np.int64) - first["clock"][here].astype(np.int64)
+    _, of_first, of_last = np.intersect1d(first["sm"], last["sm"], return_indices=True)
+    elapsed_ns = last["time_ns"][of_last].astype(np.int64) - first["time_ns"][of_first].astype(np.int64)
+    cycles = last["clock"][of_last].astype(np.int64) - first["clock"][of_first].astype(np.int64)
     ran = elapsed_ns > 0
     if not ran.any():
         raise MeasurementError("the clock kernels before and after the work have no SM and no time in common")

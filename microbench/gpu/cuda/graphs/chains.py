@@ -100,7 +100,7 @@ class CudaChain:
             case.synchronize()
             self._checked = None if kind in WITHOUT_EFFECT else program
             self.stream = Program(calls, single=True)
-        self._kept: list[Any] = []
+        self._programs: list[Program] = []  # what captured nodes point to
         self._graphs = [self._graph(target) for target in range(2)]
         self._check_nodes()
         for graph in self._graphs:
@@ -127,7 +127,7 @@ class CudaChain:
         effects = self._effects
         if self._kind not in BUILT:
             program = Program(effects.rows(target, captured=True))
-            self._kept.append(program)
+            self._programs.append(program)
             if isinstance(effects, Framed | Waits):
                 Program([effects.frame.row(target, 0)])(1)  # loads the code, which capture would not
                 self._case.synchronize()

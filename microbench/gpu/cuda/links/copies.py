@@ -194,11 +194,11 @@ class Readers:
         fitting = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(self._function, BLOCK_THREADS, 0)
         self._blocks = case.sms * int(check(fitting))
         self._size_bytes = 2 * WORD_BYTES * len(pieces)
-        self._found, self._wanted = (case.device_memory(self._size_bytes) for _ in range(2))
+        self._seen, self._due = (case.device_memory(self._size_bytes) for _ in range(2))
 
     def submit(self, index: int, stream: int, cycles: int = 0) -> DriverSubmit:
         """The reader of one piece in a stream index. It takes ``cycles`` of the SM clock, or longer if reading does."""
-        return self._reader(index, stream, cycles, self._found)
+        return self._reader(index, stream, cycles, self._seen)
 
     def _reader(self, index: int, stream: int, cycles: int, out: int) -> DriverSubmit:
         checksum = out + 2 * WORD_BYTES * index
@@ -208,24 +208,24 @@ class Readers:
 
     def forget(self) -> None:
         """Clear the words, as if no reader had run."""
-        self._case.clear(self._found, self._size_bytes)
+        self._case.clear(self._seen, self._size_bytes)
 
     def check(self) -> None:
         """Raise MeasurementError unless every run of each reader saw its piece as it is now.
 
         The caller has compared the memory. The same kernel reads it once more for what the readers should have seen.
         """
-        self._case.clear(self._wanted, self._size_bytes)
+        self._case.clear(self._due, self._size_bytes)
         for index in range(len(self._pieces)):
-            self._reader(index, 0, 0, self._wanted)(1)
+            self._reader(index, 0, 0, self._due)(1)
         self._case.synchronize()
-        found, wanted = self._words(self._found), self._words(self._wanted)
-        never = np.flatnonzero(found[:, 1] == 0)
+        seen, due = self._words(self._seen), self._words(self._due)
+        never = np.flatnonzero(seen[:, 1] == 0)
         if never.size:
-            raise MeasurementError(f"the kernel of piece {never[0]} of {len(found)} did not run")
-        wrong = np.flatnonzero(found[:, 0] != wanted[:, 0] * found[:, 1])
+            raise MeasurementError(f"the kernel of piece {never[0]} of {len(seen)} did not run")
+        wrong = np.flatnonzero(seen[:, 0] != due[:, 0] * seen[:, 1])
         if wrong.size:
-            raise MeasurementError(f"the kernel of piece {wrong[0]} of {len(found)} ran before its data were there")
+            raise MeasurementError(f"the kernel of piece {wrong[0]} of {len(seen)} ran before its data were there")
 
     def _words(self, address: int) -> npt.NDArray[np.uint32]:
         """Checksum and number of runs of each piece."""

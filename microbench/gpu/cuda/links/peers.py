@@ -103,21 +103,21 @@ class Boards:
         """Let ``first`` access the memory of ``second`` until the case ends. Raises Skip if it cannot, saying why."""
         if (first, second) in self._peers:
             return
-        here, there = self.board(first), self.board(second).case.context
-        if not int(check(driver.cuDeviceCanAccessPeer(here.case.context.device, there.device))):
+        board, other = self.board(first), self.board(second).case.context
+        if not int(check(driver.cuDeviceCanAccessPeer(board.case.context.device, other.device))):
             raise Skip(
                 f"GPU {first} has no peer access to GPU {second}: the driver refuses it (no NVLink or common bridge, "
                 "ACS, a virtual machine or MIG may be why)"
             )
-        with here.current():
-            (code,) = driver.cuCtxEnablePeerAccess(there.handle, 0)
+        with board.current():
+            (code,) = driver.cuCtxEnablePeerAccess(other.handle, 0)
             if int(code) not in (0, ALREADY_ENABLED):
                 check((code,))
         self._peers.add((first, second))
 
         def disable() -> None:
-            with here.current(), suppress(MeasurementError):
-                check(driver.cuCtxDisablePeerAccess(there.handle))
+            with board.current(), suppress(MeasurementError):
+                check(driver.cuCtxDisablePeerAccess(other.handle))
 
         self._case.own(disable)
 
