@@ -1,9 +1,9 @@
-"""A Case in host memory, for tests without a GPU."""
+"""A Case in host memory, and CuPy on it, for tests without a GPU."""
 
 from __future__ import annotations
 
 import ctypes
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -47,3 +47,39 @@ class HostCase(Case):
 
     def read(self, pointer: int, count: int, dtype: Any) -> Any:
         return at(pointer, count, dtype).copy()
+
+
+def cupy_on_host(acts: list[str]) -> ModuleType:
+    """NumPy's functions under CuPy's names, on arrays made of host addresses; ``acts`` records streams and pools."""
+
+    def memory(address: int, size_bytes: int, owner: object, device: int) -> Any:
+        assert (device, owner is not None) == (DEVICE, True)
+        return SimpleNamespace(address=address, size_bytes=size_bytes)
+
+    def array(shape: tuple[int, ...], dtype: Any, pointer: Any) -> Any:
+        count = int(np.prod(shape))
+        assert count * np.dtype(dtype).itemsize == pointer.size_bytes
+        return at(pointer.address, count, dtype).reshape(shape)
+
+    def elementwise(inputs: str, output: str, body: str, name: str) -> Any:
+        assert (inputs, output, body) == ("T b, T c, T s", "T a", "a = b + s * c")
+        return lambda b, c, s, a: np.copyto(a, b + a.dtype.type(s) * c)
+
+    def use(act: str) -> Any:
+        return SimpleNamespace(use=lambda: acts.append(act))
+
+    module = ModuleType("cupy")
+    vars(module).update(
+        __version__="14.0", is_available=lambda: True, ndarray=array, ElementwiseKernel=elementwise,
+        copyto=np.copyto, multiply=np.multiply, add=np.add, dot=np.dot, float32=np.float32,
+        matmul=lambda a, b, out: np.matmul(a.astype(np.float64), b.astype(np.float64), out=out, casting="unsafe"),
+        get_default_memory_pool=lambda: SimpleNamespace(free_all_blocks=lambda: acts.append("pool emptied")),
+        cuda=SimpleNamespace(
+            UnownedMemory=memory,
+            MemoryPointer=lambda memory, offset: memory,
+            Device=lambda index: use(f"device {index}"),
+            get_current_stream=lambda: use("stream restored"),
+            Stream=SimpleNamespace(from_external=lambda foreign: use(f"stream {foreign.__cuda_stream__()[1]}")),
+        ),
+    )  # fmt: skip
+    return module

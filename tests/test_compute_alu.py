@@ -17,7 +17,7 @@ from microbench.gpu.cuda.compute.alu import (
     KINDS,
     STEPS,
     THREADS,
-    chain,
+    CudaChain,
     changed,
     compare,
     decode,
@@ -148,7 +148,7 @@ def test_every_operation_compiles(operation: AluOperation, architecture: str) ->
 
 def test_bfloat16_is_skipped_before_8_0() -> None:
     with pytest.raises(Skip, match=r"bfloat16 needs compute capability 8\.0; this GPU has 7\.5"):
-        chain(HostCase((7, 5)), "fma_bf16x2")
+        CudaChain(HostCase((7, 5)), "fma_bf16x2")
 
 
 def stamps(*blocks: tuple[int, int, int, int]) -> np.ndarray[Any, Any]:

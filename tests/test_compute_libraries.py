@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from cublaslt_stand_in import ALGORITHMS, Bindings, CublasLtError, install
-from host_case import DEVICE, STREAM, HostCase, at
+from host_case import DEVICE, STREAM, HostCase, at, cupy_on_host
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.cuda.compute import problem as problems
@@ -172,44 +172,17 @@ def test_names_are_unique() -> None:
 # CuPy and PyTorch.
 
 
-def cupy_stand_in(acts: list[str]) -> Any:
-    module: Any = ModuleType("cupy")
-    module.is_available = lambda: True
-    module.__version__ = "14"
-    module.matmul = lambda a, b, out: np.matmul(a.astype(np.float64), b.astype(np.float64), out=out, casting="unsafe")
-    module.get_default_memory_pool = lambda: SimpleNamespace(free_all_blocks=lambda: acts.append("pool"))
-    current = SimpleNamespace(use=lambda: acts.append("previous stream"))
-    module.cuda = SimpleNamespace(
-        UnownedMemory=lambda address, size_bytes, owner, device: (address, size_bytes),
-        MemoryPointer=lambda memory, offset: memory,
-        Device=lambda index: SimpleNamespace(use=lambda: acts.append(f"device {index}")),
-        get_current_stream=lambda: current,
-        Stream=SimpleNamespace(
-            from_external=lambda stream: SimpleNamespace(
-                use=lambda: acts.append(f"stream {stream.__cuda_stream__()[1]}")
-            )
-        ),
-    )
-
-    def ndarray(shape: tuple[int, int], dtype: Any, memory: tuple[int, int]) -> Any:
-        assert shape[0] * shape[1] * np.dtype(dtype).itemsize == memory[1]
-        return at(memory[0], shape[0] * shape[1], dtype).reshape(shape)
-
-    module.ndarray = ndarray
-    return module
-
-
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16"])
 def test_cupy_multiplies_on_the_stream(monkeypatch: pytest.MonkeyPatch, dtype: GemmType) -> None:
     acts: list[str] = []
-    monkeypatch.setitem(sys.modules, "cupy", cupy_stand_in(acts))
+    monkeypatch.setitem(sys.modules, "cupy", cupy_on_host(acts))
     case = HostCase()
     product = HostProduct(case, dtype, copies=2)
     for copy, call in enumerate(cupy_calls(STREAM, DEVICE, product.matrices, case.own)):
         call()
         assert product.right(copy)
     case.end()
-    assert acts == [f"device {DEVICE}", f"stream {STREAM}", "previous stream", "pool"]
+    assert acts == [f"device {DEVICE}", f"stream {STREAM}", "stream restored", "pool emptied"]
 
 
 @pytest.mark.parametrize("dtype", sorted(set(get_args(GemmType)) - {"fp64", "fp32", "fp16"}))

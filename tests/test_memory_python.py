@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from host_case import DEVICE, STREAM, HostCase, at
+from host_case import DEVICE, STREAM, HostCase, at, cupy_on_host
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.cuda.memory import streams
@@ -89,50 +89,11 @@ def moved_arrays(kernel: StreamKernel) -> int:
 # CuPy, with NumPy in its place.
 
 
-def cupy_stand_in(acts: list[str]) -> ModuleType:
-    """NumPy's functions under CuPy's names, on arrays made of addresses."""
-
-    def memory(address: int, size_bytes: int, owner: object, device: int) -> Any:
-        assert (device, owner is not None) == (DEVICE, True)
-        return SimpleNamespace(address=address, size_bytes=size_bytes)
-
-    def array(shape: tuple[int], dtype: Any, pointer: Any) -> Any:
-        assert np.prod(shape) * np.dtype(dtype).itemsize == pointer.size_bytes
-        return at(pointer.address, shape[0], dtype)
-
-    def elementwise(inputs: str, output: str, body: str, name: str) -> Any:
-        assert (inputs, output, body) == ("T b, T c, T s", "T a", "a = b + s * c")
-
-        def triad(b: Any, c: Any, s: int, a: Any) -> None:
-            a[:] = b + a.dtype.type(s) * c
-
-        return triad
-
-    cuda = SimpleNamespace(
-        UnownedMemory=memory,
-        MemoryPointer=lambda memory, offset: memory,
-        Device=lambda index: SimpleNamespace(use=lambda: acts.append(f"device {index}")),
-        get_current_stream=lambda: SimpleNamespace(use=lambda: acts.append("stream restored")),
-        Stream=SimpleNamespace(
-            from_external=lambda foreign: SimpleNamespace(
-                use=lambda: acts.append(f"stream {foreign.__cuda_stream__()[1]}")
-            )
-        ),
-    )
-    module = ModuleType("cupy")
-    vars(module).update(
-        __version__="14.0", is_available=lambda: True, cuda=cuda, ndarray=array, ElementwiseKernel=elementwise,
-        copyto=np.copyto, multiply=np.multiply, add=np.add, dot=np.dot, float32=np.float32,
-        get_default_memory_pool=lambda: SimpleNamespace(free_all_blocks=lambda: acts.append("pool emptied")),
-    )  # fmt: skip
-    return module
-
-
 @pytest.fixture
 def acts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What CuPy's stand-in did."""
     done: list[str] = []
-    monkeypatch.setitem(sys.modules, "cupy", cupy_stand_in(done))
+    monkeypatch.setitem(sys.modules, "cupy", cupy_on_host(done))
     return done
 
 

@@ -1,4 +1,4 @@
-"""Compiled loops over host pages: pages are touched and unmapped, stamps are in order, only what was taken is released."""
+"""Compiled loops over host pages: pages are touched and unmapped, stamps are in order, calls are paired."""
 
 from __future__ import annotations
 

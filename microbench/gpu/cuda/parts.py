@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from microbench.core.model import Fact, GpuInfo, Telemetry
 from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.compute.alu import arithmetic, chain
+from microbench.gpu.cuda.compute import alu
 from microbench.gpu.cuda.compute.problem import Bracket, free_bytes, needed_bytes, problem
 from microbench.gpu.cuda.compute.tensor import tensor
 from microbench.gpu.cuda.graphs.chains import CudaChain
@@ -97,8 +97,8 @@ class CudaCompute(Part[Case]):
     free_bytes = built(free_bytes)
     bracket = built(Bracket)
     tensor = built(tensor)
-    arithmetic = built(arithmetic)
-    chain = built(chain)
+    arithmetic = built(alu.CudaArithmetic)
+    chain = built(alu.CudaChain)
 
     def state(self) -> Telemetry:
         return self._nvml.telemetry()

@@ -47,23 +47,6 @@ FAR_OFF = 2.0**-18
 BF16_CUT_BITS = 45  # of a float64's significand
 
 
-def arithmetic(case: Case, operation: AluOperation) -> CudaArithmetic:
-    """Raises Skip if the GPU has no such instruction."""
-    _require(case, operation)
-    return CudaArithmetic(case, operation)
-
-
-def chain(case: Case, operation: AluOperation) -> CudaChain:
-    """Raises Skip if the GPU has no such instruction."""
-    _require(case, operation)
-    return CudaChain(case, operation)
-
-
-def _require(case: Case, operation: AluOperation) -> None:
-    if operation == "fma_bf16x2":
-        case.require_capability(8, 0, "a multiply-add of bfloat16")
-
-
 def operations_of(operation: AluOperation) -> int:
     """Operations of one SM in one repetition, counted as Resident says."""
     each = (2 if operation in FMA else 1) * (2 if operation.endswith("x2") else 1)
@@ -71,9 +54,11 @@ def operations_of(operation: AluOperation) -> int:
 
 
 class _Kernel:
-    """A kernel of kernels/alu.cu with fresh operands, results and stamps."""
+    """A kernel of kernels/alu.cu with fresh operands. Raises Skip if the GPU has no such instruction."""
 
     def __init__(self, case: Case, operation: AluOperation, kernel: str, op: Launch, *, alone: bool) -> None:
+        if operation == "fma_bf16x2":
+            case.require_capability(8, 0, "a multiply-add of bfloat16")
         self._case, self._operation = case, operation
         self.blocks = op.grid_blocks
         function = case.function("alu", kernel, KIND=KINDS[operation])

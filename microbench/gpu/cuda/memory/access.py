@@ -88,11 +88,9 @@ def occupied(case: Case, blocks_per_sm: int, block_threads: int, loads: int, siz
 
 
 def strided(case: Case, access: StrideAccess, stride_bytes: int, size_bytes: int) -> Transfer:
-    """Raises Skip for a stride that is not a multiple of a word, and for a buffer without a word.
+    """A call touches sectors of more than four times the L2, or all lines: else the L2 would hold them until the next.
 
-    With strides of several lines a call goes through the buffer more than once, each time one line further, until it
-    has touched sectors of more than four times the L2, or all lines. Otherwise the L2 would hold them from one call to
-    the next.
+    Raises Skip for a stride that is not a multiple of a word, and for a buffer without a word.
     """
     if stride_bytes < WORD_BYTES or stride_bytes % WORD_BYTES:
         raise Skip(f"words of {WORD_BYTES} B cannot lie {stride_bytes} B apart")

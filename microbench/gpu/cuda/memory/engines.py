@@ -30,49 +30,50 @@ def engine(case: Case, way: EngineWay, size_bytes: int) -> Transfer:
             return EngineMemset(case, size_bytes)
 
 
-class EngineCopy:
-    """A Transfer by cuMemcpyDtoDAsync of a whole buffer, which counts as read and as written."""
+class _Copied:
+    """A source and a destination of ``buffer_bytes``; a call reads and writes ``size_bytes`` of them."""
 
     blocks = False
+    submit: Submit
 
-    def __init__(self, case: Case, size_bytes: int) -> None:
+    def __init__(self, case: Case, size_bytes: int, buffer_bytes: int) -> None:
         self.size_bytes = 2 * size_bytes
-        self._written_bytes = size_bytes
+        self._buffer_bytes = buffer_bytes
         self._patterns = Patterns(case)
-        self._source = case.device_memory(size_bytes)
-        self._destination = case.device_memory(size_bytes)
+        self._source = case.device_memory(buffer_bytes)
+        self._destination = case.device_memory(buffer_bytes)
         self._seed = 0
-        stream = case.stream(0)
-        arguments = [self._destination, self._source, size_bytes, stream]
-        self.submit: Submit = DriverSubmit("cuMemcpyDtoDAsync", arguments, stream=stream)
 
     def fresh(self) -> None:
         self._seed += 1
-        self._patterns.fill(self._source, self._written_bytes, self._seed)
-        self._patterns.poison(self._destination, self._written_bytes, self._seed)
+        self._patterns.fill(self._source, self._buffer_bytes, self._seed)
+        self._patterns.poison(self._destination, self._buffer_bytes, self._seed)
+
+
+class EngineCopy(_Copied):
+    """A Transfer by cuMemcpyDtoDAsync of a whole buffer, which counts as read and as written."""
+
+    def __init__(self, case: Case, size_bytes: int) -> None:
+        super().__init__(case, size_bytes, size_bytes)
+        stream = case.stream(0)
+        arguments = [self._destination, self._source, size_bytes, stream]
+        self.submit = DriverSubmit("cuMemcpyDtoDAsync", arguments, stream=stream)
 
     def check(self) -> str:
-        self._patterns.verify(self._destination, self._written_bytes, self._seed, "device memory")
+        self._patterns.verify(self._destination, self._buffer_bytes, self._seed, "device memory")
         return "every byte compared on the GPU"
 
 
-class EngineRows:
-    """A Transfer by cuMemcpy2DAsync of rows that are half their pitch on both sides; the other halves must not change.
+class EngineRows(_Copied):
+    """A Transfer by cuMemcpy2DAsync of rows that are half their pitch on both sides.
 
-    The rows count as read and as written, what lies between them does not count.
+    Only the rows count. The pattern goes on between them, where nothing may change: a copy that is too wide is noticed.
     """
 
-    blocks = False
-
     def __init__(self, case: Case, size_bytes: int) -> None:
-        self.size_bytes = 2 * size_bytes
+        super().__init__(case, size_bytes, PITCH_IN_WIDTHS * size_bytes)
         self._width_bytes = row_width_bytes(size_bytes)
         self._pitch_bytes = PITCH_IN_WIDTHS * self._width_bytes
-        self._spread_bytes = PITCH_IN_WIDTHS * size_bytes
-        self._patterns = Patterns(case)
-        self._source = case.device_memory(self._spread_bytes)
-        self._destination = case.device_memory(self._spread_bytes)
-        self._seed = 0
         rows = driver.CUDA_MEMCPY2D()
         rows.srcMemoryType = rows.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
         rows.srcDevice = driver.CUdeviceptr(self._source)
@@ -82,18 +83,11 @@ class EngineRows:
         rows.Height = size_bytes // self._width_bytes
         stream = case.stream(0)
         arguments = [int(rows.getPtr()), stream]
-        self.submit: Submit = DriverSubmit("cuMemcpy2DAsync", arguments, stream=stream, keep=(rows,))
-
-    def fresh(self) -> None:
-        """The pattern goes on between the rows, so that a copy that is too wide is noticed."""
-        self._seed += 1
-        self._patterns.fill(self._source, self._spread_bytes, self._seed)
-        self._patterns.poison(self._destination, self._spread_bytes, self._seed)
+        self.submit = DriverSubmit("cuMemcpy2DAsync", arguments, stream=stream, keep=(rows,))
 
     def check(self) -> str:
-        self._patterns.verify_rows(
-            self._destination, self._spread_bytes, self._seed, self._width_bytes, self._pitch_bytes
-        )
+        patterns, destination = self._patterns, self._destination
+        patterns.verify_rows(destination, self._buffer_bytes, self._seed, self._width_bytes, self._pitch_bytes)
         return "every byte of the rows and between them compared on the GPU"
 
 
