@@ -53,6 +53,7 @@ class Case:
             self.synchronize()
         finally:
             self._owned.close()
+            self._made.clear()
 
     def own(self, release: Callable[[], object]) -> None:
         """Call ``release`` when the case ends."""
