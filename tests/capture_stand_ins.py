@@ -1,4 +1,4 @@
-"""Stand-ins of stream capture: what is launched during one goes to the graph; a refused one is broken but ends."""
+"""Stand-ins of stream capture: launches go to the graph; a refused capture is broken, but it ends."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Launch = tuple[str, int, tuple[Any, ...]]
 
 
 class Launches(list[Launch]):
-    """What the stand-ins were asked to launch: library, stream, arguments. During a capture it goes to that.
+    """Launches of the stand-ins: library, stream, arguments. During a capture they go to ``captured``.
 
-    With a ``refusal`` the capture of a launch raises it, and is broken from then on: ending it is an error too.
+    With a ``refusal`` a captured launch raises it and breaks the capture: ending it is an error as well.
     """
 
     def __init__(self) -> None:
@@ -48,13 +48,13 @@ class Launches(list[Launch]):
         self.captured, self.broken = [], False
 
     def end_capture(self) -> list[Launch] | None:
-        """What was captured; None for a broken capture, which has ended all the same."""
+        """What was captured, None after a broken capture, which has ended all the same."""
         captured, self.captured = self.captured, None
         return None if self.broken else captured
 
 
 def driver_graph_stand_ins(launches: Launches) -> dict[str, Any]:
-    """Stream capture; a graph is the list of its launches, and what becomes of one is told to ``launches.graphs``."""
+    """Stream capture. A graph is the list of its launches; ``launches.graphs`` records what happens to graphs."""
 
     def begin(stream: int, mode: str) -> tuple[Code]:
         assert (stream, mode) == (STREAM, "relaxed")
@@ -66,7 +66,7 @@ def driver_graph_stand_ins(launches: Launches) -> dict[str, Any]:
         graph = launches.end_capture()
         return (BAD if graph is None else OK), graph
 
-    def told(act: str) -> Callable[..., tuple[Code]]:
+    def recording(act: str) -> Callable[..., tuple[Code]]:
         def tell(*handles: Any) -> tuple[Code]:
             launches.graphs.append(act)
             return (OK,)
@@ -85,10 +85,10 @@ def driver_graph_stand_ins(launches: Launches) -> dict[str, Any]:
         "cuStreamEndCapture": end,
         "cuGraphGetNodes": lambda graph: (OK, None, len(graph)),
         "cuGraphInstantiate": lambda graph, flags: (OK, list(graph)),
-        "cuGraphUpload": told("upload"),
+        "cuGraphUpload": recording("upload"),
         "cuGraphLaunch": replay,
-        "cuGraphDestroy": told("destroy"),
-        "cuGraphExecDestroy": told("destroy executable"),
+        "cuGraphDestroy": recording("destroy"),
+        "cuGraphExecDestroy": recording("destroy executable"),
     }
 
 
@@ -109,7 +109,7 @@ class CoreStream(int):
 
 
 class CoreBuilder:
-    """A graph builder of cuda.core: closing it ends its capture, which is an error of a broken one."""
+    """A graph builder of cuda.core: closing it ends its capture, which is an error if the capture is broken."""
 
     def __init__(self, stream: CoreStream) -> None:
         self.stream, self.launches = stream, stream.launches

@@ -1,6 +1,6 @@
-"""What direct launches of a fresh context do to a graph of 1000 empty kernels: its GPU time a node after each of them.
+"""How direct launches in a fresh context change the GPU time of a graph of 1000 empty kernels.
 
-Why every case of the real GPU begins with recording.settle(); docs/validation.md quotes what this prints.
+It is the reason for timing.settle() at the begin of every case of the real GPU; docs/validation.md quotes its output.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import numpy as np
 from cuda.bindings import driver
 
 from microbench.core.ops import Launch
-from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.device import CudaGpu
 from microbench.gpu.cuda.probe import probe
-from microbench.gpu.cuda.submit import launch
-from microbench.gpu.cuda.timing import TimingEvents, capture
+from microbench.gpu.cuda.submit import captured, launch
+from microbench.gpu.cuda.timing import TimingEvents
 
 NODES = 1000
 LAUNCHES = 16
@@ -24,14 +23,13 @@ REPLAYS = 9
 
 
 def main() -> None:
-    """Print one line: launches so far and ns a node, whenever that changes by more than a hundredth."""
+    """Print the number of launches and the ns a node whenever that time changes by more than a hundredth."""
     gpu = CudaGpu(probe(None).gpus[0].uuid)
-    case = Case(gpu._context, gpu._modules, gpu._spin_gate, gpu._stream, gpu._cycles)
-    stream = gpu._stream(0)
-    one = launch(gpu._modules.function("launch", "empty"), Launch(), stream, None)
-    graph = capture(stream, lambda: one(NODES))
-    executable = case.executable(graph)
-    events = TimingEvents(gpu._context, stream)
+    case = gpu.subject()
+    stream = case.stream(0)
+    empty = launch(case, case.function("launch", "empty"), Launch())
+    executable, _ = captured(case, stream, lambda: empty(NODES))
+    events = TimingEvents(case, 0)
 
     def node_ns() -> float:
         took = []
@@ -49,7 +47,7 @@ def main() -> None:
         if abs(now - shown) > 0.01 * shown:
             sys.stdout.write(f"after {launches} launches: {now:.0f} ns a node\n")
             shown = now
-        one(1)
+        empty(1)
         gpu.synchronize()
     sys.stdout.write(f"after {LAUNCHES} launches: {shown:.0f} ns a node\n")
     gpu.close()

@@ -1,6 +1,6 @@
 """Another process that holds all of a GPU's memory but LEFT bytes: python holds_memory.py UUID LEFT.
 
-Says "ready" once it does, and gives all back when its standard input ends.
+Prints "ready" when it does, and gives all back when its standard input ends.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import sys
 
 from cuda.bindings import driver
 
-from microbench.gpu.cuda.context import OUT_OF_MEMORY, Context, check
+from microbench.gpu.cuda.case import OUT_OF_MEMORY
+from microbench.gpu.cuda.context import Context, check
 
 PIECE_BYTES = 256 << 20
 
 
 def main(uuid: str, left_bytes: int) -> None:
-    """Hold memory until nobody listens any more."""
+    """Hold memory until the standard input ends."""
     Context(uuid)
     while (free_bytes := int(check(driver.cuMemGetInfo())[0])) > left_bytes:
         code, _ = driver.cuMemAlloc(min(PIECE_BYTES, free_bytes - left_bytes))

@@ -1,4 +1,4 @@
-"""Stand-ins of the libraries that Python layers are written for: each launch is told to one list."""
+"""Stand-ins of the libraries that the Python layers measure: one list records every launch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from microbench.gpu.layers.base import LayerContext
 CONTEXT = LayerContext(cubin=b"cubin", stream_handle=STREAM, device_index=3, pointers=(16, 32, 48))
 SAME_KERNEL = ("cuda_bindings", "cuda_core", "cupy_raw", "numba_configured", "numba_each_call", "triton", "warp")
 SPINNING = ("cuda_core", "cupy_raw", "numba_configured")
-ONE_OP = ("cupy_ufunc", "jax_jit", "torch_eager", "torch_out")
+ONE_OP = ("cupy_ufunc", "torch_eager", "torch_out", "jax_jit")
 CASES = [(name, arguments) for name in SAME_KERNEL for arguments in (0, 4)] + [(name, 1) for name in ONE_OP]
 
 
 class Array:
-    """An array of one element, whose sum is a launch on whatever stream is current."""
+    """An array of one element, whose sum is a launch on the current stream."""
 
     def __init__(self, value: float, add: Callable[[], None]) -> None:
         self.value, self._add = value, add
@@ -258,7 +258,7 @@ def jax_stand_in(launches: Launches) -> ModuleType:
 
 
 def put_stand_ins(monkeypatch: pytest.MonkeyPatch) -> Launches:
-    """Stand-ins in place of every library, all telling the one list."""
+    """Put a stand-in in place of every library; the result records their launches."""
     made = Launches()
     stand_ins = {
         "cuda.bindings.driver": driver_stand_in,

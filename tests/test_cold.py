@@ -1,4 +1,4 @@
-"""Cold starts against a driver that only counts: what is timed, what is done before, and what is refused."""
+"""Cold starts against a driver that only counts: what is timed, what happens before, and what is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = (
 UUID = "GPU-0"
 EAGER, LAZY = 1, 2
 
-# Seconds that each act takes on the driver below: every sum of some of them is different.
+# Seconds of each act on the driver below: every sum of several acts is different.
 ACTS_S = {
     "cuDriverGetVersion": 1, "cuInit": 2, "find_device": 4, "cuDevicePrimaryCtxRetain": 8, "cuCtxSetCurrent": 16,
     "Context": 32, "compile_cubin": 64, "cuLibraryLoadData": 128, "cuLibraryGetKernel": 256, "cuStreamCreate": 512,
@@ -29,7 +29,7 @@ ACTS_S = {
 
 
 class Machine:
-    """A clock that each act moves by its seconds in ACTS_S, and the list of acts done."""
+    """A clock that each act moves by its seconds in ACTS_S, and the list of acts."""
 
     def __init__(self, mode: int = LAZY) -> None:
         self.mode, self.now_s = mode, 0
@@ -56,7 +56,7 @@ class Machine:
     def context(self, uuid: str) -> SimpleNamespace:
         assert uuid == UUID
         self.act("Context")()
-        return SimpleNamespace(attribute=lambda name: 9, device=3, synchronize=self.act("synchronize"))
+        return SimpleNamespace(architecture="90", device=3, synchronize=self.act("synchronize"))
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     ("first_launch_eager", EAGER, ("cuLaunchKernel", "cuStreamSynchronize")),
     ("second_launch", LAZY, ("cuLaunchKernel", "cuStreamSynchronize")),
 ])  # fmt: skip
-def test_only_the_first_act_itself_is_timed(machine: Machine, what: str, mode: int, acts: tuple[str, ...]) -> None:
+def test_only_the_act_itself_is_timed(machine: Machine, what: str, mode: int, acts: tuple[str, ...]) -> None:
     machine.mode = mode
     seconds = cold.CudaColdStarts(UUID).seconds(what)
     assert seconds == pytest.approx(sum(ACTS_S[act] for act in acts))
@@ -104,7 +104,7 @@ def test_every_cold_start_has_a_name_and_any_other_is_skipped() -> None:
         cold.CudaColdStarts(UUID).seconds("espresso")
 
 
-def test_an_import_is_timed_by_a_fresh_interpreter() -> None:
+def test_a_new_interpreter_times_an_import() -> None:
     seconds = cold.import_s("json.tool", "pip install json")
     assert 0 < seconds < cold.IMPORT_TIMEOUT_S
 
@@ -114,7 +114,7 @@ def test_a_missing_package_has_no_import_time() -> None:
         cold.import_s("no_such_package_here", "pip install it")
 
 
-def test_a_package_that_does_not_import_says_why(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_package_says_why_it_does_not_import(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_package.py").write_text("raise OSError('libcuda is not here')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(Skip, match="broken_package does not import here: OSError: libcuda is not here"):
@@ -148,7 +148,7 @@ class Operand:
 
 
 @pytest.mark.parametrize("total", [2.0, 3.0])
-def test_a_ufuncs_first_call_is_waited_for_and_its_sum_looked_at(
+def test_a_ufuncs_first_call_is_waited_for_and_its_sum_checked(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, total: float
 ) -> None:
     cupy = cupy_machine(machine, monkeypatch)
@@ -172,7 +172,7 @@ class NumbaArray:
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_numbas_first_call_is_waited_for_and_its_sum_looked_at(
+def test_numbas_first_call_is_waited_for_and_its_sum_checked(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, right: bool
 ) -> None:
     put_stand_ins(monkeypatch)

@@ -1,16 +1,15 @@
-"""ALU instructions and clock brackets on the host: exact reference arithmetic, counts, what stamps say."""
+"""ALU instructions and clock brackets without a GPU: exact reference arithmetic, counts, times from stamps."""
 
 from __future__ import annotations
 
 from fractions import Fraction
-from types import SimpleNamespace
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
+from host_case import HostCase
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.gpu.cuda.case import STAMPS, Case, pass_of
 from microbench.gpu.cuda.compute.alu import (
     CHAIN_STEPS,
     CHAINS,
@@ -18,7 +17,7 @@ from microbench.gpu.cuda.compute.alu import (
     KINDS,
     STEPS,
     THREADS,
-    chain,
+    CudaChain,
     changed,
     compare,
     decode,
@@ -32,10 +31,10 @@ from microbench.gpu.cuda.compute.alu import (
 )
 from microbench.gpu.cuda.compute.problem import TICKS, clock_hz
 from microbench.gpu.cuda.context import compile_cubin, kernel_source
+from microbench.gpu.cuda.timing import STAMPS, pass_of
 from microbench.gpu.protocol.compute import AluOperation
 
 OPERATIONS = get_args(AluOperation)
-EXACT = [operation for operation in OPERATIONS if operation not in FUNCTIONS]
 
 
 def results(operation: AluOperation, seed: int, repeats: int, sms: int = 2) -> np.ndarray[Any, Any]:
@@ -58,7 +57,7 @@ def test_a_double_multiply_add_is_rounded_once() -> None:
 
 
 @pytest.mark.parametrize(("third", "wanted"), [(0.0, 0.0), (2.0**-70, 2.0**-23), (-(2.0**-70), 0.0)])
-def test_a_single_multiply_add_beside_a_tie_is_rounded_once(third: float, wanted: float) -> None:
+def test_a_single_multiply_add_near_a_tie_is_rounded_once(third: float, wanted: float) -> None:
     # The product is 1 + 2**-11 + 2**-24: half way between two numbers.
     factor = np.array([1 + 2.0**-12])
     found = changed("fma_fp32", np.array([third]), factor, factor)
@@ -77,7 +76,7 @@ def test_numbers_are_rounded_to_the_nearest_even(operation: AluOperation, fracti
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_operands_are_those_that_kernels_read(operation: AluOperation) -> None:
+def test_encoded_operands_decode_to_the_same_numbers(operation: AluOperation) -> None:
     operands = draw(operation, 3)
     words = encode(operation, operands)
     assert words.shape == (2 * CHAINS, THREADS)
@@ -107,14 +106,14 @@ def test_right_results_pass_and_wrong_ones_do_not(operation: AluOperation) -> No
     for wrong in (results(operation, 6, 1), results(operation, 7, 2), results(operation, 6, 3)):
         with pytest.raises(MeasurementError, match=f"{operation}: .* results are wrong"):
             compare(operation, operands, 2, wrong)
-    one_off = results(operation, 6, 2)
-    one_off[1, 3, 77, 0] = np.nan if operation in FUNCTIONS else one_off[1, 3, 77, 0] + 1
-    with pytest.raises(MeasurementError, match=f"{operation}: 1 of {one_off.size} results"):
-        compare(operation, operands, 2, one_off)
+    spoilt = results(operation, 6, 2)
+    spoilt[1, 3, 77, 0] = np.nan if operation in FUNCTIONS else spoilt[1, 3, 77, 0] + 1
+    with pytest.raises(MeasurementError, match=f"{operation}: 1 of {spoilt.size} results"):
+        compare(operation, operands, 2, spoilt)
 
 
 @pytest.mark.parametrize("operation", FUNCTIONS)
-def test_a_special_function_left_out_is_noticed(operation: AluOperation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_special_function_is_noticed(operation: AluOperation, monkeypatch: pytest.MonkeyPatch) -> None:
     operands = draw(operation, 8)
     right = results(operation, 8, 1)
     monkeypatch.setitem(STEPS, operation, STEPS[operation] - 2)
@@ -130,7 +129,7 @@ def test_operations_are_counted_as_in_the_programming_guide() -> None:
     assert operations_of("exp2_fp32") == operations_of("rsqrt_fp32") == pairs * 4
 
 
-def test_kernels_count_as_the_host_does() -> None:
+def test_the_kernel_source_has_the_same_counts() -> None:
     source = kernel_source("alu")
     special, other = STEPS["exp2_fp32"], STEPS["fma_fp32"]
     assert f"THREADS = {THREADS}, CHAINS = {CHAINS}, STEPS = SPECIAL ? {special} : {other}" in source
@@ -150,10 +149,8 @@ def test_every_operation_compiles(operation: AluOperation, architecture: str) ->
 
 
 def test_bfloat16_is_skipped_before_8_0() -> None:
-    context = SimpleNamespace(attribute={"COMPUTE_CAPABILITY_MAJOR": 7, "COMPUTE_CAPABILITY_MINOR": 5}.__getitem__)
-    case = Case(*[cast(Any, context)] * len(Case._fields))
     with pytest.raises(Skip, match=r"bfloat16 needs compute capability 8\.0; this GPU has 7\.5"):
-        chain(case, "fma_bf16x2")
+        CudaChain(HostCase((7, 5)), "fma_bf16x2")
 
 
 def stamps(*blocks: tuple[int, int, int, int]) -> np.ndarray[Any, Any]:
@@ -190,7 +187,3 @@ def test_a_clock_without_a_common_sm_or_without_time_is_an_error() -> None:
 def test_counters_of_an_sm_may_be_large() -> None:
     first, last = ticks((1 << 62, 1 << 61, 0)), ticks(((1 << 62) + 3, (1 << 61) + 2, 0))
     assert clock_hz(first, last) == pytest.approx(1.5e9)
-
-
-def test_exact_operations_are_those_without_a_tolerance() -> None:
-    assert EXACT == ["fma_fp64", "fma_fp32", "fma_fp16x2", "fma_bf16x2", "mad_int32", "add_int32"]

@@ -1,4 +1,4 @@
-"""Matrix products by libraries, without a GPU: what is asked of cuBLASLt, CuPy and PyTorch, in turn, skips, memory."""
+"""Matrix products by libraries without a GPU: the calls of cuBLASLt, CuPy and PyTorch, skips, and room for operands."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from cublaslt_stand_in import ALGORITHMS, Bindings, CublasLtError, at, install
+from cublaslt_stand_in import ALGORITHMS, Bindings, CublasLtError, install
+from host_case import DEVICE, STREAM, HostCase, at, cupy_on_host
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.model import GpuInfo
-from microbench.gpu.cuda import parts
-from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.compute.products import WORKSPACE_BYTES, CublasLt, cupy_calls, in_turn, unique
-from microbench.gpu.cuda.compute.types import Matrices
-from microbench.gpu.cuda.parts import CudaCompute, copies_beyond
-from microbench.gpu.layers.torch_gemm import torch_calls
-from microbench.gpu.protocol.compute import GemmType
+from microbench.gpu.cuda.compute import problem as problems
+from microbench.gpu.cuda.compute.problem import CudaProblem, copies_beyond
+from microbench.gpu.cuda.compute.products import WORKSPACE_BYTES, CublasLt, in_turn, unique
+from microbench.gpu.cuda.parts import CudaCompute
+from microbench.gpu.layers.cupy import cupy_calls
+from microbench.gpu.layers.torch import torch_calls
+from microbench.gpu.protocol.compute import GemmType, Matrices
 
-STREAM, DEVICE = 7, 3
 ROWS, COLUMNS, DEPTH = 5, 7, 12
 NUMPY_TYPES: dict[GemmType, tuple[type, type]] = {
     "fp64": (np.float64, np.float64), "fp32": (np.float32, np.float32), "tf32": (np.float32, np.float32),
@@ -29,40 +28,13 @@ NUMPY_TYPES: dict[GemmType, tuple[type, type]] = {
 }  # fmt: skip
 
 
-class HostContext:
-    """Stands in for Context: host memory, and what is to be released at the end of the case."""
-
-    device = DEVICE
-
-    def __init__(self, capability: tuple[int, int] = (9, 0)) -> None:
-        self.capability = capability
-        self.owned: list[Callable[[], object]] = []
-        self.own = self.owned.append
-        self.memory: list[Any] = []
-
-    def attribute(self, name: str) -> int:
-        return self.capability[name.endswith("MINOR")]
-
-    def device_memory(self, size_bytes: int) -> int:
-        self.memory.append(np.zeros(size_bytes, np.uint8))
-        return int(self.memory[-1].ctypes.data)
-
-    def end(self) -> None:
-        for release in reversed(self.owned):
-            release()
-
-
-def case_of(context: HostContext) -> Case:
-    return Case(context, None, None, lambda index: STREAM + index, None)  # type: ignore[arg-type]
-
-
 class HostProduct:
     """Operands in host memory, small whole numbers, and how D should be."""
 
-    def __init__(self, context: HostContext, dtype: GemmType, copies: int = 1) -> None:
+    def __init__(self, case: HostCase, dtype: GemmType, copies: int = 1) -> None:
         element, result = NUMPY_TYPES.get(dtype, (np.uint16, np.uint16))
         size = np.dtype(element).itemsize
-        take, random = context.device_memory, np.random.default_rng(3)
+        take, random = case.device_memory, np.random.default_rng(3)
         addresses = [take(ROWS * DEPTH * size), *(take(COLUMNS * DEPTH * size) for _ in range(copies))]
         d = take(ROWS * COLUMNS * np.dtype(result).itemsize)
         self.matrices = Matrices(dtype, ROWS, COLUMNS, DEPTH, addresses[0], tuple(addresses[1:]), d)
@@ -85,9 +57,9 @@ def bindings(monkeypatch: pytest.MonkeyPatch) -> Bindings:
 
 @pytest.mark.parametrize("dtype", list(NUMPY_TYPES))
 def test_cublaslt_is_asked_for_the_product(bindings: Bindings, dtype: GemmType) -> None:
-    context = HostContext()
-    product = HostProduct(context, dtype)
-    made = CublasLt(case_of(context), product.matrices)
+    case = HostCase()
+    product = HostProduct(case, dtype)
+    made = CublasLt(case, product.matrices)
     assert made.ways == (
         "algo66_tile0_stages0_cluster0_custom0_splitk1",
         "algo21_tile0_stages0_cluster0_custom0_splitk4",
@@ -101,14 +73,14 @@ def test_cublaslt_is_asked_for_the_product(bindings: Bindings, dtype: GemmType) 
     made.alpha[0] *= 2
     made.calls(made.ways[0])[0]()
     assert not product.right()
-    context.end()
+    case.end()
     assert bindings.made == [None] * len(bindings.made)
 
 
-def test_the_compute_type_is_the_one_asked_for(bindings: Bindings) -> None:
+def test_each_type_has_its_compute_type(bindings: Bindings) -> None:
     asked = {}
     for dtype in ("fp64", "fp32", "tf32", "fp16", "fp16_acc16", "bf16", "int8"):
-        CublasLt(case_of(context := HostContext()), HostProduct(context, dtype).matrices)
+        CublasLt(case := HostCase(), HostProduct(case, dtype).matrices)
         asked[dtype] = [one.arguments[0] for one in bindings.made if one.kind == "matmul_desc"][-1]
     assert asked == {
         "fp64": "COMPUTE_64F", "fp32": "COMPUTE_32F", "tf32": "COMPUTE_32F_FAST_TF32", "fp16": "COMPUTE_32F",
@@ -116,28 +88,23 @@ def test_the_compute_type_is_the_one_asked_for(bindings: Bindings) -> None:
     }  # fmt: skip
 
 
-def attributes(bindings: Bindings, monkeypatch: pytest.MonkeyPatch, dtype: GemmType) -> tuple[Any, HostContext]:
-    def copied(to: int, source: int, size_bytes: int) -> tuple[int]:
-        at(to, size_bytes, np.uint8)[:] = at(source, size_bytes, np.uint8)
-        return (0,)
-
-    monkeypatch.setattr("microbench.gpu.cuda.compute.products.driver", SimpleNamespace(cuMemcpyHtoD=copied))
-    context = HostContext((10, 0))
-    CublasLt(case_of(context), Matrices(dtype, 130, 256, 96, 0, (0,), 0))
-    return next(one.attributes for one in bindings.made if one.kind == "matmul_desc"), context
+def attributes(bindings: Bindings, dtype: GemmType) -> tuple[Any, HostCase]:
+    case = HostCase((10, 0))
+    CublasLt(case, Matrices(dtype, 130, 256, 96, 0, (0,), 0))
+    return next(made.attributes for made in bindings.made if made.kind == "matmul_desc"), case
 
 
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("dtype", ["fp8_e4m3", "fp8_e5m2"])
 def test_fp8_is_scaled_by_one(bindings: Bindings, monkeypatch: pytest.MonkeyPatch, dtype: str, fast: bool) -> None:
-    set_to, context = attributes(bindings, monkeypatch, f"{dtype}_fast" if fast else dtype)  # type: ignore[arg-type]
+    set_to, case = attributes(bindings, f"{dtype}_fast" if fast else dtype)  # type: ignore[arg-type]
     assert set_to["FAST_ACCUM"] == fast
     assert set_to["TRANSA"] == 1
     assert [at(set_to[f"{side}_SCALE_POINTER"], 1, np.float32)[0] for side in "AB"] == [1.0, 1.0]
     assert [one.arguments[0] for one in bindings.made if one.kind == "matrix_layout"] == [
         28, 28 if "e4m3" in dtype else 29, 14,
     ]  # fmt: skip
-    assert context.memory
+    assert case.memory
 
 
 @pytest.mark.parametrize(("dtype", "one", "sizes"), [("mxfp8", 127, (256 * 4, 256 * 4)), ("nvfp4", 56, (2048, 2048))])
@@ -145,9 +112,9 @@ def test_blocks_are_scaled_by_one(
     bindings: Bindings, monkeypatch: pytest.MonkeyPatch, dtype: GemmType, one: int, sizes: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(Bindings, "MatmulMatrixScale", SimpleNamespace(VEC32_UE8M0=2, VEC16_UE4M3=1))
-    set_to, context = attributes(bindings, monkeypatch, dtype)
+    set_to, case = attributes(bindings, dtype)
     assert [set_to[f"{side}_SCALE_MODE"] for side in "AB"] == [2 if dtype == "mxfp8" else 1] * 2
-    held = {int(one.ctypes.data): one for one in context.memory}
+    held = {int(one.ctypes.data): one for one in case.memory}
     scales = [held[set_to[f"{side}_SCALE_POINTER"]] for side in "AB"]
     assert tuple(len(each) for each in scales) == sizes  # rows to 128, scales of a row to 4
     assert all((each == one).all() for each in scales)
@@ -158,39 +125,39 @@ def test_blocks_are_scaled_by_one(
 )
 def test_types_that_the_gpu_lacks_are_skipped(bindings: Bindings, dtype: GemmType, needs: str) -> None:
     with pytest.raises(Skip, match=f"{dtype} needs compute capability {needs}; this GPU has 8.6"):
-        CublasLt(case_of(HostContext((8, 6))), Matrices(dtype, 16, 16, 32, 0, (0,), 0))
+        CublasLt(HostCase((8, 6)), Matrices(dtype, 16, 16, 32, 0, (0,), 0))
     assert not bindings.made
 
 
 def test_without_nvmath_the_reason_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvmath", None)
     with pytest.raises(Skip, match=r"needs nvmath: pip install 'nvmath-python\[cu13\]'"):
-        CublasLt(case_of(HostContext()), Matrices("bf16", 16, 16, 16, 0, (0,), 0))
+        CublasLt(HostCase(), Matrices("bf16", 16, 16, 16, 0, (0,), 0))
 
 
 @pytest.mark.parametrize(
     "error", [RuntimeError("libcublasLt is not found"), CublasLtError("NOT_SUPPORTED. You can set X")]
 )
-def test_what_the_library_says_is_the_reason(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_an_error_of_the_library_is_the_reason_of_the_skip(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def refuses() -> int:
         raise error
 
     install(monkeypatch, made := Bindings())
     made.create = refuses
     with pytest.raises(Skip, match=r"^cuBLASLt, bf16: (libcublasLt is not found|NOT_SUPPORTED)$"):
-        CublasLt(case_of(HostContext()), Matrices("bf16", 16, 16, 16, 0, (0,), 0))
+        CublasLt(HostCase(), Matrices("bf16", 16, 16, 16, 0, (0,), 0))
 
 
 def test_no_candidate_is_a_skip_with_the_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, Bindings(given=0))
     with pytest.raises(Skip, match=r"nothing for int8 of 1 x 16 x 20"):
-        CublasLt(case_of(HostContext()), Matrices("int8", 1, 16, 20, 0, (0,), 0))
+        CublasLt(HostCase(), Matrices("int8", 1, 16, 20, 0, (0,), 0))
 
 
 def test_copies_are_used_in_turn(bindings: Bindings) -> None:
-    context = HostContext()
-    product = HostProduct(context, "fp32", copies=3)
-    made = CublasLt(case_of(context), product.matrices)
+    case = HostCase()
+    product = HostProduct(case, "fp32", copies=3)
+    made = CublasLt(case, product.matrices)
     call = in_turn(made.calls(made.ways[0]))
     for copy in (0, 1, 2, 0, 1):
         call()
@@ -202,59 +169,32 @@ def test_names_are_unique() -> None:
     assert unique(["a", "b", "a", "a"]) == ("a", "b", "a_2", "a_3")
 
 
-# -- CuPy and PyTorch ----------------------------------------------------------------------------------------
-
-
-def cupy_stand_in(told: list[str]) -> Any:
-    module: Any = ModuleType("cupy")
-    module.is_available = lambda: True
-    module.__version__ = "14"
-    module.matmul = lambda a, b, out: np.matmul(a.astype(np.float64), b.astype(np.float64), out=out, casting="unsafe")
-    module.get_default_memory_pool = lambda: SimpleNamespace(free_all_blocks=lambda: told.append("pool"))
-    current = SimpleNamespace(use=lambda: told.append("previous stream"))
-    module.cuda = SimpleNamespace(
-        UnownedMemory=lambda address, size_bytes, owner, device: (address, size_bytes),
-        MemoryPointer=lambda memory, offset: memory,
-        Device=lambda index: SimpleNamespace(use=lambda: told.append(f"device {index}")),
-        get_current_stream=lambda: current,
-        Stream=SimpleNamespace(
-            from_external=lambda stream: SimpleNamespace(
-                use=lambda: told.append(f"stream {stream.__cuda_stream__()[1]}")
-            )
-        ),
-    )
-
-    def ndarray(shape: tuple[int, int], dtype: Any, memory: tuple[int, int]) -> Any:
-        assert shape[0] * shape[1] * np.dtype(dtype).itemsize == memory[1]
-        return at(memory[0], shape[0] * shape[1], dtype).reshape(shape)
-
-    module.ndarray = ndarray
-    return module
+# CuPy and PyTorch.
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16"])
 def test_cupy_multiplies_on_the_stream(monkeypatch: pytest.MonkeyPatch, dtype: GemmType) -> None:
-    told: list[str] = []
-    monkeypatch.setitem(sys.modules, "cupy", cupy_stand_in(told))
-    context = HostContext()
-    product = HostProduct(context, dtype, copies=2)
-    for copy, call in enumerate(cupy_calls(case_of(context), product.matrices)):
+    acts: list[str] = []
+    monkeypatch.setitem(sys.modules, "cupy", cupy_on_host(acts))
+    case = HostCase()
+    product = HostProduct(case, dtype, copies=2)
+    for copy, call in enumerate(cupy_calls(STREAM, DEVICE, product.matrices, case.own)):
         call()
         assert product.right(copy)
-    context.end()
-    assert told == [f"device {DEVICE}", f"stream {STREAM}", "previous stream", "pool"]
+    case.end()
+    assert acts == [f"device {DEVICE}", f"stream {STREAM}", "stream restored", "pool emptied"]
 
 
 @pytest.mark.parametrize("dtype", sorted(set(get_args(GemmType)) - {"fp64", "fp32", "fp16"}))
 def test_types_that_cupy_lacks_are_skipped(dtype: GemmType) -> None:
     with pytest.raises(Skip, match=r"CuPy|cupy"):
-        cupy_calls(case_of(HostContext()), Matrices(dtype, 8, 8, 8, 0, (0,), 0))
+        cupy_calls(STREAM, DEVICE, Matrices(dtype, 8, 8, 8, 0, (0,), 0), print)
 
 
-def test_cupy_that_was_told_to_multiply_in_tf32_has_no_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cupy_set_to_tf32_does_not_multiply_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUPY_TF32", "1")
     with pytest.raises(Skip, match="multiplies fp32 in tf32"):
-        cupy_calls(case_of(HostContext()), Matrices("fp32", 8, 8, 8, 0, (0,), 0))
+        cupy_calls(STREAM, DEVICE, Matrices("fp32", 8, 8, 8, 0, (0,), 0), print)
 
 
 @pytest.mark.parametrize("dtype", ["fp16_acc16", "mxfp8", "nvfp4"])
@@ -284,7 +224,7 @@ class Tensor:
         return Tensor(self.array.T)
 
 
-def torch_stand_in(told: list[str], refusal: Exception | None = None) -> Any:
+def torch_stand_in(acts: list[str], refusal: Exception | None = None) -> Any:
     module: Any = ModuleType("torch")
     module.__version__, module.version = "2.11", SimpleNamespace(cuda="13.0")
     matmul = SimpleNamespace(allow_tf32="as it was")
@@ -292,9 +232,9 @@ def torch_stand_in(told: list[str], refusal: Exception | None = None) -> Any:
     for name in ("float64", "float32", "float16", "int8", "int32"):
         setattr(module, name, getattr(np, name))
     module.cuda = SimpleNamespace(
-        is_available=lambda: True, set_device=lambda index: told.append(f"device {index}"),
-        current_stream=lambda: "previous", set_stream=lambda stream: told.append(f"stream {stream}"),
-        ExternalStream=lambda handle: handle, empty_cache=lambda: told.append("cache"),
+        is_available=lambda: True, set_device=lambda index: acts.append(f"device {index}"),
+        current_stream=lambda: "previous", set_stream=lambda stream: acts.append(f"stream {stream}"),
+        ExternalStream=lambda handle: handle, empty_cache=lambda: acts.append("cache"),
     )  # fmt: skip
 
     def as_tensor(raw: Any, device: str) -> Tensor:
@@ -307,7 +247,7 @@ def torch_stand_in(told: list[str], refusal: Exception | None = None) -> Any:
         def multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
             if refusal:
                 raise refusal
-            told.append(f"{name} {matmul.allow_tf32}")
+            acts.append(f"{name} {matmul.allow_tf32}")
             out.array[:] = a.array.astype(np.int64) @ b.array.astype(np.int64)
 
         return multiply
@@ -317,63 +257,61 @@ def torch_stand_in(told: list[str], refusal: Exception | None = None) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "said"),
+    ("dtype", "product_call"),
     [("fp64", "matmul as it was"), ("fp32", "matmul False"), ("tf32", "matmul True"), ("fp16", "matmul as it was"),
      ("int8", "_int_mm as it was")],
 )  # fmt: skip
-def test_torch_multiplies_on_the_stream(monkeypatch: pytest.MonkeyPatch, dtype: GemmType, said: str) -> None:
-    told: list[str] = []
-    monkeypatch.setitem(sys.modules, "torch", module := torch_stand_in(told))
-    context = HostContext()
-    product = HostProduct(context, dtype, copies=2)
-    for copy, call in enumerate(torch_calls(STREAM, DEVICE, product.matrices, context.own)):
+def test_torch_multiplies_on_the_stream(monkeypatch: pytest.MonkeyPatch, dtype: GemmType, product_call: str) -> None:
+    acts: list[str] = []
+    monkeypatch.setitem(sys.modules, "torch", module := torch_stand_in(acts))
+    case = HostCase()
+    product = HostProduct(case, dtype, copies=2)
+    for copy, call in enumerate(torch_calls(STREAM, DEVICE, product.matrices, case.own)):
         call()
         assert product.right(copy)
-    context.end()
-    assert told == [f"device {DEVICE}", f"stream {STREAM}", *[said] * 4, "stream previous", "cache"]
+    case.end()
+    assert acts == [f"device {DEVICE}", f"stream {STREAM}", *[product_call] * 4, "stream previous", "cache"]
     assert module.backends.cuda.matmul.allow_tf32 == "as it was"
 
 
-def test_what_torch_refuses_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_torch_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
     refusal = RuntimeError("self.size(0) needs to be greater than 16, but got 5")
     monkeypatch.setitem(sys.modules, "torch", torch_stand_in([], refusal))
-    product = HostProduct(context := HostContext(), "int8")
+    product = HostProduct(case := HostCase(), "int8")
     with pytest.raises(Skip, match=r"PyTorch 2\.11, int8: self\.size\(0\) needs to be greater than 16"):
-        torch_calls(STREAM, DEVICE, product.matrices, context.own)
+        torch_calls(STREAM, DEVICE, product.matrices, case.own)
 
 
-# -- memory --------------------------------------------------------------------------------------------------
+# Room for the operands.
 
 
 @pytest.mark.parametrize(
     ("l2_bytes", "copy_bytes", "free_bytes", "copies"),
     [
         (50, 100, 10_000, 2), (50, 201, 10_000, 1), (50, 30, 10_000, 7), (50, 1, 10_000, 64), (50, 30, 100, 4),
-        (50, 30, 0, 1), (50, 30, -5, 1), (None, 1 << 30, 1 << 40, 2),
+        (50, 30, 0, 1), (50, 30, -5, 1), (0, 1 << 30, 1 << 40, 2),
     ],
 )  # fmt: skip
 def test_copies_go_beyond_the_l2_as_far_as_memory_goes(
-    l2_bytes: int | None, copy_bytes: int, free_bytes: int, copies: int
+    l2_bytes: int, copy_bytes: int, free_bytes: int, copies: int
 ) -> None:
     assert copies_beyond(l2_bytes, copy_bytes, free_bytes) == copies
 
 
-def test_what_does_not_fit_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operands_that_do_not_fit_are_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
     free = SimpleNamespace(cuMemGetInfo=lambda: (0, 1 << 30, 2 << 30))
-    monkeypatch.setattr(parts, "driver", free)
-    compute = CudaCompute(case_of(HostContext()), GpuInfo("a GPU", "GPU-1"), None)  # type: ignore[arg-type]
-    assert compute.free_bytes() == (1 << 30) - parts.RESERVE_BYTES
+    monkeypatch.setattr(problems, "driver", free)
+    compute = CudaCompute(HostCase(), None)  # type: ignore[arg-type]
+    assert compute.free_bytes() == (1 << 30) - problems.RESERVE_BYTES
     assert compute.needed_bytes("fp64", 4096, 4096, 4096) > 3 * (128 << 20) + WORKSPACE_BYTES
     with pytest.raises(Skip, match=r"of device memory asked for fp64 of 8192 x 8192 x 8192, .* are free"):
         compute.problem("fp64", 8192, 8192, 8192)
 
 
-def test_a_way_that_there_is_not_is_an_error(bindings: Bindings) -> None:
-    from microbench.gpu.cuda.compute.problem import CudaProblem
-
-    context = HostContext()
-    operands: Any = SimpleNamespace(matrices=HostProduct(context, "fp32").matrices)
-    problem = CudaProblem(case_of(context), operands)
+def test_an_unknown_way_is_an_error(bindings: Bindings) -> None:
+    case = HostCase()
+    operands: Any = SimpleNamespace(matrices=HostProduct(case, "fp32").matrices, fresh=None, check=None)
+    problem = CudaProblem(case, operands)
     assert problem.operations == 2 * ROWS * COLUMNS * DEPTH
     assert problem.size_bytes == 4 * (ROWS * DEPTH + COLUMNS * DEPTH + ROWS * COLUMNS)
     assert len(problem.ways("cublaslt")) == 3
@@ -381,12 +319,10 @@ def test_a_way_that_there_is_not_is_an_error(bindings: Bindings) -> None:
         problem.gemm("cublaslt", "sideways")
 
 
-def test_a_guess_that_refuses_is_an_error(bindings: Bindings) -> None:
-    from microbench.gpu.cuda.compute.problem import CudaProblem
-
-    context = HostContext()
-    operands: Any = SimpleNamespace(matrices=HostProduct(context, "fp32").matrices)
-    problem = CudaProblem(case_of(context), operands)
+def test_a_candidate_that_does_not_run_is_an_error(bindings: Bindings) -> None:
+    case = HostCase()
+    operands: Any = SimpleNamespace(matrices=HostProduct(case, "fp32").matrices, fresh=None, check=None)
+    problem = CudaProblem(case, operands)
     bindings.refused = {ALGORITHMS[1][0]}
     with pytest.raises(MeasurementError, match="refuses its own guess: CUBLAS_STATUS_INTERNAL_ERROR"):
         problem.gemm("cublaslt", problem.ways("cublaslt")[1])

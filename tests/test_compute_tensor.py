@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 
 from microbench.core.errors import MeasurementError
-from microbench.gpu.cuda.compute.tensor import KINDS, mma_plan, result_type, swizzled, unpacked, wgmma_plan
-from microbench.gpu.cuda.compute.types import encode, normal
+from microbench.gpu.cuda.compute.tensor import (
+    KINDS,
+    encode,
+    mma_plan,
+    normal,
+    result_type,
+    swizzled,
+    unpacked,
+    wgmma_plan,
+)
 from microbench.gpu.cuda.context import compile_cubin, target
 from microbench.gpu.protocol.compute import TensorType
 
@@ -47,7 +55,7 @@ def test_rows_have_their_bytes(dtype: TensorType) -> None:
     assert not np.array_equal(matrix.values, normal(dtype, 3, 128, seed=8).values)
 
 
-def test_swizzled_pieces_are_all_there_and_lie_apart() -> None:
+def test_swizzling_keeps_all_pieces_and_spreads_them_over_banks() -> None:
     raw = np.arange(16 * 128, dtype=np.int64).astype(np.uint8).reshape(16, 128)
     pieces = swizzled(raw).reshape(16, 8, 16)
     for row in range(16):
@@ -75,14 +83,14 @@ def test_each_result_has_one_place(
     np.testing.assert_array_equal(matrix[1, 2:4], numbers[5, :2].astype(np.float64))
 
 
-def test_operations_are_counted_twice_a_multiply_add() -> None:
+def test_a_multiply_add_counts_as_two_operations() -> None:
     assert wgmma_plan("bf16", 1).operations == 2 * (2 * 64) * 256 * 64 * 4
     assert mma_plan("bf16", 1, (9, 0)).operations == 2 * 16 * (8 * 8) * 16 * 8 * 16
     assert mma_plan("fp64", 1, (8, 0)).operations == 2 * 8 * (8 * 4) * 4 * 2 * 16
     assert mma_plan("fp64", 1, (9, 0)).operations == 2 * 16 * (8 * 4) * 16 * 2 * 16
 
 
-def test_code_for_one_architecture_only_is_compiled_for_it() -> None:
+def test_architecture_specific_code_is_compiled_for_its_architecture() -> None:
     assert target("tensor_wgmma", "90") == "90a"
     assert target("tensor_wgmma", "100") == "100"
     assert target("tensor_mma", "90") == "90"

@@ -1,4 +1,4 @@
-"""The real GPU behind the seam: every kernel and op once, effects checked. Also what compute-sanitizer is run over."""
+"""The real GPU: every kernel and operation once, with its effect checked. compute-sanitizer runs over these tests."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_every_op_submits_stamps_and_waits(gpu: Gpu, op: Op) -> None:
 
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("launch", [Launch(), Launch(grid_blocks=7), Launch(kind="cooperative")], ids=str)
-def test_recorded_kernels_of_a_stream_run_one_after_the_other(gpu: Gpu, launch: Launch, graph: bool) -> None:
+def test_recorded_kernels_of_a_stream_run_in_order(gpu: Gpu, launch: Launch, graph: bool) -> None:
     recorded = gpu.record(launch, 50, graph=graph, gated=True)
     assert recorded.start_ns.shape == recorded.end_ns.shape == (50,)
     assert (recorded.end_ns >= recorded.start_ns).all()
@@ -76,7 +76,7 @@ def test_programmatic_dependent_kernels_keep_their_order(gpu: Gpu) -> None:
 
 
 @pytest.mark.parametrize("duration_ns", [2_000, 20_000, 200_000])
-def test_a_spin_kernel_is_as_long_as_it_was_asked_to_be(gpu: Gpu, duration_ns: int) -> None:
+def test_a_spin_kernel_has_the_requested_length(gpu: Gpu, duration_ns: int) -> None:
     recorded = gpu.record(Launch(duration_ns=duration_ns), 20, graph=False, gated=True)
     measured_ns = float(np.median(recorded.end_ns - recorded.start_ns))
     assert measured_ns == pytest.approx(duration_ns, rel=0.02, abs=4 * recorded.step_ns + 100)
@@ -128,7 +128,7 @@ def test_a_graph_has_the_nodes_it_was_made_of(gpu: Gpu) -> None:
     gpu.synchronize()
 
 
-def test_a_launch_that_the_driver_refuses_fails_in_its_words(gpu: Gpu) -> None:
+def test_a_refused_launch_fails_with_the_drivers_error(gpu: Gpu) -> None:
     with pytest.raises(MeasurementError, match="CUDA_ERROR_INVALID_VALUE"):
         gpu.bind(Launch(block_threads=2048))(1)
 
@@ -139,7 +139,7 @@ def test_the_sms_count_their_own_clock(gpu: Gpu) -> None:
     assert 1e8 < clock_hz <= (gpu.info.sm_clock_max_hz or 1e10) * 1.01
 
 
-def test_a_case_gives_back_what_it_took(opened: Gpu) -> None:
+def test_a_case_frees_its_memory(opened: Gpu) -> None:
     from cuda.bindings import driver
 
     def free_bytes() -> int:
@@ -164,11 +164,11 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_every_gpu_benchmark_gives_what_it_declares(gpu: Gpu, case: Case) -> None:
+def test_every_gpu_benchmark_yields_the_metrics_that_it_declares(gpu: Gpu, case: Case) -> None:
     benchmark = discover()[case.benchmark]
     meter = Meter(gpu.clock, gpu, limits=SamplingLimits(seconds=0.02))
     yielded = list(benchmark.measure(gpu, meter, **case.params))
-    found = [item for item in yielded if isinstance(item, Measurement)]
-    assert found if benchmark.metrics else yielded
-    assert {one.metric for one in found} <= {metric.name for metric in benchmark.metrics}
-    assert all(np.isfinite(one.values).all() for one in found)
+    measured = [item for item in yielded if isinstance(item, Measurement)]
+    assert measured if benchmark.metrics else yielded
+    assert {item.metric for item in measured} <= {metric.name for metric in benchmark.metrics}
+    assert all(np.isfinite(item.values).all() for item in measured)

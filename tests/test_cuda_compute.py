@@ -1,4 +1,4 @@
-"""Matrix products on a real GPU: right by every library and candidate, wrong ones noticed, memory and skips."""
+"""Matrix products on a real GPU: every library and candidate is right, wrong results are noticed, memory, skips."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from cuda.bindings import driver
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.cuda.compute.problem import CudaProblem
 from microbench.gpu.cuda.compute.products import Call, CublasLt, LibraryGemm
-from microbench.gpu.cuda.compute.types import FORMATS, Matrices
 from microbench.gpu.cuda.device import CudaGpu
-from microbench.gpu.protocol.compute import Gemm, GemmData, GemmType, Library
+from microbench.gpu.protocol.compute import FORMATS, Gemm, GemmData, GemmType, Library, Matrices
 from microbench.gpu.protocol.gpu import Gpu
 
 pytestmark = pytest.mark.gpu
@@ -46,7 +45,7 @@ def first_way(problem: CudaProblem, library: Library = "cublaslt") -> LibraryGem
 
 
 def multiplies(gpu: Gpu, gemm: Gemm) -> None:
-    """The result is right after the call, and wrong before it."""
+    """The result is right after the call and wrong before it."""
     gemm.fresh()
     with pytest.raises(MeasurementError, match=OFF):
         gemm.check()
@@ -86,11 +85,11 @@ def test_any_data_are_within_the_bound(gpu: Gpu, dtype: GemmType, data: GemmData
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_a_scale_of_a_fiftieth_is_noticed(gpu: Gpu, dtype: GemmType) -> None:
+def test_a_factor_of_1_02_is_noticed(gpu: Gpu, dtype: GemmType) -> None:
     problem = made(gpu, dtype, (1024, 1024, 8192))
     gemm = first_way(problem)
     gemm.fresh()
-    problem.cublaslt.alpha[0] = 0 if dtype == "int8" else 1.02  # cuBLASLt takes no other factor for whole numbers
+    problem.cublaslt.alpha[0] = 0 if dtype == "int8" else 1.02  # cuBLASLt takes no other factor for integers
     gemm.submit(1)
     gpu.synchronize()
     with pytest.raises(MeasurementError, match=OFF):
@@ -104,18 +103,18 @@ def test_a_scale_of_a_fiftieth_is_noticed(gpu: Gpu, dtype: GemmType) -> None:
 def call_of(gpu: Gpu, matrices: Matrices) -> Call:
     """A call of cuBLASLt on other matrices than the problem's."""
     assert isinstance(gpu, CudaGpu)
-    library = CublasLt(gpu._case_parts()._case, matrices)
+    library = CublasLt(gpu.subject(), matrices)
     call = library.calls(library.ways[0])[0]
 
     def keeping() -> None:
-        assert library  # its alpha and algorithm are what the call has addresses of
+        assert library  # the call has addresses of its alpha and algorithm
         call()
 
     return keeping
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8_e4m3", "fp8_e4m3_fast", "int8"])
-def test_operands_in_another_place_are_noticed(gpu: Gpu, dtype: GemmType) -> None:
+def test_wrong_operands_are_noticed(gpu: Gpu, dtype: GemmType) -> None:
     problem = made(gpu, dtype, (528, 512, 512))
     gemm = first_way(problem)
     whole = problem.operands.matrices
@@ -138,7 +137,7 @@ def test_operands_in_another_place_are_noticed(gpu: Gpu, dtype: GemmType) -> Non
             gemm.check()
 
 
-def test_one_wrong_element_of_whole_numbers_is_noticed(gpu: Gpu) -> None:
+def test_one_wrong_integer_is_noticed(gpu: Gpu) -> None:
     problem = made(gpu, "int8", (512, 512, 512))
     gemm = first_way(problem)
     gemm.fresh()
@@ -156,7 +155,7 @@ def test_operands_are_new_each_time(gpu: Gpu) -> None:
     seen = []
     for _ in range(3):
         problem.operands.fresh()
-        seen.append(gpu._context.read(problem.operands.matrices.a, 64 * 64, np.float32))
+        seen.append(gpu.subject().read(problem.operands.matrices.a, 64 * 64, np.float32))
         assert 0.9 < float(seen[-1].std()) < 1.1
     assert not np.array_equal(seen[0], seen[1])
     assert not np.array_equal(seen[1], seen[2])
@@ -196,13 +195,13 @@ def test_copies_of_b_are_used_in_turn(gpu: Gpu) -> None:
     assert int(np.argmin(problem.operands.errors())) == (copies + 4) % copies
 
 
-def test_what_does_not_fit_is_a_skip(gpu: Gpu) -> None:
+def test_operands_that_do_not_fit_are_a_skip(gpu: Gpu) -> None:
     assert gpu.compute.needed_bytes("fp64", 1 << 18, 1 << 18, 1 << 18) > gpu.compute.free_bytes()
     with pytest.raises(Skip, match="of device memory asked for fp64"):
         gpu.compute.problem("fp64", 1 << 18, 1 << 18, 1 << 18)
 
 
-def test_what_a_problem_takes_is_what_it_needs(gpu: Gpu) -> None:
+def test_a_problem_takes_the_memory_that_it_announces(gpu: Gpu) -> None:
     before = gpu.compute.free_bytes()
     needed = gpu.compute.needed_bytes("fp32", 4096, 4096, 4096)
     first_way(made(gpu, "fp32", (4096, 4096, 4096)))
@@ -210,7 +209,7 @@ def test_what_a_problem_takes_is_what_it_needs(gpu: Gpu) -> None:
     assert 0.8 * needed < taken < needed + (256 << 20)  # the reserve is for the library's own
 
 
-def test_the_state_is_that_of_now(gpu: Gpu) -> None:
+def test_the_state_is_plausible(gpu: Gpu) -> None:
     state = gpu.compute.state()
     assert state.power_w is None or 10 < state.power_w < 2000
     assert state.temperature_c is None or 5 < state.temperature_c < 110

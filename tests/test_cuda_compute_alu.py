@@ -1,4 +1,4 @@
-"""ALU instructions and clock brackets on a real GPU: right, near what the architecture does, wrong ones noticed."""
+"""ALU instructions and clock brackets on a real GPU: results, rates near the architecture's, missing work noticed."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ def test_results_are_right(gpu: Gpu, operation: AluOperation) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_repetition_more_or_less_is_noticed(
-    gpu: Gpu, operation: AluOperation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_repetition_is_noticed(gpu: Gpu, operation: AluOperation, monkeypatch: pytest.MonkeyPatch) -> None:
     unit = gpu.compute.arithmetic(operation)
 
     def of_one_more(operation: AluOperation, operands: Operands, repeats: int) -> tuple[Bits, Bits]:
@@ -54,7 +52,7 @@ def test_rates_are_near_those_of_the_architecture(gpu: Gpu, operation: AluOperat
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_an_instruction_takes_some_cycles(gpu: Gpu, operation: AluOperation) -> None:
+def test_the_latency_of_an_instruction_is_plausible(gpu: Gpu, operation: AluOperation) -> None:
     chain = gpu.compute.chain(operation)
     chain.take(16)
     taken = chain.take(100)
@@ -73,7 +71,7 @@ def test_a_bracket_gives_the_clock_that_the_sms_count(gpu: Gpu) -> None:
     assert bracket.hz() == pytest.approx(gpu.telemetry().sm_clock_begin_hz, rel=0.02)
 
 
-def test_a_bracket_may_stand_behind_a_gate(gpu: Gpu) -> None:
+def test_a_bracket_can_be_queued_behind_a_gate(gpu: Gpu) -> None:
     bracket, spin, gate = gpu.compute.bracket(), gpu.bind(Launch(duration_ns=100_000)), gpu.gate()
     bracket.begin()
     spin(1)

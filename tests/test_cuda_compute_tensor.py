@@ -1,4 +1,4 @@
-"""Tensor instructions on a real GPU: right on fresh operands, as fast as the hardware says, wrong ones noticed."""
+"""Tensor instructions on a real GPU: right on fresh operands, wrong operands noticed, time in proportion to work."""
 
 from __future__ import annotations
 

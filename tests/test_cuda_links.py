@@ -1,4 +1,4 @@
-"""The link of a real GPU: what is moved arrives, what is not moved is noticed, figures lie where physics allows."""
+"""Links of a real GPU: data arrive, a missing move is noticed, times are physically possible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = (1, 5, 4096, 1_000_003)
 
 
 def moves(gpu: Gpu, transfer: Transfer) -> None:
-    """The destination is right after the move, and wrong before it."""
+    """The destination is right after the move and wrong before it."""
     transfer.fresh()
     with pytest.raises(MeasurementError, match="byte 0 of"):
         transfer.check()
@@ -47,7 +47,7 @@ def test_kernels_move_every_byte(
     moves(gpu, gpu.links.kernel_copy(access, width_bytes, offset_bytes, size_bytes))
 
 
-def test_both_ways_at_once(gpu: Gpu) -> None:
+def test_copies_run_both_ways_at_the_same_time(gpu: Gpu) -> None:
     duplex = gpu.links.duplex(1 << 20)
     duplex.fresh()
     with pytest.raises(MeasurementError):
@@ -71,7 +71,7 @@ def test_walks_end_at_their_line(gpu: Gpu, order: Order) -> None:
     assert 300 < np.median(each) < 20_000
 
 
-def test_link_state_says_what_it_saw_under_load(gpu: Gpu) -> None:
+def test_the_link_state_is_read_under_load(gpu: Gpu) -> None:
     facts = {fact.name: fact for fact in gpu.links.state()}
     assert facts["read_under_load"].value is True
     assert facts["generation_now"].value == gpu.info.link.generation_max
@@ -96,7 +96,7 @@ def test_peers_exchange_data(gpu: Gpu, first: int, second: int, way: PeerWay) ->
 
 
 @pytest.mark.parametrize("way", ["engine_read", "engine_write"])
-def test_peers_without_access_go_another_way(gpu: Gpu, way: PeerWay) -> None:
+def test_peers_without_access_copy_through_the_host(gpu: Gpu, way: PeerWay) -> None:
     needs_two(gpu)
     peer = gpu.links.peer(0, 1, way, False, 1 << 20)
     peer.fresh()
@@ -113,7 +113,7 @@ def test_walks_through_the_other_gpu(gpu: Gpu, first: int, second: int) -> None:
 
 
 @pytest.mark.parametrize("direction", get_args(Direction))
-def test_gpus_copy_at_once(gpu: Gpu, direction: Direction) -> None:
+def test_gpus_copy_at_the_same_time(gpu: Gpu, direction: Direction) -> None:
     indices = list(gpu.links.gpus())
     together = gpu.links.concurrent(direction, indices, 1 << 20)
     together.fresh()
@@ -126,6 +126,6 @@ def test_gpus_copy_at_once(gpu: Gpu, direction: Direction) -> None:
     together.check()
 
 
-def test_a_gpu_that_is_not_there_is_a_skip(gpu: Gpu) -> None:
+def test_an_absent_gpu_is_a_skip(gpu: Gpu) -> None:
     with pytest.raises(Skip, match="needs a GPU 99"):
         gpu.links.peer(0, 99, "engine_read", True, 1024)

@@ -1,4 +1,4 @@
-"""Host memory, pieces and managed memory on a real GPU: data arrive, what is left out is seen, too much is a skip."""
+"""Host, chunked and managed memory on a real GPU: data arrive, missing work is noticed, too much memory is a skip."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.device import CudaGpu
 from microbench.gpu.cuda.links import buffers, managed
 from microbench.gpu.cuda.links.buffers import HostBuffer, Patterns
 from microbench.gpu.cuda.links.copies import CudaPipeline, Piece, Readers
 from microbench.gpu.cuda.links.managed import CudaManaged
-from microbench.gpu.cuda.parts import CudaLinks
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import HostMemory, ManagedWay, Pinning, PinningWay
 from microbench.host import memory
@@ -28,19 +28,18 @@ TOO_MUCH_BYTES = 1 << 46
 
 @pytest.fixture
 def case(gpu: Gpu) -> Case:
-    """What the experiments are made of."""
-    assert isinstance(gpu.links, CudaLinks)
-    return gpu.links._case
+    assert isinstance(gpu, CudaGpu)
+    return gpu.subject()
 
 
 @pytest.mark.parametrize("node", [None, 0])
 @pytest.mark.parametrize("size_bytes", [1, 4097, 3_000_001])
 @pytest.mark.parametrize("kind", get_args(HostMemory))
 def test_host_buffers_hold_data_for_both_sides(case: Case, kind: HostMemory, size_bytes: int, node: int | None) -> None:
-    buffer = HostBuffer(case.context, kind, size_bytes, node)
-    there = case.context.device_memory(size_bytes)
+    buffer = HostBuffer(case, kind, size_bytes, node)
+    there = case.device_memory(size_bytes)
     assert (buffer.device_address is None) == (kind == "pageable")
-    patterns = Patterns(case.context, case.modules)
+    patterns = Patterns(case)
     patterns.fill(there, size_bytes, 5)
     (code,) = driver.cuMemcpyDtoH(buffer.address, there, size_bytes)
     assert int(code) == 0
@@ -73,7 +72,7 @@ def test_what_the_driver_refuses_is_a_skip(
 
 @pytest.mark.parametrize("size_bytes", [4096, 100_003, 4 * MIB])
 @pytest.mark.parametrize("way", get_args(PinningWay))
-def test_pinning_is_stamped_in_its_order(gpu: Gpu, way: PinningWay, size_bytes: int) -> None:
+def test_the_stamps_of_pinning_are_in_order(gpu: Gpu, way: PinningWay, size_bytes: int) -> None:
     stamps = gpu.links.pinning(way, size_bytes, 4)
     assert stamps.shape == (4, len(Pinning))
     assert (np.diff(stamps.ravel()) >= 0).all()
@@ -97,7 +96,7 @@ def test_pinning_too_much_is_a_skip(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -
 
 
 def checksum(content: npt.NDArray[np.uint8]) -> int:
-    """What kernels/link_pipeline.cu adds up, by numpy."""
+    """The checksum of kernels/link_pipeline.cu, by NumPy."""
     whole = content.size // 16 * 16
     words = content[:whole].view(np.uint32).astype(np.uint64)
     rest = content[whole:].astype(np.uint64)
@@ -108,15 +107,15 @@ def checksum(content: npt.NDArray[np.uint8]) -> int:
 
 @pytest.mark.parametrize("size_bytes", [1, 16, 4099, 9_000_007])
 def test_readers_see_every_byte(case: Case, size_bytes: int) -> None:
-    there = case.context.device_memory(size_bytes)
-    Patterns(case.context, case.modules).fill(there, size_bytes, 3)
+    there = case.device_memory(size_bytes)
+    Patterns(case).fill(there, size_bytes, 3)
     readers = Readers(case, [Piece(there, size_bytes)])
-    readers.submit(0, case.stream(0))(3)
-    case.context.synchronize()
-    seen, runs = (int(word) for word in readers._words(readers._found)[0])
+    readers.submit(0, 0)(3)
+    case.synchronize()
+    seen, runs = (int(word) for word in readers._words(readers._seen)[0])
     assert runs == 3
-    assert seen == 3 * checksum(case.context.read(there, size_bytes, np.uint8)) % (1 << 32)
-    readers.check(case.stream(0))
+    assert seen == 3 * checksum(case.read(there, size_bytes, np.uint8)) % (1 << 32)
+    readers.check()
 
 
 @pytest.mark.parametrize("kernel_ns", [0, 200_000])
@@ -137,7 +136,7 @@ def test_pieces_arrive_and_are_read(gpu: Gpu, size_bytes: int, chunks: int, stre
     pipeline.check()
 
 
-def test_a_kernel_left_out_is_seen(gpu: Gpu) -> None:
+def test_a_missing_kernel_is_noticed(gpu: Gpu) -> None:
     pipeline = gpu.links.pipeline(MIB, 4, 2, 100_000)
     assert isinstance(pipeline, CudaPipeline)
     assert pipeline._readers is not None
@@ -149,12 +148,12 @@ def test_a_kernel_left_out_is_seen(gpu: Gpu) -> None:
         pipeline.check()
 
 
-def test_a_kernel_before_its_data_is_seen(gpu: Gpu, case: Case) -> None:
+def test_a_kernel_before_its_data_is_noticed(gpu: Gpu, case: Case) -> None:
     pipeline = gpu.links.pipeline(MIB, 4, 2, 100_000)
     assert isinstance(pipeline, CudaPipeline)
     assert pipeline._readers is not None
     pipeline.fresh()
-    pipeline._readers.submit(2, case.stream(0))(1)
+    pipeline._readers.submit(2, 0)(1)
     gpu.synchronize()
     pipeline.submit(5)
     gpu.synchronize()
@@ -182,17 +181,17 @@ def test_managed_memory_moves(gpu: Gpu, way: ManagedWay, size_bytes: int) -> Non
 
 
 @pytest.mark.parametrize("way", get_args(ManagedWay))
-def test_managed_memory_that_does_not_hold_the_data_is_seen(gpu: Gpu, case: Case, way: ManagedWay) -> None:
+def test_wrong_managed_memory_is_noticed(gpu: Gpu, case: Case, way: ManagedWay) -> None:
     moving = gpu.links.managed(way, MIB)
     assert isinstance(moving, CudaManaged)
     moving.take_ns()
-    Patterns(case.context, case.modules).poison(moving._pages.address + MIB // 2, 4, 1)
+    Patterns(case).poison(moving._pages.address + MIB // 2, 4, 1)
     with pytest.raises(MeasurementError, match="managed memory: byte 524288 of"):
         moving.check()
 
 
 @pytest.mark.parametrize("way", ["prefetch_to_device", "prefetch_to_host"])
-def test_a_prefetch_left_out_is_seen(gpu: Gpu, way: ManagedWay) -> None:
+def test_a_missing_prefetch_is_noticed(gpu: Gpu, way: ManagedWay) -> None:
     moving = gpu.links.managed(way, MIB)
     assert isinstance(moving, CudaManaged)
     moving.take_ns()
@@ -201,9 +200,7 @@ def test_a_prefetch_left_out_is_seen(gpu: Gpu, way: ManagedWay) -> None:
         moving.check()
 
 
-def test_faults_cost_more_than_pages_that_are_there(gpu: Gpu) -> None:
-    """What is put back is really away: each time again."""
-
+def test_faults_cost_more_than_resident_pages(gpu: Gpu) -> None:
     def fastest_ns(way: ManagedWay) -> int:
         moving = gpu.links.managed(way, 16 * MIB)
         moving.take_ns()
@@ -222,4 +219,4 @@ def test_more_managed_memory_than_a_quarter_of_the_device_is_a_skip(gpu: Gpu) ->
 def test_no_managed_memory_is_a_skip(gpu: Gpu, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(case.context), "attribute", lambda self, name: 0)
     with pytest.raises(Skip, match="no managed memory that host and device may use at once"):
-        managed.require_managed(case.context, MIB)
+        managed.require_managed(case, MIB)

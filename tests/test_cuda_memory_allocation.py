@@ -1,4 +1,4 @@
-"""A real GPU's own copies and its room: every byte arrives and no other, memory is given back, a full GPU is a skip."""
+"""Copies and allocations on a real GPU: exactly the right bytes are written, memory is freed, a full GPU is a skip."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_engines_write_every_byte_and_no_other(gpu: Gpu, way: EngineWay, size_by
 
 @pytest.mark.parametrize("size_bytes", [256, 3 * MIB, 64 * MIB])
 @pytest.mark.parametrize("way", get_args(AllocationWay))
-def test_memory_is_taken_and_given_back(gpu: Gpu, way: AllocationWay, size_bytes: int) -> None:
+def test_memory_is_allocated_and_freed(gpu: Gpu, way: AllocationWay, size_bytes: int) -> None:
     gpu.memory.allocating(way, size_bytes, 1)
     before = free_bytes()
     stamps = gpu.memory.allocating(way, size_bytes, 4)
@@ -76,7 +76,7 @@ def test_too_much_device_memory_is_a_skip(gpu: Gpu, way: AllocationWay) -> None:
     assert before - free_bytes() <= SLACK_BYTES
 
 
-def test_what_can_be_had_is_given_back(gpu: Gpu) -> None:
+def test_measuring_the_capacity_frees_all_memory(gpu: Gpu) -> None:
     before = free_bytes()
     facts = {fact.name: fact for fact in gpu.memory.capacity()}
     assert before - free_bytes() <= SLACK_BYTES
@@ -90,15 +90,18 @@ def test_what_can_be_had_is_given_back(gpu: Gpu) -> None:
     assert peers.value or peers.reason
 
 
-def test_the_energy_counter_does_not_go_back(gpu: Gpu) -> None:
-    before = gpu.energy_j()
+def test_the_energy_counter_rises(gpu: Gpu) -> None:
+    try:
+        before = gpu.energy_j()
+    except Skip:
+        pytest.skip("this GPU counts no energy")
     gpu.pause(0.3)
     assert 0 < gpu.energy_j() - before < 1000
 
 
 @pytest.fixture
 def full(gpu: Gpu) -> Iterator[None]:
-    """Another process holds all but LEFT_BYTES of the GPU."""
+    """Another process holds all of the GPU's memory but LEFT_BYTES."""
     command = [sys.executable, str(Path(__file__).with_name("holds_memory.py")), gpu.info.uuid, str(LEFT_BYTES)]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with child:  # closes its standard input at the end, and waits for it
@@ -108,7 +111,7 @@ def full(gpu: Gpu) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("full")
-def test_a_case_on_a_full_gpu_is_told_who_holds_it(gpu: Gpu) -> None:
+def test_on_a_full_gpu_a_skip_names_the_holder(gpu: Gpu) -> None:
     asked = r"8 GiB of device memory asked, [0-9.]+ [KMG]iB are free on the GPU of [0-9.]+ GiB; "
     for take in (
         lambda: gpu.memory.engine("copy", 8 * GIB),
@@ -128,7 +131,7 @@ def test_a_case_on_a_full_gpu_is_told_who_holds_it(gpu: Gpu) -> None:
 
 
 @pytest.mark.usefixtures("full")
-def test_a_run_on_a_full_gpu_goes_on_at_sizes_that_fit(gpu: Gpu) -> None:
+def test_on_a_full_gpu_a_run_measures_the_sizes_that_fit(gpu: Gpu) -> None:
     command = [sys.executable, "-m", "microbench", "run", "memory_stream", "memory_copy", "--quick", "--json"]
     command += ["--device", gpu.info.uuid, "--set", f"size_bytes={64 * MIB},{8 * GIB}", "--set", "way=copy"]
     command += ["--set", "kernel=copy", "--set", "dtype=fp64", "--set", "implementation=cuda"]

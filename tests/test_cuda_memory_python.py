@@ -1,4 +1,4 @@
-"""CuPy and Numba over device memory of a real GPU: every kernel is right, and work that was left out is noticed."""
+"""Streaming kernels of CuPy and Numba on a real GPU: every kernel is right, and missing work is noticed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUEUED = 50
 
 
 def made(gpu: Gpu, implementation: Implementation, kernel: StreamKernel, dtype: DataType, count: int) -> Transfer:
-    """Arrays of ``count`` elements, and of what is left of one more."""
+    """A kernel over arrays of ``count`` elements and all but one byte of another."""
     pytest.importorskip(PACKAGES[implementation])
     (shape,) = gpu.memory.shapes(kernel, dtype, implementation)
     element_bytes = ELEMENT_BYTES[dtype]
@@ -38,7 +38,7 @@ def made(gpu: Gpu, implementation: Implementation, kernel: StreamKernel, dtype: 
 @pytest.mark.parametrize("dtype", get_args(DataType))
 @pytest.mark.parametrize("kernel", get_args(StreamKernel))
 @pytest.mark.parametrize("implementation", PACKAGES)
-def test_every_kernel_is_right_and_missed_when_left_out(
+def test_every_kernel_is_right_and_noticed_if_missing(
     gpu: Gpu, implementation: Implementation, kernel: StreamKernel, dtype: DataType, count: int
 ) -> None:
     if implementation == "cupy" and kernel == "dot" and dtype in ("fp16", "int8"):
@@ -58,7 +58,7 @@ def test_every_kernel_is_right_and_missed_when_left_out(
 
 @pytest.mark.parametrize("kernel", get_args(StreamKernel))
 @pytest.mark.parametrize("implementation", PACKAGES)
-def test_calls_stand_behind_a_shut_gate(gpu: Gpu, implementation: Implementation, kernel: StreamKernel) -> None:
+def test_calls_can_be_queued_behind_a_gate(gpu: Gpu, implementation: Implementation, kernel: StreamKernel) -> None:
     transfer = made(gpu, implementation, kernel, "fp32", AWKWARD)
     take = gated(gpu, transfer.submit, QUEUED)
     transfer.fresh()
@@ -67,7 +67,7 @@ def test_calls_stand_behind_a_shut_gate(gpu: Gpu, implementation: Implementation
     transfer.check()
 
 
-def test_cupys_stream_and_the_memory_of_its_pool_are_given_back(opened: Gpu) -> None:
+def test_cupys_stream_is_restored_and_its_pool_emptied(opened: Gpu) -> None:
     cupy = pytest.importorskip("cupy")
     before = cupy.cuda.get_current_stream().ptr
     size_bytes = ELEMENT_BYTES["fp64"] * AWKWARD

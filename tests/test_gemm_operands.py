@@ -1,4 +1,4 @@
-"""Operands of matrix products without a GPU: the device code run by the CPU, how far off a result may be, the calls."""
+"""Operands of matrix products without a GPU: the device code runs on the CPU; the allowed error of a result."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from microbench.gpu.cuda.compute.operands import DATA_CODES, VECTORS, relative_error, row_error
-from microbench.gpu.cuda.compute.types import (
+from microbench.gpu.cuda.compute.operands import DATA_CODES, VECTORS, allowed_error, relative_error, row_error
+from microbench.gpu.cuda.compute.tensor import encode
+from microbench.gpu.cuda.context import kernel_source
+from microbench.gpu.protocol.compute import (
     ELEMENTS,
     FORMATS,
     Element,
-    allowed_error,
-    encode,
+    GemmData,
+    GemmType,
+    TensorType,
     matrix_bytes,
     product_bytes,
 )
-from microbench.gpu.cuda.context import kernel_source
-from microbench.gpu.protocol.compute import GemmData, GemmType, TensorType
 
 HEADER = Path(__file__).parent / "twin" / "cuda_on_cpu.h"
 COUNT = 40_000
 Bytes = npt.NDArray[np.uint8]
-# The same rounding, written for the tensor kernels in NumPy.
+# The same rounding in NumPy, written for the tensor kernels.
 KNOWN: dict[Element, TensorType] = {"fp16": "fp16", "bf16": "bf16", "e4m3": "fp8_e4m3", "e5m2": "fp8_e5m2"}
 OPERANDS: tuple[Element, ...] = ("fp64", "fp32", "fp16", "bf16", "e4m3", "e5m2", "e2m1", "int8")
 
@@ -84,7 +85,7 @@ def read(kernels: ctypes.CDLL, element: Element, matrix: Bytes, count: int) -> n
 
 
 def values(element: Element, matrix: Bytes) -> npt.NDArray[np.float64]:
-    """What the bytes stand for, without the device code."""
+    """The numbers that the bytes stand for, without the device code."""
     match element:
         case "bf16":
             return (matrix.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
@@ -129,7 +130,7 @@ def test_numbers_are_rounded_to_the_nearest(kernels: ctypes.CDLL, element: Eleme
 
 
 @pytest.mark.parametrize("element", ["fp16", "bf16", "e4m3", "e5m2", "e2m1", "int8", "fp32", "fp64"])
-def test_numbers_are_read_as_what_they_are(kernels: ctypes.CDLL, element: Element) -> None:
+def test_the_device_code_reads_each_type_right(kernels: ctypes.CDLL, element: Element) -> None:
     matrix = drawn(kernels, element, count=400)
     assert np.array_equal(read(kernels, element, matrix, 400), values(element, matrix))
 
@@ -161,7 +162,7 @@ def test_rows_of_a_matrix_times_a_vector(kernels: ctypes.CDLL, element: Element)
 
 
 @pytest.mark.parametrize("element", ["fp16", "bf16", "fp32", "fp64"])
-def test_poison_is_no_number(kernels: ctypes.CDLL, element: Element) -> None:
+def test_poison_is_nan(kernels: ctypes.CDLL, element: Element) -> None:
     poison = np.full(8, 0xFF, dtype=np.uint8)
     assert np.isnan(read(kernels, element, poison, 1)).all()
 
@@ -178,7 +179,9 @@ def test_seeds_and_places_give_other_numbers(kernels: ctypes.CDLL) -> None:
     [("ones", "bf16", 1), ("ones", "int8", 1), ("zeros", "e4m3", 0), ("constant", "e5m2", 0.75),
      ("constant", "int8", 48), ("constant", "fp16", 0.75), ("constant", "e2m1", 1)],
 )  # fmt: skip
-def test_the_same_number_everywhere(kernels: ctypes.CDLL, data: GemmData, element: Element, number: float) -> None:
+def test_constant_data_have_one_number_everywhere(
+    kernels: ctypes.CDLL, data: GemmData, element: Element, number: float
+) -> None:
     assert (values(element, drawn(kernels, element, data)) == number).all()
 
 
@@ -191,7 +194,7 @@ def test_uniform_numbers_fill_their_range(kernels: ctypes.CDLL, element: Element
 
 
 @pytest.mark.parametrize("element", ["bf16", "fp64"])
-def test_of_sparse_data_two_of_four_are_zero(kernels: ctypes.CDLL, element: Element) -> None:
+def test_two_of_four_sparse_elements_are_zero(kernels: ctypes.CDLL, element: Element) -> None:
     numbers = values(element, drawn(kernels, element, "sparse"))
     fours = numbers.reshape(-1, 4) == 0
     assert (fours.sum(axis=1) == 2).all()
@@ -211,17 +214,17 @@ CENTRED: tuple[GemmData, ...] = ("normal", "uniform", "sparse")
 
 @pytest.mark.parametrize("dtype", get_args(GemmType))
 @pytest.mark.parametrize("data", CENTRED)
-def test_a_fiftieth_is_no_rounding(dtype: GemmType, data: GemmData) -> None:
+def test_the_allowed_error_is_below_a_fiftieth(dtype: GemmType, data: GemmData) -> None:
     for depth in (256, 4096, 8192, 8192 if dtype == "fp16_acc16" else 16384):
         assert allowed_error(dtype, depth, data) < 0.02
 
 
 @pytest.mark.parametrize("dtype", get_args(GemmType))
-def test_another_result_is_no_rounding_whatever_the_data(dtype: GemmType) -> None:
+def test_the_allowed_error_is_below_one_for_any_data(dtype: GemmType) -> None:
     assert all(allowed_error(dtype, 65536, data) < 1 for data in get_args(GemmData))
 
 
-def test_what_is_cut_off_grows_with_the_depth_and_may_go_one_way() -> None:
+def test_the_allowed_error_grows_with_depth_and_one_sided_data() -> None:
     for dtype in ("fp16_acc16", "fp8_e4m3_fast"):
         assert allowed_error(dtype, 512, "normal") < allowed_error(dtype, 8192, "normal")
         assert allowed_error(dtype, 8192, "normal") < allowed_error(dtype, 8192, "ones")
@@ -230,7 +233,7 @@ def test_what_is_cut_off_grows_with_the_depth_and_may_go_one_way() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "numpy_type"), [("fp16", np.float16), ("fp32", np.float32)])
-def test_what_numpy_multiplies_is_within_the_bound(dtype: GemmType, numpy_type: npt.DTypeLike) -> None:
+def test_numpys_products_are_within_the_allowed_error(dtype: GemmType, numpy_type: npt.DTypeLike) -> None:
     random = np.random.default_rng(5)
     a, b = (random.standard_normal((60, 2000)).astype(numpy_type) for _ in "ab")
     exact = a.astype(np.float64) @ b.astype(np.float64).T
@@ -254,7 +257,7 @@ def test_one_wrong_row_of_many_is_noticed() -> None:
     assert row_error(0 * wanted, 0 * wanted) == 0
 
 
-def test_errors_are_numbers_or_infinite() -> None:
+def test_relative_errors_are_finite_or_infinite_but_never_nan() -> None:
     ones = np.ones((2, 3))
     assert relative_error(ones, ones) == 0
     assert relative_error(1.5 * ones, ones) == pytest.approx(0.5)

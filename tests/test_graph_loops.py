@@ -124,7 +124,7 @@ def test_a_life_stops_at_the_first_failure_and_destroys_what_was_made(
     assert not driver.graph_forbidden(), "a handle of an earlier life was used"
 
 
-def test_changes_of_nodes_take_each_its_own_record_and_replay_twice(driver: ctypes.CDLL) -> None:
+def test_each_changed_node_gets_its_own_parameters_and_two_replays_follow(driver: ctypes.CDLL) -> None:
     nodes: IntArray = np.array([11, 12, 13], dtype=np.int64)
     out: IntArray = np.zeros(9, dtype=np.int64)
     assert loops.change_nodes(entries(driver), 55, nodes, 5000, 72, 2, STREAM, CLOCK, out) == 0
@@ -163,7 +163,7 @@ def test_changes_of_the_whole_graph(driver: ctypes.CDLL, rebuild: bool, calls: s
     assert order(driver) == "BKKED"
 
 
-def test_rows_are_called_in_turn_and_a_row_takes_what_a_call_before_has_written(driver: ctypes.CDLL) -> None:
+def test_rows_are_called_in_turn_and_can_take_a_value_that_an_earlier_call_wrote(driver: ctypes.CDLL) -> None:
     scratch: IntArray = np.zeros(1, dtype=np.int64)
     addresses: IntArray = np.array([address(driver, name) for name in ("allocate", "release")], dtype=np.int64)
     rows: IntArray = np.zeros((2, 11), dtype=np.int64)
@@ -189,7 +189,7 @@ def test_rows_are_called_in_turn_and_a_row_takes_what_a_call_before_has_written(
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_iterations_go_on_until_the_flag_says_so(driver: ctypes.CDLL, waits: bool) -> None:
+def test_iterations_end_when_the_flag_is_set(driver: ctypes.CDLL, waits: bool) -> None:
     flag: IntArray = np.zeros(1, dtype=np.int64)
     slot: IntArray = np.array([flag.ctypes.data], dtype=np.int64)
     parameters: IntArray = np.array([slot.ctypes.data], dtype=np.int64)
@@ -209,7 +209,7 @@ def test_a_host_function_appends(tmp_path: Path) -> None:
     assert words.tolist() == [41, 42, 43]
 
 
-def test_a_timed_call_gives_its_code(driver: ctypes.CDLL) -> None:
+def test_a_timed_call_returns_its_code(driver: ctypes.CDLL) -> None:
     driver.graph_reset(0)
     code, took_ns = graph_loops.timed_call(address(driver, "update"), 1, 2, 3, CLOCK)
     assert (code, [driver.graph_last(index) for index in range(3)]) == (900, [1, 2, 3])

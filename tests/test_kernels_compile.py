@@ -177,7 +177,7 @@ def test_numbas_spin_kernel_reads_the_clock_in_a_loop() -> None:
     assert all(".param .u64" in kernel for kernel in kernels)
 
 
-def test_a_clock_read_before_a_loop_is_no_clock_read_in_it() -> None:
+def test_a_clock_read_outside_the_loop_does_not_count() -> None:
     loop = "$L__BB0_1:\n{}\tsetp.lt.u64 %p2, %rd7, %rd2;\n@%p2 bra $L__BB0_1;\n"
     read = "mov.u64 %rd3, %clock64;\n"
     assert LOOP_WITH_CLOCK.search(loop.format(read))

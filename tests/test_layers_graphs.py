@@ -13,7 +13,7 @@ from capture_stand_ins import BAD, OK, STREAM, CoreBuilder, CoreError, Launches
 from layer_stand_ins import CONTEXT, ONE_OP, SAME_KERNEL, SPINNING, NumbaError, put_stand_ins
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.gpu.layers.base import LayerGraph, LayerHandle, LayerSubmit, open_named, open_spinning, replays
+from microbench.gpu.layers.base import LayerGraph, LayerHandle, LayerSubmit, open_spinning, replays
 
 ERRORS = {"cuda_core": CoreError, "cupy_raw": RuntimeError, "numba_configured": NumbaError}
 
@@ -28,7 +28,7 @@ def graph_of(handle: LayerHandle, count: int) -> LayerGraph:
     return handle.graph(count)
 
 
-# -- kernels of a given length -----------------------------------------------------------------------------------------
+# Kernels of a given length.
 
 
 @pytest.mark.parametrize("name", SPINNING)
@@ -52,13 +52,7 @@ def test_other_layers_have_no_kernel_of_a_given_length(launches: Launches, name:
     assert launches == []
 
 
-@pytest.mark.parametrize("name", SPINNING)
-def test_only_a_spinning_layer_makes_graphs(launches: Launches, name: str) -> None:
-    assert open_named(name, CONTEXT, 0).graph is None
-    assert open_spinning(name, CONTEXT, 0).graph is not None
-
-
-# -- graphs ------------------------------------------------------------------------------------------------------------
+# Graphs.
 
 
 @pytest.mark.parametrize("name", SPINNING)
@@ -81,7 +75,7 @@ def test_a_graph_holds_the_calls_and_a_replay_makes_them(launches: Launches, nam
 
 
 @pytest.mark.parametrize("name", ["cuda_core", "numba_configured"])
-def test_what_the_graph_was_made_of_is_given_back_and_closing_destroys_it(launches: Launches, name: str) -> None:
+def test_the_captured_graph_is_destroyed_and_closing_destroys_the_executable(launches: Launches, name: str) -> None:
     graph = graph_of(open_spinning(name, CONTEXT, 500), 3)
     assert sorted(launches.graphs) == ["destroy", "upload"]
     graph.close()
@@ -103,7 +97,7 @@ def test_a_refused_capture_is_a_skip_with_the_librarys_reason(launches: Launches
 
 
 @pytest.mark.parametrize("name", SPINNING)
-def test_an_unforeseen_error_still_ends_the_capture(launches: Launches, name: str) -> None:
+def test_an_unexpected_error_still_ends_the_capture(launches: Launches, name: str) -> None:
     handle = open_spinning(name, CONTEXT, 500)
     launches.refusal = KeyError("bug")
     with pytest.raises(KeyError):
@@ -173,7 +167,7 @@ def test_replays_wait_as_the_layer_does_and_close_the_graph_alone() -> None:
     assert replaying.graph is None
 
 
-def test_the_error_of_the_installed_cuda_core_and_numba_are_where_they_are_looked_for() -> None:
+def test_the_error_classes_of_cuda_core_and_numba_exist_where_expected() -> None:
     utilities = pytest.importorskip("cuda.core._utils.cuda_utils")
     assert issubclass(utilities.CUDAError, Exception)
     errors = pytest.importorskip("numba.cuda.cudadrv.error")

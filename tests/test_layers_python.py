@@ -1,21 +1,26 @@
-"""The Python layers against stand-ins of their libraries: the right stream, one library call a call, clear skips."""
+"""The Python layers against stand-ins of their libraries: declarations, the wiring of each call, reasons for a skip."""
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from capture_stand_ins import STREAM, Launches
-from layer_stand_ins import CASES, CONTEXT, ONE_OP, SAME_KERNEL, Array, put_stand_ins
+from layer_stand_ins import CASES, CONTEXT, ONE_OP, SAME_KERNEL, SPINNING, Array, put_stand_ins
 
+from microbench.analysis.graph_steps import TITLES
 from microbench.core.errors import MeasurementError, Skip, UsageError
+from microbench.core.ops import LOOP_LAYER
+from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.layers import base
-from microbench.gpu.layers.base import kernels_of_one_call
+from microbench.gpu.layers.base import find_layer, kernels_of_one_call, layer_named, layers, open_layer
+from microbench.predict.step_file import ALIASES
 
-# What the layers import; listing them must import none.
+# The packages that the layers measure; listing the layers must import none of them.
 PACKAGES = ("cuda.bindings.driver", "cuda.core", "cupy", "numba.cuda", "torch", "triton", "warp", "jax")
 
 
@@ -24,30 +29,51 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
     return put_stand_ins(monkeypatch)
 
 
-# -- finding layers ----------------------------------------------------------------------------------------------------
+# Declarations.
 
 
-def test_the_folder_is_the_registry() -> None:
-    assert set(base.layer_names("same_kernel")) == set(SAME_KERNEL)
-    assert set(base.layer_names("one_op")) == set(ONE_OP)
-    assert set(base.layer_names()) == set(SAME_KERNEL + ONE_OP)
+def test_layers_are_listed_by_family_in_a_fixed_order() -> None:
+    assert tuple(layer.name for layer in layers("same_kernel")) == SAME_KERNEL
+    assert tuple(layer.name for layer in layers("one_op")) == ONE_OP
+    assert tuple(layer.name for layer in layers()) == SAME_KERNEL + ONE_OP
+    assert base.spinning() == (LOOP_LAYER, *SPINNING)
 
 
-@pytest.mark.parametrize("name", SAME_KERNEL + ONE_OP)
-def test_each_layer_declares_what_it_is(name: str) -> None:
-    layer = base.find_layer(name)
-    assert layer.INSTALL.startswith("pip install ")
-    assert layer.ABOUT
-    assert "\n" not in layer.ABOUT
-    counts = layer.ARGUMENTS
-    assert counts == ((0, 4) if layer.FAMILY == "same_kernel" else (1,))
+@pytest.mark.parametrize("layer", layers(), ids=lambda layer: layer.name)
+def test_each_layer_declares_what_it_is(layer: base.Layer) -> None:
+    assert layer.install.startswith("pip install ")
+    assert layer.about
+    assert "\n" not in layer.about
+    assert layer.arguments == ((0, 4) if layer.family == "same_kernel" else (1,))
+
+
+def test_titles_and_aliases_are_those_that_reports_use() -> None:
+    assert base.layer_titles() == TITLES
+    assert {alias: layer_named(alias) for alias in ALIASES} == ALIASES
+
+
+def test_a_layer_is_named_by_its_name_or_an_alias() -> None:
+    assert layer_named("cupy_raw") == "cupy_raw"
+    assert layer_named(" PyTorch ") == "torch_eager"
+    for text, step in (("cupy_row", "did you mean cupy_raw?"), ("espresso", "choose one of loop, cuda_bindings")):
+        with pytest.raises(UsageError) as caught:
+            layer_named(text)
+        assert text in caught.value.cause
+        assert step in caught.value.next_step
+
+
+def test_the_simulated_gpu_has_the_declared_costs() -> None:
+    costs = FakeCosts().layers
+    assert costs.keys() == {LOOP_LAYER, *SAME_KERNEL, *ONE_OP} - {"warp"}
+    assert costs["cupy_raw"] == base.LayerCosts(5500, 650, replay_ns=1500)
+    assert costs[LOOP_LAYER] == base.LayerCosts(3200, 10, replay_ns=0)
 
 
 def test_listing_layers_imports_none_of_their_packages() -> None:
     code = f"""
 import sys
-from microbench.gpu.layers.base import layer_names
-layer_names()
+from microbench.gpu.layers.base import layers
+layers()
 print([name for name in {PACKAGES!r} if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -56,46 +82,40 @@ print([name for name in {PACKAGES!r} if name in sys.modules])
 
 def test_an_unknown_layer_is_a_usage_error_that_names_the_others() -> None:
     with pytest.raises(UsageError) as caught:
-        base.find_layer("cupy_row")
+        find_layer("cupy_row")
     assert "cupy_row" in caught.value.cause
     assert "cupy_raw" in caught.value.next_step
 
 
 def test_an_argument_count_that_is_not_measured_is_skipped(launches: Launches) -> None:
     with pytest.raises(Skip, match="0 or 4 arguments, not 2"):
-        base.open_named("cupy_raw", CONTEXT, 2)
+        open_layer("cupy_raw", CONTEXT, 2)
     assert launches == []
 
 
-# -- the wiring of each layer ------------------------------------------------------------------------------------------
+# The wiring of each layer.
 
 
 @pytest.mark.parametrize(("name", "arguments"), CASES)
-def test_opening_launches_and_each_call_is_one_launch(launches: Launches, name: str, arguments: int) -> None:
-    handle = base.open_named(name, CONTEXT, arguments)
+def test_each_call_is_one_launch_into_the_workers_stream(launches: Launches, name: str, arguments: int) -> None:
+    handle = open_layer(name, CONTEXT, arguments)
     assert launches, "the kernel must be compiled and launched before anything is timed"
     launches.clear()
     for count in (1, 2, 3):
         handle.call()
         assert len(launches) == count
     assert len(set(map(repr, launches))) == 1
-
-
-@pytest.mark.parametrize(("name", "arguments"), [case for case in CASES if case[0] != "jax_jit"])
-def test_calls_go_to_the_workers_stream(launches: Launches, name: str, arguments: int) -> None:
-    handle = base.open_named(name, CONTEXT, arguments)
-    handle.call()
-    assert handle.stream_handle == STREAM
-    assert {stream for _, stream, _ in launches} == {STREAM}
+    if name != "jax_jit":
+        assert handle.stream_handle == launches[0][1] == STREAM
 
 
 @pytest.mark.parametrize("name", SAME_KERNEL)
 def test_a_kernel_gets_three_pointers_and_one_integer_or_nothing(launches: Launches, name: str) -> None:
-    base.open_named(name, CONTEXT, 0)
+    open_layer(name, CONTEXT, 0)
     library, _, values = launches.pop()
     assert library.endswith(" empty")
     assert values == ()
-    base.open_named(name, CONTEXT, 4)
+    open_layer(name, CONTEXT, 4)
     library, _, values = launches.pop()
     assert library.endswith(("four_arguments", "touch"))
     assert len(values) == 4
@@ -106,7 +126,7 @@ def test_a_kernel_gets_three_pointers_and_one_integer_or_nothing(launches: Launc
 def test_numba_is_configured_once_or_at_each_call(launches: Launches) -> None:
     empty = sys.modules["microbench._kernels.numba_kernels"].empty
     for name, configurations in (("numba_configured", 0), ("numba_each_call", 5)):
-        handle = base.open_named(name, CONTEXT, 0)
+        handle = open_layer(name, CONTEXT, 0)
         before = empty.configured
         for _ in range(5):
             handle.call()
@@ -116,9 +136,9 @@ def test_numba_is_configured_once_or_at_each_call(launches: Launches) -> None:
 @pytest.mark.parametrize(("package", "name", "arguments"), [
     ("cupy", "cupy_raw", 0), ("cupy", "cupy_ufunc", 1), ("torch", "torch_out", 1), ("torch", "triton", 4),
 ])  # fmt: skip
-def test_closing_sets_the_librarys_stream_back(launches: Launches, package: str, name: str, arguments: int) -> None:
+def test_closing_restores_the_librarys_stream(launches: Launches, package: str, name: str, arguments: int) -> None:
     current = sys.modules[package].current
-    handle = base.open_named(name, CONTEXT, arguments)
+    handle = open_layer(name, CONTEXT, arguments)
     assert current["stream"] == STREAM
     assert current["device"] == 3
     handle.close()
@@ -130,12 +150,12 @@ def test_cupy_13_has_no_stream_protocol(launches: Launches, monkeypatch: pytest.
     external = cupy.cuda.Stream
     monkeypatch.delattr(cupy.cuda.Stream, "from_external")
     cupy.cuda.ExternalStream = lambda handle, device: external(handle)
-    base.open_named("cupy_raw", CONTEXT, 0)
+    open_layer("cupy_raw", CONTEXT, 0)
     assert launches[0][1] == STREAM
 
 
 def test_jax_waits_for_its_last_result_and_cannot_be_captured(launches: Launches) -> None:
-    handle = base.open_named("jax_jit", CONTEXT, 1)
+    handle = open_layer("jax_jit", CONTEXT, 1)
     assert handle.stream_handle is None
     assert handle.synchronize is not None
     launches.clear()
@@ -147,7 +167,7 @@ def test_jax_waits_for_its_last_result_and_cannot_be_captured(launches: Launches
     assert "stream of its own" in (fact.reason or "")
 
 
-@pytest.mark.parametrize("name", ["cupy_ufunc", "torch_eager", "torch_out", "jax_jit"])
+@pytest.mark.parametrize("name", ONE_OP)
 def test_a_wrong_sum_is_a_failure(launches: Launches, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     if name == "jax_jit":
         wrong: Any = lambda function: lambda x: Array(3.0, lambda: None)  # noqa: E731
@@ -155,24 +175,111 @@ def test_a_wrong_sum_is_a_failure(launches: Launches, monkeypatch: pytest.Monkey
     else:
         monkeypatch.setattr(Array, "__add__", lambda self, other: Array(3.0, lambda: None))
     with pytest.raises(MeasurementError, match=f"{name}: 1 \\+ 1 gave 3"):
-        base.open_named(name, CONTEXT, 1)
+        open_layer(name, CONTEXT, 1)
 
 
-# -- Numba's kernels on its simulator ----------------------------------------------------------------------------------
+# Libraries that are missing, broken, or cannot work here: one line and the next step.
 
 
-def test_numba_kernels_run_on_the_simulator() -> None:
-    code = """
-import numpy as np
-from microbench._kernels import numba_kernels
-a, b, total = np.arange(8.0), np.full(8, 2.0), np.zeros(8)
-numba_kernels.empty[1, 32]()
-numba_kernels.touch[1, 32](a, b, total, 0)
-print(total.tolist())
-numba_kernels.touch[1, 32](a, b, total, 5)
-print(total.tolist())
-"""
-    environment = {"NUMBA_ENABLE_CUDASIM": "1", "PATH": "", "PYTHONPATH": str(Path(base.__file__).parents[3])}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [str([0.0] * 8), str([2.0, 3.0, 4.0, 5.0, 6.0, 0.0, 0.0, 0.0])]
+@pytest.mark.parametrize(("name", "arguments"), CASES)
+def test_a_missing_package_is_skipped_with_its_install_line(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch, name: str, arguments: int
+) -> None:
+    layer = find_layer(name)
+    package = "cuda.bindings.driver" if name == "cuda_bindings" else layer.package
+
+    def missing(wanted: str) -> Any:
+        if wanted == package:
+            raise ModuleNotFoundError(f"No module named {wanted!r}", name=wanted)
+        return sys.modules[wanted]
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(Skip) as caught:
+        layer.open(CONTEXT, arguments)
+    assert str(caught.value) == f"needs {package}: {layer.install}"
+
+
+def test_a_missing_parent_is_a_missing_package() -> None:
+    with pytest.raises(Skip, match=r"^needs no_such_parent_here\.child: pip install it$"):
+        base.load("no_such_parent_here.child", "pip install it")
+
+
+@pytest.mark.parametrize("error", [
+    ImportError("libnvrtc.so.13: cannot open\nshared object"), AttributeError("np has no row_stack"),
+    ModuleNotFoundError("No module named 'its_dependency'", name="its_dependency"), RuntimeError("ABI version"),
+])  # fmt: skip
+def test_a_broken_package_is_skipped_with_its_error_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def broken(wanted: str) -> Any:
+        raise error
+
+    monkeypatch.setattr(importlib, "import_module", broken)
+    with pytest.raises(Skip) as caught:
+        base.load("cupy", "pip install cupy")
+    text = str(caught.value)
+    assert text.startswith(f"cupy does not import here ({type(error).__name__}: ")
+    assert "\n" not in text
+
+
+def raising(words: str) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError(words)
+
+    return call
+
+
+@pytest.mark.parametrize(("spoil", "words", "expected"), [
+    (lambda torch: setattr(torch.version, "cuda", None), "built without CUDA", Skip),
+    (lambda torch: setattr(torch.cuda, "is_available", lambda: False), "sees no GPU", Skip),
+    (lambda torch: setattr(torch, "ones", raising("no kernel image is available for execution")), "no code for", Skip),
+    (lambda torch: setattr(torch, "ones", raising("illegal memory access")), "illegal memory", RuntimeError),
+])  # fmt: skip
+def test_a_pytorch_that_cannot_work_here_is_skipped_and_no_other_error_is(
+    launches: Launches, spoil: Callable[[Any], None], words: str, expected: type[Exception]
+) -> None:
+    spoil(sys.modules["torch"])
+    with pytest.raises(expected, match=words):
+        open_layer("torch_eager", CONTEXT, 1)
+
+
+def test_libraries_without_a_gpu_are_skipped(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = sys.modules["numba.cuda"]
+    monkeypatch.setattr(sys.modules["cupy"], "is_available", lambda: False)
+    monkeypatch.setattr(sys.modules["warp"], "is_cuda_available", lambda: False)
+    monkeypatch.setattr(sys.modules["jax"], "local_devices", raising("Unknown backend: 'gpu'"))
+    monkeypatch.setattr(cuda, "is_available", lambda: False)
+    monkeypatch.setattr(cuda, "cuda_error", lambda: "\nCUDA driver library\ncannot be found\n", raising=False)
+    for name in ("cupy_raw", "warp", "jax_jit", "numba_configured"):
+        with pytest.raises(Skip, match="sees no GPU") as caught:
+            open_layer(name, CONTEXT, find_layer(name).arguments[0])
+        assert "\n" not in str(caught.value)
+
+
+def test_numbas_simulator_is_not_a_gpu(launches: Launches) -> None:
+    sys.modules["numba"].config.ENABLE_CUDASIM = 1
+    with pytest.raises(Skip, match="unset it"):
+        open_layer("numba_each_call", CONTEXT, 0)
+
+
+def test_an_old_cuda_core_is_skipped(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys.modules["cuda.core"], "launch")
+    with pytest.raises(Skip, match=r"older than 1\.0: pip install"):
+        open_layer("cuda_core", CONTEXT, 0)
+
+
+@pytest.mark.parametrize(("error", "expected"), [
+    (RuntimeError("Failed to find C compiler. Please specify via CC"), Skip),
+    (subprocess.CalledProcessError(1, ["gcc", "main.c"]), Skip),
+    (RuntimeError("Triton Error [CUDA]: an illegal memory access"), RuntimeError),
+])  # fmt: skip
+def test_triton_without_a_compiler_is_skipped_and_no_other_error_is(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch, error: Exception, expected: type[Exception]
+) -> None:
+    class Kernel:
+        def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+            raise error
+
+    monkeypatch.setattr(sys.modules["triton"], "jit", lambda function: Kernel())
+    with pytest.raises(expected):
+        open_layer("triton", CONTEXT, 0)

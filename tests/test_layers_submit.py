@@ -1,4 +1,4 @@
-"""How a layer's calls are timed and counted, on a clock that only they move; and, with a GPU, for real."""
+"""How a layer's calls are timed and counted: on a clock that only they move, and on a real GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from layer_stand_ins import CASES, SPINNING
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.layers.base import LayerHandle, LayerSubmit, kernels_of_one_call
 
-# -- timing ------------------------------------------------------------------------------------------------------------
+# Timing.
 
 
 class Clockwork:
@@ -51,7 +51,7 @@ def test_a_burst_times_the_calls_alone() -> None:
     assert submit.queue_slots == 510
 
 
-def test_a_library_with_threads_of_its_own_is_drained_before_a_burst_and_not_in_it() -> None:
+def test_a_library_with_threads_of_its_own_is_drained_before_a_burst() -> None:
     clockwork = Clockwork()
     assert clockwork.submit(own_wait=True).burst_ns(5) == 50
     assert clockwork.waits == 1
@@ -73,7 +73,7 @@ def test_a_round_trip_is_a_call_and_a_wait_for_the_stream() -> None:
     assert clockwork.waited_on == {STREAM}
 
 
-def test_an_error_of_the_stream_ends_the_round_trips() -> None:
+def test_an_error_of_the_stream_fails_the_round_trips() -> None:
     with pytest.raises(MeasurementError, match="STAND_IN"):
         Clockwork(BAD).submit().round_trips(np.zeros(2, dtype=np.int64))
 
@@ -83,15 +83,15 @@ def test_a_layer_needs_a_stream_or_a_wait() -> None:
         LayerSubmit(LayerHandle(lambda: None, None), driver=None)
 
 
-def test_the_clock_is_that_of_the_compiled_loops() -> None:
+def test_the_clock_is_clock_monotonic() -> None:
     assert time.get_clock_info("monotonic").implementation == "clock_gettime(CLOCK_MONOTONIC)"
 
 
-# -- capture -----------------------------------------------------------------------------------------------------------
+# Capture.
 
 
 class CaptureDriver:
-    """Stream capture that hands out a graph of ``nodes``, which are node types."""
+    """Stream capture that returns a graph of ``nodes``, which are node types."""
 
     CUstream = int
     CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
@@ -151,7 +151,7 @@ def test_a_refused_capture_leaves_the_count_unknown_with_the_reason(
     assert driver.graphs == 0
 
 
-def test_an_unforeseen_error_still_ends_the_capture() -> None:
+def test_an_unexpected_error_still_ends_the_capture() -> None:
     driver = CaptureDriver(("kernel",))
 
     def fail() -> None:
@@ -162,7 +162,7 @@ def test_an_unforeseen_error_still_ends_the_capture() -> None:
     assert not driver.capturing
 
 
-# -- on a real GPU -----------------------------------------------------------------------------------------------------
+# On a real GPU.
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_a_call_of_each_layer_is_one_kernel(real_gpu: Any, name: str, arguments:
 @pytest.mark.parametrize("name", SPINNING)
 @pytest.mark.parametrize("duration_ns", [0, 20_000])
 @pytest.mark.filterwarnings("default")
-def test_a_layers_kernels_last_as_long_in_a_graph_of_its_own(real_gpu: Any, name: str, duration_ns: int) -> None:
+def test_a_layers_kernels_keep_their_length_in_its_own_graph(real_gpu: Any, name: str, duration_ns: int) -> None:
     from microbench.core.ops import LayerCall
 
     with real_gpu.case():

@@ -1,9 +1,9 @@
-"""Parts of the real GPU's links that need no GPU: a walk's lines, where buffers lie, how large they are, refusals."""
+"""Parts of the real GPU's links that need no GPU: lines of a walk, place and size of buffers, refusals."""
 
 from __future__ import annotations
 
 import ctypes
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,10 +15,9 @@ from microbench.benchmarks.link.link_peer import bound_of
 from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip, UsageError
 from microbench.core.model import GpuInfo, LinkInfo
-from microbench.gpu.cuda import context as contexts
-from microbench.gpu.cuda.context import Context
+from microbench.gpu.cuda import case as cases
 from microbench.gpu.cuda.links import copies, peers
-from microbench.gpu.cuda.links.peers import chain, order_of_lines, words_at
+from microbench.gpu.cuda.links.chase import chain, order_of_lines, words_at
 from microbench.gpu.protocol.links import Order, PeerWay
 from microbench.run.plan import select
 
@@ -42,54 +41,52 @@ def test_a_walk_meets_each_line_before_any_again(footprint_bytes: int, order: Or
     assert seen == visits.tolist()
 
 
-def test_less_than_a_line_is_a_skip() -> None:
+def test_a_footprint_below_one_line_is_a_skip() -> None:
     with pytest.raises(Skip, match="3 B hold no line of 128 B to walk through"):
         order_of_lines(3, STRIDE_BYTES, "random")
 
 
-def test_a_host_buffer_reaches_as_far_as_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_buffer_holds_the_offset_of_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    monkeypatch.setattr(copies, "HostBuffer", lambda context, kind, size_bytes: sizes.append(size_bytes))
+    monkeypatch.setattr(copies, "HostBuffer", lambda case, kind, size_bytes: sizes.append(size_bytes))
     ends = SimpleNamespace(mapped=0, device=0, fresh=None, check=None)
     monkeypatch.setattr(copies, "Ends", lambda *arguments, **named: ends)
-    monkeypatch.setattr(copies, "kernel_copy_submit", lambda *arguments: None)
-    case: Any = SimpleNamespace(context=None, stream=lambda index: index)
+    monkeypatch.setattr(copies, "copy_by_sms", lambda *arguments: None)
+    case: Any = None
     copies.CudaKernelCopy(case, "read", 16, 1 << 20, 1 << 16)
     assert sizes[0] >= (1 << 20) + (1 << 16)
 
 
-def test_copies_of_several_gpus_lie_near_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[int | None] = []
-    monkeypatch.setattr(peers, "HostBuffer", lambda context, kind, size_bytes, node=None: found.append(node))
+def test_the_buffer_of_each_gpu_is_on_its_own_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int | None] = []
+    monkeypatch.setattr(peers, "HostBuffer", lambda case, kind, size_bytes, node=None: used.append(node))
     monkeypatch.setattr(peers, "Ends", lambda *arguments, **named: None)
     monkeypatch.setattr(peers, "copy_submit", lambda *arguments: None)
-    case: Any = SimpleNamespace(_replace=lambda **named: None)
-    made = SimpleNamespace(event=lambda timed: 0)
-    boards: Any = SimpleNamespace(
-        board=lambda index: SimpleNamespace(
-            context=made, modules=None, current=nullcontext, stream=0, node=(0, 0, 1, None)[index]
-        )
+    own = SimpleNamespace(event=lambda timed: 0)
+    boards = SimpleNamespace(
+        board=lambda index: SimpleNamespace(case=own, current=nullcontext, stream=0, node=(0, 0, 1, None)[index])
     )
-    peers.CudaConcurrent(case, boards, "h2d", [3, 0, 2], 64)
-    assert found == [None, 0, 1]
+    case: Any = SimpleNamespace(once=lambda make: boards)
+    peers.CudaConcurrent(case, "h2d", [3, 0, 2], 64)
+    assert used == [None, 0, 1]
 
 
 @pytest.mark.parametrize(("code", "error"), [(2, Skip), (1, MeasurementError)])
 def test_device_memory_that_is_not_free_is_a_skip(
     monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception]
 ) -> None:
-    monkeypatch.setattr(contexts, "error_name", lambda code: f"code {code}")  # the words are the driver's
-    monkeypatch.setattr(contexts.driver, "cuMemAlloc", lambda size_bytes: (code, 0))
-    monkeypatch.setattr(contexts.driver, "cuMemGetInfo", lambda: (0, 3 << 30, 8 << 30))
-    context = Context.__new__(Context)
-    context._case, context._taken_bytes = ExitStack(), 1 << 30
-    context.holders = lambda: "python (pid 12) 4.00 GiB"
+    monkeypatch.setattr("microbench.gpu.cuda.context.error_name", lambda code: f"code {code}")  # the driver's words
+    monkeypatch.setattr(cases.driver, "cuMemAlloc", lambda size_bytes: (code, 0))
+    monkeypatch.setattr(cases.driver, "cuMemGetInfo", lambda: (0, 3 << 30, 8 << 30))
+    context: Any = None
+    case = cases.Case(context, holders=lambda: "python (pid 12) 4.00 GiB")
+    case._taken_bytes = 1 << 30
     words = (
         "16 GiB of device memory asked, 3.00 GiB are free on the GPU of 8.00 GiB; "
         r"held by: this case 1.00 GiB, python \(pid 12\) 4.00 GiB"
     )
     with pytest.raises(error, match=words if code == 2 else "code 1"):
-        context.device_memory(16 << 30)
+        case.device_memory(16 << 30)
 
 
 @pytest.mark.parametrize(
@@ -97,14 +94,13 @@ def test_device_memory_that_is_not_free_is_a_skip(
     [
         *(
             (name, "size_bytes=0")
-            for name, one in discover().items()
-            if one.suite == "link" and "size_bytes" in one.axes
-            if name != "link_peer"
-        ),  # whose latency has no size
+            for name, benchmark in discover().items()
+            if benchmark.suite == "link" and "size_bytes" in benchmark.axes and name != "link_peer"
+        ),  # the latency of link_peer has no size
         ("link_zero_copy", "offset_bytes=4096"),
     ],
 )
-def test_values_that_mean_nothing_are_refused_at_once(name: str, value: str) -> None:
+def test_values_without_a_meaning_are_refused(name: str, value: str) -> None:
     axis, _, number = value.partition("=")
     with pytest.raises(UsageError, match=f"{value} is out of range in {name}"):
         select({name: discover()[name]}, (), "quick", {axis: (number,)})
@@ -121,7 +117,7 @@ def test_values_that_mean_nothing_are_refused_at_once(name: str, value: str) -> 
         (0, "sm_write", "pcie_sm_write"),
     ],
 )
-def test_a_pair_without_nvlink_is_held_against_pcie(nvlinks: int | None, way: PeerWay, bound: str) -> None:
+def test_the_ceiling_of_a_pair_without_nvlink_is_that_of_pcie(nvlinks: int | None, way: PeerWay, bound: str) -> None:
     link = LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256, nvlinks=nvlinks, nvlink_bytes_per_s=25e9)
     info = GpuInfo("GPU", "GPU-0", link=link)
     gpu: Any = SimpleNamespace(info=info)

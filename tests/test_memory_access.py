@@ -1,4 +1,4 @@
-"""Ways to touch memory, without a GPU: the kernel's own order of random accesses, and the words of a stride."""
+"""Access patterns without a GPU: the kernel's order of random accesses, the words of a stride, exact additions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from microbench.gpu.cuda.memory.access import (
     ADDITIONS,
     BLOCK_THREADS,
     FIRST_VALUES,
-    KEPT_BITS,
     LANE_NUMBERS,
     LINE_BYTES,
     SECTOR_BYTES,
+    WORD_BITS,
     WORD_BYTES,
     walk_of,
 )
@@ -36,12 +36,12 @@ void fill(u64 *out, u64 first, u64 count, u32 bits) {
 
 @pytest.fixture(scope="module")
 def fill(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """The kernels' function ``place`` as a C compiler understands it."""
-    found = PLACE.search(kernel_source("memory_access"))
-    assert found is not None
+    """The kernels' function ``place``, compiled as C."""
+    match = PLACE.search(kernel_source("memory_access"))
+    assert match is not None
     folder: Path = tmp_path_factory.mktemp("place")
     source = folder / "place.c"
-    source.write_text(f"typedef unsigned long long u64;\ntypedef unsigned int u32;\nstatic {found[1]}\n{FILL}")
+    source.write_text(f"typedef unsigned long long u64;\ntypedef unsigned int u32;\nstatic {match[1]}\n{FILL}")
     compiler = shutil.which("cc") or shutil.which("gcc") or "cc"
     subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", folder / "place.so", source], check=True)
     return ctypes.CDLL(str(folder / "place.so"))
@@ -56,22 +56,21 @@ def places(library: ctypes.CDLL, first: int, count: int, bits: int) -> np.ndarra
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 5, 8, 13, 17, 21])
 def test_every_place_is_named_once(fill: ctypes.CDLL, bits: int) -> None:
-    found = places(fill, 0, 1 << bits, bits)
-    assert np.array_equal(np.sort(found), np.arange(1 << bits, dtype=np.uint64))
+    assert np.array_equal(np.sort(places(fill, 0, 1 << bits, bits)), np.arange(1 << bits, dtype=np.uint64))
 
 
 @pytest.mark.parametrize("bits", [17, 21, 27, 32, 33])
-def test_neighbours_are_far_apart(fill: ctypes.CDLL, bits: int) -> None:
+def test_neighbouring_threads_access_distant_words(fill: ctypes.CDLL, bits: int) -> None:
     whole = places(fill, 0, 1 << 16, bits)
     assert len(np.unique(whole)) == 1 << 16
-    # Beyond 2**32 places neighbours are in different parts of the set, and far apart within them.
-    found = (whole % np.uint64(1 << min(bits, 32))).astype(np.float64) / 2.0 ** min(bits, 32)
-    # Of places drawn by chance neighbours are a third of the set apart, and each eighth of it gets an eighth of them.
-    assert abs(np.abs(np.diff(found)).mean() - 1 / 3) < 0.01
-    assert np.abs(np.histogram(found, 8, (0, 1))[0] / (1 << 16) - 1 / 8).max() < 0.01
+    # Beyond 2**32 words neighbours are in different parts of the set, and far apart within them.
+    part = (whole % np.uint64(1 << min(bits, 32))).astype(np.float64) / 2.0 ** min(bits, 32)
+    # Random neighbours are a third of the set apart on average, and each eighth of the set gets an eighth of them.
+    assert abs(np.abs(np.diff(part)).mean() - 1 / 3) < 0.01
+    assert np.abs(np.histogram(part, 8, (0, 1))[0] / (1 << 16) - 1 / 8).max() < 0.01
 
 
-def test_large_sets_are_not_gone_through_by_halves(fill: ctypes.CDLL) -> None:
+def test_large_sets_are_accessed_in_all_parts_at_once(fill: ctypes.CDLL) -> None:
     assert {int(place) >> 32 for place in places(fill, 0, 4, 34)} == {0, 1, 2, 3}
     assert len(np.unique(places(fill, 1 << 33, 1 << 16, 34))) == 1 << 16
 
@@ -95,9 +94,9 @@ def test_wide_strides_touch_more_than_a_cache_holds(stride_bytes: int, passes: i
 
 
 @pytest.mark.parametrize(("space", "spread"), ADDITIONS)
-def test_what_a_call_adds_to_a_word_is_exact_in_a_float(space: Space, spread: Spread) -> None:
+def test_additions_to_a_word_stay_exact_in_a_float(space: Space, spread: Spread) -> None:
     threads = BLOCK_THREADS if space == "shared" else 1_600_000
     each_word = {"same": threads, "warp": 32, "thread": 1}[spread]
-    assert (~KEPT_BITS[spread] & 0xFFFFFFFF) >= each_word - 1
+    assert (~WORD_BITS[spread] & 0xFFFFFFFF) >= each_word - 1
     each_thread = LANE_NUMBERS if each_word == 1 else (LANE_NUMBERS + 1) / 2
     assert each_word * each_thread * ADDITIONS[space, spread] + 2 * FIRST_VALUES < 1 << 24

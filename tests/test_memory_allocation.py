@@ -1,4 +1,4 @@
-"""Room on the GPU without a GPU: who holds it in words, the search for the largest block, pairs of calls, 2D copies."""
+"""Device memory without a GPU: who holds it, the search for the largest block, pairs of calls, rows of 2D copies."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda.bindings import driver
+from host_case import HostCase
 from hypothesis import given
 from hypothesis import strategies as st
 from nvml_stand_in import NOT_FOUND, NOT_SUPPORTED, UUID, library, refuse
@@ -18,19 +19,15 @@ from nvml_stand_in import NOT_FOUND, NOT_SUPPORTED, UUID, library, refuse
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.cuda.memory import allocation
 from microbench.gpu.cuda.memory.allocation import (
-    FEWEST_ROWS,
     MOST_BLOCKS,
     MOST_OWN_BYTES,
     STEP_BYTES,
-    WIDEST_ROW_BYTES,
-    Pair,
     all_blocks,
     held_by,
     holders,
-    row_width_bytes,
-    rows_of,
     why_not_all,
 )
+from microbench.gpu.cuda.memory.engines import FEWEST_ROWS, WIDEST_ROW_BYTES, row_width_bytes
 from microbench.gpu.machine.nvml import Holder, Holders, NvmlGpu, memory_holders
 from microbench.gpu.machine.query import Answer
 from microbench.gpu.protocol.memory import Allocation
@@ -53,7 +50,7 @@ def nvml(*processes: SimpleNamespace, **more: Any) -> NvmlGpu:
     return NvmlGpu(UUID, library(**{**lists, **more}))
 
 
-def test_holders_are_named_with_what_they_hold() -> None:
+def test_holders_are_named_with_their_memory() -> None:
     gpu = nvml(
         process(os.getpid(), 500 * MIB),
         process(7, 3 * GIB),
@@ -65,7 +62,7 @@ def test_holders_are_named_with_what_they_hold() -> None:
     assert held_by(gpu) == words
 
 
-def test_this_process_alone_is_nobody_else() -> None:
+def test_this_process_alone_counts_as_nobody_else() -> None:
     gpu = nvml(process(os.getpid(), 500 * MIB))
     assert (holders(gpu).value, held_by(gpu)) == ("nobody else", "nobody else")
     own = memory_holders(gpu.query).value.own
@@ -82,7 +79,7 @@ def test_this_process_alone_is_nobody_else() -> None:
         ),
     ],
 )
-def test_processes_that_nvml_does_not_show_are_unknown_not_nobody(gpu: NvmlGpu, reason: str) -> None:
+def test_processes_hidden_from_nvml_are_unknown_and_not_nobody(gpu: NvmlGpu, reason: str) -> None:
     fact = holders(gpu)
     assert fact.value is None
     assert reason in str(fact.reason)
@@ -90,7 +87,7 @@ def test_processes_that_nvml_does_not_show_are_unknown_not_nobody(gpu: NvmlGpu, 
     assert reason in held_by(gpu)
 
 
-def test_in_a_pid_namespace_what_nobody_here_has_is_this_process(tmp_path: Path) -> None:
+def test_in_a_pid_namespace_an_unknown_pid_is_this_process(tmp_path: Path) -> None:
     (tmp_path / "proc/self/ns").mkdir(parents=True)
     (tmp_path / "proc/self/ns/pid").symlink_to("pid:[4026532448]")
     machine = Machine(tmp_path)
@@ -101,7 +98,7 @@ def test_in_a_pid_namespace_what_nobody_here_has_is_this_process(tmp_path: Path)
     assert both == Holders(None, (Holder("a process not visible from here", "pid 90002", 9 * GIB),))
 
 
-def test_energy_is_in_joules_and_a_skip_where_it_is_not_counted() -> None:
+def test_energy_is_in_joules_and_a_skip_without_a_counter() -> None:
     assert nvml(nvmlDeviceGetTotalEnergyConsumption=1_234_567).energy_j() == pytest.approx(1234.567)
     with pytest.raises(Skip, match="no energy counter: NVML"):
         nvml(nvmlDeviceGetTotalEnergyConsumption=refuse(NOT_SUPPORTED)).energy_j()
@@ -109,7 +106,7 @@ def test_energy_is_in_joules_and_a_skip_where_it_is_not_counted() -> None:
         nvml(nvmlDeviceGetTotalEnergyConsumption=1_234_567, nvmlDeviceGetMigMode=[1, 1]).energy_j()
 
 
-# How much can be had
+# How much can be allocated.
 
 
 class Driver:
@@ -141,7 +138,7 @@ class Driver:
 
 
 @given(st.lists(st.integers(0, 200 * GIB), min_size=1, max_size=4))
-def test_the_largest_blocks_are_found_and_given_back(holes: list[int]) -> None:
+def test_the_largest_blocks_are_found_and_freed(holes: list[int]) -> None:
     room = Driver(*holes)
     wanted = sorted((hole // STEP_BYTES * STEP_BYTES for hole in holes if hole >= STEP_BYTES), reverse=True)
     assert room.blocks() == wanted
@@ -149,17 +146,17 @@ def test_the_largest_blocks_are_found_and_given_back(holes: list[int]) -> None:
     assert not room.given
 
 
-def test_a_gpu_that_is_nearly_whole_is_searched_in_a_few_tries() -> None:
+def test_a_nearly_free_gpu_is_searched_in_a_few_tries() -> None:
     room = Driver(139 * GIB - 5 * MIB, 5 * MIB)
     assert room.blocks() == [139 * GIB - 6 * MIB, 4 * MIB]
     assert room.tries < 20
 
 
-def test_the_search_ends_at_so_many_blocks() -> None:
+def test_the_search_ends_at_most_blocks() -> None:
     assert len(Driver(*[STEP_BYTES] * (2 * MOST_BLOCKS)).blocks()) == MOST_BLOCKS
 
 
-def test_all_is_given_back_after_an_error() -> None:
+def test_all_blocks_are_freed_after_an_error() -> None:
     room = Driver(4 * GIB, 2 * GIB)
 
     def take(size_bytes: int) -> int | None:
@@ -183,19 +180,20 @@ def test_all_is_given_back_after_an_error() -> None:
         (NOBODY, 0, True, "the GPU's memory is the host's"),
     ],
 )
-def test_what_others_could_miss_is_not_taken(found: Answer, used_bytes: int, shared: bool, why: str | None) -> None:
+def test_memory_that_others_may_need_is_not_taken(
+    found: Answer, used_bytes: int, shared: bool, why: str | None
+) -> None:
     reason = why_not_all(found, used_bytes, shared_with_host=shared)
     assert reason is None if why is None else str(reason).startswith(why)
 
 
-def test_capacity_names_what_it_could_not_find_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capacity_gives_reasons_for_unknown_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_take(size_bytes: int) -> None:
         raise AssertionError("memory was taken")
 
     monkeypatch.setattr(driver, "cuMemGetInfo", lambda: (0, 3 * GIB, 8 * GIB))
     monkeypatch.setattr(driver, "cuMemAlloc", no_take)
-    context = SimpleNamespace(make_current=lambda: None, synchronize=lambda: None, attribute=lambda name: 0)
-    case: Any = SimpleNamespace(context=context)
+    case = HostCase(INTEGRATED=0)
     gpu = nvml(process(os.getpid(), 500 * MIB), process(7, 4 * GIB))
     facts = {fact.name: fact for fact in allocation.capacity(case, gpu)}
     known = {name: fact.value for name, fact in facts.items() if fact.value is not None}
@@ -205,14 +203,14 @@ def test_capacity_names_what_it_could_not_find_out(monkeypatch: pytest.MonkeyPat
         assert "another process" in str(facts[name].reason)
 
 
-# Pairs of calls, and the description of a 2D copy
+# Pairs of calls, and the rows of a 2D copy.
 
 TAKE = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 4)
 RELEASE = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 2)
 
 
 @pytest.mark.parametrize(("taken", "released"), [(0, 0), (2, 0), (0, 7)])
-def test_every_block_is_given_back_before_the_next(monkeypatch: pytest.MonkeyPatch, taken: int, released: int) -> None:
+def test_a_block_is_freed_before_the_next(monkeypatch: pytest.MonkeyPatch, taken: int, released: int) -> None:
     calls: list[tuple[int, ...]] = []
 
     def take(where: int, size_bytes: int, pool: int, stream: int) -> int:
@@ -224,32 +222,36 @@ def test_every_block_is_given_back_before_the_next(monkeypatch: pytest.MonkeyPat
         calls.append((address, stream))
         return released
 
-    kept = {"take": TAKE(take), "release": RELEASE(release)}
-    monkeypatch.setattr(allocation, "entry_point", lambda name: ctypes.cast(kept[name], ctypes.c_void_p).value or 0)
+    functions = {"take": TAKE(take), "release": RELEASE(release)}
+    monkeypatch.setattr(
+        allocation, "entry_point", lambda name: ctypes.cast(functions[name], ctypes.c_void_p).value or 0
+    )
     out = np.zeros((2, len(Allocation)), dtype=np.int64)
-    pair = Pair("take", (5, 6), "release", 6)
 
     def refused(code: int) -> None:
         if code == 2:
             raise Skip("out of memory")
 
+    def run() -> None:
+        allocation._timed("take", (5, 6), "release", 6, 64, out, refused)
+
     if taken:
         with pytest.raises(Skip, match="out of memory"):
-            pair.timed(64, out, refused)
+            run()
         assert calls == [(64, 5, 6)]
     elif released:
         monkeypatch.setattr("microbench.gpu.cuda.context.error_name", lambda code: f"code {code}")
         with pytest.raises(MeasurementError, match="release: code 7"):
-            pair.timed(64, out, refused)
+            run()
     else:
-        pair.timed(64, out, refused)
+        run()
         assert calls == [(64, 5, 6), (4711, 6)] * 2
         assert (np.diff(out.ravel()) >= 0).all()
         assert (out > 0).all()
 
 
 @given(st.integers(1, 1 << 36))
-def test_rows_divide_what_is_written(size_bytes: int) -> None:
+def test_the_row_width_divides_the_size(size_bytes: int) -> None:
     width = row_width_bytes(size_bytes)
     assert size_bytes % width == 0
     assert width <= WIDEST_ROW_BYTES
@@ -258,12 +260,3 @@ def test_rows_divide_what_is_written(size_bytes: int) -> None:
 
 def test_round_sizes_have_wide_rows() -> None:
     assert [row_width_bytes(size) for size in (4096, MIB, GIB)] == [256, 64 << 10, 64 << 10]
-
-
-def test_a_2d_copy_is_described_as_the_driver_reads_it() -> None:
-    rows = rows_of(0x1000, 0x2000, 256, 512, 4096)
-    words = (ctypes.c_uint64 * 16).from_address(int(rows.getPtr()))
-    device = 2  # CU_MEMORYTYPE_DEVICE
-    # Per side: x in bytes, y, memory type, host, device, array, pitch; then width in bytes and height.
-    source, destination = [0, 0, device, 0, 0x1000, 0, 512], [0, 0, device, 0, 0x2000, 0, 512]
-    assert list(words) == [*source, *destination, 256, 16]

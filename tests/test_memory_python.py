@@ -1,8 +1,7 @@
-"""CuPy and Numba over device memory, without a GPU: what is called on which array, sums, skips, Numba's kernels."""
+"""Streaming kernels of CuPy and Numba without a GPU: calls, arrays, sums, skips, and Numba's kernels."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -12,9 +11,10 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from host_case import DEVICE, STREAM, HostCase, at, cupy_on_host
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.gpu.cuda.memory import streams as numba_module
+from microbench.gpu.cuda.memory import streams
 from microbench.gpu.cuda.memory.streams import (
     NUMPY_TYPES,
     ROLES,
@@ -25,10 +25,9 @@ from microbench.gpu.cuda.memory.streams import (
     cupy_stream,
     numba_stream,
 )
-from microbench.gpu.layers import numba_shared
 from microbench.gpu.protocol.memory import DataType, StreamKernel
 
-STREAM, DEVICE, COUNT, POISON = 7, 3, 1003, 101
+COUNT, POISON = 1003, 101
 OUTPUTS: dict[str, Callable[[Any, Any], Any]] = {
     "write": lambda first, second: SCALAR,
     "copy": lambda first, second: first,
@@ -72,42 +71,8 @@ class HostArrays:
         return "compared"
 
 
-class HostContext:
-    """Stands in for Context: host memory, and what is to be released at the end of the case."""
-
-    device = DEVICE
-
-    def __init__(self) -> None:
-        self.owned: list[Callable[[], object]] = []
-        self.own = self.owned.append
-        self.waits = 0
-
-    def synchronize(self) -> None:
-        self.waits += 1
-
-    def attribute(self, name: str) -> int:
-        return {"MULTIPROCESSOR_COUNT": 2}[name]
-
-    def device_memory(self, size_bytes: int) -> int:
-        self.memory = np.zeros(size_bytes, np.uint8)
-        return int(self.memory.ctypes.data)
-
-    def read(self, address: int, count: int, dtype: Any) -> Any:
-        return at(address, count, dtype).copy()
-
-
-def at(address: int, count: int, dtype: Any) -> Any:
-    """Host memory as a NumPy array."""
-    size_bytes = count * np.dtype(dtype).itemsize
-    return np.frombuffer((ctypes.c_char * size_bytes).from_address(address), dtype)
-
-
-def case_of(context: HostContext) -> Any:
-    return SimpleNamespace(context=context, stream=lambda index: STREAM + index)
-
-
 def exercised(transfer: Any, size_bytes: int) -> None:
-    """Right after calls, wrong without one, whatever was found before."""
+    """The result is right after calls and wrong without a call."""
     assert (transfer.blocks, transfer.size_bytes) == (False, size_bytes)
     for _ in range(2):
         transfer.fresh()
@@ -121,92 +86,52 @@ def moved_arrays(kernel: StreamKernel) -> int:
     return sum(name is not None for name in ROLES[kernel])
 
 
-# -- CuPy: NumPy in its place ------------------------------------------------------------------------------------
-
-
-def cupy_stand_in(told: list[str]) -> ModuleType:
-    """NumPy's functions under CuPy's names, on arrays made of addresses."""
-
-    def memory(address: int, size_bytes: int, owner: object, device: int) -> Any:
-        assert (device, owner is not None) == (DEVICE, True)
-        return SimpleNamespace(address=address, size_bytes=size_bytes)
-
-    def array(shape: tuple[int], dtype: Any, pointer: Any) -> Any:
-        assert np.prod(shape) * np.dtype(dtype).itemsize == pointer.size_bytes
-        return at(pointer.address, shape[0], dtype)
-
-    def elementwise(inputs: str, output: str, body: str, name: str) -> Any:
-        assert (inputs, output, body) == ("T b, T c, T s", "T a", "a = b + s * c")
-
-        def triad(b: Any, c: Any, s: int, a: Any) -> None:
-            a[:] = b + a.dtype.type(s) * c
-
-        return triad
-
-    cuda = SimpleNamespace(
-        UnownedMemory=memory,
-        MemoryPointer=lambda memory, offset: memory,
-        Device=lambda index: SimpleNamespace(use=lambda: told.append(f"device {index}")),
-        get_current_stream=lambda: SimpleNamespace(use=lambda: told.append("stream set back")),
-        Stream=SimpleNamespace(
-            from_external=lambda foreign: SimpleNamespace(
-                use=lambda: told.append(f"stream {foreign.__cuda_stream__()[1]}")
-            )
-        ),
-    )
-    module = ModuleType("cupy")
-    vars(module).update(
-        __version__="14.0", is_available=lambda: True, cuda=cuda, ndarray=array, ElementwiseKernel=elementwise,
-        copyto=np.copyto, multiply=np.multiply, add=np.add, dot=np.dot, float32=np.float32,
-        get_default_memory_pool=lambda: SimpleNamespace(free_all_blocks=lambda: told.append("pool emptied")),
-    )  # fmt: skip
-    return module
+# CuPy, with NumPy in its place.
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What CuPy's stand-in was told."""
-    made: list[str] = []
-    monkeypatch.setitem(sys.modules, "cupy", cupy_stand_in(made))
-    return made
+def acts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What CuPy's stand-in did."""
+    done: list[str] = []
+    monkeypatch.setitem(sys.modules, "cupy", cupy_on_host(done))
+    return done
 
 
 @pytest.mark.parametrize("dtype", get_args(DataType))
 @pytest.mark.parametrize("kernel", get_args(StreamKernel))
-def test_cupy_computes_what_stream_says(told: list[str], kernel: StreamKernel, dtype: DataType) -> None:
-    arrays, context = HostArrays(dtype), HostContext()
+def test_cupy_computes_each_kernel_of_stream(acts: list[str], kernel: StreamKernel, dtype: DataType) -> None:
+    arrays, case = HostArrays(dtype), HostCase()
     if kernel == "dot" and dtype in ("fp16", "int8"):
         with pytest.raises(Skip, match=r"cupy\.dot of"):
-            cupy_stream(case_of(context), arrays, kernel)
+            cupy_stream(case, arrays, kernel)
         return
-    transfer = cupy_stream(case_of(context), arrays, kernel)
+    transfer = cupy_stream(case, arrays, kernel)
     exercised(transfer, moved_arrays(kernel) * arrays.size_bytes)
-    assert told == [f"device {DEVICE}", f"stream {STREAM}"]
-    assert context.waits == 1
-    for release in reversed(context.owned):
-        release()
-    assert told[2:] == ["stream set back", "pool emptied"]
+    assert acts == [f"device {DEVICE}", f"stream {STREAM}"]
+    assert case.waits == 1
+    case.end()
+    assert acts[2:] == ["stream restored", "pool emptied"]
 
 
 @pytest.mark.parametrize(
     ("error", "reason"),
     [(MemoryError("8 GiB asked"), "memory for dot: 8 GiB asked"), (ImportError("libcublas.so"), "lacks a library")],
 )
-def test_what_cupy_cannot_have_is_a_skip(
-    told: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+def test_a_missing_library_or_too_little_memory_is_a_skip(
+    acts: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
 ) -> None:
     def fails(first: Any, second: Any) -> Any:
         raise error
 
     monkeypatch.setattr(sys.modules["cupy"], "dot", fails)
     with pytest.raises(Skip, match=reason):
-        cupy_stream(case_of(HostContext()), HostArrays("fp64"), "dot")
+        cupy_stream(HostCase(), HostArrays("fp64"), "dot")
 
 
 def test_without_cupy_the_reason_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(Skip, match=r"needs cupy: pip install cupy"):
-        cupy_stream(case_of(HostContext()), HostArrays("fp64"), "read")
+        cupy_stream(HostCase(), HostArrays("fp64"), "read")
 
 
 @pytest.mark.parametrize(("dtype", "off", "right"), [("fp64", 1, False), ("fp32", 0.01, True), ("fp32", 10, False)])
@@ -214,8 +139,8 @@ def test_sums_may_be_off_by_no_more_than_rounding(dtype: DataType, off: float, r
     arrays = HostArrays(dtype)
     arrays.fresh("read")
     wanted = int(at(arrays.address("a"), COUNT, NUMPY_TYPES[dtype]).astype(np.int64).sum())
-    found = SimpleNamespace(poison=lambda: None, total=lambda: wanted + off)
-    transfer = PythonStream(case_of(HostContext()), arrays, "read", lambda: None, found)
+    result = SimpleNamespace(poison=lambda: None, total=lambda: wanted + off)
+    transfer = PythonStream(HostCase(), arrays, "read", lambda: None, result)
     if right:
         assert transfer.check() == "compared"
     else:
@@ -223,7 +148,7 @@ def test_sums_may_be_off_by_no_more_than_rounding(dtype: DataType, off: float, r
             transfer.check()
 
 
-# -- Numba: its launches by NumPy, its kernels on its simulator ----------------------------------------------------
+# Numba: its launches by NumPy, its kernels on its simulator.
 
 
 class Kernel:
@@ -276,27 +201,27 @@ def as_cuda_array(vector: DeviceVector) -> Any:
 def numba_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = SimpleNamespace(external_stream=lambda handle: f"stream {handle}", as_cuda_array=as_cuda_array)
     memset = lambda address, value, size_bytes: (0, at(address, size_bytes, np.uint8).fill(value))  # noqa: E731
-    monkeypatch.setattr(numba_shared, "load_numba_cuda", lambda: cuda)
-    monkeypatch.setattr(numba_module.driver, "cuMemsetD8", memset)
+    monkeypatch.setattr(streams.numba_layer, "load_numba_cuda", lambda: cuda)
+    monkeypatch.setattr(streams.driver, "cuMemsetD8", memset)
     monkeypatch.setitem(sys.modules, "microbench._kernels.numba_stream", numba_kernels_stand_in())
 
 
 @pytest.mark.usefixtures("numba_in_place")
 @pytest.mark.parametrize("dtype", get_args(DataType))
 @pytest.mark.parametrize("kernel", get_args(StreamKernel))
-def test_numba_computes_what_stream_says(kernel: StreamKernel, dtype: DataType) -> None:
+def test_numba_computes_each_kernel_of_stream(kernel: StreamKernel, dtype: DataType) -> None:
     arrays = HostArrays(dtype)
-    transfer = numba_stream(case_of(HostContext()), arrays, kernel)
+    transfer = numba_stream(HostCase(), arrays, kernel)
     exercised(transfer, moved_arrays(kernel) * arrays.size_bytes)
 
 
 @pytest.mark.usefixtures("numba_in_place")
-def test_poison_is_no_sum() -> None:
+def test_poison_does_not_pass_for_a_sum() -> None:
     for dtype, poisoned in (("fp16", np.isnan), ("int8", lambda total: total == 2**64 - 1)):
-        found = AtomicSum(case_of(HostContext()), dtype)
-        assert found.total() == 0
-        found.poison()
-        assert poisoned(found.total())
+        result = AtomicSum(HostCase(), dtype)
+        assert result.total() == 0
+        result.poison()
+        assert poisoned(result.total())
 
 
 SIMULATED = """

@@ -163,7 +163,7 @@ def test_the_kernel_s_refusal_is_a_skip() -> None:
         HostPages(512 * MIB)
 
 
-def test_pages_are_there_and_given_back() -> None:
+def test_touched_pages_exist_until_they_are_closed() -> None:
     pages = HostPages(3 * mmap.PAGESIZE + 5)
     assert [ctypes.c_uint32.from_address(pages.address + mmap.PAGESIZE * page).value for page in range(4)] == [1] * 4
     pages.close()

@@ -1,4 +1,4 @@
-"""Loops over pages: fresh pages are touched and given back, stamps are in order, what is not taken is not released."""
+"""Compiled loops over host pages: pages are touched and unmapped, stamps are in order, calls are paired."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def minor_faults() -> int:
 
 
 @pytest.mark.parametrize("pages", [1, 100])
-def test_pages_are_mapped_touched_and_given_back(pages: int) -> None:
+def test_pages_are_mapped_touched_and_unmapped(pages: int) -> None:
     out = stamps()
     map_and_touch(MMAP, MUNMAP, PAGE, PAGE, CLOCK, out)  # loads the loop
     before = minor_faults()
@@ -40,7 +40,7 @@ def test_pages_are_mapped_touched_and_given_back(pages: int) -> None:
     assert out[3] > out[2]
 
 
-def test_a_refused_mapping_is_seen() -> None:
+def test_a_refused_mapping_is_noticed() -> None:
     out = stamps()
     assert not map_and_touch(MMAP, MUNMAP, 1 << 60, PAGE, CLOCK, out)
     assert out[0] > 0
@@ -67,7 +67,7 @@ RELEASED = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 2)
 
 
 @pytest.mark.parametrize(("taken", "released"), [(0, 0), (0, 7), (2, 7)])
-def test_what_was_taken_is_released_by_what_the_call_wrote(taken: int, released: int) -> None:
+def test_the_handle_that_a_call_wrote_is_released(taken: int, released: int) -> None:
     calls: list[tuple[int, ...]] = []
     held: IntArray = np.zeros(1, dtype=np.int64)
 
@@ -81,7 +81,7 @@ def test_what_was_taken_is_released_by_what_the_call_wrote(taken: int, released:
         return released
 
     functions = (CALLED(take), RELEASED(release))
-    first, second = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in functions)
+    first, second = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions)
     out = stamps()
     # The loops let go of the interpreter's lock; ctypes takes it again for each call.
     assert take_and_release(first, 1, 2, 3, 4, second, 5, held, CLOCK, out) == (taken, 0 if taken else released)
@@ -102,6 +102,6 @@ def test_pieces_are_even_and_aligned(size_bytes: int, chunks: int) -> None:
 
 
 @pytest.mark.parametrize(("size_bytes", "chunks"), [(15, 1), (64, 5), (64, 0)])
-def test_pieces_that_cannot_be_are_refused(size_bytes: int, chunks: int) -> None:
+def test_impossible_pieces_are_refused(size_bytes: int, chunks: int) -> None:
     with pytest.raises(MeasurementError, match="cannot be cut"):
         cut(size_bytes, chunks)

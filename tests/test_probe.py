@@ -26,7 +26,7 @@ def test_all_gpus_are_listed_unless_one_is_named() -> None:
         ordinals("cuda:1", 1)
 
 
-def test_the_first_alone_is_measured_unless_others_are_named() -> None:
+def test_only_the_first_gpu_is_measured_by_default() -> None:
     environment = Environment(gpus=GPUS)
     assert environment.under_test(None) == GPUS[:1]
     assert environment.under_test("all") == GPUS
@@ -34,7 +34,7 @@ def test_the_first_alone_is_measured_unless_others_are_named() -> None:
     assert Environment().under_test(None) == ()
 
 
-def test_of_simulated_gpus_the_first_is_measured() -> None:
+def test_only_the_first_simulated_gpu_is_measured() -> None:
     simulated = tuple(msgspec.structs.replace(gpu, simulated=True) for gpu in GPUS)
     assert Environment(gpus=simulated).under_test("fake") == simulated[:1]
 

@@ -1,4 +1,4 @@
-"""Working sets without a GPU: how much a launch reads, what single reads are shifted by, near and far told apart."""
+"""Working sets without a GPU: bytes read by a launch, the cost of stamps, modes of near and far lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RANDOM = np.random.default_rng(3)
 
 
 class Clock:
-    """A clock that each reading moves on by a millisecond."""
+    """A clock that advances by a millisecond with each reading."""
 
     def __init__(self) -> None:
         self.at_ns = 0
@@ -49,21 +49,21 @@ class SteadyLevel:
         return Pass(bytes_per_sm / 10 / 2e9, bytes_per_sm / 10)
 
 
-def test_a_launch_takes_its_time_and_rates_follow() -> None:
+def test_a_launch_is_long_enough_and_rates_follow() -> None:
     level = SteadyLevel()
-    total, one = level_rate(meter(), level, 1 << 20, "l2")
+    total, per_sm = level_rate(meter(), level, 1 << 20, "l2")
     assert level.asked[-1] / 10 / 2e9 == pytest.approx(SAMPLE_S, rel=0.01)
     rate = summarize(Metric("bandwidth", "rate", "B/s", ""), total)
     assert rate.interval.median == pytest.approx(16 * 10 * 2e9)
-    per_clock = summarize(Metric("per_clock", "rate", "B/clk/SM", ""), one)
+    per_clock = summarize(Metric("per_clock", "rate", "B/clk/SM", ""), per_sm)
     assert per_clock.interval.median == pytest.approx(10)
-    assert (total.bound, one.bound) == ("l2", "l2_per_clock")
+    assert (total.bound, per_sm.bound) == ("l2", "l2_per_clock")
     assert total.verified
 
 
 def test_all_sms_together_go_through_a_large_set_at_least_once() -> None:
     level = SteadyLevel()
-    bounds = [one.bound for one in level_rate(meter(), level, 1 << 30, "dram")]
+    bounds = [rate.bound for rate in level_rate(meter(), level, 1 << 30, "dram")]
     assert bounds == ["dram", None]
     assert level.asked[-1] * level.sms >= 1 << 30
 
@@ -90,7 +90,7 @@ class SteadyChase:
         return np.tile(np.round(cycles).astype(np.int64), (repeats, 1))
 
 
-def test_single_reads_lose_what_their_stamps_add() -> None:
+def test_the_cost_of_stamps_is_subtracted_from_single_reads() -> None:
     chase = SteadyChase()
     latency, cycles = chase_latency(meter(), chase)
     assert chase.walked[0] == chase.lines  # once round before anything counts
@@ -132,7 +132,7 @@ def test_the_first_launch_is_long_enough_for_a_coarse_clock() -> None:
     assert 0.5 * SAMPLE_S < level.asked[-1] / 128 / 2e9 < 2 * SAMPLE_S
 
 
-def test_two_groups_are_told_apart_and_one_is_not_split() -> None:
+def test_two_modes_are_separated_and_one_is_not_split() -> None:
     apart = two_modes(np.concatenate((RANDOM.normal(200, 3, 300), RANDOM.normal(240, 3, 700))))
     assert apart is not None
     assert (apart.near, apart.far) == (pytest.approx(200, abs=1), pytest.approx(240, abs=1))
@@ -145,11 +145,11 @@ def test_two_groups_are_told_apart_and_one_is_not_split() -> None:
 
 
 def test_lines_come_with_their_modes() -> None:
-    found = list(line_latencies(SteadyChase()))
-    facts = {one.name: one.value for one in found if isinstance(one, Fact)}
+    yielded = list(line_latencies(SteadyChase()))
+    facts = {item.name: item.value for item in yielded if isinstance(item, Fact)}
     assert facts["l2_modes"] == 2
     assert facts["l2_near"] == pytest.approx(105 - 20, abs=1)  # their mean is that of a walk
-    measured = next(one for one in found if isinstance(one, Measurement))
+    measured = next(item for item in yielded if isinstance(item, Measurement))
     assert measured.n == 11
     assert np.mean(measured.values) == pytest.approx(105)
     assert measured.per_call is not None
@@ -157,7 +157,7 @@ def test_lines_come_with_their_modes() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 16, 17, 64, 1000])
-def test_sums_are_those_of_reading_tile_by_tile(count: int) -> None:
+def test_sums_equal_those_of_reading_tile_by_tile(count: int) -> None:
     tiles = RANDOM.integers(0, 1 << 32, 16, dtype=np.uint32)
     prefix = np.concatenate((np.zeros(1, np.uint32), np.cumsum(tiles, dtype=np.uint32)))
     starts = np.array([0, 3, 15], dtype=np.int64)

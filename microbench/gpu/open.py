@@ -1,4 +1,4 @@
-"""Opening a device by name: "fake" or a GPU's UUID. Backends are imported only when asked for."""
+"""Opens a device by name: "fake" or a GPU's UUID. A backend is imported when it is first asked for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FAKE = "fake"
 
 
 def open_gpu(device: str) -> Gpu:
-    """The GPU of that UUID, or the simulated one. Raises DeviceAbsentError or MeasurementError."""
+    """The GPU with this UUID, or the simulated one. Raises DeviceAbsentError or MeasurementError."""
     if device == FAKE:
         from microbench.gpu.fake.gpu import open_fake
 
@@ -20,7 +20,7 @@ def open_gpu(device: str) -> Gpu:
 
 
 def open_host(device: str | None) -> Host:
-    """This machine's CPU side, or with "fake" the simulated one."""
+    """The CPU side of this machine, or of the simulated one."""
     if device == FAKE:
         from microbench.gpu.fake.environment import FakeHost
 
@@ -31,20 +31,20 @@ def open_host(device: str | None) -> Host:
 
 
 def open_cold(device: str) -> ColdStarts:
-    """First acts on the GPU of that UUID, or on the simulated one; nothing has touched the GPU yet."""
+    """First acts on the GPU with this UUID, or on the simulated one, in a process that has not touched it yet."""
     if device == FAKE:
         from microbench.gpu.fake.environment import open_fake_cold
 
         return open_fake_cold()
-    from microbench.gpu.cuda.device import open_cold as open_cuda_cold
+    from microbench.gpu.cuda.cold import CudaColdStarts
 
-    return open_cuda_cold(device)
+    return CudaColdStarts(device)
 
 
 def probe_environment(device: str | None) -> Environment:
-    """This machine and the GPUs that ``device`` selects: None and "all" every one, "cuda:N", a UUID, or "fake".
+    """This machine and the GPUs that ``device`` selects: None or "all" for every GPU, "cuda:N", a UUID, or "fake".
 
-    Raises DeviceAbsentError when a named one is not here, UsageError when it is no name of a device.
+    Raises DeviceAbsentError if the named GPU is absent, UsageError if ``device`` is not a device name.
     """
     if device == FAKE:
         from microbench.gpu.fake.environment import fake_environment

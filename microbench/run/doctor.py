@@ -18,7 +18,7 @@ from microbench.core.errors import Skip
 from microbench.core.model import Environment, GpuInfo, Session, Settings
 from microbench.core.units import quantity
 from microbench.explain.environment import session_findings
-from microbench.gpu.layers.base import find_layer, layer_names
+from microbench.gpu.layers.base import layers
 from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.runs.store import data_folder
 
@@ -116,13 +116,13 @@ def look_around(environment: Environment) -> Surroundings:
     """Look at disks, caches, installed layers and PCIe counters. Opens NVML, but no CUDA context."""
     folder = data_folder()
     free, reason = free_bytes(folder)
-    absent = {name: find_layer(name).INSTALL for name in layer_names() if not importable(find_layer(name).PACKAGE)}
+    absent = {layer.name: layer.install for layer in layers() if not importable(layer.package)}
     return Surroundings(
         data_folder=str(folder),
         data_free_bytes=free,
         data_reason=reason,
         loop_cache=loop_cache_folder(),
-        layers=tuple(name for name in layer_names() if name not in absent),
+        layers=tuple(layer.name for layer in layers() if layer.name not in absent),
         missing_layers=absent,
         counters={gpu.uuid: counting(gpu) for gpu in environment.gpus if not gpu.simulated},
     )

@@ -20,6 +20,7 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
+from microbench.gpu.layers.base import spinning
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.measure.alternating import steps
 from microbench.measure.timer import Meter
@@ -65,8 +66,8 @@ BENCHMARK = Benchmark(
         "submitter": Axis(
             "layer that submits the kernels and replays the graph",
             (LOOP_LAYER,),
-            (LOOP_LAYER, "cuda_core", "cupy_raw", "numba_configured"),
-            (LOOP_LAYER, "cuda_core", "cupy_raw", "numba_configured"),
+            spinning(),
+            spinning(),
         ),
         "kernels": Axis(
             "kernels of a step",

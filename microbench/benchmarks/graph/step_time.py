@@ -21,12 +21,12 @@ import msgspec
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
+from microbench.gpu.layers.base import spinning
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.submit import Submit
 from microbench.measure.alternating import InOrder, steps
 from microbench.measure.timer import Meter
 
-LAYERS = (LOOP_LAYER, "cuda_core", "cupy_raw", "numba_configured")
 LONGEST_STEP_NS = 20_000_000
 MIB = 1 << 20
 
@@ -78,7 +78,7 @@ BENCHMARK = Benchmark(
     ),
     measure=measure,
     axes={
-        "layer": Axis("layer that submits the kernels and replays the graphs", (), (LOOP_LAYER,), LAYERS),
+        "layer": Axis("layer that submits the kernels and replays the graphs", (), (LOOP_LAYER,), spinning()),
         "kernels": Axis("kernels of a step", (), (240,), (60, 240, 600), minimum=1, maximum=10_000),
         "duration_ns": Axis("duration of a kernel", (), (1500, 8000), (700, 1500, 4000, 8000, 15_000), maximum=10**7),
         "waits": Axis(

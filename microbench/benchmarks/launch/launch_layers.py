@@ -17,27 +17,19 @@ from collections.abc import Iterator, Mapping
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Case, Metric, Param
-from microbench.core.ops import ARRAY_LAYERS, LayerCall
+from microbench.core.ops import LOOP_LAYER, LayerCall
+from microbench.gpu.layers.base import find_layer, layers
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.measure.timer import Meter
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "same_kernel": (
-        "loop",
-        "cuda_bindings",
-        "cuda_core",
-        "cupy_raw",
-        "numba_configured",
-        "numba_each_call",
-        "triton",
-        "warp",
-    ),
-    "one_op": ARRAY_LAYERS,
+    "same_kernel": (LOOP_LAYER, *(layer.name for layer in layers("same_kernel"))),
+    "one_op": tuple(layer.name for layer in layers("one_op")),
 }
 ARGUMENTS: Mapping[str, tuple[int, ...]] = {"same_kernel": (0, 4), "one_op": (1,)}
 # Each layer needs a process, and starting processes takes most of a quick run.
 QUICK = ("loop", "cuda_bindings", "cuda_core", "cupy_raw", "numba_configured")
-LAYERS = tuple(layer for layers in FAMILIES.values() for layer in layers)
+LAYERS = tuple(name for names in FAMILIES.values() for name in names)
 
 
 def combines(params: Mapping[str, Param]) -> bool:
@@ -47,8 +39,9 @@ def combines(params: Mapping[str, Param]) -> bool:
 
 
 def environment(case: Case) -> dict[str, str]:
-    """Keeps JAX from allocating most of the GPU's memory at its start."""
-    return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if case.params["layer"] == "jax_jit" else {}
+    """What the layer's file declares that its process needs."""
+    name = str(case.params["layer"])
+    return {} if name == LOOP_LAYER else dict(find_layer(name).environment)
 
 
 def measure(gpu: Gpu, meter: Meter, family: str, layer: str, arguments: int) -> Iterator[Measured]:

@@ -1,196 +1,181 @@
-"""What all graph experiments share: the case's context, kernels and streams, entry points, what a driver must have."""
+"""What one case takes from a GPU: streams, events, memory, kernels. All of it is released when the case ends."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from contextlib import ExitStack
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 from cuda.bindings import driver
 
-from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import IntArray
-from microbench.gpu.cuda.context import Context, Modules, check, entry_point
-from microbench.gpu.cuda.submit import DriverSubmit
-from microbench.gpu.cuda.timing import SpinGate
-from microbench.gpu.protocol.compute import UnitPass
-from microbench.host.graph_loops import Entry
+from microbench.core.errors import Skip
+from microbench.core.ops import LEGACY_STREAM
+from microbench.core.units import about_size, size
+from microbench.gpu.cuda.context import Context, check
 
-POISON = 0xDEADBEEF
-WORD_BYTES = 4
-KERNEL_NODE = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
-ENTRY_NAMES: dict[Entry, str] = {
-    Entry.BEGIN_CAPTURE: "cuStreamBeginCapture",
-    Entry.END_CAPTURE: "cuStreamEndCapture",
-    Entry.CREATE: "cuGraphCreate",
-    Entry.ADD_KERNEL: "cuGraphAddKernelNode",
-    Entry.INSTANTIATE: "cuGraphInstantiateWithFlags",
-    Entry.UPLOAD: "cuGraphUpload",
-    Entry.LAUNCH: "cuGraphLaunch",
-    Entry.SYNCHRONIZE: "cuStreamSynchronize",
-    Entry.DESTROY_EXECUTABLE: "cuGraphExecDestroy",
-    Entry.DESTROY: "cuGraphDestroy",
-    Entry.UPDATE: "cuGraphExecUpdate",
-    Entry.SET_PARAMS: "cuGraphExecKernelNodeSetParams",
-}
-
-# CUDA_KERNEL_NODE_PARAMS_v2 of cuda.h: 72 bytes on 64-bit hosts.
-KERNEL_NODE_PARAMS = np.dtype(
-    {
-        "names": ["function", "grid", "block", "shared_bytes", "parameters", "extra", "kernel", "context"],
-        "formats": ["u8", ("u4", 3), ("u4", 3), "u4", "u8", "u8", "u8", "u8"],
-        "offsets": [0, 8, 20, 32, 40, 48, 56, 64],
-        "itemsize": 72,
-    }
-)
+LEGACY_STREAM_HANDLE = 1  # CU_STREAM_LEGACY
+STREAM_NON_BLOCKING = 1
+HOST_PORTABLE_MAPPED = 3
+KEEP_ALL = (1 << 64) - 1
+OUT_OF_MEMORY = int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY)
 
 
-class Case(NamedTuple):
-    """What an experiment takes from its case. ``cycles`` turns a duration in ns into SM clock cycles."""
+def unknown_holders() -> str:
+    """What is known about other processes without NVML."""
+    return "others not known"
 
-    context: Context
-    modules: Modules
-    gate: Callable[[], SpinGate]
-    stream: Callable[[int], int]
-    cycles: Callable[[int], int]
+
+class Case:
+    """One case on one GPU. Whatever its methods return is released by ``end``, in reverse order.
+
+    ``clock_hz`` is the SM clock that the lengths of spin kernels are converted with. ``holders`` says in words who else
+    holds memory of the GPU.
+    """
+
+    def __init__(self, context: Context, clock_hz: float = 0.0, holders: Callable[[], str] = unknown_holders) -> None:
+        self.context = context
+        self.clock_hz = clock_hz
+        self._holders = holders
+        self._owned = ExitStack()
+        self._streams: dict[int, int] = {}
+        self._made: dict[Any, Any] = {}
+        self._taken_bytes = 0
+
+    def end(self) -> None:
+        """Wait until the GPU is idle, then release everything."""
+        try:
+            self.synchronize()
+        finally:
+            self._owned.close()
+            self._made.clear()
+
+    def own(self, release: Callable[[], object]) -> None:
+        """Call ``release`` when the case ends."""
+        self._owned.callback(release)
+
+    def once(
+        self, make: Callable[Concatenate[Case, Arguments], Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """``make(case, ...)``, called once a case for the same arguments."""
+        key = (make, args, *kwargs.items())
+        if key not in self._made:
+            self._made[key] = make(self, *args, **kwargs)
+        return cast(Result, self._made[key])
+
+    # The GPU.
+
+    @property
+    def sms(self) -> int:
+        """Number of SMs."""
+        return self.context.attribute("MULTIPROCESSOR_COUNT")
+
+    def synchronize(self) -> None:
+        """Wait until the GPU is idle. Raises MeasurementError for an error of earlier work."""
+        self.context.synchronize()
+
+    def cycles(self, duration_ns: int) -> int:
+        """SM clock cycles of a duration."""
+        return round(duration_ns * self.clock_hz * 1e-9)
+
+    def function(self, name: str, kernel: str, **defines: int) -> int:
+        """CUfunction of a kernel of kernels/NAME.cu."""
+        return self.context.kernels.function(name, kernel, **defines)
 
     def require_driver(self, version: int, what: str) -> None:
-        """Raise Skip for a driver older than ``version`` (cuDriverGetVersion: 12040 is CUDA 12.4)."""
-        here = int(check(driver.cuDriverGetVersion()))
-        if here < version:
-            raise Skip(f"{what} need a driver of CUDA {_words(version)}; this one has {_words(here)}")
+        """Raise Skip for a driver older than ``version`` (as cuDriverGetVersion counts: 12040 is CUDA 12.4)."""
+        versions = (version, int(check(driver.cuDriverGetVersion())))
+        if versions[1] < version:
+            needed, here = (f"{number // 1000}.{number % 1000 // 10}" for number in versions)
+            raise Skip(f"{what} need a driver of CUDA {needed}; this one has {here}")
 
     def require_capability(self, major: int, minor: int, what: str) -> None:
-        """Raise Skip for a GPU of a lower compute capability."""
-        here = tuple(self.context.attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
+        """Raise Skip for a GPU with a lower compute capability."""
+        here = self.context.capability
         if here < (major, minor):
             raise Skip(f"{what} needs compute capability {major}.{minor}; this GPU has {here[0]}.{here[1]}")
 
-    def executable(self, graph: driver.CUgraph, flags: int = 0) -> int:
-        """The graph instantiated, uploaded, and owned by the case: its handle. The graph itself stays the caller's."""
-        made = check(driver.cuGraphInstantiate(graph, flags))
-        self.context.own(partial(driver.cuGraphExecDestroy, made))
-        check(driver.cuGraphUpload(made, self.stream(0)))
-        self.context.synchronize()
-        return int(made)
+    # Streams and events.
 
-    def words(self, count: int, *, pinned: bool = False) -> Words:
-        """``count`` words for kernels, copies and memsets to leave their effects in."""
-        return Words(self.context, count, pinned)
+    def stream(self, index: int) -> int:
+        """CUstream of a stream index: LEGACY_STREAM, or a non-blocking stream that is created on first use."""
+        if index == LEGACY_STREAM:
+            return LEGACY_STREAM_HANDLE
+        if index not in self._streams:
+            stream = check(driver.cuStreamCreate(STREAM_NON_BLOCKING))
+            self.own(lambda: driver.cuStreamDestroy(stream))
+            self._streams[index] = int(stream)
+        return self._streams[index]
 
+    def event(self, *, timed: bool, blocking: bool = False) -> int:
+        """A new CUevent."""
+        flags = (0 if timed else 2) | (1 if blocking else 0)
+        event = check(driver.cuEventCreate(flags))
+        self.own(lambda: driver.cuEventDestroy(event))
+        return int(event)
 
-def _words(version: int) -> str:
-    return f"{version // 1000}.{version % 1000 // 10}"
+    # Memory.
 
+    def pinned(self, count: int, dtype: Any = np.uint32) -> npt.NDArray[Any]:
+        """Zeroed pinned host memory, mapped into the GPU's address space at the same address."""
+        size_bytes = count * np.dtype(dtype).itemsize
+        pointer = int(check(driver.cuMemHostAlloc(size_bytes, HOST_PORTABLE_MAPPED)))
+        self.own(lambda: driver.cuMemFreeHost(pointer))
+        array: npt.NDArray[Any] = np.frombuffer((ctypes.c_char * size_bytes).from_address(pointer), dtype=dtype)
+        array[:] = 0
+        return array
 
-class Words:
-    """32-bit words of device memory, or of pinned host memory that the GPU sees at the same address."""
+    def device_memory(self, size_bytes: int) -> int:
+        """Address of zeroed device memory. Raises Skip if that much is not free."""
+        code, address = driver.cuMemAlloc(size_bytes)
+        self.require_room(int(code), size_bytes)
+        pointer = int(check((code, address)))
+        self.own(lambda: driver.cuMemFree(pointer))
+        self._taken_bytes += size_bytes
+        self.clear(pointer, size_bytes)  # on the legacy stream, which nothing else here waits for
+        return pointer
 
-    def __init__(self, context: Context, count: int, pinned: bool) -> None:
-        self._context = context
-        self.count = count
-        self._host = context.pinned(count) if pinned else None
-        self.address = int(self._host.ctypes.data) if self._host is not None else context.device_memory(count * 4)
+    def require_room(self, code: int, size_bytes: int) -> None:
+        """Raise Skip for the code of a call that found too little device memory: asked for, free, who holds the rest.
 
-    def at(self, index: int) -> int:
-        """Address of one word."""
-        return self.address + index * WORD_BYTES
+        "This case" is what ``device_memory`` has returned; the context's own memory is not counted.
+        """
+        if code == OUT_OF_MEMORY:
+            free_bytes, total_bytes = (int(count) for count in check(driver.cuMemGetInfo()))
+            raise Skip(
+                f"{size(size_bytes)} of device memory asked, {about_size(free_bytes)} are free on the GPU of "
+                f"{about_size(total_bytes)}; held by: this case {about_size(self._taken_bytes)}, {self._holders()}"
+            )
 
-    def write(self, values: list[int]) -> None:
-        """Set the first words, and poison the rest."""
-        filled = np.full(self.count, POISON, dtype=np.uint32)
-        filled[: len(values)] = values
-        if self._host is not None:
-            self._host[:] = filled
-        else:
-            check(driver.cuMemcpyHtoD(self.address, filled.ctypes.data, filled.nbytes))
-        self._context.synchronize()
+    def upload(self, address: int, values: npt.NDArray[Any]) -> None:
+        """Copy an array to device memory and wait for it."""
+        check(driver.cuMemcpyHtoD(address, values.ctypes.data, values.nbytes))
 
-    def read(self) -> list[int]:
-        """All words."""
-        if self._host is not None:
-            return [int(word) for word in self._host]
-        return [int(word) for word in self._context.read(self.address, self.count, np.uint32)]
+    def read(self, pointer: int, count: int, dtype: Any) -> npt.NDArray[Any]:
+        """Copy ``count`` elements of device memory to the host and wait for them."""
+        array = np.empty(count, dtype=dtype)
+        check(driver.cuMemcpyDtoH(array.ctypes.data, pointer, array.nbytes))
+        return array
 
-
-def nodes_of(graph: driver.CUgraph) -> list[driver.CUgraphNodeType]:
-    """The type of each node of a graph."""
-    count = int(check(driver.cuGraphGetNodes(graph))[1])
-    nodes = check(driver.cuGraphGetNodes(graph, count))[0] if count else []
-    return [check(driver.cuGraphNodeGetType(node)) for node in nodes[:count]]
-
-
-def programmatic_edges(graph: driver.CUgraph) -> int:
-    """How many of a graph's edges are programmatic. With edge data since CUDA 13's bindings, by another name before."""
-    edges = getattr(driver, "cuGraphGetEdges_v2", driver.cuGraphGetEdges)
-    count = int(check(edges(graph))[-1])
-    data = check(edges(graph, count))[2] if count else []
-    programmatic = driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
-    return sum(int(one.type) == int(programmatic) for one in data[:count])
-
-
-def entries() -> IntArray:
-    """The addresses that host/graph_loops.py calls, by Entry."""
-    return np.array([entry_point(ENTRY_NAMES[entry]) for entry in Entry], dtype=np.uint64).astype(np.int64)
-
-
-def launch_row(submit: DriverSubmit) -> IntArray:
-    """A launch's arguments and the address of its call, as host/graph_loops.py captures it."""
-    return np.append(submit.arguments, np.uint64(submit.address).astype(np.int64))
+    def clear(self, pointer: int, size_bytes: int) -> None:
+        """Zero device memory and wait for it."""
+        check(driver.cuMemsetD8(pointer, 0, size_bytes))
+        self.synchronize()
 
 
-def as_int64(value: int) -> int:
-    """An address as the signed integer that the compiled loops take; a signed one as it is."""
-    return value if value < 1 << 63 else value - (1 << 64)
-
-
-def wrong(what: str, found: object, wanted: object) -> MeasurementError:
-    """An effect that is not what it should be."""
-    return MeasurementError(f"{what}: {found} where {wanted} should be")
-
-
-def expect_words(words: Words, first: list[int]) -> None:
-    """Raise MeasurementError unless the words are these, and poison behind them."""
-    found, wanted = words.read(), [*first, *[POISON] * (words.count - len(first))]
-    for index, (one, other) in enumerate(zip(found, wanted, strict=True)):
-        if one != other:
-            raise wrong(f"word {index} of {words.count}", f"{one:#x}", f"{other:#x}")
-
-
-# Blocks that have an SM to themselves and stamp the time: how they get it, and what their stamps say.
-
-
-# Stamps of kernels/common.cu.
-STAMPS = np.dtype([("begin_ns", "u8"), ("end_ns", "u8"), ("cycles", "u8"), ("sm", "u4"), ("sum", "u4")])
-NANOSECOND_S = 1e-9
-# What a kernel may have for itself beside the dynamic shared memory.
-OWN_SHARED_BYTES = 1024
-
-
-def alone_on_its_sm(case: Case, function: int) -> int:
-    """Dynamic shared memory, in bytes, of which two blocks do not fit on one SM; the kernel may have it from now on.
-
-    A block may have nearly all that an SM has, on every architecture since 7.0.
-    """
-    shared_bytes = case.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN") - OWN_SHARED_BYTES
-    most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    check(driver.cuFuncSetAttribute(function, most, shared_bytes))
-    return shared_bytes
-
-
-def require_an_sm_each(stamps: npt.NDArray[Any]) -> None:
-    """Raise MeasurementError where two blocks shared an SM."""
-    if len(np.unique(stamps["sm"])) < len(stamps):
-        raise MeasurementError("two blocks shared an SM: is another process at work on this GPU?")
-
-
-def pass_of(stamps: npt.NDArray[Any]) -> UnitPass:
-    """What a launch took by the stamps of its blocks, one on each SM. Raises MeasurementError where two shared one."""
-    require_an_sm_each(stamps)
-    elapsed_ns = int(stamps["end_ns"].max()) - int(stamps["begin_ns"].min())
-    own_s = (stamps["end_ns"] - stamps["begin_ns"]) * NANOSECOND_S
-    clock_hz = float(np.median(stamps["cycles"] / own_s))
-    return UnitPass(elapsed_ns * NANOSECOND_S, float(np.median(stamps["cycles"])), clock_hz)
+def memory_pool(context: Context, *, keeps_all: bool) -> driver.CUmemoryPool:
+    """A pool of the GPU's memory that keeps all of its memory when it becomes idle, or none. The caller destroys it."""
+    wanted = driver.CUmemPoolProps()
+    wanted.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    wanted.handleTypes = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
+    wanted.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    wanted.location.id = int(context.device)
+    pool = check(driver.cuMemPoolCreate(wanted))
+    threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    check(driver.cuMemPoolSetAttribute(pool, threshold, driver.cuuint64_t(KEEP_ALL if keeps_all else 0)))
+    return pool

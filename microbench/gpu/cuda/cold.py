@@ -1,4 +1,4 @@
-"""First acts in a process that has not touched the GPU: context, compilation, module load, first launch, JIT."""
+"""First acts of a process that has not touched the GPU: context, compilation, module load, first launch, JIT."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.units import plain
 from microbench.gpu.cuda.context import Context, check, compile_cubin, find_device, kernel_source
 from microbench.gpu.layers.base import BLOCK_THREADS
-from microbench.gpu.layers.cupy_shared import INSTALL as CUPY_INSTALL
-from microbench.gpu.layers.cupy_shared import load_cupy
-from microbench.gpu.layers.numba_shared import INSTALL as NUMBA_INSTALL
-from microbench.gpu.layers.numba_shared import few_blocks, load_numba_cuda
+from microbench.gpu.layers.cupy import INSTALL as CUPY_INSTALL
+from microbench.gpu.layers.cupy import load_cupy
+from microbench.gpu.layers.numba import INSTALL as NUMBA_INSTALL
+from microbench.gpu.layers.numba import few_blocks, load_numba_cuda
 
 NANOSECOND_S = 1e-9
 IMPORT_TIMEOUT_S = 120.0
@@ -27,7 +27,7 @@ LOADING_MODES = {
     "eager": driver.CUmoduleLoadingMode.CU_MODULE_EAGER_LOADING,
 }
 
-# Run by an interpreter of its own, which has imported nothing: this process has NumPy and more already.
+# A new interpreter runs it: this process has already imported NumPy and more.
 TIMED_IMPORT = """
 import importlib, sys, time
 begin_ns = time.monotonic_ns()
@@ -44,28 +44,31 @@ def timed_s(act: Callable[[], object]) -> float:
 
 
 class CudaColdStarts:
-    """Implements ColdStarts: one figure a process, as each first act makes the next ones warmer.
+    """ColdStarts on a real GPU: one figure a process, as each first act makes the next ones warmer.
 
     The process is started with empty compilation caches (CUDA_CACHE_DISABLE, CUPY_CACHE_DIR, NUMBA_CACHE_DIR) and, for
-    the acts that name it, with CUDA_MODULE_LOADING. What an act needs before it is done untimed.
+    the acts that name it, with CUDA_MODULE_LOADING. What an act needs is prepared before the clock is read.
     """
 
     def __init__(self, uuid: str) -> None:
         self._uuid = uuid
 
     def seconds(self, what: str) -> float:
-        """Time of one first act, a key of COLD_STARTS. Raises Skip for any other, and when its package is missing."""
+        """Time of one first act, a key of COLD_STARTS. Raises Skip for any other text, and if a package is missing."""
         if what not in COLD_STARTS:
             raise Skip(f"there is no cold start {plain(what)!r}; there are {', '.join(COLD_STARTS)}")
         return COLD_STARTS[what](self._uuid)
 
 
-# -- the driver and its compiler ---------------------------------------------------------------------------------------
+# The driver and its compiler.
 
 
 def context(uuid: str) -> float:
-    """cuInit, cuDevicePrimaryCtxRetain and cuCtxSetCurrent. Loading libcuda, which Python's binding does late and a C
-    program at its start, and finding the GPU among others are left out."""
+    """cuInit, cuDevicePrimaryCtxRetain and cuCtxSetCurrent.
+
+    Two things are not timed: loading libcuda, which Python's binding does late and a C program at its start, and
+    finding the GPU among others.
+    """
     check(driver.cuDriverGetVersion())  # loads the library; initialises nothing
     init_s = timed_s(lambda: check(driver.cuInit(0)))
     device = find_device(uuid)
@@ -73,8 +76,8 @@ def context(uuid: str) -> float:
 
 
 def nvrtc(uuid: str) -> float:
-    """The first compilation of kernels/launch.cu to a cubin, with the loading of NVRTC itself."""
-    architecture = _architecture(Context(uuid))
+    """The first compilation of kernels/launch.cu to a cubin, with the loading of NVRTC."""
+    architecture = Context(uuid).architecture
     return timed_s(lambda: compile_cubin("launch", architecture))
 
 
@@ -85,31 +88,27 @@ def module_load(uuid: str, mode: str) -> float:
 
 
 def first_launch(uuid: str, mode: str) -> float:
-    """The first launch of a loaded kernel and the wait for it; under lazy loading the launch brings its code over."""
+    """The first launch of a loaded kernel and the wait for it; with lazy loading the launch transfers the code."""
     return timed_s(_launch_and_wait(uuid, mode))
 
 
 def second_launch(uuid: str) -> float:
-    """The same launch and wait once more."""
+    """The same launch and wait for the second time."""
     launch = _launch_and_wait(uuid)
     launch()
     return timed_s(launch)
 
 
-def _architecture(gpu: Context) -> str:
-    return f"{gpu.attribute('COMPUTE_CAPABILITY_MAJOR')}{gpu.attribute('COMPUTE_CAPABILITY_MINOR')}"
-
-
 def _launch_cubin(uuid: str, mode: str | None = None) -> bytes:
-    """The cubin, in a process with a context. Raises MeasurementError when it loads modules in another mode."""
+    """The cubin, in a process with a context. Raises MeasurementError if the process loads modules in another mode."""
     gpu = Context(uuid)
     if mode is not None and check(driver.cuModuleGetLoadingMode()) != LOADING_MODES[mode]:
         raise MeasurementError(f"this process does not load modules in {mode} mode: CUDA_MODULE_LOADING was not set so")
-    return compile_cubin("launch", _architecture(gpu))
+    return compile_cubin("launch", gpu.architecture)
 
 
 def _load(cubin: bytes) -> Any:
-    """The empty kernel of a cubin as something that cuLaunchKernel takes, which a CUkernel is."""
+    """The empty kernel of a cubin; cuLaunchKernel takes a CUkernel in place of a CUfunction."""
     library = check(driver.cuLibraryLoadData(cubin, None, None, 0, None, None, 0))
     return driver.CUfunction(int(check(driver.cuLibraryGetKernel(library, b"empty"))))
 
@@ -125,13 +124,13 @@ def _launch_and_wait(uuid: str, mode: str | None = None) -> Callable[[], object]
     return launch
 
 
-# -- Numba and CuPy ----------------------------------------------------------------------------------------------------
+# Numba and CuPy.
 
 
 def import_s(package: str, install: str) -> float:
-    """The import of a package by a fresh interpreter, its dependencies' (NumPy's too) included.
+    """The import of a package by a new interpreter, with its dependencies, NumPy included.
 
-    Raises Skip with the pip line or the import's error when it fails.
+    Raises Skip, with the pip line or the import's error, if it fails.
     """
     done = subprocess.run(
         [sys.executable, "-P", "-c", TIMED_IMPORT, package],
@@ -154,7 +153,7 @@ def numba_import(uuid: str) -> float:
 def numba_jit(uuid: str) -> float:
     """The first call of a one-line Numba kernel on three arrays: compilation, load, launch and the wait for it.
 
-    Raises MeasurementError when the kernel's sum is wrong.
+    Raises MeasurementError if the kernel's sum is wrong.
     """
     gpu = Context(uuid)
     cuda = load_numba_cuda()
@@ -196,7 +195,7 @@ def cupy_rawkernel(uuid: str) -> float:
 def cupy_ufunc(uuid: str) -> float:
     """The first x + 1 of a CuPy array: generation and compilation of its kernel, load, launch and the wait for it.
 
-    Raises MeasurementError when 1 + 1 is not 2.
+    Raises MeasurementError if 1 + 1 is not 2.
     """
     gpu, cupy = _cupy(uuid)
     x = cupy.asarray(np.ones(1, np.float32))

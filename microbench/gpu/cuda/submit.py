@@ -1,9 +1,9 @@
-"""Ops bound to driver entry points: each becomes an address and its integer arguments for the compiled loops."""
+"""How operations become driver calls: an address and integer arguments, which compiled loops call and time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from cuda.bindings import driver
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
 from microbench.core.ops import (
+    LEGACY_STREAM,
     LOOP_LAYER,
     Copy,
     IntArray,
@@ -23,62 +24,45 @@ from microbench.core.ops import (
     SynchronizeIdle,
     Wait,
 )
-from microbench.gpu.cuda.context import Context, Modules, check, check_code, entry_point
+from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.context import check, check_code, entry_point
 from microbench.gpu.layers.base import (
     LayerContext,
     LayerHandle,
     LayerSubmit,
     kernels_of_one_call,
-    open_named,
+    open_layer,
     open_spinning,
     replays,
 )
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
+from microbench.gpu.protocol.links import Direction
 from microbench.gpu.protocol.submit import Submit
-from microbench.host import loops
+from microbench.host import graph_loops, loops
 from microbench.host.native import c_address
 
-# Large parameter blocks share a buffer of about 4.0e6 bytes; a launch takes its arguments and 1574 bytes of it
-# (found on data-centre drivers of the 580 series by launch_queue), of which half is used.
+# All queued launches share a buffer of about 4.0e6 bytes for their arguments; a launch takes its arguments and 1574
+# bytes more (launch_queue found both on data-centre drivers of the 580 series). Half of the buffer is used.
 ARGUMENT_BUFFER_BYTES = 4.0e6
 LAUNCH_RECORD_BYTES = 1574
 
 
 def safe_slots(argument_bytes: int) -> int:
-    """How many launches may stand behind a gate: half of what the driver was found to take."""
+    """How many launches may be queued behind a gate: half of what the driver was found to take."""
     return min(SAFE_QUEUE_SLOTS, int(ARGUMENT_BUFFER_BYTES / (argument_bytes + LAUNCH_RECORD_BYTES) / 2))
 
 
-class Parameters:
-    """kernelParams of many launches: row i holds pointers to its own copy of 64-bit arguments.
-
-    ``address`` is that of row 0, ``stride`` the bytes to the next, 0 for a row that serves every launch.
-    A kernel reads as many low bytes of each argument as its type has (the host is little-endian).
-    """
-
-    def __init__(self, rows: list[tuple[int, ...]]) -> None:
-        self._values = np.array(rows, dtype=np.uint64).reshape(len(rows), -1)
-        slots = self._values.ctypes.data + 8 * np.arange(self._values.size, dtype=np.uint64)
-        self._pointers: npt.NDArray[np.uint64] = slots.astype(np.uint64)
-        self.address = int(self._pointers.ctypes.data)
-        self.stride = 8 * self._values.shape[1] if len(rows) > 1 else 0
-
-    def point(self, argument: int, address: int) -> None:
-        """Have an argument of row 0 read from somewhere else when the kernel is launched."""
-        self._pointers[argument] = address
-
-
 class DriverSubmit:
-    """A Submit whose calls are made by compiled loops: its figures are those of a C program.
+    """A Submit of one driver call from compiled loops: its figures are those of a C program.
 
-    ``keep`` are objects whose memory the arguments point to.
+    ``function`` is the name of the driver function. ``stride`` is how far kernelParams moves on with each call, in
+    bytes. ``keep`` holds the objects that the arguments point to.
     """
 
     def __init__(
         self,
-        what: str,
-        address: int,
-        arguments: list[int],
+        function: str,
+        arguments: Sequence[int],
         *,
         stream: int,
         queue_slots: int | None = SAFE_QUEUE_SLOTS,
@@ -86,8 +70,8 @@ class DriverSubmit:
         keep: tuple[Any, ...] = (),
     ) -> None:
         size = loops.NARROW_ARGUMENTS if len(arguments) <= loops.NARROW_ARGUMENTS else loops.WIDE_ARGUMENTS
-        self.what = what
-        self.address = address
+        self.what = function
+        self.address = entry_point(function)
         self.arguments: IntArray = np.zeros(size, dtype=np.int64)
         self.arguments[: len(arguments)] = np.array(arguments, dtype=np.uint64).astype(np.int64)
         self.queue_slots = queue_slots
@@ -116,75 +100,69 @@ class DriverSubmit:
         check_code(code, self.what)
 
 
+class Parameters:
+    """kernelParams of many launches: row i holds pointers to its own copy of 64-bit arguments.
+
+    ``address`` is that of row 0, ``stride`` the bytes to the next row; 0 for a single row, which serves every launch. A
+    kernel reads the low bytes of each argument, as many as its type has (the host is little-endian).
+    """
+
+    def __init__(self, rows: Sequence[tuple[int, ...]]) -> None:
+        self._values = np.array(rows, dtype=np.uint64).reshape(len(rows), -1)
+        slots = self._values.ctypes.data + 8 * np.arange(self._values.size, dtype=np.uint64)
+        self._pointers: npt.NDArray[np.uint64] = slots.astype(np.uint64)
+        self.address = int(self._pointers.ctypes.data)
+        self.stride = 8 * self._values.shape[1] if len(rows) > 1 else 0
+
+    def point(self, argument: int, address: int) -> None:
+        """Make the launch read an argument of row 0 from this address instead."""
+        self._pointers[argument] = address
+
+
 def launch(
+    case: Case,
     function: int,
     op: Launch,
-    stream: int,
-    parameters: Parameters | None,
-    keep: tuple[Any, ...] = (),
+    parameters: Parameters | None = None,
+    *,
     shared_bytes: int = 0,
+    keep: tuple[Any, ...] = (),
 ) -> DriverSubmit:
-    """A plain launch by cuLaunchKernel; ``shared_bytes`` of dynamic shared memory a block, which the kernel allows."""
-    address = parameters.address if parameters else 0
-    arguments = [function, op.grid_blocks, 1, 1, op.block_threads, 1, 1, shared_bytes, stream, address, 0]
-    return DriverSubmit(
-        "cuLaunchKernel",
-        entry_point("cuLaunchKernel"),
-        arguments,
-        stream=stream,
-        queue_slots=safe_slots(op.argument_bytes),
-        stride=parameters.stride if parameters else 0,
-        keep=(parameters, *keep),
-    )
+    """A launch of a CUfunction into the op's stream, with ``shared_bytes`` of dynamic shared memory a block.
 
-
-def copy(direction: Literal["h2d", "d2h"], device: int, host: int, size_bytes: int, stream: int) -> DriverSubmit:
-    """An asynchronous copy by a copy engine, between device memory and host memory of any kind."""
-    to_device = direction == "h2d"
-    name = "cuMemcpyHtoDAsync" if to_device else "cuMemcpyDtoHAsync"
-    ends = [device, host] if to_device else [host, device]
-    return DriverSubmit(name, entry_point(name), [*ends, size_bytes, stream], stream=stream)
-
-
-def launch_extended(
-    context: Context, function: int, op: Launch, stream: int, parameters: Parameters | None
-) -> DriverSubmit:
-    """A launch by cuLaunchKernelEx with the attribute that the op's kind names.
-
-    Raises Skip where the GPU has no such launch.
+    A plain launch goes by cuLaunchKernel, other kinds by cuLaunchKernelEx with the kind's attribute. Raises Skip if the
+    GPU has no such launch.
     """
-    attributes = _attributes(context, op)
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = op.grid_blocks, 1, 1
-    config.blockDimX, config.blockDimY, config.blockDimZ = op.block_threads, 1, 1
-    config.hStream = driver.CUstream(stream)
-    config.attrs = attributes
-    config.numAttrs = len(attributes)
-    address = parameters.address if parameters else 0
-    return DriverSubmit(
-        f"cuLaunchKernelEx ({op.kind})",
-        entry_point("cuLaunchKernelEx"),
-        [int(config.getPtr()), function, address, 0],
-        stream=stream,
-        queue_slots=safe_slots(op.argument_bytes),
-        stride=parameters.stride if parameters else 0,
-        keep=(config, attributes, parameters),
-    )
+    stream, address = case.stream(op.stream), parameters.address if parameters else 0
+    stride = parameters.stride if parameters else 0
+    name, keep = "cuLaunchKernel", (parameters, *keep)
+    arguments = [function, op.grid_blocks, 1, 1, op.block_threads, 1, 1, shared_bytes, stream, address, 0]
+    if op.kind != "launch":
+        attributes = _attributes(case, op)
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = op.grid_blocks, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = op.block_threads, 1, 1
+        config.sharedMemBytes = shared_bytes
+        config.hStream = driver.CUstream(stream)
+        config.attrs = attributes
+        config.numAttrs = len(attributes)
+        name, keep = "cuLaunchKernelEx", (config, attributes, *keep)
+        arguments = [int(config.getPtr()), function, address, 0]
+    slots = safe_slots(op.argument_bytes)
+    return DriverSubmit(name, arguments, stream=stream, queue_slots=slots, stride=stride, keep=keep)
 
 
-def _attributes(context: Context, op: Launch) -> list[Any]:
-    attribute = driver.CUlaunchAttribute()
-    ids = driver.CUlaunchAttributeID
-    hopper = context.attribute("COMPUTE_CAPABILITY_MAJOR") >= 9
+def _attributes(case: Case, op: Launch) -> list[Any]:
+    attribute, ids = driver.CUlaunchAttribute(), driver.CUlaunchAttributeID
     if op.kind == "launch_ex":
         return []
     if op.kind == "cooperative":
-        if not context.attribute("COOPERATIVE_LAUNCH"):
+        if not case.context.attribute("COOPERATIVE_LAUNCH"):
             raise Skip("this GPU or driver has no cooperative launch")
         attribute.id = ids.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
         attribute.value.cooperative = 1
         return [attribute]
-    if not hopper:
+    if case.context.capability < (9, 0):
         raise Skip(f"a {op.kind} launch needs compute capability 9.0")
     if op.kind == "cluster":
         attribute.id = ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
@@ -196,120 +174,271 @@ def _attributes(context: Context, op: Launch) -> list[Any]:
     return [attribute]
 
 
-# How each op becomes a Submit on a real GPU.
+def allow_shared_memory(function: int, shared_bytes: int, carve_out: int | None = None) -> None:
+    """Let a kernel have this much dynamic shared memory, if any.
+
+    ``carve_out`` is the share of the SM's memory, in %, that is preferred as shared memory; the rest is its cache.
+    """
+    attributes = driver.CUfunction_attribute
+    if carve_out is not None:
+        preferred = attributes.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        check(driver.cuFuncSetAttribute(function, preferred, carve_out))
+    if shared_bytes:
+        most = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        check(driver.cuFuncSetAttribute(function, most, shared_bytes))
 
 
-LAYER_ARGUMENTS = (0, 4)
+def run(case: Case, function: int, blocks: int, threads: int, arguments: tuple[int, ...]) -> None:
+    """Launch a CUfunction once in the legacy stream, outside of any timed region, and wait for it."""
+    op = Launch(grid_blocks=blocks, block_threads=threads, stream=LEGACY_STREAM)
+    launch(case, function, op, Parameters([arguments]))(1)
+    case.synchronize()
 
 
-def bind_launch(
-    context: Context, modules: Modules, op: Launch, stream: int, cycles: Callable[[int], int]
-) -> DriverSubmit:
-    """A kernel launch: empty, spinning, or with a parameter block. Raises MeasurementError for the last two at once."""
-    parameters, keep = None, np.zeros(max(op.argument_bytes, 8), dtype=np.uint8)
+# Each operation as a Submit.
+
+
+def bind_launch(case: Case, op: Launch) -> DriverSubmit:
+    """A kernel launch: an empty kernel, a spin kernel, or one with a parameter block.
+
+    Raises MeasurementError for a spin kernel with a parameter block.
+    """
     if op.duration_ns and op.argument_bytes:
         raise MeasurementError("a spin kernel has no parameter block to size")
     if op.duration_ns:
-        function = modules.function("launch", "spin")
-        parameters = Parameters([(cycles(op.duration_ns),)])
-    elif op.argument_bytes:
-        function = modules.function("arguments", "arguments", ARGUMENT_BYTES=op.argument_bytes)
-        block = np.array([keep.ctypes.data], dtype=np.uint64)
-        submit = launch(function, op, stream, None, keep=(keep, block))
-        submit.arguments[9] = block.ctypes.data
-        return submit
-    else:
-        function = modules.function("launch", "empty")
-    if op.kind == "launch":
-        return launch(function, op, stream, parameters)
-    return launch_extended(context, function, op, stream, parameters)
+        function = case.function("launch", "spin")
+        return launch(case, function, op, Parameters([(case.cycles(op.duration_ns),)]))
+    if op.argument_bytes:
+        function = case.function("arguments", "arguments", ARGUMENT_BYTES=op.argument_bytes)
+        block, parameters = np.zeros(max(op.argument_bytes, 8), dtype=np.uint8), Parameters([(0,)])
+        parameters.point(0, block.ctypes.data)
+        return launch(case, function, op, parameters, keep=(block,))
+    return launch(case, case.function("launch", "empty"), op)
 
 
-def bind_copy(context: Context, op: Copy, stream: int) -> DriverSubmit:
+def bind_copy(case: Case, op: Copy) -> DriverSubmit:
     """A copy between a pinned and a device buffer of its own."""
-    host = context.pinned(op.size_bytes, np.uint8)
-    device = context.device_memory(op.size_bytes)
+    stream = case.stream(op.stream)
+    host = case.pinned(op.size_bytes, np.uint8)
+    device = case.device_memory(op.size_bytes)
     return copy(op.direction, device, int(host.ctypes.data), op.size_bytes, stream)
 
 
-def bind_memset(context: Context, op: Memset, stream: int) -> DriverSubmit:
+def copy(direction: Direction, device: int, host: int, size_bytes: int, stream: int) -> DriverSubmit:
+    """An asynchronous copy by a copy engine, between device memory and host memory of any kind."""
+    to_device = direction == "h2d"
+    name = "cuMemcpyHtoDAsync" if to_device else "cuMemcpyDtoHAsync"
+    ends = [device, host] if to_device else [host, device]
+    return DriverSubmit(name, [*ends, size_bytes, stream], stream=stream)
+
+
+def bind_memset(case: Case, op: Memset) -> DriverSubmit:
     """A memset of a device buffer of its own."""
-    device = context.device_memory(op.size_bytes)
-    address = entry_point("cuMemsetD8Async")
-    return DriverSubmit("cuMemsetD8Async", address, [device, 1, op.size_bytes, stream], stream=stream)
+    stream = case.stream(op.stream)
+    device = case.device_memory(op.size_bytes)
+    return DriverSubmit("cuMemsetD8Async", [device, 1, op.size_bytes, stream], stream=stream)
 
 
-def bind_event(context: Context, op: Record | Wait | Query | SynchronizeIdle, stream: int, other: int) -> DriverSubmit:
-    """Event calls and waits on something that has happened. An untimed record or a query takes no queue slot."""
-    event = context.event(timed=isinstance(op, Record) and op.timed, blocking=context.wait == "blocking")
+def bind_event(case: Case, op: Record | Wait | Query | SynchronizeIdle) -> DriverSubmit:
+    """Event calls and waits for something that has happened. An untimed record or a query takes no queue slot."""
+    stream = case.stream(0 if isinstance(op, Query | SynchronizeIdle) else op.stream)
+    other = case.stream(op.other) if isinstance(op, Wait) else stream
+    event = case.event(timed=isinstance(op, Record) and op.timed, blocking=case.context.wait == "blocking")
     check(driver.cuEventRecord(event, other))
-    context.synchronize()
-    slots: int | None = SAFE_QUEUE_SLOTS
-    if isinstance(op, Record):
-        name, arguments, slots = "cuEventRecord", [event, stream], SAFE_QUEUE_SLOTS // 2 if op.timed else None
-    elif isinstance(op, Wait):
-        name, arguments = "cuStreamWaitEvent", [stream, event, 0]
-    elif isinstance(op, Query):
-        name, arguments, slots = "cuEventQuery", [event], None
-    elif op.what == "stream":
-        name, arguments, slots = "cuStreamSynchronize", [stream], None
-    else:
-        name, arguments, slots = "cuEventSynchronize", [event], None
-    return DriverSubmit(name, entry_point(name), arguments, stream=stream, queue_slots=slots)
-
-
-def bind_graph(executable: int, stream: int, queue_slots: int = SAFE_QUEUE_SLOTS) -> DriverSubmit:
-    """A replay. One of a chain of kernels takes one slot of the launch queue; of other nodes, each may take one."""
-    name = "cuGraphLaunch"
-    return DriverSubmit(name, entry_point(name), [executable, stream], stream=stream, queue_slots=queue_slots)
+    case.synchronize()
+    slots: int | None = None
+    match op:
+        case Record():
+            name, arguments, slots = "cuEventRecord", [event, stream], SAFE_QUEUE_SLOTS // 2 if op.timed else None
+        case Wait():
+            name, arguments, slots = "cuStreamWaitEvent", [stream, event, 0], SAFE_QUEUE_SLOTS
+        case Query():
+            name, arguments = "cuEventQuery", [event]
+        case SynchronizeIdle(what="stream"):
+            name, arguments = "cuStreamSynchronize", [stream]
+        case SynchronizeIdle():
+            name, arguments = "cuEventSynchronize", [event]
+    return DriverSubmit(name, arguments, stream=stream, queue_slots=slots)
 
 
 class BoundLayer(NamedTuple):
-    """A Python layer's call, how many kernels it makes, and its handle (None: the compiled loop)."""
+    """A layer's call, the number of kernels that it submits, and its handle (None for the compiled loop)."""
 
     submit: Submit
     kernels: Fact
     handle: LayerHandle | None
 
 
-def bind_layer(
-    context: Context, modules: Modules, op: LayerCall, stream: int, ordinal: int, cycles: Callable[[int], int]
-) -> BoundLayer:
-    """A Python layer's call. The compiled loop is the layer ``loop``.
+def bind_layer(case: Case, op: LayerCall) -> BoundLayer:
+    """A call through a Python layer, or from the compiled loop, which is the layer ``loop``.
 
-    Raises Skip when the layer's package is missing, or takes no such number of arguments or kernels of a given length.
+    Raises Skip if the layer's package is missing, or if it is not measured with this number of arguments or with
+    kernels of a given length.
     """
-    pointers = tuple(context.device_memory(4096) for _ in range(3))
+    a, b, c = (case.device_memory(4096) for _ in range(3))
     if op.layer == LOOP_LAYER:
-        one = Fact("kernels_per_call", 1, source="cuLaunchKernel makes one")
+        kernels = Fact("kernels_per_call", 1, source="cuLaunchKernel makes one")
         if op.duration_ns is not None:
-            return BoundLayer(bind_launch(context, modules, Launch(op.duration_ns), stream, cycles), one, None)
-        kernel = modules.function("launch", "four_arguments" if op.arguments else "empty")
-        rows = Parameters([(*pointers, 0)]) if op.arguments else None
-        return BoundLayer(launch(kernel, Launch(), stream, rows), one, None)
-    layer_context = LayerContext(
-        cubin=modules.cubin("launch"),
-        stream_handle=stream,
-        device_index=ordinal,
-        pointers=(pointers[0], pointers[1], pointers[2]),
+            return BoundLayer(bind_launch(case, Launch(op.duration_ns)), kernels, None)
+        function = case.function("launch", "four_arguments" if op.arguments else "empty")
+        parameters = Parameters([(a, b, c, 0)]) if op.arguments else None
+        return BoundLayer(launch(case, function, Launch(), parameters), kernels, None)
+    context = LayerContext(
+        cubin=case.context.kernels.cubin("launch"),
+        stream_handle=case.stream(0),
+        device_index=int(case.context.device),
+        pointers=(a, b, c),
     )
     if op.duration_ns is None:
-        handle = open_named(op.layer, layer_context, op.arguments)
+        handle = open_layer(op.layer, context, op.arguments)
     else:
-        handle = open_spinning(op.layer, layer_context, cycles(op.duration_ns))
-    context.own(handle.close)
-    context.synchronize()
+        handle = open_spinning(op.layer, context, case.cycles(op.duration_ns))
+    case.own(handle.close)
+    case.synchronize()
     return BoundLayer(LayerSubmit(handle, driver), kernels_of_one_call(handle, driver), handle)
 
 
-def bind_layer_graph(context: Context, handle: LayerHandle, count: int) -> tuple[Submit, int]:
-    """``count`` calls of a layer captured by its own means: their replay by those means, and the graph's nodes.
+def bind_layer_graph(case: Case, handle: LayerHandle, count: int) -> tuple[Submit, int]:
+    """``count`` calls of a layer as a graph made by its own means: its replay by those means, its number of nodes.
 
-    Raises Skip for a layer that cannot.
+    Raises Skip for a layer that makes no graphs.
     """
     if handle.graph is None:
         raise Skip("this layer captures no graphs")
     graph = handle.graph(count)
-    context.own(graph.close)
-    context.synchronize()
+    case.own(graph.close)
+    case.synchronize()
     return LayerSubmit(replays(handle, graph), driver), graph.nodes
+
+
+# Graphs: captured, instantiated and replayed.
+
+THREAD_LOCAL = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+
+
+def capture(stream: int, submit: Callable[[], object]) -> driver.CUgraph:
+    """The graph of what ``submit`` does to a CUstream; the caller destroys it.
+
+    Raises MeasurementError, with the driver's reason, for what cannot be captured; the capture has ended then.
+    """
+    check(driver.cuStreamBeginCapture(stream, THREAD_LOCAL))
+    whole = False
+    try:
+        submit()
+        whole = True
+    finally:
+        code, graph = driver.cuStreamEndCapture(stream)
+        if not whole and int(code) == 0:
+            driver.cuGraphDestroy(graph)
+    return check((code, graph))
+
+
+def executable(case: Case, graph: driver.CUgraph, stream: int, flags: int = 0) -> int:
+    """A CUgraphExec of a graph, uploaded in a CUstream. The case destroys it; the caller destroys the graph."""
+    handle = check(driver.cuGraphInstantiate(graph, flags))
+    case.own(lambda: driver.cuGraphExecDestroy(handle))
+    check(driver.cuGraphUpload(handle, stream))
+    case.synchronize()
+    return int(handle)
+
+
+def captured(case: Case, stream: int, submit: Callable[[], object]) -> tuple[int, int]:
+    """What ``submit`` does to a CUstream as an executable graph: its CUgraphExec and its number of nodes."""
+    graph = capture(stream, submit)
+    nodes = int(check(driver.cuGraphGetNodes(graph))[1])
+    handle = executable(case, graph, stream)
+    check(driver.cuGraphDestroy(graph))
+    return handle, nodes
+
+
+def replay(graph: int, stream: int, queue_slots: int = SAFE_QUEUE_SLOTS) -> DriverSubmit:
+    """A replay of a CUgraphExec. A chain of kernels takes one slot of the launch queue, other nodes may take more."""
+    return DriverSubmit("cuGraphLaunch", [graph, stream], stream=stream, queue_slots=queue_slots)
+
+
+# Several different calls in a fixed order as one Submit: work on several streams, chains of mixed nodes.
+
+NOTHING_TAKEN = -1
+
+
+class CallRow(NamedTuple):
+    """One driver call of a Program: its name (for errors), address and arguments.
+
+    ``takes`` is the place of an argument that is read from the program's scratch word at the time of the call. ``keep``
+    holds what the arguments point to.
+    """
+
+    what: str
+    address: int
+    arguments: Sequence[int]
+    takes: int = NOTHING_TAKEN
+    keep: tuple[Any, ...] = ()
+
+    @classmethod
+    def named(cls, name: str, arguments: Sequence[int], takes: int = NOTHING_TAKEN) -> CallRow:
+        """A call of a driver function by name."""
+        return cls(name, entry_point(name), arguments, takes)
+
+    @classmethod
+    def of(cls, submit: DriverSubmit) -> CallRow:
+        """The call of a bound operation."""
+        return cls(submit.what, submit.address, [int(value) for value in submit.arguments], keep=(submit,))
+
+
+class Program:
+    """A Submit of ``calls`` in their order. One submission is all of them, or the next of them if ``single``.
+
+    Round trips wait for ``waits_for``, the CUstream that ends last, or for the whole context if it is None.
+    ``queue_slots`` is how many submissions may be outstanding; by default each call takes a slot.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[CallRow],
+        *,
+        single: bool = False,
+        scratch: IntArray | None = None,
+        waits_for: int | None = None,
+        queue_slots: int | None = None,
+    ) -> None:
+        self._what = ", ".join(dict.fromkeys(call.what for call in calls))
+        self._keep = [call.keep for call in calls]
+        rows: IntArray = np.zeros((len(calls), loops.WIDE_ARGUMENTS), dtype=np.int64)
+        for row, call in zip(rows, calls, strict=True):
+            row[: len(call.arguments)] = [as_int64(value) for value in call.arguments]
+        self._calls = (
+            np.array([call.address for call in calls], dtype=np.uint64).astype(np.int64),
+            rows,
+            np.array([call.takes for call in calls], dtype=np.int64),
+            scratch if scratch is not None else np.zeros(1, dtype=np.int64),
+        )
+        self._each = 1 if single else len(calls)
+        self._clock = c_address("clock_gettime")
+        self._synchronize = entry_point("cuCtxSynchronize" if waits_for is None else "cuStreamSynchronize")
+        self._waits_for = as_int64(waits_for or 0)
+        self.queue_slots: int | None = queue_slots or max(SAFE_QUEUE_SLOTS // self._each, 1)
+
+    def __call__(self, count: int) -> None:
+        check_code(graph_loops.submit_rows(*self._calls, count * self._each), self._what)
+
+    def burst_ns(self, count: int) -> int:
+        stamps: IntArray = np.zeros(2, dtype=np.int64)
+        self._stamped(count * self._each, stamps)
+        return int(stamps[1] - stamps[0])
+
+    def stamps(self, out_ns: IntArray) -> None:
+        self._stamped(self._each, out_ns)
+
+    def _stamped(self, each: int, out_ns: IntArray) -> None:
+        check_code(graph_loops.submit_rows_stamped(*self._calls, each, self._clock, out_ns), self._what)
+
+    def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
+        code = graph_loops.rows_round_trips(
+            *self._calls, calls * self._each, self._synchronize, self._waits_for, self._clock, out_ns
+        )
+        check_code(code, self._what)
+
+
+def as_int64(value: int) -> int:
+    """An address as the signed integer that the compiled loops take; a signed integer stays as it is."""
+    return value if value < 1 << 63 else value - (1 << 64)

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar, cast
 
 import msgspec
 
+from microbench.gpu.layers.base import LayerCosts, submitters
 from microbench.gpu.protocol.compute import AluOperation, GemmData, GemmType, Library
 from microbench.gpu.protocol.gpu import WaitMode
 from microbench.gpu.protocol.graphs import NodeKind
@@ -380,31 +381,8 @@ class Traffic(msgspec.Struct, frozen=True):
         return Traffic(self.received + other.received, self.sent + other.sent)
 
 
-class LayerCosts(msgspec.Struct, frozen=True):
-    """Host time of one call through a Python layer, and what each kernel argument adds to it.
-
-    ``replay_ns`` is what a graph's launch call takes more through the layer than from the compiled loop.
-    """
-
-    call_ns: float
-    argument_ns: float = 0.0
-    replay_ns: float = 1000.0
-
-
 def _layers() -> dict[str, LayerCosts]:
-    return {
-        "loop": LayerCosts(3200, 10, replay_ns=0),
-        "cuda_bindings": LayerCosts(4000, 600, replay_ns=700),
-        "cuda_core": LayerCosts(3800, 150, replay_ns=600),
-        "cupy_raw": LayerCosts(5500, 650, replay_ns=1500),
-        "numba_configured": LayerCosts(11500, 4000),
-        "numba_each_call": LayerCosts(12500, 4000),
-        "triton": LayerCosts(16000, 500),
-        "cupy_ufunc": LayerCosts(10000),
-        "torch_eager": LayerCosts(9000),
-        "torch_out": LayerCosts(8000),
-        "jax_jit": LayerCosts(40000),
-    }
+    return {layer.name: layer.simulated for layer in submitters() if layer.simulated is not None}
 
 
 class FakeCosts(msgspec.Struct, frozen=True):

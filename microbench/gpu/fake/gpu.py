@@ -1,4 +1,4 @@
-"""The simulated GPU: every method of the protocol Gpu, played out on virtual clocks."""
+"""The simulated Gpu: it plays every operation on virtual clocks."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from microbench.gpu.fake.machine import (
     record,
 )
 from microbench.gpu.fake.parts import FakeCompute, FakeGraphs, FakeLinks, FakeMemory
-from microbench.gpu.protocol.gpu import WAIT_MODES, WAIT_VARIABLE, Gpu, HostClock, PcieBytes, Recorded, WaitMode
+from microbench.gpu.protocol.gpu import WAIT_MODES, WAIT_VARIABLE, Gpu, GpuRecording, HostClock, PcieBytes, WaitMode
 
-# What telemetry's own kernels draw beyond what an idle GPU does: they wait for steps of %globaltimer.
+# What telemetry's own kernels draw beyond an idle GPU: they wait for steps of %globaltimer.
 TELEMETRY_KERNEL_W = 40.0
 # The watcher thread of start_stamps is preempted once in a thousand launches and misses the flag.
 MISSED_FLAG_SHARE = 0.001
@@ -53,14 +53,12 @@ class FakeGpu:
         self._memory: FakeMemory | None = None
         self._compute: FakeCompute | None = None
 
-    # -- making things -----------------------------------------------------------------------------------------
-
     @contextmanager
     def case(self) -> Iterator[None]:
-        """See Gpu: graphs, gates, events and bound ops made inside are of no use afterwards."""
+        """Graphs, gates, events and bound operations that are made inside cannot be used afterwards."""
         self._machine.scope = next(self._scopes)
         self._memory = self._compute = None
-        kept = set(self._graphs)
+        older = set(self._graphs)
         try:
             yield
         finally:
@@ -68,7 +66,7 @@ class FakeGpu:
             if self._compute is not None:
                 self._time.pass_ns(self.costs.compute.release_ns)
             self._memory = self._compute = None
-            self._graphs = {handle: graph for handle, graph in self._graphs.items() if handle in kept}
+            self._graphs = {handle: graph for handle, graph in self._graphs.items() if handle in older}
 
     def bind(self, op: Op) -> FakeSubmit:
         return bound(self._machine, op, self._graphs)
@@ -120,8 +118,6 @@ class FakeGpu:
     def synchronize_stream(self, stream: int = 0) -> None:
         self._machine.synchronize(stream)
 
-    # -- measurements that need more than one call ---------------------------------------------------------------
-
     def start_stamps(self, count: int) -> IntArray:
         call = call_of(Launch(), self.costs, {})
         stamps = np.zeros((count, 4), dtype=np.int64)
@@ -146,11 +142,11 @@ class FakeGpu:
         self._time.pass_ns(float(times_ns.sum()))
         return times_ns.round().astype(np.int64)
 
-    def record(self, launch: Launch, count: int, *, graph: bool, gated: bool) -> Recorded:
+    def record(self, launch: Launch, count: int, *, graph: bool, gated: bool) -> GpuRecording:
         return record(self._machine, launch, count, graph=graph, gated=gated)
 
     def resident(self, streams: int, duration_ns: int) -> int:
-        """See Gpu: the front end starts one kernel after another, and waits for an end while the SMs are full."""
+        """The front end starts one kernel after another, and waits for an end while the SMs are full."""
         gate = FakeGate(self._machine)
         gate.shut(range(streams))
         for stream in range(streams):
@@ -168,7 +164,7 @@ class FakeGpu:
         return most
 
     def threads_stamps(self, threads: int, count: int) -> IntArray:
-        """See Gpu: each thread's calls take longer by a constant for each other thread."""
+        """Each thread's calls take longer by a constant for each other thread."""
         begin_ns = self._time.now_ns()
         contention_ns = (threads - 1) * self.costs.thread_contention_ns
         stamps = np.zeros((threads, 2), dtype=np.int64)
@@ -193,10 +189,8 @@ class FakeGpu:
     def pause(self, seconds: float) -> None:
         self._time.pass_ns(seconds * 1e9)
 
-    # -- the state of the GPU ------------------------------------------------------------------------------------
-
     def pcie_bytes(self) -> PcieBytes:
-        """See Gpu: what was submitted, what an idle GPU moves, and what reading the counters itself moves."""
+        """What was submitted, what an idle GPU moves, and what reading the counters moves."""
         device, costs = self._machine.device, self.costs
         device.received_bytes += costs.counter_read_traffic.received
         device.sent_bytes += costs.counter_read_traffic.sent
@@ -212,14 +206,14 @@ class FakeGpu:
         return self._machine.device.energy.shown_j(self._time.pass_ns(self._machine.noise.one(self.costs.telemetry_ns)))
 
     def telemetry(self) -> Telemetry:
-        """See Gpu: the clock that work before has left, read by kernels that hold it down no more."""
-        seen = self._machine.device.governor.at(self._time.pass_ns(self.costs.telemetry_ns))
+        """The clock that earlier work has left; the kernels that read it do not lower it further."""
+        now = self._machine.device.governor.at(self._time.pass_ns(self.costs.telemetry_ns))
         return Telemetry(
-            sm_clock_begin_hz=seen.clock_hz,
-            nvml_sm_clock_hz=seen.clock_hz,
+            sm_clock_begin_hz=now.clock_hz,
+            nvml_sm_clock_hz=now.clock_hz,
             memory_clock_hz=self.info.memory_clock_max_hz,
-            temperature_c=float(round(seen.temperature_c)),
-            power_w=seen.power_w + TELEMETRY_KERNEL_W,
+            temperature_c=float(round(now.temperature_c)),
+            power_w=now.power_w + TELEMETRY_KERNEL_W,
         )
 
     def close(self) -> None:
@@ -230,10 +224,10 @@ class FakeGpu:
 def open_fake(
     costs: FakeCosts | None = None, *, seed: int = 0, spread: float = DEFAULT_SPREAD, wait: WaitMode | None = None
 ) -> Gpu:
-    """A simulated GPU with these costs, in the wait mode asked for, else in the one that the environment names.
+    """A simulated GPU with these costs, in this wait mode, or else in the wait mode of the environment.
 
-    ``spread`` 0 gives every cost exactly; one ``seed``, one sequence of times. Raises MeasurementError for an
-    environment that names no wait mode, or no number of GPUs.
+    With a ``spread`` of 0 every cost is exact; the same ``seed`` gives the same sequence of times. Raises
+    MeasurementError for an environment with an unknown wait mode or number of GPUs.
     """
     if wait is None:
         named = os.environ.get(WAIT_VARIABLE, "auto")

@@ -23,9 +23,10 @@ from microbench.core.ops import (
     SynchronizeIdle,
     Wait,
 )
-from microbench.gpu.fake.costs import PROLOGUE, FakeCosts, LayerCosts, Traffic
+from microbench.gpu.fake.costs import PROLOGUE, FakeCosts, Traffic
 from microbench.gpu.fake.device import Batch, Device, FloatArray, Hold, Item, Noise, VirtualClock
-from microbench.gpu.protocol.gpu import Recorded, WaitMode
+from microbench.gpu.layers.base import LayerCosts
+from microbench.gpu.protocol.gpu import GpuRecording, WaitMode
 from microbench.gpu.protocol.graphs import NodeKind
 
 
@@ -475,7 +476,7 @@ def _captured(op: Op, costs: FakeCosts) -> Node:
 # Kernels that record their own begin and end, in a stream or in a graph.
 
 
-def record(machine: Machine, launch: Launch, count: int, *, graph: bool, gated: bool) -> Recorded:
+def record(machine: Machine, launch: Launch, count: int, *, graph: bool, gated: bool) -> GpuRecording:
     """Raises MeasurementError for more than may stand behind a gate."""
     costs = machine.costs
     if graph:
@@ -502,4 +503,4 @@ def record(machine: Machine, launch: Launch, count: int, *, graph: bool, gated: 
         gaps_ns = np.array([0.0, *(node.gap_ns for node in chain[1:])])
         starts_ns = starts_ns[0] + np.cumsum(gaps_ns + durations_ns) - durations_ns
     stamps = machine.globaltimer_ns
-    return Recorded(stamps(starts_ns), stamps(starts_ns + durations_ns), costs.globaltimer_step_ns)
+    return GpuRecording(stamps(starts_ns), stamps(starts_ns + durations_ns), costs.globaltimer_step_ns)

@@ -1,42 +1,48 @@
-"""What a Python layer is: what its file declares, what it is given and hands back, how its calls are timed."""
+"""What a Python layer declares and returns, which layers there are, and how their calls are timed and captured."""
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import pkgutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal
+
+import msgspec
 
 from microbench.core.errors import MeasurementError, Skip, UsageError
 from microbench.core.model import Fact
-from microbench.core.ops import IntArray
+from microbench.core.ops import LOOP_LAYER, IntArray
 from microbench.core.units import plain
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
 
+# same_kernel: an empty kernel with 0 or 4 arguments. one_op: x + 1 on one float32 element.
 Family = Literal["same_kernel", "one_op"]
+FAMILIES: tuple[Family, ...] = ("same_kernel", "one_op")
+Errors = tuple[type[Exception], ...]
 
-# The kernels of kernels/launch.cu by number of arguments: none, or three device pointers and one 32-bit integer; and
-# the one that spins for as many SM clock cycles as its argument says, a 64-bit integer.
+# Kernels of kernels/launch.cu by number of arguments: none, or three device pointers and one 32-bit integer; and the
+# kernel that spins for as many SM clock cycles as its only argument says, a 64-bit integer.
 KERNELS = {0: "empty", 4: "four_arguments"}
 SPIN_KERNEL = "spin"
 BLOCK_THREADS = 32
 ARRAY_ELEMENTS = 32
 
-# What a package that is installed but broken raises on import: a missing library, another package's wrong version.
+# What the import of an installed but broken package raises: a library is missing, another package has a wrong version.
 BROKEN_IMPORT = (ImportError, OSError, AttributeError, RuntimeError, ValueError)
 
 
 @dataclass(frozen=True)
 class LayerContext:
-    """What a layer is opened with: the worker's primary context is current in the calling thread.
+    """What a layer is opened with. The worker's primary context is current in the calling thread.
 
-    ``cubin`` is kernels/launch.cu compiled for this GPU, with the extern "C" kernels of KERNELS and SPIN_KERNEL.
-    ``stream_handle`` is a non-blocking CUstream of the worker's; it outlives the layer. ``device_index`` is CUDA's
-    ordinal of the GPU. ``pointers`` are three device addresses that the kernels take and never touch.
+    ``cubin`` is kernels/launch.cu compiled for this GPU. ``stream_handle`` is a non-blocking CUstream of the worker
+    that outlives the layer, ``device_index`` CUDA's number of the GPU. ``pointers`` are three device addresses that the
+    kernels take as arguments and never access.
     """
 
     cubin: bytes
@@ -47,10 +53,10 @@ class LayerContext:
 
 @dataclass(frozen=True)
 class LayerGraph:
-    """Calls that a layer has captured, as a graph: instantiated, and its upload queued.
+    """Calls that a layer has captured as a graph, which is instantiated and whose upload is queued.
 
-    ``launch`` replays it once on the layer's stream, as the library's user would write it. ``nodes`` is how many nodes
-    it has. ``close`` destroys it, after the last replay has ended.
+    ``launch`` replays it once on the layer's stream, as a user of the library would write it. ``nodes`` is its number
+    of nodes. ``close`` destroys it and is called after the last replay has ended.
     """
 
     launch: Callable[[], object]
@@ -60,13 +66,13 @@ class LayerGraph:
 
 @dataclass(frozen=True)
 class LayerHandle:
-    """A layer made ready: its kernel is compiled and loaded, and has been submitted once.
+    """An opened layer: its kernel is compiled and loaded, and has been submitted once.
 
-    ``call`` makes one library call, as its user would write it. ``stream_handle`` is the CUstream it submits to, None
-    when the library keeps it to itself. ``synchronize`` waits for the last call; None when synchronising the stream
-    does. ``capture_refused`` says why a call cannot be captured, None where it can. ``close`` sets back what opening
-    changed in the library. ``graph`` makes a graph of so many calls by the library's own means, where open_spin gave
-    the handle; it raises Skip with the reason where the library refuses, and the stream never stays capturing.
+    ``call`` makes one library call, as a user of the library would write it. ``stream_handle`` is the CUstream that it
+    submits to, None if the library does not show its stream. ``synchronize`` waits for the last call; None if
+    synchronising the stream does that. ``capture_refused`` says why a call cannot be captured. ``close`` restores what
+    opening has changed in the library. ``graph`` makes a graph of several calls by the library's own means, for handles
+    of ``Layer.open_spin``; it raises Skip, with the reason, if the library refuses, and always ends the capture.
     """
 
     call: Callable[[], object]
@@ -77,77 +83,135 @@ class LayerHandle:
     graph: Callable[[int], LayerGraph] | None = None
 
 
-class Layer(Protocol):
-    """What a file of this folder declares; the file is the layer.
+class LayerCosts(msgspec.Struct, frozen=True):
+    """Host time of one call through a layer on the simulated GPU, in ns, and what each kernel argument adds to it.
 
-    A layer that is measured with kernels of a given length as well has ``open_spin(context, cycles)``: the kernel spins
-    for that many SM clock cycles, its only argument; 0 is the empty kernel. Its handle can make graphs.
-
-    ``FAMILY`` is ``same_kernel`` (an empty kernel, 0 or 4 arguments) or ``one_op`` (x + 1 on one float32 element),
-    ``PACKAGE`` the import name, ``INSTALL`` the pip line, ``ABOUT`` what one call is, ``ARGUMENTS`` how many the
-    kernel may have.
+    ``replay_ns`` is how much longer a graph launch takes through the layer than from the compiled loop.
     """
 
-    NAME: str
-    FAMILY: Family
-    PACKAGE: str
-    INSTALL: str
-    ABOUT: str
-    ARGUMENTS: tuple[int, ...]
-
-    def open_layer(self, context: LayerContext, arguments: int) -> LayerHandle:
-        """Make the layer ready. Raises Skip when its package is missing or cannot work here."""
-        ...
+    call_ns: float
+    argument_ns: float = 0.0
+    replay_ns: float = 1000.0
 
 
-def _layers() -> dict[str, Layer]:
-    """Every file of the folder that has a NAME; importing them imports none of the packages they measure."""
+@dataclass(frozen=True, kw_only=True)
+class Submitter:
+    """Who submits kernels: the compiled loop or a Python layer.
+
+    ``title`` is its name in reports, ``aliases`` are what people call it on the command line (lower case).
+    ``simulated`` is None if the simulated GPU does not have it.
+    """
+
+    name: str
+    title: str
+    family: Family
+    aliases: tuple[str, ...] = ()
+    simulated: LayerCosts | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer(Submitter):
+    """A Python layer, as its library's file in this folder declares it in LAYERS.
+
+    ``package`` is the import name, ``install`` the pip line, ``about`` what one call is, ``arguments`` how many
+    arguments its kernel may have. ``open(context, arguments)`` makes the layer ready; it raises Skip if the package is
+    missing or cannot work here. A layer that is also measured with kernels of a given length, and in graphs, has
+    ``open_spin(context, cycles)``: its kernel spins for that many SM clock cycles, 0 is the empty kernel.
+    ``environment`` is what its process needs. Layers are listed by family, then by ``order``, then by file.
+    """
+
+    package: str
+    install: str
+    about: str
+    arguments: tuple[int, ...]
+    open: Callable[[LayerContext, int], LayerHandle]
+    open_spin: Callable[[LayerContext, int], LayerHandle] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    order: int = 0
+
+
+COMPILED_LOOP = Submitter(
+    name=LOOP_LAYER,
+    title="compiled loop",
+    family="same_kernel",
+    aliases=("c", "c++", "cpp", "compiled"),
+    simulated=LayerCosts(3200, 10, replay_ns=0),
+)
+
+
+def layers(family: Family | None = None) -> list[Layer]:
+    """The layers that the files of this folder declare, of one family or of both. Imports no measured package."""
     import microbench.gpu.layers as folder
 
-    names = [found.name for found in pkgutil.iter_modules(folder.__path__)]
-    modules = [importlib.import_module(f"{folder.__name__}.{name}") for name in names]
-    return {module.NAME: cast(Layer, module) for module in modules if hasattr(module, "NAME")}
+    files = [
+        importlib.import_module(f"{folder.__name__}.{file.name}") for file in pkgutil.iter_modules(folder.__path__)
+    ]
+    declared: list[Layer] = [layer for file in files for layer in getattr(file, "LAYERS", ())]
+    chosen = [layer for layer in declared if family in (None, layer.family)]
+    return sorted(chosen, key=lambda layer: (FAMILIES.index(layer.family), layer.order))
 
 
-def layer_names(family: Family | None = None) -> tuple[str, ...]:
-    """Names of the layers of a family, or of all, in the order of their files."""
-    return tuple(name for name, layer in _layers().items() if family in (None, layer.FAMILY))
+def submitters() -> list[Submitter]:
+    """The compiled loop, then the Python layers."""
+    return [COMPILED_LOOP, *layers()]
+
+
+def spinning() -> tuple[str, ...]:
+    """Names of those that are measured with kernels of a given length, and in graphs."""
+    return (LOOP_LAYER, *(layer.name for layer in layers() if layer.open_spin is not None))
+
+
+def layer_titles() -> dict[str, str]:
+    """The title of each submitter by its name."""
+    return {submitter.name: submitter.title for submitter in submitters()}
+
+
+def layer_named(text: str) -> str:
+    """The name of the submitter that ``text`` means, by its name or an alias. Raises UsageError for an unknown one."""
+    known = submitters()
+    names = {alias: submitter.name for submitter in known for alias in submitter.aliases}
+    names |= {submitter.name: submitter.name for submitter in known}
+    wanted = text.strip().lower()
+    if wanted in names:
+        return names[wanted]
+    near = difflib.get_close_matches(wanted, names, n=1)
+    listed = ", ".join(submitter.name for submitter in known)
+    step = f"did you mean {near[0]}? there are {listed}" if near else f"choose one of {listed}"
+    raise UsageError(f"there is no layer {plain(text)!r}", step)
 
 
 def find_layer(name: str) -> Layer:
-    """The layer of that name. Raises UsageError for an unknown one."""
-    layers = _layers()
-    if name not in layers:
-        raise UsageError(f"there is no layer {plain(name)!r}", f"choose from: {', '.join(layers)}")
-    return layers[name]
+    """The Python layer of that name. Raises UsageError for an unknown one."""
+    known = {layer.name: layer for layer in layers()}
+    if name not in known:
+        raise UsageError(f"there is no layer {plain(name)!r}", f"choose from: {', '.join(known)}")
+    return known[name]
 
 
-def open_named(name: str, context: LayerContext, arguments: int) -> LayerHandle:
-    """Open the layer of that name. Raises Skip when it cannot run here or takes no such number of arguments."""
+def open_layer(name: str, context: LayerContext, arguments: int) -> LayerHandle:
+    """Open a layer. Raises Skip if it cannot run here or is not measured with this number of arguments."""
     layer = find_layer(name)
-    if arguments not in layer.ARGUMENTS:
-        raise Skip(f"{name} is measured with {' or '.join(map(str, layer.ARGUMENTS))} arguments, not {arguments}")
-    return layer.open_layer(context, arguments)
+    if arguments not in layer.arguments:
+        raise Skip(f"{name} is measured with {' or '.join(map(str, layer.arguments))} arguments, not {arguments}")
+    return layer.open(context, arguments)
 
 
 def open_spinning(name: str, context: LayerContext, cycles: int) -> LayerHandle:
-    """Open the layer of that name with a kernel that spins for so many SM clock cycles; 0: the empty kernel.
+    """Open a layer with a kernel that spins for ``cycles`` SM clock cycles; 0 is the empty kernel.
 
-    Raises Skip when it cannot run here or is not measured so.
+    Raises Skip if it cannot run here or is not measured in this way.
     """
-    open_spin = getattr(find_layer(name), "open_spin", None)
+    open_spin = find_layer(name).open_spin
     if open_spin is None:
         raise Skip(f"{name} is not measured with kernels of a given length")
-    return cast(LayerHandle, open_spin(context, cycles))
+    return open_spin(context, cycles)
 
 
-def replays(handle: LayerHandle, graph: LayerGraph) -> LayerHandle:
-    """A handle of which one call is one replay of a graph that ``handle`` made; closing it closes the graph alone."""
-    return replace(handle, call=graph.launch, close=graph.close, graph=None)
+# What the files of the layers share.
 
 
 def load(package: str, install: str) -> Any:
-    """Import a package. Raises Skip with the pip line when it is absent, with the import's error when it is broken."""
+    """Import a package. Raises Skip with the pip line if it is absent, with the import's error if it is broken."""
     try:
         return importlib.import_module(package)
     except BROKEN_IMPORT as error:
@@ -157,24 +221,42 @@ def load(package: str, install: str) -> Any:
         raise Skip(f"{package} does not import here ({type(error).__name__}: {plain(error)})") from error
 
 
+def load_driver() -> Any:
+    """cuda.bindings.driver, for what a library has no call of its own for."""
+    return load("cuda.bindings.driver", "pip install cuda-bindings")
+
+
 def check_sum(name: str, value: float) -> None:
     """Raise MeasurementError unless 1 + 1, computed by the layer on the GPU, is 2."""
     if value != 2.0:
         raise MeasurementError(f"{name}: 1 + 1 gave {value}")
 
 
-class LayerSubmit:
-    """A Submit (gpu/protocol/gpu.py) of library calls: a plain Python loop around one call and nothing else.
+def check(result: tuple[Any, ...]) -> Any:
+    """The value of a cuda.bindings call without its error code: None, a value or a tuple. Raises MeasurementError."""
+    code, *values = result
+    if int(code) != 0:
+        raise MeasurementError(f"cuda.bindings: {code.name}")
+    if not values:
+        return None
+    return values[0] if len(values) == 1 else tuple(values)
 
-    Garbage collection stays on, as in the user's program. Stamps are read by time.monotonic_ns: CLOCK_MONOTONIC, as in
-    the compiled loops. The wait of a round trip is one call of cuda.bindings, or the library's own. Errors are the
+
+# Timing.
+
+
+class LayerSubmit:
+    """A Submit of library calls: a plain Python loop around one call and nothing else.
+
+    Garbage collection stays on, as in a user's program. Stamps come from time.monotonic_ns, which is CLOCK_MONOTONIC as
+    in the compiled loops. A round trip waits by one call of cuda.bindings, or in the library's own way. Errors are the
     library's own exceptions.
     """
 
     queue_slots: int | None = SAFE_QUEUE_SLOTS
 
     def __init__(self, handle: LayerHandle, driver: Any, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        """``driver`` is cuda.bindings.driver, which waits for the stream of layers that do not wait themselves."""
+        """``driver`` is cuda.bindings.driver; it waits for the stream of layers without a wait of their own."""
         self._call = handle.call
         self._own_wait = handle.synchronize
         self._now_ns = now_ns
@@ -187,13 +269,11 @@ class LayerSubmit:
             raise MeasurementError("a layer without a stream must bring its own way to wait")
 
     def __call__(self, count: int) -> None:
-        """Submit ``count`` times."""
         call = self._call
         for _ in range(count):
             call()
 
     def burst_ns(self, count: int) -> int:
-        """Submit ``count`` times; host time from before the first call to after the last, in ns."""
         call, now_ns = self._call, self._now_ns
         self._drain()
         begin_ns = now_ns()
@@ -202,9 +282,8 @@ class LayerSubmit:
         return now_ns() - begin_ns
 
     def stamps(self, out_ns: IntArray) -> None:
-        """Submit ``len(out_ns) - 1`` times; stamp the clock before each call and after the last."""
         call, now_ns = self._call, self._now_ns
-        stamps = [0] * len(out_ns)  # storing into a NumPy array would cost more, between stamps
+        stamps = [0] * len(out_ns)  # storing into a NumPy array would take longer between the stamps
         self._drain()
         stamps[0] = now_ns()
         for index in range(1, len(stamps)):
@@ -213,10 +292,7 @@ class LayerSubmit:
         out_ns[:] = stamps
 
     def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
-        """``len(out_ns)`` times ``calls`` calls and a wait, in ns each. Raises MeasurementError for a GPU's error.
-
-        Two loops, as one that counts to 1 would add its own start to a single call.
-        """
+        """There are two loops because a loop that counts to 1 would add its own start to a single call."""
         call, wait, now_ns = self._call, self._wait, self._now_ns
         took_ns = [0] * len(out_ns)
         self._drain()
@@ -232,86 +308,66 @@ class LayerSubmit:
             took_ns[index] = now_ns() - begin_ns
         out_ns[:] = took_ns
         if self._own_wait is None:
-            _check(wait())
+            check(wait())
 
     def _drain(self) -> None:
-        """A library that submits from threads of its own may still be doing so when the GPU looks idle."""
+        """Wait in the library's own way: its threads may still be submitting when the GPU looks idle."""
         if self._own_wait is not None:
             self._own_wait()
 
 
-def kernels_of_one_call(handle: LayerHandle, driver: Any) -> Fact:
-    """How many kernels one call submits, seen by capturing it; the value is None, with a reason, where that is refused.
+def replays(handle: LayerHandle, graph: LayerGraph) -> LayerHandle:
+    """A handle whose call is one replay of a graph that ``handle`` made. Closing it closes only the graph."""
+    return replace(handle, call=graph.launch, close=graph.close, graph=None)
 
-    ``driver`` is cuda.bindings.driver. Only this thread and stream are captured, in the mode that forbids nothing:
-    libraries may allocate meanwhile.
+
+# Stream capture: counting the kernels of one call, and graphs of several calls.
+
+
+def kernels_of_one_call(handle: LayerHandle, driver: Any) -> Fact:
+    """Number of kernels that one call submits, seen by capturing it; None with a reason if that is refused.
+
+    ``driver`` is cuda.bindings.driver. The capture mode forbids nothing, as libraries may allocate during the call.
     """
     unknown = partial(Fact, "kernels_per_call", None, source="stream capture")
     if handle.capture_refused or handle.stream_handle is None:
-        return unknown(reason=handle.capture_refused or "the library keeps its stream to itself")
+        return unknown(reason=handle.capture_refused or "the library does not show its stream")
     stream = driver.CUstream(handle.stream_handle)
     (code,) = driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
     if int(code) != 0:
         return unknown(reason=f"capture did not begin: {code.name}")
-    refusal, graph = _captured(handle.call, stream, driver)
-    if refusal is not None:
-        return unknown(reason=refusal)
-    try:
-        return Fact("kernels_per_call", _kernels(graph, driver), source="stream capture")
-    finally:
-        driver.cuGraphDestroy(graph)
-
-
-def _captured(call: Callable[[], object], stream: Any, driver: Any) -> tuple[str | None, Any]:
-    """Why there is no graph of the call, or None and the graph; the stream no longer captures in either case."""
     refusal = None
     try:
-        call()
-    except RuntimeError as error:  # what libraries raise when they see the capture, or the driver's refusal
+        handle.call()
+    except RuntimeError as error:  # the library has noticed the capture, or the driver refuses
         refusal = plain(error)
     finally:
         code, graph = driver.cuStreamEndCapture(stream)
     if int(code) != 0:
-        return refusal or f"capture did not end: {code.name}", None
-    if refusal is not None:
+        return unknown(reason=refusal or f"capture did not end: {code.name}")
+    try:
+        if refusal is not None:
+            return unknown(reason=refusal)
+        kernel = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
+        count = node_count(driver, graph)
+        nodes = check(driver.cuGraphGetNodes(graph, count))[0][:count] if count else []
+        kernels = sum(driver.cuGraphNodeGetType(node)[1] == kernel for node in nodes)
+        return Fact("kernels_per_call", kernels, source="stream capture")
+    finally:
         driver.cuGraphDestroy(graph)
-    return refusal, graph
 
 
-def _kernels(graph: Any, driver: Any) -> int:
-    """Kernel nodes of a captured graph."""
-    code, _, count = driver.cuGraphGetNodes(graph)
-    _check((code,))
-    if not count:
-        return 0
-    code, nodes, _ = driver.cuGraphGetNodes(graph, count)
-    _check((code,))
-    kernel = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
-    return sum(driver.cuGraphNodeGetType(node)[1] == kernel for node in nodes[:count])
-
-
-def _check(result: tuple[Any, ...]) -> None:
-    if int(result[0]) != 0:
-        raise MeasurementError(f"a layer's stream: {result[0].name}")
-
-
-# What the layers share to make graphs of their calls: a refusal becomes a Skip, the driver's own graph calls.
-
-
-Errors = tuple[type[Exception], ...]
-
-
-def load_driver() -> Any:
-    """cuda.bindings.driver, for what a library has no call of its own for."""
-    return load("cuda.bindings.driver", "pip install cuda-bindings")
+def node_count(driver: Any, graph: Any) -> int:
+    """Number of nodes of a graph. Raises MeasurementError for the driver's error."""
+    return int(check(driver.cuGraphGetNodes(graph))[-1])
 
 
 @contextmanager
 def capturing(library: str, errors: Errors, abandon: Callable[[], object]) -> Iterator[None]:
-    """Capture within: one of ``errors`` becomes a Skip with the library's reason.
+    """The scope of a capture. One of ``errors`` becomes a Skip with the library's reason.
 
-    ``abandon`` ends the capture after that and after any other error. Ending a broken capture is an error again: which
-    is to be expected, and the capture has ended all the same.
+    After any error ``abandon`` ends the capture. It may raise one of ``errors`` again, as the capture is broken; the
+    capture has ended all the same.
     """
     done = False
     try:
@@ -328,13 +384,19 @@ def capturing(library: str, errors: Errors, abandon: Callable[[], object]) -> It
 def driver_graph(
     library: str, errors: Errors, stream_handle: int, call: Callable[[], object], count: int
 ) -> LayerGraph:
-    """A graph of ``count`` calls of a library that has none: what its user would write with cuda.bindings.
+    """A graph of ``count`` calls of a library without graphs, as its user would write it with cuda.bindings.
 
-    The capture forbids nothing, as in the libraries that have graphs: a library may free memory meanwhile.
+    The capture mode forbids nothing, as in libraries with graphs: a library may free memory during the capture.
     """
     driver = load_driver()
     stream = driver.CUstream(stream_handle)
-    with capturing(library, (*errors, MeasurementError), partial(_end_capture, driver, stream)):
+
+    def abandon() -> None:
+        code, graph = driver.cuStreamEndCapture(stream)
+        if int(code) == 0:  # a broken capture leaves no graph
+            driver.cuGraphDestroy(graph)
+
+    with capturing(library, (*errors, MeasurementError), abandon):
         check(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
         for _ in range(count):
             call()
@@ -350,25 +412,3 @@ def driver_graph(
         check(driver.cuGraphLaunch(executable, stream))
 
     return LayerGraph(launch, nodes, close=partial(driver.cuGraphExecDestroy, executable))
-
-
-def _end_capture(driver: Any, stream: Any) -> None:
-    """End a capture that is of no use; the driver keeps nothing of a broken one."""
-    code, graph = driver.cuStreamEndCapture(stream)
-    if int(code) == 0:
-        driver.cuGraphDestroy(graph)
-
-
-def node_count(driver: Any, graph: Any) -> int:
-    """Nodes of a graph. Raises MeasurementError for the driver's error."""
-    return int(check(driver.cuGraphGetNodes(graph))[-1])
-
-
-def check(result: tuple[Any, ...]) -> Any:
-    """What a call of cuda.bindings gave beside its code: None, a value, or a tuple. Raises MeasurementError."""
-    code, *values = result
-    if code:
-        raise MeasurementError(f"cuda.bindings: {code.name}")
-    if not values:
-        return None
-    return values[0] if len(values) == 1 else tuple(values)

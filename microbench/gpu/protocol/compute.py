@@ -1,4 +1,4 @@
-"""The protocol Compute: what a benchmark may ask of a GPU's tensor cores and ALUs. Raw times and counts only."""
+"""The protocol Compute: what a benchmark may ask of tensor cores and ALUs, and the types of a product's matrices."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Literal, NamedTuple, Protocol
 from microbench.core.model import Telemetry
 from microbench.gpu.protocol.submit import Submit
 
-# What is multiplied, and where it matters how it is added up. fp8: the left operand's type, the right one is e4m3;
-# _fast: partial sums stay in the tensor cores' own accumulator (cuBLASLt's FAST_ACCUM, PyTorch's use_fast_accum).
+# What is multiplied and, where it matters, how it is accumulated. fp8 names the left operand's type, the right operand
+# is e4m3. _fast: partial sums stay in the tensor cores' own accumulator (FAST_ACCUM, use_fast_accum).
 GemmType = Literal[
     "fp64", "fp32", "tf32", "fp16", "fp16_acc16", "bf16", "fp8_e4m3", "fp8_e4m3_fast", "fp8_e5m2", "fp8_e5m2_fast",
     "int8", "mxfp8", "nvfp4",
 ]  # fmt: skip
 Library = Literal["cublaslt", "cupy", "torch"]
-# normal: standard normal; uniform: between -1 and 1; constant: the same number everywhere; sparse: normal, of which
-# half is zero, two of every four; integers alike, scaled to their range.
+# normal: standard normal; uniform: between -1 and 1; constant: one number everywhere; sparse: normal with two of every
+# four elements zero. Integers follow the same distributions, scaled to their range.
 GemmData = Literal["normal", "uniform", "constant", "ones", "zeros", "sparse"]
-# Tensor instructions: warpgroups' from shared memory (9.0a), and warps' from registers.
+# Tensor instructions: those of warpgroups, from shared memory (9.0a only), and those of warps, from registers.
 TensorPath = Literal["wgmma", "mma"]
 TensorType = Literal["fp64", "tf32", "fp16", "fp16_acc16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"]
-# Instructions of the ALUs: multiply-adds, integer multiply-add and addition, two of the special functions.
+# ALU instructions: multiply-adds, integer multiply-add and addition, two special functions.
 AluOperation = Literal[
     "fma_fp64", "fma_fp32", "fma_fp16x2", "fma_bf16x2", "mad_int32", "add_int32", "exp2_fp32", "rsqrt_fp32",
 ]  # fmt: skip
 
-# What products are added up in, in words. Of fp8 the tensor cores keep 14 bits; without _fast these partial sums are
-# added in fp32 every 128 products. Source: DeepSeek-V3 technical report (2024), section 3.3.2, on the H800.
+# What products are accumulated in, in words. The tensor cores keep 14 bits of fp8 sums; without _fast these partial
+# sums are added in fp32 every 128 products. Source: DeepSeek-V3 technical report (2024), section 3.3.2, on the H800.
 ACCUMULATORS: dict[GemmType, str] = {
     "fp64": "fp64", "fp32": "fp32", "tf32": "fp32", "fp16": "fp32", "fp16_acc16": "fp16", "bf16": "fp32",
     "fp8_e4m3": "fp32, promoted", "fp8_e4m3_fast": "fast, about 14 bits", "fp8_e5m2": "fp32, promoted",
@@ -35,13 +35,89 @@ ACCUMULATORS: dict[GemmType, str] = {
 }  # fmt: skip
 INTEGER_TYPES = ("int8",)
 
+# The matrices of a product.
+
+Element = Literal["fp64", "fp32", "fp16", "bf16", "e4m3", "e5m2", "e2m1", "int8", "int32"]
+
+
+class Format(NamedTuple):
+    """A number format: ``most`` is the code of its largest number; integers have no ``fraction_bits``.
+
+    Source of the 8-bit and 4-bit formats: OCP 8-bit floating point (2023), OCP microscaling (2023).
+    """
+
+    bits: int
+    fraction_bits: int = 0
+    bias: int = 0
+    most: int = 0
+
+
+FORMATS: dict[Element, Format] = {
+    "fp64": Format(64, 52, 1023), "fp32": Format(32, 23, 127), "fp16": Format(16, 10, 15, 0x7BFF),
+    "bf16": Format(16, 7, 127, 0x7F7F), "e4m3": Format(8, 3, 7, 0x7E), "e5m2": Format(8, 2, 15, 0x7B),
+    "e2m1": Format(4, 1, 1, 0x7), "int8": Format(8), "int32": Format(32),
+}  # fmt: skip
+
+
+class Elements(NamedTuple):
+    """Element types of A, B and D."""
+
+    a: Element
+    b: Element
+    d: Element
+
+
+ELEMENTS: dict[GemmType, Elements] = {
+    "fp64": Elements("fp64", "fp64", "fp64"), "fp32": Elements("fp32", "fp32", "fp32"),
+    "tf32": Elements("fp32", "fp32", "fp32"), "fp16": Elements("fp16", "fp16", "fp16"),
+    "fp16_acc16": Elements("fp16", "fp16", "fp16"), "bf16": Elements("bf16", "bf16", "bf16"),
+    "fp8_e4m3": Elements("e4m3", "e4m3", "bf16"), "fp8_e4m3_fast": Elements("e4m3", "e4m3", "bf16"),
+    "fp8_e5m2": Elements("e5m2", "e4m3", "bf16"), "fp8_e5m2_fast": Elements("e5m2", "e4m3", "bf16"),
+    "int8": Elements("int8", "int8", "int32"), "mxfp8": Elements("e4m3", "e4m3", "bf16"),
+    "nvfp4": Elements("e2m1", "e2m1", "bf16"),
+}  # fmt: skip
+
+
+class Matrices(NamedTuple):
+    """Device addresses of the matrices of a product D = A B.
+
+    A is ``rows`` x ``depth``, D is ``rows`` x ``columns``, both row-major. Each copy of B is stored transposed, as
+    ``columns`` x ``depth``, also row-major.
+    """
+
+    dtype: GemmType
+    rows: int
+    columns: int
+    depth: int
+    a: int
+    b: tuple[int, ...]
+    d: int
+
+    @property
+    def elements(self) -> Elements:
+        """Element types of A, B and D."""
+        return ELEMENTS[self.dtype]
+
+
+def matrix_bytes(element: Element, rows: int, columns: int) -> int:
+    """Bytes of a matrix; two 4-bit elements share a byte."""
+    return -(-rows * columns * FORMATS[element].bits // 8)
+
+
+def product_bytes(dtype: GemmType, rows: int, columns: int, depth: int) -> int:
+    """Bytes of A, one B and D."""
+    a, b, d = ELEMENTS[dtype]
+    return matrix_bytes(a, rows, depth) + matrix_bytes(b, columns, depth) + matrix_bytes(d, rows, columns)
+
+
+# The operations.
+
 
 class UnitPass(NamedTuple):
-    """What one launch on every SM took by the SMs' own clocks.
+    """Duration of one launch on every SM, by the SMs' own clocks.
 
-    ``seconds`` from the first SM's begin to the last one's end. Medians over the SMs: ``cycles`` of an SM's clock from
-    its begin to its end, ``clock_hz`` of it. Under tensor work some SMs are half a percent slower than others, and end
-    last.
+    ``seconds`` is from the first SM's begin to the last SM's end. ``cycles`` (of one SM, from its begin to its end) and
+    ``clock_hz`` are medians over the SMs: under tensor work some SMs run half a percent slower and end last.
     """
 
     seconds: float
@@ -50,31 +126,34 @@ class UnitPass(NamedTuple):
 
 
 class Gemm(Protocol):
-    """One matrix product D = A B by one way of a library, as a Transfer is of copies."""
+    """One matrix product D = A B in one way of one library."""
 
     submit: Submit
 
     def graph(self, calls: int) -> Submit:
-        """A graph of so many calls of ``submit``, one after the other: each of its calls is one replay."""
+        """A graph of ``calls`` calls of ``submit``, one after the other. One call of the result is one replay.
+
+        Raises Skip if the library's calls cannot be captured.
+        """
         ...
 
     def fresh(self) -> None:
-        """Fill the operands with new data and poison D; waits until that is done."""
+        """Fill the operands with new data and poison D; returns when both are done."""
         ...
 
     def check(self) -> str:
-        """How D was compared: its product with a random vector of signs with that of the operands, in float64.
+        """Compare D with A B by products with random vectors of signs, in float64. Returns how that was done.
 
-        Raises MeasurementError with both errors when it is further off than the types' own rounding allows.
+        Raises MeasurementError, with both errors, if D is further off than the rounding of its types allows.
         """
         ...
 
 
 class Problem(Protocol):
-    """The operands of one product: A of ``rows`` x ``depth``, B of ``depth`` x ``columns``, fresh at each ``fresh``.
+    """The operands of one product: A of ``rows`` x ``depth``, B of ``depth`` x ``columns``.
 
-    ``operations`` are 2 rows columns depth, multiplications and additions; ``size_bytes`` each operand read once and
-    the result written once.
+    ``operations`` are 2 rows columns depth, multiplications and additions. ``size_bytes`` counts each operand once and
+    the result once.
     """
 
     dtype: GemmType
@@ -85,43 +164,49 @@ class Problem(Protocol):
     size_bytes: int
 
     def ways(self, library: Library) -> Sequence[str]:
-        """The candidates of cuBLASLt's own heuristics, best guess first, by name; another library chooses for itself:
-        one name. Raises Skip where library, type and GPU do not go together, with the line that installs it."""
+        """Names of the candidates of cuBLASLt's heuristics, its best guess first; another library has one way.
+
+        Raises Skip if library, type and GPU do not go together, and with the install line if the library is missing.
+        """
         ...
 
     def gemm(self, library: Library, way: str) -> Gemm:
-        """That way, ready to be submitted. All ways of a problem work on the same operands and the same D."""
+        """This way, ready to be submitted. All ways of a problem share the operands and D."""
         ...
 
 
 class ClockBracket(Protocol):
-    """Two tiny kernels around a region of stream 0: the mean SM clock between them, by the SMs' own counters."""
+    """Two tiny kernels around a region of stream 0 that read the SMs' own counters."""
 
-    def begin(self) -> None: ...
+    def begin(self) -> None:
+        """Launch the first kernel."""
+        ...
 
-    def end(self) -> None: ...
+    def end(self) -> None:
+        """Launch the second kernel."""
+        ...
 
     def hz(self) -> float:
-        """Median over the SMs; both kernels have ended."""
+        """The mean SM clock between the two kernels: median over the SMs, in Hz. Call it when both have ended."""
         ...
 
 
 class Resident(Protocol):
-    """Instructions on what registers or shared memory hold, on every SM and with no traffic.
+    """Instructions on the contents of registers or shared memory, on every SM and without memory traffic.
 
-    ``operations`` are those of one SM in one repetition: floating or integer, a multiply-add on tensors or floating
-    numbers counts as two, one of integers on the ALUs as one, as in the CUDA programming guide's table of throughput.
+    ``operations`` are those of one SM in one repetition. A multiply-add counts as two, but an integer one on the ALUs
+    as one, as in the throughput table of the CUDA programming guide.
     """
 
     sms: int
     operations: int
 
     def take(self, repeats: int) -> UnitPass:
-        """Run so many repetitions on every SM. Raises MeasurementError where two blocks share an SM."""
+        """Run ``repeats`` repetitions on every SM. Raises MeasurementError if two blocks shared an SM."""
         ...
 
     def check(self) -> str:
-        """How the results of one repetition on fresh data were compared. Raises MeasurementError for wrong ones."""
+        """Compare the results on fresh operands. Returns how; raises MeasurementError for a wrong result."""
         ...
 
 
@@ -131,13 +216,12 @@ class Chain(Protocol):
     instructions: int
 
     def take(self, repeats: int) -> UnitPass:
-        """Run so many repetitions on one SM."""
+        """Run ``repeats`` repetitions on one SM."""
         ...
 
 
 class Compute(Protocol):
-    """Tensor cores and ALUs of one GPU, for one case. Every method raises Skip where GPU or library have no such
-    thing."""
+    """Tensor cores and ALUs of one GPU for one case. Every method raises Skip if GPU or library cannot do it."""
 
     def problem(
         self,
@@ -149,26 +233,30 @@ class Compute(Protocol):
         *,
         beyond_l2: bool = False,
     ) -> Problem:
-        """Operands in device memory. With ``beyond_l2`` there are so many copies of B, used in turn, that none is in
-        the L2 when its turn comes. Raises Skip with the bytes asked and free where they do not fit."""
+        """Operands in device memory. Raises Skip, with the bytes asked for and free, if they do not fit.
+
+        With ``beyond_l2`` there are so many copies of B, used in turn, that none is in the L2 when it is used.
+        """
         ...
 
     def needed_bytes(self, dtype: GemmType, rows: int, columns: int, depth: int) -> int:
-        """What operands, result and workspace of such a problem take."""
+        """Bytes of operands, result, check and workspace of such a problem."""
         ...
 
     def free_bytes(self) -> int:
-        """Device memory that can be had now."""
+        """Device memory that a problem can take now, in bytes."""
         ...
 
-    def bracket(self) -> ClockBracket: ...
+    def bracket(self) -> ClockBracket:
+        """A new bracket for the mean SM clock of a region."""
+        ...
 
     def state(self) -> Telemetry:
-        """What NVML says now, while work runs: power, temperature, clocks, reasons. Takes microseconds."""
+        """Power, temperature, clocks and throttle reasons by NVML, read while work runs. Takes microseconds."""
         ...
 
     def tensor(self, path: TensorPath, dtype: TensorType) -> Resident:
-        """Tensor instructions alone, of normal random operands."""
+        """Tensor instructions alone, on normally distributed random operands."""
         ...
 
     def arithmetic(self, operation: AluOperation) -> Resident:

@@ -1,4 +1,4 @@
-"""The protocol Gpu: everything a benchmark or the Meter may ask of a GPU, real or simulated. Times are raw stamps."""
+"""The protocol Gpu: everything that a benchmark or the Meter may ask of a GPU. Times are raw stamps in ns."""
 
 from __future__ import annotations
 
@@ -16,55 +16,59 @@ from microbench.gpu.protocol.submit import Submit
 
 WaitMode = Literal["spin", "yield", "blocking", "auto"]
 WAIT_MODES: tuple[WaitMode, ...] = ("spin", "yield", "blocking", "auto")
-# Set by a benchmark's process_environment: the wait mode must be known before the context exists.
+# A benchmark's process_environment sets it: the wait mode must be known before the context exists.
 WAIT_VARIABLE = "MICROBENCH_WAIT_MODE"
 
-# Without a measurement of this GPU's own, no more launches than this may stand behind a gate at once:
-# half of the 1021 found on data-centre drivers of the 580 series (launch_queue measures it).
+# How many launches may be queued behind a gate if this GPU's own limit has not been measured: half of the 1021 that
+# launch_queue found on data-centre drivers of the 580 series.
 SAFE_QUEUE_SLOTS = 510
 
 
 class HostClock(Protocol):
-    """The one clock that the Meter reads."""
+    """The clock that the Meter reads."""
 
     def now_ns(self) -> int:
-        """Monotonic time in nanoseconds."""
+        """Monotonic time in ns."""
         ...
 
 
 class Gate(Protocol):
-    """A kernel that holds streams until a flag is set; it opens by itself after its time-out."""
+    """A kernel that holds streams until a flag is set. It opens by itself after its time-out."""
 
     def shut(self, streams: Sequence[int] = (0,), timeout_s: float = 0.5) -> None:
-        """Hold the streams. What is submitted to them afterwards waits."""
+        """Hold these streams. Work that is submitted to them afterwards waits."""
         ...
 
     def open(self) -> None:
-        """Let go."""
+        """Release the streams."""
         ...
 
     def was_late(self) -> bool:
-        """True if the gate of the last shut timed out by itself: the sample is void. Call after a synchronise."""
+        """True if the gate timed out after the last ``shut``: the sample is void. Synchronise before calling this."""
         ...
 
 
 class EventPair(Protocol):
-    """Two timing events in a stream."""
+    """Two timing events in one stream."""
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        """Record the first event."""
+        ...
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Record the second event."""
+        ...
 
     def elapsed_s(self) -> float:
-        """Time between the two by the device's clock; waits for the second."""
+        """Wait for the second event. Returns the time between the two by the device's clock, in s."""
         ...
 
 
-class Recorded(NamedTuple):
-    """What a batch of kernels recorded of itself, in submission order.
+class GpuRecording(NamedTuple):
+    """Start and end that each kernel of a batch recorded, in submission order: ns of %globaltimer.
 
-    ``start_ns`` and ``end_ns`` are %globaltimer as the kernel's first and last act (min and max over its blocks).
-    ``step_ns`` is the probed step of %globaltimer.
+    ``start_ns`` and ``end_ns`` have the shape (kernels,): the kernel's first and last instruction, the earliest and
+    latest of its blocks. ``step_ns`` is the smallest step of %globaltimer, which is probed.
     """
 
     start_ns: IntArray
@@ -73,7 +77,10 @@ class Recorded(NamedTuple):
 
 
 class PcieBytes(NamedTuple):
-    """PCIe traffic of the GPU since some moment, packet headers included: by the GPU's counters."""
+    """PCIe traffic of the GPU since the counters began, packet headers included.
+
+    ``coarse`` is True if the figures are sums of sampled rates instead of counters.
+    """
 
     sent: int
     received: int
@@ -81,155 +88,173 @@ class PcieBytes(NamedTuple):
 
 
 class Gpu(Protocol):
-    """One GPU with its primary context, opened for a worker process."""
+    """One GPU with its primary context, opened for a worker process.
+
+    Streams are named by index: 0, 1, ... are non-blocking streams of the GPU's own, LEGACY_STREAM is the legacy default
+    stream. Every method but ``telemetry`` and ``close`` raises MeasurementError for an error of the driver, and Skip,
+    with the reason, where this GPU, driver or installation cannot do what is asked.
+    """
 
     info: GpuInfo
     simulated: bool
 
     @property
     def clock(self) -> HostClock:
-        """The host clock that this GPU's stamps are in."""
+        """The host clock that the stamps are in."""
         ...
 
     def case(self) -> AbstractContextManager[None]:
-        """Scope of one case: what is allocated inside (streams, graphs, memory, layers) is released at its end."""
+        """The scope of one case: streams, graphs, memory and layers that are made inside are released at its end."""
         ...
 
     def bind(self, op: Op) -> Submit:
-        """Make an op ready to be submitted. Raises Skip when this GPU, driver or installation cannot."""
+        """Make an operation ready to be submitted; it is usable until the case ends."""
         ...
 
     def layer_kernels(self, op: LayerCall) -> Fact:
-        """Kernels that one call of a layer bound before makes, by capture; None with a reason if unknown."""
+        """Kernels that one call of a bound layer submits, counted by stream capture; None with a reason if unknown."""
         ...
 
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
-        """Capture ops of stream 0 as one chain, instantiate and upload it; calls of one layer by the layer's own means.
+        """Capture operations of stream 0 as one chain, then instantiate and upload the graph.
 
-        Raises MeasurementError with the driver's reason for an op that cannot be captured.
+        Calls of a Python layer are captured and replayed by the layer's own means; all of them must be equal. Raises
+        MeasurementError, with the driver's reason, for an operation that cannot be captured.
         """
         ...
 
     @property
     def graphs(self) -> Graphs:
-        """What else can be done with graphs; it belongs to the case."""
+        """Further operations with CUDA Graphs, for the current case."""
         ...
 
     @property
     def links(self) -> Links:
-        """What can be asked of the links to the host and to other GPUs; it belongs to the case."""
+        """Operations of the links to the host and to other GPUs, for the current case."""
         ...
 
     @property
     def memory(self) -> DeviceMemory:
-        """What can be asked of the GPU's own memory and caches; it belongs to the case."""
+        """Operations of the GPU's own memory and caches, for the current case."""
         ...
 
     @property
     def compute(self) -> Compute:
-        """What can be asked of the GPU's tensor cores and ALUs; it belongs to the case."""
+        """Operations of the tensor cores and ALUs, for the current case."""
         ...
 
-    def gate(self) -> Gate: ...
+    def gate(self) -> Gate:
+        """The gate of the current case."""
+        ...
 
-    def events(self, stream: int = 0) -> EventPair: ...
+    def events(self, stream: int = 0) -> EventPair:
+        """A new pair of timing events in this stream."""
+        ...
 
     def synchronize(self) -> None:
         """Wait until the GPU is idle."""
         ...
 
     def synchronize_stream(self, stream: int = 0) -> None:
-        """Wait for one stream, by the wait mode the process was started with."""
+        """Wait for one stream, in the wait mode that the process was started with."""
         ...
 
     def start_stamps(self, count: int) -> IntArray:
-        """``count`` times: launch an empty kernel that writes a flag as its first act, then synchronise the stream.
+        """``count`` times: launch an empty kernel whose first instruction sets a flag, then synchronise the stream.
 
-        Shape (count, 4), host clock in ns: before the call, call returned, flag seen by a second thread, synchronise
-        returned. A flag stamp of 0 is one that the watcher missed. Raises Skip without a second CPU to watch from.
+        Returns the host clock in ns, shape (count, 4): before the call, after the call, when a second thread saw the
+        flag, after the synchronise. A stamp of 0 means that the second thread missed the flag. Raises Skip if there is
+        no second CPU to watch from.
         """
         ...
 
     def flag_round_trips(self, count: int) -> IntArray:
-        """Host writes a flag, the GPU answers by another, the host sees it: ``count`` times in ns."""
+        """``count`` times: the host sets a flag, the GPU answers with another, the host sees it. ns, shape (count,)."""
         ...
 
     def host_read_ns(self, count: int) -> IntArray:
-        """Dependent reads of host memory by one GPU thread: ns a read, one figure for each of ``count`` chains."""
+        """Dependent reads of host memory by one GPU thread: ns per read of each of ``count`` chains, shape (count,)."""
         ...
 
-    def record(self, launch: Launch, count: int, *, graph: bool, gated: bool) -> Recorded:
-        """Submit ``count`` self-recording kernels of ``launch``'s length and kind; queue_slots at most if gated."""
+    def record(self, launch: Launch, count: int, *, graph: bool, gated: bool) -> GpuRecording:
+        """Run ``count`` kernels of ``launch``'s length and kind that record their own start and end.
+
+        They are submitted as launches, or as one graph. With ``gated`` all are queued before the first may run. Raises
+        MeasurementError if they do not fit the launch queue, or if the gate times out again and again.
+        """
         ...
 
     def resident(self, streams: int, duration_ns: int) -> int:
-        """The most kernels seen resident at once, of one-block kernels behind a gate, one in each stream."""
+        """The largest number of kernels resident at the same time: one-block kernels behind a gate, one a stream."""
         ...
 
     def threads_stamps(self, threads: int, count: int) -> IntArray:
-        """``threads`` host threads, each launching ``count`` empty kernels into its own stream from a common start.
+        """``threads`` host threads start together; each launches ``count`` empty kernels into its own stream.
 
-        Shape (threads, 2): begin and end of each thread's loop in host ns. Raises Skip for more threads than cores.
+        Returns begin and end of each thread's loop in host ns, shape (threads, 2). Raises Skip for more threads than
+        physical cores.
         """
         ...
 
     def round_robin_ns(self, streams: int, count: int) -> int:
-        """``count`` empty kernels, each to the next of ``streams`` streams, and a wait for all: host ns in total."""
+        """Launch ``count`` empty kernels into ``streams`` streams in turn and wait for all: host ns in total."""
         ...
 
     def pause(self, seconds: float) -> None:
-        """Let time pass with nothing submitted."""
+        """Let this time pass with nothing submitted."""
         ...
 
     def pcie_bytes(self) -> PcieBytes:
-        """Totals of the counters: differences of two readings are traffic. Raises Skip if there are none."""
+        """Counter totals; traffic is the difference of two readings. Raises Skip if there are no counters."""
         ...
 
     def energy_j(self) -> float:
-        """The GPU's energy counter in joules: differences are energy. Raises Skip where there is none."""
+        """The energy counter in J; energy is the difference of two readings. Raises Skip if there is no counter."""
         ...
 
     def telemetry(self) -> Telemetry:
-        """SM clock by the SMs themselves (as ``sm_clock_begin_hz``), the rest by NVML; never raises."""
+        """The SM clock counted by the SMs (``sm_clock_begin_hz``), everything else from NVML. Never raises."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release the context."""
+        ...
 
 
 class ColdStarts(Protocol):
-    """A process that has not touched the GPU yet: each figure can be taken once."""
+    """First acts of a process that has not touched the GPU yet. Each can be timed once a process."""
 
     def seconds(self, what: str) -> float:
-        """Time of one first act, by the host clock. Raises Skip when it does not exist here."""
+        """Host time of one first act, in s. Raises Skip if this machine cannot do it."""
         ...
 
 
 class Host(Protocol):
-    """The host suite's seam: what the CPU side costs, without a GPU."""
+    """What the CPU side costs, without a GPU: the protocol of the host suite."""
 
     simulated: bool
 
     @property
     def clock(self) -> HostClock:
-        """The clock of the stamps."""
+        """The clock that the stamps are in."""
         ...
 
     def clock_stamps(self, count: int) -> IntArray:
-        """``count`` readings of the monotonic clock from a compiled loop with nothing between, in ns."""
+        """``count`` readings of the monotonic clock, back to back from a compiled loop: ns, shape (count,)."""
         ...
 
     def call_s(self, how: str, count: int) -> float:
-        """Seconds for ``count`` calls that do nothing: how = compiled, compiled_from_python, ctypes, python."""
+        """Seconds for ``count`` calls of an empty function. ``how``: compiled, compiled_from_python, ctypes, python."""
         ...
 
     def copy_s(self, threads: int, size_bytes: int) -> float:
-        """Seconds for each of ``threads`` threads to copy its own ``size_bytes`` once, from a common start."""
+        """``threads`` threads start together; each copies its own ``size_bytes`` once. Seconds until all are done."""
         ...
 
     def wakeup_stamps(self, how: str, count: int) -> IntArray:
-        """``count`` hand-offs to another thread and back, in ns each: how = spin, event, pipe."""
+        """Hand over to another thread and back, ``count`` times: ns, shape (count,). ``how``: spin, event, pipe."""
         ...
 
     def cores(self) -> int:
-        """Physical cores this process may run on."""
+        """Physical cores that this process may run on."""
         ...

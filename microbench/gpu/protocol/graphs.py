@@ -1,4 +1,4 @@
-"""The protocol Graphs: what a benchmark may ask of CUDA Graphs beyond replaying one. Times are host stamps in ns."""
+"""The protocol Graphs: what a benchmark may ask of CUDA Graphs beyond a replay. Times are host stamps in ns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AllocationWay = Literal["graph_nodes", "graph_outside", "stream_kept", "stream_r
 
 
 class Life(IntEnum):
-    """Columns of ``Graphs.lives``: the host clock after each act of a graph's life."""
+    """Columns of ``Graphs.lives``: the host clock after each phase of a graph's life."""
 
     BEGIN = 0
     MADE = 1
@@ -33,9 +33,10 @@ class Life(IntEnum):
 
 
 class Change(IntEnum):
-    """Columns of ``Graphs.changes``: the host clock after each act of a change and of the two replays behind it.
+    """Columns of ``Graphs.changes``: the host clock after each phase of a change and of the two replays after it.
 
-    DISPOSED is when what the change has left over is destroyed: the captured graph, after a rebuild the old executable.
+    DISPOSED is when the leftovers of the change are destroyed: the captured graph and, after a rebuild, the old
+    executable graph.
     """
 
     BEGIN = 0
@@ -50,14 +51,17 @@ class Change(IntEnum):
 
 
 class Footprint(NamedTuple):
-    """Memory that one instantiated and uploaded graph takes, in bytes: free device memory, the process's own."""
+    """Bytes that one instantiated and uploaded graph takes of device memory and of the process's resident memory."""
 
     device_bytes: float
     host_bytes: float
 
 
 class Shape(NamedTuple):
-    """Kernels of one length in ``branches`` chains of ``length`` each; ``joined`` by a kernel before and one after."""
+    """Kernels of one duration in ``branches`` chains of ``length`` kernels each.
+
+    A ``joined`` shape has one more kernel before all branches and one after them.
+    """
 
     branches: int
     length: int
@@ -66,112 +70,114 @@ class Shape(NamedTuple):
 
     @property
     def kernels(self) -> int:
-        """Kernels in all."""
+        """Number of kernels in total."""
         return self.branches * self.length + (2 if self.joined else 0)
 
 
 class Shaped(Protocol):
-    """The same work as a graph, and on as many streams as it has branches, with events where they part and meet."""
+    """One Shape as a graph, and on as many streams as it has branches, with events where they part and join."""
 
     graph: Submit
     streams: Submit
 
     def check(self) -> str:
-        """Do both once more; how it was verified. Raises MeasurementError for a kernel missing or early."""
+        """Run both once. Returns how the order was verified. Raises MeasurementError for a missing or early kernel."""
         ...
 
 
 class Chain(Protocol):
-    """Nodes of one kind, each behind the one before.
+    """A graph of nodes of one kind, each depending on the node before.
 
-    ``stream`` submits the same work to stream 0, one call a node; None for what only a graph can hold.
+    ``stream`` submits the same work to stream 0, one call for each node; None if only a graph can hold such a node.
     """
 
     graph: Submit
     stream: Submit | None
 
     def instantiate_ns(self) -> int:
-        """Instantiate the graph once more: host time of the call. That one is destroyed."""
+        """Instantiate the graph once more and destroy the result: host time of the instantiation, in ns."""
         ...
 
     def update_ns(self) -> int:
-        """Update the executable graph to one of the same nodes with other values: host time of the call.
+        """Update the executable graph to one with the same nodes and other values: host time of the call, in ns.
 
-        Every later check wants the new values. Raises Skip with the driver's reason where it refuses such an update.
+        Later checks expect the new values. Raises Skip, with the driver's reason, if it refuses such an update.
         """
         ...
 
     def check(self) -> str:
-        """Replay from poisoned memory and look at each node's effect and at their order; how that was verified.
+        """Poison the memory, replay, and inspect the effect and order of every node. Returns how that was done.
 
-        Raises MeasurementError for an effect that is missing, wrong or early.
+        Raises MeasurementError if an effect is missing, wrong or early.
         """
         ...
 
 
 class Loop(Protocol):
-    """An iteration that runs until somebody decides that it is over."""
+    """An iteration that is repeated until its decider ends it."""
 
     def run_ns(self, iterations: int) -> int:
-        """Host time from before the first call until the host knows that it is over. Raises MeasurementError when the
-        iterations were not as many."""
+        """Host time, in ns, from before the first call until the host knows that the loop has ended.
+
+        Raises MeasurementError if a different number of iterations ran.
+        """
         ...
 
 
 class Step(Protocol):
-    """A step that allocates, uses and frees device memory ``pairs`` times (or uses memory allocated before)."""
+    """A step that allocates, uses and frees device memory several times, or uses memory that is already allocated."""
 
     submit: Submit
 
     def held_bytes(self) -> int:
-        """Device memory that is kept from one step to the next."""
+        """Device memory that stays reserved from one step to the next, in bytes."""
         ...
 
     def check(self) -> str:
-        """Run a step with fresh values; how it was verified. Raises MeasurementError when they did not arrive."""
+        """Run a step with a fresh value. Returns how it was verified; raises MeasurementError if the value is lost."""
         ...
 
 
 class Graphs(Protocol):
-    """CUDA Graphs of one case. Every method raises Skip where GPU or driver have no such thing, with what they need."""
+    """CUDA Graphs of one case. Every method raises Skip, with the requirement, if GPU or driver lack the feature."""
 
     def lives(self, nodes: int, count: int, made: Made) -> IntArray:
         """``count`` whole lives of a chain of empty kernels, made by stream capture or node by node.
 
-        Shape (count, len(Life)). A captured graph is uploaded (READY is when the GPU has done so) before its first
-        launch; a built one is not: its UPLOADED and READY are its INSTANTIATED, its first launch uploads.
+        Returns ns, shape (count, len(Life)). A captured graph is uploaded, and READY is when the GPU has done so. A
+        built graph is not: UPLOADED and READY equal INSTANTIATED, and its first launch uploads it.
         """
         ...
 
     def footprint(self, nodes: int, copies: int) -> Footprint:
-        """What one chain of empty kernels takes, instantiated, uploaded and run once: a mean over ``copies`` of it.
+        """Memory of a chain of empty kernels, instantiated, uploaded and run once: the mean over ``copies`` copies.
 
-        They are held until the case ends, so that the copies of a later call find no memory left over from others.
+        The copies are held until the case ends, so that those of a later call cannot reuse their memory.
         """
         ...
 
     def changes(self, way: ChangeWay, nodes: int, changed: int, count: int) -> IntArray:
-        """``count`` times: give ``changed`` nodes of a chain new arguments or a new grid, replay, and replay again.
+        """``count`` times: give ``changed`` nodes of a chain new arguments or a new grid, then replay it twice.
 
-        Shape (count, len(Change)). RECORDED is behind the capture of a new graph, where the way needs one; without one,
-        nothing is left to dispose of. Every node gets a value that it did not have, and after the two replays it is
-        checked that both ran with it. Raises MeasurementError with the driver's reason for a change that it refuses, or
-        for values that did not arrive.
+        Returns ns, shape (count, len(Change)). RECORDED is after the capture of the new graph in ways that need one;
+        in the others there is nothing to dispose of. Every changed node gets a new value, and it is checked that both
+        replays ran with it. Raises MeasurementError, with the driver's reason, if the driver refuses the change, and
+        if the new values did not arrive.
         """
         ...
 
     def chain(self, kind: NodeKind, count: int) -> Chain:
-        """A chain of nodes of that kind, instantiated and uploaded."""
+        """A chain of ``count`` nodes of this kind, instantiated and uploaded."""
         ...
 
     def shape(self, shape: Shape) -> Shaped:
-        """That shape as a graph and on streams."""
+        """This shape as a graph and on streams."""
         ...
 
     def loop(self, decider: Decider) -> Loop:
-        """A kernel that is repeated until a counter is full, as that decider decides."""
+        """A kernel that is repeated until a counter is full. ``decider`` says who decides on the next iteration."""
         ...
 
     def step(self, way: AllocationWay, size_bytes: int, pairs: int) -> Step:
-        """A step with ``pairs`` allocations of that size, one after the other."""
+        """A step with ``pairs`` allocations of ``size_bytes``, one after the other."""
         ...

@@ -1,4 +1,4 @@
-"""The protocol Links: what a benchmark may ask of the link between host and GPU, and between GPUs. Raw times only."""
+"""The protocol Links: what a benchmark may ask of the links of a GPU to the host and to other GPUs. Raw times only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PeerWay = Literal["engine_read", "engine_write", "sm_read", "sm_write", "engine_
 
 
 class Pinning(IntEnum):
-    """Columns of ``Links.pinning``: the host clock after each act."""
+    """Columns of ``Links.pinning``: the host clock before and after each call."""
 
     BEGIN = 0
     PINNED = 1
@@ -35,56 +35,55 @@ class Pinning(IntEnum):
     RELEASED = 3
 
 
-class Transfer(Protocol):
-    """One movement of ``size_bytes`` that can be repeated: by a copy engine, or by a kernel.
+class Checked(Protocol):
+    """Moves data that can be refreshed before a measurement and compared after it."""
 
-    ``submit`` goes to stream 0. It can be queued behind a gate unless ``blocks``: a copy of pageable memory waits in
-    the call, or returns before its data have arrived.
+    def fresh(self) -> None:
+        """Write a new pattern to every source and poison to every destination; returns when both are done."""
+        ...
+
+    def check(self) -> str:
+        """Compare each whole destination with the pattern of the last ``fresh``. Returns how it was compared.
+
+        Raises MeasurementError for the first wrong byte.
+        """
+        ...
+
+
+class Transfer(Checked, Protocol):
+    """A movement of ``size_bytes`` by a copy engine or a kernel, which can be repeated.
+
+    ``submit`` goes to stream 0. It can be queued behind a gate unless ``blocks`` is True: a copy of pageable memory
+    waits inside the call, or returns before its data have arrived.
     """
 
     submit: Submit
     size_bytes: int
     blocks: bool
 
-    def fresh(self) -> None:
-        """A new pattern in the source, poison in the destination; waits until both are there."""
-        ...
 
-    def check(self) -> str:
-        """Compare the whole destination with the pattern of the last ``fresh``; how that was done.
-
-        Raises MeasurementError for the first byte that is wrong.
-        """
-        ...
-
-
-class Duplex(Protocol):
-    """Copies of ``size_bytes`` in both directions at once, each direction in a stream of its own."""
+class Duplex(Checked, Protocol):
+    """Copies in both directions at the same time, each direction in its own stream."""
 
     def ends_s(self, h2d: int, d2h: int) -> tuple[FloatArray, FloatArray] | None:
-        """That many copies each way from a common start: when each of them ended, in seconds since the start.
+        """Start ``h2d`` and ``d2h`` copies together. Returns when each ended, in s since the start.
 
-        Shapes (h2d,) and (d2h,), by the device's clock; None where the gate opened too late.
+        Shapes (h2d,) and (d2h,), by the device's clock; None if the gate timed out.
         """
-        ...
-
-    def fresh(self) -> None: ...
-
-    def check(self) -> str:
-        """See Transfer; both directions."""
         ...
 
 
 class Chase(Protocol):
-    """Dependent reads by one thread: lines that each hold the address of the next, in host memory or on another GPU."""
+    """Dependent reads by one thread: each line holds the address of the next. The lines are in host memory or on
+    another GPU. ``blocks`` is the number of SMs."""
 
     blocks: int
 
     def walks_ns(self, reads: int) -> IntArray:
-        """A walk of ``reads`` reads from each SM in turn, the others idle: ns of each walk, shape (blocks,).
+        """A walk of ``reads`` reads from each SM in turn while the others are idle: ns per walk, shape (blocks,).
 
-        By the GPU's timer, from the first read to the last. A walk goes on where the last one ended, so that a line is
-        seen again only after all others. Raises MeasurementError for a walk that ended at the wrong line.
+        Timed by the GPU's timer from the first read to the last. A walk continues where the last one ended, so a line
+        is read again only after all others. Raises MeasurementError if a walk ends at the wrong line.
         """
         ...
 
@@ -93,121 +92,118 @@ class Chase(Protocol):
         ...
 
 
-class Pipeline(Protocol):
-    """A host buffer cut into chunks that go to the device on several streams, each chunk followed by a kernel or not.
+class Pipeline(Checked, Protocol):
+    """A host buffer that goes to the device in chunks on several streams, each chunk followed by a kernel or not.
 
-    ``submit`` is all of it; its round trips wait for all streams.
+    One call of ``submit`` is the whole buffer; its round trips wait for all streams. ``check`` also verifies that each
+    kernel saw its whole chunk.
     """
 
     submit: Submit
 
-    def fresh(self) -> None: ...
-
-    def check(self) -> str:
-        """See Transfer; where kernels follow, each must have seen its own chunk whole."""
-        ...
-
 
 class Managed(Protocol):
-    """Managed memory that is moved one way again and again; put back where it came from outside of the timed region."""
+    """Managed memory that is moved one way again and again, and moved back outside of the timed region."""
 
     def take_ns(self) -> int:
-        """Put the pages where they come from, then move them and wait: host time of the second alone."""
+        """Move the pages back to where they come from, then move them and wait: host time of the second move in ns."""
         ...
 
-    def check(self) -> str: ...
+    def check(self) -> str:
+        """Compare all of it, and verify that the last move really took place. Returns how.
+
+        Raises MeasurementError for wrong data and for a move that left no trace.
+        """
+        ...
 
 
-class Peer(Protocol):
-    """Movements between the memories of two GPUs, in a stream of the first."""
+class Peer(Checked, Protocol):
+    """Movements between the memories of two GPUs, submitted to a stream of the first GPU."""
 
     def take_s(self, count: int) -> float | None:
-        """``count`` of them queued behind a gate: seconds of all, by device events; None where the gate was late.
+        """Queue ``count`` movements behind a gate: seconds for all by device events; None if the gate timed out.
 
-        Both ways at once: the seconds of the first GPU's own direction, the other GPU's being twice as long.
+        When both directions run at the same time, this is the time of the first GPU's direction; the second GPU's runs
+        twice as long.
         """
         ...
 
-    def fresh(self) -> None: ...
 
-    def check(self) -> str: ...
-
-
-class Concurrent(Protocol):
-    """Copies between the host and several GPUs, let go one right after the other."""
+class Concurrent(Checked, Protocol):
+    """Copies between the host and several GPUs that are released one right after the other."""
 
     def take_s(self, count: int) -> FloatArray | None:
-        """``count`` copies on each GPU: seconds by each GPU's own events, shape (gpus,); None where a gate was late.
+        """``count`` copies on the first GPU: seconds by each GPU's own events, shape (gpus,); None if a gate timed out.
 
-        The first GPU's are measured: the others' are twice as many, so that it is never alone.
+        The first GPU is measured. The others make twice as many copies, so that it never runs alone.
         """
         ...
-
-    def fresh(self) -> None: ...
-
-    def check(self) -> str: ...
 
 
 class Links(Protocol):
-    """The links of one GPU, for one case. Every method raises Skip where machine, GPU or driver have no such thing.
+    """The links of one GPU for one case. Every method raises Skip if machine, GPU or driver cannot do what is asked.
 
-    Memory that cannot be had is a Skip with the bytes asked and the limit in the way, before anything is killed.
+    Memory that cannot be allocated is a Skip with the bytes asked for and the limit; the check comes before the
+    allocation, so that no process is killed.
     """
 
     def state(self) -> tuple[Fact, ...]:
-        """What the link is while copies run both ways, and which error counters rose meanwhile; never raises."""
+        """The state of the link while copies run both ways, and the error counters that rose meanwhile.
+
+        A fact that cannot be read has the value None and a reason.
+        """
         ...
 
     def copy(self, direction: Direction, memory: HostMemory, size_bytes: int, node: int | None = None) -> Transfer:
-        """A copy by a copy engine; the host's buffer lies on NUMA node ``node``, by default the caller's."""
+        """A copy by a copy engine. The host buffer lies on NUMA node ``node``, by default on the caller's node."""
         ...
 
     def kernel_copy(self, access: Access, width_bytes: int, offset_bytes: int, size_bytes: int) -> Transfer:
-        """A kernel that reads pinned host memory into device memory, or writes it from there.
+        """A kernel that copies pinned host memory to device memory (read), or device memory to it (write).
 
-        Each thread moves ``width_bytes`` (4, 8, 16) at a time; the host's buffer begins ``offset_bytes`` behind a 4 KiB
-        page's begin. Accesses stay aligned to their own width: a warp's line is split by the offset.
+        Each thread moves ``width_bytes`` (4, 8 or 16) at a time. The host buffer begins ``offset_bytes`` after a 4 KiB
+        page boundary: accesses stay aligned to their own width, but the offset splits the lines of a warp.
         """
         ...
 
     def duplex(self, size_bytes: int) -> Duplex:
-        """Pinned copies both ways at once."""
+        """Copies of ``size_bytes`` of pinned memory both ways at the same time."""
         ...
 
     def chase(self, footprint_bytes: int, stride_bytes: int, order: Order) -> Chase:
-        """Dependent reads of pinned host memory."""
+        """Dependent reads of pinned host memory, one line every ``stride_bytes``. Raises Skip for less than a line."""
         ...
 
     def pinning(self, way: PinningWay, size_bytes: int, count: int) -> IntArray:
-        """``count`` times: make memory that the GPU can copy from, and give it back. Shape (count, len(Pinning)).
+        """``count`` times: take memory and give it back. Host clock in ns, shape (count, len(Pinning)).
 
-        ``allocate`` takes new pinned memory, ``register`` pins memory that exists and was touched, ``touch`` takes
-        pageable memory and touches each page of it: what no program can do without.
+        ``allocate`` allocates pinned memory, ``register`` pins memory that exists and was touched, ``touch`` maps
+        pageable memory and touches each page, which every program has to do.
         """
         ...
 
     def pipeline(self, size_bytes: int, chunks: int, streams: int, kernel_ns: int) -> Pipeline:
-        """``size_bytes`` in ``chunks`` pieces, piece i in stream i modulo ``streams``.
+        """``size_bytes`` in ``chunks`` chunks, chunk i in stream i modulo ``streams``.
 
-        With ``kernel_ns`` a kernel follows each piece in its stream, reads it whole and then spins until it has run for
-        ``kernel_ns / chunks``; kernels take all SMs, so that two of them do not run side by side.
+        If ``kernel_ns`` is not 0, a kernel follows each chunk in its stream: it reads the whole chunk, then spins until
+        it has run for ``kernel_ns / chunks``. Each kernel takes all SMs, so that no two run at the same time.
         """
         ...
 
     def managed(self, way: ManagedWay, size_bytes: int) -> Managed:
-        """Managed memory moved in that way. Raises Skip where that much is not free on the device."""
+        """Managed memory that is moved in this way. Raises Skip for more than a quarter of the free device memory."""
         ...
 
     def peer(self, first: int, second: int, way: PeerWay, access: bool, size_bytes: int) -> Peer:
-        """Movements between the memories of two GPUs (CUDA indices), with or without peer access.
+        """Movements of ``size_bytes`` between two GPUs (CUDA indices), with or without peer access.
 
-        The first GPU's engines or SMs move the data: it reads the second one's memory, or writes it. Raises Skip with
-        the reason for a pair that has no such access.
+        The first GPU's engines or SMs move the data: they read the second GPU's memory, or write it. Raises Skip, with
+        the reason, for a pair without peer access.
         """
         ...
 
     def peer_chase(self, first: int, second: int, footprint_bytes: int, stride_bytes: int) -> Chase:
-        """Dependent reads of the second GPU's memory by the first, in the order of addresses."""
+        """Dependent reads of the second GPU's memory by the first, in address order."""
         ...
 
     def gpus(self) -> Sequence[int]:
@@ -215,5 +211,5 @@ class Links(Protocol):
         ...
 
     def concurrent(self, direction: Direction, gpus: Sequence[int], size_bytes: int) -> Concurrent:
-        """Pinned copies of the GPUs of these CUDA indices, each to or from the NUMA node that it hangs on."""
+        """Pinned copies of the GPUs with these CUDA indices, each to or from the NUMA node that the GPU is on."""
         ...

@@ -18,13 +18,13 @@ Space = Literal["global", "shared"]
 StrideAccess = Literal["read", "write"]
 RandomAccess = Literal["gather", "scatter", "update"]
 AtomicType = Literal["int32", "fp32"]
-# Which address the threads of a launch add to: all the same one, one for each warp, one for each thread.
+# Which word the threads of a launch add to: all of them the same word, one word a warp, or one word a thread.
 Spread = Literal["same", "warp", "thread"]
 EngineWay = Literal["copy", "copy_2d", "memset"]
 AllocationWay = Literal["malloc", "pool", "cupy_pool", "host_pinned"]
 
 ELEMENT_BYTES: dict[DataType, int] = {"fp64": 8, "fp32": 4, "fp16": 2, "int8": 1}
-# Arrays that a kernel reads, and arrays that it writes.
+# Number of arrays that a kernel reads, and number that it writes.
 READ_ARRAYS: dict[StreamKernel, int] = {
     "read": 1, "write": 0, "copy": 1, "scale": 1, "add": 2, "triad": 2, "dot": 2,
 }  # fmt: skip
@@ -34,7 +34,7 @@ WRITTEN_ARRAYS: dict[StreamKernel, int] = {
 
 
 class Allocation(IntEnum):
-    """Columns of ``DeviceMemory.allocating``: the host clock before and after each act."""
+    """Columns of ``DeviceMemory.allocating``: the host clock before and after each call."""
 
     BEGIN = 0
     ALLOCATED = 1
@@ -43,39 +43,38 @@ class Allocation(IntEnum):
 
 
 class Pass(NamedTuple):
-    """What one launch of a Level took, by the SMs' own clocks.
-
-    From the first SM's begin to the last one's end, in ``seconds`` and in ``cycles`` of the SMs' clock.
-    """
+    """Duration of one launch of a Level, from the first SM's begin to the last SM's end, in s and in SM cycles."""
 
     seconds: float
     cycles: float
 
 
 class Walk(NamedTuple):
-    """A walk of dependent reads by one thread: both clocks from the first read to the last."""
+    """Duration of a walk of dependent reads by one thread, from the first read to the last, in s and in SM cycles."""
 
     seconds: float
     cycles: float
 
 
 class Operations(Protocol):
-    """A Transfer that is counted in operations (random accesses, atomic additions): ``operations`` of one call."""
+    """A movement that is counted in operations (random accesses, atomic additions): ``operations`` for each call."""
 
     submit: Submit
     operations: int
 
-    def fresh(self) -> None: ...
+    def fresh(self) -> None:
+        """Write new values to the memory; returns when they are there."""
+        ...
 
     def check(self) -> str:
-        """See Transfer; what all calls since the last ``fresh`` have left behind is compared."""
+        """Compare what all calls since the last ``fresh`` have left in memory. Returns how; raises MeasurementError."""
         ...
 
 
 class Level(Protocol):
-    """Reads of one working set by every SM, again and again: what answers is the nearest level that holds it.
+    """Every SM reads one working set again and again: the nearest level that holds the set answers.
 
-    ``cache_bytes`` is what an SM's own cache surely holds, ``tile_bytes`` what an SM reads at a time.
+    ``tile_bytes`` is what an SM reads at a time, ``cache_bytes`` the size that an SM's own cache certainly holds.
     """
 
     sms: int
@@ -83,106 +82,111 @@ class Level(Protocol):
     cache_bytes: int
 
     def take(self, bytes_per_sm: int) -> Pass:
-        """Each SM reads so many bytes (a multiple of ``tile_bytes``), from a place of its own on and round the working
-        set. What was read before is in its cache; each SM's first time through a set that its own cache can hold is
-        not timed. Raises MeasurementError for a sum over all words read that is not the set's.
+        """Each SM reads this many bytes, a multiple of ``tile_bytes``, from its own place on and round the set.
+
+        What an SM read before is in its cache: if its cache can hold the set, the first time through is not timed.
+        Raises MeasurementError if the sum of all words read is wrong.
         """
         ...
 
 
 class LocalChase(Protocol):
-    """Dependent reads by one thread through a working set in random order, each line once before any again."""
+    """Dependent reads by one thread through a working set in random order, each line once before any line again."""
 
     lines: int
 
     def walk(self, reads: int) -> Walk:
-        """See Chase.walks_ns of link_api.py, for one SM."""
+        """Walk on from where the last walk ended. Raises MeasurementError if the walk ends at the wrong line."""
         ...
 
     def each_cycles(self, reads: int) -> IntArray:
-        """Single reads, each stamped by the SM's clock, stamps included: cycles, shape (reads,)."""
+        """Single reads, each stamped by the SM's clock: SM cycles including the stamp, shape (reads,)."""
         ...
 
     def lines_cycles(self, repeats: int) -> IntArray:
-        """The latency of each line of the set when the L2 answers, from one SM: cycles, shape (repeats, lines).
+        """Latency of each line when the L2 answers one SM, whose own cache is bypassed.
 
-        The SM's own cache is passed by; stamps included.
+        SM cycles including the stamp, shape (repeats, lines). Raises Skip for shared memory.
         """
         ...
 
 
 class DeviceMemory(Protocol):
-    """Memory and caches of one GPU, for one case. Every method raises Skip where GPU or library have no such thing.
+    """Memory and caches of one GPU for one case. Every method raises Skip if GPU or library cannot do what is asked.
 
-    Memory that cannot be had is a Skip with the bytes asked, those free, and who holds the rest. ``size_bytes`` of a
-    Transfer is what its rate counts: bytes read plus bytes written by one call.
+    Memory that cannot be allocated is a Skip with the bytes asked for, the bytes free, and who holds the rest. The
+    ``size_bytes`` of a Transfer are the bytes that its rate counts: bytes read plus bytes written by one call.
     """
 
     def shapes(self, kernel: StreamKernel, dtype: DataType, implementation: Implementation) -> Sequence[str]:
-        """The ways in which that kernel can run here, by name: how wide an access is, how much is under way, how many
-        blocks. A library chooses for itself: one shape."""
+        """Names of the launch shapes that this kernel can run in here: width of an access, loads under way, blocks.
+
+        A library chooses for itself and has one shape.
+        """
         ...
 
     def stream(
         self, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int, shape: str
     ) -> Transfer:
-        """A kernel of STREAM over arrays of ``size_bytes`` each: read sum(a); write a = s; copy c = a; scale b = s c;
-        add c = a + b; triad a = b + s c; dot sum(a b). Kernels of one case work on the same arrays.
+        """A kernel of STREAM over arrays of ``size_bytes`` each; kernels of one case share their arrays.
 
-        Whole elements only: what is left of ``size_bytes`` is not touched. Integers wrap around.
+        read sum(a); write a = s; copy c = a; scale b = s c; add c = a + b; triad a = b + s c; dot sum(a b). A rest of
+        ``size_bytes`` that is smaller than an element stays untouched. Integers wrap around.
         """
         ...
 
     def level(self, space: Space, footprint_bytes: int) -> Level:
-        """A working set in device memory, or in the shared memory of each SM (then ``footprint_bytes`` an SM)."""
+        """A working set in device memory, or in each SM's shared memory (then ``footprint_bytes`` per SM)."""
         ...
 
     def chase(self, space: Space, footprint_bytes: int) -> LocalChase:
-        """Dependent reads through a working set, through the SM's own cache or in its shared memory.
+        """Dependent reads through a working set, by way of the SM's own cache or in its shared memory.
 
-        Large sets are walked by 2**21 lines at most, spread evenly over them.
+        At most 2**21 lines of a large set are visited; they are spread evenly over it.
         """
         ...
 
     def occupied(self, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int) -> Transfer:
-        """A read of ``size_bytes`` by so many resident threads, each with ``loads`` reads of 16 bytes under way.
+        """A read of ``size_bytes`` by this many resident threads, each with ``loads`` reads of 16 bytes under way.
 
-        Raises Skip where an SM does not hold as many.
+        Raises Skip if an SM does not hold exactly this many blocks.
         """
         ...
 
     def strided(self, access: StrideAccess, stride_bytes: int, size_bytes: int) -> Transfer:
-        """Neighbouring threads read or write 4-byte words ``stride_bytes`` apart, in a buffer of ``size_bytes``.
+        """Neighbouring threads read or write 4-byte words ``stride_bytes`` apart in a buffer of ``size_bytes``.
 
-        Its ``size_bytes`` are the words alone. Strides of several lines go through the buffer again, each time a line
-        further, until more than the L2 was touched; at the same time where a buffer has fewer such words than threads.
+        The ``size_bytes`` of the result are the touched words alone. With strides of several lines a call goes through
+        the buffer several times, each time one line further, until it has touched more than the L2 holds; the passes
+        run at the same time if a buffer has fewer such words than there are threads.
         """
         ...
 
     def scattered(self, access: RandomAccess, footprint_bytes: int) -> Operations:
-        """8-byte words of a power-of-two ``footprint_bytes`` in the order of a hash: each read (gather), written
-        (scatter), or added to atomically (update), all equally often in a call, small sets several times."""
+        """8-byte words of a power-of-two ``footprint_bytes`` in hashed order: read (gather), written (scatter) or
+        atomically added to (update). A call touches all words equally often, small sets several times."""
         ...
 
     def atomics(self, space: Space, dtype: AtomicType, spread: Spread) -> Operations:
-        """Atomic additions whose result nobody asks for, by all SMs. In shared memory ``same`` is one word a block."""
+        """Atomic additions by all SMs whose result is not used. In shared memory ``same`` is one word a block."""
         ...
 
     def engine(self, way: EngineWay, size_bytes: int) -> Transfer:
-        """The driver's copies within device memory, rows of half their pitch (copy_2d), and memset."""
+        """The driver's copies within device memory (copy_2d: rows of half their pitch) and its memset."""
         ...
 
     def allocating(self, way: AllocationWay, size_bytes: int, count: int) -> IntArray:
-        """``count`` times: take memory and give it back. Shape (count, len(Allocation)), host clock in ns.
+        """``count`` times: allocate memory and free it. Host clock in ns, shape (count, len(Allocation)).
 
-        The first time is the first of that size in this process, of an empty pool where there is one.
+        The first allocation is the first of that size in this process, from an empty pool where a pool is used.
         """
         ...
 
     def capacity(self) -> Sequence[Fact]:
-        """The largest single block and the most in several that can be had now, what a context keeps, in bytes."""
+        """The largest single block and the most memory in several blocks that can be allocated now, and the memory
+        that the context takes, in bytes."""
         ...
 
     def peers(self) -> Fact:
-        """Who else holds memory of this GPU; None with a reason where that cannot be seen."""
+        """Other processes that hold memory of this GPU; None with a reason if they cannot be seen."""
         ...

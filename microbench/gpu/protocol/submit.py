@@ -1,4 +1,4 @@
-"""The protocol Submit: an op made ready to be submitted, timed from compiled loops."""
+"""The protocol Submit: a GPU operation that is ready to be submitted and timed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from microbench.core.ops import IntArray
 
 
 class Submit(Protocol):
-    """A bound op. Calling it submits ``count`` times with nothing between the calls.
+    """A bound operation. Nothing runs between its calls but the loop that makes them.
 
-    ``queue_slots`` is how many calls may be outstanding before the next one would block, halved for safety; None when
-    a call is not queued at all (a query). Raises MeasurementError when a call returns an error.
+    ``queue_slots`` is how many calls may be outstanding before the next call blocks, halved for safety; None for an
+    operation that takes no slot of the launch queue (a query, for example). Every method raises MeasurementError when a
+    call returns an error.
     """
 
     queue_slots: int | None
@@ -21,13 +22,13 @@ class Submit(Protocol):
         ...
 
     def burst_ns(self, count: int) -> int:
-        """Submit ``count`` times; host time from before the first call to after the last, in ns."""
+        """Submit ``count`` times. Returns the host time from before the first call to after the last, in ns."""
         ...
 
     def stamps(self, out_ns: IntArray) -> None:
-        """Submit ``len(out_ns) - 1`` times; stamp the host clock before each call and after the last."""
+        """Submit ``len(out_ns) - 1`` times. Stamps the host clock, in ns, before each call and after the last."""
         ...
 
     def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
-        """``len(out_ns)`` times: ``calls`` calls and a synchronise of what they went to; each time in ns."""
+        """``len(out_ns)`` times: make ``calls`` calls, then synchronise with them. Writes each time in ns."""
         ...

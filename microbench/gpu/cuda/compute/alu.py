@@ -1,4 +1,4 @@
-"""One instruction of the ALUs alone on a real GPU: independent ones on every SM, a chain of them in one warp."""
+"""One ALU instruction alone: independent ones on every SM, a chain of them in one warp, compared with exact results."""
 
 from __future__ import annotations
 
@@ -8,41 +8,134 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError
 from microbench.core.ops import Launch
-from microbench.gpu.cuda.case import STAMPS, Case, alone_on_its_sm, pass_of
-from microbench.gpu.cuda.context import check
+from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.submit import Parameters, launch
+from microbench.gpu.cuda.timing import STAMPS, alone_on_its_sm, pass_of
 from microbench.gpu.protocol.compute import AluOperation, UnitPass
-
-# What the kernels of kernels/alu.cu compute, on the host: fresh operands, and exactly rounded results.
-
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint32]
-# Of the type that the operation asks for.
-Bits = npt.NDArray[Any]
+Bits = npt.NDArray[Any]  # of the operation's own type
 
 THREADS, CHAINS = 1024, 8
-# Instructions of one repetition on one number pair.
+CHAIN_STEPS, WARP_THREADS = 512, 32
+RESULT_WORDS = 2 * CHAINS * THREADS
+CHECKED_REPEATS = (1, 3)
+# KIND of kernels/alu.cu.
+KINDS: dict[AluOperation, int] = {
+    "fma_fp64": 0, "fma_fp32": 1, "fma_fp16x2": 2, "fma_bf16x2": 3, "mad_int32": 4, "add_int32": 5, "exp2_fp32": 6,
+    "rsqrt_fp32": 7,
+}  # fmt: skip
+# Instructions of one repetition on one pair of numbers.
 STEPS: dict[AluOperation, int] = {
     "fma_fp64": 64, "fma_fp32": 64, "fma_fp16x2": 64, "fma_bf16x2": 64, "mad_int32": 64, "add_int32": 64,
     "exp2_fp32": 4, "rsqrt_fp32": 4,
 }  # fmt: skip
 FMA = ("fma_fp64", "fma_fp32", "fma_fp16x2", "fma_bf16x2")
 INTEGER = ("mad_int32", "add_int32")
-# An instruction's approximation is right to 2**-22 (PTX ISA: ex2 2 units of the last place, rsqrt 2**-22.9), and each
-# halves the error before it, or more. A step or a repetition too few or too many makes a larger difference.
+# x after one instruction of a special function.
+FUNCTIONS: dict[AluOperation, Callable[[Floats], Floats]] = {
+    "exp2_fp32": lambda x: np.exp2(-x),
+    "rsqrt_fp32": lambda x: 1 / np.sqrt(x),
+}
+# An approximate instruction is right to 2**-22 (PTX ISA: ex2 2 units of the last place, rsqrt 2**-22.9), and at least
+# halves the error before it. A step or a repetition too few or too many makes a larger difference than this.
 FAR_OFF = 2.0**-18
 BF16_CUT_BITS = 45  # of a float64's significand
+
+
+def operations_of(operation: AluOperation) -> int:
+    """Operations of one SM in one repetition, counted as Resident says."""
+    each = (2 if operation in FMA else 1) * (2 if operation.endswith("x2") else 1)
+    return THREADS * CHAINS * STEPS[operation] * each
+
+
+class _Kernel:
+    """A kernel of kernels/alu.cu with fresh operands. Raises Skip if the GPU has no such instruction."""
+
+    def __init__(self, case: Case, operation: AluOperation, kernel: str, op: Launch, *, alone: bool) -> None:
+        if operation == "fma_bf16x2":
+            case.require_capability(8, 0, "a multiply-add of bfloat16")
+        self._case, self._operation = case, operation
+        self.blocks = op.grid_blocks
+        function = case.function("alu", kernel, KIND=KINDS[operation])
+        shared_bytes = alone_on_its_sm(case, function) if alone else 0
+        word_bytes = np.dtype(word_type(operation)).itemsize
+        self.operands = case.device_memory(RESULT_WORDS * word_bytes)
+        self._out = case.device_memory(RESULT_WORDS * word_bytes * self.blocks)
+        self._stamps = case.device_memory(STAMPS.itemsize * self.blocks)
+        # The arguments that change: repetitions, k and other_k.
+        self._changing = np.zeros(3, dtype=np.uint64)
+        row = Parameters([(self.operands, 0, self._out, self._stamps, 0, 0)])
+        for argument, place in ((1, 0), (4, 1), (5, 2)):
+            row.point(argument, self._changing.ctypes.data + 8 * place)
+        self._submit = launch(case, function, op, row, shared_bytes=shared_bytes, keep=(self._changing,))
+        self.fresh()
+
+    def fresh(self) -> Operands:
+        """New operands for the runs that follow."""
+        operands = draw(self._operation, time.time_ns())
+        self._case.upload(self.operands, np.ascontiguousarray(encode(self._operation, operands)))
+        self._changing[1:] = encode_constants(self._operation, operands)
+        self._case.synchronize()
+        return operands
+
+    def run(self, repeats: int) -> UnitPass:
+        """One launch to its end."""
+        self._changing[0] = repeats
+        self._submit(1)
+        self._case.synchronize()
+        return pass_of(self._case.read(self._stamps, self.blocks, STAMPS))
+
+    def results(self) -> Bits:
+        """Numbers of the last launch: x of all chains, then y, shape (blocks, 2 CHAINS, THREADS, parts)."""
+        words = self._case.read(self._out, self.blocks * RESULT_WORDS, word_type(self._operation))
+        return decode(self._operation, words.reshape(self.blocks, 2 * CHAINS, THREADS))
+
+
+class CudaArithmetic:
+    """A Resident with one block of 1024 threads on each SM."""
+
+    def __init__(self, case: Case, operation: AluOperation) -> None:
+        self._operation = operation
+        self.sms = case.sms
+        self.operations = operations_of(operation)
+        op = Launch(grid_blocks=self.sms, block_threads=THREADS)
+        self._kernel = _Kernel(case, operation, "independent", op, alone=True)
+        self.take = self._kernel.run
+
+    def check(self) -> str:
+        """Launches of one and of three repetitions, each on operands of its own."""
+        for repeats in CHECKED_REPEATS:
+            operands = self._kernel.fresh()
+            self._kernel.run(repeats)
+            compare(self._operation, operands, repeats, self._kernel.results())
+        if self._operation in FUNCTIONS:
+            return f"every thread's results on every SM compared in float64, to {FAR_OFF:.0e}"
+        return "every thread's results on every SM compared with exactly rounded ones, to the last bit"
+
+
+class CudaChain:
+    """A Chain in one warp."""
+
+    instructions = CHAIN_STEPS
+
+    def __init__(self, case: Case, operation: AluOperation) -> None:
+        op = Launch(grid_blocks=1, block_threads=WARP_THREADS)
+        self._kernel = _Kernel(case, operation, "dependent", op, alone=False)
+        self.take = self._kernel.run
+
+
+# What the kernels compute, on the host: fresh operands and exactly rounded results.
 
 
 class Operands(NamedTuple):
     """Numbers of each thread: ``x``, ``y`` of shape (CHAINS, THREADS, parts); of all: ``k``, ``other_k`` (parts,).
 
-    Integers are uint32, all others float64 whatever their type; a packed type has two parts, others one.
+    Integers are uint32, all other types float64; a packed type has two parts, the others one.
     """
 
     x: Bits
@@ -52,7 +145,7 @@ class Operands(NamedTuple):
 
 
 def draw(operation: AluOperation, seed: int) -> Operands:
-    """Random numbers such as the operation's type has. Of special functions they are all positive."""
+    """Random numbers of the operation's type; those of special functions are all positive."""
     generator = np.random.default_rng(seed)
     parts = 2 if operation.endswith("x2") else 1
     shapes = [(CHAINS, THREADS, parts)] * 2 + [(parts,)] * 2
@@ -60,20 +153,20 @@ def draw(operation: AluOperation, seed: int) -> Operands:
         return Operands(*(generator.integers(0, 1 << 32, shape, dtype=np.uint32) for shape in shapes))
     sizes = [generator.uniform(0.5, 1.5, shape) for shape in shapes]
     if operation not in FMA:
-        x, y, k, _ = (rounded(operation, one) for one in sizes)
+        x, y, k, _ = (rounded(operation, numbers) for numbers in sizes)
         return Operands(x, y, k, k)
-    x, y, k = (rounded(operation, one * generator.choice((-1, 1), one.shape)) for one in sizes[:3])
+    x, y, k = (rounded(operation, numbers * generator.choice((-1, 1), numbers.shape)) for numbers in sizes[:3])
     return Operands(x, y, k, -k)
 
 
 def encode(operation: AluOperation, operands: Operands) -> Bits:
     """x and y as the kernels read them: rows of THREADS words."""
-    return np.stack([_words(operation, one) for one in (*operands.x, *operands.y)])
+    return np.stack([_words(operation, numbers) for numbers in (*operands.x, *operands.y)])
 
 
 def encode_constants(operation: AluOperation, operands: Operands) -> npt.NDArray[np.uint64]:
-    """k and the other one as arguments of a launch, in the low bytes of 64 bits."""
-    words = np.stack([_words(operation, one[None])[0] for one in (operands.k, operands.other_k)])
+    """k and other_k as arguments of a launch, in the low bytes of 64 bits."""
+    words = np.stack([_words(operation, numbers[None])[0] for numbers in (operands.k, operands.other_k)])
     return words.view(np.uint64) if words.itemsize == 8 else words.view(np.uint32).astype(np.uint64)
 
 
@@ -91,14 +184,43 @@ def decode(operation: AluOperation, words: Bits) -> Bits:
 
 
 def word_type(operation: AluOperation) -> npt.DTypeLike:
-    """What a register holds."""
+    """The type of a register."""
     if operation == "fma_fp64":
         return np.float64
     return np.float32 if operation in ("fma_fp32", "exp2_fp32", "rsqrt_fp32") else np.uint32
 
 
+def _words(operation: AluOperation, numbers: Bits) -> Bits:
+    """Numbers of shape (THREADS, parts) as one word each."""
+    match operation:
+        case "fma_fp16x2":
+            halves: Words = np.ascontiguousarray(numbers.astype(np.float16)).view(np.uint32)
+            return halves[..., 0]
+        case "fma_bf16x2":
+            upper = (numbers.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+            return np.ascontiguousarray(upper).view(np.uint32)[..., 0]
+        case _:
+            return numbers[..., 0].astype(word_type(operation))
+
+
+def compare(operation: AluOperation, operands: Operands, repeats: int, results: Bits) -> None:
+    """Raise MeasurementError unless ``results``, as _Kernel.results returns them, follow from the operands."""
+    wanted = np.concatenate(expected(operation, operands, repeats))
+    if operation in FUNCTIONS:
+        # Written so that a NaN is wrong.
+        wrong: npt.NDArray[np.bool_] = ~(np.abs(results - wanted) <= FAR_OFF * np.abs(wanted))
+    else:
+        wrong = results != wanted
+    if wrong.any():
+        at = tuple(int(place) for place in np.argwhere(wrong)[0])
+        raise MeasurementError(
+            f"{operation}: {int(wrong.sum())} of {wrong.size} results are wrong, the first of them is "
+            f"{results[at]} where {wanted[at[1:]]} should be"
+        )
+
+
 def expected(operation: AluOperation, operands: Operands, repeats: int) -> tuple[Bits, Bits]:
-    """x and y after so many repetitions: exact but for the special functions, of which FAR_OFF holds."""
+    """x and y after so many repetitions: exact, for special functions to FAR_OFF."""
     x, y = operands.x, operands.y
     function = FUNCTIONS.get(operation)
     for _ in range(repeats):
@@ -111,13 +233,6 @@ def expected(operation: AluOperation, operands: Operands, repeats: int) -> tuple
                 y = changed(operation, y, x, operands.k)
                 x = changed(operation, x, y, operands.other_k)
     return x, y
-
-
-# x after one instruction.
-FUNCTIONS: dict[AluOperation, Callable[[Floats], Floats]] = {
-    "exp2_fp32": lambda x: np.exp2(-x),
-    "rsqrt_fp32": lambda x: 1 / np.sqrt(x),
-}
 
 
 def changed(operation: AluOperation, y: Bits, x: Bits, k: Bits) -> Bits:
@@ -147,7 +262,7 @@ def rounded(operation: AluOperation, numbers: Floats) -> Floats:
 
 
 def odd_sum(first: Floats, second: Floats) -> Floats:
-    """first + second, rounded to the neighbour whose last bit is odd where it is not exact.
+    """first + second, rounded to the neighbour whose last bit is odd if it is not exact.
 
     Rounded again to a type of at most 50 bits, it is as if it had been rounded once. Source: S. Boldo and
     G. Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE Transactions on Computers 57 (2008).
@@ -184,145 +299,3 @@ def _split(numbers: Floats) -> tuple[Floats, Floats]:
     scaled = numbers * (2.0**27 + 1)
     high = scaled - (scaled - numbers)
     return high, numbers - high
-
-
-def _words(operation: AluOperation, numbers: Bits) -> Bits:
-    """Numbers of shape (THREADS, parts) as one word each."""
-    match operation:
-        case "fma_fp16x2":
-            halves: Words = np.ascontiguousarray(numbers.astype(np.float16)).view(np.uint32)
-            return halves[..., 0]
-        case "fma_bf16x2":
-            upper = (numbers.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-            return np.ascontiguousarray(upper).view(np.uint32)[..., 0]
-        case _:
-            return numbers[..., 0].astype(word_type(operation))
-
-
-# KIND of kernels/alu.cu.
-KINDS: dict[AluOperation, int] = {
-    "fma_fp64": 0, "fma_fp32": 1, "fma_fp16x2": 2, "fma_bf16x2": 3, "mad_int32": 4, "add_int32": 5, "exp2_fp32": 6,
-    "rsqrt_fp32": 7,
-}  # fmt: skip
-CHAIN_STEPS, WARP_THREADS = 512, 32
-RESULT_WORDS = 2 * CHAINS * THREADS
-CHECKED_REPEATS = (1, 3)
-
-
-def arithmetic(case: Case, operation: AluOperation) -> CudaArithmetic:
-    """Raises Skip where the GPU has no such instruction."""
-    _require(case, operation)
-    return CudaArithmetic(case, operation)
-
-
-def chain(case: Case, operation: AluOperation) -> CudaChain:
-    """Raises Skip where the GPU has no such instruction."""
-    _require(case, operation)
-    return CudaChain(case, operation)
-
-
-def operations_of(operation: AluOperation) -> int:
-    """Operations of one SM in one repetition, counted as Resident says."""
-    each = (2 if operation in FMA else 1) * (2 if operation.endswith("x2") else 1)
-    return THREADS * CHAINS * STEPS[operation] * each
-
-
-def _require(case: Case, operation: AluOperation) -> None:
-    if operation == "fma_bf16x2":
-        case.require_capability(8, 0, "a multiply-add of bfloat16")
-
-
-class _Kernel:
-    """A kernel of kernels/alu.cu with fresh operands, results and stamps."""
-
-    def __init__(self, case: Case, operation: AluOperation, kernel: str, shape: Launch, *, alone: bool) -> None:
-        self._context, self._operation = case.context, operation
-        self.blocks = shape.grid_blocks
-        function = case.modules.function("alu", kernel, KIND=KINDS[operation])
-        shared_bytes = alone_on_its_sm(case, function) if alone else 0
-        word_bytes = np.dtype(word_type(operation)).itemsize
-        self.operands = case.context.device_memory(RESULT_WORDS * word_bytes)
-        self._out = case.context.device_memory(RESULT_WORDS * word_bytes * self.blocks)
-        self._stamps = case.context.device_memory(STAMPS.itemsize * self.blocks)
-        # Arguments that change: repetitions, k and the other one.
-        self._changing = np.zeros(3, dtype=np.uint64)
-        row = Parameters([(self.operands, 0, self._out, self._stamps, 0, 0)])
-        for argument, place in ((1, 0), (4, 1), (5, 2)):
-            row.point(argument, self._changing.ctypes.data + 8 * place)
-        self._submit = launch(function, shape, case.stream(0), row, keep=(self._changing,), shared_bytes=shared_bytes)
-
-    def fresh(self) -> Operands:
-        """Other operands from now on."""
-        operands = draw(self._operation, time.time_ns())
-        words = np.ascontiguousarray(encode(self._operation, operands))
-        check(driver.cuMemcpyHtoD(self.operands, words.ctypes.data, words.nbytes))
-        self._changing[1:] = encode_constants(self._operation, operands)
-        self._context.synchronize()
-        return operands
-
-    def run(self, repeats: int) -> UnitPass:
-        """One launch to its end."""
-        self._changing[0] = repeats
-        self._submit(1)
-        self._context.synchronize()
-        return pass_of(self._context.read(self._stamps, self.blocks, STAMPS))
-
-    def results(self) -> Bits:
-        """Numbers of the last launch: x of all chains, then y, shape (blocks, 2 CHAINS, THREADS, parts)."""
-        words = self._context.read(self._out, self.blocks * RESULT_WORDS, word_type(self._operation))
-        return decode(self._operation, words.reshape(self.blocks, 2 * CHAINS, THREADS))
-
-
-class CudaArithmetic:
-    """See Resident of compute_api.py: one block of 1024 threads on each SM."""
-
-    def __init__(self, case: Case, operation: AluOperation) -> None:
-        self._operation = operation
-        self.sms = case.context.attribute("MULTIPROCESSOR_COUNT")
-        self.operations = operations_of(operation)
-        shape = Launch(grid_blocks=self.sms, block_threads=THREADS)
-        self._kernel = _Kernel(case, operation, "independent", shape, alone=True)
-        self._kernel.fresh()
-
-    def take(self, repeats: int) -> UnitPass:
-        return self._kernel.run(repeats)
-
-    def check(self) -> str:
-        """See Resident: launches of one and of three repetitions, each on operands of its own."""
-        for repeats in CHECKED_REPEATS:
-            operands = self._kernel.fresh()
-            self._kernel.run(repeats)
-            compare(self._operation, operands, repeats, self._kernel.results())
-        if self._operation in FUNCTIONS:
-            return f"every thread's results on every SM compared in float64, to {FAR_OFF:.0e}"
-        return "every thread's results on every SM compared with exactly rounded ones, to the last bit"
-
-
-class CudaChain:
-    """See Chain of compute_api.py: one warp."""
-
-    instructions = CHAIN_STEPS
-
-    def __init__(self, case: Case, operation: AluOperation) -> None:
-        shape = Launch(grid_blocks=1, block_threads=WARP_THREADS)
-        self._kernel = _Kernel(case, operation, "dependent", shape, alone=False)
-        self._kernel.fresh()
-
-    def take(self, repeats: int) -> UnitPass:
-        return self._kernel.run(repeats)
-
-
-def compare(operation: AluOperation, operands: Operands, repeats: int, found: Bits) -> None:
-    """Raise MeasurementError unless ``found``, as _Kernel.results has it, is what the operands give."""
-    wanted = np.concatenate(expected(operation, operands, repeats))
-    if operation in FUNCTIONS:
-        # Written so that a NaN is wrong.
-        wrong: npt.NDArray[np.bool_] = ~(np.abs(found - wanted) <= FAR_OFF * np.abs(wanted))
-    else:
-        wrong = found != wanted
-    if wrong.any():
-        at = tuple(int(place) for place in np.argwhere(wrong)[0])
-        raise MeasurementError(
-            f"{operation}: {int(wrong.sum())} of {wrong.size} results are wrong, the first of them is "
-            f"{found[at]} where {wanted[at[1:]]} should be"
-        )

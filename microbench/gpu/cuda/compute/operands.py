@@ -3,85 +3,84 @@
 from __future__ import annotations
 
 import time
+from math import sqrt
 
 import numpy as np
 import numpy.typing as npt
 from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError
-from microbench.core.ops import LEGACY_STREAM, Launch
 from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.compute.types import FORMATS, Element, Matrices, allowed_error, matrix_bytes
 from microbench.gpu.cuda.context import check
-from microbench.gpu.cuda.links.buffers import LEGACY_STREAM_HANDLE
-from microbench.gpu.cuda.submit import Parameters, launch
-from microbench.gpu.protocol.compute import GemmData, GemmType
+from microbench.gpu.cuda.submit import run
+from microbench.gpu.protocol.compute import ELEMENTS, FORMATS, Element, GemmData, GemmType, Matrices, matrix_bytes
 
 KERNELS = "gemm_operands"
-# VECTORS of the kernels, whose sums an error is looked for in: one alone may be near 0 by chance.
+# VECTORS of the kernels: an error is looked for in the sums over all of them, as one sum may be near 0 by chance.
 VECTORS = 32
 DRAW_BLOCKS, DRAW_THREADS = 2048, 256
-# Threads of a block that multiplies with vectors, and rows of a matrix that one of transposed_times adds up.
+# Threads of a block that multiplies with vectors, and rows of a matrix that a block of transposed_times adds up.
 TIMES_THREADS, BLOCK_ROWS = 128, 256
 DATA_CODES: dict[GemmData, int] = {"normal": 0, "uniform": 1, "constant": 2, "ones": 3, "zeros": 4, "sparse": 5}
-# Floating types: no number. Whole ones: one that no product of 8-bit numbers below a depth of 90000 reaches.
+# Floating types: a NaN. Integers: a number that no product of 8-bit numbers below a depth of 90000 reaches.
 POISON_BYTE, WHOLE_POISON_BYTE = 0xFF, 0xA5
 DOUBLE_BYTES = 8
-# How much further off than the whole matrix one of its rows may be: one wrong row of many hardly shows in the norm.
+# How much further off than the whole matrix a row may be: one wrong row of many hardly shows in the norm.
 WORST_ROW = 3.0
 Floats = npt.NDArray[np.float64]
 
 
 def vector_bytes(rows: int, columns: int, depth: int) -> int:
-    """What comparing takes: VECTORS of signs, of B times them, of A times that and of D times the signs."""
+    """Bytes of a comparison: VECTORS of signs, of B times them, of A times that and of D times the signs."""
     return VECTORS * DOUBLE_BYTES * (columns + depth + 2 * rows)
 
 
 class Operands:
-    """A, ``copies`` of B, and D, zeroed; see Matrices for how they lie. Raises Skip where they do not fit."""
+    """A, ``copies`` of B, and D, all zeroed. Raises Skip if they do not fit."""
 
     def __init__(
         self, case: Case, dtype: GemmType, rows: int, columns: int, depth: int, data: GemmData, copies: int = 1
     ) -> None:
         self._case = case
         self.data: GemmData = data
-        # Two of a kind one after the other may not be the same: a clock gives the first seed.
+        # The first seed comes from a clock: two Operands of a kind must not have the same numbers.
         self._seed = time.time_ns() % (1 << 31)
-        take = case.context.device_memory
-        empty = Matrices(dtype, rows, columns, depth, 0, (), 0)
-        a, b, d = empty.elements
-        self.matrices = empty._replace(
-            a=take(matrix_bytes(a, rows, depth)),
-            b=tuple(take(matrix_bytes(b, columns, depth)) for _ in range(copies)),
-            d=take(matrix_bytes(d, rows, columns)),
+        a, b, d = ELEMENTS[dtype]
+        self.matrices = Matrices(
+            dtype,
+            rows,
+            columns,
+            depth,
+            a=case.device_memory(matrix_bytes(a, rows, depth)),
+            b=tuple(case.device_memory(matrix_bytes(b, columns, depth)) for _ in range(copies)),
+            d=case.device_memory(matrix_bytes(d, rows, columns)),
         )
-        self._signs = take(vector_bytes(rows, columns, depth))
-        self._between = self._signs + VECTORS * DOUBLE_BYTES * columns
-        self._wanted = self._between + VECTORS * DOUBLE_BYTES * depth
-        self._found = self._wanted + VECTORS * DOUBLE_BYTES * rows
+        self._signs = case.device_memory(vector_bytes(rows, columns, depth))
+        self._b_signs = self._signs + VECTORS * DOUBLE_BYTES * columns
+        self._a_b_signs = self._b_signs + VECTORS * DOUBLE_BYTES * depth
+        self._d_signs = self._a_b_signs + VECTORS * DOUBLE_BYTES * rows
 
     def fresh(self) -> None:
-        """New A and B, poisoned D; waits until that is done."""
-        self._case.context.synchronize()
-        all_of = self.matrices
-        self._draw(all_of.elements.a, all_of.a, all_of.rows)
-        for copy in all_of.b:
-            self._draw(all_of.elements.b, copy, all_of.columns)
-        poison = WHOLE_POISON_BYTE if all_of.elements.d == "int32" else POISON_BYTE
-        check(driver.cuMemsetD8(all_of.d, poison, matrix_bytes(all_of.elements.d, all_of.rows, all_of.columns)))
-        self._case.context.synchronize()
+        """New A and B, poisoned D; returns when that is done."""
+        self._case.synchronize()
+        matrices = self.matrices
+        self._draw(matrices.elements.a, matrices.a, matrices.rows)
+        for copy in matrices.b:
+            self._draw(matrices.elements.b, copy, matrices.columns)
+        poison = WHOLE_POISON_BYTE if matrices.elements.d == "int32" else POISON_BYTE
+        check(driver.cuMemsetD8(matrices.d, poison, matrix_bytes(matrices.elements.d, matrices.rows, matrices.columns)))
+        self._case.synchronize()
 
     def _draw(self, element: Element, address: int, rows: int) -> None:
         self._seed = (self._seed + 1) % (1 << 31)
-        function = self._case.modules.function(KERNELS, "draw")
         row = (address, rows * self.matrices.depth, self._seed, DATA_CODES[self.data], *FORMATS[element])
-        shape = Launch(grid_blocks=DRAW_BLOCKS, block_threads=DRAW_THREADS, stream=LEGACY_STREAM)
-        launch(function, shape, LEGACY_STREAM_HANDLE, Parameters([row]))(1)
-        self._case.context.synchronize()
+        run(self._case, self._case.function(KERNELS, "draw"), DRAW_BLOCKS, DRAW_THREADS, row)
 
     def check(self) -> str:
-        """Raise MeasurementError with the error found and the one allowed, unless D is A B of one copy of B: each has
-        numbers of its own, so no other one comes near."""
+        """Raise MeasurementError, with the error and the allowed error, unless D is A B of one copy of B.
+
+        Each copy has numbers of its own, so the product of no other copy comes near.
+        """
         error, allowed = min(self.errors()), allowed_error(self.matrices.dtype, self.matrices.depth, self.data)
         if not error <= allowed:
             raise MeasurementError(
@@ -91,61 +90,105 @@ class Operands:
         return f"{VECTORS} random projections compared in float64, within the types' own rounding"
 
     def errors(self) -> list[float]:
-        """How far D is off from A B, of the norm, for each copy of B; infinite where it is no number.
+        """How far D is off from A B as a share of the norm, for each copy of B; infinite if D has a NaN.
 
-        Freivalds (1977): D x is compared with A (B x) for VECTORS x of random signs, in float64. Such a product's norm
-        is that of the matrix itself, on average, so the share that it is off by is the matrix's. No single row may be
-        further off than WORST_ROW times that.
+        Freivalds (1977): D x is compared with A (B x) for VECTORS x of random signs, in float64. Such a product has the
+        matrix's own norm on average, so the share that it is off by is the matrix's. No single row may be further off
+        than WORST_ROW times that.
         """
-        all_of, context = self.matrices, self._case.context
-        context.synchronize()
-        signs = np.random.default_rng(self._seed).choice([-1.0, 1.0], VECTORS * all_of.columns)
-        check(driver.cuMemcpyHtoD(self._signs, signs.ctypes.data, signs.nbytes))
-        found = self._times(all_of.elements.d, all_of.d, all_of.columns, self._signs, self._found)
-        products = [self._product(copy) for copy in all_of.b]
-        return [max(relative_error(found, one), row_error(found, one) / WORST_ROW) for one in products]
+        matrices, case = self.matrices, self._case
+        case.synchronize()
+        signs = np.random.default_rng(self._seed).choice([-1.0, 1.0], VECTORS * matrices.columns)
+        case.upload(self._signs, signs)
+        product = self._times(matrices.elements.d, matrices.d, matrices.columns, self._signs, self._d_signs)
+        wanted = [self._product(copy) for copy in matrices.b]
+        return [max(relative_error(product, exact), row_error(product, exact) / WORST_ROW) for exact in wanted]
 
     def _product(self, copy: int) -> Floats:
-        """A (B x) of one of the copies of B."""
-        all_of = self.matrices
-        width, rows = all_of.depth, all_of.columns
-        self._case.context.clear(self._between, VECTORS * DOUBLE_BYTES * width)
+        """A (B x) of a copy of B."""
+        matrices, case = self.matrices, self._case
+        width, rows = matrices.depth, matrices.columns
+        case.clear(self._b_signs, VECTORS * DOUBLE_BYTES * width)
         blocks = -(-width // TIMES_THREADS) * -(-rows // BLOCK_ROWS)
-        row = (copy, rows, width, self._signs, self._between, BLOCK_ROWS, *FORMATS[all_of.elements.b])
-        self._run("transposed_times", blocks, row)
-        return self._times(all_of.elements.a, all_of.a, width, self._between, self._wanted)
+        row = (copy, rows, width, self._signs, self._b_signs, BLOCK_ROWS, *FORMATS[matrices.elements.b])
+        run(case, case.function(KERNELS, "transposed_times"), blocks, TIMES_THREADS, row)
+        return self._times(matrices.elements.a, matrices.a, width, self._b_signs, self._a_b_signs)
 
     def _times(self, element: Element, matrix: int, width: int, vectors: int, out: int) -> Floats:
-        """``matrix`` of the product's rows with each of the vectors: shape (VECTORS, rows)."""
-        rows = self.matrices.rows
-        self._case.context.clear(out, VECTORS * DOUBLE_BYTES * rows)
-        self._run("times", rows, (matrix, rows, width, vectors, out, *FORMATS[element]))
-        products: Floats = self._case.context.read(out, VECTORS * rows, np.float64)
+        """A matrix with the product's rows times each of the vectors: shape (VECTORS, rows)."""
+        rows, case = self.matrices.rows, self._case
+        case.clear(out, VECTORS * DOUBLE_BYTES * rows)
+        row = (matrix, rows, width, vectors, out, *FORMATS[element])
+        run(case, case.function(KERNELS, "times"), rows, TIMES_THREADS, row)
+        products: Floats = case.read(out, VECTORS * rows, np.float64)
         return products.reshape(VECTORS, rows)
 
-    def _run(self, kernel: str, blocks: int, row: tuple[int, ...]) -> None:
-        function = self._case.modules.function(KERNELS, kernel)
-        shape = Launch(grid_blocks=blocks, block_threads=TIMES_THREADS, stream=LEGACY_STREAM)
-        launch(function, shape, LEGACY_STREAM_HANDLE, Parameters([row]))(1)
-        self._case.context.synchronize()
+
+def relative_error(product: Floats, exact: Floats) -> float:
+    """Norm of the difference as a share of the norm of ``exact``; infinite for a NaN, and for anything but 0 where all
+    should be 0."""
+    return _share(float(np.linalg.norm(product - exact)), float(np.linalg.norm(exact)))
 
 
-def row_error(found: Floats, wanted: Floats) -> float:
-    """The largest of the rows' own errors, shape (VECTORS, rows), as a share of an average row's norm; infinite where
-    anything is no number, and where all should be zero and is not."""
-    worst = float(np.linalg.norm(found - wanted, axis=0).max())
-    average = float(np.linalg.norm(wanted)) / float(np.sqrt(wanted.shape[1]))
-    if worst == 0.0:
-        return 0.0
-    error = worst / average if average > 0.0 else np.inf
-    return error if np.isfinite(error) else float(np.inf)
+def row_error(product: Floats, exact: Floats) -> float:
+    """The largest error of a row, of arrays of shape (VECTORS, rows), as a share of an average row's norm; infinite as
+    in ``relative_error``."""
+    worst = float(np.linalg.norm(product - exact, axis=0).max())
+    return _share(worst, float(np.linalg.norm(exact)) / float(np.sqrt(exact.shape[1])))
 
 
-def relative_error(found: Floats, wanted: Floats) -> float:
-    """The norm of the difference as a share of that of ``wanted``; infinite where anything is no number, and where all
-    should be zero and is not."""
-    difference, size = float(np.linalg.norm(found - wanted)), float(np.linalg.norm(wanted))
+def _share(difference: float, size: float) -> float:
     if difference == 0.0:
         return 0.0
     error = difference / size if size > 0.0 else np.inf
     return error if np.isfinite(error) else float(np.inf)
+
+
+# Data with random signs: their rounding errors add up as a random walk. In other data all errors may go the same way.
+CENTRED: tuple[GemmData, ...] = ("normal", "uniform", "sparse", "zeros")
+FP32_UNIT, FP64_UNIT = 2.0**-24, 2.0**-53
+FP16_UNIT, BF16_UNIT = 2.0**-11, 2.0**-8
+# Sums of fp8 keep some 14 bits: what is below 2**-13 of the sum is cut off.
+FAST_CUT = 2.0**-13
+# Fewest products that a tensor instruction adds up before it rounds to fp16 (mma.m16n8k8).
+FP16_STEP = 8
+MOST_ERROR = 0.9
+
+
+def allowed_error(dtype: GemmType, depth: int, data: GemmData) -> float:
+    """How far D may be from A B, as a share of A B in the Frobenius norm; 0 for int8, which is exact.
+
+    Rounding to a type of unit roundoff u is off by 0.4 u of a matrix's norm. Results are rounded once; a library that
+    splits the depth and adds the parts in D's own type rounds several times, so 2 u are allowed. Adding k products one
+    after the other in an accumulator of unit v rounds k times, for centred data by 0.3 v sqrt(k) of the result's norm:
+
+    - fp64, fp32: u (2 + 2 sqrt(k)).
+    - tf32: operands may be cut to 10 bits, which makes each 2^-11 smaller and the product 2^-10 at most: 2^-9.
+    - fp16, bf16, mxfp8, nvfp4 with sums in fp32: 2 u, and 2^-12 for what is cut when the products of one instruction
+      are aligned.
+    - fp8 promoted: the same, as each sum of 128 products is added in fp32.
+    - fp8 fast: 2 u + 2^-14 sqrt(k), as nothing below 2^-13 of the sum is kept.
+    - fp16_acc16: 2 u + 2^-11 sqrt(k / 8): sums are rounded to fp16 every 8 products or less often.
+
+    With centred data a factor of 1.02 is noticed in every type up to a depth of 16384, but in fp16_acc16 up to 8192.
+    If all products have the same sign, cut-off sums of fp8 and fp16 fall behind without end (a sum of 1 and 0.75 in
+    fp16 stands still in the end): each step may lose half a unit of the sum, so little more can be asked of them than a
+    result that exists at all.
+    """
+    if dtype == "int8":
+        return 0.0
+    if dtype in ("fp64", "fp32"):
+        return (FP64_UNIT if dtype == "fp64" else FP32_UNIT) * (2 + 2 * sqrt(depth))
+    if dtype == "tf32":
+        return 2.0**-9
+    rounded_once = 2 * (FP16_UNIT if ELEMENTS[dtype].d == "fp16" else BF16_UNIT)
+    if dtype == "fp16_acc16":
+        return rounded_once + _added(FP16_UNIT, depth / FP16_STEP, data)
+    if dtype.endswith("_fast"):
+        return rounded_once + _added(FAST_CUT / 2, depth, data)
+    return rounded_once + 2.0**-12
+
+
+def _added(unit: float, steps: float, data: GemmData) -> float:
+    """The error of this many roundings of a sum."""
+    return unit * sqrt(steps) if data in CENTRED else min(unit * steps / 2, MOST_ERROR)

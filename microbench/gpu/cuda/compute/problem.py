@@ -1,4 +1,4 @@
-"""One matrix product of a real GPU: its operands, and the libraries that multiply them."""
+"""One matrix product of a real GPU: room for its operands, the libraries that multiply them, the SM clock meanwhile."""
 
 from __future__ import annotations
 
@@ -8,66 +8,71 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from cuda.bindings import driver
 
-from microbench.core.errors import MeasurementError
+from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Launch
-from microbench.gpu.cuda.case import NANOSECOND_S, Case, alone_on_its_sm
-from microbench.gpu.cuda.compute.operands import Operands
-from microbench.gpu.cuda.compute.products import Call, CublasLt, LibraryGemm, cupy_calls
-from microbench.gpu.cuda.compute.types import product_bytes
-from microbench.gpu.cuda.submit import DriverSubmit, Parameters, launch
-from microbench.gpu.layers.torch_gemm import function_name, torch_calls
-from microbench.gpu.protocol.compute import Library
+from microbench.core.units import about_size, size
+from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.compute.operands import Operands, vector_bytes
+from microbench.gpu.cuda.compute.products import WORKSPACE_BYTES, Call, CublasLt, LibraryGemm
+from microbench.gpu.cuda.context import check
+from microbench.gpu.cuda.submit import Parameters, launch
+from microbench.gpu.cuda.timing import NANOSECOND_S, alone_on_its_sm
+from microbench.gpu.layers.cupy import cupy_calls
+from microbench.gpu.layers.torch import function_name, torch_calls
+from microbench.gpu.protocol.compute import ELEMENTS, GemmData, GemmType, Library, matrix_bytes, product_bytes
 
-# The mean SM clock of what runs between two tiny kernels, each SM reading its own counter.
-
-
-# Tick of kernels/clock_bracket.cu.
-TICKS = np.dtype([("clock", "u8"), ("time_ns", "u8"), ("sm", "u4"), ("unused", "u4")])
-Ticks = npt.NDArray[Any]
-
-
-class Bracket:
-    """After one call of each, ``begin`` and ``end`` only launch."""
-
-    def __init__(self, case: Case, sm_count: int) -> None:
-        self._context, self._blocks = case.context, sm_count
-        function = case.modules.function("clock_bracket", "tick")
-        shared_bytes = alone_on_its_sm(case, function)
-        self._ticks = [case.context.device_memory(TICKS.itemsize * sm_count) for _ in range(2)]
-        # One warp an SM; the shared memory keeps further ones off.
-        shape = Launch(grid_blocks=sm_count, block_threads=32)
-        self._begin, self._end = (self._launch(case, function, shape, ticks, shared_bytes) for ticks in self._ticks)
-
-    @staticmethod
-    def _launch(case: Case, function: int, shape: Launch, ticks: int, shared_bytes: int) -> DriverSubmit:
-        return launch(function, shape, case.stream(0), Parameters([(ticks,)]), shared_bytes=shared_bytes)
-
-    def begin(self) -> None:
-        self._begin(1)
-
-    def end(self) -> None:
-        self._end(1)
-
-    def hz(self) -> float:
-        """SMs that only one of the kernels saw do not count."""
-        first, last = (self._context.read(ticks, self._blocks, TICKS) for ticks in self._ticks)
-        return clock_hz(first, last)
+# What a library's own memory and the code of its kernels may take.
+RESERVE_BYTES = 256 << 20
+# Copies of B in turn are several times the L2 together, so that none is there when its turn comes again.
+BEYOND_L2, MOST_COPIES = 4, 64
+UNKNOWN_L2_BYTES = 512 << 20
 
 
-def clock_hz(first: Ticks, last: Ticks) -> float:
-    """Median over the SMs in both of clock cycles over time. Raises MeasurementError where no time passed on any."""
-    _, here, there = np.intersect1d(first["sm"], last["sm"], return_indices=True)
-    elapsed_ns = last["time_ns"][there].astype(np.int64) - first["time_ns"][here].astype(np.int64)
-    cycles = last["clock"][there].astype(np.int64) - first["clock"][here].astype(np.int64)
-    ran = elapsed_ns > 0
-    if not ran.any():
-        raise MeasurementError("the clock kernels before and after the work have no SM and no time in common")
-    return float(np.median(cycles[ran] / elapsed_ns[ran])) / NANOSECOND_S
+def problem(
+    case: Case,
+    dtype: GemmType,
+    rows: int,
+    columns: int,
+    depth: int,
+    data: GemmData = "normal",
+    *,
+    beyond_l2: bool = False,
+) -> CudaProblem:
+    needed, free = needed_bytes(case, dtype, rows, columns, depth), free_bytes(case)
+    if needed > free:
+        raise Skip(
+            f"{size(needed)} of device memory asked for {dtype} of {rows} x {columns} x {depth}, "
+            f"{about_size(free)} are free"
+        )
+    copies = 1
+    if beyond_l2:
+        copy_bytes = matrix_bytes(ELEMENTS[dtype].b, columns, depth)
+        copies = copies_beyond(case.context.attribute("L2_CACHE_SIZE"), copy_bytes, free - needed)
+    return CudaProblem(case, Operands(case, dtype, rows, columns, depth, data, copies))
+
+
+def copies_beyond(l2_bytes: int, copy_bytes: int, free_bytes: int) -> int:
+    """How many copies of B are used in turn: BEYOND_L2 times the L2 (0: unknown), as far as ``free_bytes`` allows.
+
+    ``free_bytes`` does not count the first copy.
+    """
+    wanted = -(-BEYOND_L2 * (l2_bytes or UNKNOWN_L2_BYTES) // copy_bytes)
+    return max(1, min(wanted, MOST_COPIES, 1 + max(free_bytes, 0) // copy_bytes))
+
+
+def needed_bytes(case: Case, dtype: GemmType, rows: int, columns: int, depth: int) -> int:
+    return product_bytes(dtype, rows, columns, depth) + vector_bytes(rows, columns, depth) + WORKSPACE_BYTES
+
+
+def free_bytes(case: Case) -> int:
+    """Less a reserve for what libraries take for themselves."""
+    return max(int(check(driver.cuMemGetInfo())[0]) - RESERVE_BYTES, 0)
 
 
 class CudaProblem:
-    """See Problem of compute_api.py."""
+    """A Problem."""
 
     def __init__(self, case: Case, operands: Operands) -> None:
         self._case = case
@@ -80,17 +85,18 @@ class CudaProblem:
 
     @cached_property
     def cublaslt(self) -> CublasLt:
-        """cuBLASLt's candidates. Raises Skip where it has none."""
+        """cuBLASLt's candidates. Raises Skip if it has none."""
         return CublasLt(self._case, self.operands.matrices)
 
     @cached_property
     def _cupy_calls(self) -> tuple[Call, ...]:
-        return cupy_calls(self._case, self.operands.matrices)
+        case = self._case
+        return cupy_calls(case.stream(0), int(case.context.device), self.operands.matrices, case.own)
 
     @cached_property
     def _torch_calls(self) -> tuple[Call, ...]:
-        context = self._case.context
-        return torch_calls(self._case.stream(0), int(context.device), self.operands.matrices, context.own)
+        case = self._case
+        return torch_calls(case.stream(0), int(case.context.device), self.operands.matrices, case.own)
 
     def ways(self, library: Library) -> Sequence[str]:
         match library:
@@ -99,16 +105,58 @@ class CudaProblem:
             case "cupy":
                 return ("cupy.matmul",) if self._cupy_calls else ()
             case "torch":
-                return (function_name(self.operands.matrices.dtype),) if self._torch_calls else ()
+                return (function_name(self.dtype),) if self._torch_calls else ()
 
     def gemm(self, library: Library, way: str) -> LibraryGemm:
         """Raises MeasurementError for a way that is not one of ``ways``."""
         if way not in self.ways(library):
             raise MeasurementError(f"{library} has no way {way!r} here: {', '.join(self.ways(library))}")
-        calls = {
-            "cublaslt": lambda: self.cublaslt.calls(way),
-            "cupy": lambda: self._cupy_calls,
-            "torch": lambda: self._torch_calls,
-        }[library]()
-        refusals = self.cublaslt.refusals if library == "cublaslt" else ()
+        if library == "cublaslt":
+            calls, refusals = self.cublaslt.calls(way), self.cublaslt.refusals
+        else:
+            calls, refusals = (self._cupy_calls if library == "cupy" else self._torch_calls), ()
         return LibraryGemm(self._case, self.operands, calls, keep=self, refusals=refusals)
+
+
+# The mean SM clock between two tiny kernels, each SM reading its own counter.
+
+# Tick of kernels/clock_bracket.cu.
+TICKS = np.dtype([("clock", "u8"), ("time_ns", "u8"), ("sm", "u4"), ("unused", "u4")])
+Ticks = npt.NDArray[Any]
+
+
+class Bracket:
+    """A ClockBracket. After a first call of each, ``begin`` and ``end`` only launch."""
+
+    def __init__(self, case: Case) -> None:
+        self._case, self._blocks = case, case.sms
+        function = case.function("clock_bracket", "tick")
+        shared_bytes = alone_on_its_sm(case, function)
+        self._ticks = [case.device_memory(TICKS.itemsize * self._blocks) for _ in range(2)]
+        # One warp an SM; the shared memory keeps further warps off.
+        op = Launch(grid_blocks=self._blocks, block_threads=32)
+        self._begin, self._end = (
+            launch(case, function, op, Parameters([(ticks,)]), shared_bytes=shared_bytes) for ticks in self._ticks
+        )
+
+    def begin(self) -> None:
+        self._begin(1)
+
+    def end(self) -> None:
+        self._end(1)
+
+    def hz(self) -> float:
+        """SMs that only one of the kernels ran on do not count."""
+        first, last = (self._case.read(ticks, self._blocks, TICKS) for ticks in self._ticks)
+        return clock_hz(first, last)
+
+
+def clock_hz(first: Ticks, last: Ticks) -> float:
+    """Clock cycles over time, median over the SMs in both. Raises MeasurementError if no time passed on any."""
+    _, of_first, of_last = np.intersect1d(first["sm"], last["sm"], return_indices=True)
+    elapsed_ns = last["time_ns"][of_last].astype(np.int64) - first["time_ns"][of_first].astype(np.int64)
+    cycles = last["clock"][of_last].astype(np.int64) - first["clock"][of_first].astype(np.int64)
+    ran = elapsed_ns > 0
+    if not ran.any():
+        raise MeasurementError("the clock kernels before and after the work have no SM and no time in common")
+    return float(np.median(cycles[ran] / elapsed_ns[ran])) / NANOSECOND_S

@@ -1,8 +1,7 @@
-"""Matrix products by cuBLASLt through nvmath-python's bindings: the candidates of its heuristics, made ready."""
+"""Matrix products by libraries: cuBLASLt through nvmath-python's bindings, and any library's calls as a Gemm."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,25 +15,18 @@ from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.units import plain
-from microbench.gpu.cuda import submit as binding
-from microbench.gpu.cuda import timing
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.compute.operands import Operands
-from microbench.gpu.cuda.compute.types import Element, Matrices, matrix_bytes
-from microbench.gpu.cuda.context import check
-from microbench.gpu.layers import cupy_shared
+from microbench.gpu.cuda.submit import captured, replay
 from microbench.gpu.layers.base import LayerHandle, LayerSubmit, load
-from microbench.gpu.protocol.compute import GemmType
+from microbench.gpu.protocol.compute import Element, GemmType, Matrices
 from microbench.gpu.protocol.submit import Submit
-
-# A library's matrix product as a Gemm: its prepared calls in turn, a graph of them, the operands that it works on.
-
 
 Call = Callable[[], object]
 
 
 def in_turn(calls: Sequence[Call]) -> Call:
-    """One call that makes the next of these each time, from the first again after the last."""
+    """One call that makes the next of these each time, and starts again after the last."""
     if len(calls) == 1:
         return calls[0]
     following = cycle(calls).__next__
@@ -46,9 +38,9 @@ def in_turn(calls: Sequence[Call]) -> Call:
 
 
 class LibraryGemm:
-    """See Gemm of compute_api.py: ``calls`` are one for each copy of B, and submit to stream 0 of the case.
+    """A Gemm of ``calls``, one for each copy of B, which submit to stream 0 of the case.
 
-    Each is made once here, so that its code is loaded and the library's own memory taken: none of that can be done
+    Each call is made once here: that loads its code and takes the library's own memory, neither of which is possible
     behind a gate. ``keep`` is what the calls have addresses of. Raises MeasurementError for one of the library's own
     ``refusals``.
     """
@@ -61,19 +53,19 @@ class LibraryGemm:
         keep: object = None,
         refusals: tuple[type[Exception], ...] = (),
     ) -> None:
-        self._case, self._operands, self._keep = case, operands, keep
+        self._case, self._keep = case, keep
         self._call = in_turn(calls)
         self.submit: Submit = LayerSubmit(LayerHandle(call=self._call, stream_handle=case.stream(0)), driver)
+        self.fresh, self.check = operands.fresh, operands.check
         try:
             for call in calls:
                 call()
         except refusals as error:
             raise MeasurementError(f"the library refuses its own guess: {plain(error)}") from error
-        case.context.synchronize()
+        case.synchronize()
 
     def graph(self, calls: int) -> Submit:
-        """See Gemm. Raises Skip for a library that lets nobody capture its calls, MeasurementError for a driver that
-        refuses."""
+        """Raises Skip for a library whose calls cannot be captured, MeasurementError for a driver that refuses."""
         stream = self._case.stream(0)
 
         def submit() -> None:
@@ -81,20 +73,14 @@ class LibraryGemm:
                 self._call()
 
         try:
-            executable, _ = timing.instantiate(self._case.context, stream, submit)
+            executable, _ = captured(self._case, stream, submit)
         except NotImplementedError as error:
             raise Skip(f"these calls are not for graphs: {plain(error)}") from error
-        return binding.bind_graph(executable, stream)
-
-    def fresh(self) -> None:
-        self._operands.fresh()
-
-    def check(self) -> str:
-        return self._operands.check()
+        return replay(executable, stream)
 
 
 INSTALL = "pip install 'nvmath-python[cu13]' (CUDA 12: 'nvmath-python[cu12]')"
-# What NVIDIA recommends for Hopper is 32 MiB; candidates that split the depth of large products ask for more.
+# NVIDIA recommends 32 MiB for Hopper; candidates that split the depth of large products ask for more.
 WORKSPACE_BYTES = 64 << 20
 ASKED = 8
 TRANSPOSED = 1
@@ -129,12 +115,12 @@ class Blocks(NamedTuple):
 
     mode: str
     elements: int
-    one: int
+    unit: int
 
 
-# A scale of mxfp8 is a power of two with bias 127, one of nvfp4 an e4m3 without sign.
+# A scale of mxfp8 is a power of two with bias 127, a scale of nvfp4 an e4m3 without sign.
 BLOCKS: dict[GemmType, Blocks] = {"mxfp8": Blocks("VEC32_UE8M0", 32, 127), "nvfp4": Blocks("VEC16_UE4M3", 16, 0x38)}
-# Scales lie in tiles of 128 rows by 4 of a row's scales. Source: cuBLAS documentation, 1D block scaling.
+# Scales lie in tiles of 128 rows by 4 scales of a row. Source: cuBLAS documentation, 1D block scaling.
 SCALE_ROWS, SCALE_COLUMNS = 128, 4
 # Attributes of an algorithm that its name is made of, and their words.
 NAMED_BY = {
@@ -144,7 +130,7 @@ NAMED_BY = {
 
 
 def unique(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, those seen before with their number: a, b, a_2."""
+    """The names, repeated ones with their number: a, b, a_2."""
     seen: Counter[str] = Counter()
     result = []
     for name in names:
@@ -153,25 +139,20 @@ def unique(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(result)
 
 
-def require(case: Case, dtype: GemmType) -> None:
-    """Raise Skip for a type that this GPU's tensor cores do not have."""
-    if dtype in BLOCKS:
-        case.require_capability(10, 0, dtype)
-    elif dtype.startswith("fp8"):
-        case.require_capability(8, 9, dtype)
-
-
 class CublasLt:
-    """The candidates for D = alpha A B, alpha being 1, one name each in ``ways``, the best guess first.
+    """The candidates for D = alpha A B with alpha = 1, one name each in ``ways``, the library's best guess first.
 
-    cuBLASLt counts columns first, so it is asked for D^T = B^T A^T: its first operand is B, as stored, transposed.
-    Raises Skip where nvmath-python or the library is missing, or has nothing for the type, the shape and the GPU.
+    cuBLASLt is column-major, so it is asked for D^T = B^T A^T: its first operand is B, as stored, transposed. Raises
+    Skip if nvmath-python or the library is missing, or has nothing for the type, the shape and the GPU.
     """
 
     def __init__(self, case: Case, matrices: Matrices) -> None:
-        require(case, matrices.dtype)
+        if matrices.dtype in BLOCKS:
+            case.require_capability(10, 0, matrices.dtype)
+        elif matrices.dtype.startswith("fp8"):
+            case.require_capability(8, 9, matrices.dtype)
         self._case, self._matrices = case, matrices
-        load("nvmath", INSTALL)  # named by itself, so that its absence is told from a broken binding
+        load("nvmath", INSTALL)  # by itself, so that its absence is told from a broken binding
         self._lt = load("nvmath.bindings.cublasLt", INSTALL)
         self._cublas = load("nvmath.bindings.cublas", INSTALL)
         arithmetic = ARITHMETIC.get(matrices.dtype, SINGLE)
@@ -181,13 +162,13 @@ class CublasLt:
             self._handle = self._owned(self._lt.create(), self._lt.destroy)
             self._description = self._describe(arithmetic)
             self._layouts = self._lay_out()
-            self._workspace = case.context.device_memory(WORKSPACE_BYTES)
-            self._found = self._candidates()
-            self.ways = unique(self._name(index) for index in range(len(self._found)))
+            self._workspace = case.device_memory(WORKSPACE_BYTES)
+            self._candidates = self._ask()
+            self.ways = unique(self._name(index) for index in range(len(self._candidates)))
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
-        """Errors of the bindings as Skip: nvmath raises RuntimeError where a library or function is not found."""
+        """Errors of the bindings as Skip: nvmath raises RuntimeError if a library or function is not found."""
         try:
             yield
         except (RuntimeError, OSError, self._lt.cuBLASLtError) as error:
@@ -196,11 +177,11 @@ class CublasLt:
 
     @property
     def refusals(self) -> tuple[type[Exception], ...]:
-        """What a call raises for an algorithm that cuBLASLt guessed and then does not run."""
+        """What a call raises for an algorithm that cuBLASLt suggested and then does not run."""
         return (self._lt.cuBLASLtError,)
 
     def _owned(self, handle: int, destroy: Any) -> int:
-        self._case.context.own(partial(destroy, handle))
+        self._case.own(partial(destroy, handle))
         return int(handle)
 
     def _set(self, kind: str, handle: int, attribute: Any, value: int) -> None:
@@ -212,35 +193,31 @@ class CublasLt:
         compute = getattr(self._cublas.ComputeType, arithmetic.compute)
         made = self._lt.matmul_desc_create(compute, DATA_TYPES[arithmetic.scalar])
         description = self._owned(made, self._lt.matmul_desc_destroy)
-        attributes, dtype = self._lt.MatmulDescAttribute, self._matrices.dtype
-        self._set("matmul_desc", description, attributes.TRANSA, TRANSPOSED)
-        if dtype.startswith("fp8"):
-            one = self._scales(np.array([1.0], dtype=np.float32).tobytes())
-            self._set("matmul_desc", description, attributes.A_SCALE_POINTER, one)
-            self._set("matmul_desc", description, attributes.B_SCALE_POINTER, one)
-            self._set("matmul_desc", description, attributes.FAST_ACCUM, int(dtype.endswith("_fast")))
-        if dtype in BLOCKS:
-            self._scale_blocks(description, BLOCKS[dtype])
-        return description
-
-    def _scale_blocks(self, description: int, blocks: Blocks) -> None:
         attributes, matrices = self._lt.MatmulDescAttribute, self._matrices
-        mode = getattr(self._lt.MatmulMatrixScale, blocks.mode)
-        for name, rows in (("A", matrices.columns), ("B", matrices.rows)):
-            count = _up(rows, SCALE_ROWS) * _up(-(-matrices.depth // blocks.elements), SCALE_COLUMNS)
-            scales = self._scales(bytes([blocks.one]) * count)
-            self._set("matmul_desc", description, getattr(attributes, f"{name}_SCALE_MODE"), mode)
-            self._set("matmul_desc", description, getattr(attributes, f"{name}_SCALE_POINTER"), scales)
+        self._set("matmul_desc", description, attributes.TRANSA, TRANSPOSED)
+        if matrices.dtype.startswith("fp8"):
+            scale = self._scales(np.array([1.0], dtype=np.float32).tobytes())
+            self._set("matmul_desc", description, attributes.A_SCALE_POINTER, scale)
+            self._set("matmul_desc", description, attributes.B_SCALE_POINTER, scale)
+            self._set("matmul_desc", description, attributes.FAST_ACCUM, int(matrices.dtype.endswith("_fast")))
+        if matrices.dtype in BLOCKS:
+            blocks = BLOCKS[matrices.dtype]
+            mode = getattr(self._lt.MatmulMatrixScale, blocks.mode)
+            for name, rows in (("A", matrices.columns), ("B", matrices.rows)):
+                count = _up(rows, SCALE_ROWS) * _up(-(-matrices.depth // blocks.elements), SCALE_COLUMNS)
+                scales = self._scales(bytes([blocks.unit]) * count)
+                self._set("matmul_desc", description, getattr(attributes, f"{name}_SCALE_MODE"), mode)
+                self._set("matmul_desc", description, getattr(attributes, f"{name}_SCALE_POINTER"), scales)
+        return description
 
     def _scales(self, raw: bytes) -> int:
         """Address of these bytes in device memory."""
-        address = self._case.context.device_memory(len(raw))
-        held = np.frombuffer(raw, dtype=np.uint8)
-        check(driver.cuMemcpyHtoD(address, held.ctypes.data, held.nbytes))
+        address = self._case.device_memory(len(raw))
+        self._case.upload(address, np.frombuffer(raw, dtype=np.uint8))
         return address
 
     def _lay_out(self) -> tuple[int, int, int]:
-        """Layouts of B, A and D in cuBLASLt's own order: each column of theirs is a row of ours."""
+        """Layouts of B, A and D in cuBLASLt's own order: each of its columns is a row of ours."""
         rows, columns, depth = self._matrices.rows, self._matrices.columns, self._matrices.depth
         a, b, d = (DATA_TYPES[element] for element in self._matrices.elements)
         create, destroy = self._lt.matrix_layout_create, self._lt.matrix_layout_destroy
@@ -250,17 +227,18 @@ class CublasLt:
             self._owned(create(d, columns, rows, columns), destroy),
         )
 
-    def _candidates(self) -> npt.NDArray[Any]:
+    def _ask(self) -> npt.NDArray[Any]:
+        """The results of the heuristics that run."""
         preference = self._owned(self._lt.matmul_preference_create(), self._lt.matmul_preference_destroy)
         most = self._lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
         self._set("matmul_preference", preference, most, WORKSPACE_BYTES)
-        found, count = np.zeros(ASKED, dtype=self._lt.matmul_heuristic_result_dtype), np.zeros(1, dtype=np.int32)
+        results, count = np.zeros(ASKED, dtype=self._lt.matmul_heuristic_result_dtype), np.zeros(1, dtype=np.int32)
         b, a, d = self._layouts
         self._lt.matmul_algo_get_heuristic(
-            self._handle, self._description, b, a, d, d, preference, ASKED, found.ctypes.data, count.ctypes.data
+            self._handle, self._description, b, a, d, d, preference, ASKED, results.ctypes.data, count.ctypes.data
         )
-        candidates: npt.NDArray[Any] = found[: int(count[0])]
-        candidates = candidates[candidates["state"] == 0]  # the others do not run after all
+        candidates: npt.NDArray[Any] = results[: int(count[0])]
+        candidates = candidates[candidates["state"] == 0]
         if len(candidates) == 0:
             shape = f"{self._matrices.rows} x {self._matrices.columns} x {self._matrices.depth}"
             raise Skip(f"cuBLASLt's heuristics have nothing for {self._matrices.dtype} of {shape} on this GPU")
@@ -270,23 +248,23 @@ class CublasLt:
         return "_".join(f"{word}{self._configured(index, name)}" for name, word in NAMED_BY.items())
 
     def _configured(self, index: int, name: str) -> int:
-        """An attribute of a candidate's algorithm, which is what a heuristic's result begins with."""
+        """An attribute of a candidate's algorithm."""
         attribute = getattr(self._lt.MatmulAlgoConfigAttribute, name)
         held = np.zeros(1, dtype=self._lt.get_matmul_algo_config_attribute_dtype(attribute))
         written = np.zeros(1, dtype=np.uint64)
-        algorithm = self._algorithm(index)
         self._lt.matmul_algo_config_get_attribute(
-            algorithm, attribute, held.ctypes.data, held.itemsize, written.ctypes.data
+            self._algorithm(index), attribute, held.ctypes.data, held.itemsize, written.ctypes.data
         )
         return int(held[0])
 
     def _algorithm(self, index: int) -> int:
-        return int(self._found.ctypes.data) + index * self._found.itemsize
+        """Address of a candidate's algorithm, with which a heuristic's result begins."""
+        return int(self._candidates.ctypes.data) + index * self._candidates.itemsize
 
     def calls(self, way: str) -> tuple[Call, ...]:
-        """The call of one of ``ways`` for each copy of B, of arguments that are looked up already.
+        """The call of one of ``ways`` for each copy of B, whose function and arguments are already looked up.
 
-        They have addresses of what this object holds, and work as long as it is there.
+        The calls have addresses of what this object holds, and work as long as it exists.
         """
         matrices, (b, a, d) = self._matrices, self._layouts
         algorithm, stream = self._algorithm(self.ways.index(way)), self._case.stream(0)
@@ -303,43 +281,3 @@ class CublasLt:
 def _up(count: int, step: int) -> int:
     """The next multiple of ``step``."""
     return -(-count // step) * step
-
-
-# Matrix products as a CuPy user writes them: cupy.matmul.
-
-
-# CuPy has cuBLAS add fp16 up in fp32.
-NUMPY_TYPES: dict[GemmType, npt.DTypeLike] = {"fp64": np.float64, "fp32": np.float32, "fp16": np.float16}
-TF32_VARIABLE = "CUPY_TF32"
-REFUSED: dict[GemmType, str] = {
-    "tf32": "CuPy multiplies in tf32 only where the environment variable CUPY_TF32 is set, and then always",
-    "fp16_acc16": "cupy.matmul of fp16 adds up in fp32",
-    "int8": "cupy.matmul of 8-bit integers gives 8-bit integers, which wrap around",
-}
-
-
-def cupy_calls(case: Case, matrices: Matrices) -> tuple[Call, ...]:
-    """``cupy.matmul(A, B.T, out=D)`` for each copy of B; CuPy's current stream is the case's stream 0 until it ends.
-
-    Raises Skip where CuPy is missing or does not multiply the type.
-    """
-    if matrices.dtype not in NUMPY_TYPES:
-        raise Skip(REFUSED.get(matrices.dtype, f"CuPy has no {matrices.dtype}"))
-    if matrices.dtype == "fp32" and os.environ.get(TF32_VARIABLE) == "1":
-        raise Skip(f"{TF32_VARIABLE} is set: CuPy then multiplies fp32 in tf32")
-    cupy = cupy_shared.load_cupy()
-    device_index = int(case.context.device)
-    case.context.own(cupy.get_default_memory_pool().free_all_blocks)
-    case.context.own(cupy_shared.use_stream(cupy, case.stream(0), device_index))
-
-    def viewed(address: int, rows: int, columns: int) -> Any:
-        size_bytes = matrix_bytes(matrices.elements.d, rows, columns)
-        memory = cupy.cuda.UnownedMemory(address, size_bytes, matrices, device_index)
-        pointer = cupy.cuda.MemoryPointer(memory, 0)
-        return cupy.ndarray((rows, columns), NUMPY_TYPES[matrices.dtype], pointer)
-
-    a = viewed(matrices.a, matrices.rows, matrices.depth)
-    d = viewed(matrices.d, matrices.rows, matrices.columns)
-    return tuple(
-        partial(cupy.matmul, a, viewed(copy, matrices.columns, matrices.depth).T, out=d) for copy in matrices.b
-    )

@@ -4,105 +4,38 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import Launch
-from microbench.gpu.cuda.case import STAMPS, Case, pass_of
-from microbench.gpu.cuda.compute.types import Floats, normal
-from microbench.gpu.cuda.context import check
-from microbench.gpu.cuda.submit import Parameters, launch
+from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch
+from microbench.gpu.cuda.timing import STAMPS, pass_of
 from microbench.gpu.protocol.compute import TensorPath, TensorType, UnitPass
 
 WARP_THREADS = 32
+Floats = npt.NDArray[np.float64]
+Bytes = npt.NDArray[np.uint8]
 Raw = npt.NDArray[np.generic]
 
 # KIND of kernels/tensor_*.cu.
 KINDS: dict[TensorType, int] = {
     "bf16": 0, "fp16": 1, "tf32": 2, "fp8_e4m3": 3, "fp8_e5m2": 4, "int8": 5, "fp16_acc16": 6, "fp64": 7,
 }  # fmt: skip
-# How far a result may be off, of the root mean square of all: products are exact, sums are rounded in the accumulator.
-# fp8: 14 bits of it (see ACCUMULATORS); fp16_acc16: a unit of fp16 for each of some ten additions.
+# How far off a result may be, as a share of the root mean square of all: products are exact, sums are rounded in the
+# accumulator. fp8: 14 bits of it (see ACCUMULATORS); fp16_acc16: a unit of fp16 for each of some ten additions.
 FAR_OFF: dict[TensorType, float] = {
     "fp64": 2.0**-48, "tf32": 2.0**-16, "fp16": 2.0**-16, "bf16": 2.0**-16, "fp16_acc16": 2.0**-6,
     "fp8_e4m3": 2.0**-6, "fp8_e5m2": 2.0**-6, "int8": 0.0,
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A kernel with its operands: ``expected`` results, shape (groups, rows, columns), one group of threads each.
-
-    Each of a group's threads holds ``result_words``, each of its warps ``warp_rows`` of the results; ``groups`` make a
-    block. ``operations`` are those of a block in one repetition.
-    """
-
-    kernel: str
-    operands: npt.NDArray[np.uint8]
-    expected: Floats
-    group_threads: int
-    groups: int
-    result_words: int
-    warp_rows: int
-    result: npt.DTypeLike
-    shared_bytes: int
-    operations: int
-
-
-class CudaTensor:
-    """See Resident of compute_api.py: one block on each SM."""
-
-    def __init__(self, case: Case, dtype: TensorType, plan: Plan) -> None:
-        self._context, self._dtype, self._plan = case.context, dtype, plan
-        self.sms = case.context.attribute("MULTIPROCESSOR_COUNT")
-        self.operations = plan.operations
-        function = case.modules.function(plan.kernel, "repeat", KIND=KINDS[dtype])
-        if plan.shared_bytes:
-            most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            check(driver.cuFuncSetAttribute(function, most, plan.shared_bytes))
-        self.operands = case.context.device_memory(plan.operands.nbytes)
-        check(driver.cuMemcpyHtoD(self.operands, plan.operands.ctypes.data, plan.operands.nbytes))
-        threads = plan.group_threads * plan.groups
-        self._words = self.sms * threads * plan.result_words
-        self._out = case.context.device_memory(self._words * np.dtype(plan.result).itemsize)
-        self._stamps = case.context.device_memory(STAMPS.itemsize * self.sms)
-        self._repeats = np.zeros(1, dtype=np.uint64)
-        row = Parameters([(self.operands, 0, self._out, self._stamps)])
-        row.point(1, self._repeats.ctypes.data)
-        shape = Launch(grid_blocks=self.sms, block_threads=threads)
-        self._submit = launch(
-            function, shape, case.stream(0), row, keep=(self._repeats,), shared_bytes=plan.shared_bytes
-        )
-
-    def take(self, repeats: int) -> UnitPass:
-        self._repeats[0] = repeats
-        self._submit(1)
-        self._context.synchronize()
-        return pass_of(self._context.read(self._stamps, self.sms, STAMPS))
-
-    def check(self) -> str:
-        """See Resident: the results of the last launch on each SM; a repetition begins them anew."""
-        blocks = self._context.read(self._out, self._words, self._plan.result).reshape(self.sms, -1)
-        if not (blocks.view(np.uint8) == blocks[0].view(np.uint8)).all():
-            raise MeasurementError(f"{self._dtype}: the SMs' results differ from each other")
-        wanted = self._plan.expected
-        groups = blocks[0].reshape(self._plan.groups, self._plan.group_threads, self._plan.result_words)
-        found = np.stack([unpacked(self._dtype, group, self._plan.warp_rows) for group in groups])
-        scale = float(np.sqrt(np.mean(np.square(wanted))))
-        off = float(np.max(np.abs(found - wanted))) / scale
-        if not off <= FAR_OFF[self._dtype]:
-            raise MeasurementError(
-                f"{self._dtype}: a result is off by {off:.1e} of their size, {FAR_OFF[self._dtype]:.1e} at most"
-            )
-        return "every result of every SM compared in float64"
-
-
 def tensor(case: Case, path: TensorPath, dtype: TensorType) -> CudaTensor:
-    """Raises Skip where the GPU has no such instruction."""
-    capability = tuple(case.context.attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
+    """Raises Skip if the GPU has no such instruction."""
+    capability = case.context.capability
     seed = time.time_ns()
     if path == "wgmma":
         if capability != (9, 0):
@@ -114,6 +47,70 @@ def tensor(case: Case, path: TensorPath, dtype: TensorType) -> CudaTensor:
     return CudaTensor(case, dtype, mma_plan(dtype, seed, (8, 0) if capability < (9, 0) else capability))
 
 
+@dataclass(frozen=True)
+class Plan:
+    """A kernel with its operands: ``expected`` results, shape (groups, rows, columns), one group of threads each.
+
+    Each thread of a group holds ``result_words`` of the results, each of its warps ``warp_rows`` rows; a block has
+    ``groups``. ``operations`` are those of a block in one repetition.
+    """
+
+    kernel: str
+    operands: Bytes
+    expected: Floats
+    group_threads: int
+    groups: int
+    result_words: int
+    warp_rows: int
+    result: npt.DTypeLike
+    shared_bytes: int
+    operations: int
+
+
+class CudaTensor:
+    """A Resident with one block on each SM."""
+
+    def __init__(self, case: Case, dtype: TensorType, plan: Plan) -> None:
+        self._case, self._dtype, self._plan = case, dtype, plan
+        self.sms = case.sms
+        self.operations = plan.operations
+        function = case.function(plan.kernel, "repeat", KIND=KINDS[dtype])
+        allow_shared_memory(function, plan.shared_bytes)
+        self.operands = case.device_memory(plan.operands.nbytes)
+        case.upload(self.operands, plan.operands)
+        threads = plan.group_threads * plan.groups
+        self._words = self.sms * threads * plan.result_words
+        self._out = case.device_memory(self._words * np.dtype(plan.result).itemsize)
+        self._stamps = case.device_memory(STAMPS.itemsize * self.sms)
+        self._repeats = np.zeros(1, dtype=np.uint64)
+        row = Parameters([(self.operands, 0, self._out, self._stamps)])
+        row.point(1, self._repeats.ctypes.data)
+        op = Launch(grid_blocks=self.sms, block_threads=threads)
+        self._submit = launch(case, function, op, row, shared_bytes=plan.shared_bytes, keep=(self._repeats,))
+
+    def take(self, repeats: int) -> UnitPass:
+        self._repeats[0] = repeats
+        self._submit(1)
+        self._case.synchronize()
+        return pass_of(self._case.read(self._stamps, self.sms, STAMPS))
+
+    def check(self) -> str:
+        """Compare the results of the last launch on each SM; a repetition begins them anew."""
+        blocks = self._case.read(self._out, self._words, self._plan.result).reshape(self.sms, -1)
+        if not (blocks.view(np.uint8) == blocks[0].view(np.uint8)).all():
+            raise MeasurementError(f"{self._dtype}: the SMs' results differ from each other")
+        wanted = self._plan.expected
+        groups = blocks[0].reshape(self._plan.groups, self._plan.group_threads, self._plan.result_words)
+        results = np.stack([unpacked(self._dtype, group, self._plan.warp_rows) for group in groups])
+        scale = float(np.sqrt(np.mean(np.square(wanted))))
+        off = float(np.max(np.abs(results - wanted))) / scale
+        if not off <= FAR_OFF[self._dtype]:
+            raise MeasurementError(
+                f"{self._dtype}: a result is off by {off:.1e} of their size, {FAR_OFF[self._dtype]:.1e} at most"
+            )
+        return "every result of every SM compared in float64"
+
+
 # The same product so many times in a repetition.
 WGMMA_TIMES = 4
 WGMMA_ROW_BYTES, WGMMA_ROWS, WGMMA_COLUMNS, WARPGROUPS, WARPGROUP_THREADS = 128, 64, 256, 2, 128
@@ -122,15 +119,15 @@ MMA_WARPS, MMA_COLUMNS, WARP_ROWS = 16, 8, 16
 
 
 def wgmma_plan(dtype: TensorType, seed: int) -> Plan:
-    """Two warpgroups, each 64 rows by the same 256 columns, rows of 128 bytes."""
+    """Two warpgroups, each 64 rows by the same 256 columns, with rows of 128 bytes."""
     first = [normal(dtype, WGMMA_ROWS, WGMMA_ROW_BYTES, seed + group) for group in range(WARPGROUPS)]
     second = normal(dtype, WGMMA_COLUMNS, WGMMA_ROW_BYTES, seed + WARPGROUPS)
-    operands = np.concatenate([swizzled(one.raw) for one in (*first, second)])
+    operands = np.concatenate([swizzled(matrix.raw) for matrix in (*first, second)])
     depth = second.values.shape[1]
     return Plan(
         kernel="tensor_wgmma",
         operands=operands,
-        expected=np.stack([WGMMA_TIMES * (one.values @ second.values.T) for one in first]),
+        expected=np.stack([WGMMA_TIMES * (matrix.values @ second.values.T) for matrix in first]),
         group_threads=WARPGROUP_THREADS,
         groups=WARPGROUPS,
         result_words=WGMMA_COLUMNS // 2 // (2 if dtype == "fp16_acc16" else 1),
@@ -144,19 +141,18 @@ def wgmma_plan(dtype: TensorType, seed: int) -> Plan:
 def mma_plan(dtype: TensorType, seed: int, capability: tuple[int, ...]) -> Plan:
     """Sixteen warps, each several fragments of 16 rows by several of 8 columns, of one instruction's depth.
 
-    fp64: 16 x 8 x 16 from 9.0 on, 8 x 8 x 4 before; rows of 32 bytes for all other types.
+    fp64: 16 x 8 x 16 from 9.0 on, 8 x 8 x 4 before; all other types have rows of 32 bytes.
     """
     wide = capability >= (9, 0)
     rows, row_bytes = (16 if wide else 8, 128 if wide else 32) if dtype == "fp64" else (16, 32)
     tiles, times = (4, 2) if dtype == "fp64" else (8, 8)
     first = [normal(dtype, rows, row_bytes, seed + time) for time in range(times)]
     second = [normal(dtype, MMA_COLUMNS, row_bytes, seed + times + tile) for tile in range(tiles)]
-    together = sum((one.values for one in first), np.zeros_like(first[0].values))
-    product = np.concatenate([together @ one.values.T for one in second], axis=1)
-    operations = 2 * product.size * together.shape[1] * times * MMA_WARPS
+    together = sum((matrix.values for matrix in first), np.zeros_like(first[0].values))
+    product = np.concatenate([together @ matrix.values.T for matrix in second], axis=1)
     return Plan(
         kernel="tensor_mma",
-        operands=np.concatenate([one.raw.reshape(-1) for one in (*first, *second)]),
+        operands=np.concatenate([matrix.raw.reshape(-1) for matrix in (*first, *second)]),
         expected=np.broadcast_to(product, (MMA_WARPS, *product.shape)),
         group_threads=WARP_THREADS,
         groups=MMA_WARPS,
@@ -164,16 +160,16 @@ def mma_plan(dtype: TensorType, seed: int, capability: tuple[int, ...]) -> Plan:
         warp_rows=rows,
         result=result_type(dtype),
         shared_bytes=0,
-        operations=operations,
+        operations=2 * product.size * together.shape[1] * times * MMA_WARPS,
     )
 
 
 def result_type(dtype: TensorType) -> npt.DTypeLike:
-    """What a thread's result words are."""
+    """The type of a thread's result words."""
     return {"fp64": np.float64, "int8": np.int32, "fp16_acc16": np.uint32}.get(dtype, np.float32)
 
 
-def swizzled(raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+def swizzled(raw: Bytes) -> Bytes:
     """Rows of 128 bytes as wgmma reads them from shared memory: 16-byte piece c of row r lies at piece c ^ (r % 8)."""
     pieces = raw.reshape(len(raw), SWIZZLE_ROWS, SWIZZLE_BYTES)
     row = np.arange(len(raw))[:, None]
@@ -185,8 +181,9 @@ def swizzled(raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 def unpacked(dtype: TensorType, words: Raw, warp_rows: int) -> Floats:
     """Results of a group of threads, shape (threads, words), as a matrix.
 
-    A warp holds 16 rows: lane l the columns 2 (l % 4) and the next of every eight, of row l / 4 and of the one 8 below
-    it, which there is not where a warp holds 8. Source: PTX ISA, accumulator fragments of wgmma, mma.m16n8, mma.m8n8.
+    A warp holds 16 rows: lane l holds columns 2 (l % 4) and the next of every eight, of row l / 4 and of the row 8
+    below it, which does not exist if a warp holds 8. Source: PTX ISA, accumulator fragments of wgmma, mma.m16n8,
+    mma.m8n8.
     """
     values = (words.view(np.float16) if dtype == "fp16_acc16" else words).astype(np.float64)
     threads, count = values.shape
@@ -198,3 +195,72 @@ def unpacked(dtype: TensorType, words: Raw, warp_rows: int) -> Floats:
     matrix: Floats = np.zeros((warp_rows * threads // WARP_THREADS, 8 * count // (2 * halves)))
     matrix[row, column] = values
     return matrix
+
+
+# Numbers as tensor cores take them: normally distributed, rounded to a type, as bytes and as exact values.
+
+ELEMENT_BYTES: dict[TensorType, int] = {
+    "fp64": 8, "tf32": 4, "fp16": 2, "fp16_acc16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1,
+}  # fmt: skip
+INT8_SCALE, INT8_MOST = 40.0, 127.0
+# Bits of the significand that a type lacks of fp32, whose upper part it is.
+CUT_BITS = {"tf32": 13, "bf16": 16}
+
+
+class Matrix(NamedTuple):
+    """``raw`` bytes, shape (rows, bytes of a row), and the ``values`` that they stand for, shape (rows, columns)."""
+
+    raw: Bytes
+    values: Floats
+
+
+def normal(dtype: TensorType, rows: int, row_bytes: int, seed: int) -> Matrix:
+    """Standard normal numbers rounded to nearest; integers are 40 times as large."""
+    drawn = np.random.default_rng(seed).standard_normal((rows, row_bytes // ELEMENT_BYTES[dtype]))
+    elements, values = encode(dtype, drawn)
+    return Matrix(np.ascontiguousarray(elements).view(np.uint8).reshape(rows, row_bytes), values)
+
+
+def encode(dtype: TensorType, numbers: Floats) -> tuple[Raw, Floats]:
+    """The elements of a type nearest to the numbers, and their values. Numbers lie well within the type's range."""
+    match dtype:
+        case "fp64":
+            return numbers, numbers
+        case "int8":
+            whole = np.clip(np.rint(numbers * INT8_SCALE), -INT8_MOST, INT8_MOST)
+            return whole.astype(np.int8), whole
+        case "fp16" | "fp16_acc16":
+            halves = numbers.astype(np.float16)
+            return halves, halves.astype(np.float64)
+        case "tf32" | "bf16":
+            cut = CUT_BITS[dtype]
+            bits = numbers.astype(np.float32).view(np.uint32) + np.uint32(1 << (cut - 1))
+            bits &= np.uint32(0xFFFFFFFF ^ ((1 << cut) - 1))
+            values = bits.view(np.float32).astype(np.float64)
+            return (bits if dtype == "tf32" else (bits >> np.uint32(16)).astype(np.uint16)), values
+        case "fp8_e5m2" | "fp8_e4m3":
+            table = _table(dtype)
+            codes = _nearest(table, numbers)
+            return codes, table[codes]
+
+
+def _table(dtype: TensorType) -> Floats:
+    """The value of each of the 256 codes, NaN for those without one. Source: OCP 8-bit floating point, 2023."""
+    exponent_bits, bias = (4, 7) if dtype == "fp8_e4m3" else (5, 15)
+    fraction_bits = 7 - exponent_bits
+    codes = np.arange(256)
+    exponent = codes >> fraction_bits & (1 << exponent_bits) - 1
+    fraction = (codes & (1 << fraction_bits) - 1) / (1 << fraction_bits)
+    size = np.where(exponent > 0, (1 + fraction) * 2.0 ** (exponent - bias), fraction * 2.0 ** (1 - bias))
+    none = codes & 0x7F == 0x7F if dtype == "fp8_e4m3" else exponent == (1 << exponent_bits) - 1
+    return np.where(none, np.nan, np.where(codes >> 7 > 0, -size, size))
+
+
+def _nearest(table: Floats, numbers: Floats) -> Bytes:
+    positive = table[:128]
+    order = np.argsort(positive[~np.isnan(positive)], kind="stable")  # codes rise with their values
+    sizes = positive[order]
+    above = np.clip(np.searchsorted(sizes, np.abs(numbers)), 1, len(sizes) - 1)
+    nearer_below = np.abs(numbers) - sizes[above - 1] < sizes[above] - np.abs(numbers)
+    codes = order[np.where(nearer_below, above - 1, above)] | np.where(numbers < 0, 0x80, 0)
+    return codes.astype(np.uint8)

@@ -1,150 +1,92 @@
-"""What chains of each kind of node leave behind, so that it can be seen that every node ran, and in its turn."""
+"""What chains of each kind of node leave in memory, so that a check sees that every node ran, and in its order."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError
-from microbench.core.ops import IntArray, Launch
-from microbench.gpu.cuda.case import POISON, Case, as_int64, expect_words, wrong
-from microbench.gpu.cuda.context import check, check_code, entry_point
-from microbench.gpu.cuda.submit import DriverSubmit, Parameters, launch, launch_extended
-from microbench.gpu.cuda.timing import capture
-from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
-from microbench.host import graph_loops
-from microbench.host.loops import WIDE_ARGUMENTS
-from microbench.host.native import c_address
+from microbench.core.ops import Launch
+from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.context import check
+from microbench.gpu.cuda.submit import CallRow, Parameters, Program, capture, launch
+from microbench.gpu.cuda.timing import SpinGate
 
-# A Submit of several different calls in a fixed order, from a compiled loop: work on several streams, mixed chains.
-
-
-NOTHING_TAKEN = -1
-
-
-class CallRow(NamedTuple):
-    """One driver call: its name (for errors), address and arguments.
-
-    ``takes`` is the place of an argument that is read, when its turn comes, from the program's scratch word; ``keep``
-    is what the arguments point to.
-    """
-
-    what: str
-    address: int
-    arguments: Sequence[int]
-    takes: int = NOTHING_TAKEN
-    keep: tuple[Any, ...] = ()
-
-    @classmethod
-    def named(cls, name: str, arguments: Sequence[int], takes: int = NOTHING_TAKEN) -> CallRow:
-        """A call of a driver function by name."""
-        return cls(name, entry_point(name), arguments, takes)
-
-    @classmethod
-    def of(cls, submit: DriverSubmit) -> CallRow:
-        """The call of a bound op."""
-        return cls(submit.what, submit.address, [int(value) for value in submit.arguments], keep=(submit,))
-
-
-class Program:
-    """``calls`` in their order. One submission is all of them, or the next one of them where ``single``.
-
-    Its own waits are for ``waits_for``, the stream that comes last, or for the whole context where that is None.
-    ``queue_slots`` is how many submissions may be outstanding, where a call takes more than one slot of the queue.
-    """
-
-    def __init__(
-        self,
-        calls: Sequence[CallRow],
-        *,
-        single: bool = False,
-        scratch: IntArray | None = None,
-        waits_for: int | None = None,
-        queue_slots: int | None = None,
-    ) -> None:
-        self._names = [call.what for call in calls]
-        self._keep = [call.keep for call in calls]
-        self._addresses: IntArray = np.array([call.address for call in calls], dtype=np.uint64).astype(np.int64)
-        self._rows: IntArray = np.zeros((len(calls), WIDE_ARGUMENTS), dtype=np.int64)
-        for row, call in zip(self._rows, calls, strict=True):
-            row[: len(call.arguments)] = [as_int64(value) for value in call.arguments]
-        self._takes: IntArray = np.array([call.takes for call in calls], dtype=np.int64)
-        self._scratch: IntArray = scratch if scratch is not None else np.zeros(1, dtype=np.int64)
-        self._each = 1 if single else len(calls)
-        self._clock = c_address("clock_gettime")
-        self._synchronize = entry_point("cuCtxSynchronize" if waits_for is None else "cuStreamSynchronize")
-        self._waits_for = waits_for or 0
-        self.queue_slots: int | None = queue_slots or max(SAFE_QUEUE_SLOTS // self._each, 1)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    @property
-    def _what(self) -> str:
-        return ", ".join(dict.fromkeys(self._names))
-
-    def __call__(self, count: int) -> None:
-        code = graph_loops.submit_rows(self._addresses, self._rows, self._takes, self._scratch, count * self._each)
-        check_code(code, self._what)
-
-    def burst_ns(self, count: int) -> int:
-        stamps: IntArray = np.zeros(2, dtype=np.int64)
-        self._stamped(count * self._each, stamps)
-        return int(stamps[1] - stamps[0])
-
-    def stamps(self, out_ns: IntArray) -> None:
-        self._stamped(self._each, out_ns)
-
-    def _stamped(self, each: int, out_ns: IntArray) -> None:
-        code = graph_loops.submit_rows_stamped(
-            self._addresses, self._rows, self._takes, self._scratch, each, self._clock, out_ns
-        )
-        check_code(code, self._what)
-
-    def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
-        code = graph_loops.rows_round_trips(
-            self._addresses,
-            self._rows,
-            self._takes,
-            self._scratch,
-            calls * self._each,
-            self._synchronize,
-            as_int64(self._waits_for),
-            self._clock,
-            out_ns,
-        )
-        check_code(code, self._what)
-
-
+POISON = 0xDEADBEEF
+WORD_BYTES = 4
 ORDERED = 8
 HELD_S = 0.001
 OTHER_STREAM = 1
-# CU_EVENT_RECORD_EXTERNAL and CU_EVENT_WAIT_EXTERNAL: a node, and not a dependency within the capture.
+# CU_EVENT_RECORD_EXTERNAL and CU_EVENT_WAIT_EXTERNAL: a node instead of a dependency within the capture.
 EXTERNAL = 1
 Replay = Callable[[], None]
 
 
+class Words:
+    """32-bit words of device memory, or of pinned host memory, for kernels, copies and memsets to write to."""
+
+    def __init__(self, case: Case, count: int, *, pinned: bool = False) -> None:
+        self._case = case
+        self.count = count
+        self._host = case.pinned(count) if pinned else None
+        self.address = int(self._host.ctypes.data) if self._host is not None else case.device_memory(count * WORD_BYTES)
+
+    def at(self, index: int) -> int:
+        """Address of one word."""
+        return self.address + index * WORD_BYTES
+
+    def write(self, values: list[int]) -> None:
+        """Set the first words and poison the others."""
+        filled = np.full(self.count, POISON, dtype=np.uint32)
+        filled[: len(values)] = values
+        if self._host is not None:
+            self._host[:] = filled
+        else:
+            self._case.upload(self.address, filled)
+        self._case.synchronize()
+
+    def read(self) -> list[int]:
+        """All words."""
+        words = self._host if self._host is not None else self._case.read(self.address, self.count, np.uint32)
+        return [int(word) for word in words]
+
+    def expect(self, first: list[int]) -> None:
+        """Raise MeasurementError unless the words begin with these, and all others are poison."""
+        wanted = [*first, *[POISON] * (self.count - len(first))]
+        for index, (word, due) in enumerate(zip(self.read(), wanted, strict=True)):
+            if word != due:
+                raise wrong(f"word {index} of {self.count}", f"{word:#x}", f"{due:#x}")
+
+
+def wrong(what: str, seen: object, wanted: object) -> MeasurementError:
+    """An effect that is not the expected one."""
+    return MeasurementError(f"{what}: {seen} where {wanted} should be")
+
+
 class Effects(Protocol):
-    """A chain's calls, aimed at one of two targets (an update aims it at the other), and what they must leave there."""
+    """The calls of a chain, aimed at one of two targets (an update changes the target), and their effect there.
+
+    ``how`` says how the effect is checked.
+    """
 
     how: str
 
     def rows(self, target: int, *, captured: bool) -> list[CallRow]:
-        """The calls, in their order; ``captured`` where a node's call differs from the stream's."""
+        """The calls in their order; ``captured`` if they are to become nodes, whose calls may differ."""
         ...
 
     def observe(self, target: int, replay: Replay) -> None:
-        """Poison, replay, and look. Raises MeasurementError for an effect that is missing, wrong or early."""
+        """Poison, replay, and look. Raises MeasurementError if an effect is missing, wrong or early."""
         ...
 
 
 def fresh(random: np.random.Generator) -> int:
-    """A value that was not there before."""
+    """A value that was not used before."""
     return int(random.integers(1, 1 << 30))
 
 
@@ -156,67 +98,62 @@ class Appends:
     def __init__(self, case: Case, count: int, *, pinned: bool = False, skipped: bool = False) -> None:
         self.case = case
         self.count = count
-        self.words = [case.words(count + 1, pinned=pinned) for _ in range(2)]
+        self.words = [Words(case, count + 1, pinned=pinned) for _ in range(2)]
         self._wanted = 1 if skipped else count + 1
         self._random = np.random.default_rng()
         if skipped:
             self.how = "no word was written by the nodes that are to be skipped"
 
     def rows(self, target: int, *, captured: bool) -> list[CallRow]:
-        """A launch a node."""
         return [self.row(target, index) for index in range(self.count)]
 
     def row(self, target: int, index: int) -> CallRow:
         """The launch of one node."""
-        function = self.case.modules.function("graph", "append")
+        function = self.case.function("graph", "append")
         parameters = Parameters([(self.words[target].address, index)])
-        return CallRow.of(launch(function, Launch(), self.case.stream(0), parameters))
+        return CallRow.of(launch(self.case, function, Launch(), parameters))
 
     def observe(self, target: int, replay: Replay) -> None:
         seed = fresh(self._random)
         self.words[target].write([seed])
         self.words[1 - target].write([])
         replay()
-        self.case.context.synchronize()
-        ran = [seed + index for index in range(self._wanted)]
-        expect_words(self.words[target], ran)
-        expect_words(self.words[1 - target], [])
+        self.case.synchronize()
+        self.words[target].expect([seed + index for index in range(self._wanted)])
+        self.words[1 - target].expect([])
 
 
 class DependentAppends(Appends):
-    """The same with work before the kernel needs the one in front, and by programmatic dependent launch if ``pdl``."""
+    """Appends whose kernel works before it needs the one before it; by programmatic dependent launch if ``pdl``."""
 
     def __init__(self, case: Case, count: int, *, pdl: bool, trigger: bool, prologue_ns: int) -> None:
         super().__init__(case, count)
-        self._pdl = pdl
+        self._op = Launch(kind="pdl") if pdl else Launch()
         self._trigger = int(trigger)
         self._cycles = case.cycles(prologue_ns)
 
     def row(self, target: int, index: int) -> CallRow:
-        """A launch; by ``pdl`` it may begin before the one before it has ended."""
-        function, stream = self.case.modules.function("graph", "append_dependent"), self.case.stream(0)
+        function = self.case.function("graph", "append_dependent")
         parameters = Parameters([(self.words[target].address, index, self._trigger, self._cycles)])
-        if not self._pdl:
-            return CallRow.of(launch(function, Launch(), stream, parameters))
-        return CallRow.of(launch_extended(self.case.context, function, Launch(kind="pdl"), stream, parameters))
+        return CallRow.of(launch(self.case, function, self._op, parameters))
 
 
 class HostAppends(Appends):
-    """The same by functions of the host, in pinned memory."""
+    """Appends by functions of the host, in pinned memory."""
 
     def __init__(self, case: Case, count: int) -> None:
         super().__init__(case, count, pinned=True)
 
     def row(self, target: int, index: int) -> CallRow:
-        """A call of the driver's that has a compiled function called."""
-        from microbench.host.graph_loops import append_on_host  # compiled when first asked for
+        """A driver call that has a compiled function called."""
+        from microbench.host.graph_loops import append_on_host  # compiled when first imported
 
         words = self.words[target]
         return CallRow.named("cuLaunchHostFunc", [self.case.stream(0), append_on_host.address, words.at(index)])
 
 
 class Sets:
-    """Each node sets a word of its own; snapshots between nodes of a graph of their own show the order."""
+    """Each node sets a word of its own. Snapshots between the nodes of another graph show the order."""
 
     how = "each word read back; snapshots in a chain like it showed the order"
 
@@ -225,13 +162,11 @@ class Sets:
         self._kind = kind
         self._count = count
         self._random = np.random.default_rng()
-        self._words = [case.words(count, pinned=kind == "copy_d2h") for _ in range(2)]
-        self._sources = [case.words(count, pinned=kind == "copy_h2d") for _ in range(2)]
-        self._value = fresh(self._random)  # of memsets, which hold it in their nodes
-        self._ordered: driver.CUgraphExec | None = None
+        self._words = [Words(case, count, pinned=kind == "copy_d2h") for _ in range(2)]
+        self._sources = [Words(case, count, pinned=kind == "copy_h2d") for _ in range(2)]
+        self._value = fresh(self._random)  # of memsets, whose nodes hold it
 
     def rows(self, target: int, *, captured: bool) -> list[CallRow]:
-        """A memset or copy a word."""
         return [self._row(target, index) for index in range(self._count)]
 
     def _row(self, target: int, index: int) -> CallRow:
@@ -239,10 +174,10 @@ class Sets:
         if self._kind == "memset":
             return CallRow.named("cuMemsetD32Async", [to, self._value + target + index, 1, stream])
         names = {"copy_h2d": "cuMemcpyHtoDAsync", "copy_d2h": "cuMemcpyDtoHAsync", "copy_d2d": "cuMemcpyDtoDAsync"}
-        return CallRow.named(names[self._kind], [to, self._sources[target].at(index), 4, stream])
+        return CallRow.named(names[self._kind], [to, self._sources[target].at(index), WORD_BYTES, stream])
 
     def _poison(self, target: int) -> list[int]:
-        """Poison the words, and put fresh values where copies come from; what the words must be afterwards."""
+        """Poison the words and write fresh values where copies come from. Returns what the words must become."""
         first = self._value + target if self._kind == "memset" else fresh(self._random)
         wanted = [first + index for index in range(self._count)]
         for words in self._words:
@@ -253,28 +188,28 @@ class Sets:
     def observe(self, target: int, replay: Replay) -> None:
         wanted = self._poison(target)
         replay()
-        self._case.context.synchronize()
-        expect_words(self._words[target], wanted)
-        expect_words(self._words[1 - target], [])
+        self._case.synchronize()
+        self._words[target].expect(wanted)
+        self._words[1 - target].expect([])
         self._observe_order()
 
     def _observe_order(self) -> None:
-        """Snapshot i holds what the nodes up to i have set, and poison behind it."""
+        """Snapshot i holds what the nodes up to i have set, and poison after it."""
         ordered = min(ORDERED, self._count)
-        stream, snapshots = self._case.stream(0), self._case.words(ordered * ordered)
-        function = self._case.modules.function("graph", "snapshot")
+        stream, snapshots = self._case.stream(0), Words(self._case, ordered * ordered)
+        function = self._case.function("graph", "snapshot")
         calls = []
         for index in range(ordered):
             row = (self._words[0].address, snapshots.at(index * ordered), ordered)
-            calls += [self._row(0, index), CallRow.of(launch(function, Launch(), stream, Parameters([row])))]
+            calls += [self._row(0, index), CallRow.of(launch(self._case, function, Launch(), Parameters([row])))]
         program = Program(calls)
         program(1)  # loads the code, which capture would not
-        self._case.context.synchronize()
+        self._case.synchronize()
         graph = capture(stream, lambda: program(1))
         executable = check(driver.cuGraphInstantiate(graph, 0))
         wanted = self._poison(0)
         check(driver.cuGraphLaunch(executable, stream))
-        self._case.context.synchronize()
+        self._case.synchronize()
         check(driver.cuGraphExecDestroy(executable))
         check(driver.cuGraphDestroy(graph))
         seen = snapshots.read()
@@ -286,27 +221,26 @@ class Sets:
 
 
 class Records:
-    """Each node records a timed event: their times ascend, between one recorded before the replay and one after."""
+    """Each node records a timed event: their times ascend, between an event before the replay and one after it."""
 
     how = "each event's time lay behind that of the one before"
 
     def __init__(self, case: Case, count: int) -> None:
         self._case = case
-        self._events = [[case.context.event(timed=True) for _ in range(count)] for _ in range(2)]
-        self._begin, self._end = (case.context.event(timed=True) for _ in range(2))
+        self._events = [[case.event(timed=True) for _ in range(count)] for _ in range(2)]
+        self._begin, self._end = (case.event(timed=True) for _ in range(2))
 
     def rows(self, target: int, *, captured: bool) -> list[CallRow]:
-        """A record an event."""
         stream, flags = self._case.stream(0), EXTERNAL if captured else 0
         return [CallRow.named("cuEventRecordWithFlags", [event, stream, flags]) for event in self._events[target]]
 
     def observe(self, target: int, replay: Replay) -> None:
-        """See Effects: an event that this replay did not record lies before its begin."""
+        """An event that this replay did not record lies before the replay's begin."""
         stream = self._case.stream(0)
         check(driver.cuEventRecord(self._begin, stream))
         replay()
         check(driver.cuEventRecord(self._end, stream))
-        self._case.context.synchronize()
+        self._case.synchronize()
         times = [self._begin, *self._events[target], self._end]
         for index, (before, after) in enumerate(itertools.pairwise(times)):
             apart_ms = float(check(driver.cuEventElapsedTime(before, after)))
@@ -315,21 +249,21 @@ class Records:
 
 
 class Waits:
-    """Each node waits for an event of another stream: while a gate holds that, the kernel behind the chain is held."""
+    """Each node waits for an event of another stream: while a gate holds that, a kernel after the chain is held."""
 
     how = "a kernel behind the waits ran only when the other stream's event had happened"
 
     def __init__(self, case: Case, count: int) -> None:
         self._case = case
         self._count = count
-        self._events = [case.context.event(timed=False) for _ in range(2)]
+        self._events = [case.event(timed=False) for _ in range(2)]
         self.frame = Appends(case, 1, pinned=True)
         for event in self._events:
             check(driver.cuEventRecord(event, case.stream(OTHER_STREAM)))
-        case.context.synchronize()
+        case.synchronize()
 
     def rows(self, target: int, *, captured: bool) -> list[CallRow]:
-        """A wait a node, and in a graph a kernel behind them."""
+        """In a graph a kernel follows the waits."""
         stream, flags = self._case.stream(0), EXTERNAL if captured else 0
         waits = [CallRow.named("cuStreamWaitEvent", [stream, self._events[target], flags]) for _ in range(self._count)]
         return [*waits, self.frame.row(target, 0)] if captured else waits
@@ -337,19 +271,19 @@ class Waits:
     def observe(self, target: int, replay: Replay) -> None:
         words, seed = self.frame.words[target], 1
         words.write([seed])
-        gate = self._case.gate()
+        gate = self._case.once(SpinGate)
         gate.shut((OTHER_STREAM,))
         check(driver.cuEventRecord(self._events[target], self._case.stream(OTHER_STREAM)))
         replay()
         time.sleep(HELD_S)
         early = words.read()[1] != POISON
         gate.open()
-        self._case.context.synchronize()
+        self._case.synchronize()
         if gate.was_late():
             raise MeasurementError("the gate that should hold the event timed out")
         if early:
             raise MeasurementError("a kernel behind a wait ran before the event had happened")
-        expect_words(words, [seed, seed + 1])
+        words.expect([seed, seed + 1])
 
 
 class Framed:
@@ -363,9 +297,9 @@ class Framed:
         self.frame = Appends(case, 2)
 
     def rows(self, target: int, *, captured: bool) -> list[CallRow]:
-        """Launches of an empty kernel, in a graph with the kernels around them."""
-        function = self._case.modules.function("launch", "empty")
-        empty = [CallRow.of(launch(function, Launch(), self._case.stream(0), None)) for _ in range(self._count)]
+        """Launches of an empty kernel; in a graph with the two kernels around them."""
+        function = self._case.function("launch", "empty")
+        empty = [CallRow.of(launch(self._case, function, Launch())) for _ in range(self._count)]
         return [self.frame.row(target, 0), *empty, self.frame.row(target, 1)] if captured else empty
 
     def observe(self, target: int, replay: Replay) -> None:

@@ -1,22 +1,20 @@
-"""Working sets read by every SM again and again, each tile's words known by their sum."""
+"""Working sets: dependent reads by one thread, and reads of a whole set by every SM again and again."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import LEGACY_STREAM, IntArray, Launch
+from microbench.core.ops import IntArray, Launch
 from microbench.core.units import size
-from microbench.gpu.cuda.case import NANOSECOND_S, STAMPS, Case, require_an_sm_each
-from microbench.gpu.cuda.context import check
-from microbench.gpu.cuda.links.buffers import LEGACY_STREAM_HANDLE, Patterns
-from microbench.gpu.cuda.submit import Parameters, launch
+from microbench.gpu.cuda.case import Case
+from microbench.gpu.cuda.links.buffers import Patterns
+from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch, run
+from microbench.gpu.cuda.timing import NANOSECOND_S, OWN_SHARED_BYTES, STAMPS, require_an_sm_each
 from microbench.gpu.protocol.memory import Pass, Space, Walk
 
-# Dependent reads by one thread: a ring of lines in device memory, or in an SM's shared memory.
-
+# Dependent reads: a ring of lines in device memory, or in an SM's shared memory.
 
 LINE_BYTES = 128
 WORD_BYTES = 8
@@ -44,53 +42,44 @@ def ring(footprint_bytes: int) -> Offsets:
 
 
 class CudaLocalChase:
-    """See LocalChase of memory_api.py."""
+    """A LocalChase."""
 
     def __init__(self, case: Case, space: Space, footprint_bytes: int) -> None:
-        self._context = case.context
-        self._modules = case.modules
-        self._stream = case.stream(0)
+        self._case = case
         self._shared = space == "shared"
         self._offsets = ring(footprint_bytes)
         self.lines = len(self._offsets)
-        own_bytes = case.context.attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR")
-        # Once round before the clocks where the SM can hold the set: its cache is empty when a kernel begins.
-        self._warm = self.lines if self._shared or footprint_bytes <= 2 * own_bytes else 0
+        cache_bytes = case.context.attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR")
+        # If the SM can hold the set, once round before the clocks: its cache is empty when a kernel begins.
+        self._warm = self.lines if self._shared or footprint_bytes <= 2 * cache_bytes else 0
         self._at = 0
-        self._place = case.context.device_memory(WORD_BYTES)
-        self._out = case.context.device_memory(2 * WORD_BYTES)
+        self._place = case.device_memory(WORD_BYTES)
+        self._out = case.device_memory(2 * WORD_BYTES)
+        self._base, self._shared_bytes = 0, 0
         self._extra: tuple[int, ...] = ()
-        self._base = self._in_shared(footprint_bytes) if self._shared else self._in_memory(footprint_bytes)
+        if self._shared:
+            most = case.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+            if footprint_bytes > most:
+                raise Skip(f"a block has {size(most)} of shared memory here, not {size(footprint_bytes)}")
+            self._shared_bytes = footprint_bytes
+            successor = np.empty(self.lines, dtype=np.uint32)
+            lines = (self._offsets // LINE_BYTES).astype(np.uint32)
+            successor[lines] = np.roll(lines, -1)
+            self._extra = (self._upload(successor), self.lines)
+        else:
+            self._base = case.device_memory(footprint_bytes)
+            offsets = self._upload(self._offsets)
+            run(case, case.function("memory_levels", "link_lines"), 256, 256, (self._base, offsets, self.lines))
         self._go_to(0)
 
-    def _in_memory(self, footprint_bytes: int) -> int:
-        base = self._context.device_memory(footprint_bytes)
-        offsets = self._upload(self._offsets)
-        shape = Launch(grid_blocks=256, block_threads=256, stream=LEGACY_STREAM)
-        function = self._modules.function("memory_levels", "link_lines")
-        launch(function, shape, LEGACY_STREAM_HANDLE, Parameters([(base, offsets, self.lines)]))(1)
-        self._context.synchronize()
-        return base
-
-    def _in_shared(self, footprint_bytes: int) -> int:
-        most = self._context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
-        if footprint_bytes > most:
-            raise Skip(f"a block has {size(most)} of shared memory here, not {size(footprint_bytes)}")
-        successor = np.empty(self.lines, dtype=np.uint32)
-        lines = (self._offsets // LINE_BYTES).astype(np.uint32)
-        successor[lines] = np.roll(lines, -1)
-        self._extra = (self._upload(successor), self.lines)
-        self._shared_bytes = footprint_bytes
-        return 0
-
     def _upload(self, values: npt.NDArray[np.uint64] | npt.NDArray[np.uint32]) -> int:
-        address = self._context.device_memory(values.nbytes)
-        check(driver.cuMemcpyHtoD(address, values.ctypes.data, values.nbytes))
+        address = self._case.device_memory(values.nbytes)
+        self._case.upload(address, values)
         return address
 
     def walk(self, reads: int) -> Walk:
         self._run("walk_shared" if self._shared else "walk_cached", self._warm, reads, self._out)
-        elapsed_ns, cycles = self._context.read(self._out, 2, np.int64)
+        elapsed_ns, cycles = self._case.read(self._out, 2, np.int64)
         return Walk(int(elapsed_ns) * NANOSECOND_S, float(cycles))
 
     def each_cycles(self, reads: int) -> IntArray:
@@ -98,52 +87,47 @@ class CudaLocalChase:
         return self._stamped(kernel, self._warm, reads)
 
     def lines_cycles(self, repeats: int) -> IntArray:
-        """Once round brings every line into the L2."""
+        """The first round brings every line into the L2 and is not timed."""
         if self._shared:
             raise Skip("shared memory is not in the L2")
         self._go_to(0)
         return self._stamped("walk_past_l1_stamped", self.lines, self.lines * repeats).reshape(repeats, self.lines)
 
     def _stamped(self, kernel: str, warm: int, reads: int) -> IntArray:
-        cycles = self._context.device_memory(4 * reads)
+        cycles = self._case.device_memory(4 * reads)
         self._run(kernel, warm, reads, cycles)
-        return self._context.read(cycles, reads, np.uint32).astype(np.int64)
+        return self._case.read(cycles, reads, np.uint32).astype(np.int64)
 
     def _run(self, kernel: str, warm: int, reads: int, out: int) -> None:
-        function = self._modules.function("memory_levels", kernel)
-        attributes = driver.CUfunction_attribute
-        carve_out = attributes.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-        check(driver.cuFuncSetAttribute(function, carve_out, 100 if self._shared else 0))
-        shared_bytes = self._shared_bytes if self._shared else 0
-        if self._shared:
-            most = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            check(driver.cuFuncSetAttribute(function, most, shared_bytes))
+        function = self._case.function("memory_levels", kernel)
+        allow_shared_memory(function, self._shared_bytes, carve_out=100 if self._shared else 0)
         row = Parameters([(self._place, warm, reads, out, *self._extra)])
-        launch(function, Launch(block_threads=1), self._stream, row, shared_bytes=shared_bytes)(1)
-        self._context.synchronize()
+        launch(self._case, function, Launch(block_threads=1), row, shared_bytes=self._shared_bytes)(1)
+        self._case.synchronize()
         self._arrive(warm + reads)
 
     def _go_to(self, index: int) -> None:
         self._at = index
-        start = np.array([self._base + int(self._offsets[index])], dtype=np.uint64)
-        check(driver.cuMemcpyHtoD(self._place, start.ctypes.data, start.nbytes))
+        self._case.upload(self._place, np.array([self._base + int(self._offsets[index])], dtype=np.uint64))
 
     def _arrive(self, reads: int) -> None:
         """Raise MeasurementError unless the walk has come as far as its reads lead."""
         self._at = (self._at + reads) % self.lines
         wanted = self._base + int(self._offsets[self._at])
-        found = int(self._context.read(self._place, 1, np.uint64)[0])
-        if found != wanted:
-            raise MeasurementError(f"the walk ended at {found:#x} where {wanted:#x} should be")
+        place = int(self._case.read(self._place, 1, np.uint64)[0])
+        if place != wanted:
+            raise MeasurementError(f"the walk ended at {place:#x} where {wanted:#x} should be")
 
+
+# Reads of a set by every SM.
 
 BLOCK_THREADS = 1024
 VECTOR_BYTES = 16
 TILE_VECTORS = BLOCK_THREADS
 SET_TILE_BYTES = TILE_VECTORS * VECTOR_BYTES
-# round_the_set has four tiles under way.
+# round_the_set of kernels/memory_levels.cu has four tiles under way.
 TILES_AHEAD = 4
-# A set so many times larger than an SM's cache goes past it.
+# A set this many times larger than an SM's cache bypasses it.
 PASSED_BY = 2
 READ_SEED = 5
 MOST_VECTORS = 1 << 31
@@ -153,7 +137,7 @@ Words = npt.NDArray[np.uint32]
 def read_sums(prefix: Words, starts: npt.NDArray[np.int64], count: int) -> Words:
     """The sum of ``count`` tiles from each start on and round the set, modulo 2**32.
 
-    ``prefix`` has the sums of the first 0 … n tiles, shape (n + 1,).
+    ``prefix`` has the sums of the first 0 ... n tiles, shape (n + 1,).
     """
     tiles = len(prefix) - 1
     rounds, rest = divmod(count, tiles)
@@ -164,62 +148,49 @@ def read_sums(prefix: Words, starts: npt.NDArray[np.int64], count: int) -> Words
 
 
 class CudaLevel:
-    """See Level of memory_api.py: one block of 1024 threads on each SM."""
+    """A Level with one block of 1024 threads on each SM; the sum of each tile's words is known."""
 
     tile_bytes = SET_TILE_BYTES * TILES_AHEAD
 
     def __init__(self, case: Case, space: Space, footprint_bytes: int) -> None:
-        self._context = case.context
-        self.sms = case.context.attribute("MULTIPROCESSOR_COUNT")
+        self._case = case
+        self.sms = case.sms
         tiles = footprint_bytes // SET_TILE_BYTES
         if not 0 < tiles * TILE_VECTORS < MOST_VECTORS:
             raise Skip(f"a set of {size(footprint_bytes)} is not one of 16 KiB to 32 GiB")
-        # What an SM has for shared memory it has for its cache where no kernel asks for any.
+        # If no kernel asks for shared memory, the SM has its memory for its cache.
         self.cache_bytes = case.context.attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR")
-        shared_bytes = self._shared_bytes(space, tiles)
+        shared_bytes = tiles * SET_TILE_BYTES if space == "shared" else 0
+        most = case.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN") - OWN_SHARED_BYTES
+        if shared_bytes > most:
+            raise Skip(f"a block has {size(most)} of shared memory here, not {size(shared_bytes)}")
         warm = tiles if footprint_bytes <= PASSED_BY * self.cache_bytes else 0
         warm = -(-warm // TILES_AHEAD) * TILES_AHEAD
         kernel = "read_shared" if space == "shared" else "read_cached" if warm else "read_past_l1"
-        function = case.modules.function("memory_levels", kernel)
-        self._carve(function, shared_bytes)
-        self._fill(case, tiles)
+        function = case.function("memory_levels", kernel)
+        # The rest of the SM's memory is its cache.
+        allow_shared_memory(function, shared_bytes, carve_out=100 if shared_bytes else 0)
+        base = self._fill(tiles)
         self._warm, self._tiles = warm, tiles
         self._starts = np.arange(self.sms, dtype=np.int64) * tiles // self.sms
-        self._out = case.context.device_memory(STAMPS.itemsize * self.sms)
-        self._row = Parameters([(self._base, tiles * TILE_VECTORS, warm, 0, 0, self._out)])
+        self._out = case.device_memory(STAMPS.itemsize * self.sms)
+        row = Parameters([(base, tiles * TILE_VECTORS, warm, 0, 0, self._out)])
         shape = Launch(grid_blocks=self.sms, block_threads=BLOCK_THREADS)
-        self._submit = launch(function, shape, case.stream(0), self._row, shared_bytes=shared_bytes)
+        self._submit = launch(case, function, shape, row, shared_bytes=shared_bytes)
         self._count_and_first = np.zeros(2, dtype=np.uint64)
         for argument in (0, 1):
-            self._row.point(3 + argument, self._count_and_first.ctypes.data + 8 * argument)
+            row.point(3 + argument, self._count_and_first.ctypes.data + 8 * argument)
 
-    def _shared_bytes(self, space: Space, tiles: int) -> int:
-        if space != "shared":
-            return 0
-        most = self._context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN") - 1024
-        if tiles * SET_TILE_BYTES > most:
-            raise Skip(f"a block has {size(most)} of shared memory here, not {size(tiles * SET_TILE_BYTES)}")
-        return tiles * SET_TILE_BYTES
-
-    def _carve(self, function: int, shared_bytes: int) -> None:
-        """As much of the SM's memory for its cache as the kernel's shared memory leaves."""
-        attributes = driver.CUfunction_attribute
-        carve_out = attributes.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-        check(driver.cuFuncSetAttribute(function, carve_out, 100 if shared_bytes else 0))
-        if shared_bytes:
-            most = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            check(driver.cuFuncSetAttribute(function, most, shared_bytes))
-
-    def _fill(self, case: Case, tiles: int) -> None:
-        self._base = case.context.device_memory(tiles * SET_TILE_BYTES)
-        Patterns(case.context, case.modules).fill(self._base, tiles * SET_TILE_BYTES, READ_SEED)
-        sums = case.context.device_memory(4 * tiles)
-        shape = Launch(grid_blocks=tiles, block_threads=256, stream=LEGACY_STREAM)
-        function = case.modules.function("memory_levels", "tile_sums")
-        launch(function, shape, LEGACY_STREAM_HANDLE, Parameters([(READ_SEED, TILE_VECTORS, sums)]))(1)
-        case.context.synchronize()
-        each: Words = case.context.read(sums, tiles, np.uint32)
+    def _fill(self, tiles: int) -> int:
+        """The address of a set with a pattern; the sums of its tiles are computed from the pattern alone."""
+        base = self._case.device_memory(tiles * SET_TILE_BYTES)
+        Patterns(self._case).fill(base, tiles * SET_TILE_BYTES, READ_SEED)
+        sums = self._case.device_memory(4 * tiles)
+        function = self._case.function("memory_levels", "tile_sums")
+        run(self._case, function, tiles, 256, (READ_SEED, TILE_VECTORS, sums))
+        each: Words = self._case.read(sums, tiles, np.uint32)
         self._prefix: Words = np.concatenate((np.zeros(1, np.uint32), np.cumsum(each, dtype=np.uint32)))
+        return base
 
     def take(self, bytes_per_sm: int) -> Pass:
         count, rest = divmod(bytes_per_sm, SET_TILE_BYTES)
@@ -227,10 +198,10 @@ class CudaLevel:
             raise MeasurementError(f"{bytes_per_sm} B are no multiple of {self.tile_bytes} B")
         self._count_and_first[0] = count
         first = int(self._count_and_first[1])
-        self._context.clear(self._out, STAMPS.itemsize * self.sms)
+        self._case.clear(self._out, STAMPS.itemsize * self.sms)
         self._submit(1)
-        self._context.synchronize()
-        stamps = self._context.read(self._out, self.sms, STAMPS)
+        self._case.synchronize()
+        stamps = self._case.read(self._out, self.sms, STAMPS)
         # The next launch begins half way between the places where this one ended: what lies there left the L2 long ago.
         self._count_and_first[1] = (first + self._warm + count + self._tiles // (2 * self.sms)) % self._tiles
         starts = (self._starts + first) % self._tiles
@@ -238,6 +209,6 @@ class CudaLevel:
             raise MeasurementError("the sum over all words read is not that of the set")
         require_an_sm_each(stamps)
         elapsed_ns = int(stamps["end_ns"].max()) - int(stamps["begin_ns"].min())
-        # SMs that are done early leave more to the others: what counts is the time of all, in cycles of the SMs' clock.
+        # SMs that end early leave more to the others, so the time of all counts, in cycles of the SMs' clock.
         per_ns = float(np.median(stamps["cycles"] / (stamps["end_ns"] - stamps["begin_ns"])))
         return Pass(elapsed_ns * NANOSECOND_S, elapsed_ns * per_ns)

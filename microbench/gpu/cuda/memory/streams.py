@@ -1,4 +1,4 @@
-"""Streaming kernels in CUDA C++: which shapes there are on an architecture, and one of them bound to its arrays."""
+"""Streaming kernels of DeviceMemory.stream: their arrays, CUDA C++ kernels in each launch shape, CuPy and Numba."""
 
 from __future__ import annotations
 
@@ -12,20 +12,45 @@ import numpy.typing as npt
 from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import LEGACY_STREAM, Launch
+from microbench.core.ops import Launch
 from microbench.core.units import plain
 from microbench.gpu.cuda.case import Case
-from microbench.gpu.cuda.context import Context, check
-from microbench.gpu.cuda.links.buffers import LEGACY_STREAM_HANDLE, NOTHING_WRONG
-from microbench.gpu.cuda.submit import Parameters, launch
-from microbench.gpu.layers import cupy_shared, numba_shared
+from microbench.gpu.cuda.context import check
+from microbench.gpu.cuda.links.buffers import NOTHING_WRONG
+from microbench.gpu.cuda.submit import Parameters, allow_shared_memory, launch, run
+from microbench.gpu.layers import cupy as cupy_layer
+from microbench.gpu.layers import numba as numba_layer
 from microbench.gpu.layers.base import LayerHandle, LayerSubmit, load
 from microbench.gpu.protocol.links import Transfer
-from microbench.gpu.protocol.memory import ELEMENT_BYTES, READ_ARRAYS, WRITTEN_ARRAYS, DataType, StreamKernel
+from microbench.gpu.protocol.memory import (
+    ELEMENT_BYTES,
+    READ_ARRAYS,
+    WRITTEN_ARRAYS,
+    DataType,
+    Implementation,
+    StreamKernel,
+)
 from microbench.gpu.protocol.submit import Submit
 
-# The arrays a, b and c that streaming kernels work on: made, poisoned and compared on the GPU.
 
+def shapes(case: Case, kernel: StreamKernel, dtype: DataType, implementation: Implementation) -> Sequence[str]:
+    return shapes_of(case, kernel) if implementation == "cuda" else (implementation,)
+
+
+def stream(
+    case: Case, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int, shape: str
+) -> Transfer:
+    arrays = case.once(Arrays, dtype, size_bytes)
+    match implementation:
+        case "cuda":
+            return CudaStream(case, arrays, kernel, shape)
+        case "cupy":
+            return cupy_stream(case, arrays, kernel)
+        case "numba":
+            return numba_stream(case, arrays, kernel)
+
+
+# The arrays a, b and c: filled, poisoned and compared on the GPU.
 
 SCALAR = 3
 POISON = 101  # no kernel computes it from values below 16
@@ -35,14 +60,14 @@ WORD_BYTES = 8
 
 
 class Roles(NamedTuple):
-    """Names of the arrays that a kernel reads first and second, and of the one that it writes."""
+    """Names of the arrays that a kernel reads first and second, and of the array that it writes."""
 
     first: str | None
     second: str | None
     out: str | None
 
 
-# As STREAM has them: copy c = a, scale b = s c, add c = a + b, triad a = b + s c, dot sum(a b).
+# As in STREAM: copy c = a, scale b = s c, add c = a + b, triad a = b + s c, dot sum(a b).
 ROLES: dict[StreamKernel, Roles] = {
     "read": Roles("a", None, None),
     "write": Roles(None, None, "a"),
@@ -52,7 +77,7 @@ ROLES: dict[StreamKernel, Roles] = {
     "triad": Roles("b", "c", "a"),
     "dot": Roles("a", "b", None),
 }
-# What the output is: constant + first factor x first + second factor x second.
+# The output is constant + first factor x first array + second factor x second array.
 RESULTS: dict[StreamKernel, tuple[int, int, int]] = {
     "write": (SCALAR, 0, 0),
     "copy": (0, 1, 0),
@@ -63,10 +88,9 @@ RESULTS: dict[StreamKernel, tuple[int, int, int]] = {
 
 
 class Arrays:
-    """Three arrays of ``count`` elements, ``size_bytes`` each (whole elements); those that no kernel asks for are not
-    there.
+    """Three arrays of ``count`` whole elements, ``size_bytes`` each. An array exists once a kernel has asked for it.
 
-    Values are whole numbers below 16 that depend on their place and on a seed, so every result is exact.
+    Values are integers below 16 that depend on their place and a seed, so that every result is exact.
     """
 
     def __init__(self, case: Case, dtype: DataType, size_bytes: int) -> None:
@@ -76,32 +100,16 @@ class Arrays:
         if self.count == 0:
             raise Skip(f"{size_bytes} B hold no element of {dtype}")
         self.size_bytes = self.count * ELEMENT_BYTES[dtype]
-        self.constant = SCALAR
         self._addresses: dict[str, int] = {}
         self._seeds = {"a": 1, "b": 2, "c": 3}
-        self._found = case.context.device_memory(WORD_BYTES)
-
-    @property
-    def a(self) -> int:
-        """Address of the first array."""
-        return self.address("a")
-
-    @property
-    def b(self) -> int:
-        """Address of the second array."""
-        return self.address("b")
-
-    @property
-    def c(self) -> int:
-        """Address of the third array."""
-        return self.address("c")
+        self._word = case.device_memory(WORD_BYTES)
 
     def address(self, name: str | None) -> int:
-        """Address of an array, taken when first asked for; 0 for none. Raises Skip where it does not fit."""
+        """Address of an array, which is allocated on first use; 0 for None. Raises Skip if it does not fit."""
         if name is None:
             return 0
         if name not in self._addresses:
-            self._addresses[name] = self._case.context.device_memory(self.size_bytes)
+            self._addresses[name] = self._case.device_memory(self.size_bytes)
         return self._addresses[name]
 
     def fresh(self, kernel: StreamKernel) -> None:
@@ -114,109 +122,222 @@ class Arrays:
             self._run("fill_constant", (self.address(roles.out), self.count, POISON))
 
     def check(self, kernel: StreamKernel, total: float | None = None, relative: float = 0.0) -> str:
-        """Compare the whole output, or the sum ``total`` that a kernel without one has found.
+        """Compare the whole output or, for a kernel without an output array, the sum ``total`` that it has computed.
 
-        Raises MeasurementError for the first element that is wrong, or a sum that is off by more than its share
+        Raises MeasurementError for the first wrong element, or for a sum that is off by more than the share
         ``relative``.
         """
         roles = ROLES[kernel]
         first, second = (self._seeds[name] if name else 0 for name in (roles.first, roles.second))
         if roles.out is None:
-            return self._check_sum(kernel, first, second, total, relative)
+            wanted = self._answer(0, "expected_sum", (self.count, first, second, int(kernel == "dot")))
+            if total is None or not abs(total - wanted) <= relative * wanted:  # a NaN is wrong as well
+                raise MeasurementError(f"{kernel}: the sum is {total} where {wanted} should be")
+            return "the sum compared with one that needs no array"
         constant, by_first, by_second = RESULTS[kernel]
-        self._set(NOTHING_WRONG)
         factors = (first, by_first, second, by_second, constant)
-        self._run("differs", (self.address(roles.out), self.count, *factors, self._found))
-        wrong = self._get()
+        wrong = self._answer(NOTHING_WRONG, "differs", (self.address(roles.out), self.count, *factors))
         if wrong != NOTHING_WRONG:
             raise MeasurementError(f"{kernel}: element {wrong} of {self.count} is not what it should be")
         return "every element compared on the GPU"
 
-    def _check_sum(self, kernel: StreamKernel, first: int, second: int, total: float | None, relative: float) -> str:
-        self._set(0)
-        self._run("expected_sum", (self.count, first, second, int(kernel == "dot"), self._found))
-        wanted = self._get()
-        if total is None or not abs(total - wanted) <= relative * wanted:  # a NaN is no sum either
-            raise MeasurementError(f"{kernel}: the sum is {total} where {wanted} should be")
-        return "the sum compared with one that needs no array"
-
     def add_up(self, parts: int, count: int) -> int:
         """The sum of ``count`` 64-bit words at ``parts``, modulo 2**64."""
-        self._set(0)
-        self._run("add_up", (parts, count, self._found))
-        return self._get()
+        return self._answer(0, "add_up", (parts, count))
 
-    def _set(self, value: int) -> None:
-        start = np.array([value], dtype=np.uint64)
-        check(driver.cuMemcpyHtoD(self._found, start.ctypes.data, start.nbytes))
-
-    def _get(self) -> int:
-        return int(self._case.context.read(self._found, 1, np.uint64)[0])
+    def _answer(self, start: int, kernel: str, arguments: tuple[int, ...]) -> int:
+        """What a kernel makes of a word that begins as ``start``; the word's address is its last argument."""
+        self._case.upload(self._word, np.array([start], dtype=np.uint64))
+        self._run(kernel, (*arguments, self._word))
+        return int(self._case.read(self._word, 1, np.uint64)[0])
 
     def _run(self, kernel: str, arguments: tuple[int, ...]) -> None:
-        bits = 8 * ELEMENT_BYTES[self.dtype]
-        function = self._case.modules.function("memory_arrays", kernel, ELEMENT=bits)
-        shape = Launch(grid_blocks=BLOCKS, block_threads=BLOCK_THREADS, stream=LEGACY_STREAM)
-        launch(function, shape, LEGACY_STREAM_HANDLE, Parameters([arguments]))(1)
-        self._case.context.synchronize()
+        function = self._case.function("memory_arrays", kernel, ELEMENT=8 * ELEMENT_BYTES[self.dtype])
+        run(self._case, function, BLOCKS, BLOCK_THREADS, arguments)
 
 
-# A streaming kernel that a Python library launches: its calls as a Submit, its output or its sum compared.
+# Kernels in CUDA C++: the launch shapes on an architecture, and a kernel bound to its arrays.
 
+KINDS: tuple[StreamKernel, ...] = ("read", "write", "copy", "scale", "add", "triad", "dot")
+POISON_BYTE = 0xA5
+MOST_BLOCKS = (1 << 31) - 1
+NAME = re.compile(r"(grid|past|steps|bulk)_(\d+)B_x(\d+)_t(\d+)(?:_b(\d+))?")
+
+
+class Shape(NamedTuple):
+    """How a kernel goes through its arrays.
+
+    ``grid``: as many blocks as there are tiles, each thread with ``ahead`` (1, 4, 8) vectors of ``width_bytes`` (16,
+    32) under way. ``past``: like ``grid`` with one vector, and loads that bypass the L1 (those of kernels that only
+    read always do). ``steps``: ``blocks_per_sm`` blocks on each SM that step through the tiles. ``bulk``: those blocks,
+    with ``ahead`` stages of ``width_bytes`` filled and emptied by bulk copies.
+    """
+
+    style: str
+    width_bytes: int
+    ahead: int
+    threads: int
+    blocks_per_sm: int = 0
+
+    @property
+    def name(self) -> str:
+        """As results name it: grid_16B_x4_t256, steps_16B_x4_t256_b8, bulk_8192B_x4_t128_b4."""
+        blocks = f"_b{self.blocks_per_sm}" if self.blocks_per_sm else ""
+        return f"{self.style}_{self.width_bytes}B_x{self.ahead}_t{self.threads}{blocks}"
+
+    @classmethod
+    def named(cls, name: str) -> Shape:
+        """The shape of that name. Raises MeasurementError for another text."""
+        match = NAME.fullmatch(name)
+        if match is None:
+            raise MeasurementError(f"{name} is no shape of a streaming kernel")
+        return cls(match[1], int(match[2]), int(match[3]), int(match[4]), int(match[5] or 0))
+
+    @property
+    def bulk(self) -> bool:
+        """True if the data go through shared memory by bulk copies."""
+        return self.style == "bulk"
+
+    @property
+    def function(self) -> str:
+        """Its kernel in kernels/memory_stream.cu."""
+        name = f"tiles{self.ahead}"
+        return "bulk" if self.bulk else f"{name}_past_l1" if self.style == "past" else name
+
+    def shared_bytes(self, kernel: StreamKernel) -> int:
+        """Shared memory of a block."""
+        return max(READ_ARRAYS[kernel], 1) * self.width_bytes * self.ahead if self.bulk else 0
+
+
+# Of 130 shapes tried on an H200, those that were first for some kernel, or near it. One vector a thread won for kernels
+# that write: blocks of 128 past the L1 for copy and scale, of 1024 for add and triad, of 256 for write. More under way
+# won for those that only read; bulk copies came within 1 % for reads.
+ANYWHERE = (
+    Shape("past", 16, 1, 128), Shape("grid", 16, 1, 256), Shape("grid", 16, 1, 1024), Shape("grid", 16, 4, 512),
+    Shape("grid", 16, 8, 256), Shape("steps", 16, 4, 512, 4),
+)  # fmt: skip
+BY_BULK = (Shape("bulk", 4096, 4, 128, 2), Shape("bulk", 16384, 2, 128, 4))
+BY_32_BYTES = (Shape("grid", 32, 1, 128), Shape("grid", 32, 4, 256))
+BULK_SINCE, WIDE_SINCE = (9, 0), (10, 0)
+RESERVED_BYTES = 2048  # what the driver and the kernel's own barriers take of a block's shared memory
+
+
+def shapes_of(case: Case, kernel: StreamKernel) -> Sequence[str]:
+    """Names of the shapes worth trying on this GPU for that kernel."""
+    candidates = [*ANYWHERE]
+    if case.context.capability >= BULK_SINCE:
+        candidates += BY_BULK
+    if case.context.capability >= WIDE_SINCE:
+        candidates += BY_32_BYTES
+    return [shape.name for shape in candidates if _fits(case, shape, kernel)]
+
+
+def _fits(case: Case, shape: Shape, kernel: StreamKernel) -> bool:
+    """True if an SM has the threads, and the shared memory, of all blocks."""
+    attribute = case.context.attribute
+    if not shape.bulk:
+        return shape.threads * max(shape.blocks_per_sm, 1) <= attribute("MAX_THREADS_PER_MULTIPROCESSOR")
+    block_bytes = shape.shared_bytes(kernel)
+    within_block = block_bytes < attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+    most_bytes = attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR")
+    return within_block and (block_bytes + RESERVED_BYTES) * shape.blocks_per_sm <= most_bytes
+
+
+def counted_bytes(arrays: Arrays, kernel: StreamKernel) -> int:
+    """Bytes that a call reads and writes."""
+    return arrays.size_bytes * (READ_ARRAYS[kernel] + WRITTEN_ARRAYS[kernel])
+
+
+class CudaStream:
+    """A Transfer by a kernel of kernels/memory_stream.cu in one launch shape."""
+
+    blocks = False
+
+    def __init__(self, case: Case, arrays: Arrays, kernel: StreamKernel, shape_name: str) -> None:
+        self._case = case
+        self._arrays = arrays
+        self._kernel: StreamKernel = kernel
+        self.size_bytes = counted_bytes(arrays, kernel)
+        shape = Shape.named(shape_name)
+        tile_bytes = shape.threads * shape.ahead * shape.width_bytes
+        in_steps = shape.blocks_per_sm * case.sms if shape.blocks_per_sm else 0
+        self._grid_blocks = in_steps or min(max(arrays.size_bytes // tile_bytes, 1), MOST_BLOCKS)
+        # A block of a kernel without an output array writes its own sum.
+        self._parts = case.device_memory(WORD_BYTES * self._grid_blocks) if ROLES[kernel].out is None else 0
+        addresses = [arrays.address(name) for name in ROLES[kernel]]
+        of_bulk = (shape.width_bytes, shape.ahead) if shape.bulk else ()
+        row = Parameters([(*addresses, arrays.size_bytes, self._parts, *of_bulk)])
+        defines = {"KIND": KINDS.index(kernel), "ELEMENT": 8 * ELEMENT_BYTES[arrays.dtype]}
+        wide = 16 if shape.bulk else shape.width_bytes
+        function = case.function("memory_stream", shape.function, WIDE=wide, **defines)
+        shared_bytes = shape.shared_bytes(kernel)
+        allow_shared_memory(function, shared_bytes)
+        op = Launch(grid_blocks=self._grid_blocks, block_threads=shape.threads)
+        self.submit: Submit = launch(case, function, op, row, shared_bytes=shared_bytes)
+
+    def fresh(self) -> None:
+        self._arrays.fresh(self._kernel)
+        if self._parts:
+            check(driver.cuMemsetD8(self._parts, POISON_BYTE, WORD_BYTES * self._grid_blocks))
+            self._case.synchronize()
+
+    def check(self) -> str:
+        total = self._arrays.add_up(self._parts, self._grid_blocks) if self._parts else None
+        return self._arrays.check(self._kernel, total)
+
+
+# Kernels that a Python library launches.
 
 # Types of the elements as libraries know them; integers wrap around, so they are unsigned.
 NUMPY_TYPES: dict[DataType, npt.DTypeLike] = {
     "fp64": np.float64, "fp32": np.float32, "fp16": np.float16, "int8": np.uint8,
 }  # fmt: skip
-# How far off a sum may be, of itself: elements are small whole numbers, so sums of fp64 and of integers are exact in
-# any order, while those accumulated in fp32 (fp32 and fp16 alike) are rounded from 2**24 on, in a tree of unknown form.
+# How far off a sum may be, as a share of itself. Elements are small integers, so sums of fp64 and of integers are exact
+# in any order, while sums in fp32 (of fp32 and fp16) are rounded from 2**24 on, in a tree of unknown form.
 RELATIVE: dict[DataType, float] = {"fp64": 0.0, "fp32": 1e-5, "fp16": 1e-5, "int8": 0.0}
 
 
 class Sum(Protocol):
-    """Where a kernel without an output array leaves the sum that it finds."""
+    """Where a kernel without an output array leaves its sum."""
 
     def poison(self) -> None:
         """Forget the sum of earlier calls."""
         ...
 
     def total(self) -> float | None:
-        """The sum that the last call has found, None before there is one; the call has ended."""
+        """The sum of the last call, which has ended; None before the first call."""
         ...
 
 
 class PythonStream:
-    """See Transfer of link_api.py: ``call`` is one call of a library, which submits to stream 0 of the case.
+    """A Transfer by ``call``, one call of a library, which submits to stream 0 of the case.
 
-    ``found`` is where its sum is, None for a kernel that writes an array. The call is made once here, so that its code
-    is compiled and loaded and the library's own memory taken: none of that can be done behind a gate.
+    ``result`` is where the sum is, None for a kernel that writes an array. The call is made once here: it compiles and
+    loads code and takes memory of the library, none of which is possible behind a gate.
     """
 
     blocks = False
 
     def __init__(
-        self, case: Case, arrays: Arrays, kernel: StreamKernel, call: Callable[[], object], found: Sum | None
+        self, case: Case, arrays: Arrays, kernel: StreamKernel, call: Callable[[], object], result: Sum | None
     ) -> None:
         self._arrays = arrays
         self._kernel = kernel
-        self._found = found
-        self.size_bytes = arrays.size_bytes * (READ_ARRAYS[kernel] + WRITTEN_ARRAYS[kernel])
+        self._result = result
+        self.size_bytes = counted_bytes(arrays, kernel)
         self.submit: Submit = LayerSubmit(LayerHandle(call=call, stream_handle=case.stream(0)), driver)
         call()
-        case.context.synchronize()
+        case.synchronize()
 
     def fresh(self) -> None:
         self._arrays.fresh(self._kernel)
-        if self._found is not None:
-            self._found.poison()
+        if self._result is not None:
+            self._result.poison()
 
     def check(self) -> str:
-        if self._found is None:
+        if self._result is None:
             return self._arrays.check(self._kernel)
-        return self._arrays.check(self._kernel, self._found.total(), RELATIVE[self._arrays.dtype])
-
-
-# Streaming kernels as a CuPy user writes them: one library call each.
+        return self._arrays.check(self._kernel, self._result.total(), RELATIVE[self._arrays.dtype])
 
 
 DOT_REFUSED: dict[DataType, str] = {
@@ -226,14 +347,14 @@ DOT_REFUSED: dict[DataType, str] = {
 
 
 class LastSum:
-    """A call whose result is a CuPy array of one element, which is kept: a Sum of python_stream.py."""
+    """A Sum of a call that returns a CuPy array of one element, which is kept."""
 
     def __init__(self, compute: Callable[[], Any]) -> None:
         self._compute = compute
         self._last: Any = None
 
     def __call__(self) -> None:
-        """Make the call; its result takes memory from CuPy's pool, the one before gives its own back."""
+        """Make the call. Its result takes memory from CuPy's pool, and the previous result gives its own back."""
         self._last = self._compute()
 
     def poison(self) -> None:
@@ -244,43 +365,44 @@ class LastSum:
 
 
 def cupy_stream(case: Case, arrays: Arrays, kernel: StreamKernel) -> Transfer:
-    """``kernel`` over ``arrays`` by CuPy, whose current stream is the case's stream 0 until the case ends.
+    """One call of CuPy, whose current stream is the case's stream 0 until the case ends.
 
     read ``x.sum()`` (of fp16 with ``dtype=float32``: its own type overflows), write ``out.fill(s)``, copy
     ``cupy.copyto(out, x)``, scale ``cupy.multiply(x, s, out=out)``, add ``cupy.add(x, y, out=out)``, dot
-    ``cupy.dot(x, y)``; triad is an ElementwiseKernel, as ufuncs take two passes and memory in between. So does
-    cupy.dot: its products fill an array from CuPy's pool, which is emptied when the case ends.
+    ``cupy.dot(x, y)``. triad is an ElementwiseKernel: ufuncs take two passes and memory in between. So does cupy.dot,
+    whose products fill an array from CuPy's pool; the pool is emptied when the case ends.
 
-    Raises Skip where CuPy is missing, lacks a library or memory, or has no such kernel for the type.
+    Raises Skip if CuPy is missing, lacks a library or memory, or has no such kernel for the type.
     """
     if kernel == "dot" and arrays.dtype in DOT_REFUSED:
         raise Skip(DOT_REFUSED[arrays.dtype])
-    cupy = cupy_shared.load_cupy()
+    cupy = cupy_layer.load_cupy()
     device_index = int(case.context.device)
-    case.context.own(cupy.get_default_memory_pool().free_all_blocks)
-    case.context.own(cupy_shared.use_stream(cupy, case.stream(0), device_index))
-    roles = ROLES[kernel]
-    first, second, out = (_array(cupy, arrays, name, device_index) for name in (roles.first, roles.second, roles.out))
-    call = _call(cupy, arrays.dtype, kernel, first, second, out)
-    found = LastSum(call) if out is None else None
+    case.own(cupy.get_default_memory_pool().free_all_blocks)
+    case.own(cupy_layer.use_stream(cupy, case.stream(0), device_index))
+
+    def viewed(name: str | None) -> Any:
+        """CuPy's view of an array, which stays the case's."""
+        if name is None:
+            return None
+        memory = cupy.cuda.UnownedMemory(arrays.address(name), arrays.size_bytes, arrays, device_index)
+        return cupy.ndarray((arrays.count,), NUMPY_TYPES[arrays.dtype], cupy.cuda.MemoryPointer(memory, 0))
+
+    first, second, out = (viewed(name) for name in ROLES[kernel])
+    call = _cupy_call(cupy, arrays.dtype, kernel, first, second, out)
+    result = LastSum(call) if out is None else None
     try:
-        return PythonStream(case, arrays, kernel, found or call, found)
+        return PythonStream(case, arrays, kernel, result or call, result)
     except MemoryError as error:
         raise Skip(f"CuPy's own memory for {kernel}: {plain(error)}") from error
-    except (ImportError, OSError) as error:  # cupy.dot looks for cuBLAS, even where it then does without
+    except (ImportError, OSError) as error:  # cupy.dot looks for cuBLAS, even if it then works without it
         raise Skip(f"CuPy {cupy.__version__} lacks a library for {kernel}: {plain(error)}") from error
 
 
-def _array(cupy: Any, arrays: Arrays, name: str | None, device_index: int) -> Any:
-    """CuPy's view of an array, which stays the case's; None for no name."""
-    if name is None:
-        return None
-    memory = cupy.cuda.UnownedMemory(arrays.address(name), arrays.size_bytes, arrays, device_index)
-    return cupy.ndarray((arrays.count,), NUMPY_TYPES[arrays.dtype], cupy.cuda.MemoryPointer(memory, 0))
-
-
-def _call(cupy: Any, dtype: DataType, kernel: StreamKernel, first: Any, second: Any, out: Any) -> Callable[[], Any]:
-    """One call of the library, of arguments that are looked up already."""
+def _cupy_call(
+    cupy: Any, dtype: DataType, kernel: StreamKernel, first: Any, second: Any, out: Any
+) -> Callable[[], Any]:
+    """One call of the library, whose function and arguments are already looked up."""
     match kernel:
         case "read":
             return partial(first.sum, dtype=cupy.float32) if dtype == "fp16" else first.sum
@@ -299,19 +421,16 @@ def _call(cupy: Any, dtype: DataType, kernel: StreamKernel, first: Any, second: 
             return partial(cupy.dot, first, second)
 
 
-# Streaming kernels as a Numba user writes them: the kernels of kernels/numba_stream.py, configured once.
-
-
-# A grid-stride loop over as many blocks as NVIDIA's own introduction to such loops takes.
+# A grid-stride loop over as many blocks as in NVIDIA's own introduction to such loops.
 BLOCKS_PER_SM = 32
-NOT_A_NUMBER_BYTE = 0xFF  # eight of them are no number as a float64, and the largest one as a uint64
+NOT_A_NUMBER_BYTE = 0xFF  # eight of them are a NaN as float64, and the largest number as uint64
 SUM_TYPES: dict[DataType, type[np.float64] | type[np.uint64]] = {
     "fp64": np.float64, "fp32": np.float64, "fp16": np.float64, "int8": np.uint64,
 }  # fmt: skip
 
 
 class DeviceVector:
-    """Device memory as the CUDA array interface has it; it names no stream, so that nobody waits for one."""
+    """Device memory in the CUDA array interface. It names no stream, so that nobody waits for one."""
 
     def __init__(self, address: int, count: int, dtype: npt.DTypeLike) -> None:
         self.__cuda_array_interface__ = {
@@ -323,181 +442,49 @@ class DeviceVector:
 
 
 class AtomicSum:
-    """A call that clears one element and then has every block add to it: a Sum of python_stream.py."""
+    """A Sum of a call that clears one element, to which every block then adds."""
 
     def __init__(self, case: Case, dtype: DataType) -> None:
         self._case = case
         self._dtype = SUM_TYPES[dtype]
-        self._address = case.context.device_memory(np.dtype(self._dtype).itemsize)
+        self._address = case.device_memory(np.dtype(self._dtype).itemsize)
         self.vector = DeviceVector(self._address, 1, self._dtype)
 
     def poison(self) -> None:
         check(driver.cuMemsetD8(self._address, NOT_A_NUMBER_BYTE, np.dtype(self._dtype).itemsize))
-        self._case.context.synchronize()
+        self._case.synchronize()
 
     def total(self) -> float:
-        value: float = self._case.context.read(self._address, 1, self._dtype)[0].item()
+        value: float = self._case.read(self._address, 1, self._dtype)[0].item()
         return value
 
 
 def numba_stream(case: Case, arrays: Arrays, kernel: StreamKernel) -> Transfer:
-    """``kernel`` over ``arrays`` by Numba: threads take one element at a time, in the array's own type.
+    """A kernel of kernels/numba_stream.py, configured once: threads take one element at a time, in the array's type.
 
-    A sum takes two launches a call: one clears the total, one adds to it, by shared memory and an atomic addition a
-    block. Raises Skip where Numba is missing or sees no GPU.
+    A sum takes two launches a call: the first clears the total, the second adds to it, by shared memory and one atomic
+    addition a block. Raises Skip if Numba is missing or sees no GPU.
     """
-    cuda = numba_shared.load_numba_cuda()
-    kernels = load("microbench._kernels.numba_stream", numba_shared.INSTALL)
+    cuda = numba_layer.load_numba_cuda()
+    kernels = load("microbench._kernels.numba_stream", numba_layer.INSTALL)
     stream = cuda.external_stream(case.stream(0))
-    blocks = BLOCKS_PER_SM * case.context.attribute("MULTIPROCESSOR_COUNT")
+    blocks = BLOCKS_PER_SM * case.sms
     dtype, roles = NUMPY_TYPES[arrays.dtype], ROLES[kernel]
     names = [name for name in (roles.out, roles.first, roles.second) if name is not None]
     vectors = [cuda.as_cuda_array(DeviceVector(arrays.address(name), arrays.count, dtype)) for name in names]
     if roles.out is None:
-        found = AtomicSum(case, arrays.dtype)
-        total = cuda.as_cuda_array(found.vector)
-        with numba_shared.few_blocks():
+        result = AtomicSum(case, arrays.dtype)
+        total = cuda.as_cuda_array(result.vector)
+        with numba_layer.few_blocks():
             clear = partial(kernels.clear[1, 1, stream], total)
         add_up = getattr(kernels.SUMS[arrays.dtype], kernel)
-        launch = partial(add_up[blocks, kernels.BLOCK_THREADS, stream], total, *vectors)
-        return PythonStream(case, arrays, kernel, partial(_both, clear, launch), found)
+        add = partial(add_up[blocks, kernels.BLOCK_THREADS, stream], total, *vectors)
+        return PythonStream(case, arrays, kernel, partial(_both, clear, add), result)
     scalars = [np.dtype(dtype).type(SCALAR)] if kernel in ("write", "scale", "triad") else []
     configured = getattr(kernels, kernel)[blocks, kernels.BLOCK_THREADS, stream]
     return PythonStream(case, arrays, kernel, partial(configured, *vectors, *scalars), None)
 
 
-def _both(clear: Callable[[], Any], launch: Callable[[], Any]) -> None:
+def _both(clear: Callable[[], Any], add: Callable[[], Any]) -> None:
     clear()
-    launch()
-
-
-KINDS: tuple[StreamKernel, ...] = ("read", "write", "copy", "scale", "add", "triad", "dot")
-POISON_BYTE = 0xA5
-MOST_BLOCKS = (1 << 31) - 1
-NAME = re.compile(r"(grid|past|steps|bulk)_(\d+)B_x(\d+)_t(\d+)(?:_b(\d+))?")
-
-
-class Shape(NamedTuple):
-    """How a kernel goes through its arrays.
-
-    ``grid``: as many blocks as there are tiles, each thread with ``ahead`` (1, 4, 8) vectors of ``width_bytes`` (16,
-    32) under way. ``steps``: ``blocks_per_sm`` blocks on each SM that step through the tiles. ``bulk``: those blocks,
-    with ``ahead`` stages of ``width_bytes`` filled and emptied by bulk copies. ``past``: like ``grid`` with one vector,
-    whose loads leave the L1 alone (those of kernels that only read always do).
-    """
-
-    style: str
-    width_bytes: int
-    ahead: int
-    threads: int
-    blocks_per_sm: int = 0
-
-    @property
-    def name(self) -> str:
-        """As results name it: grid_16B_x4_t256, steps_16B_x4_t256_b8, bulk_8192B_x4_t128_b4."""
-        blocks = f"_b{self.blocks_per_sm}" if self.blocks_per_sm else ""
-        return f"{self.style}_{self.width_bytes}B_x{self.ahead}_t{self.threads}{blocks}"
-
-    @classmethod
-    def named(cls, name: str) -> Shape:
-        """The shape of that name. Raises MeasurementError for none."""
-        found = NAME.fullmatch(name)
-        if found is None:
-            raise MeasurementError(f"{name} is no shape of a streaming kernel")
-        return cls(found[1], int(found[2]), int(found[3]), int(found[4]), int(found[5] or 0))
-
-    @property
-    def bulk(self) -> bool:
-        """True if the data go through shared memory by bulk copies."""
-        return self.style == "bulk"
-
-    @property
-    def function(self) -> str:
-        """Its kernel in kernels/memory_stream.cu."""
-        name = f"tiles{self.ahead}"
-        return "bulk" if self.bulk else f"{name}_past_l1" if self.style == "past" else name
-
-
-# Of 130 shapes tried on an H200 those that were first for some kernel, or near it. One vector a thread won for kernels
-# that write: blocks of 128 past the L1 for copy and scale, of 1024 for add and triad, of 256 for write. More under way
-# won for those that only read; bulk copies came within 1 % for reads.
-ANYWHERE = (
-    Shape("past", 16, 1, 128), Shape("grid", 16, 1, 256), Shape("grid", 16, 1, 1024), Shape("grid", 16, 4, 512),
-    Shape("grid", 16, 8, 256), Shape("steps", 16, 4, 512, 4),
-)  # fmt: skip
-BY_BULK = (Shape("bulk", 4096, 4, 128, 2), Shape("bulk", 16384, 2, 128, 4))
-BY_32_BYTES = (Shape("grid", 32, 1, 128), Shape("grid", 32, 4, 256))
-BULK_SINCE, WIDE_SINCE = (9, 0), (10, 0)
-RESERVED_BYTES = 2048  # what the driver and the kernel's own barriers take of a block's shared memory
-
-
-class CudaStream:
-    """See DeviceMemory.stream of memory_api.py: a Transfer."""
-
-    blocks = False
-
-    def __init__(self, case: Case, arrays: Arrays, kernel: StreamKernel, shape_name: str) -> None:
-        self._context = case.context
-        self._arrays = arrays
-        self._kernel: StreamKernel = kernel
-        self.size_bytes = arrays.size_bytes * (READ_ARRAYS[kernel] + WRITTEN_ARRAYS[kernel])
-        shape = Shape.named(shape_name)
-        blocks = self._blocks(shape)
-        self._blocks_launched = blocks
-        self._parts = case.context.device_memory(WORD_BYTES * blocks) if kernel in ("read", "dot") else 0
-        roles = ROLES[kernel]
-        addresses = [arrays.address(name) for name in roles]
-        of_bulk = (shape.width_bytes, shape.ahead) if shape.bulk else ()
-        row = Parameters([(*addresses, arrays.size_bytes, self._parts, *of_bulk)])
-        defines = {"KIND": KINDS.index(kernel), "ELEMENT": 8 * ELEMENT_BYTES[arrays.dtype]}
-        wide = 16 if shape.bulk else shape.width_bytes
-        function = case.modules.function("memory_stream", shape.function, WIDE=wide, **defines)
-        shared_bytes = self._shared_bytes(shape)
-        if shared_bytes:
-            most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            check(driver.cuFuncSetAttribute(function, most, shared_bytes))
-        launched = Launch(grid_blocks=blocks, block_threads=shape.threads)
-        self.submit: Submit = launch(function, launched, case.stream(0), row, shared_bytes=shared_bytes)
-
-    def _blocks(self, shape: Shape) -> int:
-        if shape.blocks_per_sm:
-            return shape.blocks_per_sm * self._context.attribute("MULTIPROCESSOR_COUNT")
-        tile_bytes = shape.threads * shape.ahead * shape.width_bytes
-        return min(max(self._arrays.size_bytes // tile_bytes, 1), MOST_BLOCKS)
-
-    def _shared_bytes(self, shape: Shape) -> int:
-        if not shape.bulk:
-            return 0
-        return max(READ_ARRAYS[self._kernel], 1) * shape.width_bytes * shape.ahead
-
-    def fresh(self) -> None:
-        self._arrays.fresh(self._kernel)
-        if self._parts:
-            check(driver.cuMemsetD8(self._parts, POISON_BYTE, WORD_BYTES * self._blocks_launched))
-            self._context.synchronize()
-
-    def check(self) -> str:
-        total = self._arrays.add_up(self._parts, self._blocks_launched) if self._parts else None
-        return self._arrays.check(self._kernel, total)
-
-
-def shapes_of(context: Context, kernel: StreamKernel) -> Sequence[str]:
-    """Names of the shapes worth trying on this GPU for that kernel."""
-    capability = (context.attribute("COMPUTE_CAPABILITY_MAJOR"), context.attribute("COMPUTE_CAPABILITY_MINOR"))
-    shapes = [*ANYWHERE]
-    if capability >= BULK_SINCE:
-        shapes += BY_BULK
-    if capability >= WIDE_SINCE:
-        shapes += BY_32_BYTES
-    return [shape.name for shape in shapes if _fits(context, shape, kernel)]
-
-
-def _fits(context: Context, shape: Shape, kernel: StreamKernel) -> bool:
-    """Whether an SM has the threads, and the shared memory of all its blocks."""
-    most_threads = context.attribute("MAX_THREADS_PER_MULTIPROCESSOR")
-    most_bytes = context.attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR")
-    if not shape.bulk:
-        return shape.threads * max(shape.blocks_per_sm, 1) <= most_threads
-    block_bytes = max(READ_ARRAYS[kernel], 1) * shape.width_bytes * shape.ahead
-    within_block = block_bytes < context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
-    return within_block and (block_bytes + RESERVED_BYTES) * shape.blocks_per_sm <= most_bytes
+    add()

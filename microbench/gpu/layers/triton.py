@@ -1,21 +1,15 @@
-"""Triton: kernel[grid](…) on PyTorch tensors, on PyTorch's current stream."""
+"""Triton: kernel[grid](...) on PyTorch tensors, on PyTorch's current stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from subprocess import CalledProcessError
 
 from microbench.core.errors import Skip
 from microbench.core.units import plain
-from microbench.gpu.layers import torch_shared
-from microbench.gpu.layers.base import ARRAY_ELEMENTS, Family, LayerContext, LayerHandle, load
+from microbench.gpu.layers.base import ARRAY_ELEMENTS, Layer, LayerContext, LayerCosts, LayerHandle, load
+from microbench.gpu.layers.torch import INSTALL, load_torch, use_stream
 
-NAME = "triton"
-FAMILY: Family = "same_kernel"
 PACKAGE = "triton"
-INSTALL = torch_shared.INSTALL  # brings Triton; without PyTorch, Triton knows the default stream only
-ABOUT = "an empty kernel of Triton's own, one warp; pointers as PyTorch tensors; Triton adds scratch pointers"
-ARGUMENTS = (0, 4)
 
 
 # Triton compiles the text of a function, and would look the types of its parameters up as Triton values.
@@ -27,11 +21,11 @@ def four_arguments(a, b, c, n) -> None:  # type: ignore[no-untyped-def]
     """Does nothing."""
 
 
-def open_layer(context: LayerContext, arguments: int) -> LayerHandle:
-    """Compiles the kernel. Raises Skip where Triton finds no C compiler, which older ones build their launcher with."""
-    torch = torch_shared.load_torch()
+def open_triton(context: LayerContext, arguments: int) -> LayerHandle:
+    """Compiles the kernel. Raises Skip if Triton finds no C compiler; older versions build their launcher with it."""
+    torch = load_torch()
     triton = load(PACKAGE, INSTALL)
-    restore = torch_shared.use_stream(torch, context)
+    restore = use_stream(torch, context.stream_handle, context.device_index)
     kernel = triton.jit(four_arguments if arguments else empty)
     a, b, c = (torch.zeros(ARRAY_ELEMENTS, dtype=torch.float32, device="cuda") for _ in range(3))
     n = 0
@@ -43,11 +37,6 @@ def open_layer(context: LayerContext, arguments: int) -> LayerHandle:
         kernel[(1,)](a, b, c, n, num_warps=1)
 
     call = with_four if arguments else without
-    _compile_by(call)
-    return LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
-
-
-def _compile_by(call: Callable[[], object]) -> None:
     try:
         call()
     except CalledProcessError as error:
@@ -56,3 +45,19 @@ def _compile_by(call: Callable[[], object]) -> None:
         if "C compiler" not in str(error):
             raise
         raise Skip(f"Triton needs a C compiler: {plain(error)}") from error
+    return LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
+
+
+LAYERS = (
+    Layer(
+        name="triton",
+        title="Triton",
+        family="same_kernel",
+        package=PACKAGE,
+        install=INSTALL,  # brings Triton; without PyTorch, Triton knows the default stream only
+        about="an empty kernel of Triton's own, one warp; pointers as PyTorch tensors; Triton adds scratch pointers",
+        arguments=(0, 4),
+        simulated=LayerCosts(16000, 500),
+        open=open_triton,
+    ),
+)

@@ -1,19 +1,14 @@
-"""Warp: wp.launch of a kernel, on a stream given at each call."""
+"""Warp: wp.launch of a kernel, on a stream that each call names."""
 
 from typing import Any
 
 from microbench.core.errors import Skip
-from microbench.gpu.layers.base import ARRAY_ELEMENTS, BLOCK_THREADS, Family, LayerContext, LayerHandle, load
+from microbench.gpu.layers.base import ARRAY_ELEMENTS, BLOCK_THREADS, Layer, LayerContext, LayerHandle, load
 
 # No postponed annotations here: Warp reads the types of a kernel's parameters from the annotations themselves.
 
-
-NAME = "warp"
-FAMILY: Family = "same_kernel"
 PACKAGE = "warp"
 INSTALL = "pip install warp-lang"
-ABOUT = "wp.launch of an empty kernel of Warp's own; arguments as Warp arrays; Warp adds its launch bounds"
-ARGUMENTS = (0, 4)
 
 
 def _kernel(warp: Any, arguments: int) -> Any:
@@ -30,8 +25,8 @@ def _kernel(warp: Any, arguments: int) -> Any:
     return four_arguments if arguments else empty
 
 
-def open_layer(context: LayerContext, arguments: int) -> LayerHandle:
-    """Compiles the kernel. Warp's own context on a GPU is the primary one, the worker's."""
+def open_warp(context: LayerContext, arguments: int) -> LayerHandle:
+    """Compiles the kernel. Warp's own context on a GPU is the primary context, which is the worker's."""
     warp = load(PACKAGE, INSTALL)
     warp.init()
     if not warp.is_cuda_available():
@@ -51,3 +46,17 @@ def open_layer(context: LayerContext, arguments: int) -> LayerHandle:
     call = with_four if arguments else without
     call()
     return LayerHandle(call=call, stream_handle=context.stream_handle)
+
+
+LAYERS = (
+    Layer(
+        name="warp",
+        title="Warp",
+        family="same_kernel",
+        package=PACKAGE,
+        install=INSTALL,
+        about="wp.launch of an empty kernel of Warp's own; arguments as Warp arrays; Warp adds its launch bounds",
+        arguments=(0, 4),
+        open=open_warp,
+    ),
+)
