@@ -186,30 +186,12 @@ def test_findings_of_large_runs_are_counted_bit_by_bit(folder: Path, monkeypatch
     assert [entry.counts is None for entry in listed()] == [False, False, False]
 
 
-def test_a_large_run_is_not_read_to_be_listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = save(folder, recorded(0))
-    monkeypatch.setattr(history, "LARGE_BYTES", path.stat().st_size)
-    with monkeypatch.context() as patched:
-        patched.setattr(store, "read", lambda path: pytest.fail("read"))
-        assert listed()[0].counts is None
-    call("show", str(path))
-    assert listed()[0].counts
-
-
 def test_of_many_runs_only_some_are_counted_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         save(folder, recorded(number))
     monkeypatch.setattr(history, "MOST_READ", 2)
     for uncounted in (3, 1, 0):
         assert sum(entry.counts is None for entry in listed()) == uncounted
-
-
-def test_findings_are_known_once_a_run_was_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(folder, recorded(0))
-    save(folder, recorded(1))
-    call("show", "00000000")
-    monkeypatch.setattr(history, "MOST_READ_BYTES", 1)
-    assert all(entry.counts for entry in listed())
 
 
 def test_a_changed_run_is_counted_again(folder: Path) -> None:

@@ -65,8 +65,6 @@ FloatArray = npt.NDArray[np.floating[Any]]
 
 CONFIDENCE = 0.95
 MOST_EXACT = 5000
-# Bytes of a float in msgpack: a mark, then the number, its highest byte first.
-PACKED_BYTES = 9
 # What one call does, by the unit of its rate.
 WORK = {
     "B/s": "bytes", "B/clk/SM": "bytes", "FLOP/s": "flops", "FLOP/clk/SM": "flops", "OP/s": "operations",
@@ -161,14 +159,6 @@ def _across(ordered: FloatArray) -> FloatArray:
     low = ordered[:, below]
     result: FloatArray = low + (ordered[:, above] - low) * weights
     return result
-
-
-def unpacked(packed: Sequence[bytes], count: int) -> FloatArray:
-    """Arrays of ``count`` floats each in msgpack as the rows of one: NumPy takes several times as long to look into
-    Python's floats one by one."""
-    first = len(packed[0]) - PACKED_BYTES * count + 1
-    whole = np.ndarray((len(packed), count), ">f8", b"".join(packed), first, (len(packed[0]), PACKED_BYTES))
-    return whole.astype(np.float64)
 
 
 # Did the GPU slow down while a case ran, and why: what is a fault of the machine, and what is its power limit.

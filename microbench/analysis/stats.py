@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from struct import Struct
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -18,7 +20,6 @@ from microbench.analysis.quantiles import (
     median_ranks,
     of_rows,
     quantile,
-    unpacked,
     work_of,
 )
 from microbench.core.model import Measurement, Metric, Outcome, PerCall, Run, Telemetry
@@ -34,7 +35,7 @@ FLOORS_PER_SAMPLE = 5
 MOST_WAITING = 1 << 20
 
 
-class Interval(msgspec.Struct, frozen=True):
+class Interval(msgspec.Struct, frozen=True, gc=False):
     """A value with the interval that holds it at quantiles.CONFIDENCE."""
 
     median: float
@@ -105,7 +106,7 @@ def values_of(metric: Metric, measurement: Measurement) -> FloatArray:
     return samples if metric.kind != "rate" else work_of(metric, measurement) / samples
 
 
-class Summary(msgspec.Struct, frozen=True):
+class Summary(msgspec.Struct, frozen=True, gc=False):
     """One measurement in numbers, in the metric's unit. ``tail`` is p99 of a cost, p1 of a rate; percentiles come
     from single calls where those were stamped, else from the samples."""
 
@@ -152,13 +153,14 @@ class _Summaries:
         self._made: list[Summary | None] = []
         self._waiting: dict[tuple[int, bool], list[tuple[int, bytes, Metric, Measurement, ClockState]]] = {}
         self._samples_waiting = 0
-        self._packer = msgspec.msgpack.Encoder()
 
     def add(self, metric: Metric, measurement: Measurement, state: ClockState) -> int:
         """Take a measurement's samples, which need not be there afterwards; its place among ``all``."""
         values = measurement.values
         place, key = len(self._made), (len(values), metric.kind == "rate")
-        self._waiting.setdefault(key, []).append((place, self._packer.encode(values), metric, measurement, state))
+        self._waiting.setdefault(key, []).append(
+            (place, _doubles(len(values)).pack(*values), metric, measurement, state)
+        )
         self._made.append(None)
         self._samples_waiting += len(values)
         if self._samples_waiting > MOST_WAITING:
@@ -173,11 +175,18 @@ class _Summaries:
     def _work_out(self) -> None:
         for (count, _), group in self._waiting.items():
             places, packed, metrics, measured, states = zip(*group, strict=True)
-            found = of_rows(unpacked(packed, count), metrics, measured)
+            samples = np.frombuffer(b"".join(packed)).reshape(len(packed), count)
+            found = of_rows(samples, metrics, measured)
             for place, summary in zip(places, map(_summary, metrics, measured, states, found), strict=True):
                 self._made[place] = summary
         self._waiting.clear()
         self._samples_waiting = 0
+
+
+@cache
+def _doubles(count: int) -> Struct:
+    """Packs ``count`` floats: NumPy takes four times as long to convert a tuple of them."""
+    return Struct(f"{count}d")
 
 
 def summarize(
@@ -207,7 +216,7 @@ def combined_trust(rounds: Sequence[Summary], interval: Interval) -> Trust:
     return "noisy" if "noisy" in grades else "steady"
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, frozen=True, gc=False):
     """One case and metric over all its rounds: what a table shows. ``rounds`` and ``outcomes`` go together;
     ``measurement`` is that of the first round (clock, work, bound, verification)."""
 

@@ -12,7 +12,7 @@ from microbench import __version__
 from microbench.cli import options, predict, share
 from microbench.cli import show as show_commands
 from microbench.cli.options import REFERENCE_RUN
-from microbench.cli.runs import draw, located, open_closed_streams, parsed, print_bytes, report_at, report_of, told
+from microbench.cli.runs import draw, load, open_closed_streams, parsed, print_bytes, report_of, told
 from microbench.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -119,15 +119,13 @@ def _progress() -> LiveProgress | PlainProgress:
 
 def _show_result(run: Run, path: Path, *, why: bool) -> None:
     """The report, and the recorded reference run below it where this machine has no GPU to show."""
-    from microbench.report import kept, view
+    from microbench.report import view
     from microbench.report.terminal import terminal
     from microbench.runs import store
 
     console = terminal.open_console()
-    report = report_of(run)
-    terminal.draw(report, console, why=why)
+    terminal.draw(report_of(run), console, why=why)
     terminal.tell((f"saved: {path}", "again: microbench show    as a table: microbench export --format csv"), console)
-    kept.keep(path, report)
     bundled = store.bundled().get(REFERENCE_RUN)
     if not run.sessions[-1].environment.gpus and bundled is not None:
         more = f"all of it: microbench show {REFERENCE_RUN}"
@@ -144,14 +142,11 @@ def show(
 ) -> None:
     """Show a run again: the last one, or a bundled reference; all of it, or one figure."""
     with told():
-        from microbench.report import kept
-        from microbench.runs import store
-
-        path = located(name)
+        path, run = load(name)
         if figure is not None:
-            draw(show_commands.figure_sheet(figure, path, store.read(path)), svg, brief=True)
-            return
-        draw(kept.report_of(path, lambda: report_at(path)), svg, brief=brief, why=why)
+            draw(show_commands.figure_sheet(figure, path, run), svg, brief=True)
+        else:
+            draw(report_of(run, path), svg, brief=brief, why=why)
 
 
 for _command, _example in (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ from microbench.core.errors import ExitCode, MicrobenchError, ResultNotWrittenEr
 from microbench.core.units import plain
 
 if TYPE_CHECKING:
-    from microbench.analysis.stats import Row
     from microbench.core.model import Run
     from microbench.report.document import Report
 
@@ -92,28 +91,17 @@ def consistent(run: Run) -> Iterator[None]:
         raise RunUnreadableError(f"run {run.run_id} holds impossible figures: {error}", MEASURE_AGAIN) from None
 
 
-def report_of(run: Run, path: Path | None = None, rows: Sequence[Row] | None = None) -> Report:
-    """All that is to be said of a run; ``path`` tells whether it is a bundled one, and whether it was finished.
-    ``rows`` are those of the run where the caller has them."""
+def report_of(run: Run, path: Path | None = None) -> Report:
+    """All that is to be said of a run; ``path`` tells whether it is a bundled one, and whether it was finished."""
     from microbench.report import view
     from microbench.runs import store
 
     with consistent(run):
         return view.build(
             run,
-            rows,
             reference=path is not None and is_reference(path),
             unfinished=path is not None and path.suffix == store.GROWING,
         )
-
-
-def report_at(path: Path) -> Report:
-    """All that is to be said of the run in that file."""
-    from microbench.runs import skim, store
-
-    if skim.is_large(path) and (found := skim.skimmed(path)) is not None:
-        return report_of(found.run, path, found.rows)
-    return report_of(store.read(path), path)
 
 
 def draw(report: Report, svg: Path | None = None, *, brief: bool = False, why: bool = False) -> None:

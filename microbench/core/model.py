@@ -19,6 +19,10 @@ SAMPLES_KEPT = 512
 NUMBERS = msgspec.json.Decoder(tuple[float, ...])
 
 
+# The structs that a run holds by the hundred thousand are made with gc=False: they are frozen and cannot form cycles,
+# and looking through them for garbage would double the time that a large run takes to load.
+
+
 class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one measured quantity is.
 
@@ -57,7 +61,7 @@ class BenchmarkInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         return next((metric for metric in self.metrics if metric.name == name), None)
 
 
-class Case(msgspec.Struct, frozen=True, omit_defaults=True):
+class Case(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One point of a benchmark's grid. ``params`` is sorted by name, so ``id`` is the same on every machine."""
 
     benchmark: str
@@ -72,7 +76,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.benchmark}[{inside}]"
 
 
-class Work(msgspec.Struct, frozen=True, omit_defaults=True):
+class Work(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What one call moves or computes, as counts; rates are derived, never stored."""
 
     bytes: int = 0
@@ -81,7 +85,7 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
     operations: int = 0
 
 
-class PerCall(msgspec.Struct, frozen=True, omit_defaults=True):
+class PerCall(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Distribution of single calls inside bursts: for percentiles and the histogram only, as calls in a burst are
     not independent. Times in the metric's unit; the histogram has logarithmic bins: bin i covers
     ``first_edge * ratio**i`` to ``first_edge * ratio**(i + 1)``; ``counts`` adds up to ``n``."""
@@ -98,7 +102,7 @@ class PerCall(msgspec.Struct, frozen=True, omit_defaults=True):
     counts: tuple[int, ...]
 
 
-class Measurement(msgspec.Struct, frozen=True, omit_defaults=True):
+class Measurement(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Raw samples of one metric.
 
     ``samples`` are the raw readings, each covering ``calls_per_sample`` calls, in the metric's base unit (seconds
@@ -131,7 +135,7 @@ class Measurement(msgspec.Struct, frozen=True, omit_defaults=True):
             raise RunUnreadableError(f"the samples of {self.metric} are no numbers: {error}", "measure again") from None
 
 
-class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
+class Fact(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Something found out rather than timed; ``reason`` says why an unknown one is unknown, ``source`` where from."""
 
     name: str
@@ -141,7 +145,7 @@ class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
     unit: str = ""
 
 
-class Series(msgspec.Struct, frozen=True, omit_defaults=True):
+class Series(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A metric over time, for work that takes long: times since the case began."""
 
     metric: str
@@ -149,7 +153,7 @@ class Series(msgspec.Struct, frozen=True, omit_defaults=True):
     values: tuple[float, ...]
 
 
-class Telemetry(msgspec.Struct, frozen=True, omit_defaults=True):
+class Telemetry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """State of one GPU around a case. The SM clocks come from the SMs themselves, at both ends of the timed region
     (NVML shows idle clocks and overstates under tensor load); the rest from NVML."""
 
@@ -162,7 +166,7 @@ class Telemetry(msgspec.Struct, frozen=True, omit_defaults=True):
     throttle_reasons: tuple[str, ...] = ()
 
 
-class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What became of one case in one round of one session. Telemetry is keyed by GPU UUID."""
 
     case: Case

@@ -57,7 +57,7 @@ def to_json(run: Run) -> bytes:
     found = rows(run)
     document = {
         "simulated": run.simulated,
-        "run": msgspec.Raw(schema.encode(run, carrying=False).strip()),
+        "run": msgspec.Raw(schema.encode(run).strip()),
         "rows": [_row_object(run, row) for row in found],
         "findings": findings(run, found),
     }

@@ -18,11 +18,9 @@ from microbench.explain.rules import findings
 from microbench.runs import remarks, store
 from microbench.runs.index import Index, state_of
 from microbench.runs.runfile import is_growing
-from microbench.runs.schema import LARGE_BYTES
 
 HEADS, FINDINGS = "head", "findings"
-# Findings are derived from a whole run: of runs that nobody has shown yet so much is read at a time, one at least; a
-# large one is counted when it is shown.
+# Findings are derived from a whole run: of runs that nobody has shown yet so much is read at a time, one at least.
 MOST_READ_BYTES, MOST_READ = 4 << 20, 100
 NOT_COUNTABLE = b"null"  # it begins like a run, and then is none: not to be read each time
 
@@ -89,7 +87,7 @@ def _counted(index: Index, paths: Iterable[Path]) -> dict[Path, dict[str, int] |
         nonlocal read_bytes, read
         try:
             size_bytes = path.stat().st_size
-            if size_bytes >= LARGE_BYTES or (read and read_bytes + size_bytes > MOST_READ_BYTES) or read == MOST_READ:
+            if (read and read_bytes + size_bytes > MOST_READ_BYTES) or read == MOST_READ:
                 return None
             read_bytes, read = read_bytes + size_bytes, read + 1
             return severities(findings(store.read(path)))

@@ -56,7 +56,7 @@ class RunFile:
     def begin(self, run: Run) -> None:
         """Write the run as it is before the first outcome. Raises ResultLostError."""
         try:
-            descriptor = self._replace(self.growing, schema.encode(run, carrying=False))
+            descriptor = self._replace(self.growing, schema.encode(run))
         except OSError as error:
             raise self._lost(error) from None
         os.close(self._descriptor)
