@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
 
 HISTORY_SHOWN = 30
-TREND_RUNS = 300
+TREND_RUNS = 100
 TREND_ROWS = 20
-# More than the table's rows: a run may have several of them, or none.
-LABELS_READ = 300
 NO_RUN_YET = ("there is no run yet", "microbench run makes one")
 
 history_app = typer.Typer(
@@ -107,11 +105,8 @@ def _list(paths: list[Path], title: str, more: int = 0) -> None:
     from microbench.report import history as drawing
     from microbench.report.terminal import terminal
     from microbench.runs.history import entries
-    from microbench.runs.index import opened
 
-    with opened() as index:
-        found = entries(index, paths)
-    terminal.draw_tables([drawing.table(found, title=title, more=more)], terminal.open_console())
+    terminal.draw_tables([drawing.table(entries(paths), title=title, more=more)], terminal.open_console())
 
 
 @history_app.command(epilog="Example: microbench history prune --keep 50 --older-than 30")
@@ -122,28 +117,29 @@ def prune(
 ) -> None:
     """Delete recorded runs, once it is confirmed; runs with a label or a note stay."""
     with told():
+        from microbench.runs import history as recorded
         from microbench.runs import store
-        from microbench.runs.history import delete, heads, prunable, state
-        from microbench.runs.index import opened
 
         if keep is None and older_than is None:
             raise UsageError("nothing says which runs may go", "give --keep N, --older-than DAYS, or both")
         age = _days(older_than) if older_than is not None else None
-        with opened() as index:
-            # As they are before they are looked at: whatever is said of a run while this goes on keeps it.
-            states = {path: state(path) for path in store.listing()}
-            going = prunable(heads(index, list(states)), keep, age, datetime.now(UTC))
-            if not going:
-                typer.echo("no run is to go")
-                return
-            _list(going, "These runs are to go")
-            if not (yes or sys.stdin.isatty()):
-                raise UsageError("nothing was deleted: nobody is here to confirm it", "add --yes")
-            if not (yes or typer.confirm(f"Delete {_counted(going)}?")):
-                typer.echo("nothing was deleted")
-                return
-            done = delete({path: states[path] for path in going})
-            index.forget(done.deleted)
+        # Taken before anything is read: a run that is labelled or grown from here on is not deleted.
+        states = {path: recorded.state(path) for path in store.listing()}
+        heads = [(path, recorded.head(path)) for path in states]
+        for path, head in heads:
+            if head.problem:
+                typer.echo(f"left, as it cannot be read: {plain(path.name)}")
+        going = recorded.prunable(heads, keep, age, datetime.now(UTC))
+        if not going:
+            typer.echo("no run is to go")
+            return
+        _list(going, "These runs are to go")
+        if not (yes or sys.stdin.isatty()):
+            raise UsageError("nothing was deleted: nobody is here to confirm it", "add --yes")
+        if not (yes or typer.confirm(f"Delete {_counted(going)}?")):
+            typer.echo("nothing was deleted")
+            return
+        done = recorded.delete({path: states[path] for path in going})
         left = ", ".join(plain(path.name.partition(".")[0]) for path in done.changed)
         typer.echo(f"{_counted(done.deleted)} deleted" + (f"; left, as changed meanwhile: {left}" if left else ""))
 
@@ -171,16 +167,16 @@ def trend(
         from microbench.report import history as drawing
         from microbench.runs import remarks, store
         from microbench.runs import trend as trends
-        from microbench.runs.index import opened
 
         paths = store.listing() if everything else store.listing()[:last]
         if not paths:
             raise RunUnreadableError(*NO_RUN_YET)
         wanted, case_id = trends.parsed_case(case)
-        with opened() as index:
-            found = trends.of_cases(trends.gathered(index, paths, metric), wanted, case_id)
-        labels = {trends.name_of(path): remarks.read(path).label for path in paths[:LABELS_READ]}
-        draw(drawing.sheet(metric, found, labels, looked_at=len(paths), table_rows=TREND_ROWS), svg)
+        found = trends.gathered(paths, metric)
+        points = trends.of_cases(found.points, wanted, case_id)
+        labels = {trends.name_of(path): remark.label for path, remark in remarks.read_all(paths).items()}
+        sheet = drawing.sheet(metric, points, labels, found.unreadable, looked_at=len(paths), table_rows=TREND_ROWS)
+        draw(sheet, svg)
 
 
 # Each with the example that its own help ends with.
