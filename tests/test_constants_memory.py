@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fake_session import medians, run_case
 
-from microbench.analysis import quantiles
+from microbench.analysis import fits
 from microbench.core.bench import discover
 from microbench.core.model import Case, Fact, Measurement
 from microbench.gpu.fake.costs import FakeCosts, MemoryCosts, Rates, ShapeCosts
@@ -248,7 +248,7 @@ def test_a_line_through_copies_has_the_fixed_cost_and_the_bandwidth(way: EngineW
         (times * size, times * size / medians("memory_copy", COSTS, way=way, size_bytes=size)["bandwidth"])
         for size in (64, 64 * KIB, MIB, 16 * MIB, 256 * MIB, 4 * GIB)
     ]
-    fit = quantiles.line(points)
+    fit = fits.line(points)
     own = COSTS.memory.engines.get(way)
     fixed_ns, rate = (own.fixed_ns, own.bytes_per_s) if own else (COSTS.empty_kernel_ns, COSTS.memset_bytes_per_s)
     assert fit is not None

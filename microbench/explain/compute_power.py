@@ -6,8 +6,8 @@ import math
 from statistics import median
 from typing import NamedTuple
 
+from microbench.analysis.clocks import CLOCK_LOSS
 from microbench.analysis.evidence import Evidence, Finding, listed, rests_on, sentence, whole
-from microbench.analysis.quantiles import CLOCK_LOSS
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, percent, quantity, round_percent, times
 from microbench.explain.compute_units import (

@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, facts_of
-from microbench.analysis.quantiles import Line, line
+from microbench.analysis.fits import Line, line
 from microbench.analysis.stats import Row
 from microbench.core.model import Fact, Scalar, pcie_raw_rate
 

@@ -36,7 +36,7 @@ FIELD_C2C_LINKS = 170
 PCIE_SENT = 0
 PCIE_RECEIVED = 1
 
-# nvmlClocksEventReasons. analysis/quantiles.py takes a reason with "power", "thermal" or "brake" for a throttled clock.
+# nvmlClocksEventReasons. analysis/clocks.py takes a reason with "power", "thermal" or "brake" for a throttled clock.
 CLOCK_REASONS = (
     (0x001, "idle"),
     (0x002, "application clocks set"),
