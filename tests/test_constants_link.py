@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fake_session import exactly, medians
 
-from microbench.analysis import quantiles
+from microbench.analysis import fits
 from microbench.core.model import Fact, Measurement
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts
 from microbench.gpu.fake.gpu import open_fake
@@ -46,7 +46,7 @@ def test_a_line_through_copies_has_the_fixed_cost_and_the_bandwidth(
     costs: FakeCosts, direction: str, memory: str
 ) -> None:
     sizes = [1, KIB, 16 * KIB, 256 * KIB, 4 * MIB, 64 * MIB]
-    fit = quantiles.line((size, copy_s(costs, direction, memory, size, "bandwidth")) for size in sizes)
+    fit = fits.line((size, copy_s(costs, direction, memory, size, "bandwidth")) for size in sizes)
     assert fit is not None
     assert fit.constant == pytest.approx((costs.gap_stream_ns + costs.copy_fixed_ns) * 1e-9, rel=0.02)
     assert 1 / fit.slope == pytest.approx(payload_rate(costs, direction), rel=0.01)
@@ -177,7 +177,7 @@ def test_the_other_exchanges(costs: FakeCosts) -> None:
 @pytest.mark.parametrize("act", ["pin", "release"])
 def test_pinning_is_a_call_and_a_cost_a_page(way: PinningWay, act: str) -> None:
     sizes = [4 * KIB, MIB, 64 * MIB]
-    fit = quantiles.line(
+    fit = fits.line(
         (size // (4 * KIB), medians("link_pinning", COSTS, way=way, size_bytes=size)[act]) for size in sizes
     )
     costs = COSTS.links.pinning[way]

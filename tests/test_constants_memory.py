@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_session import facts, medians
 
-from microbench.analysis import quantiles
+from microbench.analysis import fits
 from microbench.gpu.fake.costs import FakeCosts, MemoryCosts, Rates, ShapeCosts
 from microbench.gpu.protocol.memory import AllocationWay, AtomicType, EngineWay, Spread
 
@@ -234,7 +234,7 @@ def test_a_line_through_copies_has_the_fixed_cost_and_the_bandwidth(way: EngineW
         (times * size, times * size / medians("memory_copy", COSTS, way=way, size_bytes=size)["bandwidth"])
         for size in (64, 64 * KIB, MIB, 16 * MIB, 256 * MIB, 4 * GIB)
     ]
-    fit = quantiles.line(points)
+    fit = fits.line(points)
     own = COSTS.memory.engines.get(way)
     fixed_ns, rate = (own.duration_ns, own.bytes_per_s) if own else (COSTS.empty_kernel_ns, COSTS.memset_bytes_per_s)
     assert fit is not None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from microbench.analysis.quantiles import line
+from microbench.analysis.fits import line
 
 DECADES = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 constants = st.floats(1e-7, 1e-4)

@@ -1,10 +1,12 @@
-"""Recorded runs: listed by what they need to be read for, labelled beside their files, pruned only when it is meant."""
+"""Recorded runs are listed by the heads of their files, labelled beside them, and pruned only on request."""
 
 from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,68 +22,59 @@ from snapshots import same
 from microbench.cli import share
 from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
 from microbench.core.model import Run
-from microbench.explain.rules import findings
-from microbench.runs import history, index, remarks, schema, store
-from microbench.runs.index import opened
+from microbench.runs import history, remarks, schema, store
 
 NOW = FIRST + timedelta(days=30)
+STRANGER = "20260102T030405Z-00000001"
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
-    monkeypatch.setattr(index, "maker", lambda: "this one")  # the source tree may change while tests run
     return tmp_path
 
 
 def listed() -> list[history.Entry]:
-    with opened() as kept:
-        return history.entries(kept, store.listing())
+    return history.entries(store.listing())
+
+
+def with_session(run: Run, **changes: Any) -> Run:
+    session = msgspec.structs.replace(run.sessions[0], **changes)
+    return msgspec.structs.replace(run, sessions=(session, *run.sessions[1:]))
 
 
 # -- the head of a file -----------------------------------------------------------------------------------------------
 
 
-def with_outcomes(run: Run, copies: int) -> bytes:
-    return schema.encode(msgspec.structs.replace(run, outcomes=run.outcomes * copies))
-
-
 @pytest.fixture
 def beginnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The lengths of what was decoded as a beginning; a file that is read as a whole fails the test."""
+    """The lengths of the beginnings that were decoded; reading a whole file fails the test."""
     lengths: list[int] = []
-    whole = schema.decode_head
+    decode_head = schema.decode_head
 
     def counted(beginning: bytes) -> Run | None:
         lengths.append(len(beginning))
-        return whole(beginning)
-
-    def never(path: Path) -> Run:
-        raise AssertionError(f"{path} was read as a whole")
+        return decode_head(beginning)
 
     monkeypatch.setattr(schema, "decode_head", counted)
-    monkeypatch.setattr(store, "read", never)
+    monkeypatch.setattr(store, "read", lambda path: pytest.fail(f"{path} was read as a whole"))
     return lengths
 
 
-def test_of_a_large_file_only_the_beginning_is_read(folder: Path, beginnings: list[int]) -> None:
-    path = folder / "large.json"
-    path.write_bytes(with_outcomes(RUN, 20_000))
+def test_only_the_beginning_of_a_large_file_is_read(folder: Path, beginnings: list[int]) -> None:
+    path = save(folder, msgspec.structs.replace(RUN, outcomes=RUN.outcomes * 20_000))
     assert path.stat().st_size > 10e6
-    head = store.read_head(path)
-    assert head == msgspec.structs.replace(RUN, outcomes=())
+    assert store.read_head(path) == msgspec.structs.replace(RUN, outcomes=())
     assert sum(beginnings) <= store.HEAD_BYTES
 
 
-def test_a_long_beginning_is_read_to_its_end(folder: Path, beginnings: list[int]) -> None:
-    path = folder / "grown.json"
-    run = msgspec.structs.replace(RUN, sessions=RUN.sessions * 500)
-    path.write_bytes(with_outcomes(run, 2000))
+def test_a_long_head_is_read_to_its_end(folder: Path, beginnings: list[int]) -> None:
+    path = save(folder, msgspec.structs.replace(RUN, sessions=RUN.sessions * 500, outcomes=RUN.outcomes * 2000))
     assert len(store.read_head(path).sessions) == 500
     assert max(beginnings) < path.stat().st_size / 2
 
 
-def test_the_head_of_a_growing_run_is_its_own(folder: Path, beginnings: list[int]) -> None:
+def test_the_head_of_a_growing_run_is_read(folder: Path, beginnings: list[int]) -> None:
     path = folder / "growing.jsonl"
     empty = msgspec.structs.replace(RUN, outcomes=())
     path.write_bytes(schema.encode(empty) + schema.encode_outcome(RUN.outcomes[0]) + b'{"case"')
@@ -97,156 +90,109 @@ def test_the_head_of_a_growing_run_is_its_own(folder: Path, beginnings: list[int
         lambda document: json.dumps({**document, "run_id": '"outcomes":['}, separators=(",", ":")),
     ],
 )
-def test_a_file_laid_out_otherwise_is_read_as_a_whole(changed: object, folder: Path) -> None:
+def test_a_file_with_another_layout_is_read_as_a_whole(changed: Callable[[Any], str], folder: Path) -> None:
     path = folder / "other.json"
-    path.write_text(changed(json.loads(schema.encode(RUN))))  # type: ignore[operator]
+    path.write_text(changed(json.loads(schema.encode(RUN))))
     head = store.read_head(path)
     assert (head.sessions, head.benchmarks, head.outcomes) == (RUN.sessions, RUN.benchmarks, ())
 
 
-def test_an_axis_called_outcomes_misleads_nobody(folder: Path) -> None:
+def test_an_axis_named_outcomes_is_not_taken_for_the_outcomes(folder: Path) -> None:
     settings = msgspec.structs.replace(RUN.sessions[0].settings, overrides={"outcomes": (1, 2)})
-    session = msgspec.structs.replace(RUN.sessions[0], settings=settings)
-    path = save(folder, msgspec.structs.replace(RUN, sessions=(session,)))
-    assert store.read_head(path).sessions == (session,)
+    run = with_session(RUN, settings=settings)
+    assert store.read_head(save(folder, run)).sessions == run.sessions
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b'{"x":' * 100_000, b"\xff\xfe", b'{"outcomes":[', b"null", b"7z"])
-def test_what_is_no_run_has_no_head(data: bytes, folder: Path) -> None:
-    path = folder / "20260102T030405Z-00000001.json"
-    path.write_bytes(data)
+def odd_file(kind: str, path: Path) -> None:
+    """Put something that is no run in the place of a run's file."""
+    impossible = json.loads(schema.encode(recorded(0)))
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "nowhere":
+        path.symlink_to(path.with_name("gone"))
+    elif kind == "no session":
+        path.write_text(json.dumps({**impossible, "sessions": []}))
+    else:
+        path.write_bytes(
+            {"empty": b"", "cut": b'{"outcomes":[', "deep": b'{"x":' * 100_000, "binary": b"\xff\xfe", "null": b"null",
+             "xz": b"\xfd7", "other": b"{}"}[kind]
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["pipe", "folder", "device", "nowhere", "no session", "empty", "cut", "deep", "binary", "null", "xz", "other"],
+)
+def test_an_odd_file_is_one_line_and_takes_nothing_from_the_others(kind: str, folder: Path) -> None:
+    save(folder, recorded(2))
+    odd = folder / f"{STRANGER}.json"
+    odd_file(kind, odd)
     with pytest.raises(RunUnreadableError):
-        store.read_head(path)
-    (entry,) = listed()
-    assert entry.head.problem
-    assert entry.counts is None
-    assert "unreadable" in call("history").stdout
+        store.read_head(odd)
+    text = call("history").stdout
+    assert sum("unreadable" in line for line in text.splitlines()) == 1
+    assert "00000002" in text
+    result = call("history", "prune", "--keep", "0", "--yes")
+    assert result.stdout.splitlines()[0] == f"left, as it cannot be read: {STRANGER}.json"
+    assert result.stdout.splitlines()[-1] == "1 run deleted"
+    assert os.path.lexists(odd)
+
+
+@pytest.mark.parametrize("started_at", ["", "yesterday", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+def test_an_odd_time_is_listed_and_only_a_past_one_is_an_age(started_at: str, folder: Path) -> None:
+    save(folder, with_session(recorded(0), started_at=started_at))
+    assert call("history").exit_code == 0
+    assert going(days=0) == (["0"] if started_at.startswith("0001") else [])
 
 
 # -- the list ---------------------------------------------------------------------------------------------------------
 
 
-def test_runs_are_listed_newest_first_with_what_was_found(folder: Path) -> None:
+def test_runs_are_listed_newest_first(folder: Path) -> None:
     runs = [recorded(number) for number in range(3)]
     for run in runs:
         save(folder, run)
-    found = listed()
-    assert [entry.path.stem for entry in found] == [run.run_id for run in reversed(runs)]
-    assert found[0].head.started_at == runs[2].sessions[0].started_at
-    assert found[0].head.devices == {"SIMULATED GPU": 1}
-    assert found[0].head.suites == ("launch",)
-    told = [finding.severity for finding in findings(runs[2])]
-    assert found[0].counts == {severity: told.count(severity) for severity in set(told)}
-    assert list(found[0].counts) == sorted(set(told), key=lambda one: history.SEVERITIES.index(one), reverse=True)
+    entries = listed()
+    assert [entry.path.stem for entry in entries] == [run.run_id for run in reversed(runs)]
+    head = entries[0].head
+    assert head.started_at == head.grown_at == runs[2].sessions[0].started_at
+    assert (head.devices, head.suites, head.simulated) == ({"SIMULATED GPU": 1}, ("launch",), True)
 
 
-def test_a_run_without_a_gpu_and_one_of_two_say_so(folder: Path) -> None:
-    gpu = recorded(0).sessions[0].environment.gpus[0]
-    two = msgspec.structs.replace(gpu, uuid="GPU-2", index=1, simulated=False)
-    where = msgspec.structs.replace(
-        recorded(0).sessions[0].environment, gpus=(msgspec.structs.replace(gpu, simulated=False), two)
-    )
-    session = msgspec.structs.replace(
-        recorded(0).sessions[0],
-        environment=where,
-        settings=msgspec.structs.replace(recorded(0).sessions[0].settings, device="all"),
-    )
-    save(folder, msgspec.structs.replace(recorded(0), sessions=(session,)))
+def test_a_run_without_a_gpu_and_a_run_of_two_are_listed_as_such(folder: Path) -> None:
+    run = recorded(0)
+    gpu = msgspec.structs.replace(run.sessions[0].environment.gpus[0], simulated=False)
+    two = (gpu, msgspec.structs.replace(gpu, uuid="GPU-2", index=1))
+    where = msgspec.structs.replace(run.sessions[0].environment, gpus=two)
+    everything = msgspec.structs.replace(run.sessions[0].settings, device="all")
+    save(folder, with_session(run, environment=where, settings=everything))
     save(folder, msgspec.structs.replace(make_run(gpu=False), run_id="20250101T000000Z-00000000"))
     text = call("history").stdout
     assert "2 × SIMULATED GPU" in text
     assert "no GPU" in text
 
 
-def test_ten_thousand_runs_are_listed_by_reading_thirty(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_runs_are_listed_without_reading_one_as_a_whole(folder: Path, beginnings: list[int]) -> None:
     first = save(folder, recorded(0))
     for number in range(1, 1000):
         (folder / f"20260201T000000Z-{number:08x}.json").hardlink_to(first)
-    read: list[Path] = []
-    whole = store.read
-
-    def counted(path: Path) -> Run:
-        read.append(path)
-        return whole(path)
-
-    monkeypatch.setattr(store, "read", counted)
     assert "970 older runs are not listed" in call("history").stdout
-    assert len(read) == 30
-    read.clear()
-    call("history")
-    assert read == []
+    assert len(beginnings) == 30
+    assert len(call("history", "--all").stdout.splitlines()) > 1000
 
 
-def test_findings_of_large_runs_are_counted_bit_by_bit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(3):
-        save(folder, recorded(number))
-    monkeypatch.setattr(history, "MOST_READ_BYTES", 1)
-    assert [entry.counts is None for entry in listed()] == [False, True, True]
-    assert "1 not counted yet" in call("history").stdout
-    assert [entry.counts is None for entry in listed()] == [False, False, False]
+@pytest.mark.parametrize("command", [("history",), ("trend", "launch_cost.submit")])
+def test_without_any_run_the_next_step_is_to_measure(command: tuple[str, ...]) -> None:
+    result = call(*command)
+    assert result.exit_code == ExitCode.UNREADABLE_RUN
+    assert result.stderr == "error: there is no run yet\nnext:  microbench run makes one\n"
 
 
-def test_a_large_run_is_not_read_to_be_listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = save(folder, recorded(0))
-    monkeypatch.setattr(history, "LARGE_BYTES", path.stat().st_size)
-    with monkeypatch.context() as patched:
-        patched.setattr(store, "read", lambda path: pytest.fail("read"))
-        assert listed()[0].counts is None
-    call("show", str(path))
-    assert listed()[0].counts
-
-
-def test_of_many_runs_only_some_are_counted_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(5):
-        save(folder, recorded(number))
-    monkeypatch.setattr(history, "MOST_READ", 2)
-    for uncounted in (3, 1, 0):
-        assert sum(entry.counts is None for entry in listed()) == uncounted
-
-
-def test_findings_are_known_once_a_run_was_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(folder, recorded(0))
-    save(folder, recorded(1))
-    call("show", "00000000")
-    monkeypatch.setattr(history, "MOST_READ_BYTES", 1)
-    assert all(entry.counts for entry in listed())
-
-
-def test_a_changed_run_is_counted_again(folder: Path) -> None:
-    run = recorded(0)
-    save(folder, run)
-    before = listed()[0].counts
-    save(folder, msgspec.structs.replace(run, outcomes=run.outcomes[:1]))
-    assert listed()[0].counts != before
-
-
-def test_a_run_of_impossible_figures_is_listed_and_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make_run(gpu=False)
-    broken = tuple(
-        msgspec.structs.replace(
-            one,
-            measurements=tuple(
-                msgspec.structs.replace(found, work=type(found.work)(), samples=msgspec.Raw(b"[1e999]"))
-                for found in one.measurements
-            ),
-        )
-        for one in run.outcomes
-    )
-    data = msgspec.json.encode(msgspec.structs.replace(run, outcomes=broken))
-    (folder / "20260102T030405Z-00000001.json").write_bytes(data)
-    assert listed()[0].counts is None
-    monkeypatch.setattr(store, "read", lambda path: pytest.fail("read again"))
-    assert listed()[0].counts is None
-
-
-def test_no_run_yet_says_how_to_get_one() -> None:
-    for command in (("history",), ("trend", "launch_cost.submit")):
-        result = call(*command)
-        assert result.exit_code == ExitCode.UNREADABLE_RUN
-        assert result.stderr == "error: there is no run yet\nnext:  microbench run makes one\n"
-
-
-def test_hostile_names_and_labels_are_text(folder: Path) -> None:
+def test_hostile_names_and_notes_are_text(folder: Path) -> None:
     hostile = "[red]\x1b[2J\u202e<script>" + "x" * 100_000
     save(folder, recorded(0, gpu_name=hostile))
     call("history", "--note", "00000000", hostile)
@@ -274,7 +220,7 @@ def test_a_label_is_shown_and_finds_its_run_and_the_file_stays_as_it_is(folder: 
     assert call("show", "before the fix").exit_code == 0
 
 
-def test_an_empty_text_takes_label_and_note_away(folder: Path) -> None:
+def test_an_empty_text_removes_label_and_note(folder: Path) -> None:
     path = save(folder, recorded(0))
     call("history", "--label", "00000000", "x", "--note", "00000000", "y")
     call("history", "--label", "00000000", "")
@@ -296,16 +242,16 @@ def test_an_id_goes_before_a_label(folder: Path) -> None:
     assert store.find("00000000") == first
 
 
-def test_only_remarks_that_are_there_are_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_existing_remarks_are_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [save(folder, recorded(number)) for number in range(3)]
     remarks.change(paths[1], label="x")
-    opened_ones: list[Path] = []
-    one = remarks.read
-    monkeypatch.setattr(remarks, "read", lambda path: opened_ones.append(path) or one(path))
+    opened: list[Path] = []
+    read = remarks.read
+    monkeypatch.setattr(remarks, "read", lambda path: opened.append(path) or read(path))
     nowhere = folder / "gone" / "run.json"
-    said = remarks.read_all([*paths, nowhere])
-    assert [said[path].label for path in (*paths, nowhere)] == ["", "x", "", ""]
-    assert opened_ones == [paths[1]]
+    labels = remarks.read_all([*paths, nowhere])
+    assert [labels[path].label for path in (*paths, nowhere)] == ["", "x", "", ""]
+    assert opened == [paths[1]]
 
 
 @pytest.mark.parametrize("name", ["RUN.json", "RUN.jsonl", "RUN.json.xz"])
@@ -314,10 +260,11 @@ def test_remarks_lie_beside_the_run_whatever_its_file_is_called(name: str, tmp_p
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"label":7}', b"\xff", b"[" * 200_000, b'{"label":"x"'])
-def test_damaged_remarks_are_none(data: bytes, folder: Path) -> None:
+def test_damaged_remarks_are_empty_and_keep_their_run(data: bytes, folder: Path) -> None:
     path = save(folder, recorded(0))
     remarks.place(path).write_bytes(data)
     assert remarks.read(path) == remarks.Remarks()
+    assert going(keep=0) == []
     assert remarks.change(path, label="new").label == "new"
 
 
@@ -331,12 +278,12 @@ def test_a_label_too_long_and_one_for_a_bundled_run_are_refused(folder: Path) ->
     assert not remarks.place(store.bundled()["nvidia-h200"]).exists()
 
 
-def test_remarks_that_cannot_be_written_say_so(folder: Path) -> None:
+def test_remarks_that_cannot_be_written_are_an_error_and_leave_nothing(folder: Path) -> None:
     path = save(folder, recorded(0))
     remarks.place(path).mkdir()
     with pytest.raises(ResultNotWrittenError):
         remarks.change(path, label="x")
-    assert sorted(one.name for one in folder.iterdir()) == [path.name, remarks.place(path).name]
+    assert sorted(file.name for file in folder.iterdir()) == [path.name, remarks.place(path).name]
 
 
 def test_a_run_can_be_labelled_as_it_is_made(folder: Path) -> None:
@@ -352,12 +299,11 @@ def test_a_run_can_be_labelled_as_it_is_made(folder: Path) -> None:
 
 def going(keep: int | None = None, days: float | None = None) -> list[str]:
     age = timedelta(days=days) if days is not None else None
-    with opened() as kept:
-        found = history.prunable(history.heads(kept, store.listing()), keep, age, NOW)
+    found = history.prunable([(path, history.head(path)) for path in store.listing()], keep, age, NOW)
     return [path.stem.rpartition("-")[2].lstrip("0") or "0" for path in found]
 
 
-def test_what_goes_is_old_and_beyond_the_newest(folder: Path) -> None:
+def test_old_runs_beyond_the_newest_are_pruned(folder: Path) -> None:
     for number in range(6):
         save(folder, recorded(number))
     assert going(keep=4) == ["1", "0"]
@@ -375,21 +321,24 @@ def test_a_run_grown_lately_is_young(folder: Path) -> None:
     assert going(days=1) == []
 
 
-def test_a_run_that_means_something_to_somebody_stays(folder: Path) -> None:
-    paths = [save(folder, recorded(number)) for number in range(3)]
-    remarks.change(paths[0], label="kept")
-    remarks.change(paths[1], note="kept as well")
-    assert going(keep=0) == ["2"]
+def test_a_time_without_a_zone_is_utc(folder: Path) -> None:
+    save(folder, with_session(recorded(0), started_at="2026-01-01T08:30:00"))
+    assert going(days=1) == ["0"]
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b'{"label": 1}', b'{"label": "of a later version, cut'])
-def test_a_run_of_remarks_that_cannot_be_read_stays(data: bytes, folder: Path) -> None:
-    remarks.place(save(folder, recorded(0))).write_bytes(data)
-    assert going(keep=0) == []
+def test_labelled_annotated_and_growing_runs_stay(folder: Path) -> None:
+    labelled, noted = save(folder, recorded(0)), save(folder, recorded(1))
+    remarks.change(labelled, label="kept")
+    remarks.change(noted, note="kept as well")
+    growing = save(folder, recorded(2)).rename(folder / "20260102T000000Z-0000000b.jsonl")
+    with growing.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert going(keep=0) == []
+    assert going(keep=0) == ["b"]
 
 
 @pytest.mark.parametrize("days", ["nan", "inf", "1e300"])
-def test_what_is_no_number_of_days_is_said(days: str, folder: Path) -> None:
+def test_an_impossible_number_of_days_is_refused(days: str, folder: Path) -> None:
     save(folder, recorded(0))
     result = call("history", "prune", "--older-than", days, "--yes")
     assert result.exit_code == ExitCode.USAGE
@@ -397,26 +346,7 @@ def test_what_is_no_number_of_days_is_said(days: str, folder: Path) -> None:
     assert len(store.listing()) == 1
 
 
-def test_what_is_no_run_or_grows_stays(folder: Path) -> None:
-    (folder / "20260102T000000Z-0000000a.json").write_text('{"somebody": "else\'s"}')
-    growing = save(folder, recorded(1)).rename(folder / "20260102T000000Z-0000000b.jsonl")
-    with growing.open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert going(keep=0) == []
-    assert going(keep=0) == ["b"]
-
-
-def test_a_time_that_says_nothing_is_no_age(folder: Path) -> None:
-    run = recorded(0)
-    session = msgspec.structs.replace(run.sessions[0], started_at="yesterday")
-    save(folder, msgspec.structs.replace(run, sessions=(session,)))
-    assert going(days=0) == []
-    naive = msgspec.structs.replace(run.sessions[0], started_at="2026-01-01T08:30:00")
-    save(folder, msgspec.structs.replace(run, sessions=(naive,)))
-    assert going(days=1) == ["0"]
-
-
-def test_nothing_goes_unless_it_is_meant(folder: Path) -> None:
+def test_nothing_is_deleted_without_a_limit_and_a_confirmation(folder: Path) -> None:
     for number in range(3):
         save(folder, recorded(number))
     assert call("history", "prune").exit_code == ExitCode.USAGE
@@ -428,38 +358,36 @@ def test_nothing_goes_unless_it_is_meant(folder: Path) -> None:
     assert "no run is to go" in call("history", "prune", "--keep", "3", "--yes").stdout
 
 
-def test_what_goes_goes_with_all_that_lies_beside_it(folder: Path) -> None:
-    kept, gone = save(folder, recorded(1)), save(folder, recorded(0))
-    remarks.place(gone).write_bytes(b"{}")
+def test_a_run_is_deleted_with_its_remarks(folder: Path) -> None:
+    newer, older = save(folder, recorded(1)), save(folder, recorded(0))
+    remarks.place(older).write_bytes(b"{}")
     result = call("history", "prune", "--keep", "1", "--yes")
     assert result.exit_code == 0
     assert "1 run deleted" in result.stdout
-    assert [path.name for path in folder.iterdir() if not path.name.startswith(".")] == [kept.name]
+    assert [path.name for path in folder.iterdir()] == [newer.name]
 
 
-def test_prune_leaves_bundled_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even where somebody has made their folder the data folder."""
+def test_bundled_runs_stay_even_if_their_folder_is_the_data_folder() -> None:
     path = store.bundled()["nvidia-h200"]
-    assert (
-        history.prunable([(path, history.Head(grown_at="2020-01-01T00:00:00+00:00"))], 0, None, datetime.now(UTC)) == []
-    )
+    head = history.Head(grown_at="2020-01-01T00:00:00+00:00")
+    assert history.prunable([(path, head)], 0, None, datetime.now(UTC)) == []
 
 
-def test_a_run_that_will_not_go_says_so(folder: Path) -> None:
+def test_a_file_that_cannot_be_deleted_is_an_error(folder: Path) -> None:
     path = folder / "20260102T000000Z-0000000a.json"
     path.mkdir()
     with pytest.raises(ResultNotWrittenError, match="cannot be deleted"):
         history.delete({path: history.state(path)})
 
 
-def test_what_is_labelled_while_the_others_are_looked_at_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_labelled_while_others_are_read_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     labelled, old = (save(folder, recorded(number)) for number in range(2))
-    looked_through = history.prunable
+    prunable = history.prunable
 
     def and_labelled(*arguments: Any) -> list[Path]:
-        going = looked_through(*arguments)
+        paths = prunable(*arguments)
         remarks.change(labelled, label="precious")
-        return going
+        return paths
 
     monkeypatch.setattr(history, "prunable", and_labelled)
     assert call("history", "prune", "--keep", "0", "--yes").exit_code == ExitCode.MEASURED
@@ -467,8 +395,9 @@ def test_what_is_labelled_while_the_others_are_looked_at_stays(folder: Path, mon
     assert not old.exists()
 
 
-def test_what_changes_while_a_person_thinks_stays_and_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the list and the answer minutes may go by: runs are recorded, grown, labelled, and deleted elsewhere."""
+def test_a_run_that_changes_before_the_confirmation_stays_and_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old, grown, added_to, labelled, gone = (save(folder, recorded(number)) for number in range(5))
     recorded_meanwhile: list[Path] = []
     draw = share._list
@@ -490,14 +419,13 @@ def test_what_changes_while_a_person_thinks_stays_and_is_named(folder: Path, mon
     assert all(path.exists() for path in (*recorded_meanwhile, grown, added_to, labelled))
 
 
-def test_a_run_that_is_taken_up_again_stays(folder: Path) -> None:
-    """Its file is locked before anything in it changes."""
+def test_a_run_that_is_being_resumed_stays(folder: Path) -> None:
     unfinished = save(folder, recorded(0)).rename(folder / "20260102T000000Z-0000000b.jsonl")
-    listed = {unfinished: history.state(unfinished)}
+    states = {unfinished: history.state(unfinished)}
     with unfinished.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert history.delete(listed) == history.Deletion([], [unfinished])
-    assert history.delete(listed) == history.Deletion([unfinished], [])
+        assert history.delete(states) == history.Deletion([], [unfinished])
+    assert history.delete(states) == history.Deletion([unfinished], [])
 
 
 # -- how it looks -----------------------------------------------------------------------------------------------------
@@ -524,8 +452,6 @@ def test_history_looks_as_it_did(width: int) -> None:
 
 @pytest.mark.usefixtures("several")
 def test_colour_changes_nothing_but_colour() -> None:
-    import re
-
     plain = call("history", COLUMNS="80").stdout
     coloured = call("history", COLUMNS="80", FORCE_COLOR="1", TERM="xterm-256color").stdout
     assert "\x1b[" in coloured

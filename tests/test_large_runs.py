@@ -1,114 +1,26 @@
-"""A large run is shown by what was made of it before, and never by what its file no longer says."""
+"""A run of a hundred thousand measurements is read, summed up and drawn without doing anything twice."""
 
 from __future__ import annotations
 
 import io
 import typing
-from pathlib import Path
 
 import msgspec
 import pytest
 from make_run import failed, make_run
-from recorded_runs import recorded, save
 from rich.console import Console
-from typer.testing import CliRunner, Result
 
 from microbench.analysis import stats
 from microbench.analysis.evidence import Evidence, row_name
 from microbench.analysis.limits import Ceiling
-from microbench.cli.app import app
 from microbench.cli.runs import report_of
-from microbench.core.model import Measurement, Run
-from microbench.report import document, tables
+from microbench.core.model import Measurement
+from microbench.report import tables
 from microbench.report.document import Cell, Column, Table
 from microbench.report.terminal import charts, terminal
 from microbench.report.terminal.charts import fitted
 from microbench.report.terminal.terminal import is_simple
-from microbench.runs import index, schema, skim, store
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
-    monkeypatch.setattr(index, "maker", lambda: "this one")  # the source tree may change while tests run
-    monkeypatch.setattr(schema, "LARGE_BYTES", 1000)
-    return tmp_path
-
-
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Every file that is gone through to its end."""
-    found: list[Path] = []
-    whole, skimmed = store.read, skim.skimmed
-
-    def counted(path: Path) -> Run:
-        found.append(path)
-        return whole(path)
-
-    def skimming(path: Path) -> skim.Skimmed | None:
-        found.append(path)
-        return skimmed(path)
-
-    monkeypatch.setattr(store, "read", counted)
-    monkeypatch.setattr(skim, "skimmed", skimming)
-    return found
-
-
-def test_a_large_run_is_read_once(folder: Path, reads: list[Path]) -> None:
-    path = save(folder, recorded(0))
-    first = call("show", str(path))
-    assert reads == [path]
-    assert call("show", str(path)).stdout == first.stdout
-    assert call("show", str(path), "--brief").exit_code == 0
-    assert reads == [path]
-
-
-def test_a_large_run_that_changed_is_read_again(folder: Path, reads: list[Path]) -> None:
-    path = save(folder, recorded(0))
-    call("show", str(path))
-    changed = msgspec.structs.replace(recorded(0), outcomes=(*recorded(0).outcomes, failed("it fell over")))
-    path.write_bytes(schema.encode(changed))
-    assert "it fell over" in call("show", str(path)).stdout
-    assert len(reads) == 2
-
-
-def test_a_small_run_is_read_each_time(folder: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "LARGE_BYTES", 10_000_000)
-    path = save(folder, recorded(0))
-    call("show", str(path))
-    call("show", str(path))
-    assert reads == [path, path]
-
-
-def test_a_large_run_is_known_as_soon_as_it_is_measured(reads: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "LARGE_BYTES", 100)
-    assert call("run", "host_timer", "--device", "fake", "--quick", "--time-limit", "5").exit_code == 0
-    reads.clear()
-    text = call("show").stdout
-    assert "host_timer" in text
-    assert "saved:" not in text
-    assert reads == []
-
-
-def test_a_kept_report_comes_back_as_it_was() -> None:
-    report = report_of(make_run(extra=[failed()]))
-    assert len(report.sections) > 1
-    again = msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=document.Report)
-    assert again == report
-
-
-def test_every_picture_can_be_told_from_the_others() -> None:
-    """Else a report that was kept could not be read again."""
-    pictures = typing.get_args(document.Picture)
-    assert all(picture.__struct_config__.tag for picture in pictures)
-    assert len({picture.__struct_config__.tag for picture in pictures}) == len(pictures)
-
-
-# -- what a run of a hundred thousand measurements is made of ---------------------------------------------------------
+from microbench.runs import schema
 
 
 def test_samples_are_decoded_once_for_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from nvml_stand_in import (
     refuse,
 )
 
-from microbench.analysis.quantiles import THROTTLE_WORDS
+from microbench.analysis.clocks import THROTTLE_WORDS
 from microbench.core.errors import Skip
 from microbench.core.model import GpuInfo, LinkInfo, Telemetry
 from microbench.gpu.machine import nvml

@@ -223,12 +223,6 @@ def test_a_small_run_is_carried_whole(run: Run, html: str) -> None:
     assert "Every sample that was kept" in html
 
 
-def test_a_large_run_brings_its_samples_and_not_its_rows(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "LARGE_BYTES", 1)
-    assert b'"carried":' in schema.encode(run)
-    assert b'"carried":' not in carried(page_of(run).html, "run-0")
-
-
 @pytest.mark.slow
 def test_as_many_samples_stay_as_fit() -> None:
     many = [outcome("launch_cold", [measurement("seconds", 0.1 + n, n=512)], what=f"n{n}") for n in range(60)]

@@ -88,6 +88,7 @@ def test_a_run_laid_out_by_hand_is_read() -> None:
 def test_keys_of_a_later_tool_are_ignored_and_missing_ones_have_defaults() -> None:
     changed = document()
     changed["mood"] = "good"
+    changed["carried"] = {"by": "an earlier version, which wrote derived rows at the end of large files", "rows": [1]}
     changed["outcomes"][0]["mood"] = {"deep": [1, 2]}
     del changed["outcomes"][0]["series"]
     assert schema.decode(json.dumps(changed).encode()).outcomes[0].series == ()

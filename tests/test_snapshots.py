@@ -35,7 +35,7 @@ from microbench.core.errors import DeviceAbsentError, ExitCode
 from microbench.core.model import Environment, Run
 from microbench.run import doctor, session
 from microbench.run.events import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
-from microbench.runs import index, remarks, schema, store
+from microbench.runs import remarks, schema, store
 
 WIDTHS = (80, 120)
 LONGEST_LINES = 36
@@ -111,7 +111,6 @@ def folder(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(os, "get_terminal_size", nowhere)  # not that of the person testing
-    monkeypatch.setattr(index, "maker", lambda: "this one")  # the source tree may change while tests run
     return tmp_path
 
 

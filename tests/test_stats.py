@@ -16,9 +16,9 @@ from microbench.analysis.quantiles import CONFIDENCE, median_ranks
 from microbench.analysis.stats import (
     Interval,
     median_interval,
-    paired_ratio,
     rounds_interval,
     rows,
+    student_95,
     summarize,
     values_of,
 )
@@ -128,12 +128,18 @@ def test_rounds_are_never_narrower_than_the_middle_round() -> None:
     assert (interval.low, interval.high) == pytest.approx((2.9, 3.1))
 
 
-def test_one_round_keeps_its_interval_and_many_fall_back_on_the_normal_law() -> None:
+def test_one_round_keeps_its_interval() -> None:
     only = Interval(3.0, 2.0, 9.0)
     assert rounds_interval([only]) == only
-    medians = [float(value) for value in range(1, 41)]
-    many = rounds_interval([Interval(value, value, value) for value in medians])
-    assert many.high - many.median == pytest.approx(1.96 * np.std(medians, ddof=1) / math.sqrt(40))
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"),
+    # Integrated numerically; whole degrees are in any table.
+    [(1, 12.706), (2, 4.303), (4.5, 2.659), (8, 2.306), (13.7, 2.149), (16, 2.120), (39, 2.023), (1e9, 1.960)],
+)
+def test_the_quantile_of_student_t(freedom: float, quantile: float) -> None:
+    assert student_95(np.array([freedom])) == pytest.approx(quantile, rel=2e-3)
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
@@ -235,19 +241,3 @@ def test_only_one_metric_is_summed_up_where_only_that_is_wanted(monkeypatch: pyt
     monkeypatch.setattr(Measurement, "values", property(lambda one: decoded.append(one.metric) or whole(one)))
     assert rows(run, only="submit") == wanted
     assert set(decoded) == {"submit"}
-
-
-# -- pairs -------------------------------------------------------------------------------------------------------
-
-
-def test_paired_ratio_cancels_a_drift_that_both_share() -> None:
-    drift = np.linspace(1, 2, 40)
-    ratio = paired_ratio(list(1.02 * drift), list(drift))
-    assert ratio.median == pytest.approx(1.02)
-    assert ratio.high - ratio.low < 1e-9
-
-
-@pytest.mark.parametrize(("left", "right"), [([], []), ([1.0], [1.0, 2.0])])
-def test_pairs_need_equal_counts(left: list[float], right: list[float]) -> None:
-    with pytest.raises(ValueError, match="one length"):
-        paired_ratio(left, right)

@@ -1,4 +1,4 @@
-"""A figure over the recorded runs: which ones, in which order, with which interval, and read no more than once."""
+"""One metric over the recorded runs: which runs have it, in which order, with which interval."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from snapshots import same
 
 from microbench.analysis.stats import rows
 from microbench.core.errors import ExitCode, UsageError
-from microbench.core.model import Run
 from microbench.report import history as drawing
 from microbench.report.document import Curve
-from microbench.runs import index, remarks, schema, store, trend
-from microbench.runs.index import opened
+from microbench.runs import remarks, store, trend
 from microbench.runs.trend import Point
 
 METRIC = "launch_cost.submit"
@@ -27,17 +25,15 @@ METRIC = "launch_cost.submit"
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
-    monkeypatch.setattr(index, "maker", lambda: "this one")  # the source tree may change while tests run
     return tmp_path
 
 
 def gathered(metric: str = METRIC) -> list[Point]:
-    with opened() as kept:
-        return trend.gathered(kept, store.listing(), metric)
+    return trend.gathered(store.listing(), metric).points
 
 
 def curve(found: list[Point]) -> Curve:
-    section = drawing.sheet(METRIC, found, {}, looked_at=len(found), table_rows=5).sections[0]
+    section = drawing.sheet(METRIC, found, {}, [], looked_at=len(found), table_rows=5).sections[0]
     assert isinstance(section.pictures[0], Curve)
     return section.pictures[0]
 
@@ -70,26 +66,55 @@ def test_rounds_are_joined_and_sessions_are_not(folder: Path) -> None:
     assert [(point.rounds, point.started_at[:7]) for point in gathered()] == [(2, "2026-01"), (1, "2026-02")]
 
 
-def test_each_file_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(3):
-        save(folder, recorded(number))
-    gathered()
+def test_only_runs_whose_head_has_the_metric_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(folder, recorded(0))
+    save(folder, msgspec.structs.replace(make_run(gpu=False), run_id="20260103T000000Z-0000000b"))
     read: list[Path] = []
     whole = store.read
     monkeypatch.setattr(store, "read", lambda path: read.append(path) or whole(path))
-    assert len(gathered()) == 3
-    assert read == []
-    changed = save(folder, recorded(1, factor=2.0))
-    assert gathered()[1].interval.median == pytest.approx(2 * gathered()[0].interval.median)
-    assert read == [changed]
+    assert len(gathered()) == 1
+    assert read == [path]
+    with pytest.raises(UsageError):
+        gathered("launch_cost.submitt")
+    assert path not in read[1:]
 
 
-def test_a_run_without_the_metric_and_an_unreadable_one_have_no_point(folder: Path) -> None:
+def with_samples(samples: bytes) -> bytes:
+    """A run in which every measurement has these samples."""
+    run = recorded(1)
+    outcomes = tuple(
+        msgspec.structs.replace(
+            outcome,
+            measurements=tuple(
+                msgspec.structs.replace(found, samples=msgspec.Raw(samples), n=1) for found in outcome.measurements
+            ),
+        )
+        for outcome in run.outcomes
+    )
+    return msgspec.json.encode(msgspec.structs.replace(run, outcomes=outcomes))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"{", b"", *map(with_samples, (b"[1e999]", b"[1e308,-1e308,1e308]", b"[1e-320]", b"[1e305]"))],
+    ids=["cut", "empty", "infinite", "overflow", "denormal", "huge"],
+)
+def test_a_damaged_run_is_one_line_and_takes_nothing_from_the_others(data: bytes, folder: Path) -> None:
     save(folder, recorded(0))
-    (folder / "20260102T000000Z-0000000a.json").write_text("{")
-    save(folder, msgspec.structs.replace(make_run(gpu=False), run_id="20260103T000000Z-0000000b"))
-    assert len(gathered()) == 1
-    assert len(gathered()) == 1
+    (folder / "20260102T000000Z-0000000a.json").write_bytes(data)
+    found = trend.gathered(store.listing(), METRIC)
+    assert len(found.points) == 1
+    assert found.unreadable == ["20260102T000000Z-0000000a"]
+    lines = [line for line in call("trend", METRIC).stdout.splitlines() if "unreadable" in line]
+    assert [line.split()[2] for line in lines] == ["20260102T000000Z-0000000a"]
+
+
+def test_many_damaged_runs_are_counted(folder: Path) -> None:
+    save(folder, recorded(0))
+    for number in range(5):
+        (folder / f"20260102T000000Z-0000000{number}.json").touch()
+    text = call("trend", METRIC, COLUMNS="200").stdout
+    assert "and 2 more" in text
 
 
 @pytest.mark.parametrize(
@@ -206,7 +231,7 @@ def test_another_method_is_marked() -> None:
 
 def test_a_figure_is_held_against_those_of_its_own_method_only() -> None:
     before, after = points(1e-6, 1e-6), points(1e-6, 1e-6, 4e-6, 6e-6, version=2)
-    report = drawing.sheet(METRIC, [*before, *after[2:]], {}, looked_at=4, table_rows=5)
+    report = drawing.sheet(METRIC, [*before, *after[2:]], {}, [], looked_at=4, table_rows=5)
     against = [row[4].text for row in report.sections[0].studies[0].tables[0].rows]
     assert against == ["+20.0 %", "-20.0 %", "method 1", "method 1"]
     assert "newest of 2; in the median 5.00 µs, from 4.00 µs to 6.00 µs" in report.facts[0][1]
@@ -214,16 +239,16 @@ def test_a_figure_is_held_against_those_of_its_own_method_only() -> None:
 
 def test_simulated_figures_never_stand_beside_real_ones() -> None:
     found = [*points(1e-6, simulated=False), *points(5e-6)]
-    report = drawing.sheet(METRIC, found, {}, looked_at=2, table_rows=5)
+    report = drawing.sheet(METRIC, found, {}, [], looked_at=2, table_rows=5)
     assert report.mark == ""
     assert len(report.sections[0].studies[0].tables[0].rows) == 1
     assert ("not drawn", "1 SIMULATED figures: they say nothing about a real GPU") in report.facts
-    assert drawing.sheet(METRIC, points(1e-6), {}, looked_at=1, table_rows=5).mark == "SIMULATED"
+    assert drawing.sheet(METRIC, points(1e-6), {}, [], looked_at=1, table_rows=5).mark == "SIMULATED"
 
 
 def test_more_series_than_can_be_told_apart_are_named() -> None:
     found = [point for name in "abcd" for point in points(1e-6, device=name, uuid=None)]
-    report = drawing.sheet(METRIC, found, {}, looked_at=4, table_rows=50)
+    report = drawing.sheet(METRIC, found, {}, [], looked_at=4, table_rows=50)
     assert sum(name == "not drawn" for name, _ in report.facts) == 1
     assert len(report.sections[0].studies[0].tables[0].rows) == 3
 
@@ -261,20 +286,6 @@ def test_a_trend_looks_as_it_did(width: int, folder: Path) -> None:
     same(f"trend-{width}", text)
 
 
-def test_whatever_the_figures_are_it_is_drawn(folder: Path) -> None:
-    """Figures that no arithmetic bears are left out, not fallen over."""
-    run = recorded(0)
-    outcomes = tuple(
-        msgspec.structs.replace(
-            one,
-            measurements=tuple(
-                msgspec.structs.replace(found, samples=msgspec.Raw(b"[1e999]"), n=1) for found in one.measurements
-            ),
-        )
-        for one in run.outcomes
-    )
-    (folder / f"{run.run_id}.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(run, outcomes=outcomes)))
-    assert call("trend", METRIC).exit_code == ExitCode.USAGE
-    zero: Run = recorded(1, factor=0.0)
-    (folder / f"{zero.run_id}.json").write_bytes(schema.encode(zero))
+def test_figures_of_zero_are_drawn(folder: Path) -> None:
+    save(folder, recorded(1, factor=0.0))
     assert call("trend", METRIC).exit_code == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from microbench.analysis.quantiles import is_arithmetic, throttled
+from microbench.analysis.clocks import clock_state, is_arithmetic
 from microbench.analysis.stats import Interval, Trust, combined_trust, summarize
 from microbench.core.model import Measurement, Metric, Telemetry
 
@@ -47,11 +47,11 @@ def test_the_floor_is_held_against_a_whole_sample_and_not_against_a_call() -> No
 
 
 def test_a_fallen_clock_throttles_only_with_a_reason_and_beyond_three_percent() -> None:
-    assert throttled(BRAKED)
-    assert not throttled(None)
-    assert not throttled(Telemetry())
-    assert not throttled(msgspec.structs.replace(BRAKED, throttle_reasons=("gpu_idle",)))
-    assert not throttled(msgspec.structs.replace(BRAKED, sm_clock_end_hz=1.95e9))
+    assert clock_state(BRAKED, arithmetic=False).throttled
+    idle = msgspec.structs.replace(BRAKED, throttle_reasons=("gpu_idle",))
+    little = msgspec.structs.replace(BRAKED, sm_clock_end_hz=1.95e9)
+    for telemetry in (None, Telemetry(), idle, little):
+        assert clock_state(telemetry, arithmetic=False) == (False, False)
 
 
 HOT = msgspec.structs.replace(BRAKED, throttle_reasons=("software power cap", "software thermal slowdown"))

@@ -1,4 +1,4 @@
-"""What the rules of explanation look at: the measured rows of one GPU, found by benchmark, metric and parameters."""
+"""Gives explanation rules the measured rows of one GPU by benchmark, metric and parameters, and defines a finding."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from microbench.analysis.stats import Row, rows
 from microbench.core.model import Environment, GpuInfo, Outcome, Run, Scalar
 from microbench.core.units import percent, quantity
 
-# What a finding is: one sentence-sized conclusion about a run, with the rule and threshold that led to it.
-
-
 Severity = Literal["good", "note", "advice", "warning", "problem"]
 SEVERITIES: tuple[Severity, ...] = ("good", "note", "advice", "warning", "problem")
+MOST_NAMED = 3
+# A unit that is never idle reaches its ceiling; the clock's own steps explain an excess below this share.
+MARGIN = 0.003
 
 
 class Finding(msgspec.Struct, frozen=True):
     """A conclusion about a run; it is derived from the run and never stored in it.
 
     ``rule`` names the rule ("launch.starving"). ``title`` is the headline with the number that matters. ``text`` reads
-    the numbers in at most two sentences, ``advice`` says in one sentence what to do ("" where there is nothing to do).
+    the numbers in at most two sentences, ``advice`` says in one sentence what to do ("" if there is nothing to do).
     ``threshold`` is the rule's condition in words, shown with --why. ``rests_on`` lists the rows and facts used, each
     as "case-id metric" or as the name of a fact. ``suite`` is a benchmark suite, or "environment".
     """
@@ -40,9 +40,9 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Evidence:
-    """The newest row of each case and metric on one GPU, with the host's rows beside them.
+    """The newest row of each case and metric on one GPU, and the host's rows.
 
-    ``device`` is the GPU's UUID, None for a run without one. Every look-up answers None or nothing for what was not
+    ``device`` is the GPU's UUID, None for a run without a GPU. Every query returns None or nothing for what was not
     measured, so a rule without its rows stays silent.
     """
 
@@ -76,7 +76,7 @@ class Evidence:
         return None
 
     def ceiling(self, row: Row) -> Ceiling | None:
-        """The physical limit of a row, that of the GPU which moves its data; None where there is none."""
+        """The physical limit of a row, for the GPU that moves its data; None if there is none."""
         gpus = self.run.sessions[row.session].environment.gpus
         return ceiling(row.measurement.bound, mover(row.params, self.gpu, gpus))
 
@@ -111,7 +111,7 @@ class Evidence:
         return sorted(points.items())
 
     def outcomes(self, benchmark: str) -> list[Outcome]:
-        """Outcomes of a benchmark on this GPU, whatever became of them."""
+        """Outcomes of a benchmark on this GPU, of any status."""
         return self._outcomes.get(benchmark, [])
 
 
@@ -119,28 +119,28 @@ Rule = Callable[[Evidence], list[Finding]]
 
 
 def evidence_by_device(run: Run, found: Sequence[Row] | None = None) -> list[Evidence]:
-    """One Evidence for each GPU of the run that gave rows or facts, in the order of its outcomes; one without a GPU if
-    there was none."""
+    """One Evidence for each GPU that has rows or facts, in the order of the run's outcomes; a run without any has one
+    Evidence without a GPU. ``found`` are the run's rows if the caller has them."""
     known = rows(run) if found is None else found
-    told = (outcome.device for outcome in run.outcomes if outcome.status == "ok" and outcome.facts)
-    given = dict.fromkeys((*(row.device for row in known), *told))
-    devices: list[str | None] = [device for device in given if device is not None]
-    return [Evidence(run, known, device) for device in devices or [None]]
+    with_facts = (outcome.device for outcome in run.outcomes if outcome.status == "ok" and outcome.facts)
+    devices = dict.fromkeys((*(row.device for row in known), *with_facts))
+    devices.pop(None, None)
+    return [Evidence(run, known, device) for device in devices or (None,)]
 
 
 def whole(row: Row, name: str) -> int:
-    """A parameter that is a whole number; 0 where it is none."""
+    """A parameter that is an integer; 0 if it is not."""
     value = row.params.get(name)
     return value if isinstance(value, int) else 0
 
 
 def facts_of(row: Row, name: str) -> list[Scalar]:
-    """What a row's case found out by that name, one value a round that says it."""
+    """The values of a fact in the outcomes of a row, one for each round that has it."""
     return [fact.value for outcome in row.outcomes for fact in outcome.facts if fact.name == name]
 
 
 def row_name(row: Row) -> str:
-    """What tells a row from every other one of its GPU."""
+    """A name that is unique among the rows of its GPU."""
     return f"{row.case_id} {row.metric.name}"
 
 
@@ -150,7 +150,7 @@ def rests_on(*found: Row | None) -> tuple[str, ...]:
 
 
 def sentence(words: str) -> str:
-    """Words with a capital at their begin, everything else as it is: units keep theirs."""
+    """Words with a capital at their begin; the rest stays as it is, because units have capitals of their own."""
     return words[:1].upper() + words[1:]
 
 
@@ -161,46 +161,38 @@ def listed(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-# Figures above their ceiling: there are none, so an assumption behind the ceiling is wrong. For every suite.
-
-
-NAMED = 3
-# A unit that is never idle reaches its ceiling: what is above by less is the clock's own step.
-MARGIN = 0.003
-
-
 def exceeds(row: Row, limit: Ceiling) -> bool:
     """Whether a rate is above its limit by more than its interval and MARGIN."""
     return limit.unit == row.metric.unit and row.interval.low > limit.value * (1 + MARGIN)
 
 
 def share_of(evidence: Evidence, row: Row) -> float | None:
-    """A row's value over its ceiling; None where there is no ceiling in its unit."""
+    """A row's value over its ceiling; None if there is no ceiling in its unit."""
     limit = evidence.ceiling(row)
     return row.value / limit.value if limit is not None and limit.unit == row.metric.unit else None
 
 
 def beyond_ceiling(evidence: Evidence, suite: str, perhaps: str) -> list[Finding]:
-    """Rates of a suite that are higher than their limit allows; ``perhaps`` says what may be the matter."""
+    """Rates of a suite above their ceiling, which shows that the ceiling is wrong; ``perhaps`` lists likely causes."""
     limits = [(row, evidence.ceiling(row)) for row in evidence.suite(suite)]
-    found = [(row, limit) for row, limit in limits if limit is not None and exceeds(row, limit)]
-    if not found:
+    above = [(row, limit) for row, limit in limits if limit is not None and exceeds(row, limit)]
+    if not above:
         return []
-    worst, limit = max(found, key=lambda one: one[0].value / one[1].value)
-    named = [f"{row.case_id} {quantity(row.value, row.metric.unit)}" for row, own in found if own == limit][:NAMED]
-    more = f" and {len(found) - len(named)} more" if len(found) > len(named) else ""
-    behind = ", ".join((limit.source, *limit.assumptions))
+    worst, limit = max(above, key=lambda pair: pair[0].value / pair[1].value)
+    named = [f"{row.case_id} {quantity(row.value, row.metric.unit)}" for row, own in above if own == limit][:MOST_NAMED]
+    more = f" and {len(above) - len(named)} more" if len(above) > len(named) else ""
     return [
         Finding(
             rule=f"{suite}.over_limit",
             severity="warning",
             title=f"A figure is {percent(worst.value / limit.value)} of its ceiling, so the ceiling is wrong",
             text=(
-                f"{'; '.join(named)}{more}. The ceiling of {quantity(limit.value, limit.unit)} rests on: "
-                f"{behind}. One of these is not so on this machine ({perhaps}): do not rely on percentages of it."
+                f"{'; '.join(named)}{more}. The ceiling of {quantity(limit.value, limit.unit)} assumes: "
+                f"{', '.join((limit.source, *limit.assumptions))}."
             ),
+            advice=f"Do not rely on percentages of it: one of these assumptions does not hold here ({perhaps}).",
             threshold="a rate above its ceiling by more than its interval",
-            rests_on=rests_on(*(row for row, _ in found)),
+            rests_on=rests_on(*(row for row, _ in above)),
             suite=suite,
         )
     ]

@@ -1,4 +1,4 @@
-"""Physical ceilings by name of bound: what a rate should be held against, from what the device reports of itself."""
+"""Computes the physical ceiling of a rate by the name of its bound, from what the device reports of itself."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from microbench.analysis.rates import PER_CLOCK, rate_of
 from microbench.core.model import GpuInfo, LinkInfo, Param, pcie_raw_rate
 from microbench.core.units import quantity
 
-# Bytes that every packet carries beside its payload: posted writes, completions, either in FLIT mode.
+# Bytes of a packet that are not payload: posted writes, completions, and both in FLIT mode.
 # Source: pcie-bench/pcie-model (SIGCOMM 2018); confirmed to the byte by the H200's own packet counters.
 WRITE_HEADER_BYTES, COMPLETION_HEADER_BYTES, FLIT_HEADER_BYTES = 24, 20, 16
 FLIT_GENERATION = 6
 ASSUMED_PAYLOAD_BYTES = 256
-# SMs reach mapped host memory in packets of a cache line, whatever payload size the link was given; a copy engine's
-# read requests are a header each for every 256 bytes that come back. Both seen in the H200's byte counters.
+# SMs access mapped host memory in packets of a cache line, whatever the payload size of the link. A copy engine sends a
+# read request, one header, for every 256 bytes that come back. Both were seen in the H200's byte counters.
 SM_PACKET_BYTES = 128
 REQUESTED_BYTES = 256
 PCIE_BOUNDS = ("pcie_h2d", "pcie_d2h", "pcie_sm_read", "pcie_sm_write", "pcie_both")
 NVLINK_BOUNDS = {"nvlink": 1, "nvlink_both": 2}
-# Bytes that an SM can take from its shared memory (32 banks of 4 bytes) in a clock cycle, and from its L1.
+# Bytes that an SM can read in a clock cycle from its shared memory (32 banks of 4 bytes) and from its L1.
 # Sources: CUDA C++ Programming Guide, shared memory of compute capability 5.x and later; Jia et al., Dissecting the
 # NVIDIA Turing T4 GPU via Microbenchmarking (2019), for the L1 of 7.5, half as wide as that of 7.0.
 SHARED_BYTES_PER_CLOCK = 128
@@ -29,18 +29,18 @@ L1_BYTES_PER_CLOCK = {
     (7, 0): 128, (7, 2): 128, (7, 5): 64, (8, 0): 128, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128,
     (10, 0): 128, (10, 3): 128, (11, 0): 128, (12, 0): 128, (12, 1): 128,
 }  # fmt: skip
-# What an SM's port to the L2 is taken to be. Source: microbenchmarks of Volta and Ampere; the A100 white paper's 5120
-# bytes a clock of the whole L2 are 47 for each of 108 SMs, so that all SMs together need not reach it.
+# The assumed width of an SM's port to the L2. Source: microbenchmarks of Volta and Ampere. The whole L2 of an A100 has
+# 5120 bytes a clock (white paper), 47 for each of 108 SMs, so all SMs together may not reach the ports' sum.
 L2_BYTES_PER_CLOCK = 64
 CACHE_NAMES = {"shared": "shared memory", "l1": "L1", "l2": "L2 port"}
-# Two transfers in a cycle of the memory clock, as NVML and the driver count it, for HBM and GDDR alike.
+# HBM and GDDR transfer twice in a cycle of the memory clock as NVML and the driver count it.
 TRANSFERS_PER_MEMORY_CLOCK = 2
-# Parameters that name the GPU whose link moves the data, by its CUDA index, where it need not be the one under test.
+# Parameters that name the GPU whose link moves the data, by CUDA index, if it need not be the one under test.
 MOVERS = ("first", "gpu_index")
 
 
 class Ceiling(msgspec.Struct, frozen=True):
-    """The most that physics allows: ``value`` in ``unit``, ``clock`` it holds at, where from, and what was assumed."""
+    """The most that physics allows: ``value`` in ``unit`` at ``clock``, with its source and assumptions."""
 
     value: float
     unit: str
@@ -52,7 +52,7 @@ class Ceiling(msgspec.Struct, frozen=True):
 def pcie_rate(generation: int, lanes: int, direction: str, payload_bytes: int) -> float | None:
     """Payload bytes a second that a copy engine can reach in packets of ``payload_bytes``; None if unknown.
 
-    ``direction`` "d2h" are posted writes, raw x P / (P + 24); "h2d" completions, raw x P / (P + 20).
+    "d2h" copies are posted writes, raw x P / (P + 24); "h2d" copies are completions, raw x P / (P + 20).
     """
     raw = pcie_raw_rate(generation, lanes)
     if raw is None:
@@ -62,11 +62,11 @@ def pcie_rate(generation: int, lanes: int, direction: str, payload_bytes: int) -
 
 
 def pcie_both_rate(generation: int, lanes: int, payload_bytes: int) -> float | None:
-    """Payload bytes a second of both directions together, copy engines busy both ways; None if unknown.
+    """Payload bytes a second of both directions together, with copy engines busy both ways; None if unknown.
 
-    Down the link completions fill all of it. Up it, the requests for them, a header for every 256 bytes, take from the
-    writes: h2d + (raw - h2d x 24 / 256) x P / (P + 24). A byte more of h2d costs less than a byte of d2h, so this is
-    the most. Source: bytes sent and received by an H200 in either direction (24/256 of what it read were sent).
+    Towards the GPU completions fill the link. The other way their requests, a header for every 256 bytes, take room
+    from the writes: h2d + (raw - h2d x 24 / 256) x P / (P + 24). One byte more of h2d costs less than a byte of d2h, so
+    this is the maximum. Source: bytes sent and received by an H200 (24/256 of what it read were sent).
     """
     raw = pcie_raw_rate(generation, lanes)
     h2d = pcie_rate(generation, lanes, "h2d", payload_bytes)
@@ -78,28 +78,25 @@ def pcie_both_rate(generation: int, lanes: int, payload_bytes: int) -> float | N
 
 
 def _payload_share(generation: int, header_bytes: int, payload_bytes: int) -> float:
-    """The share of a packet that is payload; in FLIT mode every header is as long."""
+    """The share of a packet that is payload; in FLIT mode all headers have one length."""
     return payload_bytes / (payload_bytes + (FLIT_HEADER_BYTES if generation >= FLIT_GENERATION else header_bytes))
 
 
 def mover(params: Mapping[str, Param], gpu: GpuInfo | None, gpus: Iterable[GpuInfo]) -> GpuInfo | None:
-    """The GPU whose link a case is held against: the one of ``gpus`` that its parameters say moves the data.
-
-    ``gpu``, the one under test, where they name none or one that is not known.
-    """
+    """The GPU whose link is the limit of a case: the one of ``gpus`` that its parameters name, else ``gpu``."""
     index = next((params[name] for name in MOVERS if name in params), None)
-    return next((one for one in gpus if one.index == index), gpu) if isinstance(index, int) else gpu
+    return next((other for other in gpus if other.index == index), gpu) if isinstance(index, int) else gpu
 
 
 def ceiling(bound: str | None, gpu: GpuInfo | None) -> Ceiling | None:
-    """The limit of that name on that GPU; None where there is none or the device does not say enough.
+    """The limit of that name on that GPU; None if there is none or the device does not report enough.
 
-    PCIe at the GPU's full generation and width: "pcie_h2d", "pcie_d2h" and "pcie_both" (the sum) of copy engines,
-    "pcie_sm_read" and "pcie_sm_write" of kernels on host memory. All NVLinks of the GPU: "nvlink" in one direction,
-    "nvlink_both" the sum. A GPU with memory of the host's own, or joined to it coherently, has no PCIe verdict.
-    Device memory: "dram". Caches by all SMs at their highest clock: "shared", "l1", "l2" in B/s; each with "_per_clock"
-    in B/clk/SM, at any clock. Tensor cores and ALUs, dense: "tensor:", "gemm:" or "alu:" and a type or an
-    instruction, at their highest clock; each with "_per_clock", at any clock.
+    PCIe at the GPU's full generation and width: "pcie_h2d", "pcie_d2h" and "pcie_both" (the sum) for copy engines,
+    "pcie_sm_read" and "pcie_sm_write" for kernels on host memory. An integrated or coherently linked GPU has no PCIe
+    ceiling. All NVLinks of the GPU: "nvlink" in one direction, "nvlink_both" the sum. Device memory: "dram". Caches of
+    all SMs at their highest clock: "shared", "l1", "l2" in B/s, or with "_per_clock" in B/clk/SM at any clock. Tensor
+    cores and ALUs, dense, at their highest clock: "tensor:", "gemm:" or "alu:" and a type or an instruction, or with
+    "_per_clock" at any clock.
     """
     if gpu is None or bound is None:
         return None
@@ -126,7 +123,7 @@ def _pcie_ceiling(bound: str, link: LinkInfo) -> Ceiling | None:
     if bound == "pcie_both":
         value = pcie_both_rate(generation, lanes, payload_bytes)
     else:
-        # What kernels read comes as completions, like a copy to the device; what they write are posted writes.
+        # Kernels' reads are completions, like a copy to the device; their writes are posted writes.
         down = bound in ("pcie_h2d", "pcie_sm_read")
         value = pcie_rate(generation, lanes, "h2d" if down else "d2h", payload_bytes)
         way = "to the GPU" if down else "from the GPU"
@@ -169,7 +166,7 @@ def _dram_ceiling(gpu: GpuInfo) -> Ceiling | None:
 
 
 def cache_rate(level: str, gpu: GpuInfo) -> int | None:
-    """Bytes that an SM can take in a clock cycle from "shared", "l1" or "l2"; None for an unknown architecture."""
+    """Bytes that an SM can read in a clock cycle from "shared", "l1" or "l2"; None for an unknown architecture."""
     capability = gpu.compute_capability
     if capability not in L1_BYTES_PER_CLOCK:
         return None
@@ -194,7 +191,7 @@ def _cache_ceiling(bound: str, gpu: GpuInfo) -> Ceiling | None:
 
 
 def _unit_ceiling(bound: str, gpu: GpuInfo) -> Ceiling | None:
-    """What tensor cores or ALUs can do in a cycle, or in a second at their highest clock."""
+    """The limit of tensor cores or ALUs, in a cycle or in a second at their highest clock."""
     rate = rate_of(bound, gpu)
     if rate is None or not bound.endswith(PER_CLOCK):
         return ceiling_at(bound, gpu, gpu.sm_clock_max_hz)
@@ -203,9 +200,9 @@ def _unit_ceiling(bound: str, gpu: GpuInfo) -> Ceiling | None:
 
 
 def ceiling_at(bound: str | None, gpu: GpuInfo | None, clock_hz: float | None) -> Ceiling | None:
-    """What tensor cores or ALUs can do in a second at that SM clock: rate x SMs x clock, in FLOP/s or OP/s.
+    """The limit of tensor cores or ALUs at that SM clock: rate x SMs x clock, in FLOP/s or OP/s.
 
-    None for another bound, and where architecture, SMs or clock are not known.
+    None for another bound, or if the architecture, the number of SMs or the clock is unknown.
     """
     rate = rate_of(bound, gpu)
     if rate is None or gpu is None or not gpu.sm_count or not clock_hz:

@@ -1,4 +1,4 @@
-"""What an SM computes in a clock cycle, by compute capability: tensor cores and ALUs, dense, each with its source."""
+"""Gives the operations of an SM in a clock cycle by compute capability: tensor cores and ALUs, dense, with sources."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ FLOATING, INTEGER = "FLOP/clk/SM", "OP/clk/SM"
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """Operations in a clock cycle and SM: ``value`` in ``unit``, who does them, where from, and what was assumed.
+    """Operations in a clock cycle and SM: ``value`` in ``unit``, the hardware that does them, source and assumptions.
 
-    A multiply-add counts as two, on the ALUs one of integers as one: as in the CUDA programming guide.
+    A multiply-add counts as two, but as one for integers on ALUs, as in the CUDA programming guide.
     """
 
     value: float
@@ -26,18 +26,13 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Halved(NamedTuple):
-    """A rate that boards for games have cut to half of what the chip can."""
+    """A rate that gaming boards halve."""
 
     full: int
 
-    @property
-    def half(self) -> int:
-        """What those boards do."""
-        return self.full // 2
-
 
 class Architecture(NamedTuple):
-    """An architecture's rates, tensor cores by type of operands, ALUs by instruction; where they are from."""
+    """An architecture's rates with their source: tensor cores by type of operands, ALUs by instruction."""
 
     source: str
     confidence: str
@@ -46,14 +41,14 @@ class Architecture(NamedTuple):
 
 
 def _alu(fp64: int, fp32: int, fp16x2: int | None, bf16x2: int | None, **other: int) -> dict[str, int]:
-    """Of floating multiply-adds so many operations; integers and special functions are alike almost everywhere."""
+    """Operations of ALUs by instruction; integers and special functions have one rate on almost every architecture."""
     halves = {name: rate for name, rate in (("fma_fp16x2", fp16x2), ("fma_bf16x2", bf16x2)) if rate is not None}
     usual = {"mad_int32": 64, "add_int32": 64, "exp2_fp32": 16, "rsqrt_fp32": 16}
     return {"fma_fp64": fp64, "fma_fp32": fp32, **halves, **usual, **other}
 
 
-# A data sheet's figure over SMs and its clock gives each of these back within 1 % (tests/test_rates.py). Structured
-# sparsity doubles tensor rates from 8.0 on and is left out everywhere. "fp8" adds up in fp32, "fp8_fast" in less.
+# Each rate agrees within 1 % with a data sheet's figure over SMs and clock (tests/test_rates.py). Structured sparsity,
+# which doubles tensor rates from 8.0 on, is ignored. "fp8" accumulates in fp32, "fp8_fast" in fewer bits.
 GUIDE = "CUDA C++ Programming Guide, arithmetic throughput"
 ADA: dict[str, int | Halved] = {
     "tf32": Halved(512), "fp16_acc16": 1024, "fp16": Halved(1024), "bf16": Halved(1024), "int8": 2048,
@@ -62,7 +57,7 @@ ADA: dict[str, int | Halved] = {
 BLACKWELL_RTX = Architecture(
     f"{GUIDE}; RTX Blackwell white paper, tables 3 and 6",
     "high, fp8 that adds up in fp32 disputed",
-    # cuBLASLt's mxfp8 was seen on an RTX 5090 beyond the half that the white paper gives to fp8.
+    # On an RTX 5090 cuBLASLt's mxfp8 exceeded the half rate that the white paper states for fp8.
     {**ADA, "mxfp8": 2048, "nvfp4": 4096},
     _alu(4, 256, 256, 256, add_int32=128),
 )
@@ -115,18 +110,20 @@ ARCHITECTURES: dict[tuple[int, int], Architecture] = {
     (12, 0): BLACKWELL_RTX,
     (12, 1): BLACKWELL_RTX._replace(confidence="medium, taken to be those of 12.0"),
 }  # fmt: skip
-# Boards whose name says that they add up in fp32 at half the rate. Compute capability cannot tell. The L40, unlike the
+# Boards that accumulate in fp32 at half the rate, by name, as compute capability does not tell. The L40, unlike the
 # L40S, is rated 181 of 362 TFLOP/s by its data sheet.
 GAMES, HALVED_BOARDS = "GeForce", ("NVIDIA L40",)
-# What a product's operands are to the tensor cores, where it is not its own name.
+HALVED_BY_NAME = "this board adds up in fp32 at half the rate, by its name"
+FULL_BY_NAME = "a board for workstations or data centres, by its name"
+# The tensor cores' type for a product's operands, if its name differs.
 OPERANDS = {
     "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp8_e4m3_fast": "fp8_fast", "fp8_e5m2_fast": "fp8_fast",
 }  # fmt: skip
 INTEGER_OPERANDS = ("int8",)
-# Products that the ALUs multiply where tensor cores do not take the type.
+# Products that ALUs compute if the tensor cores do not support the type.
 ON_ALUS = {"fp32": "fma_fp32", "fp64": "fma_fp64"}
-# SXM boards whose data sheet takes another clock for tensor types than the highest; XLA's table of H100 has its share
-# too (kHopperTcClockScale). fp64 and the ALUs are rated at the highest clock there.
+# SXM boards whose data sheet assumes less than the highest clock for tensor types, as does XLA's table of H100
+# (kHopperTcClockScale). It rates fp64 and the ALUs at the highest clock.
 DATA_SHEET_BOARDS = ("NVIDIA H100 80GB HBM3", "NVIDIA H200")
 DATA_SHEET_TENSOR_HZ, DATA_SHEET_HZ = 1.83e9, 1.98e9
 TENSOR, GEMM, ALU = "tensor:", "gemm:", "alu:"
@@ -134,28 +131,24 @@ PER_CLOCK = "_per_clock"
 
 
 def tensor_rate(dtype: str, gpu: GpuInfo) -> Rate | None:
-    """What an SM's tensor cores multiply and add in a cycle, dense; None where they do not take the type."""
+    """The dense rate of an SM's tensor cores; None if they do not support the type."""
     found = ARCHITECTURES.get(gpu.compute_capability or (0, 0))
     rate = found.tensor.get(OPERANDS.get(dtype, dtype)) if found is not None else None
     if found is None or rate is None:
         return None
     assumptions: tuple[str, ...] = ()
     if isinstance(rate, Halved):
-        rate, assumptions = _of_board(rate, gpu.name)
+        halved = GAMES in gpu.name or gpu.name in HALVED_BOARDS
+        rate = rate.full // 2 if halved else rate.full
+        assumptions = (HALVED_BY_NAME if halved else FULL_BY_NAME,)
     if found.confidence != "high":
         assumptions += (f"confidence {found.confidence}",)
     unit = INTEGER if dtype in INTEGER_OPERANDS else FLOATING
     return Rate(float(rate), unit, "tensor cores", found.source, found.confidence, assumptions)
 
 
-def _of_board(rate: Halved, name: str) -> tuple[int, tuple[str, ...]]:
-    if GAMES in name or name in HALVED_BOARDS:
-        return rate.half, ("this board adds up in fp32 at half the rate, by its name",)
-    return rate.full, ("a board for workstations or data centres, by its name",)
-
-
 def alu_rate(operation: str, gpu: GpuInfo) -> Rate | None:
-    """What an SM's ALUs do of an instruction in a cycle; None where the architecture has it not or is not known."""
+    """The rate of an SM's ALUs for an instruction; None if the architecture lacks it or is unknown."""
     found = ARCHITECTURES.get(gpu.compute_capability or (0, 0))
     rate = found.alu.get(operation) if found is not None else None
     if found is None or rate is None:
@@ -166,13 +159,13 @@ def alu_rate(operation: str, gpu: GpuInfo) -> Rate | None:
 
 
 def gemm_rate(dtype: str, gpu: GpuInfo) -> Rate | None:
-    """That of the units which multiply matrices of the type: ALUs where tensor cores do not take it."""
+    """The rate of what multiplies matrices of the type: tensor cores, or ALUs if those do not support it."""
     found = tensor_rate(dtype, gpu)
     return alu_rate(ON_ALUS[dtype], gpu) if found is None and dtype in ON_ALUS else found
 
 
 def rate_of(bound: str | None, gpu: GpuInfo | None) -> Rate | None:
-    """By the name of a bound: "tensor:bf16", "gemm:fp32", "alu:fma_fp64", each also with "_per_clock"."""
+    """The rate of a bound such as "tensor:bf16", "gemm:fp32", "alu:fma_fp64", also with "_per_clock"; else None."""
     if bound is None or gpu is None:
         return None
     name = bound.removesuffix(PER_CLOCK)
@@ -183,7 +176,7 @@ def rate_of(bound: str | None, gpu: GpuInfo | None) -> Rate | None:
 
 
 def data_sheet_clock_hz(bound: str | None, gpu: GpuInfo | None) -> float | None:
-    """The SM clock that the board's data sheet takes for this bound; None for boards where none is known."""
+    """The SM clock that the board's data sheet assumes for this bound; None for other boards."""
     rate = rate_of(bound, gpu)
     if rate is None or gpu is None or gpu.name not in DATA_SHEET_BOARDS or bound is None:
         return None

@@ -1,26 +1,18 @@
-"""THE STATISTICS: raw samples -> value, confidence interval over samples and over rounds, tails, trust grade."""
+"""THE STATISTICS: turns raw samples into values, confidence intervals over samples and rounds, tails, trust grades."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from struct import Struct
 from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
-from microbench.analysis.quantiles import (
-    ClockState,
-    FloatArray,
-    Quantiles,
-    clock_state,
-    is_arithmetic,
-    median_ranks,
-    of_rows,
-    quantile,
-    unpacked,
-    work_of,
-)
+from microbench.analysis.clocks import ClockState, clock_state, is_arithmetic
+from microbench.analysis.quantiles import FloatArray, Quantiles, median_ranks, of_rows, quantile, work_of
 from microbench.core.model import Measurement, Metric, Outcome, PerCall, Run, Telemetry
 
 Trust = Literal["stable", "steady", "noisy", "throttled", "single", "below floor", "unverified"]
@@ -30,11 +22,28 @@ STABLE_ROUNDS = 3
 STEADY_HALF_WIDTH = 0.03
 STABLE_HALF_WIDTH = 0.10
 FLOORS_PER_SAMPLE = 5
-# Samples that wait for measurements of as many: some 10 MB.
-MOST_WAITING = 1 << 20
+MOST_WAITING = 1 << 20  # samples, some 10 MB
+
+NORMAL_95 = 1.959964
+# Two-sided 95 % quantiles of Student's t for 1 … 30 degrees of freedom (any statistics table), then the normal's.
+STUDENT_T = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+    NORMAL_95,
+)  # fmt: skip
+INVERSE_FREEDOM = (*(1 / freedom for freedom in range(1, len(STUDENT_T))), 0.0)
 
 
-class Interval(msgspec.Struct, frozen=True):
+def student_95(freedom: FloatArray) -> FloatArray:
+    """The two-sided 95 % quantile of Student's t for each count of degrees of freedom, from 1 on.
+
+    Between the table's entries it is interpolated over 1 / freedom, which is right within 0.2 % from 4 degrees.
+    """
+    result: FloatArray = np.interp(1 / freedom, INVERSE_FREEDOM[::-1], STUDENT_T[::-1])
+    return result
+
+
+class Interval(msgspec.Struct, frozen=True, gc=False):
     """A value with the interval that holds it at quantiles.CONFIDENCE."""
 
     median: float
@@ -54,7 +63,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def median_interval(values: Sequence[float] | FloatArray, step: float = 0.0) -> Interval:
-    """Median and its order-statistics interval; a zero-width interval counts as one ``step`` of the clock."""
+    """Median and its order-statistics interval, which is widened to one ``step`` of the clock if it is narrower."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     low_rank, high_rank = median_ranks(len(ordered))
     median, low, high = quantile(ordered, 0.5), float(ordered[low_rank]), float(ordered[high_rank])
@@ -63,35 +72,28 @@ def median_interval(values: Sequence[float] | FloatArray, step: float = 0.0) -> 
     return Interval(median, low, high)
 
 
-# Two-sided 95 % quantiles of Student's t for 1 … 30 degrees of freedom (any statistics table); beyond, the normal's.
-STUDENT_T = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-
-
 def rounds_interval(rounds: Sequence[Interval]) -> Interval:
     """One interval over the rounds' medians.
 
-    Student's t on the medians of fresh processes, never narrower than the middle round's own interval: with three
-    rounds an order-statistics interval would reach 75 % only.
+    Student's t on the medians of fresh processes, never narrower than the middle round's own interval. An
+    order-statistics interval would reach 75 % only with three rounds.
     """
     if len(rounds) == 1:
         return rounds[0]
-    medians = np.array([one.median for one in rounds])
+    medians = np.array([interval.median for interval in rounds])
     middle = _median(medians)
-    factor = STUDENT_T[len(rounds) - 2] if len(rounds) - 2 < len(STUDENT_T) else 1.96
+    factor = float(student_95(np.array(len(rounds) - 1.0)))
     between = factor * float(np.std(medians, ddof=1)) / math.sqrt(len(rounds))
-    within = _median(np.array([(one.high - one.low) / 2 for one in rounds]))
+    within = _median(np.array([(interval.high - interval.low) / 2 for interval in rounds]))
     half = max(between, within)
     return Interval(middle, middle - half, middle + half)
 
 
 def _median(values: FloatArray) -> float:
-    """What NumPy's median is, in a tenth of its time."""
+    """NumPy's median in a tenth of its time; NaN if any value is, as NaN sorts to the end."""
     ordered = np.sort(values)
     middle = len(ordered) // 2
-    if math.isnan(ordered[-1]):  # they are sorted to the end
+    if math.isnan(ordered[-1]):
         return math.nan
     return float(ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2)
 
@@ -105,9 +107,9 @@ def values_of(metric: Metric, measurement: Measurement) -> FloatArray:
     return samples if metric.kind != "rate" else work_of(metric, measurement) / samples
 
 
-class Summary(msgspec.Struct, frozen=True):
+class Summary(msgspec.Struct, frozen=True, gc=False):
     """One measurement in numbers, in the metric's unit. ``tail`` is p99 of a cost, p1 of a rate; percentiles come
-    from single calls where those were stamped, else from the samples."""
+    from single calls if those were stamped, else from the samples."""
 
     n: int
     interval: Interval
@@ -119,6 +121,69 @@ class Summary(msgspec.Struct, frozen=True):
     tail: float
     trust: Trust
     per_call: PerCall | None = None
+
+
+def summarize(
+    metric: Metric, measurement: Measurement, telemetry: Telemetry | None = None, *, arithmetic: bool = False
+) -> Summary:
+    """The numbers of one measurement of one process; its trust is ``steady`` at best.
+
+    ``arithmetic`` says that its case kept tensor cores or ALUs busy (``is_arithmetic``).
+    """
+    summaries = _Summaries()
+    summaries.add(metric, measurement, clock_state(telemetry, arithmetic=arithmetic))
+    return summaries.all()[0]
+
+
+class _Summaries:
+    """Summaries of many measurements. Those with equal counts of samples are computed together, which is faster."""
+
+    def __init__(self) -> None:
+        self._made: list[Summary | None] = []
+        self._waiting: dict[tuple[int, bool], list[tuple[int, bytes, Metric, Measurement, ClockState]]] = {}
+        self._samples_waiting = 0
+
+    def add(self, metric: Metric, measurement: Measurement, state: ClockState) -> int:
+        """Take a measurement and return its place in ``all``."""
+        values = measurement.values
+        place, key = len(self._made), (len(values), metric.kind == "rate")
+        packed = _doubles(len(values)).pack(*values)
+        self._waiting.setdefault(key, []).append((place, packed, metric, measurement, state))
+        self._made.append(None)
+        self._samples_waiting += len(values)
+        if self._samples_waiting > MOST_WAITING:
+            self._compute()
+        return place
+
+    def all(self) -> list[Summary]:
+        """The summaries of all that was added."""
+        self._compute()
+        return [summary for summary in self._made if summary is not None]
+
+    def _compute(self) -> None:
+        for (count, _), group in self._waiting.items():
+            places, packed, metrics, measured, states = zip(*group, strict=True)
+            samples = np.frombuffer(b"".join(packed)).reshape(len(packed), count)
+            quantiles = of_rows(samples, metrics, measured)
+            for place, summary in zip(places, map(_summary, metrics, measured, states, quantiles), strict=True):
+                self._made[place] = summary
+        self._waiting.clear()
+        self._samples_waiting = 0
+
+
+@cache
+def _doubles(count: int) -> Struct:
+    """Packs ``count`` floats; NumPy takes four times as long to convert a tuple of them."""
+    return Struct(f"{count}d")
+
+
+def _summary(metric: Metric, measurement: Measurement, state: ClockState, found: Quantiles) -> Summary:
+    interval = Interval(found.median, found.low, found.high)
+    calls = measurement.per_call
+    ends = calls if calls is not None and metric.kind == "time" else found
+    trust = _trust(measurement, found.raw_median, interval, state)
+    tail = ends.p1 if metric.kind == "rate" else ends.p99
+    return Summary(measurement.n, interval, ends.p1, ends.p90, ends.p99, ends.min, ends.max, tail, trust, calls)
 
 
 def _trust(measurement: Measurement, raw_median: float, interval: Interval, state: ClockState) -> Trust:
@@ -134,69 +199,11 @@ def _trust(measurement: Measurement, raw_median: float, interval: Interval, stat
     return "steady" if interval.half_width <= STEADY_HALF_WIDTH and not state.waking else "noisy"
 
 
-def _summary(metric: Metric, measurement: Measurement, state: ClockState, found: Quantiles) -> Summary:
-    p1, median, p90, p99, low, high, least, most, raw_median = found
-    interval = Interval(median, low, high)
-    calls = measurement.per_call
-    if calls is not None and metric.kind == "time":
-        p1, p90, p99, least, most = calls.p1, calls.p90, calls.p99, calls.min, calls.max
-    trust = _trust(measurement, raw_median, interval, state)
-    tail = p1 if metric.kind == "rate" else p99
-    return Summary(measurement.n, interval, p1, p90, p99, least, most, tail, trust, calls)
-
-
-class _Summaries:
-    """Summaries of one measurement after the other: those of as many samples are worked out together."""
-
-    def __init__(self) -> None:
-        self._made: list[Summary | None] = []
-        self._waiting: dict[tuple[int, bool], list[tuple[int, bytes, Metric, Measurement, ClockState]]] = {}
-        self._samples_waiting = 0
-        self._packer = msgspec.msgpack.Encoder()
-
-    def add(self, metric: Metric, measurement: Measurement, state: ClockState) -> int:
-        """Take a measurement's samples, which need not be there afterwards; its place among ``all``."""
-        values = measurement.values
-        place, key = len(self._made), (len(values), metric.kind == "rate")
-        self._waiting.setdefault(key, []).append((place, self._packer.encode(values), metric, measurement, state))
-        self._made.append(None)
-        self._samples_waiting += len(values)
-        if self._samples_waiting > MOST_WAITING:
-            self._work_out()
-        return place
-
-    def all(self) -> list[Summary]:
-        """Summaries of all that were added."""
-        self._work_out()
-        return [one for one in self._made if one is not None]
-
-    def _work_out(self) -> None:
-        for (count, _), group in self._waiting.items():
-            places, packed, metrics, measured, states = zip(*group, strict=True)
-            found = of_rows(unpacked(packed, count), metrics, measured)
-            for place, summary in zip(places, map(_summary, metrics, measured, states, found), strict=True):
-                self._made[place] = summary
-        self._waiting.clear()
-        self._samples_waiting = 0
-
-
-def summarize(
-    metric: Metric, measurement: Measurement, telemetry: Telemetry | None = None, *, arithmetic: bool = False
-) -> Summary:
-    """The numbers of one measurement of one process; its trust is ``steady`` at best.
-
-    ``arithmetic`` says that its case kept tensor cores or ALUs at work (``is_arithmetic``).
-    """
-    summaries = _Summaries()
-    summaries.add(metric, measurement, clock_state(telemetry, arithmetic=arithmetic))
-    return summaries.all()[0]
-
-
 def combined_trust(rounds: Sequence[Summary], interval: Interval) -> Trust:
     """Grade over rounds in fresh processes: the worst fault of any round, else ``stable`` if there were enough rounds
     and the interval over them is narrow."""
     faults: tuple[Trust, ...] = ("unverified", "throttled", "below floor")
-    grades = {one.trust for one in rounds}
+    grades = {summary.trust for summary in rounds}
     for fault in faults:
         if fault in grades:
             return fault
@@ -207,8 +214,8 @@ def combined_trust(rounds: Sequence[Summary], interval: Interval) -> Trust:
     return "noisy" if "noisy" in grades else "steady"
 
 
-class Row(msgspec.Struct, frozen=True):
-    """One case and metric over all its rounds: what a table shows. ``rounds`` and ``outcomes`` go together;
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """One case and metric over all its rounds: what a table shows. ``summaries`` and ``outcomes`` go together;
     ``measurement`` is that of the first round (clock, work, bound, verification)."""
 
     case_id: str
@@ -230,18 +237,19 @@ class Row(msgspec.Struct, frozen=True):
         return self.interval.median
 
     def over_rounds(self, name: Literal["p1", "p90", "p99", "min", "max", "tail"]) -> float:
-        """A quantile over the rounds: min and max over all, else the rounds' median (of single samples, their own)."""
-        ordered = np.sort([float(getattr(one, name)) for one in self.summaries])
+        """A quantile over the rounds: the least min, the largest max, else the median of the rounds' quantiles. Rounds
+        of a single sample have none, so the quantile is then that of these samples."""
+        ordered = np.sort([float(getattr(summary, name)) for summary in self.summaries])
         if name in ("min", "max"):
             return float(ordered[0] if name == "min" else ordered[-1])
-        if all(one.n == 1 for one in self.summaries):
+        if all(summary.n == 1 for summary in self.summaries):
             tail = 0.01 if self.metric.kind == "rate" else 0.99
             return quantile(ordered, {"p1": 0.01, "p90": 0.9, "p99": 0.99, "tail": tail}[name])
         return quantile(ordered, 0.5)
 
 
 class _Group(NamedTuple):
-    """A row on its way: its first round, and each round's outcome with the place of its summary."""
+    """What a row is made of: its first round, and each round's outcome with the place of its summary."""
 
     metric: Metric
     measurement: Measurement
@@ -252,11 +260,10 @@ class _Group(NamedTuple):
 def rows(run: Run, outcomes: Iterable[Outcome] | None = None, only: str | None = None) -> list[Row]:
     """Every case and metric measured, rounds joined, in the order of the run. Sessions and devices are kept apart.
 
-    ``outcomes`` are those to look at: some of the run's, or all as they come where it does not hold them yet; of a
-    measurement beyond the first of its row nothing is kept. ``only`` names the metric that is wanted.
+    ``outcomes`` are some of the run's, all if left out; ``only`` names the one metric that is wanted.
     """
     groups: dict[tuple[int, str | None, str, str], _Group] = {}
-    declared = {(info.name, one.name): one for info in reversed(run.benchmarks) for one in reversed(info.metrics)}
+    declared = {(info.name, metric.name): metric for info in reversed(run.benchmarks) for metric in info.metrics[::-1]}
     summaries = _Summaries()
     for outcome in run.outcomes if outcomes is None else outcomes:
         telemetry = next(iter(outcome.telemetry.values()), None)
@@ -272,13 +279,13 @@ def rows(run: Run, outcomes: Iterable[Outcome] | None = None, only: str | None =
             group.outcomes.append(outcome)
             group.places.append(summaries.add(metric, measurement, state))
     suites = {info.name: info.suite for info in reversed(run.benchmarks)}
-    found = summaries.all()
-    return [_row(suites, case_id, group, found) for (_, _, case_id, _), group in groups.items()]
+    made = summaries.all()
+    return [_row(suites, case_id, group, made) for (_, _, case_id, _), group in groups.items()]
 
 
-def _row(suites: Mapping[str, str], case_id: str, group: _Group, found: Sequence[Summary]) -> Row:
+def _row(suites: Mapping[str, str], case_id: str, group: _Group, made: Sequence[Summary]) -> Row:
     first = group.outcomes[0]
-    summaries = tuple(found[place] for place in group.places)
+    summaries = tuple(made[place] for place in group.places)
     interval = rounds_interval([summary.interval for summary in summaries])
     return Row(
         case_id=case_id,
@@ -294,10 +301,3 @@ def _row(suites: Mapping[str, str], case_id: str, group: _Group, found: Sequence
         session=first.session,
         device=first.device,
     )
-
-
-def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Interval:
-    """Median of paired ratios and its interval, for A B A B of equal counts. Raises ValueError for unequal lengths."""
-    if len(numerator) != len(denominator) or not numerator:
-        raise ValueError("pairs need two sequences of one length")
-    return median_interval(np.asarray(numerator, dtype=np.float64) / np.asarray(denominator, dtype=np.float64))

@@ -6,7 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from microbench.cli import options
-from microbench.cli.runs import adding_to, consistent, draw, is_reference, last_with, load, print_bytes, told
+from microbench.cli.output import draw, print_bytes
+from microbench.cli.output import reported_errors as told
+from microbench.cli.runs import adding_to, consistent, is_reference, last_with, load
 from microbench.core.errors import UsageError
 
 if TYPE_CHECKING:

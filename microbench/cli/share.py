@@ -1,4 +1,4 @@
-"""The commands that hand runs on and look after them: export, history, trend. Heavy imports stay inside commands."""
+"""The commands export, history and trend. Heavy imports stay inside the commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import typer
 
 from microbench.cli import options
 from microbench.cli.options import Format
-from microbench.cli.runs import consistent, draw, is_reference, load, located, print_bytes, report_of, told
+from microbench.cli.output import command, draw, print_bytes
+from microbench.cli.runs import consistent, is_reference, load, located, report_of
 from microbench.core.errors import RunUnreadableError, UsageError
 from microbench.core.units import plain
 
@@ -20,10 +21,8 @@ if TYPE_CHECKING:
 
 
 HISTORY_SHOWN = 30
-TREND_RUNS = 300
+TREND_RUNS = 100  # read as a whole, some 15 ms each
 TREND_ROWS = 20
-# More than the table's rows: a run may have several of them, or none.
-LABELS_READ = 300
 NO_RUN_YET = ("there is no run yet", "microbench run makes one")
 
 history_app = typer.Typer(
@@ -41,18 +40,17 @@ def export(
     schema: options.Schema = False,
 ) -> None:
     """Write a run to standard output, in SI base units."""
-    with told():
-        if schema:
-            from microbench.runs import schema as run_schema
+    if schema:
+        from microbench.runs import schema as run_schema
 
-            print_bytes(run_schema.encoded())
-            return
-        path, run = load(name)
-        if redact:
-            from microbench.runs.redaction import redacted
+        print_bytes(run_schema.encoded())
+        return
+    path, run = load(name)
+    if redact:
+        from microbench.runs.redaction import redacted
 
-            run = redacted(run)
-        print_bytes(exported(run, format, path))
+        run = redacted(run)
+    print_bytes(exported(run, format, path))
 
 
 def exported(run: Run, format: Format, path: Path | None = None) -> bytes:
@@ -70,7 +68,6 @@ def exported(run: Run, format: Format, path: Path | None = None) -> bytes:
         return export.to_csv(run).encode()
 
 
-@history_app.callback(invoke_without_command=True)
 def history(
     context: typer.Context,
     label: options.Label = None,
@@ -81,16 +78,15 @@ def history(
     """List the recorded runs, newest first; label one, or note something about it."""
     if context.invoked_subcommand is not None:
         return
-    with told():
-        from microbench.runs import store
+    from microbench.runs import store
 
-        changed = [_remarked(label[0], label=label[1])] if label else []
-        changed += [_remarked(note[0], note=note[1])] if note else []
-        paths = list(dict.fromkeys(changed)) or store.listing()
-        if not paths:
-            raise RunUnreadableError(*NO_RUN_YET)
-        shown = paths if everything else paths[:last]
-        _list(shown, "What is said of it now" if changed else "The recorded runs", more=len(paths) - len(shown))
+    changed = [_remarked(label[0], label=label[1])] if label else []
+    changed += [_remarked(note[0], note=note[1])] if note else []
+    paths = list(dict.fromkeys(changed)) or store.listing()
+    if not paths:
+        raise RunUnreadableError(*NO_RUN_YET)
+    shown = paths if everything else paths[:last]
+    _list(shown, "Its label and note now" if changed else "The recorded runs", more=len(paths) - len(shown))
 
 
 def _remarked(name: str, label: str | None = None, note: str | None = None) -> Path:
@@ -107,52 +103,44 @@ def _list(paths: list[Path], title: str, more: int = 0) -> None:
     from microbench.report import history as drawing
     from microbench.report.terminal import terminal
     from microbench.runs.history import entries
-    from microbench.runs.index import opened
 
-    with opened() as index:
-        found = entries(index, paths)
-    terminal.draw_tables([drawing.table(found, title=title, more=more)], terminal.open_console())
+    terminal.draw_tables([drawing.table(entries(paths), title=title, more=more)], terminal.open_console())
 
 
-@history_app.command(epilog="Example: microbench history prune --keep 50 --older-than 30")
 def prune(
     keep: options.Keep = None,
     older_than: options.OlderThan = None,
     yes: options.Yes = False,
 ) -> None:
-    """Delete recorded runs, once it is confirmed; runs with a label or a note stay."""
-    with told():
-        from microbench.runs import store
-        from microbench.runs.history import delete, heads, prunable, state
-        from microbench.runs.index import opened
+    """Delete recorded runs after a confirmation; runs with a label or a note stay."""
+    from microbench.runs import history as recorded
+    from microbench.runs import store
 
-        if keep is None and older_than is None:
-            raise UsageError("nothing says which runs may go", "give --keep N, --older-than DAYS, or both")
-        age = _days(older_than) if older_than is not None else None
-        with opened() as index:
-            # As they are before they are looked at: whatever is said of a run while this goes on keeps it.
-            states = {path: state(path) for path in store.listing()}
-            going = prunable(heads(index, list(states)), keep, age, datetime.now(UTC))
-            if not going:
-                typer.echo("no run is to go")
-                return
-            _list(going, "These runs are to go")
-            if not (yes or sys.stdin.isatty()):
-                raise UsageError("nothing was deleted: nobody is here to confirm it", "add --yes")
-            if not (yes or typer.confirm(f"Delete {_counted(going)}?")):
-                typer.echo("nothing was deleted")
-                return
-            done = delete({path: states[path] for path in going})
-            index.forget(done.deleted)
-        left = ", ".join(plain(path.name.partition(".")[0]) for path in done.changed)
-        typer.echo(f"{_counted(done.deleted)} deleted" + (f"; left, as changed meanwhile: {left}" if left else ""))
-
-
-def _days(count: float) -> timedelta:
+    if keep is None and older_than is None:
+        raise UsageError("nothing says which runs may go", "give --keep N, --older-than DAYS, or both")
     try:
-        return timedelta(days=count)
+        age = timedelta(days=older_than) if older_than is not None else None
     except (ValueError, OverflowError):
-        raise UsageError(f"--older-than {count:g} is no number of days", "give one such as 30") from None
+        raise UsageError(f"--older-than {older_than:g} is no number of days", "give one such as 30") from None
+    # The states are taken before anything is read: a run that is labelled or grown after that is not deleted.
+    states = {path: recorded.state(path) for path in store.listing()}
+    heads = [(path, recorded.head(path)) for path in states]
+    for path, head in heads:
+        if head.problem:
+            typer.echo(f"left, as it cannot be read: {plain(path.name)}")
+    going = recorded.prunable(heads, keep, age, datetime.now(UTC))
+    if not going:
+        typer.echo("no run is to go")
+        return
+    _list(going, "These runs are to go")
+    if not (yes or sys.stdin.isatty()):
+        raise UsageError("nothing was deleted: nobody is here to confirm it", "add --yes")
+    if not (yes or typer.confirm(f"Delete {_counted(going)}?")):
+        typer.echo("nothing was deleted")
+        return
+    done = recorded.delete({path: states[path] for path in going})
+    left = ", ".join(plain(path.name.partition(".")[0]) for path in done.changed)
+    typer.echo(f"{_counted(done.deleted)} deleted" + (f"; left, as changed meanwhile: {left}" if left else ""))
 
 
 def _counted(runs: list[Path]) -> str:
@@ -167,23 +155,24 @@ def trend(
     svg: options.Svg = None,
 ) -> None:
     """Draw one figure over the recorded runs, with its intervals."""
-    with told():
-        from microbench.report import history as drawing
-        from microbench.runs import remarks, store
-        from microbench.runs import trend as trends
-        from microbench.runs.index import opened
+    from microbench.report import history as drawing
+    from microbench.runs import remarks, store
+    from microbench.runs import trend as trends
 
-        paths = store.listing() if everything else store.listing()[:last]
-        if not paths:
-            raise RunUnreadableError(*NO_RUN_YET)
-        wanted, case_id = trends.parsed_case(case)
-        with opened() as index:
-            found = trends.of_cases(trends.gathered(index, paths, metric), wanted, case_id)
-        labels = {trends.name_of(path): remarks.read(path).label for path in paths[:LABELS_READ]}
-        draw(drawing.sheet(metric, found, labels, looked_at=len(paths), table_rows=TREND_ROWS), svg)
+    paths = store.listing() if everything else store.listing()[:last]
+    if not paths:
+        raise RunUnreadableError(*NO_RUN_YET)
+    wanted, case_id = trends.parsed_case(case)
+    found = trends.gathered(paths, metric)
+    points = trends.of_cases(found.points, wanted, case_id)
+    labels = {trends.name_of(path): remark.label for path, remark in remarks.read_all(paths).items()}
+    sheet = drawing.sheet(metric, points, labels, found.unreadable, looked_at=len(paths), table_rows=TREND_ROWS)
+    draw(sheet, svg)
 
 
-# Each with the example that its own help ends with.
+history_app.callback(invoke_without_command=True)(command(history))
+history_app.command(epilog="Example: microbench history prune --keep 50 --older-than 30")(command(prune))
+# In the order of --help, each with the example at the end of its own help; history is a group of its own.
 COMMANDS = (
     (export, "microbench export nvidia-h200 --format csv > h200.csv"),
     (trend, "microbench trend launch_cost.submit"),

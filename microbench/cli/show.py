@@ -1,4 +1,4 @@
-"""The command compare: one run held against another. Heavy imports stay inside commands."""
+"""The commands show, compare, plot and report. Heavy imports stay inside the commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import typer
 
 from microbench.cli import options
 from microbench.cli.options import NAMES, REFERENCE_RUN, FailOn, Theme
-from microbench.cli.runs import consistent, draw, grows, is_reference, load, report_of, told, write_new
+from microbench.cli.output import draw, write_new
+from microbench.cli.output import reported_errors as told
+from microbench.cli.runs import consistent, grows, is_reference, load, report_of
 from microbench.core.errors import ExitCode, RunUnreadableError, UsageError
 from microbench.core.units import plain
 from microbench.report.figures.catalogue import KINDS
@@ -17,12 +19,26 @@ from microbench.report.figures.catalogue import KINDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from microbench.compare.compare import Comparison, Verdict
-    from microbench.compare.words import Side
+    from microbench.compare.compare import Comparison
     from microbench.core.model import Run
     from microbench.report.document import Report
     from microbench.report.figures.figure import Figure, Origin
     from microbench.report.page.page import Page
+
+
+def show(
+    name: options.RunName = None,
+    figure: options.ShownFigure = None,
+    svg: options.Svg = None,
+    brief: options.Brief = False,
+    why: options.Why = False,
+) -> None:
+    """Show a run again: the last one, or a bundled reference; all of it, or one figure."""
+    path, run = load(name)
+    if figure is not None:
+        draw(figure_sheet(figure, path, run), svg, brief=True)
+    else:
+        draw(report_of(run, path), svg, brief=brief, why=why)
 
 
 def compare(
@@ -30,49 +46,36 @@ def compare(
     new: options.New = None,
     fail_on: options.Fail = None,
     everything: options.AllFigures = False,
+    why: options.Why = False,
     svg: options.Svg = None,
-) -> None:
-    """Hold a run against another: what is slower, faster, the same, unclear, or cannot be compared."""
-    with told():
-        from microbench.compare import compare as comparing
-        from microbench.report import comparison as drawing
-
-        before, after = load(base), load(new)
-        if before[0].resolve() == after[0].resolve():
-            raise UsageError("this is one and the same run", "name another one: `microbench history` lists them")
-        with consistent(before[1]), consistent(after[1]):
-            found = comparing.compare(before[1], after[1])
-            sheet = drawing.sheet(found, _side(base, *before), _side(new, *after), everything=everything)
-        draw(sheet, svg, brief=True)
-        failed = fail_on is not None and _failed(found, fail_on)
-    raise typer.Exit(ExitCode.CHANGED if failed else ExitCode.MEASURED)
-
-
-def _side(name: str | None, path: Path, run: Run) -> Side:
+) -> int:
+    """Compare two runs: what is slower, faster, the same, unclear, or cannot be compared."""
+    from microbench.compare import compare as comparing
     from microbench.compare.words import Side
+    from microbench.report import comparison as drawing
 
-    return Side(name or run.run_id, grows=grows(path))
+    (base_path, before), (new_path, after) = load(base), load(new)
+    if base_path.resolve() == new_path.resolve():
+        raise UsageError("this is one and the same run", "name another one: `microbench history` lists them")
+    with consistent(before), consistent(after):
+        comparison = comparing.compare(before, after)
+        sides = Side(base, grows(base_path)), Side(new or after.run_id, grows(new_path))
+        sheet = drawing.sheet(comparison, *sides, everything=everything)
+    draw(sheet, svg, brief=True, why=why)
+    return ExitCode.CHANGED if fail_on is not None and _failed(comparison, fail_on) else ExitCode.MEASURED
 
 
-def _failed(found: Comparison, fail_on: FailOn) -> bool:
-    """Whether a script should stop. A figure that NEW could not measure any more is worse than a slower one; raises
-    UsageError where nothing could be compared, which is no success either."""
-    if found.lost and fail_on is not FailOn.FASTER:
-        return True
-    if not found.changes:
-        raise UsageError("the two runs have no figure in common", "measure the same benchmarks in both")
-    return bool(found.of(*_verdicts(fail_on)))
-
-
-def _verdicts(fail_on: FailOn) -> tuple[Verdict, ...]:
+def _failed(comparison: Comparison, fail_on: FailOn) -> bool:
+    """Whether --fail-on applies. A figure that NEW failed to measure counts like a slower one. Raises UsageError if
+    nothing could be compared, which is no success either."""
     from microbench.compare.compare import BETTER, COUNTED, WORSE
 
-    chosen = {FailOn.SLOWER: WORSE, FailOn.FASTER: BETTER, FailOn.ANY: (*WORSE, *BETTER, *COUNTED)}
-    return chosen[fail_on]
-
-
-# In the order in which --help lists them, each with the example that its own help ends with.
-COMPARE_COMMANDS = ((compare, "microbench compare nvidia-h200 --fail-on slower"),)
+    if comparison.lost and fail_on is not FailOn.FASTER:
+        return True
+    if not comparison.changes:
+        raise UsageError("the two runs have no figure in common", "measure the same benchmarks in both")
+    verdicts = {FailOn.SLOWER: WORSE, FailOn.FASTER: BETTER, FailOn.ANY: (*WORSE, *BETTER, *COUNTED)}
+    return bool(comparison.of(*verdicts[fail_on]))
 
 
 # The commands that draw figures: plot, and show's one figure. Heavy imports stay inside commands.
@@ -155,10 +158,6 @@ def absent(name: str, run: Run) -> RunUnreadableError:
     return RunUnreadableError(cause, f"microbench run {' '.join(KINDS[name].benchmarks)} measures them")
 
 
-# In the order in which --help lists them, each with the example that its own help ends with.
-PLOT_COMMANDS = ((plot, "microbench plot nvidia-h200 ladder -o ladder.svg"),)
-
-
 # The command that makes a page of runs. Heavy imports stay inside it.
 
 
@@ -208,5 +207,10 @@ def _figures(runs: dict[Path, Run], labels: dict[Path, str]) -> list[Figure]:
     return list(figures(origins).values())
 
 
-# With the example that its own help ends with.
-PAGE_COMMANDS = ((report, f"microbench report {REFERENCE_RUN} -o h200.html"),)
+# In the order of --help, each with the example at the end of its own help.
+COMMANDS = (
+    (show, f"microbench show {REFERENCE_RUN}"),
+    (compare, "microbench compare nvidia-h200 --fail-on slower"),
+    (plot, "microbench plot nvidia-h200 ladder -o ladder.svg"),
+    (report, f"microbench report {REFERENCE_RUN} -o h200.html"),
+)

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from microbench.analysis.stats import NORMAL_95, student_95
+
 # How much a figure scatters from process to process: its own rounds, tempered by those of the rows around it.
 
 
 FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]
 
-# Two-sided normal quantile of 95 %: intervals are at stats.CONFIDENCE.
-NORMAL_95 = 1.959964
 # No figure is known better than to a share of 0.05 %: rounds that agree to the digit are no proof.
 LEAST_DEVIATION = 0.0005
 LEAST_WITHIN = 1e-4
@@ -43,13 +43,6 @@ def student_p(t: FloatArray, freedom: FloatArray) -> FloatArray:
     """Two-sided probability of Student's t, by Wallace's normal approximation (Ann. Math. Statist. 30, 1959)."""
     z = (8 * freedom + 1) / (8 * freedom + 3) * np.sqrt(freedom * np.log1p(t * t / freedom))
     return np.array([math.erfc(one / math.sqrt(2)) for one in z], dtype=np.float64)
-
-
-def student_95(freedom: FloatArray) -> FloatArray:
-    """The two-sided 95 % quantile of Student's t: Wallace's approximation turned round, within 1 % from 4 degrees."""
-    z = NORMAL_95 * (8 * freedom + 3) / (8 * freedom + 1)
-    result: FloatArray = np.sqrt(freedom * np.expm1(z * z / freedom))
-    return result
 
 
 def moderated(variance: FloatArray, freedom: FloatArray, within: FloatArray, family: IntArray) -> Spread:

@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from microbench.analysis.clocks import ARITHMETIC_BOUNDS, is_arithmetic
 from microbench.analysis.evidence import Evidence
 from microbench.analysis.limits import Ceiling
-from microbench.analysis.quantiles import ARITHMETIC_BOUNDS, is_arithmetic
 from microbench.analysis.rates import PER_CLOCK
 from microbench.analysis.stats import Row, combined_trust, rounds_interval, rows
 from microbench.compare.decision import Figures, FloatArray, IntArray

@@ -19,6 +19,10 @@ SAMPLES_KEPT = 512
 NUMBERS = msgspec.json.Decoder(tuple[float, ...])
 
 
+# The structs that a run holds by the hundred thousand are made with gc=False: they are frozen and cannot form cycles,
+# and looking through them for garbage would double the time that a large run takes to load.
+
+
 class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
     """The description of one measured quantity.
 
@@ -57,7 +61,7 @@ class BenchmarkInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         return next((metric for metric in self.metrics if metric.name == name), None)
 
 
-class Case(msgspec.Struct, frozen=True, omit_defaults=True):
+class Case(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One point of a benchmark's grid. ``params`` is sorted by name, so that ``id`` is the same on every machine."""
 
     benchmark: str
@@ -72,7 +76,7 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.benchmark}[{inside}]"
 
 
-class Work(msgspec.Struct, frozen=True, omit_defaults=True):
+class Work(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The bytes, operations or launches of one call. Rates are derived from them, never stored."""
 
     bytes: int = 0
@@ -84,7 +88,7 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
 NO_WORK = Work()  # encoding omits a default only if it is this very object
 
 
-class PerCall(msgspec.Struct, frozen=True, omit_defaults=True):
+class PerCall(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Distribution of single calls inside bursts, in the metric's unit.
 
     It serves for percentiles and the histogram only, because calls in a burst are not independent. Bin i of the
@@ -102,7 +106,7 @@ class PerCall(msgspec.Struct, frozen=True, omit_defaults=True):
     counts: tuple[int, ...]
 
 
-class Measurement(msgspec.Struct, frozen=True, omit_defaults=True):
+class Measurement(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Raw samples of one metric.
 
     ``samples`` are raw readings, each of ``calls_per_sample`` calls, in the metric's base unit (seconds for a rate).
@@ -137,7 +141,7 @@ class Measurement(msgspec.Struct, frozen=True, omit_defaults=True):
             ) from None
 
 
-class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
+class Fact(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A property that was looked up rather than timed. ``reason`` says why an unknown value (None) is unknown."""
 
     name: str
@@ -147,7 +151,7 @@ class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
     unit: str = ""
 
 
-class Series(msgspec.Struct, frozen=True, omit_defaults=True):
+class Series(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A metric over the time since the case began, for long work."""
 
     metric: str
@@ -155,7 +159,7 @@ class Series(msgspec.Struct, frozen=True, omit_defaults=True):
     values: tuple[float, ...]
 
 
-class Telemetry(msgspec.Struct, frozen=True, omit_defaults=True):
+class Telemetry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """State of one GPU during a case. The SM clocks at both ends of the timed region come from the SMs themselves,
     because NVML reports idle clocks and overstates them under tensor load; the rest is from NVML."""
 
@@ -168,7 +172,7 @@ class Telemetry(msgspec.Struct, frozen=True, omit_defaults=True):
     throttle_reasons: tuple[str, ...] = ()
 
 
-class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The result of one case in one round of one session. Telemetry is keyed by GPU UUID."""
 
     case: Case

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from statistics import median
 
+from microbench.analysis.clocks import CLOCK_LOSS
 from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, sentence, whole
-from microbench.analysis.quantiles import CLOCK_LOSS
 from microbench.analysis.stats import Row
 from microbench.core.units import percent, round_percent, times
 from microbench.explain.compute_units import (

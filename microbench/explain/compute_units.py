@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import ceil
 from typing import NamedTuple
 
+from microbench.analysis.clocks import HEAT_WORDS
 from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, listed, rests_on, share_of
 from microbench.analysis.limits import Ceiling, ceiling_at
-from microbench.analysis.quantiles import HEAT_WORDS
 from microbench.analysis.rates import data_sheet_clock_hz
 from microbench.analysis.stats import Row
 from microbench.core.model import Fact

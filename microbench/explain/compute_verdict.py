@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from microbench.analysis.clocks import CLOCK_LOSS
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, exceeds, rests_on
-from microbench.analysis.quantiles import CLOCK_LOSS
 from microbench.core.units import percent, round_percent
 from microbench.explain.compute_units import (
     ALUS,

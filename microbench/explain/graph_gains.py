@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, rests_on
+from microbench.analysis.fits import Line, line
 from microbench.analysis.graph_steps import (
     LITTLE,
     MAKING,
@@ -18,7 +19,6 @@ from microbench.analysis.graph_steps import (
     title_of,
     usual_kernels,
 )
-from microbench.analysis.quantiles import Line, line
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, times

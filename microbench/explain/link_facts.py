@@ -12,8 +12,8 @@ from itertools import takewhile
 from typing import Literal, NamedTuple
 
 from microbench.analysis.evidence import Evidence, facts_of, whole
+from microbench.analysis.fits import Line, line
 from microbench.analysis.limits import COMPLETION_HEADER_BYTES, WRITE_HEADER_BYTES
-from microbench.analysis.quantiles import Line, line
 from microbench.analysis.stats import Row
 from microbench.core.model import Fact, Outcome, Scalar, pcie_raw_rate
 

@@ -6,7 +6,7 @@ import itertools
 from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, facts_of, rests_on, whole
-from microbench.analysis.quantiles import Line, line
+from microbench.analysis.fits import Line, line
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, percent, quantity, rate_of, round_percent, size, times
 from microbench.explain.memory_levels import latency_levels

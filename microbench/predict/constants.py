@@ -9,8 +9,8 @@ from typing import Literal
 import msgspec
 
 from microbench.analysis.evidence import Evidence, rests_on, whole
+from microbench.analysis.fits import line
 from microbench.analysis.graph_steps import MAKING
-from microbench.analysis.quantiles import line
 from microbench.analysis.stats import Interval, Row, rounds_interval
 from microbench.core.ops import LOOP_LAYER
 from microbench.predict.model import Way, call_name, replay_name

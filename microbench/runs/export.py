@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from microbench.analysis.clocks import is_arithmetic
 from microbench.analysis.limits import ceiling, mover
-from microbench.analysis.quantiles import is_arithmetic
 from microbench.analysis.stats import Row, Summary, rows, summarize
 from microbench.core.model import Measurement, Outcome, Run
 from microbench.core.units import plain
@@ -57,7 +57,7 @@ def to_json(run: Run) -> bytes:
     found = rows(run)
     document = {
         "simulated": run.simulated,
-        "run": msgspec.Raw(schema.encode(run, carrying=False).strip()),
+        "run": msgspec.Raw(schema.encode(run).strip()),
         "rows": [_row_object(run, row) for row in found],
         "findings": findings(run, found),
     }

@@ -1,4 +1,4 @@
-"""One run on its way to disk: reserved before anything is measured, appended to, finished atomically."""
+"""Writes one run to disk: its name is reserved first, outcomes are appended, and the finished file replaces it."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from pathlib import Path
 from microbench.core.errors import MicrobenchError, ResultNotWrittenError
 from microbench.core.model import Outcome, Run
 from microbench.core.units import plain
-from microbench.runs import schema
+from microbench.runs import files, schema
 from microbench.runs.store import finished_path, growing_path
 
-# An outcome takes some 0.1 s to measure and 1-10 ms to force onto a disk: the page cache survives our crash, so
-# forcing guards against a power cut only, and a second of work is little to lose.
+# An outcome takes some 0.1 s to measure and 1-10 ms to force onto a disk. The page cache survives a crash of this
+# process; forcing guards against a power cut only, which may cost a second of work.
 FORCE_EVERY_S = 1.0
 
 
 class ResultLostError(MicrobenchError):
-    """A result could not be appended (the disk is full): the run ends, what was measured before is kept."""
+    """Raised when a result cannot be appended (the disk is full). The run ends; earlier results stay on disk."""
 
 
 class RunFile:
-    """The file that will be ``path`` and grows beside it. One process at a time: the growing file is locked."""
+    """The file that will be ``path``, and the growing file beside it, which one process at a time can lock."""
 
     def __init__(self, path: Path, *, grow: bool) -> None:
-        """Reserve ``path``: with ``grow`` it is there already and is added to, otherwise it must be new.
+        """Reserve ``path``: with ``grow`` it exists and is added to, otherwise it must be new.
 
-        Raises ResultNotWrittenError when it cannot be written, so that nobody measures for nothing.
+        Raises ResultNotWrittenError if it cannot be written, so that this is known before anything is measured.
         """
         self.path = path
         self.growing = growing_path(path)
@@ -54,20 +54,23 @@ class RunFile:
             ) from None
 
     def begin(self, run: Run) -> None:
-        """Write the run as it is before the first outcome. Raises ResultLostError."""
+        """Write the run as it is before the first new outcome. Raises ResultLostError."""
         try:
-            descriptor = self._replace(self.growing, schema.encode(run, carrying=False))
+            descriptor = files.replace(self.growing, schema.encode(run))
         except OSError as error:
             raise self._lost(error) from None
         os.close(self._descriptor)
         self._descriptor, self._begun = descriptor, True
 
     def append(self, outcome: Outcome) -> None:
-        """Add one outcome; it survives this process from here on. Raises ResultLostError, the file left readable."""
+        """Append one outcome, which survives this process from then on.
+
+        Raises ResultLostError; the file then ends with the outcome before.
+        """
         line = schema.encode_outcome(outcome)
         length = os.fstat(self._descriptor).st_size
         try:
-            _write(self._descriptor, line)
+            files.write(self._descriptor, line)
             if time.monotonic() - self._forced_s > FORCE_EVERY_S:
                 os.fsync(self._descriptor)
                 self._forced_s = time.monotonic()
@@ -77,9 +80,9 @@ class RunFile:
             raise self._lost(error) from None
 
     def finish(self, run: Run) -> None:
-        """Put the whole run in place of the growing file, all or nothing. Raises ResultLostError."""
+        """Replace the growing file by the finished run, all or nothing. Raises ResultLostError."""
         try:
-            os.close(self._replace(self.path, schema.encode(run)))
+            os.close(files.replace(self.path, schema.encode(run)))
             self.growing.unlink()
         except OSError as error:
             raise self._lost(error) from None
@@ -87,29 +90,13 @@ class RunFile:
             self.close()
 
     def close(self) -> None:
-        """Let go of the file; a reservation that was never begun leaves no trace."""
+        """Release the file; a reservation into which nothing was written is removed."""
         if self._descriptor < 0:
             return
         if not self._begun:
             self.growing.unlink(missing_ok=True)
         os.close(self._descriptor)
         self._descriptor = -1
-
-    def _replace(self, path: Path, data: bytes) -> int:
-        """``path`` becomes ``data``; the new file, locked and open for appending."""
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        descriptor = os.open(temporary, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_TRUNC, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _write(descriptor, data)
-            os.fsync(descriptor)
-            temporary.replace(path)
-        except OSError:
-            os.close(descriptor)
-            temporary.unlink(missing_ok=True)
-            raise
-        _force_folder(path.parent)
-        return descriptor
 
     def _lost(self, error: OSError) -> ResultLostError:
         where = f"what was measured is in {plain(self.growing)}: free some space, then --resume it"
@@ -118,9 +105,9 @@ class RunFile:
 
 
 def is_growing(path: Path) -> bool:
-    """True if a process is measuring into the run at ``path`` at this moment."""
+    """True if a process is measuring into the run at ``path`` now, or if that cannot be found out."""
     try:
-        with growing_path(finished_path(path)).open("rb") as file:
+        with files.open_regular(growing_path(finished_path(path))) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -129,26 +116,10 @@ def is_growing(path: Path) -> bool:
     return False
 
 
-def _write(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
-
-
-def _force_folder(folder: Path) -> None:
-    """Make a rename survive a power cut, where the file system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 def _exists(path: Path) -> bool:
     try:
         return os.path.lexists(path)
-    except ValueError:  # a null byte: opening it tells why
+    except ValueError:  # a null byte; opening the file reports it
         return False
 
 

@@ -1,10 +1,11 @@
-"""Runs on disk: where they lie, which one a name means, loading, and the bundled reference runs."""
+"""Finds and reads runs: the data folder, what a run can be named by, compressed files, bundled reference runs."""
 
 from __future__ import annotations
 
 import difflib
 import os
 import secrets
+import stat
 from datetime import datetime
 from pathlib import Path
 
@@ -14,22 +15,22 @@ import platformdirs
 from microbench.core.errors import RunUnreadableError
 from microbench.core.model import Run
 from microbench.core.units import plain
-from microbench.runs import remarks, schema
+from microbench.runs import files, remarks, schema
 
 FINISHED = ".json"
 GROWING = ".jsonl"
-PACKED = ".xz"  # after FINISHED: what xz makes of a finished run. It is read like any other, and never added to
+PACKED = ".xz"  # follows FINISHED: a finished run compressed by xz, which is read like any other and never added to
 XZ_MAGIC = b"\xfd7"  # the first two of its six bytes: no JSON begins so, and a file cut short there is known as well
-# A run of every suite in full is a few MB; msgspec would hold this much of somebody's other file in memory.
+# A run of every suite in full is a few MB. A larger file is somebody's other file, and would fill the memory.
 LARGEST_BYTES = 2 << 30
-# Sessions and benchmarks stand before the outcomes: some 30 kB, more in a run that was grown often.
+# Sessions and benchmarks come before the outcomes: some 30 kB, more in a run that was grown often.
 HEAD_BYTES, MOST_HEAD_BYTES = 1 << 16, 1 << 24
-NAMES_COMPARED = 200  # for a name that is nearly right; more would take longer than reading the run
+NAMES_COMPARED = 200  # to suggest a similar name; comparing more would take longer than reading a run
 LIST_THEM = "`microbench show --help` lists what a run can be named by"
 
 
 def data_folder() -> Path:
-    """Where runs are kept unless told otherwise: MICROBENCH_DATA, or the user's data folder. May not exist yet."""
+    """The folder of recorded runs: MICROBENCH_DATA, or the user's data folder. It may not exist yet."""
     chosen = os.environ.get("MICROBENCH_DATA")
     if not chosen:
         return platformdirs.user_data_path("microbench", appauthor=False)
@@ -37,7 +38,7 @@ def data_folder() -> Path:
 
 
 def new_run_id(now: datetime) -> str:
-    """``<UTC time>-<short id>``: sorts by time, unique, and the file's name. ``now`` is in UTC."""
+    """``<UTC time>-<short id>``: sorts by time, is unique, and names the file. ``now`` is in UTC."""
     return f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
 
 
@@ -54,36 +55,38 @@ def growing_path(path: Path) -> Path:
 
 
 def finished_path(path: Path) -> Path:
-    """Where the run at ``path``, finished or growing, lies once it is finished."""
+    """Where the run at ``path``, finished or growing, will be once it is finished."""
     return path.with_suffix(FINISHED) if path.suffix == GROWING else path
 
 
+def newest(path: Path) -> Path:
+    """The file that ``read`` reads for ``path``: the growing file beside it if there is one, else ``path``."""
+    if path.suffix == GROWING:
+        return path
+    growing = growing_path(path)
+    size_bytes = _size(growing)
+    return growing if size_bytes or (size_bytes == 0 and _size(path) is None) else path
+
+
 def is_packed(path: Path) -> bool:
-    """True if the file is compressed by xz, whatever its name is; False if it is not there."""
+    """True if the file is compressed by xz, whatever its name; False if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with files.open_regular(path) as file:
             return file.read(len(XZ_MAGIC)) == XZ_MAGIC
     except (OSError, ValueError):
         return False
 
 
 def listing() -> list[Path]:
-    """Every run of the data folder, newest first; one that was killed, or still grows, by its growing file."""
+    """Every run of the data folder, newest first. A run that was killed or still grows is listed by its growing file;
+    an empty growing file is only a reserved name and is not listed."""
     folder = data_folder()
     try:
         paths = {path.stem: path for path in folder.glob(f"*{FINISHED}")}
-        paths |= {path.stem: path for path in folder.glob(f"*{GROWING}") if _begun(path)}
+        paths |= {path.stem: path for path in folder.glob(f"*{GROWING}") if _size(path)}
     except OSError:
         return []
     return [paths[stem] for stem in sorted(paths, reverse=True) if not stem.startswith(".")]
-
-
-def _begun(path: Path) -> bool:
-    """Whether something stands in a growing file; one that was finished meanwhile is gone."""
-    try:
-        return path.stat().st_size > 0
-    except OSError:
-        return False
 
 
 def last() -> Path | None:
@@ -92,41 +95,40 @@ def last() -> Path | None:
 
 
 def find(name: str | Path) -> Path:
-    """The file of a run: a path, a bundled run's name, a run id, the unique beginning of one (or of its last part), or
-    a label that one run has.
-
-    Raises RunUnreadableError when there is none, or more than one.
-    """
+    """The file of a run, named by a path, a bundled run's name, the beginning of a run id or of its last part, or a
+    label. Raises RunUnreadableError if there is no such run, or more than one."""
     path = Path(name)
-    if _is_file(path) or _is_file(growing_path(path)):
+    if _size(path) is not None or _size(growing_path(path)) is not None:
         return path
-    if path.suffix == GROWING and _is_file(finished_path(path)):
-        return finished_path(path)  # it has grown up since it was named
+    if path.suffix == GROWING and _size(finished_path(path)) is not None:
+        return finished_path(path)  # it was finished after it was named
     name = str(name)
     if name in bundled():
         return bundled()[name]
     if os.sep in name or path.suffix in (FINISHED, GROWING, PACKED):
         raise RunUnreadableError(f"there is no run file {plain(name)}", "check the path; " + LIST_THEM)
     runs = listing()
-    found = [path for path in runs if name and (path.stem.startswith(name) or _short_id(path).startswith(name))]
-    if found := found or (remarks.labelled(name, runs) if name else []):
-        if len(found) == 1:
-            return found[0]
-        several = ", ".join(path.stem for path in found[:5])
-        raise RunUnreadableError(f"{plain(name)} means {len(found)} runs: {several}", "give more of an id")
+    matches = [
+        path for path in runs if name and (path.stem.startswith(name) or path.stem.rpartition("-")[2].startswith(name))
+    ]
+    if not matches and name:
+        matches = [path for path, remark in remarks.read_all(runs).items() if remark.label == name]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        several = ", ".join(path.stem for path in matches[:5])
+        raise RunUnreadableError(f"{plain(name)} means {len(matches)} runs: {several}", "give more of an id")
     near = difflib.get_close_matches(name, [*bundled(), *(path.stem for path in runs[:NAMES_COMPARED])], n=1)
     raise RunUnreadableError(f"there is no run {plain(name)}", f"did you mean {near[0]}?" if near else LIST_THEM)
 
 
-def _short_id(path: Path) -> str:
-    return path.stem.rpartition("-")[2]
-
-
-def _is_file(path: Path) -> bool:
+def _size(path: Path) -> int | None:
+    """The length of a regular file in bytes; None if there is no such file."""
     try:
-        return path.is_file()
-    except OSError:  # a name too long for the file system, a folder that may not be searched
-        return False
+        status = path.stat()
+    except (OSError, ValueError):  # also a name too long for the file system, or a folder that may not be searched
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def load(name: str | Path) -> Run:
@@ -134,25 +136,16 @@ def load(name: str | Path) -> Run:
     return read(find(name))
 
 
-def newest(path: Path) -> Path:
-    """The file that ``read`` reads for ``path``."""
-    growing = growing_path(path)
-    if path.suffix != GROWING and _is_file(growing) and (growing.stat().st_size > 0 or not _is_file(path)):
-        return growing
-    return path
-
-
 def read(path: Path) -> Run:
-    """The run in that file, or in the growing file beside it, which is newer: a killed run left it, or one still grows.
-
-    The file may be compressed by xz. Raises RunUnreadableError.
-    """
+    """The run in that file, or in the growing file beside it: the newer of the two, left by a killed run or still
+    growing. The file may be compressed by xz. Raises RunUnreadableError."""
     path = newest(path)
     name = plain(path)
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise _too_large(name)
-        data = path.read_bytes()
+        with files.open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > LARGEST_BYTES:
+                raise _too_large(name)
+            data = file.read()
     except OSError as error:
         raise RunUnreadableError(f"{name} cannot be read: {error.strerror or error}", "check the path") from None
     if data.startswith(XZ_MAGIC):
@@ -164,24 +157,24 @@ def read(path: Path) -> Run:
 
 
 def read_head(path: Path) -> Run:
-    """The run in that file without its outcomes: of a file that this tool wrote only the beginning is read.
+    """The run in that file without its outcomes. Only the beginning of a file that this tool wrote is read.
 
     Raises RunUnreadableError as ``read`` does.
     """
     try:
-        with newest(path).open("rb") as file:
+        with files.open_regular(newest(path)) as file:
             data = b""
             while len(data) < MOST_HEAD_BYTES and (more := file.read(len(data) or HEAD_BYTES)):
                 data += more
                 if (run := schema.decode_head(data)) is not None:
                     return run
     except OSError:
-        pass  # read tells why
+        pass  # read raises the error that says why
     return msgspec.structs.replace(read(path), outcomes=())
 
 
 def _unpacked(data: bytes, name: str) -> bytes:
-    """What xz packed, in one stream or several. No more of it than a run may have: a small file may hold far more."""
+    """The content of one xz stream or several, up to LARGEST_BYTES: a small file may unpack to far more."""
     try:
         import lzma
     except ImportError:

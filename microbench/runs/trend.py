@@ -1,32 +1,34 @@
-"""One figure over the recorded runs: what a metric of a case was in each, with its interval."""
+"""Collects one metric over the recorded runs: its value and interval in each session of each run."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from microbench.analysis.stats import Interval, Row, Trust, rows
 from microbench.core.errors import RunUnreadableError, UsageError
-from microbench.core.model import GpuInfo, Param, Run, Session
+from microbench.core.model import Param, Run
 from microbench.core.units import plain
 from microbench.runs import store
-from microbench.runs.index import Index
 
-HEADS_LOOKED_AT = 20
+HEADS_SEARCHED = 20
 MOST_CASES = 3
 VALUES_NAMED = 6
 EXAMPLE = "for example launch_cost.submit"
-# A UUID's beginning, as long as it is to tell GPUs of one name apart.
+# Only a damaged file has figures outside of these, and axes cannot be drawn for them.
+SMALLEST, LARGEST = 1e-300, 1e300
+# The first characters of a UUID, enough to tell GPUs of the same name apart.
 UUID_SHOWN = 12
 
 
-class Point(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One figure of one session of a run, over its rounds. ``device`` names what it was measured on, ``uuid`` is that
-    of a GPU; ``started_at`` is the session's begin, UTC in ISO 8601. ``version`` is that of the benchmark's method,
-    ``kind`` and ``unit`` are the metric's."""
+class Point(msgspec.Struct, frozen=True):
+    """One case in one session of a run, over its rounds. ``device`` names what it was measured on, ``uuid`` is None
+    without a GPU; ``started_at`` is the session's begin, UTC in ISO 8601. ``version`` is the benchmark's, ``kind`` and
+    ``unit`` are the metric's."""
 
     run: str
     started_at: str
@@ -43,126 +45,88 @@ class Point(msgspec.Struct, frozen=True, omit_defaults=True):
     simulated: bool = False
 
 
-def split_metric(text: str) -> tuple[str, str]:
-    """``benchmark.metric`` apart. Raises UsageError for anything else."""
-    benchmark, dot, metric = text.partition(".")
-    if not (benchmark and dot and metric):
-        raise UsageError(f"{plain(text, 100)} is no benchmark.metric", EXAMPLE)
-    return benchmark, metric
+class Gathered(NamedTuple):
+    """The points of a metric, oldest first, and the names of runs that could not be read."""
+
+    points: list[Point]
+    unreadable: list[str]
 
 
-def gathered(index: Index, paths: Sequence[Path], metric: str) -> list[Point]:
-    """The points of ``benchmark.metric`` in the runs of ``paths``, oldest first; runs that cannot be read have none.
+def gathered(paths: Sequence[Path], metric: str) -> Gathered:
+    """The points of ``benchmark.metric`` in the runs of ``paths``. Runs whose head lacks it are not read.
 
-    Raises UsageError, naming the nearest there is, if no run has it.
+    Raises UsageError, naming the most similar metric, if no run has it.
     """
-    benchmark, name = split_metric(metric)
-
-    def make(path: Path) -> bytes:
+    benchmark, dot, name = metric.partition(".")
+    if not (benchmark and dot and name):
+        raise UsageError(f"{plain(metric, 100)} is no benchmark.metric", EXAMPLE)
+    found: list[Point] = []
+    unreadable: list[str] = []
+    for path in paths:
         try:
-            return msgspec.json.encode(points(store.read(path), benchmark, name, path))
+            info = store.read_head(path).benchmark(benchmark)
+            if info is not None and info.metric(name) is not None:
+                found += points(store.read(path), benchmark, name, path)
         except (RunUnreadableError, ArithmeticError, ValueError, msgspec.DecodeError):
-            return b"[]"
-
-    decoder = msgspec.json.Decoder(list[Point])
-    found = [one for _, data in index.each(f"points {metric}", paths, make) for one in decoder.decode(data or b"[]")]
+            unreadable.append(name_of(path))
     if not found:
         raise _nowhere(metric, paths)
-    return sorted(found, key=lambda point: (point.started_at, point.run))
+    return Gathered(sorted(found, key=lambda point: (point.started_at, point.run)), unreadable)
 
 
 def points(run: Run, benchmark: str, metric: str, path: Path) -> list[Point]:
-    """What one run has of that metric: a point for each case, device and session."""
+    """The points of one run, one for each case, device and session. Raises ValueError for an impossible figure."""
     info = run.benchmark(benchmark)
-    if info is None:
-        return []
-    own = [one for one in run.outcomes if one.case.benchmark == benchmark]
-    found = rows(run, own, only=metric)
-    return [_point(run.sessions[row.session], row, info.version, name_of(path)) for row in found]
+    outcomes = [outcome for outcome in run.outcomes if outcome.case.benchmark == benchmark]
+    return [_point(run, row, info.version, name_of(path)) for row in rows(run, outcomes, only=metric)] if info else []
 
 
 def name_of(path: Path) -> str:
-    """What a run is called by its file."""
+    """The name of a run by its file."""
     return path.name.partition(".")[0]
 
 
-def _point(session: Session, row: Row, version: int, run: str) -> Point:
-    gpu = next((one for one in session.environment.gpus if one.uuid == row.device), None)
+def _point(run: Run, row: Row, version: int, name: str) -> Point:
+    session = run.sessions[row.session]
+    gpu = next((gpu for gpu in session.environment.gpus if gpu.uuid == row.device), None)
+    interval = row.interval
+    largest = max(map(abs, (interval.median, interval.low, interval.high)))
+    if not largest < LARGEST or 0 < abs(interval.median) < SMALLEST:
+        raise ValueError(f"{row.case_id} {row.metric.name} is {interval.median}")
     return Point(
-        run=run,
+        run=name,
         started_at=session.started_at,
         version=version,
         case_id=row.case_id,
         params=row.params,
         kind=row.metric.kind,
         unit=row.metric.unit,
-        interval=row.interval,
+        interval=interval,
         trust=row.trust,
         rounds=len(row.outcomes),
-        device=_device(session, gpu),
+        device=gpu.name if gpu else str(session.environment.fact("cpu_model") or "host"),
         uuid=gpu.uuid if gpu else None,
         simulated=session.simulated,
     )
 
 
-def _device(session: Session, gpu: GpuInfo | None) -> str:
-    return gpu.name if gpu else str(session.environment.fact("cpu_model") or "host")
-
-
 def _nowhere(metric: str, paths: Sequence[Path]) -> UsageError:
-    known: dict[str, None] = {}
-    for path in (*paths[:HEADS_LOOKED_AT], *store.bundled().values()):
+    known: set[str] = set()
+    for path in (*paths[:HEADS_SEARCHED], *store.bundled().values()):
         try:
             infos = store.read_head(path).benchmarks
         except RunUnreadableError:
             continue
-        known |= {f"{info.name}.{one.name}": None for info in infos for one in info.metrics}
-    near = difflib.get_close_matches(metric, known, n=1)
-    next_step = f"did you mean {near[0]}?" if near and near[0] != metric else EXAMPLE
+        known |= {f"{info.name}.{declared.name}" for info in infos for declared in info.metrics}
+    near = difflib.get_close_matches(metric, sorted(known), n=1)
+    next_step = f"did you mean {near[0]}?" if near else EXAMPLE
     if metric in known:
         next_step = f"microbench run {metric.partition('.')[0]} measures it"
     return UsageError(f"none of {len(paths)} recorded runs has {plain(metric, 100)}", next_step)
 
 
-def of_cases(found: Sequence[Point], wanted: Mapping[str, str], case_id: str | None) -> list[Point]:
-    """Points of the cases with these parameter values, or of that very case, MOST_CASES at most.
-
-    Raises UsageError, naming axes and their values, where none or more cases are meant.
-    """
-    chosen = [
-        point
-        for point in found
-        if (case_id is None or point.case_id == case_id)
-        and all(str(point.params.get(name)) == value for name, value in wanted.items())
-    ]
-    cases = dict.fromkeys(point.case_id for point in chosen)
-    if not cases:
-        raise UsageError(f"no recorded case is {_given(wanted, case_id)}", _axes(found))
-    if len(cases) > MOST_CASES:
-        raise UsageError(f"{len(cases)} cases have this metric", f"choose by --case AXIS=VALUE[,…]: {_axes(chosen)}")
-    return chosen
-
-
-def _given(wanted: Mapping[str, str], case_id: str | None) -> str:
-    return plain(case_id or ",".join(f"{name}={value}" for name, value in wanted.items()), 100)
-
-
-def _axes(found: Iterable[Point]) -> str:
-    """Axes whose values differ, with some of them."""
-    values: dict[str, dict[Param, None]] = {}
-    for point in found:
-        for name, value in point.params.items():
-            values.setdefault(name, {})[value] = None
-    several = {name: list(seen) for name, seen in values.items() if len(seen) > 1}
-    words = (
-        f"{name} ({', '.join(map(str, seen[:VALUES_NAMED]))}{', …' if len(seen) > VALUES_NAMED else ''})"
-        for name, seen in several.items()
-    )
-    return plain("; ".join(words)) or "it has no axis"
-
-
 def parsed_case(text: str | None) -> tuple[dict[str, str], str | None]:
-    """``axis=value[,axis=value]`` as parameters, or a whole case id. Raises UsageError for anything else."""
+    """Parse ``axis=value[,axis=value]`` into parameters, or take a whole case id. Raises UsageError."""
     if not text:
         return {}, None
     if "[" in text:
@@ -173,8 +137,42 @@ def parsed_case(text: str | None) -> tuple[dict[str, str], str | None]:
     return {name: value for name, _, value in pairs}, None
 
 
+def of_cases(found: Sequence[Point], wanted: Mapping[str, str], case_id: str | None) -> list[Point]:
+    """The points of the cases with these parameter values, or of that case.
+
+    Raises UsageError, which lists axes and values, if no case matches or more than MOST_CASES do.
+    """
+    chosen = [
+        point
+        for point in found
+        if (case_id is None or point.case_id == case_id)
+        and all(str(point.params.get(name)) == value for name, value in wanted.items())
+    ]
+    cases = {point.case_id for point in chosen}
+    if not cases:
+        given = case_id or ",".join(f"{name}={value}" for name, value in wanted.items())
+        raise UsageError(f"no recorded case is {plain(given, 100)}", _axes(found))
+    if len(cases) > MOST_CASES:
+        raise UsageError(f"{len(cases)} cases have this metric", f"choose by --case AXIS=VALUE[,…]: {_axes(chosen)}")
+    return chosen
+
+
+def _axes(found: Iterable[Point]) -> str:
+    """The axes that have several values, with the first of these."""
+    values: dict[str, dict[Param, None]] = {}
+    for point in found:
+        for name, value in point.params.items():
+            values.setdefault(name, {})[value] = None
+    words = (
+        f"{name} ({', '.join(map(str, list(seen)[:VALUES_NAMED]))}{', …' if len(seen) > VALUES_NAMED else ''})"
+        for name, seen in values.items()
+        if len(seen) > 1
+    )
+    return plain("; ".join(words)) or "it has no axis"
+
+
 def by_series(found: Sequence[Point]) -> dict[tuple[str, str], list[Point]]:
-    """Points by device and case, each series in their order. GPUs of one name are told apart by UUID."""
+    """The points by device and case, each series in their order. GPUs of one name are told apart by UUID."""
     names: dict[str, set[str | None]] = {}
     for point in found:
         names.setdefault(point.device, set()).add(point.uuid)

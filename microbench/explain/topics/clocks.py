@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from operator import truediv
 
+from microbench.analysis.clocks import CLOCK_LOSS
 from microbench.analysis.evidence import Evidence
-from microbench.analysis.quantiles import CLOCK_LOSS
 from microbench.analysis.stats import Row
 from microbench.core.units import percent
 from microbench.explain.compute_power import LASTS, lasting, nvml_clock_hz

@@ -34,7 +34,7 @@ FIELD_C2C_LINKS = 170
 PCIE_SENT = 0
 PCIE_RECEIVED = 1
 
-# nvmlClocksEventReasons. analysis/quantiles.py counts a reason with "power", "thermal" or "brake" as throttling.
+# nvmlClocksEventReasons. analysis/clocks.py counts a reason with "power", "thermal" or "brake" as throttling.
 CLOCK_REASONS = (
     (0x001, "idle"),
     (0x002, "application clocks set"),

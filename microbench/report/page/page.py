@@ -56,7 +56,7 @@ def fitting(runs: Sequence[Run], room_bytes: int) -> Fitting:
     """The runs with as many samples of each measurement as fit into ``room_bytes`` together, else the fewest."""
     longest = max((_count(one) for run in runs for one in _measurements(run)), default=0)
     for samples in SAMPLE_STEPS:
-        files = tuple(packed(schema.encode(thinned(run, samples), carrying=False)) for run in runs)
+        files = tuple(packed(schema.encode(thinned(run, samples))) for run in runs)
         if samples == SAMPLE_STEPS[-1] or sum(map(len, files)) <= room_bytes:
             break
     return Fitting(files, min(samples, longest), longest > samples)
