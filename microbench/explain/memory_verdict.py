@@ -8,7 +8,7 @@ from microbench.analysis.evidence import Evidence, Finding, Severity, rests_on, 
 from microbench.analysis.limits import TRANSFERS_PER_MEMORY_CLOCK, Ceiling
 from microbench.analysis.stats import Row
 from microbench.core.units import percent, quantity, round_percent, size, three_digits
-from microbench.explain.environment_machine import GRAPHICS_MARK, HBM_BUS_BITS
+from microbench.explain.environment import GRAPHICS_MARK, HBM_BUS_BITS
 from microbench.explain.memory_levels import PER_CLOCK, bandwidth_levels, footprints, latency_levels, up_to
 from microbench.explain.memory_stream import IMPLEMENTATIONS, NATIVE, best_stream, shape_of, shape_words
 

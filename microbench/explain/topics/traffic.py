@@ -5,7 +5,7 @@ from __future__ import annotations
 from microbench.analysis.evidence import Evidence
 from microbench.core.model import link_rate
 from microbench.core.units import percent, rate_of
-from microbench.explain.launch_ways import BANDWIDTH_SHARE, PLAUSIBLE_WIRE_BYTES, slope
+from microbench.explain.launch_facts import BANDWIDTH_SHARE, PLAUSIBLE_WIRE_BYTES, slope
 from microbench.explain.topics.topic import Gathering, Passage, Topic, both, count, in_unit, over, product, ratio, up_to
 
 TRAFFIC, COST = "launch_traffic", "launch_cost"
