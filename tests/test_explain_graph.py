@@ -38,10 +38,10 @@ def evidence(run: Run = WHOLE) -> Evidence:
     return evidence_by_device(run)[0]
 
 
-def finding(rule: str, run: Run = WHOLE) -> Finding:
+def finding_of(rule: str, run: Run = WHOLE) -> Finding:
     known = evidence(run)
-    every = (told for apply in (*GRAPH_RULES, partial(noise, suite="graph")) for told in apply(known))
-    return next(told for told in every if told.rule == rule)
+    every = (finding for apply in (*GRAPH_RULES, partial(noise, suite="graph")) for finding in apply(known))
+    return next(finding for finding in every if finding.rule == rule)
 
 
 def rules(run: Run) -> list[str]:
@@ -115,11 +115,11 @@ CASES: list[tuple[str, Run, str, list[str]]] = [
 
 @pytest.mark.parametrize(("rule", "run", "severity", "named"), CASES)
 def test_a_rule_has_its_severity_and_figures(rule: str, run: Run, severity: str, named: list[str]) -> None:
-    told = finding(rule, run)
-    assert (told.severity, figures(told)) == (severity, named)
-    assert told.threshold
-    assert len(set(told.rests_on)) == len(told.rests_on)
-    assert told.rests_on or rule == "graph.rounds"
+    finding = finding_of(rule, run)
+    assert (finding.severity, figures(finding)) == (severity, named)
+    assert finding.threshold
+    assert len(set(finding.rests_on)) == len(finding.rests_on)
+    assert finding.rests_on or rule == "graph.rounds"
 
 
 def test_every_rule_is_in_the_table_and_fires_once() -> None:
@@ -153,9 +153,9 @@ def test_every_preset_is_explained(preset: str) -> None:
 @pytest.mark.parametrize("benchmark", sorted(MADE))
 def test_a_missing_benchmark_silences_its_rules_only(benchmark: str) -> None:
     left, whole = (of_suite(evidence(run), "graph") for run in (without(WHOLE, benchmark), WHOLE))
-    assert [told.text for told in left] != [told.text for told in whole]
-    assert {told.rule for told in left} <= {told.rule for told in whole}
-    assert all(not row.startswith(f"{benchmark}[") for told in left for row in told.rests_on)
+    assert [finding.text for finding in left] != [finding.text for finding in whole]
+    assert {finding.rule for finding in left} <= {finding.rule for finding in whole}
+    assert all(not row.startswith(f"{benchmark}[") for finding in left for row in finding.rests_on)
 
 
 GRAPHS = [index for index, one in enumerate(WHOLE.outcomes) if one.case.benchmark in MADE]
@@ -186,7 +186,7 @@ def test_odd_figures_never_make_a_rule_raise(names: set[str], zero: bool) -> Non
 def test_crossovers_lie_between_the_durations_around_them() -> None:
     measured = pairs(evidence(), "loop", 100)
     for speedup in SPEEDUPS:
-        at_s = crossing(measured, speedup).duration_s
+        at_s = crossing(measured, speedup)
         assert at_s is not None
         assert all(pair.speedup >= speedup for pair in measured if pair.duration_s < at_s)
         assert all(pair.speedup < speedup for pair in measured if pair.duration_s > at_s)
@@ -201,12 +201,12 @@ def test_a_crossover_is_linear_in_the_logarithm() -> None:
         return Pair(duration_s, stream, graph)
 
     measured = [pair(1e-6, 1.2), pair(100e-6, 1.0)]
-    assert crossing(measured, 1.1).duration_s == pytest.approx(10e-6)
-    assert crossing([pair(0.0, 1.2), pair(1e-6, 1.0)], 1.1).duration_s == pytest.approx(0.5e-6)
-    assert crossing(measured, 1.5).duration_s == 0.0
-    assert crossing([pair(1e-6, 1.2), pair(2e-6, 1.2)], 1.1).duration_s is None
+    assert crossing(measured, 1.1) == pytest.approx(10e-6)
+    assert crossing([pair(0.0, 1.2), pair(1e-6, 1.0)], 1.1) == pytest.approx(0.5e-6)
+    assert crossing(measured, 1.5) == 0.0
+    assert crossing([pair(1e-6, 1.2), pair(2e-6, 1.2)], 1.1) is None
     # The last fall counts, not one that noise undid.
-    assert crossing([pair(1e-6, 1.2), pair(2e-6, 1.0), pair(4e-6, 1.2), pair(8e-6, 1.0)], 1.1).duration_s > 4e-6  # type: ignore[operator]
+    assert crossing([pair(1e-6, 1.2), pair(2e-6, 1.0), pair(4e-6, 1.2), pair(8e-6, 1.0)], 1.1) > 4e-6  # type: ignore[operator]
 
 
 def test_each_submitter_has_its_curve_at_the_usual_count() -> None:
@@ -216,8 +216,8 @@ def test_each_submitter_has_its_curve_at_the_usual_count() -> None:
 
 
 def test_a_graph_of_one_kernel_that_gains_nothing_is_advised_against() -> None:
-    assert finding("graph.crossover").advice == ""
-    assert finding("graph.crossover", scaled(WHOLE, "graph_gain", ("stream",), 0.9, kernels=1)).advice
+    assert finding_of("graph.crossover").advice == ""
+    assert finding_of("graph.crossover", scaled(WHOLE, "graph_gain", ("stream",), 0.9, kernels=1)).advice
 
 
 @pytest.mark.parametrize(
@@ -245,12 +245,12 @@ def test_break_even_is_making_over_saving() -> None:
 def test_break_even_needs_the_same_count_in_both_benchmarks() -> None:
     run = without(WHOLE, "graph_gain", kernels=100)
     assert 100 not in {chain.kernels for chain in break_evens(evidence(run))}
-    assert "graph of 10 " in finding("graph.break_even", run).title
+    assert "graph of 10 " in finding_of("graph.break_even", run).title
 
 
 def test_capturing_that_is_slower_than_building_is_advised_against_where_it_is_the_largest_phase() -> None:
-    assert finding("graph.phases").advice == ""
-    assert finding("graph.phases", scaled(WHOLE, "graph_lifecycle", ("capture",), 10)).advice
+    assert finding_of("graph.phases").advice == ""
+    assert finding_of("graph.phases", scaled(WHOLE, "graph_lifecycle", ("capture",), 10)).advice
 
 
 def test_gpu_time_is_fitted_for_the_whole_replay() -> None:
@@ -279,7 +279,7 @@ def test_from_how_many_nodes_the_whole_update_is_cheaper() -> None:
     # Each of the three cases has its advice.
     cheap = scaled(WHOLE, "graph_update", ("change", "record", "dispose"), 0.2, way="exec_update")
     cheaper = scaled(WHOLE, "graph_update", ("change", *AROUND, "next_replay"), 0.01, way="exec_update")
-    assert len({finding("graph.update", run).advice for run in (WHOLE, cheap, cheaper)}) == 3
+    assert len({finding_of("graph.update", run).advice for run in (WHOLE, cheap, cheaper)}) == 3
 
 
 # -- graph_nodes, graph_shape, graph_memory ---------------------------------------------------------------------------
@@ -300,22 +300,22 @@ def test_every_kind_of_node_has_a_title() -> None:
     ],
 )
 def test_nodes_that_the_host_submits_are_named_up_to_three(run: Run, named: list[str], few_bytes: bool) -> None:
-    told = finding("graph.one_by_one", run)
-    assert all(words in told.title for words in named)
-    assert ("few bytes" in told.advice) == few_bytes
+    finding = finding_of("graph.one_by_one", run)
+    assert all(words in finding.title for words in named)
+    assert ("few bytes" in finding.advice) == few_bytes
 
 
 def test_who_should_decide_follows_the_figures() -> None:
     slow = without(WHOLE, "graph_nodes", kind="host_poll")
     even = scaled(WHOLE, "graph_nodes", ("iteration",), 1.32, kind="host_poll")
-    assert len({finding("graph.iteration", run).advice for run in (WHOLE, slow, even)}) == 3
+    assert len({finding_of("graph.iteration", run).advice for run in (WHOLE, slow, even)}) == 3
 
 
 def test_what_the_driver_refuses_is_given_with_its_reason() -> None:
-    told = finding("graph.refused")
-    assert all(TITLES[kind] in told.title for kind in ("if_taken", "if_skipped"))
-    assert "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE" in told.text
-    fewer = finding("graph.refused", without(WHOLE, "graph_nodes", kind="if_taken"))
+    finding = finding_of("graph.refused")
+    assert all(TITLES[kind] in finding.title for kind in ("if_taken", "if_skipped"))
+    assert "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE" in finding.text
+    fewer = finding_of("graph.refused", without(WHOLE, "graph_nodes", kind="if_taken"))
     assert TITLES["if_taken"] not in fewer.title
 
 
@@ -327,6 +327,6 @@ def test_branches_help_up_to_where_the_gpu_is_full() -> None:
 
 
 def test_an_allocation_that_is_not_resolved_adds_nothing_measurable() -> None:
-    same = finding("graph.memory", scaled(WHOLE, "graph_memory", ("step",), 9 / 11, way="graph_nodes"))
+    same = finding_of("graph.memory", scaled(WHOLE, "graph_memory", ("step",), 9 / 11, way="graph_nodes"))
     assert "nothing measurable" in same.title
     assert figures(same) == ["2.89 µs", "309 µs"]

@@ -31,7 +31,7 @@ def evidence(run: Run = WHOLE) -> Evidence:
     return evidence_by_device(run)[0]
 
 
-def finding(rule: str, run: Run = WHOLE) -> Finding:
+def finding_of(rule: str, run: Run = WHOLE) -> Finding:
     return next(finding for finding in of_suite(evidence(run), "launch") if finding.rule == rule)
 
 
@@ -80,10 +80,10 @@ CASES: list[tuple[str, Run, str, list[str]]] = [
 
 @pytest.mark.parametrize(("rule", "run", "severity", "named"), CASES)
 def test_a_rule_has_its_severity_and_figures(rule: str, run: Run, severity: str, named: list[str]) -> None:
-    told = finding(rule, run)
-    assert (told.severity, figures(told)) == (severity, named)
-    assert told.threshold
-    assert told.rests_on or rule == "launch.rounds"
+    finding = finding_of(rule, run)
+    assert (finding.severity, figures(finding)) == (severity, named)
+    assert finding.threshold
+    assert finding.rests_on or rule == "launch.rounds"
 
 
 def test_every_rule_is_in_the_table_and_fires_once() -> None:
@@ -113,15 +113,15 @@ def test_noisy_rows_are_warned_about() -> None:
     run = WHOLE
     for benchmark in {one.case.benchmark for one in WHOLE.outcomes}:
         run = with_metrics(run, benchmark, noisy)
-    assert finding("launch.noise", run).severity == "warning"
+    assert finding_of("launch.noise", run).severity == "warning"
 
 
 @pytest.mark.parametrize("benchmark", sorted({one.case.benchmark for one in launch_outcomes()}))
 def test_a_missing_benchmark_silences_its_rules_only(benchmark: str) -> None:
     left, whole = (of_suite(evidence(run), "launch") for run in (without(WHOLE, benchmark), WHOLE))
-    assert [told.text for told in left] != [told.text for told in whole]
-    assert {told.rule for told in left} <= {told.rule for told in whole}
-    assert all(not row.startswith(f"{benchmark} ") for told in left for row in told.rests_on)
+    assert [finding.text for finding in left] != [finding.text for finding in whole]
+    assert {finding.rule for finding in left} <= {finding.rule for finding in whole}
+    assert all(not row.startswith(f"{benchmark} ") for finding in left for row in finding.rests_on)
 
 
 @given(st.sets(st.integers(0, len(WHOLE.outcomes) - 1)))
@@ -147,8 +147,8 @@ def test_plateau_ends_at_the_first_period_above_the_margin() -> None:
 
 
 def test_array_operations_are_kept_apart_from_launches_of_one_kernel() -> None:
-    assert all("family=same_kernel" in row for row in finding("launch.layers").rests_on)
-    assert all("family=one_op" in row for row in finding("launch.one_op").rests_on)
+    assert all("family=same_kernel" in row for row in finding_of("launch.layers").rests_on)
+    assert all("family=one_op" in row for row in finding_of("launch.one_op").rests_on)
 
 
 def test_a_call_of_several_kernels_is_named() -> None:
@@ -159,8 +159,8 @@ def test_a_call_of_several_kernels_is_named() -> None:
             msgspec.structs.replace(one, facts=several) if one.case.params.get("layer") == "torch_eager" else one
         ),
     )
-    assert "PyTorch eager" in finding("launch.one_op", run).text
-    assert "PyTorch eager" not in finding("launch.one_op").text
+    assert "PyTorch eager" in finding_of("launch.one_op", run).text
+    assert "PyTorch eager" not in finding_of("launch.one_op").text
 
 
 def test_traffic_without_a_known_link_has_no_share() -> None:
@@ -168,7 +168,7 @@ def test_traffic_without_a_known_link_has_no_share() -> None:
         msgspec.structs.replace(one, environment=msgspec.structs.replace(one.environment, gpus=()))
         for one in WHOLE.sessions
     )
-    unknown = finding("launch.traffic", msgspec.structs.replace(WHOLE, sessions=sessions))
+    unknown = finding_of("launch.traffic", msgspec.structs.replace(WHOLE, sessions=sessions))
     assert (unknown.severity, figures(unknown)) == ("note", ["1.77 kB", "285 B"])
 
 
@@ -180,7 +180,7 @@ def test_slope_is_that_of_the_least_squares_line() -> None:
 
 def test_each_gpu_is_explained_by_its_own_figures() -> None:
     run = make_run(extra=[msgspec.structs.replace(one, device="GPU-other") for one in launch_outcomes()])
-    titles = [told.title for told in findings(run) if told.rule == "launch.cost"]
+    titles = [finding.title for finding in findings(run) if finding.rule == "launch.cost"]
     assert [title.split(": ")[0] for title in titles] == ["GPU 0, SIMULATED GPU", "GPU-other"]
     assert [one.device for one in evidence_by_device(run)] == [DEVICE, "GPU-other"]
 

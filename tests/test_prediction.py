@@ -54,11 +54,11 @@ def sheet(workload: Workload, fit: Fit | None = None, **side: object) -> Report:
     return prediction.sheet(Side(predicted(workload, fit), RUN, GPU, **side))  # type: ignore[arg-type]
 
 
-def finding(rule: str, workload: Workload, fit: Fit | None = None, **side: object) -> Finding | None:
+def finding_of(rule: str, workload: Workload, fit: Fit | None = None, **side: object) -> Finding | None:
     """The finding of that rule on the whole sheet, verdict included."""
     sections = sheet(workload, fit, **side).sections
-    every = [told for section in sections for told in (section.verdict, *section.findings) if told is not None]
-    return next((told for told in every if told.rule == rule), None)
+    every = [finding for section in sections for finding in (section.verdict, *section.findings) if finding is not None]
+    return next((finding for finding in every if finding.rule == rule), None)
 
 
 # -- the findings -------------------------------------------------------------------------------------------------
@@ -90,10 +90,10 @@ TORCH = step(10, "1us", "torch", arguments=1)
 def test_a_finding_has_its_severity_and_figures(
     rule: str, workload: Workload, fit: Fit | None, severity: str, named: list[str] | None
 ) -> None:
-    told = finding(rule, workload, fit)
-    assert told is not None
-    assert told.severity == severity
-    assert named is None or figures(told) == named
+    finding = finding_of(rule, workload, fit)
+    assert finding is not None
+    assert finding.severity == severity
+    assert named is None or figures(finding) == named
 
 
 @pytest.mark.parametrize(
@@ -107,18 +107,18 @@ def test_a_finding_has_its_severity_and_figures(
     ],
 )
 def test_a_finding_without_anything_to_say_is_left_out(rule: str, workload: Workload) -> None:
-    assert finding(rule, workload) is None
+    assert finding_of(rule, workload) is None
 
 
 @pytest.mark.parametrize(("reference", "severity"), [(True, "advice"), (False, "warning")])
 def test_constants_of_another_machine_are_marked(reference: bool, severity: str) -> None:
     """RUN is simulated, so its constants are never this machine's."""
-    told = finding("prediction.origin", step(), reference=reference)
-    assert told is not None
-    assert told.severity == severity
-    assert told.advice
-    assert len(told.rests_on) == 13
-    assert words.benchmarks(told.rests_on)[:3] == ("bench_way", "bench_empty", "bench_complete")
+    finding = finding_of("prediction.origin", step(), reference=reference)
+    assert finding is not None
+    assert finding.severity == severity
+    assert finding.advice
+    assert len(finding.rests_on) == 13
+    assert words.benchmarks(finding.rests_on)[:3] == ("bench_way", "bench_empty", "bench_complete")
 
 
 def test_the_gpu_idles_where_no_kernel_runs() -> None:
@@ -316,7 +316,7 @@ def test_no_change_is_none() -> None:
 def whatif_findings(workload: Workload, **what: object) -> dict[str, Finding]:
     then = changed(workload, make_fit(), GPU, Changes(**what))  # type: ignore[arg-type]
     after = forecast(then.workload, then.fit)
-    return {told.rule: told for told in findings(predicted(workload), after, then.changes, ("now", "then"))}
+    return {finding.rule: finding for finding in findings(predicted(workload), after, then.changes, ("now", "then"))}
 
 
 TORCH_1000 = step(1000, "0", "torch", arguments=1)
@@ -337,8 +337,8 @@ TORCH_1000 = step(1000, "0", "torch", arguments=1)
 def test_a_finding_about_a_change_has_its_severity_and_figures(
     rule: str, workload: Workload, what: dict[str, object], severity: str, named: list[str]
 ) -> None:
-    told = whatif_findings(workload, **what)[rule]
-    assert (told.severity, figures(told)) == (severity, named)
+    finding = whatif_findings(workload, **what)[rule]
+    assert (finding.severity, figures(finding)) == (severity, named)
 
 
 def test_a_link_that_pageable_copies_do_not_use_is_named_once() -> None:

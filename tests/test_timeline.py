@@ -301,8 +301,8 @@ def test_a_page_without_blocks_is_ascii() -> None:
     assert any("%##" in line and ".:" in line for line in queue)
 
 
-def finding(rule: str, forecast: Forecast, run: Run = WHOLE) -> Finding:
-    return next(found for found in words.findings(evidence_by_device(run)[0], forecast) if found.rule == rule)
+def finding_of(rule: str, forecast: Forecast, run: Run = WHOLE) -> Finding:
+    return next(each for each in words.findings(evidence_by_device(run)[0], forecast) if each.rule == rule)
 
 
 MIXED = step(Copies("h2d", 1 << 20), Kernels(4, (1e-6,)), HostWork(5e-6), Kernels(2, (9e-6,)), Wait())
@@ -319,14 +319,17 @@ MIXED = step(Copies("h2d", 1 << 20), Kernels(4, (1e-6,)), HostWork(5e-6), Kernel
     ],
 )
 def test_a_finding_has_its_severity_and_figures(rule: str, forecast: Forecast, severity: str, named: list[str]) -> None:
-    told = finding(rule, forecast)
-    assert (told.severity, figures(told)) == (severity, named)
+    finding = finding_of(rule, forecast)
+    assert (finding.severity, figures(finding)) == (severity, named)
 
 
 def test_the_gain_rests_on_the_nearest_measured_step() -> None:
-    near, none = finding("timeline.gain", kernels(8, 3e-6)), finding("timeline.gain", kernels(8, 3e-6), make_run())
+    near, none = (
+        finding_of("timeline.gain", kernels(8, 3e-6)),
+        finding_of("timeline.gain", kernels(8, 3e-6), make_run()),
+    )
     assert len(set(near.rests_on) - set(none.rests_on)) == 2
-    assert finding("timeline.gain", MIXED).text == none.text
+    assert finding_of("timeline.gain", MIXED).text == none.text
 
 
 def test_an_empty_kernel_takes_a_moment() -> None:
@@ -346,7 +349,7 @@ def test_only_kernels_alike_in_one_stream_have_a_pace() -> None:
 def test_a_full_queue_is_seen() -> None:
     assert words.queue_full(kernels(40, 20e-6, queue=4).stream)
     assert not words.queue_full(kernels(40, 20e-6).stream)
-    texts = [finding("timeline.limit", kernels(40, 20e-6, **queue)).text for queue in ({"queue": 4}, {})]
+    texts = [finding_of("timeline.limit", kernels(40, 20e-6, **queue)).text for queue in ({"queue": 4}, {})]
     assert texts[0].startswith(texts[1])
     assert texts[0] != texts[1]
 

@@ -19,16 +19,6 @@ from microbench.core.units import as_time
 SPEEDUPS = (1.5, 1.1, 1.05)
 
 
-class Crossing(NamedTuple):
-    """The kernel duration from which on the speed-up is under ``speedup``.
-
-    None if it stays above within what was measured, 0 if it is under it from the shortest kernel on.
-    """
-
-    speedup: float
-    duration_s: float | None
-
-
 def curves(evidence: Evidence) -> dict[str, tuple[int, list[Pair]]]:
     """The usual count of kernels and its pairs, at least two, for each submitter; the compiled loop comes first."""
     names = dict.fromkeys(str(row.params.get("submitter")) for row in evidence.rows("graph_gain", "stream"))
@@ -41,21 +31,22 @@ def curves(evidence: Evidence) -> dict[str, tuple[int, list[Pair]]]:
     return by_submitter
 
 
-def crossing(measured: Sequence[Pair], speedup: float) -> Crossing:
-    """The shortest duration from which on every speed-up is under ``speedup``, between two measured ones.
+def crossing(measured: Sequence[Pair], speedup: float) -> float | None:
+    """The shortest kernel duration (s) from which on every speed-up is under ``speedup``, between two measured ones.
 
-    Linear in the logarithm of the duration, as the axis is; linear in the duration itself from 0 to the next.
+    None if the longest kernels gain more, 0 if the shortest gain less. Linear in the logarithm of the duration, as the
+    axis is; linear in the duration itself from 0 to the next.
     """
     if measured[-1].speedup >= speedup:
-        return Crossing(speedup, None)
+        return None
     for below, above in itertools.pairwise(reversed(measured)):
         if above.speedup >= speedup:
             share = (above.speedup - speedup) / (above.speedup - below.speedup)
             begin_s, end_s = above.duration_s, below.duration_s
             if begin_s <= 0:
-                return Crossing(speedup, share * end_s)
-            return Crossing(speedup, begin_s * (end_s / begin_s) ** share)
-    return Crossing(speedup, 0.0)
+                return share * end_s
+            return float(begin_s * (end_s / begin_s) ** share)
+    return 0.0
 
 
 def kernels_of(pair: Pair) -> str:

@@ -98,14 +98,14 @@ def crossovers(evidence: Evidence) -> list[Finding]:
         return []
     strong, _, weak = SPEEDUPS
     (first, (kernels, measured)), *others = by_submitter.items()
-    end_s = crossing(measured, weak).duration_s
+    end_s = crossing(measured, weak)
     title = f"A graph of {kernels} kernels gains at least {weak:g}× up to kernels of "
     title += as_time(measured[-1].duration_s if end_s is None else end_s)
     if end_s == 0:
         title = f"A graph of {kernels} kernels gains less than {weak:g}×, however short they are"
-    ends = {name: crossing(several, strong).duration_s for name, (_, several) in others}
+    ends = {name: crossing(several, strong) for name, (_, several) in others}
     longest = max(ends, key=lambda name: float("inf") if ends[name] is None else ends[name] or 0.0, default=None)
-    words = [_gains(first, strong, crossing(measured, strong).duration_s)]
+    words = [_gains(first, strong, crossing(measured, strong))]
     words += [_gains(longest, strong, ends[longest])] if longest is not None else []
     single = pairs(evidence, LOOP_LAYER, 1)[:1]
     useless = bool(single) and single[0].speedup < LITTLE
@@ -395,7 +395,7 @@ def decided(evidence: Evidence) -> list[Finding]:
         Finding(
             rule="graph.iteration",
             severity="note",
-            title=f"An iteration takes {as_time(device.value)} decided by the device, {as_time(host.value)} by the host",
+            title=f"An iteration takes {as_time(device.value)} decided on the GPU, {as_time(host.value)} on the host",
             text=f"These are the quickest of each: {title(device)}; {title(host)}.",
             advice=advice,
             threshold=f"the quickest of each; they differ above {EQUAL:.2f} times",

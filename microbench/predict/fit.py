@@ -84,11 +84,6 @@ class Step(msgspec.Struct, frozen=True):
         """The kernels' own time that the law counts: that of all kernels, or of the last one."""
         return self.own_s * (self.kernels if gpu_paced else 1)
 
-    def law_s(self, values: Mapping[str, float], gpu_paced: bool) -> float:
-        """The time of the step by the law."""
-        terms = self.terms(gpu_paced).items()
-        return self.kernels_s(gpu_paced) + sum(factor * values[name] for name, factor in terms)
-
 
 def steps(evidence: Evidence) -> list[Step]:
     """graph_gain's steps, both ways. An empty kernel has no argument; a spinning one has its length as argument."""

@@ -69,7 +69,7 @@ def gain(evidence: Evidence) -> Curve | None:
         for (name, (_, measured)), tone in zip(found.items(), TONES, strict=False)
     ]
     begins_empty = any(x == empty_s for line in lines for x, _ in line.points)
-    ends = [(one.speedup, one.duration_s) for one in (crossing(first, speedup) for speedup in SPEEDUPS)]
+    ends = [(speedup, crossing(first, speedup)) for speedup in SPEEDUPS]
     ys = [y for line in lines for _, y in line.points]
     return Curve(
         title="Speed-up of a graph over kernel duration",
