@@ -1,4 +1,4 @@
-"""The model against steps that it never saw, on a real GPU: a grid of them, in turn with what the model is fitted to.
+"""Measures steps that the model is not fitted to on a real GPU, in turn with those that it is, and compares.
 
 ``python tests/held_out.py measure FILE [SECONDS [DEVICE]]`` measures everything in one worker process, three rounds,
 each in an order of its own. ``python tests/held_out.py compare FILE [OTHER …]`` fits the model to FILE and prints how
@@ -32,10 +32,9 @@ Values = Mapping[str, tuple[int | str, ...]]
 ROUNDS = 3
 AXES = ("layer", "kernels", "duration_ns", "waits", "copy_bytes")
 PYTHON = ("cuda_core", "cupy_raw", "numba_configured")
-# What the model is fitted to, and the steps that it must foresee. The fit knows none of the grid's seven lengths and of
-# its copies neither size, nor any step with a copy. It does know steps that end in their one wait, and such of 10
-# kernels, as many as lie between the waits of 60 with 6; 20, 40, 60, 240, 600 and 1100 are new to it, and so are steps
-# of several waits.
+# What the model is fitted to, and the steps that it must predict. The fit knows none of the grid's seven lengths,
+# neither size of its copies and no step with a copy. It knows steps with one wait at the end, also of 10 kernels, as
+# many as lie between the waits of 60 with 6. New to it are 20, 40, 60, 240, 600 and 1100 kernels and several waits.
 FITTED: tuple[tuple[str, Values], ...] = (
     ("launch_cost", {}),
     ("launch_duration", {"duration_ns": (0, 500, 1000, 2000, 5000, 20_000, 50_000)}),
@@ -75,7 +74,7 @@ def _streamed(layer_is_loop: bool, host: bool) -> Callable[[Point], bool]:
     return asked
 
 
-# Kinds of points: an interval is to hold each of them, not only all together.
+# Kinds of points: the intervals must hold each kind, not only all points together.
 CLASSES: Mapping[str, Callable[[Point], bool]] = {
     "graphs": lambda point: point.way == "graph",
     "streams from Python, the host slower": _streamed(False, True),
@@ -89,7 +88,7 @@ CLASSES: Mapping[str, Callable[[Point], bool]] = {
 
 
 def one_worker(_: object, environment: Environment, **settings: Any) -> Plan:
-    """Fitted and held-out cases in one process, in each round in another order."""
+    """Fitted and held-out cases in one process, each round in another order."""
     catalogue = discover()
     chosen = [
         Selected(catalogue[name], tuple(catalogue[name].cases("full", values)), named=True)
@@ -106,7 +105,7 @@ def one_worker(_: object, environment: Environment, **settings: Any) -> Plan:
 
 
 def measure(path: Path, seconds: float, device: str | None = None) -> None:
-    """All of it into a new run file."""
+    """Measures everything into a new run file."""
     session.make_plan = one_worker  # type: ignore[assignment]
     names = tuple(dict.fromkeys(name for name, _ in (*FITTED, *HELD_OUT)))
     request = session.RunRequest(
@@ -123,58 +122,57 @@ def measure(path: Path, seconds: float, device: str | None = None) -> None:
 
 
 def evidence_of(path: Path) -> Evidence:
-    """Of the one GPU of a file."""
+    """The evidence of the only GPU of a file."""
     return evidence_by_device(store.read(path))[0]
 
 
-def tell(name: str, found: Check) -> None:
-    """The figures, by way and layer and by class, and the worst five."""
-    from microbench.predict.model_check import worst
-
+def print_check(name: str, checked: Check) -> None:
+    """Prints the figures, by way and layer and by class, and the worst five."""
     print(
-        f"{name}: {len(found.points)} points, median error {percent(found.median)}, 95th percentile "
-        f"{percent(found.most)}, {percent(found.coverage)} within intervals of ±{percent(found.half_width)} (median)"
+        f"{name}: {len(checked.points)} points, median error {percent(checked.median)}, 95th percentile "
+        f"{percent(checked.most)}, {percent(checked.coverage)} within intervals of "
+        f"±{percent(checked.half_width)} (median)"
     )
     for way in ("stream", "graph"):
         for layer in ("loop", *PYTHON):
-            errors = sorted(abs(p.error) for p in found.points if p.way == way and p.row.params["layer"] == layer)
+            errors = sorted(abs(p.error) for p in checked.points if p.way == way and p.row.params["layer"] == layer)
             if errors:
                 print(f"  {way:6} {layer:17} {len(errors):3} points, median {percent(errors[len(errors) // 2])}, "
                       f"worst {percent(errors[-1])}")  # fmt: skip
     for kind, asked in CLASSES.items():
-        points = [point for point in found.points if asked(point)]
+        points = [point for point in checked.points if asked(point)]
         if points:
             covered = sum(point.covered for point in points)
             width = median(point.predicted.half_width for point in points)
             print(f"  {kind}: {covered} of {len(points)} covered, half width {percent(width)} (median)")
-    for point in worst(found.points):
+    for point in sorted(checked.points, key=lambda point: -abs(point.error))[:5]:
         half = percent(point.predicted.half_width)
         print(f"  {point.row.case_id} {point.way}: measured {as_time(point.row.value)} ({point.row.trust}), "
               f"predicted {as_time(point.step_s)} ±{half}, {percent(point.error)}")  # fmt: skip
 
 
 def compare(paths: list[Path]) -> None:
-    """The first file's fit against its own held-out steps, then against those of the others."""
+    """Compares the first file's fit with its own held-out steps, then with those of the others."""
     from microbench.predict.fit import fit
     from microbench.predict.model_check import check
 
     fitted = fit(evidence_of(paths[0]))
     for path in paths:
-        found = check(evidence_of(path), fitted)
-        if found is not None:
-            tell(path.name, found)
+        checked = check(evidence_of(path), fitted)
+        if checked is not None:
+            print_check(path.name, checked)
 
 
 def table(path: Path) -> None:
-    """Every step of the file, measured and predicted."""
+    """Prints every step of the file, measured and predicted, as CSV."""
     from microbench.predict.fit import fit
     from microbench.predict.model_check import check
 
     evidence = evidence_of(path)
-    found = check(evidence, fit(evidence))
+    checked = check(evidence, fit(evidence))
     lines = csv.writer(sys.stdout, lineterminator="\n")
     lines.writerow([*AXES, "way", "trust", "measured_s", "predicted_s", "low_s", "high_s", "error"])
-    for point in found.points if found is not None else ():
+    for point in checked.points if checked is not None else ():
         known, pieces = point.predicted, point.pieces
         seconds = [point.row.value, point.step_s, pieces * known.low_s, pieces * known.high_s]
         axes = [point.row.params[name] for name in AXES]

@@ -1,4 +1,4 @@
-"""Rows of the graph suite made by hand, every figure invented (in the manner of one GPU) and marked SIMULATED.
+"""Makes rows of the graph suite by hand, every figure invented (in the manner of one GPU) and marked SIMULATED.
 
 Cases, metrics and titles are those of the benchmarks themselves, so that words are tested against what is measured.
 """
@@ -31,7 +31,7 @@ NODES = {
     "event_wait": (0.4e-6, 0.5e-6), "child": (0.9e-6, None), "empty": (0.1e-6, None), "if_taken": (4.1e-6, None),
     "if_skipped": (2.2e-6, None),
 }  # fmt: skip
-# The launch call of a long chain, where it is not about that of kernels.
+# The launch call of a long chain, where it differs from that of kernels.
 USUAL_LAUNCH = 1.5e-6
 NODE_LAUNCH = {
     "memset": 96e-6, "copy_h2d": 112e-6, "copy_d2h": 110e-6, "copy_d2d": 108e-6, "host": 130e-6,
@@ -58,26 +58,20 @@ def gain(params: dict[str, Param]) -> list[Measurement]:
 
 
 def step(params: dict[str, Param]) -> list[Measurement]:
-    """What graph_gain's steps say of a piece, as often as there are waits; half a microsecond a step more."""
+    """A piece as graph_gain measures it, repeated for each wait; a step takes half a microsecond more."""
     waits, copy_s = int(params["waits"]), int(params["copy_bytes"]) / 25e9
     piece = {**params, "kernels": int(params["kernels"]) // waits, "submitter": params["layer"]}
-    stream, graph = ((0.5e-6 + values_of_piece(one) * waits) for one in gain(piece))
-    figures = {"stream": stream + copy_s} if copy_s else {"stream": stream, "graph": graph}
+    stream_s, graph_s = (0.5e-6 + float(np.median(each.values)) * waits for each in gain(piece))
+    figures = {"stream": stream_s + copy_s} if copy_s else {"stream": stream_s, "graph": graph_s}
     return [measurement(name, value, spread=0.002) for name, value in figures.items()]
-
-
-def values_of_piece(one: Measurement) -> float:
-    """Seconds of all kernels together, in the median."""
-    return float(np.median(msgspec.json.decode(one.samples)))
 
 
 def lifecycle(params: dict[str, Param]) -> list[Measurement]:
     nodes = int(params["nodes"])
-    found = [measurement(name, constant + slope * nodes) for name, (constant, slope) in LIFE.items()]
-    found.append(measurement("node", (1.3e-6 + 0.5e-6 * nodes) / nodes, calls=nodes, clock="device"))
     memory = {"device_memory": 1100.0 * nodes if nodes >= 100 else 0.0, "host_memory": 4096 + 2300.0 * nodes}
     return [
-        *found,
+        *(measurement(name, constant + slope * nodes) for name, (constant, slope) in LIFE.items()),
+        measurement("node", (1.3e-6 + 0.5e-6 * nodes) / nodes, calls=nodes, clock="device"),
         *(measurement(name, value, spread=0, n=3, clock="counter") for name, value in memory.items()),
     ]
 
@@ -105,12 +99,12 @@ def nodes(params: dict[str, Param]) -> list[Measurement]:
     if kind in ITERATIONS:
         return [measurement("iteration", ITERATIONS[kind])]
     node_s, stream_s = NODES[kind]
-    found = [measurement("node", node_s, clock="device", calls=200)]
+    made = [measurement("node", node_s, clock="device", calls=200)]
     if stream_s is not None:
-        found.append(measurement("stream", stream_s, clock="device", calls=200))
-    found.append(measurement("launch", NODE_LAUNCH.get(kind, USUAL_LAUNCH)))
-    found.append(measurement("instantiate", 0.9e-6, calls=220))
-    return found if kind.startswith("if") else [*found, measurement("update", 0.2e-6, calls=220)]
+        made.append(measurement("stream", stream_s, clock="device", calls=200))
+    made.append(measurement("launch", NODE_LAUNCH.get(kind, USUAL_LAUNCH)))
+    made.append(measurement("instantiate", 0.9e-6, calls=220))
+    return made if kind.startswith("if") else [*made, measurement("update", 0.2e-6, calls=220)]
 
 
 def shape(params: dict[str, Param]) -> list[Measurement]:
@@ -141,22 +135,21 @@ MADE: dict[str, Callable[[dict[str, Param]], list[Measurement]]] = {
 
 def graph_outcomes(preset: str = "default", round: int = 0) -> list[Outcome]:
     """An outcome for each case of the suite's grid."""
-    found = []
+    outcomes = []
     for name, figures in MADE.items():
         for case in discover()[name].cases(preset):  # type: ignore[arg-type]
-            one = outcome(name, figures(dict(case.params)), round=round, **case.params)
+            made = outcome(name, figures(dict(case.params)), round=round, **case.params)
             if str(case.params.get("kind", "")).startswith("if"):
-                fact = Fact("update", None, "cuGraphExecUpdate", reason=REFUSED)
-                one = msgspec.structs.replace(one, facts=(fact,))
-            found.append(one)
-    return found
+                made = msgspec.structs.replace(made, facts=(Fact("update", None, "cuGraphExecUpdate", reason=REFUSED),))
+            outcomes.append(made)
+    return outcomes
 
 
 def make_graph_run(*, preset: str = "default", rounds: int = 1, extra: Iterable[Outcome] = ()) -> Run:
-    """The hand-made run with the graph suite behind the others."""
+    """The hand-made run with the graph suite after the others."""
     run = make_run(rounds=rounds)
     infos = [discover()[name].info(discover()[name].cases(preset)) for name in MADE]  # type: ignore[arg-type]
-    outcomes = [one for round in range(rounds) for one in graph_outcomes(preset, round)]
+    outcomes = [made for round in range(rounds) for made in graph_outcomes(preset, round)]
     return msgspec.structs.replace(
         run, benchmarks=(*run.benchmarks, *infos), outcomes=(*run.outcomes, *outcomes, *extra)
     )

@@ -1,12 +1,14 @@
-"""A plausible run made by hand, every figure invented and marked SIMULATED: for tests of words, tables, exports."""
+"""Makes a plausible run by hand, every figure invented and marked SIMULATED, and changes runs and reads findings."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 
 import msgspec
 
+from microbench.analysis.evidence import Finding
 from microbench.core.model import (
     AxisInfo,
     BenchmarkInfo,
@@ -80,30 +82,22 @@ def launch_outcomes(round: int = 0) -> list[Outcome]:
         measurement(name, value * drift, per_call=per_call(value) if name in ("submit", "round_trip") else None)
         for name, value in LAUNCH_COST.items()
     ]
-    found = [outcome("launch_cost", cost, round=round)]
+    made = [outcome("launch_cost", cost, round=round)]
     for layer, (submit_s, trip_s, added_s) in LAYERS.items():
-        for arguments in (0, 4):
-            one = [
-                measurement(
-                    "submit",
-                    (submit_s + added_s * (arguments == 4)) * drift,
-                    calls=100,
-                    verified="one kernel node captured",
-                ),
-                measurement("round_trip", (trip_s + added_s * (arguments == 4)) * drift),
-            ]
-            found.append(
-                outcome("launch_layers", one, round=round, family="same_kernel", layer=layer, arguments=arguments)
-            )
+        for arguments, more_s in ((0, 0.0), (4, added_s)):
+            submit = measurement("submit", (submit_s + more_s) * drift, calls=100, verified="one kernel node captured")
+            both = [submit, measurement("round_trip", (trip_s + more_s) * drift)]
+            params = {"family": "same_kernel", "layer": layer, "arguments": arguments}
+            made.append(outcome("launch_layers", both, round=round, **params))
     for layer, submit_s in ONE_OP.items():
-        one = [measurement("submit", submit_s, calls=100), measurement("round_trip", submit_s + 6e-6)]
-        made = outcome("launch_layers", one, round=round, family="one_op", layer=layer, arguments=1)
-        found.append(msgspec.structs.replace(made, facts=(Fact("kernels_per_call", 1, "captured"),)))
-    return found + sweep_outcomes(round) + way_outcomes(round)
+        both = [measurement("submit", submit_s, calls=100), measurement("round_trip", submit_s + 6e-6)]
+        operation = outcome("launch_layers", both, round=round, family="one_op", layer=layer, arguments=1)
+        made.append(msgspec.structs.replace(operation, facts=(Fact("kernels_per_call", 1, "captured"),)))
+    return made + sweep_outcomes(round) + way_outcomes(round)
 
 
 def sweep_outcomes(round: int = 0) -> list[Outcome]:
-    found = []
+    made = []
     for duration_ns in DURATIONS_NS:
         own_s = duration_ns * 1e-9
         period = [
@@ -111,12 +105,12 @@ def sweep_outcomes(round: int = 0) -> list[Outcome]:
             measurement("gated", own_s + 1.36e-6, clock="device"),
             measurement("duration", max(own_s, 1e-7), clock="device"),
         ]
-        found.append(outcome("launch_duration", period, round=round, duration_ns=duration_ns))
+        made.append(outcome("launch_duration", period, round=round, duration_ns=duration_ns))
         traffic = [
             measurement("received", 1769.0, spread=0.001, clock="counter"),
             measurement("sent", 285.0, spread=0.001, clock="counter"),
         ]
-        found.append(
+        made.append(
             outcome("launch_traffic", traffic, round=round, work="launch", duration_ns=duration_ns, argument_bytes=0)
         )
     others = (
@@ -127,59 +121,50 @@ def sweep_outcomes(round: int = 0) -> list[Outcome]:
     for work, kind, received, sent in others:
         values = (f"received{kind}", received), (f"sent{kind}", sent)
         traffic = [measurement(name, value, clock="counter") for name, value in values]
-        found.append(outcome("launch_traffic", traffic, round=round, work=work, duration_ns=0, argument_bytes=0))
-    return found
+        made.append(outcome("launch_traffic", traffic, round=round, work=work, duration_ns=0, argument_bytes=0))
+    return made
 
 
 def way_outcomes(round: int = 0) -> list[Outcome]:
-    found = [
-        outcome(
-            "launch_queue",
-            [measurement("depth", depth, spread=0.0, n=3, clock="counter")],
-            round=round,
-            argument_bytes=size,
-        )
-        for size, depth in ((0, 1021), (1024, 1021), (4000, 717))
-    ]
+    made = []
+    for size, depth in ((0, 1021), (1024, 1021), (4000, 717)):
+        depths = [measurement("depth", depth, spread=0.0, n=3, clock="counter")]
+        made.append(outcome("launch_queue", depths, round=round, argument_bytes=size))
     for count, rate in ((1, 300e3), (2, 510e3), (4, 720e3), (8, 880e3)):
-        one = measurement("rate", 1 / rate, work=Work(launches=1))
-        found.append(outcome("launch_threads", [one, measurement("submit", count / rate)], round=round, threads=count))
-        found.append(
-            outcome("launch_streams", [one, measurement("resident", count, spread=0)], round=round, streams=count)
-        )
+        rates = measurement("rate", 1 / rate, work=Work(launches=1))
+        made.append(outcome("launch_threads", [rates, measurement("submit", count / rate)], round=round, threads=count))
+        resident = measurement("resident", count, spread=0)
+        made.append(outcome("launch_streams", [rates, resident], round=round, streams=count))
     for wait, complete_s in (("spin", 2.0e-6), ("yield", 2.1e-6), ("blocking", 34e-6)):
         calls = {"idle_stream": 0.27e-6, "idle_event": 0.2e-6, "record": 0.16e-6, "query": 0.1e-6, "wait_event": 0.4e-6}
-        one = [measurement("complete", complete_s), *(measurement(name, value) for name, value in calls.items())]
-        found.append(outcome("launch_sync", one, round=round, wait=wait))
+        waits = [measurement("complete", complete_s), *(measurement(name, value) for name, value in calls.items())]
+        made.append(outcome("launch_sync", waits, round=round, wait=wait))
     for kind, submit_s, gap_s in (
         ("own_stream", 3.3e-6, 1.76e-6),
         ("cooperative", 4.9e-6, 1.8e-6),
         ("pdl", 3.6e-6, 0.56e-6),
     ):
-        found.append(
-            outcome("launch_kind", [measurement("submit", submit_s), measurement("gap", gap_s)], round=round, kind=kind)
-        )
+        both = [measurement("submit", submit_s), measurement("gap", gap_s)]
+        made.append(outcome("launch_kind", both, round=round, kind=kind))
     for what, seconds in (("context", 0.21), ("nvrtc", 0.031), ("first_launch_lazy", 4e-4)):
-        found.append(outcome("launch_cold", [measurement("seconds", seconds, n=1)], round=round, what=what))
+        made.append(outcome("launch_cold", [measurement("seconds", seconds, n=1)], round=round, what=what))
     for size, submit_s in ((0, 3.3e-6), (1024, 3.4e-6), (4000, 4.1e-6)):
-        one = [measurement("submit", submit_s)]
-        found.append(
-            outcome("launch_arguments", one, round=round, argument_bytes=size, grid_blocks=1, block_threads=32)
-        )
-    return found
+        params = {"argument_bytes": size, "grid_blocks": 1, "block_threads": 32}
+        made.append(outcome("launch_arguments", [measurement("submit", submit_s)], round=round, **params))
+    return made
 
 
 def host_outcomes(round: int = 0) -> list[Outcome]:
-    found = [outcome("host_timer", [measurement("call", 22e-9), measurement("step", 1e-9, spread=0)], round=round)]
+    made = [outcome("host_timer", [measurement("call", 22e-9), measurement("step", 1e-9, spread=0)], round=round)]
     for how, call_s in (("compiled", 2e-9), ("compiled_from_python", 260e-9), ("ctypes", 200e-9), ("python", 45e-9)):
-        found.append(outcome("host_call", [measurement("call", call_s, calls=1000)], round=round, how=how))
+        made.append(outcome("host_call", [measurement("call", call_s, calls=1000)], round=round, how=how))
     for threads, rate in (("one", 11e9), ("all", 41e9)):
         for size in (1 << 20, 1 << 26):
-            one = measurement("rate", size / rate, work=Work(bytes=size), verified="pattern read back")
-            found.append(outcome("host_memory", [one], round=round, threads=threads, size_bytes=size))
+            copied = measurement("rate", size / rate, work=Work(bytes=size), verified="pattern read back")
+            made.append(outcome("host_memory", [copied], round=round, threads=threads, size_bytes=size))
     for how, trip_s in (("spin", 0.2e-6), ("event", 14e-6), ("pipe", 11e-6)):
-        found.append(outcome("host_wakeup", [measurement("round_trip", trip_s)], round=round, how=how))
-    return found
+        made.append(outcome("host_wakeup", [measurement("round_trip", trip_s)], round=round, how=how))
+    return made
 
 
 METRICS: dict[str, tuple[Metric, ...]] = {
@@ -202,7 +187,8 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "launch_threads": (metric("rate", RATE, "1/s"), metric("submit", unit="s/launch")),
     "launch_streams": (metric("rate", RATE, "1/s"), metric("resident", COUNT, "launch")),
     "launch_sync": tuple(
-        metric(name) for name in ("complete", "idle_stream", "idle_event", "record", "query", "wait_event")
+        metric(name)
+        for name in ("complete", "idle_stream", "idle_event", "record", "record_untimed", "query", "wait_event")
     ),
     "launch_kind": (metric("submit", unit="s/launch"), metric("gap")),
     "launch_cold": (metric("seconds"),),
@@ -213,16 +199,16 @@ METRICS: dict[str, tuple[Metric, ...]] = {
 def benchmarks(outcomes: Iterable[Outcome]) -> tuple[BenchmarkInfo, ...]:
     """Infos of the benchmarks that occur, with the axis values that occur."""
     axes: dict[str, dict[str, dict[Param, None]]] = {}
-    for one in outcomes:
-        mine = axes.setdefault(one.case.benchmark, {})
-        for name, value in one.case.params.items():
+    for each in outcomes:
+        mine = axes.setdefault(each.case.benchmark, {})
+        for name, value in each.case.params.items():
             mine.setdefault(name, {})[value] = None
     return tuple(
         BenchmarkInfo(
             name, name.split("_")[0], f"Title of {name}", f"What does {name} answer?\n\nMethod", 1,
-            tuple(AxisInfo(axis, f"the {axis}", tuple(values)) for axis, values in found.items()), METRICS[name],
+            tuple(AxisInfo(axis, f"the {axis}", tuple(values)) for axis, values in mine.items()), METRICS[name],
         )
-        for name, found in axes.items()
+        for name, mine in axes.items()
     )  # fmt: skip
 
 
@@ -239,9 +225,9 @@ def make_run(
     *, rounds: int = 1, gpu: bool = True, extra: Iterable[Outcome] = (), gpu_name: str = "SIMULATED GPU"
 ) -> Run:
     """A whole run of both suites, or of the host suite alone."""
-    outcomes = [one for round in range(rounds) for one in host_outcomes(round)]
+    outcomes = [made for round in range(rounds) for made in host_outcomes(round)]
     if gpu:
-        outcomes += [one for round in range(rounds) for one in launch_outcomes(round)]
+        outcomes += [made for round in range(rounds) for made in launch_outcomes(round)]
     outcomes += list(extra)
     where = environment(gpu_name) if gpu else Environment(no_gpu_reason="no driver", no_gpu_next_step="install one")
     session = Session(where, Settings(rounds=rounds), "0.0", "2025-01-02T03:04:05Z", simulated=True)
@@ -255,3 +241,52 @@ def skipped(layer: str = "warp", reason: str = "not installed: pip install warp-
 
 def failed(reason: str = "CUDA_ERROR_ILLEGAL_ADDRESS", status: str = "failed") -> Outcome:
     return msgspec.structs.replace(outcome("launch_queue", argument_bytes=2048), status=status, reason=reason)
+
+
+# -- changing a run, reading a finding --------------------------------------------------------------------------------
+
+
+def changed(run: Run, change: Callable[[Outcome], Outcome | None]) -> Run:
+    """The run with each outcome changed, or left out for None."""
+    return msgspec.structs.replace(run, outcomes=tuple(new for old in run.outcomes if (new := change(old)) is not None))
+
+
+def is_case(one: Outcome, benchmark: str, params: dict[str, Param]) -> bool:
+    """Whether an outcome is of that benchmark and has those parameters."""
+    return one.case.benchmark == benchmark and all(one.case.params.get(name) == at for name, at in params.items())
+
+
+def without(run: Run, *benchmarks: str, **params: Param) -> Run:
+    """The run without the cases of these benchmarks that have those parameters."""
+    return changed(run, lambda one: None if any(is_case(one, name, params) for name in benchmarks) else one)
+
+
+def with_metrics(run: Run, benchmark: str, change: Callable[[Measurement], Measurement | None], **params: Param) -> Run:
+    """The run with each measurement of some cases changed, or left out for None."""
+
+    def remade(one: Outcome) -> Outcome:
+        if not is_case(one, benchmark, params):
+            return one
+        return msgspec.structs.replace(one, measurements=tuple(filter(None, map(change, one.measurements))))
+
+    return changed(run, remade)
+
+
+def scaled(run: Run, benchmark: str, metrics: tuple[str, ...], factor: float, **params: Param) -> Run:
+    """The run with some metrics of some cases multiplied; single calls stay as they were."""
+
+    def change(old: Measurement) -> Measurement:
+        if old.metric not in metrics:
+            return old
+        value = old.values[0] / old.calls_per_sample * factor
+        return measurement(old.metric, value, spread=0.001, per_call=old.per_call, work=old.work)
+
+    return with_metrics(run, benchmark, change, **params)
+
+
+FIGURE = re.compile(r"\d+(?:\.\d+)?(?:×| (?:%|[nµm]?s|[kMGT]?B(?:/s)?)(?![A-Za-z]))")
+
+
+def figures(finding: Finding) -> list[str]:
+    """The quantities that a finding's title and text name, in order."""
+    return FIGURE.findall(f"{finding.title} {finding.text}")

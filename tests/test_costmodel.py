@@ -1,4 +1,4 @@
-"""The model's player and how a step is submitted: order, one stream, queue, engines, the law, the critical path."""
+"""How the model plays a step and submits a workload: order, streams, queue, engines, the law, the critical path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fit of the model to a run: what it takes from which rows, what it assumes, what it says is missing."""
+"""The fit of the model to a run: constants and their rows, stand-ins, missing benchmarks, misfits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_graph_run import EMPTY, GAP_GRAPH, GAP_STREAM, LAUNCH, LIFE, REPLAY, SUBMIT, make_graph_run
 from make_link_run import make_link_run
-from make_run import LAUNCH_COST, make_run, measurement, outcome
+from make_run import LAUNCH_COST, changed, make_run, measurement, outcome, with_metrics, without
 
 from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.core.model import Measurement, Outcome, Run, Session, Work
@@ -50,13 +50,8 @@ def evidence_of(run: Run) -> Evidence:
     return evidence_by_device(run)[0]
 
 
-def without(run: Run, *benchmarks: str) -> Run:
-    kept = tuple(one for one in run.outcomes if one.case.benchmark not in benchmarks)
-    return msgspec.structs.replace(run, outcomes=kept)
-
-
-def only(run: Run, *benchmarks: str) -> Run:
-    return without(run, *({one.case.benchmark for one in run.outcomes} - set(benchmarks)))
+def with_outcomes(run: Run, *more: Outcome) -> Run:
+    return msgspec.structs.replace(run, outcomes=(*run.outcomes, *more))
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +69,12 @@ def fitted(run: Run) -> Fit:
 TIMES = st.floats(1e-8, 3e-5)
 
 
+def law_s(step: Step, values: Mapping[str, float]) -> float:
+    """The time of the step by the law."""
+    paced = step.gpu_paced(values)
+    return step.kernels_s(paced) + sum(factor * values[name] for name, factor in step.terms(paced).items())
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(WAYS), st.integers(1, 40), TIMES, st.lists(TIMES, min_size=8, max_size=8))
 def test_the_law_of_a_step_is_what_the_model_plays(
@@ -84,7 +85,7 @@ def test_the_law_of_a_step_is_what_the_model_plays(
     step = Step(way, "loop", 0, kernels, own_seconds, 1.0, 0.01, "")  # type: ignore[arg-type]
     workload = Workload((Kernels(kernels, (own_seconds,)), Wait()))
     played_s = play(acts(workload, constants, way)).end_s  # type: ignore[arg-type]
-    assert step.law_s(constants, step.gpu_paced(constants)) == pytest.approx(played_s, rel=1e-9)
+    assert law_s(step, constants) == pytest.approx(played_s, rel=1e-9)
 
 
 # -- constants -------------------------------------------------------------------------------------------------------
@@ -129,34 +130,23 @@ def test_a_run_without_a_gpu_gives_an_empty_fit() -> None:
     assert set(found.misfit.values()) == {ASSUMED}
 
 
+def longer(old: Measurement) -> Measurement:
+    """Every sample half as long again."""
+    samples = [value * 1.5 for value in old.values]
+    return msgspec.structs.replace(old, samples=msgspec.Raw(msgspec.json.encode(samples)))
+
+
 def test_one_step_far_off_moves_nothing(run: Run, fitted: Fit) -> None:
-    case_id = "graph_gain[duration_ns=2000,kernels=100,submitter=loop]"
-    found = fit(evidence_of(scaled(run, case_id, 1.5)))
+    wrong = with_metrics(run, "graph_gain", longer, duration_ns=2000, kernels=100, submitter="loop")
+    assert wrong != run
+    found = fit(evidence_of(wrong))
     for name in ("gap_stream", "gap_graph", "call.loop.0", "way", "complete", "replay_way"):
         assert found.values[name] == pytest.approx(fitted.values[name], rel=0.02), name
 
 
-def scaled(run: Run, case_id: str, factor: float) -> Run:
-    """The run with every sample of a case longer by that factor."""
-
-    def longer(one: Measurement) -> Measurement:
-        samples = [value * factor for value in one.values]
-        return msgspec.structs.replace(one, samples=msgspec.Raw(msgspec.json.encode(samples)))
-
-    outcomes = tuple(
-        msgspec.structs.replace(one, measurements=tuple(longer(each) for each in one.measurements))
-        if one.case.id == case_id
-        else one
-        for one in run.outcomes
-    )
-    assert outcomes != run.outcomes
-    return msgspec.structs.replace(run, outcomes=outcomes)
-
-
 def test_steps_decide_over_kernels_that_record_themselves(run: Run) -> None:
     """launch_cost's gap in a graph is that of kernels that stamp; here it is half as long again as it should be."""
-    wrong = scaled(without(run, "graph_lifecycle"), "launch_cost", 1.5)
-    found = fit(evidence_of(wrong))
+    found = fit(evidence_of(with_metrics(without(run, "graph_lifecycle"), "launch_cost", longer)))
     assert found.values["gap_graph"] == pytest.approx(GAP_GRAPH, rel=0.02)
 
 
@@ -175,10 +165,6 @@ def test_without_a_watcher_way_and_completion_share_the_round_trip() -> None:
     both_s = LAUNCH_COST["round_trip"] - LAUNCH_COST["submit"] - EMPTY
     assert found.values["way"] * 2 == pytest.approx(both_s, rel=0.01)
     assert "share" in found.constants["way"].assumed
-
-
-def with_outcomes(run: Run, *more: Outcome) -> Run:
-    return msgspec.structs.replace(run, outcomes=(*run.outcomes, *more))
 
 
 def test_an_idle_synchronise_can_be_the_runs_floor() -> None:
@@ -205,16 +191,15 @@ def test_the_pace_is_found_where_calls_were_never_timed(run: Run) -> None:
 
 
 def test_steps_alone_leave_out_what_only_sums_show(run: Run) -> None:
-    found = fit(evidence_of(only(run, "graph_gain")))
+    found = fit(evidence_of(changed(run, lambda one: one if one.case.benchmark == "graph_gain" else None)))
     assert found.values["gap_stream"] == pytest.approx(GAP_STREAM, rel=0.02)
     assert found.values["call.cupy_raw.0"] == pytest.approx(SUBMIT["cupy_raw"], rel=0.02)
     assert not {"way", "complete", "replay.loop", "replay_way", "make"} & set(found.constants)
 
 
 def test_a_single_step_shows_nothing_by_itself(run: Run) -> None:
-    kept = [one for one in run.outcomes if one.case.benchmark == "graph_gain"][:1]
-    found = fit(evidence_of(msgspec.structs.replace(run, outcomes=tuple(kept))))
-    assert dict(found.constants) == {}
+    single = next(one for one in run.outcomes if one.case.benchmark == "graph_gain")
+    assert dict(fit(evidence_of(msgspec.structs.replace(run, outcomes=(single,)))).constants) == {}
 
 
 # -- what is missing -------------------------------------------------------------------------------------------------
@@ -254,18 +239,17 @@ def test_what_a_run_lacks_is_missed_only_where_nothing_stands_in(run: Run, bench
 
 def test_an_unknown_layer_is_missing(fitted: Fit) -> None:
     step = Workload((Kernels(1), Wait()), layer="forth")
-    assert call_constant(fitted, "forth", 0) is None
+    assert call_constant(fitted.constants, "forth", 0) is None
     assert missing(fitted, step, ("stream",)) == ["launch_layers"]
 
 
 # -- calls -----------------------------------------------------------------------------------------------------------
 
 
-def fit_of(calls: dict[str, float]) -> Fit:
-    constants = {
-        name: Constant(value, value * 0.99, value * 1.01, (f"row of {name}",)) for name, value in calls.items()
-    }
-    return Fit(constants, (), {}, fit(evidence_of(make_run(gpu=False))).reach)
+def calls_of(**seconds: float) -> dict[str, Constant]:
+    """Launch calls of a layer by their counts of arguments ("x_4")."""
+    calls = {f"call.{name.replace('_', '.')}": value for name, value in seconds.items()}
+    return {name: Constant(value, value * 0.99, value * 1.01, (f"row of {name}",)) for name, value in calls.items()}
 
 
 @pytest.mark.parametrize(
@@ -278,7 +262,7 @@ def fit_of(calls: dict[str, float]) -> Fit:
     ],
 )
 def test_calls_lie_on_the_line_through_those_measured(arguments: int, value: float, low: float, high: float) -> None:
-    found = call_constant(fit_of({"call.x.0": 4e-6, "call.x.4": 8e-6}), "x", arguments)
+    found = call_constant(calls_of(x_0=4e-6, x_4=8e-6), "x", arguments)
     assert found is not None
     assert found.value == pytest.approx(value)
     assert (found.low, found.high) == (pytest.approx(low, rel=0.02), pytest.approx(high, rel=0.02))
@@ -286,25 +270,25 @@ def test_calls_lie_on_the_line_through_those_measured(arguments: int, value: flo
 
 
 def test_the_nearest_counts_around_are_taken() -> None:
-    found = call_constant(fit_of({"call.x.0": 4e-6, "call.x.1": 8e-6, "call.x.4": 11e-6}), "x", 2)
+    found = call_constant(calls_of(x_0=4e-6, x_1=8e-6, x_4=11e-6), "x", 2)
     assert found is not None
     assert found.value == pytest.approx(9e-6)
     assert found.rests_on == ("row of call.x.1", "row of call.x.4")
-    assert found.assumed == "a call with 2 arguments lies on the line through those with 1 and 4"
+    assert "1 and 4" in found.assumed
 
 
 def test_a_layer_with_one_count_has_that_call_for_every_count() -> None:
-    found = call_constant(fit_of({"call.x.4": 5e-6}), "x", 0)
+    found = call_constant(calls_of(x_4=5e-6), "x", 0)
     assert found is not None
     assert found.value == 5e-6
-    assert found.assumed == "a call with 0 arguments takes as long as one with 4"
+    assert found.assumed
     assert found.high - found.low > 0.5e-6
 
 
 def test_an_array_operation_is_one_call_whatever_its_kernel_takes() -> None:
-    operation = fit_of({"call.torch_eager.1": 5e-6})
-    assert call_constant(operation, "torch_eager", 0) == call_constant(operation, "torch_eager", 1)
-    assert call_constant(operation, "torch_eager", 0) == operation.constants["call.torch_eager.1"]
+    operation = {"call.torch_eager.1": Constant(5e-6, 5e-6, 5e-6)}
+    for arguments in (0, 1):
+        assert call_constant(operation, "torch_eager", arguments) == operation["call.torch_eager.1"]
 
 
 def test_with_calls_adds_what_a_workload_needs(fitted: Fit) -> None:
@@ -312,7 +296,7 @@ def test_with_calls_adds_what_a_workload_needs(fitted: Fit) -> None:
     more = with_calls(fitted, step)
     added = {"call.triton.3", "call.torch_eager.0", "replay.triton"}
     assert set(more.constants) - set(fitted.constants) == added
-    assert more.constants["replay.triton"].assumed == "the replay call of triton is that of the compiled loop"
+    assert "compiled loop" in more.constants["replay.triton"].assumed
     assert with_calls(fitted, STEP) is fitted
 
 
@@ -456,8 +440,8 @@ SIMPLE = {"call.loop.0": 2e-6, "gap_stream": 1e-6, "way": 3e-6, "complete": 2e-6
 
 def in_a_stream(own_s: float) -> Step:
     """100 kernels in as long as the law says for those constants."""
-    law_s = Step("stream", "loop", 0, 100, own_s, 1.0, 0.01, "").law_s(SIMPLE, own_s > 1e-6)
-    return Step("stream", "loop", 0, 100, own_s, law_s, 0.01 * law_s, "")
+    seconds = law_s(Step("stream", "loop", 0, 100, own_s, 1.0, 0.01, ""), SIMPLE)
+    return Step("stream", "loop", 0, 100, own_s, seconds, 0.01 * seconds, "")
 
 
 def misfits_of(several: list[Step], off: list[float]) -> Mapping[tuple[Way, str], Misfit]:

@@ -19,7 +19,7 @@ ROOMS: dict[str, str] = {
     "measure": "gpu analysis core",
     "benchmarks": "measure gpu core",
     "compare": "analysis core",
-    "predict": "compare analysis core",
+    "predict": "analysis core",
     "explain": "predict host analysis core",
     "runs": "explain analysis core",
     "run": "runs measure explain gpu host analysis core",

@@ -1,4 +1,4 @@
-"""The model on the bundled reference: how far it is off steps of a real H200, also of those it was not fitted to."""
+"""The model on the bundled reference: how far it is off steps of a real H200, fitted and left out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def evidence_of(run: Run) -> Evidence:
 
 
 class Held(NamedTuple):
-    """A measured step and what was predicted for it, as shares of the measured."""
+    """A measured step and its prediction, as shares of the measured time."""
 
     way: Way
     layer: str
@@ -93,9 +93,9 @@ def test_the_fit_is_near_the_steps_that_it_was_made_of() -> None:
 
 
 @pytest.mark.parametrize(("every", "offset"), [(2, 0), (4, 1)])
-def test_steps_left_out_are_foreseen(every: int, offset: int) -> None:
-    """With one case in ``every`` fitted to, the others keep the goal; so do those in which kernels are not nearly
-    all, which any model would foresee."""
+def test_steps_left_out_are_predicted(every: int, offset: int) -> None:
+    """One case in ``every`` is fitted to, and the others stay within the limits; so do those of them whose kernels are
+    not nearly all of the step, which any model would predict."""
     fitted = set(case_ids()[offset::every])
     found = fit(evidence_of(split(reference(), fitted.__contains__)))
     points = list(held(found, lambda case_id: case_id not in fitted))
@@ -118,7 +118,7 @@ def test_without_any_step_the_constants_alone_come_near() -> None:
 
 
 @pytest.mark.parametrize("layer", ["cuda_core", "cupy_raw", "numba_configured"])
-def test_a_layer_whose_steps_were_not_measured_is_foreseen_by_its_calls(layer: str) -> None:
+def test_a_layer_whose_steps_were_not_measured_is_predicted_by_its_calls(layer: str) -> None:
     found = fit(evidence_of(split(reference(), lambda case_id: f"submitter={layer}" not in case_id)))
     points = list(held(found, lambda case_id: f"submitter={layer}" in case_id))
     assert np.median(errors(points)) <= 0.03
@@ -126,8 +126,8 @@ def test_a_layer_whose_steps_were_not_measured_is_foreseen_by_its_calls(layer: s
     assert np.mean([point.covered for point in points]) >= 0.85
 
 
-def test_constants_are_of_the_order_that_the_findings_name() -> None:
-    """What one H200 gave by other means: a native launch 2.4 us, gaps 1.36 and 0.53 us, a queue of 1021."""
+def test_constants_are_those_that_one_h200_gave_by_other_means() -> None:
+    """A native launch took 2.4 us, gaps 1.36 and 0.53 us, and the queue held 1021 launches."""
     values = fit(evidence_of(reference())).values
     assert values["call.loop.0"] == pytest.approx(2.35e-6, rel=0.05)
     assert values["gap_stream"] == pytest.approx(1.45e-6, rel=0.1)

@@ -13,12 +13,13 @@ from make_graph_run import make_graph_run
 from make_run import make_run
 
 from microbench.core.errors import ExitCode
-from microbench.core.model import Run, Session
+from microbench.core.model import Run
 from microbench.predict.fit import suits
 from microbench.predict.step_file import Options, described, examples
 from microbench.runs import schema
 
 ASKED = ("predict", "--kernels", "1100", "--duration", "6us", "--layer", "torch", "--arguments", "1")
+SHORT = ("predict", "--kernels", "10", "--duration", "3us")
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +31,15 @@ def test_predict_answers_the_question_it_was_built_for() -> None:
     result = call(*ASKED)
     assert result.exit_code == ExitCode.MEASURED
     for words in ("1100 kernels of 6.00 µs from PyTorch eager", "stream", "graph", "GPU without a kernel", "limited by",
-                  "won back after", "What to change first", "not of this machine", "REFERENCE"):  # fmt: skip
+                  "What to change first", "REFERENCE"):  # fmt: skip
         assert words in result.output
+
+
+@pytest.mark.parametrize("command", [("predict",), ("whatif", "--gap", "1us"), ("timeline",)])
+def test_why_adds_the_rule_behind_each_finding(command: tuple[str, ...]) -> None:
+    rule = re.compile(r"\[(prediction|whatif|timeline)\.[a-z]+: ")
+    assert not rule.search(call(*command, *SHORT[1:]).output)
+    assert rule.search(call(*command, *SHORT[1:], "--why").output)
 
 
 def test_json_and_svg(tmp_path: Path) -> None:
@@ -56,9 +64,7 @@ def test_the_7b_model_is_bound_by_its_host_whatever_the_memory() -> None:
     seen = json.loads(call("predict", "decode-7b", "--json").output)
     assert seen["stream"]["limit"] == "host"
     assert 1 / seen["stream"]["step_s"] == pytest.approx(46.37, rel=0.05)
-    told = call("whatif", "decode-7b", "--memory", "2039GB/s").output
-    assert "the same" in told
-    assert "In the stream the host sets the pace, now as then" in " ".join(told.split())
+    assert "the same" in call("whatif", "decode-7b", "--memory", "2039GB/s").output
 
 
 def test_a_file_of_one_s_own(tmp_path: Path) -> None:
@@ -73,62 +79,51 @@ def test_a_file_of_one_s_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "exit_code", "told"),
+    ("arguments", "exit_code", "cause"),
     [
         (("predict",), ExitCode.USAGE, "nothing says what the step does"),
-        (("predict", "--kernels", "-3", "--duration", "1us"), ExitCode.USAGE, "--kernels: -3"),
         (("predict", "--kernels", "0", "--duration", "1us"), ExitCode.USAGE, "--kernels: 0"),
-        (("predict", "--kernels", "9999999", "--duration", "1us"), ExitCode.USAGE, "too large"),
-        (("predict", "--kernels", "5", "--duration", "-1us"), ExitCode.USAGE, "no time"),
-        (("predict", "--kernels", "5", "--duration", "nan"), ExitCode.USAGE, "no time"),
-        ((*ASKED[:5], "--layer", "torhc"), ExitCode.USAGE, "did you mean torch"),
         (("predict", "decode8b"), ExitCode.USAGE, "did you mean decode-7b"),
-        (("predict", "decode-7b", "--kernels", "3"), ExitCode.USAGE, "--kernels"),
         ((*ASKED, "--run", "nvidia-h200-x2"), ExitCode.UNREADABLE_RUN, "microbench run launch_cost"),
         ((*ASKED, "--run", "none-such"), ExitCode.UNREADABLE_RUN, "there is no run"),
         (("whatif", "decode-7b"), ExitCode.USAGE, "nothing is changed"),
         (("whatif", "decode-7b", "--submit", "1us", "--against", "nvidia-h200"), ExitCode.USAGE, "by itself"),
         (("whatif", "decode-7b", "--pcie-gen", "9"), ExitCode.USAGE, "--pcie-gen: 9"),
         (("whatif", "decode-7b", "--lanes", "3"), ExitCode.USAGE, "--lanes"),
-        (("whatif", "decode-7b", "--memory", "2039"), ExitCode.USAGE, "no rate"),
-        (("whatif", "decode-7b", "--kernel-time", "-1"), ExitCode.USAGE, "no factor"),
-        (("whatif", "decode-7b", "--submit", "soon"), ExitCode.USAGE, "--submit: soon is not a time"),
+        (("whatif", "decode-7b", "--memory", "2039"), ExitCode.USAGE, "--memory: 2039"),
+        (("whatif", "decode-7b", "--kernel-time", "-1"), ExitCode.USAGE, "--kernel-time: -1"),
+        (("whatif", "decode-7b", "--submit", "soon"), ExitCode.USAGE, "--submit: soon"),
         (("whatif", "decode-7b", "--to-layer", "tensorflow"), ExitCode.USAGE, "no layer tensorflow"),
     ],
 )  # fmt: skip
-def test_nonsense_ends_in_a_cause_and_a_next_step(arguments: tuple[str, ...], exit_code: ExitCode, told: str) -> None:
+def test_nonsense_ends_in_a_cause_and_a_next_step(arguments: tuple[str, ...], exit_code: ExitCode, cause: str) -> None:
     result = call(*arguments)
     assert result.exit_code == exit_code
-    assert told in result.stderr
+    assert cause in result.stderr
     assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["error", "next"]
 
 
 def test_two_recorded_machines() -> None:
     result = call("whatif", "decode-7b", "--run", "nvidia-h200", "--against", "nvidia-h200")
     assert result.exit_code == ExitCode.MEASURED
-    told = " ".join(result.output.split())
-    assert re.search(r"The step takes (\S+ ms) in the stream in the first run, \1 in the second; ", told)
+    words = " ".join(result.output.split())
+    assert re.search(r"the step takes (\S+ ms) in the first run, \1 in the second; ", words)
 
 
 # -- whose constants ----------------------------------------------------------------------------------------------
 
 
-def not_simulated(run: Run) -> tuple[Session, ...]:
-    return tuple(msgspec.structs.replace(one, simulated=False) for one in run.sessions)
-
-
-def save(data: Path, run: Run, run_id: str) -> Run:
-    kept = msgspec.structs.replace(run, run_id=run_id, sessions=not_simulated(run))
-    (data / f"{run_id}.json").write_bytes(schema.encode(kept))
-    return kept
+def save(path: Path, run: Run) -> None:
+    """The run in a file, as if a real GPU had given it; the file's name is its id."""
+    sessions = tuple(msgspec.structs.replace(one, simulated=False) for one in run.sessions)
+    path.write_bytes(schema.encode(msgspec.structs.replace(run, run_id=path.stem, sessions=sessions)))
 
 
 def test_the_newest_run_that_has_what_it_takes_is_chosen(data: Path) -> None:
-    save(data, make_graph_run(), "20250101T000000Z-aaaaaaaa")
-    save(data, make_run(), "20250102T000000Z-bbbbbbbb")  # newer, but no graph was measured
-    result = call("predict", "--kernels", "10", "--duration", "3us", "--json")
-    assert json.loads(result.output)["run"] == "20250101T000000Z-aaaaaaaa"
-    assert json.loads(result.output)["reference"] is False
+    save(data / "20250101T000000Z-aaaaaaaa.json", make_graph_run())
+    save(data / "20250102T000000Z-bbbbbbbb.json", make_run())  # newer, but no graph was measured
+    seen = json.loads(call(*SHORT, "--json").output)
+    assert (seen["run"], seen["reference"]) == ("20250101T000000Z-aaaaaaaa", False)
 
 
 def test_a_simulated_run_is_taken_only_when_it_is_named(data: Path) -> None:
@@ -136,27 +131,24 @@ def test_a_simulated_run_is_taken_only_when_it_is_named(data: Path) -> None:
     assert run.simulated
     (data / f"{run.run_id}.json").write_bytes(schema.encode(run))
     assert not suits(run, described(None, Options(kernels=10, duration="3us")))
-    asked = ("predict", "--kernels", "10", "--duration", "3us")
-    assert json.loads(call(*asked, "--json").output)["reference"] is True
-    assert "SIMULATED" in call(*asked, "--run", run.run_id).output
+    assert json.loads(call(*SHORT, "--json").output)["reference"] is True
+    assert "SIMULATED" in call(*SHORT, "--run", run.run_id).output
 
 
 def test_a_run_that_lacks_something_names_what_to_run_into_it(data: Path) -> None:
-    kept = save(data, make_run(), "20250102T000000Z-bbbbbbbb")
-    result = call("predict", "--kernels", "10", "--duration", "3us", "--run", "bbbbbbbb")
+    save(data / "20250102T000000Z-bbbbbbbb.json", make_run())
+    result = call(*SHORT, "--run", "bbbbbbbb")
     assert result.exit_code == ExitCode.UNREADABLE_RUN
-    assert "graph_lifecycle" in result.stderr
-    assert "--into bbbbbbbb measures them" in result.stderr  # as it was called
-    assert kept.run_id in result.stderr
+    for words in ("graph_lifecycle", "--into bbbbbbbb measures them", "20250102T000000Z-bbbbbbbb"):
+        assert words in result.stderr
 
 
 @pytest.mark.parametrize("command", ["predict", "whatif", "timeline", "explain"])
 def test_a_run_in_another_folder_is_added_to_by_its_path(command: str, tmp_path: Path) -> None:
     """Its id finds nothing there."""
     path = tmp_path / "of a colleague.json"
-    run = make_graph_run() if command == "whatif" else make_run()
-    path.write_bytes(schema.encode(msgspec.structs.replace(run, sessions=not_simulated(run))))
-    asked = ("graphs",) if command == "explain" else ("--kernels", "10", "--duration", "3us")
+    save(path, make_graph_run() if command == "whatif" else make_run())
+    asked = ("graphs",) if command == "explain" else SHORT[1:]
     changes = ("--to-layer", "warp") if command == "whatif" else ()
     result = call(command, *asked, *changes, "--run", str(path), COLUMNS="300")
     advised = " ".join((result.stdout if command == "explain" else result.stderr).split())

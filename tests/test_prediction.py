@@ -1,4 +1,4 @@
-"""A predicted step in words, tables and bars, and what becomes of it when something is changed."""
+"""A predicted step as findings, tables and bars, and the same step with something changed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_fit import CALL_S, GAP_S, GRAPH_GAP_S, TORCH_S, VALUES, make_fit
 from make_graph_run import make_graph_run
+from make_run import figures
 from rich.cells import cell_len
 
+from microbench.analysis.evidence import Finding
 from microbench.analysis.limits import pcie_rate
 from microbench.core.errors import UsageError
 from microbench.core.model import GpuInfo, LinkInfo
@@ -21,7 +23,7 @@ from microbench.predict import words
 from microbench.predict.constants import Fit
 from microbench.predict.forecast import Forecast, forecast
 from microbench.predict.step_file import Options, described, examples, read
-from microbench.predict.whatif import Change, Changes, changed, in_words, pairs
+from microbench.predict.whatif import Change, Changes, changed, findings, in_words, pairs
 from microbench.predict.workload import Copies, HostWork, Kernels, Wait, Workload
 from microbench.report import prediction, whatif
 from microbench.report.document import Portion, Report, Stack, Stacks
@@ -40,53 +42,97 @@ def predicted(workload: Workload, fit: Fit | None = None) -> Forecast:
     return forecast(workload, fit or make_fit())
 
 
-def drawn(sheet: Report, width: int = 120, encoding: str = "utf-8") -> str:
+def drawn(report: Report, width: int = 120, encoding: str = "utf-8") -> str:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict")
-    terminal.draw(sheet, terminal.open_console(stream, width=width), brief=True)
+    terminal.draw(report, terminal.open_console(stream, width=width), brief=True)
     stream.flush()
     stream.seek(0)
     return stream.read()
 
 
-def told(workload: Workload, width: int = 120, fit: Fit | None = None, **side: object) -> str:
-    return drawn(prediction.sheet(Side(predicted(workload, fit), RUN, GPU, **side)), width)  # type: ignore[arg-type]
+def sheet(workload: Workload, fit: Fit | None = None, **side: object) -> Report:
+    return prediction.sheet(Side(predicted(workload, fit), RUN, GPU, **side))  # type: ignore[arg-type]
 
 
-# -- the words ----------------------------------------------------------------------------------------------------
+def finding_of(rule: str, workload: Workload, fit: Fit | None = None, **side: object) -> Finding | None:
+    """The finding of that rule on the whole sheet, verdict included."""
+    sections = sheet(workload, fit, **side).sections
+    every = [finding for section in sections for finding in (section.verdict, *section.findings) if finding is not None]
+    return next((finding for finding in every if finding.rule == rule), None)
 
 
-def test_a_host_bound_step_says_that_the_host_sets_the_pace() -> None:
-    text = told(step(100, "0"))
-    assert "In the stream the host sets the pace" in text
-    assert f"calls keep the host for {100 * CALL_S * 1e6:.0f} µs" in text
-    assert "host" in text.split("stream")[2]
+# -- the findings -------------------------------------------------------------------------------------------------
 
 
-def test_a_kernel_bound_step_says_so_and_how_long_the_gpu_is_idle() -> None:
-    found = predicted(step(100, "9us"))
-    share = found.stream.idle_share
+SLOW = make_fit(replay__loop=1e-3)
+PAGEABLE = Workload((HostWork(1e-6), Wait(), Copies("h2d", 4096, memory="pageable")))
+TORCH = step(10, "1us", "torch", arguments=1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "workload", "fit", "severity", "named"),
+    [
+        ("prediction.gain", step(1000, "1us"), None, "good", ["1.51 ms", "2.01 ms", "1.33×"]),
+        ("prediction.gain", step(1000, "1ms"), None, "note", ["1.00 s", "1.00 s"]),
+        ("prediction.gain", step(2, "1us"), SLOW, "note", ["1.01 ms", "10.0 µs"]),
+        ("prediction.gain", PAGEABLE, None, "note", ["7.46 µs"]),
+        ("prediction.stream", step(100, "0"), None, "note", ["100 %", "0 s", "200 µs"]),
+        ("prediction.stream", step(100, "9us"), None, "note", ["10.5 %", "900 µs", "200 µs"]),
+        ("prediction.graph", step(100, "9us"), None, "note", ["5.8 %", "900 µs", "1.20 µs"]),
+        ("prediction.advice", step(1, "1ms"), None, "good", []),
+        ("prediction.outside", step(1251), None, "warning", []),
+        ("prediction.interval", step(), None, "note", ["2.0 %", "1.1 %", "95 %", "2.0 %"]),
+        ("prediction.interval", step(), make_fit(steps=0), "advice", ["2.0 %", "1.1 %", "2.0 %"]),
+        ("prediction.assumed", TORCH, None, "note", []),
+        ("prediction.workload", read("decode-7b"), make_fit(call__torch_eager__0=TORCH_S), "note", None),
+    ],
+)
+def test_a_finding_has_its_severity_and_figures(
+    rule: str, workload: Workload, fit: Fit | None, severity: str, named: list[str] | None
+) -> None:
+    finding = finding_of(rule, workload, fit)
+    assert finding is not None
+    assert finding.severity == severity
+    assert named is None or figures(finding) == named
+
+
+@pytest.mark.parametrize(
+    ("rule", "workload"),
+    [
+        ("prediction.outside", step(1250)),
+        ("prediction.assumed", step()),
+        ("prediction.advice", step(100, "1us", "torch", arguments=1)),
+        ("prediction.graph", PAGEABLE),
+        ("prediction.workload", step()),
+    ],
+)
+def test_a_finding_without_anything_to_say_is_left_out(rule: str, workload: Workload) -> None:
+    assert finding_of(rule, workload) is None
+
+
+@pytest.mark.parametrize(("reference", "severity"), [(True, "advice"), (False, "warning")])
+def test_constants_of_another_machine_are_marked(reference: bool, severity: str) -> None:
+    """RUN is simulated, so its constants are never this machine's."""
+    finding = finding_of("prediction.origin", step(), reference=reference)
+    assert finding is not None
+    assert finding.severity == severity
+    assert finding.advice
+    assert len(finding.rests_on) == 13
+    assert words.benchmarks(finding.rests_on)[:3] == ("bench_way", "bench_empty", "bench_complete")
+
+
+def test_the_gpu_idles_where_no_kernel_runs() -> None:
+    share = predicted(step(100, "9us")).stream.idle_share
     assert share == pytest.approx((99 * GAP_S + 7.2e-6) / (100 * 9e-6 + 99 * GAP_S + 7.2e-6), rel=0.02)
-    text = told(step(100, "9us"))
-    assert "In the stream the kernels set the pace" in text
-    assert f"the GPU has no kernel for {share * 100:.1f} % of the time" in text
-
-
-def test_the_first_line_is_what_a_graph_gives() -> None:
-    first = words.gain(predicted(step(1000, "1us")))
-    assert first.severity == "good"
-    assert first.title.endswith(f"{(1000 * 2e-6 + 6.2e-6) / (1000 * 1.5e-6 + 5.5e-6):.2f}×")
-    assert words.gain(predicted(step(1000, "1ms"))).title.startswith("A graph changes little")
-    slow = make_fit(replay__loop=1e-3)
-    assert words.gain(predicted(step(2, "1us"), slow)).title.startswith("As a graph the step takes longer")
-    assert "no number of steps" in words.paying(predicted(step(2, "1us"), slow))
 
 
 def test_a_graph_that_pays_later_than_planned_is_told() -> None:
-    found = predicted(step(1000, "1us", replays=2))
+    late = predicted(step(1000, "1us", replays=2))
     saved_s = 1000 * (2e-6 - 1e-6 - GRAPH_GAP_S)
-    assert found.break_even == pytest.approx((10e-6 + 1000 * 2e-6) / saved_s, abs=1.1)
-    assert "more than the 2 planned" in words.paying(found)
-    assert "more than" not in words.paying(predicted(step(1000, "1us")))
+    assert late.break_even == pytest.approx((10e-6 + 1000 * 2e-6) / saved_s, abs=1.1)
+    assert f"after {late.break_even} steps: more than the 2 planned" in words.paying(late)
+    assert "planned" not in words.paying(predicted(step(1000, "1us")))
+    assert "never" in words.paying(predicted(step(2, "1us"), SLOW))
 
 
 def test_a_step_is_described_by_what_is_in_it() -> None:
@@ -98,65 +144,25 @@ def test_a_step_is_described_by_what_is_in_it() -> None:
     assert words.described(read("decode-7b")).startswith("one token")
 
 
-def test_what_stands_in_for_a_measurement_is_named_once_for_all_it_stands_for() -> None:
-    text = " ".join(told(step(10, "1us", "torch", arguments=1)).split())
-    assert "1 of 13 constants stand in for a measurement" in text
-    assert "replay.torch_eager: the replay call of torch_eager is that of the compiled loop" in text
-    assert "stand in for" not in told(step())
-
-
-def test_beyond_what_was_measured_is_told() -> None:
-    assert "extrapolation" not in told(step(1250))
-    text = told(step(1251))
-    assert "this is an extrapolation" in text
-    assert "1251 kernels" in text
-
-
-def test_the_reference_is_marked_as_another_machine() -> None:
-    text = " ".join(told(step(), reference=True).split())
-    assert "Constants of the bundled reference, not of this machine" in text
-    assert "SIMULATED" in text  # the run of this test is made by hand
-
-
-def test_the_rows_that_it_rests_on_are_counted_and_their_benchmarks_named() -> None:
-    text = " ".join(told(step()).split())
-    assert "fitted to 13 of its rows, of bench_way, bench_empty, bench_complete" in text
-    found = predicted(step())
-    assert words.benchmarks(found.fit.rests_on(words.used(found)))[0] == "bench_way"
-
-
-def test_without_measured_steps_the_misfit_is_assumed() -> None:
-    text = " ".join(told(step(), fit=make_fit(steps=0)).split())
-    assert "no steps to hold the model against" in text
-    assert "Of the run's own steps 95 % lie within 2.0 % (stream, 40 steps)" in " ".join(told(step()).split())
-
-
-def test_nothing_to_change_is_told_too() -> None:
-    assert "Nothing about its submission is worth changing" in told(step(1, "1ms"))
-    assert "What to change first" not in told(step(1, "1ms"))
-
-
-def test_what_to_change_first_saves_most() -> None:
-    found = predicted(step(100, "1us", "torch", arguments=1, syncs_per_step=4))
-    assert found.advice[0].name == "graph"
-    text = told(step(100, "1us", "torch", arguments=1, syncs_per_step=4))
-    assert text.index("1.  replay it as a graph") < text.index("2.  ") < text.index("3.  ")
+def test_the_changes_that_save_most_come_first() -> None:
+    workload = step(100, "1us", "torch", arguments=1, syncs_per_step=4)
+    advice = predicted(workload).advice
+    assert advice[0].name == "graph"
+    text = drawn(sheet(workload))
+    places = [text.index(f"{place}.  {change.what}"[:40]) for place, change in enumerate(advice, start=1)]
+    assert places == sorted(places)
 
 
 def test_a_rate_is_in_the_workload_s_own_unit() -> None:
     workload = msgspec.structs.replace(step(100, "9us"), unit="image", per_step=64.0)
-    found = predicted(workload)
-    assert prediction.pace(found.stream.step_s, 64.0, "image") in told(workload)
+    assert prediction.pace(predicted(workload).stream.step_s, 64.0, "image") in drawn(sheet(workload))
     assert prediction.pace(0.02, 1, "token") == "50.0 tokens/s"
 
 
 def test_a_step_without_graph_has_one_line() -> None:
-    pageable = Workload((HostWork(1e-6), Wait(), Copies("h2d", 4096, memory="pageable")))
-    found = predicted(pageable)
-    assert found.graph is None
-    assert len(prediction.both_ways(found).rows) == 1
-    assert "nothing of it can be a graph" in words.gain(found).title
-    assert "Nothing of this step can be captured." in told(pageable)
+    without_graph = predicted(PAGEABLE)
+    assert without_graph.graph is None
+    assert len(prediction.both_ways(without_graph).rows) == 1
 
 
 # -- the page -----------------------------------------------------------------------------------------------------
@@ -166,7 +172,7 @@ def test_a_step_without_graph_has_one_line() -> None:
 @pytest.mark.parametrize("name", sorted(examples()))
 def test_the_page_holds_every_example(name: str, width: int) -> None:
     known = make_fit(call__torch_eager__0=TORCH_S, call__cupy_raw__4=5e-6)
-    text = told(read(name), width, known)
+    text = drawn(sheet(read(name), known), width)
     assert max(cell_len(line) for line in text.splitlines()) <= width
 
 
@@ -174,22 +180,22 @@ def test_the_page_can_be_ascii_and_keeps_hostile_text_in_its_place() -> None:
     hostile = msgspec.structs.replace(
         step(), title="\x1b[31m[red]x[/red]\u202e", unit="\x07bell", about="[b]\n\x1b]0;x"
     )
-    text = drawn(prediction.sheet(Side(predicted(hostile), RUN, GPU)), 80, "ascii")
+    text = drawn(sheet(hostile), 80, "ascii")
     assert not set(text) & {"\x1b", "\x07", "\u202e"}
     assert "[red]x[/red]" in text
 
 
 def test_json_has_the_figures_in_si_units() -> None:
-    found = predicted(step(100, "9us", "torch", arguments=1))
-    read_back = json.loads(prediction.encoded(Side(found, RUN, GPU, True)))
-    assert read_back["stream"]["step_s"] == found.stream.step_s
+    made = predicted(step(100, "9us", "torch", arguments=1))
+    read_back = json.loads(prediction.encoded(Side(made, RUN, GPU, True)))
+    assert read_back["stream"]["step_s"] == made.stream.step_s
     assert read_back["stream"]["low_s"] < read_back["stream"]["step_s"] < read_back["stream"]["high_s"]
-    assert sum(read_back["stream"]["spent_s"].values()) == pytest.approx(found.stream.step_s, rel=1e-6)
+    assert sum(read_back["stream"]["spent_s"].values()) == pytest.approx(made.stream.step_s, rel=1e-6)
     assert read_back["graph"]["limit"] == "kernel"
-    assert read_back["break_even_steps"] == found.break_even
+    assert read_back["break_even_steps"] == made.break_even
     assert read_back["constants"]["call.torch_eager.1"]["value"] == TORCH_S
     assert (read_back["reference"], read_back["simulated"]) == (True, True)
-    assert [one["name"] for one in read_back["advice"]] == [one.name for one in found.advice]
+    assert [change["name"] for change in read_back["advice"]] == [change.name for change in made.advice]
 
 
 def test_bars_are_to_scale_and_name_their_portions() -> None:
@@ -307,52 +313,63 @@ def test_no_change_is_none() -> None:
     assert nothing.workload == step()
 
 
-def test_the_sheet_shows_before_and_after() -> None:
-    sheet = whatif.changed_sheet(
-        Side(predicted(step(1000, "0", "torch", arguments=1)), RUN, GPU), Changes(submit_s=2e-6)
-    )
-    for width in (40, 80, 120):
-        text = drawn(sheet, width)
-        assert max(cell_len(line) for line in text.splitlines()) <= width
-    assert "In the stream the step takes 2.01 ms instead of 8.01 ms, as a graph still" in text
-    assert "4.0× as fast" in text
-    assert "the same" in text
-    assert "8.00 µs" in text
-    unused = whatif.changed_sheet(Side(predicted(step()), RUN, GPU), Changes(memory_rate=1e12))
-    assert "It changes nothing" in drawn(unused)
-    assert "Nothing in this step uses what was changed: the GPU's memory" in drawn(unused)
+def whatif_findings(workload: Workload, **what: object) -> dict[str, Finding]:
+    then = changed(workload, make_fit(), GPU, Changes(**what))  # type: ignore[arg-type]
+    after = forecast(then.workload, then.fit)
+    return {finding.rule: finding for finding in findings(predicted(workload), after, then.changes, ("now", "then"))}
 
 
-def test_a_change_too_small_to_count_is_told_with_both_times() -> None:
-    """A time that reads differently is never said to stay as it is."""
-    sheet = whatif.changed_sheet(Side(predicted(step(1000, "9us")), RUN, GPU), Changes(gap_s=0.9 * GAP_S))
-    text = drawn(sheet)
-    pair = pairs(predicted(step(1000, "9us")), changed_forecast(Changes(gap_s=0.9 * GAP_S)))[0]
-    before, after = as_time(pair.before.step_s), as_time(pair.after.step_s)
-    assert before != after
-    assert f"It changes little: {after} instead of {before} in the stream" in text
-    assert in_words(pair) == "about the same"
+TORCH_1000 = step(1000, "0", "torch", arguments=1)
 
 
-def changed_forecast(changes: Changes) -> Forecast:
-    then = changed(step(1000, "9us"), make_fit(), GPU, changes)
-    return forecast(then.workload, then.fit)
+@pytest.mark.parametrize(
+    ("rule", "workload", "what", "severity", "named"),
+    [
+        ("whatif.gain", TORCH_1000, {"submit_s": 2e-6}, "good", ["4.0×"]),
+        ("whatif.gain", TORCH_1000, {"submit_s": 16e-6}, "note", ["2.0×"]),
+        ("whatif.gain", step(1000, "9us"), {"gap_s": 0.9 * GAP_S}, "note", []),
+        ("whatif.stream", step(1000, "0"), {"gap_s": 0.0}, "note", ["100 %", "100 %"]),
+        ("whatif.graph", step(1000, "1us"), {"graph_gap_s": 0.0}, "note", ["34 %", "1 %"]),
+        ("whatif.unused", step(), {"memory_rate": 1e12}, "warning", []),
+        ("prediction.outside", step(2000), {"gap_s": 0.0}, "warning", []),
+    ],
+)
+def test_a_finding_about_a_change_has_its_severity_and_figures(
+    rule: str, workload: Workload, what: dict[str, object], severity: str, named: list[str]
+) -> None:
+    finding = whatif_findings(workload, **what)[rule]
+    assert (finding.severity, figures(finding)) == (severity, named)
 
 
-def test_a_wider_link_is_nothing_to_pageable_copies_and_says_why_once() -> None:
+def test_a_link_that_pageable_copies_do_not_use_is_named_once() -> None:
     parts = (Copies("h2d", 1 << 20, memory="pageable"), Kernels(3, (1e-6,)))
-    text = drawn(whatif.changed_sheet(Side(predicted(Workload(parts)), RUN, GPU), Changes(pcie_generation=6)))
-    assert text.count("Nothing in this step uses what was changed") == 1
-    assert "pageable ones go at the host's pace" in " ".join(text.split())
+    assert whatif_findings(Workload(parts), pcie_generation=6)["whatif.unused"].title.count("PCIe 5 x16 to 6 x16") == 2
+    assert "whatif.unused" not in whatif_findings(TORCH_1000, submit_s=2e-6)
+
+
+def test_the_sheet_shows_before_and_after() -> None:
+    changed_sheet = whatif.changed_sheet(Side(predicted(TORCH_1000), RUN, GPU), Changes(submit_s=2e-6))
+    for width in (40, 80, 120):
+        text = drawn(changed_sheet, width)
+        assert max(cell_len(line) for line in text.splitlines()) <= width
+    assert all(words in text for words in ("4.0× as fast", "the same", "8.00 µs", "2.00 µs"))
+
+
+def test_a_time_that_reads_differently_is_never_the_same() -> None:
+    small, none = (
+        pairs(predicted(step(1000, "9us")), after(step(1000, "9us"), gap_s=factor * GAP_S))[0] for factor in (0.9, 1.0)
+    )
+    assert as_time(small.before.step_s) != as_time(small.after.step_s)
+    assert (in_words(small), in_words(none)) == ("about the same", "the same")
 
 
 def test_two_machines_stand_side_by_side() -> None:
     slower = Side(predicted(step(900, "0"), make_fit(call__loop__0=4e-6)), RUN, GPU, True)
-    sheet = whatif.against_sheet(Side(predicted(step(900, "0")), RUN, GPU), slower)
-    text = drawn(sheet)
+    report = whatif.against_sheet(Side(predicted(step(900, "0")), RUN, GPU), slower)
+    text = drawn(report)
     assert "2.0× as long" in text
     assert "stream first" in text
-    assert any(banner.word == "REFERENCE" for banner in sheet.banners)
-    assert [name for name, _ in sheet.facts if name.startswith("against ")]
+    assert any(banner.word == "REFERENCE" for banner in report.banners)
+    assert [name for name, _ in report.facts if name.startswith("against ")]
     found = pairs(predicted(step(900, "0")), slower.forecast)
     assert [in_words(pair) for pair in found] == ["2.0× as long", "the same"]

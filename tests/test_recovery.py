@@ -141,7 +141,7 @@ def test_calls_that_only_steps_show_are_given_back(
         constant = result.constants[f"call.cuda_core.{arguments}"]
         assert constant.value == nearly(layer.call_ns + arguments * layer.argument_ns)
         assert not constant.assumed
-    between = call_constant(result, "cuda_core", 3)
+    between = call_constant(result.constants, "cuda_core", 3)
     assert between is not None
     assert between.value == nearly(layer.call_ns + 3 * layer.argument_ns, 0.1)
     assert "3 arguments" in between.assumed

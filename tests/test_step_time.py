@@ -1,4 +1,4 @@
-"""step_time on the simulated GPU: a step is its pieces, each launched and waited for, copies where they were put."""
+"""step_time on the simulated GPU: a step is its pieces, each launched and waited for, with copies in their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workloads: from a file, by an example's name, from options; and that nonsense is told with its place and a remedy."""
+"""Workloads from a file, an example's name or options; nonsense is an error with its place and a next step."""
 
 from __future__ import annotations
 
@@ -56,32 +56,32 @@ def test_a_file_becomes_a_workload() -> None:
     assert (found.layer, found.streams, found.replays, found.unit, found.per_step) == ("torch_eager", 2, 50, "token", 2)
 
 
-def test_what_is_left_out_is_usual() -> None:
+def test_keys_that_are_left_out_have_defaults() -> None:
     found = parsed('[[part]]\nkernels = 5\nduration = "6us"', "short.toml")
     assert found == Workload((Kernels(5, (6e-6,)),), title="short.toml")
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
-        ("= 3", r"bad\.toml is no TOML"),
+        ("= 3", r"bad\.toml is not TOML"),
         ("", r"bad\.toml describes no part"),
-        ("part = 3", r"bad\.toml: part is no list"),
+        ("part = 3", r"bad\.toml: part is not a list"),
         ("[[part]]", r"part 1 does not say what it is"),
         ('[[part]]\nkernels = 3\nduration = "1us"\nsync = true', r"part 1 is both kernels and sync"),
         ("[[part]]\nkernels = 3", r"part 1: nothing says how long"),
         ('[[part]]\nkernels = 0\nduration = "1us"', r"part 1, kernels: 0 is too small"),
         ('[[part]]\nkernels = -4\nduration = "1us"', r"part 1, kernels: -4 is too small"),
-        ('[[part]]\nkernels = 1.5\nduration = "1us"', r"part 1, kernels: 1\.5 is no whole number"),
-        ('[[part]]\nkernels = "3"\nduration = "1us"', r'part 1, kernels: "3" is no whole number'),
-        ('[[part]]\nkernels = true\nduration = "1us"', r"part 1, kernels: true is no whole number"),
-        ("[[part]]\nkernels = 3\nduration = 6", r"part 1, duration: 6 is no time"),
+        ('[[part]]\nkernels = 1.5\nduration = "1us"', r"part 1, kernels: 1\.5 is not a whole number"),
+        ('[[part]]\nkernels = "3"\nduration = "1us"', r'part 1, kernels: "3" is not a whole number'),
+        ('[[part]]\nkernels = true\nduration = "1us"', r"part 1, kernels: true is not a whole number"),
+        ("[[part]]\nkernels = 3\nduration = 6", r"part 1, duration: 6 is not a time"),
         ('[[part]]\nkernels = 3\nduration = "-6us"', r"part 1, duration: -6us is no time"),
-        ("[[part]]\nkernels = 3\nduration = nan", r"part 1, duration: nan is no time"),
+        ("[[part]]\nkernels = 3\nduration = nan", r"part 1, duration: nan is not a time"),
         ("[[part]]\nkernels = 3\nduration = []", r"part 1, duration: the list is empty"),
         ('[[part]]\nkernels = 3\nduration = "11s"', r"part 1, duration: 11s is too long"),
         ('[[part]]\nkernels = 3\nbytes = "2000 TB"', r"part 1, bytes: 2000 TB is too large"),
-        ('[[part]]\nkernels = 3\nbytes = "12 parsecs"', r"part 1, bytes: 12 parsecs is no size"),
+        ('[[part]]\nkernels = 3\nbytes = "12 parsecs"', r"part 1, bytes: 12 parsecs"),
         ('[[part]]\nkernels = 3\nduration = "1us"\nlayer = "torhc"', r"part 1, layer: there is no layer torhc"),
         ('[[part]]\nkernels = 3\nduration = "1us"\nsize = 4', r"part 1: there is no key size in a kernels part"),
         ('[[part]]\ncopy = "h2h"\nsize = 4', r"part 1, copy: there is no h2h"),
@@ -97,19 +97,19 @@ def test_what_is_left_out_is_usual() -> None:
         ("[[part]]\nrepeat = 9999\nparts = [{sync = true}, {sync = true}]", r"9999 times 2 parts are too many"),
         ("[[part]]\nsync = true", r"bad\.toml launches no kernel"),
         ('[[part]]\nkernels = 60000\nduration = 0\n[[part]]\nkernels = 60000\nduration = "1us"', "120000 kernels"),
-        ("per_step = -1\n" + MIXED.replace("per_step = 2", ""), r"per_step: -1 is no number above 0"),
+        ("per_step = -1\n" + MIXED.replace("per_step = 2", ""), r"per_step: -1 is not a number above 0"),
         ("per_step = 1e300\n" + MIXED.replace("per_step = 2", ""), r"per_step: 1e\+300 is too large"),
         (f'unit = "{"u" * 500}"\n' + MIXED.replace('unit = "token"', ""), r"unit: u{40}.* is too long"),
         ('unit = " "\n' + MIXED.replace('unit = "token"', ""), r"unit: it is empty"),
-        ("per_step = inf\n" + MIXED.replace("per_step = 2", ""), r"per_step: inf is no number above 0"),
+        ("per_step = inf\n" + MIXED.replace("per_step = 2", ""), r"per_step: inf is not a number above 0"),
         (MIXED.replace("streams = 2", "streams = 1000"), r"streams: 1000 is too large"),
         (MIXED.replace("replays = 50", "replays = 0"), r"replays: 0 is too small"),
-        (MIXED.replace('unit = "token"', "unit = 3"), r"unit: 3 is no text"),
+        (MIXED.replace('unit = "token"', "unit = 3"), r"unit: 3 is not a text"),
         (MIXED.replace("streams", "streems"), r"there is no key streems"),
     ],
 )
-def test_nonsense_is_told_with_its_place_and_a_remedy(text: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told) as caught:
+def test_nonsense_is_an_error_with_its_place_and_a_next_step(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         parsed(text, "bad.toml")
     assert "bad.toml" in caught.value.cause
     assert caught.value.next_step
@@ -122,11 +122,11 @@ def test_any_text_is_a_workload_or_an_error(text: str) -> None:
         assert parsed(text, "any.toml").kernels > 0
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b'title = "\xe9"')
     (tmp_path / "large.toml").write_bytes(b"#" * (2 << 20))
-    for name, told in (("latin", "not UTF-8"), ("large", "too large"), ("none", "cannot be read")):
-        with pytest.raises(UsageError, match=told):
+    for name, message in (("latin", "not UTF-8"), ("large", "too large"), ("none", "cannot be read")):
+        with pytest.raises(UsageError, match=message):
             read(tmp_path / f"{name}.toml")
     with pytest.raises(UsageError, match="cannot be read"):
         read(f"{tmp_path}/")
@@ -136,7 +136,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(examples()))
-def test_an_example_says_what_it_is_and_what_is_a_guess(name: str) -> None:
+def test_an_example_has_a_title_and_names_its_guesses(name: str) -> None:
     found = read(name)
     assert found.title
     assert "guess" in found.about.lower()
@@ -165,7 +165,7 @@ def test_a_file_without_an_end_is_too_large() -> None:
         read("/dev/zero")
 
 
-def test_an_unknown_name_has_its_nearest() -> None:
+def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         read("decode7b")
     assert "did you mean decode-7b?" in caught.value.next_step
@@ -211,7 +211,7 @@ def test_a_named_workload_takes_another_layer_but_no_other_kernels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "told"),
+    ("step", "message"),
     [
         (Options(), "nothing says what the step does"),
         (Options(kernels=3), "nothing says how long a kernel runs"),
@@ -228,8 +228,8 @@ def test_a_named_workload_takes_another_layer_but_no_other_kernels() -> None:
         (Options(kernels=3, duration="1us", layer="tensorflow"), "no layer tensorflow"),
     ],
 )
-def test_nonsense_options_are_told_by_their_names(step: Options, told: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(told)) as caught:
+def test_nonsense_options_are_errors_that_name_them(step: Options, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)) as caught:
         described(None, step)
     assert caught.value.next_step
 
@@ -255,7 +255,7 @@ def test_typed_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "MB", "-1", "1 XB", "1e9", "1..5 GB", "1_000", "nan"])
-def test_what_is_no_size_is_told(text: str) -> None:
+def test_a_text_that_is_not_a_size_is_an_error(text: str) -> None:
     with pytest.raises(UsageError, match="no size"):
         typed_size(text)
 

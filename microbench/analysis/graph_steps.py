@@ -1,4 +1,4 @@
-"""Steps of graph_gain as pairs of stream and graph, and how a step and its layer are named in words."""
+"""Pairs graph_gain's times in a stream and as a graph, and names a step and its layer in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time
 
 USUAL_KERNELS = 100
-# A graph that gains less than this factor is said to gain little.
+# A graph that gains less than this factor gains little.
 LITTLE = 1.05
 # The phases of making a graph: metrics of graph_lifecycle.
 MAKING = ("capture", "instantiate", "upload")
@@ -74,7 +74,7 @@ def usual_kernels(counts: Sequence[int], wanted: int = USUAL_KERNELS) -> int | N
 
 
 def kernels_in_words(count: int, duration_s: float) -> str:
-    """So many kernels of that length: "8 kernels of 3.00 µs", "1 empty kernel"."""
+    """A number of kernels of one length: "8 kernels of 3.00 µs", "1 empty kernel"."""
     plural = "" if count == 1 else "s"
     return f"{count} kernel{plural} of {as_time(duration_s)}" if duration_s > 0 else f"{count} empty kernel{plural}"
 

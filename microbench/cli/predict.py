@@ -1,4 +1,4 @@
-"""The commands that rest on the model: predict, whatif, timeline, explain. Heavy imports stay inside commands."""
+"""The commands predict, whatif, timeline and explain. Heavy imports stay inside the commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from microbench.report.prediction import Side
 
 
-# What is drawn where nothing says how many kernels, and the most that is drawn at all: a page shows no more of them.
+# Kernels drawn by timeline where no option says how many, and the most that it draws.
 DRAWN_KERNELS = 8
 MOST_KERNELS = 10_000
 
@@ -34,12 +34,12 @@ def predict(
     replays: options.Replays = None,
     run: options.PredictedRun = None,
     json: options.PredictedJson = False,
+    why: options.Why = False,
     svg: options.Svg = None,
 ) -> None:
     """Predict a step of work: in a stream and as a graph, what limits it, what to change first."""
     with told():
         from microbench.predict import step_file
-        from microbench.report import prediction
         from microbench.report import prediction as drawing
 
         step = step_file.Options(
@@ -49,7 +49,7 @@ def predict(
         if json:
             print_bytes(drawing.encoded(side))
         else:
-            draw(prediction.sheet(side), svg, brief=True)
+            draw(drawing.sheet(side), svg, brief=True, why=why)
 
 
 def whatif(
@@ -75,9 +75,10 @@ def whatif(
     host_time: options.HostTime = None,
     run: options.PredictedRun = None,
     against: options.Against = None,
+    why: options.Why = False,
     svg: options.Svg = None,
 ) -> None:
-    """The same step with something changed, or on two recorded machines: --run A --against B."""
+    """Predict the same step with something changed, or on two recorded machines: --run A --against B."""
     with told():
         from microbench.predict import step_file
         from microbench.report import whatif as drawing
@@ -86,9 +87,18 @@ def whatif(
             kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays
         )
         changes = step_file.changes(
-            step_file.TypedChanges(
-                submit, to_layer, gap, graph_gap, replay, memory, pcie_gen, lanes, kernel_time, host_time
-            )
+            {
+                "submit_s": submit,
+                "gap_s": gap,
+                "graph_gap_s": graph_gap,
+                "replay_s": replay,
+                "memory_rate": memory,
+                "pcie_generation": pcie_gen,
+                "lanes": lanes,
+                "kernel_time": kernel_time,
+                "host_time": host_time,
+                "layer": to_layer,
+            }
         )
         if bool(changes) == (against is not None):
             cause = "--against is a change by itself" if changes else "nothing is changed"
@@ -99,11 +109,11 @@ def whatif(
             sheet = drawing.against_sheet(before, _predicted(described, against))
         else:
             sheet = drawing.changed_sheet(before, changes)
-        draw(sheet, svg, brief=True)
+        draw(sheet, svg, brief=True, why=why)
 
 
 def _predicted(step: Workload, name: str | None) -> Side:
-    """The forecast of a step from the constants of the run of that name, or of the newest that has them."""
+    """The forecast of a step from the constants of the named run, or of the newest run that has them."""
     from microbench.predict.fit import fit_for, suits
     from microbench.predict.forecast import forecast
     from microbench.report.prediction import Side
@@ -126,6 +136,7 @@ def timeline(
     copy_out: options.CopyOut = None,
     streams: options.Streams = None,
     run: options.PredictedRun = None,
+    why: options.Why = False,
     svg: options.Svg = None,
 ) -> None:
     """Draw a predicted step to scale, in a stream and as a graph: host, queue, GPU and link."""
@@ -139,11 +150,11 @@ def timeline(
         step = step_file.described(workload, typed)
         if step.kernels > MOST_KERNELS:
             cause = f"a step of {step.kernels} kernels is too long to draw"
-            raise UsageError(cause, f"draw at most {MOST_KERNELS}; microbench predict tells more in figures")
+            raise UsageError(cause, f"draw at most {MOST_KERNELS}; microbench predict gives the figures")
         path, found = load(run) if run is not None else last_with(lambda run: suits(run, step))
         with consistent(found):
             sheet = drawing.sheet(found, step, reference=is_reference(path), adding=adding_to(run, path, found))
-        draw(sheet, svg, brief=True)
+        draw(sheet, svg, brief=True, why=why)
 
 
 def explain(topic: options.Topic = None, run: options.ExplainedRun = None, svg: options.Svg = None) -> None:
@@ -166,7 +177,7 @@ def explain(topic: options.Topic = None, run: options.ExplainedRun = None, svg: 
         draw(sheet, svg, brief=not sheet.grades)
 
 
-# In the order in which --help lists them, each with the example that its own help ends with.
+# In the order of --help, each with the example at the end of its own help.
 COMMANDS = (
     (predict, "microbench predict --kernels 1100 --duration 6us --layer torch"),
     (whatif, "microbench whatif --kernels 1100 --duration 6us --submit 2us"),

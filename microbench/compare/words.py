@@ -131,11 +131,6 @@ class Side(NamedTuple):
     grows: bool = True
 
 
-def measuring(benchmarks: Iterable[str], adding: Iterable[str]) -> str:
-    """The command that measures these; ``adding`` are the options that make it add to a run, none for a new one."""
-    return shlex.join(["microbench", "run", *benchmarks, *adding])
-
-
 def more_rounds(comparison: Comparison, changes: Sequence[Change], base: Side, new: Side, rounds: int) -> list[str]:
     """What to run so that both sides of these changes have as many rounds, for each side that can be added to and lacks
     some: one command for all cases that were asked for in one way."""

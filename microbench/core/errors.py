@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -26,6 +28,11 @@ class MicrobenchError(Exception):
         super().__init__(cause)
         self.cause = cause
         self.next_step = next_step
+
+
+def run_command(benchmarks: Iterable[str], adding: Iterable[str] = ()) -> str:
+    """The command that measures these benchmarks; ``adding`` are the options that make it add to a run."""
+    return shlex.join(["microbench", "run", *benchmarks, *adding])
 
 
 class UsageError(MicrobenchError):

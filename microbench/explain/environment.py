@@ -1,20 +1,310 @@
-"""What distorts a run: a finding for each fact of its environment that a reader should know before the numbers."""
+"""Turns the facts of a session's environment into findings: what distorts its figures, and what cannot be seen."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 
 from microbench.analysis.evidence import SEVERITIES, Finding, Severity
-from microbench.core.model import Run, Session
-from microbench.explain import environment_machine
-from microbench.explain.environment_machine import gpu_findings
+from microbench.core.model import Environment, GpuInfo, Run, Scalar, Session
+from microbench.core.units import percent, quantity
+from microbench.host.files import cpu_list
 
-# What acts on the measuring process itself and distorts a run: variables, profilers, debuggers, MPS.
 
+def findings(run: Run) -> list[Finding]:
+    """Everything that distorts a run, worst first. A finding that not all sessions share names its own.
+
+    A fact that an old file does not have is unknown, never fine.
+    """
+    where: dict[Finding, list[int]] = {}
+    for number, session in enumerate(run.sessions, start=1):
+        for finding in session_findings(session):
+            where.setdefault(finding, []).append(number)
+    named = [_in_sessions(finding, numbers, len(run.sessions)) for finding, numbers in where.items()]
+    return sorted(named, key=lambda finding: -SEVERITIES.index(finding.severity))
+
+
+def _in_sessions(finding: Finding, numbers: list[int], total: int) -> Finding:
+    if len(numbers) == total:
+        return finding
+    which = f"session{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))} of {total}"
+    return msgspec.structs.replace(finding, title=f"{finding.title} (in {which})")
+
+
+def session_findings(session: Session) -> list[Finding]:
+    """What distorts one session, in the order of the rules. A real host does not distort virtual clocks."""
+    if session.simulated:
+        return [
+            Finding(
+                rule="environment.simulated",
+                severity="problem",
+                title="SIMULATED: no GPU was measured",
+                text="Every figure comes from the simulated GPU's constants and shows only what a report looks like.",
+                threshold="the session ran with --device fake",
+                rests_on=("simulated",),
+            )
+        ]
+    result = [finding for rule in SESSION_RULES if (finding := rule(session)) is not None]
+    result += variables(session)
+    for gpu in session.gpus:
+        for finding in [*(rule(gpu) for rule in GPU_RULES), far_node(gpu, session)]:
+            if finding is not None:
+                title = f"GPU {gpu.index}: {finding.title}" if len(session.gpus) > 1 else finding.title
+                result.append(msgspec.structs.replace(finding, title=title))
+    return result + unseen(session)
+
+
+# -- the host ---------------------------------------------------------------------------------------------------------
+
+# Read in user space, through the vDSO; any other clock source costs a system call or a slow device register.
+FAST_CLOCKS = frozenset({"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "timebase"})
+# Drivers whose "powersave" follows the load, within the energy preference, rather than staying at the lowest clock.
+PREFERENCE_DRIVERS = frozenset({"intel_pstate", "amd-pstate-epp", "amd-pstate"})
+DEEP_IDLE_S = 10e-6
+# Submitting, watching for a kernel's first act, and saving and drawing want a physical core each.
+CORES_WANTED = 3
+LOAD_SHARE = 0.5
+
+
+def governor(session: Session) -> Finding | None:
+    """The CPU clock follows the load instead of staying up."""
+    environment = session.environment
+    name, driver = environment.fact("governor"), environment.fact("cpu_frequency_driver")
+    preference = environment.fact("energy_preference")
+    if name is None or name == "performance":
+        return None
+    prefers_speed = driver in PREFERENCE_DRIVERS and preference == "performance"
+    counts = environment.fact("governor_by_policy") or name
+    return Finding(
+        rule="environment.governor",
+        severity="note" if prefers_speed else "warning",
+        title=f"The CPU governor is {name}, not performance",
+        text=(
+            f"The host's share of a launch moves with the CPU clock (policies: {counts}; driver {driver or 'unknown'}, "
+            f"energy preference {preference or 'unknown'})."
+        ),
+        advice="" if prefers_speed else "Set it by `sudo cpupower frequency-set -g performance`.",
+        threshold="a governor other than performance in any frequency policy",
+        rests_on=("governor", "cpu_frequency_driver", "energy_preference"),
+    )
+
+
+def idle_states(session: Session) -> Finding | None:
+    """A core that sleeps deeply wakes late."""
+    environment = session.environment
+    state, latency_s = environment.fact("c_state_deepest"), _number(environment.fact("c_state_exit_latency_s"))
+    if latency_s is None or latency_s < DEEP_IDLE_S:
+        return None
+    return Finding(
+        rule="environment.idle_states",
+        severity="advice",
+        title=f"Idle cores may sleep as deeply as {state}: {quantity(latency_s, 's')} to wake",
+        text="Blocking waits, thread hand-offs and the first launch after a pause wait for that.",
+        advice="Forbid such states by `sudo cpupower idle-set -D 10`.",
+        threshold=f"an enabled idle state with an exit latency of {quantity(DEEP_IDLE_S, 's')} or more",
+        rests_on=("c_state_deepest", "c_state_exit_latency_s"),
+    )
+
+
+def sibling(session: Session) -> Finding | None:
+    """The submitting core's other hardware thread competes with it."""
+    environment = session.environment
+    core, text = environment.fact("submit_core"), environment.fact("submit_core_siblings")
+    if core is None or text in (None, "none"):
+        return None
+    ours = _cpus(environment, "parent_cores") | _cpus(environment, "watcher_core")
+    shared = sorted(ours & _cpus(environment, "submit_core_siblings"))
+    on_it = f"microbench's own threads run on CPU {', '.join(map(str, shared))}, the same physical core."
+    return Finding(
+        rule="environment.smt_sibling",
+        severity="warning" if shared else "note",
+        title=f"Core {core}, which submits, shares its execution units with CPU {text}",
+        text=on_it if shared else "microbench keeps its own threads off it; other programs there slow launches down.",
+        advice="Allow microbench more physical cores." if shared else "",
+        threshold="the submitting core has a sibling; a warning if a thread of microbench's own runs on it",
+        rests_on=("submit_core", "submit_core_siblings", "parent_cores", "watcher_core"),
+    )
+
+
+def clock_source(session: Session) -> Finding | None:
+    """Reading the time costs as much as what is timed."""
+    name, cost_s = session.environment.fact("clock_source"), session.floors.timer_call_s
+    if name is None or name in FAST_CLOCKS:
+        return None
+    each = f" of {quantity(cost_s, 's')}" if cost_s is not None else ""
+    return Finding(
+        rule="environment.clock_source",
+        severity="problem",
+        title=f"The kernel's clock is {name}, which is slow to read",
+        text=f"Host times of single calls contain a reading{each}, and their percentiles are worth little.",
+        advice="If the kernel gave up on tsc, `dmesg | grep -i tsc` says why.",
+        threshold=f"a clock source other than {', '.join(sorted(FAST_CLOCKS))}",
+        rests_on=("clock_source",),
+    )
+
+
+def few_cores(session: Session) -> Finding | None:
+    """Fewer physical cores than busy threads."""
+    cores = _number(session.environment.fact("physical_core_count"))
+    if cores is None or cores >= CORES_WANTED:
+        return None
+    shared = "share two cores, which shows in the worst cases."
+    return Finding(
+        rule="environment.few_cores",
+        severity="warning" if cores < 2 else "advice",
+        title=f"{cores:.0f} physical core{'s' if cores != 1 else ''} for {CORES_WANTED} busy threads",
+        text="The threads that submit, watch and save "
+        + ("share one core: start times contain the scheduler's time slices." if cores < 2 else shared),
+        advice="Allow more cores.",
+        threshold=f"fewer than {CORES_WANTED} physical cores that this process may use",
+        rests_on=("physical_core_count",),
+    )
+
+
+def quota(session: Session) -> Finding | None:
+    """A cgroup stops the process for the rest of each period once its share is used."""
+    share = _number(session.environment.fact("cpu_quota"))
+    if share is None or share >= CORES_WANTED:
+        return None
+    return Finding(
+        rule="environment.cpu_quota",
+        severity="warning",
+        title=f"A cgroup allows {share:g} CPUs' worth of time for {CORES_WANTED} busy threads",
+        text="Once that is used, the kernel stops them all until the period ends (100 ms by default).",
+        advice="Raise the container's CPU limit.",
+        threshold=f"a CPU quota below {CORES_WANTED} CPUs",
+        rests_on=("cpu_quota",),
+    )
+
+
+def load(session: Session) -> Finding | None:
+    """Other programs were running when the session began."""
+    environment = session.environment
+    average, cpus = _number(environment.fact("load_average_1min")), _number(environment.fact("cpu_affinity_count"))
+    if average is None or cpus is None or average <= max(1.0, LOAD_SHARE * cpus):
+        return None
+    return Finding(
+        rule="environment.load",
+        severity="warning",
+        title=f"The host was busy: load average {average:.1f} on {cpus:.0f} CPUs",
+        text="Other programs share caches, memory and clock with the thread that submits.",
+        advice="Close them and repeat.",
+        threshold=f"1-minute load average above 1 and above {percent(LOAD_SHARE)} of the CPUs allowed",
+        rests_on=("load_average_1min", "cpu_affinity_count"),
+    )
+
+
+def virtualization(session: Session) -> Finding | None:
+    """A hypervisor, WSL or gVisor stands between this system and the hardware."""
+    environment = session.environment
+    hypervisor, container = environment.fact("virtualization"), environment.fact("container")
+    severity: Severity = "warning"
+    if container == "gvisor":
+        what, effect = "gVisor", "Every call into the driver is intercepted, and the hardware is hidden."
+    elif hypervisor == "wsl":
+        what, effect = "WSL", "The Windows driver batches launches and shows little of the GPU's state."
+    elif hypervisor not in (None, "none"):
+        severity, what = "note", f"a virtual machine ({hypervisor})"
+        effect = "Its host may take cores away unseen: figures hold for this machine, not for the GPU on bare metal."
+    else:
+        return None
+    return Finding(
+        rule="environment.virtualization",
+        severity=severity,
+        title=f"This is {what}",
+        text=effect,
+        advice="Compare only with runs on such a machine." if severity == "warning" else "",
+        threshold="a hypervisor, WSL or gVisor was recognised",
+        rests_on=("virtualization", "container"),
+    )
+
+
+def link_power(session: Session) -> Finding | None:
+    """An idle PCIe link goes to sleep and wakes late."""
+    policy = session.environment.fact("pcie_aspm_policy")
+    if policy not in ("powersave", "powersupersave"):
+        return None
+    return Finding(
+        rule="environment.pcie_aspm",
+        severity="advice",
+        title=f"PCIe links may sleep: the kernel's power policy is {policy}",
+        text="An idle link powers down, and the first launch after a pause waits for it.",
+        advice="Switch it off by `echo performance | sudo tee /sys/module/pcie_aspm/parameters/policy`.",
+        threshold="an ASPM policy of powersave or powersupersave",
+        rests_on=("pcie_aspm_policy",),
+    )
+
+
+# -- the measuring process --------------------------------------------------------------------------------------------
 
 OFF = ("", "0", "none", "off")
+
+
+def profiler(session: Session) -> Finding | None:
+    """A tool intercepts the calls that are timed."""
+    tool = session.environment.fact("profiler")
+    if tool in (None, *OFF):
+        return None
+    return Finding(
+        rule="environment.profiler",
+        severity="problem",
+        title=f"A profiler is attached: {tool}",
+        text="It intercepts driver calls and may serialise kernels: every launch figure contains it.",
+        advice="Measure without it; under it, look only at the timeline.",
+        threshold="a tool's variable is set, or its library is preloaded, injected or mapped",
+        rests_on=("profiler",),
+    )
+
+
+def tracer(session: Session) -> Finding | None:
+    """A debugger or system-call tracer follows the process."""
+    name = session.environment.fact("tracer")
+    if name in (None, *OFF):
+        return None
+    return Finding(
+        rule="environment.tracer",
+        severity="problem",
+        title=f"The process is traced by {name}",
+        text="It stops at system calls or breakpoints, also inside what is timed.",
+        advice="Measure without a tracer.",
+        threshold="the process has a ptrace tracer",
+        rests_on=("tracer",),
+    )
+
+
+def mps(session: Session) -> Finding | None:
+    """Work goes through the MPS server and may share the GPU."""
+    state = session.environment.fact("mps")
+    if state in (None, *OFF):
+        return None
+    running = state == "running"
+    return Finding(
+        rule="environment.mps",
+        severity="warning" if running else "note",
+        title="MPS is running" if running else f"MPS may be running: {state}",
+        text="Contexts of several processes then share the GPU's queues, and cold starts include the server.",
+        advice="End it by `echo quit | nvidia-cuda-mps-control`.",
+        threshold="the daemon is among the processes, or its control pipe exists",
+        rests_on=("mps",),
+    )
+
+
+SESSION_RULES: tuple[Callable[[Session], Finding | None], ...] = (
+    governor,
+    idle_states,
+    sibling,
+    clock_source,
+    few_cores,
+    quota,
+    load,
+    virtualization,
+    link_power,
+    profiler,
+    tracer,
+    mps,
+)
 
 
 class VariableEffect(NamedTuple):
@@ -28,107 +318,177 @@ class VariableEffect(NamedTuple):
 
 # CUDA programming guide, "CUDA environment variables"; Numba reference, "Environment variables".
 EFFECTS = (
-    VariableEffect("CUDA_LAUNCH_BLOCKING", "problem", "each launch waits for its kernel to end", ("1",)),
+    VariableEffect("CUDA_LAUNCH_BLOCKING", "problem", "Each launch waits for its kernel to end", ("1",)),
     VariableEffect("NUMBA_ENABLE_CUDASIM", "problem", "Numba's kernels are simulated on the CPU", ("1",)),
-    VariableEffect("NUMBA_DISABLE_JIT", "problem", "the measuring loops are interpreted, not compiled", ("1",)),
-    VariableEffect("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "warning", "kernels run under the debugger's support", ("1",)),
-    VariableEffect("CUDA_DEVICE_WAITS_ON_EXCEPTION", "warning", "kernels run under the debugger's support", ("1",)),
-    VariableEffect("CUDA_FORCE_PTX_JIT", "warning", "machine code is ignored and PTX compiled at load", ("1",)),
-    VariableEffect("CUDA_FORCE_JIT", "warning", "machine code is ignored and PTX compiled at load", ("1",)),
-    VariableEffect("CUDA_DEVICE_MAX_CONNECTIONS", "warning", "streams share that many queues (8 by default)"),
-    VariableEffect("CUDA_SCALE_LAUNCH_QUEUES", "warning", "launch queues are longer or shorter than this driver's own"),
-    VariableEffect("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "warning", "under MPS only that share of the SMs is used"),
-    VariableEffect("NVIDIA_TF32_OVERRIDE", "warning", "libraries are kept from using TF32", ("0",)),
-    VariableEffect("CUDA_MODULE_LOADING", "note", "whole modules are loaded at once: slower cold starts", ("EAGER",)),
-    VariableEffect("CUDA_CACHE_DISABLE", "note", "compiled PTX is not kept: slower cold starts", ("1",)),
+    VariableEffect("NUMBA_DISABLE_JIT", "problem", "The measuring loops are interpreted, not compiled", ("1",)),
+    VariableEffect("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "warning", "Kernels run under the debugger's support", ("1",)),
+    VariableEffect("CUDA_DEVICE_WAITS_ON_EXCEPTION", "warning", "Kernels run under the debugger's support", ("1",)),
+    VariableEffect("CUDA_FORCE_PTX_JIT", "warning", "Machine code is ignored and PTX compiled at load", ("1",)),
+    VariableEffect("CUDA_FORCE_JIT", "warning", "Machine code is ignored and PTX compiled at load", ("1",)),
+    VariableEffect("CUDA_DEVICE_MAX_CONNECTIONS", "warning", "Streams share that many queues (8 by default)"),
+    VariableEffect("CUDA_SCALE_LAUNCH_QUEUES", "warning", "Launch queues are longer or shorter than this driver's own"),
+    VariableEffect("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "warning", "Under MPS only that share of the SMs is used"),
+    VariableEffect("NVIDIA_TF32_OVERRIDE", "warning", "Libraries are kept from using TF32", ("0",)),
+    VariableEffect("CUDA_MODULE_LOADING", "note", "Whole modules are loaded at once: slower cold starts", ("EAGER",)),
+    VariableEffect("CUDA_CACHE_DISABLE", "note", "Compiled PTX is not kept: slower cold starts", ("1",)),
     VariableEffect("NUMBA_CUDA_DEBUGINFO", "warning", "Numba's kernels carry debug code", ("1",)),
 )
 
 
 def variables(session: Session) -> list[Finding]:
     """One finding for each variable that was set to a value that changes launches."""
-    found = []
+    result = []
     for effect in EFFECTS:
         value = session.environment.fact(effect.name)
-        if isinstance(value, str) and value != "" and (effect.when is None or value.upper() in effect.when):
-            found.append(_variable(effect, value))
-    return found
+        if not isinstance(value, str) or not value or (effect.when is not None and value.upper() not in effect.when):
+            continue
+        result.append(
+            Finding(
+                rule=f"environment.{effect.name.lower()}",
+                severity=effect.severity,
+                title=f"{effect.name}={value} changes what is measured",
+                text=f"{effect.effect}.",
+                advice="Unset it and repeat, unless that is what you want to see.",
+                threshold=f"{effect.name} is " + (f"set to {' or '.join(effect.when)}" if effect.when else "set"),
+                rests_on=(effect.name,),
+            )
+        )
+    return result
 
 
-def _variable(effect: VariableEffect, value: str) -> Finding:
-    condition = "set" if effect.when is None else f"set to {' or '.join(effect.when)}"
+# -- the GPU ----------------------------------------------------------------------------------------------------------
+
+# A memory bus this wide is HBM, whose ECC has bits of its own; GDDR keeps its ECC in the memory it protects.
+HBM_BUS_BITS = 1024
+PROCESSES_NAMED = 4
+GRAPHICS_MARK = "graphics"
+
+
+def other_processes(gpu: GpuInfo) -> Finding | None:
+    """Somebody else uses the GPU."""
+    others = gpu.other_processes
+    if not others:
+        return None
+    named = ", ".join(others[:PROCESSES_NAMED]) + (", …" if len(others) > PROCESSES_NAMED else "")
+    only_drawing = all(GRAPHICS_MARK in name for name in others)
+    effect = "They draw the screen: the worst cases contain them."
     return Finding(
-        rule=f"environment.{effect.name.lower()}",
-        severity=effect.severity,
-        title=f"{effect.name}={value} changes what is measured",
-        text=f"With {effect.name}={value} {effect.effect}. Unset it and repeat, unless that is what you want to see.",
-        threshold=f"{effect.name} is {condition}",
-        rests_on=(effect.name,),
+        rule="environment.other_processes",
+        severity="advice" if only_drawing else "problem",
+        title=f"{len(others)} other process{'es' if len(others) > 1 else ''} on the GPU: {named}",
+        text=effect if only_drawing else "The GPU switches between them and this run: every figure may be wrong.",
+        advice="Measure from a text console or another machine." if only_drawing else "End them and repeat.",
+        threshold="NVML lists a process other than microbench; advice if all of them only draw",
+        rests_on=("gpu other_processes",),
     )
 
 
-def profiler(session: Session) -> list[Finding]:
-    """A tool intercepts the calls that are timed."""
-    tool = session.environment.fact("profiler")
-    if tool in (None, *OFF):
-        return []
-    return [
-        Finding(
-            rule="environment.profiler",
-            severity="problem",
-            title=f"A profiler is attached: {tool}",
-            text=(
-                f"{tool} intercepts driver calls and may serialise kernels: every launch figure contains it. Measure "
-                "without it; under it, look only at the timeline."
-            ),
-            threshold="a tool's variable is set, or its library is preloaded, injected or mapped",
-            rests_on=("profiler",),
-        )
-    ]
+def confidential(gpu: GpuInfo) -> Finding | None:
+    """Commands and copies are encrypted."""
+    if not gpu.confidential_computing:
+        return None
+    return Finding(
+        rule="environment.confidential_computing",
+        severity="warning",
+        title="Confidential computing is on",
+        text="Commands and copies cross the bus encrypted: launches cost a multiple, and the CPU's encryption bounds "
+        "copies.",
+        advice="Compare only with runs in the same mode.",
+        threshold="NVML reports the confidential-computing feature as enabled",
+        rests_on=("gpu confidential_computing",),
+    )
 
 
-def tracer(session: Session) -> list[Finding]:
-    """A debugger or system-call tracer follows the process."""
-    name = session.environment.fact("tracer")
-    if name in (None, *OFF):
-        return []
-    return [
-        Finding(
-            rule="environment.tracer",
-            severity="problem",
-            title=f"The process is traced by {name}",
-            text=f"{name} stops it at system calls or breakpoints, also inside what is timed. Measure without it.",
-            threshold="the process has a ptrace tracer",
-            rests_on=("tracer",),
-        )
-    ]
+def mig(gpu: GpuInfo) -> Finding | None:
+    """The GPU is partitioned."""
+    if not gpu.mig:
+        return None
+    return Finding(
+        rule="environment.mig",
+        severity="note",
+        title="This is a MIG instance, not a whole GPU" + (f": {gpu.sm_count} SMs" if gpu.sm_count else ""),
+        text="SMs, caches and memory bandwidth are a share of the board's; neighbours share the PCIe link.",
+        threshold="NVML reports MIG mode as enabled",
+        rests_on=("gpu mig", "gpu sm_count"),
+    )
 
 
-def mps(session: Session) -> list[Finding]:
-    """Work goes through the MPS server and may share the GPU."""
-    state = session.environment.fact("mps")
-    if state in (None, *OFF):
-        return []
-    running = state == "running"
-    return [
-        Finding(
-            rule="environment.mps",
-            severity="warning" if running else "note",
-            title="MPS is running" if running else "MPS may be running",
-            text=(
-                f"State: {state}. Under MPS contexts of several processes share the GPU's queues, and cold starts "
-                "include the server. `echo quit | nvidia-cuda-mps-control` ends it."
-            ),
-            threshold="the daemon is among the processes, or its control pipe exists",
-            rests_on=("mps",),
-        )
-    ]
+def ecc(gpu: GpuInfo) -> Finding | None:
+    """ECC is off, or takes memory bandwidth."""
+    bus = gpu.memory_bus_bits
+    if gpu.ecc is None or (gpu.ecc and (bus is None or bus >= HBM_BUS_BITS)):
+        return None
+    off = "Boards in data centres usually run with it on, which costs bandwidth on GDDR memory."
+    return Finding(
+        rule="environment.ecc",
+        severity="note",
+        title=f"ECC is on, on a {bus}-bit memory bus" if gpu.ecc else "ECC is off",
+        text="Such memory has no bits of its own for ECC: check bits take memory bandwidth." if gpu.ecc else off,
+        threshold=f"ECC off, or on with a memory bus under {HBM_BUS_BITS} bit",
+        rests_on=("gpu ecc", "gpu memory_bus_bits"),
+    )
 
 
-RULES = (variables, profiler, tracer, mps)
+def persistence(gpu: GpuInfo) -> Finding | None:
+    """The driver forgets the GPU between processes."""
+    if gpu.persistence is not False:
+        return None
+    return Finding(
+        rule="environment.persistence",
+        severity="advice",
+        title="Persistence mode is off",
+        text="The driver shuts the GPU down when the last process leaves: cold starts contain its start.",
+        advice="Keep it up by `sudo nvidia-smi -pm 1`.",
+        threshold="NVML reports persistence mode as disabled",
+        rests_on=("gpu persistence",),
+    )
 
 
-# Facts that a rule would need and that some machines hide, with the words for them.
+def narrow_link(gpu: GpuInfo) -> Finding | None:
+    """The slot has fewer lanes than the GPU."""
+    now, most = gpu.link.lanes_now, gpu.link.lanes_max
+    if now is None or most is None or now >= most or gpu.integrated or gpu.link.coherent:
+        return None
+    return Finding(
+        rule="environment.narrow_link",
+        severity="warning",
+        title=f"The PCIe link has {now} of {most} lanes",
+        text=f"Copies reach {now}/{most} of what this GPU could carry: the slot is narrower, shared, or badly seated.",
+        advice="Move the GPU to a full slot, or reseat it.",
+        threshold="fewer lanes in use than GPU and slot could use (the speed is no verdict: an idle link slows down)",
+        rests_on=("gpu link.lanes_now", "gpu link.lanes_max"),
+    )
+
+
+GPU_RULES: tuple[Callable[[GpuInfo], Finding | None], ...] = (
+    other_processes,
+    confidential,
+    mig,
+    ecc,
+    persistence,
+    narrow_link,
+)
+
+
+def far_node(gpu: GpuInfo, session: Session) -> Finding | None:
+    """The submitting core and the GPU hang on different sockets."""
+    node = session.environment.fact("submit_core_numa_node")
+    if gpu.numa_node is None or node is None or node == gpu.numa_node:
+        return None
+    return Finding(
+        rule="environment.numa",
+        severity="warning",
+        title=f"The core that submits is on NUMA node {node}, the GPU on node {gpu.numa_node}",
+        text="Launches cross to another socket, which lengthens start and complete and may slow copies.",
+        advice=f"Allow a core of the GPU's node: `numactl --cpunodebind={gpu.numa_node} microbench run`.",
+        threshold="the submitting core's NUMA node is not the GPU's",
+        rests_on=("submit_core_numa_node", "gpu numa_node"),
+    )
+
+
+# -- what cannot be seen ----------------------------------------------------------------------------------------------
+
+# Facts that a rule needs and that some machines hide, with the words for them.
 NEEDED_FACTS = (
     ("governor", "CPU governor"),
     ("c_state_deepest", "idle states"),
@@ -145,45 +505,8 @@ NEEDED_GPU_FIELDS = (
 )
 
 
-def findings(run: Run) -> list[Finding]:
-    """Everything that distorts a run, worst first. A finding that not all sessions share names its own.
-
-    A pure function of the run: a fact that an old file does not have is unknown, never fine.
-    """
-    where: dict[Finding, list[int]] = {}
-    for number, session in enumerate(run.sessions, start=1):
-        for finding in session_findings(session):
-            where.setdefault(finding, []).append(number)
-    found = [_in_sessions(finding, numbers, len(run.sessions)) for finding, numbers in where.items()]
-    return sorted(found, key=lambda finding: -SEVERITIES.index(finding.severity))
-
-
-def session_findings(session: Session) -> list[Finding]:
-    """What distorts one session, in the order of the rules. Virtual clocks are not distorted by a real host."""
-    if session.simulated:
-        return [_simulated()]
-    found = [finding for rule in environment_machine.RULES for finding in rule(session)]
-    found += [finding for rule in RULES for finding in rule(session)]
-    for gpu in session.gpus:
-        for finding in gpu_findings(gpu, session):
-            title = f"GPU {gpu.index}: {finding.title}" if len(session.gpus) > 1 else finding.title
-            found.append(msgspec.structs.replace(finding, title=title))
-    return found + _unseen(session)
-
-
-def _simulated() -> Finding:
-    return Finding(
-        rule="environment.simulated",
-        severity="problem",
-        title="SIMULATED: no GPU was measured",
-        text="Every figure comes from the simulated GPU's constants: they show what a report looks like, nothing else.",
-        threshold="the session ran with --device fake",
-        rests_on=("simulated",),
-    )
-
-
-def _unseen(session: Session) -> list[Finding]:
-    """What could not be looked at, so that silence about it means nothing."""
+def unseen(session: Session) -> list[Finding]:
+    """The facts that could not be read, so that silence about them means nothing."""
     environment = session.environment
     hidden = [(name, words) for name, words in NEEDED_FACTS if environment.fact(name) is None]
     for gpu in session.gpus:
@@ -198,16 +521,20 @@ def _unseen(session: Session) -> list[Finding]:
             rule="environment.unseen",
             severity="note",
             title=f"{len(hidden)} possible distortion{'s' if len(hidden) > 1 else ''} cannot be seen from here",
-            text=f"Unknown: {', '.join(listed)}. That no finding names them clears nothing.",
+            text=f"These are unknown, which does not mean fine: {', '.join(listed)}.",
             threshold="a fact that a rule needs is unknown",
             rests_on=tuple(name for name, _ in hidden),
         )
     ]
 
 
-def _in_sessions(finding: Finding, numbers: list[int], total: int) -> Finding:
-    if len(numbers) == total:
-        return finding
-    which = ", ".join(str(number) for number in numbers)
-    sessions = "session" if len(numbers) == 1 else "sessions"
-    return msgspec.structs.replace(finding, text=f"{finding.text} (In {sessions} {which} of {total}.)")
+def _number(value: Scalar) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _cpus(environment: Environment, name: str) -> set[int]:
+    """The CPUs that a fact lists; empty for an unknown one or one that a foreign file spells otherwise."""
+    try:
+        return set(cpu_list(str(environment.fact(name))))
+    except ValueError:
+        return set()

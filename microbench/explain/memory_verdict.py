@@ -8,7 +8,7 @@ from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyo
 from microbench.analysis.limits import Ceiling
 from microbench.analysis.stats import Row
 from microbench.core.units import percent, quantity, round_percent, size
-from microbench.explain.environment_machine import GRAPHICS_MARK, HBM_BUS_BITS
+from microbench.explain.environment import GRAPHICS_MARK, HBM_BUS_BITS
 from microbench.explain.memory_levels import footprints
 from microbench.explain.memory_stream import IMPLEMENTATIONS, NATIVE, best_stream
 

@@ -1,4 +1,4 @@
-"""THE EXPLANATIONS: rules that turn a run into findings, one file a suite; ``findings(run)`` applies them all."""
+"""Lists every rule by suite, in the order in which a report shows findings, and applies them: ``findings(run)``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,9 @@ from microbench.explain import (
     compute_units,
     compute_verdict,
     environment,
-    graph_change,
-    graph_gains,
-    graph_nodes,
+    graph_rules,
     host,
-    launch_cost,
-    launch_ways,
+    launch_rules,
     link_copy,
     link_gpus,
     link_verdict,
@@ -32,63 +29,50 @@ from microbench.explain import (
     memory_stream,
     memory_verdict,
 )
-from microbench.predict import model_check
 
-COMPUTE_RULES: tuple[Rule, ...] = (
-    *compute_verdict.RULES,
-    *compute_power.RULES,
-    *compute_products.RULES,
-    *compute_units.RULES,
+HOST_RULES: tuple[Rule, ...] = (
+    host.clock,
+    host.calls,
+    host.memory,
+    host.wakeups,
 )
-
-
-# The graph suite explained: its rules in the order they are told.
-
-
-GRAPH_RULES: tuple[Rule, ...] = (
-    graph_gains.break_even,
-    graph_gains.crossovers,
-    graph_gains.no_help,
-    graph_gains.phases,
-    graph_change.replaying,
-    graph_change.upload,
-    graph_change.update,
-    graph_nodes.kinds,
-    graph_nodes.one_by_one,
-    graph_nodes.dependent_launch,
-    graph_nodes.decided,
-    graph_nodes.refused,
-    graph_nodes.shapes,
-    graph_nodes.memory,
-    graph_change.footprint,
-    model_check.foresight,
-)
-
-
-# The launch suite explained: its rules in the order they are told.
-
 
 LAUNCH_RULES: tuple[Rule, ...] = (
-    launch_cost.cost,
-    launch_cost.starving,
-    launch_cost.gaps,
-    launch_cost.same_kernel,
-    launch_cost.one_op,
-    launch_ways.queue,
-    launch_ways.traffic,
-    launch_ways.counters,
-    launch_ways.waits,
-    launch_ways.calls,
-    launch_ways.threads,
-    launch_ways.streams,
-    launch_ways.kinds,
-    launch_ways.arguments,
-    launch_ways.cold,
-    launch_cost.tails,
+    launch_rules.cost,
+    launch_rules.starving,
+    launch_rules.gaps,
+    launch_rules.same_kernel,
+    launch_rules.one_op,
+    launch_rules.queue,
+    launch_rules.traffic,
+    launch_rules.counters,
+    launch_rules.waits,
+    launch_rules.calls,
+    launch_rules.threads,
+    launch_rules.streams,
+    launch_rules.kinds,
+    launch_rules.arguments,
+    launch_rules.cold,
+    launch_rules.tails,
 )
 
-
-# The link suite: its rules in the order of their findings, the verdict first.
+GRAPH_RULES: tuple[Rule, ...] = (
+    graph_rules.break_even,
+    graph_rules.crossovers,
+    graph_rules.phases,
+    graph_rules.replaying,
+    graph_rules.upload,
+    graph_rules.update,
+    graph_rules.kinds,
+    graph_rules.one_by_one,
+    graph_rules.dependent_launch,
+    graph_rules.decided,
+    graph_rules.refused,
+    graph_rules.shapes,
+    graph_rules.memory,
+    graph_rules.footprint,
+    graph_rules.foresight,
+)
 
 
 def link_over_limit(evidence: Evidence) -> list[Finding]:
@@ -113,7 +97,6 @@ LINK_RULES: tuple[Rule, ...] = (
     link_copy.managed,
 )
 
-
 MEMORY_RULES: tuple[Rule, ...] = (
     *memory_verdict.RULES,
     *memory_stream.RULES,
@@ -122,59 +105,16 @@ MEMORY_RULES: tuple[Rule, ...] = (
     *memory_allocation.RULES,
 )
 
-
-# How far a suite's figures can be trusted as a whole: grades counted, with the next step.
-
-
-NOISY_SHARE = 0.25
-
-
-def noise(evidence: Evidence, suite: str) -> list[Finding]:
-    """A warning when too many rows are noisy or throttled; else how to make them stable, if only one process spoke."""
-    found = evidence.suite(suite)
-    noisy = [row for row in found if row.trust in ("noisy", "throttled")]
-    if not found:
-        return []
-    share = len(noisy) / len(found)
-    rounds = median(len(row.outcomes) for row in found)
-    if share > NOISY_SHARE:
-        return [_noisy(suite, noisy, share, rounds)]
-    if rounds >= STABLE_ROUNDS:
-        return []
-    return [
-        Finding(
-            rule=f"{suite}.rounds",
-            severity="note",
-            title="One process each: these figures are steady at best, not stable",
-            text=(
-                "Another process may settle a few percent away. Compare machines or versions only from runs with "
-                f"--rounds {STABLE_ROUNDS} or more, which measure in fresh processes."
-            ),
-            threshold=f"fewer than {STABLE_ROUNDS} rounds",
-            suite=suite,
-        )
-    ]
-
-
-def _noisy(suite: str, noisy: list[Row], share: float, rounds: float) -> Finding:
-    widest = STEADY_HALF_WIDTH if rounds < STABLE_ROUNDS else STABLE_HALF_WIDTH
-    return Finding(
-        rule=f"{suite}.noise",
-        severity="warning",
-        title=f"{len(noisy)} figures of this suite are noisy or throttled ({percent(share)})",
-        text=(
-            "Something else runs on this machine, or its clocks move. See what distorts this run, close other work and "
-            + (f"repeat with --rounds {STABLE_ROUNDS}." if rounds < STABLE_ROUNDS else "repeat.")
-        ),
-        threshold=f"over {percent(NOISY_SHARE)} of the rows wider than ±{percent(widest)}, or throttled",
-        rests_on=rests_on(*noisy),
-        suite=suite,
-    )
-
+COMPUTE_RULES: tuple[Rule, ...] = (
+    *compute_verdict.RULES,
+    *compute_power.RULES,
+    *compute_products.RULES,
+    *compute_units.RULES,
+)
 
 HOST = "host"
 RULES: dict[str, tuple[Rule, ...]] = {
-    "host": host.RULES,
+    "host": HOST_RULES,
     "launch": LAUNCH_RULES,
     "graph": GRAPH_RULES,
     "link": LINK_RULES,
@@ -183,12 +123,12 @@ RULES: dict[str, tuple[Rule, ...]] = {
 }
 
 
-def findings(run: Run, found: Sequence[Row] | None = None) -> list[Finding]:
+def findings(run: Run, measured: Sequence[Row] | None = None) -> list[Finding]:
     """Every finding of a run: what distorts it first, then suite by suite and GPU by GPU.
 
-    ``found`` are the run's rows where the caller has them already. Nothing measured, nothing found; never raises.
+    ``measured`` are the run's rows where the caller has them already. A run without rows has no findings of a suite.
     """
-    groups = evidence_by_device(run, found)
+    groups = evidence_by_device(run, measured)
     result = list(environment.findings(run))
     for suite in RULES:
         for group in groups if suite != HOST else groups[:1]:
@@ -208,3 +148,44 @@ def _named(finding: Finding, evidence: Evidence) -> Finding:
     gpu = evidence.gpu
     name = f"GPU {gpu.index}, {gpu.name}" if gpu else str(evidence.device)
     return msgspec.structs.replace(finding, title=f"{name}: {finding.title}")
+
+
+NOISY_SHARE = 0.25
+
+
+def noise(evidence: Evidence, suite: str) -> list[Finding]:
+    """How far a suite's figures can be trusted as a whole: a warning if many are noisy, a note if one process made
+    them."""
+    measured = evidence.suite(suite)
+    if not measured:
+        return []
+    noisy = [row for row in measured if row.trust in ("noisy", "throttled")]
+    share, rounds = len(noisy) / len(measured), median(len(row.outcomes) for row in measured)
+    if share > NOISY_SHARE:
+        again = f" with --rounds {STABLE_ROUNDS}" if rounds < STABLE_ROUNDS else ""
+        widest = STEADY_HALF_WIDTH if rounds < STABLE_ROUNDS else STABLE_HALF_WIDTH
+        return [
+            Finding(
+                rule=f"{suite}.noise",
+                severity="warning",
+                title=f"{len(noisy)} figures of this suite are noisy or throttled ({percent(share)})",
+                text="Something else runs on this machine, or its clocks move.",
+                advice=f"See what distorts this run, close other work and repeat{again}.",
+                threshold=f"over {percent(NOISY_SHARE)} of the rows wider than ±{percent(widest)}, or throttled",
+                rests_on=rests_on(*noisy),
+                suite=suite,
+            )
+        ]
+    if rounds >= STABLE_ROUNDS:
+        return []
+    return [
+        Finding(
+            rule=f"{suite}.rounds",
+            severity="note",
+            title="Each figure comes from one process: steady at best, not stable",
+            text="Another process may settle a few percent away.",
+            advice=f"Compare machines or versions only from runs with --rounds {STABLE_ROUNDS} or more.",
+            threshold=f"fewer than {STABLE_ROUNDS} rounds",
+            suite=suite,
+        )
+    ]

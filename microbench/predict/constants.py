@@ -1,12 +1,14 @@
-"""Arithmetic on measured constants: of rows, round by round where they share a case; sums, medians, straight lines."""
+"""Works out the model's constants with their intervals, each from the rows of the benchmark that shows it."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from microbench.analysis.evidence import Evidence, rests_on, whole
 from microbench.analysis.fits import line
@@ -16,13 +18,11 @@ from microbench.core.ops import LOOP_LAYER
 from microbench.predict.model import Way, call_name, replay_name
 from microbench.predict.workload import Direction
 
-# What the model knows of one machine: its constants with their intervals, where they come from, how far they hold.
-
 
 class Constant(msgspec.Struct, frozen=True):
-    """One constant of ``submission.CONSTANTS`` in its SI unit, with the interval that holds it at 95 %.
+    """One constant of ``model.CONSTANTS`` in its SI unit, with its 95 % interval.
 
-    ``rests_on`` lists the rows it comes from; ``assumed`` says what stands in for a measurement, "" where one is there.
+    ``rests_on`` lists the rows it comes from; ``assumed`` says what stands in for a measurement, "" if it was measured.
     """
 
     value: float
@@ -32,23 +32,22 @@ class Constant(msgspec.Struct, frozen=True):
     assumed: str = ""
 
 
-# How much less than overhead a kernel's own time scatters: steps that the GPU paces on three H200s are off by 0.35 % of
-# their kernels (median; 90th percentile: 0.93 %) where these are over nine tenths of the step, and by 1.8 % (6.5 %) of
-# the rest where they are under half of it.
+# A kernel's own time scatters this much less than overhead. On three H200s, steps that the GPU paces are off by 0.35 %
+# of their kernels (median; 90th percentile: 0.93 %) where kernels are over nine tenths of the step, and by 1.8 %
+# (6.5 %) of the rest where they are under half of it.
 OWN_SCATTERS = 0.15
 
 
 def scattering_s(step_s: float, own_s: float) -> float:
-    """What of a step scatters, in seconds: its overhead, and a little of the ``own_s`` that it takes for kernels and
-    copies, whose lengths are known by themselves."""
+    """The part of a step that scatters (s): its overhead, and OWN_SCATTERS of ``own_s``, its kernels and copies."""
     return max(step_s - own_s, 0.0) + OWN_SCATTERS * own_s
 
 
 class Misfit(msgspec.Struct, frozen=True):
-    """How far measured steps lie from the model's: the median, and what 95 % are within.
+    """How far measured steps lie from the model's: the median, and the share that 95 % of them stay within.
 
     Both are shares of what scatters in a step (``scattering_s``), not of all of it. ``steps`` is how many were
-    compared; 0: none was measured, and the two are what is assumed then.
+    compared; with 0 the two shares are assumed.
     """
 
     median: float
@@ -57,7 +56,7 @@ class Misfit(msgspec.Struct, frozen=True):
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """The largest of what was measured: beyond it a prediction is an extrapolation."""
+    """The largest measured values; a prediction beyond them is an extrapolation."""
 
     kernels: int = 0
     copy_bytes: int = 0
@@ -79,7 +78,7 @@ class Fit(msgspec.Struct, frozen=True):
 
     @property
     def values(self) -> dict[str, float]:
-        """The constants' values, as ``submission.acts`` takes them."""
+        """The constants' values, as ``model.acts`` takes them."""
         return {name: constant.value for name, constant in self.constants.items()}
 
     def rests_on(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -87,14 +86,16 @@ class Fit(msgspec.Struct, frozen=True):
         return tuple(dict.fromkeys(row for name in names for row in self.constants[name].rests_on))
 
 
-# How far a constant may be off that another one stands in for, as a share of it.
+# -- arithmetic -------------------------------------------------------------------------------------------------------
+
+# How far a constant that stands in for another may be off, as a share of it.
 STAND_IN = 0.3
-# Measured by itself: nothing is left out at either end of fewer values than this.
+# One value in so many is left out at either end of a median's interval.
 EDGE = 6
 
 
 def around(value: float, half: float, rows: Iterable[str], assumed: str = "") -> Constant:
-    """A cost that lies within ``half`` of ``value``; neither it nor its interval goes below 0."""
+    """A cost within ``half`` of ``value``; neither the value nor the interval goes below 0."""
     value = max(value, 0.0)
     return Constant(value, max(value - half, 0.0), value + half, tuple(dict.fromkeys(rows)), assumed)
 
@@ -112,49 +113,50 @@ def of_row(row: Row, assumed: str = "") -> Constant:
 def of_rows(parts: Sequence[tuple[float, Row]], assumed: str = "") -> Constant:
     """A sum of rows of one case, each times a factor.
 
-    Each process gives one sum, and the interval is over those: what differs between processes then differs once, not
-    in every row. In one process the rows' intervals add as those of independent quantities do. Rows of unlike rounds
-    are added as those of one process.
+    Each process gives one sum, and the interval is over those sums, so a difference between processes counts once and
+    not in every row. Within a process the rows' intervals add as independent quantities do. Rows with different
+    counts of rounds are added as rows of one process.
     """
     rounds = {len(row.summaries) for _, row in parts}
     alike = len({row.case_id for _, row in parts}) == 1 and len(rounds) == 1
-    processes = [[one.interval for one in row.summaries] if alike else [row.interval] for _, row in parts]
+    processes = [[summary.interval for summary in row.summaries] if alike else [row.interval] for _, row in parts]
     factors = [factor for factor, _ in parts]
     sums = [_sum(factors, intervals) for intervals in zip(*processes, strict=True)]
-    whole = rounds_interval(sums)
-    return around(whole.median, (whole.high - whole.low) / 2, (rests_on(row)[0] for _, row in parts), assumed)
+    total = rounds_interval(sums)
+    return around(total.median, (total.high - total.low) / 2, (rests_on(row)[0] for _, row in parts), assumed)
 
 
 def _sum(factors: Sequence[float], intervals: Sequence[Interval]) -> Interval:
-    middle = sum(factor * one.median for factor, one in zip(factors, intervals, strict=True))
-    half = math.hypot(*(factor * (one.high - one.low) / 2 for factor, one in zip(factors, intervals, strict=True)))
+    pairs = list(zip(factors, intervals, strict=True))
+    middle = sum(factor * interval.median for factor, interval in pairs)
+    half = math.hypot(*(factor * (interval.high - interval.low) / 2 for factor, interval in pairs))
     return Interval(middle, middle - half, middle + half)
 
 
 def combined(parts: Sequence[tuple[float, Constant]], assumed: str = "") -> Constant:
-    """A sum of constants, each times a factor; their intervals add as those of independent quantities do."""
-    value = sum(factor * one.value for factor, one in parts)
-    half = math.hypot(*(factor * half_width(one) for factor, one in parts))
-    words = [one.assumed for _, one in parts] + [assumed]
-    names = (row for _, one in parts for row in one.rests_on)
+    """A sum of constants, each times a factor; their intervals add as independent quantities do."""
+    value = sum(factor * constant.value for factor, constant in parts)
+    half = math.hypot(*(factor * half_width(constant) for factor, constant in parts))
+    words = [constant.assumed for _, constant in parts] + [assumed]
+    names = (row for _, constant in parts for row in constant.rests_on)
     return around(value, half, names, "; ".join(dict.fromkeys(filter(None, words))))
 
 
 def middle(several: Sequence[Constant]) -> Constant:
-    """The median of several measurements of one constant; of two in the middle the one known better.
+    """The median of several measurements of one constant; of two in the middle the one with the narrower interval.
 
-    Its interval is its own or reaches over most of the others, whichever is wider.
+    Its interval is the wider of its own and of the spread of the others.
     """
-    ordered = sorted(several, key=lambda one: one.value)
+    ordered = sorted(several, key=lambda constant: constant.value)
     chosen = min(ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1], key=half_width)
     edge = len(ordered) // EDGE
     over = (ordered[-1 - edge].value - ordered[edge].value) / 2
-    names = (row for one in several for row in one.rests_on)
+    names = (row for constant in several for row in constant.rests_on)
     return around(chosen.value, max(over, half_width(chosen)), names, chosen.assumed)
 
 
 def stand_in(constant: Constant, assumed: str, share: float = STAND_IN) -> Constant:
-    """A constant in place of one that was not measured: within ``share`` of it, or its own interval."""
+    """A constant for one that was not measured: known within ``share`` of it or its own interval, the wider one."""
     return around(constant.value, max(half_width(constant), share * constant.value), constant.rests_on, assumed)
 
 
@@ -163,19 +165,19 @@ def straight(
 ) -> tuple[Constant, Constant] | None:
     """Constant and slope of a cost over a count, in ascending order; None without points.
 
-    The constant's interval is that of the smallest point, the slope's that of the largest, or what the line misses
-    them by. A single point leaves the two open: ``one_size`` says which of them takes all of it, and ``unknown`` why.
+    The constant's interval is that of the smallest point, the slope's that of the largest, or the line's distance from
+    them. A single point does not determine both: ``one_size`` says which of them gets all of it, ``unknown`` why.
     """
     if not points:
         return None
-    names = [row for _, one in points for row in one.rests_on]
+    names = [row for _, constant in points for row in constant.rests_on]
     (x0, first), (x1, last) = points[0], points[-1]
     if x0 == x1:
         each = around(first.value / x0, half_width(first) / x0, names)
         if one_size == "slope":
             return Constant(0.0, 0.0, first.value / 2, tuple(names), unknown), stand_in(each, unknown)
         return msgspec.structs.replace(first, assumed=unknown), Constant(0.0, 0.0, each.value, tuple(names), unknown)
-    fitted = line((x, one.value) for x, one in points)
+    fitted = line((x, constant.value) for x, constant in points)
     if fitted is None:
         slope = max((last.value - first.value) / (x1 - x0), 0.0)
         constant = max(first.value - slope * x0, 0.0)
@@ -186,12 +188,11 @@ def straight(
     return around(constant, at_first, names), around(slope, at_last / (x1 - x0), names)
 
 
-# Constants of the model that one benchmark shows by itself: calls, ways, gaps, the queue, the life of a graph.
-
+# -- launches, gaps, the queue, the life of a graph -------------------------------------------------------------------
 
 Found = Iterator[tuple[str, Constant]]
 
-# graph_shape's kernels between the first and the last of a fork.
+# Kernels of graph_shape between the first and the last of a fork.
 FORKED_KERNELS = 64
 ONE_SIZE = "only one size of graph was measured"
 RECORDED = "the gap is that of kernels that record their begin and end"
@@ -200,49 +201,46 @@ RECORDED = "the gap is that of kernels that record their begin and end"
 def own_s(evidence: Evidence, duration_ns: int) -> float:
     """How long a spin kernel asked for ``duration_ns`` runs by its own record, in seconds.
 
-    What it runs over lies on the straight line between those of measured durations, and stays beyond them. Without
+    Its excess over the duration asked for is linear between measured durations and constant beyond them. Without
     records it runs for as long as asked.
     """
-    points = [(duration, row.value) for duration, row in evidence.curve("launch_duration", "duration", "duration_ns")]
-    known = dict(points)
+    curve = evidence.curve("launch_duration", "duration", "duration_ns")
+    known = {duration: row.value for duration, row in curve}
     if duration_ns in known:
         return known[duration_ns]
-    over = [(duration, seconds - duration * 1e-9) for duration, seconds in points if duration > 0]
-    return max(duration_ns * 1e-9 + _between(over, duration_ns), known.get(0, 0.0))
-
-
-def _between(points: Sequence[tuple[int, float]], at: int) -> float:
-    """On the line between the two points around ``at``; that of the nearest beyond them, 0 without points."""
-    below = [point for point in points if point[0] <= at]
-    above = [point for point in points if point[0] > at]
-    if not below or not above:
-        return (below[-1] if below else above[0])[1] if points else 0.0
-    (x0, y0), (x1, y1) = below[-1], above[0]
-    return y0 + (y1 - y0) * (at - x0) / (x1 - x0)
+    over = {duration: seconds - duration * 1e-9 for duration, seconds in known.items() if duration > 0}
+    excess = float(np.interp(duration_ns, list(over), list(over.values()))) if over else 0.0
+    return max(duration_ns * 1e-9 + excess, known.get(0, 0.0))
 
 
 def empty_kernel(evidence: Evidence) -> Constant:
-    """What an empty kernel takes by its own record; 0 where it was not recorded."""
+    """The time of an empty kernel by its own record; 0 where it was not recorded."""
     row = evidence.row("launch_duration", "duration", duration_ns=0)
     return of_row(row) if row is not None else Constant(0.0, 0.0, 0.0, (), "an empty kernel takes no time")
 
 
-def calls(evidence: Evidence) -> Found:
+def direct(evidence: Evidence) -> dict[str, Constant]:
+    """Every constant of launches and graphs that some benchmark shows by itself."""
+    parts = (_calls, _around_a_kernel, _waiting, _gaps, _queue, _lives)
+    return dict(itertools.chain.from_iterable(part(evidence) for part in parts))
+
+
+def _calls(evidence: Evidence) -> Found:
     """A launch call by layer and count of arguments; the compiled loop's empty kernel by all that measured it."""
-    found: dict[str, list[Constant]] = {}
+    measured: dict[str, list[Constant]] = {}
     submit = evidence.row("launch_cost", "submit")
     if submit is not None:
-        found[call_name(LOOP_LAYER, 0)] = [of_row(submit)]
+        measured[call_name(LOOP_LAYER, 0)] = [of_row(submit)]
     for row in evidence.rows("launch_layers", "submit"):
         if row.value > 0:
             name = call_name(str(row.params.get("layer")), whole(row, "arguments"))
-            found.setdefault(name, []).append(of_row(row))
-    for name, several in found.items():
+            measured.setdefault(name, []).append(of_row(row))
+    for name, several in measured.items():
         yield name, middle(several)
 
 
-def around_a_kernel(evidence: Evidence) -> Found:
-    """The way to the GPU and the completion, which only together are what a synchronise after a launch shows."""
+def _around_a_kernel(evidence: Evidence) -> Found:
+    """The way to the GPU and the completion: a synchronise after a launch shows only their sum."""
     empty = empty_kernel(evidence)
     submit, trip = evidence.row("launch_cost", "submit"), evidence.row("launch_cost", "round_trip")
     estimate, start = evidence.row("launch_cost", "start_estimate"), evidence.row("launch_cost", "start")
@@ -262,7 +260,7 @@ def around_a_kernel(evidence: Evidence) -> Found:
         yield name, stand_in(half, assumed)
 
 
-def waiting(evidence: Evidence) -> Found:
+def _waiting(evidence: Evidence) -> Found:
     """A synchronise of an idle stream: measured, or the session's own floor."""
     row = evidence.row("launch_sync", "idle_stream", wait="spin") or evidence.row("launch_sync", "idle_stream")
     if row is not None:
@@ -273,8 +271,8 @@ def waiting(evidence: Evidence) -> Found:
         yield "sync", stand_in(around(floor_s, 0.0, ()), "a synchronise takes what it took when the run began")
 
 
-def gaps(evidence: Evidence) -> Found:
-    """Between kernels of a stream: a gated one less its own duration. Of a graph: what a node adds, less the same."""
+def _gaps(evidence: Evidence) -> Found:
+    """Stream: a gated kernel's period less its own duration. Graph: the time a node adds less an empty kernel."""
     durations = dict(evidence.curve("launch_duration", "duration", "duration_ns"))
     gated = evidence.curve("launch_duration", "gated", "duration_ns")
     streams = [of_rows(((1, row), (-1, durations[at]))) for at, row in gated if at in durations]
@@ -293,15 +291,15 @@ def gaps(evidence: Evidence) -> Found:
         yield "gap_graph", stand_in(of_row(recorded), RECORDED)
 
 
-def queue(evidence: Evidence) -> Found:
-    """Launches that wait before the call blocks, of the smallest arguments measured."""
+def _queue(evidence: Evidence) -> Found:
+    """The launches that wait before the call blocks, with the smallest arguments measured."""
     depths = evidence.curve("launch_queue", "depth", "argument_bytes")
     if depths:
         yield "queue", of_row(depths[0][1])
 
 
-def lives(evidence: Evidence) -> Found:
-    """Making a graph, and the replay call of the compiled loop, each with what a node adds."""
+def _lives(evidence: Evidence) -> Found:
+    """Making a graph, and the replay call of the compiled loop, each with the time that a node adds."""
     replays = [(count, of_row(row)) for count, row in evidence.curve("graph_lifecycle", "relaunch", "nodes")]
     replay = straight(replays, "constant", ONE_SIZE)
     if replay is not None:
@@ -317,10 +315,10 @@ def lives(evidence: Evidence) -> Found:
 
 
 def front_end(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
-    """Between begins of kernels side by side: of a fork of empty kernels into as many branches as were measured.
+    """The time between the begins of kernels side by side, from the fork of empty kernels with most branches.
 
-    Of its time, what begins and ends a replay and the last kernel are taken off. Then there is one begin after the
-    other; the first kernel and the last are chained to the others, so that there it may be the gap that holds.
+    Subtracting the begin and end of the replay and the last kernel leaves one begin after the other. The first and the
+    last kernel are chained to the others, so the gap may be what parts those.
     """
     around_it = (replay_name(LOOP_LAYER), "replay_way", "complete")
     forks = evidence.curve("graph_shape", "graph", "branches", shape="fork_join", duration_ns=0)
@@ -331,13 +329,12 @@ def front_end(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
     begins = combined([(1.0, of_row(forks[-1][1])), *((-1.0, known[name]) for name in around_it), (-1.0, empty)])
     all_alike = combined([(1 / (FORKED_KERNELS + 1), begins)])
     others = combined([(1 / (FORKED_KERNELS - 1), begins), (-2 / (FORKED_KERNELS - 1), chained)])
-    found = all_alike if all_alike.value > chained.value else others
-    if found.value > 0:
-        yield "front_end", found
+    apart = all_alike if all_alike.value > chained.value else others
+    if apart.value > 0:
+        yield "front_end", apart
 
 
-# Constants of copies between host and GPU, and of the GPU's memory: latency and rate, call and way.
-
+# -- copies and the GPU's memory --------------------------------------------------------------------------------------
 
 UNMEASURED_CALL = "a copy's call takes as long as a launch, or as what a short copy leaves for it"
 UNMEASURED_WAY = "a copy's way to the GPU is a launch's"
@@ -345,22 +342,21 @@ DIRECTIONS: tuple[Direction, ...] = ("h2d", "d2h")
 
 
 def memory(evidence: Evidence) -> Found:
-    """The best rate at which CUDA C++ reads arrays of the largest size measured: caches hold nothing of them."""
-    found = evidence.rows("memory_stream", "bandwidth", kernel="read", implementation="cuda")
-    found = [row for row in found if row.value > 0]
-    largest = max((whole(row, "size_bytes") for row in found), default=0)
-    best = max((row for row in found if whole(row, "size_bytes") == largest), key=lambda row: row.value, default=None)
+    """The best rate at which CUDA C++ reads arrays of the largest size measured, which no cache holds."""
+    rows = evidence.rows("memory_stream", "bandwidth", kernel="read", implementation="cuda")
+    known = [row for row in rows if row.value > 0]
+    best = max(known, key=lambda row: (whole(row, "size_bytes"), row.value), default=None)
     if best is not None:
         yield "memory", of_row(best)
 
 
 def copies(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
-    """Of each direction: latency and rate of pinned and of pageable copies, the call, and the way to the engine."""
+    """For each direction the latency and rate of pinned and pageable copies, the call, and the way to the engine."""
     for direction in DIRECTIONS:
-        pinned = evidence.curve("link_copy", "bandwidth", "size_bytes", direction=direction, memory="pinned")
-        found = dict(_latency_and_rate(direction, pinned))
-        yield from found.items()
-        latency = found.get(f"{direction}_latency")
+        copied = evidence.curve("link_copy", "bandwidth", "size_bytes", direction=direction, memory="pinned")
+        pinned = dict(_latency_and_rate(direction, copied))
+        yield from pinned.items()
+        latency = pinned.get(f"{direction}_latency")
         if latency is not None:
             yield from _around_a_copy(evidence, direction, latency, known)
         hosts = evidence.curve("link_copy", "bandwidth_host", "size_bytes", direction=direction, memory="pageable")
@@ -376,10 +372,10 @@ def _seconds(size_bytes: int, row: Row) -> Constant:
 def _latency_and_rate(prefix: str, points: list[tuple[int, Row]]) -> Found:
     """The straight line of a copy's time over its bytes; the line's own misfit widens both intervals."""
     times = [(size, _seconds(size, row)) for size, row in points if row.value > 0]
-    fitted = line((size, one.value) for size, one in times)
+    fitted = line((size, seconds.value) for size, seconds in times)
     if fitted is None or fitted.slope <= 0:
         return
-    names = [row for _, one in times for row in one.rests_on]
+    names = [row for _, seconds in times for row in seconds.rests_on]
     (size, first), (_, last) = times[0], times[-1]
     at_first = max(half_width(first), abs(fitted.at(size) - first.value))
     at_last = max(half_width(last) / last.value, abs(fitted.at(times[-1][0]) / last.value - 1))
@@ -389,9 +385,9 @@ def _latency_and_rate(prefix: str, points: list[tuple[int, Row]]) -> Found:
 
 
 def _around_a_copy(evidence: Evidence, direction: str, latency: Constant, known: Mapping[str, Constant]) -> Found:
-    """The call, and the way: what a short copy with its synchronise takes beyond call, copy and completion.
+    """The call, and the way: the time of a short copy with its synchronise less call, copy and completion.
 
-    A call that was not measured takes as long as a launch, and no longer than leaves the way something.
+    A call that was not measured takes as long as a launch, or as the short copy leaves for it if that is less.
     """
     submit = evidence.row("link_latency", "submit", what=f"copy_{direction}")
     taken = evidence.row("link_latency", "latency", what=f"copy_{direction}")

@@ -1,4 +1,4 @@
-"""What a step will take, by fitted constants: in a stream and as graphs, with an interval, and what to change first."""
+"""Predicts how long a step takes in a stream and as graphs, with an interval, and which change saves most."""
 
 from __future__ import annotations
 
@@ -14,26 +14,25 @@ from microbench.predict.fit import with_calls
 from microbench.predict.model import LIMITS, Limit, Played, Way, acts, graphs, needed, play
 from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 
-# Without a synchronise steps flow into one another: what one takes is the difference of many and half as many. Two are
+# Without a synchronise steps flow into one another: the time of one is the difference of many and half as many. Two are
 # enough where each fills the queue.
 FLOWING_STEPS, FLOWING_CALLS = 8, 8000
-# An interval needs many plays; of a long step a shorter one shows which constants matter. Steps that flow are played
-# several times each.
+# An interval needs many plays, so a long step is shortened for it. Flowing steps are played several times each.
 LONGEST_PERTURBED, LONGEST_FLOWING = 600, 150
-# So few pieces between waits are all kept: what a wait costs is not to count for more than it does in the whole.
+# So few pieces between waits are all kept, so that a wait keeps its share of the step.
 FEW_PIECES = 4
-# The law is the same a little beyond the largest step that was measured.
+# The law holds a little beyond the largest step that was measured.
 BEYOND = 1.25
-# What an advice must save of the step to be worth its line.
+# The share of the step that an advice must save to be listed.
 WORTH = 0.02
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """One way of submitting a step: its time with the interval that holds it at 95 %, and what it rests on.
+    """One way of submitting a step: its time with a 95 % interval, and what it rests on.
 
-    ``idle_share``: of the step, without a kernel on the GPU. ``shares``: seconds of the critical path by what they were
-    spent on. ``outside``: where this goes beyond what was measured. ``names``: the constants used. ``played``: one step
-    from an idle machine.
+    ``idle_share`` is the share of the step without a kernel on the GPU. ``shares`` are seconds of the critical path by
+    what they were spent on. ``outside`` says where the step goes beyond what was measured. ``names`` are the constants
+    used. ``played`` is one step from an idle machine.
     """
 
     way: Way
@@ -48,7 +47,7 @@ class Prediction(msgspec.Struct, frozen=True):
 
     @property
     def limit(self) -> Limit:
-        """What most of the critical path is spent on."""
+        """The kind that takes most of the critical path."""
         return max(LIMITS, key=lambda name: self.shares.get(name, 0.0))
 
     @property
@@ -58,7 +57,7 @@ class Prediction(msgspec.Struct, frozen=True):
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """A change to the step in a stream, what it then takes, and the share of the step that this saves."""
+    """A change to the step in a stream, the time it then takes, and the share of the step that this saves."""
 
     name: str
     what: str
@@ -69,8 +68,8 @@ class Advice(msgspec.Struct, frozen=True):
 class Forecast(msgspec.Struct, frozen=True):
     """A workload both ways. ``graph`` is None where nothing of it can be captured.
 
-    ``making_s`` is what capturing, instantiating and uploading its graphs takes; ``break_even`` after how many steps
-    that has paid, None if never. ``advice`` is sorted by what it saves.
+    ``making_s`` is the time to capture, instantiate and upload its graphs, ``break_even`` the number of steps after
+    which that has paid, None if it never does. ``advice`` is sorted by what it saves.
     """
 
     workload: Workload
@@ -90,7 +89,7 @@ class Forecast(msgspec.Struct, frozen=True):
 def forecast(workload: Workload, fit: Fit) -> Forecast:
     """Both ways, and what to change.
 
-    Raises UsageError where the fit lacks a constant; ``explain.fitting.missing`` says before what to measure for it.
+    Raises UsageError where the fit lacks a constant; ``fit.missing`` tells which benchmarks measure it.
     """
     fit = with_calls(fit, workload)
     stream = predict(workload, fit, "stream")
@@ -104,8 +103,8 @@ def forecast(workload: Workload, fit: Fit) -> Forecast:
 
 
 def predict(workload: Workload, fit: Fit, way: Way) -> Prediction:
-    """One way. The interval is that of each constant, and of the model's misfit on what of the step scatters, as root
-    of the sum of squares. Raises UsageError where the fit lacks a constant."""
+    """One way. The interval is the root of the sum of squares of the constants' intervals and of the model's misfit on
+    the part of the step that scatters. Raises UsageError where the fit lacks a constant."""
     names = needed(workload, way)
     absent = [name for name in names if name not in fit.constants]
     if absent:
@@ -131,7 +130,7 @@ def predict(workload: Workload, fit: Fit, way: Way) -> Prediction:
 
 
 class _Flow(msgspec.Struct, frozen=True):
-    """What one step of many takes; ``played`` is that step where it begins and ends on an idle machine."""
+    """One step of many; ``played`` is that step where it begins and ends on an idle machine."""
 
     step_s: float
     busy_s: float
@@ -142,8 +141,8 @@ class _Flow(msgspec.Struct, frozen=True):
 def _flow(workload: Workload, values: Mapping[str, float], way: Way) -> _Flow:
     """A step that ends in a synchronise is like the next one; others are the difference of many and half as many."""
     if _ends_in_wait(workload):
-        one = _played(workload, values, way)
-        return _Flow(one.end_s, one.busy_s, one.shares, one)
+        played = _played(workload, values, way)
+        return _Flow(played.end_s, played.busy_s, played.shares, played)
     half = min(max(FLOWING_CALLS // max(_calls(workload.parts), 1), 2), FLOWING_STEPS) // 2
     few, many = (_played(workload, values, way, steps) for steps in (half, 2 * half))
     shares: dict[Limit, float] = {
@@ -153,13 +152,13 @@ def _flow(workload: Workload, values: Mapping[str, float], way: Way) -> _Flow:
 
 
 def _played(workload: Workload, values: Mapping[str, float], way: Way, steps: int = 1) -> Played:
-    """So many steps, one after the other."""
+    """The played step, repeated ``steps`` times."""
     front_end_s = values["front_end"] if workload.streams > 1 else 0.0
     return play(acts(workload, values, way) * steps, queue=max(round(values["queue"]), 1), front_end_s=front_end_s)
 
 
 def _perturbed(workload: Workload, fit: Fit, names: Sequence[str], way: Way) -> float:
-    """Half the width that the constants' intervals give to the step, as a share of it."""
+    """Half the width of the step's interval from the constants' intervals alone, as a share of the step."""
     short = _shortened(workload, LONGEST_PERTURBED if _ends_in_wait(workload) else LONGEST_FLOWING)
     values = fit.values
     step_s = _flow(short, values, way).step_s
@@ -172,7 +171,7 @@ def _perturbed(workload: Workload, fit: Fit, names: Sequence[str], way: Way) -> 
 
 
 def _shortened(workload: Workload, longest: int) -> Workload:
-    """Of a long step its last pieces, and of each as large a share of its kernels, copies and host work."""
+    """The last pieces of a long step, with the same share of each part's kernels, copies and host work."""
     if _calls(workload.parts) <= longest:
         return workload
     pieces = _pieces(workload.parts)
@@ -193,17 +192,17 @@ def _share_of(part: Part, share: float) -> Part:
 
 
 def _pieces(parts: Iterable[Part]) -> list[list[Part]]:
-    """What is submitted without a wait between it, each with the wait behind it."""
-    found: list[list[Part]] = [[]]
+    """The parts between waits, each piece with the wait behind it."""
+    pieces: list[list[Part]] = [[]]
     for part in parts:
-        found[-1].append(part)
+        pieces[-1].append(part)
         if isinstance(part, Wait):
-            found.append([])
-    return [piece for piece in found if piece]
+            pieces.append([])
+    return [piece for piece in pieces if piece]
 
 
 def _calls(parts: Iterable[Part]) -> int:
-    """Kernels and copies."""
+    """How many kernels and copies."""
     return sum(part.count for part in parts if isinstance(part, Kernels | Copies))
 
 
@@ -212,9 +211,11 @@ def _ends_in_wait(workload: Workload) -> bool:
 
 
 def _outside(workload: Workload, fit: Fit) -> Iterator[str]:
-    """Where a workload goes beyond what was measured, as figures for words: "1100 kernels (measured: 1000)"."""
+    """Where a workload goes beyond what was measured: "1100 kernels without a wait (measured: up to 1000)"."""
     reach = fit.reach
-    longest = max((_kernels(piece) for piece in _pieces(workload.parts)), default=0)
+    longest = max(
+        (sum(part.count for part in piece if isinstance(part, Kernels)) for piece in _pieces(workload.parts)), default=0
+    )
     if longest > BEYOND * reach.kernels:
         yield f"{longest} kernels without a wait (measured: up to {reach.kernels})"
     if workload.streams > reach.streams:
@@ -224,25 +225,21 @@ def _outside(workload: Workload, fit: Fit) -> Iterator[str]:
         yield f"copies of {largest} bytes (measured: up to {reach.copy_bytes})"
 
 
-def _kernels(parts: Iterable[Part]) -> int:
-    return sum(part.count for part in parts if isinstance(part, Kernels))
-
-
 def _advice(workload: Workload, fit: Fit, stream: Prediction, graph: Prediction | None) -> tuple[Advice, ...]:
-    """Changes that are worth it, the one that saves most first."""
+    """The changes that save at least WORTH, the largest saving first."""
     tried = [(name, what, _tried(changed, fit)) for name, what, changed in _changes(workload)]
     if graph is not None:
         tried.append(("graph", "replay it as a graph", graph.step_s))
-    found = [
+    worth = [
         Advice(name, what, step_s, 1 - step_s / stream.step_s)
         for name, what, step_s in tried
         if step_s is not None and step_s <= (1 - WORTH) * stream.step_s
     ]
-    return tuple(sorted(found, key=lambda advice: advice.step_s))
+    return tuple(sorted(worth, key=lambda advice: advice.step_s))
 
 
 def _tried(changed: Workload, fit: Fit) -> float | None:
-    """What the changed step takes in a stream; None where the run cannot say."""
+    """The time of the changed step in a stream; None where the fit lacks a constant for it."""
     known = with_calls(fit, changed)
     if any(name not in known.constants for name in needed(changed, "stream")):
         return None
@@ -250,7 +247,7 @@ def _tried(changed: Workload, fit: Fit) -> float | None:
 
 
 def _changes(workload: Workload) -> Iterator[tuple[str, str, Workload]]:
-    """(name, what to do, the step with that done)"""
+    """Each change that applies: its name, what to do, and the step with that done."""
     kernels = [part for part in workload.parts if isinstance(part, Kernels)]
     if any(layer != LOOP_LAYER for layer in workload.layers):
         compiled = _each_kernels(workload, {"layer": LOOP_LAYER})
@@ -279,7 +276,7 @@ def _each_kernels(workload: Workload, changes: Mapping[str, object]) -> Workload
 
 
 def _fused(workload: Workload) -> Workload:
-    """Half as many kernels, each with the time and the bytes of two; one left over stays as it is."""
+    """Half as many kernels, each with the time and the bytes of two; an odd last kernel stays as it is."""
 
     def pairs(part: Part) -> tuple[Part, ...]:
         if not isinstance(part, Kernels) or part.count < 2:
@@ -290,5 +287,5 @@ def _fused(workload: Workload) -> Workload:
         left = msgspec.structs.replace(part, count=1, durations_s=tuple(own[-1:]))
         return (fused, left) if part.count % 2 else (fused,)
 
-    parts = tuple(one for part in workload.parts for one in pairs(part))
+    parts = tuple(fused for part in workload.parts for fused in pairs(part))
     return msgspec.structs.replace(workload, parts=parts)

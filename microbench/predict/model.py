@@ -1,4 +1,4 @@
-"""THE MODEL: a step of calls played on virtual host, queue, GPU and link: when what happens, and what held it up.
+"""Models a step of work: plays its calls on a virtual host, queue, GPU and link, and traces the critical path.
 
 The law for kernels of one length d in one stream: time per kernel is max(call, d + gap), in a graph d + gap; call, way
 to the GPU and completion are paid once a synchronise. ``play`` is that law for any mixture.
@@ -20,16 +20,16 @@ Limit = Literal["host", "front end", "kernel", "link", "sync"]
 LIMITS: tuple[Limit, ...] = ("host", "front end", "kernel", "link", "sync")
 Kind = Literal["launch", "replay", "copy", "sync", "host"]
 
-# An event's predecessor where there is none.
+# The predecessor of the first event.
 BEGIN = -1
 
 
 class Work(NamedTuple):
-    """What a call puts before the GPU: on which engine, for how long, how long after the one before it in its stream.
+    """Work that a call submits to an engine of the GPU: its duration, and the gap after the work before it.
 
-    ``branch`` is counted from the call's stream: the branches of a graph run side by side. What ``joins`` comes after
-    all streams, and all that follows comes after it. ``memory_s`` is how long its bytes keep the GPU's memory: all
-    streams share it.
+    ``branch`` is counted from the call's stream: the branches of a graph run side by side. Work that ``joins`` waits
+    for all streams, and all later work waits for it. ``memory_s`` is how long its bytes keep the GPU's memory, which
+    all streams share.
     """
 
     lane: Lane
@@ -41,11 +41,11 @@ class Work(NamedTuple):
 
 
 class Act(NamedTuple):
-    """One thing the host does, in seconds.
+    """One thing the host does; times are in seconds.
 
-    ``host_s`` is how long the call keeps it; ``way_s`` lies between its return and the earliest begin of its first
-    ``work``. ``wait_s`` is None, or what a synchronise needs from the end of the last work until it returns. A copy
-    without work is one that the host itself makes.
+    ``host_s`` is how long the call takes the host; ``way_s`` lies between its return and the earliest begin of its
+    first ``work``. ``wait_s`` is the time of a synchronise from the end of the last work until it returns, None for
+    other acts. A copy without work is one that the host itself makes.
     """
 
     kind: Kind
@@ -57,7 +57,7 @@ class Act(NamedTuple):
 
 
 class Span(NamedTuple):
-    """From when to when, in seconds since the first call; ``act`` is the index of the act it belongs to."""
+    """An interval in seconds since the first call; ``act`` is the index of the act it belongs to."""
 
     begin_s: float
     end_s: float
@@ -66,11 +66,11 @@ class Span(NamedTuple):
 
 
 class Played(msgspec.Struct, frozen=True):
-    """When what happened.
+    """A played step.
 
-    ``host``: calls, host work and waits, in order. ``work``: what ran on the GPU and its copy engines, in the order of
-    submission. ``end_s``: when host and GPU have done everything. ``shares``: seconds of the critical path by what each
-    was spent on; they add up to ``end_s``.
+    ``host`` has calls, host work and waits in order, ``work`` what ran on the GPU and its copy engines in the order of
+    submission. ``end_s`` is when host and GPU have finished. ``shares`` are seconds of the critical path by what they
+    were spent on; they add up to ``end_s``.
     """
 
     host: tuple[Span, ...]
@@ -87,11 +87,11 @@ class Played(msgspec.Struct, frozen=True):
 def play(acts: Sequence[Act], *, queue: int = 1 << 30, front_end_s: float = 0.0) -> Played:
     """Play ``acts`` one after another from the host.
 
-    A call that finds ``queue`` launches before the GPU that have not begun waits until one has. Work begins when its
-    call has returned and come to the GPU, when the work before it in its stream has ended and its gap passed, when its
-    engine is free (copies), and, with a ``front_end_s``, not nearer than that to the begin of any other kernel. A
-    replay comes after all work before it: a graph is one piece of work to its stream. Kernels side by side end no
-    sooner than the memory can have moved the bytes of all.
+    A call that finds ``queue`` launches not yet begun waits until one begins. Work begins when its call has returned
+    and its way to the GPU has passed, when the work before it in its stream has ended and its gap has passed, when its
+    engine is free (copies), and, with a ``front_end_s``, at least that long from the begin of any other kernel. A
+    replay comes after all work before it, because a graph is one piece of work to its stream. Kernels side by side end
+    no sooner than the memory can have moved the bytes of all of them.
     """
     state = _State(queue, front_end_s)
     for index, act in enumerate(acts):
@@ -101,12 +101,14 @@ def play(acts: Sequence[Act], *, queue: int = 1 << 30, front_end_s: float = 0.0)
 
 
 class _State:
-    """What happened so far. A moment is an index: when it was, the moment it waited for, what the time between was
-    spent on. Plain lists: a step may have a hundred thousand kernels."""
+    """The moments so far, each an index: its time, the moment it waited for, what the time between was spent on.
+
+    Plain lists, because a step may have a hundred thousand kernels.
+    """
 
     def __init__(self, queue: int, front_end_s: float) -> None:
         self.at_s = [0.0]
-        self.now = 0  # of the host
+        self.now = 0  # the host's last moment
         self.host: list[Span] = []
         self.work: list[Span] = []
         self._cause = [BEGIN]
@@ -117,9 +119,9 @@ class _State:
         self._ends: dict[int, int] = {}  # of each stream's last work
         self._engines: dict[Lane, int] = {}
         self._memory = BEGIN  # when the GPU's memory can have moved everything
-        self._joined = BEGIN  # what streams without work of their own come after
+        self._joined = BEGIN  # the end that streams without work of their own wait for
         self._last = BEGIN  # the work that ends last
-        self._starts: list[tuple[float, int]] = []  # of kernels, in the order of time
+        self._starts: list[tuple[float, int]] = []  # begins of kernels, in the order of time
 
     def do(self, index: int, act: Act) -> None:
         """One act of the host."""
@@ -134,7 +136,7 @@ class _State:
             self.host.append(Span(self.at_s[called], self.at_s[self.now], index, "wait"))
 
     def end(self) -> int:
-        """The last moment: of the host, or of work that nobody waits for."""
+        """The last moment: that of the host, or of work that nobody waits for."""
         return self.now if self._last == BEGIN else self._later(self.now, self._last)
 
     def path(self, moment: int) -> dict[Limit, float]:
@@ -192,7 +194,7 @@ class _State:
         return self._later(begin, self._engines[work.lane]) if work.lane in self._engines else begin
 
     def _served(self, ready: int, begin: int, memory_s: float) -> int:
-        """When the GPU's memory can have moved what this work needs and all that came since the GPU had no work."""
+        """When the GPU's memory can have moved the bytes of this work and of all work since the GPU was idle."""
         alone = self._memory == BEGIN or self.at_s[ready] >= self.at_s[self._last]
         self._memory = self._after(begin if alone else self._memory, memory_s, "kernel")
         return self._memory
@@ -211,7 +213,7 @@ class _State:
 
 
 def _spent(act: Act) -> Limit:
-    """What the host's time in an act is spent on."""
+    """The kind of the host's time in an act."""
     if act.kind == "sync":
         return "sync"
     return "link" if act.kind == "copy" and not act.work else "host"
@@ -226,14 +228,13 @@ def _covered_s(spans: Iterable[Span]) -> float:
     return covered_s
 
 
-# A workload as the host submits it: launch by launch into streams, or with its kernels and copies in graphs.
-
+# -- a workload as acts of the host -----------------------------------------------------------------------------------
 
 Way = Literal["stream", "graph"]
 WAYS: tuple[Way, ...] = ("stream", "graph")
 
-# What the model knows of a machine, by name. ``call.LAYER.ARGUMENTS`` is a launch call of a kernel with so many
-# arguments, ``replay.LAYER`` the replay call of a graph; the others are one each.
+# The constants of a machine by name: unit and meaning. Two more kinds exist for each layer: ``call.LAYER.ARGUMENTS`` is
+# a launch call of a kernel with so many arguments, ``replay.LAYER`` the replay call of a graph.
 CONSTANTS: Mapping[str, tuple[str, str]] = {
     "way": ("s", "launch call's return to its kernel's begin"),
     "empty": ("s", "an empty kernel: no kernel takes less"),
@@ -241,10 +242,10 @@ CONSTANTS: Mapping[str, tuple[str, str]] = {
     "sync": ("s", "a synchronise of an idle stream"),
     "gap_stream": ("s", "between two kernels of a stream"),
     "gap_graph": ("s", "between two kernels of a graph"),
-    "replay_node": ("s", "what each node adds to the replay call"),
+    "replay_node": ("s", "time that each node adds to the replay call"),
     "replay_way": ("s", "replay call's return to its first kernel"),
     "make": ("s", "capture, instantiate and upload any graph"),
-    "make_node": ("s", "what each node adds to that"),
+    "make_node": ("s", "time that each node adds to that"),
     "queue": ("launch", "launches that wait before a call blocks"),
     "front_end": ("s", "between begins of kernels side by side"),
     "memory": ("B/s", "the GPU's memory, read"),
@@ -294,34 +295,34 @@ def needed(workload: Workload, way: Way) -> tuple[str, ...]:
 
 
 def acts(workload: Workload, constants: Mapping[str, float], way: Way) -> list[Act]:
-    """What the host does in one step, with every constant of ``needed`` at hand.
+    """What the host does in one step; ``constants`` has every constant of ``needed``.
 
     In a graph, neighbouring kernels and pinned copies are replayed by one call; a synchronise, host work and a pageable
-    copy part graphs. The program's own time for each call is then spent no more.
+    copy part graphs. A replay does not spend the program's own time for each call.
     """
-    found: list[Act] = []
+    result: list[Act] = []
     stream = itertools.cycle(range(workload.streams))
     for captured, parts in itertools.groupby(workload.parts, key=_capturable):
         if captured and way == "graph":
-            found.append(_replay(workload, list(parts), constants))
+            result.append(_replay(workload, list(parts), constants))
         else:
             for part in parts:
-                found += _direct(workload, part, constants, stream)
-    return found
+                result += _direct(workload, part, constants, stream)
+    return result
 
 
 def graphs(workload: Workload) -> list[int]:
-    """Nodes of each graph that the step becomes."""
+    """The number of nodes of each graph that the step becomes."""
     groups = itertools.groupby(workload.parts, key=_capturable)
-    return [sum(_count(part) for part in parts) for captured, parts in groups if captured]
+    return [
+        sum(part.count for part in parts if isinstance(part, Kernels | Copies))
+        for captured, parts in groups
+        if captured
+    ]
 
 
 def _capturable(part: Part) -> bool:
     return isinstance(part, Kernels) or (isinstance(part, Copies) and part.memory == "pinned")
-
-
-def _count(part: Part) -> int:
-    return part.count if isinstance(part, Kernels | Copies) else 0
 
 
 def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stream: Iterator[int]) -> Iterator[Act]:
@@ -340,7 +341,7 @@ def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stre
             prefix = f"{part.direction}_pageable"
             seconds = constants[f"{prefix}_latency"] + part.size_bytes / constants[f"{prefix}_rate"]
             for _ in range(part.count):
-                yield Act("sync", 0.0, wait_s=0.0)  # it comes after the work before it, and the host goes with it
+                yield Act("sync", 0.0, wait_s=0.0)  # the host first waits for all work before the copy
                 yield Act("copy", seconds)
         case Wait():
             yield Act("sync", constants["sync"], wait_s=constants["complete"])
@@ -354,8 +355,8 @@ def _replay(workload: Workload, parts: list[Part], constants: Mapping[str, float
     stream = itertools.cycle(range(workload.streams))
     for part in parts:
         if isinstance(part, Kernels):
-            for one in _kernels(part, constants, constants["gap_graph"]):
-                work.append(one._replace(branch=next(stream) if part.stream is None else part.stream))
+            for kernel in _kernels(part, constants, constants["gap_graph"]):
+                work.append(kernel._replace(branch=next(stream) if part.stream is None else part.stream))
         elif isinstance(part, Copies):
             work += [_copy(part, constants)] * part.count
     call_s = constants[replay_name(workload.layer)] + constants["replay_node"] * len(work)
@@ -363,7 +364,7 @@ def _replay(workload: Workload, parts: list[Part], constants: Mapping[str, float
 
 
 def _kernels(part: Kernels, constants: Mapping[str, float], gap_s: float) -> Iterator[Work]:
-    """Each lasts as long as it says, and at least as long as an empty one and as its bytes take."""
+    """Each kernel with its duration, at least that of an empty one and of moving its bytes."""
     memory_s = part.bytes / constants["memory"] if part.bytes else 0.0
     least_s = max(constants["empty"], memory_s)
     durations = itertools.cycle(part.durations_s)

@@ -1,29 +1,28 @@
-"""Explains step_time: how far the model's predictions lie from measured steps that it was not fitted to."""
+"""Checks the model: how far its predictions lie from the steps of step_time, which it was not fitted to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import msgspec
 import numpy as np
 
-from microbench.analysis.evidence import Evidence, Finding, rests_on, whole
+from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.stats import Row
 from microbench.core.errors import UsageError
 from microbench.core.ops import LOOP_LAYER
-from microbench.core.units import percent
 from microbench.predict.constants import Fit, own_s
-from microbench.predict.fit import fit, with_calls
+from microbench.predict.fit import with_calls
 from microbench.predict.forecast import Prediction, predict
 from microbench.predict.model import WAYS, Way
 from microbench.predict.workload import Copies, Kernels, Part, Wait, Workload
 
-# What a prediction is good enough for: the median error, and what 95 % of the points are within.
+# A good model keeps these limits: the median error, and the error that 95 % of the points stay within.
 GOOD_MEDIAN, GOOD_MOST = 0.03, 0.10
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A measured step and what the model says of one of its pieces: they are alike, and each ends in a wait."""
+    """A measured step and the prediction of one of its pieces, which are alike and each end in a wait."""
 
     row: Row
     way: Way
@@ -31,12 +30,12 @@ class Point(msgspec.Struct, frozen=True):
 
     @property
     def pieces(self) -> int:
-        """How many of them make the step."""
+        """How many pieces make the step."""
         return whole(self.row, "waits")
 
     @property
     def step_s(self) -> float:
-        """What the model says of the whole step."""
+        """The prediction for the whole step."""
         return self.pieces * self.predicted.step_s
 
     @property
@@ -62,12 +61,11 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def piece_of(evidence: Evidence, row: Row) -> Workload:
-    """A piece of the step that a row of step_time measured. A spin kernel is told its length: one argument, an empty
-    one none."""
+    """A piece of the step that a row of step_time measured. A spin kernel has its length as argument, an empty one
+    none."""
     kernels, waits, copy_bytes = (whole(row, name) for name in ("kernels", "waits", "copy_bytes"))
     duration_ns = whole(row, "duration_ns")
-    alike = Kernels(kernels // waits, (own_s(evidence, duration_ns),), arguments=1 if duration_ns else 0)
-    piece: list[Part] = [alike]
+    piece: list[Part] = [Kernels(kernels // waits, (own_s(evidence, duration_ns),), arguments=1 if duration_ns else 0)]
     if copy_bytes:
         piece = [Copies("h2d", copy_bytes), *piece, Copies("d2h", copy_bytes)]
     return Workload((*piece, Wait()), layer=str(row.params.get("layer", LOOP_LAYER)))
@@ -90,47 +88,11 @@ def check(measured: Evidence, fitted: Fit) -> Check | None:
 
 def _points(evidence: Evidence, fitted: Fit) -> Iterator[Point]:
     for way in WAYS:
-        for row in (
-            one
-            for one in evidence.rows("step_time", way)
-            if one.value > 0 and 0 < whole(one, "waits") <= whole(one, "kernels")
-        ):
+        for row in evidence.rows("step_time", way):
+            if row.value <= 0 or not 0 < whole(row, "waits") <= whole(row, "kernels"):
+                continue
             workload = piece_of(evidence, row)
             try:
                 yield Point(row, way, predict(workload, with_calls(fitted, workload), way))
             except UsageError:  # the fit lacks what this step needs
                 continue
-
-
-def foresight(evidence: Evidence) -> list[Finding]:
-    """How far the model is off, over all steps of step_time."""
-    if not evidence.rows("step_time"):
-        return []
-    found = check(evidence, fit(evidence))
-    if found is None:
-        return []
-    good = found.median <= GOOD_MEDIAN and found.most <= GOOD_MOST
-    return [
-        Finding(
-            rule="graph.model",
-            severity="good" if good else "note",
-            title=f"The model foresees {len(found.points)} measured steps within {percent(found.median)} in the median",
-            text=(
-                f"95 % of them within {percent(found.most)}; {percent(found.coverage)} lie in the predicted intervals, "
-                f"whose median half width is {percent(found.half_width)}. Worst: {_worst(found.points)}."
-            ),
-            threshold=f"good: median within {percent(GOOD_MEDIAN)}, 95 % of the steps within {percent(GOOD_MOST)}",
-            rests_on=rests_on(*(point.row for point in found.points)),
-            suite="graph",
-        )
-    ]
-
-
-def worst(points: Sequence[Point], count: int = 5) -> list[Point]:
-    """The points that are furthest off, the worst first."""
-    return sorted(points, key=lambda point: -abs(point.error))[:count]
-
-
-def _worst(points: Sequence[Point]) -> str:
-    (point,) = worst(points, 1)
-    return f"{point.row.case_id} {point.way}, off by {percent(abs(point.error))}"

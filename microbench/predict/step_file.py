@@ -1,4 +1,4 @@
-"""Steps of work described in a file, by a shipped example's name or by options: ``read`` and ``described``."""
+"""Reads the description of a step from a TOML file, a shipped example or options, and the changes of a what-if."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import difflib
 import math
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -31,13 +32,13 @@ from microbench.predict.workload import (
     Workload,
 )
 
-# One value of a workload as somebody wrote it: checked, and in SI units; its error says where and what would be right.
+# -- single values ----------------------------------------------------------------------------------------------------
 #
-# Each takes ``where``, the place for the error: "decode.toml, part 3, size" or "--copy-in".
-
+# Each reader checks a value, returns it in SI units and raises UsageError. ``where`` is the place for the error:
+# "decode.toml, part 3, size" or "--copy-in".
 
 LONGEST_SHOWN = 40
-# What people call a layer, and what stands for it.
+# What people call a layer, and the layer's name.
 ALIASES = {
     "c": "loop", "c++": "loop", "cpp": "loop", "compiled": "loop", "torch": "torch_eager", "pytorch": "torch_eager",
     "numba": "numba_configured", "cupy": "cupy_raw", "jax": "jax_jit", "cuda.core": "cuda_core",
@@ -49,7 +50,7 @@ def whole(value: object, where: str, least: int, most: int) -> int:
     """A whole number from ``least`` to ``most``."""
     if not isinstance(value, int) or isinstance(value, bool):
         written = f'"{shown(value)}"' if isinstance(value, str) else shown(value)
-        raise UsageError(f"{where}: {written} is no whole number", f"give one from {least} to {most}")
+        raise UsageError(f"{where}: {written} is not a whole number", f"give one from {least} to {most}")
     if not least <= value <= most:
         cause = "too small" if value < least else "too large"
         raise UsageError(f"{where}: {shown(value)} is {cause}", f"give a whole number from {least} to {most}")
@@ -59,7 +60,7 @@ def whole(value: object, where: str, least: int, most: int) -> int:
 def number(value: object, where: str, most: float) -> float:
     """A number above 0, up to ``most``."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value <= 0:
-        raise UsageError(f"{where}: {shown(value)} is no number above 0", "give one, such as 1 or 0.5")
+        raise UsageError(f"{where}: {shown(value)} is not a number above 0", "give one, such as 1 or 0.5")
     if value > most:
         raise UsageError(f"{where}: {shown(value)} is too large", f"give a number of at most {most:g}")
     return float(value)
@@ -69,57 +70,55 @@ def seconds(value: object, where: str) -> float:
     """A time with its unit, or 0."""
     text = value if isinstance(value, str) else "0" if value == 0 and not isinstance(value, bool) else None
     if text is None:
-        raise UsageError(f"{where}: {shown(value)} is no time", 'give a number and its unit: "6us", "0.2ms", or 0')
+        raise UsageError(f"{where}: {shown(value)} is not a time", 'give a number and its unit: "6us", "0.2ms", or 0')
     return typed(typed_time, text, where)
 
 
 def size_bytes(value: object, where: str, least: int = 0) -> int:
     """A size with its unit, or a whole number of bytes."""
     if isinstance(value, int) and not isinstance(value, bool):
-        found = value
+        count = value
     elif isinstance(value, str):
-        found = round(typed(typed_size, value, where))
+        count = round(typed(typed_size, value, where))
     else:
-        raise UsageError(f"{where}: {shown(value)} is no size", 'give a number and its unit: "16 KiB", "12 MB"')
-    if not least <= found <= MOST_BYTES:
-        sizes = f"from {least} B to {short_size(MOST_BYTES)}"
-        raise UsageError(f"{where}: {shown(value)} is too {'small' if found < least else 'large'}", f"give {sizes}")
-    return found
+        raise UsageError(f"{where}: {shown(value)} is not a size", 'give a number and its unit: "16 KiB", "12 MB"')
+    if not least <= count <= MOST_BYTES:
+        cause = "too small" if count < least else "too large"
+        raise UsageError(f"{where}: {shown(value)} is {cause}", f"give from {least} B to {short_size(MOST_BYTES)}")
+    return count
 
 
 def words(value: object, where: str) -> str:
     """A text."""
     if not isinstance(value, str):
-        raise UsageError(f"{where}: {shown(value)} is no text", 'give a text in quotes, such as "token"')
+        raise UsageError(f"{where}: {shown(value)} is not a text", 'give a text in quotes, such as "token"')
     return value
 
 
-def one_of(value: object, where: str, allowed: Iterable[str]) -> str:
-    """One of a few words."""
-    choices = list(allowed)
-    if not isinstance(value, str) or value not in choices:
-        near = difflib.get_close_matches(str(value), choices, n=1)
-        listed = ", ".join(choices)
-        step = f"did you mean {near[0]}? there are {listed}" if near else f"choose one of {listed}"
-        raise UsageError(f"{where}: there is no {shown(value)}", step)
+def one_of(value: object, where: str, allowed: Sequence[str]) -> str:
+    """A word out of a few."""
+    if not isinstance(value, str) or value not in allowed:
+        raise UsageError(f"{where}: there is no {shown(value)}", _nearest(str(value), allowed, allowed))
     return value
 
 
 def layer_named(value: object, where: str) -> str:
     """A layer by its own name or by what people call it: "torch" is torch_eager, "c" the compiled loop."""
     text = words(value, where).strip().lower()
-    if text in TITLES:
-        return text
-    if text in ALIASES:
-        return ALIASES[text]
-    near = difflib.get_close_matches(text, [*TITLES, *ALIASES], n=1)
-    listed = ", ".join(TITLES)
-    step = f"did you mean {near[0]}? there are {listed}" if near else f"choose one of {listed}"
-    raise UsageError(f"{where}: there is no layer {shown(value)}", step)
+    if text not in TITLES and text not in ALIASES:
+        step = _nearest(text, [*TITLES, *ALIASES], TITLES)
+        raise UsageError(f"{where}: there is no layer {shown(value)}", step)
+    return ALIASES.get(text, text)
+
+
+def _nearest(text: str, known: Iterable[str], listed: Iterable[str]) -> str:
+    """The next step of an error about an unknown word: the nearest known one, and what there is."""
+    near = difflib.get_close_matches(text, list(known), n=1)
+    return (f"did you mean {near[0]}? there are " if near else "choose one of ") + ", ".join(listed)
 
 
 def typed(read: Callable[[str], float], text: str, where: str) -> float:
-    """What ``read`` makes of it, with the place before its error."""
+    """What ``read`` makes of a text; its error then begins with the place."""
     try:
         return read(text)
     except UsageError as error:
@@ -127,73 +126,53 @@ def typed(read: Callable[[str], float], text: str, where: str) -> float:
 
 
 def shown(value: object) -> str:
-    """A value as its file has it."""
+    """A value as its file writes it."""
     text = "true" if value is True else "false" if value is False else value
     return plain(text, LONGEST_SHOWN)
 
 
-# What a command line asks to be different: each value as typed, checked and in SI units.
+# -- the changes of a what-if -----------------------------------------------------------------------------------------
 
-
-Value = TypeVar("Value")
 LANES = (1, 2, 4, 8, 12, 16, 32)
 
 
-class TypedChanges(msgspec.Struct, frozen=True):
-    """What was typed of each option, None where it was left out."""
-
-    submit: str | None = None
-    to_layer: str | None = None
-    gap: str | None = None
-    graph_gap: str | None = None
-    replay: str | None = None
-    memory: str | None = None
-    pcie_gen: int | None = None
-    lanes: int | None = None
-    kernel_time: str | None = None
-    host_time: str | None = None
+Reader = Callable[[Any, str], object]
 
 
-def changes(typed: TypedChanges) -> Changes:
-    """The changes that were typed. Raises UsageError."""
-    return Changes(
-        submit_s=_read(typed.submit, "--submit", seconds),
-        gap_s=_read(typed.gap, "--gap", seconds),
-        graph_gap_s=_read(typed.graph_gap, "--graph-gap", seconds),
-        replay_s=_read(typed.replay, "--replay", seconds),
-        memory_rate=_read(typed.memory, "--memory", _placed(typed_rate)),
-        pcie_generation=_read(typed.pcie_gen, "--pcie-gen", _generation),
-        lanes=_read(typed.lanes, "--lanes", _lanes),
-        kernel_time=_read(typed.kernel_time, "--kernel-time", _placed(typed_factor)),
-        host_time=_read(typed.host_time, "--host-time", _placed(typed_factor)),
-        layer=_read(typed.to_layer, "--to-layer", layer_named),
-    )
-
-
-def _read(value: str | int | None, where: str, read: Callable[[object, str], Value]) -> Value | None:
-    return None if value is None else read(value, where)
-
-
-def _placed(read: Callable[[str], float]) -> Callable[[object, str], float]:
-    """``read`` with the option's name before its error."""
-    return lambda value, where: typed(read, str(value), where)
-
-
-def _generation(value: object, where: str) -> int:
-    return whole(value, where, min(TRANSFERS_PER_S), max(TRANSFERS_PER_S))
-
-
-def _lanes(value: object, where: str) -> int:
+def _lanes(value: int, where: str) -> int:
     if value not in LANES:
         raise UsageError(f"{where}: there is no link of {value} lanes", f"choose one of {', '.join(map(str, LANES))}")
-    return int(str(value))
+    return value
 
 
-# The parts of a workload's file: each table becomes a part, or an error that names it, its key and what is right.
+# Of each change its option and how its value is read.
+CHANGES: Mapping[str, tuple[str, Reader]] = {
+    "submit_s": ("--submit", seconds),
+    "gap_s": ("--gap", seconds),
+    "graph_gap_s": ("--graph-gap", seconds),
+    "replay_s": ("--replay", seconds),
+    "memory_rate": ("--memory", partial(typed, typed_rate)),
+    "pcie_generation": ("--pcie-gen", partial(whole, least=min(TRANSFERS_PER_S), most=max(TRANSFERS_PER_S))),
+    "lanes": ("--lanes", _lanes),
+    "kernel_time": ("--kernel-time", partial(typed, typed_factor)),
+    "host_time": ("--host-time", partial(typed, typed_factor)),
+    "layer": ("--to-layer", layer_named),
+}
 
+
+def changes(values: Mapping[str, str | int | None]) -> Changes:
+    """The changes as typed, by the names of Changes; None was not typed. Raises UsageError."""
+    read: dict[str, Any] = {}
+    for name, value in values.items():
+        option, reader = CHANGES[name]
+        read[name] = None if value is None else reader(value, option)
+    return Changes(**read)
+
+
+# -- the parts of a file ----------------------------------------------------------------------------------------------
 
 Table = Mapping[str, object]
-# What makes a part what it is, and what else may stand in it. A kernels part has a host time of its own too.
+# The key that says what kind of part a table is, and the other keys it may have.
 KINDS: Mapping[str, tuple[str, ...]] = {
     "kernels": ("duration", "bytes", "arguments", "host", "layer", "stream"),
     "copy": ("size", "count", "memory", "stream"),
@@ -213,21 +192,21 @@ EXAMPLES = {
 
 
 def parts(tables: object, where: str) -> tuple[Part, ...]:
-    """The parts in order, repeated ones one after another. ``where`` is the file's name. Raises UsageError."""
-    found = tuple(_each(tables, where, "part"))
-    if not found:
+    """The parts in order, repeated ones written out. ``where`` is the file's name. Raises UsageError."""
+    read = tuple(_each(tables, where, "part"))
+    if not read:
         raise UsageError(f"{where} describes no part", WHAT_A_PART_IS)
-    return found
+    return read
 
 
 def _each(tables: object, where: str, word: str) -> Iterator[Part]:
-    if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
-        raise UsageError(f"{where}: {word} is no list of tables", f"write [[{word}]] above each; {WHAT_A_PART_IS}")
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise UsageError(f"{where}: {word} is not a list of tables", f"write [[{word}]] above each; {WHAT_A_PART_IS}")
     for index, table in enumerate(tables, start=1):
-        yield from _one(cast(Table, table), f"{where}, part {index}")
+        yield from _part(cast(Table, table), f"{where}, part {index}")
 
 
-def _one(table: Table, where: str) -> Iterator[Part]:
+def _part(table: Table, where: str) -> Iterator[Part]:
     kind = _kind(table, where)
     unknown = [key for key in table if key not in (kind, *KINDS[kind])]
     if unknown:
@@ -249,14 +228,14 @@ def _one(table: Table, where: str) -> Iterator[Part]:
 
 
 def _kind(table: Table, where: str) -> str:
-    """What the part is. ``host`` beside ``kernels`` is theirs."""
-    found = [kind for kind in KINDS if kind in table]
-    if found == ["kernels", "host"]:
+    """What kind of part a table is. Kernels may have a host time, which by itself is a part of its own."""
+    kinds = [kind for kind in KINDS if kind in table]
+    if kinds == ["kernels", "host"]:
         return "kernels"
-    if len(found) != 1:
-        cause = f"is both {' and '.join(found)}" if found else "does not say what it is"
+    if len(kinds) != 1:
+        cause = f"is both {' and '.join(kinds)}" if kinds else "does not say what it is"
         raise UsageError(f"{where} {cause}", WHAT_A_PART_IS)
-    return found[0]
+    return kinds[0]
 
 
 def _kernels(table: Table, where: str) -> Kernels:
@@ -265,7 +244,7 @@ def _kernels(table: Table, where: str) -> Kernels:
     layer = table.get("layer")
     return Kernels(
         count=whole(table["kernels"], f"{where}, kernels", 1, MOST_KERNELS),
-        durations_s=_durations(table.get("duration", 0), f"{where}, duration"),
+        durations_s=durations(table.get("duration", 0), f"{where}, duration"),
         bytes=float(size_bytes(table.get("bytes", 0), f"{where}, bytes")),
         arguments=whole(table.get("arguments", 0), f"{where}, arguments", 0, MOST_ARGUMENTS),
         host_s=seconds(table.get("host", 0), f"{where}, host"),
@@ -274,12 +253,12 @@ def _kernels(table: Table, where: str) -> Kernels:
     )
 
 
-def _durations(value: object, where: str) -> tuple[float, ...]:
-    """One, or a list that the kernels use in turn."""
+def durations(value: object, where: str) -> tuple[float, ...]:
+    """A time, or a list of times that the kernels use in turn."""
     several = value if isinstance(value, list) else [value]
     if not several:
         raise UsageError(f"{where}: the list is empty", 'give "6us", or ["3us", "9us"] to be used in turn')
-    return tuple(seconds(one, where) for one in several)
+    return tuple(seconds(each, where) for each in several)
 
 
 def _copies(table: Table, where: str) -> Copies:
@@ -297,7 +276,7 @@ def _copies(table: Table, where: str) -> Copies:
 
 
 def _stream(table: Table, where: str) -> int:
-    """Which stream, counted from 0; whether the workload has so many is for the whole to say."""
+    """Which stream, counted from 0; ``checked`` says later whether the workload has so many."""
     return whole(table["stream"], f"{where}, stream", 0, MOST_STREAMS - 1)
 
 
@@ -306,20 +285,19 @@ def _repeated(table: Table, where: str) -> list[Part]:
         raise UsageError(f"{where}: nothing says what is repeated", EXAMPLES["parts"])
     count = whole(table["repeat"], f"{where}, repeat", 1, MOST_PARTS)
     inner = table["parts"]
-    if isinstance(inner, list) and any(isinstance(one, dict) and "repeat" in one for one in inner):
+    if isinstance(inner, list) and any(isinstance(part, dict) and "repeat" in part for part in inner):
         raise UsageError(f"{where}: a repeat stands inside a repeat", "write out one of the two")
-    found = list(_each(inner, where, "parts"))
-    if len(found) * count > MOST_PARTS:
-        raise UsageError(f"{where}: {count} times {len(found)} parts are too many", f"at most {MOST_PARTS} in all")
-    return found * count
+    read = list(_each(inner, where, "parts"))
+    if len(read) * count > MOST_PARTS:
+        raise UsageError(f"{where}: {count} times {len(read)} parts are too many", f"at most {MOST_PARTS} in all")
+    return read * count
 
 
-# A workload's TOML file: its own keys, then its parts.
-
+# -- the whole file ---------------------------------------------------------------------------------------------------
 
 KEYS = ("title", "about", "layer", "streams", "replays", "unit", "per_step", "part")
 MOST_REPLAYS = 10**9
-# What a column of a table holds.
+# What fits a column of a table.
 MOST_PER_STEP, LONGEST_UNIT = 10**9, 24
 AN_EXAMPLE = "see the examples: microbench predict --help names them"
 
@@ -329,7 +307,7 @@ def parsed(text: str, name: str) -> Workload:
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{name} is no TOML: {plain(error)}", AN_EXAMPLE) from None
+        raise UsageError(f"{name} is not TOML: {plain(error)}", AN_EXAMPLE) from None
     unknown = [key for key in table if key not in KEYS]
     if unknown:
         near = difflib.get_close_matches(unknown[0], KEYS, n=1)
@@ -351,7 +329,7 @@ def parsed(text: str, name: str) -> Workload:
 
 
 def _unit(value: object, where: str) -> str:
-    """What a step makes, in a word: it stands in a table."""
+    """What a step makes, in a word short enough for a table."""
     text = words(value, where).strip()
     if not 0 < len(text) <= LONGEST_UNIT:
         cause = f"{where}: {shown(value)} is too long" if text else f"{where}: it is empty"
@@ -360,7 +338,7 @@ def _unit(value: object, where: str) -> str:
 
 
 def checked(workload: Workload, name: str) -> Workload:
-    """The workload, if it is of a size that a step can have. Raises UsageError."""
+    """The workload, if a single step can be that large. Raises UsageError."""
     if workload.kernels == 0:
         raise UsageError(f"{name} launches no kernel", "give it at least one part with kernels = 1")
     streams = [part.stream for part in workload.parts if isinstance(part, Kernels | Copies) and part.stream is not None]
@@ -372,12 +350,10 @@ def checked(workload: Workload, name: str) -> Workload:
     submitted = sum(part.count for part in workload.parts if isinstance(part, Kernels | Copies))
     if submitted > MOST_KERNELS:
         raise UsageError(
-            f"{name}: {submitted} kernels and copies are no single step", f"describe one with at most {MOST_KERNELS}"
+            f"{name}: {submitted} kernels and copies are too many for one step",
+            f"describe one with at most {MOST_KERNELS}",
         )
     return workload
-
-
-# Which file a workload's name means: one of the user's, or an example that comes with the package.
 
 
 ENDING = ".toml"
@@ -392,23 +368,24 @@ def examples() -> dict[str, Path]:
 
 def read(name: str | Path) -> Workload:
     """The workload in that file, or the example of that name. Raises UsageError."""
-    path = _found(str(name))
-    shown = plain(path.name)
+    path = _path(str(name))
+    file_name = plain(path.name)
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST_BYTES + 1)  # a device or a pipe has no size to ask for, and may have no end
         if len(data) > LARGEST_BYTES:
-            raise UsageError(f"{shown} is too large to describe a step", AN_EXAMPLE)
+            raise UsageError(f"{file_name} is too large to describe a step", AN_EXAMPLE)
         text = data.decode()
     except UnicodeDecodeError:
-        raise UsageError(f"{shown} is not UTF-8", AN_EXAMPLE) from None
+        raise UsageError(f"{file_name} is not UTF-8", AN_EXAMPLE) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{shown} cannot be read: {plain(reason)}", "check the path") from None
+        raise UsageError(f"{file_name} cannot be read: {plain(reason)}", "check the path") from None
     return parsed(text, path.name)
 
 
-def _found(name: str) -> Path:
+def _path(name: str) -> Path:
+    """The file that a workload's name means: an example, or one of the user's."""
     shipped = examples()
     if name in shipped:
         return shipped[name]
@@ -420,11 +397,11 @@ def _found(name: str) -> Path:
     raise UsageError(f"there is no workload {plain(name, 40)}", step)
 
 
-# A workload from a command line: a name with what is changed of it, or kernels of one length with copies and waits.
+# -- the options of a command line ------------------------------------------------------------------------------------
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What was typed of each option, None where it was left out."""
+    """The value of each option as typed; None was left out."""
 
     kernels: int | None = None
     duration: str | None = None
@@ -437,9 +414,8 @@ class Options(msgspec.Struct, frozen=True):
     replays: int | None = None
 
 
-# What a named workload can be given besides.
+# The options that also apply to a named workload.
 OVER_A_NAME = ("layer", "streams", "replays")
-ONE_WAIT = 1
 
 
 def described(name: str | None, options: Options) -> Workload:
@@ -449,29 +425,29 @@ def described(name: str | None, options: Options) -> Workload:
     """
     if name is None:
         return _uniform(options)
-    given = [one for one in options.__struct_fields__ if getattr(options, one) is not None and one not in OVER_A_NAME]
-    if given:
-        raise UsageError(
-            f"a named workload says itself what --{given[0].replace('_', '-')} is",
-            "give either a workload or options for its kernels; --layer, --streams and --replays go with both",
-        )
+    for field in options.__struct_fields__:
+        if getattr(options, field) is not None and field not in OVER_A_NAME:
+            raise UsageError(
+                f"a named workload has its own --{field.replace('_', '-')}",
+                "give either a workload or options for its kernels; --layer, --streams and --replays go with both",
+            )
     return msgspec.structs.replace(read(name), **_common(options))
 
 
 def _common(options: Options) -> dict[str, object]:
-    """Who launches, on how many streams, how often."""
-    found: dict[str, object] = {}
+    """Who launches, on how many streams, how often; only what was typed."""
+    read: dict[str, object] = {}
     if options.layer is not None:
-        found["layer"] = layer_named(options.layer, "--layer")
+        read["layer"] = layer_named(options.layer, "--layer")
     if options.streams is not None:
-        found["streams"] = whole(options.streams, "--streams", 1, MOST_STREAMS)
+        read["streams"] = whole(options.streams, "--streams", 1, MOST_STREAMS)
     if options.replays is not None:
-        found["replays"] = whole(options.replays, "--replays", 1, MOST_REPLAYS)
-    return found
+        read["replays"] = whole(options.replays, "--replays", 1, MOST_REPLAYS)
+    return read
 
 
 def _uniform(options: Options) -> Workload:
-    """Copy in, kernels in as many runs as there are waits, copy out before the last wait."""
+    """Copy in, kernels parted evenly by the waits, copy out before the last wait."""
     if options.kernels is None or options.duration is None:
         causes = {(True, False): "nothing says how many kernels", (False, True): "nothing says how long a kernel runs"}
         raise UsageError(
@@ -479,7 +455,7 @@ def _uniform(options: Options) -> Workload:
             f"give --kernels and --duration, a .toml file, or one of {', '.join(examples())}",
         )
     count = whole(options.kernels, "--kernels", 1, MOST_KERNELS)
-    waits = ONE_WAIT if options.syncs_per_step is None else options.syncs_per_step
+    waits = 1 if options.syncs_per_step is None else options.syncs_per_step
     whole(waits, "--syncs-per-step", 0, min(count, MOST_PARTS))
     kernels = Kernels(
         count,
@@ -487,8 +463,9 @@ def _uniform(options: Options) -> Workload:
         arguments=whole(options.arguments or 0, "--arguments", 0, MOST_ARGUMENTS),
     )
     parts: list[Part] = []
-    for run in _runs(count, max(waits, 1)):
-        parts += [msgspec.structs.replace(kernels, count=run), Wait()]
+    each, more = divmod(count, max(waits, 1))
+    for index in range(max(waits, 1)):
+        parts += [msgspec.structs.replace(kernels, count=each + (index < more)), Wait()]
     last = parts.pop()
     if options.copy_in is not None:
         parts.insert(0, Copies("h2d", size_bytes(options.copy_in, "--copy-in", least=1)))
@@ -498,12 +475,3 @@ def _uniform(options: Options) -> Workload:
         parts.append(last)
     workload = Workload(parts=tuple(parts), layer=LOOP_LAYER)
     return checked(msgspec.structs.replace(workload, **_common(options)), "the step")
-
-
-def _runs(count: int, waits: int) -> list[int]:
-    """``count`` kernels as evenly as it goes."""
-    each, more = divmod(count, waits)
-    return [each + 1] * more + [each] * (waits - more)
-
-
-__all__ = ["Options", "TypedChanges", "changes", "described", "examples", "read"]

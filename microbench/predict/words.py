@@ -1,4 +1,4 @@
-"""Explains a predicted step: what a graph gives it, what it waits for, how sure that is and what it rests on."""
+"""Turns a forecast into findings: what a graph gives the step, what sets its pace, how sure that is."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 
 from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.analysis.graph_steps import LITTLE, kernels_in_words, title_of
-from microbench.core.units import as_time, percent, round_percent, short_size, times
+from microbench.core.units import as_time, percent, round_percent, short_size, spread, times
 from microbench.predict.constants import OWN_SCATTERS
 from microbench.predict.forecast import WORTH, Forecast, Prediction
 from microbench.predict.model import Limit
 from microbench.predict.workload import Copies, Kernels, Wait, Workload
 
 SUITE = "prediction"
-MOST_LISTED = 6
+MOST_COPIES_NAMED = 6
 PACES: dict[Limit, str] = {
     "host": "the host sets the pace",
     "front end": "the way to the GPU and the gaps between kernels set the pace",
@@ -36,191 +36,190 @@ def described(workload: Workload) -> str:
     if workload.streams > 1:
         words += f" on {workload.streams} streams"
     copies = [part for part in workload.parts if isinstance(part, Copies)]
-    words += "".join(f", {short_size(part.size_bytes)} {_to(part)}" for part in copies[:MOST_LISTED])
+    for part in copies[:MOST_COPIES_NAMED]:
+        words += f", {short_size(part.size_bytes)} {'in' if part.direction == 'h2d' else 'out'}"
     waits = sum(isinstance(part, Wait) for part in workload.parts)
     return words + (f", {waits} wait{'' if waits == 1 else 's'}" if waits else ", no wait")
 
 
-def _to(part: Copies) -> str:
-    return "in" if part.direction == "h2d" else "out"
-
-
 def findings(forecast: Forecast) -> list[Finding]:
-    """What the figures mean; the first one is what it all comes down to."""
-    found = [gain(forecast), *outside(forecast)]
-    found += [_pace(one) for one in (forecast.stream, forecast.graph) if one is not None]
+    """What the figures mean; the first finding is the verdict."""
+    result = [gain(forecast), *outside(forecast)]
+    result += [_pace(way) for way in (forecast.stream, forecast.graph) if way is not None]
     if not forecast.advice:
-        found.append(_nothing_to_change())
-    return [*found, *_about(forecast.workload)]
+        result.append(
+            Finding(
+                rule="prediction.advice",
+                severity="good",
+                title="Nothing about its submission is worth changing",
+                text="The model tried a graph, another layer, fewer waits, fused kernels and pinned copies.",
+                threshold=f"a change is worth it if it saves {round_percent(WORTH)} of the step",
+                suite=SUITE,
+            )
+        )
+    workload = forecast.workload
+    if workload.about:
+        result.append(
+            Finding(
+                rule="prediction.workload",
+                severity="note",
+                title=f"About this workload: {workload.title}",
+                text=" ".join(workload.about.split()),
+                threshold="as its file says",
+                suite=SUITE,
+            )
+        )
+    return result
 
 
 def foundations(forecast: Forecast, run_words: str, *, reference: bool, simulated: bool) -> list[Finding]:
-    """How sure it is and what is assumed. ``run_words`` names the run."""
+    """How sure the forecast is and what is assumed. ``run_words`` names the run."""
     return [_certainty(forecast), *_assumed(forecast), _origin(forecast, run_words, reference, simulated)]
 
 
 def gain(forecast: Forecast) -> Finding:
-    """Stream against graph, and after how many steps a graph has paid."""
+    """Stream against graph, and whether making the graph pays off."""
     stream, graph = forecast.stream, forecast.graph
     severity: Severity = "note"
-    text = "Kernels and pinned copies can be captured; waits, host work and pageable copies cannot."
+    text = "Making the graph never pays off."
+    if forecast.break_even is not None:
+        text = "Making the graph pays off within the planned steps."
+        if forecast.break_even > forecast.workload.replays:
+            text = "Making the graph takes more steps to pay off than are planned."
     if graph is None:
-        title = f"The step takes {as_time(stream.step_s)}, and nothing of it can be a graph"
+        title = f"The step takes {as_time(stream.step_s)}; nothing of it can be a graph"
+        text = "Kernels and pinned copies can be captured; waits, host work and pageable copies cannot."
     elif forecast.speedup > LITTLE:
         severity = "good"
         title = f"As a graph the step takes {as_time(graph.step_s)} instead of {as_time(stream.step_s)}: "
         title += times(forecast.speedup)
-        text = paying(forecast)
     elif forecast.speedup > 1 / LITTLE:
         title = f"A graph changes little: {as_time(graph.step_s)} instead of {as_time(stream.step_s)}"
-        text = paying(forecast)
     else:
         title = f"As a graph the step takes longer: {as_time(graph.step_s)} instead of {as_time(stream.step_s)}"
-        text = "Its kernels and copies are too few, or too far parted by waits, for a replay to be cheaper than calls."
-    threshold = f"predicted, not measured; good above {LITTLE:g}×"
-    return Finding("prediction.gain", severity, title, text, threshold, _rests_on(forecast), SUITE)
+        text = "Its graphs are too short for a replay to be cheaper than the calls."
+    return Finding(
+        rule="prediction.gain",
+        severity=severity,
+        title=title,
+        text=text,
+        threshold=f"predicted, not measured; good above {LITTLE:g}×",
+        rests_on=forecast.fit.rests_on(used(forecast)),
+        suite=SUITE,
+    )
 
 
 def paying(forecast: Forecast) -> str:
-    """What making the graph costs, and when that is won back."""
+    """What making the graph costs, and after how many steps that has paid."""
     made = f"Making the graph takes {as_time(forecast.making_s)}"
     steps, planned = forecast.break_even, forecast.workload.replays
     if steps is None:
-        return f"{made}, and no number of steps wins that back."
-    plural = "" if steps == 1 else "s"
-    if steps > planned:
-        return f"{made}, won back after {steps} step{plural}: more than the {planned} planned."
-    return f"{made}, won back after {steps} step{plural}."
+        return f"{made} and never pays off."
+    words = f"{made} and pays off after {steps} step{'' if steps == 1 else 's'}"
+    return f"{words}: more than the {planned} planned." if steps > planned else f"{words}."
 
 
-def _pace(one: Prediction) -> Finding:
-    """What a way waits for, and how long host, GPU and link are busy."""
-    name = "In the stream" if one.way == "stream" else "As a graph"
-    busy = [(_busy_s(one, "host"), "calls keep the host for"), (_busy_s(one, "gpu"), "kernels the GPU for")]
-    busy.append((_busy_s(one, "h2d") + _busy_s(one, "d2h"), "copies the link for"))
-    words = listed([f"{what} {as_time(busy_s)}" for busy_s, what in busy if busy_s > 0])
+def _pace(way: Prediction) -> Finding:
+    """What sets the pace of one way of submitting the step, and how long GPU and host or link are busy."""
+    busy_s = dict.fromkeys(("host", "gpu", "h2d", "d2h"), 0.0)
+    for span in (*way.played.host, *way.played.work):
+        busy_s[span.lane] = busy_s.get(span.lane, 0.0) + span.end_s - span.begin_s
+    other = f"calls take the host {as_time(busy_s['host'])}"
+    if way.limit == "link":
+        other = f"copies take the link {as_time(busy_s['h2d'] + busy_s['d2h'])}"
+    name = "In the stream" if way.way == "stream" else "As a graph"
     return Finding(
-        rule=f"prediction.{one.way}",
+        rule=f"prediction.{way.way}",
         severity="note",
-        title=f"{name} {PACES[one.limit]}: the GPU has no kernel for {percent(one.idle_share)} of the time",
-        text=f"In a step that begins on an idle machine {words}.",
+        title=f"{name} {PACES[way.limit]}: the GPU idles for {percent(way.idle_share)} of the time",
+        text=f"In one step kernels take the GPU {as_time(busy_s['gpu'])}, {other}.",
         threshold="what most of the critical path is spent on",
-        rests_on=(),
         suite=SUITE,
     )
-
-
-def _busy_s(one: Prediction, lane: str) -> float:
-    return sum(span.end_s - span.begin_s for span in (*one.played.host, *one.played.work) if span.lane == lane)
-
-
-def _nothing_to_change() -> Finding:
-    return Finding(
-        rule="prediction.advice",
-        severity="good",
-        title="Nothing about its submission is worth changing",
-        text="A graph, another layer, fewer waits, fused kernels and pinned copies were tried on the model.",
-        threshold=f"a change is worth it if it saves {round_percent(WORTH)} of the step",
-        rests_on=(),
-        suite=SUITE,
-    )
-
-
-def _about(workload: Workload) -> Iterator[Finding]:
-    if workload.about:
-        yield Finding(
-            rule="workload",
-            severity="note",
-            title=f"About this workload: {workload.title}",
-            text=" ".join(workload.about.split()),
-            threshold="as its file says",
-            rests_on=(),
-            suite=SUITE,
-        )
 
 
 def outside(forecast: Forecast) -> Iterator[Finding]:
-    """Where the step goes beyond what was measured."""
-    beyond = dict.fromkeys(
-        words for one in (forecast.stream, forecast.graph) if one is not None for words in one.outside
-    )
+    """A warning where the step goes beyond what was measured."""
+    ways = [way for way in (forecast.stream, forecast.graph) if way is not None]
+    beyond = dict.fromkeys(words for way in ways for words in way.outside)
     if beyond:
         yield Finding(
             rule="prediction.outside",
-            severity="advice",
-            title="Beyond what was measured: this is an extrapolation",
-            text=f"{'; '.join(beyond)}. The intervals say nothing about that.",
+            severity="warning",
+            title="This is an extrapolation beyond what was measured",
+            text=f"The step has {'; '.join(beyond)}. The intervals do not cover that.",
             threshold="larger than the largest measured",
-            rests_on=(),
             suite=SUITE,
         )
 
 
 def _certainty(forecast: Forecast) -> Finding:
-    ranges, misfits, steps = [], [], 0
-    for one in (forecast.stream, forecast.graph):
-        if one is not None:
-            ranges.append(f"{one.way} {as_time(one.low_s)} to {as_time(one.high_s)}")
-            misfit = forecast.fit.misfit[one.way, "host" if one.limit == "host" else "gpu"]
-            misfits.append(f"{percent(misfit.most)} ({one.way}, {misfit.steps} steps)")
-            steps += misfit.steps
-    within = f"within {listed(misfits)}"
-    text = f"Of the run's own steps 95 % lie {within} of the model"
+    ways = [way for way in (forecast.stream, forecast.graph) if way is not None]
+    misfits = [forecast.fit.misfit[way.way, "host" if way.limit == "host" else "gpu"] for way in ways]
+    names = {"stream": "in the stream", "graph": "as a graph"}
+    within = [f"{spread(way.half_width)} {names[way.way]}" for way in ways]
+    steps, most = sum(misfit.steps for misfit in misfits), percent(max(misfit.most for misfit in misfits))
+    text = f"The model misses 95 % of the {steps} steps that the run measured by at most {most} of their overhead."
     if not steps:
-        text = f"The run measured no steps to hold the model against; it is taken to hold {within}"
-    text += f", as shares of their overhead and {round_percent(OWN_SCATTERS)} of their kernels' and copies' own time."
+        text = f"The run measured no steps to check the model against; it is assumed to miss {most} of their overhead."
     return Finding(
         rule="prediction.interval",
         severity="note" if steps else "advice",
-        title=f"At 95 %: {', '.join(ranges)}",
-        text=f"{text} The interval is that and the intervals of the constants together.",
-        threshold="root of the sum of squares",
-        rests_on=(),
+        title=f"The step's time is known within {listed(within)}",
+        text=text,
+        advice="" if steps else "Measure graph_gain to check it.",
+        threshold=(
+            "at 95 %, root of the sum of squares of the constants' intervals and the model's misfit, which is a share "
+            f"of the overhead and of {round_percent(OWN_SCATTERS)} of the kernels' and copies' own time"
+        ),
         suite=SUITE,
     )
 
 
 def _assumed(forecast: Forecast) -> Iterator[Finding]:
-    constants = forecast.fit.constants
-    assumed = [name for name in used(forecast) if constants[name].assumed]
+    names, constants = used(forecast), forecast.fit.constants
     by_words: dict[str, list[str]] = {}
-    for name in assumed:
-        by_words.setdefault(constants[name].assumed, []).append(name)
-    if assumed:
+    for name in names:
+        if constants[name].assumed:
+            by_words.setdefault(constants[name].assumed, []).append(name)
+    if by_words:
+        count = sum(map(len, by_words.values()))
         yield Finding(
             rule="prediction.assumed",
-            severity="advice",
-            title=f"{len(assumed)} of {len(used(forecast))} constants stand in for a measurement",
-            text=f"{'; '.join(f'{listed(names)}: {words}' for words, names in by_words.items())}.",
+            severity="note",
+            title=f"{count} of {len(names)} constants stand in for a measurement",
+            text=f"{'; '.join(f'{listed(several)}: {words}' for words, several in by_words.items())}.",
             threshold="not measured by this run as the step has it",
-            rests_on=(),
             suite=SUITE,
         )
 
 
 def _origin(forecast: Forecast, run_words: str, reference: bool, simulated: bool) -> Finding:
-    rows = _rests_on(forecast)
-    title = f"Constants of {run_words}"
-    text = f"They are fitted to {len(rows)} of its rows, of {listed(benchmarks(rows))}."
+    rows = forecast.fit.rests_on(used(forecast))
+    severity: Severity = "note"
+    title, advice = f"The constants come from {run_words}", ""
     if reference:
-        title = f"Constants of the bundled reference, not of this machine: {run_words}"
-        text += " `microbench run` measures this machine, a layer only where it is installed; the newest run that has "
-        text += "all of these is then taken."
+        severity, title = "advice", f"The constants come from the bundled reference, not from this machine: {run_words}"
+        advice = "Measure this machine by `microbench run`: the newest run with all of these constants is then used."
     elif simulated:
-        title = f"Constants of a simulated GPU: {run_words}"
-        text += " They say nothing about any real one."
-    severity: Severity = "advice" if reference or simulated else "note"
-    return Finding("prediction.origin", severity, title, text, "computed, not measured", rows, SUITE)
+        severity, title = "warning", f"The constants come from a simulated GPU: {run_words}"
+        advice = "Do not apply them to a real one."
+    return Finding(
+        rule="prediction.origin",
+        severity=severity,
+        title=title,
+        text=f"They are fitted to {len(rows)} of its rows.",
+        advice=advice,
+        threshold="computed, not measured",
+        rests_on=rows,
+        suite=SUITE,
+    )
 
 
 def used(forecast: Forecast) -> tuple[str, ...]:
     """The constants that either way rests on."""
     graph = forecast.graph.names if forecast.graph is not None else ()
     return tuple(dict.fromkeys((*forecast.stream.names, *graph)))
-
-
-def _rests_on(forecast: Forecast) -> tuple[str, ...]:
-    return forecast.fit.rests_on(used(forecast))
 
 
 def benchmarks(rows: Iterable[str]) -> tuple[str, ...]:

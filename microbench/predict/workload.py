@@ -1,4 +1,4 @@
-"""What a step of work is, for the model: kernels, copies, waits and host work in the order of their submission."""
+"""Defines a step of work for the model: kernels, copies, waits and host work in the order of their submission."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from microbench.core.ops import LOOP_LAYER
 Direction = Literal["h2d", "d2h"]
 HostMemory = Literal["pinned", "pageable"]
 
-# Beyond these nothing is predicted: what is meant is then something else than one step.
+# Nothing larger is predicted as one step.
 MOST_KERNELS = 100_000
 MOST_STREAMS = 128
 MOST_BYTES = 1 << 50
 
 
 class Kernels(msgspec.Struct, frozen=True):
-    """``count`` kernels behind one another (dealt to the streams in turn), their ``durations_s`` used in turn.
+    """``count`` kernels one after another (dealt to the streams in turn), their ``durations_s`` used in turn.
 
-    A duration is that of one kernel from its first act to its last, in seconds; 0 is an empty kernel. ``bytes`` is
-    what each kernel moves to and from the GPU's memory: it then lasts at least so long as the memory needs for it.
-    ``arguments`` are those of the kernel; ``host_s`` is host time of the program's own code for each call, on top of
-    the layer's. ``layer`` is who launches them where it is not the workload's, ``stream`` (from 0) where they all go
-    instead of to the streams in turn.
+    A duration is the time of one kernel from begin to end in seconds; 0 is an empty kernel. ``bytes`` is what each
+    kernel moves to and from the GPU's memory: it lasts at least as long as the memory needs for that. ``arguments``
+    counts the kernel's arguments; ``host_s`` is the program's own host time for each call, on top of the layer's.
+    ``layer`` launches them if it is not the workload's; ``stream`` (from 0) takes them all instead of the streams in
+    turn.
     """
 
     count: int
@@ -37,10 +37,9 @@ class Kernels(msgspec.Struct, frozen=True):
 
 
 class Copies(msgspec.Struct, frozen=True):
-    """``count`` copies of ``size_bytes`` between host and GPU. A pageable one keeps the host until it is over.
+    """``count`` copies of ``size_bytes`` between host and GPU. A pageable copy keeps the host until it is over.
 
-    Without a ``stream`` (from 0) a copy comes after all that was submitted before it, and all that follows waits for
-    it.
+    Without a ``stream`` (from 0) a copy waits for everything submitted before it, and everything later waits for it.
     """
 
     direction: Direction
@@ -55,7 +54,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class HostWork(msgspec.Struct, frozen=True):
-    """The host does something else for so long."""
+    """The host does something else for that long."""
 
     seconds: float
 
@@ -64,7 +63,7 @@ Part = Kernels | Copies | Wait | HostWork
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """A step, repeated ``replays`` times. ``unit`` is what a step makes ``per_step`` of: "token", "image", "step"."""
+    """A step, repeated ``replays`` times. A step makes ``per_step`` of ``unit``: "token", "image", "step"."""
 
     parts: tuple[Part, ...]
     layer: str = LOOP_LAYER
@@ -77,11 +76,11 @@ class Workload(msgspec.Struct, frozen=True):
 
     @property
     def kernels(self) -> int:
-        """Kernels in the step."""
+        """The number of kernels in the step."""
         return sum(part.count for part in self.parts if isinstance(part, Kernels))
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Who launches kernels, in the order of their first."""
+        """The layers that launch kernels, in the order of their first."""
         parts = [part for part in self.parts if isinstance(part, Kernels)]
         return tuple(dict.fromkeys(part.layer or self.layer for part in parts))

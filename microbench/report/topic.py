@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from microbench.analysis.evidence import Evidence, evidence_by_device, listed
-from microbench.compare.words import measuring
+from microbench.core.errors import run_command
 from microbench.core.model import Run
 from microbench.core.units import axis_title, axis_value
 from microbench.explain.topics.catalogue import TOPICS, find
@@ -88,7 +88,7 @@ def _lacking(text: TopicText, adding: Sequence[str]) -> list[tuple[Phrase, ...]]
         return []
     if not adding:
         return [(Phrase(f"This run lacks figures of {listed(text.lacking)}, which would say more here.", "quiet"),)]
-    command = Phrase(measuring(text.lacking, adding), "note", whole=True)
+    command = Phrase(run_command(text.lacking, adding), "note", whole=True)
     before = Phrase("This run lacks figures that would say more here: ", "quiet")
     return [(before, command, Phrase(" measures them.", "quiet"))]
 

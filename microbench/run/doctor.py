@@ -243,7 +243,7 @@ def _check(name: str, value: str | None, reason: str, rule: str, findings: list[
     """The rule's finding if it has one, else the value, else the reason why there is none."""
     finding = next((finding for finding in findings if finding.rule == rule), None)
     if finding is not None:
-        return Check(name, STATE_OF[finding.severity], finding.title, finding.text)
+        return Check(name, STATE_OF[finding.severity], finding.title, f"{finding.text} {finding.advice}".strip())
     return Check(name, "unknown", reason) if value is None else Check(name, "ok", value)
 
 
@@ -253,7 +253,7 @@ def _other_findings(findings: list[Finding]) -> Iterator[Check]:
     for finding in findings:
         if finding.rule not in shown:
             name = finding.rule.removeprefix("environment.").replace("_", " ")
-            yield Check(name, STATE_OF[finding.severity], finding.title, finding.text)
+            yield Check(name, STATE_OF[finding.severity], finding.title, f"{finding.text} {finding.advice}".strip())
 
 
 def _permissions(environment: Environment) -> Iterator[Check]:

@@ -9,7 +9,7 @@ from microbench.analysis.evidence import Evidence
 from microbench.analysis.graph_steps import MAKING, Pair, kernel_counts, pairs, usual_kernels
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, times
-from microbench.explain.graph_gains import curve_of, kernels_of
+from microbench.explain.graph_facts import curve_of, kernels_of
 from microbench.explain.topics.topic import PREDICT, Passage, Topic, TopicFigures, count, counted, total, word
 
 GAIN, LIFE, COST = "graph_gain", "graph_lifecycle", "launch_cost"

@@ -7,7 +7,7 @@ from operator import mul, truediv
 from microbench.analysis.evidence import Evidence
 from microbench.core.model import link_rate
 from microbench.core.units import percent, rate_of
-from microbench.explain.launch_ways import BANDWIDTH_SHARE, PLAUSIBLE_WIRE_BYTES, slope
+from microbench.explain.launch_facts import BANDWIDTH_SHARE, PLAUSIBLE_WIRE_BYTES, slope
 from microbench.explain.topics.topic import Passage, Topic, TopicFigures, count, in_unit
 
 TRAFFIC, COST = "launch_traffic", "launch_cost"

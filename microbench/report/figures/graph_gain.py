@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from microbench.core.units import as_time, times
-from microbench.explain.graph_gains import crossovers
+from microbench.explain.graph_rules import crossovers
 from microbench.report.figures.curves import Panel, Style, drawing, found_in
 from microbench.report.figures.figure import Drawing, Source, first_title
 from microbench.report.suites.graph import gain

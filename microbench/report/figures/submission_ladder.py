@@ -10,7 +10,8 @@ import altair as alt
 from microbench.analysis.graph_steps import TITLES
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, times
-from microbench.explain.launch_cost import FOUR_ARGUMENTS, NATIVE, layer, layer_rows, same_kernel, title
+from microbench.explain.launch_facts import FOUR_ARGUMENTS, NATIVE, layer, layer_rows, title
+from microbench.explain.launch_rules import same_kernel
 from microbench.report.document import Cell, Column, Table
 from microbench.report.figures import theme
 from microbench.report.figures.figure import Drawing, Source, first_title

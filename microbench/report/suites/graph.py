@@ -7,8 +7,16 @@ from microbench.analysis.graph_steps import Pair, kernel_counts, pairs, title_of
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, times
-from microbench.explain.graph_gains import SPEEDUPS, crossing, curve_of, curves, life_line
-from microbench.explain.graph_nodes import iteration_rows, node_rows, title
+from microbench.explain.graph_facts import (
+    SPEEDUPS,
+    crossing,
+    curve_of,
+    curves,
+    iteration_rows,
+    life_line,
+    node_rows,
+    title,
+)
 from microbench.predict.fit import fit, missing
 from microbench.predict.forecast import forecast
 from microbench.predict.model import WAYS
@@ -61,7 +69,7 @@ def gain(evidence: Evidence) -> Curve | None:
         for (name, (_, measured)), tone in zip(found.items(), TONES, strict=False)
     ]
     begins_empty = any(x == empty_s for line in lines for x, _ in line.points)
-    ends = [(one.speedup, one.duration_s) for one in (crossing(first, speedup) for speedup in SPEEDUPS)]
+    ends = [(speedup, crossing(first, speedup)) for speedup in SPEEDUPS]
     ys = [y for line in lines for _, y in line.points]
     return Curve(
         title="Speed-up of a graph over kernel duration",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from microbench.analysis.evidence import Evidence
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, times
-from microbench.explain.launch_cost import FOUR_ARGUMENTS, NATIVE, crossover_s, layer, layer_rows, sweep, title
+from microbench.explain.launch_facts import FOUR_ARGUMENTS, NATIVE, crossover_s, layer, layer_rows, sweep, title
 from microbench.report.document import (
     Bar,
     Bars,

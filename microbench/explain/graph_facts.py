@@ -1,0 +1,304 @@
+"""Works out the figures of the graph suite that rules, pictures and topics share: crossovers, break-even, updates."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from microbench.analysis.evidence import Evidence
+from microbench.analysis.fits import Line, line
+from microbench.analysis.graph_steps import MAKING, Pair, kernel_counts, pairs, usual_kernels
+from microbench.analysis.stats import Row
+from microbench.core.ops import LOOP_LAYER
+from microbench.core.units import as_time
+
+# -- graph_gain: up to which kernel duration a graph is faster -------------------------------------------------------
+
+SPEEDUPS = (1.5, 1.1, 1.05)
+
+
+def curves(evidence: Evidence) -> dict[str, tuple[int, list[Pair]]]:
+    """The usual count of kernels and its pairs, at least two, for each submitter; the compiled loop comes first."""
+    names = dict.fromkeys(str(row.params.get("submitter")) for row in evidence.rows("graph_gain", "stream"))
+    by_submitter = {}
+    for name in sorted(names, key=lambda name: name != LOOP_LAYER):
+        kernels = usual_kernels(kernel_counts(evidence, name))
+        measured = pairs(evidence, name, kernels) if kernels is not None else []
+        if kernels is not None and len(measured) > 1:
+            by_submitter[name] = (kernels, measured)
+    return by_submitter
+
+
+def crossing(measured: Sequence[Pair], speedup: float) -> float | None:
+    """The shortest kernel duration (s) from which on every speed-up is under ``speedup``, between two measured ones.
+
+    None if the longest kernels gain more, 0 if the shortest gain less. Linear in the logarithm of the duration, as the
+    axis is; linear in the duration itself from 0 to the next.
+    """
+    if measured[-1].speedup >= speedup:
+        return None
+    for below, above in itertools.pairwise(reversed(measured)):
+        if above.speedup >= speedup:
+            share = (above.speedup - speedup) / (above.speedup - below.speedup)
+            begin_s, end_s = above.duration_s, below.duration_s
+            if begin_s <= 0:
+                return share * end_s
+            return float(begin_s * (end_s / begin_s) ** share)
+    return 0.0
+
+
+def kernels_of(pair: Pair) -> str:
+    """A pair's kernels in words."""
+    return "empty kernels" if pair.duration_s == 0 else f"kernels of {as_time(pair.duration_s)}"
+
+
+# -- graph_lifecycle: what making a graph costs, and after how many replays it has paid ------------------------------
+
+
+class BreakEven(NamedTuple):
+    """A chain of kernels as a graph: the rows of making it, and the pair of times that tells what a replay saves."""
+
+    kernels: int
+    pair: Pair
+    making: tuple[Row, ...]
+
+    @property
+    def making_s(self) -> float:
+        """Capture, instantiate and upload."""
+        return sum(row.value for row in self.making)
+
+    @property
+    def replays(self) -> int | None:
+        """Replays after which the graph has paid; None if a replay saves nothing measurable."""
+        saved_s = self.pair.saved_s * self.kernels
+        return max(math.ceil(self.making_s / saved_s), 1) if saved_s > 0 else None
+
+
+def curve_of(evidence: Evidence, metric: str) -> list[tuple[int, Row]]:
+    """A metric of graph_lifecycle over the count of nodes, where it is above 0."""
+    return [point for point in evidence.curve("graph_lifecycle", metric, "nodes") if point[1].value > 0]
+
+
+def life_line(evidence: Evidence, metric: str) -> Line | None:
+    """The fit of a phase's time over the count of nodes. GPU time is measured per node: its fit is that of a replay."""
+    points = curve_of(evidence, metric)
+    return line((nodes, row.value * (nodes if row.metric.unit == "s/launch" else 1)) for nodes, row in points)
+
+
+def making(evidence: Evidence, nodes: int) -> tuple[Row, ...] | None:
+    """The rows of capture, instantiate and upload of a graph of ``nodes``, if all were measured."""
+    phases = [evidence.row("graph_lifecycle", metric, nodes=nodes) for metric in MAKING]
+    rows = tuple(row for row in phases if row is not None)
+    return rows if len(rows) == len(MAKING) else None
+
+
+def break_evens(evidence: Evidence, shortest_s: float = 0.0) -> list[BreakEven]:
+    """For each count of kernels that both benchmarks measured, with its shortest kernels of at least ``shortest_s``."""
+    chains = []
+    for kernels in kernel_counts(evidence):
+        made = making(evidence, kernels)
+        pair = next((pair for pair in pairs(evidence, LOOP_LAYER, kernels) if pair.duration_s >= shortest_s), None)
+        if made is not None and pair is not None:
+            chains.append(BreakEven(kernels, pair, made))
+    return chains
+
+
+def usual_break_even(evidence: Evidence, shortest_s: float = 0.0) -> BreakEven | None:
+    """The break-even of the usual count of kernels."""
+    chains = {chain.kernels: chain for chain in break_evens(evidence, shortest_s)}
+    kernels = usual_kernels(list(chains))
+    return chains[kernels] if kernels is not None else None
+
+
+# -- graph_update: what it costs to change a graph --------------------------------------------------------------------
+
+WAYS = ("set_params", "set_grid", "exec_update", "rebuild")
+AROUND = ("record", "dispose")  # of ways that need a new capture
+
+
+class Cost(NamedTuple):
+    """What a change costs in all: record, calls, disposal, and what the next replay takes more than the one after."""
+
+    way: str
+    changed: int
+    seconds: float
+    rows: tuple[Row, ...]
+
+
+def cost(evidence: Evidence, way: str, nodes: int, changed: int) -> Cost | None:
+    """The cost of giving ``changed`` of ``nodes`` nodes new values that way; None if not measured."""
+    names = ("change", "next_replay", "later_replay", *AROUND)
+    rows = {
+        name: row
+        for name in names
+        if (row := evidence.row("graph_update", name, way=way, nodes=nodes, changed_nodes=changed)) is not None
+    }
+    if not {"change", "next_replay", "later_replay"} <= set(rows):
+        return None
+    after_s = max(rows["next_replay"].value - rows["later_replay"].value, 0.0)
+    around_s = sum(rows[name].value for name in AROUND if name in rows)
+    return Cost(way, changed, rows["change"].value + around_s + after_s, tuple(rows.values()))
+
+
+def costs(evidence: Evidence, way: str, nodes: int) -> list[Cost]:
+    """Costs of a way over the count of nodes that change, ascending."""
+    curve = evidence.curve("graph_update", "change", "changed_nodes", way=way, nodes=nodes)
+    every = [cost(evidence, way, nodes, changed) for changed, _ in curve]
+    return [known for known in every if known is not None]
+
+
+def equal_at(single: Sequence[Cost], whole: Cost) -> float | None:
+    """How many nodes have to change until node by node costs as much as the whole graph, linear between measured
+    counts; None if it never does."""
+    before: Cost | None = None
+    for each in single:
+        if each.seconds >= whole.seconds:
+            if before is None:
+                return float(each.changed)
+            share = (whole.seconds - before.seconds) / (each.seconds - before.seconds)
+            return before.changed + share * (each.changed - before.changed)
+        before = each
+    return None
+
+
+# -- graph_nodes: what each kind of node costs, who decides on an iteration, programmatic dependent launch -----------
+
+TITLES = {
+    "kernel_empty": "empty kernel",
+    "kernel": "dependent kernel",
+    "pdl": "PDL kernel",
+    "pdl_trigger": "PDL kernel + trigger",
+    "kernel_prologue": "prologue + kernel",
+    "pdl_prologue": "prologue + PDL kernel",
+    "pdl_trigger_prologue": "prologue + PDL + trigger",
+    "memset": "memset 4 B",
+    "copy_h2d": "copy 4 B to the GPU",
+    "copy_d2h": "copy 4 B from the GPU",
+    "copy_d2d": "copy 4 B on the GPU",
+    "host": "host function",
+    "event_record": "event record",
+    "event_wait": "event wait",
+    "child": "child graph",
+    "empty": "empty node",
+    "if_taken": "IF taken",
+    "if_skipped": "IF skipped",
+    "host_sync": "host, synchronise and look",
+    "host_poll": "host, watching memory",
+    "while": "device, WHILE node",
+    "tail_launch": "device, tail launch",
+}
+# How the kinds of node of a case end: a kernel that needs the one in front at once, or after 1 µs of its own work.
+AT_ONCE, PROLOGUE = "", "_prologue"
+
+
+def title(row: Row) -> str:
+    """A row's kind of node, or of decision, in words."""
+    kind = str(row.params.get("kind"))
+    return TITLES.get(kind, kind)
+
+
+def node_rows(evidence: Evidence) -> list[tuple[Row, Row | None]]:
+    """Each kind's time as a node, cheapest first, with the same call's time in a stream where there is one."""
+    kinds = [
+        (row, evidence.row("graph_nodes", "stream", kind=kind))
+        for row in evidence.rows("graph_nodes", "node")
+        if row.value > 0 and (kind := row.params.get("kind")) is not None
+    ]
+    return sorted(kinds, key=lambda pair: pair[0].value)
+
+
+def iteration_rows(evidence: Evidence) -> list[Row]:
+    """What an iteration takes, by who decides on it, quickest first."""
+    rows = [row for row in evidence.rows("graph_nodes", "iteration") if row.value > 0]
+    return sorted(rows, key=lambda row: row.value)
+
+
+class Gain(NamedTuple):
+    """A kernel without PDL, and with it: by the attribute alone, and with an early trigger in the kernel in front."""
+
+    place: str
+    plain: Row
+    attribute: Row | None
+    trigger: Row | None
+
+    @property
+    def speedup(self) -> float:
+        """Of the better way."""
+        return self.plain.value / min(row.value for row in (self.attribute, self.trigger) if row is not None)
+
+
+def gains(evidence: Evidence, case: str) -> list[Gain]:
+    """What PDL saves in a stream and in a graph, for the kinds of node that end in ``case``."""
+    result = []
+    for place, metric in (("a stream", "stream"), ("a graph", "node")):
+        plain, attribute, trigger = (
+            evidence.row("graph_nodes", metric, kind=kind + case) for kind in ("kernel", "pdl", "pdl_trigger")
+        )
+        if plain is not None and (attribute is not None or trigger is not None):
+            result.append(Gain(place, plain, attribute, trigger))
+    return result
+
+
+# -- graph_memory: what allocating inside a step costs ----------------------------------------------------------------
+
+# Each way that allocates in the step, with the one whose memory is allocated before.
+OUTSIDE = {"graph_nodes": "graph_outside", "stream_kept": "stream_outside", "stream_released": "stream_outside"}
+
+
+class Added(NamedTuple):
+    """What a way adds to a step for each allocation, against memory allocated before; 0 where that is not resolved."""
+
+    way: str
+    seconds: float
+    inside: Row
+    outside: Row
+
+
+def added(evidence: Evidence, size_bytes: int) -> dict[str, Added]:
+    """What each way adds that was measured at that size with one allocation a step."""
+    ways = {}
+    for way, without in OUTSIDE.items():
+        inside, outside = (
+            evidence.row("graph_memory", "step", way=name, size_bytes=size_bytes, pairs=1) for name in (way, without)
+        )
+        if inside is not None and outside is not None:
+            resolved = not inside.interval.overlaps(outside.interval)
+            seconds = max(inside.value - outside.value, 0.0) if resolved else 0.0
+            ways[way] = Added(way, seconds, inside, outside)
+    return ways
+
+
+# -- graph_shape: branches in a graph against as many streams ---------------------------------------------------------
+
+HELPS = 1.05
+
+
+class Branches(NamedTuple):
+    """So many branches: the replay's row, and that of as many streams."""
+
+    number: int
+    graph: Row
+    streams: Row
+
+
+def branches(evidence: Evidence, shape: str, duration_ns: int) -> list[Branches]:
+    """Replay and streams over the count of branches; a chain is one branch of a fork."""
+    points: dict[int, Branches] = {}
+    for name in (shape, "chain"):
+        chosen: dict[str, int | str] = {"shape": name, "duration_ns": duration_ns}
+        streams = dict(evidence.curve("graph_shape", "streams", "branches", **chosen))
+        for count, row in evidence.curve("graph_shape", "graph", "branches", **chosen):
+            other = streams.get(count)
+            if other is not None and row.value > 0 and other.value > 0:
+                points.setdefault(count, Branches(count, row, other))
+    return [points[count] for count in sorted(points)]
+
+
+def enough(measured: Sequence[Branches]) -> Branches:
+    """The fewest branches from which on no larger count makes the replay HELPS times as fast."""
+    for index, point in enumerate(measured):
+        if all(point.graph.value < later.graph.value * HELPS for later in measured[index + 1 :]):
+            return point
+    return measured[-1]

@@ -1,0 +1,542 @@
+"""Turns the graph suite's rows into findings: when a graph pays, how to change it, which nodes to keep out of it."""
+
+from __future__ import annotations
+
+from microbench.analysis.evidence import Evidence, Finding, listed, rests_on, sentence
+from microbench.analysis.graph_steps import LITTLE, MAKING, Pair, pairs, title_of, usual_kernels
+from microbench.analysis.stats import Row
+from microbench.core.ops import LOOP_LAYER
+from microbench.core.units import as_time, percent, quantity, size, times
+from microbench.explain.graph_facts import (
+    AT_ONCE,
+    HELPS,
+    PROLOGUE,
+    SPEEDUPS,
+    WAYS,
+    Added,
+    BreakEven,
+    Cost,
+    added,
+    branches,
+    break_evens,
+    cost,
+    costs,
+    crossing,
+    curve_of,
+    curves,
+    enough,
+    equal_at,
+    gains,
+    iteration_rows,
+    kernels_of,
+    life_line,
+    making,
+    node_rows,
+    title,
+    usual_break_even,
+)
+from microbench.predict.fit import fit
+from microbench.predict.model_check import GOOD_MEDIAN, GOOD_MOST, check
+
+# Two times count as equal within this ratio.
+EQUAL = 1.05
+LONGER_S = 10e-6
+UPLOAD_RATIO = 2.0
+UPDATE_RATIO = 1.5
+ONE_BY_ONE = 5.0
+MOST_NAMED = 3
+OF_FEW_BYTES = frozenset({"memset", "copy_h2d", "copy_d2h", "copy_d2d"})
+HOST_DECIDES, DEVICE_DECIDES = ("host_sync", "host_poll"), ("while", "tail_launch")
+USUAL_BYTES = 1 << 20
+RELEASE_RATIO = 2.0
+USUAL_DURATION_NS = 5000
+ROOTS_RATIO = 5.0
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'' if count == 1 else 's'}"
+
+
+# -- when a graph pays ------------------------------------------------------------------------------------------------
+
+
+def break_even(evidence: Evidence) -> list[Finding]:
+    """After how many replays a chain of kernels has paid for being made a graph."""
+    usual = usual_break_even(evidence)
+    if usual is None:
+        return []
+    longer = usual_break_even(evidence, LONGER_S)
+    title = f"A graph of {usual.kernels} {kernels_of(usual.pair)} "
+    title += "never pays off" if usual.replays is None else f"pays off {_paid(usual)}"
+    if longer is not None and longer.replays != usual.replays:
+        title += f", with {kernels_of(longer.pair)} {_paid(longer)}"
+    rows = [row for chain in break_evens(evidence) for row in (*chain.making, *chain.pair[1:])]
+    rows += longer.pair[1:] if longer is not None else ()
+    return [
+        Finding(
+            rule="graph.break_even",
+            severity="note",
+            title=title,
+            text=f"Capturing, instantiating and uploading it takes {as_time(usual.making_s)}.",
+            threshold="(capture + instantiate + upload) / (stream - graph), rounded up; never where these two overlap",
+            rests_on=tuple(dict.fromkeys(rests_on(*rows))),
+            suite="graph",
+        )
+    ]
+
+
+def _paid(chain: BreakEven) -> str:
+    if chain.replays is None:
+        return "never"
+    return f"after {chain.replays} replay{'' if chain.replays == 1 else 's'}"
+
+
+def crossovers(evidence: Evidence) -> list[Finding]:
+    """Up to which kernel duration a graph is faster, from the compiled loop and from the layer that gains longest."""
+    by_submitter = curves(evidence)
+    if not by_submitter:
+        return []
+    strong, _, weak = SPEEDUPS
+    (first, (kernels, measured)), *others = by_submitter.items()
+    end_s = crossing(measured, weak)
+    title = f"A graph of {kernels} kernels gains at least {weak:g}× up to kernels of "
+    title += as_time(measured[-1].duration_s if end_s is None else end_s)
+    if end_s == 0:
+        title = f"A graph of {kernels} kernels gains less than {weak:g}×, however short they are"
+    ends = {name: crossing(several, strong) for name, (_, several) in others}
+    longest = max(ends, key=lambda name: float("inf") if ends[name] is None else ends[name] or 0.0, default=None)
+    words = [_gains(first, strong, crossing(measured, strong))]
+    words += [_gains(longest, strong, ends[longest])] if longest is not None else []
+    single = pairs(evidence, LOOP_LAYER, 1)[:1]
+    useless = bool(single) and single[0].speedup < LITTLE
+    rows = [row for _, several in by_submitter.values() for pair in several for row in pair[1:]]
+    rows += [row for pair in single for row in pair[1:]]
+    return [
+        Finding(
+            rule="graph.crossover",
+            severity="note",
+            title=title,
+            text=f"{sentence('; '.join(words))}.",
+            advice="Launch single kernels directly: a graph of one kernel gains nothing." if useless else "",
+            threshold="time in a stream / time as a graph, linear in the logarithm between measured durations",
+            rests_on=tuple(dict.fromkeys(rests_on(*rows))),
+            suite="graph",
+        )
+    ]
+
+
+def _gains(submitter: str, speedup: float, end_s: float | None) -> str:
+    who = f"from {title_of(submitter)} it"
+    if end_s == 0:
+        return f"{who} never gains {speedup:g}×"
+    return f"{who} gains {speedup:g}× " + ("at every length" if end_s is None else f"up to {as_time(end_s)}")
+
+
+def phases(evidence: Evidence) -> list[Finding]:
+    """The most expensive phase of making a graph, and what each node adds."""
+    nodes = usual_kernels([count for count, _ in curve_of(evidence, "instantiate")])
+    if nodes is None or (made := making(evidence, nodes)) is None:
+        return []
+    parts = dict(zip(MAKING, made, strict=True))
+    largest = max(parts, key=lambda name: parts[name].value)
+    share = parts[largest].value / sum(row.value for row in made)
+    lines = [fitted for name in MAKING if (fitted := life_line(evidence, name)) is not None]
+    text = "Only one size of graph was measured."
+    if len(lines) == len(MAKING):
+        text = f"Each node adds {as_time(sum(fitted.slope for fitted in lines))} to {listed(MAKING)}."
+    build = evidence.row("graph_lifecycle", "build", nodes=nodes)
+    faster = build is not None and largest == "capture" and parts["capture"].value > build.value * EQUAL
+    return [
+        Finding(
+            rule="graph.phases",
+            severity="note",
+            title=f"Of making a graph of {_nodes(nodes)}, {largest} takes most: "
+            f"{as_time(parts[largest].value)} ({percent(share)})",
+            text=text,
+            advice="Build the graph node by node: that is faster than capturing it." if faster else "",
+            threshold=f"the largest phase; building is faster above {EQUAL:.2f} times",
+            rests_on=tuple(dict.fromkeys(rests_on(*made, build, *_curves(evidence, *MAKING)))),
+            suite="graph",
+        )
+    ]
+
+
+def _curves(evidence: Evidence, *metrics: str) -> list[Row]:
+    return [row for metric in metrics for _, row in curve_of(evidence, metric)]
+
+
+def replaying(evidence: Evidence) -> list[Finding]:
+    """What a replay costs host and GPU by the count of nodes."""
+    host, gpu = life_line(evidence, "relaunch"), life_line(evidence, "node")
+    if host is None or gpu is None:
+        return []
+    return [
+        Finding(
+            rule="graph.replay",
+            severity="note",
+            title=f"A replay costs the host {as_time(host.constant)} and the GPU {as_time(gpu.slope)} a node",
+            text=f"Each node of empty kernels in a line adds {as_time(host.slope)} to the host's call.",
+            threshold="straight lines through the relative residuals' least squares",
+            rests_on=rests_on(*_curves(evidence, "relaunch", "node")),
+            suite="graph",
+        )
+    ]
+
+
+def upload(evidence: Evidence) -> list[Finding]:
+    """What the first launch of a graph costs that was not uploaded before."""
+    nodes = usual_kernels([count for count, _ in curve_of(evidence, "first_launch")])
+    if nodes is None:
+        return []
+    names = ("first_launch", "uploaded_launch", "relaunch", "upload")
+    first, uploaded, again, before = (evidence.row("graph_lifecycle", name, nodes=nodes) for name in names)
+    against = uploaded or again
+    if first is None or against is None:
+        return []
+    worth = first.value > against.value * UPLOAD_RATIO
+    after = "after an upload" if uploaded is not None else "a later one"
+    return [
+        Finding(
+            rule="graph.upload",
+            severity="advice" if worth else "note",
+            title=f"The first launch of a graph takes {as_time(first.value)}, {after} {as_time(against.value)}",
+            text=f"The graph has {_nodes(nodes)}" + (f"; its upload takes {as_time(before.value)}." if before else "."),
+            advice="Call cuGraphUpload before the step that has to be quick." if worth else "",
+            threshold=f"advised above {UPLOAD_RATIO:g} times",
+            rests_on=rests_on(first, uploaded, again, before),
+            suite="graph",
+        )
+    ]
+
+
+def footprint(evidence: Evidence) -> list[Finding]:
+    """How much memory a node of the largest graph takes, on the device and on the host."""
+    largest = {where: curve_of(evidence, f"{where}_memory")[-1:] for where in ("device", "host")}
+    words = [
+        f"{quantity(row.value / nodes, 'B')} of {where} memory"
+        for where, points in largest.items()
+        for nodes, row in points
+    ]
+    if not words:
+        return []
+    nodes, row = next(point for points in largest.values() for point in points)
+    return [
+        Finding(
+            rule="graph.memory_taken",
+            severity="note",
+            title=f"A node takes {listed(words)}",
+            text=f"An executable graph of {_nodes(nodes)} holds {quantity(row.value, 'B')}.",
+            threshold="the largest graph measured, by its nodes",
+            rests_on=rests_on(*(row for points in largest.values() for _, row in points)),
+            suite="graph",
+        )
+    ]
+
+
+# -- changing a graph -------------------------------------------------------------------------------------------------
+
+WAY_WORDS = {
+    "set_params": "new arguments node by node",
+    "set_grid": "a new grid node by node",
+    "exec_update": "an update from a new capture",
+    "rebuild": "a new capture and instantiation",
+}
+
+
+def update(evidence: Evidence) -> list[Finding]:
+    """What changing all nodes of a graph costs, against making it anew, and which way to choose."""
+    counts = [count for count, _ in evidence.curve("graph_update", "change", "nodes", way="rebuild")]
+    nodes = usual_kernels([count for count in counts if count > 1] or counts)
+    if nodes is None or (rebuilt := cost(evidence, "rebuild", nodes, nodes)) is None:
+        return []
+    every = {way: costs(evidence, way, nodes) for way in WAYS}
+    whole = [several[-1] for several in every.values() if several and several[-1].changed == nodes]
+    if len(whole) < 2:
+        return []
+    best = min(whole, key=lambda change: change.seconds)
+    ratio = rebuilt.seconds / best.seconds
+    title = f"Changing all of {_nodes(nodes)} takes {as_time(best.seconds)}"
+    text = "Making the graph anew is the cheapest way."
+    if best.way != "rebuild":
+        title += f", making the graph anew {as_time(rebuilt.seconds)}"
+        text = f"The cheapest way, {WAY_WORDS[best.way]}, is {times(ratio)} as fast."
+    return [
+        Finding(
+            rule="graph.update",
+            severity="advice" if ratio > UPDATE_RATIO else "note",
+            title=title,
+            text=text,
+            advice=_choice(every) if ratio > UPDATE_RATIO else "",
+            threshold=(
+                "record + change + dispose + (next_replay - later_replay); advised where a rebuild takes more than "
+                f"{UPDATE_RATIO:g} times the cheapest way"
+            ),
+            rests_on=rests_on(*(row for several in every.values() for change in several for row in change.rows)),
+            suite="graph",
+        )
+    ]
+
+
+def _choice(every: dict[str, list[Cost]]) -> str:
+    """Whether to update node by node or the whole graph; nothing where only one of the two was measured."""
+    single, whole = every["set_params"], every["exec_update"][-1:]
+    if not single or not whole:
+        return ""
+    count = equal_at(single, whole[0])
+    if count is None:
+        return "Keep the nodes' handles and set new arguments node by node, however many change."
+    if count <= 1:
+        return "Update the whole graph, even for one changed node."
+    return f"From about {round(count)} changed nodes on, update the whole graph instead of node by node."
+
+
+# -- kinds of node ----------------------------------------------------------------------------------------------------
+
+
+def kinds(evidence: Evidence) -> list[Finding]:
+    """The cheapest and the most expensive kind of node, and which differs most from the same call in a stream."""
+    measured = [pair for pair in node_rows(evidence) if pair[0].trust != "below floor"]
+    if len(measured) < 2:
+        return []
+    (cheapest, _), (costliest, _) = measured[0], measured[-1]
+    ratios = sorted(
+        ((stream.value / node.value, node) for node, stream in measured if stream), key=lambda pair: pair[0]
+    )
+    text = "In a stream the same calls take the GPU as long."
+    if ratios and ratios[0][0] < 1 / EQUAL:
+        text = (
+            f"The largest loss against the same call in a stream is {times(1 / ratios[0][0])} ({title(ratios[0][1])})."
+        )
+    elif ratios and ratios[-1][0] > EQUAL:
+        text = f"The largest gain over the same call in a stream is {times(ratios[-1][0])} ({title(ratios[-1][1])})."
+    ends = [f"{as_time(row.value)} ({title(row)})" for row in (cheapest, costliest)]
+    return [
+        Finding(
+            rule="graph.nodes",
+            severity="note",
+            title=f"A node takes the GPU from {ends[0]} to {ends[1]}",
+            text=text,
+            threshold=f"node and stream differ above {EQUAL:.2f} times",
+            rests_on=rests_on(*(row for pair in measured for row in pair)),
+            suite="graph",
+        )
+    ]
+
+
+def one_by_one(evidence: Evidence) -> list[Finding]:
+    """Kinds of node whose replay keeps the host far longer than one of kernels: the driver submits each of them."""
+    usual = evidence.row("graph_nodes", "launch", kind="kernel_empty")
+    if usual is None:
+        return []
+    rows = [row for row in evidence.rows("graph_nodes", "launch") if row.value > usual.value * ONE_BY_ONE]
+    rows.sort(key=lambda row: row.value, reverse=True)
+    if not rows:
+        return []
+    who = f"{listed([title(row) for row in rows])} nodes" if len(rows) <= MOST_NAMED else f"{len(rows)} kinds of node"
+    few_bytes = any(row.params.get("kind") in OF_FEW_BYTES for row in rows)
+    return [
+        Finding(
+            rule="graph.one_by_one",
+            severity="advice",
+            title=f"Replays of {who} keep the host, up to {as_time(rows[0].value)}",
+            text=(
+                "The driver submits these one by one at each replay; a chain of as many empty kernels takes it "
+                f"{as_time(usual.value)}."
+            ),
+            advice="Set or copy a few bytes in a kernel instead."
+            if few_bytes
+            else "Keep them out of graphs that are replayed often.",
+            threshold=f"the launch call above {ONE_BY_ONE:g} times that of empty kernels",
+            rests_on=rests_on(usual, *rows),
+            suite="graph",
+        )
+    ]
+
+
+def refused(evidence: Evidence) -> list[Finding]:
+    """Kinds of node whose executable graph the driver does not update, with its reasons."""
+    reasons: dict[str, list[Row]] = {}
+    for row, _ in node_rows(evidence):
+        for fact in row.outcomes[0].facts:
+            if fact.name == "update" and fact.value is None:
+                reasons.setdefault((fact.reason or "no reason given").rstrip("."), []).append(row)
+    if not reasons:
+        return []
+    rows = [row for several in reasons.values() for row in several]
+    return [
+        Finding(
+            rule="graph.refused",
+            severity="note",
+            title=f"The driver cannot update a graph with {listed([title(row) for row in rows])}",
+            text=f"{'; '.join(reasons)}.",
+            advice="Instantiate such a graph anew when a value in it changes.",
+            threshold="cuGraphExecUpdate of the same graph with other values is refused",
+            rests_on=tuple(f"{row.case_id} update" for row in rows),
+            suite="graph",
+        )
+    ]
+
+
+def decided(evidence: Evidence) -> list[Finding]:
+    """Whether an iteration is shorter when the device decides on the next one."""
+    rows = iteration_rows(evidence)
+    host, device = (
+        next((row for row in rows if row.params.get("kind") in kinds), None) for kinds in (HOST_DECIDES, DEVICE_DECIDES)
+    )
+    if host is None or device is None:
+        return []
+    ratio = host.value / device.value
+    advice = "Either will do; the device leaves the host free."
+    if ratio > EQUAL:
+        advice = "Decide on the device, which also leaves the host free."
+    elif ratio < 1 / EQUAL:
+        advice = "Decide on the device only to leave the host free."
+    return [
+        Finding(
+            rule="graph.iteration",
+            severity="note",
+            title=f"An iteration takes {as_time(device.value)} decided on the GPU, {as_time(host.value)} on the host",
+            text=f"These are the quickest of each: {title(device)}; {title(host)}.",
+            advice=advice,
+            threshold=f"the quickest of each; they differ above {EQUAL:.2f} times",
+            rests_on=rests_on(*rows),
+            suite="graph",
+        )
+    ]
+
+
+def dependent_launch(evidence: Evidence) -> list[Finding]:
+    """What programmatic dependent launch saves, of kernels with a prologue where those were measured."""
+    measured = [(case, several) for case in (PROLOGUE, AT_ONCE) if (several := gains(evidence, case))]
+    if not measured:
+        return []
+    case, several = measured[0]
+    whom = "kernels with a prologue of 1 µs" if case == PROLOGUE else "dependent kernels"
+    helps = any(gain.speedup > EQUAL for gain in several)
+    title = f"Programmatic dependent launch does not speed up {whom}"
+    if helps:
+        speedups = " and ".join(f"{times(gain.speedup)} as fast in {gain.place}" for gain in several)
+        title = f"Programmatic dependent launch makes {whom} {speedups}"
+    return [
+        Finding(
+            rule="graph.pdl",
+            severity="advice" if helps else "note",
+            title=title,
+            text=(
+                "The attribute alone can save the gap; the prologue overlaps the kernel in front only if that one "
+                "triggers early."
+            ),
+            advice="Call cudaTriggerProgrammaticLaunchCompletion early in the kernel in front." if helps else "",
+            threshold=f"without PDL over the better way with it; faster above {EQUAL:.2f} times",
+            rests_on=rests_on(*(row for _, several in measured for gain in several for row in gain[1:])),
+            suite="graph",
+        )
+    ]
+
+
+# -- branches and memory ----------------------------------------------------------------------------------------------
+
+
+def shapes(evidence: Evidence) -> list[Finding]:
+    """How a graph's branches compare with as many streams, and how many branches help."""
+    durations = [duration for duration, _ in evidence.curve("graph_shape", "graph", "duration_ns", shape="fork_join")]
+    if not durations:
+        return []
+    duration_ns = min(durations, key=lambda duration: abs(duration - USUAL_DURATION_NS))
+    measured = branches(evidence, "fork_join", duration_ns)
+    if len(measured) < 2:
+        return []
+    count, graph, streams = enough(measured)
+    ratio = streams.value / graph.value
+    title = f"{count} branches in a graph take {as_time(graph.value)}, "
+    title += f"{times(max(ratio, 1 / ratio))} as {'fast' if ratio > 1 else 'slow'} as on {count} streams"
+    if count == 1:
+        title = "Branches in a graph do not help here"
+    elif 1 / EQUAL < ratio < EQUAL:
+        title = f"{count} branches in a graph take as long as on {count} streams: {as_time(graph.value)}"
+    kernels = kernels_of(Pair(duration_ns * 1e-9, streams, graph))
+    more = "; more branches do not help" if count < measured[-1].number else ""
+    many, chain = (
+        evidence.row("graph_shape", "graph_submit", shape=shape, duration_ns=duration_ns)
+        for shape in ("independent", "chain")
+    )
+    slow_roots = many is not None and chain is not None and many.value >= chain.value * ROOTS_RATIO
+    advice = "Put one kernel in front of independent branches: the host submits each first node by itself."
+    independent = branches(evidence, "independent", duration_ns)[-1:]
+    rows = [row for point in measured + independent for row in point[1:]]
+    return [
+        Finding(
+            rule="graph.shape",
+            severity="advice" if slow_roots else "note",
+            title=title,
+            text=f"Measured with {kernels}{more}.",
+            advice=advice if slow_roots else "",
+            threshold=(
+                f"branches are enough when more make a replay less than {HELPS:g} times as fast; first nodes keep the "
+                f"host above {ROOTS_RATIO:g} times a chain's call"
+            ),
+            rests_on=tuple(dict.fromkeys(rests_on(*rows, many, chain))),
+            suite="graph",
+        )
+    ]
+
+
+ADDED_BY = {"graph_nodes": "as graph nodes", "stream_kept": "from a pool that keeps its memory"}
+
+
+def memory(evidence: Evidence) -> list[Finding]:
+    """What an allocation costs as graph nodes, from a pool that keeps memory, and from one that gives it back."""
+    sizes = [count for count, _ in evidence.curve("graph_memory", "step", "size_bytes", pairs=1)]
+    if not sizes:
+        return []
+    usual = min(sizes, key=lambda count: abs(count - USUAL_BYTES))
+    ways = added(evidence, usual)
+    kept, released = ways.get("stream_kept"), ways.get("stream_released")
+    words = [_added(ways[way], how) for way, how in ADDED_BY.items() if way in ways]
+    if not words:
+        return []
+    costly = bool(kept and released and released.seconds > max(kept.seconds, 1e-9) * RELEASE_RATIO)
+    text = "The same step with memory allocated before it is subtracted."
+    if released is not None:
+        text = f"A pool that gives its memory back adds {_added(released)}."
+    return [
+        Finding(
+            rule="graph.memory",
+            severity="advice" if costly else "note",
+            title=f"Allocating {size(usual)} in a step adds {', '.join(words)}",
+            text=text,
+            advice="Raise the pool's release threshold (cuMemPoolSetAttribute) where steps allocate." if costly else "",
+            threshold=(
+                "a step less the same step with memory allocated before; nothing measurable where their intervals "
+                f"overlap; advised above {RELEASE_RATIO:g} times the pool that keeps its memory"
+            ),
+            rests_on=tuple(dict.fromkeys(rests_on(*(row for each in ways.values() for row in each[2:])))),
+            suite="graph",
+        )
+    ]
+
+
+def _added(each: Added, how: str = "") -> str:
+    return f"{as_time(each.seconds) if each.seconds > 0 else 'nothing measurable'} {how}".rstrip()
+
+
+# -- the model --------------------------------------------------------------------------------------------------------
+
+
+def foresight(evidence: Evidence) -> list[Finding]:
+    """How far the model's predictions lie from all steps of step_time, which it was not fitted to."""
+    checked = check(evidence, fit(evidence)) if evidence.rows("step_time") else None
+    if checked is None:
+        return []
+    good = checked.median <= GOOD_MEDIAN and checked.most <= GOOD_MOST
+    return [
+        Finding(
+            rule="graph.model",
+            severity="good" if good else "note",
+            title=f"The model predicts {len(checked.points)} measured steps within {percent(checked.median)} (median)",
+            text=f"95 % lie within {percent(checked.most)}; intervals hold {percent(checked.coverage)} of the steps.",
+            threshold=f"good: median within {percent(GOOD_MEDIAN)}, 95 % of the steps within {percent(GOOD_MOST)}",
+            rests_on=rests_on(*(point.row for point in checked.points)),
+            suite="graph",
+        )
+    ]

@@ -1,0 +1,88 @@
+"""Works out the figures of the launch suite that rules, pictures and topics share: crossover, layers, link traffic."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from microbench.analysis.evidence import Evidence
+from microbench.analysis.graph_steps import TITLES
+from microbench.analysis.stats import Row
+from microbench.core.model import link_rate
+
+# The duration sweep leaves its plateau at the first period above this many times the shortest kernels' period.
+PLATEAU_MARGIN = 1.10
+# Names on launch_layers' axes.
+NATIVE = "loop"
+FOUR_ARGUMENTS = 4
+# Launches that use less than this share of the link's raw rate cost latency, not bandwidth.
+BANDWIDTH_SHARE = 0.05
+# A pinned copy of known size is counted as its payload and packet headers.
+PLAUSIBLE_WIRE_BYTES = (1.0, 1.4)
+
+
+def crossover_s(evidence: Evidence) -> float | None:
+    """The kernel duration (s) below which the GPU waits for the host, by the model submit - gap_stream."""
+    submit, gap = evidence.row("launch_cost", "submit"), evidence.row("launch_cost", "gap_stream")
+    return submit.value - gap.value if submit and gap else None
+
+
+def sweep(evidence: Evidence, metric: str) -> list[tuple[float, Row]]:
+    """launch_duration's rows of a metric by the kernel's own recorded duration in s (the nominal one if unrecorded)."""
+    recorded = dict(evidence.curve("launch_duration", "duration", "duration_ns"))
+    points = []
+    for duration_ns, row in evidence.curve("launch_duration", metric, "duration_ns"):
+        own = recorded.get(duration_ns)
+        points.append((own.value if own and own.value > 0 else duration_ns * 1e-9, row))
+    return points
+
+
+def plateau_end(points: Sequence[tuple[float, Row]]) -> tuple[float, float] | None:
+    """The two durations (s) between which the period leaves the shortest kernels' plateau; None if it never does."""
+    for (below, _), (above, row) in itertools.pairwise(points):
+        if row.value > points[0][1].value * PLATEAU_MARGIN:
+            return below, above
+    return None
+
+
+def layer(row: Row) -> str:
+    """The layer that a row of launch_layers measured, by its name on the axis."""
+    return str(row.params.get("layer"))
+
+
+def title(row: Row) -> str:
+    """A row's layer as its authors write it."""
+    return TITLES.get(layer(row), layer(row))
+
+
+def layer_rows(evidence: Evidence, family: str, arguments: int | None = None) -> list[Row]:
+    """Submit rows of a family of layers, cheapest first; only those with so many arguments where that is given."""
+    chosen = {} if arguments is None else {"arguments": arguments}
+    rows = [row for row in evidence.rows("launch_layers", "submit", family=family, **chosen) if row.value > 0]
+    return sorted(rows, key=lambda row: row.value)
+
+
+def kernels_per_call(row: Row) -> int | None:
+    """Kernels that one call launches, by its captured graph; None where capture does not work."""
+    for fact in row.outcomes[0].facts:
+        if fact.name == "kernels_per_call" and isinstance(fact.value, int):
+            return fact.value
+    return None
+
+
+def link_share(evidence: Evidence, received: Row) -> float | None:
+    """The share of the link's raw rate that launches take at this host's highest launch rate.
+
+    None where the throughput or the link is unknown, and for a GPU that shares the host's memory.
+    """
+    throughput, gpu = evidence.row("launch_cost", "throughput"), evidence.gpu
+    link = link_rate(gpu.link) if gpu and not (gpu.integrated or gpu.link.coherent) else None
+    return received.value / throughput.value / link if throughput and link else None
+
+
+def slope(points: Sequence[tuple[int, float]]) -> float | None:
+    """Least-squares slope through points; None with fewer than two different x."""
+    mean_x = sum(x for x, _ in points) / max(len(points), 1)
+    mean_y = sum(y for _, y in points) / max(len(points), 1)
+    below = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / below if below else None
