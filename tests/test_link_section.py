@@ -14,8 +14,8 @@ from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.analysis.stats import rows
 from microbench.core.model import Fact, LinkInfo, Outcome, Run
 from microbench.core.units import axis_title
-from microbench.report import view
 from microbench.report.document import Curve, Section, Table, Way
+from microbench.report.sheets import view
 from microbench.report.suites import link
 from microbench.report.suites.link import path
 from microbench.report.tables import figure
@@ -42,7 +42,7 @@ def drawn(run: Run, width: int, encoding: str = "utf-8") -> str:
 
 
 def lines_of(one: Way, width: int) -> list[str]:
-    return ["".join(text for text, _ in line) for line in way(one, width, shown=str)]
+    return ["".join(text for text, _ in line) for line in way(one, width, fine=True)]
 
 
 def made_path(**other: object) -> Way:

@@ -16,16 +16,17 @@ from rich.cells import cell_len
 from microbench.analysis.limits import pcie_rate
 from microbench.core.errors import UsageError
 from microbench.core.model import GpuInfo, LinkInfo
-from microbench.core.units import as_time
+from microbench.core.units import as_time, rate_of
 from microbench.predict import words
 from microbench.predict.constants import Fit
 from microbench.predict.forecast import Forecast, forecast
 from microbench.predict.step_file import Options, described, examples, read
 from microbench.predict.whatif import Change, Changes, changed, in_words, pairs
 from microbench.predict.workload import Copies, HostWork, Kernels, Wait, Workload
-from microbench.report import prediction, whatif
+from microbench.report.curves import LEAST
 from microbench.report.document import Portion, Report, Stack, Stacks
-from microbench.report.prediction import Side
+from microbench.report.sheets import prediction
+from microbench.report.sheets.prediction import Side
 from microbench.report.terminal import charts, terminal
 
 RUN = make_graph_run()
@@ -146,15 +147,14 @@ def test_what_to_change_first_saves_most() -> None:
 def test_a_rate_is_in_the_workload_s_own_unit() -> None:
     workload = msgspec.structs.replace(step(100, "9us"), unit="image", per_step=64.0)
     found = predicted(workload)
-    assert prediction.pace(found.stream.step_s, 64.0, "image") in told(workload)
-    assert prediction.pace(0.02, 1, "token") == "50.0 tokens/s"
+    assert rate_of(64.0 / found.stream.step_s, "images") in told(workload)
 
 
 def test_a_step_without_graph_has_one_line() -> None:
     pageable = Workload((HostWork(1e-6), Wait(), Copies("h2d", 4096, memory="pageable")))
     found = predicted(pageable)
     assert found.graph is None
-    assert len(prediction.both_ways(found).rows) == 1
+    assert len(prediction.ways_table(found).rows) == 1
     assert "nothing of it can be a graph" in words.gain(found).title
     assert "Nothing of this step can be captured." in told(pageable)
 
@@ -195,7 +195,7 @@ def test_json_has_the_figures_in_si_units() -> None:
 def test_bars_are_to_scale_and_name_their_portions() -> None:
     long = Stack("long", (Portion("host", 6.0, "6 s", "first"), Portion("kernel", 2.0, "2 s", "second")), "8 s")
     short = Stack("short", (Portion("kernel", 2.0, "2 s", "second"), Portion("sync", 0.0, "0 s", "quiet")), "2 s")
-    lines = ["".join(text for text, _ in line) for line in charts.stacks(Stacks("", "", (long, short)), 52, shown=str)]
+    lines = ["".join(text for text, _ in line) for line in charts.stacks(Stacks("", "", (long, short)), 52, fine=True)]
     assert lines[0].count("█") == 3 * lines[0].count("▓")
     assert lines[0].count("▓") == lines[3].count("▓")
     assert lines[0].endswith("  8 s")
@@ -209,11 +209,11 @@ def test_bars_are_to_scale_and_name_their_portions() -> None:
 )
 def test_bars_keep_to_the_page(portions: list[tuple[float, str]], width: int) -> None:
     made = tuple(Portion("name", value, "1.00 ms, 5 %", tone) for value, tone in portions)  # type: ignore[arg-type]
-    drawing = charts.stacks(Stacks("", "", (Stack("stream", made, "1.00 ms"),)), width, shown=str)
+    drawing = charts.stacks(Stacks("", "", (Stack("stream", made, "1.00 ms"),)), width, fine=True)
     bar = "".join(text for text, _ in drawing[0])
     assert len(bar) <= width
     total = sum(value for value, _ in portions)
-    assert total <= charts.NOTHING or abs(sum(bar.count(sign) for sign in "█▓─") - (width - 17)) <= 1
+    assert total <= LEAST or abs(sum(bar.count(sign) for sign in "█▓─") - (width - 17)) <= 1
 
 
 # -- what if ------------------------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def test_no_change_is_none() -> None:
 
 
 def test_the_sheet_shows_before_and_after() -> None:
-    sheet = whatif.changed_sheet(
+    sheet = prediction.changed_sheet(
         Side(predicted(step(1000, "0", "torch", arguments=1)), RUN, GPU), Changes(submit_s=2e-6)
     )
     for width in (40, 80, 120):
@@ -318,14 +318,14 @@ def test_the_sheet_shows_before_and_after() -> None:
     assert "4.0× as fast" in text
     assert "the same" in text
     assert "8.00 µs" in text
-    unused = whatif.changed_sheet(Side(predicted(step()), RUN, GPU), Changes(memory_rate=1e12))
+    unused = prediction.changed_sheet(Side(predicted(step()), RUN, GPU), Changes(memory_rate=1e12))
     assert "It changes nothing" in drawn(unused)
     assert "Nothing in this step uses what was changed: the GPU's memory" in drawn(unused)
 
 
 def test_a_change_too_small_to_count_is_told_with_both_times() -> None:
     """A time that reads differently is never said to stay as it is."""
-    sheet = whatif.changed_sheet(Side(predicted(step(1000, "9us")), RUN, GPU), Changes(gap_s=0.9 * GAP_S))
+    sheet = prediction.changed_sheet(Side(predicted(step(1000, "9us")), RUN, GPU), Changes(gap_s=0.9 * GAP_S))
     text = drawn(sheet)
     pair = pairs(predicted(step(1000, "9us")), changed_forecast(Changes(gap_s=0.9 * GAP_S)))[0]
     before, after = as_time(pair.before.step_s), as_time(pair.after.step_s)
@@ -341,14 +341,14 @@ def changed_forecast(changes: Changes) -> Forecast:
 
 def test_a_wider_link_is_nothing_to_pageable_copies_and_says_why_once() -> None:
     parts = (Copies("h2d", 1 << 20, memory="pageable"), Kernels(3, (1e-6,)))
-    text = drawn(whatif.changed_sheet(Side(predicted(Workload(parts)), RUN, GPU), Changes(pcie_generation=6)))
+    text = drawn(prediction.changed_sheet(Side(predicted(Workload(parts)), RUN, GPU), Changes(pcie_generation=6)))
     assert text.count("Nothing in this step uses what was changed") == 1
     assert "pageable ones go at the host's pace" in " ".join(text.split())
 
 
 def test_two_machines_stand_side_by_side() -> None:
     slower = Side(predicted(step(900, "0"), make_fit(call__loop__0=4e-6)), RUN, GPU, True)
-    sheet = whatif.against_sheet(Side(predicted(step(900, "0")), RUN, GPU), slower)
+    sheet = prediction.against_sheet(Side(predicted(step(900, "0")), RUN, GPU), slower)
     text = drawn(sheet)
     assert "2.0× as long" in text
     assert "stream first" in text

@@ -29,9 +29,9 @@ from microbench.core.units import quantity
 from microbench.explain.topics import catalogue, launch, topic
 from microbench.explain.topics.catalogue import TOPICS
 from microbench.explain.topics.topic import Figure, Passage, Topic, plain_words, slots, tell
-from microbench.report import topic as sheets
 from microbench.report.document import Phrase, Prose
-from microbench.report.terminal import charts, terminal
+from microbench.report.sheets import topic as sheets
+from microbench.report.terminal import layout, terminal
 from microbench.runs import schema, store
 
 # Names, not numbers: no run could change them.
@@ -368,7 +368,7 @@ def test_every_slot_can_be_filled(one: Topic) -> None:
 @each_topic
 def test_the_reference_tells_a_short_text_of_several_paragraphs(one: Topic) -> None:
     told = tell(one, reference(one.name))
-    drawn = charts.prose(Prose("", "", tuple(map(phrases, told.paragraphs))), NARROW, shown=str)
+    drawn = layout.prose(Prose("", "", tuple(map(phrases, told.paragraphs))), NARROW, fine=True)
     assert len(told.paragraphs) >= 3
     assert FEWEST_LINES <= len([line for line in drawn if line]) <= MOST_LINES
     assert set(one.needs) <= figures_of(one, reference(one.name)).keys()
@@ -600,13 +600,13 @@ PHRASES = st.lists(
 @given(PHRASES, st.integers(40, 130))
 def test_prose_keeps_every_word_and_breaks_no_figure(found: list[Phrase], width: int) -> None:
     one = Prose("", "", (tuple(found),))
-    lines = ["".join(text for text, _ in line) for line in charts.prose(one, width, shown=str)]
+    lines = ["".join(text for text, _ in line) for line in layout.prose(one, width, fine=True)]
     assert " ".join(" ".join(lines).split()) == " ".join("".join(phrase.text for phrase in found).split())
     for phrase in found:
         assert not phrase.whole or any(phrase.text in line for line in lines)
     longest = max((len(word) for word in "".join(one.text.replace(" ", "_") if one.whole else one.text
                                                  for one in found).split()), default=0)  # fmt: skip
-    assert all(len(line) <= max(min(width, charts.WIDEST), longest + 1) for line in lines)
+    assert all(len(line) <= max(min(width, layout.WIDEST_PROSE), longest + 1) for line in lines)
 
 
 # -- the command ----------------------------------------------------------------------------------------------------

@@ -119,7 +119,8 @@ def _progress() -> LiveProgress | PlainProgress:
 
 def _show_result(run: Run, path: Path, *, why: bool) -> None:
     """The report, and the recorded reference run below it where this machine has no GPU to show."""
-    from microbench.report import kept, view
+    from microbench.report import kept
+    from microbench.report.sheets import view
     from microbench.report.terminal import terminal
     from microbench.runs import store
 
@@ -169,13 +170,13 @@ def list_benchmarks(names: options.Listed = None) -> None:
     """List suites and benchmarks: their questions, axes and values."""
     with told():
         from microbench.core.bench import discover
-        from microbench.report import catalogue
+        from microbench.report.sheets import listing
         from microbench.report.terminal import terminal
         from microbench.run.plan import select
 
         chosen = [one.benchmark for one in select(discover(), tuple(names or ()), "full", {})]
         infos = [benchmark.info(benchmark.cases("full")) for benchmark in chosen]
-        terminal.draw_tables(catalogue.tables(infos), terminal.open_console())
+        terminal.draw_tables(listing.suite_tables(infos), terminal.open_console())
 
 
 app.add_typer(share.history_app, name="history")
@@ -186,9 +187,9 @@ def doctor() -> None:
     """Say what this machine can and cannot measure, and what to do about it."""
     with told():
         from microbench.gpu.open import probe_environment
-        from microbench.report import catalogue
+        from microbench.report.sheets import listing
         from microbench.report.terminal import terminal
         from microbench.run.doctor import examine
 
         found = examine(probe_environment(None))
-        terminal.draw_tables([catalogue.checks_table(found.checks)], terminal.open_console())
+        terminal.draw_tables([listing.checks_table(found.checks)], terminal.open_console())

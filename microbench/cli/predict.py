@@ -11,7 +11,7 @@ from microbench.core.errors import UsageError
 
 if TYPE_CHECKING:
     from microbench.predict.workload import Workload
-    from microbench.report.prediction import Side
+    from microbench.report.sheets.prediction import Side
 
 
 # What is drawn where nothing says how many kernels, and the most that is drawn at all: a page shows no more of them.
@@ -37,15 +37,14 @@ def predict(
     """Predict a step of work: in a stream and as a graph, what limits it, what to change first."""
     with told():
         from microbench.predict import step_file
-        from microbench.report import prediction
-        from microbench.report import prediction as drawing
+        from microbench.report.sheets import prediction
 
         step = step_file.Options(
             kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays
         )
         side = _predicted(step_file.described(workload, step), run)
         if json:
-            print_bytes(drawing.encoded(side))
+            print_bytes(prediction.encoded(side))
         else:
             draw(prediction.sheet(side), svg, brief=True)
 
@@ -78,7 +77,7 @@ def whatif(
     """The same step with something changed, or on two recorded machines: --run A --against B."""
     with told():
         from microbench.predict import step_file
-        from microbench.report import whatif as drawing
+        from microbench.report.sheets import prediction as drawing
 
         step = step_file.Options(
             kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays
@@ -104,7 +103,7 @@ def _predicted(step: Workload, name: str | None) -> Side:
     """The forecast of a step from the constants of the run of that name, or of the newest that has them."""
     from microbench.predict.fit import fit_for, suits
     from microbench.predict.forecast import forecast
-    from microbench.report.prediction import Side
+    from microbench.report.sheets.prediction import Side
 
     path, run = load(name) if name is not None else last_with(lambda run: suits(run, step))
     reference, adding = is_reference(path), adding_to(name, path, run)
@@ -130,7 +129,7 @@ def timeline(
     with told():
         from microbench.predict import step_file
         from microbench.predict.fit import suits
-        from microbench.report import timeline as drawing
+        from microbench.report.sheets import prediction as drawing
 
         count = DRAWN_KERNELS if kernels is None and workload is None else kernels
         typed = step_file.Options(count, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams)
@@ -140,7 +139,8 @@ def timeline(
             raise UsageError(cause, f"draw at most {MOST_KERNELS}; microbench predict tells more in figures")
         path, found = load(run) if run is not None else last_with(lambda run: suits(run, step))
         with consistent(found):
-            sheet = drawing.sheet(found, step, reference=is_reference(path), adding=adding_to(run, path, found))
+            adding = adding_to(run, path, found)
+            sheet = drawing.timeline_sheet(found, step, reference=is_reference(path), adding=adding)
         draw(sheet, svg, brief=True)
 
 
@@ -148,7 +148,7 @@ def explain(topic: options.Topic = None, run: options.ExplainedRun = None, svg: 
     """Explain a topic with this machine's numbers; without one, list the topics."""
     with told():
         from microbench.explain.topics import catalogue
-        from microbench.report import topic as drawing
+        from microbench.report.sheets import topic as drawing
         from microbench.report.terminal import terminal
 
         if topic is None:

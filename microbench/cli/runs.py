@@ -95,7 +95,7 @@ def consistent(run: Run) -> Iterator[None]:
 def report_of(run: Run, path: Path | None = None, rows: Sequence[Row] | None = None) -> Report:
     """All that is to be said of a run; ``path`` tells whether it is a bundled one, and whether it was finished.
     ``rows`` are those of the run where the caller has them."""
-    from microbench.report import view
+    from microbench.report.sheets import view
     from microbench.runs import store
 
     with consistent(run):

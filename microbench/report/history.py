@@ -10,8 +10,12 @@ import numpy as np
 
 from microbench.analysis.evidence import SEVERITIES, Severity
 from microbench.core.units import quantity, spread
+from microbench.report.curves import nice_step, short
 from microbench.report.document import (
+    GRADES,
+    SERIES_TONES,
     SEVERITY_MARKS,
+    SUITE_TITLES,
     Cell,
     Column,
     Curve,
@@ -24,13 +28,12 @@ from microbench.report.document import (
     Tone,
 )
 from microbench.report.heading import SIMULATED
-from microbench.report.tables import TONES, nice_step, short
-from microbench.report.view import GRADES, SUITE_TITLES
 from microbench.runs.history import Entry
 from microbench.runs.store import GROWING
 from microbench.runs.trend import Point, by_series
 
 MINUTE = 16
+TONES = SERIES_TONES[:3]
 WORST_FIRST: tuple[Severity, ...] = tuple(reversed(SEVERITIES))
 UNKNOWN = "…"
 COLUMNS = (
