@@ -56,7 +56,7 @@ class Opened(NamedTuple):
 
 @contextmanager
 def opened(browser: Any, path: Path, **options: Any) -> Iterator[Opened]:
-    """The file at ``path`` in a tab of its own, all figures drawn. ``options`` are Playwright's of a context."""
+    """The file at ``path`` in a tab of its own, ready to use. ``options`` are Playwright's of a context."""
     with browser.new_context(offline=True, reduced_motion="reduce", **options) as context:
         context.set_default_timeout(PATIENCE_MS)
         tab = context.new_page()
@@ -65,7 +65,7 @@ def opened(browser: Any, path: Path, **options: Any) -> Iterator[Opened]:
         tab.on("pageerror", lambda error: found.complaints.append(str(error)))
         tab.on("request", lambda request: found.requests.append(request.url))
         tab.goto(path.as_uri())
-        reached_ms(tab, "drawn")
+        reached_ms(tab, "usable")
         yield found
 
 

@@ -6,19 +6,18 @@ import base64
 import gzip
 import re
 from collections.abc import Sequence
-from functools import cache
 from html.parser import HTMLParser
-from typing import Any
 
 import msgspec
 from make_run import failed, make_run, measurement, outcome, skipped
 
+from microbench.analysis.evidence import evidence_by_device
 from microbench.core.model import Run
-from microbench.report import view
-from microbench.report.document import Cell, Column, Table
+from microbench.report.document import Bar, Bars, Cell, Column, Table
+from microbench.report.figures.catalogue import Panel
 from microbench.report.figures.figure import Figure
-from microbench.report.page import scripts
 from microbench.report.page.page import Page, Subject, build
+from microbench.report.sheets import view
 
 HOSTILE = (
     "<script>window.broken=1</script>",
@@ -30,29 +29,19 @@ HOSTILE = (
     "&lt;b&gt; &amp; &#x3c;",
     "x" * 1_000_000,
 )
-VOID = frozenset({"meta", "input", "br", "link", "img", "path"})
-
-
-class Chart:
-    """A chart of a bar for each of some words, as Altair would give it."""
-
-    def __init__(self, words: Sequence[str]) -> None:
-        self.words = words
-
-    def to_dict(self) -> dict[str, Any]:
-        values = [{"x": index + 1, "y": word} for index, word in enumerate(self.words)]
-        encoding = {"x": {"field": "x", "type": "quantitative"}, "y": {"field": "y", "type": "nominal"}}
-        return {"data": {"values": values}, "width": 640, "height": 120, "mark": "bar", "encoding": encoding}
+VOID = frozenset({"meta", "input", "br", "link", "img"})
 
 
 def figure(words: Sequence[str] = ("one", "two")) -> Figure:
-    """A small figure, not one of those that runs have."""
-    rows = tuple((Cell(word), Cell(str(index + 1))) for index, word in enumerate(words))
+    """A small figure that no run has, with a bar for each word."""
+    bars = tuple(Bar(word, index + 1.0, None, (Cell(str(index + 1)),)) for index, word in enumerate(words))
+    picture = Bars("Small", "about it", (Column("count"),), bars)
+    rows = tuple((Cell(bar.label), *bar.cells) for bar in bars)
     table = Table("Small", "", (Column("what", "left"), Column("count")), rows)
     return Figure(
         name="small", title=words[0], conclusions=(f"{words[0]} comes first",), about="about it", sources=(words[-1],),
-        table=table, chart=Chart(words),
-    )  # type: ignore[arg-type]  # fmt: skip
+        panels=(Panel(picture),), legend=(), tables=(table,), pictures=(),
+    )  # fmt: skip
 
 
 def hostile_run(text: str) -> Run:
@@ -73,12 +62,8 @@ def hostile_run(text: str) -> Run:
 
 def page_of(*runs: Run, figures: Sequence[Figure] = (), most_bytes: int = 3_000_000) -> Page:
     """The page of these runs."""
-    subjects = [Subject(run.run_id, run, view.build(run)) for run in runs]
+    subjects = [Subject(run.run_id, run, evidence_by_device(run), view.build(run)) for run in runs]
     return build(subjects, figures, most_bytes=most_bytes)
-
-
-library = cache(scripts.vega)
-"""What draws figures: making it takes seconds, so pages of one process of tests share it."""
 
 
 class Parsed(HTMLParser):

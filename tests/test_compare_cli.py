@@ -19,7 +19,7 @@ from microbench.compare.compare import Comparison, compare
 from microbench.compare.words import Side
 from microbench.core.errors import ExitCode
 from microbench.core.model import Fact, Run
-from microbench.report import comparison as drawing
+from microbench.report.sheets import comparison as drawing
 from microbench.runs import schema
 
 SLOWER = changed(0.9, case_id="memory_stream[kernel=copy]")

@@ -16,13 +16,13 @@ from rich.cells import cell_len
 
 from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.core.model import Fact, Outcome, Run, Series, Work
-from microbench.report import view
 from microbench.report.document import Curve, Line, Mark, Report, Section, Table
+from microbench.report.sheets import view
 from microbench.report.suites import compute
 from microbench.report.suites.compute import alone, by_library, by_type, fastest, over_size
 from microbench.report.suites.roofline import rates_over_time, rooflines, shapes, state_over_time
 from microbench.report.terminal import terminal
-from microbench.report.terminal.curves import curve
+from microbench.report.terminal.plots import curve
 
 # A board whose data sheet takes another clock than the highest.
 WHOLE = make_compute_run(name="NVIDIA H200")
@@ -260,8 +260,8 @@ def test_shapes_are_points_under_this_runs_own_roofs() -> None:
     by_name = {line.name: line for line in picture.lines}
     names = ["square products", "bandwidth-bound", "compute-bound"]
     assert list(by_name)[:3] == names
-    assert not any(by_name[name].joined for name in names)
-    slope, flat = (line for line in picture.lines if line.joined)
+    assert all(by_name[name].kind == "points" for name in names)
+    slope, flat = (line for line in picture.lines if line.kind == "limit")
     assert slope.name == "memory clock 2500 MHz x 2 x 6400 bit 4.00 TB/s"
     assert flat.name == "tensor_ceiling wgmma, sustained 858 TFLOP/s"
     assert slope.points[-1] == flat.points[0]
@@ -276,7 +276,7 @@ def test_shapes_are_points_under_this_runs_own_roofs() -> None:
 def test_reads_of_this_run_are_the_roof_where_they_were_measured() -> None:
     both = make_compute_run(base=make_memory_run())
     (picture,) = rooflines(evidence(both))
-    assert next(line for line in picture.lines if line.joined).name == "memory_stream read 3.76 TB/s"
+    assert next(line for line in picture.lines if line.kind == "limit").name == "memory_stream read 3.76 TB/s"
 
 
 def test_no_roof_no_roofline() -> None:
@@ -353,8 +353,8 @@ def test_many_limits_are_counted() -> None:
 def points(fine: bool) -> list[str]:
     lines = (
         Line("roof", ((1.0, 5.0), (10.0, 5.0))),
-        Line("these", ((1.0, 5.0), (10.0, 1.0)), joined=False),
-        Line("those", ((5.0, 3.0),), "second", joined=False),
+        Line("these", ((1.0, 5.0), (10.0, 1.0)), kind="points"),
+        Line("those", ((5.0, 3.0),), "second", kind="points"),
     )
     one = Curve("", "", "x", lines, (), (Mark(1.0, "1"), Mark(5.0, "5")), x_log=False, y_log=False)
     return ["".join(text for text, _ in pieces) for pieces in curve(one, 40, 5, fine=fine)]

@@ -1,14 +1,12 @@
-"""Figures: each is drawn from recorded runs and says its conclusion; one spec serves both themes; runs overlay."""
+"""Figures: each is drawn from recorded runs and says its conclusion, in every palette, width and kind of file."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,19 +17,33 @@ from make_run import make_run
 
 from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.core.bench import discover
+from microbench.core.errors import UsageError
 from microbench.core.model import Run
 from microbench.core.units import as_time, quantity, times
 from microbench.predict.fit import fit, missing
 from microbench.predict.model import WAYS
-from microbench.report.document import Curve, Line, Mark
-from microbench.report.figures import pictures, theme
-from microbench.report.figures.catalogue import KINDS, figures
-from microbench.report.figures.catalogue import drawn as drawn_from
-from microbench.report.figures.figure import Figure, Origin, sources
+from microbench.report.document import Bar, Bars, Cell, Column, Curve, Histogram, Lane, Line, Mark, Span, TimeLine
+from microbench.report.figures import drawing, files
+from microbench.report.figures import figure as figures_of
+from microbench.report.figures.canvas import (
+    DARK,
+    LIGHT,
+    PAGE,
+    Canvas,
+    Dots,
+    Palette,
+    Rectangle,
+    Stroke,
+    Words,
+    width_of,
+)
+from microbench.report.figures.catalogue import KINDS
+from microbench.report.figures.figure import Figure, Origin, figures, sources
+from microbench.report.figures.labels import GAP, HEIGHT, Box, placed
 from microbench.report.suites.graph import DRAWN
 from microbench.runs import store
 
-HOSTILE = "<script>alert(1)</script>\u202e\x07'\"&" + "x" * (1 << 20)
+HOSTILE = "<script>alert(1)</script>\u202e\x07'\"&\ufffe" + "x" * (1 << 20)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -45,21 +57,29 @@ def evidence(figure: str) -> Evidence:
     """The first GPU of a bundled run that has the figure."""
     for name in sorted(store.bundled()):
         for one in evidence_by_device(recorded(name)):
-            if drawn(figure, [one]) is not None:
+            if drawn(figure, one) is not None:
                 return one
     raise AssertionError(f"no bundled run has {figure}")
 
 
 @cache
 def figure(name: str) -> Figure:
-    found = drawn(name, [evidence(name)])
+    found = drawn(name, evidence(name))
     assert found is not None
     return found
 
 
-def drawn(name: str, evidences: Sequence[Evidence]) -> Figure | None:
-    """The figure of GPUs of runs that nobody called anything."""
-    return drawn_from(name, [Origin(one) for one in evidences])
+def drawn(name: str, *evidences: Evidence) -> Figure | None:
+    """The figure of GPUs of runs without labels."""
+    return figures_of.drawn(name, [Origin(one) for one in evidences])
+
+
+@cache
+def both(name: str, *others: str) -> Figure:
+    """The figure of a bundled run and of the same rows under other GPUs' names."""
+    found = drawn(name, evidence(name), *(changed(evidence(name), name=other) for other in others))
+    assert found is not None
+    return found
 
 
 def labels(*origins: Origin) -> list[str]:
@@ -67,7 +87,7 @@ def labels(*origins: Origin) -> list[str]:
 
 
 def changed(one: Evidence, **gpu: str) -> Evidence:
-    """The same figures of another GPU."""
+    """The same rows of another GPU."""
     sessions = tuple(
         msgspec.structs.replace(
             session,
@@ -78,206 +98,158 @@ def changed(one: Evidence, **gpu: str) -> Evidence:
         )
         for session in one.run.sessions
     )
-    (found,) = (
-        each
-        for each in evidence_by_device(msgspec.structs.replace(one.run, sessions=sessions))
-        if each.device == one.device
-    )
-    return found
+    groups = evidence_by_device(msgspec.structs.replace(one.run, sessions=sessions))
+    return next(each for each in groups if each.device == one.device)
 
 
-def svg(one: Figure, palette: theme.Palette = theme.LIGHT) -> str:
-    from microbench.report.figures import rendering
-
-    return rendering.svg(one, palette).decode()
-
-
-def words(picture: str) -> list[str]:
-    """What is written in an SVG, and heard: halos are not."""
-    return list(_written(ElementTree.fromstring(picture)))
-
-
-def _written(one: ElementTree.Element) -> Iterator[str]:
-    if one.get("aria-hidden") == "true":
-        return
-    if one.tag == f"{SVG}text":
-        yield " ".join(one.itertext())
-    for each in one:
-        yield from _written(each)
-
-
-def views(spec: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = spec.get("vconcat", [spec])
-    return found
-
-
-def walked(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object in a spec."""
-    if isinstance(value, dict):
-        yield value
-    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from walked(one)
-
-
-def texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, one in value.items():
-            yield key
-            yield from texts(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from texts(one)
+def words(one: Figure, palette: Palette = LIGHT) -> list[str]:
+    """What is written in the figure's file, without halos and hints."""
+    texts = ElementTree.fromstring(files.svg(one, palette)).iter(f"{SVG}text")
+    return [text.text or "" for text in texts if text.get("aria-hidden") is None]
 
 
 # -- each figure --------------------------------------------------------------------------------------------------
 
 
-def test_figures_pictures_and_drawings_have_the_same_names() -> None:
-    assert list(KINDS) == list(pictures.PICTURES)
-    for name in KINDS:
-        assert figure(name).name == name
-
-
 @pytest.mark.parametrize("name", KINDS)
-def test_what_measures_a_figure_is_there_to_be_run(name: str) -> None:
+def test_the_benchmarks_of_a_figure_exist(name: str) -> None:
     assert set(KINDS[name].benchmarks) <= set(discover())
 
 
-def test_the_step_needs_what_the_model_does() -> None:
+def test_the_step_needs_the_benchmarks_of_the_model() -> None:
     (nothing,) = evidence_by_device(msgspec.structs.replace(make_run(), outcomes=()))
     assert set(missing(fit(nothing), DRAWN, WAYS)) == set(KINDS["step"].benchmarks)
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_figure_says_its_conclusion_and_whose_it_is(name: str) -> None:
+def test_a_figure_says_its_conclusion_and_its_source(name: str) -> None:
     one, gpu = figure(name), evidence(name).gpu
-    written = " ".join(words(svg(one))).replace("\N{NO-BREAK SPACE}", " ")
+    written = " ".join(words(one)).replace("\N{NO-BREAK SPACE}", " ")
     assert gpu is not None
-    assert re.search(r"\d", one.conclusion), "a conclusion has a figure of the run"
+    assert re.search(r"\d", one.conclusion), "a conclusion needs a figure of the run"
     assert one.conclusion in written
     assert gpu.name in written
     assert len(one.sources) == len(one.conclusions) == 1
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_spec_leaves_title_colours_and_width_to_the_page(name: str) -> None:
-    spec = figure(name).spec
-    assert not {"title", "config"} & set(spec) or name == "ladder"
-    assert spec["description"] == figure(name).conclusion
-    assert {view["width"] + spec["usermeta"]["beside"] for view in views(spec)} == {theme.WIDTH}
-    assert not [text for text in texts(spec) if re.fullmatch(r"#[0-9a-fA-F]{3,8}|(rgb|hsl)a?\(.*\)", text)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
-def test_a_spec_asks_nobody_and_is_small_and_always_the_same(name: str) -> None:
-    encoded = json.dumps(figure(name).spec, allow_nan=False)
-    again = drawn(name, [evidence(name)])
-    assert again is not None
-    assert json.dumps(again.spec) == encoded
-    assert len(encoded) < 100_000
-    assert set(re.findall(r"https?://[^\"]*", encoded)) == {figure(name).spec["$schema"]}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
-def test_one_spec_in_both_themes_differs_in_colours_only(name: str) -> None:
-    light, dark = svg(figure(name)), svg(figure(name), theme.DARK)
-    assert theme.LIGHT.ground in light
-    assert theme.DARK.ground in dark
-    assert light != dark
-    colours = re.compile("|".join({*theme.LIGHT, *theme.DARK}), re.IGNORECASE)
+def test_palettes_change_colours_only(name: str) -> None:
+    light, dark = (files.svg(figure(name), palette).decode() for palette in (LIGHT, DARK))
+    assert LIGHT.ground in light
+    assert DARK.ground in dark
+    colours = re.compile("|".join({*LIGHT, *DARK}), re.IGNORECASE)
     assert colours.sub("", light) == colours.sub("", dark)
+    assert not re.search(r"#[0-9a-f]{6}", colours.sub("", light)), "every colour comes from the palette"
+    canvas = Canvas(540)
+    figure(name).draw(canvas)
+    assert set(re.findall(r'(?:fill|stroke)="([^"]*)"', canvas.svg(PAGE))) <= {*PAGE, "none"}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_figure_is_small_and_always_the_same(name: str) -> None:
+    again = drawn(name, evidence(name))
+    assert again is not None
+    assert files.svg(again, LIGHT) == files.svg(figure(name), LIGHT)
+    assert len(files.svg(again, LIGHT)) < 60_000
+
+
+@pytest.mark.parametrize("width", [340.0, 540.0, 860.0])
+@pytest.mark.parametrize("name", KINDS)
+def test_nothing_leaves_the_canvas(name: str, width: float) -> None:
+    for one in (figure(name), both(name, "Another GPU")):
+        canvas = Canvas(width)
+        one.draw(canvas)
+        for shape in canvas.shapes:
+            left, right, top, bottom = extent(shape)
+            assert left >= -4, shape
+            assert right <= width + 4, shape
+            assert top >= -4, shape
+            assert bottom <= canvas.height + 4, shape
+
+
+def extent(shape: Stroke | Rectangle | Dots | Words) -> tuple[float, float, float, float]:
+    if isinstance(shape, Rectangle):
+        return shape.x, shape.x + shape.width, shape.y, shape.y + shape.height
+    if isinstance(shape, Words):
+        length = width_of(shape.text, shape.size, bold=shape.bold)
+        left = shape.x - {"start": 0.0, "middle": 0.5, "end": 1.0}[shape.anchor] * length
+        return left, left + length, shape.y - shape.size / 2, shape.y + shape.size / 2
+    xs, ys = zip(*shape.points, strict=True)
+    return min(xs), max(xs), min(ys), max(ys)
 
 
 def test_the_ladder_names_layers_with_their_figures() -> None:
-    found = words(svg(figure("ladder")))
+    found = words(figure("ladder"))
     rows = evidence("ladder").rows("launch_layers", "submit", family="same_kernel", arguments=0)
     assert len(rows) > 2
     loop = next(row for row in rows if row.params["layer"] == "loop")
     for row in rows:
-        over = "" if row is loop else f"{times(row.value / loop.value)} · "
-        assert f"{over}{as_time(row.value)}" in found
+        assert as_time(row.value) in found
+        assert row is loop or times(row.value / loop.value) in found
 
 
 def test_the_gain_marks_its_crossovers_and_names_its_lines() -> None:
-    found = words(svg(figure("gain")))
-    assert {"compiled loop", "stream / graph", "kernel duration"} <= set(found)
+    found = words(figure("gain"))
+    assert {"compiled loop", "kernel duration", "10 µs"} <= set(found)
     assert any(re.fullmatch(r"1\.5× at [0-9.]+ .s", text) for text in found)
 
 
 def test_the_link_has_fit_and_dashed_ceiling_in_both_directions() -> None:
-    picture = svg(figure("link"))
-    found = words(picture)
-    assert [found.count(name) for name in ("to the GPU", "from the GPU")] == [1, 1]
-    assert found.count("fit") == found.count("pinned") == 2
+    found = words(figure("link"))
+    assert sum(text.startswith("Bandwidth over the size of a copy, ") for text in found) == 2
+    assert found.count("fit") == found.count("pinned") == found.count("half") == 2
     assert sum(text.startswith("ceiling ") for text in found) == 2
-    assert picture.count('stroke-dasharray="6,4"') == 2
-    assert any(text.startswith("half at ") for text in found)
+    assert files.svg(figure("link"), LIGHT).count(b'stroke-dasharray="6 4"') == 2
 
 
 def test_the_hierarchy_names_each_level_in_bandwidth_and_latency() -> None:
-    found = words(svg(figure("memory")))
+    found = words(figure("memory"))
     for level in ("L1", "L2", "DRAM"):
         assert any(re.match(rf"{level} .*B/s", text) for text in found)
         assert any(re.match(rf"{level} .* ns, .* cycles", text) for text in found)
 
 
-def test_the_roofline_has_roofs_and_named_products() -> None:
-    one = figure("roofline")
-    found = words(svg(one))
+def test_the_roofline_has_roofs_and_products() -> None:
+    found = words(figure("roofline"))
     assert any(text.startswith("memory_stream read") for text in found)
     assert {"bandwidth-bound", "compute-bound"} <= set(found)
-    named = {row["name"] for rows in one.spec["datasets"].values() for row in rows if "name" in row}
-    assert {cells[1].text for cells in one.table.rows} <= named
 
 
 def test_sustained_shows_rate_clock_power_and_temperature() -> None:
-    found = words(svg(figure("sustained")))
+    found = words(figure("sustained"))
     for begin in ("rate, 100 % is", "SM clock, 100 % is", "power, 100 % is", "temperature, 100 % is"):
         assert any(text.startswith(begin) for text in found)
 
 
 def test_a_step_is_drawn_both_ways() -> None:
-    found = words(svg(figure("step")))
+    found = words(figure("step"))
     assert {"stream host", "graph host", "synchronise"} <= set(found)
     assert found.count("8") >= 3
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_table_of_a_figure_has_its_figures_as_words(name: str) -> None:
-    table = figure(name).table
-    assert table.title
-    assert len(table.rows) > 1
-    assert all(len(row) == len(table.columns) for row in table.rows)
-    assert len({column.title for column in table.columns}) == len(table.columns)
+def test_the_data_of_a_figure_are_tables(name: str) -> None:
+    for one in (figure(name), both(name, "Another GPU")):
+        assert one.tables
+        for table in one.tables:
+            assert table.title
+            assert len(table.rows) > 1
+            assert all(len(row) == len(table.columns) for row in table.rows)
+            assert len({column.title for column in table.columns}) == len(table.columns)
 
 
 def test_a_table_holds_what_was_measured() -> None:
     row = evidence("link").rows("link_copy", "bandwidth", direction="h2d", memory="pinned")[-1]
-    cells = {cell.text for line in figure("link").table.rows for cell in line}
+    cells = {cell.text for line in figure("link").tables[0].rows for cell in line}
     assert quantity(row.value, "B/s") in cells
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_narrow_page_cuts_no_words(name: str) -> None:
-    import vl_convert
-
-    spec = {**figure(name).spec, "config": theme.config(theme.LIGHT)}
-    for view in views(spec):
-        view["width"] = 336 - spec["usermeta"]["beside"]
-    scene = vl_convert.vegalite_to_svg(spec, vl_version="6.4")
-    width = float(re.findall(r'width="([0-9.]+)"', scene)[0])
-    assert width <= 336 + 8
-
-
 def test_nothing_is_drawn_of_a_run_without_figures() -> None:
-    empty = evidence_by_device(msgspec.structs.replace(make_run(), outcomes=()))
-    assert figures([Origin(one) for one in empty]) == {}
+    run = msgspec.structs.replace(make_run(), outcomes=())
+    assert figures([Origin(one) for one in evidence_by_device(run)]) == {}
     assert figures([]) == {}
-    assert pictures.sheet("gain", msgspec.structs.replace(make_run(), outcomes=())) is None
+    assert figures_of.sheet("gain", run) is None
+    assert figures_of.available(run) == []
 
 
 # -- several runs, and whose ----------------------------------------------------------------------------------------
@@ -286,62 +258,37 @@ def test_nothing_is_drawn_of_a_run_without_figures() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_several_runs_lie_over_each_other(name: str) -> None:
-    first = evidence(name)
-    both = drawn(name, [first, changed(first, name="Another GPU")])
-    assert both is not None
-    found = words(svg(both))
-    assert first.gpu is not None
-    assert {first.gpu.name, "Another GPU"} <= set(found)
-    assert len(both.conclusions) == len(both.sources) == 2
-    assert all(
-        text.startswith(label) for text, label in zip(both.conclusions, (first.gpu.name, "Another GPU"), strict=True)
-    )
+    found = both(name, "Another GPU")
+    gpu = evidence(name).gpu
+    assert gpu is not None
+    assert {gpu.name, "Another GPU"} <= set(words(found))
+    assert len(found.conclusions) == len(found.sources) == 2
+    assert all(text.startswith(label) for text, label in zip(found.conclusions, (gpu.name, "Another GPU"), strict=True))
 
 
-def test_of_more_runs_than_colours_the_others_are_counted() -> None:
-    first = evidence("link")
-    found = drawn("link", [first, *(changed(first, name=f"GPU of {letter}") for letter in "ABCDE")])
-    assert found is not None
-    assert len(found.sources) == len(theme.LIGHT.series) == 4
+def test_more_runs_than_colours_are_counted() -> None:
+    found = both("link", *(f"GPU of {letter}" for letter in "ABCDE"))
+    assert len(found.sources) == len(LIGHT.series) == 4
     assert found.about.endswith("2 more not drawn")
-    assert "GPU of C" in svg(found)
-    assert "GPU of D" not in svg(found)
+    text = files.svg(found, LIGHT).decode()
+    assert "GPU of C" in text
+    assert "GPU of D" not in text
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_nothing_in_a_spec_is_dropped(name: str) -> None:
-    """Vega-Lite drops these with a warning on the console."""
-    for spec in walked(figure(name).spec):
-        if spec.get("type") == "log":
-            assert "zero" not in spec
-        if isinstance(spec.get("mark"), dict) and spec["mark"]["type"] == "tick":
-            assert not {"x2", "y2"} & set(spec["encoding"])
+def test_a_limit_that_runs_share_is_drawn_once() -> None:
+    found = both("link", "Another GPU")
+    assert sum(text.startswith("ceiling ") for text in words(found)) == 2  # one for each direction
 
 
-def test_names_of_marks_and_the_title_of_an_axis_keep_apart() -> None:
-    spec = views(figure("link").spec)[0]
-    tops = [one["encoding"]["y"]["value"] for one in walked(spec) if "value" in one.get("encoding", {}).get("y", {})]
-    axis = next(one for one in walked(spec) if "titleY" in one)
-    assert len(tops) >= 4
-    assert max(tops) + theme.USUAL / 2 < axis["titleY"] - 1.25 * theme.SMALL
-
-
-def test_limits_that_runs_share_are_drawn_once() -> None:
-    first = evidence("link")
-    both = drawn("link", [first, changed(first, name="Another GPU")])
-    assert both is not None
-    assert sum(text.startswith("ceiling ") for text in words(svg(both))) == 2  # one a direction
-
-
-def test_a_run_without_the_rows_is_not_named_among_them() -> None:
+def test_a_run_without_the_rows_is_not_named() -> None:
     empty = evidence_by_device(msgspec.structs.replace(make_run(gpu_name="Nobody"), outcomes=()))
-    found = drawn("gain", [evidence("gain"), *empty])
+    found = drawn("gain", evidence("gain"), *empty)
     assert found is not None
     assert len(found.sources) == 1
-    assert "Nobody" not in svg(found)
+    assert "Nobody" not in files.svg(found, LIGHT).decode()
 
 
-def test_labels_tell_runs_apart_by_what_it_takes() -> None:
+def test_labels_tell_runs_apart() -> None:
     one = evidence("gain")
     assert one.gpu is not None
     name = one.gpu.name
@@ -351,55 +298,38 @@ def test_labels_tell_runs_apart_by_what_it_takes() -> None:
     assert len(set(again)) == 2
     assert all(name in label for label in again)
     assert labels(Origin(one, "before"), Origin(one, "after")) == ["before", "after"]
-    later = Evidence(
-        msgspec.structs.replace(
-            one.run,
-            sessions=tuple(
-                msgspec.structs.replace(each, started_at="2031-02-03T04:05:06Z") for each in one.run.sessions
-            ),
-        ),
-        [],
-        one.device,
-    )
+    sessions = tuple(msgspec.structs.replace(each, started_at="2031-02-03T04:05:06Z") for each in one.run.sessions)
+    later = Evidence(msgspec.structs.replace(one.run, sessions=sessions), [], one.device)
     assert "2031-02-03 04:05" in labels(Origin(one), Origin(later))[1]
 
 
-def test_simulated_figures_are_marked_wherever_they_go() -> None:
-    (one,) = evidence_by_device(make_run(gpu_name="H200"))
-    found = drawn("ladder", [one])
-    assert found is not None
-    assert "SIMULATED" in " ".join(words(svg(found)))
-    both = drawn("ladder", [evidence("ladder"), one])
-    assert both is not None
-    assert "H200 · SIMULATED" in words(svg(both))
-    simulated = Origin(one, "SIMULATED at home", reference=True)
-    assert labels(simulated) == ["SIMULATED at home"]
-
-
-def test_what_came_with_the_tool_is_marked_beside_what_was_measured() -> None:
-    one = evidence("gain")
-    own = changed(one, name="Another GPU")
-    assert labels(Origin(one, reference=True), Origin(own, "mine")) == ["NVIDIA H200 · REFERENCE", "mine"]
-    alone = drawn_from("gain", [Origin(one, reference=True)])
+def test_simulated_and_bundled_runs_are_marked() -> None:
+    (simulated,) = evidence_by_device(make_run(gpu_name="H200"))
+    alone, overlaid = drawn("ladder", simulated), drawn("ladder", evidence("ladder"), simulated)
     assert alone is not None
-    assert alone.sources[0].startswith("NVIDIA H200 · REFERENCE · driver")
-    assert any("REFERENCE" in text for text in words(svg(alone)))
-    assert not any("REFERENCE" in text for text in words(svg(figure("gain"))))
+    assert overlaid is not None
+    assert "SIMULATED" in " ".join(words(alone))
+    assert "H200 · SIMULATED" in words(overlaid)
+    assert labels(Origin(simulated, "SIMULATED at home", reference=True)) == ["SIMULATED at home"]
+    own = changed(evidence("gain"), name="Another GPU")
+    bundled = Origin(evidence("gain"), reference=True)
+    assert labels(bundled, Origin(own, "mine")) == ["NVIDIA H200 · REFERENCE", "mine"]
+    found = figures_of.drawn("gain", [bundled])
+    assert found is not None
+    assert found.sources[0].startswith("NVIDIA H200 · REFERENCE · driver")
+    assert not any("REFERENCE" in text for text in words(figure("gain")))
 
 
 def test_hostile_names_are_words_with_an_end() -> None:
     first = evidence("gain")
     hostile = [changed(first, name=HOSTILE), changed(first, name=HOSTILE + "y")]
+    assert len(set(labels(*map(Origin, hostile)))) == 2
     for name in ("ladder", "gain", "link"):
-        found = drawn_from(name, [Origin(hostile[0]), Origin(hostile[1], HOSTILE)])
+        found = figures_of.drawn(name, [Origin(hostile[0]), Origin(hostile[1], HOSTILE)])
         assert found is not None
-        assert max(map(len, texts(found.spec))) < 5000
-        picture = svg(found)
-        assert "\x07" not in picture
-        assert "\u202e" not in picture
-        assert not list(ElementTree.fromstring(picture).iter(f"{SVG}script"))
-        assert any(text.startswith("<script>alert(1)") for text in words(picture))
-        assert len(set(labels(*map(Origin, hostile)))) == 2
+        assert any(text.startswith("<script>alert(1)") for text in words(found))
+        assert len(files.svg(found, LIGHT)) < 60_000
+        assert files.pdf(found, LIGHT).startswith(b"%PDF")
 
 
 # -- colours --------------------------------------------------------------------------------------------------------
@@ -417,7 +347,7 @@ CONES = [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451
          [0.0883024619, 0.2817188376, 0.6299787005]]  # fmt: skip
 OKLAB = [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099],
          [0.0259040371, 0.7827717662, -0.8086757660]]  # fmt: skip
-# Distances in Oklab: 0.02 is just seen side by side. Blindness to blue has one in ten thousand.
+# Distances in Oklab: 0.02 is just seen side by side. One in ten thousand is blind to blue.
 APART = {"all": 0.15, "no red": 0.10, "no green": 0.10, "no blue": 0.06}
 
 
@@ -440,16 +370,16 @@ def difference(one: str, other: str, seen: str) -> float:
     return float(np.linalg.norm(first - second))
 
 
-@pytest.mark.parametrize("palette", [theme.LIGHT, theme.DARK], ids=["light", "dark"])
-def test_every_colour_is_seen_on_its_ground(palette: theme.Palette) -> None:
-    for colour in (palette.ink, palette.muted, *palette.series):
+@pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
+def test_every_colour_is_seen_on_its_ground(palette: Palette) -> None:
+    for colour in (palette.ink, palette.muted, *palette.series, palette.good, palette.note, palette.problem):
         assert contrast(colour, palette.ground) >= 4.5
     assert contrast(palette.quiet, palette.ground) >= 3.0
 
 
-@pytest.mark.parametrize("palette", [theme.LIGHT, theme.DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize("seen", SEEN)
-def test_series_differ_for_every_kind_of_colour_blindness(palette: theme.Palette, seen: str) -> None:
+def test_series_differ_for_every_kind_of_colour_blindness(palette: Palette, seen: str) -> None:
     for one, other in itertools.combinations(palette.series, 2):
         assert difference(one, other, seen) >= APART[seen], (one, other)
 
@@ -467,107 +397,139 @@ def curve(*lines: Line, **more: Any) -> Curve:
     return Curve("t", "a", "x", lines, ticks, ticks, **more)
 
 
-def test_flat_and_lonely_curves_are_drawn_too() -> None:
-    from microbench.report.figures.curves import Series, View, view
-
-    how = View(["a"], "y", str, str)
-    flat = Line("a", ((1.0, 5.0), (10.0, 5.0)))
-    lonely = Line("b", ((3.0, 0.0),))
-    for y_log in (False, True):
-        chart = view(
-            curve(flat, lonely, y_log=y_log), [Series(flat, "measured", "a", "a"), Series(lonely, name="b")], how
-        )
-        domains = [one for one in _values(chart.to_dict(), "domain") if isinstance(one[0], float)]
-        assert domains
-        assert all(low < high for low, high in domains)
+def shapes_of(one: Curve, width: float = 540.0) -> list[Any]:
+    canvas = Canvas(width)
+    drawing.curve(canvas, one)
+    return canvas.shapes
 
 
-def _values(value: Any, key: str) -> Iterator[Any]:
-    if isinstance(value, dict):
-        for name, one in value.items():
-            if name == key:
-                yield one
-            yield from _values(one, key)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _values(one, key)
+@pytest.mark.parametrize("y_log", [False, True])
+def test_flat_and_lonely_curves_are_drawn_too(y_log: bool) -> None:
+    flat, lonely = Line("a", ((1.0, 5.0), (10.0, 5.0))), Line("b", ((3.0, 0.0),))
+    for lines in ((flat, lonely), (flat,), (lonely,)):
+        found = shapes_of(curve(*lines, y_log=y_log))
+        assert all(np.isfinite(extent(shape)).all() for shape in found)
 
 
 def test_long_lines_are_thinned_to_what_the_eye_can_see() -> None:
-    from microbench.report.figures.curves import COLUMN, NARROW, Series, View, view
-
-    points = tuple((float(x), float(x % 7)) for x in range(1, 20_000))
-    spike = (*points[:5000], (points[5000][0], 99.0), *points[5001:])
-    line = Line("a", spike)
-    chart = view(
-        curve(line, x_log=False, y_log=False), [Series(line, "measured", "a", "a")], View(["a"], "y", str, str)
+    points = [(float(x), float(x % 7)) for x in range(1, 20_000)]
+    points[5000] = (points[5000][0], 99.0)
+    (stroke,) = (
+        shape
+        for shape in shapes_of(curve(Line("a", tuple(points)), x_log=False, y_log=False))
+        if isinstance(shape, Stroke) and shape.colour == "first"
     )
-    rows = max(chart.to_dict()["datasets"].values(), key=len)
-    assert len(rows) <= 2 * (NARROW / COLUMN + 1)
-    assert max(row["y"] for row in rows) == 99.0
-    assert {"x": 1.0, "y": 1.0, "place": 0} in rows
+    assert len(stroke.points) <= 2 * (540 / drawing.THINNED + 1)
+    ys = [y for _, y in stroke.points]
+    assert min(ys) < sorted(ys)[1] - 10, "the spike stays"
+
+
+def test_kinds_of_lines_differ_in_ink() -> None:
+    points = tuple((float(x), float(x)) for x in range(1, 5))
+    kinds = ("measured", "computed", "limit", "points")
+    found = shapes_of(curve(*(Line(kind, points, kind=kind) for kind in kinds)))
+    coloured = [shape for shape in found if not isinstance(shape, Words) and shape.colour == "first"]
+    strokes = [shape for shape in coloured if isinstance(shape, Stroke)]
+    dots = [shape for shape in coloured if isinstance(shape, Dots) and len(shape.points) == 4]
+    assert [bool(shape.dash) for shape in strokes] == [True, False, False]
+    assert len(dots) == 2
+
+
+def test_names_that_are_too_long_go_into_a_legend() -> None:
+    name = "a name longer than a phone's plot is wide"
+    line = Line(name, ((1.0, 1.0), (10.0, 10.0)))
+    beside, below = ([one for one in shapes_of(curve(line), width) if isinstance(one, Words)] for width in (860, 340))
+    assert [one.halo for one in beside if one.text == name] == [True]
+    assert [one.halo for one in below if one.text == name] == [False]
 
 
 def test_names_stand_beside_their_own_line_and_clear_of_each_other() -> None:
-    from microbench.report.figures.theme import CHARACTER, HEIGHT, fits, places
-
-    rising, falling = [(0.0, 20.0), (520.0, 280.0)], [(0.0, 300.0), (520.0, 150.0)]
-    flat = [(0.0, 100.0), (520.0, 100.0)]
-    names = ["the first line", "another one", "third"]
-    found = places([rising, falling, flat], names, [], 520, 320)
-    boxes = []
-    for place, name in zip(found, names, strict=True):
-        length = len(name) * CHARACTER
-        left = place.x - {"left": 0, "center": length / 2, "right": length}[place.align]
-        assert -1e-6 <= left <= 520 - length + 1e-6
-        assert HEIGHT / 2 <= place.y <= 320 - HEIGHT / 2
-        assert fits(place.x / 520, length, place.align)
-        boxes.append((left, left + length, place.y - HEIGHT / 2, place.y + HEIGHT / 2))
-    for one, other in itertools.combinations(boxes, 2):
-        assert one[1] <= other[0] or other[1] <= one[0] or one[3] <= other[2] or other[3] <= one[2]
-    heights = {"third": 100.0}
-    assert abs(found[2].y - heights["third"]) < HEIGHT + 4
+    rising, falling = [(0.0, 300.0), (520.0, 40.0)], [(0.0, 20.0), (520.0, 170.0)]
+    flat = [(0.0, 220.0), (520.0, 220.0)]
+    area = Box(0.0, 520.0, 0.0, 320.0)
+    boxes = placed([("the first line", rising), ("another one", falling), ("third", flat), ("", flat)], [], area)
+    assert boxes[3] is None
+    found = [box for box in boxes if box is not None]
+    for box in found:
+        assert area.left <= box.left < box.right <= area.right
+        assert area.top <= box.top < box.bottom <= area.bottom
+    for one, other in itertools.combinations(found, 2):
+        assert not one.overlaps(other)
+    assert min(abs(found[2].top - 220), abs(found[2].bottom - 220)) <= GAP + HEIGHT
 
 
 def test_a_name_avoids_what_it_would_hide() -> None:
-    from microbench.report.figures.theme import places
-
-    line = [(0.0, 100.0), (520.0, 100.0)]
-    dots = [(float(x), 110.0) for x in range(0, 520, 5)]
-    (above,) = places([line], ["name"], [], 520, 320)
-    (below,) = places([line], ["name"], dots, 520, 320)
-    assert (above.y > 100) != (below.y > 100) or above.y < 100
-
-
-def test_axes_carry_words_of_people() -> None:
-    from microbench.report.figures.theme import axis
-
-    made = axis((Mark(1e-6, "1 µs"), Mark(1e-5, "10 µs"))).to_dict()
-    assert made["values"] == [1e-6, 1e-5]
-    assert "1 \\u00b5s" in made["labelExpr"] or "1 µs" in made["labelExpr"]
-    found = words(svg(figure("gain")))
-    assert "10 µs" in found
-    assert not [text for text in found if re.search(r"\de-?\d", text)]
+    line, area = [(0.0, 100.0), (520.0, 100.0)], Box(0.0, 520.0, 0.0, 320.0)
+    dots = [(float(x), 90.0) for x in range(0, 520, 5)]
+    ((above,), (below,)) = (placed([("name", line)], hidden, area) for hidden in ([], dots))
+    assert above is not None
+    assert below is not None
+    assert above.bottom < 100 < below.top
 
 
-def test_neither_the_names_nor_the_terminal_load_the_drawing_library() -> None:
+def test_a_time_line_writes_into_spans_and_beside_moments() -> None:
+    spans = (Span(0.0, 6.0, "work"), Span(6.0, 6.1, "no room for this"), Span(7.0, 7.0, "begins", "second"))
+    length = (Span(0.0, 10.0, "10 s", "plain", "distance"),)
+    canvas = Canvas(540)
+    drawing.time_line(canvas, TimeLine("", "", 10.0, (Mark(0.0, "0 s"),), (Lane("host", spans), Lane("", length))))
+    written = [shape.text for shape in canvas.shapes if isinstance(shape, Words)]
+    assert {"host", "work", "begins", "10 s", "0 s"} <= set(written)
+    assert "no room for this" not in written
+    hints = [shape.hint for shape in canvas.shapes if isinstance(shape, Rectangle)]
+    assert "no room for this" in hints
+
+
+def test_a_single_count_of_a_histogram_can_be_seen() -> None:
+    canvas = Canvas(540)
+    drawing.histogram(canvas, Histogram("", "", 1.0, 2.0, (10_000, 0, 1), (Mark(1.0, "least"), Mark(8.0, "most"))))
+    high, low = (shape.height for shape in canvas.shapes if isinstance(shape, Rectangle))
+    assert high > 90
+    assert low == 2.0
+
+
+def test_columns_of_bars_give_way_to_their_labels() -> None:
+    columns = (Column("one"), Column("two", drop=2), Column("three", drop=1))
+    bar = Bar("a label of some length", 1.0, 2.0, tuple(Cell(text) for text in ("1.00 µs", "2.00 µs", "3.00 µs")))
+
+    def titles(width: float) -> list[str]:
+        canvas = Canvas(width)
+        drawing.bars(canvas, Bars("", "", columns, (bar,)))
+        return [shape.text for shape in canvas.shapes if isinstance(shape, Words) and shape.colour == "muted"]
+
+    assert set(titles(540)) == {"one", "two", "three"}
+    assert set(titles(300)) == {"one", "three"}
+    assert titles(200) == ["one"]
+
+
+# -- files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_figure_can_be_written_as_png_and_pdf(name: str) -> None:
+    assert files.png(figure(name), LIGHT).startswith(b"\x89PNG\r\n\x1a\n")
+    pdf = files.pdf(figure(name), DARK)
+    assert pdf.startswith(b"%PDF")
+    assert b"/FontFile2" in pdf, "fonts are embedded"
+
+
+@pytest.mark.parametrize(("write", "package"), [(files.pdf, "reportlab"), (files.png, "pypdfium2")])
+def test_without_the_extra_the_error_says_what_to_install(
+    write: Any, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [name for name in sys.modules if name.partition(".")[0] == package]
+    for name in (package, *names):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UsageError) as raised:
+        write(figure("step"), LIGHT)
+    assert "pip install 'cuda-microbench[plot]'" in raised.value.next_step
+    assert files.svg(figure("step"), LIGHT).startswith(b"<svg")
+
+
+def test_neither_the_names_nor_the_terminal_load_the_packages_of_files() -> None:
     code = (
-        "import sys; from microbench.report.figures import pictures;"
-        " from microbench.report.figures.catalogue import KINDS, figures;"
-        "print([name for name in ('altair', 'vl_convert') if name in sys.modules])"
+        "import sys; from microbench.report.figures.catalogue import KINDS; light = 'numpy' not in sys.modules;"
+        " from microbench.report.figures import figure, files;"
+        "print(light, [name for name in ('reportlab', 'pypdfium2') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize("ending", [".svg", ".png", ".pdf"])
-def test_a_character_that_is_no_xml_spoils_no_picture(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from microbench.report.figures import rendering
-
-    drawn = '<rect aria-label="\0" width="9" height="9"/>'
-    made = f'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9">{drawn}</svg>'
-    monkeypatch.setattr(rendering.vl_convert, "vegalite_to_svg", lambda *rest, **options: made)
-    monkeypatch.setattr(rendering, "spec", lambda figure, palette: {})
-    found = rendering.RENDERERS[ending](None, theme.LIGHT)  # type: ignore[arg-type]
-    assert found.startswith({".svg": b"<svg", ".png": b"\x89PNG", ".pdf": b"%PDF"}[ending])
-    assert ending != ".svg" or b"\0" not in found
+    assert done.stdout.strip() == "True []"

@@ -12,11 +12,11 @@ from rich.cells import cell_len
 from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.core.bench import discover
 from microbench.core.model import Run
-from microbench.report import catalogue, view
 from microbench.report.document import Bars, Curve, Line, Mark, Section, Table, TimeLine
+from microbench.report.sheets import listing, view
 from microbench.report.suites import graph
 from microbench.report.terminal import terminal
-from microbench.report.terminal.curves import curve
+from microbench.report.terminal.plots import curve
 
 WHOLE = make_graph_run()
 
@@ -142,6 +142,7 @@ def test_the_catalogue_lists_every_kind_of_node_whole() -> None:
     benchmark = discover()["graph_nodes"]
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
-    terminal.draw_tables(catalogue.tables([benchmark.info(benchmark.cases("full"))]), terminal.open_console(stream, 80))
+    tables = listing.suite_tables([benchmark.info(benchmark.cases("full"))])
+    terminal.draw_tables(tables, terminal.open_console(stream, 80))
     words = raw.getvalue().decode().replace(",", " ").split()
     assert set(map(str, benchmark.axes["kind"].full)) <= set(words)

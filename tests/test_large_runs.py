@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import typing
 
 import msgspec
 import pytest
 from make_run import failed, make_run
-from rich.console import Console
 
 from microbench.analysis import stats
 from microbench.analysis.evidence import Evidence, row_name
@@ -16,10 +14,6 @@ from microbench.analysis.limits import Ceiling
 from microbench.cli.runs import report_of
 from microbench.core.model import Measurement
 from microbench.report import tables
-from microbench.report.document import Cell, Column, Table
-from microbench.report.terminal import charts, terminal
-from microbench.report.terminal.charts import fitted
-from microbench.report.terminal.terminal import is_simple
 from microbench.runs import schema
 
 
@@ -77,30 +71,6 @@ def test_a_table_that_nobody_would_read_to_its_end_says_where_the_rest_is(monkey
     assert not any("more cases" in note for note in studies["launch_kind"].tables[-1].notes)
 
 
-@pytest.mark.parametrize("width", [40, 80, 120])
-@pytest.mark.parametrize("colour", [False, True])
-def test_a_table_that_fits_is_drawn_as_rich_would(width: int, colour: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the last escape sequence, in a tenth of its time."""
-    report = report_of(make_run(rounds=2))
-
-    def drawn() -> str:
-        file = io.StringIO()
-        console = Console(file=file, width=width, force_terminal=colour, color_system="truecolor" if colour else None)
-        terminal.draw(report, console)
-        return file.getvalue()
-
-    quick = drawn()
-    monkeypatch.setattr(terminal, "is_simple", lambda lines: False)
-    assert quick == drawn()
-    assert ("\x1b[" in quick) == colour
-
-
-def test_characters_that_take_two_places_are_laid_out_by_rich() -> None:
-    assert is_simple([[("1.25 µs ±3 % ●", "plain")]])
-    assert not is_simple([[("表", "plain")]])
-    assert not is_simple([[("e\u0301", "plain")]])
-
-
 def test_limits_of_one_value_stand_in_the_order_of_their_rows() -> None:
     run = make_run()
     info = run.benchmark("launch_duration")
@@ -111,22 +81,3 @@ def test_limits_of_one_value_stand_in_the_order_of_their_rows() -> None:
     told = [note.partition("of ")[2] for note in last.notes if note.startswith("limit")]
     assert told == list(limits)
     assert len(told) > 4
-
-
-def test_a_long_table_is_laid_out_as_a_short_one_is() -> None:
-    columns = (Column("name", "left"), Column("value"), Column("more", "left"))
-    rows = tuple(
-        (Cell(f"case {number}"), Cell(f"{number * 1.5:.1f} µs", f"±{number} %", trust="stable"), Cell("x"))
-        for number in range(3)
-    )
-    table = Table("", "", columns, rows)
-    widths, kept_columns = fitted(table, 80, str)
-    drawn = charts.table_lines(table, widths, kept_columns, shown=str)
-    lines = ["".join(text for text, _ in line).rstrip() for line in drawn]
-    assert lines == [
-        " name            value  more",
-        "─" * widths.total(kept_columns),
-        " case 0  0.0 µs ±0 % ●  x",
-        " case 1  1.5 µs ±1 % ●  x",
-        " case 2  3.0 µs ±2 % ●  x",
-    ]

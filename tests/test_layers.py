@@ -31,7 +31,6 @@ OUTSIDE = {"", "__main__", "_kernels", "_kernels.numba_kernels", "_kernels.numba
 
 # Where a package may be imported. The longest name counts: numba.cuda is not numba.
 PACKAGES: dict[str, tuple[str, ...]] = {
-    "altair": ("report.figures",),
     "cuda": ("gpu", "_kernels"),
     "cupy": ("gpu", "_kernels"),
     "cupyx": ("gpu", "_kernels"),
@@ -44,11 +43,12 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "numba.cuda": ("gpu", "_kernels"),
     "nvmath": ("gpu", "_kernels"),
     "pynvml": ("gpu.machine.nvml",),
+    "pypdfium2": ("report.figures",),
+    "reportlab": ("report.figures",),
     "rich": ("report.terminal", "cli"),
     "torch": ("gpu.layers",),
     "triton": ("gpu.layers",),
     "typer": ("cli",),
-    "vl_convert": ("report.figures", "report.page"),
     "warp": ("gpu.layers",),
 }
 PRINTING = ("cli", "report")
@@ -208,8 +208,8 @@ def test_rooms_say_in_one_line_what_they_are_for() -> None:
         ("analysis.stats", "if TYPE_CHECKING:\n    from microbench.gpu.protocol.gpu import Gpu"),
         ("analysis.stats", "importlib.import_module('microbench.run.session')"),
         ("host.loops", "from ..run.session import run"),
-        ("report.view", "from microbench.gpu.protocol.gpu import Gpu"),
-        ("report.view", "import rich.table"),
+        ("report.tables", "from microbench.gpu.protocol.gpu import Gpu"),
+        ("report.tables", "import rich.table"),
         ("gpu.fake.device", "from microbench.predict import model"),
         ("host.loops", "from numba import cuda"),
         ("host.facts", "import numba"),
@@ -233,7 +233,7 @@ def test_a_planted_fault_is_found(module: str, body: str | None) -> None:
 @pytest.mark.parametrize(
     ("module", "body"),
     [
-        ("report.terminal.terminal", "from rich.table import Table\nfrom microbench.report.view import Report"),
+        ("report.terminal.terminal", "from rich.table import Table\nfrom microbench.report.document import Report"),
         ("host.loops", "from numba import njit\nfrom microbench.core.model import Run"),
         ("gpu.layers.torch", "import torch\nfrom cuda.bindings import driver\nfrom numba import cuda"),
         ("gpu.machine.nvml", "import pynvml"),

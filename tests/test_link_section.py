@@ -15,8 +15,8 @@ from rich.cells import cell_len
 from microbench.analysis.stats import rows
 from microbench.core.model import Fact, LinkInfo, Run
 from microbench.core.units import axis_title
-from microbench.report import view
 from microbench.report.document import Curve, Report, Section, Table, Way
+from microbench.report.sheets import view
 from microbench.report.suites import link
 from microbench.report.suites.link import path
 from microbench.report.tables import figure
@@ -44,7 +44,7 @@ def drawn(shown: Report, width: int, encoding: str = "utf-8") -> str:
 
 
 def lines_of(one: Way, width: int) -> list[str]:
-    return ["".join(text for text, _ in line) for line in way(one, width, shown=str)]
+    return ["".join(text for text, _ in line) for line in way(one, width, fine=True)]
 
 
 def made_path(**other: object) -> Way:

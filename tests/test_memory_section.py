@@ -13,8 +13,8 @@ from memory_evidence import FULL, WHOLE, evidence, with_facts
 from rich.cells import cell_len
 
 from microbench.core.model import Run
-from microbench.report import view
 from microbench.report.document import Curve, Histogram, Section, Table
+from microbench.report.sheets import view
 from microbench.report.suites import memory
 from microbench.report.suites.memory import by_dtype, by_implementation, hierarchy, l2_lines, latencies
 from microbench.report.terminal import terminal

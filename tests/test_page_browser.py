@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 from browser import PATIENCE_MS, Opened, launched, next_frame, opened, reached_ms
 from make_run import failed, make_run, skipped
-from pages import HOSTILE, hostile_run, library, page_of
+from pages import HOSTILE, hostile_run, page_of
 
 from microbench.analysis.evidence import evidence_by_device
 from microbench.core.model import Run
-from microbench.report.figures.catalogue import figures
-from microbench.report.figures.figure import Origin
-from microbench.report.page import scripts
+from microbench.report.figures.figure import Origin, figures
 from microbench.runs import schema, store
 
 pytestmark = pytest.mark.slow  # a browser draws each page
@@ -31,13 +29,6 @@ def written(folder: Path, *runs: Run) -> Path:
     path = folder / "page.html"
     path.write_text(page_of(*runs, figures=list(figures(origins).values())).html, encoding="utf-8")
     return path
-
-
-@pytest.fixture(scope="module", autouse=True)
-def shared_library() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scripts, "vega", library)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +62,17 @@ def column(table: Any, heading: str) -> list[str]:
     return [row.locator("th, td").nth(number).inner_text() for row in table.locator("tbody tr:visible").all()]
 
 
-def test_figures_are_drawn_with_marks_in_them(page: Opened) -> None:
-    drawings = page.tab.locator("[data-figure]").all()
-    assert len(drawings) >= 1
-    for drawing in drawings:
-        assert drawing.locator("svg .mark-rect path, svg .mark-symbol path, svg .mark-line path").count() > 3
+@pytest.mark.parametrize(("width", "seen", "hidden"), [(1280, "wide", "narrow"), (390, "narrow", "wide")])
+def test_the_drawing_that_fits_the_screen_is_seen(browser: Any, path: Path, width: int, seen: str, hidden: str) -> None:
+    with opened(browser, path, viewport={"width": width, "height": 740}) as found:
+        drawings = found.tab.locator(".chart .drawing")
+        assert drawings.count() >= 1
+        assert all(one.is_visible() for one in drawings.locator(f".{seen} svg").all())
+        assert not any(one.is_visible() for one in drawings.locator(f".{hidden} svg").all())
+        sizes = drawings.locator(f".{seen} text").evaluate_all(
+            "all => all.map(one => one.getBBox().height * one.getScreenCTM().a)"
+        )
+        assert min(sizes) >= 11, "words can be read"
 
 
 def test_a_heading_sorts_and_says_so(page: Opened) -> None:
@@ -176,7 +173,7 @@ def test_every_button_has_a_name(page: Opened) -> None:
 def test_colours_follow_the_system_until_the_reader_says_otherwise(browser: Any, path: Path, system: str) -> None:
     with opened(browser, path, viewport=WIDE, color_scheme=system) as found:
         other = "dark" if system == "light" else "light"
-        ground, text = found.tab.locator(".chart").first, found.tab.locator("[data-figure] svg text").first
+        ground, text = found.tab.locator(".chart").first, found.tab.locator(".chart .wide svg text").first
         before = ground.evaluate(COLOUR), text.evaluate("element => getComputedStyle(element).fill")
         found.tab.get_by_role("button", name=f"Use {other} colours").click()
         after = ground.evaluate(COLOUR), text.evaluate("element => getComputedStyle(element).fill")
@@ -244,10 +241,8 @@ def test_the_reference_fits_and_is_soon_usable(browser: Any, tmp_path: Path, req
     path = written(tmp_path, run)
     assert path.stat().st_size <= MOST_BYTES
     with opened(browser, path, viewport=WIDE, color_scheme="light") as found:
-        usable_ms, drawn_ms = (reached_ms(found.tab, mark) for mark in ("usable", "drawn"))
-        request.node.user_properties += [("usable_ms", round(usable_ms)), ("drawn_ms", round(drawn_ms))]
-        assert usable_ms <= drawn_ms  # words can be read and searched before figures are drawn
-        assert found.tab.locator("[data-figure] svg").count() >= 4
+        request.node.user_properties.append(("usable_ms", round(reached_ms(found.tab, "usable"))))
+        assert found.tab.locator(".chart .wide svg").count() >= 4
         assert found.complaints == []
         assert len(found.requests) == 1
         with found.tab.expect_download() as waiting:

@@ -18,16 +18,17 @@ from microbench.analysis.evidence import Finding
 from microbench.analysis.limits import pcie_rate
 from microbench.core.errors import UsageError
 from microbench.core.model import GpuInfo, LinkInfo
-from microbench.core.units import as_time
+from microbench.core.units import as_time, rate_of
 from microbench.predict import words
 from microbench.predict.constants import Fit
 from microbench.predict.forecast import Forecast, forecast
 from microbench.predict.step_file import Options, described, examples, read
 from microbench.predict.whatif import Change, Changes, changed, findings, in_words, pairs
 from microbench.predict.workload import Copies, HostWork, Kernels, Wait, Workload
-from microbench.report import prediction, whatif
+from microbench.report.curves import LEAST
 from microbench.report.document import Portion, Report, Stack, Stacks
-from microbench.report.prediction import Side
+from microbench.report.sheets import prediction
+from microbench.report.sheets.prediction import Side
 from microbench.report.terminal import charts, terminal
 
 RUN = make_graph_run()
@@ -155,14 +156,13 @@ def test_the_changes_that_save_most_come_first() -> None:
 
 def test_a_rate_is_in_the_workload_s_own_unit() -> None:
     workload = msgspec.structs.replace(step(100, "9us"), unit="image", per_step=64.0)
-    assert prediction.pace(predicted(workload).stream.step_s, 64.0, "image") in drawn(sheet(workload))
-    assert prediction.pace(0.02, 1, "token") == "50.0 tokens/s"
+    assert rate_of(64.0 / predicted(workload).stream.step_s, "images") in drawn(sheet(workload))
 
 
 def test_a_step_without_graph_has_one_line() -> None:
     without_graph = predicted(PAGEABLE)
     assert without_graph.graph is None
-    assert len(prediction.both_ways(without_graph).rows) == 1
+    assert len(prediction.ways_table(without_graph).rows) == 1
 
 
 # -- the page -----------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_json_has_the_figures_in_si_units() -> None:
 def test_bars_are_to_scale_and_name_their_portions() -> None:
     long = Stack("long", (Portion("host", 6.0, "6 s", "first"), Portion("kernel", 2.0, "2 s", "second")), "8 s")
     short = Stack("short", (Portion("kernel", 2.0, "2 s", "second"), Portion("sync", 0.0, "0 s", "quiet")), "2 s")
-    lines = ["".join(text for text, _ in line) for line in charts.stacks(Stacks("", "", (long, short)), 52, shown=str)]
+    lines = ["".join(text for text, _ in line) for line in charts.stacks(Stacks("", "", (long, short)), 52, fine=True)]
     assert lines[0].count("█") == 3 * lines[0].count("▓")
     assert lines[0].count("▓") == lines[3].count("▓")
     assert lines[0].endswith("  8 s")
@@ -215,11 +215,11 @@ def test_bars_are_to_scale_and_name_their_portions() -> None:
 )
 def test_bars_keep_to_the_page(portions: list[tuple[float, str]], width: int) -> None:
     made = tuple(Portion("name", value, "1.00 ms, 5 %", tone) for value, tone in portions)  # type: ignore[arg-type]
-    drawing = charts.stacks(Stacks("", "", (Stack("stream", made, "1.00 ms"),)), width, shown=str)
+    drawing = charts.stacks(Stacks("", "", (Stack("stream", made, "1.00 ms"),)), width, fine=True)
     bar = "".join(text for text, _ in drawing[0])
     assert len(bar) <= width
     total = sum(value for value, _ in portions)
-    assert total <= charts.NOTHING or abs(sum(bar.count(sign) for sign in "█▓─") - (width - 17)) <= 1
+    assert total <= LEAST or abs(sum(bar.count(sign) for sign in "█▓─") - (width - 17)) <= 1
 
 
 # -- what if ------------------------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def test_a_link_that_pageable_copies_do_not_use_is_named_once() -> None:
 
 
 def test_the_sheet_shows_before_and_after() -> None:
-    changed_sheet = whatif.changed_sheet(Side(predicted(TORCH_1000), RUN, GPU), Changes(submit_s=2e-6))
+    changed_sheet = prediction.changed_sheet(Side(predicted(TORCH_1000), RUN, GPU), Changes(submit_s=2e-6))
     for width in (40, 80, 120):
         text = drawn(changed_sheet, width)
         assert max(cell_len(line) for line in text.splitlines()) <= width
@@ -365,7 +365,7 @@ def test_a_time_that_reads_differently_is_never_the_same() -> None:
 
 def test_two_machines_stand_side_by_side() -> None:
     slower = Side(predicted(step(900, "0"), make_fit(call__loop__0=4e-6)), RUN, GPU, True)
-    report = whatif.against_sheet(Side(predicted(step(900, "0")), RUN, GPU), slower)
+    report = prediction.against_sheet(Side(predicted(step(900, "0")), RUN, GPU), slower)
     text = drawn(report)
     assert "2.0× as long" in text
     assert "stream first" in text

@@ -84,7 +84,12 @@ def test_without_a_driver_there_are_no_gpu_packages(set_up: ModuleType) -> None:
 
 @pytest.mark.parametrize(
     ("gpu_packages", "tests", "extras"),
-    [(None, False, ""), ("cu13", False, "[cu13]"), (None, True, "[test,compile]"), ("cu12", True, "[cu12,test]")],
+    [
+        (None, False, "[plot]"),
+        ("cu13", False, "[plot,cu13]"),
+        (None, True, "[plot,test,compile]"),
+        ("cu12", True, "[plot,cu12,test]"),
+    ],
 )
 def test_extras(
     set_up: ModuleType, checkout: Path, installed: list[str], gpu_packages: str | None, tests: bool, extras: str
@@ -105,7 +110,7 @@ def test_test_tools_are_added_and_then_stay(set_up: ModuleType, checkout: Path, 
     kept.touch()
     make(set_up, checkout, tests=True)
     make(set_up, checkout, tests=False)
-    assert (installed, kept.exists()) == (["", "[test,compile]"], True)
+    assert (installed, kept.exists()) == (["[plot]", "[plot,test,compile]"], True)
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
@@ -117,7 +122,7 @@ def test_changed_requirements_are_installed_over(
     kept.touch()
     (checkout / name).write_text("changed", encoding="utf-8")
     make(set_up, checkout, tests=False)
-    assert (installed, kept.exists()) == (["[test,compile]", "[test,compile]"], True)
+    assert (installed, kept.exists()) == (["[plot,test,compile]", "[plot,test,compile]"], True)
 
 
 def test_another_driver_or_folder_makes_a_new_environment(
@@ -131,7 +136,7 @@ def test_another_driver_or_folder_makes_a_new_environment(
     moved = checkout.rename(checkout.with_name("moved"))
     make(set_up, moved, "cu13")
     assert not (moved / ".venv" / "left").exists()
-    assert installed == ["[cu12]", "[cu13]", "[cu13]"]
+    assert installed == ["[plot,cu12]", "[plot,cu13]", "[plot,cu13]"]
 
 
 @pytest.mark.parametrize("when", ["first", "added"])
@@ -157,7 +162,7 @@ def test_an_interrupted_set_up_starts_afresh(
     monkeypatch.setattr(set_up, "install", whole)
     make(set_up, checkout, tests=True)
     assert not (checkout / ".venv" / "half").exists()
-    assert installed[-2:] == ["[test,compile]", "[test,compile]"]
+    assert installed[-2:] == ["[plot,test,compile]", "[plot,test,compile]"]
 
 
 def test_ctrl_c_is_told_in_one_line(

@@ -13,9 +13,9 @@ from rich.cells import cell_len
 
 from microbench.core.errors import UsageError
 from microbench.core.model import Run
-from microbench.report import view
+from microbench.report.sheets import view
 from microbench.report.terminal import terminal
-from microbench.report.terminal.charts import packed
+from microbench.report.terminal.layout import packed
 from microbench.report.terminal.progress import LiveProgress, PlainProgress
 from microbench.run.events import CaseDone, CaseStarted, CaseTick, PlanMade, RunEnded
 from microbench.runs.export import to_csv, to_json

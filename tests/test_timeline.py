@@ -30,7 +30,8 @@ from microbench.predict.timeline import nearest
 from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 from microbench.report import timeline
 from microbench.report.document import Lane, Span, TimeLine
-from microbench.report.terminal import curves, terminal
+from microbench.report.sheets.prediction import timeline_sheet
+from microbench.report.terminal import plots, terminal
 from microbench.runs import schema, store
 
 WHOLE = make_graph_run()
@@ -82,7 +83,7 @@ def texts(one: Lane, kind: str) -> list[str]:
 
 def told(workload: Workload, run: Run = WHOLE, width: int = 100) -> str:
     stream = io.StringIO()
-    terminal.draw(timeline.sheet(run, workload), terminal.open_console(stream, width=width), brief=True)
+    terminal.draw(timeline_sheet(run, workload), terminal.open_console(stream, width=width), brief=True)
     return stream.getvalue()
 
 
@@ -119,13 +120,13 @@ def test_drawn_lanes_are_in_order_and_inside(of: list[Part], streams: int, queue
             assert all(0 < span.level <= 1 for span in one.spans)
         for width in (47, 67, 107):
             for fine in (True, False):
-                drawn = curves.time_line(picture, width, fine=fine, inverse=False)
+                drawn = plots.time_line(picture, width, fine=fine, inverse=False)
                 assert {len("".join(piece for piece, _ in line)) for line in drawn} == {width}
 
 
 def test_a_saving_too_small_to_draw_leaves_the_end_of_the_length_alone() -> None:
     spans = (Span(0.0, 0.999, "1 s", "plain", "distance"), Span(0.999, 1.0, "−1 ms", "good", "distance"))
-    (line,) = curves.time_line(TimeLine("", "", 1.0, (), (Lane("", spans),)), 40, fine=True, inverse=False)[1:]
+    (line,) = plots.time_line(TimeLine("", "", 1.0, (), (Lane("", spans),)), 40, fine=True, inverse=False)[1:]
     assert "".join(piece for piece, _ in line).rstrip().endswith("┤")
 
 
@@ -255,15 +256,15 @@ def test_steps_that_flow_into_one_another_say_how_long_one_takes_then() -> None:
 def test_blocks_begin_and_end_at_halves_and_stay_apart() -> None:
     spans = tuple(Span(begin, begin + 1.0, "", "second") for begin in (0.0, 1.0, 2.25))
     one = TimeLine("", "", 4.0, (), (Lane("x", spans),))
-    (_, line) = curves.time_line(one, 3 + 9, fine=True, inverse=False)
+    (_, line) = plots.time_line(one, 3 + 9, fine=True, inverse=False)
     assert "".join(piece for piece, _ in line)[3:] == "█▌██▐█▌  "
-    (_, plain_line) = curves.time_line(one, 3 + 9, fine=False, inverse=False)
+    (_, plain_line) = plots.time_line(one, 3 + 9, fine=False, inverse=False)
     assert "".join(piece for piece, _ in plain_line)[3:] == "█ █ ██   "
 
 
 def test_labels_stand_on_blocks_where_there_is_colour() -> None:
     one = TimeLine("", "", 1.0, (), (Lane("x", (Span(0.0, 1.0, "7", "second"),)),))
-    (_, line) = curves.time_line(one, 3 + 11, fine=True, inverse=True)
+    (_, line) = plots.time_line(one, 3 + 11, fine=True, inverse=True)
     assert (" 7 ", "on_second") in line
 
 
@@ -274,9 +275,9 @@ def test_levels_are_as_high_as_their_mean_and_never_out_of_sight() -> None:
         Span(2.0, 2.5, "", "first", "level", 1.0), Span(3.2, 3.21, "", "first", "level", 0.2),
     )  # fmt: skip
     one = TimeLine("", "", 10.0, (), (Lane("x", spans),))
-    (_, line) = curves.time_line(one, 3 + 11, fine=True, inverse=False)
+    (_, line) = plots.time_line(one, 3 + 11, fine=True, inverse=False)
     assert "".join(piece for piece, _ in line)[3:9] == "█▄▄▁  "
-    (_, line) = curves.time_line(one, 3 + 11, fine=False, inverse=False)
+    (_, line) = plots.time_line(one, 3 + 11, fine=False, inverse=False)
     assert "".join(piece for piece, _ in line)[3:9] == "#==.  "
 
 
@@ -293,7 +294,7 @@ def test_nothing_leaves_the_page(duration_s: float, count: int, width: int) -> N
 def test_a_page_without_blocks_is_ascii() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
-    terminal.draw(timeline.sheet(WHOLE, plain(100, 9e-6)), terminal.open_console(stream, width=80), brief=True)
+    terminal.draw(timeline_sheet(WHOLE, plain(100, 9e-6)), terminal.open_console(stream, width=80), brief=True)
     lines = raw.getvalue().decode("ascii").splitlines()
     assert max(map(len, lines)) <= 80
     queue = [line for line in lines if line.lstrip().startswith("queue")]
@@ -363,7 +364,7 @@ def test_the_nearest_measured_step_is_found() -> None:
 
 def test_a_long_description_ends_behind_a_comma() -> None:
     parts = (Copies("h2d", 1 << 20), Copies("h2d", 4096), Kernels(60, (6e-6,)), Copies("d2h", 1 << 16), Wait())
-    sheet = timeline.sheet(store.read(store.bundled()["nvidia-h200"]), Workload(parts, layer="torch_eager", streams=3))
+    sheet = timeline_sheet(store.read(store.bundled()["nvidia-h200"]), Workload(parts, layer="torch_eager", streams=3))
     title = sheet.sections[0].title
     assert title.endswith(", …")
     assert len(title) < 90
@@ -371,7 +372,7 @@ def test_a_long_description_ends_behind_a_comma() -> None:
 
 def test_errors_name_the_cause_and_the_command() -> None:
     with pytest.raises(RunUnreadableError) as raised:
-        timeline.sheet(make_run(), plain(8, 3e-6), adding=("--into", "my run", "--device", "fake"))
+        timeline_sheet(make_run(), plain(8, 3e-6), adding=("--into", "my run", "--device", "fake"))
     assert "has no figures of graph_lifecycle" in raised.value.cause
     assert raised.value.next_step == "microbench run graph_lifecycle --into 'my run' --device fake measures them"
 

@@ -32,9 +32,9 @@ from microbench.core.units import quantity
 from microbench.explain.topics import catalogue, launch, topic
 from microbench.explain.topics.catalogue import TOPICS
 from microbench.explain.topics.topic import Figure, Passage, Topic, compose, plain_words, slots
-from microbench.report import topic as sheets
 from microbench.report.document import Phrase, Prose
-from microbench.report.terminal import charts, terminal
+from microbench.report.sheets import topic as sheets
+from microbench.report.terminal import layout, terminal
 from microbench.runs import schema, store
 
 # Names, not numbers: no run could change them.
@@ -355,7 +355,7 @@ def test_every_slot_can_be_filled(one: Topic) -> None:
 @each_topic
 def test_the_reference_has_a_short_text_of_several_paragraphs(one: Topic) -> None:
     text = compose(one, reference(one.name))
-    drawn = charts.prose(Prose("", "", tuple(map(phrases, text.paragraphs))), NARROW, shown=str)
+    drawn = layout.prose(Prose("", "", tuple(map(phrases, text.paragraphs))), NARROW, fine=True)
     assert len(text.paragraphs) >= 3
     assert FEWEST_LINES <= len([line for line in drawn if line]) <= MOST_LINES
     assert set(one.needs) <= figures_of(one, reference(one.name)).keys()
@@ -551,13 +551,13 @@ PHRASES = st.lists(
 @given(PHRASES, st.integers(40, 130))
 def test_prose_keeps_every_word_and_breaks_no_figure(written: list[Phrase], width: int) -> None:
     one = Prose("", "", (tuple(written),))
-    lines = ["".join(text for text, _ in line) for line in charts.prose(one, width, shown=str)]
+    lines = ["".join(text for text, _ in line) for line in layout.prose(one, width, fine=True)]
     assert " ".join(" ".join(lines).split()) == " ".join("".join(phrase.text for phrase in written).split())
     for phrase in written:
         assert not phrase.whole or any(phrase.text in line for line in lines)
     longest = max((len(word) for word in "".join(one.text.replace(" ", "_") if one.whole else one.text
                                                  for one in written).split()), default=0)  # fmt: skip
-    assert all(len(line) <= max(min(width, charts.WIDEST), longest + 1) for line in lines)
+    assert all(len(line) <= max(min(width, layout.WIDEST_PROSE), longest + 1) for line in lines)
 
 
 # -- the command ----------------------------------------------------------------------------------------------------

@@ -10,11 +10,12 @@ from microbench.analysis.evidence import evidence_by_device
 from microbench.analysis.limits import ceiling
 from microbench.analysis.stats import rows
 from microbench.core.model import BenchmarkInfo, GpuInfo, LinkInfo, Run, Work
-from microbench.report import view
-from microbench.report.catalogue import tables
+from microbench.report.curves import benchmark_curve, ticks
 from microbench.report.document import Bars, Curve, Histogram, Report, Study, Table, TimeLine
+from microbench.report.sheets import view
+from microbench.report.sheets.listing import suite_tables
 from microbench.report.suites import launch
-from microbench.report.tables import benchmark_curve, figure, problem_table, ticks
+from microbench.report.tables import figure, problem_table
 
 
 def study(report: Report, benchmark: str) -> Study:
@@ -215,7 +216,7 @@ def test_an_empty_run_is_a_report_too() -> None:
 
 
 def test_the_catalogue_lists_questions_and_values() -> None:
-    host, found = tables(make_run().benchmarks)
+    host, found = suite_tables(make_run().benchmarks)
     assert host.title.startswith("host: ")
     words = [cell.text for row in found.rows for cell in row]
     assert "What does launch_threads answer?" in words

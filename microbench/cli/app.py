@@ -117,7 +117,7 @@ def _progress() -> LiveProgress | PlainProgress:
 
 def _show_result(run: Run, path: Path, *, why: bool) -> None:
     """Draw the report; on a machine without a GPU the bundled reference run follows it."""
-    from microbench.report import view
+    from microbench.report.sheets import view
     from microbench.report.terminal import terminal
     from microbench.runs import store
 
@@ -133,24 +133,24 @@ def _show_result(run: Run, path: Path, *, why: bool) -> None:
 def list_(names: options.Listed = None) -> None:
     """List suites and benchmarks: their questions, axes and values."""
     from microbench.core.bench import discover
-    from microbench.report import catalogue
+    from microbench.report.sheets import listing
     from microbench.report.terminal import terminal
     from microbench.run.plan import select
 
     benchmarks = [selected.benchmark for selected in select(discover(), tuple(names or ()), "full", {})]
     infos = [benchmark.info(benchmark.cases("full")) for benchmark in benchmarks]
-    terminal.draw_tables(catalogue.tables(infos), terminal.open_console())
+    terminal.draw_tables(listing.suite_tables(infos), terminal.open_console())
 
 
 def doctor() -> None:
     """Say what this machine can and cannot measure, and what to do about it."""
     from microbench.gpu.open import probe_environment
-    from microbench.report import catalogue
+    from microbench.report.sheets import listing
     from microbench.report.terminal import terminal
     from microbench.run.doctor import examine
 
     diagnosis = examine(probe_environment(None))
-    terminal.draw_tables([catalogue.checks_table(diagnosis.checks)], terminal.open_console())
+    terminal.draw_tables([listing.checks_table(diagnosis.checks)], terminal.open_console())
 
 
 # Every command in the order of --help, with the example at the end of its own help.

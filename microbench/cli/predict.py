@@ -13,7 +13,7 @@ from microbench.core.errors import UsageError
 
 if TYPE_CHECKING:
     from microbench.predict.workload import Workload
-    from microbench.report.prediction import Side
+    from microbench.report.sheets.prediction import Side
 
 
 # Kernels drawn by timeline where no option says how many, and the most that it draws.
@@ -40,16 +40,16 @@ def predict(
     """Predict a step of work: in a stream and as a graph, what limits it, what to change first."""
     with told():
         from microbench.predict import step_file
-        from microbench.report import prediction as drawing
+        from microbench.report.sheets import prediction
 
         step = step_file.Options(
             kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays
         )
         side = _predicted(step_file.described(workload, step), run)
         if json:
-            print_bytes(drawing.encoded(side))
+            print_bytes(prediction.encoded(side))
         else:
-            draw(drawing.sheet(side), svg, brief=True, why=why)
+            draw(prediction.sheet(side), svg, brief=True, why=why)
 
 
 def whatif(
@@ -81,7 +81,7 @@ def whatif(
     """Predict the same step with something changed, or on two recorded machines: --run A --against B."""
     with told():
         from microbench.predict import step_file
-        from microbench.report import whatif as drawing
+        from microbench.report.sheets import prediction as drawing
 
         step = step_file.Options(
             kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays
@@ -116,7 +116,7 @@ def _predicted(step: Workload, name: str | None) -> Side:
     """The forecast of a step from the constants of the named run, or of the newest run that has them."""
     from microbench.predict.fit import fit_for, suits
     from microbench.predict.forecast import forecast
-    from microbench.report.prediction import Side
+    from microbench.report.sheets.prediction import Side
 
     path, run = load(name) if name is not None else last_with(lambda run: suits(run, step))
     reference, adding = is_reference(path), adding_to(name, path, run)
@@ -143,7 +143,7 @@ def timeline(
     with told():
         from microbench.predict import step_file
         from microbench.predict.fit import suits
-        from microbench.report import timeline as drawing
+        from microbench.report.sheets import prediction as drawing
 
         count = DRAWN_KERNELS if kernels is None and workload is None else kernels
         typed = step_file.Options(count, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams)
@@ -153,7 +153,9 @@ def timeline(
             raise UsageError(cause, f"draw at most {MOST_KERNELS}; microbench predict gives the figures")
         path, found = load(run) if run is not None else last_with(lambda run: suits(run, step))
         with consistent(found):
-            sheet = drawing.sheet(found, step, reference=is_reference(path), adding=adding_to(run, path, found))
+            sheet = drawing.timeline_sheet(
+                found, step, reference=is_reference(path), adding=adding_to(run, path, found)
+            )
         draw(sheet, svg, brief=True, why=why)
 
 
@@ -161,7 +163,7 @@ def explain(topic: options.Topic = None, run: options.ExplainedRun = None, svg: 
     """Explain a topic with this machine's numbers; without one, list the topics."""
     with told():
         from microbench.explain.topics import catalogue
-        from microbench.report import topic as drawing
+        from microbench.report.sheets import topic as drawing
         from microbench.report.terminal import terminal
 
         if topic is None:

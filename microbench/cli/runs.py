@@ -89,7 +89,7 @@ def consistent(run: Run) -> Iterator[None]:
 
 def report_of(run: Run, path: Path | None = None, rows: Sequence[Row] | None = None) -> Report:
     """The report of a run. ``path`` tells whether it is bundled or unfinished; ``rows`` are the run's, if known."""
-    from microbench.report import view
+    from microbench.report.sheets import view
     from microbench.runs import store
 
     with consistent(run):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from microbench.compare.compare import Comparison
     from microbench.core.model import Run
     from microbench.report.document import Report
-    from microbench.report.figures.figure import Figure, Origin
+    from microbench.report.figures.figure import Figure
     from microbench.report.page.page import Page
 
 
@@ -52,7 +52,7 @@ def compare(
     """Compare two runs: what is slower, faster, the same, unclear, or cannot be compared."""
     from microbench.compare import compare as comparing
     from microbench.compare.words import Side
-    from microbench.report import comparison as drawing
+    from microbench.report.sheets import comparison as drawing
 
     (base_path, before), (new_path, after) = load(base), load(new)
     if base_path.resolve() == new_path.resolve():
@@ -78,7 +78,7 @@ def _failed(comparison: Comparison, fail_on: FailOn) -> bool:
     return bool(comparison.of(*verdicts[fail_on]))
 
 
-# The commands that draw figures: plot, and show's one figure. Heavy imports stay inside commands.
+# The commands that draw figures: plot, and show with the name of a figure.
 
 
 def plot(
@@ -91,68 +91,63 @@ def plot(
     """Draw a figure of a run into a file; several runs lie over each other."""
     with told():
         checked(figure)
-        from microbench.report.figures import rendering
-        from microbench.report.figures import theme as themes
+        from microbench.report.figures import canvas, files
 
-        render = rendering.RENDERERS.get(out.suffix.lower())
+        render = files.RENDERERS.get(out.suffix.lower())
         if render is None:
-            kinds = ", ".join(rendering.RENDERERS)
-            raise UsageError(f"{plain(out.name, 60)} has no ending of a picture", f"name a file that ends in {kinds}")
+            cause = f"a figure cannot be written as {plain(out.name, 60)}"
+            raise UsageError(cause, f"name a file that ends in {', '.join(files.RENDERERS)}")
         drawn = _drawn(figure, [load(name) for name in (run, *(overlaid or ()))])
-        write_new(out, render(drawn, themes.DARK if theme is Theme.DARK else themes.LIGHT))
+        write_new(out, render(drawn, canvas.DARK if theme is Theme.DARK else canvas.LIGHT))
 
 
 def _drawn(name: str, runs: Sequence[tuple[Path, Run]]) -> Figure:
-    """The figure of these runs together. Raises RunUnreadableError where one of them has no rows for it."""
-    from microbench.report.figures.catalogue import drawn
+    """The figure of these runs together. Raises RunUnreadableError if one of them has no rows for it."""
+    from microbench.analysis.evidence import evidence_by_device
+    from microbench.report.figures.figure import Origin, drawn
+    from microbench.runs import remarks
 
     origins = []
     for path, run in runs:
         with consistent(run):
-            found = [one for one in origins_of(path, run) if drawn(name, [one]) is not None]
-        if not found:
+            label, reference = remarks.read(path).label, is_reference(path)
+            own = [Origin(one, label, reference) for one in evidence_by_device(run)]
+            own = [one for one in own if drawn(name, [one]) is not None]
+        if not own:
             raise absent(name, run)
-        origins += found
+        origins += own
     figure = drawn(name, origins)
     if figure is None:
         raise absent(name, runs[0][1])
     return figure
 
 
-def origins_of(path: Path, run: Run, label: str | None = None) -> list[Origin]:
-    """The GPUs of a run, for figures; ``label`` replaces what a person calls it."""
-    from microbench.analysis.evidence import evidence_by_device
-    from microbench.report.figures.figure import Origin
-    from microbench.runs import remarks
-
-    called = remarks.read(path).label if label is None else label
-    return [Origin(one, called, is_reference(path)) for one in evidence_by_device(run)]
-
-
 def figure_sheet(name: str, path: Path, run: Run) -> Report:
-    """A figure of a run for the terminal. Raises UsageError for an unknown one, RunUnreadableError where the run has no
-    rows for it."""
-    from microbench.report.figures import pictures
+    """A figure of a run for the terminal.
+
+    Raises UsageError for an unknown one, RunUnreadableError if the run has no rows for it.
+    """
+    from microbench.report.figures import figure
 
     with consistent(run):
-        sheet = pictures.sheet(checked(name), run, reference=is_reference(path))
+        sheet = figure.sheet(checked(name), run, reference=is_reference(path))
     if sheet is None:
         raise absent(name, run)
     return sheet
 
 
 def checked(name: str) -> str:
-    """The name of a figure. Raises UsageError that lists them for any other."""
+    """The name of a figure. Raises UsageError that lists the figures for any other name."""
     if name not in KINDS:
         raise UsageError(f"there is no figure {plain(name, 40)}", f"choose one of {NAMES}")
     return name
 
 
 def absent(name: str, run: Run) -> RunUnreadableError:
-    """What is said where a run has no rows for a figure: which ones it has, and what measures this one."""
-    from microbench.report.figures import pictures
+    """The error for a run without rows for a figure: the figures that it has, and what measures this one."""
+    from microbench.report.figures.figure import available
 
-    others = pictures.there(run)
+    others = available(run)
     cause = f"run {plain(run.run_id, 60)} lacks what the figure {name} shows"
     cause += f"; it has {', '.join(others)}" if others else "; it has no figure at all"
     return RunUnreadableError(cause, f"microbench run {' '.join(KINDS[name].benchmarks)} measures them")
@@ -168,43 +163,33 @@ def report(
 ) -> None:
     """Make one page of a run, or of several over each other, to open in any browser and to hand on."""
     with told():
-        made = _page(tuple(names or (None,)), redact=redact)
-        data = made.html.encode()
+        page = _page(tuple(names or (None,)), redact=redact)
+        data = page.html.encode()
         write_new(out, data)
-        kept = f"; of each measurement at most {made.carried.samples} samples" if made.carried.thinned else ""
+        kept = f"; of each measurement at most {page.carried.samples} samples" if page.carried.thinned else ""
         typer.echo(f"{plain(out)}: {len(data) / 1e6:.2f} MB, the data with it{kept}")
 
 
 def _page(names: tuple[str | None, ...], *, redact: bool) -> Page:
-    """The page of the runs of these names, each once. Without names of people and machines it has no labels either."""
-    from microbench.report.page import page
+    """The page of the runs of these names, each once; a redacted page has no labels of runs either."""
+    from microbench.analysis.evidence import evidence_by_device
+    from microbench.analysis.stats import rows
+    from microbench.report.figures.figure import Origin, figures
+    from microbench.report.page.page import Subject, build
     from microbench.runs import remarks
+    from microbench.runs.redaction import redacted
 
-    runs = dict(load(name) for name in names)
-    labels = {path: "" if redact else remarks.read(path).label for path in runs}
-    if redact:
-        from microbench.runs.redaction import redacted
-
-        runs = {path: redacted(run) for path, run in runs.items()}
-    subjects = [
-        page.Subject(labels[path] or _called(path, run), run, report_of(run, path)) for path, run in runs.items()
-    ]
-    return page.build(subjects, _figures(runs, labels))
-
-
-def _called(path: Path, run: Run) -> str:
-    """The name by which a run is found."""
-    return path.name.partition(".")[0] if is_reference(path) else run.run_id
-
-
-def _figures(runs: dict[Path, Run], labels: dict[Path, str]) -> list[Figure]:
-    from microbench.report.figures.catalogue import figures
-
-    origins = []
-    for path, run in runs.items():
-        with consistent(run):
-            origins += origins_of(path, run, labels[path])
-    return list(figures(origins).values())
+    subjects, origins = [], []
+    for path, run in dict(load(name) for name in names).items():
+        label = "" if redact else remarks.read(path).label
+        shown = redacted(run) if redact else run
+        with consistent(shown):
+            found = rows(shown)
+            groups = evidence_by_device(shown, found)
+        own_name = path.name.partition(".")[0] if is_reference(path) else shown.run_id
+        subjects.append(Subject(label or own_name, shown, groups, report_of(shown, path, found)))
+        origins += [Origin(one, label, is_reference(path)) for one in groups]
+    return build(subjects, list(figures(origins).values()))
 
 
 # In the order of --help, each with the example at the end of its own help.

@@ -1,4 +1,4 @@
-"""What a report consists of: frozen structs of words and numbers, with nothing left to compute but the layout."""
+"""What a report consists of: structs of words and numbers that terminal, page, figures and Markdown lay out."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ Tone = Literal[
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A figure or word; ``note`` follows it quietly (its spread), ``trust`` is its grade where it is a figure. ``of``
-    names the measured row that it shows, as findings do ("case-id metric"): a page can tell more of it."""
+    """A figure or a word of a table.
+
+    ``note`` follows the text quietly (its spread). ``trust`` is the figure's grade. ``of`` names the measured row
+    behind the figure, as findings do ("case-id metric"), so that the page can show its details.
+    """
 
     text: str
     note: str = ""
@@ -26,7 +29,7 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column; where the page is narrow the columns with the highest ``drop`` go first, 0 stays."""
+    """A column of a table. A narrow page drops the columns with the highest ``drop`` first; 0 always stays."""
 
     title: str
     align: Literal["left", "right"] = "right"
@@ -34,7 +37,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True, tag=True):
-    """Rows of as many cells as there are columns; ``notes`` are lines below it."""
+    """Rows with one cell for each column; ``notes`` are lines below the table."""
 
     title: str
     question: str
@@ -64,19 +67,23 @@ class Bars(msgspec.Struct, frozen=True, tag=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A place on an axis and what is written there."""
+    """A place on an axis with its text."""
 
     at: float
     text: str
 
 
 class Line(msgspec.Struct, frozen=True):
-    """Points of one curve, ascending in x; ``joined`` draws straight lines between them, else each stands alone."""
+    """One line of a curve, its points ascending in x.
+
+    ``measured`` points are joined and drawn as dots, ``computed`` ones are joined without dots, a ``limit`` is dashed,
+    and ``points`` stand alone.
+    """
 
     name: str
     points: tuple[tuple[float, float], ...]
     tone: Tone = "first"
-    joined: bool = True
+    kind: Literal["measured", "computed", "limit", "points"] = "measured"
 
 
 class Curve(msgspec.Struct, frozen=True, tag=True):
@@ -94,7 +101,7 @@ class Curve(msgspec.Struct, frozen=True, tag=True):
 
 
 class Histogram(msgspec.Struct, frozen=True, tag=True):
-    """Counts in logarithmic bins: bin i covers ``first_edge * ratio**i`` to the next. ``marks`` are quantiles."""
+    """Counts in logarithmic bins: bin i covers ``first_edge * ratio**i`` up to the next. ``marks`` are quantiles."""
 
     title: str
     about: str
@@ -105,10 +112,10 @@ class Histogram(msgspec.Struct, frozen=True, tag=True):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A stretch of time on a lane.
+    """A stretch of time on a lane; one without length is a moment with its text.
 
-    ``solid`` is work, ``shaded`` partly work, ``pale`` waiting, ``idle`` nothing at all, ``distance`` a measure,
-    ``level`` a count as a share of the lane's highest.
+    ``solid`` is work, ``shaded`` partly work, ``pale`` waiting, ``idle`` no work, ``distance`` a measured length and
+    ``level`` a count, drawn as high as its share of the lane's highest one.
     """
 
     begin_s: float
@@ -137,7 +144,7 @@ class TimeLine(msgspec.Struct, frozen=True, tag=True):
 
 
 class Portion(msgspec.Struct, frozen=True):
-    """A part of a stacked bar: what it is, how long it is, and its figure."""
+    """A part of a stacked bar: its name, its length and its figure."""
 
     name: str
     value: float
@@ -146,7 +153,7 @@ class Portion(msgspec.Struct, frozen=True):
 
 
 class Stack(msgspec.Struct, frozen=True):
-    """A bar made of portions, one behind the other; ``total`` stands at its end."""
+    """A bar of portions, one behind the other, with ``total`` at its end."""
 
     label: str
     portions: tuple[Portion, ...]
@@ -154,7 +161,7 @@ class Stack(msgspec.Struct, frozen=True):
 
 
 class Stacks(msgspec.Struct, frozen=True, tag=True):
-    """Stacked bars on one linear scale from 0, each with its portions named below it."""
+    """Stacked bars on one linear scale from 0; the portions of each are named below it."""
 
     title: str
     about: str
@@ -162,7 +169,7 @@ class Stacks(msgspec.Struct, frozen=True, tag=True):
 
 
 class Station(msgspec.Struct, frozen=True):
-    """One thing on a way: what it is, and quietly below which one."""
+    """A device on a path: what it is, and ``which`` one of its kind."""
 
     name: str
     which: str
@@ -170,7 +177,7 @@ class Station(msgspec.Struct, frozen=True):
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """What joins two neighbours on a way; ``hidden`` where it cannot be seen."""
+    """The connection between two neighbours on a path; ``hidden`` where the system does not show it."""
 
     text: str
     tone: Tone = "plain"
@@ -178,7 +185,7 @@ class Stretch(msgspec.Struct, frozen=True):
 
 
 class Way(msgspec.Struct, frozen=True, tag=True):
-    """Stations from one end to the other, with one stretch fewer between them."""
+    """A path through devices: the stations in order, and one stretch between each two."""
 
     title: str
     about: str
@@ -187,7 +194,7 @@ class Way(msgspec.Struct, frozen=True, tag=True):
 
 
 class Phrase(msgspec.Struct, frozen=True):
-    """Words within a paragraph; a ``whole`` one, a figure with its unit, is not broken where it fits a line."""
+    """Words of a paragraph; a ``whole`` phrase, such as a figure with its unit, is not broken if it fits on a line."""
 
     text: str
     tone: Tone = "plain"
@@ -202,12 +209,12 @@ class Prose(msgspec.Struct, frozen=True, tag=True):
     paragraphs: tuple[tuple[Phrase, ...], ...]
 
 
-# Tagged, so that a report that was kept can be read again.
+# Tagged, so that a stored report can be decoded.
 Picture = Bars | Curve | Histogram | Prose | Stacks | Table | TimeLine | Way
 
 
 class Study(msgspec.Struct, frozen=True):
-    """One benchmark in figures: its tables and, over its first numeric axis, its curve."""
+    """One benchmark: its tables and, over its first numeric axis, its curve."""
 
     benchmark: str
     tables: tuple[Table, ...]
@@ -215,8 +222,10 @@ class Study(msgspec.Struct, frozen=True):
 
 
 class Section(msgspec.Struct, frozen=True):
-    """One suite on one GPU (``device`` is its UUID): pictures first, then the figures, then what they mean. ``verdict``
-    is the finding whose title stands above all of it, where the suite comes down to one."""
+    """One suite on one GPU (``device`` is its UUID): pictures first, then tables, then findings.
+
+    The title of ``verdict``, the finding that sums up the suite, stands above all of it.
+    """
 
     suite: str
     title: str
@@ -228,7 +237,7 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class Banner(msgspec.Struct, frozen=True):
-    """What a reader must know before any figure, and what to do about it."""
+    """A warning that comes before any figure, with the next step."""
 
     word: str
     text: str
@@ -237,7 +246,8 @@ class Banner(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A run, told. ``mark`` (SIMULATED, REFERENCE or nothing) is repeated at every table and picture."""
+    """What a command has to say about a run. ``mark`` (SIMULATED, REFERENCE or "") is repeated at every table and
+    picture; ``environment`` are the findings about the machine's state."""
 
     title: str
     mark: str
@@ -250,9 +260,6 @@ class Report(msgspec.Struct, frozen=True):
     footer: tuple[str, ...]
 
 
-# The marks that stand for grades and severities, and the colours that stand for tones.
-
-
 TRUST_MARKS: dict[str, tuple[str, Tone]] = {
     "stable": ("●", "good"),
     "steady": ("◐", "note"),
@@ -263,11 +270,23 @@ TRUST_MARKS: dict[str, tuple[str, Tone]] = {
     "unverified": ("?", "problem"),
 }
 UNKNOWN_MARK: tuple[str, Tone] = ("?", "problem")
+GRADES = {
+    "stable": "three or more fresh processes agree",
+    "steady": "one process, narrow interval",
+    "noisy": "wide interval",
+    "throttled": "the SM clock fell meanwhile",
+    "single": "too few samples for an interval",
+    "below floor": "too short for its clock",
+    "unverified": "its result was not checked",
+}
 SEVERITY_MARKS: dict[Severity, str] = {"good": "✓", "note": "•", "advice": "→", "warning": "▲", "problem": "✗"}
-# In the terminal's own palette, so that a light and a dark one both read well.
-STYLES: dict[Tone, str] = {
-    "plain": "", "strong": "bold", "quiet": "dim", "good": "green", "note": "cyan", "advice": "yellow",
-    "warning": "bold yellow", "problem": "bold red", "first": "cyan", "second": "green", "third": "magenta",
-    "fourth": "red", "on_first": "reverse cyan", "on_second": "reverse green",
-    "on_third": "reverse magenta",
-}  # fmt: skip
+# The tones of series, in the order in which they are given out.
+SERIES_TONES: tuple[Tone, ...] = ("first", "second", "third", "fourth")
+SUITE_TITLES = {
+    "host": "host: what the CPU side costs",
+    "launch": "launch: what it costs to submit a kernel",
+    "graph": "graph: what CUDA Graphs gain",
+    "link": "link: is it as fast as it should be",
+    "memory": "memory: what each level gives, near which limit",
+    "compute": "compute: what the units really do, and why it is not the data sheet",
+}

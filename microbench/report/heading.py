@@ -1,4 +1,4 @@
-"""How each report begins: marks, banners, and the facts of machine and run that its figures come from."""
+"""Makes the heading of a report: its mark, its banners, and the facts of the machine and the run behind the figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIMULATED, REFERENCE = "SIMULATED", "REFERENCE"
 
 
 def head(run: Run, *, reference: bool = False, unfinished: bool = False, footer: tuple[str, ...] = ()) -> Report:
-    """A report of a run that says where its figures come from, and nothing of them yet."""
+    """A report of a run with its heading and without sections."""
     return Report(
         title=_title(run),
         mark=mark_of(run, reference=reference),
@@ -27,8 +27,14 @@ def head(run: Run, *, reference: bool = False, unfinished: bool = False, footer:
 
 
 def mark_of(run: Run, *, reference: bool) -> str:
-    """What stands at everything that is shown of a run that was not measured here; nothing of one that was."""
+    """The mark of a run that was not measured on this machine; "" for one that was."""
     return SIMULATED if run.simulated else REFERENCE if reference else ""
+
+
+def run_words(run: Run) -> str:
+    """A run on one line: "run 20251120T…, NVIDIA H200, 2025-11-20"."""
+    session = run.sessions[-1]
+    return f"run {run.run_id}, {_title(run)}, {session.started_at[:10]}"
 
 
 def _title(run: Run) -> str:
@@ -52,23 +58,25 @@ def _facts(run: Run) -> Iterable[tuple[str, str]]:
     if not run.sessions:
         return
     session = run.sessions[-1]
+    where = session.environment
     for gpu in session.gpus:
         yield "GPU" if len(session.gpus) == 1 else f"GPU {gpu.index}", _gpu_words(gpu)
-    if others := _others(session):
-        yield "other GPUs", others
-    yield from _software(session.environment)
-    known = (session.environment.fact(name) for name in ("cpu_model", "virtualization"))
+    # Not measured themselves, but copies between GPUs and concurrent copies used them.
+    names = [gpu.name for gpu in where.gpus if gpu not in session.gpus]
+    if names:
+        counts = {name: names.count(name) for name in names}
+        yield "other GPUs", ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
+    versions = {
+        "driver": where.driver_version, "CUDA": where.cuda_driver_version, "toolkit": where.cuda_toolkit_version,
+    }  # fmt: skip
+    software = [f"{name} {version}" for name, version in versions.items() if version]
+    if software:
+        yield "software", " · ".join(software)
+    known = (where.fact(name) for name in ("cpu_model", "virtualization"))
     host = [str(value) for value in known if value not in (None, "none")]
     if host:
         yield "host", " · ".join(host)
-    yield "run", _run_words(run, session)
-
-
-def _others(session: Session) -> str:
-    """GPUs that were not measured, by name: what copies between GPUs and copies at once went to."""
-    names = [gpu.name for gpu in session.environment.gpus if gpu not in session.gpus]
-    counted = {name: names.count(name) for name in names}
-    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counted.items())
+    yield "run", _session_words(run, session)
 
 
 def _gpu_words(gpu: GpuInfo) -> str:
@@ -84,21 +92,7 @@ def _gpu_words(gpu: GpuInfo) -> str:
     return " · ".join(words)
 
 
-def _software(where: Environment) -> Iterable[tuple[str, str]]:
-    words = [
-        f"{name} {version}"
-        for name, version in (
-            ("driver", where.driver_version),
-            ("CUDA", where.cuda_driver_version),
-            ("toolkit", where.cuda_toolkit_version),
-        )
-        if version
-    ]
-    if words:
-        yield "software", " · ".join(words)
-
-
-def _run_words(run: Run, session: Session) -> str:
+def _session_words(run: Run, session: Session) -> str:
     settings = session.settings
     measured = sum(outcome.status == "ok" for outcome in run.outcomes)
     words = [session.started_at[:16].replace("T", " ") + " UTC", f"{settings.preset} preset"]

@@ -10,10 +10,22 @@ import numpy as np
 
 from microbench.analysis.evidence import listed
 from microbench.core.units import plain, quantity, spread
-from microbench.report.document import Cell, Column, Curve, Line, Mark, Report, Section, Study, Table
+from microbench.report.curves import nice_step, short
+from microbench.report.document import (
+    GRADES,
+    SERIES_TONES,
+    SUITE_TITLES,
+    Cell,
+    Column,
+    Curve,
+    Line,
+    Mark,
+    Report,
+    Section,
+    Study,
+    Table,
+)
 from microbench.report.heading import SIMULATED
-from microbench.report.tables import TONES, nice_step, short
-from microbench.report.view import GRADES, SUITE_TITLES
 from microbench.runs.history import Entry
 from microbench.runs.store import GROWING
 from microbench.runs.trend import Point, by_series
@@ -24,6 +36,7 @@ LEAST_SPAN = 0.05
 Y_STEPS = 4
 X_TICKS = 6
 MOST_NAMED = 3
+TONES = SERIES_TONES[:3]
 HISTORY_COLUMNS = (
     Column("date (UTC)", "left"),
     Column("run", "left"),

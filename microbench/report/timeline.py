@@ -12,18 +12,14 @@ import msgspec
 
 from microbench.analysis.evidence import sentence
 from microbench.analysis.graph_steps import kernels_in_words
-from microbench.core.model import Run
 from microbench.core.units import as_time, percent
-from microbench.predict import model, timeline, words
-from microbench.predict.fit import fit_for
-from microbench.predict.forecast import Forecast, Prediction, forecast
+from microbench.predict import model, timeline
+from microbench.predict.forecast import Forecast, Prediction
 from microbench.predict.model import Act, Played, Work, acts
 from microbench.predict.model import Span as PlayedSpan
 from microbench.predict.workload import Workload
-from microbench.report.document import Lane, Mark, Report, Section, Span, TimeLine, Tone
-from microbench.report.heading import head
-from microbench.report.prediction import run_words
-from microbench.report.tables import nice_step, short
+from microbench.report.curves import nice_step, short
+from microbench.report.document import Lane, Mark, Span, TimeLine, Tone
 
 # A step as it is drawn: one way of submitting it, what ran, and the colours of host, GPU and link.
 
@@ -340,7 +336,6 @@ LATE, BEFORE = 0.5, 0.1
 ABOUT = "to scale; predicted, not a recording; queue: what waits before the GPU"
 # Steps that differ by less than this share take equally long.
 ALIKE = 0.001
-LONGEST_TITLE = 70
 BLANK = Lane("", ())
 
 
@@ -423,31 +418,3 @@ def _length(one: Forecast, step: Step) -> Lane:
     if step.end_s < stream_s:
         spans.append(Span(step.end_s, stream_s, f"−{as_time(stream_s - step.end_s)}", "good", "distance"))
     return Lane("", tuple(spans))
-
-
-def sheet(run: Run, workload: Workload, *, reference: bool = False, adding: Sequence[str] = ()) -> Report:
-    """The step drawn from a run's constants, and what it means, under the heading that says whose they are.
-
-    Raises RunUnreadableError that names what to measure where constants are missing, ``adding`` to the run.
-    """
-    evidence, found = fit_for(run, workload, adding)
-    one = forecast(workload, found)
-    told = timeline.findings(evidence, one)
-    grounds = words.foundations(one, run_words(run), reference=reference, simulated=run.simulated)
-    section = Section(
-        suite=timeline.SUITE,
-        title=f"timeline: {_shortened(words.described(workload))}",
-        pictures=tuple(pictures(one, in_words(workload))),
-        studies=(),
-        findings=(*told, *grounds),
-    )
-    footer = (f"costs from run {run.run_id}", "in figures: microbench predict --help")
-    return msgspec.structs.replace(head(run, reference=reference, footer=footer), sections=(section,))
-
-
-def _shortened(words: str) -> str:
-    """At most LONGEST_TITLE of it, ended behind a comma where there is one."""
-    if len(words) <= LONGEST_TITLE:
-        return words
-    cut = words[:LONGEST_TITLE]
-    return f"{cut[: cut.rfind(', ')] if ', ' in cut else cut}, …"

@@ -1,93 +1,129 @@
-"""Figures of a run, or of several in one: pictures for pages and files, made with Altair, each one file here."""
+"""The figures: for each its name, its title, what measures it, and the function that gathers its pictures.
+
+A new figure is a function here and its line in KINDS.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from microbench.core.units import about_size, as_time, percent, quantity, three_digits, times
+
 if TYPE_CHECKING:
-    from microbench.report.figures.figure import Draw, Figure, Origin
+    from microbench.analysis.evidence import Evidence, Finding
+    from microbench.report.document import Bars, Curve, Table, TimeLine
+
+# This module is imported for the names alone when a command answers --help, so its functions import what they need.
+
+
+Words = Callable[[float], str]
+
+
+class Panel(NamedTuple):
+    """One picture of a figure, with words for the values at the axes of a curve."""
+
+    picture: Curve | TimeLine | Bars
+    x_words: Words = str
+    y_words: Words = str
+
+
+class Gathered(NamedTuple):
+    """What a figure shows of one GPU: panels, findings whose titles are its conclusion, and tables for the terminal."""
+
+    panels: Sequence[Panel]
+    findings: Sequence[Finding]
+    tables: Sequence[Table | None] = ()
 
 
 class Kind(NamedTuple):
-    """A figure that there is: what it shows, and what measures its rows."""
+    """A figure: its title, the benchmarks that measure its rows, and the function that gathers it."""
 
     title: str
     benchmarks: tuple[str, ...]
+    gather: Callable[[Evidence], Gathered]
 
 
-# What gives the model its constants for kernels and replays.
+def _ladder(evidence: Evidence) -> Gathered:
+    from microbench.explain.launch_rules import same_kernel
+    from microbench.report.suites.launch import ladder, one_op
+
+    return Gathered(_panels(ladder(evidence), one_op(evidence)), same_kernel(evidence)[:1])
+
+
+def _gain(evidence: Evidence) -> Gathered:
+    from microbench.explain.graph_rules import crossovers
+    from microbench.report.suites.graph import gain, surface
+
+    panels = _panels(gain(evidence), words=(as_time, times))
+    return Gathered(panels, crossovers(evidence)[:1], [surface(evidence)])
+
+
+def _link(evidence: Evidence) -> Gathered:
+    from microbench.explain.link_copy import copy_size
+    from microbench.explain.link_facts import DIRECTIONS
+    from microbench.report.suites.link import fits, rates
+
+    curves = (rates(evidence, direction) for direction in DIRECTIONS)
+    panels = _panels(*curves, words=(about_size, _bandwidth))
+    return Gathered(panels, copy_size(evidence)[:1], [fits(evidence)])
+
+
+def _memory(evidence: Evidence) -> Gathered:
+    from microbench.explain.memory_levels import latency, levels
+    from microbench.report.suites.memory import hierarchy, latencies
+
+    panels = _panels(hierarchy(evidence), words=(about_size, _bandwidth))
+    panels += _panels(latencies(evidence), words=(about_size, as_time))
+    return Gathered(panels, [*levels(evidence), *latency(evidence)])
+
+
+def _roofline(evidence: Evidence) -> Gathered:
+    from microbench.explain.compute_products import bounds
+    from microbench.report.suites.roofline import rooflines
+
+    words = (lambda value: f"{three_digits(value)} operations a byte", lambda value: quantity(value, "FLOP/s"))
+    return Gathered(_panels(*rooflines(evidence), words=words), bounds(evidence)[:1])
+
+
+def _sustained(evidence: Evidence) -> Gathered:
+    from microbench.explain.compute_power import sustained
+    from microbench.report.suites.roofline import rates_over_time, state_over_time
+
+    panels = _panels(rates_over_time(evidence), state_over_time(evidence), words=(as_time, percent))
+    return Gathered(panels, sustained(evidence)[:1])
+
+
+def _step(evidence: Evidence) -> Gathered:
+    from microbench.predict import timeline
+    from microbench.predict.fit import fit
+    from microbench.predict.forecast import forecast
+    from microbench.report.suites.graph import DRAWN, step
+
+    panels = _panels(step(evidence))
+    return Gathered(panels, timeline.findings(evidence, forecast(DRAWN, fit(evidence)))[:1] if panels else [])
+
+
+def _panels(*pictures: Curve | TimeLine | Bars | None, words: tuple[Words, Words] = (str, str)) -> list[Panel]:
+    """The pictures that the run has rows for."""
+    return [Panel(picture, *words) for picture in pictures if picture is not None]
+
+
+def _bandwidth(value: float) -> str:
+    return quantity(value, "B/s")
+
+
+# The model takes its constants for kernels and replays from these.
 STEP = (
-    "launch_cost",
-    "launch_duration",
-    "launch_queue",
-    "launch_layers",
-    "launch_sync",
-    "graph_lifecycle",
-    "graph_gain",
-)
-
-# As many as there are colours: of more, two would have the same.
-MOST_SOURCES = 4
-
+    "launch_cost", "launch_duration", "launch_queue", "launch_layers", "launch_sync", "graph_lifecycle", "graph_gain",
+)  # fmt: skip
 # By the name that a person types, in the order of a page.
 KINDS = {
-    "ladder": Kind("Submission ladder: the same kernel, launched from each layer", ("launch_layers",)),
-    "gain": Kind("Speed-up of a graph over kernel duration", ("graph_gain",)),
-    "link": Kind("Bandwidth over the size of a copy", ("link_copy",)),
-    "memory": Kind("Bandwidth and latency over the working set", ("memory_levels", "memory_latency")),
-    "roofline": Kind("Products of models under this GPU's own roofs", ("gemm_shapes",)),
-    "sustained": Kind("Products that last: rate, clock, power and temperature", ("gemm_sustained",)),
-    "step": Kind("A short step, predicted: in a stream and as a graph", STEP),
+    "ladder": Kind("Submission ladder: the same kernel, launched from each layer", ("launch_layers",), _ladder),
+    "gain": Kind("Speed-up of a graph over kernel duration", ("graph_gain",), _gain),
+    "link": Kind("Bandwidth over the size of a copy", ("link_copy",), _link),
+    "memory": Kind("Bandwidth and latency over the working set", ("memory_levels", "memory_latency"), _memory),
+    "roofline": Kind("Products of models under this GPU's own roofs", ("gemm_shapes",), _roofline),
+    "sustained": Kind("Products that last: rate, clock, power and temperature", ("gemm_sustained",), _sustained),
+    "step": Kind("A short step, predicted: in a stream and as a graph", STEP, _step),
 }
-
-
-def figures(origins: Sequence[Origin]) -> dict[str, Figure]:
-    """Every figure that these have rows for, by name, in the order of KINDS; several runs lie over each other."""
-    return {name: found for name in KINDS if (found := drawn(name, origins)) is not None}
-
-
-def drawn(name: str, origins: Sequence[Origin]) -> Figure | None:
-    """The figure of that name from KINDS; None where none of these has its rows."""
-    from microbench.report.figures.figure import Figure, conclusions, source_words, sources
-
-    draw = _draws()[name]
-    drawing = draw(sources(origins))
-    if drawing is not None and len(drawing.told) > MOST_SOURCES:
-        left_out = len(drawing.told) - MOST_SOURCES
-        drawing = draw([source for source, _ in drawing.told[:MOST_SOURCES]])
-        drawing = drawing and drawing._replace(about=f"{drawing.about}; {left_out} more not drawn")
-    if drawing is None:
-        return None
-    return Figure(
-        name=name,
-        title=KINDS[name].title,
-        conclusions=conclusions(drawing.told),
-        about=drawing.about,
-        sources=tuple(source_words(source) for source, _ in drawing.told),
-        table=drawing.table,
-        chart=drawing.chart,
-    )
-
-
-def _draws() -> dict[str, Draw]:
-    """What draws each; imported late, as Altair takes a second."""
-    from microbench.report.figures import (
-        graph_gain,
-        link_size,
-        memory_hierarchy,
-        predicted_step,
-        roofline,
-        submission_ladder,
-        sustained,
-    )
-
-    return {
-        "ladder": submission_ladder.draw,
-        "gain": graph_gain.draw,
-        "link": link_size.draw,
-        "memory": memory_hierarchy.draw,
-        "roofline": roofline.draw,
-        "sustained": sustained.draw,
-        "step": predicted_step.draw,
-    }

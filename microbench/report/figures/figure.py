@@ -1,59 +1,84 @@
-"""What a figure is: a conclusion, its picture as a Vega-Lite spec, and the same data as a table of words."""
+"""Makes figures of one run or several: their pictures over each other, their conclusions, their data as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding
-from microbench.core.units import plain
-from microbench.report.document import Table
-from microbench.report.figures.theme import WIDTH
-from microbench.report.heading import mark_of
+import msgspec
 
-if TYPE_CHECKING:
-    import altair as alt
+from microbench.analysis.evidence import Evidence, evidence_by_device
+from microbench.core.model import Run
+from microbench.core.units import as_time, plain
+from microbench.report.document import (
+    SERIES_TONES,
+    Bar,
+    Bars,
+    Cell,
+    Column,
+    Curve,
+    Line,
+    Mark,
+    Picture,
+    Report,
+    Section,
+    Table,
+    TimeLine,
+    Tone,
+)
+from microbench.report.figures import drawing
+from microbench.report.figures.canvas import LARGE, SMALL, Canvas, Palette
+from microbench.report.figures.catalogue import KINDS, Panel
+from microbench.report.heading import head, mark_of
+from microbench.report.tables import NOTHING
 
-    Chart = alt.LayerChart | alt.VConcatChart
-
-
-# Of what a run is called in a figure.
+# One colour for each run; more runs are counted instead.
+MOST_SOURCES = len(SERIES_TONES)
+# How much of a run's name is shown.
 LONGEST_LABEL = 80
+# The width of a figure in a file, and the margin around it, in CSS pixels.
+WIDTH, MARGIN = 640.0, 12.0
+# A table of a curve is thinned evenly to so many rows.
+MOST_ROWS = 60
+# Of several runs the ticks are shown up to so many times the highest value.
+BEYOND = 1.15
+# Of several curves one below the other, each is less high than a single one.
+LOW_HEIGHT = 200.0
 
 
 class Origin(NamedTuple):
-    """One GPU of one run that figures may be drawn from. ``label`` is what a person calls the run, "" where nothing;
-    a ``reference`` came with the tool."""
+    """One GPU of one run to draw figures from. ``label`` is the user's name for the run or "", a ``reference`` is a
+    bundled run."""
 
     evidence: Evidence
     label: str = ""
     reference: bool = False
 
-    @property
-    def name(self) -> str:
-        """What it is called where there is no other."""
-        return _short(self.label) or _gpu_name(self.evidence)
-
-    def marked(self, text: str) -> str:
-        """The text with SIMULATED or REFERENCE behind it, where it must not be mistaken for a measurement made here."""
-        mark = mark_of(self.evidence.run, reference=self.reference)
-        return text if mark in text else f"{text} · {mark}"
-
 
 class Source(NamedTuple):
-    """One GPU of one run, and what it is called beside others."""
+    """One GPU of one run, under a name that no other source of the figure has."""
 
     label: str
     evidence: Evidence
 
 
-class Figure(NamedTuple):
-    """A picture and what it says.
+class Member(NamedTuple):
+    """A panel of one of several runs, with the run's label and colour; the label of a single run is ""."""
 
-    ``name`` is what a person types, ``title`` what is shown in few words, ``conclusions`` what is to be seen, a
-    sentence for each run, ``about`` how to read it, ``sources`` whose figures these are, one by one. ``table`` holds
-    the drawn figures as words, for those who cannot see them. ``chart`` has neither title nor colours of its own: those
-    are the page's.
+    label: str
+    tone: Tone
+    panel: Panel
+
+
+Rows = tuple[list[Column], list[tuple[Cell, ...]]]
+
+
+class Figure(NamedTuple):
+    """Pictures of one run or of several with a conclusion for each run.
+
+    ``name`` is what the user types. ``panels`` are drawn one below the other under a ``legend`` of runs. ``about`` says
+    how to read a single panel; several have their own. ``tables`` hold the drawn data in words, ``pictures`` are
+    those of the runs' reports that the panels show.
     """
 
     name: str
@@ -61,42 +86,95 @@ class Figure(NamedTuple):
     conclusions: tuple[str, ...]
     about: str
     sources: tuple[str, ...]
-    table: Table
-    chart: Chart
+    panels: tuple[Panel, ...]
+    legend: tuple[tuple[str, Tone], ...]
+    tables: tuple[Table, ...]
+    pictures: tuple[Picture, ...]
 
     @property
     def conclusion(self) -> str:
-        """All of it in one line: what stands for the picture where it cannot be seen."""
+        """All conclusions on one line, for readers who cannot see the picture."""
         return "; ".join(self.conclusions)
 
-    @property
-    def spec(self) -> dict[str, Any]:
-        """The Vega-Lite spec, data inline, without title and config: a layered view, or a ``vconcat`` of such.
+    def draw(self, canvas: Canvas, *, hints: bool = True) -> None:
+        """Draw the panels; ``hints`` are words for a pointer on a dot."""
+        if self.legend:
+            drawing.legend(canvas, [(name, tone, "square") for name, tone in self.legend])
+            canvas.height += drawing.GAP
+        pictures = [panel.picture for panel in self.panels]
+        bars = [bar for picture in pictures if isinstance(picture, Bars) for bar in picture.bars]
+        most = max((max(bar.value, bar.beyond or 0.0) for bar in bars), default=None)
+        end_s = max((picture.end_s for picture in pictures if isinstance(picture, TimeLine)), default=None)
+        for place, (picture, x_words, y_words) in enumerate(self.panels):
+            if len(self.panels) > 1:
+                canvas.height += 18.0 if place else 0.0
+                drawing.paragraph(canvas, picture.title, bold=True)
+                drawing.paragraph(canvas, picture.about, SMALL, "muted")
+                canvas.height += 6.0
+            if isinstance(picture, Curve):
+                height = drawing.CURVE_HEIGHT if len(self.panels) == 1 else LOW_HEIGHT
+                drawing.curve(canvas, picture, height=height, hints=(x_words, y_words) if hints else None)
+            elif isinstance(picture, Bars):
+                drawing.bars(canvas, picture, most=most)
+            elif isinstance(picture, TimeLine):
+                drawing.time_line(canvas, picture, end_s=end_s)
 
-        Each view's ``width`` may be set: to that of the whole less ``usermeta.beside``.
-        """
-        spec: dict[str, Any] = self.chart.to_dict()
-        spec.pop("config", None)  # Altair's own theme
-        views = spec.get("vconcat", [spec])
-        return {**spec, "description": self.conclusion, "usermeta": {"beside": WIDTH - views[0]["width"]}}
+    def svg(self, width: float, palette: Palette, *, hints: bool = True) -> str:
+        """The panels alone as an SVG element, for a page that has the words beside it."""
+        canvas = Canvas(width)
+        self.draw(canvas, hints=hints)
+        return canvas.svg(palette)
+
+    def sheet(self) -> Canvas:
+        """The panels under their conclusions and sources, for a file that travels alone; without its margin."""
+        canvas = Canvas(WIDTH - 2 * MARGIN)
+        alone = len(self.conclusions) == 1
+        drawing.paragraph(canvas, self.conclusion if alone else self.title, LARGE, bold=True)
+        for text in (*(() if alone else self.conclusions), self.about, *self.sources):
+            drawing.paragraph(canvas, text, colour="muted")
+        canvas.height += 14.0
+        self.draw(canvas, hints=False)
+        return canvas
 
 
-class Drawing(NamedTuple):
-    """What a figure's file gives: all but what every figure has alike. ``told`` are the runs that are drawn, each with
-    its conclusion."""
-
-    told: Sequence[tuple[Source, str]]
-    about: str
-    table: Table
-    chart: Chart
+def figures(origins: Sequence[Origin]) -> dict[str, Figure]:
+    """Every figure that these have rows for, by name, in the order of KINDS; several runs lie over each other."""
+    return {name: found for name in KINDS if (found := drawn(name, origins)) is not None}
 
 
-Draw = Callable[[Sequence[Source]], Drawing | None]
+def drawn(name: str, origins: Sequence[Origin]) -> Figure | None:
+    """The figure of that name from KINDS; None where none of these has its rows."""
+    shown = []
+    for source in sources(origins):
+        panels, findings, _ = KINDS[name].gather(source.evidence)
+        if panels:
+            shown.append((source, panels, ". ".join(finding.title for finding in findings)))
+    if not shown:
+        return None
+    left_out = [f"{len(shown) - MOST_SOURCES} more not drawn"] if len(shown) > MOST_SOURCES else []
+    shown = shown[:MOST_SOURCES]
+    several = len(shown) > 1
+    groups = _groups([(source.label if several else "", panels) for source, panels, _ in shown])
+    overlaid = [_overlaid(members) for members in groups]
+    tones = zip((source.label for source, _, _ in shown), SERIES_TONES, strict=False)
+    return Figure(
+        name=name,
+        title=KINDS[name].title,
+        conclusions=tuple(f"{source.label}: {text}" if several else text for source, _, text in shown if text),
+        about="; ".join([*([overlaid[0].picture.about] if len(overlaid) == 1 else []), *left_out]),
+        sources=tuple(_source_words(source) for source, _, _ in shown),
+        panels=tuple(overlaid),
+        legend=tuple(tones) if any(len(members) > 1 for members in groups) else (),
+        tables=tuple(_table(members) for members in groups),
+        pictures=tuple(
+            panel.picture for _, panels, _ in shown for panel in panels if not isinstance(panel.picture, Bars)
+        ),
+    )
 
 
 def sources(origins: Sequence[Origin]) -> list[Source]:
-    """Origins with what tells them apart: the run's label or else the GPU's name, with the GPU's index, the date or the
-    run's id where it takes them."""
+    """Origins under different names: the run's label or else the GPU's name, and the GPU's index, the date or the run's
+    id where that does not tell them apart."""
     ways: tuple[Callable[[Evidence], tuple[str, ...]], ...] = (
         lambda one: (),
         lambda one: (f"GPU {_index(one)}",),
@@ -104,25 +182,35 @@ def sources(origins: Sequence[Origin]) -> list[Source]:
         lambda one: (f"GPU {_index(one)}", _started(one)),
         lambda one: (f"GPU {_index(one)}", _short(one.run.run_id)),
     )
+    names = [_short(one.label) or _gpu_name(one.evidence) for one in origins]
+    labels: list[str] = []
     for way in ways:
-        told = [one.marked(" · ".join((one.name, *way(one.evidence)))) for one in origins]
-        if len(set(told)) == len(told):
+        labels = [
+            _marked(" · ".join((name, *way(one.evidence))), one) for name, one in zip(names, origins, strict=True)
+        ]
+        if len(set(labels)) == len(labels):
             break
     else:
-        told = [f"{text} · {place}" for place, text in enumerate(told, 1)]
-    return [Source(text, one.evidence) for text, one in zip(told, origins, strict=True)]
+        labels = [f"{label} · {place}" for place, label in enumerate(labels, 1)]
+    return [Source(label, one.evidence) for label, one in zip(labels, origins, strict=True)]
 
 
-def source_words(one: Source) -> str:
-    """Whose figures these are, for a picture that travels alone."""
-    session = one.evidence.run.sessions[-1] if one.evidence.run.sessions else None
-    words = [one.label]
-    if _gpu_name(one.evidence) not in one.label:
-        words.append(_gpu_name(one.evidence))
+def _marked(text: str, origin: Origin) -> str:
+    """The text followed by SIMULATED or REFERENCE if the run was not measured on this machine."""
+    mark = mark_of(origin.evidence.run, reference=origin.reference)
+    return text if mark in text else f"{text} · {mark}"
+
+
+def _source_words(source: Source) -> str:
+    """Which GPU, driver, date and version of microbench the data come from."""
+    session = source.evidence.run.sessions[-1] if source.evidence.run.sessions else None
+    words = [source.label]
+    if _gpu_name(source.evidence) not in source.label:
+        words.append(_gpu_name(source.evidence))
     if session is not None:
         driver = session.environment.driver_version
         words += [f"driver {_short(driver)}"] if driver else []
-        words += [] if _started(one.evidence) in one.label else [_started(one.evidence)]
+        words += [] if _started(source.evidence) in source.label else [_started(source.evidence)]
         words.append(f"microbench {_short(session.tool_version)}")
     return " · ".join(words)
 
@@ -144,11 +232,174 @@ def _started(evidence: Evidence) -> str:
     return _short(evidence.run.sessions[-1].started_at[:16].replace("T", " ")) if evidence.run.sessions else ""
 
 
-def conclusions(told: Sequence[tuple[Source, str]]) -> tuple[str, ...]:
-    """What each run says; of several each begins with which."""
-    return tuple(f"{source.label}: {text}" if len(told) > 1 else text for source, text in told if text)
+# Several runs in one picture: each run has a colour.
 
 
-def first_title(found: Sequence[Finding]) -> str:
-    """The title of the first finding, which is a conclusion with its figures already; empty without one."""
-    return found[0].title if found else ""
+def _groups(found: Sequence[tuple[str, Sequence[Panel]]]) -> list[list[Member]]:
+    """Panels by their title, in the order of the first run that has each; time lines by the label of their run."""
+    groups: dict[str, list[Member]] = {}
+    for (label, panels), tone in zip(found, SERIES_TONES, strict=False):
+        for panel in panels:
+            key = label if isinstance(panel.picture, TimeLine) else panel.picture.title
+            groups.setdefault(key, []).append(Member(label, tone, panel))
+    return list(groups.values())
+
+
+def _overlaid(members: Sequence[Member]) -> Panel:
+    label, _, first = members[0]
+    if isinstance(first.picture, TimeLine) and label:
+        return first._replace(picture=msgspec.structs.replace(first.picture, title=label))
+    if len(members) == 1:
+        return first
+    curves = [(tone, panel.picture) for _, tone, panel in members if isinstance(panel.picture, Curve)]
+    bars = [(tone, panel.picture) for _, tone, panel in members if isinstance(panel.picture, Bars)]
+    picture = _overlaid_curves(curves) if curves else _overlaid_bars(bars)
+    if len({panel.picture.about for _, _, panel in members}) > 1:  # it has figures of one run
+        picture = msgspec.structs.replace(picture, about="")
+    return first._replace(picture=picture)
+
+
+def _overlaid_curves(members: Sequence[tuple[Tone, Curve]]) -> Curve:
+    """The main lines of several curves over axes that hold all of them, without their marks."""
+    lines = [msgspec.structs.replace(line, tone=tone) for tone, curve in members for line in _main(curve.lines)]
+    own = [line for line in lines if line.kind != "limit"]
+    if len({line.name for line in own}) == 1:  # the legend says which run it is
+        own = [msgspec.structs.replace(line, name="") for line in own]
+    by_name: dict[str, list[Line]] = {}
+    for line in lines:
+        if line.kind == "limit":
+            by_name.setdefault(line.name, []).append(line)
+    limits = []
+    for alike in by_name.values():  # a limit that runs share is drawn once, in the colour of none
+        longest = max(alike, key=lambda line: line.points[-1][0])
+        limits.append(longest if len(alike) == 1 else msgspec.structs.replace(longest, tone="quiet"))
+    highest = max(y for line in (*limits, *own) for _, y in line.points) * BEYOND
+    first = members[0][1]
+    y_ticks = _ticks([curve.y_ticks for _, curve in members], log=first.y_log)
+    return msgspec.structs.replace(
+        first,
+        lines=(*own, *limits),
+        x_ticks=_ticks([curve.x_ticks for _, curve in members], log=first.x_log),
+        y_ticks=tuple(tick for tick in y_ticks if tick.at <= highest),
+        marks=(),
+    )
+
+
+def _main(lines: Sequence[Line]) -> Sequence[Line]:
+    """The lines of a run that stay when runs are overlaid: the whole curve if it has no name; else the first series,
+    limits and single points."""
+    whole = [line for line in lines if not line.name]
+    return whole or [line for line in lines if line.tone == "first" or line.kind in ("limit", "points")] or lines
+
+
+def _ticks(several: Sequence[tuple[Mark, ...]], *, log: bool) -> tuple[Mark, ...]:
+    """All ticks on a logarithmic axis; on a linear one those of the curve that reaches furthest."""
+    if not log:
+        return max(several, key=lambda ticks: max((tick.at for tick in ticks), default=0.0))
+    every = {tick.at: tick for ticks in several for tick in ticks}
+    return tuple(every[at] for at in sorted(every))
+
+
+def _overlaid_bars(members: Sequence[tuple[Tone, Bars]]) -> Bars:
+    """Bars with the same label become neighbours."""
+    groups: dict[str, list[Bar]] = {}
+    for tone, one in members:
+        for bar in one.bars:
+            groups.setdefault(bar.label, []).append(msgspec.structs.replace(bar, tone=tone))
+    return msgspec.structs.replace(members[0][1], bars=tuple(bar for group in groups.values() for bar in group))
+
+
+# The drawn data as tables.
+
+
+def _table(members: Sequence[Member]) -> Table:
+    picture = members[0].panel.picture
+    if isinstance(picture, TimeLine):
+        columns, rows = _span_rows(picture)
+    elif isinstance(picture, Bars):
+        columns, rows = _bar_rows(members)
+    else:
+        columns, rows = _point_rows(members)
+    return Table(picture.title, picture.about, tuple(columns), tuple(rows))
+
+
+def _point_rows(members: Sequence[Member]) -> Rows:
+    """A row for each place on the axis, a column for each line."""
+    first = members[0].panel
+    lines = [
+        (", ".join(filter(None, (label, line.name))) or "value", panel.y_words, dict(line.points))
+        for label, _, panel in members
+        if isinstance(panel.picture, Curve)
+        for line in panel.picture.lines
+        if line.kind in ("measured", "points")
+    ]
+    xs = sorted({x for _, _, points in lines for x in points})
+    step = max(1, -(-len(xs) // MOST_ROWS))
+    rows = [
+        (
+            Cell(first.x_words(x), tone="strong"),
+            *(Cell(words(points[x])) if x in points else NOTHING for _, words, points in lines),
+        )
+        for x in xs[::step]
+    ]
+    title = first.picture.x_title if isinstance(first.picture, Curve) else ""
+    return [Column(title, "left"), *(Column(name) for name, _, _ in lines)], rows
+
+
+def _bar_rows(members: Sequence[Member]) -> Rows:
+    """A row for each bar; of several runs the first figure of each."""
+    found = [(label, panel.picture) for label, _, panel in members if isinstance(panel.picture, Bars)]
+    if len(found) == 1:
+        one = found[0][1]
+        return [Column("", "left"), *one.columns], [(Cell(bar.label, tone="strong"), *bar.cells) for bar in one.bars]
+    cells = [{bar.label: bar.cells[0] for bar in one.bars} for _, one in found]
+    labels = dict.fromkeys(label for each in cells for label in each)
+    rows = [(Cell(label, tone="strong"), *(each.get(label, NOTHING) for each in cells)) for label in labels]
+    return [Column("", "left"), *(Column(label) for label, _ in found)], rows
+
+
+def _span_rows(picture: TimeLine) -> Rows:
+    """When each named span begins and how long it takes."""
+    columns = [Column("lane", "left"), Column("what", "left"), Column("begins"), Column("takes")]
+    rows: list[tuple[Cell, ...]] = [
+        (
+            Cell(" ".join(lane.name.split())),
+            Cell(span.text),
+            Cell(as_time(span.begin_s)),
+            Cell(as_time(span.end_s - span.begin_s)),
+        )
+        for lane in picture.lanes
+        for span in lane.spans
+        if span.text
+    ]
+    return columns, rows
+
+
+# The same pictures in the terminal.
+
+
+def available(run: Run) -> list[str]:
+    """The names of the figures that a run has rows for."""
+    groups = evidence_by_device(run)
+    return [name for name in KINDS if any(_pictures(name, one) for one in groups)]
+
+
+def sheet(name: str, run: Run, *, reference: bool = False) -> Report | None:
+    """A figure for the terminal, a section for each GPU that has rows for it; None where none has."""
+    groups = evidence_by_device(run)
+    sections = [
+        Section(name, _title(name, one, several=len(groups) > 1), tuple(pictures), (), ())
+        for one in groups
+        if (pictures := _pictures(name, one))
+    ]
+    return msgspec.structs.replace(head(run, reference=reference), sections=tuple(sections)) if sections else None
+
+
+def _pictures(name: str, evidence: Evidence) -> list[Picture]:
+    panels, _, tables = KINDS[name].gather(evidence)
+    return [*(panel.picture for panel in panels), *(table for table in tables if table is not None)]
+
+
+def _title(name: str, one: Evidence, *, several: bool) -> str:
+    title = f"{name}: {KINDS[name].title}"
+    return f"{title} · GPU {one.gpu.index}, {one.gpu.name}" if several and one.gpu is not None else title

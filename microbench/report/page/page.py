@@ -1,122 +1,75 @@
-"""What a page carries besides its words: compressed, in letters that no markup can come out of; runs made to fit."""
+"""Makes one HTML page of a run or of several: findings, figures, tables and the runs themselves; it asks no network."""
 
 from __future__ import annotations
 
 import base64
 import gzip
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+from markupsafe import Markup
 
 from microbench import __version__
-from microbench.analysis.evidence import Evidence, evidence_by_device
-from microbench.analysis.stats import rows
+from microbench.analysis.evidence import Evidence
 from microbench.core.model import SAMPLES_KEPT, Measurement, Run
-from microbench.report.document import Curve, Picture, Report, Table, TimeLine
+from microbench.report.document import GRADES, Picture, Report, Table
 from microbench.report.figures.figure import Figure
-from microbench.report.figures.pictures import PICTURES
 from microbench.report.heading import SIMULATED
-from microbench.report.page import scripts
 from microbench.report.page.details import Details, details
 from microbench.report.page.machine import commands, machine_tables
-from microbench.report.page.templates import environment, slug, style
-from microbench.report.view import GRADES
-from microbench.runs import schema
+from microbench.report.page.templates import (
+    HALF_WIDTH,
+    NARROW_WIDTH,
+    WHOLE_WIDTH,
+    environment,
+    script,
+    slug,
+    style,
+)
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-    from markupsafe import Markup
-
-
-# How many samples of a measurement may stay, the most first: a page takes the most of them that fit.
-SAMPLE_STEPS = (SAMPLES_KEPT, 256, 128, 64, 32)
-# The strongest takes three times as long for one percent.
-LEVEL = 6
-
-
-class Fitting(NamedTuple):
-    """Runs as a page carries them: packed files, how many samples a measurement keeps, whether any lost some."""
-
-    files: tuple[Markup, ...]
-    samples: int
-    thinned: bool
-
-
-def packed(data: bytes) -> Markup:
-    """``data`` through gzip and base64: letters, digits, ``+``, ``/`` and ``=``, so nothing in it is markup."""
-    from markupsafe import Markup
-
-    return Markup(base64.b64encode(gzip.compress(data, LEVEL, mtime=0)).decode("ascii"))
-
-
-def fitting(runs: Sequence[Run], room_bytes: int) -> Fitting:
-    """The runs with as many samples of each measurement as fit into ``room_bytes`` together, else the fewest."""
-    longest = max((_count(one) for run in runs for one in _measurements(run)), default=0)
-    for samples in SAMPLE_STEPS:
-        files = tuple(packed(schema.encode(thinned(run, samples))) for run in runs)
-        if samples == SAMPLE_STEPS[-1] or sum(map(len, files)) <= room_bytes:
-            break
-    return Fitting(files, min(samples, longest), longest > samples)
-
-
-def thinned(run: Run, most: int) -> Run:
-    """The run with at most ``most`` samples of each measurement, evenly spaced over those there are; their true count
-    stays."""
-    outcomes = tuple(
-        msgspec.structs.replace(outcome, measurements=tuple(_thinned(one, most) for one in outcome.measurements))
-        for outcome in run.outcomes
-    )
-    return msgspec.structs.replace(run, outcomes=outcomes)
-
-
-def _thinned(measurement: Measurement, most: int) -> Measurement:
-    # Cut as text, so that those which stay keep every digit they were stored with.
-    samples = bytes(measurement.samples).strip(b"[] \t\r\n").split(b",")
-    if len(samples) <= most:
-        return measurement
-    kept = b",".join(samples[index * len(samples) // most] for index in range(most))
-    return msgspec.structs.replace(measurement, samples=msgspec.Raw(b"[" + kept + b"]"))
-
-
-def _count(measurement: Measurement) -> int:
-    return bytes(measurement.samples).count(b",") + 1
-
-
-def _measurements(run: Run) -> Sequence[Measurement]:
-    return [one for outcome in run.outcomes for one in outcome.measurements]
-
-
-# A report as one page of HTML that asks nothing of a network: findings, figures, tables, and the run itself.
-
-
-# What a browser opens at once and a mail still takes.
+# A browser opens this at once, and mail still takes it.
 MOST_BYTES = 3_000_000
-# How many of the rows that a finding rests on are named.
+# How many samples of a measurement stay on the page: the most of these that fit.
+SAMPLE_STEPS = (SAMPLES_KEPT, 256, 128, 64, 32)
+# The default level takes half as long again for two percent.
+LEVEL = 5
+# How many of the rows behind a finding are named.
 MOST_RESTS = 6
 
 Place = Callable[[str], int | None]
 
 
 class Subject(NamedTuple):
-    """One run that the page is about: what tells it from others, what was measured, and what a report says of it."""
+    """A run on the page: its name among others, what was measured, the evidence of each GPU, and the report."""
 
     name: str
     run: Run
+    groups: Sequence[Evidence]
     report: Report
+
+
+class Carried(NamedTuple):
+    """The runs as a page carries them: packed files, how many samples a measurement keeps, whether any lost some."""
+
+    files: tuple[Markup, ...]
+    samples: int
+    thinned: bool
 
 
 class Page(NamedTuple):
     """The page, and the runs as it carries them."""
 
     html: str
-    carried: Fitting
+    carried: Carried
 
 
-class _Told(NamedTuple):
-    """A subject as the template asks for it. ``id`` begins the names of its places on the page."""
+class _Part(NamedTuple):
+    """A subject as the template shows it. ``id`` begins the names of its places on the page; its details come after
+    ``before`` others."""
 
     id: str
     name: str
@@ -128,7 +81,7 @@ class _Told(NamedTuple):
     before: int
 
     def place(self, device: str | None) -> Place:
-        """Where the details of that GPU's rows are among all on the page."""
+        """Looks up where the details of a row of that GPU are among all on the page."""
 
         def find(name: str) -> int | None:
             found = self.details.place(device, name)
@@ -138,98 +91,133 @@ class _Told(NamedTuple):
 
 
 def build(subjects: Sequence[Subject], figures: Sequence[Figure], *, most_bytes: int = MOST_BYTES) -> Page:
-    """The page about these runs, in at most ``most_bytes`` as UTF-8 if the fewest samples of its runs leave room.
+    """The page of these runs, at most ``most_bytes`` long in UTF-8 unless even the fewest samples are too many.
 
     ``figures`` are drawn from all of the runs together.
     """
-    told = _told(subjects, figures)
-    script, vega = scripts.script(), scripts.vega() if figures else ""
-    blocks: dict[str, str] = {
-        "details": packed(msgspec.json.encode([detail for one in told for detail in one.details.found]))
-    }
-    if figures:
-        blocks |= {"figures": packed(scripts.specs(figures)), "vega": packed(vega.encode())}
-    context = _context(told, figures) | {"script": script, "policy": scripts.policy(*filter(None, (script, vega)))}
-    template = environment().get_template("page.html")
-    # With room for its runs first: how many of their samples may stay depends on what all else leaves of it.
-    empty = {f"run-{index}": "" for index in range(len(subjects))}
-    bare = _rendered(template, context, Fitting((), SAMPLES_KEPT, thinned=True), blocks | empty)
-    found = fitting([one.run for one in subjects], most_bytes - len(bare.encode()))
-    blocks |= {f"run-{index}": file for index, file in enumerate(found.files)}
-    return Page(_rendered(template, context, found, blocks), found)
+    templates = environment()
+    parts = _parts(subjects, figures)
+    program = script()
+    context = _context(parts, figures) | {"script": program, "policy": _policy(program)}
+    head = templates.get_template("page.html").render(context)
+    found = packed(msgspec.json.encode([detail for part in parts for detail in part.details.found]))
+    # Rendered without the runs first: the rest of the page decides how many of their samples fit.
+    blocks = {"details": found, **{f"run-{index}": "" for index in range(len(subjects))}}
+    end = partial(templates.get_template("end.html").render, context)
+    bare = end(carried=Carried((), SAMPLES_KEPT, thinned=True), blocks=blocks)
+    carried = fitting([subject.run for subject in subjects], most_bytes - len(head.encode()) - len(bare.encode()))
+    blocks |= {f"run-{index}": file for index, file in enumerate(carried.files)}
+    return Page(head + end(carried=carried, blocks=blocks), carried)
 
 
-def _rendered(template: Template, context: Mapping[str, Any], found: Fitting, blocks: Mapping[str, str]) -> str:
-    return template.render(context, carried=found, blocks=blocks, next_id=partial(next, count()))
+def packed(data: bytes) -> Markup:
+    """``data`` as gzip in base64, which holds no character of markup."""
+    return Markup(base64.b64encode(gzip.compress(data, LEVEL, mtime=0)).decode("ascii"))
 
 
-def _told(subjects: Sequence[Subject], figures: Sequence[Figure]) -> list[_Told]:
-    told: list[_Told] = []
-    for index, one in enumerate(subjects):
-        groups = evidence_by_device(one.run, rows(one.run))
-        found = details(groups)
-        told.append(
-            _Told(
+def fitting(runs: Sequence[Run], room_bytes: int) -> Carried:
+    """The runs with the most of SAMPLE_STEPS that fit into ``room_bytes`` together, else with the fewest."""
+    first, last = 0, len(SAMPLE_STEPS) - 1
+    found: dict[int, tuple[Markup, ...]] = {}
+    while first < last or last not in found:
+        step = (first + last) // 2
+        found[step] = tuple(packed(msgspec.json.encode(thinned(run, SAMPLE_STEPS[step])) + b"\n") for run in runs)
+        if sum(map(len, found[step])) <= room_bytes:
+            last = step
+        else:
+            first = min(step + 1, last)
+    outcomes = (outcome for run in runs for outcome in run.outcomes)
+    longest = max((len(_texts(one)) for outcome in outcomes for one in outcome.measurements), default=0)
+    return Carried(found[last], min(SAMPLE_STEPS[last], longest), longest > SAMPLE_STEPS[last])
+
+
+def thinned(run: Run, most: int) -> Run:
+    """The run with at most ``most`` evenly spaced samples of each measurement; their true count stays."""
+    outcomes = tuple(
+        msgspec.structs.replace(outcome, measurements=tuple(_thinned(one, most) for one in outcome.measurements))
+        for outcome in run.outcomes
+    )
+    return msgspec.structs.replace(run, outcomes=outcomes)
+
+
+def _thinned(measurement: Measurement, most: int) -> Measurement:
+    samples = _texts(measurement)
+    if len(samples) <= most:
+        return measurement
+    kept = b",".join(samples[index * len(samples) // most] for index in range(most))
+    return msgspec.structs.replace(measurement, samples=msgspec.Raw(b"[" + kept + b"]"))
+
+
+def _texts(measurement: Measurement) -> list[bytes]:
+    """The samples as text: they keep every digit that they were stored with."""
+    return bytes(measurement.samples).strip(b"[] \t\r\n").split(b",")
+
+
+def _policy(program: str) -> str:
+    """A content security policy: only this script runs, and nothing is fetched or sent."""
+    digest = base64.b64encode(hashlib.sha256(program.encode()).digest()).decode("ascii")
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _parts(subjects: Sequence[Subject], figures: Sequence[Figure]) -> list[_Part]:
+    drawn = [picture for figure in figures for picture in figure.pictures]
+    parts: list[_Part] = []
+    for index, subject in enumerate(subjects):
+        parts.append(
+            _Part(
                 id=f"run-{index}-" if len(subjects) > 1 else "",
-                name=one.name,
-                file=f"{slug(one.run.run_id)}.json",
-                report=_without(one.report, _drawn(figures, groups)),
-                machine=machine_tables(one.run),
-                commands=commands(one.run),
-                details=found,
-                before=sum(len(other.details.found) for other in told),
+                name=subject.name,
+                file=f"{slug(subject.run.run_id)}.json",
+                report=_without(subject.report, drawn),
+                machine=machine_tables(subject.run),
+                commands=commands(subject.run),
+                details=details(subject.groups),
+                before=sum(len(part.details.found) for part in parts),
             )
         )
-    return told
-
-
-def _drawn(figures: Sequence[Figure], groups: Sequence[Evidence]) -> list[Picture]:
-    """The report's pictures that these figures draw as well. Tables and bars stay: they are to be sorted."""
-    found = (
-        picture for one in figures if one.name in PICTURES for group in groups for picture in PICTURES[one.name](group)
-    )
-    return [picture for picture in found if isinstance(picture, Curve | TimeLine)]
+    return parts
 
 
 def _without(report: Report, drawn: Sequence[Picture]) -> Report:
+    """The report without the pictures that a figure shows already."""
     sections = tuple(
-        msgspec.structs.replace(one, pictures=tuple(picture for picture in one.pictures if picture not in drawn))
-        for one in report.sections
+        msgspec.structs.replace(section, pictures=tuple(one for one in section.pictures if one not in drawn))
+        for section in report.sections
     )
     return msgspec.structs.replace(report, sections=sections)
 
 
-def _context(told: Sequence[_Told], figures: Sequence[Figure]) -> dict[str, Any]:
+def _context(parts: Sequence[_Part], figures: Sequence[Figure]) -> dict[str, Any]:
+    marks = [part.report.mark for part in parts]
     return {
         "version": __version__,
-        "title": ", ".join(dict.fromkeys(one.report.title for one in told)),
-        "mark": _mark([one.report.mark for one in told]),
+        "title": ", ".join(dict.fromkeys(part.report.title for part in parts)),
+        # Of figures from all runs: SIMULATED if any is, else the mark that all of them have.
+        "mark": SIMULATED if SIMULATED in marks else marks[0] if len(set(marks)) == 1 else "",
         "style": style(),
-        "contents": list(_contents(told, figures)),
-        "runs": told,
-        "several": len(told) > 1,
+        "contents": _contents(parts, figures),
+        "runs": parts,
+        "several": len(parts) > 1,
         "figures": figures,
         "grades": GRADES,
         "most_rests": MOST_RESTS,
-        "nowhere": _nowhere,
+        "half_width": HALF_WIDTH,
+        "whole_width": WHOLE_WIDTH,
+        "narrow_width": NARROW_WIDTH,
+        "nowhere": lambda _name: None,
+        "next_id": partial(next, count()),
     }
 
 
-def _mark(marks: Sequence[str]) -> str:
-    """What is said of figures from all runs: that some are simulated, else what all of them are."""
-    return SIMULATED if SIMULATED in marks else marks[0] if len(set(marks)) == 1 else ""
-
-
-def _contents(told: Sequence[_Told], figures: Sequence[Figure]) -> list[tuple[str, str]]:
-    """The parts of the page, by their places: of several runs the suites of the first one that has them."""
+def _contents(parts: Sequence[_Part], figures: Sequence[Figure]) -> list[tuple[str, str]]:
+    """The parts of the page by their places; of several runs the suites of the first one that has them."""
     suites: dict[str, str] = {}
-    for one in told:
-        for section in one.report.sections:
-            suites.setdefault(section.suite, f"{one.id}{slug(section.title)}")
-    parts = [("findings", "Findings"), *([("figures", "Figures")] if figures else [])]
-    parts += [(place, suite) for suite, place in suites.items()]
-    return [*parts, (f"{told[0].id}environment", "Environment"), (f"{told[0].id}repeat", "Repeat"), ("data", "Data")]
-
-
-def _nowhere(_name: str) -> None:
-    """Where details of figures are that have none."""
+    for part in parts:
+        for section in part.report.sections:
+            suites.setdefault(section.suite, f"{part.id}{slug(section.title)}")
+    begin = [("findings", "Findings"), *([("figures", "Figures")] if figures else [])]
+    end = [(f"{parts[0].id}environment", "Environment"), (f"{parts[0].id}repeat", "Repeat"), ("data", "Data")]
+    return [*begin, *((place, suite) for suite, place in suites.items()), *end]

@@ -34,14 +34,14 @@ from microbench.explain.compute_units import (
     tensor_dtypes,
     typed,
 )
-from microbench.report.document import Cell, Column, Curve, Line, Mark, Picture, Table, Tone
+from microbench.report.curves import ticks
+from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Line, Mark, Picture, Table
 from microbench.report.suites.roofline import rates_over_time, rooflines, shapes, state_over_time
-from microbench.report.tables import NOTHING, ticks
+from microbench.report.tables import NOTHING
 
 # Products in pictures: types beside their ceilings at each clock, over size, by library, and the fastest shape.
 
 
-TONES: tuple[Tone, ...] = ("first", "second", "third", "fourth")
 # Types whose rates differ most come first; there is room for four lines.
 DRAWN_TYPES = (MAIN_DTYPE, "fp8_e4m3_fast", "tf32", "fp64", "fp32", "fp16")
 IN_TERA = "in TFLOP/s (int8: TOP/s)"
@@ -116,7 +116,7 @@ def adds_up(row: Row) -> str:
 def over_size(evidence: Evidence) -> Curve | None:
     """Rate over the size of a square product, a line for each type, with the size from which the units are fed."""
     by_name = {one.dtype: one for one in fed_sizes(evidence)}
-    kept = [by_name[name] for name in DRAWN_TYPES if name in by_name][: len(TONES)]
+    kept = [by_name[name] for name in DRAWN_TYPES if name in by_name][: len(SERIES_TONES)]
     if not kept:
         return None
     values = [row.value for one in kept for _, row in one.points]
@@ -129,7 +129,7 @@ def over_size(evidence: Evidence) -> Curve | None:
         x_title="rows, columns and depth",
         lines=tuple(
             Line(f"{one.dtype} {figure(one.best)}", tuple((float(size), row.value) for size, row in one.points), tone)
-            for one, tone in zip(kept, TONES, strict=False)
+            for one, tone in zip(kept, SERIES_TONES, strict=False)
         ),
         x_ticks=tuple(Mark(float(size), str(size)) for size in sizes),
         y_ticks=ticks(min(values), max(values), True, first.best.metric.unit),

@@ -22,12 +22,25 @@ from microbench.predict.forecast import forecast
 from microbench.predict.model import WAYS
 from microbench.predict.workload import Kernels, Wait, Workload
 from microbench.report import timeline
-from microbench.report.document import Bar, Bars, Cell, Column, Curve, Line, Mark, Picture, Table, TimeLine, Tone
-from microbench.report.tables import NOTHING, figure, ticks
+from microbench.report.curves import ticks
+from microbench.report.document import (
+    SERIES_TONES,
+    Bar,
+    Bars,
+    Cell,
+    Column,
+    Curve,
+    Line,
+    Mark,
+    Picture,
+    Table,
+    TimeLine,
+    Tone,
+)
+from microbench.report.tables import NOTHING, figure
 
 # Tables in the order of the questions: what it gains, what it costs, how to use it.
 ORDER = ("graph_gain", "graph_lifecycle", "graph_update", "graph_shape", "graph_nodes", "graph_memory", "step_time")
-TONES: tuple[Tone, ...] = ("first", "second", "third", "fourth")
 PHASES = {
     "capture": "capture",
     "build": "build node by node",
@@ -66,7 +79,7 @@ def gain(evidence: Evidence) -> Curve | None:
             tuple((pair.duration_s or empty_s, pair.speedup) for pair in measured),
             tone,
         )
-        for (name, (_, measured)), tone in zip(found.items(), TONES, strict=False)
+        for (name, (_, measured)), tone in zip(found.items(), SERIES_TONES, strict=False)
     ]
     begins_empty = any(x == empty_s for line in lines for x, _ in line.points)
     ends = [(speedup, crossing(first, speedup)) for speedup in SPEEDUPS]

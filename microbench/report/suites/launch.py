@@ -6,6 +6,7 @@ from microbench.analysis.evidence import Evidence
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, times
 from microbench.explain.launch_facts import FOUR_ARGUMENTS, NATIVE, crossover_s, layer, layer_rows, sweep, title
+from microbench.report.curves import nice_step, short, ticks
 from microbench.report.document import (
     Bar,
     Bars,
@@ -20,7 +21,7 @@ from microbench.report.document import (
     Span,
     TimeLine,
 )
-from microbench.report.tables import figure, nice_step, short, ticks
+from microbench.report.tables import figure
 
 # Tables in the order of the questions, the general before the particular.
 ORDER = (
@@ -141,7 +142,7 @@ def durations(evidence: Evidence) -> Curve | None:
     if behind:
         lines.append(Line("the GPU alone, all queued before", tuple(behind), "second"))
     if len(own) > 1:
-        lines.append(Line("the kernel's own duration", own, "quiet"))
+        lines.append(Line("the kernel's own duration", own, "quiet", "computed"))
     cross_s = crossover_s(evidence)
     inside = cross_s is not None and drawn[0][0] < cross_s < drawn[-1][0]
     return Curve(

@@ -41,8 +41,9 @@ from microbench.explain.link_facts import (
     usual_way,
 )
 from microbench.explain.link_gpus import reasons_named
+from microbench.report.curves import ticks
 from microbench.report.document import Cell, Column, Curve, Line, Mark, Picture, Station, Stretch, Table, Tone, Way
-from microbench.report.tables import NOTHING, ticks
+from microbench.report.tables import NOTHING
 
 # What several GPUs are to each other: rates and latency of each pair, and what one keeps while others copy.
 
@@ -220,10 +221,10 @@ def rates(evidence: Evidence, direction: str) -> Curve | None:
     sizes = [x for line in lines for x, _ in line.points]
     smallest, largest = min(sizes), max(sizes)
     if fit is not None:
-        lines.append(Line("fit", _fitted(fit), "third"))
+        lines.append(Line("fit", _fitted(fit), "third", "computed"))
     if limit is not None:
         name = f"ceiling {quantity(limit.value, 'B/s')}"
-        lines.append(Line(name, ((smallest, limit.value), (largest, limit.value)), "quiet"))
+        lines.append(Line(name, ((smallest, limit.value), (largest, limit.value)), "quiet", "limit"))
     most = max(y for line in lines for _, y in line.points)
     shares = ((HALF, "half"), (MOST, round_percent(MOST))) if fit is not None else ()
     at = [(fit.size_for(share), words) for share, words in shares if fit is not None]

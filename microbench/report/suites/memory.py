@@ -39,8 +39,9 @@ from microbench.explain.memory_stream import (
     shape_words,
     streams,
 )
-from microbench.report.document import Cell, Column, Curve, Histogram, Line, Mark, Picture, Table, Tone
-from microbench.report.tables import NOTHING, ticks, ticks_beyond
+from microbench.report.curves import ticks, ticks_beyond
+from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Histogram, Line, Mark, Picture, Table, Tone
+from microbench.report.tables import NOTHING
 
 # The hierarchy in pictures: bandwidth and latency over the working set, levels named, and the L2 as one SM sees it.
 
@@ -267,7 +268,6 @@ ORDER = (
     "memory_atomic", "memory_copy", "memory_allocate", "memory_capacity", "memory_energy",
 )  # fmt: skip
 FEWEST_DRAWN = 3
-TONES: tuple[Tone, ...] = ("first", "second", "third", "fourth")
 TICK_SIZES = tuple(1 << power for power in range(6, 25))
 
 
@@ -292,7 +292,7 @@ def under_way(evidence: Evidence) -> Curve | None:
     found = flights(evidence)
     loads = sorted({_loads(one.row) for one in found})
     lines = []
-    for count, tone in zip(loads, TONES, strict=False):
+    for count, tone in zip(loads, SERIES_TONES, strict=False):
         best: dict[float, float] = {}
         for one in found:
             if _loads(one.row) == count:

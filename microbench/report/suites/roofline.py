@@ -11,8 +11,9 @@ from microbench.core.units import as_time, quantity, round_percent, times
 from microbench.explain.compute_power import lasting
 from microbench.explain.compute_products import Held, Roof, Shaped, bandwidth_roof, compute_roof, shaped
 from microbench.explain.compute_units import MAIN_DTYPE, NATIVE, PRODUCTS, accumulator, beside, dtype_of, figure, rates
+from microbench.report.curves import ticks
 from microbench.report.document import Cell, Column, Curve, Line, Mark, Table, Tone
-from microbench.report.tables import NOTHING, ticks
+from microbench.report.tables import NOTHING
 
 FEWEST_DRAWN = 5
 TICKS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -138,9 +139,9 @@ def _roofline(evidence: Evidence, dtype: str, found: list[Shaped]) -> Curve | No
     if memory is None or compute is None or len(found) < FEWEST_POINTS:
         return None
     squares = _squares(evidence, dtype)
-    points = [Line("square products", squares, "third", joined=False)] if squares else []
+    points = [Line("square products", squares, "third", kind="points")] if squares else []
     points += [
-        Line(f"{name}-bound", _points([one for one in found if one.held == name]), tone, joined=False)
+        Line(f"{name}-bound", _points([one for one in found if one.held == name]), tone, kind="points")
         for name, tone in TONES.items()
         if any(one.held == name for one in found)
     ]
@@ -165,11 +166,13 @@ def _roofs(memory: Roof, compute: Roof, begin: float, end: float) -> tuple[Line,
         f"{memory.name} {quantity(memory.value, memory.unit)}",
         ((begin, begin * memory.value), (ridge, compute.value)),
         TONES["bandwidth"],
+        "limit",
     )
     flat = Line(
         f"{compute.name} {quantity(compute.value, compute.unit)}",
         ((ridge, compute.value), (end, compute.value)),
         TONES["compute"],
+        "limit",
     )
     return slope, flat
 

@@ -1,188 +1,51 @@
-"""Pictures in characters: each becomes lines of (text, tone) pieces of a given width; the terminal adds only colour."""
+"""Draws bars, histograms, stacked bars and paths in characters."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-from microbench.report.document import (
-    TRUST_MARKS,
-    UNKNOWN_MARK,
-    Bar,
-    Bars,
-    Cell,
-    Column,
-    Histogram,
-    Phrase,
-    Portion,
-    Prose,
-    Stack,
-    Stacks,
-    Station,
-    Stretch,
-    Table,
-    Tone,
-    Way,
-)
+from rich.cells import cell_len
 
-# What fits a page: columns of a table, pieces of a line. Arithmetic on characters, no drawing.
-
-
-# Two spaces between columns, one at each edge; a cell's note and its grade's mark stand one space off.
-BETWEEN, EDGES = 2, 2
-
-
-# What stands between things that are told in one line.
-SEPARATOR, GOES_ON = " · ", " ·"
-
-
-def packed(words: str, width: int, length: Callable[[str], int] = len) -> list[str]:
-    """Lines of at most ``width`` that break only between the pieces of ``words``: "PCIe 5 x16" stays together. A piece
-    that is longer by itself has a line of its own."""
-    first, *others = words.split(SEPARATOR)
-    lines = [first]
-    for left, piece in zip(range(len(others) - 1, -1, -1), others, strict=True):
-        joined = f"{lines[-1]}{SEPARATOR}{piece}"
-        if length(joined) + (len(GOES_ON) if left else 0) <= width:
-            lines[-1] = joined
-        else:
-            lines[-1] += GOES_ON
-            lines.append(piece)
-    return lines
-
-
-class Widths:
-    """The widths of one table's columns. ``shown`` says what the page shows of a text; ``notes`` whether cells keep
-    theirs."""
-
-    def __init__(self, table: Table, shown: Callable[[str], str], *, notes: bool = True) -> None:
-        self._table = table
-        self._shown = shown
-        self._columns = range(len(table.columns))
-        # Notes are padded to the longest of their column, so that figures stand under each other.
-        self.notes = [
-            max((len(shown(row[index].note)) for row in table.rows), default=0) if notes else 0
-            for index in self._columns
-        ]
-        self.needed = [self._column(index) for index in self._columns]
-
-    def _column(self, index: int) -> int:
-        cells = (row[index] for row in self._table.rows)
-        return max(
-            [
-                len(self._shown(self._table.columns[index].title)),
-                *(
-                    len(self._shown(cell.text))
-                    + (1 + self.notes[index] if cell.note and self.notes[index] else 0)
-                    + (2 if cell.trust else 0)
-                    for cell in cells
-                ),
-            ]
-        )
-
-    def total(self, kept: Sequence[int]) -> int:
-        """Characters that the table takes with these columns, nothing wrapped."""
-        return sum(self.needed[index] for index in kept) + BETWEEN * max(len(kept) - 1, 0) + EDGES
-
-    def fitting(self, width: int) -> list[int]:
-        """Indexes of the columns to show in ``width`` characters: those that may go do, until the rest fits."""
-        kept = list(self._columns)
-        while self.total(kept) > width and any(self._table.columns[index].drop for index in kept):
-            kept.remove(max(kept, key=lambda index: self._table.columns[index].drop))
-        return kept
-
-
-def fitted(table: Table, width: int, shown: Callable[[str], str]) -> tuple[Widths, list[int]]:
-    """The widths and columns in which a table fits ``width``: columns that may go do, then the notes beside figures."""
-    widths = Widths(table, shown)
-    kept = widths.fitting(width)
-    if widths.total(kept) > width:
-        widths = Widths(table, shown, notes=False)
-        kept = widths.fitting(width)
-    return widths, kept
-
-
-Piece = tuple[str, Tone]
-Drawn = list[list[Piece]]
+from microbench.report.curves import LEAST
+from microbench.report.document import Bar, Bars, Cell, Column, Histogram, Portion, Stack, Stacks, Table, Tone, Way
+from microbench.report.terminal.layout import BETWEEN, Drawn, Piece, Widths, cell_pieces, length_of, shown
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 HEIGHTS = " ▁▂▃▄▅▆▇█"
 HISTOGRAM_ROWS = 6
-SHORTEST_BARS = 16
+SHORTEST_BARS, SHORTEST_STACK, SHORTEST_LINK = 16, 10, 3
+# Portions of a stack differ by more than their colour.
+FILLS: dict[Tone, str] = {"first": "█", "second": "▓", "third": "▒", "advice": "░", "quiet": "─"}
+# A space at each side of a station's words and, where there is room, of the words over a stretch.
+PADDING = 2
+LINE, HIDDEN_LINE = "─", "┄"
 
 
-def joined(cells: Sequence[tuple[str, Tone]]) -> list[Piece]:
-    """Neighbouring characters of one tone as one piece."""
-    pieces: list[Piece] = []
-    for text, tone in cells:
-        if pieces and pieces[-1][1] == tone:
-            pieces[-1] = (pieces[-1][0] + text, tone)
-        else:
-            pieces.append((text, tone))
-    return pieces
-
-
-def bars(one: Bars, width: int, *, fine: bool, shown: Callable[[str], str]) -> Drawn:
-    """Labels, bars on one scale as long as the figures leave room, and the figures under their headings. ``shown`` says
-    what the page shows of a text."""
+def bars(one: Bars, width: int, *, fine: bool) -> Drawn:
+    """Labels, bars on one scale as long as the figures leave room, and the figures under their headings."""
     columns = (Column("", "left"), Column("", "left"), *one.columns)
     table = Table("", "", columns, tuple((Cell(bar.label), Cell(""), *bar.cells) for bar in one.bars))
-    widths = Widths(table, shown)
+    widths = Widths(table, fine=fine)
     kept = widths.fitting(width - SHORTEST_BARS)
     room = max(width - widths.total(kept), SHORTEST_BARS)
     largest = max((max(bar.value, bar.beyond or 0.0) for bar in one.bars), default=0.0)
     lines: Drawn = [[(" " * (widths.needed[0] + BETWEEN + room), "plain")]]
     for index in kept[2:]:
-        lines[0].append((shown(columns[index].title).rjust(widths.needed[index] + BETWEEN), "quiet"))
+        lines[0].append((_right(shown(columns[index].title, fine), widths.needed[index] + BETWEEN), "quiet"))
     for bar, cells in zip(one.bars, table.rows, strict=True):
-        line: list[Piece] = [(shown(bar.label).ljust(widths.needed[0]) + " " * BETWEEN, "plain")]
-        line += drawn_bar(bar, largest, room, fine=fine)
+        line: list[Piece] = [(_left(shown(bar.label, fine), widths.needed[0] + BETWEEN), "plain")]
+        line += _bar(bar, largest, room, fine=fine)
         for index in kept[2:]:
-            line += _figure(cells[index], widths.needed[index] + BETWEEN, widths.notes[index], shown)
+            pieces = cell_pieces(cells[index], widths.notes[index], fine)
+            blank = " " * max(widths.needed[index] + BETWEEN - length_of(pieces), 0)
+            line += [(blank, "plain"), *pieces]
         lines.append(line)
     return lines
 
 
-def _figure(cell: Cell, width: int, note_width: int, shown: Callable[[str], str]) -> list[Piece]:
-    pieces = cell_pieces(cell, note_width, shown)
-    return [(" " * max(width - sum(len(text) for text, _ in pieces), 0), "plain"), *pieces]
-
-
-def cell_pieces(cell: Cell, note_width: int, shown: Callable[[str], str]) -> list[Piece]:
-    """A cell's text, its note padded to ``note_width`` to align figures (0: left out), its grade's mark."""
-    pieces: list[Piece] = [(shown(cell.text), cell.tone)]
-    if cell.note and note_width:
-        pieces.append((f" {shown(cell.note).ljust(note_width)}", "quiet"))
-    if cell.trust is not None:
-        sign, tone = TRUST_MARKS.get(cell.trust, UNKNOWN_MARK)
-        pieces.append((f" {shown(sign)}", tone))
-    return pieces
-
-
-def table_lines(table: Table, widths: Widths, kept: Sequence[int], *, shown: Callable[[str], str]) -> Drawn:
-    """A table that fits its page, a line a row. Laying out rows as if they could wrap takes ten times as long."""
-    edge: Piece = (" ", "plain")
-    rule: Piece = (" ", "quiet")
-    head = [rule]
-    for index in kept:
-        title = shown(table.columns[index].title)
-        aligned = str.rjust if table.columns[index].align == "right" else str.ljust
-        head += [(aligned(title, widths.needed[index]), "quiet"), rule, rule]
-    lines: Drawn = [head[:-1], [(shown("─" * widths.total(kept)), "quiet")]]
-    for row in table.rows:
-        line = [edge]
-        for index in kept:
-            pieces = cell_pieces(row[index], widths.notes[index], shown)
-            blank: Piece = (" " * (widths.needed[index] - sum(len(text) for text, _ in pieces)), "plain")
-            line += [blank, *pieces] if table.columns[index].align == "right" else [*pieces, blank]
-            line += [edge, rule]
-        lines.append(line[:-1])
-    return lines
-
-
-def drawn_bar(one: Bar, largest: float, width: int, *, fine: bool) -> list[Piece]:
-    """A bar on a scale to ``largest``: solid to its value, paler beyond. ``fine`` ends a bar without a paler end at an
-    eighth of a character."""
+def _bar(one: Bar, largest: float, width: int, *, fine: bool) -> list[Piece]:
+    """Solid to the value, paler beyond; a bar without a paler end can end at an eighth of a character."""
     scale = width / largest if largest > 0 else 0.0
     length = one.value * scale
     if one.beyond is not None:
@@ -194,6 +57,14 @@ def drawn_bar(one: Bar, largest: float, width: int, *, fine: bool) -> list[Piece
     return [(solid, one.tone), (" " * max(width - len(solid), 0), "plain")]
 
 
+def _left(text: str, width: int) -> str:
+    return text + " " * (width - cell_len(text))
+
+
+def _right(text: str, width: int) -> str:
+    return " " * (width - cell_len(text)) + text
+
+
 def histogram(one: Histogram, width: int, *, fine: bool) -> Drawn:
     """Columns of counts over a logarithmic axis, the marks below. Even a single count stays visible."""
     per_column = max(1, math.ceil(len(one.counts) / width))
@@ -203,205 +74,118 @@ def histogram(one: Histogram, width: int, *, fine: bool) -> Drawn:
     lines: Drawn = []
     for row in range(HISTOGRAM_ROWS - 1, -1, -1):
         filled = ((count / most * HISTOGRAM_ROWS - row, count > 0 and row == 0) for count in counts)
-        lines.append([("".join(_column(part, keep, fine) * repeat for part, keep in filled), "first")])
+        lines.append([("".join(_column(part, visible, fine) * repeat for part, visible in filled), "first")])
     drawn_width = len(counts) * repeat
     lines.append([("─" * drawn_width, "quiet")])
     bin_width = math.log(one.ratio) * per_column / repeat
-    places = [(int(math.log(mark.at / one.first_edge) / bin_width), mark.text) for mark in one.marks if mark.at > 0]
-    return lines + labels([(min(max(at, 0), drawn_width - 1), text) for at, text in places], width)
+    places = [
+        (int(math.log(mark.at / one.first_edge) / bin_width), shown(mark.text, fine))
+        for mark in one.marks
+        if mark.at > 0
+    ]
+    return lines + _labels([(min(max(at, 0), drawn_width - 1), text) for at, text in places], width)
 
 
-def _column(filled: float, keep: bool, fine: bool) -> str:
+def _column(filled: float, visible: bool, fine: bool) -> str:
     if filled >= 1:
         return "█"
     if not fine:
-        return "█" if filled >= 0.5 else "." if keep else " "
-    eighths = max(round(max(filled, 0.0) * 8), 1 if keep else 0)
-    return HEIGHTS[eighths]
+        return "█" if filled >= 0.5 else "." if visible else " "
+    return HEIGHTS[max(round(max(filled, 0.0) * 8), 1 if visible else 0)]
 
 
-def labels(places: Sequence[tuple[int, str]], width: int) -> Drawn:
-    """Texts below their places, each behind a small arrow, on as many lines as it takes for none to touch another."""
+def _labels(places: Sequence[tuple[int, str]], width: int) -> Drawn:
+    """Texts below their places, each behind a small arrow, on as many lines as keep them apart."""
     rows: list[str] = []
     for at, text in places:
         whole = f"▲ {text}"
         begin, whole = (at, whole) if at + len(whole) <= width else (max(at - len(whole) + 1, 0), f"{text} ▲")
-        for index in range(len(rows) + 1):
-            if index == len(rows):
-                rows.append("")
-            if len(rows[index]) + (2 if rows[index] else 0) <= begin:
-                rows[index] = rows[index].ljust(begin) + whole
-                break
+        row = next((index for index, used in enumerate(rows) if len(used) + 2 <= begin), len(rows))
+        rows[row : row + 1] = [(rows[row] if row < len(rows) else "").ljust(begin) + whole]
     return [[(row[:width], "quiet")] for row in rows]
 
 
-# Running text in characters: paragraphs wrapped to the page, with no break inside a figure.
-
-
-# Lines longer than this are hard to read, however wide the page.
-WIDEST = 96
-INDENT: Piece = (" ", "plain")
-
-
-def prose(one: Prose, width: int, *, shown: Callable[[str], str]) -> Drawn:
-    """The paragraphs, a blank line between them. ``shown`` says what the page shows of a text."""
-    lines: Drawn = []
-    for paragraph in one.paragraphs:
-        wrapped = _wrapped(paragraph, min(width, WIDEST) - len(INDENT[0]), shown)
-        lines += [[], *([INDENT, *line] for line in wrapped)]
-    return lines[1:]
-
-
-def _wrapped(paragraph: tuple[Phrase, ...], width: int, shown: Callable[[str], str]) -> Drawn:
-    lines: Drawn = [[]]
-    used = 0
-    for word in _words(paragraph, width, shown):
-        length = sum(len(text) for text, _ in word)
-        if used and used + 1 + length > width:
-            lines.append([])
-            used = 0
-        if used:
-            lines[-1].append((" ", "plain"))
-            used += 1
-        lines[-1] += word
-        used += length
-    return lines
-
-
-def _words(paragraph: tuple[Phrase, ...], width: int, shown: Callable[[str], str]) -> Iterator[list[Piece]]:
-    """What a line may break between: words, and whole phrases that fit one, with the punctuation that follows them."""
-    word: list[Piece] = []
-    for phrase in paragraph:
-        parts = [phrase.text] if phrase.whole and len(phrase.text) <= width else phrase.text.split(" ")
-        for index, part in enumerate(parts):
-            if index and word:
-                yield word
-                word = []
-            if part:
-                word.append((shown(part), phrase.tone))
-    if word:
-        yield word
-
-
-# Stacked bars in characters: portions behind one another on one scale, their names and figures below each bar.
-
-
-# Told apart without colour as well.
-FILLS: dict[Tone, str] = {"first": "█", "second": "▓", "third": "▒", "advice": "░", "quiet": "─"}
-OTHER = "█"
-BETWEEN_NAMES = 2
-SHORTEST_STACK = 10
-NOTHING = 1e-300  # no scale bears less
-
-
-def stacks(one: Stacks, width: int, *, shown: Callable[[str], str]) -> Drawn:
-    """Each bar on a line, what it is made of on the lines below. ``shown`` says what the page shows of a text."""
-    labels = max((len(shown(stack.label)) for stack in one.stacks), default=0) + BETWEEN_NAMES
-    totals = max((len(shown(stack.total)) for stack in one.stacks), default=0) + BETWEEN_NAMES
+def stacks(one: Stacks, width: int, *, fine: bool) -> Drawn:
+    """Each bar on a line, its portions named on the lines below."""
+    labels = max((cell_len(shown(stack.label, fine)) for stack in one.stacks), default=0) + BETWEEN
+    totals = max((cell_len(shown(stack.total, fine)) for stack in one.stacks), default=0) + BETWEEN
     room = max(width - labels - totals, SHORTEST_STACK)
     largest = max((sum(portion.value for portion in stack.portions) for stack in one.stacks), default=0.0)
-    scale = room / largest if largest > NOTHING else 0.0
     lines: Drawn = []
-    for index, stack in enumerate(one.stacks):
-        if index:
-            lines.append([("", "plain")])
-        bar = _bar(stack, scale)
-        length = sum(len(text) for text, _ in bar)
-        label = shown(stack.label).ljust(labels)
-        # The total follows its bar, so that a short one shows how much shorter it is.
-        lines.append(
-            [(label, "strong"), *bar, (f"{' ' * (BETWEEN_NAMES if length else 0)}{shown(stack.total)}", "strong")]
-        )
-        lines += [[(" " * labels, "plain"), *pieces] for pieces in _named(stack.portions, width - labels, shown)]
+    for stack in one.stacks:
+        if lines:
+            lines.append([])
+        bar = _stacked(stack, room / largest if largest > LEAST else 0.0)
+        # The total follows its bar, which shows how much shorter a short bar is.
+        total = f"{' ' * (BETWEEN if length_of(bar) else 0)}{shown(stack.total, fine)}"
+        lines.append([(_left(shown(stack.label, fine), labels), "strong"), *bar, (total, "strong")])
+        lines += [[(" " * labels, "plain"), *pieces] for pieces in _named(stack.portions, width - labels, fine)]
     return lines
 
 
-def _bar(stack: Stack, scale: float) -> list[Piece]:
-    """Ends are rounded, not lengths, so that the whole is as long as it should be."""
+def _stacked(stack: Stack, scale: float) -> list[Piece]:
+    """Ends are rounded, not lengths, so that the whole bar has its right length."""
     pieces: list[Piece] = []
     end, drawn = 0.0, 0
     for portion in stack.portions:
         end += portion.value
         length = round(end * scale) - drawn
         drawn += length
-        pieces.append((_fill(portion) * length, portion.tone))
+        pieces.append((FILLS.get(portion.tone, "█") * length, portion.tone))
     return pieces
 
 
-def _named(portions: Sequence[Portion], width: int, shown: Callable[[str], str]) -> Iterable[list[Piece]]:
-    """A sample, the name and the figure of each, on as many lines as that takes."""
+def _named(portions: Sequence[Portion], width: int, fine: bool) -> Iterable[list[Piece]]:
+    """A sample, the name and the figure of each portion, on as many lines as they take."""
     line: list[Piece] = []
-    used = 0
     for portion in portions:
-        name, text = shown(portion.name), f"{shown(portion.text)}  "
-        pieces: list[Piece] = [(f"{_fill(portion)} ", portion.tone), (f"{name} ", "plain"), (text, "quiet")]
-        length = sum(len(piece) for piece, _ in pieces)
-        if used and used + length - BETWEEN_NAMES > width:
+        sample = FILLS.get(portion.tone, "█")
+        pieces: list[Piece] = [
+            (f"{sample} ", portion.tone),
+            (f"{shown(portion.name, fine)} ", "plain"),
+            (f"{shown(portion.text, fine)}  ", "quiet"),
+        ]
+        if line and length_of(line) + length_of(pieces) - BETWEEN > width:
             yield line
-            line, used = [], 0
+            line = []
         line += pieces
-        used += length
     if line:
         yield line
 
 
-def _fill(portion: Portion) -> str:
-    return FILLS.get(portion.tone, OTHER)
-
-
-# A way in characters: stations as boxes on one line with what joins them between, or down the page if many.
-
-
-PADDING = 2  # a space at each side of a box's words and, where there is room, of what stands over a stretch
-SHORTEST_LINK = 3
-LINE, HIDDEN_LINE = "─", "┄"
-
-
-def way(one: Way, width: int, *, shown: Callable[[str], str]) -> Drawn:
-    """Boxes on one line where they fit into ``width``, else one below the other. ``shown`` says what the page shows of
-    a text."""
-    boxes = [max(len(shown(station.name)), len(shown(station.which))) + PADDING for station in one.stations]
+def way(one: Way, width: int, *, fine: bool) -> Drawn:
+    """Stations as boxes on one line if they fit into ``width``, else one below the other."""
+    names = [(shown(station.name, fine), shown(station.which, fine)) for station in one.stations]
+    links = [shown(stretch.text, fine) for stretch in one.stretches]
+    boxes = [max(map(cell_len, name)) + PADDING for name in names]
     for padding in (PADDING, 0):
-        gaps = [max(len(shown(stretch.text)) + padding, SHORTEST_LINK) for stretch in one.stretches]
+        gaps = [max(cell_len(link) + padding, SHORTEST_LINK) for link in links]
         if sum(boxes) + 2 * len(boxes) + sum(gaps) <= width:
-            return _across(one, boxes, gaps, shown)
-    return _down(one, shown)
+            return _across(one, names, links, boxes, gaps)
+    lines: Drawn = []
+    for index, (station, (name, which)) in enumerate(zip(one.stations, names, strict=True)):
+        if index:
+            stretch = one.stretches[index - 1]
+            line = "┊ " if stretch.hidden else "│ "
+            lines.append([(line, stretch.tone), (f"  {links[index - 1]}".rstrip(), stretch.tone)])
+        lines.append([("• ", station.tone), (name, "strong"), (f"  {which}".rstrip(), "quiet")])
+    return lines
 
 
-def _across(one: Way, boxes: list[int], gaps: list[int], shown: Callable[[str], str]) -> Drawn:
+def _across(
+    one: Way, names: Sequence[tuple[str, str]], links: Sequence[str], boxes: Sequence[int], gaps: Sequence[int]
+) -> Drawn:
     lines: Drawn = [[], [], [], []]
-    for index, (station, box) in enumerate(zip(one.stations, boxes, strict=True)):
+    for index, (station, (name, which), box) in enumerate(zip(one.stations, names, boxes, strict=True)):
         last = index == len(one.stations) - 1
         left, right = "┤" if index else "│", "│" if last else "├"
-        words = (shown(station.name), shown(station.which))
         lines[0].append((f"┌{LINE * box}┐", station.tone))
-        lines[1] += [("│", station.tone), (f" {words[0]}".ljust(box), "strong"), ("│", station.tone)]
-        lines[2] += [(left, station.tone), (f" {words[1]}".ljust(box), "quiet"), (right, station.tone)]
+        lines[1] += [("│", station.tone), (_left(f" {name}", box), "strong"), ("│", station.tone)]
+        lines[2] += [(left, station.tone), (_left(f" {which}", box), "quiet"), (right, station.tone)]
         lines[3].append((f"└{LINE * box}┘", station.tone))
         if not last:
-            for line, piece in zip(lines, _between(one.stretches[index], gaps[index], shown), strict=True):
-                line.append(piece)
+            stretch, gap = one.stretches[index], gaps[index]
+            line = HIDDEN_LINE if stretch.hidden else LINE
+            for row, text in enumerate((" " * gap, links[index].center(gap), line * gap, " " * gap)):
+                lines[row].append((text, "plain" if row in (0, 3) else stretch.tone))
     return lines
-
-
-def _between(stretch: Stretch, gap: int, shown: Callable[[str], str]) -> tuple[Piece, ...]:
-    blank: Piece = (" " * gap, "plain")
-    line = HIDDEN_LINE if stretch.hidden else LINE
-    return blank, (shown(stretch.text).center(gap), stretch.tone), (line * gap, stretch.tone), blank
-
-
-def _down(one: Way, shown: Callable[[str], str]) -> Drawn:
-    lines: Drawn = []
-    for index, station in enumerate(one.stations):
-        if index:
-            lines.append(_step(one.stretches[index - 1], shown))
-        lines.append(_station(station, shown))
-    return lines
-
-
-def _station(station: Station, shown: Callable[[str], str]) -> list[Piece]:
-    return [("• ", station.tone), (shown(station.name), "strong"), (f"  {shown(station.which)}".rstrip(), "quiet")]
-
-
-def _step(stretch: Stretch, shown: Callable[[str], str]) -> list[Piece]:
-    return [("┊ " if stretch.hidden else "│ ", stretch.tone), (f"  {shown(stretch.text)}".rstrip(), stretch.tone)]

@@ -30,7 +30,7 @@ function setUpDownloads() {
   }
 }
 
-// Paper can unfold nothing: findings are told whole.
+// On paper nothing can be unfolded, so findings are printed open.
 function setUpPrinting() {
   let closed = [];
   window.addEventListener("beforeprint", () => {
@@ -46,4 +46,3 @@ setUpDetails();
 setUpDownloads();
 setUpPrinting();
 performance.mark("usable");
-setUpFigures().then(() => performance.mark("drawn"));

@@ -13,5 +13,5 @@ function element(tag, properties = {}, ...children) {
 }
 
 function tell(words) {
-  document.getElementById("told").textContent = words;
+  document.getElementById("status").textContent = words;
 }

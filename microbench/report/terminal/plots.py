@@ -1,4 +1,4 @@
-"""Curves in characters: a canvas of braille dots (or plain marks in ASCII) with ticks at both axes."""
+"""Draws curves and time lines in characters: braille dots and block elements, or plain marks in ASCII."""
 
 from __future__ import annotations
 
@@ -6,31 +6,16 @@ import math
 from collections.abc import Sequence
 from itertools import cycle
 
+from microbench.report.curves import Scale
 from microbench.report.document import Curve, Lane, Line, Mark, Span, TimeLine, Tone
-from microbench.report.terminal.charts import HEIGHTS, Drawn, Piece, joined
+from microbench.report.terminal.charts import HEIGHTS
+from microbench.report.terminal.layout import Drawn, Piece, joined
 
 # Dots of a braille character by (column, row): bits of its code point above U+2800.
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 BLANK = 0x2800
 PLAIN_MARKS = "*o+x#@"
 POINT_MARKS = "●◆■▲"
-FLAT = 1e-12
-
-
-class Scale:
-    """From values to dots: ``dots`` of them between ``low`` and ``high``, evenly or by logarithm."""
-
-    def __init__(self, low: float, high: float, dots: int, log: bool) -> None:
-        self._log = log
-        self._low, high = self._of(low), self._of(high)
-        self._factor = (dots - 1) / (high - self._low) if high - self._low > FLAT else 0.0
-
-    def _of(self, value: float) -> float:
-        return math.log10(max(value, 1e-300)) if self._log else value
-
-    def __call__(self, value: float) -> float:
-        """Where ``value`` lies, from 0 to dots - 1 for what is inside."""
-        return (self._of(value) - self._low) * self._factor
 
 
 class Canvas:
@@ -51,18 +36,14 @@ class Canvas:
         """A straight line between two places in dots, counted from the lower left."""
         steps = max(1, round(max(abs(end[0] - begin[0]), abs(end[1] - begin[1]))))
         for step in range(steps + 1):
-            x = begin[0] + (end[0] - begin[0]) * step / steps
-            y = begin[1] + (end[1] - begin[1]) * step / steps
-            self._dot(round(x), self.height * self.down - 1 - round(y), mark, tone)
-
-    def _dot(self, x: int, y: int, mark: str, tone: Tone) -> None:
-        cell = (x // self.across, y // self.down)
-        if not (0 <= cell[0] < self.width and 0 <= cell[1] < self.height):
-            return
-        if self.fine:
-            self._dots[cell] = self._dots.get(cell, 0) | DOTS[x % 2][y % 4]
-            mark = chr(BLANK + self._dots[cell])
-        self._cells[cell] = (mark, tone)
+            x = round(begin[0] + (end[0] - begin[0]) * step / steps)
+            y = self.height * self.down - 1 - round(begin[1] + (end[1] - begin[1]) * step / steps)
+            cell = (x // self.across, y // self.down)
+            if 0 <= cell[0] < self.width and 0 <= cell[1] < self.height:
+                if self.fine:
+                    self._dots[cell] = self._dots.get(cell, 0) | DOTS[x % 2][y % 4]
+                    mark = chr(BLANK + self._dots[cell])
+                self._cells[cell] = (mark, tone)
 
     def row(self, row: int) -> list[Piece]:
         """One line of the canvas."""
@@ -75,46 +56,43 @@ def curve(one: Curve, width: int, height: int, *, fine: bool) -> Drawn:
     canvas = Canvas(width - margin - 1, height, fine)
     xs = [x for line in one.lines for x, _ in line.points]
     ys = [y for line in one.lines for _, y in line.points] + [tick.at for tick in one.y_ticks]
-    x_scale = Scale(min(xs), max(xs), canvas.width * canvas.across, one.x_log)
-    y_scale = Scale(min(ys), max(ys), canvas.height * canvas.down, one.y_log)
+    x_scale = Scale(min(xs), max(xs), canvas.width * canvas.across - 1, one.x_log)
+    y_scale = Scale(min(ys), max(ys), canvas.height * canvas.down - 1, one.y_log)
     marks = [(round(x_scale(mark.at)) // canvas.across, mark.text) for mark in one.marks]
     for column, _ in marks:
         for row in range(canvas.height):
             canvas.text(column, row, "┊", "advice")
-    signed = _signed(one.lines, fine)[::-1]  # the first line comes last, on top; points over all lines
-    for line, sign in (*(pair for pair in signed if pair[0].joined), *(pair for pair in signed if not pair[0].joined)):
-        _draw(canvas, line, x_scale, y_scale, sign)
-    _label(canvas, marks)
+    signed = _signed(one.lines, fine)
+    backwards = signed[::-1]  # the first line on top, and points over all lines
+    for line, sign in sorted(backwards, key=lambda pair: pair[0].kind == "points"):
+        places = [(x_scale(x), y_scale(y)) for x, y in line.points]
+        if line.kind == "points":
+            for x, y in places:
+                row = canvas.height - 1 - round(y) // canvas.down
+                canvas.text(round(x) // canvas.across, row, sign, line.tone)
+        else:
+            for begin, end in zip(places, places[1:] or places, strict=False):
+                canvas.line(begin, end, sign, line.tone)
+    _write_marks(canvas, marks)
     at_row = {canvas.height - 1 - round(y_scale(tick.at)) // canvas.down: tick.text for tick in reversed(one.y_ticks)}
     lines: Drawn = [
         [(at_row.get(row, "").rjust(margin - 1) + (" ┤" if row in at_row else " │"), "quiet"), *canvas.row(row)]
         for row in range(canvas.height)
     ]
-    places = [(round(x_scale(tick.at)) // canvas.across, tick.text) for tick in one.x_ticks]
-    return lines + _below(places, canvas.width, margin, one.x_title) + _legend(one.lines, margin, width, fine)
+    x_places = [(round(x_scale(tick.at)) // canvas.across, tick.text) for tick in one.x_ticks]
+    return lines + _below(x_places, canvas.width, margin, one.x_title) + _legend(signed, margin, width, fine)
 
 
 def _signed(lines: Sequence[Line], fine: bool) -> list[tuple[Line, str]]:
-    """Lines with what draws their points; in braille joined lines are dots."""
+    """Lines with the sign for their points; in braille joined lines are dots."""
     points, marks = cycle(POINT_MARKS), cycle(PLAIN_MARKS)
-    return [(line, next(points) if fine and not line.joined else next(marks)) for line in lines]
+    return [(line, next(points) if fine and line.kind == "points" else next(marks)) for line in lines]
 
 
-def _draw(canvas: Canvas, line: Line, x_scale: Scale, y_scale: Scale, sign: str) -> None:
-    places = [(x_scale(x), y_scale(y)) for x, y in line.points]
-    if not line.joined:
-        for x, y in places:
-            row = canvas.height - 1 - round(y) // canvas.down
-            canvas.text(round(x) // canvas.across, row, sign, line.tone)
-        return
-    for begin, end in zip(places, places[1:] or places, strict=False):
-        canvas.line(begin, end, sign, line.tone)
+def _write_marks(canvas: Canvas, marks: Sequence[tuple[int, str]]) -> None:
+    """The texts of vertical marks, each beside its own mark, on as many rows as keep them apart.
 
-
-def _label(canvas: Canvas, marks: Sequence[tuple[int, str]]) -> None:
-    """What the vertical marks say, each beside its own, on as many rows as it takes for none to touch another.
-
-    On the right where it fits, and crosses no other mark that it could be taken for.
+    A text stands on the right of its mark if it fits there and crosses no other mark.
     """
     ends: list[int] = []
     for column, text in sorted(marks):
@@ -129,6 +107,7 @@ def _label(canvas: Canvas, marks: Sequence[tuple[int, str]]) -> None:
 
 
 def _below(places: Sequence[tuple[int, str]], width: int, margin: int, title: str) -> Drawn:
+    """The horizontal axis with the texts of its ticks, and its title where there is room."""
     axis, words = ["─"] * width, ""
     for column, text in places:
         begin = min(max(column - len(text) // 2, 0), width - len(text))
@@ -142,14 +121,14 @@ def _below(places: Sequence[tuple[int, str]], width: int, margin: int, title: st
     return lines if named != words or not title else [*lines, [(f"{pad} {title.rjust(width)}", "quiet")]]
 
 
-def _legend(lines: Sequence[Line], margin: int, width: int, fine: bool) -> Drawn:
-    """The lines' names behind a sample of each, side by side where they fit."""
+def _legend(signed: Sequence[tuple[Line, str]], margin: int, width: int, fine: bool) -> Drawn:
+    """The lines' names behind a sample of each, side by side if they fit."""
     samples: Drawn = [
         [
-            (f"{sign} " if not line.joined else "⠤⠤ " if fine else f"{sign}{sign} ", line.tone),
+            (f"{sign} " if line.kind == "points" else "⠤⠤ " if fine else f"{sign}{sign} ", line.tone),
             (f"{line.name}   ", "plain"),
         ]
-        for line, sign in _signed(lines, fine)
+        for line, sign in signed
         if line.name
     ]
     pad: Piece = (" " * (margin + 1), "plain")
@@ -158,20 +137,19 @@ def _legend(lines: Sequence[Line], margin: int, width: int, fine: bool) -> Drawn
     return [[pad, *sample] for sample in samples]
 
 
-# Time lines in characters: lanes under one axis of time, to scale, half a character fine.
-
+# Time lines: lanes under one axis of time, to scale, half a character fine.
 
 HALVES = 2
 FULL, LEFT, RIGHT = "█", "▌", "▐"
 ON: dict[Tone, Tone] = {"first": "on_first", "second": "on_second", "third": "on_third"}
-# The same nine heights where there is nothing but ASCII.
+# The heights of HEIGHTS in ASCII.
 PLAIN_HEIGHTS = " .:-=+*%#"
 FILLS = {"solid": FULL, "shaded": "▒", "pale": "░", "idle": "─"}
 
 
 def time_line(one: TimeLine, width: int, *, fine: bool, inverse: bool) -> Drawn:
-    """Lanes to scale under an axis of time. ``fine`` begins and ends work at half a character; ``inverse`` writes on
-    blocks rather than between their halves."""
+    """Lanes to scale under an axis of time. ``fine`` draws halves of a character; ``inverse`` writes on blocks instead
+    of between their halves."""
     name_width = max(len(lane.name) for lane in one.lanes) + 2
     inner = width - name_width
     scale = (inner - 1) / one.end_s if one.end_s > 0 else 0.0
@@ -192,15 +170,15 @@ def _axis(ticks: Sequence[Mark], scale: float, width: int) -> str:
 
 def _lane(lane: Lane, scale: float, width: int, fine: bool, inverse: bool) -> list[Piece]:
     cells: list[Piece] = [(" ", "plain")] * width
-    work = [span for span in lane.spans if span.kind == "solid" and not _instant(span)]
+    work = [span for span in lane.spans if span.kind == "solid" and not _is_moment(span)]
     for span in lane.spans:
         begin, end = round(span.begin_s * scale), round(span.end_s * scale)
-        if _instant(span):
+        if _is_moment(span):
             text = f"▌{span.text}"
             _write(cells, min(begin, max(width - len(text), 0)), text, span.tone)
         elif span.kind not in ("solid", "level") and (span.kind != "distance" or end > begin):
             _write(cells, begin, _stretch(span, max(end - begin, 1)), span.tone)
-    _raise(cells, [span for span in lane.spans if span.kind == "level"], scale, HEIGHTS if fine else PLAIN_HEIGHTS)
+    _write_levels(cells, [span for span in lane.spans if span.kind == "level"], scale, fine)
     for span, begin, end in _apart(work, scale, fine):
         at, block = begin // HALVES, _block(begin, end)
         _write(cells, at, block, span.tone)
@@ -209,8 +187,7 @@ def _lane(lane: Lane, scale: float, width: int, fine: bool, inverse: bool) -> li
     return joined(cells)
 
 
-def _instant(span: Span) -> bool:
-    """Whether it is a moment with words, and no stretch of time."""
+def _is_moment(span: Span) -> bool:
     return span.begin_s == span.end_s and bool(span.text)
 
 
@@ -219,8 +196,9 @@ def _write(cells: list[Piece], begin: int, text: str, tone: Tone) -> None:
         cells[begin + index] = (character, tone)
 
 
-def _raise(cells: list[Piece], spans: Sequence[Span], scale: float, heights: str) -> None:
-    """Each character as high as the level is on average within it; however low, it can be seen."""
+def _write_levels(cells: list[Piece], spans: Sequence[Span], scale: float, fine: bool) -> None:
+    """Each character as high as the mean level within it; even the lowest can be seen."""
+    heights = HEIGHTS if fine else PLAIN_HEIGHTS
     means: dict[int, float] = {}
     for span in spans:
         begin, end = span.begin_s * scale, span.end_s * scale
@@ -231,8 +209,10 @@ def _raise(cells: list[Piece], spans: Sequence[Span], scale: float, heights: str
 
 
 def _apart(spans: Sequence[Span], scale: float, fine: bool) -> list[tuple[Span, int, int]]:
-    """Work with its begin and end in half characters. One that would touch the next ends sooner, so that each is seen
-    by itself; where they are narrower than that, they run together."""
+    """Work with its begin and end in half characters.
+
+    A span that would touch the next one ends sooner, so that both are seen; spans narrower than that run together.
+    """
     step = 1 if fine else HALVES
     placed: list[tuple[Span, int, int]] = []
     for span in spans:

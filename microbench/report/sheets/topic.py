@@ -1,4 +1,4 @@
-"""A topic as a sheet: its text with the figures of a run, a picture, the rows behind the figures, where to go on."""
+"""Makes the report of a topic: its text with a run's figures, a picture, the rows behind them, and where to go on."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import msgspec
 from microbench.analysis.evidence import Evidence, evidence_by_device, listed
 from microbench.core.errors import run_command
 from microbench.core.model import Run
-from microbench.core.units import axis_title, axis_value
 from microbench.explain.topics.catalogue import TOPICS, find
 from microbench.explain.topics.topic import Figure, Pieces, Topic, TopicText, compose, plain_words
-from microbench.report.document import Cell, Column, Phrase, Picture, Prose, Report, Section, Table
+from microbench.report.curves import param_words
+from microbench.report.document import GRADES, Cell, Column, Phrase, Picture, Prose, Report, Section, Table
 from microbench.report.heading import head
 from microbench.report.suites import compute, graph, launch, link, roofline
 from microbench.report.tables import figure as figure_cell
-from microbench.report.view import GRADES
 
 PICTURES: dict[str, Callable[[Evidence], Picture | None]] = {
     "launch": launch.anatomy,
@@ -30,32 +29,29 @@ FIGURES, NEXT = "The figures, and the rows they come from", "Where to go on"
 
 
 def known(topic: Topic, run: Run) -> int:
-    """How many of a topic's figures a run has, on that of its GPUs which has most."""
+    """How many of a topic's figures a run has, on the GPU that has the most."""
     return len(topic.figures(_evidence(topic, run)).figures)
 
 
 def covers(topic: Topic, run: Run) -> bool:
-    """Whether a run of a real GPU has the figures that the topic needs, on any of its GPUs."""
+    """True if a run of a real GPU has the figures that the topic needs, on any of its GPUs."""
     return not run.simulated and any(
         set(topic.needs) <= set(topic.figures(one).figures) for one in evidence_by_device(run)
     )
 
 
 def sheet(topic: Topic, run: Run, *, reference: bool = False, adding: Sequence[str] = ()) -> Report:
-    """The topic as that run knows it, under the heading that says whose figures these are.
-
-    ``adding`` are the options with which `microbench run` adds to that run.
-    """
+    """The topic with the figures of that run. ``adding`` are the options with which `microbench run` adds to it."""
     evidence = _evidence(topic, run)
     text = compose(topic, evidence)
     drawn = PICTURES[topic.name](evidence) if topic.name in PICTURES else None
     paragraphs = [_phrases(pieces) for pieces in text.paragraphs] + _lacking(text, adding)
     pictures: list[Picture] = [Prose(plain_words(text.headline), "", tuple(paragraphs))]
     pictures += [drawn] if drawn is not None else []
-    pictures += [_figures(text.used.values())] if text.used else []
-    pictures.append(_next(topic, reference))
+    pictures += [_figures_table(text.used.values())] if text.used else []
+    pictures.append(_next_table(topic, reference))
     section = Section("explain", f"{topic.name}: {topic.title}", tuple(pictures), (), ())
-    seen = {one.row.trust for one in text.used.values() if one.row is not None}
+    seen = {figure.row.trust for figure in text.used.values() if figure.row is not None}
     grades = tuple(grade for grade in GRADES if grade in seen)
     return msgspec.structs.replace(head(run, reference=reference), sections=(section,), grades=grades)
 
@@ -71,12 +67,12 @@ def listing() -> Table:
 
 
 def _evidence(topic: Topic, run: Run) -> Evidence:
-    """The GPU that most is known of."""
+    """The GPU with the most of the topic's figures."""
     return max(evidence_by_device(run), key=lambda one: len(topic.figures(one).figures))
 
 
 def _phrases(pieces: Pieces) -> tuple[Phrase, ...]:
-    """A paragraph with its figures standing out."""
+    """A paragraph whose figures stand out."""
     return tuple(
         Phrase(piece.text, "first", whole=True) if isinstance(piece, Figure) else Phrase(piece) for piece in pieces
     )
@@ -93,41 +89,33 @@ def _lacking(text: TopicText, adding: Sequence[str]) -> list[tuple[Phrase, ...]]
     return [(before, command, Phrase(" measures them.", "quiet"))]
 
 
-def _figures(used: Iterable[Figure]) -> Table:
+def _figures_table(figures: Iterable[Figure]) -> Table:
     rows = tuple(
         (
-            Cell(one.what),
-            figure_cell(one.row) if one.row is not None else Cell(one.text, tone="strong"),
-            Cell(one.origin, tone="quiet"),
-            Cell(_case(one), tone="quiet"),
+            Cell(figure.what),
+            figure_cell(figure.row) if figure.row is not None else Cell(figure.text, tone="strong"),
+            Cell(figure.origin, tone="quiet"),
+            Cell(_case(figure), tone="quiet"),
         )
-        for one in used
-        if one.kind != "parameter"
+        for figure in figures
+        if figure.kind != "parameter"
     )
     columns = (Column("what", "left"), Column("figure"), Column("from", "left"), Column("case", "left", drop=1))
     return Table(FIGURES, "", columns, rows)
 
 
-def _case(one: Figure) -> str:
-    """The parameters of a row's case as people write them: words speak for themselves, a zero says nothing."""
-    params = one.row.params if one.row is not None else {}
-    words = (value if isinstance(value, str) else _number(name, value) for name, value in params.items() if value != 0)
-    return ", ".join(words)
+def _case(figure: Figure) -> str:
+    """The parameters of a row's case in words, without zeros."""
+    params = figure.row.params if figure.row is not None else {}
+    return ", ".join(param_words(name, value) for name, value in params.items() if value != 0)
 
 
-def _number(name: str, value: int) -> str:
-    return f"{axis_title(name)} {axis_value(name, value)}"
-
-
-def _next(topic: Topic, reference: bool) -> Table:
-    """How to measure this machine where another one's figures are shown, other commands, and topics that are near."""
+def _next_table(topic: Topic, reference: bool) -> Table:
+    """How to measure this machine if another one's figures are shown, further commands, and related topics."""
     rows = [(f"microbench run {' '.join(topic.suites)}", "measures this machine, for a text of its own")]
     rows = [*(rows if reference else ()), *topic.commands]
-    rows += [(f"microbench explain {name}", _within(find(name).title)) for name in topic.related]
+    for name in topic.related:
+        title = find(name).title
+        rows.append((f"microbench explain {name}", title[:1].lower() + title[1:]))
     columns = (Column("command", "left"), Column("what it does", "left"))
     return Table(NEXT, "", columns, tuple((Cell(command, tone="note"), Cell(what)) for command, what in rows))
-
-
-def _within(title: str) -> str:
-    """A title as it stands within a line."""
-    return title[:1].lower() + title[1:]

@@ -1,0 +1,226 @@
+"""A canvas of lines, rectangles, dots and words, and its SVG in the colours of a palette."""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from microbench.core.units import plain
+from microbench.report.document import Tone
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+SMALL, USUAL, LARGE = 11.0, 12.0, 15.0
+# The width of an average character as a share of the type size, for a wide typeface.
+CHARACTER, BOLD_CHARACTER = 0.55, 0.64
+# How far below its middle the line of a text lies, as a share of the type size: not all programs that show SVG know
+# dominant-baseline.
+MIDDLE = 0.35
+LONGEST_TEXT = 160
+# Noncharacters that XML forbids; ``plain`` spells out all other ones.
+NO_XML = re.compile("[\ufffe\uffff]")
+
+Point = tuple[float, float]
+Anchor = Literal["start", "middle", "end"]
+Symbol = Literal["circle", "square", "diamond", "triangle"]
+
+
+class Palette(NamedTuple):
+    """Colours by purpose, in any form that an SVG attribute accepts.
+
+    ``first`` to ``fourth`` tell series apart, ``quiet`` is for helping lines, ``page`` and ``raised`` are grounds of
+    the page, and ``good`` to ``problem`` grade a finding.
+    """
+
+    ground: str
+    ink: str
+    muted: str
+    quiet: str
+    grid: str
+    first: str
+    second: str
+    third: str
+    fourth: str
+    page: str
+    raised: str
+    good: str
+    note: str
+    advice: str
+    warning: str
+    problem: str
+
+    def of(self, tone: Tone | Literal["ground", "ink", "muted", "grid"]) -> str:
+        """The colour of a tone; a tone without a colour of its own is written in ink."""
+        colour: str = getattr(self, tone.removeprefix("on_"), self.ink)
+        return colour
+
+    @property
+    def series(self) -> tuple[str, str, str, str]:
+        """The colours of series, in order."""
+        return self.first, self.second, self.third, self.fourth
+
+
+# The same hues on both grounds. Each series colour is text as well, so its contrast to the ground is at least 4.5 : 1
+# (WCAG 2.2, 1.4.3), and any two differ for every kind of colour blindness (tests/test_figures.py computes both).
+LIGHT = Palette(
+    ground="#ffffff", ink="#1b1f24", muted="#59636e", quiet="#7d8590", grid="#e4e8ec",
+    first="#1456c4", second="#b35a00", third="#00836f", fourth="#7d2a66",
+    page="#f4f6f8", raised="#eaeef2", good="#187a34", note="#1f5fbf", advice="#8a5a00", warning="#b04a00",
+    problem="#c11f2b",
+)  # fmt: skip
+DARK = Palette(
+    ground="#14181f", ink="#e8ebef", muted="#9aa4b0", quiet="#77818d", grid="#2a313b",
+    first="#4fa3ff", second="#f0803a", third="#3fe0b8", fourth="#c27ab0",
+    page="#0d1015", raised="#1e242d", good="#4cc76f", note="#6aaef8", advice="#e3b341", warning="#f59e42",
+    problem="#ff7b72",
+)  # fmt: skip
+# CSS variables of the page: its drawings change colour with it.
+PAGE = Palette(*(f"var(--{name})" for name in Palette._fields))
+Colour = Tone | Literal["ground", "ink", "muted", "grid"]
+
+
+class Stroke(NamedTuple):
+    """A line through points; ``dash`` are the lengths of dashes and gaps."""
+
+    points: Sequence[Point]
+    colour: Colour
+    width: float = 1.0
+    dash: tuple[float, ...] = ()
+
+
+class Rectangle(NamedTuple):
+    """A filled rectangle; ``hint`` is shown when a pointer rests on it."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    colour: Colour
+    opacity: float = 1.0
+    radius: float = 0.0
+    hint: str = ""
+
+
+class Dots(NamedTuple):
+    """A symbol at each point, with a hint for each or none."""
+
+    points: Sequence[Point]
+    colour: Colour
+    radius: float = 3.0
+    symbol: Symbol = "circle"
+    hints: Sequence[str] = ()
+
+
+class Words(NamedTuple):
+    """Text whose vertical middle is at ``y``; a ``halo`` in the colour of the ground keeps it apart from lines."""
+
+    x: float
+    y: float
+    text: str
+    colour: Colour = "ink"
+    anchor: Anchor = "start"
+    size: float = USUAL
+    bold: bool = False
+    halo: bool = False
+
+
+Shape = Stroke | Rectangle | Dots | Words
+
+
+class Canvas:
+    """Shapes in CSS pixels from the upper left corner; what is drawn next begins at ``height``."""
+
+    def __init__(self, width: float) -> None:
+        self.width = width
+        self.height = 0.0
+        self.shapes: list[Shape] = []
+
+    def svg(self, palette: Palette, *, margin: float = 0.0, label: str = "") -> str:
+        """The shapes as an SVG element in the typeface around it.
+
+        With a ``label`` in words it stands alone: on its ground, and with a typeface of its own.
+        """
+        width, height = _number(self.width + 2 * margin), _number(self.height + 2 * margin)
+        begin, size = _number(-margin), f'width="{width}" height="{height}"'
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{begin} {begin} {width} {height}" {size} '
+        head += f'font-size="{USUAL:g}" fill="{palette.ink}" stroke-linejoin="round" stroke-linecap="round"'
+        if label:
+            head += f' font-family="{FONT}" role="img" aria-label="{escaped(label)}"'
+        ground = f'<rect x="{begin}" y="{begin}" {size} fill="{palette.ground}"/>' if label else ""
+        return f"{head}>{ground}{''.join(_element(shape, palette) for shape in self.shapes)}</svg>"
+
+
+def width_of(text: str, size: float = USUAL, *, bold: bool = False) -> float:
+    """About how wide a text is, in pixels; wide East Asian characters count twice."""
+    wide = 0 if text.isascii() else sum(unicodedata.east_asian_width(one) in "WF" for one in text)
+    return (len(text) + wide) * size * (BOLD_CHARACTER if bold else CHARACTER)
+
+
+def corners_of(symbol: Symbol, radius: float) -> tuple[Point, ...]:
+    """The corners of a symbol around its middle, about as large as a circle of that radius."""
+    if symbol == "diamond":
+        return (0, -1.3 * radius), (1.3 * radius, 0), (0, 1.3 * radius), (-1.3 * radius, 0)
+    if symbol == "triangle":
+        return (0, -1.2 * radius), (1.2 * radius, radius), (-1.2 * radius, radius)
+    side = 0.9 * radius
+    return (-side, -side), (side, -side), (side, side), (-side, side)
+
+
+def safe(text: str) -> str:
+    """``text`` on one line without invisible characters, and with an end."""
+    return NO_XML.sub("", plain(text, LONGEST_TEXT))
+
+
+def escaped(text: str) -> str:
+    """``text`` safe to show within SVG."""
+    return html.escape(safe(text))
+
+
+def _element(shape: Shape, palette: Palette) -> str:
+    colour = palette.of(shape.colour)
+    match shape:
+        case Stroke(points, _, width, dash):
+            path = "L".join(f"{_number(x)} {_number(y)}" for x, y in points)
+            dashes = f' stroke-dasharray="{" ".join(map(_number, dash))}"' if dash else ""
+            wide = f' stroke-width="{_number(width)}"' if width != 1 else ""
+            return f'<path d="M{path}" fill="none" stroke="{colour}"{wide}{dashes}/>'
+        case Rectangle(x, y, width, height, _, opacity, radius, hint):
+            more = f' opacity="{_number(opacity)}"' if opacity < 1 else ""
+            more += f' rx="{_number(radius)}"' if radius else ""
+            place = f'x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
+            return _hinted(f'rect {place} fill="{colour}"{more}', hint)
+        case Dots(points, _, radius, symbol, hints):
+            marks = (
+                _hinted(_symbol(symbol, radius, x, y), hints[place] if hints else "")
+                for place, (x, y) in enumerate(points)
+            )
+            return f'<g fill="{colour}">{"".join(marks)}</g>'
+        case Words(x, y, text, _, anchor, size, bold, halo):
+            place = f'x="{_number(x)}" y="{_number(y + size * MIDDLE)}"'
+            place += f' text-anchor="{anchor}"' if anchor != "start" else ""
+            place += f' font-size="{_number(size)}"' if size != USUAL else ""
+            place += ' font-weight="600"' if bold else ""
+            fill = f' fill="{colour}"' if colour != palette.ink else ""
+            words = escaped(text)
+            behind = f'stroke="{palette.ground}" stroke-width="4" aria-hidden="true"'
+            under = f"<text {place} {behind}>{words}</text>" if halo else ""
+            return f"{under}<text {place}{fill}>{words}</text>"
+
+
+def _symbol(symbol: Symbol, radius: float, x: float, y: float) -> str:
+    if symbol == "circle":
+        return f'circle cx="{_number(x)}" cy="{_number(y)}" r="{_number(radius)}"'
+    corners = "L".join(f"{_number(x + dx)} {_number(y + dy)}" for dx, dy in corners_of(symbol, radius))
+    return f'path d="M{corners}Z"'
+
+
+def _hinted(element: str, hint: str) -> str:
+    if not hint:
+        return f"<{element}/>"
+    return f"<{element}><title>{escaped(hint)}</title></{element.partition(' ')[0]}>"
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")

@@ -1,0 +1,335 @@
+"""Draws the pictures of a report on a canvas: curves, time lines, histograms and bars, for pages and files alike."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+
+from microbench.core.units import BEFORE_UNIT
+from microbench.report.curves import Scale
+from microbench.report.document import Bars, Curve, Histogram, Lane, Line, Span, TimeLine
+from microbench.report.figures.canvas import (
+    BOLD_CHARACTER,
+    CHARACTER,
+    SMALL,
+    USUAL,
+    Canvas,
+    Colour,
+    Dots,
+    Point,
+    Rectangle,
+    Stroke,
+    Symbol,
+    Words,
+    width_of,
+)
+from microbench.report.figures.labels import Box, placed
+
+# All lengths are CSS pixels.
+ROW = 16.0
+GAP = 8.0
+CURVE_HEIGHT, HISTOGRAM_HEIGHT = 240.0, 110.0
+# Above the highest line and below the lowest there is room for names.
+ROOM = 20.0
+DASHED, DOTTED = (6.0, 4.0), (2.0, 3.0)
+# A line of more points has no dots, and keeps only the lowest and the highest point of every THINNED pixels.
+MOST_DOTS = 40
+THINNED = 2.0
+SYMBOLS: tuple[Symbol, ...] = ("circle", "square", "diamond", "triangle")
+# Names longer than this share of a plot are not written beside their lines but in a legend.
+LONGEST_NAME = 0.7
+LANE, BLANK_LANE, BLOCK = 26.0, 10.0, 18.0
+OPACITIES = {"solid": 1.0, "shaded": 0.5, "pale": 0.22, "level": 0.45, "idle": 0.12}
+BAR, BETWEEN_BARS = 9.0, 3.0
+PALE = 0.32
+
+WordsOf = Callable[[float], str]
+
+
+def paragraph(canvas: Canvas, text: str, size: float = USUAL, colour: Colour = "ink", *, bold: bool = False) -> None:
+    """Text in lines of about the same length; a number and its unit stay on one line."""
+    text = BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text)
+    most = max(int(canvas.width / (size * (BOLD_CHARACTER if bold else CHARACTER))), 1)
+    count = len(textwrap.wrap(text, most))
+    widths = range(len(text) // max(count, 1), most + 1)
+    lines = next((found for width in widths if len(found := textwrap.wrap(text, max(width, 1))) == count), [])
+    for line in lines:
+        canvas.shapes.append(Words(0.0, canvas.height + size * 0.7, line, colour, size=size, bold=bold))
+        canvas.height += size * 1.4
+
+
+def legend(canvas: Canvas, entries: Sequence[tuple[str, Colour, Symbol | None]]) -> None:
+    """Names behind their symbol, or behind a piece of their line, on as many rows as they take."""
+    x, y = 0.0, canvas.height + ROW / 2
+    for whole, colour, symbol in entries:
+        most = int((canvas.width - 22) / width_of("n"))
+        name = whole if len(whole) <= most else f"{whole[: most - 1]}…"
+        length = 22.0 + width_of(name)
+        if x > 0 and x + length > canvas.width:
+            x, y = 0.0, y + ROW
+        if symbol is None:
+            canvas.shapes.append(Stroke([(x, y), (x + 14, y)], colour, 2.0))
+        else:
+            canvas.shapes.append(Dots([(x + 7, y)], colour, 4.0, symbol))
+        canvas.shapes.append(Words(x + 19, y, name))
+        x += length + 14
+    canvas.height = y + ROW / 2 + GAP / 2
+
+
+# Curves: lines with their names beside them, limits dashed, marks named above.
+
+
+def curve(
+    canvas: Canvas,
+    one: Curve,
+    *,
+    height: float = CURVE_HEIGHT,
+    hints: tuple[WordsOf, WordsOf] | None = None,
+) -> None:
+    """The lines of a curve between its axes. ``hints`` are the words for x and y that a pointer on a dot gets."""
+    lines = [line for line in one.lines if line.points]
+    left = max((width_of(tick.text, SMALL, bold=True) for tick in one.y_ticks), default=0.0) + GAP
+    right = canvas.width - GAP
+    xs = [x for line in lines for x, _ in line.points]
+    x_scale = Scale(min(xs), max(xs), right - left, one.x_log)
+    symbols = dict(zip((line.name for line in lines if line.kind == "points"), itertools.cycle(SYMBOLS), strict=False))
+    too_long = any(width_of(line.name) > LONGEST_NAME * (right - left) for line in lines if line.kind != "points")
+    listed = [line for line in lines if line.name and (too_long or line.kind == "points")]
+    if listed:
+        entries = {line.name: (line.name, line.tone, symbols.get(line.name)) for line in listed}
+        legend(canvas, list(entries.values()))
+    _marks(canvas, [(left + x_scale(mark.at), mark.text) for mark in one.marks], height)
+    area = Box(left, right, canvas.height, canvas.height + height)
+    y_of = _vertical([y for line in lines for _, y in line.points] + [tick.at for tick in one.y_ticks], one.y_log, area)
+    for y, text in _apart([(y_of(tick.at), tick.text) for tick in one.y_ticks], lambda text: ROW):
+        canvas.shapes.append(Stroke([(left, y), (right, y)], "grid"))
+        canvas.shapes.append(Words(left - GAP, y, text, "muted", "end", SMALL))
+    paths = [_thinned([(left + x_scale(x), y_of(y)) for x, y in line.points], line) for line in lines]
+    for line, path in reversed(list(zip(lines, paths, strict=True))):  # the first line on top
+        _line(canvas, line, path, symbols.get(line.name, "circle"), hints)
+    joined = [(line, path) for line, path in zip(lines, paths, strict=True) if line.kind != "points"]
+    dots = [dot for line, path in zip(lines, paths, strict=True) if _has_dots(line) for dot in path]
+    names = [("" if too_long else line.name, path) for line, path in joined]
+    for (line, _), box in zip(joined, placed(names, dots, area), strict=True):
+        if box is not None:
+            colour: Colour = "muted" if line.tone == "quiet" else line.tone
+            canvas.shapes.append(Words(box.left, (box.top + box.bottom) / 2, line.name, colour, halo=True))
+    canvas.height = area.bottom
+    _below(canvas, [(left + x_scale(tick.at), tick.text) for tick in one.x_ticks], left, right)
+    if one.x_title:
+        canvas.shapes.append(Words(right, canvas.height + ROW / 2, one.x_title, "muted", "end", SMALL))
+        canvas.height += ROW
+
+
+def _vertical(values: Sequence[float], log: bool, area: Box) -> Callable[[float], float]:
+    """From values to heights; only an axis that begins at 0 has no room below."""
+    below = 0.0 if min(values) == 0 else ROOM / 2
+    scale = Scale(min(values), max(values), area.bottom - area.top - ROOM - below, log)
+    return lambda value: area.bottom - below - scale(value)
+
+
+def _has_dots(line: Line) -> bool:
+    return line.kind == "points" or (line.kind == "measured" and len(line.points) <= MOST_DOTS)
+
+
+def _thinned(path: list[Point], line: Line) -> list[Point]:
+    """A long line keeps both ends, and the lowest and the highest point of every THINNED pixels."""
+    if len(path) <= MOST_DOTS or line.kind == "points":
+        return path
+    columns: dict[int, list[Point]] = {}
+    for point in path:
+        columns.setdefault(int(point[0] / THINNED), []).append(point)
+    extremes = ({min(each, key=_height), max(each, key=_height)} for each in columns.values())
+    return sorted({path[0], path[-1]}.union(*extremes))
+
+
+def _height(point: Point) -> float:
+    return point[1]
+
+
+def _line(
+    canvas: Canvas, line: Line, path: Sequence[Point], symbol: Symbol, hints: tuple[WordsOf, WordsOf] | None
+) -> None:
+    quiet = line.tone == "quiet"
+    if line.kind != "points":
+        width = 1.5 if quiet or line.kind == "limit" else 2.0
+        canvas.shapes.append(Stroke(path, line.tone, width, DASHED if line.kind == "limit" else ()))
+    if _has_dots(line):
+        begin = f"{line.name}, " if line.name else ""
+        words = [f"{begin}{hints[0](x)}: {hints[1](y)}" for x, y in line.points] if hints is not None else []
+        canvas.shapes.append(Dots(path, line.tone, 2.0 if quiet else 3.0, symbol, words))
+
+
+def _marks(canvas: Canvas, marks: Sequence[tuple[float, str]], height: float) -> None:
+    """Vertical lines over the plot, each named on a row of its own above it, so that no line crosses a name.
+
+    Names on the right of their line stand the higher the further left they are, names on the left the other way.
+    """
+    room = 5.0  # between a line and its name
+    lefts = [mark for mark in sorted(marks) if mark[0] + room + width_of(mark[1]) > canvas.width]
+    rights = [mark for mark in sorted(marks) if mark not in lefts]
+    bottom = canvas.height + len(marks) * ROW + height
+    for row, (x, text) in enumerate((*reversed(lefts), *rights)):
+        middle = canvas.height + (row + 0.5) * ROW
+        canvas.shapes.append(Stroke([(x, middle - ROW / 2 + 3), (x, bottom)], "quiet", 1.0, DOTTED))
+        begin = max(x - room - width_of(text), 0.0) if (x, text) in lefts else x + room
+        canvas.shapes.append(Words(begin, middle, text, "muted", halo=True))
+    canvas.height += len(marks) * ROW
+
+
+def _below(canvas: Canvas, places: Sequence[tuple[float, str]], left: float, right: float) -> None:
+    """Texts centred below their places between two edges; where they would touch, the last one and others stay."""
+    seen = [(at, text) for at, text in places if left - 1 <= at <= right + 1]
+    for at, text in _apart([*seen[-1:], *seen[:-1]], lambda text: width_of(text, SMALL) + GAP):
+        half = width_of(text, SMALL) / 2
+        x = min(max(at, half), canvas.width - half)
+        canvas.shapes.append(Words(x, canvas.height + ROW / 2 + 2, text, "muted", "middle", SMALL))
+    canvas.height += ROW + 2
+
+
+def _apart(places: Sequence[tuple[float, str]], length: Callable[[str], float]) -> list[tuple[float, str]]:
+    """Those of the places that touch none of those before them."""
+    kept: list[tuple[float, str]] = []
+    for at, text in places:
+        if all(abs(at - other) >= (length(text) + length(words)) / 2 for other, words in kept):
+            kept.append((at, text))
+    return kept
+
+
+def histogram(canvas: Canvas, one: Histogram) -> None:
+    """Columns over a logarithmic axis with the marks above; even a single count can be seen."""
+    width = canvas.width / max(len(one.counts), 1)
+    step = math.log(one.ratio)
+    marks = [(math.log(mark.at / one.first_edge) / step * width, mark.text) for mark in one.marks if mark.at > 0]
+    _marks(canvas, [(min(max(at, 0.5), canvas.width - 0.5), text) for at, text in marks], HISTOGRAM_HEIGHT)
+    most = max(one.counts, default=0) or 1
+    bottom = canvas.height + HISTOGRAM_HEIGHT
+    for index, count in enumerate(one.counts):
+        if count:
+            high = max(count / most * (HISTOGRAM_HEIGHT - GAP), 2.0)
+            column = Rectangle(index * width, bottom - high, max(width - 0.5, 0.5), high, "first")
+            canvas.shapes.append(column)
+    canvas.shapes.append(Stroke([(0, bottom), (canvas.width, bottom)], "quiet"))
+    canvas.height = bottom + GAP / 2
+
+
+# Time lines: lanes to scale.
+
+
+def time_line(canvas: Canvas, one: TimeLine, *, end_s: float | None = None) -> None:
+    """Lanes over one axis of time up to ``end_s`` (left out: the end); a text without room in its span is a hint."""
+    end_s = end_s or one.end_s
+    names = [" ".join(lane.name.split()) for lane in one.lanes]
+    left = max((width_of(name) for name in names), default=0.0) + GAP
+    right = canvas.width - GAP
+    scale = Scale(0.0, end_s, right - left, log=False)
+    heights = [LANE if lane.spans or name else BLANK_LANE for lane, name in zip(one.lanes, names, strict=True)]
+    ticks = [(left + scale(tick.at), tick.text) for tick in one.ticks]
+    bottom = canvas.height + sum(heights)
+    for x, _ in ticks:
+        canvas.shapes.append(Stroke([(x, canvas.height), (x, bottom)], "grid"))
+    for lane, name, height in zip(one.lanes, names, heights, strict=True):
+        if name:
+            canvas.shapes.append(Words(left - GAP, canvas.height + height / 2, name, "muted", "end"))
+        _lane(canvas, lane, lambda value: left + scale(value), canvas.height + height / 2)
+        canvas.height += height
+    _below(canvas, ticks, left, right)
+
+
+def _lane(canvas: Canvas, lane: Lane, x_of: Callable[[float], float], middle: float) -> None:
+    moments = [span for span in lane.spans if span.begin_s == span.end_s and span.text]
+    taken = [_moment(canvas, span, x_of(span.begin_s), middle) for span in moments]
+    for span in lane.spans:
+        begin, end = x_of(span.begin_s), x_of(span.end_s)
+        if span.kind == "distance":
+            _distance(canvas, span, begin, end, middle)
+        elif span.begin_s < span.end_s:
+            high = BLOCK * (span.level if span.kind == "level" else 1.0)
+            radius = 2.0 if span.kind in ("solid", "shaded", "pale") else 0.0
+            width = max(end - begin - (0.75 if span.kind == "solid" else 0.0), 0.5)  # neighbours are told apart
+            place = (begin, middle + BLOCK / 2 - high, width, high)
+            canvas.shapes.append(Rectangle(*place, span.tone, OPACITIES[span.kind], radius, span.text))
+            length, centre = width_of(span.text), (begin + end) / 2
+            clear = span.text and all(
+                centre + length / 2 < left or right < centre - length / 2 for left, right in taken
+            )
+            if clear and length + GAP < width:
+                colour: Colour = "ground" if span.kind == "solid" else "ink"
+                canvas.shapes.append(Words(centre, middle, span.text, colour, "middle"))
+
+
+def _moment(canvas: Canvas, span: Span, x: float, middle: float) -> tuple[float, float]:
+    """An upright line with its text on the right, or on the left if there is no room; from where to where that is."""
+    canvas.shapes.append(Stroke([(x, middle - BLOCK / 2), (x, middle + BLOCK / 2)], span.tone, 2.0))
+    length = width_of(span.text)
+    if x + 6 + length <= canvas.width:
+        canvas.shapes.append(Words(x + 6, middle, span.text, span.tone))
+        return x, x + 6 + length
+    canvas.shapes.append(Words(x - 6, middle, span.text, span.tone, "end"))
+    return x - 6 - length, x
+
+
+def _distance(canvas: Canvas, span: Span, begin: float, end: float, middle: float) -> None:
+    """A line between two ends, broken where its text stands."""
+    for x in (begin, end):
+        canvas.shapes.append(Stroke([(x, middle - 5), (x, middle + 5)], "muted"))
+    gap = width_of(span.text) + GAP
+    if gap > end - begin:
+        canvas.shapes.append(Stroke([(begin, middle), (end, middle)], "muted"))
+        return
+    centre = (begin + end) / 2
+    canvas.shapes.append(Stroke([(begin, middle), (centre - gap / 2, middle)], "muted"))
+    canvas.shapes.append(Stroke([(centre + gap / 2, middle), (end, middle)], "muted"))
+    canvas.shapes.append(Words(centre, middle, span.text, anchor="middle"))
+
+
+# Bars: each under its label and figures, several runs in one group.
+
+
+def bars(canvas: Canvas, one: Bars, *, most: float | None = None) -> None:
+    """Bars on one scale from 0 to ``most`` (left out: the longest bar). Neighbours with one label are a group."""
+    most = most or max(max(bar.value, bar.beyond or 0.0) for bar in one.bars)
+    scale = Scale(0.0, most, canvas.width, log=False)
+    groups = [list(group) for _, group in itertools.groupby(one.bars, key=lambda bar: bar.label)]
+    several = any(len(group) > 1 for group in groups)
+    texts = [
+        [" / ".join(bar.cells[0].text for bar in group)] if several else [cell.text for cell in group[0].cells]
+        for group in groups
+    ]
+    titles = [column.title for column in one.columns[: len(texts[0])]]
+    columns = _columns(canvas, [group[0].label for group in groups], titles, texts, [c.drop for c in one.columns])
+    for index, x in columns:
+        canvas.shapes.append(Words(x, canvas.height + ROW / 2, titles[index], "muted", "end", SMALL))
+    canvas.height += ROW
+    for group, cells in zip(groups, texts, strict=True):
+        canvas.shapes.append(Words(0.0, canvas.height + ROW / 2, group[0].label))
+        for index, x in columns:
+            if cells[index]:
+                canvas.shapes.append(Words(x, canvas.height + ROW / 2, cells[index], anchor="end", bold=index == 0))
+        canvas.height += ROW + 2
+        for bar in group:
+            place = (0.0, canvas.height, max(scale(bar.value), 1.0), BAR)
+            canvas.shapes.append(Rectangle(*place, bar.tone, radius=1.0, hint=f"{bar.label}: {bar.cells[0].text}"))
+            if bar.beyond is not None and bar.beyond > bar.value:
+                begin, end = scale(bar.value), scale(bar.beyond)
+                canvas.shapes.append(Rectangle(begin, canvas.height, end - begin, BAR, bar.tone, PALE, 1.0))
+            canvas.height += BAR + BETWEEN_BARS
+        canvas.height += GAP
+
+
+def _columns(
+    canvas: Canvas, labels: Sequence[str], titles: Sequence[str], texts: Sequence[Sequence[str]], drops: Sequence[int]
+) -> list[tuple[int, float]]:
+    """The columns of figures that fit beside the labels, each with its right edge; the first one always stays."""
+    room = canvas.width - max(width_of(label) for label in labels) - GAP
+    widths = [
+        2 * GAP + max(width_of(title, SMALL), *(width_of(row[index], bold=index == 0) for row in texts))
+        for index, title in enumerate(titles)
+    ]
+    kept = list(range(len(titles)))
+    while len(kept) > 1 and sum(widths[index] for index in kept) > room:
+        kept.remove(max(kept[1:], key=lambda index: (drops[index], index)))
+    edges = itertools.accumulate((widths[index] for index in reversed(kept)), initial=0.0)
+    return [(index, canvas.width - edge) for index, edge in zip(reversed(kept), edges, strict=False)]

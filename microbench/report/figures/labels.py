@@ -1,0 +1,118 @@
+"""Finds places for the names of lines: each beside its own line, clear of the others and of each other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from microbench.report.figures.canvas import Point, width_of
+
+# The height of a name, and what lies between it and its line.
+HEIGHT, GAP = 15.0, 3.0
+# Names are tried every so many pixels along a line.
+STEP = 8.0
+# More room than this around a name is worth nothing.
+ENOUGH = 40.0
+# What a pixel costs that a name is away from its line or reaches beyond its end, in pixels of room.
+FAR = 0.03
+
+
+class Box(NamedTuple):
+    """A rectangle; ``top`` is less than ``bottom``."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    def overlaps(self, other: Box) -> bool:
+        """True if the two share a point inside both."""
+        beside = self.right <= other.left or other.right <= self.left
+        return not beside and self.top < other.bottom and other.top < self.bottom
+
+
+class Outline:
+    """The highest and the lowest point of a line within each step of the area's width."""
+
+    def __init__(self, points: Sequence[Point], area: Box) -> None:
+        self._left = area.left
+        steps = int((area.right - area.left) / STEP) + 1
+        self._tops, self._bottoms = [math.inf] * steps, [-math.inf] * steps
+        for (x, y), (next_x, next_y) in itertools.pairwise([*points, points[-1]]):
+            for step in range(max(self._step(x), 0), min(self._step(next_x), steps - 1) + 1):
+                ends = (max(x, area.left + step * STEP), min(next_x, area.left + (step + 1) * STEP))
+                slope = (next_y - y) / (next_x - x) if next_x > x else 0.0
+                found = [y + slope * (end - x) for end in ends] if next_x > x else [y, next_y]
+                self._tops[step] = min(self._tops[step], *found)
+                self._bottoms[step] = max(self._bottoms[step], *found)
+
+    def _step(self, x: float) -> int:
+        return int((x - self._left) / STEP)
+
+    def between(self, left: float, right: float) -> tuple[float, float]:
+        """The highest and the lowest point between two places; (inf, -inf) where there is no line."""
+        steps = slice(max(self._step(left), 0), self._step(right) + 1)
+        return min(self._tops[steps], default=math.inf), max(self._bottoms[steps], default=-math.inf)
+
+    def room(self, box: Box) -> float:
+        """Pixels between the line and a box above or below it, at most ENOUGH; -ENOUGH where it runs through."""
+        top, bottom = self.between(box.left, box.right)
+        gap = max(top - box.bottom, box.top - bottom)
+        return -ENOUGH if gap < 0 else min(gap, ENOUGH)
+
+
+def placed(lines: Sequence[tuple[str, Sequence[Point]]], dots: Sequence[Point], area: Box) -> list[Box | None]:
+    """A box for the name of each line, in the order given; None for a line without a name.
+
+    Every position along a line is tried, above and below it. The one with the most room to the other lines and to
+    names already placed wins; of equals the closest to its own line, then the one furthest right.
+    """
+    outlines = [Outline(points, area) for _, points in lines]
+    taken: list[Box] = []
+    found: list[Box | None] = []
+    for place, ((name, points), own) in enumerate(zip(lines, outlines, strict=True)):
+        if not name:
+            found.append(None)
+            continue
+        named = [outlines[index] for index, (other, _) in enumerate(lines) if other and index != place]
+        nameless = [outlines[index] for index, (other, _) in enumerate(lines) if not other]
+        ends = points[0][0], points[-1][0]
+        boxes = _boxes(own, ends[0], min(width_of(name), area.right - area.left), area)
+        best = max(boxes, key=lambda box: (_worth(box, own, ends, named, nameless, dots, taken), box.left))
+        taken.append(best)
+        found.append(best)
+    return found
+
+
+def _boxes(own: Outline, begin: float, length: float, area: Box) -> Iterator[Box]:
+    """Boxes along a line, above and below it; the first two where it begins, however short it is."""
+    first = min(max(begin - length / 2, area.left), area.right - length)
+    steps = int((area.right - area.left - length) / STEP)
+    for left in (first, *(area.left + step * STEP for step in range(steps + 1)), area.right - length):
+        top, bottom = own.between(left, left + length)
+        for at in (top - GAP - HEIGHT, bottom + GAP) if top <= bottom else ():
+            inside = min(max(at, area.top), area.bottom - HEIGHT)
+            yield Box(left, left + length, inside, inside + HEIGHT)
+
+
+def _worth(
+    box: Box,
+    own: Outline,
+    ends: tuple[float, float],
+    named: Sequence[Outline],
+    nameless: Sequence[Outline],
+    dots: Sequence[Point],
+    taken: Sequence[Box],
+) -> float:
+    """Room to the nearest other line with a name, less what the box hides and how far it is from its own line."""
+    rooms = [outline.room(box) for outline in named]
+    covered = sum(box.overlaps(other) for other in taken)
+    hidden = sum(box.left <= x <= box.right and box.top <= y <= box.bottom for x, y in dots)
+    crossed = sum(room < 0 for room in rooms) + sum(outline.room(box) < 0 for outline in nameless)
+    top, bottom = own.between(box.left, box.right)
+    distance = abs(box.top + box.bottom - top - bottom) / 2
+    beyond = max(ends[0] - box.left, 0.0) + max(box.right - ends[1], 0.0)
+    near = min(rooms, default=ENOUGH) - abs(own.room(box))
+    return near - ENOUGH * (4 * covered + hidden + crossed) - FAR * (distance + beyond)

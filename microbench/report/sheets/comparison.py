@@ -1,0 +1,192 @@
+"""Makes the report of a comparison: what cannot be compared, the changes by size, findings, and other differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from microbench.analysis.evidence import row_name
+from microbench.analysis.stats import Interval, Row
+from microbench.compare.compare import BETTER, COUNTED, WORSE, Change, Comparison, Verdict
+from microbench.compare.words import SUITE, Side, findings, methods_in_words, notices, summary
+from microbench.core.model import Run
+from microbench.core.units import MISSING, from_to, ratio, ratio_range
+from microbench.report.curves import param_words
+from microbench.report.document import Banner, Cell, Column, Histogram, Mark, Picture, Report, Section, Table, Tone
+from microbench.report.heading import SIMULATED, run_words
+from microbench.report.tables import fact_words
+
+MOST_LISTED = 40
+MOST_DIFFERENCES = 12
+TONES: dict[Verdict, Tone] = {
+    "slower": "problem", "farther": "problem", "faster": "good", "nearer": "good", "more": "note", "fewer": "note",
+    "same": "quiet", "unclear": "advice", "incomparable": "warning",
+}  # fmt: skip
+# The histogram has bins of one percent, from 15 % less to 15 % more; the last ones hold what lies beyond.
+BIN, BINS = 1.01, 30
+MARKS = {0.9: "−10 %", 0.95: "−5 %", 1.0: "as before", 1.05: "+5 %", 1.1: "+10 %"}
+# Facts of machines are cut here: the beginning of a UUID or commit is enough.
+LONGEST = 24
+# An adjusted ratio closer than this to the measured one says nothing more.
+TELLING = 0.002
+
+
+def sheet(comparison: Comparison, base: Side, new: Side, *, everything: bool = False) -> Report:
+    """The comparison as a report.
+
+    ``base`` and ``new`` say what the runs are called; ``everything`` also lists figures that are the same or unclear.
+    """
+    before, after = comparison.base, comparison.new
+    changed = comparison.of(*WORSE, *BETTER, *COUNTED)
+    pictures: list[Picture] = [*_incomparable(comparison), *_changes(changed, everything), *_moved(comparison)]
+    if everything:
+        pictures += [*_table("Unclear", comparison.of("unclear")), *_table("Same", comparison.of("same"))]
+    section = Section(
+        suite=SUITE,
+        title="compare: NEW held against BASE",
+        pictures=tuple(pictures),
+        studies=(),
+        findings=tuple(findings(comparison, base, new)),
+        verdict=summary(comparison),
+    )
+    differences = (*_missing(comparison), *_differences(comparison))
+    others = Section("both", "beside the figures: what else is not the same", differences, (), ())
+    banners = (
+        Banner(notice.title, notice.text, tone="warning" if notice.severity == "warning" else "note")
+        for notice in notices(comparison)
+    )
+    return Report(
+        title="BASE and NEW",
+        mark=SIMULATED if before.simulated or after.simulated else "",
+        banners=tuple(banners),
+        facts=(("BASE", _named(base, before)), ("NEW", _named(new, after))),
+        environment=(),
+        sections=(section, others) if differences else (section,),
+        problems=None,
+        grades=(),
+        footer=() if everything else ("every figure: --all    for a script: --fail-on slower ends with exit code 5",),
+    )
+
+
+def _named(side: Side, run: Run) -> str:
+    words = run_words(run)
+    driver = run.sessions[-1].environment.driver_version if run.sessions else None
+    named = words if side.name in words else f"{side.name}: {words}"
+    return f"{named}, driver {driver}" if driver else named
+
+
+def _changes(changed: Sequence[Change], everything: bool) -> list[Table]:
+    listed = changed if everything else changed[:MOST_LISTED]
+    left = len(changed) - len(listed)
+    more = (f"and {left} smaller changes: --all lists them",) if left else ()
+    return _table("Changes, the largest first", listed, more)
+
+
+def _table(title: str, changes: Sequence[Change], more: tuple[str, ...] = ()) -> list[Table]:
+    if not changes:
+        return []
+    adjusted = any(map(_tells_more, changes))
+    columns = [Column("", "left"), Column("figure", "left"), Column("BASE → NEW"), Column("ratio"), Column("")]
+    columns += [Column("adjusted")] if adjusted else []
+    notes = ["ratio: NEW over BASE over all pairs of rounds, and its 95 % interval"]
+    if adjusted:
+        notes.append("adjusted decides: at one SM clock, or less the drift of the whole host")
+    if any(change.shares for change in changes):
+        notes.append("shares of each GPU's own ceiling are compared")
+    rows = tuple(_row(change, adjusted) for change in changes)
+    return [Table(title, "", tuple(columns), rows, (*notes, *more))]
+
+
+def _row(change: Change, adjusted: bool) -> tuple[Cell, ...]:
+    base, new = change.base.value, change.new.value
+    measured = change.ratio if 0 not in (base, new) else None
+    return (
+        Cell(change.verdict, tone=TONES[change.verdict]),
+        Cell(figure_words(change.new), of=row_name(change.new)),
+        Cell(from_to(base, new, change.metric.unit)),
+        _ratio_cell(change, measured),
+        Cell(ratio_range(measured.low, measured.high) if measured is not None else "", tone="quiet"),
+        *([_ratio_cell(change, change.judged if _tells_more(change) else None, change.by)] if adjusted else []),
+    )
+
+
+def _ratio_cell(change: Change, interval: Interval | None, note: str = "") -> Cell:
+    if interval is None:
+        return Cell(MISSING, tone="quiet")
+    return Cell(ratio(interval.median), note, TONES[change.verdict])
+
+
+def _tells_more(change: Change) -> bool:
+    """True if the ratio that decided differs from the measured one by more than rounding."""
+    if change.by == "value" or change.judged is None or change.ratio is None:
+        return False
+    if 0 in (change.base.value, change.new.value):
+        return False
+    return abs(math.log(change.judged.median / change.ratio.median)) >= TELLING
+
+
+def figure_words(row: Row) -> str:
+    """A row in words: "link_copy bandwidth: h2d, pinned, size 64 MiB"."""
+    params = [param_words(name, value) for name, value in row.params.items()]
+    return f"{row.benchmark} {row.metric.name}" + (f": {', '.join(params)}" if params else "")
+
+
+def _moved(comparison: Comparison) -> list[Histogram]:
+    """How far each time and rate moved; slower figures are on the right."""
+    costs = [cost for change in comparison.changes if (cost := _cost(change)) is not None]
+    if not costs:
+        return []
+    first_edge = BIN ** (-BINS // 2)
+    counts = [0] * BINS
+    for cost in costs:
+        counts[min(max(math.floor(math.log(cost / first_edge, BIN)), 0), BINS - 1)] += 1
+    marks = tuple(Mark(at, text) for at, text in MARKS.items())
+    about = f"{len(costs)} times and rates, a percent to each column: to the right what became slower"
+    return [Histogram("How far figures moved", about, first_edge, BIN, tuple(counts), marks)]
+
+
+def _cost(change: Change) -> float | None:
+    """How many times BASE's cost NEW's is, as judged; None for counts and for what was not judged."""
+    if change.judged is None or change.verdict == "incomparable" or change.reason == "rounds":
+        return None
+    if change.metric.kind == "count":
+        return None
+    return 1 / change.judged.median if change.metric.kind == "rate" else change.judged.median
+
+
+def _incomparable(comparison: Comparison) -> list[Table]:
+    counts: dict[tuple[str, str], int] = {}
+    reasons = {"simulated": "one of them is simulated", "model": "no ceiling to hold it against"}
+    for change in comparison.of("incomparable"):
+        benchmark = change.new.benchmark
+        key = benchmark, reasons.get(str(change.reason)) or methods_in_words(comparison, benchmark)
+        counts[key] = counts.get(key, 0) + 1
+    rows = tuple((Cell(name), Cell(str(count)), Cell(why, tone="quiet")) for (name, why), count in counts.items())
+    columns = (Column("benchmark", "left"), Column("figures"), Column("why", "left"))
+    return [Table("Incomparable", "", columns, rows)] if rows else []
+
+
+def _missing(comparison: Comparison) -> list[Table]:
+    """How many figures only one of the runs has, by benchmark."""
+    counts: dict[str, list[int]] = {}
+    for side, members in enumerate((comparison.only_base, comparison.only_new)):
+        for row in members:
+            counts.setdefault(row.benchmark, [0, 0])[side] += 1
+    rows = [(Cell(name), *(Cell(str(count) if count else MISSING) for count in both)) for name, both in counts.items()]
+    columns = (Column("benchmark", "left"), Column("only in BASE"), Column("only in NEW"))
+    return _short_table("Figures that one of them lacks", columns, rows)
+
+
+def _differences(comparison: Comparison) -> list[Table]:
+    columns = (Column("", "left"), Column("BASE", "left"), Column("NEW", "left"))
+    rows = [
+        (Cell(fact.name), Cell(fact_words(fact.base)[:LONGEST]), Cell(fact_words(fact.new)[:LONGEST]))
+        for fact in comparison.differences
+    ]
+    return _short_table("The machines", columns, rows)
+
+
+def _short_table(title: str, columns: tuple[Column, ...], rows: Sequence[tuple[Cell, ...]]) -> list[Table]:
+    left = len(rows) - MOST_DIFFERENCES
+    notes = (f"and {left} more",) if left > 0 else ()
+    return [Table(title, "", columns, tuple(rows[:MOST_DIFFERENCES]), notes)] if rows else []

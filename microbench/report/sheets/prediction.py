@@ -1,0 +1,322 @@
+"""Makes the reports of predicted steps: a step (predict), before and after a change (whatif), to scale (timeline)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from microbench.core.model import GpuInfo, Run
+from microbench.core.units import MISSING, as_time, percent, quantity, rate_of, spread, times
+from microbench.predict import timeline, whatif, words
+from microbench.predict.constants import Constant
+from microbench.predict.fit import fit_for
+from microbench.predict.forecast import Forecast, Prediction, forecast
+from microbench.predict.model import CONSTANTS, LIMITS, Limit
+from microbench.predict.whatif import Change, Changes, Pair, changed
+from microbench.predict.workload import Workload
+from microbench.report.document import Cell, Column, Portion, Report, Section, Stack, Stacks, Table, Tone
+from microbench.report.heading import head, run_words
+from microbench.report.timeline import in_words, pictures
+
+TONES: dict[Limit, Tone] = {
+    "host": "first", "front end": "advice", "kernel": "second", "link": "third", "sync": "quiet",
+}  # fmt: skip
+# A smaller share of the critical path is not named below its bar.
+LEAST_NAMED = 0.001
+SHARES, PATH = "Where the time of a step goes", "the critical path, each moment by what the step then waited for"
+WAYS = "In a stream and as a graph"
+NOW, THEN = "now", "then"
+LONGEST_TITLE = 70
+
+
+class Side(msgspec.Struct, frozen=True):
+    """A forecast with the run and the GPU that its constants come from.
+
+    ``reference`` says that it is a bundled run; ``adding`` are the options with which `microbench run` adds to it.
+    """
+
+    forecast: Forecast
+    run: Run
+    gpu: GpuInfo | None = None
+    reference: bool = False
+    adding: tuple[str, ...] = ()
+
+
+def sheet(side: Side) -> Report:
+    """A prediction with its shares, what to change first, and the constants it rests on."""
+    forecast, run = side.forecast, side.run
+    verdict, *findings = words.findings(forecast)
+    stacks = tuple(_stack(prediction.way, prediction) for prediction in _predictions(forecast))
+    changes = [_advice_table(forecast)] if forecast.advice else []
+    step = Section(
+        suite=words.SUITE,
+        title=f"predict: {words.described(forecast.workload)}",
+        pictures=(ways_table(forecast), Stacks(SHARES, PATH, stacks), *changes),
+        studies=(),
+        findings=tuple(findings),
+        verdict=verdict,
+    )
+    origin = run_words(run)
+    certainty = Section(
+        suite="certainty",
+        title="certainty: what this rests on, and how sure it is",
+        pictures=(_constants_table(forecast, origin),),
+        studies=(),
+        findings=tuple(words.foundations(forecast, origin, reference=side.reference, simulated=run.simulated)),
+    )
+    footer = ("what if: microbench whatif --help    drawn: microbench timeline --help",)
+    return msgspec.structs.replace(head(run, reference=side.reference, footer=footer), sections=(step, certainty))
+
+
+def _predictions(forecast: Forecast) -> tuple[Prediction, ...]:
+    """The prediction for the stream and, if the step can be one, for the graph."""
+    return (forecast.stream, *([forecast.graph] if forecast.graph is not None else []))
+
+
+def ways_table(forecast: Forecast) -> Table:
+    """A row for the stream and one for the graph."""
+    columns = (
+        Column("", "left"),
+        Column("a step takes"),
+        Column("that makes"),
+        Column("speed-up", drop=1),
+        Column("GPU without a kernel"),
+        Column("limited by"),
+    )
+    rows = tuple(
+        (
+            Cell(one.way, tone="strong"),
+            Cell(as_time(one.step_s), spread(one.half_width), "strong"),
+            _pace(one, forecast.workload),
+            Cell(
+                "" if one.way == "stream" else times(forecast.speedup),
+                tone="good" if forecast.speedup > 1 else "plain",
+            ),
+            Cell(percent(one.idle_share)),
+            Cell(one.limit, tone=TONES[one.limit]),
+        )
+        for one in _predictions(forecast)
+    )
+    note = words.paying(forecast) if forecast.graph is not None else "Nothing of this step can be captured."
+    return Table(WAYS, "", columns, rows, (note,))
+
+
+def _pace(prediction: Prediction, workload: Workload) -> Cell:
+    """What such steps make a second: "46.3 tokens/s"."""
+    if prediction.step_s <= 0:
+        return Cell(MISSING)
+    return Cell(rate_of(workload.per_step / prediction.step_s, f"{workload.unit}s"))
+
+
+def _stack(label: str, prediction: Prediction) -> Stack:
+    """The shares of a prediction's critical path as a bar."""
+    total_s = sum(prediction.shares.values()) or 1.0
+    shares = [(name, prediction.shares[name]) for name in LIMITS if name in prediction.shares]
+    return Stack(
+        label=label,
+        portions=tuple(
+            Portion(name, share_s, f"{as_time(share_s)}, {percent(share_s / total_s)}", TONES[name])
+            for name, share_s in shares
+            if share_s / total_s >= LEAST_NAMED
+        ),
+        total=as_time(prediction.step_s),
+    )
+
+
+def _advice_table(forecast: Forecast) -> Table:
+    """What to change first, by what it saves against the stream."""
+    rows = tuple(
+        (
+            Cell(f"{place}."),
+            Cell(advice.what, tone="strong" if place == 1 else "plain"),
+            Cell(as_time(advice.step_s)),
+            Cell(percent(advice.saves), tone="good"),
+        )
+        for place, advice in enumerate(forecast.advice, start=1)
+    )
+    columns = (Column(""), Column("", "left"), Column("a step then takes"), Column("saves"))
+    about = f"each by itself, against {as_time(forecast.stream.step_s)} in the stream"
+    return Table("What to change first", about, columns, rows)
+
+
+def _constants_table(forecast: Forecast, origin: str) -> Table:
+    columns = (
+        Column("constant", "left", drop=1),
+        Column("what it is", "left"),
+        Column("value"),
+        Column("from", "left", drop=2),
+    )
+    rows = tuple(_constant_row(name, forecast.fit.constants[name]) for name in words.used(forecast))
+    return Table("Constants used", origin, columns, rows)
+
+
+def _constant_row(name: str, constant: Constant) -> tuple[Cell, ...]:
+    unit, about = constant_words(name)
+    half_width = (constant.high - constant.low) / 2 / constant.value if constant.value > 0 else 0.0
+    note = "assumed" if constant.assumed else spread(half_width) if half_width > 0 else ""
+    sources = words.benchmarks(constant.rests_on)
+    more = f" +{len(sources) - 1}" if len(sources) > 1 else ""
+    return (
+        Cell(name),
+        Cell(about, tone="quiet"),
+        Cell(quantity(constant.value, unit), note, "advice" if constant.assumed else "strong"),
+        Cell(f"{sources[0]}{more}" if sources else MISSING, tone="quiet"),
+    )
+
+
+def constant_words(name: str) -> tuple[str, str]:
+    """A constant's unit and what it is."""
+    if name in CONSTANTS:
+        return CONSTANTS[name]
+    kind, layer, *arguments = name.split(".")
+    if kind == "call":
+        return "s", f"launch call of {layer}, {arguments[0]} argument{'' if arguments == ['1'] else 's'}"
+    return "s", f"replay call of {layer}"
+
+
+def encoded(side: Side) -> bytes:
+    """A prediction as one JSON object: times, intervals, shares, advice and constants, in SI base units."""
+    forecast, run = side.forecast, side.run
+    workload, fit = forecast.workload, forecast.fit
+    step = {name: getattr(workload, name) for name in ("kernels", "layers", "streams", "replays", "unit", "per_step")}
+    whole = {
+        "workload": {"title": words.described(workload), **step},
+        "run": run.run_id,
+        "device": fit.device,
+        "reference": side.reference,
+        "simulated": run.simulated,
+        "stream": _prediction_object(forecast.stream),
+        "graph": _prediction_object(forecast.graph) if forecast.graph is not None else None,
+        "speedup": forecast.speedup,
+        "making_s": forecast.making_s,
+        "break_even_steps": forecast.break_even,
+        "advice": msgspec.to_builtins(forecast.advice),
+        "constants": {name: msgspec.to_builtins(fit.constants[name]) for name in words.used(forecast)},
+    }
+    return msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n"
+
+
+def _prediction_object(prediction: Prediction) -> dict[str, object]:
+    names = ("step_s", "low_s", "high_s", "idle_share", "limit")
+    plain = {name: getattr(prediction, name) for name in names}
+    return {**plain, "spent_s": dict(prediction.shares), "outside": prediction.outside}
+
+
+# A step before and after a change, or on two machines.
+
+
+def changed_sheet(before: Side, changes: Changes) -> Report:
+    """The step on the same machine with something about either changed. Raises UsageError for an impossible change."""
+    then = changed(before.forecast.workload, before.forecast.fit, before.gpu, changes, before.adding)
+    columns = (Column("", "left"), Column(NOW), Column(THEN))
+    rows = tuple(
+        (Cell(change.what), Cell(change.before), Cell(change.after, tone="strong" if change.matters else "quiet"))
+        for change in then.changes
+    )
+    table = Table("What is changed", "", columns, rows)
+    after = forecast(then.workload, then.fit)
+    section = _comparing_section(before.forecast, after, then.changes, (NOW, THEN), [table])
+    footer = (f"constants of {run_words(before.run)}",)
+    return msgspec.structs.replace(head(before.run, reference=before.reference, footer=footer), sections=(section,))
+
+
+def against_sheet(first: Side, second: Side) -> Report:
+    """The same step on two recorded machines."""
+    names = _names(first.run, second.run)
+    section = _comparing_section(first.forecast, second.forecast, (), names, [])
+    heads = [head(side.run, reference=side.reference) for side in (first, second)]
+    return msgspec.structs.replace(
+        heads[0],
+        mark=heads[0].mark or heads[1].mark,
+        banners=tuple(dict.fromkeys((*heads[0].banners, *heads[1].banners))),
+        facts=(*heads[0].facts, *((f"against {name}", text) for name, text in heads[1].facts)),
+        sections=(section,),
+        footer=tuple(f"{name}: {run_words(side.run)}" for name, side in zip(names, (first, second), strict=True)),
+    )
+
+
+def _names(first: Run, second: Run) -> tuple[str, str]:
+    """What the two runs are called: by their GPUs if those differ."""
+    gpus = [[gpu.name for gpu in run.sessions[-1].gpus] for run in (first, second)]
+    if gpus[0] and gpus[1] and gpus[0][0] != gpus[1][0]:
+        return f"on the {gpus[0][0]}", f"on the {gpus[1][0]}"
+    return "in the first run", "in the second"
+
+
+def _comparing_section(
+    before: Forecast, after: Forecast, changes: Sequence[Change], names: tuple[str, str], tables: Sequence[Table]
+) -> Section:
+    verdict, *findings = whatif.findings(before, after, changes, names)
+    pairs = whatif.pairs(before, after)
+    stacks = tuple(
+        _stack(f"{prediction.way} {_short(name)}", prediction)
+        for pair in pairs
+        for name, prediction in zip(names, pair, strict=True)
+    )
+    return Section(
+        suite=whatif.SUITE,
+        title=f"what if: {words.described(before.workload)}",
+        pictures=(*tables, _both_table(before, after, pairs, names), Stacks(SHARES, PATH, stacks)),
+        studies=(),
+        findings=tuple(findings),
+        verdict=verdict,
+    )
+
+
+def _short(name: str) -> str:
+    return name if name in (NOW, THEN) else name.removeprefix("on the ").removeprefix("in the ").removesuffix(" run")
+
+
+def _both_table(before: Forecast, after: Forecast, pairs: Sequence[Pair], names: tuple[str, str]) -> Table:
+    """Two rows for each way of submitting: the step before and after, its pace, its limit, what the change gives."""
+    columns = (
+        Column("", "left"),
+        Column("", "left"),
+        Column("a step takes"),
+        Column("that makes", drop=1),
+        Column("limited by"),
+        Column("", "left"),
+    )
+    rows = []
+    for pair in pairs:
+        rows.append(_both_row(pair.before, before, pair.before.way, names[0], ""))
+        rows.append(_both_row(pair.after, after, "", names[1], whatif.in_words(pair)))
+    return Table(WAYS, "", columns, tuple(rows))
+
+
+def _both_row(prediction: Prediction, forecast: Forecast, way: str, name: str, change: str) -> tuple[Cell, ...]:
+    return (
+        Cell(way, tone="strong"),
+        Cell(_short(name)),
+        Cell(as_time(prediction.step_s), spread(prediction.half_width), "strong"),
+        _pace(prediction, forecast.workload),
+        Cell(prediction.limit, tone=TONES[prediction.limit]),
+        Cell(change, tone="strong"),
+    )
+
+
+# A step to scale.
+
+
+def timeline_sheet(run: Run, workload: Workload, *, reference: bool = False, adding: Sequence[str] = ()) -> Report:
+    """The step drawn from a run's constants, with what it means.
+
+    Raises RunUnreadableError that names what to measure, ``adding`` to the run, where constants are missing.
+    """
+    evidence, fit = fit_for(run, workload, adding)
+    step = forecast(workload, fit)
+    grounds = words.foundations(step, run_words(run), reference=reference, simulated=run.simulated)
+    title = words.described(workload)
+    if len(title) > LONGEST_TITLE:  # cut behind a comma where there is one
+        cut = title[:LONGEST_TITLE]
+        title = f"{cut[: cut.rfind(', ')] if ', ' in cut else cut}, …"
+    section = Section(
+        suite=timeline.SUITE,
+        title=f"timeline: {title}",
+        pictures=tuple(pictures(step, in_words(workload))),
+        studies=(),
+        findings=(*timeline.findings(evidence, step), *grounds),
+    )
+    footer = (f"costs from run {run.run_id}", "in figures: microbench predict --help")
+    return msgspec.structs.replace(head(run, reference=reference, footer=footer), sections=(section,))

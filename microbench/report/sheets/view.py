@@ -1,0 +1,91 @@
+"""Makes the report of a run: banners, facts, a section for each suite with its findings, and what was not measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from microbench.analysis.evidence import Evidence, evidence_by_device
+from microbench.analysis.stats import Row, rows
+from microbench.core.model import BenchmarkInfo, Run
+from microbench.explain import environment
+from microbench.explain.rules import HOST, of_suite
+from microbench.report.curves import benchmark_curve
+from microbench.report.document import GRADES, SUITE_TITLES, Picture, Report, Section, Study
+from microbench.report.heading import head
+from microbench.report.suites import compute, graph, launch, link, memory
+from microbench.report.tables import benchmark_tables, fact_tables, problem_table
+
+PICTURES: dict[str, Callable[[Evidence], list[Picture]]] = {
+    "launch": launch.pictures,
+    "graph": graph.pictures,
+    "link": link.pictures,
+    "memory": memory.pictures,
+    "compute": compute.pictures,
+}
+# Benchmarks whose curve is among the pictures already, or whose axis numbers things: GPUs, NUMA nodes.
+WITHOUT_CURVE = frozenset({
+    "launch_duration", "graph_gain", "link_copy", "link_peer", "link_concurrent", "link_numa", "memory_levels",
+    "memory_latency", "memory_occupancy", "gemm_throughput", "gemm_shapes",
+})  # fmt: skip
+# The rule whose finding sums up a suite: its title comes before any picture.
+VERDICTS = {"link": "link.verdict", "memory": "memory.verdict", "compute": "compute.verdict"}
+# Benchmarks in the order of their tables; others follow as the run has them.
+ORDER = (*launch.ORDER, *graph.ORDER, *link.ORDER, *memory.ORDER, *compute.ORDER)
+
+
+def build(
+    run: Run,
+    found: Sequence[Row] | None = None,
+    *,
+    reference: bool = False,
+    unfinished: bool = False,
+    footer: tuple[str, ...] = (),
+) -> Report:
+    """The report of a run.
+
+    ``reference`` marks a bundled run, ``unfinished`` one that was cut off. ``found`` are the run's rows if the caller
+    has them already; its samples are not read then.
+    """
+    found = rows(run) if found is None else found
+    groups = evidence_by_device(run, found)
+    sections = [
+        section
+        for suite in dict.fromkeys(info.suite for info in run.benchmarks)
+        for group in (groups if suite != HOST else groups[:1])
+        if (section := _section(run, suite, group, several=len(groups) > 1 and suite != HOST)) is not None
+    ]
+    grades = {row.trust for row in found}
+    return msgspec.structs.replace(
+        head(run, reference=reference, unfinished=unfinished, footer=footer),
+        environment=tuple(environment.findings(run)),
+        sections=tuple(sections),
+        problems=problem_table(run.outcomes),
+        grades=tuple(grade for grade in GRADES if grade in grades),
+    )
+
+
+def _section(run: Run, suite: str, group: Evidence, *, several: bool) -> Section | None:
+    infos = sorted((info for info in run.benchmarks if info.suite == suite), key=_place)
+    studies = []
+    for info in infos:
+        found = group.rows(info.name)
+        if found:
+            curve = None if info.name in WITHOUT_CURVE else benchmark_curve(info, found)
+            studies.append(Study(info.name, benchmark_tables(info, found, group.ceiling), curve))
+        elif not info.metrics and any(outcome.facts for outcome in group.outcomes(info.name)):
+            studies.append(Study(info.name, fact_tables(info, group.outcomes(info.name))))
+    if not studies:
+        return None
+    title = SUITE_TITLES.get(suite, suite)
+    if several and group.gpu:
+        title += f" · GPU {group.gpu.index}, {group.gpu.name}"
+    pictures = PICTURES[suite](group) if suite in PICTURES else []
+    findings = tuple(of_suite(group, suite))
+    verdict = next((finding for finding in findings if finding.rule == VERDICTS.get(suite)), None)
+    return Section(suite, title, tuple(pictures), tuple(studies), findings, verdict, group.device)
+
+
+def _place(info: BenchmarkInfo) -> int:
+    return ORDER.index(info.name) if info.name in ORDER else len(ORDER)

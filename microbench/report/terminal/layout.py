@@ -1,0 +1,199 @@
+"""Lays out tables and running text in characters: lines of pieces, each a text with its tone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.cells import cell_len, chop_cells
+
+from microbench.core.units import plain, to_ascii
+from microbench.report.document import TRUST_MARKS, Cell, Prose, Table, Tone
+
+Piece = tuple[str, Tone]
+Drawn = list[list[Piece]]
+PLAIN: Tone = "plain"
+QUIET: Tone = "quiet"
+
+LONGEST_CELL = 400
+# Two blanks between columns, one at each edge of a table.
+BETWEEN, EDGES = 2, 2
+# Longer lines of running text are hard to read, however wide the page.
+WIDEST_PROSE = 96
+SEPARATOR, GOES_ON = " · ", " ·"
+
+
+def shown(text: str, fine: bool) -> str:
+    """``text`` on one line without control characters; in ASCII if the output is not ``fine``."""
+    safe = plain(text, LONGEST_CELL)
+    return safe if fine else to_ascii(safe)
+
+
+def length_of(pieces: Iterable[Piece]) -> int:
+    """How many places the pieces take on a terminal."""
+    return sum(cell_len(text) for text, _ in pieces)
+
+
+def joined(cells: Sequence[Piece]) -> list[Piece]:
+    """Neighbouring characters of one tone as one piece."""
+    pieces: list[Piece] = []
+    for text, tone in cells:
+        if pieces and pieces[-1][1] == tone:
+            pieces[-1] = (pieces[-1][0] + text, tone)
+        else:
+            pieces.append((text, tone))
+    return pieces
+
+
+def packed(words: str, width: int) -> list[str]:
+    """Lines of at most ``width`` that break only at the separators " · "; a longer part has a line of its own."""
+    first, *others = words.split(SEPARATOR)
+    lines = [first]
+    for left, part in zip(range(len(others) - 1, -1, -1), others, strict=True):
+        longer = f"{lines[-1]}{SEPARATOR}{part}"
+        if cell_len(longer) + (len(GOES_ON) if left else 0) <= width:
+            lines[-1] = longer
+        else:
+            lines[-1] += GOES_ON
+            lines.append(part)
+    return lines
+
+
+def prose(one: Prose, width: int, *, fine: bool) -> Drawn:
+    """The paragraphs with a blank line between them; a whole phrase that fits on a line is not broken."""
+    lines: Drawn = []
+    room = min(width, WIDEST_PROSE) - 1
+    for paragraph in one.paragraphs:
+        parts = (
+            ((shown(part, fine), phrase.tone), index > 0)
+            for phrase in paragraph
+            for index, part in enumerate(
+                [phrase.text] if phrase.whole and len(phrase.text) <= room else phrase.text.split(" ")
+            )
+        )
+        lines += [[], *([(" ", "plain"), *line] for line in _wrapped(_words(parts), room))]
+    return lines[1:]
+
+
+def _words(parts: Iterable[tuple[Piece, bool]]) -> Iterator[list[Piece]]:
+    """What a line may break between: pieces, of which those that do not begin a new word stay with the one before."""
+    word: list[Piece] = []
+    for piece, begins in parts:
+        if begins and word:
+            yield word
+            word = []
+        if piece[0]:
+            word.append(piece)
+    if word:
+        yield word
+
+
+def _wrapped(words: Iterable[list[Piece]], width: int) -> Drawn:
+    """Words in lines of at most ``width`` places; a longer word is cut."""
+    lines: Drawn = [[]]
+    used = 0
+    for word in words:
+        length = length_of(word)
+        if used and used + 1 + length > width:
+            lines.append([])
+            used = 0
+        if used:
+            lines[-1].append((" ", "plain"))
+            used += 1
+        if length > width:
+            *whole, (rest, tone) = [(part, tone) for text, tone in word for part in chop_cells(text, max(width, 1))]
+            lines[-1:] = [*([part] for part in whole), [(rest, tone)]]
+            used = cell_len(rest)
+        else:
+            lines[-1] += word
+            used += length
+    return lines
+
+
+class Widths:
+    """The widths of a table's columns, with the notes of cells or without."""
+
+    def __init__(self, table: Table, *, fine: bool, notes: bool = True) -> None:
+        self._drops = [column.drop for column in table.columns]
+        # Notes are padded to the longest of their column, so that figures stand under each other.
+        self.notes = [
+            max((cell_len(shown(row[index].note, fine)) for row in table.rows), default=0) if notes else 0
+            for index in range(len(table.columns))
+        ]
+        self.needed = [
+            max(
+                cell_len(shown(column.title, fine)),
+                *(length_of(cell_pieces(row[index], self.notes[index], fine)) for row in table.rows),
+                0,
+            )
+            for index, column in enumerate(table.columns)
+        ]
+
+    def total(self, kept: Sequence[int]) -> int:
+        """The width of a table with these columns, nothing wrapped."""
+        return sum(self.needed[index] for index in kept) + BETWEEN * max(len(kept) - 1, 0) + EDGES
+
+    def fitting(self, width: int) -> list[int]:
+        """The columns to show in ``width`` places: those that may be dropped are, until the rest fits."""
+        kept = list(range(len(self.needed)))
+        while self.total(kept) > width and any(self._drops[index] for index in kept):
+            kept.remove(max(kept, key=lambda index: self._drops[index]))
+        return kept
+
+
+def cell_pieces(cell: Cell, note_width: int, fine: bool) -> list[Piece]:
+    """A cell's text, its note padded to ``note_width`` (0: left out), and the mark of its grade."""
+    pieces: list[Piece] = [(shown(cell.text, fine), cell.tone)]
+    if cell.note and note_width:
+        note = shown(cell.note, fine)
+        pieces.append((f" {note}{' ' * (note_width - cell_len(note))}", "quiet"))
+    if cell.trust is not None:
+        sign, tone = TRUST_MARKS[cell.trust]
+        pieces.append((f" {shown(sign, fine)}", tone))
+    return pieces
+
+
+def table(one: Table, width: int, *, fine: bool) -> Drawn:
+    """A table in as many columns as fit, else without the notes of cells, else with long cells wrapped."""
+    widths = Widths(one, fine=fine)
+    kept = widths.fitting(width)
+    if widths.total(kept) > width:
+        widths = Widths(one, fine=fine, notes=False)
+        kept = widths.fitting(width)
+    sizes = [widths.needed[index] for index in kept]
+    for _ in range(widths.total(kept) - width):  # the widest column gives way
+        sizes[sizes.index(max(sizes))] -= 1
+    rights = [one.columns[index].align == "right" for index in kept]
+    titles = []
+    for index, size, right in zip(kept, sizes, rights, strict=True):
+        title = shown(one.columns[index].title, fine)
+        blank = " " * (size - cell_len(title))
+        titles.append([(blank + title if right else title + blank, QUIET)])
+    lines = _row(titles, sizes, rights, QUIET)
+    lines.append([("─" * (sum(sizes) + BETWEEN * (len(sizes) - 1) + EDGES), QUIET)])
+    for row in one.rows:
+        lines += _row([cell_pieces(row[index], widths.notes[index], fine) for index in kept], sizes, rights, PLAIN)
+    return lines
+
+
+def _row(cells: Sequence[list[Piece]], sizes: Sequence[int], rights: Sequence[bool], blank: Tone) -> Drawn:
+    """The cells of a row next to each other, on several lines where a cell is longer than its column."""
+    blocks = [
+        [cell] if length_of(cell) <= size else _wrapped(_words(_split(cell)), size)
+        for cell, size in zip(cells, sizes, strict=True)
+    ]
+    lines: Drawn = []
+    for number in range(max(map(len, blocks), default=0)):
+        line: list[Piece] = [(" ", blank)]
+        for block, size, right in zip(blocks, sizes, rights, strict=True):
+            pieces = block[number] if number < len(block) else []
+            padding: Piece = (" " * (size - length_of(pieces)), blank)
+            line += [padding, *pieces] if right else [*pieces, padding]
+            line += [(" ", blank), (" ", QUIET)]
+        lines.append(line[:-1])
+    return lines
+
+
+def _split(pieces: Iterable[Piece]) -> Iterator[tuple[Piece, bool]]:
+    for text, tone in pieces:
+        for index, part in enumerate(text.split(" ")):
+            yield (part, tone), index > 0
