@@ -76,7 +76,7 @@ def test_keys_that_are_left_out_have_defaults() -> None:
         ('[[part]]\nkernels = "3"\nduration = "1us"', r'part 1, kernels: "3" is not a whole number'),
         ('[[part]]\nkernels = true\nduration = "1us"', r"part 1, kernels: true is not a whole number"),
         ("[[part]]\nkernels = 3\nduration = 6", r"part 1, duration: 6 is not a time"),
-        ('[[part]]\nkernels = 3\nduration = "-6us"', r"part 1, duration: -6us is no time"),
+        ('[[part]]\nkernels = 3\nduration = "-6us"', r"part 1, duration: -6us is not a time"),
         ("[[part]]\nkernels = 3\nduration = nan", r"part 1, duration: nan is not a time"),
         ("[[part]]\nkernels = 3\nduration = []", r"part 1, duration: the list is empty"),
         ('[[part]]\nkernels = 3\nduration = "11s"', r"part 1, duration: 11s is too long"),
@@ -256,7 +256,7 @@ def test_typed_sizes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "MB", "-1", "1 XB", "1e9", "1..5 GB", "1_000", "nan"])
 def test_a_text_that_is_not_a_size_is_an_error(text: str) -> None:
-    with pytest.raises(UsageError, match="no size"):
+    with pytest.raises(UsageError, match="is not a size"):
         typed_size(text)
 
 
@@ -265,8 +265,8 @@ def test_typed_rates_and_factors() -> None:
     assert typed_rate("1.2 TB/s") == pytest.approx(1.2e12)
     assert [typed_factor(text) for text in ("0.5x", "2×", "3", "0")] == [0.5, 2.0, 3.0, 0.0]
     for text in ("2039", "0 GB/s", "-1 GB/s", "x"):
-        with pytest.raises(UsageError, match="no rate"):
+        with pytest.raises(UsageError, match="is not a rate"):
             typed_rate(text)
     for text in ("-1x", "1001x", "half", ""):
-        with pytest.raises(UsageError, match="no factor"):
+        with pytest.raises(UsageError, match="is not a factor"):
             typed_factor(text)
