@@ -15,7 +15,9 @@ def measure(gpu: Gpu, meter: Meter, nodes_short: int) -> Iterator[Measured]:
     if gpu.simulated:
         raise Skip("needs a driver")
     gpu.graphs.changes("exec_update", NODES, NODES, 1)
-    changes = gpu.graphs._changes["exec_update", NODES]  # type: ignore[attr-defined]
+    from microbench.gpu.cuda.graphs.changes import Changes  # needs the GPU packages
+
+    changes = gpu.graphs.subject().once(Changes, "exec_update", NODES)  # type: ignore[attr-defined]
     changes._count = NODES - nodes_short
     if nodes_short:
         changes._prepare = lambda: None
