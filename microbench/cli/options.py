@@ -54,7 +54,10 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="AXIS=VALUE[,VALUE]", help="Set the values of an axis. Repeatable.")
 ]
 Device = Annotated[
-    str | None, typer.Option(metavar="DEVICE", help="cuda:N, a UUID, all, or fake (simulated); default: the first GPU.")
+    str | None,
+    typer.Option(
+        "--device", metavar="DEVICE", help="cuda:N, a UUID, all, or fake (simulated); default: the first GPU."
+    ),
 ]
 Rounds = Annotated[int, typer.Option(metavar="N", help="Measure in N fresh processes; the grade stable needs 3.")]
 TimeLimit = Annotated[float | None, typer.Option(metavar="SECONDS", help="The run's budget of wall time.")]
