@@ -260,6 +260,37 @@ class Report(msgspec.Struct, frozen=True):
     footer: tuple[str, ...]
 
 
+class AnswerLine(msgspec.Struct, frozen=True):
+    """One question's figures on the screen; ``trust`` is the grade of most of them, ``verdict`` how they are judged."""
+
+    name: str
+    parts: tuple[Cell, ...]
+    trust: str = ""
+    verdict: Severity | None = None
+
+
+class Block(msgspec.Struct, frozen=True):
+    """The lines of one GPU, below its name and what it is connected by."""
+
+    name: str
+    about: tuple[str, ...]
+    lines: tuple[AnswerLine, ...]
+
+
+class Screen(msgspec.Struct, frozen=True):
+    """A run on one screen: the answers of each GPU, the findings that matter most, what distorts the run, what the
+    time budget left out ("" if nothing), and what to type next."""
+
+    mark: str
+    run: str
+    banners: tuple[Banner, ...]
+    blocks: tuple[Block, ...]
+    findings: tuple[Finding, ...]
+    distorting: tuple[Finding, ...]
+    left_out: str
+    footer: str
+
+
 TRUST_MARKS: dict[str, tuple[str, Tone]] = {
     "stable": ("●", "good"),
     "steady": ("◐", "note"),

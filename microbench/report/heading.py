@@ -16,7 +16,7 @@ def head(run: Run, *, reference: bool = False, unfinished: bool = False, footer:
     return Report(
         title=_title(run),
         mark=mark_of(run, reference=reference),
-        banners=tuple(_banners(run, reference, unfinished)),
+        banners=tuple(banners(run, reference=reference, unfinished=unfinished)),
         facts=tuple(_facts(run)),
         environment=(),
         sections=(),
@@ -42,7 +42,8 @@ def _title(run: Run) -> str:
     return ", ".join(dict.fromkeys(gpu.name for gpu in gpus)) or "no GPU"
 
 
-def _banners(run: Run, reference: bool, unfinished: bool) -> Iterable[Banner]:
+def banners(run: Run, *, reference: bool = False, unfinished: bool = False) -> Iterable[Banner]:
+    """Warnings about the whole run: simulated, recorded elsewhere, without a GPU, cut off."""
     if run.simulated:
         yield Banner(SIMULATED, "These figures come from a simulated GPU. They say nothing about any real one.")
     if reference:

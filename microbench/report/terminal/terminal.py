@@ -26,12 +26,15 @@ from microbench.report.document import (
     GRADES,
     SEVERITY_MARKS,
     TRUST_MARKS,
+    AnswerLine,
     Bars,
+    Block,
     Curve,
     Histogram,
     Picture,
     Prose,
     Report,
+    Screen,
     Section,
     Stacks,
     Study,
@@ -41,7 +44,7 @@ from microbench.report.document import (
     Way,
 )
 from microbench.report.terminal import charts, layout, plots
-from microbench.report.terminal.layout import LONGEST_CELL, Drawn, Widths, length_of, packed, shown
+from microbench.report.terminal.layout import GOES_ON, LONGEST_CELL, SEPARATOR, Drawn, Widths, length_of, packed, shown
 
 # In the terminal's own palette, so that both a light and a dark one read well.
 STYLES: dict[Tone, str] = {
@@ -83,6 +86,11 @@ class QuietConsole(Console):
 def draw(report: Report, console: Console, *, brief: bool = False, why: bool = False) -> None:
     """Draw the whole report; ``brief`` leaves out the tables of benchmarks, ``why`` adds the rule of each finding."""
     Painter(console, why=why).report(report, brief)
+
+
+def draw_screen(screen: Screen, console: Console, *, why: bool = False) -> None:
+    """Draw the answer on one screen; ``why`` adds the rule of each finding."""
+    Painter(console, why=why).screen(screen)
 
 
 def draw_tables(tables: Iterable[Table], console: Console) -> None:
@@ -273,6 +281,72 @@ class Painter:
             line.plain = line.plain.replace(GLUE, " ")
             line.rstrip()
             yield line
+
+    def screen(self, screen: Screen) -> None:
+        """The answer on one screen."""
+        for banner in screen.banners:
+            words = self.text(f"{banner.word}: ", banner.tone) + self.text(f"{banner.text} {banner.next_step}".strip())
+            self._indented(words, 0)
+        for block in screen.blocks:
+            self._block(block, screen)
+        if screen.distorting:
+            self.print(Text())
+            for finding in screen.distorting:
+                self._short(finding, "distorts this run: ")
+        if screen.findings:
+            self.print(Text())
+            for finding in screen.findings:
+                self._short(finding)
+        if screen.left_out or screen.footer:
+            self.print(Text())
+        for line in filter(None, (screen.left_out, screen.footer)):
+            for part in packed(line, self.width):
+                self.print(self.text(part, "quiet"))
+
+    def _block(self, block: Block, screen: Screen) -> None:
+        """A GPU's name with the run on the right, and its lines."""
+        head = self.text(SEPARATOR.join((block.name, *block.about)), "strong")
+        if screen.mark:
+            head += Text("  ") + self.text(screen.mark, "warning")
+        run = self.text(screen.run, "quiet")
+        room = self.width - head.cell_len - run.cell_len
+        self.print(*([head + Text(" " * room) + run] if room >= 2 else [head, run]))
+        indent = max((cell_len(line.name) for line in block.lines), default=0) + 5
+        for line in block.lines:
+            self._answer(line, indent)
+
+    def _answer(self, line: AnswerLine, indent: int) -> None:
+        """The figures behind the line's name, broken between figures; a grade of its own stands behind a figure."""
+        mark = SEVERITY_MARKS[line.verdict] if line.verdict else " "
+        start = self.text(f" {mark} {line.name}".ljust(indent), line.verdict or "note")
+        pieces = [self.text(cell.text) + self._grade(cell.trust) for cell in line.parts]
+        if line.trust:
+            pieces.append(self.text(*TRUST_MARKS[line.trust]) + self.text(f" {line.trust}", TRUST_MARKS[line.trust][1]))
+        room = self.width - indent
+        row = Text()
+        for place, piece in enumerate(pieces):
+            last = place == len(pieces) - 1
+            if row and row.cell_len + len(SEPARATOR) + piece.cell_len + (0 if last else len(GOES_ON)) > room:
+                self.print(start + row + self.text(GOES_ON, "quiet"))
+                start, row = Text(" " * indent), Text()
+            *before, rest = self._wrapped(piece, room - len(GOES_ON)) if not row else [piece]
+            for part in before:
+                self.print(start + part)
+                start = Text(" " * indent)
+            row += (self.text(SEPARATOR, "quiet") if row else Text()) + rest
+        self.print(start + row)
+
+    def _grade(self, trust: str | None) -> Text:
+        """The mark of a grade behind a blank; nothing for None."""
+        return self.text(f" {TRUST_MARKS[trust][0]}", TRUST_MARKS[trust][1]) if trust else Text()
+
+    def _short(self, finding: Finding, before: str = "") -> None:
+        """A finding's title and advice, without its reading."""
+        head = self.text(f" {SEVERITY_MARKS[finding.severity]} ", finding.severity) + self.text(before, "quiet")
+        line = head + self.text(finding.title, "strong")
+        self._indented(line + self.text(f". {finding.advice}") if finding.advice else line, 0)
+        if self.why:
+            self._indented(self.text(f"[{finding.rule}: {finding.threshold}]", "quiet"), 3)
 
 
 class Lines:

@@ -1,0 +1,98 @@
+"""Makes the answer on one screen: a line for each question, the findings that matter most, and what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from microbench.analysis.evidence import Evidence, evidence_by_device, listed
+from microbench.analysis.stats import Row, rows
+from microbench.core.model import Environment, Run
+from microbench.explain import environment
+from microbench.explain.answer import Answer, answers, host, most_important
+from microbench.explain.rules import HOST, RULES, of_suite
+from microbench.report.document import GRADES, AnswerLine, Block, Cell, Screen
+from microbench.report.heading import banners, mark_of
+
+OUT_OF_TIME = "time budget"
+MOST_NAMED = 4
+
+
+def screen(
+    run: Run,
+    found: Sequence[Row] | None = None,
+    *,
+    name: str = "",
+    reference: bool = False,
+    unfinished: bool = False,
+) -> Screen:
+    """The answer of a run. ``name`` is what the commands in the last line call it, "" for the last run."""
+    found = rows(run) if found is None else found
+    groups = evidence_by_device(run, found)
+    where = run.sessions[-1].environment if run.sessions else Environment()
+    findings = [each for group in groups for suite in RULES if suite != HOST for each in of_suite(group, suite)]
+    distorting = [each for each in environment.findings(run) if each.severity not in ("good", "note")]
+    blocks = [_block(group, where) for group in groups if group.gpu is not None]
+    own = host(groups[0])
+    if not blocks and own is not None:
+        blocks = [Block("no GPU", (), (_line(own),))]
+    return Screen(
+        mark=mark_of(run, reference=reference),
+        run=_run_words(run),
+        banners=tuple(banners(run, reference=reference, unfinished=unfinished)),
+        blocks=tuple(blocks),
+        findings=tuple(most_important(findings)),
+        distorting=tuple(distorting),
+        left_out=_left_out(run),
+        footer=_footer(name, suites=tuple(dict.fromkeys(info.suite for info in run.benchmarks))),
+    )
+
+
+def _block(evidence: Evidence, where: Environment) -> Block:
+    gpu = evidence.gpu
+    assert gpu is not None
+    about = []
+    if gpu.link.generation_max and gpu.link.lanes_max and not gpu.integrated:
+        about.append(f"PCIe {gpu.link.generation_max}.0 x{gpu.link.lanes_max}")
+    about += [f"driver {where.driver_version}"] if where.driver_version else []
+    about += [f"CUDA {where.cuda_driver_version}"] if where.cuda_driver_version else []
+    return Block(gpu.name, tuple(about), tuple(_line(answer) for answer in answers(evidence)))
+
+
+def _line(answer: Answer) -> AnswerLine:
+    """The line with the grade of most of its figures; a figure of another grade has its own."""
+    known = [part.row.trust for part in answer.parts if part.row is not None]
+    usual = max(GRADES, key=known.count) if known else ""  # of equal counts the better grade
+    cells = (Cell(part.text, trust=_other(part.row.trust, usual) if part.row else None) for part in answer.parts)
+    return AnswerLine(answer.name, tuple(cells), usual, answer.verdict)
+
+
+def _other(trust: str, usual: str) -> str | None:
+    return trust if trust != usual else None
+
+
+def _run_words(run: Run) -> str:
+    if not run.sessions:
+        return f"run {run.run_id}"
+    measured = sum(outcome.status == "ok" for outcome in run.outcomes)
+    return f"run {run.run_id} · {measured} cases"
+
+
+def _left_out(run: Run) -> str:
+    """What the time budget left out, with the command that measures it; "" if nothing."""
+    late = [outcome for outcome in run.outcomes if outcome.status == "skipped" and outcome.reason == OUT_OF_TIME]
+    if not late:
+        return ""
+    names = list(dict.fromkeys(outcome.case.benchmark for outcome in late))
+    more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
+    what = listed([*names[:MOST_NAMED], *more])
+    return (
+        f"Not measured for lack of time: {len(late)} cases of {what}. `microbench run --resume {run.run_id}` adds them."
+    )
+
+
+def _footer(name: str, suites: Sequence[str]) -> str:
+    first = next((suite for suite in suites if suite != HOST), HOST)
+    called = f" {name}" if name else ""
+    return (
+        f"more: microbench show{called} {first} · microbench show{called} --all · microbench report{called} -o run.html"
+    )
