@@ -7,7 +7,7 @@ import itertools
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal
 
 from microbench.core.errors import UsageError
@@ -54,6 +54,11 @@ def always(params: Mapping[str, Param]) -> bool:
     return True
 
 
+def never(params: Mapping[str, Param]) -> bool:
+    """False for every combination of axis values."""
+    return False
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """One question that one file answers.
@@ -61,10 +66,12 @@ class Benchmark:
     ``measure(gpu, meter, **params)`` yields measurements, facts and series. With ``gpus=0`` its first argument is the
     Host, with ``cold=True`` a ColdStarts that has not touched the GPU yet. ``combines`` is False for combinations that
     make no sense. ``here`` returns why a case makes no sense on this machine (it lacks the NUMA node or GPU), else
-    None. Each value of the axes in ``fresh_process_by`` gets a process of its own; ``process_environment`` returns that
-    process's extra variables. ``minimum_rounds`` is for values that can be read only once a process. An ``essential``
-    benchmark runs before the rest of its suite, because others are judged by it. ``late`` cases run after all others
-    of the suite, so that a short budget drops them first.
+    None; such a case is left out. ``unavailable`` returns why a case cannot run with the installed packages, else None;
+    such a case is skipped. ``own_process`` names the process that a case needs: cases of equal name share one, even
+    those of different benchmarks, and "" is the main process. ``process_environment`` returns that process's extra
+    variables. ``minimum_rounds`` is for values that can be read only once a process. The quick grid of a ``core``
+    benchmark is measured first and is never left out for lack of time. ``late`` cases run after all others, so they are
+    the first that a short budget drops.
     """
 
     name: str
@@ -78,18 +85,24 @@ class Benchmark:
     gpus: int | Literal["all"] = 1
     cold: bool = False
     minimum_rounds: int = 1
-    fresh_process_by: tuple[str, ...] = ()
+    unavailable: Callable[[Environment, Mapping[str, Param]], str | None] = lambda environment, params: None
+    own_process: Callable[[Mapping[str, Param]], str] = lambda params: ""
     process_environment: Callable[[Case], dict[str, str]] = lambda case: {}
     combines: Callable[[Mapping[str, Param]], bool] = always
     here: Callable[[Environment, Mapping[str, Param]], str | None] = lambda environment, params: None
-    essential: bool = False
-    late: Callable[[Mapping[str, Param]], bool] = lambda params: False
+    core: bool = False
+    late: Callable[[Mapping[str, Param]], bool] = never
 
     def cases(self, preset: Preset, overrides: Mapping[str, tuple[Param, ...]] | None = None) -> list[Case]:
         """The cases of a preset in axis order; ``overrides`` replace the values of the axes they name."""
         axes = {name: axis.values(preset) for name, axis in self.axes.items()} | dict(overrides or {})
         grid = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
         return [Case(self.name, dict(sorted(params.items()))) for params in grid if self.combines(params)]
+
+    @cached_property
+    def core_ids(self) -> frozenset[str]:
+        """Ids of the cases that are never left out for lack of time."""
+        return frozenset(case.id for case in self.cases("quick")) if self.core else frozenset()
 
     def info(self, cases: list[Case]) -> BenchmarkInfo:
         """The description of this benchmark that a run file stores, with the axis values that were planned."""

@@ -55,9 +55,10 @@ def select(
 ) -> tuple[Selected, ...]:
     """The benchmarks of the suites and benchmarks in ``names`` (all if none), in the order of the catalogue.
 
-    ``overrides`` set the values of an axis in every selected benchmark that has it. A benchmark without cases in the
-    preset is left out unless it was named. Raises UsageError for a name, preset, axis or value that does not exist
-    (with the nearest one that does), and if no combination of the values is a case.
+    Without names the quick preset is the core. ``overrides`` set the values of an axis in every selected benchmark that
+    has it. A benchmark without cases in the preset is left out unless it was named. Raises UsageError for a name,
+    preset, axis or value that does not exist (with the nearest one that does), and if no combination of the values is a
+    case.
     """
     if preset not in PRESETS:
         raise _unknown("preset", preset, PRESETS)
@@ -65,7 +66,8 @@ def select(
     for name in names:
         if name not in suites and name not in catalogue:
             raise _unknown("suite or benchmark", name, (*suites, *catalogue))
-    benchmarks = [each for each in catalogue.values() if not names or each.name in names or each.suite in names]
+    wanted = [each for each in catalogue.values() if not names or each.name in names or each.suite in names]
+    benchmarks = wanted if names or preset != "quick" else [each for each in wanted if each.core]
     axes = tuple(dict.fromkeys(axis for benchmark in benchmarks for axis in benchmark.axes))
     for axis in overrides:
         if axis not in axes:
@@ -129,13 +131,6 @@ class AlreadyMeasured(NamedTuple):
     round: int
 
 
-class Block(NamedTuple):
-    """A suite in one pass over all suites; each gets a share of the time budget."""
-
-    turn: int
-    suite: str
-
-
 @dataclass(frozen=True)
 class Process:
     """A worker process. Consecutive cases with equal values here share one.
@@ -159,8 +154,12 @@ class PlannedCase:
     case: Case
     round: int
     device: str | None
-    block: Block
     process: Process
+
+    @property
+    def core(self) -> bool:
+        """Whether the case is measured whatever the time budget says."""
+        return self.case.id in self.benchmark.core_ids
 
 
 @dataclass(frozen=True)
@@ -182,26 +181,39 @@ def make_plan(
 ) -> Plan:
     """Every selected case on the GPUs of ``environment`` (only the first unless ``device`` says otherwise).
 
-    Rounds are outermost, so that drift affects all cases alike. Inside a round it goes suite by suite and GPU by GPU;
-    benchmarks that start many processes come last, so that the fewest cases are lost when time runs out. A benchmark
-    that needs more rounds than asked for takes them in its turn. Without a GPU a benchmark that needs one is skipped
-    once, or case by case if the user named it. Cases that make no sense on this machine are left out; if none is left,
-    the benchmark is skipped once.
+    The core comes first, then the other cases, then those that a benchmark calls late or that are measured cold: what
+    comes last is what a short budget drops. Inside each of these parts rounds are outermost, so that drift affects all
+    cases alike; then GPUs; then processes, the main one first, so that each is started once. A benchmark that needs
+    more rounds than asked for takes them in its turn. Without a GPU a benchmark that needs one is skipped once, or case
+    by case if the user named it. Cases that make no sense on this machine are left out; if none is left, the benchmark
+    is skipped once.
     """
     skipped: list[Outcome] = []
     runnable: list[Selected] = []
     for chosen in selected:
         cases, reason = _cases_here(chosen, environment)
-        if reason is None:
-            runnable.append(replace(chosen, cases=cases))
-        else:
-            skipped += [Outcome(case, session, 0, "skipped", reason) for case in cases]
+        reasons = {case.id: reason or chosen.benchmark.unavailable(environment, case.params) for case in cases}
+        runnable.append(replace(chosen, cases=tuple(case for case in cases if reasons[case.id] is None)))
+        skipped += [
+            Outcome(case, session, 0, "skipped", why) for case in cases if (why := reasons[case.id]) is not None
+        ]
     gpus = environment.under_test(device)
-    planned = [case for turn in range(rounds) for case in _turn(runnable, gpus, turn, rounds)]
+    every = [case for turn in range(rounds) for case in _turn(runnable, gpus, turn, rounds)]
+    processes = list(dict.fromkeys(case.process for case in every))
+    places = {process: (bool(process.own or process.variables), place) for place, process in enumerate(processes)}
+    devices = [None, *(gpu.uuid for gpu in gpus)]
+    every.sort(key=lambda case: (_part(case), case.round % rounds, devices.index(case.device), places[case.process]))
     return Plan(
-        tuple(each for each in planned if AlreadyMeasured(each.device, each.case.id, each.round) not in measured),
+        tuple(case for case in every if AlreadyMeasured(case.device, case.case.id, case.round) not in measured),
         tuple(skipped),
     )
+
+
+def _part(planned: PlannedCase) -> int:
+    """0 for the core, 2 for what a short budget drops first, 1 for all others."""
+    if planned.core:
+        return 0
+    return 2 if planned.benchmark.cold or planned.benchmark.late(planned.case.params) else 1
 
 
 def _cases_here(chosen: Selected, environment: Environment) -> tuple[tuple[Case, ...], str | None]:
@@ -220,58 +232,31 @@ def _cases_here(chosen: Selected, environment: Environment) -> tuple[tuple[Case,
 
 
 def _turn(selected: Sequence[Selected], gpus: Sequence[GpuInfo], turn: int, rounds: int) -> Iterator[PlannedCase]:
-    """One pass over all suites, in the order of ``selected``."""
+    """Every case once, or as often as its benchmark needs, in the order of ``selected``."""
     simulated = any(gpu.simulated for gpu in gpus)
-    for suite in dict.fromkeys(chosen.benchmark.suite for chosen in selected):
-        block = Block(turn, suite)
-        members = sorted((chosen for chosen in selected if chosen.benchmark.suite == suite), key=_priority)
-        for chosen in members:
-            if chosen.benchmark.gpus == 0:
-                yield from _of_benchmark(chosen, None, FAKE if simulated else None, block, rounds)
-        parts = [
-            replace(chosen, cases=tuple(case for case in chosen.cases if chosen.benchmark.late(case.params) == late))
-            for late in (False, True)
-            for chosen in members
-        ]
+    for chosen in selected:
+        if chosen.benchmark.gpus == 0:
+            yield from _of_benchmark(chosen, None, FAKE if simulated else None, turn, rounds)
         for index, gpu in enumerate(gpus):
-            for chosen in parts:
-                # A benchmark of several GPUs finds the others itself and is not repeated for each of them.
-                if chosen.benchmark.gpus == 1 or (chosen.benchmark.gpus != 0 and index == 0):
-                    yield from _of_benchmark(chosen, gpu.uuid, FAKE if gpu.simulated else gpu.uuid, block, rounds)
-
-
-def _priority(chosen: Selected) -> tuple[bool, bool, int]:
-    """Sorts essential benchmarks first, cold starts and those that start many processes of their own last.
-
-    What comes last is what a short budget drops.
-    """
-    benchmark = chosen.benchmark
-    processes = {_process(benchmark, case, None, 0) for case in chosen.cases}
-    own = any(process.own or process.variables for process in processes)
-    return not benchmark.essential, benchmark.cold, len(processes) * benchmark.minimum_rounds if own else 0
+            # A benchmark of several GPUs finds the others itself and is not repeated for each of them.
+            if chosen.benchmark.gpus == 1 or (chosen.benchmark.gpus != 0 and index == 0):
+                yield from _of_benchmark(chosen, gpu.uuid, FAKE if gpu.simulated else gpu.uuid, turn, rounds)
 
 
 def _of_benchmark(
-    chosen: Selected, device: str | None, opens: str | None, block: Block, rounds: int
+    chosen: Selected, device: str | None, opens: str | None, turn: int, rounds: int
 ) -> Iterator[PlannedCase]:
     benchmark = chosen.benchmark
-    for number in range(block.turn, max(rounds, benchmark.minimum_rounds), rounds):
-        by_process: dict[Process, list[Case]] = {}
+    for number in range(turn, max(rounds, benchmark.minimum_rounds), rounds):
         for case in chosen.cases:
-            by_process.setdefault(_process(benchmark, case, opens, number), []).append(case)
-        for process, cases in by_process.items():
-            for case in cases:
-                yield PlannedCase(benchmark, case, number, device, block, process)
+            yield PlannedCase(benchmark, case, number, device, _process(benchmark, case, opens, number))
 
 
 def _process(benchmark: Benchmark, case: Case, opens: str | None, number: int) -> Process:
-    seam: Seam = "host" if benchmark.gpus == 0 else "cold" if benchmark.cold else "gpu"
-    apart = [f"{name}={case.params[name]}" for name in benchmark.fresh_process_by]
-    own = f"{benchmark.name}[{','.join(apart)}]" if apart else ""
     return Process(
-        seam=seam,
+        seam="host" if benchmark.gpus == 0 else "cold" if benchmark.cold else "gpu",
         device=opens,
         round=number,
         variables=tuple(sorted(benchmark.process_environment(case).items())),
-        own=case.id if benchmark.cold else own,
+        own=case.id if benchmark.cold else benchmark.own_process(case.params),
     )

@@ -18,7 +18,14 @@ import msgspec
 
 import microbench
 from microbench.core.bench import discover
-from microbench.core.errors import DeviceAbsentError, ExitCode, MicrobenchError, ResultNotWrittenError, UsageError
+from microbench.core.errors import (
+    DeviceAbsentError,
+    ExitCode,
+    MicrobenchError,
+    ResultNotWrittenError,
+    RunUnreadableError,
+    UsageError,
+)
 from microbench.core.model import Environment, Floors, Outcome, Run, Session
 from microbench.core.units import plain
 from microbench.host.affinity import find_cores, pinned
@@ -133,10 +140,14 @@ class _Session:
 
     def _measure(self, plan: Plan, environment: Environment, floors: Floors) -> None:
         settings, preset = self._intent.settings, self._intent.preset
-        limit_s = settings.time_limit_s if settings.time_limit_s is not None else LIMITS_S[preset]
-        budget = Budget(preset, limit_s, plan.cases, time.monotonic, self._began_s)
-        suites = tuple(dict.fromkeys(planned.block.suite for planned in plan.cases))
-        self._listener(PlanMade(len(plan.cases), budget.left_s, suites, budget.expected_s()))
+        limit_s = settings.time_limit_s
+        if limit_s is None and not settings.select:
+            limit_s = LIMITS_S[preset]
+        earlier_s = earlier_walls(preset, environment)
+        budget = Budget(preset, limit_s, plan.cases, time.monotonic, self._began_s, earlier_s)
+        suites = tuple(dict.fromkeys(planned.benchmark.suite for planned in plan.cases))
+        core = sum(planned.core for planned in plan.cases)
+        self._listener(PlanMade(len(plan.cases), core, budget.left_s, suites, budget.expected_s()))
         for outcome in plan.skipped:
             self._record(outcome)
         nodes = {gpu.uuid: gpu.numa_node for gpu in environment.gpus}
@@ -246,6 +257,22 @@ def probe(worker: WorkerProcess, device: str | None) -> tuple[Environment, Floor
             environment.no_gpu_next_step or LOOK_CLOSER,
         )
     return environment, floors
+
+
+def earlier_walls(preset: str, environment: Environment) -> dict[str, float]:
+    """The wall time of each case, by its id, in the last run; nothing if it had another preset or other GPUs."""
+    path = store.last()
+    if path is None:
+        return {}
+    try:
+        run = store.read(path)
+    except RunUnreadableError:
+        return {}
+    session = run.sessions[-1]
+    devices = [gpu.uuid for gpu in environment.gpus]
+    if session.settings.preset != preset or [gpu.uuid for gpu in session.environment.gpus] != devices:
+        return {}
+    return {outcome.case.id: outcome.wall_s for outcome in run.outcomes if outcome.status == "ok"}
 
 
 def commit() -> str | None:

@@ -60,7 +60,7 @@ class Supervisor:
         seconds = self._budget.seconds(index, running=running)
         if seconds is None:
             return self._unmeasured(planned, "skipped", OUT_OF_TIME)
-        self._listener(CaseStarted(planned.case.id, index, total, planned.block.suite, planned.round))
+        self._listener(CaseStarted(planned.case.id, index, total, planned.benchmark.suite, planned.round))
         began_s = time.monotonic()
         try:
             outcome = self._measure(planned, seconds)

@@ -70,10 +70,10 @@ BENCHMARK = Benchmark(
             "rows, columns and depth", (8192,), (1024, 8192), (256, 512, 1024, 2048, 4096, 8192, 16384),
             minimum=64, maximum=65536,
         ),
-        "dtype": Axis("type of the operands", ("bf16", "fp8_e4m3_fast"), DTYPES, DTYPES),
+        "dtype": Axis("type of the operands", FIRST_DTYPES, DTYPES, DTYPES),
     },
     version=2,
     combines=combines,
-    essential=True,
+    core=True,
     late=late,
 )  # fmt: skip

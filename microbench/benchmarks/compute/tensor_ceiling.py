@@ -53,6 +53,5 @@ BENCHMARK = Benchmark(
         "path": Axis.same("tensor instructions", ("wgmma", "mma")),
         "dtype": Axis("type of the operands", ("bf16",), DTYPES[:6], DTYPES),
     },
-    essential=True,
     late=late,
 )

@@ -20,7 +20,7 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
-from microbench.gpu.layers.base import spinning
+from microbench.gpu.layers.base import missing, process_of, spinning
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.measure.alternating import steps
 from microbench.measure.timer import Meter
@@ -63,12 +63,7 @@ BENCHMARK = Benchmark(
     ),
     measure=measure,
     axes={
-        "submitter": Axis(
-            "layer that submits the kernels and replays the graph",
-            (LOOP_LAYER,),
-            spinning(),
-            spinning(),
-        ),
+        "submitter": Axis.same("layer that submits the kernels and replays the graph", spinning()),
         "kernels": Axis(
             "kernels of a step",
             (100,),
@@ -79,14 +74,15 @@ BENCHMARK = Benchmark(
         ),
         "duration_ns": Axis(
             "duration of a kernel",
-            (0, 2000, 10_000, 50_000),
+            (0, 2000, 10_000),
             NANOSECONDS,
             tuple(sorted((*NANOSECONDS, 500, 1500, 4000, 7000, 30_000, 100_000))),
             maximum=10_000_000,
         ),
     },
-    fresh_process_by=("submitter",),
+    unavailable=lambda environment, params: missing(environment, str(params["submitter"])),
+    own_process=lambda params: process_of(str(params["submitter"])),
     combines=combines,
-    essential=True,
+    core=True,
     late=late,
 )

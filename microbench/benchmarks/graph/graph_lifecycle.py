@@ -98,7 +98,7 @@ BENCHMARK = Benchmark(
             maximum=20_000,
         )
     },
-    fresh_process_by=("nodes",),
-    essential=True,
+    own_process=lambda params: f"graph_lifecycle {params['nodes']}",
+    core=True,
     late=late,
 )

@@ -41,4 +41,5 @@ BENCHMARK = Benchmark(
     metrics=(Metric("call", "time", "s", "one call, including the loop's own step"),),
     measure=measure,
     axes={"how": Axis.same("kind of call", tuple(COUNTS))},
+    core=True,
 )

@@ -49,4 +49,5 @@ BENCHMARK = Benchmark(
             maximum=16 << 30,
         ),
     },
+    core=True,
 )

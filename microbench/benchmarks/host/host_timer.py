@@ -45,4 +45,5 @@ BENCHMARK = Benchmark(
         Metric("step", "time", "s", "the clock's step, from the differences of its readings"),
     ),
     measure=measure,
+    core=True,
 )

@@ -34,4 +34,5 @@ BENCHMARK = Benchmark(
     metrics=(Metric("round_trip", "time", "s", "to the other thread and back"),),
     measure=measure,
     axes={"how": Axis.same("how the other thread is woken", WAYS)},
+    core=True,
 )

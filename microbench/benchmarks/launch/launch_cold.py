@@ -58,6 +58,5 @@ BENCHMARK = Benchmark(
     axes={"what": Axis("what is done for the first time", QUICK, DEFAULT, FULL)},
     cold=True,
     minimum_rounds=PROCESSES,
-    fresh_process_by=("what",),
     process_environment=empty_caches,
 )

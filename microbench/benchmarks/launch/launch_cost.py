@@ -82,4 +82,5 @@ BENCHMARK = Benchmark(
         ),
     ),
     measure=measure,
+    core=True,
 )

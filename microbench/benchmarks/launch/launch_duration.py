@@ -60,4 +60,5 @@ BENCHMARK = Benchmark(
             maximum=10_000_000,
         )
     },
+    core=True,
 )

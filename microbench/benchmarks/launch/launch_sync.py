@@ -64,6 +64,6 @@ BENCHMARK = Benchmark(
     ),
     measure=measure,
     axes={"wait": Axis("wait mode of the context", MODES[:1], MODES, MODES)},
-    fresh_process_by=("wait",),
+    own_process=lambda params: f"launch_sync {params['wait']}",
     process_environment=wait_mode,
 )

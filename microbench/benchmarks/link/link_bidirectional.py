@@ -49,4 +49,5 @@ BENCHMARK = Benchmark(
             maximum=1 << 34,
         ),
     },
+    core=True,
 )

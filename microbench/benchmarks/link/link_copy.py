@@ -51,5 +51,5 @@ BENCHMARK = Benchmark(
             maximum=16 * GIB,
         ),
     },
-    essential=True,
+    core=True,
 )

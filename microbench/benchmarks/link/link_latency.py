@@ -87,4 +87,5 @@ BENCHMARK = Benchmark(
         ),
     },
     combines=combines,
+    core=True,
 )

@@ -29,5 +29,5 @@ BENCHMARK = Benchmark(
     about=__doc__ or "",
     metrics=(),
     measure=measure,
-    essential=True,
+    core=True,
 )

@@ -49,5 +49,5 @@ BENCHMARK = Benchmark(
             maximum=64 * GIB,
         ),
     },
-    essential=True,
+    core=True,
 )

@@ -71,5 +71,5 @@ BENCHMARK = Benchmark(
         ),
     },
     combines=combines,
-    essential=True,
+    core=True,
 )  # fmt: skip

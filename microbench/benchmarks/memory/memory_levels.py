@@ -82,5 +82,5 @@ BENCHMARK = Benchmark(
         ),
     },
     combines=combines,
-    essential=True,
+    core=True,
 )  # fmt: skip

@@ -56,7 +56,7 @@ BENCHMARK = Benchmark(
         ),
         "dtype": Axis("type of the elements", ("fp64",), ("fp64",), ("fp64", "fp32", "fp16", "int8")),
         "kernel": Axis("operation of STREAM", ("read", "write", "copy", "triad"), KERNELS, KERNELS),
-        "implementation": Axis("language or library of the kernel", ("cuda",), IMPLEMENTATIONS, IMPLEMENTATIONS),
+        "implementation": Axis.same("language or library of the kernel", IMPLEMENTATIONS),
     },
-    essential=True,
+    core=True,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import pkgutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from microbench.core.errors import MeasurementError, Skip, UsageError
-from microbench.core.model import Fact
+from microbench.core.model import Environment, Fact
 from microbench.core.ops import LOOP_LAYER, IntArray
 from microbench.core.units import plain
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
@@ -117,7 +118,8 @@ class Layer(Submitter):
     arguments its kernel may have. ``open(context, arguments)`` makes the layer ready; it raises Skip if the package is
     missing or cannot work here. A layer that is also measured with kernels of a given length, and in graphs, has
     ``open_spin(context, cycles)``: its kernel spins for that many SM clock cycles, 0 is the empty kernel.
-    ``environment`` is what its process needs. Layers are listed by family, then by ``order``, then by file.
+    ``environment`` is what its process needs. Layers of equal ``process`` are measured in one process, by default those
+    of one package. Layers are listed by family, then by ``order``, then by file.
     """
 
     package: str
@@ -128,6 +130,7 @@ class Layer(Submitter):
     open_spin: Callable[[LayerContext, int], LayerHandle] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     order: int = 0
+    process: str = ""
 
 
 COMPILED_LOOP = Submitter(
@@ -159,6 +162,24 @@ def submitters() -> list[Submitter]:
 def spinning() -> tuple[str, ...]:
     """Names of those that are measured with kernels of a given length, and in graphs."""
     return (LOOP_LAYER, *(layer.name for layer in layers() if layer.open_spin is not None))
+
+
+def process_of(name: str) -> str:
+    """The name of the process that measures a submitter: "" is the main one, which measures the compiled loop."""
+    if name == LOOP_LAYER:
+        return ""
+    chosen = find_layer(name)
+    return f"layers of {chosen.process or chosen.package}"
+
+
+def missing(environment: Environment, name: str) -> str | None:
+    """Why a submitter cannot run: its package is not installed. None if it is, and on the simulated GPU."""
+    if name == LOOP_LAYER or any(gpu.simulated for gpu in environment.gpus):
+        return None
+    chosen = find_layer(name)
+    if importlib.util.find_spec(chosen.package.partition(".")[0]) is not None:
+        return None
+    return f"needs {chosen.package}: {chosen.install}"
 
 
 def layer_titles() -> dict[str, str]:

@@ -60,8 +60,8 @@ def _block(evidence: Evidence, where: Environment) -> Block:
 
 def _line(answer: Answer) -> AnswerLine:
     """The line with the grade of most of its figures; a figure of another grade has its own."""
-    known = [part.row.trust for part in answer.parts if part.row is not None]
-    usual = max(GRADES, key=known.count) if known else ""  # of equal counts the better grade
+    known: list[str] = [part.row.trust for part in answer.parts if part.row is not None]
+    usual = max(GRADES, key=lambda grade: known.count(grade)) if known else ""  # the better one of equal counts
     cells = (Cell(part.text, trust=_other(part.row.trust, usual) if part.row else None) for part in answer.parts)
     return AnswerLine(answer.name, tuple(cells), usual, answer.verdict)
 

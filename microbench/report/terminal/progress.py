@@ -78,8 +78,9 @@ class PlainProgress:
         self._cases.see(event)
         if isinstance(event, PlanMade):
             self._total = event.total_cases
-            limit = f", at most {wall(event.budget_s)}" if event.budget_s is not None else ""
-            cases = f"{event.total_cases} cases of {', '.join(event.suites)}{limit}"
+            cases = f"{event.total_cases} cases of {', '.join(event.suites)}"
+            if event.budget_s is not None and event.core_cases < event.total_cases:
+                cases += f": {event.core_cases} always, the others as far as {wall(event.budget_s)} reach"
             self._line(cases if event.total_cases else "no case to measure")
         elif isinstance(event, CaseDone):
             outcome = event.outcome
