@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from microbench.core.errors import UsageError
 from microbench.core.model import AxisInfo, BenchmarkInfo, Case, Environment, Fact, Measurement, Metric, Param, Series
@@ -59,6 +59,13 @@ def never(params: Mapping[str, Param]) -> bool:
     return False
 
 
+class Package(NamedTuple):
+    """A Python package: its import name, and the pip line that installs it."""
+
+    name: str
+    install: str
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """One question that one file answers.
@@ -66,12 +73,15 @@ class Benchmark:
     ``measure(gpu, meter, **params)`` yields measurements, facts and series. With ``gpus=0`` its first argument is the
     Host, with ``cold=True`` a ColdStarts that has not touched the GPU yet. ``combines`` is False for combinations that
     make no sense. ``here`` returns why a case makes no sense on this machine (it lacks the NUMA node or GPU), else
-    None; such a case is left out. ``unavailable`` returns why a case cannot run with the installed packages, else None;
-    such a case is skipped. ``own_process`` names the process that a case needs: cases of equal name share one, even
-    those of different benchmarks, and "" is the main process. ``process_environment`` returns that process's extra
-    variables. ``minimum_rounds`` is for values that can be read only once a process. The quick grid of a ``core``
-    benchmark is measured first and is never left out for lack of time. ``late`` cases run after all others, so they are
-    the first that a short budget drops.
+    None; such a case is left out. ``needs`` returns the package without which a case is skipped.
+
+    ``own_process`` names the process that a case needs: cases of equal name share one, even those of different
+    benchmarks, and "" is the main process. ``process_environment`` returns that process's extra variables.
+    ``minimum_rounds`` is for values that can be read only once a process. ``device_timed`` says that the GPU's clock
+    alone times it, so that later processes can import their packages meanwhile.
+
+    The quick grid of a ``core`` benchmark is measured first and is never left out for lack of time. ``late`` cases run
+    after all others, so they are the first that a short budget drops.
     """
 
     name: str
@@ -85,12 +95,13 @@ class Benchmark:
     gpus: int | Literal["all"] = 1
     cold: bool = False
     minimum_rounds: int = 1
-    unavailable: Callable[[Environment, Mapping[str, Param]], str | None] = lambda environment, params: None
+    needs: Callable[[Mapping[str, Param]], Package | None] = lambda params: None
     own_process: Callable[[Mapping[str, Param]], str] = lambda params: ""
     process_environment: Callable[[Case], dict[str, str]] = lambda case: {}
     combines: Callable[[Mapping[str, Param]], bool] = always
     here: Callable[[Environment, Mapping[str, Param]], str | None] = lambda environment, params: None
     core: bool = False
+    device_timed: bool = False
     late: Callable[[Mapping[str, Param]], bool] = never
 
     def cases(self, preset: Preset, overrides: Mapping[str, tuple[Param, ...]] | None = None) -> list[Case]:

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import NamedTuple
 
 from microbench.core.bench import PRESETS, Axis, Benchmark, Preset
@@ -192,7 +193,7 @@ def make_plan(
     runnable: list[Selected] = []
     for chosen in selected:
         cases, reason = _cases_here(chosen, environment)
-        reasons = {case.id: reason or chosen.benchmark.unavailable(environment, case.params) for case in cases}
+        reasons = {case.id: reason or _missing(chosen.benchmark, case, environment) for case in cases}
         runnable.append(replace(chosen, cases=tuple(case for case in cases if reasons[case.id] is None)))
         skipped += [
             Outcome(case, session, 0, "skipped", why) for case in cases if (why := reasons[case.id]) is not None
@@ -207,6 +208,14 @@ def make_plan(
         tuple(case for case in every if AlreadyMeasured(case.device, case.case.id, case.round) not in measured),
         tuple(skipped),
     )
+
+
+def _missing(benchmark: Benchmark, case: Case, environment: Environment) -> str | None:
+    """Why a case cannot run here: its package is not installed. The simulated GPU needs none."""
+    package = benchmark.needs(case.params)
+    if package is None or any(gpu.simulated for gpu in environment.gpus) or find_spec(package.name.partition(".")[0]):
+        return None
+    return f"needs {package.name}: {package.install}"
 
 
 def _part(planned: PlannedCase) -> int:

@@ -109,6 +109,13 @@ class WorkerProcess:
         """Its process id, and its group's."""
         return self._process.pid
 
+    def go(self) -> None:
+        """Have a worker that waits open its device now."""
+        assert self._process.stdin is not None
+        self.began_s = time.monotonic()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(b"\n")
+
     def order(self, order: Order) -> None:
         """Have it measure a case. If it has died meanwhile, the next ``receive`` raises."""
         self._send(order)

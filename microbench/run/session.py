@@ -42,6 +42,8 @@ from microbench.runs.schema import SCHEMA_VERSION
 
 __all__ = ["NothingMeasuredError", "RunRequest", "RunResult", "Seams", "execute"]
 
+# A worker may import packages while another one measures if there are at least so many cores.
+CORES_TO_PREPARE = 4
 LOOK_CLOSER = "see `microbench doctor`"
 
 
@@ -153,18 +155,24 @@ class _Session:
         nodes = {gpu.uuid: gpu.numa_node for gpu in environment.gpus}
         near_node = next(iter(nodes.values()), None)
 
-        def start(process: Process) -> WorkerProcess:
-            return self._start(process, floors, nodes.get(process.device or "", near_node))
+        def start(process: Process, packages: tuple[str, ...] | None = None) -> WorkerProcess:
+            return self._start(process, floors, nodes.get(process.device or "", near_node), packages)
 
+        spare = len(self._allowed_cpus) >= CORES_TO_PREPARE
         with pinned(find_cores(near_node).plan.parent_cores):
-            Supervisor(start, budget, self._intent.session, self._record, self._listener).run(plan.cases)
+            Supervisor(start, budget, self._intent.session, self._record, self._listener, start if spare else None).run(
+                plan.cases
+            )
 
     def _record(self, outcome: Outcome) -> None:
         self._outcomes.append(outcome)  # first, so that an interruption cannot lose it from the finished file
         self._file.append(outcome)
         self._listener(CaseDone(outcome))
 
-    def _start(self, process: Process, floors: Floors, near_node: int | None) -> WorkerProcess:
+    def _start(
+        self, process: Process, floors: Floors, near_node: int | None, packages: tuple[str, ...] | None = None
+    ) -> WorkerProcess:
+        """A worker for the process; one with ``packages`` imports these and then waits."""
         job = Job(
             seam=process.seam,
             device=process.device,
@@ -174,6 +182,8 @@ class _Session:
             floors=floors,
             near_node=near_node,
             allowed_cpus=self._allowed_cpus,
+            packages=packages or (),
+            waits=packages is not None,
         )
         return WorkerProcess(job, dict(process.variables), self._seams.patience, self._seams.kill)
 

@@ -11,21 +11,38 @@ from microbench.core.model import Outcome
 from microbench.run.budget import Budget
 from microbench.run.events import CaseStarted, CaseTick, Listener
 from microbench.run.messages import Done, Order, Ready, Refused, Tick
-from microbench.run.plan import PlannedCase, Process
+from microbench.run.plan import FAKE, PlannedCase, Process
 from microbench.run.process import UnkillableWorkerError, WorkerCrashedError, WorkerProcess, WorkerSilentError
 
 FAILURES_ALLOWED = 3
+# Processes that import their packages while the GPU's clock times products; each may take a gigabyte.
+MOST_PREPARED = 6
 OUT_OF_TIME = "time budget"
 
 Start = Callable[[Process], WorkerProcess]
+Prepare = Callable[[Process, tuple[str, ...]], WorkerProcess]
 Record = Callable[[Outcome], None]
 
 
 class Supervisor:
-    """Runs the cases of one session. ``start`` starts a worker, ``record`` saves and shows an outcome."""
+    """Runs the cases of one session.
 
-    def __init__(self, start: Start, budget: Budget, session: int, record: Record, listener: Listener) -> None:
+    ``start`` starts a worker, ``record`` saves and shows an outcome. ``prepare`` starts a worker that imports some
+    packages and then waits; None if this machine has no core to spare for that.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        budget: Budget,
+        session: int,
+        record: Record,
+        listener: Listener,
+        prepare: Prepare | None = None,
+    ) -> None:
         self._start = start
+        self._prepare = prepare
+        self._prepared: dict[Process, WorkerProcess] = {}
         self._budget = budget
         self._session = session
         self._record = record
@@ -43,11 +60,25 @@ class Supervisor:
         """
         try:
             for index, planned in enumerate(cases):
+                if planned.benchmark.device_timed and self._prepare is not None:
+                    self._prepare_next(cases[index:], self._prepare)
+                    self._prepare = None
                 self._record(self._outcome(index, planned, len(cases)))
             self._close_worker()
         finally:
-            if self._worker:
-                self._worker.end()
+            for worker in (self._worker, *self._prepared.values()):
+                if worker is not None:
+                    worker.end()
+
+    def _prepare_next(self, cases: Sequence[PlannedCase], prepare: Prepare) -> None:
+        """Start the next processes of their own, so that their imports cost no time later."""
+        packages: dict[Process, dict[str, None]] = {}
+        for planned in cases:
+            if planned.core == cases[0].core and planned.process.own and planned.process.seam == "gpu":
+                package = planned.benchmark.needs(planned.case.params) if planned.process.device != FAKE else None
+                packages.setdefault(planned.process, {}).update({package.name: None} if package else {})
+        for process in list(packages)[:MOST_PREPARED]:
+            self._prepared[process] = prepare(process, tuple(packages[process]))
 
     def _outcome(self, index: int, planned: PlannedCase, total: int) -> Outcome:
         name = planned.benchmark.name
@@ -100,7 +131,10 @@ class Supervisor:
     def _start_worker(self, process: Process) -> Refused | None:
         """Replace the worker by one for ``process`` and wait until it is ready; returns its refusal if it is not."""
         self._close_worker()
-        self._worker, self._process = self._start(process), process
+        prepared = self._prepared.pop(process, None)
+        if prepared is not None:
+            prepared.go()
+        self._worker, self._process = prepared or self._start(process), process
         while not isinstance(message := self._worker.receive(), Ready):
             if isinstance(message, Refused):
                 self._close_worker()

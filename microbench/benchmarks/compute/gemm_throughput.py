@@ -75,5 +75,6 @@ BENCHMARK = Benchmark(
     version=2,
     combines=combines,
     core=True,
+    device_timed=True,
     late=late,
 )  # fmt: skip

@@ -20,7 +20,7 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
-from microbench.gpu.layers.base import missing, process_of, spinning
+from microbench.gpu.layers.base import package_of, process_of, spinning
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.measure.alternating import steps
 from microbench.measure.timer import Meter
@@ -80,7 +80,7 @@ BENCHMARK = Benchmark(
             maximum=10_000_000,
         ),
     },
-    unavailable=lambda environment, params: missing(environment, str(params["submitter"])),
+    needs=lambda params: package_of(str(params["submitter"])),
     own_process=lambda params: process_of(str(params["submitter"])),
     combines=combines,
     core=True,

@@ -21,7 +21,7 @@ import msgspec
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
-from microbench.gpu.layers.base import missing, process_of, spinning
+from microbench.gpu.layers.base import package_of, process_of, spinning
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.submit import Submit
 from microbench.measure.alternating import InOrder, steps
@@ -86,7 +86,7 @@ BENCHMARK = Benchmark(
         ),
         "copy_bytes": Axis("bytes copied to the GPU before the kernels and back after them", (), (0,), (0, MIB)),
     },
-    unavailable=lambda environment, params: missing(environment, str(params["layer"])),
+    needs=lambda params: package_of(str(params["layer"])),
     own_process=lambda params: process_of(str(params["layer"])),
     combines=combines,
     late=late,

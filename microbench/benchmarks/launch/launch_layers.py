@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Case, Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
-from microbench.gpu.layers.base import find_layer, layers, missing, process_of
+from microbench.gpu.layers.base import find_layer, layers, package_of, process_of
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.measure.timer import Meter
 
@@ -65,7 +65,7 @@ BENCHMARK = Benchmark(
         "layer": Axis.same("library, or the compiled loop", LAYERS),
         "arguments": Axis.same("arguments of the kernel", (0, 1, 4), maximum=4),
     },
-    unavailable=lambda environment, params: missing(environment, str(params["layer"])),
+    needs=lambda params: package_of(str(params["layer"])),
     own_process=lambda params: process_of(str(params["layer"])),
     core=True,
     process_environment=environment,

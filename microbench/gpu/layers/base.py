@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.util
 import pkgutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,8 +14,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from microbench.core.bench import Package
 from microbench.core.errors import MeasurementError, Skip, UsageError
-from microbench.core.model import Environment, Fact
+from microbench.core.model import Fact
 from microbench.core.ops import LOOP_LAYER, IntArray
 from microbench.core.units import plain
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
@@ -172,14 +172,12 @@ def process_of(name: str) -> str:
     return f"layers of {chosen.process or chosen.package}"
 
 
-def missing(environment: Environment, name: str) -> str | None:
-    """Why a submitter cannot run: its package is not installed. None if it is, and on the simulated GPU."""
-    if name == LOOP_LAYER or any(gpu.simulated for gpu in environment.gpus):
+def package_of(name: str) -> Package | None:
+    """The package that a submitter needs; None for the compiled loop."""
+    if name == LOOP_LAYER:
         return None
     chosen = find_layer(name)
-    if importlib.util.find_spec(chosen.package.partition(".")[0]) is not None:
-        return None
-    return f"needs {chosen.package}: {chosen.install}"
+    return Package(chosen.package, chosen.install)
 
 
 def layer_titles() -> dict[str, str]:
