@@ -86,19 +86,24 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def steps(evidence: Evidence) -> list[Step]:
-    """graph_gain's steps, both ways. An empty kernel has no argument; a spinning one has its length as argument."""
+    """graph_gain's steps, both ways.
+
+    An empty kernel has no argument, a spinning one has its length as argument, and an operation always has one.
+    """
     result = []
+    operations = {str(row.params.get("layer")) for row in evidence.rows("launch_layers", "submit", family="one_op")}
     for way in WAYS:
         for row in evidence.rows("graph_gain", way):
             kernels, duration_ns = whole(row, "kernels"), whole(row, "duration_ns")
             if row.value <= 0 or kernels < 1:
                 continue
             seconds = row.value * kernels
+            layer = str(row.params.get("submitter", LOOP_LAYER))
             result.append(
                 Step(
                     way=way,
-                    layer=str(row.params.get("submitter", LOOP_LAYER)),
-                    arguments=1 if duration_ns else 0,
+                    layer=layer,
+                    arguments=1 if duration_ns or layer in operations else 0,
                     kernels=kernels,
                     own_s=own_s(evidence, duration_ns),
                     seconds=seconds,

@@ -73,4 +73,5 @@ BENCHMARK = Benchmark(
             maximum=4096,
         )
     },
+    core=True,
 )
