@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from microbench.core.bench import PRESETS, Axis, Benchmark, Preset
 from microbench.core.errors import UsageError
 from microbench.core.model import Case, Environment, GpuInfo, Outcome, Param
-from microbench.core.units import plain
+from microbench.core.units import plain, typed_size, typed_time
 from microbench.run.messages import Seam
 
 LIST_THEM = "`microbench list` shows suites, benchmarks, axes and values"
@@ -20,6 +21,13 @@ VALUES_SHOWN = 12
 # difflib's similarity at which "size" still suggests size_bytes.
 NEAR = 0.5
 FAKE = "fake"
+# How values with a unit are read, by the last word of an axis: the reader, axis units in its result's unit, an example.
+UNITS: Mapping[str, tuple[Callable[[str], float], float, str]] = {
+    "_ns": (typed_time, 1e9, "2us"),
+    "_bytes": (typed_size, 1, "1MiB"),
+    "_s": (typed_time, 1, "2s"),
+}
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -70,9 +78,9 @@ def select(
     wanted = [each for each in catalogue.values() if not names or each.name in names or each.suite in names]
     benchmarks = wanted if names or preset != "quick" else [each for each in wanted if each.core]
     axes = tuple(dict.fromkeys(axis for benchmark in benchmarks for axis in benchmark.axes))
-    for axis in overrides:
-        if axis not in axes:
-            raise _unknown("axis of the selected benchmarks", axis, axes)
+    for name in overrides:
+        if all(_axis_of(name, benchmark) is None for benchmark in benchmarks):
+            raise _unknown("axis of the selected benchmarks", name, axes)
     selected = [Selected(each, _cases(each, preset, overrides), named=each.name in names) for each in benchmarks]
     for chosen in selected:
         if chosen.named and not chosen.cases:
@@ -82,9 +90,9 @@ def select(
 
 def _cases(benchmark: Benchmark, preset: Preset, overrides: Mapping[str, Sequence[Param]]) -> tuple[Case, ...]:
     own = {
-        name: tuple(dict.fromkeys(_value(benchmark, name, axis, value) for value in overrides[name]))
-        for name, axis in benchmark.axes.items()
-        if name in overrides
+        name: tuple(dict.fromkeys(_value(benchmark, name, benchmark.axes[name], value) for value in values))
+        for given, values in overrides.items()
+        if (name := _axis_of(given, benchmark)) is not None
     }
     cases = tuple(benchmark.cases(preset, own))
     if not cases and benchmark.cases(preset):
@@ -93,24 +101,40 @@ def _cases(benchmark: Benchmark, preset: Preset, overrides: Mapping[str, Sequenc
     return cases
 
 
+def _axis_of(given: str, benchmark: Benchmark) -> str | None:
+    """The axis of a benchmark that the user named; "duration" means duration_ns, "size" means size_bytes."""
+    return next((name for name in (given, *(given + suffix for suffix in UNITS)) if name in benchmark.axes), None)
+
+
 def _value(benchmark: Benchmark, name: str, axis: Axis, value: Param) -> Param:
     if not axis.numeric:
         listed = {str(name): name for name in (*axis.quick, *axis.default, *axis.full)}
         if str(value) not in listed:
             raise _unknown(f"value of {name} in {benchmark.name}", str(value), tuple(listed))
         return listed[str(value)]
-    try:
-        number = int(value)
-    except ValueError:
-        raise UsageError(
-            f"{plain(value, 40)} is not a value of {name} in {benchmark.name}", f"{name} takes whole numbers"
-        ) from None
+    number = _number(benchmark, name, value)
     if not axis.minimum <= number <= axis.maximum:
         raise UsageError(
             f"{name}={plain(value, 40)} is out of range in {benchmark.name}",
             f"{name} takes {axis.minimum} to {axis.maximum}",
         )
     return number
+
+
+def _number(benchmark: Benchmark, name: str, value: Param) -> int:
+    """A whole number; a time or a size may have its unit."""
+    with suppress(ValueError):
+        return int(value)
+    suffix = next((suffix for suffix in UNITS if name.endswith(suffix)), "")
+    wanted = f"{name} takes whole numbers"
+    if suffix:
+        typed, per_unit, example = UNITS[suffix]
+        wanted += f", or numbers with a unit: {example}"
+        with suppress(UsageError):
+            number = typed(str(value)) * per_unit
+            if abs(number - round(number)) < ROUNDING * max(number, 1.0):
+                return round(number)
+    raise UsageError(f"{plain(value, 40)} is not a value of {name} in {benchmark.name}", wanted)
 
 
 def _unknown(what: str, name: str, known: Sequence[str]) -> UsageError:
