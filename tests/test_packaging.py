@@ -89,7 +89,7 @@ def test_an_installed_wheel_works_without_the_source(wheel: Path, tmp_path: Path
 def test_installed_version_and_command_are_the_package_s() -> None:
     assert version("cuda-microbench") == microbench.__version__
     (command,) = {entry.value for entry in entry_points(group="console_scripts", name="microbench")}
-    assert command == "microbench.cli.app:main"
+    assert command == "microbench.__main__:main"
 
 
 @pytest.mark.parametrize(("module", "heavy"), [("microbench", HEAVY_FOR_PACKAGE), ("microbench.cli.app", HEAVY)])

@@ -30,7 +30,7 @@ from microbench.core.model import Environment, Floors, Outcome, Run, Session
 from microbench.core.units import plain
 from microbench.host.affinity import find_cores, pinned
 from microbench.run.budget import LIMITS_S, Budget
-from microbench.run.events import CaseDone, Listener, PlanMade, Probed, RunEnded, RunStatus
+from microbench.run.events import CaseDone, Event, Listener, PlanMade, Probed, RunEnded, RunStatus
 from microbench.run.messages import EnvironmentFound, FloorsFound, Job, Ready, Refused
 from microbench.run.plan import Plan, Process, make_plan
 from microbench.run.process import Patience, UnkillableWorkerError, WorkerCrashedError, WorkerProcess, WorkerSilentError
@@ -106,7 +106,7 @@ class _Session:
 
     def __init__(self, intent: Intent, listener: Listener, seams: Seams, file: RunFile, now: datetime) -> None:
         self._intent = intent
-        self._listener = listener
+        self._listener = _deaf_when_closed(listener)
         self._seams = seams
         self._file = file
         self._started_at = now.isoformat(timespec="seconds")
@@ -235,6 +235,21 @@ class _Session:
             return ExitCode.INTERRUPTED
         failed = any(outcome.status not in ("ok", "skipped") for outcome in self._outcomes)
         return ExitCode.SOME_FAILED if failed else ExitCode.MEASURED
+
+
+def _deaf_when_closed(listener: Listener) -> Listener:
+    """A listener whose output may be closed meanwhile: the run then goes on without it."""
+    open_ = True
+
+    def hear(event: Event) -> None:
+        nonlocal open_
+        if open_:
+            try:
+                listener(event)
+            except BrokenPipeError:
+                open_ = False
+
+    return hear
 
 
 def probe(worker: WorkerProcess, device: str | None) -> tuple[Environment, Floors]:
