@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
 
 import msgspec
 
@@ -61,6 +62,7 @@ def per_call(median_s: float, n: int = 6000) -> PerCall:
     )  # fmt: skip
 
 
+@cache
 def measurement(name: str, value: float, *, spread: float = 0.01, n: int = 40, **more: object) -> Measurement:
     """Samples around ``value``; with ``calls`` the samples cover that many calls."""
     noise = random.Random(f"{name}{value}")

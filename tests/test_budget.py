@@ -36,9 +36,8 @@ def cases(*suites: str, each: int = 10, metrics: int = 1, fresh: bool = False, r
         number = Axis.same("a number", tuple(range(each)))
         declared = tuple(Metric(f"metric_{index}", "time", "s", "") for index in range(metrics))
         name = f"{suite}_one"
-        made[name] = Benchmark(
-            name, suite, "", "", declared, nothing, {"number": number}, fresh_process_by=("number",) if fresh else ()
-        )
+        own = ("number",) if fresh else ()
+        made[name] = Benchmark("", declared, nothing, {"number": number}, fresh_process_by=own, name=name, suite=suite)
     return make_plan(select(made, (), "quick", {}), HERE, rounds=rounds).cases
 
 
