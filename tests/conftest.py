@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from microbench.analysis import stats
+from microbench.analysis.stats import Row
+from microbench.core.model import Outcome, Run
 from microbench.gpu.protocol.gpu import Gpu
+from microbench.runs import store
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,19 +26,43 @@ def all_tests(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    settings.register_profile("few", max_examples=25)
-    settings.load_profile("default" if all_tests(config) else "few")
+    settings.register_profile("all", deadline=None)
+    settings.register_profile("few", deadline=None, max_examples=25)
+    settings.load_profile("all" if all_tests(config) else "few")
+    read_bundled_runs_once()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    reasons = {"gpu": "needs a real GPU: run with -m gpu"}
-    if not all_tests(config):
-        reasons["slow"] = "slow: run with --slow"
-    for marker, reason in reasons.items():
-        if marker not in config.option.markexpr:
-            for item in items:
-                if item.get_closest_marker(marker):
-                    item.add_marker(pytest.mark.skip(reason=reason))
+    """Deselect GPU and slow tests unless they are asked for; skipping a thousand tests one by one takes seconds."""
+    absent = {"gpu"} if all_tests(config) else {"gpu", "slow"}
+    absent = {marker for marker in absent if marker not in config.option.markexpr}
+    left_out = [item for item in items if any(item.get_closest_marker(marker) for marker in absent)]
+    gone = set(left_out)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in gone]
+
+
+def read_bundled_runs_once() -> None:
+    """Bundled runs never change, so each process of tests unpacks each of them once and computes its rows once."""
+    bundled, runs = set(store.bundled().values()), {}
+    read, rows = store.read, stats.rows
+
+    def read_once(path: Path) -> Run:
+        if path not in bundled:
+            return read(path)
+        if path not in runs:
+            runs[path] = read(path)
+        return runs[path]
+
+    @cache
+    def rows_of(path: Path) -> tuple[Row, ...]:
+        return tuple(rows(runs[path]))
+
+    def rows_once(run: Run, outcomes: Iterable[Outcome] | None = None, only: str | None = None) -> list[Row]:
+        path = next((path for path, known in runs.items() if known is run), None)
+        return rows(run, outcomes, only) if path is None or outcomes or only else list(rows_of(path))
+
+    store.read, stats.rows = read_once, rows_once
 
 
 @pytest.fixture(scope="session", autouse=True)

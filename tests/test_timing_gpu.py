@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from microbench.core.errors import MeasurementError
@@ -74,7 +74,6 @@ def test_round_trip_is_one_call_and_one_synchronise() -> None:
     assert value(meter.round_trip("round_trip", gpu.bind(Launch()))) == pytest.approx(expected_ns * 1e-9, rel=1e-3)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(500, 8000), st.integers(0, 3000), st.integers(0, 20_000))
 def test_throughput_is_the_slower_of_host_and_gpu(submit_ns: int, gap_ns: int, duration_ns: int) -> None:
     costs = FakeCosts(submit_ns=submit_ns, gap_stream_ns=gap_ns, empty_kernel_ns=10)
@@ -89,7 +88,6 @@ def test_throughput_is_the_slower_of_host_and_gpu(submit_ns: int, gap_ns: int, d
 # -- time on the device alone ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(100, 9000), st.integers(100, 9000))
 def test_device_time_does_not_see_what_submission_costs(one_ns: int, other_ns: int) -> None:
     def device_time(submit_ns: int) -> Measurement:
