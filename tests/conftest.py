@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import settings
 
 from microbench.analysis import stats
-from microbench.analysis.stats import Row
-from microbench.core.model import Outcome, Run
+from microbench.core.model import Run
 from microbench.gpu.protocol.gpu import Gpu
+from microbench.report.sheets import view
 from microbench.runs import store
 
 
@@ -27,9 +28,9 @@ def all_tests(config: pytest.Config) -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("all", deadline=None)
-    settings.register_profile("few", deadline=None, max_examples=25)
+    settings.register_profile("few", deadline=None, max_examples=15)
     settings.load_profile("all" if all_tests(config) else "few")
-    read_bundled_runs_once()
+    remember_runs()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -42,27 +43,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in gone]
 
 
-def read_bundled_runs_once() -> None:
-    """Bundled runs never change, so each process of tests unpacks each of them once and computes its rows once."""
-    bundled, runs = set(store.bundled().values()), {}
-    read, rows = store.read, stats.rows
+Result = TypeVar("Result")
+REMEMBERED = 64
 
-    def read_once(path: Path) -> Run:
-        if path not in bundled:
-            return read(path)
-        if path not in runs:
-            runs[path] = read(path)
-        return runs[path]
 
-    @cache
-    def rows_of(path: Path) -> tuple[Row, ...]:
-        return tuple(rows(runs[path]))
+def remember_runs() -> None:
+    """Each process of tests reads a bundled run once, and computes the rows and the report of a run once."""
+    bundled, read = set(store.bundled().values()), store.read
+    read_bundled = cache(read)
+    store.read = lambda path: read_bundled(path) if path in bundled else read(path)
+    stats.rows, view.build = remembered(stats.rows), remembered(view.build)
 
-    def rows_once(run: Run, outcomes: Iterable[Outcome] | None = None, only: str | None = None) -> list[Row]:
-        path = next((path for path, known in runs.items() if known is run), None)
-        return rows(run, outcomes, only) if path is None or outcomes or only else list(rows_of(path))
 
-    store.read, stats.rows = read_once, rows_once
+def remembered(function: Callable[..., Result]) -> Callable[..., Result]:
+    """The function, which computes its result for the same Run only once; a Run never changes."""
+    results: dict[int, tuple[Run, Result]] = {}
+
+    def of(run: Run, *more: object, **options: object) -> Result:
+        if any(value is not None for value in more) or options:
+            return function(run, *more, **options)
+        if id(run) not in results:
+            if len(results) >= REMEMBERED:
+                results.pop(next(iter(results)))
+            results[id(run)] = run, function(run)
+        return results[id(run)][1]
+
+    return of
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -37,7 +37,7 @@ UNITS = TIME_UNITS | {
 
 @each_benchmark
 def test_the_text_begins_with_the_question_that_the_readme_repeats(benchmark: Benchmark) -> None:
-    question, *rest = benchmark.about.splitlines()
+    question, *rest = benchmark.about.splitlines() or [""]
     assert question.endswith("?"), f"{benchmark.name}: make the first line of the module's docstring its question"
     assert [line for line in rest if line and not line.startswith(" ")] == ["Question", "Method", "Reading"], (
         f"{benchmark.name}: divide the docstring into Question, Method and Reading, their text indented"

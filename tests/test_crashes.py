@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import pytest
 from worker_run import Recorder, outcomes, run
 
 from microbench.core.errors import ExitCode
+from microbench.run import supervisor
 from microbench.run.events import CaseDone, Event, RunEnded
 from microbench.run.process import Patience, UnkillableWorkerError
 from microbench.run.request import RunRequest
@@ -24,12 +25,7 @@ from microbench.run.session import NothingMeasuredError, Seams, execute
 from microbench.runs import store
 from microbench.runs.runfile import ResultLostError
 
-
-@pytest.fixture(autouse=True)
-def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
-    return tmp_path / "data"
-
+pytestmark = pytest.mark.usefixtures("data")
 
 # -- what goes wrong in a worker ---------------------------------------------------------------------------------------
 
@@ -48,20 +44,14 @@ CRASHES = {
 }
 
 
-def in_threes(ways: Iterable[str]) -> list[tuple[str, ...]]:
-    """After three failures a benchmark is given up, so a run can try three ways."""
-    names = list(ways)
-    return [tuple(names[first : first + 3]) for first in range(0, len(names), 3)]
-
-
-@pytest.mark.parametrize("ways", in_threes(CRASHES))
-def test_a_crash_is_an_outcome_and_the_run_goes_on(ways: tuple[str, ...]) -> None:
-    result = run("wild", how=",".join(("nothing", *ways)))
+def test_a_crash_is_an_outcome_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "FAILURES_ALLOWED", len(CRASHES) + 1)
+    result = run("wild", how=",".join(("nothing", *CRASHES)))
     before, *crashes = outcomes(result)
     assert before.status == "ok"
-    assert [crash.status for crash in crashes] == ["crashed"] * len(ways)
-    for how, crash in zip(ways, crashes, strict=True):
-        assert (crash.reason or "").startswith(CRASHES[how])
+    for (how, reason), crash in zip(CRASHES.items(), crashes, strict=True):
+        assert crash.status == "crashed", how
+        assert (crash.reason or "").startswith(reason)
         assert crash.measurements == ()
         assert crash.wall_s > 0
     assert result.exit_code == ExitCode.SOME_FAILED
@@ -87,44 +77,37 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("ways", in_threes(FAILURES))
-def test_a_failure_leaves_no_numbers_and_three_end_the_benchmark(ways: tuple[str, ...]) -> None:
-    result = run("wild", "calm", how=",".join(("skip", *ways, "nothing")))
-    skipped, *failures, given_up = (outcome for outcome in outcomes(result) if outcome.case.benchmark == "wild")
+def test_a_failure_leaves_no_numbers_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "FAILURES_ALLOWED", len(FAILURES) + 1)
+    skipped, *failures, after = outcomes(run("wild", how=",".join(("skip", *FAILURES, "nothing"))))
     assert (skipped.status, skipped.reason, skipped.measurements) == ("skipped", "not on a Tuesday", ())
-    for how, failure in zip(ways, failures, strict=True):
-        assert failure.status == "failed"
-        assert (failure.reason or "").startswith(FAILURES[how])
+    for (how, reason), failure in zip(FAILURES.items(), failures, strict=True):
+        assert failure.status == "failed", how
+        assert (failure.reason or "").startswith(reason)
         assert failure.measurements == failure.facts == ()
-    assert (given_up.status, given_up.reason) == ("skipped", "given up: 3 cases of wild failed before")
+    assert after.status == "ok"
+
+
+def test_a_benchmark_is_given_up_after_three_failures() -> None:
+    result = run("wild", "calm", how="fail,fail_again,fail_more,nothing")
+    wild = [outcome for outcome in outcomes(result) if outcome.case.benchmark == "wild"]
+    assert [outcome.status for outcome in wild] == ["failed", "failed", "failed", "skipped"]
+    assert wild[-1].reason == "given up: 3 cases of wild failed before"
     assert {outcome.status for outcome in outcomes(result) if outcome.case.benchmark == "calm"} == {"ok"}
 
 
-def test_a_skip_is_no_failure() -> None:
-    assert run("wild", how="skip").exit_code == ExitCode.MEASURED
-
-
-def test_a_broken_capture_fails_with_the_drivers_reason_and_the_run_goes_on() -> None:
-    result = run("captured", device="stubborn")
-    assert [outcome.status for outcome in outcomes(result)] == ["failed", "failed", "ok"]
-    for called, outcome in zip(("cuStreamSynchronize", "cuEventQuery"), outcomes(result), strict=False):
-        assert outcome.reason is not None
-        assert outcome.reason.startswith(f"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: {called}")
-        assert outcome.measurements == (), "what was measured before the capture broke is of no use"
-    assert [one.metric for one in outcomes(result)[2].measurements] == ["before", "replay"]
-    assert result.exit_code == ExitCode.SOME_FAILED
-
-
-def test_a_refused_update_fails_with_the_drivers_reason_and_the_run_goes_on() -> None:
-    result = run("changed", device="stubborn")
-    before, refused, behind = outcomes(result)
-    assert (before.status, refused.status, behind.status) == ("ok", "failed", "ok")
+def test_the_drivers_refusals_are_failures_with_its_reason() -> None:
+    """Of a call that cannot be captured, and of an update to another topology."""
+    synchronized, queried, launched, before, refused, after = outcomes(run("captured", "changed", device="stubborn"))
+    for called, outcome in (("cuStreamSynchronize", synchronized), ("cuEventQuery", queried)):
+        assert (outcome.reason or "").startswith(f"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: {called}")
     assert refused.reason == (
         "the driver refused the update: CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE (ERROR_TOPOLOGY_CHANGED)"
     )
-    assert refused.measurements == ()
-    assert behind.measurements[0].values[0] > 0
-    assert result.exit_code == ExitCode.SOME_FAILED
+    for outcome in (synchronized, queried, refused):
+        assert (outcome.status, outcome.measurements) == ("failed", ())
+    assert [outcome.status for outcome in (launched, before, after)] == ["ok"] * 3
+    assert [measurement.metric for measurement in launched.measurements] == ["before", "replay"]
 
 
 @pytest.fixture
@@ -174,7 +157,7 @@ def test_ctrl_c_finishes_the_file() -> None:
     assert [one.case.id for one in store.load(result.path).outcomes] == ["calm[size=1]"]
 
 
-def test_ctrl_c_during_the_probe_leaves_nothing(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_during_the_probe_leaves_nothing(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TINY_MACHINE", "hang")
     previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 0.5)
@@ -184,7 +167,7 @@ def test_ctrl_c_during_the_probe_leaves_nothing(data_folder: Path, monkeypatch: 
     finally:
         signal.signal(signal.SIGALRM, previous)
     assert caught.value.exit_code == ExitCode.INTERRUPTED
-    assert list(data_folder.iterdir()) == []
+    assert list(data.iterdir()) == []
 
 
 def test_a_killed_parent_leaves_a_readable_run_and_no_worker(tmp_path: Path) -> None:
