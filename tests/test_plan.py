@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from microbench.core.bench import Axis, Benchmark, Measured, discover
+from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.model import Case, Environment, GpuInfo, Metric, Param
 from microbench.run.plan import AlreadyMeasured, PlannedCase, Selected, make_plan, parse_overrides, select
@@ -106,15 +106,6 @@ def test_values_that_combine_to_nothing_are_an_error() -> None:
     picky = benchmark("picky", axes={"size_bytes": SIZE}, combines=lambda params: params["size_bytes"] == 64)
     with pytest.raises(UsageError, match="picky has no case with size_bytes=128"):
         select({"picky": picky}, (), "quick", {"size_bytes": ("128",)})
-
-
-def test_the_presets_are_nested() -> None:
-    """A quick figure has its place in the default run, and that in the full one."""
-    for one in discover().values():
-        quick, default, full = ({case.id for case in one.cases(preset)} for preset in ("quick", "default", "full"))
-        assert quick <= default <= full, one.name
-        assert default, one.name
-        assert quick or not one.essential, one.name
 
 
 # -- order and processes -----------------------------------------------------------------------------------------------

@@ -257,8 +257,8 @@ def speak(one: Job, *orders: bytes) -> tuple[list[dict[str, object]], str, int]:
 
 def test_a_worker_speaks_lines_of_json_and_nothing_else_on_its_stream() -> None:
     answers, errors, code = speak(JOB, *lines(order(Case("wild", {"how": "print"}))))
-    told = [answer["type"] for answer in answers if answer["type"] != "tick"]
-    assert told == ["busy", "ready", "started", "busy", "done"]
+    kinds = [answer["type"] for answer in answers if answer["type"] != "tick"]
+    assert kinds == ["busy", "ready", "started", "busy", "done"]
     assert "rubbish without an end" in errors
     assert "from a child" in errors
     assert code == 0
