@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,8 @@ from microbench.core.model import Run
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.report.sheets import view
 from microbench.runs import store
+
+GPU_ONLY = re.compile(r"test_(cuda|twin)\w*\.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +34,15 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("few", deadline=None, max_examples=15)
     settings.load_profile("all" if all_tests(config) else "few")
     remember_runs()
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    return [] if "gpu" in config.option.markexpr else ["tests of a real GPU are left out; -m gpu runs them"]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that hold nothing but GPU tests are not imported unless those are asked for."""
+    return True if "gpu" not in config.option.markexpr and GPU_ONLY.match(collection_path.name) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
