@@ -36,10 +36,10 @@ def test_only_what_is_allowed_is_used(server: Path) -> None:
 
 def test_a_user_s_pinning_holds_and_pinned_ends() -> None:
     before = os.sched_getaffinity(0)
-    one = {min(before)}
-    with pinned(one):
-        assert find_cores().allowed == one
-        assert on_cores(lambda: os.sched_getaffinity(0), one).result() == one
+    lowest = {min(before)}
+    with pinned(lowest):
+        assert find_cores().allowed == lowest
+        assert on_cores(lambda: os.sched_getaffinity(0), lowest).result() == lowest
     assert os.sched_getaffinity(0) == before
 
 

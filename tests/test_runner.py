@@ -175,7 +175,7 @@ def test_a_gpu_that_cannot_be_opened_is_tried_once() -> None:
 
 
 def test_a_benchmark_of_each_suite_runs_on_the_simulated_gpu() -> None:
-    names = ("host_timer", "launch_cost", "launch_cold", "graph_update", "link_state", "memory_copy", "tensor_ceiling")
+    names = ("host_timer", "launch_cost", "graph_update", "link_state", "memory_copy", "tensor_ceiling")
     result = execute(RunRequest(names, preset="quick", device="fake", time_limit_s=600))
     assert result.run.simulated
     wrong = [(outcome.case.id, outcome.reason) for outcome in result.run.outcomes if outcome.status != "ok"]

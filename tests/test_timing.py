@@ -98,9 +98,9 @@ def test_wild_samples_that_take_no_time_stop_at_the_greatest_count() -> None:
 def test_samples_that_narrow_later_stop_then() -> None:
     clock = TinyClock()
     samples = taking(clock, 1e-6, lambda call: wild(call) if call < 20 else (4.0,))
-    found = Meter(clock, limits=SamplingLimits(least_share=0)).collect("m", samples, clock="host")
-    assert found.stopped == "narrow"
-    assert 30 <= found.n <= 70
+    measured = Meter(clock, limits=SamplingLimits(least_share=0)).collect("m", samples, clock="host")
+    assert measured.stopped == "narrow"
+    assert 30 <= measured.n <= 70
 
 
 def test_half_width_is_what_the_limits_say() -> None:
@@ -115,8 +115,8 @@ def test_half_width_is_what_the_limits_say() -> None:
 
 def test_void_samples_are_left_out() -> None:
     clock = TinyClock()
-    found = Meter(clock).collect("m", taking(clock, 0.001, lambda call: () if call % 10 else (1.0,)), clock="device")
-    assert (found.n, found.stopped) == (10, "narrow"), "ninety void samples, but never many in a row"
+    measured = Meter(clock).collect("m", taking(clock, 0.001, lambda call: () if call % 10 else (1.0,)), clock="device")
+    assert (measured.n, measured.stopped) == (10, "narrow"), "ninety void samples, but never many in a row"
 
 
 def test_too_many_void_samples_in_a_row_fail() -> None:
@@ -162,19 +162,19 @@ def test_several_metrics_of_one_batch_go_on_until_all_are_narrow() -> None:
         rows = [[0, 1000, 1000 + round(1000 * wild(call)[0])] for call in range(first, first + 5)]
         return np.array(rows, dtype=np.int64)
 
-    found = Meter(clock).collect_stamps(
+    measured = Meter(clock).collect_stamps(
         take,
         {
             "submit": lambda stamps: np.float64(1e-9) * (stamps[:, 1] - stamps[:, 0]),
             "complete": lambda stamps: np.float64(1e-9) * (stamps[:, 2] - stamps[:, 1]),
         },
     )
-    assert [one.metric for one in found] == ["submit", "complete"]
-    assert {one.stopped for one in found} == {"time"}
-    assert found[0].n == found[1].n == 300, "a sample is the median of a batch of five"
-    assert value(found[0]) == pytest.approx(1e-6)
-    assert found[1].per_call is not None
-    assert found[1].per_call.n == 1500
+    assert [each.metric for each in measured] == ["submit", "complete"]
+    assert {each.stopped for each in measured} == {"time"}
+    assert measured[0].n == measured[1].n == 300, "a sample is the median of a batch of five"
+    assert value(measured[0]) == pytest.approx(1e-6)
+    assert measured[1].per_call is not None
+    assert measured[1].per_call.n == 1500
 
 
 # -- what is kept ------------------------------------------------------------------------------------------------
@@ -192,14 +192,14 @@ def test_at_most_512_samples_are_kept_with_both_ends(samples: list[float]) -> No
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=300))
 def test_the_histogram_holds_every_call_in_its_bin(calls: list[float]) -> None:
-    found = per_call_distribution(np.array(calls))
-    assert sum(found.counts) == found.n == len(calls)
-    top_edge = found.first_edge * found.ratio ** len(found.counts)
-    assert found.first_edge <= max(found.min, 1e-9) * 1.0001
-    assert max(found.max, 1e-9) <= top_edge * 1.0001
-    assert found.counts[0] > 0
-    assert found.counts[-1] > 0
-    assert found.min <= found.p1 <= found.p50 <= found.p90 <= found.p99 <= found.max
+    measured = per_call_distribution(np.array(calls))
+    assert sum(measured.counts) == measured.n == len(calls)
+    top_edge = measured.first_edge * measured.ratio ** len(measured.counts)
+    assert measured.first_edge <= max(measured.min, 1e-9) * 1.0001
+    assert max(measured.max, 1e-9) <= top_edge * 1.0001
+    assert measured.counts[0] > 0
+    assert measured.counts[-1] > 0
+    assert measured.min <= measured.p1 <= measured.p50 <= measured.p90 <= measured.p99 <= measured.max
 
 
 def test_a_histogram_of_nothing_is_refused() -> None:
@@ -230,7 +230,7 @@ def test_a_batch_without_calls_is_void() -> None:
         clock.time_ns += 10_000_000
         return np.arange(5 * (next(batches) % 2), dtype=np.int64) + 100
 
-    (found,) = Meter(clock).collect_stamps(take, {"m": seconds})
-    assert value(found) == pytest.approx(102e-9)
-    assert found.per_call is not None
-    assert found.per_call.n == 5 * found.n
+    (measured,) = Meter(clock).collect_stamps(take, {"m": seconds})
+    assert value(measured) == pytest.approx(102e-9)
+    assert measured.per_call is not None
+    assert measured.per_call.n == 5 * measured.n
