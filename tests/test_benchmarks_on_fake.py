@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
 from pathlib import Path
@@ -43,7 +44,8 @@ def test_the_text_begins_with_the_question_that_the_readme_repeats(benchmark: Be
         f"{benchmark.name}: divide the docstring into Question, Method and Reading, their text indented"
     )
     row = f"| `{benchmark.name}` | {question} |"
-    assert row in README.read_text(encoding="utf-8"), f"repeat the question in the table of README.md: {row}"
+    repeated = row in README.read_text(encoding="utf-8")
+    assert repeated, f"repeat the question in the table of README.md: {row}"
 
 
 @each_benchmark
@@ -65,6 +67,8 @@ def test_metrics_have_a_name_a_unit_and_a_sentence(benchmark: Benchmark) -> None
 
 @each_benchmark
 def test_grids_are_nested_and_their_values_fit_a_case_id(benchmark: Benchmark) -> None:
+    _, _, *parameters = inspect.signature(benchmark.measure).parameters
+    assert sorted(parameters) == sorted(benchmark.axes), f"{benchmark.name}: give measure a parameter for each axis"
     for name, axis in benchmark.axes.items():
         where = f"{benchmark.name} axis {name}"
         assert re.fullmatch(r"[a-z][a-z0-9_]*", name), f"{where}: name it in small letters, digits and _"

@@ -115,7 +115,7 @@ def discover(package: str = "microbench.benchmarks") -> Mapping[str, Benchmark]:
         module: Any = importlib.import_module(found.name)
         benchmark, file = getattr(module, "BENCHMARK", None), f"{found.name.replace('.', '/')}.py"
         if not isinstance(benchmark, Benchmark):
-            raise UsageError(f"{file} declares no benchmark", "add BENCHMARK = Benchmark(…), or remove the file")
+            raise UsageError(f"{file} declares no BENCHMARK = Benchmark(…)", "declare it, or remove the file")
         parent, _, name = found.name.rpartition(".")
         suite = benchmark.suite or parent.rpartition(".")[2]
         if suite not in SUITES:
