@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
-from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.bench import Axis, Benchmark, Measured, discover
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.model import Case, Environment, GpuInfo, Metric, Param
 from microbench.run.plan import AlreadyMeasured, PlannedCase, Selected, make_plan, parse_overrides, select
@@ -273,3 +274,26 @@ def test_late_cases_come_after_their_whole_suite() -> None:
     }
     plan = make_plan(select(catalogue, (), "quick", {}), HERE)
     assert ids(plan.cases) == ["first[mode=spin]", "second", "first[mode=yield]", "first[mode=blocking]", "third"]
+
+
+# -- finding benchmarks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "cause"),
+    [
+        ("launch/nothing.py", "x = 1", "nothing.py declares no BENCHMARK"),
+        ("espresso/cup.py", "BENCHMARK = Benchmark('', (), print)", "cup.py is in no suite"),
+    ],
+)
+def test_a_file_without_benchmark_or_suite_is_refused(
+    file: str, text: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / Path(file).stem / file  # a package of its own for each case
+    path.parent.mkdir(parents=True)
+    for folder in (path.parent, path.parent.parent):
+        (folder / "__init__.py").touch()
+    path.write_text(f"from microbench.core.bench import Benchmark\n{text}", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UsageError, match=cause):
+        discover(path.stem)
