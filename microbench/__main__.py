@@ -1,4 +1,4 @@
-"""`python -m microbench` and the command microbench. An interruption while the packages are imported ends it quietly."""
+"""`python -m microbench` and the command microbench. Ctrl-C while the packages are imported ends it quietly."""
 
 import os
 import signal

@@ -200,7 +200,7 @@ def sustained(params: dict[str, Param]) -> Figures:
         clock(one.clock_hz),
         measurement("turn", TURN_S, n=1, clock="device"),
     ]
-    reasons = Fact("throttle_reasons", f"{POWER_CAP} from 0.31 s on", "NVML, beside every batch")
+    reasons = Fact("throttle_reasons", f"{POWER_CAP} from 0.31 s on", "NVML, during every batch")
     series = tuple(Series(name, tuple(times), tuple(seen)) for name, seen in values.items())
     return found, (*facts(dtype), reasons), series
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
 
 import msgspec
 
@@ -61,6 +62,7 @@ def per_call(median_s: float, n: int = 6000) -> PerCall:
     )  # fmt: skip
 
 
+@cache
 def measurement(name: str, value: float, *, spread: float = 0.01, n: int = 40, **more: object) -> Measurement:
     """Samples around ``value``; with ``calls`` the samples cover that many calls."""
     noise = random.Random(f"{name}{value}")
@@ -224,11 +226,19 @@ def environment(gpu_name: str = "SIMULATED GPU") -> Environment:
 def make_run(
     *, rounds: int = 1, gpu: bool = True, extra: Iterable[Outcome] = (), gpu_name: str = "SIMULATED GPU"
 ) -> Run:
-    """A whole run of both suites, or of the host suite alone."""
+    """A whole run of both suites, or of the host suite alone; the same object for the same arguments without extra."""
+    whole, more = _whole_run(rounds, gpu, gpu_name), tuple(extra)
+    if not more:
+        return whole
+    outcomes = (*whole.outcomes, *more)
+    return msgspec.structs.replace(whole, benchmarks=benchmarks(outcomes), outcomes=outcomes)
+
+
+@cache
+def _whole_run(rounds: int, gpu: bool, gpu_name: str) -> Run:
     outcomes = [made for round in range(rounds) for made in host_outcomes(round)]
     if gpu:
         outcomes += [made for round in range(rounds) for made in launch_outcomes(round)]
-    outcomes += list(extra)
     where = environment(gpu_name) if gpu else Environment(no_gpu_reason="no driver", no_gpu_next_step="install one")
     session = Session(where, Settings(rounds=rounds), "0.0", "2025-01-02T03:04:05Z", simulated=True)
     return Run(1, "simulated-run", (session,), benchmarks(outcomes), tuple(outcomes))

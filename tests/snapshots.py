@@ -18,4 +18,6 @@ def same(name: str, text: str) -> None:
     if os.environ.get("UPDATE_SNAPSHOTS"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(stripped, encoding="utf-8")
-    assert stripped == path.read_text(encoding="utf-8"), f"{name} looks different: UPDATE_SNAPSHOTS=1 if that is meant"
+    assert stripped == path.read_text(encoding="utf-8"), (
+        f"{name} looks different: if you mean it, run UPDATE_SNAPSHOTS=1 pytest tests/test_snapshots.py, read git diff"
+    )

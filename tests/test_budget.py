@@ -36,33 +36,32 @@ def cases(*suites: str, each: int = 10, metrics: int = 1, fresh: bool = False, r
         number = Axis.same("a number", tuple(range(each)))
         declared = tuple(Metric(f"metric_{index}", "time", "s", "") for index in range(metrics))
         name = f"{suite}_one"
-        made[name] = Benchmark(
-            name, suite, "", "", declared, nothing, {"number": number}, fresh_process_by=("number",) if fresh else ()
-        )
+        own = ("number",) if fresh else ()
+        made[name] = Benchmark("", declared, nothing, {"number": number}, fresh_process_by=own, name=name, suite=suite)
     return make_plan(select(made, (), "quick", {}), HERE, rounds=rounds).cases
 
 
-def budget(planned: Cases, limit_s: float | None, preset: Preset = "quick") -> tuple[Budget, HandClock]:
+def budget_of(planned: Cases, limit_s: float | None, preset: Preset = "quick") -> tuple[Budget, HandClock]:
     clock = HandClock()
     return Budget(preset, limit_s, planned, clock, clock()), clock
 
 
 def spend(planned: Cases, limit_s: float, overhead_s: float = 0.0, start_s: float = 0.0) -> list[float | None]:
     """Sampling times of every case when each takes what it is given, and ``overhead_s``."""
-    one, clock = budget(planned, limit_s)
+    budget, clock = budget_of(planned, limit_s)
     given: list[float | None] = []
     process = None
     for index, case in enumerate(planned):
-        seconds = one.seconds(index, running=process == case.process)
+        seconds = budget.seconds(index, running=process == case.process)
         given.append(seconds)
         if seconds is not None:
             if process != case.process:
                 process = case.process
                 clock.time_s += start_s
-                one.learn_start(start_s)
+                budget.learn_start(start_s)
             wall_s = len(case.benchmark.metrics) * seconds + overhead_s
             clock.time_s += wall_s
-            one.learn_case(case, seconds, wall_s)
+            budget.learn_case(case, seconds, wall_s)
     assert clock.time_s - 100.0 <= limit_s + 1e-6
     return given
 
@@ -76,11 +75,11 @@ def test_the_presets_budgets_are_the_sum_of_their_shares() -> None:
 
 def test_without_a_limit_every_case_gets_its_cap() -> None:
     planned = cases("host", "launch", each=3)
-    one, clock = budget(planned, None, "full")
+    budget, clock = budget_of(planned, None, "full")
     for index in range(len(planned)):
-        assert one.seconds(index, running=False) == CAPS_S["full"]
+        assert budget.seconds(index, running=False) == CAPS_S["full"]
         clock.time_s += 1e6
-    assert one.left_s is None
+    assert budget.left_s is None
 
 
 def test_with_time_to_spare_every_case_gets_its_cap() -> None:
@@ -110,13 +109,13 @@ def test_metrics_count() -> None:
 def test_suites_share_the_whole_budget_by_their_proportions() -> None:
     """Of host and launch alone, launch has five sevenths of a quick run."""
     planned = cases("host", "launch", each=1000)
-    one, clock = budget(planned, 14.0)
+    budget, clock = budget_of(planned, 14.0)
     reached = {"host": 0.0, "launch": 0.0}
     for index, case in enumerate(planned):
         began_s = clock.time_s
-        if one.seconds(index, running=True) is not None:
+        if budget.seconds(index, running=True) is not None:
             clock.time_s += 0.1
-            one.learn_case(case, 0.0, 0.1)
+            budget.learn_case(case, 0.0, 0.1)
         reached[case.block.suite] += clock.time_s - began_s
     assert reached["host"] == pytest.approx(4.0, abs=0.25)
     assert reached["launch"] == pytest.approx(10.0, abs=0.25)
@@ -124,29 +123,29 @@ def test_suites_share_the_whole_budget_by_their_proportions() -> None:
 
 def test_an_unused_share_rolls_on() -> None:
     planned = cases("host", "launch", each=100)[99:]  # one case of the host suite, all of launch
-    one, clock = budget(planned, 12.0)
-    one.seconds(0, running=True)
+    budget, clock = budget_of(planned, 12.0)
+    budget.seconds(0, running=True)
     clock.time_s += 0.1  # of 2 s
     count = 0
     for index in range(1, len(planned)):
-        if one.seconds(index, running=True) is not None:
+        if budget.seconds(index, running=True) is not None:
             clock.time_s += 0.12
-            one.learn_case(planned[index], 0.0, 0.12)
+            budget.learn_case(planned[index], 0.0, 0.12)
             count += 1
     assert count * 0.12 > 11.0
 
 
 def test_an_overrun_is_borne_by_all_that_follow() -> None:
     planned = cases("host", "launch", "memory", each=1)
-    one, clock = budget(planned, 18.0)  # 2, 10 and 6 s
-    one.seconds(0, running=True)
+    budget, clock = budget_of(planned, 18.0)  # 2, 10 and 6 s
+    budget.seconds(0, running=True)
     clock.time_s += 10.0
-    assert one.left_s == pytest.approx(8.0)
-    one.seconds(1, running=True)
+    assert budget.left_s == pytest.approx(8.0)
+    budget.seconds(1, running=True)
     clock.time_s += 4.9
-    assert one.seconds(2, running=True) is not None
+    assert budget.seconds(2, running=True) is not None
     clock.time_s += 4.0
-    assert one.left_s == 0.0
+    assert budget.left_s == 0.0
 
 
 def test_rounds_share_equally() -> None:
@@ -158,8 +157,8 @@ def test_rounds_share_equally() -> None:
 
 def test_a_fresh_process_is_paid_for_and_its_cost_is_learned() -> None:
     planned = cases("launch", each=10, fresh=True)
-    one, _ = budget(planned, FRESH_PROCESS_S + OVERHEAD_S - 0.01)
-    assert one.seconds(0, running=False) is None
+    budget, _ = budget_of(planned, FRESH_PROCESS_S + OVERHEAD_S - 0.01)
+    assert budget.seconds(0, running=False) is None
     dear = spend(planned, 20.0, start_s=4.0)
     cheap = spend(planned, 20.0, start_s=0.3)
     assert sum(seconds is not None for seconds in dear) == 4
@@ -168,19 +167,19 @@ def test_a_fresh_process_is_paid_for_and_its_cost_is_learned() -> None:
 
 def test_one_odd_case_does_not_end_a_suite() -> None:
     planned = cases("launch", each=50)
-    one, clock = budget(planned, 20.0)
-    one.seconds(0, running=True)
+    budget, clock = budget_of(planned, 20.0)
+    budget.seconds(0, running=True)
     clock.time_s += 1.0
-    one.learn_case(planned[0], 0.08, 1e6)
-    assert one.seconds(1, running=True) is not None
+    budget.learn_case(planned[0], 0.08, 1e6)
+    assert budget.seconds(1, running=True) is not None
 
 
 def test_the_forecast_counts_sampling_overhead_and_processes() -> None:
     planned = cases("launch", each=4, metrics=2, fresh=True)
-    one, _ = budget(planned, None)
-    assert one.expected_s() == pytest.approx(4 * (2 * CAPS_S["quick"] + OVERHEAD_S + FRESH_PROCESS_S))
+    budget, _ = budget_of(planned, None)
+    assert budget.expected_s() == pytest.approx(4 * (2 * CAPS_S["quick"] + OVERHEAD_S + FRESH_PROCESS_S))
 
 
 def test_a_run_of_nothing_costs_nothing() -> None:
-    one, _ = budget((), 20.0)
-    assert one.expected_s() == 0
+    budget, _ = budget_of((), 20.0)
+    assert budget.expected_s() == 0

@@ -102,7 +102,7 @@ def test_readme_has_every_exit_code_grade_and_column() -> None:
 
 def test_readme_names_every_benchmark() -> None:
     named = re.findall(r"^\| \w* ?\| `(\w+)` \| ", README.read_text(), re.MULTILINE)
-    assert sorted(named) == sorted(discover())
+    assert sorted(named) == sorted(discover()), "README's table must have one row for each benchmark"
 
 
 # -- show, export, list, doctor -----------------------------------------------------------------------------------
@@ -356,12 +356,15 @@ def test_closed_streams_leave_the_run_file_whole(data: Path) -> None:
     ("arguments", "cause", "where"),
     [
         (["show", "--bogus"], "no such option: --bogus", "microbench show --help"),
-        (["export", "--format", "xml"], "invalid value for '--format'", "microbench export --help"),
-        (["trend"], "missing argument 'METRIC'", "microbench trend --help"),
+        pytest.param(
+            ["export", "--format", "xml"], "invalid value for '--format'", "microbench export --help",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(["trend"], "missing argument 'METRIC'", "microbench trend --help", marks=pytest.mark.slow),
         (["nonsense"], "no such command 'nonsense'", "microbench --help"),
         (["run", "[bold]", "--rounds", "x"], "invalid value for '--rounds'", "microbench run --help"),
     ],
-)
+)  # fmt: skip
 def test_what_the_parser_refuses_is_told_in_two_lines(arguments: list[str], cause: str, where: str) -> None:
     command = [sys.executable, "-m", "microbench", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

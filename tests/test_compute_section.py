@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
 import compute_evidence
 import make_compute_run as made
 import msgspec
 import pytest
+from drawing import drawn, section_of
 from link_evidence import changed, with_gpu, without
 from make_compute_run import MADE, PRODUCTS, make_compute_run
 from make_memory_run import make_memory_run
@@ -34,15 +33,7 @@ def evidence(run: Run = WHOLE) -> Evidence:
 
 
 def section(run: Run = WHOLE) -> Section:
-    return next(one for one in view.build(run).sections if one.suite == "compute")
-
-
-def drawn(run: Run | Report, width: int, encoding: str = "utf-8") -> str:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
-    report = view.build(run) if isinstance(run, Run) else run
-    terminal.draw(report, terminal.open_console(stream, width=width))
-    return raw.getvalue().decode(encoding)
+    return section_of(run, "compute")
 
 
 def cells(table: Table | None, first: str) -> list[str]:

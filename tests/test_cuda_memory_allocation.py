@@ -136,7 +136,7 @@ def test_on_a_full_gpu_a_run_measures_the_sizes_that_fit(gpu: Gpu) -> None:
     command += ["--device", gpu.info.uuid, "--set", f"size_bytes={64 * MIB},{8 * GIB}", "--set", "way=copy"]
     command += ["--set", "kernel=copy", "--set", "dtype=fp64", "--set", "implementation=cuda"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.stdout, f"exit code {done.returncode}: {done.stderr}"
+    assert done.stdout, f"exit code {done.returncode} and no output; standard error:\n{done.stderr}"
     outcomes = json.loads(done.stdout)["run"]["outcomes"]
     by_size = {(one["case"]["benchmark"], one["case"]["params"]["size_bytes"]): one for one in outcomes}
     for name in ("memory_stream", "memory_copy"):

@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 import pytest
-from fake_session import run_case
+from fake_session import EQUAL, run_case
 
 from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
@@ -75,13 +75,13 @@ def checked_cases() -> list[Case]:
 @pytest.mark.parametrize("case", checked_cases(), ids=lambda case: case.id)
 def test_results_are_verified_and_lost_or_damaged_ones_fail(case: Case) -> None:
     benchmark = discover()[case.benchmark]
-    measured = [one for one in run_case(benchmark, case, TWO) if isinstance(one, Measurement)]
+    measured = [one for one in run_case(benchmark, case, TWO, 0, EQUAL) if isinstance(one, Measurement)]
     assert measured
     unverified = {one.metric for one in measured if not one.verified} - UNCHECKED_METRICS.get(benchmark.suite, set())
     assert not unverified, f"{case.id} yields verified=None for {unverified}: pass verified=…"
     for arrives in ("lost", "damaged"):
         with pytest.raises(MeasurementError, match="SIMULATED: "):
-            run_case(benchmark, case, with_links(arrives=arrives))
+            run_case(benchmark, case, with_links(arrives=arrives), 0, EQUAL)
 
 
 MADE: dict[str, Callable[[Gpu], Transfer | Operations | Gemm]] = {

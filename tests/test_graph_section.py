@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from drawing import drawn, section_of
 from make_graph_run import MADE, make_graph_run
 from make_run import make_run
 from rich.cells import cell_len
@@ -13,7 +14,7 @@ from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.core.bench import discover
 from microbench.core.model import Run
 from microbench.report.document import Bars, Curve, Line, Mark, Section, Table, TimeLine
-from microbench.report.sheets import listing, view
+from microbench.report.sheets import listing
 from microbench.report.suites import graph
 from microbench.report.terminal import terminal
 from microbench.report.terminal.plots import curve
@@ -26,14 +27,7 @@ def evidence(run: Run = WHOLE) -> Evidence:
 
 
 def section(run: Run = WHOLE) -> Section:
-    return next(one for one in view.build(run).sections if one.suite == "graph")
-
-
-def drawn(run: Run, width: int, encoding: str = "utf-8") -> str:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
-    terminal.draw(view.build(run), terminal.open_console(stream, width=width))
-    return raw.getvalue().decode(encoding)
+    return section_of(run, "graph")
 
 
 def test_gain_comes_first_and_every_benchmark_has_its_table() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from functools import cache
 
 import msgspec
 import pytest
+from drawing import drawn, section_of
 from link_evidence import SEVERAL, WHOLE, changed, evidence, peer_outcomes
 from make_link_run import FLAT, MADE, make_link_run, rate, state, two_switches
 from make_run import make_run, outcome
@@ -32,15 +32,7 @@ def report(gpus: int) -> Report:
 
 
 def section(made: Report | Run) -> Section:
-    shown = view.build(made) if isinstance(made, Run) else made
-    return next(one for one in shown.sections if one.suite == "link")
-
-
-def drawn(shown: Report, width: int, encoding: str = "utf-8") -> str:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
-    terminal.draw(shown, terminal.open_console(stream, width=width))
-    return raw.getvalue().decode(encoding)
+    return section_of(made, "link")
 
 
 def lines_of(one: Way, width: int) -> list[str]:

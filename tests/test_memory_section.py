@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
-
 import msgspec
 import pytest
+from drawing import drawn, section_of
 from link_evidence import with_gpu, without
 from make_memory_run import MADE, MIB, make_memory_run
 from make_run import make_run
@@ -14,21 +13,13 @@ from rich.cells import cell_len
 
 from microbench.core.model import Run
 from microbench.report.document import Curve, Histogram, Section, Table
-from microbench.report.sheets import view
 from microbench.report.suites import memory
 from microbench.report.suites.memory import by_dtype, by_implementation, hierarchy, l2_lines, latencies
 from microbench.report.terminal import terminal
 
 
 def section(run: Run = WHOLE) -> Section:
-    return next(one for one in view.build(run).sections if one.suite == "memory")
-
-
-def drawn(run: Run, width: int, encoding: str = "utf-8") -> str:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
-    terminal.draw(view.build(run), terminal.open_console(stream, width=width))
-    return raw.getvalue().decode(encoding)
+    return section_of(run, "memory")
 
 
 # -- the whole ----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from microbench.core.model import Run, Settings
 from microbench.report.document import Phrase, Portion, Prose, Section, Stack, Stacks, TimeLine
 from microbench.report.page.details import BINS, details
 from microbench.report.page.machine import commands
-from microbench.report.page.page import SAMPLE_STEPS, Subject, build, thinned
+from microbench.report.page.page import SAMPLE_STEPS, Page, Subject, build, thinned
 from microbench.report.page.templates import sort_key
 from microbench.report.sheets import view
 from microbench.runs import remarks, schema, store
@@ -159,9 +160,14 @@ def test_parts_of_the_page_are_landmarks(parsed: Parsed) -> None:
 # -- that nothing breaks out --------------------------------------------------------------------------------------
 
 
+@cache
+def hostile_page(text: str) -> Page:
+    return page_of(hostile_run(text), figures=[figure((text, "b"))])
+
+
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_text_is_text(hostile: str) -> None:
-    plain, made = (page_of(hostile_run(text), figures=[figure((text, "b"))]) for text in ("harmless", hostile))
+    plain, made = hostile_page("harmless"), hostile_page(hostile)
     parsed, expected = Parsed(made.html), Parsed(plain.html)
     assert parsed.faults == []
     assert [tag for tag, _ in parsed.elements] == [tag for tag, _ in expected.elements]
@@ -172,13 +178,13 @@ def test_hostile_text_is_text(hostile: str) -> None:
 
 
 def test_markup_is_shown_letter_by_letter() -> None:
-    parsed = Parsed(page_of(hostile_run(HOSTILE[0])).html)
+    parsed = Parsed(hostile_page(HOSTILE[0]).html)
     assert parsed.texts.count(HOSTILE[0]) > 5
 
 
 def test_details_hold_nothing_unseen_and_nothing_endless() -> None:
     for hostile in HOSTILE:
-        text = carried(page_of(hostile_run(hostile)).html, "details").decode()
+        text = carried(hostile_page(hostile).html, "details").decode()
         assert not UNSEEN.search(text)
         assert len(text) < 900_000
 

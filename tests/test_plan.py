@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -106,15 +107,6 @@ def test_values_that_combine_to_nothing_are_an_error() -> None:
     picky = benchmark("picky", axes={"size_bytes": SIZE}, combines=lambda params: params["size_bytes"] == 64)
     with pytest.raises(UsageError, match="picky has no case with size_bytes=128"):
         select({"picky": picky}, (), "quick", {"size_bytes": ("128",)})
-
-
-def test_the_presets_are_nested() -> None:
-    """A quick figure has its place in the default run, and that in the full one."""
-    for one in discover().values():
-        quick, default, full = ({case.id for case in one.cases(preset)} for preset in ("quick", "default", "full"))
-        assert quick <= default <= full, one.name
-        assert default, one.name
-        assert quick or not one.essential, one.name
 
 
 # -- order and processes -----------------------------------------------------------------------------------------------
@@ -282,3 +274,26 @@ def test_late_cases_come_after_their_whole_suite() -> None:
     }
     plan = make_plan(select(catalogue, (), "quick", {}), HERE)
     assert ids(plan.cases) == ["first[mode=spin]", "second", "first[mode=yield]", "first[mode=blocking]", "third"]
+
+
+# -- finding benchmarks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "cause"),
+    [
+        ("launch/nothing.py", "x = 1", "nothing.py declares no BENCHMARK"),
+        ("espresso/cup.py", "BENCHMARK = Benchmark('', (), print)", "cup.py is in no suite"),
+    ],
+)
+def test_a_file_without_benchmark_or_suite_is_refused(
+    file: str, text: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / Path(file).stem / file  # a package of its own for each case
+    path.parent.mkdir(parents=True)
+    for folder in (path.parent, path.parent.parent):
+        (folder / "__init__.py").touch()
+    path.write_text(f"from microbench.core.bench import Benchmark\n{text}", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UsageError, match=cause):
+        discover(path.stem)

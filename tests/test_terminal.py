@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
+from drawing import drawn
 from make_run import failed, make_run, measurement, outcome, skipped
 from rich.cells import cell_len
 
@@ -31,13 +32,6 @@ HOSTILE = (
 )
 WORDS = "NVIDIA H200 · 132 SMs · 150 GB · PCIe 5 x16"
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-
-
-def drawn(run: Run, width: int, *, encoding: str = "utf-8", brief: bool = False) -> str:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
-    terminal.draw(view.build(run), terminal.open_console(stream, width=width), brief=brief)
-    return raw.getvalue().decode(encoding)
 
 
 def hostile_run(text: str) -> Run:

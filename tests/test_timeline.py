@@ -9,7 +9,7 @@ from pathlib import Path
 import command_line
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from make_graph_run import make_graph_run
 from make_run import figures, make_run
@@ -108,7 +108,6 @@ parts = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(parts, min_size=1, max_size=6), st.integers(1, 6), st.integers(1, 30))
 def test_drawn_lanes_are_in_order_and_inside(of: list[Part], streams: int, queue: int) -> None:
     for picture in pictures(step(*of, streams=streams, queue=queue)):

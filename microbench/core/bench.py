@@ -6,7 +6,7 @@ import importlib
 import itertools
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -70,6 +70,7 @@ class Package(NamedTuple):
 class Benchmark:
     """One question that one file answers.
 
+    ``discover`` takes ``name``, ``suite`` and ``about`` from the file's name, its folder and its docstring.
     ``measure(gpu, meter, **params)`` yields measurements, facts and series. With ``gpus=0`` its first argument is the
     Host, with ``cold=True`` a ColdStarts that has not touched the GPU yet. ``combines`` is False for combinations that
     make no sense. ``here`` returns why a case makes no sense on this machine (it lacks the NUMA node or GPU), else
@@ -84,10 +85,7 @@ class Benchmark:
     after all others, so they are the first that a short budget drops.
     """
 
-    name: str
-    suite: str
     title: str
-    about: str
     metrics: tuple[Metric, ...]
     measure: Callable[..., Iterator[Measured]]
     axes: Mapping[str, Axis] = field(default_factory=dict)
@@ -103,6 +101,9 @@ class Benchmark:
     core: bool = False
     device_timed: bool = False
     late: Callable[[Mapping[str, Param]], bool] = never
+    name: str = ""
+    suite: str = ""
+    about: str = ""
 
     def cases(self, preset: Preset, overrides: Mapping[str, tuple[Param, ...]] | None = None) -> list[Case]:
         """The cases of a preset in axis order; ``overrides`` replace the values of the axes they name."""
@@ -128,20 +129,21 @@ class Benchmark:
 def discover(package: str = "microbench.benchmarks") -> Mapping[str, Benchmark]:
     """Every benchmark of the package by name, in the order of SUITES and then of file names.
 
-    Raises UsageError for a file without a BENCHMARK or with one of another name than the file's.
+    Raises UsageError for a file without a BENCHMARK and for one in a folder that is no suite.
     """
     folder = importlib.import_module(package)
     benchmarks: list[Benchmark] = []
-    for module in pkgutil.walk_packages(folder.__path__, f"{package}."):
-        if module.ispkg:
+    for found in pkgutil.walk_packages(folder.__path__, f"{package}."):
+        if found.ispkg:
             continue
-        loaded: Any = importlib.import_module(module.name)
-        benchmark = getattr(loaded, "BENCHMARK", None)
-        if not isinstance(benchmark, Benchmark) or benchmark.name != module.name.rpartition(".")[2]:
-            raise UsageError(
-                f"{module.name.replace('.', '/')}.py declares no BENCHMARK of that name",
-                "add BENCHMARK = Benchmark(name=…) with the file's name, or remove the file",
-            )
-        benchmarks.append(benchmark)
+        module: Any = importlib.import_module(found.name)
+        benchmark, file = getattr(module, "BENCHMARK", None), f"{found.name.replace('.', '/')}.py"
+        if not isinstance(benchmark, Benchmark):
+            raise UsageError(f"{file} declares no BENCHMARK = Benchmark(…)", "declare it, or remove the file")
+        parent, _, name = found.name.rpartition(".")
+        suite = benchmark.suite or parent.rpartition(".")[2]
+        if suite not in SUITES:
+            raise UsageError(f"{file} is in no suite", f"move it to the folder of one: {', '.join(SUITES)}")
+        benchmarks.append(replace(benchmark, name=name, suite=suite, about=module.__doc__ or ""))
     benchmarks.sort(key=lambda benchmark: (SUITES.index(benchmark.suite), benchmark.name))
     return {benchmark.name: benchmark for benchmark in benchmarks}

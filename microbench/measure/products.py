@@ -319,4 +319,4 @@ def _reasons(course: _Course) -> Fact:
         for reason in state.throttle_reasons:
             first.setdefault(reason, t_s)
     words = ", ".join(f"{reason} from {t_s:.2f} s on" for reason, t_s in first.items())
-    return Fact("throttle_reasons", words or "none", source="NVML, beside every batch")
+    return Fact("throttle_reasons", words or "none", source="NVML, during every batch")

@@ -22,10 +22,8 @@ def measure(gpu: object, meter: Meter, mode: str, size: int) -> Iterator[Measure
 
 
 BENCHMARK = Benchmark(
-    name="apart",
     suite="launch",
     title="Apart",
-    about=__doc__ or "",
     metrics=(Metric("seconds", "time", "s", "made up"),),
     measure=measure,
     axes={"size": Axis.same("how much", (1, 2)), "mode": Axis.same("in which way", ("spin", "yield"))},

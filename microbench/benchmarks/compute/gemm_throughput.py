@@ -53,10 +53,7 @@ def late(params: Mapping[str, Param]) -> bool:
 
 
 BENCHMARK = Benchmark(
-    name="gemm_throughput",
-    suite="compute",
     title="Matrix products",
-    about=__doc__ or "",
     metrics=(
         Metric("rate", "rate", "FLOP/s", "2 size^3 over the time on the device"),
         Metric("integer_rate", "rate", "OP/s", "the same for integers"),

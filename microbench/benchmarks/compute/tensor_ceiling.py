@@ -36,10 +36,7 @@ def late(params: Mapping[str, Param]) -> bool:
 
 
 BENCHMARK = Benchmark(
-    name="tensor_ceiling",
-    suite="compute",
     title="Tensor cores alone",
-    about=__doc__ or "",
     metrics=(
         Metric("rate", "rate", "FLOP/s", "operations of all SMs over the time on the device"),
         Metric("per_clock", "rate", "FLOP/clk/SM", "operations of one SM over its clock cycles"),

@@ -53,10 +53,7 @@ def measure(gpu: Gpu, meter: Meter, submitter: str, kernels: int, duration_ns: i
 
 
 BENCHMARK = Benchmark(
-    name="graph_gain",
-    suite="graph",
     title="What a graph gains",
-    about=__doc__ or "",
     metrics=(
         Metric("stream", "time", "s/launch", "time per kernel, launched one by one, with one synchronise a step"),
         Metric("graph", "time", "s/launch", "time per kernel, replayed as one graph, with one synchronise a step"),

@@ -68,10 +68,7 @@ def measure(gpu: Gpu, meter: Meter, nodes: int) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="graph_lifecycle",
-    suite="graph",
     title="What a graph costs to make",
-    about=__doc__ or "",
     metrics=(
         Metric("capture", "time", "s", "from begin to end of a stream capture of the whole chain"),
         Metric("build", "time", "s", "the same graph built node by node, without a stream"),

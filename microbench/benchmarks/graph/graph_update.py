@@ -49,10 +49,7 @@ def measure(gpu: Gpu, meter: Meter, way: ChangeWay, nodes: int, changed_nodes: i
 
 
 BENCHMARK = Benchmark(
-    name="graph_update",
-    suite="graph",
     title="Changing a graph",
-    about=__doc__ or "",
     metrics=(
         Metric("change", "time", "s", "calls that change the executable graph or make a new one"),
         Metric("record", "time", "s", "capture of a new graph, where the way needs one"),

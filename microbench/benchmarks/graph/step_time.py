@@ -68,10 +68,7 @@ def _with_copies(gpu: Gpu, meter: Meter, kernel: Submit, kernels: int, copy_byte
 
 
 BENCHMARK = Benchmark(
-    name="step_time",
-    suite="graph",
     title="Whole steps and the model",
-    about=__doc__ or "",
     metrics=(
         Metric("stream", "time", "s", "one step, launched call by call, including its waits"),
         Metric("graph", "time", "s", "the same step with one replay for each wait"),

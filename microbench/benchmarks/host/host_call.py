@@ -33,10 +33,7 @@ def measure(host: Host, meter: Meter, how: str) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="host_call",
-    suite="host",
     title="Calls that do nothing",
-    about=__doc__ or "",
     gpus=0,
     metrics=(Metric("call", "time", "s", "one call, including the loop's own step"),),
     measure=measure,

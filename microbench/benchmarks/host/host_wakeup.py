@@ -26,10 +26,7 @@ def measure(host: Host, meter: Meter, how: str) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="host_wakeup",
-    suite="host",
     title="Thread hand-off",
-    about=__doc__ or "",
     gpus=0,
     metrics=(Metric("round_trip", "time", "s", "to the other thread and back"),),
     measure=measure,

@@ -49,10 +49,7 @@ def measure(cold: ColdStarts, meter: Meter, what: str) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="launch_cold",
-    suite="launch",
     title="First-use costs",
-    about=__doc__ or "",
     metrics=(Metric("seconds", "time", "s", "one act, once in a fresh process"),),
     measure=measure,
     axes={"what": Axis("what is done for the first time", QUICK, DEFAULT, FULL)},

@@ -51,10 +51,7 @@ def measure(gpu: Gpu, meter: Meter, family: str, layer: str, arguments: int) -> 
 
 
 BENCHMARK = Benchmark(
-    name="launch_layers",
-    suite="launch",
     title="What Python adds to a launch",
-    about=__doc__ or "",
     metrics=(
         Metric("submit", "time", "s/launch", "one call on the host, in bursts"),
         Metric("round_trip", "time", "s", "one call and a synchronise"),

@@ -49,10 +49,7 @@ def measure(gpu: Gpu, meter: Meter, wait: str) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="launch_sync",
-    suite="launch",
     title="Waiting for the GPU",
-    about=__doc__ or "",
     metrics=(
         Metric("complete", "time", "s", "from the host seeing the kernel's flag until cuStreamSynchronize returns"),
         Metric("idle_stream", "time", "s", "cuStreamSynchronize of an idle stream"),

@@ -29,10 +29,7 @@ def measure(gpu: Gpu, meter: Meter, direction: Direction, size_bytes: int) -> It
 
 
 BENCHMARK = Benchmark(
-    name="link_bidirectional",
-    suite="link",
     title="Both directions at once",
-    about=__doc__ or "",
     metrics=(
         Metric("bandwidth", "rate", "B/s", "bytes of this direction over its time while the other direction is busy"),
         Metric("sum_bandwidth", "rate", "B/s", "bytes of both directions over the time in which both are busy"),

@@ -23,10 +23,7 @@ def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="link_state",
-    suite="link",
     title="State of the link",
-    about=__doc__ or "",
     metrics=(),
     measure=measure,
     core=True,

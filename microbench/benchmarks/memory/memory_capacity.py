@@ -21,10 +21,7 @@ def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="memory_capacity",
-    suite="memory",
     title="Available memory",
-    about=__doc__ or "",
     metrics=(),
     measure=measure,
     axes={},

@@ -39,10 +39,7 @@ def measure(
 
 
 BENCHMARK = Benchmark(
-    name="memory_stream",
-    suite="memory",
     title="Streaming kernels",
-    about=__doc__ or "",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes read plus bytes written, over the time on the device"),),
     measure=measure,
     axes={
