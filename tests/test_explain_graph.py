@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -28,7 +26,7 @@ from microbench.explain.graph_facts import (
     equal_at,
     life_line,
 )
-from microbench.explain.rules import GRAPH_RULES, findings, noise, of_suite
+from microbench.explain.rules import findings, of_suite
 
 WHOLE = make_graph_run()
 MAKE = ("capture", "instantiate", "upload")
@@ -39,9 +37,7 @@ def evidence(run: Run = WHOLE) -> Evidence:
 
 
 def finding_of(rule: str, run: Run = WHOLE) -> Finding:
-    known = evidence(run)
-    every = (finding for apply in (*GRAPH_RULES, partial(noise, suite="graph")) for finding in apply(known))
-    return next(finding for finding in every if finding.rule == rule)
+    return next(finding for finding in of_suite(evidence(run), "graph") if finding.rule == rule)
 
 
 def rules(run: Run) -> list[str]:

@@ -241,7 +241,6 @@ def findings(before: Forecast, after: Forecast, changes: Sequence[Change], names
         text="This is predicted, not measured.",
         threshold=f"within {round_percent(SAME)} is the same; good if no way becomes slower",
         rests_on=before.fit.rests_on(before.stream.names) + after.fit.rests_on(after.stream.names),
-        suite=SUITE,
     )
     return [verdict, *(_way(pair, names) for pair in ways), *_unused(changes), *outside(after)]
 
@@ -262,7 +261,6 @@ def _way(pair: Pair, names: tuple[str, str]) -> Finding:
         title=f"{where} {first}, {names[0]} as {names[1]}" if first == then else title,
         text=f"The GPU idles for {idle[0]} of the step {names[0]}, for {idle[1]} {names[1]}.",
         threshold="what most of the critical path is spent on",
-        suite=SUITE,
     )
 
 
@@ -279,5 +277,4 @@ def _unused(changes: Sequence[Change]) -> Iterator[Finding]:
                 "the host's pace."
             ),
             threshold="no way of submitting the step rests on it",
-            suite=SUITE,
         )
