@@ -148,8 +148,8 @@ def test_alus_and_how_much_must_be_in_flight() -> None:
         "alu_ceiling", {"integer_rate": 6e12, "integer_per_clock": 32}, bound="alu:mad_int32", operation="mad_int32"
     )
     run = made(fma, mad)
-    under_way = {alu.operation: alu.under_way for alu in alu_instructions(evidence(run))}
-    assert under_way == {"fma_fp32": pytest.approx(16.0), "mad_int32": None}
+    in_flight = {alu.operation: alu.in_flight for alu in alu_instructions(evidence(run))}
+    assert in_flight == {"fma_fp32": pytest.approx(16.0), "mad_int32": None}
     finding = findings(run)["compute.alu"]
     assert finding.severity == "note"
     assert "fma_fp32 gives 256 FLOP/clk/SM (100 %" in finding.title

@@ -39,7 +39,7 @@ def test_findings_are_short(run: Run) -> None:
         ("memory.latency", "note", ("L1 16.6 ns", "L2 132 ns", "DRAM 282 ns")),
         ("memory.l2_modes", "note", ("262 and 421 cycles", "51.0 %")),
         ("memory.tlb", "note", ("2.00 GiB", "559 cycles", "849 cycles")),
-        ("memory.under_way", "note", ("90 %", "32.0 KiB", "7.8")),
+        ("memory.in_flight", "note", ("90 %", "32.0 KiB", "7.8")),
         ("memory.stride", "note", ("32 B", "12.5 %")),
         ("memory.random", "note", ("32.0 G words/s", "118 bytes", "2.8×")),
         ("memory.atomic", "advice", ("1083×", "2.40 GOP/s", "2.60 TOP/s")),
@@ -60,7 +60,7 @@ def test_the_made_run_gives_these_findings(rule: str, severity: str, figures: tu
     [
         ("memory.resident", without("memory_stream", WHOLE, size_bytes=4 * MIB)),
         (
-            "memory.under_way",
+            "memory.in_flight",
             without("memory_occupancy", without("memory_occupancy", WHOLE, loads=1), block_threads=128),
         ),
         ("memory.stride", without("memory_stride", WHOLE, stride_bytes=4)),
@@ -168,10 +168,10 @@ def test_how_many_bytes_must_be_in_flight() -> None:
     every = flights(evidence())
     least = needed(every)
     assert least is not None
-    assert least.under_way_bytes == 32 << 10
+    assert least.in_flight_bytes == 32 << 10
     assert ways(every, least) == ["2048 threads with 1 load of 16 bytes", "512 threads with 4 loads of 16 bytes"]
     assert little_bytes(evidence(), 3.76e12) == pytest.approx(560 / 1.98e9 * 3.76e12 / 132, rel=0.01)
-    assert findings(without("memory_latency", WHOLE))["memory.under_way"].text == ""
+    assert findings(without("memory_latency", WHOLE))["memory.in_flight"].text == ""
 
 
 def test_only_what_reaches_enough_is_recommended() -> None:

@@ -139,15 +139,6 @@ def test_rates_by_the_clock_have_their_own_unit() -> None:
     assert "128 B/clk/SM" in finding.text
 
 
-def test_figures_above_different_ceilings_are_not_mixed() -> None:
-    """What is named beside a ceiling is held against that one."""
-    over = scaled("memory_levels", "per_clock", 1.5, WHOLE, space="shared")
-    over = scaled("memory_levels", "per_clock", 2.0, over, footprint_bytes=16 * MIB, space="global")
-    finding = findings(over)["memory.over_limit"]
-    assert "footprint_bytes=16384,space=shared] 191 B/clk/SM" in finding.text
-    assert "footprint_bytes=16777216,space=global" not in finding.text
-
-
 def test_a_figure_by_a_library_names_it() -> None:
     faster = scaled("memory_stream", "bandwidth", 1.06, WHOLE, implementation="cupy", kernel="read")
     assert "(read by CuPy)" in verdict(faster).title

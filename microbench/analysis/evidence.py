@@ -15,7 +15,6 @@ from microbench.core.units import percent, quantity
 
 Severity = Literal["good", "note", "advice", "warning", "problem"]
 SEVERITIES: tuple[Severity, ...] = ("good", "note", "advice", "warning", "problem")
-MOST_NAMED = 3
 # A unit that is never idle reaches its ceiling; the clock's own steps explain an excess below this share.
 MARGIN = 0.003
 
@@ -184,16 +183,14 @@ def beyond_ceiling(evidence: Evidence, suite: str, perhaps: str) -> Finding | No
     if not above:
         return None
     worst, limit = max(above, key=lambda pair: pair[0].value / pair[1].value)
-    named = [f"{row.case_id} {quantity(row.value, row.metric.unit)}" for row, own in above if own == limit][:MOST_NAMED]
-    more = f" and {len(above) - len(named)} more" if len(above) > len(named) else ""
+    reached = (
+        f"{worst.case_id} reaches {quantity(worst.value, worst.metric.unit)} of {quantity(limit.value, limit.unit)}"
+    )
     return Finding(
         rule=f"{suite}.over_limit",
         severity="warning",
         title=f"A figure is {percent(worst.value / limit.value)} of its ceiling, so the ceiling is wrong",
-        text=(
-            f"{'; '.join(named)}{more}. The ceiling of {quantity(limit.value, limit.unit)} assumes: "
-            f"{', '.join((limit.source, *limit.assumptions))}."
-        ),
+        text=f"{reached}. The ceiling assumes: {', '.join((limit.source, *limit.assumptions))}.",
         advice=f"Do not rely on percentages of it: one of these assumptions does not hold here ({perhaps}).",
         threshold="a rate above its ceiling by more than its interval",
         rests_on=rests_on(*(row for row, _ in above)),

@@ -16,7 +16,6 @@ from microbench.explain.compute_units import (
     POWER_BRAKE,
     POWER_LIMIT,
     SEARCH,
-    beside,
     best_products,
     dtype_of,
     dtypes,
@@ -26,6 +25,7 @@ from microbench.explain.compute_units import (
     one_rate,
     rates,
     reasons,
+    same_case,
 )
 
 LASTS = 0.03
@@ -83,7 +83,7 @@ def energies(evidence: Evidence) -> list[Row]:
 def limited(evidence: Evidence) -> Finding | None:
     """How much of the SM clock power or heat takes, as the SMs themselves count it."""
     row = next(iter((*lasting(evidence), *best_products(evidence))), None)
-    clock = beside(evidence, row, "sm_clock") if row is not None else None
+    clock = same_case(evidence, row, "sm_clock")
     highest_hz = evidence.gpu.sm_clock_max_hz if evidence.gpu is not None else None
     if row is None or clock is None or not highest_hz or clock.value >= highest_hz * (1 - CLOCK_LOSS):
         return None
@@ -119,7 +119,7 @@ def limited(evidence: Evidence) -> Finding | None:
 
 def sustained(evidence: Evidence) -> Finding | None:
     """The burst rate against the sustained one."""
-    pairs = [(burst, row) for row in lasting(evidence) if (burst := beside(evidence, row, "burst")) is not None]
+    pairs = [(burst, row) for row in lasting(evidence) if (burst := same_case(evidence, row, "burst")) is not None]
     if not pairs:
         return None
     burst, late = pairs[0]
@@ -135,7 +135,7 @@ def sustained(evidence: Evidence) -> Finding | None:
         ),
         text=("A benchmark of milliseconds shows the burst; a training run gets the sustained rate." if falls else ""),
         threshold=f"falls where more than {percent(LASTS)} of the first batch is lost in the second half",
-        rests_on=rests_on(*(row for pair in pairs for row in pair), beside(evidence, late, "turn")),
+        rests_on=rests_on(*(row for pair in pairs for row in pair), same_case(evidence, late, "turn")),
     )
 
 
@@ -152,7 +152,7 @@ def data(evidence: Evidence) -> Finding | None:
     normal, zeros = min(pairs, key=lambda pair: not_main(pair[0]))
     gain = zeros.value / normal.value - 1
     differ = abs(gain) > DIFFERENT
-    powers = [beside(evidence, row, "power") for row in (normal, zeros)]
+    powers = [same_case(evidence, row, "power") for row in (normal, zeros)]
     drawn = [figure(power) for power in powers if power is not None]
     title = f"The data do not matter: zeros are within {percent(abs(gain))} of random numbers ({dtype_of(normal)})"
     if differ:
@@ -179,7 +179,7 @@ def energy(evidence: Evidence) -> Finding | None:
     if not every:
         return None
     shown, least = every[0], min(every, key=lambda row: row.value)
-    power = beside(evidence, shown, "power")
+    power = same_case(evidence, shown, "power")
     at = f" at {figure(power)}" if power is not None else ""
     return Finding(
         rule="compute.energy",

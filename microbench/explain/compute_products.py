@@ -19,7 +19,6 @@ from microbench.explain.compute_units import (
     SHAPES,
     SUSTAINED,
     TENSORS,
-    beside,
     best_product,
     best_products,
     counted,
@@ -30,6 +29,7 @@ from microbench.explain.compute_units import (
     not_main,
     one_rate,
     rates,
+    same_case,
     shape_of,
 )
 from microbench.explain.memory_stream import best_stream
@@ -96,7 +96,7 @@ def rivals(evidence: Evidence) -> list[Rival]:
                 continue
             native = one_rate(evidence, PRODUCTS, dtype=dtype, library=NATIVE, size=whole(row, "size"))
             if native is not None:
-                result.append(Rival(library, row, native, beside(evidence, row, "against")))
+                result.append(Rival(library, row, native, same_case(evidence, row, "against")))
     return result
 
 
@@ -196,7 +196,7 @@ def shaped(evidence: Evidence) -> list[Shaped]:
     roofs = {dtype: compute_roof(evidence, dtype) for dtype in dict.fromkeys(dtype_of(row) for row in rows)}
     result = []
     for row in rows:
-        bandwidth, call, graph = (beside(evidence, row, name) for name in ("bandwidth", "call", "graph"))
+        bandwidth, call, graph = (same_case(evidence, row, name) for name in ("bandwidth", "call", "graph"))
         product = Shaped(row, bandwidth, call, graph, None)
         result.append(product._replace(held=_held(product, memory, roofs[dtype_of(row)])))
     return result

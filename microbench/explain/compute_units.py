@@ -79,15 +79,15 @@ def one_rate(
     return next(iter(rates(evidence, benchmark, metrics, **params)), None)
 
 
-def beside(evidence: Evidence, row: Row, *metrics: str) -> Row | None:
-    """Another metric of a row's own case; the first that was measured."""
-    others = (evidence.row(row.benchmark, name, **row.params) for name in metrics)
+def same_case(evidence: Evidence, row: Row | None, *metrics: str) -> Row | None:
+    """Another metric of the case that a row belongs to; the first of these that was measured."""
+    others = (evidence.row(row.benchmark, name, **row.params) for name in metrics if row is not None)
     return next((other for other in others if other is not None), None)
 
 
 def reached(evidence: Evidence, row: Row) -> Reached:
     """A rate with its clock and its ceilings."""
-    clock = beside(evidence, row, "sm_clock")
+    clock = same_case(evidence, row, "sm_clock")
     clock_hz, bound, gpu = clock.value if clock is not None else None, row.measurement.bound, evidence.gpu
     highest_hz, data_sheet_hz = gpu.sm_clock_max_hz if gpu is not None else None, data_sheet_clock_hz(bound, gpu)
     ceilings = (ceiling_at(bound, gpu, hz) for hz in (clock_hz, highest_hz, data_sheet_hz))
@@ -269,7 +269,7 @@ class Instruction(NamedTuple):
     latency: Row | None
 
     @property
-    def under_way(self) -> float | None:
+    def in_flight(self) -> float | None:
         """Warp instructions that an SM needs in flight: latency x instructions issued in a cycle."""
         if self.latency is None:
             return None
@@ -280,7 +280,7 @@ class Instruction(NamedTuple):
 def instructions(evidence: Evidence) -> list[Instruction]:
     """Every ALU instruction that was measured."""
     return [
-        Instruction(str(row.params.get("operation")), row, share_of(evidence, row), beside(evidence, row, "latency"))
+        Instruction(str(row.params.get("operation")), row, share_of(evidence, row), same_case(evidence, row, "latency"))
         for row in rates(evidence, ALUS, PER_CLOCK)
     ]
 
@@ -295,7 +295,7 @@ def alone(evidence: Evidence) -> Finding | None:
         return None
     dtype = dtype_of(min(rows, key=not_main))
     best = max((row for row in rows if dtype_of(row) == dtype), key=lambda row: row.value)
-    clocked = beside(evidence, best, *PER_CLOCK)
+    clocked = same_case(evidence, best, *PER_CLOCK)
     share = share_of(evidence, clocked) if clocked is not None else None
     full = share is not None and share >= FULL
     both = (best_product(evidence, name) for name in (dtype, f"{dtype}_fast"))
@@ -380,8 +380,8 @@ def alus(evidence: Evidence) -> Finding | None:
     less = [one.operation for one in every if one.share is not None and one.share < BELOW]
     of_rate = f" ({percent(shown.share)} of the architecture's rate)" if shown.share is not None else ""
     words = []
-    if shown.under_way is not None:
-        words.append(f"An SM needs {shown.under_way:.0f} warp instructions in flight for that.")
+    if shown.in_flight is not None:
+        words.append(f"An SM needs {shown.in_flight:.0f} warp instructions in flight for that.")
     if less:
         words.append(f"{listed(less)} stay{'s' if len(less) == 1 else ''} below the architecture's rate.")
     return Finding(

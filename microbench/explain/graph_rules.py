@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, sentence
+import math
+
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on
 from microbench.analysis.graph_steps import LITTLE, MAKING, Pair, pairs, title_of, usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
@@ -96,14 +98,12 @@ def crossovers(evidence: Evidence) -> Finding | None:
     strong, _, weak = SPEEDUPS
     (first, (kernels, measured)), *others = by_submitter.items()
     end_s = crossing(measured, weak)
-    title = f"A graph of {kernels} kernels gains at least {weak:g}× up to kernels of "
+    title = f"A graph of {kernels} kernels is faster up to kernels of "
     title += as_time(measured[-1].duration_s if end_s is None else end_s)
     if end_s == 0:
-        title = f"A graph of {kernels} kernels gains less than {weak:g}×, however short they are"
-    ends = {name: crossing(several, strong) for name, (_, several) in others}
-    longest = max(ends, key=lambda name: float("inf") if ends[name] is None else ends[name] or 0.0, default=None)
-    words = [_gains(first, strong, crossing(measured, strong))]
-    words += [_gains(longest, strong, ends[longest])] if longest is not None else []
+        title = f"A graph of {kernels} kernels is not faster, however short they are"
+    ends = {name: crossing(several, strong) for name, (_, several) in (*others, (first, (kernels, measured)))}
+    longest = max(ends, key=lambda name: math.inf if ends[name] is None else ends[name] or 0.0)
     single = pairs(evidence, LOOP_LAYER, 1)[:1]
     useless = bool(single) and single[0].speedup < LITTLE
     rows = [row for _, several in by_submitter.values() for pair in several for row in pair[1:]]
@@ -112,18 +112,20 @@ def crossovers(evidence: Evidence) -> Finding | None:
         rule="graph.crossover",
         severity="note",
         title=title,
-        text=f"{sentence('; '.join(words))}.",
+        text=f"From {title_of(longest)} it {_gains(strong, ends[longest])}.",
         advice="Launch single kernels directly: a graph of one kernel gains nothing." if useless else "",
-        threshold="time in a stream / time as a graph, linear in the logarithm between measured durations",
+        threshold=(
+            f"time in a stream over time as a graph at least {weak:g}, linear in the logarithm between durations; "
+            "the text is about the submitter that gains longest"
+        ),
         rests_on=tuple(dict.fromkeys(rests_on(*rows))),
     )
 
 
-def _gains(submitter: str, speedup: float, end_s: float | None) -> str:
-    who = f"from {title_of(submitter)} it"
+def _gains(speedup: float, end_s: float | None) -> str:
     if end_s == 0:
-        return f"{who} never gains {speedup:g}×"
-    return f"{who} gains {speedup:g}× " + ("at every length" if end_s is None else f"up to {as_time(end_s)}")
+        return f"never gains {speedup:g}×"
+    return f"gains {speedup:g}× " + ("at every length" if end_s is None else f"up to {as_time(end_s)}")
 
 
 def phases(evidence: Evidence) -> Finding | None:
@@ -491,7 +493,7 @@ def foresight(evidence: Evidence) -> Finding | None:
         rule="graph.model",
         severity="good" if good else "note",
         title=f"The model predicts {len(checked.points)} measured steps within {percent(checked.median)} (median)",
-        text=f"95 % lie within {percent(checked.most)}; intervals hold {percent(checked.coverage)} of the steps.",
+        text=f"19 of 20 lie within {percent(checked.most)}; intervals hold {percent(checked.coverage)} of the steps.",
         threshold=f"good: median within {percent(GOOD_MEDIAN)}, 95 % of the steps within {percent(GOOD_MOST)}",
         rests_on=rests_on(*(point.row for point in checked.points)),
     )

@@ -74,7 +74,7 @@ def concurrent(evidence: Evidence) -> Finding | None:
     ended = [contention for contention in cases if others_ended_first(contention.together)]
     least = min(cases, key=lambda contention: contention.share)
     text = (
-        f"The lowest is GPU {least.gpu_index}: beside {least.others_words} its copies "
+        f"The lowest is GPU {least.gpu_index}: with {least.others_words} copying, its copies "
         f"{DIRECTIONS.get(least.direction, least.direction)} reach {quantity(least.together.value, 'B/s')} of "
         f"{quantity(least.alone.value, 'B/s')}."
     )

@@ -199,7 +199,7 @@ def _cause_words(cause: Cause) -> CauseWords:
         case SharedUplink(worst=worst):
             return CauseWords(
                 "the uplink is shared",
-                f"This GPU keeps {percent(worst.share)} of its rate beside {worst.others_words}.",
+                f"This GPU keeps {percent(worst.share)} of its rate with {worst.others_words} copying.",
                 "Measure again while no other GPU copies.",
             )
         case Recorded(what=what):

@@ -247,7 +247,7 @@ MOST_NAMED = 3
 class Flight(NamedTuple):
     """A read with a known number of bytes in flight on each SM."""
 
-    under_way_bytes: int
+    in_flight_bytes: int
     row: Row
 
     @property
@@ -263,14 +263,14 @@ def flights(evidence: Evidence) -> list[Flight]:
         amounts = [value for value in facts_of(row, "under_way_per_sm") if isinstance(value, int)]
         if amounts and row.value > 0:
             result.append(Flight(amounts[-1], row))
-    return sorted(result, key=lambda flight: (flight.under_way_bytes, flight.row.value))
+    return sorted(result, key=lambda flight: (flight.in_flight_bytes, flight.row.value))
 
 
 def needed(flights: list[Flight]) -> Flight | None:
     """The least in flight that reaches ENOUGH of the best; None where nothing smaller was measured."""
     best = max((flight.row.value for flight in flights), default=0.0)
     least = next((flight for flight in flights if flight.row.value >= ENOUGH * best), None)
-    return least if least is not None and least.under_way_bytes > flights[0].under_way_bytes else None
+    return least if least is not None and least.in_flight_bytes > flights[0].in_flight_bytes else None
 
 
 def little_bytes(evidence: Evidence, bandwidth: float) -> float | None:
@@ -285,7 +285,7 @@ def ways(flights: list[Flight], least: Flight) -> list[str]:
     same = {
         (flight.threads, whole(flight.row, "loads"))
         for flight in flights
-        if least.under_way_bytes <= flight.under_way_bytes <= NEAR * least.under_way_bytes
+        if least.in_flight_bytes <= flight.in_flight_bytes <= NEAR * least.in_flight_bytes
         and flight.row.value >= least.row.value
     }
     return [
@@ -294,7 +294,7 @@ def ways(flights: list[Flight], least: Flight) -> list[str]:
     ]
 
 
-def under_way(evidence: Evidence) -> Finding | None:
+def in_flight(evidence: Evidence) -> Finding | None:
     """How many bytes in flight fill the memory, against Little's law, and which threads and loads give them."""
     every = flights(evidence)
     least = needed(every)
@@ -303,10 +303,10 @@ def under_way(evidence: Evidence) -> Finding | None:
     best = max(every, key=lambda flight: flight.row.value)
     little = little_bytes(evidence, best.row.value)
     return Finding(
-        rule="memory.under_way",
+        rule="memory.in_flight",
         severity="note",
         title=(
-            f"{round_percent(ENOUGH)} of the bandwidth needs {about_size(least.under_way_bytes)} in flight on each SM"
+            f"{round_percent(ENOUGH)} of the bandwidth needs {about_size(least.in_flight_bytes)} in flight on each SM"
         ),
         text=(
             f"Little's law asks for {about_size(little)} at the idle latency; a busy memory answers later."
@@ -319,4 +319,4 @@ def under_way(evidence: Evidence) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (under_way, stride, random, atomic, copy, copy_2d)
+RULES: tuple[Rule, ...] = (in_flight, stride, random, atomic, copy, copy_2d)

@@ -17,10 +17,10 @@ from microbench.explain.compute_units import (
     SUSTAINED,
     TENSORS,
     WGMMA,
-    beside,
     one_rate,
     per_clock,
     rates,
+    same_case,
     tensor_dtypes,
 )
 from microbench.explain.topics.topic import Passage, Topic, TopicFigures, count, word
@@ -44,7 +44,7 @@ def figures(evidence: Evidence) -> TopicFigures:
     known.computed("mma_share", "mma.sync of wgmma", "mma / wgmma", percent, truediv, "mma", "wgmma")
     alone = _alone(evidence, WGMMA if wgmma is not None else MMA, dtype or "")
     known.row("alone", "instructions alone, all SMs", alone, TENSORS)
-    known.row("alone_clock", "SM clock of these", beside(evidence, alone, "sm_clock") if alone else None, TENSORS)
+    known.row("alone_clock", "SM clock of these", same_case(evidence, alone, "sm_clock"), TENSORS)
     _products(known, dtype or "")
     if sums := _sums(evidence):
         known.row("short_sums", "fp16 with fp16 accumulation", sums[0], TENSORS)
@@ -67,7 +67,7 @@ def _products(known: TopicFigures, dtype: str) -> None:
         size = whole(row, "size") if row is not None else None
         known.parameter(f"{slot}_size", f"size of {what}", size, count, PRODUCTS, "size")
         known.row(slot, what, row, PRODUCTS)
-    known.row("product_clock", "SM clock of that", beside(evidence, large, "sm_clock") if large else None, PRODUCTS)
+    known.row("product_clock", "SM clock of that", same_case(evidence, large, "sm_clock"), PRODUCTS)
     known.computed("reached", "the product of that", "product / alone", percent, truediv, "product", "alone")
     known.computed(
         "filled", "the small product of the large one", "small / large", percent, truediv, "small", "product"
