@@ -1,11 +1,9 @@
-"""Every rule of the launch suite: its severity and figures on a made run, and silence without its measurements."""
+"""The rules of the launch suite: severity and figures on made runs, silence without cause, and their facts."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from make_run import (
     DEVICE,
     changed,
@@ -18,25 +16,18 @@ from make_run import (
     with_metrics,
     without,
 )
+from read_findings import by_rule, check, evidence
 
-from microbench.analysis.evidence import Evidence, Finding, evidence_by_device, listed
+from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.core.model import Fact, Measurement, Run
 from microbench.explain.launch_facts import plateau_end, slope, sweep
-from microbench.explain.rules import findings, of_suite
+from microbench.explain.rules import findings
 
 WHOLE = make_run()
 
 
-def evidence(run: Run = WHOLE) -> Evidence:
-    return evidence_by_device(run)[0]
-
-
 def finding_of(rule: str, run: Run = WHOLE) -> Finding:
-    return next(finding for finding in of_suite(evidence(run), "launch") if finding.rule == rule)
-
-
-def rules(run: Run) -> list[str]:
-    return [finding.rule for finding in of_suite(evidence(run), "launch")]
+    return by_rule(run, "launch")[rule]
 
 
 def slow_tail(old: Measurement) -> Measurement:
@@ -80,16 +71,8 @@ CASES: list[tuple[str, Run, str, list[str]]] = [
 
 @pytest.mark.parametrize(("rule", "run", "severity", "named"), CASES)
 def test_a_rule_has_its_severity_and_figures(rule: str, run: Run, severity: str, named: list[str]) -> None:
-    finding = finding_of(rule, run)
-    assert (finding.severity, figures(finding)) == (severity, named)
-    assert finding.threshold
-    assert finding.rests_on or rule == "launch.rounds"
-
-
-def test_every_rule_is_in_the_table_and_fires_once() -> None:
-    whole = rules(WHOLE)
-    assert len(whole) == len(set(whole))
-    assert {rule for rule, *_ in CASES} == {*whole, "launch.traffic_check"}
+    check(finding_of(rule, run), severity)
+    assert figures(finding_of(rule, run)) == named
 
 
 @pytest.mark.parametrize(
@@ -103,7 +86,7 @@ def test_every_rule_is_in_the_table_and_fires_once() -> None:
     ],
 )
 def test_a_rule_without_anything_to_say_is_silent(rule: str, run: Run) -> None:
-    assert rule not in rules(run)
+    assert rule not in by_rule(run, "launch")
 
 
 def test_noisy_rows_are_warned_about() -> None:
@@ -116,33 +99,9 @@ def test_noisy_rows_are_warned_about() -> None:
     assert finding_of("launch.noise", run).severity == "warning"
 
 
-@pytest.mark.parametrize("benchmark", sorted({one.case.benchmark for one in launch_outcomes()}))
-def test_a_missing_benchmark_silences_its_rules_only(benchmark: str) -> None:
-    left, whole = (of_suite(evidence(run), "launch") for run in (without(WHOLE, benchmark), WHOLE))
-    assert [finding.text for finding in left] != [finding.text for finding in whole]
-    assert {finding.rule for finding in left} <= {finding.rule for finding in whole}
-    assert all(not row.startswith(f"{benchmark} ") for finding in left for row in finding.rests_on)
-
-
-@given(st.sets(st.integers(0, len(WHOLE.outcomes) - 1)))
-def test_a_missing_outcome_never_makes_a_rule_raise(dropped: set[int]) -> None:
-    outcomes = tuple(one for index, one in enumerate(WHOLE.outcomes) if index not in dropped)
-    findings(msgspec.structs.replace(WHOLE, outcomes=outcomes))
-
-
-@given(
-    st.lists(st.sampled_from(["submit", "start", "complete", "gap_stream", "round_trip"]), unique=True), st.booleans()
-)
-def test_odd_figures_never_make_a_rule_raise(names: set[str], zero: bool) -> None:
-    def odd(old: Measurement) -> Measurement:
-        return measurement(old.metric, 0.0 if zero else -1e-6) if old.metric in names else old
-
-    findings(with_metrics(WHOLE, "launch_cost", odd))
-
-
 def test_plateau_ends_at_the_first_period_above_the_margin() -> None:
-    assert plateau_end(sweep(evidence(), "period")) == pytest.approx((2e-6, 3e-6), rel=0.02)
-    assert plateau_end(sweep(evidence(), "period")[:3]) is None
+    assert plateau_end(sweep(evidence(WHOLE), "period")) == pytest.approx((2e-6, 3e-6), rel=0.02)
+    assert plateau_end(sweep(evidence(WHOLE), "period")[:3]) is None
     assert plateau_end([]) is None
 
 
@@ -191,10 +150,3 @@ def test_the_newest_session_counts() -> None:
     row = evidence(msgspec.structs.replace(run, sessions=run.sessions * 2)).row("launch_cost", "submit")
     assert row is not None
     assert row.value == pytest.approx(5e-6, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("words", "text"), [([], ""), (["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")]
-)
-def test_words_are_listed_with_commas_and_a_final_and(words: list[str], text: str) -> None:
-    assert listed(words) == text

@@ -149,8 +149,8 @@ def row_name(row: Row) -> str:
 
 
 def rests_on(*found: Row | None) -> tuple[str, ...]:
-    """How a finding names the rows it used."""
-    return tuple(row_name(row) for row in found if row is not None)
+    """How a finding names the rows it used, each once."""
+    return tuple(dict.fromkeys(row_name(row) for row in found if row is not None))
 
 
 def sentence(words: str) -> str:
@@ -183,15 +183,14 @@ def beyond_ceiling(evidence: Evidence, suite: str, perhaps: str) -> Finding | No
     if not above:
         return None
     worst, limit = max(above, key=lambda pair: pair[0].value / pair[1].value)
-    reached = (
-        f"{worst.case_id} reaches {quantity(worst.value, worst.metric.unit)} of {quantity(limit.value, limit.unit)}"
-    )
+    value, most = quantity(worst.value, worst.metric.unit), quantity(limit.value, limit.unit)
+    assumed = ", ".join(limit.assumptions)
     return Finding(
         rule=f"{suite}.over_limit",
         severity="warning",
         title=f"A figure is {percent(worst.value / limit.value)} of its ceiling, so the ceiling is wrong",
-        text=f"{reached}. The ceiling assumes: {', '.join((limit.source, *limit.assumptions))}.",
-        advice=f"Do not rely on percentages of it: one of these assumptions does not hold here ({perhaps}).",
-        threshold="a rate above its ceiling by more than its interval",
+        text=f"{worst.case_id} reaches {value} of {most}.{f' The ceiling assumes: {assumed}.' if assumed else ''}",
+        advice=f"Do not rely on percentages of it: one of its assumptions does not hold here ({perhaps}).",
+        threshold=f"a rate above its ceiling by more than its interval; this ceiling is {limit.source}",
         rests_on=rests_on(*(row for row, _ in above)),
     )

@@ -80,7 +80,7 @@ def break_even(evidence: Evidence) -> Finding | None:
         title=title,
         text=f"Capturing, instantiating and uploading it takes {as_time(usual.making_s)}.",
         threshold="(capture + instantiate + upload) / (stream - graph), rounded up; never where these two overlap",
-        rests_on=tuple(dict.fromkeys(rests_on(*rows))),
+        rests_on=rests_on(*rows),
     )
 
 
@@ -118,7 +118,7 @@ def crossovers(evidence: Evidence) -> Finding | None:
             f"time in a stream over time as a graph at least {weak:g}, linear in the logarithm between durations; "
             "the text is about the submitter that gains longest"
         ),
-        rests_on=tuple(dict.fromkeys(rests_on(*rows))),
+        rests_on=rests_on(*rows),
     )
 
 
@@ -150,7 +150,7 @@ def phases(evidence: Evidence) -> Finding | None:
         text=text,
         advice="Build the graph node by node: that is faster than capturing it." if faster else "",
         threshold=f"the largest phase; building is faster above {EQUAL:.2f} times",
-        rests_on=tuple(dict.fromkeys(rests_on(*made, build, *_curves(evidence, *MAKING)))),
+        rests_on=rests_on(*made, build, *_curves(evidence, *MAKING)),
     )
 
 
@@ -440,7 +440,7 @@ def shapes(evidence: Evidence) -> Finding | None:
             f"branches are enough when more make a replay less than {HELPS:g} times as fast; first nodes keep the "
             f"host above {ROOTS_RATIO:g} times a chain's call"
         ),
-        rests_on=tuple(dict.fromkeys(rests_on(*rows, many, chain))),
+        rests_on=rests_on(*rows, many, chain),
     )
 
 
@@ -472,7 +472,7 @@ def memory(evidence: Evidence) -> Finding | None:
             "a step less the same step with memory allocated before; nothing measurable where their intervals "
             f"overlap; advised above {RELEASE_RATIO:g} times the pool that keeps its memory"
         ),
-        rests_on=tuple(dict.fromkeys(rests_on(*(row for each in ways.values() for row in each[2:])))),
+        rests_on=rests_on(*(row for each in ways.values() for row in each[2:])),
     )
 
 
