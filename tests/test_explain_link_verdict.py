@@ -8,17 +8,16 @@ from link_evidence import (
     SEVERAL,
     WHOLE,
     changed,
-    check,
     evidence,
-    finding,
+    findings,
     scaled,
-    silent,
     slower,
     with_facts,
     with_gpu,
     without,
 )
 from make_link_run import FLAT, Facts, make_link_run, state, two_switches
+from read_findings import check
 
 from microbench.core.model import LinkInfo, Run
 from microbench.explain.link_causes import (
@@ -33,7 +32,6 @@ from microbench.explain.link_causes import (
     causes,
     verdict,
 )
-from microbench.explain.rules import of_suite
 
 RULE = "link.verdict"
 METAL = with_facts(two_switches())
@@ -50,6 +48,8 @@ NARROW = two_switches(
 )
 OVER = scaled("link_copy", "bandwidth", 1.1)
 BUSY = with_gpu(lambda gpu: msgspec.structs.replace(gpu, other_processes=("python (1)",)), slower(0.7))
+
+UNREAD_PAYLOAD = with_gpu(lambda gpu: msgspec.structs.replace(gpu, link=LinkInfo(generation_max=5, lanes_max=16)))
 
 
 def idle(**other: int) -> Facts:
@@ -89,12 +89,13 @@ def idle(**other: int) -> Facts:
         ("warning", ("66.3 %", "Nothing"), None, with_facts(two_switches(), slower(0.7))),
         ("warning", ("Nothing", "link_state --into RUN"), None, without("link_state", slower(0.7))),
         ("warning", ("104 %", "256-byte packets"), None, with_facts(two_switches(), OVER)),
+        ("good", ("assumes 256-byte packets, size hidden",), None, UNREAD_PAYLOAD),
     ],
 )  # fmt: skip
 def test_a_verdict_has_its_severity_figures_and_cause(
     severity: str, figures: tuple[str, ...], cause: type[Cause] | None, run: Run
 ) -> None:
-    check(RULE, severity, *figures, run=run)
+    check(findings(run)[RULE], severity, *figures)
     judged = verdict(evidence(run))
     assert judged is not None
     assert judged.severity == severity
@@ -124,7 +125,7 @@ def test_a_cause_is_recorded_with_its_numbers() -> None:
     ],
 )
 def test_a_misread_link_and_few_errors_are_no_cause(facts: Facts) -> None:
-    check(RULE, "good", run=with_facts(facts))
+    check(findings(with_facts(facts))[RULE], "good")
 
 
 def test_a_slow_link_that_the_gpu_could_not_use_is_no_cause() -> None:
@@ -142,17 +143,17 @@ def test_a_slow_link_that_the_gpu_could_not_use_is_no_cause() -> None:
     ids=["integrated", "c2c fact", "coherent link"],
 )
 def test_a_gpu_that_shares_memory_with_the_host_has_no_verdict(run: Run) -> None:
-    check(RULE, "note", "No PCIe verdict", run=run)
-    assert silent("link.settings", run)
+    check(findings(run)[RULE], "note", "No PCIe verdict")
+    assert "link.settings" not in findings(run)
 
 
 def test_an_unknown_link_and_pageable_copies_have_no_verdict() -> None:
     hidden = with_gpu(lambda gpu: msgspec.structs.replace(gpu, link=LinkInfo()))
-    check(RULE, "note", "No verdict", "55.4 GB/s", "256 MiB", run=hidden)
+    check(findings(hidden)[RULE], "note", "No verdict", "55.4 GB/s", "256 MiB")
     pageable = changed(
         lambda one: None if one.case.benchmark == "link_copy" and one.case.params["memory"] != "pageable" else one
     )
-    check(RULE, "note", "No verdict", "pageable", "memory=pinned", run=pageable)
+    check(findings(pageable)[RULE], "note", "No verdict", "pageable", "memory=pinned")
 
 
 @pytest.mark.parametrize(
@@ -160,31 +161,12 @@ def test_an_unknown_link_and_pageable_copies_have_no_verdict() -> None:
     [
         ("warning", ("4 of 16 lanes",), two_switches(lanes_now=4)),
         ("note", ("5.0 x16 while busy", "58.4 GB/s", "57.6 GB/s", "no fault", "link_copy --into RUN"), two_switches()),
+        ("note", ("!no fault",), two_switches(nvlink_errors_risen=40)),
         ("note", ("unknown",), {**FLAT, "generation_now": None}),
         ("note", ("1.0 x8", "idle", "power"), idle(generation_now=1, lanes_now=8)),
     ],
 )
 def test_facts_alone_have_a_verdict(severity: str, figures: tuple[str, ...], facts: Facts) -> None:
     run = changed(lambda one: state(facts) if one.case.benchmark == "link_state" else None)
-    check(RULE, severity, *figures, run=run)
-    assert [one.rule for one in of_suite(evidence(run), "link")] == [RULE]
-
-
-def test_errors_of_nvlink_are_no_fault_free_link() -> None:
-    run = changed(
-        lambda one: state(two_switches(nvlink_errors_risen=40)) if one.case.benchmark == "link_state" else None
-    )
-    assert "no fault" not in check(RULE, "note", run=run)
-
-
-def test_a_hidden_payload_is_an_assumption_of_the_ceiling() -> None:
-    run = with_gpu(lambda gpu: msgspec.structs.replace(gpu, link=LinkInfo(generation_max=5, lanes_max=16)))
-    check(RULE, "good", "assumes 256-byte packets, size hidden", run=run)
-
-
-def test_a_figure_over_its_ceiling_doubts_the_ceiling() -> None:
-    over = finding("link.over_limit", scaled("link_copy", "bandwidth", 1.1))
-    assert over.severity == "warning"
-    assert "106 %" in over.title
-    assert "256-byte packets" in over.text
-    assert silent("link.over_limit", WHOLE)
+    check(findings(run)[RULE], severity, *figures)
+    assert set(findings(run)) - {"link.errors"} == {RULE}

@@ -57,7 +57,7 @@ def link_verdict(evidence: Evidence) -> Finding | None:
 
 
 def _finding(severity: Severity, title: str, text: str, advice: str, rule: str, names: Sequence[str]) -> Finding:
-    return Finding("link.verdict", severity, title, text, rule, tuple(names), advice=advice)
+    return Finding("link.verdict", severity, title, text, rule, tuple(dict.fromkeys(names)), advice=advice)
 
 
 def _names(blamed: Iterable[Cause]) -> list[str]:
