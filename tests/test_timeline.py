@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from make_fit import make_fit
 from make_graph_run import make_graph_run
 from make_run import figures, make_run
 from rich.cells import cell_len
@@ -23,9 +24,7 @@ from microbench.core.model import Run
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import typed_time
 from microbench.predict import timeline as words
-from microbench.predict.constants import Constant, Fit, Misfit, Reach
 from microbench.predict.forecast import Forecast, forecast
-from microbench.predict.model import WAYS, call_name, replay_name
 from microbench.predict.timeline import nearest
 from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 from microbench.report import timeline
@@ -39,23 +38,14 @@ WHOLE = make_graph_run()
 CALL, WAY, GAP, GRAPH_GAP, COMPLETE = 3e-6, 2e-6, 1e-6, 0.5e-6, 2e-6
 COPY, RATE = 2e-6, 50e9
 CONSTANTS = {
-    call_name(LOOP_LAYER, 0): CALL, "way": WAY, "empty": 0.0, "complete": COMPLETE, "sync": 0.2e-6, "gap_stream": GAP,
-    "gap_graph": GRAPH_GAP, "queue": 1000.0, replay_name(LOOP_LAYER): 2e-6, "replay_node": 0.0, "replay_way": 3.2e-6,
-    "make": 10e-6, "make_node": 1e-6, "front_end": 0.25e-6,
-    **{f"{lane}_{name}": seconds for lane in ("h2d", "d2h") for name, seconds in (
-        ("call", 2e-6), ("way", 1e-6), ("latency", COPY), ("rate", RATE), ("pageable_latency", 5e-6),
-        ("pageable_rate", 10e9))},
+    "call__loop__0": CALL, "way": WAY, "complete": COMPLETE, "gap_stream": GAP, "gap_graph": GRAPH_GAP,
+    "replay__loop": 2e-6, "replay_way": 3.2e-6, "make_node": 1e-6, "front_end": 0.25e-6, "h2d_latency": COPY,
+    "d2h_latency": COPY, "h2d_rate": RATE, "d2h_rate": RATE, "h2d_pageable_latency": 5e-6, "h2d_pageable_rate": 10e9,
 }  # fmt: skip
 
 
-def fitted(**changed: float) -> Fit:
-    constants = {name: Constant(value, value, value) for name, value in (CONSTANTS | changed).items()}
-    misfit = {(way, regime): Misfit(0.01, 0.02, 30) for way in WAYS for regime in ("host", "gpu")}
-    return Fit(constants, (LOOP_LAYER,), misfit, Reach(1000, 1 << 30, 8))
-
-
 def step(*parts: Part, streams: int = 1, **changed: float) -> Forecast:
-    return forecast(Workload(parts, streams=streams), fitted(**changed))
+    return forecast(Workload(parts, streams=streams), make_fit(**CONSTANTS | changed))
 
 
 def kernels(count: int, duration_s: float, **changed: float) -> Forecast:
