@@ -20,18 +20,7 @@ from make_link_run import FLAT, Facts, make_link_run, state, two_switches
 from read_findings import check
 
 from microbench.core.model import LinkInfo, Run
-from microbench.explain.link_causes import (
-    Cause,
-    FarNode,
-    NarrowSlot,
-    Recorded,
-    SharedUplink,
-    SlowLink,
-    SlowUpstream,
-    SmallCopies,
-    causes,
-    verdict,
-)
+from microbench.explain.link_causes import causes, verdict
 
 RULE = "link.verdict"
 METAL = with_facts(two_switches())
@@ -60,32 +49,32 @@ def idle(**other: int) -> Facts:
     ("severity", "figures", "cause", "run"),
     [
         ("good", ("5.0 x16", "to the GPU reach 55.4 GB/s", "94.7 %", "from the GPU reach 55.3 GB/s"), None, WHOLE),
-        ("warning", ("from the GPU", "76.8 %"), Recorded, scaled("link_copy", "bandwidth", 0.8, direction="d2h")),
-        ("problem", ("47.4 %", "8 of 16", "94.7 %"), SlowLink, with_facts(two_switches(lanes_now=8), slower(0.5))),
-        ("problem", ("4.0 x16 of 5.0 x16",), SlowLink, with_facts(two_switches(generation_now=4), slower(0.5))),
-        ("problem", ("3.0 x16", "hidden"), SlowLink, with_facts({**FLAT, "generation_now": 3}, slower(0.25))),
-        ("problem", ("4.0 x8",), NarrowSlot, with_facts(NARROW, slower(0.25))),
+        ("warning", ("from the GPU", "76.8 %"), "hidden", scaled("link_copy", "bandwidth", 0.8, direction="d2h")),
+        ("problem", ("47.4 %", "8 of 16", "94.7 %"), "slow link", with_facts(two_switches(lanes_now=8), slower(0.5))),
+        ("problem", ("4.0 x16 of 5.0 x16",), "slow link", with_facts(two_switches(generation_now=4), slower(0.5))),
+        ("problem", ("3.0 x16", "hidden"), "slow link", with_facts({**FLAT, "generation_now": 3}, slower(0.25))),
+        ("problem", ("4.0 x8",), "narrow slot", with_facts(NARROW, slower(0.25))),
         (
-            "problem", ("root port 0000:39:01.0", "5.0 x8 of 5.0 x16"), SlowUpstream,
+            "problem", ("root port 0000:39:01.0", "5.0 x8 of 5.0 x16"), "slow upstream",
             with_facts(two_switches(hop4_lanes_now=8, hop5_lanes_now=8), slower(0.5)),
         ),
         (
-            "problem", ("bridge 0000:3c:00.0", "3.0 x16 of 5.0 x16"), SlowUpstream,
+            "problem", ("bridge 0000:3c:00.0", "3.0 x16 of 5.0 x16"), "slow upstream",
             with_facts(two_switches(hop2_generation_now=3), slower(0.2)),
         ),
-        ("problem", ("power",), SlowLink, with_facts(idle(generation_now=4, lanes_now=8), slower(0.1))),
+        ("problem", ("power",), "slow link", with_facts(idle(generation_now=4, lanes_now=8), slower(0.1))),
         (
-            "warning", ("--cpunodebind=1",), FarNode,
+            "warning", ("--cpunodebind=1",), "far node",
             scaled("link_copy", "bandwidth", 0.7, make_link_run(nodes=2, facts=two_switches())),
         ),
-        ("warning", ("51.0 %", "IOMMU"), SharedUplink, SHARED),
-        ("warning", ("error counters",), Recorded, with_facts(two_switches(pcie_correctable_errors_risen=40))),
-        ("warning", ("error counters",), Recorded, with_facts(two_switches(pcie_fatal_errors_risen=1))),
-        ("warning", ("other processes",), Recorded, BUSY),
-        ("warning", ("virtual machine",), Recorded, slower(0.7)),
-        ("note", ("64 KiB", "634 KiB"), SmallCopies, SMALL),
-        ("note", ("1 B", "4.00 MiB"), SmallCopies, ONE_SIZE),
-        ("problem", ("8 of 16 lanes",), SmallCopies, with_facts(two_switches(lanes_now=8), SMALL)),
+        ("warning", ("51.0 %", "IOMMU"), "shared uplink", SHARED),
+        ("warning", ("error counters",), "errors", with_facts(two_switches(pcie_correctable_errors_risen=40))),
+        ("warning", ("error counters",), "errors", with_facts(two_switches(pcie_fatal_errors_risen=1))),
+        ("warning", ("other processes",), "other processes", BUSY),
+        ("warning", ("virtual machine",), "hidden", slower(0.7)),
+        ("note", ("64 KiB", "634 KiB"), "small copies", SMALL),
+        ("note", ("1 B", "4.00 MiB"), "small copies", ONE_SIZE),
+        ("problem", ("8 of 16 lanes",), "small copies", with_facts(two_switches(lanes_now=8), SMALL)),
         ("warning", ("66.3 %", "Nothing"), None, with_facts(two_switches(), slower(0.7))),
         ("warning", ("Nothing", "link_state --into RUN"), None, without("link_state", slower(0.7))),
         ("warning", ("104 %", "256-byte packets"), None, with_facts(two_switches(), OVER)),
@@ -93,26 +82,22 @@ def idle(**other: int) -> Facts:
     ],
 )  # fmt: skip
 def test_a_verdict_has_its_severity_figures_and_cause(
-    severity: str, figures: tuple[str, ...], cause: type[Cause] | None, run: Run
+    severity: str, figures: tuple[str, ...], cause: str | None, run: Run
 ) -> None:
     check(findings(run)[RULE], severity, *figures)
     judged = verdict(evidence(run))
     assert judged is not None
     assert judged.severity == severity
-    assert any(isinstance(one, cause) for one in judged.causes) if cause is not None else not judged.blamed
+    assert cause in {one.name for one in judged.causes} if cause is not None else not judged.blamed
 
 
-def test_a_cause_is_recorded_with_its_numbers() -> None:
-    facts = two_switches(lanes_now=8, hop4_lanes_now=8)
-    link, upstream = causes(evidence(with_facts(facts, slower(0.5))))
-    assert isinstance(link, SlowLink)
-    assert (link.now.lanes, link.possible.lanes, link.certain, link.slot_known) == (8, 16, True, True)
-    assert link.used == pytest.approx(0.947, abs=0.001)
-    assert isinstance(upstream, SlowUpstream)
-    assert upstream.rests_on == ("hop4_generation_now", "hop4_lanes_now")
+def test_causes_come_with_the_facts_that_they_rest_on() -> None:
+    link, upstream = causes(evidence(with_facts(two_switches(lanes_now=8, hop4_lanes_now=8), slower(0.5))))
+    assert (link.name, link.certain, link.rests_on) == ("slow link", True, ("generation_now", "lanes_now"))
+    assert "copies fill 94.7 %" in link.text
+    assert (upstream.name, upstream.rests_on) == ("slow upstream", ("hop4_generation_now", "hop4_lanes_now"))
     (far,) = causes(evidence(scaled("link_copy", "bandwidth", 0.7, make_link_run(nodes=2, facts=two_switches()))))
-    assert isinstance(far, FarNode)
-    assert (far.node, far.rate) == (1, pytest.approx(55.4e9, rel=0.01))
+    assert (far.name, "node 1 copies to the GPU reach 55.4 GB/s" in far.text) == ("far node", True)
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,11 @@ from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, listed, rests_on
 from microbench.analysis.limits import ceiling
-from microbench.core.units import about_size, percent, quantity, round_percent, size
+from microbench.core.units import percent, quantity, round_percent, size
 from microbench.explain.link_causes import (
     BROKEN,
     HEALTHY,
     Cause,
-    FarNode,
-    NarrowSlot,
-    Recorded,
-    SharedUplink,
-    SlowLink,
-    SlowUpstream,
-    SmallCopies,
     Verdict,
     causes,
     verdict,
@@ -50,9 +43,9 @@ def link_verdict(evidence: Evidence) -> Finding | None:
     if (judged := verdict(evidence)) is not None:
         return _judged(evidence, judged)
     if certain := [cause for cause in causes(evidence) if cause.certain]:
-        words, rule = _cause_words(certain[0]), "facts show a slow link or errors; the run has no pinned copies"
-        text = f"{words.text}{_others(certain[1:])}"
-        return _finding("warning", f"Link problem: {words.short}", text, words.advice, rule, _names(certain))
+        first, rule = certain[0], "facts show a slow link or errors; the run has no pinned copies"
+        text = f"{first.text}{_others(certain[1:])}"
+        return _finding("warning", f"Link problem: {first.short}", text, first.advice, rule, _names(certain))
     return _without_ceiling(evidence) or _without_copies(evidence, facts)
 
 
@@ -78,13 +71,13 @@ def _judged(evidence: Evidence, judged: Verdict) -> Finding:
         advice = "Do not rely on percentages of it."
     elif judged.small:
         title = f"{name} is not fully tested: {reach}"
-        _, text, advice = _cause_words(judged.small)
+        text, advice = judged.small.text, judged.small.advice
     elif blamed:
-        short, text, advice = _cause_words(blamed[0])
-        title = f"{name} is slow: copies {way} reach {share} of the ceiling; {short}"
+        cause, advice = blamed[0], blamed[0].advice
+        title = f"{name} is slow: copies {way} reach {share} of the ceiling; {cause.short}"
         if not judged.slow:
-            title = f"{name} has a problem: {short}"
-        text += _others(blamed[1:])
+            title = f"{name} has a problem: {cause.short}"
+        text = f"{cause.text}{_others(blamed[1:])}"
     elif judged.slow:
         title, text = f"{name} is slow: {reach}", "Nothing that this run looked at explains it."
         if not link_facts(evidence):
@@ -153,95 +146,9 @@ def _without_copies(evidence: Evidence, facts: LinkFacts) -> Finding | None:
     )
 
 
-class CauseWords(NamedTuple):
-    """A cause for the title, in a sentence, and what to do about it."""
-
-    short: str
-    text: str
-    advice: str
-
-
 def _others(others: Sequence[Cause]) -> str:
     """The causes that are not explained."""
-    return f" Also seen: {listed([_cause_words(cause).short for cause in others])}." if others else ""
-
-
-def _cause_words(cause: Cause) -> CauseWords:
-    match cause:
-        case SlowLink():
-            return _slow_link(cause)
-        case SlowUpstream(now=now, possible=possible, joint=joint):
-            place = f"below root port {joint.above.bus_id}" if cause.at_root else f"above bridge {joint.below.bus_id}"
-            return CauseWords(
-                f"the link {place} runs at PCIe {now.words} of {possible.words}",
-                _READ_IDLE if cause.idle else "Both ends of that link support more.",
-                "Check riser, cable and backplane, and the link speed setting of the firmware.",
-            )
-        case NarrowSlot(slot=slot, gpu=gpu):
-            where = f"bridge {cause.bus_id}" if cause.bus_id else "a bridge on the path"
-            return CauseWords(
-                f"{where} is narrower, PCIe {slot.words}",
-                f"The GPU supports PCIe {gpu.words}{_used(cause.used)}.",
-                "Try another slot of this machine: it may be wider.",
-            )
-        case FarNode(node=node, direction=direction, rate=rate):
-            return CauseWords(
-                "the buffers lie on a far NUMA node",
-                f"From NUMA node {node} copies {DIRECTIONS[direction]} reach {quantity(rate, 'B/s')}.",
-                f"Run with `numactl --cpunodebind={node} --membind={node}`.",
-            )
-        case SmallCopies(size_bytes=size_bytes, needed_bytes=needed):
-            return CauseWords(
-                "the copies are small",
-                f"The largest copy was {size(size_bytes)}.",
-                f"Measure copies from {about_size(needed)} on as well.",
-            )
-        case SharedUplink(worst=worst):
-            return CauseWords(
-                "the uplink is shared",
-                f"This GPU keeps {percent(worst.share)} of its rate with {worst.others_words} copying.",
-                "Measure again while no other GPU copies.",
-            )
-        case Recorded(what=what):
-            return _RECORDED[what]
-    raise TypeError(f"no words for {type(cause).__name__}: add a case")
-
-
-_READ_IDLE = "The link was read after copies had ended, so it may only have been saving power."
-_RECORDED = {
-    "errors": CauseWords(
-        "its error counters rise", "Damaged packets are sent again.", "Check riser, cable and seat of the board."
-    ),
-    "other_processes": CauseWords(
-        "other processes use this GPU", "They may copy as well.", "End them and measure again."
-    ),
-    "translated": CauseWords(
-        "the IOMMU translates addresses",
-        "Misses in its caches slow large or scattered buffers.",
-        "Boot with `iommu=pt` where no virtual machine needs the IOMMU, or use huge pages.",
-    ),
-    "hidden": CauseWords(
-        "a virtual machine hides the path",
-        "Slots, bridges and other users of the uplink are visible only on its host.",
-        "Look for the cause on the host.",
-    ),
-}
-
-
-def _slow_link(cause: SlowLink) -> CauseWords:
-    now, possible = cause.now, cause.possible
-    short = f"the link runs at PCIe {now.words} of {possible.words}"
-    advice = "Check riser and cable, and the link speed setting of the firmware."
-    if now.lanes < possible.lanes:
-        short = f"{now.lanes} of {possible.lanes} lanes in use"
-        advice = "Reseat the board, check riser and cable, and look at bifurcation in the firmware."
-    able = "GPU and slot support" if cause.slot_known else "The slot's limit is hidden, but the GPU supports"
-    text = f"{able} PCIe {possible.words}{_used(cause.used)}."
-    return CauseWords(short, _READ_IDLE if cause.idle else text, advice)
-
-
-def _used(share: float | None) -> str:
-    return f"; copies fill {percent(share)} of the link as it runs" if share is not None else ""
+    return f" Also seen: {listed([cause.short for cause in others])}." if others else ""
 
 
 def over_limit(evidence: Evidence) -> Finding | None:
