@@ -109,9 +109,9 @@ def guess_of(row: Row) -> int | None:
 
 # -- facts: products of language models under this run's own roofs ------------------------------------------------
 
-# A product is launch-bound where a call from Python takes so many times as long as its work on the device.
+# A product is launch-bound where a call from Python takes this many times as long as its work on the device.
 LAUNCHES_FROM = 1.2
-# A graph is worth its trouble where it makes a call so many times as fast.
+# A graph is advised where it makes a call at least this many times as fast.
 GRAPH_WORTH = 1.2
 
 Held = Literal["launch", "bandwidth", "compute"]

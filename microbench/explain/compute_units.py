@@ -195,9 +195,9 @@ LEFT_BEHIND, FULL = 0.9, 0.97
 HALVED_FROM, WHOLE_UP_TO = 1.7, 1.3
 
 
-def per_clock(evidence: Evidence, path: str, dtype: str) -> Row | None:
-    """Operations a clock cycle and SM by one path, sustained where that was measured."""
-    rows = (one_rate(evidence, TENSORS, PER_CLOCK, path=path, dtype=dtype, load=load) for load in (SUSTAINED, BURST))
+def per_clock(evidence: Evidence, path: str, dtype: str, metrics: tuple[str, ...] = PER_CLOCK) -> Row | None:
+    """Operations a clock cycle and SM (or another metric) by one path, sustained where that was measured."""
+    rows = (one_rate(evidence, TENSORS, metrics, path=path, dtype=dtype, load=load) for load in (SUSTAINED, BURST))
     return next((row for row in rows if row is not None), None)
 
 

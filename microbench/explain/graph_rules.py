@@ -343,7 +343,7 @@ def refused(evidence: Evidence) -> Finding | None:
         severity="note",
         title=f"The driver cannot update a graph with {listed([title(row) for row in rows])}",
         text=f"{'; '.join(reasons)}.",
-        advice="Instantiate such a graph anew when a value in it changes.",
+        advice="Instantiate these graphs anew when a value in them changes.",
         threshold="cuGraphExecUpdate of the same graph with other values is refused",
         rests_on=tuple(f"{row.case_id} update" for row in rows),
     )
@@ -454,11 +454,11 @@ def memory(evidence: Evidence) -> Finding | None:
         return None
     usual = min(sizes, key=lambda count: abs(count - USUAL_BYTES))
     ways = added(evidence, usual)
-    kept, released = ways.get("stream_kept"), ways.get("stream_released")
+    pooled, released = ways.get("stream_kept"), ways.get("stream_released")
     words = [_added(ways[way], how) for way, how in ADDED_BY.items() if way in ways]
     if not words:
         return None
-    costly = bool(kept and released and released.seconds > max(kept.seconds, 1e-9) * RELEASE_RATIO)
+    costly = bool(pooled and released and released.seconds > max(pooled.seconds, 1e-9) * RELEASE_RATIO)
     text = "The same step with memory allocated before it is subtracted."
     if released is not None:
         text = f"A pool that gives its memory back adds {_added(released)}."

@@ -84,13 +84,13 @@ def _slow_link(evidence: Evidence, facts: LinkFacts) -> Cause | None:
 
 
 def _disproved(evidence: Evidence, speed: Speed) -> bool:
-    """Whether copies were faster than such a link carries: then its speed was misread."""
+    """Whether copies were faster than a link of this speed allows: then its speed was misread."""
     peaks = (fastest(evidence, direction) for direction in DIRECTIONS)
     return any(peak is not None and peak[1].interval.low > speed.raw_rate for peak in peaks)
 
 
 def _used(evidence: Evidence, speed: Speed) -> str:
-    """The share of such a link's payload rate that the slower direction reaches; "" where unknown or above 1."""
+    """The share of this speed's payload rate that the slower direction reaches; "" where unknown or above 1."""
     link = evidence.gpu.link if evidence.gpu is not None else None
     payload_bytes = (link.max_payload_bytes if link is not None else None) or ASSUMED_PAYLOAD_BYTES
     shares = [

@@ -16,7 +16,7 @@ BANDWIDTH, PER_CLOCK = "bandwidth", "per_clock"
 LATENCY, CYCLES, LINES = "latency", "cycles", "line_cycles"
 # No SM has a larger L1.
 LARGEST_L1_BYTES = 256 << 10
-# A set of so many times the L2 lies in DRAM; where the size of the L2 is not known, one of SURELY_DRAM_BYTES does.
+# A set this many times as large as the L2 lies in DRAM; if the L2's size is unknown, a set of SURELY_DRAM_BYTES does.
 BEYOND_L2 = 4
 SURELY_DRAM_BYTES = 1 << 30
 # Figures within this factor of each other belong to one level.

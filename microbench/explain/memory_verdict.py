@@ -133,10 +133,10 @@ def verdict(evidence: Evidence) -> Finding | None:
     every = reached(evidence)
     if not every:
         return _unjudged(evidence)
-    judged = [one for one in every if one.kernel in HEALTHY] or every[:1]
-    worst = min(judged, key=lambda one: one.share)
-    over = next((one for one in every if one.row.interval.low > one.limit.value), None)
-    sound = all(one.healthy for one in judged)
+    judged = [result for result in every if result.kernel in HEALTHY] or every[:1]
+    worst = min(judged, key=lambda result: result.share)
+    over = next((result for result in every if result.row.interval.low > result.limit.value), None)
+    sound = all(result.healthy for result in judged)
     shown = over or (every[0] if sound else worst)
     seen = [] if sound and over is None else causes(evidence)
     severity: Severity = "good"

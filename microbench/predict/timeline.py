@@ -1,4 +1,4 @@
-"""Turns a drawn step into findings: what a graph gives it, and what keeps the GPU waiting."""
+"""Turns a drawn step into findings: how much a graph gains, and what the GPU waits for."""
 
 from __future__ import annotations
 

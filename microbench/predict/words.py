@@ -1,4 +1,4 @@
-"""Turns a forecast into findings: what a graph gives the step, what sets its pace, how sure that is."""
+"""Turns a forecast into findings: how much a graph gains, what limits the step, and how sure the forecast is."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from microbench.analysis.stats import Row
 from microbench.core.units import percent
 from microbench.explain.compute_power import LASTS, lasting, nvml_clock_hz
 from microbench.explain.compute_units import ALUS, DATA, LASTING, dtype_of, rates, same_case
-from microbench.explain.topics.topic import Passage, Topic, TopicFigures, in_unit, word
+from microbench.explain.topics.topic import Passage, Topic, TopicFigures, in_unit
 
 NORMAL, ZEROS = "normal", "zeros"
 NUMBERS = {NORMAL: "random numbers", ZEROS: "zeros"}
@@ -41,9 +41,7 @@ def _settled(known: TopicFigures, late: Row | None) -> None:
     """Sustained work: its first batch, its second half, and the clocks at that time."""
     evidence = known.evidence
     dtype = dtype_of(late) if late is not None else None
-    known.parameter(
-        "dtype", "type of the products", None if dtype is None else 0.0, word(dtype or ""), LASTING, "dtype"
-    )
+    known.named("dtype", "type of the products", dtype, LASTING, "dtype")
     known.row("sustained", "rate of products after seconds", late, LASTING)
     for slot, metric, what in (
         ("burst", "burst", "rate of the first batch"),
@@ -61,10 +59,10 @@ def _settled(known: TopicFigures, late: Row | None) -> None:
 
 
 def _of_data(evidence: Evidence, data: str, late: Row | None) -> Row | None:
-    """The product of such data, of the same type as the sustained one where that was measured."""
-    found = rates(evidence, DATA, data=data)
-    same = [row for row in found if late is not None and dtype_of(row) == dtype_of(late)]
-    return next(iter(same or found), None)
+    """The product of these data, in the type of the sustained product if that was measured."""
+    rows = rates(evidence, DATA, data=data)
+    same = [row for row in rows if late is not None and dtype_of(row) == dtype_of(late)]
+    return next(iter(same or rows), None)
 
 
 TOPIC = Topic(
