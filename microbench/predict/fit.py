@@ -376,7 +376,7 @@ def with_calls(fitted: Fit, workload: Workload) -> Fit:
 
 
 def call_constant(constants: Mapping[str, Constant], layer: str, arguments: int) -> Constant | None:
-    """The launch call of a layer with that number of arguments: measured, or on the straight line through measured counts.
+    """A layer's launch call with that number of arguments: measured, or on the straight line through measured counts.
 
     An array library's call is the same for any count. None for a layer that was not measured at all.
     """
