@@ -38,6 +38,21 @@ def slow_tail(old: Measurement) -> Measurement:
 UNTIMED = with_metrics(
     WHOLE, "launch_sync", lambda old: measurement("record_untimed", 0.05e-6) if old.metric == "query" else old
 )
+NO_GPU = msgspec.structs.replace(
+    WHOLE,
+    sessions=tuple(
+        msgspec.structs.replace(one, environment=msgspec.structs.replace(one.environment, gpus=()))
+        for one in WHOLE.sessions
+    ),
+)
+SEVERAL_KERNELS = changed(
+    WHOLE,
+    lambda one: (
+        msgspec.structs.replace(one, facts=(Fact("kernels_per_call", 2),))
+        if one.case.params.get("layer") == "torch_eager"
+        else one
+    ),
+)
 CASES: list[tuple[str, Run, str, list[str]]] = [
     ("launch.cost", WHOLE, "note", ["3.31 µs", "8.37 µs", "39.3 %"]),
     ("launch.cost", scaled(WHOLE, "launch_cost", ("complete",), 15), "note", ["3.31 µs", "8.37 µs", "82.2 %"]),
@@ -51,6 +66,7 @@ CASES: list[tuple[str, Run, str, list[str]]] = [
     ("launch.queue", WHOLE, "note", ["100 µs", "102 µs"]),
     ("launch.traffic", WHOLE, "note", ["1.77 kB", "285 B", "0.82 %"]),
     ("launch.traffic", scaled(WHOLE, "launch_traffic", ("received",), 10), "warning", ["17.7 kB", "285 B", "8.2 %"]),
+    ("launch.traffic", NO_GPU, "note", ["1.77 kB", "285 B"]),
     ("launch.traffic_check", scaled(WHOLE, "launch_traffic", ("received_per_byte",), 0.3), "warning", []),
     ("launch.wait", WHOLE, "advice", ["32.0 µs", "34.0 µs", "2.00 µs"]),
     ("launch.wait", scaled(WHOLE, "launch_sync", ("complete",), 0.08, wait="blocking"), "note", ["2.72 µs", "2.00 µs"]),
@@ -108,27 +124,8 @@ def test_plateau_ends_at_the_first_period_above_the_margin() -> None:
 def test_array_operations_are_kept_apart_from_launches_of_one_kernel() -> None:
     assert all("family=same_kernel" in row for row in finding_of("launch.layers").rests_on)
     assert all("family=one_op" in row for row in finding_of("launch.one_op").rests_on)
-
-
-def test_a_call_of_several_kernels_is_named() -> None:
-    several = (Fact("kernels_per_call", 2),)
-    run = changed(
-        WHOLE,
-        lambda one: (
-            msgspec.structs.replace(one, facts=several) if one.case.params.get("layer") == "torch_eager" else one
-        ),
-    )
-    assert "PyTorch eager" in finding_of("launch.one_op", run).text
-    assert "PyTorch eager" not in finding_of("launch.one_op").text
-
-
-def test_traffic_without_a_known_link_has_no_share() -> None:
-    sessions = tuple(
-        msgspec.structs.replace(one, environment=msgspec.structs.replace(one.environment, gpus=()))
-        for one in WHOLE.sessions
-    )
-    unknown = finding_of("launch.traffic", msgspec.structs.replace(WHOLE, sessions=sessions))
-    assert (unknown.severity, figures(unknown)) == ("note", ["1.77 kB", "285 B"])
+    check(finding_of("launch.one_op"), "note", "!PyTorch eager")
+    check(finding_of("launch.one_op", SEVERAL_KERNELS), "note", "PyTorch eager launches several kernels")
 
 
 def test_slope_is_that_of_the_least_squares_line() -> None:
