@@ -10,6 +10,7 @@ from functools import cache
 import msgspec
 
 from microbench.analysis.evidence import Finding
+from microbench.core.bench import Preset, discover
 from microbench.core.model import (
     AxisInfo,
     BenchmarkInfo,
@@ -242,6 +243,19 @@ def _whole_run(rounds: int, gpu: bool, gpu_name: str) -> Run:
     where = environment(gpu_name) if gpu else Environment(no_gpu_reason="no driver", no_gpu_next_step="install one")
     session = Session(where, Settings(rounds=rounds), "0.0", "2025-01-02T03:04:05Z", simulated=True)
     return Run(1, "simulated-run", (session,), benchmarks(outcomes), tuple(outcomes))
+
+
+def with_suite(
+    run: Run, names: Iterable[str], preset: Preset, outcomes: Iterable[Outcome], machine: Environment | None = None
+) -> Run:
+    """The run with these benchmarks and outcomes behind its own, on another machine where one is given."""
+    infos = [discover()[name].info(discover()[name].cases(preset)) for name in names]
+    sessions = run.sessions
+    if machine is not None:
+        sessions = tuple(msgspec.structs.replace(one, environment=machine) for one in sessions)
+    return msgspec.structs.replace(
+        run, sessions=sessions, benchmarks=(*run.benchmarks, *infos), outcomes=(*run.outcomes, *outcomes)
+    )
 
 
 def skipped(layer: str = "warp", reason: str = "not installed: pip install warp-lang") -> Outcome:

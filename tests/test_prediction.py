@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 
 import msgspec
 import pytest
@@ -159,12 +158,6 @@ def test_a_rate_is_in_the_workload_s_own_unit() -> None:
     assert rate_of(64.0 / predicted(workload).stream.step_s, "images") in drawn(sheet(workload))
 
 
-def test_a_step_without_graph_has_one_line() -> None:
-    without_graph = predicted(PAGEABLE)
-    assert without_graph.graph is None
-    assert len(prediction.ways_table(without_graph).rows) == 1
-
-
 # -- the page -----------------------------------------------------------------------------------------------------
 
 
@@ -183,19 +176,6 @@ def test_the_page_can_be_ascii_and_keeps_hostile_text_in_its_place() -> None:
     text = drawn(sheet(hostile), 80, "ascii")
     assert not set(text) & {"\x1b", "\x07", "\u202e"}
     assert "[red]x[/red]" in text
-
-
-def test_json_has_the_figures_in_si_units() -> None:
-    made = predicted(step(100, "9us", "torch", arguments=1))
-    read_back = json.loads(prediction.encoded(Side(made, RUN, GPU, True)))
-    assert read_back["stream"]["step_s"] == made.stream.step_s
-    assert read_back["stream"]["low_s"] < read_back["stream"]["step_s"] < read_back["stream"]["high_s"]
-    assert sum(read_back["stream"]["spent_s"].values()) == pytest.approx(made.stream.step_s, rel=1e-6)
-    assert read_back["graph"]["limit"] == "kernel"
-    assert read_back["break_even_steps"] == made.break_even
-    assert read_back["constants"]["call.torch_eager.1"]["value"] == TORCH_S
-    assert (read_back["reference"], read_back["simulated"]) == (True, True)
-    assert [change["name"] for change in read_back["advice"]] == [change.name for change in made.advice]
 
 
 def test_bars_are_to_scale_and_name_their_portions() -> None:
@@ -305,14 +285,6 @@ def test_a_link_that_is_not_known_cannot_be_scaled(gpu: GpuInfo | None) -> None:
         changed(step(), make_fit(), gpu, Changes(pcie_generation=4))
 
 
-def test_no_change_is_none() -> None:
-    assert not Changes()
-    assert Changes(submit_s=0.0)
-    nothing = changed(step(), make_fit(), GPU, Changes())
-    assert nothing.changes == ()
-    assert nothing.workload == step()
-
-
 def whatif_findings(workload: Workload, **what: object) -> dict[str, Finding]:
     then = changed(workload, make_fit(), GPU, Changes(**what))  # type: ignore[arg-type]
     after = forecast(then.workload, then.fit)
@@ -345,14 +317,6 @@ def test_a_link_that_pageable_copies_do_not_use_is_named_once() -> None:
     parts = (Copies("h2d", 1 << 20, memory="pageable"), Kernels(3, (1e-6,)))
     assert whatif_findings(Workload(parts), pcie_generation=6)["whatif.unused"].title.count("PCIe 5 x16 to 6 x16") == 2
     assert "whatif.unused" not in whatif_findings(TORCH_1000, submit_s=2e-6)
-
-
-def test_the_sheet_shows_before_and_after() -> None:
-    changed_sheet = prediction.changed_sheet(Side(predicted(TORCH_1000), RUN, GPU), Changes(submit_s=2e-6))
-    for width in (40, 80, 120):
-        text = drawn(changed_sheet, width)
-        assert max(cell_len(line) for line in text.splitlines()) <= width
-    assert all(words in text for words in ("4.0× as fast", "the same", "8.00 µs", "2.00 µs"))
 
 
 def test_a_time_that_reads_differently_is_never_the_same() -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from make_fit import make_fit
 from make_graph_run import make_graph_run
 from make_run import figures, make_run
 from rich.cells import cell_len
@@ -23,9 +24,7 @@ from microbench.core.model import Run
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import typed_time
 from microbench.predict import timeline as words
-from microbench.predict.constants import Constant, Fit, Misfit, Reach
 from microbench.predict.forecast import Forecast, forecast
-from microbench.predict.model import WAYS, call_name, replay_name
 from microbench.predict.timeline import nearest
 from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 from microbench.report import timeline
@@ -39,23 +38,14 @@ WHOLE = make_graph_run()
 CALL, WAY, GAP, GRAPH_GAP, COMPLETE = 3e-6, 2e-6, 1e-6, 0.5e-6, 2e-6
 COPY, RATE = 2e-6, 50e9
 CONSTANTS = {
-    call_name(LOOP_LAYER, 0): CALL, "way": WAY, "empty": 0.0, "complete": COMPLETE, "sync": 0.2e-6, "gap_stream": GAP,
-    "gap_graph": GRAPH_GAP, "queue": 1000.0, replay_name(LOOP_LAYER): 2e-6, "replay_node": 0.0, "replay_way": 3.2e-6,
-    "make": 10e-6, "make_node": 1e-6, "front_end": 0.25e-6,
-    **{f"{lane}_{name}": seconds for lane in ("h2d", "d2h") for name, seconds in (
-        ("call", 2e-6), ("way", 1e-6), ("latency", COPY), ("rate", RATE), ("pageable_latency", 5e-6),
-        ("pageable_rate", 10e9))},
+    "call__loop__0": CALL, "way": WAY, "complete": COMPLETE, "gap_stream": GAP, "gap_graph": GRAPH_GAP,
+    "replay__loop": 2e-6, "replay_way": 3.2e-6, "make_node": 1e-6, "front_end": 0.25e-6, "h2d_latency": COPY,
+    "d2h_latency": COPY, "h2d_rate": RATE, "d2h_rate": RATE, "h2d_pageable_latency": 5e-6, "h2d_pageable_rate": 10e9,
 }  # fmt: skip
 
 
-def fitted(**changed: float) -> Fit:
-    constants = {name: Constant(value, value, value) for name, value in (CONSTANTS | changed).items()}
-    misfit = {(way, regime): Misfit(0.01, 0.02, 30) for way in WAYS for regime in ("host", "gpu")}
-    return Fit(constants, (LOOP_LAYER,), misfit, Reach(1000, 1 << 30, 8))
-
-
 def step(*parts: Part, streams: int = 1, **changed: float) -> Forecast:
-    return forecast(Workload(parts, streams=streams), fitted(**changed))
+    return forecast(Workload(parts, streams=streams), make_fit(**CONSTANTS | changed))
 
 
 def kernels(count: int, duration_s: float, **changed: float) -> Forecast:
@@ -332,12 +322,6 @@ def test_the_gain_rests_on_the_nearest_measured_step() -> None:
     assert finding_of("timeline.gain", MIXED).text == none.text
 
 
-def test_an_empty_kernel_takes_a_moment() -> None:
-    text = " ".join(told(plain(3, 0.0), width=120).split())
-    assert "timeline: 3 empty kernels from the compiled loop" in text
-    assert "A step of 3 empty kernels, in a stream and as a graph" in text
-
-
 def test_only_kernels_alike_in_one_stream_have_a_pace() -> None:
     assert words.alike(plain(8, 3e-6)) == words.Alike(8, 3e-6, LOOP_LAYER, 0)
     other = Kernels(8, (3e-6, 4e-6))
@@ -346,12 +330,9 @@ def test_only_kernels_alike_in_one_stream_have_a_pace() -> None:
     assert words.alike(Workload((Kernels(8, (3e-6,)),), streams=2)) is None
 
 
-def test_a_full_queue_is_seen() -> None:
-    assert words.queue_full(kernels(40, 20e-6, queue=4).stream)
-    assert not words.queue_full(kernels(40, 20e-6).stream)
-    texts = [finding_of("timeline.limit", kernels(40, 20e-6, **queue)).text for queue in ({"queue": 4}, {})]
-    assert texts[0].startswith(texts[1])
-    assert texts[0] != texts[1]
+def test_a_full_queue_is_named() -> None:
+    full, roomy = (finding_of("timeline.limit", kernels(40, 20e-6, **queue)).text for queue in ({"queue": 4}, {}))
+    assert full == f"{roomy} The launch queue is full, and further calls wait for room."
 
 
 def test_the_nearest_measured_step_is_found() -> None:
@@ -379,21 +360,9 @@ def test_errors_name_the_cause_and_the_command() -> None:
 # -- times as people type them ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("3us", 3e-6),
-        ("3µs", 3e-6),
-        ("3μs", 3e-6),
-        ("500ns", 5e-7),
-        ("0.2ms", 2e-4),
-        ("0", 0.0),
-        ("1 s", 1.0),
-        ("0us", 0),
-    ],
-)
-def test_typed_times(text: str, seconds: float) -> None:
-    assert typed_time(text) == pytest.approx(seconds)
+def test_typed_times() -> None:
+    typed = {"3us": 3e-6, "3µs": 3e-6, "3μs": 3e-6, "500ns": 5e-7, "0.2ms": 2e-4, "0": 0.0, "1 s": 1.0, "0us": 0.0}
+    assert {text: typed_time(text) for text in typed} == pytest.approx(typed)
 
 
 @pytest.mark.parametrize(
@@ -450,12 +419,6 @@ def test_a_workload_is_drawn_from_its_file(saved: Path, tmp_path: Path) -> None:
     assert "timeline: two runs" in result.stdout
 
 
-def test_waits_part_the_step(saved: Path) -> None:
-    text = call("--duration", "3us", "--kernels", "40", "--syncs-per-step", "2").stdout
-    assert text.count("20 calls") == 2
-    assert "2 waits" in text
-
-
 def test_without_a_run_the_reference_is_drawn_and_marked(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -466,15 +429,6 @@ def test_without_a_run_the_reference_is_drawn_and_marked(
     assert result.exit_code == 0
     assert "REFERENCE" in result.stdout
     assert "3 empty kernels from cuda.core" in result.stdout
-
-
-def test_it_draws_into_a_new_file_only(saved: Path, tmp_path: Path) -> None:
-    picture = tmp_path / "step.svg"
-    assert call("--duration", "3us", "--svg", str(picture)).exit_code == 0
-    assert "<svg" in picture.read_text()
-    again = call("--duration", "3us", "--svg", str(picture))
-    assert again.exit_code == ExitCode.USAGE
-    assert "cannot be written" in again.stderr
 
 
 @pytest.mark.parametrize(
@@ -496,12 +450,3 @@ def test_wrong_use_is_two_lines(arguments: tuple[str, ...], code: ExitCode, caus
     assert cause in result.stderr
     assert "\x1b" not in result.stderr
     assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["error", "next"]
-
-
-def test_a_run_without_the_figures_says_what_to_measure(data: Path, tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    path.write_bytes(schema.encode(make_run()))
-    result = call("--duration", "3us", "--run", str(path))
-    assert result.exit_code == ExitCode.UNREADABLE_RUN
-    assert "has no figures of graph_lifecycle" in result.stderr
-    assert "microbench run graph_lifecycle" in result.stderr

@@ -15,7 +15,6 @@ from microbench.core.units import percent, quantity
 
 Severity = Literal["good", "note", "advice", "warning", "problem"]
 SEVERITIES: tuple[Severity, ...] = ("good", "note", "advice", "warning", "problem")
-MOST_NAMED = 3
 # A unit that is never idle reaches its ceiling; the clock's own steps explain an excess below this share.
 MARGIN = 0.003
 
@@ -26,7 +25,7 @@ class Finding(msgspec.Struct, frozen=True):
     ``rule`` names the rule ("launch.starving"). ``title`` is the headline with the number that matters. ``text`` reads
     the numbers in at most two sentences, ``advice`` says in one sentence what to do ("" if there is nothing to do).
     ``threshold`` is the rule's condition in words, shown with --why. ``rests_on`` lists the rows and facts used, each
-    as "case-id metric" or as the name of a fact. ``suite`` is a benchmark suite, or "environment".
+    as "case-id metric" or as the name of a fact.
     """
 
     rule: str
@@ -35,8 +34,12 @@ class Finding(msgspec.Struct, frozen=True):
     text: str
     threshold: str
     rests_on: tuple[str, ...] = ()
-    suite: str = "environment"
     advice: str = ""
+
+    @property
+    def suite(self) -> str:
+        """The rule's first part: a benchmark suite, "environment", "compare" or a kind of prediction."""
+        return self.rule.partition(".")[0]
 
 
 class Evidence:
@@ -115,7 +118,8 @@ class Evidence:
         return self._outcomes.get(benchmark, [])
 
 
-Rule = Callable[[Evidence], list[Finding]]
+# The conclusion from the rows it knows, None where they are missing or say nothing worth a line.
+Rule = Callable[[Evidence], Finding | None]
 
 
 def evidence_by_device(run: Run, found: Sequence[Row] | None = None) -> list[Evidence]:
@@ -145,8 +149,8 @@ def row_name(row: Row) -> str:
 
 
 def rests_on(*found: Row | None) -> tuple[str, ...]:
-    """How a finding names the rows it used."""
-    return tuple(row_name(row) for row in found if row is not None)
+    """How a finding names the rows it used, each once."""
+    return tuple(dict.fromkeys(row_name(row) for row in found if row is not None))
 
 
 def sentence(words: str) -> str:
@@ -172,27 +176,21 @@ def share_of(evidence: Evidence, row: Row) -> float | None:
     return row.value / limit.value if limit is not None and limit.unit == row.metric.unit else None
 
 
-def beyond_ceiling(evidence: Evidence, suite: str, perhaps: str) -> list[Finding]:
+def beyond_ceiling(evidence: Evidence, suite: str, perhaps: str) -> Finding | None:
     """Rates of a suite above their ceiling, which shows that the ceiling is wrong; ``perhaps`` lists likely causes."""
     limits = [(row, evidence.ceiling(row)) for row in evidence.suite(suite)]
     above = [(row, limit) for row, limit in limits if limit is not None and exceeds(row, limit)]
     if not above:
-        return []
+        return None
     worst, limit = max(above, key=lambda pair: pair[0].value / pair[1].value)
-    named = [f"{row.case_id} {quantity(row.value, row.metric.unit)}" for row, own in above if own == limit][:MOST_NAMED]
-    more = f" and {len(above) - len(named)} more" if len(above) > len(named) else ""
-    return [
-        Finding(
-            rule=f"{suite}.over_limit",
-            severity="warning",
-            title=f"A figure is {percent(worst.value / limit.value)} of its ceiling, so the ceiling is wrong",
-            text=(
-                f"{'; '.join(named)}{more}. The ceiling of {quantity(limit.value, limit.unit)} assumes: "
-                f"{', '.join((limit.source, *limit.assumptions))}."
-            ),
-            advice=f"Do not rely on percentages of it: one of these assumptions does not hold here ({perhaps}).",
-            threshold="a rate above its ceiling by more than its interval",
-            rests_on=rests_on(*(row for row, _ in above)),
-            suite=suite,
-        )
-    ]
+    value, most = quantity(worst.value, worst.metric.unit), quantity(limit.value, limit.unit)
+    assumed = ", ".join(limit.assumptions)
+    return Finding(
+        rule=f"{suite}.over_limit",
+        severity="warning",
+        title=f"A figure is {percent(worst.value / limit.value)} of its ceiling, so the ceiling is wrong",
+        text=f"{worst.case_id} reaches {value} of {most}.{f' The ceiling assumes: {assumed}.' if assumed else ''}",
+        advice=f"Do not rely on percentages of it: one of its assumptions does not hold here ({perhaps}).",
+        threshold=f"a rate above its ceiling by more than its interval; this ceiling is {limit.source}",
+        rests_on=rests_on(*(row for row, _ in above)),
+    )

@@ -47,7 +47,7 @@ def figures_in_words(found: Sequence[object]) -> str:
 
 
 def _notice(rule: str, title: str, text: str, threshold: str, severity: Severity = "warning") -> Finding:
-    return Finding(f"compare.{rule}", severity, title, text, threshold, suite=SUITE)
+    return Finding(f"compare.{rule}", severity, title, text, threshold)
 
 
 def _incomparable(comparison: Comparison, reason: str) -> list[Change]:
@@ -233,7 +233,6 @@ def unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]:
             text=" ".join([why.text, *([f"More rounds tell{where}: `{'`, `'.join(commands)}`"] if commands else [])]),
             threshold="neither a change nor its absence is shown",
             rests_on=tuple(row_name(one.new) for one in members),
-            suite=SUITE,
         )
 
 
@@ -254,7 +253,6 @@ def hidden(comparison: Comparison) -> Iterator[Finding]:
             title=f"A change of {percent(float(middle))} could hide in the median figure that is the same",
             text=f"In one figure of twenty a change of {percent(float(most))} or more could.",
             threshold=f"the far end of each 95 % interval; over {round_percent(STABLE_HALF_WIDTH)} a figure is unclear",
-            suite=SUITE,
         )
 
 
@@ -286,7 +284,6 @@ def summary(comparison: Comparison) -> Finding:
         title=", ".join(words) if comparison.changes else "The two runs have no figure in common",
         text="",
         threshold=RULE,
-        suite=SUITE,
     )
 
 
@@ -321,7 +318,6 @@ def _together(comparison: Comparison) -> Iterator[Finding]:
             text="Figures of one benchmark that move together mostly have one cause: look for that first.",
             threshold=f"{LEAST_TOGETHER} or more figures of a benchmark with one verdict",
             rests_on=tuple(row_name(one.new) for one in found),
-            suite=SUITE,
         )
 
 
@@ -339,7 +335,6 @@ def _host(drifts: tuple[HostDrift, ...]) -> Iterator[Finding]:
             title=_throughout(found, way) if whole else _some(found, way),
             text=BEYOND_DRIFT if counted else WITHIN_DRIFT,
             threshold=f"the median cost of what the host's clock timed moved by {SMALLEST} or more",
-            suite=SUITE,
         )
 
 
@@ -384,5 +379,4 @@ def _clock(comparison: Comparison) -> Iterator[Finding]:
             text="At one SM clock they are the same: the card was warmer or cooler, or spent its power elsewhere.",
             threshold=f"beyond {SMALLEST} as measured, the same at one SM clock",
             rests_on=tuple(row_name(one.new) for one in moved),
-            suite=SUITE,
         )

@@ -56,7 +56,7 @@ def title(row: Row) -> str:
 
 
 def layer_rows(evidence: Evidence, family: str, arguments: int | None = None) -> list[Row]:
-    """Submit rows of a family of layers, cheapest first; only those with so many arguments where that is given."""
+    """Submit rows of a family of layers, cheapest first; only those with this number of arguments if one is given."""
     chosen = {} if arguments is None else {"arguments": arguments}
     rows = [row for row in evidence.rows("launch_layers", "submit", family=family, **chosen) if row.value > 0]
     return sorted(rows, key=lambda row: row.value)

@@ -90,7 +90,7 @@ class Fit(msgspec.Struct, frozen=True):
 
 # How far a constant that stands in for another may be off, as a share of it.
 STAND_IN = 0.3
-# One value in so many is left out at either end of a median's interval.
+# A median's interval leaves out one value in EDGE at either end.
 EDGE = 6
 
 

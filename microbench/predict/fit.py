@@ -252,7 +252,7 @@ def _sigma(constant: Constant) -> float:
 ASSUMED = Misfit(0.05, 0.10)
 LEAST = 0.01
 WITHIN = 0.95
-# So many steps make a group of their own; fewer are judged together with the others of their way.
+# A group with fewer steps than this uses all steps of its way.
 FEWEST = 8
 # Steps with a larger share of kernels do not test the law: their residual is that of their kernels.
 MOSTLY = 0.9
@@ -324,7 +324,7 @@ SHOWN_BY = {
 UNLIKE = 0.1
 # Steps settle a constant that something else stood in for when they narrow its interval to this share.
 SETTLED = 0.5
-# A stand-in's interval is widened by so much before it is held against steps, so that steps decide.
+# A stand-in's interval is widened by this factor before it is compared with steps, so that steps decide.
 LOOSELY = 100.0
 
 
@@ -381,7 +381,7 @@ def with_calls(fitted: Fit, workload: Workload) -> Fit:
 
 
 def call_constant(constants: Mapping[str, Constant], layer: str, arguments: int) -> Constant | None:
-    """The launch call of a layer with so many arguments: measured, or on the straight line through measured counts.
+    """A layer's launch call with that number of arguments: measured, or on the straight line through measured counts.
 
     An array library's call is the same for any count. None for a layer that was not measured at all.
     """

@@ -276,7 +276,7 @@ def _copies(table: Table, where: str) -> Copies:
 
 
 def _stream(table: Table, where: str) -> int:
-    """Which stream, counted from 0; ``checked`` says later whether the workload has so many."""
+    """Which stream, counted from 0; ``checked`` says later whether the workload has that many streams."""
     return whole(table["stream"], f"{where}, stream", 0, MOST_STREAMS - 1)
 
 

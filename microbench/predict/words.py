@@ -1,4 +1,4 @@
-"""Turns a forecast into findings: what a graph gives the step, what sets its pace, how sure that is."""
+"""Turns a forecast into findings: how much a graph gains, what limits the step, and how sure the forecast is."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ def findings(forecast: Forecast) -> list[Finding]:
                 title="Nothing about its submission is worth changing",
                 text="The model tried a graph, another layer, fewer waits, fused kernels and pinned copies.",
                 threshold=f"a change is worth it if it saves {round_percent(WORTH)} of the step",
-                suite=SUITE,
             )
         )
     workload = forecast.workload
@@ -66,7 +65,6 @@ def findings(forecast: Forecast) -> list[Finding]:
                 title=f"About this workload: {workload.title}",
                 text=" ".join(workload.about.split()),
                 threshold="as its file says",
-                suite=SUITE,
             )
         )
     return result
@@ -105,7 +103,6 @@ def gain(forecast: Forecast) -> Finding:
         text=text,
         threshold=f"predicted, not measured; good above {LITTLE:g}×",
         rests_on=forecast.fit.rests_on(used(forecast)),
-        suite=SUITE,
     )
 
 
@@ -134,7 +131,6 @@ def _pace(way: Prediction) -> Finding:
         title=f"{name} {PACES[way.limit]}: the GPU idles for {percent(way.idle_share)} of the time",
         text=f"In one step kernels take the GPU {as_time(busy_s['gpu'])}, {other}.",
         threshold="what most of the critical path is spent on",
-        suite=SUITE,
     )
 
 
@@ -149,7 +145,6 @@ def outside(forecast: Forecast) -> Iterator[Finding]:
             title="This is an extrapolation beyond what was measured",
             text=f"The step has {'; '.join(beyond)}. The intervals do not cover that.",
             threshold="larger than the largest measured",
-            suite=SUITE,
         )
 
 
@@ -172,7 +167,6 @@ def _certainty(forecast: Forecast) -> Finding:
             "at 95 %, root of the sum of squares of the constants' intervals and the model's misfit, which is a share "
             f"of the overhead and of {round_percent(OWN_SCATTERS)} of the kernels' and copies' own time"
         ),
-        suite=SUITE,
     )
 
 
@@ -190,7 +184,6 @@ def _assumed(forecast: Forecast) -> Iterator[Finding]:
             title=f"{count} of {len(names)} constants stand in for a measurement",
             text=f"{'; '.join(f'{listed(several)}: {words}' for words, several in by_words.items())}.",
             threshold="not measured by this run as the step has it",
-            suite=SUITE,
         )
 
 
@@ -212,7 +205,6 @@ def _origin(forecast: Forecast, run_words: str, reference: bool, simulated: bool
         advice=advice,
         threshold="computed, not measured",
         rests_on=rows,
-        suite=SUITE,
     )
 
 

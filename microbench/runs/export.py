@@ -59,7 +59,7 @@ def to_json(run: Run) -> bytes:
         "simulated": run.simulated,
         "run": msgspec.Raw(schema.encode(run).strip()),
         "rows": [_row_object(run, row) for row in found],
-        "findings": findings(run, found),
+        "findings": [msgspec.structs.asdict(each) | {"suite": each.suite} for each in findings(run, found)],
     }
     return msgspec.json.encode(document) + b"\n"
 

@@ -32,7 +32,7 @@ class Gathered(NamedTuple):
     """What a figure shows of one GPU: panels, findings whose titles are its conclusion, and tables for the terminal."""
 
     panels: Sequence[Panel]
-    findings: Sequence[Finding]
+    findings: Sequence[Finding | None]
     tables: Sequence[Table | None] = ()
 
 
@@ -48,7 +48,7 @@ def _ladder(evidence: Evidence) -> Gathered:
     from microbench.explain.launch_rules import same_kernel
     from microbench.report.suites.launch import ladder, one_op
 
-    return Gathered(_panels(ladder(evidence), one_op(evidence)), same_kernel(evidence)[:1])
+    return Gathered(_panels(ladder(evidence), one_op(evidence)), [same_kernel(evidence)])
 
 
 def _gain(evidence: Evidence) -> Gathered:
@@ -56,7 +56,7 @@ def _gain(evidence: Evidence) -> Gathered:
     from microbench.report.suites.graph import gain, surface
 
     panels = _panels(gain(evidence), words=(as_time, times))
-    return Gathered(panels, crossovers(evidence)[:1], [surface(evidence)])
+    return Gathered(panels, [crossovers(evidence)], [surface(evidence)])
 
 
 def _link(evidence: Evidence) -> Gathered:
@@ -66,7 +66,7 @@ def _link(evidence: Evidence) -> Gathered:
 
     curves = (rates(evidence, direction) for direction in DIRECTIONS)
     panels = _panels(*curves, words=(about_size, _bandwidth))
-    return Gathered(panels, copy_size(evidence)[:1], [fits(evidence)])
+    return Gathered(panels, [copy_size(evidence)], [fits(evidence)])
 
 
 def _memory(evidence: Evidence) -> Gathered:
@@ -75,7 +75,7 @@ def _memory(evidence: Evidence) -> Gathered:
 
     panels = _panels(hierarchy(evidence), words=(about_size, _bandwidth))
     panels += _panels(latencies(evidence), words=(about_size, as_time))
-    return Gathered(panels, [*levels(evidence), *latency(evidence)])
+    return Gathered(panels, [levels(evidence), latency(evidence)])
 
 
 def _roofline(evidence: Evidence) -> Gathered:
@@ -83,7 +83,7 @@ def _roofline(evidence: Evidence) -> Gathered:
     from microbench.report.suites.roofline import rooflines
 
     words = (lambda value: f"{three_digits(value)} operations a byte", lambda value: quantity(value, "FLOP/s"))
-    return Gathered(_panels(*rooflines(evidence), words=words), bounds(evidence)[:1])
+    return Gathered(_panels(*rooflines(evidence), words=words), [bounds(evidence)])
 
 
 def _sustained(evidence: Evidence) -> Gathered:
@@ -91,7 +91,7 @@ def _sustained(evidence: Evidence) -> Gathered:
     from microbench.report.suites.roofline import rates_over_time, state_over_time
 
     panels = _panels(rates_over_time(evidence), state_over_time(evidence), words=(as_time, percent))
-    return Gathered(panels, sustained(evidence)[:1])
+    return Gathered(panels, [sustained(evidence)])
 
 
 def _step(evidence: Evidence) -> Gathered:

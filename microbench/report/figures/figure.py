@@ -148,7 +148,7 @@ def drawn(name: str, origins: Sequence[Origin]) -> Figure | None:
     for source in sources(origins):
         panels, findings, _ = KINDS[name].gather(source.evidence)
         if panels:
-            shown.append((source, panels, ". ".join(finding.title for finding in findings)))
+            shown.append((source, panels, ". ".join(finding.title for finding in findings if finding)))
     if not shown:
         return None
     left_out = [f"{len(shown) - MOST_SOURCES} more not drawn"] if len(shown) > MOST_SOURCES else []

@@ -20,7 +20,6 @@ from microbench.explain.compute_units import (
     TENSORS,
     WGMMA,
     Reached,
-    beside,
     best_products,
     dtype_of,
     dtypes,
@@ -30,6 +29,7 @@ from microbench.explain.compute_units import (
     per_clock,
     rates,
     reached,
+    same_case,
     shape_of,
     tensor_dtypes,
     typed,
@@ -207,7 +207,7 @@ def fastest(evidence: Evidence) -> Table | None:
 
 def _fastest_row(evidence: Evidence, row: Row) -> tuple[Cell, ...]:
     one = reached(evidence, row)
-    drawn = (beside(evidence, row, "power"), beside(evidence, row, *ENERGIES))
+    drawn = (same_case(evidence, row, "power"), same_case(evidence, row, *ENERGIES))
     fed = percent(one.fed) if one.fed is not None else ""
     return (
         Cell(dtype_of(row), tone="strong"),
@@ -266,7 +266,7 @@ def _rate(evidence: Evidence, dtype: str, load: str) -> Cell:
     row = max(rates(evidence, TENSORS, dtype=dtype, load=load), key=lambda one: one.value, default=None)
     if row is None:
         return NOTHING
-    clock = beside(evidence, row, "sm_clock")
+    clock = same_case(evidence, row, "sm_clock")
     at = quantity(clock.value, "Hz") if clock is not None else ""
     return Cell(tera(row.value), at, "strong", row.trust, row_name(row))
 
@@ -318,7 +318,11 @@ def data(evidence: Evidence) -> Table | None:
 def _data_row(evidence: Evidence, row: Row, found: list[Row]) -> tuple[Cell, ...]:
     same = (one for one in found if (dtype_of(one), one.params.get("size")) == (dtype_of(row), row.params.get("size")))
     normal = next((one for one in same if one.params.get("data") == "normal"), None)
-    others = (beside(evidence, row, "sm_clock"), beside(evidence, row, "power"), beside(evidence, row, *ENERGIES))
+    others = (
+        same_case(evidence, row, "sm_clock"),
+        same_case(evidence, row, "power"),
+        same_case(evidence, row, *ENERGIES),
+    )
     return (
         Cell(dtype_of(row), tone="quiet"),
         Cell(str(row.params.get("data")), tone="strong"),
@@ -335,7 +339,7 @@ def alus(evidence: Evidence) -> Table | None:
         return None
     rows = []
     for one in found:
-        total = beside(evidence, one.rate, "rate", "integer_rate")
+        total = same_case(evidence, one.rate, "rate", "integer_rate")
         rows.append(
             (
                 Cell(one.operation, tone="strong"),
@@ -348,7 +352,7 @@ def alus(evidence: Evidence) -> Table | None:
                 ),
                 Cell(figure(total)) if total is not None else NOTHING,
                 Cell(figure(one.latency)) if one.latency is not None else NOTHING,
-                Cell(quantity(round(one.under_way), "1")) if one.under_way is not None else NOTHING,
+                Cell(quantity(round(one.in_flight), "1")) if one.in_flight is not None else NOTHING,
             )
         )
     columns = (

@@ -296,15 +296,15 @@ def under_way(evidence: Evidence) -> Curve | None:
         best: dict[float, float] = {}
         for one in found:
             if _loads(one.row) == count:
-                best[one.under_way_bytes] = max(one.row.value, best.get(one.under_way_bytes, 0.0))
+                best[one.in_flight_bytes] = max(one.row.value, best.get(one.in_flight_bytes, 0.0))
         lines.append(Line(f"{count} load{'s' if count > 1 else ''} a thread", tuple(sorted(best.items())), tone))
     if max((len(line.points) for line in lines), default=0) < FEWEST_DRAWN:
         return None
     least, most = needed(found), max(one.row.value for one in found)
     little = little_bytes(evidence, most)
-    smallest, largest = found[0].under_way_bytes, found[-1].under_way_bytes
+    smallest, largest = found[0].in_flight_bytes, found[-1].in_flight_bytes
     marks = (
-        [Mark(float(least.under_way_bytes), f"{round_percent(ENOUGH)} at {about_size(least.under_way_bytes)}")]
+        [Mark(float(least.in_flight_bytes), f"{round_percent(ENOUGH)} at {about_size(least.in_flight_bytes)}")]
         if (least is not None)
         else []
     )

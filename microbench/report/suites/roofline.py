@@ -10,7 +10,16 @@ from microbench.core.model import Series
 from microbench.core.units import as_time, quantity, round_percent, times
 from microbench.explain.compute_power import lasting
 from microbench.explain.compute_products import Held, Roof, Shaped, bandwidth_roof, compute_roof, shaped
-from microbench.explain.compute_units import MAIN_DTYPE, NATIVE, PRODUCTS, accumulator, beside, dtype_of, figure, rates
+from microbench.explain.compute_units import (
+    MAIN_DTYPE,
+    NATIVE,
+    PRODUCTS,
+    accumulator,
+    dtype_of,
+    figure,
+    rates,
+    same_case,
+)
 from microbench.report.curves import ticks
 from microbench.report.document import Cell, Column, Curve, Line, Mark, Table, Tone
 from microbench.report.tables import NOTHING
@@ -28,14 +37,14 @@ def rates_over_time(evidence: Evidence) -> Curve | None:
     row = _shown(evidence)
     if row is None:
         return None
-    burst, highest_hz = beside(evidence, row, "burst"), _highest_hz(evidence)
+    burst, highest_hz = same_case(evidence, row, "burst"), _highest_hz(evidence)
     lines = [
         _line(row, "rate", f"rate, 100 % is {figure(burst)}", burst.value if burst is not None else None, "first")
         if burst is not None else None,
         _line(row, "sm_clock", f"SM clock, 100 % is {quantity(highest_hz, 'Hz')}", highest_hz, "second"),
         _line(row, "nvml_sm_clock", "NVML's clock", highest_hz, "third"),
     ]  # fmt: skip
-    turn = beside(evidence, row, "turn")
+    turn = same_case(evidence, row, "turn")
     marks = (Mark(turn.value, f"half of the loss after {as_time(turn.value)}"),) if turn is not None else ()
     title = f"{dtype_of(row)} products that last: rate and clock"
     return _panel(title, f"from rest{accumulator(row)}; {ON_A_LOGARITHM}", lines, marks)
