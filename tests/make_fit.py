@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from microbench.gpu.layers.base import layer_titles
 from microbench.predict.constants import Constant, Fit, Misfit, Reach
 from microbench.predict.model import WAYS
 
@@ -33,4 +34,5 @@ def make_fit(*, without: tuple[str, ...] = (), steps: int = 40, **values: float)
         reach=Reach(kernels=1000, copy_bytes=1 << 26, streams=8),
         device="GPU-made",
         run_id="made",
+        titles=layer_titles(),
     )

@@ -12,13 +12,14 @@ import pytest
 from capture_stand_ins import STREAM, Launches
 from layer_stand_ins import CASES, CONTEXT, ONE_OP, SAME_KERNEL, SPINNING, Array, put_stand_ins
 
-from microbench.analysis.graph_steps import TITLES
+from microbench.analysis.graph_steps import LAYER_AXES, layer_titles
+from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip, UsageError
+from microbench.core.model import Run
 from microbench.core.ops import LOOP_LAYER
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.layers import base
-from microbench.gpu.layers.base import find_layer, kernels_of_one_call, layer_named, layers, open_layer
-from microbench.predict.step_file import ALIASES
+from microbench.gpu.layers.base import find_layer, kernels_of_one_call, layer_names, layers, open_layer
 
 # The packages that the layers measure; listing the layers must import none of them.
 PACKAGES = ("cuda.bindings.driver", "cuda.core", "cupy", "numba.cuda", "torch", "triton", "warp", "jax")
@@ -47,19 +48,18 @@ def test_each_layer_declares_what_it_is(layer: base.Layer) -> None:
     assert layer.arguments == ((0, 4) if layer.family == "same_kernel" else (1,))
 
 
-def test_titles_and_aliases_are_those_that_reports_use() -> None:
-    assert base.layer_titles() == TITLES
-    assert {alias: layer_named(alias) for alias in ALIASES} == ALIASES
+def test_every_word_for_a_layer_means_one_layer() -> None:
+    names = layer_names()
+    assert len(names) == sum(1 + len(submitter.aliases) for submitter in base.submitters())
+    assert all(word == word.lower() for word in names)
+    assert (names["cupy_raw"], names["pytorch"], names["c++"]) == ("cupy_raw", "torch_eager", LOOP_LAYER)
 
 
-def test_a_layer_is_named_by_its_name_or_an_alias() -> None:
-    assert layer_named("cupy_raw") == "cupy_raw"
-    assert layer_named(" PyTorch ") == "torch_eager"
-    for text, step in (("cupy_row", "did you mean cupy_raw?"), ("espresso", "choose one of loop, cuda_bindings")):
-        with pytest.raises(UsageError) as caught:
-            layer_named(text)
-        assert text in caught.value.cause
-        assert step in caught.value.next_step
+@pytest.mark.parametrize(("benchmark", "axis"), [("launch_layers", "layer"), ("graph_gain", "submitter")])
+def test_a_run_records_the_titles_of_its_layers(benchmark: str, axis: str) -> None:
+    info = discover()[benchmark].info([])
+    assert axis in LAYER_AXES
+    assert layer_titles(Run(1, "run", (), (info,), ())) == base.layer_titles()
 
 
 def test_the_simulated_gpu_has_the_declared_costs() -> None:

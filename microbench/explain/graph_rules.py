@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from microbench.analysis.evidence import Evidence, Finding, listed, rests_on, sentence
-from microbench.analysis.graph_steps import LITTLE, MAKING, Pair, pairs, title_of, usual_kernels
+from microbench.analysis.graph_steps import LITTLE, MAKING, Pair, layer_titles, pairs, title_of, usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, quantity, size, times
@@ -105,8 +105,9 @@ def crossovers(evidence: Evidence) -> list[Finding]:
         title = f"A graph of {kernels} kernels gains less than {weak:g}×, however short they are"
     ends = {name: crossing(several, strong) for name, (_, several) in others}
     longest = max(ends, key=lambda name: float("inf") if ends[name] is None else ends[name] or 0.0, default=None)
-    words = [_gains(first, strong, crossing(measured, strong))]
-    words += [_gains(longest, strong, ends[longest])] if longest is not None else []
+    titles = layer_titles(evidence.run)
+    words = [_gains(title_of(first, titles), strong, crossing(measured, strong))]
+    words += [_gains(title_of(longest, titles), strong, ends[longest])] if longest is not None else []
     single = pairs(evidence, LOOP_LAYER, 1)[:1]
     useless = bool(single) and single[0].speedup < LITTLE
     rows = [row for _, several in by_submitter.values() for pair in several for row in pair[1:]]
@@ -125,8 +126,8 @@ def crossovers(evidence: Evidence) -> list[Finding]:
     ]
 
 
-def _gains(submitter: str, speedup: float, end_s: float | None) -> str:
-    who = f"from {title_of(submitter)} it"
+def _gains(title: str, speedup: float, end_s: float | None) -> str:
+    who = f"from {title} it"
     if end_s == 0:
         return f"{who} never gains {speedup:g}×"
     return f"{who} gains {speedup:g}× " + ("at every length" if end_s is None else f"up to {as_time(end_s)}")

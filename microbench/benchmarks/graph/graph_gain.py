@@ -20,7 +20,7 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
-from microbench.gpu.layers.base import spinning
+from microbench.gpu.layers.base import layer_titles, spinning
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.measure.alternating import steps
 from microbench.measure.timer import Meter
@@ -68,6 +68,7 @@ BENCHMARK = Benchmark(
             (LOOP_LAYER,),
             spinning(),
             spinning(),
+            labels=layer_titles(),
         ),
         "kernels": Axis(
             "kernels of a step",

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Case, Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
-from microbench.gpu.layers.base import find_layer, layers
+from microbench.gpu.layers.base import find_layer, layer_titles, layers
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.measure.timer import Meter
 
@@ -64,7 +64,7 @@ BENCHMARK = Benchmark(
     measure=measure,
     axes={
         "family": Axis.same("kind of comparison", tuple(FAMILIES)),
-        "layer": Axis("library, or the compiled loop", QUICK, LAYERS, LAYERS),
+        "layer": Axis("library, or the compiled loop", QUICK, LAYERS, LAYERS, labels=layer_titles()),
         "arguments": Axis.same("arguments of the kernel", (0, 1, 4), maximum=4),
     },
     fresh_process_by=("layer",),
