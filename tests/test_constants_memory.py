@@ -62,7 +62,7 @@ def test_the_search_finds_the_best_shape_of_each_kernel(kernel: str, shape: str)
     assert figures["shape"].value == shape
 
 
-def test_too_little_under_way_loses_against_a_lower_rate() -> None:
+def test_too_little_in_flight_loses_against_a_lower_rate() -> None:
     figures = facts("memory_stream", OTHER, kernel="triad", dtype="fp32", implementation="cuda", size_bytes=GIB)
     assert figures["shape"].value == "wide"
 
@@ -162,11 +162,11 @@ def test_beyond_the_reach_of_translations_each_read_looks_its_page_up() -> None:
     assert beyond - within == pytest.approx(misses * memory.translation_miss_cycles, rel=0.1)
 
 
-# -- how much is under way, and where words lie -----------------------------------------------------------------------
+# -- how much is in flight, and where words lie -----------------------------------------------------------------------
 
 
 @each_machine
-def test_bandwidth_follows_what_is_under_way_until_the_memory_is_full(costs: FakeCosts) -> None:
+def test_bandwidth_follows_what_is_in_flight_until_the_memory_is_full(costs: FakeCosts) -> None:
     """Little's law."""
     latency_s = costs.memory.dram_cycles / costs.sm_clock_hz
     full = costs.memory.dram_bytes_per_s.read

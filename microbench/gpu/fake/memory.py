@@ -1,7 +1,7 @@
 """The simulated GPU's own memory: streams, strides, random accesses, atomics, cache levels, latencies, allocation.
 
 A working set is answered by the nearest cache that holds it whole. A kernel takes the longest of what its SMs' ports,
-DRAM and the latency of the requests under way allow.
+DRAM and the latency of the requests in flight allow.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ WARP_BYTES = 512  # 32 threads, 16 bytes each
 LOAD_BYTES = 16
 LOADS = (1, 2, 4, 8)
 WORD_BYTES = 4
-STRIDED_UNDER_WAY = 64 * 4  # requests of an SM's warps, four each
+STRIDED_IN_FLIGHT = 64 * 4  # requests of an SM's warps, four each
 RANDOM_WORD_BYTES = 8
-RANDOM_UNDER_WAY = 64 * WARP_THREADS * 8  # words: the SM's threads, eight each
+RANDOM_IN_FLIGHT = 64 * WARP_THREADS * 8  # words: the SM's threads, eight each
 ATOMIC_WARPS_PER_SM = 64
 ATOMIC_ADDS = 512  # of each thread in a launch
 TILE_BYTES = 4096
@@ -78,9 +78,9 @@ def kernel_call(machine: Machine, busy_ns: float, moved_bytes: float, submit_ns:
 
 
 def answered_ns(
-    costs: FakeCosts, requests: int, under_way: int, l2_bytes: float, dram_bytes: float, dram_bytes_per_s: float
+    costs: FakeCosts, requests: int, in_flight: int, l2_bytes: float, dram_bytes: float, dram_bytes_per_s: float
 ) -> float:
-    """When each SM's ``requests`` are answered, ``under_way`` of them at once (Little's law).
+    """When each SM's ``requests`` are answered, ``in_flight`` of them at once (Little's law).
 
     Each takes ``l2_bytes`` of the SM's port to the L2 and ``dram_bytes`` of DRAM; 0 where the L2 answers.
     """
@@ -90,7 +90,7 @@ def answered_ns(
     near = memory.l2_near_share
     l2_cycles = near * memory.l2_near_cycles + (1 - near) * memory.l2_far_cycles
     latency_ns = cycles_ns(costs, memory.dram_cycles if dram_bytes else l2_cycles)
-    return latency_ns + requests * max(port_ns, dram_ns, latency_ns / max(under_way, 1))
+    return latency_ns + requests * max(port_ns, dram_ns, latency_ns / max(in_flight, 1))
 
 
 # Streams, and reads by a given number of threads.
@@ -117,7 +117,7 @@ def stream(
     moved_bytes = size_bytes // element_bytes * element_bytes * (READ_ARRAYS[kernel] + WRITTEN_ARRAYS[kernel])
     own: ShapeCosts = memory.shapes[shape] if implementation == "cuda" else memory.libraries[implementation]
     rate = memory.dram_bytes_per_s.of(kernel) * own.share.of(kernel)
-    busy_ns = _through_ns(costs, moved_bytes, own.under_way_bytes, rate)
+    busy_ns = _through_ns(costs, moved_bytes, own.in_flight_bytes, rate)
     return FakeTransfer(machine, kernel_call(machine, busy_ns, moved_bytes, own.submit_ns), moved_bytes)
 
 
@@ -126,18 +126,18 @@ def occupied(machine: Machine, blocks_per_sm: int, block_threads: int, loads: in
     if blocks_per_sm > costs.blocks_per_sm or blocks_per_sm * block_threads > costs.threads_per_sm:
         raise Skip(f"a simulated SM does not hold {blocks_per_sm} blocks of {block_threads} threads")
     if loads not in LOADS:
-        raise Skip(f"the simulated kernel has 1, 2, 4 or 8 loads under way, not {loads}")
-    under_way_bytes = blocks_per_sm * block_threads * loads * LOAD_BYTES
+        raise Skip(f"the simulated kernel has 1, 2, 4 or 8 loads in flight, not {loads}")
+    in_flight_bytes = blocks_per_sm * block_threads * loads * LOAD_BYTES
     rate = costs.memory.dram_bytes_per_s.read
-    busy_ns = _through_ns(costs, size_bytes, under_way_bytes, rate)
+    busy_ns = _through_ns(costs, size_bytes, in_flight_bytes, rate)
     return FakeTransfer(machine, kernel_call(machine, busy_ns, size_bytes), size_bytes)
 
 
-def _through_ns(costs: FakeCosts, moved_bytes: int, under_way_bytes: int, dram_bytes_per_s: float) -> float:
-    """All SMs go through so many bytes together, each with so many under way."""
+def _through_ns(costs: FakeCosts, moved_bytes: int, in_flight_bytes: int, dram_bytes_per_s: float) -> float:
+    """All SMs go through so many bytes together, each with so many in flight."""
     requests = -(-moved_bytes // (WARP_BYTES * costs.sm_count))
     dram_bytes = WARP_BYTES if moved_bytes > costs.memory.l2_bytes else 0
-    return answered_ns(costs, requests, under_way_bytes // WARP_BYTES, WARP_BYTES, dram_bytes, dram_bytes_per_s)
+    return answered_ns(costs, requests, in_flight_bytes // WARP_BYTES, WARP_BYTES, dram_bytes, dram_bytes_per_s)
 
 
 # Words that lie apart, words in random order, and atomic additions.
@@ -153,7 +153,7 @@ def strided(machine: Machine, access: StrideAccess, stride_bytes: int, size_byte
     dram_bytes = fetch_bytes * WARP_THREADS if words * sector_bytes > memory.l2_bytes else 0
     requests = -(-words // (WARP_THREADS * costs.sm_count))
     rate = memory.dram_bytes_per_s.read if access == "read" else memory.dram_bytes_per_s.write
-    busy_ns = answered_ns(costs, requests, STRIDED_UNDER_WAY, sector_bytes * WARP_THREADS, dram_bytes, rate)
+    busy_ns = answered_ns(costs, requests, STRIDED_IN_FLIGHT, sector_bytes * WARP_THREADS, dram_bytes, rate)
     return FakeTransfer(machine, kernel_call(machine, busy_ns, WORD_BYTES * words), WORD_BYTES * words)
 
 
@@ -167,7 +167,7 @@ def scattered(machine: Machine, access: RandomAccess, footprint_bytes: int) -> F
     rate = {"gather": rates.read, "scatter": rates.write, "update": rates.mixed}[access]
     dram_bytes = times * memory.dram_fetch_bytes if footprint_bytes > memory.l2_bytes else 0
     requests = -(-words // costs.sm_count)
-    busy_ns = answered_ns(costs, requests, RANDOM_UNDER_WAY, times * memory.sector_bytes, dram_bytes, rate)
+    busy_ns = answered_ns(costs, requests, RANDOM_IN_FLIGHT, times * memory.sector_bytes, dram_bytes, rate)
     return FakeOperations(machine, kernel_call(machine, busy_ns, words * times * memory.sector_bytes), words)
 
 
