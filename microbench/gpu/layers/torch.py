@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from microbench.core.errors import Skip
 from microbench.core.units import plain
-from microbench.gpu.layers.base import Layer, LayerContext, LayerCosts, LayerHandle, check_sum, load
+from microbench.gpu.layers import base
 from microbench.gpu.protocol.compute import Element, GemmType, Matrices, matrix_bytes
 
 PACKAGE = "torch"
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 def load_torch() -> Any:
     """PyTorch. Raises Skip if it is missing, built without CUDA, or sees no GPU."""
-    torch = load(PACKAGE, INSTALL)
+    torch = base.load(PACKAGE, INSTALL)
     if torch.version.cuda is None:
         raise Skip(f"this PyTorch ({torch.__version__}) is built without CUDA: {INSTALL}")
     if not torch.cuda.is_available():
@@ -47,7 +47,7 @@ def first(call: Callable[[], Result]) -> Result:
         raise
 
 
-def open_eager(context: LayerContext, arguments: int) -> LayerHandle:
+def open_eager(context: base.LayerContext, arguments: int) -> base.LayerHandle:
     """Raises MeasurementError if 1 + 1 is not 2."""
     torch = load_torch()
     restore = use_stream(torch, context.stream_handle, context.device_index)
@@ -56,11 +56,11 @@ def open_eager(context: LayerContext, arguments: int) -> LayerHandle:
     def call() -> Any:
         return x + 1
 
-    check_sum("torch_eager", float(first(call).item()))
-    return LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
+    base.check_sum("torch_eager", float(first(call).item()))
+    return base.LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
 
 
-def open_out(context: LayerContext, arguments: int) -> LayerHandle:
+def open_out(context: base.LayerContext, arguments: int) -> base.LayerHandle:
     """Raises MeasurementError if 1 + 1 is not 2."""
     torch = load_torch()
     restore = use_stream(torch, context.stream_handle, context.device_index)
@@ -70,12 +70,12 @@ def open_out(context: LayerContext, arguments: int) -> LayerHandle:
     def call() -> Any:
         return torch.add(x, 1, out=y)
 
-    check_sum("torch_out", float(first(call).item()))
-    return LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
+    base.check_sum("torch_out", float(first(call).item()))
+    return base.LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
 
 
 LAYERS = (
-    Layer(
+    base.Layer(
         name="torch_eager",
         title="PyTorch eager",
         family="one_op",
@@ -84,10 +84,10 @@ LAYERS = (
         install=INSTALL,
         about="x + 1 on a PyTorch tensor of one float32; the result's memory comes from PyTorch's allocator",
         arguments=(1,),
-        simulated=LayerCosts(9000),
+        simulated=base.LayerCosts(9000),
         open=open_eager,
     ),
-    Layer(
+    base.Layer(
         name="torch_out",
         title="PyTorch out=",
         family="one_op",
@@ -95,7 +95,7 @@ LAYERS = (
         install=INSTALL,
         about="torch.add(x, 1, out=y) on tensors of one float32; nothing is allocated",
         arguments=(1,),
-        simulated=LayerCosts(8000),
+        simulated=base.LayerCosts(8000),
         open=open_out,
     ),
 )
