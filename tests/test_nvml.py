@@ -7,7 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+import snapshots
 from hypothesis import given
 from hypothesis import strategies as st
 from nvml_stand_in import (
@@ -46,30 +48,8 @@ def test_describe_fills_what_is_unknown_in_si_units() -> None:
     gpu = NvmlGpu(UUID, library())
     assert gpu.reason is None
     assert gpu.driver_version().value == "580.95.05"
-    assert gpu.describe(BARE) == GpuInfo(
-        name="GPU",
-        uuid=UUID,
-        pci_bus_id="00000000:43:00.0",
-        memory_bytes=150 << 30,
-        sm_clock_max_hz=1980e6,
-        memory_clock_max_hz=3201e6,
-        memory_bus_bits=6144,
-        ecc=True,
-        mig=False,
-        persistence=False,
-        confidential_computing=False,
-        power_limit_w=700.0,
-        other_processes=(),
-        link=LinkInfo(
-            generation_now=5,
-            generation_max=5,
-            lanes_now=16,
-            lanes_max=16,
-            nvlinks=18,
-            nvlink_bytes_per_s=26.562e9,
-            coherent=False,
-        ),
-    )
+    snapshots.same("facts/nvml-describe", msgspec.json.format(msgspec.json.encode(gpu.describe(BARE))).decode())
+    snapshots.same_facts("nvml", gpu.facts("gpu1_"))
 
 
 def test_describe_leaves_what_is_known_alone() -> None:
@@ -100,15 +80,6 @@ def test_a_feature_that_does_not_exist_is_off_but_a_forbidden_one_is_unknown() -
         UUID, library(nvmlDeviceGetMigMode=refuse(NO_PERMISSION), nvmlSystemGetConfComputeState=refuse(NO_PERMISSION))
     ).describe(BARE)
     assert (forbidden.mig, forbidden.confidential_computing) == (None, None)
-
-
-def test_facts_in_words() -> None:
-    found = {fact.name: fact.value for fact in NvmlGpu(UUID, library()).facts("gpu1_")}
-    assert found == {
-        "gpu1_virtualization_mode": "passed through",
-        "gpu1_compute_mode": "default",
-        "gpu1_vbios_version": "96.00",
-    }
 
 
 def test_nothing_raises_when_the_binding_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
