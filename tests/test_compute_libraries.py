@@ -165,8 +165,20 @@ def test_copies_are_used_in_turn(bindings: Bindings) -> None:
         assert not product.right((copy + 1) % 3)
 
 
-def test_names_are_unique() -> None:
+def test_ways_that_do_not_exist_or_do_not_run_are_errors(bindings: Bindings) -> None:
     assert unique(["a", "b", "a", "a"]) == ("a", "b", "a_2", "a_3")
+    case = HostCase()
+    operands: Any = SimpleNamespace(matrices=HostProduct(case, "fp32").matrices, fresh=None, check=None)
+    problem = CudaProblem(case, operands)
+    assert problem.operations == 2 * ROWS * COLUMNS * DEPTH
+    assert problem.size_bytes == 4 * (ROWS * DEPTH + COLUMNS * DEPTH + ROWS * COLUMNS)
+    ways = problem.ways("cublaslt")
+    assert len(ways) == 3
+    with pytest.raises(MeasurementError, match="cublaslt has no way 'sideways'"):
+        problem.gemm("cublaslt", "sideways")
+    bindings.refused = {ALGORITHMS[1][0]}
+    with pytest.raises(MeasurementError, match="refuses its own guess: CUBLAS_STATUS_INTERNAL_ERROR"):
+        problem.gemm("cublaslt", ways[1])
 
 
 # CuPy and PyTorch.
@@ -183,30 +195,6 @@ def test_cupy_multiplies_on_the_stream(monkeypatch: pytest.MonkeyPatch, dtype: G
         assert product.right(copy)
     case.end()
     assert acts == [f"device {DEVICE}", f"stream {STREAM}", "stream restored", "pool emptied"]
-
-
-@pytest.mark.parametrize("dtype", sorted(set(get_args(GemmType)) - {"fp64", "fp32", "fp16"}))
-def test_types_that_cupy_lacks_are_skipped(dtype: GemmType) -> None:
-    with pytest.raises(Skip, match=r"CuPy|cupy"):
-        cupy_calls(STREAM, DEVICE, Matrices(dtype, 8, 8, 8, 0, (0,), 0), print)
-
-
-def test_cupy_set_to_tf32_does_not_multiply_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUPY_TF32", "1")
-    with pytest.raises(Skip, match="multiplies fp32 in tf32"):
-        cupy_calls(STREAM, DEVICE, Matrices("fp32", 8, 8, 8, 0, (0,), 0), print)
-
-
-@pytest.mark.parametrize("dtype", ["fp16_acc16", "mxfp8", "nvfp4"])
-def test_types_that_torch_lacks_are_skipped(dtype: GemmType) -> None:
-    with pytest.raises(Skip, match="PyTorch"):
-        torch_calls(STREAM, DEVICE, Matrices(dtype, 8, 8, 8, 0, (0,), 0), print)
-
-
-def test_without_torch_the_reason_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(Skip, match=r"needs torch: pip install torch"):
-        torch_calls(STREAM, DEVICE, Matrices("bf16", 8, 8, 8, 0, (0,), 0), print)
 
 
 class Tensor:
@@ -274,7 +262,19 @@ def test_torch_multiplies_on_the_stream(monkeypatch: pytest.MonkeyPatch, dtype: 
     assert module.backends.cuda.matmul.allow_tf32 == "as it was"
 
 
-def test_a_refusal_of_torch_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_types_that_a_library_lacks_or_refuses_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def multiply(calls: Callable[..., object], dtype: str) -> None:
+        calls(STREAM, DEVICE, Matrices(dtype, 8, 8, 8, 0, (0,), 0), print)  # type: ignore[arg-type]
+
+    for dtype in set(get_args(GemmType)) - {"fp64", "fp32", "fp16"}:
+        with pytest.raises(Skip, match=r"CuPy|cupy"):
+            multiply(cupy_calls, dtype)
+    monkeypatch.setenv("CUPY_TF32", "1")
+    with pytest.raises(Skip, match="multiplies fp32 in tf32"):
+        multiply(cupy_calls, "fp32")
+    for dtype in ("fp16_acc16", "mxfp8", "nvfp4"):
+        with pytest.raises(Skip, match="PyTorch"):
+            multiply(torch_calls, dtype)
     refusal = RuntimeError("self.size(0) needs to be greater than 16, but got 5")
     monkeypatch.setitem(sys.modules, "torch", torch_stand_in([], refusal))
     product = HostProduct(case := HostCase(), "int8")
@@ -306,23 +306,3 @@ def test_operands_that_do_not_fit_are_a_skip(monkeypatch: pytest.MonkeyPatch) ->
     assert compute.needed_bytes("fp64", 4096, 4096, 4096) > 3 * (128 << 20) + WORKSPACE_BYTES
     with pytest.raises(Skip, match=r"of device memory asked for fp64 of 8192 x 8192 x 8192, .* are free"):
         compute.problem("fp64", 8192, 8192, 8192)
-
-
-def test_an_unknown_way_is_an_error(bindings: Bindings) -> None:
-    case = HostCase()
-    operands: Any = SimpleNamespace(matrices=HostProduct(case, "fp32").matrices, fresh=None, check=None)
-    problem = CudaProblem(case, operands)
-    assert problem.operations == 2 * ROWS * COLUMNS * DEPTH
-    assert problem.size_bytes == 4 * (ROWS * DEPTH + COLUMNS * DEPTH + ROWS * COLUMNS)
-    assert len(problem.ways("cublaslt")) == 3
-    with pytest.raises(MeasurementError, match="cublaslt has no way 'sideways'"):
-        problem.gemm("cublaslt", "sideways")
-
-
-def test_a_candidate_that_does_not_run_is_an_error(bindings: Bindings) -> None:
-    case = HostCase()
-    operands: Any = SimpleNamespace(matrices=HostProduct(case, "fp32").matrices, fresh=None, check=None)
-    problem = CudaProblem(case, operands)
-    bindings.refused = {ALGORITHMS[1][0]}
-    with pytest.raises(MeasurementError, match="refuses its own guess: CUBLAS_STATUS_INTERNAL_ERROR"):
-        problem.gemm("cublaslt", problem.ways("cublaslt")[1])

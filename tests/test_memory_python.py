@@ -128,12 +128,6 @@ def test_a_missing_library_or_too_little_memory_is_a_skip(
         cupy_stream(HostCase(), HostArrays("fp64"), "dot")
 
 
-def test_without_cupy_the_reason_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(Skip, match=r"needs cupy: pip install cupy"):
-        cupy_stream(HostCase(), HostArrays("fp64"), "read")
-
-
 @pytest.mark.parametrize(("dtype", "off", "right"), [("fp64", 1, False), ("fp32", 0.01, True), ("fp32", 10, False)])
 def test_sums_may_be_off_by_no_more_than_rounding(dtype: DataType, off: float, right: bool) -> None:
     arrays = HostArrays(dtype)
