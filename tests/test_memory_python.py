@@ -14,13 +14,7 @@ import pytest
 from host_case import DEVICE, STREAM, HostCase, at, cupy_on_host
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.gpu.cuda.memory.streams import (
-    NUMPY_TYPES,
-    ROLES,
-    SCALAR,
-    PythonStream,
-    cupy_stream,
-)
+from microbench.gpu.cuda.memory.streams import NUMPY_TYPES, ROLES, SCALAR, PythonStream, cupy_stream
 from microbench.gpu.protocol.memory import DataType, StreamKernel
 
 COUNT, POISON = 1003, 101

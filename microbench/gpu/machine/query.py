@@ -52,13 +52,7 @@ CLOCK_REASONS = (
     (0x200, "board limit"),
     (0x400, "reliability limit"),
 )
-VIRTUALIZATION_MODES = {
-    0: "none",
-    1: "passed through",
-    2: "vGPU",
-    3: "host of vGPUs",
-    4: "host of shared graphics",
-}
+VIRTUALIZATION_MODES = {0: "none", 1: "passed through", 2: "vGPU", 3: "host of vGPUs", 4: "host of shared graphics"}
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 # More than any GPU has; NVML refuses a link beyond the last one.
 NVLINK_MOST_LINKS = 36
