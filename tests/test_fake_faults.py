@@ -237,11 +237,7 @@ LACKING: list[tuple[FakeCosts, Use, str]] = [
     (driver(12030), lambda gpu: gpu.graphs.loop("while"), "of CUDA 12.4; this one has 12.3"),
     (driver(12020), lambda gpu: gpu.graphs.chain("pdl", 1), "programmatic edges need a driver of CUDA 12.3"),
     (driver(11080), lambda gpu: gpu.graphs.loop("tail_launch"), "from the device need a driver of CUDA 12.0"),
-    (
-        capability(8, 0),
-        lambda gpu: gpu.graphs.chain("pdl_trigger", 1),
-        "needs compute capability 9.0; this GPU has 8.0",
-    ),
+    (capability(8, 0), lambda gpu: gpu.graphs.chain("pdl_trigger", 1), "capability 9.0; this GPU has 8.0"),
 ]
 
 
