@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from microbench.gpu.layers.base import layer_titles
 from microbench.predict.constants import Constant, Fit, Misfit, Reach
 from microbench.predict.model import WAYS
 
@@ -35,4 +36,5 @@ def make_fit(*, half: float = 0.02, most: float = 0.02, steps: int = 40, **value
         reach=Reach(kernels=1000, copy_bytes=1 << 26, streams=64),
         device="GPU-made",
         run_id="made",
+        titles=layer_titles(),
     )

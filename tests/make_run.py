@@ -29,6 +29,7 @@ from microbench.core.model import (
     Settings,
     Work,
 )
+from microbench.gpu.layers.base import layer_titles
 
 DEVICE = "GPU-00000000-0000-0000-0000-0000000051d0"
 LAYERS = {
@@ -209,7 +210,11 @@ def benchmarks(outcomes: Iterable[Outcome]) -> tuple[BenchmarkInfo, ...]:
     return tuple(
         BenchmarkInfo(
             name, name.split("_")[0], f"Title of {name}", f"What does {name} answer?\n\nMethod", 1,
-            tuple(AxisInfo(axis, f"the {axis}", tuple(values)) for axis, values in mine.items()), METRICS[name],
+            tuple(
+                AxisInfo(axis, f"the {axis}", tuple(values), layer_titles() if axis == "layer" else {})
+                for axis, values in mine.items()
+            ),
+            METRICS[name],
         )
         for name, mine in axes.items()
     )  # fmt: skip

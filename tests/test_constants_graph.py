@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from typing import get_args
 
-import numpy as np
 import pytest
 from fake_session import exactly, medians
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from microbench.benchmarks.graph.graph_lifecycle import MOST_REPLAYS, REPLAYED_NODES
 from microbench.benchmarks.graph.graph_nodes import LONG, STREAM_CALLS
@@ -179,34 +176,6 @@ def test_graph_lifecycle(costs: FakeCosts, nodes: int) -> None:
     assert figures["node"] == pytest.approx(each_ns / nodes * 1e-9, abs=(step_ns + 0.01) * 1e-9)
     assert figures["device_memory"] == costs.graphs.device_memory.at(nodes)
     assert figures["host_memory"] == costs.graphs.host_memory.at(nodes)
-
-
-LINES = st.builds(Line, st.integers(500, 20_000), st.integers(50, 5000))
-
-
-@pytest.mark.slow
-@settings(max_examples=12, deadline=None)
-@given(capture=LINES, build=LINES, instantiate=LINES, upload=LINES, destroy=LINES, memory=LINES)
-def test_a_line_through_graph_lifecycle_gives_back_constant_and_slope(
-    capture: Line, build: Line, instantiate: Line, upload: Line, destroy: Line, memory: Line
-) -> None:
-    acts = {"capture": capture, "build": build, "instantiate": instantiate, "upload": upload, "destroy": destroy}
-    costs = FakeCosts(graphs=GraphCosts(**acts, device_memory=memory))
-    grid = (1, 10, 100, 1000)
-    lives = [medians("graph_lifecycle", costs, nodes=nodes) for nodes in grid]
-
-    def line(metric: str) -> tuple[float, float]:
-        slope, constant = np.polyfit(grid, [life[metric] for life in lives], 1)
-        return constant, slope
-
-    for name, act in acts.items():
-        expected_s = ((act.constant + costs.timer_call_ns) * 1e-9, act.slope * 1e-9)
-        assert line(name) == pytest.approx(expected_s, abs=CLOCK_S, rel=1e-6), name
-    assert line("device_memory") == pytest.approx((memory.constant, memory.slope), abs=1e-3)
-    # What a first launch costs more than a relaunch is the upload.
-    first, again = line("first_launch"), line("relaunch")
-    assert first[1] - again[1] == pytest.approx(upload.slope * 1e-9, abs=1e-11)
-    assert first[0] - again[0] == pytest.approx((upload.constant + costs.timer_call_ns) * 1e-9, abs=5e-9)
 
 
 # -- changes -----------------------------------------------------------------------------------------------------

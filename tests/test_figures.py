@@ -16,6 +16,7 @@ import pytest
 from make_run import make_run
 
 from microbench.analysis.evidence import Evidence, evidence_by_device
+from microbench.cli import runs as cli_runs
 from microbench.core.bench import discover
 from microbench.core.errors import UsageError
 from microbench.core.model import Run
@@ -49,7 +50,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @cache
 def recorded(name: str) -> Run:
-    return store.read(store.bundled()[name])
+    return cli_runs.read(store.bundled()[name])
 
 
 @cache

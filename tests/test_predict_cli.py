@@ -130,7 +130,7 @@ def test_a_simulated_run_is_taken_only_when_it_is_named(data: Path) -> None:
     run = make_graph_run()
     assert run.simulated
     (data / f"{run.run_id}.json").write_bytes(schema.encode(run))
-    assert not suits(run, described(None, Options(kernels=10, duration="3us")))
+    assert not suits(run, described(None, Options(kernels=10, duration="3us"), {}))
     assert json.loads(call(*SHORT, "--json").output)["reference"] is True
     assert "SIMULATED" in call(*SHORT, "--run", run.run_id).output
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 
 import msgspec
 import pytest
@@ -18,10 +19,11 @@ from microbench.analysis.limits import pcie_rate
 from microbench.core.errors import UsageError
 from microbench.core.model import GpuInfo, LinkInfo
 from microbench.core.units import as_time, rate_of
-from microbench.predict import words
+from microbench.gpu.layers.base import layer_names, layer_titles
+from microbench.predict import step_file, words
 from microbench.predict.constants import Fit
 from microbench.predict.forecast import Forecast, forecast
-from microbench.predict.step_file import Options, described, examples, read
+from microbench.predict.step_file import Options, examples
 from microbench.predict.whatif import Change, Changes, changed, findings, in_words, pairs
 from microbench.predict.workload import Copies, HostWork, Kernels, Wait, Workload
 from microbench.report.curves import LEAST
@@ -31,6 +33,8 @@ from microbench.report.sheets.prediction import Side
 from microbench.report.terminal import charts, terminal
 
 RUN = make_graph_run()
+described = partial(step_file.described, layers=layer_names())
+read = partial(step_file.read, layers=layer_names())
 GPU = GpuInfo("Made", "GPU-made", link=LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256))
 
 
@@ -136,12 +140,13 @@ def test_a_graph_that_pays_later_than_planned_is_told() -> None:
 
 
 def test_a_step_is_described_by_what_is_in_it() -> None:
-    assert words.described(step(1100, "6us", "torch")) == "1100 kernels of 6.00 µs from PyTorch eager, 1 wait"
+    torch = words.described(step(1100, "6us", "torch"), layer_titles())
+    assert torch == "1100 kernels of 6.00 µs from PyTorch eager, 1 wait"
     copies = step(8, "0", copy_in="1MiB", copy_out="4KiB", syncs_per_step=0, streams=2)
-    assert words.described(copies) == (
+    assert words.described(copies, layer_titles()) == (
         "8 empty kernels from the compiled loop on 2 streams, 1 MiB in, 4 KiB out, no wait"
     )
-    assert words.described(read("decode-7b")).startswith("one token")
+    assert words.described(read("decode-7b"), {}).startswith("one token")
 
 
 def test_the_changes_that_save_most_come_first() -> None:

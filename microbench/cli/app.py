@@ -12,7 +12,7 @@ from microbench import __version__
 from microbench.cli import options, predict, share, show
 from microbench.cli.options import REFERENCE_RUN
 from microbench.cli.output import command, open_closed_streams, parser_errors, print_bytes, reported_errors
-from microbench.cli.runs import report_of
+from microbench.cli.runs import read, report_of
 from microbench.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _show_result(run: Run, path: Path, *, why: bool) -> None:
     bundled = store.bundled().get(REFERENCE_RUN)
     if not run.sessions[-1].environment.gpus and bundled is not None:
         more = f"all of it: microbench show {REFERENCE_RUN}"
-        terminal.draw(view.build(store.read(bundled), reference=True, footer=(more,)), console, brief=True)
+        terminal.draw(view.build(read(bundled), reference=True, footer=(more,)), console, brief=True)
 
 
 def list_(names: options.Listed = None) -> None:

@@ -39,13 +39,14 @@ def predict(
 ) -> None:
     """Predict a step of work: in a stream and as a graph, what limits it, what to change first."""
     with told():
+        from microbench.gpu.layers.base import layer_names
         from microbench.predict import step_file
         from microbench.report.sheets import prediction
 
         step = step_file.Options(
             kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays
         )
-        side = _predicted(step_file.described(workload, step), run)
+        side = _predicted(step_file.described(workload, step, layer_names()), run)
         if json:
             print_bytes(prediction.encoded(side))
         else:
@@ -80,6 +81,7 @@ def whatif(
 ) -> None:
     """Predict the same step with something changed, or on two recorded machines: --run A --against B."""
     with told():
+        from microbench.gpu.layers.base import layer_names
         from microbench.predict import step_file
         from microbench.report.sheets import prediction as drawing
 
@@ -97,13 +99,14 @@ def whatif(
                 "lanes": lanes,
                 "kernel_time": kernel_time,
                 "host_time": host_time,
-                "layer": to_layer,
-            }
+            },
+            to_layer,
+            layer_names(),
         )
         if bool(changes) == (against is not None):
             cause = "--against is a change by itself" if changes else "nothing is changed"
             raise UsageError(cause, "give either changes, such as --submit 2us, or --against RUN")
-        described = step_file.described(workload, step)
+        described = step_file.described(workload, step, layer_names())
         before = _predicted(described, run)
         if against is not None:
             sheet = drawing.against_sheet(before, _predicted(described, against))
@@ -141,13 +144,14 @@ def timeline(
 ) -> None:
     """Draw a predicted step to scale, in a stream and as a graph: host, queue, GPU and link."""
     with told():
+        from microbench.gpu.layers.base import layer_names
         from microbench.predict import step_file
         from microbench.predict.fit import suits
         from microbench.report.sheets import prediction as drawing
 
         count = DRAWN_KERNELS if kernels is None and workload is None else kernels
         typed = step_file.Options(count, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams)
-        step = step_file.described(workload, typed)
+        step = step_file.described(workload, typed, layer_names())
         if step.kernels > MOST_KERNELS:
             cause = f"a step of {step.kernels} kernels is too long to draw"
             raise UsageError(cause, f"draw at most {MOST_KERNELS}; microbench predict gives the figures")

@@ -24,7 +24,7 @@ class Axis:
     """Values of one parameter, one grid for each preset. Values are absolute and the same on every machine.
 
     An axis of names accepts only the names it lists; an axis of numbers accepts any integer from ``minimum`` to
-    ``maximum``.
+    ``maximum``. ``labels`` are titles for values that reports should call by another name than their own.
     """
 
     about: str
@@ -33,11 +33,12 @@ class Axis:
     full: tuple[Param, ...]
     minimum: int = 0
     maximum: int = 1 << 40
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def same(cls, about: str, values: tuple[Param, ...], maximum: int = 1 << 40, minimum: int = 0) -> Axis:
-        """An axis with one grid for every preset."""
-        return cls(about, values, values, values, minimum, maximum)
+    def same(cls, about: str, values: tuple[Param, ...], **other: Any) -> Axis:
+        """An axis with one grid for every preset; ``other`` are its further fields."""
+        return cls(about, values, values, values, **other)
 
     def values(self, preset: Preset) -> tuple[Param, ...]:
         """The grid of a preset."""
@@ -119,7 +120,7 @@ class Benchmark:
     def info(self, cases: list[Case]) -> BenchmarkInfo:
         """The description of this benchmark that a run file stores, with the axis values that were planned."""
         axes = tuple(
-            AxisInfo(name, axis.about, tuple(dict.fromkeys(case.params[name] for case in cases)))
+            AxisInfo(name, axis.about, tuple(dict.fromkeys(case.params[name] for case in cases)), dict(axis.labels))
             for name, axis in self.axes.items()
         )
         return BenchmarkInfo(self.name, self.suite, self.title, self.about, self.version, axes, self.metrics)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from microbench.analysis.clocks import CLOCK_LOSS
 from microbench.analysis.evidence import SEVERITIES, Evidence, Finding, Severity, whole
-from microbench.analysis.graph_steps import Pair, kernels_in_words, pairs, title_of, usual_kernels
+from microbench.analysis.graph_steps import Pair, kernels_in_words, layer_titles, pairs, title_of, usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, quantity, times
@@ -92,14 +92,14 @@ def python(evidence: Evidence) -> Answer | None:
     for family, arguments in (("same_kernel", FOUR_ARGUMENTS), ("one_op", None)):
         for row in layer_rows(evidence, family, arguments) or layer_rows(evidence, family):
             if layer(row) != NATIVE:
-                cheapest.setdefault(_short(title(row)), row)
+                cheapest.setdefault(_short(title(evidence, row)), row)
     if not cheapest:
         return None
     parts = [Part(f"{name} {as_time(row.value)}", row) for name, row in cheapest.items()]
     absent: dict[str, list[str]] = {}
     for outcome in evidence.outcomes("launch_layers"):
         name = str(outcome.case.params.get("layer"))
-        called = _short(title_of(name))
+        called = _short(title_of(name, layer_titles(evidence.run)))
         if outcome.status != "ok" and name != NATIVE and called not in cheapest:
             why = "not installed" if (outcome.reason or "").startswith("needs ") else "not measured"
             absent.setdefault(why, []).append(called)
@@ -123,7 +123,7 @@ def graph(evidence: Evidence) -> Answer | None:
     parts = [Part(f"{kernels_in_words(kernels, loop.duration_s)}: {times(loop.speedup)}", loop.stream)]
     alike = {name: pair for name, pair in chosen.items() if pair.duration_s == loop.duration_s}
     parts += [
-        Part(f"from {_short(title_of(name))} {times(pair.speedup)}", pair.stream)
+        Part(f"from {_short(title_of(name, layer_titles(evidence.run)))} {times(pair.speedup)}", pair.stream)
         for name, pair in sorted(alike.items(), key=lambda item: item[1].speedup)
     ]
     chain = next((chain for chain in break_evens(evidence, loop.duration_s) if chain.kernels == kernels), None)
@@ -147,7 +147,7 @@ def _usual_pair(evidence: Evidence, submitter: str) -> Pair | None:
 
 def link(evidence: Evidence) -> Answer | None:
     """How fast copies cross the link, against its ceiling."""
-    findings = link_verdict.link_verdict(evidence)
+    finding = link_verdict.link_verdict(evidence)
     parts = []
     judged = link_judged(evidence)
     for direction, words in (("h2d", "to the GPU"), ("d2h", "from it")):
@@ -164,7 +164,7 @@ def link(evidence: Evidence) -> Answer | None:
     parts += [Part(f"latency {as_time(reads[0][1].value)}", reads[0][1])] if reads else []
     if not parts:
         return None
-    verdict = findings[0].severity if findings else None
+    verdict = finding.severity if finding else None
     return Answer("link", (*([Part("healthy")] if verdict == "good" else []), *parts), verdict)
 
 
@@ -183,8 +183,8 @@ def memory(evidence: Evidence) -> Answer | None:
     for level in latency_levels(evidence):
         if level.name in ("L2", "DRAM"):
             parts.append(Part(f"{level.name} latency {as_time(level.value)}", level.points[0][1]))
-    findings = memory_verdict.verdict(evidence)
-    return Answer("memory", tuple(parts), findings[0].severity if findings else None) if parts else None
+    finding = memory_verdict.verdict(evidence)
+    return Answer("memory", tuple(parts), finding.severity if finding else None) if parts else None
 
 
 def compute(evidence: Evidence) -> Answer | None:
@@ -209,8 +209,8 @@ def compute(evidence: Evidence) -> Answer | None:
     parts = [Part(f"{name} {figure(row)}", row) for name, row in fastest.items()]
     if about:
         parts[0] = Part(f"{parts[0].text} ({', '.join(about)})", parts[0].row)
-    findings = compute_verdict.verdict(evidence)
-    return Answer("compute", tuple(parts), findings[0].severity if findings else None)
+    finding = compute_verdict.verdict(evidence)
+    return Answer("compute", tuple(parts), finding.severity if finding else None)
 
 
 def most_important(findings: Sequence[Finding], most: int = MOST_FINDINGS) -> list[Finding]:

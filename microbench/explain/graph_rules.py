@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on
-from microbench.analysis.graph_steps import LITTLE, MAKING, Pair, pairs, title_of, usual_kernels
+from microbench.analysis.graph_steps import LITTLE, MAKING, Pair, layer_titles, pairs, title_of, usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, quantity, size, times
@@ -112,7 +112,7 @@ def crossovers(evidence: Evidence) -> Finding | None:
         rule="graph.crossover",
         severity="note",
         title=title,
-        text=f"From {title_of(longest)} it {_gains(strong, ends[longest])}.",
+        text=f"From {title_of(longest, layer_titles(evidence.run))} it {_gains(strong, ends[longest])}.",
         advice="Launch single kernels directly: a graph of one kernel gains nothing." if useless else "",
         threshold=(
             f"time in a stream over time as a graph at least {weak:g}, linear in the logarithm between durations; "

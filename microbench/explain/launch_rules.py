@@ -142,10 +142,10 @@ def same_kernel(evidence: Evidence) -> Finding | None:
     if loop is None or not layers:
         return None
     best, worst = layers[0], layers[-1]
-    equal = [title(row) for row in layers if row.value <= best.value * MARGIN]
+    equal = [title(evidence, row) for row in layers if row.value <= best.value * MARGIN]
     plural = "" if len(equal) > 1 else "es"
     text = f"A compiled loop takes {as_time(loop.value)}"
-    text += f"; {title(worst)} takes {times(worst.value / loop.value)} as long." if worst is not best else "."
+    text += f"; {title(evidence, worst)} takes {times(worst.value / loop.value)} as long." if worst is not best else "."
     return Finding(
         rule="launch.layers",
         severity="advice",
@@ -163,13 +163,13 @@ def one_op(evidence: Evidence) -> Finding | None:
     if not rows:
         return None
     best, worst = rows[0], rows[-1]
-    words = f"One array operation costs {as_time(best.value)} to submit through {title(best)}"
-    several = [title(row) for row in rows if (kernels_per_call(row) or 1) != 1]
+    words = f"One array operation costs {as_time(best.value)} to submit through {title(evidence, best)}"
+    several = [title(evidence, row) for row in rows if (kernels_per_call(row) or 1) != 1]
     more = f" {listed(several)} launch{'' if len(several) > 1 else 'es'} several kernels a call." if several else ""
     return Finding(
         rule="launch.one_op",
         severity="note",
-        title=words + (f", {as_time(worst.value)} through {title(worst)}" if worst is not best else ""),
+        title=words + (f", {as_time(worst.value)} through {title(evidence, worst)}" if worst is not best else ""),
         text=f"This is x + 1 on one element, a different kernel in each library.{more}",
         threshold="the cheapest and the most expensive library",
         rests_on=rests_on(*rows),

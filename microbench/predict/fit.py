@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from microbench.analysis.evidence import Evidence, evidence_by_device, rests_on, whole
+from microbench.analysis.graph_steps import layer_titles
 from microbench.analysis.quantiles import FloatArray
 from microbench.analysis.stats import STUDENT_T
 from microbench.core.errors import RunUnreadableError, run_command
@@ -352,6 +353,7 @@ def fit(evidence: Evidence) -> Fit:
         reach=_reach(evidence, measured, constants),
         device=evidence.device,
         run_id=evidence.run.run_id,
+        titles=layer_titles(evidence.run),
     )
 
 

@@ -71,7 +71,7 @@ def changed(workload: Workload, fit: Fit, gpu: GpuInfo | None, changes: Changes,
     Raises UsageError for a layer that the run did not measure, and for another link where its own is not known.
     ``adding`` are the options with which `microbench run` adds to that run.
     """
-    then, described = _other_step(workload, changes)
+    then, described = _other_step(workload, changes, fit.titles)
     absent = missing(fit, then, WAYS)
     if absent:
         raise UsageError(
@@ -97,13 +97,13 @@ def _described(what: str, fit: Fit, new: Mapping[str, Constant], used: set[str])
     return Change(what, quantity(fit.constants[name].value, unit), quantity(new[name].value, unit), name in used)
 
 
-def _other_step(workload: Workload, changes: Changes) -> tuple[Workload, list[Change]]:
+def _other_step(workload: Workload, changes: Changes, titles: Mapping[str, str]) -> tuple[Workload, list[Change]]:
     """The step with another layer, with longer or shorter kernels, with more or less host time."""
     described: list[Change] = []
     kernels = [part for part in workload.parts if isinstance(part, Kernels)]
     if changes.layer is not None:
-        before = listed([title_of(layer) for layer in workload.layers])
-        described.append(Change("who launches", before, title_of(changes.layer), True))
+        before = listed([title_of(layer, titles) for layer in workload.layers])
+        described.append(Change("who launches", before, title_of(changes.layer, titles), True))
     if changes.kernel_time is not None:
         lasting = any(part.bytes or any(part.durations_s) for part in kernels)
         described.append(Change("what kernels do", times(1.0), times(changes.kernel_time), lasting))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.analysis.graph_steps import LITTLE, kernels_in_words, title_of
@@ -23,8 +23,11 @@ PACES: dict[Limit, str] = {
 }
 
 
-def described(workload: Workload) -> str:
-    """A step in a few words: "1100 kernels of 6.00 µs from PyTorch eager, 1 wait"; its own title where it has one."""
+def described(workload: Workload, titles: Mapping[str, str]) -> str:
+    """A step in a few words: "1100 kernels of 6.00 µs from PyTorch eager, 1 wait"; its own title where it has one.
+
+    ``titles`` are those of the layers.
+    """
     if workload.title:
         return workload.title
     kernels = [part for part in workload.parts if isinstance(part, Kernels)]
@@ -32,7 +35,7 @@ def described(workload: Workload) -> str:
     words = f"{workload.kernels} kernels"
     if len(lengths) == 1:
         words = kernels_in_words(workload.kernels, lengths.pop())
-    words += f" from {listed([title_of(layer) for layer in workload.layers])}"
+    words += f" from {listed([title_of(layer, titles) for layer in workload.layers])}"
     if workload.streams > 1:
         words += f" on {workload.streams} streams"
     copies = [part for part in workload.parts if isinstance(part, Copies)]

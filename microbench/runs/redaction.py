@@ -37,7 +37,7 @@ Part = TypeVar("Part")
 
 # This tool's own words. Rows find their benchmark by them, so a user called "launch" must not change them.
 OWN_WORDS: dict[type, tuple[str, ...]] = {
-    AxisInfo: ("name", "about"),
+    AxisInfo: ("name", "about", "labels"),
     BenchmarkInfo: ("name", "suite", "title", "about"),
     Case: ("benchmark",),
     Fact: ("name", "unit"),

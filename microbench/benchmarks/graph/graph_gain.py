@@ -20,7 +20,7 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
-from microbench.gpu.layers.base import package_of, process_of, spinning
+from microbench.gpu.layers.base import layer_titles, package_of, process_of, spinning
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.measure.alternating import steps
 from microbench.measure.timer import Meter
@@ -60,7 +60,9 @@ BENCHMARK = Benchmark(
     ),
     measure=measure,
     axes={
-        "submitter": Axis.same("layer that submits the kernels and replays the graph", spinning()),
+        "submitter": Axis.same(
+            "layer that submits the kernels and replays the graph", spinning(), labels=layer_titles()
+        ),
         "kernels": Axis(
             "kernels of a step",
             (100,),

@@ -21,7 +21,7 @@ import msgspec
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
-from microbench.gpu.layers.base import package_of, process_of, spinning
+from microbench.gpu.layers.base import layer_titles, package_of, process_of, spinning
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.submit import Submit
 from microbench.measure.alternating import InOrder, steps
@@ -75,7 +75,13 @@ BENCHMARK = Benchmark(
     ),
     measure=measure,
     axes={
-        "layer": Axis("layer that submits the kernels and replays the graphs", (), (LOOP_LAYER,), spinning()),
+        "layer": Axis(
+            "layer that submits the kernels and replays the graphs",
+            (),
+            (LOOP_LAYER,),
+            spinning(),
+            labels=layer_titles(),
+        ),
         "kernels": Axis("kernels of a step", (), (240,), (60, 240, 600), minimum=1, maximum=10_000),
         "duration_ns": Axis("duration of a kernel", (), (1500, 8000), (700, 1500, 4000, 8000, 15_000), maximum=10**7),
         "waits": Axis(

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Case, Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
-from microbench.gpu.layers.base import find_layer, layers, package_of, process_of
+from microbench.gpu.layers.base import find_layer, layer_titles, layers, package_of, process_of
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.measure.timer import Meter
 
@@ -59,7 +59,7 @@ BENCHMARK = Benchmark(
     measure=measure,
     axes={
         "family": Axis.same("kind of comparison", tuple(FAMILIES)),
-        "layer": Axis.same("library, or the compiled loop", LAYERS),
+        "layer": Axis.same("library, or the compiled loop", LAYERS, labels=layer_titles()),
         "arguments": Axis.same("arguments of the kernel", (0, 1, 4), maximum=4),
     },
     needs=lambda params: package_of(str(params["layer"])),

@@ -289,12 +289,12 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class ShapeCosts(msgspec.Struct, frozen=True):
-    """A way to run a streaming kernel: bytes under way on each SM, and the share of DRAM's rate that it gets.
+    """A way to run a streaming kernel: bytes in flight on each SM, and the share of DRAM's rate that it gets.
 
     ``submit_ns`` is the host time of a library's call; None for a plain launch.
     """
 
-    under_way_bytes: int
+    in_flight_bytes: int
     share: Rates
     compute_capability: tuple[int, int] = (7, 0)  # the first that has it
     submit_ns: float | None = None

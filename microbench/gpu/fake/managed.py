@@ -8,10 +8,10 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Scalar
 from microbench.core.ops import Copy, IntArray, Launch
 from microbench.core.units import size
-from microbench.gpu.fake.costs import FakeCosts, Traffic
+from microbench.gpu.fake.costs import Traffic
 from microbench.gpu.fake.device import FloatArray, Item
 from microbench.gpu.fake.environment import GENERATION, LANES, SIMULATED, bus_id
-from microbench.gpu.fake.links import Ends, require_host_memory
+from microbench.gpu.fake.links import Ends, require_host_memory, require_pair
 from microbench.gpu.fake.machine import Call, Machine, Scoped, call_of
 from microbench.gpu.protocol.links import Direction, ManagedWay, Order
 
@@ -69,7 +69,8 @@ def host_chase(machine: Machine, footprint_bytes: int, stride_bytes: int, order:
     return FakeChase(machine, footprint_bytes, stride_bytes, costs.host_read_ns, miss_ns)
 
 
-def peer_chase(machine: Machine, footprint_bytes: int, stride_bytes: int) -> FakeChase:
+def peer_chase(machine: Machine, first: int, second: int, footprint_bytes: int, stride_bytes: int) -> FakeChase:
+    require_pair(machine, first, second)
     return FakeChase(machine, footprint_bytes, stride_bytes, machine.costs.links.peer_read_ns, 0.0)
 
 
@@ -156,9 +157,9 @@ ABOVE = (
 UNITS = {"_bytes_per_s": "B/s", "_bytes": "B"}
 
 
-def state(costs: FakeCosts) -> tuple[Fact, ...]:
+def state(machine: Machine) -> tuple[Fact, ...]:
     """Names are those of gpu/machine/topology.py."""
-    links, several = costs.links, costs.gpus > 1
+    costs, links, several = machine.costs, machine.costs.links, machine.costs.gpus > 1
     hops = ((bus_id(0), "endpoint"), *ABOVE)
     known: dict[str, Scalar] = {
         **{f"generation_{which}": GENERATION for which in ("now", "gpu_max", "slot_max")},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 import time
@@ -185,18 +184,10 @@ def layer_titles() -> dict[str, str]:
     return {submitter.name: submitter.title for submitter in submitters()}
 
 
-def layer_named(text: str) -> str:
-    """The name of the submitter that ``text`` means, by its name or an alias. Raises UsageError for an unknown one."""
+def layer_names() -> dict[str, str]:
+    """The name of each submitter by its name and by its aliases."""
     known = submitters()
-    names = {alias: submitter.name for submitter in known for alias in submitter.aliases}
-    names |= {submitter.name: submitter.name for submitter in known}
-    wanted = text.strip().lower()
-    if wanted in names:
-        return names[wanted]
-    near = difflib.get_close_matches(wanted, names, n=1)
-    listed = ", ".join(submitter.name for submitter in known)
-    step = f"did you mean {near[0]}? there are {listed}" if near else f"choose one of {listed}"
-    raise UsageError(f"there is no layer {plain(text)!r}", step)
+    return {word: submitter.name for submitter in known for word in (submitter.name, *submitter.aliases)}
 
 
 def find_layer(name: str) -> Layer:

@@ -8,18 +8,7 @@ from typing import Any, TypeVar
 
 from microbench.core.errors import Skip
 from microbench.core.units import plain
-from microbench.gpu.layers.base import (
-    Layer,
-    LayerContext,
-    LayerCosts,
-    LayerGraph,
-    LayerHandle,
-    capturing,
-    check_sum,
-    load,
-    load_driver,
-    node_count,
-)
+from microbench.gpu.layers import base
 from microbench.gpu.protocol.compute import Element, GemmType, Matrices, matrix_bytes
 
 PACKAGE = "torch"
@@ -32,7 +21,7 @@ TUNING_NODES, TUNING_REPLAYS = 20, 5
 
 def load_torch() -> Any:
     """PyTorch. Raises Skip if it is missing, built without CUDA, or sees no GPU."""
-    torch = load(PACKAGE, INSTALL)
+    torch = base.load(PACKAGE, INSTALL)
     if torch.version.cuda is None:
         raise Skip(f"this PyTorch ({torch.__version__}) is built without CUDA: {INSTALL}")
     if not torch.cuda.is_available():
@@ -61,7 +50,7 @@ def first(call: Callable[[], Result]) -> Result:
         raise
 
 
-def open_eager(context: LayerContext, arguments: int) -> LayerHandle:
+def open_eager(context: base.LayerContext, arguments: int) -> base.LayerHandle:
     """Raises MeasurementError if 1 + 1 is not 2."""
     torch = load_torch()
     restore = use_stream(torch, context.stream_handle, context.device_index)
@@ -70,11 +59,11 @@ def open_eager(context: LayerContext, arguments: int) -> LayerHandle:
     def call() -> Any:
         return x + 1
 
-    check_sum("torch_eager", float(first(call).item()))
-    return LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
+    base.check_sum("torch_eager", float(first(call).item()))
+    return base.LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
 
 
-def open_eager_spin(context: LayerContext, cycles: int) -> LayerHandle:
+def open_eager_spin(context: base.LayerContext, cycles: int) -> base.LayerHandle:
     """x + 1 on as many elements as take as long as a kernel that spins for ``cycles``; on one element for 0.
 
     PyTorch has no operation of a given length that costs the host as much as any other: ``torch.cuda._sleep`` goes
@@ -88,7 +77,7 @@ def open_eager_spin(context: LayerContext, cycles: int) -> LayerHandle:
         elements = elements_for(wanted_s, lambda count: _node_s(torch, _plus_one(torch, count)))
     call = first(lambda: _plus_one(torch, elements))
     call()
-    return LayerHandle(
+    return base.LayerHandle(
         call=call, stream_handle=context.stream_handle, close=restore, graph=partial(_graph, torch, call)
     )
 
@@ -127,20 +116,20 @@ def _node_s(torch: Any, call: Callable[[], object]) -> float:
     return float(min(times))
 
 
-def _graph(torch: Any, call: Callable[[], object], count: int) -> LayerGraph:
+def _graph(torch: Any, call: Callable[[], object], count: int) -> base.LayerGraph:
     """``count`` calls in a ``torch.cuda.CUDAGraph``, which is kept uninstantiated until its nodes are counted."""
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     stream = torch.cuda.current_stream()
-    with capturing("PyTorch", (RuntimeError,), graph.reset), torch.cuda.graph(graph, stream=stream):
+    with base.capturing("PyTorch", (RuntimeError,), graph.reset), torch.cuda.graph(graph, stream=stream):
         for _ in range(count):
             call()
-    driver = load_driver()
-    nodes = node_count(driver, driver.CUgraph(graph.raw_cuda_graph()))
+    driver = base.load_driver()
+    nodes = base.node_count(driver, driver.CUgraph(graph.raw_cuda_graph()))
     graph.instantiate()
-    return LayerGraph(launch=graph.replay, nodes=nodes, close=graph.reset)
+    return base.LayerGraph(launch=graph.replay, nodes=nodes, close=graph.reset)
 
 
-def open_out(context: LayerContext, arguments: int) -> LayerHandle:
+def open_out(context: base.LayerContext, arguments: int) -> base.LayerHandle:
     """Raises MeasurementError if 1 + 1 is not 2."""
     torch = load_torch()
     restore = use_stream(torch, context.stream_handle, context.device_index)
@@ -150,12 +139,12 @@ def open_out(context: LayerContext, arguments: int) -> LayerHandle:
     def call() -> Any:
         return torch.add(x, 1, out=y)
 
-    check_sum("torch_out", float(first(call).item()))
-    return LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
+    base.check_sum("torch_out", float(first(call).item()))
+    return base.LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
 
 
 LAYERS = (
-    Layer(
+    base.Layer(
         name="torch_eager",
         title="PyTorch eager",
         family="one_op",
@@ -164,11 +153,11 @@ LAYERS = (
         install=INSTALL,
         about="x + 1 on a PyTorch tensor of one float32; the result's memory comes from PyTorch's allocator",
         arguments=(1,),
-        simulated=LayerCosts(9000),
+        simulated=base.LayerCosts(9000),
         open=open_eager,
         open_spin=open_eager_spin,
     ),
-    Layer(
+    base.Layer(
         name="torch_out",
         title="PyTorch out=",
         family="one_op",
@@ -176,7 +165,7 @@ LAYERS = (
         install=INSTALL,
         about="torch.add(x, 1, out=y) on tensors of one float32; nothing is allocated",
         arguments=(1,),
-        simulated=LayerCosts(8000),
+        simulated=base.LayerCosts(8000),
         open=open_out,
     ),
 )

@@ -51,7 +51,7 @@ def sheet(side: Side) -> Report:
     changes = [_advice_table(forecast)] if forecast.advice else []
     step = Section(
         suite=words.SUITE,
-        title=f"predict: {words.described(forecast.workload)}",
+        title=f"predict: {words.described(forecast.workload, forecast.fit.titles)}",
         pictures=(ways_table(forecast), Stacks(SHARES, PATH, stacks), *changes),
         studies=(),
         findings=tuple(findings),
@@ -181,7 +181,7 @@ def encoded(side: Side) -> bytes:
     workload, fit = forecast.workload, forecast.fit
     step = {name: getattr(workload, name) for name in ("kernels", "layers", "streams", "replays", "unit", "per_step")}
     whole = {
-        "workload": {"title": words.described(workload), **step},
+        "workload": {"title": words.described(workload, fit.titles), **step},
         "run": run.run_id,
         "device": fit.device,
         "reference": side.reference,
@@ -256,7 +256,7 @@ def _comparing_section(
     )
     return Section(
         suite=whatif.SUITE,
-        title=f"what if: {words.described(before.workload)}",
+        title=f"what if: {words.described(before.workload, before.fit.titles)}",
         pictures=(*tables, _both_table(before, after, pairs, names), Stacks(SHARES, PATH, stacks)),
         studies=(),
         findings=tuple(findings),
@@ -307,7 +307,7 @@ def timeline_sheet(run: Run, workload: Workload, *, reference: bool = False, add
     evidence, fit = fit_for(run, workload, adding)
     step = forecast(workload, fit)
     grounds = words.foundations(step, run_words(run), reference=reference, simulated=run.simulated)
-    title = words.described(workload)
+    title = words.described(workload, fit.titles)
     if len(title) > LONGEST_TITLE:  # cut behind a comma where there is one
         cut = title[:LONGEST_TITLE]
         title = f"{cut[: cut.rfind(', ')] if ', ' in cut else cut}, …"

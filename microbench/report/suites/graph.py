@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from microbench.analysis.evidence import Evidence
-from microbench.analysis.graph_steps import Pair, kernel_counts, pairs, title_of
+from microbench.analysis.graph_steps import Pair, kernel_counts, layer_titles, pairs
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, times
@@ -73,9 +73,10 @@ def gain(evidence: Evidence) -> Curve | None:
     longest_s = max(pair.duration_s for _, measured in found.values() for pair in measured)
     positive = [pair.duration_s for _, measured in found.values() for pair in measured if pair.duration_s > 0]
     empty_s = min(positive) / 2  # where 0 is drawn on an axis that has none
+    titles = layer_titles(evidence.run)
     lines = [
         Line(
-            title_of(name).removeprefix("the "),
+            titles.get(name, name),
             tuple((pair.duration_s or empty_s, pair.speedup) for pair in measured),
             tone,
         )

@@ -46,7 +46,7 @@ def ladder(evidence: Evidence) -> Bars | None:
     loop = next((row for row in found if layer(row) == NATIVE), None)
     bars = tuple(
         Bar(
-            label=title(row),
+            label=title(evidence, row),
             value=row.value,
             beyond=four[layer(row)].value if layer(row) in four else None,
             cells=(figure(row), _over(row, loop), _added(row, four.get(layer(row)))),
@@ -84,7 +84,7 @@ def one_op(evidence: Evidence) -> Bars | None:
     trips = {layer(row): row for row in evidence.rows("launch_layers", "round_trip", family="one_op")}
     bars = tuple(
         Bar(
-            label=title(row),
+            label=title(evidence, row),
             value=row.value,
             beyond=trips[layer(row)].value if layer(row) in trips else None,
             cells=(figure(row), figure(trips[layer(row)]) if layer(row) in trips else Cell("")),
