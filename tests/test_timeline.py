@@ -28,7 +28,7 @@ from microbench.predict.forecast import Forecast, forecast
 from microbench.predict.model import WAYS, call_name, replay_name
 from microbench.predict.timeline import nearest
 from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
-from microbench.report import timeline
+from microbench.report.suites import timeline
 from microbench.report.document import Lane, Span, TimeLine
 from microbench.report.sheets.prediction import timeline_sheet
 from microbench.report.terminal import plots, terminal

@@ -14,7 +14,7 @@ from snapshots import same
 
 from microbench.analysis.stats import rows
 from microbench.core.errors import ExitCode, UsageError
-from microbench.report import history as drawing
+from microbench.report.sheets import history as drawing
 from microbench.report.document import Curve
 from microbench.runs import remarks, store, trend
 from microbench.runs.trend import Point

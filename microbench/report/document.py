@@ -269,7 +269,6 @@ TRUST_MARKS: dict[str, tuple[str, Tone]] = {
     "below floor": ("◇", "advice"),
     "unverified": ("?", "problem"),
 }
-UNKNOWN_MARK: tuple[str, Tone] = ("?", "problem")
 GRADES = {
     "stable": "three or more fresh processes agree",
     "steady": "one process, narrow interval",

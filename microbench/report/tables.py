@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -33,6 +33,7 @@ QUANTILES: dict[Tail, Literal["p1", "p90", "p99", "min", "max"]] = {
     "p1": "p1", "p90": "p90", "p99": "p99", "worst": "max", "min": "min", "max": "max",
 }  # fmt: skip
 
+Value = TypeVar("Value")
 LimitOf = Callable[[Row], Ceiling | None]
 Cells = tuple[Cell, ...]
 
@@ -49,6 +50,18 @@ def figure(row: Row, limit: Ceiling | None = None) -> Cell:
         if exceeds(row, limit):  # said in the figure itself, as a narrow page drops notes
             text, tone = f"{text}, over limit", "problem"
     return Cell(text, note, tone, row.trust, row_name(row))
+
+
+def value_cell(value: Value | None, words: Callable[[Value], str], tone: Tone = "plain") -> Cell:
+    """A value in words; NOTHING if it is None."""
+    return NOTHING if value is None else Cell(words(value), tone=tone)
+
+
+def row_cell(row: Row | None, text: str = "", note: str = "", tone: Tone = "plain") -> Cell:
+    """A row's value, or ``text`` for it, with its grade and a link to its details; NOTHING without a row."""
+    if row is None:
+        return NOTHING
+    return Cell(text or quantity(row.value, row.metric.unit), note, tone, row.trust, row_name(row))
 
 
 def bars_table(bars: Bars) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import textwrap
 from collections.abc import Callable, Sequence
 
@@ -11,8 +12,6 @@ from microbench.core.units import BEFORE_UNIT
 from microbench.report.curves import Scale
 from microbench.report.document import Bars, Curve, Histogram, Lane, Line, Span, TimeLine
 from microbench.report.figures.canvas import (
-    BOLD_CHARACTER,
-    CHARACTER,
     SMALL,
     USUAL,
     Canvas,
@@ -45,13 +44,13 @@ OPACITIES = {"solid": 1.0, "shaded": 0.5, "pale": 0.22, "level": 0.45, "idle": 0
 BAR, BETWEEN_BARS = 9.0, 3.0
 PALE = 0.32
 
-WordsOf = Callable[[float], str]
+Hints = tuple[Callable[[float], str], Callable[[float], str]] | None
 
 
 def paragraph(canvas: Canvas, text: str, size: float = USUAL, colour: Colour = "ink", *, bold: bool = False) -> None:
     """Text in lines of about the same length; a number and its unit stay on one line."""
     text = BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text)
-    most = max(int(canvas.width / (size * (BOLD_CHARACTER if bold else CHARACTER))), 1)
+    most = max(int(canvas.width / width_of("n", size, bold=bold)), 1)
     count = len(textwrap.wrap(text, most))
     widths = range(len(text) // max(count, 1), most + 1)
     lines = next((found for width in widths if len(found := textwrap.wrap(text, max(width, 1))) == count), [])
@@ -81,14 +80,8 @@ def legend(canvas: Canvas, entries: Sequence[tuple[str, Colour, Symbol | None]])
 # Curves: lines with their names beside them, limits dashed, marks named above.
 
 
-def curve(
-    canvas: Canvas,
-    one: Curve,
-    *,
-    height: float = CURVE_HEIGHT,
-    hints: tuple[WordsOf, WordsOf] | None = None,
-) -> None:
-    """The lines of a curve between its axes. ``hints`` are the words for x and y that a pointer on a dot gets."""
+def curve(canvas: Canvas, one: Curve, *, height: float = CURVE_HEIGHT, hints: Hints = None) -> None:
+    """The lines of a curve between its axes. ``hints`` put x and y into words for a pointer on a dot."""
     lines = [line for line in one.lines if line.points]
     left = max((width_of(tick.text, SMALL, bold=True) for tick in one.y_ticks), default=0.0) + GAP
     right = canvas.width - GAP
@@ -141,17 +134,12 @@ def _thinned(path: list[Point], line: Line) -> list[Point]:
     columns: dict[int, list[Point]] = {}
     for point in path:
         columns.setdefault(int(point[0] / THINNED), []).append(point)
-    extremes = ({min(each, key=_height), max(each, key=_height)} for each in columns.values())
+    height = operator.itemgetter(1)
+    extremes = ({min(each, key=height), max(each, key=height)} for each in columns.values())
     return sorted({path[0], path[-1]}.union(*extremes))
 
 
-def _height(point: Point) -> float:
-    return point[1]
-
-
-def _line(
-    canvas: Canvas, line: Line, path: Sequence[Point], symbol: Symbol, hints: tuple[WordsOf, WordsOf] | None
-) -> None:
+def _line(canvas: Canvas, line: Line, path: Sequence[Point], symbol: Symbol, hints: Hints) -> None:
     quiet = line.tone == "quiet"
     if line.kind != "points":
         width = 1.5 if quiet or line.kind == "limit" else 2.0
@@ -163,9 +151,9 @@ def _line(
 
 
 def _marks(canvas: Canvas, marks: Sequence[tuple[float, str]], height: float) -> None:
-    """Vertical lines over the plot, each named on a row of its own above it, so that no line crosses a name.
+    """Vertical lines over the plot, each with its name on a row of its own above, so that no line crosses a name.
 
-    Names on the right of their line stand the higher the further left they are, names on the left the other way.
+    A name is right of its line if it fits there; of such names the leftmost is highest, of the others the rightmost.
     """
     room = 5.0  # between a line and its name
     lefts = [mark for mark in sorted(marks) if mark[0] + room + width_of(mark[1]) > canvas.width]
@@ -180,7 +168,7 @@ def _marks(canvas: Canvas, marks: Sequence[tuple[float, str]], height: float) ->
 
 
 def _below(canvas: Canvas, places: Sequence[tuple[float, str]], left: float, right: float) -> None:
-    """Texts centred below their places between two edges; where they would touch, the last one and others stay."""
+    """Texts centred below their places between two edges: the last one, and the others that would not touch another."""
     seen = [(at, text) for at, text in places if left - 1 <= at <= right + 1]
     for at, text in _apart([*seen[-1:], *seen[:-1]], lambda text: width_of(text, SMALL) + GAP):
         half = width_of(text, SMALL) / 2
@@ -190,7 +178,7 @@ def _below(canvas: Canvas, places: Sequence[tuple[float, str]], left: float, rig
 
 
 def _apart(places: Sequence[tuple[float, str]], length: Callable[[str], float]) -> list[tuple[float, str]]:
-    """Those of the places that touch none of those before them."""
+    """The places that touch none before them."""
     kept: list[tuple[float, str]] = []
     for at, text in places:
         if all(abs(at - other) >= (length(text) + length(words)) / 2 for other, words in kept):
@@ -261,7 +249,7 @@ def _lane(canvas: Canvas, lane: Lane, x_of: Callable[[float], float], middle: fl
 
 
 def _moment(canvas: Canvas, span: Span, x: float, middle: float) -> tuple[float, float]:
-    """An upright line with its text on the right, or on the left if there is no room; from where to where that is."""
+    """An upright line with its text on the right, or on the left if there is no room; returns both ends of the text."""
     canvas.shapes.append(Stroke([(x, middle - BLOCK / 2), (x, middle + BLOCK / 2)], span.tone, 2.0))
     length = width_of(span.text)
     if x + 6 + length <= canvas.width:

@@ -4,60 +4,35 @@ from __future__ import annotations
 
 import re
 
-from microbench.analysis.evidence import Evidence, exceeds, listed, row_name, share_of, whole
+from microbench.analysis.evidence import Evidence, exceeds, listed, share_of, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import percent, quantity, round_percent, tera
-from microbench.explain.compute_products import FED, Rival, fed_sizes, rivals
-from microbench.explain.compute_units import (
-    BURST,
-    DATA,
-    ENERGIES,
-    LIBRARIES,
-    MAIN_DTYPE,
-    MMA,
-    SEARCH,
-    SUSTAINED,
-    TENSORS,
-    WGMMA,
-    Reached,
-    beside,
-    best_products,
-    dtype_of,
-    dtypes,
-    fact_of,
-    figure,
-    instructions,
-    per_clock,
-    rates,
-    reached,
-    shape_of,
-    tensor_dtypes,
-    typed,
-)
+from microbench.explain import compute_units as units
+from microbench.explain.compute_products import FED, fed_sizes, rivals
 from microbench.report.curves import ticks
 from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Line, Mark, Picture, Table
 from microbench.report.suites.roofline import rates_over_time, rooflines, shapes, state_over_time
-from microbench.report.tables import NOTHING
+from microbench.report.tables import NOTHING, row_cell, value_cell
 
 # Products in pictures: types beside their ceilings at each clock, over size, by library, and the fastest shape.
 
 
 # Types whose rates differ most come first; there is room for four lines.
-DRAWN_TYPES = (MAIN_DTYPE, "fp8_e4m3_fast", "tf32", "fp64", "fp32", "fp16")
+DRAWN_TYPES = (units.MAIN_DTYPE, "fp8_e4m3_fast", "tf32", "fp64", "fp32", "fp16")
 IN_TERA = "in TFLOP/s (int8: TOP/s)"
 GUESS = re.compile(r"guess \d+")
 
 
 def by_type(evidence: Evidence) -> Table | None:
     """Types down; what they add up in, the best square product's rate, and its share of the ceiling at each clock."""
-    found = best_products(evidence)
+    found = units.best_products(evidence)
     if not found:
         return None
     columns = (
         Column("type", "left"), Column("adds up in", "left"), Column("rate"), Column("at SM clock"), Column("highest"),
         Column("data sheet"),
     )  # fmt: skip
-    each = [reached(evidence, row) for row in found]
+    each = [units.reached(evidence, row) for row in found]
     return Table(
         f"Square products by type, {IN_TERA}, dense",
         "each with its share of rate x SMs x clock: the clock measured meanwhile, the highest, the data sheet's",
@@ -67,18 +42,24 @@ def by_type(evidence: Evidence) -> Table | None:
     )
 
 
-def _type_row(one: Reached) -> tuple[Cell, ...]:
+def _type_row(one: units.Reached) -> tuple[Cell, ...]:
     row = one.row
     over = one.highest is not None and exceeds(row, one.highest)
-    clock = quantity(one.clock_hz, "Hz")
     return (
-        Cell(typed(row), tone="strong"),
-        Cell(adds_up(row), tone="quiet"),
-        Cell(tera(row.value), tone="problem" if over else "strong", trust=row.trust, of=row_name(row)),
-        Cell(clock, percent(one.fed) if one.fed is not None else "") if one.clock_hz is not None else NOTHING,
-        Cell(percent(one.of_highest)) if one.of_highest is not None else NOTHING,
-        Cell(percent(one.of_data_sheet)) if one.of_data_sheet is not None else NOTHING,
+        Cell(units.typed(row), tone="strong"),
+        Cell(_accumulator(row), tone="quiet"),
+        row_cell(row, tera(row.value), tone="problem" if over else "strong"),
+        _clock(one),
+        value_cell(one.of_highest, percent),
+        value_cell(one.of_data_sheet, percent),
     )
+
+
+def _clock(one: units.Reached) -> Cell:
+    """The SM clock meanwhile, and which share of the ceiling at that clock was reached."""
+    if one.clock_hz is None:
+        return NOTHING
+    return Cell(quantity(one.clock_hz, "Hz"), percent(one.fed) if one.fed is not None else "")
 
 
 def _sizes(found: list[Row]) -> str:
@@ -86,20 +67,20 @@ def _sizes(found: list[Row]) -> str:
     by_shape: dict[str, list[str]] = {}
     for row in found:
         side = whole(row, "size")
-        by_shape.setdefault(shape_of(row) or f"{side}x{side}x{side}", []).append(dtype_of(row))
+        by_shape.setdefault(units.shape_of(row) or f"{side}x{side}x{side}", []).append(units.dtype_of(row))
     shapes = sorted(by_shape, key=lambda shape: -len(by_shape[shape]))
     words = [f"{listed(by_shape[shape])} {shape}" if place else shape for place, shape in enumerate(shapes)]
     return f"rows x columns x depth: {'; '.join(words)}"
 
 
-def _clocks(each: list[Reached]) -> tuple[str, ...]:
+def _clocks(each: list[units.Reached]) -> tuple[str, ...]:
     """The clocks behind the shares; a data sheet may take another one for some types, which are named."""
     highest = {one.highest_hz for one in each if one.of_highest is not None}
     words = [f"highest: {listed([quantity(hz, 'Hz') for hz in highest])}"] if highest else []
     by_clock: dict[float | None, list[str]] = {}
     for one in each:
         if one.of_data_sheet is not None:
-            by_clock.setdefault(one.data_sheet_hz, []).append(dtype_of(one.row))
+            by_clock.setdefault(one.data_sheet_hz, []).append(units.dtype_of(one.row))
     for place, (hz, names) in enumerate(by_clock.items()):
         words.append(
             f"{'data sheet: ' if not place else ''}{quantity(hz, 'Hz')}{f' for {listed(names)}' if place else ''}"
@@ -107,9 +88,9 @@ def _clocks(each: list[Reached]) -> tuple[str, ...]:
     return (", ".join(words),) if words else ()
 
 
-def adds_up(row: Row) -> str:
-    """What a product is added up in, in few letters: "fp32", "~14 bits"."""
-    fact = fact_of(row, "accumulator")
+def _accumulator(row: Row) -> str:
+    """The type that products are added up in: "fp32", "~14 bits"."""
+    fact = units.fact_of(row, "accumulator")
     return str(fact.value).replace("about ", "~") if fact is not None and fact.value is not None else ""
 
 
@@ -128,7 +109,11 @@ def over_size(evidence: Evidence) -> Curve | None:
         about=f"small products leave units without work; marked: where {first.dtype} comes near its best",
         x_title="rows, columns and depth",
         lines=tuple(
-            Line(f"{one.dtype} {figure(one.best)}", tuple((float(size), row.value) for size, row in one.points), tone)
+            Line(
+                f"{one.dtype} {units.figure(one.best)}",
+                tuple((float(size), row.value) for size, row in one.points),
+                tone,
+            )
             for one, tone in zip(kept, SERIES_TONES, strict=False)
         ),
         x_ticks=tuple(Mark(float(size), str(size)) for size in sizes),
@@ -139,26 +124,27 @@ def over_size(evidence: Evidence) -> Curve | None:
 
 def by_library(evidence: Evidence) -> Table | None:
     """Types down, libraries across at the largest common size, the candidate that cuBLASLt was fastest with."""
-    found = {(one.library, dtype_of(one.row)): one for one in rivals(evidence)}
+    found = {(one.library, units.dtype_of(one.row)): one for one in rivals(evidence)}
     if not found:
         return None
-    types = [dtype_of(row) for row in best_products(evidence) if any(key[1] == dtype_of(row) for key in found)]
-    across = [name for name in LIBRARIES if any(key[0] == name for key in found)]
+    types = [
+        units.dtype_of(row)
+        for row in units.best_products(evidence)
+        if any(key[1] == units.dtype_of(row) for key in found)
+    ]
+    across = [name for name in units.LIBRARIES if any(key[0] == name for key in found)]
     rows = []
     for dtype in types:
         own = {name: found[name, dtype] for name in across if (name, dtype) in found}
         native = next(iter(own.values())).native
-        others = (_rival(own[name]) if name in own else NOTHING for name in across)
-        rows.append(
-            (
-                Cell(dtype, tone="strong"),
-                Cell(tera(native.value), tone="strong", trust=native.trust, of=row_name(native)),
-                *others,
-                _candidate(native),
-            )
+        others = (
+            row_cell(own[name].row, tera(own[name].row.value), percent(own[name].ratio)) if name in own else NOTHING
+            for name in across
         )
+        best = row_cell(native, tera(native.value), tone="strong")
+        rows.append((Cell(dtype, tone="strong"), best, *others, _candidate(native)))
     columns = (
-        Column("type", "left"), Column("cuBLASLt"), *(Column(LIBRARIES[name]) for name in across),
+        Column("type", "left"), Column("cuBLASLt"), *(Column(units.LIBRARIES[name]) for name in across),
         Column("cuBLASLt's fastest candidate", "left", drop=1),
     )  # fmt: skip
     sizes = sorted({whole(one.row, "size") for one in found.values()})
@@ -171,13 +157,8 @@ def by_library(evidence: Evidence) -> Table | None:
     )
 
 
-def _rival(one: Rival) -> Cell:
-    """A library's rate, and its share of that of cuBLASLt's fastest candidate."""
-    return Cell(tera(one.row.value), percent(one.ratio), trust=one.row.trust, of=row_name(one.row))
-
-
 def _candidate(row: Row) -> Cell:
-    fact = fact_of(row, "candidate")
+    fact = units.fact_of(row, "candidate")
     if fact is None:
         return NOTHING
     guess = GUESS.search(fact.source or "")
@@ -186,7 +167,7 @@ def _candidate(row: Row) -> Cell:
 
 def fastest(evidence: Evidence) -> Table | None:
     """The fastest shape and candidate of each type, with its clock, its power and what an operation costs."""
-    found = sorted(rates(evidence, SEARCH), key=lambda row: dtype_of(row) != MAIN_DTYPE)
+    found = sorted(units.rates(evidence, units.SEARCH), key=lambda row: units.dtype_of(row) != units.MAIN_DTYPE)
     if not found:
         return None
     columns = (
@@ -195,7 +176,7 @@ def fastest(evidence: Evidence) -> Table | None:
     )  # fmt: skip
     by_candidate: dict[str, list[str]] = {}
     for row in found:
-        by_candidate.setdefault(_candidate(row).text, []).append(dtype_of(row))
+        by_candidate.setdefault(_candidate(row).text, []).append(units.dtype_of(row))
     return Table(
         f"The fastest product, {IN_TERA}, dense",
         "rows x columns x depth, of all that were tried; beside the clock the share of rate x SMs x this clock",
@@ -206,16 +187,14 @@ def fastest(evidence: Evidence) -> Table | None:
 
 
 def _fastest_row(evidence: Evidence, row: Row) -> tuple[Cell, ...]:
-    one = reached(evidence, row)
-    drawn = (beside(evidence, row, "power"), beside(evidence, row, *ENERGIES))
-    fed = percent(one.fed) if one.fed is not None else ""
     return (
-        Cell(dtype_of(row), tone="strong"),
-        Cell(adds_up(row), tone="quiet"),
-        Cell(shape_of(row) or ""),
-        Cell(tera(row.value), tone="strong", trust=row.trust, of=row_name(row)),
-        Cell(quantity(one.clock_hz, "Hz"), fed) if one.clock_hz is not None else NOTHING,
-        *(Cell(figure(each)) if each is not None else NOTHING for each in drawn),
+        Cell(units.dtype_of(row), tone="strong"),
+        Cell(_accumulator(row), tone="quiet"),
+        Cell(units.shape_of(row) or ""),
+        row_cell(row, tera(row.value), tone="strong"),
+        _clock(units.reached(evidence, row)),
+        value_cell(units.beside(evidence, row, "power"), units.figure),
+        value_cell(units.beside(evidence, row, *units.ENERGIES), units.figure),
     )
 
 
@@ -227,14 +206,14 @@ ACCUMULATORS = "adds up: fp16_acc16 in fp16, int8 in int32, fp64 in fp64, all ot
 
 def alone(evidence: Evidence) -> Table | None:
     """Types down; operations an SM does in a cycle by each path, then the faster path's rates with their clocks."""
-    found = tensor_dtypes(evidence)
+    found = units.tensor_dtypes(evidence)
     if not found:
         return None
     rows = tuple(
         (
             Cell(dtype, tone="strong"),
-            *(_in_a_cycle(evidence, per_clock(evidence, path, dtype)) for path in (WGMMA, MMA)),
-            *(_rate(evidence, dtype, load) for load in (SUSTAINED, BURST)),
+            *(_in_a_cycle(evidence, units.per_clock(evidence, path, dtype)) for path in (units.WGMMA, units.MMA)),
+            *(_rate(evidence, dtype, load) for load in (units.SUSTAINED, units.BURST)),
         )
         for dtype in found
     )
@@ -256,19 +235,16 @@ def _in_a_cycle(evidence: Evidence, row: Row | None) -> Cell:
         return NOTHING
     share, limit = share_of(evidence, row), evidence.ceiling(row)
     over = limit is not None and exceeds(row, limit)
-    number = figure(row).split()[0]
-    return Cell(
-        number, percent(share) if share is not None else "", "problem" if over else "plain", row.trust, row_name(row)
-    )
+    note = percent(share) if share is not None else ""
+    return row_cell(row, units.figure(row).split()[0], note, "problem" if over else "plain")
 
 
 def _rate(evidence: Evidence, dtype: str, load: str) -> Cell:
-    row = max(rates(evidence, TENSORS, dtype=dtype, load=load), key=lambda one: one.value, default=None)
+    row = max(units.rates(evidence, units.TENSORS, dtype=dtype, load=load), key=lambda one: one.value, default=None)
     if row is None:
         return NOTHING
-    clock = beside(evidence, row, "sm_clock")
-    at = quantity(clock.value, "Hz") if clock is not None else ""
-    return Cell(tera(row.value), at, "strong", row.trust, row_name(row))
+    clock = units.beside(evidence, row, "sm_clock")
+    return row_cell(row, tera(row.value), quantity(clock.value, "Hz") if clock is not None else "", "strong")
 
 
 # Tables in the order of the questions: what products reach, for how long, in a model, of which data; units alone.
@@ -279,29 +255,20 @@ ORDER = (
 
 def pictures(evidence: Evidence) -> list[Picture]:
     """Every picture that the run has figures for."""
-    drawn = (
-        by_type(evidence),
-        over_size(evidence),
-        by_library(evidence),
-        fastest(evidence),
-        rates_over_time(evidence),
-        state_over_time(evidence),
-        *rooflines(evidence),
-        *shapes(evidence),
-        data(evidence),
-        alone(evidence),
-        alus(evidence),
-    )
+    over_time = (rates_over_time(evidence), state_over_time(evidence))
+    products = (by_type(evidence), over_size(evidence), by_library(evidence), fastest(evidence), *over_time)
+    units = (data(evidence), alone(evidence), alus(evidence))
+    drawn = (*products, *rooflines(evidence), *shapes(evidence), *units)
     return [picture for picture in drawn if picture is not None]
 
 
 def data(evidence: Evidence) -> Table | None:
     """Types and data down; rate, clock, power and energy across, each rate against that of normal numbers."""
-    found = rates(evidence, DATA)
+    found = units.rates(evidence, units.DATA)
     if len(found) < 2:
         return None
-    order = sorted(dtypes(evidence, DATA), key=lambda dtype: dtype != MAIN_DTYPE)
-    rows = tuple(_data_row(evidence, row, found) for dtype in order for row in found if dtype_of(row) == dtype)
+    order = sorted(units.dtypes(evidence, units.DATA), key=lambda dtype: dtype != units.MAIN_DTYPE)
+    rows = tuple(_data_row(evidence, row, found) for dtype in order for row in found if units.dtype_of(row) == dtype)
     columns = (
         Column("type", "left"), Column("data", "left"), Column("rate"), Column("of normal"), Column("SM clock"),
         Column("power", drop=1), Column("an operation"),
@@ -316,41 +283,38 @@ def data(evidence: Evidence) -> Table | None:
 
 
 def _data_row(evidence: Evidence, row: Row, found: list[Row]) -> tuple[Cell, ...]:
-    same = (one for one in found if (dtype_of(one), one.params.get("size")) == (dtype_of(row), row.params.get("size")))
+    same = (
+        one
+        for one in found
+        if (units.dtype_of(one), one.params.get("size")) == (units.dtype_of(row), row.params.get("size"))
+    )
     normal = next((one for one in same if one.params.get("data") == "normal"), None)
-    others = (beside(evidence, row, "sm_clock"), beside(evidence, row, "power"), beside(evidence, row, *ENERGIES))
     return (
-        Cell(dtype_of(row), tone="quiet"),
+        Cell(units.dtype_of(row), tone="quiet"),
         Cell(str(row.params.get("data")), tone="strong"),
-        Cell(figure(row), tone="strong", trust=row.trust, of=row_name(row)),
-        Cell(percent(row.value / normal.value)) if normal is not None else NOTHING,
-        *(Cell(figure(one)) if one is not None else NOTHING for one in others),
+        row_cell(row, units.figure(row), tone="strong"),
+        value_cell(normal, lambda other: percent(row.value / other.value)),
+        value_cell(units.beside(evidence, row, "sm_clock"), units.figure),
+        value_cell(units.beside(evidence, row, "power"), units.figure),
+        value_cell(units.beside(evidence, row, *units.ENERGIES), units.figure),
     )
 
 
 def alus(evidence: Evidence) -> Table | None:
     """ALU instructions down; what an SM does in a cycle with its share of the rate, latency, what must be under way."""
-    found = instructions(evidence)
+    found = units.instructions(evidence)
     if not found:
         return None
-    rows = []
-    for one in found:
-        total = beside(evidence, one.rate, "rate", "integer_rate")
-        rows.append(
-            (
-                Cell(one.operation, tone="strong"),
-                Cell(
-                    figure(one.rate),
-                    percent(one.share) if one.share is not None else "",
-                    "strong",
-                    one.rate.trust,
-                    row_name(one.rate),
-                ),
-                Cell(figure(total)) if total is not None else NOTHING,
-                Cell(figure(one.latency)) if one.latency is not None else NOTHING,
-                Cell(quantity(round(one.under_way), "1")) if one.under_way is not None else NOTHING,
-            )
+    rows = tuple(
+        (
+            Cell(one.operation, tone="strong"),
+            row_cell(one.rate, units.figure(one.rate), percent(one.share) if one.share is not None else "", "strong"),
+            value_cell(units.beside(evidence, one.rate, "rate", "integer_rate"), units.figure),
+            value_cell(one.latency, units.figure),
+            value_cell(one.under_way, lambda count: quantity(round(count), "1")),
         )
+        for one in found
+    )
     columns = (
         Column("instruction", "left"), Column("an SM in a cycle"), Column("all SMs", drop=1), Column("latency"),
         Column("under way"),
@@ -359,5 +323,5 @@ def alus(evidence: Evidence) -> Table | None:
         "ALUs alone",
         "beside each figure its share of the architecture's rate; under way: instructions of a warp that an SM needs",
         columns,
-        tuple(rows),
+        rows,
     )

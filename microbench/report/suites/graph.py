@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from microbench.analysis.evidence import Evidence
-from microbench.analysis.graph_steps import Pair, kernel_counts, pairs, title_of
-from microbench.analysis.stats import Row
+from microbench.analysis.graph_steps import kernel_counts, pairs, title_of
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, times
-from microbench.explain.graph_facts import (
-    SPEEDUPS,
-    crossing,
-    curve_of,
-    curves,
-    iteration_rows,
-    life_line,
-    node_rows,
-    title,
-)
+from microbench.explain import graph_facts
 from microbench.predict.fit import fit, missing
 from microbench.predict.forecast import forecast
 from microbench.predict.model import WAYS
 from microbench.predict.workload import Kernels, Wait, Workload
-from microbench.report import timeline
 from microbench.report.curves import ticks
 from microbench.report.document import (
     SERIES_TONES,
@@ -37,6 +26,7 @@ from microbench.report.document import (
     TimeLine,
     Tone,
 )
+from microbench.report.suites import timeline
 from microbench.report.tables import NOTHING, figure
 
 # Tables in the order of the questions: what it gains, what it costs, how to use it.
@@ -51,7 +41,7 @@ PHASES = {
     "node": "GPU, a replay",
     "destroy": "destroy",
 }
-STRONG, WEAK = SPEEDUPS[0], SPEEDUPS[-1]
+STRONG, WEAK = graph_facts.SPEEDUPS[0], graph_facts.SPEEDUPS[-1]
 # A short step, in which the gaps can be seen.
 DRAWN = Workload((Kernels(8, (3e-6,)), Wait()))
 SPEEDUP_TICKS = (1, 1.5, 2, 3, 5, 10, 20, 50, 100)
@@ -66,7 +56,7 @@ def pictures(evidence: Evidence) -> list[Picture]:
 
 def gain(evidence: Evidence) -> Curve | None:
     """Speed-up over kernel duration for each submitter, with the crossovers of the first marked."""
-    found = curves(evidence)
+    found = graph_facts.curves(evidence)
     if not found:
         return None
     (kernels, first), *_ = found.values()
@@ -82,7 +72,7 @@ def gain(evidence: Evidence) -> Curve | None:
         for (name, (_, measured)), tone in zip(found.items(), SERIES_TONES, strict=False)
     ]
     begins_empty = any(x == empty_s for line in lines for x, _ in line.points)
-    ends = [(speedup, crossing(first, speedup)) for speedup in SPEEDUPS]
+    ends = [(speedup, graph_facts.crossing(first, speedup)) for speedup in graph_facts.SPEEDUPS]
     ys = [y for line in lines for _, y in line.points]
     return Curve(
         title="Speed-up of a graph over kernel duration",
@@ -103,7 +93,10 @@ def surface(evidence: Evidence) -> Table | None:
         return None
     rows = []
     for kernels, found in measured.items():
-        cells = {pair.duration_s: _speedup(pair) for pair in found}
+        cells = {}
+        for pair in found:
+            tone: Tone = "good" if pair.speedup >= STRONG else "quiet" if pair.speedup < WEAK else "plain"
+            cells[pair.duration_s] = Cell(times(pair.speedup), tone=tone)
         rows.append((Cell(str(kernels), tone="strong"), *(cells.get(one, NOTHING) for one in durations)))
     columns = [
         Column(as_time(one) if one > 0 else "empty", drop=_drop(index, len(durations)))
@@ -115,11 +108,6 @@ def surface(evidence: Evidence) -> Table | None:
         (Column("kernels", "left"), *columns),
         tuple(rows),
     )
-
-
-def _speedup(pair: Pair) -> Cell:
-    tone: Tone = "good" if pair.speedup >= STRONG else "quiet" if pair.speedup < WEAK else "plain"
-    return Cell(times(pair.speedup), tone=tone)
 
 
 def _drop(index: int, count: int) -> int:
@@ -139,7 +127,7 @@ def step(evidence: Evidence) -> TimeLine | None:
 
 def life(evidence: Evidence) -> Bars | None:
     """What each phase of a graph's life costs per node, with its constant beside, by straight lines."""
-    found = {name: one for name in PHASES if (one := life_line(evidence, name)) is not None}
+    found = {name: one for name in PHASES if (one := graph_facts.life_line(evidence, name)) is not None}
     if not found:
         return None
     bars = tuple(
@@ -157,7 +145,7 @@ def life(evidence: Evidence) -> Bars | None:
         )
         for name, one in found.items()
     )
-    counts = [nodes for name in found for nodes, _ in curve_of(evidence, name)]
+    counts = [nodes for name in found for nodes, _ in graph_facts.curve_of(evidence, name)]
     return Bars(
         title="A graph's life: what each phase costs for each node",
         about=f"straight lines through {min(counts)} to {max(counts)} empty kernels in a line, by relative residuals",
@@ -168,15 +156,19 @@ def life(evidence: Evidence) -> Bars | None:
 
 def kinds(evidence: Evidence) -> Bars | None:
     """What a node of each kind takes the GPU, and the same call in a stream."""
-    found = node_rows(evidence)
+    found = graph_facts.node_rows(evidence)
     if not found:
         return None
     bars = tuple(
         Bar(
-            label=title(node),
+            label=graph_facts.title(node),
             value=node.value,
             beyond=stream.value if stream is not None else None,
-            cells=(figure(node), figure(stream) if stream is not None else NOTHING, _over(stream, node)),
+            cells=(
+                figure(node),
+                figure(stream) if stream is not None else NOTHING,
+                Cell(times(stream.value / node.value), tone="quiet") if stream is not None else Cell(""),
+            ),
         )
         for node, stream in found
     )
@@ -191,17 +183,19 @@ def kinds(evidence: Evidence) -> Bars | None:
     )
 
 
-def _over(stream: Row | None, node: Row) -> Cell:
-    return Cell(times(stream.value / node.value), tone="quiet") if stream is not None else Cell("")
-
-
 def deciders(evidence: Evidence) -> Bars | None:
     """What an iteration takes, by who decides whether there is another."""
-    found = iteration_rows(evidence)
+    found = graph_facts.iteration_rows(evidence)
     if len(found) < 2:
         return None
     bars = tuple(
-        Bar(title(row), row.value, None, (figure(row),), "second" if title(row).startswith("device") else "first")
+        Bar(
+            graph_facts.title(row),
+            row.value,
+            None,
+            (figure(row),),
+            "second" if graph_facts.title(row).startswith("device") else "first",
+        )
         for row in found
     )
     return Bars("An iteration, by who decides on the next", "a kernel a time", (Column("iteration"),), bars)

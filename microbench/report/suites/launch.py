@@ -49,7 +49,11 @@ def ladder(evidence: Evidence) -> Bars | None:
             label=title(row),
             value=row.value,
             beyond=four[layer(row)].value if layer(row) in four else None,
-            cells=(figure(row), _over(row, loop), _added(row, four.get(layer(row)))),
+            cells=(
+                figure(row),
+                Cell("" if loop is None or row is loop else times(row.value / loop.value)),
+                _added(row, four.get(layer(row))),
+            ),
             tone="second" if row is loop else "first",
         )
         for row in found
@@ -60,12 +64,6 @@ def ladder(evidence: Evidence) -> Bars | None:
         columns=(Column("submit"), Column("× loop"), Column("4 args", drop=1)),
         bars=bars,
     )
-
-
-def _over(row: Row, loop: Row | None) -> Cell:
-    if loop is None or row is loop:
-        return Cell("")
-    return Cell(times(row.value / loop.value))
 
 
 def _added(row: Row, four: Row | None) -> Cell:

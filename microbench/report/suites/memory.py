@@ -5,43 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from microbench.analysis.evidence import Evidence, exceeds, row_name, share_of, whole
+from microbench.analysis.evidence import Evidence, exceeds, share_of, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size, times
+from microbench.explain import memory_levels, memory_stream
 from microbench.explain.memory_access import ENOUGH, contention, flights, little_bytes, needed
 from microbench.explain.memory_allocation import WAYS as ALLOCATED
 from microbench.explain.memory_allocation import costs, draws
-from microbench.explain.memory_levels import (
-    BANDWIDTH,
-    CYCLES,
-    LATENCY,
-    PER_CLOCK,
-    Plateau,
-    Point,
-    answered_together,
-    bandwidth_levels,
-    ends,
-    footprints,
-    l2_bytes,
-    l2_modes,
-    latency_levels,
-    shared_row,
-    steps,
-    up_to,
-)
-from microbench.explain.memory_stream import (
-    IMPLEMENTATIONS,
-    KERNELS,
-    NATIVE,
-    largest_bytes,
-    main_dtype,
-    shape_of,
-    shape_words,
-    streams,
-)
 from microbench.report.curves import ticks, ticks_beyond
 from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Histogram, Line, Mark, Picture, Table, Tone
-from microbench.report.tables import NOTHING
+from microbench.report.tables import NOTHING, row_cell, value_cell
 
 # The hierarchy in pictures: bandwidth and latency over the working set, levels named, and the L2 as one SM sees it.
 
@@ -56,86 +29,70 @@ APART = 1.05
 
 def hierarchy(evidence: Evidence) -> Curve | None:
     """Bandwidth over the working set: L1, L2 and DRAM named with their figures, where each ends, the L2's size."""
-    points = footprints(evidence, "memory_levels", BANDWIDTH)
-    levels = bandwidth_levels(evidence)
+    points = memory_levels.footprints(evidence, "memory_levels", memory_levels.BANDWIDTH)
+    levels = memory_levels.bandwidth_levels(evidence)
     if len(points) < FEWEST_LEVEL_SIZES:
         return None
-    by_clock = {one.name: one.value for one in bandwidth_levels(evidence, PER_CLOCK)}
+    by_clock = {one.name: one.value for one in memory_levels.bandwidth_levels(evidence, memory_levels.PER_CLOCK)}
     names = [
-        f"{one.name} {up_to(one)}{quantity(one.value, 'B/s')}"
+        f"{one.name} {memory_levels.up_to(one)}{quantity(one.value, 'B/s')}"
         + (f", {quantity(by_clock[one.name], 'B/clk/SM')}" if one.name in by_clock else "")
         for one in levels
     ]
-    marks = [Mark(float(one.last_bytes), f"{one.level} to {size(one.last_bytes)}") for one in ends(points, levels)]
-    shared = shared_row(evidence, "memory_levels", BANDWIDTH)
-    shared_clocked = shared_row(evidence, "memory_levels", PER_CLOCK)
-    return _curve(
-        "Bandwidth over the working set",
-        f"all SMs read one set again and again{_shared_rate(shared, shared_clocked)}{_together(points, levels)}",
-        points,
-        levels,
-        names,
-        _with_l2(evidence, marks, points),
-    )
-
-
-def _shared_rate(shared: Row | None, clocked: Row | None) -> str:
-    if shared is None:
-        return ""
-    by_clock = f", {quantity(clocked.value, 'B/clk/SM')}" if clocked is not None else ""
-    return f"; from shared memory {quantity(shared.value, 'B/s')}{by_clock}"
-
-
-def _together(points: Sequence[Point], levels: Sequence[Plateau]) -> str:
-    """Which sets show more than the L2 sends."""
-    found = answered_together(points, levels)
-    return f"; above the L2's line up to {size(found[-1][0])}: one answer for several SMs" if found else ""
+    marks = [
+        Mark(float(one.last_bytes), f"{one.level} to {size(one.last_bytes)}")
+        for one in memory_levels.ends(points, levels)
+    ]
+    about = "all SMs read one set again and again"
+    shared = memory_levels.shared_row(evidence, "memory_levels", memory_levels.BANDWIDTH)
+    if shared is not None:
+        about += f"; from shared memory {quantity(shared.value, 'B/s')}"
+        clocked = memory_levels.shared_row(evidence, "memory_levels", memory_levels.PER_CLOCK)
+        about += f", {quantity(clocked.value, 'B/clk/SM')}" if clocked is not None else ""
+    together = memory_levels.answered_together(points, levels)
+    if together:
+        about += f"; above the L2's line up to {size(together[-1][0])}: one answer for several SMs"
+    l2_marks = _with_l2(evidence, marks, points)
+    return _curve("Bandwidth over the working set", about, points, levels, names, l2_marks)
 
 
 def latencies(evidence: Evidence) -> Curve | None:
     """The time of one dependent read over the working set: levels named, reaches of translation caches marked."""
-    points = footprints(evidence, "memory_latency", LATENCY)
-    levels = latency_levels(evidence)
+    points = memory_levels.footprints(evidence, "memory_latency", memory_levels.LATENCY)
+    levels = memory_levels.latency_levels(evidence)
     if len(points) < FEWEST_LEVEL_SIZES:
         return None
-    cycles = {one.name: one.value for one in latency_levels(evidence, CYCLES)}
+    cycles = {one.name: one.value for one in memory_levels.latency_levels(evidence, memory_levels.CYCLES)}
     names = [
         f"{one.name} {as_time(one.value)}" + (f", {quantity(cycles[one.name], 'cycle')}" if one.name in cycles else "")
         for one in levels
     ]
-    marks = [Mark(one.reach_bytes, f"TLB reach {about_size(one.reach_bytes)}") for one in steps(evidence)]
-    shared = shared_row(evidence, "memory_latency", LATENCY)
+    marks = [Mark(one.reach_bytes, f"TLB reach {about_size(one.reach_bytes)}") for one in memory_levels.steps(evidence)]
+    shared = memory_levels.shared_row(evidence, "memory_latency", memory_levels.LATENCY)
     beside = f"; from shared memory {as_time(shared.value)}" if shared is not None else ""
-    return _curve(
-        "Latency over the working set",
-        f"one thread, each read waits for the one before it{beside}",
-        points,
-        levels,
-        names,
-        _with_l2(evidence, marks, points),
-    )
+    about = f"one thread, each read waits for the one before it{beside}"
+    l2_marks = _with_l2(evidence, marks, points)
+    return _curve("Latency over the working set", about, points, levels, names, l2_marks)
 
 
-def _with_l2(evidence: Evidence, marks: Sequence[Mark], points: Sequence[Point]) -> tuple[Mark, ...]:
-    """The marks that lie within the curve, and the L2's size where no mark is as good as there."""
-    reported = l2_bytes(evidence)
-    kept = [mark for mark in marks if points[0][0] < mark.at < points[-1][0]]
-    if reported and points[0][0] < reported < points[-1][0]:
-        near = [mark for mark in kept if 1 / APART < mark.at / reported < APART]
-        if not near:
-            kept.append(Mark(reported, f"L2 is {size(reported)}"))
-    return tuple(sorted(kept, key=lambda mark: mark.at))
+def _with_l2(evidence: Evidence, marks: Sequence[Mark], points: Sequence[memory_levels.Point]) -> tuple[Mark, ...]:
+    """The marks within the curve, and one for the reported size of the L2 unless a mark is close to it."""
+    reported, (first, last) = memory_levels.l2_bytes(evidence), (points[0][0], points[-1][0])
+    inside = [mark for mark in marks if first < mark.at < last]
+    if reported and first < reported < last and not any(1 / APART < mark.at / reported < APART for mark in inside):
+        inside.append(Mark(reported, f"L2 is {size(reported)}"))
+    return tuple(sorted(inside, key=lambda mark: mark.at))
 
 
 def _curve(
     title: str,
     about: str,
-    points: Sequence[Point],
-    levels: Sequence[Plateau],
+    points: Sequence[memory_levels.Point],
+    levels: Sequence[memory_levels.Plateau],
     names: Sequence[str],
     marks: tuple[Mark, ...],
 ) -> Curve:
-    """Levels in colour over the whole curve, which is quiet: what lies on a level is seen to."""
+    """The whole curve in a quiet tone, with the points of each level over it in a colour."""
     lines = [
         Line(name, tuple((x, row.value) for x, row in one.points), LEVEL_TONES[one.name])
         for one, name in zip(levels, names, strict=True)
@@ -156,15 +113,15 @@ def _curve(
 
 
 def _ticks(low: float, high: float, unit: str) -> tuple[Mark, ...]:
-    """Ticks of either half of a logarithmic axis: over all of it they might be powers of ten alone."""
+    """Ticks of each half of a logarithmic axis: over the whole axis they might be powers of ten only."""
     middle = math.sqrt(low * high)
     both = {mark.at: mark for half in ((low, middle), (middle, high)) for mark in ticks(*half, True, unit)}
     return tuple(both[at] for at in sorted(both))
 
 
 def l2_lines(evidence: Evidence) -> Histogram | None:
-    """How many lines of the L2 answer one SM in which time, where a near and a far part separate."""
-    modes = l2_modes(evidence)
+    """How many lines of the L2 answer one SM in which time, if a near and a far part are distinct."""
+    modes = memory_levels.l2_modes(evidence)
     one = modes.row.measurement.per_call if modes is not None else None
     if modes is None or one is None:
         return None
@@ -190,22 +147,22 @@ DTYPES = ("fp64", "fp32", "fp16", "int8")
 
 def by_implementation(evidence: Evidence) -> Table | None:
     """Kernels down, what they are written in across, on the largest arrays; the shape in words at the end."""
-    size_bytes, dtype = largest_bytes(evidence), main_dtype(evidence)
+    size_bytes, dtype = memory_stream.largest_bytes(evidence), memory_stream.main_dtype(evidence)
     if size_bytes is None or dtype is None:
         return None
     found = {
         (str(row.params.get("kernel")), str(row.params.get("implementation"))): row
-        for row in streams(evidence, dtype=dtype, size_bytes=size_bytes)
+        for row in memory_stream.streams(evidence, dtype=dtype, size_bytes=size_bytes)
     }
-    written_in = [one for one in IMPLEMENTATIONS if any(way == one for _, way in found)]
-    kernels = [one for one in KERNELS if any(kernel == one for kernel, _ in found)]
-    columns = [Column("", "left"), *(Column(IMPLEMENTATIONS[one]) for one in written_in)]
+    written_in = [one for one in memory_stream.IMPLEMENTATIONS if any(way == one for _, way in found)]
+    kernels = [one for one in memory_stream.KERNELS if any(kernel == one for kernel, _ in found)]
+    columns = [Column("", "left"), *(Column(memory_stream.IMPLEMENTATIONS[one]) for one in written_in)]
     columns.append(Column("shape of CUDA C++", "left", drop=1))
     rows = tuple(
         (
             Cell(kernel, tone="strong"),
             *(_rate(evidence, found.get((kernel, way))) for way in written_in),
-            _shape(found.get((kernel, NATIVE))),
+            _shape(found.get((kernel, memory_stream.NATIVE))),
         )
         for kernel in kernels
     )
@@ -220,19 +177,19 @@ def by_implementation(evidence: Evidence) -> Table | None:
 
 def by_dtype(evidence: Evidence) -> Table | None:
     """Kernels down, types of the elements across, in CUDA C++ on the largest arrays; None for one type."""
-    size_bytes = largest_bytes(evidence)
+    size_bytes = memory_stream.largest_bytes(evidence)
     if size_bytes is None:
         return None
     found = {
         (str(row.params.get("kernel")), str(row.params.get("dtype"))): row
-        for row in streams(evidence, implementation=NATIVE, size_bytes=size_bytes)
+        for row in memory_stream.streams(evidence, implementation=memory_stream.NATIVE, size_bytes=size_bytes)
     }
     types = [one for one in DTYPES if any(dtype == one for _, dtype in found)]
     if len(types) < 2:
         return None
     rows = tuple(
         (Cell(kernel, tone="strong"), *(_rate(evidence, found.get((kernel, dtype))) for dtype in types))
-        for kernel in KERNELS
+        for kernel in memory_stream.KERNELS
         if any(own == kernel for own, _ in found)
     )
     return Table(
@@ -249,12 +206,12 @@ def _rate(evidence: Evidence, row: Row | None) -> Cell:
     share, limit = share_of(evidence, row), evidence.ceiling(row)
     over = limit is not None and exceeds(row, limit)
     note = percent(share) if share is not None else ""
-    return Cell(gigabytes(row.value), note, "problem" if over else "strong", row.trust, row_name(row))
+    return row_cell(row, gigabytes(row.value), note, "problem" if over else "strong")
 
 
 def _shape(row: Row | None) -> Cell:
-    name = shape_of(row) if row is not None else None
-    return Cell(shape_words(name), tone="quiet") if name is not None else NOTHING
+    name = memory_stream.shape_of(row) if row is not None else None
+    return Cell(memory_stream.shape_words(name), tone="quiet") if name is not None else NOTHING
 
 
 def _limits(evidence: Evidence, found: list[Row]) -> tuple[str, ...]:
@@ -273,17 +230,9 @@ TICK_SIZES = tuple(1 << power for power in range(6, 25))
 
 def pictures(evidence: Evidence) -> list[Picture]:
     """Every picture that the run has figures for."""
-    drawn = (
-        by_implementation(evidence),
-        by_dtype(evidence),
-        hierarchy(evidence),
-        latencies(evidence),
-        l2_lines(evidence),
-        under_way(evidence),
-        additions(evidence),
-        allocations(evidence),
-        energies(evidence),
-    )
+    levels = (hierarchy(evidence), latencies(evidence), l2_lines(evidence), under_way(evidence))
+    tables = (additions(evidence), allocations(evidence), energies(evidence))
+    drawn = (by_implementation(evidence), by_dtype(evidence), *levels, *tables)
     return [picture for picture in drawn if picture is not None]
 
 
@@ -332,18 +281,16 @@ def additions(evidence: Evidence) -> Table | None:
     found = contention(evidence)
     if not found:
         return None
-    rows = []
-    for one in found:
-        warp = evidence.row("memory_atomic", "additions", space=one.space, dtype=one.dtype, spread="warp")
-        rows.append(
-            (
-                Cell(f"{one.dtype}, {one.space}", tone="strong"),
-                _operations(one.same),
-                _operations(warp),
-                _operations(one.spread),
-                Cell(times(one.factor), tone="strong"),
-            )
+    rows = tuple(
+        (
+            Cell(f"{one.dtype}, {one.space}", tone="strong"),
+            row_cell(one.same),
+            row_cell(evidence.row("memory_atomic", "additions", space=one.space, dtype=one.dtype, spread="warp")),
+            row_cell(one.spread),
+            Cell(times(one.factor), tone="strong"),
         )
+        for one in found
+    )
     columns = (
         Column("", "left"), Column("one word"), Column("one a warp", drop=1), Column("one a thread"), Column("factor"),
     )  # fmt: skip
@@ -351,12 +298,8 @@ def additions(evidence: Evidence) -> Table | None:
         "Atomic additions a second",
         "by all threads, whose result nobody asks for; in shared memory one word is one of each block",
         columns,
-        tuple(rows),
+        rows,
     )
-
-
-def _operations(row: Row | None) -> Cell:
-    return Cell(quantity(row.value, row.metric.unit), trust=row.trust, of=row_name(row)) if row is not None else NOTHING
 
 
 def allocations(evidence: Evidence) -> Table | None:
@@ -368,9 +311,9 @@ def allocations(evidence: Evidence) -> Table | None:
         (
             Cell(ALLOCATED[one.way], tone="strong"),
             Cell(size(one.size_bytes)),
-            Cell(as_time(one.first.value), tone="quiet") if one.first is not None else NOTHING,
+            value_cell(one.first, lambda row: as_time(row.value), "quiet"),
             Cell(as_time(one.later.value), tone="strong"),
-            Cell(as_time(one.free.value)) if one.free is not None else NOTHING,
+            value_cell(one.free, lambda row: as_time(row.value)),
         )
         for one in found
     )
@@ -392,7 +335,7 @@ def energies(evidence: Evidence) -> Table | None:
             Cell(one.load, tone="strong"),
             Cell(quantity(one.power.value, "W")),
             Cell(quantity(one.energy.value, "J/B"), tone="strong"),
-            Cell(quantity(one.above_idle, "J/B")) if one.above_idle is not None else NOTHING,
+            value_cell(one.above_idle, lambda value: quantity(value, "J/B")),
         )
         for one in found
     ]

@@ -1,19 +1,18 @@
-"""Work that lasts over time: rate and clocks as shares of what they could be, power and temperature below."""
+"""Draws compute's matrix products: rate, clock and power over time, and models' products under this GPU's roofs."""
 
 from __future__ import annotations
 
 import math
 
-from microbench.analysis.evidence import Evidence, row_name, whole
+from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.stats import Row
-from microbench.core.model import Series
 from microbench.core.units import as_time, quantity, round_percent, times
 from microbench.explain.compute_power import lasting
 from microbench.explain.compute_products import Held, Roof, Shaped, bandwidth_roof, compute_roof, shaped
 from microbench.explain.compute_units import MAIN_DTYPE, NATIVE, PRODUCTS, accumulator, beside, dtype_of, figure, rates
 from microbench.report.curves import ticks
 from microbench.report.document import Cell, Column, Curve, Line, Mark, Table, Tone
-from microbench.report.tables import NOTHING
+from microbench.report.tables import NOTHING, row_cell
 
 FEWEST_DRAWN = 5
 TICKS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -28,14 +27,14 @@ def rates_over_time(evidence: Evidence) -> Curve | None:
     row = _shown(evidence)
     if row is None:
         return None
-    burst, highest_hz = beside(evidence, row, "burst"), _highest_hz(evidence)
+    burst, turn = beside(evidence, row, "burst"), beside(evidence, row, "turn")
+    highest_hz = evidence.gpu.sm_clock_max_hz if evidence.gpu is not None else None
     lines = [
-        _line(row, "rate", f"rate, 100 % is {figure(burst)}", burst.value if burst is not None else None, "first")
-        if burst is not None else None,
         _line(row, "sm_clock", f"SM clock, 100 % is {quantity(highest_hz, 'Hz')}", highest_hz, "second"),
         _line(row, "nvml_sm_clock", "NVML's clock", highest_hz, "third"),
-    ]  # fmt: skip
-    turn = beside(evidence, row, "turn")
+    ]
+    if burst is not None:
+        lines.insert(0, _line(row, "rate", f"rate, 100 % is {figure(burst)}", burst.value, "first"))
     marks = (Mark(turn.value, f"half of the loss after {as_time(turn.value)}"),) if turn is not None else ()
     title = f"{dtype_of(row)} products that last: rate and clock"
     return _panel(title, f"from rest{accumulator(row)}; {ON_A_LOGARITHM}", lines, marks)
@@ -56,26 +55,17 @@ def state_over_time(evidence: Evidence) -> Curve | None:
 
 
 def _shown(evidence: Evidence) -> Row | None:
-    """What the findings speak of: the longest measured of the main type, else of another."""
+    """The row that the findings describe: the longest run of the main type, else of another type."""
     return next(iter(lasting(evidence)), None)
 
 
-def _highest_hz(evidence: Evidence) -> float | None:
-    return evidence.gpu.sm_clock_max_hz if evidence.gpu is not None else None
-
-
 def _line(row: Row, name: str, title: str, whole: float | None, tone: Tone) -> Line | None:
-    """A series over time in shares of ``whole``; None where either is missing."""
-    series = _series(row, name)
+    """The newest series of that name in shares of ``whole``; None if either is missing or it is too short."""
+    series = next((one for outcome in row.outcomes[::-1] for one in outcome.series[::-1] if one.metric == name), None)
     if series is None or not whole:
         return None
     points = [(t_s, value / whole) for t_s, value in zip(series.t_s, series.values, strict=False) if t_s > 0]
     return Line(title, tuple(points), tone) if len(points) >= FEWEST_DRAWN else None
-
-
-def _series(row: Row, name: str) -> Series | None:
-    found = [series for outcome in row.outcomes for series in outcome.series if series.metric == name]
-    return found[-1] if found else None
 
 
 def _panel(title: str, about: str, lines: list[Line | None], marks: tuple[Mark, ...]) -> Curve | None:
@@ -90,7 +80,9 @@ def _panel(title: str, about: str, lines: list[Line | None], marks: tuple[Mark, 
         about=about,
         x_title="since the work began",
         lines=drawn,
-        x_ticks=tuple(Mark(one, _tick(one)) for one in TICKS_S if begin_s <= one <= end_s),
+        x_ticks=tuple(
+            Mark(one, f"{one:g} s" if one >= 1 else f"{one * 1e3:g} ms") for one in TICKS_S if begin_s <= one <= end_s
+        ),
         y_ticks=_share_ticks(min(shares), max(shares), room=bool(marks)),
         y_log=False,
         marks=tuple(mark for mark in marks if begin_s < mark.at < end_s),
@@ -106,12 +98,7 @@ def _share_ticks(least: float, most: float, *, room: bool) -> tuple[Mark, ...]:
     return tuple(Mark(one * step, round_percent(one * step)) for one in range(low, high + 1))
 
 
-def _tick(seconds: float) -> str:
-    return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"
-
-
-# Products of models under this run's own roofs: as points in a roofline, and as a table of what holds each up.
-
+# Products of models under this run's own roofs: points in a roofline, and a table of what bounds each.
 
 FEWEST_POINTS = 4
 MOST_ROOFLINES = 2
@@ -124,7 +111,7 @@ BESIDE = 0.7
 
 
 def rooflines(evidence: Evidence) -> list[Curve]:
-    """A roofline for each of the first types: that which speaks for the suite, then the fastest other one."""
+    """Rooflines of at most MOST_ROOFLINES types: the main type first, then the fastest."""
     found: dict[str, list[Shaped]] = {}
     for one in shaped(evidence):
         if one.intensity is not None and one.held is not None:
@@ -162,19 +149,12 @@ def _roofline(evidence: Evidence, dtype: str, found: list[Shaped]) -> Curve | No
 
 def _roofs(memory: Roof, compute: Roof, begin: float, end: float) -> tuple[Line, Line]:
     ridge = compute.value / memory.value
-    slope = Line(
-        f"{memory.name} {quantity(memory.value, memory.unit)}",
-        ((begin, begin * memory.value), (ridge, compute.value)),
-        TONES["bandwidth"],
-        "limit",
+    slope = ((begin, begin * memory.value), (ridge, compute.value))
+    flat = ((ridge, compute.value), (end, compute.value))
+    return (
+        Line(f"{memory.name} {quantity(memory.value, memory.unit)}", slope, TONES["bandwidth"], "limit"),
+        Line(f"{compute.name} {quantity(compute.value, compute.unit)}", flat, TONES["compute"], "limit"),
     )
-    flat = Line(
-        f"{compute.name} {quantity(compute.value, compute.unit)}",
-        ((ridge, compute.value), (end, compute.value)),
-        TONES["compute"],
-        "limit",
-    )
-    return slope, flat
 
 
 def _points(found: list[Shaped]) -> tuple[tuple[float, float], ...]:
@@ -182,27 +162,23 @@ def _points(found: list[Shaped]) -> tuple[tuple[float, float], ...]:
 
 
 def _squares(evidence: Evidence, dtype: str) -> tuple[tuple[float, float], ...]:
-    """cuBLASLt's square products: each operand read once and the result written once, as of the shapes."""
+    """Intensity and rate of cuBLASLt's square products, each operand read once and the result written once."""
     if dtype not in STORED_BYTES:
         return ()
     operand_bytes, result_bytes = STORED_BYTES[dtype]
-    found = [
-        (2.0 * size / (2 * operand_bytes + result_bytes), row.value)
-        for row in rates(evidence, PRODUCTS, dtype=dtype, library=NATIVE)
-        if (size := _measured_size(row)) > 0
-    ]
-    return tuple(sorted(found))
-
-
-def _measured_size(row: Row) -> int:
-    """By its operations, 2 size^3: where memory was short it is less than the size that was asked for."""
-    work = row.measurement.work
-    return round(math.cbrt((work.flops or work.operations or 0) / 2))
+    points = []
+    for row in rates(evidence, PRODUCTS, dtype=dtype, library=NATIVE):
+        work = row.measurement.work
+        # 2 size^3 operations: where memory was short, size is less than was asked for.
+        size = round(math.cbrt((work.flops or work.operations or 0) / 2))
+        if size > 0:
+            points.append((2.0 * size / (2 * operand_bytes + result_bytes), row.value))
+    return tuple(sorted(points))
 
 
 def shapes(evidence: Evidence) -> list[Table]:
-    """A table for each size of model in the type that speaks for the suite: rows down, projections across, what holds
-    each up, and how many times as fast a call in a graph is."""
+    """A table for each size of model in the main type: rows down, projections across; each cell names what bounds the
+    product and, if that is the launch, the speed-up of a graph."""
     every = shaped(evidence)
     names = sorted({dtype_of(one.row) for one in every}, key=lambda name: name != MAIN_DTYPE)
     found = [one for one in every if dtype_of(one.row) == names[0]]
@@ -239,7 +215,7 @@ def _shape_cell(evidence: Evidence, one: Shaped | None) -> Cell:
     if one is None:
         return NOTHING
     if one.held is None:
-        return Cell(quantity(one.row.value, one.row.metric.unit), trust=one.row.trust, of=row_name(one.row))
+        return row_cell(one.row)
     gain = times(one.graph_factor) if one.graph_factor is not None else ""
     return Cell(one.held, gain if one.held == "launch" else _share(evidence, one), TONES[one.held])
 

@@ -32,7 +32,8 @@ def bars(one: Bars, width: int, *, fine: bool) -> Drawn:
     largest = max((max(bar.value, bar.beyond or 0.0) for bar in one.bars), default=0.0)
     lines: Drawn = [[(" " * (widths.needed[0] + BETWEEN + room), "plain")]]
     for index in kept[2:]:
-        lines[0].append((_right(shown(columns[index].title, fine), widths.needed[index] + BETWEEN), "quiet"))
+        title, place = shown(columns[index].title, fine), widths.needed[index] + BETWEEN
+        lines[0].append((" " * (place - cell_len(title)) + title, "quiet"))
     for bar, cells in zip(one.bars, table.rows, strict=True):
         line: list[Piece] = [(_left(shown(bar.label, fine), widths.needed[0] + BETWEEN), "plain")]
         line += _bar(bar, largest, room, fine=fine)
@@ -59,10 +60,6 @@ def _bar(one: Bar, largest: float, width: int, *, fine: bool) -> list[Piece]:
 
 def _left(text: str, width: int) -> str:
     return text + " " * (width - cell_len(text))
-
-
-def _right(text: str, width: int) -> str:
-    return " " * (width - cell_len(text)) + text
 
 
 def histogram(one: Histogram, width: int, *, fine: bool) -> Drawn:
