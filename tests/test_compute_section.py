@@ -139,8 +139,7 @@ def test_the_longest_work_is_drawn() -> None:
         )
         for seconds in (30, 4)
     ]  # fmt: skip
-    picture = rates_over_time(evidence(compute_evidence.made(*outcomes)))
-    assert picture is not None
+    picture = some(rates_over_time(evidence(compute_evidence.made(*outcomes))))
     assert picture.lines[0].points[-1][0] == 30
 
 
@@ -148,8 +147,7 @@ def test_types_of_other_sizes_are_named() -> None:
     halved = (Fact("shape", "4096x4096x4096", source="halved until it fitted the 1000 B free"),)
     product = compute_evidence.product
     run = compute_evidence.made(product(0.9), product(0.9, dtype="int8", facts=halved), product(0.8, dtype="fp16"))
-    table = by_type(evidence(run))
-    assert table is not None
+    table = some(by_type(evidence(run)))
     assert table.notes[0] == "rows x columns x depth: 8192x8192x8192; int8 4096x4096x4096"
 
 
@@ -170,8 +168,7 @@ def test_without_an_architecture_there_are_rates_and_clocks_alone() -> None:
 
 def test_a_rate_above_its_ceiling_stands_out() -> None:
     slow = with_gpu(lambda gpu: msgspec.structs.replace(gpu, sm_clock_max_hz=1.0e9), WHOLE)
-    table = by_type(evidence(slow))
-    assert table is not None
+    table = some(by_type(evidence(slow)))
     assert table.rows[0][2].tone == "problem"
 
 
@@ -182,16 +179,14 @@ def test_without_cublaslt_another_library_says_its_name() -> None:
 
 def test_rate_over_size_has_a_line_for_each_type_and_says_from_where_on_it_is_fed() -> None:
     assert over_size(evidence()) is None
-    picture = over_size(evidence(FULL))
-    assert picture is not None
+    picture = some(over_size(evidence(FULL)))
     assert [line.name.split()[0] for line in picture.lines] == ["bf16", "fp8_e4m3_fast", "tf32", "fp64"]
     assert [x for x, _ in picture.lines[0].points] == [256, 512, 1024, 2048, 4096, 8192, 16384]
     assert [(mark.at, mark.text) for mark in picture.marks] == [(4096.0, "90 % from 4096 on")]
 
 
 def test_libraries_stand_beside_cublaslt_with_its_candidate() -> None:
-    table = by_library(evidence())
-    assert table is not None
+    table = some(by_library(evidence()))
     assert [column.title for column in table.columns] == [
         "type", "cuBLASLt", "CuPy", "PyTorch", "cuBLASLt's fastest candidate",
     ]  # fmt: skip
@@ -216,8 +211,7 @@ def test_the_fastest_product_has_its_shape_clock_power_energy_and_candidate() ->
 
 
 def test_rate_and_clocks_over_time_are_shares_of_what_they_could_be() -> None:
-    picture = rates_over_time(evidence())
-    assert picture is not None
+    picture = some(rates_over_time(evidence()))
     assert [line.name for line in picture.lines] == [
         "rate, 100 % is 844 TFLOP/s", "SM clock, 100 % is 1.98 GHz", "NVML's clock",
     ]  # fmt: skip
@@ -232,14 +226,12 @@ def test_rate_and_clocks_over_time_are_shares_of_what_they_could_be() -> None:
 
 
 def test_power_and_temperature_have_a_panel_of_their_own() -> None:
-    picture = state_over_time(evidence())
-    assert picture is not None
+    picture = some(state_over_time(evidence()))
     assert [line.name for line in picture.lines] == [
         "power, 100 % is the limit of 700 W", "temperature, 100 % is 100 °C",
     ]  # fmt: skip
     unlimited = with_gpu(lambda gpu: msgspec.structs.replace(gpu, power_limit_w=None), WHOLE)
-    lonely = state_over_time(evidence(unlimited))
-    assert lonely is not None
+    lonely = some(state_over_time(evidence(unlimited)))
     assert [line.name for line in lonely.lines] == ["temperature, 100 % is 100 °C"]
 
 
@@ -301,14 +293,12 @@ def test_what_holds_each_shape_up_is_a_table_a_model(monkeypatch: pytest.MonkeyP
 
 
 def test_data_are_held_against_normal_numbers() -> None:
-    table = compute.data(evidence())
-    assert table is not None
+    table = some(compute.data(evidence()))
     assert [[cell.text for cell in row] for row in table.rows] == [
         ["bf16", "normal", "692 TFLOP/s", "100 %", "1.39 GHz", "693 W", "1.00 pJ/FLOP"],
         ["bf16", "zeros", "802 TFLOP/s", "116 %", "1.61 GHz", "499 W", "0.622 pJ/FLOP"],
     ]
-    no_power = compute.data(evidence(with_metrics("gemm_data", "rate", "sm_clock")))
-    assert no_power is not None
+    no_power = some(compute.data(evidence(with_metrics("gemm_data", "rate", "sm_clock"))))
     assert [cell.text for cell in no_power.rows[0]][-2:] == ["–", "–"]
     assert len({row[0].text for row in getattr(compute.data(evidence(FULL)), "rows", ())}) == 4
 

@@ -64,8 +64,7 @@ def evidence(figure: str) -> Evidence:
 
 @cache
 def figure(name: str) -> Figure:
-    found = drawn(name, evidence(name))
-    assert found is not None
+    found = some(drawn(name, evidence(name)))
     return found
 
 
@@ -77,8 +76,7 @@ def drawn(name: str, *evidences: Evidence) -> Figure | None:
 @cache
 def both(name: str, *others: str) -> Figure:
     """The figure of a bundled run and of the same rows under other GPUs' names."""
-    found = drawn(name, evidence(name), *(changed(evidence(name), name=other) for other in others))
-    assert found is not None
+    found = some(drawn(name, evidence(name), *(changed(evidence(name), name=other) for other in others)))
     return found
 
 
@@ -147,8 +145,7 @@ def test_palettes_change_colours_only(name: str) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_figure_is_small_and_always_the_same(name: str) -> None:
-    again = drawn(name, evidence(name))
-    assert again is not None
+    again = some(drawn(name, evidence(name)))
     assert files.svg(again, LIGHT) == files.svg(figure(name), LIGHT)
     assert len(files.svg(again, LIGHT)) < 60_000
 
@@ -259,8 +256,7 @@ def test_nothing_is_drawn_of_a_run_without_figures() -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_several_runs_lie_over_each_other(name: str) -> None:
     found = both(name, "Another GPU")
-    gpu = evidence(name).gpu
-    assert gpu is not None
+    gpu = some(evidence(name).gpu)
     assert {gpu.name, "Another GPU"} <= set(words(found))
     assert len(found.conclusions) == len(found.sources) == 2
     assert all(text.startswith(label) for text, label in zip(found.conclusions, (gpu.name, "Another GPU"), strict=True))
@@ -282,8 +278,7 @@ def test_a_limit_that_runs_share_is_drawn_once() -> None:
 
 def test_a_run_without_the_rows_is_not_named() -> None:
     empty = evidence_by_device(msgspec.structs.replace(make_run(gpu_name="Nobody"), outcomes=()))
-    found = drawn("gain", evidence("gain"), *empty)
-    assert found is not None
+    found = some(drawn("gain", evidence("gain"), *empty))
     assert len(found.sources) == 1
     assert "Nobody" not in files.svg(found, LIGHT).decode()
 
@@ -314,8 +309,7 @@ def test_simulated_and_bundled_runs_are_marked() -> None:
     own = changed(evidence("gain"), name="Another GPU")
     bundled = Origin(evidence("gain"), reference=True)
     assert labels(bundled, Origin(own, "mine")) == ["NVIDIA H200 · REFERENCE", "mine"]
-    found = figures_of.drawn("gain", [bundled])
-    assert found is not None
+    found = some(figures_of.drawn("gain", [bundled]))
     assert found.sources[0].startswith("NVIDIA H200 · REFERENCE · driver")
     assert not any("REFERENCE" in text for text in words(figure("gain")))
 
@@ -325,8 +319,7 @@ def test_hostile_names_are_words_with_an_end() -> None:
     hostile = [changed(first, name=HOSTILE), changed(first, name=HOSTILE + "y")]
     assert len(set(labels(*map(Origin, hostile)))) == 2
     for name in ("ladder", "gain", "link"):
-        found = figures_of.drawn(name, [Origin(hostile[0]), Origin(hostile[1], HOSTILE)])
-        assert found is not None
+        found = some(figures_of.drawn(name, [Origin(hostile[0]), Origin(hostile[1], HOSTILE)]))
         assert any(text.startswith("<script>alert(1)") for text in words(found))
         assert len(files.svg(found, LIGHT)) < 60_000
         assert files.pdf(found, LIGHT).startswith(b"%PDF")

@@ -46,8 +46,7 @@ def test_gain_comes_first_and_every_benchmark_has_its_table() -> None:
 
 
 def test_speed_up_has_a_line_for_each_submitter_and_the_loops_crossovers() -> None:
-    picture = graph.gain(evidence())
-    assert picture is not None
+    picture = some(graph.gain(evidence()))
     assert [line.name for line in picture.lines] == [
         "compiled loop", "cuda.core", "CuPy RawKernel", "Numba (configured before)",
     ]  # fmt: skip
@@ -58,8 +57,7 @@ def test_speed_up_has_a_line_for_each_submitter_and_the_loops_crossovers() -> No
 
 
 def test_the_surface_has_kernels_down_and_durations_across() -> None:
-    table = graph.surface(evidence())
-    assert table is not None
+    table = some(graph.surface(evidence()))
     assert [column.title for column in table.columns][:3] == ["kernels", "empty", "1.00 µs"]
     assert [row[0].text for row in table.rows] == ["1", "10", "100", "1000"]
     assert table.rows[2][1].text == "4.8×"
@@ -69,22 +67,19 @@ def test_the_surface_has_kernels_down_and_durations_across() -> None:
 
 
 def test_a_life_shows_slope_constant_and_misfit() -> None:
-    picture = graph.life(evidence())
-    assert picture is not None
+    picture = some(graph.life(evidence()))
     bar = next(bar for bar in picture.bars if bar.label == "instantiate")
     assert bar.value == pytest.approx(1.27e-6, rel=0.01)
     assert [cell.text for cell in bar.cells] == ["1.27 µs", "5.01 µs", "0.09 %", "0.14 %"]
 
 
 def test_kinds_have_their_stream_as_the_paler_end() -> None:
-    picture = graph.kinds(evidence())
-    assert picture is not None
+    picture = some(graph.kinds(evidence()))
     bars = {bar.label: bar for bar in picture.bars}
     assert bars["empty kernel"].beyond == pytest.approx(1.36e-6, rel=0.01)
     assert bars["child graph"].beyond is None
     assert picture.bars[-1].label == "host function"
-    iterations = graph.deciders(evidence())
-    assert iterations is not None
+    iterations = some(graph.deciders(evidence()))
     assert len(iterations.bars) == 4
 
 

@@ -49,8 +49,7 @@ def lines_of(one: Way, width: int) -> list[str]:
 
 def made_path(**other: object) -> Way:
     facts = two_switches(**other)  # type: ignore[arg-type]
-    one = path(evidence(make_link_run(facts=facts)))
-    assert one is not None
+    one = some(path(evidence(make_link_run(facts=facts))))
     return one
 
 
@@ -115,8 +114,7 @@ def test_without_root_two_unnamed_bridges_are_a_switch() -> None:
 
 
 def test_a_virtual_machine_hides_the_path() -> None:
-    one = path(evidence())
-    assert one is not None
+    one = some(path(evidence()))
     assert [station.name for station in one.stations] == ["CPU", "GPU 0"]
     assert one.stretches[0].hidden
     assert one.stretches[0].text == "hidden by the virtual machine"
@@ -148,8 +146,7 @@ def test_a_path_is_one_line_where_it_fits_and_down_the_page_where_not() -> None:
 
 
 def test_rates_have_fit_and_ceiling_on_a_logarithmic_axis() -> None:
-    picture = link.rates(evidence(), "h2d")
-    assert picture is not None
+    picture = some(link.rates(evidence(), "h2d"))
     assert picture.x_log
     assert not picture.y_log
     assert [line.name for line in picture.lines] == ["pinned", "pageable", "fit", "ceiling 58.4 GB/s"]
@@ -168,8 +165,7 @@ def test_a_fit_ends_with_the_copies_it_was_made_from() -> None:
             None if one.case.params.get("memory") == "pinned" and int(one.case.params["size_bytes"]) > 1 << 17 else one
         )
     )
-    picture = link.rates(evidence(few), "h2d")
-    assert picture is not None
+    picture = some(link.rates(evidence(few), "h2d"))
     ends = {line.name.split()[0]: (line.points[0][0], line.points[-1][0]) for line in picture.lines}
     whole = (1, 256 << 20)
     assert ends["pageable"] == ends["ceiling"] == whole
@@ -180,16 +176,14 @@ def test_a_fit_ends_with_the_copies_it_was_made_from() -> None:
 
 
 def test_fits_stand_in_a_table() -> None:
-    table = link.fits(evidence())
-    assert table is not None
+    table = some(link.fits(evidence()))
     assert [cell.text for cell in table.rows[0]][:7] == [
         "to the GPU", "pinned", "device", "1.30 µs", "55.4 GB/s", "70.3 KiB", "633 KiB",
     ]  # fmt: skip
 
 
 def test_pin_or_not_counts_copies() -> None:
-    table = link.pinning(evidence())
-    assert table is not None
+    table = some(link.pinning(evidence()))
     assert [column.title for column in table.columns if not column.drop] == [
         "how", "buffer", "costs more", "copies to the GPU", "copies from the GPU",
     ]  # fmt: skip
@@ -199,8 +193,7 @@ def test_pin_or_not_counts_copies() -> None:
 
 
 def test_kernels_on_host_memory_by_width_and_offset() -> None:
-    table = link.zero_copy(evidence())
-    assert table is not None
+    table = some(link.zero_copy(evidence()))
     assert [column.title for column in table.columns] == ["", "0 B", "32 B"]
     assert [cell.text for cell in table.rows[1]] == ["read 16 B", "50.5", "40.4"]
 

@@ -71,8 +71,7 @@ def test_the_verdict_stands_above_all_pictures() -> None:
 
 
 def test_kernels_by_implementation_with_shares_and_shapes() -> None:
-    table = by_implementation(evidence())
-    assert table is not None
+    table = some(by_implementation(evidence()))
     assert table.title == "Streaming kernels on arrays of 1 GiB, fp64, in GB/s"
     assert [column.title for column in table.columns] == ["", "CUDA C++", "CuPy", "Numba", "shape of CUDA C++"]
     first = table.rows[0]
@@ -83,24 +82,21 @@ def test_kernels_by_implementation_with_shares_and_shapes() -> None:
 
 def test_types_stand_in_a_table_where_there_are_several() -> None:
     assert by_dtype(evidence()) is None
-    table = by_dtype(evidence(FULL))
-    assert table is not None
+    table = some(by_dtype(evidence(FULL)))
     assert [column.title for column in table.columns] == ["", "fp64", "fp32", "fp16", "int8"]
     assert len(table.rows) == 7
 
 
 def test_a_figure_above_its_ceiling_stands_out() -> None:
     slow = with_gpu(lambda gpu: msgspec.structs.replace(gpu, memory_clock_max_hz=2e9), WHOLE)
-    table = by_implementation(evidence(slow))
-    assert table is not None
+    table = some(by_implementation(evidence(slow)))
     assert table.rows[0][1].tone == "problem"
     assert table.rows[0][3].tone == "strong"
 
 
 def test_without_a_ceiling_there_are_rates_alone() -> None:
     unknown = with_gpu(lambda gpu: msgspec.structs.replace(gpu, memory_bus_bits=None), WHOLE)
-    table = by_implementation(evidence(unknown))
-    assert table is not None
+    table = some(by_implementation(evidence(unknown)))
     assert (table.rows[0][1].text, table.rows[0][1].note, table.notes) == ("3760", "", ())
 
 
@@ -108,8 +104,7 @@ def test_without_a_ceiling_there_are_rates_alone() -> None:
 
 
 def test_the_hierarchy_is_one_picture() -> None:
-    picture = hierarchy(evidence())
-    assert picture is not None
+    picture = some(hierarchy(evidence()))
     assert picture.x_log
     assert [line.name for line in picture.lines] == [
         "L1 31.9 TB/s, 122 B/clk/SM", "L2 11.0 TB/s, 42.0 B/clk/SM", "DRAM 3.76 TB/s, 14.4 B/clk/SM", "",
@@ -122,14 +117,12 @@ def test_the_hierarchy_is_one_picture() -> None:
 
 def test_a_knee_at_the_reported_size_is_marked_once() -> None:
     near = with_gpu(lambda gpu: msgspec.structs.replace(gpu, l2_bytes=33 * MIB), WHOLE)
-    picture = hierarchy(evidence(near))
-    assert picture is not None
+    picture = some(hierarchy(evidence(near)))
     assert [mark.text for mark in picture.marks] == ["L1 to 192 KiB", "L2 to 32 MiB"]
 
 
 def test_latency_is_a_picture_with_the_reach_of_the_tlb() -> None:
-    picture = latencies(evidence())
-    assert picture is not None
+    picture = some(latencies(evidence()))
     assert [line.name for line in picture.lines][:3] == [
         "L1 16.6 ns, 33.2 cycles", "L2 132 ns, 262 cycles", "DRAM 282 ns, 559 cycles",
     ]  # fmt: skip
@@ -138,8 +131,7 @@ def test_latency_is_a_picture_with_the_reach_of_the_tlb() -> None:
 
 
 def test_near_and_far_lines_are_a_histogram() -> None:
-    picture = l2_lines(evidence())
-    assert picture is not None
+    picture = some(l2_lines(evidence()))
     assert [mark.text for mark in picture.marks] == ["near 262 cycles", "far 421 cycles"]
     assert sum(picture.counts) == 1604
 
@@ -148,12 +140,10 @@ def test_near_and_far_lines_are_a_histogram() -> None:
 
 
 def test_what_is_under_way_has_a_line_for_each_number_of_loads() -> None:
-    picture = memory.under_way(evidence())
-    assert picture is not None
+    picture = some(memory.under_way(evidence()))
     assert [line.name for line in picture.lines] == ["1 load a thread", "4 loads a thread"]
     assert [mark.text for mark in picture.marks] == ["Little 7.85 KiB", "90 % at 32.0 KiB"]
-    full = memory.under_way(evidence(FULL))
-    assert full is not None
+    full = some(memory.under_way(evidence(FULL)))
     assert len(full.lines) == 4
     xs = [x for x, _ in full.lines[0].points]
     assert xs == sorted(set(xs))

@@ -242,8 +242,7 @@ def test_details_tell_every_row_and_their_columns_count_every_sample(run: Run) -
     told = details(evidence_by_device(run, found))
     assert len(told.found) == len(found)
     row = next(one for one in found if one.benchmark == "launch_cost" and one.metric.name == "submit")
-    place = told.place(row.device, "launch_cost submit")
-    assert place is not None
+    place = some(told.place(row.device, "launch_cost submit"))
     one = told.found[place]
     assert one.value == "3.31 µs"
     assert dict(one.words)["3 rounds"].count("·") == 2

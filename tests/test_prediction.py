@@ -91,8 +91,7 @@ TORCH = step(10, "1us", "torch", arguments=1)
 def test_a_finding_has_its_severity_and_figures(
     rule: str, workload: Workload, fit: Fit | None, severity: str, named: list[str] | None
 ) -> None:
-    finding = finding_of(rule, workload, fit)
-    assert finding is not None
+    finding = some(finding_of(rule, workload, fit))
     assert finding.severity == severity
     assert named is None or figures(finding) == named
 
@@ -114,8 +113,7 @@ def test_a_finding_without_anything_to_say_is_left_out(rule: str, workload: Work
 @pytest.mark.parametrize(("reference", "severity"), [(True, "advice"), (False, "warning")])
 def test_constants_of_another_machine_are_marked(reference: bool, severity: str) -> None:
     """RUN is simulated, so its constants are never this machine's."""
-    finding = finding_of("prediction.origin", step(), reference=reference)
-    assert finding is not None
+    finding = some(finding_of("prediction.origin", step(), reference=reference))
     assert finding.severity == severity
     assert finding.advice
     assert len(finding.rests_on) == 13

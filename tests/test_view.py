@@ -79,8 +79,7 @@ def test_the_general_comes_before_the_particular() -> None:
 
 
 def test_the_anatomy_is_to_scale() -> None:
-    picture = launch.anatomy(evidence_by_device(make_run())[0])
-    assert picture is not None
+    picture = some(launch.anatomy(evidence_by_device(make_run())[0]))
     start, complete = picture.lanes[2].spans
     assert start.end_s == complete.begin_s == pytest.approx(6.4e-6, rel=0.02)
     assert complete.end_s == picture.end_s == pytest.approx(8.4e-6, rel=0.02)
@@ -88,8 +87,7 @@ def test_the_anatomy_is_to_scale() -> None:
 
 
 def test_the_duration_curve_marks_the_crossover() -> None:
-    picture = launch.durations(evidence_by_device(make_run())[0])
-    assert picture is not None
+    picture = some(launch.durations(evidence_by_device(make_run())[0]))
     assert [line.name.split()[0] for line in picture.lines] == ["in", "the", "the"]
     assert picture.marks[0].at == pytest.approx(1.95e-6, rel=0.02)
 
@@ -170,8 +168,7 @@ def test_curves_need_points_and_leave_drawn_ones_to_their_picture() -> None:
     report = view.build(make_run())
     assert study(report, "launch_duration").curve is None
     assert study(report, "launch_queue").curve is None  # three points
-    curve = study(report, "launch_threads").curve
-    assert curve is not None
+    curve = some(study(report, "launch_threads").curve)
     assert [x for x, _ in curve.lines[0].points] == [1, 2, 4, 8]
     assert curve.title == "rate over threads"
 
@@ -185,8 +182,7 @@ def test_a_curve_has_a_line_for_each_combination_of_the_other_axes() -> None:
         for size in (0, 8, 64, 256)
     ]
     run = msgspec.structs.replace(make_run(), outcomes=tuple(cases), benchmarks=benchmarks(cases))
-    curve = benchmark_curve(run.benchmarks[0], rows(run))
-    assert curve is not None
+    curve = some(benchmark_curve(run.benchmarks[0], rows(run)))
     assert [(line.name, len(line.points)) for line in curve.lines] == [("grid blocks 1", 4), ("grid blocks 132", 4)]
 
 

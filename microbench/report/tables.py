@@ -1,7 +1,8 @@
-"""Turns the rows of a run into tables: figures of a benchmark with their notes, facts, and what was not measured."""
+"""Turns the rows of a run into tables: a benchmark's figures with notes, facts, and cases that were not measured."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -20,7 +21,7 @@ NOTHING = Cell(MISSING, tone="quiet")
 MOST_METRICS_ACROSS = 3
 MOST_VALUES_ACROSS = 5
 MOST_VALUES_KEPT = 4
-# Far more than any grid has; a run that was put together may have more.
+# No grid has as many cases; a run that was put together by hand may.
 MOST_CASES = 1000
 MOST_LIMITS = 8
 MOST_FACT_VALUES = 4
@@ -35,7 +36,7 @@ QUANTILES: dict[Tail, Literal["p1", "p90", "p99", "min", "max"]] = {
 
 Value = TypeVar("Value")
 LimitOf = Callable[[Row], Ceiling | None]
-Cells = tuple[Cell, ...]
+Layout = tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]
 
 
 def figure(row: Row, limit: Ceiling | None = None) -> Cell:
@@ -47,7 +48,7 @@ def figure(row: Row, limit: Ceiling | None = None) -> Cell:
     tone: Tone = "strong"
     if limit is not None and limit.unit == row.metric.unit:
         note += f", {percent(row.value / limit.value)} of limit"
-        if exceeds(row, limit):  # said in the figure itself, as a narrow page drops notes
+        if exceeds(row, limit):  # part of the text, because a narrow page drops notes
             text, tone = f"{text}, over limit", "problem"
     return Cell(text, note, tone, row.trust, row_name(row))
 
@@ -84,7 +85,7 @@ def benchmark_tables(info: BenchmarkInfo, found: Sequence[Row], limit_of: LimitO
     varying = varying_axes(info, found)
     tables = []
     for rows in kinds.values():
-        # An axis that is 0 throughout says nothing about these cases.
+        # An axis that is 0 in all of these cases gets no column.
         axes = [axis for axis in varying if any(row.params.get(axis) not in (0, None) for row in rows)]
         tables.append(Table("", "", *_layout(axes, rows, limit_of)))
     notes = _notes(found, varying, limit_of)
@@ -112,8 +113,8 @@ def varying_axes(info: BenchmarkInfo, found: Iterable[Row]) -> list[str]:
 # The layouts of a table: metrics side by side, metrics by the values of one axis, or one metric a row.
 
 
-def _layout(axes: list[str], found: Sequence[Row], limit_of: LimitOf) -> tuple[tuple[Column, ...], tuple[Cells, ...]]:
-    """The columns and rows that suit these rows, whose cases differ in ``axes``."""
+def _layout(axes: list[str], found: Sequence[Row], limit_of: LimitOf) -> Layout:
+    """The columns and rows for these rows, whose cases differ in ``axes``."""
     metrics = list(dict.fromkeys(row.metric.name for row in found))
     if axes and len(metrics) <= MOST_METRICS_ACROSS:
         return _metrics_across(axes, metrics, found, limit_of)
@@ -129,9 +130,7 @@ def _layout(axes: list[str], found: Sequence[Row], limit_of: LimitOf) -> tuple[t
     return tuple(columns), tuple(rows)
 
 
-def _metrics_across(
-    axes: list[str], metrics: list[str], found: Sequence[Row], limit_of: LimitOf
-) -> tuple[tuple[Column, ...], tuple[Cells, ...]]:
+def _metrics_across(axes: list[str], metrics: list[str], found: Sequence[Row], limit_of: LimitOf) -> Layout:
     cases: dict[str, dict[str, Row]] = {}
     for row in found:
         cases.setdefault(row.case_id, {})[row.metric.name] = row
@@ -147,9 +146,7 @@ def _metrics_across(
     return (*_axis_columns(axes), *(Column(name) for name in metrics), *_tail_columns(tails)), tuple(rows)
 
 
-def _values_across(
-    axis: str, metrics: list[str], found: Sequence[Row], limit_of: LimitOf
-) -> tuple[tuple[Column, ...], tuple[Cells, ...]]:
+def _values_across(axis: str, metrics: list[str], found: Sequence[Row], limit_of: LimitOf) -> Layout:
     values = list(dict.fromkeys(row.params[axis] for row in found if axis in row.params))
     cells = {(row.metric.name, row.params.get(axis)): figure(row, limit_of(row)) for row in found}
     # A narrow page drops every other one of five values; the first and the last stay.
@@ -172,17 +169,15 @@ def _axis_cells(axes: list[str], row: Row, blank: frozenset[str]) -> list[Cell]:
 
 
 def _blank_at_zero(axes: Iterable[str], found: Sequence[Row]) -> frozenset[str]:
-    """Sizes whose 0 means "has no size": some kind of case is 0 throughout, and every other one never is."""
+    """Sizes whose 0 means "has no size": for some axis of words, each word has the size always or never."""
     kinds = {name for row in found for name, value in row.params.items() if isinstance(value, str)}
-    sizes = (name for name in axes if name.endswith("_bytes"))
-    return frozenset(name for name in sizes if any(_decides(kind, name, found) for kind in kinds))
-
-
-def _decides(kind: str, size: str, found: Sequence[Row]) -> bool:
-    """True if each kind of case has the size always or never, and both occur."""
-    without = {row.params.get(kind) for row in found if row.params.get(size) == 0}
-    sized = {row.params.get(kind) for row in found if row.params.get(size)}
-    return bool(without and sized) and not without & sized
+    blank = set()
+    for size, kind in itertools.product((name for name in axes if name.endswith("_bytes")), kinds):
+        without = {row.params.get(kind) for row in found if row.params.get(size) == 0}
+        sized = {row.params.get(kind) for row in found if row.params.get(size)}
+        if without and sized and not without & sized:
+            blank.add(size)
+    return frozenset(blank)
 
 
 def _tails(found: Sequence[Row]) -> tuple[Tail, ...]:
@@ -226,7 +221,7 @@ def _notes(found: Sequence[Row], varying: Collection[str], limit_of: LimitOf) ->
 
 
 def fact_notes(found: Sequence[Row]) -> list[str]:
-    """Facts that the cases report, a line for each name: its values, and how many cases each holds for."""
+    """The facts of the cases, a line for each name: its values, each with its number of cases."""
     by_name: dict[str, list[Fact]] = {}
     for outcome in {id(row.outcomes[0]): row.outcomes[0] for row in found}.values():
         for fact in outcome.facts:
@@ -235,7 +230,7 @@ def fact_notes(found: Sequence[Row]) -> list[str]:
 
 
 def _values(facts: Sequence[Fact]) -> str:
-    """Each value with its number of cases; many numbers as a range, many texts as their count."""
+    """Each value with its number of cases; many numbers become a range, many texts a count."""
     counts = Counter(fact_words(fact) for fact in facts)
     numbers = {fact.value: fact_words(fact) for fact in facts if isinstance(fact.value, int | float)}
     if len(counts) > MOST_FACT_VALUES and len(numbers) == len({fact.value for fact in facts}):
@@ -263,9 +258,9 @@ def fact_words(fact: Fact) -> str:
     return f"{value} {fact.unit}".strip()
 
 
-# Tables of facts, and of what was not measured.
+# Tables of facts, and of cases that were not measured.
 
-# Facts with a number in their name, one group for each device on a path: hop0_kind, hop1_kind.
+# Facts with a number in their name, such as those of each device on a path: hop0_kind, hop1_kind.
 NUMBERED = re.compile(r"(?P<group>[a-z]+)(?P<number>[0-9]{1,3})_(?P<name>[a-z_]+)")
 KEPT_ACROSS = 2
 
@@ -305,14 +300,13 @@ def _numbered_table(group: str, members: dict[str, dict[str, Cell]]) -> Table:
     titles = list(dict.fromkeys(title for cells in members.values() for title in cells))
     rows = tuple((Cell(number), *(cells.get(title, NOTHING) for title in titles)) for number, cells in members.items())
     # The first columns identify the device; a narrow page drops the last ones first.
-    across = (
-        Column(axis_title(title), "left", drop=max(index + 1 - KEPT_ACROSS, 0)) for index, title in enumerate(titles)
-    )
+    drops = (max(index + 1 - KEPT_ACROSS, 0) for index in range(len(titles)))
+    across = (Column(axis_title(title), "left", drop) for title, drop in zip(titles, drops, strict=True))
     return Table("", "", (Column(group, "left"), *across), rows)
 
 
 def problem_table(outcomes: Iterable[Outcome]) -> Table | None:
-    """What was not measured and why, failures first, a row for each reason; None if everything was measured."""
+    """A row for each reason why cases were not measured, failures first; None if everything was measured."""
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.status != "ok":

@@ -82,7 +82,7 @@ def _roofline(evidence: Evidence) -> Gathered:
     from microbench.explain.compute_products import bounds
     from microbench.report.suites.roofline import rooflines
 
-    words = (lambda value: f"{three_digits(value)} operations a byte", lambda value: quantity(value, "FLOP/s"))
+    words = (lambda value: f"{three_digits(value)} operations per byte", lambda value: quantity(value, "FLOP/s"))
     return Gathered(_panels(*rooflines(evidence), words=words), bounds(evidence)[:1])
 
 
@@ -124,6 +124,6 @@ KINDS = {
     "link": Kind("Bandwidth over the size of a copy", ("link_copy",), _link),
     "memory": Kind("Bandwidth and latency over the working set", ("memory_levels", "memory_latency"), _memory),
     "roofline": Kind("Products of models under this GPU's own roofs", ("gemm_shapes",), _roofline),
-    "sustained": Kind("Products that last: rate, clock, power and temperature", ("gemm_sustained",), _sustained),
+    "sustained": Kind("Sustained products: rate, clock, power and temperature", ("gemm_sustained",), _sustained),
     "step": Kind("A short step, predicted: in a stream and as a graph", STEP, _step),
 }

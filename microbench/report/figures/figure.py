@@ -10,22 +10,8 @@ import msgspec
 from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.core.model import Run
 from microbench.core.units import as_time, plain
-from microbench.report.document import (
-    SERIES_TONES,
-    Bar,
-    Bars,
-    Cell,
-    Column,
-    Curve,
-    Line,
-    Mark,
-    Picture,
-    Report,
-    Section,
-    Table,
-    TimeLine,
-    Tone,
-)
+from microbench.report import document
+from microbench.report.document import SERIES_TONES, Bar, Bars, Cell, Column, Curve, Line, Mark, Table, TimeLine, Tone
 from microbench.report.figures import drawing
 from microbench.report.figures.canvas import LARGE, SMALL, Canvas
 from microbench.report.figures.catalogue import KINDS, Panel
@@ -88,7 +74,7 @@ class Figure(NamedTuple):
     panels: tuple[Panel, ...]
     legend: tuple[tuple[str, Tone], ...]
     tables: tuple[Table, ...]
-    pictures: tuple[Picture, ...]
+    pictures: tuple[document.Picture, ...]
 
     @property
     def conclusion(self) -> str:
@@ -355,7 +341,7 @@ def available(run: Run) -> list[str]:
     return [name for name in KINDS if any(_pictures(name, one) for one in groups)]
 
 
-def sheet(name: str, run: Run, *, reference: bool = False) -> Report | None:
+def sheet(name: str, run: Run, *, reference: bool = False) -> document.Report | None:
     """A figure for the terminal, a section for each GPU that has rows for it; None where none has."""
     groups = evidence_by_device(run)
     sections = []
@@ -364,10 +350,10 @@ def sheet(name: str, run: Run, *, reference: bool = False) -> Report | None:
         if len(groups) > 1 and one.gpu is not None:
             title += f" · GPU {one.gpu.index}, {one.gpu.name}"
         if pictures := _pictures(name, one):
-            sections.append(Section(name, title, tuple(pictures), (), ()))
+            sections.append(document.Section(name, title, tuple(pictures), (), ()))
     return msgspec.structs.replace(head(run, reference=reference), sections=tuple(sections)) if sections else None
 
 
-def _pictures(name: str, evidence: Evidence) -> list[Picture]:
+def _pictures(name: str, evidence: Evidence) -> list[document.Picture]:
     panels, _, tables = KINDS[name].gather(evidence)
     return [*(panel.picture for panel in panels), *(table for table in tables if table is not None)]

@@ -8,18 +8,7 @@ from typing import Any
 
 from microbench.core.errors import UsageError
 from microbench.core.units import to_ascii
-from microbench.report.figures.canvas import (
-    MIDDLE,
-    Dots,
-    Palette,
-    Point,
-    Rectangle,
-    Shape,
-    Stroke,
-    Words,
-    corners_of,
-    safe,
-)
+from microbench.report.figures.canvas import MIDDLE, Dots, Palette, Rectangle, Shape, Stroke, Words, corners_of, safe
 from microbench.report.figures.figure import MARGIN, Figure
 
 EXTRA = "plot"
@@ -118,7 +107,7 @@ def _write(page: Any, x: float, y: float, text: str, font: tuple[str, float], ou
     page.drawText(words)
 
 
-def _path(page: Any, points: Sequence[Point], *, stroke: int = 0, fill: int = 0) -> None:
+def _path(page: Any, points: Sequence[tuple[float, float]], *, stroke: int = 0, fill: int = 0) -> None:
     path = page.beginPath()
     path.moveTo(points[0][0], -points[0][1])
     for x, y in points[1:]:

@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from microbench.core.units import BINARY, PREFIXES, SMALLER, plain
+from microbench.report import document
 from microbench.report.document import (
     SEVERITY_MARKS,
     TRUST_MARKS,
@@ -18,7 +19,6 @@ from microbench.report.document import (
     Column,
     Curve,
     Histogram,
-    Picture,
     Stacks,
     TimeLine,
 )
@@ -133,7 +133,7 @@ def _sort_key(text: str) -> str:
 # Pictures.
 
 
-def _kind(picture: Picture) -> str:
+def _kind(picture: document.Picture) -> str:
     """The name of the template that shows it."""
     return "drawing" if isinstance(picture, Curve | TimeLine | Histogram) else type(picture).__name__.lower()
 

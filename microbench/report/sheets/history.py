@@ -10,21 +10,9 @@ import numpy as np
 
 from microbench.analysis.evidence import listed
 from microbench.core.units import plain, quantity, spread
+from microbench.report import document
 from microbench.report.curves import nice_step, short
-from microbench.report.document import (
-    GRADES,
-    SERIES_TONES,
-    SUITE_TITLES,
-    Cell,
-    Column,
-    Curve,
-    Line,
-    Mark,
-    Report,
-    Section,
-    Study,
-    Table,
-)
+from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Line, Mark, Report, Section, Study, Table
 from microbench.report.heading import SIMULATED
 from microbench.runs.history import Entry
 from microbench.runs.store import GROWING
@@ -109,9 +97,11 @@ def sheet(
         banners=(),
         facts=tuple(facts),
         environment=(),
-        sections=(Section(suite, SUITE_TITLES.get(suite, suite), (_curve(metric, drawn, series),), (study,), ()),),
+        sections=(
+            Section(suite, document.SUITE_TITLES.get(suite, suite), (_curve(metric, drawn, series),), (study,), ()),
+        ),
         problems=None,
-        grades=tuple(grade for grade in GRADES if grade in grades),
+        grades=tuple(grade for grade in document.GRADES if grade in grades),
         footer=("whether two runs differ: microbench compare RUN RUN",),
     )
 

@@ -47,6 +47,5 @@ def suite_tables(infos: Iterable[BenchmarkInfo]) -> list[Table]:
             values = ", ".join(map(str, axis.values))
             about = Cell(f"{axis.about.rstrip('.')}: {values}", tone="quiet")
             rows.append((Cell(""), Cell(axis.name, tone="first"), about))
-    titles = ("benchmark", "axis", "question, or the axis and its values")
-    columns = tuple(Column(title, "left") for title in titles)
+    columns = tuple(Column(title, "left") for title in ("benchmark", "axis", "question, or the axis and its values"))
     return [Table(SUITE_TITLES.get(suite, suite), "", columns, tuple(rows)) for suite, rows in suites.items()]

@@ -14,8 +14,7 @@ from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Line, 
 from microbench.report.suites.roofline import rates_over_time, rooflines, shapes, state_over_time
 from microbench.report.tables import NOTHING, row_cell, value_cell
 
-# Products in pictures: types beside their ceilings at each clock, over size, by library, and the fastest shape.
-
+# Products: by type, over size, by library, and the fastest shape.
 
 # Types whose rates differ most come first; there is room for four lines.
 DRAWN_TYPES = (units.MAIN_DTYPE, "fp8_e4m3_fast", "tf32", "fp64", "fp32", "fp16")
@@ -24,7 +23,7 @@ GUESS = re.compile(r"guess \d+")
 
 
 def by_type(evidence: Evidence) -> Table | None:
-    """Types down; what they add up in, the best square product's rate, and its share of the ceiling at each clock."""
+    """A row for each type: accumulator, rate of the best square product, and its share of the ceiling at each clock."""
     found = units.best_products(evidence)
     if not found:
         return None
@@ -33,13 +32,9 @@ def by_type(evidence: Evidence) -> Table | None:
         Column("data sheet"),
     )  # fmt: skip
     each = [units.reached(evidence, row) for row in found]
-    return Table(
-        f"Square products by type, {IN_TERA}, dense",
-        "each with its share of rate x SMs x clock: the clock measured meanwhile, the highest, the data sheet's",
-        columns,
-        tuple(_type_row(one) for one in each),
-        (_sizes(found), *_clocks(each)),
-    )
+    title = f"Square products by type, {IN_TERA}, dense"
+    about = "shares of rate x SMs x clock, at the measured clock, the highest one and the data sheet's"
+    return Table(title, about, columns, tuple(map(_type_row, each)), (_sizes(found), *_clocks(each)))
 
 
 def _type_row(one: units.Reached) -> tuple[Cell, ...]:
@@ -106,7 +101,7 @@ def over_size(evidence: Evidence) -> Curve | None:
     mark = Mark(float(first.size), f"{round_percent(FED)} from {first.size} on")
     return Curve(
         title="Rate over the size of a square product",
-        about=f"small products leave units without work; marked: where {first.dtype} comes near its best",
+        about=f"small products leave units idle; marked: the size from which {first.dtype} is near its best",
         x_title="rows, columns and depth",
         lines=tuple(
             Line(
@@ -123,7 +118,7 @@ def over_size(evidence: Evidence) -> Curve | None:
 
 
 def by_library(evidence: Evidence) -> Table | None:
-    """Types down, libraries across at the largest common size, the candidate that cuBLASLt was fastest with."""
+    """A row for each type, a column for each library at the largest common size, and cuBLASLt's fastest candidate."""
     found = {(one.library, units.dtype_of(one.row)): one for one in rivals(evidence)}
     if not found:
         return None
@@ -149,12 +144,9 @@ def by_library(evidence: Evidence) -> Table | None:
     )  # fmt: skip
     sizes = sorted({whole(one.row, "size") for one in found.values()})
     order = "in turn" if all(one.against is not None for one in found.values()) else "one after the other"
-    return Table(
-        f"Who multiplies, at size {listed([str(one) for one in sizes])}, {IN_TERA}",
-        f"the same operands, {order}; beside each figure its share of cuBLASLt's fastest candidate",
-        columns,
-        tuple(rows),
-    )
+    title = f"Libraries at size {listed([str(one) for one in sizes])}, {IN_TERA}"
+    about = f"the same operands, {order}; shares of the rate of cuBLASLt's fastest candidate"
+    return Table(title, about, columns, tuple(rows))
 
 
 def _candidate(row: Row) -> Cell:
@@ -166,7 +158,7 @@ def _candidate(row: Row) -> Cell:
 
 
 def fastest(evidence: Evidence) -> Table | None:
-    """The fastest shape and candidate of each type, with its clock, its power and what an operation costs."""
+    """The fastest shape and candidate of each type, with its clock, its power and the energy of an operation."""
     found = sorted(units.rates(evidence, units.SEARCH), key=lambda row: units.dtype_of(row) != units.MAIN_DTYPE)
     if not found:
         return None
@@ -177,13 +169,10 @@ def fastest(evidence: Evidence) -> Table | None:
     by_candidate: dict[str, list[str]] = {}
     for row in found:
         by_candidate.setdefault(_candidate(row).text, []).append(units.dtype_of(row))
-    return Table(
-        f"The fastest product, {IN_TERA}, dense",
-        "rows x columns x depth, of all that were tried; beside the clock the share of rate x SMs x this clock",
-        columns,
-        tuple(_fastest_row(evidence, row) for row in found),
-        tuple(f"{', '.join(names)}: {candidate}" for candidate, names in by_candidate.items()),
-    )
+    rows = tuple(_fastest_row(evidence, row) for row in found)
+    notes = tuple(f"{', '.join(names)}: {candidate}" for candidate, names in by_candidate.items())
+    about = "rows x columns x depth, the best of all that were tried; share of rate x SMs x clock"
+    return Table(f"The fastest product, {IN_TERA}, dense", about, columns, rows, notes)
 
 
 def _fastest_row(evidence: Evidence, row: Row) -> tuple[Cell, ...]:
@@ -198,14 +187,13 @@ def _fastest_row(evidence: Evidence, row: Row) -> tuple[Cell, ...]:
     )
 
 
-# Tensor cores alone as a table: both paths clock for clock, and what the better one sustains and gives in a burst.
-
+# Tensor cores alone: both paths per cycle, and the better one's sustained and burst rates.
 
 ACCUMULATORS = "adds up: fp16_acc16 in fp16, int8 in int32, fp64 in fp64, all others in fp32 (fp8 by wgmma: 14 bits)"
 
 
 def alone(evidence: Evidence) -> Table | None:
-    """Types down; operations an SM does in a cycle by each path, then the faster path's rates with their clocks."""
+    """A row for each type: operations per cycle and SM by each path, and the rates of the faster path."""
     found = units.tensor_dtypes(evidence)
     if not found:
         return None
@@ -221,13 +209,11 @@ def alone(evidence: Evidence) -> Table | None:
         Column("type", "left"), Column("wgmma"), Column("mma"), Column("sustained"),
         Column("burst", drop=1),
     )  # fmt: skip
-    return Table(
-        "Tensor cores alone, in TFLOP/s (int8: TOP/s), dense",
-        "by each path an SM's operations in a cycle and their share of its rate; by the faster one rate and clock",
-        columns,
-        rows,
-        (ACCUMULATORS,),
+    title = "Tensor cores alone, in TFLOP/s (int8: TOP/s), dense"
+    about = (
+        "operations per cycle and SM by each path, with their share of the SM's rate; rate and clock by the faster path"
     )
+    return Table(title, about, columns, rows, (ACCUMULATORS,))
 
 
 def _in_a_cycle(evidence: Evidence, row: Row | None) -> Cell:
@@ -263,7 +249,7 @@ def pictures(evidence: Evidence) -> list[Picture]:
 
 
 def data(evidence: Evidence) -> Table | None:
-    """Types and data down; rate, clock, power and energy across, each rate against that of normal numbers."""
+    """A row for each type and kind of data: rate, share of the rate with normal data, clock, power and energy."""
     found = units.rates(evidence, units.DATA)
     if len(found) < 2:
         return None
@@ -274,12 +260,9 @@ def data(evidence: Evidence) -> Table | None:
         Column("power", drop=1), Column("an operation"),
     )  # fmt: skip
     sizes = sorted({whole(row, "size") for row in found})
-    return Table(
-        f"What the data do, at size {' and '.join(str(one) for one in sizes)}",
-        "the same work each time: bits that flip take power, power takes clock; only normal data say what a model gets",
-        columns,
-        rows,
-    )
+    title = f"Effect of the data at size {' and '.join(str(one) for one in sizes)}"
+    about = "the same work each time: flipping bits take power, and power lowers the clock; models have normal data"
+    return Table(title, about, columns, rows)
 
 
 def _data_row(evidence: Evidence, row: Row, found: list[Row]) -> tuple[Cell, ...]:
@@ -301,7 +284,7 @@ def _data_row(evidence: Evidence, row: Row, found: list[Row]) -> tuple[Cell, ...
 
 
 def alus(evidence: Evidence) -> Table | None:
-    """ALU instructions down; what an SM does in a cycle with its share of the rate, latency, what must be under way."""
+    """A row for each ALU instruction: rate per cycle and SM, rate of all SMs, latency, and the number in flight."""
     found = units.instructions(evidence)
     if not found:
         return None
@@ -316,12 +299,9 @@ def alus(evidence: Evidence) -> Table | None:
         for one in found
     )
     columns = (
-        Column("instruction", "left"), Column("an SM in a cycle"), Column("all SMs", drop=1), Column("latency"),
-        Column("under way"),
+        Column("instruction", "left"), Column("per cycle and SM"), Column("all SMs", drop=1), Column("latency"),
+        Column("in flight"),
     )  # fmt: skip
-    return Table(
-        "ALUs alone",
-        "beside each figure its share of the architecture's rate; under way: instructions of a warp that an SM needs",
-        columns,
-        rows,
-    )
+    title = "ALUs alone"
+    about = "share of the architecture's rate; in flight: instructions of a warp that an SM needs for it"
+    return Table(title, about, columns, rows)

@@ -11,25 +11,13 @@ from microbench.predict.fit import fit, missing
 from microbench.predict.forecast import forecast
 from microbench.predict.model import WAYS
 from microbench.predict.workload import Kernels, Wait, Workload
+from microbench.report import document
 from microbench.report.curves import ticks
-from microbench.report.document import (
-    SERIES_TONES,
-    Bar,
-    Bars,
-    Cell,
-    Column,
-    Curve,
-    Line,
-    Mark,
-    Picture,
-    Table,
-    TimeLine,
-    Tone,
-)
+from microbench.report.document import SERIES_TONES, Bar, Bars, Cell, Column, Curve, Line, Mark, Table, TimeLine, Tone
 from microbench.report.suites import timeline
 from microbench.report.tables import NOTHING, figure
 
-# Tables in the order of the questions: what it gains, what it costs, how to use it.
+# The order of the tables: what a graph gains, what it costs, how to use it.
 ORDER = ("graph_gain", "graph_lifecycle", "graph_update", "graph_shape", "graph_nodes", "graph_memory", "step_time")
 PHASES = {
     "capture": "capture",
@@ -48,7 +36,7 @@ SPEEDUP_TICKS = (1, 1.5, 2, 3, 5, 10, 20, 50, 100)
 MOST_UNBROKEN = 6
 
 
-def pictures(evidence: Evidence) -> list[Picture]:
+def pictures(evidence: Evidence) -> list[document.Picture]:
     """Every picture that the run has figures for."""
     drawn = (gain(evidence), surface(evidence), step(evidence), life(evidence), kinds(evidence), deciders(evidence))
     return [picture for picture in drawn if picture is not None]
@@ -76,7 +64,7 @@ def gain(evidence: Evidence) -> Curve | None:
     ys = [y for line in lines for _, y in line.points]
     return Curve(
         title="Speed-up of a graph over kernel duration",
-        about=f"time per kernel in a stream over that in a graph, {kernels} kernels a step, for who submits them",
+        about=f"time per kernel in a stream divided by that in a graph, {kernels} kernels a step, by submitter",
         x_title="kernel duration",
         lines=tuple(lines),
         x_ticks=(*((Mark(empty_s, "empty"),) if begins_empty else ()), *ticks(min(positive), longest_s, True, "s")),
@@ -102,16 +90,13 @@ def surface(evidence: Evidence) -> Table | None:
         Column(as_time(one) if one > 0 else "empty", drop=_drop(index, len(durations)))
         for index, one in enumerate(durations)
     ]
-    return Table(
-        "Speed-up by kernels in a step (down) and kernel duration (across)",
-        f"from the compiled loop; {STRONG:g}× and more stands out, under {WEAK:g}× is pale; – would take too long",
-        (Column("kernels", "left"), *columns),
-        tuple(rows),
-    )
+    title = "Speed-up by kernels in a step (down) and kernel duration (across)"
+    about = f"from the compiled loop; {STRONG:g}× and more stands out, under {WEAK:g}× is pale; – would take too long"
+    return Table(title, about, (Column("kernels", "left"), *columns), tuple(rows))
 
 
 def _drop(index: int, count: int) -> int:
-    """Which columns go first where the page is narrow: every other one, then every other of the rest; the ends stay."""
+    """The order in which a narrow page drops columns: every other one, then every other of the rest; never the ends."""
     if count <= MOST_UNBROKEN or index in (0, count - 1):
         return 0
     return 2 if index % 2 else 1 if index % 4 else 0
@@ -126,7 +111,7 @@ def step(evidence: Evidence) -> TimeLine | None:
 
 
 def life(evidence: Evidence) -> Bars | None:
-    """What each phase of a graph's life costs per node, with its constant beside, by straight lines."""
+    """The cost of each phase of a graph's life per node and per graph, by linear fits."""
     found = {name: one for name in PHASES if (one := graph_facts.life_line(evidence, name)) is not None}
     if not found:
         return None
@@ -148,14 +133,14 @@ def life(evidence: Evidence) -> Bars | None:
     counts = [nodes for name in found for nodes, _ in graph_facts.curve_of(evidence, name)]
     return Bars(
         title="A graph's life: what each phase costs for each node",
-        about=f"straight lines through {min(counts)} to {max(counts)} empty kernels in a line, by relative residuals",
+        about=f"linear fits over chains of {min(counts)} to {max(counts)} empty kernels, by relative residuals",
         columns=(Column("a node"), Column("+ a graph"), Column("misfit median", drop=2), Column("largest", drop=1)),
         bars=bars,
     )
 
 
 def kinds(evidence: Evidence) -> Bars | None:
-    """What a node of each kind takes the GPU, and the same call in a stream."""
+    """The GPU time of a node of each kind, and of the same call in a stream."""
     found = graph_facts.node_rows(evidence)
     if not found:
         return None
@@ -173,18 +158,15 @@ def kinds(evidence: Evidence) -> Bars | None:
         for node, stream in found
     )
     return Bars(
-        title="Kinds of node: what one takes the GPU",
-        about=(
-            "behind another of its kind; the paler end is the same call in a stream; prologue: 1 µs of work before a "
-            "kernel needs the one in front"
-        ),
+        title="Kinds of node: GPU time of one",
+        about="after another of its kind; paler: in a stream; prologue: 1 µs of work ahead of the dependency",
         columns=(Column("node"), Column("stream", drop=1), Column("stream / node", drop=2)),
         bars=bars,
     )
 
 
 def deciders(evidence: Evidence) -> Bars | None:
-    """What an iteration takes, by who decides whether there is another."""
+    """The time of an iteration, by who decides whether there is another."""
     found = graph_facts.iteration_rows(evidence)
     if len(found) < 2:
         return None
@@ -198,4 +180,4 @@ def deciders(evidence: Evidence) -> Bars | None:
         )
         for row in found
     )
-    return Bars("An iteration, by who decides on the next", "a kernel a time", (Column("iteration"),), bars)
+    return Bars("An iteration, by who decides on the next one", "one kernel each", (Column("iteration"),), bars)

@@ -27,10 +27,10 @@ def peers(evidence: Evidence) -> list[Table]:
         *reasons_named(links.refusals(evidence)),
         *(f"failed, {one}" for one in reasons_named(links.failures(evidence))),
     ]
-    about = f"{links.PEER_WAYS[way]}; the GPU that moves the data down, the one whose memory it is across"
+    about = f"{links.PEER_WAYS[way]}; rows: the GPU that moves the data; columns: the GPU whose memory it is"
     found = [_matrix(evidence, way, "GPU to GPU, in GB/s", about, (*reasons, *_classes(evidence)))]
     if links.pairs(evidence, links.LATENCY):
-        found.append(_matrix(evidence, links.LATENCY, "GPU to GPU, one dependent read", "the reading GPU down", ()))
+        found.append(_matrix(evidence, links.LATENCY, "GPU to GPU, one dependent read", "rows: the GPU that reads", ()))
     return found
 
 
@@ -81,8 +81,10 @@ def _uplink(found: list[links.Contention], words: str) -> Table:
         for index in sorted({one.gpu_index for one in found})
     )
     shared = f"under {round_percent(links.SHARED_BELOW)} an uplink is shared"
-    about = f"the GPU that is measured down, who copies beside it across; {shared}"
-    return Table(f"Kept of a rate {words} while others copy", about, (Column("", "left"), *columns), rows)
+    about = f"rows: the GPU that is measured; columns: the GPUs that copy at the same time; {shared}"
+    return Table(
+        f"Share of the rate {words} that is left while others copy", about, (Column("", "left"), *columns), rows
+    )
 
 
 # The path from the processor to the GPU: root port, switches, and the link on each stretch.
@@ -106,7 +108,7 @@ def path(evidence: Evidence) -> Way | None:
     root = Stretch("hidden by the virtual machine" if hidden else "", "quiet", hidden=hidden)
     stretches = [root, *(_stretch(one, idle=facts.idle) for one in links.joints(facts, groups))]
     return Way(
-        title="The way to the GPU",
+        title="The path to the GPU",
         about=_about(facts, hops[0].now or facts.now),
         stations=tuple(stations),
         stretches=tuple(stretches),
@@ -194,7 +196,7 @@ def rates(evidence: Evidence, direction: str) -> Curve | None:
     reached = "".join(f"; {words} of b at {about_size(x)}" for x, words in at)
     return Curve(
         title=f"Bandwidth over the size of a copy, {links.DIRECTIONS[direction]}",
-        about="pinned copies by the device, behind a gate; pageable ones by the host, with a wait; "
+        about="pinned copies timed on the device behind a gate, pageable ones on the host with a wait; "
         f"fit T = a + V / b{reached}",
         x_title="bytes of a copy",
         lines=tuple(lines),
@@ -226,12 +228,9 @@ def fits(evidence: Evidence) -> Table | None:
         Column("b"), Column("half at"), Column(f"{round_percent(links.MOST)} at"),
         Column("misfit", drop=2), Column("largest", drop=1),
     )  # fmt: skip
-    return Table(
-        "How big must a copy be: T = a + V / b",
-        "on the device behind a gate; on the host with its call and a wait for each",
-        columns,
-        tuple(_fit_cells(*one) for one in found),
-    )
+    title = "How big must a copy be: T = a + V / b"
+    about = "timed on the device behind a gate, or on the host with the call and a wait for each copy"
+    return Table(title, about, columns, tuple(_fit_cells(*one) for one in found))
 
 
 def _fit_cells(direction: str, memory: str, metric: str, fit: links.CopyFit) -> tuple[Cell, ...]:
@@ -267,12 +266,9 @@ def pinning(evidence: Evidence) -> Table | None:
         )
         for one in found
     )  # fmt: skip
-    return Table(
-        "Pin or not: after how many copies pinned memory has paid",
-        "had and given back, less what pageable memory costs where it is new; copies waited for one by one",
-        tuple(columns),
-        rows,
-    )
+    title = "Pin or not: after how many copies pinned memory pays off"
+    about = "cost of allocating and freeing, less that of new pageable memory; each copy is waited for"
+    return Table(title, about, tuple(columns), rows)
 
 
 def _paid(one: links.Choice, direction: str) -> tuple[Cell, Cell]:
@@ -299,9 +295,6 @@ def zero_copy(evidence: Evidence) -> Table | None:
         )
         for (access, width), cells in found.items()
     )
-    return Table(
-        "Kernels on host memory, in GB/s",
-        "bytes a thread moves at a time down; across, how far behind a page the buffer begins",
-        (Column("", "left"), *(Column(size(one)) for one in offsets)),
-        rows,
-    )
+    title = "Kernels on host memory, in GB/s"
+    about = "rows: bytes that a thread moves at once; columns: offset of the buffer from the begin of a page"
+    return Table(title, about, (Column("", "left"), *(Column(size(one)) for one in offsets)), rows)

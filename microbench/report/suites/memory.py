@@ -1,4 +1,4 @@
-"""The memory suite's pictures: kernels by implementation, the hierarchy, what must be under way, other accesses."""
+"""The memory suite's pictures: kernels by implementation, the hierarchy, bytes in flight, and other accesses."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from microbench.report.curves import ticks, ticks_beyond
 from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Histogram, Line, Mark, Picture, Table, Tone
 from microbench.report.tables import NOTHING, row_cell, value_cell
 
-# The hierarchy in pictures: bandwidth and latency over the working set, levels named, and the L2 as one SM sees it.
-
+# Bandwidth and latency over the working set, and the L2 as one SM sees it.
 
 FEWEST_LEVEL_SIZES = 5
 LEVEL_TONES: dict[str, Tone] = {"L1": "first", "L2": "second", "DRAM": "third"}
 LEVEL_TICKS = tuple(1 << power for power in range(14, 41, 3))
 HEADROOM = 1.6
-# Marks nearer to each other than this say the same.
+# Marks closer together than this ratio say the same.
 APART = 1.05
 
 
@@ -43,7 +42,7 @@ def hierarchy(evidence: Evidence) -> Curve | None:
         Mark(float(one.last_bytes), f"{one.level} to {size(one.last_bytes)}")
         for one in memory_levels.ends(points, levels)
     ]
-    about = "all SMs read one set again and again"
+    about = "all SMs read the same working set repeatedly"
     shared = memory_levels.shared_row(evidence, "memory_levels", memory_levels.BANDWIDTH)
     if shared is not None:
         about += f"; from shared memory {quantity(shared.value, 'B/s')}"
@@ -70,7 +69,7 @@ def latencies(evidence: Evidence) -> Curve | None:
     marks = [Mark(one.reach_bytes, f"TLB reach {about_size(one.reach_bytes)}") for one in memory_levels.steps(evidence)]
     shared = memory_levels.shared_row(evidence, "memory_latency", memory_levels.LATENCY)
     beside = f"; from shared memory {as_time(shared.value)}" if shared is not None else ""
-    about = f"one thread, each read waits for the one before it{beside}"
+    about = f"one thread, in which each read waits for the one before it{beside}"
     l2_marks = _with_l2(evidence, marks, points)
     return _curve("Latency over the working set", about, points, levels, names, l2_marks)
 
@@ -128,7 +127,7 @@ def l2_lines(evidence: Evidence) -> Histogram | None:
     footprint = size(whole(modes.row, "footprint_bytes"))
     return Histogram(
         title="The L2 as one SM sees it: lines by their latency",
-        about=f"each line of a set of {footprint}, past the L1; {percent(modes.near_share)} of them near",
+        about=f"each line of a working set of {footprint}, past the L1; {percent(modes.near_share)} of them are near",
         first_edge=one.first_edge,
         ratio=one.ratio,
         counts=one.counts,
@@ -139,14 +138,13 @@ def l2_lines(evidence: Evidence) -> Histogram | None:
     )
 
 
-# Streaming kernels as tables: implementations side by side, types side by side, and the shape that was chosen.
-
+# Streaming kernels by implementation and by type.
 
 DTYPES = ("fp64", "fp32", "fp16", "int8")
 
 
 def by_implementation(evidence: Evidence) -> Table | None:
-    """Kernels down, what they are written in across, on the largest arrays; the shape in words at the end."""
+    """A row for each kernel, a column for each implementation, on the largest arrays; the chosen shape at the end."""
     size_bytes, dtype = memory_stream.largest_bytes(evidence), memory_stream.main_dtype(evidence)
     if size_bytes is None or dtype is None:
         return None
@@ -166,17 +164,15 @@ def by_implementation(evidence: Evidence) -> Table | None:
         )
         for kernel in kernels
     )
-    return Table(
-        f"Streaming kernels on arrays of {size(size_bytes)}, {dtype}, in GB/s",
-        "bytes read plus written; beside each figure its share of the ceiling",
-        tuple(columns),
-        rows,
-        _limits(evidence, list(found.values())),
-    )
+    limits = dict.fromkeys(limit for row in found.values() if (limit := evidence.ceiling(row)) is not None)
+    notes = tuple(f"ceiling: {gigabytes(limit.value)} GB/s, {limit.source}" for limit in limits)
+    title = f"Streaming kernels on arrays of {size(size_bytes)}, {dtype}, in GB/s"
+    about = "bytes read plus written, with the share of the ceiling"
+    return Table(title, about, tuple(columns), rows, notes)
 
 
 def by_dtype(evidence: Evidence) -> Table | None:
-    """Kernels down, types of the elements across, in CUDA C++ on the largest arrays; None for one type."""
+    """A row for each kernel, a column for each type, in CUDA C++ on the largest arrays; None for one type."""
     size_bytes = memory_stream.largest_bytes(evidence)
     if size_bytes is None:
         return None
@@ -192,12 +188,9 @@ def by_dtype(evidence: Evidence) -> Table | None:
         for kernel in memory_stream.KERNELS
         if any(own == kernel for own, _ in found)
     )
-    return Table(
-        f"Types of elements on arrays of {size(size_bytes)}, CUDA C++, in GB/s",
-        "a kernel that only moves bytes does not care; what is added up or multiplied may",
-        (Column("", "left"), *(Column(one) for one in types)),
-        rows,
-    )
+    title = f"Types of elements on arrays of {size(size_bytes)}, CUDA C++, in GB/s"
+    about = "moving bytes does not depend on the type; adding and multiplying may"
+    return Table(title, about, (Column("", "left"), *map(Column, types)), rows)
 
 
 def _rate(evidence: Evidence, row: Row | None) -> Cell:
@@ -214,12 +207,7 @@ def _shape(row: Row | None) -> Cell:
     return Cell(memory_stream.shape_words(name), tone="quiet") if name is not None else NOTHING
 
 
-def _limits(evidence: Evidence, found: list[Row]) -> tuple[str, ...]:
-    limits = dict.fromkeys(limit for row in found if (limit := evidence.ceiling(row)) is not None)
-    return tuple(f"ceiling: {gigabytes(one.value)} GB/s, {one.source}" for one in limits)
-
-
-# Tables in the order of the questions: what memory gives, what each level gives, what is needed for it, what it costs.
+# The order of the tables: rates, levels, what reaches them, other accesses, costs.
 ORDER = (
     "memory_stream", "memory_levels", "memory_latency", "memory_occupancy", "memory_stride", "memory_random",
     "memory_atomic", "memory_copy", "memory_allocate", "memory_capacity", "memory_energy",
@@ -230,14 +218,14 @@ TICK_SIZES = tuple(1 << power for power in range(6, 25))
 
 def pictures(evidence: Evidence) -> list[Picture]:
     """Every picture that the run has figures for."""
-    levels = (hierarchy(evidence), latencies(evidence), l2_lines(evidence), under_way(evidence))
+    levels = (hierarchy(evidence), latencies(evidence), l2_lines(evidence), in_flight(evidence))
     tables = (additions(evidence), allocations(evidence), energies(evidence))
     drawn = (by_implementation(evidence), by_dtype(evidence), *levels, *tables)
     return [picture for picture in drawn if picture is not None]
 
 
-def under_way(evidence: Evidence) -> Curve | None:
-    """Bandwidth over bytes under way on each SM, a line for each number of loads in a thread."""
+def in_flight(evidence: Evidence) -> Curve | None:
+    """Bandwidth over bytes in flight on each SM, a line for each number of loads in a thread."""
     found = flights(evidence)
     loads = sorted({_loads(one.row) for one in found})
     lines = []
@@ -246,23 +234,22 @@ def under_way(evidence: Evidence) -> Curve | None:
         for one in found:
             if _loads(one.row) == count:
                 best[one.under_way_bytes] = max(one.row.value, best.get(one.under_way_bytes, 0.0))
-        lines.append(Line(f"{count} load{'s' if count > 1 else ''} a thread", tuple(sorted(best.items())), tone))
+        lines.append(Line(f"{count} load{'s' if count > 1 else ''} per thread", tuple(sorted(best.items())), tone))
     if max((len(line.points) for line in lines), default=0) < FEWEST_DRAWN:
         return None
     least, most = needed(found), max(one.row.value for one in found)
     little = little_bytes(evidence, most)
     smallest, largest = found[0].under_way_bytes, found[-1].under_way_bytes
-    marks = (
-        [Mark(float(least.under_way_bytes), f"{round_percent(ENOUGH)} at {about_size(least.under_way_bytes)}")]
-        if (least is not None)
-        else []
-    )
+    marks = []
+    if least is not None:
+        words = f"{round_percent(ENOUGH)} at {about_size(least.under_way_bytes)}"
+        marks.append(Mark(float(least.under_way_bytes), words))
     if little is not None:
         marks.append(Mark(little, f"Little {about_size(little)}"))
     return Curve(
-        title="Bandwidth over bytes under way on each SM",
-        about="blocks x threads x loads x 16 bytes; Little: latency of an idle memory x bandwidth",
-        x_title="under way on an SM",
+        title="Bandwidth over bytes in flight on each SM",
+        about="blocks x threads x loads x 16 bytes; Little: latency without load x bandwidth",
+        x_title="in flight on an SM",
         lines=tuple(lines),
         x_ticks=tuple(Mark(one, size(one)) for one in TICK_SIZES if smallest <= one <= largest),
         y_ticks=ticks_beyond(most, "B/s"),
@@ -277,7 +264,7 @@ def _loads(row: Row) -> int:
 
 
 def additions(evidence: Evidence) -> Table | None:
-    """Atomic additions: one word for all, one a warp, one a thread, and what sharing one costs."""
+    """Atomic additions to one word for all threads, one per warp and one per thread, and the cost of sharing."""
     found = contention(evidence)
     if not found:
         return None
@@ -292,18 +279,16 @@ def additions(evidence: Evidence) -> Table | None:
         for one in found
     )
     columns = (
-        Column("", "left"), Column("one word"), Column("one a warp", drop=1), Column("one a thread"), Column("factor"),
+        Column("", "left"), Column("one word"), Column("one per warp", drop=1), Column("one per thread"),
+        Column("factor"),
     )  # fmt: skip
-    return Table(
-        "Atomic additions a second",
-        "by all threads, whose result nobody asks for; in shared memory one word is one of each block",
-        columns,
-        rows,
-    )
+    title = "Atomic additions per second"
+    about = "by all threads, result unused; in shared memory one word means one for each block"
+    return Table(title, about, columns, rows)
 
 
 def allocations(evidence: Evidence) -> Table | None:
-    """What memory costs to have: who is asked and how big down; first, later, given back across."""
+    """What an allocation costs: a row for each allocator and size; the first one, later ones, and freeing."""
     found = costs(evidence)
     if not found:
         return None
@@ -318,14 +303,15 @@ def allocations(evidence: Evidence) -> Table | None:
         for one in found
     )
     columns = (
-        Column("who is asked", "left"), Column("block"), Column("first", drop=1), Column("later"),
-        Column("given back"),
+        Column("allocator", "left"), Column("block"), Column("first", drop=1), Column("later"), Column("free"),
     )  # fmt: skip
-    return Table("What memory costs to have", "host time; first: of that size, from an emptied pool", columns, rows)
+    return Table(
+        "What an allocation costs", "host time; first: the first of that size, from an empty pool", columns, rows
+    )
 
 
 def energies(evidence: Evidence) -> Table | None:
-    """Power under each load, energy of a byte, and what of it is above idle."""
+    """Power under each load, the energy of a byte, and the part of it above idle."""
     found = draws(evidence)
     if not found:
         return None

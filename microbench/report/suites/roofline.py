@@ -19,11 +19,10 @@ TICKS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 REACH = 0.3
 STEPS, MOST_STEPS = (0.1, 0.2), 6
 HOT_C = 100.0
-ON_A_LOGARITHM = "time runs on a logarithmic scale"
 
 
 def rates_over_time(evidence: Evidence) -> Curve | None:
-    """Rate as a share of the burst, the SMs' clock and NVML's as shares of the highest."""
+    """The rate as a share of the burst, and the SM clock and NVML's clock as shares of the highest clock."""
     row = _shown(evidence)
     if row is None:
         return None
@@ -36,12 +35,12 @@ def rates_over_time(evidence: Evidence) -> Curve | None:
     if burst is not None:
         lines.insert(0, _line(row, "rate", f"rate, 100 % is {figure(burst)}", burst.value, "first"))
     marks = (Mark(turn.value, f"half of the loss after {as_time(turn.value)}"),) if turn is not None else ()
-    title = f"{dtype_of(row)} products that last: rate and clock"
-    return _panel(title, f"from rest{accumulator(row)}; {ON_A_LOGARITHM}", lines, marks)
+    title = f"Sustained {dtype_of(row)} products: rate and clock"
+    return _panel(title, f"from idle{accumulator(row)}; the axis of time is logarithmic", lines, marks)
 
 
 def state_over_time(evidence: Evidence) -> Curve | None:
-    """Power as a share of its limit, temperature as one of HOT_C."""
+    """Power as a share of its limit, and temperature as a share of HOT_C."""
     row = _shown(evidence)
     if row is None:
         return None
@@ -50,8 +49,8 @@ def state_over_time(evidence: Evidence) -> Curve | None:
         _line(row, "power", f"power, 100 % is the limit of {quantity(limit_w, 'W')}", limit_w, "first"),
         _line(row, "temperature", f"temperature, 100 % is {HOT_C:.0f} °C", HOT_C, "fourth"),
     ]
-    about = "NVML beside every batch; its power is the mean of the last second on some boards"
-    return _panel(f"{dtype_of(row)} products that last: power and temperature", about, lines, ())
+    about = "read from NVML with every batch; on some boards its power is the mean of the last second"
+    return _panel(f"Sustained {dtype_of(row)} products: power and temperature", about, lines, ())
 
 
 def _shown(evidence: Evidence) -> Row | None:
@@ -90,7 +89,7 @@ def _panel(title: str, about: str, lines: list[Line | None], marks: tuple[Mark, 
 
 
 def _share_ticks(least: float, most: float, *, room: bool) -> tuple[Mark, ...]:
-    """Whole steps around the lines; with ``room`` for marks one above, into which a line may reach a little."""
+    """Round shares around the lines; ``room`` adds one above for marks, into which a line may reach a little."""
     for step in STEPS:
         low, high = math.floor(least / step + 1e-9), math.ceil(most / step - (REACH if room else 1e-9)) + room
         if high - low <= MOST_STEPS:
@@ -139,8 +138,8 @@ def _roofline(evidence: Evidence, dtype: str, found: list[Shaped]) -> Curve | No
     powers = ticks(min(values), max(values), True, compute.unit)
     return Curve(
         title=f"Products of {dtype} under this run's own roofs",
-        about=f"of models, and square ones; the roofs meet at {quantity(round(ridge), '1')} operations for a byte",
-        x_title="operations for a byte",
+        about=f"of models, and square ones; the roofs meet at {quantity(round(ridge), '1')} operations per byte",
+        x_title="operations per byte",
         lines=(*points, *_roofs(memory, compute, begin, end)),
         x_ticks=tuple(Mark(10.0**power, f"{10.0**power:g}") for power in POWERS if begin <= 10.0**power <= end),
         y_ticks=(Mark(compute.value, quantity(compute.value, compute.unit)), *powers),
@@ -203,12 +202,9 @@ def _shape_table(evidence: Evidence, model: str, found: list[Shaped]) -> Table:
         for count in down
     )
     columns = (Column("rows"), *(Column(name.partition("_")[2], "left") for name in across))
-    return Table(
-        f"What holds products up in a model of {model.replace('b', ' billion')} parameters, {dtype_of(found[0].row)}",
-        "beside bandwidth and compute the share of that roof that is reached, beside launch what a graph gains",
-        columns,
-        rows,
-    )
+    title = f"What limits products of a model of {model.replace('b', ' billion')} parameters, {dtype_of(found[0].row)}"
+    about = "bandwidth and compute: the share of that roof; launch: the speed-up of a graph"
+    return Table(title, about, columns, rows)
 
 
 def _shape_cell(evidence: Evidence, one: Shaped | None) -> Cell:

@@ -22,24 +22,8 @@ from rich.text import Text
 from microbench.analysis.evidence import Finding
 from microbench.core.errors import MicrobenchError
 from microbench.core.units import BEFORE_UNIT, plain, to_ascii
-from microbench.report.document import (
-    GRADES,
-    SEVERITY_MARKS,
-    TRUST_MARKS,
-    Bars,
-    Curve,
-    Histogram,
-    Picture,
-    Prose,
-    Report,
-    Section,
-    Stacks,
-    Study,
-    Table,
-    TimeLine,
-    Tone,
-    Way,
-)
+from microbench.report import document
+from microbench.report.document import GRADES, SEVERITY_MARKS, TRUST_MARKS, Report, Section, Study, Table, Tone
 from microbench.report.terminal import charts, layout, plots
 from microbench.report.terminal.layout import LONGEST_CELL, Drawn, Widths, length_of, packed, shown
 
@@ -220,25 +204,25 @@ class Painter:
         lines = Lines(layout.table(table, self.width, fine=self.fine), fine=self.fine)
         return Group(lines, *(self.text(f" {note}", "quiet", LONGEST_CELL) for note in table.notes))
 
-    def picture(self, picture: Picture, width: int, rows: int) -> RenderableType:
+    def picture(self, picture: document.Picture, width: int, rows: int) -> RenderableType:
         """A picture in at most ``width`` places; a curve is ``rows`` high."""
         fine = self.fine
         match picture:
             case Table():
                 return self.table(picture)
-            case Bars():
+            case document.Bars():
                 drawn = charts.bars(picture, width, fine=fine)
-            case Curve():
+            case document.Curve():
                 drawn = plots.curve(picture, width, rows, fine=fine)
-            case Histogram():
+            case document.Histogram():
                 drawn = charts.histogram(picture, width, fine=fine)
-            case Stacks():
+            case document.Stacks():
                 drawn = charts.stacks(picture, width, fine=fine)
-            case Prose():
+            case document.Prose():
                 drawn = layout.prose(picture, width, fine=fine)
-            case Way():
+            case document.Way():
                 drawn = charts.way(picture, width, fine=fine)
-            case TimeLine():
+            case document.TimeLine():
                 drawn = plots.time_line(picture, width, fine=fine, inverse=self.console.color_system is not None)
         return Lines(drawn, fine=fine)
 
