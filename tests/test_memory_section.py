@@ -2,69 +2,17 @@
 
 from __future__ import annotations
 
-import io
-
 import msgspec
-import pytest
 from link_evidence import with_gpu, without
-from make_memory_run import MADE, MIB, make_memory_run
-from make_run import make_run
+from make_memory_run import MIB
 from memory_evidence import FULL, WHOLE, evidence, with_facts
-from rich.cells import cell_len
+from sections import drawn, headings, section, some
 
-from microbench.core.model import Run
-from microbench.report.document import Curve, Histogram, Section, Table
-from microbench.report.sheets import view
+from microbench.report.document import Table
 from microbench.report.suites import memory
 from microbench.report.suites.memory import by_dtype, by_implementation, hierarchy, l2_lines, latencies
-from microbench.report.terminal import terminal
-
-
-def section(run: Run = WHOLE) -> Section:
-    return next(one for one in view.build(run).sections if one.suite == "memory")
-
-
-def drawn(run: Run, width: int, encoding: str = "utf-8") -> str:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
-    terminal.draw(view.build(run), terminal.open_console(stream, width=width))
-    return raw.getvalue().decode(encoding)
-
 
 # -- the whole ----------------------------------------------------------------------------------------------------
-
-
-def test_every_benchmark_has_its_table_and_streams_come_first() -> None:
-    found = section()
-    assert found.title == "memory: what each level gives, near which limit"
-    assert [type(picture) for picture in found.pictures] == [Table, Curve, Curve, Histogram, Curve, Table, Table, Table]
-    assert [study.benchmark for study in found.studies] == list(memory.ORDER)
-    assert set(memory.ORDER) == set(MADE)
-    curves = {study.benchmark for study in found.studies if study.curve is not None}
-    assert not curves & {"memory_levels", "memory_latency", "memory_occupancy"}
-    assert found.verdict is found.findings[0]
-
-
-def test_pictures_without_their_figures_are_left_out() -> None:
-    assert memory.pictures(evidence(make_run())) == []
-    quick = section(make_memory_run(preset="quick"))
-    assert [type(picture) for picture in quick.pictures] == [Table, Histogram, Table]
-
-
-@pytest.mark.parametrize(("width", "encoding"), [(60, "ascii"), (80, "utf-8"), (120, "ascii"), (200, "utf-8")])
-def test_no_line_is_wider_than_the_page(width: int, encoding: str) -> None:
-    for run in (WHOLE, FULL):
-        text = drawn(run, width, encoding)
-        assert max(cell_len(line) for line in text.splitlines()) <= min(width, terminal.WIDEST)
-
-
-def test_the_verdict_stands_above_all_pictures() -> None:
-    text = drawn(WHOLE, 120)
-    at = [
-        text.index(words) for words in ("memory: what each", "DRAM at 94.0 %", "Streaming kernels on", "Bandwidth over")
-    ]
-    assert at == sorted(at)
-    assert "SIMULATED" in text[at[1] : at[2]]
 
 
 # -- streams ------------------------------------------------------------------------------------------------------
@@ -73,7 +21,7 @@ def test_the_verdict_stands_above_all_pictures() -> None:
 def test_kernels_by_implementation_with_shares_and_shapes() -> None:
     table = some(by_implementation(evidence()))
     assert table.title == "Streaming kernels on arrays of 1 GiB, fp64, in GB/s"
-    assert [column.title for column in table.columns] == ["", "CUDA C++", "CuPy", "Numba", "shape of CUDA C++"]
+    assert headings(table) == ["", "CUDA C++", "CuPy", "Numba", "shape of CUDA C++"]
     first = table.rows[0]
     assert (first[0].text, first[1].text, first[1].note) == ("read", "3760", "94.0 %")
     assert first[4].text == "bulk copies of 16 KiB, 2 stages, blocks of 128, 4 blocks an SM"
@@ -83,7 +31,7 @@ def test_kernels_by_implementation_with_shares_and_shapes() -> None:
 def test_types_stand_in_a_table_where_there_are_several() -> None:
     assert by_dtype(evidence()) is None
     table = some(by_dtype(evidence(FULL)))
-    assert [column.title for column in table.columns] == ["", "fp64", "fp32", "fp16", "int8"]
+    assert headings(table) == ["", "fp64", "fp32", "fp16", "int8"]
     assert len(table.rows) == 7
 
 
@@ -139,11 +87,11 @@ def test_near_and_far_lines_are_a_histogram() -> None:
 # -- the rest -----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_under_way_has_a_line_for_each_number_of_loads() -> None:
-    picture = some(memory.under_way(evidence()))
-    assert [line.name for line in picture.lines] == ["1 load a thread", "4 loads a thread"]
+def test_bytes_in_flight_have_a_line_for_each_number_of_loads() -> None:
+    picture = some(memory.in_flight(evidence()))
+    assert [line.name for line in picture.lines] == ["1 load per thread", "4 loads per thread"]
     assert [mark.text for mark in picture.marks] == ["Little 7.85 KiB", "90 % at 32.0 KiB"]
-    full = some(memory.under_way(evidence(FULL)))
+    full = some(memory.in_flight(evidence(FULL)))
     assert len(full.lines) == 4
     xs = [x for x, _ in full.lines[0].points]
     assert xs == sorted(set(xs))
@@ -165,17 +113,17 @@ def test_additions_allocations_and_energy_are_tables() -> None:
 
 def test_facts_in_bytes_are_short_and_many_shapes_are_counted() -> None:
     whole = with_facts("memory_capacity", total_bytes=146591680 << 10)
-    (table,) = next(one for one in section(whole).studies if one.benchmark == "memory_capacity").tables
+    (table,) = next(one for one in section(whole, "memory").studies if one.benchmark == "memory_capacity").tables
     assert {row[0].text: row[1].text for row in table.rows}["total_bytes"] == "140 GiB"
-    by_name = {one.benchmark: one.tables[-1].notes for one in section().studies}
+    by_name = {one.benchmark: one.tables[-1].notes for one in section(WHOLE, "memory").studies}
     assert "under way per sm: 2 KiB to 128 KiB (12 cases)" in by_name["memory_occupancy"]
     assert "shape: 5 different ones (63 cases)" in by_name["memory_stream"]
-    few = section(without("memory_stream", WHOLE, implementation="numba"))
+    few = section(without("memory_stream", WHOLE, implementation="numba"), "memory")
     notes = next(one for one in few.studies if one.benchmark == "memory_stream").tables[-1].notes
     assert any(note.startswith("shape: bulk_16384B_x2_t128_b4") for note in notes)
 
 
 def test_the_shape_in_words_has_room_at_120_columns_and_goes_at_80() -> None:
     longest = with_facts("memory_stream", shape="past_16B_x1_t1024")
-    assert "16-byte accesses, 1 a thread, no loop, past the L1, blocks of 1024" in drawn(longest, 120)
+    assert "16-byte accesses, 1 a thread, no loop, past the L1, blocks of 1024" in drawn(longest)
     assert "shape of CUDA C++" not in drawn(longest, 80)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 from make_run import DEVICE, benchmarks, failed, launch_outcomes, make_run, measurement, metric, outcome, skipped
+from sections import cells, headings, some
 
 from microbench.analysis.evidence import evidence_by_device
 from microbench.analysis.limits import ceiling
 from microbench.analysis.stats import rows
 from microbench.core.model import BenchmarkInfo, GpuInfo, LinkInfo, Run, Work
 from microbench.report.curves import benchmark_curve, ticks
-from microbench.report.document import Bars, Curve, Histogram, Report, Study, Table, TimeLine
+from microbench.report.document import Bars, Curve, Histogram, Report, Study, TimeLine
 from microbench.report.sheets import view
 from microbench.report.sheets.listing import suite_tables
 from microbench.report.suites import launch
@@ -20,10 +21,6 @@ from microbench.report.tables import figure, problem_table
 
 def study(report: Report, benchmark: str) -> Study:
     return next(one for section in report.sections for one in section.studies if one.benchmark == benchmark)
-
-
-def headings(table: Table) -> list[str]:
-    return [column.title for column in table.columns]
 
 
 def test_a_simulated_run_is_marked() -> None:
@@ -154,14 +151,11 @@ def test_single_samples_show_their_number_instead_of_a_width() -> None:
 
 def test_problems_are_joined_by_reason_failures_first() -> None:
     assert problem_table(make_run().outcomes) is None
-    table = problem_table(
-        make_run(extra=[skipped("warp"), skipped("triton"), skipped("x", "time budget"), failed()]).outcomes
-    )
-    assert table is not None
-    words = [[cell.text for cell in row] for row in table.rows]
-    assert words[0] == ["failed", "launch_queue[argument_bytes=2048]", "CUDA_ERROR_ILLEGAL_ADDRESS"]
-    assert words[1] == ["skipped", "launch_layers (2 cases)", "not installed: pip install warp-lang"]
-    assert words[2][2] == "time budget"
+    run = make_run(extra=[skipped("warp"), skipped("triton"), skipped("x", "time budget"), failed()])
+    table = problem_table(run.outcomes)
+    assert cells(table, 0) == ["failed", "launch_queue[argument_bytes=2048]", "CUDA_ERROR_ILLEGAL_ADDRESS"]
+    assert cells(table, 1) == ["skipped", "launch_layers (2 cases)", "not installed: pip install warp-lang"]
+    assert cells(table, 2)[2] == "time budget"
 
 
 def test_curves_need_points_and_leave_drawn_ones_to_their_picture() -> None:
