@@ -9,7 +9,7 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from microbench.core.units import BINARY, PREFIXES, SMALLER, plain
+from microbench.core.units import BEFORE_UNIT, BINARY, PREFIXES, SMALLER, plain
 from microbench.report import document
 from microbench.report.document import (
     SEVERITY_MARKS,
@@ -28,7 +28,7 @@ from microbench.report.figures.figure import Figure
 from microbench.report.tables import bars_table
 
 FOLDER = "templates"
-# In the order in which one needs the other.
+# Each script uses only those before it.
 SCRIPTS = ("unpacking.js", "tables.js", "details.js", "page.js")
 # Longer texts are cut, with their length.
 LONGEST_WORDS = 2000
@@ -52,6 +52,7 @@ def environment() -> Environment:
         "as_table": bars_table,
         "classes": _classes,
         "drawn": _drawn,
+        "glued": lambda text: BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text),  # a number and its unit stay on one line
         "heard": _heard,
         "kind": _kind,
         "longest": _longest,
@@ -98,11 +99,11 @@ def _shown(value: object) -> object:
     return value if isinstance(value, Markup | int | float) else plain(value, LONGEST_WORDS)
 
 
-# What a table on the page sorts by: the number that a cell's words stand for, its unit and prefix included.
+# Tables on the page sort by the number in a cell, with its prefix and unit.
 
-# Not the beginning of a date, a time, a version or an address: those are words, which sort by their numbers as well.
+# A number that begins a date, a time, a version or an address does not match: such cells sort as text.
 FIGURE = re.compile(r"(?P<sign>[+−-]?)±?(?P<digits>\d+(?:\.\d+)?)(?![.:-]?\d)\s?(?P<unit>[^\s\d,;·]*)")
-# Units that take a prefix. Longer words such as "cycles" or "launches" take none, whatever they begin with.
+# Units that take a prefix; words such as "cycles" or "launches" take none.
 UNITS = ("s", "B", "B/s", "W", "Hz", "/s", "FLOP/s", "OP/s", "J", "J/B", "J/FLOP", "J/OP", "cycles/s", "launches/s", "")
 PREFIX_FACTORS = {prefix: factor for factor, prefix in PREFIXES if prefix} | {
     prefix: factor for prefixes in SMALLER.values() for factor, prefix in prefixes
@@ -162,7 +163,7 @@ def _svg(picture: Curve | TimeLine | Histogram | Figure, width: float) -> str:
 
 
 def _heard(picture: Curve | TimeLine | Histogram) -> str:
-    """What stands for a drawing where it cannot be seen."""
+    """The words for a drawing that a screen reader reads."""
     names = [line.name for line in picture.lines] if isinstance(picture, Curve) else []
     marks = [] if isinstance(picture, TimeLine) else [mark.text for mark in picture.marks]
     parts = (picture.title, picture.about, ", ".join(filter(None, names)), ", ".join(marks))
@@ -180,7 +181,7 @@ def _longest(picture: Bars | Stacks) -> float:
 
 
 def _classes(column: Column, cell: Cell | None = None) -> Markup:
-    """The class attribute of a heading or a cell: its alignment, when it is dropped, its colour, if it may break."""
+    """The class attribute of a heading or a cell: alignment, order of dropping, tone, and whether it may break."""
     names = ["right"] if column.align == "right" else []
     names += [f"drop-{column.drop}"] if column.drop else []
     names += [f"tone-{cell.tone}"] if cell is not None and cell.tone != "plain" else []
@@ -189,7 +190,7 @@ def _classes(column: Column, cell: Cell | None = None) -> Markup:
 
 
 def _note_widths(rows: Sequence[Sequence[Cell]], first: int) -> Markup:
-    """The style attribute that aligns the figures of a column whatever their notes: its longest note in letters.
+    """The style attribute with the longest note of each column in letters, by which the figures are aligned.
 
     ``first`` is the number of the first column on the page.
     """
