@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import compute_evidence
 import make_compute_run as made
-import msgspec
 import pytest
 from link_evidence import changed, with_gpu, without
 from make_compute_run import PRODUCTS, make_compute_run
 from make_memory_run import make_memory_run
-from sections import cells, drawn, lines_of, section, some, suite_report
+from msgspec.structs import replace
+from sections import cells, drawn, headings, lines_of, section, some, suite_report
 
 from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.core.model import Fact, Outcome, Run, Series, Work
@@ -28,9 +28,6 @@ def evidence(run: Run = WHOLE) -> Evidence:
     return evidence_by_device(run)[0]
 
 
-# -- the whole ----------------------------------------------------------------------------------------------------
-
-
 def test_more_sizes_give_more_pictures() -> None:
     titles = [picture.title for picture in compute.pictures(evidence(FULL))]
     assert "Rate over the size of a square product" in titles
@@ -46,8 +43,6 @@ def test_at_80_columns_types_accumulators_and_both_clocks_stay() -> None:
     assert line.split() == ["fp8_e4m3_fast", "fast,", "~14", "bits", "1412", "◐", "1.45", "GHz", "90.1", "%", "66.0",
                             "%", "71.4", "%"]  # fmt: skip
 
-
-# -- products -----------------------------------------------------------------------------------------------------
 
 SHAPE = "rows x columns x depth: 8192x8192x8192"
 
@@ -81,23 +76,18 @@ def test_types_of_other_sizes_are_named() -> None:
     assert table.notes[0] == "rows x columns x depth: 8192x8192x8192; int8 4096x4096x4096"
 
 
-def test_a_board_whose_data_sheet_is_not_known_has_no_share_of_it() -> None:
-    table = by_type(evidence(make_compute_run()))
-    assert cells(table, "bf16")[4:6] == ["64.6 %", "–"]
-    assert some(table).notes == (SHAPE, "highest: 1.98 GHz")
-
-
-def test_without_an_architecture_there_are_rates_and_clocks_alone() -> None:
-    unknown = with_gpu(lambda gpu: msgspec.structs.replace(gpu, compute_capability=(3, 5)), WHOLE)
-    table = by_type(evidence(unknown))
-    assert cells(table, "bf16")[2:6] == ["692", "1.39 GHz", "–", "–"]
-    assert some(table).notes == (SHAPE,)
+def test_shares_are_left_out_where_their_ceiling_is_unknown() -> None:
+    no_data_sheet = by_type(evidence(make_compute_run()))
+    assert cells(no_data_sheet, "bf16")[4:6] == ["64.6 %", "–"]
+    assert some(no_data_sheet).notes == (SHAPE, "highest: 1.98 GHz")
+    no_architecture = by_type(evidence(with_gpu(lambda gpu: replace(gpu, compute_capability=(3, 5)), WHOLE)))
+    assert cells(no_architecture, "bf16")[2:6] == ["692", "1.39 GHz", "–", "–"]
+    assert some(no_architecture).notes == (SHAPE,)
 
 
 def test_a_rate_above_its_ceiling_stands_out() -> None:
-    slow = with_gpu(lambda gpu: msgspec.structs.replace(gpu, sm_clock_max_hz=1.0e9), WHOLE)
-    table = some(by_type(evidence(slow)))
-    assert table.rows[0][2].tone == "problem"
+    slow = with_gpu(lambda gpu: replace(gpu, sm_clock_max_hz=1.0e9), WHOLE)
+    assert some(by_type(evidence(slow))).rows[0][2].tone == "problem"
 
 
 def test_without_cublaslt_another_library_says_its_name() -> None:
@@ -115,7 +105,7 @@ def test_rate_over_size_has_a_line_for_each_type_and_says_from_where_on_it_is_fe
 
 def test_libraries_stand_beside_cublaslt_with_its_candidate() -> None:
     table = some(by_library(evidence()))
-    assert [column.title for column in table.columns] == [
+    assert headings(table) == [
         "type", "cuBLASLt", "CuPy", "PyTorch", "cuBLASLt's fastest candidate",
     ]  # fmt: skip
     candidate = f"{made.CANDIDATE} guess 3"
@@ -132,9 +122,6 @@ def test_the_fastest_product_has_its_shape_clock_power_energy_and_candidate() ->
         "bf16", "fp32", "8448x8192x16384", "732", "1.43 GHz 94.6 %", "693 W", "0.946 pJ/FLOP",
     ]  # fmt: skip
     assert some(table).notes == (f"bf16, fp8_e4m3_fast: {made.CANDIDATE}",)
-
-
-# -- over time ----------------------------------------------------------------------------------------------------
 
 
 def test_rate_and_clocks_over_time_are_shares_of_what_they_could_be() -> None:
@@ -157,21 +144,18 @@ def test_power_and_temperature_have_a_panel_of_their_own() -> None:
     assert [line.name for line in picture.lines] == [
         "power, 100 % is the limit of 700 W", "temperature, 100 % is 100 °C",
     ]  # fmt: skip
-    unlimited = with_gpu(lambda gpu: msgspec.structs.replace(gpu, power_limit_w=None), WHOLE)
+    unlimited = with_gpu(lambda gpu: replace(gpu, power_limit_w=None), WHOLE)
     lonely = some(state_over_time(evidence(unlimited)))
     assert [line.name for line in lonely.lines] == ["temperature, 100 % is 100 °C"]
 
 
 def test_without_series_there_is_no_picture_of_them() -> None:
     def bare(one: Outcome) -> Outcome:
-        return msgspec.structs.replace(one, series=())
+        return replace(one, series=())
 
     found = evidence(changed(bare, WHOLE))
     assert rates_over_time(found) is None
     assert state_over_time(found) is None
-
-
-# -- roofs --------------------------------------------------------------------------------------------------------
 
 
 def test_shapes_are_points_under_this_runs_own_roofs() -> None:
@@ -199,7 +183,7 @@ def test_reads_of_this_run_are_the_roof_where_they_were_measured() -> None:
 
 
 def test_no_roof_no_roofline() -> None:
-    unknown = with_gpu(lambda gpu: msgspec.structs.replace(gpu, memory_bus_bits=None), WHOLE)
+    unknown = with_gpu(lambda gpu: replace(gpu, memory_bus_bits=None), WHOLE)
     assert rooflines(evidence(unknown)) == []
     assert len(shapes(evidence(unknown))) == 2
 
@@ -208,13 +192,10 @@ def test_what_holds_each_shape_up_is_a_table_a_model(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(made, "CALL_S", 20e-6)
     small, large = shapes(evidence(make_compute_run()))
     assert small.title == "What limits products of a model of 7 billion parameters, bf16"
-    assert [column.title for column in small.columns] == ["rows", "out", "up"]
+    assert headings(small) == ["rows", "out", "up"]
     assert cells(small, "1") == ["1", "launch 1.64×", "bandwidth 89 %"]
     assert cells(small, "512")[2] == "compute 79 %"
     assert cells(large, "512") == ["512", "compute 79 %", "compute 80 %"]
-
-
-# -- the rest -----------------------------------------------------------------------------------------------------
 
 
 def test_data_are_held_against_normal_numbers() -> None:
@@ -224,7 +205,7 @@ def test_data_are_held_against_normal_numbers() -> None:
         ["bf16", "zeros", "802 TFLOP/s", "116 %", "1.61 GHz", "499 W", "0.622 pJ/FLOP"],
     ]
     no_power = some(compute.data(evidence(with_metrics("gemm_data", "rate", "sm_clock"))))
-    assert [cell.text for cell in no_power.rows[0]][-2:] == ["–", "–"]
+    assert cells(no_power, 0)[-2:] == ["–", "–"]
     assert len({row[0].text for row in getattr(compute.data(evidence(FULL)), "rows", ())}) == 4
 
 
@@ -234,7 +215,7 @@ def with_metrics(benchmark: str, *kept: str) -> Run:
     def change(one: Outcome) -> Outcome:
         if one.case.benchmark != benchmark:
             return one
-        return msgspec.structs.replace(one, measurements=tuple(m for m in one.measurements if m.metric in kept))
+        return replace(one, measurements=tuple(m for m in one.measurements if m.metric in kept))
 
     return changed(change, WHOLE)
 
@@ -259,9 +240,6 @@ def test_many_limits_are_counted() -> None:
     notes = {study.benchmark: study.tables[-1].notes for study in section(WHOLE, "compute").studies}
     assert "limit: 16 different ones" in notes["alu_ceiling"]
     assert any(note.startswith("limit: 1071 TFLOP/s, tensor cores 4096") for note in notes["gemm_search"])
-
-
-# -- points on a canvas -------------------------------------------------------------------------------------------
 
 
 def points(fine: bool) -> list[str]:

@@ -105,9 +105,6 @@ def words(one: Figure, palette: Palette = LIGHT) -> list[str]:
     return [text.text or "" for text in texts if text.get("aria-hidden") is None]
 
 
-# -- each figure --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_the_benchmarks_of_a_figure_exist(name: str) -> None:
     assert set(KINDS[name].benchmarks) <= set(discover())
@@ -191,14 +188,6 @@ def test_a_figure_names_what_it_shows(name: str, patterns: list[str]) -> None:
         assert sum(re.fullmatch(pattern, text) is not None for text in written) >= patterns.count(pattern), pattern
 
 
-def test_the_ladder_names_layers_with_their_figures() -> None:
-    rows = evidence("ladder").rows("launch_layers", "submit", family="same_kernel", arguments=0)
-    loop = next(row for row in rows if row.params["layer"] == "loop")
-    figures = {as_time(row.value) for row in rows} | {times(row.value / loop.value) for row in rows if row is not loop}
-    assert len(figures) > 2
-    assert figures <= set(words(figure("ladder")))
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_the_data_of_a_figure_are_tables(name: str) -> None:
     for one in (figure(name), both(name, "Another GPU")):
@@ -210,10 +199,14 @@ def test_the_data_of_a_figure_are_tables(name: str) -> None:
             assert len({column.title for column in table.columns}) == len(table.columns)
 
 
-def test_a_table_holds_what_was_measured() -> None:
+def test_pictures_and_tables_hold_what_was_measured() -> None:
+    rows = evidence("ladder").rows("launch_layers", "submit", family="same_kernel", arguments=0)
+    loop = next(row for row in rows if row.params["layer"] == "loop")
+    figures = {as_time(row.value) for row in rows} | {times(row.value / loop.value) for row in rows if row is not loop}
+    assert len(figures) > 2
+    assert figures <= set(words(figure("ladder")))
     row = evidence("link").rows("link_copy", "bandwidth", direction="h2d", memory="pinned")[-1]
-    cells = {cell.text for line in figure("link").tables[0].rows for cell in line}
-    assert quantity(row.value, "B/s") in cells
+    assert quantity(row.value, "B/s") in {cell.text for line in figure("link").tables[0].rows for cell in line}
 
 
 def test_nothing_is_drawn_of_a_run_without_figures() -> None:
@@ -222,9 +215,6 @@ def test_nothing_is_drawn_of_a_run_without_figures() -> None:
     assert figures([]) == {}
     assert figures_of.sheet("gain", run) is None
     assert figures_of.available(run) == []
-
-
-# -- several runs, and whose ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -239,16 +229,12 @@ def test_several_runs_lie_over_each_other(name: str) -> None:
 
 def test_more_runs_than_colours_are_counted() -> None:
     found = both("link", *(f"GPU of {letter}" for letter in "ABCDE"))
+    assert sum(text.startswith("ceiling ") for text in words(found)) == 2, "runs share one ceiling in each direction"
     assert len(found.sources) == len(LIGHT.series) == 4
     assert found.about.endswith("2 more not drawn")
     text = files.svg(found, LIGHT).decode()
     assert "GPU of C" in text
     assert "GPU of D" not in text
-
-
-def test_a_limit_that_runs_share_is_drawn_once() -> None:
-    found = both("link", "Another GPU")
-    assert sum(text.startswith("ceiling ") for text in words(found)) == 2  # one for each direction
 
 
 def test_a_run_without_the_rows_is_not_named() -> None:
@@ -296,8 +282,6 @@ def test_hostile_names_are_words_with_an_end() -> None:
         assert len(files.svg(found, LIGHT)) < 60_000
         assert files.pdf(found, LIGHT).startswith(b"%PDF")
 
-
-# -- colours --------------------------------------------------------------------------------------------------------
 
 # What dichromats see of linear RGB: Machado, Oliveira and Fernandes, "A physiologically-based model for simulation of
 # color vision deficiency", IEEE TVCG 15 (2009), at severity 1.
@@ -352,9 +336,6 @@ def test_series_differ_for_every_kind_of_colour_blindness(palette: Palette, seen
 def test_colour_blindness_is_really_computed() -> None:
     assert difference("#ff0000", "#808000", "no red") < difference("#ff0000", "#808000", "all")
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
-
-
-# -- drawing --------------------------------------------------------------------------------------------------------
 
 
 def curve(*lines: Line, **more: Any) -> Curve:
@@ -462,9 +443,6 @@ def test_columns_of_bars_give_way_to_their_labels() -> None:
     assert set(titles(540)) == {"one", "two", "three"}
     assert set(titles(300)) == {"one", "three"}
     assert titles(200) == ["one"]
-
-
-# -- files ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -7,7 +7,7 @@ import pytest
 from link_evidence import SEVERAL, WHOLE, changed, evidence, peer_outcomes
 from make_link_run import FLAT, make_link_run, rate, state, two_switches
 from make_run import make_run, outcome
-from sections import drawn, headings, lines_of, section, some, suite_report
+from sections import cells, drawn, headings, lines_of, section, some, suite_report
 
 from microbench.analysis.stats import rows
 from microbench.core.model import Fact, LinkInfo
@@ -24,9 +24,6 @@ def made_path(**other: object) -> Way:
     return some(path(evidence(make_link_run(facts=facts))))
 
 
-# -- the path -----------------------------------------------------------------------------------------------------
-
-
 def test_the_path_goes_from_the_processor_through_switches_to_the_gpu() -> None:
     one = made_path()
     assert [station.name for station in one.stations] == ["CPU", "root port", "switch", "switch", "GPU 0"]
@@ -34,19 +31,16 @@ def test_the_path_goes_from_the_processor_through_switches_to_the_gpu() -> None:
     assert [stretch.text for stretch in one.stretches] == ["", "5.0 x16", "5.0 x16", "5.0 x16"]
 
 
-def test_a_link_below_what_both_ends_can_do_stands_out() -> None:
+def test_a_link_below_what_both_ends_can_do_stands_out_unless_it_was_idle() -> None:
     one = made_path(hop0_generation_now=3, hop2_lanes_now=8)
     assert [(stretch.text, stretch.tone) for stretch in one.stretches][1:] == [
         ("5.0 x16", "good"), ("5.0 x8 of 5.0 x16", "problem"), ("3.0 x16 of 5.0 x16", "problem"),
     ]  # fmt: skip
     limited = made_path(slot_limit_bus_id="0000:3c:00.0")
     assert [station.tone for station in limited.stations][3] == "warning"
-
-
-def test_a_link_that_was_read_idle_does_not_stand_out() -> None:
-    one = made_path(hop0_generation_now=1, read_under_load=False)
-    assert (one.stretches[-1].text, one.stretches[-1].tone) == ("1.0 x16 of 5.0 x16", "quiet")
-    assert "after copies had ended" in one.about
+    idle = made_path(hop0_generation_now=1, read_under_load=False)
+    assert (idle.stretches[-1].text, idle.stretches[-1].tone) == ("1.0 x16 of 5.0 x16", "quiet")
+    assert "after copies had ended" in idle.about
     assert "while copies ran" in made_path().about
 
 
@@ -86,9 +80,6 @@ def test_a_path_is_one_line_where_it_fits_and_down_the_page_where_not() -> None:
     assert len(down) == 9
 
 
-# -- copies -------------------------------------------------------------------------------------------------------
-
-
 def test_rates_have_fit_and_ceiling_on_a_logarithmic_axis() -> None:
     picture = some(link.rates(evidence(), "h2d"))
     assert picture.x_log
@@ -121,7 +112,7 @@ def test_a_fit_ends_with_the_copies_it_was_made_from() -> None:
 
 def test_fits_stand_in_a_table() -> None:
     table = some(link.fits(evidence()))
-    assert [cell.text for cell in table.rows[0]][:7] == [
+    assert cells(table, 0)[:7] == [
         "to the GPU", "pinned", "device", "1.30 µs", "55.4 GB/s", "70.3 KiB", "633 KiB",
     ]  # fmt: skip
 
@@ -131,7 +122,7 @@ def test_pin_or_not_counts_copies() -> None:
     assert [column.title for column in table.columns if not column.drop] == [
         "how", "buffer", "costs more", "copies to the GPU", "copies from the GPU",
     ]  # fmt: skip
-    last = [cell.text for cell in table.rows[2]]
+    last = cells(table, 2)
     assert last[:2] == ["allocated pinned", "64 MiB"]
     assert last[4] == "4"
 
@@ -139,7 +130,7 @@ def test_pin_or_not_counts_copies() -> None:
 def test_kernels_on_host_memory_by_width_and_offset() -> None:
     table = some(link.zero_copy(evidence()))
     assert headings(table) == ["", "0 B", "32 B"]
-    assert [cell.text for cell in table.rows[1]] == ["read 16 B", "50.5", "40.4"]
+    assert cells(table, 1) == ["read 16 B", "50.5", "40.4"]
 
 
 def test_a_figure_above_its_limit_says_so() -> None:
@@ -151,14 +142,11 @@ def test_a_figure_above_its_limit_says_so() -> None:
     assert figure(rows(WHOLE)[0], evidence().ceiling(rows(WHOLE)[0])).tone == "strong"
 
 
-# -- several GPUs -------------------------------------------------------------------------------------------------
-
-
 def test_peers_are_a_matrix_with_reasons_and_topology() -> None:
     run = peer_outcomes(SEVERAL, "skipped", "no peer access", first=3, second=0)
     rates, latencies = link.peers(evidence(run))
     assert headings(rates) == ["", "GPU 0", "GPU 1", "GPU 2", "GPU 3"]
-    assert [cell.text for cell in rates.rows[0]] == ["GPU 0", "·", "395", "197", "197"]
+    assert cells(rates, 0) == ["GPU 0", "·", "395", "197", "197"]
     assert rates.rows[3][1].text == "–"
     assert rates.notes == ("3 → 0: no peer access", "seen from GPU 0: gpu1 PIX, mlx5_0 NODE")
     assert latencies.rows[1][1].text == "828 ns"
@@ -207,11 +195,8 @@ def test_what_is_kept_beside_others() -> None:
     full = make_link_run(gpus=4, nodes=2, preset="full")
     table, _ = link.uplinks(evidence(full))
     assert headings(table) == ["", "all others", "GPU 0", "GPU 1", "GPU 2", "GPU 3"]
-    assert [cell.text for cell in table.rows[0]] == ["GPU 0", "51.0 %", "·", "51.0 %", "99.0 %", "99.0 %"]
+    assert cells(table, 0) == ["GPU 0", "51.0 %", "·", "51.0 %", "99.0 %", "99.0 %"]
     assert table.rows[0][1].tone == "warning"
-
-
-# -- facts --------------------------------------------------------------------------------------------------------
 
 
 def test_facts_have_a_table_with_reasons_and_hops_their_own() -> None:
@@ -221,7 +206,7 @@ def test_facts_have_a_table_with_reasons_and_hops_their_own() -> None:
     assert facts["bar1_bytes"] == "128 GiB"
     assert facts["relaxed_ordering"] == "yes"
     assert facts["max_payload_bytes"] == "256 B"
-    assert [cell.text for cell in hops.rows[5]][:3] == ["5", "0000:39:01.0", "root port"]
+    assert cells(hops, 5)[:3] == ["5", "0000:39:01.0", "root port"]
     hidden = {row[0].text: row[1] for row in section(suite_report("link"), "link").studies[0].tables[0].rows}
     assert hidden["switches"].text == "unknown (a virtual machine shows a flat bus)"
     assert hidden["switches"].tone == "quiet"

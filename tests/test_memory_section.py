@@ -6,16 +6,10 @@ import msgspec
 from link_evidence import with_gpu, without
 from make_memory_run import MIB
 from memory_evidence import FULL, WHOLE, evidence, with_facts
-from sections import drawn, headings, section, some
+from sections import cells, drawn, headings, section, some
 
-from microbench.report.document import Table
 from microbench.report.suites import memory
 from microbench.report.suites.memory import by_dtype, by_implementation, hierarchy, l2_lines, latencies
-
-# -- the whole ----------------------------------------------------------------------------------------------------
-
-
-# -- streams ------------------------------------------------------------------------------------------------------
 
 
 def test_kernels_by_implementation_with_shares_and_shapes() -> None:
@@ -35,20 +29,12 @@ def test_types_stand_in_a_table_where_there_are_several() -> None:
     assert len(table.rows) == 7
 
 
-def test_a_figure_above_its_ceiling_stands_out() -> None:
+def test_a_figure_above_its_ceiling_stands_out_and_an_unknown_ceiling_gives_no_share() -> None:
     slow = with_gpu(lambda gpu: msgspec.structs.replace(gpu, memory_clock_max_hz=2e9), WHOLE)
-    table = some(by_implementation(evidence(slow)))
-    assert table.rows[0][1].tone == "problem"
-    assert table.rows[0][3].tone == "strong"
-
-
-def test_without_a_ceiling_there_are_rates_alone() -> None:
+    assert [cell.tone for cell in some(by_implementation(evidence(slow))).rows[0]][1:4:2] == ["problem", "strong"]
     unknown = with_gpu(lambda gpu: msgspec.structs.replace(gpu, memory_bus_bits=None), WHOLE)
     table = some(by_implementation(evidence(unknown)))
-    assert (table.rows[0][1].text, table.rows[0][1].note, table.notes) == ("3760", "", ())
-
-
-# -- levels -------------------------------------------------------------------------------------------------------
+    assert (cells(table)[1], table.notes) == ("3760", ())
 
 
 def test_the_hierarchy_is_one_picture() -> None:
@@ -65,8 +51,7 @@ def test_the_hierarchy_is_one_picture() -> None:
 
 def test_a_knee_at_the_reported_size_is_marked_once() -> None:
     near = with_gpu(lambda gpu: msgspec.structs.replace(gpu, l2_bytes=33 * MIB), WHOLE)
-    picture = some(hierarchy(evidence(near)))
-    assert [mark.text for mark in picture.marks] == ["L1 to 192 KiB", "L2 to 32 MiB"]
+    assert [mark.text for mark in some(hierarchy(evidence(near))).marks] == ["L1 to 192 KiB", "L2 to 32 MiB"]
 
 
 def test_latency_is_a_picture_with_the_reach_of_the_tlb() -> None:
@@ -84,9 +69,6 @@ def test_near_and_far_lines_are_a_histogram() -> None:
     assert sum(picture.counts) == 1604
 
 
-# -- the rest -----------------------------------------------------------------------------------------------------
-
-
 def test_bytes_in_flight_have_a_line_for_each_number_of_loads() -> None:
     picture = some(memory.in_flight(evidence()))
     assert [line.name for line in picture.lines] == ["1 load per thread", "4 loads per thread"]
@@ -98,17 +80,11 @@ def test_bytes_in_flight_have_a_line_for_each_number_of_loads() -> None:
 
 
 def test_additions_allocations_and_energy_are_tables() -> None:
-    additions, allocations, energies = memory.pictures(evidence())[-3:]
-    assert isinstance(additions, Table)
-    assert [cell.text for cell in additions.rows[0]] == [
-        "int32, global", "2.40 GOP/s", "130 GOP/s", "2.60 TOP/s", "1083×",
-    ]  # fmt: skip
-    assert isinstance(allocations, Table)
-    assert [cell.text for cell in allocations.rows[2]][:2] == ["cudaMalloc", "64 MiB"]
-    assert isinstance(energies, Table)
+    assert cells(memory.additions(evidence())) == ["int32, global", "2.40 GOP/s", "130 GOP/s", "2.60 TOP/s", "1083×"]
+    assert cells(memory.allocations(evidence()), 2)[:2] == ["cudaMalloc", "64 MiB"]
+    energies = some(memory.energies(evidence()))
     assert [row[0].text for row in energies.rows] == ["read", "write", "copy", "triad", "idle"]
-    assert energies.rows[0][2].text == "112 pJ/B"
-    assert energies.rows[-1][2].text == "–"
+    assert (cells(energies, "read")[2], cells(energies, "idle")[2]) == ("112 pJ/B", "–")
 
 
 def test_facts_in_bytes_are_short_and_many_shapes_are_counted() -> None:
