@@ -27,7 +27,7 @@ MOST_LIMITS = 8
 MOST_FACT_VALUES = 4
 STATUS_WORDS = {"timed_out": "timed out"}
 Tail = Literal["p1", "p90", "p99", "worst", "min", "max"]
-# The columns beside a single figure, by the kind of its metric, and which of them a narrow page drops first.
+# The columns after a single figure, by the kind of its metric, and the order in which a narrow page drops them.
 TAILS: dict[str, tuple[Tail, ...]] = {"time": ("p90", "p99", "worst"), "rate": ("p1", "min"), "": ("p90", "p99", "max")}
 DROPS: dict[Tail, int] = {"p90": 2, "p99": 1, "worst": 3, "max": 3, "p1": 1, "min": 2}
 QUANTILES: dict[Tail, Literal["p1", "p90", "p99", "min", "max"]] = {
@@ -71,24 +71,24 @@ def bars_table(bars: Bars) -> Table:
     return Table(bars.title, bars.about, (Column("", "left"), *bars.columns), rows, bars.notes)
 
 
-def benchmark_tables(info: BenchmarkInfo, found: Sequence[Row], limit_of: LimitOf) -> tuple[Table, ...]:
+def benchmark_tables(info: BenchmarkInfo, measured: Sequence[Row], limit_of: LimitOf) -> tuple[Table, ...]:
     """The tables of a benchmark, one for all cases that measured the same metrics.
 
     The first has the benchmark's title and question, the last the notes.
     """
     cases: dict[str, list[Row]] = {}
-    for row in found:
+    for row in measured:
         cases.setdefault(row.case_id, []).append(row)
     kinds: dict[frozenset[str], list[Row]] = {}
     for members in list(cases.values())[:MOST_CASES]:
         kinds.setdefault(frozenset(row.metric.name for row in members), []).extend(members)
-    varying = varying_axes(info, found)
+    varying = varying_axes(info, measured)
     tables = []
     for rows in kinds.values():
         # An axis that is 0 in all of these cases gets no column.
         axes = [axis for axis in varying if any(row.params.get(axis) not in (0, None) for row in rows)]
         tables.append(Table("", "", *_layout(axes, rows, limit_of)))
-    notes = _notes(found, varying, limit_of)
+    notes = _notes(measured, varying, limit_of)
     if len(cases) > MOST_CASES:
         notes.insert(0, f"{len(cases) - MOST_CASES} more cases: microbench export lists them all")
     tables[0] = msgspec.structs.replace(tables[0], title=f"{info.name}: {info.title}", question=question(info))
@@ -113,29 +113,29 @@ def varying_axes(info: BenchmarkInfo, found: Iterable[Row]) -> list[str]:
 # The layouts of a table: metrics side by side, metrics by the values of one axis, or one metric a row.
 
 
-def _layout(axes: list[str], found: Sequence[Row], limit_of: LimitOf) -> Layout:
+def _layout(axes: list[str], measured: Sequence[Row], limit_of: LimitOf) -> Layout:
     """The columns and rows for these rows, whose cases differ in ``axes``."""
-    metrics = list(dict.fromkeys(row.metric.name for row in found))
+    metrics = list(dict.fromkeys(row.metric.name for row in measured))
     if axes and len(metrics) <= MOST_METRICS_ACROSS:
-        return _metrics_across(axes, metrics, found, limit_of)
-    if len(axes) == 1 and len({row.params.get(axes[0]) for row in found}) <= MOST_VALUES_ACROSS:
-        return _values_across(axes[0], metrics, found, limit_of)
-    tails = _tails(found)
+        return _metrics_across(axes, metrics, measured, limit_of)
+    if len(axes) == 1 and len({row.params.get(axes[0]) for row in measured}) <= MOST_VALUES_ACROSS:
+        return _values_across(axes[0], metrics, measured, limit_of)
+    tails = _tails(measured)
     columns = [*_axis_columns(axes), Column("metric", "left"), Column("value"), *_tail_columns(tails)]
-    blank = _blank_at_zero(axes, found)
+    blank = _blank_at_zero(axes, measured)
     rows = (
         (*_axis_cells(axes, row, blank), Cell(row.metric.name), figure(row, limit_of(row)), *_tail_cells(row, tails))
-        for row in found
+        for row in measured
     )
     return tuple(columns), tuple(rows)
 
 
-def _metrics_across(axes: list[str], metrics: list[str], found: Sequence[Row], limit_of: LimitOf) -> Layout:
+def _metrics_across(axes: list[str], metrics: list[str], measured: Sequence[Row], limit_of: LimitOf) -> Layout:
     cases: dict[str, dict[str, Row]] = {}
-    for row in found:
+    for row in measured:
         cases.setdefault(row.case_id, {})[row.metric.name] = row
-    tails = _tails(found) if len(metrics) == 1 else ()
-    blank = _blank_at_zero(axes, found)
+    tails = _tails(measured) if len(metrics) == 1 else ()
+    blank = _blank_at_zero(axes, measured)
     rows = []
     for by_metric in cases.values():
         first = next(iter(by_metric.values()))
@@ -146,9 +146,9 @@ def _metrics_across(axes: list[str], metrics: list[str], found: Sequence[Row], l
     return (*_axis_columns(axes), *(Column(name) for name in metrics), *_tail_columns(tails)), tuple(rows)
 
 
-def _values_across(axis: str, metrics: list[str], found: Sequence[Row], limit_of: LimitOf) -> Layout:
-    values = list(dict.fromkeys(row.params[axis] for row in found if axis in row.params))
-    cells = {(row.metric.name, row.params.get(axis)): figure(row, limit_of(row)) for row in found}
+def _values_across(axis: str, metrics: list[str], measured: Sequence[Row], limit_of: LimitOf) -> Layout:
+    values = list(dict.fromkeys(row.params[axis] for row in measured if axis in row.params))
+    cells = {(row.metric.name, row.params.get(axis)): figure(row, limit_of(row)) for row in measured}
     # A narrow page drops every other one of five values; the first and the last stay.
     drops = [index % 2 if len(values) > MOST_VALUES_KEPT else 0 for index in range(len(values))]
     across = (Column(axis_value(axis, value), drop=drop) for value, drop in zip(values, drops, strict=True))
@@ -168,13 +168,13 @@ def _axis_cells(axes: list[str], row: Row, blank: frozenset[str]) -> list[Cell]:
     ]  # fmt: skip
 
 
-def _blank_at_zero(axes: Iterable[str], found: Sequence[Row]) -> frozenset[str]:
+def _blank_at_zero(axes: Iterable[str], measured: Sequence[Row]) -> frozenset[str]:
     """Sizes whose 0 means "has no size": for some axis of words, each word has the size always or never."""
-    kinds = {name for row in found for name, value in row.params.items() if isinstance(value, str)}
+    kinds = {name for row in measured for name, value in row.params.items() if isinstance(value, str)}
     blank = set()
     for size, kind in itertools.product((name for name in axes if name.endswith("_bytes")), kinds):
-        without = {row.params.get(kind) for row in found if row.params.get(size) == 0}
-        sized = {row.params.get(kind) for row in found if row.params.get(size)}
+        without = {row.params.get(kind) for row in measured if row.params.get(size) == 0}
+        sized = {row.params.get(kind) for row in measured if row.params.get(size)}
         if without and sized and not without & sized:
             blank.add(size)
     return frozenset(blank)
@@ -196,17 +196,17 @@ def _tail_cells(row: Row, tails: tuple[Tail, ...]) -> list[Cell]:
 # Notes below the tables of a benchmark: checks, limits, fixed parameters and facts.
 
 
-def _notes(found: Sequence[Row], varying: Collection[str], limit_of: LimitOf) -> list[str]:
-    cases = {row.case_id for row in found}
+def _notes(measured: Sequence[Row], varying: Collection[str], limit_of: LimitOf) -> list[str]:
+    cases = {row.case_id for row in measured}
     checked: dict[str, set[str]] = {}
-    for row in found:
+    for row in measured:
         if row.measurement.verified:
             checked.setdefault(row.measurement.verified, set()).add(row.case_id)
     notes = [
         f"checked: {how}" + (f" ({len(ids)} of {len(cases)} cases)" if len(ids) < len(cases) else "")
         for how, ids in checked.items()
     ]
-    limits = list(dict.fromkeys(limit for row in found if (limit := limit_of(row)) is not None))
+    limits = list(dict.fromkeys(limit for row in measured if (limit := limit_of(row)) is not None))
     if len(limits) > MOST_LIMITS:  # pictures show the share of each
         notes.append(f"limit: {len(limits)} different ones")
     else:
@@ -214,10 +214,10 @@ def _notes(found: Sequence[Row], varying: Collection[str], limit_of: LimitOf) ->
             f"limit: {quantity(limit.value, limit.unit)}, {', '.join((limit.source, *limit.assumptions))}"
             for limit in sorted(limits, key=lambda limit: limit.value)
         ]
-    fixed = {name: value for name, value in found[0].params.items() if name not in varying}
+    fixed = {name: value for name, value in measured[0].params.items() if name not in varying}
     if fixed:
         notes.append(", ".join(f"{axis_title(name)} {axis_value(name, value)}" for name, value in fixed.items()))
-    return notes + fact_notes(found)
+    return notes + fact_notes(measured)
 
 
 def fact_notes(found: Sequence[Row]) -> list[str]:

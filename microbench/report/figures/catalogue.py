@@ -1,6 +1,6 @@
-"""The figures: for each its name, its title, what measures it, and the function that gathers its pictures.
+"""Lists the figures: name, title, benchmarks, and the function that gathers the pictures of each.
 
-A new figure is a function here and its line in KINDS.
+To add a figure, write such a function here and add a line to KINDS.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from microbench.analysis.evidence import Evidence, Finding
     from microbench.report.document import Bars, Curve, Table, TimeLine
 
-# This module is imported for the names alone when a command answers --help, so its functions import what they need.
+# --help imports this module for the names alone, so the functions import what they need.
 
 
 Words = Callable[[float], str]
@@ -117,7 +117,7 @@ def _bandwidth(value: float) -> str:
 STEP = (
     "launch_cost", "launch_duration", "launch_queue", "launch_layers", "launch_sync", "graph_lifecycle", "graph_gain",
 )  # fmt: skip
-# By the name that a person types, in the order of a page.
+# By the name that a user types, in the order of the page.
 KINDS = {
     "ladder": Kind("Submission ladder: the same kernel, launched from each layer", ("launch_layers",), _ladder),
     "gain": Kind("Speed-up of a graph over kernel duration", ("graph_gain",), _gain),

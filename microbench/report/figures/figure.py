@@ -24,11 +24,11 @@ MOST_SOURCES = len(SERIES_TONES)
 LONGEST_LABEL = 80
 # The width of a figure in a file, and the margin around it, in CSS pixels.
 WIDTH, MARGIN = 640.0, 12.0
-# A table of a curve is thinned evenly to so many rows.
+# A longer table of a curve keeps evenly spaced rows.
 MOST_ROWS = 60
-# Of several runs the ticks are shown up to so many times the highest value.
+# Overlaid curves have ticks up to this factor above the highest value.
 BEYOND = 1.15
-# Of several curves one below the other, each is less high than a single one.
+# The height of each of several curves in a figure.
 LOW_HEIGHT = 200.0
 
 
@@ -310,14 +310,14 @@ def _point_rows(members: Sequence[Member]) -> Rows:
 
 def _bar_rows(members: Sequence[Member]) -> Rows:
     """A row for each bar; of several runs the first figure of each."""
-    found = [(label, panel.picture) for label, _, panel in members if isinstance(panel.picture, Bars)]
-    if len(found) == 1:
-        one = found[0][1]
+    pictures = [(label, panel.picture) for label, _, panel in members if isinstance(panel.picture, Bars)]
+    if len(pictures) == 1:
+        one = pictures[0][1]
         return [Column("", "left"), *one.columns], [(Cell(bar.label, tone="strong"), *bar.cells) for bar in one.bars]
-    cells = [{bar.label: bar.cells[0] for bar in one.bars} for _, one in found]
+    cells = [{bar.label: bar.cells[0] for bar in one.bars} for _, one in pictures]
     labels = dict.fromkeys(label for each in cells for label in each)
     rows = [(Cell(label, tone="strong"), *(each.get(label, NOTHING) for each in cells)) for label in labels]
-    return [Column("", "left"), *(Column(label) for label, _ in found)], rows
+    return [Column("", "left"), *(Column(label) for label, _ in pictures)], rows
 
 
 def _span_rows(picture: TimeLine) -> Rows:
@@ -342,14 +342,14 @@ def available(run: Run) -> list[str]:
 
 
 def sheet(name: str, run: Run, *, reference: bool = False) -> document.Report | None:
-    """A figure for the terminal, a section for each GPU that has rows for it; None where none has."""
+    """A figure for the terminal, with a section for each GPU that has its rows; None if no GPU has them."""
     groups = evidence_by_device(run)
     sections = []
-    for one in groups:
+    for group in groups:
         title = f"{name}: {KINDS[name].title}"
-        if len(groups) > 1 and one.gpu is not None:
-            title += f" · GPU {one.gpu.index}, {one.gpu.name}"
-        if pictures := _pictures(name, one):
+        if len(groups) > 1 and group.gpu is not None:
+            title += f" · GPU {group.gpu.index}, {group.gpu.name}"
+        if pictures := _pictures(name, group):
             sections.append(document.Section(name, title, tuple(pictures), (), ()))
     return msgspec.structs.replace(head(run, reference=reference), sections=tuple(sections)) if sections else None
 

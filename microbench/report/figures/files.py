@@ -16,12 +16,12 @@ EXTRA = "plot"
 SCALE = 2.0
 # A CSS pixel in PDF points.
 POINT = 0.75
-# Regular and bold, as reportlab brings them.
+# Regular and bold; they come with reportlab.
 FONTS = ("Vera", "VeraBd")
 
 
 def svg(figure: Figure, palette: Palette) -> bytes:
-    """The figure as SVG, with its text as text."""
+    """The figure as SVG; its text stays text."""
     return figure.sheet().svg(palette, margin=MARGIN, label=figure.conclusion).encode()
 
 
@@ -66,7 +66,7 @@ def pdf(figure: Figure, palette: Palette) -> bytes:
 
 
 def _draw(page: Any, shape: Shape, palette: Palette, fonts: Sequence[Any]) -> None:
-    """A shape on a page whose y axis points up from its upper left corner."""
+    """Draw a shape; the page's y axis points up from the upper left corner."""
     page.setFillColor(palette.of(shape.colour))
     page.setStrokeColor(palette.of(shape.colour))
     match shape:

@@ -109,17 +109,17 @@ def packed(data: bytes) -> Markup:
 def fitting(runs: Sequence[Run], room_bytes: int) -> Carried:
     """The runs with the most of SAMPLE_STEPS that fit into ``room_bytes`` together, else with the fewest."""
     first, last = 0, len(SAMPLE_STEPS) - 1
-    found: dict[int, tuple[Markup, ...]] = {}
-    while first < last or last not in found:
+    files: dict[int, tuple[Markup, ...]] = {}
+    while first < last or last not in files:
         step = (first + last) // 2
-        found[step] = tuple(packed(msgspec.json.encode(thinned(run, SAMPLE_STEPS[step])) + b"\n") for run in runs)
-        if sum(map(len, found[step])) <= room_bytes:
+        files[step] = tuple(packed(msgspec.json.encode(thinned(run, SAMPLE_STEPS[step])) + b"\n") for run in runs)
+        if sum(map(len, files[step])) <= room_bytes:
             last = step
         else:
             first = min(step + 1, last)
     outcomes = (outcome for run in runs for outcome in run.outcomes)
     longest = max((len(_texts(one)) for outcome in outcomes for one in outcome.measurements), default=0)
-    return Carried(found[last], min(SAMPLE_STEPS[last], longest), longest > SAMPLE_STEPS[last])
+    return Carried(files[last], min(SAMPLE_STEPS[last], longest), longest > SAMPLE_STEPS[last])
 
 
 def thinned(run: Run, most: int) -> Run:

@@ -34,7 +34,7 @@ SCRIPTS = ("unpacking.js", "tables.js", "details.js", "page.js")
 LONGEST_WORDS = 2000
 # Longer cells of a table may break into lines.
 LONGEST_UNBROKEN = 32
-# The widths of drawings in CSS pixels: in one of two columns, across the page, on a phone or beside a table.
+# The widths of drawings in CSS pixels: in one of two columns, across the page, on a phone or next to a table.
 HALF_WIDTH, WHOLE_WIDTH, NARROW_WIDTH = 540.0, 860.0, 340.0
 
 
@@ -119,11 +119,11 @@ def sort_key(text: str) -> float | None:
 
     None for words. An unknown unit counts as the base unit: such columns hold nothing else.
     """
-    found = FIGURE.match(text)
-    if found is None:
+    number = FIGURE.match(text)
+    if number is None:
         return None
-    value = float(found["digits"]) * FACTORS.get(found["unit"], 1.0)
-    return -value if found["sign"] in ("-", "−") else value
+    value = float(number["digits"]) * FACTORS.get(number["unit"], 1.0)
+    return -value if number["sign"] in ("-", "−") else value
 
 
 def _sort_key(text: str) -> str:

@@ -65,10 +65,7 @@ def sheet(comparison: Comparison, base: Side, new: Side, *, everything: bool = F
         mark=SIMULATED if before.simulated or after.simulated else "",
         banners=tuple(banners),
         facts=(("BASE", _named(base, before)), ("NEW", _named(new, after))),
-        environment=(),
         sections=(section, others) if differences else (section,),
-        problems=None,
-        grades=(),
         footer=() if everything else ("every figure: --all    for a script: --fail-on slower ends with exit code 5",),
     )
 

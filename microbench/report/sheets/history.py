@@ -96,11 +96,9 @@ def sheet(
         mark="" if real else SIMULATED,
         banners=(),
         facts=tuple(facts),
-        environment=(),
         sections=(
             Section(suite, document.SUITE_TITLES.get(suite, suite), (_curve(metric, drawn, series),), (study,), ()),
         ),
-        problems=None,
         grades=tuple(grade for grade in document.GRADES if grade in grades),
         footer=("whether two runs differ: microbench compare RUN RUN",),
     )

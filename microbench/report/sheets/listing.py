@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from microbench.core.model import BenchmarkInfo
 from microbench.report.document import SUITE_TITLES, Cell, Column, Table, Tone
 from microbench.report.tables import question
 
+if TYPE_CHECKING:
+    from microbench.run.doctor import Check
+
 STATE_TONES: dict[str, Tone] = {"ok": "good", "note": "note", "warning": "warning", "problem": "problem"}
-
-
-class Check(Protocol):
-    """One check of the doctor."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def found(self) -> str: ...
-    @property
-    def next_step(self) -> str | None: ...
 
 
 def checks_table(checks: Iterable[Check]) -> Table:

@@ -290,7 +290,7 @@ def timeline_sheet(run: Run, workload: Workload, *, reference: bool = False, add
     step = forecast(workload, fit)
     grounds = words.foundations(step, run_words(run), reference=reference, simulated=run.simulated)
     title = words.described(workload)
-    if len(title) > LONGEST_TITLE:  # cut behind a comma where there is one
+    if len(title) > LONGEST_TITLE:  # cut behind a comma if possible
         cut = title[:LONGEST_TITLE]
         title = f"{cut[: cut.rfind(', ')] if ', ' in cut else cut}, …"
     section = Section(

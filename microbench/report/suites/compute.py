@@ -24,37 +24,37 @@ GUESS = re.compile(r"guess \d+")
 
 def by_type(evidence: Evidence) -> Table | None:
     """A row for each type: accumulator, rate of the best square product, and its share of the ceiling at each clock."""
-    found = units.best_products(evidence)
-    if not found:
+    best = units.best_products(evidence)
+    if not best:
         return None
     columns = (
         Column("type", "left"), Column("adds up in", "left"), Column("rate"), Column("at SM clock"), Column("highest"),
         Column("data sheet"),
     )  # fmt: skip
-    each = [units.reached(evidence, row) for row in found]
+    each = [units.reached(evidence, row) for row in best]
     title = f"Square products by type, {IN_TERA}, dense"
     about = "shares of rate x SMs x clock, at the measured clock, the highest one and the data sheet's"
-    return Table(title, about, columns, tuple(map(_type_row, each)), (_sizes(found), *_clocks(each)))
+    return Table(title, about, columns, tuple(map(_type_row, each)), (_sizes(best), *_clocks(each)))
 
 
-def _type_row(one: units.Reached) -> tuple[Cell, ...]:
-    row = one.row
-    over = one.highest is not None and exceeds(row, one.highest)
+def _type_row(product: units.Reached) -> tuple[Cell, ...]:
+    row = product.row
+    over = product.highest is not None and exceeds(row, product.highest)
     return (
         Cell(units.typed(row), tone="strong"),
         Cell(_accumulator(row), tone="quiet"),
         row_cell(row, tera(row.value), tone="problem" if over else "strong"),
-        _clock(one),
-        value_cell(one.of_highest, percent),
-        value_cell(one.of_data_sheet, percent),
+        _clock(product),
+        value_cell(product.of_highest, percent),
+        value_cell(product.of_data_sheet, percent),
     )
 
 
-def _clock(one: units.Reached) -> Cell:
+def _clock(product: units.Reached) -> Cell:
     """The SM clock meanwhile, and which share of the ceiling at that clock was reached."""
-    if one.clock_hz is None:
+    if product.clock_hz is None:
         return NOTHING
-    return Cell(quantity(one.clock_hz, "Hz"), percent(one.fed) if one.fed is not None else "")
+    return Cell(quantity(product.clock_hz, "Hz"), percent(product.fed) if product.fed is not None else "")
 
 
 def _sizes(found: list[Row]) -> str:
@@ -92,12 +92,12 @@ def _accumulator(row: Row) -> str:
 def over_size(evidence: Evidence) -> Curve | None:
     """Rate over the size of a square product, a line for each type, with the size from which the units are fed."""
     by_name = {one.dtype: one for one in fed_sizes(evidence)}
-    kept = [by_name[name] for name in DRAWN_TYPES if name in by_name][: len(SERIES_TONES)]
-    if not kept:
+    drawn = [by_name[name] for name in DRAWN_TYPES if name in by_name][: len(SERIES_TONES)]
+    if not drawn:
         return None
-    values = [row.value for one in kept for _, row in one.points]
-    sizes = sorted({size for one in kept for size, _ in one.points})
-    first = kept[0]
+    values = [row.value for one in drawn for _, row in one.points]
+    sizes = sorted({size for one in drawn for size, _ in one.points})
+    first = drawn[0]
     mark = Mark(float(first.size), f"{round_percent(FED)} from {first.size} on")
     return Curve(
         title="Rate over the size of a square product",
@@ -109,7 +109,7 @@ def over_size(evidence: Evidence) -> Curve | None:
                 tuple((float(size), row.value) for size, row in one.points),
                 tone,
             )
-            for one, tone in zip(kept, SERIES_TONES, strict=False)
+            for one, tone in zip(drawn, SERIES_TONES, strict=False)
         ),
         x_ticks=tuple(Mark(float(size), str(size)) for size in sizes),
         y_ticks=ticks(min(values), max(values), True, first.best.metric.unit),
@@ -119,18 +119,18 @@ def over_size(evidence: Evidence) -> Curve | None:
 
 def by_library(evidence: Evidence) -> Table | None:
     """A row for each type, a column for each library at the largest common size, and cuBLASLt's fastest candidate."""
-    found = {(one.library, units.dtype_of(one.row)): one for one in rivals(evidence)}
-    if not found:
+    by_key = {(one.library, units.dtype_of(one.row)): one for one in rivals(evidence)}
+    if not by_key:
         return None
     types = [
         units.dtype_of(row)
         for row in units.best_products(evidence)
-        if any(key[1] == units.dtype_of(row) for key in found)
+        if any(key[1] == units.dtype_of(row) for key in by_key)
     ]
-    across = [name for name in units.LIBRARIES if any(key[0] == name for key in found)]
+    across = [name for name in units.LIBRARIES if any(key[0] == name for key in by_key)]
     rows = []
     for dtype in types:
-        own = {name: found[name, dtype] for name in across if (name, dtype) in found}
+        own = {name: by_key[name, dtype] for name in across if (name, dtype) in by_key}
         native = next(iter(own.values())).native
         others = (
             row_cell(own[name].row, tera(own[name].row.value), percent(own[name].ratio)) if name in own else NOTHING
@@ -142,8 +142,8 @@ def by_library(evidence: Evidence) -> Table | None:
         Column("type", "left"), Column("cuBLASLt"), *(Column(units.LIBRARIES[name]) for name in across),
         Column("cuBLASLt's fastest candidate", "left", drop=1),
     )  # fmt: skip
-    sizes = sorted({whole(one.row, "size") for one in found.values()})
-    order = "in turn" if all(one.against is not None for one in found.values()) else "one after the other"
+    sizes = sorted({whole(one.row, "size") for one in by_key.values()})
+    order = "in turn" if all(one.against is not None for one in by_key.values()) else "one after the other"
     title = f"Libraries at size {listed([str(one) for one in sizes])}, {IN_TERA}"
     about = f"the same operands, {order}; shares of the rate of cuBLASLt's fastest candidate"
     return Table(title, about, columns, tuple(rows))
@@ -159,17 +159,17 @@ def _candidate(row: Row) -> Cell:
 
 def fastest(evidence: Evidence) -> Table | None:
     """The fastest shape and candidate of each type, with its clock, its power and the energy of an operation."""
-    found = sorted(units.rates(evidence, units.SEARCH), key=lambda row: units.dtype_of(row) != units.MAIN_DTYPE)
-    if not found:
+    products = sorted(units.rates(evidence, units.SEARCH), key=lambda row: units.dtype_of(row) != units.MAIN_DTYPE)
+    if not products:
         return None
     columns = (
         Column("type", "left"), Column("adds up in", "left"), Column("shape", "left"), Column("rate"),
         Column("at SM clock"), Column("power", drop=1), Column("an operation", drop=2),
     )  # fmt: skip
     by_candidate: dict[str, list[str]] = {}
-    for row in found:
+    for row in products:
         by_candidate.setdefault(_candidate(row).text, []).append(units.dtype_of(row))
-    rows = tuple(_fastest_row(evidence, row) for row in found)
+    rows = tuple(_fastest_row(evidence, row) for row in products)
     notes = tuple(f"{', '.join(names)}: {candidate}" for candidate, names in by_candidate.items())
     about = "rows x columns x depth, the best of all that were tried; share of rate x SMs x clock"
     return Table(f"The fastest product, {IN_TERA}, dense", about, columns, rows, notes)
@@ -194,8 +194,8 @@ ACCUMULATORS = "adds up: fp16_acc16 in fp16, int8 in int32, fp64 in fp64, all ot
 
 def alone(evidence: Evidence) -> Table | None:
     """A row for each type: operations per cycle and SM by each path, and the rates of the faster path."""
-    found = units.tensor_dtypes(evidence)
-    if not found:
+    types = units.tensor_dtypes(evidence)
+    if not types:
         return None
     rows = tuple(
         (
@@ -203,7 +203,7 @@ def alone(evidence: Evidence) -> Table | None:
             *(_in_a_cycle(evidence, units.per_clock(evidence, path, dtype)) for path in (units.WGMMA, units.MMA)),
             *(_rate(evidence, dtype, load) for load in (units.SUSTAINED, units.BURST)),
         )
-        for dtype in found
+        for dtype in types
     )
     columns = (
         Column("type", "left"), Column("wgmma"), Column("mma"), Column("sustained"),
@@ -250,16 +250,18 @@ def pictures(evidence: Evidence) -> list[Picture]:
 
 def data(evidence: Evidence) -> Table | None:
     """A row for each type and kind of data: rate, share of the rate with normal data, clock, power and energy."""
-    found = units.rates(evidence, units.DATA)
-    if len(found) < 2:
+    products = units.rates(evidence, units.DATA)
+    if len(products) < 2:
         return None
     order = sorted(units.dtypes(evidence, units.DATA), key=lambda dtype: dtype != units.MAIN_DTYPE)
-    rows = tuple(_data_row(evidence, row, found) for dtype in order for row in found if units.dtype_of(row) == dtype)
+    rows = tuple(
+        _data_row(evidence, row, products) for dtype in order for row in products if units.dtype_of(row) == dtype
+    )
     columns = (
         Column("type", "left"), Column("data", "left"), Column("rate"), Column("of normal"), Column("SM clock"),
         Column("power", drop=1), Column("an operation"),
     )  # fmt: skip
-    sizes = sorted({whole(row, "size") for row in found})
+    sizes = sorted({whole(row, "size") for row in products})
     title = f"Effect of the data at size {' and '.join(str(one) for one in sizes)}"
     about = "the same work each time: flipping bits take power, and power lowers the clock; models have normal data"
     return Table(title, about, columns, rows)
@@ -285,8 +287,8 @@ def _data_row(evidence: Evidence, row: Row, found: list[Row]) -> tuple[Cell, ...
 
 def alus(evidence: Evidence) -> Table | None:
     """A row for each ALU instruction: rate per cycle and SM, rate of all SMs, latency, and the number in flight."""
-    found = units.instructions(evidence)
-    if not found:
+    measured = units.instructions(evidence)
+    if not measured:
         return None
     rows = tuple(
         (
@@ -296,7 +298,7 @@ def alus(evidence: Evidence) -> Table | None:
             value_cell(one.latency, units.figure),
             value_cell(one.under_way, lambda count: quantity(round(count), "1")),
         )
-        for one in found
+        for one in measured
     )
     columns = (
         Column("instruction", "left"), Column("per cycle and SM"), Column("all SMs", drop=1), Column("latency"),

@@ -44,12 +44,12 @@ def pictures(evidence: Evidence) -> list[document.Picture]:
 
 def gain(evidence: Evidence) -> Curve | None:
     """Speed-up over kernel duration for each submitter, with the crossovers of the first marked."""
-    found = graph_facts.curves(evidence)
-    if not found:
+    by_layer = graph_facts.curves(evidence)
+    if not by_layer:
         return None
-    (kernels, first), *_ = found.values()
-    longest_s = max(pair.duration_s for _, measured in found.values() for pair in measured)
-    positive = [pair.duration_s for _, measured in found.values() for pair in measured if pair.duration_s > 0]
+    (kernels, first), *_ = by_layer.values()
+    longest_s = max(pair.duration_s for _, measured in by_layer.values() for pair in measured)
+    positive = [pair.duration_s for _, measured in by_layer.values() for pair in measured if pair.duration_s > 0]
     empty_s = min(positive) / 2  # where 0 is drawn on an axis that has none
     lines = [
         Line(
@@ -57,7 +57,7 @@ def gain(evidence: Evidence) -> Curve | None:
             tuple((pair.duration_s or empty_s, pair.speedup) for pair in measured),
             tone,
         )
-        for (name, (_, measured)), tone in zip(found.items(), SERIES_TONES, strict=False)
+        for (name, (_, measured)), tone in zip(by_layer.items(), SERIES_TONES, strict=False)
     ]
     begins_empty = any(x == empty_s for line in lines for x, _ in line.points)
     ends = [(speedup, graph_facts.crossing(first, speedup)) for speedup in graph_facts.SPEEDUPS]
@@ -112,8 +112,8 @@ def step(evidence: Evidence) -> TimeLine | None:
 
 def life(evidence: Evidence) -> Bars | None:
     """The cost of each phase of a graph's life per node and per graph, by linear fits."""
-    found = {name: one for name in PHASES if (one := graph_facts.life_line(evidence, name)) is not None}
-    if not found:
+    lines = {name: one for name in PHASES if (one := graph_facts.life_line(evidence, name)) is not None}
+    if not lines:
         return None
     bars = tuple(
         Bar(
@@ -128,9 +128,9 @@ def life(evidence: Evidence) -> Bars | None:
             ),
             tone="second" if name in ("relaunch", "node") else "first",
         )
-        for name, one in found.items()
+        for name, one in lines.items()
     )
-    counts = [nodes for name in found for nodes, _ in graph_facts.curve_of(evidence, name)]
+    counts = [nodes for name in lines for nodes, _ in graph_facts.curve_of(evidence, name)]
     return Bars(
         title="A graph's life: what each phase costs for each node",
         about=f"linear fits over chains of {min(counts)} to {max(counts)} empty kernels, by relative residuals",
@@ -141,8 +141,8 @@ def life(evidence: Evidence) -> Bars | None:
 
 def kinds(evidence: Evidence) -> Bars | None:
     """The GPU time of a node of each kind, and of the same call in a stream."""
-    found = graph_facts.node_rows(evidence)
-    if not found:
+    nodes = graph_facts.node_rows(evidence)
+    if not nodes:
         return None
     bars = tuple(
         Bar(
@@ -155,7 +155,7 @@ def kinds(evidence: Evidence) -> Bars | None:
                 Cell(times(stream.value / node.value), tone="quiet") if stream is not None else Cell(""),
             ),
         )
-        for node, stream in found
+        for node, stream in nodes
     )
     return Bars(
         title="Kinds of node: GPU time of one",
@@ -167,8 +167,8 @@ def kinds(evidence: Evidence) -> Bars | None:
 
 def deciders(evidence: Evidence) -> Bars | None:
     """The time of an iteration, by who decides whether there is another."""
-    found = graph_facts.iteration_rows(evidence)
-    if len(found) < 2:
+    iterations = graph_facts.iteration_rows(evidence)
+    if len(iterations) < 2:
         return None
     bars = tuple(
         Bar(
@@ -178,6 +178,6 @@ def deciders(evidence: Evidence) -> Bars | None:
             (figure(row),),
             "second" if graph_facts.title(row).startswith("device") else "first",
         )
-        for row in found
+        for row in iterations
     )
     return Bars("An iteration, by who decides on the next one", "one kernel each", (Column("iteration"),), bars)

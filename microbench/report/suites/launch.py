@@ -27,11 +27,11 @@ def pictures(evidence: Evidence) -> list[document.Picture]:
 
 def ladder(evidence: Evidence) -> Bars | None:
     """Submit of the same empty kernel from each layer, with four arguments as the bar's paler end."""
-    found = layer_rows(evidence, "same_kernel", 0)
-    if not found:
+    rows = layer_rows(evidence, "same_kernel", 0)
+    if not rows:
         return None
     four = {layer(row): row for row in layer_rows(evidence, "same_kernel", FOUR_ARGUMENTS)}
-    loop = next((row for row in found if layer(row) == NATIVE), None)
+    loop = next((row for row in rows if layer(row) == NATIVE), None)
     bars = tuple(
         Bar(
             label=title(row),
@@ -44,7 +44,7 @@ def ladder(evidence: Evidence) -> Bars | None:
             ),
             tone="second" if row is loop else "first",
         )
-        for row in found
+        for row in rows
     )
     return Bars(
         title="Submission ladder: the same kernel, launched from each layer",
@@ -64,8 +64,8 @@ def _added(row: Row, four: Row | None) -> Cell:
 
 def one_op(evidence: Evidence) -> Bars | None:
     """Submit of one array operation through each array library, which launches a kernel of its own."""
-    found = layer_rows(evidence, "one_op")
-    if not found:
+    rows = layer_rows(evidence, "one_op")
+    if not rows:
         return None
     trips = {layer(row): row for row in evidence.rows("launch_layers", "round_trip", family="one_op")}
     bars = tuple(
@@ -76,7 +76,7 @@ def one_op(evidence: Evidence) -> Bars | None:
             cells=(figure(row), figure(trips[layer(row)]) if layer(row) in trips else Cell("")),
             tone="third",
         )
-        for row in found
+        for row in rows
     )
     return Bars(
         title="One operation: x + 1 on one element, through each array library",

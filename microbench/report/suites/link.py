@@ -64,21 +64,21 @@ def uplinks(evidence: Evidence) -> list[Table]:
     return [_uplink(members, words) for words, members in own.items() if members]
 
 
-def _uplink(found: list[links.Contention], words: str) -> Table:
+def _uplink(members: list[links.Contention], words: str) -> Table:
     cells = {
         (one.gpu_index, one.others): Cell(
             percent(one.share), tone="warning" if one.share < links.SHARED_BELOW else "plain"
         )
-        for one in found
+        for one in members
     }
-    others = sorted({one.others for one in found}, key=lambda name: (name != links.EVERYBODY, len(name), name))
+    others = sorted({one.others for one in members}, key=lambda name: (name != links.EVERYBODY, len(name), name))
     columns = [Column("all others" if name == links.EVERYBODY else f"GPU {name}") for name in others]
     rows = tuple(
         (
             Cell(f"GPU {index}", tone="strong"),
             *(ITSELF if name == str(index) else cells.get((index, name), NOTHING) for name in others),
         )
-        for index in sorted({one.gpu_index for one in found})
+        for index in sorted({one.gpu_index for one in members})
     )
     shared = f"under {round_percent(links.SHARED_BELOW)} an uplink is shared"
     about = f"rows: the GPU that is measured; columns: the GPUs that copy at the same time; {shared}"
@@ -122,12 +122,12 @@ def _bridge(group: Sequence[links.Hop], facts: links.LinkFacts) -> Station:
     return Station(kind.replace("_", " "), _short(group[0].bus_id), tone)
 
 
-def _stretch(one: links.Joint, *, idle: bool) -> Stretch:
+def _stretch(joint: links.Joint, *, idle: bool) -> Stretch:
     """The link between two neighbours: its speed, and the speed that both support if that is higher."""
-    now, most = one.now, one.most
+    now, most = joint.now, joint.most
     if now is None:
         return Stretch(most.words if most else "?", "quiet")
-    if one.slowed and most is not None:
+    if joint.slowed and most is not None:
         return Stretch(f"{now.words} of {most.words}", "quiet" if idle else "problem")
     return Stretch(now.words, "good")
 
@@ -213,15 +213,25 @@ def _points(found: Sequence[tuple[int, Row]]) -> tuple[tuple[float, float], ...]
 
 def fits(evidence: Evidence) -> Table | None:
     """How big a copy must be: the fit of each direction and kind of memory."""
-    found = [
-        (direction, memory, metric, fit)
+    rows = tuple(
+        (
+            Cell(links.DIRECTIONS[direction]),
+            Cell(links.MEMORIES[memory]),
+            Cell("device" if metric == links.DEVICE else "host"),
+            Cell(as_time(fit.fixed_s)),
+            Cell(quantity(fit.bandwidth, "B/s"), tone="strong"),
+            Cell(about_size(fit.size_for(links.HALF)), tone="strong"),
+            Cell(about_size(fit.size_for(links.MOST))),
+            Cell(percent(fit.line.misfit.median), tone="quiet"),
+            Cell(percent(fit.line.misfit.largest), tone="quiet"),
+        )
         for direction in links.DIRECTIONS
         for memory in links.MEMORIES
         for metric in (links.DEVICE, links.HOST)
         if (metric == links.DEVICE or memory in WAITED_FOR)
         and (fit := links.copy_fit(evidence, metric, direction, memory)) is not None
-    ]
-    if not found:
+    )
+    if not rows:
         return None
     columns = (
         Column("copies", "left"), Column("memory", "left"), Column("timed on", "left"), Column("a"),
@@ -230,29 +240,15 @@ def fits(evidence: Evidence) -> Table | None:
     )  # fmt: skip
     title = "How big must a copy be: T = a + V / b"
     about = "timed on the device behind a gate, or on the host with the call and a wait for each copy"
-    return Table(title, about, columns, tuple(_fit_cells(*one) for one in found))
-
-
-def _fit_cells(direction: str, memory: str, metric: str, fit: links.CopyFit) -> tuple[Cell, ...]:
-    return (
-        Cell(links.DIRECTIONS[direction]),
-        Cell(links.MEMORIES[memory]),
-        Cell("device" if metric == links.DEVICE else "host"),
-        Cell(as_time(fit.fixed_s)),
-        Cell(quantity(fit.bandwidth, "B/s"), tone="strong"),
-        Cell(about_size(fit.size_for(links.HALF)), tone="strong"),
-        Cell(about_size(fit.size_for(links.MOST))),
-        Cell(percent(fit.line.misfit.median), tone="quiet"),
-        Cell(percent(fit.line.misfit.largest), tone="quiet"),
-    )
+    return Table(title, about, columns, rows)
 
 
 def pinning(evidence: Evidence) -> Table | None:
     """Pin or not: the price of pinned memory, and after how many copies it is paid."""
-    found = links.choices(evidence)
-    if not found:
+    choices = links.choices(evidence)
+    if not choices:
         return None
-    directions = [one for one in links.DIRECTIONS if any(one in choice.saved_s for choice in found)]
+    directions = [one for one in links.DIRECTIONS if any(one in choice.saved_s for choice in choices)]
     columns = [Column("how", "left"), Column("buffer"), Column("costs more")]
     for direction in directions:
         columns += [
@@ -264,28 +260,28 @@ def pinning(evidence: Evidence) -> Table | None:
             Cell(links.PINNING[one.way]), Cell(size(one.size_bytes)), Cell(as_time(max(one.extra_s, 0.0))),
             *(cell for direction in directions for cell in _paid(one, direction)),
         )
-        for one in found
+        for one in choices
     )  # fmt: skip
     title = "Pin or not: after how many copies pinned memory pays off"
     about = "cost of allocating and freeing, less that of new pageable memory; each copy is waited for"
     return Table(title, about, tuple(columns), rows)
 
 
-def _paid(one: links.Choice, direction: str) -> tuple[Cell, Cell]:
-    if direction not in one.saved_s:
+def _paid(choice: links.Choice, direction: str) -> tuple[Cell, Cell]:
+    if direction not in choice.saved_s:
         return NOTHING, NOTHING
-    if direction in one.never:
+    if direction in choice.never:
         return Cell("nothing", tone="quiet"), Cell("never", tone="quiet")
-    return Cell(as_time(one.saved_s[direction]), tone="quiet"), Cell(str(one.paid[direction]), tone="strong")
+    return Cell(as_time(choice.saved_s[direction]), tone="quiet"), Cell(str(choice.paid[direction]), tone="strong")
 
 
 def zero_copy(evidence: Evidence) -> Table | None:
     """Kernels on host memory: width of an access down, begin of the buffer across."""
-    found: dict[tuple[str, int], dict[int, Row]] = {}
+    by_width: dict[tuple[str, int], dict[int, Row]] = {}
     for row in evidence.rows("link_zero_copy", "bandwidth"):
         key = str(row.params.get("access")), whole(row, "width_bytes")
-        found.setdefault(key, {})[whole(row, "offset_bytes")] = row
-    offsets = sorted({offset for cells in found.values() for offset in cells})
+        by_width.setdefault(key, {})[whole(row, "offset_bytes")] = row
+    offsets = sorted({offset for cells in by_width.values() for offset in cells})
     if len(offsets) < FEWEST_ACROSS:
         return None
     rows = tuple(
@@ -293,7 +289,7 @@ def zero_copy(evidence: Evidence) -> Table | None:
             Cell(f"{access} {size(width)}", tone="strong"),
             *(Cell(gigabytes(cells[one].value)) if one in cells else NOTHING for one in offsets),
         )
-        for (access, width), cells in found.items()
+        for (access, width), cells in by_width.items()
     )
     title = "Kernels on host memory, in GB/s"
     about = "rows: bytes that a thread moves at once; columns: offset of the buffer from the begin of a page"

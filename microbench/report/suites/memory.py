@@ -68,8 +68,8 @@ def latencies(evidence: Evidence) -> Curve | None:
     ]
     marks = [Mark(one.reach_bytes, f"TLB reach {about_size(one.reach_bytes)}") for one in memory_levels.steps(evidence)]
     shared = memory_levels.shared_row(evidence, "memory_latency", memory_levels.LATENCY)
-    beside = f"; from shared memory {as_time(shared.value)}" if shared is not None else ""
-    about = f"one thread, in which each read waits for the one before it{beside}"
+    about = "one thread, in which each read waits for the one before it"
+    about += f"; from shared memory {as_time(shared.value)}" if shared is not None else ""
     l2_marks = _with_l2(evidence, marks, points)
     return _curve("Latency over the working set", about, points, levels, names, l2_marks)
 
@@ -121,16 +121,16 @@ def _ticks(low: float, high: float, unit: str) -> tuple[Mark, ...]:
 def l2_lines(evidence: Evidence) -> Histogram | None:
     """How many lines of the L2 answer one SM in which time, if a near and a far part are distinct."""
     modes = memory_levels.l2_modes(evidence)
-    one = modes.row.measurement.per_call if modes is not None else None
-    if modes is None or one is None:
+    calls = modes.row.measurement.per_call if modes is not None else None
+    if modes is None or calls is None:
         return None
     footprint = size(whole(modes.row, "footprint_bytes"))
     return Histogram(
         title="The L2 as one SM sees it: lines by their latency",
         about=f"each line of a working set of {footprint}, past the L1; {percent(modes.near_share)} of them are near",
-        first_edge=one.first_edge,
-        ratio=one.ratio,
-        counts=one.counts,
+        first_edge=calls.first_edge,
+        ratio=calls.ratio,
+        counts=calls.counts,
         marks=(
             Mark(modes.near, f"near {quantity(modes.near, 'cycle')}"),
             Mark(modes.far, f"far {quantity(modes.far, 'cycle')}"),
@@ -148,23 +148,23 @@ def by_implementation(evidence: Evidence) -> Table | None:
     size_bytes, dtype = memory_stream.largest_bytes(evidence), memory_stream.main_dtype(evidence)
     if size_bytes is None or dtype is None:
         return None
-    found = {
+    by_place = {
         (str(row.params.get("kernel")), str(row.params.get("implementation"))): row
         for row in memory_stream.streams(evidence, dtype=dtype, size_bytes=size_bytes)
     }
-    written_in = [one for one in memory_stream.IMPLEMENTATIONS if any(way == one for _, way in found)]
-    kernels = [one for one in memory_stream.KERNELS if any(kernel == one for kernel, _ in found)]
+    written_in = [one for one in memory_stream.IMPLEMENTATIONS if any(way == one for _, way in by_place)]
+    kernels = [one for one in memory_stream.KERNELS if any(kernel == one for kernel, _ in by_place)]
     columns = [Column("", "left"), *(Column(memory_stream.IMPLEMENTATIONS[one]) for one in written_in)]
     columns.append(Column("shape of CUDA C++", "left", drop=1))
     rows = tuple(
         (
             Cell(kernel, tone="strong"),
-            *(_rate(evidence, found.get((kernel, way))) for way in written_in),
-            _shape(found.get((kernel, memory_stream.NATIVE))),
+            *(_rate(evidence, by_place.get((kernel, way))) for way in written_in),
+            _shape(by_place.get((kernel, memory_stream.NATIVE))),
         )
         for kernel in kernels
     )
-    limits = dict.fromkeys(limit for row in found.values() if (limit := evidence.ceiling(row)) is not None)
+    limits = dict.fromkeys(limit for row in by_place.values() if (limit := evidence.ceiling(row)) is not None)
     notes = tuple(f"ceiling: {gigabytes(limit.value)} GB/s, {limit.source}" for limit in limits)
     title = f"Streaming kernels on arrays of {size(size_bytes)}, {dtype}, in GB/s"
     about = "bytes read plus written, with the share of the ceiling"
@@ -176,17 +176,17 @@ def by_dtype(evidence: Evidence) -> Table | None:
     size_bytes = memory_stream.largest_bytes(evidence)
     if size_bytes is None:
         return None
-    found = {
+    by_place = {
         (str(row.params.get("kernel")), str(row.params.get("dtype"))): row
         for row in memory_stream.streams(evidence, implementation=memory_stream.NATIVE, size_bytes=size_bytes)
     }
-    types = [one for one in DTYPES if any(dtype == one for _, dtype in found)]
+    types = [one for one in DTYPES if any(dtype == one for _, dtype in by_place)]
     if len(types) < 2:
         return None
     rows = tuple(
-        (Cell(kernel, tone="strong"), *(_rate(evidence, found.get((kernel, dtype))) for dtype in types))
+        (Cell(kernel, tone="strong"), *(_rate(evidence, by_place.get((kernel, dtype))) for dtype in types))
         for kernel in memory_stream.KERNELS
-        if any(own == kernel for own, _ in found)
+        if any(own == kernel for own, _ in by_place)
     )
     title = f"Types of elements on arrays of {size(size_bytes)}, CUDA C++, in GB/s"
     about = "moving bytes does not depend on the type; adding and multiplying may"
@@ -226,20 +226,20 @@ def pictures(evidence: Evidence) -> list[Picture]:
 
 def in_flight(evidence: Evidence) -> Curve | None:
     """Bandwidth over bytes in flight on each SM, a line for each number of loads in a thread."""
-    found = flights(evidence)
-    loads = sorted({_loads(one.row) for one in found})
+    cases = flights(evidence)
+    loads = sorted({_loads(one.row) for one in cases})
     lines = []
     for count, tone in zip(loads, SERIES_TONES, strict=False):
         best: dict[float, float] = {}
-        for one in found:
+        for one in cases:
             if _loads(one.row) == count:
                 best[one.under_way_bytes] = max(one.row.value, best.get(one.under_way_bytes, 0.0))
         lines.append(Line(f"{count} load{'s' if count > 1 else ''} per thread", tuple(sorted(best.items())), tone))
     if max((len(line.points) for line in lines), default=0) < FEWEST_DRAWN:
         return None
-    least, most = needed(found), max(one.row.value for one in found)
+    least, most = needed(cases), max(one.row.value for one in cases)
     little = little_bytes(evidence, most)
-    smallest, largest = found[0].under_way_bytes, found[-1].under_way_bytes
+    smallest, largest = cases[0].under_way_bytes, cases[-1].under_way_bytes
     marks = []
     if least is not None:
         words = f"{round_percent(ENOUGH)} at {about_size(least.under_way_bytes)}"
@@ -265,8 +265,8 @@ def _loads(row: Row) -> int:
 
 def additions(evidence: Evidence) -> Table | None:
     """Atomic additions to one word for all threads, one per warp and one per thread, and the cost of sharing."""
-    found = contention(evidence)
-    if not found:
+    pairs = contention(evidence)
+    if not pairs:
         return None
     rows = tuple(
         (
@@ -276,7 +276,7 @@ def additions(evidence: Evidence) -> Table | None:
             row_cell(one.spread),
             Cell(times(one.factor), tone="strong"),
         )
-        for one in found
+        for one in pairs
     )
     columns = (
         Column("", "left"), Column("one word"), Column("one per warp", drop=1), Column("one per thread"),
@@ -289,8 +289,8 @@ def additions(evidence: Evidence) -> Table | None:
 
 def allocations(evidence: Evidence) -> Table | None:
     """What an allocation costs: a row for each allocator and size; the first one, later ones, and freeing."""
-    found = costs(evidence)
-    if not found:
+    allocated = costs(evidence)
+    if not allocated:
         return None
     rows = tuple(
         (
@@ -300,7 +300,7 @@ def allocations(evidence: Evidence) -> Table | None:
             Cell(as_time(one.later.value), tone="strong"),
             value_cell(one.free, lambda row: as_time(row.value)),
         )
-        for one in found
+        for one in allocated
     )
     columns = (
         Column("allocator", "left"), Column("block"), Column("first", drop=1), Column("later"), Column("free"),
@@ -312,8 +312,8 @@ def allocations(evidence: Evidence) -> Table | None:
 
 def energies(evidence: Evidence) -> Table | None:
     """Power under each load, the energy of a byte, and the part of it above idle."""
-    found = draws(evidence)
-    if not found:
+    loads = draws(evidence)
+    if not loads:
         return None
     idle = evidence.row("memory_energy", "power", load="idle")
     rows = [
@@ -323,7 +323,7 @@ def energies(evidence: Evidence) -> Table | None:
             Cell(quantity(one.energy.value, "J/B"), tone="strong"),
             value_cell(one.above_idle, lambda value: quantity(value, "J/B")),
         )
-        for one in found
+        for one in loads
     ]
     if idle is not None:
         rows.append((Cell("idle", tone="strong"), Cell(quantity(idle.value, "W")), NOTHING, NOTHING))

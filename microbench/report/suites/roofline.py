@@ -111,25 +111,25 @@ BESIDE = 0.7
 
 def rooflines(evidence: Evidence) -> list[Curve]:
     """Rooflines of at most MOST_ROOFLINES types: the main type first, then the fastest."""
-    found: dict[str, list[Shaped]] = {}
+    by_dtype: dict[str, list[Shaped]] = {}
     for one in shaped(evidence):
         if one.intensity is not None and one.held is not None:
-            found.setdefault(dtype_of(one.row), []).append(one)
-    order = sorted(found, key=lambda name: (name != MAIN_DTYPE, -max(one.row.value for one in found[name])))
-    drawn = (_roofline(evidence, dtype, found[dtype]) for dtype in order[:MOST_ROOFLINES])
+            by_dtype.setdefault(dtype_of(one.row), []).append(one)
+    order = sorted(by_dtype, key=lambda name: (name != MAIN_DTYPE, -max(one.row.value for one in by_dtype[name])))
+    drawn = (_roofline(evidence, dtype, by_dtype[dtype]) for dtype in order[:MOST_ROOFLINES])
     return [one for one in drawn if one is not None]
 
 
-def _roofline(evidence: Evidence, dtype: str, found: list[Shaped]) -> Curve | None:
+def _roofline(evidence: Evidence, dtype: str, products: list[Shaped]) -> Curve | None:
     memory, compute = bandwidth_roof(evidence), compute_roof(evidence, dtype)
-    if memory is None or compute is None or len(found) < FEWEST_POINTS:
+    if memory is None or compute is None or len(products) < FEWEST_POINTS:
         return None
     squares = _squares(evidence, dtype)
     points = [Line("square products", squares, "third", kind="points")] if squares else []
     points += [
-        Line(f"{name}-bound", _points([one for one in found if one.held == name]), tone, kind="points")
+        Line(f"{name}-bound", _points([one for one in products if one.held == name]), tone, kind="points")
         for name, tone in TONES.items()
-        if any(one.held == name for one in found)
+        if any(one.held == name for one in products)
     ]
     ridge = compute.value / memory.value
     reach = [x for line in points for x, _ in line.points]
@@ -193,31 +193,33 @@ def _model(one: Shaped) -> str:
     return _projection(one).partition("_")[0]
 
 
-def _shape_table(evidence: Evidence, model: str, found: list[Shaped]) -> Table:
-    across = list(dict.fromkeys(_projection(one) for one in found))
-    down = sorted({whole(one.row, "rows") for one in found})
-    by_place = {(whole(one.row, "rows"), _projection(one)): one for one in found}
+def _shape_table(evidence: Evidence, model: str, products: list[Shaped]) -> Table:
+    across = list(dict.fromkeys(_projection(one) for one in products))
+    down = sorted({whole(one.row, "rows") for one in products})
+    by_place = {(whole(one.row, "rows"), _projection(one)): one for one in products}
     rows = tuple(
         (Cell(str(count), tone="strong"), *(_shape_cell(evidence, by_place.get((count, name))) for name in across))
         for count in down
     )
     columns = (Column("rows"), *(Column(name.partition("_")[2], "left") for name in across))
-    title = f"What limits products of a model of {model.replace('b', ' billion')} parameters, {dtype_of(found[0].row)}"
+    title = (
+        f"What limits products of a model of {model.replace('b', ' billion')} parameters, {dtype_of(products[0].row)}"
+    )
     about = "bandwidth and compute: the share of that roof; launch: the speed-up of a graph"
     return Table(title, about, columns, rows)
 
 
-def _shape_cell(evidence: Evidence, one: Shaped | None) -> Cell:
-    if one is None:
+def _shape_cell(evidence: Evidence, product: Shaped | None) -> Cell:
+    if product is None:
         return NOTHING
-    if one.held is None:
-        return row_cell(one.row)
-    gain = times(one.graph_factor) if one.graph_factor is not None else ""
-    return Cell(one.held, gain if one.held == "launch" else _share(evidence, one), TONES[one.held])
+    if product.held is None:
+        return row_cell(product.row)
+    gain = times(product.graph_factor) if product.graph_factor is not None else ""
+    return Cell(product.held, gain if product.held == "launch" else _share(evidence, product), TONES[product.held])
 
 
-def _share(evidence: Evidence, one: Shaped) -> str:
-    memory, compute = bandwidth_roof(evidence), compute_roof(evidence, dtype_of(one.row))
-    if one.held == "bandwidth" and memory is not None and one.bandwidth is not None:
-        return round_percent(one.bandwidth.value / memory.value)
-    return round_percent(one.row.value / compute.value) if compute is not None else ""
+def _share(evidence: Evidence, product: Shaped) -> str:
+    memory, compute = bandwidth_roof(evidence), compute_roof(evidence, dtype_of(product.row))
+    if product.held == "bandwidth" and memory is not None and product.bandwidth is not None:
+        return round_percent(product.bandwidth.value / memory.value)
+    return round_percent(product.row.value / compute.value) if compute is not None else ""

@@ -217,12 +217,12 @@ def _counted(intervals: Sequence[tuple[float, float]]) -> list[tuple[float, floa
     for begin_s, end_s in intervals:
         changes[begin_s] = changes.get(begin_s, 0) + 1
         changes[end_s] = changes.get(end_s, 0) - 1
-    found, count = [], 0
+    stretches, count = [], 0
     for begin_s, end_s in itertools.pairwise(sorted(changes)):
         count += changes[begin_s]
         if count:
-            found.append((begin_s, end_s, count))
-    return found
+            stretches.append((begin_s, end_s, count))
+    return stretches
 
 
 def _rows(kernels: Sequence[Item]) -> list[list[Span]]:
@@ -241,15 +241,15 @@ def _rows(kernels: Sequence[Item]) -> list[list[Span]]:
 
 def _stretches(ran: Sequence[Item], near_s: float) -> list[list[Item]]:
     """Work in the order of its begin, split where nothing runs for longer than ``near_s``."""
-    found: list[list[Item]] = []
+    stretches: list[list[Item]] = []
     until_s = 0.0
-    for one in sorted(ran, key=lambda item: item.span.begin_s):
-        if found and one.span.begin_s - until_s <= near_s:
-            found[-1].append(one)
+    for item in sorted(ran, key=lambda item: item.span.begin_s):
+        if stretches and item.span.begin_s - until_s <= near_s:
+            stretches[-1].append(item)
         else:
-            found.append([one])
-        until_s = max(until_s, one.span.end_s)
-    return found
+            stretches.append([item])
+        until_s = max(until_s, item.span.end_s)
+    return stretches
 
 
 def _near_s(kernels: Sequence[Item], end_s: float) -> float:
@@ -276,17 +276,17 @@ def _busy(stretch: Sequence[Item], kernels: Sequence[Item]) -> Span:
 
 def _idle(step: Step, kernels: Sequence[Item], ran: Sequence[Item], near_s: float) -> list[Span]:
     """When no kernel runs, and what the next kernel waits for."""
-    found: list[Span] = []
+    gaps: list[Span] = []
     until_s = 0.0
     copies = [one.span.end_s for one in ran if one.span.lane != "gpu"]
     for stretch in _stretches(kernels, near_s):
         first = stretch[0]
         if first.span.begin_s > until_s:
-            found.append(Span(until_s, first.span.begin_s, _waits_for(first, copies), "quiet", "idle"))
+            gaps.append(Span(until_s, first.span.begin_s, _waits_for(first, copies), "quiet", "idle"))
         until_s = max(one.span.end_s for one in stretch)
     if until_s < step.end_s:
-        found.append(Span(until_s, step.end_s, "", "quiet", "idle"))
-    return found
+        gaps.append(Span(until_s, step.end_s, "", "quiet", "idle"))
+    return gaps
 
 
 def _waits_for(one: Item, copied: Sequence[float]) -> str:
@@ -316,21 +316,21 @@ ALIKE = 0.001
 BLANK = Lane("", ())
 
 
-def pictures(one: Forecast, what: str) -> list[TimeLine]:
+def pictures(predicted: Forecast, what: str) -> list[TimeLine]:
     """The whole step; of a long one also its beginning, with each call and kernel. ``what`` names the step."""
     steps = [
-        Step(way.way, tuple(acts(one.workload, one.fit.values, way.way)), way.played)
-        for way in (one.stream, one.graph)
+        Step(way.way, tuple(acts(predicted.workload, predicted.fit.values, way.way)), way.played)
+        for way in (predicted.stream, predicted.graph)
         if way is not None
     ]
     end_s = max(step.end_s for step in steps)
     if max(max(len(step.acts), len(step.played.work)) for step in steps) <= MOST_DRAWN:
-        lanes = [lane for step in steps for lane in (*lanes_of(step), _length(one, step), BLANK)]
+        lanes = [lane for step in steps for lane in (*lanes_of(step), _length(predicted, step), BLANK)]
         ways = "in a stream and as a graph" if len(steps) > 1 else "in a stream"
         return [_line(f"{sentence(what)}, {ways}", 0.0, end_s, lanes)]
     from_s, until_s = _beginning(steps[0])
     first = [lane for step in steps for lane in (*_cut(lanes_of(step), from_s, until_s), BLANK)]
-    whole = [lane for step in steps for lane in (*lanes_merged(step), _length(one, step), BLANK)]
+    whole = [lane for step in steps for lane in (*lanes_merged(step), _length(predicted, step), BLANK)]
     length = as_time(until_s - from_s)
     title = f"{length} of {what}, from its first kernel on" if from_s else f"The first {length} of {what}"
     return [
@@ -380,14 +380,14 @@ def _cut(lanes: Sequence[Lane], from_s: float, until_s: float) -> Iterator[Lane]
             yield Lane(lane.name, spans)
 
 
-def _length(one: Forecast, step: Step) -> Lane:
+def _length(predicted: Forecast, step: Step) -> Lane:
     """How long the step takes and, if it is shorter than in the stream, what that saves."""
-    prediction = one.stream if one.graph is None or step.name == one.stream.way else one.graph
+    prediction = predicted.stream if predicted.graph is None or step.name == predicted.stream.way else predicted.graph
     words = as_time(step.end_s)
     if prediction.step_s < step.end_s * (1 - ALIKE):
         words += f", {as_time(prediction.step_s)} where steps follow one another"
     spans = [Span(0.0, step.end_s, words, "plain", "distance")]
-    stream_s = one.stream.played.end_s
+    stream_s = predicted.stream.played.end_s
     if step.end_s < stream_s:
         spans.append(Span(step.end_s, stream_s, f"−{as_time(stream_s - step.end_s)}", "good", "distance"))
     return Lane("", tuple(spans))

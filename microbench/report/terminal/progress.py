@@ -1,4 +1,4 @@
-"""Shows a run while it runs: a live display on a terminal, plain lines elsewhere. Both are listeners of its events."""
+"""Shows the progress of a run: a live display on a terminal, plain lines elsewhere. Both listen to its events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MetricsByBenchmark = Mapping[str, Sequence[Metric]]
 
 
 def figures(outcome: Outcome, metrics: MetricsByBenchmark) -> str:
-    """An outcome's first figures in words: "submit 3.61 µs ±0.5 %, start 6.40 µs ±0.7 %"; of facts alone, how many."""
+    """An outcome's first figures: "submit 3.61 µs ±0.5 %, start 6.40 µs ±0.7 %"; without any, its number of facts."""
     known = {metric.name: metric for metric in metrics.get(outcome.case.benchmark, ())}
     words = []
     for measurement in outcome.measurements[:FIGURES_SHOWN]:
