@@ -23,7 +23,20 @@ from microbench.core.model import Run
 from microbench.core.units import as_time, quantity, times
 from microbench.predict.fit import fit, missing
 from microbench.predict.model import WAYS
-from microbench.report.document import Bar, Bars, Cell, Column, Curve, Histogram, Lane, Line, Mark, Span, TimeLine
+from microbench.report.document import (
+    SERIES_TONES,
+    Bar,
+    Bars,
+    Cell,
+    Column,
+    Curve,
+    Histogram,
+    Lane,
+    Line,
+    Mark,
+    Span,
+    TimeLine,
+)
 from microbench.report.figures import drawing, files
 from microbench.report.figures import figure as figures_of
 from microbench.report.figures.canvas import (
@@ -230,7 +243,7 @@ def test_several_runs_lie_over_each_other(name: str) -> None:
 def test_more_runs_than_colours_are_counted() -> None:
     found = both("link", *(f"GPU of {letter}" for letter in "ABCDE"))
     assert sum(text.startswith("ceiling ") for text in words(found)) == 2, "runs share one ceiling in each direction"
-    assert len(found.sources) == len(LIGHT.series) == 4
+    assert len(found.sources) == len(SERIES_TONES) == 4
     assert found.about.endswith("2 more not drawn")
     text = files.svg(found, LIGHT).decode()
     assert "GPU of C" in text
@@ -321,7 +334,14 @@ def difference(one: str, other: str, seen: str) -> float:
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 def test_every_colour_is_seen_on_its_ground(palette: Palette) -> None:
-    for colour in (palette.ink, palette.muted, *palette.series, palette.good, palette.note, palette.problem):
+    for colour in (
+        palette.ink,
+        palette.muted,
+        *map(palette.of, SERIES_TONES),
+        palette.good,
+        palette.note,
+        palette.problem,
+    ):
         assert contrast(colour, palette.ground) >= 4.5
     assert contrast(palette.quiet, palette.ground) >= 3.0
 
@@ -329,7 +349,7 @@ def test_every_colour_is_seen_on_its_ground(palette: Palette) -> None:
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize("seen", SEEN)
 def test_series_differ_for_every_kind_of_colour_blindness(palette: Palette, seen: str) -> None:
-    for one, other in itertools.combinations(palette.series, 2):
+    for one, other in itertools.combinations(map(palette.of, SERIES_TONES), 2):
         assert difference(one, other, seen) >= APART[seen], (one, other)
 
 

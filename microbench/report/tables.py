@@ -82,7 +82,10 @@ def benchmark_tables(info: BenchmarkInfo, measured: Sequence[Row], limit_of: Lim
     kinds: dict[frozenset[str], list[Row]] = {}
     for members in list(cases.values())[:MOST_CASES]:
         kinds.setdefault(frozenset(row.metric.name for row in members), []).extend(members)
-    varying = varying_axes(info, measured)
+    values: dict[str, set[Param]] = {axis.name: set() for axis in info.axes}
+    for name, value in (pair for row in measured for pair in row.params.items()):
+        values.setdefault(name, set()).add(value)
+    varying = [name for name, members in values.items() if len(members) > 1]
     tables = []
     for rows in kinds.values():
         # An axis that is 0 in all of these cases gets no column.
@@ -99,15 +102,6 @@ def benchmark_tables(info: BenchmarkInfo, measured: Sequence[Row], limit_of: Lim
 def question(info: BenchmarkInfo) -> str:
     """The question that a benchmark answers: the first line of its text."""
     return (info.about.strip().splitlines() or [""])[0]
-
-
-def varying_axes(info: BenchmarkInfo, found: Iterable[Row]) -> list[str]:
-    """Axes with more than one value among the rows, in the benchmark's own order."""
-    values: dict[str, set[Param]] = {axis.name: set() for axis in info.axes}
-    for row in found:
-        for name, value in row.params.items():
-            values.setdefault(name, set()).add(value)
-    return [name for name, seen in values.items() if len(seen) > 1]
 
 
 # The layouts of a table: metrics side by side, metrics by the values of one axis, or one metric a row.

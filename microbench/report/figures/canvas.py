@@ -55,11 +55,6 @@ class Palette(NamedTuple):
         colour: str = getattr(self, tone.removeprefix("on_"), self.ink)
         return colour
 
-    @property
-    def series(self) -> tuple[str, str, str, str]:
-        """The colours of series, in order."""
-        return self.first, self.second, self.third, self.fourth
-
 
 # The same hues on both grounds. Series colours are also text, so their contrast to the ground is at least 4.5 : 1
 # (WCAG 2.2, 1.4.3), and any two differ for every kind of colour blindness (tests/test_figures.py computes both).

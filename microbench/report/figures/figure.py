@@ -40,13 +40,6 @@ class Origin(NamedTuple):
     reference: bool = False
 
 
-class Source(NamedTuple):
-    """One GPU of one run, with a label that no other source of the figure has."""
-
-    label: str
-    evidence: Evidence
-
-
 class Member(NamedTuple):
     """A panel of one of several runs, with the run's label and colour; the label of a single run is ""."""
 
@@ -149,7 +142,7 @@ def drawn(name: str, origins: Sequence[Origin]) -> Figure | None:
     )
 
 
-def sources(origins: Sequence[Origin]) -> list[Source]:
+def sources(origins: Sequence[Origin]) -> list[Origin]:
     """Origins with different labels: the user's label or the GPU's name and, if needed, the GPU's index, the date or
     the run's id. SIMULATED or REFERENCE follows if the run was not measured on this machine."""
     ways = ((), (_index,), (_started,), (_index, _started), (_index, lambda one: _short(one.run.run_id)))
@@ -165,10 +158,10 @@ def sources(origins: Sequence[Origin]) -> list[Source]:
             break
     else:
         labels = [f"{label} · {place}" for place, label in enumerate(labels, 1)]
-    return [Source(label, one.evidence) for label, one in zip(labels, origins, strict=True)]
+    return [one._replace(label=label) for label, one in zip(labels, origins, strict=True)]
 
 
-def _source_words(source: Source) -> str:
+def _source_words(source: Origin) -> str:
     """The GPU, the driver, the date and the version of microbench behind the data."""
     label, evidence = source.label, source.evidence
     words = [label, *([] if _gpu_name(evidence) in label else [_gpu_name(evidence)])]

@@ -23,7 +23,9 @@ FLOORS = {
 def machine_tables(run: Run) -> tuple[Table, ...]:
     """The machine of the newest session, and every session."""
     where = run.sessions[-1].environment
-    tables = (_gpus(where.gpus), _software(where), _facts(where), _packages(where), _sessions(run.sessions))
+    packages = tuple((Cell(name), Cell(version)) for name, version in where.packages.items())
+    package_table = Table("Packages", "", (Column("package", "left"), Column("version", "left")), packages)
+    tables = (_gpus(where.gpus), _software(where), _facts(where), package_table, _sessions(run.sessions))
     return tuple(table for table in tables if table.rows)
 
 
@@ -92,11 +94,6 @@ def _facts(where: Environment) -> Table:
     )
     columns = (Column("what", "left"), Column("value", "left"), Column("source", "left", drop=1))
     return Table("Host", "", columns, rows)
-
-
-def _packages(where: Environment) -> Table:
-    rows = tuple((Cell(name), Cell(version)) for name, version in where.packages.items())
-    return Table("Packages", "", (Column("package", "left"), Column("version", "left")), rows)
 
 
 def _sessions(sessions: tuple[Session, ...]) -> Table:

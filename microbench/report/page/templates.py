@@ -23,7 +23,7 @@ from microbench.report.document import (
     TimeLine,
 )
 from microbench.report.figures import drawing
-from microbench.report.figures.canvas import DARK, LIGHT, PAGE, Canvas, Palette
+from microbench.report.figures.canvas import DARK, LIGHT, PAGE, Canvas
 from microbench.report.figures.figure import Figure
 from microbench.report.tables import bars_table
 
@@ -59,7 +59,7 @@ def environment() -> Environment:
         "note_widths": _note_widths,
         "severity_mark": SEVERITY_MARKS.get,
         "slug": slug,
-        "sort_key": _sort_key,
+        "sort_key": lambda text: "" if (key := sort_key(text)) is None else f"{key:.6g}",
         "trust_mark": TRUST_MARKS.get,
     }
     return made
@@ -77,18 +77,15 @@ def script() -> Markup:
 
 def style() -> Markup:
     """The page's style: colours on a light and on a dark ground, as the system or the reader asks; paper is light."""
-    light, dark = (_variables(palette) for palette in (LIGHT, DARK))
+    light, dark = (
+        "".join(f"--{name}:{colour};" for name, colour in palette._asdict().items()) for palette in (LIGHT, DARK)
+    )
     grounds = (
         f":root{{color-scheme:light;{light}}}"
         f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}"
         f"@media screen{{:root[data-theme=dark]{{color-scheme:dark;{dark}}}}}"
     )
     return Markup(grounds + _source("page.css"))  # no word of a run is in it
-
-
-def _variables(palette: Palette) -> str:
-    """Colours as CSS variables: ``--first:#1f5fbf;…``."""
-    return "".join(f"--{name}:{colour};" for name, colour in palette._asdict().items())
 
 
 def _source(name: str) -> str:
@@ -124,11 +121,6 @@ def sort_key(text: str) -> float | None:
         return None
     value = float(number["digits"]) * FACTORS.get(number["unit"], 1.0)
     return -value if number["sign"] in ("-", "−") else value
-
-
-def _sort_key(text: str) -> str:
-    key = sort_key(text)
-    return "" if key is None else f"{key:.6g}"
 
 
 # Pictures.

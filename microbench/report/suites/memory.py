@@ -20,6 +20,7 @@ from microbench.report.tables import NOTHING, row_cell, value_cell
 
 FEWEST_LEVEL_SIZES = 5
 LEVEL_TONES: dict[str, Tone] = {"L1": "first", "L2": "second", "DRAM": "third"}
+Levels = dict[str, memory_levels.Plateau]  # by the words for each level's line
 LEVEL_TICKS = tuple(1 << power for power in range(14, 41, 3))
 HEADROOM = 1.6
 # Marks closer together than this ratio say the same.
@@ -33,11 +34,11 @@ def hierarchy(evidence: Evidence) -> Curve | None:
     if len(points) < FEWEST_LEVEL_SIZES:
         return None
     by_clock = {one.name: one.value for one in memory_levels.bandwidth_levels(evidence, memory_levels.PER_CLOCK)}
-    names = [
+    names = {
         f"{one.name} {memory_levels.up_to(one)}{quantity(one.value, 'B/s')}"
-        + (f", {quantity(by_clock[one.name], 'B/clk/SM')}" if one.name in by_clock else "")
+        + (f", {quantity(by_clock[one.name], 'B/clk/SM')}" if one.name in by_clock else ""): one
         for one in levels
-    ]
+    }
     marks = [
         Mark(float(one.last_bytes), f"{one.level} to {size(one.last_bytes)}")
         for one in memory_levels.ends(points, levels)
@@ -51,8 +52,7 @@ def hierarchy(evidence: Evidence) -> Curve | None:
     together = memory_levels.answered_together(points, levels)
     if together:
         about += f"; above the L2's line up to {size(together[-1][0])}: one answer for several SMs"
-    l2_marks = _with_l2(evidence, marks, points)
-    return _curve("Bandwidth over the working set", about, points, levels, names, l2_marks)
+    return _curve("Bandwidth over the working set", about, points, names, _with_l2(evidence, marks, points))
 
 
 def latencies(evidence: Evidence) -> Curve | None:
@@ -62,16 +62,16 @@ def latencies(evidence: Evidence) -> Curve | None:
     if len(points) < FEWEST_LEVEL_SIZES:
         return None
     cycles = {one.name: one.value for one in memory_levels.latency_levels(evidence, memory_levels.CYCLES)}
-    names = [
-        f"{one.name} {as_time(one.value)}" + (f", {quantity(cycles[one.name], 'cycle')}" if one.name in cycles else "")
+    names = {
+        f"{one.name} {as_time(one.value)}"
+        + (f", {quantity(cycles[one.name], 'cycle')}" if one.name in cycles else ""): one
         for one in levels
-    ]
+    }
     marks = [Mark(one.reach_bytes, f"TLB reach {about_size(one.reach_bytes)}") for one in memory_levels.steps(evidence)]
     shared = memory_levels.shared_row(evidence, "memory_latency", memory_levels.LATENCY)
     about = "one thread, in which each read waits for the one before it"
     about += f"; from shared memory {as_time(shared.value)}" if shared is not None else ""
-    l2_marks = _with_l2(evidence, marks, points)
-    return _curve("Latency over the working set", about, points, levels, names, l2_marks)
+    return _curve("Latency over the working set", about, points, names, _with_l2(evidence, marks, points))
 
 
 def _with_l2(evidence: Evidence, marks: Sequence[Mark], points: Sequence[memory_levels.Point]) -> tuple[Mark, ...]:
@@ -84,17 +84,12 @@ def _with_l2(evidence: Evidence, marks: Sequence[Mark], points: Sequence[memory_
 
 
 def _curve(
-    title: str,
-    about: str,
-    points: Sequence[memory_levels.Point],
-    levels: Sequence[memory_levels.Plateau],
-    names: Sequence[str],
-    marks: tuple[Mark, ...],
+    title: str, about: str, points: Sequence[memory_levels.Point], levels: Levels, marks: tuple[Mark, ...]
 ) -> Curve:
     """The whole curve in a quiet tone, with the points of each level over it in a colour."""
     lines = [
-        Line(name, tuple((x, row.value) for x, row in one.points), LEVEL_TONES[one.name])
-        for one, name in zip(levels, names, strict=True)
+        Line(name, tuple((x, row.value) for x, row in level.points), LEVEL_TONES[level.name])
+        for name, level in levels.items()
     ]
     lines.append(Line("", tuple((x, row.value) for x, row in points), "quiet"))
     values = [row.value for _, row in points]
