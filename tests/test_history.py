@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,10 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 from command_line import call
-from make_run import failed, make_run
+from make_run import make_run
 from make_small_run import RUN
 from recorded_runs import FIRST, recorded, save
-from snapshots import same
 
 from microbench.cli import share
 from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError, UsageError
@@ -426,35 +424,3 @@ def test_a_run_that_is_being_resumed_stays(folder: Path) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert history.delete(states) == history.Deletion([], [unfinished])
     assert history.delete(states) == history.Deletion([unfinished], [])
-
-
-# -- how it looks -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def several(folder: Path) -> None:
-    for number in range(3):
-        save(folder, recorded(number))
-    save(folder, recorded(3, simulated=False, gpu_name="NVIDIA H200"))
-    extra = msgspec.structs.replace(recorded(4), outcomes=(*recorded(4).outcomes, failed()))
-    save(folder, extra).rename(folder / "20260105T083000Z-00000004.jsonl")
-    (folder / "20260106T083000Z-0badbad0.json").write_text("{")
-    remarks.change(folder / f"{recorded(1).run_id}.json", "before the fix", "driver 580, a quiet machine")
-
-
-@pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.usefixtures("several")
-def test_history_looks_as_it_did(width: int) -> None:
-    text = call("history", COLUMNS=str(width)).stdout
-    assert all(len(line) <= width for line in text.splitlines())
-    same(f"history-{width}", text)
-
-
-@pytest.mark.usefixtures("several")
-def test_colour_changes_nothing_but_colour() -> None:
-    plain = call("history", COLUMNS="80").stdout
-    coloured = call("history", COLUMNS="80", FORCE_COLOR="1", TERM="xterm-256color").stdout
-    assert "\x1b[" in coloured
-    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
-    without = call("history", COLUMNS="80", FORCE_COLOR="1", NO_COLOR="1", TERM="xterm-256color").stdout
-    assert not re.search(r"\x1b\[[0-9;]*3[0-7]", without)

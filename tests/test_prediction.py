@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from functools import partial
 
 import msgspec
@@ -12,7 +11,8 @@ from hypothesis import strategies as st
 from make_fit import CALL_S, GAP_S, GRAPH_GAP_S, TORCH_S, VALUES, make_fit
 from make_graph_run import make_graph_run
 from make_run import figures
-from rich.cells import cell_len
+from sections import drawn as drawn_whole
+from sections import lines_of, some, widest
 
 from microbench.analysis.evidence import Finding
 from microbench.analysis.limits import pcie_rate
@@ -30,7 +30,7 @@ from microbench.report.curves import LEAST
 from microbench.report.document import Portion, Report, Stack, Stacks
 from microbench.report.sheets import prediction
 from microbench.report.sheets.prediction import Side
-from microbench.report.terminal import charts, terminal
+from microbench.report.terminal import charts
 
 RUN = make_graph_run()
 described = partial(step_file.described, layers=layer_names())
@@ -47,11 +47,7 @@ def predicted(workload: Workload, fit: Fit | None = None) -> Forecast:
 
 
 def drawn(report: Report, width: int = 120, encoding: str = "utf-8") -> str:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict")
-    terminal.draw(report, terminal.open_console(stream, width=width), brief=True)
-    stream.flush()
-    stream.seek(0)
-    return stream.read()
+    return drawn_whole(report, width, encoding, brief=True)
 
 
 def sheet(workload: Workload, fit: Fit | None = None, **side: object) -> Report:
@@ -94,8 +90,7 @@ TORCH = step(10, "1us", "torch", arguments=1)
 def test_a_finding_has_its_severity_and_figures(
     rule: str, workload: Workload, fit: Fit | None, severity: str, named: list[str] | None
 ) -> None:
-    finding = finding_of(rule, workload, fit)
-    assert finding is not None
+    finding = some(finding_of(rule, workload, fit))
     assert finding.severity == severity
     assert named is None or figures(finding) == named
 
@@ -117,8 +112,7 @@ def test_a_finding_without_anything_to_say_is_left_out(rule: str, workload: Work
 @pytest.mark.parametrize(("reference", "severity"), [(True, "advice"), (False, "warning")])
 def test_constants_of_another_machine_are_marked(reference: bool, severity: str) -> None:
     """RUN is simulated, so its constants are never this machine's."""
-    finding = finding_of("prediction.origin", step(), reference=reference)
-    assert finding is not None
+    finding = some(finding_of("prediction.origin", step(), reference=reference))
     assert finding.severity == severity
     assert finding.advice
     assert len(finding.rests_on) == 13
@@ -171,7 +165,7 @@ def test_a_rate_is_in_the_workload_s_own_unit() -> None:
 def test_the_page_holds_every_example(name: str, width: int) -> None:
     known = make_fit(call__torch_eager__0=TORCH_S, call__cupy_raw__4=5e-6)
     text = drawn(sheet(read(name), known), width)
-    assert max(cell_len(line) for line in text.splitlines()) <= width
+    assert widest(text) <= width
 
 
 def test_the_page_can_be_ascii_and_keeps_hostile_text_in_its_place() -> None:
@@ -186,7 +180,7 @@ def test_the_page_can_be_ascii_and_keeps_hostile_text_in_its_place() -> None:
 def test_bars_are_to_scale_and_name_their_portions() -> None:
     long = Stack("long", (Portion("host", 6.0, "6 s", "first"), Portion("kernel", 2.0, "2 s", "second")), "8 s")
     short = Stack("short", (Portion("kernel", 2.0, "2 s", "second"), Portion("sync", 0.0, "0 s", "quiet")), "2 s")
-    lines = ["".join(text for text, _ in line) for line in charts.stacks(Stacks("", "", (long, short)), 52, fine=True)]
+    lines = lines_of(charts.stacks(Stacks("", "", (long, short)), 52, fine=True))
     assert lines[0].count("█") == 3 * lines[0].count("▓")
     assert lines[0].count("▓") == lines[3].count("▓")
     assert lines[0].endswith("  8 s")
@@ -201,7 +195,7 @@ def test_bars_are_to_scale_and_name_their_portions() -> None:
 def test_bars_keep_to_the_page(portions: list[tuple[float, str]], width: int) -> None:
     made = tuple(Portion("name", value, "1.00 ms, 5 %", tone) for value, tone in portions)  # type: ignore[arg-type]
     drawing = charts.stacks(Stacks("", "", (Stack("stream", made, "1.00 ms"),)), width, fine=True)
-    bar = "".join(text for text, _ in drawing[0])
+    bar = lines_of(drawing)[0]
     assert len(bar) <= width
     total = sum(value for value, _ in portions)
     assert total <= LEAST or abs(sum(bar.count(sign) for sign in "█▓─") - (width - 17)) <= 1
@@ -223,19 +217,15 @@ def test_a_shorter_call_shortens_a_host_bound_step_by_as_much() -> None:
     before = predicted(step(1000, "0", "torch", arguments=1))
     then = after(step(1000, "0", "torch", arguments=1), submit_s=2e-6)
     assert before.stream.step_s - then.stream.step_s == pytest.approx(1000 * (TORCH_S - 2e-6), rel=1e-3)
-    assert then.graph is not None
-    assert before.graph is not None
-    assert then.graph.step_s == before.graph.step_s
+    assert some(then.graph).step_s == some(before.graph).step_s
 
 
 def test_gaps_matter_each_in_its_way() -> None:
     before = predicted(step(1000, "9us"))
-    assert before.graph is not None
     then = after(step(1000, "9us"), gap_s=0.0)
     assert before.stream.step_s - then.stream.step_s == pytest.approx(999 * GAP_S, rel=1e-3)
     then = after(step(1000, "9us"), graph_gap_s=0.0)
-    assert then.graph is not None
-    assert before.graph.step_s - then.graph.step_s == pytest.approx(999 * GRAPH_GAP_S, rel=1e-3)
+    assert some(before.graph).step_s - some(then.graph).step_s == pytest.approx(999 * GRAPH_GAP_S, rel=1e-3)
 
 
 def test_another_layer_launches_all_of_it() -> None:
@@ -275,9 +265,7 @@ def test_another_link_scales_copies_by_the_ceilings() -> None:
     then = changed(workload, make_fit(), GPU, Changes(pcie_generation=3, lanes=8)).fit.constants
     for name, direction in (("h2d_rate", "h2d"), ("d2h_rate", "d2h")):
         own, other = pcie_rate(5, 16, direction, 256), pcie_rate(3, 8, direction, 256)
-        assert own is not None
-        assert other is not None
-        assert then[name].value == pytest.approx(VALUES[name] * other / own)
+        assert then[name].value == pytest.approx(VALUES[name] * some(other) / some(own))
     assert then["d2h_pageable_rate"].value == then["d2h_rate"].value  # slower than what the host managed
     faster = changed(workload, make_fit(), GPU, Changes(pcie_generation=6)).fit.constants
     assert faster["h2d_rate"].value > VALUES["h2d_rate"]
@@ -322,6 +310,14 @@ def test_a_link_that_pageable_copies_do_not_use_is_named_once() -> None:
     parts = (Copies("h2d", 1 << 20, memory="pageable"), Kernels(3, (1e-6,)))
     assert whatif_findings(Workload(parts), pcie_generation=6)["whatif.unused"].title.count("PCIe 5 x16 to 6 x16") == 2
     assert "whatif.unused" not in whatif_findings(TORCH_1000, submit_s=2e-6)
+
+
+def test_the_sheet_shows_before_and_after() -> None:
+    changed_sheet = prediction.changed_sheet(Side(predicted(TORCH_1000), RUN, GPU), Changes(submit_s=2e-6))
+    for width in (40, 80, 120):
+        text = drawn(changed_sheet, width)
+        assert widest(text) <= width
+    assert all(words in text for words in ("4.0× as fast", "the same", "8.00 µs", "2.00 µs"))
 
 
 def test_a_time_that_reads_differently_is_never_the_same() -> None:

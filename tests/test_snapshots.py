@@ -47,8 +47,6 @@ NO_TERMINAL: Mapping[str, str | None] = dict.fromkeys(
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
 LAST = "20260301T083000Z-0000003b"
 
-# -- the runs -----------------------------------------------------------------------------------------------------
-
 
 def unusual() -> Run:
     """A run of two rounds in which things went wrong, with names as wide as they are foreign."""
@@ -114,9 +112,6 @@ def folder(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path
 
 
-# -- how it is called ---------------------------------------------------------------------------------------------
-
-
 def call(arguments: Sequence[str], **variables: str) -> Result:
     return CliRunner().invoke(app, list(arguments), env={**NO_TERMINAL, **variables}, catch_exceptions=False)
 
@@ -145,8 +140,6 @@ def check_lines(text: str, width: int | None) -> None:
     assert [line for line in lines if line != line.rstrip()] == []
     assert width is None or [line for line in lines if cell_len(line) > width] == []
 
-
-# -- what is drawn ------------------------------------------------------------------------------------------------
 
 STEP = ("--kernels", "100", "--duration", "6us", "--layer", "torch", "--run", "graph.json")
 DRAWN: dict[str, tuple[str, ...]] = {
@@ -280,8 +273,6 @@ def test_a_simulated_run_as_a_process(folder: Path) -> None:
     snapshots.same("commands/run-simulated", f"{told}\n{shown}")
 
 
-# -- what is written ----------------------------------------------------------------------------------------------
-
 WRITTEN: dict[str, tuple[str, ...]] = {
     "export-csv": ("export", "small.json"),
     "export-jsonl": ("export", "small.json", "--format", "jsonl"),
@@ -305,14 +296,6 @@ def test_what_a_command_writes_is_the_same_everywhere(name: str) -> None:
     snapshots.same(f"commands/{name}", clipped(wrapped(text), 16))
 
 
-def test_a_plot_says_nothing_and_a_page_how_large_it_is() -> None:
-    plotted = call(("plot", "launch.json", "ladder", "-o", "ladder.svg"), **TERMINAL)
-    assert (plotted.exit_code, plotted.output) == (ExitCode.MEASURED, "")
-    made = call(("report", "small.json", "-o", "small.html"), COLUMNS="80", **TERMINAL)
-    assert made.exit_code == ExitCode.MEASURED
-    assert re.fullmatch(r"small\.html: \d+\.\d\d MB, the data with it\n", made.output)
-
-
 @pytest.mark.parametrize("command", ["", *sorted({arguments[0] for arguments in LOOKS.values()}), "plot", "report"])
 def test_help_fits_the_page(command: str) -> None:
     """Its words are the parser's in part, so only how it is laid out is looked at."""
@@ -322,8 +305,6 @@ def test_help_fits_the_page(command: str) -> None:
         assert "\x1b" not in result.stdout
         check_lines(result.stdout, int(variables["COLUMNS"]))
 
-
-# -- what goes wrong ----------------------------------------------------------------------------------------------
 
 ERRORS: tuple[tuple[str, ...], ...] = (
     ("run", "lunch"),

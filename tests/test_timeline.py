@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from make_fit import make_fit
 from make_graph_run import make_graph_run
 from make_run import figures, make_run
-from rich.cells import cell_len
+from sections import drawn, lines_of, some, widest
 from typer.testing import Result
 
 from microbench.analysis.evidence import Finding, evidence_by_device
@@ -27,10 +26,10 @@ from microbench.predict import timeline as words
 from microbench.predict.forecast import Forecast, forecast
 from microbench.predict.timeline import nearest
 from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
-from microbench.report import timeline
 from microbench.report.document import Lane, Span, TimeLine
 from microbench.report.sheets.prediction import timeline_sheet
-from microbench.report.terminal import plots, terminal
+from microbench.report.suites import timeline
+from microbench.report.terminal import plots
 from microbench.runs import schema, store
 
 WHOLE = make_graph_run()
@@ -72,9 +71,11 @@ def texts(one: Lane, kind: str) -> list[str]:
 
 
 def told(workload: Workload, run: Run = WHOLE, width: int = 100) -> str:
-    stream = io.StringIO()
-    terminal.draw(timeline_sheet(run, workload), terminal.open_console(stream, width=width), brief=True)
-    return stream.getvalue()
+    return drawn(timeline_sheet(run, workload), width, brief=True)
+
+
+def time_line(one: TimeLine, width: int, fine: bool = True) -> list[str]:
+    return lines_of(plots.time_line(one, width, fine=fine, inverse=False))
 
 
 def plain(count: int, duration_s: float, layer: str = LOOP_LAYER) -> Workload:
@@ -109,14 +110,13 @@ def test_drawn_lanes_are_in_order_and_inside(of: list[Part], streams: int, queue
             assert all(0 < span.level <= 1 for span in one.spans)
         for width in (47, 67, 107):
             for fine in (True, False):
-                drawn = plots.time_line(picture, width, fine=fine, inverse=False)
-                assert {len("".join(piece for piece, _ in line)) for line in drawn} == {width}
+                assert set(map(len, time_line(picture, width, fine))) == {width}
 
 
 def test_a_saving_too_small_to_draw_leaves_the_end_of_the_length_alone() -> None:
     spans = (Span(0.0, 0.999, "1 s", "plain", "distance"), Span(0.999, 1.0, "−1 ms", "good", "distance"))
-    (line,) = plots.time_line(TimeLine("", "", 1.0, (), (Lane("", spans),)), 40, fine=True, inverse=False)[1:]
-    assert "".join(piece for piece, _ in line).rstrip().endswith("┤")
+    (line,) = time_line(TimeLine("", "", 1.0, (), (Lane("", spans),)), 40)[1:]
+    assert line.rstrip().endswith("┤")
 
 
 def test_a_short_step_is_one_picture_with_a_lane_for_host_queue_and_gpu() -> None:
@@ -245,10 +245,8 @@ def test_steps_that_flow_into_one_another_say_how_long_one_takes_then() -> None:
 def test_blocks_begin_and_end_at_halves_and_stay_apart() -> None:
     spans = tuple(Span(begin, begin + 1.0, "", "second") for begin in (0.0, 1.0, 2.25))
     one = TimeLine("", "", 4.0, (), (Lane("x", spans),))
-    (_, line) = plots.time_line(one, 3 + 9, fine=True, inverse=False)
-    assert "".join(piece for piece, _ in line)[3:] == "█▌██▐█▌  "
-    (_, plain_line) = plots.time_line(one, 3 + 9, fine=False, inverse=False)
-    assert "".join(piece for piece, _ in plain_line)[3:] == "█ █ ██   "
+    assert time_line(one, 3 + 9)[1][3:] == "█▌██▐█▌  "
+    assert time_line(one, 3 + 9, fine=False)[1][3:] == "█ █ ██   "
 
 
 def test_labels_stand_on_blocks_where_there_is_colour() -> None:
@@ -264,10 +262,8 @@ def test_levels_are_as_high_as_their_mean_and_never_out_of_sight() -> None:
         Span(2.0, 2.5, "", "first", "level", 1.0), Span(3.2, 3.21, "", "first", "level", 0.2),
     )  # fmt: skip
     one = TimeLine("", "", 10.0, (), (Lane("x", spans),))
-    (_, line) = plots.time_line(one, 3 + 11, fine=True, inverse=False)
-    assert "".join(piece for piece, _ in line)[3:9] == "█▄▄▁  "
-    (_, line) = plots.time_line(one, 3 + 11, fine=False, inverse=False)
-    assert "".join(piece for piece, _ in line)[3:9] == "#==.  "
+    assert time_line(one, 3 + 11)[1][3:9] == "█▄▄▁  "
+    assert time_line(one, 3 + 11, fine=False)[1][3:9] == "#==.  "
 
 
 # -- what is told -------------------------------------------------------------------------------------------------
@@ -276,15 +272,11 @@ def test_levels_are_as_high_as_their_mean_and_never_out_of_sight() -> None:
 @pytest.mark.parametrize(("duration_s", "count"), [(0.0, 8), (3e-6, 1), (3e-6, 12), (1e-6, 1000), (0.2, 5)])
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_nothing_leaves_the_page(duration_s: float, count: int, width: int) -> None:
-    text = told(plain(count, duration_s), width=width)
-    assert max(cell_len(line) for line in text.splitlines()) <= width
+    assert widest(told(plain(count, duration_s), width=width)) <= width
 
 
 def test_a_page_without_blocks_is_ascii() -> None:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
-    terminal.draw(timeline_sheet(WHOLE, plain(100, 9e-6)), terminal.open_console(stream, width=80), brief=True)
-    lines = raw.getvalue().decode("ascii").splitlines()
+    lines = drawn(timeline_sheet(WHOLE, plain(100, 9e-6)), 80, "ascii", brief=True).splitlines()
     assert max(map(len, lines)) <= 80
     queue = [line for line in lines if line.lstrip().startswith("queue")]
     assert len(queue) == 4
@@ -336,8 +328,7 @@ def test_a_full_queue_is_named() -> None:
 
 
 def test_the_nearest_measured_step_is_found() -> None:
-    near = nearest(evidence_by_device(WHOLE)[0], 8, 3.2e-6)
-    assert near is not None
+    near = some(nearest(evidence_by_device(WHOLE)[0], 8, 3.2e-6))
     assert (near.kernels, near.pair.duration_s) == (10, pytest.approx(3e-6))
     assert nearest(evidence_by_device(WHOLE)[0], 8, 3e-6, "triton") is None
 

@@ -10,12 +10,11 @@ from command_line import call
 from make_link_run import make_link_run
 from make_run import make_run
 from recorded_runs import recorded, save
-from snapshots import same
 
 from microbench.analysis.stats import rows
 from microbench.core.errors import ExitCode, UsageError
-from microbench.report import history as drawing
 from microbench.report.document import Curve
+from microbench.report.sheets import history as drawing
 from microbench.runs import remarks, store, trend
 from microbench.runs.trend import Point
 
@@ -275,15 +274,6 @@ def test_a_trend_can_be_drawn_into_a_file(folder: Path, tmp_path: Path) -> None:
     save(folder, recorded(0))
     assert call("trend", METRIC, "--svg", str(tmp_path / "trend.svg")).exit_code == 0
     assert "<svg" in (tmp_path / "trend.svg").read_text()
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_trend_looks_as_it_did(width: int, folder: Path) -> None:
-    for number in range(24):
-        save(folder, recorded(number, factor=1.0 + 0.01 * (number % 3) + (0.06 if number > 15 else 0.0)))
-    text = call("trend", METRIC, COLUMNS=str(width)).stdout
-    assert all(len(line) <= width for line in text.splitlines())
-    same(f"trend-{width}", text)
 
 
 def test_figures_of_zero_are_drawn(folder: Path) -> None:

@@ -100,7 +100,7 @@ def _remarked(name: str, label: str | None = None, note: str | None = None) -> P
 
 
 def _list(paths: list[Path], title: str, more: int = 0) -> None:
-    from microbench.report import history as drawing
+    from microbench.report.sheets import history as drawing
     from microbench.report.terminal import terminal
     from microbench.runs.history import entries
 
@@ -155,7 +155,7 @@ def trend(
     svg: options.Svg = None,
 ) -> None:
     """Draw one figure over the recorded runs, with its intervals."""
-    from microbench.report import history as drawing
+    from microbench.report.sheets import history as drawing
     from microbench.runs import remarks, store
     from microbench.runs import trend as trends
 

@@ -1,4 +1,4 @@
-"""Makes the heading of a report: its mark, its banners, and the facts of the machine and the run behind the figures."""
+"""Makes the heading of a report: its mark, its banners, and facts about the machine and the run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,6 @@ def head(run: Run, *, reference: bool = False, unfinished: bool = False, footer:
         mark=mark_of(run, reference=reference),
         banners=tuple(banners(run, reference=reference, unfinished=unfinished)),
         facts=tuple(_facts(run)),
-        environment=(),
-        sections=(),
-        problems=None,
-        grades=(),
         footer=footer,
     )
 
@@ -62,7 +58,7 @@ def _facts(run: Run) -> Iterable[tuple[str, str]]:
     where = session.environment
     for gpu in session.gpus:
         yield "GPU" if len(session.gpus) == 1 else f"GPU {gpu.index}", _gpu_words(gpu)
-    # Not measured themselves, but copies between GPUs and concurrent copies used them.
+    # Not measured, but used by copies between GPUs and by concurrent copies.
     names = [gpu.name for gpu in where.gpus if gpu not in session.gpus]
     if names:
         counts = {name: names.count(name) for name in names}

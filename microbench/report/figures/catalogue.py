@@ -1,6 +1,6 @@
-"""The figures: for each its name, its title, what measures it, and the function that gathers its pictures.
+"""Lists the figures: name, title, benchmarks, and the function that gathers the pictures of each.
 
-A new figure is a function here and its line in KINDS.
+To add a figure, write such a function here and add a line to KINDS.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from microbench.analysis.evidence import Evidence, Finding
     from microbench.report.document import Bars, Curve, Table, TimeLine
 
-# This module is imported for the names alone when a command answers --help, so its functions import what they need.
+# --help imports this module for the names alone, so the functions import what they need.
 
 
 Words = Callable[[float], str]
@@ -82,7 +82,7 @@ def _roofline(evidence: Evidence) -> Gathered:
     from microbench.explain.compute_products import bounds
     from microbench.report.suites.roofline import rooflines
 
-    words = (lambda value: f"{three_digits(value)} operations a byte", lambda value: quantity(value, "FLOP/s"))
+    words = (lambda value: f"{three_digits(value)} operations per byte", lambda value: quantity(value, "FLOP/s"))
     return Gathered(_panels(*rooflines(evidence), words=words), [bounds(evidence)])
 
 
@@ -117,13 +117,13 @@ def _bandwidth(value: float) -> str:
 STEP = (
     "launch_cost", "launch_duration", "launch_queue", "launch_layers", "launch_sync", "graph_lifecycle", "graph_gain",
 )  # fmt: skip
-# By the name that a person types, in the order of a page.
+# By the name that a user types, in the order of the page.
 KINDS = {
     "ladder": Kind("Submission ladder: the same kernel, launched from each layer", ("launch_layers",), _ladder),
     "gain": Kind("Speed-up of a graph over kernel duration", ("graph_gain",), _gain),
     "link": Kind("Bandwidth over the size of a copy", ("link_copy",), _link),
     "memory": Kind("Bandwidth and latency over the working set", ("memory_levels", "memory_latency"), _memory),
     "roofline": Kind("Products of models under this GPU's own roofs", ("gemm_shapes",), _roofline),
-    "sustained": Kind("Products that last: rate, clock, power and temperature", ("gemm_sustained",), _sustained),
+    "sustained": Kind("Sustained products: rate, clock, power and temperature", ("gemm_sustained",), _sustained),
     "step": Kind("A short step, predicted: in a stream and as a graph", STEP, _step),
 }

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from microbench.core.model import BenchmarkInfo
 from microbench.report.document import SUITE_TITLES, Cell, Column, Table, Tone
 from microbench.report.tables import question
 
+if TYPE_CHECKING:
+    from microbench.run.doctor import Check
+
 STATE_TONES: dict[str, Tone] = {"ok": "good", "note": "note", "warning": "warning", "problem": "problem"}
-
-
-class Check(Protocol):
-    """One check of the doctor."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def found(self) -> str: ...
-    @property
-    def next_step(self) -> str | None: ...
 
 
 def checks_table(checks: Iterable[Check]) -> Table:
@@ -47,6 +37,5 @@ def suite_tables(infos: Iterable[BenchmarkInfo]) -> list[Table]:
             values = ", ".join(map(str, axis.values))
             about = Cell(f"{axis.about.rstrip('.')}: {values}", tone="quiet")
             rows.append((Cell(""), Cell(axis.name, tone="first"), about))
-    titles = ("benchmark", "axis", "question, or the axis and its values")
-    columns = tuple(Column(title, "left") for title in titles)
+    columns = tuple(Column(title, "left") for title in ("benchmark", "axis", "question, or the axis and its values"))
     return [Table(SUITE_TITLES.get(suite, suite), "", columns, tuple(rows)) for suite, rows in suites.items()]

@@ -22,31 +22,24 @@ from rich.text import Text
 from microbench.analysis.evidence import Finding
 from microbench.core.errors import MicrobenchError
 from microbench.core.units import BEFORE_UNIT, plain, to_ascii
+from microbench.report import document
 from microbench.report.document import (
     GRADES,
     SEVERITY_MARKS,
     TRUST_MARKS,
     AnswerLine,
-    Bars,
     Block,
-    Curve,
-    Histogram,
-    Picture,
-    Prose,
     Report,
     Screen,
     Section,
-    Stacks,
     Study,
     Table,
-    TimeLine,
     Tone,
-    Way,
 )
 from microbench.report.terminal import charts, layout, plots
 from microbench.report.terminal.layout import GOES_ON, LONGEST_CELL, SEPARATOR, Drawn, Widths, length_of, packed, shown
 
-# In the terminal's own palette, so that both a light and a dark one read well.
+# Colours of the terminal's own palette read well on light and on dark grounds.
 STYLES: dict[Tone, str] = {
     "plain": "", "strong": "bold", "quiet": "dim", "good": "green", "note": "cyan", "advice": "yellow",
     "warning": "bold yellow", "problem": "bold red", "first": "cyan", "second": "green", "third": "magenta",
@@ -54,13 +47,13 @@ STYLES: dict[Tone, str] = {
     "on_third": "reverse magenta",
 }  # fmt: skip
 WIDEST, NARROWEST = 120, 40
-# From this width on a benchmark's curve can stand beside its table.
+# From this width on a benchmark's curve can be right of its table.
 BESIDE_WIDTH = 100
 CURVE_ROWS, SMALL_CURVE_ROWS, SMALL_CURVE_WIDTH, WIDEST_SMALL_CURVE = 14, 8, 44, 64
 LONGEST_TEXT = 2000
 # The panel's two edges with a blank each, and the blanks between its columns.
 AROUND_FACTS = 6
-# Stands for a blank at which a line must not be broken.
+# Replaces a blank at which a line must not break.
 GLUE = "\ue000"
 
 
@@ -76,7 +69,7 @@ def open_console(stream: IO[str] | None = None, width: int | None = None) -> Con
 
 
 class QuietConsole(Console):
-    """A console that leaves a reader who went away (`| head`) to its caller."""
+    """A console that lets its caller handle a closed pipe (`| head`)."""
 
     def on_broken_pipe(self) -> None:
         """Raises BrokenPipeError."""
@@ -107,7 +100,7 @@ def svg(report: Report, *, width: int = WIDEST, brief: bool = False, why: bool =
         markup=False, emoji=False, legacy_windows=False,
     )  # fmt: skip
     Painter(console, fine=True, why=why).report(report, brief)
-    # Rich fetches a font from the web; a picture in a README should ask nobody, and any monospaced font will do.
+    # Rich fetches a font from the web; a picture in a README must not, and any monospaced font will do.
     picture = re.sub(r"@font-face \{.*?\n    \}", "", console.export_svg(title="microbench"), flags=re.DOTALL)
     return picture.replace("Fira Code", "ui-monospace, Menlo, Consolas, DejaVu Sans Mono")
 
@@ -148,7 +141,7 @@ class Painter:
             self.console.print(Segments([part for line in lines for part in (*_trimmed(line), Segment.line())]))
 
     def report(self, report: Report, brief: bool) -> None:
-        """Banners and facts, then each section, then what was not measured."""
+        """Banners and facts, then each section, then the cases that were not measured."""
         box = ROUNDED if self.fine else ASCII
         for banner in report.banners:
             body = self.text(f"{banner.word}: ", banner.tone) + self.text(banner.text)
@@ -196,14 +189,14 @@ class Painter:
         self._findings(f"What this means ({section.suite})", section.findings, mark)
 
     def titled(self, title: str, about: str, mark: str) -> RenderableType:
-        """A title with the report's mark, and quietly below it what it is about."""
+        """A title with the report's mark, and ``about`` below it in a quiet tone."""
         line = self.text(title, "strong", LONGEST_CELL)
         if mark:
             line = line + Text("  ") + self.text(mark, "warning")
         return Group(line, *self._wrapped(self.text(about, "quiet", LONGEST_CELL), self.width)) if about else line
 
     def _study(self, study: Study, mark: str) -> None:
-        """The tables of a benchmark, and its curve beside them if there is room, else below."""
+        """The tables of a benchmark, and its curve to their right if there is room, else below."""
         first = study.tables[0]
         self.print(Text(), self.titled(first.title, first.question, mark))
         tables = Group(*[part for table in study.tables for part in (Text(), self.table(table))][1:])
@@ -213,11 +206,11 @@ class Painter:
         heading = self.text(study.curve.title, "quiet")
         widths = [Widths(table, fine=self.fine) for table in study.tables]
         wanted = max(one.total(one.fitting(self.width)) for one in widths)
-        beside = min(self.width - wanted - 2, WIDEST_SMALL_CURVE)
-        if self.width >= BESIDE_WIDTH and beside >= SMALL_CURVE_WIDTH:
+        room = min(self.width - wanted - 2, WIDEST_SMALL_CURVE)
+        if self.width >= BESIDE_WIDTH and room >= SMALL_CURVE_WIDTH:
             rows = max(SMALL_CURVE_ROWS, min(sum(len(table.rows) for table in study.tables), CURVE_ROWS))
             pair = Grid.grid(padding=(0, 2))
-            pair.add_row(tables, Group(heading, self.picture(study.curve, beside, rows)))
+            pair.add_row(tables, Group(heading, self.picture(study.curve, room, rows)))
             self.print(pair)
         else:
             curve = self.picture(study.curve, min(self.width, WIDEST_SMALL_CURVE) - 1, SMALL_CURVE_ROWS)
@@ -228,30 +221,30 @@ class Painter:
         lines = Lines(layout.table(table, self.width, fine=self.fine), fine=self.fine)
         return Group(lines, *(self.text(f" {note}", "quiet", LONGEST_CELL) for note in table.notes))
 
-    def picture(self, picture: Picture, width: int, rows: int) -> RenderableType:
+    def picture(self, picture: document.Picture, width: int, rows: int) -> RenderableType:
         """A picture in at most ``width`` places; a curve is ``rows`` high."""
         fine = self.fine
         match picture:
             case Table():
                 return self.table(picture)
-            case Bars():
+            case document.Bars():
                 drawn = charts.bars(picture, width, fine=fine)
-            case Curve():
+            case document.Curve():
                 drawn = plots.curve(picture, width, rows, fine=fine)
-            case Histogram():
+            case document.Histogram():
                 drawn = charts.histogram(picture, width, fine=fine)
-            case Stacks():
+            case document.Stacks():
                 drawn = charts.stacks(picture, width, fine=fine)
-            case Prose():
+            case document.Prose():
                 drawn = layout.prose(picture, width, fine=fine)
-            case Way():
+            case document.Way():
                 drawn = charts.way(picture, width, fine=fine)
-            case TimeLine():
+            case document.TimeLine():
                 drawn = plots.time_line(picture, width, fine=fine, inverse=self.console.color_system is not None)
         return Lines(drawn, fine=fine)
 
     def _findings(self, title: str, findings: Iterable[Finding], mark: str, *, notes: bool = True) -> None:
-        """Each finding with its text and advice; without ``notes`` findings that only inform show their title alone."""
+        """Each finding with its text and advice; without ``notes``, good findings and notes show only their title."""
         for place, finding in enumerate(findings):
             if place == 0:
                 self.print(Text(), self.titled(title, "", mark))
@@ -350,7 +343,7 @@ class Painter:
 
 
 class Lines:
-    """Lines of pieces as they are: rich lays out nothing, which takes a tenth of the time."""
+    """Finished lines, which rich only prints: that takes a tenth of the time of its own layout."""
 
     def __init__(self, lines: Drawn, *, fine: bool) -> None:
         self._lines = [[(shown(text, fine), tone) for text, tone in line] for line in lines]
@@ -373,9 +366,9 @@ class Lines:
 
 def _trimmed(line: list[Segment]) -> list[Segment]:
     """A line without the blanks at its end."""
-    kept = list(line)
-    while kept and not kept[-1].text.rstrip():
-        kept.pop()
-    if kept:
-        kept[-1] = Segment(kept[-1].text.rstrip(), kept[-1].style)
-    return kept
+    parts = list(line)
+    while parts and not parts[-1].text.rstrip():
+        parts.pop()
+    if parts:
+        parts[-1] = Segment(parts[-1].text.rstrip(), parts[-1].style)
+    return parts
