@@ -310,7 +310,7 @@ def test_a_plot_says_nothing_and_a_page_how_large_it_is() -> None:
     assert (plotted.exit_code, plotted.output) == (ExitCode.MEASURED, "")
     made = call(("report", "small.json", "-o", "small.html"), COLUMNS="80", **TERMINAL)
     assert made.exit_code == ExitCode.MEASURED
-    assert re.fullmatch(r"small\.html: \d+\.\d\d MB, the data with it\n", made.output)
+    assert re.fullmatch(r"small\.html: \d+\.\d\d MB, including the data\n", made.output)
 
 
 @pytest.mark.parametrize("command", ["", *sorted({arguments[0] for arguments in LOOKS.values()}), "plot", "report"])

@@ -16,6 +16,7 @@ from microbench.analysis.quantiles import FloatArray, Quantiles, median_ranks, o
 from microbench.core.model import Measurement, Metric, Outcome, PerCall, Run, Telemetry
 
 Trust = Literal["stable", "steady", "noisy", "throttled", "single", "below floor", "unverified"]
+Quantile = Literal["p1", "p90", "p99", "min", "max", "tail"]
 
 MINIMUM_SAMPLES = 10
 STABLE_ROUNDS = 3
@@ -236,7 +237,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
         """The figure to quote, in the metric's unit."""
         return self.interval.median
 
-    def over_rounds(self, name: Literal["p1", "p90", "p99", "min", "max", "tail"]) -> float:
+    def over_rounds(self, name: Quantile) -> float:
         """A quantile over the rounds: the least min, the largest max, else the median of the rounds' quantiles. Rounds
         of a single sample have none, so the quantile is then that of these samples."""
         ordered = np.sort([float(getattr(summary, name)) for summary in self.summaries])
