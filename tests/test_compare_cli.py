@@ -137,7 +137,7 @@ def test_a_run_is_not_compared_with_itself(folder: Path) -> None:
     write("base.json", made(1))
     result = call("base.json", str(folder / "base.json"))
     assert result.exit_code == ExitCode.USAGE
-    assert result.stderr.splitlines()[0] == "error: this is one and the same run"
+    assert result.stderr.splitlines()[0] == "error: BASE and NEW are the same run"
 
 
 def test_without_any_run_the_next_step_is_named() -> None:

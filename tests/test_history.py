@@ -274,14 +274,6 @@ def test_remarks_that_cannot_be_written_are_an_error_and_leave_nothing(folder: P
     assert sorted(file.name for file in folder.iterdir()) == [path.name, remarks.place(path).name]
 
 
-def test_a_run_can_be_labelled_as_it_is_made(folder: Path) -> None:
-    result = call("run", "host_timer", "--device", "fake", "--quick", "--time-limit", "5", "--label", "first try")
-    assert result.exit_code == 0
-    assert "first try" in call("history").stdout
-    assert "characters" in call("run", "host_timer", "--label", "x" * 61).stderr
-    assert len(store.listing()) == 1
-
-
 # -- pruning ----------------------------------------------------------------------------------------------------------
 
 
