@@ -152,9 +152,11 @@ def timeline(
     if step.kernels > MOST_KERNELS:
         cause = f"a step of {step.kernels} kernels is too long to draw"
         raise UsageError(cause, f"draw at most {MOST_KERNELS}, or use microbench predict")
-    path, found = load(run) if run is not None else last_with(lambda run: suits(run, step))
-    with consistent(found):
-        sheet = drawing.timeline_sheet(found, step, reference=is_reference(path), adding=adding_to(run, path, found))
+    path, recorded = load(run) if run is not None else last_with(lambda run: suits(run, step))
+    with consistent(recorded):
+        sheet = drawing.timeline_sheet(
+            recorded, step, reference=is_reference(path), adding=adding_to(run, path, recorded)
+        )
     draw(sheet, svg, brief=True, why=why)
 
 
@@ -171,9 +173,9 @@ def explain(topic: options.Topic = None, run: options.ExplainedRun = None, svg: 
         return
     chosen = catalogue.find(topic)
     covers, known = partial(drawing.covers, chosen), partial(drawing.known, chosen)
-    path, found = load(run) if run is not None else last_with(covers, known)
-    with consistent(found):
-        sheet = drawing.sheet(chosen, found, reference=is_reference(path), adding=adding_to(run, path, found))
+    path, recorded = load(run) if run is not None else last_with(covers, known)
+    with consistent(recorded):
+        sheet = drawing.sheet(chosen, recorded, reference=is_reference(path), adding=adding_to(run, path, recorded))
     draw(sheet, svg, brief=not sheet.grades)
 
 
