@@ -10,6 +10,7 @@ from command_line import call
 from make_run import make_run
 
 from microbench.core.errors import ExitCode
+from microbench.report.figures.catalogue import KINDS
 from microbench.runs import remarks, schema
 
 BEGINS = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<svg", ".pdf": b"%PDF-"}
@@ -33,40 +34,72 @@ def test_plot_writes_each_kind_of_file(tmp_path: Path, ending: str) -> None:
     assert out.read_bytes().startswith(BEGINS[ending])
 
 
-def test_plot_draws_on_either_ground(tmp_path: Path) -> None:
-    light, dark = tmp_path / "light.svg", tmp_path / "dark.SVG"
-    assert call("plot", "nvidia-h200", "gain", "-o", str(light)).exit_code == ExitCode.MEASURED
-    assert call("plot", "nvidia-h200", "gain", "-o", str(dark), "--theme", "dark").exit_code == ExitCode.MEASURED
-    assert "#ffffff" in light.read_text(encoding="utf-8")
-    assert "#ffffff" not in dark.read_text(encoding="utf-8")
+def test_plot_draws_on_a_light_or_dark_background(tmp_path: Path) -> None:
+    for theme, white in (("light", True), ("dark", False)):
+        out = tmp_path / f"{theme}.SVG"
+        assert call("plot", "nvidia-h200", "gain", "-o", str(out), "--theme", theme).exit_code == ExitCode.MEASURED
+        assert ("#ffffff" in out.read_text(encoding="utf-8")) == white
 
 
-def test_plot_lays_runs_over_each_other_by_their_labels(tmp_path: Path, data: Path) -> None:
-    other = simulated(data / "other.json")
+def test_a_plot_names_its_runs_by_label_and_says_which_are_simulated(tmp_path: Path, data: Path) -> None:
+    """A picture goes into documents without the words around it."""
+    other, out = simulated(data / "other.json"), tmp_path / "both.svg"
     remarks.change(other, label="at home")
-    out = tmp_path / "both.svg"
     result = call("plot", "nvidia-h200", "ladder", "--with", str(other), "-o", str(out))
     assert result.exit_code == ExitCode.MEASURED
     picture = out.read_text(encoding="utf-8")
     assert "at home · SIMULATED" in picture
     assert "NVIDIA H200 · REFERENCE" in picture
+    before = out.read_bytes()
+    assert call("plot", "nvidia-h200", "ladder", "-o", str(out)).exit_code == ExitCode.USAGE
+    assert out.read_bytes() == before, "an existing file is left alone"
+    bare = str(simulated(tmp_path / "bare.json", "GPU"))
+    for words, run in (("NVIDIA H200 · REFERENCE · driver", "nvidia-h200"), ("GPU · SIMULATED · driver", bare)):
+        out = tmp_path / f"{Path(run).stem}.svg"
+        assert call("plot", run, "ladder", "-o", str(out)).exit_code == ExitCode.MEASURED
+        assert words in out.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
 
 
-def test_an_existing_file_is_left_alone(tmp_path: Path) -> None:
-    out = tmp_path / "mine.svg"
-    out.write_text("mine", encoding="utf-8")
-    result = call("plot", "nvidia-h200", "ladder", "-o", str(out))
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("nvidia-h200", "lader"), ExitCode.USAGE, ("there is no figure lader", ", ".join(KINDS))),
+        (
+            ("run.json", "link"),
+            ExitCode.UNREADABLE_RUN,
+            ("of the figure link; it has ladder", "microbench run link_copy"),
+        ),
+        (("empty.json", "gain"), ExitCode.UNREADABLE_RUN, ("it has those of no figure",)),
+    ],
+)
+def test_a_figure_that_cannot_be_drawn_is_an_error_with_a_next_step(
+    arguments: tuple[str, str], code: ExitCode, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    simulated(Path("run.json"))
+    Path("empty.json").write_bytes(schema.encode(msgspec.structs.replace(make_run(), outcomes=())))
+    for command in (("plot", *arguments, "-o", "x.png"), ("show", *arguments)):
+        result = call(*command)
+        assert result.exit_code == code
+        assert all(each in " ".join(result.output.split()) for each in words)
+
+
+@pytest.mark.parametrize("name", ["x.gif", "x", "x.png.txt"])
+def test_an_unknown_ending_is_an_error_that_lists_the_known_ones(tmp_path: Path, name: str) -> None:
+    result = call("plot", "nvidia-h200", "ladder", "-o", str(tmp_path / name))
     assert result.exit_code == ExitCode.USAGE
-    assert out.read_text(encoding="utf-8") == "mine"
+    assert ".png, .svg, .pdf" in result.output
+    assert not (tmp_path / name).exists()
 
 
-def test_a_run_without_any_figure_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "empty.json"
-    path.write_bytes(schema.encode(msgspec.structs.replace(make_run(), outcomes=())))
-    assert "it has no figure at all" in " ".join(call("show", str(path), "gain").output.split())
-
-
-def test_show_draws_a_figure_into_a_file(tmp_path: Path) -> None:
-    out = tmp_path / "gain.svg"
-    assert call("show", "nvidia-h200", "gain", "--svg", str(out)).exit_code == ExitCode.MEASURED
+@pytest.mark.parametrize("name", ["ladder", "gain", "link", "memory", "step"])
+def test_show_draws_one_figure_in_the_terminal(name: str, tmp_path: Path) -> None:
+    result = call("show", "nvidia-h200", name)
+    assert result.exit_code == ExitCode.MEASURED
+    assert f"{name}: {KINDS[name].title}"[:40] in result.output
+    assert "REFERENCE" in result.output
+    assert ("Submission ladder" in result.output) == (name == "ladder")
+    assert all(len(line) <= 80 for line in result.output.splitlines())
+    out = tmp_path / "figure.svg"
+    assert call("show", "nvidia-h200", name, "--svg", str(out)).exit_code == ExitCode.MEASURED
     assert out.read_text(encoding="utf-8").startswith("<svg")

@@ -271,7 +271,7 @@ def saved(data: Path) -> Path:
 def test_report_writes_one_new_file(saved: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     result = call("report", "-o", str(out))
-    assert (result.exit_code, result.stdout) == (0, f"{out}: {out.stat().st_size / 1e6:.2f} MB, the data with it\n")
+    assert (result.exit_code, result.stdout) == (0, f"{out}: {out.stat().st_size / 1e6:.2f} MB, including the data\n")
     assert schema.decode(carried(out.read_text(encoding="utf-8"), "run-0")) == store.read(saved)
     again = call("report", "-o", str(out))
     assert again.exit_code == ExitCode.USAGE

@@ -296,6 +296,14 @@ def test_what_a_command_writes_is_the_same_everywhere(name: str) -> None:
     snapshots.same(f"commands/{name}", clipped(wrapped(text), 16))
 
 
+def test_a_plot_says_nothing_and_a_page_how_large_it_is() -> None:
+    plotted = call(("plot", "launch.json", "ladder", "-o", "ladder.svg"), **TERMINAL)
+    assert (plotted.exit_code, plotted.output) == (ExitCode.MEASURED, "")
+    made = call(("report", "small.json", "-o", "small.html"), COLUMNS="80", **TERMINAL)
+    assert made.exit_code == ExitCode.MEASURED
+    assert re.fullmatch(r"small\.html: \d+\.\d\d MB, including the data\n", made.output)
+
+
 @pytest.mark.parametrize("command", ["", *sorted({arguments[0] for arguments in LOOKS.values()}), "plot", "report"])
 def test_help_fits_the_page(command: str) -> None:
     """Its words are the parser's in part, so only how it is laid out is looked at."""

@@ -544,7 +544,7 @@ def test_an_unknown_topic_gets_the_nearest_or_the_list(typed: str, next_step: st
 def test_a_run_needs_a_topic(data: Path) -> None:
     result = call("explain", "--run", "nvidia-h200")
     assert result.exit_code == ExitCode.USAGE
-    assert "no topic is named" in result.stderr
+    assert "no topic is given" in result.stderr
 
 
 def test_a_topic_can_be_drawn_into_a_new_file(data: Path) -> None:

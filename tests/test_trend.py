@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def gathered(metric: str = METRIC) -> list[Point]:
+def gather(metric: str = METRIC) -> list[Point]:
     return trend.gathered(store.listing(), metric).points
 
 
@@ -44,7 +44,7 @@ def test_points_are_the_rows_of_their_runs_oldest_first(folder: Path) -> None:
     runs = [recorded(number, factor=1 + number / 10) for number in range(4)]
     for run in reversed(runs):
         save(folder, run)
-    found = gathered()
+    found = gather()
     assert [point.run for point in found] == [run.run_id for run in runs]
     for point, run in zip(found, runs, strict=True):
         (row,) = (one for one in rows(run) if (one.benchmark, one.metric.name) == ("launch_cost", "submit"))
@@ -62,7 +62,7 @@ def test_rounds_are_joined_and_sessions_are_not(folder: Path) -> None:
         folder,
         msgspec.structs.replace(run, sessions=(run.sessions[0], second), outcomes=(*run.outcomes, *again, *later)),
     )
-    assert [(point.rounds, point.started_at[:7]) for point in gathered()] == [(2, "2026-01"), (1, "2026-02")]
+    assert [(point.rounds, point.started_at[:7]) for point in gather()] == [(2, "2026-01"), (1, "2026-02")]
 
 
 def test_only_runs_whose_head_has_the_metric_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,10 +71,10 @@ def test_only_runs_whose_head_has_the_metric_are_read(folder: Path, monkeypatch:
     read: list[Path] = []
     whole = store.read
     monkeypatch.setattr(store, "read", lambda path: read.append(path) or whole(path))
-    assert len(gathered()) == 1
+    assert len(gather()) == 1
     assert read == [path]
     with pytest.raises(UsageError):
-        gathered("launch_cost.submitt")
+        gather("launch_cost.submitt")
     assert path not in read[1:]
 
 
@@ -119,15 +119,15 @@ def test_many_damaged_runs_are_counted(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("metric", "next_step"),
     [
-        ("launch_cost", "for example launch_cost.submit"),
-        ("launch_cost.", "for example launch_cost.submit"),
-        (".submit", "for example launch_cost.submit"),
+        ("launch_cost", "give one such as launch_cost.submit"),
+        ("launch_cost.", "give one such as launch_cost.submit"),
+        (".submit", "give one such as launch_cost.submit"),
         ("launch_cost.submitt", "did you mean launch_cost.submit?"),
         ("graph_gain.stream", "microbench run graph_gain measures it"),
-        ("x" * 10_000 + ".y", "for example launch_cost.submit"),
+        ("x" * 10_000 + ".y", "give one such as launch_cost.submit"),
     ],
 )
-def test_a_metric_that_no_run_has_gets_the_next_step(metric: str, next_step: str, folder: Path) -> None:
+def test_an_unknown_metric_is_an_error_with_a_next_step(metric: str, next_step: str, folder: Path) -> None:
     save(folder, recorded(0))
     result = call("trend", metric)
     assert result.exit_code == ExitCode.USAGE
@@ -140,7 +140,7 @@ def test_a_metric_that_no_run_has_gets_the_next_step(metric: str, next_step: str
 @pytest.fixture
 def copies(folder: Path) -> list[Point]:
     save(folder, msgspec.structs.replace(make_link_run(), run_id="20260101T000000Z-00000000"))
-    return gathered("link_copy.bandwidth")
+    return gather("link_copy.bandwidth")
 
 
 def test_a_few_cases_are_drawn_and_more_are_asked_about(copies: list[Point]) -> None:
@@ -155,27 +155,32 @@ def test_a_few_cases_are_drawn_and_more_are_asked_about(copies: list[Point]) -> 
     assert trend.of_cases(copies, {}, one.case_id) == [one]
 
 
-def test_a_case_that_is_none_names_those_there_are(copies: list[Point]) -> None:
+def test_an_unknown_case_is_an_error_that_lists_the_axes(copies: list[Point]) -> None:
     with pytest.raises(UsageError, match="no recorded case is direction=sideways") as caught:
         trend.of_cases(copies, {"direction": "sideways"}, None)
     assert "h2d" in caught.value.next_step
 
 
-@pytest.mark.parametrize("text", ["direction", "=h2d", "direction=", "direction=h2d,", ","])
-def test_a_case_that_is_not_written_as_one_is_refused(text: str) -> None:
-    with pytest.raises(UsageError):
-        trend.parsed_case(text)
-
-
-def test_a_case_is_written_in_two_ways() -> None:
-    assert trend.parsed_case("direction=h2d, size_bytes=64") == ({"direction": "h2d", "size_bytes": "64"}, None)
-    assert trend.parsed_case("link_copy[size_bytes=64]") == ({}, "link_copy[size_bytes=64]")
-    assert trend.parsed_case(None) == ({}, None)
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("direction=h2d, size_bytes=64", ({"direction": "h2d", "size_bytes": "64"}, None)),
+        ("link_copy[size_bytes=64]", ({}, "link_copy[size_bytes=64]")),
+        (None, ({}, None)),
+        *((text, None) for text in ("direction", "=h2d", "direction=", "direction=h2d,", ",")),
+    ],
+)
+def test_a_case_is_given_by_its_axes_or_its_id(text: str | None, parsed: object) -> None:
+    if parsed is not None:
+        assert trend.parsed_case(text) == parsed
+    else:
+        with pytest.raises(UsageError):
+            trend.parsed_case(text)
 
 
 def test_gpus_of_one_name_are_told_apart(folder: Path) -> None:
     save(folder, recorded(0))
-    point = gathered()[0]
+    point = gather()[0]
     other = msgspec.structs.replace(point, uuid="GPU-11111111-0000-0000-0000-000000000000")
     assert [device for device, _ in trend.by_series([point, other])] == [
         "SIMULATED GPU GPU-00000000",
@@ -252,6 +257,15 @@ def test_more_series_than_can_be_told_apart_are_named() -> None:
     assert len(report.sections[0].studies[0].tables[0].rows) == 3
 
 
+def test_a_trend_reads_the_newest_runs_only_and_draws_zeros(folder: Path, tmp_path: Path) -> None:
+    for number in range(4):
+        save(folder, recorded(number, factor=0.0 if number == 3 else 1.0))
+    assert "2 of the 2 newest" in call("trend", METRIC, "--last", "2").stdout
+    assert "4 of the 4 newest" in call("trend", METRIC, "--all").stdout
+    assert call("trend", METRIC, "--svg", str(tmp_path / "trend.svg")).exit_code == 0
+    assert "<svg" in (tmp_path / "trend.svg").read_text()
+
+
 def test_the_newest_runs_are_listed_with_their_labels(folder: Path) -> None:
     for number in range(30):
         path = save(folder, recorded(number))
@@ -261,21 +275,3 @@ def test_the_newest_runs_are_listed_with_their_labels(folder: Path) -> None:
     assert "0000001d" in lines[first + 2]
     assert "the newest" in lines[first + 2]
     assert any("10 older ones are not listed" in line for line in lines)
-
-
-def test_only_so_many_runs_are_asked(folder: Path) -> None:
-    for number in range(4):
-        save(folder, recorded(number))
-    assert "2 of the 2 newest" in call("trend", METRIC, "--last", "2").stdout
-    assert "4 of the 4 newest" in call("trend", METRIC, "--all").stdout
-
-
-def test_a_trend_can_be_drawn_into_a_file(folder: Path, tmp_path: Path) -> None:
-    save(folder, recorded(0))
-    assert call("trend", METRIC, "--svg", str(tmp_path / "trend.svg")).exit_code == 0
-    assert "<svg" in (tmp_path / "trend.svg").read_text()
-
-
-def test_figures_of_zero_are_drawn(folder: Path) -> None:
-    save(folder, recorded(1, factor=0.0))
-    assert call("trend", METRIC).exit_code == 0

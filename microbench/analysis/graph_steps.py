@@ -1,4 +1,4 @@
-"""Pairs graph_gain's times in a stream and as a graph, and names a step and its layer in words."""
+"""Pairs graph_gain's times in a stream and as a graph, and puts steps and layers into words."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Pair(NamedTuple):
 
 
 def pairs(evidence: Evidence, submitter: str, kernels: int) -> list[Pair]:
-    """graph_gain's cases of a submitter and a count of kernels, by ascending duration."""
+    """graph_gain's cases with that submitter and count of kernels, by ascending duration."""
     chosen: dict[str, int | str] = {"submitter": submitter, "kernels": kernels}
     graphs = dict(evidence.curve("graph_gain", "graph", "duration_ns", **chosen))
     return [
@@ -51,7 +51,7 @@ def pairs(evidence: Evidence, submitter: str, kernels: int) -> list[Pair]:
 
 
 def kernel_counts(evidence: Evidence, submitter: str = LOOP_LAYER) -> list[int]:
-    """Counts of kernels in a step that were measured with that submitter, ascending."""
+    """The counts of kernels in a step measured with that submitter, ascending."""
     return [count for count, _ in evidence.curve("graph_gain", "stream", "kernels", submitter=submitter)]
 
 

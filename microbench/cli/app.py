@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="microbench",
-    help="What it costs to submit work to a CUDA GPU, and what limits it.",
+    help="Measure what it costs to submit work to a CUDA GPU, and what limits it.",
     epilog="Example: microbench run --quick",
     no_args_is_help=True,
     add_completion=False,
@@ -73,7 +73,7 @@ def run(
     json: options.Json = False,
     why: options.Why = False,
 ) -> int:
-    """Measure, explain, and save a run."""
+    """Measure this machine, print a report, and save the run."""
     from microbench.run.plan import parse_overrides
     from microbench.run.request import RunRequest
     from microbench.run.session import execute
@@ -81,7 +81,7 @@ def run(
 
     checked_label = remarks.checked(label) if label is not None else None
     if quick and full:
-        raise UsageError("--quick and --full exclude each other", "give one of them, or neither")
+        raise UsageError("--quick and --full cannot be combined", "give one of them, or neither")
     request = RunRequest(
         select=tuple(names or ()),
         preset="quick" if quick else "full" if full else "default",
@@ -116,7 +116,7 @@ def _progress() -> LiveProgress | PlainProgress:
 
 
 def _show_result(run: Run, path: Path, *, why: bool) -> None:
-    """Draw the report; on a machine without a GPU the bundled reference run follows it."""
+    """Draw the report; without a GPU the bundled reference run follows it."""
     from microbench.report.sheets import view
     from microbench.report.terminal import terminal
     from microbench.runs import store
@@ -126,12 +126,12 @@ def _show_result(run: Run, path: Path, *, why: bool) -> None:
     terminal.tell((f"saved: {path}", "again: microbench show    as a table: microbench export --format csv"), console)
     bundled = store.bundled().get(REFERENCE_RUN)
     if not run.sessions[-1].environment.gpus and bundled is not None:
-        more = f"all of it: microbench show {REFERENCE_RUN}"
+        more = f"the whole report: microbench show {REFERENCE_RUN}"
         terminal.draw(view.build(read(bundled), reference=True, footer=(more,)), console, brief=True)
 
 
 def list_(names: options.Listed = None) -> None:
-    """List suites and benchmarks: their questions, axes and values."""
+    """List the benchmarks with their questions, axes and values."""
     from microbench.core.bench import discover
     from microbench.report.sheets import listing
     from microbench.report.terminal import terminal
@@ -143,7 +143,7 @@ def list_(names: options.Listed = None) -> None:
 
 
 def doctor() -> None:
-    """Say what this machine can and cannot measure, and what to do about it."""
+    """Check what this machine can measure and what to fix."""
     from microbench.gpu.open import probe_environment
     from microbench.report.sheets import listing
     from microbench.report.terminal import terminal
@@ -153,7 +153,7 @@ def doctor() -> None:
     terminal.draw_tables([listing.checks_table(diagnosis.checks)], terminal.open_console())
 
 
-# Every command in the order of --help, with the example at the end of its own help.
+# Every command in the order of --help, with the example in its own help.
 COMMANDS = (
     (run, "microbench run launch --quick --set duration_ns=1000,5000 --rounds 3"),
     *show.COMMANDS,

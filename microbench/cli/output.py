@@ -1,4 +1,4 @@
-"""Writes what a command has to say, and ends it: an error is two lines and an exit code, whatever the streams do."""
+"""Writes the output of commands and ends them: an error is two lines and an exit code, even if a stream is closed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write_new(path: Path, data: bytes) -> None:
         with path.open("xb") as file:
             file.write(data)
     except OSError as error:
-        raise ResultNotWrittenError(f"{path} cannot be written: {error.strerror}", "choose another place") from None
+        raise ResultNotWrittenError(f"{path} cannot be written: {error.strerror}", "give another file name") from None
 
 
 def command(function: Callable[..., int | None]) -> Callable[..., None]:
@@ -70,7 +70,7 @@ def reported_errors() -> Iterator[None]:
         raise _exit(error) from None
     except KeyboardInterrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    except BrokenPipeError:  # the reader has read enough
+    except BrokenPipeError:  # the reader, such as head, has stopped
         _discard_output()
         raise typer.Exit(ExitCode.MEASURED) from None
     except OSError as error:
@@ -79,14 +79,14 @@ def reported_errors() -> Iterator[None]:
         _discard_output()
         lost = ResultNotWrittenError(
             f"standard output cannot be written: {error.strerror or error}",
-            "send it elsewhere; a run that was saved can be shown again",
+            "redirect it to another place; a saved run can be shown again",
         )
         raise _exit(lost) from None
 
 
 @contextmanager
 def parser_errors() -> Iterator[None]:
-    """Turn the parser's errors into UsageError, two lines like every other error; its own form has four."""
+    """Turn the parser's errors into UsageError, which prints two lines like every other error."""
     try:
         yield
     except PARSER_ERROR as error:
@@ -96,13 +96,13 @@ def parser_errors() -> Iterator[None]:
             raise typer.Exit(ExitCode.USAGE) from None
         name = context.command_path if context is not None else "microbench"
         cause = " ".join(error.format_message().split()).rstrip(".")
-        raise UsageError(plain(cause[:1].lower() + cause[1:]), f"`{name} --help` shows what there is") from None
+        raise UsageError(plain(cause[:1].lower() + cause[1:]), f"see `{name} --help`") from None
     except typer.Abort:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def open_closed_streams() -> None:
-    """Open a standard stream that the caller closed; else the next opened file would get its number and output."""
+    """Reopen standard streams that the caller closed; otherwise the next opened file would receive their output."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (for as long as the process lives)
@@ -116,5 +116,5 @@ def _exit(error: MicrobenchError) -> typer.Exit:
 
 
 def _discard_output() -> None:
-    """Send what Python would still flush at its end nowhere."""
+    """Discard the output that Python would still flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

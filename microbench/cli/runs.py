@@ -1,4 +1,4 @@
-"""Finds and loads the run that a command means: the named one, the last one, or one that has what it takes."""
+"""Finds and loads the run for a command: the named one, the last one, or the newest that has the needed figures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def located(name: str | None) -> Path:
     path = store.find(name) if name is not None else store.last()
     if path is None:
         raise RunUnreadableError(
-            "there is no run yet", f"microbench run makes one; microbench show {REFERENCE_RUN} shows a recorded one"
+            "there is no run yet",
+            f"measure one: microbench run; or see a bundled one: microbench show {REFERENCE_RUN}",
         )
     return store.newest(path)
 
@@ -62,7 +63,7 @@ def read(path: Path) -> Run:
 
 
 def last_with(suits: Callable[[Run], bool], figures: Callable[[Run], int] | None = None) -> tuple[Path, Run]:
-    """The newest run that ``suits``, else a bundled one: the one with most ``figures``, or REFERENCE_RUN."""
+    """The newest run that ``suits``, else the bundled run with the most ``figures``, or REFERENCE_RUN."""
     from microbench.runs import store
 
     for path in store.listing()[:NEWEST_SEARCHED]:
@@ -92,7 +93,7 @@ def grows(path: Path) -> bool:
 
 
 def adding_to(name: str | None, path: Path, run: Run) -> tuple[str, ...]:
-    """The options with which `microbench run` adds to that run, called by ``name``; none if it never grows."""
+    """The options with which `microbench run` adds to the run called ``name``; none if it never grows."""
     if not grows(path):
         return ()
     return "--into", name or run.run_id, *(("--device", "fake") if run.simulated else ())
@@ -100,13 +101,13 @@ def adding_to(name: str | None, path: Path, run: Run) -> tuple[str, ...]:
 
 @contextmanager
 def consistent(run: Run) -> Iterator[None]:
-    """Report a run that could be read but holds samples for which arithmetic fails. Raises RunUnreadableError."""
+    """Raise RunUnreadableError if arithmetic fails on the samples of a run that could be read."""
     import msgspec
 
     try:
         yield
     except (ArithmeticError, ValueError, msgspec.DecodeError) as error:
-        cause = f"run {run.run_id} holds impossible figures: {error}"
+        cause = f"run {run.run_id} contains impossible values: {error}"
         raise RunUnreadableError(cause, "measure again, or show another run") from None
 
 
