@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import make_run
 import msgspec
 import read_findings
 from make_link_run import Facts, make_link_run, state, two_switches
+from make_run import is_case
 
 from microbench.analysis.evidence import Evidence, Finding
 from microbench.core.model import GpuInfo, Outcome, Param, Run
@@ -26,18 +28,14 @@ def findings(run: Run = WHOLE) -> dict[str, Finding]:
 
 def changed(change: Callable[[Outcome], Outcome | None], run: Run = WHOLE) -> Run:
     """The run with each outcome changed, or left out for None."""
-    return msgspec.structs.replace(run, outcomes=tuple(new for one in run.outcomes if (new := change(one))))
-
-
-def fits_params(one: Outcome, params: dict[str, Param]) -> bool:
-    return all(one.case.params.get(key) == value for key, value in params.items())
+    return make_run.changed(run, change)
 
 
 def scaled(benchmark: str, metric: str, factor: float, run: Run = WHOLE, **params: Param) -> Run:
     """The run with some rates multiplied."""
 
     def change(one: Outcome) -> Outcome:
-        if one.case.benchmark != benchmark or not fits_params(one, params):
+        if not is_case(one, benchmark, params):
             return one
         made = tuple(
             msgspec.structs.replace(
@@ -53,10 +51,7 @@ def scaled(benchmark: str, metric: str, factor: float, run: Run = WHOLE, **param
 
 
 def without(benchmark: str, run: Run = WHOLE, **params: Param) -> Run:
-    return changed(
-        lambda one: None if one.case.benchmark == benchmark and fits_params(one, params) else one,
-        run,
-    )
+    return make_run.without(run, benchmark, **params)
 
 
 def peer_outcomes(run: Run, status: str, reason: str, **params: int) -> Run:

@@ -9,14 +9,13 @@ from link_evidence import (
     WHOLE,
     changed,
     findings,
-    fits_params,
     peer_outcomes,
     scaled,
     with_facts,
     without,
 )
 from make_link_run import make_link_run, two_switches
-from make_run import measurement
+from make_run import is_case, measurement
 from read_findings import check
 
 from microbench.core.model import Fact, Param, Run
@@ -43,9 +42,7 @@ def partly(run: Run, benchmark: str, **params: Param) -> Run:
     """The run with others that ended before the measured copies did."""
     return changed(
         lambda one: (
-            msgspec.structs.replace(one, facts=(Fact(OTHERS_BUSY, False),))
-            if one.case.benchmark == benchmark and fits_params(one, params)
-            else one
+            msgspec.structs.replace(one, facts=(Fact(OTHERS_BUSY, False),)) if is_case(one, benchmark, params) else one
         ),
         run,
     )
