@@ -14,7 +14,7 @@ from make_run import make_run, measurement, outcome, with_suite
 from microbench.core.bench import Preset, discover
 from microbench.core.model import Fact, Measurement, Outcome, Param, Run
 
-SUBMIT = {"loop": 3.3e-6, "cuda_core": 3.8e-6, "cupy_raw": 5.5e-6, "numba_configured": 11.8e-6}
+SUBMIT = {"loop": 3.3e-6, "cuda_core": 3.8e-6, "cupy_raw": 5.5e-6, "numba_configured": 11.8e-6, "torch_eager": 9e-6}
 GAP_STREAM, GAP_GRAPH, EMPTY = 1.36e-6, 0.53e-6, 0.1e-6
 LAUNCH, REPLAY = 8.4e-6, 7.5e-6
 # A phase of a graph's life: for each graph, for each node.

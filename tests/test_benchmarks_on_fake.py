@@ -22,7 +22,7 @@ from microbench.measure.sampling import SamplingLimits
 
 BENCHMARKS = list(discover().values())
 each_benchmark = pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda benchmark: benchmark.name)
-README = Path(__file__).parent.parent / "README.md"
+QUESTIONS = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 COSTS = FakeCosts(gpus=2)  # benchmarks of several GPUs find two
 HERE = fake_environment(COSTS)
 FEW = SamplingLimits(seconds=0.001, minimum=3)  # the shape of results is looked at, not their figures
@@ -37,15 +37,15 @@ UNITS = TIME_UNITS | {
 
 
 @each_benchmark
-def test_the_text_begins_with_the_question_that_the_readme_repeats(benchmark: Benchmark) -> None:
+def test_the_text_begins_with_the_question_that_the_documentation_repeats(benchmark: Benchmark) -> None:
     question, *rest = benchmark.about.splitlines() or [""]
     assert question.endswith("?"), f"{benchmark.name}: make the first line of the module's docstring its question"
     assert [line for line in rest if line and not line.startswith(" ")] == ["Question", "Method", "Reading"], (
         f"{benchmark.name}: divide the docstring into Question, Method and Reading, their text indented"
     )
     row = f"| `{benchmark.name}` | {question} |"
-    repeated = row in README.read_text(encoding="utf-8")
-    assert repeated, f"repeat the question in the table of README.md: {row}"
+    repeated = row in QUESTIONS.read_text(encoding="utf-8")
+    assert repeated, f"repeat the question in the table of docs/benchmarks.md: {row}"
 
 
 @each_benchmark
@@ -94,13 +94,10 @@ def test_cases_are_nested_unique_and_sorted_by_axis_name(benchmark: Benchmark) -
         cases = benchmark.cases(preset)
         ids = {case.id for case in cases}
         assert len(ids) == len(cases)
-        assert ids or (preset == "quick" and not benchmark.essential), (
-            f"{benchmark.name}: an essential benchmark needs a case in {preset}"
-        )
+        assert ids or (preset == "quick" and not benchmark.core), f"{benchmark.name}: the core needs a case in {preset}"
         assert before <= ids, f"{benchmark.name}: keep the smaller presets' cases in {preset}"
         before = ids
         assert all(list(case.params) == sorted(benchmark.axes) for case in cases)
-    assert set(benchmark.fresh_process_by) <= set(benchmark.axes), f"{benchmark.name}: fresh_process_by names no axis"
     for case in benchmark.cases("full"):
         assert all(isinstance(value, str) for value in benchmark.process_environment(case).values())
 

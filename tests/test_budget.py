@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from microbench.core.bench import SUITES, Axis, Benchmark, Measured, Preset
+from microbench.core.bench import Axis, Benchmark, Measured, Preset
 from microbench.core.model import Environment, GpuInfo, Metric
-from microbench.run.budget import CAPS_S, FRESH_PROCESS_S, LEAST_OF_CAP, LIMITS_S, OVERHEAD_S, SHARES_S, Budget
+from microbench.run.budget import CAPS_S, CORE_S, FRESH_PROCESS_S, LEAST_OF_CAP, LIMITS_S, OVERHEAD_S, Budget
 from microbench.run.plan import PlannedCase, make_plan, select
 
 HERE = Environment(gpus=(GpuInfo(name="tiny", uuid="GPU-one"),))
@@ -29,16 +29,20 @@ def nothing(*_: object) -> Iterator[Measured]:
     yield from ()
 
 
-def cases(*suites: str, each: int = 10, metrics: int = 1, fresh: bool = False, rounds: int = 1) -> Cases:
+def cases(
+    *suites: str, each: int = 10, metrics: int = 1, fresh: bool = False, rounds: int = 1, core: bool = False
+) -> Cases:
     """``each`` cases of a benchmark in every suite, each of them with ``metrics`` metrics."""
     made = {}
     for suite in suites:
         number = Axis.same("a number", tuple(range(each)))
         declared = tuple(Metric(f"metric_{index}", "time", "s", "") for index in range(metrics))
         name = f"{suite}_one"
-        own = ("number",) if fresh else ()
-        made[name] = Benchmark("", declared, nothing, {"number": number}, fresh_process_by=own, name=name, suite=suite)
-    return make_plan(select(made, (), "quick", {}), HERE, rounds=rounds).cases
+        made[name] = Benchmark(
+            "", declared, nothing, {"number": number}, name=name, suite=suite, core=core,
+            own_process=lambda params: str(params["number"]) if fresh else "",
+        )  # fmt: skip
+    return make_plan(select(made, (), "default", {}), HERE, rounds=rounds).cases
 
 
 def budget_of(planned: Cases, limit_s: float | None, preset: Preset = "quick") -> tuple[Budget, HandClock]:
@@ -66,11 +70,9 @@ def spend(planned: Cases, limit_s: float, overhead_s: float = 0.0, start_s: floa
     return given
 
 
-def test_the_presets_budgets_are_the_sum_of_their_shares() -> None:
-    for preset in ("quick", "default"):
-        assert sum(SHARES_S[preset].values()) == LIMITS_S[preset]  # type: ignore[index]
-    assert LIMITS_S["full"] is None
-    assert all(set(shares) == set(SUITES) for shares in SHARES_S.values())
+def test_the_core_fits_into_the_time_of_a_run() -> None:
+    for preset, limit_s in LIMITS_S.items():
+        assert limit_s is None or CORE_S[preset] <= limit_s
 
 
 def test_without_a_limit_every_case_gets_its_cap() -> None:
@@ -106,46 +108,28 @@ def test_metrics_count() -> None:
     assert sum(seconds or 0 for seconds in many) < sum(seconds or 0 for seconds in few)
 
 
-def test_suites_share_the_whole_budget_by_their_proportions() -> None:
-    """Of host and launch alone, launch has five sevenths of a quick run."""
-    planned = cases("host", "launch", each=1000)
-    budget, clock = budget_of(planned, 14.0)
-    reached = {"host": 0.0, "launch": 0.0}
+def test_the_core_is_never_left_out_and_the_rest_gets_what_is_left() -> None:
+    planned = cases("launch", each=100, core=True) + cases("memory", each=400)
+    budget, clock = budget_of(planned, 40.0)
+    given = []
     for index, case in enumerate(planned):
-        began_s = clock.time_s
-        if budget.seconds(index, running=True) is not None:
-            clock.time_s += 0.1
-            budget.learn_case(case, 0.0, 0.1)
-        reached[case.block.suite] += clock.time_s - began_s
-    assert reached["host"] == pytest.approx(4.0, abs=0.25)
-    assert reached["launch"] == pytest.approx(10.0, abs=0.25)
+        seconds = budget.seconds(index, running=True)
+        given.append(seconds)
+        if seconds is not None:
+            clock.time_s += 0.35  # more than planned: the core alone takes 35 s
+            budget.learn_case(case, seconds, 0.35)
+    core, others = given[:100], given[100:]
+    assert None not in core
+    assert core[-1] == pytest.approx(CAPS_S["quick"] * LEAST_OF_CAP)
+    assert 8 < sum(seconds is not None for seconds in others) < 16
 
 
-def test_an_unused_share_rolls_on() -> None:
-    planned = cases("host", "launch", each=100)[99:]  # one case of the host suite, all of launch
-    budget, clock = budget_of(planned, 12.0)
-    budget.seconds(0, running=True)
-    clock.time_s += 0.1  # of 2 s
-    count = 0
-    for index in range(1, len(planned)):
-        if budget.seconds(index, running=True) is not None:
-            clock.time_s += 0.12
-            budget.learn_case(planned[index], 0.0, 0.12)
-            count += 1
-    assert count * 0.12 > 11.0
-
-
-def test_an_overrun_is_borne_by_all_that_follow() -> None:
-    planned = cases("host", "launch", "memory", each=1)
-    budget, clock = budget_of(planned, 18.0)  # 2, 10 and 6 s
-    budget.seconds(0, running=True)
-    clock.time_s += 10.0
-    assert budget.left_s == pytest.approx(8.0)
-    budget.seconds(1, running=True)
-    clock.time_s += 4.9
-    assert budget.seconds(2, running=True) is not None
-    clock.time_s += 4.0
-    assert budget.left_s == 0.0
+def test_an_earlier_run_tells_how_long_cases_take() -> None:
+    planned = cases("memory", each=20)
+    clock = HandClock()
+    earlier_s = {case.case.id: 2.0 for case in planned}
+    learned = Budget("quick", 20.0, planned, clock, clock(), earlier_s).expected_s()
+    assert learned > 3 * Budget("quick", 20.0, planned, clock, clock()).expected_s()
 
 
 def test_rounds_share_equally() -> None:

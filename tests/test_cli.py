@@ -82,9 +82,10 @@ def test_readme_has_every_exit_code_grade_and_column() -> None:
     assert f"\n{','.join(HEADER)}\n" in text
 
 
-def test_readme_names_every_benchmark() -> None:
-    named = re.findall(r"^\| \w* ?\| `(\w+)` \| ", README.read_text(), re.MULTILINE)
-    assert sorted(named) == sorted(discover()), "README's table must have one row for each benchmark"
+def test_the_table_names_every_benchmark() -> None:
+    table = (README.parent / "docs" / "benchmarks.md").read_text()
+    named = re.findall(r"^\| \w* ?\| `(\w+)` \| ", table, re.MULTILINE)
+    assert sorted(named) == sorted(discover()), "give each benchmark a row in the table of docs/benchmarks.md"
 
 
 # -- show, export, list, doctor -----------------------------------------------------------------------------------

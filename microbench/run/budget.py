@@ -46,8 +46,8 @@ class _Mean:
 class Budget:
     """Divides the wall time among the cases that remain: first the core, then all others.
 
-    The sampling time of a case shrinks from the preset's cap until all cases of its part fit. When it cannot shrink
-    further, the core takes longer than planned, and other cases that do not fit are left out.
+    The sampling time of a case shrinks from the preset's cap until the core fits, or else all cases of the round. When
+    it cannot shrink further, the core takes longer than planned, and other cases that do not fit are left out.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Budget:
         self._core_s = CORE_S[preset] if limit_s is not None else None
         self._cases = list(cases)
         self._now_s, self._began_s = now_s, began_s
+        self._round_ends_s: dict[int, float] = {}
         self._start = _Mean(FRESH_PROCESS_S)
         self._factors: dict[str, _Mean] = {}
         known = earlier_s or {}
@@ -92,8 +93,10 @@ class Budget:
         limit_s = self._core_s if case.core else self.limit_s
         if limit_s is None:
             return self._cap_s
-        left_s = self._began_s + limit_s - self._now_s()
         rest = [other for other in self._cases[index:] if other.core == case.core]
+        if not case.core:
+            rest = [other for other in rest if other.round == case.round]
+        left_s = self._ends_s(index, case, limit_s) - self._now_s()
         starts_s = (_processes(rest) - running) * self._start.value
         fixed_s = starts_s + sum(self._cost_s(other, 0.0) for other in rest)
         by_second = sum(self._factor(other) * len(other.benchmark.metrics) for other in rest)
@@ -101,6 +104,17 @@ class Budget:
         seconds = min(max(fitting_s, self._cap_s * LEAST_OF_CAP), self._cap_s)
         needed_s = self._cost_s(case, seconds) + (0.0 if running else self._start.value)
         return None if needed_s > left_s and not case.core else seconds
+
+    def _ends_s(self, index: int, case: PlannedCase, limit_s: float) -> float:
+        """When the core ends, or else the case's round: each round has as much of the time as it has of the cases."""
+        ends_s = self._began_s + limit_s
+        if case.core:
+            return ends_s
+        if case.round not in self._round_ends_s:
+            coming = self._cases[index:]
+            share = sum(other.round == case.round for other in coming) / len(coming)
+            self._round_ends_s[case.round] = self._now_s() + max(ends_s - self._now_s(), 0.0) * share
+        return self._round_ends_s[case.round]
 
     def learn_start(self, wall_s: float) -> None:
         """Learn how long a process took from its start until it was ready for its first case."""

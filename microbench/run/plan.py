@@ -206,10 +206,10 @@ def make_plan(
 ) -> Plan:
     """Every selected case on the GPUs of ``environment`` (only the first unless ``device`` says otherwise).
 
-    The core comes first, then the other cases, then those that a benchmark calls late or that are measured cold: what
-    comes last is what a short budget drops. Inside each of these parts rounds are outermost, so that drift affects all
-    cases alike; then GPUs; then processes, the main one first, so that each is started once. A benchmark that needs
-    more rounds than asked for takes them in its turn. Without a GPU a benchmark that needs one is skipped once, or case
+    The core comes first, then all other cases. Inside these parts rounds are outermost, so that drift affects all cases
+    alike. A round ends with the cases that a benchmark calls late or that are measured cold, which a short budget drops
+    first. Otherwise it goes GPU by GPU and process by process, the main one first, so that each is started once. A
+    benchmark that needs more rounds than asked for takes them in its turn. Without a GPU a benchmark that needs one is skipped once, or case
     by case if the user named it. Cases that make no sense on this machine are left out; if none is left, the benchmark
     is skipped once.
     """
@@ -227,7 +227,11 @@ def make_plan(
     processes = list(dict.fromkeys(case.process for case in every))
     places = {process: (bool(process.own or process.variables), place) for place, process in enumerate(processes)}
     devices = [None, *(gpu.uuid for gpu in gpus)]
-    every.sort(key=lambda case: (_part(case), case.round % rounds, devices.index(case.device), places[case.process]))
+    every.sort(
+        key=lambda case: (
+            not case.core, case.round % rounds, _is_last(case), devices.index(case.device), places[case.process],
+        )
+    )  # fmt: skip
     return Plan(
         tuple(case for case in every if AlreadyMeasured(case.device, case.case.id, case.round) not in measured),
         tuple(skipped),
@@ -242,11 +246,9 @@ def _missing(benchmark: Benchmark, case: Case, environment: Environment) -> str 
     return f"needs {package.name}: {package.install}"
 
 
-def _part(planned: PlannedCase) -> int:
-    """0 for the core, 2 for what a short budget drops first, 1 for all others."""
-    if planned.core:
-        return 0
-    return 2 if planned.benchmark.cold or planned.benchmark.late(planned.case.params) else 1
+def _is_last(planned: PlannedCase) -> bool:
+    """Whether a short budget drops the case before others."""
+    return not planned.core and (planned.benchmark.cold or planned.benchmark.late(planned.case.params))
 
 
 def _cases_here(chosen: Selected, environment: Environment) -> tuple[tuple[Case, ...], str | None]:

@@ -27,6 +27,6 @@ BENCHMARK = Benchmark(
     metrics=(Metric("seconds", "time", "s", "made up"),),
     measure=measure,
     axes={"size": Axis.same("how much", (1, 2)), "mode": Axis.same("in which way", ("spin", "yield"))},
-    fresh_process_by=("mode",),
+    own_process=lambda params: str(params["mode"]),
     process_environment=variables,
 )
