@@ -118,7 +118,7 @@ def fitting(runs: Sequence[Run], room_bytes: int) -> Carried:
         else:
             first = min(step + 1, last)
     outcomes = (outcome for run in runs for outcome in run.outcomes)
-    longest = max((len(_texts(one)) for outcome in outcomes for one in outcome.measurements), default=0)
+    longest = max((_count(one) for outcome in outcomes for one in outcome.measurements), default=0)
     return Carried(files[last], min(SAMPLE_STEPS[last], longest), longest > SAMPLE_STEPS[last])
 
 
@@ -132,16 +132,17 @@ def thinned(run: Run, most: int) -> Run:
 
 
 def _thinned(measurement: Measurement, most: int) -> Measurement:
-    samples = _texts(measurement)
-    if len(samples) <= most:
+    if _count(measurement) <= most:
         return measurement
+    # As text, so that every stored digit stays.
+    samples = bytes(measurement.samples).strip(b"[] \t\r\n").split(b",")
     kept = b",".join(samples[index * len(samples) // most] for index in range(most))
     return msgspec.structs.replace(measurement, samples=msgspec.Raw(b"[" + kept + b"]"))
 
 
-def _texts(measurement: Measurement) -> list[bytes]:
-    """The samples as the text that is stored, so that every digit stays."""
-    return bytes(measurement.samples).strip(b"[] \t\r\n").split(b",")
+def _count(measurement: Measurement) -> int:
+    """The number of stored samples, counted without decoding them."""
+    return bytes(measurement.samples).count(b",") + 1
 
 
 def _policy(program: str) -> str:
