@@ -278,9 +278,9 @@ def test_gpus_share_their_uplink(costs: FakeCosts, direction: str) -> None:
 
 
 def test_more_gpus_get_less_of_it() -> None:
-    kept = []
+    rates = []
     for gpus in (2, 4, 8):
         costs = FakeCosts(gpus=gpus)
         params: dict[str, int | str] = {"direction": "d2h", "gpu_index": 0, "beside": "all", "size_bytes": 64 * MIB}
-        kept.append(medians("link_concurrent", costs, **params)["together"])
-    assert np.array(kept[:-1]) / np.array(kept[1:]) == pytest.approx([2, 2], rel=0.02)
+        rates.append(medians("link_concurrent", costs, **params)["together"])
+    assert np.array(rates[:-1]) / np.array(rates[1:]) == pytest.approx([2, 2], rel=0.02)

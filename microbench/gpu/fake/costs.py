@@ -90,7 +90,7 @@ PRODUCT_LIBRARIES: dict[Library, ProductLibrary] = {
     "cublaslt": ProductLibrary(18_000, GUESSES, EVERY_TYPE),
     "cupy": ProductLibrary(24_000, {"cupy": 0.96}, ("fp64", "fp32", "fp16")),
     "torch": ProductLibrary(
-        10_000, {"torch": 0.98}, tuple(one for one in EVERY_TYPE if one not in ("fp16_acc16", "mxfp8", "nvfp4"))
+        10_000, {"torch": 0.98}, tuple(dtype for dtype in EVERY_TYPE if dtype not in ("fp16_acc16", "mxfp8", "nvfp4"))
     ),
 }
 

@@ -149,6 +149,13 @@ class Machine:
         assert batch.ends_ns is not None
         return float(batch.starts_ns[0]), float(batch.ends_ns[0])
 
+    def walk(self, duration_ns: float, line: int) -> float:
+        """Let dependent reads take so long; the seconds by %globaltimer. They end at no line where no data arrived."""
+        began_ns, ended_ns = self.run(Item(duration_ns=duration_ns))
+        if self.costs.links.arrives != "right":
+            raise MeasurementError(f"SIMULATED: the walk ended at no line where line {line} should be")
+        return self.globaltimer_s(began_ns, ended_ns)
+
     def synchronize(self, stream: int | None = None) -> None:
         """Wait for one stream, or for all, in the machine's wait mode."""
         ended_ns = self.device.all_idle_ns() if stream is None else self.device.idle_ns(stream)

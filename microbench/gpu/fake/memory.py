@@ -283,13 +283,8 @@ class FakeLocalChase(Scoped):
         return lines_cycles
 
     def _run_s(self, cycles: float) -> float:
-        """Let one thread work for so long; the seconds by %globaltimer. A walk ends at no line where no addresses
-        arrived."""
         machine = self._open()
-        began_ns, ended_ns = machine.run(Item(duration_ns=cycles_ns(machine.costs, cycles)))
-        if machine.costs.links.arrives != "right":
-            raise MeasurementError(f"SIMULATED: the walk ended at no line where line {self._at} should be")
-        return machine.globaltimer_s(began_ns, ended_ns)
+        return machine.walk(cycles_ns(machine.costs, cycles), self._at)
 
 
 # The driver's own copies, what blocks of memory cost the host, and how much can be had.
