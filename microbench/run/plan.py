@@ -48,10 +48,7 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def select(
-    catalogue: Mapping[str, Benchmark],
-    names: Sequence[str],
-    preset: str,
-    overrides: Mapping[str, Sequence[Param]],
+    catalogue: Mapping[str, Benchmark], names: Sequence[str], preset: str, overrides: Mapping[str, Sequence[Param]]
 ) -> tuple[Selected, ...]:
     """The benchmarks of the suites and benchmarks in ``names`` (all if none), in the order of the catalogue.
 

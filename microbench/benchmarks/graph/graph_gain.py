@@ -61,18 +61,10 @@ BENCHMARK = Benchmark(
     measure=measure,
     axes={
         "submitter": Axis(
-            "layer that submits the kernels and replays the graph",
-            (LOOP_LAYER,),
-            spinning(),
-            spinning(),
+            "layer that submits the kernels and replays the graph", (LOOP_LAYER,), spinning(), spinning()
         ),
         "kernels": Axis(
-            "kernels of a step",
-            (100,),
-            (1, 10, 100, 1000),
-            (1, 3, 10, 30, 100, 300, 1000),
-            minimum=1,
-            maximum=10_000,
+            "kernels of a step", (100,), (1, 10, 100, 1000), (1, 3, 10, 30, 100, 300, 1000), minimum=1, maximum=10_000
         ),
         "duration_ns": Axis(
             "duration of a kernel",
