@@ -284,8 +284,13 @@ def test_what_holds_each_shape_up_is_a_table_a_model(monkeypatch: pytest.MonkeyP
     assert cells(small, "1") == ["1", "launch 1.64×", "bandwidth 89 %"]
     assert cells(small, "512")[2] == "compute 79 %"
     assert cells(large, "512") == ["512", "compute 79 %", "compute 80 %"]
+
+
+@pytest.mark.slow
+def test_four_projections_and_their_notes_fit_a_narrow_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(made, "CALL_S", 20e-6)
     text = drawn(make_compute_run(preset="full"), 80)
-    assert "launch 1." in text[text.index("What holds products up") :]  # four projections and their notes fit
+    assert "launch 1." in text[text.index("What holds products up") :]
 
 
 # -- the rest -----------------------------------------------------------------------------------------------------

@@ -47,9 +47,9 @@ def test_json_and_svg(tmp_path: Path) -> None:
     assert read_back["reference"] is True
     assert 1100 * 6e-6 < read_back["graph"]["step_s"] < read_back["stream"]["step_s"] < 1100 * 9e-6
     picture = tmp_path / "step.svg"
-    assert call(*ASKED, "--svg", str(picture)).exit_code == ExitCode.MEASURED
+    assert call(*SHORT, "--svg", str(picture)).exit_code == ExitCode.MEASURED
     assert picture.read_text(encoding="utf-8").startswith("<svg")
-    assert call(*ASKED, "--svg", str(picture)).exit_code == ExitCode.USAGE
+    assert call(*SHORT, "--svg", str(picture)).exit_code == ExitCode.USAGE
 
 
 @pytest.mark.parametrize("name", sorted(examples()))
