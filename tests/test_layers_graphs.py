@@ -13,6 +13,7 @@ from layer_stand_ins import CONTEXT, ONE_OP, SAME_KERNEL, SPINNING, NumbaError, 
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.layers.base import LayerGraph, LayerHandle, LayerSubmit, open_spinning, replays
+from microbench.gpu.layers.torch import elements_for
 
 ERRORS = {"cuda_core": CoreError, "cupy_raw": RuntimeError, "numba_configured": NumbaError}
 
@@ -44,11 +45,17 @@ def test_a_call_spins_for_the_cycles_it_is_given(
     assert all(isinstance(value, np.uint64) for value in values), "launch.cu takes 64 bits without a sign"
 
 
-@pytest.mark.parametrize("name", sorted(set(SAME_KERNEL + ONE_OP) - set(SPINNING)))
+@pytest.mark.parametrize("name", sorted(set(SAME_KERNEL + ONE_OP) - {*SPINNING, "torch_eager"}))
 def test_other_layers_have_no_kernel_of_a_given_length(launches: Launches, name: str) -> None:
     with pytest.raises(Skip, match=f"^{name} is not measured with kernels of a given length$"):
         open_spinning(name, CONTEXT, 1000)
     assert launches == []
+
+
+@pytest.mark.parametrize(("wanted_s", "elements"), [(2e-6, 250_000), (50e-6, 12_250_000), (0.5e-6, 1)])
+def test_pytorchs_operation_gets_as_many_elements_as_take_that_long(wanted_s: float, elements: int) -> None:
+    found = elements_for(wanted_s, lambda count: 1e-6 + count * 4e-12)  # a GPU of 1 us a kernel and 4 ps an element
+    assert found == pytest.approx(elements, rel=0.02)
 
 
 # Graphs.

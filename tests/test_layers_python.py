@@ -46,7 +46,7 @@ def test_each_layer_declares_what_it_is(layer: base.Layer) -> None:
 def test_layers_are_listed_by_family_in_a_fixed_order() -> None:
     assert tuple(layer.name for layer in layers()) == SAME_KERNEL + ONE_OP
     assert tuple(layer.name for layer in layers("one_op")) == ONE_OP
-    assert base.spinning() == (LOOP_LAYER, *SPINNING)
+    assert base.spinning() == (LOOP_LAYER, *SPINNING, "torch_eager")
     with pytest.raises(UsageError) as caught:
         find_layer("cupy_row")
     assert "cupy_row" in caught.value.cause

@@ -169,8 +169,7 @@ def test_rounds_are_outermost_each_in_fresh_processes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "expected"),
-    [(1, [[0, 1, 2]]), (2, [[0, 2], [1]]), (3, [[0], [1], [2]]), (4, [[0], [1], [2], [3]])],
+    ("rounds", "expected"), [(1, [[0, 1, 2]]), (2, [[0, 2], [1]]), (3, [[0], [1], [2]]), (4, [[0], [1], [2], [3]])]
 )
 def test_a_benchmark_gets_the_rounds_it_needs_spread_over_the_turns(rounds: int, expected: list[list[int]]) -> None:
     plan = make_plan(selected("cold", "zero", overrides={"mode": ("spin",)}), HERE, rounds=rounds)

@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 from microbench.core.errors import MeasurementError
 from microbench.core.model import SAMPLES_KEPT, Measurement
 from microbench.core.ops import IntArray
-from microbench.measure.sampling import (
-    SamplingLimits,
-    clock_step_ns,
-    per_call_distribution,
-    seconds,
-    stored,
-)
+from microbench.measure.sampling import SamplingLimits, clock_step_ns, per_call_distribution, seconds, stored
 from microbench.measure.timer import VOID_SAMPLES, Meter
 
 Samples = Callable[[int], Sequence[float]]

@@ -11,15 +11,7 @@ import numpy as np
 
 from microbench.core.errors import Skip
 from microbench.core.model import SAMPLES_KEPT, Fact, Measurement, Series, Telemetry, Work
-from microbench.gpu.protocol.compute import (
-    ACCUMULATORS,
-    INTEGER_TYPES,
-    ClockBracket,
-    Gemm,
-    GemmType,
-    Library,
-    Problem,
-)
+from microbench.gpu.protocol.compute import ACCUMULATORS, INTEGER_TYPES, ClockBracket, Gemm, GemmType, Library, Problem
 from microbench.gpu.protocol.gpu import EventPair, Gate, Gpu
 from microbench.measure.counters import power
 from microbench.measure.sampling import NANOSECOND_S, now_s, shortened, stored

@@ -57,10 +57,7 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def select(
-    catalogue: Mapping[str, Benchmark],
-    names: Sequence[str],
-    preset: str,
-    overrides: Mapping[str, Sequence[Param]],
+    catalogue: Mapping[str, Benchmark], names: Sequence[str], preset: str, overrides: Mapping[str, Sequence[Param]]
 ) -> tuple[Selected, ...]:
     """The benchmarks of the suites and benchmarks in ``names`` (all if none), in the order of the catalogue.
 
@@ -209,9 +206,10 @@ def make_plan(
     The core comes first, then all other cases. Inside these parts rounds are outermost, so that drift affects all cases
     alike. A round ends with the cases that a benchmark calls late or that are measured cold, which a short budget drops
     first. Otherwise it goes GPU by GPU and process by process, the main one first, so that each is started once. A
-    benchmark that needs more rounds than asked for takes them in its turn. Without a GPU a benchmark that needs one is skipped once, or case
-    by case if the user named it. Cases that make no sense on this machine are left out; if none is left, the benchmark
-    is skipped once.
+    benchmark that needs more rounds than asked for takes them in its turn.
+
+    Without a GPU a benchmark that needs one is skipped once, or case by case if the user named it. Cases that make no
+    sense on this machine are left out; if none is left, the benchmark is skipped once.
     """
     skipped: list[Outcome] = []
     runnable: list[Selected] = []

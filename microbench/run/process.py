@@ -58,11 +58,7 @@ class WorkerProcess:
     """A worker in a process group of its own, so that a terminal's Ctrl-C does not reach it."""
 
     def __init__(
-        self,
-        job: Job,
-        variables: Mapping[str, str],
-        patience: Patience,
-        kill: Callable[[int, int], None] = os.killpg,
+        self, job: Job, variables: Mapping[str, str], patience: Patience, kill: Callable[[int, int], None] = os.killpg
     ) -> None:
         """Start it with ``job`` and with ``variables`` added to the environment. ``kill`` sends a signal to a group.
 

@@ -210,10 +210,7 @@ class _Session:
         )
         earlier = intent.earlier or Run(SCHEMA_VERSION, intent.run_id, (), (), ())
         return msgspec.structs.replace(
-            earlier,
-            schema_version=SCHEMA_VERSION,
-            sessions=(*earlier.sessions, session),
-            benchmarks=intent.infos(),
+            earlier, schema_version=SCHEMA_VERSION, sessions=(*earlier.sessions, session), benchmarks=intent.infos()
         )
 
     def _finish(self, head: Run, status: RunStatus) -> Run:

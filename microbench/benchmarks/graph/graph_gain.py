@@ -64,12 +64,7 @@ BENCHMARK = Benchmark(
             "layer that submits the kernels and replays the graph", spinning(), labels=layer_titles()
         ),
         "kernels": Axis(
-            "kernels of a step",
-            (100,),
-            (1, 10, 100, 1000),
-            (1, 3, 10, 30, 100, 300, 1000),
-            minimum=1,
-            maximum=10_000,
+            "kernels of a step", (100,), (1, 10, 100, 1000), (1, 3, 10, 30, 100, 300, 1000), minimum=1, maximum=10_000
         ),
         "duration_ns": Axis(
             "duration of a kernel",

@@ -30,10 +30,7 @@ COLUMNS = {
     "later_launch": Between(Change.AGAIN, Change.AGAIN_CALLED),
     "later_replay": Between(Change.AGAIN, Change.AGAIN_DONE),
 }
-RECORD = {
-    "record": Between(Change.BEGIN, Change.RECORDED),
-    "dispose": Between(Change.AGAIN_DONE, Change.DISPOSED),
-}
+RECORD = {"record": Between(Change.BEGIN, Change.RECORDED), "dispose": Between(Change.AGAIN_DONE, Change.DISPOSED)}
 
 
 def combines(params: Mapping[str, Param]) -> bool:

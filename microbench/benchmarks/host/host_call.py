@@ -24,11 +24,7 @@ def measure(host: Host, meter: Meter, how: str) -> Iterator[Measured]:
     count = COUNTS[how]
     host.call_s(how, count)
     yield meter.collect(
-        "call",
-        lambda: (host.call_s(how, count),),
-        clock="host",
-        calls=count,
-        floor_s=meter.floors.timer_call_s,
+        "call", lambda: (host.call_s(how, count),), clock="host", calls=count, floor_s=meter.floors.timer_call_s
     )
 
 

@@ -38,12 +38,7 @@ BENCHMARK = Benchmark(
     axes={
         "direction": Axis.same("measured direction", ("h2d", "d2h")),
         "size_bytes": Axis(
-            "bytes of a copy",
-            (64 * MIB,),
-            (64 * MIB,),
-            (16 * MIB, 64 * MIB, 512 * MIB),
-            minimum=64,
-            maximum=1 << 34,
+            "bytes of a copy", (64 * MIB,), (64 * MIB,), (16 * MIB, 64 * MIB, 512 * MIB), minimum=64, maximum=1 << 34
         ),
     },
     core=True,

@@ -22,9 +22,4 @@ def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
     yield from gpu.links.state()
 
 
-BENCHMARK = Benchmark(
-    title="State of the link",
-    metrics=(),
-    measure=measure,
-    core=True,
-)
+BENCHMARK = Benchmark(title="State of the link", metrics=(), measure=measure, core=True)

@@ -20,9 +20,4 @@ def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
     yield gpu.memory.peers()
 
 
-BENCHMARK = Benchmark(
-    title="Available memory",
-    metrics=(),
-    measure=measure,
-    axes={},
-)
+BENCHMARK = Benchmark(title="Available memory", metrics=(), measure=measure, axes={})

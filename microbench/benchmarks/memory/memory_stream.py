@@ -31,10 +31,7 @@ def measure(
     shapes = gpu.memory.shapes(kernel, dtype, implementation)
     touched_bytes = size_bytes * (READ_ARRAYS[kernel] + WRITTEN_ARRAYS[kernel])
     yield from streamed(
-        meter,
-        lambda shape: gpu.memory.stream(kernel, dtype, implementation, size_bytes, shape),
-        shapes,
-        touched_bytes,
+        meter, lambda shape: gpu.memory.stream(kernel, dtype, implementation, size_bytes, shape), shapes, touched_bytes
     )
 
 
