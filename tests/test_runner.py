@@ -104,6 +104,7 @@ def test_without_a_gpu_the_host_is_measured_and_the_rest_skipped_once() -> None:
     assert by_status == {
         "calm[size=1]": ("ok", None),
         "calm[size=2]": ("ok", None),
+        "calm[size=3]": ("ok", None),
         "wild[how=nothing]": ("ok", None),
         "apart": ("skipped", worker_backend.NO_GPU),
         "captured": ("skipped", worker_backend.NO_GPU),

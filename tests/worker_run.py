@@ -38,7 +38,7 @@ def run(
     overrides = {"how": tuple(how.split(","))} if how else {}
     request = RunRequest(
         select=names,
-        preset=str(more.pop("preset", "default" if "resume" in more else "quick")),
+        preset=str(more.pop("preset", "quick" if names and "resume" not in more else "default")),
         overrides=overrides,
         **more,
     )  # type: ignore[arg-type]

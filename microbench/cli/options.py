@@ -27,6 +27,14 @@ class FailOn(StrEnum):
     ANY = "any"
 
 
+class Checked(StrEnum):
+    """What can be checked: the suites that have a verdict."""
+
+    LINK = "link"
+    MEMORY = "memory"
+    COMPUTE = "compute"
+
+
 class Theme(StrEnum):
     """The background that a figure is drawn for."""
 
@@ -61,11 +69,13 @@ Measured = Annotated[
     list[str] | None, _argument(WHAT, "What to measure; default: everything. `microbench list` shows the names.")
 ]
 Listed = Annotated[list[str] | None, _argument(WHAT, "What to list; default: everything.")]
-Quick = Annotated[bool, _flag("--quick", "Measure few values of each axis, in about 20 s (default: 120 s).")]
+Quick = Annotated[bool, _flag("--quick", "Measure the core with fewer samples, in about 30 s.")]
 Full = Annotated[bool, _flag("--full", "Measure all values of each axis, for as long as that takes.")]
 Overrides = Annotated[
     list[str] | None,
-    _option("AXIS=VALUE[,VALUE]", "Measure these values of an axis: size_bytes=64,4096. Repeatable.", "--set"),
+    _option(
+        "AXIS=VALUE[,VALUE]", "Measure these values of an axis: size=64,1MiB or duration=2us. Repeatable.", "--set"
+    ),
 ]
 # Typer 0.27 takes the metavar for the name where the two are alike, so the name is given.
 Device = Annotated[
@@ -74,17 +84,28 @@ Device = Annotated[
 Rounds = Annotated[
     int, _option("N", "Repeat everything in N fresh processes. The grade stable needs 3, compare needs 5.")
 ]
-TimeLimit = Annotated[float | None, _option("SECONDS", "Replace the budget of 20 or 120 seconds.")]
+ToCompare = Annotated[bool, _flag("--to-compare", "Measure five rounds, as compare needs for a verdict.")]
+TimeLimit = Annotated[
+    float | None, _option("SECONDS", "Leave out cases after the core that do not fit; default: 120 without names.")
+]
 Out = Annotated[Path | None, _option("FILE", "Save the run to this new file; default: one in the data folder.")]
 Into = Annotated[Typed, _option("RUN", "Add the results to this run.")]
 Resume = Annotated[Typed, _option("RUN", "Measure what this unfinished run still lacks.")]
 RunLabel = Annotated[Typed, _option("TEXT", "Label the run; the label is a name for it in every command.", "--label")]
 Json = Annotated[bool, _flag("--json", "Print the run as JSON instead of the report.")]
 
+# check
+WhatToCheck = Annotated[Checked, _argument("{link|memory|compute}", "What to check.")]
+CheckedRun = Annotated[Typed, _option("RUN", "Judge this recorded run instead of measuring.", "--run")]
+
 # show
 RunName = Annotated[Typed, _argument("[RUN]", f"The run: {RUN_NAME}; default: the last run.")]
-ShownFigure = Annotated[Typed, _argument("[FIGURE]", f"Show only this figure: {NAMES}; default: the whole report.")]
-Brief = Annotated[bool, _flag("--brief", "Show pictures and findings only, no tables.")]
+Part = Annotated[
+    Typed,
+    _argument("[PART]", f"A suite or a figure ({NAMES}); default: one screen with all answers."),
+]
+Everything = Annotated[bool, _flag("--all", "Show everything, with the tables of all benchmarks.")]
+Force = Annotated[bool, _flag("--force", "Overwrite the file.")]
 Why = Annotated[bool, _flag("--why", "Add to each finding the rule behind it, with its threshold.")]
 Svg = Annotated[Path | None, _option("FILE", "Write the output to this new SVG file instead.")]
 

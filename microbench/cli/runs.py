@@ -13,16 +13,17 @@ from microbench.core.errors import RunUnreadableError
 if TYPE_CHECKING:
     from microbench.analysis.stats import Row
     from microbench.core.model import Run
-    from microbench.report.document import Report
+    from microbench.report.document import Report, Screen
 
 NEWEST_SEARCHED = 20
+LAST = "last"
 
 
 def located(name: str | None) -> Path:
     """The file of the named run, or of the last one. Raises RunUnreadableError."""
     from microbench.runs import store
 
-    path = store.find(name) if name is not None else store.last()
+    path = store.find(name) if name not in (None, LAST) else store.last()
     if path is None:
         raise RunUnreadableError(
             "there is no run yet",
@@ -109,6 +110,18 @@ def consistent(run: Run) -> Iterator[None]:
     except (ArithmeticError, ValueError, msgspec.DecodeError) as error:
         cause = f"run {run.run_id} contains impossible values: {error}"
         raise RunUnreadableError(cause, "measure again, or show another run") from None
+
+
+def screen_of(run: Run, path: Path, name: str | None = None) -> Screen:
+    """The answer of a run on one screen; ``name`` is what the user called it."""
+    from microbench.report.sheets import screen
+    from microbench.runs import store
+
+    with consistent(run):
+        called = name if name not in (None, LAST) else ""
+        return screen.screen(
+            run, name=called or "", reference=is_reference(path), unfinished=path.suffix == store.GROWING
+        )
 
 
 def report_of(run: Run, path: Path | None = None, rows: Sequence[Row] | None = None) -> Report:

@@ -9,8 +9,9 @@ import typer
 
 from microbench.cli import options
 from microbench.cli.options import NAMES, REFERENCE_RUN, FailOn, Theme
-from microbench.cli.output import draw, write_new
-from microbench.cli.runs import consistent, grows, is_reference, load, report_of
+from microbench.cli.output import check_new, draw, paged, write_new
+from microbench.cli.runs import consistent, grows, is_reference, load, report_of, screen_of
+from microbench.core.bench import SUITES
 from microbench.core.errors import ExitCode, RunUnreadableError, UsageError
 from microbench.core.units import plain
 from microbench.report.figures.catalogue import KINDS
@@ -27,17 +28,42 @@ if TYPE_CHECKING:
 
 def show(
     name: options.RunName = None,
-    figure: options.ShownFigure = None,
+    part: options.Part = None,
+    everything: options.Everything = False,
     svg: options.Svg = None,
-    brief: options.Brief = False,
     why: options.Why = False,
 ) -> None:
-    """Show the report of a recorded run, or one figure of it."""
+    """Show a recorded run on one screen, or a part of it.
+
+    A suite shows its pictures and findings, a figure is drawn alone, --all shows everything. The name of a part alone
+    means the last run.
+    """
+    if part is None and name in (*SUITES, *KINDS):
+        name, part = None, name
     path, run = load(name)
-    if figure is not None:
-        draw(figure_sheet(figure, path, run), svg, brief=True)
+    if part in KINDS:
+        draw(figure_sheet(str(part), path, run), svg, brief=True)
+    elif part is not None:
+        draw(suite_sheet(part, path, run), svg, brief=True, why=why)
+    elif everything:
+        with paged():
+            draw(report_of(run, path), svg, why=why)
     else:
-        draw(report_of(run, path), svg, brief=brief, why=why)
+        draw(screen_of(run, path, name), svg, why=why)
+
+
+def suite_sheet(suite: str, path: Path, run: Run) -> Report:
+    """The report of one suite. Raises UsageError for an unknown part, RunUnreadableError if the run lacks the suite."""
+    import msgspec
+
+    if suite not in SUITES:
+        raise UsageError(f"there is no part {plain(suite, 40)}", f"give a suite ({', '.join(SUITES)}) or {NAMES}")
+    whole = report_of(run, path)
+    sections = tuple(section for section in whole.sections if section.suite == suite)
+    if not sections:
+        cause = f"run {plain(run.run_id, 60)} has no figures of {suite}"
+        raise RunUnreadableError(cause, f"microbench run {suite} measures them")
+    return msgspec.structs.replace(whole, sections=sections, problems=None, environment=())
 
 
 def compare(
@@ -88,9 +114,11 @@ def plot(
     out: options.PlotFile,
     overlaid: options.OverlaidRuns = None,
     theme: options.PlotTheme = Theme.LIGHT,
+    force: options.Force = False,
 ) -> None:
     """Draw a figure of one or several runs into a file."""
     checked(figure)
+    check_new(out, force=force)
     from microbench.report.figures import canvas, files
 
     render = files.RENDERERS.get(out.suffix.lower())
@@ -98,7 +126,7 @@ def plot(
         cause = f"a figure cannot be written as {plain(out.name, 60)}"
         raise UsageError(cause, f"give a file name that ends in {', '.join(files.RENDERERS)}")
     drawn = _drawn(figure, [load(name) for name in (run, *(overlaid or ()))])
-    write_new(out, render(drawn, canvas.DARK if theme is Theme.DARK else canvas.LIGHT))
+    write_new(out, render(drawn, canvas.DARK if theme is Theme.DARK else canvas.LIGHT), force=force)
 
 
 def _drawn(name: str, runs: Sequence[tuple[Path, Run]]) -> Figure:
@@ -157,14 +185,16 @@ def report(
     names: options.Reported = None,
     out: options.PageFile = Path("report.html"),
     redact: options.Redact = False,
+    force: options.Force = False,
 ) -> None:
     """Write runs as one HTML page that opens in any browser.
 
     The page contains its data, so it can be sent to others.
     """
+    check_new(out, force=force)
     page = _page(tuple(names or (None,)), redact=redact)
     data = page.html.encode()
-    write_new(out, data)
+    write_new(out, data, force=force)
     thinned = f", with at most {page.carried.samples} samples a measurement" if page.carried.thinned else ""
     typer.echo(f"{plain(out)}: {len(data) / 1e6:.2f} MB, including the data{thinned}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -51,6 +52,8 @@ WIDEST, NARROWEST = 120, 40
 BESIDE_WIDTH = 100
 CURVE_ROWS, SMALL_CURVE_ROWS, SMALL_CURVE_WIDTH, WIDEST_SMALL_CURVE = 14, 8, 44, 64
 LONGEST_TEXT = 2000
+# Lines of one picture: 2200 pixels.
+PICTURE_LINES = 85
 # The panel's two edges with a blank each, and the blanks between its columns.
 AROUND_FACTS = 6
 # Replaces a blank at which a line must not break.
@@ -58,10 +61,15 @@ GLUE = "\ue000"
 
 
 def open_console(stream: IO[str] | None = None, width: int | None = None) -> Console:
-    """A console for ``stream`` (standard output), as wide as its terminal; pipes and NO_COLOR have no colour."""
+    """A console for ``stream`` (standard output), as wide as its terminal; pipes and NO_COLOR have no colour.
+
+    A pipe or a file is WIDEST columns wide, unless COLUMNS says otherwise.
+    """
     file = stream or sys.stdout
     if isinstance(file, io.TextIOWrapper):
         file.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows a question mark, never a traceback
+    if width is None and "COLUMNS" not in os.environ and not file.isatty():
+        width = WIDEST
     console = QuietConsole(file=file, width=width, highlight=False, markup=False, emoji=False)
     if console.width < 1:  # COLUMNS=0: rich would draw nothing at all
         console.width = NARROWEST
@@ -93,16 +101,38 @@ def draw_tables(tables: Iterable[Table], console: Console) -> None:
         painter.print(Text(), painter.titled(table.title, table.question, ""), painter.table(table))
 
 
-def svg(report: Report, *, width: int = WIDEST, brief: bool = False, why: bool = False) -> str:
-    """The report as an SVG picture of a terminal."""
+def pictures(shown: Report | Screen, *, width: int = WIDEST, brief: bool = False, why: bool = False) -> list[str]:
+    """The report or the screen as SVG pictures of a terminal, each of at most PICTURE_LINES lines."""
+    text = io.StringIO()
+    console = Console(
+        file=text, width=width, force_terminal=True, color_system="truecolor", highlight=False, markup=False,
+        emoji=False, legacy_windows=False,
+    )  # fmt: skip
+    painter = Painter(console, fine=True, why=why)
+    if isinstance(shown, Screen):
+        painter.screen(shown)
+    else:
+        painter.report(shown, brief)
+    lines = text.getvalue().splitlines()
+    return [_picture(lines[start : start + PICTURE_LINES], width) for start in range(0, len(lines), PICTURE_LINES)]
+
+
+def _picture(lines: list[str], width: int) -> str:
     console = Console(
         file=io.StringIO(), record=True, width=width, force_terminal=True, color_system="truecolor", highlight=False,
         markup=False, emoji=False, legacy_windows=False,
     )  # fmt: skip
-    Painter(console, fine=True, why=why).report(report, brief)
-    # Rich fetches a font from the web; a picture in a README must not, and any monospaced font will do.
+    console.print(Text.from_ansi("\n".join(lines)), soft_wrap=True)
+    # Rich fetches a font from the web; a picture in a README should ask nobody, and any monospaced font will do.
     picture = re.sub(r"@font-face \{.*?\n    \}", "", console.export_svg(title="microbench"), flags=re.DOTALL)
     return picture.replace("Fira Code", "ui-monospace, Menlo, Consolas, DejaVu Sans Mono")
+
+
+def draw_findings(findings: Iterable[Finding], console: Console, *, mark: str = "") -> None:
+    """Draw findings by themselves, each with its reading and advice."""
+    painter = Painter(console)
+    for finding in findings:
+        painter.finding(finding, mark)
 
 
 def tell(lines: Iterable[str], console: Console) -> None:
@@ -254,6 +284,11 @@ class Painter:
                 if self.why:
                     body += self.text(f" [{finding.rule}: {finding.threshold}]", "quiet")
                 self._indented(body, 3)
+
+    def finding(self, finding: Finding, mark: str) -> None:
+        """A finding by itself: its title with the mark, its text and its advice."""
+        self._headline(finding, mark)
+        self._indented(self.text(f"{finding.text} {finding.advice}".strip()), 3)
 
     def _headline(self, finding: Finding, mark: str = "") -> None:
         """A finding's title behind the sign of its severity."""
