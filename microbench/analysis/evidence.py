@@ -119,8 +119,8 @@ Rule = Callable[[Evidence], list[Finding]]
 
 
 def evidence_by_device(run: Run, measured: Sequence[Row] | None = None) -> list[Evidence]:
-    """An Evidence for each GPU that has rows or facts, in the order of the run's outcomes; one without a GPU if there is
-    none. ``measured`` are the run's rows, if the caller has them."""
+    """An Evidence for each GPU that has rows or facts, in the order of the run's outcomes; one without a GPU for a run
+    that has no such GPU. ``measured`` are the run's rows, if the caller has them."""
     measured = rows(run) if measured is None else measured
     with_facts = (outcome.device for outcome in run.outcomes if outcome.status == "ok" and outcome.facts)
     devices = dict.fromkeys((*(row.device for row in measured), *with_facts))

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from microbench.compare.compare import Comparison
     from microbench.core.model import Run
-    from microbench.report.document import Report
     from microbench.report.figures.figure import Figure
     from microbench.report.page.page import Page
 
@@ -34,10 +33,17 @@ def show(
 ) -> None:
     """Show the report of a recorded run, or one figure of it."""
     path, run = load(name)
-    if figure is not None:
-        draw(figure_sheet(figure, path, run), svg, brief=True)
-    else:
+    if figure is None:
         draw(report_of(run, path), svg, brief=brief, why=why)
+        return
+    from microbench.report.figures.figure import sheet
+
+    _check(figure)
+    with consistent(run):
+        drawn = sheet(figure, run, reference=is_reference(path))
+    if drawn is None:
+        raise _absent(figure, run)
+    draw(drawn, svg, brief=True)
 
 
 def compare(
@@ -90,7 +96,7 @@ def plot(
     theme: options.PlotTheme = Theme.LIGHT,
 ) -> None:
     """Draw a figure of one or several runs into a file."""
-    checked(figure)
+    _check(figure)
     from microbench.report.figures import canvas, files
 
     render = files.RENDERERS.get(out.suffix.lower())
@@ -114,36 +120,21 @@ def _drawn(name: str, runs: Sequence[tuple[Path, Run]]) -> Figure:
             own = [Origin(evidence, label, reference) for evidence in evidence_by_device(run)]
             own = [origin for origin in own if drawn(name, [origin]) is not None]
         if not own:
-            raise absent(name, run)
+            raise _absent(name, run)
         origins += own
     figure = drawn(name, origins)
     if figure is None:
-        raise absent(name, runs[0][1])
+        raise _absent(name, runs[0][1])
     return figure
 
 
-def figure_sheet(name: str, path: Path, run: Run) -> Report:
-    """A figure of a run for the terminal.
-
-    Raises UsageError for an unknown one, RunUnreadableError if the run has no rows for it.
-    """
-    from microbench.report.figures import figure
-
-    with consistent(run):
-        sheet = figure.sheet(checked(name), run, reference=is_reference(path))
-    if sheet is None:
-        raise absent(name, run)
-    return sheet
+def _check(figure: str) -> None:
+    """Raise UsageError, which lists the figures, if there is none of this name."""
+    if figure not in KINDS:
+        raise UsageError(f"there is no figure {plain(figure, 40)}", f"give one of {NAMES}")
 
 
-def checked(name: str) -> str:
-    """The name of a figure. Raises UsageError that lists the figures if there is none of this name."""
-    if name not in KINDS:
-        raise UsageError(f"there is no figure {plain(name, 40)}", f"give one of {NAMES}")
-    return name
-
-
-def absent(name: str, run: Run) -> RunUnreadableError:
+def _absent(name: str, run: Run) -> RunUnreadableError:
     """The error for a run without rows for a figure. It names the figures that the run has."""
     from microbench.report.figures.figure import available
 
