@@ -16,7 +16,6 @@ from make_run import failed, make_run
 from microbench import __version__
 from microbench.core.bench import discover
 from microbench.core.errors import DeviceAbsentError, ExitCode
-from microbench.core.model import Environment
 from microbench.report.document import TRUST_MARKS
 from microbench.run import session
 from microbench.runs import schema, store
@@ -154,17 +153,6 @@ def test_list_shows_questions_and_axes() -> None:
     assert "duration_ns" in result.stdout
     assert "host_timer" not in result.stdout
     assert "did you mean launch?" in call("list", "lanch").stderr
-
-
-def test_doctor_lists_its_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "microbench.gpu.open.probe_environment",
-        lambda device: Environment(no_gpu_reason="no driver [bold]", no_gpu_next_step="install one"),
-    )
-    result = call("doctor")
-    assert result.exit_code == 0
-    assert "no driver [bold]" in result.stdout
-    assert "install one" in result.stdout
 
 
 # -- run ----------------------------------------------------------------------------------------------------------

@@ -41,6 +41,11 @@ def write(name: str, run: Run) -> str:
     return name
 
 
+def both(base: Run, new: Run) -> tuple[str, str]:
+    """The names of two files with these runs."""
+    return write("base.json", base), write("new.json", new)
+
+
 def eventful() -> tuple[Run, Run]:
     """Two runs between which about everything happened that can."""
     loud = Figure("memory_random", "memory", "accesses", 1e11, "rate", "OP/s", {"size_bytes": 1 << 30}, deviation=0.2)
@@ -77,7 +82,7 @@ def eventful() -> tuple[Run, Run]:
     ],
 )
 def test_the_exit_code_says_what_changed(change: object, fail_on: str | None, code: ExitCode) -> None:
-    runs = write("base.json", made(1)), write("new.json", made(2, change))  # type: ignore[arg-type]
+    runs = both(made(1), made(2, change))  # type: ignore[arg-type]
     result = call(*runs, *(["--fail-on", fail_on] if fail_on else []))
     assert result.exit_code == code
 
@@ -92,20 +97,19 @@ def test_a_case_that_fails_in_new_counts_as_slower(fail_on: str, code: int) -> N
         else one
         for one in new.outcomes
     )
-    runs = write("base.json", base), write("new.json", msgspec.structs.replace(new, outcomes=outcomes))
+    runs = both(base, msgspec.structs.replace(new, outcomes=outcomes))
     assert call(*runs, "--fail-on", fail_on).exit_code == code
 
 
 def test_comparing_nothing_is_a_usage_error_with_fail_on() -> None:
-    base, new = made(1), made(2)
-    runs = write("base.json", base), write("new.json", msgspec.structs.replace(new, outcomes=()))
+    runs = both(made(1), msgspec.structs.replace(made(2), outcomes=()))
     assert call(*runs).exit_code == ExitCode.MEASURED
     assert call(*runs, "--fail-on", "slower").exit_code == ExitCode.USAGE
 
 
 def test_farther_from_the_ceiling_counts_as_slower() -> None:
     other = msgspec.structs.replace(GPU, name="SIMULATED OTHER", uuid="GPU-other")
-    runs = write("base.json", made(1)), write("new.json", made(2, changed(0.8, suite="memory"), gpu=other))
+    runs = both(made(1), made(2, changed(0.8, suite="memory"), gpu=other))
     result = call(*runs, "--fail-on", "slower")
     assert result.exit_code == ExitCode.CHANGED
     assert "4 farther" in result.stdout
@@ -113,7 +117,7 @@ def test_farther_from_the_ceiling_counts_as_slower() -> None:
 
 
 def test_unclear_is_no_failure_and_says_what_to_run() -> None:
-    runs = write("base.json", made(1)), write("new.json", made(2, SLOWER, rounds=2))
+    runs = both(made(1), made(2, SLOWER, rounds=2))
     result = call(*runs, "--fail-on", "any", COLUMNS="200")
     assert result.exit_code == ExitCode.MEASURED
     assert "0 same, 52 unclear" in result.stdout
@@ -155,7 +159,7 @@ def test_a_bundled_run_is_compared_like_any_other() -> None:
 
 
 def test_simulated_against_real_stands_before_any_figure() -> None:
-    result = call(write("base.json", made(1, simulated=True)), write("new.json", made(2, SLOWER)))
+    result = call(*both(made(1, simulated=True), made(2, SLOWER)))
     assert result.stdout.index("SIMULATED AGAINST REAL") < result.stdout.index("BASE and NEW")
     assert "0 same, 52 incomparable" in result.stdout
 
@@ -165,22 +169,20 @@ def test_simulated_against_real_stands_before_any_figure() -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_comparison_looks_as_it_did(width: int) -> None:
-    base, new = eventful()
-    text = call(write("base.json", base), write("new.json", new), COLUMNS=str(width)).stdout
+    text = call(*both(*eventful()), COLUMNS=str(width)).stdout
     assert all(len(line) <= width for line in text.splitlines())
     same(f"compare-{width}", text)
 
 
 def test_a_calm_comparison_is_short() -> None:
-    text = call(write("base.json", made(1)), write("new.json", made(2)), COLUMNS="80").stdout
+    text = call(*both(made(1), made(2)), COLUMNS="80").stdout
     assert "✓ 52 same" in text
     assert len(text.splitlines()) < 32
     same("compare-calm-80", text)
 
 
 def test_all_of_it_can_be_listed() -> None:
-    base, new = eventful()
-    runs = write("base.json", base), write("new.json", new)
+    runs = both(*eventful())
     few, everything = call(*runs, COLUMNS="120").stdout, call(*runs, "--all", COLUMNS="120").stdout
     assert "launch_layers submit: layer_5 " not in few
     assert "launch_layers submit: layer_5 " in everything
@@ -193,7 +195,7 @@ def test_names_from_a_file_are_text() -> None:
     gpu = msgspec.structs.replace(GPU, name=hostile)
     figures = [replace(one, params={**one.params, "note": "[bold]x"}) for one in usual()]
     new = made(2, changed(0.5, suite="memory"), gpu=gpu, figures=figures, driver=hostile)
-    text = call(write("base.json", made(1, figures=figures, gpu=GPU)), write("new.json", new)).stdout
+    text = call(*both(made(1, figures=figures, gpu=GPU), new)).stdout
     assert "\x1b" not in text
     assert "‮" not in text
     assert "[red]</script>" in text
@@ -228,8 +230,7 @@ def test_whatever_two_runs_are_they_can_be_compared(base: str, new: str) -> None
 
 
 def test_a_comparison_can_be_drawn_into_a_file(tmp_path: Path) -> None:
-    base, new = eventful()
-    runs = write("base.json", base), write("new.json", new)
+    runs = both(*eventful())
     assert call(*runs, "--svg", str(tmp_path / "compare.svg")).exit_code == ExitCode.MEASURED
     assert "<svg" in (tmp_path / "compare.svg").read_text()
     assert call(*runs, "--svg", str(tmp_path / "compare.svg")).exit_code == ExitCode.USAGE

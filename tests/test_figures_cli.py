@@ -29,15 +29,16 @@ def simulated(path: Path, name: str = "SIMULATED GPU") -> Path:
 @pytest.mark.parametrize("ending", BEGINS)
 def test_plot_writes_each_kind_of_file(tmp_path: Path, ending: str) -> None:
     out = tmp_path / f"ladder{ending}"
-    result = call("plot", "nvidia-h200", "ladder", "-o", str(out))
+    result = call("plot", str(simulated(tmp_path / "run.json")), "ladder", "-o", str(out))
     assert (result.exit_code, result.output) == (ExitCode.MEASURED, "")
     assert out.read_bytes().startswith(BEGINS[ending])
 
 
 def test_plot_draws_on_a_light_or_dark_background(tmp_path: Path) -> None:
+    run = str(simulated(tmp_path / "run.json"))
     for theme, white in (("light", True), ("dark", False)):
         out = tmp_path / f"{theme}.SVG"
-        assert call("plot", "nvidia-h200", "gain", "-o", str(out), "--theme", theme).exit_code == ExitCode.MEASURED
+        assert call("plot", run, "ladder", "-o", str(out), "--theme", theme).exit_code == ExitCode.MEASURED
         assert ("#ffffff" in out.read_text(encoding="utf-8")) == white
 
 
@@ -51,7 +52,7 @@ def test_a_plot_names_its_runs_by_label_and_says_which_are_simulated(tmp_path: P
     assert "at home · SIMULATED" in picture
     assert "NVIDIA H200 · REFERENCE" in picture
     before = out.read_bytes()
-    assert call("plot", "nvidia-h200", "ladder", "-o", str(out)).exit_code == ExitCode.USAGE
+    assert call("plot", str(other), "ladder", "-o", str(out)).exit_code == ExitCode.USAGE
     assert out.read_bytes() == before, "an existing file is left alone"
     bare = str(simulated(tmp_path / "bare.json", "GPU"))
     for words, run in (("NVIDIA H200 · REFERENCE · driver", "nvidia-h200"), ("GPU · SIMULATED · driver", bare)):
@@ -78,6 +79,8 @@ def test_a_figure_that_cannot_be_drawn_is_an_error_with_a_next_step(
     monkeypatch.chdir(tmp_path)
     simulated(Path("run.json"))
     Path("empty.json").write_bytes(schema.encode(msgspec.structs.replace(make_run(), outcomes=())))
+    assert call("show", "run.json", "ladder", "--svg", "figure.svg").exit_code == ExitCode.MEASURED
+    assert Path("figure.svg").read_text(encoding="utf-8").startswith("<svg")
     for command in (("plot", *arguments, "-o", "x.png"), ("show", *arguments)):
         result = call(*command)
         assert result.exit_code == code
@@ -93,13 +96,10 @@ def test_an_unknown_ending_is_an_error_that_lists_the_known_ones(tmp_path: Path,
 
 
 @pytest.mark.parametrize("name", ["ladder", "gain", "link", "memory", "step"])
-def test_show_draws_one_figure_in_the_terminal(name: str, tmp_path: Path) -> None:
+def test_show_draws_one_figure_in_the_terminal(name: str) -> None:
     result = call("show", "nvidia-h200", name)
     assert result.exit_code == ExitCode.MEASURED
     assert f"{name}: {KINDS[name].title}"[:40] in result.output
     assert "REFERENCE" in result.output
     assert ("Submission ladder" in result.output) == (name == "ladder")
     assert all(len(line) <= 80 for line in result.output.splitlines())
-    out = tmp_path / "figure.svg"
-    assert call("show", "nvidia-h200", name, "--svg", str(out)).exit_code == ExitCode.MEASURED
-    assert out.read_text(encoding="utf-8").startswith("<svg")

@@ -113,29 +113,31 @@ Svg = Annotated[Path | None, _option("FILE", "Write the output to this new SVG f
 WorkloadName = Annotated[
     Typed, _argument("[WORKLOAD]", f"The step: a .toml file or one of {EXAMPLES}; or describe it by options.")
 ]
-StepKernels = Annotated[Count, _option("N", "Kernels in the step.", "--kernels")]
+StepKernels = Annotated[Count, _option("N", "Kernels in the step: 1100.", "--kernels")]
 StepDuration = Annotated[Typed, _option("TIME", "How long each kernel runs: 6us, 500ns, or 0 (empty).", "--duration")]
 StepLayer = Annotated[
     Typed, _option("LAYER", "What launches them: torch, cupy, numba, …; default: loop (compiled code).", "--layer")
 ]
-Arguments = Annotated[Count, _option("N", "Arguments of each kernel.")]
+Arguments = Annotated[Count, _option("N", "Arguments of each kernel; default: 0.")]
 SyncsPerStep = Annotated[Count, _option("N", "Synchronizations in a step; default: 1.")]
 CopyIn = Annotated[Typed, _option("SIZE", "Copy this much to the GPU first, from pinned memory: 1MiB.")]
 CopyOut = Annotated[Typed, _option("SIZE", "Copy this much from the GPU at the end, to pinned memory: 4KiB.")]
-Streams = Annotated[Count, _option("N", "Streams that share the kernels.")]
-Replays = Annotated[Count, _option("N", "How many times the step runs: decides whether building a graph pays off.")]
+Streams = Annotated[Count, _option("N", "Streams that share the kernels; default: 1.")]
+Replays = Annotated[
+    Count, _option("N", "How many times the step runs, which decides whether a graph pays off; default: 1000.")
+]
 PredictedRun = Annotated[Typed, _option("RUN", f"The run with the measured costs; {LAST_OR_BUNDLED}", "--run")]
 PredictedJson = Annotated[bool, _flag("--json", "Print the prediction as JSON, in SI units.")]
 
 # whatif: what changes
 Submit = Annotated[Typed, _option("TIME", "Time of a launch call: 2us.")]
-ToLayer = Annotated[Typed, _option("LAYER", "Launch all kernels from this layer.")]
-Gap = Annotated[Typed, _option("TIME", "Gap between two kernels of a stream.")]
-GraphGap = Annotated[Typed, _option("TIME", "Gap between two kernels of a graph.")]
-Replay = Annotated[Typed, _option("TIME", "Time of replaying a graph, whatever its size.")]
+ToLayer = Annotated[Typed, _option("LAYER", "Launch all kernels from this layer: loop.")]
+Gap = Annotated[Typed, _option("TIME", "Gap between two kernels of a stream: 1us.")]
+GraphGap = Annotated[Typed, _option("TIME", "Gap between two kernels of a graph: 1us.")]
+Replay = Annotated[Typed, _option("TIME", "Time of replaying a graph of any size: 5us.")]
 Memory = Annotated[Typed, _option("RATE", "Bandwidth of GPU memory: 2039GB/s.")]
-PcieGen = Annotated[Count, _option("N", "Generation of the PCIe link.")]
-Lanes = Annotated[Count, _option("N", "Width of the PCIe link.")]
+PcieGen = Annotated[Count, _option("N", "Generation of the PCIe link: 1 to 6.")]
+Lanes = Annotated[Count, _option("N", "Lanes of the PCIe link: 8.")]
 KernelTime = Annotated[Typed, _option("FACTOR", "Factor on the kernels' work: 0.5x halves time and bytes.")]
 HostTime = Annotated[Typed, _option("FACTOR", "Factor on the program's own time between calls: 0x removes it.")]
 Against = Annotated[Typed, _option("RUN", "Predict the step on the machine of this run instead of changing it.")]
@@ -162,7 +164,7 @@ Reported = Annotated[
     list[str] | None,
     _argument("[RUN]...", f"The runs, drawn over each other. Each is {RUN_NAME}; default: the last run."),
 ]
-PageFile = Annotated[Path, _option("FILE", "The new file.", "-o", "--out")]
+PageFile = Annotated[Path, _option("FILE", "The new HTML file.", "-o", "--out")]
 
 # export
 ExportFormat = Annotated[
@@ -183,11 +185,12 @@ Label = Annotated[
 ]
 Note = Annotated[RemarkedRun, _option("RUN TEXT", 'Add a note to a run; "" removes it.', "--note")]
 Last = Annotated[int, _option("N", "Only the newest N runs.", "--last", min=1)]
-AllRuns = Annotated[bool, _flag("--all", "All runs.")]
+AllRuns = Annotated[bool, _flag("--all", "All runs instead of the newest.")]
 Keep = Annotated[Count, _option("N", "Keep the newest N runs.", min=0)]
 OlderThan = Annotated[float | None, _option("DAYS", "Delete only runs older than DAYS days.", min=0)]
 Yes = Annotated[bool, _flag("--yes", "Delete without asking.")]
 MetricName = Annotated[str, _argument("METRIC", "BENCHMARK.METRIC, such as launch_cost.submit.")]
 CaseName = Annotated[
-    Typed, _option("AXIS=VALUE[,…]", "The cases to draw, at most three; or the whole id of one.", "--case")
+    Typed,
+    _option("AXIS=VALUE[,…]", "The cases to draw, at most three: size_bytes=64. Or the whole id of a case.", "--case"),
 ]

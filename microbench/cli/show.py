@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from microbench.compare.compare import Comparison
     from microbench.core.model import Run
-    from microbench.report.document import Report
     from microbench.report.figures.figure import Figure
     from microbench.report.page.page import Page
 
@@ -41,8 +40,14 @@ def show(
     if part is None and name in (*SUITES, *KINDS):
         name, part = None, name
     path, run = load(name)
-    if part in KINDS:
-        draw(figure_sheet(str(part), path, run), svg, brief=True)
+    if part is not None and part in KINDS:
+        from microbench.report.figures.figure import sheet
+
+        with consistent(run):
+            drawn = sheet(part, run, reference=is_reference(path))
+        if drawn is None:
+            raise _absent(part, run)
+        draw(drawn, svg, brief=True)
     elif part is not None:
         draw(suite_sheet(part, path, run), svg, brief=True, why=why)
     elif everything:
@@ -117,7 +122,7 @@ def plot(
     force: options.Force = False,
 ) -> None:
     """Draw a figure of one or several runs into a file."""
-    checked(figure)
+    _check(figure)
     check_new(out, force=force)
     from microbench.report.figures import canvas, files
 
@@ -142,36 +147,21 @@ def _drawn(name: str, runs: Sequence[tuple[Path, Run]]) -> Figure:
             own = [Origin(evidence, label, reference) for evidence in evidence_by_device(run)]
             own = [origin for origin in own if drawn(name, [origin]) is not None]
         if not own:
-            raise absent(name, run)
+            raise _absent(name, run)
         origins += own
     figure = drawn(name, origins)
     if figure is None:
-        raise absent(name, runs[0][1])
+        raise _absent(name, runs[0][1])
     return figure
 
 
-def figure_sheet(name: str, path: Path, run: Run) -> Report:
-    """A figure of a run for the terminal.
-
-    Raises UsageError for an unknown one, RunUnreadableError if the run has no rows for it.
-    """
-    from microbench.report.figures import figure
-
-    with consistent(run):
-        sheet = figure.sheet(checked(name), run, reference=is_reference(path))
-    if sheet is None:
-        raise absent(name, run)
-    return sheet
+def _check(figure: str) -> None:
+    """Raise UsageError, which lists the figures, if there is none of this name."""
+    if figure not in KINDS:
+        raise UsageError(f"there is no figure {plain(figure, 40)}", f"give one of {NAMES}")
 
 
-def checked(name: str) -> str:
-    """The name of a figure. Raises UsageError that lists the figures if there is none of this name."""
-    if name not in KINDS:
-        raise UsageError(f"there is no figure {plain(name, 40)}", f"give one of {NAMES}")
-    return name
-
-
-def absent(name: str, run: Run) -> RunUnreadableError:
+def _absent(name: str, run: Run) -> RunUnreadableError:
     """The error for a run without rows for a figure. It names the figures that the run has."""
     from microbench.report.figures.figure import available
 

@@ -125,10 +125,9 @@ def _joined(run: Run, several: list[Row]) -> Row:
 
 def _matched_gpus(base: _Side, new: _Side, before: Iterable[Key], after: Iterable[Key]) -> dict[str, str]:
     """The GPU of BASE for each GPU of NEW, as UUIDs, among the GPUs that have rows."""
-    ours = [uuid for uuid in dict.fromkeys(device for device, _, _ in after) if uuid is not None and uuid in new.gpus]
-    theirs = [
-        uuid for uuid in dict.fromkeys(device for device, _, _ in before) if uuid is not None and uuid in base.gpus
-    ]
+    base_devices, new_devices = ({device for device, _, _ in keys} for keys in (before, after))
+    theirs = [uuid for uuid in base.gpus if uuid in base_devices]
+    ours = [uuid for uuid in new.gpus if uuid in new_devices]
     result = {uuid: uuid for uuid in ours if uuid in theirs}
     if not result and len(ours) == len(theirs) == 1:
         return {ours[0]: theirs[0]}

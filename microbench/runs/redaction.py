@@ -77,7 +77,9 @@ UUID = re.compile(
     r"|(?<!\w)(?:GPU|MIG)-(?P<beginning>[0-9a-f]{8}[0-9a-f-]*)(?!\w)",
     re.IGNORECASE,
 )
-MAC = re.compile(r"(?<![0-9A-Fa-f:-])[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){5}(?![\w:-])")
+MAC = re.compile(
+    r"(?<![0-9A-Fa-f])(?<![0-9A-Fa-f][:-])[0-9A-Fa-f]{2}([:-])(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2}(?!\w|\1\w)"
+)
 IPV4 = re.compile(r"(?<!\d)(?<!\d\.)\d{1,3}(?:\.\d{1,3}){3}(?!\d|\.\d)")
 IPV6 = re.compile(
     r"(?<![\w.])(?<![0-9A-Fa-f:]:)(?<!IP-)[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,8}(?:(?:\.\d{1,3}){3})?(?![\w:])"
