@@ -69,7 +69,7 @@ def test_everything_is_selected_unless_named() -> None:
         (lambda: selected("kinds"), "suite or benchmark called kinds", "did you mean kind?"),
         (lambda: selected("\x1b[31m"), r"called \x1b[31m", "host, launch, host_clock"),
         (lambda: selected(preset="quik"), "preset called quik", "did you mean quick?"),
-        (lambda: selected(overrides={"sise": (1,)}), "axis of the selected benchmarks called sise", "one of: mode, size_bytes"),
+        (lambda: selected(overrides={"sise": (1,)}), "axis of the selected benchmarks called sise", "mode, size_bytes"),
         (lambda: selected("zero", overrides={"mode": ("spin",)}), "axis of the selected benchmarks", "list"),
         (lambda: selected("kind", overrides={"mode": ("spinn",)}), "value of mode in kind called spinn", "spin?"),
         (lambda: selected("kind", overrides={"mode": ("zzz",)}), "called zzz", "one of: spin, yield, blocking"),

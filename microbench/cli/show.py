@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from microbench.compare.compare import Comparison
     from microbench.core.model import Run
+    from microbench.report.document import Report
     from microbench.report.figures.figure import Figure
     from microbench.report.page.page import Page
 

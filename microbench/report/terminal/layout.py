@@ -152,13 +152,25 @@ def cell_pieces(cell: Cell, note_width: int, fine: bool) -> list[Piece]:
     return pieces
 
 
-def table(picture: Table, width: int, *, fine: bool) -> Drawn:
-    """A table in as many columns as fit, else without the notes of cells, else with long cells wrapped."""
+def dropped(picture: Table, width: int, *, fine: bool) -> list[str]:
+    """The titles of the columns for which a table of that width has no room."""
+    _, columns = _fitted(picture, width, fine)
+    return [column.title for index, column in enumerate(picture.columns) if index not in columns]
+
+
+def _fitted(picture: Table, width: int, fine: bool) -> tuple[Widths, list[int]]:
+    """The widths of a table's columns, and which of them fit, with the notes of cells or else without."""
     widths = Widths(picture, fine=fine)
     columns = widths.fitting(width)
     if widths.total(columns) > width:
         widths = Widths(picture, fine=fine, notes=False)
         columns = widths.fitting(width)
+    return widths, columns
+
+
+def table(picture: Table, width: int, *, fine: bool) -> Drawn:
+    """A table in as many columns as fit, else without the notes of cells, else with long cells wrapped."""
+    widths, columns = _fitted(picture, width, fine)
     sizes = [widths.needed[index] for index in columns]
     for _ in range(widths.total(columns) - width):  # the widest column gives way
         sizes[sizes.index(max(sizes))] -= 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 
 from microbench.report.curves import Scale
@@ -74,6 +74,11 @@ def curve(picture: Curve, width: int, height: int, *, fine: bool) -> Drawn:
             for begin, end in zip(places, places[1:] or places, strict=False):
                 canvas.line(begin, end, sign, line.tone)
     _write_marks(canvas, marks)
+    letters = _letters(picture.lines, fine)
+    for line, letter in letters.items():
+        others = [other for other in letters if other is not line]
+        x, y = _clear_point(line, others, x_scale, y_scale)
+        canvas.text(round(x) // canvas.across, canvas.height - 1 - round(y) // canvas.down, letter, line.tone)
     at_row = {
         canvas.height - 1 - round(y_scale(tick.at)) // canvas.down: tick.text for tick in reversed(picture.y_ticks)
     }
@@ -82,13 +87,28 @@ def curve(picture: Curve, width: int, height: int, *, fine: bool) -> Drawn:
         for row in range(canvas.height)
     ]
     x_places = [(round(x_scale(tick.at)) // canvas.across, tick.text) for tick in picture.x_ticks]
-    return lines + _below(x_places, canvas.width, margin, picture.x_title) + _legend(signed, margin, width, fine)
+    return (
+        lines + _below(x_places, canvas.width, margin, picture.x_title) + _legend(signed, letters, margin, width, fine)
+    )
 
 
 def _signed(lines: Sequence[Line], fine: bool) -> list[tuple[Line, str]]:
     """Lines with the sign for their points; in braille joined lines are dots."""
     points, marks = cycle(POINT_MARKS), cycle(PLAIN_MARKS)
     return [(line, next(points) if fine and line.kind == "points" else next(marks)) for line in lines]
+
+
+def _letters(lines: Sequence[Line], fine: bool) -> dict[Line, str]:
+    """A letter for each of several lines of dots, which without colour look alike."""
+    alike = [line for line in lines if line.kind != "points" and line.name and line.points]
+    return dict(zip(alike, "abcdefghijkl", strict=False)) if fine and len(alike) > 1 else {}
+
+
+def _clear_point(line: Line, others: Sequence[Line], x_scale: Scale, y_scale: Scale) -> tuple[float, float]:
+    """The place of the point of a line that is farthest from the points of other lines."""
+    places = [(x_scale(x), y_scale(y)) for x, y in line.points]
+    taken = [(x_scale(x), y_scale(y)) for other in others for x, y in other.points]
+    return max(places, key=lambda place: min(math.dist(place, other) for other in taken))
 
 
 def _write_marks(canvas: Canvas, marks: Sequence[tuple[int, str]]) -> None:
@@ -123,11 +143,16 @@ def _below(places: Sequence[tuple[int, str]], width: int, margin: int, title: st
     return lines if named != words or not title else [*lines, [(f"{pad} {title.rjust(width)}", "quiet")]]
 
 
-def _legend(signed: Sequence[tuple[Line, str]], margin: int, width: int, fine: bool) -> Drawn:
+def _legend(
+    signed: Sequence[tuple[Line, str]], letters: Mapping[Line, str], margin: int, width: int, fine: bool
+) -> Drawn:
     """The lines' names behind a sample of each, side by side if they fit."""
     samples: Drawn = [
         [
-            (f"{sign} " if line.kind == "points" else "⠤⠤ " if fine else f"{sign}{sign} ", line.tone),
+            (
+                f"{sign} " if line.kind == "points" else f"⠤{letters.get(line, '⠤')}⠤ " if fine else f"{sign}{sign} ",
+                line.tone,
+            ),
             (f"{line.name}   ", "plain"),
         ]
         for line, sign in signed

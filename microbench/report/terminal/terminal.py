@@ -52,6 +52,8 @@ WIDEST, NARROWEST = 120, 40
 BESIDE_WIDTH = 100
 CURVE_ROWS, SMALL_CURVE_ROWS, SMALL_CURVE_WIDTH, WIDEST_SMALL_CURVE = 14, 8, 44, 64
 LONGEST_TEXT = 2000
+# Lines of the page of one suite, and of what stands around its pictures: heading, facts, titles.
+MOST_LINES, AROUND_PICTURES = 120, 21
 # Lines of one picture: 2200 pixels.
 PICTURE_LINES = 85
 # The panel's two edges with a blank each, and the blanks between its columns.
@@ -210,13 +212,35 @@ class Painter:
         self.print(Text(), Rule(title, align="left", characters="━" if self.fine else "=", style="cyan"))
         if section.verdict is not None:
             self._headline(section.verdict, mark)
+        drawn = []
         for picture in section.pictures:
             about = picture.question if isinstance(picture, Table) else picture.about
             heading = self.titled(picture.title, about, mark)
-            self.print(Text(), heading, self.picture(picture, self.width, CURVE_ROWS))
+            drawn.append(Group(Text(), heading, self.picture(picture, self.width, CURVE_ROWS)))
+        left = MOST_LINES - AROUND_PICTURES - self._height(section.findings) if brief else sum(map(self._lines, drawn))
+        omitted = 0
+        for each in drawn:
+            lines = self._lines(each)
+            if lines <= left:
+                self.print(each)
+                left -= lines
+            else:
+                omitted += 1
+        if omitted:
+            words = f"{omitted} more picture{'s' if omitted > 1 else ''}: microbench show RUN --all"
+            self.print(Text(), self.text(words, "quiet"))
         for study in section.studies if not brief else ():
             self._study(study, mark)
         self._findings(f"What this means ({section.suite})", section.findings, mark)
+
+    def _lines(self, thing: RenderableType) -> int:
+        """How many lines a thing takes within the report's width."""
+        return len(self.console.render_lines(thing, self.console.options.update(width=self.width), pad=False))
+
+    def _height(self, findings: Iterable[Finding]) -> int:
+        """How many lines findings take."""
+        texts = [text for finding in findings for text in (finding.title, f"{finding.text} {finding.advice}".strip())]
+        return sum(len(list(self._wrapped(Text(text), self.width - 3))) for text in texts)
 
     def titled(self, title: str, about: str, mark: str) -> RenderableType:
         """A title with the report's mark, and ``about`` below it in a quiet tone."""
@@ -249,7 +273,10 @@ class Painter:
     def table(self, table: Table) -> RenderableType:
         """A table within the page, its notes below."""
         lines = Lines(layout.table(table, self.width, fine=self.fine), fine=self.fine)
-        return Group(lines, *(self.text(f" {note}", "quiet", LONGEST_CELL) for note in table.notes))
+        notes = [*table.notes]
+        if dropped := layout.dropped(table, self.width, fine=self.fine):
+            notes.append(f"columns not shown at this width: {', '.join(dropped)}")
+        return Group(lines, *(self.text(f" {note}", "quiet", LONGEST_CELL) for note in notes))
 
     def picture(self, picture: document.Picture, width: int, rows: int) -> RenderableType:
         """A picture in at most ``width`` places; a curve is ``rows`` high."""
