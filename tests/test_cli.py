@@ -94,14 +94,48 @@ def test_show_finds_a_run_by_path_id_or_name(saved: Path, monkeypatch: pytest.Mo
     last = call("show")
     assert last.exit_code == 0
     assert "SIMULATED" in last.stdout
-    assert "Submission ladder" in last.stdout
-    assert call("show", str(saved)).stdout == call("show", "aaaa").stdout == last.stdout
-    brief = call("show", "--brief").stdout
-    assert "launch_kind: " in last.stdout
-    assert "launch_kind: " not in brief
-    assert "What this means (launch)" in brief
+    by_name = call("show", str(saved)).stdout
+    assert by_name.rpartition("more:")[0] == last.stdout.rpartition("more:")[0]
+    assert f"microbench show {saved}" in by_name.replace("\n", "")
+    assert call("show", "last").stdout == last.stdout
     monkeypatch.setattr(store, "bundled", lambda: {"nvidia-h200": saved})
     assert "REFERENCE" in call("show", "nvidia-h200").stdout
+
+
+@pytest.mark.parametrize(("width", "most"), [("80", 40), ("120", 30)])
+@pytest.mark.parametrize("run", ["nvidia-h200", "nvidia-h200-compute", "nvidia-h200-x2"])
+def test_the_answer_fits_one_screen(run: str, width: str, most: int) -> None:
+    text = call("show", run, COLUMNS=width, NO_COLOR="1").stdout
+    assert len(text.splitlines()) <= most
+    assert max(map(len, text.splitlines())) <= int(width)
+
+
+@pytest.mark.parametrize("suite", ["host", "launch", "graph", "link", "memory"])
+def test_a_suite_takes_at_most_120_lines_and_says_where_the_rest_is(suite: str) -> None:
+    text = call("show", "nvidia-h200", suite, COLUMNS="80", NO_COLOR="1").stdout
+    assert len(text.splitlines()) <= 120
+    assert f"What this means ({suite})" in text
+
+
+def test_a_part_alone_means_the_last_run(saved: Path) -> None:
+    assert call("show", "launch").stdout == call("show", "last", "launch").stdout
+    assert call("show", "ladder").stdout == call("show", "last", "ladder").stdout
+    whole, suite = call("show", "--all").stdout, call("show", "launch").stdout
+    assert "launch_kind: " in whole
+    assert "launch_kind: " not in suite
+    wrong = call("show", "last", "lanch")
+    assert wrong.exit_code == ExitCode.USAGE
+    assert "there is no part lanch" in wrong.stderr
+
+
+def test_a_page_of_pictures_is_written_as_several_files(saved: Path, tmp_path: Path) -> None:
+    assert call("show", "--all", "--svg", str(tmp_path / "all.svg")).exit_code == 0
+    names = sorted(path.name for path in tmp_path.glob("all*.svg"))
+    assert names[:2] == ["all-1.svg", "all-2.svg"]
+    for name in names:
+        width, height = re.search(r'viewBox="0 0 (\S+) (\S+)"', (tmp_path / name).read_text()).groups()  # type: ignore[union-attr]
+        assert float(width) <= 1600
+        assert float(height) <= 2200
 
 
 def test_show_draws_into_a_file(saved: Path, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_an_installed_wheel_works_without_the_source(wheel: Path, tmp_path: Path
 
     assert words("-c", "import microbench; print(microbench.__file__)").startswith(str(target))
     assert "Usage: microbench" in words(target / "bin" / "microbench", "--help")
-    assert "H200" in words("-m", "microbench", "show", "nvidia-h200", "--brief")
+    assert "H200" in words("-m", "microbench", "show", "nvidia-h200")
     run = words(
         "-m", "microbench", "run", "launch_kind", "--device", "fake", "--quick", "--out", str(tmp_path / "run.json")
     )

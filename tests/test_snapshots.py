@@ -171,8 +171,8 @@ DRAWN: dict[str, tuple[str, ...]] = {
 # Long ones, whose words other tests hold: here only how they are laid out is looked at.
 LAID_OUT: dict[str, tuple[str, ...]] = {
     "explain-tensor": ("explain", "tensor", "--run", "compute.json"),
-    "show-compute": ("show", "compute.json", "--brief"),
-    "show-link": ("show", "link.json", "--brief"),
+    "show-compute": ("show", "compute.json", "compute"),
+    "show-link": ("show", "link.json", "link"),
     "show-unusual": ("show", "unusual.json"),
     "compare": ("compare", "base.json", "new.json"),
     "compare-all": ("compare", "base.json", "new.json", "--all"),
@@ -185,7 +185,7 @@ def measured(run: Run) -> Callable[..., session.RunResult]:
 
     def execute(request: session.RunRequest, listener: Callable[[object], None]) -> session.RunResult:
         done = (*run.outcomes[:3], skipped(), failed("it broke: 漢字"))
-        listener(PlanMade(len(done), 20.0, ("host", "launch"), 4.0))
+        listener(PlanMade(len(done), 0, 20.0, ("host", "launch"), 4.0))
         for number, one in enumerate(done):
             listener(CaseStarted(one.case.id, number, len(done), "host", 0))
             listener(CaseTick(one.case.id, "call", "s", 10, 2e-9))
@@ -221,7 +221,7 @@ def test_what_a_command_draws(name: str, width: int, folder: Path) -> None:
     coloured = called_anew(LOOKS[name], folder, COLUMNS=str(width), **TERMINAL)
     assert CODES.search(coloured)
     assert without_codes(coloured) == shown
-    if width == 80:  # a pipe has no width of its own
+    if width == 120:  # a pipe has no width of its own
         assert called_anew(LOOKS[name], folder) == shown
     else:
         uncoloured = called_anew(LOOKS[name], folder, NO_COLOR="1", COLUMNS=str(width), **TERMINAL)

@@ -85,7 +85,8 @@ def test_hostile_text_leaves_exports_and_pictures_whole(hostile: str) -> None:
     run = hostile_run(hostile)
     assert "\x1b" not in to_csv(run)
     assert msgspec.json.decode(to_json(run))["run"]["run_id"] == hostile
-    ElementTree.fromstring(terminal.svg(view.build(run)))
+    for picture in terminal.pictures(view.build(run)):
+        ElementTree.fromstring(picture)
 
 
 def test_the_report_shows_what_matters() -> None:
@@ -140,7 +141,7 @@ def test_a_page_of_no_width_is_drawn_all_the_same(monkeypatch: pytest.MonkeyPatc
 
 
 def test_svg_asks_nobody_for_a_font() -> None:
-    picture = terminal.svg(view.build(make_run()))
+    picture = "".join(terminal.pictures(view.build(make_run())))
     assert "http://www.w3.org/2000/svg" in picture
     assert "@font-face" not in picture
     assert "url(http" not in picture
@@ -161,7 +162,7 @@ METRICS = {info.name: info.metrics for info in make_run().benchmarks}
 
 def play(listener: PlainProgress | LiveProgress) -> None:
     """Three cases, one of them skipped before anything starts."""
-    listener(PlanMade(2, 20.0, ("host",), 4.0))
+    listener(PlanMade(2, 0, 20.0, ("host",), 4.0))
     listener(CaseDone(skipped(reason="no \x1b[2J [bold]GPU[/bold]")))
     done = outcome("host_call", [measurement("call", 2e-9)], how="compiled")
     listener(CaseStarted(done.case.id, 0, 2, "host", 0))
@@ -187,7 +188,7 @@ def test_plain_progress_is_a_line_a_case() -> None:
 
 def test_plain_progress_says_when_there_is_nothing_to_measure() -> None:
     stream = io.StringIO()
-    PlainProgress(terminal.open_console(stream, width=40), METRICS)(PlanMade(0, 20.0, (), 0.0))
+    PlainProgress(terminal.open_console(stream, width=40), METRICS)(PlanMade(0, 0, 20.0, (), 0.0))
     assert stream.getvalue() == "no case to measure\n"
 
 
@@ -204,7 +205,7 @@ def test_time_left_follows_the_forecast_then_the_pace_and_never_passes_the_budge
     now = [100.0]
     listener = LiveProgress(terminal.open_console(io.StringIO()), METRICS, clock=lambda: now[0])
     assert listener.seconds_left() is None
-    listener(PlanMade(4, 20.0, ("host",), 12.0))
+    listener(PlanMade(4, 0, 20.0, ("host",), 12.0))
     assert listener.seconds_left() == pytest.approx(12.0)
     listener(CaseStarted("a", 0, 4, "host", 0))
     for _ in range(2):
@@ -220,5 +221,6 @@ def test_time_left_follows_the_forecast_then_the_pace_and_never_passes_the_budge
 def test_the_rule_of_a_finding_shows_when_it_is_asked_for() -> None:
     report = view.build(make_run())
     rule = "[launch.starving:"
-    assert rule not in terminal.svg(report).replace("&#160;", " ")
-    assert rule in terminal.svg(report, why=True).replace("&#160;", " ")
+    plain, with_rules = ("".join(terminal.pictures(report, why=why)) for why in (False, True))
+    assert rule not in plain.replace("&#160;", " ")
+    assert rule in with_rules.replace("&#160;", " ")
