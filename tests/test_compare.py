@@ -54,7 +54,8 @@ def with_fields(name: str, is_: object, /, **fields: Any) -> list[Figure]:
 def test_two_runs_of_one_machine_are_the_same() -> None:
     calm = compare(made(1), made(2))
     assert verdicts(calm) == {"same": ALL}
-    assert (summary(calm).title, summary(calm).severity) == ("52 same", "good")
+    top = summary(calm)
+    assert (top.rule, top.title, top.severity) == ("compare.changes", "52 same", "good")
     assert list(rules(calm)) == ["compare.hidden"]
     assert not notices(calm)
     figures = quiet(usual(), 0.0005)

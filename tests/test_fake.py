@@ -63,7 +63,7 @@ def test_the_wait_mode_and_the_number_of_gpus_come_from_the_environment(monkeypa
 
 @pytest.mark.parametrize("name", ["link_peer", "link_concurrent", "link_numa"])
 def test_gpus_and_numa_nodes_are_planned_where_there_are_several(name: str) -> None:
-    selected = select({name: discover()[name]}, (), "quick", {})
+    selected = select({name: discover()[name]}, (name,), "quick", {})
     for count in (1, 2):
         here = fake_environment(FakeCosts(gpus=count, links=LinkCosts(numa_nodes=count)))
         plan = make_plan(selected, here, device="fake")

@@ -102,7 +102,6 @@ def test_words_of_a_mark_do_not_cross_another_where_a_side_is_free() -> None:
 def test_the_catalogue_lists_every_kind_of_node_whole() -> None:
     benchmark = discover()["graph_nodes"]
     stream = io.StringIO()
-    tables = listing.suite_tables([benchmark.info(benchmark.cases("full"))])
-    terminal.draw_tables(tables, terminal.open_console(stream, 80))
+    terminal.draw_tables([listing.axes_table(benchmark)], terminal.open_console(stream, 80))
     words = stream.getvalue().replace(",", " ").split()
     assert set(map(str, benchmark.axes["kind"].full)) <= set(words)

@@ -102,4 +102,4 @@ def test_facts_in_bytes_are_short_and_many_shapes_are_counted() -> None:
 def test_the_shape_in_words_has_room_at_120_columns_and_goes_at_80() -> None:
     longest = with_facts("memory_stream", shape="past_16B_x1_t1024")
     assert "16-byte accesses, 1 a thread, no loop, past the L1, blocks of 1024" in drawn(longest)
-    assert "shape of CUDA C++" not in drawn(longest, 80)
+    assert "columns not shown at this width: shape of CUDA C++" in drawn(longest, 80)

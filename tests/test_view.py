@@ -14,7 +14,6 @@ from microbench.core.model import BenchmarkInfo, GpuInfo, LinkInfo, Run, Work
 from microbench.report.curves import benchmark_curve, ticks
 from microbench.report.document import Bars, Curve, Histogram, Report, Study, TimeLine
 from microbench.report.sheets import view
-from microbench.report.sheets.listing import suite_tables
 from microbench.report.suites import launch
 from microbench.report.tables import figure, problem_table
 
@@ -173,14 +172,6 @@ def test_each_gpu_has_its_section_and_the_host_one() -> None:
 def test_grades_seen_are_explained() -> None:
     assert view.build(make_run()).grades == ("steady", "single")
     assert "stable" in view.build(make_run(rounds=3)).grades
-
-
-def test_the_catalogue_lists_questions_and_values() -> None:
-    host, found = suite_tables(make_run().benchmarks)
-    assert host.title.startswith("host: ")
-    words = [cell.text for row in found.rows for cell in row]
-    assert "What does launch_threads answer?" in words
-    assert "the threads: 1, 2, 4, 8" in words
 
 
 def test_rows_without_their_parameters_are_no_error() -> None:

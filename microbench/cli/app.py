@@ -125,7 +125,7 @@ def _show_result(run: Run, path: Path, *, why: bool) -> None:
 
 
 def list_(names: options.Listed = None) -> None:
-    """List the benchmarks with their questions; of one benchmark also its axes and values."""
+    """List the benchmarks, or the axes and values of one."""
     from microbench.core.bench import discover
     from microbench.report.sheets import listing
     from microbench.report.terminal import terminal
@@ -139,7 +139,10 @@ def list_(names: options.Listed = None) -> None:
 
 
 def doctor() -> int:
-    """Check what this machine can measure and what to fix; exit code 1 if there is a problem."""
+    """Check what this machine can measure and what to fix.
+
+    The exit code is 1 if there is a problem.
+    """
     from microbench.gpu.open import probe_environment
     from microbench.report.sheets import listing
     from microbench.report.terminal import terminal

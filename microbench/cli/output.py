@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 PARSER_ERROR: Any = typer.BadParameter.__base__
 
 
-def draw(shown: Report | Screen, svg: Path | None = None, *, brief: bool = False, why: bool = False) -> None:
+def draw(
+    shown: Report | Screen,
+    svg: Path | None = None,
+    *,
+    brief: bool = False,
+    why: bool = False,
+    most_lines: int | None = None,
+) -> None:
     """Draw a report or a screen to the terminal, or as pictures into new SVG files: FILE, or FILE-1, FILE-2, …"""
     from microbench.report.document import Screen
     from microbench.report.terminal import terminal
@@ -36,7 +43,7 @@ def draw(shown: Report | Screen, svg: Path | None = None, *, brief: bool = False
         if isinstance(shown, Screen):
             terminal.draw_screen(shown, console, why=why)
         else:
-            terminal.draw(shown, console, brief=brief, why=why)
+            terminal.draw(shown, console, brief=brief, why=why, most_lines=most_lines)
         return
     pictures = terminal.pictures(shown, brief=brief, why=why)
     paths = [svg] if len(pictures) == 1 else [svg.with_stem(f"{svg.stem}-{n}") for n in range(1, len(pictures) + 1)]

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from microbench.report.page.page import Page
 
 
+# The page of one suite is at most this long.
+SUITE_LINES = 120
+
+
 def show(
     name: options.RunName = None,
     part: options.Part = None,
@@ -41,7 +45,7 @@ def show(
     if part is None and name in (*SUITES, *KINDS):
         name, part = None, name
     path, run = load(name)
-    if part is not None and part in KINDS:
+    if part is not None and part in KINDS and part not in SUITES:
         from microbench.report.figures.figure import sheet
 
         with consistent(run):
@@ -50,7 +54,7 @@ def show(
             raise _absent(part, run)
         draw(drawn, svg, brief=True)
     elif part is not None:
-        draw(suite_sheet(part, path, run), svg, brief=True, why=why)
+        draw(suite_sheet(part, path, run), svg, brief=True, why=why, most_lines=SUITE_LINES)
     elif everything:
         with paged():
             draw(report_of(run, path), svg, why=why)

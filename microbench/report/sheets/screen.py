@@ -15,6 +15,8 @@ from microbench.report.heading import banners, mark_of
 
 OUT_OF_TIME = "time budget"
 MOST_NAMED = 4
+# The bundled run of one GPU with every suite.
+RECORDED = "nvidia-h200"
 
 
 def screen(
@@ -43,7 +45,7 @@ def screen(
         findings=tuple(most_important(findings)),
         distorting=tuple(distorting),
         left_out=_left_out(run),
-        footer=_footer(name, suites=tuple(dict.fromkeys(info.suite for info in run.benchmarks))),
+        footer=_footer(name, run, with_gpu=any(group.gpu is not None for group in groups)),
     )
 
 
@@ -90,9 +92,12 @@ def _left_out(run: Run) -> str:
     )
 
 
-def _footer(name: str, suites: Sequence[str]) -> str:
-    first = next((suite for suite in suites if suite != HOST), HOST)
+def _footer(name: str, run: Run, *, with_gpu: bool) -> str:
+    """What to type next. ``name`` is what the user called the run, "" for the last one."""
+    suites = list(dict.fromkeys(info.suite for info in run.benchmarks))
+    first = next((suite for suite in suites if suite != HOST), HOST) if with_gpu else HOST
     called = f" {name}" if name else ""
-    return (
-        f"more: microbench show{called} {first} · microbench show{called} --all · microbench report{called} -o run.html"
-    )
+    commands = [f"show{called} {first}", f"show{called} --all", f"report{called} -o run.html"]
+    if not with_gpu:
+        commands[1:] = [f"show {RECORDED}, a real GPU"]
+    return f"more: {' · '.join(f'microbench {command}' for command in commands)}"

@@ -78,8 +78,10 @@ class PlainProgress:
         if isinstance(event, PlanMade):
             self._total = event.total_cases
             cases = f"{event.total_cases} cases of {', '.join(event.suites)}"
-            if event.budget_s is not None and event.core_cases < event.total_cases:
+            if event.budget_s is not None and 0 < event.core_cases < event.total_cases:
                 cases += f": {event.core_cases} always, the others as far as {wall(event.budget_s)} reach"
+            elif event.budget_s is not None:
+                cases += f", at most {wall(event.budget_s)}"
             self._line(cases if event.total_cases else "no case to measure")
         elif isinstance(event, CaseDone):
             outcome = event.outcome

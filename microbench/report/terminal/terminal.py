@@ -52,8 +52,8 @@ WIDEST, NARROWEST = 120, 40
 BESIDE_WIDTH = 100
 CURVE_ROWS, SMALL_CURVE_ROWS, SMALL_CURVE_WIDTH, WIDEST_SMALL_CURVE = 14, 8, 44, 64
 LONGEST_TEXT = 2000
-# Lines of the page of one suite, and of what stands around its pictures: heading, facts, titles.
-MOST_LINES, AROUND_PICTURES = 120, 21
+# Lines around the pictures of a page of one suite: heading, facts, titles.
+AROUND_PICTURES = 21
 # Lines of one picture: 2200 pixels.
 PICTURE_LINES = 85
 # The panel's two edges with a blank each, and the blanks between its columns.
@@ -86,9 +86,12 @@ class QuietConsole(Console):
         raise BrokenPipeError
 
 
-def draw(report: Report, console: Console, *, brief: bool = False, why: bool = False) -> None:
-    """Draw the whole report; ``brief`` leaves out the tables of benchmarks, ``why`` adds the rule of each finding."""
-    Painter(console, why=why).report(report, brief)
+def draw(
+    report: Report, console: Console, *, brief: bool = False, why: bool = False, most_lines: int | None = None
+) -> None:
+    """Draw the whole report; ``brief`` leaves out the tables of benchmarks, ``why`` adds the rule of each finding.
+    With ``most_lines`` pictures that would make the page longer are left out, and it says so."""
+    Painter(console, why=why, most_lines=most_lines).report(report, brief)
 
 
 def draw_screen(screen: Screen, console: Console, *, why: bool = False) -> None:
@@ -154,9 +157,12 @@ def tell_error(error: MicrobenchError, console: Console) -> None:
 class Painter:
     """Draws the parts of a report with rich. ``fine`` says whether the output can show more than ASCII."""
 
-    def __init__(self, console: Console, *, fine: bool | None = None, why: bool = False) -> None:
+    def __init__(
+        self, console: Console, *, fine: bool | None = None, why: bool = False, most_lines: int | None = None
+    ) -> None:
         self.console = console
         self.why = why
+        self.most_lines = most_lines
         self.fine = not console.options.ascii_only if fine is None else fine
         self.width = max(min(console.width, WIDEST), NARROWEST)
 
@@ -217,7 +223,9 @@ class Painter:
             about = picture.question if isinstance(picture, Table) else picture.about
             heading = self.titled(picture.title, about, mark)
             drawn.append(Group(Text(), heading, self.picture(picture, self.width, CURVE_ROWS)))
-        left = MOST_LINES - AROUND_PICTURES - self._height(section.findings) if brief else sum(map(self._lines, drawn))
+        left = sum(map(self._lines, drawn))
+        if self.most_lines is not None:
+            left = self.most_lines - AROUND_PICTURES - self._height(section.findings)
         omitted = 0
         for each in drawn:
             lines = self._lines(each)
