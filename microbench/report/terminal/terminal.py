@@ -348,8 +348,8 @@ class Painter:
     def screen(self, screen: Screen) -> None:
         """The answer on one screen."""
         for banner in screen.banners:
-            words = self.text(f"{banner.word}: ", banner.tone) + self.text(f"{banner.text} {banner.next_step}".strip())
-            self._indented(words, 0)
+            words = self.text(f"{banner.text} {banner.next_step}".strip())
+            self._indented(joined(self.text(f"{banner.word}: ", banner.tone), words), 0)
         for block in screen.blocks:
             self._block(block, screen)
         if screen.distorting:
@@ -368,12 +368,12 @@ class Painter:
 
     def _block(self, block: Block, screen: Screen) -> None:
         """A GPU's name with the run on the right, and its lines."""
-        head = self.text(SEPARATOR.join((block.name, *block.about)), "strong")
+        head = joined(self.text(SEPARATOR.join((block.name, *block.about)), "strong"))
         if screen.mark:
-            head += Text("  ") + self.text(screen.mark, "warning")
+            head = joined(head, Text("  "), self.text(screen.mark, "warning"))
         run = self.text(screen.run, "quiet")
         room = self.width - head.cell_len - run.cell_len
-        self.print(*([head + Text(" " * room) + run] if room >= 2 else [head, run]))
+        self.print(*([joined(head, Text(" " * room), run)] if room >= 2 else [head, run]))
         indent = max((cell_len(line.name) for line in block.lines), default=0) + 5
         for line in block.lines:
             self._answer(line, indent)
@@ -381,23 +381,24 @@ class Painter:
     def _answer(self, line: AnswerLine, indent: int) -> None:
         """The figures behind the line's name, broken between figures; a grade of its own stands behind a figure."""
         mark = SEVERITY_MARKS[line.verdict] if line.verdict else " "
-        start = self.text(f" {mark} {line.name}".ljust(indent), line.verdict or "note")
-        pieces = [self.text(cell.text) + self._grade(cell.trust) for cell in line.parts]
+        start, blank = self.text(f" {mark} {line.name}".ljust(indent), line.verdict or "note"), Text(" " * indent)
+        pieces = [joined(self.text(cell.text), self._grade(cell.trust)) for cell in line.parts]
         if line.trust:
-            pieces.append(self.text(*TRUST_MARKS[line.trust]) + self.text(f" {line.trust}", TRUST_MARKS[line.trust][1]))
+            sign, tone = TRUST_MARKS[line.trust]
+            pieces.append(joined(self.text(f"{sign} {line.trust}", tone)))
         room = self.width - indent
         row = Text()
         for place, piece in enumerate(pieces):
-            last = place == len(pieces) - 1
-            if row and row.cell_len + len(SEPARATOR) + piece.cell_len + (0 if last else len(GOES_ON)) > room:
-                self.print(start + row + self.text(GOES_ON, "quiet"))
-                start, row = Text(" " * indent), Text()
+            goes_on = len(GOES_ON) if place < len(pieces) - 1 else 0
+            if row and row.cell_len + len(SEPARATOR) + piece.cell_len + goes_on > room:
+                self.print(joined(start, row, self.text(GOES_ON, "quiet")))
+                start, row = blank, Text()
             *before, rest = self._wrapped(piece, room - len(GOES_ON)) if not row else [piece]
             for part in before:
-                self.print(start + part)
-                start = Text(" " * indent)
-            row += (self.text(SEPARATOR, "quiet") if row else Text()) + rest
-        self.print(start + row)
+                self.print(joined(start, part))
+                start = blank
+            row = joined(row, self.text(SEPARATOR, "quiet") if row else Text(), rest)
+        self.print(joined(start, row))
 
     def _grade(self, trust: str | None) -> Text:
         """The mark of a grade behind a blank; nothing for None."""
@@ -405,11 +406,19 @@ class Painter:
 
     def _short(self, finding: Finding, before: str = "") -> None:
         """A finding's title and advice, without its reading."""
-        head = self.text(f" {SEVERITY_MARKS[finding.severity]} ", finding.severity) + self.text(before, "quiet")
-        line = head + self.text(finding.title, "strong")
-        self._indented(line + self.text(f". {finding.advice}") if finding.advice else line, 0)
+        sign = self.text(f" {SEVERITY_MARKS[finding.severity]} ", finding.severity)
+        advice = self.text(f". {finding.advice}" if finding.advice else "")
+        self._indented(joined(sign, self.text(before, "quiet"), self.text(finding.title, "strong"), advice), 0)
         if self.why:
             self._indented(self.text(f"[{finding.rule}: {finding.threshold}]", "quiet"), 3)
+
+
+def joined(*parts: Text) -> Text:
+    """Texts one after the other, each in its own style: ``+`` would give the first one's to all."""
+    whole = Text()
+    for part in parts:
+        whole.append_text(part)
+    return whole
 
 
 class Lines:
