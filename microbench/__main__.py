@@ -1,6 +1,19 @@
-"""`python -m microbench`: the same as the command microbench."""
+"""`python -m microbench` and the command microbench. Ctrl-C while the packages are imported ends it quietly."""
 
-from microbench.cli.app import main
+import os
+import signal
+
+from microbench.core.errors import ExitCode
+
+
+def main() -> None:
+    """Run the command line."""
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(ExitCode.INTERRUPTED))
+    from microbench.cli.app import main as run
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""A real browser for tests of the page: a Chromium of this machine, driven without a network."""
+"""The installed Chromium for tests of the page, without a network."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from typing import Any, NamedTuple
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# Figures are SVG. What would draw WebGL in software (SwiftShader) runs its own compiled code in a process that has
-# crashed as the browser started.
+# The page draws SVG only. Without these, SwiftShader (WebGL in software) has crashed as the browser started.
 WITHOUT_GPU = ("--disable-gpu", "--disable-software-rasterizer")
-# A busy machine is waited for, nearly as long as pytest gives a test.
+# Nearly as long as pytest gives a test: the machine may be busy.
 PATIENCE_MS = 100_000
 
 
 def executable() -> str:
-    """Where the browser is. Without one tests are skipped, but fail where all of them are to run (CI is set)."""
+    """The path of the browser. Without a browser the tests are skipped; in CI they fail."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         no_browser = f"there is no browser here, neither of {', '.join(NAMES)}"
@@ -32,7 +31,7 @@ def executable() -> str:
 
 @contextmanager
 def launched() -> Iterator[Any]:
-    """A headless browser; whoever is root has no sandbox."""
+    """A headless browser; for root without a sandbox."""
     from playwright.sync_api import Error, sync_playwright
 
     arguments = [*WITHOUT_GPU, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
@@ -40,7 +39,7 @@ def launched() -> Iterator[Any]:
     with sync_playwright() as playwright:
         try:
             browser = playwright.chromium.launch(**options)
-        except Error:  # one that died as it began is no fault of the page: another one, before anything is tested
+        except Error:  # a browser that crashed at its start says nothing about the page: try once more
             browser = playwright.chromium.launch(**options)
         with browser:
             yield browser
@@ -70,11 +69,11 @@ def opened(browser: Any, path: Path, **options: Any) -> Iterator[Opened]:
 
 
 def reached_ms(tab: Any, mark: str) -> float:
-    """When, from its opening on, the page set that mark of its own; waits until it has."""
+    """Wait until the page has set that performance mark; returns when, counted from its opening."""
     began = "name => performance.getEntriesByName(name)[0]?.startTime"
     return float(tab.wait_for_function(began, arg=mark).json_value())
 
 
 def next_frame(tab: Any) -> None:
-    """Wait until the page has drawn what has just been done to it, and has answered to that."""
+    """Wait until the page has drawn its latest changes and run the observers of them."""
     tab.evaluate("new Promise(requestAnimationFrame)")

@@ -14,21 +14,8 @@ def build(name: str, folder: Path) -> ctypes.CDLL:
     """tests/twin/NAME.c as a loaded shared library. Raises CalledProcessError with the compiler's words."""
     compiler = shutil.which("cc") or shutil.which("gcc") or "cc"
     library = folder / f"{name}.so"
-    subprocess.run(
-        [
-            compiler,
-            "-O2",
-            "-Wall",
-            "-Werror",
-            "-Wno-unused-parameter",
-            "-shared",
-            "-fPIC",
-            "-o",
-            library,
-            TWIN / f"{name}.c",
-        ],
-        check=True,
-    )
+    options = ["-O2", "-Wall", "-Werror", "-Wno-unused-parameter", "-shared", "-fPIC"]
+    subprocess.run([compiler, *options, "-o", library, TWIN / f"{name}.c"], check=True)
     return ctypes.CDLL(str(library))
 
 

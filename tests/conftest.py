@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import settings
 
+from microbench.analysis import stats
+from microbench.core.model import Run
 from microbench.gpu.protocol.gpu import Gpu
+from microbench.report.sheets import view
+from microbench.runs import store
+
+GPU_ONLY = re.compile(r"test_(cuda|twin)\w*\.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,19 +30,57 @@ def all_tests(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    settings.register_profile("few", max_examples=25)
-    settings.load_profile("default" if all_tests(config) else "few")
+    settings.register_profile("all", deadline=None)
+    settings.register_profile("few", deadline=None, max_examples=15)
+    settings.load_profile("all" if all_tests(config) else "few")
+    remember_runs()
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    return [] if "gpu" in config.option.markexpr else ["tests of a real GPU are left out; -m gpu runs them"]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that hold nothing but GPU tests are not imported unless those are asked for."""
+    return True if "gpu" not in config.option.markexpr and GPU_ONLY.match(collection_path.name) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    reasons = {"gpu": "needs a real GPU: run with -m gpu"}
-    if not all_tests(config):
-        reasons["slow"] = "slow: run with --slow"
-    for marker, reason in reasons.items():
-        if marker not in config.option.markexpr:
-            for item in items:
-                if item.get_closest_marker(marker):
-                    item.add_marker(pytest.mark.skip(reason=reason))
+    """Deselect GPU and slow tests unless they are asked for; skipping a thousand tests one by one takes seconds."""
+    absent = {"gpu"} if all_tests(config) else {"gpu", "slow"}
+    absent = {marker for marker in absent if marker not in config.option.markexpr}
+    left_out = [item for item in items if any(item.get_closest_marker(marker) for marker in absent)]
+    gone = set(left_out)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in gone]
+
+
+Result = TypeVar("Result")
+REMEMBERED = 64
+
+
+def remember_runs() -> None:
+    """Each process of tests reads a bundled run once, and computes the rows and the report of a run once."""
+    bundled, read = set(store.bundled().values()), store.read
+    read_bundled = cache(read)
+    store.read = lambda path: read_bundled(path) if path in bundled else read(path)
+    stats.rows, view.build = remembered(stats.rows), remembered(view.build)
+
+
+def remembered(function: Callable[..., Result]) -> Callable[..., Result]:
+    """The function, which computes its result for the same Run only once; a Run never changes."""
+    results: dict[int, tuple[Run, Result]] = {}
+
+    def of(run: Run, *more: object, **options: object) -> Result:
+        if any(value is not None for value in more) or options:
+            return function(run, *more, **options)
+        if id(run) not in results:
+            if len(results) >= REMEMBERED:
+                results.pop(next(iter(results)))
+            results[id(run)] = run, function(run)
+        return results[id(run)][1]
+
+    return of
 
 
 @pytest.fixture(scope="session", autouse=True)

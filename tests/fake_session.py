@@ -15,6 +15,7 @@ from microbench.measure.sampling import SamplingLimits
 from microbench.measure.timer import Meter
 
 QUICK = SamplingLimits(seconds=0.05)
+EQUAL = SamplingLimits(seconds=0.001, minimum=3)  # without noise more samples say nothing new
 
 
 def run_case(
@@ -43,7 +44,7 @@ def run_case(
 
 def exactly(name: str, costs: FakeCosts | None, params: dict[str, int | str]) -> list[Measured]:
     """All that a case of that benchmark yields, without noise."""
-    return run_case(discover()[name], Case(name, dict(sorted(params.items()))), costs, spread=0)
+    return run_case(discover()[name], Case(name, dict(sorted(params.items()))), costs, spread=0, limits=EQUAL)
 
 
 def medians(name: str, costs: FakeCosts | None = None, /, **params: int | str) -> dict[str, float]:

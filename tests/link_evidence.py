@@ -2,62 +2,40 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
+import make_run
 import msgspec
+import read_findings
 from make_link_run import Facts, make_link_run, state, two_switches
+from make_run import is_case
 
-from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
+from microbench.analysis.evidence import Evidence, Finding
 from microbench.core.model import GpuInfo, Outcome, Param, Run
-from microbench.explain.rules import of_suite
 
 WHOLE = make_link_run()
 SEVERAL = make_link_run(gpus=4, nodes=2, facts=two_switches())
-FIGURE = re.compile(r"\d[\d.]* ?(?:%|×|[kMGT]?i?B(?:/s)?\b|[nµm]?s\b)")
-SENTENCE_END = re.compile(r"\.(?= |$)")
 
 
 def evidence(run: Run = WHOLE) -> Evidence:
-    return evidence_by_device(run)[0]
+    return read_findings.evidence(run)
 
 
-def finding(rule: str, run: Run = WHOLE) -> Finding:
-    return next(one for one in of_suite(evidence(run), "link") if one.rule == rule)
-
-
-def silent(rule: str, run: Run) -> bool:
-    return all(one.rule != rule for one in of_suite(evidence(run), "link"))
-
-
-def check(rule: str, severity: str, *figures: str, run: Run = WHOLE) -> str:
-    """Assert that the rule's finding has this severity, these figures and a finding's shape; returns all its words."""
-    one = finding(rule, run)
-    words = f"{one.title} {one.text} {one.advice}"
-    assert one.severity == severity, words
-    assert [figure for figure in figures if figure not in words] == [], words
-    assert one.suite == "link"
-    assert one.threshold
-    assert len(FIGURE.findall(f"{one.title} {one.text}")) <= 3, f"more than three figures in: {words}"
-    assert len(SENTENCE_END.findall(one.text)) <= 2, f"more than two sentences: {one.text}"
-    assert len(SENTENCE_END.findall(one.advice)) <= 1, f"more than one sentence: {one.advice}"
-    return words
+def findings(run: Run = WHOLE) -> dict[str, Finding]:
+    """The suite's findings by rule."""
+    return read_findings.by_rule(run, "link")
 
 
 def changed(change: Callable[[Outcome], Outcome | None], run: Run = WHOLE) -> Run:
     """The run with each outcome changed, or left out for None."""
-    return msgspec.structs.replace(run, outcomes=tuple(new for one in run.outcomes if (new := change(one))))
-
-
-def fits_params(one: Outcome, params: dict[str, Param]) -> bool:
-    return all(one.case.params.get(key) == value for key, value in params.items())
+    return make_run.changed(run, change)
 
 
 def scaled(benchmark: str, metric: str, factor: float, run: Run = WHOLE, **params: Param) -> Run:
     """The run with some rates multiplied."""
 
     def change(one: Outcome) -> Outcome:
-        if one.case.benchmark != benchmark or not fits_params(one, params):
+        if not is_case(one, benchmark, params):
             return one
         made = tuple(
             msgspec.structs.replace(
@@ -73,10 +51,7 @@ def scaled(benchmark: str, metric: str, factor: float, run: Run = WHOLE, **param
 
 
 def without(benchmark: str, run: Run = WHOLE, **params: Param) -> Run:
-    return changed(
-        lambda one: None if one.case.benchmark == benchmark and fits_params(one, params) else one,
-        run,
-    )
+    return make_run.without(run, benchmark, **params)
 
 
 def peer_outcomes(run: Run, status: str, reason: str, **params: int) -> Run:

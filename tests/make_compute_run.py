@@ -6,12 +6,12 @@ Cases and metrics are those of the benchmarks themselves, so that findings are t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 from make_memory_run import SM_CLOCK_HZ, SMS, machine
-from make_run import DEVICE, make_run, measurement, outcome
+from make_run import DEVICE, make_run, measurement, outcome, with_suite
 
 from microbench.benchmarks.compute.gemm_shapes import PROJECTIONS
 from microbench.core.bench import Preset, discover
@@ -200,7 +200,7 @@ def sustained(params: dict[str, Param]) -> Figures:
         clock(one.clock_hz),
         measurement("turn", TURN_S, n=1, clock="device"),
     ]
-    reasons = Fact("throttle_reasons", f"{POWER_CAP} from 0.31 s on", "NVML, beside every batch")
+    reasons = Fact("throttle_reasons", f"{POWER_CAP} from 0.31 s on", "NVML, during every batch")
     series = tuple(Series(name, tuple(times), tuple(seen)) for name, seen in values.items())
     return found, (*facts(dtype), reasons), series
 
@@ -282,24 +282,9 @@ def compute_outcomes(preset: Preset = "default", round: int = 0) -> list[Outcome
     return found
 
 
-def make_compute_run(
-    *,
-    preset: Preset = "default",
-    rounds: int = 1,
-    base: Run | None = None,
-    extra: Iterable[Outcome] = (),
-    **gpu: object,
-) -> Run:
-    """The hand-made run, or ``base``, with the compute suite after the others; ``gpu`` replaces properties of the
-    GPU."""
+def make_compute_run(*, preset: Preset = "default", rounds: int = 1, base: Run | None = None, **gpu: object) -> Run:
+    """The hand-made run, or ``base``, with the compute suite after the others; ``gpu`` replaces properties."""
     run = base or make_run(rounds=rounds)
     environment = machine(run.sessions[-1].environment, **{"power_limit_w": POWER_LIMIT_W, **gpu})
-    infos = [discover()[name].info(discover()[name].cases(preset)) for name in MADE]
     outcomes = [one for round in range(rounds) for one in compute_outcomes(preset, round)]
-    sessions = tuple(msgspec.structs.replace(one, environment=environment) for one in run.sessions)
-    return msgspec.structs.replace(
-        run,
-        sessions=sessions,
-        benchmarks=(*run.benchmarks, *infos),
-        outcomes=(*run.outcomes, *outcomes, *extra),
-    )
+    return with_suite(run, MADE, preset, outcomes, environment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from microbench.gpu.layers.base import layer_titles
 from microbench.predict.constants import Constant, Fit, Misfit, Reach
 from microbench.predict.model import WAYS
 
@@ -18,19 +19,22 @@ VALUES = {
 }  # fmt: skip
 
 
-def make_fit(*, without: tuple[str, ...] = (), steps: int = 40, **values: float) -> Fit:
-    """The fit with some constants changed (a name's dots are written as __) or left out."""
+def make_fit(*, half: float = 0.02, most: float = 0.02, steps: int = 40, **values: float) -> Fit:
+    """The fit with some constants changed; a name's dots are written as __.
+
+    Each constant is known within the share ``half`` of itself, and steps lie within ``most`` of the law.
+    """
     known = VALUES | {name.replace("__", "."): value for name, value in values.items()}
     constants = {
-        name: Constant(value, value * 0.98, value * 1.02, (f"bench_{name.split('.')[0]}[a=1] metric",))
+        name: Constant(value, value * (1 - half), value * (1 + half), (f"bench_{name.split('.')[0]}[a=1] metric",))
         for name, value in known.items()
-        if name not in without
     }
     return Fit(
         constants=constants,
         layers=("loop", "torch_eager", "cupy_raw"),
-        misfit={(way, pace): Misfit(0.01, 0.02, steps) for way in WAYS for pace in ("host", "gpu")},
-        reach=Reach(kernels=1000, copy_bytes=1 << 26, streams=8),
+        misfit={(way, pace): Misfit(most / 2, most, steps) for way in WAYS for pace in ("host", "gpu")},
+        reach=Reach(kernels=1000, copy_bytes=1 << 26, streams=64),
         device="GPU-made",
         run_id="made",
+        titles=layer_titles(),
     )

@@ -5,16 +5,16 @@ Cases, metrics and titles are those of the benchmarks themselves, so that words 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
-from make_run import make_run, measurement, outcome
+from make_run import make_run, measurement, outcome, with_suite
 
-from microbench.core.bench import discover
+from microbench.core.bench import Preset, discover
 from microbench.core.model import Fact, Measurement, Outcome, Param, Run
 
-SUBMIT = {"loop": 3.3e-6, "cuda_core": 3.8e-6, "cupy_raw": 5.5e-6, "numba_configured": 11.8e-6}
+SUBMIT = {"loop": 3.3e-6, "cuda_core": 3.8e-6, "cupy_raw": 5.5e-6, "numba_configured": 11.8e-6, "torch_eager": 9e-6}
 GAP_STREAM, GAP_GRAPH, EMPTY = 1.36e-6, 0.53e-6, 0.1e-6
 LAUNCH, REPLAY = 8.4e-6, 7.5e-6
 # A phase of a graph's life: for each graph, for each node.
@@ -133,11 +133,11 @@ MADE: dict[str, Callable[[dict[str, Param]], list[Measurement]]] = {
 }  # fmt: skip
 
 
-def graph_outcomes(preset: str = "default", round: int = 0) -> list[Outcome]:
+def graph_outcomes(preset: Preset = "default", round: int = 0) -> list[Outcome]:
     """An outcome for each case of the suite's grid."""
     outcomes = []
     for name, figures in MADE.items():
-        for case in discover()[name].cases(preset):  # type: ignore[arg-type]
+        for case in discover()[name].cases(preset):
             made = outcome(name, figures(dict(case.params)), round=round, **case.params)
             if str(case.params.get("kind", "")).startswith("if"):
                 made = msgspec.structs.replace(made, facts=(Fact("update", None, "cuGraphExecUpdate", reason=REFUSED),))
@@ -145,11 +145,7 @@ def graph_outcomes(preset: str = "default", round: int = 0) -> list[Outcome]:
     return outcomes
 
 
-def make_graph_run(*, preset: str = "default", rounds: int = 1, extra: Iterable[Outcome] = ()) -> Run:
+def make_graph_run(*, preset: Preset = "default", rounds: int = 1) -> Run:
     """The hand-made run with the graph suite after the others."""
-    run = make_run(rounds=rounds)
-    infos = [discover()[name].info(discover()[name].cases(preset)) for name in MADE]  # type: ignore[arg-type]
     outcomes = [made for round in range(rounds) for made in graph_outcomes(preset, round)]
-    return msgspec.structs.replace(
-        run, benchmarks=(*run.benchmarks, *infos), outcomes=(*run.outcomes, *outcomes, *extra)
-    )
+    return with_suite(make_run(rounds=rounds), MADE, preset, outcomes)

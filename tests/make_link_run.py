@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import msgspec
-from make_run import DEVICE, make_run, measurement, outcome, per_call
+from make_run import DEVICE, make_run, measurement, outcome, per_call, with_suite
 
 from microbench.core.bench import Preset, discover
 from microbench.core.model import Environment, Fact, Measurement, Outcome, Param, Run, Scalar, Work
@@ -238,23 +238,10 @@ def link_outcomes(environment: Environment, facts: Facts, preset: Preset = "defa
 
 
 def make_link_run(
-    *,
-    preset: Preset = "default",
-    rounds: int = 1,
-    gpus: int = 1,
-    nodes: int = 1,
-    facts: Facts = FLAT,
+    *, preset: Preset = "default", rounds: int = 1, gpus: int = 1, nodes: int = 1, facts: Facts = FLAT
 ) -> Run:
     """The hand-made run with the link suite after the others."""
     run = make_run(rounds=rounds)
     environment = machine(run, gpus, nodes)
-    names = ("link_state", *MADE)
-    infos = [discover()[name].info(discover()[name].cases(preset)) for name in names]
     outcomes = [one for round in range(rounds) for one in link_outcomes(environment, facts, preset, round)]
-    sessions = tuple(msgspec.structs.replace(one, environment=environment) for one in run.sessions)
-    return msgspec.structs.replace(
-        run,
-        sessions=sessions,
-        benchmarks=(*run.benchmarks, *infos),
-        outcomes=(*run.outcomes, *outcomes),
-    )
+    return with_suite(run, ("link_state", *MADE), preset, outcomes, environment)

@@ -5,10 +5,10 @@ Cases and metrics are those of the benchmarks themselves, so that findings are t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
-from make_run import DEVICE, make_run, measurement, outcome, per_call
+from make_run import DEVICE, make_run, measurement, outcome, per_call, with_suite
 
 from microbench.core.bench import Preset, discover
 from microbench.core.model import Environment, Fact, GpuInfo, Measurement, Outcome, Param, PerCall, Run, Telemetry, Work
@@ -258,22 +258,9 @@ def memory_outcomes(
 
 
 def make_memory_run(
-    *,
-    preset: Preset = "default",
-    rounds: int = 1,
-    extra: Iterable[Outcome] = (),
-    memory_clock_hz: float = MEMORY_CLOCK_HZ,
-    **gpu: object,
+    *, preset: Preset = "default", rounds: int = 1, memory_clock_hz: float = MEMORY_CLOCK_HZ, **gpu: object
 ) -> Run:
     """The hand-made run with the memory suite after the others; ``gpu`` replaces properties of the GPU."""
     run = make_run(rounds=rounds)
-    environment = machine(run.sessions[-1].environment, **gpu)
-    infos = [discover()[name].info(discover()[name].cases(preset)) for name in MADE]
     outcomes = [one for round in range(rounds) for one in memory_outcomes(preset, round, memory_clock_hz)]
-    sessions = tuple(msgspec.structs.replace(one, environment=environment) for one in run.sessions)
-    return msgspec.structs.replace(
-        run,
-        sessions=sessions,
-        benchmarks=(*run.benchmarks, *infos),
-        outcomes=(*run.outcomes, *outcomes, *extra),
-    )
+    return with_suite(run, MADE, preset, outcomes, machine(run.sessions[-1].environment, **gpu))

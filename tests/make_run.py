@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
 
 import msgspec
 
 from microbench.analysis.evidence import Finding
+from microbench.core.bench import Preset, discover
 from microbench.core.model import (
     AxisInfo,
     BenchmarkInfo,
@@ -27,6 +29,7 @@ from microbench.core.model import (
     Settings,
     Work,
 )
+from microbench.gpu.layers.base import layer_titles
 
 DEVICE = "GPU-00000000-0000-0000-0000-0000000051d0"
 LAYERS = {
@@ -61,6 +64,7 @@ def per_call(median_s: float, n: int = 6000) -> PerCall:
     )  # fmt: skip
 
 
+@cache
 def measurement(name: str, value: float, *, spread: float = 0.01, n: int = 40, **more: object) -> Measurement:
     """Samples around ``value``; with ``calls`` the samples cover that many calls."""
     noise = random.Random(f"{name}{value}")
@@ -206,7 +210,11 @@ def benchmarks(outcomes: Iterable[Outcome]) -> tuple[BenchmarkInfo, ...]:
     return tuple(
         BenchmarkInfo(
             name, name.split("_")[0], f"Title of {name}", f"What does {name} answer?\n\nMethod", 1,
-            tuple(AxisInfo(axis, f"the {axis}", tuple(values)) for axis, values in mine.items()), METRICS[name],
+            tuple(
+                AxisInfo(axis, f"the {axis}", tuple(values), layer_titles() if axis == "layer" else {})
+                for axis, values in mine.items()
+            ),
+            METRICS[name],
         )
         for name, mine in axes.items()
     )  # fmt: skip
@@ -224,14 +232,35 @@ def environment(gpu_name: str = "SIMULATED GPU") -> Environment:
 def make_run(
     *, rounds: int = 1, gpu: bool = True, extra: Iterable[Outcome] = (), gpu_name: str = "SIMULATED GPU"
 ) -> Run:
-    """A whole run of both suites, or of the host suite alone."""
+    """A whole run of both suites, or of the host suite alone; the same object for the same arguments without extra."""
+    whole, more = _whole_run(rounds, gpu, gpu_name), tuple(extra)
+    if not more:
+        return whole
+    outcomes = (*whole.outcomes, *more)
+    return msgspec.structs.replace(whole, benchmarks=benchmarks(outcomes), outcomes=outcomes)
+
+
+@cache
+def _whole_run(rounds: int, gpu: bool, gpu_name: str) -> Run:
     outcomes = [made for round in range(rounds) for made in host_outcomes(round)]
     if gpu:
         outcomes += [made for round in range(rounds) for made in launch_outcomes(round)]
-    outcomes += list(extra)
     where = environment(gpu_name) if gpu else Environment(no_gpu_reason="no driver", no_gpu_next_step="install one")
     session = Session(where, Settings(rounds=rounds), "0.0", "2025-01-02T03:04:05Z", simulated=True)
     return Run(1, "simulated-run", (session,), benchmarks(outcomes), tuple(outcomes))
+
+
+def with_suite(
+    run: Run, names: Iterable[str], preset: Preset, outcomes: Iterable[Outcome], machine: Environment | None = None
+) -> Run:
+    """The run with these benchmarks and outcomes behind its own, on another machine where one is given."""
+    infos = [discover()[name].info(discover()[name].cases(preset)) for name in names]
+    sessions = run.sessions
+    if machine is not None:
+        sessions = tuple(msgspec.structs.replace(one, environment=machine) for one in sessions)
+    return msgspec.structs.replace(
+        run, sessions=sessions, benchmarks=(*run.benchmarks, *infos), outcomes=(*run.outcomes, *outcomes)
+    )
 
 
 def skipped(layer: str = "warp", reason: str = "not installed: pip install warp-lang") -> Outcome:

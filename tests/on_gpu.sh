@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # Everything that needs a real GPU, in one go: tests/on_gpu.sh FOLDER [STEP …]; results and logs go to FOLDER.
 # Steps: tests, sanitizer, settling (what direct launches do to graph nodes), repeats (five runs of three rounds and
-# their overlap), beside and beside_peers (nvbandwidth in turn, five times; NVBANDWIDTH names the program),
-# beside_memory (BabelStream and a plain pointer chase in turn, ten times; BABELSTREAM names the program), beside_gemm
-# (PyTorch in turn, twelve times), held_out (the model against steps that it never saw; HELD_OUT names the file of an
-# earlier session), without_nvmath, presets (a whole run in its time), reference, reference_graph, reference_link and
+# their overlap), against_nvbandwidth, against_peers, against_babelstream, against_chase and against_torch (another
+# program in turn, see tests/against.py; NVBANDWIDTH and BABELSTREAM name the programs), held_out (the model against
+# steps that it never saw; HELD_OUT names the file of an earlier session), without_nvmath, presets (a whole run in its time), reference, reference_graph, reference_link and
 # reference_memory (the bundled run anew, a session a suite, each under 10 minutes; REFERENCE names the file that they
 # grow), reference_compute (that of the compute suite, with the memory's rate as its roof; or into the run that COMPUTED
 # names), reference_peers (that of two GPUs), pack (as they are bundled).
@@ -59,7 +58,7 @@ sanitizer() {
     cat "$folder"/sanitizer_*.txt
 }
 
-# One tool over one file, in a process beside others: nothing here is a timing. A file without a chosen test is none.
+# One tool over one file, in a process of its own while others run: nothing here is a timing. A file without a chosen test is none.
 checked() {
     local log
     log=$(mktemp)
@@ -123,15 +122,19 @@ reference_peers() {
     run show "$peers" | tail -60
 }
 
-beside() { "$python" tests/beside_nvbandwidth.py "$NVBANDWIDTH" "$folder" 5 | tee "$folder/beside.txt" || failed=1; }
+against() { "$python" tests/against.py "$1" "$folder" "$2" | tee "$folder/against_$1.txt" || failed=1; }
 
-beside_peers() {
-    "$python" tests/beside_nvbandwidth.py "$NVBANDWIDTH" "$folder" 5 peers | tee "$folder/beside_peers.txt" || failed=1
-}
+against_nvbandwidth() { against nvbandwidth 5; }
 
-beside_memory() {
+against_peers() { against peers 5; }
+
+against_torch() { against torch 12; }
+
+against_babelstream() { against babelstream 10; }
+
+against_chase() {
     nvcc -O3 -arch=native -o "$folder/chase" tests/twin/chase.cu || failed=1
-    CHASE=$folder/chase "$python" tests/beside_memory.py "$folder" 10 | tee "$folder/beside_memory.txt" || failed=1
+    CHASE=$folder/chase against chase 10
     rm -f "$folder/chase"
 }
 
@@ -145,8 +148,6 @@ held_out() {
     cat "$folder/held_out.txt"
     xz -9e -k "$folder/held-out.json"
 }
-
-beside_gemm() { "$python" tests/beside_gemm.py "$folder" 12 | tee "$folder/beside_gemm.txt" || failed=1; }
 
 # Without nvmath: cuBLASLt's rows are skipped with the line that installs it, CuPy's still run.
 without_nvmath() {

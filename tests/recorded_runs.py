@@ -1,4 +1,4 @@
-"""A data folder with small recorded runs, every figure invented: for tests of history, trend and exports."""
+"""Small recorded runs with invented figures, for tests of history, trend and exports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from make_run import launch_outcomes, make_run
 
-from microbench.core.model import Run
+from microbench.core.model import Measurement, Run
 from microbench.runs import schema
 
 FIRST = datetime(2026, 1, 1, 8, 30, tzinfo=UTC)
@@ -18,27 +18,21 @@ BENCHMARKS = ("launch_cost", "launch_kind")
 def recorded(number: int, *, factor: float = 1.0, simulated: bool = True, gpu_name: str = "SIMULATED GPU") -> Run:
     """The run of that number: each a day after the other, its launch costs ``factor`` times the usual."""
     base = make_run(gpu_name=gpu_name)
-    outcomes = [one for one in launch_outcomes() if one.case.benchmark in BENCHMARKS]
-    scaled = tuple(
-        msgspec.structs.replace(
-            one,
-            measurements=tuple(
-                msgspec.structs.replace(
-                    found,
-                    samples=msgspec.Raw(msgspec.json.encode([value * factor for value in found.values[:16]])),
-                    n=16,
-                    per_call=None,
-                )
-                for found in one.measurements
-            ),
-        )
-        for one in outcomes
+
+    def scaled(measurement: Measurement) -> Measurement:
+        samples = msgspec.json.encode([value * factor for value in measurement.values[:16]])
+        return msgspec.structs.replace(measurement, samples=msgspec.Raw(samples), n=16, per_call=None)
+
+    outcomes = tuple(
+        msgspec.structs.replace(outcome, measurements=tuple(map(scaled, outcome.measurements)))
+        for outcome in launch_outcomes()
+        if outcome.case.benchmark in BENCHMARKS
     )
     begun = FIRST + timedelta(days=number)
     session = msgspec.structs.replace(base.sessions[0], started_at=begun.isoformat(), simulated=simulated)
     infos = tuple(info for info in base.benchmarks if info.name in BENCHMARKS)
     return msgspec.structs.replace(
-        base, run_id=f"{begun:%Y%m%dT%H%M%SZ}-{number:08x}", sessions=(session,), benchmarks=infos, outcomes=scaled
+        base, run_id=f"{begun:%Y%m%dT%H%M%SZ}-{number:08x}", sessions=(session,), benchmarks=infos, outcomes=outcomes
     )
 
 

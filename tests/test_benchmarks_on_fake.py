@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
 from pathlib import Path
@@ -21,10 +22,10 @@ from microbench.measure.sampling import SamplingLimits
 
 BENCHMARKS = list(discover().values())
 each_benchmark = pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda benchmark: benchmark.name)
-README = Path(__file__).parent.parent / "README.md"
+QUESTIONS = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 COSTS = FakeCosts(gpus=2)  # benchmarks of several GPUs find two
 HERE = fake_environment(COSTS)
-FEW = SamplingLimits(seconds=0.005, minimum=4)  # the shape of results is looked at, not their figures
+FEW = SamplingLimits(seconds=0.001, minimum=3)  # the shape of results is looked at, not their figures
 TIME_UNITS = {"s", "s/launch", "cycle"}
 UNITS = TIME_UNITS | {
     "B/s", "FLOP/s", "OP/s", "1/s", "Hz", "B/clk/SM", "FLOP/clk/SM", "OP/clk/SM", "B", "B/launch", "J/B", "J/FLOP",
@@ -36,14 +37,15 @@ UNITS = TIME_UNITS | {
 
 
 @each_benchmark
-def test_the_text_begins_with_the_question_that_the_readme_repeats(benchmark: Benchmark) -> None:
-    question, *rest = benchmark.about.splitlines()
+def test_the_text_begins_with_the_question_that_the_documentation_repeats(benchmark: Benchmark) -> None:
+    question, *rest = benchmark.about.splitlines() or [""]
     assert question.endswith("?"), f"{benchmark.name}: make the first line of the module's docstring its question"
     assert [line for line in rest if line and not line.startswith(" ")] == ["Question", "Method", "Reading"], (
         f"{benchmark.name}: divide the docstring into Question, Method and Reading, their text indented"
     )
     row = f"| `{benchmark.name}` | {question} |"
-    assert row in README.read_text(encoding="utf-8"), f"repeat the question in the table of README.md: {row}"
+    repeated = row in QUESTIONS.read_text(encoding="utf-8")
+    assert repeated, f"repeat the question in the table of docs/benchmarks.md: {row}"
 
 
 @each_benchmark
@@ -65,6 +67,8 @@ def test_metrics_have_a_name_a_unit_and_a_sentence(benchmark: Benchmark) -> None
 
 @each_benchmark
 def test_grids_are_nested_and_their_values_fit_a_case_id(benchmark: Benchmark) -> None:
+    _, _, *parameters = inspect.signature(benchmark.measure).parameters
+    assert sorted(parameters) == sorted(benchmark.axes), f"{benchmark.name}: give measure a parameter for each axis"
     for name, axis in benchmark.axes.items():
         where = f"{benchmark.name} axis {name}"
         assert re.fullmatch(r"[a-z][a-z0-9_]*", name), f"{where}: name it in small letters, digits and _"
@@ -90,13 +94,10 @@ def test_cases_are_nested_unique_and_sorted_by_axis_name(benchmark: Benchmark) -
         cases = benchmark.cases(preset)
         ids = {case.id for case in cases}
         assert len(ids) == len(cases)
-        assert ids or (preset == "quick" and not benchmark.essential), (
-            f"{benchmark.name}: an essential benchmark needs a case in {preset}"
-        )
+        assert ids or (preset == "quick" and not benchmark.core), f"{benchmark.name}: the core needs a case in {preset}"
         assert before <= ids, f"{benchmark.name}: keep the smaller presets' cases in {preset}"
         before = ids
         assert all(list(case.params) == sorted(benchmark.axes) for case in cases)
-    assert set(benchmark.fresh_process_by) <= set(benchmark.axes), f"{benchmark.name}: fresh_process_by names no axis"
     for case in benchmark.cases("full"):
         assert all(isinstance(value, str) for value in benchmark.process_environment(case).values())
 

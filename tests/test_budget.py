@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from microbench.core.bench import SUITES, Axis, Benchmark, Measured, Preset
+from microbench.core.bench import Axis, Benchmark, Measured, Preset
 from microbench.core.model import Environment, GpuInfo, Metric
-from microbench.run.budget import CAPS_S, FRESH_PROCESS_S, LEAST_OF_CAP, LIMITS_S, OVERHEAD_S, SHARES_S, Budget
+from microbench.run.budget import CAPS_S, CORE_S, FRESH_PROCESS_S, LEAST_OF_CAP, LIMITS_S, OVERHEAD_S, Budget
 from microbench.run.plan import PlannedCase, make_plan, select
 
 HERE = Environment(gpus=(GpuInfo(name="tiny", uuid="GPU-one"),))
@@ -29,7 +29,9 @@ def nothing(*_: object) -> Iterator[Measured]:
     yield from ()
 
 
-def cases(*suites: str, each: int = 10, metrics: int = 1, fresh: bool = False, rounds: int = 1) -> Cases:
+def cases(
+    *suites: str, each: int = 10, metrics: int = 1, fresh: bool = False, rounds: int = 1, core: bool = False
+) -> Cases:
     """``each`` cases of a benchmark in every suite, each of them with ``metrics`` metrics."""
     made = {}
     for suite in suites:
@@ -37,50 +39,49 @@ def cases(*suites: str, each: int = 10, metrics: int = 1, fresh: bool = False, r
         declared = tuple(Metric(f"metric_{index}", "time", "s", "") for index in range(metrics))
         name = f"{suite}_one"
         made[name] = Benchmark(
-            name, suite, "", "", declared, nothing, {"number": number}, fresh_process_by=("number",) if fresh else ()
-        )
-    return make_plan(select(made, (), "quick", {}), HERE, rounds=rounds).cases
+            "", declared, nothing, {"number": number}, name=name, suite=suite, core=core,
+            own_process=lambda params: str(params["number"]) if fresh else "",
+        )  # fmt: skip
+    return make_plan(select(made, (), "default", {}), HERE, rounds=rounds).cases
 
 
-def budget(planned: Cases, limit_s: float | None, preset: Preset = "quick") -> tuple[Budget, HandClock]:
+def budget_of(planned: Cases, limit_s: float | None, preset: Preset = "quick") -> tuple[Budget, HandClock]:
     clock = HandClock()
     return Budget(preset, limit_s, planned, clock, clock()), clock
 
 
 def spend(planned: Cases, limit_s: float, overhead_s: float = 0.0, start_s: float = 0.0) -> list[float | None]:
     """Sampling times of every case when each takes what it is given, and ``overhead_s``."""
-    one, clock = budget(planned, limit_s)
+    budget, clock = budget_of(planned, limit_s)
     given: list[float | None] = []
     process = None
     for index, case in enumerate(planned):
-        seconds = one.seconds(index, running=process == case.process)
+        seconds = budget.seconds(index, running=process == case.process)
         given.append(seconds)
         if seconds is not None:
             if process != case.process:
                 process = case.process
                 clock.time_s += start_s
-                one.learn_start(start_s)
+                budget.learn_start(start_s)
             wall_s = len(case.benchmark.metrics) * seconds + overhead_s
             clock.time_s += wall_s
-            one.learn_case(case, seconds, wall_s)
+            budget.learn_case(case, seconds, wall_s)
     assert clock.time_s - 100.0 <= limit_s + 1e-6
     return given
 
 
-def test_the_presets_budgets_are_the_sum_of_their_shares() -> None:
-    for preset in ("quick", "default"):
-        assert sum(SHARES_S[preset].values()) == LIMITS_S[preset]  # type: ignore[index]
-    assert LIMITS_S["full"] is None
-    assert all(set(shares) == set(SUITES) for shares in SHARES_S.values())
+def test_the_core_fits_into_the_time_of_a_run() -> None:
+    for preset, limit_s in LIMITS_S.items():
+        assert limit_s is None or CORE_S[preset] <= limit_s
 
 
 def test_without_a_limit_every_case_gets_its_cap() -> None:
     planned = cases("host", "launch", each=3)
-    one, clock = budget(planned, None, "full")
+    budget, clock = budget_of(planned, None, "full")
     for index in range(len(planned)):
-        assert one.seconds(index, running=False) == CAPS_S["full"]
+        assert budget.seconds(index, running=False) == CAPS_S["full"]
         clock.time_s += 1e6
-    assert one.left_s is None
+    assert budget.left_s is None
 
 
 def test_with_time_to_spare_every_case_gets_its_cap() -> None:
@@ -107,46 +108,28 @@ def test_metrics_count() -> None:
     assert sum(seconds or 0 for seconds in many) < sum(seconds or 0 for seconds in few)
 
 
-def test_suites_share_the_whole_budget_by_their_proportions() -> None:
-    """Of host and launch alone, launch has five sevenths of a quick run."""
-    planned = cases("host", "launch", each=1000)
-    one, clock = budget(planned, 14.0)
-    reached = {"host": 0.0, "launch": 0.0}
+def test_the_core_is_never_left_out_and_the_rest_gets_what_is_left() -> None:
+    planned = cases("launch", each=100, core=True) + cases("memory", each=400)
+    budget, clock = budget_of(planned, 40.0)
+    given = []
     for index, case in enumerate(planned):
-        began_s = clock.time_s
-        if one.seconds(index, running=True) is not None:
-            clock.time_s += 0.1
-            one.learn_case(case, 0.0, 0.1)
-        reached[case.block.suite] += clock.time_s - began_s
-    assert reached["host"] == pytest.approx(4.0, abs=0.25)
-    assert reached["launch"] == pytest.approx(10.0, abs=0.25)
+        seconds = budget.seconds(index, running=True)
+        given.append(seconds)
+        if seconds is not None:
+            clock.time_s += 0.35  # more than planned: the core alone takes 35 s
+            budget.learn_case(case, seconds, 0.35)
+    core, others = given[:100], given[100:]
+    assert None not in core
+    assert core[-1] == pytest.approx(CAPS_S["quick"] * LEAST_OF_CAP)
+    assert 8 < sum(seconds is not None for seconds in others) < 16
 
 
-def test_an_unused_share_rolls_on() -> None:
-    planned = cases("host", "launch", each=100)[99:]  # one case of the host suite, all of launch
-    one, clock = budget(planned, 12.0)
-    one.seconds(0, running=True)
-    clock.time_s += 0.1  # of 2 s
-    count = 0
-    for index in range(1, len(planned)):
-        if one.seconds(index, running=True) is not None:
-            clock.time_s += 0.12
-            one.learn_case(planned[index], 0.0, 0.12)
-            count += 1
-    assert count * 0.12 > 11.0
-
-
-def test_an_overrun_is_borne_by_all_that_follow() -> None:
-    planned = cases("host", "launch", "memory", each=1)
-    one, clock = budget(planned, 18.0)  # 2, 10 and 6 s
-    one.seconds(0, running=True)
-    clock.time_s += 10.0
-    assert one.left_s == pytest.approx(8.0)
-    one.seconds(1, running=True)
-    clock.time_s += 4.9
-    assert one.seconds(2, running=True) is not None
-    clock.time_s += 4.0
-    assert one.left_s == 0.0
+def test_an_earlier_run_tells_how_long_cases_take() -> None:
+    planned = cases("memory", each=20)
+    clock = HandClock()
+    earlier_s = {case.case.id: 2.0 for case in planned}
+    learned = Budget("quick", 20.0, planned, clock, clock(), earlier_s).expected_s()
+    assert learned > 3 * Budget("quick", 20.0, planned, clock, clock()).expected_s()
 
 
 def test_rounds_share_equally() -> None:
@@ -158,8 +141,8 @@ def test_rounds_share_equally() -> None:
 
 def test_a_fresh_process_is_paid_for_and_its_cost_is_learned() -> None:
     planned = cases("launch", each=10, fresh=True)
-    one, _ = budget(planned, FRESH_PROCESS_S + OVERHEAD_S - 0.01)
-    assert one.seconds(0, running=False) is None
+    budget, _ = budget_of(planned, FRESH_PROCESS_S + OVERHEAD_S - 0.01)
+    assert budget.seconds(0, running=False) is None
     dear = spend(planned, 20.0, start_s=4.0)
     cheap = spend(planned, 20.0, start_s=0.3)
     assert sum(seconds is not None for seconds in dear) == 4
@@ -168,19 +151,19 @@ def test_a_fresh_process_is_paid_for_and_its_cost_is_learned() -> None:
 
 def test_one_odd_case_does_not_end_a_suite() -> None:
     planned = cases("launch", each=50)
-    one, clock = budget(planned, 20.0)
-    one.seconds(0, running=True)
+    budget, clock = budget_of(planned, 20.0)
+    budget.seconds(0, running=True)
     clock.time_s += 1.0
-    one.learn_case(planned[0], 0.08, 1e6)
-    assert one.seconds(1, running=True) is not None
+    budget.learn_case(planned[0], 0.08, 1e6)
+    assert budget.seconds(1, running=True) is not None
 
 
 def test_the_forecast_counts_sampling_overhead_and_processes() -> None:
     planned = cases("launch", each=4, metrics=2, fresh=True)
-    one, _ = budget(planned, None)
-    assert one.expected_s() == pytest.approx(4 * (2 * CAPS_S["quick"] + OVERHEAD_S + FRESH_PROCESS_S))
+    budget, _ = budget_of(planned, None)
+    assert budget.expected_s() == pytest.approx(4 * (2 * CAPS_S["quick"] + OVERHEAD_S + FRESH_PROCESS_S))
 
 
 def test_a_run_of_nothing_costs_nothing() -> None:
-    one, _ = budget((), 20.0)
-    assert one.expected_s() == 0
+    budget, _ = budget_of((), 20.0)
+    assert budget.expected_s() == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +41,11 @@ def write(name: str, run: Run) -> str:
     return name
 
 
+def both(base: Run, new: Run) -> tuple[str, str]:
+    """The names of two files with these runs."""
+    return write("base.json", base), write("new.json", new)
+
+
 def eventful() -> tuple[Run, Run]:
     """Two runs between which about everything happened that can."""
     loud = Figure("memory_random", "memory", "accesses", 1e11, "rate", "OP/s", {"size_bytes": 1 << 30}, deviation=0.2)
@@ -78,13 +82,13 @@ def eventful() -> tuple[Run, Run]:
     ],
 )
 def test_the_exit_code_says_what_changed(change: object, fail_on: str | None, code: ExitCode) -> None:
-    runs = write("base.json", made(1)), write("new.json", made(2, change))  # type: ignore[arg-type]
+    runs = both(made(1), made(2, change))  # type: ignore[arg-type]
     result = call(*runs, *(["--fail-on", fail_on] if fail_on else []))
     assert result.exit_code == code
 
 
 @pytest.mark.parametrize(("fail_on", "code"), [("slower", ExitCode.CHANGED), ("any", ExitCode.CHANGED), ("faster", 0)])
-def test_a_case_that_fails_now_is_worse_than_a_slower_one(fail_on: str, code: int) -> None:
+def test_a_case_that_fails_in_new_counts_as_slower(fail_on: str, code: int) -> None:
     base, new = made(1), made(2)
     (broken, *_) = {one.case.id for one in new.outcomes}
     outcomes = tuple(
@@ -93,20 +97,19 @@ def test_a_case_that_fails_now_is_worse_than_a_slower_one(fail_on: str, code: in
         else one
         for one in new.outcomes
     )
-    runs = write("base.json", base), write("new.json", msgspec.structs.replace(new, outcomes=outcomes))
+    runs = both(base, msgspec.structs.replace(new, outcomes=outcomes))
     assert call(*runs, "--fail-on", fail_on).exit_code == code
 
 
-def test_nothing_compared_is_no_success_to_a_script() -> None:
-    base, new = made(1), made(2)
-    runs = write("base.json", base), write("new.json", msgspec.structs.replace(new, outcomes=()))
+def test_comparing_nothing_is_a_usage_error_with_fail_on() -> None:
+    runs = both(made(1), msgspec.structs.replace(made(2), outcomes=()))
     assert call(*runs).exit_code == ExitCode.MEASURED
     assert call(*runs, "--fail-on", "slower").exit_code == ExitCode.USAGE
 
 
-def test_farther_from_the_ceiling_is_slower_to_a_script() -> None:
+def test_farther_from_the_ceiling_counts_as_slower() -> None:
     other = msgspec.structs.replace(GPU, name="SIMULATED OTHER", uuid="GPU-other")
-    runs = write("base.json", made(1)), write("new.json", made(2, changed(0.8, suite="memory"), gpu=other))
+    runs = both(made(1), made(2, changed(0.8, suite="memory"), gpu=other))
     result = call(*runs, "--fail-on", "slower")
     assert result.exit_code == ExitCode.CHANGED
     assert "4 farther" in result.stdout
@@ -114,7 +117,7 @@ def test_farther_from_the_ceiling_is_slower_to_a_script() -> None:
 
 
 def test_unclear_is_no_failure_and_says_what_to_run() -> None:
-    runs = write("base.json", made(1)), write("new.json", made(2, SLOWER, rounds=2))
+    runs = both(made(1), made(2, SLOWER, rounds=2))
     result = call(*runs, "--fail-on", "any", COLUMNS="200")
     assert result.exit_code == ExitCode.MEASURED
     assert "0 same, 52 unclear" in result.stdout
@@ -125,7 +128,7 @@ def test_unclear_is_no_failure_and_says_what_to_run() -> None:
 # -- which runs --------------------------------------------------------------------------------------------------------
 
 
-def test_one_name_is_held_against_by_the_last_run(folder: Path) -> None:
+def test_one_name_is_compared_with_the_last_run(folder: Path) -> None:
     write("base.json", made(1))
     last = made(2, SLOWER)
     write(str(folder / "data" / f"{last.run_id}.json"), last)
@@ -138,17 +141,17 @@ def test_a_run_is_not_compared_with_itself(folder: Path) -> None:
     write("base.json", made(1))
     result = call("base.json", str(folder / "base.json"))
     assert result.exit_code == ExitCode.USAGE
-    assert result.stderr.splitlines()[0] == "error: this is one and the same run"
+    assert result.stderr.splitlines()[0] == "error: BASE and NEW are the same run"
 
 
-def test_without_any_run_the_next_step_is_told() -> None:
+def test_without_any_run_the_next_step_is_named() -> None:
     result = call("nvidia-h200")
     assert result.exit_code == ExitCode.UNREADABLE_RUN
     assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["error", "next"]
     assert call("nothing", "nvidia-h200").exit_code == ExitCode.UNREADABLE_RUN
 
 
-def test_a_bundled_run_is_held_against_like_any_other() -> None:
+def test_a_bundled_run_is_compared_like_any_other() -> None:
     result = call("nvidia-h200", write("new.json", made(1)))
     assert result.exit_code == ExitCode.MEASURED
     assert "ANOTHER GPU MODEL" in result.stdout
@@ -156,7 +159,7 @@ def test_a_bundled_run_is_held_against_like_any_other() -> None:
 
 
 def test_simulated_against_real_stands_before_any_figure() -> None:
-    result = call(write("base.json", made(1, simulated=True)), write("new.json", made(2, SLOWER)))
+    result = call(*both(made(1, simulated=True), made(2, SLOWER)))
     assert result.stdout.index("SIMULATED AGAINST REAL") < result.stdout.index("BASE and NEW")
     assert "0 same, 52 incomparable" in result.stdout
 
@@ -166,22 +169,20 @@ def test_simulated_against_real_stands_before_any_figure() -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_comparison_looks_as_it_did(width: int) -> None:
-    base, new = eventful()
-    text = call(write("base.json", base), write("new.json", new), COLUMNS=str(width)).stdout
+    text = call(*both(*eventful()), COLUMNS=str(width)).stdout
     assert all(len(line) <= width for line in text.splitlines())
     same(f"compare-{width}", text)
 
 
 def test_a_calm_comparison_is_short() -> None:
-    text = call(write("base.json", made(1)), write("new.json", made(2)), COLUMNS="80").stdout
+    text = call(*both(made(1), made(2)), COLUMNS="80").stdout
     assert "✓ 52 same" in text
     assert len(text.splitlines()) < 32
     same("compare-calm-80", text)
 
 
 def test_all_of_it_can_be_listed() -> None:
-    base, new = eventful()
-    runs = write("base.json", base), write("new.json", new)
+    runs = both(*eventful())
     few, everything = call(*runs, COLUMNS="120").stdout, call(*runs, "--all", COLUMNS="120").stdout
     assert "launch_layers submit: layer_5 " not in few
     assert "launch_layers submit: layer_5 " in everything
@@ -189,24 +190,12 @@ def test_all_of_it_can_be_listed() -> None:
     assert "--all" not in everything
 
 
-def test_colour_changes_nothing_but_colour_and_can_be_left_out() -> None:
-    base, new = eventful()
-    runs = write("base.json", base), write("new.json", new)
-    plain = call(*runs, COLUMNS="80").stdout
-    coloured = call(*runs, COLUMNS="80", FORCE_COLOR="1", TERM="xterm-256color").stdout
-    assert "\x1b[" in coloured
-    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
-    without = call(*runs, COLUMNS="80", FORCE_COLOR="1", NO_COLOR="1", TERM="xterm-256color").stdout
-    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", without)
-    assert "\x1b" not in plain
-
-
 def test_names_from_a_file_are_text() -> None:
     hostile = "\x1b[31m[red]</script>‮"
     gpu = msgspec.structs.replace(GPU, name=hostile)
     figures = [replace(one, params={**one.params, "note": "[bold]x"}) for one in usual()]
     new = made(2, changed(0.5, suite="memory"), gpu=gpu, figures=figures, driver=hostile)
-    text = call(write("base.json", made(1, figures=figures, gpu=GPU)), write("new.json", new)).stdout
+    text = call(*both(made(1, figures=figures, gpu=GPU), new)).stdout
     assert "\x1b" not in text
     assert "‮" not in text
     assert "[red]</script>" in text
@@ -241,8 +230,7 @@ def test_whatever_two_runs_are_they_can_be_compared(base: str, new: str) -> None
 
 
 def test_a_comparison_can_be_drawn_into_a_file(tmp_path: Path) -> None:
-    base, new = eventful()
-    runs = write("base.json", base), write("new.json", new)
+    runs = both(*eventful())
     assert call(*runs, "--svg", str(tmp_path / "compare.svg")).exit_code == ExitCode.MEASURED
     assert "<svg" in (tmp_path / "compare.svg").read_text()
     assert call(*runs, "--svg", str(tmp_path / "compare.svg")).exit_code == ExitCode.USAGE

@@ -11,7 +11,7 @@ import pytest
 from compare_simulation import World, pair, world
 
 from microbench.analysis.stats import rows
-from microbench.compare.decision import Decision, Figures, FloatArray, decide
+from microbench.compare.decision import Decision, Figures, decide
 from microbench.compare.pairs import Pair, clock_binding, figures, has_ratio
 from microbench.core.model import Run
 from microbench.runs import store
@@ -24,9 +24,7 @@ CHANGE = math.log(1.03)
 @pytest.mark.slow
 def test_at_most_one_of_a_hundred_pairs_of_equal_runs_reports_any_change() -> None:
     random = np.random.default_rng(8)
-    alarms = 0
-    for _ in range(PAIRS):
-        alarms += bool(decide(pair(world(random), random)).changed.any())
+    alarms = sum(bool(decide(pair(world(random), random)).changed.any()) for _ in range(PAIRS))
     assert alarms <= PAIRS / 100
 
 
@@ -117,24 +115,20 @@ def test_rounds_of_a_recorded_run_split_in_two_are_all_but_silent(recorded: Run)
 def recorded_figures(run: Run, *bindings: str) -> Figures:
     """The rows of a run with five rounds, each held against itself; those that the SM clock binds in this way."""
     gpus = {gpu.uuid: gpu for session in run.sessions for gpu in session.environment.gpus}
-    found = [Pair(row, row) for row in rows(run) if len(row.outcomes) == 5 and clock_binding(row) in bindings]
-    return figures([one for one in found if has_ratio(one)], gpus)
+    pairs = [Pair(row, row) for row in rows(run) if len(row.outcomes) == 5 and clock_binding(row) in bindings]
+    return figures([pair for pair in pairs if has_ratio(*pair[:2])], gpus)
 
 
 def split(whole: Figures, base: tuple[int, ...]) -> Decision:
     """The decision on some rounds of a run against its others."""
-    new = [index for index in range(5) if index not in base]
-
-    def taken(values: FloatArray, chosen: list[int]) -> FloatArray:
-        return values[:, chosen]
-
+    ours, others = list(base), [index for index in range(5) if index not in base]
     return decide(
         replace(
             whole,
-            base=taken(whole.base, list(base)),
-            new=taken(whole.new, new),
-            base_at_clock=taken(whole.base_at_clock, list(base)),
-            new_at_clock=taken(whole.new_at_clock, new),
+            base=whole.base[:, ours],
+            new=whole.new[:, others],
+            base_at_clock=whole.base_at_clock[:, ours],
+            new_at_clock=whole.new_at_clock[:, others],
         )
     )
 

@@ -89,9 +89,10 @@ def test_encoded_operands_decode_to_the_same_numbers(operation: AluOperation) ->
     assert not np.array_equal(operands.x, draw(operation, 4).x)
 
 
+@pytest.mark.parametrize("repeats", [10, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_numbers_stay_finite_and_differ(operation: AluOperation) -> None:
-    x, _ = expected(operation, draw(operation, 5), 40)
+def test_numbers_stay_finite_and_differ(operation: AluOperation, repeats: int) -> None:
+    x, _ = expected(operation, draw(operation, 5), repeats)
     assert np.isfinite(x).all()
     assert len(np.unique(x)) > 500  # bfloat16 has no more
     if operation.startswith("fma"):

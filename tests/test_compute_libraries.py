@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -25,6 +25,11 @@ ROWS, COLUMNS, DEPTH = 5, 7, 12
 NUMPY_TYPES: dict[GemmType, tuple[type, type]] = {
     "fp64": (np.float64, np.float64), "fp32": (np.float32, np.float32), "tf32": (np.float32, np.float32),
     "fp16": (np.float16, np.float16), "fp16_acc16": (np.float16, np.float16), "int8": (np.int8, np.int32),
+}  # fmt: skip
+
+
+COMPUTE_TYPES = {
+    "fp64": "COMPUTE_64F", "tf32": "COMPUTE_32F_FAST_TF32", "fp16_acc16": "COMPUTE_16F", "int8": "COMPUTE_32I",
 }  # fmt: skip
 
 
@@ -60,6 +65,8 @@ def test_cublaslt_is_asked_for_the_product(bindings: Bindings, dtype: GemmType) 
     case = HostCase()
     product = HostProduct(case, dtype)
     made = CublasLt(case, product.matrices)
+    description = next(one for one in bindings.made if one.kind == "matmul_desc")
+    assert description.arguments[0] == COMPUTE_TYPES.get(dtype, "COMPUTE_32F")
     assert made.ways == (
         "algo66_tile0_stages0_cluster0_custom0_splitk1",
         "algo21_tile0_stages0_cluster0_custom0_splitk4",
@@ -75,17 +82,6 @@ def test_cublaslt_is_asked_for_the_product(bindings: Bindings, dtype: GemmType) 
     assert not product.right()
     case.end()
     assert bindings.made == [None] * len(bindings.made)
-
-
-def test_each_type_has_its_compute_type(bindings: Bindings) -> None:
-    asked = {}
-    for dtype in ("fp64", "fp32", "tf32", "fp16", "fp16_acc16", "bf16", "int8"):
-        CublasLt(case := HostCase(), HostProduct(case, dtype).matrices)
-        asked[dtype] = [one.arguments[0] for one in bindings.made if one.kind == "matmul_desc"][-1]
-    assert asked == {
-        "fp64": "COMPUTE_64F", "fp32": "COMPUTE_32F", "tf32": "COMPUTE_32F_FAST_TF32", "fp16": "COMPUTE_32F",
-        "fp16_acc16": "COMPUTE_16F", "bf16": "COMPUTE_32F", "int8": "COMPUTE_32I",
-    }  # fmt: skip
 
 
 def attributes(bindings: Bindings, dtype: GemmType) -> tuple[Any, HostCase]:
@@ -165,8 +161,20 @@ def test_copies_are_used_in_turn(bindings: Bindings) -> None:
         assert not product.right((copy + 1) % 3)
 
 
-def test_names_are_unique() -> None:
+def test_ways_that_do_not_exist_or_do_not_run_are_errors(bindings: Bindings) -> None:
     assert unique(["a", "b", "a", "a"]) == ("a", "b", "a_2", "a_3")
+    case = HostCase()
+    operands: Any = SimpleNamespace(matrices=HostProduct(case, "fp32").matrices, fresh=None, check=None)
+    problem = CudaProblem(case, operands)
+    assert problem.operations == 2 * ROWS * COLUMNS * DEPTH
+    assert problem.size_bytes == 4 * (ROWS * DEPTH + COLUMNS * DEPTH + ROWS * COLUMNS)
+    ways = problem.ways("cublaslt")
+    assert len(ways) == 3
+    with pytest.raises(MeasurementError, match="cublaslt has no way 'sideways'"):
+        problem.gemm("cublaslt", "sideways")
+    bindings.refused = {ALGORITHMS[1][0]}
+    with pytest.raises(MeasurementError, match="refuses its own guess: CUBLAS_STATUS_INTERNAL_ERROR"):
+        problem.gemm("cublaslt", ways[1])
 
 
 # CuPy and PyTorch.
@@ -185,101 +193,19 @@ def test_cupy_multiplies_on_the_stream(monkeypatch: pytest.MonkeyPatch, dtype: G
     assert acts == [f"device {DEVICE}", f"stream {STREAM}", "stream restored", "pool emptied"]
 
 
-@pytest.mark.parametrize("dtype", sorted(set(get_args(GemmType)) - {"fp64", "fp32", "fp16"}))
-def test_types_that_cupy_lacks_are_skipped(dtype: GemmType) -> None:
-    with pytest.raises(Skip, match=r"CuPy|cupy"):
-        cupy_calls(STREAM, DEVICE, Matrices(dtype, 8, 8, 8, 0, (0,), 0), print)
+def test_types_that_a_library_lacks_or_refuses_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def multiply(calls: Callable[..., object], dtype: str) -> None:
+        calls(STREAM, DEVICE, Matrices(dtype, 8, 8, 8, 0, (0,), 0), print)  # type: ignore[arg-type]
 
-
-def test_cupy_set_to_tf32_does_not_multiply_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    for dtype in set(get_args(GemmType)) - {"fp64", "fp32", "fp16"}:
+        with pytest.raises(Skip, match=r"CuPy|cupy"):
+            multiply(cupy_calls, dtype)
     monkeypatch.setenv("CUPY_TF32", "1")
     with pytest.raises(Skip, match="multiplies fp32 in tf32"):
-        cupy_calls(STREAM, DEVICE, Matrices("fp32", 8, 8, 8, 0, (0,), 0), print)
-
-
-@pytest.mark.parametrize("dtype", ["fp16_acc16", "mxfp8", "nvfp4"])
-def test_types_that_torch_lacks_are_skipped(dtype: GemmType) -> None:
-    with pytest.raises(Skip, match="PyTorch"):
-        torch_calls(STREAM, DEVICE, Matrices(dtype, 8, 8, 8, 0, (0,), 0), print)
-
-
-def test_without_torch_the_reason_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(Skip, match=r"needs torch: pip install torch"):
-        torch_calls(STREAM, DEVICE, Matrices("bf16", 8, 8, 8, 0, (0,), 0), print)
-
-
-class Tensor:
-    """PyTorch's view of host memory."""
-
-    device = f"cuda:{DEVICE}"
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    def view(self, *to: Any) -> Tensor:
-        return Tensor(self.array.reshape(to) if len(to) == 2 else self.array.view(to[0]))
-
-    def t(self) -> Tensor:
-        return Tensor(self.array.T)
-
-
-def torch_stand_in(acts: list[str], refusal: Exception | None = None) -> Any:
-    module: Any = ModuleType("torch")
-    module.__version__, module.version = "2.11", SimpleNamespace(cuda="13.0")
-    matmul = SimpleNamespace(allow_tf32="as it was")
-    module.backends = SimpleNamespace(cuda=SimpleNamespace(matmul=matmul))
-    for name in ("float64", "float32", "float16", "int8", "int32"):
-        setattr(module, name, getattr(np, name))
-    module.cuda = SimpleNamespace(
-        is_available=lambda: True, set_device=lambda index: acts.append(f"device {index}"),
-        current_stream=lambda: "previous", set_stream=lambda stream: acts.append(f"stream {stream}"),
-        ExternalStream=lambda handle: handle, empty_cache=lambda: acts.append("cache"),
-    )  # fmt: skip
-
-    def as_tensor(raw: Any, device: str) -> Tensor:
-        interface = raw.__cuda_array_interface__
-        assert device == f"cuda:{DEVICE}"
-        assert interface["typestr"] == "|u1"
-        return Tensor(at(interface["data"][0], interface["shape"][0], np.uint8))
-
-    def multiplied(name: str) -> Callable[[Tensor, Tensor, Tensor], None]:
-        def multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
-            if refusal:
-                raise refusal
-            acts.append(f"{name} {matmul.allow_tf32}")
-            out.array[:] = a.array.astype(np.int64) @ b.array.astype(np.int64)
-
-        return multiply
-
-    module.as_tensor, module.matmul, module._int_mm = as_tensor, multiplied("matmul"), multiplied("_int_mm")
-    return module
-
-
-@pytest.mark.parametrize(
-    ("dtype", "product_call"),
-    [("fp64", "matmul as it was"), ("fp32", "matmul False"), ("tf32", "matmul True"), ("fp16", "matmul as it was"),
-     ("int8", "_int_mm as it was")],
-)  # fmt: skip
-def test_torch_multiplies_on_the_stream(monkeypatch: pytest.MonkeyPatch, dtype: GemmType, product_call: str) -> None:
-    acts: list[str] = []
-    monkeypatch.setitem(sys.modules, "torch", module := torch_stand_in(acts))
-    case = HostCase()
-    product = HostProduct(case, dtype, copies=2)
-    for copy, call in enumerate(torch_calls(STREAM, DEVICE, product.matrices, case.own)):
-        call()
-        assert product.right(copy)
-    case.end()
-    assert acts == [f"device {DEVICE}", f"stream {STREAM}", *[product_call] * 4, "stream previous", "cache"]
-    assert module.backends.cuda.matmul.allow_tf32 == "as it was"
-
-
-def test_a_refusal_of_torch_is_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
-    refusal = RuntimeError("self.size(0) needs to be greater than 16, but got 5")
-    monkeypatch.setitem(sys.modules, "torch", torch_stand_in([], refusal))
-    product = HostProduct(case := HostCase(), "int8")
-    with pytest.raises(Skip, match=r"PyTorch 2\.11, int8: self\.size\(0\) needs to be greater than 16"):
-        torch_calls(STREAM, DEVICE, product.matrices, case.own)
+        multiply(cupy_calls, "fp32")
+    for dtype in ("fp16_acc16", "mxfp8", "nvfp4"):
+        with pytest.raises(Skip, match="PyTorch"):
+            multiply(torch_calls, dtype)
 
 
 # Room for the operands.
@@ -306,23 +232,3 @@ def test_operands_that_do_not_fit_are_a_skip(monkeypatch: pytest.MonkeyPatch) ->
     assert compute.needed_bytes("fp64", 4096, 4096, 4096) > 3 * (128 << 20) + WORKSPACE_BYTES
     with pytest.raises(Skip, match=r"of device memory asked for fp64 of 8192 x 8192 x 8192, .* are free"):
         compute.problem("fp64", 8192, 8192, 8192)
-
-
-def test_an_unknown_way_is_an_error(bindings: Bindings) -> None:
-    case = HostCase()
-    operands: Any = SimpleNamespace(matrices=HostProduct(case, "fp32").matrices, fresh=None, check=None)
-    problem = CudaProblem(case, operands)
-    assert problem.operations == 2 * ROWS * COLUMNS * DEPTH
-    assert problem.size_bytes == 4 * (ROWS * DEPTH + COLUMNS * DEPTH + ROWS * COLUMNS)
-    assert len(problem.ways("cublaslt")) == 3
-    with pytest.raises(MeasurementError, match="cublaslt has no way 'sideways'"):
-        problem.gemm("cublaslt", "sideways")
-
-
-def test_a_candidate_that_does_not_run_is_an_error(bindings: Bindings) -> None:
-    case = HostCase()
-    operands: Any = SimpleNamespace(matrices=HostProduct(case, "fp32").matrices, fresh=None, check=None)
-    problem = CudaProblem(case, operands)
-    bindings.refused = {ALGORITHMS[1][0]}
-    with pytest.raises(MeasurementError, match="refuses its own guess: CUBLAS_STATUS_INTERNAL_ERROR"):
-        problem.gemm("cublaslt", problem.ways("cublaslt")[1])

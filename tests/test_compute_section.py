@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import io
-
 import compute_evidence
 import make_compute_run as made
-import msgspec
 import pytest
 from link_evidence import changed, with_gpu, without
-from make_compute_run import MADE, PRODUCTS, make_compute_run
+from make_compute_run import PRODUCTS, make_compute_run
 from make_memory_run import make_memory_run
-from make_run import make_run
-from rich.cells import cell_len
+from msgspec.structs import replace
+from sections import cells, drawn, headings, lines_of, section, some, suite_report
 
 from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.core.model import Fact, Outcome, Run, Series, Work
-from microbench.report.document import Curve, Line, Mark, Report, Section, Table
-from microbench.report.sheets import view
+from microbench.report.document import Curve, Line, Mark
 from microbench.report.suites import compute
 from microbench.report.suites.compute import alone, by_library, by_type, fastest, over_size
 from microbench.report.suites.roofline import rates_over_time, rooflines, shapes, state_over_time
-from microbench.report.terminal import terminal
 from microbench.report.terminal.plots import curve
 
 # A board whose data sheet takes another clock than the highest.
@@ -33,89 +28,21 @@ def evidence(run: Run = WHOLE) -> Evidence:
     return evidence_by_device(run)[0]
 
 
-def section(run: Run = WHOLE) -> Section:
-    return next(one for one in view.build(run).sections if one.suite == "compute")
-
-
-def drawn(run: Run | Report, width: int, encoding: str = "utf-8") -> str:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
-    report = view.build(run) if isinstance(run, Run) else run
-    terminal.draw(report, terminal.open_console(stream, width=width))
-    return raw.getvalue().decode(encoding)
-
-
-def cells(table: Table | None, first: str) -> list[str]:
-    """The line that begins with that word; a note behind its figure."""
-    assert table is not None
-    row = next(row for row in table.rows if row[0].text == first)
-    return [f"{cell.text} {cell.note}".strip() for cell in row]
-
-
-# -- the whole ----------------------------------------------------------------------------------------------------
-
-
-def test_every_benchmark_has_its_table_and_types_come_first() -> None:
-    found = section()
-    assert found.title == "compute: what the units really do, and why it is not the data sheet"
-    kinds = [type(picture) for picture in found.pictures]
-    assert kinds == [Table, Table, Table, Curve, Curve, Curve, Table, Table, Table, Table, Table]
-    assert [study.benchmark for study in found.studies] == list(compute.ORDER)
-    assert set(compute.ORDER) == set(MADE)
-    assert not {study.benchmark for study in found.studies if study.curve is not None}
-    assert found.verdict is found.findings[0]
-
-
 def test_more_sizes_give_more_pictures() -> None:
-    titles = [picture.title for picture in section(FULL).pictures]
+    titles = [picture.title for picture in compute.pictures(evidence(FULL))]
     assert "Rate over the size of a square product" in titles
     assert [title for title in titles if "own roofs" in title] == [
         "Products of bf16 under this run's own roofs", "Products of fp8_e4m3_fast under this run's own roofs",
     ]  # fmt: skip
 
 
-def test_pictures_without_their_figures_are_left_out() -> None:
-    assert compute.pictures(evidence(make_run())) == []
-    quick = section(make_compute_run(preset="quick"))
-    assert {type(picture) for picture in quick.pictures} == {Table}
-
-
-@pytest.fixture(scope="module")
-def reports() -> list[Report]:
-    """Of the compute suite alone: the others have tests of their own."""
-    built = (view.build(run) for run in (WHOLE, FULL))
-    return [
-        msgspec.structs.replace(one, sections=tuple(part for part in one.sections if part.suite == "compute"))
-        for one in built
-    ]
-
-
-@pytest.mark.parametrize(("width", "encoding"), [(60, "ascii"), (80, "utf-8"), (120, "ascii"), (200, "utf-8")])
-def test_no_line_is_wider_than_the_page(width: int, encoding: str, reports: list[Report]) -> None:
-    for report in reports:
-        text = drawn(report, width, encoding)
-        assert max(cell_len(line) for line in text.splitlines()) <= min(width, terminal.WIDEST)
-
-
-def test_the_verdict_stands_above_all_pictures() -> None:
-    text = drawn(WHOLE, 120)
-    at = [
-        text.index(words)
-        for words in ("compute: what the units", "bf16 reaches 692 TFLOP/s", "Square products by type")
-    ]
-    assert at == sorted(at)
-    assert "SIMULATED" in text[at[1] : at[2]]
-
-
 def test_at_80_columns_types_accumulators_and_both_clocks_stay() -> None:
-    text = drawn(WHOLE, 80)
+    text = drawn(suite_report("compute"), 80)
     lines = text[text.index("Square products by type") :].splitlines()
     line = next(line for line in lines if line.lstrip().startswith("fp8_e4m3_fast"))
     assert line.split() == ["fp8_e4m3_fast", "fast,", "~14", "bits", "1412", "◐", "1.45", "GHz", "90.1", "%", "66.0",
                             "%", "71.4", "%"]  # fmt: skip
 
-
-# -- products -----------------------------------------------------------------------------------------------------
 
 SHAPE = "rows x columns x depth: 8192x8192x8192"
 
@@ -125,9 +52,7 @@ def test_each_type_has_its_accumulator_and_its_share_at_each_clock() -> None:
     assert cells(table, "bf16") == ["bf16", "fp32", "692", "1.39 GHz 92.0 %", "64.6 %", "69.9 %"]
     assert cells(table, "fp64") == ["fp64", "fp64", "61.0", "1.90 GHz 95.0 %", "91.2 %", "91.2 %"]
     assert cells(table, "int8")[:3] == ["int8", "int32", "1211"]
-    assert table is not None
-    assert "dense" in table.title
-    assert table.notes == (SHAPE, "highest: 1.98 GHz, data sheet: 1.83 GHz, 1.98 GHz for fp64 and fp32")
+    assert some(table).notes == (SHAPE, "highest: 1.98 GHz, data sheet: 1.83 GHz, 1.98 GHz for fp64 and fp32")
 
 
 def test_the_longest_work_is_drawn() -> None:
@@ -139,8 +64,7 @@ def test_the_longest_work_is_drawn() -> None:
         )
         for seconds in (30, 4)
     ]  # fmt: skip
-    picture = rates_over_time(evidence(compute_evidence.made(*outcomes)))
-    assert picture is not None
+    picture = some(rates_over_time(evidence(compute_evidence.made(*outcomes))))
     assert picture.lines[0].points[-1][0] == 30
 
 
@@ -148,31 +72,22 @@ def test_types_of_other_sizes_are_named() -> None:
     halved = (Fact("shape", "4096x4096x4096", source="halved until it fitted the 1000 B free"),)
     product = compute_evidence.product
     run = compute_evidence.made(product(0.9), product(0.9, dtype="int8", facts=halved), product(0.8, dtype="fp16"))
-    table = by_type(evidence(run))
-    assert table is not None
+    table = some(by_type(evidence(run)))
     assert table.notes[0] == "rows x columns x depth: 8192x8192x8192; int8 4096x4096x4096"
 
 
-def test_a_board_whose_data_sheet_is_not_known_has_no_share_of_it() -> None:
-    table = by_type(evidence(make_compute_run()))
-    assert cells(table, "bf16")[4:6] == ["64.6 %", "–"]
-    assert table is not None
-    assert table.notes == (SHAPE, "highest: 1.98 GHz")
-
-
-def test_without_an_architecture_there_are_rates_and_clocks_alone() -> None:
-    unknown = with_gpu(lambda gpu: msgspec.structs.replace(gpu, compute_capability=(3, 5)), WHOLE)
-    table = by_type(evidence(unknown))
-    assert cells(table, "bf16")[2:6] == ["692", "1.39 GHz", "–", "–"]
-    assert table is not None
-    assert table.notes == (SHAPE,)
+def test_shares_are_left_out_where_their_ceiling_is_unknown() -> None:
+    no_data_sheet = by_type(evidence(make_compute_run()))
+    assert cells(no_data_sheet, "bf16")[4:6] == ["64.6 %", "–"]
+    assert some(no_data_sheet).notes == (SHAPE, "highest: 1.98 GHz")
+    no_architecture = by_type(evidence(with_gpu(lambda gpu: replace(gpu, compute_capability=(3, 5)), WHOLE)))
+    assert cells(no_architecture, "bf16")[2:6] == ["692", "1.39 GHz", "–", "–"]
+    assert some(no_architecture).notes == (SHAPE,)
 
 
 def test_a_rate_above_its_ceiling_stands_out() -> None:
-    slow = with_gpu(lambda gpu: msgspec.structs.replace(gpu, sm_clock_max_hz=1.0e9), WHOLE)
-    table = by_type(evidence(slow))
-    assert table is not None
-    assert table.rows[0][2].tone == "problem"
+    slow = with_gpu(lambda gpu: replace(gpu, sm_clock_max_hz=1.0e9), WHOLE)
+    assert some(by_type(evidence(slow))).rows[0][2].tone == "problem"
 
 
 def test_without_cublaslt_another_library_says_its_name() -> None:
@@ -182,23 +97,21 @@ def test_without_cublaslt_another_library_says_its_name() -> None:
 
 def test_rate_over_size_has_a_line_for_each_type_and_says_from_where_on_it_is_fed() -> None:
     assert over_size(evidence()) is None
-    picture = over_size(evidence(FULL))
-    assert picture is not None
+    picture = some(over_size(evidence(FULL)))
     assert [line.name.split()[0] for line in picture.lines] == ["bf16", "fp8_e4m3_fast", "tf32", "fp64"]
     assert [x for x, _ in picture.lines[0].points] == [256, 512, 1024, 2048, 4096, 8192, 16384]
     assert [(mark.at, mark.text) for mark in picture.marks] == [(4096.0, "90 % from 4096 on")]
 
 
 def test_libraries_stand_beside_cublaslt_with_its_candidate() -> None:
-    table = by_library(evidence())
-    assert table is not None
-    assert [column.title for column in table.columns] == [
+    table = some(by_library(evidence()))
+    assert headings(table) == [
         "type", "cuBLASLt", "CuPy", "PyTorch", "cuBLASLt's fastest candidate",
     ]  # fmt: skip
     candidate = f"{made.CANDIDATE} guess 3"
     assert cells(table, "bf16") == ["bf16", "692", "–", "671 97.0 %", candidate]
     assert cells(table, "fp64") == ["fp64", "61.0", "60.7 99.5 %", "60.4 99.0 %", candidate]
-    assert made.CANDIDATE in drawn(WHOLE, 120)
+    assert made.CANDIDATE in drawn(suite_report("compute"))
     alone_there = without("gemm_throughput", without("gemm_throughput", WHOLE, library="torch"), library="cupy")
     assert by_library(evidence(alone_there)) is None
 
@@ -208,16 +121,11 @@ def test_the_fastest_product_has_its_shape_clock_power_energy_and_candidate() ->
     assert cells(table, "bf16") == [
         "bf16", "fp32", "8448x8192x16384", "732", "1.43 GHz 94.6 %", "693 W", "0.946 pJ/FLOP",
     ]  # fmt: skip
-    assert table is not None
-    assert table.notes == (f"bf16, fp8_e4m3_fast: {made.CANDIDATE}",)
-
-
-# -- over time ----------------------------------------------------------------------------------------------------
+    assert some(table).notes == (f"bf16, fp8_e4m3_fast: {made.CANDIDATE}",)
 
 
 def test_rate_and_clocks_over_time_are_shares_of_what_they_could_be() -> None:
-    picture = rates_over_time(evidence())
-    assert picture is not None
+    picture = some(rates_over_time(evidence()))
     assert [line.name for line in picture.lines] == [
         "rate, 100 % is 844 TFLOP/s", "SM clock, 100 % is 1.98 GHz", "NVML's clock",
     ]  # fmt: skip
@@ -232,27 +140,22 @@ def test_rate_and_clocks_over_time_are_shares_of_what_they_could_be() -> None:
 
 
 def test_power_and_temperature_have_a_panel_of_their_own() -> None:
-    picture = state_over_time(evidence())
-    assert picture is not None
+    picture = some(state_over_time(evidence()))
     assert [line.name for line in picture.lines] == [
         "power, 100 % is the limit of 700 W", "temperature, 100 % is 100 °C",
     ]  # fmt: skip
-    unlimited = with_gpu(lambda gpu: msgspec.structs.replace(gpu, power_limit_w=None), WHOLE)
-    lonely = state_over_time(evidence(unlimited))
-    assert lonely is not None
+    unlimited = with_gpu(lambda gpu: replace(gpu, power_limit_w=None), WHOLE)
+    lonely = some(state_over_time(evidence(unlimited)))
     assert [line.name for line in lonely.lines] == ["temperature, 100 % is 100 °C"]
 
 
 def test_without_series_there_is_no_picture_of_them() -> None:
     def bare(one: Outcome) -> Outcome:
-        return msgspec.structs.replace(one, series=())
+        return replace(one, series=())
 
     found = evidence(changed(bare, WHOLE))
     assert rates_over_time(found) is None
     assert state_over_time(found) is None
-
-
-# -- roofs --------------------------------------------------------------------------------------------------------
 
 
 def test_shapes_are_points_under_this_runs_own_roofs() -> None:
@@ -280,7 +183,7 @@ def test_reads_of_this_run_are_the_roof_where_they_were_measured() -> None:
 
 
 def test_no_roof_no_roofline() -> None:
-    unknown = with_gpu(lambda gpu: msgspec.structs.replace(gpu, memory_bus_bits=None), WHOLE)
+    unknown = with_gpu(lambda gpu: replace(gpu, memory_bus_bits=None), WHOLE)
     assert rooflines(evidence(unknown)) == []
     assert len(shapes(evidence(unknown))) == 2
 
@@ -288,28 +191,21 @@ def test_no_roof_no_roofline() -> None:
 def test_what_holds_each_shape_up_is_a_table_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(made, "CALL_S", 20e-6)
     small, large = shapes(evidence(make_compute_run()))
-    assert small.title == "What holds products up in a model of 7 billion parameters, bf16"
-    assert [column.title for column in small.columns] == ["rows", "out", "up"]
+    assert small.title == "What limits products of a model of 7 billion parameters, bf16"
+    assert headings(small) == ["rows", "out", "up"]
     assert cells(small, "1") == ["1", "launch 1.64×", "bandwidth 89 %"]
     assert cells(small, "512")[2] == "compute 79 %"
     assert cells(large, "512") == ["512", "compute 79 %", "compute 80 %"]
-    text = drawn(make_compute_run(preset="full"), 80)
-    assert "launch 1." in text[text.index("What holds products up") :]  # four projections and their notes fit
-
-
-# -- the rest -----------------------------------------------------------------------------------------------------
 
 
 def test_data_are_held_against_normal_numbers() -> None:
-    table = compute.data(evidence())
-    assert table is not None
+    table = some(compute.data(evidence()))
     assert [[cell.text for cell in row] for row in table.rows] == [
         ["bf16", "normal", "692 TFLOP/s", "100 %", "1.39 GHz", "693 W", "1.00 pJ/FLOP"],
         ["bf16", "zeros", "802 TFLOP/s", "116 %", "1.61 GHz", "499 W", "0.622 pJ/FLOP"],
     ]
-    no_power = compute.data(evidence(with_metrics("gemm_data", "rate", "sm_clock")))
-    assert no_power is not None
-    assert [cell.text for cell in no_power.rows[0]][-2:] == ["–", "–"]
+    no_power = some(compute.data(evidence(with_metrics("gemm_data", "rate", "sm_clock"))))
+    assert cells(no_power, 0)[-2:] == ["–", "–"]
     assert len({row[0].text for row in getattr(compute.data(evidence(FULL)), "rows", ())}) == 4
 
 
@@ -319,7 +215,7 @@ def with_metrics(benchmark: str, *kept: str) -> Run:
     def change(one: Outcome) -> Outcome:
         if one.case.benchmark != benchmark:
             return one
-        return msgspec.structs.replace(one, measurements=tuple(m for m in one.measurements if m.metric in kept))
+        return replace(one, measurements=tuple(m for m in one.measurements if m.metric in kept))
 
     return changed(change, WHOLE)
 
@@ -329,11 +225,10 @@ def test_both_paths_to_the_tensor_cores_stand_side_by_side() -> None:
     assert cells(table, "bf16") == ["bf16", "4088 99.8 %", "2715 66.3 %", "858 1.59 GHz", "939 1.74 GHz"]
     assert cells(table, "fp64")[1:3] == ["–", "256 99.8 %"]
     assert cells(table, "int8")[1] == "8172 99.8 %"
-    assert table is not None
-    assert "fp16_acc16 in fp16" in table.notes[0]
+    assert "fp16_acc16 in fp16" in some(table).notes[0]
 
 
-def test_alus_say_what_must_be_under_way() -> None:
+def test_alus_say_what_must_be_in_flight() -> None:
     table = compute.alus(evidence())
     assert cells(table, "fma_fp32") == ["fma_fp32", "252 FLOP/clk/SM 98.4 %", "65.9 TFLOP/s", "4 cycles", "16"]
     assert cells(table, "exp2_fp32") == ["exp2_fp32", "15.9 OP/clk/SM 99.3 %", "4.16 TOP/s", "18 cycles", "9"]
@@ -342,12 +237,9 @@ def test_alus_say_what_must_be_under_way() -> None:
 
 
 def test_many_limits_are_counted() -> None:
-    notes = {study.benchmark: study.tables[-1].notes for study in section().studies}
+    notes = {study.benchmark: study.tables[-1].notes for study in section(WHOLE, "compute").studies}
     assert "limit: 16 different ones" in notes["alu_ceiling"]
     assert any(note.startswith("limit: 1071 TFLOP/s, tensor cores 4096") for note in notes["gemm_search"])
-
-
-# -- points on a canvas -------------------------------------------------------------------------------------------
 
 
 def points(fine: bool) -> list[str]:
@@ -357,7 +249,7 @@ def points(fine: bool) -> list[str]:
         Line("those", ((5.0, 3.0),), "second", kind="points"),
     )
     one = Curve("", "", "x", lines, (), (Mark(1.0, "1"), Mark(5.0, "5")), x_log=False, y_log=False)
-    return ["".join(text for text, _ in pieces) for pieces in curve(one, 40, 5, fine=fine)]
+    return lines_of(curve(one, 40, 5, fine=fine))
 
 
 def test_points_stand_alone_over_lines_and_have_signs_of_their_own() -> None:

@@ -97,7 +97,8 @@ def test_architecture_specific_code_is_compiled_for_its_architecture() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "architecture"), [("tensor_wgmma", "90a"), ("tensor_mma", "90"), ("tensor_mma", "80")]
+    ("kernel", "architecture"),
+    [("tensor_wgmma", "90a"), ("tensor_mma", "90"), pytest.param("tensor_mma", "80", marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize("dtype", get_args(TensorType))
 def test_every_type_compiles(kernel: str, architecture: str, dtype: TensorType) -> None:

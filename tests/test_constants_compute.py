@@ -80,22 +80,6 @@ def test_rates_a_clock_are_those_of_each_path_at_every_clock(costs: FakeCosts, d
 
 
 @each_machine
-def test_fp64_has_no_warpgroup_instruction_and_loses_nothing_without(costs: FakeCosts) -> None:
-    assert ceiling(costs, "fp64", path="mma")["per_clock"] == pytest.approx(costs.compute.tensor_per_clock["fp64"])
-    with pytest.raises(Skip, match="no wgmma of fp64"):
-        ceiling(costs, "fp64", path="wgmma")
-
-
-def test_without_warpgroups_warps_get_the_whole_rate() -> None:
-    costs = FakeCosts(compute_capability=(8, 0))
-    assert ceiling(costs, "bf16", path="mma")["per_clock"] == pytest.approx(
-        costs.compute.tensor_per_clock["bf16"], rel=1e-3
-    )
-    with pytest.raises(Skip, match=r"compute capability 8\.0 has no wgmma"):
-        ceiling(costs, "bf16", path="wgmma")
-
-
-@each_machine
 def test_lasting_work_draws_what_the_limit_allows(costs: FakeCosts) -> None:
     figures, joules = ceiling(costs, "bf16"), costs.compute.tensor_joules["bf16"]
     assert figures["rate"] == pytest.approx(spare_w(costs) / joules, rel=0.01)
@@ -108,6 +92,14 @@ def test_a_burst_finds_the_clock_of_a_rested_gpu(costs: FakeCosts) -> None:
     figures = ceiling(costs, "bf16", "burst")
     assert figures["sm_clock"] == pytest.approx(costs.sm_clock_hz - costs.compute.tensor_offset_hz, rel=0.01)
     assert figures["rate"] > 1.05 * ceiling(costs, "bf16")["rate"]
+
+
+@each_machine
+def test_without_warpgroup_instructions_warps_get_the_whole_rate(costs: FakeCosts) -> None:
+    older = msgspec.structs.replace(costs, compute_capability=(8, 0))
+    for machine, dtype in ((costs, "fp64"), (older, "bf16")):
+        per_clock = costs.compute.tensor_per_clock[dtype]
+        assert ceiling(machine, dtype, path="mma")["per_clock"] == pytest.approx(per_clock, rel=1e-3)
 
 
 def test_work_below_the_limit_keeps_its_clock() -> None:
@@ -130,11 +122,6 @@ def test_alus_have_their_rate_and_their_latency_at_the_highest_clock(costs: Fake
     assert figures["integer_rate" if integer else "rate"] == pytest.approx(total, rel=2e-3)
     assert figures["sm_clock"] == pytest.approx(costs.sm_clock_hz, rel=2e-3)
     assert figures["latency"] == pytest.approx(costs.compute.alu_cycles[operation], rel=1e-3)
-
-
-def test_an_operation_of_a_later_architecture_is_a_skip() -> None:
-    with pytest.raises(Skip, match=r"fma_bf16x2 needs compute capability 8\.0"):
-        medians("alu_ceiling", FakeCosts(compute_capability=(7, 5)), operation="fma_bf16x2")
 
 
 # -- products --------------------------------------------------------------------------------------------------------
@@ -166,9 +153,10 @@ def test_tensor_cores_are_fed_better_the_larger_a_product_is() -> None:
 
 @each_machine
 def test_the_fastest_kernel_is_found_and_it_is_not_the_first_guess(costs: FakeCosts) -> None:
-    for dtype in ("bf16", "fp64"):
-        figures = facts("gemm_throughput", costs, library="cublaslt", size=4096, dtype=dtype)
-        assert figures["candidate"].value == BEST
+    second = changed(costs, libraries={"cublaslt": ProductLibrary(5000, {"1st": 0.8, "2nd": 0.9}, ("bf16",))})
+    for machine, dtype, best in ((costs, "bf16", BEST), (costs, "fp64", BEST), (second, "bf16", "2nd")):
+        figures = facts("gemm_throughput", machine, library="cublaslt", size=4096, dtype=dtype)
+        assert figures["candidate"].value == best
 
 
 def test_a_kernel_that_refuses_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,13 +174,6 @@ def refusing(gemm: FakeGemm, way: str, best: str) -> FakeGemm:
     return gemm
 
 
-def test_whichever_kernel_is_best_is_found() -> None:
-    cublaslt = ProductLibrary(5000, {"first": 0.8, "second": 0.9, "third": 0.85}, ("bf16",))
-    costs = changed(COSTS, libraries={"cublaslt": cublaslt})
-    figures = facts("gemm_throughput", costs, library="cublaslt", size=2048, dtype="bf16")
-    assert figures["candidate"].value == "second"
-
-
 @pytest.mark.parametrize(("library", "dtype"), [("cupy", "fp16"), ("torch", "bf16"), ("torch", "fp64")])
 def test_another_library_loses_what_its_kernels_do(library: str, dtype: str) -> None:
     share = COSTS.compute.libraries[library].kernels[library]  # type: ignore[index]
@@ -207,13 +188,13 @@ def test_operands_are_drawn_before_they_are_timed(library: str, monkeypatch: pyt
     # Memory is zeroed when it is given, and zeros multiply faster: also where no candidates are tried.
     one_way = ProductLibrary(1000, {"only": 1.0}, ("bf16",))
     costs = changed(COSTS, libraries={"cublaslt": one_way, "torch": one_way})
-    told: list[str] = []
+    acts: list[str] = []
     drawn, sampled = Answer.fresh, Meter.collect_each
-    monkeypatch.setattr(Answer, "fresh", lambda self: (told.append("drawn"), drawn(self))[1])
-    monkeypatch.setattr(Meter, "collect_each", lambda *args, **more: (told.append("timed"), sampled(*args, **more))[1])
+    monkeypatch.setattr(Answer, "fresh", lambda self: (acts.append("drawn"), drawn(self))[1])
+    monkeypatch.setattr(Meter, "collect_each", lambda *args, **more: (acts.append("timed"), sampled(*args, **more))[1])
     product(costs, library=library)
-    assert told[0] == "drawn"
-    assert "timed" in told
+    assert acts[0] == "drawn"
+    assert "timed" in acts
 
 
 def test_another_library_is_measured_without_cublaslt_too() -> None:
@@ -225,23 +206,19 @@ def test_another_library_is_measured_without_cublaslt_too() -> None:
     assert against["against"].reason == "the simulated machine has no cublaslt"
 
 
-def test_what_a_library_or_gpu_lacks_is_a_skip() -> None:
-    for library, dtype, reason in (
-        ("cupy", "bf16", "the simulated cupy has no bf16"),
-        ("torch", "fp16_acc16", "has no fp16_acc16"),
-        ("cublaslt", "nvfp4", r"nvfp4 needs compute capability 10\.0, the simulated GPU has 9\.0"),
-    ):
-        with pytest.raises(Skip, match=reason):
-            product(COSTS, dtype, library=library)
-    with pytest.raises(Skip, match=r"fp8_e4m3 needs compute capability 8\.9"):
-        product(FakeCosts(compute_capability=(8, 6)), "fp8_e4m3_fast")
-    with pytest.raises(Skip, match="has no cublaslt"):
-        product(changed(COSTS, libraries={}))
-
-
-def test_types_of_later_architectures_run_there() -> None:
-    later = FakeCosts(compute_capability=(10, 0))
-    assert product(later, "nvfp4")["rate"] > product(later, "mxfp8")["rate"] > product(later, "bf16")["rate"]
+@pytest.mark.parametrize(
+    ("costs", "library", "dtype", "reason"),
+    [
+        (COSTS, "cupy", "bf16", "the simulated cupy has no bf16"),
+        (COSTS, "torch", "fp16_acc16", "has no fp16_acc16"),
+        (COSTS, "cublaslt", "nvfp4", r"nvfp4 needs compute capability 10\.0, the simulated GPU has 9\.0"),
+        (FakeCosts(compute_capability=(8, 6)), "cublaslt", "fp8_e4m3_fast", r"fp8_e4m3 needs compute capability 8\.9"),
+        (changed(COSTS, libraries={}), "cublaslt", "bf16", "has no cublaslt"),
+    ],
+)
+def test_what_a_library_or_gpu_lacks_is_a_skip(costs: FakeCosts, library: str, dtype: str, reason: str) -> None:
+    with pytest.raises(Skip, match=reason):
+        product(costs, dtype, library=library)
 
 
 def test_partial_sums_in_fp32_cost_their_share() -> None:
@@ -318,20 +295,16 @@ def test_the_rate_turns_when_the_clock_does(costs: FakeCosts) -> None:
     assert all(len(row.t_s) == len(row.values) > 20 for row in series.values())
 
 
-def test_power_falls_to_the_limit_and_the_temperature_follows_it() -> None:
-    _, series, _ = course(COSTS)
+def test_power_falls_to_the_limit_the_temperature_follows_it_and_nvml_overstates_the_clock() -> None:
+    figures, series, _ = course(COSTS)
     own = COSTS.compute
     assert series["power"].values[0] > 1.1 * own.power_limit_w, "before the clock falls"
     assert series["power"].values[-1] == pytest.approx(own.power_limit_w, rel=0.01)
     work_w = own.power_limit_w - COSTS.memory.idle_power_w
     expected_c = own.idle_temperature_c + own.kelvin_per_watt * work_w
     assert series["temperature"].values[-1] == pytest.approx(expected_c, abs=0.5)
-
-
-def test_nvml_overstates_the_clock() -> None:
-    figures, series, _ = course(COSTS)
     excess_hz = series["nvml_sm_clock"].values[-1] - figures["sm_clock"]
-    assert excess_hz == pytest.approx(COSTS.compute.nvml_excess_hz, rel=0.05)
+    assert excess_hz == pytest.approx(own.nvml_excess_hz, rel=0.05)
 
 
 def test_work_below_the_limit_never_turns() -> None:
@@ -357,17 +330,12 @@ def test_few_rows_are_bound_by_the_memory_and_many_by_the_tensor_cores() -> None
     assert per_clock > 0.8 * COSTS.compute.tensor_per_clock["bf16"]
 
 
-def test_small_products_are_launches_that_a_graph_is_spared() -> None:
-    figures = shaped(1)
+def test_a_graph_of_small_products_spares_their_calls_and_gaps() -> None:
+    figures, large = shaped(1), shaped(512, "70b_up")
     submit_s = COSTS.compute.libraries["cublaslt"].submit_ns * 1e-9
     assert figures["call"] == pytest.approx(submit_s, rel=0.05)
     assert figures["graph"] < 0.7 * figures["call"]
-    large = shaped(512, "70b_up")
     assert large["graph"] == pytest.approx(large["call"], rel=0.02)
-
-
-def test_a_graph_spares_the_gaps_of_the_stream() -> None:
-    figures = shaped(1)
     in_stream_s = 2 * 4096 * 4096 / figures["rate"]
     spared_s = (COSTS.gap_stream_ns - COSTS.gap_graph_ns) * 1e-9
     assert in_stream_s - figures["graph"] == pytest.approx(spared_s, rel=0.15)
@@ -416,12 +384,6 @@ def test_a_slow_product_is_never_silent_for_a_minute() -> None:
 
 
 def test_the_burst_holds_no_submission() -> None:
-    slow = changed(
-        COSTS,
-        libraries={
-            **COSTS.compute.libraries,
-            "cublaslt": msgspec.structs.replace(COSTS.compute.libraries["cublaslt"], submit_ns=200_000),
-        },
-    )
-    ratio = course(slow)[0]["burst"] / course(COSTS)[0]["burst"]
-    assert ratio == pytest.approx(1, rel=0.01)
+    library = msgspec.structs.replace(COSTS.compute.libraries["cublaslt"], submit_ns=200_000)
+    slow = changed(COSTS, libraries={"cublaslt": library})
+    assert course(slow)[0]["burst"] / course(COSTS)[0]["burst"] == pytest.approx(1, rel=0.01)

@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 from typing import get_args
 
-import numpy as np
 import pytest
-from fake_session import exactly, medians
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from fake_session import medians
 
 from microbench.benchmarks.graph.graph_lifecycle import MOST_REPLAYS, REPLAYED_NODES
 from microbench.benchmarks.graph.graph_nodes import LONG, STREAM_CALLS
 from microbench.benchmarks.graph.graph_shape import KERNELS
-from microbench.core.model import Fact, Measurement
 from microbench.gpu.fake.costs import CallCosts, FakeCosts, GraphCosts, LayerCosts, Line, NodeCosts
 from microbench.gpu.protocol.graphs import AllocationWay, ChangeWay, Decider, NodeKind
 
@@ -93,7 +89,7 @@ def line_ns(costs: FakeCosts, nodes: int, duration_ns: float = 0) -> float:
 
 
 class Plain:
-    """The law of streams call by call, told without batches: host, streams and events on one clock from 0."""
+    """The law of streams call by call, without batches: host, streams and events on one clock from 0."""
 
     def __init__(self, costs: FakeCosts) -> None:
         self.costs = costs
@@ -181,34 +177,6 @@ def test_graph_lifecycle(costs: FakeCosts, nodes: int) -> None:
     assert figures["host_memory"] == costs.graphs.host_memory.at(nodes)
 
 
-LINES = st.builds(Line, st.integers(500, 20_000), st.integers(50, 5000))
-
-
-@pytest.mark.slow
-@settings(max_examples=12, deadline=None)
-@given(capture=LINES, build=LINES, instantiate=LINES, upload=LINES, destroy=LINES, memory=LINES)
-def test_a_line_through_graph_lifecycle_gives_back_constant_and_slope(
-    capture: Line, build: Line, instantiate: Line, upload: Line, destroy: Line, memory: Line
-) -> None:
-    acts = {"capture": capture, "build": build, "instantiate": instantiate, "upload": upload, "destroy": destroy}
-    costs = FakeCosts(graphs=GraphCosts(**acts, device_memory=memory))
-    grid = (1, 10, 100, 1000)
-    lives = [medians("graph_lifecycle", costs, nodes=nodes) for nodes in grid]
-
-    def line(metric: str) -> tuple[float, float]:
-        slope, constant = np.polyfit(grid, [life[metric] for life in lives], 1)
-        return constant, slope
-
-    for name, act in acts.items():
-        expected_s = ((act.constant + costs.timer_call_ns) * 1e-9, act.slope * 1e-9)
-        assert line(name) == pytest.approx(expected_s, abs=CLOCK_S, rel=1e-6), name
-    assert line("device_memory") == pytest.approx((memory.constant, memory.slope), abs=1e-3)
-    # What a first launch costs more than a relaunch is the upload.
-    first, again = line("first_launch"), line("relaunch")
-    assert first[1] - again[1] == pytest.approx(upload.slope * 1e-9, abs=1e-11)
-    assert first[0] - again[0] == pytest.approx((upload.constant + costs.timer_call_ns) * 1e-9, abs=5e-9)
-
-
 # -- changes -----------------------------------------------------------------------------------------------------
 
 
@@ -288,15 +256,6 @@ def test_graph_nodes(costs: FakeCosts, kind: NodeKind) -> None:
     if own.update_ns is not None:
         update_ns = (graphs.exec_update.constant + reading_ns) / LONG + graphs.exec_update.slope + own.update_ns
         assert figures["update"] == pytest.approx(update_ns * 1e-9, abs=CLOCK_S / LONG)
-
-
-def test_graph_nodes_tells_why_there_is_no_update() -> None:
-    rows = exactly("graph_nodes", COSTS, {"kind": "if_taken"})
-    (update,) = (row for row in rows if isinstance(row, Fact))
-    assert (update.name, update.value) == ("update", None)
-    (verified,) = (row.verified for row in rows if isinstance(row, Measurement) and row.metric == "node")
-    assert "SIMULATED" in (verified or "")
-    assert "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE" in (update.reason or "")
 
 
 @each_machine

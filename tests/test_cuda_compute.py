@@ -7,12 +7,13 @@ from typing import get_args
 import numpy as np
 import pytest
 from cuda.bindings import driver
+from gpu_checks import proven
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.cuda.compute.problem import CudaProblem
 from microbench.gpu.cuda.compute.products import Call, CublasLt, LibraryGemm
 from microbench.gpu.cuda.device import CudaGpu
-from microbench.gpu.protocol.compute import FORMATS, Gemm, GemmData, GemmType, Library, Matrices
+from microbench.gpu.protocol.compute import FORMATS, GemmData, GemmType, Library, Matrices
 from microbench.gpu.protocol.gpu import Gpu
 
 pytestmark = pytest.mark.gpu
@@ -44,19 +45,6 @@ def first_way(problem: CudaProblem, library: Library = "cublaslt") -> LibraryGem
         pytest.skip(str(skip))
 
 
-def multiplies(gpu: Gpu, gemm: Gemm) -> None:
-    """The result is right after the call and wrong before it."""
-    gemm.fresh()
-    with pytest.raises(MeasurementError, match=OFF):
-        gemm.check()
-    gemm.submit(1)
-    gpu.synchronize()
-    assert "compared in float64" in gemm.check()
-    gemm.fresh()
-    with pytest.raises(MeasurementError, match=OFF):
-        gemm.check()
-
-
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_every_candidate_multiplies(gpu: Gpu, library: Library, dtype: GemmType) -> None:
@@ -65,13 +53,13 @@ def test_every_candidate_multiplies(gpu: Gpu, library: Library, dtype: GemmType)
     ways = problem.ways(library)
     assert len(set(ways)) == len(ways)
     for way in ways:
-        multiplies(gpu, problem.gemm(library, way))
+        proven(gpu, problem.gemm(library, way), OFF)
 
 
 @pytest.mark.parametrize("shape", [(1, 4096, 4096), (17, 1024, 4096), (1, 22016, 4096), (4096, 4096, 4096)])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp8_e4m3_fast", "int8"])
 def test_thin_and_large_products_are_right(gpu: Gpu, dtype: GemmType, shape: tuple[int, int, int]) -> None:
-    multiplies(gpu, first_way(made(gpu, dtype, shape)))
+    proven(gpu, first_way(made(gpu, dtype, shape)), OFF)
 
 
 @pytest.mark.parametrize("data", DATA)

@@ -6,27 +6,15 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from gpu_checks import proven
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import Access, Direction, HostMemory, Order, PeerWay, Transfer
+from microbench.gpu.protocol.links import Access, Direction, HostMemory, Order, PeerWay
 
 pytestmark = pytest.mark.gpu
 
 SIZES = (1, 5, 4096, 1_000_003)
-
-
-def moves(gpu: Gpu, transfer: Transfer) -> None:
-    """The destination is right after the move and wrong before it."""
-    transfer.fresh()
-    with pytest.raises(MeasurementError, match="byte 0 of"):
-        transfer.check()
-    transfer.submit(1)
-    gpu.synchronize()
-    assert "compared" in transfer.check()
-    transfer.fresh()
-    with pytest.raises(MeasurementError):
-        transfer.check()
 
 
 @pytest.mark.parametrize("size_bytes", SIZES)
@@ -35,7 +23,7 @@ def moves(gpu: Gpu, transfer: Transfer) -> None:
 def test_copies_arrive(gpu: Gpu, direction: Direction, memory: HostMemory, size_bytes: int) -> None:
     transfer = gpu.links.copy(direction, memory, size_bytes)
     assert transfer.blocks == (memory == "pageable")
-    moves(gpu, transfer)
+    proven(gpu, transfer, "byte 0 of")
 
 
 @pytest.mark.parametrize(("width_bytes", "offset_bytes"), [(4, 0), (4, 4), (8, 0), (16, 0), (16, 32)])
@@ -44,7 +32,7 @@ def test_copies_arrive(gpu: Gpu, direction: Direction, memory: HostMemory, size_
 def test_kernels_move_every_byte(
     gpu: Gpu, access: Access, size_bytes: int, width_bytes: int, offset_bytes: int
 ) -> None:
-    moves(gpu, gpu.links.kernel_copy(access, width_bytes, offset_bytes, size_bytes))
+    proven(gpu, gpu.links.kernel_copy(access, width_bytes, offset_bytes, size_bytes), "byte 0 of")
 
 
 def test_copies_run_both_ways_at_the_same_time(gpu: Gpu) -> None:

@@ -6,10 +6,10 @@ from typing import cast, get_args
 
 import numpy as np
 import pytest
+from gpu_checks import proven
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import Transfer
 from microbench.gpu.protocol.memory import DataType, Space, StreamKernel
 
 pytestmark = pytest.mark.gpu
@@ -21,19 +21,6 @@ TYPES = get_args(DataType)
 SIZES = (8, 56, 4099, 5_000_011, 50_000_003)
 
 
-def computes(gpu: Gpu, transfer: Transfer) -> None:
-    """The result is right after the call, and wrong before it."""
-    transfer.fresh()
-    with pytest.raises(MeasurementError, match=r"element 0 of|the sum is"):
-        transfer.check()
-    transfer.submit(1)
-    gpu.synchronize()
-    assert "compared" in transfer.check()
-    transfer.fresh()
-    with pytest.raises(MeasurementError):
-        transfer.check()
-
-
 @pytest.mark.parametrize("size_bytes", SIZES)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -43,7 +30,7 @@ def test_every_shape_computes_the_right_result(
     shapes = gpu.memory.shapes(kernel, dtype, "cuda")
     assert len(shapes) > 1
     for shape in shapes:
-        computes(gpu, gpu.memory.stream(kernel, dtype, "cuda", size_bytes, shape))
+        proven(gpu, gpu.memory.stream(kernel, dtype, "cuda", size_bytes, shape), r"element 0 of|the sum is")
 
 
 def test_size_bytes_counts_reads_and_writes(gpu: Gpu) -> None:

@@ -6,28 +6,17 @@ import re
 from typing import get_args
 
 import pytest
+from gpu_checks import proven
 
-from microbench.core.errors import MeasurementError, Skip
+from microbench.core.errors import Skip
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.links import Transfer
-from microbench.gpu.protocol.memory import AtomicType, Operations, RandomAccess, Space, Spread, StrideAccess
+from microbench.gpu.protocol.memory import AtomicType, RandomAccess, Space, Spread, StrideAccess
 
 pytestmark = pytest.mark.gpu
 
 KIB, MIB = 1 << 10, 1 << 20
+CALLS = (1, 2)
 WRONG = re.compile(r"the sum of the words|byte \d+ of|words have grown by|word \d+ of|no word of")
-
-
-def works(gpu: Gpu, access: Transfer | Operations, calls: tuple[int, ...] = (1, 2)) -> None:
-    """The result is right after so many calls, and wrong without any."""
-    for count in calls:
-        access.fresh()
-        with pytest.raises(MeasurementError, match=WRONG):
-            access.check()
-        access.submit(count)
-        gpu.synchronize()
-        assert "compared" in access.check()
-        assert access.check() == access.check()  # a check changes nothing
 
 
 @pytest.mark.parametrize("size_bytes", [1, 16, 4099, 5_000_011])
@@ -40,12 +29,12 @@ def test_few_threads_read_every_byte(
     read = gpu.memory.occupied(blocks_per_sm, block_threads, loads, size_bytes)
     assert read.size_bytes == size_bytes
     assert not read.blocks
-    works(gpu, read)
+    proven(gpu, read, WRONG, CALLS)
 
 
 @pytest.mark.parametrize("blocks_per_sm", [1, 2, 3, 4, 7, 8, 16])
 def test_an_sm_holds_as_many_blocks_as_asked_for(gpu: Gpu, blocks_per_sm: int) -> None:
-    works(gpu, gpu.memory.occupied(blocks_per_sm, 32, 4, 1_000_003))
+    proven(gpu, gpu.memory.occupied(blocks_per_sm, 32, 4, 1_000_003), WRONG, CALLS)
 
 
 @pytest.mark.parametrize(("blocks_per_sm", "block_threads", "loads", "words"), [
@@ -65,7 +54,7 @@ def test_strided_words_are_all_accessed(gpu: Gpu, access: StrideAccess, stride_b
     transfer = gpu.memory.strided(access, stride_bytes, size_bytes)
     assert 0 < transfer.size_bytes <= size_bytes
     assert transfer.size_bytes % 4 == 0
-    works(gpu, transfer)
+    proven(gpu, transfer, WRONG, CALLS)
 
 
 @pytest.mark.parametrize(("stride_bytes", "size_bytes"), [(0, 4096), (6, 4096), (4, 3)])
@@ -80,7 +69,7 @@ def test_every_word_is_accessed_in_hashed_order(gpu: Gpu, access: RandomAccess, 
     operations = gpu.memory.scattered(access, footprint_bytes)
     assert operations.operations >= footprint_bytes // 8
     assert operations.operations % (footprint_bytes // 8) == 0
-    works(gpu, operations)
+    proven(gpu, operations, WRONG, CALLS)
 
 
 @pytest.mark.parametrize("footprint_bytes", [8, 24, 1000, 3 * MIB])
@@ -95,4 +84,4 @@ def test_sets_that_are_not_a_power_of_two_are_skipped(gpu: Gpu, footprint_bytes:
 def test_additions_arrive(gpu: Gpu, space: Space, dtype: AtomicType, spread: Spread) -> None:
     operations = gpu.memory.atomics(space, dtype, spread)
     assert operations.operations > 0
-    works(gpu, operations, (1, 2, 5, 300))
+    proven(gpu, operations, WRONG, (1, 2, 5, 300))

@@ -12,8 +12,9 @@ from typing import get_args
 import numpy as np
 import pytest
 from cuda.bindings import driver
+from gpu_checks import proven
 
-from microbench.core.errors import MeasurementError, Skip
+from microbench.core.errors import Skip
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.memory import Allocation, AllocationWay, EngineWay
 
@@ -39,13 +40,7 @@ def test_engines_write_every_byte_and_no_other(gpu: Gpu, way: EngineWay, size_by
     transfer = gpu.memory.engine(way, size_bytes)
     assert transfer.size_bytes == (1 if way == "memset" else 2) * size_bytes
     assert not transfer.blocks
-    for _ in range(2):
-        transfer.fresh()
-        with pytest.raises(MeasurementError, match="byte 0 of"):
-            transfer.check()
-        transfer.submit(3)
-        gpu.synchronize()
-        assert "compared" in transfer.check()
+    proven(gpu, transfer, "byte 0 of", (3, 3))
 
 
 @pytest.mark.parametrize("size_bytes", [256, 3 * MIB, 64 * MIB])
@@ -136,7 +131,7 @@ def test_on_a_full_gpu_a_run_measures_the_sizes_that_fit(gpu: Gpu) -> None:
     command += ["--device", gpu.info.uuid, "--set", f"size_bytes={64 * MIB},{8 * GIB}", "--set", "way=copy"]
     command += ["--set", "kernel=copy", "--set", "dtype=fp64", "--set", "implementation=cuda"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.stdout, f"exit code {done.returncode}: {done.stderr}"
+    assert done.stdout, f"exit code {done.returncode} and no output; standard error:\n{done.stderr}"
     outcomes = json.loads(done.stdout)["run"]["outcomes"]
     by_size = {(one["case"]["benchmark"], one["case"]["params"]["size_bytes"]): one for one in outcomes}
     for name in ("memory_stream", "memory_copy"):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
+from gpu_checks import proven
 
-from microbench.core.errors import MeasurementError, Skip
+from microbench.core.errors import Skip
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import Transfer
 from microbench.gpu.protocol.memory import (
@@ -47,13 +48,7 @@ def test_every_kernel_is_right_and_noticed_if_missing(
         return
     transfer = made(gpu, implementation, kernel, dtype, count)
     assert transfer.size_bytes == count * ELEMENT_BYTES[dtype] * (READ_ARRAYS[kernel] + WRITTEN_ARRAYS[kernel])
-    for calls in (1, 3):
-        transfer.fresh()
-        with pytest.raises(MeasurementError, match=kernel):
-            transfer.check()
-        transfer.submit(calls)
-        gpu.synchronize()
-        assert "compared" in transfer.check()
+    proven(gpu, transfer, kernel, (1, 3))
 
 
 @pytest.mark.parametrize("kernel", get_args(StreamKernel))

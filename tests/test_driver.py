@@ -20,7 +20,6 @@ from microbench.gpu.machine.diagnosis import (
     Observed,
     ask_driver,
     diagnose,
-    install_line,
     observe,
     why_no_gpu,
 )
@@ -119,13 +118,6 @@ def test_every_code_of_the_table_is_reached_names_itself_and_is_two_lines() -> N
         assert "\n" not in expected.reason + expected.next_step
 
 
-def test_the_install_line_follows_the_driver() -> None:
-    assert "[cu12]" in install_line(12)
-    assert "[cu13]" in install_line(13)
-    assert "[cu13]" in install_line(14)
-    assert "[cu13]" in install_line(None)
-
-
 # Observing
 
 
@@ -150,9 +142,6 @@ class StandInCuda:
 def test_asking_libcuda() -> None:
     assert ask_driver(lambda name: StandInCuda(0, 2, 13000)) == DriverAnswer(None, 0, 2, 13000)
     assert ask_driver(lambda name: StandInCuda(803, 0, 12080)) == DriverAnswer(None, 803, None, 12080)
-
-
-def test_asking_a_libcuda_that_is_not_there() -> None:
     answer = ask_driver(lambda name: ctypes.CDLL("libcuda-of-nobody.so.99"))
     assert "libcuda-of-nobody.so.99" in str(answer.library_error)
     assert answer.init_code is None
@@ -179,11 +168,9 @@ def test_observing_missing_things(tmp_path: Path) -> None:
     assert seen.missing_packages == ("cuda-bindings", "nvidia-cuda-nvrtc")
     assert seen.visible_devices == "0"
     assert look(tmp_path / "empty", DriverAnswer(NO_LIBRARY)).gpus is None
-
-
-def test_cuda_12_has_an_nvrtc_of_its_own(tmp_path: Path) -> None:
-    seen = look(tmp_path, DriverAnswer(None, 0, 1, 12080), cuda_bindings="12.9.4", nvidia_cuda_nvrtc_cu12="12.9.86")
-    assert seen.missing_packages == ()
+    versions = {"cuda_bindings": "12.9.4", "nvidia_cuda_nvrtc_cu12": "12.9.86"}  # CUDA 12 has an NVRTC of its own
+    assert look(tmp_path, DriverAnswer(None, 0, 1, 12080), **versions).missing_packages == ()
+    assert isinstance(why_no_gpu(tmp_path), NoGpu | None)
 
 
 def test_forbidden_device_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +186,3 @@ def test_forbidden_device_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = diagnose(seen)
     assert found is not None
     assert "/dev/nvidia0" in found.reason
-
-
-def test_the_whole_way_never_raises(tmp_path: Path) -> None:
-    assert isinstance(why_no_gpu(tmp_path), NoGpu | None)

@@ -233,10 +233,6 @@ def test_findings_are_worst_first_and_named_by_session() -> None:
     assert "sessions 1, 2 of 3" in found[1].title
 
 
-def test_a_finding_of_all_sessions_appears_once() -> None:
-    assert "session" not in only(session(governor="powersave"), session(governor="powersave")).title
-
-
 def of_two_gpus(device: str | None) -> Session:
     """The second GPU has persistence mode off, and hides whether MIG is on."""
     second = msgspec.structs.replace(QUIET_GPU, index=1, uuid="GPU-2", persistence=False, mig=None)

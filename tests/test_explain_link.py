@@ -8,13 +8,14 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from link_evidence import SEVERAL, WHOLE, changed, evidence, peer_outcomes, scaled, silent, with_facts, without
-from make_link_run import FLAT, HOST_FIXED_S, MADE, Facts, link_outcomes, machine, state, two_switches
-from make_run import make_run, measurement
+from link_evidence import SEVERAL, WHOLE, changed, evidence, peer_outcomes, with_facts, without
+from make_link_run import FLAT, HOST_FIXED_S, Facts, link_outcomes, machine, state, two_switches
+from make_run import measurement
 
 from microbench.analysis.evidence import evidence_by_device
 from microbench.analysis.stats import rows
 from microbench.core.model import Fact, Outcome, Run
+from microbench.explain import rules
 from microbench.explain.link_facts import (
     LinkFacts,
     Pair,
@@ -33,63 +34,10 @@ from microbench.explain.link_facts import (
     seconds_at,
     shared_uplinks,
 )
-from microbench.explain.rules import LINK_RULES, findings, of_suite
 
-LINK_ONLY = changed(lambda one: one if one.case.benchmark.startswith("link_") else None, SEVERAL)
 ROWS = rows(SEVERAL)
 
 # -- every rule ---------------------------------------------------------------------------------------------------
-
-
-def test_every_rule_speaks_somewhere() -> None:
-    odd = with_facts(two_switches(max_payload_bytes=128, pcie_replays_risen=3), scaled("link_copy", "bandwidth", 1.2))
-    spoken = {one.rule for run in (SEVERAL, odd) for one in of_suite(evidence(run), "link")}
-    assert spoken == {
-        "link.verdict", "link.over_limit", "link.errors", "link.settings", "link.copy_size", "link.pin", "link.both",
-        "link.zero_copy", "link.latency", "link.numa", "link.concurrent", "link.peers", "link.chunks", "link.managed",
-        "link.rounds",
-    }  # fmt: skip
-    assert len(set(LINK_RULES)) == len(LINK_RULES)
-    assert of_suite(evidence(), "link")[0].rule == "link.verdict"
-
-
-def test_without_measurements_there_are_no_findings() -> None:
-    assert of_suite(evidence(make_run()), "link") == []
-
-
-@pytest.mark.parametrize("benchmark", MADE)
-def test_rules_are_silent_without_their_benchmark(benchmark: str) -> None:
-    left = of_suite(evidence(without(benchmark, SEVERAL)), "link")
-    assert all(benchmark not in row for one in left for row in one.rests_on)
-    assert len(left) > 5
-    findings(changed(lambda one: one if one.case.benchmark == benchmark else None, SEVERAL))
-
-
-@settings(deadline=None)
-@given(st.sets(st.integers(0, len(LINK_ONLY.outcomes) - 1)))
-def test_no_rule_raises_whatever_is_missing(dropped: set[int]) -> None:
-    left = tuple(one for index, one in enumerate(LINK_ONLY.outcomes) if index not in dropped)
-    findings(msgspec.structs.replace(LINK_ONLY, outcomes=left))
-
-
-@settings(deadline=None, max_examples=30)
-@given(
-    st.sets(st.sampled_from(sorted({old.metric for one in LINK_ONLY.outcomes for old in one.measurements}))),
-    st.sampled_from((0.0, -1e-6, 1e-12, 1e6)),
-)
-def test_no_rule_raises_for_odd_figures(names: set[str], value: float) -> None:
-    def change(one: Outcome) -> Outcome:
-        odd = tuple(
-            measurement(old.metric, value, work=old.work, bound=old.bound)
-            if value > 0
-            else measurement("pin", value)
-            if old.metric in names
-            else old
-            for old in one.measurements
-        )
-        return msgspec.structs.replace(one, measurements=odd)
-
-    findings(changed(change, LINK_ONLY))
 
 
 @settings(deadline=None)
@@ -100,7 +48,7 @@ def test_no_rule_raises_for_odd_figures(names: set[str], value: float) -> None:
     )
 )
 def test_no_rule_raises_for_odd_facts(odd: dict[str, bool | int | str | None]) -> None:
-    findings(with_facts({**two_switches(), **odd}, SEVERAL), ROWS)  # link_state has no rows
+    rules.findings(with_facts({**two_switches(), **odd}, SEVERAL), ROWS)  # link_state has no rows
 
 
 def test_words_rest_on_facts_and_nothing_rests_on_words() -> None:
@@ -212,8 +160,6 @@ def test_pinned_memory_that_costs_no_more_pays_at_once() -> None:
 def test_a_direction_that_was_not_measured_both_ways_has_no_choice() -> None:
     to_gpu = without("link_copy", memory="pageable", direction="d2h")
     assert all(list(choice.saved_s) == ["h2d"] and not choice.never for choice in choices(evidence(to_gpu)))
-    # Pageable copies one way, pinned ones the other way: nothing to compare.
-    assert silent("link.pin", without("link_copy", to_gpu, memory="pinned", direction="h2d"))
 
 
 def test_packets_follow_from_the_byte_counters() -> None:

@@ -41,48 +41,36 @@ def test_every_fact_of_the_link_has_a_value_or_a_reason(gpus: int) -> None:
 # -- what the environment and the plan decide ----------------------------------------------------------------------
 
 
-def test_the_wait_mode_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_mode_and_the_number_of_gpus_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WAIT_VARIABLE, "blocking")
     gpu = open_fake(spread=0)
     gpu.bind(Launch())(1)
     began_ns = gpu.clock.now_ns()
     gpu.synchronize()
     assert gpu.clock.now_ns() - began_ns > COSTS.completion_ns["blocking"]
-    monkeypatch.setenv(WAIT_VARIABLE, "patient")
-    with pytest.raises(MeasurementError, match="patient is no wait mode"):
-        open_fake()
-
-
-def test_the_number_of_gpus_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(GPUS_VARIABLE, raising=False)
     assert [gpu.index for gpu in fake_environment().gpus] == list(open_fake().links.gpus()) == [0]
     monkeypatch.setenv(GPUS_VARIABLE, "2")
     first, second = fake_environment().gpus
     assert list(open_fake().links.gpus()) == [first.index, second.index] == [0, 1]
     assert first.uuid != second.uuid
     assert first.pci_bus_id != second.pci_bus_id
-    for wrong in ("0", "17", "two", "-1", ""):
-        monkeypatch.setenv(GPUS_VARIABLE, wrong)
-        with pytest.raises(MeasurementError, match="is no number of GPUs from 1 to 16"):
-            open_fake()
+    for variable, wrong in ((GPUS_VARIABLE, ("0", "17", "two", "-1", "")), (WAIT_VARIABLE, ("patient",))):
+        for value in wrong:
+            monkeypatch.setenv(variable, value)
+            with pytest.raises(MeasurementError, match=f"{variable}={value} is no"):
+                open_fake()
 
 
-@pytest.mark.parametrize("name", ["link_peer", "link_concurrent"])
-def test_pairs_of_gpus_are_planned_where_there_are_two(name: str) -> None:
-    selected = select({name: discover()[name]}, (), "quick", {})
-    alone = make_plan(selected, fake_environment(COSTS), device="fake")
-    assert not alone.cases
-    assert [(one.case.id, one.reason) for one in alone.skipped] == [(name, "needs 2 GPUs, 1 here")]
-    plan = make_plan(selected, fake_environment(FakeCosts(gpus=2)), device="fake")
-    assert plan.cases
-    assert not plan.skipped
-
-
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_copies_from_each_numa_node_are_planned(nodes: int) -> None:
-    selected = select({"link_numa": discover()["link_numa"]}, (), "quick", {})
-    plan = make_plan(selected, fake_environment(FakeCosts(links=LinkCosts(numa_nodes=nodes))), device="cuda:0")
-    assert {one.case.params["node"] for one in plan.cases} == set(range(nodes))
+@pytest.mark.parametrize("name", ["link_peer", "link_concurrent", "link_numa"])
+def test_gpus_and_numa_nodes_are_planned_where_there_are_several(name: str) -> None:
+    selected = select({name: discover()[name]}, (name,), "quick", {})
+    for count in (1, 2):
+        here = fake_environment(FakeCosts(gpus=count, links=LinkCosts(numa_nodes=count)))
+        plan = make_plan(selected, here, device="fake")
+        if name == "link_numa":
+            assert {one.case.params["node"] for one in plan.cases} == set(range(count))
+        else:
+            assert bool(plan.cases) == (count == 2)
 
 
 def test_cold_starts_can_be_taken_once() -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 import pytest
-from fake_session import run_case
+from fake_session import EQUAL, run_case
 
 from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
@@ -75,13 +75,13 @@ def checked_cases() -> list[Case]:
 @pytest.mark.parametrize("case", checked_cases(), ids=lambda case: case.id)
 def test_results_are_verified_and_lost_or_damaged_ones_fail(case: Case) -> None:
     benchmark = discover()[case.benchmark]
-    measured = [one for one in run_case(benchmark, case, TWO) if isinstance(one, Measurement)]
+    measured = [one for one in run_case(benchmark, case, TWO, 0, EQUAL) if isinstance(one, Measurement)]
     assert measured
     unverified = {one.metric for one in measured if not one.verified} - UNCHECKED_METRICS.get(benchmark.suite, set())
     assert not unverified, f"{case.id} yields verified=None for {unverified}: pass verified=…"
     for arrives in ("lost", "damaged"):
         with pytest.raises(MeasurementError, match="SIMULATED: "):
-            run_case(benchmark, case, with_links(arrives=arrives))
+            run_case(benchmark, case, with_links(arrives=arrives), 0, EQUAL)
 
 
 MADE: dict[str, Callable[[Gpu], Transfer | Operations | Gemm]] = {
@@ -213,7 +213,7 @@ LACKING: list[tuple[FakeCosts, Use, str]] = [
     (TWO, lambda gpu: gpu.memory.chase("global", 64), "64 B hold no line of 128 B"),
     (TWO, lambda gpu: gpu.memory.chase("shared", 1024).lines_cycles(1), "no part of the L2"),
     (TWO, lambda gpu: gpu.memory.occupied(3, 1024, 1, MIB), "does not hold 3 blocks of 1024 threads"),
-    (TWO, lambda gpu: gpu.memory.occupied(1, 32, 3, MIB), "1, 2, 4 or 8 loads under way, not 3"),
+    (TWO, lambda gpu: gpu.memory.occupied(1, 32, 3, MIB), "1, 2, 4 or 8 loads in flight, not 3"),
     (TWO, lambda gpu: gpu.memory.scattered("gather", 24 * MIB), "not a power of two"),
     (TWO, lambda gpu: gpu.memory.strided("read", 128, 64), "hold no word"),
     (TWO, lambda gpu: gpu.memory.stream("read", "fp64", "cuda", 7, "grid_16B_x4_t256"), "hold no element of fp64"),
@@ -237,11 +237,7 @@ LACKING: list[tuple[FakeCosts, Use, str]] = [
     (driver(12030), lambda gpu: gpu.graphs.loop("while"), "of CUDA 12.4; this one has 12.3"),
     (driver(12020), lambda gpu: gpu.graphs.chain("pdl", 1), "programmatic edges need a driver of CUDA 12.3"),
     (driver(11080), lambda gpu: gpu.graphs.loop("tail_launch"), "from the device need a driver of CUDA 12.0"),
-    (
-        capability(8, 0),
-        lambda gpu: gpu.graphs.chain("pdl_trigger", 1),
-        "needs compute capability 9.0; this GPU has 8.0",
-    ),
+    (capability(8, 0), lambda gpu: gpu.graphs.chain("pdl_trigger", 1), "capability 9.0; this GPU has 8.0"),
 ]
 
 

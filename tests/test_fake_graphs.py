@@ -18,7 +18,7 @@ from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.fake.graphs import dependencies, schedule
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.graphs import Change, ChangeWay, Decider, Life, Made, NodeKind, Shape
+from microbench.gpu.protocol.graphs import Change, ChangeWay, Decider, Made, NodeKind, Shape
 from microbench.gpu.protocol.submit import Submit
 from microbench.run.messages import Refused
 from microbench.run.worker import guarded
@@ -51,14 +51,6 @@ def test_stamps_of_lives_and_changes_never_run_backwards(spread: float) -> None:
         assert (np.diff(graphs.lives(300, 20, made).ravel()) >= 0).all()
     for way in get_args(ChangeWay):
         assert (np.diff(graphs.changes(way, 100, 100, 3).ravel()) >= 0).all()
-
-
-def test_a_built_graph_is_uploaded_by_its_first_launch() -> None:
-    (built,), (captured,) = (exact().graphs.lives(200, 1, made) for made in get_args(Made)[::-1])
-    assert built[Life.READY] == built[Life.UPLOADED] == built[Life.INSTANTIATED]
-    assert captured[Life.READY] > captured[Life.UPLOADED] > captured[Life.INSTANTIATED]
-    calls_ns = [life[Life.CALLED] - life[Life.READY] for life in (built, captured)]
-    assert calls_ns[0] - calls_ns[1] == pytest.approx(GRAPHS.upload.at(200), abs=2)
 
 
 def test_each_change_is_like_the_one_before() -> None:
@@ -175,18 +167,6 @@ def test_any_schedule_keeps_the_edges_the_front_end_and_the_room(
 
 
 # -- allocation --------------------------------------------------------------------------------------------------
-
-
-def test_a_pool_that_releases_pays_for_its_pages_once_a_step() -> None:
-    graphs = exact().graphs
-    for pairs in (1, 7):
-        kept, released = graphs.step("stream_kept", 64 * MIB, pairs), graphs.step("stream_released", 64 * MIB, pairs)
-        times_ns = []
-        for step in (kept, released):
-            assert "SIMULATED" in step.check()
-            times_ns.append(step_ns(step.submit))
-        pages_ns = 32 * (GRAPHS.map_page_ns + GRAPHS.release_page_ns)
-        assert times_ns[1] - times_ns[0] == pytest.approx(pages_ns, abs=2)
 
 
 def test_a_pool_goes_with_its_case() -> None:

@@ -91,10 +91,7 @@ launches = st.builds(
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    st.lists(st.tuples(launches, st.integers(1, 40)), min_size=1, max_size=6),
-    st.sampled_from([None, 1e-4, 1e-2]),
-)
+@given(st.lists(st.tuples(launches, st.integers(1, 40)), min_size=1, max_size=6), st.sampled_from([None, 1e-4, 1e-2]))
 def test_every_call_returns_when_a_plain_simulation_says(runs: list[tuple[Launch, int]], gate_s: float | None) -> None:
     costs = FakeCosts(queue_slots=12, queue_buffer_bytes=20_000, launch_record_bytes=1000, timer_call_ns=0)
     gpu = open_fake(costs, spread=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
@@ -53,11 +54,6 @@ def test_a_gate_that_the_host_waits_behind_opens_by_its_time_out() -> None:
     gate.open()
     gpu.synchronize()
     assert not gate.was_late(), "the last shut counts"
-
-
-def test_a_gate_opened_after_its_time_out_is_late() -> None:
-    gpu = exact()
-    gate = gpu.gate()
     gate.shut(timeout_s=1e-4)
     gpu.bind(Launch())(100)  # 320 us
     gate.open()
@@ -82,7 +78,7 @@ def test_a_gate_holds_the_streams_it_was_shut_for_and_no_other() -> None:
     assert gate.was_late()
 
 
-def test_a_wait_holds_its_stream_until_the_other_ones_event() -> None:
+def test_a_wait_holds_its_stream_until_the_event_of_another_stream() -> None:
     gpu = exact()
     gpu.bind(Launch(duration_ns=1_000_000, stream=1))(1)
     gpu.bind(Record(timed=False, stream=1))(1)
@@ -91,16 +87,12 @@ def test_a_wait_holds_its_stream_until_the_other_ones_event() -> None:
     gpu.bind(Launch())(1)
     gpu.synchronize_stream(0)
     assert gpu.clock.now_ns() - began_ns == pytest.approx(1e6, rel=0.01)
-
-
-def test_a_wait_for_an_event_behind_a_gate_is_held_too() -> None:
-    gpu = exact()
     gate = gpu.gate()
     gate.shut((1,), timeout_s=0.01)
     gpu.bind(Record(stream=1))(1)
     gpu.bind(Wait(stream=0, other=1))(1)
     gpu.synchronize_stream(0)
-    assert gate.was_late()
+    assert gate.was_late(), "the event stands behind the gate"
 
 
 def test_one_copy_engine_a_direction_serves_all_streams() -> None:
@@ -161,19 +153,18 @@ def test_what_was_made_before_a_case_outlives_it() -> None:
 # -- wrong use ---------------------------------------------------------------------------------------------------
 
 
-def test_wrong_use_raises_with_a_reason() -> None:
-    gpu = exact()
-    with pytest.raises(Skip, match="warp"):
-        gpu.bind(LayerCall("warp"))
-    with pytest.raises(MeasurementError, match="does not exist"):
-        gpu.bind(GraphLaunch(99, 1))
-    with pytest.raises(MeasurementError, match="at least one node"):
-        gpu.graph([])
-    with pytest.raises(MeasurementError, match="captures"):
-        gpu.graph([Query()])
-    with pytest.raises(MeasurementError, match="never shut"):
-        gpu.gate().open()
-    with pytest.raises(MeasurementError, match="recorded"):
-        gpu.events().elapsed_s()
-    with pytest.raises(MeasurementError, match="behind a gate"):
-        gpu.record(Launch(), 511, graph=False, gated=True)
+@pytest.mark.parametrize(
+    ("use", "error", "reason"),
+    [
+        (lambda gpu: gpu.bind(LayerCall("warp")), Skip, "warp"),
+        (lambda gpu: gpu.bind(GraphLaunch(99, 1)), MeasurementError, "does not exist"),
+        (lambda gpu: gpu.graph([]), MeasurementError, "at least one node"),
+        (lambda gpu: gpu.graph([Query()]), MeasurementError, "captures"),
+        (lambda gpu: gpu.gate().open(), MeasurementError, "never shut"),
+        (lambda gpu: gpu.events().elapsed_s(), MeasurementError, "recorded"),
+        (lambda gpu: gpu.record(Launch(), 511, graph=False, gated=True), MeasurementError, "behind a gate"),
+    ],
+)
+def test_wrong_use_raises_with_a_reason(use: Callable[[Gpu], object], error: type[Exception], reason: str) -> None:
+    with pytest.raises(error, match=reason):
+        use(exact())

@@ -14,15 +14,30 @@ import msgspec
 import numpy as np
 import pytest
 from make_run import make_run
+from sections import some
 
 from microbench.analysis.evidence import Evidence, evidence_by_device
+from microbench.cli import runs as cli_runs
 from microbench.core.bench import discover
 from microbench.core.errors import UsageError
 from microbench.core.model import Run
 from microbench.core.units import as_time, quantity, times
 from microbench.predict.fit import fit, missing
 from microbench.predict.model import WAYS
-from microbench.report.document import Bar, Bars, Cell, Column, Curve, Histogram, Lane, Line, Mark, Span, TimeLine
+from microbench.report.document import (
+    SERIES_TONES,
+    Bar,
+    Bars,
+    Cell,
+    Column,
+    Curve,
+    Histogram,
+    Lane,
+    Line,
+    Mark,
+    Span,
+    TimeLine,
+)
 from microbench.report.figures import drawing, files
 from microbench.report.figures import figure as figures_of
 from microbench.report.figures.canvas import (
@@ -49,7 +64,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @cache
 def recorded(name: str) -> Run:
-    return store.read(store.bundled()[name])
+    return cli_runs.read(store.bundled()[name])
 
 
 @cache
@@ -64,9 +79,7 @@ def evidence(figure: str) -> Evidence:
 
 @cache
 def figure(name: str) -> Figure:
-    found = drawn(name, evidence(name))
-    assert found is not None
-    return found
+    return some(drawn(name, evidence(name)))
 
 
 def drawn(name: str, *evidences: Evidence) -> Figure | None:
@@ -77,9 +90,7 @@ def drawn(name: str, *evidences: Evidence) -> Figure | None:
 @cache
 def both(name: str, *others: str) -> Figure:
     """The figure of a bundled run and of the same rows under other GPUs' names."""
-    found = drawn(name, evidence(name), *(changed(evidence(name), name=other) for other in others))
-    assert found is not None
-    return found
+    return some(drawn(name, evidence(name), *(changed(evidence(name), name=other) for other in others)))
 
 
 def labels(*origins: Origin) -> list[str]:
@@ -108,9 +119,6 @@ def words(one: Figure, palette: Palette = LIGHT) -> list[str]:
     return [text.text or "" for text in texts if text.get("aria-hidden") is None]
 
 
-# -- each figure --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_the_benchmarks_of_a_figure_exist(name: str) -> None:
     assert set(KINDS[name].benchmarks) <= set(discover())
@@ -123,9 +131,8 @@ def test_the_step_needs_the_benchmarks_of_the_model() -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_figure_says_its_conclusion_and_its_source(name: str) -> None:
-    one, gpu = figure(name), evidence(name).gpu
+    one, gpu = figure(name), some(evidence(name).gpu)
     written = " ".join(words(one)).replace("\N{NO-BREAK SPACE}", " ")
-    assert gpu is not None
     assert re.search(r"\d", one.conclusion), "a conclusion needs a figure of the run"
     assert one.conclusion in written
     assert gpu.name in written
@@ -147,8 +154,7 @@ def test_palettes_change_colours_only(name: str) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_figure_is_small_and_always_the_same(name: str) -> None:
-    again = drawn(name, evidence(name))
-    assert again is not None
+    again = some(drawn(name, evidence(name)))
     assert files.svg(again, LIGHT) == files.svg(figure(name), LIGHT)
     assert len(files.svg(again, LIGHT)) < 60_000
 
@@ -178,53 +184,22 @@ def extent(shape: Stroke | Rectangle | Dots | Words) -> tuple[float, float, floa
     return min(xs), max(xs), min(ys), max(ys)
 
 
-def test_the_ladder_names_layers_with_their_figures() -> None:
-    found = words(figure("ladder"))
-    rows = evidence("ladder").rows("launch_layers", "submit", family="same_kernel", arguments=0)
-    assert len(rows) > 2
-    loop = next(row for row in rows if row.params["layer"] == "loop")
-    for row in rows:
-        assert as_time(row.value) in found
-        assert row is loop or times(row.value / loop.value) in found
-
-
-def test_the_gain_marks_its_crossovers_and_names_its_lines() -> None:
-    found = words(figure("gain"))
-    assert {"compiled loop", "kernel duration", "10 µs"} <= set(found)
-    assert any(re.fullmatch(r"1\.5× at [0-9.]+ .s", text) for text in found)
-
-
-def test_the_link_has_fit_and_dashed_ceiling_in_both_directions() -> None:
-    found = words(figure("link"))
-    assert sum(text.startswith("Bandwidth over the size of a copy, ") for text in found) == 2
-    assert found.count("fit") == found.count("pinned") == found.count("half") == 2
-    assert sum(text.startswith("ceiling ") for text in found) == 2
-    assert files.svg(figure("link"), LIGHT).count(b'stroke-dasharray="6 4"') == 2
-
-
-def test_the_hierarchy_names_each_level_in_bandwidth_and_latency() -> None:
-    found = words(figure("memory"))
-    for level in ("L1", "L2", "DRAM"):
-        assert any(re.match(rf"{level} .*B/s", text) for text in found)
-        assert any(re.match(rf"{level} .* ns, .* cycles", text) for text in found)
-
-
-def test_the_roofline_has_roofs_and_products() -> None:
-    found = words(figure("roofline"))
-    assert any(text.startswith("memory_stream read") for text in found)
-    assert {"bandwidth-bound", "compute-bound"} <= set(found)
-
-
-def test_sustained_shows_rate_clock_power_and_temperature() -> None:
-    found = words(figure("sustained"))
-    for begin in ("rate, 100 % is", "SM clock, 100 % is", "power, 100 % is", "temperature, 100 % is"):
-        assert any(text.startswith(begin) for text in found)
-
-
-def test_a_step_is_drawn_both_ways() -> None:
-    found = words(figure("step"))
-    assert {"stream host", "graph host", "synchronise"} <= set(found)
-    assert found.count("8") >= 3
+@pytest.mark.parametrize(
+    ("name", "patterns"),
+    [
+        ("ladder", ["compiled loop", r"[0-9.]+ µs", r"[0-9.]+×"]),
+        ("gain", ["compiled loop", "kernel duration", "10 µs", r"1\.5× at [0-9.]+ .s"]),
+        ("link", ["fit", "pinned", "half", r"ceiling .*", r"Bandwidth over the size of a copy, .*"] * 2),
+        ("memory", [f"{level} {words}" for level in ("L1", "L2", "DRAM") for words in (".*B/s.*", ".* ns, .* cycles")]),
+        ("roofline", ["memory_stream read .*", "bandwidth-bound", "compute-bound"]),
+        ("sustained", [f"{name}, 100 % is .*" for name in ("rate", "SM clock", "power", "temperature")]),
+        ("step", ["stream host", "graph host", "synchronise", "8", "8", "8"]),
+    ],
+)
+def test_a_figure_names_what_it_shows(name: str, patterns: list[str]) -> None:
+    written = words(figure(name))
+    for pattern in set(patterns):
+        assert sum(re.fullmatch(pattern, text) is not None for text in written) >= patterns.count(pattern), pattern
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -238,10 +213,14 @@ def test_the_data_of_a_figure_are_tables(name: str) -> None:
             assert len({column.title for column in table.columns}) == len(table.columns)
 
 
-def test_a_table_holds_what_was_measured() -> None:
+def test_pictures_and_tables_hold_what_was_measured() -> None:
+    rows = evidence("ladder").rows("launch_layers", "submit", family="same_kernel", arguments=0)
+    loop = next(row for row in rows if row.params["layer"] == "loop")
+    figures = {as_time(row.value) for row in rows} | {times(row.value / loop.value) for row in rows if row is not loop}
+    assert len(figures) > 2
+    assert figures <= set(words(figure("ladder")))
     row = evidence("link").rows("link_copy", "bandwidth", direction="h2d", memory="pinned")[-1]
-    cells = {cell.text for line in figure("link").tables[0].rows for cell in line}
-    assert quantity(row.value, "B/s") in cells
+    assert quantity(row.value, "B/s") in {cell.text for line in figure("link").tables[0].rows for cell in line}
 
 
 def test_nothing_is_drawn_of_a_run_without_figures() -> None:
@@ -252,15 +231,11 @@ def test_nothing_is_drawn_of_a_run_without_figures() -> None:
     assert figures_of.available(run) == []
 
 
-# -- several runs, and whose ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_several_runs_lie_over_each_other(name: str) -> None:
     found = both(name, "Another GPU")
-    gpu = evidence(name).gpu
-    assert gpu is not None
+    gpu = some(evidence(name).gpu)
     assert {gpu.name, "Another GPU"} <= set(words(found))
     assert len(found.conclusions) == len(found.sources) == 2
     assert all(text.startswith(label) for text, label in zip(found.conclusions, (gpu.name, "Another GPU"), strict=True))
@@ -268,30 +243,24 @@ def test_several_runs_lie_over_each_other(name: str) -> None:
 
 def test_more_runs_than_colours_are_counted() -> None:
     found = both("link", *(f"GPU of {letter}" for letter in "ABCDE"))
-    assert len(found.sources) == len(LIGHT.series) == 4
+    assert sum(text.startswith("ceiling ") for text in words(found)) == 2, "runs share one ceiling in each direction"
+    assert len(found.sources) == len(SERIES_TONES) == 4
     assert found.about.endswith("2 more not drawn")
     text = files.svg(found, LIGHT).decode()
     assert "GPU of C" in text
     assert "GPU of D" not in text
 
 
-def test_a_limit_that_runs_share_is_drawn_once() -> None:
-    found = both("link", "Another GPU")
-    assert sum(text.startswith("ceiling ") for text in words(found)) == 2  # one for each direction
-
-
 def test_a_run_without_the_rows_is_not_named() -> None:
     empty = evidence_by_device(msgspec.structs.replace(make_run(gpu_name="Nobody"), outcomes=()))
-    found = drawn("gain", evidence("gain"), *empty)
-    assert found is not None
+    found = some(drawn("gain", evidence("gain"), *empty))
     assert len(found.sources) == 1
     assert "Nobody" not in files.svg(found, LIGHT).decode()
 
 
 def test_labels_tell_runs_apart() -> None:
     one = evidence("gain")
-    assert one.gpu is not None
-    name = one.gpu.name
+    name = some(one.gpu).name
     assert labels(Origin(one)) == [name]
     assert labels(Origin(one), Origin(changed(one, name="B"))) == [name, "B"]
     again = labels(Origin(one), Origin(one))
@@ -306,16 +275,13 @@ def test_labels_tell_runs_apart() -> None:
 def test_simulated_and_bundled_runs_are_marked() -> None:
     (simulated,) = evidence_by_device(make_run(gpu_name="H200"))
     alone, overlaid = drawn("ladder", simulated), drawn("ladder", evidence("ladder"), simulated)
-    assert alone is not None
-    assert overlaid is not None
-    assert "SIMULATED" in " ".join(words(alone))
-    assert "H200 · SIMULATED" in words(overlaid)
+    assert "SIMULATED" in " ".join(words(some(alone)))
+    assert "H200 · SIMULATED" in words(some(overlaid))
     assert labels(Origin(simulated, "SIMULATED at home", reference=True)) == ["SIMULATED at home"]
     own = changed(evidence("gain"), name="Another GPU")
     bundled = Origin(evidence("gain"), reference=True)
     assert labels(bundled, Origin(own, "mine")) == ["NVIDIA H200 · REFERENCE", "mine"]
-    found = figures_of.drawn("gain", [bundled])
-    assert found is not None
+    found = some(figures_of.drawn("gain", [bundled]))
     assert found.sources[0].startswith("NVIDIA H200 · REFERENCE · driver")
     assert not any("REFERENCE" in text for text in words(figure("gain")))
 
@@ -325,14 +291,11 @@ def test_hostile_names_are_words_with_an_end() -> None:
     hostile = [changed(first, name=HOSTILE), changed(first, name=HOSTILE + "y")]
     assert len(set(labels(*map(Origin, hostile)))) == 2
     for name in ("ladder", "gain", "link"):
-        found = figures_of.drawn(name, [Origin(hostile[0]), Origin(hostile[1], HOSTILE)])
-        assert found is not None
+        found = some(figures_of.drawn(name, [Origin(hostile[0]), Origin(hostile[1], HOSTILE)]))
         assert any(text.startswith("<script>alert(1)") for text in words(found))
         assert len(files.svg(found, LIGHT)) < 60_000
         assert files.pdf(found, LIGHT).startswith(b"%PDF")
 
-
-# -- colours --------------------------------------------------------------------------------------------------------
 
 # What dichromats see of linear RGB: Machado, Oliveira and Fernandes, "A physiologically-based model for simulation of
 # color vision deficiency", IEEE TVCG 15 (2009), at severity 1.
@@ -372,24 +335,21 @@ def difference(one: str, other: str, seen: str) -> float:
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 def test_every_colour_is_seen_on_its_ground(palette: Palette) -> None:
-    for colour in (palette.ink, palette.muted, *palette.series, palette.good, palette.note, palette.problem):
-        assert contrast(colour, palette.ground) >= 4.5
+    for tone in ("ink", "muted", "good", "note", "problem", *SERIES_TONES):
+        assert contrast(getattr(palette, tone), palette.ground) >= 4.5
     assert contrast(palette.quiet, palette.ground) >= 3.0
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize("seen", SEEN)
 def test_series_differ_for_every_kind_of_colour_blindness(palette: Palette, seen: str) -> None:
-    for one, other in itertools.combinations(palette.series, 2):
+    for one, other in itertools.combinations(map(palette.of, SERIES_TONES), 2):
         assert difference(one, other, seen) >= APART[seen], (one, other)
 
 
 def test_colour_blindness_is_really_computed() -> None:
     assert difference("#ff0000", "#808000", "no red") < difference("#ff0000", "#808000", "all")
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
-
-
-# -- drawing --------------------------------------------------------------------------------------------------------
 
 
 def curve(*lines: Line, **more: Any) -> Curve:
@@ -462,9 +422,7 @@ def test_a_name_avoids_what_it_would_hide() -> None:
     line, area = [(0.0, 100.0), (520.0, 100.0)], Box(0.0, 520.0, 0.0, 320.0)
     dots = [(float(x), 90.0) for x in range(0, 520, 5)]
     ((above,), (below,)) = (placed([("name", line)], hidden, area) for hidden in ([], dots))
-    assert above is not None
-    assert below is not None
-    assert above.bottom < 100 < below.top
+    assert some(above).bottom < 100 < some(below).top
 
 
 def test_a_time_line_writes_into_spans_and_beside_moments() -> None:
@@ -499,9 +457,6 @@ def test_columns_of_bars_give_way_to_their_labels() -> None:
     assert set(titles(540)) == {"one", "two", "three"}
     assert set(titles(300)) == {"one", "three"}
     assert titles(200) == ["one"]
-
-
-# -- files ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -7,36 +7,25 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+from make_fit import make_fit
 
 from microbench.core.errors import UsageError
-from microbench.predict.constants import OWN_SCATTERS, Constant, Fit, Misfit, Reach
+from microbench.predict.constants import OWN_SCATTERS, Fit
 from microbench.predict.forecast import BEYOND, Forecast, forecast, predict
 from microbench.predict.model import WAYS, Act, Played, Way, needed, play
 from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 
 VALUES = {
-    "way": 3e-6, "empty": 0.1e-6, "complete": 2e-6, "sync": 0.1e-6, "gap_stream": 1.5e-6, "gap_graph": 0.5e-6,
-    "replay_node": 1e-9,
-    "replay_way": 2.5e-6, "make": 10e-6, "make_node": 2e-6, "queue": 1000.0, "front_end": 0.2e-6, "memory": 4e12,
+    "empty": 0.1e-6, "sync": 0.1e-6, "gap_stream": 1.5e-6, "replay_node": 1e-9, "replay_way": 2.5e-6,
     "call.loop.0": 2.5e-6, "call.loop.4": 2.6e-6, "call.torch_eager.1": 6e-6, "call.cupy_raw.0": 3e-6,
-    "call.cupy_raw.4": 5e-6, "replay.loop": 1e-6, "replay.torch_eager": 2e-6, "replay.cupy_raw": 1.5e-6,
-    "h2d_call": 1.2e-6, "h2d_way": 0.5e-6, "h2d_latency": 2e-6, "h2d_rate": 50e9,
-    "d2h_call": 1.1e-6, "d2h_way": 1e-6, "d2h_latency": 1.7e-6, "d2h_rate": 50e9,
-    "h2d_pageable_latency": 5e-6, "h2d_pageable_rate": 10e9, "d2h_pageable_latency": 5e-6, "d2h_pageable_rate": 10e9,
+    "call.cupy_raw.4": 5e-6, "replay.torch_eager": 2e-6, "replay.cupy_raw": 1.5e-6, "h2d_call": 1.2e-6,
+    "h2d_way": 0.5e-6, "d2h_call": 1.1e-6, "d2h_latency": 1.7e-6, "h2d_pageable_latency": 5e-6,
+    "h2d_pageable_rate": 10e9, "d2h_pageable_latency": 5e-6, "d2h_pageable_rate": 10e9,
 }  # fmt: skip
 
 
 def fit(half: float = 0.0, most: float = 0.02, **others: float) -> Fit:
-    """Every constant is known within that share of itself, and steps lie within ``most`` of the law."""
-    values = {**VALUES, **others}
-    return Fit(
-        constants={
-            name: Constant(one, one * (1 - half), one * (1 + half), (f"row of {name}",)) for name, one in values.items()
-        },
-        layers=("loop", "torch_eager", "cupy_raw"),
-        misfit={(way, kind): Misfit(most / 2, most, 100) for way in WAYS for kind in ("host", "gpu")},
-        reach=Reach(kernels=1000, copy_bytes=1 << 26, streams=64),
-    )
+    return make_fit(half=half, most=most, **VALUES | others)
 
 
 def step(count: int, duration_s: float, layer: str = "loop", **others: object) -> Workload:
@@ -185,16 +174,12 @@ def test_advice_is_what_the_changed_step_would_take() -> None:
     assert list(found.advice) == sorted(found.advice, key=lambda advice: advice.step_s)
     assert found.graph is not None
     assert by_name["graph"].step_s == pytest.approx(found.graph.step_s)
-    compiled = predict(step(1000, 0.2e-6, "loop", arguments=1), with_loop_of_one(), "stream")
+    compiled = predict(step(1000, 0.2e-6, "loop", arguments=1), fit(**{"call.loop.1": 2.525e-6}), "stream")
     assert by_name["layer"].step_s == pytest.approx(compiled.step_s, rel=0.01)
     fused = predict(step(500, 0.4e-6, "torch_eager", arguments=1), fit(), "stream")
     assert by_name["fuse"].step_s == pytest.approx(fused.step_s)
     for advice in found.advice:
         assert advice.saves == pytest.approx(1 - advice.step_s / found.stream.step_s)
-
-
-def with_loop_of_one() -> Fit:
-    return fit(**{"call.loop.1": 2.525e-6})
 
 
 def test_fusing_keeps_the_work_and_its_odd_one() -> None:

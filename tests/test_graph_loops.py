@@ -10,7 +10,6 @@ import pytest
 from c_library import address, build
 
 from microbench.core.ops import IntArray
-from microbench.host import graph_loops
 from microbench.host import graph_loops as loops
 from microbench.host.graph_loops import Entry
 from microbench.host.native import c_address
@@ -18,29 +17,16 @@ from microbench.host.native import c_address
 CLOCK = c_address("clock_gettime")
 STREAM = 7
 STALE = 66
-FUNCTIONS = {
-    Entry.BEGIN_CAPTURE: "begin_capture",
-    Entry.END_CAPTURE: "end_capture",
-    Entry.CREATE: "create",
-    Entry.ADD_KERNEL: "add_kernel",
-    Entry.INSTANTIATE: "instantiate",
-    Entry.UPLOAD: "upload",
-    Entry.LAUNCH: "replay",
-    Entry.SYNCHRONIZE: "synchronize",
-    Entry.DESTROY_EXECUTABLE: "destroy_executable",
-    Entry.DESTROY: "destroy",
-    Entry.UPDATE: "update",
-    Entry.SET_PARAMS: "set_params",
-}
+FUNCTIONS = {entry: entry.name.lower() for entry in Entry} | {Entry.LAUNCH: "replay"}
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The driver, built once."""
-    found = build("graph_driver", tmp_path_factory.mktemp("driver"))
-    found.graph_order.restype = ctypes.c_char_p
-    found.graph_last.restype = ctypes.c_int64
-    return found
+    library = build("graph_driver", tmp_path_factory.mktemp("driver"))
+    library.graph_order.restype = ctypes.c_char_p
+    library.graph_last.restype = ctypes.c_int64
+    return library
 
 
 @pytest.fixture
@@ -170,20 +156,20 @@ def test_rows_are_called_in_turn_and_can_take_a_value_that_an_earlier_call_wrote
     rows[0, :3] = scratch.ctypes.data, 4096, STREAM
     rows[1, :2] = 0, STREAM
     takes: IntArray = np.array([-1, 0], dtype=np.int64)
-    assert graph_loops.submit_rows(addresses, rows, takes, scratch, 5) == 0
+    assert loops.submit_rows(addresses, rows, takes, scratch, 5) == 0
     assert order(driver) == "MFMFM"
     driver.graph_reset(-1)
-    assert graph_loops.submit_rows(addresses, rows, takes, scratch, 4) == 0
+    assert loops.submit_rows(addresses, rows, takes, scratch, 4) == 0
     assert driver.graph_last(0) == scratch[0] == 101, "the second pair frees what it allocated"
     out: IntArray = np.zeros(4, dtype=np.int64)
     driver.graph_reset(-1)
     wait = address(driver, "synchronize")
-    assert graph_loops.rows_round_trips(addresses, rows, takes, scratch, 2, wait, 9, CLOCK, out) == 0
+    assert loops.rows_round_trips(addresses, rows, takes, scratch, 2, wait, 9, CLOCK, out) == 0
     assert driver.graph_last(0) == 9
     assert order(driver) == "MFS" * 4
     assert (out > 0).all()
     driver.graph_reset(-1)
-    assert graph_loops.submit_rows_stamped(addresses, rows, takes, scratch, 2, CLOCK, out) == 0
+    assert loops.submit_rows_stamped(addresses, rows, takes, scratch, 2, CLOCK, out) == 0
     assert order(driver) == "MF" * 3
     assert (np.diff(out) > 0).all()
 
@@ -195,7 +181,7 @@ def test_iterations_end_when_the_flag_is_set(driver: ctypes.CDLL, waits: bool) -
     parameters: IntArray = np.array([slot.ctypes.data], dtype=np.int64)
     row = launch_row(driver, int(parameters.ctypes.data))[:11]
     wait = address(driver, "synchronize") if waits else 0
-    code, took_ns = graph_loops.iterate(address(driver, "count_up"), row, wait, STREAM, int(flag.ctypes.data), 6, CLOCK)
+    code, took_ns = loops.iterate(address(driver, "count_up"), row, wait, STREAM, int(flag.ctypes.data), 6, CLOCK)
     assert (code, flag[0]) == (0, 6)
     assert took_ns > 0
     assert order(driver) == ("KS" if waits else "K") * 6
@@ -203,7 +189,7 @@ def test_iterations_end_when_the_flag_is_set(driver: ctypes.CDLL, waits: bool) -
 
 def test_a_host_function_appends(tmp_path: Path) -> None:
     words = np.array([41, 0, 0], dtype=np.int32)
-    call = ctypes.CFUNCTYPE(None, ctypes.c_int64)(graph_loops.append_on_host.address)
+    call = ctypes.CFUNCTYPE(None, ctypes.c_int64)(loops.append_on_host.address)
     call(words.ctypes.data)
     call(words.ctypes.data + 4)
     assert words.tolist() == [41, 42, 43]
@@ -211,6 +197,6 @@ def test_a_host_function_appends(tmp_path: Path) -> None:
 
 def test_a_timed_call_returns_its_code(driver: ctypes.CDLL) -> None:
     driver.graph_reset(0)
-    code, took_ns = graph_loops.timed_call(address(driver, "update"), 1, 2, 3, CLOCK)
+    code, took_ns = loops.timed_call(address(driver, "update"), 1, 2, 3, CLOCK)
     assert (code, [driver.graph_last(index) for index in range(3)]) == (900, [1, 2, 3])
     assert took_ns > 0

@@ -5,15 +5,14 @@ from __future__ import annotations
 import io
 
 import pytest
-from make_graph_run import MADE, make_graph_run
-from make_run import make_run
-from rich.cells import cell_len
+from make_graph_run import make_graph_run
+from sections import drawn, headings, lines_of, section, some, suite_report
 
 from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.core.bench import discover
 from microbench.core.model import Run
-from microbench.report.document import Bars, Curve, Line, Mark, Section, Table, TimeLine
-from microbench.report.sheets import listing, view
+from microbench.report.document import Curve, Line, Mark
+from microbench.report.sheets import listing
 from microbench.report.suites import graph
 from microbench.report.terminal import terminal
 from microbench.report.terminal.plots import curve
@@ -25,29 +24,8 @@ def evidence(run: Run = WHOLE) -> Evidence:
     return evidence_by_device(run)[0]
 
 
-def section(run: Run = WHOLE) -> Section:
-    return next(one for one in view.build(run).sections if one.suite == "graph")
-
-
-def drawn(run: Run, width: int, encoding: str = "utf-8") -> str:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
-    terminal.draw(view.build(run), terminal.open_console(stream, width=width))
-    return raw.getvalue().decode(encoding)
-
-
-def test_gain_comes_first_and_every_benchmark_has_its_table() -> None:
-    found = section()
-    assert found.title == "graph: what CUDA Graphs gain"
-    assert [type(picture) for picture in found.pictures] == [Curve, Table, TimeLine, Bars, Bars, Bars]
-    assert [study.benchmark for study in found.studies] == list(graph.ORDER)
-    assert set(graph.ORDER) == set(MADE)
-    assert found.studies[0].curve is None  # it is among the pictures
-
-
 def test_speed_up_has_a_line_for_each_submitter_and_the_loops_crossovers() -> None:
-    picture = graph.gain(evidence())
-    assert picture is not None
+    picture = some(graph.gain(evidence()))
     assert [line.name for line in picture.lines] == [
         "compiled loop", "cuda.core", "CuPy RawKernel", "Numba (configured before)",
     ]  # fmt: skip
@@ -58,9 +36,8 @@ def test_speed_up_has_a_line_for_each_submitter_and_the_loops_crossovers() -> No
 
 
 def test_the_surface_has_kernels_down_and_durations_across() -> None:
-    table = graph.surface(evidence())
-    assert table is not None
-    assert [column.title for column in table.columns][:3] == ["kernels", "empty", "1.00 µs"]
+    table = some(graph.surface(evidence()))
+    assert headings(table)[:3] == ["kernels", "empty", "1.00 µs"]
     assert [row[0].text for row in table.rows] == ["1", "10", "100", "1000"]
     assert table.rows[2][1].text == "4.8×"
     assert (table.rows[2][1].tone, table.rows[0][-1].tone) == ("good", "quiet")
@@ -69,40 +46,25 @@ def test_the_surface_has_kernels_down_and_durations_across() -> None:
 
 
 def test_a_life_shows_slope_constant_and_misfit() -> None:
-    picture = graph.life(evidence())
-    assert picture is not None
+    picture = some(graph.life(evidence()))
     bar = next(bar for bar in picture.bars if bar.label == "instantiate")
     assert bar.value == pytest.approx(1.27e-6, rel=0.01)
     assert [cell.text for cell in bar.cells] == ["1.27 µs", "5.01 µs", "0.09 %", "0.14 %"]
 
 
 def test_kinds_have_their_stream_as_the_paler_end() -> None:
-    picture = graph.kinds(evidence())
-    assert picture is not None
+    picture = some(graph.kinds(evidence()))
     bars = {bar.label: bar for bar in picture.bars}
     assert bars["empty kernel"].beyond == pytest.approx(1.36e-6, rel=0.01)
     assert bars["child graph"].beyond is None
     assert picture.bars[-1].label == "host function"
-    iterations = graph.deciders(evidence())
-    assert iterations is not None
+    iterations = some(graph.deciders(evidence()))
     assert len(iterations.bars) == 4
-
-
-def test_pictures_without_their_figures_are_left_out() -> None:
-    assert graph.pictures(evidence(make_run())) == []
-
-
-@pytest.mark.parametrize(("width", "encoding"), [(60, "ascii"), (80, "utf-8"), (120, "ascii"), (200, "utf-8")])
-def test_no_line_is_wider_than_the_page(width: int, encoding: str) -> None:
-    text = drawn(make_graph_run(rounds=3), width, encoding)
-    assert max(cell_len(line) for line in text.splitlines()) <= min(width, terminal.WIDEST)
-    assert "stream host" in text
 
 
 @pytest.mark.slow
 def test_a_full_grid_fits_a_narrow_page_by_its_columns() -> None:
-    lines = drawn(make_graph_run(preset="full"), 80).splitlines()
-    assert max(cell_len(line) for line in lines) <= 80
+    lines = drawn(suite_report("graph", "full"), 80).splitlines()
     heads = [line for line in lines if line.startswith(" kernels  empty")]
     assert len(heads) == 1
     assert "200 µs" in heads[0]
@@ -110,39 +72,36 @@ def test_a_full_grid_fits_a_narrow_page_by_its_columns() -> None:
 
 
 def test_figures_leave_their_spread_where_a_page_is_too_narrow_and_no_cell_breaks() -> None:
-    lines = drawn(WHOLE, 80).splitlines()
+    lines = drawn(suite_report("graph"), 80).splitlines()
     row = next(line for line in lines if line.startswith(" stream_released"))
     assert row.split()[:2] == ["stream_released", "4"]
     assert "±" not in row
-    wide = next(line for line in drawn(WHOLE, 120).splitlines() if line.startswith(" stream_released"))
+    wide = next(line for line in drawn(suite_report("graph")).splitlines() if line.startswith(" stream_released"))
     assert "±" in wide
 
 
 def test_many_nodes_stand_side_by_side() -> None:
-    table = next(study for study in section().studies if study.benchmark == "graph_lifecycle").tables[0]
-    assert [column.title for column in table.columns] == ["metric by nodes", "1", "10", "100", "1000", "10000"]
+    table = next(study for study in section(WHOLE, "graph").studies if study.benchmark == "graph_lifecycle").tables[0]
+    assert headings(table) == ["metric by nodes", "1", "10", "100", "1000", "10000"]
     assert [column.drop for column in table.columns] == [0, 0, 1, 0, 1, 0]
 
 
 def test_marks_beside_each_other_keep_their_words() -> None:
     marks = tuple(Mark(at, f"a mark at {at}") for at in (2.0, 2.2, 2.4))
     one = Curve("", "", "", (Line("", ((1.0, 1.0), (4.0, 4.0))),), (), (Mark(1.0, "1"),), marks=marks)
-    text = "\n".join("".join(piece for piece, _ in line) for line in curve(one, 60, 10, fine=True))
+    text = "\n".join(lines_of(curve(one, 60, 10, fine=True)))
     assert all(mark.text in text for mark in marks)
 
 
 def test_words_of_a_mark_do_not_cross_another_where_a_side_is_free() -> None:
     marks = (Mark(2.0, "the first of two"), Mark(2.4, "second"))
     one = Curve("", "", "", (Line("", ((1.0, 1.0), (4.0, 4.0))),), (), (Mark(1.0, "1"),), marks=marks)
-    lines = ["".join(piece for piece, _ in line) for line in curve(one, 60, 10, fine=True)]
-    assert any("the first of two ┊" in line for line in lines)
+    assert any("the first of two ┊" in line for line in lines_of(curve(one, 60, 10, fine=True)))
 
 
 def test_the_catalogue_lists_every_kind_of_node_whole() -> None:
     benchmark = discover()["graph_nodes"]
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
-    tables = listing.suite_tables([benchmark.info(benchmark.cases("full"))])
-    terminal.draw_tables(tables, terminal.open_console(stream, 80))
-    words = raw.getvalue().decode().replace(",", " ").split()
+    stream = io.StringIO()
+    terminal.draw_tables([listing.axes_table(benchmark)], terminal.open_console(stream, 80))
+    words = stream.getvalue().replace(",", " ").split()
     assert set(map(str, benchmark.axes["kind"].full)) <= set(words)

@@ -51,7 +51,7 @@ def test_a_file_is_gone_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(passed) <= len(data)
 
 
-def test_outcomes_are_sorted_by_benchmark_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outcomes_of_a_benchmark_are_those_of_the_gpu_and_the_host() -> None:
     run = make_run(extra=[failed()])
     device = next(one.device for one in run.outcomes if one.device)
     evidence = Evidence(run, stats.rows(run), device)

@@ -12,13 +12,14 @@ import pytest
 from capture_stand_ins import STREAM, Launches
 from layer_stand_ins import CASES, CONTEXT, ONE_OP, SAME_KERNEL, SPINNING, Array, put_stand_ins
 
-from microbench.analysis.graph_steps import TITLES
+from microbench.analysis.graph_steps import LAYER_AXES, layer_titles
+from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip, UsageError
+from microbench.core.model import Run
 from microbench.core.ops import LOOP_LAYER
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.layers import base
-from microbench.gpu.layers.base import find_layer, kernels_of_one_call, layer_named, layers, open_layer
-from microbench.predict.step_file import ALIASES
+from microbench.gpu.layers.base import find_layer, kernels_of_one_call, layer_names, layers, open_layer
 
 # The packages that the layers measure; listing the layers must import none of them.
 PACKAGES = ("cuda.bindings.driver", "cuda.core", "cupy", "numba.cuda", "torch", "triton", "warp", "jax")
@@ -32,34 +33,38 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
 # Declarations.
 
 
-def test_layers_are_listed_by_family_in_a_fixed_order() -> None:
-    assert tuple(layer.name for layer in layers("same_kernel")) == SAME_KERNEL
-    assert tuple(layer.name for layer in layers("one_op")) == ONE_OP
-    assert tuple(layer.name for layer in layers()) == SAME_KERNEL + ONE_OP
-    assert base.spinning() == (LOOP_LAYER, *SPINNING)
-
-
 @pytest.mark.parametrize("layer", layers(), ids=lambda layer: layer.name)
 def test_each_layer_declares_what_it_is(layer: base.Layer) -> None:
     assert layer.install.startswith("pip install ")
     assert layer.about
     assert "\n" not in layer.about
     assert layer.arguments == ((0, 4) if layer.family == "same_kernel" else (1,))
+    with pytest.raises(Skip, match=" arguments, not 2"):
+        open_layer(layer.name, CONTEXT, 2)
 
 
-def test_titles_and_aliases_are_those_that_reports_use() -> None:
-    assert base.layer_titles() == TITLES
-    assert {alias: layer_named(alias) for alias in ALIASES} == ALIASES
+def test_layers_are_listed_by_family_in_a_fixed_order() -> None:
+    assert tuple(layer.name for layer in layers()) == SAME_KERNEL + ONE_OP
+    assert tuple(layer.name for layer in layers("one_op")) == ONE_OP
+    assert base.spinning() == (LOOP_LAYER, *SPINNING, "torch_eager")
+    with pytest.raises(UsageError) as caught:
+        find_layer("cupy_row")
+    assert "cupy_row" in caught.value.cause
+    assert "cupy_raw" in caught.value.next_step
 
 
-def test_a_layer_is_named_by_its_name_or_an_alias() -> None:
-    assert layer_named("cupy_raw") == "cupy_raw"
-    assert layer_named(" PyTorch ") == "torch_eager"
-    for text, step in (("cupy_row", "did you mean cupy_raw?"), ("espresso", "choose one of loop, cuda_bindings")):
-        with pytest.raises(UsageError) as caught:
-            layer_named(text)
-        assert text in caught.value.cause
-        assert step in caught.value.next_step
+def test_every_word_for_a_layer_means_one_layer() -> None:
+    names = layer_names()
+    assert len(names) == sum(1 + len(submitter.aliases) for submitter in base.submitters())
+    assert all(word == word.lower() for word in names)
+    assert (names["cupy_raw"], names["pytorch"], names["c++"]) == ("cupy_raw", "torch_eager", LOOP_LAYER)
+
+
+@pytest.mark.parametrize(("benchmark", "axis"), [("launch_layers", "layer"), ("graph_gain", "submitter")])
+def test_a_run_records_the_titles_of_its_layers(benchmark: str, axis: str) -> None:
+    info = discover()[benchmark].info([])
+    assert axis in LAYER_AXES
+    assert layer_titles(Run(1, "run", (), (info,), ())) == base.layer_titles()
 
 
 def test_the_simulated_gpu_has_the_declared_costs() -> None:
@@ -78,19 +83,6 @@ print([name for name in {PACKAGES!r} if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_an_unknown_layer_is_a_usage_error_that_names_the_others() -> None:
-    with pytest.raises(UsageError) as caught:
-        find_layer("cupy_row")
-    assert "cupy_row" in caught.value.cause
-    assert "cupy_raw" in caught.value.next_step
-
-
-def test_an_argument_count_that_is_not_measured_is_skipped(launches: Launches) -> None:
-    with pytest.raises(Skip, match="0 or 4 arguments, not 2"):
-        open_layer("cupy_raw", CONTEXT, 2)
-    assert launches == []
 
 
 # The wiring of each layer.
@@ -199,11 +191,6 @@ def test_a_missing_package_is_skipped_with_its_install_line(
     assert str(caught.value) == f"needs {package}: {layer.install}"
 
 
-def test_a_missing_parent_is_a_missing_package() -> None:
-    with pytest.raises(Skip, match=r"^needs no_such_parent_here\.child: pip install it$"):
-        base.load("no_such_parent_here.child", "pip install it")
-
-
 @pytest.mark.parametrize("error", [
     ImportError("libnvrtc.so.13: cannot open\nshared object"), AttributeError("np has no row_stack"),
     ModuleNotFoundError("No module named 'its_dependency'", name="its_dependency"), RuntimeError("ABI version"),
@@ -254,15 +241,9 @@ def test_libraries_without_a_gpu_are_skipped(launches: Launches, monkeypatch: py
         with pytest.raises(Skip, match="sees no GPU") as caught:
             open_layer(name, CONTEXT, find_layer(name).arguments[0])
         assert "\n" not in str(caught.value)
-
-
-def test_numbas_simulator_is_not_a_gpu(launches: Launches) -> None:
     sys.modules["numba"].config.ENABLE_CUDASIM = 1
     with pytest.raises(Skip, match="unset it"):
         open_layer("numba_each_call", CONTEXT, 0)
-
-
-def test_an_old_cuda_core_is_skipped(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(sys.modules["cuda.core"], "launch")
     with pytest.raises(Skip, match=r"older than 1\.0: pip install"):
         open_layer("cuda_core", CONTEXT, 0)

@@ -2,85 +2,26 @@
 
 from __future__ import annotations
 
-import io
-from functools import cache
-
 import msgspec
 import pytest
 from link_evidence import SEVERAL, WHOLE, changed, evidence, peer_outcomes
-from make_link_run import FLAT, MADE, make_link_run, rate, state, two_switches
+from make_link_run import FLAT, make_link_run, rate, state, two_switches
 from make_run import make_run, outcome
-from rich.cells import cell_len
+from sections import cells, drawn, headings, lines_of, section, some, suite_report
 
 from microbench.analysis.stats import rows
-from microbench.core.model import Fact, LinkInfo, Run
+from microbench.core.model import Fact, LinkInfo
 from microbench.core.units import axis_title
-from microbench.report.document import Curve, Report, Section, Table, Way
-from microbench.report.sheets import view
+from microbench.report.document import Way
 from microbench.report.suites import link
 from microbench.report.suites.link import path
 from microbench.report.tables import figure
-from microbench.report.terminal import terminal
 from microbench.report.terminal.charts import way
-
-
-@cache
-def report(gpus: int) -> Report:
-    """The report of a made run with that many GPUs: 1 is WHOLE, 4 is SEVERAL."""
-    runs = {1: WHOLE, 4: SEVERAL}
-    return view.build(runs[gpus] if gpus in runs else make_link_run(gpus=gpus, nodes=2, facts=two_switches()))
-
-
-def section(made: Report | Run) -> Section:
-    shown = view.build(made) if isinstance(made, Run) else made
-    return next(one for one in shown.sections if one.suite == "link")
-
-
-def drawn(shown: Report, width: int, encoding: str = "utf-8") -> str:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
-    terminal.draw(shown, terminal.open_console(stream, width=width))
-    return raw.getvalue().decode(encoding)
-
-
-def lines_of(one: Way, width: int) -> list[str]:
-    return ["".join(text for text, _ in line) for line in way(one, width, fine=True)]
 
 
 def made_path(**other: object) -> Way:
     facts = two_switches(**other)  # type: ignore[arg-type]
-    one = path(evidence(make_link_run(facts=facts)))
-    assert one is not None
-    return one
-
-
-# -- the whole ----------------------------------------------------------------------------------------------------
-
-
-def test_every_benchmark_has_its_table_and_the_path_comes_first() -> None:
-    shown = section(report(4))
-    assert shown.title == "link: is it as fast as it should be"
-    assert [type(picture) for picture in shown.pictures] == [Way, Curve, Curve, *[Table] * 7]
-    assert [study.benchmark for study in shown.studies] == list(link.ORDER)
-    assert set(link.ORDER) == {*MADE, "link_state"}
-    curves = {study.benchmark for study in shown.studies if study.curve is not None}
-    assert not curves & {"link_copy", "link_peer", "link_concurrent", "link_numa"}
-
-
-def test_pictures_without_their_figures_are_left_out() -> None:
-    assert link.pictures(evidence(make_run())) == []
-    quick = section(make_link_run(preset="quick"))
-    assert [type(picture) for picture in quick.pictures] == [Way, Curve, Curve, Table, Table]
-
-
-@pytest.mark.parametrize(("width", "encoding"), [(60, "ascii"), (80, "utf-8"), (120, "ascii"), (200, "utf-8")])
-def test_no_line_is_wider_than_the_page(width: int, encoding: str) -> None:
-    for gpus in (1, 8):
-        text = drawn(report(gpus), width, encoding)
-        assert max(cell_len(line) for line in text.splitlines()) <= min(width, terminal.WIDEST)
-
-
-# -- the path -----------------------------------------------------------------------------------------------------
+    return some(path(evidence(make_link_run(facts=facts))))
 
 
 def test_the_path_goes_from_the_processor_through_switches_to_the_gpu() -> None:
@@ -90,19 +31,16 @@ def test_the_path_goes_from_the_processor_through_switches_to_the_gpu() -> None:
     assert [stretch.text for stretch in one.stretches] == ["", "5.0 x16", "5.0 x16", "5.0 x16"]
 
 
-def test_a_link_below_what_both_ends_can_do_stands_out() -> None:
+def test_a_link_below_what_both_ends_can_do_stands_out_unless_it_was_idle() -> None:
     one = made_path(hop0_generation_now=3, hop2_lanes_now=8)
     assert [(stretch.text, stretch.tone) for stretch in one.stretches][1:] == [
         ("5.0 x16", "good"), ("5.0 x8 of 5.0 x16", "problem"), ("3.0 x16 of 5.0 x16", "problem"),
     ]  # fmt: skip
     limited = made_path(slot_limit_bus_id="0000:3c:00.0")
     assert [station.tone for station in limited.stations][3] == "warning"
-
-
-def test_a_link_that_was_read_idle_does_not_stand_out() -> None:
-    one = made_path(hop0_generation_now=1, read_under_load=False)
-    assert (one.stretches[-1].text, one.stretches[-1].tone) == ("1.0 x16 of 5.0 x16", "quiet")
-    assert "after copies had ended" in one.about
+    idle = made_path(hop0_generation_now=1, read_under_load=False)
+    assert (idle.stretches[-1].text, idle.stretches[-1].tone) == ("1.0 x16 of 5.0 x16", "quiet")
+    assert "after copies had ended" in idle.about
     assert "while copies ran" in made_path().about
 
 
@@ -115,8 +53,7 @@ def test_without_root_two_unnamed_bridges_are_a_switch() -> None:
 
 
 def test_a_virtual_machine_hides_the_path() -> None:
-    one = path(evidence())
-    assert one is not None
+    one = some(path(evidence()))
     assert [station.name for station in one.stations] == ["CPU", "GPU 0"]
     assert one.stretches[0].hidden
     assert one.stretches[0].text == "hidden by the virtual machine"
@@ -132,24 +69,19 @@ def test_no_path_where_nothing_is_known_or_memory_is_shared() -> None:
 
 def test_a_path_is_one_line_where_it_fits_and_down_the_page_where_not() -> None:
     one = made_path()
-    across = lines_of(one, 80)
+    across, wider, down = (lines_of(way(one, width, fine=True)) for width in (80, 120, 60))
     assert len(across) == 4
     assert {len(line) for line in across} == {80}
     assert across[2].startswith("│ NUMA 1 ├───┤ 39:01.0   ├───────┤")
     assert "│5.0 x16│" in across[1]
-    assert " 5.0 x16 " in lines_of(one, 120)[1]
-    down = lines_of(one, 60)
+    assert " 5.0 x16 " in wider[1]
     assert down[0] == "• CPU  NUMA 1"
     assert down[3] == "│   5.0 x16"
     assert len(down) == 9
 
 
-# -- copies -------------------------------------------------------------------------------------------------------
-
-
 def test_rates_have_fit_and_ceiling_on_a_logarithmic_axis() -> None:
-    picture = link.rates(evidence(), "h2d")
-    assert picture is not None
+    picture = some(link.rates(evidence(), "h2d"))
     assert picture.x_log
     assert not picture.y_log
     assert [line.name for line in picture.lines] == ["pinned", "pageable", "fit", "ceiling 58.4 GB/s"]
@@ -168,8 +100,7 @@ def test_a_fit_ends_with_the_copies_it_was_made_from() -> None:
             None if one.case.params.get("memory") == "pinned" and int(one.case.params["size_bytes"]) > 1 << 17 else one
         )
     )
-    picture = link.rates(evidence(few), "h2d")
-    assert picture is not None
+    picture = some(link.rates(evidence(few), "h2d"))
     ends = {line.name.split()[0]: (line.points[0][0], line.points[-1][0]) for line in picture.lines}
     whole = (1, 256 << 20)
     assert ends["pageable"] == ends["ceiling"] == whole
@@ -180,29 +111,26 @@ def test_a_fit_ends_with_the_copies_it_was_made_from() -> None:
 
 
 def test_fits_stand_in_a_table() -> None:
-    table = link.fits(evidence())
-    assert table is not None
-    assert [cell.text for cell in table.rows[0]][:7] == [
+    table = some(link.fits(evidence()))
+    assert cells(table, 0)[:7] == [
         "to the GPU", "pinned", "device", "1.30 µs", "55.4 GB/s", "70.3 KiB", "633 KiB",
     ]  # fmt: skip
 
 
 def test_pin_or_not_counts_copies() -> None:
-    table = link.pinning(evidence())
-    assert table is not None
+    table = some(link.pinning(evidence()))
     assert [column.title for column in table.columns if not column.drop] == [
         "how", "buffer", "costs more", "copies to the GPU", "copies from the GPU",
     ]  # fmt: skip
-    last = [cell.text for cell in table.rows[2]]
+    last = cells(table, 2)
     assert last[:2] == ["allocated pinned", "64 MiB"]
     assert last[4] == "4"
 
 
 def test_kernels_on_host_memory_by_width_and_offset() -> None:
-    table = link.zero_copy(evidence())
-    assert table is not None
-    assert [column.title for column in table.columns] == ["", "0 B", "32 B"]
-    assert [cell.text for cell in table.rows[1]] == ["read 16 B", "50.5", "40.4"]
+    table = some(link.zero_copy(evidence()))
+    assert headings(table) == ["", "0 B", "32 B"]
+    assert cells(table, 1) == ["read 16 B", "50.5", "40.4"]
 
 
 def test_a_figure_above_its_limit_says_so() -> None:
@@ -214,14 +142,11 @@ def test_a_figure_above_its_limit_says_so() -> None:
     assert figure(rows(WHOLE)[0], evidence().ceiling(rows(WHOLE)[0])).tone == "strong"
 
 
-# -- several GPUs -------------------------------------------------------------------------------------------------
-
-
 def test_peers_are_a_matrix_with_reasons_and_topology() -> None:
     run = peer_outcomes(SEVERAL, "skipped", "no peer access", first=3, second=0)
     rates, latencies = link.peers(evidence(run))
-    assert [column.title for column in rates.columns] == ["", "GPU 0", "GPU 1", "GPU 2", "GPU 3"]
-    assert [cell.text for cell in rates.rows[0]] == ["GPU 0", "·", "395", "197", "197"]
+    assert headings(rates) == ["", "GPU 0", "GPU 1", "GPU 2", "GPU 3"]
+    assert cells(rates, 0) == ["GPU 0", "·", "395", "197", "197"]
     assert rates.rows[3][1].text == "–"
     assert rates.notes == ("3 → 0: no peer access", "seen from GPU 0: gpu1 PIX, mlx5_0 NODE")
     assert latencies.rows[1][1].text == "828 ns"
@@ -238,41 +163,29 @@ def test_each_gpu_is_held_against_its_own_link() -> None:
     gpus[1] = msgspec.structs.replace(gpus[1], link=msgspec.structs.replace(wide, lanes_max=8, nvlinks=9))
     environment = msgspec.structs.replace(session.environment, gpus=tuple(gpus))
     run = msgspec.structs.replace(SEVERAL, sessions=(msgspec.structs.replace(session, environment=environment),))
-    studies = section(run).studies
+    studies = section(run, "link").studies
     for benchmark, name in (("link_concurrent", "gpu_index"), ("link_peer", "first")):
         study = next(one for one in studies if one.benchmark == benchmark)
         limits = [note for table in study.tables for note in table.notes if note.startswith("limit:")]
         assert len(limits) == len({note.split(",")[0] for note in limits}) > 1
         bounded = [row for row in evidence(run).rows(benchmark) if row.measurement.bound is not None]
         own = {int(row.params[name]): evidence(run).ceiling(row) for row in bounded}
-        narrow, full = own[1], own[0]
-        assert narrow is not None
-        assert full is not None
-        assert narrow.value == pytest.approx(full.value / 2)
-        assert own[2] == full
-
-
-def test_the_verdict_stands_above_all_pictures() -> None:
-    shown = section(report(1))
-    assert shown.verdict is shown.findings[0]
-    text = drawn(report(1), 120)
-    at = [
-        text.index(words)
-        for words in ("link: is it as fast", shown.verdict.title, "The way to the GPU", "Bandwidth over")
-    ]
-    assert at == sorted(at)
-    assert "SIMULATED" in text[at[1] : at[2]]
-    assert all(one.verdict is None for one in report(1).sections if one.suite != "link")
+        assert some(own[1]).value == pytest.approx(some(own[0]).value / 2)
+        assert own[2] == own[0]
 
 
 def test_what_has_no_footprint_shows_none() -> None:
-    table = next(one for one in section(report(1)).studies if one.benchmark == "link_latency").tables[0]
-    across = [column.title for column in table.columns]
+    table = next(
+        one for one in section(suite_report("link"), "link").studies if one.benchmark == "link_latency"
+    ).tables[0]
+    across = headings(table)
     what, footprint = across.index("what"), across.index(axis_title("footprint_bytes"))
     shown = {(row[what].text, row[footprint].text) for row in table.rows}
     assert shown == {("flag", "–"), ("copy_h2d", "–"), ("copy_d2h", "–"), ("memset", "–"), ("host_read", "2 MiB"),
                      ("host_read", "64 MiB")}  # fmt: skip
-    split = next(one for one in section(report(1)).studies if one.benchmark == "link_zero_copy").tables[0]
+    split = next(
+        one for one in section(suite_report("link"), "link").studies if one.benchmark == "link_zero_copy"
+    ).tables[0]
     offset = [column.title for column in split.columns].index(axis_title("offset_bytes"))
     begins = {row[offset].text for row in split.rows}
     assert begins == {"0 B", "32 B"}, "an offset of 0 is one"
@@ -281,23 +194,20 @@ def test_what_has_no_footprint_shows_none() -> None:
 def test_what_is_kept_beside_others() -> None:
     full = make_link_run(gpus=4, nodes=2, preset="full")
     table, _ = link.uplinks(evidence(full))
-    assert [column.title for column in table.columns] == ["", "all others", "GPU 0", "GPU 1", "GPU 2", "GPU 3"]
-    assert [cell.text for cell in table.rows[0]] == ["GPU 0", "51.0 %", "·", "51.0 %", "99.0 %", "99.0 %"]
+    assert headings(table) == ["", "all others", "GPU 0", "GPU 1", "GPU 2", "GPU 3"]
+    assert cells(table, 0) == ["GPU 0", "51.0 %", "·", "51.0 %", "99.0 %", "99.0 %"]
     assert table.rows[0][1].tone == "warning"
 
 
-# -- facts --------------------------------------------------------------------------------------------------------
-
-
 def test_facts_have_a_table_with_reasons_and_hops_their_own() -> None:
-    first, hops = section(report(4)).studies[0].tables
+    first, hops = section(SEVERAL, "link").studies[0].tables
     assert first.title == "link_state: State of the link"
     facts = {row[0].text: row[1].text for row in first.rows}
     assert facts["bar1_bytes"] == "128 GiB"
     assert facts["relaxed_ordering"] == "yes"
     assert facts["max_payload_bytes"] == "256 B"
-    assert [cell.text for cell in hops.rows[5]][:3] == ["5", "0000:39:01.0", "root port"]
-    hidden = {row[0].text: row[1] for row in section(report(1)).studies[0].tables[0].rows}
+    assert cells(hops, 5)[:3] == ["5", "0000:39:01.0", "root port"]
+    hidden = {row[0].text: row[1] for row in section(suite_report("link"), "link").studies[0].tables[0].rows}
     assert hidden["switches"].text == "unknown (a virtual machine shows a flat bus)"
     assert hidden["switches"].tone == "quiet"
 
@@ -306,25 +216,25 @@ def test_a_fact_that_is_no_says_why() -> None:
     one = next(outcome for outcome in WHOLE.outcomes if outcome.case.benchmark == "link_zero_copy")
     fact = Fact("pcie_bytes_counted", False, "NVML", reason="sampled rates only")
     run = msgspec.structs.replace(WHOLE, outcomes=(msgspec.structs.replace(one, facts=(fact,)),))
-    assert "pcie bytes counted: no (sampled rates only)" in "".join(drawn(view.build(run), 120).split("\n"))
+    assert "pcie bytes counted: no (sampled rates only)" in "".join(drawn(run).split("\n"))
 
 
 def test_a_run_of_facts_alone_is_shown() -> None:
     run = msgspec.structs.replace(WHOLE, outcomes=(state(two_switches()),))
-    shown = section(run)
+    shown = section(run, "link")
     assert [study.benchmark for study in shown.studies] == ["link_state"]
     assert isinstance(shown.pictures[0], Way)
 
 
 def test_rounds_that_disagree_on_a_fact_are_all_shown() -> None:
     first, second = state(two_switches(pcie_replays_risen=7)), state(two_switches(pcie_replays_risen=0))
-    shown = section(msgspec.structs.replace(WHOLE, outcomes=(first, msgspec.structs.replace(second, round=1))))
+    shown = section(msgspec.structs.replace(WHOLE, outcomes=(first, msgspec.structs.replace(second, round=1))), "link")
     facts = {row[0].text: row[1].text for row in shown.studies[0].tables[0].rows}
     assert facts["pcie_replays_risen"] == "7, 0"
     assert facts["hops"] == "6"
 
 
 def test_many_values_of_a_fact_are_a_range() -> None:
-    full = section(make_link_run(preset="full"))
+    full = section(suite_report("link", "full"), "link")
     notes = next(study for study in full.studies if study.benchmark == "link_chunks").tables[-1].notes
     assert any(note.startswith("kernel: 1.20 ms to 1.59 ms (") for note in notes)

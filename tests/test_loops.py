@@ -47,11 +47,8 @@ def test_a_launch_passes_its_eleven_arguments_with_their_widths(driver: ctypes.C
     assert loops.submit(address(driver, "driver_launch"), wide(), 0, 3) == 0
     assert driver.driver_calls() == 3
     assert [driver.driver_seen(index) for index in range(11)] == LAUNCH
-
-
-def test_parameters_move_on_by_the_stride_with_each_call(driver: ctypes.CDLL) -> None:
     loops.submit(address(driver, "driver_launch"), wide(), 24, 5)
-    assert driver.driver_seen(9) == LAUNCH[9] + 4 * 24
+    assert driver.driver_seen(9) == LAUNCH[9] + 4 * 24, "parameters move on by the stride with each call"
 
 
 def test_four_arguments_go_through_the_narrow_form(driver: ctypes.CDLL) -> None:
@@ -79,87 +76,59 @@ def test_one_failing_call_among_many_is_reported(driver: ctypes.CDLL) -> None:
         assert submit() == 719
 
 
-def test_stamps_rise_and_there_is_one_more_than_calls(driver: ctypes.CDLL) -> None:
+def test_stamps_round_trips_and_streams_in_turn(driver: ctypes.CDLL) -> None:
+    launch, wait = address(driver, "driver_launch"), address(driver, "driver_synchronize")
     out: IntArray = np.zeros(101, dtype=np.int64)
-    assert loops.submit_stamped(address(driver, "driver_launch"), wide(), 0, CLOCK, out) == 0
+    assert loops.submit_stamped(launch, wide(), 0, CLOCK, out) == 0
     assert driver.driver_calls() == 100
     assert (np.diff(out) >= 0).all()
     assert out[0] > 0
-
-
-def test_round_trips_synchronise_the_stream_of_the_call(driver: ctypes.CDLL) -> None:
-    out: IntArray = np.zeros(7, dtype=np.int64)
-    launch, wait = address(driver, "driver_launch"), address(driver, "driver_synchronize")
-    loops.round_trips(launch, wide(), 1, wait, 99, CLOCK, out)
-    assert driver.driver_calls() == 7
+    for calls in (1, 3):
+        driver.driver_reset(-1)
+        loops.round_trips(launch, wide(), calls, wait, 99, CLOCK, out[:7])
+        assert driver.driver_calls() == 7 * calls
+        assert driver.driver_seen(12) == 99
+        assert (out[:7] > 0).all()
     driver.driver_reset(-1)
-    loops.round_trips(launch, wide(), 3, wait, 99, CLOCK, out)
-    assert driver.driver_calls() == 21
-    assert driver.driver_seen(12) == 99
-    assert (out > 0).all()
+    loops.submit_round_robin(launch, wide(), np.array([11, 22, 33]), 5, wait, CLOCK)
+    assert (driver.driver_calls(), driver.driver_seen(8)) == (5, 22)
 
 
-def test_streams_are_used_in_turn(driver: ctypes.CDLL) -> None:
-    loops.submit_round_robin(
-        address(driver, "driver_launch"),
-        wide(),
-        np.array([11, 22, 33]),
-        5,
-        address(driver, "driver_synchronize"),
-        CLOCK,
-    )
-    assert driver.driver_calls() == 5
-    assert driver.driver_seen(8) == 22
+def watched(
+    driver: ctypes.CDLL, launch: str, count: int, parameters: Callable[[int], int]
+) -> tuple[int, int, IntArray]:
+    """Launch and synchronise while another thread watches the flag: both results, and the stamps."""
+    words = np.zeros(64, dtype=np.uint32)
+    flag, seen = int(words.ctypes.data), int(words[32:].ctypes.data)
+    out: IntArray = np.zeros((count, 4), dtype=np.int64)
+    watcher = on_cores(lambda: loops.watch_flag(flag, seen, CLOCK, 10**10, out), find_cores().allowed)
+    synchronize, arguments = address(driver, "driver_synchronize"), wide((9, parameters(flag)))
+    code = loops.launch_and_synchronize(address(driver, launch), arguments, 16, synchronize, 3, seen, CLOCK, out)
+    return code, watcher.result(), out
 
 
 def test_a_watcher_in_another_thread_sees_every_flag(driver: ctypes.CDLL) -> None:
-    count = 200
-    words = np.zeros(64, dtype=np.uint32)
-    flag, watched = int(words.ctypes.data), int(words[32:].ctypes.data)
-    values = np.array([[flag, index + 1] for index in range(count)], dtype=np.uint64)
-    pointers = values.ctypes.data + 8 * np.arange(2 * count, dtype=np.uint64)
-    out: IntArray = np.zeros((count, 4), dtype=np.int64)
-    watcher = on_cores(lambda: loops.watch_flag(flag, watched, CLOCK, 10**10, out), find_cores().allowed)
-    code = loops.launch_and_synchronize(
-        address(driver, "driver_mark"),
-        wide((9, int(pointers.ctypes.data))),
-        16,
-        address(driver, "driver_synchronize"),
-        3,
-        watched,
-        CLOCK,
-        out,
-    )
-    assert (code, watcher.result()) == (0, count)
+    count, keep = 200, []
+
+    def rows(flag: int) -> int:
+        keep.append(np.array([[flag, index + 1] for index in range(count)], dtype=np.uint64))
+        keep.append(keep[0].ctypes.data + 8 * np.arange(2 * count, dtype=np.uint64))
+        return int(keep[1].ctypes.data)
+
+    code, seen, out = watched(driver, "driver_mark", count, rows)
+    assert (code, seen) == (0, count)
     assert (out > 0).all()
     assert (np.diff(out[:, [0, 1, 3]]) >= 0).all()
     assert (out[:, 2] >= out[:, 0]).all()
 
 
-def test_the_watcher_gives_up_when_the_launch_fails(driver: ctypes.CDLL) -> None:
-    words = np.zeros(64, dtype=np.uint32)
-    flag, watched = int(words.ctypes.data), int(words[32:].ctypes.data)
-    out: IntArray = np.zeros((5, 4), dtype=np.int64)
+def test_watchers_and_questions_give_up(driver: ctypes.CDLL) -> None:
     driver.driver_reset(0)
-    watcher = on_cores(lambda: loops.watch_flag(flag, watched, CLOCK, 10**10, out), find_cores().allowed)
-    synchronize = address(driver, "driver_synchronize")
-    code = loops.launch_and_synchronize(
-        address(driver, "driver_launch"), wide(), 0, synchronize, 3, watched, CLOCK, out
-    )
-    assert code == 719
-    assert watcher.result() == 0
-
-
-def test_the_watcher_gives_up_after_its_time() -> None:
+    assert watched(driver, "driver_launch", 5, lambda flag: LAUNCH[9])[:2] == (719, 0), "the launch failed"
     words = np.zeros(64, dtype=np.uint32)
-    out: IntArray = np.zeros((5, 4), dtype=np.int64)
-    assert loops.watch_flag(int(words.ctypes.data), int(words[32:].ctypes.data), CLOCK, 1_000_000, out) == 0
-
-
-def test_an_unanswered_question_ends_after_its_time() -> None:
-    words = np.zeros(64, dtype=np.uint32)
-    out: IntArray = np.zeros(3, dtype=np.int64)
-    assert loops.ask(int(words.ctypes.data), int(words[32:].ctypes.data), CLOCK, 1_000_000, out) == 0
+    flag, seen = int(words.ctypes.data), int(words[32:].ctypes.data)
+    assert loops.watch_flag(flag, seen, CLOCK, 1_000_000, np.zeros((5, 4), dtype=np.int64)) == 0
+    assert loops.ask(flag, seen, CLOCK, 1_000_000, np.zeros(3, dtype=np.int64)) == 0
 
 
 def test_a_cached_loop_is_right_in_another_process_with_other_addresses(tmp_path: Path) -> None:
@@ -180,17 +149,13 @@ def test_a_cached_loop_is_right_in_another_process_with_other_addresses(tmp_path
     assert runs[1].stdout.split() == ["7", "1"]
 
 
-def test_hand_offs_and_copies_of_the_host_take_time() -> None:
+def test_calls_hand_offs_and_copies_of_the_host_take_time() -> None:
     host = NativeHost()
     for how in ("spin", "event", "pipe"):
         assert (host.wakeup_stamps(how, 20) > 0).all()
     assert host.copy_s(2, 1 << 16) > 0
     for how in ("compiled", "compiled_from_python", "ctypes", "python"):
         assert host.call_s(how, 100) > 0
-
-
-def test_a_copy_copies() -> None:
-    host = NativeHost()
     host.copy_s(1, 4096)
     source, destination = host.buffers(0, 4096)
     assert (destination == source).all()

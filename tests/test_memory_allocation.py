@@ -51,22 +51,13 @@ def nvml(*processes: SimpleNamespace, **more: Any) -> NvmlGpu:
 
 
 def test_holders_are_named_with_their_memory() -> None:
-    gpu = nvml(
-        process(os.getpid(), 500 * MIB),
-        process(7, 3 * GIB),
-        nvmlDeviceGetGraphicsRunningProcesses=[process(8), process(7, 1)],
-    )
-    words = "python (pid 7) 3.00 GiB, Xorg (graphics, pid 8)"
-    fact = holders(gpu)
-    assert (fact.name, fact.value, fact.source) == ("memory_holders", words, "NVML")
-    assert held_by(gpu) == words
-
-
-def test_this_process_alone_counts_as_nobody_else() -> None:
-    gpu = nvml(process(os.getpid(), 500 * MIB))
-    assert (holders(gpu).value, held_by(gpu)) == ("nobody else", "nobody else")
-    own = memory_holders(gpu.query).value.own
-    assert own.used_bytes == 500 * MIB
+    own = process(os.getpid(), 500 * MIB)
+    several = nvml(own, process(7, 3 * GIB), nvmlDeviceGetGraphicsRunningProcesses=[process(8), process(7, 1)])
+    for gpu, words in ((several, "python (pid 7) 3.00 GiB, Xorg (graphics, pid 8)"), (nvml(own), "nobody else")):
+        fact = holders(gpu)
+        assert (fact.name, fact.value, fact.source) == ("memory_holders", words, "NVML")
+        assert held_by(gpu) == words
+        assert memory_holders(gpu.query).value.own.used_bytes == 500 * MIB
 
 
 @pytest.mark.parametrize(
@@ -146,13 +137,10 @@ def test_the_largest_blocks_are_found_and_freed(holes: list[int]) -> None:
     assert not room.given
 
 
-def test_a_nearly_free_gpu_is_searched_in_a_few_tries() -> None:
+def test_the_search_is_short_and_ends_at_most_blocks() -> None:
     room = Driver(139 * GIB - 5 * MIB, 5 * MIB)
     assert room.blocks() == [139 * GIB - 6 * MIB, 4 * MIB]
     assert room.tries < 20
-
-
-def test_the_search_ends_at_most_blocks() -> None:
     assert len(Driver(*[STEP_BYTES] * (2 * MOST_BLOCKS)).blocks()) == MOST_BLOCKS
 
 
@@ -256,7 +244,4 @@ def test_the_row_width_divides_the_size(size_bytes: int) -> None:
     assert size_bytes % width == 0
     assert width <= WIDEST_ROW_BYTES
     assert width == 1 or size_bytes // width >= FEWEST_ROWS
-
-
-def test_round_sizes_have_wide_rows() -> None:
     assert [row_width_bytes(size) for size in (4096, MIB, GIB)] == [256, 64 << 10, 64 << 10]

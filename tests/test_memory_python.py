@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -14,17 +14,7 @@ import pytest
 from host_case import DEVICE, STREAM, HostCase, at, cupy_on_host
 
 from microbench.core.errors import MeasurementError, Skip
-from microbench.gpu.cuda.memory import streams
-from microbench.gpu.cuda.memory.streams import (
-    NUMPY_TYPES,
-    ROLES,
-    SCALAR,
-    AtomicSum,
-    DeviceVector,
-    PythonStream,
-    cupy_stream,
-    numba_stream,
-)
+from microbench.gpu.cuda.memory.streams import NUMPY_TYPES, ROLES, SCALAR, PythonStream, cupy_stream
 from microbench.gpu.protocol.memory import DataType, StreamKernel
 
 COUNT, POISON = 1003, 101
@@ -128,12 +118,6 @@ def test_a_missing_library_or_too_little_memory_is_a_skip(
         cupy_stream(HostCase(), HostArrays("fp64"), "dot")
 
 
-def test_without_cupy_the_reason_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(Skip, match=r"needs cupy: pip install cupy"):
-        cupy_stream(HostCase(), HostArrays("fp64"), "read")
-
-
 @pytest.mark.parametrize(("dtype", "off", "right"), [("fp64", 1, False), ("fp32", 0.01, True), ("fp32", 10, False)])
 def test_sums_may_be_off_by_no_more_than_rounding(dtype: DataType, off: float, right: bool) -> None:
     arrays = HostArrays(dtype)
@@ -148,81 +132,7 @@ def test_sums_may_be_off_by_no_more_than_rounding(dtype: DataType, off: float, r
             transfer.check()
 
 
-# Numba: its launches by NumPy, its kernels on its simulator.
-
-
-class Kernel:
-    """Stands in for a kernel: configured by brackets, then called."""
-
-    def __init__(self, compute: Callable[..., None], blocks: int) -> None:
-        self._compute, self._blocks = compute, blocks
-
-    def __getitem__(self, configuration: tuple[int, int, str]) -> Callable[..., None]:
-        assert configuration == (self._blocks, 1 if self._blocks == 1 else 256, f"stream {STREAM}")
-        return self._compute
-
-
-def numba_kernels_stand_in() -> ModuleType:
-    def assign(formula: Callable[..., Any]) -> Kernel:
-        def run(out: Any, *values: Any) -> None:
-            assert all(value.dtype == out.dtype for value in values)
-            out[:] = formula(*values)
-
-        return Kernel(run, 64)
-
-    def add_up(formula: Callable[..., Any]) -> Kernel:
-        def run(total: Any, *values: Any) -> None:
-            total += formula(*(value.astype(total.dtype) for value in values))
-
-        return Kernel(run, 64)
-
-    module = ModuleType("numba_stream")
-    sums = SimpleNamespace(read=add_up(np.sum), dot=add_up(np.dot))
-    vars(module).update(
-        BLOCK_THREADS=256,
-        write=assign(lambda s: s),
-        copy=assign(lambda first: first),
-        scale=assign(lambda first, s: s * first),
-        add=assign(np.add),
-        triad=assign(lambda first, second, s: first + s * second),
-        clear=Kernel(lambda total: total.fill(0), 1),
-        SUMS=dict.fromkeys(NUMPY_TYPES, sums),
-    )
-    return module
-
-
-def as_cuda_array(vector: DeviceVector) -> Any:
-    interface = vector.__cuda_array_interface__
-    assert "stream" not in interface
-    return at(interface["data"][0], interface["shape"][0], interface["typestr"])
-
-
-@pytest.fixture
-def numba_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = SimpleNamespace(external_stream=lambda handle: f"stream {handle}", as_cuda_array=as_cuda_array)
-    memset = lambda address, value, size_bytes: (0, at(address, size_bytes, np.uint8).fill(value))  # noqa: E731
-    monkeypatch.setattr(streams.numba_layer, "load_numba_cuda", lambda: cuda)
-    monkeypatch.setattr(streams.driver, "cuMemsetD8", memset)
-    monkeypatch.setitem(sys.modules, "microbench._kernels.numba_stream", numba_kernels_stand_in())
-
-
-@pytest.mark.usefixtures("numba_in_place")
-@pytest.mark.parametrize("dtype", get_args(DataType))
-@pytest.mark.parametrize("kernel", get_args(StreamKernel))
-def test_numba_computes_each_kernel_of_stream(kernel: StreamKernel, dtype: DataType) -> None:
-    arrays = HostArrays(dtype)
-    transfer = numba_stream(HostCase(), arrays, kernel)
-    exercised(transfer, moved_arrays(kernel) * arrays.size_bytes)
-
-
-@pytest.mark.usefixtures("numba_in_place")
-def test_poison_does_not_pass_for_a_sum() -> None:
-    for dtype, poisoned in (("fp16", np.isnan), ("int8", lambda total: total == 2**64 - 1)):
-        result = AtomicSum(HostCase(), dtype)
-        assert result.total() == 0
-        result.poison()
-        assert poisoned(result.total())
-
+# Numba's kernels on its simulator.
 
 SIMULATED = """
 import numpy as np

@@ -2,79 +2,20 @@
 
 from __future__ import annotations
 
-import io
-
 import msgspec
-import pytest
 from link_evidence import with_gpu, without
-from make_memory_run import MADE, MIB, make_memory_run
-from make_run import make_run
+from make_memory_run import MIB
 from memory_evidence import FULL, WHOLE, evidence, with_facts
-from rich.cells import cell_len
+from sections import cells, drawn, headings, section, some
 
-from microbench.core.model import Run
-from microbench.report.document import Curve, Histogram, Section, Table
-from microbench.report.sheets import view
 from microbench.report.suites import memory
 from microbench.report.suites.memory import by_dtype, by_implementation, hierarchy, l2_lines, latencies
-from microbench.report.terminal import terminal
-
-
-def section(run: Run = WHOLE) -> Section:
-    return next(one for one in view.build(run).sections if one.suite == "memory")
-
-
-def drawn(run: Run, width: int, encoding: str = "utf-8") -> str:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
-    terminal.draw(view.build(run), terminal.open_console(stream, width=width))
-    return raw.getvalue().decode(encoding)
-
-
-# -- the whole ----------------------------------------------------------------------------------------------------
-
-
-def test_every_benchmark_has_its_table_and_streams_come_first() -> None:
-    found = section()
-    assert found.title == "memory: what each level gives, near which limit"
-    assert [type(picture) for picture in found.pictures] == [Table, Curve, Curve, Histogram, Curve, Table, Table, Table]
-    assert [study.benchmark for study in found.studies] == list(memory.ORDER)
-    assert set(memory.ORDER) == set(MADE)
-    curves = {study.benchmark for study in found.studies if study.curve is not None}
-    assert not curves & {"memory_levels", "memory_latency", "memory_occupancy"}
-    assert found.verdict is found.findings[0]
-
-
-def test_pictures_without_their_figures_are_left_out() -> None:
-    assert memory.pictures(evidence(make_run())) == []
-    quick = section(make_memory_run(preset="quick"))
-    assert [type(picture) for picture in quick.pictures] == [Table, Histogram, Table]
-
-
-@pytest.mark.parametrize(("width", "encoding"), [(60, "ascii"), (80, "utf-8"), (120, "ascii"), (200, "utf-8")])
-def test_no_line_is_wider_than_the_page(width: int, encoding: str) -> None:
-    for run in (WHOLE, FULL):
-        text = drawn(run, width, encoding)
-        assert max(cell_len(line) for line in text.splitlines()) <= min(width, terminal.WIDEST)
-
-
-def test_the_verdict_stands_above_all_pictures() -> None:
-    text = drawn(WHOLE, 120)
-    at = [
-        text.index(words) for words in ("memory: what each", "DRAM at 94.0 %", "Streaming kernels on", "Bandwidth over")
-    ]
-    assert at == sorted(at)
-    assert "SIMULATED" in text[at[1] : at[2]]
-
-
-# -- streams ------------------------------------------------------------------------------------------------------
 
 
 def test_kernels_by_implementation_with_shares_and_shapes() -> None:
-    table = by_implementation(evidence())
-    assert table is not None
+    table = some(by_implementation(evidence()))
     assert table.title == "Streaming kernels on arrays of 1 GiB, fp64, in GB/s"
-    assert [column.title for column in table.columns] == ["", "CUDA C++", "CuPy", "Numba", "shape of CUDA C++"]
+    assert headings(table) == ["", "CUDA C++", "CuPy", "Numba", "shape of CUDA C++"]
     first = table.rows[0]
     assert (first[0].text, first[1].text, first[1].note) == ("read", "3760", "94.0 %")
     assert first[4].text == "bulk copies of 16 KiB, 2 stages, blocks of 128, 4 blocks an SM"
@@ -83,33 +24,21 @@ def test_kernels_by_implementation_with_shares_and_shapes() -> None:
 
 def test_types_stand_in_a_table_where_there_are_several() -> None:
     assert by_dtype(evidence()) is None
-    table = by_dtype(evidence(FULL))
-    assert table is not None
-    assert [column.title for column in table.columns] == ["", "fp64", "fp32", "fp16", "int8"]
+    table = some(by_dtype(evidence(FULL)))
+    assert headings(table) == ["", "fp64", "fp32", "fp16", "int8"]
     assert len(table.rows) == 7
 
 
-def test_a_figure_above_its_ceiling_stands_out() -> None:
+def test_a_figure_above_its_ceiling_stands_out_and_an_unknown_ceiling_gives_no_share() -> None:
     slow = with_gpu(lambda gpu: msgspec.structs.replace(gpu, memory_clock_max_hz=2e9), WHOLE)
-    table = by_implementation(evidence(slow))
-    assert table is not None
-    assert table.rows[0][1].tone == "problem"
-    assert table.rows[0][3].tone == "strong"
-
-
-def test_without_a_ceiling_there_are_rates_alone() -> None:
+    assert [cell.tone for cell in some(by_implementation(evidence(slow))).rows[0]][1:4:2] == ["problem", "strong"]
     unknown = with_gpu(lambda gpu: msgspec.structs.replace(gpu, memory_bus_bits=None), WHOLE)
-    table = by_implementation(evidence(unknown))
-    assert table is not None
-    assert (table.rows[0][1].text, table.rows[0][1].note, table.notes) == ("3760", "", ())
-
-
-# -- levels -------------------------------------------------------------------------------------------------------
+    table = some(by_implementation(evidence(unknown)))
+    assert (cells(table)[1], table.notes) == ("3760", ())
 
 
 def test_the_hierarchy_is_one_picture() -> None:
-    picture = hierarchy(evidence())
-    assert picture is not None
+    picture = some(hierarchy(evidence()))
     assert picture.x_log
     assert [line.name for line in picture.lines] == [
         "L1 31.9 TB/s, 122 B/clk/SM", "L2 11.0 TB/s, 42.0 B/clk/SM", "DRAM 3.76 TB/s, 14.4 B/clk/SM", "",
@@ -122,14 +51,11 @@ def test_the_hierarchy_is_one_picture() -> None:
 
 def test_a_knee_at_the_reported_size_is_marked_once() -> None:
     near = with_gpu(lambda gpu: msgspec.structs.replace(gpu, l2_bytes=33 * MIB), WHOLE)
-    picture = hierarchy(evidence(near))
-    assert picture is not None
-    assert [mark.text for mark in picture.marks] == ["L1 to 192 KiB", "L2 to 32 MiB"]
+    assert [mark.text for mark in some(hierarchy(evidence(near))).marks] == ["L1 to 192 KiB", "L2 to 32 MiB"]
 
 
 def test_latency_is_a_picture_with_the_reach_of_the_tlb() -> None:
-    picture = latencies(evidence())
-    assert picture is not None
+    picture = some(latencies(evidence()))
     assert [line.name for line in picture.lines][:3] == [
         "L1 16.6 ns, 33.2 cycles", "L2 132 ns, 262 cycles", "DRAM 282 ns, 559 cycles",
     ]  # fmt: skip
@@ -138,54 +64,42 @@ def test_latency_is_a_picture_with_the_reach_of_the_tlb() -> None:
 
 
 def test_near_and_far_lines_are_a_histogram() -> None:
-    picture = l2_lines(evidence())
-    assert picture is not None
+    picture = some(l2_lines(evidence()))
     assert [mark.text for mark in picture.marks] == ["near 262 cycles", "far 421 cycles"]
     assert sum(picture.counts) == 1604
 
 
-# -- the rest -----------------------------------------------------------------------------------------------------
-
-
-def test_what_is_under_way_has_a_line_for_each_number_of_loads() -> None:
-    picture = memory.under_way(evidence())
-    assert picture is not None
-    assert [line.name for line in picture.lines] == ["1 load a thread", "4 loads a thread"]
+def test_bytes_in_flight_have_a_line_for_each_number_of_loads() -> None:
+    picture = some(memory.in_flight(evidence()))
+    assert [line.name for line in picture.lines] == ["1 load per thread", "4 loads per thread"]
     assert [mark.text for mark in picture.marks] == ["Little 7.85 KiB", "90 % at 32.0 KiB"]
-    full = memory.under_way(evidence(FULL))
-    assert full is not None
+    full = some(memory.in_flight(evidence(FULL)))
     assert len(full.lines) == 4
     xs = [x for x, _ in full.lines[0].points]
     assert xs == sorted(set(xs))
 
 
 def test_additions_allocations_and_energy_are_tables() -> None:
-    additions, allocations, energies = memory.pictures(evidence())[-3:]
-    assert isinstance(additions, Table)
-    assert [cell.text for cell in additions.rows[0]] == [
-        "int32, global", "2.40 GOP/s", "130 GOP/s", "2.60 TOP/s", "1083×",
-    ]  # fmt: skip
-    assert isinstance(allocations, Table)
-    assert [cell.text for cell in allocations.rows[2]][:2] == ["cudaMalloc", "64 MiB"]
-    assert isinstance(energies, Table)
+    assert cells(memory.additions(evidence())) == ["int32, global", "2.40 GOP/s", "130 GOP/s", "2.60 TOP/s", "1083×"]
+    assert cells(memory.allocations(evidence()), 2)[:2] == ["cudaMalloc", "64 MiB"]
+    energies = some(memory.energies(evidence()))
     assert [row[0].text for row in energies.rows] == ["read", "write", "copy", "triad", "idle"]
-    assert energies.rows[0][2].text == "112 pJ/B"
-    assert energies.rows[-1][2].text == "–"
+    assert (cells(energies, "read")[2], cells(energies, "idle")[2]) == ("112 pJ/B", "–")
 
 
 def test_facts_in_bytes_are_short_and_many_shapes_are_counted() -> None:
     whole = with_facts("memory_capacity", total_bytes=146591680 << 10)
-    (table,) = next(one for one in section(whole).studies if one.benchmark == "memory_capacity").tables
+    (table,) = next(one for one in section(whole, "memory").studies if one.benchmark == "memory_capacity").tables
     assert {row[0].text: row[1].text for row in table.rows}["total_bytes"] == "140 GiB"
-    by_name = {one.benchmark: one.tables[-1].notes for one in section().studies}
+    by_name = {one.benchmark: one.tables[-1].notes for one in section(WHOLE, "memory").studies}
     assert "under way per sm: 2 KiB to 128 KiB (12 cases)" in by_name["memory_occupancy"]
     assert "shape: 5 different ones (63 cases)" in by_name["memory_stream"]
-    few = section(without("memory_stream", WHOLE, implementation="numba"))
+    few = section(without("memory_stream", WHOLE, implementation="numba"), "memory")
     notes = next(one for one in few.studies if one.benchmark == "memory_stream").tables[-1].notes
     assert any(note.startswith("shape: bulk_16384B_x2_t128_b4") for note in notes)
 
 
 def test_the_shape_in_words_has_room_at_120_columns_and_goes_at_80() -> None:
     longest = with_facts("memory_stream", shape="past_16B_x1_t1024")
-    assert "16-byte accesses, 1 a thread, no loop, past the L1, blocks of 1024" in drawn(longest, 120)
-    assert "shape of CUDA C++" not in drawn(longest, 80)
+    assert "16-byte accesses, 1 a thread, no loop, past the L1, blocks of 1024" in drawn(longest)
+    assert "columns not shown at this width: shape of CUDA C++" in drawn(longest, 80)

@@ -92,7 +92,7 @@ def test_the_fit_is_near_the_steps_that_it_was_made_of() -> None:
     assert max(errors(points)) < 0.06
 
 
-@pytest.mark.parametrize(("every", "offset"), [(2, 0), (4, 1)])
+@pytest.mark.parametrize(("every", "offset"), [(2, 0), pytest.param(4, 1, marks=pytest.mark.slow)])
 def test_steps_left_out_are_predicted(every: int, offset: int) -> None:
     """One case in ``every`` is fitted to, and the others stay within the limits; so do those of them whose kernels are
     not nearly all of the step, which any model would predict."""
@@ -117,7 +117,10 @@ def test_without_any_step_the_constants_alone_come_near() -> None:
     assert np.mean([point.covered for point in points]) >= 0.90
 
 
-@pytest.mark.parametrize("layer", ["cuda_core", "cupy_raw", "numba_configured"])
+OTHERS = (pytest.param(layer, marks=pytest.mark.slow) for layer in ("cupy_raw", "numba_configured"))
+
+
+@pytest.mark.parametrize("layer", ["cuda_core", *OTHERS])
 def test_a_layer_whose_steps_were_not_measured_is_predicted_by_its_calls(layer: str) -> None:
     found = fit(evidence_of(split(reference(), lambda case_id: f"submitter={layer}" not in case_id)))
     points = list(held(found, lambda case_id: f"submitter={layer}" in case_id))

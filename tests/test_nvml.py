@@ -7,7 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+import snapshots
 from hypothesis import given
 from hypothesis import strategies as st
 from nvml_stand_in import (
@@ -26,7 +28,7 @@ from microbench.analysis.clocks import THROTTLE_WORDS
 from microbench.core.errors import Skip
 from microbench.core.model import GpuInfo, LinkInfo, Telemetry
 from microbench.gpu.machine import nvml
-from microbench.gpu.machine.counters import ExactTotals, SampledTotals, wrapped_difference
+from microbench.gpu.machine.counters import wrapped_difference
 from microbench.gpu.machine.nvml import NvmlGpu, boards_in_mig_mode, other_processes
 from microbench.gpu.machine.query import CLOCK_REASONS, Query, clock_reasons, field_value
 from microbench.host.files import Machine
@@ -46,30 +48,8 @@ def test_describe_fills_what_is_unknown_in_si_units() -> None:
     gpu = NvmlGpu(UUID, library())
     assert gpu.reason is None
     assert gpu.driver_version().value == "580.95.05"
-    assert gpu.describe(BARE) == GpuInfo(
-        name="GPU",
-        uuid=UUID,
-        pci_bus_id="00000000:43:00.0",
-        memory_bytes=150 << 30,
-        sm_clock_max_hz=1980e6,
-        memory_clock_max_hz=3201e6,
-        memory_bus_bits=6144,
-        ecc=True,
-        mig=False,
-        persistence=False,
-        confidential_computing=False,
-        power_limit_w=700.0,
-        other_processes=(),
-        link=LinkInfo(
-            generation_now=5,
-            generation_max=5,
-            lanes_now=16,
-            lanes_max=16,
-            nvlinks=18,
-            nvlink_bytes_per_s=26.562e9,
-            coherent=False,
-        ),
-    )
+    snapshots.same("facts/nvml-describe", msgspec.json.format(msgspec.json.encode(gpu.describe(BARE))).decode())
+    snapshots.same_facts("nvml", gpu.facts("gpu1_"))
 
 
 def test_describe_leaves_what_is_known_alone() -> None:
@@ -100,15 +80,6 @@ def test_a_feature_that_does_not_exist_is_off_but_a_forbidden_one_is_unknown() -
         UUID, library(nvmlDeviceGetMigMode=refuse(NO_PERMISSION), nvmlSystemGetConfComputeState=refuse(NO_PERMISSION))
     ).describe(BARE)
     assert (forbidden.mig, forbidden.confidential_computing) == (None, None)
-
-
-def test_facts_in_words() -> None:
-    found = {fact.name: fact.value for fact in NvmlGpu(UUID, library()).facts("gpu1_")}
-    assert found == {
-        "gpu1_virtualization_mode": "passed through",
-        "gpu1_compute_mode": "default",
-        "gpu1_vbios_version": "96.00",
-    }
 
 
 def test_nothing_raises_when_the_binding_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,43 +191,47 @@ def test_other_processes_are_named_and_our_own_left_out(tmp_path: Path) -> None:
     )
 
 
-def test_in_a_pid_namespace_one_foreign_process_is_ourselves(tmp_path: Path) -> None:
+def test_only_in_a_pid_namespace_a_foreign_process_may_be_ourselves(tmp_path: Path) -> None:
     found = query(nvmlDeviceGetComputeRunningProcesses=[process(90001), process(90002)])
-    machine = host(tmp_path, namespace="pid:[4026532448]")
+    machine = host(tmp_path / "container", namespace="pid:[4026532448]")
     assert other_processes(found, machine=machine).value == ("a process not visible from here (pid 90002)",)
     assert len(other_processes(found, context_open=False, machine=machine).value) == 2
-
-
-def test_on_the_host_a_foreign_process_is_never_taken_for_ours(tmp_path: Path) -> None:
-    found = query(nvmlDeviceGetComputeRunningProcesses=[process(90001)])
-    assert len(other_processes(found, machine=host(tmp_path)).value) == 1
-
-
-def test_processes_that_cannot_be_listed_are_unknown(tmp_path: Path) -> None:
+    machine = host(tmp_path / "host")
+    assert len(other_processes(found, machine=machine).value) == 2
     refused = refuse(NO_PERMISSION)
     found = query(nvmlDeviceGetComputeRunningProcesses=refused, nvmlDeviceGetComputeRunningProcesses_v2=refused)
-    assert other_processes(found, machine=host(tmp_path))[:2] == (None, f"NVML error {NO_PERMISSION}")
+    assert other_processes(found, machine=machine)[:2] == (None, f"NVML error {NO_PERMISSION}")
 
 
 # PCIe counters
 
 
+def counting(*readings: list[Any]) -> tuple[NvmlGpu, list[Any]]:
+    """A GPU with these readings of its counters, and which fields were asked for."""
+    left, asked = iter(readings), []
+    fields = lambda handle, ids: asked.append(ids) or next(left)  # noqa: E731
+    return NvmlGpu(UUID, library(nvmlDeviceGetFieldValues=fields)), asked
+
+
 def test_counters_are_totals_since_the_first_reading_across_a_wrap() -> None:
-    readings = iter([(2**32 - 10, 5), (20, 5), (21, 2**32 - 1)])
-    gpu = NvmlGpu(
-        UUID, library(nvmlDeviceGetFieldValues=lambda handle, ids: [field(value) for value in next(readings)])
-    )
+    gpu, asked = counting(*([field(a), field(b)] for a, b in ((2**32 - 10, 5), (20, 5), (21, 2**32 - 1))))
     assert gpu.pcie_bytes() == (0, 0, False)
     assert gpu.pcie_bytes() == (30, 0, False)
     assert gpu.pcie_bytes() == (31, 2**32 - 6, False)
+    assert asked == [[197, 198]] * 3, "sent, then received"
 
 
-def test_counters_ask_for_sent_then_received() -> None:
-    asked: list[Any] = []
-    NvmlGpu(
-        UUID, library(nvmlDeviceGetFieldValues=lambda handle, ids: asked.append(ids) or [field(1)] * 2)
-    ).pcie_bytes()
-    assert asked == [[197, 198]]
+def test_counters_that_stop_or_were_never_there_are_a_skip() -> None:
+    gpu, _ = counting([field(1), field(1)], [field(0, NOT_SUPPORTED)] * 2)
+    gpu.pcie_bytes()
+    with pytest.raises(Skip, match="stopped answering"):
+        gpu.pcie_bytes()
+    refused = refuse(NOT_SUPPORTED)
+    gpu = NvmlGpu(UUID, library(nvmlDeviceGetFieldValues=refused, nvmlDeviceGetPcieThroughput=refused))
+    with pytest.raises(Skip, match="no PCIe counters: NVML error 3"):
+        gpu.pcie_bytes()
+    gpu.close()
+    gpu.close()
 
 
 def test_without_counters_rates_are_sampled_and_marked_coarse() -> None:
@@ -276,22 +251,6 @@ def test_without_counters_rates_are_sampled_and_marked_coarse() -> None:
     assert received == pytest.approx(3 * sent, abs=5)
 
 
-def test_without_counters_and_rates_the_reason_is_given() -> None:
-    refused = refuse(NOT_SUPPORTED)
-    gpu = NvmlGpu(UUID, library(nvmlDeviceGetFieldValues=refused, nvmlDeviceGetPcieThroughput=refused))
-    with pytest.raises(Skip, match="no PCIe counters: NVML error 3"):
-        gpu.pcie_bytes()
-    gpu.close()
-
-
-def test_counters_that_stop_are_not_continued_by_rates() -> None:
-    answers = iter([[field(1), field(1)], [field(0, NOT_SUPPORTED)] * 2])
-    gpu = NvmlGpu(UUID, library(nvmlDeviceGetFieldValues=lambda handle, ids: next(answers)))
-    gpu.pcie_bytes()
-    with pytest.raises(Skip, match="stopped answering"):
-        gpu.pcie_bytes()
-
-
 def test_values_of_other_types_are_read_by_their_type() -> None:
     wide = SimpleNamespace(nvmlReturn=0, valueType=3, value=SimpleNamespace(ullVal=1 << 40, uiVal=0))
     assert field_value(wide) == 1 << 40
@@ -301,24 +260,6 @@ def test_values_of_other_types_are_read_by_their_type() -> None:
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 def test_wrapped_difference(before: int, counted: int) -> None:
     assert wrapped_difference(before, (before + counted) % 2**32) == counted
-
-
-@given(st.lists(st.integers(0, 2**32 - 1), max_size=20))
-def test_totals_never_go_back(steps: list[int]) -> None:
-    totals, counter, last = ExactTotals(), 0, 0
-    totals.add(0, 0)
-    for step in steps:
-        counter = (counter + step) % 2**32
-        found = totals.add(counter, 0)
-        assert found.sent - last == step
-        last = found.sent
-
-
-def test_sampling_ends_when_closed() -> None:
-    sampled = SampledTotals(lambda: (1.0, 1.0))
-    sampled.read()
-    sampled.close()
-    sampled.close()
 
 
 # Boards in MIG mode

@@ -77,8 +77,7 @@ def test_an_installed_wheel_works_without_the_source(wheel: Path, tmp_path: Path
 
     assert words("-c", "import microbench; print(microbench.__file__)").startswith(str(target))
     assert "Usage: microbench" in words(target / "bin" / "microbench", "--help")
-    assert "launch_cost" in words("-m", "microbench", "list")
-    assert "H200" in words("-m", "microbench", "show", "nvidia-h200", "--brief")
+    assert "H200" in words("-m", "microbench", "show", "nvidia-h200")
     run = words(
         "-m", "microbench", "run", "launch_kind", "--device", "fake", "--quick", "--out", str(tmp_path / "run.json")
     )
@@ -89,7 +88,7 @@ def test_an_installed_wheel_works_without_the_source(wheel: Path, tmp_path: Path
 def test_installed_version_and_command_are_the_package_s() -> None:
     assert version("cuda-microbench") == microbench.__version__
     (command,) = {entry.value for entry in entry_points(group="console_scripts", name="microbench")}
-    assert command == "microbench.cli.app:main"
+    assert command == "microbench.__main__:main"
 
 
 @pytest.mark.parametrize(("module", "heavy"), [("microbench", HEAVY_FOR_PACKAGE), ("microbench.cli.app", HEAVY)])

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+import snapshots
 from pci_spaces import (
-    COMPLETION_REDIRECT,  # fmt: skip
-    DOWNSTREAM,  # fmt: skip
-    ENDPOINT,  # fmt: skip
-    INTEGRATED,  # fmt: skip
-    REQUEST_REDIRECT,  # fmt: skip
-    ROOT_PORT,  # fmt: skip
-    TO_PCI,  # fmt: skip
-    UPSTREAM,  # fmt: skip
-    UPSTREAM_FORWARDING,  # fmt: skip
-    configuration_space,  # fmt: skip
-    put_spaces,  # fmt: skip
-)
+    COMPLETION_REDIRECT,
+    DOWNSTREAM,
+    ENDPOINT,
+    INTEGRATED,
+    REQUEST_REDIRECT,
+    ROOT_PORT,
+    TO_PCI,
+    UPSTREAM,
+    UPSTREAM_FORWARDING,
+    configuration_space,
+    put_spaces,
+)  # fmt: skip
 from recorded_trees import unpack, write
 
 from microbench.core.model import LinkInfo
@@ -25,6 +28,8 @@ from microbench.gpu.machine.pci import (
     NEEDS_ROOT,
     NO_EXTENDED_SPACE,
     SILENT,
+    ExpressControl,
+    Redirection,
     Way,
     describe_link,
     largest_window_bytes,
@@ -73,36 +78,11 @@ def test_what_is_no_bus_id(text: str, server: Path) -> None:
     assert link_facts(text, server)[0].reason == "sysfs does not show this GPU"
 
 
-def test_link_of_the_gpu(server: Path) -> None:
-    assert describe_link("00000000:43:00.0", server) == LinkInfo(
-        generation_now=1,
-        generation_max=5,
-        lanes_now=8,
-        lanes_max=16,
-        max_payload_bytes=256,
-        max_read_request_bytes=4096,
-    )
-    assert numa_node(GPU, server) == 1
-
-
-def test_path_to_the_root_port(server: Path) -> None:
-    hops = way_to_root(GPU, server).hops
-    assert [(hop.bus_id, hop.kind) for hop in hops] == [
-        ("0000:43:00.0", "endpoint"),
-        ("0000:42:00.0", "switch downstream port"),
-        ("0000:41:00.0", "switch upstream port"),
-        ("0000:40:01.1", "root port"),
-    ]
-    assert hops[-1].link.max_payload_bytes == 512
-    assert hops[-1].link.generation_now == 5
-
-
-def test_facts_of_the_link(server: Path) -> None:
-    found = {fact.name: fact for fact in link_facts(GPU, server, prefix="gpu0_")}
-    assert found["gpu0_pcie_switches"].value == 1
-    assert found["gpu0_numa_node"].value == 1
-    assert found["gpu0_pcie_max_payload_bytes"].value == 256
-    assert str(found["gpu0_pcie_path"].value).endswith("0000:40:01.1 root port")
+def test_the_way_from_a_gpu_to_the_root_port(server: Path) -> None:
+    snapshots.same_facts("link-server", link_facts(GPU, server, prefix="gpu0_"))
+    hops = way_to_root("00000000:43:00.0", server).hops
+    assert describe_link(GPU, server) == hops[0].link == LinkInfo(1, 5, 8, 16, 256, 4096)
+    assert (hops[-1].link.max_payload_bytes, hops[-1].link.generation_now) == (512, 5)
 
 
 def test_without_root_the_packet_sizes_are_unknown_and_say_why(server: Path) -> None:
@@ -129,43 +109,56 @@ def test_a_gpu_that_sysfs_does_not_show(server: Path) -> None:
     assert describe_link("0000:99:00.0", server) == LinkInfo()
 
 
+def config(folder: Path, space: bytes) -> Path:
+    """A file with that configuration space."""
+    (folder / "config").write_bytes(space)
+    return folder / "config"
+
+
 @pytest.mark.parametrize(("code", "size"), [(0, 128), (1, 256), (2, 512), (5, 4096)])
 def test_packet_size_codes(tmp_path: Path, code: int, size: int) -> None:
-    config = tmp_path / "config"
-    config.write_bytes(configuration_space(ENDPOINT, code, code))
-    assert read_control(config)[1:3] == (size, size)
+    assert read_control(config(tmp_path, configuration_space(ENDPOINT, code, code)))[1:3] == (size, size)
 
 
 @pytest.mark.parametrize(
-    ("space", "reason"),
+    ("space", "expected"),
     [
-        (b"", "configuration space is not shown"),
-        (bytes(256), "not a PCI Express device"),
-        (bytes([*bytes(0x34), 0x40, *bytes(11), 0x05, 0x40, *bytes(190)]), "the capability list has no end"),
-        (configuration_space(ENDPOINT, visible=0x7C), NEEDS_ROOT),
-        (b"\xff" * 4096, SILENT),
+        (configuration_space(ENDPOINT, wide_boundary=True), (True, True, 128)),
+        (configuration_space(ENDPOINT, relaxed=False, tags=False), (False, False, 64)),
+        (configuration_space(INTEGRATED), (True, True, None)),
     ],
 )
-def test_damaged_configuration_spaces(tmp_path: Path, space: bytes, reason: str) -> None:
-    config = tmp_path / "config"
-    config.write_bytes(space)
-    assert read_control(config).reason == reason
+def test_ordering_and_completion_boundary(
+    tmp_path: Path, space: bytes, expected: tuple[bool, bool, int | None]
+) -> None:
+    control = read_control(config(tmp_path, space))
+    assert (control.relaxed_ordering, control.extended_tags, control.read_completion_boundary_bytes) == expected
 
 
-def test_no_configuration_space(tmp_path: Path) -> None:
-    assert read_control(tmp_path / "config").reason == "no such file"
+BRIDGE = configuration_space(DOWNSTREAM)
+REDIRECTING = partial(configuration_space, DOWNSTREAM, access_control=0x1D)
 
 
-def test_ordering_and_completion_boundary(tmp_path: Path) -> None:
-    config = tmp_path / "config"
-    config.write_bytes(configuration_space(ENDPOINT, wide_boundary=True))
-    found = read_control(config)
-    assert (found.relaxed_ordering, found.extended_tags, found.read_completion_boundary_bytes) == (True, True, 128)
-    config.write_bytes(configuration_space(ENDPOINT, relaxed=False, tags=False))
-    found = read_control(config)
-    assert (found.relaxed_ordering, found.extended_tags, found.read_completion_boundary_bytes) == (False, False, 64)
-    config.write_bytes(configuration_space(INTEGRATED))
-    assert read_control(config).read_completion_boundary_bytes is None
+@pytest.mark.parametrize(
+    ("read", "space", "reason"),
+    [
+        (read_control, b"", "configuration space is not shown"),
+        (read_control, bytes(256), "not a PCI Express device"),
+        (read_control, bytes([*bytes(0x34), 0x40, *bytes(11), 0x05, 0x40, *bytes(190)]), "list has no end"),
+        (read_control, configuration_space(ENDPOINT, visible=0x7C), NEEDS_ROOT),
+        (read_control, b"\xff" * 4096, SILENT),
+        (read_redirection, REDIRECTING(visible=64), NEEDS_ROOT),
+        (read_redirection, REDIRECTING(visible=256), NO_EXTENDED_SPACE),
+        (read_redirection, BRIDGE[:256] + b"\xff" * 3840, SILENT),
+        (read_redirection, b"\xff" * 4096, SILENT),
+        (read_redirection, BRIDGE[:256] + CIRCLE * 960, "the list of extended capabilities has no end"),
+    ],
+)
+def test_damaged_configuration_spaces(
+    tmp_path: Path, read: Callable[[Path], ExpressControl | Redirection], space: bytes, reason: str
+) -> None:
+    assert reason in str(read(config(tmp_path, space)).reason)
+    assert read(tmp_path / "none").reason == "no such file"
 
 
 @pytest.mark.parametrize(
@@ -180,33 +173,8 @@ def test_ordering_and_completion_boundary(tmp_path: Path) -> None:
     ],
 )
 def test_redirection(tmp_path: Path, control: int | None, redirects: bool) -> None:
-    config = tmp_path / "config"
-    config.write_bytes(configuration_space(DOWNSTREAM, access_control=control))
-    assert read_redirection(config) == (redirects, None)
-
-
-@pytest.mark.parametrize(
-    ("space", "reason"),
-    [
-        (configuration_space(DOWNSTREAM, access_control=0x1D, visible=64), NEEDS_ROOT),
-        (configuration_space(DOWNSTREAM, access_control=0x1D, visible=256), NO_EXTENDED_SPACE),
-        (configuration_space(DOWNSTREAM)[:256] + b"\xff" * 3840, SILENT),
-        (b"\xff" * 4096, SILENT),
-        # An entry that points back at the first one: id 1, next 0x100.
-        (
-            configuration_space(DOWNSTREAM)[:256] + b"\x01\x00\x02\x10" * 960,
-            "the list of extended capabilities has no end",
-        ),
-    ],
-)
-def test_redirection_that_cannot_be_read(tmp_path: Path, space: bytes, reason: str) -> None:
-    config = tmp_path / "config"
-    config.write_bytes(space)
-    assert read_redirection(config) == (None, reason)
-
-
-def test_no_configuration_space_to_find_redirection_in(tmp_path: Path) -> None:
-    assert read_redirection(tmp_path / "config").reason == "no such file"
+    space = configuration_space(DOWNSTREAM, access_control=control)
+    assert read_redirection(config(tmp_path, space)) == (redirects, None)
 
 
 def test_two_levels_of_switches(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def words(svg: Path) -> str:
 @pytest.mark.parametrize(
     ("name", "command"),
     [
-        ("report.svg", "show nvidia-h200 --brief"),
+        ("report.svg", "show nvidia-h200"),
         ("timeline.svg", "timeline --run nvidia-h200 --kernels 8 --duration 3us"),
     ],
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
-from microbench.core.bench import Axis, Benchmark, Measured, discover
+from microbench.core.bench import Axis, Benchmark, Measured, Package, discover
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.model import Case, Environment, GpuInfo, Metric, Param
 from microbench.run.plan import AlreadyMeasured, PlannedCase, Selected, make_plan, parse_overrides, select
@@ -35,16 +36,17 @@ CATALOGUE = {
         benchmark("host_clock", "host", gpus=0),
         benchmark("cold", axes={"mode": MODE}, cold=True, minimum_rounds=3),
         benchmark("kind", axes={"size_bytes": SIZE, "mode": MODE}),
-        benchmark("sync", axes={"size_bytes": SIZE, "mode": MODE}, fresh_process_by=("mode",)),
+        benchmark("sync", axes={"size_bytes": SIZE, "mode": MODE}, own_process=lambda params: f"sync {params['mode']}"),
         benchmark("zero"),
     )
 }
 
 
 def selected(
-    *names: str, preset: str = "quick", overrides: Mapping[str, tuple[Param, ...]] | None = None
+    *names: str, preset: str = "", overrides: Mapping[str, tuple[Param, ...]] | None = None
 ) -> tuple[Selected, ...]:
-    return select(CATALOGUE, names, preset, overrides or {})
+    """Named benchmarks with their quick grids, all with their default grids."""
+    return select(CATALOGUE, names, preset or ("quick" if names else "default"), overrides or {})
 
 
 def ids(cases: tuple[PlannedCase, ...]) -> list[str]:
@@ -67,12 +69,12 @@ def test_everything_is_selected_unless_named() -> None:
         (lambda: selected("kinds"), "suite or benchmark called kinds", "did you mean kind?"),
         (lambda: selected("\x1b[31m"), r"called \x1b[31m", "host, launch, host_clock"),
         (lambda: selected(preset="quik"), "preset called quik", "did you mean quick?"),
-        (lambda: selected(overrides={"size": (1,)}), "axis of the selected benchmarks called size", "size_bytes?"),
+        (lambda: selected(overrides={"sise": (1,)}), "axis of the selected benchmarks called sise", "mode, size_bytes"),
         (lambda: selected("zero", overrides={"mode": ("spin",)}), "axis of the selected benchmarks", "list"),
         (lambda: selected("kind", overrides={"mode": ("spinn",)}), "value of mode in kind called spinn", "spin?"),
         (lambda: selected("kind", overrides={"mode": ("zzz",)}), "called zzz", "one of: spin, yield, blocking"),
         (lambda: selected("kind", overrides={"size_bytes": ("large",)}), "large is not a value", "whole numbers"),
-        (lambda: selected("kind", overrides={"size_bytes": ("1.5",)}), "1.5 is not a value", "whole numbers"),
+        (lambda: selected("kind", overrides={"size_bytes": ("1.5x",)}), "1.5x is not a value", "whole numbers"),
         (lambda: selected("kind", overrides={"size_bytes": ("0",)}), "out of range in kind", "takes 1 to 4096"),
         (lambda: selected("kind", overrides={"size_bytes": (4097,)}), "out of range in kind", "takes 1 to 4096"),
         (lambda: selected("kind", overrides={"size_bytes": ("9" * 5000,)}), "is not a value", "whole numbers"),
@@ -99,22 +101,13 @@ def test_an_axis_of_numbers_takes_any_in_its_range_and_one_of_names_only_its_own
 
 def test_an_override_applies_where_the_axis_is() -> None:
     by_name = {one.benchmark.name: len(one.cases) for one in selected(overrides={"mode": ("spin",)})}
-    assert by_name == {"host_clock": 1, "cold": 1, "kind": 1, "sync": 1, "zero": 1}
+    assert by_name == {"host_clock": 1, "cold": 1, "kind": 2, "sync": 2, "zero": 1}
 
 
 def test_values_that_combine_to_nothing_are_an_error() -> None:
     picky = benchmark("picky", axes={"size_bytes": SIZE}, combines=lambda params: params["size_bytes"] == 64)
     with pytest.raises(UsageError, match="picky has no case with size_bytes=128"):
-        select({"picky": picky}, (), "quick", {"size_bytes": ("128",)})
-
-
-def test_the_presets_are_nested() -> None:
-    """A quick figure has its place in the default run, and that in the full one."""
-    for one in discover().values():
-        quick, default, full = ({case.id for case in one.cases(preset)} for preset in ("quick", "default", "full"))
-        assert quick <= default <= full, one.name
-        assert default, one.name
-        assert quick or not one.essential, one.name
+        select({"picky": picky}, (), "default", {"size_bytes": ("128",)})
 
 
 # -- order and processes -----------------------------------------------------------------------------------------------
@@ -144,7 +137,7 @@ def test_variables_set_processes_apart() -> None:
         return {"MODE": str(case.params["mode"])}
 
     one = benchmark("one", axes={"mode": MODE}, process_environment=variables)
-    plan = make_plan(select({"one": one}, (), "quick", {}), HERE)
+    plan = make_plan(select({"one": one}, (), "default", {}), HERE)
     assert [case.process.variables for case in plan.cases] == [
         (("MODE", "spin"),), (("MODE", "yield"),), (("MODE", "blocking"),),
     ]  # fmt: skip
@@ -176,15 +169,14 @@ def test_rounds_are_outermost_each_in_fresh_processes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "expected"),
-    [(1, [[0, 1, 2]]), (2, [[0, 2], [1]]), (3, [[0], [1], [2]]), (4, [[0], [1], [2], [3]])],
+    ("rounds", "expected"), [(1, [[0, 1, 2]]), (2, [[0, 2], [1]]), (3, [[0], [1], [2]]), (4, [[0], [1], [2], [3]])]
 )
 def test_a_benchmark_gets_the_rounds_it_needs_spread_over_the_turns(rounds: int, expected: list[list[int]]) -> None:
     plan = make_plan(selected("cold", "zero", overrides={"mode": ("spin",)}), HERE, rounds=rounds)
     turns: dict[int, list[int]] = {}
     for one in plan.cases:
         if one.benchmark.name == "cold":
-            turns.setdefault(one.block.turn, []).append(one.round)
+            turns.setdefault(one.round % rounds, []).append(one.round)
     assert list(turns.values()) == expected
     assert sum(one.benchmark.name == "zero" for one in plan.cases) == rounds
     assert len({one.process for one in plan.cases if one.process.seam == "cold"}) == max(rounds, 3)
@@ -210,10 +202,10 @@ def test_without_a_gpu_what_needs_one_is_skipped_once_or_case_by_case_if_named()
 
 def test_more_gpus_than_there_are_is_a_skip_and_several_are_measured_once() -> None:
     peers = {"peers": benchmark("peers", gpus=2), "ring": benchmark("ring", gpus="all")}
-    alone = make_plan(select(peers, (), "quick", {}), Environment(gpus=(ONE,)), device="all")
+    alone = make_plan(select(peers, (), "default", {}), Environment(gpus=(ONE,)), device="all")
     assert [(one.case.id, one.reason) for one in alone.skipped] == [("peers", "needs 2 GPUs, 1 here")]
     assert ids(alone.cases) == ["ring"]
-    assert ids(make_plan(select(peers, (), "quick", {}), HERE, device="all").cases) == ["peers", "ring"]
+    assert ids(make_plan(select(peers, (), "default", {}), HERE, device="all").cases) == ["peers", "ring"]
 
 
 def test_what_is_measured_already_is_left_out() -> None:
@@ -241,13 +233,13 @@ def nodes(*values: Param, **more: object) -> dict[str, Benchmark]:
 
 @pytest.mark.parametrize("named", [(), ("nodes",)])
 def test_cases_that_mean_nothing_here_are_left_out_without_a_word(named: tuple[str, ...]) -> None:
-    plan = make_plan(select(nodes(0, 1, 2, 3), named, "quick", {}), HERE)
+    plan = make_plan(select(nodes(0, 1, 2, 3), named, "default", {}), HERE)
     assert ids(plan.cases) == ["nodes[node=0]", "nodes[node=1]"]
     assert not plan.skipped
 
 
 def test_a_benchmark_of_which_nothing_is_left_is_skipped_once_with_its_first_reason() -> None:
-    plan = make_plan(select(nodes(3, 4), (), "quick", {}), HERE, session=1)
+    plan = make_plan(select(nodes(3, 4), (), "default", {}), HERE, session=1)
     assert not plan.cases
     assert [(one.case.id, one.status, one.reason, one.session) for one in plan.skipped] == [
         ("nodes", "skipped", "node 3 is not here", 1)
@@ -255,9 +247,9 @@ def test_a_benchmark_of_which_nothing_is_left_is_skipped_once_with_its_first_rea
 
 
 def test_too_few_gpus_is_said_before_what_else_is_not_here() -> None:
-    plan = make_plan(select(nodes(3, gpus=2), (), "quick", {}), Environment(gpus=(ONE,)))
+    plan = make_plan(select(nodes(3, gpus=2), (), "default", {}), Environment(gpus=(ONE,)))
     assert [(one.case.id, one.reason) for one in plan.skipped] == [("nodes", "needs 2 GPUs, 1 here")]
-    without = make_plan(select(nodes(3), (), "quick", {}), NO_GPU)
+    without = make_plan(select(nodes(3), (), "default", {}), NO_GPU)
     assert [(one.case.id, one.reason) for one in without.skipped] == [("nodes", "no driver")]
 
 
@@ -267,18 +259,79 @@ def test_what_is_here_is_asked_of_the_machine_that_is_measured() -> None:
 
     pair = {"pair": benchmark("pair", axes={"gpu": Axis.same("which", (0, 1, 2))}, here=by_count)}
     for gpus in ((ONE,), (ONE, OTHER)):
-        plan = make_plan(select(pair, (), "quick", {}), Environment(gpus=gpus))
+        plan = make_plan(select(pair, (), "default", {}), Environment(gpus=gpus))
         assert ids(plan.cases) == [f"pair[gpu={index}]" for index in range(len(gpus))]
 
 
-def test_late_cases_come_after_their_whole_suite() -> None:
-    catalogue = {
-        one.name: one
-        for one in (
-            benchmark("first", axes={"mode": MODE}, late=lambda params: params["mode"] != "spin", essential=True),
-            benchmark("second"),
-            benchmark("third", suite="graph"),
-        )
+PARTS = {
+    one.name: one
+    for one in (
+        benchmark("first", axes={"mode": MODE}, late=lambda params: params["mode"] != "spin"),
+        benchmark("second"),
+        benchmark("third", suite="graph", axes={"size_bytes": SIZE}, core=True),
+    )
+}
+
+
+def test_the_core_comes_first_and_late_cases_last_over_all_suites() -> None:
+    plan = make_plan(select(PARTS, (), "default", {}), HERE, rounds=2)
+    once = ["first[mode=spin]", "second", "third[size_bytes=128]"]
+    late = ["first[mode=yield]", "first[mode=blocking]"]
+    assert ids(plan.cases) == ["third[size_bytes=64]"] * 2 + (once + late) * 2
+    assert [one.core for one in plan.cases] == [True] * 2 + [False] * 10
+    assert [one.round for one in plan.cases] == [0, 1, *[0] * 5, *[1] * 5]
+
+
+def test_a_quick_run_without_names_is_the_core() -> None:
+    assert [one.benchmark.name for one in select(PARTS, (), "quick", {})] == ["third"]
+    assert [one.benchmark.name for one in select(PARTS, ("launch",), "quick", {})] == ["first", "second"]
+
+
+def test_benchmarks_share_a_process_that_both_name() -> None:
+    shared = {
+        name: benchmark(name, axes={"mode": MODE}, own_process=lambda params: f"library {params['mode']}")
+        for name in ("one", "two")
     }
-    plan = make_plan(select(catalogue, (), "quick", {}), HERE)
-    assert ids(plan.cases) == ["first[mode=spin]", "second", "first[mode=yield]", "first[mode=blocking]", "third"]
+    plan = make_plan(select(shared, (), "default", {}), HERE)
+    assert ids(plan.cases) == [f"{name}[mode={mode}]" for mode in ("spin", "yield", "blocking") for name in shared]
+    assert len({one.process for one in plan.cases}) == 3
+
+
+def test_a_missing_package_is_a_skip_with_its_pip_line_but_not_on_the_simulated_gpu() -> None:
+    absent = Package("no_such_package.part", "pip install no-such-package")
+    catalogue = {"one": benchmark("one", needs=lambda params: absent)}
+    plan = make_plan(select(catalogue, (), "default", {}), HERE)
+    assert [one.reason for one in plan.skipped] == ["needs no_such_package.part: pip install no-such-package"]
+    fake = Environment(gpus=(GpuInfo(name="x", uuid="GPU-simulated", simulated=True),))
+    assert ids(make_plan(select(catalogue, (), "default", {}), fake, device="fake").cases) == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"), [("size=1KiB", [1024]), ("size_bytes=0.5KiB,64", [512, 64]), ("size=77", [77])]
+)
+def test_values_may_have_a_unit_and_axes_a_short_name(text: str, sizes: list[int]) -> None:
+    (kind,) = selected("kind", overrides={**parse_overrides([text]), "mode": ("spin",)})
+    assert [case.params["size_bytes"] for case in kind.cases] == sizes
+
+
+# -- finding benchmarks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "cause"),
+    [
+        ("launch/nothing.py", "x = 1", "nothing.py declares no BENCHMARK"),
+        ("espresso/cup.py", "BENCHMARK = Benchmark('', (), print)", "cup.py is in no suite"),
+    ],
+)
+def test_a_file_without_benchmark_or_suite_is_refused(
+    file: str, text: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / Path(file).stem / file  # a package of its own for each case
+    path.parent.mkdir(parents=True)
+    for folder in (path.parent, path.parent.parent):
+        (folder / "__init__.py").touch()
+    path.write_text(f"from microbench.core.bench import Benchmark\n{text}", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UsageError, match=cause):
+        discover(path.stem)

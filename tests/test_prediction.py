@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import json
+from functools import partial
 
 import msgspec
 import pytest
@@ -12,26 +11,30 @@ from hypothesis import strategies as st
 from make_fit import CALL_S, GAP_S, GRAPH_GAP_S, TORCH_S, VALUES, make_fit
 from make_graph_run import make_graph_run
 from make_run import figures
-from rich.cells import cell_len
+from sections import drawn as drawn_whole
+from sections import lines_of, some, widest
 
 from microbench.analysis.evidence import Finding
 from microbench.analysis.limits import pcie_rate
 from microbench.core.errors import UsageError
 from microbench.core.model import GpuInfo, LinkInfo
 from microbench.core.units import as_time, rate_of
-from microbench.predict import words
+from microbench.gpu.layers.base import layer_names, layer_titles
+from microbench.predict import step_file, words
 from microbench.predict.constants import Fit
 from microbench.predict.forecast import Forecast, forecast
-from microbench.predict.step_file import Options, described, examples, read
+from microbench.predict.step_file import Options, examples
 from microbench.predict.whatif import Change, Changes, changed, findings, in_words, pairs
 from microbench.predict.workload import Copies, HostWork, Kernels, Wait, Workload
 from microbench.report.curves import LEAST
 from microbench.report.document import Portion, Report, Stack, Stacks
 from microbench.report.sheets import prediction
 from microbench.report.sheets.prediction import Side
-from microbench.report.terminal import charts, terminal
+from microbench.report.terminal import charts
 
 RUN = make_graph_run()
+described = partial(step_file.described, layers=layer_names())
+read = partial(step_file.read, layers=layer_names())
 GPU = GpuInfo("Made", "GPU-made", link=LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256))
 
 
@@ -44,11 +47,7 @@ def predicted(workload: Workload, fit: Fit | None = None) -> Forecast:
 
 
 def drawn(report: Report, width: int = 120, encoding: str = "utf-8") -> str:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict")
-    terminal.draw(report, terminal.open_console(stream, width=width), brief=True)
-    stream.flush()
-    stream.seek(0)
-    return stream.read()
+    return drawn_whole(report, width, encoding, brief=True)
 
 
 def sheet(workload: Workload, fit: Fit | None = None, **side: object) -> Report:
@@ -91,8 +90,7 @@ TORCH = step(10, "1us", "torch", arguments=1)
 def test_a_finding_has_its_severity_and_figures(
     rule: str, workload: Workload, fit: Fit | None, severity: str, named: list[str] | None
 ) -> None:
-    finding = finding_of(rule, workload, fit)
-    assert finding is not None
+    finding = some(finding_of(rule, workload, fit))
     assert finding.severity == severity
     assert named is None or figures(finding) == named
 
@@ -114,8 +112,7 @@ def test_a_finding_without_anything_to_say_is_left_out(rule: str, workload: Work
 @pytest.mark.parametrize(("reference", "severity"), [(True, "advice"), (False, "warning")])
 def test_constants_of_another_machine_are_marked(reference: bool, severity: str) -> None:
     """RUN is simulated, so its constants are never this machine's."""
-    finding = finding_of("prediction.origin", step(), reference=reference)
-    assert finding is not None
+    finding = some(finding_of("prediction.origin", step(), reference=reference))
     assert finding.severity == severity
     assert finding.advice
     assert len(finding.rests_on) == 13
@@ -137,12 +134,13 @@ def test_a_graph_that_pays_later_than_planned_is_told() -> None:
 
 
 def test_a_step_is_described_by_what_is_in_it() -> None:
-    assert words.described(step(1100, "6us", "torch")) == "1100 kernels of 6.00 µs from PyTorch eager, 1 wait"
+    torch = words.described(step(1100, "6us", "torch"), layer_titles())
+    assert torch == "1100 kernels of 6.00 µs from PyTorch eager, 1 wait"
     copies = step(8, "0", copy_in="1MiB", copy_out="4KiB", syncs_per_step=0, streams=2)
-    assert words.described(copies) == (
+    assert words.described(copies, layer_titles()) == (
         "8 empty kernels from the compiled loop on 2 streams, 1 MiB in, 4 KiB out, no wait"
     )
-    assert words.described(read("decode-7b")).startswith("one token")
+    assert words.described(read("decode-7b"), {}).startswith("one token")
 
 
 def test_the_changes_that_save_most_come_first() -> None:
@@ -159,12 +157,6 @@ def test_a_rate_is_in_the_workload_s_own_unit() -> None:
     assert rate_of(64.0 / predicted(workload).stream.step_s, "images") in drawn(sheet(workload))
 
 
-def test_a_step_without_graph_has_one_line() -> None:
-    without_graph = predicted(PAGEABLE)
-    assert without_graph.graph is None
-    assert len(prediction.ways_table(without_graph).rows) == 1
-
-
 # -- the page -----------------------------------------------------------------------------------------------------
 
 
@@ -173,7 +165,7 @@ def test_a_step_without_graph_has_one_line() -> None:
 def test_the_page_holds_every_example(name: str, width: int) -> None:
     known = make_fit(call__torch_eager__0=TORCH_S, call__cupy_raw__4=5e-6)
     text = drawn(sheet(read(name), known), width)
-    assert max(cell_len(line) for line in text.splitlines()) <= width
+    assert widest(text) <= width
 
 
 def test_the_page_can_be_ascii_and_keeps_hostile_text_in_its_place() -> None:
@@ -185,23 +177,10 @@ def test_the_page_can_be_ascii_and_keeps_hostile_text_in_its_place() -> None:
     assert "[red]x[/red]" in text
 
 
-def test_json_has_the_figures_in_si_units() -> None:
-    made = predicted(step(100, "9us", "torch", arguments=1))
-    read_back = json.loads(prediction.encoded(Side(made, RUN, GPU, True)))
-    assert read_back["stream"]["step_s"] == made.stream.step_s
-    assert read_back["stream"]["low_s"] < read_back["stream"]["step_s"] < read_back["stream"]["high_s"]
-    assert sum(read_back["stream"]["spent_s"].values()) == pytest.approx(made.stream.step_s, rel=1e-6)
-    assert read_back["graph"]["limit"] == "kernel"
-    assert read_back["break_even_steps"] == made.break_even
-    assert read_back["constants"]["call.torch_eager.1"]["value"] == TORCH_S
-    assert (read_back["reference"], read_back["simulated"]) == (True, True)
-    assert [change["name"] for change in read_back["advice"]] == [change.name for change in made.advice]
-
-
 def test_bars_are_to_scale_and_name_their_portions() -> None:
     long = Stack("long", (Portion("host", 6.0, "6 s", "first"), Portion("kernel", 2.0, "2 s", "second")), "8 s")
     short = Stack("short", (Portion("kernel", 2.0, "2 s", "second"), Portion("sync", 0.0, "0 s", "quiet")), "2 s")
-    lines = ["".join(text for text, _ in line) for line in charts.stacks(Stacks("", "", (long, short)), 52, fine=True)]
+    lines = lines_of(charts.stacks(Stacks("", "", (long, short)), 52, fine=True))
     assert lines[0].count("█") == 3 * lines[0].count("▓")
     assert lines[0].count("▓") == lines[3].count("▓")
     assert lines[0].endswith("  8 s")
@@ -216,7 +195,7 @@ def test_bars_are_to_scale_and_name_their_portions() -> None:
 def test_bars_keep_to_the_page(portions: list[tuple[float, str]], width: int) -> None:
     made = tuple(Portion("name", value, "1.00 ms, 5 %", tone) for value, tone in portions)  # type: ignore[arg-type]
     drawing = charts.stacks(Stacks("", "", (Stack("stream", made, "1.00 ms"),)), width, fine=True)
-    bar = "".join(text for text, _ in drawing[0])
+    bar = lines_of(drawing)[0]
     assert len(bar) <= width
     total = sum(value for value, _ in portions)
     assert total <= LEAST or abs(sum(bar.count(sign) for sign in "█▓─") - (width - 17)) <= 1
@@ -238,19 +217,15 @@ def test_a_shorter_call_shortens_a_host_bound_step_by_as_much() -> None:
     before = predicted(step(1000, "0", "torch", arguments=1))
     then = after(step(1000, "0", "torch", arguments=1), submit_s=2e-6)
     assert before.stream.step_s - then.stream.step_s == pytest.approx(1000 * (TORCH_S - 2e-6), rel=1e-3)
-    assert then.graph is not None
-    assert before.graph is not None
-    assert then.graph.step_s == before.graph.step_s
+    assert some(then.graph).step_s == some(before.graph).step_s
 
 
 def test_gaps_matter_each_in_its_way() -> None:
     before = predicted(step(1000, "9us"))
-    assert before.graph is not None
     then = after(step(1000, "9us"), gap_s=0.0)
     assert before.stream.step_s - then.stream.step_s == pytest.approx(999 * GAP_S, rel=1e-3)
     then = after(step(1000, "9us"), graph_gap_s=0.0)
-    assert then.graph is not None
-    assert before.graph.step_s - then.graph.step_s == pytest.approx(999 * GRAPH_GAP_S, rel=1e-3)
+    assert some(before.graph).step_s - some(then.graph).step_s == pytest.approx(999 * GRAPH_GAP_S, rel=1e-3)
 
 
 def test_another_layer_launches_all_of_it() -> None:
@@ -290,9 +265,7 @@ def test_another_link_scales_copies_by_the_ceilings() -> None:
     then = changed(workload, make_fit(), GPU, Changes(pcie_generation=3, lanes=8)).fit.constants
     for name, direction in (("h2d_rate", "h2d"), ("d2h_rate", "d2h")):
         own, other = pcie_rate(5, 16, direction, 256), pcie_rate(3, 8, direction, 256)
-        assert own is not None
-        assert other is not None
-        assert then[name].value == pytest.approx(VALUES[name] * other / own)
+        assert then[name].value == pytest.approx(VALUES[name] * some(other) / some(own))
     assert then["d2h_pageable_rate"].value == then["d2h_rate"].value  # slower than what the host managed
     faster = changed(workload, make_fit(), GPU, Changes(pcie_generation=6)).fit.constants
     assert faster["h2d_rate"].value > VALUES["h2d_rate"]
@@ -303,14 +276,6 @@ def test_another_link_scales_copies_by_the_ceilings() -> None:
 def test_a_link_that_is_not_known_cannot_be_scaled(gpu: GpuInfo | None) -> None:
     with pytest.raises(UsageError, match="does not say which PCIe link"):
         changed(step(), make_fit(), gpu, Changes(pcie_generation=4))
-
-
-def test_no_change_is_none() -> None:
-    assert not Changes()
-    assert Changes(submit_s=0.0)
-    nothing = changed(step(), make_fit(), GPU, Changes())
-    assert nothing.changes == ()
-    assert nothing.workload == step()
 
 
 def whatif_findings(workload: Workload, **what: object) -> dict[str, Finding]:
@@ -351,7 +316,7 @@ def test_the_sheet_shows_before_and_after() -> None:
     changed_sheet = prediction.changed_sheet(Side(predicted(TORCH_1000), RUN, GPU), Changes(submit_s=2e-6))
     for width in (40, 80, 120):
         text = drawn(changed_sheet, width)
-        assert max(cell_len(line) for line in text.splitlines()) <= width
+        assert widest(text) <= width
     assert all(words in text for words in ("4.0× as fast", "the same", "8.00 µs", "2.00 µs"))
 
 

@@ -150,7 +150,7 @@ def test_calls_that_only_steps_show_are_given_back(
 LINES = st.builds(Line, near(1000, 20_000), near(100, 5000))
 
 
-@settings(drawn, max_examples=60)
+@drawn
 @given(LINES, LINES, LINES)
 def test_what_making_a_graph_takes_is_given_back(capture: Line, instantiate: Line, upload: Line) -> None:
     costs = FakeCosts(**FINE, graphs=GraphCosts(capture=capture, instantiate=instantiate, upload=upload))
@@ -189,7 +189,7 @@ def test_copies_are_given_back(changes: dict[str, float]) -> None:
         )
 
 
-@settings(drawn, max_examples=40)
+@drawn
 @given(st.integers(100, 4000), near(50, 1500), near(0.3e12, 8e12))
 def test_queue_synchronise_and_memory_are_given_back(slots: int, idle_ns: float, rate: float) -> None:
     memory = MemoryCosts(dram_bytes_per_s=Rates(rate, rate, rate))
@@ -202,7 +202,7 @@ def test_queue_synchronise_and_memory_are_given_back(slots: int, idle_ns: float,
     assert values["memory"] == pytest.approx(rate, rel=WITHIN)
 
 
-@settings(drawn, max_examples=5)
+@settings(drawn, max_examples=2)
 @given(near(100, 1000), near(250, 2000), near(700, 4000))
 def test_the_front_end_is_given_back(front_end_ns: float, gap_graph_ns: float, graph_submit_ns: float) -> None:
     costs = FakeCosts(**FINE, front_end_ns=front_end_ns, gap_graph_ns=gap_graph_ns, graph_submit_ns=graph_submit_ns)

@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import worker_backend
-from worker_run import PATIENT, Recorder, fact, only, outcomes, run
+from worker_run import Recorder, fact, only, outcomes, run
 
 from microbench.core.errors import DeviceAbsentError, ExitCode
+from microbench.core.model import Environment, Floors
 from microbench.run.events import CaseStarted, CaseTick, PlanMade, Probed, RunEnded
-from microbench.run.process import Patience
+from microbench.run.messages import EnvironmentFound, FloorsFound, Message, Ready, Refused
+from microbench.run.process import WorkerSilentError
 from microbench.run.request import RunRequest
-from microbench.run.session import execute
+from microbench.run.session import execute, probe
 from microbench.runs import store
 
-
-@pytest.fixture(autouse=True)
-def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
-    return tmp_path / "data"
-
+pytestmark = pytest.mark.usefixtures("data")
 
 # -- what goes well ----------------------------------------------------------------------------------------------------
 
 
 def test_a_run_is_measured_shown_and_saved() -> None:
     listener, affinity = Recorder(), os.sched_getaffinity(0)
-    result = run("calm", listener=listener)
+    result = run("calm", listener=listener, rounds=2)
     assert result.exit_code == ExitCode.MEASURED
-    assert [outcome.case.id for outcome in outcomes(result)] == ["calm[size=1]", "calm[size=2]"]
+    assert [outcome.case.id for outcome in outcomes(result)] == ["calm[size=1]", "calm[size=2]"] * 2
     assert all(outcome.status == "ok" and outcome.wall_s > 0 for outcome in outcomes(result))
     assert outcomes(result)[1].measurements[0].values[0] == pytest.approx(2e-6)
     assert store.last() == result.path
@@ -47,17 +45,11 @@ def test_a_run_is_measured_shown_and_saved() -> None:
     assert session.started_at.endswith("+00:00")
     assert not session.simulated
     assert os.sched_getaffinity(0) == affinity
-    for outcome in outcomes(result):
+    processes = [int(str(fact(outcome, "process"))) for outcome in outcomes(result)]
+    assert processes[0] == processes[1] != processes[2] == processes[3], "the cases of a round share a process"
+    for process in processes:
         with pytest.raises(ProcessLookupError):
-            os.kill(int(str(fact(outcome, "process"))), 0)
-
-
-def test_cases_share_a_process_and_rounds_do_not() -> None:
-    result = run("calm", rounds=2)
-    processes = [fact(outcome, "process") for outcome in outcomes(result)]
-    assert [outcome.round for outcome in outcomes(result)] == [0, 0, 1, 1]
-    assert processes[0] == processes[1] != processes[2] == processes[3]
-    assert os.getpid() not in processes
+            os.kill(process, 0)
 
 
 def test_values_that_need_a_process_of_their_own_get_one_with_its_variables() -> None:
@@ -112,6 +104,7 @@ def test_without_a_gpu_the_host_is_measured_and_the_rest_skipped_once() -> None:
     assert by_status == {
         "calm[size=1]": ("ok", None),
         "calm[size=2]": ("ok", None),
+        "calm[size=3]": ("ok", None),
         "wild[how=nothing]": ("ok", None),
         "apart": ("skipped", worker_backend.NO_GPU),
         "captured": ("skipped", worker_backend.NO_GPU),
@@ -129,23 +122,48 @@ def test_a_benchmark_named_without_a_gpu_is_skipped_case_by_case() -> None:
 
 
 @pytest.mark.parametrize("device", ["absent", "all"])
-def test_a_named_device_that_is_absent_is_an_error(device: str, data_folder: Path) -> None:
+def test_a_named_device_that_is_absent_is_an_error(device: str, data: Path) -> None:
     with pytest.raises(DeviceAbsentError) as caught:
         run("calm", device=device)
     assert caught.value.exit_code == ExitCode.NO_DEVICE
-    assert list(data_folder.iterdir()) == []
+    assert list(data.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("machine", "reason"),
-    [("crash", "killed by SIGABRT"), ("confused", "RuntimeError: the driver answers nonsense"), ("hang", "no sign")],
-)
-def test_a_probe_that_fails_is_no_gpu(machine: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TINY_MACHINE", machine)
-    patience = Patience(silent_s=2, busy_s=2, leave_s=2, killed_s=5) if machine == "hang" else PATIENT
-    result = run("calm", patience=patience)
-    assert reason in (result.environment.no_gpu_reason or "")
+def test_a_probe_that_crashes_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINY_MACHINE", "crash")
+    result = run("calm")
+    assert "killed by SIGABRT" in (result.environment.no_gpu_reason or "")
     assert {outcome.status for outcome in outcomes(result)} == {"ok"}
+
+
+class Answering:
+    """A worker process that has only these messages, the last of which may be an error."""
+
+    def __init__(self, *messages: Message | Exception) -> None:
+        self._messages = iter(messages)
+
+    def receive(self) -> Message:
+        message = next(self._messages)
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+    def close(self) -> None: ...
+
+
+def test_what_a_probe_sent_before_it_fails_counts() -> None:
+    found = EnvironmentFound(Environment(gpus=(worker_backend.gpu("GPU-one"),)))
+    floors = FloorsFound(Floors(timer_step_s=1e-9))
+    for last in (WorkerSilentError("no sign of life"), Ready()):
+        worker: Any = Answering(found, floors, last)
+        assert probe(worker, None) == (found.environment, floors.floors)
+    for last in (WorkerSilentError("no sign of life"), Refused("failed", "the driver answers nonsense")):
+        worker = Answering(last)
+        environment, nothing = probe(worker, None)
+        assert (environment.gpus, nothing) == ((), Floors())
+        assert environment.no_gpu_reason == (
+            f"the search for a GPU failed: {last.reason if isinstance(last, Refused) else last}"
+        )
 
 
 def test_a_gpu_that_cannot_be_opened_is_tried_once() -> None:
@@ -157,12 +175,10 @@ def test_a_gpu_that_cannot_be_opened_is_tried_once() -> None:
 # -- the real thing, simulated -----------------------------------------------------------------------------------------
 
 
-def test_every_suite_runs_on_the_simulated_gpu() -> None:
-    request = RunRequest(
-        ("host", "launch_cost", "launch_sync", "launch_kind"), preset="quick", device="fake", time_limit_s=600
-    )
-    result = execute(request)
+def test_a_benchmark_of_each_suite_runs_on_the_simulated_gpu() -> None:
+    names = ("host_timer", "launch_cost", "graph_update", "link_state", "memory_copy", "tensor_ceiling")
+    result = execute(RunRequest(names, preset="quick", device="fake", time_limit_s=600))
     assert result.run.simulated
-    wrong = [(one.case.id, one.reason) for one in result.run.outcomes if one.status != "ok"]
+    wrong = [(outcome.case.id, outcome.reason) for outcome in result.run.outcomes if outcome.status != "ok"]
     assert wrong == []
     assert result.run.sessions[0].floors.event_pair_s is not None

@@ -48,10 +48,14 @@ def test_the_first_format_is_still_read() -> None:
     run = schema.decode(GOLDEN.read_bytes())
     assert comparable(run) == {**comparable(RUN), "schema_version": schema.SCHEMA_VERSION}
     assert run.outcomes[0].measurements[0].values == (1.5e-6, 1.25e-6, 2.0)
+    indented = json.dumps(document(), indent=2).encode()
+    assert comparable(schema.decode(indented)) == comparable(RUN)
+    samples = schema.decode(schema.encode(RUN)).outcomes[0].measurements[0].samples
+    assert bytes(samples) == b"[1.5e-06,1.25e-06,2]", "samples stay as written until they are decoded"
 
 
 def lost(old: Any, new: Any, place: str = "run") -> list[str]:
-    """Places of what ``old`` says and ``new`` does not say as well."""
+    """The places where ``new`` lacks or changes what ``old`` holds."""
     if isinstance(old, dict) and isinstance(new, dict):
         missing = [f"{place}.{key}" for key in old.keys() - new.keys()]
         return missing + [one for key in old.keys() & new.keys() for one in lost(old[key], new[key], f"{place}.{key}")]
@@ -61,14 +65,9 @@ def lost(old: Any, new: Any, place: str = "run") -> list[str]:
     return [] if old == new else [place]
 
 
-def test_this_format_is_written_as_ever() -> None:
+def test_the_format_is_written_as_before() -> None:
     """New optional keys may come; anything else needs a new version, an upgrade, and a new golden file."""
     assert lost(json.loads(GOLDEN.read_bytes()), json.loads(schema.encode(RUN))) == []
-
-
-def test_samples_stay_as_written_until_asked_for() -> None:
-    data = schema.encode(RUN)
-    assert bytes(schema.decode(data).outcomes[0].measurements[0].samples) == b"[1.5e-06,1.25e-06,2]"
 
 
 def test_a_growing_file_is_read_with_and_without_its_last_line() -> None:
@@ -81,10 +80,6 @@ def test_a_growing_file_is_read_with_and_without_its_last_line() -> None:
         assert len(schema.decode(whole[:length]).outcomes) == len(RUN.outcomes) - 1
 
 
-def test_a_run_laid_out_by_hand_is_read() -> None:
-    assert comparable(schema.decode(json.dumps(document(), indent=2).encode())) == comparable(RUN)
-
-
 def test_keys_of_a_later_tool_are_ignored_and_missing_ones_have_defaults() -> None:
     changed = document()
     changed["mood"] = "good"
@@ -95,12 +90,12 @@ def test_keys_of_a_later_tool_are_ignored_and_missing_ones_have_defaults() -> No
 
 
 def test_a_large_run_opens_at_once() -> None:
-    """20 MB of samples, in less than the time that reading them as numbers takes."""
+    """5 MB of samples are read in less time than it takes to decode them as numbers."""
     samples = msgspec.Raw(b"[" + b",".join([b"1.2345678901234567e-06"] * 512) + b"]")
     large = msgspec.structs.replace(MEASUREMENT, samples=samples, n=512)
     outcome = msgspec.structs.replace(OUTCOMES[0], measurements=(large,) * 18)
-    data = schema.encode(msgspec.structs.replace(RUN, outcomes=(outcome,) * 100))
-    assert len(data) > 20e6
+    data = schema.encode(msgspec.structs.replace(RUN, outcomes=(outcome,) * 25))
+    assert len(data) > 5e6
 
     def best_of_three(action: Any) -> float:
         times = []
@@ -113,20 +108,15 @@ def test_a_large_run_opens_at_once() -> None:
     assert best_of_three(lambda: schema.decode(data)) < best_of_three(lambda: json.loads(data))
 
 
-# -- what is none ------------------------------------------------------------------------------------------------------
-
-
-def test_a_newer_format_is_refused_with_the_next_step() -> None:
-    newer = {"schema_version": schema.SCHEMA_VERSION + 1, "whatever": True}
-    with pytest.raises(RunUnreadableError) as caught:
-        schema.decode(json.dumps(newer).encode(), "run.json")
-    assert "newer" in caught.value.cause
-    assert "pip install --upgrade" in caught.value.next_step
+# -- what is not a run ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [0, -1, -(10**12)])
-def test_a_format_that_never_was_is_refused(version: int) -> None:
-    assert "never" not in unreadable(b"{}")
+def test_an_unknown_format_is_refused_with_the_next_step(version: int) -> None:
+    newer = {"schema_version": schema.SCHEMA_VERSION + 1, "whatever": True}
+    with pytest.raises(RunUnreadableError, match="newer") as caught:
+        schema.decode(json.dumps(newer).encode(), "run.json")
+    assert "pip install --upgrade" in caught.value.next_step
     assert "no microbench ever wrote" in unreadable(json.dumps({**document(), "schema_version": version}).encode())
 
 
@@ -170,7 +160,7 @@ def test_an_older_format_is_upgraded_finished_or_growing(monkeypatch: pytest.Mon
         (schema.encode(RUN) + b'{"case":\xff}\n', "line 2"),
     ],
 )  # fmt: skip
-def test_what_is_no_run_says_why(data: bytes, why: str) -> None:
+def test_data_that_is_not_a_run_says_why(data: bytes, why: str) -> None:
     assert why in unreadable(data)
 
 
@@ -195,7 +185,6 @@ def changed(path: str, value: Any) -> bytes:
         ("outcomes.0.status", "fine"),
         ("outcomes.0.case.params.size_bytes", 10**30),
         ("outcomes.0.case.params.size_bytes", 1.5),
-        ("outcomes.0.case.params.size_bytes", None),
         ("outcomes.0.wall_s", "NaN"),
         ("outcomes.0.wall_s", float("nan")),
         ("outcomes.0.facts.0.value", 10**4000),
@@ -224,8 +213,8 @@ def test_a_run_that_contradicts_itself_is_refused(path: str, value: Any) -> None
     unreadable(changed(path, value))
 
 
-def test_samples_that_pass_for_numbers_are_refused_when_asked_for() -> None:
-    """Whether each one is a number is not looked at until then: a large run has to open at once."""
+def test_samples_that_only_look_like_numbers_are_refused_when_decoded() -> None:
+    """Samples are checked only then, because a large run has to open at once."""
     run = schema.decode(schema.encode(RUN).replace(b"[1.5e-06,", b"[1e999,"))
     with pytest.raises(RunUnreadableError, match="rate"):
         _ = run.outcomes[0].measurements[0].values
@@ -238,11 +227,11 @@ def test_long_strings_and_doubled_keys_do_no_harm() -> None:
     assert schema.decode(doubled).run_id == RUN.run_id
 
 
-# -- what is not written -----------------------------------------------------------------------------------------------
+# -- what is not written ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_a_number_that_is_none_is_not_written(number: float) -> None:
+def test_a_number_that_is_not_finite_is_not_written(number: float) -> None:
     outcome = msgspec.structs.replace(OUTCOMES[0], wall_s=number)
     run = msgspec.structs.replace(RUN, outcomes=(OUTCOMES[1], outcome))
     with pytest.raises(MeasurementError, match=r"^run\.outcomes\[1\]\.wall_s is not a finite number$"):
@@ -251,11 +240,7 @@ def test_a_number_that_is_none_is_not_written(number: float) -> None:
     measurement = msgspec.structs.replace(MEASUREMENT, per_call=histogram)
     with pytest.raises(MeasurementError, match=r"measurements\[0\]\.per_call\.p99 is not"):
         schema.encode_outcome(msgspec.structs.replace(OUTCOMES[0], measurements=(measurement,)))
-
-
-def test_samples_that_are_no_numbers_are_not_written() -> None:
-    encoded = msgspec.Raw(msgspec.json.encode([1.0, float("nan")]))
-    measurement = msgspec.structs.replace(MEASUREMENT, samples=encoded)
+    measurement = msgspec.structs.replace(MEASUREMENT, samples=msgspec.Raw(msgspec.json.encode([1.0, number])))
     with pytest.raises(MeasurementError, match=r"measurements\[0\]\.samples is not"):
         schema.encode_outcome(msgspec.structs.replace(OUTCOMES[0], measurements=(measurement,)))
 
@@ -288,7 +273,7 @@ def test_every_run_comes_back_as_it_was(outcomes: list[Outcome]) -> None:
     assert [one.measurements[0].values for one in back.outcomes] == [one.measurements[0].values for one in outcomes]
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.data())
 def test_a_damaged_run_is_read_or_refused(data: st.DataObject) -> None:
     """Bytes taken out, put in or changed anywhere: a Run, or RunUnreadableError, and nothing else."""

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,14 +18,17 @@ import pytest
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 
-@pytest.fixture
-def set_up() -> ModuleType:
+def loaded() -> Any:
+    """scripts/set_up.py as a module."""
     spec = importlib.util.spec_from_file_location("set_up", SCRIPTS / "set_up.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+set_up = loaded()
 
 
 @pytest.fixture
@@ -39,7 +42,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def installed(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def installed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What pip was asked for, one entry a call; the stand-in leaves the command behind as pip would."""
     asked: list[str] = []
 
@@ -59,7 +62,7 @@ def stand_in_command(root: Path) -> None:
     command.chmod(0o755)
 
 
-def make(set_up: ModuleType, root: Path, gpu_packages: str | None = None, tests: bool = False) -> None:
+def make(root: Path, gpu_packages: str | None = None, tests: bool = False) -> None:
     set_up.make_ready(root, set_up.state_wanted(root, gpu_packages, tests))
 
 
@@ -68,7 +71,7 @@ def make(set_up: ModuleType, root: Path, gpu_packages: str | None = None, tests:
     [(12000, 0, "cu12"), (12090, 0, "cu12"), (13000, 0, "cu13"), (14010, 0, "cu13"), (11080, 0, None), (0, 999, None)],
 )
 def test_packages_follow_the_driver(
-    set_up: ModuleType, monkeypatch: pytest.MonkeyPatch, reported: int, error: int, expected: str | None
+    monkeypatch: pytest.MonkeyPatch, reported: int, error: int, expected: str | None
 ) -> None:
     def driver_version(pointer: Any) -> int:
         ctypes.cast(pointer, ctypes.POINTER(ctypes.c_int))[0] = reported
@@ -78,7 +81,7 @@ def test_packages_follow_the_driver(
     assert set_up.packages_for(set_up.driver_cuda()) == expected
 
 
-def test_without_a_driver_there_are_no_gpu_packages(set_up: ModuleType) -> None:
+def test_without_a_driver_there_are_no_gpu_packages() -> None:
     assert set_up.packages_for(set_up.driver_cuda("libcuda-that-is-not-there.so.1")) is None
 
 
@@ -91,64 +94,54 @@ def test_without_a_driver_there_are_no_gpu_packages(set_up: ModuleType) -> None:
         ("cu12", True, "[plot,cu12,test]"),
     ],
 )
-def test_extras(
-    set_up: ModuleType, checkout: Path, installed: list[str], gpu_packages: str | None, tests: bool, extras: str
-) -> None:
-    make(set_up, checkout, gpu_packages, tests)
+def test_extras(checkout: Path, installed: list[str], gpu_packages: str | None, tests: bool, extras: str) -> None:
+    make(checkout, gpu_packages, tests)
     assert installed == [extras]
 
 
-def test_a_ready_environment_is_left_alone(set_up: ModuleType, checkout: Path, installed: list[str]) -> None:
-    make(set_up, checkout)
-    make(set_up, checkout)
+def test_a_ready_environment_is_left_alone(checkout: Path, installed: list[str]) -> None:
+    make(checkout)
+    make(checkout)
     assert len(installed) == 1
 
 
-def test_test_tools_are_added_and_then_stay(set_up: ModuleType, checkout: Path, installed: list[str]) -> None:
-    make(set_up, checkout)
+def test_test_tools_are_added_and_then_stay(checkout: Path, installed: list[str]) -> None:
+    make(checkout)
     kept = checkout / ".venv" / "kept"
     kept.touch()
-    make(set_up, checkout, tests=True)
-    make(set_up, checkout, tests=False)
+    make(checkout, tests=True)
+    make(checkout, tests=False)
     assert (installed, kept.exists()) == (["[plot]", "[plot,test,compile]"], True)
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
-def test_changed_requirements_are_installed_over(
-    set_up: ModuleType, checkout: Path, installed: list[str], name: str
-) -> None:
-    make(set_up, checkout, tests=True)
+def test_changed_requirements_are_installed_over(checkout: Path, installed: list[str], name: str) -> None:
+    make(checkout, tests=True)
     kept = checkout / ".venv" / "kept"
     kept.touch()
     (checkout / name).write_text("changed", encoding="utf-8")
-    make(set_up, checkout, tests=False)
+    make(checkout, tests=False)
     assert (installed, kept.exists()) == (["[plot,test,compile]", "[plot,test,compile]"], True)
 
 
-def test_another_driver_or_folder_makes_a_new_environment(
-    set_up: ModuleType, checkout: Path, installed: list[str]
-) -> None:
-    make(set_up, checkout, "cu12")
+def test_another_driver_or_folder_makes_a_new_environment(checkout: Path, installed: list[str]) -> None:
+    make(checkout, "cu12")
     (checkout / ".venv" / "left").touch()
-    make(set_up, checkout, "cu13")
+    make(checkout, "cu13")
     assert not (checkout / ".venv" / "left").exists()
     (checkout / ".venv" / "left").touch()
     moved = checkout.rename(checkout.with_name("moved"))
-    make(set_up, moved, "cu13")
+    make(moved, "cu13")
     assert not (moved / ".venv" / "left").exists()
     assert installed == ["[plot,cu12]", "[plot,cu13]", "[plot,cu13]"]
 
 
 @pytest.mark.parametrize("when", ["first", "added"])
 def test_an_interrupted_set_up_starts_afresh(
-    set_up: ModuleType,
-    checkout: Path,
-    installed: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    when: str,
+    checkout: Path, installed: list[str], monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     if when == "added":
-        make(set_up, checkout)
+        make(checkout)
     whole = set_up.install
 
     def interrupted(root: Path, wanted: Any) -> None:
@@ -158,16 +151,14 @@ def test_an_interrupted_set_up_starts_afresh(
 
     monkeypatch.setattr(set_up, "install", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        make(set_up, checkout, tests=True)
+        make(checkout, tests=True)
     monkeypatch.setattr(set_up, "install", whole)
-    make(set_up, checkout, tests=True)
+    make(checkout, tests=True)
     assert not (checkout / ".venv" / "half").exists()
     assert installed[-2:] == ["[plot,test,compile]", "[plot,test,compile]"]
 
 
-def test_ctrl_c_is_told_in_one_line(
-    set_up: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(root: Path, wanted: Any) -> None:
         raise KeyboardInterrupt
 
@@ -176,12 +167,10 @@ def test_ctrl_c_is_told_in_one_line(
     assert capsys.readouterr().err == "microbench: interrupted; the next call starts the set-up again\n"
 
 
-def test_an_environment_of_somebody_else_is_never_touched(
-    set_up: ModuleType, checkout: Path, installed: list[str]
-) -> None:
+def test_an_environment_of_somebody_else_is_never_touched(checkout: Path, installed: list[str]) -> None:
     stand_in_command(checkout)
     with pytest.raises(set_up.SetUpError, match="was not made by this script: move it away"):
-        make(set_up, checkout)
+        make(checkout)
     assert installed == []
     assert (checkout / ".venv/bin/microbench").exists()
 
@@ -218,20 +207,20 @@ def run(root: Path, script: str, *arguments: str, **variables: str) -> subproces
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd="/")
 
 
-def mark_ready(set_up: ModuleType, root: Path) -> None:
+def mark_ready(root: Path) -> None:
     stand_in_command(root)
     wanted = set_up.state_wanted(root, set_up.packages_for(set_up.driver_cuda()), tests=False)
     (root / set_up.RECORD).write_text(json.dumps(wanted), encoding="utf-8")
 
 
-def test_microbench_passes_its_arguments_on(set_up: ModuleType, checkout: Path) -> None:
-    mark_ready(set_up, checkout)
+def test_microbench_passes_its_arguments_on(checkout: Path) -> None:
+    mark_ready(checkout)
     result = run(checkout, "microbench", "run", "--set", "axis=a b")
     assert (result.returncode, result.stdout, result.stderr) == (0, "run|--set|axis=a b|", "")
 
 
-def test_microbench_works_through_a_link(set_up: ModuleType, checkout: Path) -> None:
-    mark_ready(set_up, checkout)
+def test_microbench_works_through_a_link(checkout: Path) -> None:
+    mark_ready(checkout)
     link = checkout.parent / "elsewhere" / "scripts" / "linked"
     link.parent.mkdir(parents=True)
     link.symlink_to(checkout / "scripts" / "microbench")

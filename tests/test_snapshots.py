@@ -47,8 +47,6 @@ NO_TERMINAL: Mapping[str, str | None] = dict.fromkeys(
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
 LAST = "20260301T083000Z-0000003b"
 
-# -- the runs -----------------------------------------------------------------------------------------------------
-
 
 def unusual() -> Run:
     """A run of two rounds in which things went wrong, with names as wide as they are foreign."""
@@ -114,9 +112,6 @@ def folder(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path
 
 
-# -- how it is called ---------------------------------------------------------------------------------------------
-
-
 def call(arguments: Sequence[str], **variables: str) -> Result:
     return CliRunner().invoke(app, list(arguments), env={**NO_TERMINAL, **variables}, catch_exceptions=False)
 
@@ -145,8 +140,6 @@ def check_lines(text: str, width: int | None) -> None:
     assert [line for line in lines if line != line.rstrip()] == []
     assert width is None or [line for line in lines if cell_len(line) > width] == []
 
-
-# -- what is drawn ------------------------------------------------------------------------------------------------
 
 STEP = ("--kernels", "100", "--duration", "6us", "--layer", "torch", "--run", "graph.json")
 DRAWN: dict[str, tuple[str, ...]] = {
@@ -178,8 +171,8 @@ DRAWN: dict[str, tuple[str, ...]] = {
 # Long ones, whose words other tests hold: here only how they are laid out is looked at.
 LAID_OUT: dict[str, tuple[str, ...]] = {
     "explain-tensor": ("explain", "tensor", "--run", "compute.json"),
-    "show-compute": ("show", "compute.json", "--brief"),
-    "show-link": ("show", "link.json", "--brief"),
+    "show-compute": ("show", "compute.json", "compute"),
+    "show-link": ("show", "link.json", "link"),
     "show-unusual": ("show", "unusual.json"),
     "compare": ("compare", "base.json", "new.json"),
     "compare-all": ("compare", "base.json", "new.json", "--all"),
@@ -192,7 +185,7 @@ def measured(run: Run) -> Callable[..., session.RunResult]:
 
     def execute(request: session.RunRequest, listener: Callable[[object], None]) -> session.RunResult:
         done = (*run.outcomes[:3], skipped(), failed("it broke: 漢字"))
-        listener(PlanMade(len(done), 20.0, ("host", "launch"), 4.0))
+        listener(PlanMade(len(done), 0, 20.0, ("host", "launch"), 4.0))
         for number, one in enumerate(done):
             listener(CaseStarted(one.case.id, number, len(done), "host", 0))
             listener(CaseTick(one.case.id, "call", "s", 10, 2e-9))
@@ -228,7 +221,7 @@ def test_what_a_command_draws(name: str, width: int, folder: Path) -> None:
     coloured = called_anew(LOOKS[name], folder, COLUMNS=str(width), **TERMINAL)
     assert CODES.search(coloured)
     assert without_codes(coloured) == shown
-    if width == 80:  # a pipe has no width of its own
+    if width == 120:  # a pipe has no width of its own
         assert called_anew(LOOKS[name], folder) == shown
     else:
         uncoloured = called_anew(LOOKS[name], folder, NO_COLOR="1", COLUMNS=str(width), **TERMINAL)
@@ -242,7 +235,8 @@ def called_anew(arguments: Sequence[str], folder: Path, **variables: str) -> str
     """Standard output of a command that succeeds; the data folder is afterwards what it was before."""
     kept = {path: path.read_bytes() for path in (folder / "data").iterdir() if path.is_file()}
     result = call(arguments, **variables)
-    assert result.exit_code == ExitCode.MEASURED, result.output
+    problem = "doctor-no-gpu" in os.environ.get("PYTEST_CURRENT_TEST", "")
+    assert result.exit_code == (ExitCode.SOME_FAILED if problem else ExitCode.MEASURED), result.output
     for path in (folder / "data").iterdir():
         if path.is_file() and path not in kept:
             path.unlink()
@@ -271,16 +265,13 @@ def test_a_simulated_run_as_a_process(folder: Path) -> None:
     )  # fmt: skip
     shown, told = done.stdout.decode(), done.stderr.decode()
     assert "\x1b" not in shown + told
-    check_lines(shown, 80)
+    check_lines(shown, 120)
     check_lines(told, None)
-    when = re.compile(r"^│ run  .*\n(?:│ {11}.*\n)*", re.MULTILINE)
-    assert len(when.findall(shown)) == 1
-    shown = when.sub("(when, how long, by which version)\n", shown)
+    shown, ids = re.subn(r"run \d{8}T\d{6}Z-[0-9a-f]{8}", "run (its id)", shown)
+    assert ids == 1
     told = re.sub(r"(?<=, at most ).*", "(what is left)", told)
     snapshots.same("commands/run-simulated", f"{told}\n{shown}")
 
-
-# -- what is written ----------------------------------------------------------------------------------------------
 
 WRITTEN: dict[str, tuple[str, ...]] = {
     "export-csv": ("export", "small.json"),
@@ -310,7 +301,7 @@ def test_a_plot_says_nothing_and_a_page_how_large_it_is() -> None:
     assert (plotted.exit_code, plotted.output) == (ExitCode.MEASURED, "")
     made = call(("report", "small.json", "-o", "small.html"), COLUMNS="80", **TERMINAL)
     assert made.exit_code == ExitCode.MEASURED
-    assert re.fullmatch(r"small\.html: \d+\.\d\d MB, the data with it\n", made.output)
+    assert re.fullmatch(r"small\.html: \d+\.\d\d MB, including the data\n", made.output)
 
 
 @pytest.mark.parametrize("command", ["", *sorted({arguments[0] for arguments in LOOKS.values()}), "plot", "report"])
@@ -322,8 +313,6 @@ def test_help_fits_the_page(command: str) -> None:
         assert "\x1b" not in result.stdout
         check_lines(result.stdout, int(variables["COLUMNS"]))
 
-
-# -- what goes wrong ----------------------------------------------------------------------------------------------
 
 ERRORS: tuple[tuple[str, ...], ...] = (
     ("run", "lunch"),

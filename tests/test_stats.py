@@ -50,11 +50,7 @@ def test_median_ranks_cover_the_median_and_no_narrower_pair_does(n: int) -> None
     assert coverage(n, low, high) >= Fraction(str(CONFIDENCE))
     if low + 1 < high - 1:
         assert coverage(n, low + 1, high - 1) < Fraction(str(CONFIDENCE))
-
-
-@pytest.mark.parametrize("n", range(1, 6))
-def test_under_six_samples_the_interval_is_the_whole_range(n: int) -> None:
-    assert median_ranks(n) == (0, n - 1)
+    assert [median_ranks(few) for few in range(1, 6)] == [(0, few - 1) for few in range(1, 6)], "the whole range"
 
 
 def test_ranks_of_ten_samples_are_the_second_and_the_ninth() -> None:
@@ -84,23 +80,9 @@ def test_a_zero_width_interval_counts_as_one_step_of_the_clock() -> None:
     assert interval == Interval(5.0, 4.75, 5.25)
     assert interval.half_width == pytest.approx(0.05)
     assert median_interval([5.0] * 20).half_width == 0
-
-
-def test_the_step_is_shared_out_over_the_calls_of_a_sample() -> None:
-    one = summarize(TIME, measured([1e-3] * 20, calls_per_sample=100, resolution=1e-6))
-    assert one.interval.high - one.interval.low == pytest.approx(1e-8)
-
-
-def test_half_width_of_zero_with_a_spread_is_infinite() -> None:
     assert Interval(0.0, -1.0, 1.0).half_width == math.inf
-
-
-@given(st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=60), st.floats(1e-6, 1e6))
-def test_the_interval_scales_with_the_unit(values: list[float], factor: float) -> None:
-    plain, scaled = median_interval(values), median_interval([factor * value for value in values])
-    assert scaled.median == pytest.approx(factor * plain.median)
-    assert (scaled.low, scaled.high) == pytest.approx((factor * plain.low, factor * plain.high))
-    assert plain.low <= plain.median <= plain.high
+    shared = summarize(TIME, measured([1e-3] * 20, calls_per_sample=100, resolution=1e-6)).interval
+    assert shared.high - shared.low == pytest.approx(1e-8), "the calls of a sample share the step"
 
 
 def test_overlap_is_symmetric_and_includes_touching() -> None:
@@ -109,6 +91,14 @@ def test_overlap_is_symmetric_and_includes_touching() -> None:
     assert right.overlaps(left)
     assert not left.overlaps(far)
     assert not far.overlaps(left)
+
+
+@given(st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=60), st.floats(1e-6, 1e6))
+def test_the_interval_scales_with_the_unit(values: list[float], factor: float) -> None:
+    plain, scaled = median_interval(values), median_interval([factor * value for value in values])
+    assert scaled.median == pytest.approx(factor * plain.median)
+    assert (scaled.low, scaled.high) == pytest.approx((factor * plain.low, factor * plain.high))
+    assert plain.low <= plain.median <= plain.high
 
 
 # -- rounds ------------------------------------------------------------------------------------------------------
@@ -120,17 +110,10 @@ def test_rounds_take_student_t_on_their_medians() -> None:
     assert interval.median == 3.1
     # t(2 degrees, 95 %) = 4.303; standard deviation of the medians 0.152753.
     assert interval.high - interval.median == pytest.approx(4.303 * 0.152753 / math.sqrt(3), rel=1e-4)
-
-
-def test_rounds_are_never_narrower_than_the_middle_round() -> None:
-    interval = rounds_interval([Interval(3.0, 2.9, 3.1)] * 5)
-    assert interval.median == 3.0
-    assert (interval.low, interval.high) == pytest.approx((2.9, 3.1))
-
-
-def test_one_round_keeps_its_interval() -> None:
     only = Interval(3.0, 2.0, 9.0)
     assert rounds_interval([only]) == only
+    alike = rounds_interval([Interval(3.0, 2.9, 3.1)] * 5)
+    assert (alike.median, alike.low, alike.high) == pytest.approx((3.0, 2.9, 3.1)), "never narrower than a round"
 
 
 @pytest.mark.parametrize(
@@ -153,19 +136,19 @@ def test_the_interval_over_three_rounds_covers_their_common_mean(seed: int) -> N
 # -- values and summaries ----------------------------------------------------------------------------------------
 
 
-def test_values_of_a_time_are_per_call() -> None:
-    assert values_of(TIME, measured([2.0, 4.0], calls_per_sample=2)) == pytest.approx([1.0, 2.0])
-
-
-def test_values_of_a_count_are_per_call() -> None:
-    counted = measured([1800.0, 3600.0], calls_per_sample=2, clock="counter")
-    assert values_of(COUNT, counted) == pytest.approx([900, 1800])
-
-
-def test_values_of_a_rate_are_the_work_of_a_call_over_its_time() -> None:
-    rate = measured([2.0, 4.0], calls_per_sample=2, work=Work(bytes=100))
-    assert values_of(RATE, rate) == pytest.approx([100.0, 50.0])
-    assert values_of(LAUNCHES, measured([0.5], work=Work(launches=10))) == pytest.approx([20.0])
+@pytest.mark.parametrize(
+    ("metric", "measurement", "values"),
+    [
+        (TIME, measured([2.0, 4.0], calls_per_sample=2), [1.0, 2.0]),
+        (COUNT, measured([1800.0, 3600.0], calls_per_sample=2, clock="counter"), [900, 1800]),
+        (RATE, measured([2.0, 4.0], calls_per_sample=2, work=Work(bytes=100)), [100.0, 50.0]),
+        (LAUNCHES, measured([0.5], work=Work(launches=10)), [20.0]),
+    ],
+)
+def test_values_are_per_call_and_rates_are_work_over_time(
+    metric: Metric, measurement: Measurement, values: list[float]
+) -> None:
+    assert values_of(metric, measurement) == pytest.approx(values)
 
 
 def test_a_rate_without_its_work_is_refused() -> None:
@@ -190,10 +173,6 @@ def test_percentiles_come_from_single_calls_where_those_were_stamped() -> None:
     assert one.interval.median == 2.0
 
 
-def times(draw: st.DrawFn, count: int) -> list[float]:
-    return draw(st.lists(st.floats(1e-9, 1e9), min_size=count, max_size=count))
-
-
 @st.composite
 def any_measurements(draw: st.DrawFn) -> list[tuple[Metric, Measurement]]:
     """Some of as many samples as others, some not; times and rates; of clocks that step."""
@@ -204,7 +183,8 @@ def any_measurements(draw: st.DrawFn) -> list[tuple[Metric, Measurement]]:
             "resolution": draw(st.none() | st.floats(1e-9, 1.0)),
             "work": Work(bytes=draw(st.integers(1, 2**63 - 1))),
         }
-        found.append((draw(st.sampled_from([TIME, RATE])), measured(times(draw, count), **fields)))
+        times = draw(st.lists(st.floats(1e-9, 1e9), min_size=count, max_size=count))
+        found.append((draw(st.sampled_from([TIME, RATE])), measured(times, **fields)))
     return found
 
 

@@ -60,12 +60,6 @@ def test_run_ids_sort_by_time_and_differ() -> None:
     assert all(one.startswith("20260102T030405Z-") for one in ids)
 
 
-def test_the_data_folder_is_the_users_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    assert store.data_folder() == folder
-    monkeypatch.delenv("MICROBENCH_DATA")
-    assert store.data_folder().name == "microbench"
-
-
 def test_runs_are_listed_newest_first_with_those_that_still_grow(folder: Path) -> None:
     assert store.listing() == []
     assert store.last() is None
@@ -76,14 +70,13 @@ def test_runs_are_listed_newest_first_with_those_that_still_grow(folder: Path) -
     assert store.last() == new
 
 
-def test_a_data_folder_that_is_not_there_holds_nothing(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setenv("MICROBENCH_DATA", str(folder / "not" / "there"))
-    assert store.listing() == []
-
-
-def test_a_data_folder_of_an_unknown_user_is_a_name_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MICROBENCH_DATA", "~nobody-of-that-name/runs")
-    assert store.last() is None
+def test_the_data_folder_is_the_users_or_the_one_of_the_variable(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    assert store.data_folder() == folder
+    for missing in (str(folder / "not" / "there"), "~nobody-of-that-name/runs"):
+        monkeypatch.setenv("MICROBENCH_DATA", missing)
+        assert store.listing() == []
+    monkeypatch.delenv("MICROBENCH_DATA")
+    assert store.data_folder().name == "microbench"
 
 
 @pytest.mark.parametrize("name", [OLD, OLD[:10], "0011aabb", "0011"])
@@ -96,22 +89,23 @@ def test_a_run_is_found_by_id_and_by_the_beginning_of_it(name: str, folder: Path
 
 def test_a_run_is_found_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(tmp_path / "mine")
-    assert store.load(path).run_id == RUN.run_id
-    assert store.load(str(path)).run_id == RUN.run_id
     monkeypatch.chdir(tmp_path)
-    assert store.load("mine").run_id == RUN.run_id
+    for name in (path, str(path), "mine"):
+        assert store.load(name).run_id == RUN.run_id
+    finished = save(tmp_path / "finished.json")
+    assert store.find(tmp_path / "finished.jsonl") == finished
 
 
-def test_a_run_named_while_it_grew_is_found_when_finished(folder: Path) -> None:
-    path = save(folder / "mine.json")
-    assert store.find(folder / "mine.jsonl") == path
-
-
-def test_a_beginning_of_two_runs_names_them(folder: Path) -> None:
+def test_a_name_of_two_runs_lists_them_and_a_near_one_is_suggested(folder: Path) -> None:
     save(folder / f"{OLD}.json")
     save(folder / f"{NEW}.json")
     with pytest.raises(RunUnreadableError, match=f"2 runs: {NEW}, {OLD}"):
         store.find("2026")
+    with pytest.raises(RunUnreadableError, match="there is no run") as caught:
+        store.find(OLD.replace("0011", "0012"))
+    assert OLD in caught.value.next_step
+    with pytest.raises(RunUnreadableError, match=r"no run file run\.json\.xz"):
+        store.find("run.json.xz")
 
 
 @pytest.mark.parametrize("name", ["", "nothing", "no/such/file", "run.json", "x" * 10_000, "\0", "a\nb", "[red]x[/]"])
@@ -124,21 +118,10 @@ def test_a_name_of_no_run_is_an_error_of_one_line(name: str, folder: Path) -> No
     assert len(caught.value.cause) < 600
 
 
-def test_the_nearest_name_is_suggested(folder: Path) -> None:
-    save(folder / f"{OLD}.json")
-    with pytest.raises(RunUnreadableError) as caught:
-        store.find(OLD.replace("0011", "0012"))
-    assert OLD in caught.value.next_step
-
-
-def test_every_bundled_run_can_be_read() -> None:
-    for name in store.bundled():
-        assert store.load(name).sessions
-
-
-def test_bundled_runs_are_small_and_packed() -> None:
+def test_bundled_runs_are_readable_small_and_packed() -> None:
     assert "nvidia-h200" in store.bundled()
-    for path in store.bundled().values():
+    for name, path in store.bundled().items():
+        assert store.load(name).sessions
         assert path.stat().st_size < 2_000_000
         assert store.is_packed(path)
 
@@ -155,42 +138,35 @@ def test_a_bundled_run_is_named_without_its_endings(monkeypatch: pytest.MonkeyPa
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_growing_file_that_is_finished_meanwhile_hides_no_other(folder: Path) -> None:
-    (folder / "20250101T000000Z-aaaaaaaa.json").write_bytes(b"{}")
-    (folder / "20250102T000000Z-bbbbbbbb.jsonl").symlink_to(folder / "gone")
-    assert [path.name for path in store.listing()] == ["20250101T000000Z-aaaaaaaa.json"]
-
-
-def test_a_growing_file_beside_a_finished_one_is_newer(folder: Path) -> None:
+def test_a_growing_file_is_newer_than_a_finished_one_unless_it_is_empty(folder: Path) -> None:
     path = save(folder / "run.json", OLD)
     save(folder / "run.jsonl", NEW)
     assert store.read(path).run_id == NEW
     (folder / "run.jsonl").write_bytes(b"")
     assert store.read(path).run_id == OLD
+    (folder / "gone.jsonl").symlink_to(folder / "gone")
+    assert store.listing() == [path]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff" * 100])
-def test_a_file_that_is_no_run_is_an_error(content: bytes, folder: Path) -> None:
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff" * 100, b"no run"])
+def test_a_file_that_is_not_a_run_is_an_error(content: bytes, folder: Path) -> None:
     (folder / "run.json").write_bytes(content)
-    with pytest.raises(RunUnreadableError):
-        store.load(folder / "run.json")
-
-
-def test_what_is_no_file_is_an_error(folder: Path) -> None:
-    (folder / "run.json").mkdir()
-    os.mkfifo(folder / "pipe.json")
-    for name in ("run.json", "pipe.json"):
+    (folder / "run.json.xz").write_bytes(lzma.compress(content))
+    for name in ("run.json", "run.json.xz"):
         with pytest.raises(RunUnreadableError):
             store.load(folder / name)
-    with pytest.raises(RunUnreadableError):
-        store.load("/dev/zero")
 
 
-def test_a_file_of_another_size_class_is_not_read(folder: Path) -> None:
-    with open(folder / "run.json", "wb") as sparse:
+def test_only_regular_files_of_a_possible_size_are_read(folder: Path) -> None:
+    (folder / "run.json").mkdir()
+    os.mkfifo(folder / "pipe.json")
+    with open(folder / "huge.json", "wb") as sparse:
         sparse.truncate(store.LARGEST_BYTES + 1)
+    for name in (folder / "run.json", folder / "pipe.json", "/dev/zero"):
+        with pytest.raises(RunUnreadableError):
+            store.load(name)
     with pytest.raises(RunUnreadableError, match="too large"):
-        store.load(folder / "run.json")
+        store.load(folder / "huge.json")
 
 
 # -- reading compressed runs -------------------------------------------------------------------------------------------
@@ -206,24 +182,14 @@ def test_a_compressed_run_is_read_whatever_its_name(name: str, folder: Path) -> 
     assert not store.is_packed(folder)
 
 
-def test_a_growing_run_may_be_compressed_too_and_one_packed_in_parts(folder: Path) -> None:
-    """Outcomes that were appended are in it, as in the file; programs that pack on several cores write such parts."""
+def test_a_growing_run_may_be_compressed_even_in_parts(folder: Path) -> None:
+    """Programs that compress on several cores write such parts."""
     grown = b"".join([schema.encode(EMPTY), *map(schema.encode_outcome, OUTCOMES)])
     (folder / "run.jsonl.xz").write_bytes(lzma.compress(grown[:100]) + lzma.compress(grown[100:]))
     assert len(store.load(folder / "run.jsonl.xz").outcomes) == len(OUTCOMES)
-
-
-def test_a_compressed_name_that_is_not_there_is_no_run_id() -> None:
-    with pytest.raises(RunUnreadableError, match=r"no run file run\.json\.xz"):
-        store.find("run.json.xz")
-
-
-def test_a_compressed_file_beside_a_run_is_another_run(folder: Path) -> None:
-    packed, path = pack(folder / "run.json.xz", OLD), save(folder / "run.json", NEW)
-    save(folder / "run.jsonl", NEW)
-    assert store.load(packed).run_id == OLD
-    assert store.load(path).run_id == NEW
-    assert packed not in store.listing()
+    path = save(folder / "run.json", NEW)
+    assert store.load(path).run_id == NEW, "a compressed file next to a run is another run"
+    assert store.listing() == [path]
 
 
 @pytest.mark.parametrize("damage", [
@@ -237,13 +203,6 @@ def test_a_damaged_compressed_run_is_an_error_of_one_line(damage: Callable[[byte
     with pytest.raises(RunUnreadableError, match="is damaged") as caught:
         store.load(path)
     assert len(caught.value.cause.splitlines()) == 1
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"no run"])
-def test_what_is_packed_must_be_a_run(content: bytes, folder: Path) -> None:
-    (folder / "run.json.xz").write_bytes(lzma.compress(content))
-    with pytest.raises(RunUnreadableError):
-        store.load(folder / "run.json.xz")
 
 
 def test_a_small_file_that_unpacks_to_a_huge_one_is_not_unpacked(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -287,16 +246,14 @@ def test_a_run_that_is_not_finished_stays_readable_and_can_be_grown(folder: Path
         file.begin(RUN)
         file.append(OUTCOMES[0])
         file.finish(RUN)
-    assert [one.name for one in folder.iterdir()] == ["run.json"]
-
-
-def test_a_finished_run_stays_whole_while_it_is_grown(folder: Path) -> None:
-    path = save(folder / "run.json")
+    finished = path.read_bytes()
     with closing(RunFile(path, grow=True)) as file:
         file.begin(RUN)
         file.append(OUTCOMES[0])
-        assert path.read_bytes() == schema.encode(RUN)
+        assert path.read_bytes() == finished, "a finished run stays whole while it grows"
         assert len(store.load(path).outcomes) == len(OUTCOMES) + 1
+        file.finish(RUN)
+    assert [one.name for one in folder.iterdir()] == ["run.json"]
 
 
 def test_a_reservation_that_was_not_used_leaves_no_trace(folder: Path) -> None:
@@ -334,17 +291,12 @@ def test_two_runs_cannot_grow_one_file(folder: Path) -> None:
         ("\0.json", "null"),
         ("x" * 300 + ".json", "too long"),
         ("", "is a folder"),
+        ("/proc/run.json", "cannot be written"),  # /proc refuses new files to root too
     ],
 )
 def test_a_place_that_cannot_be_written_is_refused_at_once(name: str, why: str, folder: Path) -> None:
     with pytest.raises(ResultNotWrittenError, match=why):
         RunFile(folder / name if name else folder, grow=False)
-
-
-def test_a_folder_without_permission_is_refused_at_once() -> None:
-    """/proc refuses new files to root too."""
-    with pytest.raises(ResultNotWrittenError, match="cannot be written"):
-        RunFile(Path("/proc/run.json"), grow=False)
 
 
 def test_a_disk_that_fills_up_keeps_every_whole_outcome(folder: Path) -> None:
@@ -362,9 +314,8 @@ def test_a_disk_that_fills_up_keeps_every_whole_outcome(folder: Path) -> None:
     assert str(folder / "run.jsonl") in caught.value.next_step
     assert [one.name for one in folder.iterdir()] == ["run.jsonl"]
     assert len(store.load(path).outcomes) == 1
-
-
-def test_a_disk_that_is_full_from_the_start_is_one_line(folder: Path) -> None:
-    with closing(RunFile(folder / "run.json", grow=False)) as file, largest_file(0), pytest.raises(ResultLostError):
+    for each in folder.iterdir():
+        each.unlink()
+    with closing(RunFile(path, grow=False)) as file, largest_file(0), pytest.raises(ResultLostError):
         file.begin(EMPTY)
     assert list(folder.iterdir()) == []

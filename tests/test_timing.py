@@ -13,14 +13,10 @@ from hypothesis import strategies as st
 from microbench.core.errors import MeasurementError
 from microbench.core.model import SAMPLES_KEPT, Measurement
 from microbench.core.ops import IntArray
-from microbench.measure.sampling import (
-    SamplingLimits,
-    clock_step_ns,
-    per_call_distribution,
-    seconds,
-    stored,
-)
+from microbench.measure.sampling import SamplingLimits, clock_step_ns, per_call_distribution, seconds, stored
 from microbench.measure.timer import VOID_SAMPLES, Meter
+
+Samples = Callable[[int], Sequence[float]]
 
 
 class TinyClock:
@@ -33,7 +29,7 @@ class TinyClock:
         return self.time_ns
 
 
-def taking(clock: TinyClock, step_s: float, samples: Callable[[int], Sequence[float]]) -> Callable[[], Sequence[float]]:
+def taking(clock: TinyClock, step_s: float, samples: Samples) -> Callable[[], Sequence[float]]:
     """A ``take`` that lasts ``step_s`` by the clock and returns ``samples(number of the call)``."""
     calls = iter(range(10**9))
 
@@ -44,9 +40,9 @@ def taking(clock: TinyClock, step_s: float, samples: Callable[[int], Sequence[fl
     return take
 
 
-def wild(call: int) -> float:
+def wild(call: int) -> Sequence[float]:
     """A sample between 1 and 7 that never comes twice: the median of many stays uncertain."""
-    return 1.0 + 6 * (call * 0.6180339887 % 1)
+    return (1.0 + 6 * (call * 0.6180339887 % 1),)
 
 
 def value(measurement: Measurement) -> float:
@@ -57,54 +53,48 @@ def value(measurement: Measurement) -> float:
 # -- when sampling stops -----------------------------------------------------------------------------------------
 
 
-def test_equal_long_samples_stop_as_narrow_at_the_minimum() -> None:
+def same(_: int) -> Sequence[float]:
+    return (5.0,)
+
+
+def rising(call: int) -> Sequence[float]:
+    return (1.0 + call,)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "samples", "minimum", "stopped", "fewest", "most"),
+    [
+        (0.01, same, None, "narrow", 10, 10),  # equal samples stop at the minimum
+        (0.001, same, None, "narrow", 75, 90),  # but not before a quarter of the time
+        (0.001, wild, None, "time", 300, 300),
+        (1.0, rising, None, "time", 10, 10),  # the time is up only after the minimum
+        (1.0, rising, 1, "time", 1, 1),  # a long case may declare fewer
+    ],
+)
+def test_sampling_stops(
+    step_s: float, samples: Samples, minimum: int | None, stopped: str, fewest: int, most: int
+) -> None:
     clock = TinyClock()
-    found = Meter(clock).collect("m", taking(clock, 0.01, lambda _: (5.0,)), clock="host", calls=2)
-    assert (found.stopped, found.n, found.calls_per_sample) == ("narrow", 10, 2)
-
-
-def test_equal_short_samples_go_on_for_a_quarter_of_the_time() -> None:
-    clock = TinyClock()
-    found = Meter(clock).collect("m", taking(clock, 0.001, lambda _: (5.0,)), clock="host")
-    assert found.stopped == "narrow"
-    assert 75 <= found.n <= 90
-    assert 75_000_000 <= clock.time_ns <= 90_000_000
-
-
-def test_wild_samples_stop_when_the_time_is_up() -> None:
-    clock = TinyClock()
-    found = Meter(clock).collect("m", taking(clock, 0.001, lambda call: (wild(call),)), clock="host")
-    assert found.stopped == "time"
-    assert found.n == 300
-    assert clock.time_ns == 300_000_000
-
-
-def test_time_is_up_only_after_the_minimum() -> None:
-    clock = TinyClock()
-    found = Meter(clock).collect("m", taking(clock, 1.0, lambda call: (1.0 + call,)), clock="host")
-    assert (found.stopped, found.n) == ("time", 10)
-
-
-def test_a_long_case_may_declare_fewer_samples() -> None:
-    clock = TinyClock()
-    found = Meter(clock).collect("m", taking(clock, 1.0, lambda call: (1.0 + call,)), clock="host", minimum=1)
-    assert (found.stopped, found.n) == ("time", 1)
+    measured = Meter(clock).collect("m", taking(clock, step_s, samples), clock="host", calls=2, minimum=minimum)
+    assert (measured.stopped, measured.calls_per_sample) == (stopped, 2)
+    assert fewest <= measured.n <= most
+    assert clock.time_ns == round(measured.n * step_s * 1e9)
 
 
 def test_wild_samples_that_take_no_time_stop_at_the_greatest_count() -> None:
-    limits = SamplingLimits(maximum=2000)
     clock = TinyClock()
-    found = Meter(clock, limits=limits).collect("m", taking(clock, 0, lambda call: (wild(call),)), clock="host")
-    assert (found.stopped, found.n) == ("count", 2000)
-    assert len(found.values) == SAMPLES_KEPT
+    meter = Meter(clock, limits=SamplingLimits(maximum=2000))
+    measured = meter.collect("m", taking(clock, 0, wild), clock="host")
+    assert (measured.stopped, measured.n) == ("count", 2000)
+    assert len(measured.values) == SAMPLES_KEPT
 
 
 def test_samples_that_narrow_later_stop_then() -> None:
     clock = TinyClock()
-    samples = taking(clock, 1e-6, lambda call: (wild(call) if call < 20 else 4.0,))
-    found = Meter(clock, limits=SamplingLimits(least_share=0)).collect("m", samples, clock="host")
-    assert found.stopped == "narrow"
-    assert 30 <= found.n <= 70
+    samples = taking(clock, 1e-6, lambda call: wild(call) if call < 20 else (4.0,))
+    measured = Meter(clock, limits=SamplingLimits(least_share=0)).collect("m", samples, clock="host")
+    assert measured.stopped == "narrow"
+    assert 30 <= measured.n <= 70
 
 
 def test_half_width_is_what_the_limits_say() -> None:
@@ -119,8 +109,8 @@ def test_half_width_is_what_the_limits_say() -> None:
 
 def test_void_samples_are_left_out() -> None:
     clock = TinyClock()
-    found = Meter(clock).collect("m", taking(clock, 0.001, lambda call: () if call % 10 else (1.0,)), clock="device")
-    assert (found.n, found.stopped) == (10, "narrow"), "ninety void samples, but never many in a row"
+    measured = Meter(clock).collect("m", taking(clock, 0.001, lambda call: () if call % 10 else (1.0,)), clock="device")
+    assert (measured.n, measured.stopped) == (10, "narrow"), "ninety void samples, but never many in a row"
 
 
 def test_too_many_void_samples_in_a_row_fail() -> None:
@@ -131,11 +121,11 @@ def test_too_many_void_samples_in_a_row_fail() -> None:
     assert clock.time_ns == (1 + VOID_SAMPLES) * 500_000_000
 
 
-def test_ticks_tell_the_median_of_a_call() -> None:
+def test_ticks_have_the_median_of_a_call() -> None:
     ticks: list[tuple[str, int, float]] = []
     clock = TinyClock()
     meter = Meter(clock, tick=lambda metric, n, value: ticks.append((metric, n, value)))
-    meter.collect("m", taking(clock, 1e-3, lambda call: (9.0 + wild(call),)), clock="host", calls=10)
+    meter.collect("m", taking(clock, 1e-3, lambda call: (9.0 + wild(call)[0],)), clock="host", calls=10)
     assert ticks[0][:2] == ("m", 10)
     assert ticks[0][2] == pytest.approx(1.3, abs=0.1)
     counts = [n for _, n, _ in ticks]
@@ -143,12 +133,12 @@ def test_ticks_tell_the_median_of_a_call() -> None:
     assert len(counts) < 30
 
 
-def test_samples_of_seconds_are_told_one_by_one() -> None:
-    told: list[int] = []
+def test_samples_of_seconds_are_reported_one_by_one() -> None:
+    counts: list[int] = []
     clock = TinyClock()
-    meter = Meter(clock, tick=lambda metric, n, value: told.append(n))
+    meter = Meter(clock, tick=lambda metric, n, value: counts.append(n))
     meter.collect("m", taking(clock, 12.0, lambda call: (12.0,)), clock="device")
-    assert told == list(range(1, 10)), "after a minute without a word the case would be ended"
+    assert counts == list(range(1, 10)), "after a minute without a word the case would be ended"
 
 
 def test_a_host_benchmark_has_no_gpu() -> None:
@@ -163,22 +153,22 @@ def test_several_metrics_of_one_batch_go_on_until_all_are_narrow() -> None:
     def take() -> IntArray:
         clock.time_ns += 1_000_000
         first = 5 * next(batches)
-        rows = [[0, 1000, 1000 + round(1000 * wild(call))] for call in range(first, first + 5)]
+        rows = [[0, 1000, 1000 + round(1000 * wild(call)[0])] for call in range(first, first + 5)]
         return np.array(rows, dtype=np.int64)
 
-    found = Meter(clock).collect_stamps(
+    measured = Meter(clock).collect_stamps(
         take,
         {
             "submit": lambda stamps: np.float64(1e-9) * (stamps[:, 1] - stamps[:, 0]),
             "complete": lambda stamps: np.float64(1e-9) * (stamps[:, 2] - stamps[:, 1]),
         },
     )
-    assert [one.metric for one in found] == ["submit", "complete"]
-    assert {one.stopped for one in found} == {"time"}
-    assert found[0].n == found[1].n == 300, "a sample is the median of a batch of five"
-    assert value(found[0]) == pytest.approx(1e-6)
-    assert found[1].per_call is not None
-    assert found[1].per_call.n == 1500
+    assert [each.metric for each in measured] == ["submit", "complete"]
+    assert {each.stopped for each in measured} == {"time"}
+    assert measured[0].n == measured[1].n == 300, "a sample is the median of a batch of five"
+    assert value(measured[0]) == pytest.approx(1e-6)
+    assert measured[1].per_call is not None
+    assert measured[1].per_call.n == 1500
 
 
 # -- what is kept ------------------------------------------------------------------------------------------------
@@ -196,14 +186,14 @@ def test_at_most_512_samples_are_kept_with_both_ends(samples: list[float]) -> No
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=300))
 def test_the_histogram_holds_every_call_in_its_bin(calls: list[float]) -> None:
-    found = per_call_distribution(np.array(calls))
-    assert sum(found.counts) == found.n == len(calls)
-    top_edge = found.first_edge * found.ratio ** len(found.counts)
-    assert found.first_edge <= max(found.min, 1e-9) * 1.0001
-    assert max(found.max, 1e-9) <= top_edge * 1.0001
-    assert found.counts[0] > 0
-    assert found.counts[-1] > 0
-    assert found.min <= found.p1 <= found.p50 <= found.p90 <= found.p99 <= found.max
+    measured = per_call_distribution(np.array(calls))
+    assert sum(measured.counts) == measured.n == len(calls)
+    top_edge = measured.first_edge * measured.ratio ** len(measured.counts)
+    assert measured.first_edge <= max(measured.min, 1e-9) * 1.0001
+    assert max(measured.max, 1e-9) <= top_edge * 1.0001
+    assert measured.counts[0] > 0
+    assert measured.counts[-1] > 0
+    assert measured.min <= measured.p1 <= measured.p50 <= measured.p90 <= measured.p99 <= measured.max
 
 
 def test_a_histogram_of_nothing_is_refused() -> None:
@@ -234,7 +224,7 @@ def test_a_batch_without_calls_is_void() -> None:
         clock.time_ns += 10_000_000
         return np.arange(5 * (next(batches) % 2), dtype=np.int64) + 100
 
-    (found,) = Meter(clock).collect_stamps(take, {"m": seconds})
-    assert value(found) == pytest.approx(102e-9)
-    assert found.per_call is not None
-    assert found.per_call.n == 5 * found.n
+    (measured,) = Meter(clock).collect_stamps(take, {"m": seconds})
+    assert value(measured) == pytest.approx(102e-9)
+    assert measured.per_call is not None
+    assert measured.per_call.n == 5 * measured.n

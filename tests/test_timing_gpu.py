@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from microbench.core.errors import MeasurementError
@@ -49,21 +49,21 @@ def test_a_burst_is_a_hundred_steps_of_a_coarse_clock_but_never_fills_the_queue(
 
 def test_submit_time_gives_the_cost_of_a_call_and_its_distribution() -> None:
     gpu, meter = exact(Floors(timer_call_s=25e-9, timer_step_s=1e-9))
-    found = meter.submit_time("submit", gpu.bind(Launch()))
-    assert value(found) == pytest.approx(3.2e-6, rel=1e-3)
-    assert (found.clock, found.calls_per_sample, found.resolution) == ("host", LONGEST_BURST, 1e-9)
-    assert found.per_call is not None
-    assert found.per_call.n == 20 * LONGEST_BURST
-    assert found.per_call.p50 == pytest.approx(3.225e-6, rel=1e-3), "a stamp's own cost is in each"
+    measured = meter.submit_time("submit", gpu.bind(Launch()))
+    assert value(measured) == pytest.approx(3.2e-6, rel=1e-3)
+    assert (measured.clock, measured.calls_per_sample, measured.resolution) == ("host", LONGEST_BURST, 1e-9)
+    assert measured.per_call is not None
+    assert measured.per_call.n == 20 * LONGEST_BURST
+    assert measured.per_call.p50 == pytest.approx(3.225e-6, rel=1e-3), "a stamp's own cost is in each"
     assert meter.submit_time("submit", gpu.bind(Launch()), per_call=False).per_call is None
 
 
 def test_noise_shows_in_the_tail_and_not_in_the_median() -> None:
     gpu = open_fake(seed=3)
-    found = Meter(gpu.clock, gpu).submit_time("submit", gpu.bind(Launch()))
-    assert value(found) == pytest.approx(3.2e-6, rel=0.01)
-    assert found.per_call is not None
-    assert found.per_call.max > 1.5 * found.per_call.p50
+    measured = Meter(gpu.clock, gpu).submit_time("submit", gpu.bind(Launch()))
+    assert value(measured) == pytest.approx(3.2e-6, rel=0.01)
+    assert measured.per_call is not None
+    assert measured.per_call.max > 1.5 * measured.per_call.p50
 
 
 def test_round_trip_is_one_call_and_one_synchronise() -> None:
@@ -74,22 +74,20 @@ def test_round_trip_is_one_call_and_one_synchronise() -> None:
     assert value(meter.round_trip("round_trip", gpu.bind(Launch()))) == pytest.approx(expected_ns * 1e-9, rel=1e-3)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(500, 8000), st.integers(0, 3000), st.integers(0, 20_000))
 def test_throughput_is_the_slower_of_host_and_gpu(submit_ns: int, gap_ns: int, duration_ns: int) -> None:
     costs = FakeCosts(submit_ns=submit_ns, gap_stream_ns=gap_ns, empty_kernel_ns=10)
     gpu, meter = exact(costs=costs)
-    found = meter.throughput("period", gpu.bind(Launch(duration_ns=duration_ns)), 2000)
+    measured = meter.throughput("period", gpu.bind(Launch(duration_ns=duration_ns)), 2000)
     slower_ns = max(submit_ns, max(duration_ns, 10) + gap_ns)
     ends_ns = costs.launch_to_start_ns + costs.completion_ns["auto"] + duration_ns + 2 * submit_ns + gap_ns
-    assert slower_ns * 1e-9 <= value(found) <= (slower_ns + ends_ns / 2000 + 10) * 1e-9
-    assert found.work == Work(launches=1)
+    assert slower_ns * 1e-9 <= value(measured) <= (slower_ns + ends_ns / 2000 + 10) * 1e-9
+    assert measured.work == Work(launches=1)
 
 
 # -- time on the device alone ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(100, 9000), st.integers(100, 9000))
 def test_device_time_does_not_see_what_submission_costs(one_ns: int, other_ns: int) -> None:
     def device_time(submit_ns: int) -> Measurement:
@@ -103,19 +101,19 @@ def test_device_time_does_not_see_what_submission_costs(one_ns: int, other_ns: i
 def test_device_time_is_duration_and_gap_and_a_share_of_the_events() -> None:
     gpu, meter = exact(Floors(event_pair_s=1.25e-6))
     costs = FakeCosts()
-    found = meter.device_time("gated", gpu.bind(Launch(duration_ns=2000)), 400)
+    measured = meter.device_time("gated", gpu.bind(Launch(duration_ns=2000)), 400)
     expected_ns = 2000 + costs.gap_stream_ns + costs.gap_event_ns / 400
-    assert value(found) == pytest.approx(expected_ns * 1e-9, abs=1e-10)
-    assert (found.clock, found.floor_s) == ("device", 1.25e-6)
+    assert value(measured) == pytest.approx(expected_ns * 1e-9, abs=1e-10)
+    assert (measured.clock, measured.floor_s) == ("device", 1.25e-6)
 
 
 def test_device_time_of_copies_gives_their_rate() -> None:
     gpu, meter = exact()
     size_bytes = 1 << 24
     copy, work = gpu.bind(Copy("h2d", size_bytes)), Work(bytes=size_bytes)
-    found = meter.device_time("copy", copy, 10, work=work, bound="pcie_h2d")
-    assert size_bytes / value(found) == pytest.approx(60e9 * 256 / 276, rel=0.01)
-    assert found.bound == "pcie_h2d"
+    measured = meter.device_time("copy", copy, 10, work=work, bound="pcie_h2d")
+    assert size_bytes / value(measured) == pytest.approx(60e9 * 256 / 276, rel=0.01)
+    assert measured.bound == "pcie_h2d"
 
 
 @pytest.mark.parametrize(("argument_bytes", "most"), [(0, 508), (4000, 356)])

@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import msgspec
 import pytest
 import snapshots
 from command_line import call
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from link_evidence import with_gpu
 from make_compute_run import make_compute_run
@@ -26,7 +27,7 @@ from make_run import make_run
 from microbench.analysis.evidence import Evidence, evidence_by_device, row_name
 from microbench.analysis.stats import Row, rows
 from microbench.core.bench import discover
-from microbench.core.errors import ExitCode, UsageError
+from microbench.core.errors import ExitCode
 from microbench.core.model import Outcome, Run
 from microbench.core.units import quantity
 from microbench.explain.topics import catalogue, launch, topic
@@ -174,10 +175,6 @@ def test_a_planted_number_is_found(text: str) -> None:
     assert has_number(text)
 
 
-def test_names_are_no_numbers() -> None:
-    assert not has_number("fp16 and bf16, fp8, tf32, int8, through the L2 of PCIe 5")
-
-
 @each_topic
 def test_only_figures_bring_numbers_into_a_text(one: Topic) -> None:
     for evidence in made():
@@ -208,71 +205,6 @@ def test_a_row_changes_the_figures_that_rest_on_it_and_no_others(one: Topic) -> 
         for factor in FACTORS if resting else FACTORS[:1]:
             changed |= changed_slots(one, evidence, with_row(evidence, row, factor))
         assert changed == resting, row_name(row)
-
-
-GRAPH_100 = {"submitter": "loop", "kernels": 100}
-MEASURED: dict[str, dict[str, tuple[str, str, dict[str, int | str]]]] = {
-    "launch": {
-        "submit": ("launch_cost", "submit", {}),
-        "complete": ("launch_cost", "complete", {}),
-        "round_trip": ("launch_cost", "round_trip", {}),
-        "gap": ("launch_cost", "gap_stream", {}),
-        "torch": ("launch_layers", "submit", {"layer": "torch_eager"}),
-        "numba": ("launch_layers", "submit", {"layer": "numba_configured", "arguments": 0}),
-    },
-    "graphs": {
-        "gap_stream": ("launch_cost", "gap_stream", {}),
-        "gap_graph": ("launch_cost", "gap_graph", {}),
-        "relaunch": ("graph_lifecycle", "relaunch", {"nodes": 100}),
-        "stream_short": ("graph_gain", "stream", {**GRAPH_100, "duration_ns": 0}),
-        "graph_long": ("graph_gain", "graph", {**GRAPH_100, "duration_ns": 10_000}),
-    },
-    "queue": {
-        "depth": ("launch_queue", "depth", {"argument_bytes": 0}),
-        "depth_large": ("launch_queue", "depth", {"argument_bytes": 4096}),
-        "period": ("launch_duration", "period", {"duration_ns": 10_000}),
-    },
-    "traffic": {
-        "received": ("launch_traffic", "received", {"work": "launch", "argument_bytes": 0, "duration_ns": 0}),
-        "sent": ("launch_traffic", "sent", {"work": "launch", "argument_bytes": 0, "duration_ns": 0}),
-        "replay": ("launch_traffic", "received", {"work": "graph_100"}),
-    },
-    "pinned": {
-        f"{memory}_{direction}": (
-            "link_copy", "bandwidth_host", {"memory": memory, "direction": direction, "size_bytes": 64 << 20}
-        )
-        for memory in ("pinned", "pageable")
-        for direction in ("h2d", "d2h")
-    },
-    "topology": {
-        "alone": ("link_concurrent", "alone", {"direction": "h2d", "gpu_index": 0}),
-        "together": ("link_concurrent", "together", {"direction": "h2d", "gpu_index": 0}),
-        "peer": ("link_peer", "bandwidth", {"way": "engine_write", "access": "on", "first": 0}),
-        "staged": ("link_peer", "bandwidth", {"way": "engine_write", "access": "off", "first": 0}),
-    },
-    "clocks": {
-        "zeros": ("gemm_data", "rate", {"data": "zeros"}),
-        "normal_power": ("gemm_data", "power", {"data": "normal"}),
-        "alu": ("alu_ceiling", "sm_clock", {"operation": "fma_fp32"}),
-    },
-    "tensor": {
-        "wgmma": ("tensor_ceiling", "per_clock", {"path": "wgmma", "dtype": "bf16", "load": "sustained"}),
-        "mma": ("tensor_ceiling", "per_clock", {"path": "mma", "dtype": "bf16", "load": "sustained"}),
-        "product": ("gemm_throughput", "rate", {"dtype": "bf16", "library": "cublaslt", "size": 8192}),
-        "small": ("gemm_throughput", "rate", {"dtype": "bf16", "library": "cublaslt", "size": 1024}),
-        "fp64": ("gemm_throughput", "rate", {"dtype": "fp64", "library": "cublaslt", "size": 8192}),
-    },
-}  # fmt: skip
-
-
-@each_topic
-def test_a_slot_holds_the_row_that_its_name_promises(one: Topic) -> None:
-    evidence = reference(one.name)
-    figures = figures_of(one, evidence)
-    for slot, (benchmark, metric, params) in MEASURED[one.name].items():
-        row = evidence.row(benchmark, metric, **params)
-        assert row is not None
-        assert figures[slot].row == row, slot
 
 
 def values(name: str) -> dict[str, float]:
@@ -550,13 +482,16 @@ PHRASES = st.lists(
 
 @given(PHRASES, st.integers(40, 130))
 def test_prose_keeps_every_word_and_breaks_no_figure(written: list[Phrase], width: int) -> None:
+    assume(not any(before.whole and after.whole for before, after in pairwise(written)))  # no text has two in a row
     one = Prose("", "", (tuple(written),))
     lines = ["".join(text for text, _ in line) for line in layout.prose(one, width, fine=True)]
-    assert " ".join(" ".join(lines).split()) == " ".join("".join(phrase.text for phrase in written).split())
+    text = "".join(phrase.text for phrase in written)
+    unbroken = "".join(phrase.text.replace(" ", "_") if phrase.whole else phrase.text for phrase in written).split()
+    longest = max(map(len, unbroken), default=0)
+    if longest <= min(width, layout.WIDEST_PROSE):  # a longer word is cut
+        assert " ".join(" ".join(lines).split()) == " ".join(text.split())
     for phrase in written:
         assert not phrase.whole or any(phrase.text in line for line in lines)
-    longest = max((len(word) for word in "".join(one.text.replace(" ", "_") if one.whole else one.text
-                                                 for one in written).split()), default=0)  # fmt: skip
     assert all(len(line) <= max(min(width, layout.WIDEST_PROSE), longest + 1) for line in lines)
 
 
@@ -571,13 +506,6 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def saved(folder: Path, run: Run, name: str = "20250102T030405Z-aaaaaaaa") -> None:
     (folder / f"{name}.json").write_bytes(schema.encode(msgspec.structs.replace(run, run_id=name)))
-
-
-def test_topics_are_listed_a_line_each(data: Path) -> None:
-    result = call("explain")
-    assert result.exit_code == ExitCode.MEASURED
-    for one in TOPICS:
-        assert re.search(rf"^ {one.name} +{re.escape(one.about)} *$", result.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", ["launch", "topology", "tensor"])
@@ -618,7 +546,7 @@ def test_an_unknown_topic_gets_the_nearest_or_the_list(typed: str, next_step: st
 def test_a_run_needs_a_topic(data: Path) -> None:
     result = call("explain", "--run", "nvidia-h200")
     assert result.exit_code == ExitCode.USAGE
-    assert "no topic is named" in result.stderr
+    assert "no topic is given" in result.stderr
 
 
 def test_a_topic_can_be_drawn_into_a_new_file(data: Path) -> None:
@@ -626,9 +554,3 @@ def test_a_topic_can_be_drawn_into_a_new_file(data: Path) -> None:
     assert call("explain", "launch", "--svg", str(path)).exit_code == ExitCode.MEASURED
     assert path.read_text(encoding="utf-8").startswith("<svg")
     assert call("explain", "launch", "--svg", str(path)).exit_code == ExitCode.USAGE
-
-
-def test_finding_a_topic() -> None:
-    assert catalogue.find("launch") is launch.TOPIC
-    with pytest.raises(UsageError, match="there is no topic"):
-        catalogue.find("\x1b[31m")

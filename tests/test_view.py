@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 from make_run import DEVICE, benchmarks, failed, launch_outcomes, make_run, measurement, metric, outcome, skipped
+from sections import cells, headings, some
 
 from microbench.analysis.evidence import evidence_by_device
 from microbench.analysis.limits import ceiling
 from microbench.analysis.stats import rows
 from microbench.core.model import BenchmarkInfo, GpuInfo, LinkInfo, Run, Work
 from microbench.report.curves import benchmark_curve, ticks
-from microbench.report.document import Bars, Curve, Histogram, Report, Study, Table, TimeLine
+from microbench.report.document import Bars, Curve, Histogram, Report, Study, TimeLine
 from microbench.report.sheets import view
-from microbench.report.sheets.listing import suite_tables
 from microbench.report.suites import launch
 from microbench.report.tables import figure, problem_table
 
@@ -22,22 +22,14 @@ def study(report: Report, benchmark: str) -> Study:
     return next(one for section in report.sections for one in section.studies if one.benchmark == benchmark)
 
 
-def headings(table: Table) -> list[str]:
-    return [column.title for column in table.columns]
-
-
-def test_a_simulated_run_is_marked() -> None:
-    report = view.build(make_run())
-    assert report.mark == "SIMULATED"
-    assert [banner.word for banner in report.banners] == ["SIMULATED"]
-
-
-def test_a_reference_is_marked_as_another_machine() -> None:
+def test_runs_that_are_not_this_machines_or_not_finished_are_marked() -> None:
     run = make_run()
     real = tuple(msgspec.structs.replace(session, simulated=False) for session in run.sessions)
-    report = view.build(msgspec.structs.replace(run, sessions=real), reference=True)
-    assert report.mark == "REFERENCE"
-    assert "not on this machine" in report.banners[0].text
+    bundled = msgspec.structs.replace(run, sessions=real)
+    simulated, reference = view.build(run, unfinished=True), view.build(bundled, reference=True)
+    assert (simulated.mark, reference.mark) == ("SIMULATED", "REFERENCE")
+    assert [banner.word for banner in simulated.banners] == ["SIMULATED", "UNFINISHED"]
+    assert "not on this machine" in reference.banners[0].text
 
 
 def test_a_run_without_a_gpu_says_why_and_what_to_do() -> None:
@@ -45,10 +37,8 @@ def test_a_run_without_a_gpu_says_why_and_what_to_do() -> None:
     banner = next(banner for banner in report.banners if banner.word == "NO GPU")
     assert (banner.text, banner.next_step) == ("no driver", "install one")
     assert [section.suite for section in report.sections] == ["host"]
-
-
-def test_an_unfinished_run_is_marked() -> None:
-    assert "UNFINISHED" in [banner.word for banner in view.build(make_run(), unfinished=True).banners]
+    assert launch.pictures(evidence_by_device(make_run(gpu=False))[0]) == []
+    assert view.build(Run(1, "empty", (), (), ())).sections == ()
 
 
 def test_facts_tell_the_machine_and_the_run() -> None:
@@ -72,15 +62,8 @@ def test_the_first_picture_is_the_ladder_and_families_are_apart() -> None:
     assert same.bars[0].beyond == pytest.approx(3.4e-6, rel=0.02)
 
 
-def test_the_general_comes_before_the_particular() -> None:
-    studies = [one.benchmark for one in view.build(make_run()).sections[1].studies]
-    assert studies[:2] == ["launch_cost", "launch_layers"]
-    assert studies[-1] == "launch_cold"
-
-
 def test_the_anatomy_is_to_scale() -> None:
-    picture = launch.anatomy(evidence_by_device(make_run())[0])
-    assert picture is not None
+    picture = some(launch.anatomy(evidence_by_device(make_run())[0]))
     start, complete = picture.lanes[2].spans
     assert start.end_s == complete.begin_s == pytest.approx(6.4e-6, rel=0.02)
     assert complete.end_s == picture.end_s == pytest.approx(8.4e-6, rel=0.02)
@@ -88,41 +71,27 @@ def test_the_anatomy_is_to_scale() -> None:
 
 
 def test_the_duration_curve_marks_the_crossover() -> None:
-    picture = launch.durations(evidence_by_device(make_run())[0])
-    assert picture is not None
+    picture = some(launch.durations(evidence_by_device(make_run())[0]))
     assert [line.name.split()[0] for line in picture.lines] == ["in", "the", "the"]
     assert picture.marks[0].at == pytest.approx(1.95e-6, rel=0.02)
 
 
-def test_pictures_without_their_figures_are_left_out() -> None:
-    assert launch.pictures(evidence_by_device(make_run(gpu=False))[0]) == []
-
-
-def test_few_metrics_stand_side_by_side_with_their_grades() -> None:
-    table = study(view.build(make_run()), "launch_layers").tables[0]
-    assert headings(table) == ["arguments", "family", "layer", "submit", "round_trip"]
-    assert table.rows[0][3].trust == "steady"
-    assert table.rows[0][3].note.startswith("±")
-    assert table.question == "What does launch_layers answer?"
-
-
-def test_one_metric_stands_with_its_tails() -> None:
-    report = view.build(make_run())
-    assert headings(study(report, "host_call").tables[0]) == ["how", "call", "p90", "p99", "worst"]
-    assert headings(study(report, "host_memory").tables[0]) == ["size", "threads", "rate", "p1", "min"]
-    assert headings(study(report, "launch_queue").tables[0]) == ["argument size", "depth", "p90", "p99", "max"]
-
-
-def test_no_axis_means_a_metric_a_line() -> None:
-    table = study(view.build(make_run()), "launch_cost").tables[0]
-    assert headings(table) == ["metric", "value", "p90", "p99", "worst"]
-    assert len(table.rows) == 10
-
-
-def test_many_metrics_over_few_values_are_turned() -> None:
-    table = study(view.build(make_run()), "launch_sync").tables[0]
-    assert headings(table) == ["metric by wait", "spin", "yield", "blocking"]
-    assert [row[0].text for row in table.rows][:2] == ["complete", "idle_stream"]
+@pytest.mark.parametrize(
+    ("benchmark", "columns", "rows"),
+    [
+        ("launch_layers", "arguments, family, layer, submit, round_trip", 18),
+        ("host_call", "how, call, p90, p99, worst", 4),
+        ("host_memory", "size, threads, rate, p1, min", 4),
+        ("launch_queue", "argument size, depth, p90, p99, max", 3),
+        ("launch_cost", "metric, value, p90, p99, worst", 10),
+        ("launch_sync", "metric by wait, spin, yield, blocking", 6),
+    ],
+)
+def test_the_layout_of_a_table_follows_its_metrics_and_axes(benchmark: str, columns: str, rows: int) -> None:
+    table = study(view.build(make_run()), benchmark).tables[0]
+    assert headings(table) == columns.split(", ")
+    assert len(table.rows) == rows
+    assert table.question == f"What does {benchmark} answer?"
 
 
 def test_cases_with_other_metrics_get_a_table_of_their_own() -> None:
@@ -156,22 +125,18 @@ def test_single_samples_show_their_number_instead_of_a_width() -> None:
 
 def test_problems_are_joined_by_reason_failures_first() -> None:
     assert problem_table(make_run().outcomes) is None
-    table = problem_table(
-        make_run(extra=[skipped("warp"), skipped("triton"), skipped("x", "time budget"), failed()]).outcomes
-    )
-    assert table is not None
-    words = [[cell.text for cell in row] for row in table.rows]
-    assert words[0] == ["failed", "launch_queue[argument_bytes=2048]", "CUDA_ERROR_ILLEGAL_ADDRESS"]
-    assert words[1] == ["skipped", "launch_layers (2 cases)", "not installed: pip install warp-lang"]
-    assert words[2][2] == "time budget"
+    run = make_run(extra=[skipped("warp"), skipped("triton"), skipped("x", "time budget"), failed()])
+    table = problem_table(run.outcomes)
+    assert cells(table, 0) == ["failed", "launch_queue[argument_bytes=2048]", "CUDA_ERROR_ILLEGAL_ADDRESS"]
+    assert cells(table, 1) == ["skipped", "launch_layers (2 cases)", "not installed: pip install warp-lang"]
+    assert cells(table, 2)[2] == "time budget"
 
 
 def test_curves_need_points_and_leave_drawn_ones_to_their_picture() -> None:
     report = view.build(make_run())
     assert study(report, "launch_duration").curve is None
     assert study(report, "launch_queue").curve is None  # three points
-    curve = study(report, "launch_threads").curve
-    assert curve is not None
+    curve = some(study(report, "launch_threads").curve)
     assert [x for x, _ in curve.lines[0].points] == [1, 2, 4, 8]
     assert curve.title == "rate over threads"
 
@@ -185,8 +150,7 @@ def test_a_curve_has_a_line_for_each_combination_of_the_other_axes() -> None:
         for size in (0, 8, 64, 256)
     ]
     run = msgspec.structs.replace(make_run(), outcomes=tuple(cases), benchmarks=benchmarks(cases))
-    curve = benchmark_curve(run.benchmarks[0], rows(run))
-    assert curve is not None
+    curve = some(benchmark_curve(run.benchmarks[0], rows(run)))
     assert [(line.name, len(line.points)) for line in curve.lines] == [("grid blocks 1", 4), ("grid blocks 132", 4)]
 
 
@@ -208,19 +172,6 @@ def test_each_gpu_has_its_section_and_the_host_one() -> None:
 def test_grades_seen_are_explained() -> None:
     assert view.build(make_run()).grades == ("steady", "single")
     assert "stable" in view.build(make_run(rounds=3)).grades
-
-
-def test_an_empty_run_is_a_report_too() -> None:
-    report = view.build(Run(1, "empty", (), (), ()))
-    assert report.sections == ()
-
-
-def test_the_catalogue_lists_questions_and_values() -> None:
-    host, found = suite_tables(make_run().benchmarks)
-    assert host.title.startswith("host: ")
-    words = [cell.text for row in found.rows for cell in row]
-    assert "What does launch_threads answer?" in words
-    assert "the threads: 1, 2, 4, 8" in words
 
 
 def test_rows_without_their_parameters_are_no_error() -> None:

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 import worker_backend
-from worker_benchmarks import calm
 
-from microbench.core.bench import Benchmark, Measured
+from microbench.core.bench import Benchmark, Measured, discover
 from microbench.core.errors import DeviceAbsentError, MeasurementError, Skip, UsageError
 from microbench.core.model import Case, Fact, Floors, Metric, Outcome, Telemetry
 from microbench.gpu.fake.costs import FakeCosts
@@ -87,7 +86,12 @@ def test_the_boundary_does_not_hold_what_ends_a_process(error: BaseException) ->
 
 def test_a_case_is_measured_with_its_parameters() -> None:
     host = worker_backend.TinyHost()
-    outcome = measure(calm.BENCHMARK, Device(host, host.clock), Meter(host.clock), order(Case("calm", {"size": 3})))
+    outcome = measure(
+        discover("worker_benchmarks")["calm"],
+        Device(host, host.clock),
+        Meter(host.clock),
+        order(Case("calm", {"size": 3})),
+    )
     assert (outcome.status, outcome.session, outcome.round, outcome.device) == ("ok", 1, 2, None)
     assert outcome.measurements[0].values[0] == pytest.approx(3e-6)
     assert [fact.name for fact in outcome.facts] == ["process", "threads"]
@@ -101,7 +105,7 @@ def test_a_case_of_a_gpu_is_a_scope_with_telemetry_at_both_ends_even_if_it_fails
         yield Fact("one", 1)
         raise MeasurementError("wrong")
 
-    benchmark = Benchmark("one", "launch", "", "", (Metric("seconds", "time", "s", ""),), failing)
+    benchmark = Benchmark("", (Metric("seconds", "time", "s", ""),), failing, name="one")
     with pytest.raises(MeasurementError):
         measure(benchmark, Device(gpu, gpu.clock, gpu), Meter(gpu.clock), order(Case("one"), "GPU-one"))  # type: ignore[arg-type]
     assert gpu.done == ["begin", "telemetry", "measured", "end"]
@@ -253,8 +257,8 @@ def speak(one: Job, *orders: bytes) -> tuple[list[dict[str, object]], str, int]:
 
 def test_a_worker_speaks_lines_of_json_and_nothing_else_on_its_stream() -> None:
     answers, errors, code = speak(JOB, *lines(order(Case("wild", {"how": "print"}))))
-    told = [answer["type"] for answer in answers if answer["type"] != "tick"]
-    assert told == ["busy", "ready", "started", "busy", "done"]
+    kinds = [answer["type"] for answer in answers if answer["type"] != "tick"]
+    assert kinds == ["busy", "ready", "started", "busy", "done"]
     assert "rubbish without an end" in errors
     assert "from a child" in errors
     assert code == 0

@@ -166,14 +166,15 @@ def test_sums_equal_those_of_reading_tile_by_tile(count: int) -> None:
     assert read_sums(prefix, starts, count).tolist() == wanted
 
 
-@pytest.mark.parametrize("footprint_bytes", [256, 1000, 1 << 20, 3 << 27, 1 << 34])
+@pytest.mark.parametrize("footprint_bytes", [256, 1000, 1 << 20, 3 << 20, 1 << 34])
 def test_a_ring_has_each_line_once_and_inside(footprint_bytes: int) -> None:
     offsets = ring(footprint_bytes)
     assert len(offsets) == min(footprint_bytes // LINE_BYTES, MOST_LINES)
-    assert len(np.unique(offsets)) == len(offsets)
+    ordered = np.sort(offsets)
+    assert (np.diff(ordered) > 0).all(), "each line once"
     assert (offsets % LINE_BYTES == 0).all()
-    assert int(offsets.max()) + LINE_BYTES <= footprint_bytes
-    pieces = np.sort(offsets) // LINE_BYTES * len(offsets) // (footprint_bytes // LINE_BYTES)
+    assert int(ordered[-1]) + LINE_BYTES <= footprint_bytes
+    pieces = ordered // LINE_BYTES * len(offsets) // (footprint_bytes // LINE_BYTES)
     assert np.abs(pieces.astype(np.int64) - np.arange(len(offsets))).max() <= 1  # spread evenly, to the end
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from texts import any_text
 
-from microbench.analysis.graph_steps import TITLES
 from microbench.cli import options
 from microbench.core.errors import UsageError
 from microbench.core.units import typed_factor, typed_rate, typed_size
-from microbench.predict.step_file import ALIASES, Options, described, examples, parsed, read
+from microbench.gpu.layers.base import layer_names
+from microbench.predict import step_file
+from microbench.predict.step_file import Options, examples
 from microbench.predict.workload import MOST_KERNELS, Copies, HostWork, Kernels, Wait, Workload
+
+described = partial(step_file.described, layers=layer_names())
+parsed = partial(step_file.parsed, layers=layer_names())
+read = partial(step_file.read, layers=layer_names())
 
 MIXED = """
 title = "mixed"
@@ -234,9 +240,7 @@ def test_nonsense_options_are_errors_that_name_them(step: Options, message: str)
     assert caught.value.next_step
 
 
-def test_every_alias_stands_for_a_layer() -> None:
-    assert set(ALIASES.values()) <= set(TITLES)
-    assert not set(ALIASES) & set(TITLES)
+def test_the_error_about_an_unknown_layer_names_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         described(None, Options(kernels=1, duration="0", layer="tritn"))
     assert "did you mean triton?" in caught.value.next_step

@@ -12,7 +12,7 @@ PATIENT = Patience(silent_s=20, busy_s=20, leave_s=5, killed_s=5)
 
 
 class Recorder:
-    """A listener that remembers, and interrupts when told to."""
+    """A listener that remembers, and can interrupt the run."""
 
     def __init__(self, interrupt_at: type | None = None) -> None:
         self.events: list[Event] = []
@@ -38,7 +38,7 @@ def run(
     overrides = {"how": tuple(how.split(","))} if how else {}
     request = RunRequest(
         select=names,
-        preset=str(more.pop("preset", "default" if "resume" in more else "quick")),
+        preset=str(more.pop("preset", "quick" if names and "resume" not in more else "default")),
         overrides=overrides,
         **more,
     )  # type: ignore[arg-type]

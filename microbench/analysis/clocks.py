@@ -1,4 +1,4 @@
-"""Judges whether the SM clock changed while a case ran, and whether that makes its figures untrustworthy."""
+"""Judges whether the SM clock changed while a case ran, so that its figures cannot be trusted."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from microbench.core.model import Measurement, Telemetry
 CLOCK_LOSS = 0.03
 # NVML's reasons that lower the clock because of power, heat or the board's own brake contain one of these words.
 THROTTLE_WORDS = ("power", "thermal", "brake")
-# Boards are built to do arithmetic at their power limit, so power is no reason to distrust it; heat and the brake are.
+# Boards do arithmetic at their power limit by design, so only heat and the brake make arithmetic untrustworthy.
 HEAT_WORDS = ("thermal", "brake")
 ARITHMETIC_BOUNDS = ("gemm:", "tensor:", "alu:")
 
 
 class ClockState(NamedTuple):
-    """``throttled``: the clock fell, for a reason that lowers it. ``waking``: it was still rising."""
+    """``throttled``: the clock fell, and NVML gives a reason. ``waking``: the clock was still rising."""
 
     throttled: bool
     waking: bool
 
 
 def is_arithmetic(measurements: Iterable[Measurement]) -> bool:
-    """True for the measurements of a case that keeps tensor cores or ALUs busy: one of them has such a bound."""
+    """True if one of a case's measurements is bound by tensor cores or ALUs."""
     return any(measurement.bound and measurement.bound.startswith(ARITHMETIC_BOUNDS) for measurement in measurements)
 
 
 def clock_state(telemetry: Telemetry | None, *, arithmetic: bool) -> ClockState:
-    """Whether the SM clock fell or rose by more than CLOCK_LOSS from the begin of a case to its end.
+    """Whether the SM clock fell or rose by more than CLOCK_LOSS from the start of a case to its end.
 
-    The clock of ``arithmetic`` may rise: such a case lets it settle first, and follows work that held it down.
+    The clock may rise in an ``arithmetic`` case, which lets it settle first and follows work that lowered it.
     """
     if telemetry is None or not telemetry.sm_clock_begin_hz or not telemetry.sm_clock_end_hz:
         return ClockState(False, False)

@@ -1,4 +1,4 @@
-"""Gives explanation rules the measured rows of one GPU by benchmark, metric and parameters, and defines a finding."""
+"""Gives rules the measured rows of one GPU by benchmark, metric and parameters, and defines the finding they return."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from microbench.core.units import percent, quantity
 
 Severity = Literal["good", "note", "advice", "warning", "problem"]
 SEVERITIES: tuple[Severity, ...] = ("good", "note", "advice", "warning", "problem")
-MOST_NAMED = 3
 # A unit that is never idle reaches its ceiling; the clock's own steps explain an excess below this share.
 MARGIN = 0.003
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A conclusion about a run; it is derived from the run and never stored in it.
+    """A conclusion about a run, derived from it and never stored in it.
 
     ``rule`` names the rule ("launch.starving"). ``title`` is the headline with the number that matters. ``text`` reads
     the numbers in at most two sentences, ``advice`` says in one sentence what to do ("" if there is nothing to do).
     ``threshold`` is the rule's condition in words, shown with --why. ``rests_on`` lists the rows and facts used, each
-    as "case-id metric" or as the name of a fact. ``suite`` is a benchmark suite, or "environment".
+    as "case-id metric" or as the name of a fact.
     """
 
     rule: str
@@ -35,22 +34,26 @@ class Finding(msgspec.Struct, frozen=True):
     text: str
     threshold: str
     rests_on: tuple[str, ...] = ()
-    suite: str = "environment"
     advice: str = ""
+
+    @property
+    def suite(self) -> str:
+        """The rule's first part: a benchmark suite, "environment", "compare" or a kind of prediction."""
+        return self.rule.partition(".")[0]
 
 
 class Evidence:
     """The newest row of each case and metric on one GPU, and the host's rows.
 
-    ``device`` is the GPU's UUID, None for a run without a GPU. Every query returns None or nothing for what was not
-    measured, so a rule without its rows stays silent.
+    ``device`` is the GPU's UUID, None for a run without a GPU. Queries return None or an empty list for rows that were
+    not measured, so a rule without its rows returns no finding.
     """
 
-    def __init__(self, run: Run, found: Sequence[Row], device: str | None) -> None:
+    def __init__(self, run: Run, measured: Sequence[Row], device: str | None) -> None:
         self.run = run
         self.device = device
         self._rows: dict[tuple[str, str], Row] = {}
-        for row in found:
+        for row in measured:
             if row.device in (device, None) and math.isfinite(row.value):
                 self._rows[row.case_id, row.metric.name] = row
         self._by_benchmark: dict[str, list[Row]] = {}
@@ -68,7 +71,7 @@ class Evidence:
 
     @property
     def gpu(self) -> GpuInfo | None:
-        """The GPU as the newest session that had it saw it."""
+        """The GPU as recorded by the newest session that had it."""
         for session in reversed(self.run.sessions):
             for gpu in session.environment.gpus:
                 if gpu.uuid == self.device:
@@ -76,7 +79,7 @@ class Evidence:
         return None
 
     def ceiling(self, row: Row) -> Ceiling | None:
-        """The physical limit of a row, for the GPU that moves its data; None if there is none."""
+        """The physical limit of a row on the GPU that moves its data; None if there is none."""
         gpus = self.run.sessions[row.session].environment.gpus
         return ceiling(row.measurement.bound, mover(row.params, self.gpu, gpus))
 
@@ -102,7 +105,7 @@ class Evidence:
         return [row for row in self._rows.values() if row.suite == suite]
 
     def curve(self, benchmark: str, metric: str, axis: str, /, **params: int | str) -> list[tuple[int, Row]]:
-        """Rows along a numeric axis, ascending: one for each value."""
+        """The first row for each value of a numeric axis, ascending."""
         points: dict[int, Row] = {}
         for row in self.rows(benchmark, metric, **params):
             value = row.params.get(axis)
@@ -115,17 +118,18 @@ class Evidence:
         return self._outcomes.get(benchmark, [])
 
 
-Rule = Callable[[Evidence], list[Finding]]
+# The conclusion from the rows it knows, None where they are missing or say nothing worth a line.
+Rule = Callable[[Evidence], Finding | None]
 
 
-def evidence_by_device(run: Run, found: Sequence[Row] | None = None) -> list[Evidence]:
-    """One Evidence for each GPU that has rows or facts, in the order of the run's outcomes; a run without any has one
-    Evidence without a GPU. ``found`` are the run's rows if the caller has them."""
-    known = rows(run) if found is None else found
+def evidence_by_device(run: Run, measured: Sequence[Row] | None = None) -> list[Evidence]:
+    """An Evidence for each GPU that has rows or facts, in the order of the run's outcomes; one without a GPU if none
+    has. ``measured`` are the run's rows, if the caller has them."""
+    measured = rows(run) if measured is None else measured
     with_facts = (outcome.device for outcome in run.outcomes if outcome.status == "ok" and outcome.facts)
-    devices = dict.fromkeys((*(row.device for row in known), *with_facts))
+    devices = dict.fromkeys((*(row.device for row in measured), *with_facts))
     devices.pop(None, None)
-    return [Evidence(run, known, device) for device in devices or (None,)]
+    return [Evidence(run, measured, device) for device in devices or (None,)]
 
 
 def whole(row: Row, name: str) -> int:
@@ -135,7 +139,7 @@ def whole(row: Row, name: str) -> int:
 
 
 def facts_of(row: Row, name: str) -> list[Scalar]:
-    """The values of a fact in the outcomes of a row, one for each round that has it."""
+    """The values of a fact in each round of a row that has it."""
     return [fact.value for outcome in row.outcomes for fact in outcome.facts if fact.name == name]
 
 
@@ -145,17 +149,17 @@ def row_name(row: Row) -> str:
 
 
 def rests_on(*found: Row | None) -> tuple[str, ...]:
-    """How a finding names the rows it used."""
-    return tuple(row_name(row) for row in found if row is not None)
+    """How a finding names the rows it used, each once."""
+    return tuple(dict.fromkeys(row_name(row) for row in found if row is not None))
 
 
 def sentence(words: str) -> str:
-    """Words with a capital at their begin; the rest stays as it is, because units have capitals of their own."""
+    """Words with a capital first letter; the rest is unchanged, because units have capitals."""
     return words[:1].upper() + words[1:]
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words as a person lists them: "a, b and c"."""
+    """Words as a list in a sentence: "a, b and c"."""
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} and {words[-1]}"
@@ -172,27 +176,21 @@ def share_of(evidence: Evidence, row: Row) -> float | None:
     return row.value / limit.value if limit is not None and limit.unit == row.metric.unit else None
 
 
-def beyond_ceiling(evidence: Evidence, suite: str, perhaps: str) -> list[Finding]:
+def beyond_ceiling(evidence: Evidence, suite: str, perhaps: str) -> Finding | None:
     """Rates of a suite above their ceiling, which shows that the ceiling is wrong; ``perhaps`` lists likely causes."""
     limits = [(row, evidence.ceiling(row)) for row in evidence.suite(suite)]
     above = [(row, limit) for row, limit in limits if limit is not None and exceeds(row, limit)]
     if not above:
-        return []
+        return None
     worst, limit = max(above, key=lambda pair: pair[0].value / pair[1].value)
-    named = [f"{row.case_id} {quantity(row.value, row.metric.unit)}" for row, own in above if own == limit][:MOST_NAMED]
-    more = f" and {len(above) - len(named)} more" if len(above) > len(named) else ""
-    return [
-        Finding(
-            rule=f"{suite}.over_limit",
-            severity="warning",
-            title=f"A figure is {percent(worst.value / limit.value)} of its ceiling, so the ceiling is wrong",
-            text=(
-                f"{'; '.join(named)}{more}. The ceiling of {quantity(limit.value, limit.unit)} assumes: "
-                f"{', '.join((limit.source, *limit.assumptions))}."
-            ),
-            advice=f"Do not rely on percentages of it: one of these assumptions does not hold here ({perhaps}).",
-            threshold="a rate above its ceiling by more than its interval",
-            rests_on=rests_on(*(row for row, _ in above)),
-            suite=suite,
-        )
-    ]
+    value, most = quantity(worst.value, worst.metric.unit), quantity(limit.value, limit.unit)
+    assumed = ", ".join(limit.assumptions)
+    return Finding(
+        rule=f"{suite}.over_limit",
+        severity="warning",
+        title=f"A figure is {percent(worst.value / limit.value)} of its ceiling, so the ceiling is wrong",
+        text=f"{worst.case_id} reaches {value} of {most}.{f' The ceiling assumes: {assumed}.' if assumed else ''}",
+        advice=f"Do not rely on percentages of it: one of its assumptions does not hold here ({perhaps}).",
+        threshold=f"a rate above its ceiling by more than its interval; this ceiling is {limit.source}",
+        rests_on=rests_on(*(row for row, _ in above)),
+    )

@@ -1,4 +1,4 @@
-"""Fits a straight line through costs that span decades: a constant, a slope, and how far off they are."""
+"""Fits a straight line to costs that span decades: a constant, a slope, and the misfit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FEWEST_POINTS = 3
 
 
 class Misfit(msgspec.Struct, frozen=True):
-    """How far the points lie from the line, as shares of their own values: the median of them, and the largest."""
+    """The median and the largest distance of the points from the line, as shares of their values."""
 
     median: float
     largest: float
@@ -32,16 +32,16 @@ class Line(msgspec.Struct, frozen=True):
 def line(points: Iterable[tuple[float, float]]) -> Line | None:
     """The straight line through (x, y) with the least squares of relative residuals.
 
-    Weights are 1/y**2: over four decades of x plain least squares would fit the largest point alone. A cost has no
-    negative constant: if the best constant is negative, the line is fitted again through 0. Points with y at or below 0
-    have no relative residual and are ignored. None for fewer than FEWEST_POINTS points, or if all have one x.
+    Weights are 1/y**2, because over four decades of x plain least squares would fit the largest point alone. A cost has
+    no negative constant: if the best constant is negative, the line is fitted again through 0. Points with y at or
+    below 0 have no relative residual and are ignored. None for fewer than FEWEST_POINTS points, or a single x.
     Source: weighted linear least squares, e.g. Press et al., Numerical Recipes, section 15.2, with sigma_i = y_i.
     """
     positive = [(x, y) for x, y in points if y > 0]
     if len(positive) < FEWEST_POINTS or len({x for x, _ in positive}) < 2:
         return None
     x, y = (np.array(column, dtype=np.float64) for column in zip(*positive, strict=True))
-    reach = float(np.max(np.abs(x)))  # scales the columns alike, so that neither is lost to rounding
+    reach = float(np.max(np.abs(x)))  # scales both columns alike against rounding
     matrix = np.column_stack((1 / y, x / reach / y))
     constant, steep = np.linalg.lstsq(matrix * np.min(y), np.full(len(y), np.min(y)), rcond=None)[0]
     if constant < 0:

@@ -1,13 +1,14 @@
-"""Pairs graph_gain's times in a stream and as a graph, and names a step and its layer in words."""
+"""Pairs graph_gain's times in a stream and as a graph, and puts steps and layers into words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence
 from microbench.analysis.stats import Row
+from microbench.core.model import Run
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time
 
@@ -16,21 +17,8 @@ USUAL_KERNELS = 100
 LITTLE = 1.05
 # The phases of making a graph: metrics of graph_lifecycle.
 MAKING = ("capture", "instantiate", "upload")
-# The layers as their authors write them.
-TITLES = {
-    "loop": "compiled loop",
-    "cuda_bindings": "cuda.bindings",
-    "cuda_core": "cuda.core",
-    "cupy_raw": "CuPy RawKernel",
-    "numba_configured": "Numba (configured before)",
-    "numba_each_call": "Numba (configured each call)",
-    "triton": "Triton",
-    "warp": "Warp",
-    "cupy_ufunc": "CuPy ufunc",
-    "torch_eager": "PyTorch eager",
-    "torch_out": "PyTorch out=",
-    "jax_jit": "JAX jit",
-}
+# The axes whose values are layers.
+LAYER_AXES = ("layer", "submitter")
 
 
 class Pair(NamedTuple):
@@ -52,7 +40,7 @@ class Pair(NamedTuple):
 
 
 def pairs(evidence: Evidence, submitter: str, kernels: int) -> list[Pair]:
-    """graph_gain's cases of a submitter and a count of kernels, by ascending duration."""
+    """graph_gain's cases with that submitter and count of kernels, by ascending duration."""
     chosen: dict[str, int | str] = {"submitter": submitter, "kernels": kernels}
     graphs = dict(evidence.curve("graph_gain", "graph", "duration_ns", **chosen))
     return [
@@ -63,7 +51,7 @@ def pairs(evidence: Evidence, submitter: str, kernels: int) -> list[Pair]:
 
 
 def kernel_counts(evidence: Evidence, submitter: str = LOOP_LAYER) -> list[int]:
-    """Counts of kernels in a step that were measured with that submitter, ascending."""
+    """The counts of kernels in a step measured with that submitter, ascending."""
     return [count for count, _ in evidence.curve("graph_gain", "stream", "kernels", submitter=submitter)]
 
 
@@ -79,6 +67,13 @@ def kernels_in_words(count: int, duration_s: float) -> str:
     return f"{count} kernel{plural} of {as_time(duration_s)}" if duration_s > 0 else f"{count} empty kernel{plural}"
 
 
-def title_of(submitter: str) -> str:
-    """A submitter as its authors write it."""
-    return f"the {TITLES[submitter]}" if submitter == LOOP_LAYER else TITLES.get(submitter, submitter)
+def layer_titles(run: Run) -> dict[str, str]:
+    """The titles of layers by their names, as the run recorded them."""
+    axes = (axis for info in run.benchmarks for axis in info.axes if axis.name in LAYER_AXES)
+    return {layer: title for axis in axes for layer, title in axis.labels.items()}
+
+
+def title_of(layer: str, titles: Mapping[str, str]) -> str:
+    """A layer as its authors write it, or its name where ``titles`` lacks it."""
+    title = titles.get(layer, layer)
+    return f"the {title}" if layer == LOOP_LAYER else title

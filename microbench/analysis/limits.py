@@ -1,4 +1,4 @@
-"""Computes the physical ceiling of a rate by the name of its bound, from what the device reports of itself."""
+"""Computes the physical ceiling of a rate from the name of its bound and the properties of the GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WRITE_HEADER_BYTES, COMPLETION_HEADER_BYTES, FLIT_HEADER_BYTES = 24, 20, 16
 FLIT_GENERATION = 6
 ASSUMED_PAYLOAD_BYTES = 256
 # SMs access mapped host memory in packets of a cache line, whatever the payload size of the link. A copy engine sends a
-# read request, one header, for every 256 bytes that come back. Both were seen in the H200's byte counters.
+# read request, one header, for every 256 bytes it receives. Both show in the H200's byte counters.
 SM_PACKET_BYTES = 128
 REQUESTED_BYTES = 256
 PCIE_BOUNDS = ("pcie_h2d", "pcie_d2h", "pcie_sm_read", "pcie_sm_write", "pcie_both")
@@ -35,12 +35,12 @@ L2_BYTES_PER_CLOCK = 64
 CACHE_NAMES = {"shared": "shared memory", "l1": "L1", "l2": "L2 port"}
 # HBM and GDDR transfer twice in a cycle of the memory clock as NVML and the driver count it.
 TRANSFERS_PER_MEMORY_CLOCK = 2
-# Parameters that name the GPU whose link moves the data, by CUDA index, if it need not be the one under test.
+# Parameters with the CUDA index of the GPU whose link moves the data, if that may differ from the GPU under test.
 MOVERS = ("first", "gpu_index")
 
 
 class Ceiling(msgspec.Struct, frozen=True):
-    """The most that physics allows: ``value`` in ``unit`` at ``clock``, with its source and assumptions."""
+    """A physical limit: ``value`` in ``unit`` at ``clock``, with its source and assumptions."""
 
     value: float
     unit: str
@@ -50,7 +50,7 @@ class Ceiling(msgspec.Struct, frozen=True):
 
 
 def pcie_rate(generation: int, lanes: int, direction: str, payload_bytes: int) -> float | None:
-    """Payload bytes a second that a copy engine can reach in packets of ``payload_bytes``; None if unknown.
+    """The highest payload rate of a copy engine, in B/s, with packets of ``payload_bytes``; None if unknown.
 
     "d2h" copies are posted writes, raw x P / (P + 24); "h2d" copies are completions, raw x P / (P + 20).
     """
@@ -62,11 +62,11 @@ def pcie_rate(generation: int, lanes: int, direction: str, payload_bytes: int) -
 
 
 def pcie_both_rate(generation: int, lanes: int, payload_bytes: int) -> float | None:
-    """Payload bytes a second of both directions together, with copy engines busy both ways; None if unknown.
+    """The highest payload rate of both directions together, in B/s, with copy engines busy both ways; None if unknown.
 
-    Towards the GPU completions fill the link. The other way their requests, a header for every 256 bytes, take room
-    from the writes: h2d + (raw - h2d x 24 / 256) x P / (P + 24). One byte more of h2d costs less than a byte of d2h, so
-    this is the maximum. Source: bytes sent and received by an H200 (24/256 of what it read were sent).
+    Completions fill the link towards the GPU. In the other direction their requests, a header for every 256 bytes,
+    compete with the writes: h2d + (raw - h2d x 24 / 256) x P / (P + 24). This is the maximum, because a byte more of
+    h2d costs less than a byte of d2h. Source: the byte counters of an H200, which sent 24/256 of what it read.
     """
     raw = pcie_raw_rate(generation, lanes)
     h2d = pcie_rate(generation, lanes, "h2d", payload_bytes)
@@ -89,7 +89,7 @@ def mover(params: Mapping[str, Param], gpu: GpuInfo | None, gpus: Iterable[GpuIn
 
 
 def ceiling(bound: str | None, gpu: GpuInfo | None) -> Ceiling | None:
-    """The limit of that name on that GPU; None if there is none or the device does not report enough.
+    """The limit of that name on that GPU; None if there is none, or the GPU does not report enough.
 
     PCIe at the GPU's full generation and width: "pcie_h2d", "pcie_d2h" and "pcie_both" (the sum) for copy engines,
     "pcie_sm_read" and "pcie_sm_write" for kernels on host memory. An integrated or coherently linked GPU has no PCIe

@@ -18,7 +18,7 @@ CONFIDENCE = 0.95
 MOST_EXACT = 5000
 SHARES = (0.01, 0.5, 0.9, 0.99)
 MEDIAN = SHARES.index(0.5)
-# What one call does, by the unit of its rate.
+# The field of Work that counts the work of a call, by the unit of the rate.
 WORK = {
     "B/s": "bytes", "B/clk/SM": "bytes", "FLOP/s": "flops", "FLOP/clk/SM": "flops", "OP/s": "operations",
     "OP/clk/SM": "operations", "1/s": "launches",
@@ -26,8 +26,8 @@ WORK = {
 
 
 class Quantiles(NamedTuple):
-    """Of one measurement in its metric's unit; ``low`` and ``high`` hold the median at CONFIDENCE, ``raw_median`` is
-    that of the samples as they were taken."""
+    """Quantiles of a measurement in its metric's unit. ``low`` and ``high`` bound the median at CONFIDENCE;
+    ``raw_median`` is the median of the samples as taken."""
 
     p1: float
     median: float
@@ -42,17 +42,17 @@ class Quantiles(NamedTuple):
 
 @cache
 def median_ranks(n: int) -> tuple[int, int]:
-    """Ranks (from 0) of the order statistics that hold the median with at least CONFIDENCE.
+    """Ranks (from 0) of the order statistics that bound the median with at least CONFIDENCE.
 
     Distribution-free: the count of samples below the median is binomial(n, 1/2). Under 6 samples no pair of ranks
     reaches 95 %, so the whole range is returned. Source: Le Boudec, Performance Evaluation, section 2.2.
     """
     if n < 6:
         return 0, max(n - 1, 0)
-    if n > MOST_EXACT:  # only files from elsewhere have so many samples
+    if n > MOST_EXACT:  # this tool stores fewer samples
         reach = 0.98 * math.sqrt(n)  # 1.96 standard deviations of the binomial
         return math.floor(n / 2 - reach), min(math.ceil(n / 2 + reach), n - 1)
-    outside, ways = 0, 1  # integers out of 2**n: beyond n = 1029 they no longer fit a float
+    outside, ways = 0, 1  # counts out of 2**n, integers because beyond n = 1029 a float overflows
     for rank in range(n // 2):
         outside += 2 * ways
         if outside / (1 << n) > 1 - CONFIDENCE:
@@ -76,7 +76,7 @@ def _neighbours(count: int, share: float) -> tuple[int, int, float]:
 
 
 def work_of(metric: Metric, measurement: Measurement) -> int:
-    """What one call does in the unit of a rate. Raises ValueError if the work is not counted."""
+    """The work of a call in the unit of a rate. Raises ValueError if the work was not counted."""
     if not (amount := getattr(measurement.work, WORK.get(metric.unit, ""), 0)):
         raise ValueError(f"{metric.name}: a rate in {metric.unit} without its work")
     return int(amount)
@@ -84,9 +84,9 @@ def work_of(metric: Metric, measurement: Measurement) -> int:
 
 @np.errstate(all="ignore")  # a damaged file may overflow: the result is then infinite or NaN
 def of_rows(samples: FloatArray, metrics: Sequence[Metric], measured: Sequence[Measurement]) -> list[Quantiles]:
-    """The quantiles of measurements with equal counts of samples, one a row of ``samples``. All are rates, or none is.
+    """The quantiles of measurements with equal counts of samples, each a row of ``samples``; all rates, or no rates.
 
-    An interval narrower than a step of the clock is widened to one. Raises ValueError as ``work_of`` does.
+    An interval narrower than a step of the clock is widened to a step. Raises ValueError as ``work_of`` does.
     """
     raw = np.sort(samples, axis=1)
     values = raw / np.array([[float(measurement.calls_per_sample)] for measurement in measured])
@@ -94,7 +94,14 @@ def of_rows(samples: FloatArray, metrics: Sequence[Metric], measured: Sequence[M
         works = np.array([[float(work)] for work in map(work_of, metrics, measured)])
         values = np.sort(works / values, axis=1)  # the longest time is the lowest rate
     shares, low, high = _across(values), *(values[:, rank] for rank in median_ranks(values.shape[1]))
-    step = np.array(list(map(_clock_step, metrics, measured)))
+    step = np.array(
+        [
+            measurement.resolution / measurement.calls_per_sample
+            if measurement.resolution and metric.kind != "rate"
+            else 0.0
+            for metric, measurement in zip(metrics, measured, strict=True)
+        ]
+    )
     narrow = high - low < step
     if narrow.any():
         low = np.where(narrow, shares[:, MEDIAN] - step / 2, low)
@@ -103,14 +110,8 @@ def of_rows(samples: FloatArray, metrics: Sequence[Metric], measured: Sequence[M
     return list(map(Quantiles, *shares.T.tolist(), *(column.tolist() for column in columns)))
 
 
-def _clock_step(metric: Metric, measurement: Measurement) -> float:
-    if not measurement.resolution or metric.kind == "rate":
-        return 0.0
-    return measurement.resolution / measurement.calls_per_sample
-
-
 def _across(ordered: FloatArray) -> FloatArray:
-    """The quantiles at SHARES of each row of sorted values, equal to the last bit to those of ``quantile``."""
+    """The quantiles at SHARES of each row of sorted values, bit for bit those of ``quantile``."""
     below, above, weights = _places(ordered.shape[1])
     low = ordered[:, below]
     result: FloatArray = low + (ordered[:, above] - low) * weights
@@ -119,6 +120,6 @@ def _across(ordered: FloatArray) -> FloatArray:
 
 @cache
 def _places(count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], FloatArray]:
-    """For each of SHARES the ranks around it, and its distance from the lower one."""
+    """The ranks around each of SHARES, and its distance from the lower rank."""
     below, above, weights = zip(*(_neighbours(count, share) for share in SHARES), strict=True)
     return np.array(below), np.array(above), np.array(weights)

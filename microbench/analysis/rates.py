@@ -1,4 +1,4 @@
-"""Gives the operations of an SM in a clock cycle by compute capability: tensor cores and ALUs, dense, with sources."""
+"""Gives the dense operations of an SM in a clock cycle, of tensor cores and ALUs, with sources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FLOATING, INTEGER = "FLOP/clk/SM", "OP/clk/SM"
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """Operations in a clock cycle and SM: ``value`` in ``unit``, the hardware that does them, source and assumptions.
+    """Operations of an SM in a clock cycle: ``value`` in ``unit``, the hardware, source and assumptions.
 
     A multiply-add counts as two, but as one for integers on ALUs, as in the CUDA programming guide.
     """
@@ -110,8 +110,8 @@ ARCHITECTURES: dict[tuple[int, int], Architecture] = {
     (12, 0): BLACKWELL_RTX,
     (12, 1): BLACKWELL_RTX._replace(confidence="medium, taken to be those of 12.0"),
 }  # fmt: skip
-# Boards that accumulate in fp32 at half the rate, by name, as compute capability does not tell. The L40, unlike the
-# L40S, is rated 181 of 362 TFLOP/s by its data sheet.
+# Names of boards that accumulate in fp32 at half the rate, which compute capability does not show. The data sheet rates
+# the L40, unlike the L40S, at 181 of 362 TFLOP/s.
 GAMES, HALVED_BOARDS = "GeForce", ("NVIDIA L40",)
 HALVED_BY_NAME = "this board adds up in fp32 at half the rate, by its name"
 FULL_BY_NAME = "a board for workstations or data centres, by its name"
@@ -132,36 +132,36 @@ PER_CLOCK = "_per_clock"
 
 def tensor_rate(dtype: str, gpu: GpuInfo) -> Rate | None:
     """The dense rate of an SM's tensor cores; None if they do not support the type."""
-    found = ARCHITECTURES.get(gpu.compute_capability or (0, 0))
-    rate = found.tensor.get(OPERANDS.get(dtype, dtype)) if found is not None else None
-    if found is None or rate is None:
+    architecture = ARCHITECTURES.get(gpu.compute_capability or (0, 0))
+    rate = architecture.tensor.get(OPERANDS.get(dtype, dtype)) if architecture is not None else None
+    if architecture is None or rate is None:
         return None
     assumptions: tuple[str, ...] = ()
     if isinstance(rate, Halved):
         halved = GAMES in gpu.name or gpu.name in HALVED_BOARDS
         rate = rate.full // 2 if halved else rate.full
         assumptions = (HALVED_BY_NAME if halved else FULL_BY_NAME,)
-    if found.confidence != "high":
-        assumptions += (f"confidence {found.confidence}",)
+    if architecture.confidence != "high":
+        assumptions += (f"confidence {architecture.confidence}",)
     unit = INTEGER if dtype in INTEGER_OPERANDS else FLOATING
-    return Rate(float(rate), unit, "tensor cores", found.source, found.confidence, assumptions)
+    return Rate(float(rate), unit, "tensor cores", architecture.source, architecture.confidence, assumptions)
 
 
 def alu_rate(operation: str, gpu: GpuInfo) -> Rate | None:
     """The rate of an SM's ALUs for an instruction; None if the architecture lacks it or is unknown."""
-    found = ARCHITECTURES.get(gpu.compute_capability or (0, 0))
-    rate = found.alu.get(operation) if found is not None else None
-    if found is None or rate is None:
+    architecture = ARCHITECTURES.get(gpu.compute_capability or (0, 0))
+    rate = architecture.alu.get(operation) if architecture is not None else None
+    if architecture is None or rate is None:
         return None
     unit = FLOATING if operation.startswith("fma") else INTEGER
-    assumptions = () if found.confidence == "high" else (f"confidence {found.confidence}",)
-    return Rate(float(rate), unit, f"ALUs {operation}", found.source, found.confidence, assumptions)
+    assumptions = () if architecture.confidence == "high" else (f"confidence {architecture.confidence}",)
+    return Rate(float(rate), unit, f"ALUs {operation}", architecture.source, architecture.confidence, assumptions)
 
 
 def gemm_rate(dtype: str, gpu: GpuInfo) -> Rate | None:
-    """The rate of what multiplies matrices of the type: tensor cores, or ALUs if those do not support it."""
-    found = tensor_rate(dtype, gpu)
-    return alu_rate(ON_ALUS[dtype], gpu) if found is None and dtype in ON_ALUS else found
+    """The rate of multiplying matrices of the type: on tensor cores, or on ALUs if those do not support it."""
+    rate = tensor_rate(dtype, gpu)
+    return alu_rate(ON_ALUS[dtype], gpu) if rate is None and dtype in ON_ALUS else rate
 
 
 def rate_of(bound: str | None, gpu: GpuInfo | None) -> Rate | None:

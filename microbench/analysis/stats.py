@@ -1,4 +1,4 @@
-"""THE STATISTICS: turns raw samples into values, confidence intervals over samples and rounds, tails, trust grades."""
+"""Turns raw samples into values, confidence intervals over samples and rounds, tails and trust grades."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from microbench.analysis.quantiles import FloatArray, Quantiles, median_ranks, o
 from microbench.core.model import Measurement, Metric, Outcome, PerCall, Run, Telemetry
 
 Trust = Literal["stable", "steady", "noisy", "throttled", "single", "below floor", "unverified"]
+Quantile = Literal["p1", "p90", "p99", "min", "max", "tail"]
 
 MINIMUM_SAMPLES = 10
 STABLE_ROUNDS = 3
 STEADY_HALF_WIDTH = 0.03
 STABLE_HALF_WIDTH = 0.10
 FLOORS_PER_SAMPLE = 5
-MOST_WAITING = 1 << 20  # samples, some 10 MB
+MOST_WAITING = 1 << 20  # samples, about 10 MB
 
 NORMAL_95 = 1.959964
 # Two-sided 95 % quantiles of Student's t for 1 … 30 degrees of freedom (any statistics table), then the normal's.
@@ -35,16 +36,16 @@ INVERSE_FREEDOM = (*(1 / freedom for freedom in range(1, len(STUDENT_T))), 0.0)
 
 
 def student_95(freedom: FloatArray) -> FloatArray:
-    """The two-sided 95 % quantile of Student's t for each count of degrees of freedom, from 1 on.
+    """The two-sided 95 % quantile of Student's t for each count of degrees of freedom, at least 1.
 
-    Between the table's entries it is interpolated over 1 / freedom, which is right within 0.2 % from 4 degrees.
+    Between the table's entries it is interpolated over 1 / freedom, which is accurate to 0.2 % from 4 degrees.
     """
     result: FloatArray = np.interp(1 / freedom, INVERSE_FREEDOM[::-1], STUDENT_T[::-1])
     return result
 
 
 class Interval(msgspec.Struct, frozen=True, gc=False):
-    """A value with the interval that holds it at quantiles.CONFIDENCE."""
+    """A median with its interval at quantiles.CONFIDENCE."""
 
     median: float
     low: float
@@ -63,7 +64,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
 
 
 def median_interval(values: Sequence[float] | FloatArray, step: float = 0.0) -> Interval:
-    """Median and its order-statistics interval, which is widened to one ``step`` of the clock if it is narrower."""
+    """The median and its order-statistics interval, widened to a ``step`` of the clock if it is narrower."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     low_rank, high_rank = median_ranks(len(ordered))
     median, low, high = quantile(ordered, 0.5), float(ordered[low_rank]), float(ordered[high_rank])
@@ -73,10 +74,10 @@ def median_interval(values: Sequence[float] | FloatArray, step: float = 0.0) -> 
 
 
 def rounds_interval(rounds: Sequence[Interval]) -> Interval:
-    """One interval over the rounds' medians.
+    """An interval over the rounds' medians.
 
-    Student's t on the medians of fresh processes, never narrower than the middle round's own interval. An
-    order-statistics interval would reach 75 % only with three rounds.
+    It is Student's t on the medians of fresh processes, never narrower than the median interval of a round. With three
+    rounds an order-statistics interval would only reach 75 %.
     """
     if len(rounds) == 1:
         return rounds[0]
@@ -108,8 +109,8 @@ def values_of(metric: Metric, measurement: Measurement) -> FloatArray:
 
 
 class Summary(msgspec.Struct, frozen=True, gc=False):
-    """One measurement in numbers, in the metric's unit. ``tail`` is p99 of a cost, p1 of a rate; percentiles come
-    from single calls if those were stamped, else from the samples."""
+    """The figures of a measurement, in the metric's unit. ``tail`` is p99 of a cost and p1 of a rate. Percentiles come
+    from single calls if these were timed, else from the samples."""
 
     n: int
     interval: Interval
@@ -126,9 +127,9 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
 def summarize(
     metric: Metric, measurement: Measurement, telemetry: Telemetry | None = None, *, arithmetic: bool = False
 ) -> Summary:
-    """The numbers of one measurement of one process; its trust is ``steady`` at best.
+    """The figures of a measurement in one process; its trust is ``steady`` at best.
 
-    ``arithmetic`` says that its case kept tensor cores or ALUs busy (``is_arithmetic``).
+    ``arithmetic``: its case keeps tensor cores or ALUs busy (``is_arithmetic``).
     """
     summaries = _Summaries()
     summaries.add(metric, measurement, clock_state(telemetry, arithmetic=arithmetic))
@@ -136,7 +137,7 @@ def summarize(
 
 
 class _Summaries:
-    """Summaries of many measurements. Those with equal counts of samples are computed together, which is faster."""
+    """Summaries of many measurements; those with equal counts of samples are computed together, which is faster."""
 
     def __init__(self) -> None:
         self._made: list[Summary | None] = []
@@ -144,7 +145,7 @@ class _Summaries:
         self._samples_waiting = 0
 
     def add(self, metric: Metric, measurement: Measurement, state: ClockState) -> int:
-        """Take a measurement and return its place in ``all``."""
+        """Add a measurement and return its place in ``all``."""
         values = measurement.values
         place, key = len(self._made), (len(values), metric.kind == "rate")
         packed = _doubles(len(values)).pack(*values)
@@ -156,7 +157,7 @@ class _Summaries:
         return place
 
     def all(self) -> list[Summary]:
-        """The summaries of all that was added."""
+        """The summaries of all measurements added."""
         self._compute()
         return [summary for summary in self._made if summary is not None]
 
@@ -177,11 +178,11 @@ def _doubles(count: int) -> Struct:
     return Struct(f"{count}d")
 
 
-def _summary(metric: Metric, measurement: Measurement, state: ClockState, found: Quantiles) -> Summary:
-    interval = Interval(found.median, found.low, found.high)
+def _summary(metric: Metric, measurement: Measurement, state: ClockState, quantiles: Quantiles) -> Summary:
+    interval = Interval(quantiles.median, quantiles.low, quantiles.high)
     calls = measurement.per_call
-    ends = calls if calls is not None and metric.kind == "time" else found
-    trust = _trust(measurement, found.raw_median, interval, state)
+    ends = calls if calls is not None and metric.kind == "time" else quantiles
+    trust = _trust(measurement, quantiles.raw_median, interval, state)
     tail = ends.p1 if metric.kind == "rate" else ends.p99
     return Summary(measurement.n, interval, ends.p1, ends.p90, ends.p99, ends.min, ends.max, tail, trust, calls)
 
@@ -200,8 +201,8 @@ def _trust(measurement: Measurement, raw_median: float, interval: Interval, stat
 
 
 def combined_trust(rounds: Sequence[Summary], interval: Interval) -> Trust:
-    """Grade over rounds in fresh processes: the worst fault of any round, else ``stable`` if there were enough rounds
-    and the interval over them is narrow."""
+    """The grade over rounds in fresh processes: the worst fault of any round, else ``stable`` for enough rounds with a
+    narrow interval."""
     faults: tuple[Trust, ...] = ("unverified", "throttled", "below floor")
     grades = {summary.trust for summary in rounds}
     for fault in faults:
@@ -215,7 +216,7 @@ def combined_trust(rounds: Sequence[Summary], interval: Interval) -> Trust:
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """One case and metric over all its rounds: what a table shows. ``summaries`` and ``outcomes`` go together;
+    """One case and metric over all its rounds: a row of a table. ``summaries`` and ``outcomes`` are by round;
     ``measurement`` is that of the first round (clock, work, bound, verification)."""
 
     case_id: str
@@ -236,9 +237,11 @@ class Row(msgspec.Struct, frozen=True, gc=False):
         """The figure to quote, in the metric's unit."""
         return self.interval.median
 
-    def over_rounds(self, name: Literal["p1", "p90", "p99", "min", "max", "tail"]) -> float:
-        """A quantile over the rounds: the least min, the largest max, else the median of the rounds' quantiles. Rounds
-        of a single sample have none, so the quantile is then that of these samples."""
+    def over_rounds(self, name: Quantile) -> float:
+        """A quantile over the rounds: the least min, the largest max, else the median of the rounds' quantiles.
+
+        Rounds of a single sample have no quantiles, so the quantile is then taken over these samples.
+        """
         ordered = np.sort([float(getattr(summary, name)) for summary in self.summaries])
         if name in ("min", "max"):
             return float(ordered[0] if name == "min" else ordered[-1])
@@ -249,7 +252,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Group(NamedTuple):
-    """What a row is made of: its first round, and each round's outcome with the place of its summary."""
+    """The parts of a row: its first round, and each round's outcome with the place of its summary."""
 
     metric: Metric
     measurement: Measurement
@@ -258,9 +261,9 @@ class _Group(NamedTuple):
 
 
 def rows(run: Run, outcomes: Iterable[Outcome] | None = None, only: str | None = None) -> list[Row]:
-    """Every case and metric measured, rounds joined, in the order of the run. Sessions and devices are kept apart.
+    """Every case and metric measured, rounds joined, in the order of the run. Sessions and devices are separate rows.
 
-    ``outcomes`` are some of the run's, all if left out; ``only`` names the one metric that is wanted.
+    ``outcomes`` may be some of the run's; ``only`` limits the rows to one metric.
     """
     groups: dict[tuple[int, str | None, str, str], _Group] = {}
     declared = {(info.name, metric.name): metric for info in reversed(run.benchmarks) for metric in info.metrics[::-1]}

@@ -9,20 +9,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from microbench import __version__
-from microbench.cli import options, predict, share, show
-from microbench.cli.options import REFERENCE_RUN
-from microbench.cli.output import command, open_closed_streams, parser_errors, print_bytes, reported_errors
-from microbench.cli.runs import report_of
+from microbench.cli import check, options, predict, share, show
+from microbench.cli.output import (
+    command,
+    draw,
+    open_closed_streams,
+    parser_errors,
+    print_bytes,
+    progress,
+    reported_errors,
+)
+from microbench.cli.runs import screen_of
 from microbench.core.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from microbench.core.model import Run
-    from microbench.report.terminal.progress import LiveProgress, PlainProgress
 
+
+# compare gives a verdict from so many rounds of each run on.
+ROUNDS_TO_COMPARE = 5
 
 app = typer.Typer(
     name="microbench",
-    help="What it costs to submit work to a CUDA GPU, and what limits it.",
+    help="Measure what it costs to submit work to a CUDA GPU, and what limits it.",
     epilog="Example: microbench run --quick",
     no_args_is_help=True,
     add_completion=False,
@@ -65,6 +74,7 @@ def run(
     overrides: options.Overrides = None,
     device: options.Device = None,
     rounds: options.Rounds = 1,
+    to_compare: options.ToCompare = False,
     time_limit: options.TimeLimit = None,
     out: options.Out = None,
     into: options.Into = None,
@@ -73,7 +83,7 @@ def run(
     json: options.Json = False,
     why: options.Why = False,
 ) -> int:
-    """Measure, explain, and save a run."""
+    """Measure this machine, print a report, and save the run."""
     from microbench.run.plan import parse_overrides
     from microbench.run.request import RunRequest
     from microbench.run.session import execute
@@ -81,19 +91,21 @@ def run(
 
     checked_label = remarks.checked(label) if label is not None else None
     if quick and full:
-        raise UsageError("--quick and --full exclude each other", "give one of them, or neither")
+        raise UsageError("--quick and --full cannot be combined", "give one of them, or neither")
+    if to_compare and rounds != 1:
+        raise UsageError("--to-compare and --rounds cannot be combined", "give one of them")
     request = RunRequest(
         select=tuple(names or ()),
         preset="quick" if quick else "full" if full else "default",
         overrides=parse_overrides(overrides or ()),
         device=device,
-        rounds=rounds,
+        rounds=ROUNDS_TO_COMPARE if to_compare else rounds,
         time_limit_s=time_limit,
         out=out,
         into=into,
         resume=resume,
     )
-    with _progress() as listener:
+    with progress() as listener:
         result = execute(request, listener)
     if checked_label is not None:
         remarks.change(result.path, checked_label)
@@ -104,59 +116,51 @@ def run(
     return result.exit_code
 
 
-def _progress() -> LiveProgress | PlainProgress:
-    from microbench.core.bench import discover
-    from microbench.report.terminal.progress import LiveProgress, PlainProgress
-    from microbench.report.terminal.terminal import open_console
-
-    console = open_console(sys.stderr)
-    metrics = {name: benchmark.metrics for name, benchmark in discover().items()}
-    live = console.is_terminal and not console.is_dumb_terminal
-    return LiveProgress(console, metrics) if live else PlainProgress(console, metrics)
-
-
 def _show_result(run: Run, path: Path, *, why: bool) -> None:
-    """Draw the report; on a machine without a GPU the bundled reference run follows it."""
-    from microbench.report.sheets import view
+    """Draw the answer on one screen, and say where the run is kept."""
     from microbench.report.terminal import terminal
-    from microbench.runs import store
 
-    console = terminal.open_console()
-    terminal.draw(report_of(run), console, why=why)
-    terminal.tell((f"saved: {path}", "again: microbench show    as a table: microbench export --format csv"), console)
-    bundled = store.bundled().get(REFERENCE_RUN)
-    if not run.sessions[-1].environment.gpus and bundled is not None:
-        more = f"all of it: microbench show {REFERENCE_RUN}"
-        terminal.draw(view.build(store.read(bundled), reference=True, footer=(more,)), console, brief=True)
+    draw(screen_of(run, path), why=why)
+    terminal.tell((f"saved: {path}",), terminal.open_console())
 
 
 def list_(names: options.Listed = None) -> None:
-    """List suites and benchmarks: their questions, axes and values."""
+    """List the benchmarks, or the axes and values of one."""
     from microbench.core.bench import discover
     from microbench.report.sheets import listing
     from microbench.report.terminal import terminal
     from microbench.run.plan import select
 
     benchmarks = [selected.benchmark for selected in select(discover(), tuple(names or ()), "full", {})]
-    infos = [benchmark.info(benchmark.cases("full")) for benchmark in benchmarks]
-    terminal.draw_tables(listing.suite_tables(infos), terminal.open_console())
+    by_name = [benchmark for benchmark in benchmarks if benchmark.name in (names or ())]
+    others = [benchmark for benchmark in benchmarks if benchmark not in by_name]
+    tables = [*listing.suite_tables(others), *(listing.axes_table(benchmark) for benchmark in by_name)]
+    terminal.draw_tables(tables, terminal.open_console())
 
 
-def doctor() -> None:
-    """Say what this machine can and cannot measure, and what to do about it."""
+def doctor() -> int:
+    """Check what this machine can measure and what to fix.
+
+    The exit code is 1 if there is a problem.
+    """
     from microbench.gpu.open import probe_environment
     from microbench.report.sheets import listing
     from microbench.report.terminal import terminal
     from microbench.run.doctor import examine
 
-    diagnosis = examine(probe_environment(None))
-    terminal.draw_tables([listing.checks_table(diagnosis.checks)], terminal.open_console())
+    checks = examine(probe_environment(None)).checks
+    console = terminal.open_console()
+    terminal.draw_tables([listing.checks_table(checks)], console)
+    steps = [check.next_step for check in checks if check.state == "problem" and check.next_step]
+    terminal.tell((f"next: {steps[0] if steps else 'microbench run'}",), console)
+    return ExitCode.SOME_FAILED if any(check.state == "problem" for check in checks) else ExitCode.MEASURED
 
 
-# Every command in the order of --help, with the example at the end of its own help.
+# Every command in the order of --help, with the example in its own help.
 COMMANDS = (
-    (run, "microbench run launch --quick --set duration_ns=1000,5000 --rounds 3"),
+    (run, "microbench run launch --set duration=1us,5us --rounds 3"),
     *show.COMMANDS,
+    *check.COMMANDS,
     *predict.COMMANDS,
     *share.COMMANDS,
     (list_, "microbench list launch"),

@@ -1,20 +1,18 @@
-"""The arguments and options of all commands: their names, types and help."""
+"""The arguments and options of all commands: their names, types and help texts."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from microbench.report.figures.catalogue import KINDS
 
 REFERENCE_RUN = "nvidia-h200"
-RUN_NAME = f"A bundled run ({REFERENCE_RUN}), a file, a run's label, its id or the beginning of it"
-RUN_NAMES = f"{RUN_NAME}; default: the last run."
-LAST_OR_BUNDLED = "default: the last run that has them, else a bundled one."
-WHAT = "[SUITE|BENCHMARK]..."
+RUN_NAME = f"a bundled run ({REFERENCE_RUN}), a file, a label, or the beginning of a run's id"
+LAST_OR_BUNDLED = "default: the last run that has what is needed, else a bundled one."
 EXAMPLES = "decode-7b, small-image-training, streaming-pipeline"
 NAMES = ", ".join(KINDS)
 Count = int | None
@@ -27,6 +25,14 @@ class FailOn(StrEnum):
     SLOWER = "slower"
     FASTER = "faster"
     ANY = "any"
+
+
+class Checked(StrEnum):
+    """What can be checked: the suites that have a verdict."""
+
+    LINK = "link"
+    MEMORY = "memory"
+    COMPUTE = "compute"
 
 
 class Theme(StrEnum):
@@ -45,137 +51,146 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
 
 
+def _argument(metavar: str, help: str) -> Any:
+    return typer.Argument(metavar=metavar, help=help)
+
+
+def _option(metavar: str | None, help: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, **more)
+
+
+def _flag(name: str, help: str) -> Any:
+    return typer.Option(name, help=help)
+
+
 # run, list
-Measured = Annotated[list[str] | None, typer.Argument(metavar=WHAT, help="What to measure; default: everything.")]
-Listed = Annotated[list[str] | None, typer.Argument(metavar=WHAT, help="What to list; default: everything.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Measure coarse grids, in 20 s.")]
-Full = Annotated[bool, typer.Option("--full", help="Measure fine grids, for as long as they take.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="AXIS=VALUE[,VALUE]", help="Set the values of an axis. Repeatable.")
+WHAT = "[SUITE|BENCHMARK]..."
+Measured = Annotated[
+    list[str] | None, _argument(WHAT, "What to measure; default: everything. `microbench list` shows the names.")
 ]
-Device = Annotated[
-    str | None,
-    typer.Option(
-        "--device", metavar="DEVICE", help="cuda:N, a UUID, all, or fake (simulated); default: the first GPU."
+Listed = Annotated[list[str] | None, _argument(WHAT, "What to list; default: everything.")]
+Quick = Annotated[bool, _flag("--quick", "Measure the core with fewer samples, in about 30 s.")]
+Full = Annotated[bool, _flag("--full", "Measure all values of each axis, for as long as that takes.")]
+Overrides = Annotated[
+    list[str] | None,
+    _option(
+        "AXIS=VALUE[,VALUE]", "Measure these values of an axis: size=64,1MiB or duration=2us. Repeatable.", "--set"
     ),
 ]
-Rounds = Annotated[int, typer.Option(metavar="N", help="Measure in N fresh processes; the grade stable needs 3.")]
-TimeLimit = Annotated[float | None, typer.Option(metavar="SECONDS", help="The run's budget of wall time.")]
-Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the run to a new file.")]
-Into = Annotated[str | None, typer.Option(metavar="RUN", help="Add this session to a run.")]
-Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Measure what a run still lacks.")]
-RunLabel = Annotated[str | None, typer.Option("--label", metavar="TEXT", help="Label the run in the history.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the run as JSON instead of a report.")]
+# Typer 0.27 takes the metavar for the name where the two are alike, so the name is given.
+Device = Annotated[
+    Typed, _option("DEVICE", "cuda:N, a GPU's UUID, all, or fake (simulated); default: the first GPU.", "--device")
+]
+Rounds = Annotated[
+    int, _option("N", "Repeat everything in N fresh processes. The grade stable needs 3, compare needs 5.")
+]
+ToCompare = Annotated[bool, _flag("--to-compare", "Measure five rounds, as compare needs for a verdict.")]
+TimeLimit = Annotated[
+    float | None, _option("SECONDS", "Leave out cases after the core that do not fit; default: 120 without names.")
+]
+Out = Annotated[Path | None, _option("FILE", "Save the run to this new file; default: one in the data folder.")]
+Into = Annotated[Typed, _option("RUN", "Add the results to this run.")]
+Resume = Annotated[Typed, _option("RUN", "Measure what this unfinished run still lacks.")]
+RunLabel = Annotated[Typed, _option("TEXT", "Label the run; the label is a name for it in every command.", "--label")]
+Json = Annotated[bool, _flag("--json", "Print the run as JSON instead of the report.")]
+
+# check
+WhatToCheck = Annotated[Checked, _argument("{link|memory|compute}", "What to check.")]
+CheckedRun = Annotated[Typed, _option("RUN", "Judge this recorded run instead of measuring.", "--run")]
 
 # show
-RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help=RUN_NAMES)]
-ShownFigure = Annotated[
-    str | None, typer.Argument(metavar="[FIGURE]", help=f"One figure only: {NAMES}; default: the whole report.")
+RunName = Annotated[Typed, _argument("[RUN]", f"The run: {RUN_NAME}; default: the last run.")]
+Part = Annotated[
+    Typed,
+    _argument("[PART]", f"A suite or a figure ({NAMES}); default: one screen with all answers."),
 ]
-Brief = Annotated[bool, typer.Option("--brief", help="Show pictures and findings only, no tables.")]
-Why = Annotated[bool, typer.Option("--why", help="Add the rule and threshold behind each finding.")]
-Svg = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the report into a new SVG file instead.")]
+Everything = Annotated[bool, _flag("--all", "Show everything, with the tables of all benchmarks.")]
+Force = Annotated[bool, _flag("--force", "Overwrite the file.")]
+Why = Annotated[bool, _flag("--why", "Add to each finding the rule behind it, with its threshold.")]
+Svg = Annotated[Path | None, _option("FILE", "Write the output to this new SVG file instead.")]
 
 # predict, whatif, timeline: a step of work
 WorkloadName = Annotated[
-    Typed, typer.Argument(metavar="[WORKLOAD]", help=f"A .toml file that describes a step, or one of {EXAMPLES}.")
+    Typed, _argument("[WORKLOAD]", f"The step: a .toml file or one of {EXAMPLES}; or describe it by options.")
 ]
-StepKernels = Annotated[Count, typer.Option("--kernels", metavar="N", help="Kernels in the step.")]
-StepDuration = Annotated[
-    Typed, typer.Option("--duration", metavar="TIME", help="How long each kernel runs: 6us, 500ns, 0 (empty).")
-]
+StepKernels = Annotated[Count, _option("N", "Kernels in the step: 1100.", "--kernels")]
+StepDuration = Annotated[Typed, _option("TIME", "How long each kernel runs: 6us, 500ns, or 0 (empty).", "--duration")]
 StepLayer = Annotated[
-    Typed, typer.Option("--layer", metavar="LAYER", help="What launches them: torch, cupy, numba, loop (compiled), …")
+    Typed, _option("LAYER", "What launches them: torch, cupy, numba, …; default: loop (compiled code).", "--layer")
 ]
-Arguments = Annotated[Count, typer.Option(metavar="N", help="Arguments of each kernel.")]
-SyncsPerStep = Annotated[Count, typer.Option(metavar="N", help="Synchronizations in a step; default: 1.")]
-CopyIn = Annotated[Typed, typer.Option(metavar="SIZE", help="Copied to the GPU first, from pinned memory: 1MiB.")]
-CopyOut = Annotated[Typed, typer.Option(metavar="SIZE", help="Copied from the GPU at the end, to pinned memory.")]
-Streams = Annotated[Count, typer.Option(metavar="N", help="Streams among which the kernels are divided.")]
+Arguments = Annotated[Count, _option("N", "Arguments of each kernel; default: 0.")]
+SyncsPerStep = Annotated[Count, _option("N", "Synchronizations in a step; default: 1.")]
+CopyIn = Annotated[Typed, _option("SIZE", "Copy this much to the GPU first, from pinned memory: 1MiB.")]
+CopyOut = Annotated[Typed, _option("SIZE", "Copy this much from the GPU at the end, to pinned memory: 4KiB.")]
+Streams = Annotated[Count, _option("N", "Streams that share the kernels; default: 1.")]
 Replays = Annotated[
-    Count, typer.Option(metavar="N", help="How many times the step runs: decides whether building a graph pays off.")
+    Count, _option("N", "How many times the step runs, which decides whether a graph pays off; default: 1000.")
 ]
-PredictedRun = Annotated[Typed, typer.Option("--run", metavar="RUN", help=f"The run with the costs; {LAST_OR_BUNDLED}")]
-PredictedJson = Annotated[bool, typer.Option("--json", help="Print the prediction as JSON, in SI units.")]
+PredictedRun = Annotated[Typed, _option("RUN", f"The run with the measured costs; {LAST_OR_BUNDLED}", "--run")]
+PredictedJson = Annotated[bool, _flag("--json", "Print the prediction as JSON, in SI units.")]
 
 # whatif: what changes
-Submit = Annotated[Typed, typer.Option(metavar="TIME", help="A launch call takes this long.")]
-ToLayer = Annotated[Typed, typer.Option(metavar="LAYER", help="This layer launches all kernels.")]
-Gap = Annotated[Typed, typer.Option(metavar="TIME", help="The gap between two kernels of a stream.")]
-GraphGap = Annotated[Typed, typer.Option(metavar="TIME", help="The gap between two kernels of a graph.")]
-Replay = Annotated[Typed, typer.Option(metavar="TIME", help="Replaying a graph takes this long, whatever its size.")]
-Memory = Annotated[Typed, typer.Option(metavar="RATE", help="The GPU memory's bandwidth: 2039GB/s.")]
-PcieGen = Annotated[Count, typer.Option(metavar="N", help="Another generation of the PCIe link.")]
-Lanes = Annotated[Count, typer.Option(metavar="N", help="Another width of the PCIe link.")]
-KernelTime = Annotated[Typed, typer.Option(metavar="FACTOR", help="The kernels' work: 0.5x halves time and bytes.")]
-HostTime = Annotated[Typed, typer.Option(metavar="FACTOR", help="The program's own time between calls: 0x is none.")]
-Against = Annotated[Typed, typer.Option(metavar="RUN", help="The same step on the machine of another run.")]
+Submit = Annotated[Typed, _option("TIME", "Time of a launch call: 2us.")]
+ToLayer = Annotated[Typed, _option("LAYER", "Launch all kernels from this layer: loop.")]
+Gap = Annotated[Typed, _option("TIME", "Gap between two kernels of a stream: 1us.")]
+GraphGap = Annotated[Typed, _option("TIME", "Gap between two kernels of a graph: 1us.")]
+Replay = Annotated[Typed, _option("TIME", "Time of replaying a graph of any size: 5us.")]
+Memory = Annotated[Typed, _option("RATE", "Bandwidth of GPU memory: 2039GB/s.")]
+PcieGen = Annotated[Count, _option("N", "Generation of the PCIe link: 1 to 6.")]
+Lanes = Annotated[Count, _option("N", "Lanes of the PCIe link: 8.")]
+KernelTime = Annotated[Typed, _option("FACTOR", "Factor on the kernels' work: 0.5x halves time and bytes.")]
+HostTime = Annotated[Typed, _option("FACTOR", "Factor on the program's own time between calls: 0x removes it.")]
+Against = Annotated[Typed, _option("RUN", "Predict the step on the machine of this run instead of changing it.")]
 
 # explain
-Topic = Annotated[Typed, typer.Argument(metavar="[TOPIC]", help="What to explain; default: list the topics.")]
-ExplainedRun = Annotated[
-    Typed, typer.Option("--run", metavar="RUN", help=f"The run with the figures; {LAST_OR_BUNDLED}")
-]
+Topic = Annotated[Typed, _argument("[TOPIC]", "What to explain; default: list the topics.")]
+ExplainedRun = Annotated[Typed, _option("RUN", f"The run with the figures; {LAST_OR_BUNDLED}", "--run")]
 
 # compare
-Base = Annotated[str, typer.Argument(metavar="BASE", help=f"The run to compare with. {RUN_NAME}.")]
-New = Annotated[
-    str | None, typer.Argument(metavar="[NEW]", help="The run to judge, named the same way; default: the last run.")
-]
+Base = Annotated[str, _argument("BASE", f"The earlier run: {RUN_NAME}.")]
+New = Annotated[Typed, _argument("[NEW]", "The run to judge, named the same way; default: the last run.")]
 Fail = Annotated[
-    FailOn | None,
-    typer.Option("--fail-on", help="End with exit code 5 if a figure is slower, faster, or changed in any way."),
+    FailOn | None, _option(None, "End with exit code 5 if a figure is slower, faster, or changed at all.", "--fail-on")
 ]
-AllFigures = Annotated[
-    bool, typer.Option("--all", help="List every figure, including those that are the same or unclear.")
-]
+AllFigures = Annotated[bool, _flag("--all", "List every figure, including the same and the unclear ones.")]
 
 # plot, report
-PlottedRun = Annotated[str, typer.Argument(metavar="RUN", help=f"{RUN_NAME}.")]
-FigureName = Annotated[str, typer.Argument(metavar="FIGURE", help=f"One of {NAMES}.")]
-PlotFile = Annotated[
-    Path, typer.Option("-o", "--out", metavar="FILE", help="A new file; its ending .png, .svg or .pdf sets the kind.")
-]
-OverlaidRuns = Annotated[
-    list[str] | None, typer.Option("--with", metavar="RUN", help="Draw another run over it. Repeatable.")
-]
-PlotTheme = Annotated[Theme, typer.Option(help="The background to draw for.")]
+PlottedRun = Annotated[str, _argument("RUN", f"The run: {RUN_NAME}.")]
+FigureName = Annotated[str, _argument("FIGURE", f"One of {NAMES}.")]
+PlotFile = Annotated[Path, _option("FILE", "The new file: .png, .svg or .pdf.", "-o", "--out")]
+OverlaidRuns = Annotated[list[str] | None, _option("RUN", "Draw this run into the same figure. Repeatable.", "--with")]
+PlotTheme = Annotated[Theme, _option(None, "The background to draw for.")]
 Reported = Annotated[
-    list[str] | None, typer.Argument(metavar="[RUN]...", help=f"{RUN_NAMES} Several are drawn over each other.")
+    list[str] | None,
+    _argument("[RUN]...", f"The runs, drawn over each other. Each is {RUN_NAME}; default: the last run."),
 ]
-PageFile = Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="A new file.")]
+PageFile = Annotated[Path, _option("FILE", "The new HTML file.", "-o", "--out")]
 
 # export
 ExportFormat = Annotated[
     Format,
-    typer.Option(
-        help="csv, jsonl: one row a measurement. json: the run as well, to be shown again. markdown: the report."
+    _option(
+        None, "csv, jsonl: one row a measurement. json: also the run, which show reads again. markdown: the report."
     ),
 ]
 Redact = Annotated[
-    bool,
-    typer.Option(
-        "--redact", help="Replace host names, UUIDs, serial numbers, addresses, user names and paths: GPU-1, IP-2, …"
-    ),
+    bool, _flag("--redact", "Replace host and user names, UUIDs, serial numbers, addresses and paths by GPU-1, IP-2, …")
 ]
-Schema = Annotated[bool, typer.Option("--schema", help="Write the JSON Schema of run files instead.")]
+Schema = Annotated[bool, _flag("--schema", "Write the JSON Schema of run files instead.")]
 
 # history, trend
+RemarkedRun = tuple[str, str] | None
 Label = Annotated[
-    tuple[str, str] | None,
-    typer.Option("--label", metavar="RUN TEXT", help="Label a run: it is found by that name, and never pruned."),
+    RemarkedRun, _option("RUN TEXT", 'Label a run: the label is a name for it. "" removes it.', "--label")
 ]
-Note = Annotated[
-    tuple[str, str] | None,
-    typer.Option("--note", metavar="RUN TEXT", help='Add a note to a run; "" removes it.'),
-]
-Last = Annotated[int, typer.Option("--last", metavar="N", min=1, help="The newest N runs only.")]
-AllRuns = Annotated[bool, typer.Option("--all", help="All runs.")]
-Keep = Annotated[int | None, typer.Option(metavar="N", min=0, help="Keep the newest N runs.")]
-OlderThan = Annotated[float | None, typer.Option(metavar="DAYS", min=0, help="Keep runs younger than DAYS.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-MetricName = Annotated[str, typer.Argument(metavar="METRIC", help="BENCHMARK.METRIC, such as launch_cost.submit.")]
+Note = Annotated[RemarkedRun, _option("RUN TEXT", 'Add a note to a run; "" removes it.', "--note")]
+Last = Annotated[int, _option("N", "Only the newest N runs.", "--last", min=1)]
+AllRuns = Annotated[bool, _flag("--all", "All runs instead of the newest.")]
+Keep = Annotated[Count, _option("N", "Keep the newest N runs.", min=0)]
+OlderThan = Annotated[float | None, _option("DAYS", "Delete only runs older than DAYS days.", min=0)]
+Yes = Annotated[bool, _flag("--yes", "Delete without asking.")]
+MetricName = Annotated[str, _argument("METRIC", "BENCHMARK.METRIC, such as launch_cost.submit.")]
 CaseName = Annotated[
-    str | None,
-    typer.Option("--case", metavar="AXIS=VALUE[,…]", help="The cases, at most three, or the whole id of one."),
+    Typed,
+    _option("AXIS=VALUE[,…]", "The cases to draw, at most three: size_bytes=64. Or the whole id of a case.", "--case"),
 ]

@@ -1,12 +1,15 @@
-"""Writes what a command has to say, and ends it: an error is two lines and an exit code, whatever the streams do."""
+"""Writes the output of commands and ends them: an error is two lines and an exit code, even if a stream is closed."""
 
 from __future__ import annotations
 
 import functools
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +19,80 @@ from microbench.core.errors import ExitCode, MicrobenchError, ResultNotWrittenEr
 from microbench.core.units import plain
 
 if TYPE_CHECKING:
-    from microbench.report.document import Report
+    from microbench.report.document import Report, Screen
+    from microbench.report.terminal.progress import LiveProgress, PlainProgress
 
 # What the parser raises for a wrong command line; Typer exports only a class derived from it.
 PARSER_ERROR: Any = typer.BadParameter.__base__
 
 
-def draw(report: Report, svg: Path | None = None, *, brief: bool = False, why: bool = False) -> None:
-    """Draw a report to the terminal, or into a new SVG file."""
+def draw(
+    shown: Report | Screen,
+    svg: Path | None = None,
+    *,
+    brief: bool = False,
+    why: bool = False,
+    most_lines: int | None = None,
+) -> None:
+    """Draw a report or a screen to the terminal, or as pictures into new SVG files: FILE, or FILE-1, FILE-2, …"""
+    from microbench.report.document import Screen
     from microbench.report.terminal import terminal
 
     if svg is None:
-        terminal.draw(report, terminal.open_console(), brief=brief, why=why)
-    else:
-        write_new(svg, terminal.svg(report, brief=brief, why=why).encode())
+        console = terminal.open_console()
+        if isinstance(shown, Screen):
+            terminal.draw_screen(shown, console, why=why)
+        else:
+            terminal.draw(shown, console, brief=brief, why=why, most_lines=most_lines)
+        return
+    pictures = terminal.pictures(shown, brief=brief, why=why)
+    paths = [svg] if len(pictures) == 1 else [svg.with_stem(f"{svg.stem}-{n}") for n in range(1, len(pictures) + 1)]
+    for path in paths:
+        check_new(path)
+    for path, picture in zip(paths, pictures, strict=True):
+        write_new(path, picture.encode())
+
+
+@contextmanager
+def paged() -> Iterator[None]:
+    """Show what is printed through a pager if standard output is a terminal and there is one."""
+    pager = shutil.which("less")
+    if pager is None or not sys.stdout.isatty():
+        yield
+        return
+    from microbench.report.terminal import terminal
+
+    width = terminal.open_console().width
+    process = subprocess.Popen([pager, "-RFX"], stdin=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    screen, variables = sys.stdout, {"COLUMNS": str(width), "FORCE_COLOR": "" if "NO_COLOR" in os.environ else "1"}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update({name: value for name, value in variables.items() if value})
+    sys.stdout = process.stdin
+    try:
+        yield
+        process.stdin.flush()
+    except BrokenPipeError:  # the reader has left the pager
+        pass
+    finally:
+        sys.stdout = screen
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+        process.wait()
+
+
+def progress() -> LiveProgress | PlainProgress:
+    """What shows a run while it runs: a live display on a terminal, plain lines elsewhere."""
+    from microbench.core.bench import discover
+    from microbench.report.terminal.progress import LiveProgress, PlainProgress
+    from microbench.report.terminal.terminal import open_console
+
+    console = open_console(sys.stderr)
+    metrics = {name: benchmark.metrics for name, benchmark in discover().items()}
+    live = console.is_terminal and not console.is_dumb_terminal
+    return LiveProgress(console, metrics) if live else PlainProgress(console, metrics)
 
 
 def print_bytes(data: bytes) -> None:
@@ -38,13 +101,32 @@ def print_bytes(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def write_new(path: Path, data: bytes) -> None:
-    """Write a new file. Raises ResultNotWrittenError if it exists or cannot be written."""
+def check_new(path: Path, *, force: bool = False) -> None:
+    """Raise ResultNotWrittenError, before any work, if the file cannot be written, or exists without ``force``."""
+    if path.exists() and not force:
+        raise ResultNotWrittenError(f"{plain(path)} exists", "give another file name, or --force to overwrite it")
+    folder = path.parent
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        reason = "it is a folder" if path.is_dir() else "its folder cannot be written to"
+        raise ResultNotWrittenError(f"{plain(path)} cannot be written: {reason}", "give another file name")
+
+
+def write_new(path: Path, data: bytes, *, force: bool = False) -> None:
+    """Write a file whole: aside first, then under its name. Raises ResultNotWrittenError."""
+    check_new(path, force=force)
     try:
-        with path.open("xb") as file:
-            file.write(data)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as aside:
+            aside.write(data)
+        os.chmod(aside.name, 0o666 & ~_umask())
+        os.replace(aside.name, path)
     except OSError as error:
-        raise ResultNotWrittenError(f"{path} cannot be written: {error.strerror}", "choose another place") from None
+        raise ResultNotWrittenError(f"{path} cannot be written: {error.strerror}", "give another file name") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def command(function: Callable[..., int | None]) -> Callable[..., None]:
@@ -70,7 +152,7 @@ def reported_errors() -> Iterator[None]:
         raise _exit(error) from None
     except KeyboardInterrupt:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    except BrokenPipeError:  # the reader has read enough
+    except BrokenPipeError:  # the reader, such as head, has stopped
         _discard_output()
         raise typer.Exit(ExitCode.MEASURED) from None
     except OSError as error:
@@ -79,14 +161,14 @@ def reported_errors() -> Iterator[None]:
         _discard_output()
         lost = ResultNotWrittenError(
             f"standard output cannot be written: {error.strerror or error}",
-            "send it elsewhere; a run that was saved can be shown again",
+            "redirect it to another place; a saved run can be shown again",
         )
         raise _exit(lost) from None
 
 
 @contextmanager
 def parser_errors() -> Iterator[None]:
-    """Turn the parser's errors into UsageError, two lines like every other error; its own form has four."""
+    """Turn the parser's errors into UsageError, which prints two lines like every other error."""
     try:
         yield
     except PARSER_ERROR as error:
@@ -96,13 +178,13 @@ def parser_errors() -> Iterator[None]:
             raise typer.Exit(ExitCode.USAGE) from None
         name = context.command_path if context is not None else "microbench"
         cause = " ".join(error.format_message().split()).rstrip(".")
-        raise UsageError(plain(cause[:1].lower() + cause[1:]), f"`{name} --help` shows what there is") from None
+        raise UsageError(plain(cause[:1].lower() + cause[1:]), f"see `{name} --help`") from None
     except typer.Abort:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def open_closed_streams() -> None:
-    """Open a standard stream that the caller closed; else the next opened file would get its number and output."""
+    """Reopen standard streams that the caller closed; otherwise the next opened file would receive their output."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (for as long as the process lives)
@@ -116,5 +198,5 @@ def _exit(error: MicrobenchError) -> typer.Exit:
 
 
 def _discard_output() -> None:
-    """Send what Python would still flush at its end nowhere."""
+    """Discard the output that Python would still flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

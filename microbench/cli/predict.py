@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from microbench.cli import options
 from microbench.cli.output import draw, print_bytes
-from microbench.cli.output import reported_errors as told
 from microbench.cli.runs import adding_to, consistent, is_reference, last_with, load
 from microbench.core.errors import UsageError
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from microbench.report.sheets.prediction import Side
 
 
-# Kernels drawn by timeline where no option says how many, and the most that it draws.
+# Kernels that timeline draws by default, and at most.
 DRAWN_KERNELS = 8
 MOST_KERNELS = 10_000
 
@@ -37,19 +36,20 @@ def predict(
     why: options.Why = False,
     svg: options.Svg = None,
 ) -> None:
-    """Predict a step of work: in a stream and as a graph, what limits it, what to change first."""
-    with told():
-        from microbench.predict import step_file
-        from microbench.report.sheets import prediction
+    """Predict how long a step of work takes.
 
-        step = step_file.Options(
-            kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays
-        )
-        side = _predicted(step_file.described(workload, step), run)
-        if json:
-            print_bytes(prediction.encoded(side))
-        else:
-            draw(prediction.sheet(side), svg, brief=True, why=why)
+    Gives the time in a stream and as a graph, what limits it, and what to change first.
+    """
+    from microbench.gpu.layers.base import layer_names
+    from microbench.predict import step_file
+    from microbench.report.sheets import prediction
+
+    step = step_file.Options(kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays)
+    side = _predicted(step_file.described(workload, step, layer_names()), run)
+    if json:
+        print_bytes(prediction.encoded(side))
+    else:
+        draw(prediction.sheet(side), svg, brief=True, why=why)
 
 
 def whatif(
@@ -78,42 +78,44 @@ def whatif(
     why: options.Why = False,
     svg: options.Svg = None,
 ) -> None:
-    """Predict the same step with something changed, or on two recorded machines: --run A --against B."""
-    with told():
-        from microbench.predict import step_file
-        from microbench.report.sheets import prediction as drawing
+    """Predict a step with something changed.
 
-        step = step_file.Options(
-            kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays
-        )
-        changes = step_file.changes(
-            {
-                "submit_s": submit,
-                "gap_s": gap,
-                "graph_gap_s": graph_gap,
-                "replay_s": replay,
-                "memory_rate": memory,
-                "pcie_generation": pcie_gen,
-                "lanes": lanes,
-                "kernel_time": kernel_time,
-                "host_time": host_time,
-                "layer": to_layer,
-            }
-        )
-        if bool(changes) == (against is not None):
-            cause = "--against is a change by itself" if changes else "nothing is changed"
-            raise UsageError(cause, "give either changes, such as --submit 2us, or --against RUN")
-        described = step_file.described(workload, step)
-        before = _predicted(described, run)
-        if against is not None:
-            sheet = drawing.against_sheet(before, _predicted(described, against))
-        else:
-            sheet = drawing.changed_sheet(before, changes)
-        draw(sheet, svg, brief=True, why=why)
+    Give changes such as --submit 2us, or two recorded machines: --run A --against B.
+    """
+    from microbench.gpu.layers.base import layer_names
+    from microbench.predict import step_file
+    from microbench.report.sheets import prediction as drawing
+
+    step = step_file.Options(kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays)
+    changes = step_file.changes(
+        {
+            "submit_s": submit,
+            "gap_s": gap,
+            "graph_gap_s": graph_gap,
+            "replay_s": replay,
+            "memory_rate": memory,
+            "pcie_generation": pcie_gen,
+            "lanes": lanes,
+            "kernel_time": kernel_time,
+            "host_time": host_time,
+        },
+        to_layer,
+        layer_names(),
+    )
+    if bool(changes) == (against is not None):
+        cause = "--against cannot be combined with changes" if changes else "no change is given"
+        raise UsageError(cause, "give changes, such as --submit 2us, or --against RUN")
+    described = step_file.described(workload, step, layer_names())
+    before = _predicted(described, run)
+    if against is not None:
+        sheet = drawing.against_sheet(before, _predicted(described, against))
+    else:
+        sheet = drawing.changed_sheet(before, changes)
+    draw(sheet, svg, brief=True, why=why)
 
 
 def _predicted(step: Workload, name: str | None) -> Side:
-    """The forecast of a step from the constants of the named run, or of the newest run that has them."""
+    """The prediction of a step from the costs in the named run, or in the newest run that has them."""
     from microbench.predict.fit import fit_for, suits
     from microbench.predict.forecast import forecast
     from microbench.report.sheets.prediction import Side
@@ -139,44 +141,46 @@ def timeline(
     why: options.Why = False,
     svg: options.Svg = None,
 ) -> None:
-    """Draw a predicted step to scale, in a stream and as a graph: host, queue, GPU and link."""
-    with told():
-        from microbench.predict import step_file
-        from microbench.predict.fit import suits
-        from microbench.report.sheets import prediction as drawing
+    """Draw a predicted step to scale.
 
-        count = DRAWN_KERNELS if kernels is None and workload is None else kernels
-        typed = step_file.Options(count, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams)
-        step = step_file.described(workload, typed)
-        if step.kernels > MOST_KERNELS:
-            cause = f"a step of {step.kernels} kernels is too long to draw"
-            raise UsageError(cause, f"draw at most {MOST_KERNELS}; microbench predict gives the figures")
-        path, found = load(run) if run is not None else last_with(lambda run: suits(run, step))
-        with consistent(found):
-            sheet = drawing.timeline_sheet(
-                found, step, reference=is_reference(path), adding=adding_to(run, path, found)
-            )
-        draw(sheet, svg, brief=True, why=why)
+    Shows host, queue, GPU and link, in a stream and as a graph.
+    """
+    from microbench.gpu.layers.base import layer_names
+    from microbench.predict import step_file
+    from microbench.predict.fit import suits
+    from microbench.report.sheets import prediction as drawing
+
+    count = DRAWN_KERNELS if kernels is None and workload is None else kernels
+    typed = step_file.Options(count, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams)
+    step = step_file.described(workload, typed, layer_names())
+    if step.kernels > MOST_KERNELS:
+        cause = f"a step of {step.kernels} kernels is too long to draw"
+        raise UsageError(cause, f"draw at most {MOST_KERNELS}, or use microbench predict")
+    path, recorded = load(run) if run is not None else last_with(lambda run: suits(run, step))
+    with consistent(recorded):
+        sheet = drawing.timeline_sheet(
+            recorded, step, reference=is_reference(path), adding=adding_to(run, path, recorded)
+        )
+    draw(sheet, svg, brief=True, why=why)
 
 
 def explain(topic: options.Topic = None, run: options.ExplainedRun = None, svg: options.Svg = None) -> None:
-    """Explain a topic with this machine's numbers; without one, list the topics."""
-    with told():
-        from microbench.explain.topics import catalogue
-        from microbench.report.sheets import topic as drawing
-        from microbench.report.terminal import terminal
+    """Explain a topic with this machine's numbers."""
+    from microbench.explain.topics import catalogue
+    from microbench.report.sheets import topic as drawing
+    from microbench.report.terminal import terminal
 
-        if topic is None:
-            if run is not None or svg is not None:
-                raise UsageError("no topic is named", "microbench explain lists them; name one as well")
-            terminal.draw_tables([drawing.listing()], terminal.open_console())
-            return
-        chosen = catalogue.find(topic)
-        covers, known = partial(drawing.covers, chosen), partial(drawing.known, chosen)
-        path, found = load(run) if run is not None else last_with(covers, known)
-        with consistent(found):
-            sheet = drawing.sheet(chosen, found, reference=is_reference(path), adding=adding_to(run, path, found))
-        draw(sheet, svg, brief=not sheet.grades)
+    if topic is None:
+        if run is not None or svg is not None:
+            raise UsageError("no topic is given", "give one; `microbench explain` lists them")
+        terminal.draw_tables([drawing.listing()], terminal.open_console())
+        return
+    chosen = catalogue.find(topic)
+    covers, known = partial(drawing.covers, chosen), partial(drawing.known, chosen)
+    path, recorded = load(run) if run is not None else last_with(covers, known)
+    with consistent(recorded):
+        sheet = drawing.sheet(chosen, recorded, reference=is_reference(path), adding=adding_to(run, path, recorded))
+    draw(sheet, svg, brief=not sheet.grades)
 
 
 # In the order of --help, each with the example at the end of its own help.

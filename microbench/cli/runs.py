@@ -1,4 +1,4 @@
-"""Finds and loads the run that a command means: the named one, the last one, or one that has what it takes."""
+"""Finds and loads the run for a command: the named one, the last one, or the newest that has the needed figures."""
 
 from __future__ import annotations
 
@@ -13,44 +13,69 @@ from microbench.core.errors import RunUnreadableError
 if TYPE_CHECKING:
     from microbench.analysis.stats import Row
     from microbench.core.model import Run
-    from microbench.report.document import Report
+    from microbench.report.document import Report, Screen
 
 NEWEST_SEARCHED = 20
+LAST = "last"
 
 
 def located(name: str | None) -> Path:
     """The file of the named run, or of the last one. Raises RunUnreadableError."""
     from microbench.runs import store
 
-    path = store.find(name) if name is not None else store.last()
+    path = store.find(name) if name not in (None, LAST) else store.last()
     if path is None:
         raise RunUnreadableError(
-            "there is no run yet", f"microbench run makes one; microbench show {REFERENCE_RUN} shows a recorded one"
+            "there is no run yet",
+            f"measure one: microbench run; or see a bundled one: microbench show {REFERENCE_RUN}",
         )
     return store.newest(path)
 
 
 def load(name: str | None) -> tuple[Path, Run]:
     """The named run, or the last one, with its file. Raises RunUnreadableError."""
-    from microbench.runs import store
 
     path = located(name)
-    return path, store.read(path)
+    return path, read(path)
+
+
+def read(path: Path) -> Run:
+    """The run in that file, with today's titles of the layers if it recorded none. Raises RunUnreadableError."""
+    import msgspec
+
+    from microbench.analysis.graph_steps import LAYER_AXES, layer_titles
+    from microbench.gpu.layers import base
+    from microbench.runs import store
+
+    run = store.read(path)
+    if layer_titles(run):
+        return run
+    benchmarks = tuple(
+        msgspec.structs.replace(
+            info,
+            axes=tuple(
+                msgspec.structs.replace(axis, labels=base.layer_titles()) if axis.name in LAYER_AXES else axis
+                for axis in info.axes
+            ),
+        )
+        for info in run.benchmarks
+    )
+    return msgspec.structs.replace(run, benchmarks=benchmarks)
 
 
 def last_with(suits: Callable[[Run], bool], figures: Callable[[Run], int] | None = None) -> tuple[Path, Run]:
-    """The newest run that ``suits``, else a bundled one: the one with most ``figures``, or REFERENCE_RUN."""
+    """The newest run that ``suits``, else the bundled run with the most ``figures``, or REFERENCE_RUN."""
     from microbench.runs import store
 
     for path in store.listing()[:NEWEST_SEARCHED]:
         with suppress(RunUnreadableError):
-            run = store.read(path)
+            run = read(path)
             with consistent(run):
                 if suits(run):
                     return path, run
     if figures is None:
         return load(REFERENCE_RUN)
-    bundled = [(path, store.read(path)) for path in store.bundled().values()]
+    bundled = [(path, read(path)) for path in store.bundled().values()]
     return max(bundled, key=lambda pair: figures(pair[1]))
 
 
@@ -69,7 +94,7 @@ def grows(path: Path) -> bool:
 
 
 def adding_to(name: str | None, path: Path, run: Run) -> tuple[str, ...]:
-    """The options with which `microbench run` adds to that run, called by ``name``; none if it never grows."""
+    """The options with which `microbench run` adds to the run called ``name``; none if it never grows."""
     if not grows(path):
         return ()
     return "--into", name or run.run_id, *(("--device", "fake") if run.simulated else ())
@@ -77,14 +102,26 @@ def adding_to(name: str | None, path: Path, run: Run) -> tuple[str, ...]:
 
 @contextmanager
 def consistent(run: Run) -> Iterator[None]:
-    """Report a run that could be read but holds samples for which arithmetic fails. Raises RunUnreadableError."""
+    """Raise RunUnreadableError if arithmetic fails on the samples of a run that could be read."""
     import msgspec
 
     try:
         yield
     except (ArithmeticError, ValueError, msgspec.DecodeError) as error:
-        cause = f"run {run.run_id} holds impossible figures: {error}"
+        cause = f"run {run.run_id} contains impossible values: {error}"
         raise RunUnreadableError(cause, "measure again, or show another run") from None
+
+
+def screen_of(run: Run, path: Path, name: str | None = None) -> Screen:
+    """The answer of a run on one screen; ``name`` is what the user called it."""
+    from microbench.report.sheets import screen
+    from microbench.runs import store
+
+    with consistent(run):
+        called = name if name not in (None, LAST) else ""
+        return screen.screen(
+            run, name=called or "", reference=is_reference(path), unfinished=path.suffix == store.GROWING
+        )
 
 
 def report_of(run: Run, path: Path | None = None, rows: Sequence[Row] | None = None) -> Report:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 HISTORY_SHOWN = 30
 TREND_RUNS = 100  # read as a whole, some 15 ms each
 TREND_ROWS = 20
-NO_RUN_YET = ("there is no run yet", "microbench run makes one")
+NO_RUN_YET = ("there is no run yet", "measure one: microbench run")
 
 history_app = typer.Typer(
-    help="List the recorded runs, label them, prune them.",
+    help="List, label and prune the recorded runs.",
     epilog="Example: microbench history --label RUN before",
     rich_markup_mode=None,
     add_completion=False,
@@ -39,7 +39,10 @@ def export(
     redact: options.Redact = False,
     schema: options.Schema = False,
 ) -> None:
-    """Write a run to standard output, in SI base units."""
+    """Write a run to standard output as CSV, JSON or Markdown.
+
+    All values are in SI base units: seconds, bytes, hertz.
+    """
     if schema:
         from microbench.runs import schema as run_schema
 
@@ -75,7 +78,7 @@ def history(
     last: options.Last = HISTORY_SHOWN,
     everything: options.AllRuns = False,
 ) -> None:
-    """List the recorded runs, newest first; label one, or note something about it."""
+    """List the recorded runs, newest first; or label one, or add a note."""
     if context.invoked_subcommand is not None:
         return
     from microbench.runs import store
@@ -86,7 +89,7 @@ def history(
     if not paths:
         raise RunUnreadableError(*NO_RUN_YET)
     shown = paths if everything else paths[:last]
-    _list(shown, "Its label and note now" if changed else "The recorded runs", more=len(paths) - len(shown))
+    _list(shown, "Label and note now" if changed else "The recorded runs", more=len(paths) - len(shown))
 
 
 def _remarked(name: str, label: str | None = None, note: str | None = None) -> Path:
@@ -94,13 +97,13 @@ def _remarked(name: str, label: str | None = None, note: str | None = None) -> P
 
     path = located(name)
     if is_reference(path):
-        raise UsageError("a bundled run has no label and no note", "copy it: a file of your own can have both")
+        raise UsageError("a bundled run cannot have a label or a note", "copy the run; a copy can have both")
     remarks.change(path, label, note)
     return path
 
 
 def _list(paths: list[Path], title: str, more: int = 0) -> None:
-    from microbench.report import history as drawing
+    from microbench.report.sheets import history as drawing
     from microbench.report.terminal import terminal
     from microbench.runs.history import entries
 
@@ -112,35 +115,38 @@ def prune(
     older_than: options.OlderThan = None,
     yes: options.Yes = False,
 ) -> None:
-    """Delete recorded runs after a confirmation; runs with a label or a note stay."""
+    """Delete old runs after a confirmation.
+
+    Runs with a label or a note are never deleted.
+    """
     from microbench.runs import history as recorded
     from microbench.runs import store
 
     if keep is None and older_than is None:
-        raise UsageError("nothing says which runs may go", "give --keep N, --older-than DAYS, or both")
+        raise UsageError("neither --keep nor --older-than is given", "give --keep N, --older-than DAYS, or both")
     try:
         age = timedelta(days=older_than) if older_than is not None else None
     except (ValueError, OverflowError):
-        raise UsageError(f"--older-than {older_than:g} is no number of days", "give one such as 30") from None
-    # The states are taken before anything is read: a run that is labelled or grown after that is not deleted.
+        raise UsageError(f"--older-than {older_than:g} is not a possible age", "give days, such as 30") from None
+    # The states are taken before anything is read, so that a run which changes later is not deleted.
     states = {path: recorded.state(path) for path in store.listing()}
     heads = [(path, recorded.head(path)) for path in states]
     for path, head in heads:
         if head.problem:
-            typer.echo(f"left, as it cannot be read: {plain(path.name)}")
+            typer.echo(f"not deleted, because it is unreadable: {plain(path.name)}")
     going = recorded.prunable(heads, keep, age, datetime.now(UTC))
     if not going:
-        typer.echo("no run is to go")
+        typer.echo("there is no run to delete")
         return
-    _list(going, "These runs are to go")
+    _list(going, "Runs to delete")
     if not (yes or sys.stdin.isatty()):
-        raise UsageError("nothing was deleted: nobody is here to confirm it", "add --yes")
+        raise UsageError("nothing was deleted, because there is no terminal to confirm it", "add --yes")
     if not (yes or typer.confirm(f"Delete {_counted(going)}?")):
         typer.echo("nothing was deleted")
         return
     done = recorded.delete({path: states[path] for path in going})
     left = ", ".join(plain(path.name.partition(".")[0]) for path in done.changed)
-    typer.echo(f"{_counted(done.deleted)} deleted" + (f"; left, as changed meanwhile: {left}" if left else ""))
+    typer.echo(f"{_counted(done.deleted)} deleted" + (f"; not deleted, because they changed: {left}" if left else ""))
 
 
 def _counted(runs: list[Path]) -> str:
@@ -154,8 +160,8 @@ def trend(
     everything: options.AllRuns = False,
     svg: options.Svg = None,
 ) -> None:
-    """Draw one figure over the recorded runs, with its intervals."""
-    from microbench.report import history as drawing
+    """Draw one metric over the recorded runs, with its intervals."""
+    from microbench.report.sheets import history as drawing
     from microbench.runs import remarks, store
     from microbench.runs import trend as trends
 
@@ -163,16 +169,16 @@ def trend(
     if not paths:
         raise RunUnreadableError(*NO_RUN_YET)
     wanted, case_id = trends.parsed_case(case)
-    found = trends.gathered(paths, metric)
-    points = trends.of_cases(found.points, wanted, case_id)
+    gathered = trends.gathered(paths, metric)
+    points = trends.of_cases(gathered.points, wanted, case_id)
     labels = {trends.name_of(path): remark.label for path, remark in remarks.read_all(paths).items()}
-    sheet = drawing.sheet(metric, points, labels, found.unreadable, looked_at=len(paths), table_rows=TREND_ROWS)
+    sheet = drawing.sheet(metric, points, labels, gathered.unreadable, looked_at=len(paths), table_rows=TREND_ROWS)
     draw(sheet, svg)
 
 
 history_app.callback(invoke_without_command=True)(command(history))
 history_app.command(epilog="Example: microbench history prune --keep 50 --older-than 30")(command(prune))
-# In the order of --help, each with the example at the end of its own help; history is a group of its own.
+# In the order of --help, each with the example in its own help; history is a group of commands.
 COMMANDS = (
     (export, "microbench export nvidia-h200 --format csv > h200.csv"),
     (trend, "microbench trend launch_cost.submit"),

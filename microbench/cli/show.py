@@ -9,9 +9,9 @@ import typer
 
 from microbench.cli import options
 from microbench.cli.options import NAMES, REFERENCE_RUN, FailOn, Theme
-from microbench.cli.output import draw, write_new
-from microbench.cli.output import reported_errors as told
-from microbench.cli.runs import consistent, grows, is_reference, load, report_of
+from microbench.cli.output import check_new, draw, paged, write_new
+from microbench.cli.runs import consistent, grows, is_reference, load, report_of, screen_of
+from microbench.core.bench import SUITES
 from microbench.core.errors import ExitCode, RunUnreadableError, UsageError
 from microbench.core.units import plain
 from microbench.report.figures.catalogue import KINDS
@@ -26,19 +26,54 @@ if TYPE_CHECKING:
     from microbench.report.page.page import Page
 
 
+# The page of one suite is at most this long.
+SUITE_LINES = 120
+
+
 def show(
     name: options.RunName = None,
-    figure: options.ShownFigure = None,
+    part: options.Part = None,
+    everything: options.Everything = False,
     svg: options.Svg = None,
-    brief: options.Brief = False,
     why: options.Why = False,
 ) -> None:
-    """Show a run again: the last one, or a bundled reference; all of it, or one figure."""
+    """Show a recorded run on one screen, or a part of it.
+
+    A suite shows its pictures and findings, a figure is drawn alone, --all shows everything. The name of a part alone
+    means the last run.
+    """
+    if part is None and name in (*SUITES, *KINDS):
+        name, part = None, name
     path, run = load(name)
-    if figure is not None:
-        draw(figure_sheet(figure, path, run), svg, brief=True)
+    if part is not None and part in KINDS and part not in SUITES:
+        from microbench.report.figures.figure import sheet
+
+        with consistent(run):
+            drawn = sheet(part, run, reference=is_reference(path))
+        if drawn is None:
+            raise _absent(part, run)
+        draw(drawn, svg, brief=True)
+    elif part is not None:
+        draw(suite_sheet(part, path, run), svg, brief=True, why=why, most_lines=SUITE_LINES)
+    elif everything:
+        with paged():
+            draw(report_of(run, path), svg, why=why)
     else:
-        draw(report_of(run, path), svg, brief=brief, why=why)
+        draw(screen_of(run, path, name), svg, why=why)
+
+
+def suite_sheet(suite: str, path: Path, run: Run) -> Report:
+    """The report of one suite. Raises UsageError for an unknown part, RunUnreadableError if the run lacks the suite."""
+    import msgspec
+
+    if suite not in SUITES:
+        raise UsageError(f"there is no part {plain(suite, 40)}", f"give a suite ({', '.join(SUITES)}) or {NAMES}")
+    whole = report_of(run, path)
+    sections = tuple(section for section in whole.sections if section.suite == suite)
+    if not sections:
+        cause = f"run {plain(run.run_id, 60)} has no figures of {suite}"
+        raise RunUnreadableError(cause, f"microbench run {suite} measures them")
+    return msgspec.structs.replace(whole, sections=sections, problems=None, environment=())
 
 
 def compare(
@@ -49,14 +84,17 @@ def compare(
     why: options.Why = False,
     svg: options.Svg = None,
 ) -> int:
-    """Compare two runs: what is slower, faster, the same, unclear, or cannot be compared."""
+    """Compare two runs and say which figures changed.
+
+    Each figure is slower, faster, the same, unclear or incomparable. A verdict needs five rounds of each run.
+    """
     from microbench.compare import compare as comparing
     from microbench.compare.words import Side
     from microbench.report.sheets import comparison as drawing
 
     (base_path, before), (new_path, after) = load(base), load(new)
     if base_path.resolve() == new_path.resolve():
-        raise UsageError("this is one and the same run", "name another one: `microbench history` lists them")
+        raise UsageError("BASE and NEW are the same run", "name another run; `microbench history` lists them")
     with consistent(before), consistent(after):
         comparison = comparing.compare(before, after)
         sides = Side(base, grows(base_path)), Side(new or after.run_id, grows(new_path))
@@ -66,8 +104,10 @@ def compare(
 
 
 def _failed(comparison: Comparison, fail_on: FailOn) -> bool:
-    """Whether --fail-on applies. A figure that NEW failed to measure counts like a slower one. Raises UsageError if
-    nothing could be compared, which is no success either."""
+    """True if --fail-on applies; a figure that NEW failed to measure counts as slower.
+
+    Raises UsageError if nothing could be compared.
+    """
     from microbench.compare.compare import BETTER, COUNTED, WORSE
 
     if comparison.lost and fail_on is not FailOn.FASTER:
@@ -78,27 +118,25 @@ def _failed(comparison: Comparison, fail_on: FailOn) -> bool:
     return bool(comparison.of(*verdicts[fail_on]))
 
 
-# The commands that draw figures: plot, and show with the name of a figure.
-
-
 def plot(
     run: options.PlottedRun,
     figure: options.FigureName,
     out: options.PlotFile,
     overlaid: options.OverlaidRuns = None,
     theme: options.PlotTheme = Theme.LIGHT,
+    force: options.Force = False,
 ) -> None:
-    """Draw a figure of a run into a file; several runs lie over each other."""
-    with told():
-        checked(figure)
-        from microbench.report.figures import canvas, files
+    """Draw a figure of one or several runs into a file."""
+    _check(figure)
+    check_new(out, force=force)
+    from microbench.report.figures import canvas, files
 
-        render = files.RENDERERS.get(out.suffix.lower())
-        if render is None:
-            cause = f"a figure cannot be written as {plain(out.name, 60)}"
-            raise UsageError(cause, f"name a file that ends in {', '.join(files.RENDERERS)}")
-        drawn = _drawn(figure, [load(name) for name in (run, *(overlaid or ()))])
-        write_new(out, render(drawn, canvas.DARK if theme is Theme.DARK else canvas.LIGHT))
+    render = files.RENDERERS.get(out.suffix.lower())
+    if render is None:
+        cause = f"a figure cannot be written as {plain(out.name, 60)}"
+        raise UsageError(cause, f"give a file name that ends in {', '.join(files.RENDERERS)}")
+    drawn = _drawn(figure, [load(name) for name in (run, *(overlaid or ()))])
+    write_new(out, render(drawn, canvas.DARK if theme is Theme.DARK else canvas.LIGHT), force=force)
 
 
 def _drawn(name: str, runs: Sequence[tuple[Path, Run]]) -> Figure:
@@ -111,67 +149,53 @@ def _drawn(name: str, runs: Sequence[tuple[Path, Run]]) -> Figure:
     for path, run in runs:
         with consistent(run):
             label, reference = remarks.read(path).label, is_reference(path)
-            own = [Origin(one, label, reference) for one in evidence_by_device(run)]
-            own = [one for one in own if drawn(name, [one]) is not None]
+            own = [Origin(evidence, label, reference) for evidence in evidence_by_device(run)]
+            own = [origin for origin in own if drawn(name, [origin]) is not None]
         if not own:
-            raise absent(name, run)
+            raise _absent(name, run)
         origins += own
     figure = drawn(name, origins)
     if figure is None:
-        raise absent(name, runs[0][1])
+        raise _absent(name, runs[0][1])
     return figure
 
 
-def figure_sheet(name: str, path: Path, run: Run) -> Report:
-    """A figure of a run for the terminal.
-
-    Raises UsageError for an unknown one, RunUnreadableError if the run has no rows for it.
-    """
-    from microbench.report.figures import figure
-
-    with consistent(run):
-        sheet = figure.sheet(checked(name), run, reference=is_reference(path))
-    if sheet is None:
-        raise absent(name, run)
-    return sheet
+def _check(figure: str) -> None:
+    """Raise UsageError, which lists the figures, if there is none of this name."""
+    if figure not in KINDS:
+        raise UsageError(f"there is no figure {plain(figure, 40)}", f"give one of {NAMES}")
 
 
-def checked(name: str) -> str:
-    """The name of a figure. Raises UsageError that lists the figures for any other name."""
-    if name not in KINDS:
-        raise UsageError(f"there is no figure {plain(name, 40)}", f"choose one of {NAMES}")
-    return name
-
-
-def absent(name: str, run: Run) -> RunUnreadableError:
-    """The error for a run without rows for a figure: the figures that it has, and what measures this one."""
+def _absent(name: str, run: Run) -> RunUnreadableError:
+    """The error for a run without rows for a figure. It names the figures that the run has."""
     from microbench.report.figures.figure import available
 
     others = available(run)
-    cause = f"run {plain(run.run_id, 60)} lacks what the figure {name} shows"
-    cause += f"; it has {', '.join(others)}" if others else "; it has no figure at all"
+    cause = f"run {plain(run.run_id, 60)} lacks the measurements of the figure {name}"
+    cause += f"; it has {', '.join(others)}" if others else "; it has those of no figure"
     return RunUnreadableError(cause, f"microbench run {' '.join(KINDS[name].benchmarks)} measures them")
-
-
-# The command that makes a page of runs. Heavy imports stay inside it.
 
 
 def report(
     names: options.Reported = None,
     out: options.PageFile = Path("report.html"),
     redact: options.Redact = False,
+    force: options.Force = False,
 ) -> None:
-    """Make one page of a run, or of several over each other, to open in any browser and to hand on."""
-    with told():
-        page = _page(tuple(names or (None,)), redact=redact)
-        data = page.html.encode()
-        write_new(out, data)
-        kept = f"; of each measurement at most {page.carried.samples} samples" if page.carried.thinned else ""
-        typer.echo(f"{plain(out)}: {len(data) / 1e6:.2f} MB, the data with it{kept}")
+    """Write runs as one HTML page that opens in any browser.
+
+    The page contains its data, so it can be sent to others.
+    """
+    check_new(out, force=force)
+    page = _page(tuple(names or (None,)), redact=redact)
+    data = page.html.encode()
+    write_new(out, data, force=force)
+    thinned = f", with at most {page.carried.samples} samples a measurement" if page.carried.thinned else ""
+    typer.echo(f"{plain(out)}: {len(data) / 1e6:.2f} MB, including the data{thinned}")
 
 
 def _page(names: tuple[str | None, ...], *, redact: bool) -> Page:
-    """The page of the runs of these names, each once; a redacted page has no labels of runs either."""
+    """The page of the named runs, each once. A redacted page shows no labels either."""
     from microbench.analysis.evidence import evidence_by_device
     from microbench.analysis.stats import rows
     from microbench.report.figures.figure import Origin, figures
@@ -184,11 +208,11 @@ def _page(names: tuple[str | None, ...], *, redact: bool) -> Page:
         label = "" if redact else remarks.read(path).label
         shown = redacted(run) if redact else run
         with consistent(shown):
-            found = rows(shown)
-            groups = evidence_by_device(shown, found)
+            all_rows = rows(shown)
+            devices = evidence_by_device(shown, all_rows)
         own_name = path.name.partition(".")[0] if is_reference(path) else shown.run_id
-        subjects.append(Subject(label or own_name, shown, groups, report_of(shown, path, found)))
-        origins += [Origin(one, label, is_reference(path)) for one in groups]
+        subjects.append(Subject(label or own_name, shown, devices, report_of(shown, path, all_rows)))
+        origins += [Origin(evidence, label, is_reference(path)) for evidence in devices]
     return build(subjects, list(figures(origins).values()))
 
 

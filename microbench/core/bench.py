@@ -6,9 +6,9 @@ import importlib
 import itertools
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from typing import Any, Literal, NamedTuple
 
 from microbench.core.errors import UsageError
 from microbench.core.model import AxisInfo, BenchmarkInfo, Case, Environment, Fact, Measurement, Metric, Param, Series
@@ -24,7 +24,7 @@ class Axis:
     """Values of one parameter, one grid for each preset. Values are absolute and the same on every machine.
 
     An axis of names accepts only the names it lists; an axis of numbers accepts any integer from ``minimum`` to
-    ``maximum``.
+    ``maximum``. ``labels`` are titles for values that reports should call by another name than their own.
     """
 
     about: str
@@ -33,11 +33,12 @@ class Axis:
     full: tuple[Param, ...]
     minimum: int = 0
     maximum: int = 1 << 40
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def same(cls, about: str, values: tuple[Param, ...], maximum: int = 1 << 40, minimum: int = 0) -> Axis:
-        """An axis with one grid for every preset."""
-        return cls(about, values, values, values, minimum, maximum)
+    def same(cls, about: str, values: tuple[Param, ...], **other: Any) -> Axis:
+        """An axis with one grid for every preset; ``other`` are its further fields."""
+        return cls(about, values, values, values, **other)
 
     def values(self, preset: Preset) -> tuple[Param, ...]:
         """The grid of a preset."""
@@ -54,23 +55,38 @@ def always(params: Mapping[str, Param]) -> bool:
     return True
 
 
+def never(params: Mapping[str, Param]) -> bool:
+    """False for every combination of axis values."""
+    return False
+
+
+class Package(NamedTuple):
+    """A Python package: its import name, and the pip line that installs it."""
+
+    name: str
+    install: str
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """One question that one file answers.
 
+    ``discover`` takes ``name``, ``suite`` and ``about`` from the file's name, its folder and its docstring.
     ``measure(gpu, meter, **params)`` yields measurements, facts and series. With ``gpus=0`` its first argument is the
     Host, with ``cold=True`` a ColdStarts that has not touched the GPU yet. ``combines`` is False for combinations that
     make no sense. ``here`` returns why a case makes no sense on this machine (it lacks the NUMA node or GPU), else
-    None. Each value of the axes in ``fresh_process_by`` gets a process of its own; ``process_environment`` returns that
-    process's extra variables. ``minimum_rounds`` is for values that can be read only once a process. An ``essential``
-    benchmark runs before the rest of its suite, because others are judged by it. ``late`` cases run after all others
-    of the suite, so that a short budget drops them first.
+    None; such a case is left out. ``needs`` returns the package without which a case is skipped.
+
+    ``own_process`` names the process that a case needs: cases of equal name share one, even those of different
+    benchmarks, and "" is the main process. ``process_environment`` returns that process's extra variables.
+    ``minimum_rounds`` is for values that can be read only once a process. ``device_timed`` says that the GPU's clock
+    alone times it, so that later processes can import their packages meanwhile.
+
+    The quick grid of a ``core`` benchmark is measured first and is never left out for lack of time. ``late`` cases run
+    after all others, so they are the first that a short budget drops.
     """
 
-    name: str
-    suite: str
     title: str
-    about: str
     metrics: tuple[Metric, ...]
     measure: Callable[..., Iterator[Measured]]
     axes: Mapping[str, Axis] = field(default_factory=dict)
@@ -78,12 +94,17 @@ class Benchmark:
     gpus: int | Literal["all"] = 1
     cold: bool = False
     minimum_rounds: int = 1
-    fresh_process_by: tuple[str, ...] = ()
+    needs: Callable[[Mapping[str, Param]], Package | None] = lambda params: None
+    own_process: Callable[[Mapping[str, Param]], str] = lambda params: ""
     process_environment: Callable[[Case], dict[str, str]] = lambda case: {}
     combines: Callable[[Mapping[str, Param]], bool] = always
     here: Callable[[Environment, Mapping[str, Param]], str | None] = lambda environment, params: None
-    essential: bool = False
-    late: Callable[[Mapping[str, Param]], bool] = lambda params: False
+    core: bool = False
+    device_timed: bool = False
+    late: Callable[[Mapping[str, Param]], bool] = never
+    name: str = ""
+    suite: str = ""
+    about: str = ""
 
     def cases(self, preset: Preset, overrides: Mapping[str, tuple[Param, ...]] | None = None) -> list[Case]:
         """The cases of a preset in axis order; ``overrides`` replace the values of the axes they name."""
@@ -91,10 +112,15 @@ class Benchmark:
         grid = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
         return [Case(self.name, dict(sorted(params.items()))) for params in grid if self.combines(params)]
 
+    @cached_property
+    def core_ids(self) -> frozenset[str]:
+        """Ids of the cases that are never left out for lack of time."""
+        return frozenset(case.id for case in self.cases("quick")) if self.core else frozenset()
+
     def info(self, cases: list[Case]) -> BenchmarkInfo:
         """The description of this benchmark that a run file stores, with the axis values that were planned."""
         axes = tuple(
-            AxisInfo(name, axis.about, tuple(dict.fromkeys(case.params[name] for case in cases)))
+            AxisInfo(name, axis.about, tuple(dict.fromkeys(case.params[name] for case in cases)), dict(axis.labels))
             for name, axis in self.axes.items()
         )
         return BenchmarkInfo(self.name, self.suite, self.title, self.about, self.version, axes, self.metrics)
@@ -104,20 +130,21 @@ class Benchmark:
 def discover(package: str = "microbench.benchmarks") -> Mapping[str, Benchmark]:
     """Every benchmark of the package by name, in the order of SUITES and then of file names.
 
-    Raises UsageError for a file without a BENCHMARK or with one of another name than the file's.
+    Raises UsageError for a file without a BENCHMARK and for one in a folder that is no suite.
     """
     folder = importlib.import_module(package)
     benchmarks: list[Benchmark] = []
-    for module in pkgutil.walk_packages(folder.__path__, f"{package}."):
-        if module.ispkg:
+    for found in pkgutil.walk_packages(folder.__path__, f"{package}."):
+        if found.ispkg:
             continue
-        loaded: Any = importlib.import_module(module.name)
-        benchmark = getattr(loaded, "BENCHMARK", None)
-        if not isinstance(benchmark, Benchmark) or benchmark.name != module.name.rpartition(".")[2]:
-            raise UsageError(
-                f"{module.name.replace('.', '/')}.py declares no BENCHMARK of that name",
-                "add BENCHMARK = Benchmark(name=…) with the file's name, or remove the file",
-            )
-        benchmarks.append(benchmark)
+        module: Any = importlib.import_module(found.name)
+        benchmark, file = getattr(module, "BENCHMARK", None), f"{found.name.replace('.', '/')}.py"
+        if not isinstance(benchmark, Benchmark):
+            raise UsageError(f"{file} declares no BENCHMARK = Benchmark(…)", "declare it, or remove the file")
+        parent, _, name = found.name.rpartition(".")
+        suite = benchmark.suite or parent.rpartition(".")[2]
+        if suite not in SUITES:
+            raise UsageError(f"{file} is in no suite", f"move it to the folder of one: {', '.join(SUITES)}")
+        benchmarks.append(replace(benchmark, name=name, suite=suite, about=module.__doc__ or ""))
     benchmarks.sort(key=lambda benchmark: (SUITES.index(benchmark.suite), benchmark.name))
     return {benchmark.name: benchmark for benchmark in benchmarks}

@@ -38,11 +38,15 @@ class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AxisInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An axis as stored in a run: what it means and the values that were planned."""
+    """An axis as stored in a run: what it means and the values that were planned.
+
+    ``labels`` are titles for values that reports call by another name than their own.
+    """
 
     name: str
     about: str
     values: tuple[Param, ...]
+    labels: dict[str, str] = {}
 
 
 class BenchmarkInfo(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -16,7 +16,6 @@ from microbench.explain.compute_units import (
     POWER_BRAKE,
     POWER_LIMIT,
     SEARCH,
-    beside,
     best_products,
     dtype_of,
     dtypes,
@@ -26,6 +25,7 @@ from microbench.explain.compute_units import (
     one_rate,
     rates,
     reasons,
+    same_case,
 )
 
 LASTS = 0.03
@@ -80,13 +80,13 @@ def energies(evidence: Evidence) -> list[Row]:
     return sorted(by_dtype.values(), key=not_main)
 
 
-def limited(evidence: Evidence) -> list[Finding]:
+def limited(evidence: Evidence) -> Finding | None:
     """How much of the SM clock power or heat takes, as the SMs themselves count it."""
     row = next(iter((*lasting(evidence), *best_products(evidence))), None)
-    clock = beside(evidence, row, "sm_clock") if row is not None else None
+    clock = same_case(evidence, row, "sm_clock")
     highest_hz = evidence.gpu.sm_clock_max_hz if evidence.gpu is not None else None
     if row is None or clock is None or not highest_hz or clock.value >= highest_hz * (1 - CLOCK_LOSS):
-        return []
+        return None
     by, share, nvml_hz = held_by(evidence, row), drawn_share(evidence, row), nvml_clock_hz(evidence, row)
     if by == POWER_LIMIT and share is not None and share < AT_LIMIT:
         by = None
@@ -100,54 +100,46 @@ def limited(evidence: Evidence) -> list[Finding]:
     text += f"NVML names {listed(tuple(names)) or 'no reason'}"
     if nvml_hz and nvml_hz > clock.value * (1 + LASTS):
         text += ", and its own clock reads too high under tensor load"
-    return [
-        Finding(
-            rule="compute.limited",
-            severity="warning" if by in (HEAT, POWER_BRAKE) else "note",
-            title=(
-                f"{sentence(by or 'tensor work')} takes {percent(1 - clock.value / highest_hz)} of the clock: "
-                f"{dtype_of(row)} runs at {figure(clock)}"
-            ),
-            text=f"{text}.",
-            advice=advice.get(by or "", ""),
-            threshold=(
-                f"the SMs' clock more than {percent(CLOCK_LOSS)} below the highest; heat and brake by NVML's reasons, "
-                f"the power limit only from {round_percent(AT_LIMIT)} of it on"
-            ),
-            rests_on=rests_on(row, clock),
-            suite="compute",
-        )
-    ]
+    return Finding(
+        rule="compute.limited",
+        severity="warning" if by in (HEAT, POWER_BRAKE) else "note",
+        title=(
+            f"{sentence(by or 'tensor work')} takes {percent(1 - clock.value / highest_hz)} of the clock: "
+            f"{dtype_of(row)} runs at {figure(clock)}"
+        ),
+        text=f"{text}.",
+        advice=advice.get(by or "", ""),
+        threshold=(
+            f"the SMs' clock more than {percent(CLOCK_LOSS)} below the highest; heat and brake by NVML's reasons, "
+            f"the power limit only from {round_percent(AT_LIMIT)} of it on"
+        ),
+        rests_on=rests_on(row, clock),
+    )
 
 
-def sustained(evidence: Evidence) -> list[Finding]:
+def sustained(evidence: Evidence) -> Finding | None:
     """The burst rate against the sustained one."""
-    pairs = [(burst, row) for row in lasting(evidence) if (burst := beside(evidence, row, "burst")) is not None]
+    pairs = [(burst, row) for row in lasting(evidence) if (burst := same_case(evidence, row, "burst")) is not None]
     if not pairs:
-        return []
+        return None
     burst, late = pairs[0]
     share = late.value / burst.value
     falls = share < 1 - LASTS
-    return [
-        Finding(
-            rule="compute.sustained",
-            severity="note",
-            title=(
-                f"{dtype_of(late)} keeps {percent(share)} of its burst: {figure(burst)}, then {figure(late)}"
-                if falls
-                else f"{dtype_of(late)} lasts: {figure(late)} after seconds, {percent(share)} of its burst"
-            ),
-            text=(
-                "A benchmark of milliseconds shows the burst; a training run gets the sustained rate." if falls else ""
-            ),
-            threshold=f"falls where more than {percent(LASTS)} of the first batch is lost in the second half",
-            rests_on=rests_on(*(row for pair in pairs for row in pair), beside(evidence, late, "turn")),
-            suite="compute",
-        )
-    ]
+    return Finding(
+        rule="compute.sustained",
+        severity="note",
+        title=(
+            f"{dtype_of(late)} keeps {percent(share)} of its burst: {figure(burst)}, then {figure(late)}"
+            if falls
+            else f"{dtype_of(late)} lasts: {figure(late)} after seconds, {percent(share)} of its burst"
+        ),
+        text=("A benchmark of milliseconds shows the burst; a training run gets the sustained rate." if falls else ""),
+        threshold=f"falls where more than {percent(LASTS)} of the first batch is lost in the second half",
+        rests_on=rests_on(*(row for pair in pairs for row in pair), same_case(evidence, late, "turn")),
+    )
 
 
-def data(evidence: Evidence) -> list[Finding]:
+def data(evidence: Evidence) -> Finding | None:
     """How much faster zeros multiply than random numbers."""
     pairs = [
         (normal, zeros)
@@ -156,11 +148,11 @@ def data(evidence: Evidence) -> list[Finding]:
         and (zeros := one_rate(evidence, DATA, dtype=dtype, data="zeros", size=whole(normal, "size"))) is not None
     ]
     if not pairs:
-        return []
+        return None
     normal, zeros = min(pairs, key=lambda pair: not_main(pair[0]))
     gain = zeros.value / normal.value - 1
     differ = abs(gain) > DIFFERENT
-    powers = [beside(evidence, row, "power") for row in (normal, zeros)]
+    powers = [same_case(evidence, row, "power") for row in (normal, zeros)]
     drawn = [figure(power) for power in powers if power is not None]
     title = f"The data do not matter: zeros are within {percent(abs(gain))} of random numbers ({dtype_of(normal)})"
     if differ:
@@ -170,43 +162,37 @@ def data(evidence: Evidence) -> list[Finding]:
     if differ:
         text = "The units do the same work at a different power"
         text += f": {drawn[1]} for zeros, {drawn[0]} for random numbers." if len(drawn) == len(powers) else "."
-    return [
-        Finding(
-            rule="compute.data",
-            severity="advice" if differ else "note",
-            title=title,
-            text=text,
-            advice="Never compare a rate measured on zeros with one on real data." if differ else "",
-            threshold=f"rates of the same product more than {round_percent(DIFFERENT)} apart",
-            rests_on=rests_on(*(row for pair in pairs for row in pair)),
-            suite="compute",
-        )
-    ]
+    return Finding(
+        rule="compute.data",
+        severity="advice" if differ else "note",
+        title=title,
+        text=text,
+        advice="Never compare a rate measured on zeros with one on real data." if differ else "",
+        threshold=f"rates of the same product more than {round_percent(DIFFERENT)} apart",
+        rests_on=rests_on(*(row for pair in pairs for row in pair)),
+    )
 
 
-def energy(evidence: Evidence) -> list[Finding]:
+def energy(evidence: Evidence) -> Finding | None:
     """What an operation costs in energy, and the type that costs least."""
     every = energies(evidence)
     if not every:
-        return []
+        return None
     shown, least = every[0], min(every, key=lambda row: row.value)
-    power = beside(evidence, shown, "power")
+    power = same_case(evidence, shown, "power")
     at = f" at {figure(power)}" if power is not None else ""
-    return [
-        Finding(
-            rule="compute.energy",
-            severity="note",
-            title=f"An operation costs {figure(shown)} ({dtype_of(shown)}{at})",
-            text=(
-                f"{dtype_of(least)} does {times(shown.value / least.value)} as many operations for the same energy."
-                if least.value < shown.value
-                else ""
-            ),
-            threshold="energy counter over two seconds of one product of random numbers, idle power included",
-            rests_on=rests_on(*every, power),
-            suite="compute",
-        )
-    ]
+    return Finding(
+        rule="compute.energy",
+        severity="note",
+        title=f"An operation costs {figure(shown)} ({dtype_of(shown)}{at})",
+        text=(
+            f"{dtype_of(least)} does {times(shown.value / least.value)} as many operations for the same energy."
+            if least.value < shown.value
+            else ""
+        ),
+        threshold="energy counter over two seconds of one product of random numbers, idle power included",
+        rests_on=rests_on(*every, power),
+    )
 
 
 RULES: tuple[Rule, ...] = (limited, sustained, data, energy)

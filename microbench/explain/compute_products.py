@@ -19,7 +19,6 @@ from microbench.explain.compute_units import (
     SHAPES,
     SUSTAINED,
     TENSORS,
-    beside,
     best_product,
     best_products,
     counted,
@@ -30,6 +29,7 @@ from microbench.explain.compute_units import (
     not_main,
     one_rate,
     rates,
+    same_case,
     shape_of,
 )
 from microbench.explain.memory_stream import best_stream
@@ -96,7 +96,7 @@ def rivals(evidence: Evidence) -> list[Rival]:
                 continue
             native = one_rate(evidence, PRODUCTS, dtype=dtype, library=NATIVE, size=whole(row, "size"))
             if native is not None:
-                result.append(Rival(library, row, native, beside(evidence, row, "against")))
+                result.append(Rival(library, row, native, same_case(evidence, row, "against")))
     return result
 
 
@@ -109,9 +109,9 @@ def guess_of(row: Row) -> int | None:
 
 # -- facts: products of language models under this run's own roofs ------------------------------------------------
 
-# A product is launch-bound where a call from Python takes so many times as long as its work on the device.
+# A product is launch-bound where a call from Python takes this many times as long as its work on the device.
 LAUNCHES_FROM = 1.2
-# A graph is worth its trouble where it makes a call so many times as fast.
+# A graph is advised where it makes a call at least this many times as fast.
 GRAPH_WORTH = 1.2
 
 Held = Literal["launch", "bandwidth", "compute"]
@@ -196,7 +196,7 @@ def shaped(evidence: Evidence) -> list[Shaped]:
     roofs = {dtype: compute_roof(evidence, dtype) for dtype in dict.fromkeys(dtype_of(row) for row in rows)}
     result = []
     for row in rows:
-        bandwidth, call, graph = (beside(evidence, row, name) for name in ("bandwidth", "call", "graph"))
+        bandwidth, call, graph = (same_case(evidence, row, name) for name in ("bandwidth", "call", "graph"))
         product = Shaped(row, bandwidth, call, graph, None)
         result.append(product._replace(held=_held(product, memory, roofs[dtype_of(row)])))
     return result
@@ -214,7 +214,7 @@ def _held(product: Shaped, memory: Roof | None, compute: Roof | None) -> Held | 
 # -- findings -----------------------------------------------------------------------------------------------------
 
 
-def fast(evidence: Evidence) -> list[Finding]:
+def fast(evidence: Evidence) -> Finding | None:
     """fp8 accumulated in the tensor cores alone, against sums that are promoted to fp32."""
     pairs = []
     for row in rates(evidence, PRODUCTS, library=NATIVE):
@@ -223,104 +223,89 @@ def fast(evidence: Evidence) -> list[Finding]:
         if dtype_of(row).endswith(FAST) and exact is not None:
             pairs.append((row, exact))
     if not pairs:
-        return []
+        return None
     quick, exact = max(pairs, key=lambda pair: whole(pair[0], "size"))
     gain = quick.value / exact.value
     pays = gain > 1 + EQUAL
-    return [
-        Finding(
-            rule="compute.fast",
-            severity="note",
-            title=(
-                f"Fast accumulation makes {dtype_of(exact)} {times(gain)} as fast: {figure(quick)} against "
-                f"{figure(exact)}"
-            ),
-            text="Its short sums lose bits over long depths.",
-            advice="Check the precision that the model needs."
-            if pays
-            else "Use promoted sums: fast ones gain nothing.",
-            threshold=f"the same size; a gain from {round_percent(EQUAL)} on",
-            rests_on=rests_on(*(row for pair in pairs for row in pair)),
-            suite="compute",
-        )
-    ]
+    return Finding(
+        rule="compute.fast",
+        severity="note",
+        title=(
+            f"Fast accumulation makes {dtype_of(exact)} {times(gain)} as fast: {figure(quick)} against {figure(exact)}"
+        ),
+        text="Its short sums lose bits over long depths.",
+        advice="Check the precision that the model needs." if pays else "Use promoted sums: fast ones gain nothing.",
+        threshold=f"the same size; a gain from {round_percent(EQUAL)} on",
+        rests_on=rests_on(*(row for pair in pairs for row in pair)),
+    )
 
 
-def fed_from(evidence: Evidence) -> list[Finding]:
+def fed_from(evidence: Evidence) -> Finding | None:
     """The size from which products feed the tensor cores."""
     every = fed_sizes(evidence)
     if not every:
-        return []
+        return None
     first = every[0]
     smallest, slow = first.points[0]
-    return [
-        Finding(
-            rule="compute.fed_from",
-            severity="note",
-            title=f"{first.dtype} products reach {round_percent(FED)} of their best rate from size {first.size} on",
-            text=f"At size {smallest} they reach {percent(slow.value / first.best.value)} of it.",
-            advice="Join small products into batches.",
-            threshold=f"the smallest square size with {round_percent(FED)} of the best rate of its type",
-            rests_on=rests_on(*(row for fed in every for _, row in fed.points)),
-            suite="compute",
-        )
-    ]
+    return Finding(
+        rule="compute.fed_from",
+        severity="note",
+        title=f"{first.dtype} products reach {round_percent(FED)} of their best rate from size {first.size} on",
+        text=f"At size {smallest} they reach {percent(slow.value / first.best.value)} of it.",
+        advice="Join small products into batches.",
+        threshold=f"the smallest square size with {round_percent(FED)} of the best rate of its type",
+        rests_on=rests_on(*(row for fed in every for _, row in fed.points)),
+    )
 
 
-def searched(evidence: Evidence) -> list[Finding]:
+def searched(evidence: Evidence) -> Finding | None:
     """The fastest shape of the search, against the fastest square product."""
     rows = sorted((row for row in rates(evidence, SEARCH) if shape_of(row)), key=not_main)
     if not rows:
-        return []
+        return None
     row, square = rows[0], best_product(evidence, dtype_of(rows[0]))
     gain = row.value / square.value - 1 if square is not None else 0.0
     more = f"{percent(gain)} more than" if gain > EQUAL else "less than" if gain < -EQUAL else "as much as"
-    return [
-        Finding(
-            rule="compute.search",
-            severity="note",
-            title=f"The fastest {dtype_of(row)} product is {shape_of(row)}: {figure(row)}",
-            text=(
-                f"That is {more} the best square product, measured minutes apart: a few percent are the board's own."
-                if square is not None
-                else ""
-            ),
-            threshold=f"more or less where over {round_percent(EQUAL)} from the best of gemm_throughput",
-            rests_on=rests_on(*rows, square),
-            suite="compute",
-        )
-    ]
+    return Finding(
+        rule="compute.search",
+        severity="note",
+        title=f"The fastest {dtype_of(row)} product is {shape_of(row)}: {figure(row)}",
+        text=(
+            f"That is {more} the best square product, measured minutes apart: a few percent are the board's own."
+            if square is not None
+            else ""
+        ),
+        threshold=f"more or less where over {round_percent(EQUAL)} from the best of gemm_throughput",
+        rests_on=rests_on(*rows, square),
+    )
 
 
-def candidates(evidence: Evidence) -> list[Finding]:
+def candidates(evidence: Evidence) -> Finding | None:
     """How often the heuristics' first guess was not the fastest."""
     guesses = {row.case_id: guess for row in best_products(evidence) if (guess := guess_of(row)) is not None}
     later = sum(guess > 1 for guess in guesses.values())
     if not guesses:
-        return []
-    return [
-        Finding(
-            rule="compute.candidate",
-            severity="note",
-            title=(
-                f"cuBLASLt's first guess was not the fastest for {later} of {counted(len(guesses), 'type')}"
-                if later
-                else f"cuBLASLt's first guess was the fastest for {counted(len(guesses), 'type')}"
-            ),
-            text="A call without a search runs the first guess." if later else "",
-            advice="Search the candidates of products that matter." if later else "",
-            threshold="the least median of three samples of each candidate, in turn, at each type's best size",
-            rests_on=rests_on(*(row for row in best_products(evidence) if row.case_id in guesses)),
-            suite="compute",
-        )
-    ]
+        return None
+    return Finding(
+        rule="compute.candidate",
+        severity="note",
+        title=(
+            f"cuBLASLt's first guess was not the fastest for {later} of {counted(len(guesses), 'type')}"
+            if later
+            else f"cuBLASLt's first guess was the fastest for {counted(len(guesses), 'type')}"
+        ),
+        text="A call without a search runs the first guess." if later else "",
+        advice="Search the candidates of products that matter." if later else "",
+        threshold="the least median of three samples of each candidate, in turn, at each type's best size",
+        rests_on=rests_on(*(row for row in best_products(evidence) if row.case_id in guesses)),
+    )
 
 
-def libraries(evidence: Evidence) -> list[Finding]:
+def libraries(evidence: Evidence) -> Finding | None:
     """The lowest share of cuBLASLt's fastest candidate that each library's matmul reaches, and where one is faster."""
     every = rivals(evidence)
     if not every:
-        return []
+        return None
     lowest = {
         name: min((rival for rival in every if rival.library == name), key=lambda rival: rival.ratio)
         for name in dict.fromkeys(rival.library for rival in every)
@@ -331,28 +316,25 @@ def libraries(evidence: Evidence) -> list[Finding]:
     ahead = [f"{LIBRARIES[rival.library]} in {dtype_of(rival.row)}" for rival in every if rival.ratio > 1 + EQUAL]
     reach = [f"{LIBRARIES[name]} {percent(rival.ratio)} ({dtype_of(rival.row)})" for name, rival in lowest.items()]
     claim = "Faster than every candidate tried" if in_turn else "Ahead, though not measured in turn"
-    return [
-        Finding(
-            rule="compute.libraries",
-            severity="advice" if heavy else "note",
-            title=f"Lowest share of cuBLASLt's rate: {', '.join(reach)}",
-            text=f"{claim}: {listed(ahead)}." if ahead else "",
-            advice=(
-                f"Where {dtype_of(worst.row)} products matter, call cuBLASLt with a candidate chosen by measuring."
-                if heavy
-                else ""
-            ),
-            threshold=(
-                f"{'in turn' if in_turn else 'one after the other'}, the same operands at the largest size of a type; "
-                f"equal within {round_percent(EQUAL)}, advice where over {round_percent(HEAVY_LOSS)} is lost"
-            ),
-            rests_on=rests_on(*(row for rival in every for row in (rival.row, rival.native))),
-            suite="compute",
-        )
-    ]
+    return Finding(
+        rule="compute.libraries",
+        severity="advice" if heavy else "note",
+        title=f"Lowest share of cuBLASLt's rate: {', '.join(reach)}",
+        text=f"{claim}: {listed(ahead)}." if ahead else "",
+        advice=(
+            f"Where {dtype_of(worst.row)} products matter, call cuBLASLt with a candidate chosen by measuring."
+            if heavy
+            else ""
+        ),
+        threshold=(
+            f"{'in turn' if in_turn else 'one after the other'}, the same operands at the largest size of a type; "
+            f"equal within {round_percent(EQUAL)}, advice where over {round_percent(HEAVY_LOSS)} is lost"
+        ),
+        rests_on=rests_on(*(row for rival in every for row in (rival.row, rival.native))),
+    )
 
 
-def halved(evidence: Evidence) -> list[Finding]:
+def halved(evidence: Evidence) -> Finding | None:
     """Shapes that did not fit the free memory and were made smaller: their rate is that of another size."""
     every = [
         (row, fact)
@@ -360,58 +342,50 @@ def halved(evidence: Evidence) -> list[Finding]:
         if (fact := fact_of(row, "shape")) is not None and (fact.source or "").startswith("halved")
     ]
     if not every:
-        return []
+        return None
     row, fact = every[0]
-    return [
-        Finding(
-            rule="compute.halved",
-            severity="warning",
-            title=f"{counted(len(every), 'product')} did not fit the free memory: a smaller one was measured",
-            text=f"{row.case_id} is {fact.value}.",
-            advice="Free the memory of this GPU and measure again.",
-            threshold="fact shape says that it was halved",
-            rests_on=rests_on(*(row for row, _ in every)),
-            suite="compute",
-        )
-    ]
+    return Finding(
+        rule="compute.halved",
+        severity="warning",
+        title=f"{counted(len(every), 'product')} did not fit the free memory: a smaller one was measured",
+        text=f"{row.case_id} is {fact.value}.",
+        advice="Free the memory of this GPU and measure again.",
+        threshold="fact shape says that it was halved",
+        rests_on=rests_on(*(row for row, _ in every)),
+    )
 
 
-def bounds(evidence: Evidence) -> list[Finding]:
+def bounds(evidence: Evidence) -> Finding | None:
     """How many products of models are launch-, bandwidth- or compute-bound, and at how many rows."""
     every = [product for product in shaped(evidence) if product.held is not None]
     if not every:
-        return []
+        return None
     counts = Counter(product.held for product in every)
     groups = {held: [whole(product.row, "rows") for product in every if product.held == held] for held in HELD}
     spans = [f"{held}-bound at {_span(rows)}" for held, rows in groups.items() if rows]
     roofs = [bandwidth_roof(evidence), *(compute_roof(evidence, dtype) for dtype in dtypes(evidence, SHAPES))]
-    return [
-        Finding(
-            rule="compute.shapes",
-            severity="note",
-            title=(
-                f"Of {counted(len(every), 'product')} of models: "
-                + ", ".join(f"{counts[held]} {held}-bound" for held in HELD if counts[held])
-            ),
-            text=f"They are {listed(spans)}.",
-            advice="Batch more rows: while a product is bandwidth-bound, they cost little."
-            if groups["bandwidth"]
-            else "",
-            threshold=(
-                f"launch: a call from Python over {times(LAUNCHES_FROM)} the work on the device; else the roof under "
-                "which it would take longer"
-            ),
-            rests_on=rests_on(*(product.row for product in every), *(roof.row for roof in roofs if roof is not None)),
-            suite="compute",
-        )
-    ]
+    return Finding(
+        rule="compute.shapes",
+        severity="note",
+        title=(
+            f"Of {counted(len(every), 'product')} of models: "
+            + ", ".join(f"{counts[held]} {held}-bound" for held in HELD if counts[held])
+        ),
+        text=f"They are {listed(spans)}.",
+        advice="Batch more rows: while a product is bandwidth-bound, they cost little." if groups["bandwidth"] else "",
+        threshold=(
+            f"launch: a call from Python over {times(LAUNCHES_FROM)} the work on the device; else the roof under "
+            "which it would take longer"
+        ),
+        rests_on=rests_on(*(product.row for product in every), *(roof.row for roof in roofs if roof is not None)),
+    )
 
 
 def _span(rows: list[int]) -> str:
     return counted(rows[0], "row") if min(rows) == max(rows) else f"{min(rows)} to {max(rows)} rows"
 
 
-def launches(evidence: Evidence) -> list[Finding]:
+def launches(evidence: Evidence) -> Finding | None:
     """Launch-bound products that a graph makes faster."""
     every = [
         (product, factor)
@@ -419,25 +393,22 @@ def launches(evidence: Evidence) -> list[Finding]:
         if product.held == "launch" and (factor := product.graph_factor) is not None and factor >= GRAPH_WORTH
     ]
     if not every:
-        return []
+        return None
     worst, factor = max(every, key=lambda pair: pair[1])
     name = f"{worst.row.params.get('projection')} of {counted(whole(worst.row, 'rows'), 'row')}"
     call = f"a call from Python takes {as_time(worst.call.value)} for " if worst.call is not None else ""
-    return [
-        Finding(
-            rule="compute.launches",
-            severity="advice",
-            title=f"A graph makes {name} ({dtype_of(worst.row)}) {times(factor)} as fast",
-            text=f"The product is launch-bound: {call}{as_time(worst.device_s)} of work.",
-            advice="Capture a step of the model in a graph, or batch more rows.",
-            threshold=(
-                f"a call from Python over {times(LAUNCHES_FROM)} its work on the device, and a graph at least "
-                f"{times(GRAPH_WORTH)} as fast"
-            ),
-            rests_on=rests_on(*(row for one, _ in every for row in (one.row, one.call, one.graph))),
-            suite="compute",
-        )
-    ]
+    return Finding(
+        rule="compute.launches",
+        severity="advice",
+        title=f"A graph makes {name} ({dtype_of(worst.row)}) {times(factor)} as fast",
+        text=f"The product is launch-bound: {call}{as_time(worst.device_s)} of work.",
+        advice="Capture a step of the model in a graph, or batch more rows.",
+        threshold=(
+            f"a call from Python over {times(LAUNCHES_FROM)} its work on the device, and a graph at least "
+            f"{times(GRAPH_WORTH)} as fast"
+        ),
+        rests_on=rests_on(*(row for one, _ in every for row in (one.row, one.call, one.graph))),
+    )
 
 
 RULES: tuple[Rule, ...] = (fast, fed_from, searched, candidates, libraries, halved, bounds, launches)

@@ -79,15 +79,15 @@ def one_rate(
     return next(iter(rates(evidence, benchmark, metrics, **params)), None)
 
 
-def beside(evidence: Evidence, row: Row, *metrics: str) -> Row | None:
-    """Another metric of a row's own case; the first that was measured."""
-    others = (evidence.row(row.benchmark, name, **row.params) for name in metrics)
+def same_case(evidence: Evidence, row: Row | None, *metrics: str) -> Row | None:
+    """Another metric of the case that a row belongs to; the first of these that was measured."""
+    others = (evidence.row(row.benchmark, name, **row.params) for name in metrics if row is not None)
     return next((other for other in others if other is not None), None)
 
 
 def reached(evidence: Evidence, row: Row) -> Reached:
     """A rate with its clock and its ceilings."""
-    clock = beside(evidence, row, "sm_clock")
+    clock = same_case(evidence, row, "sm_clock")
     clock_hz, bound, gpu = clock.value if clock is not None else None, row.measurement.bound, evidence.gpu
     highest_hz, data_sheet_hz = gpu.sm_clock_max_hz if gpu is not None else None, data_sheet_clock_hz(bound, gpu)
     ceilings = (ceiling_at(bound, gpu, hz) for hz in (clock_hz, highest_hz, data_sheet_hz))
@@ -195,9 +195,9 @@ LEFT_BEHIND, FULL = 0.9, 0.97
 HALVED_FROM, WHOLE_UP_TO = 1.7, 1.3
 
 
-def per_clock(evidence: Evidence, path: str, dtype: str) -> Row | None:
-    """Operations a clock cycle and SM by one path, sustained where that was measured."""
-    rows = (one_rate(evidence, TENSORS, PER_CLOCK, path=path, dtype=dtype, load=load) for load in (SUSTAINED, BURST))
+def per_clock(evidence: Evidence, path: str, dtype: str, metrics: tuple[str, ...] = PER_CLOCK) -> Row | None:
+    """Operations a clock cycle and SM (or another metric) by one path, sustained where that was measured."""
+    rows = (one_rate(evidence, TENSORS, metrics, path=path, dtype=dtype, load=load) for load in (SUSTAINED, BURST))
     return next((row for row in rows if row is not None), None)
 
 
@@ -269,7 +269,7 @@ class Instruction(NamedTuple):
     latency: Row | None
 
     @property
-    def under_way(self) -> float | None:
+    def in_flight(self) -> float | None:
         """Warp instructions that an SM needs in flight: latency x instructions issued in a cycle."""
         if self.latency is None:
             return None
@@ -280,7 +280,7 @@ class Instruction(NamedTuple):
 def instructions(evidence: Evidence) -> list[Instruction]:
     """Every ALU instruction that was measured."""
     return [
-        Instruction(str(row.params.get("operation")), row, share_of(evidence, row), beside(evidence, row, "latency"))
+        Instruction(str(row.params.get("operation")), row, share_of(evidence, row), same_case(evidence, row, "latency"))
         for row in rates(evidence, ALUS, PER_CLOCK)
     ]
 
@@ -288,14 +288,14 @@ def instructions(evidence: Evidence) -> list[Instruction]:
 # -- findings -----------------------------------------------------------------------------------------------------
 
 
-def alone(evidence: Evidence) -> list[Finding]:
+def alone(evidence: Evidence) -> Finding | None:
     """What tensor instructions sustain without memory traffic, and the share of it that products reach."""
     rows = [row for row in rates(evidence, TENSORS) if row.params.get("load") == SUSTAINED]
     if not rows:
-        return []
+        return None
     dtype = dtype_of(min(rows, key=not_main))
     best = max((row for row in rows if dtype_of(row) == dtype), key=lambda row: row.value)
-    clocked = beside(evidence, best, *PER_CLOCK)
+    clocked = same_case(evidence, best, *PER_CLOCK)
     share = share_of(evidence, clocked) if clocked is not None else None
     full = share is not None and share >= FULL
     both = (best_product(evidence, name) for name in (dtype, f"{dtype}_fast"))
@@ -308,107 +308,92 @@ def alone(evidence: Evidence) -> list[Finding]:
         words += [f"A product reaches {percent(product.value / best.value)} of that."] if product is not None else []
         words += ["No product of random numbers can be faster for long on this board."] if full else []
     of_rate = f", {percent(share)} of their rate a cycle" if share is not None else ""
-    return [
-        Finding(
-            rule="compute.ceiling",
-            severity="good" if full else "note",
-            title=f"Tensor cores alone sustain {figure(best)} ({dtype} {best.params.get('path')}){of_rate}",
-            text=" ".join(words),
-            threshold=f"good from {round_percent(FULL)} of the architecture's rate a cycle and SM on",
-            rests_on=rests_on(best, clocked, product),
-            suite="compute",
-        )
-    ]
+    return Finding(
+        rule="compute.ceiling",
+        severity="good" if full else "note",
+        title=f"Tensor cores alone sustain {figure(best)} ({dtype} {best.params.get('path')}){of_rate}",
+        text=" ".join(words),
+        threshold=f"good from {round_percent(FULL)} of the architecture's rate a cycle and SM on",
+        rests_on=rests_on(best, clocked, product),
+    )
 
 
-def paths(evidence: Evidence) -> list[Finding]:
+def paths(evidence: Evidence) -> Finding | None:
     """The rate of mma.sync against that of wgmma, or against the architecture's where wgmma was not measured."""
     pairs = both_paths(evidence)
     if not pairs:
         return _one_path(evidence)
     first = pairs[0]
     behind = first.share < LEFT_BEHIND
-    return [
-        Finding(
-            rule="compute.path",
-            severity="advice" if behind else "note",
-            title=f"mma.sync gives {percent(first.share)} of wgmma's rate ({first.dtype}, clock for clock)",
-            text="Kernels written for older GPUs use mma.sync and cannot be faster than that." if behind else "",
-            advice="Use wgmma, or a library that does." if behind else "",
-            threshold=f"advice where mma.sync stays below {round_percent(LEFT_BEHIND)}",
-            rests_on=rests_on(*(row for pair in pairs for row in (pair.wgmma, pair.mma))),
-            suite="compute",
-        )
-    ]
+    return Finding(
+        rule="compute.path",
+        severity="advice" if behind else "note",
+        title=f"mma.sync gives {percent(first.share)} of wgmma's rate ({first.dtype}, clock for clock)",
+        text="Kernels written for older GPUs use mma.sync and cannot be faster than that." if behind else "",
+        advice="Use wgmma, or a library that does." if behind else "",
+        threshold=f"advice where mma.sync stays below {round_percent(LEFT_BEHIND)}",
+        rests_on=rests_on(*(row for pair in pairs for row in (pair.wgmma, pair.mma))),
+    )
 
 
-def _one_path(evidence: Evidence) -> list[Finding]:
+def _one_path(evidence: Evidence) -> Finding | None:
     """mma.sync below the architecture's rate."""
     for dtype in tensor_dtypes(evidence):
         row = per_clock(evidence, MMA, dtype)
         share = share_of(evidence, row) if row is not None else None
         if share is not None and share < LEFT_BEHIND:
-            return [
-                Finding(
-                    rule="compute.path",
-                    severity="advice",
-                    title=f"mma.sync reaches {percent(share)} of the tensor cores' rate ({dtype}, clock for clock)",
-                    text="Other instructions of this architecture give the rest.",
-                    advice="Use a library that is built for this architecture.",
-                    threshold=f"the only path measured stays below {round_percent(LEFT_BEHIND)} of the rate",
-                    rests_on=rests_on(row),
-                    suite="compute",
-                )
-            ]
-    return []
+            return Finding(
+                rule="compute.path",
+                severity="advice",
+                title=f"mma.sync reaches {percent(share)} of the tensor cores' rate ({dtype}, clock for clock)",
+                text="Other instructions of this architecture give the rest.",
+                advice="Use a library that is built for this architecture.",
+                threshold=f"the only path measured stays below {round_percent(LEFT_BEHIND)} of the rate",
+                rests_on=rests_on(row),
+            )
+    return None
 
 
-def accumulate(evidence: Evidence) -> list[Finding]:
+def accumulate(evidence: Evidence) -> Finding | None:
     """Whether this board accumulates in fp32 at half the rate, as boards for games do."""
     pair = halves(evidence)
     if pair is None or pair.ratio <= WHOLE_UP_TO:
-        return []
+        return None
     halved = pair.ratio >= HALVED_FROM
-    return [
-        Finding(
-            rule="compute.accumulate",
-            severity="advice" if halved else "note",
-            title=f"fp16 products are {times(pair.ratio)} as fast with fp16 accumulation as with fp32",
-            text="This board runs fp32 accumulation at half the rate, as boards for games do." if halved else "",
-            advice="Accumulate in fp16 where its precision is enough." if halved else "",
-            threshold=f"shown above {times(WHOLE_UP_TO)}; halved from {times(HALVED_FROM)} on",
-            rests_on=rests_on(*pair),
-            suite="compute",
-        )
-    ]
+    return Finding(
+        rule="compute.accumulate",
+        severity="advice" if halved else "note",
+        title=f"fp16 products are {times(pair.ratio)} as fast with fp16 accumulation as with fp32",
+        text="This board runs fp32 accumulation at half the rate, as boards for games do." if halved else "",
+        advice="Accumulate in fp16 where its precision is enough." if halved else "",
+        threshold=f"shown above {times(WHOLE_UP_TO)}; halved from {times(HALVED_FROM)} on",
+        rests_on=rests_on(*pair),
+    )
 
 
-def alus(evidence: Evidence) -> list[Finding]:
+def alus(evidence: Evidence) -> Finding | None:
     """The issue rate of ALU instructions, how many must be in flight for it, and which stay below their rate."""
     every = instructions(evidence)
     if not every:
-        return []
+        return None
     shown = next((one for one in every if one.operation == "fma_fp32"), every[0])
     less = [one.operation for one in every if one.share is not None and one.share < BELOW]
     of_rate = f" ({percent(shown.share)} of the architecture's rate)" if shown.share is not None else ""
     words = []
-    if shown.under_way is not None:
-        words.append(f"An SM needs {shown.under_way:.0f} warp instructions in flight for that.")
+    if shown.in_flight is not None:
+        words.append(f"An SM needs {shown.in_flight:.0f} warp instructions in flight for that.")
     if less:
         words.append(f"{listed(less)} stay{'s' if len(less) == 1 else ''} below the architecture's rate.")
-    return [
-        Finding(
-            rule="compute.alu",
-            severity="note",
-            title=f"{shown.operation} gives {figure(shown.rate)}{of_rate}",
-            text=" ".join(words),
-            threshold=(
-                f"in flight: latency x rate over {WARP_THREADS} threads; below the rate: under {round_percent(BELOW)}"
-            ),
-            rests_on=rests_on(*(row for one in every for row in (one.rate, one.latency))),
-            suite="compute",
-        )
-    ]
+    return Finding(
+        rule="compute.alu",
+        severity="note",
+        title=f"{shown.operation} gives {figure(shown.rate)}{of_rate}",
+        text=" ".join(words),
+        threshold=(
+            f"in flight: latency x rate over {WARP_THREADS} threads; below the rate: under {round_percent(BELOW)}"
+        ),
+        rests_on=rests_on(*(row for one in every for row in (one.rate, one.latency))),
+    )
 
 
 RULES: tuple[Rule, ...] = (alone, paths, accumulate, alus)

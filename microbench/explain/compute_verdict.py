@@ -27,7 +27,7 @@ from microbench.explain.compute_units import (
 HEALTHY, BROKEN = 0.80, 0.5
 
 
-def verdict(evidence: Evidence) -> list[Finding]:
+def verdict(evidence: Evidence) -> Finding | None:
     """How well products feed the units, and how much of the data sheet is left."""
     products = best_products(evidence)
     shown = reached(evidence, products[0]) if products else None
@@ -49,47 +49,41 @@ def verdict(evidence: Evidence) -> list[Finding]:
     if lowered:
         title += f": {by} lowers the clock" if by else ": the clock stays below its highest"
     assumptions = [f"; the ceiling assumes: {words}" for words in (limit.assumptions if limit is not None else ())]
-    return [
-        Finding(
-            rule="compute.verdict",
-            severity=severity,
-            title=title,
-            text=f"That is {percent(shown.fed)} of the {shown.units} at the clock they ran at." if shown.fed else "",
-            advice="Try other sizes and candidates, and end other work on this GPU." if share < HEALTHY else "",
-            threshold=(
-                f"products at least {round_percent(HEALTHY)} of rate x SMs x measured clock; under "
-                f"{round_percent(BROKEN)} a problem{''.join(assumptions)}"
-            ),
-            rests_on=rests_on(*products),
-            suite="compute",
-        )
-    ]
+    return Finding(
+        rule="compute.verdict",
+        severity=severity,
+        title=title,
+        text=f"That is {percent(shown.fed)} of the {shown.units} at the clock they ran at." if shown.fed else "",
+        advice="Try other sizes and candidates, and end other work on this GPU." if share < HEALTHY else "",
+        threshold=(
+            f"products at least {round_percent(HEALTHY)} of rate x SMs x measured clock; under "
+            f"{round_percent(BROKEN)} a problem{''.join(assumptions)}"
+        ),
+        rests_on=rests_on(*products),
+    )
 
 
-def _unjudged(evidence: Evidence) -> list[Finding]:
+def _unjudged(evidence: Evidence) -> Finding | None:
     """Why products cannot be judged, and the best rate there is."""
     products = sorted(best_products(evidence), key=lambda row: -row.value)
     units = [row for name in (SEARCH, SHAPES, DATA, TENSORS, ALUS) for row in rates(evidence, name)]
     units += rates(evidence, LASTING, ("sustained",))
     shown = next(iter(products or sorted(units, key=not_main)), None)
     if shown is None:
-        return []
+        return None
     why = "the rates of this architecture are not known" if products else "no square product was measured"
-    return [
-        Finding(
-            rule="compute.verdict",
-            severity="note",
-            title=f"No verdict on compute: {why}",
-            text=f"{shown.case_id} reaches {figure(shown)}.",
-            advice="" if products else "Measure products with `microbench run gemm_throughput --into RUN`.",
-            threshold="a verdict needs a product and the rates of the architecture",
-            rests_on=rests_on(shown),
-            suite="compute",
-        )
-    ]
+    return Finding(
+        rule="compute.verdict",
+        severity="note",
+        title=f"No verdict on compute: {why}",
+        text=f"{shown.case_id} reaches {figure(shown)}.",
+        advice="" if products else "Measure products with `microbench run gemm_throughput --into RUN`.",
+        threshold="a verdict needs a product and the rates of the architecture",
+        rests_on=rests_on(shown),
+    )
 
 
-def over_limit(evidence: Evidence) -> list[Finding]:
+def over_limit(evidence: Evidence) -> Finding | None:
     """Rates that are higher than their limit allows."""
     return beyond_ceiling(
         evidence, "compute", "a rate that this board's name does not tell, or a highest clock that is misreported"

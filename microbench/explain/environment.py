@@ -365,7 +365,7 @@ GRAPHICS_MARK = "graphics"
 
 
 def other_processes(gpu: GpuInfo) -> Finding | None:
-    """Somebody else uses the GPU."""
+    """Other processes use the GPU."""
     others = gpu.other_processes
     if not others:
         return None

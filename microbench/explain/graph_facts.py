@@ -276,7 +276,7 @@ HELPS = 1.05
 
 
 class Branches(NamedTuple):
-    """So many branches: the replay's row, and that of as many streams."""
+    """A count of branches, with the row of the replay and that of the same number of streams."""
 
     number: int
     graph: Row

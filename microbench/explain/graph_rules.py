@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from microbench.analysis.evidence import Evidence, Finding, listed, rests_on, sentence
-from microbench.analysis.graph_steps import LITTLE, MAKING, Pair, pairs, title_of, usual_kernels
+import math
+
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on
+from microbench.analysis.graph_steps import LITTLE, MAKING, Pair, layer_titles, pairs, title_of, usual_kernels
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, quantity, size, times
@@ -60,11 +62,11 @@ def _nodes(count: int) -> str:
 # -- when a graph pays ------------------------------------------------------------------------------------------------
 
 
-def break_even(evidence: Evidence) -> list[Finding]:
+def break_even(evidence: Evidence) -> Finding | None:
     """After how many replays a chain of kernels has paid for being made a graph."""
     usual = usual_break_even(evidence)
     if usual is None:
-        return []
+        return None
     longer = usual_break_even(evidence, LONGER_S)
     title = f"A graph of {usual.kernels} {kernels_of(usual.pair)} "
     title += "never pays off" if usual.replays is None else f"pays off {_paid(usual)}"
@@ -72,17 +74,14 @@ def break_even(evidence: Evidence) -> list[Finding]:
         title += f", with {kernels_of(longer.pair)} {_paid(longer)}"
     rows = [row for chain in break_evens(evidence) for row in (*chain.making, *chain.pair[1:])]
     rows += longer.pair[1:] if longer is not None else ()
-    return [
-        Finding(
-            rule="graph.break_even",
-            severity="note",
-            title=title,
-            text=f"Capturing, instantiating and uploading it takes {as_time(usual.making_s)}.",
-            threshold="(capture + instantiate + upload) / (stream - graph), rounded up; never where these two overlap",
-            rests_on=tuple(dict.fromkeys(rests_on(*rows))),
-            suite="graph",
-        )
-    ]
+    return Finding(
+        rule="graph.break_even",
+        severity="note",
+        title=title,
+        text=f"Capturing, instantiating and uploading it takes {as_time(usual.making_s)}.",
+        threshold="(capture + instantiate + upload) / (stream - graph), rounded up; never where these two overlap",
+        rests_on=rests_on(*rows),
+    )
 
 
 def _paid(chain: BreakEven) -> str:
@@ -91,52 +90,49 @@ def _paid(chain: BreakEven) -> str:
     return f"after {chain.replays} replay{'' if chain.replays == 1 else 's'}"
 
 
-def crossovers(evidence: Evidence) -> list[Finding]:
+def crossovers(evidence: Evidence) -> Finding | None:
     """Up to which kernel duration a graph is faster, from the compiled loop and from the layer that gains longest."""
     by_submitter = curves(evidence)
     if not by_submitter:
-        return []
+        return None
     strong, _, weak = SPEEDUPS
     (first, (kernels, measured)), *others = by_submitter.items()
     end_s = crossing(measured, weak)
-    title = f"A graph of {kernels} kernels gains at least {weak:g}× up to kernels of "
+    title = f"A graph of {kernels} kernels is faster up to kernels of "
     title += as_time(measured[-1].duration_s if end_s is None else end_s)
     if end_s == 0:
-        title = f"A graph of {kernels} kernels gains less than {weak:g}×, however short they are"
-    ends = {name: crossing(several, strong) for name, (_, several) in others}
-    longest = max(ends, key=lambda name: float("inf") if ends[name] is None else ends[name] or 0.0, default=None)
-    words = [_gains(first, strong, crossing(measured, strong))]
-    words += [_gains(longest, strong, ends[longest])] if longest is not None else []
+        title = f"A graph of {kernels} kernels is not faster, however short they are"
+    ends = {name: crossing(several, strong) for name, (_, several) in (*others, (first, (kernels, measured)))}
+    longest = max(ends, key=lambda name: math.inf if ends[name] is None else ends[name] or 0.0)
     single = pairs(evidence, LOOP_LAYER, 1)[:1]
     useless = bool(single) and single[0].speedup < LITTLE
     rows = [row for _, several in by_submitter.values() for pair in several for row in pair[1:]]
     rows += [row for pair in single for row in pair[1:]]
-    return [
-        Finding(
-            rule="graph.crossover",
-            severity="note",
-            title=title,
-            text=f"{sentence('; '.join(words))}.",
-            advice="Launch single kernels directly: a graph of one kernel gains nothing." if useless else "",
-            threshold="time in a stream / time as a graph, linear in the logarithm between measured durations",
-            rests_on=tuple(dict.fromkeys(rests_on(*rows))),
-            suite="graph",
-        )
-    ]
+    return Finding(
+        rule="graph.crossover",
+        severity="note",
+        title=title,
+        text=f"From {title_of(longest, layer_titles(evidence.run))} it {_gains(strong, ends[longest])}.",
+        advice="Launch single kernels directly: a graph of one kernel gains nothing." if useless else "",
+        threshold=(
+            f"time in a stream over time as a graph at least {weak:g}, linear in the logarithm between durations; "
+            "the text is about the submitter that gains longest"
+        ),
+        rests_on=rests_on(*rows),
+    )
 
 
-def _gains(submitter: str, speedup: float, end_s: float | None) -> str:
-    who = f"from {title_of(submitter)} it"
+def _gains(speedup: float, end_s: float | None) -> str:
     if end_s == 0:
-        return f"{who} never gains {speedup:g}×"
-    return f"{who} gains {speedup:g}× " + ("at every length" if end_s is None else f"up to {as_time(end_s)}")
+        return f"never gains {speedup:g}×"
+    return f"gains {speedup:g}× " + ("at every length" if end_s is None else f"up to {as_time(end_s)}")
 
 
-def phases(evidence: Evidence) -> list[Finding]:
+def phases(evidence: Evidence) -> Finding | None:
     """The most expensive phase of making a graph, and what each node adds."""
     nodes = usual_kernels([count for count, _ in curve_of(evidence, "instantiate")])
     if nodes is None or (made := making(evidence, nodes)) is None:
-        return []
+        return None
     parts = dict(zip(MAKING, made, strict=True))
     largest = max(parts, key=lambda name: parts[name].value)
     share = parts[largest].value / sum(row.value for row in made)
@@ -146,70 +142,61 @@ def phases(evidence: Evidence) -> list[Finding]:
         text = f"Each node adds {as_time(sum(fitted.slope for fitted in lines))} to {listed(MAKING)}."
     build = evidence.row("graph_lifecycle", "build", nodes=nodes)
     faster = build is not None and largest == "capture" and parts["capture"].value > build.value * EQUAL
-    return [
-        Finding(
-            rule="graph.phases",
-            severity="note",
-            title=f"Of making a graph of {_nodes(nodes)}, {largest} takes most: "
-            f"{as_time(parts[largest].value)} ({percent(share)})",
-            text=text,
-            advice="Build the graph node by node: that is faster than capturing it." if faster else "",
-            threshold=f"the largest phase; building is faster above {EQUAL:.2f} times",
-            rests_on=tuple(dict.fromkeys(rests_on(*made, build, *_curves(evidence, *MAKING)))),
-            suite="graph",
-        )
-    ]
+    return Finding(
+        rule="graph.phases",
+        severity="note",
+        title=f"Of making a graph of {_nodes(nodes)}, {largest} takes most: "
+        f"{as_time(parts[largest].value)} ({percent(share)})",
+        text=text,
+        advice="Build the graph node by node: that is faster than capturing it." if faster else "",
+        threshold=f"the largest phase; building is faster above {EQUAL:.2f} times",
+        rests_on=rests_on(*made, build, *_curves(evidence, *MAKING)),
+    )
 
 
 def _curves(evidence: Evidence, *metrics: str) -> list[Row]:
     return [row for metric in metrics for _, row in curve_of(evidence, metric)]
 
 
-def replaying(evidence: Evidence) -> list[Finding]:
+def replaying(evidence: Evidence) -> Finding | None:
     """What a replay costs host and GPU by the count of nodes."""
     host, gpu = life_line(evidence, "relaunch"), life_line(evidence, "node")
     if host is None or gpu is None:
-        return []
-    return [
-        Finding(
-            rule="graph.replay",
-            severity="note",
-            title=f"A replay costs the host {as_time(host.constant)} and the GPU {as_time(gpu.slope)} a node",
-            text=f"Each node of empty kernels in a line adds {as_time(host.slope)} to the host's call.",
-            threshold="straight lines through the relative residuals' least squares",
-            rests_on=rests_on(*_curves(evidence, "relaunch", "node")),
-            suite="graph",
-        )
-    ]
+        return None
+    return Finding(
+        rule="graph.replay",
+        severity="note",
+        title=f"A replay costs the host {as_time(host.constant)} and the GPU {as_time(gpu.slope)} a node",
+        text=f"Each node of empty kernels in a line adds {as_time(host.slope)} to the host's call.",
+        threshold="straight lines through the relative residuals' least squares",
+        rests_on=rests_on(*_curves(evidence, "relaunch", "node")),
+    )
 
 
-def upload(evidence: Evidence) -> list[Finding]:
+def upload(evidence: Evidence) -> Finding | None:
     """What the first launch of a graph costs that was not uploaded before."""
     nodes = usual_kernels([count for count, _ in curve_of(evidence, "first_launch")])
     if nodes is None:
-        return []
+        return None
     names = ("first_launch", "uploaded_launch", "relaunch", "upload")
     first, uploaded, again, before = (evidence.row("graph_lifecycle", name, nodes=nodes) for name in names)
     against = uploaded or again
     if first is None or against is None:
-        return []
+        return None
     worth = first.value > against.value * UPLOAD_RATIO
     after = "after an upload" if uploaded is not None else "a later one"
-    return [
-        Finding(
-            rule="graph.upload",
-            severity="advice" if worth else "note",
-            title=f"The first launch of a graph takes {as_time(first.value)}, {after} {as_time(against.value)}",
-            text=f"The graph has {_nodes(nodes)}" + (f"; its upload takes {as_time(before.value)}." if before else "."),
-            advice="Call cuGraphUpload before the step that has to be quick." if worth else "",
-            threshold=f"advised above {UPLOAD_RATIO:g} times",
-            rests_on=rests_on(first, uploaded, again, before),
-            suite="graph",
-        )
-    ]
+    return Finding(
+        rule="graph.upload",
+        severity="advice" if worth else "note",
+        title=f"The first launch of a graph takes {as_time(first.value)}, {after} {as_time(against.value)}",
+        text=f"The graph has {_nodes(nodes)}" + (f"; its upload takes {as_time(before.value)}." if before else "."),
+        advice="Call cuGraphUpload before the step that has to be quick." if worth else "",
+        threshold=f"advised above {UPLOAD_RATIO:g} times",
+        rests_on=rests_on(first, uploaded, again, before),
+    )
 
 
-def footprint(evidence: Evidence) -> list[Finding]:
+def footprint(evidence: Evidence) -> Finding | None:
     """How much memory a node of the largest graph takes, on the device and on the host."""
     largest = {where: curve_of(evidence, f"{where}_memory")[-1:] for where in ("device", "host")}
     words = [
@@ -218,19 +205,16 @@ def footprint(evidence: Evidence) -> list[Finding]:
         for nodes, row in points
     ]
     if not words:
-        return []
+        return None
     nodes, row = next(point for points in largest.values() for point in points)
-    return [
-        Finding(
-            rule="graph.memory_taken",
-            severity="note",
-            title=f"A node takes {listed(words)}",
-            text=f"An executable graph of {_nodes(nodes)} holds {quantity(row.value, 'B')}.",
-            threshold="the largest graph measured, by its nodes",
-            rests_on=rests_on(*(row for points in largest.values() for _, row in points)),
-            suite="graph",
-        )
-    ]
+    return Finding(
+        rule="graph.memory_taken",
+        severity="note",
+        title=f"A node takes {listed(words)}",
+        text=f"An executable graph of {_nodes(nodes)} holds {quantity(row.value, 'B')}.",
+        threshold="the largest graph measured, by its nodes",
+        rests_on=rests_on(*(row for points in largest.values() for _, row in points)),
+    )
 
 
 # -- changing a graph -------------------------------------------------------------------------------------------------
@@ -243,16 +227,16 @@ WAY_WORDS = {
 }
 
 
-def update(evidence: Evidence) -> list[Finding]:
+def update(evidence: Evidence) -> Finding | None:
     """What changing all nodes of a graph costs, against making it anew, and which way to choose."""
     counts = [count for count, _ in evidence.curve("graph_update", "change", "nodes", way="rebuild")]
     nodes = usual_kernels([count for count in counts if count > 1] or counts)
     if nodes is None or (rebuilt := cost(evidence, "rebuild", nodes, nodes)) is None:
-        return []
+        return None
     every = {way: costs(evidence, way, nodes) for way in WAYS}
     whole = [several[-1] for several in every.values() if several and several[-1].changed == nodes]
     if len(whole) < 2:
-        return []
+        return None
     best = min(whole, key=lambda change: change.seconds)
     ratio = rebuilt.seconds / best.seconds
     title = f"Changing all of {_nodes(nodes)} takes {as_time(best.seconds)}"
@@ -260,21 +244,18 @@ def update(evidence: Evidence) -> list[Finding]:
     if best.way != "rebuild":
         title += f", making the graph anew {as_time(rebuilt.seconds)}"
         text = f"The cheapest way, {WAY_WORDS[best.way]}, is {times(ratio)} as fast."
-    return [
-        Finding(
-            rule="graph.update",
-            severity="advice" if ratio > UPDATE_RATIO else "note",
-            title=title,
-            text=text,
-            advice=_choice(every) if ratio > UPDATE_RATIO else "",
-            threshold=(
-                "record + change + dispose + (next_replay - later_replay); advised where a rebuild takes more than "
-                f"{UPDATE_RATIO:g} times the cheapest way"
-            ),
-            rests_on=rests_on(*(row for several in every.values() for change in several for row in change.rows)),
-            suite="graph",
-        )
-    ]
+    return Finding(
+        rule="graph.update",
+        severity="advice" if ratio > UPDATE_RATIO else "note",
+        title=title,
+        text=text,
+        advice=_choice(every) if ratio > UPDATE_RATIO else "",
+        threshold=(
+            "record + change + dispose + (next_replay - later_replay); advised where a rebuild takes more than "
+            f"{UPDATE_RATIO:g} times the cheapest way"
+        ),
+        rests_on=rests_on(*(row for several in every.values() for change in several for row in change.rows)),
+    )
 
 
 def _choice(every: dict[str, list[Cost]]) -> str:
@@ -293,11 +274,11 @@ def _choice(every: dict[str, list[Cost]]) -> str:
 # -- kinds of node ----------------------------------------------------------------------------------------------------
 
 
-def kinds(evidence: Evidence) -> list[Finding]:
+def kinds(evidence: Evidence) -> Finding | None:
     """The cheapest and the most expensive kind of node, and which differs most from the same call in a stream."""
     measured = [pair for pair in node_rows(evidence) if pair[0].trust != "below floor"]
     if len(measured) < 2:
-        return []
+        return None
     (cheapest, _), (costliest, _) = measured[0], measured[-1]
     ratios = sorted(
         ((stream.value / node.value, node) for node, stream in measured if stream), key=lambda pair: pair[0]
@@ -310,50 +291,44 @@ def kinds(evidence: Evidence) -> list[Finding]:
     elif ratios and ratios[-1][0] > EQUAL:
         text = f"The largest gain over the same call in a stream is {times(ratios[-1][0])} ({title(ratios[-1][1])})."
     ends = [f"{as_time(row.value)} ({title(row)})" for row in (cheapest, costliest)]
-    return [
-        Finding(
-            rule="graph.nodes",
-            severity="note",
-            title=f"A node takes the GPU from {ends[0]} to {ends[1]}",
-            text=text,
-            threshold=f"node and stream differ above {EQUAL:.2f} times",
-            rests_on=rests_on(*(row for pair in measured for row in pair)),
-            suite="graph",
-        )
-    ]
+    return Finding(
+        rule="graph.nodes",
+        severity="note",
+        title=f"A node takes the GPU from {ends[0]} to {ends[1]}",
+        text=text,
+        threshold=f"node and stream differ above {EQUAL:.2f} times",
+        rests_on=rests_on(*(row for pair in measured for row in pair)),
+    )
 
 
-def one_by_one(evidence: Evidence) -> list[Finding]:
+def one_by_one(evidence: Evidence) -> Finding | None:
     """Kinds of node whose replay keeps the host far longer than one of kernels: the driver submits each of them."""
     usual = evidence.row("graph_nodes", "launch", kind="kernel_empty")
     if usual is None:
-        return []
+        return None
     rows = [row for row in evidence.rows("graph_nodes", "launch") if row.value > usual.value * ONE_BY_ONE]
     rows.sort(key=lambda row: row.value, reverse=True)
     if not rows:
-        return []
+        return None
     who = f"{listed([title(row) for row in rows])} nodes" if len(rows) <= MOST_NAMED else f"{len(rows)} kinds of node"
     few_bytes = any(row.params.get("kind") in OF_FEW_BYTES for row in rows)
-    return [
-        Finding(
-            rule="graph.one_by_one",
-            severity="advice",
-            title=f"Replays of {who} keep the host, up to {as_time(rows[0].value)}",
-            text=(
-                "The driver submits these one by one at each replay; a chain of as many empty kernels takes it "
-                f"{as_time(usual.value)}."
-            ),
-            advice="Set or copy a few bytes in a kernel instead."
-            if few_bytes
-            else "Keep them out of graphs that are replayed often.",
-            threshold=f"the launch call above {ONE_BY_ONE:g} times that of empty kernels",
-            rests_on=rests_on(usual, *rows),
-            suite="graph",
-        )
-    ]
+    return Finding(
+        rule="graph.one_by_one",
+        severity="advice",
+        title=f"Replays of {who} keep the host, up to {as_time(rows[0].value)}",
+        text=(
+            "The driver submits these one by one at each replay; a chain of as many empty kernels takes it "
+            f"{as_time(usual.value)}."
+        ),
+        advice="Set or copy a few bytes in a kernel instead."
+        if few_bytes
+        else "Keep them out of graphs that are replayed often.",
+        threshold=f"the launch call above {ONE_BY_ONE:g} times that of empty kernels",
+        rests_on=rests_on(usual, *rows),
+    )
 
 
-def refused(evidence: Evidence) -> list[Finding]:
+def refused(evidence: Evidence) -> Finding | None:
     """Kinds of node whose executable graph the driver does not update, with its reasons."""
     reasons: dict[str, list[Row]] = {}
     for row, _ in node_rows(evidence):
@@ -361,55 +336,49 @@ def refused(evidence: Evidence) -> list[Finding]:
             if fact.name == "update" and fact.value is None:
                 reasons.setdefault((fact.reason or "no reason given").rstrip("."), []).append(row)
     if not reasons:
-        return []
+        return None
     rows = [row for several in reasons.values() for row in several]
-    return [
-        Finding(
-            rule="graph.refused",
-            severity="note",
-            title=f"The driver cannot update a graph with {listed([title(row) for row in rows])}",
-            text=f"{'; '.join(reasons)}.",
-            advice="Instantiate such a graph anew when a value in it changes.",
-            threshold="cuGraphExecUpdate of the same graph with other values is refused",
-            rests_on=tuple(f"{row.case_id} update" for row in rows),
-            suite="graph",
-        )
-    ]
+    return Finding(
+        rule="graph.refused",
+        severity="note",
+        title=f"The driver cannot update a graph with {listed([title(row) for row in rows])}",
+        text=f"{'; '.join(reasons)}.",
+        advice="Instantiate these graphs anew when a value in them changes.",
+        threshold="cuGraphExecUpdate of the same graph with other values is refused",
+        rests_on=tuple(f"{row.case_id} update" for row in rows),
+    )
 
 
-def decided(evidence: Evidence) -> list[Finding]:
+def decided(evidence: Evidence) -> Finding | None:
     """Whether an iteration is shorter when the device decides on the next one."""
     rows = iteration_rows(evidence)
     host, device = (
         next((row for row in rows if row.params.get("kind") in kinds), None) for kinds in (HOST_DECIDES, DEVICE_DECIDES)
     )
     if host is None or device is None:
-        return []
+        return None
     ratio = host.value / device.value
     advice = "Either will do; the device leaves the host free."
     if ratio > EQUAL:
         advice = "Decide on the device, which also leaves the host free."
     elif ratio < 1 / EQUAL:
         advice = "Decide on the device only to leave the host free."
-    return [
-        Finding(
-            rule="graph.iteration",
-            severity="note",
-            title=f"An iteration takes {as_time(device.value)} decided on the GPU, {as_time(host.value)} on the host",
-            text=f"These are the quickest of each: {title(device)}; {title(host)}.",
-            advice=advice,
-            threshold=f"the quickest of each; they differ above {EQUAL:.2f} times",
-            rests_on=rests_on(*rows),
-            suite="graph",
-        )
-    ]
+    return Finding(
+        rule="graph.iteration",
+        severity="note",
+        title=f"An iteration takes {as_time(device.value)} decided on the GPU, {as_time(host.value)} on the host",
+        text=f"These are the quickest of each: {title(device)}; {title(host)}.",
+        advice=advice,
+        threshold=f"the quickest of each; they differ above {EQUAL:.2f} times",
+        rests_on=rests_on(*rows),
+    )
 
 
-def dependent_launch(evidence: Evidence) -> list[Finding]:
+def dependent_launch(evidence: Evidence) -> Finding | None:
     """What programmatic dependent launch saves, of kernels with a prologue where those were measured."""
     measured = [(case, several) for case in (PROLOGUE, AT_ONCE) if (several := gains(evidence, case))]
     if not measured:
-        return []
+        return None
     case, several = measured[0]
     whom = "kernels with a prologue of 1 µs" if case == PROLOGUE else "dependent kernels"
     helps = any(gain.speedup > EQUAL for gain in several)
@@ -417,35 +386,32 @@ def dependent_launch(evidence: Evidence) -> list[Finding]:
     if helps:
         speedups = " and ".join(f"{times(gain.speedup)} as fast in {gain.place}" for gain in several)
         title = f"Programmatic dependent launch makes {whom} {speedups}"
-    return [
-        Finding(
-            rule="graph.pdl",
-            severity="advice" if helps else "note",
-            title=title,
-            text=(
-                "The attribute alone can save the gap; the prologue overlaps the kernel in front only if that one "
-                "triggers early."
-            ),
-            advice="Call cudaTriggerProgrammaticLaunchCompletion early in the kernel in front." if helps else "",
-            threshold=f"without PDL over the better way with it; faster above {EQUAL:.2f} times",
-            rests_on=rests_on(*(row for _, several in measured for gain in several for row in gain[1:])),
-            suite="graph",
-        )
-    ]
+    return Finding(
+        rule="graph.pdl",
+        severity="advice" if helps else "note",
+        title=title,
+        text=(
+            "The attribute alone can save the gap; the prologue overlaps the kernel in front only if that one "
+            "triggers early."
+        ),
+        advice="Call cudaTriggerProgrammaticLaunchCompletion early in the kernel in front." if helps else "",
+        threshold=f"without PDL over the better way with it; faster above {EQUAL:.2f} times",
+        rests_on=rests_on(*(row for _, several in measured for gain in several for row in gain[1:])),
+    )
 
 
 # -- branches and memory ----------------------------------------------------------------------------------------------
 
 
-def shapes(evidence: Evidence) -> list[Finding]:
+def shapes(evidence: Evidence) -> Finding | None:
     """How a graph's branches compare with as many streams, and how many branches help."""
     durations = [duration for duration, _ in evidence.curve("graph_shape", "graph", "duration_ns", shape="fork_join")]
     if not durations:
-        return []
+        return None
     duration_ns = min(durations, key=lambda duration: abs(duration - USUAL_DURATION_NS))
     measured = branches(evidence, "fork_join", duration_ns)
     if len(measured) < 2:
-        return []
+        return None
     count, graph, streams = enough(measured)
     ratio = streams.value / graph.value
     title = f"{count} branches in a graph take {as_time(graph.value)}, "
@@ -464,56 +430,50 @@ def shapes(evidence: Evidence) -> list[Finding]:
     advice = "Put one kernel in front of independent branches: the host submits each first node by itself."
     independent = branches(evidence, "independent", duration_ns)[-1:]
     rows = [row for point in measured + independent for row in point[1:]]
-    return [
-        Finding(
-            rule="graph.shape",
-            severity="advice" if slow_roots else "note",
-            title=title,
-            text=f"Measured with {kernels}{more}.",
-            advice=advice if slow_roots else "",
-            threshold=(
-                f"branches are enough when more make a replay less than {HELPS:g} times as fast; first nodes keep the "
-                f"host above {ROOTS_RATIO:g} times a chain's call"
-            ),
-            rests_on=tuple(dict.fromkeys(rests_on(*rows, many, chain))),
-            suite="graph",
-        )
-    ]
+    return Finding(
+        rule="graph.shape",
+        severity="advice" if slow_roots else "note",
+        title=title,
+        text=f"Measured with {kernels}{more}.",
+        advice=advice if slow_roots else "",
+        threshold=(
+            f"branches are enough when more make a replay less than {HELPS:g} times as fast; first nodes keep the "
+            f"host above {ROOTS_RATIO:g} times a chain's call"
+        ),
+        rests_on=rests_on(*rows, many, chain),
+    )
 
 
 ADDED_BY = {"graph_nodes": "as graph nodes", "stream_kept": "from a pool that keeps its memory"}
 
 
-def memory(evidence: Evidence) -> list[Finding]:
+def memory(evidence: Evidence) -> Finding | None:
     """What an allocation costs as graph nodes, from a pool that keeps memory, and from one that gives it back."""
     sizes = [count for count, _ in evidence.curve("graph_memory", "step", "size_bytes", pairs=1)]
     if not sizes:
-        return []
+        return None
     usual = min(sizes, key=lambda count: abs(count - USUAL_BYTES))
     ways = added(evidence, usual)
-    kept, released = ways.get("stream_kept"), ways.get("stream_released")
+    pooled, released = ways.get("stream_kept"), ways.get("stream_released")
     words = [_added(ways[way], how) for way, how in ADDED_BY.items() if way in ways]
     if not words:
-        return []
-    costly = bool(kept and released and released.seconds > max(kept.seconds, 1e-9) * RELEASE_RATIO)
+        return None
+    costly = bool(pooled and released and released.seconds > max(pooled.seconds, 1e-9) * RELEASE_RATIO)
     text = "The same step with memory allocated before it is subtracted."
     if released is not None:
         text = f"A pool that gives its memory back adds {_added(released)}."
-    return [
-        Finding(
-            rule="graph.memory",
-            severity="advice" if costly else "note",
-            title=f"Allocating {size(usual)} in a step adds {', '.join(words)}",
-            text=text,
-            advice="Raise the pool's release threshold (cuMemPoolSetAttribute) where steps allocate." if costly else "",
-            threshold=(
-                "a step less the same step with memory allocated before; nothing measurable where their intervals "
-                f"overlap; advised above {RELEASE_RATIO:g} times the pool that keeps its memory"
-            ),
-            rests_on=tuple(dict.fromkeys(rests_on(*(row for each in ways.values() for row in each[2:])))),
-            suite="graph",
-        )
-    ]
+    return Finding(
+        rule="graph.memory",
+        severity="advice" if costly else "note",
+        title=f"Allocating {size(usual)} in a step adds {', '.join(words)}",
+        text=text,
+        advice="Raise the pool's release threshold (cuMemPoolSetAttribute) where steps allocate." if costly else "",
+        threshold=(
+            "a step less the same step with memory allocated before; nothing measurable where their intervals "
+            f"overlap; advised above {RELEASE_RATIO:g} times the pool that keeps its memory"
+        ),
+        rests_on=rests_on(*(row for each in ways.values() for row in each[2:])),
+    )
 
 
 def _added(each: Added, how: str = "") -> str:
@@ -523,20 +483,36 @@ def _added(each: Added, how: str = "") -> str:
 # -- the model --------------------------------------------------------------------------------------------------------
 
 
-def foresight(evidence: Evidence) -> list[Finding]:
+def foresight(evidence: Evidence) -> Finding | None:
     """How far the model's predictions lie from all steps of step_time, which it was not fitted to."""
     checked = check(evidence, fit(evidence)) if evidence.rows("step_time") else None
     if checked is None:
-        return []
+        return None
     good = checked.median <= GOOD_MEDIAN and checked.most <= GOOD_MOST
-    return [
-        Finding(
-            rule="graph.model",
-            severity="good" if good else "note",
-            title=f"The model predicts {len(checked.points)} measured steps within {percent(checked.median)} (median)",
-            text=f"95 % lie within {percent(checked.most)}; intervals hold {percent(checked.coverage)} of the steps.",
-            threshold=f"good: median within {percent(GOOD_MEDIAN)}, 95 % of the steps within {percent(GOOD_MOST)}",
-            rests_on=rests_on(*(point.row for point in checked.points)),
-            suite="graph",
-        )
-    ]
+    return Finding(
+        rule="graph.model",
+        severity="good" if good else "note",
+        title=f"The model predicts {len(checked.points)} measured steps within {percent(checked.median)} (median)",
+        text=f"19 of 20 lie within {percent(checked.most)}; intervals hold {percent(checked.coverage)} of the steps.",
+        threshold=f"good: median within {percent(GOOD_MEDIAN)}, 95 % of the steps within {percent(GOOD_MOST)}",
+        rests_on=rests_on(*(point.row for point in checked.points)),
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    break_even,
+    crossovers,
+    phases,
+    replaying,
+    upload,
+    update,
+    kinds,
+    one_by_one,
+    dependent_launch,
+    decided,
+    refused,
+    shapes,
+    memory,
+    footprint,
+    foresight,
+)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from microbench.analysis.evidence import Evidence
-from microbench.analysis.graph_steps import TITLES
+from microbench.analysis.graph_steps import layer_titles
 from microbench.analysis.stats import Row
 from microbench.core.model import link_rate
 
@@ -50,13 +50,13 @@ def layer(row: Row) -> str:
     return str(row.params.get("layer"))
 
 
-def title(row: Row) -> str:
+def title(evidence: Evidence, row: Row) -> str:
     """A row's layer as its authors write it."""
-    return TITLES.get(layer(row), layer(row))
+    return layer_titles(evidence.run).get(layer(row), layer(row))
 
 
 def layer_rows(evidence: Evidence, family: str, arguments: int | None = None) -> list[Row]:
-    """Submit rows of a family of layers, cheapest first; only those with so many arguments where that is given."""
+    """Submit rows of a family of layers, cheapest first; only those with this number of arguments if one is given."""
     chosen = {} if arguments is None else {"arguments": arguments}
     rows = [row for row in evidence.rows("launch_layers", "submit", family=family, **chosen) if row.value > 0]
     return sorted(rows, key=lambda row: row.value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microbench.analysis.evidence import Evidence, Finding, Severity, listed, rests_on, sentence
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, sentence
 from microbench.core.units import as_time, axis_value, percent, quantity, times
 from microbench.explain.launch_facts import (
     BANDWIDTH_SHARE,
@@ -22,7 +22,6 @@ from microbench.explain.launch_facts import (
 # Two costs differ from this ratio on.
 MARGIN = 1.10
 SWEEP_TOLERANCE = 1.5
-EXAMPLE_KERNEL_S = 10e-6
 TAIL_RATIO, WORST_RATIO = 2.0, 10.0
 SCALING_SHARE = 0.5
 WAIT_RATIO = 2.0
@@ -39,36 +38,33 @@ PARTS = {
 }
 
 
-def cost(evidence: Evidence) -> list[Finding]:
+def cost(evidence: Evidence) -> Finding | None:
     """What one launch costs, and which of its three parts is the largest."""
     submit, start, complete, trip = (
         evidence.row("launch_cost", name) for name in ("submit", "start", "complete", "round_trip")
     )
     if submit is None or start is None or complete is None or trip is None:
-        return []
+        return None
     parts = {"submit": submit.value, "start": max(start.value - submit.value, 0.0), "complete": complete.value}
     largest = max(parts, key=parts.__getitem__)
     words, advice = PARTS[largest]
-    return [
-        Finding(
-            rule="launch.cost",
-            severity="note",
-            title=f"A launch costs the host {as_time(submit.value)}; launch and synchronise take {as_time(trip.value)}",
-            text=f"{words} is the largest part: {percent(parts[largest] / sum(parts.values()))}.",
-            advice=advice,
-            threshold="the largest of submit, start less submit, and complete",
-            rests_on=rests_on(submit, start, complete, trip),
-            suite="launch",
-        )
-    ]
+    return Finding(
+        rule="launch.cost",
+        severity="note",
+        title=f"A launch costs the host {as_time(submit.value)}; launch and synchronise take {as_time(trip.value)}",
+        text=f"{words} is the largest part: {percent(parts[largest] / sum(parts.values()))}.",
+        advice=advice,
+        threshold="the largest of submit, start less submit, and complete",
+        rests_on=rests_on(submit, start, complete, trip),
+    )
 
 
-def starving(evidence: Evidence) -> list[Finding]:
+def starving(evidence: Evidence) -> Finding | None:
     """Below which kernel duration the GPU waits for the host, by the model and by the duration sweep."""
     submit, gap = (evidence.row("launch_cost", name) for name in ("submit", "gap_stream"))
     crossover = crossover_s(evidence)
     if submit is None or gap is None or crossover is None:
-        return []
+        return None
     points = sweep(evidence, "period")
     below, above = plateau_end(points) or (crossover, crossover)
     severity: Severity = "advice"
@@ -82,156 +78,136 @@ def starving(evidence: Evidence) -> list[Finding]:
         severity, advice = "warning", "Believe the sweep, and measure again on an idle machine."
         title = f"Kernels shorter than {as_time(crossover)} should be launch-bound, but the duration sweep disagrees"
         text = f"The limit that the sweep shows lies between {as_time(below)} and {as_time(above)}."
-    return [
-        Finding(
-            rule="launch.starving",
-            severity=severity,
-            title=title,
-            text=text,
-            advice=advice,
-            threshold=(
-                f"duration < submit - gap_stream; the sweep leaves its plateau above {PLATEAU_MARGIN:.2f} times the "
-                f"shortest kernels' period, and agrees within a factor of {SWEEP_TOLERANCE:g}"
-            ),
-            rests_on=rests_on(submit, gap, *(row for _, row in points)),
-            suite="launch",
-        )
-    ]
+    return Finding(
+        rule="launch.starving",
+        severity=severity,
+        title=title,
+        text=text,
+        advice=advice,
+        threshold=(
+            f"duration < submit - gap_stream; the sweep leaves its plateau above {PLATEAU_MARGIN:.2f} times the "
+            f"shortest kernels' period, and agrees within a factor of {SWEEP_TOLERANCE:g}"
+        ),
+        rests_on=rests_on(submit, gap, *(row for _, row in points)),
+    )
 
 
-def gaps(evidence: Evidence) -> list[Finding]:
+def gaps(evidence: Evidence) -> Finding | None:
     """How long the GPU itself idles between two kernels, in a stream and in a graph."""
     stream, graph = evidence.row("launch_cost", "gap_stream"), evidence.row("launch_cost", "gap_graph")
     if stream is None or graph is None:
-        return []
-    gain = (stream.value - graph.value) / (EXAMPLE_KERNEL_S + stream.value)
-    example = (
-        f"Kernels of {EXAMPLE_KERNEL_S * 1e6:.0f} µs gain {percent(gain)} as a graph, even where the host keeps up."
-    )
+        return None
     shorter = stream.value > graph.value * MARGIN
-    return [
-        Finding(
-            rule="launch.gap",
-            severity="note",
-            title=f"Between two kernels the GPU idles {as_time(stream.value)}, in a graph {as_time(graph.value)}",
-            text=example if shorter else "A graph does not shorten the gap here.",
-            threshold=f"a graph's gap counts as shorter above {MARGIN:.2f} times",
-            rests_on=rests_on(stream, graph),
-            suite="launch",
-        )
-    ]
+    return Finding(
+        rule="launch.gap",
+        severity="note",
+        title=f"Between two kernels the GPU idles {as_time(stream.value)}, in a graph {as_time(graph.value)}",
+        text="A graph saves the difference for each kernel, even where the host keeps up."
+        if shorter
+        else "A graph does not shorten the gap here.",
+        threshold=f"a graph's gap counts as shorter above {MARGIN:.2f} times",
+        rests_on=rests_on(stream, graph),
+    )
 
 
-def tails(evidence: Evidence) -> list[Finding]:
+def tails(evidence: Evidence) -> Finding | None:
     """How far the slowest launch calls lie from the median."""
     row = evidence.row("launch_cost", "submit")
     if row is None or row.summaries[0].per_call is None:
-        return []
+        return None
     p99, worst = row.over_rounds("p99") / row.value, row.over_rounds("max") / row.value
     spiky, rare = p99 > TAIL_RATIO, worst > WORST_RATIO
     text = "Nothing interrupts the submitting core for long."
     if spiky or rare:
         text = "Something stops the submitting core: interrupts, clock changes, other processes or a hypervisor."
-    return [
-        Finding(
-            rule="launch.tail",
-            severity="warning" if spiky else "note" if rare else "good",
-            title=f"One launch in a hundred takes {times(p99)} the median, the worst {times(worst)}",
-            text=text,
-            advice="Pin the process to an idle core, and read medians." if spiky else "",
-            threshold=f"p99 above {TAIL_RATIO:g} times the median warns; a worst above {WORST_RATIO:g} times is noted",
-            rests_on=rests_on(row),
-            suite="launch",
-        )
-    ]
+    return Finding(
+        rule="launch.tail",
+        severity="warning" if spiky else "note" if rare else "good",
+        title=f"One launch in a hundred takes {times(p99)} the median, the worst {times(worst)}",
+        text=text,
+        advice="Pin the process to an idle core, and read medians." if spiky else "",
+        threshold=f"p99 above {TAIL_RATIO:g} times the median warns; a worst above {WORST_RATIO:g} times is noted",
+        rests_on=rests_on(row),
+    )
 
 
 # -- the layer that launches ------------------------------------------------------------------------------------------
 
 
-def same_kernel(evidence: Evidence) -> list[Finding]:
+def same_kernel(evidence: Evidence) -> Finding | None:
     """What Python adds to the launch of the same empty kernel, and which layer to choose."""
     rows = layer_rows(evidence, "same_kernel", 0)
     loop = next((row for row in rows if layer(row) == NATIVE), None)
     layers = [row for row in rows if layer(row) != NATIVE]
     if loop is None or not layers:
-        return []
+        return None
     best, worst = layers[0], layers[-1]
-    equal = [title(row) for row in layers if row.value <= best.value * MARGIN]
+    equal = [title(evidence, row) for row in layers if row.value <= best.value * MARGIN]
     plural = "" if len(equal) > 1 else "es"
     text = f"A compiled loop takes {as_time(loop.value)}"
-    text += f"; {title(worst)} takes {times(worst.value / loop.value)} as long." if worst is not best else "."
-    return [
-        Finding(
-            rule="launch.layers",
-            severity="advice",
-            title=f"From Python, {listed(equal)} launch{plural} cheapest: {as_time(best.value)} a call",
-            text=text,
-            advice="It matters only for kernels shorter than their launch call; for longer ones any layer will do.",
-            threshold=f"layers within {MARGIN:.2f} times the cheapest count as equal",
-            rests_on=rests_on(loop, *layers),
-            suite="launch",
-        )
-    ]
+    text += f"; {title(evidence, worst)} takes {times(worst.value / loop.value)} as long." if worst is not best else "."
+    return Finding(
+        rule="launch.layers",
+        severity="advice",
+        title=f"From Python, {listed(equal)} launch{plural} cheapest: {as_time(best.value)} a call",
+        text=text,
+        advice="It matters only for kernels shorter than their launch call; for longer ones any layer will do.",
+        threshold=f"layers within {MARGIN:.2f} times the cheapest count as equal",
+        rests_on=rests_on(loop, *layers),
+    )
 
 
-def one_op(evidence: Evidence) -> list[Finding]:
+def one_op(evidence: Evidence) -> Finding | None:
     """What one operation costs through the array libraries; no ratio to the loop, as each has a kernel of its own."""
     rows = layer_rows(evidence, "one_op")
     if not rows:
-        return []
+        return None
     best, worst = rows[0], rows[-1]
-    words = f"One array operation costs {as_time(best.value)} to submit through {title(best)}"
-    several = [title(row) for row in rows if (kernels_per_call(row) or 1) != 1]
+    words = f"One array operation costs {as_time(best.value)} to submit through {title(evidence, best)}"
+    several = [title(evidence, row) for row in rows if (kernels_per_call(row) or 1) != 1]
     more = f" {listed(several)} launch{'' if len(several) > 1 else 'es'} several kernels a call." if several else ""
-    return [
-        Finding(
-            rule="launch.one_op",
-            severity="note",
-            title=words + (f", {as_time(worst.value)} through {title(worst)}" if worst is not best else ""),
-            text=f"This is x + 1 on one element, a different kernel in each library.{more}",
-            threshold="the cheapest and the most expensive library",
-            rests_on=rests_on(*rows),
-            suite="launch",
-        )
-    ]
+    return Finding(
+        rule="launch.one_op",
+        severity="note",
+        title=words + (f", {as_time(worst.value)} through {title(evidence, worst)}" if worst is not best else ""),
+        text=f"This is x + 1 on one element, a different kernel in each library.{more}",
+        threshold="the cheapest and the most expensive library",
+        rests_on=rests_on(*rows),
+    )
 
 
 # -- queue, link, waits and calls -------------------------------------------------------------------------------------
 
 
-def queue(evidence: Evidence) -> list[Finding]:
+def queue(evidence: Evidence) -> Finding | None:
     """How many launches the queue holds, and what a call costs once it is full."""
     points = evidence.curve("launch_queue", "depth", "argument_bytes")
     if not points:
-        return []
+        return None
     depth, submit, longest = points[0][1], evidence.row("launch_cost", "submit"), sweep(evidence, "gated")[-1:]
     text = "A call then returns only when a kernel has begun."
     if longest and submit:
         duration_s, row = longest[0]
         text = (
-            f"With kernels of {as_time(duration_s)} a call then takes {as_time(row.value)} instead of "
-            f"{as_time(submit.value)}, and the host can do nothing else."
+            f"With kernels of {as_time(duration_s)} a call then takes {as_time(row.value)}, and the host can do "
+            "nothing else."
         )
-    return [
-        Finding(
-            rule="launch.queue",
-            severity="note",
-            title=f"The launch queue holds {quantity(depth.value, 'launch')} launches; the next call blocks",
-            text=text,
-            threshold="the first call that blocks behind a shut gate",
-            rests_on=rests_on(depth, submit, *(row for _, row in longest)),
-            suite="launch",
-        )
-    ]
+    return Finding(
+        rule="launch.queue",
+        severity="note",
+        title=f"The launch queue holds {quantity(depth.value, 'launch')} launches; the next call blocks",
+        text=text,
+        threshold="the first call that blocks behind a shut gate",
+        rests_on=rests_on(depth, submit, *(row for _, row in longest)),
+    )
 
 
-def traffic(evidence: Evidence) -> list[Finding]:
+def traffic(evidence: Evidence) -> Finding | None:
     """Bytes that a launch moves over the link, as a share of what the link could carry meanwhile."""
     received = evidence.row("launch_traffic", "received", work="launch", duration_ns=0, argument_bytes=0)
     received = received or evidence.row("launch_traffic", "received", work="launch")
     if received is None:
-        return []
+        return None
     sent = evidence.row("launch_traffic", "sent", **received.params)
     back = f" and {quantity(sent.value, 'B/launch')} back" if sent else ""
     share = link_share(evidence, received)
@@ -239,63 +215,52 @@ def traffic(evidence: Evidence) -> list[Finding]:
     if share is not None:
         text = f"At the highest launch rate that is {percent(share)} of the link: "
         text += "bandwidth adds to the cost of a launch." if heavy else "a launch costs latency, not bandwidth."
-    return [
-        Finding(
-            rule="launch.traffic",
-            severity="warning" if heavy else "note",
-            title=f"A launch moves {quantity(received.value, 'B/launch')} over the link to the GPU{back}",
-            text=text,
-            advice="Pass pointers instead of large arguments." if heavy else "",
-            threshold=f"bandwidth counts from {percent(BANDWIDTH_SHARE)} of the link's raw rate on",
-            rests_on=rests_on(received, sent, evidence.row("launch_cost", "throughput")),
-            suite="launch",
-        )
-    ]
+    return Finding(
+        rule="launch.traffic",
+        severity="warning" if heavy else "note",
+        title=f"A launch moves {quantity(received.value, 'B/launch')} over the link to the GPU{back}",
+        text=text,
+        advice="Pass pointers instead of large arguments." if heavy else "",
+        threshold=f"bandwidth counts from {percent(BANDWIDTH_SHARE)} of the link's raw rate on",
+        rests_on=rests_on(received, sent, evidence.row("launch_cost", "throughput")),
+    )
 
 
-def counters(evidence: Evidence) -> list[Finding]:
+def counters(evidence: Evidence) -> Finding | None:
     """A warning where the link's byte counters do not see a copy of known size as payload and packet headers."""
     low, high = PLAUSIBLE_WIRE_BYTES
     checks = (("pinned_h2d", "received_per_byte"), ("pinned_d2h", "sent_per_byte"))
     rows = [evidence.row("launch_traffic", metric, work=work) for work, metric in checks]
     wrong = next((row for row in rows if row is not None and not low <= row.value <= high), None)
     if wrong is None:
-        return []
-    return [
-        Finding(
-            rule="launch.traffic_check",
-            severity="warning",
-            title=f"The link's byte counters see {wrong.value:.3f} bytes for each byte of a known copy",
-            text="Packet headers do not explain that.",
-            advice="Do not rely on this run's traffic figures.",
-            threshold=f"between {low:g} and {high:g} counted bytes for each byte of payload",
-            rests_on=rests_on(*rows),
-            suite="launch",
-        )
-    ]
+        return None
+    return Finding(
+        rule="launch.traffic_check",
+        severity="warning",
+        title=f"The link's byte counters see {wrong.value:.3f} bytes for each byte of a known copy",
+        text="Packet headers do not explain that.",
+        advice="Do not rely on this run's traffic figures.",
+        threshold=f"between {low:g} and {high:g} counted bytes for each byte of payload",
+        rests_on=rests_on(*rows),
+    )
 
 
-def waits(evidence: Evidence) -> list[Finding]:
+def waits(evidence: Evidence) -> Finding | None:
     """What a blocking wait costs over a spinning one."""
     spin, blocking = (evidence.row("launch_sync", "complete", wait=wait) for wait in ("spin", "blocking"))
     if spin is None or blocking is None:
-        return []
+        return None
     slow = blocking.value > spin.value * WAIT_RATIO
     title = f"A blocking wait returns {as_time(blocking.value - spin.value)} later than a spinning one"
-    return [
-        Finding(
-            rule="launch.wait",
-            severity="advice" if slow else "note",
-            title=title if slow else "A blocking wait costs little more than a spinning one",
-            text=f"From the kernel's end it takes {as_time(blocking.value)} instead of {as_time(spin.value)}.",
-            advice="Spin where round trips count and a core is free; block where the core has other work."
-            if slow
-            else "",
-            threshold=f"blocking above {WAIT_RATIO:g} times spinning",
-            rests_on=rests_on(spin, blocking),
-            suite="launch",
-        )
-    ]
+    return Finding(
+        rule="launch.wait",
+        severity="advice" if slow else "note",
+        title=title if slow else "A blocking wait costs little more than a spinning one",
+        text=f"From the kernel's end it takes {as_time(blocking.value)} instead of {as_time(spin.value)}.",
+        advice="Spin where round trips count and a core is free; block where the core has other work." if slow else "",
+        threshold=f"blocking above {WAIT_RATIO:g} times spinning",
+        rests_on=rests_on(spin, blocking),
+    )
 
 
 SYNC_CALLS = {
@@ -308,13 +273,13 @@ SYNC_CALLS = {
 }
 
 
-def calls(evidence: Evidence) -> list[Finding]:
+def calls(evidence: Evidence) -> Finding | None:
     """The most expensive of the calls that go with launches, and what timing adds to an event record."""
     rows = {metric: evidence.row("launch_sync", metric, wait="spin") for metric in SYNC_CALLS}
     known = {metric: row for metric, row in rows.items() if row is not None}
     submit = evidence.row("launch_cost", "submit")
     if submit is None or not known:
-        return []
+        return None
     worst = max(known, key=lambda metric: known[metric].value)
     longest = known[worst].value
     timed, untimed = rows["record"], rows["record_untimed"]
@@ -322,53 +287,47 @@ def calls(evidence: Evidence) -> list[Finding]:
     text = "Every event and synchronise call was made with nothing to wait for."
     if timed is not None and untimed is not None:
         text = f"An event record without timing takes {as_time(untimed.value)}."
-    return [
-        Finding(
-            rule="launch.calls",
-            severity="advice" if costly else "note",
-            title=f"{sentence(SYNC_CALLS[worst])} takes {as_time(longest)}, a launch {as_time(submit.value)}",
-            text=text,
-            advice="Create events that only order work with cudaEventDisableTiming." if costly else "",
-            threshold=f"the most expensive call; advises against timing above {TIMING_RATIO:g} times an untimed record",
-            rests_on=rests_on(submit, *known.values()),
-            suite="launch",
-        )
-    ]
+    return Finding(
+        rule="launch.calls",
+        severity="advice" if costly else "note",
+        title=f"{sentence(SYNC_CALLS[worst])} takes {as_time(longest)}, a launch {as_time(submit.value)}",
+        text=text,
+        advice="Create events that only order work with cudaEventDisableTiming." if costly else "",
+        threshold=f"the most expensive call; advises against timing above {TIMING_RATIO:g} times an untimed record",
+        rests_on=rests_on(submit, *known.values()),
+    )
 
 
 # -- threads, streams and kinds of launch -----------------------------------------------------------------------------
 
 
-def threads(evidence: Evidence) -> list[Finding]:
+def threads(evidence: Evidence) -> Finding | None:
     """How launching scales with threads, each on a stream of its own."""
     points = [(count, row) for count, row in evidence.curve("launch_threads", "rate", "threads") if row.value > 0]
     if len(points) < 2 or points[0][0] != 1:
-        return []
+        return None
     alone, (count, best) = points[0][1], max(points, key=lambda point: point[1].value)
     speedup = best.value / alone.value
     shared = speedup / count < SCALING_SHARE or count == 1
     title = f"{count} threads launch {times(speedup)} as fast as one"
-    return [
-        Finding(
-            rule="launch.threads",
-            severity="advice" if shared else "note",
-            title=title if count > 1 else "More threads launch no faster than one",
-            text="The threads take turns, on a lock in the driver or on too few cores."
-            if shared
-            else f"That is {percent(speedup / count)} of perfect scaling.",
-            advice="Submit fewer, larger pieces of work: more threads do not remove launch overhead." if shared else "",
-            threshold=f"under {percent(SCALING_SHARE)} of perfect scaling threads count as taking turns",
-            rests_on=rests_on(alone, best),
-            suite="launch",
-        )
-    ]
+    return Finding(
+        rule="launch.threads",
+        severity="advice" if shared else "note",
+        title=title if count > 1 else "More threads launch no faster than one",
+        text="The threads take turns, on a lock in the driver or on too few cores."
+        if shared
+        else f"That is {percent(speedup / count)} of perfect scaling.",
+        advice="Submit fewer, larger pieces of work: more threads do not remove launch overhead." if shared else "",
+        threshold=f"under {percent(SCALING_SHARE)} of perfect scaling threads count as taking turns",
+        rests_on=rests_on(alone, best),
+    )
 
 
-def streams(evidence: Evidence) -> list[Finding]:
+def streams(evidence: Evidence) -> Finding | None:
     """Whether launches into more streams are faster, and how many kernels run at once."""
     points = [(count, row) for count, row in evidence.curve("launch_streams", "rate", "streams") if row.value > 0]
     if len(points) < 2:
-        return []
+        return None
     (few, first), (many, last) = points[0], points[-1]
     ratio = last.value / first.value
     resident = [row for _, row in evidence.curve("launch_streams", "resident", "streams")]
@@ -376,17 +335,14 @@ def streams(evidence: Evidence) -> list[Finding]:
     text = f"Up to {quantity(most, 'launch')} kernels ran at once." if most else "One thread submitted all launches."
     if ratio <= MARGIN:
         text += " Streams overlap kernels; they do not make launches cheaper."
-    return [
-        Finding(
-            rule="launch.streams",
-            severity="note",
-            title=f"Launching into {many} streams runs at {times(ratio)} the rate of {few}",
-            text=text,
-            threshold=f"launching is faster above {MARGIN:.2f} times the rate",
-            rests_on=rests_on(first, last, *resident),
-            suite="launch",
-        )
-    ]
+    return Finding(
+        rule="launch.streams",
+        severity="note",
+        title=f"Launching into {many} streams runs at {times(ratio)} the rate of {few}",
+        text=text,
+        threshold=f"launching is faster above {MARGIN:.2f} times the rate",
+        rests_on=rests_on(first, last, *resident),
+    )
 
 
 KINDS = {
@@ -398,17 +354,17 @@ KINDS = {
 }
 
 
-def kinds(evidence: Evidence) -> list[Finding]:
+def kinds(evidence: Evidence) -> Finding | None:
     """The kind of launch that costs most over a plain one, and the gap that programmatic dependent launch saves."""
     plain = evidence.row("launch_kind", "submit", kind="own_stream")
     others = [row for row in evidence.rows("launch_kind", "submit") if row.params.get("kind") != "own_stream"]
     if plain is None or not others:
-        return []
+        return None
     gap, pdl = (evidence.row("launch_kind", "gap", kind=kind) for kind in ("own_stream", "pdl"))
     worst = max(others, key=lambda row: row.value)
     costlier, shorter = worst.value > plain.value * MARGIN, gap and pdl and pdl.value * MARGIN < gap.value
     if not costlier and not shorter:
-        return []
+        return None
     name, ratio = str(worst.params.get("kind")), times(worst.value / plain.value)
     title = f"{sentence(KINDS.get(name, name))} costs {ratio} a plain launch to submit"
     text = f"A plain launch into a stream takes {as_time(plain.value)}."
@@ -416,38 +372,32 @@ def kinds(evidence: Evidence) -> list[Finding]:
         text = f"{title}." if costlier else "No kind of launch costs more to submit than a plain one."
         title = "Programmatic dependent launch cuts the gap between kernels from "
         title += f"{as_time(gap.value)} to {as_time(pdl.value)}"
-    return [
-        Finding(
-            rule="launch.kind",
-            severity="note",
-            title=title,
-            text=text,
-            threshold=f"a kind differs above {MARGIN:.2f} times a plain launch into a stream",
-            rests_on=rests_on(plain, *others, gap, pdl),
-            suite="launch",
-        )
-    ]
+    return Finding(
+        rule="launch.kind",
+        severity="note",
+        title=title,
+        text=text,
+        threshold=f"a kind differs above {MARGIN:.2f} times a plain launch into a stream",
+        rests_on=rests_on(plain, *others, gap, pdl),
+    )
 
 
-def arguments(evidence: Evidence) -> list[Finding]:
+def arguments(evidence: Evidence) -> Finding | None:
     """What the largest arguments add to a launch; silent where that is next to nothing."""
     points = evidence.curve("launch_arguments", "submit", "argument_bytes", grid_blocks=1)
     if len(points) < 2 or points[0][1].value <= 0 or points[-1][1].value <= points[0][1].value * MARGIN:
-        return []
+        return None
     (_, first), (most, last) = points[0], points[-1]
     added_s = last.value - first.value
-    return [
-        Finding(
-            rule="launch.arguments",
-            severity="advice",
-            title=f"{axis_value('argument_bytes', most)} of arguments add {as_time(added_s)} to a launch",
-            text=f"The call then takes {times(last.value / first.value)} as long.",
-            advice="Pass a pointer to what is large and seldom changes.",
-            threshold=f"submit above {MARGIN:.2f} times that of the smallest arguments",
-            rests_on=rests_on(first, last),
-            suite="launch",
-        )
-    ]
+    return Finding(
+        rule="launch.arguments",
+        severity="advice",
+        title=f"{axis_value('argument_bytes', most)} of arguments add {as_time(added_s)} to a launch",
+        text=f"The call then takes {times(last.value / first.value)} as long.",
+        advice="Pass a pointer to what is large and seldom changes.",
+        threshold=f"submit above {MARGIN:.2f} times that of the smallest arguments",
+        rests_on=rests_on(first, last),
+    )
 
 
 COLD = {
@@ -466,23 +416,40 @@ COLD = {
 }
 
 
-def cold(evidence: Evidence) -> list[Finding]:
+def cold(evidence: Evidence) -> Finding | None:
     """The two most expensive things that a process pays once, before its first result."""
     rows = sorted(evidence.rows("launch_cold", "seconds"), key=lambda row: -row.value)
     if not rows:
-        return []
+        return None
     names = [str(row.params.get("what")) for row in rows]
     words = [f"{COLD.get(name, name)} {as_time(row.value)}" for name, row in zip(names, rows, strict=True)]
     first = f"{sentence(COLD.get(names[0], names[0]))} costs {as_time(rows[0].value)}"
-    return [
-        Finding(
-            rule="launch.cold",
-            severity="note",
-            title="; ".join([first, *words[1:2]]),
-            text="A process pays for each once; caches were empty.",
-            advice="Warm up before timing anything, and keep processes alive." if rows[0].value > COLD_S else "",
-            threshold=f"the two largest; warm-up is advised above {as_time(COLD_S)}",
-            rests_on=rests_on(*rows),
-            suite="launch",
-        )
-    ]
+    return Finding(
+        rule="launch.cold",
+        severity="note",
+        title="; ".join([first, *words[1:2]]),
+        text="A process pays for each once; caches were empty.",
+        advice="Warm up before timing anything, and keep processes alive." if rows[0].value > COLD_S else "",
+        threshold=f"the two largest; warm-up is advised above {as_time(COLD_S)}",
+        rests_on=rests_on(*rows),
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    cost,
+    starving,
+    gaps,
+    same_kernel,
+    one_op,
+    queue,
+    traffic,
+    counters,
+    waits,
+    calls,
+    threads,
+    streams,
+    kinds,
+    arguments,
+    cold,
+    tails,
+)

@@ -1,21 +1,18 @@
-"""The verdict on a GPU's link as facts: what copies reach of its ceiling, and the likeliest causes if little."""
+"""The verdict on a GPU's link: what copies reach of its ceiling, and what this run saw that may slow them down."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Severity, rests_on
 from microbench.analysis.limits import ASSUMED_PAYLOAD_BYTES, Ceiling, pcie_rate
 from microbench.analysis.stats import Row
+from microbench.core.units import about_size, percent, quantity, size
 from microbench.explain.link_facts import (
     DEVICE,
     DIRECTIONS,
     MOST,
     RISEN,
-    Contention,
-    Joint,
     LinkFacts,
     Speed,
     bridges,
@@ -33,118 +30,67 @@ BROKEN = 0.6
 # Where sizes are too few for a fit: 5 us of fixed cost take a tenth of such a copy at 93 GB/s, less on a slower link.
 FILLING_BYTES = 4 << 20
 FASTER_NODE = 1.05
+READ_IDLE = "The link was read after copies had ended, so it may only have been saving power."
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that slows copies down. ``certain`` causes follow from facts alone, without any measured copy."""
+class Cause(NamedTuple):
+    """Something that slows copies down: for the title, as a sentence, and what to do about it.
 
+    ``certain`` causes follow from facts alone, without any measured copy.
+    """
+
+    name: str
+    short: str
+    text: str
+    advice: str
     rests_on: tuple[str, ...]
     certain: bool = False
 
 
-class SlowLink(Cause, frozen=True, kw_only=True):
-    """The GPU's link runs below what GPU and slot support; ``used`` is the share of its speed that copies reach."""
-
-    now: Speed
-    possible: Speed
-    idle: bool
-    slot_known: bool
-    used: float | None
-
-
-class SlowUpstream(Cause, frozen=True, kw_only=True):
-    """A link between bridges runs below what both ends support, and below what the GPU could use."""
-
-    joint: Joint
-    now: Speed
-    possible: Speed
-    at_root: bool
-    idle: bool
-
-
-class NarrowSlot(Cause, frozen=True, kw_only=True):
-    """A bridge on the path supports less than the GPU; ``used`` is the share of its speed that copies reach."""
-
-    bus_id: str | None
-    slot: Speed
-    gpu: Speed
-    used: float | None
-
-
-class FarNode(Cause, frozen=True, kw_only=True):
-    """Buffers on another NUMA node than the copies used are faster."""
-
-    node: int
-    direction: str
-    rate: float
-
-
-class SmallCopies(Cause, frozen=True, kw_only=True):
-    """The largest copy is too small to fill the link, which takes ``needed_bytes``."""
-
-    size_bytes: int
-    needed_bytes: float
-
-
-class SharedUplink(Cause, frozen=True, kw_only=True):
-    """Other GPUs take from the same uplink when they copy."""
-
-    worst: Contention
-
-
-class Recorded(Cause, frozen=True, kw_only=True):
-    """A recorded fact: PCIe error counters rose, other processes use the GPU, the IOMMU translates every address, or a
-    virtual machine hides the path to the GPU."""
-
-    what: Literal["errors", "other_processes", "translated", "hidden"]
-
-
 def causes(evidence: Evidence) -> list[Cause]:
     """Everything in this run that may slow copies down."""
-    facts, gpu = link_facts(evidence), evidence.gpu
-    errors = tuple(f"{name}{RISEN}" for name in facts.damaging() if name.startswith("pcie_"))
-    busy = gpu is not None and gpu.other_processes
+    facts = link_facts(evidence)
     seen = (
         _slow_link(evidence, facts),
         _slow_upstream(evidence, facts),
         _narrow_slot(evidence, facts),
-        Recorded(what="errors", rests_on=errors, certain=True) if errors else None,
+        _errors(facts),
         _far_node(evidence),
         _small_copies(evidence),
-        Recorded(what="other_processes", rests_on=("gpu other_processes",)) if busy else None,
+        _other_processes(evidence),
         _shared_uplink(evidence),
-        Recorded(what="translated", rests_on=("iommu",)) if facts.text("iommu") == "translated" else None,
-        Recorded(what="hidden", rests_on=("virtual_bus",)) if facts.flag("virtual_bus") else None,
+        _translated(facts),
+        _hidden(facts),
     )
     return [cause for cause in seen if cause is not None]
 
 
-def _slow_link(evidence: Evidence, facts: LinkFacts) -> SlowLink | None:
+def _slow_link(evidence: Evidence, facts: LinkFacts) -> Cause | None:
+    """The GPU's link runs below what GPU and slot support."""
     now, gpu, slot = facts.now, gpu_speed(evidence, facts), facts.slot
     if now is None or gpu is None or _disproved(evidence, now):
         return None
     possible = Speed(min(gpu.generation, slot.generation), min(gpu.lanes, slot.lanes)) if slot else gpu
     if now.generation >= possible.generation and now.lanes >= possible.lanes:
         return None
-    return SlowLink(
-        rests_on=("generation_now", "lanes_now"),
-        certain=not facts.idle,
-        now=now,
-        possible=possible,
-        idle=facts.idle,
-        slot_known=slot is not None,
-        used=_used(evidence, now),
-    )
+    short = f"the link runs at PCIe {now.words} of {possible.words}"
+    advice = "Check riser and cable, and the link speed setting of the firmware."
+    if now.lanes < possible.lanes:
+        short = f"{now.lanes} of {possible.lanes} lanes in use"
+        advice = "Reseat the board, check riser and cable, and look at bifurcation in the firmware."
+    able = "GPU and slot support" if slot is not None else "The slot's limit is hidden, but the GPU supports"
+    text = READ_IDLE if facts.idle else f"{able} PCIe {possible.words}{_used(evidence, now)}."
+    return Cause("slow link", short, text, advice, ("generation_now", "lanes_now"), not facts.idle)
 
 
 def _disproved(evidence: Evidence, speed: Speed) -> bool:
-    """Whether copies were faster than such a link carries: then its speed was misread."""
+    """Whether copies were faster than a link of this speed allows: then its speed was misread."""
     peaks = (fastest(evidence, direction) for direction in DIRECTIONS)
     return any(peak is not None and peak[1].interval.low > speed.raw_rate for peak in peaks)
 
 
-def _used(evidence: Evidence, speed: Speed) -> float | None:
-    """The share of such a link's payload rate that the slower direction reaches; None where unknown or above 1."""
+def _used(evidence: Evidence, speed: Speed) -> str:
+    """The share of this speed's payload rate that the slower direction reaches; "" where unknown or above 1."""
     link = evidence.gpu.link if evidence.gpu is not None else None
     payload_bytes = (link.max_payload_bytes if link is not None else None) or ASSUMED_PAYLOAD_BYTES
     shares = [
@@ -153,10 +99,11 @@ def _used(evidence: Evidence, speed: Speed) -> float | None:
         if (peak := fastest(evidence, direction)) is not None
         and (rate := pcie_rate(speed.generation, speed.lanes, direction, payload_bytes))
     ]
-    return min(shares) if shares and max(shares) <= 1 else None
+    return f"; copies fill {percent(min(shares))} of the link as it runs" if shares and max(shares) <= 1 else ""
 
 
-def _slow_upstream(evidence: Evidence, facts: LinkFacts) -> SlowUpstream | None:
+def _slow_upstream(evidence: Evidence, facts: LinkFacts) -> Cause | None:
+    """A link between bridges runs below what both ends support, and below what the GPU could use."""
     gpu = gpu_speed(evidence, facts)
     if gpu is None or facts.flag("virtual_bus"):
         return None
@@ -165,51 +112,105 @@ def _slow_upstream(evidence: Evidence, facts: LinkFacts) -> SlowUpstream | None:
         if now is None or most is None or not joint.slowed or now.raw_rate >= gpu.raw_rate or _disproved(evidence, now):
             continue
         hop = facts.hops().index(joint.below)
-        return SlowUpstream(
-            rests_on=(f"hop{hop}_generation_now", f"hop{hop}_lanes_now"),
-            certain=not facts.idle,
-            joint=joint,
-            now=now,
-            possible=most,
-            at_root=index == 0,
-            idle=facts.idle,
+        place = f"above bridge {joint.below.bus_id}" if index else f"below root port {joint.above.bus_id}"
+        return Cause(
+            "slow upstream",
+            f"the link {place} runs at PCIe {now.words} of {most.words}",
+            READ_IDLE if facts.idle else "Both ends of that link support more.",
+            "Check riser, cable and backplane, and the link speed setting of the firmware.",
+            (f"hop{hop}_generation_now", f"hop{hop}_lanes_now"),
+            not facts.idle,
         )
     return None
 
 
-def _narrow_slot(evidence: Evidence, facts: LinkFacts) -> NarrowSlot | None:
-    slot, gpu = facts.slot, gpu_speed(evidence, facts)
+def _narrow_slot(evidence: Evidence, facts: LinkFacts) -> Cause | None:
+    """A bridge on the path supports less than the GPU."""
+    slot, gpu, bus_id = facts.slot, gpu_speed(evidence, facts), facts.text("slot_limit_bus_id")
     if slot is None or gpu is None or slot.raw_rate >= gpu.raw_rate or _disproved(evidence, slot):
         return None
-    names, bus_id = ("generation_slot_max", "lanes_slot_max"), facts.text("slot_limit_bus_id")
-    return NarrowSlot(rests_on=names, certain=True, bus_id=bus_id, slot=slot, gpu=gpu, used=_used(evidence, slot))
+    return Cause(
+        "narrow slot",
+        f"{f'bridge {bus_id}' if bus_id else 'a bridge on the path'} is narrower, PCIe {slot.words}",
+        f"The GPU supports PCIe {gpu.words}{_used(evidence, slot)}.",
+        "Try another slot of this machine: it may be wider.",
+        ("generation_slot_max", "lanes_slot_max"),
+        True,
+    )
 
 
-def _far_node(evidence: Evidence) -> FarNode | None:
-    for direction in DIRECTIONS:
+def _errors(facts: LinkFacts) -> Cause | None:
+    names = tuple(f"{name}{RISEN}" for name in facts.damaging() if name.startswith("pcie_"))
+    advice = "Check riser, cable and seat of the board."
+    return (
+        Cause("errors", "its error counters rise", "Damaged packets are sent again.", advice, names, True)
+        if names
+        else None
+    )
+
+
+def _far_node(evidence: Evidence) -> Cause | None:
+    """Buffers on another NUMA node than the copies used are faster."""
+    for direction, way in DIRECTIONS.items():
         peak, rates = fastest(evidence, direction), nodes(evidence, direction)
         if peak is None or len(rates) < 2:
             continue
         node, row = max(rates.items(), key=lambda item: item[1].value)
         if row.value >= FASTER_NODE * peak[1].value:
-            return FarNode(rests_on=rests_on(peak[1], row), node=node, direction=direction, rate=row.value)
+            text = f"From NUMA node {node} copies {way} reach {quantity(row.value, 'B/s')}."
+            advice = f"Run with `numactl --cpunodebind={node} --membind={node}`."
+            return Cause("far node", "the buffers lie on a far NUMA node", text, advice, rests_on(peak[1], row))
     return None
 
 
-def _small_copies(evidence: Evidence) -> SmallCopies | None:
+def _small_copies(evidence: Evidence) -> Cause | None:
+    """The largest copy is too small to fill the link."""
     for direction in DIRECTIONS:
         peak, fit = fastest(evidence, direction), copy_fit(evidence, DEVICE, direction, "pinned")
         needed_bytes = fit.size_for(MOST) if fit is not None else FILLING_BYTES
         if peak is not None and peak[0] < needed_bytes:
-            return SmallCopies(rests_on=rests_on(peak[1]), size_bytes=peak[0], needed_bytes=needed_bytes)
+            text, advice = (
+                f"The largest copy was {size(peak[0])}.",
+                f"Measure copies from {about_size(needed_bytes)} on as well.",
+            )
+            return Cause("small copies", "the copies are small", text, advice, rests_on(peak[1]))
     return None
 
 
-def _shared_uplink(evidence: Evidence) -> SharedUplink | None:
+def _other_processes(evidence: Evidence) -> Cause | None:
+    if evidence.gpu is None or not evidence.gpu.other_processes:
+        return None
+    words = "other processes use this GPU", "They may copy as well.", "End them and measure again."
+    return Cause("other processes", *words, ("gpu other_processes",))
+
+
+def _shared_uplink(evidence: Evidence) -> Cause | None:
+    """Other GPUs take from the same uplink when they copy."""
     own = evidence.gpu.index if evidence.gpu is not None else 0
     mine = [contention for contention in shared_uplinks(evidence) if contention.gpu_index == own]
     worst = min(mine, key=lambda contention: contention.share, default=None)
-    return SharedUplink(rests_on=rests_on(worst.alone, worst.together), worst=worst) if worst is not None else None
+    if worst is None:
+        return None
+    text = f"This GPU keeps {percent(worst.share)} of its rate with {worst.others_words} copying."
+    advice = "Measure again while no other GPU copies."
+    return Cause("shared uplink", "the uplink is shared", text, advice, rests_on(worst.alone, worst.together))
+
+
+def _translated(facts: LinkFacts) -> Cause | None:
+    if facts.text("iommu") != "translated":
+        return None
+    text = "Misses in its caches slow large or scattered buffers."
+    advice = "Boot with `iommu=pt` where no virtual machine needs the IOMMU, or use huge pages."
+    return Cause("translated", "the IOMMU translates addresses", text, advice, ("iommu",))
+
+
+def _hidden(facts: LinkFacts) -> Cause | None:
+    if not facts.flag("virtual_bus"):
+        return None
+    text = "Slots, bridges and other users of the uplink are visible only on its host."
+    return Cause(
+        "hidden", "a virtual machine hides the path", text, "Look for the cause on the host.", ("virtual_bus",)
+    )
 
 
 class Reached(NamedTuple):
@@ -253,11 +254,11 @@ class Verdict(NamedTuple):
         return self.worst.share < HEALTHY
 
     @property
-    def small(self) -> SmallCopies | None:
+    def small(self) -> Cause | None:
         """Copies that are too small to judge the link by, where nothing is certainly wrong."""
         if not self.slow or self.over or any(cause.certain for cause in self.causes):
             return None
-        return next((cause for cause in self.causes if isinstance(cause, SmallCopies)), None)
+        return next((cause for cause in self.causes if cause.name == "small copies"), None)
 
     @property
     def blamed(self) -> list[Cause]:

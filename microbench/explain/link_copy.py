@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from microbench.analysis.evidence import Evidence, Finding, Severity, listed, rests_on
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on
 from microbench.core.units import about_size, as_time, percent, quantity, round_percent, size, times
 from microbench.explain.link_facts import (
     ALLOCATE,
@@ -41,37 +41,34 @@ ACCESS_LOSS = 0.05
 GROWS = 1.2  # of the latency within the smallest footprint
 
 
-def copy_size(evidence: Evidence) -> list[Finding]:
+def copy_size(evidence: Evidence) -> Finding | None:
     """From which size on a copy uses the link."""
     fits = {way: fit for way in DIRECTIONS if (fit := copy_fit(evidence, DEVICE, way, "pinned")) is not None}
     if not fits:
-        return []
+        return None
     direction, fit = next(iter(fits.items()))
     text = f"Half of its bandwidth takes {about_size(fit.size_for(HALF))}."
     if any(fit.line.misfit.largest > WIDE for fit in fits.values()):
         text += " Some sizes are far off the fit: read the curve for them."
-    return [
-        Finding(
-            rule="link.copy_size",
-            severity="note",
-            title=(
-                f"A copy {DIRECTIONS[direction]} needs {about_size(fit.size_for(MOST))} to reach "
-                f"{round_percent(MOST)} of its bandwidth"
-            ),
-            text=text,
-            advice="Gather smaller copies into one buffer.",
-            threshold="T = a + V / b by the least relative residuals; half at a × b, 90 % at 9 × a × b",
-            rests_on=rests_on(*(row for fit in fits.values() for _, row in fit.points)),
-            suite="link",
-        )
-    ]
+    return Finding(
+        rule="link.copy_size",
+        severity="note",
+        title=(
+            f"A copy {DIRECTIONS[direction]} needs {about_size(fit.size_for(MOST))} to reach "
+            f"{round_percent(MOST)} of its bandwidth"
+        ),
+        text=text,
+        advice="Gather smaller copies into one buffer.",
+        threshold="T = a + V / b by the least relative residuals; half at a × b, 90 % at 9 × a × b",
+        rests_on=rests_on(*(row for fit in fits.values() for _, row in fit.points)),
+    )
 
 
-def pinned(evidence: Evidence) -> list[Finding]:
+def pinned(evidence: Evidence) -> Finding | None:
     """What copies of pageable memory lose against pinned, and after how many copies pinning has paid."""
     compared = pageable_against_pinned(evidence)
     if not compared:
-        return []
+        return None
     shares = {direction: pageable.value / row.value for direction, (_, pageable, row) in compared.items()}
     rows = [row for _, *pair in compared.values() for row in pair]
     worst = min(shares, key=lambda direction: shares[direction])
@@ -79,21 +76,18 @@ def pinned(evidence: Evidence) -> list[Finding]:
     priced = choices(evidence)
     largest = max(priced, key=lambda choice: choice.size_bytes, default=None)
     text = f"Copies of {size(compared[worst][0])} were compared, each with a wait."
-    return [
-        Finding(
-            rule="link.pin",
-            severity="advice" if heavy else "note",
-            title=f"Pageable copies {DIRECTIONS[worst]} reach {percent(shares[worst])} of pinned ones",
-            text=_paid(largest) if largest is not None else text,
-            advice=_pin(priced, heavy),
-            threshold=(
-                f"advice where pageable memory loses over {round_percent(PAGEABLE_LOSS)}; paid after (pin + release, "
-                "less what new pageable memory costs) / (pageable copy − pinned copy)"
-            ),
-            rests_on=rests_on(*rows, *(row for choice in priced for row in choice.rows)),
-            suite="link",
-        )
-    ]
+    return Finding(
+        rule="link.pin",
+        severity="advice" if heavy else "note",
+        title=f"Pageable copies {DIRECTIONS[worst]} reach {percent(shares[worst])} of pinned ones",
+        text=_paid(largest) if largest is not None else text,
+        advice=_pin(priced, heavy),
+        threshold=(
+            f"advice where pageable memory loses over {round_percent(PAGEABLE_LOSS)}; paid after (pin + release, "
+            "less what new pageable memory costs) / (pageable copy − pinned copy)"
+        ),
+        rests_on=rests_on(*rows, *(row for choice in priced for row in choice.rows)),
+    )
 
 
 def _paid(choice: Choice) -> str:
@@ -124,11 +118,11 @@ def _pin(priced: Sequence[Choice], heavy: bool) -> str:
     return "Pin buffers that are used again, and leave pageable what is copied once."
 
 
-def both(evidence: Evidence) -> list[Finding]:
+def both(evidence: Evidence) -> Finding | None:
     """The sum of both directions against twice one, and which direction suffers."""
     ways = both_directions(evidence)
     if len(ways) < len(DIRECTIONS):
-        return []
+        return None
     alone = sum(way.alone.value for way in ways.values())
     total = max((way.total for way in ways.values()), key=lambda row: row.value)
     share = total.value / alone
@@ -143,25 +137,22 @@ def both(evidence: Evidence) -> list[Finding]:
         text = f"Copies {DIRECTIONS[weak]} give way: they keep {percent(ways[weak].share)} of their rate."
     if ended:
         text += f" The other direction ended before copies {_ways(ended)} did, so these were partly alone."
-    return [
-        Finding(
-            rule="link.both",
-            severity=severity,
-            title=f"Both directions at once carry {quantity(total.value, 'B/s')}, {percent(share)} of their sum alone",
-            text=text,
-            advice=advice,
-            threshold=f"warning under {round_percent(TAKES_TURNS)} of both alone; the sum counts while both are busy",
-            rests_on=(*rests_on(*(row for way in ways.values() for row in way)), *([OTHERS_BUSY] if ended else [])),
-            suite="link",
-        )
-    ]
+    return Finding(
+        rule="link.both",
+        severity=severity,
+        title=f"Both directions at once carry {quantity(total.value, 'B/s')}, {percent(share)} of their sum alone",
+        text=text,
+        advice=advice,
+        threshold=f"warning under {round_percent(TAKES_TURNS)} of both alone; the sum counts while both are busy",
+        rests_on=(*rests_on(*(row for way in ways.values() for row in way)), *([OTHERS_BUSY] if ended else [])),
+    )
 
 
-def chunks(evidence: Evidence) -> list[Finding]:
+def chunks(evidence: Evidence) -> Finding | None:
     """Whether cutting a copy into pieces pays, with a kernel on each piece."""
     step, plain = pieces(evidence, "copy_and_kernel"), pieces(evidence, "copy")
     if step is None:
-        return []
+        return None
     count, streams = step[1].params.get("chunks"), step[1].params.get("streams")
     saved = 1 - step[0].value / step[1].value
     pays = saved > WORTH
@@ -173,51 +164,45 @@ def chunks(evidence: Evidence) -> list[Finding]:
         text = f"{'In one stream a copy waits' if streams == 1 else 'Copies wait'} for the kernel before it."
     if plain is not None and 1 - plain[0].value / plain[1].value <= WORTH:
         text += " Copies alone gain nothing from pieces."
-    return [
-        Finding(
-            rule="link.chunks",
-            severity="advice" if pays else "note",
-            title=title,
-            text=text,
-            advice=f"Cut large copies into {count} pieces on {streams} streams, a kernel after each." if pays else "",
-            threshold=f"advice where the best pieces save over {round_percent(WORTH)}; at most half can be saved",
-            rests_on=rests_on(*step, *(plain or ())),
-            suite="link",
-        )
-    ]
+    return Finding(
+        rule="link.chunks",
+        severity="advice" if pays else "note",
+        title=title,
+        text=text,
+        advice=f"Cut large copies into {count} pieces on {streams} streams, a kernel after each." if pays else "",
+        threshold=f"advice where the best pieces save over {round_percent(WORTH)}; at most half can be saved",
+        rests_on=rests_on(*step, *(plain or ())),
+    )
 
 
-def managed(evidence: Evidence) -> list[Finding]:
+def managed(evidence: Evidence) -> Finding | None:
     """Managed memory that moves by faults, against prefetches that do the same."""
     ways = managed_ways(evidence)
     if not ways:
-        return []
+        return None
     target, (fault, prefetch) = max(ways.items(), key=lambda item: item[1][1].value / item[1][0].value)
     ratio = prefetch.value / fault.value
     heavy = 1 - 1 / ratio > FAULTS_LOSE
     title = "Managed memory moves by faults nearly as fast as by a prefetch"
-    return [
-        Finding(
-            rule="link.managed",
-            severity="advice" if heavy else "note",
-            title=f"Managed memory takes {times(ratio)} as long by faults as by a prefetch" if heavy else title,
-            text=(
-                f"Faults move {quantity(fault.value, 'B/s')} to the {'GPU' if target == 'device' else 'host'}, a "
-                f"prefetch moves {quantity(prefetch.value, 'B/s')}."
-            ),
-            advice="Prefetch (cuMemPrefetchAsync) what a kernel will touch, or copy it." if heavy else "",
-            threshold=f"advice where faults lose over {round_percent(FAULTS_LOSE)} against a prefetch",
-            rests_on=rests_on(*(row for rows in ways.values() for row in rows)),
-            suite="link",
-        )
-    ]
+    return Finding(
+        rule="link.managed",
+        severity="advice" if heavy else "note",
+        title=f"Managed memory takes {times(ratio)} as long by faults as by a prefetch" if heavy else title,
+        text=(
+            f"Faults move {quantity(fault.value, 'B/s')} to the {'GPU' if target == 'device' else 'host'}, a "
+            f"prefetch moves {quantity(prefetch.value, 'B/s')}."
+        ),
+        advice="Prefetch (cuMemPrefetchAsync) what a kernel will touch, or copy it." if heavy else "",
+        threshold=f"advice where faults lose over {round_percent(FAULTS_LOSE)} against a prefetch",
+        rests_on=rests_on(*(row for rows in ways.values() for row in rows)),
+    )
 
 
-def zero_copy(evidence: Evidence) -> list[Finding]:
+def zero_copy(evidence: Evidence) -> Finding | None:
     """How fast kernels reach mapped host memory, in which packets, and what width and offset lose."""
     rates = zero_copy_rates(evidence)
     if not rates:
-        return []
+        return None
     verbs = {"read": "read host memory at", "write": "write it at" if "read" in rates else "write host memory at"}
     reached = listed([f"{verbs[access]} {quantity(row.value, 'B/s')}" for access, row in rates.items()])
     packets = {access: count for access in rates if (count := packet_bytes(evidence, access)) is not None}
@@ -232,25 +217,22 @@ def zero_copy(evidence: Evidence) -> list[Finding]:
         advice = f"Move 16 bytes a thread: narrower accesses cost {worst.access}s up to {percent(worst.share)}."
     else:
         text += " Memory that is touched once can stay on the host."
-    return [
-        Finding(
-            rule="link.zero_copy",
-            severity="advice" if heavy else "note",
-            title=f"Kernels {reached} without a copy",
-            text=text.strip(),
-            advice=advice,
-            threshold=f"advice where narrow or split accesses lose over {round_percent(ACCESS_LOSS)}",
-            rests_on=rests_on(*evidence.rows("link_zero_copy")),
-            suite="link",
-        )
-    ]
+    return Finding(
+        rule="link.zero_copy",
+        severity="advice" if heavy else "note",
+        title=f"Kernels {reached} without a copy",
+        text=text.strip(),
+        advice=advice,
+        threshold=f"advice where narrow or split accesses lose over {round_percent(ACCESS_LOSS)}",
+        rests_on=rests_on(*evidence.rows("link_zero_copy")),
+    )
 
 
-def latency(evidence: Evidence) -> list[Finding]:
+def latency(evidence: Evidence) -> Finding | None:
     """What a read of host memory by the GPU takes, what a flag round trip takes, and how many switches fit that."""
     reads, flag = host_reads(evidence), evidence.row("link_latency", "latency", what="flag")
     if not reads and flag is None:
-        return []
+        return None
     words = [f"A flag that a running kernel answers takes {as_time(flag.value)}."] if flag is not None else []
     title, rows = words[0].removesuffix(".") if words else "", [row for _, row in reads]
     if reads:
@@ -260,22 +242,19 @@ def latency(evidence: Evidence) -> list[Finding]:
         if far > GROWS * first:
             words = [f"Reads over larger footprints take up to {times(far / first)} as long: translation caches miss."]
         words.append(f"By a rule of thumb, {_switches(first, link_facts(evidence))}.")
-    return [
-        Finding(
-            rule="link.latency",
-            severity="note",
-            title=title,
-            text=" ".join(words) if reads else "Reads of host memory by the GPU were not measured.",
-            advice="Read host memory in large pieces instead of waiting for one word after the other." if reads else "",
-            threshold=(
-                "dependent reads, mean over reads by all SMs; levels of switches by a rule of thumb without a source: "
-                "at most (latency − 0.6 µs) / 0.1 µs, at least (latency − 0.9 µs) / 0.3 µs where no address is "
-                "translated"
-            ),
-            rests_on=(*rests_on(*rows, flag), *(("switches", "iommu", "virtual_bus") if reads else ())),
-            suite="link",
-        )
-    ]
+    return Finding(
+        rule="link.latency",
+        severity="note",
+        title=title,
+        text=" ".join(words) if reads else "Reads of host memory by the GPU were not measured.",
+        advice="Read host memory in large pieces instead of waiting for one word after the other." if reads else "",
+        threshold=(
+            "dependent reads, mean over reads by all SMs; levels of switches by a rule of thumb without a source: "
+            "at most (latency − 0.6 µs) / 0.1 µs, at least (latency − 0.9 µs) / 0.3 µs where no address is "
+            "translated"
+        ),
+        rests_on=(*rests_on(*rows, flag), *(("switches", "iommu", "virtual_bus") if reads else ())),
+    )
 
 
 def _switches(latency_s: float, facts: LinkFacts) -> str:
@@ -292,3 +271,6 @@ def _switches(latency_s: float, facts: LinkFacts) -> str:
     if facts.flag("virtual_bus"):
         return f"{room}; a virtual machine hides their number"
     return room if seen is None else f"{room}; sysfs shows {seen}"
+
+
+RULES: tuple[Rule, ...] = (copy_size, pinned, both, zero_copy, latency, chunks, managed)

@@ -1,6 +1,6 @@
 """Facts about a GPU's link, in SI units: its state and path, copies over it, kernels on host memory, other GPUs.
 
-link_causes.py draws the verdict from them, and the other link files put them into words.
+link_causes.py draws the verdict from them; the other link files turn them into findings.
 """
 
 from __future__ import annotations
@@ -454,7 +454,7 @@ class Loss(NamedTuple):
 def zero_copy_rates(evidence: Evidence) -> dict[str, Row]:
     """The fastest aligned rate of reads and of writes."""
     rows = {access: _aligned(evidence, access).values() for access in COUNTED}
-    return {access: max(found, key=lambda row: row.value) for access, found in rows.items() if found}
+    return {access: max(several, key=lambda row: row.value) for access, several in rows.items() if several}
 
 
 def zero_copy_losses(evidence: Evidence) -> list[Loss]:

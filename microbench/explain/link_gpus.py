@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from microbench.analysis.evidence import Evidence, Finding, listed, rests_on
+from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on
 from microbench.core.units import percent, quantity, round_percent, times
 from microbench.explain.link_facts import (
     DIRECTIONS,
@@ -32,7 +32,7 @@ SLOW = 0.9
 NAMED = 4
 
 
-def numa(evidence: Evidence) -> list[Finding]:
+def numa(evidence: Evidence) -> Finding | None:
     """What copies lose with memory of a far node."""
     losses, rows = [], []
     for direction in DIRECTIONS:
@@ -42,7 +42,7 @@ def numa(evidence: Evidence) -> list[Finding]:
             losses.append((max(1 - row.value / rates[near].value for row in rates.values()), near))
             rows += list(rates.values())
     if not losses:
-        return []
+        return None
     (loss, near), own = max(losses), own_node(evidence)
     far = loss > FAR_LOSS
     text = f"Node {near} is near."
@@ -50,55 +50,49 @@ def numa(evidence: Evidence) -> list[Finding]:
         text = "It does not matter on which node a buffer lies." if own is None else f"The GPU is on node {own}."
     elif own not in (None, near):
         text = f"Node {near} is the fastest, though the GPU reports node {own}."
-    return [
-        Finding(
-            rule="link.numa",
-            severity="advice" if far else "good",
-            title=(
-                f"Memory of a far NUMA node costs copies {percent(loss)}"
-                if far
-                else "Copies are as fast with memory of every NUMA node"
-            ),
-            text=text,
-            advice=f"Keep buffers near: `numactl --cpunodebind={near} --membind={near}`." if far else "",
-            threshold=f"advice where a far node loses over {round_percent(FAR_LOSS)}",
-            rests_on=rests_on(*rows),
-            suite="link",
-        )
-    ]
+    return Finding(
+        rule="link.numa",
+        severity="advice" if far else "good",
+        title=(
+            f"Memory of a far NUMA node costs copies {percent(loss)}"
+            if far
+            else "Copies are as fast with memory of every NUMA node"
+        ),
+        text=text,
+        advice=f"Keep buffers near: `numactl --cpunodebind={near} --membind={near}`." if far else "",
+        threshold=f"advice where a far node loses over {round_percent(FAR_LOSS)}",
+        rests_on=rests_on(*rows),
+    )
 
 
-def concurrent(evidence: Evidence) -> list[Finding]:
+def concurrent(evidence: Evidence) -> Finding | None:
     """Which GPUs slow each other down."""
     cases = contentions(evidence)
     if not cases:
-        return []
+        return None
     lost = shared_uplinks(evidence)
     ended = [contention for contention in cases if others_ended_first(contention.together)]
     least = min(cases, key=lambda contention: contention.share)
     text = (
-        f"The lowest is GPU {least.gpu_index}: beside {least.others_words} its copies "
+        f"The lowest is GPU {least.gpu_index}: with {least.others_words} copying, its copies "
         f"{DIRECTIONS.get(least.direction, least.direction)} reach {quantity(least.together.value, 'B/s')} of "
         f"{quantity(least.alone.value, 'B/s')}."
     )
     if ended:
         text += f" In {len(ended)} of {len(cases)} cases the others ended first, so the share may look too good."
     advice = "Spread large copies over time, or place jobs on GPUs with separate uplinks." if lost else ""
-    return [
-        Finding(
-            rule="link.concurrent",
-            severity="warning" if lost else "note" if ended else "good",
-            title=_sharing(lost) if lost else f"Every GPU keeps {percent(least.share)} of its rate while others copy",
-            text=text,
-            advice=advice,
-            threshold=f"a GPU that keeps under {round_percent(SHARED_BELOW)} of its rate shares an uplink",
-            rests_on=(
-                *rests_on(*(row for contention in cases for row in (contention.alone, contention.together))),
-                *([OTHERS_BUSY] if ended else []),
-            ),
-            suite="link",
-        )
-    ]
+    return Finding(
+        rule="link.concurrent",
+        severity="warning" if lost else "note" if ended else "good",
+        title=_sharing(lost) if lost else f"Every GPU keeps {percent(least.share)} of its rate while others copy",
+        text=text,
+        advice=advice,
+        threshold=f"a GPU that keeps under {round_percent(SHARED_BELOW)} of its rate shares an uplink",
+        rests_on=(
+            *rests_on(*(row for contention in cases for row in (contention.alone, contention.together))),
+            *([OTHERS_BUSY] if ended else []),
+        ),
+    )
 
 
 def _sharing(lost: Sequence[Contention]) -> str:
@@ -110,12 +104,12 @@ def _sharing(lost: Sequence[Contention]) -> str:
     return f"Uplinks are shared (GPU {listed(names)}): a copy keeps {percent(share)} of its rate"
 
 
-def peers(evidence: Evidence) -> list[Finding]:
+def peers(evidence: Evidence) -> Finding | None:
     """How fast pairs of GPUs exchange data, which are slow, skipped or failed, and what peer access brings."""
     way = usual_way(evidence)
     refused, failed = refusals(evidence), failures(evidence)
     if way is None and not refused and not failed:
-        return []
+        return None
     rates = pairs(evidence, way) if way is not None else {}
     best, worst = (choose(rates, key=lambda pair: rates[pair].value, default=None) for choose in (max, min))
     slow = [pair for pair, row in rates.items() if best is not None and row.value < SLOW * rates[best].value]
@@ -136,18 +130,15 @@ def peers(evidence: Evidence) -> list[Finding]:
     for why, verb in ((refused, "not measured"), (failed, "failed")):
         lost = {pair for members in why.values() for pair in members} - (rates.keys() if why is refused else set())
         title += f"; {len(lost)} pair{'s' * (len(lost) != 1)} {verb}" if lost else ""
-    return [
-        Finding(
-            rule="link.peers",
-            severity="problem" if failed else "advice" if slow else "note" if refused else "good",
-            title=title,
-            text=" ".join(words[:2]),
-            advice=advice,
-            threshold=f"a pair under {round_percent(SLOW)} of the fastest is slow; one that fails is a problem",
-            rests_on=rests_on(*rates.values(), *pairs(evidence, LATENCY).values()),
-            suite="link",
-        )
-    ]
+    return Finding(
+        rule="link.peers",
+        severity="problem" if failed else "advice" if slow else "note" if refused else "good",
+        title=title,
+        text=" ".join(words[:2]),
+        advice=advice,
+        threshold=f"a pair under {round_percent(SLOW)} of the fastest is slow; one that fails is a problem",
+        rests_on=rests_on(*rates.values(), *pairs(evidence, LATENCY).values()),
+    )
 
 
 def _without(evidence: Evidence) -> list[str]:
@@ -169,3 +160,6 @@ def named(members: Iterable[Pair]) -> str:
 def reasons_named(reasons: Reasons) -> list[str]:
     """Each reason behind the pairs that it holds for."""
     return [f"{named(members)}: {reason}" for reason, members in reasons.items()]
+
+
+RULES: tuple[Rule, ...] = (numa, concurrent, peers)

@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from microbench.analysis.evidence import Evidence, Finding, Severity, listed, rests_on
+from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, listed, rests_on
 from microbench.analysis.limits import ceiling
-from microbench.core.units import about_size, percent, quantity, round_percent, size
+from microbench.core.units import percent, quantity, round_percent, size
 from microbench.explain.link_causes import (
     BROKEN,
     HEALTHY,
     Cause,
-    FarNode,
-    NarrowSlot,
-    Recorded,
-    SharedUplink,
-    SlowLink,
-    SlowUpstream,
-    SmallCopies,
     Verdict,
     causes,
     verdict,
@@ -38,7 +31,7 @@ from microbench.explain.link_facts import (
 USUAL_PAYLOAD_BYTES = 256
 
 
-def link_verdict(evidence: Evidence) -> list[Finding]:
+def link_verdict(evidence: Evidence) -> Finding | None:
     """Whether the link is as fast as it should be, and if not, why."""
     facts = link_facts(evidence)
     if (shared := shares_memory(evidence, facts)) is not None:
@@ -46,18 +39,18 @@ def link_verdict(evidence: Evidence) -> list[Finding]:
         title, text = "No PCIe verdict: GPU and host share memory", f"PCIe is not what carries copies: {why}."
         names = ("c2c", "gpu integrated")
         measured = facts or evidence.suite("link")
-        return [_finding("note", title, text, "", "an integrated or coherent GPU", names)] if measured else []
+        return _finding("note", title, text, "", "an integrated or coherent GPU", names) if measured else None
     if (judged := verdict(evidence)) is not None:
-        return [_judged(evidence, judged)]
+        return _judged(evidence, judged)
     if certain := [cause for cause in causes(evidence) if cause.certain]:
-        words, rule = _cause_words(certain[0]), "facts show a slow link or errors; the run has no pinned copies"
-        text = f"{words.text}{_others(certain[1:])}"
-        return [_finding("warning", f"Link problem: {words.short}", text, words.advice, rule, _names(certain))]
+        first, rule = certain[0], "facts show a slow link or errors; the run has no pinned copies"
+        text = f"{first.text}{_others(certain[1:])}"
+        return _finding("warning", f"Link problem: {first.short}", text, first.advice, rule, _names(certain))
     return _without_ceiling(evidence) or _without_copies(evidence, facts)
 
 
 def _finding(severity: Severity, title: str, text: str, advice: str, rule: str, names: Sequence[str]) -> Finding:
-    return Finding("link.verdict", severity, title, text, rule, tuple(names), "link", advice)
+    return Finding("link.verdict", severity, title, text, rule, tuple(dict.fromkeys(names)), advice=advice)
 
 
 def _names(blamed: Iterable[Cause]) -> list[str]:
@@ -78,13 +71,13 @@ def _judged(evidence: Evidence, judged: Verdict) -> Finding:
         advice = "Do not rely on percentages of it."
     elif judged.small:
         title = f"{name} is not fully tested: {reach}"
-        _, text, advice = _cause_words(judged.small)
+        text, advice = judged.small.text, judged.small.advice
     elif blamed:
-        short, text, advice = _cause_words(blamed[0])
-        title = f"{name} is slow: copies {way} reach {share} of the ceiling; {short}"
+        cause, advice = blamed[0], blamed[0].advice
+        title = f"{name} is slow: copies {way} reach {share} of the ceiling; {cause.short}"
         if not judged.slow:
-            title = f"{name} has a problem: {short}"
-        text += _others(blamed[1:])
+            title = f"{name} has a problem: {cause.short}"
+        text = f"{cause.text}{_others(blamed[1:])}"
     elif judged.slow:
         title, text = f"{name} is slow: {reach}", "Nothing that this run looked at explains it."
         if not link_facts(evidence):
@@ -111,27 +104,27 @@ def _healthy(judged: Verdict) -> str:
     return " ".join(words) or "Nothing slows them down."
 
 
-def _without_ceiling(evidence: Evidence) -> list[Finding]:
+def _without_ceiling(evidence: Evidence) -> Finding | None:
     """Copies that cannot be judged: only pageable ones, or an unknown link."""
     pinned, pageable = (
         [peak for direction in DIRECTIONS if (peak := fastest(evidence, direction, memory, metric)) is not None]
         for memory, metric in (("pinned", "bandwidth"), ("pageable", HOST))
     )
     if not pinned and not pageable:
-        return []
+        return None
     size_bytes, row = max(pinned or pageable, key=lambda point: point[1].value)
     why, advice = "the link's generation and width are unknown", "The facts of link_state say what hides them."
     if not pinned:
         why, advice = "only pageable copies were measured", "Measure memory=pinned: the host stages pageable copies."
     text = f"The fastest copies reach {quantity(row.value, 'B/s')} at {size(size_bytes)}."
     rule = "a verdict needs pinned copies and a known link"
-    return [_finding("note", f"No verdict: {why}", text, advice, rule, rests_on(row))]
+    return _finding("note", f"No verdict: {why}", text, advice, rule, rests_on(row))
 
 
-def _without_copies(evidence: Evidence, facts: LinkFacts) -> list[Finding]:
+def _without_copies(evidence: Evidence, facts: LinkFacts) -> Finding | None:
     """link_state saw nothing wrong, but link_copy did not run."""
     if not facts:
-        return []
+        return None
     now, gpu = facts.now, gpu_speed(evidence, facts)
     read = "PCIe speed unknown"
     if now is not None:
@@ -143,137 +136,51 @@ def _without_copies(evidence: Evidence, facts: LinkFacts) -> list[Finding]:
     limits = {way: ceiling(f"pcie_{direction}", evidence.gpu) for direction, way in DIRECTIONS.items()}
     carried = [f"{quantity(limit.value, 'B/s')} {way}" for way, limit in limits.items() if limit is not None]
     words += f" The link could carry {listed(carried)}." if carried else ""
-    return [
-        _finding(
-            "note",
-            f"{read}; copies were not measured",
-            words.strip(),
-            "Run `microbench run link_copy --into RUN` to measure them.",
-            "link_state without link_copy, and nothing wrong with the link",
-            ("generation_now", "lanes_now", "read_under_load"),
-        )
-    ]
-
-
-class CauseWords(NamedTuple):
-    """A cause for the title, in a sentence, and what to do about it."""
-
-    short: str
-    text: str
-    advice: str
+    return _finding(
+        "note",
+        f"{read}; copies were not measured",
+        words.strip(),
+        "Run `microbench run link_copy --into RUN` to measure them.",
+        "link_state without link_copy, and nothing wrong with the link",
+        ("generation_now", "lanes_now", "read_under_load"),
+    )
 
 
 def _others(others: Sequence[Cause]) -> str:
     """The causes that are not explained."""
-    return f" Also seen: {listed([_cause_words(cause).short for cause in others])}." if others else ""
+    return f" Also seen: {listed([cause.short for cause in others])}." if others else ""
 
 
-def _cause_words(cause: Cause) -> CauseWords:
-    match cause:
-        case SlowLink():
-            return _slow_link(cause)
-        case SlowUpstream(now=now, possible=possible, joint=joint):
-            place = f"below root port {joint.above.bus_id}" if cause.at_root else f"above bridge {joint.below.bus_id}"
-            return CauseWords(
-                f"the link {place} runs at PCIe {now.words} of {possible.words}",
-                _READ_IDLE if cause.idle else "Both ends of that link support more.",
-                "Check riser, cable and backplane, and the link speed setting of the firmware.",
-            )
-        case NarrowSlot(slot=slot, gpu=gpu):
-            where = f"bridge {cause.bus_id}" if cause.bus_id else "a bridge on the path"
-            return CauseWords(
-                f"{where} is narrower, PCIe {slot.words}",
-                f"The GPU supports PCIe {gpu.words}{_used(cause.used)}.",
-                "Try another slot of this machine: it may be wider.",
-            )
-        case FarNode(node=node, direction=direction, rate=rate):
-            return CauseWords(
-                "the buffers lie on a far NUMA node",
-                f"From NUMA node {node} copies {DIRECTIONS[direction]} reach {quantity(rate, 'B/s')}.",
-                f"Run with `numactl --cpunodebind={node} --membind={node}`.",
-            )
-        case SmallCopies(size_bytes=size_bytes, needed_bytes=needed):
-            return CauseWords(
-                "the copies are small",
-                f"The largest copy was {size(size_bytes)}.",
-                f"Measure copies from {about_size(needed)} on as well.",
-            )
-        case SharedUplink(worst=worst):
-            return CauseWords(
-                "the uplink is shared",
-                f"This GPU keeps {percent(worst.share)} of its rate beside {worst.others_words}.",
-                "Measure again while no other GPU copies.",
-            )
-        case Recorded(what=what):
-            return _RECORDED[what]
-    raise TypeError(f"no words for {type(cause).__name__}: add a case")
+def over_limit(evidence: Evidence) -> Finding | None:
+    """Rates above their ceiling: an assumption behind the ceiling is wrong."""
+    return beyond_ceiling(evidence, "link", "a larger payload, a faster link than reported")
 
 
-_READ_IDLE = "The link was read after copies had ended, so it may only have been saving power."
-_RECORDED = {
-    "errors": CauseWords(
-        "its error counters rise", "Damaged packets are sent again.", "Check riser, cable and seat of the board."
-    ),
-    "other_processes": CauseWords(
-        "other processes use this GPU", "They may copy as well.", "End them and measure again."
-    ),
-    "translated": CauseWords(
-        "the IOMMU translates addresses",
-        "Misses in its caches slow large or scattered buffers.",
-        "Boot with `iommu=pt` where no virtual machine needs the IOMMU, or use huge pages.",
-    ),
-    "hidden": CauseWords(
-        "a virtual machine hides the path",
-        "Slots, bridges and other users of the uplink are visible only on its host.",
-        "Look for the cause on the host.",
-    ),
-}
-
-
-def _slow_link(cause: SlowLink) -> CauseWords:
-    now, possible = cause.now, cause.possible
-    short = f"the link runs at PCIe {now.words} of {possible.words}"
-    advice = "Check riser and cable, and the link speed setting of the firmware."
-    if now.lanes < possible.lanes:
-        short = f"{now.lanes} of {possible.lanes} lanes in use"
-        advice = "Reseat the board, check riser and cable, and look at bifurcation in the firmware."
-    able = "GPU and slot support" if cause.slot_known else "The slot's limit is hidden, but the GPU supports"
-    text = f"{able} PCIe {possible.words}{_used(cause.used)}."
-    return CauseWords(short, _READ_IDLE if cause.idle else text, advice)
-
-
-def _used(share: float | None) -> str:
-    return f"; copies fill {percent(share)} of the link as it runs" if share is not None else ""
-
-
-def errors(evidence: Evidence) -> list[Finding]:
+def errors(evidence: Evidence) -> Finding | None:
     """Error counters that rose while the link was busy."""
     facts = link_facts(evidence)
     risen, damaging = facts.risen(), facts.damaging()
     if not risen:
-        return []
+        return None
     counts = sorted((damaging or risen).items(), key=lambda item: -item[1])
     first, *more = [f"{_counter(name)} rose by {count}" for name, count in counts]
     text = f"Damaged packets are sent again{', which costs bandwidth and latency' if damaging else ''}."
-    return [
-        Finding(
-            rule="link.errors",
-            severity="problem" if damaging else "note",
-            title=f"{first} under load{'' if damaging else ', as on a healthy link'}",
-            text=f"{text} {f'Also, {listed(more[:2])}.' if more else ''}".strip(),
-            advice=(
-                "Check riser, cable and seat of the board before the link falls back to a lower speed."
-                if damaging
-                else "Run link_state again: only a count that keeps rising points to a fault."
-            ),
-            threshold=(
-                f"a problem over {TOLERATED_ERRORS} (one bit in 10^12 may be wrong); rollovers, nonfatal and fatal "
-                "errors from the first on"
-            ),
-            rests_on=tuple(f"{name}{RISEN}" for name in risen),
-            suite="link",
-        )
-    ]
+    return Finding(
+        rule="link.errors",
+        severity="problem" if damaging else "note",
+        title=f"{first} under load{'' if damaging else ', as on a healthy link'}",
+        text=f"{text} {f'Also, {listed(more[:2])}.' if more else ''}".strip(),
+        advice=(
+            "Check riser, cable and seat of the board before the link falls back to a lower speed."
+            if damaging
+            else "Run link_state again: only a count that keeps rising points to a fault."
+        ),
+        threshold=(
+            f"a problem over {TOLERATED_ERRORS} (one bit in 10^12 may be wrong); rollovers, nonfatal and fatal "
+            "errors from the first on"
+        ),
+        rests_on=tuple(f"{name}{RISEN}" for name in risen),
+    )
 
 
 def _counter(name: str) -> str:
@@ -288,11 +195,11 @@ class Setting(NamedTuple):
     advice: str
 
 
-def settings(evidence: Evidence) -> list[Finding]:
+def settings(evidence: Evidence) -> Finding | None:
     """Settings on the path to the GPU that cost something."""
     facts = link_facts(evidence)
     if shares_memory(evidence, facts) is not None:
-        return []
+        return None
     payload_bytes = facts.number("max_payload_bytes")
     seen = []
     if payload_bytes is not None and payload_bytes < USUAL_PAYLOAD_BYTES:
@@ -309,16 +216,16 @@ def settings(evidence: Evidence) -> list[Finding]:
         text = "The host reaches only a part of the GPU's memory directly (BAR1); copies do not need it."
         seen.append(Setting("no resizable BAR", text, ""))
     if not seen:
-        return []
-    return [
-        Finding(
-            rule="link.settings",
-            severity="advice" if seen[0].advice else "note",
-            title=f"On the path to the GPU: {listed([setting.short for setting in seen])}",
-            text=" ".join(setting.text for setting in seen[:2]),
-            advice=seen[0].advice,
-            threshold="payload under 256 B, no relaxed ordering, no resizable BAR, ACS redirecting with several GPUs",
-            rests_on=("max_payload_bytes", "relaxed_ordering", "resizable_bar", "acs"),
-            suite="link",
-        )
-    ]
+        return None
+    return Finding(
+        rule="link.settings",
+        severity="advice" if seen[0].advice else "note",
+        title=f"On the path to the GPU: {listed([setting.short for setting in seen])}",
+        text=" ".join(setting.text for setting in seen[:2]),
+        advice=seen[0].advice,
+        threshold="payload under 256 B, no relaxed ordering, no resizable BAR, ACS redirecting with several GPUs",
+        rests_on=("max_payload_bytes", "relaxed_ordering", "resizable_bar", "acs"),
+    )
+
+
+RULES: tuple[Rule, ...] = (link_verdict, over_limit, errors, settings)

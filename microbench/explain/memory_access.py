@@ -38,35 +38,32 @@ def apart(evidence: Evidence, access: str) -> Apart | None:
     return Apart(points, max(stride_bytes for stride_bytes, _ in costly))
 
 
-def stride(evidence: Evidence) -> list[Finding]:
+def stride(evidence: Evidence) -> Finding | None:
     """How much of the bandwidth is useful at the stride up to which all bytes between two words are moved."""
     access, curve = next(
         ((access, curve) for access in ("read", "write") if (curve := apart(evidence, access)) is not None), ("", None)
     )
     if curve is None:
-        return []
+        return None
     share = dict(curve.points)[curve.whole_bytes].value / curve.points[0][1].value
-    return [
-        Finding(
-            rule="memory.stride",
-            severity="note",
-            title=f"At a stride of {size(curve.whole_bytes)}, {access}s keep {percent(share)} of the bandwidth",
-            text="Up to that stride the memory also moves every byte between two words.",
-            advice="Let neighbouring threads access neighbouring words, for example in structures of arrays.",
-            threshold=f"a word costs its stride where it costs at least {round_percent(WHOLE)} of it in bytes in a row",
-            rests_on=rests_on(*(row for _, row in curve.points)),
-            suite="memory",
-        )
-    ]
+    return Finding(
+        rule="memory.stride",
+        severity="note",
+        title=f"At a stride of {size(curve.whole_bytes)}, {access}s keep {percent(share)} of the bandwidth",
+        text="Up to that stride the memory also moves every byte between two words.",
+        advice="Let neighbouring threads access neighbouring words, for example in structures of arrays.",
+        threshold=f"a word costs its stride where it costs at least {round_percent(WHOLE)} of it in bytes in a row",
+        rests_on=rests_on(*(row for _, row in curve.points)),
+    )
 
 
-def random(evidence: Evidence) -> list[Finding]:
+def random(evidence: Evidence) -> Finding | None:
     """Random accesses a second over the largest set, against streaming and against a smaller set."""
     access, points = next(
         ((access, points) for access in ACCESSES if (points := _by_footprint(evidence, access))), ("", [])
     )
     if not points:
-        return []
+        return None
     (smallest, near), (largest, row) = points[0], points[-1]
     kernel = "write" if access == "scatter" else "read"
     stream = best_stream(evidence, kernel)
@@ -75,21 +72,18 @@ def random(evidence: Evidence) -> list[Finding]:
         words.append(f"Each takes as long as {stream.value / row.value:.0f} bytes of a streaming {kernel}.")
     if smallest < largest and near.value > row.value:
         words.append(f"Over {size(smallest)} they are {times(near.value / row.value)} as fast.")
-    return [
-        Finding(
-            rule="memory.random",
-            severity="note",
-            title=(
-                f"Random {RANDOM_WORD_BYTES}-byte {ACCESSES[access]} over {size(largest)} reach "
-                f"{rate_of(row.value, 'words')}"
-            ),
-            text=" ".join(words),
-            advice="Sort or partition by address so that what is accessed together fits the L2.",
-            threshold="each word of a set is accessed once in the order of a hash",
-            rests_on=rests_on(stream, *(row for _, row in points)),
-            suite="memory",
-        )
-    ]
+    return Finding(
+        rule="memory.random",
+        severity="note",
+        title=(
+            f"Random {RANDOM_WORD_BYTES}-byte {ACCESSES[access]} over {size(largest)} reach "
+            f"{rate_of(row.value, 'words')}"
+        ),
+        text=" ".join(words),
+        advice="Sort or partition by address so that what is accessed together fits the L2.",
+        threshold="each word of a set is accessed once in the order of a hash",
+        rests_on=rests_on(stream, *(row for _, row in points)),
+    )
 
 
 def _by_footprint(evidence: Evidence, access: str) -> list[tuple[int, Row]]:
@@ -129,33 +123,30 @@ def contention(evidence: Evidence) -> list[Contention]:
     return result
 
 
-def atomic(evidence: Evidence) -> list[Finding]:
+def atomic(evidence: Evidence) -> Finding | None:
     """How much slower additions are when all threads add to one word."""
     pairs = contention(evidence)
     if not pairs:
-        return []
+        return None
     worst = max(pairs, key=lambda pair: pair.factor)
     heavy = worst.factor > CONTENDED
-    return [
-        Finding(
-            rule="memory.atomic",
-            severity="advice" if heavy else "note",
-            title=(
-                f"Atomic additions to one word are {times(worst.factor)} slower than to a word per thread "
-                f"({worst.dtype}, {worst.space} memory)"
-            ),
-            text=(
-                f"They reach {quantity(worst.same.value, 'OP/s')} instead of {quantity(worst.spread.value, 'OP/s')}, "
-                "as additions to one address wait for each other."
-            ),
-            advice=(
-                "Add up in registers, a warp or shared memory first, and send one addition per block." if heavy else ""
-            ),
-            threshold=f"advice where one word costs over {times(CONTENDED)}",
-            rests_on=rests_on(*(row for pair in pairs for row in (pair.same, pair.spread))),
-            suite="memory",
-        )
-    ]
+    return Finding(
+        rule="memory.atomic",
+        severity="advice" if heavy else "note",
+        title=(
+            f"Atomic additions to one word are {times(worst.factor)} slower than to a word per thread "
+            f"({worst.dtype}, {worst.space} memory)"
+        ),
+        text=(
+            f"They reach {quantity(worst.same.value, 'OP/s')} instead of {quantity(worst.spread.value, 'OP/s')}, "
+            "as additions to one address wait for each other."
+        ),
+        advice=(
+            "Add up in registers, a warp or shared memory first, and send one addition per block." if heavy else ""
+        ),
+        threshold=f"advice where one word costs over {times(CONTENDED)}",
+        rests_on=rests_on(*(row for pair in pairs for row in (pair.same, pair.spread))),
+    )
 
 
 # -- the driver's copies within the GPU ---------------------------------------------------------------------------
@@ -195,13 +186,13 @@ def curve(evidence: Evidence, way: str) -> dict[int, Row]:
     return {size_bytes: row for size_bytes, row in points if row.value > 0 and row.measurement.work.bytes > 0}
 
 
-def copy(evidence: Evidence) -> list[Finding]:
+def copy(evidence: Evidence) -> Finding | None:
     """What a copy by the driver costs however small, and whether a kernel copies faster."""
     driver, fit = curve(evidence, "copy"), engine(evidence, "copy")
     kernel = {whole(row, "size_bytes"): row for row in streams(evidence, kernel="copy", implementation=NATIVE)}
     common = max(driver.keys() & kernel.keys(), default=None)
     if common is None and fit is None:
-        return []
+        return None
     formula = f"takes {as_time(fit.fixed_s)} + V / {quantity(fit.bandwidth, 'B/s')}" if fit is not None else ""
     compared = (driver[common], kernel[common]) if common is not None else ()
     title, text, share = f"cuMemcpyDtoD {formula} for V bytes read and written", "", 1.0
@@ -210,44 +201,38 @@ def copy(evidence: Evidence) -> list[Finding]:
         title = f"cuMemcpyDtoD reaches {percent(share)} of a copy kernel's rate at {size(common)}"
         text = f"A call {formula} for V bytes read and written." if fit is not None else ""
     heavy = share < 1 - LOSS
-    return [
-        Finding(
-            rule="memory.copy",
-            severity="advice" if heavy else "note",
-            title=title,
-            text=text,
-            advice="Copy large arrays with a kernel." if heavy else "",
-            threshold=(
-                "T = a + V / b by the least relative residuals; advice where the driver's copy loses over "
-                f"{round_percent(LOSS)} against a kernel"
-            ),
-            rests_on=rests_on(*((row for _, row in fit.points) if fit is not None else ()), *compared),
-            suite="memory",
-        )
-    ]
+    return Finding(
+        rule="memory.copy",
+        severity="advice" if heavy else "note",
+        title=title,
+        text=text,
+        advice="Copy large arrays with a kernel." if heavy else "",
+        threshold=(
+            "T = a + V / b by the least relative residuals; advice where the driver's copy loses over "
+            f"{round_percent(LOSS)} against a kernel"
+        ),
+        rests_on=rests_on(*((row for _, row in fit.points) if fit is not None else ()), *compared),
+    )
 
 
-def copy_2d(evidence: Evidence) -> list[Finding]:
+def copy_2d(evidence: Evidence) -> Finding | None:
     """A 2D copy that is slower than the plain one on the largest blocks of both."""
     plain, rowwise = curve(evidence, "copy"), curve(evidence, "copy_2d")
     common = max(plain.keys() & rowwise.keys(), default=None)
     if common is None or rowwise[common].value >= (1 - LOSS) * plain[common].value:
-        return []
-    return [
-        Finding(
-            rule="memory.copy_2d",
-            severity="advice",
-            title=(
-                f"A 2D copy reaches {percent(rowwise[common].value / plain[common].value)} of a plain copy's rate at "
-                f"{size(common)}"
-            ),
-            text="Its rows fill half of their pitch.",
-            advice="Keep what is copied often contiguous, or copy its rows with a kernel.",
-            threshold=f"a 2D copy loses over {round_percent(LOSS)} against the plain one",
-            rests_on=rests_on(plain[common], rowwise[common]),
-            suite="memory",
-        )
-    ]
+        return None
+    return Finding(
+        rule="memory.copy_2d",
+        severity="advice",
+        title=(
+            f"A 2D copy reaches {percent(rowwise[common].value / plain[common].value)} of a plain copy's rate at "
+            f"{size(common)}"
+        ),
+        text="Its rows fill half of their pitch.",
+        advice="Keep what is copied often contiguous, or copy its rows with a kernel.",
+        threshold=f"a 2D copy loses over {round_percent(LOSS)} against the plain one",
+        rests_on=rests_on(plain[common], rowwise[common]),
+    )
 
 
 # -- bytes in flight ----------------------------------------------------------------------------------------------
@@ -262,7 +247,7 @@ MOST_NAMED = 3
 class Flight(NamedTuple):
     """A read with a known number of bytes in flight on each SM."""
 
-    under_way_bytes: int
+    in_flight_bytes: int
     row: Row
 
     @property
@@ -278,14 +263,14 @@ def flights(evidence: Evidence) -> list[Flight]:
         amounts = [value for value in facts_of(row, "under_way_per_sm") if isinstance(value, int)]
         if amounts and row.value > 0:
             result.append(Flight(amounts[-1], row))
-    return sorted(result, key=lambda flight: (flight.under_way_bytes, flight.row.value))
+    return sorted(result, key=lambda flight: (flight.in_flight_bytes, flight.row.value))
 
 
 def needed(flights: list[Flight]) -> Flight | None:
     """The least in flight that reaches ENOUGH of the best; None where nothing smaller was measured."""
     best = max((flight.row.value for flight in flights), default=0.0)
     least = next((flight for flight in flights if flight.row.value >= ENOUGH * best), None)
-    return least if least is not None and least.under_way_bytes > flights[0].under_way_bytes else None
+    return least if least is not None and least.in_flight_bytes > flights[0].in_flight_bytes else None
 
 
 def little_bytes(evidence: Evidence, bandwidth: float) -> float | None:
@@ -300,7 +285,7 @@ def ways(flights: list[Flight], least: Flight) -> list[str]:
     same = {
         (flight.threads, whole(flight.row, "loads"))
         for flight in flights
-        if least.under_way_bytes <= flight.under_way_bytes <= NEAR * least.under_way_bytes
+        if least.in_flight_bytes <= flight.in_flight_bytes <= NEAR * least.in_flight_bytes
         and flight.row.value >= least.row.value
     }
     return [
@@ -309,33 +294,29 @@ def ways(flights: list[Flight], least: Flight) -> list[str]:
     ]
 
 
-def under_way(evidence: Evidence) -> list[Finding]:
+def in_flight(evidence: Evidence) -> Finding | None:
     """How many bytes in flight fill the memory, against Little's law, and which threads and loads give them."""
     every = flights(evidence)
     least = needed(every)
     if least is None:
-        return []
+        return None
     best = max(every, key=lambda flight: flight.row.value)
     little = little_bytes(evidence, best.row.value)
-    return [
-        Finding(
-            rule="memory.under_way",
-            severity="note",
-            title=(
-                f"{round_percent(ENOUGH)} of the bandwidth needs {about_size(least.under_way_bytes)} in flight on each "
-                "SM"
-            ),
-            text=(
-                f"Little's law asks for {about_size(little)} at the idle latency; a busy memory answers later."
-                if little is not None
-                else ""
-            ),
-            advice=f"Run {' or '.join(ways(every, least))} on each SM; with fewer threads unroll or load wider.",
-            threshold=f"the least in flight that reaches {round_percent(ENOUGH)} of the best of memory_occupancy",
-            rests_on=rests_on(least.row, best.row),
-            suite="memory",
-        )
-    ]
+    return Finding(
+        rule="memory.in_flight",
+        severity="note",
+        title=(
+            f"{round_percent(ENOUGH)} of the bandwidth needs {about_size(least.in_flight_bytes)} in flight on each SM"
+        ),
+        text=(
+            f"Little's law asks for {about_size(little)} at the idle latency; a busy memory answers later."
+            if little is not None
+            else ""
+        ),
+        advice=f"Run {' or '.join(ways(every, least))} on each SM; with fewer threads unroll or load wider.",
+        threshold=f"the least in flight that reaches {round_percent(ENOUGH)} of the best of memory_occupancy",
+        rests_on=rests_on(least.row, best.row),
+    )
 
 
-RULES: tuple[Rule, ...] = (under_way, stride, random, atomic, copy, copy_2d)
+RULES: tuple[Rule, ...] = (in_flight, stride, random, atomic, copy, copy_2d)

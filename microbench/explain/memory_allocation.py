@@ -47,37 +47,34 @@ def costs(evidence: Evidence) -> list[Cost]:
     return result
 
 
-def allocate(evidence: Evidence) -> list[Finding]:
+def allocate(evidence: Evidence) -> Finding | None:
     """A pool against cudaMalloc and cudaFree, on the largest block that both were measured with."""
     every = costs(evidence)
     mallocs = {cost.size_bytes: cost for cost in every if cost.way == "malloc"}
     pools = {cost.size_bytes: cost for way in reversed(POOLS) for cost in every if cost.way == way}
     size_bytes = max(mallocs.keys() & pools.keys(), default=None)
     if size_bytes is None:
-        return []
+        return None
     malloc, pool = mallocs[size_bytes], pools[size_bytes]
     factor = malloc.pair_s / pool.pair_s
     name = "a pool" if pool.way == "pool" else WAYS[pool.way]
-    return [
-        Finding(
-            rule="memory.allocate",
-            severity="advice" if factor > WORTH else "note",
-            title=(
-                f"cudaMalloc and cudaFree of {size(size_bytes)} take {as_time(malloc.pair_s)}, {name} "
-                f"{as_time(pool.pair_s)} ({times(factor)})"
-            ),
-            text="A pool gives out memory that it already holds; its first block still costs a driver call.",
-            advice=(
-                "In anything that repeats, allocate from a pool (cudaMallocAsync) with a release threshold, or it "
-                "returns its memory at each synchronise."
-                if factor > WORTH
-                else ""
-            ),
-            threshold=f"advice where a pool allocates and frees over {times(WORTH)} faster",
-            rests_on=rests_on(malloc.later, malloc.free, pool.later, pool.free),
-            suite="memory",
-        )
-    ]
+    return Finding(
+        rule="memory.allocate",
+        severity="advice" if factor > WORTH else "note",
+        title=(
+            f"cudaMalloc and cudaFree of {size(size_bytes)} take {as_time(malloc.pair_s)}, {name} "
+            f"{as_time(pool.pair_s)} ({times(factor)})"
+        ),
+        text="A pool gives out memory that it already holds; its first block still costs a driver call.",
+        advice=(
+            "In anything that repeats, allocate from a pool (cudaMallocAsync) with a release threshold, or it "
+            "returns its memory at each synchronise."
+            if factor > WORTH
+            else ""
+        ),
+        threshold=f"advice where a pool allocates and frees over {times(WORTH)} faster",
+        rests_on=rests_on(malloc.later, malloc.free, pool.later, pool.free),
+    )
 
 
 FRAGMENTED = 0.98
@@ -89,13 +86,13 @@ def capacity_facts(evidence: Evidence) -> dict[str, Fact]:
     return {fact.name: fact for fact in outcomes[-1].facts} if outcomes else {}
 
 
-def capacity(evidence: Evidence) -> list[Finding]:
+def capacity(evidence: Evidence) -> Finding | None:
     """How much of the memory can be allocated, and which processes hold the rest."""
     facts = capacity_facts(evidence)
     sizes = {name: fact.value for name, fact in facts.items() if isinstance(fact.value, int) and fact.value > 0}
     total, most, block = (sizes.get(name) for name in ("total_bytes", "obtainable_bytes", "largest_block_bytes"))
     if total is None:
-        return []
+        return None
     title = f"{about_size(total)} of memory"
     if most is not None:
         title = f"{about_size(most)} of {about_size(total)} can be allocated ({percent(most / total)})"
@@ -106,18 +103,15 @@ def capacity(evidence: Evidence) -> list[Finding]:
     if holders is not None and holders.value is not None:
         words.append(f"Other holders of memory: {holders.value}.")
     split = block is not None and most is not None and block < FRAGMENTED * most
-    return [
-        Finding(
-            rule="memory.capacity",
-            severity="advice" if split else "note",
-            title=title,
-            text=" ".join(words),
-            advice="Split the largest arrays: no single block is as large." if split else "",
-            threshold="blocks taken until the driver refuses, then freed at once",
-            rests_on=tuple(facts),
-            suite="memory",
-        )
-    ]
+    return Finding(
+        rule="memory.capacity",
+        severity="advice" if split else "note",
+        title=title,
+        text=" ".join(words),
+        advice="Split the largest arrays: no single block is as large." if split else "",
+        threshold="blocks taken until the driver refuses, then freed at once",
+        rests_on=tuple(facts),
+    )
 
 
 BENCHMARK, POWER, ENERGY = "memory_energy", "power", "energy"
@@ -147,11 +141,11 @@ def draws(evidence: Evidence) -> list[Draw]:
     return list(by_load.values())
 
 
-def energy(evidence: Evidence) -> list[Finding]:
+def energy(evidence: Evidence) -> Finding | None:
     """The energy of a byte, the share of the power limit, and what a byte of small arrays costs."""
     every = draws(evidence)
     if not every:
-        return []
+        return None
     shown = max(every, key=lambda draw: draw.energy.value)
     limit_w = evidence.gpu.power_limit_w if evidence.gpu is not None else None
     rows = [row for row in evidence.rows(BENCHMARK, ENERGY, load=shown.load) if row.value > 0]
@@ -160,21 +154,18 @@ def energy(evidence: Evidence) -> list[Finding]:
     text = f"The board draws {percent(shown.power.value / limit_w)} of its power limit." if limit_w else ""
     if cheaper:
         text = f"From arrays of {size(whole(small, 'size_bytes'))} it costs {quantity(small.value, 'J/B')}."
-    return [
-        Finding(
-            rule="memory.energy",
-            severity="note",
-            title=(
-                f"Moving data costs {quantity(shown.energy.value, 'J/B')} ({shown.load}, "
-                f"{quantity(shown.power.value, 'W')})"
-            ),
-            text=text,
-            advice="Keep data in the caches: that saves energy as well as time." if cheaper else "",
-            threshold="energy counter over two seconds of one kernel, bytes read plus written",
-            rests_on=rests_on(*(row for draw in every for row in (draw.power, draw.energy)), small),
-            suite="memory",
-        )
-    ]
+    return Finding(
+        rule="memory.energy",
+        severity="note",
+        title=(
+            f"Moving data costs {quantity(shown.energy.value, 'J/B')} ({shown.load}, "
+            f"{quantity(shown.power.value, 'W')})"
+        ),
+        text=text,
+        advice="Keep data in the caches: that saves energy as well as time." if cheaper else "",
+        threshold="energy counter over two seconds of one kernel, bytes read plus written",
+        rests_on=rests_on(*(row for draw in every for row in (draw.power, draw.energy)), small),
+    )
 
 
 RULES: tuple[Rule, ...] = (allocate, capacity, energy)

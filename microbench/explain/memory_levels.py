@@ -16,7 +16,7 @@ BANDWIDTH, PER_CLOCK = "bandwidth", "per_clock"
 LATENCY, CYCLES, LINES = "latency", "cycles", "line_cycles"
 # No SM has a larger L1.
 LARGEST_L1_BYTES = 256 << 10
-# A set of so many times the L2 lies in DRAM; where the size of the L2 is not known, one of SURELY_DRAM_BYTES does.
+# A set this many times as large as the L2 lies in DRAM; if the L2's size is unknown, a set of SURELY_DRAM_BYTES does.
 BEYOND_L2 = 4
 SURELY_DRAM_BYTES = 1 << 30
 # Figures within this factor of each other belong to one level.
@@ -233,11 +233,11 @@ def _number(row: Row, name: str) -> float | None:
     return float(values[-1]) if values else None
 
 
-def levels(evidence: Evidence) -> list[Finding]:
+def levels(evidence: Evidence) -> Finding | None:
     """The bandwidth of each level, and the largest working sets that L1 and L2 hold."""
     by_level = bandwidth_levels(evidence)
     if not by_level:
-        return []
+        return None
     points = footprints(evidence, "memory_levels", BANDWIDTH)
     text = "Rates are totals over all SMs."
     if any(level.together for level in by_level):
@@ -246,83 +246,69 @@ def levels(evidence: Evidence) -> list[Finding]:
         text = "Smaller sets in the L2 look faster, as it answers SMs that ask for a line at the same time once."
     held = [f"{size(end.last_bytes)} ({end.level})" for end in ends(points, by_level)]
     rates = [f"{level.name} {up_to(level)}{quantity(level.value, 'B/s')}" for level in by_level]
-    return [
-        Finding(
-            rule="memory.levels",
-            severity="note",
-            title=f"Bandwidth by level: {', '.join(rates)}",
-            text=text,
-            advice=f"Keep a working set within {' or '.join(held)} to run at that level's rate." if held else "",
-            threshold=f"a level is a run of sets within {round_percent(SAME - 1)} of each other",
-            rests_on=rests_on(*(row for level in by_level for _, row in level.points)),
-            suite="memory",
-        )
-    ]
+    return Finding(
+        rule="memory.levels",
+        severity="note",
+        title=f"Bandwidth by level: {', '.join(rates)}",
+        text=text,
+        advice=f"Keep a working set within {' or '.join(held)} to run at that level's rate." if held else "",
+        threshold=f"a level is a run of sets within {round_percent(SAME - 1)} of each other",
+        rests_on=rests_on(*(row for level in by_level for _, row in level.points)),
+    )
 
 
-def latency(evidence: Evidence) -> list[Finding]:
+def latency(evidence: Evidence) -> Finding | None:
     """The latency of a dependent read from each level."""
     by_level = latency_levels(evidence)
     if not by_level:
-        return []
-    return [
-        Finding(
-            rule="memory.latency",
-            severity="note",
-            title=f"A dependent read takes: {', '.join(f'{level.name} {as_time(level.value)}' for level in by_level)}",
-            text="A thread that follows pointers runs at this pace.",
-            advice="Keep many independent reads in flight, or chase pointers within a nearer level.",
-            threshold="dependent reads in random order, medians over the sets of a level",
-            rests_on=rests_on(*(row for level in by_level for _, row in level.points)),
-            suite="memory",
-        )
-    ]
+        return None
+    return Finding(
+        rule="memory.latency",
+        severity="note",
+        title=f"A dependent read takes: {', '.join(f'{level.name} {as_time(level.value)}' for level in by_level)}",
+        text="A thread that follows pointers runs at this pace.",
+        advice="Keep many independent reads in flight, or chase pointers within a nearer level.",
+        threshold="dependent reads in random order, medians over the sets of a level",
+        rests_on=rests_on(*(row for level in by_level for _, row in level.points)),
+    )
 
 
-def translations(evidence: Evidence) -> list[Finding]:
+def translations(evidence: Evidence) -> Finding | None:
     """Steps of the latency within DRAM: the reach of translation caches."""
     rises = steps(evidence)
     if not rises:
-        return []
+        return None
     first = rises[0]
-    return [
-        Finding(
-            rule="memory.tlb",
-            severity="note",
-            title=f"TLB reach: about {listed([about_size(rise.reach_bytes) for rise in rises])}",
-            text=(
-                f"Beyond {'the first' if len(rises) > 1 else 'it'} a read rises from {quantity(first.before, 'cycle')} "
-                f"to {quantity(first.after, 'cycle')}, as it also waits for its page's translation."
-            ),
-            advice="Sort or partition random accesses by address so that they stay within that reach.",
-            threshold=f"a rise of over {percent(SAME - 1)} among sets of at least {BEYOND_L2} times the L2",
-            rests_on=rests_on(
-                *(row for _, row in _beyond_l2(evidence, footprints(evidence, "memory_latency", CYCLES)))
-            ),
-            suite="memory",
-        )
-    ]
+    return Finding(
+        rule="memory.tlb",
+        severity="note",
+        title=f"TLB reach: about {listed([about_size(rise.reach_bytes) for rise in rises])}",
+        text=(
+            f"Beyond {'the first' if len(rises) > 1 else 'it'} a read rises from {quantity(first.before, 'cycle')} "
+            f"to {quantity(first.after, 'cycle')}, as it also waits for its page's translation."
+        ),
+        advice="Sort or partition random accesses by address so that they stay within that reach.",
+        threshold=f"a rise of over {percent(SAME - 1)} among sets of at least {BEYOND_L2} times the L2",
+        rests_on=rests_on(*(row for _, row in _beyond_l2(evidence, footprints(evidence, "memory_latency", CYCLES)))),
+    )
 
 
-def near_and_far(evidence: Evidence) -> list[Finding]:
+def near_and_far(evidence: Evidence) -> Finding | None:
     """The near and the far part of the L2, as one SM sees them."""
     modes = l2_modes(evidence)
     if modes is None:
-        return []
-    return [
-        Finding(
-            rule="memory.l2_modes",
-            severity="note",
-            title=f"The L2 has a near and a far part: {modes.near:.0f} and {quantity(modes.far, 'cycle')}",
-            text=(
-                f"Seen from one SM, {percent(modes.near_share)} of the lines are near. Addresses are hashed over both "
-                "parts, so no simple layout keeps data near."
-            ),
-            threshold="two groups of lines with a valley between them, each at least 5 % of them",
-            rests_on=rests_on(modes.row),
-            suite="memory",
-        )
-    ]
+        return None
+    return Finding(
+        rule="memory.l2_modes",
+        severity="note",
+        title=f"The L2 has a near and a far part: {modes.near:.0f} and {quantity(modes.far, 'cycle')}",
+        text=(
+            f"Seen from one SM, {percent(modes.near_share)} of the lines are near. Addresses are hashed over both "
+            "parts, so no simple layout keeps data near."
+        ),
+        threshold="two groups of lines with a valley between them, each at least 5 % of them",
+        rests_on=rests_on(modes.row),
+    )
 
 
 RULES: tuple[Rule, ...] = (levels, latency, near_and_far, translations)

@@ -112,34 +112,29 @@ def shape_words(name: str) -> str:
     return ", ".join(words)
 
 
-def python(evidence: Evidence) -> list[Finding]:
+def python(evidence: Evidence) -> Finding | None:
     """How much bandwidth CuPy and Numba lose at most, where they are equal or faster, and what to use instead."""
     by_library = {name: lost for name in IMPLEMENTATIONS if name != NATIVE and (lost := losses(evidence, name))}
     if not by_library:
-        return []
+        return None
     worst = {name: max(lost, key=lambda loss: loss.share) for name, lost in by_library.items()}
     heavy = any(loss.share > HEAVY_LOSS for loss in worst.values())
     slow = [(name, loss.kernel) for name, lost in by_library.items() for loss in lost if loss.share > HEAVY_LOSS]
     better = [INSTEAD[call] for call in slow if call in INSTEAD]
     advice = f"Replace {listed(better)}." if better else "Fuse chains of calls: each one moves its arrays once more."
-    return [
-        Finding(
-            rule="memory.python",
-            severity="advice" if heavy else "note",
-            title="Bandwidth lost against CUDA C++: "
-            + ", ".join(f"{IMPLEMENTATIONS[name]} {_lost_words(loss)}" for name, loss in worst.items()),
-            text=". ".join(words for name, lost in by_library.items() if (words := _others(name, lost))) + ".",
-            advice=advice if heavy else "",
-            threshold=(
-                f"advice where a kernel loses over {round_percent(HEAVY_LOSS)} on the largest arrays; equal within "
-                f"{round_percent(EQUAL)}"
-            ),
-            rests_on=rests_on(
-                *(row for lost in by_library.values() for loss in lost for row in (loss.row, loss.native))
-            ),
-            suite="memory",
-        )
-    ]
+    return Finding(
+        rule="memory.python",
+        severity="advice" if heavy else "note",
+        title="Bandwidth lost against CUDA C++: "
+        + ", ".join(f"{IMPLEMENTATIONS[name]} {_lost_words(loss)}" for name, loss in worst.items()),
+        text=". ".join(words for name, lost in by_library.items() if (words := _others(name, lost))) + ".",
+        advice=advice if heavy else "",
+        threshold=(
+            f"advice where a kernel loses over {round_percent(HEAVY_LOSS)} on the largest arrays; equal within "
+            f"{round_percent(EQUAL)}"
+        ),
+        rests_on=rests_on(*(row for lost in by_library.values() for loss in lost for row in (loss.row, loss.native))),
+    )
 
 
 def _lost_words(loss: Loss) -> str:
@@ -155,28 +150,25 @@ def _others(name: str, lost: list[Loss]) -> str:
     return f"{IMPLEMENTATIONS[name]} is {' and '.join(words) or 'slower in every kernel'}"
 
 
-def resident(evidence: Evidence) -> list[Finding]:
+def resident(evidence: Evidence) -> Finding | None:
     """Rates of arrays that fit the L2 are not the memory's."""
     rows = [row for row in streams(evidence, implementation=NATIVE) if row.measurement.bound == IN_L2]
     if not rows:
-        return []
+        return None
     best = max(rows, key=lambda row: row.value)
     beyond = best_stream(evidence, str(best.params.get("kernel")))
     memory = f", {quantity(beyond.value, 'B/s')} from device memory" if beyond is not None else ""
-    return [
-        Finding(
-            rule="memory.resident",
-            severity="note",
-            title=f"Arrays up to {size(max(whole(row, 'size_bytes') for row in rows))} stay in the L2",
-            text=(
-                f"Their rates are the L2's: {best.params.get('kernel')} reaches {quantity(best.value, 'B/s')} there"
-                f"{memory}. Only data that the L2 still holds is read at that rate."
-            ),
-            threshold="all arrays of a kernel together take at most half of the L2",
-            rests_on=rests_on(*rows, beyond),
-            suite="memory",
-        )
-    ]
+    return Finding(
+        rule="memory.resident",
+        severity="note",
+        title=f"Arrays up to {size(max(whole(row, 'size_bytes') for row in rows))} stay in the L2",
+        text=(
+            f"Their rates are the L2's: {best.params.get('kernel')} reaches {quantity(best.value, 'B/s')} there"
+            f"{memory}. Only data that the L2 still holds is read at that rate."
+        ),
+        threshold="all arrays of a kernel together take at most half of the L2",
+        rests_on=rests_on(*rows, beyond),
+    )
 
 
 RULES: tuple[Rule, ...] = (python, resident)

@@ -128,15 +128,15 @@ def _faster_read(evidence: Evidence) -> Row | None:
     return best if read is not None and best is not None and best.interval.low > read.interval.high else None
 
 
-def verdict(evidence: Evidence) -> list[Finding]:
+def verdict(evidence: Evidence) -> Finding | None:
     """Whether memory is as fast as it should be, and if not, why."""
     every = reached(evidence)
     if not every:
         return _unjudged(evidence)
-    judged = [one for one in every if one.kernel in HEALTHY] or every[:1]
-    worst = min(judged, key=lambda one: one.share)
-    over = next((one for one in every if one.row.interval.low > one.limit.value), None)
-    sound = all(one.healthy for one in judged)
+    judged = [result for result in every if result.kernel in HEALTHY] or every[:1]
+    worst = min(judged, key=lambda result: result.share)
+    over = next((result for result in every if result.row.interval.low > result.limit.value), None)
+    sound = all(result.healthy for result in judged)
     shown = over or (every[0] if sound else worst)
     seen = [] if sound and over is None else causes(evidence)
     severity: Severity = "good"
@@ -153,24 +153,21 @@ def verdict(evidence: Evidence) -> list[Finding]:
         if len(seen) > 1:
             text += f" Also seen: {listed([cause.short for cause in seen[1:]])}."
     assumptions = "".join(f"; the ceiling assumes: {words}" for words in shown.limit.assumptions)
-    return [
-        Finding(
-            rule="memory.verdict",
-            severity=severity,
-            title=(
-                f"DRAM at {percent(shown.share)} of its ceiling of {quantity(shown.limit.value, 'B/s')} "
-                f"({_kernel_words(shown)}){ending}"
-            ),
-            text=text,
-            advice=advice,
-            threshold=(
-                f"reads at least {round_percent(HEALTHY['read'])} of memory clock x 2 x bus width, triad "
-                f"{round_percent(HEALTHY['triad'])}; under {round_percent(BROKEN)} a problem{assumptions}"
-            ),
-            rests_on=(*rests_on(*(one.row for one in every)), *(name for cause in seen for name in cause.rests_on)),
-            suite="memory",
-        )
-    ]
+    return Finding(
+        rule="memory.verdict",
+        severity=severity,
+        title=(
+            f"DRAM at {percent(shown.share)} of its ceiling of {quantity(shown.limit.value, 'B/s')} "
+            f"({_kernel_words(shown)}){ending}"
+        ),
+        text=text,
+        advice=advice,
+        threshold=(
+            f"reads at least {round_percent(HEALTHY['read'])} of memory clock x 2 x bus width, triad "
+            f"{round_percent(HEALTHY['triad'])}; under {round_percent(BROKEN)} a problem{assumptions}"
+        ),
+        rests_on=(*rests_on(*(one.row for one in every)), *(name for cause in seen for name in cause.rests_on)),
+    )
 
 
 def _kernel_words(shown: Reached) -> str:
@@ -178,54 +175,48 @@ def _kernel_words(shown: Reached) -> str:
     return shown.kernel if library == NATIVE else f"{shown.kernel} by {IMPLEMENTATIONS.get(library, library)}"
 
 
-def _unjudged(evidence: Evidence) -> list[Finding]:
+def _unjudged(evidence: Evidence) -> Finding | None:
     """Why memory cannot be judged: no limit is known, or no kernel was measured beyond the L2."""
     rows = [row for kernel in KERNELS if (row := best_stream(evidence, kernel)) is not None]
     if not rows and not footprints(evidence, "memory_levels", "bandwidth"):
-        return []
+        return None
     best = max(rows, key=lambda row: row.value, default=None)
     why = "no streaming kernel on arrays beyond the L2" if best is None else "memory clock or bus width are not known"
-    return [
-        Finding(
-            rule="memory.verdict",
-            severity="note",
-            title=f"No verdict on memory: {why}",
-            text=f"{best.params.get('kernel')} reaches {quantity(best.value, 'B/s')}." if best is not None else "",
-            advice="Measure it with `microbench run memory_stream --into RUN`." if best is None else "",
-            threshold="a verdict needs arrays of four times the L2 and a known memory clock and bus width",
-            rests_on=rests_on(*rows),
-            suite="memory",
-        )
-    ]
+    return Finding(
+        rule="memory.verdict",
+        severity="note",
+        title=f"No verdict on memory: {why}",
+        text=f"{best.params.get('kernel')} reaches {quantity(best.value, 'B/s')}." if best is not None else "",
+        advice="Measure it with `microbench run memory_stream --into RUN`." if best is None else "",
+        threshold="a verdict needs arrays of four times the L2 and a known memory clock and bus width",
+        rests_on=rests_on(*rows),
+    )
 
 
-def over_limit(evidence: Evidence) -> list[Finding]:
+def over_limit(evidence: Evidence) -> Finding | None:
     """Rates that are higher than their limit allows."""
     return beyond_ceiling(
         evidence, "memory", "a memory clock or bus width that is misreported, or a nearer cache answers"
     )
 
 
-def clock(evidence: Evidence) -> list[Finding]:
+def clock(evidence: Evidence) -> Finding | None:
     """The memory's clock stays below its maximum."""
     gpu, seen_hz, lacking = evidence.gpu, memory_clock(evidence), lowered_clock(evidence)
     if gpu is None or seen_hz is None or lacking is None:
-        return []
-    return [
-        Finding(
-            rule="memory.clock",
-            severity="warning",
-            title=(
-                f"The memory ran at {quantity(seen_hz, 'Hz')} of {quantity(gpu.memory_clock_max_hz, 'Hz')}: "
-                f"{percent(lacking)} below its maximum"
-            ),
-            text="Every figure of memory scales with this clock; the ceilings assume the maximum.",
-            advice=UNLOCK,
-            threshold=f"telemetry after the suite's loads more than {percent(CLOCK_LOSS)} below the highest clock",
-            rests_on=("telemetry memory_clock_hz", "gpu memory_clock_max_hz"),
-            suite="memory",
-        )
-    ]
+        return None
+    return Finding(
+        rule="memory.clock",
+        severity="warning",
+        title=(
+            f"The memory ran at {quantity(seen_hz, 'Hz')} of {quantity(gpu.memory_clock_max_hz, 'Hz')}: "
+            f"{percent(lacking)} below its maximum"
+        ),
+        text="Every figure of memory scales with this clock; the ceilings assume the maximum.",
+        advice=UNLOCK,
+        threshold=f"telemetry after the suite's loads more than {percent(CLOCK_LOSS)} below the highest clock",
+        rests_on=("telemetry memory_clock_hz", "gpu memory_clock_max_hz"),
+    )
 
 
 RULES: tuple[Rule, ...] = (verdict, over_limit, clock)

@@ -109,16 +109,16 @@ def _idle_facts(machine: Machine, submit_core: int | None) -> tuple[Fact, ...]:
     source = f"{states}/state*, those not disabled"
     deepest = max(enabled, default=None)
     words = (machine.read("/proc/cmdline").text or "").split()
-    options = [word for word in words if word.split("=")[0] in IDLE_OPTIONS]
+    shown = " ".join(word for word in words if word.split("=")[0] in IDLE_OPTIONS) or "none"
     return (
         stated("c_state_deepest", deepest and deepest[1], source, HIDDEN),
         known("c_state_exit_latency_s", deepest[0], source, "s")
         if deepest
         else unknown("c_state_exit_latency_s", HIDDEN, source),
         fact("cpuidle_driver", machine.read(f"{CPUS}/cpuidle/current_driver")),
-        known("idle_boot_options", " ".join(options) or "none", "/proc/cmdline")
-        if machine.exists("/proc/cmdline")
-        else unknown("idle_boot_options", "no such file", "/proc/cmdline"),
+        stated(
+            "idle_boot_options", shown if machine.exists("/proc/cmdline") else None, "/proc/cmdline", "no such file"
+        ),
     )
 
 

@@ -59,9 +59,7 @@ def capture(entries: IntArray, a: IntArray, stride: int, count: int, stream: int
     code = call_narrow(entries[BEGIN_CAPTURE], stream, THREAD_LOCAL, 0, 0)
     for index in range(count):
         code = first_code(code, call_row(a[11], a[:11], stride, index))
-    return first_code(  # type: ignore[no-any-return]
-        code, call_narrow(entries[END_CAPTURE], stream, scratch_address + GRAPH * WORD_BYTES, 0, 0)
-    )
+    return first_code(code, call_narrow(entries[END_CAPTURE], stream, scratch_address + GRAPH * WORD_BYTES, 0, 0))
 
 
 @compiled
@@ -89,7 +87,7 @@ def build(
                 entries[ADD_KERNEL], place, graph[GRAPH], before, befores, params + stride * index, 0, 0, 0, 0, 0, 0
             ),
         )
-    return code  # type: ignore[no-any-return]
+    return code
 
 
 @compiled
@@ -106,10 +104,8 @@ def make(
     """Capture or build a chain of nodes.size kernels as scratch[GRAPH], which is 0 if the driver made none."""
     scratch[GRAPH] = scratch[EXECUTABLE] = 0
     if captured:
-        return capture(entries, a, 0, nodes.size, stream, addresses[0])  # type: ignore[no-any-return]
-    return build(  # type: ignore[no-any-return]
-        entries, params, 0, nodes.size, nodes, addresses[1], addresses[0], scratch
-    )
+        return capture(entries, a, 0, nodes.size, stream, addresses[0])
+    return build(entries, params, 0, nodes.size, nodes, addresses[1], addresses[0], scratch)
 
 
 @compiled
@@ -122,7 +118,7 @@ def run_first(
     out[3] = out[4] = out[2]
     if code != 0:
         scratch[EXECUTABLE] = 0
-        return code  # type: ignore[no-any-return]
+        return code
     if uploads:
         code = call_narrow(entries[UPLOAD], scratch[EXECUTABLE], stream, 0, 0)
         out[3] = now_ns(clock)
@@ -133,7 +129,7 @@ def run_first(
         out[5] = now_ns(clock)
         code = first_code(code, call_narrow(entries[SYNCHRONIZE], stream, 0, 0, 0))
         out[6] = now_ns(clock)
-    return code  # type: ignore[no-any-return]
+    return code
 
 
 @compiled
@@ -173,7 +169,7 @@ def live(
         code = run_first(entries, addresses, scratch, captured, stream, clock, out)
     code = first_code(code, dispose(entries, scratch[EXECUTABLE], scratch[GRAPH]))
     out[7] = now_ns(clock)
-    return code  # type: ignore[no-any-return]
+    return code
 
 
 @compiled
@@ -188,7 +184,7 @@ def replay_twice(entries: IntArray, executable: int, stream: int, clock: int, ou
     out[6] = now_ns(clock)
     code = first_code(code, call_narrow(entries[SYNCHRONIZE], stream, 0, 0, 0))
     out[7] = out[8] = now_ns(clock)
-    return code  # type: ignore[no-any-return]
+    return code
 
 
 @compiled
@@ -209,7 +205,7 @@ def change_nodes(
     for index in range(changed):
         code = first_code(code, call_narrow(entries[SET_PARAMS], executable, nodes[index], params + stride * index, 0))
     out[2] = now_ns(clock)
-    return first_code(code, replay_twice(entries, executable, stream, clock, out))  # type: ignore[no-any-return]
+    return first_code(code, replay_twice(entries, executable, stream, clock, out))
 
 
 @compiled
@@ -250,7 +246,7 @@ def change_whole(
         code = replay_twice(entries, scratch[EXECUTABLE], stream, clock, out)
     code = first_code(code, dispose(entries, old if made else 0, scratch[GRAPH]))
     out[8] = now_ns(clock)
-    return code  # type: ignore[no-any-return]
+    return code
 
 
 # Loops over rows of different calls: mixed chains, work on several streams, iterations.

@@ -108,10 +108,8 @@ def call_row(address: int, a: IntArray, stride: int, index: int) -> int:
     """One call. ``a`` holds 4 or 11 arguments; kernelParams (the third or the tenth) advances by ``stride`` bytes a
     call, so that each launch of a batch may have parameters of its own."""
     if a.size == 4:
-        return call_narrow(address, a[0], a[1], a[2] + stride * index, a[3])  # type: ignore[no-any-return]
-    return call_wide(  # type: ignore[no-any-return]
-        address, a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9] + stride * index, a[10]
-    )
+        return call_narrow(address, a[0], a[1], a[2] + stride * index, a[3])
+    return call_wide(address, a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9] + stride * index, a[10])
 
 
 @compiled
@@ -234,7 +232,7 @@ def launch_and_synchronize(
         out[index, 3] = now_ns(clock)
         if code != 0:
             store_flag(watched, -1)
-            return code  # type: ignore[no-any-return]
+            return code
         if not wait_for(watched, index + 1, clock):
             return -1
     return code
@@ -253,7 +251,7 @@ def watch_flag(flag: int, watched: int, clock: int, timeout_ns: int, out: IntArr
                 return index
         out[index, 2] = now_ns(clock)
         store_flag(watched, index + 1)
-    return out.shape[0]  # type: ignore[no-any-return]
+    return out.shape[0]
 
 
 @compiled

@@ -145,12 +145,10 @@ def virtualization_facts(machine: Machine) -> tuple[Fact, ...]:
     source = "/proc/self/cgroup, /proc/1/cgroup, /.dockerenv, /run/.containerenv"
     return (
         _virtualization(machine),
-        known("container", container_name(machine) or "none", source)
-        if machine.exists("/proc")
-        else unknown("container", "no /proc", source),
-        known("wsl", is_wsl(machine), "/proc/version")
-        if machine.exists("/proc/version")
-        else unknown("wsl", "no such file", "/proc/version"),
+        stated(
+            "container", (container_name(machine) or "none") if machine.exists("/proc") else None, source, "no /proc"
+        ),
+        stated("wsl", is_wsl(machine) if machine.exists("/proc/version") else None, "/proc/version", "no such file"),
     )
 
 

@@ -11,15 +11,7 @@ import numpy as np
 
 from microbench.core.errors import Skip
 from microbench.core.model import SAMPLES_KEPT, Fact, Measurement, Series, Telemetry, Work
-from microbench.gpu.protocol.compute import (
-    ACCUMULATORS,
-    INTEGER_TYPES,
-    ClockBracket,
-    Gemm,
-    GemmType,
-    Library,
-    Problem,
-)
+from microbench.gpu.protocol.compute import ACCUMULATORS, INTEGER_TYPES, ClockBracket, Gemm, GemmType, Library, Problem
 from microbench.gpu.protocol.gpu import EventPair, Gate, Gpu
 from microbench.measure.counters import power
 from microbench.measure.sampling import NANOSECOND_S, now_s, shortened, stored
@@ -319,4 +311,4 @@ def _reasons(course: _Course) -> Fact:
         for reason in state.throttle_reasons:
             first.setdefault(reason, t_s)
     words = ", ".join(f"{reason} from {t_s:.2f} s on" for reason, t_s in first.items())
-    return Fact("throttle_reasons", words or "none", source="NVML, beside every batch")
+    return Fact("throttle_reasons", words or "none", source="NVML, during every batch")

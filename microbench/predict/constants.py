@@ -64,7 +64,8 @@ class Reach(msgspec.Struct, frozen=True):
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """The constants of one GPU of one run, by name; ``layers`` are those whose launch calls are known.
+    """The constants of one GPU of one run, by name; ``layers`` are those whose launch calls are known,
+    ``titles`` what reports call them.
 
     ``misfit`` is by way and by what limits the step: (way, "host" | "gpu").
     """
@@ -75,6 +76,7 @@ class Fit(msgspec.Struct, frozen=True):
     reach: Reach
     device: str | None = None
     run_id: str = ""
+    titles: Mapping[str, str] = {}
 
     @property
     def values(self) -> dict[str, float]:
@@ -90,7 +92,7 @@ class Fit(msgspec.Struct, frozen=True):
 
 # How far a constant that stands in for another may be off, as a share of it.
 STAND_IN = 0.3
-# One value in so many is left out at either end of a median's interval.
+# A median's interval leaves out one value in EDGE at either end.
 EDGE = 6
 
 

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from microbench.analysis.evidence import Evidence, evidence_by_device, rests_on, whole
+from microbench.analysis.graph_steps import layer_titles
 from microbench.analysis.quantiles import FloatArray
 from microbench.analysis.stats import STUDENT_T
 from microbench.core.errors import RunUnreadableError, run_command
@@ -86,19 +87,24 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def steps(evidence: Evidence) -> list[Step]:
-    """graph_gain's steps, both ways. An empty kernel has no argument; a spinning one has its length as argument."""
+    """graph_gain's steps, both ways.
+
+    An empty kernel has no argument, a spinning one has its length as argument, and an operation always has one.
+    """
     result = []
+    operations = {str(row.params.get("layer")) for row in evidence.rows("launch_layers", "submit", family="one_op")}
     for way in WAYS:
         for row in evidence.rows("graph_gain", way):
             kernels, duration_ns = whole(row, "kernels"), whole(row, "duration_ns")
             if row.value <= 0 or kernels < 1:
                 continue
             seconds = row.value * kernels
+            layer = str(row.params.get("submitter", LOOP_LAYER))
             result.append(
                 Step(
                     way=way,
-                    layer=str(row.params.get("submitter", LOOP_LAYER)),
-                    arguments=1 if duration_ns else 0,
+                    layer=layer,
+                    arguments=1 if duration_ns or layer in operations else 0,
                     kernels=kernels,
                     own_s=own_s(evidence, duration_ns),
                     seconds=seconds,
@@ -247,7 +253,7 @@ def _sigma(constant: Constant) -> float:
 ASSUMED = Misfit(0.05, 0.10)
 LEAST = 0.01
 WITHIN = 0.95
-# So many steps make a group of their own; fewer are judged together with the others of their way.
+# A group with fewer steps than this uses all steps of its way.
 FEWEST = 8
 # Steps with a larger share of kernels do not test the law: their residual is that of their kernels.
 MOSTLY = 0.9
@@ -319,7 +325,7 @@ SHOWN_BY = {
 UNLIKE = 0.1
 # Steps settle a constant that something else stood in for when they narrow its interval to this share.
 SETTLED = 0.5
-# A stand-in's interval is widened by so much before it is held against steps, so that steps decide.
+# A stand-in's interval is widened by this factor before it is compared with steps, so that steps decide.
 LOOSELY = 100.0
 
 
@@ -347,6 +353,7 @@ def fit(evidence: Evidence) -> Fit:
         reach=_reach(evidence, measured, constants),
         device=evidence.device,
         run_id=evidence.run.run_id,
+        titles=layer_titles(evidence.run),
     )
 
 
@@ -376,7 +383,7 @@ def with_calls(fitted: Fit, workload: Workload) -> Fit:
 
 
 def call_constant(constants: Mapping[str, Constant], layer: str, arguments: int) -> Constant | None:
-    """The launch call of a layer with so many arguments: measured, or on the straight line through measured counts.
+    """A layer's launch call with that number of arguments: measured, or on the straight line through measured counts.
 
     An array library's call is the same for any count. None for a layer that was not measured at all.
     """

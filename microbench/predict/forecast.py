@@ -19,7 +19,7 @@ from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, W
 FLOWING_STEPS, FLOWING_CALLS = 8, 8000
 # An interval needs many plays, so a long step is shortened for it. Flowing steps are played several times each.
 LONGEST_PERTURBED, LONGEST_FLOWING = 600, 150
-# So few pieces between waits are all kept, so that a wait keeps its share of the step.
+# A shortened step has at least this many pieces between waits, so that a wait keeps its share of the step.
 FEW_PIECES = 4
 # The law holds a little beyond the largest step that was measured.
 BEYOND = 1.25
@@ -175,8 +175,8 @@ def _shortened(workload: Workload, longest: int) -> Workload:
     if _calls(workload.parts) <= longest:
         return workload
     pieces = _pieces(workload.parts)
-    kept = max(round(len(pieces) * longest / _calls(workload.parts)), FEW_PIECES)
-    last = tuple(part for piece in pieces[-kept:] for part in piece)[-longest:]
+    count = max(round(len(pieces) * longest / _calls(workload.parts)), FEW_PIECES)
+    last = tuple(part for piece in pieces[-count:] for part in piece)[-longest:]
     share = min(longest / max(_calls(last), 1), 1.0)
     return msgspec.structs.replace(workload, parts=tuple(_share_of(part, share) for part in last))
 

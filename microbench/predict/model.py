@@ -136,7 +136,7 @@ class _State:
             self.host.append(Span(self.at_s[called], self.at_s[self.now], index, "wait"))
 
     def end(self) -> int:
-        """The last moment: that of the host, or of work that nobody waits for."""
+        """The last moment: the host's, or that of work that no wait follows."""
         return self.now if self._last == BEGIN else self._later(self.now, self._last)
 
     def path(self, moment: int) -> dict[Limit, float]:
@@ -234,7 +234,7 @@ Way = Literal["stream", "graph"]
 WAYS: tuple[Way, ...] = ("stream", "graph")
 
 # The constants of a machine by name: unit and meaning. Two more kinds exist for each layer: ``call.LAYER.ARGUMENTS`` is
-# a launch call of a kernel with so many arguments, ``replay.LAYER`` the replay call of a graph.
+# the launch call of a kernel with that number of arguments, ``replay.LAYER`` the replay call of a graph.
 CONSTANTS: Mapping[str, tuple[str, str]] = {
     "way": ("s", "launch call's return to its kernel's begin"),
     "empty": ("s", "an empty kernel: no kernel takes less"),

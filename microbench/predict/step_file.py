@@ -13,7 +13,6 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from microbench.analysis.graph_steps import TITLES
 from microbench.core.errors import UsageError
 from microbench.core.model import TRANSFERS_PER_S
 from microbench.core.ops import LOOP_LAYER
@@ -38,12 +37,8 @@ from microbench.predict.workload import (
 # "decode.toml, part 3, size" or "--copy-in".
 
 LONGEST_SHOWN = 40
-# What people call a layer, and the layer's name.
-ALIASES = {
-    "c": "loop", "c++": "loop", "cpp": "loop", "compiled": "loop", "torch": "torch_eager", "pytorch": "torch_eager",
-    "numba": "numba_configured", "cupy": "cupy_raw", "jax": "jax_jit", "cuda.core": "cuda_core",
-    "cuda.bindings": "cuda_bindings",
-}  # fmt: skip
+# Every name and alias of a layer (lower case), and the layer's name.
+LayerNames = Mapping[str, str]
 
 
 def whole(value: object, where: str, least: int, most: int) -> int:
@@ -102,13 +97,13 @@ def one_of(value: object, where: str, allowed: Sequence[str]) -> str:
     return value
 
 
-def layer_named(value: object, where: str) -> str:
-    """A layer by its own name or by what people call it: "torch" is torch_eager, "c" the compiled loop."""
+def layer_named(value: object, where: str, layers: LayerNames) -> str:
+    """A layer by its own name or by an alias: "torch" is torch_eager, "c" the compiled loop."""
     text = words(value, where).strip().lower()
-    if text not in TITLES and text not in ALIASES:
-        step = _nearest(text, [*TITLES, *ALIASES], TITLES)
+    if text not in layers:
+        step = _nearest(text, layers, dict.fromkeys(layers.values()))
         raise UsageError(f"{where}: there is no layer {shown(value)}", step)
-    return ALIASES.get(text, text)
+    return layers[text]
 
 
 def _nearest(text: str, known: Iterable[str], listed: Iterable[str]) -> str:
@@ -156,17 +151,16 @@ CHANGES: Mapping[str, tuple[str, Reader]] = {
     "lanes": ("--lanes", _lanes),
     "kernel_time": ("--kernel-time", partial(typed, typed_factor)),
     "host_time": ("--host-time", partial(typed, typed_factor)),
-    "layer": ("--to-layer", layer_named),
 }
 
 
-def changes(values: Mapping[str, str | int | None]) -> Changes:
+def changes(values: Mapping[str, str | int | None], to_layer: str | None, layers: LayerNames) -> Changes:
     """The changes as typed, by the names of Changes; None was not typed. Raises UsageError."""
     read: dict[str, Any] = {}
     for name, value in values.items():
         option, reader = CHANGES[name]
         read[name] = None if value is None else reader(value, option)
-    return Changes(**read)
+    return Changes(**read, layer=None if to_layer is None else layer_named(to_layer, "--to-layer", layers))
 
 
 # -- the parts of a file ----------------------------------------------------------------------------------------------
@@ -191,22 +185,22 @@ EXAMPLES = {
 }
 
 
-def parts(tables: object, where: str) -> tuple[Part, ...]:
+def parts(tables: object, where: str, layers: LayerNames) -> tuple[Part, ...]:
     """The parts in order, repeated ones written out. ``where`` is the file's name. Raises UsageError."""
-    read = tuple(_each(tables, where, "part"))
+    read = tuple(_each(tables, where, "part", layers))
     if not read:
         raise UsageError(f"{where} describes no part", WHAT_A_PART_IS)
     return read
 
 
-def _each(tables: object, where: str, word: str) -> Iterator[Part]:
+def _each(tables: object, where: str, word: str, layers: LayerNames) -> Iterator[Part]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise UsageError(f"{where}: {word} is not a list of tables", f"write [[{word}]] above each; {WHAT_A_PART_IS}")
     for index, table in enumerate(tables, start=1):
-        yield from _part(cast(Table, table), f"{where}, part {index}")
+        yield from _part(cast(Table, table), f"{where}, part {index}", layers)
 
 
-def _part(table: Table, where: str) -> Iterator[Part]:
+def _part(table: Table, where: str, layers: LayerNames) -> Iterator[Part]:
     kind = _kind(table, where)
     unknown = [key for key in table if key not in (kind, *KINDS[kind])]
     if unknown:
@@ -214,7 +208,7 @@ def _part(table: Table, where: str) -> Iterator[Part]:
         raise UsageError(f"{where}: there is no key {plain(unknown[0], 40)} in a {kind} part", f"it may have {allowed}")
     match kind:
         case "kernels":
-            yield _kernels(table, where)
+            yield _kernels(table, where, layers)
         case "copy":
             yield _copies(table, where)
         case "sync":
@@ -222,7 +216,7 @@ def _part(table: Table, where: str) -> Iterator[Part]:
                 raise UsageError(f"{where}, sync: {shown(table['sync'])} is not true", "sync = true, or leave it out")
             yield Wait()
         case "repeat":
-            yield from _repeated(table, where)
+            yield from _repeated(table, where, layers)
         case _:
             yield HostWork(seconds(table["host"], f"{where}, host"))
 
@@ -238,7 +232,7 @@ def _kind(table: Table, where: str) -> str:
     return kinds[0]
 
 
-def _kernels(table: Table, where: str) -> Kernels:
+def _kernels(table: Table, where: str, layers: LayerNames) -> Kernels:
     if "duration" not in table and "bytes" not in table:
         raise UsageError(f"{where}: nothing says how long its kernels take", EXAMPLES["duration"])
     layer = table.get("layer")
@@ -248,7 +242,7 @@ def _kernels(table: Table, where: str) -> Kernels:
         bytes=float(size_bytes(table.get("bytes", 0), f"{where}, bytes")),
         arguments=whole(table.get("arguments", 0), f"{where}, arguments", 0, MOST_ARGUMENTS),
         host_s=seconds(table.get("host", 0), f"{where}, host"),
-        layer=None if layer is None else layer_named(layer, f"{where}, layer"),
+        layer=None if layer is None else layer_named(layer, f"{where}, layer", layers),
         stream=_stream(table, where) if "stream" in table else None,
     )
 
@@ -276,18 +270,18 @@ def _copies(table: Table, where: str) -> Copies:
 
 
 def _stream(table: Table, where: str) -> int:
-    """Which stream, counted from 0; ``checked`` says later whether the workload has so many."""
+    """Which stream, counted from 0; ``checked`` says later whether the workload has that many streams."""
     return whole(table["stream"], f"{where}, stream", 0, MOST_STREAMS - 1)
 
 
-def _repeated(table: Table, where: str) -> list[Part]:
+def _repeated(table: Table, where: str, layers: LayerNames) -> list[Part]:
     if "parts" not in table:
         raise UsageError(f"{where}: nothing says what is repeated", EXAMPLES["parts"])
     count = whole(table["repeat"], f"{where}, repeat", 1, MOST_PARTS)
     inner = table["parts"]
     if isinstance(inner, list) and any(isinstance(part, dict) and "repeat" in part for part in inner):
         raise UsageError(f"{where}: a repeat stands inside a repeat", "write out one of the two")
-    read = list(_each(inner, where, "parts"))
+    read = list(_each(inner, where, "parts", layers))
     if len(read) * count > MOST_PARTS:
         raise UsageError(f"{where}: {count} times {len(read)} parts are too many", f"at most {MOST_PARTS} in all")
     return read * count
@@ -302,7 +296,7 @@ MOST_PER_STEP, LONGEST_UNIT = 10**9, 24
 AN_EXAMPLE = "see the examples: microbench predict --help names them"
 
 
-def parsed(text: str, name: str) -> Workload:
+def parsed(text: str, name: str, layers: LayerNames) -> Workload:
     """The workload that a TOML text describes; ``name`` is the file's, for errors. Raises UsageError."""
     try:
         table = tomllib.loads(text)
@@ -315,8 +309,8 @@ def parsed(text: str, name: str) -> Workload:
         raise UsageError(f"{name}: there is no key {plain(unknown[0], 40)}", step)
     return checked(
         Workload(
-            parts=parts(table.get("part", []), name),
-            layer=layer_named(table.get("layer", LOOP_LAYER), f"{name}, layer"),
+            parts=parts(table.get("part", []), name, layers),
+            layer=layer_named(table.get("layer", LOOP_LAYER), f"{name}, layer", layers),
             streams=whole(table.get("streams", 1), f"{name}, streams", 1, MOST_STREAMS),
             replays=whole(table.get("replays", 1000), f"{name}, replays", 1, MOST_REPLAYS),
             title=words(table.get("title", name), f"{name}, title"),
@@ -366,7 +360,7 @@ def examples() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob(f"*{ENDING}"))}
 
 
-def read(name: str | Path) -> Workload:
+def read(name: str | Path, layers: LayerNames) -> Workload:
     """The workload in that file, or the example of that name. Raises UsageError."""
     path = _path(str(name))
     file_name = plain(path.name)
@@ -381,7 +375,7 @@ def read(name: str | Path) -> Workload:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{file_name} cannot be read: {plain(reason)}", "check the path") from None
-    return parsed(text, path.name)
+    return parsed(text, path.name, layers)
 
 
 def _path(name: str) -> Path:
@@ -418,27 +412,27 @@ class Options(msgspec.Struct, frozen=True):
 OVER_A_NAME = ("layer", "streams", "replays")
 
 
-def described(name: str | None, options: Options) -> Workload:
+def described(name: str | None, options: Options, layers: LayerNames) -> Workload:
     """The named workload with its layer, streams and replays as given, or the one that the options describe.
 
     Raises UsageError.
     """
     if name is None:
-        return _uniform(options)
+        return _uniform(options, layers)
     for field in options.__struct_fields__:
         if getattr(options, field) is not None and field not in OVER_A_NAME:
             raise UsageError(
                 f"a named workload has its own --{field.replace('_', '-')}",
                 "give either a workload or options for its kernels; --layer, --streams and --replays go with both",
             )
-    return msgspec.structs.replace(read(name), **_common(options))
+    return msgspec.structs.replace(read(name, layers), **_common(options, layers))
 
 
-def _common(options: Options) -> dict[str, object]:
+def _common(options: Options, layers: LayerNames) -> dict[str, object]:
     """Who launches, on how many streams, how often; only what was typed."""
     read: dict[str, object] = {}
     if options.layer is not None:
-        read["layer"] = layer_named(options.layer, "--layer")
+        read["layer"] = layer_named(options.layer, "--layer", layers)
     if options.streams is not None:
         read["streams"] = whole(options.streams, "--streams", 1, MOST_STREAMS)
     if options.replays is not None:
@@ -446,7 +440,7 @@ def _common(options: Options) -> dict[str, object]:
     return read
 
 
-def _uniform(options: Options) -> Workload:
+def _uniform(options: Options, layers: LayerNames) -> Workload:
     """Copy in, kernels parted evenly by the waits, copy out before the last wait."""
     if options.kernels is None or options.duration is None:
         causes = {(True, False): "nothing says how many kernels", (False, True): "nothing says how long a kernel runs"}
@@ -474,4 +468,4 @@ def _uniform(options: Options) -> Workload:
     if waits:
         parts.append(last)
     workload = Workload(parts=tuple(parts), layer=LOOP_LAYER)
-    return checked(msgspec.structs.replace(workload, **_common(options)), "the step")
+    return checked(msgspec.structs.replace(workload, **_common(options, layers)), "the step")

@@ -1,4 +1,4 @@
-"""Turns a drawn step into findings: what a graph gives it, and what keeps the GPU waiting."""
+"""Turns a drawn step into findings: how much a graph gains, and what the GPU waits for."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _gain(evidence: Evidence, forecast: Forecast) -> Finding:
         words = "less" if ratio < 1 / AGREES else "more" if ratio > AGREES else "about as much"
         text = f"The nearest measured step, {kernels_in_words(near.kernels, near.pair.duration_s)}, gains {words}."
         rows += rests_on(near.pair.stream, near.pair.graph)
-    return msgspec.structs.replace(predicted, rule="timeline.gain", text=text, rests_on=rows, suite=SUITE)
+    return msgspec.structs.replace(predicted, rule="timeline.gain", text=text, rests_on=rows)
 
 
 def _limit(forecast: Forecast) -> Finding:
@@ -100,7 +100,6 @@ def _limit(forecast: Forecast) -> Finding:
         if step is None
         else "time per kernel in a stream is the longer of call and kernel + gap, in a graph kernel + gap",
         rests_on=forecast.fit.rests_on(used(forecast)),
-        suite=SUITE,
     )
 
 

@@ -1,4 +1,4 @@
-"""Predicts a step after a change of the step or the machine, and says what becomes of it and of what sets its pace."""
+"""Predicts a step after a change of the step or the machine: how its time changes, and what limits it then."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def changed(workload: Workload, fit: Fit, gpu: GpuInfo | None, changes: Changes,
     Raises UsageError for a layer that the run did not measure, and for another link where its own is not known.
     ``adding`` are the options with which `microbench run` adds to that run.
     """
-    then, described = _other_step(workload, changes)
+    then, described = _other_step(workload, changes, fit.titles)
     absent = missing(fit, then, WAYS)
     if absent:
         raise UsageError(
@@ -97,13 +97,13 @@ def _described(what: str, fit: Fit, new: Mapping[str, Constant], used: set[str])
     return Change(what, quantity(fit.constants[name].value, unit), quantity(new[name].value, unit), name in used)
 
 
-def _other_step(workload: Workload, changes: Changes) -> tuple[Workload, list[Change]]:
+def _other_step(workload: Workload, changes: Changes, titles: Mapping[str, str]) -> tuple[Workload, list[Change]]:
     """The step with another layer, with longer or shorter kernels, with more or less host time."""
     described: list[Change] = []
     kernels = [part for part in workload.parts if isinstance(part, Kernels)]
     if changes.layer is not None:
-        before = listed([title_of(layer) for layer in workload.layers])
-        described.append(Change("who launches", before, title_of(changes.layer), True))
+        before = listed([title_of(layer, titles) for layer in workload.layers])
+        described.append(Change("who launches", before, title_of(changes.layer, titles), True))
     if changes.kernel_time is not None:
         lasting = any(part.bytes or any(part.durations_s) for part in kernels)
         described.append(Change("what kernels do", times(1.0), times(changes.kernel_time), lasting))
@@ -181,7 +181,7 @@ def _scaled(fit: Fit, direction: str, ratio: float) -> dict[str, Constant]:
     return {f"{direction}_rate": scaled} | ({f"{direction}_pageable_rate": scaled} if slower else {})
 
 
-# -- what becomes of the step ----------------------------------------------------------------------------------------
+# -- before and after -------------------------------------------------------------------------------------------------
 
 SUITE = "what if"
 # Two predictions within this share of one another are the same.
@@ -214,15 +214,17 @@ def pairs(before: Forecast, after: Forecast) -> list[Pair]:
 
 
 def in_words(pair: Pair) -> str:
-    """What becomes of a way: "1.29× as fast", "2.9× as long", "the same", "about the same"."""
+    """How the time changes: "1.29× as fast", "2.9× as long", "the same", "about the same"."""
     if pair.same:
         return "the same" if as_time(pair.after.step_s) == as_time(pair.before.step_s) else "about the same"
     return f"{times(pair.ratio)} as fast" if pair.ratio > 1 else f"{times(1 / pair.ratio)} as long"
 
 
 def findings(before: Forecast, after: Forecast, changes: Sequence[Change], names: tuple[str, str]) -> list[Finding]:
-    """The verdict first; then each way, what changed nothing, what is extrapolated. ``names`` are those of before and
-    after."""
+    """The verdict first; then each way, changes without effect, and extrapolations.
+
+    ``names`` say what before and after are called.
+    """
     ways = pairs(before, after)
     stream, *graph = ways
     if changes:
@@ -241,7 +243,6 @@ def findings(before: Forecast, after: Forecast, changes: Sequence[Change], names
         text="This is predicted, not measured.",
         threshold=f"within {round_percent(SAME)} is the same; good if no way becomes slower",
         rests_on=before.fit.rests_on(before.stream.names) + after.fit.rests_on(after.stream.names),
-        suite=SUITE,
     )
     return [verdict, *(_way(pair, names) for pair in ways), *_unused(changes), *outside(after)]
 
@@ -262,7 +263,6 @@ def _way(pair: Pair, names: tuple[str, str]) -> Finding:
         title=f"{where} {first}, {names[0]} as {names[1]}" if first == then else title,
         text=f"The GPU idles for {idle[0]} of the step {names[0]}, for {idle[1]} {names[1]}.",
         threshold="what most of the critical path is spent on",
-        suite=SUITE,
     )
 
 
@@ -279,5 +279,4 @@ def _unused(changes: Sequence[Change]) -> Iterator[Finding]:
                 "the host's pace."
             ),
             threshold="no way of submitting the step rests on it",
-            suite=SUITE,
         )

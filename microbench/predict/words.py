@@ -1,8 +1,8 @@
-"""Turns a forecast into findings: what a graph gives the step, what sets its pace, how sure that is."""
+"""Turns a forecast into findings: how much a graph gains, what limits the step, and how sure the forecast is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.analysis.graph_steps import LITTLE, kernels_in_words, title_of
@@ -23,8 +23,11 @@ PACES: dict[Limit, str] = {
 }
 
 
-def described(workload: Workload) -> str:
-    """A step in a few words: "1100 kernels of 6.00 µs from PyTorch eager, 1 wait"; its own title where it has one."""
+def described(workload: Workload, titles: Mapping[str, str]) -> str:
+    """A step in a few words: "1100 kernels of 6.00 µs from PyTorch eager, 1 wait"; its own title where it has one.
+
+    ``titles`` are those of the layers.
+    """
     if workload.title:
         return workload.title
     kernels = [part for part in workload.parts if isinstance(part, Kernels)]
@@ -32,7 +35,7 @@ def described(workload: Workload) -> str:
     words = f"{workload.kernels} kernels"
     if len(lengths) == 1:
         words = kernels_in_words(workload.kernels, lengths.pop())
-    words += f" from {listed([title_of(layer) for layer in workload.layers])}"
+    words += f" from {listed([title_of(layer, titles) for layer in workload.layers])}"
     if workload.streams > 1:
         words += f" on {workload.streams} streams"
     copies = [part for part in workload.parts if isinstance(part, Copies)]
@@ -54,7 +57,6 @@ def findings(forecast: Forecast) -> list[Finding]:
                 title="Nothing about its submission is worth changing",
                 text="The model tried a graph, another layer, fewer waits, fused kernels and pinned copies.",
                 threshold=f"a change is worth it if it saves {round_percent(WORTH)} of the step",
-                suite=SUITE,
             )
         )
     workload = forecast.workload
@@ -66,7 +68,6 @@ def findings(forecast: Forecast) -> list[Finding]:
                 title=f"About this workload: {workload.title}",
                 text=" ".join(workload.about.split()),
                 threshold="as its file says",
-                suite=SUITE,
             )
         )
     return result
@@ -105,7 +106,6 @@ def gain(forecast: Forecast) -> Finding:
         text=text,
         threshold=f"predicted, not measured; good above {LITTLE:g}×",
         rests_on=forecast.fit.rests_on(used(forecast)),
-        suite=SUITE,
     )
 
 
@@ -134,7 +134,6 @@ def _pace(way: Prediction) -> Finding:
         title=f"{name} {PACES[way.limit]}: the GPU idles for {percent(way.idle_share)} of the time",
         text=f"In one step kernels take the GPU {as_time(busy_s['gpu'])}, {other}.",
         threshold="what most of the critical path is spent on",
-        suite=SUITE,
     )
 
 
@@ -149,7 +148,6 @@ def outside(forecast: Forecast) -> Iterator[Finding]:
             title="This is an extrapolation beyond what was measured",
             text=f"The step has {'; '.join(beyond)}. The intervals do not cover that.",
             threshold="larger than the largest measured",
-            suite=SUITE,
         )
 
 
@@ -172,7 +170,6 @@ def _certainty(forecast: Forecast) -> Finding:
             "at 95 %, root of the sum of squares of the constants' intervals and the model's misfit, which is a share "
             f"of the overhead and of {round_percent(OWN_SCATTERS)} of the kernels' and copies' own time"
         ),
-        suite=SUITE,
     )
 
 
@@ -190,7 +187,6 @@ def _assumed(forecast: Forecast) -> Iterator[Finding]:
             title=f"{count} of {len(names)} constants stand in for a measurement",
             text=f"{'; '.join(f'{listed(several)}: {words}' for words, several in by_words.items())}.",
             threshold="not measured by this run as the step has it",
-            suite=SUITE,
         )
 
 
@@ -212,7 +208,6 @@ def _origin(forecast: Forecast, run_words: str, reference: bool, simulated: bool
         advice=advice,
         threshold="computed, not measured",
         rests_on=rows,
-        suite=SUITE,
     )
 
 

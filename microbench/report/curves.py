@@ -36,16 +36,16 @@ class Scale(NamedTuple):
         return (at - low) * (self.length / (high - low)) if high - low > FLAT * abs(high) else 0.0
 
 
-def benchmark_curve(info: BenchmarkInfo, found: Sequence[Row]) -> Curve | None:
+def benchmark_curve(info: BenchmarkInfo, rows: Sequence[Row]) -> Curve | None:
     """The first metric over the first numeric axis, a line for each combination of the other axes.
 
     None if no line has FEWEST_POINTS points.
     """
     axis = next((axis.name for axis in info.axes if all(isinstance(value, int) for value in axis.values)), None)
-    if axis is None or not found:
+    if axis is None or not rows:
         return None
-    metric = found[0].metric
-    lines = _lines(axis, [row for row in found if row.metric.name == metric.name])
+    metric = rows[0].metric
+    lines = _lines(axis, [row for row in rows if row.metric.name == metric.name])
     if not lines:
         return None
     xs = [x for line in lines for x, _ in line.points]
@@ -79,7 +79,7 @@ def _lines(axis: str, found: Sequence[Row]) -> list[Line]:
 
 
 def param_words(name: str, value: Param) -> str:
-    """A parameter in words: strings speak for themselves, numbers follow the name of their axis."""
+    """A parameter in words: a string alone, a number after the name of its axis."""
     return value if isinstance(value, str) else f"{axis_title(name)} {axis_value(name, value)}"
 
 
@@ -103,7 +103,7 @@ def ticks(low: float, high: float, log: bool, unit: str) -> tuple[Mark, ...]:
 
 
 def ticks_beyond(most: float, unit: str) -> tuple[Mark, ...]:
-    """Equal steps from 0 to the first one above ``most`` (positive), which leaves room for marks above the lines."""
+    """Equal steps from 0 to the first one above ``most`` (positive), so that marks have room above the lines."""
     step = nice_step(most / 5)
     return ticks(0.0, (math.floor(most / step) + 1) * step, False, unit)
 

@@ -1,4 +1,4 @@
-"""What a report consists of: structs of words and numbers that terminal, page, figures and Markdown lay out."""
+"""Defines a report: structs of words and numbers that the terminal, page, figures and Markdown lay out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tone = Literal[
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A figure or a word of a table.
+    """A figure or words in a table.
 
     ``note`` follows the text quietly (its spread). ``trust`` is the figure's grade. ``of`` names the measured row
     behind the figure, as findings do ("case-id metric"), so that the page can show its details.
@@ -112,7 +112,7 @@ class Histogram(msgspec.Struct, frozen=True, tag=True):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A stretch of time on a lane; one without length is a moment with its text.
+    """A stretch of time on a lane; without length it is a moment with its text.
 
     ``solid`` is work, ``shaded`` partly work, ``pale`` waiting, ``idle`` no work, ``distance`` a measured length and
     ``level`` a count, drawn as high as its share of the lane's highest one.
@@ -134,7 +134,7 @@ class Lane(msgspec.Struct, frozen=True):
 
 
 class TimeLine(msgspec.Struct, frozen=True, tag=True):
-    """What happens when, to scale, on several lanes."""
+    """Spans of time on several lanes, to scale."""
 
     title: str
     about: str
@@ -144,7 +144,7 @@ class TimeLine(msgspec.Struct, frozen=True, tag=True):
 
 
 class Portion(msgspec.Struct, frozen=True):
-    """A part of a stacked bar: its name, its length and its figure."""
+    """A part of a stacked bar: name, length and figure."""
 
     name: str
     value: float
@@ -177,7 +177,7 @@ class Station(msgspec.Struct, frozen=True):
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """The connection between two neighbours on a path; ``hidden`` where the system does not show it."""
+    """The connection between two neighbours on a path; ``hidden`` if the system does not show it."""
 
     text: str
     tone: Tone = "plain"
@@ -246,18 +246,49 @@ class Banner(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a command has to say about a run. ``mark`` (SIMULATED, REFERENCE or "") is repeated at every table and
-    picture; ``environment`` are the findings about the machine's state."""
+    """The report of a command about a run. Every table and picture repeats ``mark`` (SIMULATED, REFERENCE or "");
+    ``environment`` are the findings about the machine's state."""
 
     title: str
     mark: str
     banners: tuple[Banner, ...]
     facts: tuple[tuple[str, str], ...]
-    environment: tuple[Finding, ...]
-    sections: tuple[Section, ...]
-    problems: Table | None
-    grades: tuple[str, ...]
-    footer: tuple[str, ...]
+    environment: tuple[Finding, ...] = ()
+    sections: tuple[Section, ...] = ()
+    problems: Table | None = None
+    grades: tuple[str, ...] = ()
+    footer: tuple[str, ...] = ()
+
+
+class AnswerLine(msgspec.Struct, frozen=True):
+    """One question's figures on the screen; ``trust`` is the grade of most of them, ``verdict`` how they are judged."""
+
+    name: str
+    parts: tuple[Cell, ...]
+    trust: str = ""
+    verdict: Severity | None = None
+
+
+class Block(msgspec.Struct, frozen=True):
+    """The lines of one GPU, below its name and what it is connected by."""
+
+    name: str
+    about: tuple[str, ...]
+    lines: tuple[AnswerLine, ...]
+
+
+class Screen(msgspec.Struct, frozen=True):
+    """A run on one screen: the answers of each GPU, the findings that matter most, what distorts the run, what the
+    time budget left out ("" if nothing), and what to type next."""
+
+    mark: str
+    run: str
+    banners: tuple[Banner, ...]
+    blocks: tuple[Block, ...]
+    findings: tuple[Finding, ...]
+    distorting: tuple[Finding, ...]
+    left_out: str
+    footer: str
 
 
 TRUST_MARKS: dict[str, tuple[str, Tone]] = {
@@ -269,7 +300,6 @@ TRUST_MARKS: dict[str, tuple[str, Tone]] = {
     "below floor": ("◇", "advice"),
     "unverified": ("?", "problem"),
 }
-UNKNOWN_MARK: tuple[str, Tone] = ("?", "problem")
 GRADES = {
     "stable": "three or more fresh processes agree",
     "steady": "one process, narrow interval",
@@ -280,7 +310,7 @@ GRADES = {
     "unverified": "its result was not checked",
 }
 SEVERITY_MARKS: dict[Severity, str] = {"good": "✓", "note": "•", "advice": "→", "warning": "▲", "problem": "✗"}
-# The tones of series, in the order in which they are given out.
+# The tones of series, in order.
 SERIES_TONES: tuple[Tone, ...] = ("first", "second", "third", "fourth")
 SUITE_TITLES = {
     "host": "host: what the CPU side costs",

@@ -1,4 +1,4 @@
-"""Makes the heading of a report: its mark, its banners, and the facts of the machine and the run behind the figures."""
+"""Makes the heading of a report: its mark, its banners, and facts about the machine and the run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,8 @@ def head(run: Run, *, reference: bool = False, unfinished: bool = False, footer:
     return Report(
         title=_title(run),
         mark=mark_of(run, reference=reference),
-        banners=tuple(_banners(run, reference, unfinished)),
+        banners=tuple(banners(run, reference=reference, unfinished=unfinished)),
         facts=tuple(_facts(run)),
-        environment=(),
-        sections=(),
-        problems=None,
-        grades=(),
         footer=footer,
     )
 
@@ -42,7 +38,8 @@ def _title(run: Run) -> str:
     return ", ".join(dict.fromkeys(gpu.name for gpu in gpus)) or "no GPU"
 
 
-def _banners(run: Run, reference: bool, unfinished: bool) -> Iterable[Banner]:
+def banners(run: Run, *, reference: bool = False, unfinished: bool = False) -> Iterable[Banner]:
+    """Warnings about the whole run: simulated, recorded elsewhere, without a GPU, cut off."""
     if run.simulated:
         yield Banner(SIMULATED, "These figures come from a simulated GPU. They say nothing about any real one.")
     if reference:
@@ -61,7 +58,7 @@ def _facts(run: Run) -> Iterable[tuple[str, str]]:
     where = session.environment
     for gpu in session.gpus:
         yield "GPU" if len(session.gpus) == 1 else f"GPU {gpu.index}", _gpu_words(gpu)
-    # Not measured themselves, but copies between GPUs and concurrent copies used them.
+    # Not measured, but used by copies between GPUs and by concurrent copies.
     names = [gpu.name for gpu in where.gpus if gpu not in session.gpus]
     if names:
         counts = {name: names.count(name) for name in names}

@@ -1,4 +1,4 @@
-"""Writes a report as GitHub's Markdown, for issues and wikis: findings open, tables folded, text never markup."""
+"""Writes a report as GitHub's Markdown for issues and wikis: findings open, tables folded, and text escaped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from microbench.report.document import GRADES, SEVERITY_MARKS, TRUST_MARKS, Bars
 from microbench.report.tables import bars_table
 
 LONGEST = 2000
-# What GitHub's Markdown reads as markup; an underscore inside a word is not.
+# Markup of GitHub's Markdown; an underscore inside a word is not markup.
 SPECIAL = re.compile(r"([\\`*\[\]|~#@])|((?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 
 

@@ -1,11 +1,12 @@
-"""Turns the rows of a run into tables: figures of a benchmark with their notes, facts, and what was not measured."""
+"""Turns the rows of a run into tables: a benchmark's figures with notes, facts, and cases that were not measured."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -20,21 +21,22 @@ NOTHING = Cell(MISSING, tone="quiet")
 MOST_METRICS_ACROSS = 3
 MOST_VALUES_ACROSS = 5
 MOST_VALUES_KEPT = 4
-# Far more than any grid has; a run that was put together may have more.
+# No grid has as many cases; a run that was put together by hand may.
 MOST_CASES = 1000
 MOST_LIMITS = 8
 MOST_FACT_VALUES = 4
 STATUS_WORDS = {"timed_out": "timed out"}
 Tail = Literal["p1", "p90", "p99", "worst", "min", "max"]
-# The columns beside a single figure, by the kind of its metric, and which of them a narrow page drops first.
+# The columns after a single figure, by the kind of its metric, and the order in which a narrow page drops them.
 TAILS: dict[str, tuple[Tail, ...]] = {"time": ("p90", "p99", "worst"), "rate": ("p1", "min"), "": ("p90", "p99", "max")}
 DROPS: dict[Tail, int] = {"p90": 2, "p99": 1, "worst": 3, "max": 3, "p1": 1, "min": 2}
 QUANTILES: dict[Tail, Literal["p1", "p90", "p99", "min", "max"]] = {
     "p1": "p1", "p90": "p90", "p99": "p99", "worst": "max", "min": "min", "max": "max",
 }  # fmt: skip
 
+Value = TypeVar("Value")
 LimitOf = Callable[[Row], Ceiling | None]
-Cells = tuple[Cell, ...]
+Layout = tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]
 
 
 def figure(row: Row, limit: Ceiling | None = None) -> Cell:
@@ -46,9 +48,21 @@ def figure(row: Row, limit: Ceiling | None = None) -> Cell:
     tone: Tone = "strong"
     if limit is not None and limit.unit == row.metric.unit:
         note += f", {percent(row.value / limit.value)} of limit"
-        if exceeds(row, limit):  # said in the figure itself, as a narrow page drops notes
+        if exceeds(row, limit):  # part of the text, because a narrow page drops notes
             text, tone = f"{text}, over limit", "problem"
     return Cell(text, note, tone, row.trust, row_name(row))
+
+
+def value_cell(value: Value | None, words: Callable[[Value], str], tone: Tone = "plain") -> Cell:
+    """A value in words; NOTHING if it is None."""
+    return NOTHING if value is None else Cell(words(value), tone=tone)
+
+
+def row_cell(row: Row | None, text: str = "", note: str = "", tone: Tone = "plain") -> Cell:
+    """A row's value, or ``text`` for it, with its grade and a link to its details; NOTHING without a row."""
+    if row is None:
+        return NOTHING
+    return Cell(text or quantity(row.value, row.metric.unit), note, tone, row.trust, row_name(row))
 
 
 def bars_table(bars: Bars) -> Table:
@@ -57,24 +71,27 @@ def bars_table(bars: Bars) -> Table:
     return Table(bars.title, bars.about, (Column("", "left"), *bars.columns), rows, bars.notes)
 
 
-def benchmark_tables(info: BenchmarkInfo, found: Sequence[Row], limit_of: LimitOf) -> tuple[Table, ...]:
+def benchmark_tables(info: BenchmarkInfo, measured: Sequence[Row], limit_of: LimitOf) -> tuple[Table, ...]:
     """The tables of a benchmark, one for all cases that measured the same metrics.
 
     The first has the benchmark's title and question, the last the notes.
     """
     cases: dict[str, list[Row]] = {}
-    for row in found:
+    for row in measured:
         cases.setdefault(row.case_id, []).append(row)
     kinds: dict[frozenset[str], list[Row]] = {}
     for members in list(cases.values())[:MOST_CASES]:
         kinds.setdefault(frozenset(row.metric.name for row in members), []).extend(members)
-    varying = varying_axes(info, found)
+    values: dict[str, set[Param]] = {axis.name: set() for axis in info.axes}
+    for name, value in (pair for row in measured for pair in row.params.items()):
+        values.setdefault(name, set()).add(value)
+    varying = [name for name, members in values.items() if len(members) > 1]
     tables = []
     for rows in kinds.values():
-        # An axis that is 0 throughout says nothing about these cases.
+        # An axis that is 0 in all of these cases gets no column.
         axes = [axis for axis in varying if any(row.params.get(axis) not in (0, None) for row in rows)]
         tables.append(Table("", "", *_layout(axes, rows, limit_of)))
-    notes = _notes(found, varying, limit_of)
+    notes = _notes(measured, varying, limit_of)
     if len(cases) > MOST_CASES:
         notes.insert(0, f"{len(cases) - MOST_CASES} more cases: microbench export lists them all")
     tables[0] = msgspec.structs.replace(tables[0], title=f"{info.name}: {info.title}", question=question(info))
@@ -87,43 +104,32 @@ def question(info: BenchmarkInfo) -> str:
     return (info.about.strip().splitlines() or [""])[0]
 
 
-def varying_axes(info: BenchmarkInfo, found: Iterable[Row]) -> list[str]:
-    """Axes with more than one value among the rows, in the benchmark's own order."""
-    values: dict[str, set[Param]] = {axis.name: set() for axis in info.axes}
-    for row in found:
-        for name, value in row.params.items():
-            values.setdefault(name, set()).add(value)
-    return [name for name, seen in values.items() if len(seen) > 1]
-
-
 # The layouts of a table: metrics side by side, metrics by the values of one axis, or one metric a row.
 
 
-def _layout(axes: list[str], found: Sequence[Row], limit_of: LimitOf) -> tuple[tuple[Column, ...], tuple[Cells, ...]]:
-    """The columns and rows that suit these rows, whose cases differ in ``axes``."""
-    metrics = list(dict.fromkeys(row.metric.name for row in found))
+def _layout(axes: list[str], measured: Sequence[Row], limit_of: LimitOf) -> Layout:
+    """The columns and rows for these rows, whose cases differ in ``axes``."""
+    metrics = list(dict.fromkeys(row.metric.name for row in measured))
     if axes and len(metrics) <= MOST_METRICS_ACROSS:
-        return _metrics_across(axes, metrics, found, limit_of)
-    if len(axes) == 1 and len({row.params.get(axes[0]) for row in found}) <= MOST_VALUES_ACROSS:
-        return _values_across(axes[0], metrics, found, limit_of)
-    tails = _tails(found)
+        return _metrics_across(axes, metrics, measured, limit_of)
+    if len(axes) == 1 and len({row.params.get(axes[0]) for row in measured}) <= MOST_VALUES_ACROSS:
+        return _values_across(axes[0], metrics, measured, limit_of)
+    tails = _tails(measured)
     columns = [*_axis_columns(axes), Column("metric", "left"), Column("value"), *_tail_columns(tails)]
-    blank = _blank_at_zero(axes, found)
+    blank = _blank_at_zero(axes, measured)
     rows = (
         (*_axis_cells(axes, row, blank), Cell(row.metric.name), figure(row, limit_of(row)), *_tail_cells(row, tails))
-        for row in found
+        for row in measured
     )
     return tuple(columns), tuple(rows)
 
 
-def _metrics_across(
-    axes: list[str], metrics: list[str], found: Sequence[Row], limit_of: LimitOf
-) -> tuple[tuple[Column, ...], tuple[Cells, ...]]:
+def _metrics_across(axes: list[str], metrics: list[str], measured: Sequence[Row], limit_of: LimitOf) -> Layout:
     cases: dict[str, dict[str, Row]] = {}
-    for row in found:
+    for row in measured:
         cases.setdefault(row.case_id, {})[row.metric.name] = row
-    tails = _tails(found) if len(metrics) == 1 else ()
-    blank = _blank_at_zero(axes, found)
+    tails = _tails(measured) if len(metrics) == 1 else ()
+    blank = _blank_at_zero(axes, measured)
     rows = []
     for by_metric in cases.values():
         first = next(iter(by_metric.values()))
@@ -134,11 +140,9 @@ def _metrics_across(
     return (*_axis_columns(axes), *(Column(name) for name in metrics), *_tail_columns(tails)), tuple(rows)
 
 
-def _values_across(
-    axis: str, metrics: list[str], found: Sequence[Row], limit_of: LimitOf
-) -> tuple[tuple[Column, ...], tuple[Cells, ...]]:
-    values = list(dict.fromkeys(row.params[axis] for row in found if axis in row.params))
-    cells = {(row.metric.name, row.params.get(axis)): figure(row, limit_of(row)) for row in found}
+def _values_across(axis: str, metrics: list[str], measured: Sequence[Row], limit_of: LimitOf) -> Layout:
+    values = list(dict.fromkeys(row.params[axis] for row in measured if axis in row.params))
+    cells = {(row.metric.name, row.params.get(axis)): figure(row, limit_of(row)) for row in measured}
     # A narrow page drops every other one of five values; the first and the last stay.
     drops = [index % 2 if len(values) > MOST_VALUES_KEPT else 0 for index in range(len(values))]
     across = (Column(axis_value(axis, value), drop=drop) for value, drop in zip(values, drops, strict=True))
@@ -158,18 +162,16 @@ def _axis_cells(axes: list[str], row: Row, blank: frozenset[str]) -> list[Cell]:
     ]  # fmt: skip
 
 
-def _blank_at_zero(axes: Iterable[str], found: Sequence[Row]) -> frozenset[str]:
-    """Sizes whose 0 means "has no size": some kind of case is 0 throughout, and every other one never is."""
-    kinds = {name for row in found for name, value in row.params.items() if isinstance(value, str)}
-    sizes = (name for name in axes if name.endswith("_bytes"))
-    return frozenset(name for name in sizes if any(_decides(kind, name, found) for kind in kinds))
-
-
-def _decides(kind: str, size: str, found: Sequence[Row]) -> bool:
-    """True if each kind of case has the size always or never, and both occur."""
-    without = {row.params.get(kind) for row in found if row.params.get(size) == 0}
-    sized = {row.params.get(kind) for row in found if row.params.get(size)}
-    return bool(without and sized) and not without & sized
+def _blank_at_zero(axes: Iterable[str], measured: Sequence[Row]) -> frozenset[str]:
+    """Sizes whose 0 means "has no size": for some axis of words, each word has the size always or never."""
+    kinds = {name for row in measured for name, value in row.params.items() if isinstance(value, str)}
+    blank = set()
+    for size, kind in itertools.product((name for name in axes if name.endswith("_bytes")), kinds):
+        without = {row.params.get(kind) for row in measured if row.params.get(size) == 0}
+        sized = {row.params.get(kind) for row in measured if row.params.get(size)}
+        if without and sized and not without & sized:
+            blank.add(size)
+    return frozenset(blank)
 
 
 def _tails(found: Sequence[Row]) -> tuple[Tail, ...]:
@@ -188,17 +190,17 @@ def _tail_cells(row: Row, tails: tuple[Tail, ...]) -> list[Cell]:
 # Notes below the tables of a benchmark: checks, limits, fixed parameters and facts.
 
 
-def _notes(found: Sequence[Row], varying: Collection[str], limit_of: LimitOf) -> list[str]:
-    cases = {row.case_id for row in found}
+def _notes(measured: Sequence[Row], varying: Collection[str], limit_of: LimitOf) -> list[str]:
+    cases = {row.case_id for row in measured}
     checked: dict[str, set[str]] = {}
-    for row in found:
+    for row in measured:
         if row.measurement.verified:
             checked.setdefault(row.measurement.verified, set()).add(row.case_id)
     notes = [
         f"checked: {how}" + (f" ({len(ids)} of {len(cases)} cases)" if len(ids) < len(cases) else "")
         for how, ids in checked.items()
     ]
-    limits = list(dict.fromkeys(limit for row in found if (limit := limit_of(row)) is not None))
+    limits = list(dict.fromkeys(limit for row in measured if (limit := limit_of(row)) is not None))
     if len(limits) > MOST_LIMITS:  # pictures show the share of each
         notes.append(f"limit: {len(limits)} different ones")
     else:
@@ -206,14 +208,14 @@ def _notes(found: Sequence[Row], varying: Collection[str], limit_of: LimitOf) ->
             f"limit: {quantity(limit.value, limit.unit)}, {', '.join((limit.source, *limit.assumptions))}"
             for limit in sorted(limits, key=lambda limit: limit.value)
         ]
-    fixed = {name: value for name, value in found[0].params.items() if name not in varying}
+    fixed = {name: value for name, value in measured[0].params.items() if name not in varying}
     if fixed:
         notes.append(", ".join(f"{axis_title(name)} {axis_value(name, value)}" for name, value in fixed.items()))
-    return notes + fact_notes(found)
+    return notes + fact_notes(measured)
 
 
 def fact_notes(found: Sequence[Row]) -> list[str]:
-    """Facts that the cases report, a line for each name: its values, and how many cases each holds for."""
+    """The facts of the cases, a line for each name: its values, each with its number of cases."""
     by_name: dict[str, list[Fact]] = {}
     for outcome in {id(row.outcomes[0]): row.outcomes[0] for row in found}.values():
         for fact in outcome.facts:
@@ -222,7 +224,7 @@ def fact_notes(found: Sequence[Row]) -> list[str]:
 
 
 def _values(facts: Sequence[Fact]) -> str:
-    """Each value with its number of cases; many numbers as a range, many texts as their count."""
+    """Each value with its number of cases; many numbers become a range, many texts a count."""
     counts = Counter(fact_words(fact) for fact in facts)
     numbers = {fact.value: fact_words(fact) for fact in facts if isinstance(fact.value, int | float)}
     if len(counts) > MOST_FACT_VALUES and len(numbers) == len({fact.value for fact in facts}):
@@ -250,9 +252,9 @@ def fact_words(fact: Fact) -> str:
     return f"{value} {fact.unit}".strip()
 
 
-# Tables of facts, and of what was not measured.
+# Tables of facts, and of cases that were not measured.
 
-# Facts with a number in their name, one group for each device on a path: hop0_kind, hop1_kind.
+# Facts with a number in their name, such as those of each device on a path: hop0_kind, hop1_kind.
 NUMBERED = re.compile(r"(?P<group>[a-z]+)(?P<number>[0-9]{1,3})_(?P<name>[a-z_]+)")
 KEPT_ACROSS = 2
 
@@ -292,14 +294,13 @@ def _numbered_table(group: str, members: dict[str, dict[str, Cell]]) -> Table:
     titles = list(dict.fromkeys(title for cells in members.values() for title in cells))
     rows = tuple((Cell(number), *(cells.get(title, NOTHING) for title in titles)) for number, cells in members.items())
     # The first columns identify the device; a narrow page drops the last ones first.
-    across = (
-        Column(axis_title(title), "left", drop=max(index + 1 - KEPT_ACROSS, 0)) for index, title in enumerate(titles)
-    )
+    drops = (max(index + 1 - KEPT_ACROSS, 0) for index in range(len(titles)))
+    across = (Column(axis_title(title), "left", drop) for title, drop in zip(titles, drops, strict=True))
     return Table("", "", (Column(group, "left"), *across), rows)
 
 
 def problem_table(outcomes: Iterable[Outcome]) -> Table | None:
-    """What was not measured and why, failures first, a row for each reason; None if everything was measured."""
+    """A row for each reason why cases were not measured, failures first; None if everything was measured."""
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.status != "ok":

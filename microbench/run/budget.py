@@ -1,4 +1,4 @@
-"""Budget: how long each case may sample, and when a suite has used its share of the run's time."""
+"""Budget: how long each case may sample, and from when on cases are left out for lack of time."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from microbench.core.bench import Preset
-from microbench.run.plan import Block, PlannedCase
+from microbench.run.plan import PlannedCase
 
-# Wall time from the first worker's start to the last outcome; the full preset has no limit.
-LIMITS_S: Mapping[Preset, float | None] = {"quick": 20.0, "default": 120.0, "full": None}
+# Wall time of a run without names, from the first worker's start to the last outcome; the full preset has no limit. A
+# run of named suites or benchmarks measures them whole.
+LIMITS_S: Mapping[Preset, float | None] = {"quick": 30.0, "default": 120.0, "full": None}
+# Wall time that the core should fit into: its cases sample less if need be, but none is left out.
+CORE_S: Mapping[Preset, float] = {"quick": 30.0, "default": 80.0, "full": 80.0}
 # The longest time that one metric of one case may sample.
 CAPS_S: Mapping[Preset, float] = {"quick": 0.08, "default": 0.3, "full": 1.0}
 # The least share of that time: with less, the values lose more than the additional cases are worth.
 LEAST_OF_CAP = 0.25
-# Seconds of each suite if all of them run; fewer suites share the whole budget in these proportions.
-SHARES_S: Mapping[Preset, Mapping[str, float]] = {
-    "quick": {"host": 2, "launch": 5, "graph": 4, "link": 4, "memory": 3, "compute": 2},
-    "default": {"host": 5, "launch": 30, "graph": 25, "link": 25, "memory": 20, "compute": 15},
-    "full": {"host": 5, "launch": 30, "graph": 25, "link": 25, "memory": 20, "compute": 15},
-}
 # First guesses, used until the run has measured its own: interpreter, packages and context of a process; warm-up of a
 # case.
 FRESH_PROCESS_S = 1.5
@@ -47,11 +44,10 @@ class _Mean:
 
 
 class Budget:
-    """Divides the remaining time among the remaining suites, in their proportions, at the start of each suite.
+    """Divides the wall time among the cases that remain: first the core, then all others.
 
-    Unused time thus goes to all later suites, and overdrawn time is taken from them. Within a suite the sampling time
-    shrinks from the preset's cap until all its cases fit; when it cannot shrink further and the next case does not fit,
-    the rest of the suite is left out.
+    The sampling time of a case shrinks from the preset's cap until the core fits, or else all cases of the round. When
+    it cannot shrink further, the core takes longer than planned, and other cases that do not fit are left out.
     """
 
     def __init__(
@@ -61,18 +57,22 @@ class Budget:
         cases: Sequence[PlannedCase],
         now_s: Callable[[], float],
         began_s: float,
+        earlier_s: Mapping[str, float] | None = None,
     ) -> None:
-        """``limit_s`` counts from ``began_s`` on the clock ``now_s``; None is no limit. ``cases`` are in order."""
+        """``limit_s`` counts from ``began_s`` on the clock ``now_s``; None is no limit. ``cases`` are in order.
+        ``earlier_s`` is the wall time of cases in an earlier run of this preset on this machine, by their id."""
         self.limit_s = limit_s
         self._cap_s = CAPS_S[preset]
-        self._shares_s = SHARES_S[preset]
+        self._core_s = CORE_S[preset] if limit_s is not None else None
         self._cases = list(cases)
         self._now_s, self._began_s = now_s, began_s
-        self._block: Block | None = None
-        self._block_ends_s = 0.0
-        self._spent: set[Block] = set()
+        self._round_ends_s: dict[int, float] = {}
         self._start = _Mean(FRESH_PROCESS_S)
         self._factors: dict[str, _Mean] = {}
+        known = earlier_s or {}
+        for case in cases:
+            if case.case.id in known:
+                self.learn_case(case, self._cap_s, known[case.case.id])
 
     @property
     def left_s(self) -> float | None:
@@ -85,26 +85,36 @@ class Budget:
         return sampling_s + _processes(self._cases) * self._start.value
 
     def seconds(self, index: int, *, running: bool) -> float | None:
-        """Sampling time of a metric of case number ``index``, in seconds; None if its suite has no time left.
+        """Sampling time of a metric of case number ``index``, in seconds; None if there is no time left for it.
 
         ``running`` says that a process for it already runs. Cases must be asked for in their order.
         """
         case = self._cases[index]
-        left_s = self._left_in_block_s(index)
-        rest = [other for other in self._cases[index:] if other.block == case.block]
-        if left_s is None:
+        limit_s = self._core_s if case.core else self.limit_s
+        if limit_s is None:
             return self._cap_s
-        if case.block in self._spent:
-            return None
+        rest = [other for other in self._cases[index:] if other.core == case.core]
+        if not case.core:
+            rest = [other for other in rest if other.round == case.round]
+        left_s = self._ends_s(index, case, limit_s) - self._now_s()
         starts_s = (_processes(rest) - running) * self._start.value
         fixed_s = starts_s + sum(self._cost_s(other, 0.0) for other in rest)
         by_second = sum(self._factor(other) * len(other.benchmark.metrics) for other in rest)
         fitting_s = (left_s - fixed_s) / max(by_second, 1e-9)
         seconds = min(max(fitting_s, self._cap_s * LEAST_OF_CAP), self._cap_s)
-        if self._cost_s(case, seconds) + (0.0 if running else self._start.value) > left_s:
-            self._spent.add(case.block)
-            return None
-        return seconds
+        needed_s = self._cost_s(case, seconds) + (0.0 if running else self._start.value)
+        return None if needed_s > left_s and not case.core else seconds
+
+    def _ends_s(self, index: int, case: PlannedCase, limit_s: float) -> float:
+        """When the core ends, or else the case's round: each round has as much of the time as it has of the cases."""
+        ends_s = self._began_s + limit_s
+        if case.core:
+            return ends_s
+        if case.round not in self._round_ends_s:
+            coming = self._cases[index:]
+            share = sum(other.round == case.round for other in coming) / len(coming)
+            self._round_ends_s[case.round] = self._now_s() + max(ends_s - self._now_s(), 0.0) * share
+        return self._round_ends_s[case.round]
 
     def learn_start(self, wall_s: float) -> None:
         """Learn how long a process took from its start until it was ready for its first case."""
@@ -115,17 +125,6 @@ class Budget:
         factor = wall_s / (len(case.benchmark.metrics) * seconds + OVERHEAD_S)
         mean = self._factors.setdefault(case.benchmark.name, _Mean(1.0))
         mean.add(min(max(factor, LEAST_FACTOR), MOST_FACTOR))
-
-    def _left_in_block_s(self, index: int) -> float | None:
-        left_s = self.left_s
-        if left_s is None:
-            return None
-        block = self._cases[index].block
-        if block != self._block:
-            coming = dict.fromkeys(case.block for case in self._cases[index:])
-            share = self._shares_s[block.suite] / sum(self._shares_s[other.suite] for other in coming)
-            self._block, self._block_ends_s = block, self._now_s() + left_s * share
-        return self._block_ends_s - self._now_s()
 
     def _factor(self, case: PlannedCase) -> float:
         mean = self._factors.get(case.benchmark.name)

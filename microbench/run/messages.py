@@ -2,6 +2,7 @@
 
     parent                 worker
     Job             ->
+    an empty line   ->     (only to a worker that waits)
                     <-     Busy, Ready | Refused      (a probe: Busy, EnvironmentFound | Refused, FloorsFound …, Ready)
     Order           ->
                     <-     Started, Busy, Tick …, Done
@@ -27,7 +28,8 @@ class Job(msgspec.Struct, frozen=True):
     ``device`` is a GPU's UUID, "fake", or for a probe whatever the user asked for. ``benchmarks`` and ``backend`` name
     the package of benchmarks and the module that opens devices. The worker ends when process ``parent_pid`` ends.
     ``near_node`` is the GPU's NUMA node. ``allowed_cpus`` are those that the user allows; the worker cannot look them
-    up, because it inherits the parent's pinning.
+    up, because it inherits the parent's pinning. A worker with ``waits`` imports ``packages`` and then waits for a line
+    before it opens the device.
     """
 
     seam: Seam
@@ -38,6 +40,8 @@ class Job(msgspec.Struct, frozen=True):
     floors: Floors = Floors()
     near_node: int | None = None
     allowed_cpus: tuple[int, ...] = ()
+    packages: tuple[str, ...] = ()
+    waits: bool = False
 
 
 class Order(msgspec.Struct, frozen=True):

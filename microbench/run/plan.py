@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import NamedTuple
 
 from microbench.core.bench import PRESETS, Axis, Benchmark, Preset
 from microbench.core.errors import UsageError
 from microbench.core.model import Case, Environment, GpuInfo, Outcome, Param
-from microbench.core.units import plain
+from microbench.core.units import plain, typed_size, typed_time
 from microbench.run.messages import Seam
 
 LIST_THEM = "`microbench list` shows suites, benchmarks, axes and values"
@@ -19,6 +21,13 @@ VALUES_SHOWN = 12
 # difflib's similarity at which "size" still suggests size_bytes.
 NEAR = 0.5
 FAKE = "fake"
+# How values with a unit are read, by the last word of an axis: the reader, axis units in its result's unit, an example.
+UNITS: Mapping[str, tuple[Callable[[str], float], float, str]] = {
+    "_ns": (typed_time, 1e9, "2us"),
+    "_bytes": (typed_size, 1, "1MiB"),
+    "_s": (typed_time, 1, "2s"),
+}
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -48,16 +57,14 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def select(
-    catalogue: Mapping[str, Benchmark],
-    names: Sequence[str],
-    preset: str,
-    overrides: Mapping[str, Sequence[Param]],
+    catalogue: Mapping[str, Benchmark], names: Sequence[str], preset: str, overrides: Mapping[str, Sequence[Param]]
 ) -> tuple[Selected, ...]:
     """The benchmarks of the suites and benchmarks in ``names`` (all if none), in the order of the catalogue.
 
-    ``overrides`` set the values of an axis in every selected benchmark that has it. A benchmark without cases in the
-    preset is left out unless it was named. Raises UsageError for a name, preset, axis or value that does not exist
-    (with the nearest one that does), and if no combination of the values is a case.
+    Without names the quick preset is the core. ``overrides`` set the values of an axis in every selected benchmark that
+    has it. A benchmark without cases in the preset is left out unless it was named. Raises UsageError for a name,
+    preset, axis or value that does not exist (with the nearest one that does), and if no combination of the values is a
+    case.
     """
     if preset not in PRESETS:
         raise _unknown("preset", preset, PRESETS)
@@ -65,11 +72,12 @@ def select(
     for name in names:
         if name not in suites and name not in catalogue:
             raise _unknown("suite or benchmark", name, (*suites, *catalogue))
-    benchmarks = [each for each in catalogue.values() if not names or each.name in names or each.suite in names]
+    wanted = [each for each in catalogue.values() if not names or each.name in names or each.suite in names]
+    benchmarks = wanted if names or preset != "quick" else [each for each in wanted if each.core]
     axes = tuple(dict.fromkeys(axis for benchmark in benchmarks for axis in benchmark.axes))
-    for axis in overrides:
-        if axis not in axes:
-            raise _unknown("axis of the selected benchmarks", axis, axes)
+    for name in overrides:
+        if all(_axis_of(name, benchmark) is None for benchmark in benchmarks):
+            raise _unknown("axis of the selected benchmarks", name, axes)
     selected = [Selected(each, _cases(each, preset, overrides), named=each.name in names) for each in benchmarks]
     for chosen in selected:
         if chosen.named and not chosen.cases:
@@ -79,9 +87,9 @@ def select(
 
 def _cases(benchmark: Benchmark, preset: Preset, overrides: Mapping[str, Sequence[Param]]) -> tuple[Case, ...]:
     own = {
-        name: tuple(dict.fromkeys(_value(benchmark, name, axis, value) for value in overrides[name]))
-        for name, axis in benchmark.axes.items()
-        if name in overrides
+        name: tuple(dict.fromkeys(_value(benchmark, name, benchmark.axes[name], value) for value in values))
+        for given, values in overrides.items()
+        if (name := _axis_of(given, benchmark)) is not None
     }
     cases = tuple(benchmark.cases(preset, own))
     if not cases and benchmark.cases(preset):
@@ -90,24 +98,40 @@ def _cases(benchmark: Benchmark, preset: Preset, overrides: Mapping[str, Sequenc
     return cases
 
 
+def _axis_of(given: str, benchmark: Benchmark) -> str | None:
+    """The axis of a benchmark that the user named; "duration" means duration_ns, "size" means size_bytes."""
+    return next((name for name in (given, *(given + suffix for suffix in UNITS)) if name in benchmark.axes), None)
+
+
 def _value(benchmark: Benchmark, name: str, axis: Axis, value: Param) -> Param:
     if not axis.numeric:
         listed = {str(name): name for name in (*axis.quick, *axis.default, *axis.full)}
         if str(value) not in listed:
             raise _unknown(f"value of {name} in {benchmark.name}", str(value), tuple(listed))
         return listed[str(value)]
-    try:
-        number = int(value)
-    except ValueError:
-        raise UsageError(
-            f"{plain(value, 40)} is not a value of {name} in {benchmark.name}", f"{name} takes whole numbers"
-        ) from None
+    number = _number(benchmark, name, value)
     if not axis.minimum <= number <= axis.maximum:
         raise UsageError(
             f"{name}={plain(value, 40)} is out of range in {benchmark.name}",
             f"{name} takes {axis.minimum} to {axis.maximum}",
         )
     return number
+
+
+def _number(benchmark: Benchmark, name: str, value: Param) -> int:
+    """A whole number; a time or a size may have its unit."""
+    with suppress(ValueError):
+        return int(value)
+    suffix = next((suffix for suffix in UNITS if name.endswith(suffix)), "")
+    wanted = f"{name} takes whole numbers"
+    if suffix:
+        typed, per_unit, example = UNITS[suffix]
+        wanted += f", or numbers with a unit: {example}"
+        with suppress(UsageError):
+            number = typed(str(value)) * per_unit
+            if abs(number - round(number)) < ROUNDING * max(number, 1.0):
+                return round(number)
+    raise UsageError(f"{plain(value, 40)} is not a value of {name} in {benchmark.name}", wanted)
 
 
 def _unknown(what: str, name: str, known: Sequence[str]) -> UsageError:
@@ -127,13 +151,6 @@ class AlreadyMeasured(NamedTuple):
     device: str | None
     case_id: str
     round: int
-
-
-class Block(NamedTuple):
-    """A suite in one pass over all suites; each gets a share of the time budget."""
-
-    turn: int
-    suite: str
 
 
 @dataclass(frozen=True)
@@ -159,8 +176,12 @@ class PlannedCase:
     case: Case
     round: int
     device: str | None
-    block: Block
     process: Process
+
+    @property
+    def core(self) -> bool:
+        """Whether the case is measured whatever the time budget says."""
+        return self.case.id in self.benchmark.core_ids
 
 
 @dataclass(frozen=True)
@@ -182,26 +203,50 @@ def make_plan(
 ) -> Plan:
     """Every selected case on the GPUs of ``environment`` (only the first unless ``device`` says otherwise).
 
-    Rounds are outermost, so that drift affects all cases alike. Inside a round it goes suite by suite and GPU by GPU;
-    benchmarks that start many processes come last, so that the fewest cases are lost when time runs out. A benchmark
-    that needs more rounds than asked for takes them in its turn. Without a GPU a benchmark that needs one is skipped
-    once, or case by case if the user named it. Cases that make no sense on this machine are left out; if none is left,
-    the benchmark is skipped once.
+    The core comes first, then all other cases. Inside these parts rounds are outermost, so that drift affects all cases
+    alike. A round ends with the cases that a benchmark calls late or that are measured cold, which a short budget drops
+    first. Otherwise it goes GPU by GPU and process by process, the main one first, so that each is started once. A
+    benchmark that needs more rounds than asked for takes them in its turn.
+
+    Without a GPU a benchmark that needs one is skipped once, or case by case if the user named it. Cases that make no
+    sense on this machine are left out; if none is left, the benchmark is skipped once.
     """
     skipped: list[Outcome] = []
     runnable: list[Selected] = []
     for chosen in selected:
         cases, reason = _cases_here(chosen, environment)
-        if reason is None:
-            runnable.append(replace(chosen, cases=cases))
-        else:
-            skipped += [Outcome(case, session, 0, "skipped", reason) for case in cases]
+        reasons = {case.id: reason or _missing(chosen.benchmark, case, environment) for case in cases}
+        runnable.append(replace(chosen, cases=tuple(case for case in cases if reasons[case.id] is None)))
+        skipped += [
+            Outcome(case, session, 0, "skipped", why) for case in cases if (why := reasons[case.id]) is not None
+        ]
     gpus = environment.under_test(device)
-    planned = [case for turn in range(rounds) for case in _turn(runnable, gpus, turn, rounds)]
+    every = [case for turn in range(rounds) for case in _turn(runnable, gpus, turn, rounds)]
+    processes = list(dict.fromkeys(case.process for case in every))
+    places = {process: (bool(process.own or process.variables), place) for place, process in enumerate(processes)}
+    devices = [None, *(gpu.uuid for gpu in gpus)]
+    every.sort(
+        key=lambda case: (
+            not case.core, case.round % rounds, _is_last(case), devices.index(case.device), places[case.process],
+        )
+    )  # fmt: skip
     return Plan(
-        tuple(each for each in planned if AlreadyMeasured(each.device, each.case.id, each.round) not in measured),
+        tuple(case for case in every if AlreadyMeasured(case.device, case.case.id, case.round) not in measured),
         tuple(skipped),
     )
+
+
+def _missing(benchmark: Benchmark, case: Case, environment: Environment) -> str | None:
+    """Why a case cannot run here: its package is not installed. The simulated GPU needs none."""
+    package = benchmark.needs(case.params)
+    if package is None or any(gpu.simulated for gpu in environment.gpus) or find_spec(package.name.partition(".")[0]):
+        return None
+    return f"needs {package.name}: {package.install}"
+
+
+def _is_last(planned: PlannedCase) -> bool:
+    """Whether a short budget drops the case before others."""
+    return not planned.core and (planned.benchmark.cold or planned.benchmark.late(planned.case.params))
 
 
 def _cases_here(chosen: Selected, environment: Environment) -> tuple[tuple[Case, ...], str | None]:
@@ -220,58 +265,31 @@ def _cases_here(chosen: Selected, environment: Environment) -> tuple[tuple[Case,
 
 
 def _turn(selected: Sequence[Selected], gpus: Sequence[GpuInfo], turn: int, rounds: int) -> Iterator[PlannedCase]:
-    """One pass over all suites, in the order of ``selected``."""
+    """Every case once, or as often as its benchmark needs, in the order of ``selected``."""
     simulated = any(gpu.simulated for gpu in gpus)
-    for suite in dict.fromkeys(chosen.benchmark.suite for chosen in selected):
-        block = Block(turn, suite)
-        members = sorted((chosen for chosen in selected if chosen.benchmark.suite == suite), key=_priority)
-        for chosen in members:
-            if chosen.benchmark.gpus == 0:
-                yield from _of_benchmark(chosen, None, FAKE if simulated else None, block, rounds)
-        parts = [
-            replace(chosen, cases=tuple(case for case in chosen.cases if chosen.benchmark.late(case.params) == late))
-            for late in (False, True)
-            for chosen in members
-        ]
+    for chosen in selected:
+        if chosen.benchmark.gpus == 0:
+            yield from _of_benchmark(chosen, None, FAKE if simulated else None, turn, rounds)
         for index, gpu in enumerate(gpus):
-            for chosen in parts:
-                # A benchmark of several GPUs finds the others itself and is not repeated for each of them.
-                if chosen.benchmark.gpus == 1 or (chosen.benchmark.gpus != 0 and index == 0):
-                    yield from _of_benchmark(chosen, gpu.uuid, FAKE if gpu.simulated else gpu.uuid, block, rounds)
-
-
-def _priority(chosen: Selected) -> tuple[bool, bool, int]:
-    """Sorts essential benchmarks first, cold starts and those that start many processes of their own last.
-
-    What comes last is what a short budget drops.
-    """
-    benchmark = chosen.benchmark
-    processes = {_process(benchmark, case, None, 0) for case in chosen.cases}
-    own = any(process.own or process.variables for process in processes)
-    return not benchmark.essential, benchmark.cold, len(processes) * benchmark.minimum_rounds if own else 0
+            # A benchmark of several GPUs finds the others itself and is not repeated for each of them.
+            if chosen.benchmark.gpus == 1 or (chosen.benchmark.gpus != 0 and index == 0):
+                yield from _of_benchmark(chosen, gpu.uuid, FAKE if gpu.simulated else gpu.uuid, turn, rounds)
 
 
 def _of_benchmark(
-    chosen: Selected, device: str | None, opens: str | None, block: Block, rounds: int
+    chosen: Selected, device: str | None, opens: str | None, turn: int, rounds: int
 ) -> Iterator[PlannedCase]:
     benchmark = chosen.benchmark
-    for number in range(block.turn, max(rounds, benchmark.minimum_rounds), rounds):
-        by_process: dict[Process, list[Case]] = {}
+    for number in range(turn, max(rounds, benchmark.minimum_rounds), rounds):
         for case in chosen.cases:
-            by_process.setdefault(_process(benchmark, case, opens, number), []).append(case)
-        for process, cases in by_process.items():
-            for case in cases:
-                yield PlannedCase(benchmark, case, number, device, block, process)
+            yield PlannedCase(benchmark, case, number, device, _process(benchmark, case, opens, number))
 
 
 def _process(benchmark: Benchmark, case: Case, opens: str | None, number: int) -> Process:
-    seam: Seam = "host" if benchmark.gpus == 0 else "cold" if benchmark.cold else "gpu"
-    apart = [f"{name}={case.params[name]}" for name in benchmark.fresh_process_by]
-    own = f"{benchmark.name}[{','.join(apart)}]" if apart else ""
     return Process(
-        seam=seam,
+        seam="host" if benchmark.gpus == 0 else "cold" if benchmark.cold else "gpu",
         device=opens,
         round=number,
         variables=tuple(sorted(benchmark.process_environment(case).items())),
-        own=case.id if benchmark.cold else own,
+        own=case.id if benchmark.cold else benchmark.own_process(case.params),
     )

@@ -58,11 +58,7 @@ class WorkerProcess:
     """A worker in a process group of its own, so that a terminal's Ctrl-C does not reach it."""
 
     def __init__(
-        self,
-        job: Job,
-        variables: Mapping[str, str],
-        patience: Patience,
-        kill: Callable[[int, int], None] = os.killpg,
+        self, job: Job, variables: Mapping[str, str], patience: Patience, kill: Callable[[int, int], None] = os.killpg
     ) -> None:
         """Start it with ``job`` and with ``variables`` added to the environment. ``kill`` sends a signal to a group.
 
@@ -108,6 +104,13 @@ class WorkerProcess:
     def pid(self) -> int:
         """Its process id, and its group's."""
         return self._process.pid
+
+    def go(self) -> None:
+        """Have a worker that waits open its device now."""
+        assert self._process.stdin is not None
+        self.began_s = time.monotonic()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(b"\n")
 
     def order(self, order: Order) -> None:
         """Have it measure a case. If it has died meanwhile, the next ``receive`` raises."""

@@ -18,12 +18,19 @@ import msgspec
 
 import microbench
 from microbench.core.bench import discover
-from microbench.core.errors import DeviceAbsentError, ExitCode, MicrobenchError, ResultNotWrittenError, UsageError
+from microbench.core.errors import (
+    DeviceAbsentError,
+    ExitCode,
+    MicrobenchError,
+    ResultNotWrittenError,
+    RunUnreadableError,
+    UsageError,
+)
 from microbench.core.model import Environment, Floors, Outcome, Run, Session
 from microbench.core.units import plain
 from microbench.host.affinity import find_cores, pinned
 from microbench.run.budget import LIMITS_S, Budget
-from microbench.run.events import CaseDone, Listener, PlanMade, Probed, RunEnded, RunStatus
+from microbench.run.events import CaseDone, Event, Listener, PlanMade, Probed, RunEnded, RunStatus
 from microbench.run.messages import EnvironmentFound, FloorsFound, Job, Ready, Refused
 from microbench.run.plan import Plan, Process, make_plan
 from microbench.run.process import Patience, UnkillableWorkerError, WorkerCrashedError, WorkerProcess, WorkerSilentError
@@ -35,6 +42,8 @@ from microbench.runs.schema import SCHEMA_VERSION
 
 __all__ = ["NothingMeasuredError", "RunRequest", "RunResult", "Seams", "execute"]
 
+# A worker may import packages while another one measures if there are at least so many cores.
+CORES_TO_PREPARE = 4
 LOOK_CLOSER = "see `microbench doctor`"
 
 
@@ -79,7 +88,7 @@ def execute(request: RunRequest, listener: Listener = lambda event: None, seams:
     if intent.path.parent == store.data_folder():
         _make_data_folder(intent.path.parent)
     with closing(RunFile(intent.path, grow=intent.earlier is not None)) as file:
-        return _Session(intent, listener, seams, file, now).run()
+        return _Session(intent, _deaf_when_closed(listener), seams, file, now.isoformat(timespec="seconds")).run()
 
 
 def _make_data_folder(folder: Path) -> None:
@@ -92,25 +101,25 @@ def _make_data_folder(folder: Path) -> None:
         ) from None
 
 
+@dataclass
 class _Session:
     """One invocation of ``execute``: passes each outcome to the file and the listener, and finishes the run."""
 
-    def __init__(self, intent: Intent, listener: Listener, seams: Seams, file: RunFile, now: datetime) -> None:
-        self._intent = intent
-        self._listener = listener
-        self._seams = seams
-        self._file = file
-        self._started_at = now.isoformat(timespec="seconds")
-        self._began_s = time.monotonic()
-        self._outcomes: list[Outcome] = []
-        self._allowed_cpus = tuple(sorted(os.sched_getaffinity(0)))
+    intent: Intent
+    listener: Listener
+    seams: Seams
+    file: RunFile
+    started_at: str
+    began_s: float = field(default_factory=time.monotonic)
+    outcomes: list[Outcome] = field(default_factory=list)
+    allowed_cpus: tuple[int, ...] = field(default_factory=lambda: tuple(sorted(os.sched_getaffinity(0))))
 
     def run(self) -> RunResult:
         environment, floors = self._probe()
-        self._listener(Probed(environment))
+        self.listener(Probed(environment))
         head = self._head(environment, floors)
-        self._file.begin(head)
-        intent = self._intent
+        self.file.begin(head)
+        intent = self.intent
         plan = make_plan(
             intent.selected,
             environment,
@@ -127,47 +136,58 @@ class _Session:
         except UnkillableWorkerError as error:
             self._finish(head, "stopped")
             raise UnkillableWorkerError(
-                error.cause, f"what was measured is in {self._file.path}; {error.next_step}"
+                error.cause, f"what was measured is in {self.file.path}; {error.next_step}"
             ) from None
-        return RunResult(self._finish(head, status), self._file.path, self._exit_code(status), environment)
+        return RunResult(self._finish(head, status), self.file.path, self._exit_code(status), environment)
 
     def _measure(self, plan: Plan, environment: Environment, floors: Floors) -> None:
-        settings, preset = self._intent.settings, self._intent.preset
-        limit_s = settings.time_limit_s if settings.time_limit_s is not None else LIMITS_S[preset]
-        budget = Budget(preset, limit_s, plan.cases, time.monotonic, self._began_s)
-        suites = tuple(dict.fromkeys(planned.block.suite for planned in plan.cases))
-        self._listener(PlanMade(len(plan.cases), budget.left_s, suites, budget.expected_s()))
+        settings, preset = self.intent.settings, self.intent.preset
+        limit_s = settings.time_limit_s
+        if limit_s is None and not settings.select:
+            limit_s = LIMITS_S[preset]
+        earlier_s = earlier_walls(preset, environment)
+        budget = Budget(preset, limit_s, plan.cases, time.monotonic, self.began_s, earlier_s)
+        suites = tuple(dict.fromkeys(planned.benchmark.suite for planned in plan.cases))
+        core = sum(planned.core for planned in plan.cases)
+        self.listener(PlanMade(len(plan.cases), core, budget.left_s, suites, budget.expected_s()))
         for outcome in plan.skipped:
             self._record(outcome)
         nodes = {gpu.uuid: gpu.numa_node for gpu in environment.gpus}
         near_node = next(iter(nodes.values()), None)
 
-        def start(process: Process) -> WorkerProcess:
-            return self._start(process, floors, nodes.get(process.device or "", near_node))
+        def start(process: Process, packages: tuple[str, ...] | None = None) -> WorkerProcess:
+            return self._start(process, floors, nodes.get(process.device or "", near_node), packages)
 
+        spare = len(self.allowed_cpus) >= CORES_TO_PREPARE
         with pinned(find_cores(near_node).plan.parent_cores):
-            Supervisor(start, budget, self._intent.session, self._record, self._listener).run(plan.cases)
+            prepare = start if spare else None
+            Supervisor(start, budget, self.intent.session, self._record, self.listener, prepare).run(plan.cases)
 
     def _record(self, outcome: Outcome) -> None:
-        self._outcomes.append(outcome)  # first, so that an interruption cannot lose it from the finished file
-        self._file.append(outcome)
-        self._listener(CaseDone(outcome))
+        self.outcomes.append(outcome)  # first, so that an interruption cannot lose it from the finished file
+        self.file.append(outcome)
+        self.listener(CaseDone(outcome))
 
-    def _start(self, process: Process, floors: Floors, near_node: int | None) -> WorkerProcess:
+    def _start(
+        self, process: Process, floors: Floors, near_node: int | None, packages: tuple[str, ...] | None = None
+    ) -> WorkerProcess:
+        """A worker for the process; one with ``packages`` imports these and then waits."""
         job = Job(
             seam=process.seam,
             device=process.device,
-            benchmarks=self._seams.benchmarks,
-            backend=self._seams.backend,
+            benchmarks=self.seams.benchmarks,
+            backend=self.seams.backend,
             parent_pid=os.getpid(),
             floors=floors,
             near_node=near_node,
-            allowed_cpus=self._allowed_cpus,
+            allowed_cpus=self.allowed_cpus,
+            packages=packages or (),
+            waits=packages is not None,
         )
-        return WorkerProcess(job, dict(process.variables), self._seams.patience, self._seams.kill)
+        return WorkerProcess(job, dict(process.variables), self.seams.patience, self.seams.kill)
 
     def _probe(self) -> tuple[Environment, Floors]:
-        device = self._intent.settings.device
+        device = self.intent.settings.device
         worker = self._start(Process("probe", device, 0), Floors(), None)
         try:
             return probe(worker, device)
@@ -178,42 +198,54 @@ class _Session:
 
     def _head(self, environment: Environment, floors: Floors) -> Run:
         """The run before this session's first outcome."""
-        intent = self._intent
+        intent = self.intent
         session = Session(
             environment=environment,
             settings=intent.settings,
             tool_version=microbench.__version__,
-            started_at=self._started_at,
+            started_at=self.started_at,
             floors=floors,
             simulated=any(gpu.simulated for gpu in environment.gpus),
             commit=commit(),
         )
         earlier = intent.earlier or Run(SCHEMA_VERSION, intent.run_id, (), (), ())
         return msgspec.structs.replace(
-            earlier,
-            schema_version=SCHEMA_VERSION,
-            sessions=(*earlier.sessions, session),
-            benchmarks=intent.infos(),
+            earlier, schema_version=SCHEMA_VERSION, sessions=(*earlier.sessions, session), benchmarks=intent.infos()
         )
 
     def _finish(self, head: Run, status: RunStatus) -> Run:
         # Earlier skips of cases that this session measured are dropped.
-        mended = {(outcome.device, outcome.case.id, outcome.round) for outcome in self._outcomes}
+        mended = {(outcome.device, outcome.case.id, outcome.round) for outcome in self.outcomes}
         earlier = [
             outcome
             for outcome in head.outcomes
             if outcome.status != "skipped" or (outcome.device, outcome.case.id, outcome.round) not in mended
         ]
-        run = msgspec.structs.replace(head, outcomes=(*earlier, *self._outcomes))
-        self._file.finish(run)
-        self._listener(RunEnded(self._file.path, status))
+        run = msgspec.structs.replace(head, outcomes=(*earlier, *self.outcomes))
+        self.file.finish(run)
+        self.listener(RunEnded(self.file.path, status))
         return run
 
     def _exit_code(self, status: RunStatus) -> ExitCode:
         if status == "interrupted":
             return ExitCode.INTERRUPTED
-        failed = any(outcome.status not in ("ok", "skipped") for outcome in self._outcomes)
+        failed = any(outcome.status not in ("ok", "skipped") for outcome in self.outcomes)
         return ExitCode.SOME_FAILED if failed else ExitCode.MEASURED
+
+
+def _deaf_when_closed(listener: Listener) -> Listener:
+    """A listener whose output may be closed meanwhile: the run then goes on without it."""
+    open_ = True
+
+    def hear(event: Event) -> None:
+        nonlocal open_
+        if open_:
+            try:
+                listener(event)
+            except BrokenPipeError:
+                open_ = False
+
+    return hear
 
 
 def probe(worker: WorkerProcess, device: str | None) -> tuple[Environment, Floors]:
@@ -246,6 +278,22 @@ def probe(worker: WorkerProcess, device: str | None) -> tuple[Environment, Floor
             environment.no_gpu_next_step or LOOK_CLOSER,
         )
     return environment, floors
+
+
+def earlier_walls(preset: str, environment: Environment) -> dict[str, float]:
+    """The wall time of each case, by its id, in the last run; nothing if it had another preset or other GPUs."""
+    path = store.last()
+    if path is None:
+        return {}
+    try:
+        run = store.read(path)
+    except RunUnreadableError:
+        return {}
+    session = run.sessions[-1]
+    devices = [gpu.uuid for gpu in environment.gpus]
+    if session.settings.preset != preset or [gpu.uuid for gpu in session.environment.gpus] != devices:
+        return {}
+    return {outcome.case.id: outcome.wall_s for outcome in run.outcomes if outcome.status == "ok"}
 
 
 def commit() -> str | None:

@@ -5,35 +5,42 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from microbench.core.model import Outcome
 from microbench.run.budget import Budget
 from microbench.run.events import CaseStarted, CaseTick, Listener
 from microbench.run.messages import Done, Order, Ready, Refused, Tick
-from microbench.run.plan import PlannedCase, Process
+from microbench.run.plan import FAKE, PlannedCase, Process
 from microbench.run.process import UnkillableWorkerError, WorkerCrashedError, WorkerProcess, WorkerSilentError
 
 FAILURES_ALLOWED = 3
+# Processes that import their packages while the GPU's clock times products; each may take a gigabyte.
+MOST_PREPARED = 6
 OUT_OF_TIME = "time budget"
-
-Start = Callable[[Process], WorkerProcess]
-Record = Callable[[Outcome], None]
+Prepare = Callable[[Process, tuple[str, ...]], WorkerProcess]
 
 
+@dataclass
 class Supervisor:
-    """Runs the cases of one session. ``start`` starts a worker, ``record`` saves and shows an outcome."""
+    """Runs the cases of one session.
 
-    def __init__(self, start: Start, budget: Budget, session: int, record: Record, listener: Listener) -> None:
-        self._start = start
-        self._budget = budget
-        self._session = session
-        self._record = record
-        self._listener = listener
-        self._worker: WorkerProcess | None = None
-        self._process: Process | None = None
-        self._refused: dict[Process, str] = {}
-        self._failures: Counter[tuple[str, str | None]] = Counter()
+    ``start`` starts a worker, ``record`` saves and shows an outcome. ``prepare`` starts a worker that imports some
+    packages and then waits; None if this machine has no core to spare for that.
+    """
+
+    start: Callable[[Process], WorkerProcess]
+    budget: Budget
+    session: int
+    record: Callable[[Outcome], None]
+    listener: Listener
+    prepare: Prepare | None = None
+    _prepared: dict[Process, WorkerProcess] = field(default_factory=dict)
+    _worker: WorkerProcess | None = None
+    _process: Process | None = None
+    _refused: dict[Process, str] = field(default_factory=dict)
+    _failures: Counter[tuple[str, str | None]] = field(default_factory=Counter)
 
     def run(self, cases: Sequence[PlannedCase]) -> None:
         """Measure every case in order and record an outcome for each.
@@ -43,11 +50,27 @@ class Supervisor:
         """
         try:
             for index, planned in enumerate(cases):
-                self._record(self._outcome(index, planned, len(cases)))
+                if planned.benchmark.device_timed and self.prepare is not None:
+                    self._prepare_next(cases[index:], self.prepare)
+                    self.prepare = None
+                self.record(self._outcome(index, planned, len(cases)))
             self._close_worker()
         finally:
-            if self._worker:
-                self._worker.end()
+            for worker in (self._worker, *self._prepared.values()):
+                if worker is not None:
+                    worker.end()
+
+    def _prepare_next(
+        self, cases: Sequence[PlannedCase], prepare: Callable[[Process, tuple[str, ...]], WorkerProcess]
+    ) -> None:
+        """Start the next processes of their own, so that their imports cost no time later."""
+        packages: dict[Process, dict[str, None]] = {}
+        for planned in cases:
+            if planned.core == cases[0].core and planned.process.own and planned.process.seam == "gpu":
+                package = planned.benchmark.needs(planned.case.params) if planned.process.device != FAKE else None
+                packages.setdefault(planned.process, {}).update({package.name: None} if package else {})
+        for process in list(packages)[:MOST_PREPARED]:
+            self._prepared[process] = prepare(process, tuple(packages[process]))
 
     def _outcome(self, index: int, planned: PlannedCase, total: int) -> Outcome:
         name = planned.benchmark.name
@@ -57,10 +80,10 @@ class Supervisor:
         if planned.process in self._refused:
             return self._unmeasured(planned, "skipped", self._refused[planned.process])
         running = self._worker is not None and self._process == planned.process
-        seconds = self._budget.seconds(index, running=running)
+        seconds = self.budget.seconds(index, running=running)
         if seconds is None:
             return self._unmeasured(planned, "skipped", OUT_OF_TIME)
-        self._listener(CaseStarted(planned.case.id, index, total, planned.block.suite, planned.round))
+        self.listener(CaseStarted(planned.case.id, index, total, planned.benchmark.suite, planned.round))
         began_s = time.monotonic()
         try:
             outcome = self._measure(planned, seconds)
@@ -70,7 +93,7 @@ class Supervisor:
             outcome = self._unmeasured(planned, "timed_out", str(silence), began_s)
         except UnkillableWorkerError as error:
             self._worker = None
-            self._record(self._unmeasured(planned, "timed_out", error.cause, began_s))
+            self.record(self._unmeasured(planned, "timed_out", error.cause, began_s))
             raise
         if outcome.status not in ("ok", "skipped"):
             self._failures[name, planned.device] += 1
@@ -86,7 +109,7 @@ class Supervisor:
                     self._refused[planned.process] = refused.reason
                 return self._unmeasured(planned, refused.status, refused.reason)
         assert self._worker is not None
-        self._worker.order(Order(planned.case, self._session, planned.round, planned.device, seconds))
+        self._worker.order(Order(planned.case, self.session, planned.round, planned.device, seconds))
         while not isinstance(message := self._worker.receive(), Done):
             if isinstance(message, Tick):
                 self._show(planned, message)
@@ -94,18 +117,21 @@ class Supervisor:
         if (outcome.case, outcome.round, outcome.device) != (planned.case, planned.round, planned.device):
             raise WorkerCrashedError(f"the worker answered for {outcome.case.id}")
         if outcome.status == "ok":
-            self._budget.learn_case(planned, seconds, outcome.wall_s)
+            self.budget.learn_case(planned, seconds, outcome.wall_s)
         return outcome
 
     def _start_worker(self, process: Process) -> Refused | None:
         """Replace the worker by one for ``process`` and wait until it is ready; returns its refusal if it is not."""
         self._close_worker()
-        self._worker, self._process = self._start(process), process
+        prepared = self._prepared.pop(process, None)
+        if prepared is not None:
+            prepared.go()
+        self._worker, self._process = prepared or self.start(process), process
         while not isinstance(message := self._worker.receive(), Ready):
             if isinstance(message, Refused):
                 self._close_worker()
                 return message
-        self._budget.learn_start(time.monotonic() - self._worker.began_s)
+        self.budget.learn_start(time.monotonic() - self._worker.began_s)
         return None
 
     def _close_worker(self) -> None:
@@ -117,7 +143,7 @@ class Supervisor:
         metric = next((metric for metric in planned.benchmark.metrics if metric.name == tick.metric), None)
         if metric is not None:  # a benchmark may sample what it does not report
             unit = "s" if metric.kind == "rate" else metric.unit
-            self._listener(CaseTick(planned.case.id, metric.name, unit, tick.n, tick.value))
+            self.listener(CaseTick(planned.case.id, metric.name, unit, tick.n, tick.value))
 
     def _unmeasured(
         self,
@@ -127,4 +153,4 @@ class Supervisor:
         began_s: float | None = None,
     ) -> Outcome:
         wall_s = 0.0 if began_s is None else time.monotonic() - began_s
-        return Outcome(planned.case, self._session, planned.round, status, reason, wall_s=wall_s, device=planned.device)
+        return Outcome(planned.case, self.session, planned.round, status, reason, wall_s=wall_s, device=planned.device)

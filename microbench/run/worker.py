@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -241,11 +242,22 @@ def die_with_parent(parent_pid: int) -> None:
         sys.exit("the parent is gone")
 
 
+def prepared(job: Job, orders: IO[bytes]) -> bool:
+    """Import what the job will need, on the parent's cores and without touching the GPU, then wait for the parent's
+    line; False if the parent does not need this process any more."""
+    for name in (job.backend, *job.packages):
+        guarded(partial(importlib.import_module, name))  # a package that does not import is reported by its cases
+    guarded(lambda: discover(job.benchmarks))
+    return bool(orders.readline())
+
+
 def main() -> None:
     """Run the worker until its orders end."""
     orders, answers = private_streams()
     job = msgspec.json.decode(orders.readline(), type=Job)
     die_with_parent(job.parent_pid)
+    if job.waits and not prepared(job, orders):
+        return
     pin(job.allowed_cpus)  # this process has inherited the parent's pinning
 
     def send(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""A run as CSV or JSON lines, one a measurement, and as JSON: the run and what is derived from it. SI base units."""
+"""Writes a run as CSV or JSON lines, one row a measurement, or as JSON with derived values; in SI base units."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from microbench.analysis.clocks import is_arithmetic
 from microbench.analysis.limits import ceiling, mover
-from microbench.analysis.stats import Row, Summary, rows, summarize
+from microbench.analysis.stats import Quantile, Row, rows, summarize
 from microbench.core.model import Measurement, Outcome, Run
 from microbench.core.units import plain
 from microbench.explain.rules import findings
@@ -22,17 +22,18 @@ HEADER = (
     "ci_high", "p90", "p99", "min", "ceiling", "trust", "status", "reason", "max", "tail", "verified", "version",
     "suite", "session", "round",
 )  # fmt: skip
+QUANTILES: tuple[Quantile, ...] = ("p90", "p99", "min", "max", "tail")
 ALL_ROUNDS = "all"
-# A cell that begins so is a formula to a spreadsheet; an apostrophe makes it text.
+# A spreadsheet takes a cell that begins so for a formula; an apostrophe makes it text.
 FORMULA_BEGINNINGS = ("=", "+", "-", "@")
 LONGEST_TEXT = 2000
 
 
 def to_csv(run: Run) -> str:
-    """Header, then one row for each measurement of each round, one for each case that has none, and for a case of
-    several rounds one more row a metric with ``all`` as its round: the figures and the grade over the rounds.
+    """A header, one row for each measurement of each round, and one for each case without measurements. A case of
+    several rounds has one more row for each metric, with round ``all``: the figures and the grade over the rounds.
 
-    Numbers are written in full; a figure that does not exist is empty. A rate's quantiles are its own.
+    Numbers are written in full, missing ones are empty. A rate's quantiles are quantiles of the rate.
     """
     stream = io.StringIO()
     writer = csv.DictWriter(stream, HEADER, extrasaction="ignore", lineterminator="\n")
@@ -43,8 +44,8 @@ def to_csv(run: Run) -> str:
 
 
 def to_json_lines(run: Run) -> bytes:
-    """The CSV's rows as one JSON object a line, by the names of its columns: numbers are numbers, text is as it was,
-    what there is not is left out."""
+    """The rows of the CSV as one JSON object a line, with its column names as keys. Text is unchanged, missing values
+    are omitted."""
     lines = (
         {name: value for name, value in cells.items() if name in HEADER and value is not None} for cells in _rows(run)
     )
@@ -52,14 +53,14 @@ def to_json_lines(run: Run) -> bytes:
 
 
 def to_json(run: Run) -> bytes:
-    """One JSON object: ``simulated``, ``run`` (as in the run file), ``rows`` (each case and metric over its rounds),
-    ``findings``. It can be shown again like a run file."""
-    found = rows(run)
+    """One JSON object: ``simulated``, ``run`` (as in the run file), ``rows`` (each case and metric over its rounds) and
+    ``findings``. `show` reads it like a run file."""
+    all_rows = rows(run)
     document = {
         "simulated": run.simulated,
         "run": msgspec.Raw(schema.encode(run).strip()),
-        "rows": [_row_object(run, row) for row in found],
-        "findings": findings(run, found),
+        "rows": [_row_object(run, row) for row in all_rows],
+        "findings": [msgspec.structs.asdict(each) | {"suite": each.suite} for each in findings(run, all_rows)],
     }
     return msgspec.json.encode(document) + b"\n"
 
@@ -105,34 +106,29 @@ def _measurement_cells(run: Run, outcome: Outcome, measurement: Measurement) -> 
     if metric is None or measurement.n == 0:
         return cells
     telemetry = next(iter(outcome.telemetry.values()), None)
-    arithmetic = is_arithmetic(outcome.measurements)
-    return cells | _figures(summarize(metric, measurement, telemetry, arithmetic=arithmetic))
-
-
-def _figures(summary: Summary) -> dict[str, Any]:
+    summary = summarize(metric, measurement, telemetry, arithmetic=is_arithmetic(outcome.measurements))
     interval = summary.interval
-    return {
-        "median": interval.median, "ci_low": interval.low, "ci_high": interval.high, "p90": summary.p90,
-        "p99": summary.p99, "min": summary.min, "max": summary.max, "tail": summary.tail, "trust": summary.trust,
-    }  # fmt: skip
+    return cells | {
+        "median": interval.median,
+        "ci_low": interval.low,
+        "ci_high": interval.high,
+        **{name: getattr(summary, name) for name in (*QUANTILES, "trust")},
+    }
 
 
 def _row_object(run: Run, row: Row) -> dict[str, Any]:
-    """One row over its rounds, by the names of the CSV's columns."""
+    """One row over its rounds, with the CSV's column names as keys."""
     first = row.outcomes[0]
+    quantiles: dict[str, float] = {name: row.over_rounds(name) for name in QUANTILES}
     return _case_cells(run, first) | {
         "metric": row.metric.name,
         "unit": row.metric.unit,
         "clock": row.measurement.clock,
-        "n": sum(one.n for one in row.summaries),
+        "n": sum(summary.n for summary in row.summaries),
         "median": row.interval.median,
         "ci_low": row.interval.low,
         "ci_high": row.interval.high,
-        "p90": row.over_rounds("p90"),
-        "p99": row.over_rounds("p99"),
-        "min": row.over_rounds("min"),
-        "max": row.over_rounds("max"),
-        "tail": row.over_rounds("tail"),
+        **quantiles,
         "ceiling": _ceiling(run, first, row.measurement),
         "trust": row.trust,
         "verified": row.measurement.verified,
@@ -141,7 +137,7 @@ def _row_object(run: Run, row: Row) -> dict[str, Any]:
 
 
 def _ceiling(run: Run, outcome: Outcome, measurement: Measurement) -> float | None:
-    """The limit of the GPU that moves the case's data, or None."""
+    """The physical limit of the GPU that moves the case's data, or None."""
     gpus = run.sessions[outcome.session].environment.gpus
     tested = next((gpu for gpu in gpus if gpu.uuid == outcome.device), None)
     limit = ceiling(measurement.bound, mover(outcome.case.params, tested, gpus))
@@ -149,7 +145,7 @@ def _ceiling(run: Run, outcome: Outcome, measurement: Measurement) -> float | No
 
 
 def _written(value: object) -> str:
-    """A cell: numbers in full, truth as true or false, parameters as JSON, text on one line and no formula."""
+    """A cell: numbers in full, booleans as true or false, parameters as JSON, text on one line and never a formula."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Opens regular files only, and replaces a file in one step."""
+"""Opens regular files only, and replaces a file atomically."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading. Raises OSError for anything else: a pipe would block, a device never ends."""
+    """Open a file for reading. Raises OSError for a pipe, which would block, or a device, which may never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")
@@ -22,9 +22,9 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def replace(path: Path, data: bytes) -> int:
-    """Make ``data`` the content of ``path``, all or nothing, and return the new file, locked and open for appending.
+    """Replace the content of ``path`` by ``data`` and return the new file's descriptor, locked and open for appending.
 
-    Raises OSError, in which case ``path`` is unchanged and nothing else is left behind.
+    Raises OSError; then ``path`` is unchanged and no temporary file is left.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_RDWR | os.O_APPEND
@@ -38,7 +38,7 @@ def replace(path: Path, data: bytes) -> int:
         os.close(descriptor)
         temporary.unlink(missing_ok=True)
         raise
-    with contextlib.suppress(OSError):  # some file systems cannot; without it a power cut may undo the rename
+    with contextlib.suppress(OSError):  # unsupported by some file systems; without it a power cut may undo the rename
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -1,4 +1,4 @@
-"""Lists recorded runs by the heads of their files, and deletes old ones."""
+"""Lists recorded runs from the heads of their files, and deletes old ones."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from microbench.runs.runfile import is_growing
 
 
 class Head(NamedTuple):
-    """What the head of a run's file says. ``started_at`` and ``grown_at`` are when its first and last session began,
-    UTC in ISO 8601; ``devices`` counts GPUs by name; ``problem`` says why an unreadable file has no more than that."""
+    """A run without its outcomes. ``started_at`` and ``grown_at`` are the start of its first and last session, UTC in
+    ISO 8601; ``devices`` counts GPUs by name; ``problem`` says why a file is unreadable; the rest is then empty."""
 
     started_at: str = ""
     grown_at: str = ""
@@ -36,8 +36,8 @@ class Entry(NamedTuple):
 
 def entries(paths: Sequence[Path]) -> list[Entry]:
     """The runs in ``paths``, in their order."""
-    said = remarks.read_all(paths)
-    return [Entry(path, head(path), said[path]) for path in paths]
+    notes = remarks.read_all(paths)
+    return [Entry(path, head(path), notes[path]) for path in paths]
 
 
 def head(path: Path) -> Head:
@@ -60,7 +60,7 @@ State = tuple[tuple[int, ...] | None, ...]
 
 
 class Deletion(NamedTuple):
-    """Which runs were deleted, and which were left because they changed after they had been listed."""
+    """The runs deleted, and the runs left because they changed after they were listed."""
 
     deleted: list[Path]
     changed: list[Path]
@@ -69,9 +69,10 @@ class Deletion(NamedTuple):
 def prunable(
     runs: Sequence[tuple[Path, Head]], keep: int | None, older_than: timedelta | None, now: datetime
 ) -> list[Path]:
-    """Of the runs, newest first, those that may be deleted: beyond the newest ``keep``, and begun longer ago than
-    ``older_than``. None sets no limit; ``now`` is in UTC. Labelled runs, annotated runs, unfinished runs that a process
-    is measuring into, bundled runs and unreadable files are never deleted.
+    """The runs that may be deleted: beyond the newest ``keep``, and older than ``older_than``. None sets no limit.
+
+    ``runs`` are the newest first, ``now`` is in UTC. Runs with a label or note, runs being measured, bundled runs and
+    unreadable files are never deleted.
     """
     readable = [(path, head) for path, head in runs if not head.problem]
     return [
@@ -86,7 +87,7 @@ def prunable(
 
 
 def _age(head: Head, now: datetime) -> timedelta:
-    """How long ago the last session began; 0 if its time cannot be read."""
+    """The time since the last session began; 0 if it is unreadable."""
     try:
         begun = datetime.fromisoformat(head.grown_at)
         return now - (begun if begun.tzinfo else begun.replace(tzinfo=UTC))
@@ -95,12 +96,12 @@ def _age(head: Head, now: datetime) -> timedelta:
 
 
 def state(path: Path) -> State:
-    """A value that changes as soon as the run's file, its growing file or its remarks do."""
+    """A value that changes whenever the run's file, its growing file or its remarks do."""
     return tuple(map(_stamp, _parts(path)))
 
 
 def delete(listed: Mapping[Path, State]) -> Deletion:
-    """Delete each run with its growing file and remarks, unless its state is no longer the one it was listed with.
+    """Delete each run with its growing file and remarks, unless its state has changed since it was listed.
 
     Raises ResultNotWrittenError at the first file that cannot be deleted.
     """

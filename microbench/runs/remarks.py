@@ -1,4 +1,4 @@
-"""Reads and writes the label and note of a run. They lie in a file beside the run, which is never rewritten."""
+"""Reads and writes the label and note of a run, in a file next to the run's, which is never rewritten."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ UNREADABLE = (OSError, ValueError, RecursionError, msgspec.DecodeError)
 
 
 class Remarks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``label`` is a short name by which the run can be found, ``note`` is free text; "" stands for none."""
+    """``label`` is a short name that finds the run, ``note`` is free text; "" means none."""
 
     label: str = ""
     note: str = ""
 
 
 def place(path: Path) -> Path:
-    """The file of a run's remarks: RUN.json, RUN.jsonl, RUN.json.xz -> RUN.remarks."""
+    """The file of a run's remarks: RUN.remarks for RUN.json, RUN.jsonl and RUN.json.xz."""
     return path.with_name(RUN_SUFFIX.sub("", path.name) + SUFFIX)
 
 
@@ -52,7 +52,7 @@ def read_all(paths: Sequence[Path]) -> dict[Path, Remarks]:
 
 
 def may_exist(path: Path) -> bool:
-    """False if the run certainly has no remarks; unreadable remarks count as remarks, because a person wrote them."""
+    """False if the run has no remarks. Unreadable remarks count as remarks, because a person wrote them."""
     try:
         return _decoded(path) != Remarks()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Writes one run to disk: its name is reserved first, outcomes are appended, and the finished file replaces it."""
+"""Writes a run to disk: reserves the file name, appends outcomes, and replaces the file when the run is finished."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from microbench.core.units import plain
 from microbench.runs import files, schema
 from microbench.runs.store import finished_path, growing_path
 
-# An outcome takes some 0.1 s to measure and 1-10 ms to force onto a disk. The page cache survives a crash of this
-# process; forcing guards against a power cut only, which may cost a second of work.
+# Measuring an outcome takes about 0.1 s, and fsync 1-10 ms. The page cache survives a crash of this process, so fsync
+# guards only against a power cut, which may cost a second of work.
 FORCE_EVERY_S = 1.0
 
 
@@ -25,12 +25,12 @@ class ResultLostError(MicrobenchError):
 
 
 class RunFile:
-    """The file that will be ``path``, and the growing file beside it, which one process at a time can lock."""
+    """The file ``path`` of a run and the growing file next to it, which one process at a time can lock."""
 
     def __init__(self, path: Path, *, grow: bool) -> None:
-        """Reserve ``path``: with ``grow`` it exists and is added to, otherwise it must be new.
+        """Reserve ``path``: with ``grow`` an existing run is added to, otherwise the file must be new.
 
-        Raises ResultNotWrittenError if it cannot be written, so that this is known before anything is measured.
+        Raises ResultNotWrittenError if it cannot be written, so that this shows before anything is measured.
         """
         self.path = path
         self.growing = growing_path(path)
@@ -63,9 +63,9 @@ class RunFile:
         self._descriptor, self._begun = descriptor, True
 
     def append(self, outcome: Outcome) -> None:
-        """Append one outcome, which survives this process from then on.
+        """Append one outcome, which then survives a crash of this process.
 
-        Raises ResultLostError; the file then ends with the outcome before.
+        Raises ResultLostError; the file then ends with the previous outcome.
         """
         line = schema.encode_outcome(outcome)
         length = os.fstat(self._descriptor).st_size
@@ -90,7 +90,7 @@ class RunFile:
             self.close()
 
     def close(self) -> None:
-        """Release the file; a reservation into which nothing was written is removed."""
+        """Release the file; an unused reservation is removed."""
         if self._descriptor < 0:
             return
         if not self._begun:
@@ -99,13 +99,13 @@ class RunFile:
         self._descriptor = -1
 
     def _lost(self, error: OSError) -> ResultLostError:
-        where = f"what was measured is in {plain(self.growing)}: free some space, then --resume it"
+        where = f"the results so far are in {plain(self.growing)}: free some space, then --resume it"
         cause = f"{plain(self.path)} cannot be written: {error.strerror or error}"
         return ResultLostError(cause, where if self._begun else "free some space, or choose another place with --out")
 
 
 def is_growing(path: Path) -> bool:
-    """True if a process is measuring into the run at ``path`` now, or if that cannot be found out."""
+    """True if a process is measuring into the run at ``path``, or if that is unknown."""
     try:
         with files.open_regular(growing_path(finished_path(path))) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -125,7 +125,7 @@ def _exists(path: Path) -> bool:
 
 def _cannot_write(path: Path, error: OSError | ValueError) -> ResultNotWrittenError:
     if isinstance(error, OSError) and error.errno == errno.ENOENT and not path.parent.is_dir():
-        return ResultNotWrittenError(f"there is no folder {plain(path.parent)}", "make it first, or choose another")
+        return ResultNotWrittenError(f"there is no folder {plain(path.parent)}", "create it, or choose another")
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return ResultNotWrittenError(
         f"{plain(path)} cannot be written: {reason}", "choose a place you may write to: --out FILE, or MICROBENCH_DATA"

@@ -1,7 +1,7 @@
-"""Encodes and decodes run files. This is the only module that knows the format, its versions and their upgrades.
+"""Encodes and decodes run files. Only this module knows the format, its versions and their upgrades.
 
-A run file is one JSON document on one line. While a run is being measured, each finished outcome is appended as one
-more JSON line; a crash may cut the last line short. A finished file has no such lines, so one reader serves both.
+A run file is one JSON document on one line. While a run is being measured, each outcome is appended as one more JSON
+line; a crash may cut the last line short. A finished file has no such lines, so one reader serves both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NEXT_STEP = "show another run, or measure again"
 NUMBERS = b"0123456789+-.eE,[] \t\r\n"
 INSIDE_BRACKETS = NUMBERS.replace(b"[]", b"")
 DIGIT = re.compile(rb"[0-9]")
-# msgspec writes no blanks. Inside a text the quotes would be escaped, so this can only be the key.
+# msgspec writes no blanks, and quotes inside a text are escaped, so this can only be the key.
 OUTCOMES_BEGIN = b'"outcomes":['
 LEAST_INT, MOST_INT = -(1 << 63), (1 << 64) - 1
 
@@ -56,13 +56,13 @@ class _Version(msgspec.Struct):
 
 
 class _Export(msgspec.Struct):
-    """What ``export --format json`` writes: the run, and derived values that are ignored here."""
+    """The output of `export --format json`: the run, and derived values that are ignored here."""
 
     run: msgspec.Raw
 
 
 class _Lines(NamedTuple):
-    """The parts of a run file: the run's own line, the outcome lines, and what follows the last line end."""
+    """The parts of a run file: the run's own line, the outcome lines, and the text after the last line end."""
 
     head: bytes
     outcomes: list[bytes]
@@ -88,8 +88,8 @@ def _line(value: Run | Outcome, name: str) -> bytes:
 def decode(data: bytes, name: str = "the file") -> Run:
     """Decode a run file: finished, growing, or exported as JSON. Older formats are upgraded; samples stay undecoded.
 
-    A growing file's last line may be incomplete, as a killed process leaves it; it is dropped. Raises
-    RunUnreadableError, with ``name`` in its text, for everything else that is not a run of a known format.
+    An incomplete last line of a growing file, as a killed process leaves it, is dropped. Raises RunUnreadableError,
+    with ``name`` in its text, for all other data that is not a run of a known format.
     """
     try:
         run = _decoded(data, name)
@@ -138,7 +138,7 @@ def _why(error: Exception) -> str:
 
 def _decoded(data: bytes, name: str) -> Run:
     lines = _split(data)
-    try:  # nearly always it has this format; asking for the version first would parse a large file twice
+    try:  # most files have this format; reading the version first would parse a large file twice
         run = msgspec.json.decode(lines.head, type=Run)
     except msgspec.DecodeError as error:
         return _of_another_format(lines, name, error)
@@ -175,7 +175,7 @@ def _of_another_format(lines: _Lines, name: str, error: msgspec.DecodeError | No
 def _split(data: bytes) -> _Lines:
     end = data.find(b"\n")
     if end < 0 or end == len(data) - 1 or data[max(end - 2, 0) : end].rstrip()[-1:] != b"}":
-        return _Lines(data, [], b"")  # finished, or laid out over many lines; not copied, as it may be large
+        return _Lines(data, [], b"")  # finished, or indented over many lines; not copied, because it may be large
     *outcomes, tail = data[end + 1 :].split(b"\n")
     return _Lines(data[:end], [line for line in outcomes if line.strip()], tail)
 
@@ -188,7 +188,7 @@ def _outcome(line: bytes, number: int) -> Outcome:
 
 
 def _fault(run: Run) -> str | None:
-    """What is wrong with a decoded run that its types cannot express, or None."""
+    """An error in a decoded run that its types cannot express, or None."""
     if not _within_64_bits((run.sessions, run.benchmarks, *run.outcomes)):
         return f"holds a number out of range: {_bad_number(run, 'run')}"
     if not run.sessions:
@@ -200,9 +200,9 @@ def _fault(run: Run) -> str | None:
 
 
 def _within_64_bits(parts: Iterable[object]) -> bool:
-    """True if msgpack, which has no longer integers, can write every number: the fastest way to look at all of them.
+    """True if msgpack, whose integers have 64 bits, can write every number: the fastest check of all of them.
 
-    JSON has no NaN and no infinity, so the floats of a decoded run are finite.
+    JSON has neither NaN nor infinity, so the floats of a decoded run are finite.
     """
     encoder, buffer = msgspec.msgpack.Encoder(), bytearray()
     try:
@@ -224,7 +224,7 @@ def _outcome_fault(outcome: Outcome, sessions: int) -> str | None:
 def _measurement_fault(measurement: Measurement) -> str | None:
     samples, work, per_call = bytes(measurement.samples), measurement.work, measurement.per_call
     if samples.translate(None, INSIDE_BRACKETS) != b"[]":
-        return f"has samples of {measurement.metric} that are no array of numbers"
+        return f"has samples of {measurement.metric} that are not an array of numbers"
     counts = measurement.n, work.bytes, work.flops, work.launches, work.operations
     if measurement.calls_per_sample < 1 or min(counts) < 0:
         return f"has an impossible count in {measurement.metric}"
@@ -238,7 +238,7 @@ def _measurement_fault(measurement: Measurement) -> str | None:
 
 
 def _bad_number(value: object, place: str) -> str | None:
-    """Where in ``value`` a float is not finite, or an int does not fit into 64 bits; None if nowhere."""
+    """The place in ``value`` of a float that is not finite or an int beyond 64 bits; None if there is none."""
     if isinstance(value, float):
         return None if math.isfinite(value) else place
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""Finds and reads runs: the data folder, what a run can be named by, compressed files, bundled reference runs."""
+"""Finds and reads runs: the data folder, the names of runs, compressed files, bundled reference runs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from microbench.runs import files, remarks, schema
 
 FINISHED = ".json"
 GROWING = ".jsonl"
-PACKED = ".xz"  # follows FINISHED: a finished run compressed by xz, which is read like any other and never added to
-XZ_MAGIC = b"\xfd7"  # the first two of its six bytes: no JSON begins so, and a file cut short there is known as well
-# A run of every suite in full is a few MB. A larger file is somebody's other file, and would fill the memory.
+PACKED = ".xz"  # follows FINISHED: a run compressed by xz is read like any other and never added to
+XZ_MAGIC = b"\xfd7"  # the first two of its six bytes, which no JSON begins with; two also identify a truncated file
+# A full run of every suite is a few MB. A larger file is not a run, and would fill the memory.
 LARGEST_BYTES = 2 << 30
-# Sessions and benchmarks come before the outcomes: some 30 kB, more in a run that was grown often.
+# Sessions and benchmarks come before the outcomes: about 30 kB, more in a run with many sessions.
 HEAD_BYTES, MOST_HEAD_BYTES = 1 << 16, 1 << 24
 NAMES_COMPARED = 200  # to suggest a similar name; comparing more would take longer than reading a run
-LIST_THEM = "`microbench show --help` lists what a run can be named by"
+LIST_THEM = "`microbench history` lists the recorded runs, `microbench show --help` the ways to name one"
 
 
 def data_folder() -> Path:
@@ -43,24 +43,24 @@ def new_run_id(now: datetime) -> str:
 
 
 def bundled() -> dict[str, Path]:
-    """The recorded runs of real GPUs that come with the package, by name."""
+    """The recorded runs of real GPUs that the package includes, by name."""
     folder = Path(__file__).parent / "reference"
     paths = [path for ending in (PACKED, "") for path in sorted(folder.glob(f"*{FINISHED}{ending}"))]
     return {path.name.removesuffix(PACKED).removesuffix(FINISHED): path for path in paths}
 
 
 def growing_path(path: Path) -> Path:
-    """Where the run that will be finished as ``path`` grows: RUN.json -> RUN.jsonl."""
+    """The growing file of the run that will be finished as ``path``: RUN.jsonl for RUN.json."""
     return path.with_suffix(GROWING) if path.suffix == FINISHED else path.parent / (path.name + GROWING)
 
 
 def finished_path(path: Path) -> Path:
-    """Where the run at ``path``, finished or growing, will be once it is finished."""
+    """The finished file of the run at ``path``, which may be its growing file."""
     return path.with_suffix(FINISHED) if path.suffix == GROWING else path
 
 
 def newest(path: Path) -> Path:
-    """The file that ``read`` reads for ``path``: the growing file beside it if there is one, else ``path``."""
+    """The file that ``read`` reads for ``path``: the growing file next to it if there is one, else ``path``."""
     if path.suffix == GROWING:
         return path
     growing = growing_path(path)
@@ -69,7 +69,7 @@ def newest(path: Path) -> Path:
 
 
 def is_packed(path: Path) -> bool:
-    """True if the file is compressed by xz, whatever its name; False if it cannot be read."""
+    """True if the file is compressed by xz, judged by its content; False if it cannot be read."""
     try:
         with files.open_regular(path) as file:
             return file.read(len(XZ_MAGIC)) == XZ_MAGIC
@@ -78,8 +78,8 @@ def is_packed(path: Path) -> bool:
 
 
 def listing() -> list[Path]:
-    """Every run of the data folder, newest first. A run that was killed or still grows is listed by its growing file;
-    an empty growing file is only a reserved name and is not listed."""
+    """Every run of the data folder, newest first. An unfinished run is listed by its growing file; an empty growing
+    file is only a reserved name and is not listed."""
     folder = data_folder()
     try:
         paths = {path.stem: path for path in folder.glob(f"*{FINISHED}")}
@@ -95,13 +95,13 @@ def last() -> Path | None:
 
 
 def find(name: str | Path) -> Path:
-    """The file of a run, named by a path, a bundled run's name, the beginning of a run id or of its last part, or a
-    label. Raises RunUnreadableError if there is no such run, or more than one."""
+    """The file of a run, named by a path, a bundled run's name, a label, or the beginning of a run id or of the id's
+    last part. Raises RunUnreadableError if there is no such run, or more than one."""
     path = Path(name)
     if _size(path) is not None or _size(growing_path(path)) is not None:
         return path
     if path.suffix == GROWING and _size(finished_path(path)) is not None:
-        return finished_path(path)  # it was finished after it was named
+        return finished_path(path)  # the run was finished after the user looked up its name
     name = str(name)
     if name in bundled():
         return bundled()[name]
@@ -117,7 +117,7 @@ def find(name: str | Path) -> Path:
         return matches[0]
     if matches:
         several = ", ".join(path.stem for path in matches[:5])
-        raise RunUnreadableError(f"{plain(name)} means {len(matches)} runs: {several}", "give more of an id")
+        raise RunUnreadableError(f"{plain(name)} means {len(matches)} runs: {several}", "type more of the id")
     near = difflib.get_close_matches(name, [*bundled(), *(path.stem for path in runs[:NAMES_COMPARED])], n=1)
     raise RunUnreadableError(f"there is no run {plain(name)}", f"did you mean {near[0]}?" if near else LIST_THEM)
 
@@ -126,7 +126,7 @@ def _size(path: Path) -> int | None:
     """The length of a regular file in bytes; None if there is no such file."""
     try:
         status = path.stat()
-    except (OSError, ValueError):  # also a name too long for the file system, or a folder that may not be searched
+    except (OSError, ValueError):  # also for a name that is too long, or a folder without permission
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
@@ -137,8 +137,10 @@ def load(name: str | Path) -> Run:
 
 
 def read(path: Path) -> Run:
-    """The run in that file, or in the growing file beside it: the newer of the two, left by a killed run or still
-    growing. The file may be compressed by xz. Raises RunUnreadableError."""
+    """The run in that file, or in the growing file next to it, which is newer. The file may be compressed by xz.
+
+    Raises RunUnreadableError.
+    """
     path = newest(path)
     name = plain(path)
     try:
@@ -151,8 +153,8 @@ def read(path: Path) -> Run:
     if data.startswith(XZ_MAGIC):
         data = _unpacked(data, name)
     if not data:
-        cause = f"{name} is empty: nothing was measured, or it is still probing"
-        raise RunUnreadableError(cause, "wait for it, or delete it and measure again")
+        cause = f"{name} is empty: nothing was measured, or the run is still starting"
+        raise RunUnreadableError(cause, "wait, or delete it and measure again")
     return schema.decode(data, name)
 
 
@@ -174,13 +176,13 @@ def read_head(path: Path) -> Run:
 
 
 def _unpacked(data: bytes, name: str) -> bytes:
-    """The content of one xz stream or several, up to LARGEST_BYTES: a small file may unpack to far more."""
+    """The content of one or several xz streams, up to LARGEST_BYTES: a small file may unpack to far more."""
     try:
         import lzma
     except ImportError:
         raise RunUnreadableError(
             f"{name} is compressed, and this Python was built without lzma",
-            "unpack it by `xz -dk`",
+            "unpack it with `xz -dk`",
         ) from None
     unpacked = b""
     while data:
@@ -198,7 +200,7 @@ def _unpacked(data: bytes, name: str) -> bytes:
 
 
 def _damaged(name: str, cause: str) -> RunUnreadableError:
-    return RunUnreadableError(f"{name} is damaged: {cause}", "copy it once more, or show another run")
+    return RunUnreadableError(f"{name} is damaged: {cause}", "copy it again, or show another run")
 
 
 def _too_large(name: str) -> RunUnreadableError:

@@ -18,17 +18,17 @@ from microbench.runs import store
 HEADS_SEARCHED = 20
 MOST_CASES = 3
 VALUES_NAMED = 6
-EXAMPLE = "for example launch_cost.submit"
-# Only a damaged file has figures outside of these, and axes cannot be drawn for them.
+EXAMPLE = "give one such as launch_cost.submit"
+# Only a damaged file has values outside of these, and axes cannot be drawn for them.
 SMALLEST, LARGEST = 1e-300, 1e300
 # The first characters of a UUID, enough to tell GPUs of the same name apart.
 UUID_SHOWN = 12
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One case in one session of a run, over its rounds. ``device`` names what it was measured on, ``uuid`` is None
-    without a GPU; ``started_at`` is the session's begin, UTC in ISO 8601. ``version`` is the benchmark's, ``kind`` and
-    ``unit`` are the metric's."""
+    """One case in one session of a run, over its rounds. ``device`` names the GPU or CPU, ``uuid`` is None without a
+    GPU; ``started_at`` is the session's start, UTC in ISO 8601. ``version`` is the benchmark's, ``kind`` and ``unit``
+    are the metric's."""
 
     run: str
     started_at: str
@@ -59,19 +59,19 @@ def gathered(paths: Sequence[Path], metric: str) -> Gathered:
     """
     benchmark, dot, name = metric.partition(".")
     if not (benchmark and dot and name):
-        raise UsageError(f"{plain(metric, 100)} is no benchmark.metric", EXAMPLE)
-    found: list[Point] = []
+        raise UsageError(f"{plain(metric, 100)} does not have the form BENCHMARK.METRIC", EXAMPLE)
+    result: list[Point] = []
     unreadable: list[str] = []
     for path in paths:
         try:
             info = store.read_head(path).benchmark(benchmark)
             if info is not None and info.metric(name) is not None:
-                found += points(store.read(path), benchmark, name, path)
+                result += points(store.read(path), benchmark, name, path)
         except (RunUnreadableError, ArithmeticError, ValueError, msgspec.DecodeError):
             unreadable.append(name_of(path))
-    if not found:
+    if not result:
         raise _nowhere(metric, paths)
-    return Gathered(sorted(found, key=lambda point: (point.started_at, point.run)), unreadable)
+    return Gathered(sorted(result, key=lambda point: (point.started_at, point.run)), unreadable)
 
 
 def points(run: Run, benchmark: str, metric: str, path: Path) -> list[Point]:
@@ -133,34 +133,37 @@ def parsed_case(text: str | None) -> tuple[dict[str, str], str | None]:
         return {}, text
     pairs = [part.strip().partition("=") for part in text.split(",")]
     if not all(name and equals and value for name, equals, value in pairs):
-        raise UsageError(f"--case {plain(text, 100)} is not axis=value[,axis=value]", "or give a case's whole id")
+        raise UsageError(
+            f"--case {plain(text, 100)} is not axis=value[,axis=value]",
+            "give it like size_bytes=64, or a case's whole id",
+        )
     return {name: value for name, _, value in pairs}, None
 
 
-def of_cases(found: Sequence[Point], wanted: Mapping[str, str], case_id: str | None) -> list[Point]:
+def of_cases(known: Sequence[Point], wanted: Mapping[str, str], case_id: str | None) -> list[Point]:
     """The points of the cases with these parameter values, or of that case.
 
     Raises UsageError, which lists axes and values, if no case matches or more than MOST_CASES do.
     """
     chosen = [
         point
-        for point in found
+        for point in known
         if (case_id is None or point.case_id == case_id)
         and all(str(point.params.get(name)) == value for name, value in wanted.items())
     ]
     cases = {point.case_id for point in chosen}
     if not cases:
         given = case_id or ",".join(f"{name}={value}" for name, value in wanted.items())
-        raise UsageError(f"no recorded case is {plain(given, 100)}", _axes(found))
+        raise UsageError(f"no recorded case is {plain(given, 100)}", f"its axes: {_axes(known)}")
     if len(cases) > MOST_CASES:
-        raise UsageError(f"{len(cases)} cases have this metric", f"choose by --case AXIS=VALUE[,…]: {_axes(chosen)}")
+        raise UsageError(f"{len(cases)} cases have this metric", f"choose with --case AXIS=VALUE[,…]: {_axes(chosen)}")
     return chosen
 
 
-def _axes(found: Iterable[Point]) -> str:
+def _axes(points: Iterable[Point]) -> str:
     """The axes that have several values, with the first of these."""
     values: dict[str, dict[Param, None]] = {}
-    for point in found:
+    for point in points:
         for name, value in point.params.items():
             values.setdefault(name, {})[value] = None
     words = (
@@ -168,16 +171,16 @@ def _axes(found: Iterable[Point]) -> str:
         for name, seen in values.items()
         if len(seen) > 1
     )
-    return plain("; ".join(words)) or "it has no axis"
+    return plain("; ".join(words)) or "none"
 
 
-def by_series(found: Sequence[Point]) -> dict[tuple[str, str], list[Point]]:
+def by_series(points: Sequence[Point]) -> dict[tuple[str, str], list[Point]]:
     """The points by device and case, each series in their order. GPUs of one name are told apart by UUID."""
     names: dict[str, set[str | None]] = {}
-    for point in found:
+    for point in points:
         names.setdefault(point.device, set()).add(point.uuid)
     series: dict[tuple[str, str], list[Point]] = {}
-    for point in found:
+    for point in points:
         device = point.device
         if len(names[device]) > 1 and point.uuid:
             device += f" {point.uuid[:UUID_SHOWN]}"

@@ -22,13 +22,11 @@ def measure(gpu: object, meter: Meter, mode: str, size: int) -> Iterator[Measure
 
 
 BENCHMARK = Benchmark(
-    name="apart",
     suite="launch",
     title="Apart",
-    about=__doc__ or "",
     metrics=(Metric("seconds", "time", "s", "made up"),),
     measure=measure,
     axes={"size": Axis.same("how much", (1, 2)), "mode": Axis.same("in which way", ("spin", "yield"))},
-    fresh_process_by=("mode",),
+    own_process=lambda params: str(params["mode"]),
     process_environment=variables,
 )

@@ -16,10 +16,8 @@ def measure(host: object, meter: Meter, size: int) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="calm",
     suite="host",
     title="Calm",
-    about=__doc__ or "",
     metrics=(Metric("seconds", "time", "s", "made up"),),
     measure=measure,
     axes={"size": Axis("how much", (1, 2), (1, 2, 3), (1, 2, 3, 4), minimum=1, maximum=1000)},

@@ -17,10 +17,8 @@ def measure(gpu: Gpu, meter: Meter, call: str) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="captured",
     suite="graph",
     title="Captured",
-    about=__doc__ or "",
     metrics=(Metric("before", "time", "s", "a launch"), Metric("replay", "time", "s", "a replay")),
     measure=measure,
     axes={"call": Axis.same("what is captured behind a launch", tuple(CALLS))},

@@ -17,10 +17,8 @@ def measure(gpu: Gpu, meter: Meter, way: ChangeWay) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="changed",
     suite="graph",
     title="Changed",
-    about=__doc__ or "",
     metrics=(Metric("change", "time", "s", "the call that changes the graph"),),
     measure=measure,
     axes={"way": Axis.same("how the graph changes", ("set_params", "exec_update", "rebuild"))},

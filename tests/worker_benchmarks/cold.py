@@ -15,10 +15,8 @@ def measure(cold: object, meter: Meter, what: str) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="cold",
     suite="launch",
     title="Cold",
-    about=__doc__ or "",
     metrics=(Metric("seconds", "time", "s", "made up"),),
     measure=measure,
     axes={"what": Axis.same("the act", ("first", "second"))},

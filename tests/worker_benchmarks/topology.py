@@ -26,10 +26,8 @@ def measure(gpu: Gpu, meter: Meter, nodes_short: int) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="topology",
     suite="graph",
     title="Topology",
-    about=__doc__ or "",
     metrics=(Metric("none", "time", "s", "nothing is timed"),),
     measure=measure,
     axes={"nodes_short": Axis.same("nodes fewer than the graph has", (0, 1, 2), maximum=NODES)},

@@ -16,10 +16,5 @@ def measure(gpu: TinyGpu, meter: Meter) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="warm",
-    suite="launch",
-    title="Warm",
-    about=__doc__ or "",
-    metrics=(Metric("rate", "rate", "1/s", "made up"),),
-    measure=measure,
+    suite="launch", title="Warm", metrics=(Metric("rate", "rate", "1/s", "made up"),), measure=measure
 )

@@ -127,10 +127,8 @@ def measure(host: object, meter: Meter, how: str) -> Iterator[Measured]:
 
 NAMES = (*WAYS, *ODD_YIELDS)
 BENCHMARK = Benchmark(
-    name="wild",
     suite="host",
     title="Wild",
-    about=__doc__ or "",
     metrics=(Metric("seconds", "time", "s", "made up"),),
     measure=measure,
     axes={"how": Axis("what it does", ("nothing",), ("nothing",), NAMES)},

@@ -33,10 +33,7 @@ def measure(gpu: Gpu, meter: Meter, operation: AluOperation) -> Iterator[Measure
 
 
 BENCHMARK = Benchmark(
-    name="alu_ceiling",
-    suite="compute",
     title="ALUs alone",
-    about=__doc__ or "",
     metrics=(
         Metric("rate", "rate", "FLOP/s", "floating operations of all SMs a second; a multiply-add is two"),
         Metric("per_clock", "rate", "FLOP/clk/SM", "floating operations of one SM over its clock cycles"),

@@ -31,10 +31,7 @@ def measure(gpu: Gpu, meter: Meter, size: int, dtype: GemmType, data: GemmData) 
 
 
 BENCHMARK = Benchmark(
-    name="gemm_data",
-    suite="compute",
     title="Effect of the data on the rate",
-    about=__doc__ or "",
     metrics=(
         Metric("rate", "rate", "FLOP/s", "2 size^3 over the time on the device"),
         Metric("integer_rate", "rate", "OP/s", "the same for integers"),

@@ -28,10 +28,7 @@ def measure(gpu: Gpu, meter: Meter, dtype: GemmType) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="gemm_search",
-    suite="compute",
     title="The fastest product",
-    about=__doc__ or "",
     metrics=(
         Metric("rate", "rate", "FLOP/s", "2 x rows x columns x depth over the time on the device"),
         Metric("integer_rate", "rate", "OP/s", "the same for integers"),

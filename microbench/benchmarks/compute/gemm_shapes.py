@@ -36,10 +36,7 @@ def measure(gpu: Gpu, meter: Meter, dtype: GemmType, projection: str, rows: int)
 
 
 BENCHMARK = Benchmark(
-    name="gemm_shapes",
-    suite="compute",
     title="Products of language models",
-    about=__doc__ or "",
     metrics=(
         Metric("rate", "rate", "FLOP/s", "2 x rows x columns x depth over the time on the device"),
         Metric("integer_rate", "rate", "OP/s", "the same for integers"),

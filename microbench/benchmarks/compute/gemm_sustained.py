@@ -28,10 +28,7 @@ def measure(gpu: Gpu, meter: Meter, dtype: GemmType, duration_s: int) -> Iterato
 
 
 BENCHMARK = Benchmark(
-    name="gemm_sustained",
-    suite="compute",
     title="Burst and sustained rate",
-    about=__doc__ or "",
     metrics=(
         Metric("burst", "rate", "FLOP/s", "rate of the first batch after two seconds of rest"),
         Metric("sustained", "rate", "FLOP/s", "rate of the batches in the second half"),

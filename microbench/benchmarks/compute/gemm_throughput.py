@@ -53,10 +53,7 @@ def late(params: Mapping[str, Param]) -> bool:
 
 
 BENCHMARK = Benchmark(
-    name="gemm_throughput",
-    suite="compute",
     title="Matrix products",
-    about=__doc__ or "",
     metrics=(
         Metric("rate", "rate", "FLOP/s", "2 size^3 over the time on the device"),
         Metric("integer_rate", "rate", "OP/s", "the same for integers"),
@@ -70,10 +67,11 @@ BENCHMARK = Benchmark(
             "rows, columns and depth", (8192,), (1024, 8192), (256, 512, 1024, 2048, 4096, 8192, 16384),
             minimum=64, maximum=65536,
         ),
-        "dtype": Axis("type of the operands", ("bf16", "fp8_e4m3_fast"), DTYPES, DTYPES),
+        "dtype": Axis("type of the operands", FIRST_DTYPES, DTYPES, DTYPES),
     },
     version=2,
     combines=combines,
-    essential=True,
+    core=True,
+    device_timed=True,
     late=late,
 )  # fmt: skip

@@ -36,10 +36,7 @@ def late(params: Mapping[str, Param]) -> bool:
 
 
 BENCHMARK = Benchmark(
-    name="tensor_ceiling",
-    suite="compute",
     title="Tensor cores alone",
-    about=__doc__ or "",
     metrics=(
         Metric("rate", "rate", "FLOP/s", "operations of all SMs over the time on the device"),
         Metric("per_clock", "rate", "FLOP/clk/SM", "operations of one SM over its clock cycles"),
@@ -53,6 +50,5 @@ BENCHMARK = Benchmark(
         "path": Axis.same("tensor instructions", ("wgmma", "mma")),
         "dtype": Axis("type of the operands", ("bf16",), DTYPES[:6], DTYPES),
     },
-    essential=True,
     late=late,
 )

@@ -68,10 +68,7 @@ def measure(gpu: Gpu, meter: Meter, nodes: int) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="graph_lifecycle",
-    suite="graph",
     title="What a graph costs to make",
-    about=__doc__ or "",
     metrics=(
         Metric("capture", "time", "s", "from begin to end of a stream capture of the whole chain"),
         Metric("build", "time", "s", "the same graph built node by node, without a stream"),
@@ -98,7 +95,7 @@ BENCHMARK = Benchmark(
             maximum=20_000,
         )
     },
-    fresh_process_by=("nodes",),
-    essential=True,
+    own_process=lambda params: f"graph_lifecycle {params['nodes']}",
+    core=True,
     late=late,
 )

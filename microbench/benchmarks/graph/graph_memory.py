@@ -39,10 +39,7 @@ def measure(gpu: Gpu, meter: Meter, way: AllocationWay, size_bytes: int, pairs: 
 
 
 BENCHMARK = Benchmark(
-    name="graph_memory",
-    suite="graph",
     title="Allocation inside a graph",
-    about=__doc__ or "",
     metrics=(
         Metric("step", "time", "s", "a step with its synchronise"),
         Metric("submit", "time", "s", "host time to submit a step"),

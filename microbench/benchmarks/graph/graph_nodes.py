@@ -92,10 +92,7 @@ def measure(gpu: Gpu, meter: Meter, kind: str) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="graph_nodes",
-    suite="graph",
     title="What each kind of node costs",
-    about=__doc__ or "",
     metrics=(
         Metric("node", "time", "s/launch", "GPU time of one node behind another of its kind"),
         Metric("stream", "time", "s/launch", "GPU time of the same call in a stream, queued behind a gate"),

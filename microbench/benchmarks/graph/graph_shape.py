@@ -46,10 +46,7 @@ def measure(gpu: Gpu, meter: Meter, shape: str, branches: int, duration_ns: int)
 
 
 BENCHMARK = Benchmark(
-    name="graph_shape",
-    suite="graph",
     title="Branches in a graph and on streams",
-    about=__doc__ or "",
     metrics=(
         Metric("graph", "time", "s", "one replay with a synchronise"),
         Metric("streams", "time", "s", "the same kernels on as many streams as branches, with a synchronise"),

@@ -30,10 +30,7 @@ COLUMNS = {
     "later_launch": Between(Change.AGAIN, Change.AGAIN_CALLED),
     "later_replay": Between(Change.AGAIN, Change.AGAIN_DONE),
 }
-RECORD = {
-    "record": Between(Change.BEGIN, Change.RECORDED),
-    "dispose": Between(Change.AGAIN_DONE, Change.DISPOSED),
-}
+RECORD = {"record": Between(Change.BEGIN, Change.RECORDED), "dispose": Between(Change.AGAIN_DONE, Change.DISPOSED)}
 
 
 def combines(params: Mapping[str, Param]) -> bool:
@@ -49,10 +46,7 @@ def measure(gpu: Gpu, meter: Meter, way: ChangeWay, nodes: int, changed_nodes: i
 
 
 BENCHMARK = Benchmark(
-    name="graph_update",
-    suite="graph",
     title="Changing a graph",
-    about=__doc__ or "",
     metrics=(
         Metric("change", "time", "s", "calls that change the executable graph or make a new one"),
         Metric("record", "time", "s", "capture of a new graph, where the way needs one"),

@@ -21,7 +21,7 @@ import msgspec
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
-from microbench.gpu.layers.base import spinning
+from microbench.gpu.layers.base import layer_titles, package_of, process_of, spinning
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.submit import Submit
 from microbench.measure.alternating import InOrder, steps
@@ -68,17 +68,20 @@ def _with_copies(gpu: Gpu, meter: Meter, kernel: Submit, kernels: int, copy_byte
 
 
 BENCHMARK = Benchmark(
-    name="step_time",
-    suite="graph",
     title="Whole steps and the model",
-    about=__doc__ or "",
     metrics=(
         Metric("stream", "time", "s", "one step, launched call by call, including its waits"),
         Metric("graph", "time", "s", "the same step with one replay for each wait"),
     ),
     measure=measure,
     axes={
-        "layer": Axis("layer that submits the kernels and replays the graphs", (), (LOOP_LAYER,), spinning()),
+        "layer": Axis(
+            "layer that submits the kernels and replays the graphs",
+            (),
+            (LOOP_LAYER,),
+            spinning(),
+            labels=layer_titles(),
+        ),
         "kernels": Axis("kernels of a step", (), (240,), (60, 240, 600), minimum=1, maximum=10_000),
         "duration_ns": Axis("duration of a kernel", (), (1500, 8000), (700, 1500, 4000, 8000, 15_000), maximum=10**7),
         "waits": Axis(
@@ -86,7 +89,8 @@ BENCHMARK = Benchmark(
         ),
         "copy_bytes": Axis("bytes copied to the GPU before the kernels and back after them", (), (0,), (0, MIB)),
     },
-    fresh_process_by=("layer",),
+    needs=lambda params: package_of(str(params["layer"])),
+    own_process=lambda params: process_of(str(params["layer"])),
     combines=combines,
     late=late,
 )

@@ -24,21 +24,15 @@ def measure(host: Host, meter: Meter, how: str) -> Iterator[Measured]:
     count = COUNTS[how]
     host.call_s(how, count)
     yield meter.collect(
-        "call",
-        lambda: (host.call_s(how, count),),
-        clock="host",
-        calls=count,
-        floor_s=meter.floors.timer_call_s,
+        "call", lambda: (host.call_s(how, count),), clock="host", calls=count, floor_s=meter.floors.timer_call_s
     )
 
 
 BENCHMARK = Benchmark(
-    name="host_call",
-    suite="host",
     title="Calls that do nothing",
-    about=__doc__ or "",
     gpus=0,
     metrics=(Metric("call", "time", "s", "one call, including the loop's own step"),),
     measure=measure,
     axes={"how": Axis.same("kind of call", tuple(COUNTS))},
+    core=True,
 )

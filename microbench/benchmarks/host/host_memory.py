@@ -31,10 +31,7 @@ def measure(host: Host, meter: Meter, threads: str, size_bytes: int) -> Iterator
 
 
 BENCHMARK = Benchmark(
-    name="host_memory",
-    suite="host",
     title="Copying host memory",
-    about=__doc__ or "",
     gpus=0,
     metrics=(Metric("rate", "rate", "B/s", "bytes read plus bytes written by all threads"),),
     measure=measure,
@@ -49,4 +46,5 @@ BENCHMARK = Benchmark(
             maximum=16 << 30,
         ),
     },
+    core=True,
 )

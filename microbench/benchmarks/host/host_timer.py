@@ -35,14 +35,12 @@ def measure(host: Host, meter: Meter) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="host_timer",
-    suite="host",
     title="The host's clock",
-    about=__doc__ or "",
     gpus=0,
     metrics=(
         Metric("call", "time", "s", "one reading of the clock"),
         Metric("step", "time", "s", "the clock's step, from the differences of its readings"),
     ),
     measure=measure,
+    core=True,
 )

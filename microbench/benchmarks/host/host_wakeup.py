@@ -26,12 +26,10 @@ def measure(host: Host, meter: Meter, how: str) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="host_wakeup",
-    suite="host",
     title="Thread hand-off",
-    about=__doc__ or "",
     gpus=0,
     metrics=(Metric("round_trip", "time", "s", "to the other thread and back"),),
     measure=measure,
     axes={"how": Axis.same("how the other thread is woken", WAYS)},
+    core=True,
 )

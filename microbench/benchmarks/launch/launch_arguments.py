@@ -31,10 +31,7 @@ def measure(gpu: Gpu, meter: Meter, argument_bytes: int, grid_blocks: int, block
 
 
 BENCHMARK = Benchmark(
-    name="launch_arguments",
-    suite="launch",
     title="Arguments, grid and block",
-    about=__doc__ or "",
     metrics=(Metric("submit", "time", "s/launch", "the launch call on the host, in bursts"),),
     measure=measure,
     axes={

@@ -49,15 +49,11 @@ def measure(cold: ColdStarts, meter: Meter, what: str) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="launch_cold",
-    suite="launch",
     title="First-use costs",
-    about=__doc__ or "",
     metrics=(Metric("seconds", "time", "s", "one act, once in a fresh process"),),
     measure=measure,
     axes={"what": Axis("what is done for the first time", QUICK, DEFAULT, FULL)},
     cold=True,
     minimum_rounds=PROCESSES,
-    fresh_process_by=("what",),
     process_environment=empty_caches,
 )

@@ -63,10 +63,7 @@ def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="launch_cost",
-    suite="launch",
     title="The cost of one launch",
-    about=__doc__ or "",
     metrics=(
         Metric("submit", "time", "s/launch", "the launch call on the host, t1 - t0, in bursts"),
         Metric("start", "time", "s", "from before the call until the host sees the flag that the kernel writes first"),
@@ -82,4 +79,5 @@ BENCHMARK = Benchmark(
         ),
     ),
     measure=measure,
+    core=True,
 )

@@ -41,10 +41,7 @@ def measure(gpu: Gpu, meter: Meter, duration_ns: int) -> Iterator[Measured]:
 NANOSECONDS = (0, 500, 1000, 2000, 3000, 5000, 10_000, 20_000, 50_000, 100_000)
 
 BENCHMARK = Benchmark(
-    name="launch_duration",
-    suite="launch",
     title="Launch-bound kernel durations",
-    about=__doc__ or "",
     metrics=(
         Metric("period", "time", "s/launch", "time per kernel in an open stream, including submission"),
         Metric("gated", "time", "s/launch", "time per kernel on the device, without submission"),
@@ -60,4 +57,5 @@ BENCHMARK = Benchmark(
             maximum=10_000_000,
         )
     },
+    core=True,
 )

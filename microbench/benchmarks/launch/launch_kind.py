@@ -34,10 +34,7 @@ def measure(gpu: Gpu, meter: Meter, kind: str) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="launch_kind",
-    suite="launch",
     title="Kinds of launch",
-    about=__doc__ or "",
     metrics=(
         Metric("submit", "time", "s/launch", "the launch call on the host, in bursts"),
         Metric("gap", "time", "s/launch", "from a kernel's end to the next one's start, queued behind a gate"),

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Case, Metric, Param
 from microbench.core.ops import LOOP_LAYER, LayerCall
-from microbench.gpu.layers.base import find_layer, layers
+from microbench.gpu.layers.base import find_layer, layer_titles, layers, package_of, process_of
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.measure.timer import Meter
 
@@ -27,8 +27,6 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "one_op": tuple(layer.name for layer in layers("one_op")),
 }
 ARGUMENTS: Mapping[str, tuple[int, ...]] = {"same_kernel": (0, 4), "one_op": (1,)}
-# Each layer needs a process, and starting processes takes most of a quick run.
-QUICK = ("loop", "cuda_bindings", "cuda_core", "cupy_raw", "numba_configured")
 LAYERS = tuple(name for names in FAMILIES.values() for name in names)
 
 
@@ -53,10 +51,7 @@ def measure(gpu: Gpu, meter: Meter, family: str, layer: str, arguments: int) -> 
 
 
 BENCHMARK = Benchmark(
-    name="launch_layers",
-    suite="launch",
     title="What Python adds to a launch",
-    about=__doc__ or "",
     metrics=(
         Metric("submit", "time", "s/launch", "one call on the host, in bursts"),
         Metric("round_trip", "time", "s", "one call and a synchronise"),
@@ -64,10 +59,12 @@ BENCHMARK = Benchmark(
     measure=measure,
     axes={
         "family": Axis.same("kind of comparison", tuple(FAMILIES)),
-        "layer": Axis("library, or the compiled loop", QUICK, LAYERS, LAYERS),
+        "layer": Axis.same("library, or the compiled loop", LAYERS, labels=layer_titles()),
         "arguments": Axis.same("arguments of the kernel", (0, 1, 4), maximum=4),
     },
-    fresh_process_by=("layer",),
+    needs=lambda params: package_of(str(params["layer"])),
+    own_process=lambda params: process_of(str(params["layer"])),
+    core=True,
     process_environment=environment,
     combines=combines,
 )

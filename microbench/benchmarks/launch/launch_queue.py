@@ -58,10 +58,7 @@ def measure(gpu: Gpu, meter: Meter, argument_bytes: int) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="launch_queue",
-    suite="launch",
     title="Depth of the launch queue",
-    about=__doc__ or "",
     metrics=(Metric("depth", "count", "launch", "launches queued in one stream before the call blocks"),),
     measure=measure,
     axes={
@@ -73,4 +70,5 @@ BENCHMARK = Benchmark(
             maximum=4096,
         )
     },
+    core=True,
 )

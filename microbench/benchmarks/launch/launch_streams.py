@@ -42,10 +42,7 @@ def measure(gpu: Gpu, meter: Meter, streams: int) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="launch_streams",
-    suite="launch",
     title="One thread, many streams",
-    about=__doc__ or "",
     metrics=(
         Metric("rate", "rate", "1/s", "launches a second, including the wait for all streams"),
         Metric("resident", "count", "launch", "most kernels resident at once"),

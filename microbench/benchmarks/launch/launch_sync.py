@@ -49,10 +49,7 @@ def measure(gpu: Gpu, meter: Meter, wait: str) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="launch_sync",
-    suite="launch",
     title="Waiting for the GPU",
-    about=__doc__ or "",
     metrics=(
         Metric("complete", "time", "s", "from the host seeing the kernel's flag until cuStreamSynchronize returns"),
         Metric("idle_stream", "time", "s", "cuStreamSynchronize of an idle stream"),
@@ -64,6 +61,6 @@ BENCHMARK = Benchmark(
     ),
     measure=measure,
     axes={"wait": Axis("wait mode of the context", MODES[:1], MODES, MODES)},
-    fresh_process_by=("wait",),
+    own_process=lambda params: f"launch_sync {params['wait']}",
     process_environment=wait_mode,
 )

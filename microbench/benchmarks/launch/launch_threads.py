@@ -45,10 +45,7 @@ def measure(gpu: Gpu, meter: Meter, threads: int) -> Iterator[Measured]:
 
 
 BENCHMARK = Benchmark(
-    name="launch_threads",
-    suite="launch",
     title="Many submitting threads",
-    about=__doc__ or "",
     metrics=(
         Metric("rate", "rate", "1/s", "launches a second of all threads together"),
         Metric("submit", "time", "s/launch", "one launch call, mean over the threads"),

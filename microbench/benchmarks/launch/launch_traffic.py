@@ -78,10 +78,7 @@ def measure(gpu: Gpu, meter: Meter, work: str, duration_ns: int, argument_bytes:
 
 
 BENCHMARK = Benchmark(
-    name="launch_traffic",
-    suite="launch",
     title="PCIe traffic of a launch",
-    about=__doc__ or "",
     metrics=(
         Metric("received", "count", "B/launch", "PCIe bytes to the GPU for a call, including headers"),
         Metric("sent", "count", "B/launch", "PCIe bytes from the GPU for a call, including headers"),

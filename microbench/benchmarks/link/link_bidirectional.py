@@ -29,10 +29,7 @@ def measure(gpu: Gpu, meter: Meter, direction: Direction, size_bytes: int) -> It
 
 
 BENCHMARK = Benchmark(
-    name="link_bidirectional",
-    suite="link",
     title="Both directions at once",
-    about=__doc__ or "",
     metrics=(
         Metric("bandwidth", "rate", "B/s", "bytes of this direction over its time while the other direction is busy"),
         Metric("sum_bandwidth", "rate", "B/s", "bytes of both directions over the time in which both are busy"),
@@ -41,12 +38,8 @@ BENCHMARK = Benchmark(
     axes={
         "direction": Axis.same("measured direction", ("h2d", "d2h")),
         "size_bytes": Axis(
-            "bytes of a copy",
-            (64 * MIB,),
-            (64 * MIB,),
-            (16 * MIB, 64 * MIB, 512 * MIB),
-            minimum=64,
-            maximum=1 << 34,
+            "bytes of a copy", (64 * MIB,), (64 * MIB,), (16 * MIB, 64 * MIB, 512 * MIB), minimum=64, maximum=1 << 34
         ),
     },
+    core=True,
 )

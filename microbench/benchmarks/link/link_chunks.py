@@ -41,10 +41,7 @@ def measure(gpu: Gpu, meter: Meter, work: str, chunks: int, streams: int, size_b
 
 
 BENCHMARK = Benchmark(
-    name="link_chunks",
-    suite="link",
     title="Chunked copies",
-    about=__doc__ or "",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes copied over the host time of the whole step"),),
     measure=measure,
     axes={

@@ -48,10 +48,7 @@ def measure(
 
 NAMES = (EVERYBODY, *(str(index) for index in range(MOST_GPUS)))
 BENCHMARK = Benchmark(
-    name="link_concurrent",
-    suite="link",
     title="Several GPUs at once",
-    about=__doc__ or "",
     metrics=(
         Metric("alone", "rate", "B/s", "bytes of this GPU's copies over their time, while no other GPU copies"),
         Metric("together", "rate", "B/s", "bytes of this GPU's copies over their time, while the others copy"),

@@ -30,10 +30,7 @@ def measure(gpu: Gpu, meter: Meter, direction: Direction, memory: HostMemory, si
 
 
 BENCHMARK = Benchmark(
-    name="link_copy",
-    suite="link",
     title="Copies across the link",
-    about=__doc__ or "",
     metrics=(
         Metric("bandwidth", "rate", "B/s", "bytes of a copy over its time on the device"),
         Metric("bandwidth_host", "rate", "B/s", "bytes of a copy over the host time of the copy and a synchronise"),
@@ -51,5 +48,5 @@ BENCHMARK = Benchmark(
             maximum=16 * GIB,
         ),
     },
-    essential=True,
+    core=True,
 )

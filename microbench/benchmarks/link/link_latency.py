@@ -64,10 +64,7 @@ def measure(gpu: Gpu, meter: Meter, what: str, footprint_bytes: int, order: Orde
 
 
 BENCHMARK = Benchmark(
-    name="link_latency",
-    suite="link",
     title="Latency of the link",
-    about=__doc__ or "",
     metrics=(
         Metric("latency", "time", "s", "one read, one exchange of flags, or one call with its synchronise"),
         Metric("submit", "time", "s/launch", "the call of a copy or memset on the host, in bursts"),
@@ -87,4 +84,5 @@ BENCHMARK = Benchmark(
         ),
     },
     combines=combines,
+    core=True,
 )

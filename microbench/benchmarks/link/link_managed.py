@@ -46,10 +46,7 @@ def measure(gpu: Gpu, meter: Meter, way: ManagedWay, size_bytes: int) -> Iterato
 
 
 BENCHMARK = Benchmark(
-    name="link_managed",
-    suite="link",
     title="Managed memory",
-    about=__doc__ or "",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes of the buffer over the host time of the move"),),
     measure=measure,
     axes={

@@ -34,10 +34,7 @@ def measure(gpu: Gpu, meter: Meter, node: int, direction: Direction, size_bytes:
 
 
 BENCHMARK = Benchmark(
-    name="link_numa",
-    suite="link",
     title="NUMA placement",
-    about=__doc__ or "",
     metrics=(
         Metric("bandwidth", "rate", "B/s", "bytes of a copy over its time on the device"),
         Metric("bandwidth_host", "rate", "B/s", "bytes of a copy over the host time of the copy and a synchronise"),

@@ -67,10 +67,7 @@ def measure(
 
 
 BENCHMARK = Benchmark(
-    name="link_peer",
-    suite="link",
     title="From GPU to GPU",
-    about=__doc__ or "",
     metrics=(
         Metric("bandwidth", "rate", "B/s", "bytes that the first GPU moves over the time on the device"),
         Metric("latency", "time", "s", "one dependent read of the second GPU's memory"),

@@ -39,10 +39,7 @@ def measure(gpu: Gpu, meter: Meter, way: PinningWay, size_bytes: int) -> Iterato
 
 
 BENCHMARK = Benchmark(
-    name="link_pinning",
-    suite="link",
     title="Cost of pinned memory",
-    about=__doc__ or "",
     metrics=(
         Metric("pin", "time", "s", "host time to allocate, pin or touch the memory"),
         Metric("release", "time", "s", "host time to free it"),

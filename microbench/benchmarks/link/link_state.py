@@ -22,12 +22,4 @@ def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
     yield from gpu.links.state()
 
 
-BENCHMARK = Benchmark(
-    name="link_state",
-    suite="link",
-    title="State of the link",
-    about=__doc__ or "",
-    metrics=(),
-    measure=measure,
-    essential=True,
-)
+BENCHMARK = Benchmark(title="State of the link", metrics=(), measure=measure, core=True)

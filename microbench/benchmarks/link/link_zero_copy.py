@@ -55,10 +55,7 @@ def measure(
 
 
 BENCHMARK = Benchmark(
-    name="link_zero_copy",
-    suite="link",
     title="Zero-copy kernels",
-    about=__doc__ or "",
     metrics=(
         Metric("bandwidth", "rate", "B/s", "bytes read or written over the kernel's time on the device"),
         Metric("received_per_byte", "count", "1", "PCIe bytes to the GPU for each byte of payload"),

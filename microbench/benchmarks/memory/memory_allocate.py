@@ -38,10 +38,7 @@ def measure(gpu: Gpu, meter: Meter, way: AllocationWay, size_bytes: int) -> Iter
 
 
 BENCHMARK = Benchmark(
-    name="memory_allocate",
-    suite="memory",
     title="Allocation",
-    about=__doc__ or "",
     metrics=(
         Metric("first", "time", "s", "host time to allocate the first block of that size"),
         Metric("allocate", "time", "s", "host time to allocate a later block"),

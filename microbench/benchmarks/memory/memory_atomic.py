@@ -28,10 +28,7 @@ def measure(gpu: Gpu, meter: Meter, space: Space, dtype: AtomicType, spread: Spr
 
 
 BENCHMARK = Benchmark(
-    name="memory_atomic",
-    suite="memory",
     title="Atomic additions",
-    about=__doc__ or "",
     metrics=(Metric("additions", "rate", "OP/s", "additions by all threads over the time on the device"),),
     measure=measure,
     axes={

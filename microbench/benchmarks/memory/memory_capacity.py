@@ -20,12 +20,4 @@ def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
     yield gpu.memory.peers()
 
 
-BENCHMARK = Benchmark(
-    name="memory_capacity",
-    suite="memory",
-    title="Available memory",
-    about=__doc__ or "",
-    metrics=(),
-    measure=measure,
-    axes={},
-)
+BENCHMARK = Benchmark(title="Available memory", metrics=(), measure=measure, axes={})

@@ -32,10 +32,7 @@ def measure(gpu: Gpu, meter: Meter, way: EngineWay, size_bytes: int) -> Iterator
 
 
 BENCHMARK = Benchmark(
-    name="memory_copy",
-    suite="memory",
     title="Copies within device memory",
-    about=__doc__ or "",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes read plus bytes written, over the time on the device"),),
     measure=measure,
     axes={
@@ -49,5 +46,5 @@ BENCHMARK = Benchmark(
             maximum=64 * GIB,
         ),
     },
-    essential=True,
+    core=True,
 )

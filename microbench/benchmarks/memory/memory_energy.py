@@ -36,10 +36,7 @@ def measure(gpu: Gpu, meter: Meter, load: str, size_bytes: int) -> Iterator[Meas
 
 
 BENCHMARK = Benchmark(
-    name="memory_energy",
-    suite="memory",
     title="Energy of a byte",
-    about=__doc__ or "",
     metrics=(
         Metric("power", "count", "W", "mean power: energy over time"),
         Metric("energy", "count", "J/B", "energy for each byte read or written"),

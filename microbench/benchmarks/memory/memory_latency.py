@@ -41,10 +41,7 @@ def measure(gpu: Gpu, meter: Meter, space: Space, footprint_bytes: int) -> Itera
 
 
 BENCHMARK = Benchmark(
-    name="memory_latency",
-    suite="memory",
     title="Latency of each level",
-    about=__doc__ or "",
     metrics=(
         Metric("latency", "time", "s", "one dependent read; percentiles of single reads, less the cost of stamps"),
         Metric("cycles", "time", "cycle", "one dependent read in clock cycles of the SM"),
@@ -71,5 +68,5 @@ BENCHMARK = Benchmark(
         ),
     },
     combines=combines,
-    essential=True,
+    core=True,
 )  # fmt: skip

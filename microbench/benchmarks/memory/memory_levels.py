@@ -53,10 +53,7 @@ def bound_of(gpu: Gpu, level: Level, space: Space, footprint_bytes: int) -> str 
 
 
 BENCHMARK = Benchmark(
-    name="memory_levels",
-    suite="memory",
     title="Bandwidth of each level",
-    about=__doc__ or "",
     metrics=(
         Metric("bandwidth", "rate", "B/s", "bytes read by all SMs, from the first begin to the last end"),
         Metric("per_clock", "rate", "B/clk/SM", "bytes read by one SM over its clock cycles"),
@@ -82,5 +79,5 @@ BENCHMARK = Benchmark(
         ),
     },
     combines=combines,
-    essential=True,
+    core=True,
 )  # fmt: skip

@@ -45,10 +45,7 @@ def measure(
 
 
 BENCHMARK = Benchmark(
-    name="memory_occupancy",
-    suite="memory",
     title="Bandwidth over bytes in flight",
-    about=__doc__ or "",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes read over the time on the device"),),
     measure=measure,
     axes={

@@ -29,10 +29,7 @@ def measure(gpu: Gpu, meter: Meter, access: RandomAccess, footprint_bytes: int) 
 
 
 BENCHMARK = Benchmark(
-    name="memory_random",
-    suite="memory",
     title="Random accesses",
-    about=__doc__ or "",
     metrics=(Metric("accesses", "rate", "OP/s", "words read, written or updated over the time on the device"),),
     measure=measure,
     axes={

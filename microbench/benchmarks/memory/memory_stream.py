@@ -31,18 +31,12 @@ def measure(
     shapes = gpu.memory.shapes(kernel, dtype, implementation)
     touched_bytes = size_bytes * (READ_ARRAYS[kernel] + WRITTEN_ARRAYS[kernel])
     yield from streamed(
-        meter,
-        lambda shape: gpu.memory.stream(kernel, dtype, implementation, size_bytes, shape),
-        shapes,
-        touched_bytes,
+        meter, lambda shape: gpu.memory.stream(kernel, dtype, implementation, size_bytes, shape), shapes, touched_bytes
     )
 
 
 BENCHMARK = Benchmark(
-    name="memory_stream",
-    suite="memory",
     title="Streaming kernels",
-    about=__doc__ or "",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes read plus bytes written, over the time on the device"),),
     measure=measure,
     axes={
@@ -56,7 +50,7 @@ BENCHMARK = Benchmark(
         ),
         "dtype": Axis("type of the elements", ("fp64",), ("fp64",), ("fp64", "fp32", "fp16", "int8")),
         "kernel": Axis("operation of STREAM", ("read", "write", "copy", "triad"), KERNELS, KERNELS),
-        "implementation": Axis("language or library of the kernel", ("cuda",), IMPLEMENTATIONS, IMPLEMENTATIONS),
+        "implementation": Axis.same("language or library of the kernel", IMPLEMENTATIONS),
     },
-    essential=True,
+    core=True,
 )

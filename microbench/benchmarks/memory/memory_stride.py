@@ -28,10 +28,7 @@ def measure(gpu: Gpu, meter: Meter, access: StrideAccess, stride_bytes: int, siz
 
 
 BENCHMARK = Benchmark(
-    name="memory_stride",
-    suite="memory",
     title="Strided accesses",
-    about=__doc__ or "",
     metrics=(Metric("bandwidth", "rate", "B/s", "bytes of the accessed words over the time on the device"),),
     measure=measure,
     axes={

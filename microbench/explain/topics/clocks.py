@@ -9,8 +9,8 @@ from microbench.analysis.evidence import Evidence
 from microbench.analysis.stats import Row
 from microbench.core.units import percent
 from microbench.explain.compute_power import LASTS, lasting, nvml_clock_hz
-from microbench.explain.compute_units import ALUS, DATA, LASTING, beside, dtype_of, rates
-from microbench.explain.topics.topic import Passage, Topic, TopicFigures, in_unit, word
+from microbench.explain.compute_units import ALUS, DATA, LASTING, dtype_of, rates, same_case
+from microbench.explain.topics.topic import Passage, Topic, TopicFigures, in_unit
 
 NORMAL, ZEROS = "normal", "zeros"
 NUMBERS = {NORMAL: "random numbers", ZEROS: "zeros"}
@@ -31,9 +31,9 @@ def figures(evidence: Evidence) -> TopicFigures:
         row = _of_data(evidence, data, late)
         known.row(data, f"a product of {numbers}", row, DATA)
         for metric, what in (("sm_clock", "SM clock"), ("power", "power")):
-            known.row(f"{data}_{metric}", f"{what}, {numbers}", _beside(evidence, row, metric), DATA)
+            known.row(f"{data}_{metric}", f"{what}, {numbers}", same_case(evidence, row, metric), DATA)
     alu = next(iter(rates(evidence, ALUS, operation="fma_fp32")), None)
-    known.row("alu", "SM clock, fp32 multiply-adds", _beside(evidence, alu, "sm_clock"), ALUS)
+    known.row("alu", "SM clock, fp32 multiply-adds", same_case(evidence, alu, "sm_clock"), ALUS)
     return known
 
 
@@ -41,16 +41,14 @@ def _settled(known: TopicFigures, late: Row | None) -> None:
     """Sustained work: its first batch, its second half, and the clocks at that time."""
     evidence = known.evidence
     dtype = dtype_of(late) if late is not None else None
-    known.parameter(
-        "dtype", "type of the products", None if dtype is None else 0.0, word(dtype or ""), LASTING, "dtype"
-    )
+    known.named("dtype", "type of the products", dtype, LASTING, "dtype")
     known.row("sustained", "rate of products after seconds", late, LASTING)
     for slot, metric, what in (
         ("burst", "burst", "rate of the first batch"),
         ("settled", "sm_clock", "SM clock after seconds"),
         ("turn", "turn", "until half of the loss is there"),
     ):
-        known.row(slot, what, _beside(evidence, late, metric), LASTING)
+        known.row(slot, what, same_case(evidence, late, metric), LASTING)
     known.computed("lasting", "sustained of burst", "sustained / burst", percent, truediv, "sustained", "burst")
     known.computed(
         "lost", "below the highest clock", "1 − sm_clock / highest", percent,
@@ -60,15 +58,11 @@ def _settled(known: TopicFigures, late: Row | None) -> None:
     known.reported("nvml", "SM clock by NVML at that time", nvml_hz, in_unit("Hz"), "NVML")
 
 
-def _beside(evidence: Evidence, row: Row | None, metric: str) -> Row | None:
-    return beside(evidence, row, metric) if row is not None else None
-
-
 def _of_data(evidence: Evidence, data: str, late: Row | None) -> Row | None:
-    """The product of such data, of the same type as the sustained one where that was measured."""
-    found = rates(evidence, DATA, data=data)
-    same = [row for row in found if late is not None and dtype_of(row) == dtype_of(late)]
-    return next(iter(same or found), None)
+    """The product of these data, in the type of the sustained product if that was measured."""
+    rows = rates(evidence, DATA, data=data)
+    same = [row for row in rows if late is not None and dtype_of(row) == dtype_of(late)]
+    return next(iter(same or rows), None)
 
 
 TOPIC = Topic(

@@ -8,22 +8,21 @@ from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import percent
 from microbench.explain.compute_units import (
-    BURST,
     HALVED_FROM,
     LEFT_BEHIND,
     MMA,
     NATIVE,
     PRODUCTS,
-    SUSTAINED,
+    RATES,
     TENSORS,
     WGMMA,
-    beside,
-    one_rate,
+    halves,
     per_clock,
     rates,
+    same_case,
     tensor_dtypes,
 )
-from microbench.explain.topics.topic import Passage, Topic, TopicFigures, count, word
+from microbench.explain.topics.topic import Passage, Topic, TopicFigures, count
 
 # Further types in the text, by slot: their name on the axis.
 TYPES = {"fp8": "fp8_e4m3_fast", "int8": "int8", "fp16": "fp16", "tf32": "tf32", "fp32": "fp32", "fp64": "fp64"}
@@ -35,27 +34,19 @@ def figures(evidence: Evidence) -> TopicFigures:
     known = TopicFigures(evidence)
     dtype = next(iter(tensor_dtypes(evidence)), None)
     wgmma, mma = (per_clock(evidence, path, dtype or "") for path in (WGMMA, MMA))
-    known.parameter(
-        "dtype", "type of the operands", None if dtype is None else 0.0, word(dtype or ""), TENSORS, "dtype"
-    )
+    known.named("dtype", "type of the operands", dtype, TENSORS, "dtype")
     known.row("mma", "mma.sync, an SM in a cycle", mma, TENSORS)
     if wgmma is not None or mma is None:  # older architectures have no wgmma to run
         known.row("wgmma", "wgmma, an SM in a cycle", wgmma, TENSORS)
     known.computed("mma_share", "mma.sync of wgmma", "mma / wgmma", percent, truediv, "mma", "wgmma")
-    alone = _alone(evidence, WGMMA if wgmma is not None else MMA, dtype or "")
+    alone = per_clock(evidence, WGMMA if wgmma is not None else MMA, dtype or "", RATES)
     known.row("alone", "instructions alone, all SMs", alone, TENSORS)
-    known.row("alone_clock", "SM clock of these", beside(evidence, alone, "sm_clock") if alone else None, TENSORS)
+    known.row("alone_clock", "SM clock of these", same_case(evidence, alone, "sm_clock"), TENSORS)
     _products(known, dtype or "")
-    if sums := _sums(evidence):
-        known.row("short_sums", "fp16 with fp16 accumulation", sums[0], TENSORS)
-        known.row("long_sums", "fp16 with fp32 accumulation", sums[1], TENSORS)
+    if sums := halves(evidence):
+        known.row("short_sums", "fp16 with fp16 accumulation", sums.short, TENSORS)
+        known.row("long_sums", "fp16 with fp32 accumulation", sums.long, TENSORS)
     return known
-
-
-def _alone(evidence: Evidence, path: str, dtype: str) -> Row | None:
-    """The rate of instructions alone, sustained where that was measured."""
-    found = (one_rate(evidence, TENSORS, path=path, dtype=dtype, load=load) for load in (SUSTAINED, BURST))
-    return next((row for row in found if row is not None), None)
 
 
 def _products(known: TopicFigures, dtype: str) -> None:
@@ -67,7 +58,7 @@ def _products(known: TopicFigures, dtype: str) -> None:
         size = whole(row, "size") if row is not None else None
         known.parameter(f"{slot}_size", f"size of {what}", size, count, PRODUCTS, "size")
         known.row(slot, what, row, PRODUCTS)
-    known.row("product_clock", "SM clock of that", beside(evidence, large, "sm_clock") if large else None, PRODUCTS)
+    known.row("product_clock", "SM clock of that", same_case(evidence, large, "sm_clock"), PRODUCTS)
     known.computed("reached", "the product of that", "product / alone", percent, truediv, "product", "alone")
     known.computed(
         "filled", "the small product of the large one", "small / large", percent, truediv, "small", "product"
@@ -76,15 +67,6 @@ def _products(known: TopicFigures, dtype: str) -> None:
         rows = _by_size(evidence, other)
         if other != dtype:
             known.row(slot, f"the large product in {slot}", rows[-1] if rows else None, PRODUCTS)
-
-
-def _sums(evidence: Evidence) -> tuple[Row, Row] | None:
-    """fp16 with fp16 and with fp32 accumulation: instructions where both were measured, else products."""
-    short, long = (per_clock(evidence, MMA, dtype) for dtype in ("fp16_acc16", "fp16"))
-    if short is not None and long is not None:
-        return short, long
-    products = [_by_size(evidence, dtype) for dtype in ("fp16_acc16", "fp16")]
-    return (products[0][-1], products[1][-1]) if all(products) else None
 
 
 def _by_size(evidence: Evidence, dtype: str) -> list[Row]:

@@ -49,7 +49,7 @@ class TopicFigures:
         return self.figures[slot].value if slot in self.figures else math.nan
 
     def row(self, slot: str, what: str, row: Row | None, benchmark: str) -> None:
-        """Adds the value of a row; ``benchmark`` measures it where there is none."""
+        """Adds the value of a row; without a row, ``benchmark`` is the one that would measure it."""
         if row is None or not row.value > 0:
             self.lacking[slot] = benchmark
             return
@@ -83,6 +83,10 @@ class TopicFigures:
         """Adds a parameter of a benchmark's rows."""
         origin = f"{benchmark} {name}"
         self._add(slot, what, value, shown, "parameter", origin, (origin,), benchmark)
+
+    def named(self, slot: str, what: str, name: str | None, benchmark: str, axis: str) -> None:
+        """Adds a parameter that is a name."""
+        self.parameter(slot, what, None if name is None else 0.0, word(name or ""), benchmark, axis)
 
     def reported(
         self, slot: str, what: str, value: float | None, shown: Shown, *names: str, benchmark: str = ""
@@ -209,7 +213,7 @@ def compose(topic: Topic, evidence: Evidence) -> TopicText:
     headline = next((words for passage in topic.headline if (words := passage.filled(known)) is not None), ())
     paragraphs = tuple(words for passages in topic.paragraphs if (words := _paragraph(passages, known)))
     used = {piece.slot: piece for words in (headline, *paragraphs) for piece in words if isinstance(piece, Figure)}
-    unknown = (slot for one in topic.paragraphs for passage in one for slot in passage.unknown(known.figures))
+    unknown = (slot for several in topic.paragraphs for passage in several for slot in passage.unknown(known.figures))
     lacking = dict.fromkeys(known.lacking[slot] for slot in unknown if slot in known.lacking)
     return TopicText(topic, headline, paragraphs, used, tuple(lacking))
 

@@ -98,7 +98,7 @@ TOPIC = Topic(
     needs=("now",),
     headline=(
         Passage("The link runs at {now}: copies reach {share} of its ceiling"),
-        Passage("The link runs at {now}; beside other GPUs copies keep {left}"),
+        Passage("The link runs at {now}; copies keep {left} under contention"),
         Passage("The link runs at {now}"),
         Passage("The slowest link on the path limits the rate"),
     ),

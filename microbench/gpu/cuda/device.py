@@ -25,30 +25,15 @@ from microbench.core.ops import (
     SynchronizeIdle,
     Wait,
 )
-from microbench.gpu.cuda import signals, timing
+from microbench.gpu.cuda import signals, submit, timing
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import WAIT_FLAGS, Context, check_code, entry_point
 from microbench.gpu.cuda.memory.allocation import held_by
 from microbench.gpu.cuda.parts import CudaCompute, CudaGraphs, CudaLinks, CudaMemory
 from microbench.gpu.cuda.probe import describe
-from microbench.gpu.cuda.submit import (
-    BoundLayer,
-    bind_copy,
-    bind_event,
-    bind_launch,
-    bind_layer,
-    bind_layer_graph,
-    bind_memset,
-    captured,
-    replay,
-)
 from microbench.gpu.cuda.timing import SmClock, SpinGate, TimingEvents
 from microbench.gpu.machine.nvml import NvmlGpu
-from microbench.gpu.protocol.compute import Compute
 from microbench.gpu.protocol.gpu import WAIT_VARIABLE, EventPair, Gate, Gpu, PcieBytes, WaitMode
-from microbench.gpu.protocol.graphs import Graphs
-from microbench.gpu.protocol.links import Links
-from microbench.gpu.protocol.memory import DeviceMemory
 from microbench.gpu.protocol.part import Part, built
 from microbench.gpu.protocol.submit import Submit
 from microbench.host import loops
@@ -72,7 +57,7 @@ class CudaGpu(Part[Case]):
         self.info: GpuInfo = describe(self._context.device, self._nvml)
         self._cores = find_cores(self.info.numa_node)
         self._replays: list[Submit] = []
-        self._layers: dict[LayerCall, BoundLayer] = {}
+        self._layers: dict[LayerCall, submit.BoundLayer] = {}
         self._case = self._new_case(clock_hz=0.0)
         self._warm_up()
 
@@ -118,18 +103,18 @@ class CudaGpu(Part[Case]):
     def bind(self, op: Op) -> Submit:
         match op:
             case Launch():
-                return bind_launch(self._case, op)
+                return submit.bind_launch(self._case, op)
             case Copy():
-                return bind_copy(self._case, op)
+                return submit.bind_copy(self._case, op)
             case Memset():
-                return bind_memset(self._case, op)
+                return submit.bind_memset(self._case, op)
             case Record() | Wait() | Query() | SynchronizeIdle():
-                return bind_event(self._case, op)
+                return submit.bind_event(self._case, op)
             case GraphLaunch():
                 return self._replays[op.graph]
             case LayerCall():
                 with pinned(self._cores.allowed):  # a library's own threads must not sit on the submitting core
-                    self._layers[op] = bind_layer(self._case, op)
+                    self._layers[op] = submit.bind_layer(self._case, op)
                 return self._layers[op].submit
 
     def layer_kernels(self, op: LayerCall) -> Fact:
@@ -141,32 +126,32 @@ class CudaGpu(Part[Case]):
         if isinstance(first, LayerCall) and bound and bound.handle:
             if set(ops) != {first}:
                 raise MeasurementError(f"a graph of {first.layer} holds equal calls only")
-            submit, nodes = bind_layer_graph(case, bound.handle, len(ops))
-            self._replays.append(submit)
+            replayed, nodes = submit.bind_layer_graph(case, bound.handle, len(ops))
+            self._replays.append(replayed)
             return GraphLaunch(len(self._replays) - 1, nodes, layer=first.layer)
         submits = {op: self.bind(op) for op in dict.fromkeys(ops)}
-        for submit in submits.values():
-            submit(1)  # loads the code, which capture would not
+        for bound_op in submits.values():
+            bound_op(1)  # loads the code, which capture would not
         case.synchronize()
         stream = case.stream(0)
-        executable, nodes = captured(case, stream, lambda: [submits[op](1) for op in ops])
-        self._replays.append(replay(executable, stream))
+        executable, nodes = submit.captured(case, stream, lambda: [submits[op](1) for op in ops])
+        self._replays.append(submit.replay(executable, stream))
         return GraphLaunch(len(self._replays) - 1, nodes)
 
     @property
-    def graphs(self) -> Graphs:
+    def graphs(self) -> CudaGraphs:
         return CudaGraphs(self._case)
 
     @property
-    def links(self) -> Links:
+    def links(self) -> CudaLinks:
         return CudaLinks(self._case, self.info, self._nvml)
 
     @property
-    def memory(self) -> DeviceMemory:
+    def memory(self) -> CudaMemory:
         return CudaMemory(self._case, self._nvml)
 
     @property
-    def compute(self) -> Compute:
+    def compute(self) -> CudaCompute:
         return CudaCompute(self._case, self._nvml)
 
     def gate(self) -> Gate:

@@ -9,32 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from cuda.bindings import driver
 
+from microbench.core import ops
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
-from microbench.core.ops import (
-    LEGACY_STREAM,
-    LOOP_LAYER,
-    Copy,
-    IntArray,
-    Launch,
-    LayerCall,
-    Memset,
-    Query,
-    Record,
-    SynchronizeIdle,
-    Wait,
-)
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, check_code, entry_point
-from microbench.gpu.layers.base import (
-    LayerContext,
-    LayerHandle,
-    LayerSubmit,
-    kernels_of_one_call,
-    open_layer,
-    open_spinning,
-    replays,
-)
+from microbench.gpu.layers import base
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
 from microbench.gpu.protocol.links import Direction
 from microbench.gpu.protocol.submit import Submit
@@ -72,7 +52,7 @@ class DriverSubmit:
         size = loops.NARROW_ARGUMENTS if len(arguments) <= loops.NARROW_ARGUMENTS else loops.WIDE_ARGUMENTS
         self.what = function
         self.address = entry_point(function)
-        self.arguments: IntArray = np.zeros(size, dtype=np.int64)
+        self.arguments: ops.IntArray = np.zeros(size, dtype=np.int64)
         self.arguments[: len(arguments)] = np.array(arguments, dtype=np.uint64).astype(np.int64)
         self.queue_slots = queue_slots
         self.stride = stride
@@ -89,11 +69,11 @@ class DriverSubmit:
         check_code(code, self.what)
         return int(elapsed_ns)
 
-    def stamps(self, out_ns: IntArray) -> None:
+    def stamps(self, out_ns: ops.IntArray) -> None:
         code = loops.submit_stamped(self.address, self.arguments, self.stride, self._clock, out_ns)
         check_code(code, self.what)
 
-    def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
+    def round_trips(self, out_ns: ops.IntArray, calls: int = 1) -> None:
         code = loops.round_trips(
             self.address, self.arguments, calls, self._synchronize, self.stream, self._clock, out_ns
         )
@@ -122,7 +102,7 @@ class Parameters:
 def launch(
     case: Case,
     function: int,
-    op: Launch,
+    op: ops.Launch,
     parameters: Parameters | None = None,
     *,
     shared_bytes: int = 0,
@@ -152,7 +132,7 @@ def launch(
     return DriverSubmit(name, arguments, stream=stream, queue_slots=slots, stride=stride, keep=keep)
 
 
-def _attributes(case: Case, op: Launch) -> list[Any]:
+def _attributes(case: Case, op: ops.Launch) -> list[Any]:
     attribute, ids = driver.CUlaunchAttribute(), driver.CUlaunchAttributeID
     if op.kind == "launch_ex":
         return []
@@ -190,7 +170,7 @@ def allow_shared_memory(function: int, shared_bytes: int, carve_out: int | None 
 
 def run(case: Case, function: int, blocks: int, threads: int, arguments: tuple[int, ...]) -> None:
     """Launch a CUfunction once in the legacy stream, outside of any timed region, and wait for it."""
-    op = Launch(grid_blocks=blocks, block_threads=threads, stream=LEGACY_STREAM)
+    op = ops.Launch(grid_blocks=blocks, block_threads=threads, stream=ops.LEGACY_STREAM)
     launch(case, function, op, Parameters([arguments]))(1)
     case.synchronize()
 
@@ -198,7 +178,7 @@ def run(case: Case, function: int, blocks: int, threads: int, arguments: tuple[i
 # Each operation as a Submit.
 
 
-def bind_launch(case: Case, op: Launch) -> DriverSubmit:
+def bind_launch(case: Case, op: ops.Launch) -> DriverSubmit:
     """A kernel launch: an empty kernel, a spin kernel, or one with a parameter block.
 
     Raises MeasurementError for a spin kernel with a parameter block.
@@ -216,7 +196,7 @@ def bind_launch(case: Case, op: Launch) -> DriverSubmit:
     return launch(case, case.function("launch", "empty"), op)
 
 
-def bind_copy(case: Case, op: Copy) -> DriverSubmit:
+def bind_copy(case: Case, op: ops.Copy) -> DriverSubmit:
     """A copy between a pinned and a device buffer of its own."""
     stream = case.stream(op.stream)
     host = case.pinned(op.size_bytes, np.uint8)
@@ -232,31 +212,31 @@ def copy(direction: Direction, device: int, host: int, size_bytes: int, stream: 
     return DriverSubmit(name, [*ends, size_bytes, stream], stream=stream)
 
 
-def bind_memset(case: Case, op: Memset) -> DriverSubmit:
+def bind_memset(case: Case, op: ops.Memset) -> DriverSubmit:
     """A memset of a device buffer of its own."""
     stream = case.stream(op.stream)
     device = case.device_memory(op.size_bytes)
     return DriverSubmit("cuMemsetD8Async", [device, 1, op.size_bytes, stream], stream=stream)
 
 
-def bind_event(case: Case, op: Record | Wait | Query | SynchronizeIdle) -> DriverSubmit:
+def bind_event(case: Case, op: ops.Record | ops.Wait | ops.Query | ops.SynchronizeIdle) -> DriverSubmit:
     """Event calls and waits for something that has happened. An untimed record or a query takes no queue slot."""
-    stream = case.stream(0 if isinstance(op, Query | SynchronizeIdle) else op.stream)
-    other = case.stream(op.other) if isinstance(op, Wait) else stream
-    event = case.event(timed=isinstance(op, Record) and op.timed, blocking=case.context.wait == "blocking")
+    stream = case.stream(0 if isinstance(op, ops.Query | ops.SynchronizeIdle) else op.stream)
+    other = case.stream(op.other) if isinstance(op, ops.Wait) else stream
+    event = case.event(timed=isinstance(op, ops.Record) and op.timed, blocking=case.context.wait == "blocking")
     check(driver.cuEventRecord(event, other))
     case.synchronize()
     slots: int | None = None
     match op:
-        case Record():
+        case ops.Record():
             name, arguments, slots = "cuEventRecord", [event, stream], SAFE_QUEUE_SLOTS // 2 if op.timed else None
-        case Wait():
+        case ops.Wait():
             name, arguments, slots = "cuStreamWaitEvent", [stream, event, 0], SAFE_QUEUE_SLOTS
-        case Query():
+        case ops.Query():
             name, arguments = "cuEventQuery", [event]
-        case SynchronizeIdle(what="stream"):
+        case ops.SynchronizeIdle(what="stream"):
             name, arguments = "cuStreamSynchronize", [stream]
-        case SynchronizeIdle():
+        case ops.SynchronizeIdle():
             name, arguments = "cuEventSynchronize", [event]
     return DriverSubmit(name, arguments, stream=stream, queue_slots=slots)
 
@@ -266,39 +246,39 @@ class BoundLayer(NamedTuple):
 
     submit: Submit
     kernels: Fact
-    handle: LayerHandle | None
+    handle: base.LayerHandle | None
 
 
-def bind_layer(case: Case, op: LayerCall) -> BoundLayer:
+def bind_layer(case: Case, op: ops.LayerCall) -> BoundLayer:
     """A call through a Python layer, or from the compiled loop, which is the layer ``loop``.
 
     Raises Skip if the layer's package is missing, or if it is not measured with this number of arguments or with
     kernels of a given length.
     """
     a, b, c = (case.device_memory(4096) for _ in range(3))
-    if op.layer == LOOP_LAYER:
+    if op.layer == ops.LOOP_LAYER:
         kernels = Fact("kernels_per_call", 1, source="cuLaunchKernel makes one")
         if op.duration_ns is not None:
-            return BoundLayer(bind_launch(case, Launch(op.duration_ns)), kernels, None)
+            return BoundLayer(bind_launch(case, ops.Launch(op.duration_ns)), kernels, None)
         function = case.function("launch", "four_arguments" if op.arguments else "empty")
         parameters = Parameters([(a, b, c, 0)]) if op.arguments else None
-        return BoundLayer(launch(case, function, Launch(), parameters), kernels, None)
-    context = LayerContext(
+        return BoundLayer(launch(case, function, ops.Launch(), parameters), kernels, None)
+    context = base.LayerContext(
         cubin=case.context.kernels.cubin("launch"),
         stream_handle=case.stream(0),
         device_index=int(case.context.device),
         pointers=(a, b, c),
     )
     if op.duration_ns is None:
-        handle = open_layer(op.layer, context, op.arguments)
+        handle = base.open_layer(op.layer, context, op.arguments)
     else:
-        handle = open_spinning(op.layer, context, case.cycles(op.duration_ns))
+        handle = base.open_spinning(op.layer, context, case.cycles(op.duration_ns))
     case.own(handle.close)
     case.synchronize()
-    return BoundLayer(LayerSubmit(handle, driver), kernels_of_one_call(handle, driver), handle)
+    return BoundLayer(base.LayerSubmit(handle, driver), base.kernels_of_one_call(handle, driver), handle)
 
 
-def bind_layer_graph(case: Case, handle: LayerHandle, count: int) -> tuple[Submit, int]:
+def bind_layer_graph(case: Case, handle: base.LayerHandle, count: int) -> tuple[Submit, int]:
     """``count`` calls of a layer as a graph made by its own means: its replay by those means, its number of nodes.
 
     Raises Skip for a layer that makes no graphs.
@@ -308,7 +288,7 @@ def bind_layer_graph(case: Case, handle: LayerHandle, count: int) -> tuple[Submi
     graph = handle.graph(count)
     case.own(graph.close)
     case.synchronize()
-    return LayerSubmit(replays(handle, graph), driver), graph.nodes
+    return base.LayerSubmit(base.replays(handle, graph), driver), graph.nodes
 
 
 # Graphs: captured, instantiated and replayed.
@@ -397,13 +377,13 @@ class Program:
         calls: Sequence[CallRow],
         *,
         single: bool = False,
-        scratch: IntArray | None = None,
+        scratch: ops.IntArray | None = None,
         waits_for: int | None = None,
         queue_slots: int | None = None,
     ) -> None:
         self._what = ", ".join(dict.fromkeys(call.what for call in calls))
         self._keep = [call.keep for call in calls]
-        rows: IntArray = np.zeros((len(calls), loops.WIDE_ARGUMENTS), dtype=np.int64)
+        rows: ops.IntArray = np.zeros((len(calls), loops.WIDE_ARGUMENTS), dtype=np.int64)
         for row, call in zip(rows, calls, strict=True):
             row[: len(call.arguments)] = [as_int64(value) for value in call.arguments]
         self._calls = (
@@ -422,17 +402,17 @@ class Program:
         check_code(graph_loops.submit_rows(*self._calls, count * self._each), self._what)
 
     def burst_ns(self, count: int) -> int:
-        stamps: IntArray = np.zeros(2, dtype=np.int64)
+        stamps: ops.IntArray = np.zeros(2, dtype=np.int64)
         self._stamped(count * self._each, stamps)
         return int(stamps[1] - stamps[0])
 
-    def stamps(self, out_ns: IntArray) -> None:
+    def stamps(self, out_ns: ops.IntArray) -> None:
         self._stamped(self._each, out_ns)
 
-    def _stamped(self, each: int, out_ns: IntArray) -> None:
+    def _stamped(self, each: int, out_ns: ops.IntArray) -> None:
         check_code(graph_loops.submit_rows_stamped(*self._calls, each, self._clock, out_ns), self._what)
 
-    def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
+    def round_trips(self, out_ns: ops.IntArray, calls: int = 1) -> None:
         code = graph_loops.rows_round_trips(
             *self._calls, calls * self._each, self._synchronize, self._waits_for, self._clock, out_ns
         )

@@ -196,7 +196,7 @@ def most_resident(case: Case, streams: int, duration_ns: int) -> int:
 # Blocks that have an SM to themselves and stamp the time: stamps of kernels/common.cu.
 
 STAMPS = np.dtype([("begin_ns", "u8"), ("end_ns", "u8"), ("cycles", "u8"), ("sm", "u4"), ("sum", "u4")])
-# What a kernel may have of its own beside the dynamic shared memory.
+# Static shared memory that a kernel may have in addition to the dynamic.
 OWN_SHARED_BYTES = 1024
 
 

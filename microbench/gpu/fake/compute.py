@@ -9,29 +9,35 @@ from typing import NamedTuple
 import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
+from microbench.core.model import Telemetry
 from microbench.core.ops import Launch
 from microbench.gpu.fake.costs import FakeCosts, ProductLibrary
-from microbench.gpu.fake.device import Item, Load
+from microbench.gpu.fake.device import POWER_CAP, Item, Load
 from microbench.gpu.fake.links import Ends
 from microbench.gpu.fake.machine import Call, FakeEventPair, FakeSubmit, Machine, Scoped, call_of
-from microbench.gpu.protocol.compute import AluOperation, GemmData, GemmType, Library, TensorPath, TensorType, UnitPass
+from microbench.gpu.protocol.compute import (
+    ELEMENTS,
+    AluOperation,
+    GemmData,
+    GemmType,
+    Library,
+    TensorPath,
+    TensorType,
+    UnitPass,
+    matrix_bytes,
+)
 from microbench.gpu.protocol.submit import Submit
 
 CHECKED = "SIMULATED: every number compared"
 
-# Bits of an element of the operands, and bytes of an element of the result.
-ELEMENT_BITS: dict[GemmType, int] = {
-    "fp64": 64, "fp32": 32, "tf32": 32, "fp16": 16, "fp16_acc16": 16, "bf16": 16, "fp8_e4m3": 8, "fp8_e4m3_fast": 8,
-    "fp8_e5m2": 8, "fp8_e5m2_fast": 8, "int8": 8, "mxfp8": 8, "nvfp4": 4,
-}  # fmt: skip
-RESULT_BYTES: dict[GemmType, int] = {"fp64": 8, "fp32": 4, "tf32": 4, "int8": 4}
-OTHER_RESULT_BYTES = 2
 # The first compute capability that has the type or instruction.
 SINCE: dict[str, tuple[int, int]] = {
     "tf32": (8, 0), "bf16": (8, 0), "fp8_e4m3": (8, 9), "fp8_e5m2": (8, 9), "mxfp8": (10, 0), "nvfp4": (10, 0),
     "fma_bf16x2": (8, 0),
 }  # fmt: skip
 TILE_ROWS, TILE_COLUMNS = 128, 256  # of the result, computed by one SM at a time
+
+L2S_OF_COPIES, MOST_COPIES = 4, 64
 
 REPETITION_CYCLES = 512
 CHAIN_INSTRUCTIONS = 64
@@ -85,20 +91,18 @@ class Product(NamedTuple):
         return 2 * self.rows * self.columns * self.depth
 
     @property
-    def result_bytes(self) -> int:
-        return self.rows * self.columns * RESULT_BYTES.get(self.dtype, OTHER_RESULT_BYTES)
-
-    @property
-    def a_bytes(self) -> int:
-        return self.rows * self.depth * ELEMENT_BITS[self.dtype] // 8
-
-    @property
-    def b_bytes(self) -> int:
-        return self.columns * self.depth * ELEMENT_BITS[self.dtype] // 8
+    def matrices_bytes(self) -> tuple[int, int, int]:
+        """Bytes of A, one B and D."""
+        a, b, d = ELEMENTS[self.dtype]
+        return (
+            matrix_bytes(a, self.rows, self.depth),
+            matrix_bytes(b, self.columns, self.depth),
+            matrix_bytes(d, self.rows, self.columns),
+        )
 
     @property
     def size_bytes(self) -> int:
-        return self.a_bytes + self.b_bytes + self.result_bytes
+        return sum(self.matrices_bytes)
 
 
 def unit_of(dtype: GemmType) -> str:
@@ -171,13 +175,63 @@ class FakeGemm:
         return FakeSubmit(self._machine, call, self._answer.move)
 
 
+def problem(
+    machine: Machine,
+    dtype: GemmType,
+    rows: int,
+    columns: int,
+    depth: int,
+    data: GemmData = "normal",
+    *,
+    beyond_l2: bool = False,
+) -> FakeProblem:
+    """Beyond the L2 there are as many copies of B as fill it several times, as far as memory allows."""
+    require_type(machine.costs, unit_of(dtype))
+    product = Product(dtype, rows, columns, depth, data, beyond_l2)
+    copies = 1
+    if beyond_l2:
+        _, b_bytes, _ = product.matrices_bytes
+        wanted = -(-L2S_OF_COPIES * machine.costs.memory.l2_bytes // b_bytes)
+        more_fit = (machine.room.free_bytes - _held_bytes(machine, product)) // machine.room.whole(b_bytes)
+        copies = max(min(wanted, MOST_COPIES, 1 + more_fit), 1)
+    machine.room.hold(product, _held_bytes(machine, product, copies))
+    return FakeProblem(machine, product)
+
+
+def needed_bytes(machine: Machine, dtype: GemmType, rows: int, columns: int, depth: int) -> int:
+    return _held_bytes(machine, Product(dtype, rows, columns, depth, "normal", beyond_l2=False))
+
+
+def _held_bytes(machine: Machine, product: Product, copies: int = 1) -> int:
+    a_bytes, b_bytes, d_bytes = product.matrices_bytes
+    blocks = (a_bytes, copies * b_bytes, d_bytes)
+    return sum(map(machine.room.whole, blocks)) + machine.costs.compute.workspace_bytes
+
+
+def free_bytes(machine: Machine) -> int:
+    return machine.room.free_bytes
+
+
+def state(machine: Machine) -> Telemetry:
+    """NVML overstates the clock while the tensor cores work."""
+    costs, own = machine.costs, machine.costs.compute
+    now = machine.device.governor.at(machine.clock.pass_ns(machine.noise.one(own.state_ns)))
+    excess_hz = own.nvml_excess_hz if now.tensor else 0.0
+    return Telemetry(
+        nvml_sm_clock_hz=min(now.clock_hz + excess_hz, costs.sm_clock_hz),
+        temperature_c=float(round(now.temperature_c)),
+        power_w=now.power_w,
+        throttle_reasons=(POWER_CAP,) if now.capped else (),
+    )
+
+
 class FakeProblem:
     """The operands of one product; all kernels work on the same result."""
 
     def __init__(self, machine: Machine, product: Product) -> None:
         self._machine = machine
         self._product = product
-        self._answer = Answer(machine.costs, product.result_bytes, "D times random signs")
+        self._answer = Answer(machine.costs, product.matrices_bytes[-1], "D times random signs")
         self.dtype = product.dtype
         self.rows, self.columns, self.depth = product.rows, product.columns, product.depth
         self.operations = product.operations

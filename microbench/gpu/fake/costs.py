@@ -90,7 +90,7 @@ PRODUCT_LIBRARIES: dict[Library, ProductLibrary] = {
     "cublaslt": ProductLibrary(18_000, GUESSES, EVERY_TYPE),
     "cupy": ProductLibrary(24_000, {"cupy": 0.96}, ("fp64", "fp32", "fp16")),
     "torch": ProductLibrary(
-        10_000, {"torch": 0.98}, tuple(one for one in EVERY_TYPE if one not in ("fp16_acc16", "mxfp8", "nvfp4"))
+        10_000, {"torch": 0.98}, tuple(dtype for dtype in EVERY_TYPE if dtype not in ("fp16_acc16", "mxfp8", "nvfp4"))
     ),
 }
 
@@ -289,12 +289,12 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class ShapeCosts(msgspec.Struct, frozen=True):
-    """A way to run a streaming kernel: bytes under way on each SM, and the share of DRAM's rate that it gets.
+    """A way to run a streaming kernel: bytes in flight on each SM, and the share of DRAM's rate that it gets.
 
     ``submit_ns`` is the host time of a library's call; None for a plain launch.
     """
 
-    under_way_bytes: int
+    in_flight_bytes: int
     share: Rates
     compute_capability: tuple[int, int] = (7, 0)  # the first that has it
     submit_ns: float | None = None

@@ -90,7 +90,8 @@ class Noise:
         costs = self.device(cost_ns, count)
         if self.spread:
             late = self._random.random(count) < TAIL_SHARE
-            costs[late] += self._random.exponential(TAIL_MEAN_NS, int(late.sum()))
+            if late.any():
+                costs[late] += self._random.exponential(TAIL_MEAN_NS, int(late.sum()))
         return costs
 
     def one(self, cost_ns: float) -> float:

@@ -50,22 +50,20 @@ class FakeGpu:
         self._graphs: dict[int, Graph] = {}
         self._handles = numbers(1)
         self._scopes = numbers(1)
-        self._memory: FakeMemory | None = None
-        self._compute: FakeCompute | None = None
+        self._computes = False  # in the open case
 
     @contextmanager
     def case(self) -> Iterator[None]:
         """Graphs, gates, events and bound operations that are made inside cannot be used afterwards."""
         self._machine.scope = next(self._scopes)
-        self._memory = self._compute = None
         older = set(self._graphs)
         try:
             yield
         finally:
             self._machine.end_case()
-            if self._compute is not None:
+            if self._computes:
                 self._time.pass_ns(self.costs.compute.release_ns)
-            self._memory = self._compute = None
+            self._computes = False
             self._graphs = {handle: graph for handle, graph in self._graphs.items() if handle in older}
 
     def bind(self, op: Op) -> FakeSubmit:
@@ -96,15 +94,12 @@ class FakeGpu:
 
     @property
     def memory(self) -> FakeMemory:
-        if self._memory is None:
-            self._memory = FakeMemory(self._machine)
-        return self._memory
+        return FakeMemory(self._machine)
 
     @property
     def compute(self) -> FakeCompute:
-        if self._compute is None:
-            self._compute = FakeCompute(self._machine)
-        return self._compute
+        self._computes = True
+        return FakeCompute(self._machine)
 
     def gate(self) -> FakeGate:
         return FakeGate(self._machine)

@@ -30,7 +30,17 @@ from microbench.gpu.fake.machine import (
     node_of,
     replay_of,
 )
-from microbench.gpu.protocol.graphs import AllocationWay, Change, ChangeWay, Decider, Life, Made, NodeKind, Shape
+from microbench.gpu.protocol.graphs import (
+    AllocationWay,
+    Change,
+    ChangeWay,
+    Decider,
+    Footprint,
+    Life,
+    Made,
+    NodeKind,
+    Shape,
+)
 from microbench.gpu.protocol.submit import Submit
 
 RECORDED: tuple[ChangeWay, ...] = ("exec_update", "rebuild")  # ways that need a new capture
@@ -82,6 +92,12 @@ def changes(machine: Machine, way: ChangeWay, nodes: int, changed: int, count: i
             disposed = costs.destroy if way == "rebuild" else costs.destroy_captured
             row[Change.DISPOSED] = machine.stamped(disposed.at(nodes))
     return out_ns
+
+
+def footprint(machine: Machine, nodes: int, copies: int) -> Footprint:
+    costs = machine.costs.graphs
+    machine.clock.pass_ns(copies * sum(act.at(nodes) for act in (costs.instantiate, costs.upload, costs.destroy)))
+    return Footprint(costs.device_memory.at(nodes), costs.host_memory.at(nodes))
 
 
 def _replay(machine: Machine, graph: Graph, row: IntArray, extra_ns: float = 0.0, *, uploads: bool = False) -> None:

@@ -74,6 +74,10 @@ def require_gpus(machine: Machine, gpus: Sequence[int]) -> None:
             raise Skip(f"needs a GPU {gpu}: {machine.costs.gpus} here")
 
 
+def gpus(machine: Machine) -> Sequence[int]:
+    return range(machine.costs.gpus)
+
+
 def require_pair(machine: Machine, first: int, second: int, *, access: bool = True) -> None:
     """Raise Skip for a pair that does not exist, or lacks the peer access that is asked for."""
     require_gpus(machine, (first, second))
@@ -85,7 +89,7 @@ def require_pair(machine: Machine, first: int, second: int, *, access: bool = Tr
 
 
 def engine_copy(
-    machine: Machine, direction: Direction, memory: HostMemory, size_bytes: int, node: int | None
+    machine: Machine, direction: Direction, memory: HostMemory, size_bytes: int, node: int | None = None
 ) -> FakeTransfer:
     """A far node's memory is as slow as the link between the processors."""
     costs, nodes = machine.costs, machine.costs.links.numa_nodes

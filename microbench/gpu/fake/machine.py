@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,11 +23,15 @@ from microbench.core.ops import (
     SynchronizeIdle,
     Wait,
 )
-from microbench.gpu.fake.costs import PROLOGUE, FakeCosts, Traffic
+from microbench.core.units import size
+from microbench.gpu.fake.costs import PROLOGUE, FakeCosts, MemoryCosts, Traffic
 from microbench.gpu.fake.device import Batch, Device, FloatArray, Hold, Item, Noise, VirtualClock
 from microbench.gpu.layers.base import LayerCosts
 from microbench.gpu.protocol.gpu import GpuRecording, WaitMode
 from microbench.gpu.protocol.graphs import NodeKind
+
+OTHERS = "somebody (pid 4242)"
+NOBODY = "nobody else"
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -53,10 +57,48 @@ class Made(NamedTuple):
     batches: list[Batch]
 
 
+class Room:
+    """Device memory of one case: blocks that it holds, each under a name, until the case ends."""
+
+    def __init__(self, costs: MemoryCosts) -> None:
+        self._costs = costs
+        self._blocks: dict[Hashable, int] = {}
+
+    @property
+    def free_bytes(self) -> int:
+        costs = self._costs
+        return costs.total_bytes - costs.context_bytes - costs.held_by_others_bytes - sum(self._blocks.values())
+
+    def hold(self, name: Hashable, size_bytes: int) -> None:
+        """Take a block for the rest of the case, if it is not held already. Raises Skip where it does not fit."""
+        if name not in self._blocks:
+            self._blocks[name] = self.require(size_bytes)
+
+    def whole(self, size_bytes: int) -> int:
+        """That many bytes in whole steps."""
+        step_bytes = self._costs.block_step_bytes
+        return -(-size_bytes // step_bytes) * step_bytes
+
+    def require(self, size_bytes: int) -> int:
+        """The bytes of a block that holds so much: whole steps. Raises Skip where it does not fit."""
+        block_bytes = self.whole(size_bytes)
+        if block_bytes > self.free_bytes:
+            raise Skip(
+                f"{size(size_bytes)} of device memory asked, {size(self.free_bytes)} free; {self.holders()} (SIMULATED)"
+            )
+        return block_bytes
+
+    def holders(self) -> str:
+        """Who else holds memory."""
+        held_bytes = self._costs.held_by_others_bytes
+        return f"{OTHERS} {size(held_bytes)}" if held_bytes else NOBODY
+
+
 class Machine:
     """One simulated host thread with its GPU.
 
-    ``scope`` numbers the open case, 0 outside of all: what was made in a case is invalid after it.
+    ``scope`` numbers the open case, 0 outside of all: what was made in a case is invalid after it. ``room`` is the
+    case's device memory.
     ``at_synchronize`` is what the driver does before a synchronise returns.
     """
 
@@ -67,6 +109,7 @@ class Machine:
         self.noise = Noise(seed, spread)
         self.device = Device(costs, self.noise)
         self.scope = 0
+        self.room = Room(costs.memory)
         self.at_synchronize: list[Callable[[], None]] = []
 
     def check(self, scope: int) -> None:
@@ -106,6 +149,13 @@ class Machine:
         assert batch.ends_ns is not None
         return float(batch.starts_ns[0]), float(batch.ends_ns[0])
 
+    def walk(self, duration_ns: float, line: int) -> float:
+        """Let dependent reads take so long; the seconds by %globaltimer. They end at no line where no data arrived."""
+        began_ns, ended_ns = self.run(Item(duration_ns=duration_ns))
+        if self.costs.links.arrives != "right":
+            raise MeasurementError(f"SIMULATED: the walk ended at no line where line {line} should be")
+        return self.globaltimer_s(began_ns, ended_ns)
+
     def synchronize(self, stream: int | None = None) -> None:
         """Wait for one stream, or for all, in the machine's wait mode."""
         ended_ns = self.device.all_idle_ns() if stream is None else self.device.idle_ns(stream)
@@ -120,6 +170,7 @@ class Machine:
         self.synchronize()
         self.device.forget_streams()
         self.at_synchronize.clear()
+        self.room = Room(self.costs.memory)
         self.scope = 0
 
     def globaltimer_ns(self, times_ns: FloatArray) -> IntArray:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from microbench.core.errors import MeasurementError, Skip
+from microbench.core.errors import Skip
 from microbench.core.model import Fact, Scalar
 from microbench.core.ops import Copy, IntArray, Launch
 from microbench.core.units import size
-from microbench.gpu.fake.costs import FakeCosts, Traffic
+from microbench.gpu.fake.costs import Traffic
 from microbench.gpu.fake.device import FloatArray, Item
 from microbench.gpu.fake.environment import GENERATION, LANES, SIMULATED, bus_id
-from microbench.gpu.fake.links import Ends, require_host_memory
+from microbench.gpu.fake.links import Ends, require_host_memory, require_pair
 from microbench.gpu.fake.machine import Call, Machine, Scoped, call_of
 from microbench.gpu.protocol.links import Direction, ManagedWay, Order
 
@@ -53,11 +53,7 @@ class FakeChase(Scoped):
         return self._read_ns + self._miss_ns * missed
 
     def _walk(self, times_ns: FloatArray) -> IntArray:
-        """Let the GPU walk that long in all. A walk ends at no line where no addresses arrived."""
-        machine = self._open()
-        machine.run(Item(duration_ns=float(times_ns.sum())))
-        if machine.costs.links.arrives != "right":
-            raise MeasurementError(f"SIMULATED: the walk ended at no line where line {self._at} should be")
+        self._open().walk(float(times_ns.sum()), self._at)
         return times_ns.round().astype(np.int64)
 
 
@@ -69,7 +65,8 @@ def host_chase(machine: Machine, footprint_bytes: int, stride_bytes: int, order:
     return FakeChase(machine, footprint_bytes, stride_bytes, costs.host_read_ns, miss_ns)
 
 
-def peer_chase(machine: Machine, footprint_bytes: int, stride_bytes: int) -> FakeChase:
+def peer_chase(machine: Machine, first: int, second: int, footprint_bytes: int, stride_bytes: int) -> FakeChase:
+    require_pair(machine, first, second)
     return FakeChase(machine, footprint_bytes, stride_bytes, machine.costs.links.peer_read_ns, 0.0)
 
 
@@ -156,9 +153,9 @@ ABOVE = (
 UNITS = {"_bytes_per_s": "B/s", "_bytes": "B"}
 
 
-def state(costs: FakeCosts) -> tuple[Fact, ...]:
+def state(machine: Machine) -> tuple[Fact, ...]:
     """Names are those of gpu/machine/topology.py."""
-    links, several = costs.links, costs.gpus > 1
+    costs, links, several = machine.costs, machine.costs.links, machine.costs.gpus > 1
     hops = ((bus_id(0), "endpoint"), *ABOVE)
     known: dict[str, Scalar] = {
         **{f"generation_{which}": GENERATION for which in ("now", "gpu_max", "slot_max")},

@@ -1,13 +1,13 @@
 """The simulated GPU's own memory: streams, strides, random accesses, atomics, cache levels, latencies, allocation.
 
 A working set is answered by the nearest cache that holds it whole. A kernel takes the longest of what its SMs' ports,
-DRAM and the latency of the requests under way allow.
+DRAM and the latency of the requests in flight allow.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
 from microbench.core.ops import IntArray, Launch, Memset
 from microbench.core.units import size
-from microbench.gpu.fake.costs import FakeCosts, MemoryCosts, ShapeCosts
+from microbench.gpu.fake.costs import FakeCosts, ShapeCosts
 from microbench.gpu.fake.device import FloatArray, Item
 from microbench.gpu.fake.environment import SIMULATED
 from microbench.gpu.fake.links import WARP_THREADS, FakeTransfer, require_host_memory
@@ -43,17 +43,16 @@ WARP_BYTES = 512  # 32 threads, 16 bytes each
 LOAD_BYTES = 16
 LOADS = (1, 2, 4, 8)
 WORD_BYTES = 4
-STRIDED_UNDER_WAY = 64 * 4  # requests of an SM's warps, four each
+STRIDED_IN_FLIGHT = 64 * 4  # requests of an SM's warps, four each
 RANDOM_WORD_BYTES = 8
-RANDOM_UNDER_WAY = 64 * WARP_THREADS * 8  # words: the SM's threads, eight each
+RANDOM_IN_FLIGHT = 64 * WARP_THREADS * 8  # words: the SM's threads, eight each
 ATOMIC_WARPS_PER_SM = 64
 ATOMIC_ADDS = 512  # of each thread in a launch
 TILE_BYTES = 4096
 LINE_BYTES = 128
 MOST_LINES = 1 << 21
 
-OTHERS = "somebody (pid 4242)"
-NOBODY = "nobody else"
+ARRAYS = 3  # a kernel of STREAM has
 NOT_ALL = "another process holds memory of this GPU: taking all that is free could make it fail"
 
 
@@ -78,9 +77,9 @@ def kernel_call(machine: Machine, busy_ns: float, moved_bytes: float, submit_ns:
 
 
 def answered_ns(
-    costs: FakeCosts, requests: int, under_way: int, l2_bytes: float, dram_bytes: float, dram_bytes_per_s: float
+    costs: FakeCosts, requests: int, in_flight: int, l2_bytes: float, dram_bytes: float, dram_bytes_per_s: float
 ) -> float:
-    """When each SM's ``requests`` are answered, ``under_way`` of them at once (Little's law).
+    """When each SM's ``requests`` are answered, ``in_flight`` of them at once (Little's law).
 
     Each takes ``l2_bytes`` of the SM's port to the L2 and ``dram_bytes`` of DRAM; 0 where the L2 answers.
     """
@@ -90,15 +89,15 @@ def answered_ns(
     near = memory.l2_near_share
     l2_cycles = near * memory.l2_near_cycles + (1 - near) * memory.l2_far_cycles
     latency_ns = cycles_ns(costs, memory.dram_cycles if dram_bytes else l2_cycles)
-    return latency_ns + requests * max(port_ns, dram_ns, latency_ns / max(under_way, 1))
+    return latency_ns + requests * max(port_ns, dram_ns, latency_ns / max(in_flight, 1))
 
 
 # Streams, and reads by a given number of threads.
 
 
-def shapes(costs: FakeCosts, implementation: Implementation) -> Sequence[str]:
+def shapes(machine: Machine, kernel: StreamKernel, dtype: DataType, implementation: Implementation) -> Sequence[str]:
     """Raises Skip for a library that the simulated machine does not have."""
-    memory = costs.memory
+    costs, memory = machine.costs, machine.costs.memory
     if implementation == "cuda":
         return [name for name, shape in memory.shapes.items() if shape.compute_capability <= costs.compute_capability]
     if implementation not in memory.libraries:
@@ -110,34 +109,36 @@ def stream(
     machine: Machine, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int, shape: str
 ) -> FakeTransfer:
     costs, memory, element_bytes = machine.costs, machine.costs.memory, ELEMENT_BYTES[dtype]
-    if shape not in shapes(costs, implementation):
+    machine.room.hold(("arrays", dtype, size_bytes), ARRAYS * size_bytes)
+    if shape not in shapes(machine, kernel, dtype, implementation):
         raise Skip(f"the simulated GPU has no shape {shape} of {implementation}")
     if size_bytes < element_bytes:
         raise Skip(f"{size_bytes} B hold no element of {dtype}")
     moved_bytes = size_bytes // element_bytes * element_bytes * (READ_ARRAYS[kernel] + WRITTEN_ARRAYS[kernel])
     own: ShapeCosts = memory.shapes[shape] if implementation == "cuda" else memory.libraries[implementation]
     rate = memory.dram_bytes_per_s.of(kernel) * own.share.of(kernel)
-    busy_ns = _through_ns(costs, moved_bytes, own.under_way_bytes, rate)
+    busy_ns = _through_ns(costs, moved_bytes, own.in_flight_bytes, rate)
     return FakeTransfer(machine, kernel_call(machine, busy_ns, moved_bytes, own.submit_ns), moved_bytes)
 
 
 def occupied(machine: Machine, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int) -> FakeTransfer:
     costs = machine.costs
+    machine.room.hold(("occupied", size_bytes), size_bytes)
     if blocks_per_sm > costs.blocks_per_sm or blocks_per_sm * block_threads > costs.threads_per_sm:
         raise Skip(f"a simulated SM does not hold {blocks_per_sm} blocks of {block_threads} threads")
     if loads not in LOADS:
-        raise Skip(f"the simulated kernel has 1, 2, 4 or 8 loads under way, not {loads}")
-    under_way_bytes = blocks_per_sm * block_threads * loads * LOAD_BYTES
+        raise Skip(f"the simulated kernel has 1, 2, 4 or 8 loads in flight, not {loads}")
+    in_flight_bytes = blocks_per_sm * block_threads * loads * LOAD_BYTES
     rate = costs.memory.dram_bytes_per_s.read
-    busy_ns = _through_ns(costs, size_bytes, under_way_bytes, rate)
+    busy_ns = _through_ns(costs, size_bytes, in_flight_bytes, rate)
     return FakeTransfer(machine, kernel_call(machine, busy_ns, size_bytes), size_bytes)
 
 
-def _through_ns(costs: FakeCosts, moved_bytes: int, under_way_bytes: int, dram_bytes_per_s: float) -> float:
-    """All SMs go through so many bytes together, each with so many under way."""
+def _through_ns(costs: FakeCosts, moved_bytes: int, in_flight_bytes: int, dram_bytes_per_s: float) -> float:
+    """All SMs go through so many bytes together, each with so many in flight."""
     requests = -(-moved_bytes // (WARP_BYTES * costs.sm_count))
     dram_bytes = WARP_BYTES if moved_bytes > costs.memory.l2_bytes else 0
-    return answered_ns(costs, requests, under_way_bytes // WARP_BYTES, WARP_BYTES, dram_bytes, dram_bytes_per_s)
+    return answered_ns(costs, requests, in_flight_bytes // WARP_BYTES, WARP_BYTES, dram_bytes, dram_bytes_per_s)
 
 
 # Words that lie apart, words in random order, and atomic additions.
@@ -146,6 +147,7 @@ def _through_ns(costs: FakeCosts, moved_bytes: int, under_way_bytes: int, dram_b
 def strided(machine: Machine, access: StrideAccess, stride_bytes: int, size_bytes: int) -> FakeTransfer:
     """What is moved are the sectors, and in DRAM the fetches, in which a word lies."""
     costs, memory = machine.costs, machine.costs.memory
+    machine.room.hold(("strided", size_bytes), size_bytes)
     words = size_bytes // stride_bytes
     if not words:
         raise Skip(f"{size_bytes} B hold no word and what lies between it and the next: {stride_bytes} B")
@@ -153,13 +155,14 @@ def strided(machine: Machine, access: StrideAccess, stride_bytes: int, size_byte
     dram_bytes = fetch_bytes * WARP_THREADS if words * sector_bytes > memory.l2_bytes else 0
     requests = -(-words // (WARP_THREADS * costs.sm_count))
     rate = memory.dram_bytes_per_s.read if access == "read" else memory.dram_bytes_per_s.write
-    busy_ns = answered_ns(costs, requests, STRIDED_UNDER_WAY, sector_bytes * WARP_THREADS, dram_bytes, rate)
+    busy_ns = answered_ns(costs, requests, STRIDED_IN_FLIGHT, sector_bytes * WARP_THREADS, dram_bytes, rate)
     return FakeTransfer(machine, kernel_call(machine, busy_ns, WORD_BYTES * words), WORD_BYTES * words)
 
 
 def scattered(machine: Machine, access: RandomAccess, footprint_bytes: int) -> FakeOperations:
     """Updates are read and written back."""
     costs, memory = machine.costs, machine.costs.memory
+    machine.room.hold(("scattered", footprint_bytes), footprint_bytes)
     words = footprint_bytes // RANDOM_WORD_BYTES
     if words < 1 or words & (words - 1) or footprint_bytes % RANDOM_WORD_BYTES:
         raise Skip(f"{footprint_bytes} B are not a power of two of 8-byte words")
@@ -167,7 +170,7 @@ def scattered(machine: Machine, access: RandomAccess, footprint_bytes: int) -> F
     rate = {"gather": rates.read, "scatter": rates.write, "update": rates.mixed}[access]
     dram_bytes = times * memory.dram_fetch_bytes if footprint_bytes > memory.l2_bytes else 0
     requests = -(-words // costs.sm_count)
-    busy_ns = answered_ns(costs, requests, RANDOM_UNDER_WAY, times * memory.sector_bytes, dram_bytes, rate)
+    busy_ns = answered_ns(costs, requests, RANDOM_IN_FLIGHT, times * memory.sector_bytes, dram_bytes, rate)
     return FakeOperations(machine, kernel_call(machine, busy_ns, words * times * memory.sector_bytes), words)
 
 
@@ -204,6 +207,7 @@ class FakeLevel(Scoped):
 
     def __init__(self, machine: Machine, space: Space, footprint_bytes: int) -> None:
         super().__init__(machine)
+        machine.room.hold(("level", space, footprint_bytes), footprint_bytes if space == "global" else 0)
         costs, memory = machine.costs, machine.costs.memory
         self.sms = costs.sm_count
         self.cache_bytes = memory.l1_bytes
@@ -235,6 +239,7 @@ class FakeLocalChase(Scoped):
 
     def __init__(self, machine: Machine, space: Space, footprint_bytes: int) -> None:
         super().__init__(machine)
+        machine.room.hold(("chase", space, footprint_bytes), footprint_bytes if space == "global" else 0)
         memory = machine.costs.memory
         if footprint_bytes < LINE_BYTES:
             raise Skip(f"{footprint_bytes} B hold no line of {LINE_BYTES} B to walk through")
@@ -278,20 +283,17 @@ class FakeLocalChase(Scoped):
         return lines_cycles
 
     def _run_s(self, cycles: float) -> float:
-        """Let one thread work for so long; the seconds by %globaltimer. A walk ends at no line where no addresses
-        arrived."""
         machine = self._open()
-        began_ns, ended_ns = machine.run(Item(duration_ns=cycles_ns(machine.costs, cycles)))
-        if machine.costs.links.arrives != "right":
-            raise MeasurementError(f"SIMULATED: the walk ended at no line where line {self._at} should be")
-        return machine.globaltimer_s(began_ns, ended_ns)
+        return machine.walk(cycles_ns(machine.costs, cycles), self._at)
 
 
 # The driver's own copies, what blocks of memory cost the host, and how much can be had.
 
 
 def engine(machine: Machine, way: EngineWay, size_bytes: int) -> FakeTransfer:
+    """The rows of a 2D copy are half their pitch, at both ends."""
     costs = machine.costs
+    machine.room.hold((way, size_bytes), {"copy": 2, "copy_2d": 4, "memset": 1}[way] * size_bytes)
     moved_bytes = size_bytes if way == "memset" else 2 * size_bytes
     energy_j = moved_bytes * costs.memory.joules_per_byte
     if way == "memset":
@@ -303,12 +305,12 @@ def engine(machine: Machine, way: EngineWay, size_bytes: int) -> FakeTransfer:
     return FakeTransfer(machine, call, moved_bytes)
 
 
-def allocating(machine: Machine, room: Room, way: AllocationWay, size_bytes: int, count: int) -> IntArray:
+def allocating(machine: Machine, way: AllocationWay, size_bytes: int, count: int) -> IntArray:
     """A pool is empty at first, and keeps the block that is given back to it."""
     if way == "host_pinned":
         require_host_memory(machine.costs, "pinned", size_bytes)
     else:
-        room.require(size_bytes)
+        machine.room.require(size_bytes)
     own, steps = machine.costs.memory.blocks[way], -(-size_bytes // machine.costs.memory.block_step_bytes)
     first_ns, later_ns, release_ns = own.take.at(steps), own.take.at(steps), own.release.at(steps)
     if own.pooled_take_ns is not None:
@@ -317,54 +319,23 @@ def allocating(machine: Machine, room: Room, way: AllocationWay, size_bytes: int
     return machine.take_and_release([(later_ns if index else first_ns, release_ns) for index in range(count)])
 
 
-class Room:
-    """Device memory of one case: blocks that it holds, each under a name, until the case ends."""
+def capacity(machine: Machine) -> tuple[Fact, ...]:
+    """The driver gives ``largest_share`` of what is free as one block, and all of it in several."""
+    costs, free_bytes = machine.costs.memory, machine.room.free_bytes
+    known = {"total_bytes": costs.total_bytes, "free_bytes": free_bytes, "context_bytes": costs.context_bytes}
+    steps = free_bytes // costs.block_step_bytes
+    largest_steps = max(int(steps * costs.largest_share), min(steps, 1))
+    taken = {
+        "largest_block_bytes": largest_steps * costs.block_step_bytes,
+        "obtainable_bytes": steps * costs.block_step_bytes,
+    }
+    unknown: tuple[Fact, ...] = ()
+    if costs.held_by_others_bytes:
+        unknown = tuple(Fact(name, None, SIMULATED, reason=NOT_ALL) for name in taken)
+    else:
+        known |= taken
+    return (*(Fact(name, value, SIMULATED, unit="B") for name, value in known.items()), *unknown)
 
-    def __init__(self, costs: MemoryCosts) -> None:
-        self._costs = costs
-        self._blocks: dict[Hashable, int] = {}
 
-    @property
-    def free_bytes(self) -> int:
-        costs = self._costs
-        return costs.total_bytes - costs.context_bytes - costs.held_by_others_bytes - sum(self._blocks.values())
-
-    def hold(self, name: Hashable, size_bytes: int) -> None:
-        """Take a block for the rest of the case, if it is not held already. Raises Skip where it does not fit."""
-        if name not in self._blocks:
-            self._blocks[name] = self.require(size_bytes)
-
-    def require(self, size_bytes: int) -> int:
-        """The bytes of a block that holds so much: whole steps. Raises Skip where it does not fit."""
-        step_bytes = self._costs.block_step_bytes
-        block_bytes = -(-size_bytes // step_bytes) * step_bytes
-        if block_bytes > self.free_bytes:
-            raise Skip(
-                f"{size(size_bytes)} of device memory asked, {size(self.free_bytes)} free; {self.holders()} (SIMULATED)"
-            )
-        return block_bytes
-
-    def holders(self) -> str:
-        """Who else holds memory."""
-        held_bytes = self._costs.held_by_others_bytes
-        return f"{OTHERS} {size(held_bytes)}" if held_bytes else NOBODY
-
-    def peers(self) -> Fact:
-        return Fact("memory_holders", self.holders(), SIMULATED)
-
-    def capacity(self) -> tuple[Fact, ...]:
-        """The driver gives ``largest_share`` of what is free as one block, and all of it in several."""
-        costs, free_bytes = self._costs, self.free_bytes
-        known = {"total_bytes": costs.total_bytes, "free_bytes": free_bytes, "context_bytes": costs.context_bytes}
-        steps = free_bytes // costs.block_step_bytes
-        largest_steps = max(int(steps * costs.largest_share), min(steps, 1))
-        taken = {
-            "largest_block_bytes": largest_steps * costs.block_step_bytes,
-            "obtainable_bytes": steps * costs.block_step_bytes,
-        }
-        unknown: tuple[Fact, ...] = ()
-        if costs.held_by_others_bytes:
-            unknown = tuple(Fact(name, None, SIMULATED, reason=NOT_ALL) for name in taken)
-        else:
-            known |= taken
-        return (*(Fact(name, value, SIMULATED, unit="B") for name, value in known.items()), *unknown)
+def peers(machine: Machine) -> Fact:
+    return Fact("memory_holders", machine.room.holders(), SIMULATED)

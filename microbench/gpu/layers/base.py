@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 import time
@@ -14,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from microbench.core.bench import Package
 from microbench.core.errors import MeasurementError, Skip, UsageError
 from microbench.core.model import Fact
 from microbench.core.ops import LOOP_LAYER, IntArray
@@ -117,7 +117,8 @@ class Layer(Submitter):
     arguments its kernel may have. ``open(context, arguments)`` makes the layer ready; it raises Skip if the package is
     missing or cannot work here. A layer that is also measured with kernels of a given length, and in graphs, has
     ``open_spin(context, cycles)``: its kernel spins for that many SM clock cycles, 0 is the empty kernel.
-    ``environment`` is what its process needs. Layers are listed by family, then by ``order``, then by file.
+    ``environment`` is what its process needs. Layers of equal ``process`` are measured in one process, by default those
+    of one package. Layers are listed by family, then by ``order``, then by file.
     """
 
     package: str
@@ -128,6 +129,7 @@ class Layer(Submitter):
     open_spin: Callable[[LayerContext, int], LayerHandle] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     order: int = 0
+    process: str = ""
 
 
 COMPILED_LOOP = Submitter(
@@ -161,23 +163,31 @@ def spinning() -> tuple[str, ...]:
     return (LOOP_LAYER, *(layer.name for layer in layers() if layer.open_spin is not None))
 
 
+def process_of(name: str) -> str:
+    """The name of the process that measures a submitter: "" is the main one, which measures the compiled loop."""
+    if name == LOOP_LAYER:
+        return ""
+    chosen = find_layer(name)
+    return f"layers of {chosen.process or chosen.package}"
+
+
+def package_of(name: str) -> Package | None:
+    """The package that a submitter needs; None for the compiled loop."""
+    if name == LOOP_LAYER:
+        return None
+    chosen = find_layer(name)
+    return Package(chosen.package, chosen.install)
+
+
 def layer_titles() -> dict[str, str]:
     """The title of each submitter by its name."""
     return {submitter.name: submitter.title for submitter in submitters()}
 
 
-def layer_named(text: str) -> str:
-    """The name of the submitter that ``text`` means, by its name or an alias. Raises UsageError for an unknown one."""
+def layer_names() -> dict[str, str]:
+    """The name of each submitter by its name and by its aliases."""
     known = submitters()
-    names = {alias: submitter.name for submitter in known for alias in submitter.aliases}
-    names |= {submitter.name: submitter.name for submitter in known}
-    wanted = text.strip().lower()
-    if wanted in names:
-        return names[wanted]
-    near = difflib.get_close_matches(wanted, names, n=1)
-    listed = ", ".join(submitter.name for submitter in known)
-    step = f"did you mean {near[0]}? there are {listed}" if near else f"choose one of {listed}"
-    raise UsageError(f"there is no layer {plain(text)!r}", step)
+    return {word: submitter.name for submitter in known for word in (submitter.name, *submitter.aliases)}
 
 
 def find_layer(name: str) -> Layer:

@@ -9,52 +9,42 @@ from typing import Any
 import numpy as np
 
 from microbench.core.errors import Skip
-from microbench.gpu.layers.base import (
-    BLOCK_THREADS,
-    KERNELS,
-    SPIN_KERNEL,
-    Layer,
-    LayerContext,
-    LayerCosts,
-    LayerGraph,
-    LayerHandle,
-    capturing,
-    check,
-    load,
-)
+from microbench.gpu.layers import base
 
 BINDINGS, BINDINGS_INSTALL = "cuda.bindings", "pip install cuda-bindings"
 CORE, CORE_INSTALL = "cuda.core", "pip install 'cuda-core>=1.0'"
 
 
-def open_bindings(context: LayerContext, arguments: int) -> LayerHandle:
+def open_bindings(context: base.LayerContext, arguments: int) -> base.LayerHandle:
     """The kernel of kernels/launch.cu. Only the first call's return code is checked."""
-    driver = load(f"{BINDINGS}.driver", BINDINGS_INSTALL)
-    library = check(driver.cuLibraryLoadData(context.cubin, None, None, 0, None, None, 0))
-    kernel = check(driver.cuLibraryGetKernel(library, KERNELS[arguments].encode()))
-    function = check(driver.cuKernelGetFunction(kernel))
+    driver = base.load(f"{BINDINGS}.driver", BINDINGS_INSTALL)
+    library = base.check(driver.cuLibraryLoadData(context.cubin, None, None, 0, None, None, 0))
+    kernel = base.check(driver.cuLibraryGetKernel(library, base.KERNELS[arguments].encode()))
+    function = base.check(driver.cuKernelGetFunction(kernel))
     stream = driver.CUstream(context.stream_handle)
     a, b, c = context.pointers
     n = 0
 
     def without() -> Any:
-        return driver.cuLaunchKernel(function, 1, 1, 1, BLOCK_THREADS, 1, 1, 0, stream, 0, 0)
+        return driver.cuLaunchKernel(function, 1, 1, 1, base.BLOCK_THREADS, 1, 1, 0, stream, 0, 0)
 
     def packed() -> Any:
         parameters = ((a, b, c, n), (c_void_p, c_void_p, c_void_p, c_int))
-        return driver.cuLaunchKernel(function, 1, 1, 1, BLOCK_THREADS, 1, 1, 0, stream, parameters, 0)
+        return driver.cuLaunchKernel(function, 1, 1, 1, base.BLOCK_THREADS, 1, 1, 0, stream, parameters, 0)
 
     call = packed if arguments else without
-    check(call())
-    return LayerHandle(call=call, stream_handle=context.stream_handle, close=lambda: driver.cuLibraryUnload(library))
+    base.check(call())
+    return base.LayerHandle(
+        call=call, stream_handle=context.stream_handle, close=lambda: driver.cuLibraryUnload(library)
+    )
 
 
-def open_core(context: LayerContext, arguments: int) -> LayerHandle:
+def open_core(context: base.LayerContext, arguments: int) -> base.LayerHandle:
     """The kernel of kernels/launch.cu, with a LaunchConfig that is made once."""
     core = _load_core(context)
-    kernel = core.ObjectCode.from_cubin(context.cubin).get_kernel(KERNELS[arguments])
+    kernel = core.ObjectCode.from_cubin(context.cubin).get_kernel(base.KERNELS[arguments])
     stream = core.Stream.from_handle(context.stream_handle)
-    config = core.LaunchConfig(grid=1, block=BLOCK_THREADS)
+    config = core.LaunchConfig(grid=1, block=base.BLOCK_THREADS)
     launch = core.launch
     a, b, c = context.pointers
     n = np.int32(0)
@@ -67,15 +57,15 @@ def open_core(context: LayerContext, arguments: int) -> LayerHandle:
 
     call = with_four if arguments else without
     call()
-    return LayerHandle(call=call, stream_handle=context.stream_handle)
+    return base.LayerHandle(call=call, stream_handle=context.stream_handle)
 
 
-def open_core_spin(context: LayerContext, cycles: int) -> LayerHandle:
+def open_core_spin(context: base.LayerContext, cycles: int) -> base.LayerHandle:
     """The spin kernel of kernels/launch.cu, or its empty kernel. A GraphBuilder makes the graphs."""
     core = _load_core(context)
-    kernel = core.ObjectCode.from_cubin(context.cubin).get_kernel(SPIN_KERNEL if cycles else KERNELS[0])
+    kernel = core.ObjectCode.from_cubin(context.cubin).get_kernel(base.SPIN_KERNEL if cycles else base.KERNELS[0])
     stream = core.Stream.from_handle(context.stream_handle)
-    config = core.LaunchConfig(grid=1, block=BLOCK_THREADS)
+    config = core.LaunchConfig(grid=1, block=base.BLOCK_THREADS)
     launch, length = core.launch, np.uint64(cycles)
 
     def empty(where: Any = stream) -> None:
@@ -86,24 +76,24 @@ def open_core_spin(context: LayerContext, cycles: int) -> LayerHandle:
 
     call = spin if cycles else empty
     call()
-    return LayerHandle(call=call, stream_handle=context.stream_handle, graph=partial(_core_graph, stream, call))
+    return base.LayerHandle(call=call, stream_handle=context.stream_handle, graph=partial(_core_graph, stream, call))
 
 
-def _load_core(context: LayerContext) -> Any:
+def _load_core(context: base.LayerContext) -> Any:
     """cuda.core on the worker's GPU. Raises Skip for versions before 1.0, which had another home."""
-    core = load(CORE, CORE_INSTALL)
+    core = base.load(CORE, CORE_INSTALL)
     if not hasattr(core, "launch"):
         raise Skip(f"this cuda.core is older than 1.0: {CORE_INSTALL}")
     core.Device(context.device_index).set_current()
     return core
 
 
-def _core_graph(stream: Any, call: Any, count: int) -> LayerGraph:
+def _core_graph(stream: Any, call: Any, count: int) -> base.LayerGraph:
     """``count`` calls that go to a builder instead of the stream; closing a builder ends its capture."""
     builder = stream.create_graph_builder()
     # cuda.core raises the driver's errors as a class that has no public name.
-    driver_error = load(f"{CORE}._utils.cuda_utils", CORE_INSTALL).CUDAError
-    with capturing(CORE, (RuntimeError, driver_error), builder.close):
+    driver_error = base.load(f"{CORE}._utils.cuda_utils", CORE_INSTALL).CUDAError
+    with base.capturing(CORE, (RuntimeError, driver_error), builder.close):
         builder.begin_building()
         for _ in range(count):
             call(builder)
@@ -116,32 +106,34 @@ def _core_graph(stream: Any, call: Any, count: int) -> LayerGraph:
     nodes = len(definition.nodes())
     builder.close()
     graph.upload(stream)
-    return LayerGraph(launch=partial(graph.launch, stream), nodes=nodes, close=graph.close)
+    return base.LayerGraph(launch=partial(graph.launch, stream), nodes=nodes, close=graph.close)
 
 
 LAYERS = (
-    Layer(
+    base.Layer(
         name="cuda_bindings",
         title="cuda.bindings",
         family="same_kernel",
         aliases=("cuda.bindings",),
         package=BINDINGS,
+        process="cuda-python",
         install=BINDINGS_INSTALL,
         about="driver.cuLaunchKernel; arguments as a tuple of values and a tuple of types, packed at each call",
         arguments=(0, 4),
-        simulated=LayerCosts(4000, 600, replay_ns=700),
+        simulated=base.LayerCosts(4000, 600, replay_ns=700),
         open=open_bindings,
     ),
-    Layer(
+    base.Layer(
         name="cuda_core",
         title="cuda.core",
         family="same_kernel",
         aliases=("cuda.core",),
         package=CORE,
+        process="cuda-python",
         install=CORE_INSTALL,
         about="launch(stream, config, kernel, ...), the LaunchConfig made once; pointers as int, the integer as int32",
         arguments=(0, 4),
-        simulated=LayerCosts(3800, 150, replay_ns=600),
+        simulated=base.LayerCosts(3800, 150, replay_ns=600),
         open=open_core,
         open_spin=open_core_spin,
     ),

@@ -13,22 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from microbench.core.errors import Skip
-from microbench.gpu.layers.base import (
-    ARRAY_ELEMENTS,
-    BLOCK_THREADS,
-    KERNELS,
-    SPIN_KERNEL,
-    Layer,
-    LayerContext,
-    LayerCosts,
-    LayerGraph,
-    LayerHandle,
-    capturing,
-    check_sum,
-    load,
-    load_driver,
-    node_count,
-)
+from microbench.gpu.layers import base
 from microbench.gpu.protocol.compute import GemmType, Matrices, matrix_bytes
 
 PACKAGE = "cupy"
@@ -48,7 +33,7 @@ class ForeignStream:
 
 def load_cupy() -> Any:
     """CuPy. Raises Skip if it is missing or sees no GPU."""
-    cupy = load(PACKAGE, INSTALL)
+    cupy = base.load(PACKAGE, INSTALL)
     if not cupy.is_available():
         raise Skip(f"CuPy {cupy.__version__} sees no GPU that it can use; is it built for a newer CUDA? {INSTALL}")
     return cupy
@@ -70,30 +55,30 @@ def use_stream(cupy: Any, stream_handle: int, device_index: int) -> Callable[[],
     return restore
 
 
-def open_raw(context: LayerContext, arguments: int = 0, cycles: int = 0) -> LayerHandle:
+def open_raw(context: base.LayerContext, arguments: int = 0, cycles: int = 0) -> base.LayerHandle:
     """A kernel of kernels/launch.cu, from the same cubin; with ``cycles`` the spin kernel."""
     cupy = load_cupy()
     restore = use_stream(cupy, context.stream_handle, context.device_index)
-    kernel = _raw_kernel(cupy, context.cubin, SPIN_KERNEL if cycles else KERNELS[arguments])
-    a, b, c = (None if cycles else cupy.zeros(ARRAY_ELEMENTS, cupy.float32) for _ in range(3))
+    kernel = _raw_kernel(cupy, context.cubin, base.SPIN_KERNEL if cycles else base.KERNELS[arguments])
+    a, b, c = (None if cycles else cupy.zeros(base.ARRAY_ELEMENTS, cupy.float32) for _ in range(3))
     n, length = cupy.int32(0), cupy.uint64(cycles)
 
     def without() -> None:
-        kernel((1,), (BLOCK_THREADS,), ())
+        kernel((1,), (base.BLOCK_THREADS,), ())
 
     def with_four() -> None:
-        kernel((1,), (BLOCK_THREADS,), (a, b, c, n))
+        kernel((1,), (base.BLOCK_THREADS,), (a, b, c, n))
 
     def spin() -> None:
-        kernel((1,), (BLOCK_THREADS,), (length,))
+        kernel((1,), (base.BLOCK_THREADS,), (length,))
 
     call = spin if cycles else with_four if arguments else without
     call()
     graph = partial(_graph, cupy.cuda.get_current_stream(), call)
-    return LayerHandle(call=call, stream_handle=context.stream_handle, close=restore, graph=graph)
+    return base.LayerHandle(call=call, stream_handle=context.stream_handle, close=restore, graph=graph)
 
 
-def open_ufunc(context: LayerContext, arguments: int) -> LayerHandle:
+def open_ufunc(context: base.LayerContext, arguments: int) -> base.LayerHandle:
     """Raises MeasurementError if 1 + 1 is not 2."""
     cupy = load_cupy()
     restore = use_stream(cupy, context.stream_handle, context.device_index)
@@ -102,8 +87,8 @@ def open_ufunc(context: LayerContext, arguments: int) -> LayerHandle:
     def call() -> Any:
         return x + 1
 
-    check_sum("cupy_ufunc", float(call()[0]))
-    return LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
+    base.check_sum("cupy_ufunc", float(call()[0]))
+    return base.LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
 
 
 def _raw_kernel(cupy: Any, cubin: bytes, name: str) -> Any:
@@ -114,24 +99,24 @@ def _raw_kernel(cupy: Any, cubin: bytes, name: str) -> Any:
         return cupy.RawModule(path=str(path)).get_function(name)
 
 
-def _graph(stream: Any, call: Any, count: int) -> LayerGraph:
+def _graph(stream: Any, call: Any, count: int) -> base.LayerGraph:
     """``count`` calls, captured in CuPy's default mode, which forbids nothing.
 
     CuPy cannot count nodes. It destroys a graph with the last reference to it.
     """
-    with capturing("CuPy", (RuntimeError,), stream.end_capture):
+    with base.capturing("CuPy", (RuntimeError,), stream.end_capture):
         stream.begin_capture()
         for _ in range(count):
             call()
         graph = stream.end_capture()
-    driver = load_driver()
-    nodes = node_count(driver, driver.CUgraph(graph.graph))
+    driver = base.load_driver()
+    nodes = base.node_count(driver, driver.CUgraph(graph.graph))
     graph.upload(stream)
-    return LayerGraph(launch=partial(graph.launch, stream), nodes=nodes, close=lambda: None)
+    return base.LayerGraph(launch=partial(graph.launch, stream), nodes=nodes, close=lambda: None)
 
 
 LAYERS = (
-    Layer(
+    base.Layer(
         name="cupy_raw",
         title="CuPy RawKernel",
         family="same_kernel",
@@ -140,11 +125,11 @@ LAYERS = (
         install=INSTALL,
         about="RawKernel called with grid, block and a tuple of three CuPy arrays and an int32, on the current stream",
         arguments=(0, 4),
-        simulated=LayerCosts(5500, 650, replay_ns=1500),
+        simulated=base.LayerCosts(5500, 650, replay_ns=1500),
         open=open_raw,
         open_spin=lambda context, cycles: open_raw(context, cycles=cycles),
     ),
-    Layer(
+    base.Layer(
         name="cupy_ufunc",
         title="CuPy ufunc",
         family="one_op",
@@ -152,7 +137,7 @@ LAYERS = (
         install=INSTALL,
         about="x + 1 on a CuPy array of one float32; the result's memory comes from CuPy's pool",
         arguments=(1,),
-        simulated=LayerCosts(10000),
+        simulated=base.LayerCosts(10000),
         open=open_ufunc,
     ),
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from microbench.core.errors import Skip
 from microbench.core.units import plain
-from microbench.gpu.layers.base import Layer, LayerContext, LayerCosts, LayerHandle, check_sum, load
+from microbench.gpu.layers import base
 
 PACKAGE = "jax"
 INSTALL = "pip install 'jax[cuda13]' (CUDA 12: 'jax[cuda12]')"
@@ -17,7 +17,7 @@ INSTALL = "pip install 'jax[cuda13]' (CUDA 12: 'jax[cuda12]')"
 ENVIRONMENT = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
-def open_jit(context: LayerContext, arguments: int) -> LayerHandle:
+def open_jit(context: base.LayerContext, arguments: int) -> base.LayerHandle:
     """Raises MeasurementError if 1 + 1 is not 2.
 
     The last result is kept, as ``y = add_one(x)`` does: waiting for it is JAX's way to wait. JAX may submit its calls
@@ -25,17 +25,17 @@ def open_jit(context: LayerContext, arguments: int) -> LayerHandle:
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    jax = load(PACKAGE, INSTALL)
+    jax = base.load(PACKAGE, INSTALL)
     x = jax.device_put(np.ones(1, np.float32), _device(jax, context.device_index))
     add_one = jax.jit(lambda value: value + 1)
     y = add_one(x)
-    check_sum("jax_jit", float(y[0]))
+    base.check_sum("jax_jit", float(y[0]))
 
     def call() -> None:
         nonlocal y
         y = add_one(x)
 
-    return LayerHandle(
+    return base.LayerHandle(
         call=call,
         stream_handle=None,
         synchronize=lambda: y.block_until_ready(),
@@ -55,7 +55,7 @@ def _device(jax: Any, index: int) -> Any:
 
 
 LAYERS = (
-    Layer(
+    base.Layer(
         name="jax_jit",
         title="JAX jit",
         family="one_op",
@@ -64,7 +64,7 @@ LAYERS = (
         install=INSTALL,
         about="y = add_one(x) of a jitted x + 1 on one float32; JAX allocates y and submits on a stream of its own",
         arguments=(1,),
-        simulated=LayerCosts(40000),
+        simulated=base.LayerCosts(40000),
         open=open_jit,
         environment=ENVIRONMENT,
         order=1,

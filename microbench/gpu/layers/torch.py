@@ -8,17 +8,20 @@ from typing import Any, TypeVar
 
 from microbench.core.errors import Skip
 from microbench.core.units import plain
-from microbench.gpu.layers.base import Layer, LayerContext, LayerCosts, LayerHandle, check_sum, load
+from microbench.gpu.layers import base
 from microbench.gpu.protocol.compute import Element, GemmType, Matrices, matrix_bytes
 
 PACKAGE = "torch"
 INSTALL = "pip install torch (a build for your CUDA version: pytorch.org)"
 Result = TypeVar("Result")
+MOST_ELEMENTS = 1 << 28
+# Calls in the graph that tells how long one takes, and its replays.
+TUNING_NODES, TUNING_REPLAYS = 20, 5
 
 
 def load_torch() -> Any:
     """PyTorch. Raises Skip if it is missing, built without CUDA, or sees no GPU."""
-    torch = load(PACKAGE, INSTALL)
+    torch = base.load(PACKAGE, INSTALL)
     if torch.version.cuda is None:
         raise Skip(f"this PyTorch ({torch.__version__}) is built without CUDA: {INSTALL}")
     if not torch.cuda.is_available():
@@ -47,7 +50,7 @@ def first(call: Callable[[], Result]) -> Result:
         raise
 
 
-def open_eager(context: LayerContext, arguments: int) -> LayerHandle:
+def open_eager(context: base.LayerContext, arguments: int) -> base.LayerHandle:
     """Raises MeasurementError if 1 + 1 is not 2."""
     torch = load_torch()
     restore = use_stream(torch, context.stream_handle, context.device_index)
@@ -56,11 +59,77 @@ def open_eager(context: LayerContext, arguments: int) -> LayerHandle:
     def call() -> Any:
         return x + 1
 
-    check_sum("torch_eager", float(first(call).item()))
-    return LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
+    base.check_sum("torch_eager", float(first(call).item()))
+    return base.LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
 
 
-def open_out(context: LayerContext, arguments: int) -> LayerHandle:
+def open_eager_spin(context: base.LayerContext, cycles: int) -> base.LayerHandle:
+    """x + 1 on as many elements as take as long as a kernel that spins for ``cycles``; on one element for 0.
+
+    PyTorch has no operation of a given length that costs the host as much as any other: ``torch.cuda._sleep`` goes
+    around the dispatcher, so it is only the measure.
+    """
+    torch = load_torch()
+    restore = use_stream(torch, context.stream_handle, context.device_index)
+    elements = 1
+    if cycles:
+        wanted_s = _node_s(torch, partial(torch.cuda._sleep, cycles))
+        elements = elements_for(wanted_s, lambda count: _node_s(torch, _plus_one(torch, count)))
+    call = first(lambda: _plus_one(torch, elements))
+    call()
+    return base.LayerHandle(
+        call=call, stream_handle=context.stream_handle, close=restore, graph=partial(_graph, torch, call)
+    )
+
+
+def elements_for(wanted_s: float, seconds: Callable[[int], float]) -> int:
+    """The number of elements, within 2 %, on which an operation takes ``wanted_s``; 1 if one element takes as long."""
+    low, high = 1, 1
+    while high < MOST_ELEMENTS and seconds(high) < wanted_s:
+        low, high = high, high * 4
+    while high - low > max(high // 50, 1):
+        middle = (low + high) // 2
+        low, high = (middle, high) if seconds(middle) < wanted_s else (low, middle)
+    return low
+
+
+def _plus_one(torch: Any, elements: int) -> Callable[[], object]:
+    x = torch.ones(elements, dtype=torch.float32, device="cuda")
+    return lambda: x + 1
+
+
+def _node_s(torch: Any, call: Callable[[], object]) -> float:
+    """Time of one call as a node of a graph, in s: the fastest of several replays."""
+    call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+        for _ in range(TUNING_NODES):
+            call()
+    times = []
+    for _ in range(TUNING_REPLAYS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1e-3 / TUNING_NODES)
+    return float(min(times))
+
+
+def _graph(torch: Any, call: Callable[[], object], count: int) -> base.LayerGraph:
+    """``count`` calls in a ``torch.cuda.CUDAGraph``, which is kept uninstantiated until its nodes are counted."""
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    stream = torch.cuda.current_stream()
+    with base.capturing("PyTorch", (RuntimeError,), graph.reset), torch.cuda.graph(graph, stream=stream):
+        for _ in range(count):
+            call()
+    driver = base.load_driver()
+    nodes = base.node_count(driver, driver.CUgraph(graph.raw_cuda_graph()))
+    graph.instantiate()
+    return base.LayerGraph(launch=graph.replay, nodes=nodes, close=graph.reset)
+
+
+def open_out(context: base.LayerContext, arguments: int) -> base.LayerHandle:
     """Raises MeasurementError if 1 + 1 is not 2."""
     torch = load_torch()
     restore = use_stream(torch, context.stream_handle, context.device_index)
@@ -70,12 +139,12 @@ def open_out(context: LayerContext, arguments: int) -> LayerHandle:
     def call() -> Any:
         return torch.add(x, 1, out=y)
 
-    check_sum("torch_out", float(first(call).item()))
-    return LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
+    base.check_sum("torch_out", float(first(call).item()))
+    return base.LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
 
 
 LAYERS = (
-    Layer(
+    base.Layer(
         name="torch_eager",
         title="PyTorch eager",
         family="one_op",
@@ -84,10 +153,11 @@ LAYERS = (
         install=INSTALL,
         about="x + 1 on a PyTorch tensor of one float32; the result's memory comes from PyTorch's allocator",
         arguments=(1,),
-        simulated=LayerCosts(9000),
+        simulated=base.LayerCosts(9000),
         open=open_eager,
+        open_spin=open_eager_spin,
     ),
-    Layer(
+    base.Layer(
         name="torch_out",
         title="PyTorch out=",
         family="one_op",
@@ -95,7 +165,7 @@ LAYERS = (
         install=INSTALL,
         about="torch.add(x, 1, out=y) on tensors of one float32; nothing is allocated",
         arguments=(1,),
-        simulated=LayerCosts(8000),
+        simulated=base.LayerCosts(8000),
         open=open_out,
     ),
 )

@@ -6,7 +6,7 @@ from subprocess import CalledProcessError
 
 from microbench.core.errors import Skip
 from microbench.core.units import plain
-from microbench.gpu.layers.base import ARRAY_ELEMENTS, Layer, LayerContext, LayerCosts, LayerHandle, load
+from microbench.gpu.layers import base
 from microbench.gpu.layers.torch import INSTALL, load_torch, use_stream
 
 PACKAGE = "triton"
@@ -21,13 +21,13 @@ def four_arguments(a, b, c, n) -> None:  # type: ignore[no-untyped-def]
     """Does nothing."""
 
 
-def open_triton(context: LayerContext, arguments: int) -> LayerHandle:
+def open_triton(context: base.LayerContext, arguments: int) -> base.LayerHandle:
     """Compiles the kernel. Raises Skip if Triton finds no C compiler; older versions build their launcher with it."""
     torch = load_torch()
-    triton = load(PACKAGE, INSTALL)
+    triton = base.load(PACKAGE, INSTALL)
     restore = use_stream(torch, context.stream_handle, context.device_index)
     kernel = triton.jit(four_arguments if arguments else empty)
-    a, b, c = (torch.zeros(ARRAY_ELEMENTS, dtype=torch.float32, device="cuda") for _ in range(3))
+    a, b, c = (torch.zeros(base.ARRAY_ELEMENTS, dtype=torch.float32, device="cuda") for _ in range(3))
     n = 0
 
     def without() -> None:
@@ -45,11 +45,11 @@ def open_triton(context: LayerContext, arguments: int) -> LayerHandle:
         if "C compiler" not in str(error):
             raise
         raise Skip(f"Triton needs a C compiler: {plain(error)}") from error
-    return LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
+    return base.LayerHandle(call=call, stream_handle=context.stream_handle, close=restore)
 
 
 LAYERS = (
-    Layer(
+    base.Layer(
         name="triton",
         title="Triton",
         family="same_kernel",
@@ -57,7 +57,8 @@ LAYERS = (
         install=INSTALL,  # brings Triton; without PyTorch, Triton knows the default stream only
         about="an empty kernel of Triton's own, one warp; pointers as PyTorch tensors; Triton adds scratch pointers",
         arguments=(0, 4),
-        simulated=LayerCosts(16000, 500),
+        process="torch",  # its tensors are PyTorch's
+        simulated=base.LayerCosts(16000, 500),
         open=open_triton,
     ),
 )

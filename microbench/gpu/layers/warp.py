@@ -3,7 +3,7 @@
 from typing import Any
 
 from microbench.core.errors import Skip
-from microbench.gpu.layers.base import ARRAY_ELEMENTS, BLOCK_THREADS, Layer, LayerContext, LayerHandle, load
+from microbench.gpu.layers import base
 
 # No postponed annotations here: Warp reads the types of a kernel's parameters from the annotations themselves.
 
@@ -25,31 +25,31 @@ def _kernel(warp: Any, arguments: int) -> Any:
     return four_arguments if arguments else empty
 
 
-def open_warp(context: LayerContext, arguments: int) -> LayerHandle:
+def open_warp(context: base.LayerContext, arguments: int) -> base.LayerHandle:
     """Compiles the kernel. Warp's own context on a GPU is the primary context, which is the worker's."""
-    warp = load(PACKAGE, INSTALL)
+    warp = base.load(PACKAGE, INSTALL)
     warp.init()
     if not warp.is_cuda_available():
         raise Skip("Warp sees no GPU that it can use; is its CUDA newer than the driver's?")
     device = warp.get_device(f"cuda:{context.device_index}")
     stream = warp.Stream(device, cuda_stream=context.stream_handle)
     kernel = _kernel(warp, arguments)
-    a, b, c = (warp.zeros(ARRAY_ELEMENTS, dtype=warp.float32, device=device) for _ in range(3))
+    a, b, c = (warp.zeros(base.ARRAY_ELEMENTS, dtype=warp.float32, device=device) for _ in range(3))
     n = 0
 
     def without() -> None:
-        warp.launch(kernel, dim=BLOCK_THREADS, inputs=[], stream=stream, block_dim=BLOCK_THREADS)
+        warp.launch(kernel, dim=base.BLOCK_THREADS, inputs=[], stream=stream, block_dim=base.BLOCK_THREADS)
 
     def with_four() -> None:
-        warp.launch(kernel, dim=BLOCK_THREADS, inputs=[a, b, c, n], stream=stream, block_dim=BLOCK_THREADS)
+        warp.launch(kernel, dim=base.BLOCK_THREADS, inputs=[a, b, c, n], stream=stream, block_dim=base.BLOCK_THREADS)
 
     call = with_four if arguments else without
     call()
-    return LayerHandle(call=call, stream_handle=context.stream_handle)
+    return base.LayerHandle(call=call, stream_handle=context.stream_handle)
 
 
 LAYERS = (
-    Layer(
+    base.Layer(
         name="warp",
         title="Warp",
         family="same_kernel",

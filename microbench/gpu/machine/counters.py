@@ -13,16 +13,7 @@ from pathlib import Path
 
 from microbench.core.model import Fact
 from microbench.gpu.machine.pci import DEVICES, NOT_SHOWN, way_to_root
-from microbench.gpu.machine.query import (
-    FIELD_PCIE_CORRECTABLE,
-    FIELD_PCIE_FATAL,
-    FIELD_PCIE_NONFATAL,
-    FIELD_PCIE_REPLAY_ROLLOVERS,
-    FIELD_PCIE_REPLAYS,
-    NVLINK_ERROR_FIELDS,
-    Answer,
-    Query,
-)
+from microbench.gpu.machine.query import NVLINK_ERROR_FIELDS, Answer, Field, Query
 from microbench.gpu.machine.topology import NvLinks, nvlinks, of_first
 from microbench.gpu.protocol.gpu import PcieBytes
 from microbench.host.files import Machine, known, labelled, unknown
@@ -117,9 +108,9 @@ RISEN = "_risen"
 # Advanced error reporting in sysfs (kernel: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats): fact, file, the
 # line with the total, and NVML's field for the case that no device on the way has the file.
 REPORTED_ERRORS = (
-    ("pcie_correctable_errors", "aer_dev_correctable", "TOTAL_ERR_COR", FIELD_PCIE_CORRECTABLE),
-    ("pcie_nonfatal_errors", "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL", FIELD_PCIE_NONFATAL),
-    ("pcie_fatal_errors", "aer_dev_fatal", "TOTAL_ERR_FATAL", FIELD_PCIE_FATAL),
+    ("pcie_correctable_errors", "aer_dev_correctable", "TOTAL_ERR_COR", Field.PCIE_COUNT_CORRECTABLE_ERRORS),
+    ("pcie_nonfatal_errors", "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL", Field.PCIE_COUNT_NON_FATAL_ERROR),
+    ("pcie_fatal_errors", "aer_dev_fatal", "TOTAL_ERR_FATAL", Field.PCIE_COUNT_FATAL_ERROR),
 )
 
 
@@ -130,11 +121,11 @@ def link_counters(bus_id: str | None, query: Query, root: Path = Path("/")) -> t
     reported (in one sum), and errors of all NVLinks.
     """
     replays = query.ask_board("nvmlDeviceGetPcieReplayCounter")
-    replays = replays if replays.value is not None else query.board_field(FIELD_PCIE_REPLAYS)
+    replays = replays if replays.value is not None else query.board_field(Field.PCIE_REPLAY_COUNTER)
     way = [hop.bus_id for hop in way_to_root(bus_id, root).hops]
     return (
         replays.fact("pcie_replays"),
-        query.board_field(FIELD_PCIE_REPLAY_ROLLOVERS).fact("pcie_replay_rollovers"),
+        query.board_field(Field.PCIE_REPLAY_ROLLOVER_COUNTER).fact("pcie_replay_rollovers"),
         *(
             _reported(name, file, line, way, query.board_field(field), root)
             for name, file, line, field in REPORTED_ERRORS

@@ -16,13 +16,12 @@ from microbench.gpu.machine.query import (
     CLOCK_MEMORY,
     CLOCK_SM,
     COMPUTE_MODES,
-    FIELD_PCIE_RECEIVED,
-    FIELD_PCIE_SENT,
     PCIE_RECEIVED,
     PCIE_SENT,
     TEMPERATURE_GPU,
     VIRTUALIZATION_MODES,
     Answer,
+    Field,
     Query,
     call,
     clock_reasons,
@@ -138,7 +137,7 @@ class NvmlGpu:
         the counters wrap (68 ms at full rate). Otherwise they are ``coarse``: a thread samples rates, which is good for
         lasting traffic. Raises Skip if the driver has neither.
         """
-        fields = self.query.ask("nvmlDeviceGetFieldValues", [FIELD_PCIE_SENT, FIELD_PCIE_RECEIVED])
+        fields = self.query.ask("nvmlDeviceGetFieldValues", [Field.PCIE_COUNT_TX_BYTES, Field.PCIE_COUNT_RX_BYTES])
         values = [field_value(entry) for entry in fields.value or ()]
         if len(values) == 2 and values[0] is not None and values[1] is not None:
             return self._exact.add(values[0], values[1])

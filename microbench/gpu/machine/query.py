@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 from microbench.core.model import Fact
@@ -13,26 +14,29 @@ ERROR_FUNCTION_NOT_FOUND = 13
 CLOCK_SM = 1
 CLOCK_MEMORY = 2
 TEMPERATURE_GPU = 0
-# NVML_FI_DEV_PCIE_COUNT_TX_BYTES and _RX_BYTES: sent and received as seen from the GPU.
-FIELD_PCIE_SENT = 197
-FIELD_PCIE_RECEIVED = 198
-# NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, and _NVLINK_GET_SPEED for one link: the line rate of one direction in MB/s.
-FIELD_NVLINK_SPEED = 90
-FIELD_NVLINK_SPEED_OF_LINK = 164
-# NVML_FI_DEV_PCIE_REPLAY_COUNTER, _REPLAY_ROLLOVER_COUNTER, _COUNT_CORRECTABLE_ERRORS, _NON_FATAL_ERROR, _FATAL_ERROR.
-FIELD_PCIE_REPLAYS = 94
-FIELD_PCIE_REPLAY_ROLLOVERS = 95
-FIELD_PCIE_CORRECTABLE = 173
-FIELD_PCIE_NONFATAL = 179
-FIELD_PCIE_FATAL = 180
-# Of one link: NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, _RECOVERY, _CRC; from Blackwell on _COUNT_RCV_ERRORS,
-# _COUNT_XMIT_DISCARDS, _COUNT_LINK_RECOVERY_EVENTS.
-NVLINK_ERROR_FIELDS = ((161, 162, 163), (208, 212, 215))
-# NVML_FI_DEV_C2C_LINK_COUNT.
-FIELD_C2C_LINKS = 170
 # NVML_PCIE_UTIL_TX_BYTES and _RX_BYTES of nvmlDeviceGetPcieThroughput, which answers in kB/s.
 PCIE_SENT = 0
 PCIE_RECEIVED = 1
+
+
+class Field(IntEnum):
+    """Fields of nvmlDeviceGetFieldValues: their names after NVML_FI_DEV_. Bytes are as seen from the GPU."""
+
+    NVLINK_SPEED_MBPS_COMMON = 90  # the line rate of one direction in MB/s
+    PCIE_REPLAY_COUNTER = 94
+    PCIE_REPLAY_ROLLOVER_COUNTER = 95
+    NVLINK_GET_SPEED = 164  # the same rate, of one link
+    C2C_LINK_COUNT = 170
+    PCIE_COUNT_CORRECTABLE_ERRORS = 173
+    PCIE_COUNT_NON_FATAL_ERROR = 179
+    PCIE_COUNT_FATAL_ERROR = 180
+    PCIE_COUNT_TX_BYTES = 197
+    PCIE_COUNT_RX_BYTES = 198
+
+
+# Of one link: NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, _RECOVERY, _CRC; from Blackwell on _COUNT_RCV_ERRORS,
+# _COUNT_XMIT_DISCARDS, _COUNT_LINK_RECOVERY_EVENTS.
+NVLINK_ERROR_FIELDS = ((161, 162, 163), (208, 212, 215))
 
 # nvmlClocksEventReasons. analysis/clocks.py counts a reason with "power", "thermal" or "brake" as throttling.
 CLOCK_REASONS = (
@@ -48,13 +52,7 @@ CLOCK_REASONS = (
     (0x200, "board limit"),
     (0x400, "reliability limit"),
 )
-VIRTUALIZATION_MODES = {
-    0: "none",
-    1: "passed through",
-    2: "vGPU",
-    3: "host of vGPUs",
-    4: "host of shared graphics",
-}
+VIRTUALIZATION_MODES = {0: "none", 1: "passed through", 2: "vGPU", 3: "host of vGPUs", 4: "host of shared graphics"}
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 # More than any GPU has; NVML refuses a link beyond the last one.
 NVLINK_MOST_LINKS = 36

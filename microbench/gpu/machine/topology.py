@@ -10,26 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from microbench.core.model import Fact, GpuInfo, LinkInfo
-from microbench.gpu.machine.pci import (
-    DEVICES,
-    NOT_SHOWN,
-    ExpressControl,
-    Hop,
-    Way,
-    folder_of,
-    is_bus_id,
-    largest_window_bytes,
-    narrowest,
-    numa_node,
-    raw_rate,
-    read_redirection,
-    same_device,
-    way_to_root,
-)
+from microbench.gpu.machine import pci
 from microbench.gpu.machine.query import (
-    FIELD_C2C_LINKS,
-    FIELD_NVLINK_SPEED,
-    FIELD_NVLINK_SPEED_OF_LINK,
     NVLINK_MOST_LINKS,
     NVLINK_PEERS,
     NVLINK_VERSIONS,
@@ -37,6 +19,7 @@ from microbench.gpu.machine.query import (
     PEERS_OK,
     TOPOLOGY_LEVELS,
     Answer,
+    Field,
     Query,
 )
 from microbench.host.affinity import nodes
@@ -57,10 +40,10 @@ def link_facts_now(
     Call it while the link is busy, because an idle link trains down to save power. ``others`` are CUDA index and PCI
     bus id of the other GPUs. Of ``gpu`` only the bus id and ``integrated`` (CUDA's answer) are used.
     """
-    way = way_to_root(gpu.pci_bus_id, root)
+    way = pci.way_to_root(gpu.pci_bus_id, root)
     hidden = way.flattened(gpu.integrated)
     links = nvlinks(query)
-    node_silent = "the firmware does not say" if way.hops else NOT_SHOWN
+    folder, node_silent = f"{pci.DEVICES}/{gpu.pci_bus_id}", "the firmware does not say" if way.hops else pci.NOT_SHOWN
     return (
         *_trained(way, query),
         *_slot(way, hidden),
@@ -68,7 +51,7 @@ def link_facts_now(
         _redirected(way, hidden, root),
         _iommu(way, hidden, root),
         *_window(gpu.pci_bus_id, query, root),
-        stated("numa_node", numa_node(gpu.pci_bus_id, root), f"{DEVICES}/{gpu.pci_bus_id}/numa_node", node_silent),
+        stated("numa_node", pci.numa_node(gpu.pci_bus_id, root), f"{folder}/numa_node", node_silent),
         *_path(way, hidden),
         Answer(links.up, links.reason).fact("nvlinks"),
         nvlink_version(query, links).fact("nvlink_version"),
@@ -79,9 +62,9 @@ def link_facts_now(
     )
 
 
-def _trained(way: Way, query: Query) -> tuple[Fact, ...]:
+def _trained(way: pci.Way, query: Query) -> tuple[Fact, ...]:
     """How the link runs now, and what the GPU itself could do."""
-    link, source = (way.hops[0].link, f"{DEVICES}/{way.hops[0].bus_id}") if way.hops else (LinkInfo(), DEVICES)
+    link, source = (way.hops[0].link, f"{pci.DEVICES}/{way.hops[0].bus_id}") if way.hops else (LinkInfo(), pci.DEVICES)
 
     def fact(name: str, shown: int | None, function: str, *, nvml_first: bool = False) -> Fact:
         answer = query.ask_board(function)
@@ -89,7 +72,7 @@ def _trained(way: Way, query: Query) -> tuple[Fact, ...]:
         for value, where in reversed(values) if nvml_first else values:
             if value:
                 return known(name, value, where)
-        silent = "sysfs does not say" if way.hops else NOT_SHOWN
+        silent = "sysfs does not say" if way.hops else pci.NOT_SHOWN
         return unknown(name, f"{silent}; {answer.why_none}", source)
 
     return (
@@ -100,18 +83,18 @@ def _trained(way: Way, query: Query) -> tuple[Fact, ...]:
     )
 
 
-def _slot(way: Way, hidden: bool | None) -> tuple[Fact, ...]:
+def _slot(way: pci.Way, hidden: bool | None) -> tuple[Fact, ...]:
     """The narrowest bridge on the way, and its bus id if the GPU could do more."""
     names = ("generation_slot_max", "lanes_slot_max", "slot_limit_bus_id")
-    port = narrowest(way.bridges) if not hidden else None
+    port = pci.narrowest(way.bridges) if not hidden else None
     if port is None:
         reason = (
             FLATTENED if hidden else "sysfs does not say what the bridges can do" if way.bridges else _why_none(way)
         )
-        return tuple(unknown(name, reason, DEVICES) for name in names)
-    source = f"{DEVICES}/{port.bus_id}"
-    own = raw_rate(way.hops[0].link)
-    limits = port.bus_id if raw_rate(port.link) < own else "none"
+        return tuple(unknown(name, reason, pci.DEVICES) for name in names)
+    source = f"{pci.DEVICES}/{port.bus_id}"
+    own = pci.raw_rate(way.hops[0].link)
+    limits = port.bus_id if pci.raw_rate(port.link) < own else "none"
     return (
         known(names[0], port.link.generation_max, source),
         known(names[1], port.link.lanes_max, source),
@@ -119,37 +102,37 @@ def _slot(way: Way, hidden: bool | None) -> tuple[Fact, ...]:
     )
 
 
-def _control(way: Way) -> tuple[Fact, ...]:
+def _control(way: pci.Way) -> tuple[Fact, ...]:
     """Packet sizes and ordering from the GPU's configuration space."""
-    names = [name for name in ExpressControl._fields if name not in ("kind", "reason")]
+    names = [name for name in pci.ExpressControl._fields if name not in ("kind", "reason")]
     if not way.hops:
-        return tuple(unknown(name, NOT_SHOWN, DEVICES) for name in names)
-    control, source = way.hops[0].control, f"{DEVICES}/{way.hops[0].bus_id}/config"
+        return tuple(unknown(name, pci.NOT_SHOWN, pci.DEVICES) for name in names)
+    control, source = way.hops[0].control, f"{pci.DEVICES}/{way.hops[0].bus_id}/config"
     reason = control.reason or "an integrated endpoint has no link"
     return tuple(stated(name, getattr(control, name), source, reason) for name in names)
 
 
-def _redirected(way: Way, hidden: bool | None, root: Path) -> Fact:
+def _redirected(way: pci.Way, hidden: bool | None, root: Path) -> Fact:
     """Whether a bridge on the way redirects peer traffic (ACS)."""
     if hidden or not way.bridges:
-        return unknown("acs", FLATTENED if hidden else _why_none(way), DEVICES)
-    paths = [f"{DEVICES}/{hop.bus_id}/config" for hop in way.bridges]
-    answers = [(path, read_redirection(Machine(root).at(path))) for path in paths]
+        return unknown("acs", FLATTENED if hidden else _why_none(way), pci.DEVICES)
+    paths = [f"{pci.DEVICES}/{hop.bus_id}/config" for hop in way.bridges]
+    answers = [(path, pci.read_redirection(Machine(root).at(path))) for path in paths]
     for path, answer in answers:
         if answer.value:
             return known("acs", True, path)
     for path, answer in answers:
         if answer.value is None:
             return unknown("acs", answer.reason or "not read", path)
-    return known("acs", False, f"{DEVICES}/*/config of {len(answers)} bridges")
+    return known("acs", False, f"{pci.DEVICES}/*/config of {len(answers)} bridges")
 
 
-def _iommu(way: Way, hidden: bool | None, root: Path) -> Fact:
+def _iommu(way: pci.Way, hidden: bool | None, root: Path) -> Fact:
     """Whether the device's addresses are translated on their way to memory."""
     machine = Machine(root)
     if not way.hops:
-        return unknown("iommu", NOT_SHOWN, DEVICES)
-    group = f"{DEVICES}/{way.hops[0].bus_id}/iommu_group"
+        return unknown("iommu", pci.NOT_SHOWN, pci.DEVICES)
+    group = f"{pci.DEVICES}/{way.hops[0].bus_id}/iommu_group"
     if machine.exists(group):
         kind = machine.read(f"{group}/type")
         word = IOMMU_KINDS.get(kind.text, kind.text) if kind.text else None
@@ -162,7 +145,7 @@ def _iommu(way: Way, hidden: bool | None, root: Path) -> Fact:
 
 def _window(bus_id: str | None, query: Query, root: Path) -> tuple[Fact, ...]:
     """Whether the host can address all of the GPU's memory at once, and how much it can."""
-    window, source = largest_window_bytes(bus_id, root), f"{DEVICES}/{bus_id}/resource"
+    window, source = pci.largest_window_bytes(bus_id, root), f"{pci.DEVICES}/{bus_id}/resource"
     answer = query.ask_board("nvmlDeviceGetBAR1MemoryInfo").member("bar1Total")
     if window is None:
         window, source = answer.value, "NVML"
@@ -177,11 +160,11 @@ def _window(bus_id: str | None, query: Query, root: Path) -> tuple[Fact, ...]:
     )
 
 
-def _path(way: Way, hidden: bool | None) -> tuple[Fact, ...]:
+def _path(way: pci.Way, hidden: bool | None) -> tuple[Fact, ...]:
     """Every device from the GPU up to the root, and whether a virtual machine made this bus."""
     if not way.hops:
-        return tuple(unknown(name, NOT_SHOWN, DEVICES) for name in ("hops", "switches", "root", "virtual_bus"))
-    source = f"{DEVICES}/{way.hops[0].bus_id}"
+        return tuple(unknown(name, pci.NOT_SHOWN, pci.DEVICES) for name in ("hops", "switches", "root", "virtual_bus"))
+    source = f"{pci.DEVICES}/{way.hops[0].bus_id}"
     flat = f"{source}: a hypervisor put the GPU there; slot, bridges, their errors and who shares them are hidden"
     either = "an integrated GPU, or one put there by a hypervisor"
     no_count = FLATTENED if hidden else "a bridge of another kind is on the way"
@@ -194,8 +177,8 @@ def _path(way: Way, hidden: bool | None) -> tuple[Fact, ...]:
     )
 
 
-def _hop(prefix: str, hop: Hop) -> tuple[Fact, ...]:
-    source, silent = f"{DEVICES}/{hop.bus_id}", "sysfs does not say"
+def _hop(prefix: str, hop: pci.Hop) -> tuple[Fact, ...]:
+    source, silent = f"{pci.DEVICES}/{hop.bus_id}", "sysfs does not say"
     link = hop.link
     return (
         known(f"{prefix}bus_id", hop.bus_id, source),
@@ -208,8 +191,8 @@ def _hop(prefix: str, hop: Hop) -> tuple[Fact, ...]:
     )
 
 
-def _why_none(way: Way) -> str:
-    return "there is no port above the GPU" if way.hops else NOT_SHOWN
+def _why_none(way: pci.Way) -> str:
+    return "there is no port above the GPU" if way.hops else pci.NOT_SHOWN
 
 
 # NVLinks, as NVML reports them.
@@ -242,8 +225,8 @@ def nvlink_bytes_per_s(query: Query, links: NvLinks) -> Answer:
     """The line rate of one NVLink in one direction, in bytes a second."""
 
     def speed(link: int) -> Answer:
-        common = query.board_field(FIELD_NVLINK_SPEED)
-        own = common if common.value else query.board_field(FIELD_NVLINK_SPEED_OF_LINK, link)
+        common = query.board_field(Field.NVLINK_SPEED_MBPS_COMMON)
+        own = common if common.value else query.board_field(Field.NVLINK_GET_SPEED, link)
         return Answer(own.value * MEGABYTE) if own.value else Answer(None, common.reason or "NVML says 0")
 
     return of_first(links, speed)
@@ -273,7 +256,7 @@ def nvlink_peers(query: Query, links: NvLinks) -> Answer:
 def coherent(query: Query) -> Answer:
     """Whether a coherent chip-to-chip link (NVLink-C2C) joins GPU and CPU; False if the GPU cannot have one."""
     mode = query.ask_board("nvmlDeviceGetC2cModeInfoV").member("isC2cEnabled")
-    links = query.board_field(FIELD_C2C_LINKS)
+    links = query.board_field(Field.C2C_LINK_COUNT)
     if mode.value is None and links.value is None:
         return Answer(False) if mode.unsupported else mode
     return Answer(bool(mode.value) or bool(links.value))
@@ -295,7 +278,7 @@ def topology(query: Query, links: NvLinks, bus_id: str) -> tuple[Answer, Answer]
 def _links_to(query: Query, links: NvLinks, bus_id: str, other: Any) -> int:
     """How many NVLinks lead to another GPU, directly or through a switch; 0 if NVML knows of none."""
     ends = [query.ask_board("nvmlDeviceGetNvLinkRemotePciInfo", link).member("busId").value for link in links.active]
-    direct = sum(same_device(end, bus_id) for end in ends)
+    direct = sum(pci.same_device(end, bus_id) for end in ends)
     if direct:
         return direct
     kinds = [query.ask_board("nvmlDeviceGetNvLinkRemoteDeviceType", link).value for link in links.active]
@@ -340,7 +323,7 @@ class Distance(NamedTuple):
 
 def distance(first: str | None, second: str | None, root: Path = Path("/")) -> Distance:
     """How near two devices (bus ids) are, by their places on the bus and, if they share no root, their NUMA nodes."""
-    folders = folder_of(first, root), folder_of(second, root)
+    folders = pci.folder_of(first, root), pci.folder_of(second, root)
     if folders[0] is None or folders[1] is None:
         return Distance(None, "sysfs does not show both devices")
     (first_root, first_ids), (second_root, second_ids) = _place(folders[0]), _place(folders[1])
@@ -359,8 +342,8 @@ def network_devices(root: Path = Path("/")) -> tuple[NetworkDevice, ...]:
     """All network controllers in the order of their bus ids, without virtual functions."""
     machine = Machine(root)
     devices = []
-    for bus_id in machine.names(DEVICES):
-        folder = f"{DEVICES}/{bus_id}"
+    for bus_id in machine.names(pci.DEVICES):
+        folder = f"{pci.DEVICES}/{bus_id}"
         kind = machine.read(f"{folder}/class").text or ""
         if kind.startswith(NETWORK_CLASS) and not machine.exists(f"{folder}/physfn"):
             virtio = machine.read(f"{folder}/vendor").text == VIRTIO_VENDOR
@@ -372,14 +355,14 @@ def network_devices(root: Path = Path("/")) -> tuple[NetworkDevice, ...]:
 def _place(folder: Path) -> tuple[Path, list[str]]:
     """The root of a device's bus, and the bus ids from there down to the device."""
     ids: list[str] = []
-    while is_bus_id(folder.name):
+    while pci.is_bus_id(folder.name):
         ids.insert(0, folder.name)
         folder = folder.parent
     return folder, ids
 
 
 def _between_roots(first: str | None, second: str | None, root: Path) -> Distance:
-    numbers = numa_node(first, root), numa_node(second, root)
+    numbers = pci.numa_node(first, root), pci.numa_node(second, root)
     if None not in numbers:
         return Distance("NODE" if numbers[0] == numbers[1] else "SYS")
     if len(nodes(Machine(root))) == 1:
@@ -404,7 +387,7 @@ def _neighbours(
     for index, bus_id in others:
         yield _to_gpu(f"topology_gpu{index}", gpu, query, links, bus_id, hidden, root)
     for device in network_devices(root):
-        name, source = f"topology_{device.name}", f"{DEVICES}/{device.bus_id}"
+        name, source = f"topology_{device.name}", f"{pci.DEVICES}/{device.bus_id}"
         silent = device.reason or hidden
         if silent:
             yield unknown(name, silent, source)
@@ -414,7 +397,7 @@ def _neighbours(
 
 
 def _to_gpu(name: str, gpu: GpuInfo, query: Query, links: NvLinks, bus_id: str, hidden: str | None, root: Path) -> Fact:
-    if same_device(gpu.pci_bus_id, bus_id):
+    if pci.same_device(gpu.pci_bus_id, bus_id):
         return known(name, "same board", "PCI bus id")
     by_nvlink, by_pcie = topology(query, links, bus_id)
     if by_nvlink.value not in (None, NO_NVLINK):
@@ -422,9 +405,9 @@ def _to_gpu(name: str, gpu: GpuInfo, query: Query, links: NvLinks, bus_id: str, 
     if links.active and by_nvlink.value is None:
         return unknown(name, f"whether NVLink joins them is not known: {by_nvlink.reason}", "NVML")
     if hidden:
-        return unknown(name, hidden, DEVICES)
+        return unknown(name, hidden, pci.DEVICES)
     note = "" if by_nvlink.value == NO_NVLINK else "; NVML does not say whether NVLink joins them"
     if by_pcie.value is not None:
         return known(name, by_pcie.value, f"NVML{note}")
     near = distance(gpu.pci_bus_id, bus_id, root)
-    return stated(name, near.value, f"{DEVICES}{note}", f"{near.reason}; {by_pcie.why_none}")
+    return stated(name, near.value, f"{pci.DEVICES}{note}", f"{near.reason}; {by_pcie.why_none}")

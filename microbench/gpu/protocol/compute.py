@@ -135,18 +135,15 @@ class Gemm(Protocol):
 
         Raises Skip if the library's calls cannot be captured.
         """
-        ...
 
     def fresh(self) -> None:
         """Fill the operands with new data and poison D; returns when both are done."""
-        ...
 
     def check(self) -> str:
         """Compare D with A B by products with random vectors of signs, in float64. Returns how that was done.
 
         Raises MeasurementError, with both errors, if D is further off than the rounding of its types allows.
         """
-        ...
 
 
 class Problem(Protocol):
@@ -168,11 +165,9 @@ class Problem(Protocol):
 
         Raises Skip if library, type and GPU do not go together, and with the install line if the library is missing.
         """
-        ...
 
     def gemm(self, library: Library, way: str) -> Gemm:
         """This way, ready to be submitted. All ways of a problem share the operands and D."""
-        ...
 
 
 class ClockBracket(Protocol):
@@ -180,15 +175,12 @@ class ClockBracket(Protocol):
 
     def begin(self) -> None:
         """Launch the first kernel."""
-        ...
 
     def end(self) -> None:
         """Launch the second kernel."""
-        ...
 
     def hz(self) -> float:
         """The mean SM clock between the two kernels: median over the SMs, in Hz. Call it when both have ended."""
-        ...
 
 
 class Resident(Protocol):
@@ -203,11 +195,9 @@ class Resident(Protocol):
 
     def take(self, repeats: int) -> UnitPass:
         """Run ``repeats`` repetitions on every SM. Raises MeasurementError if two blocks shared an SM."""
-        ...
 
     def check(self) -> str:
         """Compare the results on fresh operands. Returns how; raises MeasurementError for a wrong result."""
-        ...
 
 
 class Chain(Protocol):
@@ -217,7 +207,6 @@ class Chain(Protocol):
 
     def take(self, repeats: int) -> UnitPass:
         """Run ``repeats`` repetitions on one SM."""
-        ...
 
 
 class Compute(Protocol):
@@ -237,32 +226,24 @@ class Compute(Protocol):
 
         With ``beyond_l2`` there are so many copies of B, used in turn, that none is in the L2 when it is used.
         """
-        ...
 
     def needed_bytes(self, dtype: GemmType, rows: int, columns: int, depth: int) -> int:
         """Bytes of operands, result, check and workspace of such a problem."""
-        ...
 
     def free_bytes(self) -> int:
         """Device memory that a problem can take now, in bytes."""
-        ...
 
     def bracket(self) -> ClockBracket:
         """A new bracket for the mean SM clock of a region."""
-        ...
 
     def state(self) -> Telemetry:
         """Power, temperature, clocks and throttle reasons by NVML, read while work runs. Takes microseconds."""
-        ...
 
     def tensor(self, path: TensorPath, dtype: TensorType) -> Resident:
         """Tensor instructions alone, on normally distributed random operands."""
-        ...
 
     def arithmetic(self, operation: AluOperation) -> Resident:
         """Independent ALU instructions, enough of them to fill every SM."""
-        ...
 
     def chain(self, operation: AluOperation) -> Chain:
         """Dependent ALU instructions of one warp."""
-        ...

@@ -29,7 +29,6 @@ class HostClock(Protocol):
 
     def now_ns(self) -> int:
         """Monotonic time in ns."""
-        ...
 
 
 class Gate(Protocol):
@@ -37,15 +36,12 @@ class Gate(Protocol):
 
     def shut(self, streams: Sequence[int] = (0,), timeout_s: float = 0.5) -> None:
         """Hold these streams. Work that is submitted to them afterwards waits."""
-        ...
 
     def open(self) -> None:
         """Release the streams."""
-        ...
 
     def was_late(self) -> bool:
         """True if the gate timed out after the last ``shut``: the sample is void. Synchronise before calling this."""
-        ...
 
 
 class EventPair(Protocol):
@@ -53,15 +49,12 @@ class EventPair(Protocol):
 
     def start(self) -> None:
         """Record the first event."""
-        ...
 
     def stop(self) -> None:
         """Record the second event."""
-        ...
 
     def elapsed_s(self) -> float:
         """Wait for the second event. Returns the time between the two by the device's clock, in s."""
-        ...
 
 
 class GpuRecording(NamedTuple):
@@ -101,19 +94,15 @@ class Gpu(Protocol):
     @property
     def clock(self) -> HostClock:
         """The host clock that the stamps are in."""
-        ...
 
     def case(self) -> AbstractContextManager[None]:
         """The scope of one case: streams, graphs, memory and layers that are made inside are released at its end."""
-        ...
 
     def bind(self, op: Op) -> Submit:
         """Make an operation ready to be submitted; it is usable until the case ends."""
-        ...
 
     def layer_kernels(self, op: LayerCall) -> Fact:
         """Kernels that one call of a bound layer submits, counted by stream capture; None with a reason if unknown."""
-        ...
 
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
         """Capture operations of stream 0 as one chain, then instantiate and upload the graph.
@@ -121,43 +110,34 @@ class Gpu(Protocol):
         Calls of a Python layer are captured and replayed by the layer's own means; all of them must be equal. Raises
         MeasurementError, with the driver's reason, for an operation that cannot be captured.
         """
-        ...
 
     @property
     def graphs(self) -> Graphs:
         """Further operations with CUDA Graphs, for the current case."""
-        ...
 
     @property
     def links(self) -> Links:
         """Operations of the links to the host and to other GPUs, for the current case."""
-        ...
 
     @property
     def memory(self) -> DeviceMemory:
         """Operations of the GPU's own memory and caches, for the current case."""
-        ...
 
     @property
     def compute(self) -> Compute:
         """Operations of the tensor cores and ALUs, for the current case."""
-        ...
 
     def gate(self) -> Gate:
         """The gate of the current case."""
-        ...
 
     def events(self, stream: int = 0) -> EventPair:
         """A new pair of timing events in this stream."""
-        ...
 
     def synchronize(self) -> None:
         """Wait until the GPU is idle."""
-        ...
 
     def synchronize_stream(self, stream: int = 0) -> None:
         """Wait for one stream, in the wait mode that the process was started with."""
-        ...
 
     def start_stamps(self, count: int) -> IntArray:
         """``count`` times: launch an empty kernel whose first instruction sets a flag, then synchronise the stream.
@@ -166,15 +146,12 @@ class Gpu(Protocol):
         flag, after the synchronise. A stamp of 0 means that the second thread missed the flag. Raises Skip if there is
         no second CPU to watch from.
         """
-        ...
 
     def flag_round_trips(self, count: int) -> IntArray:
         """``count`` times: the host sets a flag, the GPU answers with another, the host sees it. ns, shape (count,)."""
-        ...
 
     def host_read_ns(self, count: int) -> IntArray:
         """Dependent reads of host memory by one GPU thread: ns per read of each of ``count`` chains, shape (count,)."""
-        ...
 
     def record(self, launch: Launch, count: int, *, graph: bool, gated: bool) -> GpuRecording:
         """Run ``count`` kernels of ``launch``'s length and kind that record their own start and end.
@@ -182,11 +159,9 @@ class Gpu(Protocol):
         They are submitted as launches, or as one graph. With ``gated`` all are queued before the first may run. Raises
         MeasurementError if they do not fit the launch queue, or if the gate times out again and again.
         """
-        ...
 
     def resident(self, streams: int, duration_ns: int) -> int:
         """The largest number of kernels resident at the same time: one-block kernels behind a gate, one a stream."""
-        ...
 
     def threads_stamps(self, threads: int, count: int) -> IntArray:
         """``threads`` host threads start together; each launches ``count`` empty kernels into its own stream.
@@ -194,31 +169,24 @@ class Gpu(Protocol):
         Returns begin and end of each thread's loop in host ns, shape (threads, 2). Raises Skip for more threads than
         physical cores.
         """
-        ...
 
     def round_robin_ns(self, streams: int, count: int) -> int:
         """Launch ``count`` empty kernels into ``streams`` streams in turn and wait for all: host ns in total."""
-        ...
 
     def pause(self, seconds: float) -> None:
         """Let this time pass with nothing submitted."""
-        ...
 
     def pcie_bytes(self) -> PcieBytes:
         """Counter totals; traffic is the difference of two readings. Raises Skip if there are no counters."""
-        ...
 
     def energy_j(self) -> float:
         """The energy counter in J; energy is the difference of two readings. Raises Skip if there is no counter."""
-        ...
 
     def telemetry(self) -> Telemetry:
         """The SM clock counted by the SMs (``sm_clock_begin_hz``), everything else from NVML. Never raises."""
-        ...
 
     def close(self) -> None:
         """Release the context."""
-        ...
 
 
 class ColdStarts(Protocol):
@@ -226,7 +194,6 @@ class ColdStarts(Protocol):
 
     def seconds(self, what: str) -> float:
         """Host time of one first act, in s. Raises Skip if this machine cannot do it."""
-        ...
 
 
 class Host(Protocol):
@@ -237,24 +204,18 @@ class Host(Protocol):
     @property
     def clock(self) -> HostClock:
         """The clock that the stamps are in."""
-        ...
 
     def clock_stamps(self, count: int) -> IntArray:
         """``count`` readings of the monotonic clock, back to back from a compiled loop: ns, shape (count,)."""
-        ...
 
     def call_s(self, how: str, count: int) -> float:
         """Seconds for ``count`` calls of an empty function. ``how``: compiled, compiled_from_python, ctypes, python."""
-        ...
 
     def copy_s(self, threads: int, size_bytes: int) -> float:
         """``threads`` threads start together; each copies its own ``size_bytes`` once. Seconds until all are done."""
-        ...
 
     def wakeup_stamps(self, how: str, count: int) -> IntArray:
         """Hand over to another thread and back, ``count`` times: ns, shape (count,). ``how``: spin, event, pipe."""
-        ...
 
     def cores(self) -> int:
         """Physical cores that this process may run on."""
-        ...

@@ -82,7 +82,6 @@ class Shaped(Protocol):
 
     def check(self) -> str:
         """Run both once. Returns how the order was verified. Raises MeasurementError for a missing or early kernel."""
-        ...
 
 
 class Chain(Protocol):
@@ -96,21 +95,18 @@ class Chain(Protocol):
 
     def instantiate_ns(self) -> int:
         """Instantiate the graph once more and destroy the result: host time of the instantiation, in ns."""
-        ...
 
     def update_ns(self) -> int:
         """Update the executable graph to one with the same nodes and other values: host time of the call, in ns.
 
         Later checks expect the new values. Raises Skip, with the driver's reason, if it refuses such an update.
         """
-        ...
 
     def check(self) -> str:
         """Poison the memory, replay, and inspect the effect and order of every node. Returns how that was done.
 
         Raises MeasurementError if an effect is missing, wrong or early.
         """
-        ...
 
 
 class Loop(Protocol):
@@ -121,7 +117,6 @@ class Loop(Protocol):
 
         Raises MeasurementError if a different number of iterations ran.
         """
-        ...
 
 
 class Step(Protocol):
@@ -131,11 +126,9 @@ class Step(Protocol):
 
     def held_bytes(self) -> int:
         """Device memory that stays reserved from one step to the next, in bytes."""
-        ...
 
     def check(self) -> str:
         """Run a step with a fresh value. Returns how it was verified; raises MeasurementError if the value is lost."""
-        ...
 
 
 class Graphs(Protocol):
@@ -147,14 +140,12 @@ class Graphs(Protocol):
         Returns ns, shape (count, len(Life)). A captured graph is uploaded, and READY is when the GPU has done so. A
         built graph is not: UPLOADED and READY equal INSTANTIATED, and its first launch uploads it.
         """
-        ...
 
     def footprint(self, nodes: int, copies: int) -> Footprint:
         """Memory of a chain of empty kernels, instantiated, uploaded and run once: the mean over ``copies`` copies.
 
         The copies are held until the case ends, so that those of a later call cannot reuse their memory.
         """
-        ...
 
     def changes(self, way: ChangeWay, nodes: int, changed: int, count: int) -> IntArray:
         """``count`` times: give ``changed`` nodes of a chain new arguments or a new grid, then replay it twice.
@@ -164,20 +155,15 @@ class Graphs(Protocol):
         replays ran with it. Raises MeasurementError, with the driver's reason, if the driver refuses the change, and
         if the new values did not arrive.
         """
-        ...
 
     def chain(self, kind: NodeKind, count: int) -> Chain:
         """A chain of ``count`` nodes of this kind, instantiated and uploaded."""
-        ...
 
     def shape(self, shape: Shape) -> Shaped:
         """This shape as a graph and on streams."""
-        ...
 
     def loop(self, decider: Decider) -> Loop:
         """A kernel that is repeated until a counter is full. ``decider`` says who decides on the next iteration."""
-        ...
 
     def step(self, way: AllocationWay, size_bytes: int, pairs: int) -> Step:
         """A step with ``pairs`` allocations of ``size_bytes``, one after the other."""
-        ...

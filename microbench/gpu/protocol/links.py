@@ -40,14 +40,12 @@ class Checked(Protocol):
 
     def fresh(self) -> None:
         """Write a new pattern to every source and poison to every destination; returns when both are done."""
-        ...
 
     def check(self) -> str:
         """Compare each whole destination with the pattern of the last ``fresh``. Returns how it was compared.
 
         Raises MeasurementError for the first wrong byte.
         """
-        ...
 
 
 class Transfer(Checked, Protocol):
@@ -70,7 +68,6 @@ class Duplex(Checked, Protocol):
 
         Shapes (h2d,) and (d2h,), by the device's clock; None if the gate timed out.
         """
-        ...
 
 
 class Chase(Protocol):
@@ -85,11 +82,9 @@ class Chase(Protocol):
         Timed by the GPU's timer from the first read to the last. A walk continues where the last one ended, so a line
         is read again only after all others. Raises MeasurementError if a walk ends at the wrong line.
         """
-        ...
 
     def each_ns(self, reads: int) -> IntArray:
         """Single reads from one SM, each stamped by the SM's clock: ns, shape (reads,)."""
-        ...
 
 
 class Pipeline(Checked, Protocol):
@@ -107,14 +102,12 @@ class Managed(Protocol):
 
     def take_ns(self) -> int:
         """Move the pages back to where they come from, then move them and wait: host time of the second move in ns."""
-        ...
 
     def check(self) -> str:
         """Compare all of it, and verify that the last move really took place. Returns how.
 
         Raises MeasurementError for wrong data and for a move that left no trace.
         """
-        ...
 
 
 class Peer(Checked, Protocol):
@@ -126,7 +119,6 @@ class Peer(Checked, Protocol):
         When both directions run at the same time, this is the time of the first GPU's direction; the second GPU's runs
         twice as long.
         """
-        ...
 
 
 class Concurrent(Checked, Protocol):
@@ -137,7 +129,6 @@ class Concurrent(Checked, Protocol):
 
         The first GPU is measured. The others make twice as many copies, so that it never runs alone.
         """
-        ...
 
 
 class Links(Protocol):
@@ -152,11 +143,9 @@ class Links(Protocol):
 
         A fact that cannot be read has the value None and a reason.
         """
-        ...
 
     def copy(self, direction: Direction, memory: HostMemory, size_bytes: int, node: int | None = None) -> Transfer:
         """A copy by a copy engine. The host buffer lies on NUMA node ``node``, by default on the caller's node."""
-        ...
 
     def kernel_copy(self, access: Access, width_bytes: int, offset_bytes: int, size_bytes: int) -> Transfer:
         """A kernel that copies pinned host memory to device memory (read), or device memory to it (write).
@@ -164,15 +153,12 @@ class Links(Protocol):
         Each thread moves ``width_bytes`` (4, 8 or 16) at a time. The host buffer begins ``offset_bytes`` after a 4 KiB
         page boundary: accesses stay aligned to their own width, but the offset splits the lines of a warp.
         """
-        ...
 
     def duplex(self, size_bytes: int) -> Duplex:
         """Copies of ``size_bytes`` of pinned memory both ways at the same time."""
-        ...
 
     def chase(self, footprint_bytes: int, stride_bytes: int, order: Order) -> Chase:
         """Dependent reads of pinned host memory, one line every ``stride_bytes``. Raises Skip for less than a line."""
-        ...
 
     def pinning(self, way: PinningWay, size_bytes: int, count: int) -> IntArray:
         """``count`` times: take memory and give it back. Host clock in ns, shape (count, len(Pinning)).
@@ -180,7 +166,6 @@ class Links(Protocol):
         ``allocate`` allocates pinned memory, ``register`` pins memory that exists and was touched, ``touch`` maps
         pageable memory and touches each page, which every program has to do.
         """
-        ...
 
     def pipeline(self, size_bytes: int, chunks: int, streams: int, kernel_ns: int) -> Pipeline:
         """``size_bytes`` in ``chunks`` chunks, chunk i in stream i modulo ``streams``.
@@ -188,11 +173,9 @@ class Links(Protocol):
         If ``kernel_ns`` is not 0, a kernel follows each chunk in its stream: it reads the whole chunk, then spins until
         it has run for ``kernel_ns / chunks``. Each kernel takes all SMs, so that no two run at the same time.
         """
-        ...
 
     def managed(self, way: ManagedWay, size_bytes: int) -> Managed:
         """Managed memory that is moved in this way. Raises Skip for more than a quarter of the free device memory."""
-        ...
 
     def peer(self, first: int, second: int, way: PeerWay, access: bool, size_bytes: int) -> Peer:
         """Movements of ``size_bytes`` between two GPUs (CUDA indices), with or without peer access.
@@ -200,16 +183,12 @@ class Links(Protocol):
         The first GPU's engines or SMs move the data: they read the second GPU's memory, or write it. Raises Skip, with
         the reason, for a pair without peer access.
         """
-        ...
 
     def peer_chase(self, first: int, second: int, footprint_bytes: int, stride_bytes: int) -> Chase:
         """Dependent reads of the second GPU's memory by the first, in address order."""
-        ...
 
     def gpus(self) -> Sequence[int]:
         """CUDA indices of all GPUs that this process sees."""
-        ...
 
     def concurrent(self, direction: Direction, gpus: Sequence[int], size_bytes: int) -> Concurrent:
         """Pinned copies of the GPUs with these CUDA indices, each to or from the NUMA node that the GPU is on."""
-        ...

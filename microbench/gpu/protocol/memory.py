@@ -64,11 +64,9 @@ class Operations(Protocol):
 
     def fresh(self) -> None:
         """Write new values to the memory; returns when they are there."""
-        ...
 
     def check(self) -> str:
         """Compare what all calls since the last ``fresh`` have left in memory. Returns how; raises MeasurementError."""
-        ...
 
 
 class Level(Protocol):
@@ -87,7 +85,6 @@ class Level(Protocol):
         What an SM read before is in its cache: if its cache can hold the set, the first time through is not timed.
         Raises MeasurementError if the sum of all words read is wrong.
         """
-        ...
 
 
 class LocalChase(Protocol):
@@ -97,18 +94,15 @@ class LocalChase(Protocol):
 
     def walk(self, reads: int) -> Walk:
         """Walk on from where the last walk ended. Raises MeasurementError if the walk ends at the wrong line."""
-        ...
 
     def each_cycles(self, reads: int) -> IntArray:
         """Single reads, each stamped by the SM's clock: SM cycles including the stamp, shape (reads,)."""
-        ...
 
     def lines_cycles(self, repeats: int) -> IntArray:
         """Latency of each line when the L2 answers one SM, whose own cache is bypassed.
 
         SM cycles including the stamp, shape (repeats, lines). Raises Skip for shared memory.
         """
-        ...
 
 
 class DeviceMemory(Protocol):
@@ -119,11 +113,10 @@ class DeviceMemory(Protocol):
     """
 
     def shapes(self, kernel: StreamKernel, dtype: DataType, implementation: Implementation) -> Sequence[str]:
-        """Names of the launch shapes that this kernel can run in here: width of an access, loads under way, blocks.
+        """Names of the launch shapes that this kernel can run in here: width of an access, loads in flight, blocks.
 
         A library chooses for itself and has one shape.
         """
-        ...
 
     def stream(
         self, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int, shape: str
@@ -133,25 +126,21 @@ class DeviceMemory(Protocol):
         read sum(a); write a = s; copy c = a; scale b = s c; add c = a + b; triad a = b + s c; dot sum(a b). A rest of
         ``size_bytes`` that is smaller than an element stays untouched. Integers wrap around.
         """
-        ...
 
     def level(self, space: Space, footprint_bytes: int) -> Level:
         """A working set in device memory, or in each SM's shared memory (then ``footprint_bytes`` per SM)."""
-        ...
 
     def chase(self, space: Space, footprint_bytes: int) -> LocalChase:
         """Dependent reads through a working set, by way of the SM's own cache or in its shared memory.
 
         At most 2**21 lines of a large set are visited; they are spread evenly over it.
         """
-        ...
 
     def occupied(self, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int) -> Transfer:
-        """A read of ``size_bytes`` by this many resident threads, each with ``loads`` reads of 16 bytes under way.
+        """A read of ``size_bytes`` by this many resident threads, each with ``loads`` reads of 16 bytes in flight.
 
         Raises Skip if an SM does not hold exactly this many blocks.
         """
-        ...
 
     def strided(self, access: StrideAccess, stride_bytes: int, size_bytes: int) -> Transfer:
         """Neighbouring threads read or write 4-byte words ``stride_bytes`` apart in a buffer of ``size_bytes``.
@@ -160,33 +149,26 @@ class DeviceMemory(Protocol):
         the buffer several times, each time one line further, until it has touched more than the L2 holds; the passes
         run at the same time if a buffer has fewer such words than there are threads.
         """
-        ...
 
     def scattered(self, access: RandomAccess, footprint_bytes: int) -> Operations:
         """8-byte words of a power-of-two ``footprint_bytes`` in hashed order: read (gather), written (scatter) or
         atomically added to (update). A call touches all words equally often, small sets several times."""
-        ...
 
     def atomics(self, space: Space, dtype: AtomicType, spread: Spread) -> Operations:
         """Atomic additions by all SMs whose result is not used. In shared memory ``same`` is one word a block."""
-        ...
 
     def engine(self, way: EngineWay, size_bytes: int) -> Transfer:
         """The driver's copies within device memory (copy_2d: rows of half their pitch) and its memset."""
-        ...
 
     def allocating(self, way: AllocationWay, size_bytes: int, count: int) -> IntArray:
         """``count`` times: allocate memory and free it. Host clock in ns, shape (count, len(Allocation)).
 
         The first allocation is the first of that size in this process, from an empty pool where a pool is used.
         """
-        ...
 
     def capacity(self) -> Sequence[Fact]:
         """The largest single block and the most memory in several blocks that can be allocated now, and the memory
         that the context takes, in bytes."""
-        ...
 
     def peers(self) -> Fact:
         """Other processes that hold memory of this GPU; None with a reason if they cannot be seen."""
-        ...

@@ -19,16 +19,12 @@ class Submit(Protocol):
 
     def __call__(self, count: int) -> None:
         """Submit ``count`` times."""
-        ...
 
     def burst_ns(self, count: int) -> int:
         """Submit ``count`` times. Returns the host time from before the first call to after the last, in ns."""
-        ...
 
     def stamps(self, out_ns: IntArray) -> None:
         """Submit ``len(out_ns) - 1`` times. Stamps the host clock, in ns, before each call and after the last."""
-        ...
 
     def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
         """``len(out_ns)`` times: make ``calls`` calls, then synchronise with them. Writes each time in ns."""
-        ...

@@ -1,1 +1,1 @@
-"""Figures of one or several runs, drawn with Altair."""
+"""Figures of one or several runs as SVG, PNG and PDF."""

@@ -15,8 +15,7 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 SMALL, USUAL, LARGE = 11.0, 12.0, 15.0
 # The width of an average character as a share of the type size, for a wide typeface.
 CHARACTER, BOLD_CHARACTER = 0.55, 0.64
-# How far below its middle the line of a text lies, as a share of the type size: not all programs that show SVG know
-# dominant-baseline.
+# From the middle of a text down to its baseline, as a share of the type size; not all viewers know dominant-baseline.
 MIDDLE = 0.35
 LONGEST_TEXT = 160
 # Noncharacters that XML forbids; ``plain`` spells out all other ones.
@@ -30,8 +29,8 @@ Symbol = Literal["circle", "square", "diamond", "triangle"]
 class Palette(NamedTuple):
     """Colours by purpose, in any form that an SVG attribute accepts.
 
-    ``first`` to ``fourth`` tell series apart, ``quiet`` is for helping lines, ``page`` and ``raised`` are grounds of
-    the page, and ``good`` to ``problem`` grade a finding.
+    ``first`` to ``fourth`` are series, ``quiet`` is for secondary lines, ``page`` and ``raised`` are backgrounds of the
+    page, and ``good`` to ``problem`` are severities of findings.
     """
 
     ground: str
@@ -52,17 +51,12 @@ class Palette(NamedTuple):
     problem: str
 
     def of(self, tone: Tone | Literal["ground", "ink", "muted", "grid"]) -> str:
-        """The colour of a tone; a tone without a colour of its own is written in ink."""
+        """The colour of a tone; ink for a tone that has no colour."""
         colour: str = getattr(self, tone.removeprefix("on_"), self.ink)
         return colour
 
-    @property
-    def series(self) -> tuple[str, str, str, str]:
-        """The colours of series, in order."""
-        return self.first, self.second, self.third, self.fourth
 
-
-# The same hues on both grounds. Each series colour is text as well, so its contrast to the ground is at least 4.5 : 1
+# The same hues on both grounds. Series colours are also text, so their contrast to the ground is at least 4.5 : 1
 # (WCAG 2.2, 1.4.3), and any two differ for every kind of colour blindness (tests/test_figures.py computes both).
 LIGHT = Palette(
     ground="#ffffff", ink="#1b1f24", muted="#59636e", quiet="#7d8590", grid="#e4e8ec",
@@ -138,9 +132,9 @@ class Canvas:
         self.shapes: list[Shape] = []
 
     def svg(self, palette: Palette, *, margin: float = 0.0, label: str = "") -> str:
-        """The shapes as an SVG element in the typeface around it.
+        """The shapes as an SVG element in the page's typeface.
 
-        With a ``label`` in words it stands alone: on its ground, and with a typeface of its own.
+        With a ``label`` it is a file: it has a ground, a typeface, and the label for screen readers.
         """
         width, height = _number(self.width + 2 * margin), _number(self.height + 2 * margin)
         begin, size = _number(-margin), f'width="{width}" height="{height}"'
@@ -169,7 +163,7 @@ def corners_of(symbol: Symbol, radius: float) -> tuple[Point, ...]:
 
 
 def safe(text: str) -> str:
-    """``text`` on one line without invisible characters, and with an end."""
+    """``text`` on one line, without invisible characters, cut at LONGEST_TEXT."""
     return NO_XML.sub("", plain(text, LONGEST_TEXT))
 
 

@@ -1,6 +1,6 @@
-"""The figures: for each its name, its title, what measures it, and the function that gathers its pictures.
+"""Lists the figures: name, title, benchmarks, and the function that gathers the pictures of each.
 
-A new figure is a function here and its line in KINDS.
+To add a figure, write such a function here and add a line to KINDS.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from microbench.analysis.evidence import Evidence, Finding
     from microbench.report.document import Bars, Curve, Table, TimeLine
 
-# This module is imported for the names alone when a command answers --help, so its functions import what they need.
+# --help imports this module for the names alone, so the functions import what they need.
 
 
 Words = Callable[[float], str]
@@ -32,7 +32,7 @@ class Gathered(NamedTuple):
     """What a figure shows of one GPU: panels, findings whose titles are its conclusion, and tables for the terminal."""
 
     panels: Sequence[Panel]
-    findings: Sequence[Finding]
+    findings: Sequence[Finding | None]
     tables: Sequence[Table | None] = ()
 
 
@@ -48,7 +48,7 @@ def _ladder(evidence: Evidence) -> Gathered:
     from microbench.explain.launch_rules import same_kernel
     from microbench.report.suites.launch import ladder, one_op
 
-    return Gathered(_panels(ladder(evidence), one_op(evidence)), same_kernel(evidence)[:1])
+    return Gathered(_panels(ladder(evidence), one_op(evidence)), [same_kernel(evidence)])
 
 
 def _gain(evidence: Evidence) -> Gathered:
@@ -56,7 +56,7 @@ def _gain(evidence: Evidence) -> Gathered:
     from microbench.report.suites.graph import gain, surface
 
     panels = _panels(gain(evidence), words=(as_time, times))
-    return Gathered(panels, crossovers(evidence)[:1], [surface(evidence)])
+    return Gathered(panels, [crossovers(evidence)], [surface(evidence)])
 
 
 def _link(evidence: Evidence) -> Gathered:
@@ -66,7 +66,7 @@ def _link(evidence: Evidence) -> Gathered:
 
     curves = (rates(evidence, direction) for direction in DIRECTIONS)
     panels = _panels(*curves, words=(about_size, _bandwidth))
-    return Gathered(panels, copy_size(evidence)[:1], [fits(evidence)])
+    return Gathered(panels, [copy_size(evidence)], [fits(evidence)])
 
 
 def _memory(evidence: Evidence) -> Gathered:
@@ -75,15 +75,15 @@ def _memory(evidence: Evidence) -> Gathered:
 
     panels = _panels(hierarchy(evidence), words=(about_size, _bandwidth))
     panels += _panels(latencies(evidence), words=(about_size, as_time))
-    return Gathered(panels, [*levels(evidence), *latency(evidence)])
+    return Gathered(panels, [levels(evidence), latency(evidence)])
 
 
 def _roofline(evidence: Evidence) -> Gathered:
     from microbench.explain.compute_products import bounds
     from microbench.report.suites.roofline import rooflines
 
-    words = (lambda value: f"{three_digits(value)} operations a byte", lambda value: quantity(value, "FLOP/s"))
-    return Gathered(_panels(*rooflines(evidence), words=words), bounds(evidence)[:1])
+    words = (lambda value: f"{three_digits(value)} operations per byte", lambda value: quantity(value, "FLOP/s"))
+    return Gathered(_panels(*rooflines(evidence), words=words), [bounds(evidence)])
 
 
 def _sustained(evidence: Evidence) -> Gathered:
@@ -91,7 +91,7 @@ def _sustained(evidence: Evidence) -> Gathered:
     from microbench.report.suites.roofline import rates_over_time, state_over_time
 
     panels = _panels(rates_over_time(evidence), state_over_time(evidence), words=(as_time, percent))
-    return Gathered(panels, sustained(evidence)[:1])
+    return Gathered(panels, [sustained(evidence)])
 
 
 def _step(evidence: Evidence) -> Gathered:
@@ -117,13 +117,13 @@ def _bandwidth(value: float) -> str:
 STEP = (
     "launch_cost", "launch_duration", "launch_queue", "launch_layers", "launch_sync", "graph_lifecycle", "graph_gain",
 )  # fmt: skip
-# By the name that a person types, in the order of a page.
+# By the name that a user types, in the order of the page.
 KINDS = {
     "ladder": Kind("Submission ladder: the same kernel, launched from each layer", ("launch_layers",), _ladder),
     "gain": Kind("Speed-up of a graph over kernel duration", ("graph_gain",), _gain),
     "link": Kind("Bandwidth over the size of a copy", ("link_copy",), _link),
     "memory": Kind("Bandwidth and latency over the working set", ("memory_levels", "memory_latency"), _memory),
     "roofline": Kind("Products of models under this GPU's own roofs", ("gemm_shapes",), _roofline),
-    "sustained": Kind("Products that last: rate, clock, power and temperature", ("gemm_sustained",), _sustained),
+    "sustained": Kind("Sustained products: rate, clock, power and temperature", ("gemm_sustained",), _sustained),
     "step": Kind("A short step, predicted: in a stream and as a graph", STEP, _step),
 }

@@ -1,9 +1,10 @@
-"""Draws the pictures of a report on a canvas: curves, time lines, histograms and bars, for pages and files alike."""
+"""Draws curves, time lines, histograms and bars on a canvas, for the page and for files."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import operator
 import textwrap
 from collections.abc import Callable, Sequence
 
@@ -11,8 +12,6 @@ from microbench.core.units import BEFORE_UNIT
 from microbench.report.curves import Scale
 from microbench.report.document import Bars, Curve, Histogram, Lane, Line, Span, TimeLine
 from microbench.report.figures.canvas import (
-    BOLD_CHARACTER,
-    CHARACTER,
     SMALL,
     USUAL,
     Canvas,
@@ -38,20 +37,20 @@ DASHED, DOTTED = (6.0, 4.0), (2.0, 3.0)
 MOST_DOTS = 40
 THINNED = 2.0
 SYMBOLS: tuple[Symbol, ...] = ("circle", "square", "diamond", "triangle")
-# Names longer than this share of a plot are not written beside their lines but in a legend.
+# Names longer than this share of a plot go into a legend.
 LONGEST_NAME = 0.7
 LANE, BLANK_LANE, BLOCK = 26.0, 10.0, 18.0
 OPACITIES = {"solid": 1.0, "shaded": 0.5, "pale": 0.22, "level": 0.45, "idle": 0.12}
 BAR, BETWEEN_BARS = 9.0, 3.0
 PALE = 0.32
 
-WordsOf = Callable[[float], str]
+Hints = tuple[Callable[[float], str], Callable[[float], str]] | None
 
 
 def paragraph(canvas: Canvas, text: str, size: float = USUAL, colour: Colour = "ink", *, bold: bool = False) -> None:
     """Text in lines of about the same length; a number and its unit stay on one line."""
     text = BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text)
-    most = max(int(canvas.width / (size * (BOLD_CHARACTER if bold else CHARACTER))), 1)
+    most = max(int(canvas.width / width_of("n", size, bold=bold)), 1)
     count = len(textwrap.wrap(text, most))
     widths = range(len(text) // max(count, 1), most + 1)
     lines = next((found for width in widths if len(found := textwrap.wrap(text, max(width, 1))) == count), [])
@@ -81,29 +80,25 @@ def legend(canvas: Canvas, entries: Sequence[tuple[str, Colour, Symbol | None]])
 # Curves: lines with their names beside them, limits dashed, marks named above.
 
 
-def curve(
-    canvas: Canvas,
-    one: Curve,
-    *,
-    height: float = CURVE_HEIGHT,
-    hints: tuple[WordsOf, WordsOf] | None = None,
-) -> None:
-    """The lines of a curve between its axes. ``hints`` are the words for x and y that a pointer on a dot gets."""
-    lines = [line for line in one.lines if line.points]
-    left = max((width_of(tick.text, SMALL, bold=True) for tick in one.y_ticks), default=0.0) + GAP
+def curve(canvas: Canvas, picture: Curve, *, height: float = CURVE_HEIGHT, hints: Hints = None) -> None:
+    """The lines of a curve between its axes. ``hints`` put x and y into words for a pointer on a dot."""
+    lines = [line for line in picture.lines if line.points]
+    left = max((width_of(tick.text, SMALL, bold=True) for tick in picture.y_ticks), default=0.0) + GAP
     right = canvas.width - GAP
     xs = [x for line in lines for x, _ in line.points]
-    x_scale = Scale(min(xs), max(xs), right - left, one.x_log)
+    x_scale = Scale(min(xs), max(xs), right - left, picture.x_log)
     symbols = dict(zip((line.name for line in lines if line.kind == "points"), itertools.cycle(SYMBOLS), strict=False))
     too_long = any(width_of(line.name) > LONGEST_NAME * (right - left) for line in lines if line.kind != "points")
     listed = [line for line in lines if line.name and (too_long or line.kind == "points")]
     if listed:
         entries = {line.name: (line.name, line.tone, symbols.get(line.name)) for line in listed}
         legend(canvas, list(entries.values()))
-    _marks(canvas, [(left + x_scale(mark.at), mark.text) for mark in one.marks], height)
+    _marks(canvas, [(left + x_scale(mark.at), mark.text) for mark in picture.marks], height)
     area = Box(left, right, canvas.height, canvas.height + height)
-    y_of = _vertical([y for line in lines for _, y in line.points] + [tick.at for tick in one.y_ticks], one.y_log, area)
-    for y, text in _apart([(y_of(tick.at), tick.text) for tick in one.y_ticks], lambda text: ROW):
+    y_of = _vertical(
+        [y for line in lines for _, y in line.points] + [tick.at for tick in picture.y_ticks], picture.y_log, area
+    )
+    for y, text in _apart([(y_of(tick.at), tick.text) for tick in picture.y_ticks], lambda text: ROW):
         canvas.shapes.append(Stroke([(left, y), (right, y)], "grid"))
         canvas.shapes.append(Words(left - GAP, y, text, "muted", "end", SMALL))
     paths = [_thinned([(left + x_scale(x), y_of(y)) for x, y in line.points], line) for line in lines]
@@ -117,9 +112,9 @@ def curve(
             colour: Colour = "muted" if line.tone == "quiet" else line.tone
             canvas.shapes.append(Words(box.left, (box.top + box.bottom) / 2, line.name, colour, halo=True))
     canvas.height = area.bottom
-    _below(canvas, [(left + x_scale(tick.at), tick.text) for tick in one.x_ticks], left, right)
-    if one.x_title:
-        canvas.shapes.append(Words(right, canvas.height + ROW / 2, one.x_title, "muted", "end", SMALL))
+    _below(canvas, [(left + x_scale(tick.at), tick.text) for tick in picture.x_ticks], left, right)
+    if picture.x_title:
+        canvas.shapes.append(Words(right, canvas.height + ROW / 2, picture.x_title, "muted", "end", SMALL))
         canvas.height += ROW
 
 
@@ -141,17 +136,12 @@ def _thinned(path: list[Point], line: Line) -> list[Point]:
     columns: dict[int, list[Point]] = {}
     for point in path:
         columns.setdefault(int(point[0] / THINNED), []).append(point)
-    extremes = ({min(each, key=_height), max(each, key=_height)} for each in columns.values())
+    height = operator.itemgetter(1)
+    extremes = ({min(each, key=height), max(each, key=height)} for each in columns.values())
     return sorted({path[0], path[-1]}.union(*extremes))
 
 
-def _height(point: Point) -> float:
-    return point[1]
-
-
-def _line(
-    canvas: Canvas, line: Line, path: Sequence[Point], symbol: Symbol, hints: tuple[WordsOf, WordsOf] | None
-) -> None:
+def _line(canvas: Canvas, line: Line, path: Sequence[Point], symbol: Symbol, hints: Hints) -> None:
     quiet = line.tone == "quiet"
     if line.kind != "points":
         width = 1.5 if quiet or line.kind == "limit" else 2.0
@@ -163,9 +153,9 @@ def _line(
 
 
 def _marks(canvas: Canvas, marks: Sequence[tuple[float, str]], height: float) -> None:
-    """Vertical lines over the plot, each named on a row of its own above it, so that no line crosses a name.
+    """Vertical lines over the plot, each with its name on a row of its own above, so that no line crosses a name.
 
-    Names on the right of their line stand the higher the further left they are, names on the left the other way.
+    A name is right of its line if it fits there; of such names the leftmost is highest, of the others the rightmost.
     """
     room = 5.0  # between a line and its name
     lefts = [mark for mark in sorted(marks) if mark[0] + room + width_of(mark[1]) > canvas.width]
@@ -180,7 +170,7 @@ def _marks(canvas: Canvas, marks: Sequence[tuple[float, str]], height: float) ->
 
 
 def _below(canvas: Canvas, places: Sequence[tuple[float, str]], left: float, right: float) -> None:
-    """Texts centred below their places between two edges; where they would touch, the last one and others stay."""
+    """Texts centred below their places between two edges: the last one, and the others that would not touch another."""
     seen = [(at, text) for at, text in places if left - 1 <= at <= right + 1]
     for at, text in _apart([*seen[-1:], *seen[:-1]], lambda text: width_of(text, SMALL) + GAP):
         half = width_of(text, SMALL) / 2
@@ -190,23 +180,25 @@ def _below(canvas: Canvas, places: Sequence[tuple[float, str]], left: float, rig
 
 
 def _apart(places: Sequence[tuple[float, str]], length: Callable[[str], float]) -> list[tuple[float, str]]:
-    """Those of the places that touch none of those before them."""
-    kept: list[tuple[float, str]] = []
+    """The places that touch none before them."""
+    apart: list[tuple[float, str]] = []
     for at, text in places:
-        if all(abs(at - other) >= (length(text) + length(words)) / 2 for other, words in kept):
-            kept.append((at, text))
-    return kept
+        if all(abs(at - other) >= (length(text) + length(words)) / 2 for other, words in apart):
+            apart.append((at, text))
+    return apart
 
 
-def histogram(canvas: Canvas, one: Histogram) -> None:
+def histogram(canvas: Canvas, picture: Histogram) -> None:
     """Columns over a logarithmic axis with the marks above; even a single count can be seen."""
-    width = canvas.width / max(len(one.counts), 1)
-    step = math.log(one.ratio)
-    marks = [(math.log(mark.at / one.first_edge) / step * width, mark.text) for mark in one.marks if mark.at > 0]
+    width = canvas.width / max(len(picture.counts), 1)
+    step = math.log(picture.ratio)
+    marks = [
+        (math.log(mark.at / picture.first_edge) / step * width, mark.text) for mark in picture.marks if mark.at > 0
+    ]
     _marks(canvas, [(min(max(at, 0.5), canvas.width - 0.5), text) for at, text in marks], HISTOGRAM_HEIGHT)
-    most = max(one.counts, default=0) or 1
+    most = max(picture.counts, default=0) or 1
     bottom = canvas.height + HISTOGRAM_HEIGHT
-    for index, count in enumerate(one.counts):
+    for index, count in enumerate(picture.counts):
         if count:
             high = max(count / most * (HISTOGRAM_HEIGHT - GAP), 2.0)
             column = Rectangle(index * width, bottom - high, max(width - 0.5, 0.5), high, "first")
@@ -218,19 +210,19 @@ def histogram(canvas: Canvas, one: Histogram) -> None:
 # Time lines: lanes to scale.
 
 
-def time_line(canvas: Canvas, one: TimeLine, *, end_s: float | None = None) -> None:
+def time_line(canvas: Canvas, picture: TimeLine, *, end_s: float | None = None) -> None:
     """Lanes over one axis of time up to ``end_s`` (left out: the end); a text without room in its span is a hint."""
-    end_s = end_s or one.end_s
-    names = [" ".join(lane.name.split()) for lane in one.lanes]
+    end_s = end_s or picture.end_s
+    names = [" ".join(lane.name.split()) for lane in picture.lanes]
     left = max((width_of(name) for name in names), default=0.0) + GAP
     right = canvas.width - GAP
     scale = Scale(0.0, end_s, right - left, log=False)
-    heights = [LANE if lane.spans or name else BLANK_LANE for lane, name in zip(one.lanes, names, strict=True)]
-    ticks = [(left + scale(tick.at), tick.text) for tick in one.ticks]
+    heights = [LANE if lane.spans or name else BLANK_LANE for lane, name in zip(picture.lanes, names, strict=True)]
+    ticks = [(left + scale(tick.at), tick.text) for tick in picture.ticks]
     bottom = canvas.height + sum(heights)
     for x, _ in ticks:
         canvas.shapes.append(Stroke([(x, canvas.height), (x, bottom)], "grid"))
-    for lane, name, height in zip(one.lanes, names, heights, strict=True):
+    for lane, name, height in zip(picture.lanes, names, heights, strict=True):
         if name:
             canvas.shapes.append(Words(left - GAP, canvas.height + height / 2, name, "muted", "end"))
         _lane(canvas, lane, lambda value: left + scale(value), canvas.height + height / 2)
@@ -248,7 +240,7 @@ def _lane(canvas: Canvas, lane: Lane, x_of: Callable[[float], float], middle: fl
         elif span.begin_s < span.end_s:
             high = BLOCK * (span.level if span.kind == "level" else 1.0)
             radius = 2.0 if span.kind in ("solid", "shaded", "pale") else 0.0
-            width = max(end - begin - (0.75 if span.kind == "solid" else 0.0), 0.5)  # neighbours are told apart
+            width = max(end - begin - (0.75 if span.kind == "solid" else 0.0), 0.5)  # a gap to the next one
             place = (begin, middle + BLOCK / 2 - high, width, high)
             canvas.shapes.append(Rectangle(*place, span.tone, OPACITIES[span.kind], radius, span.text))
             length, centre = width_of(span.text), (begin + end) / 2
@@ -261,7 +253,7 @@ def _lane(canvas: Canvas, lane: Lane, x_of: Callable[[float], float], middle: fl
 
 
 def _moment(canvas: Canvas, span: Span, x: float, middle: float) -> tuple[float, float]:
-    """An upright line with its text on the right, or on the left if there is no room; from where to where that is."""
+    """An upright line with its text on the right, or on the left if there is no room; returns both ends of the text."""
     canvas.shapes.append(Stroke([(x, middle - BLOCK / 2), (x, middle + BLOCK / 2)], span.tone, 2.0))
     length = width_of(span.text)
     if x + 6 + length <= canvas.width:
@@ -288,18 +280,18 @@ def _distance(canvas: Canvas, span: Span, begin: float, end: float, middle: floa
 # Bars: each under its label and figures, several runs in one group.
 
 
-def bars(canvas: Canvas, one: Bars, *, most: float | None = None) -> None:
+def bars(canvas: Canvas, picture: Bars, *, most: float | None = None) -> None:
     """Bars on one scale from 0 to ``most`` (left out: the longest bar). Neighbours with one label are a group."""
-    most = most or max(max(bar.value, bar.beyond or 0.0) for bar in one.bars)
+    most = most or max(max(bar.value, bar.beyond or 0.0) for bar in picture.bars)
     scale = Scale(0.0, most, canvas.width, log=False)
-    groups = [list(group) for _, group in itertools.groupby(one.bars, key=lambda bar: bar.label)]
+    groups = [list(group) for _, group in itertools.groupby(picture.bars, key=lambda bar: bar.label)]
     several = any(len(group) > 1 for group in groups)
     texts = [
         [" / ".join(bar.cells[0].text for bar in group)] if several else [cell.text for cell in group[0].cells]
         for group in groups
     ]
-    titles = [column.title for column in one.columns[: len(texts[0])]]
-    columns = _columns(canvas, [group[0].label for group in groups], titles, texts, [c.drop for c in one.columns])
+    titles = [column.title for column in picture.columns[: len(texts[0])]]
+    columns = _columns(canvas, [group[0].label for group in groups], titles, texts, [c.drop for c in picture.columns])
     for index, x in columns:
         canvas.shapes.append(Words(x, canvas.height + ROW / 2, titles[index], "muted", "end", SMALL))
     canvas.height += ROW
@@ -322,14 +314,14 @@ def bars(canvas: Canvas, one: Bars, *, most: float | None = None) -> None:
 def _columns(
     canvas: Canvas, labels: Sequence[str], titles: Sequence[str], texts: Sequence[Sequence[str]], drops: Sequence[int]
 ) -> list[tuple[int, float]]:
-    """The columns of figures that fit beside the labels, each with its right edge; the first one always stays."""
+    """The columns of figures that fit next to the labels, each with its right edge; the first one always stays."""
     room = canvas.width - max(width_of(label) for label in labels) - GAP
     widths = [
         2 * GAP + max(width_of(title, SMALL), *(width_of(row[index], bold=index == 0) for row in texts))
         for index, title in enumerate(titles)
     ]
-    kept = list(range(len(titles)))
-    while len(kept) > 1 and sum(widths[index] for index in kept) > room:
-        kept.remove(max(kept[1:], key=lambda index: (drops[index], index)))
-    edges = itertools.accumulate((widths[index] for index in reversed(kept)), initial=0.0)
-    return [(index, canvas.width - edge) for index, edge in zip(reversed(kept), edges, strict=False)]
+    shown = list(range(len(titles)))
+    while len(shown) > 1 and sum(widths[index] for index in shown) > room:
+        shown.remove(max(shown[1:], key=lambda index: (drops[index], index)))
+    edges = itertools.accumulate((widths[index] for index in reversed(shown)), initial=0.0)
+    return [(index, canvas.width - edge) for index, edge in zip(reversed(shown), edges, strict=False)]

@@ -1,8 +1,8 @@
-"""Makes figures of one run or several: their pictures over each other, their conclusions, their data as tables."""
+"""Makes the figures of one or several runs: overlaid pictures, conclusions, and the drawn data as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -10,24 +10,10 @@ import msgspec
 from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.core.model import Run
 from microbench.core.units import as_time, plain
-from microbench.report.document import (
-    SERIES_TONES,
-    Bar,
-    Bars,
-    Cell,
-    Column,
-    Curve,
-    Line,
-    Mark,
-    Picture,
-    Report,
-    Section,
-    Table,
-    TimeLine,
-    Tone,
-)
+from microbench.report import document
+from microbench.report.document import SERIES_TONES, Bar, Bars, Cell, Column, Curve, Line, Mark, Table, TimeLine, Tone
 from microbench.report.figures import drawing
-from microbench.report.figures.canvas import LARGE, SMALL, Canvas, Palette
+from microbench.report.figures.canvas import LARGE, SMALL, Canvas
 from microbench.report.figures.catalogue import KINDS, Panel
 from microbench.report.heading import head, mark_of
 from microbench.report.tables import NOTHING
@@ -38,28 +24,20 @@ MOST_SOURCES = len(SERIES_TONES)
 LONGEST_LABEL = 80
 # The width of a figure in a file, and the margin around it, in CSS pixels.
 WIDTH, MARGIN = 640.0, 12.0
-# A table of a curve is thinned evenly to so many rows.
+# A longer table of a curve keeps evenly spaced rows.
 MOST_ROWS = 60
-# Of several runs the ticks are shown up to so many times the highest value.
+# Overlaid curves have ticks up to this factor above the highest value.
 BEYOND = 1.15
-# Of several curves one below the other, each is less high than a single one.
+# The height of each of several curves in a figure.
 LOW_HEIGHT = 200.0
 
 
 class Origin(NamedTuple):
-    """One GPU of one run to draw figures from. ``label`` is the user's name for the run or "", a ``reference`` is a
-    bundled run."""
+    """One GPU of one run. ``label`` is the user's name for the run or ""; a ``reference`` is a bundled run."""
 
     evidence: Evidence
     label: str = ""
     reference: bool = False
-
-
-class Source(NamedTuple):
-    """One GPU of one run, under a name that no other source of the figure has."""
-
-    label: str
-    evidence: Evidence
 
 
 class Member(NamedTuple):
@@ -74,11 +52,11 @@ Rows = tuple[list[Column], list[tuple[Cell, ...]]]
 
 
 class Figure(NamedTuple):
-    """Pictures of one run or of several with a conclusion for each run.
+    """Pictures of one or several runs with a conclusion for each run.
 
     ``name`` is what the user types. ``panels`` are drawn one below the other under a ``legend`` of runs. ``about`` says
-    how to read a single panel; several have their own. ``tables`` hold the drawn data in words, ``pictures`` are
-    those of the runs' reports that the panels show.
+    how to read a single panel; several panels have their own. ``tables`` hold the drawn data. ``pictures`` are the
+    pictures of the runs' reports that the panels show.
     """
 
     name: str
@@ -89,7 +67,7 @@ class Figure(NamedTuple):
     panels: tuple[Panel, ...]
     legend: tuple[tuple[str, Tone], ...]
     tables: tuple[Table, ...]
-    pictures: tuple[Picture, ...]
+    pictures: tuple[document.Picture, ...]
 
     @property
     def conclusion(self) -> str:
@@ -119,14 +97,8 @@ class Figure(NamedTuple):
             elif isinstance(picture, TimeLine):
                 drawing.time_line(canvas, picture, end_s=end_s)
 
-    def svg(self, width: float, palette: Palette, *, hints: bool = True) -> str:
-        """The panels alone as an SVG element, for a page that has the words beside it."""
-        canvas = Canvas(width)
-        self.draw(canvas, hints=hints)
-        return canvas.svg(palette)
-
     def sheet(self) -> Canvas:
-        """The panels under their conclusions and sources, for a file that travels alone; without its margin."""
+        """The panels below their conclusions and sources, for a file; without its margin."""
         canvas = Canvas(WIDTH - 2 * MARGIN)
         alone = len(self.conclusions) == 1
         drawing.paragraph(canvas, self.conclusion if alone else self.title, LARGE, bold=True)
@@ -138,17 +110,17 @@ class Figure(NamedTuple):
 
 
 def figures(origins: Sequence[Origin]) -> dict[str, Figure]:
-    """Every figure that these have rows for, by name, in the order of KINDS; several runs lie over each other."""
+    """Every figure that these GPUs have rows for, by name, in the order of KINDS; several runs are overlaid."""
     return {name: found for name in KINDS if (found := drawn(name, origins)) is not None}
 
 
 def drawn(name: str, origins: Sequence[Origin]) -> Figure | None:
-    """The figure of that name from KINDS; None where none of these has its rows."""
+    """The figure of that name from KINDS; None if no origin has its rows."""
     shown = []
     for source in sources(origins):
         panels, findings, _ = KINDS[name].gather(source.evidence)
         if panels:
-            shown.append((source, panels, ". ".join(finding.title for finding in findings)))
+            shown.append((source, panels, ". ".join(finding.title for finding in findings if finding)))
     if not shown:
         return None
     left_out = [f"{len(shown) - MOST_SOURCES} more not drawn"] if len(shown) > MOST_SOURCES else []
@@ -166,51 +138,37 @@ def drawn(name: str, origins: Sequence[Origin]) -> Figure | None:
         panels=tuple(overlaid),
         legend=tuple(tones) if any(len(members) > 1 for members in groups) else (),
         tables=tuple(_table(members) for members in groups),
-        pictures=tuple(
-            panel.picture for _, panels, _ in shown for panel in panels if not isinstance(panel.picture, Bars)
-        ),
+        pictures=tuple(one.picture for _, panels, _ in shown for one in panels if not isinstance(one.picture, Bars)),
     )
 
 
-def sources(origins: Sequence[Origin]) -> list[Source]:
-    """Origins under different names: the run's label or else the GPU's name, and the GPU's index, the date or the run's
-    id where that does not tell them apart."""
-    ways: tuple[Callable[[Evidence], tuple[str, ...]], ...] = (
-        lambda one: (),
-        lambda one: (f"GPU {_index(one)}",),
-        lambda one: (_started(one),),
-        lambda one: (f"GPU {_index(one)}", _started(one)),
-        lambda one: (f"GPU {_index(one)}", _short(one.run.run_id)),
-    )
-    names = [_short(one.label) or _gpu_name(one.evidence) for one in origins]
+def sources(origins: Sequence[Origin]) -> list[Origin]:
+    """Origins with different labels: the user's label or the GPU's name and, if needed, the GPU's index, the date or
+    the run's id. SIMULATED or REFERENCE follows if the run was not measured on this machine."""
+    ways = ((), (_index,), (_started,), (_index, _started), (_index, lambda one: _short(one.run.run_id)))
     labels: list[str] = []
     for way in ways:
-        labels = [
-            _marked(" · ".join((name, *way(one.evidence))), one) for name, one in zip(names, origins, strict=True)
-        ]
+        labels = []
+        for one in origins:
+            name = _short(one.label) or _gpu_name(one.evidence)
+            label = " · ".join((name, *(part(one.evidence) for part in way)))
+            mark = mark_of(one.evidence.run, reference=one.reference)
+            labels.append(label if mark in label else f"{label} · {mark}")
         if len(set(labels)) == len(labels):
             break
     else:
         labels = [f"{label} · {place}" for place, label in enumerate(labels, 1)]
-    return [Source(label, one.evidence) for label, one in zip(labels, origins, strict=True)]
+    return [one._replace(label=label) for label, one in zip(labels, origins, strict=True)]
 
 
-def _marked(text: str, origin: Origin) -> str:
-    """The text followed by SIMULATED or REFERENCE if the run was not measured on this machine."""
-    mark = mark_of(origin.evidence.run, reference=origin.reference)
-    return text if mark in text else f"{text} · {mark}"
-
-
-def _source_words(source: Source) -> str:
-    """Which GPU, driver, date and version of microbench the data come from."""
-    session = source.evidence.run.sessions[-1] if source.evidence.run.sessions else None
-    words = [source.label]
-    if _gpu_name(source.evidence) not in source.label:
-        words.append(_gpu_name(source.evidence))
-    if session is not None:
+def _source_words(source: Origin) -> str:
+    """The GPU, the driver, the date and the version of microbench behind the data."""
+    label, evidence = source.label, source.evidence
+    words = [label, *([] if _gpu_name(evidence) in label else [_gpu_name(evidence)])]
+    for session in evidence.run.sessions[-1:]:
         driver = session.environment.driver_version
         words += [f"driver {_short(driver)}"] if driver else []
-        words += [] if _started(source.evidence) in source.label else [_started(source.evidence)]
+        words += [] if _started(evidence) in label else [_started(evidence)]
         words.append(f"microbench {_short(session.tool_version)}")
     return " · ".join(words)
 
@@ -223,8 +181,8 @@ def _gpu_name(evidence: Evidence) -> str:
     return _short(evidence.gpu.name) if evidence.gpu is not None else "no GPU"
 
 
-def _index(evidence: Evidence) -> int:
-    return evidence.gpu.index if evidence.gpu is not None else 0
+def _index(evidence: Evidence) -> str:
+    return f"GPU {evidence.gpu.index if evidence.gpu is not None else 0}"
 
 
 def _started(evidence: Evidence) -> str:
@@ -235,10 +193,10 @@ def _started(evidence: Evidence) -> str:
 # Several runs in one picture: each run has a colour.
 
 
-def _groups(found: Sequence[tuple[str, Sequence[Panel]]]) -> list[list[Member]]:
+def _groups(shown: Sequence[tuple[str, Sequence[Panel]]]) -> list[list[Member]]:
     """Panels by their title, in the order of the first run that has each; time lines by the label of their run."""
     groups: dict[str, list[Member]] = {}
-    for (label, panels), tone in zip(found, SERIES_TONES, strict=False):
+    for (label, panels), tone in zip(shown, SERIES_TONES, strict=False):
         for panel in panels:
             key = label if isinstance(panel.picture, TimeLine) else panel.picture.title
             groups.setdefault(key, []).append(Member(label, tone, panel))
@@ -254,13 +212,13 @@ def _overlaid(members: Sequence[Member]) -> Panel:
     curves = [(tone, panel.picture) for _, tone, panel in members if isinstance(panel.picture, Curve)]
     bars = [(tone, panel.picture) for _, tone, panel in members if isinstance(panel.picture, Bars)]
     picture = _overlaid_curves(curves) if curves else _overlaid_bars(bars)
-    if len({panel.picture.about for _, _, panel in members}) > 1:  # it has figures of one run
+    if len({panel.picture.about for _, _, panel in members}) > 1:  # it names figures of one run
         picture = msgspec.structs.replace(picture, about="")
     return first._replace(picture=picture)
 
 
 def _overlaid_curves(members: Sequence[tuple[Tone, Curve]]) -> Curve:
-    """The main lines of several curves over axes that hold all of them, without their marks."""
+    """The main lines of several curves over common axes, without their marks."""
     lines = [msgspec.structs.replace(line, tone=tone) for tone, curve in members for line in _main(curve.lines)]
     own = [line for line in lines if line.kind != "limit"]
     if len({line.name for line in own}) == 1:  # the legend says which run it is
@@ -270,7 +228,7 @@ def _overlaid_curves(members: Sequence[tuple[Tone, Curve]]) -> Curve:
         if line.kind == "limit":
             by_name.setdefault(line.name, []).append(line)
     limits = []
-    for alike in by_name.values():  # a limit that runs share is drawn once, in the colour of none
+    for alike in by_name.values():  # a limit that several runs share is drawn once, in no run's colour
         longest = max(alike, key=lambda line: line.points[-1][0])
         limits.append(longest if len(alike) == 1 else msgspec.structs.replace(longest, tone="quiet"))
     highest = max(y for line in (*limits, *own) for _, y in line.points) * BEYOND
@@ -286,14 +244,13 @@ def _overlaid_curves(members: Sequence[tuple[Tone, Curve]]) -> Curve:
 
 
 def _main(lines: Sequence[Line]) -> Sequence[Line]:
-    """The lines of a run that stay when runs are overlaid: the whole curve if it has no name; else the first series,
-    limits and single points."""
+    """The lines that stay when runs are overlaid: those without a name, or else the first series, limits and points."""
     whole = [line for line in lines if not line.name]
     return whole or [line for line in lines if line.tone == "first" or line.kind in ("limit", "points")] or lines
 
 
 def _ticks(several: Sequence[tuple[Mark, ...]], *, log: bool) -> tuple[Mark, ...]:
-    """All ticks on a logarithmic axis; on a linear one those of the curve that reaches furthest."""
+    """All ticks of a logarithmic axis; of a linear axis those of the curve that reaches furthest."""
     if not log:
         return max(several, key=lambda ticks: max((tick.at for tick in ticks), default=0.0))
     every = {tick.at: tick for ticks in several for tick in ticks}
@@ -316,10 +273,8 @@ def _table(members: Sequence[Member]) -> Table:
     picture = members[0].panel.picture
     if isinstance(picture, TimeLine):
         columns, rows = _span_rows(picture)
-    elif isinstance(picture, Bars):
-        columns, rows = _bar_rows(members)
     else:
-        columns, rows = _point_rows(members)
+        columns, rows = _bar_rows(members) if isinstance(picture, Bars) else _point_rows(members)
     return Table(picture.title, picture.about, tuple(columns), tuple(rows))
 
 
@@ -348,34 +303,29 @@ def _point_rows(members: Sequence[Member]) -> Rows:
 
 def _bar_rows(members: Sequence[Member]) -> Rows:
     """A row for each bar; of several runs the first figure of each."""
-    found = [(label, panel.picture) for label, _, panel in members if isinstance(panel.picture, Bars)]
-    if len(found) == 1:
-        one = found[0][1]
+    pictures = [(label, panel.picture) for label, _, panel in members if isinstance(panel.picture, Bars)]
+    if len(pictures) == 1:
+        one = pictures[0][1]
         return [Column("", "left"), *one.columns], [(Cell(bar.label, tone="strong"), *bar.cells) for bar in one.bars]
-    cells = [{bar.label: bar.cells[0] for bar in one.bars} for _, one in found]
+    cells = [{bar.label: bar.cells[0] for bar in one.bars} for _, one in pictures]
     labels = dict.fromkeys(label for each in cells for label in each)
     rows = [(Cell(label, tone="strong"), *(each.get(label, NOTHING) for each in cells)) for label in labels]
-    return [Column("", "left"), *(Column(label) for label, _ in found)], rows
+    return [Column("", "left"), *(Column(label) for label, _ in pictures)], rows
 
 
 def _span_rows(picture: TimeLine) -> Rows:
     """When each named span begins and how long it takes."""
     columns = [Column("lane", "left"), Column("what", "left"), Column("begins"), Column("takes")]
-    rows: list[tuple[Cell, ...]] = [
-        (
-            Cell(" ".join(lane.name.split())),
-            Cell(span.text),
-            Cell(as_time(span.begin_s)),
-            Cell(as_time(span.end_s - span.begin_s)),
-        )
-        for lane in picture.lanes
-        for span in lane.spans
-        if span.text
-    ]
+    rows: list[tuple[Cell, ...]] = []
+    for lane in picture.lanes:
+        for span in lane.spans:
+            if span.text:
+                words = (" ".join(lane.name.split()), span.text, as_time(span.begin_s))
+                rows.append((*map(Cell, words), Cell(as_time(span.end_s - span.begin_s))))
     return columns, rows
 
 
-# The same pictures in the terminal.
+# The same pictures for the terminal.
 
 
 def available(run: Run) -> list[str]:
@@ -384,22 +334,19 @@ def available(run: Run) -> list[str]:
     return [name for name in KINDS if any(_pictures(name, one) for one in groups)]
 
 
-def sheet(name: str, run: Run, *, reference: bool = False) -> Report | None:
-    """A figure for the terminal, a section for each GPU that has rows for it; None where none has."""
+def sheet(name: str, run: Run, *, reference: bool = False) -> document.Report | None:
+    """A figure for the terminal, with a section for each GPU that has its rows; None if no GPU has them."""
     groups = evidence_by_device(run)
-    sections = [
-        Section(name, _title(name, one, several=len(groups) > 1), tuple(pictures), (), ())
-        for one in groups
-        if (pictures := _pictures(name, one))
-    ]
+    sections = []
+    for group in groups:
+        title = f"{name}: {KINDS[name].title}"
+        if len(groups) > 1 and group.gpu is not None:
+            title += f" · GPU {group.gpu.index}, {group.gpu.name}"
+        if pictures := _pictures(name, group):
+            sections.append(document.Section(name, title, tuple(pictures), (), ()))
     return msgspec.structs.replace(head(run, reference=reference), sections=tuple(sections)) if sections else None
 
 
-def _pictures(name: str, evidence: Evidence) -> list[Picture]:
+def _pictures(name: str, evidence: Evidence) -> list[document.Picture]:
     panels, _, tables = KINDS[name].gather(evidence)
     return [*(panel.picture for panel in panels), *(table for table in tables if table is not None)]
-
-
-def _title(name: str, one: Evidence, *, several: bool) -> str:
-    title = f"{name}: {KINDS[name].title}"
-    return f"{title} · GPU {one.gpu.index}, {one.gpu.name}" if several and one.gpu is not None else title

@@ -8,18 +8,7 @@ from typing import Any
 
 from microbench.core.errors import UsageError
 from microbench.core.units import to_ascii
-from microbench.report.figures.canvas import (
-    MIDDLE,
-    Dots,
-    Palette,
-    Point,
-    Rectangle,
-    Shape,
-    Stroke,
-    Words,
-    corners_of,
-    safe,
-)
+from microbench.report.figures.canvas import MIDDLE, Dots, Palette, Rectangle, Shape, Stroke, Words, corners_of, safe
 from microbench.report.figures.figure import MARGIN, Figure
 
 EXTRA = "plot"
@@ -27,12 +16,12 @@ EXTRA = "plot"
 SCALE = 2.0
 # A CSS pixel in PDF points.
 POINT = 0.75
-# Regular and bold, as reportlab brings them.
+# Regular and bold; they come with reportlab.
 FONTS = ("Vera", "VeraBd")
 
 
 def svg(figure: Figure, palette: Palette) -> bytes:
-    """The figure as SVG, with its text as text."""
+    """The figure as SVG; its text stays text."""
     return figure.sheet().svg(palette, margin=MARGIN, label=figure.conclusion).encode()
 
 
@@ -77,7 +66,7 @@ def pdf(figure: Figure, palette: Palette) -> bytes:
 
 
 def _draw(page: Any, shape: Shape, palette: Palette, fonts: Sequence[Any]) -> None:
-    """A shape on a page whose y axis points up from its upper left corner."""
+    """Draw a shape; the page's y axis points up from the upper left corner."""
     page.setFillColor(palette.of(shape.colour))
     page.setStrokeColor(palette.of(shape.colour))
     match shape:
@@ -118,7 +107,7 @@ def _write(page: Any, x: float, y: float, text: str, font: tuple[str, float], ou
     page.drawText(words)
 
 
-def _path(page: Any, points: Sequence[Point], *, stroke: int = 0, fill: int = 0) -> None:
+def _path(page: Any, points: Sequence[tuple[float, float]], *, stroke: int = 0, fill: int = 0) -> None:
     path = page.beginPath()
     path.moveTo(points[0][0], -points[0][1])
     for x, y in points[1:]:

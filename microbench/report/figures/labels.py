@@ -1,4 +1,4 @@
-"""Finds places for the names of lines: each beside its own line, clear of the others and of each other."""
+"""Places the names of lines: each next to its own line, away from other lines and other names."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from microbench.report.figures.canvas import Point, width_of
 
-# The height of a name, and what lies between it and its line.
+# The height of a name, and the gap between it and its line.
 HEIGHT, GAP = 15.0, 3.0
-# Names are tried every so many pixels along a line.
+# Pixels between the positions that are tried along a line.
 STEP = 8.0
-# More room than this around a name is worth nothing.
+# More room than this does not make a position better.
 ENOUGH = 40.0
-# What a pixel costs that a name is away from its line or reaches beyond its end, in pixels of room.
+# The cost of each pixel between a name and its line, or beyond the line's end, in pixels of room.
 FAR = 0.03
 
 
@@ -29,8 +29,8 @@ class Box(NamedTuple):
 
     def overlaps(self, other: Box) -> bool:
         """True if the two share a point inside both."""
-        beside = self.right <= other.left or other.right <= self.left
-        return not beside and self.top < other.bottom and other.top < self.bottom
+        across = self.left < other.right and other.left < self.right
+        return across and self.top < other.bottom and other.top < self.bottom
 
 
 class Outline:
@@ -52,12 +52,12 @@ class Outline:
         return int((x - self._left) / STEP)
 
     def between(self, left: float, right: float) -> tuple[float, float]:
-        """The highest and the lowest point between two places; (inf, -inf) where there is no line."""
+        """The highest and the lowest point between two places; (inf, -inf) outside the line."""
         steps = slice(max(self._step(left), 0), self._step(right) + 1)
         return min(self._tops[steps], default=math.inf), max(self._bottoms[steps], default=-math.inf)
 
     def room(self, box: Box) -> float:
-        """Pixels between the line and a box above or below it, at most ENOUGH; -ENOUGH where it runs through."""
+        """Pixels between the line and a box above or below it, at most ENOUGH; -ENOUGH if the line crosses the box."""
         top, bottom = self.between(box.left, box.right)
         gap = max(top - box.bottom, box.top - bottom)
         return -ENOUGH if gap < 0 else min(gap, ENOUGH)
@@ -71,10 +71,10 @@ def placed(lines: Sequence[tuple[str, Sequence[Point]]], dots: Sequence[Point], 
     """
     outlines = [Outline(points, area) for _, points in lines]
     taken: list[Box] = []
-    found: list[Box | None] = []
+    chosen: list[Box | None] = []
     for place, ((name, points), own) in enumerate(zip(lines, outlines, strict=True)):
         if not name:
-            found.append(None)
+            chosen.append(None)
             continue
         named = [outlines[index] for index, (other, _) in enumerate(lines) if other and index != place]
         nameless = [outlines[index] for index, (other, _) in enumerate(lines) if not other]
@@ -82,12 +82,12 @@ def placed(lines: Sequence[tuple[str, Sequence[Point]]], dots: Sequence[Point], 
         boxes = _boxes(own, ends[0], min(width_of(name), area.right - area.left), area)
         best = max(boxes, key=lambda box: (_worth(box, own, ends, named, nameless, dots, taken), box.left))
         taken.append(best)
-        found.append(best)
-    return found
+        chosen.append(best)
+    return chosen
 
 
 def _boxes(own: Outline, begin: float, length: float, area: Box) -> Iterator[Box]:
-    """Boxes along a line, above and below it; the first two where it begins, however short it is."""
+    """Boxes along a line, above and below it; the first two at its begin, so that a short line has some too."""
     first = min(max(begin - length / 2, area.left), area.right - length)
     steps = int((area.right - area.left - length) / STEP)
     for left in (first, *(area.left + step * STEP for step in range(steps + 1)), area.right - length):
@@ -106,7 +106,7 @@ def _worth(
     dots: Sequence[Point],
     taken: Sequence[Box],
 ) -> float:
-    """Room to the nearest other line with a name, less what the box hides and how far it is from its own line."""
+    """Room to the nearest other line with a name, less the cost of what the box hides and of its distance."""
     rooms = [outline.room(box) for outline in named]
     covered = sum(box.overlaps(other) for other in taken)
     hidden = sum(box.left <= x <= box.right and box.top <= y <= box.bottom for x, y in dots)

@@ -20,7 +20,7 @@ CLOCKS = {"host": "the host's clock", "device": "the GPU's clock", "counter": "a
 BINS = 40
 MOST_ROUNDS = 10
 LONGEST_WORDS = 2000
-# Samples closer together than this are one value that was divided.
+# Samples closer together than this ratio are the same value.
 ONE_VALUE = 1 + 1e-9
 
 
@@ -33,7 +33,7 @@ class Histogram(msgspec.Struct, frozen=True):
 
 
 class Detail(msgspec.Struct, frozen=True):
-    """What the page shows about one figure, in words; ``grade`` is its mark, its colour and what it means."""
+    """What the page shows about one figure; ``grade`` is its mark, its tone and its meaning."""
 
     title: str
     case: str
@@ -46,13 +46,13 @@ class Detail(msgspec.Struct, frozen=True):
 
 
 class Details(NamedTuple):
-    """Details of all figures of a run, and where each row's are: by GPU (None: the host) and name."""
+    """Details of all figures of a run, and the index of each row's among them: by GPU (None: the host) and name."""
 
     found: list[Detail]
     places: dict[tuple[str | None, str], int]
 
     def place(self, device: str | None, name: str) -> int | None:
-        """Where the detail of a row is among ``found``; the host's row if the GPU has none of that name."""
+        """The index of a row's detail in ``found``; the host's row if the GPU has none of that name."""
         return self.places.get((device, name), self.places.get((None, name)))
 
 
@@ -109,15 +109,13 @@ def _words(row: Row, group: Evidence) -> Iterator[tuple[str, str]]:
 
 
 def _machine(states: Sequence[Telemetry]) -> Iterator[tuple[str, str]]:
-    """The GPU's state meanwhile, least to most over the rounds."""
+    """The GPU's state meanwhile, as ranges over the rounds."""
     clocks = [clock for state in states for clock in (state.sm_clock_begin_hz, state.sm_clock_end_hz)]
     yield "SM clock", _range(clocks, "Hz")
     yield "temperature", _range([state.temperature_c for state in states], "°C")
     yield "power", _range([state.power_w for state in states], "W")
-    yield (
-        "clock held down by",
-        ", ".join(dict.fromkeys(reason for state in states for reason in state.throttle_reasons)),
-    )
+    reasons = dict.fromkeys(reason for state in states for reason in state.throttle_reasons)
+    yield "clock held down by", ", ".join(reasons)
 
 
 def _range(values: Sequence[float | None], unit: Literal["Hz", "°C", "W"]) -> str:
@@ -127,14 +125,8 @@ def _range(values: Sequence[float | None], unit: Literal["Hz", "°C", "W"]) -> s
 
 
 def _pictures(row: Row) -> Iterator[Histogram]:
-    samples = np.concatenate(
-        [
-            values_of(row.metric, one)
-            for outcome in row.outcomes
-            for one in outcome.measurements
-            if one.metric == row.metric.name and one.n
-        ]
-    )
+    every = (one for outcome in row.outcomes for one in outcome.measurements)
+    samples = np.concatenate([values_of(row.metric, one) for one in every if one.metric == row.metric.name and one.n])
     several = len(row.outcomes) > 1
     rounds = f" of {len(row.outcomes)} rounds" if several else ""
     if (drawn := histogram(samples, row.metric.unit, f"{len(samples)} samples{rounds}")) is not None:
@@ -161,7 +153,7 @@ def histogram(samples: np.typing.NDArray[np.floating], unit: str, title: str) ->
 
 
 def _single_calls(calls: PerCall, unit: str, title: str) -> Histogram:
-    """Without the empty bins after the last call."""
+    """The histogram of single calls, without the empty bins after the last one."""
     length = max((index for index, count in enumerate(calls.counts) if count), default=0) + 1
     quantiles = (("p50", calls.p50), ("p90", calls.p90), ("p99", calls.p99), ("worst", calls.max))
     step = 100 / math.log(calls.ratio) / length

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Iterable
 
 from microbench.core.model import Environment, GpuInfo, Run, Session, Settings
-from microbench.core.units import MISSING, as_time, axis_title, quantity, short_size
+from microbench.core.units import as_time, axis_title, quantity, short_size
 from microbench.report.document import Cell, Column, Table
-from microbench.report.tables import fact_words
+from microbench.report.tables import NOTHING, fact_words, value_cell
 
 DISTRIBUTION = "cuda-microbench"
 SHORT_COMMIT = 12
@@ -21,68 +21,57 @@ FLOORS = {
 
 
 def machine_tables(run: Run) -> tuple[Table, ...]:
-    """What the newest session knew of its machine; what each session was."""
+    """The machine of the newest session, and every session."""
     where = run.sessions[-1].environment
-    tables = (_gpus(where.gpus), _software(where), _facts(where), _packages(where), _sessions(run.sessions))
+    packages = tuple((Cell(name), Cell(version)) for name, version in where.packages.items())
+    package_table = Table("Packages", "", (Column("package", "left"), Column("version", "left")), packages)
+    tables = (_gpus(where.gpus), _software(where), _facts(where), package_table, _sessions(run.sessions))
     return tuple(table for table in tables if table.rows)
 
 
 def _gpus(gpus: tuple[GpuInfo, ...]) -> Table:
-    known = [dict(_gpu(gpu)) for gpu in gpus]
-    names = list(dict.fromkeys(name for words in known for name in words))
-    rows = tuple((Cell(name), *(_cell(words.get(name)) for words in known)) for name in names)
+    each = zip(*map(_gpu_rows, gpus), strict=True)
+    rows = tuple((Cell(members[0][0]), *(cell for _, cell in members)) for members in each)
     titles = [f"GPU {gpu.index}" if len(gpus) > 1 else "value" for gpu in gpus]
     return Table("GPU", "", (Column("what", "left"), *(Column(title, "left") for title in titles)), rows)
 
 
-def _gpu(gpu: GpuInfo) -> Iterable[tuple[str, str | None]]:
+def _gpu_rows(gpu: GpuInfo) -> Iterable[tuple[str, Cell]]:
     link = gpu.link
-    yield "name", gpu.name
-    yield "UUID", gpu.uuid
-    yield "PCI address", gpu.pci_bus_id
-    yield "compute capability", "{}.{}".format(*gpu.compute_capability) if gpu.compute_capability else None
-    yield "SMs", _number(gpu.sm_count)
-    yield "L2", _size(gpu.l2_bytes)
-    yield "memory", _size(gpu.memory_bytes)
-    yield "memory bus", f"{gpu.memory_bus_bits} bits" if gpu.memory_bus_bits else None
-    yield "highest SM clock", _quantity(gpu.sm_clock_max_hz, "Hz")
-    yield "highest memory clock", _quantity(gpu.memory_clock_max_hz, "Hz")
-    yield "power limit", _quantity(gpu.power_limit_w, "W")
-    yield "ECC", _switch(gpu.ecc)
-    yield "MIG", _switch(gpu.mig)
-    yield "persistence", _switch(gpu.persistence)
-    yield "confidential computing", _switch(gpu.confidential_computing)
-    yield "NUMA node", _number(gpu.numa_node)
+    yield "name", value_cell(gpu.name, str)
+    yield "UUID", value_cell(gpu.uuid, str)
+    yield "PCI address", value_cell(gpu.pci_bus_id, str)
+    yield "compute capability", value_cell(gpu.compute_capability or None, lambda pair: "{}.{}".format(*pair))
+    yield "SMs", value_cell(gpu.sm_count, str)
+    yield "L2", value_cell(gpu.l2_bytes, short_size)
+    yield "memory", value_cell(gpu.memory_bytes, short_size)
+    yield "memory bus", value_cell(gpu.memory_bus_bits or None, lambda bits: f"{bits} bits")
+    yield "highest SM clock", value_cell(gpu.sm_clock_max_hz, _hertz)
+    yield "highest memory clock", value_cell(gpu.memory_clock_max_hz, _hertz)
+    yield "power limit", value_cell(gpu.power_limit_w, lambda watts: quantity(watts, "W"))
+    yield "ECC", value_cell(gpu.ecc, _switch)
+    yield "MIG", value_cell(gpu.mig, _switch)
+    yield "persistence", value_cell(gpu.persistence, _switch)
+    yield "confidential computing", value_cell(gpu.confidential_computing, _switch)
+    yield "NUMA node", value_cell(gpu.numa_node, str)
     yield "PCIe at most", _pcie(link.generation_max, link.lanes_max)
     yield "PCIe when asked", _pcie(link.generation_now, link.lanes_now)
-    yield "payload of a packet", _size(link.max_payload_bytes)
-    yield "read request", _size(link.max_read_request_bytes)
-    yield "NVLinks", _number(link.nvlinks)
-    yield "other processes", None if gpu.other_processes is None else ", ".join(gpu.other_processes) or "none"
+    yield "payload of a packet", value_cell(link.max_payload_bytes, short_size)
+    yield "read request", value_cell(link.max_read_request_bytes, short_size)
+    yield "NVLinks", value_cell(link.nvlinks, str)
+    yield "other processes", value_cell(gpu.other_processes, lambda names: ", ".join(names) or "none")
 
 
-def _cell(words: str | None) -> Cell:
-    return Cell(words) if words is not None else Cell(MISSING, tone="quiet")
+def _hertz(value: float) -> str:
+    return quantity(value, "Hz")
 
 
-def _number(value: int | None) -> str | None:
-    return None if value is None else str(value)
+def _switch(value: bool) -> str:
+    return "on" if value else "off"
 
 
-def _size(value: int | None) -> str | None:
-    return None if value is None else short_size(value)
-
-
-def _quantity(value: float | None, unit: str) -> str | None:
-    return None if value is None else quantity(value, unit)
-
-
-def _switch(value: bool | None) -> str | None:
-    return None if value is None else "on" if value else "off"
-
-
-def _pcie(generation: int | None, lanes: int | None) -> str | None:
-    return f"{generation}.0 x{lanes}" if generation and lanes else None
+def _pcie(generation: int | None, lanes: int | None) -> Cell:
+    return Cell(f"{generation}.0 x{lanes}") if generation and lanes else NOTHING
 
 
 def _software(where: Environment) -> Table:
@@ -107,11 +96,6 @@ def _facts(where: Environment) -> Table:
     return Table("Host", "", columns, rows)
 
 
-def _packages(where: Environment) -> Table:
-    rows = tuple((Cell(name), Cell(version)) for name, version in where.packages.items())
-    return Table("Packages", "", (Column("package", "left"), Column("version", "left")), rows)
-
-
 def _sessions(sessions: tuple[Session, ...]) -> Table:
     names = [name for name in FLOORS if any(getattr(one.floors, name) is not None for one in sessions)]
     columns = (
@@ -124,20 +108,16 @@ def _sessions(sessions: tuple[Session, ...]) -> Table:
             Cell(", ".join(one.settings.select) or "everything", one.settings.preset),
             Cell(str(one.settings.rounds)),
             Cell(one.tool_version),
-            _cell(one.commit[:SHORT_COMMIT] if one.commit else None),
-            *(_cell(_time(getattr(one.floors, name))) for name in names),
+            value_cell(one.commit or None, lambda commit: commit[:SHORT_COMMIT]),
+            *(value_cell(getattr(one.floors, name), as_time) for name in names),
         )
         for one in sessions
     )
     return Table("Sessions", "floors: the least that each way of timing can see", columns, rows)
 
 
-def _time(value_s: float | None) -> str | None:
-    return None if value_s is None else as_time(value_s)
-
-
 def commands(run: Run) -> tuple[str, ...]:
-    """What to type to measure the same again: the version, then each session as it was asked for, into one run."""
+    """The commands that repeat the run: install its version, then measure each session again into one run."""
     install = f"pip install {DISTRIBUTION}=={shlex.quote(run.sessions[-1].tool_version)}"
     asked = list(dict.fromkeys(shlex.join(_command(one.settings)) for one in run.sessions))
     if len(asked) > 1:

@@ -1,4 +1,4 @@
-"""Makes one HTML page of a run or of several: findings, figures, tables and the runs themselves; it asks no network."""
+"""Makes one HTML page of one or several runs: findings, figures, tables and the runs themselves, with no network."""
 
 from __future__ import annotations
 
@@ -21,23 +21,15 @@ from microbench.report.figures.figure import Figure
 from microbench.report.heading import SIMULATED
 from microbench.report.page.details import Details, details
 from microbench.report.page.machine import commands, machine_tables
-from microbench.report.page.templates import (
-    HALF_WIDTH,
-    NARROW_WIDTH,
-    WHOLE_WIDTH,
-    environment,
-    script,
-    slug,
-    style,
-)
+from microbench.report.page.templates import HALF_WIDTH, NARROW_WIDTH, WHOLE_WIDTH, environment, script, slug, style
 
 # A browser opens this at once, and mail still takes it.
 MOST_BYTES = 3_000_000
 # How many samples of a measurement stay on the page: the most of these that fit.
 SAMPLE_STEPS = (SAMPLES_KEPT, 256, 128, 64, 32)
-# The default level takes half as long again for two percent.
+# The default level takes 1.5 times as long and saves 2 %.
 LEVEL = 5
-# How many of the rows behind a finding are named.
+# A finding names at most this many of the rows behind it.
 MOST_RESTS = 6
 
 Place = Callable[[str], int | None]
@@ -53,7 +45,7 @@ class Subject(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """The runs as a page carries them: packed files, how many samples a measurement keeps, whether any lost some."""
+    """The runs inside a page: packed files, the samples kept of each measurement, and whether any were dropped."""
 
     files: tuple[Markup, ...]
     samples: int
@@ -61,15 +53,14 @@ class Carried(NamedTuple):
 
 
 class Page(NamedTuple):
-    """The page, and the runs as it carries them."""
+    """The page and the runs inside it."""
 
     html: str
     carried: Carried
 
 
 class _Part(NamedTuple):
-    """A subject as the template shows it. ``id`` begins the names of its places on the page; its details come after
-    ``before`` others."""
+    """A subject for the template. ``id`` begins its element ids; ``before`` details of other subjects come first."""
 
     id: str
     name: str
@@ -81,11 +72,11 @@ class _Part(NamedTuple):
     before: int
 
     def place(self, device: str | None) -> Place:
-        """Looks up where the details of a row of that GPU are among all on the page."""
+        """A function that finds the index of a row of that GPU among all details on the page."""
 
         def find(name: str) -> int | None:
-            found = self.details.place(device, name)
-            return None if found is None else found + self.before
+            index = self.details.place(device, name)
+            return None if index is None else index + self.before
 
         return find
 
@@ -118,17 +109,17 @@ def packed(data: bytes) -> Markup:
 def fitting(runs: Sequence[Run], room_bytes: int) -> Carried:
     """The runs with the most of SAMPLE_STEPS that fit into ``room_bytes`` together, else with the fewest."""
     first, last = 0, len(SAMPLE_STEPS) - 1
-    found: dict[int, tuple[Markup, ...]] = {}
-    while first < last or last not in found:
+    files: dict[int, tuple[Markup, ...]] = {}
+    while first < last or last not in files:
         step = (first + last) // 2
-        found[step] = tuple(packed(msgspec.json.encode(thinned(run, SAMPLE_STEPS[step])) + b"\n") for run in runs)
-        if sum(map(len, found[step])) <= room_bytes:
+        files[step] = tuple(packed(msgspec.json.encode(thinned(run, SAMPLE_STEPS[step])) + b"\n") for run in runs)
+        if sum(map(len, files[step])) <= room_bytes:
             last = step
         else:
             first = min(step + 1, last)
     outcomes = (outcome for run in runs for outcome in run.outcomes)
-    longest = max((len(_texts(one)) for outcome in outcomes for one in outcome.measurements), default=0)
-    return Carried(found[last], min(SAMPLE_STEPS[last], longest), longest > SAMPLE_STEPS[last])
+    longest = max((_count(one) for outcome in outcomes for one in outcome.measurements), default=0)
+    return Carried(files[last], min(SAMPLE_STEPS[last], longest), longest > SAMPLE_STEPS[last])
 
 
 def thinned(run: Run, most: int) -> Run:
@@ -141,16 +132,17 @@ def thinned(run: Run, most: int) -> Run:
 
 
 def _thinned(measurement: Measurement, most: int) -> Measurement:
-    samples = _texts(measurement)
-    if len(samples) <= most:
+    if _count(measurement) <= most:
         return measurement
+    # As text, so that every stored digit stays.
+    samples = bytes(measurement.samples).strip(b"[] \t\r\n").split(b",")
     kept = b",".join(samples[index * len(samples) // most] for index in range(most))
     return msgspec.structs.replace(measurement, samples=msgspec.Raw(b"[" + kept + b"]"))
 
 
-def _texts(measurement: Measurement) -> list[bytes]:
-    """The samples as text: they keep every digit that they were stored with."""
-    return bytes(measurement.samples).strip(b"[] \t\r\n").split(b",")
+def _count(measurement: Measurement) -> int:
+    """The number of stored samples, counted without decoding them."""
+    return bytes(measurement.samples).count(b",") + 1
 
 
 def _policy(program: str) -> str:
@@ -166,23 +158,22 @@ def _parts(subjects: Sequence[Subject], figures: Sequence[Figure]) -> list[_Part
     drawn = [picture for figure in figures for picture in figure.pictures]
     parts: list[_Part] = []
     for index, subject in enumerate(subjects):
-        parts.append(
-            _Part(
-                id=f"run-{index}-" if len(subjects) > 1 else "",
-                name=subject.name,
-                file=f"{slug(subject.run.run_id)}.json",
-                report=_without(subject.report, drawn),
-                machine=machine_tables(subject.run),
-                commands=commands(subject.run),
-                details=details(subject.groups),
-                before=sum(len(part.details.found) for part in parts),
-            )
+        part = _Part(
+            id=f"run-{index}-" if len(subjects) > 1 else "",
+            name=subject.name,
+            file=f"{slug(subject.run.run_id)}.json",
+            report=_without(subject.report, drawn),
+            machine=machine_tables(subject.run),
+            commands=commands(subject.run),
+            details=details(subject.groups),
+            before=sum(len(part.details.found) for part in parts),
         )
+        parts.append(part)
     return parts
 
 
 def _without(report: Report, drawn: Sequence[Picture]) -> Report:
-    """The report without the pictures that a figure shows already."""
+    """The report without the pictures that the page's figures show."""
     sections = tuple(
         msgspec.structs.replace(section, pictures=tuple(one for one in section.pictures if one not in drawn))
         for section in report.sections
@@ -213,7 +204,7 @@ def _context(parts: Sequence[_Part], figures: Sequence[Figure]) -> dict[str, Any
 
 
 def _contents(parts: Sequence[_Part], figures: Sequence[Figure]) -> list[tuple[str, str]]:
-    """The parts of the page by their places; of several runs the suites of the first one that has them."""
+    """Id and name of each part of the page; a suite leads to the first run that has it."""
     suites: dict[str, str] = {}
     for part in parts:
         for section in part.report.sections:

@@ -9,7 +9,8 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from microbench.core.units import BINARY, PREFIXES, SMALLER, plain
+from microbench.core.units import BEFORE_UNIT, BINARY, PREFIXES, SMALLER, plain
+from microbench.report import document
 from microbench.report.document import (
     SEVERITY_MARKS,
     TRUST_MARKS,
@@ -18,23 +19,22 @@ from microbench.report.document import (
     Column,
     Curve,
     Histogram,
-    Picture,
     Stacks,
     TimeLine,
 )
 from microbench.report.figures import drawing
-from microbench.report.figures.canvas import DARK, LIGHT, PAGE, Canvas, Palette
+from microbench.report.figures.canvas import DARK, LIGHT, PAGE, Canvas
 from microbench.report.figures.figure import Figure
 from microbench.report.tables import bars_table
 
 FOLDER = "templates"
-# In the order in which one needs the other.
+# Each script uses only those before it.
 SCRIPTS = ("unpacking.js", "tables.js", "details.js", "page.js")
 # Longer texts are cut, with their length.
 LONGEST_WORDS = 2000
 # Longer cells of a table may break into lines.
 LONGEST_UNBROKEN = 32
-# The widths of drawings in CSS pixels: in one of two columns, across the page, on a phone or beside a table.
+# The widths of drawings in CSS pixels: in one of two columns, across the page, on a phone or next to a table.
 HALF_WIDTH, WHOLE_WIDTH, NARROW_WIDTH = 540.0, 860.0, 340.0
 
 
@@ -52,13 +52,14 @@ def environment() -> Environment:
         "as_table": bars_table,
         "classes": _classes,
         "drawn": _drawn,
+        "glued": lambda text: BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text),  # a number and its unit stay on one line
         "heard": _heard,
         "kind": _kind,
         "longest": _longest,
         "note_widths": _note_widths,
         "severity_mark": SEVERITY_MARKS.get,
         "slug": slug,
-        "sort_key": _sort_key,
+        "sort_key": lambda text: "" if (key := sort_key(text)) is None else f"{key:.6g}",
         "trust_mark": TRUST_MARKS.get,
     }
     return made
@@ -76,18 +77,15 @@ def script() -> Markup:
 
 def style() -> Markup:
     """The page's style: colours on a light and on a dark ground, as the system or the reader asks; paper is light."""
-    light, dark = (_variables(palette) for palette in (LIGHT, DARK))
+    light, dark = (
+        "".join(f"--{name}:{colour};" for name, colour in palette._asdict().items()) for palette in (LIGHT, DARK)
+    )
     grounds = (
         f":root{{color-scheme:light;{light}}}"
         f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}"
         f"@media screen{{:root[data-theme=dark]{{color-scheme:dark;{dark}}}}}"
     )
     return Markup(grounds + _source("page.css"))  # no word of a run is in it
-
-
-def _variables(palette: Palette) -> str:
-    """Colours as CSS variables: ``--first:#1f5fbf;…``."""
-    return "".join(f"--{name}:{colour};" for name, colour in palette._asdict().items())
 
 
 def _source(name: str) -> str:
@@ -98,11 +96,11 @@ def _shown(value: object) -> object:
     return value if isinstance(value, Markup | int | float) else plain(value, LONGEST_WORDS)
 
 
-# What a table on the page sorts by: the number that a cell's words stand for, its unit and prefix included.
+# Tables on the page sort by the number in a cell, with its prefix and unit.
 
-# Not the beginning of a date, a time, a version or an address: those are words, which sort by their numbers as well.
+# A number that begins a date, a time, a version or an address does not match: such cells sort as text.
 FIGURE = re.compile(r"(?P<sign>[+−-]?)±?(?P<digits>\d+(?:\.\d+)?)(?![.:-]?\d)\s?(?P<unit>[^\s\d,;·]*)")
-# Units that take a prefix. Longer words such as "cycles" or "launches" take none, whatever they begin with.
+# Units that take a prefix; words such as "cycles" or "launches" take none.
 UNITS = ("s", "B", "B/s", "W", "Hz", "/s", "FLOP/s", "OP/s", "J", "J/B", "J/FLOP", "J/OP", "cycles/s", "launches/s", "")
 PREFIX_FACTORS = {prefix: factor for factor, prefix in PREFIXES if prefix} | {
     prefix: factor for prefixes in SMALLER.values() for factor, prefix in prefixes
@@ -118,22 +116,17 @@ def sort_key(text: str) -> float | None:
 
     None for words. An unknown unit counts as the base unit: such columns hold nothing else.
     """
-    found = FIGURE.match(text)
-    if found is None:
+    number = FIGURE.match(text)
+    if number is None:
         return None
-    value = float(found["digits"]) * FACTORS.get(found["unit"], 1.0)
-    return -value if found["sign"] in ("-", "−") else value
-
-
-def _sort_key(text: str) -> str:
-    key = sort_key(text)
-    return "" if key is None else f"{key:.6g}"
+    value = float(number["digits"]) * FACTORS.get(number["unit"], 1.0)
+    return -value if number["sign"] in ("-", "−") else value
 
 
 # Pictures.
 
 
-def _kind(picture: Picture) -> str:
+def _kind(picture: document.Picture) -> str:
     """The name of the template that shows it."""
     return "drawing" if isinstance(picture, Curve | TimeLine | Histogram) else type(picture).__name__.lower()
 
@@ -162,7 +155,7 @@ def _svg(picture: Curve | TimeLine | Histogram | Figure, width: float) -> str:
 
 
 def _heard(picture: Curve | TimeLine | Histogram) -> str:
-    """What stands for a drawing where it cannot be seen."""
+    """The words for a drawing that a screen reader reads."""
     names = [line.name for line in picture.lines] if isinstance(picture, Curve) else []
     marks = [] if isinstance(picture, TimeLine) else [mark.text for mark in picture.marks]
     parts = (picture.title, picture.about, ", ".join(filter(None, names)), ", ".join(marks))
@@ -180,7 +173,7 @@ def _longest(picture: Bars | Stacks) -> float:
 
 
 def _classes(column: Column, cell: Cell | None = None) -> Markup:
-    """The class attribute of a heading or a cell: its alignment, when it is dropped, its colour, if it may break."""
+    """The class attribute of a heading or a cell: alignment, order of dropping, tone, and whether it may break."""
     names = ["right"] if column.align == "right" else []
     names += [f"drop-{column.drop}"] if column.drop else []
     names += [f"tone-{cell.tone}"] if cell is not None and cell.tone != "plain" else []
@@ -189,7 +182,7 @@ def _classes(column: Column, cell: Cell | None = None) -> Markup:
 
 
 def _note_widths(rows: Sequence[Sequence[Cell]], first: int) -> Markup:
-    """The style attribute that aligns the figures of a column whatever their notes: its longest note in letters.
+    """The style attribute with the longest note of each column in letters, by which the figures are aligned.
 
     ``first`` is the number of the first column on the page.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from microbench.analysis.evidence import row_name
@@ -22,12 +23,12 @@ TONES: dict[Verdict, Tone] = {
     "slower": "problem", "farther": "problem", "faster": "good", "nearer": "good", "more": "note", "fewer": "note",
     "same": "quiet", "unclear": "advice", "incomparable": "warning",
 }  # fmt: skip
-# The histogram has bins of one percent, from 15 % less to 15 % more; the last ones hold what lies beyond.
+# The histogram has bins of 1 %, from 15 % less to 15 % more; the outer bins also count what lies beyond.
 BIN, BINS = 1.01, 30
 MARKS = {0.9: "−10 %", 0.95: "−5 %", 1.0: "as before", 1.05: "+5 %", 1.1: "+10 %"}
 # Facts of machines are cut here: the beginning of a UUID or commit is enough.
 LONGEST = 24
-# An adjusted ratio closer than this to the measured one says nothing more.
+# An adjusted ratio closer than this to the measured one is not listed.
 TELLING = 0.002
 
 
@@ -38,19 +39,23 @@ def sheet(comparison: Comparison, base: Side, new: Side, *, everything: bool = F
     """
     before, after = comparison.base, comparison.new
     changed = comparison.of(*WORSE, *BETTER, *COUNTED)
-    pictures: list[Picture] = [*_incomparable(comparison), *_changes(changed, everything), *_moved(comparison)]
+    listed = changed if everything else changed[:MOST_LISTED]
+    left = len(changed) - len(listed)
+    more = (f"and {left} smaller changes: --all lists them",) if left else ()
+    changes = _table("Changes, the largest first", listed, more)
+    pictures: list[Picture] = [*_incomparable(comparison), *changes, *_moved(comparison)]
     if everything:
         pictures += [*_table("Unclear", comparison.of("unclear")), *_table("Same", comparison.of("same"))]
     section = Section(
         suite=SUITE,
-        title="compare: NEW held against BASE",
+        title="compare: NEW against BASE",
         pictures=tuple(pictures),
         studies=(),
         findings=tuple(findings(comparison, base, new)),
         verdict=summary(comparison),
     )
     differences = (*_missing(comparison), *_differences(comparison))
-    others = Section("both", "beside the figures: what else is not the same", differences, (), ())
+    others = Section("both", "both: other differences between the runs", differences, (), ())
     banners = (
         Banner(notice.title, notice.text, tone="warning" if notice.severity == "warning" else "note")
         for notice in notices(comparison)
@@ -60,10 +65,7 @@ def sheet(comparison: Comparison, base: Side, new: Side, *, everything: bool = F
         mark=SIMULATED if before.simulated or after.simulated else "",
         banners=tuple(banners),
         facts=(("BASE", _named(base, before)), ("NEW", _named(new, after))),
-        environment=(),
         sections=(section, others) if differences else (section,),
-        problems=None,
-        grades=(),
         footer=() if everything else ("every figure: --all    for a script: --fail-on slower ends with exit code 5",),
     )
 
@@ -75,13 +77,6 @@ def _named(side: Side, run: Run) -> str:
     return f"{named}, driver {driver}" if driver else named
 
 
-def _changes(changed: Sequence[Change], everything: bool) -> list[Table]:
-    listed = changed if everything else changed[:MOST_LISTED]
-    left = len(changed) - len(listed)
-    more = (f"and {left} smaller changes: --all lists them",) if left else ()
-    return _table("Changes, the largest first", listed, more)
-
-
 def _table(title: str, changes: Sequence[Change], more: tuple[str, ...] = ()) -> list[Table]:
     if not changes:
         return []
@@ -90,7 +85,7 @@ def _table(title: str, changes: Sequence[Change], more: tuple[str, ...] = ()) ->
     columns += [Column("adjusted")] if adjusted else []
     notes = ["ratio: NEW over BASE over all pairs of rounds, and its 95 % interval"]
     if adjusted:
-        notes.append("adjusted decides: at one SM clock, or less the drift of the whole host")
+        notes.append("adjusted decides: at the same SM clock, or without the drift of the whole host")
     if any(change.shares for change in changes):
         notes.append("shares of each GPU's own ceiling are compared")
     rows = tuple(_row(change, adjusted) for change in changes)
@@ -141,12 +136,12 @@ def _moved(comparison: Comparison) -> list[Histogram]:
     for cost in costs:
         counts[min(max(math.floor(math.log(cost / first_edge, BIN)), 0), BINS - 1)] += 1
     marks = tuple(Mark(at, text) for at, text in MARKS.items())
-    about = f"{len(costs)} times and rates, a percent to each column: to the right what became slower"
+    about = f"{len(costs)} times and rates, 1 % per column; slower figures are on the right"
     return [Histogram("How far figures moved", about, first_edge, BIN, tuple(counts), marks)]
 
 
 def _cost(change: Change) -> float | None:
-    """How many times BASE's cost NEW's is, as judged; None for counts and for what was not judged."""
+    """NEW's cost over BASE's, as judged; None for counts and for figures that were not judged."""
     if change.judged is None or change.verdict == "incomparable" or change.reason == "rounds":
         return None
     if change.metric.kind == "count":
@@ -155,12 +150,11 @@ def _cost(change: Change) -> float | None:
 
 
 def _incomparable(comparison: Comparison) -> list[Table]:
-    counts: dict[tuple[str, str], int] = {}
-    reasons = {"simulated": "one of them is simulated", "model": "no ceiling to hold it against"}
-    for change in comparison.of("incomparable"):
-        benchmark = change.new.benchmark
-        key = benchmark, reasons.get(str(change.reason)) or methods_in_words(comparison, benchmark)
-        counts[key] = counts.get(key, 0) + 1
+    reasons = {"simulated": "one of them is simulated", "model": "there is no ceiling to compare it with"}
+    counts = Counter(
+        (change.new.benchmark, reasons.get(str(change.reason)) or methods_in_words(comparison, change.new.benchmark))
+        for change in comparison.of("incomparable")
+    )
     rows = tuple((Cell(name), Cell(str(count)), Cell(why, tone="quiet")) for (name, why), count in counts.items())
     columns = (Column("benchmark", "left"), Column("figures"), Column("why", "left"))
     return [Table("Incomparable", "", columns, rows)] if rows else []
@@ -174,7 +168,7 @@ def _missing(comparison: Comparison) -> list[Table]:
             counts.setdefault(row.benchmark, [0, 0])[side] += 1
     rows = [(Cell(name), *(Cell(str(count) if count else MISSING) for count in both)) for name, both in counts.items()]
     columns = (Column("benchmark", "left"), Column("only in BASE"), Column("only in NEW"))
-    return _short_table("Figures that one of them lacks", columns, rows)
+    return _short_table("Figures that only one run has", columns, rows)
 
 
 def _differences(comparison: Comparison) -> list[Table]:

@@ -1,28 +1,18 @@
-"""Lists as tables: the benchmarks with their axes (list), and the checks of this machine (doctor)."""
+"""Lists as tables: the benchmarks, the axes of one of them (list), and the checks of this machine (doctor)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from microbench.core.model import BenchmarkInfo
+from microbench.core.bench import PRESETS, Benchmark
+from microbench.core.model import Param
 from microbench.report.document import SUITE_TITLES, Cell, Column, Table, Tone
-from microbench.report.tables import question
+
+if TYPE_CHECKING:
+    from microbench.run.doctor import Check
 
 STATE_TONES: dict[str, Tone] = {"ok": "good", "note": "note", "warning": "warning", "problem": "problem"}
-
-
-class Check(Protocol):
-    """One check of the doctor."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def found(self) -> str: ...
-    @property
-    def next_step(self) -> str | None: ...
 
 
 def checks_table(checks: Iterable[Check]) -> Table:
@@ -37,16 +27,38 @@ def checks_table(checks: Iterable[Check]) -> Table:
     return Table("What this machine can measure", "", columns, tuple(rows))
 
 
-def suite_tables(infos: Iterable[BenchmarkInfo]) -> list[Table]:
-    """A table for each suite: a row for each benchmark, followed by one for each of its axes with the values."""
+def suite_tables(benchmarks: Iterable[Benchmark]) -> list[Table]:
+    """A table for each suite with a line for each benchmark: its question, and whether it is in the core."""
     suites: dict[str, list[tuple[Cell, ...]]] = {}
-    for info in infos:
-        rows = suites.setdefault(info.suite, [])
-        rows.append((Cell(info.name, tone="strong"), Cell(""), Cell(question(info))))
-        for axis in info.axes:
-            values = ", ".join(map(str, axis.values))
-            about = Cell(f"{axis.about.rstrip('.')}: {values}", tone="quiet")
-            rows.append((Cell(""), Cell(axis.name, tone="first"), about))
-    titles = ("benchmark", "axis", "question, or the axis and its values")
-    columns = tuple(Column(title, "left") for title in titles)
+    for benchmark in benchmarks:
+        row = (
+            Cell(benchmark.name, tone="strong"),
+            Cell("●" if benchmark.core else "", tone="good"),
+            _question(benchmark),
+        )
+        suites.setdefault(benchmark.suite, []).append(row)
+    columns = (Column("benchmark", "left"), Column("core", "left"), Column("question", "left"))
     return [Table(SUITE_TITLES.get(suite, suite), "", columns, tuple(rows)) for suite, rows in suites.items()]
+
+
+def axes_table(benchmark: Benchmark) -> Table:
+    """The axes of one benchmark with the values of each preset; a value is named where it first appears."""
+    rows = []
+    for name, axis in benchmark.axes.items():
+        rows.append((Cell(name, tone="first"), Cell(axis.about.rstrip("."), tone="quiet")))
+        known: set[Param] = set()
+        for preset in PRESETS:
+            added = [value for value in axis.values(preset) if value not in known]
+            known.update(added)
+            if added:
+                more = "also " if preset != "quick" and len(known) > len(added) else ""
+                rows.append((Cell(""), Cell(f"{preset}: {more}{', '.join(map(str, added))}")))
+    columns = (Column("axis", "left"), Column("what it is, and its values", "left"))
+    cases = ", ".join(f"{preset} {len(benchmark.cases(preset))}" for preset in PRESETS)
+    metrics = tuple(f"{metric.name} ({metric.unit}): {metric.about}" for metric in benchmark.metrics)
+    notes = (f"cases: {cases}", *metrics)
+    return Table(benchmark.name, benchmark.about.partition("\n")[0], columns, tuple(rows), notes)
+
+
+def _question(benchmark: Benchmark) -> Cell:
+    return Cell(benchmark.about.partition("\n")[0])

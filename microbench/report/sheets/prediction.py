@@ -17,12 +17,12 @@ from microbench.predict.whatif import Change, Changes, Pair, changed
 from microbench.predict.workload import Workload
 from microbench.report.document import Cell, Column, Portion, Report, Section, Stack, Stacks, Table, Tone
 from microbench.report.heading import head, run_words
-from microbench.report.timeline import in_words, pictures
+from microbench.report.suites.timeline import in_words, pictures
 
 TONES: dict[Limit, Tone] = {
     "host": "first", "front end": "advice", "kernel": "second", "link": "third", "sync": "quiet",
 }  # fmt: skip
-# A smaller share of the critical path is not named below its bar.
+# Smaller shares of the critical path are not named below their bar.
 LEAST_NAMED = 0.001
 SHARES, PATH = "Where the time of a step goes", "the critical path, each moment by what the step then waited for"
 WAYS = "In a stream and as a graph"
@@ -44,14 +44,14 @@ class Side(msgspec.Struct, frozen=True):
 
 
 def sheet(side: Side) -> Report:
-    """A prediction with its shares, what to change first, and the constants it rests on."""
+    """A prediction with its shares, the changes that save most, and the constants behind it."""
     forecast, run = side.forecast, side.run
     verdict, *findings = words.findings(forecast)
     stacks = tuple(_stack(prediction.way, prediction) for prediction in _predictions(forecast))
     changes = [_advice_table(forecast)] if forecast.advice else []
     step = Section(
         suite=words.SUITE,
-        title=f"predict: {words.described(forecast.workload)}",
+        title=f"predict: {words.described(forecast.workload, forecast.fit.titles)}",
         pictures=(ways_table(forecast), Stacks(SHARES, PATH, stacks), *changes),
         studies=(),
         findings=tuple(findings),
@@ -77,22 +77,16 @@ def _predictions(forecast: Forecast) -> tuple[Prediction, ...]:
 def ways_table(forecast: Forecast) -> Table:
     """A row for the stream and one for the graph."""
     columns = (
-        Column("", "left"),
-        Column("a step takes"),
-        Column("that makes"),
-        Column("speed-up", drop=1),
-        Column("GPU without a kernel"),
-        Column("limited by"),
-    )
+        Column("", "left"), Column("a step takes"), Column("that makes"), Column("speed-up", drop=1),
+        Column("GPU without a kernel"), Column("limited by"),
+    )  # fmt: skip
+    gain: Tone = "good" if forecast.speedup > 1 else "plain"
     rows = tuple(
         (
             Cell(one.way, tone="strong"),
             Cell(as_time(one.step_s), spread(one.half_width), "strong"),
             _pace(one, forecast.workload),
-            Cell(
-                "" if one.way == "stream" else times(forecast.speedup),
-                tone="good" if forecast.speedup > 1 else "plain",
-            ),
+            Cell("" if one.way == "stream" else times(forecast.speedup), tone=gain),
             Cell(percent(one.idle_share)),
             Cell(one.limit, tone=TONES[one.limit]),
         )
@@ -103,7 +97,7 @@ def ways_table(forecast: Forecast) -> Table:
 
 
 def _pace(prediction: Prediction, workload: Workload) -> Cell:
-    """What such steps make a second: "46.3 tokens/s"."""
+    """The rate of the workload's unit: "46.3 tokens/s"."""
     if prediction.step_s <= 0:
         return Cell(MISSING)
     return Cell(rate_of(workload.per_step / prediction.step_s, f"{workload.unit}s"))
@@ -125,7 +119,7 @@ def _stack(label: str, prediction: Prediction) -> Stack:
 
 
 def _advice_table(forecast: Forecast) -> Table:
-    """What to change first, by what it saves against the stream."""
+    """The changes to the step, ordered by the time that each saves in the stream."""
     rows = tuple(
         (
             Cell(f"{place}."),
@@ -141,12 +135,8 @@ def _advice_table(forecast: Forecast) -> Table:
 
 
 def _constants_table(forecast: Forecast, origin: str) -> Table:
-    columns = (
-        Column("constant", "left", drop=1),
-        Column("what it is", "left"),
-        Column("value"),
-        Column("from", "left", drop=2),
-    )
+    what = Column("what it is", "left")
+    columns = (Column("constant", "left", drop=1), what, Column("value"), Column("from", "left", drop=2))
     rows = tuple(_constant_row(name, forecast.fit.constants[name]) for name in words.used(forecast))
     return Table("Constants used", origin, columns, rows)
 
@@ -181,7 +171,7 @@ def encoded(side: Side) -> bytes:
     workload, fit = forecast.workload, forecast.fit
     step = {name: getattr(workload, name) for name in ("kernels", "layers", "streams", "replays", "unit", "per_step")}
     whole = {
-        "workload": {"title": words.described(workload), **step},
+        "workload": {"title": words.described(workload, fit.titles), **step},
         "run": run.run_id,
         "device": fit.device,
         "reference": side.reference,
@@ -207,7 +197,7 @@ def _prediction_object(prediction: Prediction) -> dict[str, object]:
 
 
 def changed_sheet(before: Side, changes: Changes) -> Report:
-    """The step on the same machine with something about either changed. Raises UsageError for an impossible change."""
+    """The step before and after changes to it or to the machine. Raises UsageError for an impossible change."""
     then = changed(before.forecast.workload, before.forecast.fit, before.gpu, changes, before.adding)
     columns = (Column("", "left"), Column(NOW), Column(THEN))
     rows = tuple(
@@ -237,7 +227,7 @@ def against_sheet(first: Side, second: Side) -> Report:
 
 
 def _names(first: Run, second: Run) -> tuple[str, str]:
-    """What the two runs are called: by their GPUs if those differ."""
+    """Names for the two runs: their GPUs if those differ."""
     gpus = [[gpu.name for gpu in run.sessions[-1].gpus] for run in (first, second)]
     if gpus[0] and gpus[1] and gpus[0][0] != gpus[1][0]:
         return f"on the {gpus[0][0]}", f"on the {gpus[1][0]}"
@@ -256,7 +246,7 @@ def _comparing_section(
     )
     return Section(
         suite=whatif.SUITE,
-        title=f"what if: {words.described(before.workload)}",
+        title=f"what if: {words.described(before.workload, before.fit.titles)}",
         pictures=(*tables, _both_table(before, after, pairs, names), Stacks(SHARES, PATH, stacks)),
         studies=(),
         findings=tuple(findings),
@@ -269,46 +259,38 @@ def _short(name: str) -> str:
 
 
 def _both_table(before: Forecast, after: Forecast, pairs: Sequence[Pair], names: tuple[str, str]) -> Table:
-    """Two rows for each way of submitting: the step before and after, its pace, its limit, what the change gives."""
-    columns = (
-        Column("", "left"),
-        Column("", "left"),
-        Column("a step takes"),
-        Column("that makes", drop=1),
-        Column("limited by"),
-        Column("", "left"),
-    )
-    rows = []
-    for pair in pairs:
-        rows.append(_both_row(pair.before, before, pair.before.way, names[0], ""))
-        rows.append(_both_row(pair.after, after, "", names[1], whatif.in_words(pair)))
+    """Two rows for each way of submitting: the step before and after, its rate, its limit, and the speed-up."""
+    left = Column("", "left")
+    columns = (left, left, Column("a step takes"), Column("that makes", drop=1), Column("limited by"), left)
+    rows = [
+        (
+            Cell("" if changed else prediction.way, tone="strong"),
+            Cell(_short(names[changed])),
+            Cell(as_time(prediction.step_s), spread(prediction.half_width), "strong"),
+            _pace(prediction, (before, after)[changed].workload),
+            Cell(prediction.limit, tone=TONES[prediction.limit]),
+            Cell(whatif.in_words(pair) if changed else "", tone="strong"),
+        )
+        for pair in pairs
+        for changed, prediction in enumerate(pair)
+    ]
     return Table(WAYS, "", columns, tuple(rows))
-
-
-def _both_row(prediction: Prediction, forecast: Forecast, way: str, name: str, change: str) -> tuple[Cell, ...]:
-    return (
-        Cell(way, tone="strong"),
-        Cell(_short(name)),
-        Cell(as_time(prediction.step_s), spread(prediction.half_width), "strong"),
-        _pace(prediction, forecast.workload),
-        Cell(prediction.limit, tone=TONES[prediction.limit]),
-        Cell(change, tone="strong"),
-    )
 
 
 # A step to scale.
 
 
 def timeline_sheet(run: Run, workload: Workload, *, reference: bool = False, adding: Sequence[str] = ()) -> Report:
-    """The step drawn from a run's constants, with what it means.
+    """The step drawn from a run's constants, with its findings.
 
-    Raises RunUnreadableError that names what to measure, ``adding`` to the run, where constants are missing.
+    Raises RunUnreadableError if constants are missing; it names the `microbench run` command with ``adding`` that
+    measures them.
     """
     evidence, fit = fit_for(run, workload, adding)
     step = forecast(workload, fit)
     grounds = words.foundations(step, run_words(run), reference=reference, simulated=run.simulated)
-    title = words.described(workload)
-    if len(title) > LONGEST_TITLE:  # cut behind a comma where there is one
+    title = words.described(workload, fit.titles)
+    if len(title) > LONGEST_TITLE:  # cut behind a comma if possible
         cut = title[:LONGEST_TITLE]
         title = f"{cut[: cut.rfind(', ')] if ', ' in cut else cut}, …"
     section = Section(

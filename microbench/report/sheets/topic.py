@@ -1,4 +1,4 @@
-"""Makes the report of a topic: its text with a run's figures, a picture, the rows behind them, and where to go on."""
+"""Makes the report of a topic: its text with a run's figures, a picture, the rows behind them, and related topics."""
 
 from __future__ import annotations
 
@@ -60,10 +60,8 @@ def listing() -> Table:
     """Every topic with the line that says what it is about."""
     rows = tuple((Cell(topic.name, tone="strong"), Cell(topic.about)) for topic in TOPICS)
     columns = (Column("topic", "left"), Column("what it explains", "left"))
-    return Table(
-        "What can be explained", "with this machine's numbers, or a recorded reference's", columns, rows,
-        ("microbench explain TOPIC prints it",),
-    )  # fmt: skip
+    about = "with this machine's numbers, or a recorded reference's"
+    return Table("What can be explained", about, columns, rows, ("microbench explain TOPIC prints it",))
 
 
 def _evidence(topic: Topic, run: Run) -> Evidence:
@@ -79,7 +77,7 @@ def _phrases(pieces: Pieces) -> tuple[Phrase, ...]:
 
 
 def _lacking(text: TopicText, adding: Sequence[str]) -> list[tuple[Phrase, ...]]:
-    """What was not measured and would say more; nobody adds to a bundled run."""
+    """Figures that would add to the text, with the command that measures them; no command for a bundled run."""
     if not text.lacking:
         return []
     if not adding:

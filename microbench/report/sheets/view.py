@@ -1,4 +1,4 @@
-"""Makes the report of a run: banners, facts, a section for each suite with its findings, and what was not measured."""
+"""Makes the report of a run: banners, facts, a section with findings for each suite, and cases not measured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PICTURES: dict[str, Callable[[Evidence], list[Picture]]] = {
     "memory": memory.pictures,
     "compute": compute.pictures,
 }
-# Benchmarks whose curve is among the pictures already, or whose axis numbers things: GPUs, NUMA nodes.
+# Benchmarks whose curve is one of the suite's pictures, or whose axis numbers GPUs or NUMA nodes.
 WITHOUT_CURVE = frozenset({
     "launch_duration", "graph_gain", "link_copy", "link_peer", "link_concurrent", "link_numa", "memory_levels",
     "memory_latency", "memory_occupancy", "gemm_throughput", "gemm_shapes",
@@ -37,7 +37,7 @@ ORDER = (*launch.ORDER, *graph.ORDER, *link.ORDER, *memory.ORDER, *compute.ORDER
 
 def build(
     run: Run,
-    found: Sequence[Row] | None = None,
+    run_rows: Sequence[Row] | None = None,
     *,
     reference: bool = False,
     unfinished: bool = False,
@@ -45,18 +45,18 @@ def build(
 ) -> Report:
     """The report of a run.
 
-    ``reference`` marks a bundled run, ``unfinished`` one that was cut off. ``found`` are the run's rows if the caller
-    has them already; its samples are not read then.
+    ``reference`` marks a bundled run, ``unfinished`` a run that was cut off. A caller that has the run's rows passes
+    them as ``run_rows``; the samples are not read again then.
     """
-    found = rows(run) if found is None else found
-    groups = evidence_by_device(run, found)
+    run_rows = rows(run) if run_rows is None else run_rows
+    groups = evidence_by_device(run, run_rows)
     sections = [
         section
         for suite in dict.fromkeys(info.suite for info in run.benchmarks)
         for group in (groups if suite != HOST else groups[:1])
         if (section := _section(run, suite, group, several=len(groups) > 1 and suite != HOST)) is not None
     ]
-    grades = {row.trust for row in found}
+    grades = {row.trust for row in run_rows}
     return msgspec.structs.replace(
         head(run, reference=reference, unfinished=unfinished, footer=footer),
         environment=tuple(environment.findings(run)),

@@ -4,81 +4,57 @@ from __future__ import annotations
 
 import re
 
-from microbench.analysis.evidence import Evidence, exceeds, listed, row_name, share_of, whole
+from microbench.analysis.evidence import Evidence, exceeds, listed, share_of, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import percent, quantity, round_percent, tera
-from microbench.explain.compute_products import FED, Rival, fed_sizes, rivals
-from microbench.explain.compute_units import (
-    BURST,
-    DATA,
-    ENERGIES,
-    LIBRARIES,
-    MAIN_DTYPE,
-    MMA,
-    SEARCH,
-    SUSTAINED,
-    TENSORS,
-    WGMMA,
-    Reached,
-    beside,
-    best_products,
-    dtype_of,
-    dtypes,
-    fact_of,
-    figure,
-    instructions,
-    per_clock,
-    rates,
-    reached,
-    shape_of,
-    tensor_dtypes,
-    typed,
-)
+from microbench.explain import compute_units as units
+from microbench.explain.compute_products import FED, fed_sizes, rivals
 from microbench.report.curves import ticks
 from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Line, Mark, Picture, Table
 from microbench.report.suites.roofline import rates_over_time, rooflines, shapes, state_over_time
-from microbench.report.tables import NOTHING
+from microbench.report.tables import NOTHING, row_cell, value_cell
 
-# Products in pictures: types beside their ceilings at each clock, over size, by library, and the fastest shape.
-
+# Products: by type, over size, by library, and the fastest shape.
 
 # Types whose rates differ most come first; there is room for four lines.
-DRAWN_TYPES = (MAIN_DTYPE, "fp8_e4m3_fast", "tf32", "fp64", "fp32", "fp16")
+DRAWN_TYPES = (units.MAIN_DTYPE, "fp8_e4m3_fast", "tf32", "fp64", "fp32", "fp16")
 IN_TERA = "in TFLOP/s (int8: TOP/s)"
 GUESS = re.compile(r"guess \d+")
 
 
 def by_type(evidence: Evidence) -> Table | None:
-    """Types down; what they add up in, the best square product's rate, and its share of the ceiling at each clock."""
-    found = best_products(evidence)
-    if not found:
+    """A row for each type: accumulator, rate of the best square product, and its share of the ceiling at each clock."""
+    best = units.best_products(evidence)
+    if not best:
         return None
     columns = (
         Column("type", "left"), Column("adds up in", "left"), Column("rate"), Column("at SM clock"), Column("highest"),
         Column("data sheet"),
     )  # fmt: skip
-    each = [reached(evidence, row) for row in found]
-    return Table(
-        f"Square products by type, {IN_TERA}, dense",
-        "each with its share of rate x SMs x clock: the clock measured meanwhile, the highest, the data sheet's",
-        columns,
-        tuple(_type_row(one) for one in each),
-        (_sizes(found), *_clocks(each)),
-    )
+    each = [units.reached(evidence, row) for row in best]
+    title = f"Square products by type, {IN_TERA}, dense"
+    about = "shares of rate x SMs x clock, at the measured clock, the highest one and the data sheet's"
+    return Table(title, about, columns, tuple(map(_type_row, each)), (_sizes(best), *_clocks(each)))
 
 
-def _type_row(one: Reached) -> tuple[Cell, ...]:
-    row = one.row
-    over = one.highest is not None and exceeds(row, one.highest)
-    clock = quantity(one.clock_hz, "Hz")
+def _type_row(product: units.Reached) -> tuple[Cell, ...]:
+    row = product.row
+    over = product.highest is not None and exceeds(row, product.highest)
     return (
-        Cell(typed(row), tone="strong"),
-        Cell(adds_up(row), tone="quiet"),
-        Cell(tera(row.value), tone="problem" if over else "strong", trust=row.trust, of=row_name(row)),
-        Cell(clock, percent(one.fed) if one.fed is not None else "") if one.clock_hz is not None else NOTHING,
-        Cell(percent(one.of_highest)) if one.of_highest is not None else NOTHING,
-        Cell(percent(one.of_data_sheet)) if one.of_data_sheet is not None else NOTHING,
+        Cell(units.typed(row), tone="strong"),
+        Cell(_accumulator(row), tone="quiet"),
+        row_cell(row, tera(row.value), tone="problem" if over else "strong"),
+        _clock(product),
+        value_cell(product.of_highest, percent),
+        value_cell(product.of_data_sheet, percent),
     )
+
+
+def _clock(product: units.Reached) -> Cell:
+    """The SM clock meanwhile, and which share of the ceiling at that clock was reached."""
+    if product.clock_hz is None:
+        return NOTHING
+    return Cell(quantity(product.clock_hz, "Hz"), percent(product.fed) if product.fed is not None else "")
 
 
 def _sizes(found: list[Row]) -> str:
@@ -86,20 +62,20 @@ def _sizes(found: list[Row]) -> str:
     by_shape: dict[str, list[str]] = {}
     for row in found:
         side = whole(row, "size")
-        by_shape.setdefault(shape_of(row) or f"{side}x{side}x{side}", []).append(dtype_of(row))
+        by_shape.setdefault(units.shape_of(row) or f"{side}x{side}x{side}", []).append(units.dtype_of(row))
     shapes = sorted(by_shape, key=lambda shape: -len(by_shape[shape]))
     words = [f"{listed(by_shape[shape])} {shape}" if place else shape for place, shape in enumerate(shapes)]
     return f"rows x columns x depth: {'; '.join(words)}"
 
 
-def _clocks(each: list[Reached]) -> tuple[str, ...]:
+def _clocks(each: list[units.Reached]) -> tuple[str, ...]:
     """The clocks behind the shares; a data sheet may take another one for some types, which are named."""
     highest = {one.highest_hz for one in each if one.of_highest is not None}
     words = [f"highest: {listed([quantity(hz, 'Hz') for hz in highest])}"] if highest else []
     by_clock: dict[float | None, list[str]] = {}
     for one in each:
         if one.of_data_sheet is not None:
-            by_clock.setdefault(one.data_sheet_hz, []).append(dtype_of(one.row))
+            by_clock.setdefault(one.data_sheet_hz, []).append(units.dtype_of(one.row))
     for place, (hz, names) in enumerate(by_clock.items()):
         words.append(
             f"{'data sheet: ' if not place else ''}{quantity(hz, 'Hz')}{f' for {listed(names)}' if place else ''}"
@@ -107,29 +83,33 @@ def _clocks(each: list[Reached]) -> tuple[str, ...]:
     return (", ".join(words),) if words else ()
 
 
-def adds_up(row: Row) -> str:
-    """What a product is added up in, in few letters: "fp32", "~14 bits"."""
-    fact = fact_of(row, "accumulator")
+def _accumulator(row: Row) -> str:
+    """The type that products are added up in: "fp32", "~14 bits"."""
+    fact = units.fact_of(row, "accumulator")
     return str(fact.value).replace("about ", "~") if fact is not None and fact.value is not None else ""
 
 
 def over_size(evidence: Evidence) -> Curve | None:
     """Rate over the size of a square product, a line for each type, with the size from which the units are fed."""
     by_name = {one.dtype: one for one in fed_sizes(evidence)}
-    kept = [by_name[name] for name in DRAWN_TYPES if name in by_name][: len(SERIES_TONES)]
-    if not kept:
+    drawn = [by_name[name] for name in DRAWN_TYPES if name in by_name][: len(SERIES_TONES)]
+    if not drawn:
         return None
-    values = [row.value for one in kept for _, row in one.points]
-    sizes = sorted({size for one in kept for size, _ in one.points})
-    first = kept[0]
+    values = [row.value for one in drawn for _, row in one.points]
+    sizes = sorted({size for one in drawn for size, _ in one.points})
+    first = drawn[0]
     mark = Mark(float(first.size), f"{round_percent(FED)} from {first.size} on")
     return Curve(
         title="Rate over the size of a square product",
-        about=f"small products leave units without work; marked: where {first.dtype} comes near its best",
+        about=f"small products leave units idle; marked: the size from which {first.dtype} is near its best",
         x_title="rows, columns and depth",
         lines=tuple(
-            Line(f"{one.dtype} {figure(one.best)}", tuple((float(size), row.value) for size, row in one.points), tone)
-            for one, tone in zip(kept, SERIES_TONES, strict=False)
+            Line(
+                f"{one.dtype} {units.figure(one.best)}",
+                tuple((float(size), row.value) for size, row in one.points),
+                tone,
+            )
+            for one, tone in zip(drawn, SERIES_TONES, strict=False)
         ),
         x_ticks=tuple(Mark(float(size), str(size)) for size in sizes),
         y_ticks=ticks(min(values), max(values), True, first.best.metric.unit),
@@ -138,46 +118,39 @@ def over_size(evidence: Evidence) -> Curve | None:
 
 
 def by_library(evidence: Evidence) -> Table | None:
-    """Types down, libraries across at the largest common size, the candidate that cuBLASLt was fastest with."""
-    found = {(one.library, dtype_of(one.row)): one for one in rivals(evidence)}
-    if not found:
+    """A row for each type, a column for each library at the largest common size, and cuBLASLt's fastest candidate."""
+    by_key = {(one.library, units.dtype_of(one.row)): one for one in rivals(evidence)}
+    if not by_key:
         return None
-    types = [dtype_of(row) for row in best_products(evidence) if any(key[1] == dtype_of(row) for key in found)]
-    across = [name for name in LIBRARIES if any(key[0] == name for key in found)]
+    types = [
+        units.dtype_of(row)
+        for row in units.best_products(evidence)
+        if any(key[1] == units.dtype_of(row) for key in by_key)
+    ]
+    across = [name for name in units.LIBRARIES if any(key[0] == name for key in by_key)]
     rows = []
     for dtype in types:
-        own = {name: found[name, dtype] for name in across if (name, dtype) in found}
+        own = {name: by_key[name, dtype] for name in across if (name, dtype) in by_key}
         native = next(iter(own.values())).native
-        others = (_rival(own[name]) if name in own else NOTHING for name in across)
-        rows.append(
-            (
-                Cell(dtype, tone="strong"),
-                Cell(tera(native.value), tone="strong", trust=native.trust, of=row_name(native)),
-                *others,
-                _candidate(native),
-            )
+        others = (
+            row_cell(own[name].row, tera(own[name].row.value), percent(own[name].ratio)) if name in own else NOTHING
+            for name in across
         )
+        best = row_cell(native, tera(native.value), tone="strong")
+        rows.append((Cell(dtype, tone="strong"), best, *others, _candidate(native)))
     columns = (
-        Column("type", "left"), Column("cuBLASLt"), *(Column(LIBRARIES[name]) for name in across),
+        Column("type", "left"), Column("cuBLASLt"), *(Column(units.LIBRARIES[name]) for name in across),
         Column("cuBLASLt's fastest candidate", "left", drop=1),
     )  # fmt: skip
-    sizes = sorted({whole(one.row, "size") for one in found.values()})
-    order = "in turn" if all(one.against is not None for one in found.values()) else "one after the other"
-    return Table(
-        f"Who multiplies, at size {listed([str(one) for one in sizes])}, {IN_TERA}",
-        f"the same operands, {order}; beside each figure its share of cuBLASLt's fastest candidate",
-        columns,
-        tuple(rows),
-    )
-
-
-def _rival(one: Rival) -> Cell:
-    """A library's rate, and its share of that of cuBLASLt's fastest candidate."""
-    return Cell(tera(one.row.value), percent(one.ratio), trust=one.row.trust, of=row_name(one.row))
+    sizes = sorted({whole(one.row, "size") for one in by_key.values()})
+    order = "in turn" if all(one.against is not None for one in by_key.values()) else "one after the other"
+    title = f"Libraries at size {listed([str(one) for one in sizes])}, {IN_TERA}"
+    about = f"the same operands, {order}; shares of the rate of cuBLASLt's fastest candidate"
+    return Table(title, about, columns, tuple(rows))
 
 
 def _candidate(row: Row) -> Cell:
-    fact = fact_of(row, "candidate")
+    fact = units.fact_of(row, "candidate")
     if fact is None:
         return NOTHING
     guess = GUESS.search(fact.source or "")
@@ -185,70 +158,62 @@ def _candidate(row: Row) -> Cell:
 
 
 def fastest(evidence: Evidence) -> Table | None:
-    """The fastest shape and candidate of each type, with its clock, its power and what an operation costs."""
-    found = sorted(rates(evidence, SEARCH), key=lambda row: dtype_of(row) != MAIN_DTYPE)
-    if not found:
+    """The fastest shape and candidate of each type, with its clock, its power and the energy of an operation."""
+    products = sorted(units.rates(evidence, units.SEARCH), key=lambda row: units.dtype_of(row) != units.MAIN_DTYPE)
+    if not products:
         return None
     columns = (
         Column("type", "left"), Column("adds up in", "left"), Column("shape", "left"), Column("rate"),
         Column("at SM clock"), Column("power", drop=1), Column("an operation", drop=2),
     )  # fmt: skip
     by_candidate: dict[str, list[str]] = {}
-    for row in found:
-        by_candidate.setdefault(_candidate(row).text, []).append(dtype_of(row))
-    return Table(
-        f"The fastest product, {IN_TERA}, dense",
-        "rows x columns x depth, of all that were tried; beside the clock the share of rate x SMs x this clock",
-        columns,
-        tuple(_fastest_row(evidence, row) for row in found),
-        tuple(f"{', '.join(names)}: {candidate}" for candidate, names in by_candidate.items()),
-    )
+    for row in products:
+        by_candidate.setdefault(_candidate(row).text, []).append(units.dtype_of(row))
+    rows = tuple(_fastest_row(evidence, row) for row in products)
+    notes = tuple(f"{', '.join(names)}: {candidate}" for candidate, names in by_candidate.items())
+    about = "rows x columns x depth, the best of all that were tried; share of rate x SMs x clock"
+    return Table(f"The fastest product, {IN_TERA}, dense", about, columns, rows, notes)
 
 
 def _fastest_row(evidence: Evidence, row: Row) -> tuple[Cell, ...]:
-    one = reached(evidence, row)
-    drawn = (beside(evidence, row, "power"), beside(evidence, row, *ENERGIES))
-    fed = percent(one.fed) if one.fed is not None else ""
     return (
-        Cell(dtype_of(row), tone="strong"),
-        Cell(adds_up(row), tone="quiet"),
-        Cell(shape_of(row) or ""),
-        Cell(tera(row.value), tone="strong", trust=row.trust, of=row_name(row)),
-        Cell(quantity(one.clock_hz, "Hz"), fed) if one.clock_hz is not None else NOTHING,
-        *(Cell(figure(each)) if each is not None else NOTHING for each in drawn),
+        Cell(units.dtype_of(row), tone="strong"),
+        Cell(_accumulator(row), tone="quiet"),
+        Cell(units.shape_of(row) or ""),
+        row_cell(row, tera(row.value), tone="strong"),
+        _clock(units.reached(evidence, row)),
+        value_cell(units.same_case(evidence, row, "power"), units.figure),
+        value_cell(units.same_case(evidence, row, *units.ENERGIES), units.figure),
     )
 
 
-# Tensor cores alone as a table: both paths clock for clock, and what the better one sustains and gives in a burst.
-
+# Tensor cores alone: both paths per cycle, and the better one's sustained and burst rates.
 
 ACCUMULATORS = "adds up: fp16_acc16 in fp16, int8 in int32, fp64 in fp64, all others in fp32 (fp8 by wgmma: 14 bits)"
 
 
 def alone(evidence: Evidence) -> Table | None:
-    """Types down; operations an SM does in a cycle by each path, then the faster path's rates with their clocks."""
-    found = tensor_dtypes(evidence)
-    if not found:
+    """A row for each type: operations per cycle and SM by each path, and the rates of the faster path."""
+    types = units.tensor_dtypes(evidence)
+    if not types:
         return None
     rows = tuple(
         (
             Cell(dtype, tone="strong"),
-            *(_in_a_cycle(evidence, per_clock(evidence, path, dtype)) for path in (WGMMA, MMA)),
-            *(_rate(evidence, dtype, load) for load in (SUSTAINED, BURST)),
+            *(_in_a_cycle(evidence, units.per_clock(evidence, path, dtype)) for path in (units.WGMMA, units.MMA)),
+            *(_rate(evidence, dtype, load) for load in (units.SUSTAINED, units.BURST)),
         )
-        for dtype in found
+        for dtype in types
     )
     columns = (
         Column("type", "left"), Column("wgmma"), Column("mma"), Column("sustained"),
         Column("burst", drop=1),
     )  # fmt: skip
-    return Table(
-        "Tensor cores alone, in TFLOP/s (int8: TOP/s), dense",
-        "by each path an SM's operations in a cycle and their share of its rate; by the faster one rate and clock",
-        columns,
-        rows,
-        (ACCUMULATORS,),
+    title = "Tensor cores alone, in TFLOP/s (int8: TOP/s), dense"
+    about = (
+        "operations per cycle and SM by each path, with their share of the SM's rate; rate and clock by the faster path"
     )
+    return Table(title, about, columns, rows, (ACCUMULATORS,))
 
 
 def _in_a_cycle(evidence: Evidence, row: Row | None) -> Cell:
@@ -256,19 +221,16 @@ def _in_a_cycle(evidence: Evidence, row: Row | None) -> Cell:
         return NOTHING
     share, limit = share_of(evidence, row), evidence.ceiling(row)
     over = limit is not None and exceeds(row, limit)
-    number = figure(row).split()[0]
-    return Cell(
-        number, percent(share) if share is not None else "", "problem" if over else "plain", row.trust, row_name(row)
-    )
+    note = percent(share) if share is not None else ""
+    return row_cell(row, units.figure(row).split()[0], note, "problem" if over else "plain")
 
 
 def _rate(evidence: Evidence, dtype: str, load: str) -> Cell:
-    row = max(rates(evidence, TENSORS, dtype=dtype, load=load), key=lambda one: one.value, default=None)
+    row = max(units.rates(evidence, units.TENSORS, dtype=dtype, load=load), key=lambda one: one.value, default=None)
     if row is None:
         return NOTHING
-    clock = beside(evidence, row, "sm_clock")
-    at = quantity(clock.value, "Hz") if clock is not None else ""
-    return Cell(tera(row.value), at, "strong", row.trust, row_name(row))
+    clock = units.same_case(evidence, row, "sm_clock")
+    return row_cell(row, tera(row.value), quantity(clock.value, "Hz") if clock is not None else "", "strong")
 
 
 # Tables in the order of the questions: what products reach, for how long, in a model, of which data; units alone.
@@ -279,85 +241,69 @@ ORDER = (
 
 def pictures(evidence: Evidence) -> list[Picture]:
     """Every picture that the run has figures for."""
-    drawn = (
-        by_type(evidence),
-        over_size(evidence),
-        by_library(evidence),
-        fastest(evidence),
-        rates_over_time(evidence),
-        state_over_time(evidence),
-        *rooflines(evidence),
-        *shapes(evidence),
-        data(evidence),
-        alone(evidence),
-        alus(evidence),
-    )
+    over_time = (rates_over_time(evidence), state_over_time(evidence))
+    products = (by_type(evidence), over_size(evidence), by_library(evidence), fastest(evidence), *over_time)
+    units = (data(evidence), alone(evidence), alus(evidence))
+    drawn = (*products, *rooflines(evidence), *shapes(evidence), *units)
     return [picture for picture in drawn if picture is not None]
 
 
 def data(evidence: Evidence) -> Table | None:
-    """Types and data down; rate, clock, power and energy across, each rate against that of normal numbers."""
-    found = rates(evidence, DATA)
-    if len(found) < 2:
+    """A row for each type and kind of data: rate, share of the rate with normal data, clock, power and energy."""
+    products = units.rates(evidence, units.DATA)
+    if len(products) < 2:
         return None
-    order = sorted(dtypes(evidence, DATA), key=lambda dtype: dtype != MAIN_DTYPE)
-    rows = tuple(_data_row(evidence, row, found) for dtype in order for row in found if dtype_of(row) == dtype)
+    order = sorted(units.dtypes(evidence, units.DATA), key=lambda dtype: dtype != units.MAIN_DTYPE)
+    rows = tuple(
+        _data_row(evidence, row, products) for dtype in order for row in products if units.dtype_of(row) == dtype
+    )
     columns = (
         Column("type", "left"), Column("data", "left"), Column("rate"), Column("of normal"), Column("SM clock"),
         Column("power", drop=1), Column("an operation"),
     )  # fmt: skip
-    sizes = sorted({whole(row, "size") for row in found})
-    return Table(
-        f"What the data do, at size {' and '.join(str(one) for one in sizes)}",
-        "the same work each time: bits that flip take power, power takes clock; only normal data say what a model gets",
-        columns,
-        rows,
-    )
+    sizes = sorted({whole(row, "size") for row in products})
+    title = f"Effect of the data at size {' and '.join(str(one) for one in sizes)}"
+    about = "the same work each time: flipping bits take power, and power lowers the clock; models have normal data"
+    return Table(title, about, columns, rows)
 
 
 def _data_row(evidence: Evidence, row: Row, found: list[Row]) -> tuple[Cell, ...]:
-    same = (one for one in found if (dtype_of(one), one.params.get("size")) == (dtype_of(row), row.params.get("size")))
+    same = (
+        one
+        for one in found
+        if (units.dtype_of(one), one.params.get("size")) == (units.dtype_of(row), row.params.get("size"))
+    )
     normal = next((one for one in same if one.params.get("data") == "normal"), None)
-    others = (beside(evidence, row, "sm_clock"), beside(evidence, row, "power"), beside(evidence, row, *ENERGIES))
     return (
-        Cell(dtype_of(row), tone="quiet"),
+        Cell(units.dtype_of(row), tone="quiet"),
         Cell(str(row.params.get("data")), tone="strong"),
-        Cell(figure(row), tone="strong", trust=row.trust, of=row_name(row)),
-        Cell(percent(row.value / normal.value)) if normal is not None else NOTHING,
-        *(Cell(figure(one)) if one is not None else NOTHING for one in others),
+        row_cell(row, units.figure(row), tone="strong"),
+        value_cell(normal, lambda other: percent(row.value / other.value)),
+        value_cell(units.same_case(evidence, row, "sm_clock"), units.figure),
+        value_cell(units.same_case(evidence, row, "power"), units.figure),
+        value_cell(units.same_case(evidence, row, *units.ENERGIES), units.figure),
     )
 
 
 def alus(evidence: Evidence) -> Table | None:
-    """ALU instructions down; what an SM does in a cycle with its share of the rate, latency, what must be under way."""
-    found = instructions(evidence)
-    if not found:
+    """A row for each ALU instruction: rate per cycle and SM, rate of all SMs, latency, and the number in flight."""
+    measured = units.instructions(evidence)
+    if not measured:
         return None
-    rows = []
-    for one in found:
-        total = beside(evidence, one.rate, "rate", "integer_rate")
-        rows.append(
-            (
-                Cell(one.operation, tone="strong"),
-                Cell(
-                    figure(one.rate),
-                    percent(one.share) if one.share is not None else "",
-                    "strong",
-                    one.rate.trust,
-                    row_name(one.rate),
-                ),
-                Cell(figure(total)) if total is not None else NOTHING,
-                Cell(figure(one.latency)) if one.latency is not None else NOTHING,
-                Cell(quantity(round(one.under_way), "1")) if one.under_way is not None else NOTHING,
-            )
+    rows = tuple(
+        (
+            Cell(one.operation, tone="strong"),
+            row_cell(one.rate, units.figure(one.rate), percent(one.share) if one.share is not None else "", "strong"),
+            value_cell(units.same_case(evidence, one.rate, "rate", "integer_rate"), units.figure),
+            value_cell(one.latency, units.figure),
+            value_cell(one.in_flight, lambda count: quantity(round(count), "1")),
         )
-    columns = (
-        Column("instruction", "left"), Column("an SM in a cycle"), Column("all SMs", drop=1), Column("latency"),
-        Column("under way"),
-    )  # fmt: skip
-    return Table(
-        "ALUs alone",
-        "beside each figure its share of the architecture's rate; under way: instructions of a warp that an SM needs",
-        columns,
-        tuple(rows),
+        for one in measured
     )
+    columns = (
+        Column("instruction", "left"), Column("per cycle and SM"), Column("all SMs", drop=1), Column("latency"),
+        Column("in flight"),
+    )  # fmt: skip
+    title = "ALUs alone"
+    about = "share of the architecture's rate; in flight: instructions of a warp that an SM needs for it"
+    return Table(title, about, columns, rows)

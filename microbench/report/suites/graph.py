@@ -3,43 +3,21 @@
 from __future__ import annotations
 
 from microbench.analysis.evidence import Evidence
-from microbench.analysis.graph_steps import Pair, kernel_counts, pairs, title_of
-from microbench.analysis.stats import Row
+from microbench.analysis.graph_steps import kernel_counts, layer_titles, pairs
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, times
-from microbench.explain.graph_facts import (
-    SPEEDUPS,
-    crossing,
-    curve_of,
-    curves,
-    iteration_rows,
-    life_line,
-    node_rows,
-    title,
-)
+from microbench.explain import graph_facts
 from microbench.predict.fit import fit, missing
 from microbench.predict.forecast import forecast
 from microbench.predict.model import WAYS
 from microbench.predict.workload import Kernels, Wait, Workload
-from microbench.report import timeline
+from microbench.report import document
 from microbench.report.curves import ticks
-from microbench.report.document import (
-    SERIES_TONES,
-    Bar,
-    Bars,
-    Cell,
-    Column,
-    Curve,
-    Line,
-    Mark,
-    Picture,
-    Table,
-    TimeLine,
-    Tone,
-)
+from microbench.report.document import SERIES_TONES, Bar, Bars, Cell, Column, Curve, Line, Mark, Table, TimeLine, Tone
+from microbench.report.suites import timeline
 from microbench.report.tables import NOTHING, figure
 
-# Tables in the order of the questions: what it gains, what it costs, how to use it.
+# The order of the tables: what a graph gains, what it costs, how to use it.
 ORDER = ("graph_gain", "graph_lifecycle", "graph_update", "graph_shape", "graph_nodes", "graph_memory", "step_time")
 PHASES = {
     "capture": "capture",
@@ -51,14 +29,14 @@ PHASES = {
     "node": "GPU, a replay",
     "destroy": "destroy",
 }
-STRONG, WEAK = SPEEDUPS[0], SPEEDUPS[-1]
+STRONG, WEAK = graph_facts.SPEEDUPS[0], graph_facts.SPEEDUPS[-1]
 # A short step, in which the gaps can be seen.
 DRAWN = Workload((Kernels(8, (3e-6,)), Wait()))
 SPEEDUP_TICKS = (1, 1.5, 2, 3, 5, 10, 20, 50, 100)
 MOST_UNBROKEN = 6
 
 
-def pictures(evidence: Evidence) -> list[Picture]:
+def pictures(evidence: Evidence) -> list[document.Picture]:
     """Every picture that the run has figures for."""
     drawn = (gain(evidence), surface(evidence), step(evidence), life(evidence), kinds(evidence), deciders(evidence))
     return [picture for picture in drawn if picture is not None]
@@ -66,27 +44,28 @@ def pictures(evidence: Evidence) -> list[Picture]:
 
 def gain(evidence: Evidence) -> Curve | None:
     """Speed-up over kernel duration for each submitter, with the crossovers of the first marked."""
-    found = curves(evidence)
-    if not found:
+    by_layer = graph_facts.curves(evidence)
+    if not by_layer:
         return None
-    (kernels, first), *_ = found.values()
-    longest_s = max(pair.duration_s for _, measured in found.values() for pair in measured)
-    positive = [pair.duration_s for _, measured in found.values() for pair in measured if pair.duration_s > 0]
+    (kernels, first), *_ = by_layer.values()
+    longest_s = max(pair.duration_s for _, measured in by_layer.values() for pair in measured)
+    positive = [pair.duration_s for _, measured in by_layer.values() for pair in measured if pair.duration_s > 0]
     empty_s = min(positive) / 2  # where 0 is drawn on an axis that has none
+    titles = layer_titles(evidence.run)
     lines = [
         Line(
-            title_of(name).removeprefix("the "),
+            titles.get(name, name),
             tuple((pair.duration_s or empty_s, pair.speedup) for pair in measured),
             tone,
         )
-        for (name, (_, measured)), tone in zip(found.items(), SERIES_TONES, strict=False)
+        for (name, (_, measured)), tone in zip(by_layer.items(), SERIES_TONES, strict=False)
     ]
     begins_empty = any(x == empty_s for line in lines for x, _ in line.points)
-    ends = [(speedup, crossing(first, speedup)) for speedup in SPEEDUPS]
+    ends = [(speedup, graph_facts.crossing(first, speedup)) for speedup in graph_facts.SPEEDUPS]
     ys = [y for line in lines for _, y in line.points]
     return Curve(
         title="Speed-up of a graph over kernel duration",
-        about=f"time per kernel in a stream over that in a graph, {kernels} kernels a step, for who submits them",
+        about=f"time per kernel in a stream divided by that in a graph, {kernels} kernels a step, by submitter",
         x_title="kernel duration",
         lines=tuple(lines),
         x_ticks=(*((Mark(empty_s, "empty"),) if begins_empty else ()), *ticks(min(positive), longest_s, True, "s")),
@@ -103,27 +82,22 @@ def surface(evidence: Evidence) -> Table | None:
         return None
     rows = []
     for kernels, found in measured.items():
-        cells = {pair.duration_s: _speedup(pair) for pair in found}
+        cells = {}
+        for pair in found:
+            tone: Tone = "good" if pair.speedup >= STRONG else "quiet" if pair.speedup < WEAK else "plain"
+            cells[pair.duration_s] = Cell(times(pair.speedup), tone=tone)
         rows.append((Cell(str(kernels), tone="strong"), *(cells.get(one, NOTHING) for one in durations)))
     columns = [
         Column(as_time(one) if one > 0 else "empty", drop=_drop(index, len(durations)))
         for index, one in enumerate(durations)
     ]
-    return Table(
-        "Speed-up by kernels in a step (down) and kernel duration (across)",
-        f"from the compiled loop; {STRONG:g}× and more stands out, under {WEAK:g}× is pale; – would take too long",
-        (Column("kernels", "left"), *columns),
-        tuple(rows),
-    )
-
-
-def _speedup(pair: Pair) -> Cell:
-    tone: Tone = "good" if pair.speedup >= STRONG else "quiet" if pair.speedup < WEAK else "plain"
-    return Cell(times(pair.speedup), tone=tone)
+    title = "Speed-up by kernels in a step (down) and kernel duration (across)"
+    about = f"from the compiled loop; {STRONG:g}× and more stands out, under {WEAK:g}× is pale; – would take too long"
+    return Table(title, about, (Column("kernels", "left"), *columns), tuple(rows))
 
 
 def _drop(index: int, count: int) -> int:
-    """Which columns go first where the page is narrow: every other one, then every other of the rest; the ends stay."""
+    """The order in which a narrow page drops columns: every other one, then every other of the rest; never the ends."""
     if count <= MOST_UNBROKEN or index in (0, count - 1):
         return 0
     return 2 if index % 2 else 1 if index % 4 else 0
@@ -138,9 +112,9 @@ def step(evidence: Evidence) -> TimeLine | None:
 
 
 def life(evidence: Evidence) -> Bars | None:
-    """What each phase of a graph's life costs per node, with its constant beside, by straight lines."""
-    found = {name: one for name in PHASES if (one := life_line(evidence, name)) is not None}
-    if not found:
+    """The cost of each phase of a graph's life per node and per graph, by linear fits."""
+    lines = {name: one for name in PHASES if (one := graph_facts.life_line(evidence, name)) is not None}
+    if not lines:
         return None
     bars = tuple(
         Bar(
@@ -155,53 +129,56 @@ def life(evidence: Evidence) -> Bars | None:
             ),
             tone="second" if name in ("relaunch", "node") else "first",
         )
-        for name, one in found.items()
+        for name, one in lines.items()
     )
-    counts = [nodes for name in found for nodes, _ in curve_of(evidence, name)]
+    counts = [nodes for name in lines for nodes, _ in graph_facts.curve_of(evidence, name)]
     return Bars(
         title="A graph's life: what each phase costs for each node",
-        about=f"straight lines through {min(counts)} to {max(counts)} empty kernels in a line, by relative residuals",
+        about=f"linear fits over chains of {min(counts)} to {max(counts)} empty kernels, by relative residuals",
         columns=(Column("a node"), Column("+ a graph"), Column("misfit median", drop=2), Column("largest", drop=1)),
         bars=bars,
     )
 
 
 def kinds(evidence: Evidence) -> Bars | None:
-    """What a node of each kind takes the GPU, and the same call in a stream."""
-    found = node_rows(evidence)
-    if not found:
+    """The GPU time of a node of each kind, and of the same call in a stream."""
+    nodes = graph_facts.node_rows(evidence)
+    if not nodes:
         return None
     bars = tuple(
         Bar(
-            label=title(node),
+            label=graph_facts.title(node),
             value=node.value,
             beyond=stream.value if stream is not None else None,
-            cells=(figure(node), figure(stream) if stream is not None else NOTHING, _over(stream, node)),
+            cells=(
+                figure(node),
+                figure(stream) if stream is not None else NOTHING,
+                Cell(times(stream.value / node.value), tone="quiet") if stream is not None else Cell(""),
+            ),
         )
-        for node, stream in found
+        for node, stream in nodes
     )
     return Bars(
-        title="Kinds of node: what one takes the GPU",
-        about=(
-            "behind another of its kind; the paler end is the same call in a stream; prologue: 1 µs of work before a "
-            "kernel needs the one in front"
-        ),
+        title="Kinds of node: GPU time of one",
+        about="after another of its kind; paler: in a stream; prologue: 1 µs of work ahead of the dependency",
         columns=(Column("node"), Column("stream", drop=1), Column("stream / node", drop=2)),
         bars=bars,
     )
 
 
-def _over(stream: Row | None, node: Row) -> Cell:
-    return Cell(times(stream.value / node.value), tone="quiet") if stream is not None else Cell("")
-
-
 def deciders(evidence: Evidence) -> Bars | None:
-    """What an iteration takes, by who decides whether there is another."""
-    found = iteration_rows(evidence)
-    if len(found) < 2:
+    """The time of an iteration, by who decides whether there is another."""
+    iterations = graph_facts.iteration_rows(evidence)
+    if len(iterations) < 2:
         return None
     bars = tuple(
-        Bar(title(row), row.value, None, (figure(row),), "second" if title(row).startswith("device") else "first")
-        for row in found
+        Bar(
+            graph_facts.title(row),
+            row.value,
+            None,
+            (figure(row),),
+            "second" if graph_facts.title(row).startswith("device") else "first",
+        )
+        for row in iterations
     )
-    return Bars("An iteration, by who decides on the next", "a kernel a time", (Column("iteration"),), bars)
+    return Bars("An iteration, by who decides on the next one", "one kernel each", (Column("iteration"),), bars)

@@ -6,24 +6,12 @@ from microbench.analysis.evidence import Evidence
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, times
 from microbench.explain.launch_facts import FOUR_ARGUMENTS, NATIVE, crossover_s, layer, layer_rows, sweep, title
+from microbench.report import document
 from microbench.report.curves import nice_step, short, ticks
-from microbench.report.document import (
-    Bar,
-    Bars,
-    Cell,
-    Column,
-    Curve,
-    Histogram,
-    Lane,
-    Line,
-    Mark,
-    Picture,
-    Span,
-    TimeLine,
-)
+from microbench.report.document import Bar, Bars, Cell, Column, Curve, Histogram, Lane, Line, Mark, Span, TimeLine
 from microbench.report.tables import figure
 
-# Tables in the order of the questions, the general before the particular.
+# The order of the tables, the general before the particular.
 ORDER = (
     "launch_cost", "launch_layers", "launch_duration", "launch_traffic", "launch_queue", "launch_sync", "launch_kind",
     "launch_arguments", "launch_streams", "launch_threads", "launch_cold",
@@ -31,7 +19,7 @@ ORDER = (
 SHORTEST_DRAWN_S = 100e-9
 
 
-def pictures(evidence: Evidence) -> list[Picture]:
+def pictures(evidence: Evidence) -> list[document.Picture]:
     """Every picture that the run has figures for, the submission ladder first."""
     drawn = (ladder(evidence), one_op(evidence), anatomy(evidence), durations(evidence), single_calls(evidence))
     return [picture for picture in drawn if picture is not None]
@@ -39,33 +27,31 @@ def pictures(evidence: Evidence) -> list[Picture]:
 
 def ladder(evidence: Evidence) -> Bars | None:
     """Submit of the same empty kernel from each layer, with four arguments as the bar's paler end."""
-    found = layer_rows(evidence, "same_kernel", 0)
-    if not found:
+    rows = layer_rows(evidence, "same_kernel", 0)
+    if not rows:
         return None
     four = {layer(row): row for row in layer_rows(evidence, "same_kernel", FOUR_ARGUMENTS)}
-    loop = next((row for row in found if layer(row) == NATIVE), None)
+    loop = next((row for row in rows if layer(row) == NATIVE), None)
     bars = tuple(
         Bar(
-            label=title(row),
+            label=title(evidence, row),
             value=row.value,
             beyond=four[layer(row)].value if layer(row) in four else None,
-            cells=(figure(row), _over(row, loop), _added(row, four.get(layer(row)))),
+            cells=(
+                figure(row),
+                Cell("" if loop is None or row is loop else times(row.value / loop.value)),
+                _added(row, four.get(layer(row))),
+            ),
             tone="second" if row is loop else "first",
         )
-        for row in found
+        for row in rows
     )
     return Bars(
         title="Submission ladder: the same kernel, launched from each layer",
-        about="host time of one launch call (submit); an empty kernel without arguments, the paler end with four",
+        about="host time of one launch call (submit) of an empty kernel without arguments; paler: with four",
         columns=(Column("submit"), Column("× loop"), Column("4 args", drop=1)),
         bars=bars,
     )
-
-
-def _over(row: Row, loop: Row | None) -> Cell:
-    if loop is None or row is loop:
-        return Cell("")
-    return Cell(times(row.value / loop.value))
 
 
 def _added(row: Row, four: Row | None) -> Cell:
@@ -77,31 +63,31 @@ def _added(row: Row, four: Row | None) -> Cell:
 
 
 def one_op(evidence: Evidence) -> Bars | None:
-    """Submit of one array operation through each array library: a kernel of their own, so a picture of its own."""
-    found = layer_rows(evidence, "one_op")
-    if not found:
+    """Submit of one array operation through each array library, which launches a kernel of its own."""
+    rows = layer_rows(evidence, "one_op")
+    if not rows:
         return None
     trips = {layer(row): row for row in evidence.rows("launch_layers", "round_trip", family="one_op")}
     bars = tuple(
         Bar(
-            label=title(row),
+            label=title(evidence, row),
             value=row.value,
             beyond=trips[layer(row)].value if layer(row) in trips else None,
             cells=(figure(row), figure(trips[layer(row)]) if layer(row) in trips else Cell("")),
             tone="third",
         )
-        for row in found
+        for row in rows
     )
     return Bars(
         title="One operation: x + 1 on one element, through each array library",
-        about="host time of one call (submit), the paler end until its result is there; not the ladder's kernel",
+        about="host time of one call (submit); paler: until its result is there; not the ladder's kernel",
         columns=(Column("submit"), Column("round trip", drop=1)),
         bars=bars,
     )
 
 
 def anatomy(evidence: Evidence) -> TimeLine | None:
-    """One launch of an empty kernel on a time line: what the host does, what the GPU does, and the three parts."""
+    """A time line of one launch of an empty kernel: the host, the GPU, and the parts of the round trip."""
     submit, start, complete = (evidence.row("launch_cost", name) for name in ("submit", "start", "complete"))
     if submit is None or start is None or complete is None:
         return None
@@ -130,7 +116,7 @@ def anatomy(evidence: Evidence) -> TimeLine | None:
 
 
 def durations(evidence: Evidence) -> Curve | None:
-    """Time per kernel against kernel duration, with the kernel's own time below and the crossover marked."""
+    """Time per kernel over kernel duration, with the kernel's own duration and the crossover."""
     stream, gated = sweep(evidence, "period"), sweep(evidence, "gated")
     if len(stream) < 2:
         return None
@@ -157,7 +143,7 @@ def durations(evidence: Evidence) -> Curve | None:
 
 
 def single_calls(evidence: Evidence) -> Histogram | None:
-    """How single launch calls spread: most of them and the few slow ones."""
+    """How long single launch calls take: most of them, and the few slow ones."""
     row = evidence.row("launch_cost", "submit")
     calls = row.measurement.per_call if row else None
     if calls is None or not calls.counts:
@@ -165,7 +151,7 @@ def single_calls(evidence: Evidence) -> Histogram | None:
     quantiles = (("p50", calls.p50), ("p90", calls.p90), ("p99", calls.p99), ("worst", calls.max))
     return Histogram(
         title="Single launch calls",
-        about=f"{calls.n} calls, each stamped; logarithmic time, so the slow few stay in sight",
+        about=f"{calls.n} calls, each timed; the axis is logarithmic, so that the few slow ones show",
         first_edge=calls.first_edge,
         ratio=calls.ratio,
         counts=calls.counts,

@@ -1,144 +1,95 @@
-"""The memory suite's pictures: kernels by implementation, the hierarchy, what must be under way, other accesses."""
+"""The memory suite's pictures: kernels by implementation, the hierarchy, bytes in flight, and other accesses."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from microbench.analysis.evidence import Evidence, exceeds, row_name, share_of, whole
+from microbench.analysis.evidence import Evidence, exceeds, share_of, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size, times
+from microbench.explain import memory_levels, memory_stream
 from microbench.explain.memory_access import ENOUGH, contention, flights, little_bytes, needed
 from microbench.explain.memory_allocation import WAYS as ALLOCATED
 from microbench.explain.memory_allocation import costs, draws
-from microbench.explain.memory_levels import (
-    BANDWIDTH,
-    CYCLES,
-    LATENCY,
-    PER_CLOCK,
-    Plateau,
-    Point,
-    answered_together,
-    bandwidth_levels,
-    ends,
-    footprints,
-    l2_bytes,
-    l2_modes,
-    latency_levels,
-    shared_row,
-    steps,
-    up_to,
-)
-from microbench.explain.memory_stream import (
-    IMPLEMENTATIONS,
-    KERNELS,
-    NATIVE,
-    largest_bytes,
-    main_dtype,
-    shape_of,
-    shape_words,
-    streams,
-)
 from microbench.report.curves import ticks, ticks_beyond
 from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Histogram, Line, Mark, Picture, Table, Tone
-from microbench.report.tables import NOTHING
+from microbench.report.tables import NOTHING, row_cell, value_cell
 
-# The hierarchy in pictures: bandwidth and latency over the working set, levels named, and the L2 as one SM sees it.
-
+# Bandwidth and latency over the working set, and the L2 as one SM sees it.
 
 FEWEST_LEVEL_SIZES = 5
 LEVEL_TONES: dict[str, Tone] = {"L1": "first", "L2": "second", "DRAM": "third"}
+Levels = dict[str, memory_levels.Plateau]  # by the words for each level's line
 LEVEL_TICKS = tuple(1 << power for power in range(14, 41, 3))
 HEADROOM = 1.6
-# Marks nearer to each other than this say the same.
+# Marks closer together than this ratio say the same.
 APART = 1.05
 
 
 def hierarchy(evidence: Evidence) -> Curve | None:
     """Bandwidth over the working set: L1, L2 and DRAM named with their figures, where each ends, the L2's size."""
-    points = footprints(evidence, "memory_levels", BANDWIDTH)
-    levels = bandwidth_levels(evidence)
+    points = memory_levels.footprints(evidence, "memory_levels", memory_levels.BANDWIDTH)
+    levels = memory_levels.bandwidth_levels(evidence)
     if len(points) < FEWEST_LEVEL_SIZES:
         return None
-    by_clock = {one.name: one.value for one in bandwidth_levels(evidence, PER_CLOCK)}
-    names = [
-        f"{one.name} {up_to(one)}{quantity(one.value, 'B/s')}"
-        + (f", {quantity(by_clock[one.name], 'B/clk/SM')}" if one.name in by_clock else "")
+    by_clock = {one.name: one.value for one in memory_levels.bandwidth_levels(evidence, memory_levels.PER_CLOCK)}
+    names = {
+        f"{one.name} {memory_levels.up_to(one)}{quantity(one.value, 'B/s')}"
+        + (f", {quantity(by_clock[one.name], 'B/clk/SM')}" if one.name in by_clock else ""): one
         for one in levels
+    }
+    marks = [
+        Mark(float(one.last_bytes), f"{one.level} to {size(one.last_bytes)}")
+        for one in memory_levels.ends(points, levels)
     ]
-    marks = [Mark(float(one.last_bytes), f"{one.level} to {size(one.last_bytes)}") for one in ends(points, levels)]
-    shared = shared_row(evidence, "memory_levels", BANDWIDTH)
-    shared_clocked = shared_row(evidence, "memory_levels", PER_CLOCK)
-    return _curve(
-        "Bandwidth over the working set",
-        f"all SMs read one set again and again{_shared_rate(shared, shared_clocked)}{_together(points, levels)}",
-        points,
-        levels,
-        names,
-        _with_l2(evidence, marks, points),
-    )
-
-
-def _shared_rate(shared: Row | None, clocked: Row | None) -> str:
-    if shared is None:
-        return ""
-    by_clock = f", {quantity(clocked.value, 'B/clk/SM')}" if clocked is not None else ""
-    return f"; from shared memory {quantity(shared.value, 'B/s')}{by_clock}"
-
-
-def _together(points: Sequence[Point], levels: Sequence[Plateau]) -> str:
-    """Which sets show more than the L2 sends."""
-    found = answered_together(points, levels)
-    return f"; above the L2's line up to {size(found[-1][0])}: one answer for several SMs" if found else ""
+    about = "all SMs read the same working set repeatedly"
+    shared = memory_levels.shared_row(evidence, "memory_levels", memory_levels.BANDWIDTH)
+    if shared is not None:
+        about += f"; from shared memory {quantity(shared.value, 'B/s')}"
+        clocked = memory_levels.shared_row(evidence, "memory_levels", memory_levels.PER_CLOCK)
+        about += f", {quantity(clocked.value, 'B/clk/SM')}" if clocked is not None else ""
+    together = memory_levels.answered_together(points, levels)
+    if together:
+        about += f"; above the L2's line up to {size(together[-1][0])}: one answer for several SMs"
+    return _curve("Bandwidth over the working set", about, points, names, _with_l2(evidence, marks, points))
 
 
 def latencies(evidence: Evidence) -> Curve | None:
     """The time of one dependent read over the working set: levels named, reaches of translation caches marked."""
-    points = footprints(evidence, "memory_latency", LATENCY)
-    levels = latency_levels(evidence)
+    points = memory_levels.footprints(evidence, "memory_latency", memory_levels.LATENCY)
+    levels = memory_levels.latency_levels(evidence)
     if len(points) < FEWEST_LEVEL_SIZES:
         return None
-    cycles = {one.name: one.value for one in latency_levels(evidence, CYCLES)}
-    names = [
-        f"{one.name} {as_time(one.value)}" + (f", {quantity(cycles[one.name], 'cycle')}" if one.name in cycles else "")
+    cycles = {one.name: one.value for one in memory_levels.latency_levels(evidence, memory_levels.CYCLES)}
+    names = {
+        f"{one.name} {as_time(one.value)}"
+        + (f", {quantity(cycles[one.name], 'cycle')}" if one.name in cycles else ""): one
         for one in levels
-    ]
-    marks = [Mark(one.reach_bytes, f"TLB reach {about_size(one.reach_bytes)}") for one in steps(evidence)]
-    shared = shared_row(evidence, "memory_latency", LATENCY)
-    beside = f"; from shared memory {as_time(shared.value)}" if shared is not None else ""
-    return _curve(
-        "Latency over the working set",
-        f"one thread, each read waits for the one before it{beside}",
-        points,
-        levels,
-        names,
-        _with_l2(evidence, marks, points),
-    )
+    }
+    marks = [Mark(one.reach_bytes, f"TLB reach {about_size(one.reach_bytes)}") for one in memory_levels.steps(evidence)]
+    shared = memory_levels.shared_row(evidence, "memory_latency", memory_levels.LATENCY)
+    about = "one thread, in which each read waits for the one before it"
+    about += f"; from shared memory {as_time(shared.value)}" if shared is not None else ""
+    return _curve("Latency over the working set", about, points, names, _with_l2(evidence, marks, points))
 
 
-def _with_l2(evidence: Evidence, marks: Sequence[Mark], points: Sequence[Point]) -> tuple[Mark, ...]:
-    """The marks that lie within the curve, and the L2's size where no mark is as good as there."""
-    reported = l2_bytes(evidence)
-    kept = [mark for mark in marks if points[0][0] < mark.at < points[-1][0]]
-    if reported and points[0][0] < reported < points[-1][0]:
-        near = [mark for mark in kept if 1 / APART < mark.at / reported < APART]
-        if not near:
-            kept.append(Mark(reported, f"L2 is {size(reported)}"))
-    return tuple(sorted(kept, key=lambda mark: mark.at))
+def _with_l2(evidence: Evidence, marks: Sequence[Mark], points: Sequence[memory_levels.Point]) -> tuple[Mark, ...]:
+    """The marks within the curve, and one for the reported size of the L2 unless a mark is close to it."""
+    reported, (first, last) = memory_levels.l2_bytes(evidence), (points[0][0], points[-1][0])
+    inside = [mark for mark in marks if first < mark.at < last]
+    if reported and first < reported < last and not any(1 / APART < mark.at / reported < APART for mark in inside):
+        inside.append(Mark(reported, f"L2 is {size(reported)}"))
+    return tuple(sorted(inside, key=lambda mark: mark.at))
 
 
 def _curve(
-    title: str,
-    about: str,
-    points: Sequence[Point],
-    levels: Sequence[Plateau],
-    names: Sequence[str],
-    marks: tuple[Mark, ...],
+    title: str, about: str, points: Sequence[memory_levels.Point], levels: Levels, marks: tuple[Mark, ...]
 ) -> Curve:
-    """Levels in colour over the whole curve, which is quiet: what lies on a level is seen to."""
+    """The whole curve in a quiet tone, with the points of each level over it in a colour."""
     lines = [
-        Line(name, tuple((x, row.value) for x, row in one.points), LEVEL_TONES[one.name])
-        for one, name in zip(levels, names, strict=True)
+        Line(name, tuple((x, row.value) for x, row in level.points), LEVEL_TONES[level.name])
+        for name, level in levels.items()
     ]
     lines.append(Line("", tuple((x, row.value) for x, row in points), "quiet"))
     values = [row.value for _, row in points]
@@ -156,25 +107,25 @@ def _curve(
 
 
 def _ticks(low: float, high: float, unit: str) -> tuple[Mark, ...]:
-    """Ticks of either half of a logarithmic axis: over all of it they might be powers of ten alone."""
+    """Ticks of each half of a logarithmic axis: over the whole axis they might be powers of ten only."""
     middle = math.sqrt(low * high)
     both = {mark.at: mark for half in ((low, middle), (middle, high)) for mark in ticks(*half, True, unit)}
     return tuple(both[at] for at in sorted(both))
 
 
 def l2_lines(evidence: Evidence) -> Histogram | None:
-    """How many lines of the L2 answer one SM in which time, where a near and a far part separate."""
-    modes = l2_modes(evidence)
-    one = modes.row.measurement.per_call if modes is not None else None
-    if modes is None or one is None:
+    """How many lines of the L2 answer one SM in which time, if a near and a far part are distinct."""
+    modes = memory_levels.l2_modes(evidence)
+    calls = modes.row.measurement.per_call if modes is not None else None
+    if modes is None or calls is None:
         return None
     footprint = size(whole(modes.row, "footprint_bytes"))
     return Histogram(
         title="The L2 as one SM sees it: lines by their latency",
-        about=f"each line of a set of {footprint}, past the L1; {percent(modes.near_share)} of them near",
-        first_edge=one.first_edge,
-        ratio=one.ratio,
-        counts=one.counts,
+        about=f"each line of a working set of {footprint}, past the L1; {percent(modes.near_share)} of them are near",
+        first_edge=calls.first_edge,
+        ratio=calls.ratio,
+        counts=calls.counts,
         marks=(
             Mark(modes.near, f"near {quantity(modes.near, 'cycle')}"),
             Mark(modes.far, f"far {quantity(modes.far, 'cycle')}"),
@@ -182,65 +133,59 @@ def l2_lines(evidence: Evidence) -> Histogram | None:
     )
 
 
-# Streaming kernels as tables: implementations side by side, types side by side, and the shape that was chosen.
-
+# Streaming kernels by implementation and by type.
 
 DTYPES = ("fp64", "fp32", "fp16", "int8")
 
 
 def by_implementation(evidence: Evidence) -> Table | None:
-    """Kernels down, what they are written in across, on the largest arrays; the shape in words at the end."""
-    size_bytes, dtype = largest_bytes(evidence), main_dtype(evidence)
+    """A row for each kernel, a column for each implementation, on the largest arrays; the chosen shape at the end."""
+    size_bytes, dtype = memory_stream.largest_bytes(evidence), memory_stream.main_dtype(evidence)
     if size_bytes is None or dtype is None:
         return None
-    found = {
+    by_place = {
         (str(row.params.get("kernel")), str(row.params.get("implementation"))): row
-        for row in streams(evidence, dtype=dtype, size_bytes=size_bytes)
+        for row in memory_stream.streams(evidence, dtype=dtype, size_bytes=size_bytes)
     }
-    written_in = [one for one in IMPLEMENTATIONS if any(way == one for _, way in found)]
-    kernels = [one for one in KERNELS if any(kernel == one for kernel, _ in found)]
-    columns = [Column("", "left"), *(Column(IMPLEMENTATIONS[one]) for one in written_in)]
+    written_in = [one for one in memory_stream.IMPLEMENTATIONS if any(way == one for _, way in by_place)]
+    kernels = [one for one in memory_stream.KERNELS if any(kernel == one for kernel, _ in by_place)]
+    columns = [Column("", "left"), *(Column(memory_stream.IMPLEMENTATIONS[one]) for one in written_in)]
     columns.append(Column("shape of CUDA C++", "left", drop=1))
     rows = tuple(
         (
             Cell(kernel, tone="strong"),
-            *(_rate(evidence, found.get((kernel, way))) for way in written_in),
-            _shape(found.get((kernel, NATIVE))),
+            *(_rate(evidence, by_place.get((kernel, way))) for way in written_in),
+            _shape(by_place.get((kernel, memory_stream.NATIVE))),
         )
         for kernel in kernels
     )
-    return Table(
-        f"Streaming kernels on arrays of {size(size_bytes)}, {dtype}, in GB/s",
-        "bytes read plus written; beside each figure its share of the ceiling",
-        tuple(columns),
-        rows,
-        _limits(evidence, list(found.values())),
-    )
+    limits = dict.fromkeys(limit for row in by_place.values() if (limit := evidence.ceiling(row)) is not None)
+    notes = tuple(f"ceiling: {gigabytes(limit.value)} GB/s, {limit.source}" for limit in limits)
+    title = f"Streaming kernels on arrays of {size(size_bytes)}, {dtype}, in GB/s"
+    about = "bytes read plus written, with the share of the ceiling"
+    return Table(title, about, tuple(columns), rows, notes)
 
 
 def by_dtype(evidence: Evidence) -> Table | None:
-    """Kernels down, types of the elements across, in CUDA C++ on the largest arrays; None for one type."""
-    size_bytes = largest_bytes(evidence)
+    """A row for each kernel, a column for each type, in CUDA C++ on the largest arrays; None for one type."""
+    size_bytes = memory_stream.largest_bytes(evidence)
     if size_bytes is None:
         return None
-    found = {
+    by_place = {
         (str(row.params.get("kernel")), str(row.params.get("dtype"))): row
-        for row in streams(evidence, implementation=NATIVE, size_bytes=size_bytes)
+        for row in memory_stream.streams(evidence, implementation=memory_stream.NATIVE, size_bytes=size_bytes)
     }
-    types = [one for one in DTYPES if any(dtype == one for _, dtype in found)]
+    types = [one for one in DTYPES if any(dtype == one for _, dtype in by_place)]
     if len(types) < 2:
         return None
     rows = tuple(
-        (Cell(kernel, tone="strong"), *(_rate(evidence, found.get((kernel, dtype))) for dtype in types))
-        for kernel in KERNELS
-        if any(own == kernel for own, _ in found)
+        (Cell(kernel, tone="strong"), *(_rate(evidence, by_place.get((kernel, dtype))) for dtype in types))
+        for kernel in memory_stream.KERNELS
+        if any(own == kernel for own, _ in by_place)
     )
-    return Table(
-        f"Types of elements on arrays of {size(size_bytes)}, CUDA C++, in GB/s",
-        "a kernel that only moves bytes does not care; what is added up or multiplied may",
-        (Column("", "left"), *(Column(one) for one in types)),
-        rows,
-    )
+    title = f"Types of elements on arrays of {size(size_bytes)}, CUDA C++, in GB/s"
+    about = "moving bytes does not depend on the type; adding and multiplying may"
+    return Table(title, about, (Column("", "left"), *map(Column, types)), rows)
 
 
 def _rate(evidence: Evidence, row: Row | None) -> Cell:
@@ -249,20 +194,15 @@ def _rate(evidence: Evidence, row: Row | None) -> Cell:
     share, limit = share_of(evidence, row), evidence.ceiling(row)
     over = limit is not None and exceeds(row, limit)
     note = percent(share) if share is not None else ""
-    return Cell(gigabytes(row.value), note, "problem" if over else "strong", row.trust, row_name(row))
+    return row_cell(row, gigabytes(row.value), note, "problem" if over else "strong")
 
 
 def _shape(row: Row | None) -> Cell:
-    name = shape_of(row) if row is not None else None
-    return Cell(shape_words(name), tone="quiet") if name is not None else NOTHING
+    name = memory_stream.shape_of(row) if row is not None else None
+    return Cell(memory_stream.shape_words(name), tone="quiet") if name is not None else NOTHING
 
 
-def _limits(evidence: Evidence, found: list[Row]) -> tuple[str, ...]:
-    limits = dict.fromkeys(limit for row in found if (limit := evidence.ceiling(row)) is not None)
-    return tuple(f"ceiling: {gigabytes(one.value)} GB/s, {one.source}" for one in limits)
-
-
-# Tables in the order of the questions: what memory gives, what each level gives, what is needed for it, what it costs.
+# The order of the tables: rates, levels, what reaches them, other accesses, costs.
 ORDER = (
     "memory_stream", "memory_levels", "memory_latency", "memory_occupancy", "memory_stride", "memory_random",
     "memory_atomic", "memory_copy", "memory_allocate", "memory_capacity", "memory_energy",
@@ -273,47 +213,38 @@ TICK_SIZES = tuple(1 << power for power in range(6, 25))
 
 def pictures(evidence: Evidence) -> list[Picture]:
     """Every picture that the run has figures for."""
-    drawn = (
-        by_implementation(evidence),
-        by_dtype(evidence),
-        hierarchy(evidence),
-        latencies(evidence),
-        l2_lines(evidence),
-        under_way(evidence),
-        additions(evidence),
-        allocations(evidence),
-        energies(evidence),
-    )
+    levels = (hierarchy(evidence), latencies(evidence), l2_lines(evidence), in_flight(evidence))
+    tables = (additions(evidence), allocations(evidence), energies(evidence))
+    drawn = (by_implementation(evidence), by_dtype(evidence), *levels, *tables)
     return [picture for picture in drawn if picture is not None]
 
 
-def under_way(evidence: Evidence) -> Curve | None:
-    """Bandwidth over bytes under way on each SM, a line for each number of loads in a thread."""
-    found = flights(evidence)
-    loads = sorted({_loads(one.row) for one in found})
+def in_flight(evidence: Evidence) -> Curve | None:
+    """Bandwidth over bytes in flight on each SM, a line for each number of loads in a thread."""
+    cases = flights(evidence)
+    loads = sorted({_loads(one.row) for one in cases})
     lines = []
     for count, tone in zip(loads, SERIES_TONES, strict=False):
         best: dict[float, float] = {}
-        for one in found:
+        for one in cases:
             if _loads(one.row) == count:
-                best[one.under_way_bytes] = max(one.row.value, best.get(one.under_way_bytes, 0.0))
-        lines.append(Line(f"{count} load{'s' if count > 1 else ''} a thread", tuple(sorted(best.items())), tone))
+                best[one.in_flight_bytes] = max(one.row.value, best.get(one.in_flight_bytes, 0.0))
+        lines.append(Line(f"{count} load{'s' if count > 1 else ''} per thread", tuple(sorted(best.items())), tone))
     if max((len(line.points) for line in lines), default=0) < FEWEST_DRAWN:
         return None
-    least, most = needed(found), max(one.row.value for one in found)
+    least, most = needed(cases), max(one.row.value for one in cases)
     little = little_bytes(evidence, most)
-    smallest, largest = found[0].under_way_bytes, found[-1].under_way_bytes
-    marks = (
-        [Mark(float(least.under_way_bytes), f"{round_percent(ENOUGH)} at {about_size(least.under_way_bytes)}")]
-        if (least is not None)
-        else []
-    )
+    smallest, largest = cases[0].in_flight_bytes, cases[-1].in_flight_bytes
+    marks = []
+    if least is not None:
+        words = f"{round_percent(ENOUGH)} at {about_size(least.in_flight_bytes)}"
+        marks.append(Mark(float(least.in_flight_bytes), words))
     if little is not None:
         marks.append(Mark(little, f"Little {about_size(little)}"))
     return Curve(
-        title="Bandwidth over bytes under way on each SM",
-        about="blocks x threads x loads x 16 bytes; Little: latency of an idle memory x bandwidth",
-        x_title="under way on an SM",
+        title="Bandwidth over bytes in flight on each SM",
+        about="blocks x threads x loads x 16 bytes; Little: latency without load x bandwidth",
+        x_title="in flight on an SM",
         lines=tuple(lines),
         x_ticks=tuple(Mark(one, size(one)) for one in TICK_SIZES if smallest <= one <= largest),
         y_ticks=ticks_beyond(most, "B/s"),
@@ -328,63 +259,56 @@ def _loads(row: Row) -> int:
 
 
 def additions(evidence: Evidence) -> Table | None:
-    """Atomic additions: one word for all, one a warp, one a thread, and what sharing one costs."""
-    found = contention(evidence)
-    if not found:
+    """Atomic additions to one word for all threads, one per warp and one per thread, and the cost of sharing."""
+    pairs = contention(evidence)
+    if not pairs:
         return None
-    rows = []
-    for one in found:
-        warp = evidence.row("memory_atomic", "additions", space=one.space, dtype=one.dtype, spread="warp")
-        rows.append(
-            (
-                Cell(f"{one.dtype}, {one.space}", tone="strong"),
-                _operations(one.same),
-                _operations(warp),
-                _operations(one.spread),
-                Cell(times(one.factor), tone="strong"),
-            )
+    rows = tuple(
+        (
+            Cell(f"{one.dtype}, {one.space}", tone="strong"),
+            row_cell(one.same),
+            row_cell(evidence.row("memory_atomic", "additions", space=one.space, dtype=one.dtype, spread="warp")),
+            row_cell(one.spread),
+            Cell(times(one.factor), tone="strong"),
         )
-    columns = (
-        Column("", "left"), Column("one word"), Column("one a warp", drop=1), Column("one a thread"), Column("factor"),
-    )  # fmt: skip
-    return Table(
-        "Atomic additions a second",
-        "by all threads, whose result nobody asks for; in shared memory one word is one of each block",
-        columns,
-        tuple(rows),
+        for one in pairs
     )
-
-
-def _operations(row: Row | None) -> Cell:
-    return Cell(quantity(row.value, row.metric.unit), trust=row.trust, of=row_name(row)) if row is not None else NOTHING
+    columns = (
+        Column("", "left"), Column("one word"), Column("one per warp", drop=1), Column("one per thread"),
+        Column("factor"),
+    )  # fmt: skip
+    title = "Atomic additions per second"
+    about = "by all threads, result unused; in shared memory one word means one for each block"
+    return Table(title, about, columns, rows)
 
 
 def allocations(evidence: Evidence) -> Table | None:
-    """What memory costs to have: who is asked and how big down; first, later, given back across."""
-    found = costs(evidence)
-    if not found:
+    """What an allocation costs: a row for each allocator and size; the first one, later ones, and freeing."""
+    allocated = costs(evidence)
+    if not allocated:
         return None
     rows = tuple(
         (
             Cell(ALLOCATED[one.way], tone="strong"),
             Cell(size(one.size_bytes)),
-            Cell(as_time(one.first.value), tone="quiet") if one.first is not None else NOTHING,
+            value_cell(one.first, lambda row: as_time(row.value), "quiet"),
             Cell(as_time(one.later.value), tone="strong"),
-            Cell(as_time(one.free.value)) if one.free is not None else NOTHING,
+            value_cell(one.free, lambda row: as_time(row.value)),
         )
-        for one in found
+        for one in allocated
     )
     columns = (
-        Column("who is asked", "left"), Column("block"), Column("first", drop=1), Column("later"),
-        Column("given back"),
+        Column("allocator", "left"), Column("block"), Column("first", drop=1), Column("later"), Column("free"),
     )  # fmt: skip
-    return Table("What memory costs to have", "host time; first: of that size, from an emptied pool", columns, rows)
+    return Table(
+        "What an allocation costs", "host time; first: the first of that size, from an empty pool", columns, rows
+    )
 
 
 def energies(evidence: Evidence) -> Table | None:
-    """Power under each load, energy of a byte, and what of it is above idle."""
-    found = draws(evidence)
-    if not found:
+    """Power under each load, the energy of a byte, and the part of it above idle."""
+    loads = draws(evidence)
+    if not loads:
         return None
     idle = evidence.row("memory_energy", "power", load="idle")
     rows = [
@@ -392,9 +316,9 @@ def energies(evidence: Evidence) -> Table | None:
             Cell(one.load, tone="strong"),
             Cell(quantity(one.power.value, "W")),
             Cell(quantity(one.energy.value, "J/B"), tone="strong"),
-            Cell(quantity(one.above_idle, "J/B")) if one.above_idle is not None else NOTHING,
+            value_cell(one.above_idle, lambda value: quantity(value, "J/B")),
         )
-        for one in found
+        for one in loads
     ]
     if idle is not None:
         rows.append((Cell("idle", tone="strong"), Cell(quantity(idle.value, "W")), NOTHING, NOTHING))

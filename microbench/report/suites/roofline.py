@@ -1,48 +1,55 @@
-"""Work that lasts over time: rate and clocks as shares of what they could be, power and temperature below."""
+"""Draws compute's matrix products: rate, clock and power over time, and models' products under this GPU's roofs."""
 
 from __future__ import annotations
 
 import math
 
-from microbench.analysis.evidence import Evidence, row_name, whole
+from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.stats import Row
-from microbench.core.model import Series
 from microbench.core.units import as_time, quantity, round_percent, times
 from microbench.explain.compute_power import lasting
 from microbench.explain.compute_products import Held, Roof, Shaped, bandwidth_roof, compute_roof, shaped
-from microbench.explain.compute_units import MAIN_DTYPE, NATIVE, PRODUCTS, accumulator, beside, dtype_of, figure, rates
+from microbench.explain.compute_units import (
+    MAIN_DTYPE,
+    NATIVE,
+    PRODUCTS,
+    accumulator,
+    dtype_of,
+    figure,
+    rates,
+    same_case,
+)
 from microbench.report.curves import ticks
 from microbench.report.document import Cell, Column, Curve, Line, Mark, Table, Tone
-from microbench.report.tables import NOTHING
+from microbench.report.tables import NOTHING, row_cell
 
 FEWEST_DRAWN = 5
 TICKS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 REACH = 0.3
 STEPS, MOST_STEPS = (0.1, 0.2), 6
 HOT_C = 100.0
-ON_A_LOGARITHM = "time runs on a logarithmic scale"
 
 
 def rates_over_time(evidence: Evidence) -> Curve | None:
-    """Rate as a share of the burst, the SMs' clock and NVML's as shares of the highest."""
+    """The rate as a share of the burst, and the SM clock and NVML's clock as shares of the highest clock."""
     row = _shown(evidence)
     if row is None:
         return None
-    burst, highest_hz = beside(evidence, row, "burst"), _highest_hz(evidence)
+    burst, turn = same_case(evidence, row, "burst"), same_case(evidence, row, "turn")
+    highest_hz = evidence.gpu.sm_clock_max_hz if evidence.gpu is not None else None
     lines = [
-        _line(row, "rate", f"rate, 100 % is {figure(burst)}", burst.value if burst is not None else None, "first")
-        if burst is not None else None,
         _line(row, "sm_clock", f"SM clock, 100 % is {quantity(highest_hz, 'Hz')}", highest_hz, "second"),
         _line(row, "nvml_sm_clock", "NVML's clock", highest_hz, "third"),
-    ]  # fmt: skip
-    turn = beside(evidence, row, "turn")
+    ]
+    if burst is not None:
+        lines.insert(0, _line(row, "rate", f"rate, 100 % is {figure(burst)}", burst.value, "first"))
     marks = (Mark(turn.value, f"half of the loss after {as_time(turn.value)}"),) if turn is not None else ()
-    title = f"{dtype_of(row)} products that last: rate and clock"
-    return _panel(title, f"from rest{accumulator(row)}; {ON_A_LOGARITHM}", lines, marks)
+    title = f"Sustained {dtype_of(row)} products: rate and clock"
+    return _panel(title, f"from idle{accumulator(row)}; the axis of time is logarithmic", lines, marks)
 
 
 def state_over_time(evidence: Evidence) -> Curve | None:
-    """Power as a share of its limit, temperature as one of HOT_C."""
+    """Power as a share of its limit, and temperature as a share of HOT_C."""
     row = _shown(evidence)
     if row is None:
         return None
@@ -51,31 +58,22 @@ def state_over_time(evidence: Evidence) -> Curve | None:
         _line(row, "power", f"power, 100 % is the limit of {quantity(limit_w, 'W')}", limit_w, "first"),
         _line(row, "temperature", f"temperature, 100 % is {HOT_C:.0f} °C", HOT_C, "fourth"),
     ]
-    about = "NVML beside every batch; its power is the mean of the last second on some boards"
-    return _panel(f"{dtype_of(row)} products that last: power and temperature", about, lines, ())
+    about = "read from NVML with every batch; on some boards its power is the mean of the last second"
+    return _panel(f"Sustained {dtype_of(row)} products: power and temperature", about, lines, ())
 
 
 def _shown(evidence: Evidence) -> Row | None:
-    """What the findings speak of: the longest measured of the main type, else of another."""
+    """The row that the findings describe: the longest run of the main type, else of another type."""
     return next(iter(lasting(evidence)), None)
 
 
-def _highest_hz(evidence: Evidence) -> float | None:
-    return evidence.gpu.sm_clock_max_hz if evidence.gpu is not None else None
-
-
 def _line(row: Row, name: str, title: str, whole: float | None, tone: Tone) -> Line | None:
-    """A series over time in shares of ``whole``; None where either is missing."""
-    series = _series(row, name)
+    """The newest series of that name in shares of ``whole``; None if either is missing or it is too short."""
+    series = next((one for outcome in row.outcomes[::-1] for one in outcome.series[::-1] if one.metric == name), None)
     if series is None or not whole:
         return None
     points = [(t_s, value / whole) for t_s, value in zip(series.t_s, series.values, strict=False) if t_s > 0]
     return Line(title, tuple(points), tone) if len(points) >= FEWEST_DRAWN else None
-
-
-def _series(row: Row, name: str) -> Series | None:
-    found = [series for outcome in row.outcomes for series in outcome.series if series.metric == name]
-    return found[-1] if found else None
 
 
 def _panel(title: str, about: str, lines: list[Line | None], marks: tuple[Mark, ...]) -> Curve | None:
@@ -90,7 +88,9 @@ def _panel(title: str, about: str, lines: list[Line | None], marks: tuple[Mark, 
         about=about,
         x_title="since the work began",
         lines=drawn,
-        x_ticks=tuple(Mark(one, _tick(one)) for one in TICKS_S if begin_s <= one <= end_s),
+        x_ticks=tuple(
+            Mark(one, f"{one:g} s" if one >= 1 else f"{one * 1e3:g} ms") for one in TICKS_S if begin_s <= one <= end_s
+        ),
         y_ticks=_share_ticks(min(shares), max(shares), room=bool(marks)),
         y_log=False,
         marks=tuple(mark for mark in marks if begin_s < mark.at < end_s),
@@ -98,7 +98,7 @@ def _panel(title: str, about: str, lines: list[Line | None], marks: tuple[Mark, 
 
 
 def _share_ticks(least: float, most: float, *, room: bool) -> tuple[Mark, ...]:
-    """Whole steps around the lines; with ``room`` for marks one above, into which a line may reach a little."""
+    """Round shares around the lines; ``room`` adds one above for marks, into which a line may reach a little."""
     for step in STEPS:
         low, high = math.floor(least / step + 1e-9), math.ceil(most / step - (REACH if room else 1e-9)) + room
         if high - low <= MOST_STEPS:
@@ -106,12 +106,7 @@ def _share_ticks(least: float, most: float, *, room: bool) -> tuple[Mark, ...]:
     return tuple(Mark(one * step, round_percent(one * step)) for one in range(low, high + 1))
 
 
-def _tick(seconds: float) -> str:
-    return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"
-
-
-# Products of models under this run's own roofs: as points in a roofline, and as a table of what holds each up.
-
+# Products of models under this run's own roofs: points in a roofline, and a table of what bounds each.
 
 FEWEST_POINTS = 4
 MOST_ROOFLINES = 2
@@ -124,26 +119,26 @@ BESIDE = 0.7
 
 
 def rooflines(evidence: Evidence) -> list[Curve]:
-    """A roofline for each of the first types: that which speaks for the suite, then the fastest other one."""
-    found: dict[str, list[Shaped]] = {}
+    """Rooflines of at most MOST_ROOFLINES types: the main type first, then the fastest."""
+    by_dtype: dict[str, list[Shaped]] = {}
     for one in shaped(evidence):
         if one.intensity is not None and one.held is not None:
-            found.setdefault(dtype_of(one.row), []).append(one)
-    order = sorted(found, key=lambda name: (name != MAIN_DTYPE, -max(one.row.value for one in found[name])))
-    drawn = (_roofline(evidence, dtype, found[dtype]) for dtype in order[:MOST_ROOFLINES])
+            by_dtype.setdefault(dtype_of(one.row), []).append(one)
+    order = sorted(by_dtype, key=lambda name: (name != MAIN_DTYPE, -max(one.row.value for one in by_dtype[name])))
+    drawn = (_roofline(evidence, dtype, by_dtype[dtype]) for dtype in order[:MOST_ROOFLINES])
     return [one for one in drawn if one is not None]
 
 
-def _roofline(evidence: Evidence, dtype: str, found: list[Shaped]) -> Curve | None:
+def _roofline(evidence: Evidence, dtype: str, products: list[Shaped]) -> Curve | None:
     memory, compute = bandwidth_roof(evidence), compute_roof(evidence, dtype)
-    if memory is None or compute is None or len(found) < FEWEST_POINTS:
+    if memory is None or compute is None or len(products) < FEWEST_POINTS:
         return None
     squares = _squares(evidence, dtype)
     points = [Line("square products", squares, "third", kind="points")] if squares else []
     points += [
-        Line(f"{name}-bound", _points([one for one in found if one.held == name]), tone, kind="points")
+        Line(f"{name}-bound", _points([one for one in products if one.held == name]), tone, kind="points")
         for name, tone in TONES.items()
-        if any(one.held == name for one in found)
+        if any(one.held == name for one in products)
     ]
     ridge = compute.value / memory.value
     reach = [x for line in points for x, _ in line.points]
@@ -152,8 +147,8 @@ def _roofline(evidence: Evidence, dtype: str, found: list[Shaped]) -> Curve | No
     powers = ticks(min(values), max(values), True, compute.unit)
     return Curve(
         title=f"Products of {dtype} under this run's own roofs",
-        about=f"of models, and square ones; the roofs meet at {quantity(round(ridge), '1')} operations for a byte",
-        x_title="operations for a byte",
+        about=f"of models, and square ones; the roofs meet at {quantity(round(ridge), '1')} operations per byte",
+        x_title="operations per byte",
         lines=(*points, *_roofs(memory, compute, begin, end)),
         x_ticks=tuple(Mark(10.0**power, f"{10.0**power:g}") for power in POWERS if begin <= 10.0**power <= end),
         y_ticks=(Mark(compute.value, quantity(compute.value, compute.unit)), *powers),
@@ -162,19 +157,12 @@ def _roofline(evidence: Evidence, dtype: str, found: list[Shaped]) -> Curve | No
 
 def _roofs(memory: Roof, compute: Roof, begin: float, end: float) -> tuple[Line, Line]:
     ridge = compute.value / memory.value
-    slope = Line(
-        f"{memory.name} {quantity(memory.value, memory.unit)}",
-        ((begin, begin * memory.value), (ridge, compute.value)),
-        TONES["bandwidth"],
-        "limit",
+    slope = ((begin, begin * memory.value), (ridge, compute.value))
+    flat = ((ridge, compute.value), (end, compute.value))
+    return (
+        Line(f"{memory.name} {quantity(memory.value, memory.unit)}", slope, TONES["bandwidth"], "limit"),
+        Line(f"{compute.name} {quantity(compute.value, compute.unit)}", flat, TONES["compute"], "limit"),
     )
-    flat = Line(
-        f"{compute.name} {quantity(compute.value, compute.unit)}",
-        ((ridge, compute.value), (end, compute.value)),
-        TONES["compute"],
-        "limit",
-    )
-    return slope, flat
 
 
 def _points(found: list[Shaped]) -> tuple[tuple[float, float], ...]:
@@ -182,27 +170,23 @@ def _points(found: list[Shaped]) -> tuple[tuple[float, float], ...]:
 
 
 def _squares(evidence: Evidence, dtype: str) -> tuple[tuple[float, float], ...]:
-    """cuBLASLt's square products: each operand read once and the result written once, as of the shapes."""
+    """Intensity and rate of cuBLASLt's square products, each operand read once and the result written once."""
     if dtype not in STORED_BYTES:
         return ()
     operand_bytes, result_bytes = STORED_BYTES[dtype]
-    found = [
-        (2.0 * size / (2 * operand_bytes + result_bytes), row.value)
-        for row in rates(evidence, PRODUCTS, dtype=dtype, library=NATIVE)
-        if (size := _measured_size(row)) > 0
-    ]
-    return tuple(sorted(found))
-
-
-def _measured_size(row: Row) -> int:
-    """By its operations, 2 size^3: where memory was short it is less than the size that was asked for."""
-    work = row.measurement.work
-    return round(math.cbrt((work.flops or work.operations or 0) / 2))
+    points = []
+    for row in rates(evidence, PRODUCTS, dtype=dtype, library=NATIVE):
+        work = row.measurement.work
+        # 2 size^3 operations: where memory was short, size is less than was asked for.
+        size = round(math.cbrt((work.flops or work.operations or 0) / 2))
+        if size > 0:
+            points.append((2.0 * size / (2 * operand_bytes + result_bytes), row.value))
+    return tuple(sorted(points))
 
 
 def shapes(evidence: Evidence) -> list[Table]:
-    """A table for each size of model in the type that speaks for the suite: rows down, projections across, what holds
-    each up, and how many times as fast a call in a graph is."""
+    """A table for each size of model in the main type: rows down, projections across; each cell names what bounds the
+    product and, if that is the launch, the speed-up of a graph."""
     every = shaped(evidence)
     names = sorted({dtype_of(one.row) for one in every}, key=lambda name: name != MAIN_DTYPE)
     found = [one for one in every if dtype_of(one.row) == names[0]]
@@ -218,34 +202,33 @@ def _model(one: Shaped) -> str:
     return _projection(one).partition("_")[0]
 
 
-def _shape_table(evidence: Evidence, model: str, found: list[Shaped]) -> Table:
-    across = list(dict.fromkeys(_projection(one) for one in found))
-    down = sorted({whole(one.row, "rows") for one in found})
-    by_place = {(whole(one.row, "rows"), _projection(one)): one for one in found}
+def _shape_table(evidence: Evidence, model: str, products: list[Shaped]) -> Table:
+    across = list(dict.fromkeys(_projection(one) for one in products))
+    down = sorted({whole(one.row, "rows") for one in products})
+    by_place = {(whole(one.row, "rows"), _projection(one)): one for one in products}
     rows = tuple(
         (Cell(str(count), tone="strong"), *(_shape_cell(evidence, by_place.get((count, name))) for name in across))
         for count in down
     )
     columns = (Column("rows"), *(Column(name.partition("_")[2], "left") for name in across))
-    return Table(
-        f"What holds products up in a model of {model.replace('b', ' billion')} parameters, {dtype_of(found[0].row)}",
-        "beside bandwidth and compute the share of that roof that is reached, beside launch what a graph gains",
-        columns,
-        rows,
+    title = (
+        f"What limits products of a model of {model.replace('b', ' billion')} parameters, {dtype_of(products[0].row)}"
     )
+    about = "bandwidth and compute: the share of that roof; launch: the speed-up of a graph"
+    return Table(title, about, columns, rows)
 
 
-def _shape_cell(evidence: Evidence, one: Shaped | None) -> Cell:
-    if one is None:
+def _shape_cell(evidence: Evidence, product: Shaped | None) -> Cell:
+    if product is None:
         return NOTHING
-    if one.held is None:
-        return Cell(quantity(one.row.value, one.row.metric.unit), trust=one.row.trust, of=row_name(one.row))
-    gain = times(one.graph_factor) if one.graph_factor is not None else ""
-    return Cell(one.held, gain if one.held == "launch" else _share(evidence, one), TONES[one.held])
+    if product.held is None:
+        return row_cell(product.row)
+    gain = times(product.graph_factor) if product.graph_factor is not None else ""
+    return Cell(product.held, gain if product.held == "launch" else _share(evidence, product), TONES[product.held])
 
 
-def _share(evidence: Evidence, one: Shaped) -> str:
-    memory, compute = bandwidth_roof(evidence), compute_roof(evidence, dtype_of(one.row))
-    if one.held == "bandwidth" and memory is not None and one.bandwidth is not None:
-        return round_percent(one.bandwidth.value / memory.value)
-    return round_percent(one.row.value / compute.value) if compute is not None else ""
+def _share(evidence: Evidence, product: Shaped) -> str:
+    memory, compute = bandwidth_roof(evidence), compute_roof(evidence, dtype_of(product.row))
+    if product.held == "bandwidth" and memory is not None and product.bandwidth is not None:
+        return round_percent(product.bandwidth.value / memory.value)
+    return round_percent(product.row.value / compute.value) if compute is not None else ""

@@ -15,28 +15,29 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 HEIGHTS = " ▁▂▃▄▅▆▇█"
 HISTOGRAM_ROWS = 6
 SHORTEST_BARS, SHORTEST_STACK, SHORTEST_LINK = 16, 10, 3
-# Portions of a stack differ by more than their colour.
+# Portions of a stack differ by colour and by shade, for outputs without colour.
 FILLS: dict[Tone, str] = {"first": "█", "second": "▓", "third": "▒", "advice": "░", "quiet": "─"}
-# A space at each side of a station's words and, where there is room, of the words over a stretch.
+# A space on each side of a station's words and, if there is room, of the words over a stretch.
 PADDING = 2
 LINE, HIDDEN_LINE = "─", "┄"
 
 
-def bars(one: Bars, width: int, *, fine: bool) -> Drawn:
+def bars(picture: Bars, width: int, *, fine: bool) -> Drawn:
     """Labels, bars on one scale as long as the figures leave room, and the figures under their headings."""
-    columns = (Column("", "left"), Column("", "left"), *one.columns)
-    table = Table("", "", columns, tuple((Cell(bar.label), Cell(""), *bar.cells) for bar in one.bars))
+    columns = (Column("", "left"), Column("", "left"), *picture.columns)
+    table = Table("", "", columns, tuple((Cell(bar.label), Cell(""), *bar.cells) for bar in picture.bars))
     widths = Widths(table, fine=fine)
-    kept = widths.fitting(width - SHORTEST_BARS)
-    room = max(width - widths.total(kept), SHORTEST_BARS)
-    largest = max((max(bar.value, bar.beyond or 0.0) for bar in one.bars), default=0.0)
+    shown_columns = widths.fitting(width - SHORTEST_BARS)
+    room = max(width - widths.total(shown_columns), SHORTEST_BARS)
+    largest = max((max(bar.value, bar.beyond or 0.0) for bar in picture.bars), default=0.0)
     lines: Drawn = [[(" " * (widths.needed[0] + BETWEEN + room), "plain")]]
-    for index in kept[2:]:
-        lines[0].append((_right(shown(columns[index].title, fine), widths.needed[index] + BETWEEN), "quiet"))
-    for bar, cells in zip(one.bars, table.rows, strict=True):
+    for index in shown_columns[2:]:
+        title, place = shown(columns[index].title, fine), widths.needed[index] + BETWEEN
+        lines[0].append((" " * (place - cell_len(title)) + title, "quiet"))
+    for bar, cells in zip(picture.bars, table.rows, strict=True):
         line: list[Piece] = [(_left(shown(bar.label, fine), widths.needed[0] + BETWEEN), "plain")]
         line += _bar(bar, largest, room, fine=fine)
-        for index in kept[2:]:
+        for index in shown_columns[2:]:
             pieces = cell_pieces(cells[index], widths.notes[index], fine)
             blank = " " * max(widths.needed[index] + BETWEEN - length_of(pieces), 0)
             line += [(blank, "plain"), *pieces]
@@ -44,32 +45,28 @@ def bars(one: Bars, width: int, *, fine: bool) -> Drawn:
     return lines
 
 
-def _bar(one: Bar, largest: float, width: int, *, fine: bool) -> list[Piece]:
+def _bar(bar: Bar, largest: float, width: int, *, fine: bool) -> list[Piece]:
     """Solid to the value, paler beyond; a bar without a paler end can end at an eighth of a character."""
     scale = width / largest if largest > 0 else 0.0
-    length = one.value * scale
-    if one.beyond is not None:
+    length = bar.value * scale
+    if bar.beyond is not None:
         solid = "█" * max(round(length), 1)
-        pale = "░" * max(round(one.beyond * scale) - len(solid), 0)
-        return [(solid, one.tone), (pale, one.tone), (" " * max(width - len(solid) - len(pale), 0), "plain")]
+        pale = "░" * max(round(bar.beyond * scale) - len(solid), 0)
+        return [(solid, bar.tone), (pale, bar.tone), (" " * max(width - len(solid) - len(pale), 0), "plain")]
     whole = int(length)
     solid = "█" * whole + (EIGHTHS[round((length - whole) * 8)].strip() if fine else "")
-    return [(solid, one.tone), (" " * max(width - len(solid), 0), "plain")]
+    return [(solid, bar.tone), (" " * max(width - len(solid), 0), "plain")]
 
 
 def _left(text: str, width: int) -> str:
     return text + " " * (width - cell_len(text))
 
 
-def _right(text: str, width: int) -> str:
-    return " " * (width - cell_len(text)) + text
-
-
-def histogram(one: Histogram, width: int, *, fine: bool) -> Drawn:
+def histogram(picture: Histogram, width: int, *, fine: bool) -> Drawn:
     """Columns of counts over a logarithmic axis, the marks below. Even a single count stays visible."""
-    per_column = max(1, math.ceil(len(one.counts) / width))
-    repeat = max(1, width // max(math.ceil(len(one.counts) / per_column), 1))
-    counts = [sum(one.counts[index : index + per_column]) for index in range(0, len(one.counts), per_column)]
+    per_column = max(1, math.ceil(len(picture.counts) / width))
+    repeat = max(1, width // max(math.ceil(len(picture.counts) / per_column), 1))
+    counts = [sum(picture.counts[index : index + per_column]) for index in range(0, len(picture.counts), per_column)]
     most = max(counts) or 1
     lines: Drawn = []
     for row in range(HISTOGRAM_ROWS - 1, -1, -1):
@@ -77,10 +74,10 @@ def histogram(one: Histogram, width: int, *, fine: bool) -> Drawn:
         lines.append([("".join(_column(part, visible, fine) * repeat for part, visible in filled), "first")])
     drawn_width = len(counts) * repeat
     lines.append([("─" * drawn_width, "quiet")])
-    bin_width = math.log(one.ratio) * per_column / repeat
+    bin_width = math.log(picture.ratio) * per_column / repeat
     places = [
-        (int(math.log(mark.at / one.first_edge) / bin_width), shown(mark.text, fine))
-        for mark in one.marks
+        (int(math.log(mark.at / picture.first_edge) / bin_width), shown(mark.text, fine))
+        for mark in picture.marks
         if mark.at > 0
     ]
     return lines + _labels([(min(max(at, 0), drawn_width - 1), text) for at, text in places], width)
@@ -105,14 +102,14 @@ def _labels(places: Sequence[tuple[int, str]], width: int) -> Drawn:
     return [[(row[:width], "quiet")] for row in rows]
 
 
-def stacks(one: Stacks, width: int, *, fine: bool) -> Drawn:
+def stacks(picture: Stacks, width: int, *, fine: bool) -> Drawn:
     """Each bar on a line, its portions named on the lines below."""
-    labels = max((cell_len(shown(stack.label, fine)) for stack in one.stacks), default=0) + BETWEEN
-    totals = max((cell_len(shown(stack.total, fine)) for stack in one.stacks), default=0) + BETWEEN
+    labels = max((cell_len(shown(stack.label, fine)) for stack in picture.stacks), default=0) + BETWEEN
+    totals = max((cell_len(shown(stack.total, fine)) for stack in picture.stacks), default=0) + BETWEEN
     room = max(width - labels - totals, SHORTEST_STACK)
-    largest = max((sum(portion.value for portion in stack.portions) for stack in one.stacks), default=0.0)
+    largest = max((sum(portion.value for portion in stack.portions) for stack in picture.stacks), default=0.0)
     lines: Drawn = []
-    for stack in one.stacks:
+    for stack in picture.stacks:
         if lines:
             lines.append([])
         bar = _stacked(stack, room / largest if largest > LEAST else 0.0)
@@ -124,7 +121,7 @@ def stacks(one: Stacks, width: int, *, fine: bool) -> Drawn:
 
 
 def _stacked(stack: Stack, scale: float) -> list[Piece]:
-    """Ends are rounded, not lengths, so that the whole bar has its right length."""
+    """The portions of a bar. Ends are rounded, not lengths, so that the whole bar has the right length."""
     pieces: list[Piece] = []
     end, drawn = 0.0, 0
     for portion in stack.portions:
@@ -153,19 +150,19 @@ def _named(portions: Sequence[Portion], width: int, fine: bool) -> Iterable[list
         yield line
 
 
-def way(one: Way, width: int, *, fine: bool) -> Drawn:
+def way(picture: Way, width: int, *, fine: bool) -> Drawn:
     """Stations as boxes on one line if they fit into ``width``, else one below the other."""
-    names = [(shown(station.name, fine), shown(station.which, fine)) for station in one.stations]
-    links = [shown(stretch.text, fine) for stretch in one.stretches]
+    names = [(shown(station.name, fine), shown(station.which, fine)) for station in picture.stations]
+    links = [shown(stretch.text, fine) for stretch in picture.stretches]
     boxes = [max(map(cell_len, name)) + PADDING for name in names]
     for padding in (PADDING, 0):
         gaps = [max(cell_len(link) + padding, SHORTEST_LINK) for link in links]
         if sum(boxes) + 2 * len(boxes) + sum(gaps) <= width:
-            return _across(one, names, links, boxes, gaps)
+            return _across(picture, names, links, boxes, gaps)
     lines: Drawn = []
-    for index, (station, (name, which)) in enumerate(zip(one.stations, names, strict=True)):
+    for index, (station, (name, which)) in enumerate(zip(picture.stations, names, strict=True)):
         if index:
-            stretch = one.stretches[index - 1]
+            stretch = picture.stretches[index - 1]
             line = "┊ " if stretch.hidden else "│ "
             lines.append([(line, stretch.tone), (f"  {links[index - 1]}".rstrip(), stretch.tone)])
         lines.append([("• ", station.tone), (name, "strong"), (f"  {which}".rstrip(), "quiet")])
@@ -173,18 +170,18 @@ def way(one: Way, width: int, *, fine: bool) -> Drawn:
 
 
 def _across(
-    one: Way, names: Sequence[tuple[str, str]], links: Sequence[str], boxes: Sequence[int], gaps: Sequence[int]
+    picture: Way, names: Sequence[tuple[str, str]], links: Sequence[str], boxes: Sequence[int], gaps: Sequence[int]
 ) -> Drawn:
     lines: Drawn = [[], [], [], []]
-    for index, (station, (name, which), box) in enumerate(zip(one.stations, names, boxes, strict=True)):
-        last = index == len(one.stations) - 1
+    for index, (station, (name, which), box) in enumerate(zip(picture.stations, names, boxes, strict=True)):
+        last = index == len(picture.stations) - 1
         left, right = "┤" if index else "│", "│" if last else "├"
         lines[0].append((f"┌{LINE * box}┐", station.tone))
         lines[1] += [("│", station.tone), (_left(f" {name}", box), "strong"), ("│", station.tone)]
         lines[2] += [(left, station.tone), (_left(f" {which}", box), "quiet"), (right, station.tone)]
         lines[3].append((f"└{LINE * box}┘", station.tone))
         if not last:
-            stretch, gap = one.stretches[index], gaps[index]
+            stretch, gap = picture.stretches[index], gaps[index]
             line = HIDDEN_LINE if stretch.hidden else LINE
             for row, text in enumerate((" " * gap, links[index].center(gap), line * gap, " " * gap)):
                 lines[row].append((text, "plain" if row in (0, 3) else stretch.tone))

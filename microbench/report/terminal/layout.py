@@ -17,7 +17,7 @@ QUIET: Tone = "quiet"
 LONGEST_CELL = 400
 # Two blanks between columns, one at each edge of a table.
 BETWEEN, EDGES = 2, 2
-# Longer lines of running text are hard to read, however wide the page.
+# Longer lines of running text are hard to read.
 WIDEST_PROSE = 96
 SEPARATOR, GOES_ON = " · ", " ·"
 
@@ -58,11 +58,11 @@ def packed(words: str, width: int) -> list[str]:
     return lines
 
 
-def prose(one: Prose, width: int, *, fine: bool) -> Drawn:
+def prose(picture: Prose, width: int, *, fine: bool) -> Drawn:
     """The paragraphs with a blank line between them; a whole phrase that fits on a line is not broken."""
     lines: Drawn = []
     room = min(width, WIDEST_PROSE) - 1
-    for paragraph in one.paragraphs:
+    for paragraph in picture.paragraphs:
         parts = (
             ((shown(part, fine), phrase.tone), index > 0)
             for phrase in paragraph
@@ -75,7 +75,7 @@ def prose(one: Prose, width: int, *, fine: bool) -> Drawn:
 
 
 def _words(parts: Iterable[tuple[Piece, bool]]) -> Iterator[list[Piece]]:
-    """What a line may break between: pieces, of which those that do not begin a new word stay with the one before."""
+    """Pieces joined to words, between which a line may break."""
     word: list[Piece] = []
     for piece, begins in parts:
         if begins and word:
@@ -114,7 +114,7 @@ class Widths:
 
     def __init__(self, table: Table, *, fine: bool, notes: bool = True) -> None:
         self._drops = [column.drop for column in table.columns]
-        # Notes are padded to the longest of their column, so that figures stand under each other.
+        # Notes are padded to the longest of their column, so that figures are aligned.
         self.notes = [
             max((cell_len(shown(row[index].note, fine)) for row in table.rows), default=0) if notes else 0
             for index in range(len(table.columns))
@@ -133,7 +133,7 @@ class Widths:
         return sum(self.needed[index] for index in kept) + BETWEEN * max(len(kept) - 1, 0) + EDGES
 
     def fitting(self, width: int) -> list[int]:
-        """The columns to show in ``width`` places: those that may be dropped are, until the rest fits."""
+        """The columns to show in ``width`` places: columns are dropped, if they may be, until the rest fits."""
         kept = list(range(len(self.needed)))
         while self.total(kept) > width and any(self._drops[index] for index in kept):
             kept.remove(max(kept, key=lambda index: self._drops[index]))
@@ -152,31 +152,43 @@ def cell_pieces(cell: Cell, note_width: int, fine: bool) -> list[Piece]:
     return pieces
 
 
-def table(one: Table, width: int, *, fine: bool) -> Drawn:
+def dropped(picture: Table, width: int, *, fine: bool) -> list[str]:
+    """The titles of the columns for which a table of that width has no room."""
+    _, columns = _fitted(picture, width, fine)
+    return [column.title for index, column in enumerate(picture.columns) if index not in columns]
+
+
+def _fitted(picture: Table, width: int, fine: bool) -> tuple[Widths, list[int]]:
+    """The widths of a table's columns, and which of them fit, with the notes of cells or else without."""
+    widths = Widths(picture, fine=fine)
+    columns = widths.fitting(width)
+    if widths.total(columns) > width:
+        widths = Widths(picture, fine=fine, notes=False)
+        columns = widths.fitting(width)
+    return widths, columns
+
+
+def table(picture: Table, width: int, *, fine: bool) -> Drawn:
     """A table in as many columns as fit, else without the notes of cells, else with long cells wrapped."""
-    widths = Widths(one, fine=fine)
-    kept = widths.fitting(width)
-    if widths.total(kept) > width:
-        widths = Widths(one, fine=fine, notes=False)
-        kept = widths.fitting(width)
-    sizes = [widths.needed[index] for index in kept]
-    for _ in range(widths.total(kept) - width):  # the widest column gives way
+    widths, columns = _fitted(picture, width, fine)
+    sizes = [widths.needed[index] for index in columns]
+    for _ in range(widths.total(columns) - width):  # the widest column gives way
         sizes[sizes.index(max(sizes))] -= 1
-    rights = [one.columns[index].align == "right" for index in kept]
+    rights = [picture.columns[index].align == "right" for index in columns]
     titles = []
-    for index, size, right in zip(kept, sizes, rights, strict=True):
-        title = shown(one.columns[index].title, fine)
+    for index, size, right in zip(columns, sizes, rights, strict=True):
+        title = shown(picture.columns[index].title, fine)
         blank = " " * (size - cell_len(title))
         titles.append([(blank + title if right else title + blank, QUIET)])
     lines = _row(titles, sizes, rights, QUIET)
     lines.append([("─" * (sum(sizes) + BETWEEN * (len(sizes) - 1) + EDGES), QUIET)])
-    for row in one.rows:
-        lines += _row([cell_pieces(row[index], widths.notes[index], fine) for index in kept], sizes, rights, PLAIN)
+    for row in picture.rows:
+        lines += _row([cell_pieces(row[index], widths.notes[index], fine) for index in columns], sizes, rights, PLAIN)
     return lines
 
 
 def _row(cells: Sequence[list[Piece]], sizes: Sequence[int], rights: Sequence[bool], blank: Tone) -> Drawn:
-    """The cells of a row next to each other, on several lines where a cell is longer than its column."""
+    """The cells of a row next to each other, on several lines if a cell is longer than its column."""
     blocks = [
         [cell] if length_of(cell) <= size else _wrapped(_words(_split(cell)), size)
         for cell, size in zip(cells, sizes, strict=True)

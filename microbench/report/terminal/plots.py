@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 
 from microbench.report.curves import Scale
@@ -50,19 +50,19 @@ class Canvas:
         return joined([self._cells.get((column, row), (" ", "plain")) for column in range(self.width)])
 
 
-def curve(one: Curve, width: int, height: int, *, fine: bool) -> Drawn:
+def curve(picture: Curve, width: int, height: int, *, fine: bool) -> Drawn:
     """The lines of a curve between its axes, its vertical marks behind them, and the names of the lines below."""
-    margin = max((len(tick.text) for tick in one.y_ticks), default=0) + 1
+    margin = max((len(tick.text) for tick in picture.y_ticks), default=0) + 1
     canvas = Canvas(width - margin - 1, height, fine)
-    xs = [x for line in one.lines for x, _ in line.points]
-    ys = [y for line in one.lines for _, y in line.points] + [tick.at for tick in one.y_ticks]
-    x_scale = Scale(min(xs), max(xs), canvas.width * canvas.across - 1, one.x_log)
-    y_scale = Scale(min(ys), max(ys), canvas.height * canvas.down - 1, one.y_log)
-    marks = [(round(x_scale(mark.at)) // canvas.across, mark.text) for mark in one.marks]
+    xs = [x for line in picture.lines for x, _ in line.points]
+    ys = [y for line in picture.lines for _, y in line.points] + [tick.at for tick in picture.y_ticks]
+    x_scale = Scale(min(xs), max(xs), canvas.width * canvas.across - 1, picture.x_log)
+    y_scale = Scale(min(ys), max(ys), canvas.height * canvas.down - 1, picture.y_log)
+    marks = [(round(x_scale(mark.at)) // canvas.across, mark.text) for mark in picture.marks]
     for column, _ in marks:
         for row in range(canvas.height):
             canvas.text(column, row, "┊", "advice")
-    signed = _signed(one.lines, fine)
+    signed = _signed(picture.lines, fine)
     backwards = signed[::-1]  # the first line on top, and points over all lines
     for line, sign in sorted(backwards, key=lambda pair: pair[0].kind == "points"):
         places = [(x_scale(x), y_scale(y)) for x, y in line.points]
@@ -74,13 +74,22 @@ def curve(one: Curve, width: int, height: int, *, fine: bool) -> Drawn:
             for begin, end in zip(places, places[1:] or places, strict=False):
                 canvas.line(begin, end, sign, line.tone)
     _write_marks(canvas, marks)
-    at_row = {canvas.height - 1 - round(y_scale(tick.at)) // canvas.down: tick.text for tick in reversed(one.y_ticks)}
+    letters = _letters(picture.lines, fine)
+    for line, letter in letters.items():
+        others = [other for other in letters if other is not line]
+        x, y = _clear_point(line, others, x_scale, y_scale)
+        canvas.text(round(x) // canvas.across, canvas.height - 1 - round(y) // canvas.down, letter, line.tone)
+    at_row = {
+        canvas.height - 1 - round(y_scale(tick.at)) // canvas.down: tick.text for tick in reversed(picture.y_ticks)
+    }
     lines: Drawn = [
         [(at_row.get(row, "").rjust(margin - 1) + (" ┤" if row in at_row else " │"), "quiet"), *canvas.row(row)]
         for row in range(canvas.height)
     ]
-    x_places = [(round(x_scale(tick.at)) // canvas.across, tick.text) for tick in one.x_ticks]
-    return lines + _below(x_places, canvas.width, margin, one.x_title) + _legend(signed, margin, width, fine)
+    x_places = [(round(x_scale(tick.at)) // canvas.across, tick.text) for tick in picture.x_ticks]
+    return (
+        lines + _below(x_places, canvas.width, margin, picture.x_title) + _legend(signed, letters, margin, width, fine)
+    )
 
 
 def _signed(lines: Sequence[Line], fine: bool) -> list[tuple[Line, str]]:
@@ -89,10 +98,23 @@ def _signed(lines: Sequence[Line], fine: bool) -> list[tuple[Line, str]]:
     return [(line, next(points) if fine and line.kind == "points" else next(marks)) for line in lines]
 
 
-def _write_marks(canvas: Canvas, marks: Sequence[tuple[int, str]]) -> None:
-    """The texts of vertical marks, each beside its own mark, on as many rows as keep them apart.
+def _letters(lines: Sequence[Line], fine: bool) -> dict[Line, str]:
+    """A letter for each of several lines of dots, which without colour look alike."""
+    alike = [line for line in lines if line.kind != "points" and line.name and line.points]
+    return dict(zip(alike, "abcdefghijkl", strict=False)) if fine and len(alike) > 1 else {}
 
-    A text stands on the right of its mark if it fits there and crosses no other mark.
+
+def _clear_point(line: Line, others: Sequence[Line], x_scale: Scale, y_scale: Scale) -> tuple[float, float]:
+    """The place of the point of a line that is farthest from the points of other lines."""
+    places = [(x_scale(x), y_scale(y)) for x, y in line.points]
+    taken = [(x_scale(x), y_scale(y)) for other in others for x, y in other.points]
+    return max(places, key=lambda place: min(math.dist(place, other) for other in taken))
+
+
+def _write_marks(canvas: Canvas, marks: Sequence[tuple[int, str]]) -> None:
+    """The texts of vertical marks, each next to its own mark, on as many rows as keep them apart.
+
+    A text is right of its mark if it fits there and crosses no other mark.
     """
     ends: list[int] = []
     for column, text in sorted(marks):
@@ -107,7 +129,7 @@ def _write_marks(canvas: Canvas, marks: Sequence[tuple[int, str]]) -> None:
 
 
 def _below(places: Sequence[tuple[int, str]], width: int, margin: int, title: str) -> Drawn:
-    """The horizontal axis with the texts of its ticks, and its title where there is room."""
+    """The horizontal axis with the texts of its ticks, and its title in the first line that has room."""
     axis, words = ["─"] * width, ""
     for column, text in places:
         begin = min(max(column - len(text) // 2, 0), width - len(text))
@@ -121,11 +143,16 @@ def _below(places: Sequence[tuple[int, str]], width: int, margin: int, title: st
     return lines if named != words or not title else [*lines, [(f"{pad} {title.rjust(width)}", "quiet")]]
 
 
-def _legend(signed: Sequence[tuple[Line, str]], margin: int, width: int, fine: bool) -> Drawn:
+def _legend(
+    signed: Sequence[tuple[Line, str]], letters: Mapping[Line, str], margin: int, width: int, fine: bool
+) -> Drawn:
     """The lines' names behind a sample of each, side by side if they fit."""
     samples: Drawn = [
         [
-            (f"{sign} " if line.kind == "points" else "⠤⠤ " if fine else f"{sign}{sign} ", line.tone),
+            (
+                f"{sign} " if line.kind == "points" else f"⠤{letters.get(line, '⠤')}⠤ " if fine else f"{sign}{sign} ",
+                line.tone,
+            ),
             (f"{line.name}   ", "plain"),
         ]
         for line, sign in signed
@@ -147,14 +174,13 @@ PLAIN_HEIGHTS = " .:-=+*%#"
 FILLS = {"solid": FULL, "shaded": "▒", "pale": "░", "idle": "─"}
 
 
-def time_line(one: TimeLine, width: int, *, fine: bool, inverse: bool) -> Drawn:
-    """Lanes to scale under an axis of time. ``fine`` draws halves of a character; ``inverse`` writes on blocks instead
-    of between their halves."""
-    name_width = max(len(lane.name) for lane in one.lanes) + 2
+def time_line(picture: TimeLine, width: int, *, fine: bool, inverse: bool) -> Drawn:
+    """Lanes to scale below an axis of time. ``fine`` draws half characters; ``inverse`` writes inverted on blocks."""
+    name_width = max(len(lane.name) for lane in picture.lanes) + 2
     inner = width - name_width
-    scale = (inner - 1) / one.end_s if one.end_s > 0 else 0.0
-    lines: Drawn = [[(" " * name_width, "plain"), (_axis(one.ticks, scale, inner), "quiet")]]
-    for lane in one.lanes:
+    scale = (inner - 1) / picture.end_s if picture.end_s > 0 else 0.0
+    lines: Drawn = [[(" " * name_width, "plain"), (_axis(picture.ticks, scale, inner), "quiet")]]
+    for lane in picture.lanes:
         lines.append([(lane.name.ljust(name_width), "strong"), *_lane(lane, scale, inner, fine, inverse)])
     return lines
 
@@ -197,7 +223,7 @@ def _write(cells: list[Piece], begin: int, text: str, tone: Tone) -> None:
 
 
 def _write_levels(cells: list[Piece], spans: Sequence[Span], scale: float, fine: bool) -> None:
-    """Each character as high as the mean level within it; even the lowest can be seen."""
+    """Each character as high as the mean level within it; even the lowest level shows."""
     heights = HEIGHTS if fine else PLAIN_HEIGHTS
     means: dict[int, float] = {}
     for span in spans:
@@ -233,7 +259,7 @@ def _block(begin: int, end: int) -> str:
 
 
 def _span_label(text: str, block: str) -> tuple[str, int]:
-    """The text as it fits into the whole characters of a block, and where in the block it begins."""
+    """The text if it fits into the whole characters of a block, else "", and its first place in the block."""
     whole = block.count(FULL)
     text = f" {text} " if text and whole >= len(text) + 4 else text
     if not text or whole < len(text) + 2:

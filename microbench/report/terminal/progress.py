@@ -1,4 +1,4 @@
-"""Shows a run while it runs: a live display on a terminal, plain lines elsewhere. Both are listeners of its events."""
+"""Shows the progress of a run: a live display on a terminal, plain lines elsewhere. Both listen to its events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MetricsByBenchmark = Mapping[str, Sequence[Metric]]
 
 
 def figures(outcome: Outcome, metrics: MetricsByBenchmark) -> str:
-    """An outcome's first figures in words: "submit 3.61 µs ±0.5 %, start 6.40 µs ±0.7 %"; of facts alone, how many."""
+    """An outcome's first figures: "submit 3.61 µs ±0.5 %, start 6.40 µs ±0.7 %"; without any, its number of facts."""
     known = {metric.name: metric for metric in metrics.get(outcome.case.benchmark, ())}
     words = []
     for measurement in outcome.measurements[:FIGURES_SHOWN]:
@@ -45,14 +45,13 @@ def figures(outcome: Outcome, metrics: MetricsByBenchmark) -> str:
 
 
 class CasesDone:
-    """Counts cases against the plan's total, in which those skipped before anything started are not."""
+    """Counts finished cases; the plan's total does not include cases that were skipped before the first one started."""
 
     def __init__(self) -> None:
         self.done = 0
         self._started = False
 
     def see(self, event: Event) -> None:
-        """Count what the event finishes."""
         self._started = self._started or isinstance(event, CaseStarted)
         if isinstance(event, CaseDone) and (self._started or event.outcome.status != "skipped"):
             self.done += 1
@@ -74,12 +73,15 @@ class PlainProgress:
         return None
 
     def __call__(self, event: Event) -> None:
-        """Write what a reader of a log wants to know."""
+        """Write the plan, each finished case, and an end that was not complete."""
         self._cases.see(event)
         if isinstance(event, PlanMade):
             self._total = event.total_cases
-            limit = f", at most {wall(event.budget_s)}" if event.budget_s is not None else ""
-            cases = f"{event.total_cases} cases of {', '.join(event.suites)}{limit}"
+            cases = f"{event.total_cases} cases of {', '.join(event.suites)}"
+            if event.budget_s is not None and 0 < event.core_cases < event.total_cases:
+                cases += f": {event.core_cases} always, the others as far as {wall(event.budget_s)} reach"
+            elif event.budget_s is not None:
+                cases += f", at most {wall(event.budget_s)}"
             self._line(cases if event.total_cases else "no case to measure")
         elif isinstance(event, CaseDone):
             outcome = event.outcome
@@ -94,7 +96,7 @@ class PlainProgress:
 
 
 class LiveProgress:
-    """A display that is redrawn at most REFRESHES_PER_S times a second and leaves nothing but failures behind."""
+    """A display that is redrawn at most REFRESHES_PER_S times a second; only failures stay on the screen."""
 
     def __init__(
         self, console: Console, metrics: MetricsByBenchmark, clock: Callable[[], float] = time.monotonic
@@ -143,15 +145,13 @@ class LiveProgress:
             self._live.console.print(line)
 
     def _row(self, sign: str, tone: Tone, name: str, words: str) -> RenderableType:
-        line = (
-            self._painter.text(f"{sign} ", tone) + self._painter.text(f"{name}  ") + self._painter.text(words, "quiet")
-        )
+        text = self._painter.text
+        line = text(f"{sign} ", tone) + text(f"{name}  ") + text(words, "quiet")
         line.no_wrap, line.overflow = True, "ellipsis" if self._painter.fine else "crop"
         return line
 
-    # -- drawing, from the refreshing thread ---------------------------------------------------------------------
-
     def _drawn(self) -> RenderableType:
+        """What the refreshing thread draws."""
         if self._plan is None:
             return self._painter.text("Looking at this machine…", "quiet")
         return Group(*list(self._recent), self._now(), self._bar(self._plan))
@@ -164,25 +164,18 @@ class LiveProgress:
         return self._row("▸" if self._painter.fine else ">", "first", case.case_id, words)
 
     def _bar(self, plan: PlanMade) -> RenderableType:
-        grid = Grid.grid(padding=(0, 1))
-        suite = self._case.suite if self._case else ""
-        bar = ProgressBar(
-            total=max(plan.total_cases, 1), completed=self._cases.done, width=min(40, self._painter.width // 3)
-        )
-        left = self.seconds_left()
-        grid.add_row(
-            self._painter.text(suite.ljust(8), "strong"),
-            bar,
-            self._painter.text(f"{self._cases.done}/{plan.total_cases}"),
-            self._painter.text(f"{wall(left)} left" if left is not None else "", "quiet"),
-        )
+        grid, text, done = Grid.grid(padding=(0, 1)), self._painter.text, self._cases.done
+        suite, left = self._case.suite if self._case else "", self.seconds_left()
+        bar = ProgressBar(total=max(plan.total_cases, 1), completed=done, width=min(40, self._painter.width // 3))
+        left_words = text(f"{wall(left)} left" if left is not None else "", "quiet")
+        grid.add_row(text(suite.ljust(8), "strong"), bar, text(f"{done}/{plan.total_cases}"), left_words)
         return grid
 
     def seconds_left(self) -> float | None:
-        """How long the rest should take, never more than the budget leaves; None while nothing is known.
+        """How long the rest should take, at most what is left of the budget; None while nothing is known.
 
-        The forecast counts for as much as is still to come, the pace so far for as much as is done: first cases are
-        seldom like the last.
+        The mean of the forecast and of the pace so far, weighted by the cases left and by the cases done: early cases
+        are seldom like late ones.
         """
         plan = self._plan
         if plan is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -22,28 +23,24 @@ from rich.text import Text
 from microbench.analysis.evidence import Finding
 from microbench.core.errors import MicrobenchError
 from microbench.core.units import BEFORE_UNIT, plain, to_ascii
+from microbench.report import document
 from microbench.report.document import (
     GRADES,
     SEVERITY_MARKS,
     TRUST_MARKS,
-    Bars,
-    Curve,
-    Histogram,
-    Picture,
-    Prose,
+    AnswerLine,
+    Block,
     Report,
+    Screen,
     Section,
-    Stacks,
     Study,
     Table,
-    TimeLine,
     Tone,
-    Way,
 )
 from microbench.report.terminal import charts, layout, plots
-from microbench.report.terminal.layout import LONGEST_CELL, Drawn, Widths, length_of, packed, shown
+from microbench.report.terminal.layout import GOES_ON, LONGEST_CELL, SEPARATOR, Drawn, Widths, length_of, packed, shown
 
-# In the terminal's own palette, so that both a light and a dark one read well.
+# Colours of the terminal's own palette read well on light and on dark grounds.
 STYLES: dict[Tone, str] = {
     "plain": "", "strong": "bold", "quiet": "dim", "good": "green", "note": "cyan", "advice": "yellow",
     "warning": "bold yellow", "problem": "bold red", "first": "cyan", "second": "green", "third": "magenta",
@@ -51,21 +48,30 @@ STYLES: dict[Tone, str] = {
     "on_third": "reverse magenta",
 }  # fmt: skip
 WIDEST, NARROWEST = 120, 40
-# From this width on a benchmark's curve can stand beside its table.
+# From this width on a benchmark's curve can be right of its table.
 BESIDE_WIDTH = 100
 CURVE_ROWS, SMALL_CURVE_ROWS, SMALL_CURVE_WIDTH, WIDEST_SMALL_CURVE = 14, 8, 44, 64
 LONGEST_TEXT = 2000
+# Lines around the pictures of a page of one suite: heading, facts, titles.
+AROUND_PICTURES = 21
+# Lines of one picture: 2200 pixels.
+PICTURE_LINES = 85
 # The panel's two edges with a blank each, and the blanks between its columns.
 AROUND_FACTS = 6
-# Stands for a blank at which a line must not be broken.
+# Replaces a blank at which a line must not break.
 GLUE = "\ue000"
 
 
 def open_console(stream: IO[str] | None = None, width: int | None = None) -> Console:
-    """A console for ``stream`` (standard output), as wide as its terminal; pipes and NO_COLOR have no colour."""
+    """A console for ``stream`` (standard output), as wide as its terminal; pipes and NO_COLOR have no colour.
+
+    A pipe or a file is WIDEST columns wide, unless COLUMNS says otherwise.
+    """
     file = stream or sys.stdout
     if isinstance(file, io.TextIOWrapper):
         file.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows a question mark, never a traceback
+    if width is None and "COLUMNS" not in os.environ and not file.isatty():
+        width = WIDEST
     console = QuietConsole(file=file, width=width, highlight=False, markup=False, emoji=False)
     if console.width < 1:  # COLUMNS=0: rich would draw nothing at all
         console.width = NARROWEST
@@ -73,16 +79,24 @@ def open_console(stream: IO[str] | None = None, width: int | None = None) -> Con
 
 
 class QuietConsole(Console):
-    """A console that leaves a reader who went away (`| head`) to its caller."""
+    """A console that lets its caller handle a closed pipe (`| head`)."""
 
     def on_broken_pipe(self) -> None:
         """Raises BrokenPipeError."""
         raise BrokenPipeError
 
 
-def draw(report: Report, console: Console, *, brief: bool = False, why: bool = False) -> None:
-    """Draw the whole report; ``brief`` leaves out the tables of benchmarks, ``why`` adds the rule of each finding."""
-    Painter(console, why=why).report(report, brief)
+def draw(
+    report: Report, console: Console, *, brief: bool = False, why: bool = False, most_lines: int | None = None
+) -> None:
+    """Draw the whole report; ``brief`` leaves out the tables of benchmarks, ``why`` adds the rule of each finding.
+    With ``most_lines`` pictures that would make the page longer are left out, and it says so."""
+    Painter(console, why=why, most_lines=most_lines).report(report, brief)
+
+
+def draw_screen(screen: Screen, console: Console, *, why: bool = False) -> None:
+    """Draw the answer on one screen; ``why`` adds the rule of each finding."""
+    Painter(console, why=why).screen(screen)
 
 
 def draw_tables(tables: Iterable[Table], console: Console) -> None:
@@ -92,16 +106,38 @@ def draw_tables(tables: Iterable[Table], console: Console) -> None:
         painter.print(Text(), painter.titled(table.title, table.question, ""), painter.table(table))
 
 
-def svg(report: Report, *, width: int = WIDEST, brief: bool = False, why: bool = False) -> str:
-    """The report as an SVG picture of a terminal."""
+def pictures(shown: Report | Screen, *, width: int = WIDEST, brief: bool = False, why: bool = False) -> list[str]:
+    """The report or the screen as SVG pictures of a terminal, each of at most PICTURE_LINES lines."""
+    text = io.StringIO()
+    console = Console(
+        file=text, width=width, force_terminal=True, color_system="truecolor", highlight=False, markup=False,
+        emoji=False, legacy_windows=False,
+    )  # fmt: skip
+    painter = Painter(console, fine=True, why=why)
+    if isinstance(shown, Screen):
+        painter.screen(shown)
+    else:
+        painter.report(shown, brief)
+    lines = text.getvalue().splitlines()
+    return [_picture(lines[start : start + PICTURE_LINES], width) for start in range(0, len(lines), PICTURE_LINES)]
+
+
+def _picture(lines: list[str], width: int) -> str:
     console = Console(
         file=io.StringIO(), record=True, width=width, force_terminal=True, color_system="truecolor", highlight=False,
         markup=False, emoji=False, legacy_windows=False,
     )  # fmt: skip
-    Painter(console, fine=True, why=why).report(report, brief)
+    console.print(Text.from_ansi("\n".join(lines)), soft_wrap=True)
     # Rich fetches a font from the web; a picture in a README should ask nobody, and any monospaced font will do.
     picture = re.sub(r"@font-face \{.*?\n    \}", "", console.export_svg(title="microbench"), flags=re.DOTALL)
     return picture.replace("Fira Code", "ui-monospace, Menlo, Consolas, DejaVu Sans Mono")
+
+
+def draw_findings(findings: Iterable[Finding], console: Console, *, mark: str = "") -> None:
+    """Draw findings by themselves, each with its reading and advice."""
+    painter = Painter(console)
+    for finding in findings:
+        painter.finding(finding, mark)
 
 
 def tell(lines: Iterable[str], console: Console) -> None:
@@ -121,9 +157,12 @@ def tell_error(error: MicrobenchError, console: Console) -> None:
 class Painter:
     """Draws the parts of a report with rich. ``fine`` says whether the output can show more than ASCII."""
 
-    def __init__(self, console: Console, *, fine: bool | None = None, why: bool = False) -> None:
+    def __init__(
+        self, console: Console, *, fine: bool | None = None, why: bool = False, most_lines: int | None = None
+    ) -> None:
         self.console = console
         self.why = why
+        self.most_lines = most_lines
         self.fine = not console.options.ascii_only if fine is None else fine
         self.width = max(min(console.width, WIDEST), NARROWEST)
 
@@ -140,7 +179,7 @@ class Painter:
             self.console.print(Segments([part for line in lines for part in (*_trimmed(line), Segment.line())]))
 
     def report(self, report: Report, brief: bool) -> None:
-        """Banners and facts, then each section, then what was not measured."""
+        """Banners and facts, then each section, then the cases that were not measured."""
         box = ROUNDED if self.fine else ASCII
         for banner in report.banners:
             body = self.text(f"{banner.word}: ", banner.tone) + self.text(banner.text)
@@ -179,23 +218,47 @@ class Painter:
         self.print(Text(), Rule(title, align="left", characters="━" if self.fine else "=", style="cyan"))
         if section.verdict is not None:
             self._headline(section.verdict, mark)
+        drawn = []
         for picture in section.pictures:
             about = picture.question if isinstance(picture, Table) else picture.about
             heading = self.titled(picture.title, about, mark)
-            self.print(Text(), heading, self.picture(picture, self.width, CURVE_ROWS))
+            drawn.append(Group(Text(), heading, self.picture(picture, self.width, CURVE_ROWS)))
+        left = sum(map(self._lines, drawn))
+        if self.most_lines is not None:
+            left = self.most_lines - AROUND_PICTURES - self._height(section.findings)
+        omitted = 0
+        for each in drawn:
+            lines = self._lines(each)
+            if lines <= left:
+                self.print(each)
+                left -= lines
+            else:
+                omitted += 1
+        if omitted:
+            words = f"{omitted} more picture{'s' if omitted > 1 else ''}: microbench show RUN --all"
+            self.print(Text(), self.text(words, "quiet"))
         for study in section.studies if not brief else ():
             self._study(study, mark)
         self._findings(f"What this means ({section.suite})", section.findings, mark)
 
+    def _lines(self, thing: RenderableType) -> int:
+        """How many lines a thing takes within the report's width."""
+        return len(self.console.render_lines(thing, self.console.options.update(width=self.width), pad=False))
+
+    def _height(self, findings: Iterable[Finding]) -> int:
+        """How many lines findings take."""
+        texts = [text for finding in findings for text in (finding.title, f"{finding.text} {finding.advice}".strip())]
+        return sum(len(list(self._wrapped(Text(text), self.width - 3))) for text in texts)
+
     def titled(self, title: str, about: str, mark: str) -> RenderableType:
-        """A title with the report's mark, and quietly below it what it is about."""
+        """A title with the report's mark, and ``about`` below it in a quiet tone."""
         line = self.text(title, "strong", LONGEST_CELL)
         if mark:
             line = line + Text("  ") + self.text(mark, "warning")
         return Group(line, *self._wrapped(self.text(about, "quiet", LONGEST_CELL), self.width)) if about else line
 
     def _study(self, study: Study, mark: str) -> None:
-        """The tables of a benchmark, and its curve beside them if there is room, else below."""
+        """The tables of a benchmark, and its curve to their right if there is room, else below."""
         first = study.tables[0]
         self.print(Text(), self.titled(first.title, first.question, mark))
         tables = Group(*[part for table in study.tables for part in (Text(), self.table(table))][1:])
@@ -205,11 +268,11 @@ class Painter:
         heading = self.text(study.curve.title, "quiet")
         widths = [Widths(table, fine=self.fine) for table in study.tables]
         wanted = max(one.total(one.fitting(self.width)) for one in widths)
-        beside = min(self.width - wanted - 2, WIDEST_SMALL_CURVE)
-        if self.width >= BESIDE_WIDTH and beside >= SMALL_CURVE_WIDTH:
+        room = min(self.width - wanted - 2, WIDEST_SMALL_CURVE)
+        if self.width >= BESIDE_WIDTH and room >= SMALL_CURVE_WIDTH:
             rows = max(SMALL_CURVE_ROWS, min(sum(len(table.rows) for table in study.tables), CURVE_ROWS))
             pair = Grid.grid(padding=(0, 2))
-            pair.add_row(tables, Group(heading, self.picture(study.curve, beside, rows)))
+            pair.add_row(tables, Group(heading, self.picture(study.curve, room, rows)))
             self.print(pair)
         else:
             curve = self.picture(study.curve, min(self.width, WIDEST_SMALL_CURVE) - 1, SMALL_CURVE_ROWS)
@@ -218,32 +281,35 @@ class Painter:
     def table(self, table: Table) -> RenderableType:
         """A table within the page, its notes below."""
         lines = Lines(layout.table(table, self.width, fine=self.fine), fine=self.fine)
-        return Group(lines, *(self.text(f" {note}", "quiet", LONGEST_CELL) for note in table.notes))
+        notes = [*table.notes]
+        if dropped := layout.dropped(table, self.width, fine=self.fine):
+            notes.append(f"columns not shown at this width: {', '.join(dropped)}")
+        return Group(lines, *(self.text(f" {note}", "quiet", LONGEST_CELL) for note in notes))
 
-    def picture(self, picture: Picture, width: int, rows: int) -> RenderableType:
+    def picture(self, picture: document.Picture, width: int, rows: int) -> RenderableType:
         """A picture in at most ``width`` places; a curve is ``rows`` high."""
         fine = self.fine
         match picture:
             case Table():
                 return self.table(picture)
-            case Bars():
+            case document.Bars():
                 drawn = charts.bars(picture, width, fine=fine)
-            case Curve():
+            case document.Curve():
                 drawn = plots.curve(picture, width, rows, fine=fine)
-            case Histogram():
+            case document.Histogram():
                 drawn = charts.histogram(picture, width, fine=fine)
-            case Stacks():
+            case document.Stacks():
                 drawn = charts.stacks(picture, width, fine=fine)
-            case Prose():
+            case document.Prose():
                 drawn = layout.prose(picture, width, fine=fine)
-            case Way():
+            case document.Way():
                 drawn = charts.way(picture, width, fine=fine)
-            case TimeLine():
+            case document.TimeLine():
                 drawn = plots.time_line(picture, width, fine=fine, inverse=self.console.color_system is not None)
         return Lines(drawn, fine=fine)
 
     def _findings(self, title: str, findings: Iterable[Finding], mark: str, *, notes: bool = True) -> None:
-        """Each finding with its text and advice; without ``notes`` findings that only inform show their title alone."""
+        """Each finding with its text and advice; without ``notes``, good findings and notes show only their title."""
         for place, finding in enumerate(findings):
             if place == 0:
                 self.print(Text(), self.titled(title, "", mark))
@@ -253,6 +319,11 @@ class Painter:
                 if self.why:
                     body += self.text(f" [{finding.rule}: {finding.threshold}]", "quiet")
                 self._indented(body, 3)
+
+    def finding(self, finding: Finding, mark: str) -> None:
+        """A finding by itself: its title with the mark, its text and its advice."""
+        self._headline(finding, mark)
+        self._indented(self.text(f"{finding.text} {finding.advice}".strip()), 3)
 
     def _headline(self, finding: Finding, mark: str = "") -> None:
         """A finding's title behind the sign of its severity."""
@@ -274,9 +345,84 @@ class Painter:
             line.rstrip()
             yield line
 
+    def screen(self, screen: Screen) -> None:
+        """The answer on one screen."""
+        for banner in screen.banners:
+            words = self.text(f"{banner.text} {banner.next_step}".strip())
+            self._indented(joined(self.text(f"{banner.word}: ", banner.tone), words), 0)
+        for block in screen.blocks:
+            self._block(block, screen)
+        if screen.distorting:
+            self.print(Text())
+            for finding in screen.distorting:
+                self._short(finding, "distorts this run: ")
+        if screen.findings:
+            self.print(Text())
+            for finding in screen.findings:
+                self._short(finding)
+        if screen.left_out or screen.footer:
+            self.print(Text())
+        for line in filter(None, (screen.left_out, screen.footer)):
+            for part in packed(line, self.width):
+                self.print(self.text(part, "quiet"))
+
+    def _block(self, block: Block, screen: Screen) -> None:
+        """A GPU's name with the run on the right, and its lines."""
+        head = joined(self.text(SEPARATOR.join((block.name, *block.about)), "strong"))
+        if screen.mark:
+            head = joined(head, Text("  "), self.text(screen.mark, "warning"))
+        run = self.text(screen.run, "quiet")
+        room = self.width - head.cell_len - run.cell_len
+        self.print(*([joined(head, Text(" " * room), run)] if room >= 2 else [head, run]))
+        indent = max((cell_len(line.name) for line in block.lines), default=0) + 5
+        for line in block.lines:
+            self._answer(line, indent)
+
+    def _answer(self, line: AnswerLine, indent: int) -> None:
+        """The figures behind the line's name, broken between figures; a grade of its own stands behind a figure."""
+        mark = SEVERITY_MARKS[line.verdict] if line.verdict else " "
+        start, blank = self.text(f" {mark} {line.name}".ljust(indent), line.verdict or "note"), Text(" " * indent)
+        pieces = [joined(self.text(cell.text), self._grade(cell.trust)) for cell in line.parts]
+        if line.trust:
+            sign, tone = TRUST_MARKS[line.trust]
+            pieces.append(joined(self.text(f"{sign} {line.trust}", tone)))
+        room = self.width - indent
+        row = Text()
+        for place, piece in enumerate(pieces):
+            goes_on = len(GOES_ON) if place < len(pieces) - 1 else 0
+            if row and row.cell_len + len(SEPARATOR) + piece.cell_len + goes_on > room:
+                self.print(joined(start, row, self.text(GOES_ON, "quiet")))
+                start, row = blank, Text()
+            *before, rest = self._wrapped(piece, room - len(GOES_ON)) if not row else [piece]
+            for part in before:
+                self.print(joined(start, part))
+                start = blank
+            row = joined(row, self.text(SEPARATOR, "quiet") if row else Text(), rest)
+        self.print(joined(start, row))
+
+    def _grade(self, trust: str | None) -> Text:
+        """The mark of a grade behind a blank; nothing for None."""
+        return self.text(f" {TRUST_MARKS[trust][0]}", TRUST_MARKS[trust][1]) if trust else Text()
+
+    def _short(self, finding: Finding, before: str = "") -> None:
+        """A finding's title and advice, without its reading."""
+        sign = self.text(f" {SEVERITY_MARKS[finding.severity]} ", finding.severity)
+        advice = self.text(f". {finding.advice}" if finding.advice else "")
+        self._indented(joined(sign, self.text(before, "quiet"), self.text(finding.title, "strong"), advice), 0)
+        if self.why:
+            self._indented(self.text(f"[{finding.rule}: {finding.threshold}]", "quiet"), 3)
+
+
+def joined(*parts: Text) -> Text:
+    """Texts one after the other, each in its own style: ``+`` would give the first one's to all."""
+    whole = Text()
+    for part in parts:
+        whole.append_text(part)
+    return whole
+
 
 class Lines:
-    """Lines of pieces as they are: rich lays out nothing, which takes a tenth of the time."""
+    """Finished lines, which rich only prints: that takes a tenth of the time of its own layout."""
 
     def __init__(self, lines: Drawn, *, fine: bool) -> None:
         self._lines = [[(shown(text, fine), tone) for text, tone in line] for line in lines]
@@ -299,9 +445,9 @@ class Lines:
 
 def _trimmed(line: list[Segment]) -> list[Segment]:
     """A line without the blanks at its end."""
-    kept = list(line)
-    while kept and not kept[-1].text.rstrip():
-        kept.pop()
-    if kept:
-        kept[-1] = Segment(kept[-1].text.rstrip(), kept[-1].style)
-    return kept
+    parts = list(line)
+    while parts and not parts[-1].text.rstrip():
+        parts.pop()
+    if parts:
+        parts[-1] = Segment(parts[-1].text.rstrip(), parts[-1].style)
+    return parts

@@ -152,7 +152,7 @@ class CublasLt:
         elif matrices.dtype.startswith("fp8"):
             case.require_capability(8, 9, matrices.dtype)
         self._case, self._matrices = case, matrices
-        load("nvmath", INSTALL)  # by itself, so that its absence is told from a broken binding
+        load("nvmath", INSTALL)  # by itself, to tell its absence from a broken binding
         self._lt = load("nvmath.bindings.cublasLt", INSTALL)
         self._cublas = load("nvmath.bindings.cublas", INSTALL)
         arithmetic = ARITHMETIC.get(matrices.dtype, SINGLE)

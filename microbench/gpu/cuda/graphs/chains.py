@@ -13,7 +13,7 @@ from microbench.core.errors import Skip
 from microbench.core.ops import IntArray
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, check_code, entry_point
-from microbench.gpu.cuda.graphs.changes import KERNEL_NODE, RESULT_WORDS, UPDATE_FAILURE, nodes_of, refusal
+from microbench.gpu.cuda.graphs.changes import RESULT_WORDS, UPDATE_FAILURE, nodes_of, refusal
 from microbench.gpu.cuda.graphs.effects import (
     Appends,
     DependentAppends,
@@ -42,20 +42,12 @@ WITHOUT_EFFECT = ("kernel_empty", "event_wait")
 PROLOGUE_NS = 1000
 CONDITIONAL_VERSION = 12040
 PROGRAMMATIC_VERSION = 12030
-_TYPES = driver.CUgraphNodeType
-NODE_TYPES: dict[str, driver.CUgraphNodeType] = {
-    "memset": _TYPES.CU_GRAPH_NODE_TYPE_MEMSET,
-    "copy_h2d": _TYPES.CU_GRAPH_NODE_TYPE_MEMCPY,
-    "copy_d2h": _TYPES.CU_GRAPH_NODE_TYPE_MEMCPY,
-    "copy_d2d": _TYPES.CU_GRAPH_NODE_TYPE_MEMCPY,
-    "host": _TYPES.CU_GRAPH_NODE_TYPE_HOST,
-    "event_record": _TYPES.CU_GRAPH_NODE_TYPE_EVENT_RECORD,
-    "event_wait": _TYPES.CU_GRAPH_NODE_TYPE_WAIT_EVENT,
-    "child": _TYPES.CU_GRAPH_NODE_TYPE_GRAPH,
-    "empty": _TYPES.CU_GRAPH_NODE_TYPE_EMPTY,
-    "if_taken": _TYPES.CU_GRAPH_NODE_TYPE_CONDITIONAL,
-    "if_skipped": _TYPES.CU_GRAPH_NODE_TYPE_CONDITIONAL,
-}
+# Types of nodes by the end of their names in CUgraphNodeType; all other kinds are kernels.
+NODE_TYPES: dict[str, str] = {
+    "memset": "MEMSET", "copy_h2d": "MEMCPY", "copy_d2h": "MEMCPY", "copy_d2d": "MEMCPY", "host": "HOST",
+    "event_record": "EVENT_RECORD", "event_wait": "WAIT_EVENT", "child": "GRAPH", "empty": "EMPTY",
+    "if_taken": "CONDITIONAL", "if_skipped": "CONDITIONAL",
+}  # fmt: skip
 
 
 def effects_of(case: Case, kind: NodeKind, count: int) -> Effects:
@@ -114,7 +106,7 @@ class CudaChain:
 
     def _check_nodes(self) -> None:
         """The graph has as many nodes of the kind as it should, and they depend on each other as they should."""
-        kind_type = NODE_TYPES.get(self._kind, KERNEL_NODE)
+        kind_type = getattr(driver.CUgraphNodeType, f"CU_GRAPH_NODE_TYPE_{NODE_TYPES.get(self._kind, 'KERNEL')}")
         frames = 2 if self._kind == "kernel_empty" else 0  # are kernels as well, and are counted with them
         nodes = sum(node == kind_type for node in nodes_of(self._graphs[0]))
         if nodes != self._count + frames:

@@ -78,11 +78,9 @@ class Effects(Protocol):
 
     def rows(self, target: int, *, captured: bool) -> list[CallRow]:
         """The calls in their order; ``captured`` if they are to become nodes, whose calls may differ."""
-        ...
 
     def observe(self, target: int, replay: Replay) -> None:
         """Poison, replay, and look. Raises MeasurementError if an effect is missing, wrong or early."""
-        ...
 
 
 def fresh(random: np.random.Generator) -> int:

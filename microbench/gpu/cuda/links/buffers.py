@@ -233,7 +233,7 @@ def map_and_touch(map_pages: int, unmap: int, size_bytes: int, page_bytes: int, 
     out[2] = now_ns(clock)
     released = call_narrow(unmap, address, size_bytes, 0, 0)
     out[3] = now_ns(clock)
-    return released == 0  # type: ignore[no-any-return]
+    return released == 0
 
 
 @compiled

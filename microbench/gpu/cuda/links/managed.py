@@ -14,16 +14,7 @@ from microbench.core.ops import IntArray
 from microbench.core.units import about_size, size
 from microbench.gpu.cuda.case import HOST_PORTABLE_MAPPED, Case
 from microbench.gpu.cuda.context import check, check_code, entry_point
-from microbench.gpu.cuda.links.buffers import (
-    HostBuffer,
-    HostPages,
-    Patterns,
-    map_and_touch,
-    read_pages,
-    refused,
-    require_taken,
-    take_and_release,
-)
+from microbench.gpu.cuda.links import buffers
 from microbench.gpu.cuda.links.copies import WORD_BYTES, Piece, Readers
 from microbench.gpu.cuda.submit import DriverSubmit
 from microbench.gpu.protocol.links import ManagedWay, Pinning, PinningWay
@@ -53,7 +44,7 @@ class Pages:
         self._device = int(case.context.device)
         self.size_bytes = -(-size_bytes // WORD_BYTES) * WORD_BYTES
         code, pointer = driver.cuMemAllocManaged(self.size_bytes, ATTACH_GLOBAL)
-        require_taken(int(code), "managed", self.size_bytes)
+        buffers.require_taken(int(code), "managed", self.size_bytes)
         self.address = address = int(pointer)
         case.own(lambda: driver.cuMemFree(address))
 
@@ -84,7 +75,7 @@ class CudaManaged:
         self._case = case
         self._way: ManagedWay = way
         self._pages = Pages(case, size_bytes)
-        self._patterns = Patterns(case)
+        self._patterns = buffers.Patterns(case)
         self._readers = Readers(case, [Piece(self._pages.address, self._pages.size_bytes)])
         self._read = self._readers.submit(0, 0)
         self._host_sums: list[int] = []
@@ -126,7 +117,7 @@ class CudaManaged:
 
     def _check_on_host(self) -> str:
         """The host copies all of it into pinned memory, which the GPU compares."""
-        copy = HostBuffer(self._case, "pinned", self._pages.size_bytes)
+        copy = buffers.HostBuffer(self._case, "pinned", self._pages.size_bytes)
         ctypes.memmove(copy.address, self._pages.address, self._pages.size_bytes)
         self._patterns.verify(copy.device_address or copy.address, copy.size_bytes, SEED, "managed memory")
         if self._way in BY_PREFETCH:
@@ -158,7 +149,7 @@ def round_trip_ns(submit: DriverSubmit) -> int:
 def sum_of_pages(address: int, size_bytes: int) -> tuple[int, int]:
     """This thread reads the first word of each page: host time in ns, and the sum of the words."""
     out: IntArray = np.zeros(2, dtype=np.int64)
-    read_pages(address, size_bytes, mmap.PAGESIZE, c_address("clock_gettime"), out)
+    buffers.read_pages(address, size_bytes, mmap.PAGESIZE, c_address("clock_gettime"), out)
     return int(out[0]), int(out[1])
 
 
@@ -180,12 +171,12 @@ def pinning(case: Case, way: PinningWay, size_bytes: int, count: int) -> IntArra
             held: IntArray = np.zeros(1, dtype=np.int64)
             _driver_calls("cuMemHostAlloc", int(held.ctypes.data), size_bytes, "cuMemFreeHost", held, clock, row)
         elif way == "register":
-            with closing(HostPages(size_bytes)) as pages:  # they exist before the clock is read
+            with closing(buffers.HostPages(size_bytes)) as pages:  # they exist before the clock is read
                 held = np.array([pages.address], dtype=np.int64)
                 _driver_calls("cuMemHostRegister", pages.address, size_bytes, "cuMemHostUnregister", held, clock, row)
-        elif not map_and_touch(c_address("mmap"), c_address("munmap"), size_bytes, mmap.PAGESIZE, clock, row):
+        elif not buffers.map_and_touch(c_address("mmap"), c_address("munmap"), size_bytes, mmap.PAGESIZE, clock, row):
             if row[Pinning.PINNED] == 0:
-                raise refused("pageable", size_bytes, "the kernel")
+                raise buffers.refused("pageable", size_bytes, "the kernel")
             raise MeasurementError("pages that were touched could not be given back")
     return out
 
@@ -194,8 +185,8 @@ def _driver_calls(
     take: str, where: int, size_bytes: int, release: str, held: IntArray, clock: int, out: IntArray
 ) -> None:
     """``take(where, size_bytes, flags)``, then ``release(held[0])``, with the stamps of Pinning."""
-    taken, released = take_and_release(
+    taken, released = buffers.take_and_release(
         entry_point(take), where, size_bytes, HOST_PORTABLE_MAPPED, 0, entry_point(release), 0, held, clock, out
     )
-    require_taken(taken, "registered" if take == "cuMemHostRegister" else "pinned", size_bytes)
+    buffers.require_taken(taken, "registered" if take == "cuMemHostRegister" else "pinned", size_bytes)
     check_code(released, release)

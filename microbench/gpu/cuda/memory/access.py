@@ -1,4 +1,4 @@
-"""Access patterns in device memory: a known number of reads under way, strides, hashed order, atomic additions."""
+"""Access patterns in device memory: a known number of reads in flight, strides, hashed order, atomic additions."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def occupied(case: Case, blocks_per_sm: int, block_threads: int, loads: int, siz
     Raises Skip for a number of ``loads`` without a kernel, and if an SM does not hold exactly this many blocks.
     """
     if loads not in LOADS:
-        raise Skip(f"there are kernels with {', '.join(map(str, LOADS))} loads under way, none with {loads}")
+        raise Skip(f"there are kernels with {', '.join(map(str, LOADS))} loads in flight, none with {loads}")
     function = case.function("memory_access", f"read_with_{loads}")
     # The most that each of this many blocks can have: one block more would not fit.
     attribute = case.context.attribute

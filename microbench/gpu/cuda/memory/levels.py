@@ -125,7 +125,7 @@ BLOCK_THREADS = 1024
 VECTOR_BYTES = 16
 TILE_VECTORS = BLOCK_THREADS
 SET_TILE_BYTES = TILE_VECTORS * VECTOR_BYTES
-# round_the_set of kernels/memory_levels.cu has four tiles under way.
+# round_the_set of kernels/memory_levels.cu has four tiles in flight.
 TILES_AHEAD = 4
 # A set this many times larger than an SM's cache bypasses it.
 PASSED_BY = 2

@@ -168,7 +168,7 @@ class Shape(NamedTuple):
     """How a kernel goes through its arrays.
 
     ``grid``: as many blocks as there are tiles, each thread with ``ahead`` (1, 4, 8) vectors of ``width_bytes`` (16,
-    32) under way. ``past``: like ``grid`` with one vector, and loads that bypass the L1 (those of kernels that only
+    32) in flight. ``past``: like ``grid`` with one vector, and loads that bypass the L1 (those of kernels that only
     read always do). ``steps``: ``blocks_per_sm`` blocks on each SM that step through the tiles. ``bulk``: those blocks,
     with ``ahead`` stages of ``width_bytes`` filled and emptied by bulk copies.
     """
@@ -210,7 +210,7 @@ class Shape(NamedTuple):
 
 
 # Of 130 shapes tried on an H200, those that were first for some kernel, or near it. One vector a thread won for kernels
-# that write: blocks of 128 past the L1 for copy and scale, of 1024 for add and triad, of 256 for write. More under way
+# that write: blocks of 128 past the L1 for copy and scale, of 1024 for add and triad, of 256 for write. More in flight
 # won for those that only read; bulk copies came within 1 % for reads.
 ANYWHERE = (
     Shape("past", 16, 1, 128), Shape("grid", 16, 1, 256), Shape("grid", 16, 1, 1024), Shape("grid", 16, 4, 512),
@@ -302,11 +302,9 @@ class Sum(Protocol):
 
     def poison(self) -> None:
         """Forget the sum of earlier calls."""
-        ...
 
     def total(self) -> float | None:
         """The sum of the last call, which has ended; None before the first call."""
-        ...
 
 
 class PythonStream:

@@ -1,4 +1,4 @@
-// What the page carries beside its words: gzip in base64, unpacked when it is asked for.
+// The data inside the page: gzip in base64, unpacked on demand.
 
 async function unpacked(id) {
   const bytes = Uint8Array.from(atob(document.getElementById(`packed-${id}`).textContent), (letter) => letter.charCodeAt(0));

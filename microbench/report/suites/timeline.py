@@ -1,4 +1,4 @@
-"""A step drawn to scale as it is predicted: host, queue, GPU and link, in a stream above the same as a graph."""
+"""Draws a predicted step to scale: host, queue, GPU and copy engines, in a stream and below it as a graph."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ import msgspec
 from microbench.analysis.evidence import sentence
 from microbench.analysis.graph_steps import kernels_in_words
 from microbench.core.units import as_time, percent
-from microbench.predict import model, timeline
-from microbench.predict.forecast import Forecast, Prediction
+from microbench.predict import timeline
+from microbench.predict.forecast import Forecast
 from microbench.predict.model import Act, Played, Work, acts
 from microbench.predict.model import Span as PlayedSpan
 from microbench.predict.workload import Workload
 from microbench.report.curves import nice_step, short
 from microbench.report.document import Lane, Mark, Span, TimeLine, Tone
-
-# A step as it is drawn: one way of submitting it, what ran, and the colours of host, GPU and link.
-
 
 HOST: Tone = "first"
 GPU: Tone = "second"
@@ -31,7 +28,7 @@ OWN: Tone = "plain"
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A step submitted one way ("stream" or "graph"): what the host did, and when what happened."""
+    """A step submitted one way ("stream" or "graph"): the host's acts, and when each of them ran."""
 
     name: str
     acts: tuple[Act, ...]
@@ -39,17 +36,12 @@ class Step(msgspec.Struct, frozen=True):
 
     @property
     def end_s(self) -> float:
-        """When all is done."""
+        """When everything is done."""
         return self.played.end_s
-
-    @property
-    def parts(self) -> int:
-        """How many things there are to draw on the longest lane."""
-        return max(len(self.acts), len(self.played.work))
 
 
 class Item(NamedTuple):
-    """A kernel or copy: when it ran, as what it was submitted, and when it had come to the GPU."""
+    """A kernel or copy: when it ran, its work, and when it reached the GPU."""
 
     span: PlayedSpan
     work: Work
@@ -57,7 +49,7 @@ class Item(NamedTuple):
 
     @property
     def ran(self) -> tuple[float, float]:
-        """From when to when."""
+        """When it began and ended."""
         return self.span.begin_s, self.span.end_s
 
 
@@ -71,8 +63,7 @@ def items(step: Step) -> list[Item]:
     ]
 
 
-# The host's lane of a drawn step: its calls one by one or in stretches, and where it waits.
-
+# The host's lane: calls one by one or in stretches, and waits.
 
 # More stretches than this cannot be told apart.
 MOST_STRETCHES = 40
@@ -80,41 +71,40 @@ MOST_STRETCHES = 40
 
 def host_lane(step: Step) -> Lane:
     """Every call, launches with their number; pale where the host waits."""
-    found: list[Span] = []
+    spans: list[Span] = []
     number, before_s = 0, 0.0
     for span in step.played.host:
         act = step.acts[span.act]
         if span.begin_s > before_s:
-            found.append(Span(before_s, span.begin_s, "queue full", HOST, "pale"))
+            spans.append(Span(before_s, span.begin_s, "queue full", HOST, "pale"))
         number += act.kind == "launch"
-        found.append(_call(step, span, act, number))
+        spans.append(_call(step, span, act, number))
         before_s = span.end_s
-    return _lane(step, found)
+    return _lane(step, spans)
 
 
 def host_lane_merged(step: Step) -> Lane:
-    """Calls without a wait between them as one stretch; all as one where that makes too many."""
+    """Calls without a wait between them as one stretch; the whole step as one if there are too many stretches."""
     doing = list(_doing(step))
-    groups = [(what, list(several)) for what, several in itertools.groupby(doing, key=lambda one: one.what)]
+    groups = [(what, [span for _, span in pairs]) for what, pairs in itertools.groupby(doing, key=lambda pair: pair[0])]
     if len(groups) > MOST_STRETCHES:
-        calls = sum(one.what in ("calls", "held up") for one in doing)
-        waits = sum(one.span.lane == "wait" for one in doing)
+        calls = sum(what in ("calls", "held up") for what, _ in doing)
+        waits = sum(span.lane == "wait" for _, span in doing)
         words = f"{calls} calls, {waits} synchronises" if waits else f"{calls} calls"
-        return _lane(step, [Span(0.0, doing[-1].span.end_s, words, HOST, "shaded")])
-    found: list[Span] = []
+        return _lane(step, [Span(0.0, doing[-1][1].end_s, words, HOST, "shaded")])
+    stretches: list[Span] = []
     before_s = 0.0
-    for what, several in groups:
-        found.append(_stretch(step, what, before_s, several[-1].span.end_s, len(several)))
-        before_s = several[-1].span.end_s
-    return _lane(step, found)
+    for what, spans in groups:
+        stretches.append(_stretch(step, what, before_s, spans[-1].end_s, len(spans)))
+        before_s = spans[-1].end_s
+    return _lane(step, stretches)
 
 
 def _lane(step: Step, spans: list[Span]) -> Lane:
     return Lane(f"{step.name.ljust(6)} host", tuple(spans))
 
 
-def _call(step: Step, span: model.Span, act: Act, number: int) -> Span:
-    """One thing that the host does."""
+def _call(step: Step, span: PlayedSpan, act: Act, number: int) -> Span:
     begin_s, end_s = span.begin_s, span.end_s
     if span.lane == "wait":
         return Span(begin_s, end_s, _wait_words(step), HOST, "pale")
@@ -139,24 +129,18 @@ def _wait_words(step: Step) -> str:
 What = Literal["calls", "held up", "copy", "sync", "host"]
 
 
-class _Doing(NamedTuple):
-    """One thing that the host does, and the kind of stretch it belongs to."""
-
-    span: model.Span
-    what: What
-
-
-def _doing(step: Step) -> Iterator[_Doing]:
+def _doing(step: Step) -> Iterator[tuple[What, PlayedSpan]]:
+    """Each thing that the host does, and the kind of stretch that it belongs to."""
     before_s = 0.0
     for span in step.played.host:
         act = step.acts[span.act]
         match act.kind:
             case "sync" | "host":
-                yield _Doing(span, act.kind)
+                yield act.kind, span
             case "copy" if not act.work:
-                yield _Doing(span, "copy")
-            case _:  # nothing but a full queue parts a call from what the host did before
-                yield _Doing(span, "held up" if span.begin_s > before_s else "calls")
+                yield "copy", span
+            case _:  # only a full queue separates a call from what the host did before
+                yield "held up" if span.begin_s > before_s else "calls", span
         before_s = span.end_s
 
 
@@ -174,17 +158,16 @@ def _stretch(step: Step, what: What, begin_s: float, end_s: float, count: int) -
             return Span(begin_s, end_s, _wait_words(step), HOST, "pale")
 
 
-# One way of submitting a step as lanes: host, queue, GPU and copy engines, call by call or in whole stretches.
-
+# All lanes of one way of submitting a step, call by call or in stretches.
 
 INDENT = " " * 7
 ENGINES = ("h2d", "d2h")
-# Kernels side by side have a line each up to so many; of more one line shows how many run.
+# Up to MOST_ROWS concurrent kernels have a line each; of more, one line shows their number.
 MOST_ROWS = 4
-# Kernels further apart than this share of the step are drawn apart; closer ones together, unless their gap is as many
-# times as long as the usual one: then at LEAST_APART already.
+# A gap between kernels is drawn if it is longer than APART of the step, or longer than LEAST_APART of it and than
+# UNUSUAL times the median gap.
 APART, LEAST_APART, UNUSUAL = 0.03, 0.01, 3.0
-# So large a share of the time is all of it.
+# A GPU that is busy for more than this share of a stretch is drawn as busy throughout.
 ALL = 0.995
 # Sums of the same seconds in another order differ by less.
 ROUNDING_S = 1e-12
@@ -214,17 +197,14 @@ def lanes_merged(step: Step) -> list[Lane]:
     return [host_lane_merged(step), _queue(ran), gpu, *_links(ran)]
 
 
-# -- counts -------------------------------------------------------------------------------------------------------
-
-
 def _queue(ran: Sequence[Item]) -> Lane:
-    """How many kernels and copies have come to the GPU and wait for their turn."""
+    """How many kernels and copies have reached the GPU and wait for their turn."""
     waiting = [(one.ready_s, one.span.begin_s) for one in ran if one.span.begin_s > one.ready_s + ROUNDING_S]
     return _levels("queue", waiting, HOST)
 
 
 def _levels(name: str, intervals: Sequence[tuple[float, float]], tone: Tone, behind: Sequence[Span] = ()) -> Lane:
-    """A lane as high as the number of intervals at a time; its name says how high that goes."""
+    """A lane whose height is the number of intervals at a time; its name ends with the highest number."""
     counted = _counted(intervals)
     most = max((count for _, _, count in counted), default=0)
     spans = [Span(begin_s, end_s, "", tone, "level", count / most) for begin_s, end_s, count in counted]
@@ -232,20 +212,17 @@ def _levels(name: str, intervals: Sequence[tuple[float, float]], tone: Tone, beh
 
 
 def _counted(intervals: Sequence[tuple[float, float]]) -> list[tuple[float, float, int]]:
-    """From when to when how many of the intervals lie over one another, where any does."""
+    """Begin, end and number of intervals of each stretch of time that any interval covers."""
     changes: dict[float, int] = {}
     for begin_s, end_s in intervals:
         changes[begin_s] = changes.get(begin_s, 0) + 1
         changes[end_s] = changes.get(end_s, 0) - 1
-    found, count = [], 0
+    stretches, count = [], 0
     for begin_s, end_s in itertools.pairwise(sorted(changes)):
         count += changes[begin_s]
         if count:
-            found.append((begin_s, end_s, count))
-    return found
-
-
-# -- the GPU and the link -----------------------------------------------------------------------------------------
+            stretches.append((begin_s, end_s, count))
+    return stretches
 
 
 def _rows(kernels: Sequence[Item]) -> list[list[Span]]:
@@ -263,27 +240,27 @@ def _rows(kernels: Sequence[Item]) -> list[list[Span]]:
 
 
 def _stretches(ran: Sequence[Item], near_s: float) -> list[list[Item]]:
-    """Work in the order of its begin, parted where nothing runs for longer than ``near_s``."""
-    found: list[list[Item]] = []
+    """Work in the order of its begin, split where nothing runs for longer than ``near_s``."""
+    stretches: list[list[Item]] = []
     until_s = 0.0
-    for one in sorted(ran, key=lambda item: item.span.begin_s):
-        if found and one.span.begin_s - until_s <= near_s:
-            found[-1].append(one)
+    for item in sorted(ran, key=lambda item: item.span.begin_s):
+        if stretches and item.span.begin_s - until_s <= near_s:
+            stretches[-1].append(item)
         else:
-            found.append([one])
-        until_s = max(until_s, one.span.end_s)
-    return found
+            stretches.append([item])
+        until_s = max(until_s, item.span.end_s)
+    return stretches
 
 
 def _near_s(kernels: Sequence[Item], end_s: float) -> float:
-    """Up to which gap kernels are drawn together."""
+    """The longest gap that is not drawn."""
     gaps = [later.span.begin_s - earlier.span.end_s for earlier, later in itertools.pairwise(kernels)]
     usual_s = UNUSUAL * statistics.median(gaps) if gaps else 0.0
     return min(max(usual_s, end_s * LEAST_APART), end_s * APART)
 
 
 def _busy(stretch: Sequence[Item], kernels: Sequence[Item]) -> Span:
-    """Kernels as one stretch: how many; where those are all, also for how much of it any runs."""
+    """Kernels as one stretch with their number; if these are all kernels, also the share of it with one running."""
     begin_s, end_s = stretch[0].span.begin_s, max(one.span.end_s for one in stretch)
     if len(stretch) == 1:
         return Span(begin_s, end_s, "", GPU)
@@ -298,18 +275,18 @@ def _busy(stretch: Sequence[Item], kernels: Sequence[Item]) -> Span:
 
 
 def _idle(step: Step, kernels: Sequence[Item], ran: Sequence[Item], near_s: float) -> list[Span]:
-    """Where no kernel runs, and what the next one waits for."""
-    found: list[Span] = []
+    """When no kernel runs, and what the next kernel waits for."""
+    gaps: list[Span] = []
     until_s = 0.0
     copies = [one.span.end_s for one in ran if one.span.lane != "gpu"]
     for stretch in _stretches(kernels, near_s):
         first = stretch[0]
         if first.span.begin_s > until_s:
-            found.append(Span(until_s, first.span.begin_s, _waits_for(first, copies), "quiet", "idle"))
+            gaps.append(Span(until_s, first.span.begin_s, _waits_for(first, copies), "quiet", "idle"))
         until_s = max(one.span.end_s for one in stretch)
     if until_s < step.end_s:
-        found.append(Span(until_s, step.end_s, "", "quiet", "idle"))
-    return found
+        gaps.append(Span(until_s, step.end_s, "", "quiet", "idle"))
+    return gaps
 
 
 def _waits_for(one: Item, copied: Sequence[float]) -> str:
@@ -320,18 +297,18 @@ def _waits_for(one: Item, copied: Sequence[float]) -> str:
 
 
 def _links(ran: Sequence[Item]) -> Iterator[Lane]:
-    """A lane for each direction in which anything is copied."""
+    """A lane for each direction with copies."""
     for lane in ENGINES:
         copies = tuple(Span(*one.ran, "copy", LINK) for one in ran if one.span.lane == lane)
         if copies:
             yield Lane(f"{INDENT}{lane}", copies)
 
 
-# A step of so many calls, kernels or copies (twelve kernels and a wait) is drawn whole. Of a longer one the beginning
-# is, until so many kernels have run, and the whole in stretches.
+# A step of at most MOST_DRAWN calls, kernels or copies (twelve kernels and a wait) is drawn whole. A longer one has two
+# pictures: its first BEGINNING kernels, and all of it in stretches.
 MOST_DRAWN = 13
 BEGINNING = 8
-# Where the first kernel comes later than after this share of the beginning, that begins shortly before it.
+# If the first kernel comes after LATE of the beginning, that picture begins shortly before the kernel.
 LATE, BEFORE = 0.5, 0.1
 ABOUT = "to scale; predicted, not a recording; queue: what waits before the GPU"
 # Steps that differ by less than this share take equally long.
@@ -339,16 +316,21 @@ ALIKE = 0.001
 BLANK = Lane("", ())
 
 
-def pictures(one: Forecast, what: str) -> list[TimeLine]:
-    """The whole step; of a long one also the beginning, where each part of it can be seen. ``what`` is the step."""
-    steps = [_step(one, way) for way in (one.stream, one.graph) if way is not None]
+def pictures(predicted: Forecast, what: str) -> list[TimeLine]:
+    """The whole step; of a long one also its beginning, with each call and kernel. ``what`` names the step."""
+    steps = [
+        Step(way.way, tuple(acts(predicted.workload, predicted.fit.values, way.way)), way.played)
+        for way in (predicted.stream, predicted.graph)
+        if way is not None
+    ]
     end_s = max(step.end_s for step in steps)
-    if max(step.parts for step in steps) <= MOST_DRAWN:
-        lanes = [lane for step in steps for lane in (*lanes_of(step), _length(one, step), BLANK)]
-        return [_line(f"{sentence(what)}, {_ways(steps)}", 0.0, end_s, lanes)]
+    if max(max(len(step.acts), len(step.played.work)) for step in steps) <= MOST_DRAWN:
+        lanes = [lane for step in steps for lane in (*lanes_of(step), _length(predicted, step), BLANK)]
+        ways = "in a stream and as a graph" if len(steps) > 1 else "in a stream"
+        return [_line(f"{sentence(what)}, {ways}", 0.0, end_s, lanes)]
     from_s, until_s = _beginning(steps[0])
     first = [lane for step in steps for lane in (*_cut(lanes_of(step), from_s, until_s), BLANK)]
-    whole = [lane for step in steps for lane in (*lanes_merged(step), _length(one, step), BLANK)]
+    whole = [lane for step in steps for lane in (*lanes_merged(step), _length(predicted, step), BLANK)]
     length = as_time(until_s - from_s)
     title = f"{length} of {what}, from its first kernel on" if from_s else f"The first {length} of {what}"
     return [
@@ -357,22 +339,14 @@ def pictures(one: Forecast, what: str) -> list[TimeLine]:
     ]
 
 
-def _step(one: Forecast, prediction: Prediction) -> Step:
-    return Step(prediction.way, tuple(acts(one.workload, one.fit.values, prediction.way)), prediction.played)
-
-
 def in_words(workload: Workload) -> str:
     """The step in words for a title below one that names it."""
     step = timeline.alike(workload)
     return "the step" if step is None else f"a step of {kernels_in_words(step.kernels, step.duration_s)}"
 
 
-def _ways(steps: Sequence[Step]) -> str:
-    return "in a stream and as a graph" if len(steps) > 1 else "in a stream"
-
-
 def _beginning(stream: Step) -> tuple[float, float]:
-    """From when to when the first kernels run, or the first copies where there are none."""
+    """Begin and end of the stretch in which the first kernels run; of a step without kernels, the first copies."""
     ran = [span for span in stream.played.work if span.lane == "gpu"] or list(stream.played.work)
     if not ran:
         return 0.0, stream.end_s
@@ -381,20 +355,19 @@ def _beginning(stream: Step) -> tuple[float, float]:
 
 
 def _line(title: str, from_s: float, until_s: float, lanes: Sequence[Lane]) -> TimeLine:
-    """Lanes from 0 at ``from_s`` on; the axis says when that is."""
+    """A picture of lanes that begin at ``from_s``; its first tick says when that is."""
     length_s = until_s - from_s
     step_s = nice_step(length_s / 5) if length_s > 0 else math.inf
     sign = "+" if from_s else ""
     ticks = [Mark(0.0, as_time(from_s) if from_s else short(0.0, "s"))]
     for index in range(1, int(length_s / step_s) + 1):
         ticks.append(Mark(index * step_s, sign + short(index * step_s, "s")))
-    # The last lane is the empty one that parts stream and graph.
+    # The last lane is the blank that separates stream and graph.
     return TimeLine(title, ABOUT, length_s, tuple(ticks), tuple(lanes[:-1]))
 
 
 def _cut(lanes: Sequence[Lane], from_s: float, until_s: float) -> Iterator[Lane]:
-    """What lies in that stretch of time, cut off at both its ends and counted from its begin; no lane of a copy engine
-    that does nothing meanwhile."""
+    """The part of each lane between two times, which then begins at 0; idle copy engines are left out."""
     for lane in lanes:
         spans = tuple(
             msgspec.structs.replace(
@@ -407,14 +380,14 @@ def _cut(lanes: Sequence[Lane], from_s: float, until_s: float) -> Iterator[Lane]
             yield Lane(lane.name, spans)
 
 
-def _length(one: Forecast, step: Step) -> Lane:
-    """How long the step takes and, where it is shorter than the stream's, what that saves."""
-    prediction = one.stream if one.graph is None or step.name == one.stream.way else one.graph
+def _length(predicted: Forecast, step: Step) -> Lane:
+    """How long the step takes and, if it is shorter than in the stream, what that saves."""
+    prediction = predicted.stream if predicted.graph is None or step.name == predicted.stream.way else predicted.graph
     words = as_time(step.end_s)
     if prediction.step_s < step.end_s * (1 - ALIKE):
         words += f", {as_time(prediction.step_s)} where steps follow one another"
     spans = [Span(0.0, step.end_s, words, "plain", "distance")]
-    stream_s = one.stream.played.end_s
+    stream_s = predicted.stream.played.end_s
     if step.end_s < stream_s:
         spans.append(Span(step.end_s, stream_s, f"−{as_time(stream_s - step.end_s)}", "good", "distance"))
     return Lane("", tuple(spans))

@@ -1,4 +1,4 @@
-"""Draws the recorded runs as a table, and one metric over them as a curve with a table of the newest runs."""
+"""Makes the table of recorded runs (history), and the report of one metric over them (trend)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,9 @@ import numpy as np
 
 from microbench.analysis.evidence import listed
 from microbench.core.units import plain, quantity, spread
+from microbench.report import document
 from microbench.report.curves import nice_step, short
-from microbench.report.document import (
-    GRADES,
-    SERIES_TONES,
-    SUITE_TITLES,
-    Cell,
-    Column,
-    Curve,
-    Line,
-    Mark,
-    Report,
-    Section,
-    Study,
-    Table,
-)
+from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Line, Mark, Report, Section, Study, Table
 from microbench.report.heading import SIMULATED
 from microbench.runs.history import Entry
 from microbench.runs.store import GROWING
@@ -37,21 +25,11 @@ Y_STEPS = 4
 X_TICKS = 6
 MOST_NAMED = 3
 TONES = SERIES_TONES[:3]
-HISTORY_COLUMNS = (
-    Column("date (UTC)", "left"),
-    Column("run", "left"),
-    Column("device", "left"),
-    Column("suites", "left", drop=1),
-    Column("label", "left"),
-)
+DATE, RUN, LABEL = Column("date (UTC)", "left"), Column("run", "left"), Column("label", "left")
+HISTORY_COLUMNS = (DATE, RUN, Column("device", "left"), Column("suites", "left", drop=1), LABEL)
 TREND_COLUMNS = (
-    Column("date (UTC)", "left"),
-    Column("run", "left"),
-    Column("of", "left", drop=2),
-    Column("value"),
-    Column("against the median", drop=1),
-    Column("label", "left"),
-)
+    DATE, RUN, Column("of", "left", drop=2), Column("value"), Column("against the median", drop=1), LABEL,
+)  # fmt: skip
 Series = Mapping[tuple[str, str], Sequence[Point]]
 
 
@@ -90,8 +68,10 @@ def sheet(
     looked_at: int,
     table_rows: int,
 ) -> Report:
-    """Points of up to three cases, oldest first, as a report. ``labels`` are the runs' own, ``unreadable`` are
-    names of runs; ``looked_at`` counts the runs searched. The table has the newest ``table_rows`` points."""
+    """A report of points, oldest first: a curve of up to three series, and a table of the newest ``table_rows`` points.
+
+    ``labels`` are the users' labels by run, ``unreadable`` names runs, and ``looked_at`` counts the runs searched.
+    """
     real = [point for point in points if not point.simulated]
     series = by_series(real or points)
     newest = sorted(series, key=lambda key: series[key][-1].started_at, reverse=True)
@@ -116,16 +96,16 @@ def sheet(
         mark="" if real else SIMULATED,
         banners=(),
         facts=tuple(facts),
-        environment=(),
-        sections=(Section(suite, SUITE_TITLES.get(suite, suite), (_curve(metric, drawn, series),), (study,), ()),),
-        problems=None,
-        grades=tuple(grade for grade in GRADES if grade in grades),
+        sections=(
+            Section(suite, document.SUITE_TITLES.get(suite, suite), (_curve(metric, drawn, series),), (study,), ()),
+        ),
+        grades=tuple(grade for grade in document.GRADES if grade in grades),
         footer=("whether two runs differ: microbench compare RUN RUN",),
     )
 
 
 def _series_name(key: tuple[str, str], series: Series) -> str:
-    """A series by what distinguishes it from the others: its device, its case, or both."""
+    """What distinguishes a series from the others: its device, its case, or both."""
     device, case = key
     several_devices, several_cases = (len({other[part] for other in series}) > 1 for part in (0, 1))
     inside = case.partition("[")[2].rstrip("]") or case
@@ -133,8 +113,7 @@ def _series_name(key: tuple[str, str], series: Series) -> str:
 
 
 def _summary(members: Sequence[Point]) -> str:
-    values = [point.interval.median for point in _same_method(members)]
-    unit = members[-1].unit
+    values, unit = [point.interval.median for point in _same_method(members)], members[-1].unit
     if len(values) == 1:
         return quantity(values[0], unit)
     middle, low, high = float(np.median(values)), min(values), max(values)
@@ -151,7 +130,7 @@ def _same_method(members: Sequence[Point]) -> list[Point]:
 
 
 def _curve(metric: str, drawn: Series, series: Series) -> Curve:
-    """One place for each session in the order of time: runs come in bursts, which a time axis would squeeze."""
+    """A place for each session in order: runs come in bursts, which an axis of time would squeeze together."""
     moments = sorted({(point.started_at, point.run) for members in drawn.values() for point in members})
     places = {moment: float(index) for index, moment in enumerate(moments)}
     lines, marks = [], {}

@@ -1,0 +1,224 @@
+"""Answers the questions that people run microbench for: a line of figures for each, and the findings that matter most.
+
+The lines name only what was measured; ``missing`` says what a line would need.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from microbench.analysis.clocks import CLOCK_LOSS
+from microbench.analysis.evidence import SEVERITIES, Evidence, Finding, Severity, whole
+from microbench.analysis.graph_steps import Pair, kernels_in_words, layer_titles, pairs, title_of, usual_kernels
+from microbench.analysis.stats import Row
+from microbench.core.ops import LOOP_LAYER
+from microbench.core.units import as_time, percent, quantity, times
+from microbench.explain import compute_verdict, link_facts, link_verdict, memory_stream, memory_verdict
+from microbench.explain.compute_units import best_products, dtype_of, figure, held_by
+from microbench.explain.compute_units import reached as product_reached
+from microbench.explain.graph_facts import break_evens
+from microbench.explain.launch_facts import FOUR_ARGUMENTS, NATIVE, crossover_s, layer, layer_rows, title
+from microbench.explain.link_causes import verdict as link_judged
+from microbench.explain.memory_levels import latency_levels
+
+# The kernels that the graph line speaks of: the measured duration nearest to this one.
+USUAL_DURATION_S = 2e-6
+MOST_FINDINGS = 3
+# Advice that helps most people, in this order; other advice follows in the order of the report.
+FIRST_ADVICE = (
+    "launch.starving", "link.pin", "memory.python", "link.chunks", "graph.update", "graph.upload", "memory.allocate",
+    "launch.wait",
+)  # fmt: skip
+
+
+class Part(NamedTuple):
+    """A figure in words, and the row that it comes from; None for words that no single row stands behind."""
+
+    text: str
+    row: Row | None = None
+
+
+class Answer(NamedTuple):
+    """One line: what it is about, its figures, and how the suite was judged."""
+
+    name: str
+    parts: tuple[Part, ...]
+    verdict: Severity | None = None
+
+
+def answers(evidence: Evidence) -> list[Answer]:
+    """The lines of one GPU in the order of the screen; what was not measured has no line."""
+    every = (launch(evidence), python(evidence), graph(evidence), link(evidence), memory(evidence), compute(evidence))
+    return [answer for answer in every if answer is not None]
+
+
+def host(evidence: Evidence) -> Answer | None:
+    """What the CPU side costs: the line of a machine without a GPU."""
+    named = {
+        "a clock reading": evidence.row("host_timer", "call"),
+        "a Python call": evidence.row("host_call", "call", how="python"),
+        "waking a thread": evidence.row("host_wakeup", "round_trip", how="pipe"),
+    }
+    parts = [Part(f"{name} {as_time(row.value)}", row) for name, row in named.items() if row is not None]
+    for threads, words in (("one", "one core"), ("all", "all cores")):
+        curve = evidence.curve("host_memory", "rate", "size_bytes", threads=threads)
+        parts += [Part(f"{words} copies {quantity(row.value, 'B/s')}", row) for _, row in curve[-1:]]
+    return Answer("host", tuple(parts)) if parts else None
+
+
+def launch(evidence: Evidence) -> Answer | None:
+    """What a launch costs, and below which kernel duration a program is launch-bound."""
+    submit, trip = evidence.row("launch_cost", "submit"), evidence.row("launch_cost", "round_trip")
+    if submit is None:
+        return None
+    parts = [Part(f"{as_time(submit.value)} a launch", submit)]
+    parts += [Part(f"{as_time(trip.value)} launch and wait", trip)] if trip is not None else []
+    shortest_s = crossover_s(evidence)
+    if shortest_s is not None and shortest_s > 0:
+        parts.append(Part(f"launch-bound below {as_time(shortest_s)} kernels"))
+    elif shortest_s is not None:
+        parts.append(Part("even empty kernels keep the GPU busy"))
+    return Answer("launch", tuple(parts))
+
+
+def python(evidence: Evidence) -> Answer | None:
+    """What a launch costs through each Python library, the same kernel first and then one operation, cheapest first.
+
+    Of several ways to launch through a library the cheapest is shown. Libraries that were not measured are named.
+    """
+    cheapest: dict[str, Row] = {}
+    for family, arguments in (("same_kernel", FOUR_ARGUMENTS), ("one_op", None)):
+        for row in layer_rows(evidence, family, arguments) or layer_rows(evidence, family):
+            if layer(row) != NATIVE:
+                cheapest.setdefault(_short(title(evidence, row)), row)
+    if not cheapest:
+        return None
+    parts = [Part(f"{name} {as_time(row.value)}", row) for name, row in cheapest.items()]
+    absent: dict[str, list[str]] = {}
+    for outcome in evidence.outcomes("launch_layers"):
+        name = str(outcome.case.params.get("layer"))
+        called = _short(title_of(name, layer_titles(evidence.run)))
+        if outcome.status != "ok" and name != NATIVE and called not in cheapest:
+            why = "not installed" if (outcome.reason or "").startswith("needs ") else "not measured"
+            absent.setdefault(why, []).append(called)
+    parts += [Part(f"{why}: {', '.join(dict.fromkeys(names))}") for why, names in absent.items()]
+    return Answer("from Python", tuple(parts))
+
+
+def _short(name: str) -> str:
+    """A layer's title without what stands in brackets."""
+    return name.partition(" (")[0]
+
+
+def graph(evidence: Evidence) -> Answer | None:
+    """What a graph gains over a stream of launches, from the compiled loop and from Python, and when it pays."""
+    submitters = dict.fromkeys(str(row.params.get("submitter")) for row in evidence.rows("graph_gain", "stream"))
+    chosen = {name: pair for name in submitters if (pair := _usual_pair(evidence, name)) is not None}
+    loop = chosen.pop(LOOP_LAYER, None)
+    if loop is None:
+        return None
+    kernels = whole(loop.stream, "kernels")
+    parts = [Part(f"{kernels_in_words(kernels, loop.duration_s)}: {times(loop.speedup)}", loop.stream)]
+    alike = {name: pair for name, pair in chosen.items() if pair.duration_s == loop.duration_s}
+    parts += [
+        Part(f"from {_short(title_of(name, layer_titles(evidence.run)))} {times(pair.speedup)}", pair.stream)
+        for name, pair in sorted(alike.items(), key=lambda item: item[1].speedup)
+    ]
+    chain = next((chain for chain in break_evens(evidence, loop.duration_s) if chain.kernels == kernels), None)
+    if chain is not None:
+        pays = f"pays after {chain.replays} replays" if chain.replays is not None else "does not pay"
+        parts.append(Part(f"making one takes {as_time(chain.making_s)}: {pays}"))
+    return Answer("graph", tuple(parts))
+
+
+def _usual_pair(evidence: Evidence, submitter: str) -> Pair | None:
+    """The submitter's pair with the usual count of kernels and the duration nearest to USUAL_DURATION_S."""
+    counts = [whole(row, "kernels") for row in evidence.rows("graph_gain", "stream", submitter=submitter)]
+    kernels = usual_kernels(counts)
+    measured = [] if kernels is None else pairs(evidence, submitter, kernels)
+    return min(
+        (pair for pair in measured if pair.duration_s > 0),
+        key=lambda pair: abs(math.log(pair.duration_s / USUAL_DURATION_S)),
+        default=next(iter(measured), None),
+    )
+
+
+def link(evidence: Evidence) -> Answer | None:
+    """How fast copies cross the link, against its ceiling."""
+    finding = link_verdict.link_verdict(evidence)
+    parts = []
+    judged = link_judged(evidence)
+    for direction, words in (("h2d", "to the GPU"), ("d2h", "from it")):
+        best = link_facts.fastest(evidence, direction)
+        if best is not None:
+            limit = next((each for each in judged.reached if each.direction == direction), None) if judged else None
+            share = f" ({percent(limit.share)})" if limit is not None else ""
+            parts.append(Part(f"{quantity(best[1].value, 'B/s')} {words}{share}", best[1]))
+    both = link_facts.both_directions(evidence).get("h2d")
+    pageable = link_facts.fastest(evidence, "h2d", "pageable", link_facts.HOST)
+    reads = link_facts.host_reads(evidence)
+    parts += [Part(f"both ways {quantity(both.total.value, 'B/s')}", both.total)] if both is not None else []
+    parts += [Part(f"pageable {quantity(pageable[1].value, 'B/s')}", pageable[1])] if pageable is not None else []
+    parts += [Part(f"latency {as_time(reads[0][1].value)}", reads[0][1])] if reads else []
+    if not parts:
+        return None
+    verdict = finding.severity if finding else None
+    return Answer("link", (*([Part("healthy")] if verdict == "good" else []), *parts), verdict)
+
+
+def memory(evidence: Evidence) -> Answer | None:
+    """What device memory gives against its ceiling, what Python loses, and how long a read takes."""
+    parts = [
+        Part(f"{each.kernel} {quantity(each.row.value, 'B/s')} ({percent(each.share)})", each.row)
+        for each in memory_verdict.reached(evidence)
+        if each.kernel in ("read", "copy", "triad")
+    ]
+    for name, words in memory_stream.IMPLEMENTATIONS.items():
+        lost = memory_stream.losses(evidence, name) if name != memory_stream.NATIVE else []
+        if lost:
+            worst = max(lost, key=lambda loss: loss.share)
+            parts.append(Part(f"{words} loses up to {percent(worst.share)} ({worst.kernel})", worst.row))
+    for level in latency_levels(evidence):
+        if level.name in ("L2", "DRAM"):
+            parts.append(Part(f"{level.name} latency {as_time(level.value)}", level.points[0][1]))
+    finding = memory_verdict.verdict(evidence)
+    return Answer("memory", tuple(parts), finding.severity if finding else None) if parts else None
+
+
+def compute(evidence: Evidence) -> Answer | None:
+    """The rate of matrix products in each type, and what the main one lacks of the data sheet.
+
+    Of the types with 8-bit floats the fastest is shown.
+    """
+    products = best_products(evidence)
+    if not products:
+        return None
+    fastest: dict[str, Row] = {}
+    for row in products:
+        name = dtype_of(row).partition("_")[0]
+        if name not in fastest or row.value > fastest[name].value:
+            fastest[name] = row
+    shown = product_reached(evidence, products[0])
+    lowered = shown.clock_share is not None and shown.clock_share < 1 - CLOCK_LOSS
+    by = held_by(evidence, products[0]) if lowered else None
+    share = shown.of_data_sheet if shown.of_data_sheet is not None else shown.of_highest
+    about = [percent(share)] if share is not None else []
+    about += [by.removeprefix("the ")] if by else []
+    parts = [Part(f"{name} {figure(row)}", row) for name, row in fastest.items()]
+    if about:
+        parts[0] = Part(f"{parts[0].text} ({', '.join(about)})", parts[0].row)
+    finding = compute_verdict.verdict(evidence)
+    return Answer("compute", tuple(parts), finding.severity if finding else None)
+
+
+def most_important(findings: Sequence[Finding], most: int = MOST_FINDINGS) -> list[Finding]:
+    """Problems and warnings first, then advice, in the order in which it helps most people."""
+    chosen = [each for each in findings if each.severity in ("problem", "warning", "advice")]
+    return sorted(chosen, key=_importance)[:most]
+
+
+def _importance(finding: Finding) -> tuple[int, int]:
+    place = FIRST_ADVICE.index(finding.rule) if finding.rule in FIRST_ADVICE else len(FIRST_ADVICE)
+    return -SEVERITIES.index(finding.severity), place

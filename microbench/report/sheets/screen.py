@@ -1,0 +1,103 @@
+"""Makes the answer on one screen: a line for each question, the findings that matter most, and what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from microbench.analysis.evidence import Evidence, evidence_by_device, listed
+from microbench.analysis.stats import Row, rows
+from microbench.core.model import Environment, Run
+from microbench.explain import environment
+from microbench.explain.answer import Answer, answers, host, most_important
+from microbench.explain.rules import HOST, RULES, of_suite
+from microbench.report.document import GRADES, AnswerLine, Block, Cell, Screen
+from microbench.report.heading import banners, mark_of
+
+OUT_OF_TIME = "time budget"
+MOST_NAMED = 4
+# The bundled run of one GPU with every suite.
+RECORDED = "nvidia-h200"
+
+
+def screen(
+    run: Run,
+    found: Sequence[Row] | None = None,
+    *,
+    name: str = "",
+    reference: bool = False,
+    unfinished: bool = False,
+) -> Screen:
+    """The answer of a run. ``name`` is what the commands in the last line call it, "" for the last run."""
+    found = rows(run) if found is None else found
+    groups = evidence_by_device(run, found)
+    where = run.sessions[-1].environment if run.sessions else Environment()
+    findings = [each for group in groups for suite in RULES if suite != HOST for each in of_suite(group, suite)]
+    distorting = [each for each in environment.findings(run) if each.severity not in ("good", "note")]
+    blocks = [_block(group, where) for group in groups if group.gpu is not None]
+    own = host(groups[0])
+    if not blocks and own is not None:
+        blocks = [Block("no GPU", (), (_line(own),))]
+    return Screen(
+        mark=mark_of(run, reference=reference),
+        run=_run_words(run),
+        banners=tuple(banners(run, reference=reference, unfinished=unfinished)),
+        blocks=tuple(blocks),
+        findings=tuple(most_important(findings)),
+        distorting=tuple(distorting),
+        left_out=_left_out(run),
+        footer=_footer(name, run, with_gpu=any(group.gpu is not None for group in groups)),
+    )
+
+
+def _block(evidence: Evidence, where: Environment) -> Block:
+    gpu = evidence.gpu
+    assert gpu is not None
+    about = []
+    if gpu.link.generation_max and gpu.link.lanes_max and not gpu.integrated:
+        about.append(f"PCIe {gpu.link.generation_max}.0 x{gpu.link.lanes_max}")
+    about += [f"driver {where.driver_version}"] if where.driver_version else []
+    about += [f"CUDA {where.cuda_driver_version}"] if where.cuda_driver_version else []
+    return Block(gpu.name, tuple(about), tuple(_line(answer) for answer in answers(evidence)))
+
+
+def _line(answer: Answer) -> AnswerLine:
+    """The line with the grade of most of its figures; a figure of another grade has its own."""
+    known: list[str] = [part.row.trust for part in answer.parts if part.row is not None]
+    usual = max(GRADES, key=lambda grade: known.count(grade)) if known else ""  # the better one of equal counts
+    cells = (Cell(part.text, trust=_other(part.row.trust, usual) if part.row else None) for part in answer.parts)
+    return AnswerLine(answer.name, tuple(cells), usual, answer.verdict)
+
+
+def _other(trust: str, usual: str) -> str | None:
+    return trust if trust != usual else None
+
+
+def _run_words(run: Run) -> str:
+    if not run.sessions:
+        return f"run {run.run_id}"
+    measured = sum(outcome.status == "ok" for outcome in run.outcomes)
+    return f"run {run.run_id} · {measured} cases"
+
+
+def _left_out(run: Run) -> str:
+    """What the time budget left out, with the command that measures it; "" if nothing."""
+    late = [outcome for outcome in run.outcomes if outcome.status == "skipped" and outcome.reason == OUT_OF_TIME]
+    if not late:
+        return ""
+    names = list(dict.fromkeys(outcome.case.benchmark for outcome in late))
+    more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
+    what = listed([*names[:MOST_NAMED], *more])
+    return (
+        f"Not measured for lack of time: {len(late)} cases of {what}. `microbench run --resume {run.run_id}` adds them."
+    )
+
+
+def _footer(name: str, run: Run, *, with_gpu: bool) -> str:
+    """What to type next. ``name`` is what the user called the run, "" for the last one."""
+    suites = list(dict.fromkeys(info.suite for info in run.benchmarks))
+    first = next((suite for suite in suites if suite != HOST), HOST) if with_gpu else HOST
+    called = f" {name}" if name else ""
+    commands = [f"show{called} {first}", f"show{called} --all", f"report{called} -o run.html"]
+    if not with_gpu:
+        commands[1:] = [f"show {RECORDED}, a real GPU"]
+    return f"more: {' · '.join(f'microbench {command}' for command in commands)}"

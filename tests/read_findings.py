@@ -1,0 +1,47 @@
+"""Reads findings in tests: those of a suite by rule, and one of them checked for severity, words and shape."""
+
+from __future__ import annotations
+
+import re
+
+from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
+from microbench.core.model import Run
+from microbench.explain.rules import of_suite
+
+# Sizes are not counted: they are conditions.
+FIGURE = re.compile(r"\d[\d.]* ?(?:%|×|cycles?\b|[TGMkmµnp]?(?:(?:FLOP|OP|J|W|Hz|s|words)\b|B/))")
+SENTENCE_END = re.compile(r"[.!?](?=\s|$)")
+
+
+def evidence(run: Run) -> Evidence:
+    return evidence_by_device(run)[0]
+
+
+def by_rule(run: Run, suite: str) -> dict[str, Finding]:
+    """The findings of a suite on a run's first GPU."""
+    return {finding.rule: finding for finding in of_suite(evidence(run), suite)}
+
+
+def check(finding: Finding, severity: str, *words: str) -> None:
+    """Assert a finding's severity, words that it has (or, behind a "!", has not) and its shape."""
+    everything = f"{finding.title} {finding.text} {finding.advice}"
+    assert finding.severity == severity, everything
+    assert [part for part in words if (part.removeprefix("!") in everything) == part.startswith("!")] == [], everything
+    check_shape(finding)
+
+
+def check_shape(finding: Finding) -> None:
+    """A headline, at most two sentences of reading, one of advice, and at most three figures in the first two."""
+    rule = finding.rule
+    assert finding.title, rule
+    assert finding.threshold, rule
+    measured = finding.severity != "note" and not finding.title.startswith("No ")
+    assert finding.rests_on or not measured, f"{rule}: name the rows that it rests on"
+    assert len(set(finding.rests_on)) == len(finding.rests_on), f"{rule}: it rests on a row twice"
+    assert len(SENTENCE_END.findall(finding.text)) <= 2, f"{rule}: shorten the text: {finding.text}"
+    assert len(SENTENCE_END.findall(finding.advice)) <= 1, f"{rule}: shorten the advice: {finding.advice}"
+    shown = FIGURE.findall(f"{finding.title} {finding.text}")
+    assert len(shown) <= 3, f"{rule}: leave these figures to the report's tables: {shown}"
+    for words in (finding.text, finding.advice):
+        assert words == "" or words.endswith("."), f"{rule}: end it with a full stop: {words}"
+        assert "nan" not in words.split(), rule

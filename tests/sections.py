@@ -1,0 +1,75 @@
+"""What tests of reports share: made runs, their sections, a report as a terminal shows it, and words of tables."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from functools import cache, partial
+from typing import TypeVar
+
+import msgspec
+from make_compute_run import make_compute_run
+from make_graph_run import make_graph_run
+from make_link_run import make_link_run
+from make_memory_run import make_memory_run
+from rich.cells import cell_len
+
+from microbench.core.model import Run
+from microbench.report.document import Report, Section, Table
+from microbench.report.sheets import view
+from microbench.report.terminal import terminal
+from microbench.report.terminal.layout import Drawn
+
+Value = TypeVar("Value")
+MAKERS: dict[str, Callable[..., Run]] = {
+    "graph": make_graph_run, "link": make_link_run, "memory": make_memory_run,
+    "compute": partial(make_compute_run, name="NVIDIA H200"),  # its data sheet names another clock than the highest
+}  # fmt: skip
+
+
+def some(value: Value | None) -> Value:
+    """The value, which is not None."""
+    assert value is not None
+    return value
+
+
+def section(shown: Run | Report, suite: str) -> Section:
+    report = view.build(shown) if isinstance(shown, Run) else shown
+    return next(one for one in report.sections if one.suite == suite)
+
+
+@cache
+def suite_report(suite: str, preset: str = "default") -> Report:
+    """The report of a made run with the section of that suite alone."""
+    report = view.build(MAKERS[suite](preset=preset))
+    return msgspec.structs.replace(report, sections=(section(report, suite),))
+
+
+def drawn(shown: Run | Report, width: int = 120, encoding: str = "utf-8", *, brief: bool = False) -> str:
+    """A report, or that of a run, as text on a page of that width."""
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
+    report = view.build(shown) if isinstance(shown, Run) else shown
+    terminal.draw(report, terminal.open_console(stream, width=width), brief=brief)
+    return raw.getvalue().decode(encoding)
+
+
+def widest(text: str) -> int:
+    """The width of the widest line on a terminal."""
+    return max(cell_len(line) for line in text.splitlines())
+
+
+def lines_of(drawing: Drawn) -> list[str]:
+    """The lines of a drawing without their tones."""
+    return ["".join(text for text, _ in line) for line in drawing]
+
+
+def headings(table: Table) -> list[str]:
+    return [column.title for column in table.columns]
+
+
+def cells(table: Table | None, first: str | int = 0) -> list[str]:
+    """The words of a row, given by its number or its first cell; a note follows its figure."""
+    rows = some(table).rows
+    row = rows[first] if isinstance(first, int) else next(row for row in rows if row[0].text == first)
+    return [f"{cell.text} {cell.note}".strip() for cell in row]
