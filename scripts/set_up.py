@@ -112,10 +112,12 @@ def create(root: Path) -> None:
 
 
 def install(root: Path, wanted: State) -> None:
-    """Let pip fill .venv; it writes to stderr, because stdout belongs to the command. Raises SetUpError."""
+    """Let pip fill .venv; its log shows only if it fails, on stderr. Raises SetUpError."""
     command = [str(root / ".venv/bin/python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     command += ["--constraint", str(root / "constraints.txt"), "--editable", requirement(root, wanted)]
-    if subprocess.run(command, stdout=sys.stderr.fileno(), check=False).returncode != 0:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if done.returncode != 0:
+        sys.stderr.write(done.stdout.decode(errors="replace"))
         raise SetUpError("pip could not install the packages; its reason is above: fix it and call again")
 
 
@@ -132,7 +134,7 @@ def make_ready(root: Path, wanted: State) -> None:
             return
         gpu = f"packages for CUDA {str(wanted['gpu_packages'])[2:]}" if wanted["gpu_packages"] else "no GPU packages"
         print(
-            f"microbench: making .venv ready with Python {wanted['python']} and {gpu}; this happens once",
+            f"microbench: making .venv ready with Python {wanted['python']} and {gpu}, once; this takes minutes",
             file=sys.stderr,
         )
         target = wanted

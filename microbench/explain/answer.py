@@ -19,7 +19,7 @@ from microbench.explain import compute_verdict, link_facts, link_verdict, memory
 from microbench.explain.compute_units import best_products, dtype_of, figure, held_by
 from microbench.explain.compute_units import reached as product_reached
 from microbench.explain.graph_facts import break_evens
-from microbench.explain.launch_facts import FOUR_ARGUMENTS, NATIVE, crossover_s, layer, layer_rows, title
+from microbench.explain.launch_facts import FOUR_ARGUMENTS, NATIVE, crossover_s, layer, layer_rows, title, unmeasured
 from microbench.explain.link_causes import verdict as link_judged
 from microbench.explain.memory_levels import latency_levels
 
@@ -96,14 +96,9 @@ def python(evidence: Evidence) -> Answer | None:
     if not cheapest:
         return None
     parts = [Part(f"{name} {as_time(row.value)}", row) for name, row in cheapest.items()]
-    absent: dict[str, list[str]] = {}
-    for outcome in evidence.outcomes("launch_layers"):
-        name = str(outcome.case.params.get("layer"))
-        called = _short(title_of(name, layer_titles(evidence.run)))
-        if outcome.status != "ok" and name != NATIVE and called not in cheapest:
-            why = "not installed" if (outcome.reason or "").startswith("needs ") else "not measured"
-            absent.setdefault(why, []).append(called)
-    parts += [Part(f"{why}: {', '.join(dict.fromkeys(names))}") for why, names in absent.items()]
+    for why, names in unmeasured(evidence, "same_kernel", "one_op").items():
+        others = dict.fromkeys(short for name in names if (short := _short(name)) not in cheapest)
+        parts += [Part(f"{why}: {', '.join(others)}")] if others else []
     return Answer("from Python", tuple(parts))
 
 

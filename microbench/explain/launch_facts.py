@@ -62,6 +62,19 @@ def layer_rows(evidence: Evidence, family: str, arguments: int | None = None) ->
     return sorted(rows, key=lambda row: row.value)
 
 
+def unmeasured(evidence: Evidence, *families: str) -> dict[str, list[str]]:
+    """Layers of these families without any figure: "not installed" and "not measured" with their titles."""
+    outcomes = [each for each in evidence.outcomes("launch_layers") if each.case.params.get("family") in families]
+    measured = {str(each.case.params.get("layer")) for each in outcomes if each.status == "ok"}
+    titles, missing = layer_titles(evidence.run), dict[str, dict[str, None]]()
+    for outcome in outcomes:
+        name = str(outcome.case.params.get("layer"))
+        if name not in measured:
+            why = "not installed" if (outcome.reason or "").startswith("needs ") else "not measured"
+            missing.setdefault(why, {})[titles.get(name, name)] = None
+    return {why: list(names) for why, names in missing.items()}
+
+
 def kernels_per_call(row: Row) -> int | None:
     """Kernels that one call launches, by its captured graph; None where capture does not work."""
     for fact in row.outcomes[0].facts:

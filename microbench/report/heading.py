@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from microbench.core.model import Environment, GpuInfo, Run, Session
-from microbench.core.units import quantity, size, wall
+from microbench.core.units import about_size, wall
 from microbench.report.document import Banner, Report
 
 SIMULATED, REFERENCE = "SIMULATED", "REFERENCE"
@@ -83,7 +83,7 @@ def _gpu_words(gpu: GpuInfo) -> str:
     if gpu.sm_count:
         words.append(f"{gpu.sm_count} SMs")
     if gpu.memory_bytes:
-        words.append(size(gpu.memory_bytes) if gpu.memory_bytes % (1 << 30) == 0 else quantity(gpu.memory_bytes, "B"))
+        words.append(about_size(gpu.memory_bytes))
     if gpu.link.generation_max and gpu.link.lanes_max:
         words.append(f"PCIe {gpu.link.generation_max} x{gpu.link.lanes_max}")
     return " · ".join(words)

@@ -172,6 +172,12 @@ class WorkerProcess:
             return True
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
+    def leave(self) -> None:
+        """Let it begin to exit; ``close`` waits for that."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+
     def close(self) -> None:
         """Let it exit by itself, then make sure that it is gone. Raises UnkillableWorkerError."""
         if self._process.returncode is None and self._process.stdin is not None:

@@ -121,16 +121,25 @@ class Supervisor:
         return outcome
 
     def _start_worker(self, process: Process) -> Refused | None:
-        """Replace the worker by one for ``process`` and wait until it is ready; returns its refusal if it is not."""
-        self._close_worker()
-        prepared = self._prepared.pop(process, None)
-        if prepared is not None:
-            prepared.go()
-        self._worker, self._process = prepared or self.start(process), process
-        while not isinstance(message := self._worker.receive(), Ready):
-            if isinstance(message, Refused):
-                self._close_worker()
-                return message
+        """Replace the worker by one for ``process`` and wait until it is ready; returns its refusal if it is not.
+
+        The one before exits while the new one opens its device.
+        """
+        before, self._worker = self._worker, None
+        if before is not None:
+            before.leave()
+        try:
+            prepared = self._prepared.pop(process, None)
+            if prepared is not None:
+                prepared.go()
+            self._worker, self._process = prepared or self.start(process), process
+            while not isinstance(message := self._worker.receive(), Ready):
+                if isinstance(message, Refused):
+                    self._close_worker()
+                    return message
+        finally:
+            if before is not None:
+                before.close()
         self.budget.learn_start(time.monotonic() - self._worker.began_s)
         return None
 

@@ -141,7 +141,7 @@ INIT_CODES: dict[int, NoGpu] = {
 def install_line(cuda_major: int | None) -> str:
     """How to install the GPU packages for this driver."""
     extra = "cu12" if cuda_major == OLDEST_CUDA else "cu13"
-    return f"pip install 'cuda-microbench[{extra}]', or `./scripts/microbench run` in a checkout"
+    return f"pip install '.[{extra}]' in a checkout, or `./scripts/microbench run`"
 
 
 def diagnose(observed: Observed) -> NoGpu | None:
