@@ -263,7 +263,7 @@ def with_suite(
     )
 
 
-def skipped(layer: str = "warp", reason: str = "not installed: pip install warp-lang") -> Outcome:
+def skipped(layer: str = "warp", reason: str = "needs warp: pip install warp-lang") -> Outcome:
     made = outcome("launch_layers", family="same_kernel", layer=layer, arguments=0)
     return msgspec.structs.replace(made, status="skipped", reason=reason)
 

@@ -95,7 +95,7 @@ def test_the_report_shows_what_matters() -> None:
         "Submission ladder", "compiled loop", "3.31 µs ±0.5 %", "One operation", "Anatomy of one launch",
         "Time per kernel over kernel duration", "submit − gap = 1.95 µs", "Single launch calls", "p50 3.30 µs",
         "worst 131 µs", "Kernels shorter than 1.95 µs are launch-bound",
-        "not installed: pip install warp-lang", "◐ steady: one process",
+        "needs warp: pip install warp-lang", "◐ steady: one process",
     ):  # fmt: skip
         assert words in text
 

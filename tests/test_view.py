@@ -43,7 +43,7 @@ def test_a_run_without_a_gpu_says_why_and_what_to_do() -> None:
 
 def test_facts_tell_the_machine_and_the_run() -> None:
     facts = dict(view.build(make_run(rounds=3)).facts)
-    assert facts["GPU"] == "SIMULATED GPU · compute capability 9.0 · 132 SMs · 64 GiB · PCIe 5 x16"
+    assert facts["GPU"] == "SIMULATED GPU · compute capability 9.0 · 132 SMs · 64.0 GiB · PCIe 5 x16"
     assert "3 rounds" in facts["run"]
     assert "2025-01-02 03:04 UTC" in facts["run"]
 
@@ -128,7 +128,7 @@ def test_problems_are_joined_by_reason_failures_first() -> None:
     run = make_run(extra=[skipped("warp"), skipped("triton"), skipped("x", "time budget"), failed()])
     table = problem_table(run.outcomes)
     assert cells(table, 0) == ["failed", "launch_queue[argument_bytes=2048]", "CUDA_ERROR_ILLEGAL_ADDRESS"]
-    assert cells(table, 1) == ["skipped", "launch_layers (2 cases)", "not installed: pip install warp-lang"]
+    assert cells(table, 1) == ["skipped", "launch_layers (2 cases)", "needs warp: pip install warp-lang"]
     assert cells(table, 2)[2] == "time budget"
 
 

@@ -147,13 +147,13 @@ def same_kernel(evidence: Evidence) -> Finding | None:
     plural = "" if len(equal) > 1 else "es"
     text = f"A compiled loop takes {as_time(loop.value)}"
     text += f"; {title(evidence, worst)} takes {times(worst.value / loop.value)} as long." if worst is not best else "."
-    where = "From Python"
+    where = "From Python,"
     if missing := unmeasured(evidence, "same_kernel").get("not measured", []):
-        where = f"Of {len(layers) + len(missing)} installed Python layers {len(layers)} were measured: of these"
+        where = f"Of {len(layers) + len(missing)} installed Python layers {len(layers)} were measured; of these"
     return Finding(
         rule="launch.layers",
         severity="advice",
-        title=f"{where}, {listed(equal)} launch{plural} cheapest: {as_time(best.value)} a call",
+        title=f"{where} {listed(equal)} launch{plural} cheapest: {as_time(best.value)} a call",
         text=text,
         advice="It matters only for kernels shorter than their launch call; for longer ones any layer will do.",
         threshold=f"layers within {MARGIN:.2f} times the cheapest count as equal",

@@ -1,0 +1,102 @@
+"""The answer on one screen: its lines, what they say of missing figures, and the findings that come first."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from make_run import make_run, skipped, without
+
+from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
+from microbench.core.model import Run
+from microbench.explain import answer
+from microbench.explain.answer import answers, most_important
+from microbench.explain.rules import findings
+from microbench.report.sheets.screen import screen
+from microbench.runs import store
+
+WHOLE = make_run()
+
+
+def evidence(run: Run) -> Evidence:
+    return evidence_by_device(run)[0]
+
+
+def line(run: Run, name: str) -> str:
+    """The figures of a line of the screen."""
+    (found,) = (each for each in answers(evidence(run)) if each.name == name)
+    return " · ".join(part.text for part in found.parts)
+
+
+@pytest.mark.parametrize(
+    ("run", "name", "words"),
+    [
+        ("nvidia-h200", "launch", "2.36 µs a launch · 7.60 µs launch and wait · launch-bound below 874 ns kernels"),
+        ("nvidia-h200", "graph", "100 kernels of 2.00 µs: 1.33× · from cuda_core 1.29×"),
+        ("nvidia-h200", "graph", "making one takes 153 µs: pays after 2 replays"),
+        ("nvidia-h200", "link", "healthy · 55.3 GB/s to the GPU (94.7 %) · 55.2 GB/s from it (95.9 %)"),
+        ("nvidia-h200", "link", "both ways 103 GB/s · pageable 18.6 GB/s · latency 1.09 µs"),
+        ("nvidia-h200", "memory", "read 4.62 TB/s (95.9 %) · triad 4.42 TB/s (91.7 %) · copy 4.27 TB/s (88.7 %)"),
+        ("nvidia-h200", "memory", "CuPy loses up to 63.7 % (write)"),
+        ("nvidia-h200-compute", "compute", "bf16 689 TFLOP/s (69.7 %, power limit) · fp8 1300 TFLOP/s"),
+    ],
+)
+def test_a_line_has_the_figures_of_a_recorded_run(run: str, name: str, words: str) -> None:
+    assert words in line(store.load(run), name)
+
+
+def test_a_line_without_its_benchmark_is_left_out() -> None:
+    known = {each.name for each in answers(evidence(WHOLE))}
+    assert {"launch", "from Python"} <= known
+    assert "launch" not in {each.name for each in answers(evidence(without(WHOLE, "launch_cost")))}
+    assert "from Python" not in {each.name for each in answers(evidence(without(WHOLE, "launch_layers")))}
+
+
+def test_python_layers_without_a_figure_are_named_by_their_reason() -> None:
+    run = make_run(extra=[skipped("warp"), skipped("triton", "time budget")])
+    words = line(without(run, "launch_layers", layer="triton"), "from Python")
+    assert "not installed: Warp" in words
+    assert "not measured: Triton" not in words, "it was left out of the run altogether"
+    late = msgspec.structs.replace(run, outcomes=tuple(
+        one for one in run.outcomes if one.case.params.get("layer") != "triton" or one.status == "skipped"
+    ))  # fmt: skip
+    assert "not measured: Triton" in line(late, "from Python")
+    (title,) = (each.title for each in findings(late) if each.rule == "launch.layers")
+    assert title.startswith("Of "), "a finding over layers says how many were measured"
+
+
+def test_the_host_has_a_line_of_its_own_without_a_gpu() -> None:
+    found = answer.host(evidence(make_run(gpu=False)))
+    assert found is not None
+    assert {"a clock reading", "a Python call"} <= {
+        part.text.rpartition(" ")[0].rpartition(" ")[0] for part in found.parts
+    }
+    shown = screen(make_run(gpu=False))
+    assert [block.name for block in shown.blocks] == ["no GPU"]
+    assert "nvidia-h200" in shown.footer
+
+
+def of(severity: str, rule: str) -> Finding:
+    return Finding(rule, severity, rule, "", "")  # type: ignore[arg-type]
+
+
+def test_problems_come_first_then_advice_in_the_order_that_helps_most() -> None:
+    given = [
+        of("note", "launch.cost"), of("advice", "launch.wait"), of("advice", "graph.pdl"), of("warning", "launch.tail"),
+        of("good", "link.verdict"), of("advice", "launch.starving"), of("problem", "memory.verdict"),
+    ]  # fmt: skip
+    assert [each.rule for each in most_important(given)] == ["memory.verdict", "launch.tail", "launch.starving"]
+    assert [each.rule for each in most_important(given, 9)][3:] == ["launch.wait", "graph.pdl"]
+
+
+def test_a_line_has_the_grade_of_most_figures_and_others_have_their_own() -> None:
+    block = screen(store.load("nvidia-h200")).blocks[0]
+    python = next(each for each in block.lines if each.name == "from Python")
+    assert python.trust == "stable"
+    assert [cell.trust for cell in python.parts if cell.trust] == ["noisy"]
+
+
+def test_what_the_time_left_out_is_said_with_the_command_that_measures_it() -> None:
+    late = [skipped(layer, "time budget") for layer in ("one", "two", "three")]
+    shown = screen(make_run(extra=late))
+    assert "3 cases of launch_layers" in shown.left_out
+    assert f"microbench run --resume {shown.run.split()[1]}" in shown.left_out

@@ -1,0 +1,157 @@
+"""What a new user meets first: the core of a run, its streams, check, and files that are written whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import call
+from make_run import scaled
+
+from microbench.cli.output import write_new
+from microbench.core.bench import discover
+from microbench.core.errors import ExitCode, ResultNotWrittenError
+from microbench.core.model import Run
+from microbench.run import session
+from microbench.run.request import RunRequest
+from microbench.run.session import execute
+from microbench.runs import schema, store
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+# -- the core ---------------------------------------------------------------------------------------------------------
+
+QUESTIONS = {
+    "launch_cost", "launch_layers", "launch_duration", "launch_queue", "graph_gain", "graph_lifecycle", "link_state",
+    "link_copy", "link_bidirectional", "link_latency", "memory_stream", "memory_latency", "gemm_throughput",
+}  # fmt: skip
+
+
+def test_the_core_has_what_the_screen_and_predictions_rest_on() -> None:
+    core = {name for name, benchmark in discover().items() if benchmark.core}
+    assert core >= QUESTIONS
+    layers = {case.params["layer"] for case in discover()["launch_layers"].cases("quick")}
+    assert layers == {case.params["layer"] for case in discover()["launch_layers"].cases("full")}
+    gains = {case.params["submitter"] for case in discover()["graph_gain"].cases("quick")}
+    assert gains >= {"loop", "cupy_raw", "numba_configured", "torch_eager"}
+
+
+@pytest.mark.slow
+def test_a_run_without_time_measures_the_whole_core_and_predicts(data: Path) -> None:
+    """The budget of one second is over before the first case; later processes are prepared as on a large machine."""
+    result = execute(RunRequest(device="fake", time_limit_s=1.0))
+    outcomes = {outcome.case.id: outcome for outcome in result.run.outcomes}
+    for benchmark in discover().values():
+        for case_id in benchmark.core_ids & set(outcomes):
+            assert outcomes[case_id].status == "ok" or "no layer" in str(outcomes[case_id].reason), case_id
+    left_out = [outcome for outcome in result.run.outcomes if outcome.reason == "time budget"]
+    assert len(left_out) > 100
+    for layer in ("torch", "cupy", "numba", "loop"):
+        predicted = call(
+            "predict", "--kernels", "1100", "--duration", "6us", "--layer", layer, "--run", str(result.path)
+        )
+        assert predicted.exit_code == ExitCode.MEASURED, predicted.output
+    assert "Not measured for lack of time" in call("show", str(result.path)).stdout
+
+
+@pytest.mark.slow
+def test_processes_that_are_prepared_measure_the_same_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "CORES_TO_PREPARE", 1)
+    names = ("gemm_throughput", "launch_layers", "graph_lifecycle")
+    result = execute(RunRequest(select=names, preset="quick", device="fake"))
+    assert result.exit_code == ExitCode.MEASURED
+    measured = {outcome.case.benchmark for outcome in result.run.outcomes if outcome.status == "ok"}
+    assert measured == set(names)
+
+
+# -- check ------------------------------------------------------------------------------------------------------------
+
+
+def saved(run: Run, path: Path) -> str:
+    path.write_bytes(schema.encode(run))
+    return str(path)
+
+
+def test_check_says_healthy_and_its_exit_code_does_too() -> None:
+    healthy = call("check", "link", "--run", "nvidia-h200")
+    assert healthy.exit_code == 0
+    assert "PCIe 5.0 x16 is healthy" in healthy.stdout
+    assert call("check", "memory", "--run", "nvidia-h200").exit_code == 0
+
+
+def test_check_fails_for_a_slow_link_and_says_when_there_is_no_verdict(tmp_path: Path) -> None:
+    slow = scaled(store.load("nvidia-h200"), "link_copy", ("bandwidth",), 4)
+    result = call("check", "link", "--run", saved(slow, tmp_path / "slow.json"))
+    assert result.exit_code == ExitCode.SOME_FAILED
+    assert "PCIe 5.0 x16 is slow" in result.stdout
+    none = call("check", "compute", "--run", "nvidia-h200-x2")
+    assert none.exit_code == ExitCode.UNREADABLE_RUN
+    assert "microbench run gemm_throughput measures what it needs" in none.stderr
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_target_is_checked_before_the_work_and_overwritten_only_by_force(tmp_path: Path) -> None:
+    out = tmp_path / "gain.svg"
+    out.write_text("mine", encoding="utf-8")
+    refused = call("plot", "nvidia-h200", "gain", "-o", str(out))
+    assert refused.exit_code == ExitCode.USAGE
+    assert "--force" in refused.stderr
+    assert out.read_text(encoding="utf-8") == "mine"
+    assert call("plot", "nvidia-h200", "gain", "-o", str(out), "--force").exit_code == 0
+    assert "<svg" in out.read_text(encoding="utf-8")
+    missing = call("report", "no such run", "-o", str(tmp_path / "no folder" / "page.html"))
+    assert missing.exit_code == ExitCode.USAGE, "the target is looked at before the run"
+
+
+def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(ResultNotWrittenError, match="No space left"):
+        write_new(tmp_path / "out.svg", b"<svg/>")
+    assert not (tmp_path / "out.svg").exists()
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+RUN = [sys.executable, "-m", "microbench", "run", "launch_kind", "host_timer", "--quick", "--device", "fake"]
+
+
+def test_a_run_whose_progress_nobody_reads_goes_on(data: Path) -> None:
+    reading, writing = os.pipe()
+    process = subprocess.Popen(RUN, stderr=writing, stdout=subprocess.PIPE, text=True)
+    os.close(writing)
+    os.read(reading, 10)
+    os.close(reading)
+    shown, _ = process.communicate()
+    assert process.returncode == 0
+    assert "saved: " in shown
+    assert len(store.listing()) == 1
+
+
+def test_ctrl_c_during_the_start_prints_no_traceback() -> None:
+    process = subprocess.Popen([sys.executable, "-X", "importtime", *RUN[1:]], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "typer" in line:  # while microbench imports its packages
+            process.send_signal(signal.SIGINT)
+            break
+    rest = process.communicate()[1]
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert "Traceback" not in rest
+
+
+def test_doctor_ends_with_the_next_step_and_fails_with_a_problem() -> None:
+    checked = call("doctor")
+    last = checked.stdout.rstrip().splitlines()[-1]
+    assert last.startswith("next: ")
+    assert (checked.exit_code == ExitCode.SOME_FAILED) == (" problem " in checked.stdout)
