@@ -8,14 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from command_line import call
-from make_run import scaled
+from make_run import with_metrics
 
 from microbench.cli.output import write_new
 from microbench.core.bench import discover
 from microbench.core.errors import ExitCode, ResultNotWrittenError
-from microbench.core.model import Run
+from microbench.core.model import Measurement, Run
 from microbench.run import session
 from microbench.run.request import RunRequest
 from microbench.run.session import execute
@@ -81,6 +82,10 @@ def saved(run: Run, path: Path) -> str:
     return str(path)
 
 
+def four_times_as_long(old: Measurement) -> Measurement:
+    return msgspec.structs.replace(old, samples=msgspec.Raw(msgspec.json.encode([4 * value for value in old.values])))
+
+
 def test_check_says_healthy_and_its_exit_code_does_too() -> None:
     healthy = call("check", "link", "--run", "nvidia-h200")
     assert healthy.exit_code == 0
@@ -89,7 +94,7 @@ def test_check_says_healthy_and_its_exit_code_does_too() -> None:
 
 
 def test_check_fails_for_a_slow_link_and_says_when_there_is_no_verdict(tmp_path: Path) -> None:
-    slow = scaled(store.load("nvidia-h200"), "link_copy", ("bandwidth",), 4)
+    slow = with_metrics(store.load("nvidia-h200"), "link_copy", four_times_as_long)
     result = call("check", "link", "--run", saved(slow, tmp_path / "slow.json"))
     assert result.exit_code == ExitCode.SOME_FAILED
     assert "PCIe 5.0 x16 is slow" in result.stdout
