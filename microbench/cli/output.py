@@ -33,6 +33,7 @@ def draw(
     brief: bool = False,
     why: bool = False,
     most_lines: int | None = None,
+    force: bool = False,
 ) -> None:
     """Draw a report or a screen to the terminal, or as pictures into new SVG files: FILE, or FILE-1, FILE-2, …"""
     from microbench.report.document import Screen
@@ -48,9 +49,9 @@ def draw(
     pictures = terminal.pictures(shown, brief=brief, why=why)
     paths = [svg] if len(pictures) == 1 else [svg.with_stem(f"{svg.stem}-{n}") for n in range(1, len(pictures) + 1)]
     for path in paths:
-        check_new(path)
+        check_new(path, force=force)
     for path, picture in zip(paths, pictures, strict=True):
-        write_new(path, picture.encode())
+        write_new(path, picture.encode(), force=force)
 
 
 @contextmanager

@@ -35,6 +35,7 @@ def predict(
     json: options.PredictedJson = False,
     why: options.Why = False,
     svg: options.Svg = None,
+    force: options.Force = False,
 ) -> None:
     """Predict how long a step of work takes.
 
@@ -49,7 +50,7 @@ def predict(
     if json:
         print_bytes(prediction.encoded(side))
     else:
-        draw(prediction.sheet(side), svg, brief=True, why=why)
+        draw(prediction.sheet(side), svg, force=force, brief=True, why=why)
 
 
 def whatif(
@@ -77,6 +78,7 @@ def whatif(
     against: options.Against = None,
     why: options.Why = False,
     svg: options.Svg = None,
+    force: options.Force = False,
 ) -> None:
     """Predict a step with something changed.
 
@@ -111,7 +113,7 @@ def whatif(
         sheet = drawing.against_sheet(before, _predicted(described, against))
     else:
         sheet = drawing.changed_sheet(before, changes)
-    draw(sheet, svg, brief=True, why=why)
+    draw(sheet, svg, force=force, brief=True, why=why)
 
 
 def _predicted(step: Workload, name: str | None) -> Side:
@@ -140,6 +142,7 @@ def timeline(
     run: options.PredictedRun = None,
     why: options.Why = False,
     svg: options.Svg = None,
+    force: options.Force = False,
 ) -> None:
     """Draw a predicted step to scale.
 
@@ -161,10 +164,15 @@ def timeline(
         sheet = drawing.timeline_sheet(
             recorded, step, reference=is_reference(path), adding=adding_to(run, path, recorded)
         )
-    draw(sheet, svg, brief=True, why=why)
+    draw(sheet, svg, force=force, brief=True, why=why)
 
 
-def explain(topic: options.Topic = None, run: options.ExplainedRun = None, svg: options.Svg = None) -> None:
+def explain(
+    topic: options.Topic = None,
+    run: options.ExplainedRun = None,
+    svg: options.Svg = None,
+    force: options.Force = False,
+) -> None:
     """Explain a topic with this machine's numbers."""
     from microbench.explain.topics import catalogue
     from microbench.report.sheets import topic as drawing
@@ -180,7 +188,7 @@ def explain(topic: options.Topic = None, run: options.ExplainedRun = None, svg: 
     path, recorded = load(run) if run is not None else last_with(covers, known)
     with consistent(recorded):
         sheet = drawing.sheet(chosen, recorded, reference=is_reference(path), adding=adding_to(run, path, recorded))
-    draw(sheet, svg, brief=not sheet.grades)
+    draw(sheet, svg, force=force, brief=not sheet.grades)
 
 
 # In the order of --help, each with the example at the end of its own help.

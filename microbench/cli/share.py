@@ -159,6 +159,7 @@ def trend(
     last: options.Last = TREND_RUNS,
     everything: options.AllRuns = False,
     svg: options.Svg = None,
+    force: options.Force = False,
 ) -> None:
     """Draw one metric over the recorded runs, with its intervals."""
     from microbench.report.sheets import history as drawing
@@ -173,7 +174,7 @@ def trend(
     points = trends.of_cases(gathered.points, wanted, case_id)
     labels = {trends.name_of(path): remark.label for path, remark in remarks.read_all(paths).items()}
     sheet = drawing.sheet(metric, points, labels, gathered.unreadable, looked_at=len(paths), table_rows=TREND_ROWS)
-    draw(sheet, svg)
+    draw(sheet, svg, force=force)
 
 
 history_app.callback(invoke_without_command=True)(command(history))

@@ -35,6 +35,7 @@ def show(
     part: options.Part = None,
     everything: options.Everything = False,
     svg: options.Svg = None,
+    force: options.Force = False,
     why: options.Why = False,
 ) -> None:
     """Show a recorded run on one screen, or a part of it.
@@ -52,14 +53,14 @@ def show(
             drawn = sheet(part, run, reference=is_reference(path))
         if drawn is None:
             raise _absent(part, run)
-        draw(drawn, svg, brief=True)
+        draw(drawn, svg, force=force, brief=True)
     elif part is not None:
-        draw(suite_sheet(part, path, run), svg, brief=True, why=why, most_lines=SUITE_LINES)
+        draw(suite_sheet(part, path, run), svg, force=force, brief=True, why=why, most_lines=SUITE_LINES)
     elif everything:
         with paged():
-            draw(report_of(run, path), svg, why=why)
+            draw(report_of(run, path), svg, force=force, why=why)
     else:
-        draw(screen_of(run, path, name), svg, why=why)
+        draw(screen_of(run, path, name), svg, force=force, why=why)
 
 
 def suite_sheet(suite: str, path: Path, run: Run) -> Report:
@@ -83,6 +84,7 @@ def compare(
     everything: options.AllFigures = False,
     why: options.Why = False,
     svg: options.Svg = None,
+    force: options.Force = False,
 ) -> int:
     """Compare two runs and say which figures changed.
 
@@ -99,7 +101,7 @@ def compare(
         comparison = comparing.compare(before, after)
         sides = Side(base, grows(base_path)), Side(new or after.run_id, grows(new_path))
         sheet = drawing.sheet(comparison, *sides, everything=everything)
-    draw(sheet, svg, brief=True, why=why)
+    draw(sheet, svg, force=force, brief=True, why=why)
     return ExitCode.CHANGED if fail_on is not None and _failed(comparison, fail_on) else ExitCode.MEASURED
 
 
