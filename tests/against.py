@@ -29,7 +29,7 @@ import numpy as np
 from microbench.analysis.stats import rows
 from microbench.core.errors import Skip
 from microbench.gpu.cuda.device import open_gpu
-from microbench.gpu.cuda.probe import probe
+from microbench.gpu.probe import probe
 from microbench.gpu.protocol.compute import Gemm, GemmType
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import Transfer

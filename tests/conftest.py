@@ -115,7 +115,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def opened() -> Iterator[Gpu]:
     """The first real GPU, opened once for a file of tests."""
     from microbench.gpu.cuda.device import open_gpu
-    from microbench.gpu.cuda.probe import probe
+    from microbench.gpu.probe import probe
 
     gpu = open_gpu(probe(None).gpus[0].uuid)
     yield gpu

@@ -13,9 +13,9 @@ from cuda.bindings import driver
 from microbench.core.ops import Launch
 from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.device import CudaGpu
-from microbench.gpu.cuda.probe import probe
 from microbench.gpu.cuda.submit import captured, launch
 from microbench.gpu.cuda.timing import TimingEvents
+from microbench.gpu.probe import probe
 
 NODES = 1000
 LAUNCHES = 16

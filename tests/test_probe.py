@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import msgspec
 import pytest
 from make_run import make_run
 
 from microbench.core.errors import DeviceAbsentError
 from microbench.core.model import Environment, GpuInfo, Run, Settings
-from microbench.gpu.cuda.probe import ordinals
+from microbench.gpu.probe import ordinals
 from microbench.report.heading import head
 
 GPUS = (
@@ -24,6 +27,18 @@ def test_all_gpus_are_listed_unless_one_is_named() -> None:
     assert list(ordinals("cuda:1", 3)) == [1]
     with pytest.raises(DeviceAbsentError, match="CUDA shows 1 GPU"):
         ordinals("cuda:1", 1)
+
+
+def test_without_gpu_packages_the_reason_is_the_machine_and_not_an_import() -> None:
+    """A fresh install on a machine without a driver has none of these packages."""
+    hidden = "cuda", "cupy", "pynvml", "numba.cuda", "nvmath"
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({hidden!r})); from microbench.gpu.open import probe_environment"
+    )
+    code += "; found = probe_environment(None); print(len(found.gpus), found.no_gpu_reason, found.no_gpu_next_step)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "ModuleNotFoundError" not in done.stdout + done.stderr
+    assert done.stdout.startswith("0 ")
 
 
 def test_only_the_first_gpu_is_measured_by_default() -> None:

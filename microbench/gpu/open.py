@@ -50,6 +50,6 @@ def probe_environment(device: str | None) -> Environment:
         from microbench.gpu.fake.environment import fake_environment
 
         return fake_environment()
-    from microbench.gpu.cuda.probe import probe
+    from microbench.gpu.probe import probe
 
     return probe(device)

@@ -1,61 +1,25 @@
-"""The probe: what this machine is and which GPUs a run may use, answered before anything is planned."""
+"""The GPUs of this machine as CUDA and NVML describe them, and the Environment with those that a run may use."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import re
-from collections.abc import Sequence
 from typing import Any
 
 from cuda.bindings import driver, nvrtc
 
-from microbench.core.errors import DeviceAbsentError, MeasurementError, UsageError
 from microbench.core.model import Environment, Fact, GpuInfo
 from microbench.gpu.cuda.context import check, device_uuid, find_device
-from microbench.gpu.machine.diagnosis import why_no_gpu
 from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.gpu.machine.pci import describe_link, link_facts, numa_node
-from microbench.host.affinity import find_cores
-from microbench.host.facts import host_facts
+from microbench.gpu.probe import facts_near, is_uuid, ordinals, packages
 
 KILOHERTZ = 1e3
-ORDINAL = re.compile(r"cuda:(\d+)")
-PACKAGES = (
-    "cuda-microbench", "numpy", "numba", "numba-cuda", "llvmlite", "cuda-python", "cuda-bindings", "cuda-core",
-    "cuda-pathfinder", "cupy-cuda12x", "cupy-cuda13x", "nvidia-ml-py", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12",
-    "nvmath-python", "torch", "triton", "jax", "jaxlib", "warp-lang",
-)  # fmt: skip
 
 
-def probe(device: str | None) -> Environment:
-    """The Environment with the GPUs that ``device`` selects: None or "all" for every GPU, "cuda:N", or a UUID.
-
-    With None only the first is measured; the others may be the far ends of its links. Raises DeviceAbsentError if a
-    named GPU is absent, UsageError if ``device`` is not a device name.
-    """
-    if device not in (None, "all") and not ORDINAL.fullmatch(device or "") and not _is_uuid(device or ""):
-        raise UsageError(f"{device!r} is no device", "use cuda:N, a UUID as nvidia-smi -L prints it, all, or fake")
-    absent = why_no_gpu()
-    if absent is None:
-        try:
-            return _with_gpus(device)
-        except MeasurementError as error:
-            reason, next_step = str(error), "see `microbench doctor`"
-    else:
-        reason, next_step = absent.reason, absent.next_step
-    if device not in (None, "all"):
-        raise DeviceAbsentError(f"{device} is not here: {reason}", next_step)
-    return Environment(packages=packages(), facts=facts_near(None), no_gpu_reason=reason, no_gpu_next_step=next_step)
-
-
-def _is_uuid(device: str) -> bool:
-    return device.startswith(("GPU-", "MIG-"))
-
-
-def _with_gpus(device: str | None) -> Environment:
+def environment_of(device: str | None) -> Environment:
+    """The Environment with the GPUs that ``device`` selects. Raises DeviceAbsentError and MeasurementError."""
     check(driver.cuInit(0))
     count = int(check(driver.cuDeviceGetCount()))
-    if device and _is_uuid(device):
+    if device and is_uuid(device):
         chosen = [find_device(device)]
     else:
         chosen = [check(driver.cuDeviceGet(index)) for index in ordinals(device, count)]
@@ -80,16 +44,6 @@ def _with_gpus(device: str | None) -> Environment:
         packages=packages(),
         facts=(*facts_near(gpus[0]), *facts),
     )
-
-
-def ordinals(device: str | None, count: int) -> Sequence[int]:
-    """CUDA indices of the GPUs that ``device`` selects of ``count``. Raises DeviceAbsentError for an index too high."""
-    named = ORDINAL.fullmatch(device or "")
-    if named is None:
-        return range(count)
-    if int(named[1]) >= count:
-        raise DeviceAbsentError(f"{device} is not here: CUDA shows {count} GPU(s)", "see `nvidia-smi -L`")
-    return (int(named[1]),)
 
 
 def describe(device: Any, nvml: NvmlGpu | None = None) -> GpuInfo:
@@ -117,20 +71,3 @@ def describe(device: Any, nvml: NvmlGpu | None = None) -> GpuInfo:
         link=describe_link(bus_id),
     )
     return nvml.describe(info, context_open=True) if nvml else info
-
-
-def packages() -> dict[str, str]:
-    """Versions of the installed packages that matter to a launch."""
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
-def facts_near(gpu: GpuInfo | None) -> tuple[Fact, ...]:
-    """The host's facts for a run near that GPU."""
-    cores = find_cores(gpu.numa_node if gpu else None)
-    return host_facts(allowed=cores.allowed, plan=cores.plan)

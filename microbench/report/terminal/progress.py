@@ -58,13 +58,14 @@ class CasesDone:
 
 
 class PlainProgress:
-    """A line for each case, for pipes and logs."""
+    """A line for each case, for pipes and logs; cases that are skipped one after the other for one reason share one."""
 
     def __init__(self, console: Console, metrics: MetricsByBenchmark) -> None:
         self._painter = Painter(console)
         self._metrics = metrics
         self._total = 0
         self._cases = CasesDone()
+        self._skipped: list[Outcome] = []
 
     def __enter__(self) -> Self:
         return self
@@ -74,6 +75,8 @@ class PlainProgress:
 
     def __call__(self, event: Event) -> None:
         """Write the plan, each finished case, and an end that was not complete."""
+        if self._skipped and not (isinstance(event, CaseDone) and _alike(event.outcome, self._skipped[0])):
+            self._skips()
         self._cases.see(event)
         if isinstance(event, PlanMade):
             self._total = event.total_cases
@@ -85,14 +88,29 @@ class PlainProgress:
             self._line(cases if event.total_cases else "no case to measure")
         elif isinstance(event, CaseDone):
             outcome = event.outcome
+            if outcome.status == "skipped":
+                self._skipped.append(outcome)
+                return
             status = STATUS_WORDS.get(outcome.status, outcome.status)
             words = figures(outcome, self._metrics) if outcome.status == "ok" else f"{status}: {outcome.reason}"
             self._line(f"[{self._cases.done}/{self._total}] {outcome.case.id}: {words}")
         elif isinstance(event, RunEnded) and event.status != "complete":
             self._line(f"{event.status}: what was measured is kept in {event.path}")
 
+    def _skips(self) -> None:
+        """One line for the cases that were skipped."""
+        first, *others = self._skipped
+        self._skipped = []
+        more = f" and {len(others)} more" if others else ""
+        words = f"{first.case.id}{more}: {STATUS_WORDS.get(first.status, first.status)}: {first.reason}"
+        self._line(f"[{self._cases.done}/{self._total}] {words}")
+
     def _line(self, words: str) -> None:
         self._painter.console.print(self._painter.text(words), soft_wrap=True)
+
+
+def _alike(outcome: Outcome, other: Outcome) -> bool:
+    return (outcome.status, outcome.reason) == (other.status, other.reason)
 
 
 class LiveProgress:
