@@ -100,3 +100,11 @@ def test_what_the_time_left_out_is_said_with_the_command_that_measures_it() -> N
     shown = screen(make_run(extra=late))
     assert "3 cases of launch_layers" in shown.left_out
     assert f"microbench run --resume {shown.run.split()[1]}" in shown.left_out
+
+
+def test_benchmarks_that_were_named_have_their_tables_on_the_screen() -> None:
+    assert screen(WHOLE).tables == ()
+    session = WHOLE.sessions[-1]
+    settings = msgspec.structs.replace(session.settings, select=("launch_kind", "launch"))
+    named = msgspec.structs.replace(WHOLE, sessions=(msgspec.structs.replace(session, settings=settings),))
+    assert [table.title.partition(":")[0] for table in screen(named).tables] == ["launch_kind"]

@@ -102,7 +102,7 @@ CheckedRun = Annotated[Typed, _option("RUN", "Judge this recorded run instead of
 RunName = Annotated[Typed, _argument("[RUN]", f"The run: {RUN_NAME}; default: the last run.")]
 Part = Annotated[
     Typed,
-    _argument("[PART]", f"A suite or a figure ({NAMES}); default: one screen with all answers."),
+    _argument("[PART]", f"A suite, a benchmark or a figure ({NAMES}); default: one screen with all answers."),
 ]
 Everything = Annotated[bool, _flag("--all", "Show everything, with the tables of all benchmarks.")]
 Force = Annotated[bool, _flag("--force", "Overwrite the file.")]

@@ -40,8 +40,8 @@ def show(
 ) -> None:
     """Show a recorded run on one screen, or a part of it.
 
-    A suite shows its pictures and findings, a figure is drawn alone, --all shows everything. The name of a part alone
-    means the last run.
+    A suite shows its pictures and findings, a benchmark its tables, a figure is drawn alone, --all shows everything.
+    The name of a suite or figure alone means the last run.
     """
     if part is None and name in (*SUITES, *KINDS):
         name, part = None, name
@@ -54,8 +54,10 @@ def show(
         if drawn is None:
             raise _absent(part, run)
         draw(drawn, svg, force=force, brief=True)
+    elif part in SUITES:
+        draw(part_sheet(str(part), path, run), svg, force=force, brief=True, why=why, most_lines=SUITE_LINES)
     elif part is not None:
-        draw(suite_sheet(part, path, run), svg, force=force, brief=True, why=why, most_lines=SUITE_LINES)
+        draw(part_sheet(part, path, run), svg, force=force, why=why)
     elif everything:
         with paged():
             draw(report_of(run, path), svg, force=force, why=why)
@@ -63,18 +65,32 @@ def show(
         draw(screen_of(run, path, name), svg, force=force, why=why)
 
 
-def suite_sheet(suite: str, path: Path, run: Run) -> Report:
-    """The report of one suite. Raises UsageError for an unknown part, RunUnreadableError if the run lacks the suite."""
+def part_sheet(part: str, path: Path, run: Run) -> Report:
+    """The report of one suite, or the tables of one benchmark.
+
+    Raises UsageError for an unknown part, RunUnreadableError if the run has no figures of it.
+    """
     import msgspec
 
-    if suite not in SUITES:
-        raise UsageError(f"there is no part {plain(suite, 40)}", f"give a suite ({', '.join(SUITES)}) or {NAMES}")
     whole = report_of(run, path)
-    sections = tuple(section for section in whole.sections if section.suite == suite)
+    if part in SUITES:
+        sections = [section for section in whole.sections if section.suite == part]
+    else:
+        from microbench.core.bench import discover
+
+        if part not in discover() and run.benchmark(part) is None:
+            known = f"give a suite ({', '.join(SUITES)}), a benchmark, or {NAMES}"
+            raise UsageError(f"there is no part {plain(part, 40)}", known)
+        own = {section: [study for study in section.studies if study.benchmark == part] for section in whole.sections}
+        sections = [
+            msgspec.structs.replace(section, pictures=(), studies=tuple(studies), findings=(), verdict=None)
+            for section, studies in own.items()
+            if studies
+        ]
     if not sections:
-        cause = f"run {plain(run.run_id, 60)} has no figures of {suite}"
-        raise RunUnreadableError(cause, f"microbench run {suite} measures them")
-    return msgspec.structs.replace(whole, sections=sections, problems=None, environment=())
+        cause = f"run {plain(run.run_id, 60)} has no figures of {part}"
+        raise RunUnreadableError(cause, f"microbench run {part} measures them")
+    return msgspec.structs.replace(whole, sections=tuple(sections), problems=None, environment=())
 
 
 def compare(

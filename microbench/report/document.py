@@ -278,13 +278,14 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class Screen(msgspec.Struct, frozen=True):
-    """A run on one screen: the answers of each GPU, the findings that matter most, what distorts the run, what the
-    time budget left out ("" if nothing), and what to type next."""
+    """A run on one screen: the answers of each GPU, the tables of benchmarks that were named, the findings that matter
+    most, what distorts the run, what the time budget left out ("" if nothing), and what to type next."""
 
     mark: str
     run: str
     banners: tuple[Banner, ...]
     blocks: tuple[Block, ...]
+    tables: tuple[Table, ...]
     findings: tuple[Finding, ...]
     distorting: tuple[Finding, ...]
     left_out: str

@@ -10,11 +10,14 @@ from microbench.core.model import Environment, Run
 from microbench.explain import environment
 from microbench.explain.answer import Answer, answers, host, most_important
 from microbench.explain.rules import HOST, RULES, of_suite
-from microbench.report.document import GRADES, AnswerLine, Block, Cell, Screen
+from microbench.report.document import GRADES, AnswerLine, Block, Cell, Screen, Table
 from microbench.report.heading import banners, mark_of
+from microbench.report.tables import benchmark_tables
 
 OUT_OF_TIME = "time budget"
 MOST_NAMED = 4
+# Rows of the tables of benchmarks that were named.
+MOST_ROWS = 16
 # The bundled run of one GPU with every suite.
 RECORDED = "nvidia-h200"
 
@@ -42,6 +45,7 @@ def screen(
         run=_run_words(run),
         banners=tuple(banners(run, reference=reference, unfinished=unfinished)),
         blocks=tuple(blocks),
+        tables=tuple(table for group in groups for table in _tables(run, group)),
         findings=tuple(most_important(findings)),
         distorting=tuple(distorting),
         left_out=_left_out(run),
@@ -58,6 +62,19 @@ def _block(evidence: Evidence, where: Environment) -> Block:
     about += [f"driver {where.driver_version}"] if where.driver_version else []
     about += [f"CUDA {where.cuda_driver_version}"] if where.cuda_driver_version else []
     return Block(gpu.name, tuple(about), tuple(_line(answer) for answer in answers(evidence)))
+
+
+def _tables(run: Run, group: Evidence) -> list[Table]:
+    """The tables of the benchmarks that the last session named, as far as they fit the screen."""
+    named = run.sessions[-1].settings.select if run.sessions else ()
+    tables = []
+    left = MOST_ROWS
+    for info in run.benchmarks:
+        measured = group.rows(info.name) if info.name in named else []
+        for table in benchmark_tables(info, measured, group.ceiling) if measured else ():
+            left -= len(table.rows)
+            tables += [table] if left >= 0 else []
+    return tables
 
 
 def _line(answer: Answer) -> AnswerLine:

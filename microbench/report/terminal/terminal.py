@@ -352,6 +352,8 @@ class Painter:
             self._indented(joined(self.text(f"{banner.word}: ", banner.tone), words), 0)
         for block in screen.blocks:
             self._block(block, screen)
+        for table in screen.tables:
+            self.print(Text(), self.titled(table.title, table.question, ""), self.table(table))
         if screen.distorting:
             self.print(Text())
             for finding in screen.distorting:
