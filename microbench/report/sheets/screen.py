@@ -65,8 +65,8 @@ def _block(evidence: Evidence, where: Environment) -> Block:
 
 
 def _tables(run: Run, group: Evidence) -> list[Table]:
-    """The tables of the benchmarks that the last session named, as far as they fit the screen."""
-    named = run.sessions[-1].settings.select if run.sessions else ()
+    """The tables of the benchmarks that the only session named, as far as they fit the screen."""
+    named = run.sessions[0].settings.select if len(run.sessions) == 1 else ()
     tables = []
     left = MOST_ROWS
     for info in run.benchmarks:
