@@ -38,10 +38,7 @@ def launches(run: Run, seconds: float, *kinds: str) -> Run:
     """The run with another launch call of chains of some kinds."""
     for kind in kinds:
         run = with_metrics(
-            run,
-            "graph_nodes",
-            lambda old: measurement("launch", seconds) if old.metric == "launch" else old,
-            kind=kind,
+            run, "graph_nodes", lambda old: measurement("launch", seconds) if old.metric == "launch" else old, kind=kind
         )
     return run
 

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from link_evidence import (
-    SEVERAL,
-    WHOLE,
-    changed,
-    findings,
-    peer_outcomes,
-    scaled,
-    with_facts,
-    without,
-)
+from link_evidence import SEVERAL, WHOLE, changed, findings, peer_outcomes, scaled, with_facts, without
 from make_link_run import make_link_run, two_switches
 from make_run import is_case, measurement
 from read_findings import check

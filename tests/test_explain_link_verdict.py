@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from link_evidence import (
-    SEVERAL,
-    WHOLE,
-    changed,
-    evidence,
-    findings,
-    scaled,
-    slower,
-    with_facts,
-    with_gpu,
-    without,
-)
+from link_evidence import SEVERAL, WHOLE, changed, evidence, findings, scaled, slower, with_facts, with_gpu, without
 from make_link_run import FLAT, Facts, make_link_run, state, two_switches
 from read_findings import check
 

@@ -255,12 +255,7 @@ def calls_of(**seconds: float) -> dict[str, Constant]:
 
 @pytest.mark.parametrize(
     ("arguments", "value", "low", "high"),
-    [
-        (0, 4e-6, 3.96e-6, 4.04e-6),
-        (1, 5e-6, 3.9e-6, 6.1e-6),
-        (2, 6e-6, 3.9e-6, 8.1e-6),
-        (6, 10e-6, 7.9e-6, 12.1e-6),
-    ],
+    [(0, 4e-6, 3.96e-6, 4.04e-6), (1, 5e-6, 3.9e-6, 6.1e-6), (2, 6e-6, 3.9e-6, 8.1e-6), (6, 10e-6, 7.9e-6, 12.1e-6)],
 )
 def test_calls_lie_on_the_line_through_those_measured(arguments: int, value: float, low: float, high: float) -> None:
     found = call_constant(calls_of(x_0=4e-6, x_4=8e-6), "x", arguments)

@@ -13,15 +13,7 @@ from hypothesis import strategies as st
 from make_run import make_run
 
 from microbench.analysis.quantiles import CONFIDENCE, median_ranks
-from microbench.analysis.stats import (
-    Interval,
-    median_interval,
-    rounds_interval,
-    rows,
-    student_95,
-    summarize,
-    values_of,
-)
+from microbench.analysis.stats import Interval, median_interval, rounds_interval, rows, student_95, summarize, values_of
 from microbench.core.model import BenchmarkInfo, Case, Measurement, Metric, Outcome, PerCall, Run, Work
 
 TIME = Metric("submit", "time", "s/launch", "time of a call")

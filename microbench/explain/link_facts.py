@@ -229,12 +229,7 @@ def joints(facts: LinkFacts, groups: Sequence[Sequence[Hop]]) -> list[Joint]:
 
 # Copies by the copy engine: rates over size, the fit T = a + V / b, and times at a size.
 
-MEMORIES = {
-    "pinned": "pinned",
-    "pageable": "pageable",
-    "write_combined": "write-combined",
-    "registered": "registered",
-}
+MEMORIES = {"pinned": "pinned", "pageable": "pageable", "write_combined": "write-combined", "registered": "registered"}
 DEVICE, HOST = "bandwidth", "bandwidth_host"
 HALF, MOST = 0.5, 0.9
 PAGEABLE_LOSS = 0.2
