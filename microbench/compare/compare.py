@@ -207,9 +207,6 @@ def _drifts(ready: Sequence[Pair], arrays: Figures, decision: Decision) -> list[
     return list(largest.values())
 
 
-# -- how the machines differ -------------------------------------------------------------------------------------------
-
-
 def differences(base: Run, new: Run, gpus: Sequence[tuple[GpuInfo, GpuInfo]]) -> tuple[Difference, ...]:
     """How the machines of the newest sessions differ, in properties that both runs know. ``gpus`` pairs the GPUs
     compared, BASE's first."""

@@ -200,9 +200,6 @@ def _in_turn(base: Sequence[str], new: Sequence[str]) -> bool:
     return all(first != second for first, second in zip(sides[::2], sides[1::2], strict=True))
 
 
-# -- rounds as arrays --------------------------------------------------------------------------------------------------
-
-
 def figures(pairs: Sequence[Pair], gpus: Mapping[str, GpuInfo]) -> Figures:
     """The arrays of pairs that can be judged. ``gpus`` are those of both runs, by UUID."""
     logs = [_logs(pair) for pair in pairs]

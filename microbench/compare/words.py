@@ -113,9 +113,6 @@ def summary(comparison: Comparison) -> Finding:
     )
 
 
-# -- what to know before any figure ------------------------------------------------------------------------------------
-
-
 def notices(comparison: Comparison) -> list[Finding]:
     """One run twice, simulated against real, another model, method, driver or board, and lost cases: in this order."""
     return list(_notices(comparison))
@@ -168,9 +165,6 @@ def _notice(rule: str, title: str, text: str, threshold: str, severity: Severity
 
 def _incomparable(comparison: Comparison, reason: str) -> list[Change]:
     return [change for change in comparison.of("incomparable") if change.reason == reason]
-
-
-# -- findings ----------------------------------------------------------------------------------------------------------
 
 
 def findings(comparison: Comparison, base: Side, new: Side) -> list[Finding]:
@@ -305,9 +299,6 @@ def _hidden(comparison: Comparison) -> Iterator[Finding]:
             text=f"One in twenty could hide {percent(float(most))} or more.",
             threshold=f"the far end of each 95 % interval; over {round_percent(STABLE_HALF_WIDTH)} a figure is unclear",
         )
-
-
-# -- commands that add rounds ------------------------------------------------------------------------------------------
 
 
 def _more_rounds(comparison: Comparison, changes: Sequence[Change], base: Side, new: Side, rounds: int) -> list[str]:

@@ -13,8 +13,6 @@ from microbench.core.units import as_time, percent, round_percent, times
 from microbench.explain import compute_units as units
 from microbench.explain.memory_stream import best_stream
 
-# -- facts: sizes, rivals, guesses --------------------------------------------------------------------------------
-
 FED = 0.9
 FEWEST_SIZES = 3
 # Rates that differ by less count as equal.
@@ -87,8 +85,6 @@ def guess_of(row: Row) -> int | None:
     match = GUESS.search(fact.source or "") if fact is not None else None
     return int(match[1]) if match else None
 
-
-# -- facts: products of language models under this run's own roofs ------------------------------------------------
 
 # A product is launch-bound where a call from Python takes this many times as long as its work on the device.
 LAUNCHES_FROM = 1.2
@@ -190,9 +186,6 @@ def _held(product: Shaped, memory: Roof | None, compute: Roof | None) -> Held | 
     if memory is None or compute is None or product.intensity is None or compute.unit != product.row.metric.unit:
         return None
     return "bandwidth" if product.intensity * memory.value < compute.value else "compute"
-
-
-# -- findings -----------------------------------------------------------------------------------------------------
 
 
 def fast(evidence: Evidence) -> Finding | None:

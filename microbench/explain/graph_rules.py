@@ -32,9 +32,6 @@ def _nodes(count: int) -> str:
     return f"{count} node{'' if count == 1 else 's'}"
 
 
-# -- when a graph pays ------------------------------------------------------------------------------------------------
-
-
 def break_even(evidence: Evidence) -> Finding | None:
     """After how many replays a chain of kernels has paid for being made a graph."""
     usual = graphs.usual_break_even(evidence)
@@ -77,6 +74,9 @@ def crossovers(evidence: Evidence) -> Finding | None:
         title = f"A graph of {kernels} kernels is not faster, however short they are"
     ends = {name: graphs.crossing(several, strong) for name, (_, several) in (*others, (first, (kernels, measured)))}
     longest = max(ends, key=lambda name: math.inf if ends[name] is None else ends[name] or 0.0)
+    gains = f"never gains {strong:g}×"
+    if ends[longest] != 0:
+        gains = f"gains {strong:g}× " + (f"up to {as_time(end_s)}" if (end_s := ends[longest]) else "at every length")
     single = pairs(evidence, LOOP_LAYER, 1)[:1]
     useless = bool(single) and single[0].speedup < LITTLE
     rows = [row for _, several in by_submitter.values() for pair in several for row in pair[1:]]
@@ -85,7 +85,7 @@ def crossovers(evidence: Evidence) -> Finding | None:
         rule="graph.crossover",
         severity="note",
         title=title,
-        text=f"From {title_of(longest, layer_titles(evidence.run))} it {_gains(strong, ends[longest])}.",
+        text=f"From {title_of(longest, layer_titles(evidence.run))} it {gains}.",
         advice="Launch single kernels directly: a graph of one kernel gains nothing." if useless else "",
         threshold=(
             f"time in a stream over time as a graph at least {weak:g}, linear in the logarithm between durations; "
@@ -93,12 +93,6 @@ def crossovers(evidence: Evidence) -> Finding | None:
         ),
         rests_on=rests_on(*rows),
     )
-
-
-def _gains(speedup: float, end_s: float | None) -> str:
-    if end_s == 0:
-        return f"never gains {speedup:g}×"
-    return f"gains {speedup:g}× " + ("at every length" if end_s is None else f"up to {as_time(end_s)}")
 
 
 def phases(evidence: Evidence) -> Finding | None:
@@ -190,8 +184,6 @@ def footprint(evidence: Evidence) -> Finding | None:
     )
 
 
-# -- changing a graph -------------------------------------------------------------------------------------------------
-
 WAY_WORDS = {
     "set_params": "new arguments node by node",
     "set_grid": "a new grid node by node",
@@ -242,9 +234,6 @@ def _choice(every: dict[str, list[graphs.Cost]]) -> str:
     if count <= 1:
         return "Update the whole graph, even for one changed node."
     return f"From about {round(count)} changed nodes on, update the whole graph instead of node by node."
-
-
-# -- kinds of node ----------------------------------------------------------------------------------------------------
 
 
 def kinds(evidence: Evidence) -> Finding | None:
@@ -373,9 +362,6 @@ def dependent_launch(evidence: Evidence) -> Finding | None:
     )
 
 
-# -- branches and memory ----------------------------------------------------------------------------------------------
-
-
 def shapes(evidence: Evidence) -> Finding | None:
     """How a graph's branches compare with as many streams, and how many branches help."""
     durations = [duration for duration, _ in evidence.curve("graph_shape", "graph", "duration_ns", shape="fork_join")]
@@ -453,9 +439,6 @@ def _added(each: graphs.Added, how: str = "") -> str:
     return f"{as_time(each.seconds) if each.seconds > 0 else 'nothing measurable'} {how}".rstrip()
 
 
-# -- the model --------------------------------------------------------------------------------------------------------
-
-
 def foresight(evidence: Evidence) -> Finding | None:
     """How far the model's predictions lie from all steps of step_time, which it was not fitted to."""
     checked = check(evidence, fit(evidence)) if evidence.rows("step_time") else None
@@ -473,19 +456,6 @@ def foresight(evidence: Evidence) -> Finding | None:
 
 
 RULES: tuple[Rule, ...] = (
-    break_even,
-    crossovers,
-    phases,
-    replaying,
-    upload,
-    update,
-    kinds,
-    one_by_one,
-    dependent_launch,
-    decided,
-    refused,
-    shapes,
-    memory,
-    footprint,
-    foresight,
-)
+    break_even, crossovers, phases, replaying, upload, update, kinds, one_by_one, dependent_launch, decided,
+    refused, shapes, memory, footprint, foresight,
+)  # fmt: skip

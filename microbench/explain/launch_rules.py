@@ -16,8 +16,6 @@ TIMING_RATIO = 2.0
 COLD_S = 1e-3
 
 
-# -- the cost of a launch and what the GPU waits for ------------------------------------------------------------------
-
 PARTS = {
     "submit": ("The call itself (submit)", "Make fewer calls: fuse kernels, or replay a graph."),
     "start": ("The way to the GPU (start)", "Queue launches ahead, so that running kernels hide it."),
@@ -118,9 +116,6 @@ def tails(evidence: Evidence) -> Finding | None:
     )
 
 
-# -- the layer that launches ------------------------------------------------------------------------------------------
-
-
 def same_kernel(evidence: Evidence) -> Finding | None:
     """What Python adds to the launch of the same empty kernel, and which layer to choose."""
     rows = launches.layer_rows(evidence, "same_kernel", 0)
@@ -164,9 +159,6 @@ def one_op(evidence: Evidence) -> Finding | None:
         threshold="the cheapest and the most expensive library",
         rests_on=rests_on(*rows),
     )
-
-
-# -- queue, link, waits and calls -------------------------------------------------------------------------------------
 
 
 def queue(evidence: Evidence) -> Finding | None:
@@ -286,9 +278,6 @@ def calls(evidence: Evidence) -> Finding | None:
         threshold=f"the most expensive call; advises against timing above {TIMING_RATIO:g} times an untimed record",
         rests_on=rests_on(submit, *known.values()),
     )
-
-
-# -- threads, streams and kinds of launch -----------------------------------------------------------------------------
 
 
 def threads(evidence: Evidence) -> Finding | None:
@@ -426,20 +415,6 @@ def cold(evidence: Evidence) -> Finding | None:
 
 
 RULES: tuple[Rule, ...] = (
-    cost,
-    starving,
-    gaps,
-    same_kernel,
-    one_op,
-    queue,
-    traffic,
-    counters,
-    waits,
-    calls,
-    threads,
-    streams,
-    kinds,
-    arguments,
-    cold,
-    tails,
-)
+    cost, starving, gaps, same_kernel, one_op, queue, traffic, counters, waits, calls, threads, streams, kinds,
+    arguments, cold, tails,
+)  # fmt: skip

@@ -32,6 +32,21 @@ class Cause(NamedTuple):
     certain: bool = False
 
 
+OTHER_PROCESSES = Cause(
+    "other processes", "other processes use this GPU", "They may copy as well.", "End them and measure again.",
+    ("gpu other_processes",),
+)  # fmt: skip
+TRANSLATED = Cause(
+    "translated", "the IOMMU translates addresses", "Misses in its caches slow large or scattered buffers.",
+    "Boot with `iommu=pt` where no virtual machine needs the IOMMU, or use huge pages.", ("iommu",),
+)  # fmt: skip
+HIDDEN = Cause(
+    "hidden", "a virtual machine hides the path",
+    "Slots, bridges and other users of the uplink are visible only on its host.", "Look for the cause on the host.",
+    ("virtual_bus",),
+)  # fmt: skip
+
+
 def causes(evidence: Evidence) -> list[Cause]:
     """Everything in this run that may slow copies down."""
     facts = links.link_facts(evidence)
@@ -42,10 +57,10 @@ def causes(evidence: Evidence) -> list[Cause]:
         _errors(facts),
         _far_node(evidence),
         _small_copies(evidence),
-        _other_processes(evidence),
+        OTHER_PROCESSES if evidence.gpu is not None and evidence.gpu.other_processes else None,
         _shared_uplink(evidence),
-        _translated(facts),
-        _hidden(facts),
+        TRANSLATED if facts.text("iommu") == "translated" else None,
+        HIDDEN if facts.flag("virtual_bus") else None,
     )
     return [cause for cause in seen if cause is not None]
 
@@ -126,12 +141,8 @@ def _narrow_slot(evidence: Evidence, facts: links.LinkFacts) -> Cause | None:
 
 def _errors(facts: links.LinkFacts) -> Cause | None:
     names = tuple(f"{name}{links.RISEN}" for name in facts.damaging() if name.startswith("pcie_"))
-    advice = "Check riser, cable and seat of the board."
-    return (
-        Cause("errors", "its error counters rise", "Damaged packets are sent again.", advice, names, True)
-        if names
-        else None
-    )
+    words = "its error counters rise", "Damaged packets are sent again.", "Check riser, cable and seat of the board."
+    return Cause("errors", *words, names, True) if names else None
 
 
 def _far_node(evidence: Evidence) -> Cause | None:
@@ -154,19 +165,10 @@ def _small_copies(evidence: Evidence) -> Cause | None:
         peak, fit = links.fastest(evidence, direction), links.copy_fit(evidence, links.DEVICE, direction, "pinned")
         needed_bytes = fit.size_for(links.MOST) if fit is not None else FILLING_BYTES
         if peak is not None and peak[0] < needed_bytes:
-            text, advice = (
-                f"The largest copy was {size(peak[0])}.",
-                f"Measure copies from {about_size(needed_bytes)} on as well.",
-            )
+            advice = f"Measure copies from {about_size(needed_bytes)} on as well."
+            text = f"The largest copy was {size(peak[0])}."
             return Cause("small copies", "the copies are small", text, advice, rests_on(peak[1]))
     return None
-
-
-def _other_processes(evidence: Evidence) -> Cause | None:
-    if evidence.gpu is None or not evidence.gpu.other_processes:
-        return None
-    words = "other processes use this GPU", "They may copy as well.", "End them and measure again."
-    return Cause("other processes", *words, ("gpu other_processes",))
 
 
 def _shared_uplink(evidence: Evidence) -> Cause | None:
@@ -179,23 +181,6 @@ def _shared_uplink(evidence: Evidence) -> Cause | None:
     text = f"This GPU keeps {percent(worst.share)} of its rate with {worst.others_words} copying."
     advice = "Measure again while no other GPU copies."
     return Cause("shared uplink", "the uplink is shared", text, advice, rests_on(worst.alone, worst.together))
-
-
-def _translated(facts: links.LinkFacts) -> Cause | None:
-    if facts.text("iommu") != "translated":
-        return None
-    text = "Misses in its caches slow large or scattered buffers."
-    advice = "Boot with `iommu=pt` where no virtual machine needs the IOMMU, or use huge pages."
-    return Cause("translated", "the IOMMU translates addresses", text, advice, ("iommu",))
-
-
-def _hidden(facts: links.LinkFacts) -> Cause | None:
-    if not facts.flag("virtual_bus"):
-        return None
-    text = "Slots, bridges and other users of the uplink are visible only on its host."
-    return Cause(
-        "hidden", "a virtual machine hides the path", text, "Look for the cause on the host.", ("virtual_bus",)
-    )
 
 
 class Reached(NamedTuple):

@@ -181,8 +181,6 @@ def _scaled(fit: Fit, direction: str, ratio: float) -> dict[str, Constant]:
     return {f"{direction}_rate": scaled} | ({f"{direction}_pageable_rate": scaled} if slower else {})
 
 
-# -- before and after -------------------------------------------------------------------------------------------------
-
 SUITE = "what if"
 # Two predictions within this share of one another are the same.
 SAME = 0.02
