@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
-from microbench.analysis.evidence import Evidence, Finding, evidence_by_device
 from microbench.core import model
 from microbench.core.bench import discover
-from microbench.explain.rules import of_suite
 
 DEVICE = "GPU-00000000-0000-0000-0000-0000000051d0"
 SMS, HIGHEST_HZ = 100, 2e9
@@ -50,9 +49,7 @@ def figures(
         found.append(one)
     case = model.Case(benchmark, {name: params[name] for name in sorted(params)})
     telemetry = {DEVICE: model.Telemetry(throttle_reasons=reasons, nvml_sm_clock_hz=1.9e9)}
-    return model.Outcome(
-        case, 0, 0, "ok", measurements=tuple(found), facts=facts, series=series, telemetry=telemetry, device=DEVICE
-    )
+    return model.Outcome(case, 0, 0, "ok", None, tuple(found), facts, series, telemetry, device=DEVICE)
 
 
 def product(
@@ -89,16 +86,7 @@ def shape(rows: int, device_s: float, call_s: float, graph_s: float, projection:
 
 def made(*outcomes: model.Outcome, **gpu: object) -> model.Run:
     """A run of these outcomes alone; ``gpu`` replaces properties of the GPU."""
-    where = model.Environment(gpus=(msgspec.structs.replace(GPU, **gpu),))
+    where = model.Environment(gpus=(replace(GPU, **gpu),))
     session = model.Session(where, model.Settings(), "0.0", "2025-01-02T03:04:05Z", simulated=True)
     infos = [discover()[name].info([]) for name in dict.fromkeys(one.case.benchmark for one in outcomes)]
     return model.Run(1, "simulated-run", (session,), tuple(infos), outcomes)
-
-
-def evidence(run: model.Run) -> Evidence:
-    return evidence_by_device(run)[0]
-
-
-def findings(run: model.Run) -> dict[str, Finding]:
-    """The suite's findings by rule."""
-    return {finding.rule: finding for finding in of_suite(evidence(run), "compute")}

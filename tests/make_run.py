@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 
 import msgspec
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import Finding
 from microbench.core import model
@@ -81,7 +82,7 @@ def launch_outcomes(round: int = 0) -> list[model.Outcome]:
     for layer, submit_s in ONE_OP.items():
         both = [measurement("submit", submit_s, calls=100), measurement("round_trip", submit_s + 6e-6)]
         operation = outcome("launch_layers", both, round=round, family="one_op", layer=layer, arguments=1)
-        made.append(msgspec.structs.replace(operation, facts=(model.Fact("kernels_per_call", 1, "captured"),)))
+        made.append(replace(operation, facts=(model.Fact("kernels_per_call", 1, "captured"),)))
     return made + sweep_outcomes(round) + way_outcomes(round)
 
 
@@ -102,12 +103,8 @@ def sweep_outcomes(round: int = 0) -> list[model.Outcome]:
         made.append(
             outcome("launch_traffic", traffic, round=round, work="launch", duration_ns=duration_ns, argument_bytes=0)
         )
-    others = (
-        ("pinned_h2d", "_per_byte", 1.078, 0.094),
-        ("pinned_d2h", "_per_byte", 0.1, 1.094),
-        ("graph_100", "", 340.0, 160.0),
-    )
-    for work, kind, received, sent in others:
+    copies = ("pinned_h2d", "_per_byte", 1.078, 0.094), ("pinned_d2h", "_per_byte", 0.1, 1.094)
+    for work, kind, received, sent in (*copies, ("graph_100", "", 340.0, 160.0)):
         values = (f"received{kind}", received), (f"sent{kind}", sent)
         traffic = [measurement(name, value, clock="counter") for name, value in values]
         made.append(outcome("launch_traffic", traffic, round=round, work=work, duration_ns=0, argument_bytes=0))
@@ -222,7 +219,7 @@ def make_run(
     if not more:
         return whole
     outcomes = (*whole.outcomes, *more)
-    return msgspec.structs.replace(whole, benchmarks=benchmarks(outcomes), outcomes=outcomes)
+    return replace(whole, benchmarks=benchmarks(outcomes), outcomes=outcomes)
 
 
 @cache
@@ -230,9 +227,8 @@ def _whole_run(rounds: int, gpu: bool, gpu_name: str) -> model.Run:
     outcomes = [made for round in range(rounds) for made in host_outcomes(round)]
     if gpu:
         outcomes += [made for round in range(rounds) for made in launch_outcomes(round)]
-    where = (
-        environment(gpu_name) if gpu else model.Environment(no_gpu_reason="no driver", no_gpu_next_step="install one")
-    )
+    none = model.Environment(no_gpu_reason="no driver", no_gpu_next_step="install one")
+    where = environment(gpu_name) if gpu else none
     session = model.Session(where, model.Settings(rounds=rounds), "0.0", "2025-01-02T03:04:05Z", simulated=True)
     return model.Run(1, "simulated-run", (session,), benchmarks(outcomes), tuple(outcomes))
 
@@ -248,19 +244,17 @@ def with_suite(
     infos = [discover()[name].info(discover()[name].cases(preset)) for name in names]
     sessions = run.sessions
     if machine is not None:
-        sessions = tuple(msgspec.structs.replace(one, environment=machine) for one in sessions)
-    return msgspec.structs.replace(
-        run, sessions=sessions, benchmarks=(*run.benchmarks, *infos), outcomes=(*run.outcomes, *outcomes)
-    )
+        sessions = tuple(replace(one, environment=machine) for one in sessions)
+    return replace(run, sessions=sessions, benchmarks=(*run.benchmarks, *infos), outcomes=(*run.outcomes, *outcomes))
 
 
 def skipped(layer: str = "warp", reason: str = "not installed: pip install warp-lang") -> model.Outcome:
     made = outcome("launch_layers", family="same_kernel", layer=layer, arguments=0)
-    return msgspec.structs.replace(made, status="skipped", reason=reason)
+    return replace(made, status="skipped", reason=reason)
 
 
 def failed(reason: str = "CUDA_ERROR_ILLEGAL_ADDRESS", status: str = "failed") -> model.Outcome:
-    return msgspec.structs.replace(outcome("launch_queue", argument_bytes=2048), status=status, reason=reason)
+    return replace(outcome("launch_queue", argument_bytes=2048), status=status, reason=reason)
 
 
 # -- changing a run, reading a finding --------------------------------------------------------------------------------
@@ -268,7 +262,7 @@ def failed(reason: str = "CUDA_ERROR_ILLEGAL_ADDRESS", status: str = "failed") -
 
 def changed(run: model.Run, change: Callable[[model.Outcome], model.Outcome | None]) -> model.Run:
     """The run with each outcome changed, or left out for None."""
-    return msgspec.structs.replace(run, outcomes=tuple(new for old in run.outcomes if (new := change(old)) is not None))
+    return replace(run, outcomes=tuple(new for old in run.outcomes if (new := change(old)) is not None))
 
 
 def is_case(one: model.Outcome, benchmark: str, params: dict[str, model.Param]) -> bool:
@@ -292,7 +286,7 @@ def with_metrics(
     def remade(one: model.Outcome) -> model.Outcome:
         if not is_case(one, benchmark, params):
             return one
-        return msgspec.structs.replace(one, measurements=tuple(filter(None, map(change, one.measurements))))
+        return replace(one, measurements=tuple(filter(None, map(change, one.measurements))))
 
     return changed(run, remade)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from make_graph_run import graph_outcomes, make_graph_run
 from make_run import figures, measurement, scaled, with_metrics, without
+from msgspec.structs import replace
 from read_findings import by_rule, check, evidence
 
 from microbench.analysis.evidence import Finding
@@ -37,6 +37,8 @@ FEW_BYTES = ("memset", "copy_h2d", "copy_d2h", "copy_d2d")
 SINGLY = (*FEW_BYTES, "host", "event_record", "event_wait")
 AT_ONCE = without(WHOLE, "graph_nodes", kind="kernel_prologue")
 SLOW_ROOTS = scaled(WHOLE, "graph_shape", ("graph_submit",), 50, shape="independent")
+LONG_UPLOADED = scaled(WHOLE, "graph_lifecycle", ("uploaded_launch",), 60)
+CHEAP_REBUILD = scaled(WHOLE, "graph_update", ("change", *graphs.AROUND, "next_replay"), 0.01, way="rebuild")
 NO_RELEASE = without(WHOLE, "graph_memory", way="stream_released")
 CASES: list[tuple[str, Run, str, list[str]]] = [
     ("graph.break_even", WHOLE, "note", ["10.0 µs", "260 µs"]),
@@ -51,20 +53,10 @@ CASES: list[tuple[str, Run, str, list[str]]] = [
     ("graph.replay", WHOLE, "note", ["1.20 µs", "498 ns", "1.40 ns"]),
     ("graph.upload", WHOLE, "advice", ["86.3 µs", "1.56 µs", "83.7 µs"]),
     ("graph.upload", OLD, "advice", ["86.3 µs", "1.34 µs", "83.7 µs"]),
-    (
-        "graph.upload",
-        scaled(WHOLE, "graph_lifecycle", ("uploaded_launch",), 60),
-        "note",
-        ["86.3 µs", "92.6 µs", "83.7 µs"],
-    ),
+    ("graph.upload", LONG_UPLOADED, "note", ["86.3 µs", "92.6 µs", "83.7 µs"]),
     ("graph.memory_taken", WHOLE, "note", ["1.10 kB", "2.30 kB", "11.0 MB"]),
     ("graph.update", WHOLE, "advice", ["26.9 µs", "304 µs", "11×"]),
-    (
-        "graph.update",
-        scaled(WHOLE, "graph_update", ("change", *graphs.AROUND, "next_replay"), 0.01, way="rebuild"),
-        "note",
-        ["2.24 µs"],
-    ),
+    ("graph.update", CHEAP_REBUILD, "note", ["2.24 µs"]),
     ("graph.nodes", WHOLE, "note", ["99.9 ns", "8.95 µs", "1.28×"]),
     ("graph.one_by_one", WHOLE, "advice", ["130 µs", "1.50 µs"]),
     ("graph.one_by_one", launches(WHOLE, 1.5e-6, *SINGLY[1:]), "advice", ["4 B", "96.4 µs", "1.50 µs"]),
@@ -153,9 +145,9 @@ def test_crossovers_lie_between_the_durations_around_them() -> None:
 def test_a_crossover_is_linear_in_the_logarithm() -> None:
     def pair(duration_s: float, speedup: float) -> Pair:
         stand_in = pairs(evidence(WHOLE), "loop", 100)[0]
-        interval = msgspec.structs.replace(stand_in.graph.interval, median=1.0)
-        graph = msgspec.structs.replace(stand_in.graph, interval=interval)
-        stream = msgspec.structs.replace(graph, interval=msgspec.structs.replace(interval, median=speedup))
+        interval = replace(stand_in.graph.interval, median=1.0)
+        graph = replace(stand_in.graph, interval=interval)
+        stream = replace(graph, interval=replace(interval, median=speedup))
         return Pair(duration_s, stream, graph)
 
     measured = [pair(1e-6, 1.2), pair(100e-6, 1.0)]
@@ -210,10 +202,7 @@ def test_gpu_time_is_fitted_for_the_whole_replay() -> None:
 
 
 def test_a_change_costs_its_record_its_disposal_and_what_the_next_replay_takes_more() -> None:
-    updated, single = (
-        graphs.cost(evidence(WHOLE), "exec_update", 100, 100),
-        graphs.cost(evidence(WHOLE), "set_params", 100, 100),
-    )
+    updated, single = (graphs.cost(evidence(WHOLE), way, 100, 100) for way in ("exec_update", "set_params"))
     assert updated is not None
     assert updated.seconds == pytest.approx(21.5e-6 + 44.4e-6 + 16e-6 + 4e-6, rel=0.02)
     assert {row.metric.name for row in updated.rows} >= {"record", "dispose"}
@@ -236,9 +225,8 @@ def test_from_how_many_nodes_the_whole_update_is_cheaper() -> None:
 
 
 def test_every_kind_of_node_has_a_title() -> None:
-    assert {str(one.case.params["kind"]) for one in graph_outcomes() if one.case.benchmark == "graph_nodes"} == set(
-        graphs.TITLES
-    )
+    kinds = {one.case.params["kind"] for one in graph_outcomes() if one.case.benchmark == "graph_nodes"}
+    assert kinds == set(graphs.TITLES)
 
 
 def test_branches_help_up_to_where_the_gpu_is_full() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from link_evidence import SEVERAL, WHOLE, changed, evidence, peer_outcomes, with_facts, without
 from make_link_run import FLAT, HOST_FIXED_S, Facts, link_outcomes, machine, state, two_switches
 from make_run import measurement
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import evidence_by_device
 from microbench.analysis.stats import rows
@@ -58,17 +58,17 @@ def test_facts_are_read_by_kind() -> None:
 
 
 def test_the_newest_state_that_went_well_counts() -> None:
-    failed = msgspec.structs.replace(state({}), status="failed", reason="x")
-    run = msgspec.structs.replace(WHOLE, outcomes=(*WHOLE.outcomes, state(two_switches()), failed))
+    failed = replace(state({}), status="failed", reason="x")
+    run = replace(WHOLE, outcomes=(*WHOLE.outcomes, state(two_switches()), failed))
     assert links.link_facts(evidence(run)).number("switches") == 2
 
 
 def test_the_worst_of_all_rounds_counts_against_the_link() -> None:
     def rounds(*facts: Facts, session: int = 0) -> Run:
         states = (state(one) for one in facts)
-        outcomes = [msgspec.structs.replace(one, round=at, session=session) for at, one in enumerate(states)]
+        outcomes = [replace(one, round=at, session=session) for at, one in enumerate(states)]
         sessions = (*WHOLE.sessions, *WHOLE.sessions)
-        return msgspec.structs.replace(WHOLE, sessions=sessions, outcomes=(*without("link_state").outcomes, *outcomes))
+        return replace(WHOLE, sessions=sessions, outcomes=(*without("link_state").outcomes, *outcomes))
 
     busy = two_switches(read_under_load=True)
     facts = links.link_facts(evidence(rounds({**busy, "pcie_replays_risen": 7}, {**busy, "switches": 3}, busy)))
@@ -83,7 +83,7 @@ def test_the_worst_of_all_rounds_counts_against_the_link() -> None:
     # Errors of an earlier session say nothing about now.
     both = rounds(busy, session=1)
     earlier = state({**busy, "pcie_replays_risen": 9})
-    run = msgspec.structs.replace(both, outcomes=(earlier, *both.outcomes))
+    run = replace(both, outcomes=(earlier, *both.outcomes))
     assert links.link_facts(evidence(run)).risen() == {}
 
 
@@ -133,7 +133,7 @@ def test_pinned_memory_that_costs_no_more_pays_at_once() -> None:
     def free(one: Outcome) -> Outcome:
         if one.case.benchmark != "link_pinning" or one.case.params["way"] != "allocate":
             return one
-        return msgspec.structs.replace(one, measurements=(measurement("pin", 1e-9), measurement("release", 1e-9)))
+        return replace(one, measurements=(measurement("pin", 1e-9), measurement("release", 1e-9)))
 
     allocated = next(choice for choice in links.choices(evidence(changed(free))) if choice.way == "allocate")
     assert allocated.extra_s < 0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-import msgspec
 import pytest
 from link_evidence import scaled, with_gpu
 from make_memory_run import GIB, MIB, make_memory_run
 from memory_evidence import WHOLE, evidence, findings
+from msgspec.structs import replace
 
 from microbench.core.model import Run
 from microbench.explain import memory_levels as levels
@@ -62,7 +62,7 @@ def test_an_l2_that_only_shared_answers_show_has_an_upper_bound() -> None:
     """Where the L2 is small or few sets were measured, none is known to be answered by it alone."""
     run = make_memory_run(preset="quick")
     kept = [one for one in run.outcomes if one.case.params.get("footprint_bytes") != 24 * MIB]
-    run = msgspec.structs.replace(run, outcomes=tuple(kept))
+    run = replace(run, outcomes=tuple(kept))
     assert "L2 up to 11.0 TB/s" in findings(run)["memory.levels"].title
 
 
@@ -85,7 +85,7 @@ def test_one_odd_point_does_not_end_a_level() -> None:
 
 
 def test_without_the_size_of_the_l2_only_the_ends_are_named() -> None:
-    unknown = with_gpu(lambda gpu: msgspec.structs.replace(gpu, l2_bytes=None), WHOLE)
+    unknown = with_gpu(lambda gpu: replace(gpu, l2_bytes=None), WHOLE)
     assert [one.name for one in levels.bandwidth_levels(evidence(unknown))] == ["L1", "DRAM"]
 
 
