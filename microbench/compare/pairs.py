@@ -187,7 +187,6 @@ def has_ratio(base: Row, new: Row) -> bool:
 
 
 def _starts(row: Row, side: _Side) -> list[str]:
-    """When the sessions of a row's rounds began."""
     return [side.run.sessions[number].started_at for number in {outcome.session for outcome in row.outcomes}]
 
 

@@ -188,18 +188,14 @@ def _host(drifts: tuple[HostDrift, ...]) -> Iterator[Finding]:
         whole = drift.went >= MOST_OF_THE_HOST * drift.rows
         groups.setdefault((drift.counted, "slower" if drift.ratio > 1 else "faster", whole), []).append(drift)
     for (counted, way, whole), members in groups.items():
-        sizes = [percent(abs(drift.ratio - 1)) for drift in members]
+        title = f"{'The whole host was' if whole else 'Many host-timed figures were'} {way}: "
+        by_suite = [(drift, percent(abs(drift.ratio - 1))) for drift in members]
         if whole:
-            suites = [
-                f"{drift.rows} figures of {drift.suite} by {size}" for drift, size in zip(members, sizes, strict=True)
-            ]
-            title = f"The whole host was {way}: {', '.join(suites)} (median)"
+            title += ", ".join(f"{drift.rows} figures of {drift.suite} by {size}" for drift, size in by_suite)
+            title += " (median)"
         else:
-            suites = [
-                f"{drift.went} of {drift.rows} of {drift.suite} (median of all: {size} {way})"
-                for drift, size in zip(members, sizes, strict=True)
-            ]
-            title = f"Many host-timed figures were {way}: {', '.join(suites)}"
+            parts = [(f"{drift.went} of {drift.rows} of {drift.suite}", size) for drift, size in by_suite]
+            title += ", ".join(f"{part} (median of all: {size} {way})" for part, size in parts)
         severity: Severity = "advice" if counted or not whole else "note"
         if counted and whole:
             severity = "problem" if way == "slower" else "good"

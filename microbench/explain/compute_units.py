@@ -330,7 +330,6 @@ def paths(evidence: Evidence) -> Finding | None:
 
 
 def _one_path(evidence: Evidence) -> Finding | None:
-    """mma.sync below the architecture's rate."""
     for dtype in tensor_dtypes(evidence):
         row = per_clock(evidence, MMA, dtype)
         share = share_of(evidence, row) if row is not None else None

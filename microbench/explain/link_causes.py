@@ -160,7 +160,6 @@ def _far_node(evidence: Evidence) -> Cause | None:
 
 
 def _small_copies(evidence: Evidence) -> Cause | None:
-    """The largest copy is too small to fill the link."""
     for direction in links.DIRECTIONS:
         peak, fit = links.fastest(evidence, direction), links.copy_fit(evidence, links.DEVICE, direction, "pinned")
         needed_bytes = fit.size_for(links.MOST) if fit is not None else FILLING_BYTES
@@ -172,7 +171,6 @@ def _small_copies(evidence: Evidence) -> Cause | None:
 
 
 def _shared_uplink(evidence: Evidence) -> Cause | None:
-    """Other GPUs take from the same uplink when they copy."""
     own = evidence.gpu.index if evidence.gpu is not None else 0
     mine = [contention for contention in links.shared_uplinks(evidence) if contention.gpu_index == own]
     worst = min(mine, key=lambda contention: contention.share, default=None)

@@ -87,7 +87,6 @@ def _ways(directions: Iterable[str]) -> str:
 
 
 def _pin(priced: Sequence[links.Choice], heavy: bool) -> str:
-    """Whether to pin."""
     counts = [count for choice in priced for count in choice.paid.values()]
     if not priced:
         return "Pin what is copied often." if heavy else ""

@@ -122,7 +122,6 @@ def peers(evidence: Evidence) -> Finding | None:
 
 
 def _without(evidence: Evidence) -> list[str]:
-    """What copies lose without peer access."""
     for way in links.PEER_WAYS:
         on, off = links.pairs(evidence, way), links.pairs(evidence, way, "off")
         if ratios := [on[pair].value / row.value for pair, row in off.items() if pair in on]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, listed, rests_on
 from microbench.analysis.limits import ceiling
@@ -41,7 +40,6 @@ def _names(blamed: Iterable[Cause]) -> list[str]:
 
 
 def _judged(evidence: Evidence, judged: Verdict) -> Finding:
-    """The finding of copies that have a ceiling."""
     speed = links.gpu_speed(evidence, links.link_facts(evidence))
     name = f"PCIe {speed.words}" if speed is not None else "PCIe"
     worst, blamed = judged.over or judged.worst, judged.blamed
@@ -134,7 +132,6 @@ def _without_copies(evidence: Evidence, facts: links.LinkFacts) -> Finding | Non
 
 
 def _others(others: Sequence[Cause]) -> str:
-    """The causes that are not explained."""
     return f" Also seen: {listed([cause.short for cause in others])}." if others else ""
 
 
@@ -174,42 +171,35 @@ def _counter(name: str) -> str:
     return name.replace("_", " ").replace("pcie", "PCIe").replace("nvlink", "NVLink")
 
 
-class Setting(NamedTuple):
-    """What is set, what that means, and what to do about it ("" for nothing)."""
-
-    short: str
-    text: str
-    advice: str
-
-
 def settings(evidence: Evidence) -> Finding | None:
     """Settings on the path to the GPU that cost something."""
     facts = links.link_facts(evidence)
     if links.shares_memory(evidence, facts) is not None:
         return None
     payload_bytes = facts.number("max_payload_bytes")
-    seen = []
+    seen: list[tuple[str, str, str]] = []  # what is set, what that means, and what to do about it ("" for nothing)
     if payload_bytes is not None and payload_bytes < USUAL_PAYLOAD_BYTES:
         advice = f"Allow {USUAL_PAYLOAD_BYTES} B in the firmware."
         short, text = f"a payload of {payload_bytes} B", "Headers take more of the link with small packets."
-        seen.append(Setting(short, text, advice))
+        seen.append((short, text, advice))
     if facts.flag("relaxed_ordering") is False:
         text = "Without relaxed ordering a packet may have to wait for the one before it."
-        seen.append(Setting("relaxed ordering off", text, "Turn relaxed ordering on."))
+        seen.append(("relaxed ordering off", text, "Turn relaxed ordering on."))
     if facts.flag("acs") is True and len(evidence.environment.gpus) > 1:
         text = "ACS sends traffic between GPUs through the root port, past the switch that could join them."
-        seen.append(Setting("ACS redirects peers", text, "Turn ACS off where no virtual machine needs it."))
+        seen.append(("ACS redirects peers", text, "Turn ACS off where no virtual machine needs it."))
     if facts.flag("resizable_bar") is False:
         text = "The host reaches only a part of the GPU's memory directly (BAR1); copies do not need it."
-        seen.append(Setting("no resizable BAR", text, ""))
+        seen.append(("no resizable BAR", text, ""))
     if not seen:
         return None
+    names, texts, (advice, *_) = zip(*seen, strict=True)
     return Finding(
         rule="link.settings",
-        severity="advice" if seen[0].advice else "note",
-        title=f"On the path to the GPU: {listed([setting.short for setting in seen])}",
-        text=" ".join(setting.text for setting in seen[:2]),
-        advice=seen[0].advice,
+        severity="advice" if advice else "note",
+        title=f"On the path to the GPU: {listed(names)}",
+        text=" ".join(texts[:2]),
+        advice=advice,
         threshold="payload under 256 B, no relaxed ordering, no resizable BAR, ACS redirecting with several GPUs",
         rests_on=("max_payload_bytes", "relaxed_ordering", "resizable_bar", "acs"),
     )

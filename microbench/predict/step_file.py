@@ -373,7 +373,6 @@ def read(name: str | Path, layers: LayerNames) -> Workload:
 
 
 def _path(name: str) -> Path:
-    """The file that a workload's name means: an example, or one of the user's."""
     shipped = examples()
     if name in shipped:
         return shipped[name]

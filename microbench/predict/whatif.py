@@ -265,7 +265,6 @@ def _way(pair: Pair, names: tuple[str, str]) -> Finding:
 
 
 def _unused(changes: Sequence[Change]) -> Iterator[Finding]:
-    """Changes that no way of submitting the step uses."""
     unused = [change.what for change in changes if not change.matters]
     if unused:
         yield Finding(
