@@ -9,30 +9,14 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from microbench.core.model import (
-    BenchmarkInfo,
-    Case,
-    Environment,
-    Fact,
-    GpuInfo,
-    LinkInfo,
-    Measurement,
-    Metric,
-    Outcome,
-    Param,
-    Run,
-    Session,
-    Settings,
-    Telemetry,
-    Work,
-)
+from microbench.core import model
 
 UUID = "GPU-00000000-0000-0000-0000-0000000051d0"
 HIGHEST_HZ = 1.98e9
-GPU = GpuInfo(
+GPU = model.GpuInfo(
     name="SIMULATED GPU", uuid=UUID, compute_capability=(9, 0), sm_count=132, sm_clock_max_hz=HIGHEST_HZ,
     memory_clock_max_hz=3.201e9, memory_bus_bits=6016,
-    link=LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256),
+    link=model.LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256),
 )  # fmt: skip
 
 
@@ -46,7 +30,7 @@ class Figure:
     value: float
     kind: str = "time"
     unit: str = "s"
-    params: Mapping[str, Param] = field(default_factory=dict)
+    params: Mapping[str, model.Param] = field(default_factory=dict)
     clock: str = "device"
     bound: str | None = None
     deviation: float = 0.003
@@ -54,7 +38,7 @@ class Figure:
 
     @property
     def case_id(self) -> str:
-        return Case(self.benchmark, dict(self.params)).id
+        return model.Case(self.benchmark, dict(self.params)).id
 
 
 def usual() -> list[Figure]:
@@ -99,14 +83,14 @@ def made(
     figures: Sequence[Figure] | None = None,
     rounds: int = 5,
     clocks_hz: Sequence[float] = (HIGHEST_HZ,) * 5,
-    gpu: GpuInfo = GPU,
+    gpu: model.GpuInfo = GPU,
     run_id: str = "20260101T000000Z-0000000",
     versions: Mapping[str, int] | None = None,
     simulated: bool = False,
     driver: str = "570.1",
-    facts: tuple[Fact, ...] = (),
+    facts: tuple[model.Fact, ...] = (),
     by_round: Callable[[Figure, int], float] | None = None,
-) -> Run:
+) -> model.Run:
     """A run of these figures; ``clocks_hz`` are the SM clocks of the rounds, ``versions`` benchmarks' methods,
     ``by_round`` multiplies a figure in one round alone."""
     noise = random.Random(seed)
@@ -118,29 +102,29 @@ def made(
             factor = math.prod(change(one) for change in changes) * math.exp(noise.gauss(0, one.deviation))
             factor *= by_round(one, turn) if by_round is not None else 1.0
             outcomes.append(outcome(one, one.value * factor, turn, hertz, gpu))
-    session = Session(
-        environment=Environment(gpus=(gpu,), driver_version=driver, packages={"numpy": "2.4.0"}, facts=facts),
-        settings=Settings("quick", tuple(dict.fromkeys(one.suite for one in chosen)), {}, None, rounds),
+    session = model.Session(
+        environment=model.Environment(gpus=(gpu,), driver_version=driver, packages={"numpy": "2.4.0"}, facts=facts),
+        settings=model.Settings("quick", tuple(dict.fromkeys(one.suite for one in chosen)), {}, None, rounds),
         tool_version="0.1.0",
         started_at="2026-01-01T00:00:00+00:00",
         simulated=simulated,
     )
-    return Run(1, f"{run_id}{seed}", (session,), infos(chosen, versions or {}), tuple(outcomes))
+    return model.Run(1, f"{run_id}{seed}", (session,), infos(chosen, versions or {}), tuple(outcomes))
 
 
-def infos(figures: Sequence[Figure], versions: Mapping[str, int]) -> tuple[BenchmarkInfo, ...]:
+def infos(figures: Sequence[Figure], versions: Mapping[str, int]) -> tuple[model.BenchmarkInfo, ...]:
     """The benchmarks of these figures as a run keeps them."""
-    metrics: dict[tuple[str, str], dict[str, Metric]] = {}
+    metrics: dict[tuple[str, str], dict[str, model.Metric]] = {}
     for one in figures:
         own = metrics.setdefault((one.benchmark, one.suite), {})
-        own[one.metric] = Metric(one.metric, one.kind, one.unit, "invented")  # type: ignore[arg-type]
+        own[one.metric] = model.Metric(one.metric, one.kind, one.unit, "invented")  # type: ignore[arg-type]
     return tuple(
-        BenchmarkInfo(name, suite, name, "How much?", versions.get(name, 1), (), tuple(own.values()))
+        model.BenchmarkInfo(name, suite, name, "How much?", versions.get(name, 1), (), tuple(own.values()))
         for (name, suite), own in metrics.items()
     )
 
 
-def outcome(one: Figure, value: float, turn: int, hertz: float, gpu: GpuInfo) -> Outcome:
+def outcome(one: Figure, value: float, turn: int, hertz: float, gpu: model.GpuInfo) -> model.Outcome:
     """A round of a case with one figure, sampled sixteen times."""
     slowed = hertz / HIGHEST_HZ if one.on_clock else 1.0
     if one.kind == "rate":
@@ -148,27 +132,27 @@ def outcome(one: Figure, value: float, turn: int, hertz: float, gpu: GpuInfo) ->
     else:
         sample, work = value if value == 0 else value / slowed, 0.0
     samples = [sample * (1 + 1e-4 * (index - 7.5)) for index in range(16)]
-    measurement = Measurement(
+    measurement = model.Measurement(
         metric=one.metric,
         clock=one.clock,  # type: ignore[arg-type]
         samples=msgspec.Raw(msgspec.json.encode(samples)),
         n=16,
         bound=one.bound,
-        work=Work(bytes=round(work), flops=round(work), operations=round(work)),
+        work=model.Work(bytes=round(work), flops=round(work), operations=round(work)),
     )
-    return Outcome(
-        case=Case(one.benchmark, dict(one.params)),
+    return model.Outcome(
+        case=model.Case(one.benchmark, dict(one.params)),
         session=0,
         round=turn,
         status="ok",
         measurements=(measurement,),
-        telemetry={gpu.uuid: Telemetry(sm_clock_begin_hz=hertz, sm_clock_end_hz=hertz)},
+        telemetry={gpu.uuid: model.Telemetry(sm_clock_begin_hz=hertz, sm_clock_end_hz=hertz)},
         wall_s=0.1,
         device=gpu.uuid,
     )
 
 
-def grown(*runs: Run) -> Run:
+def grown(*runs: model.Run) -> model.Run:
     """One run with the sessions of several, as run --into adds them."""
     outcomes = [msgspec.structs.replace(one, session=number) for number, run in enumerate(runs) for one in run.outcomes]
     sessions = tuple(run.sessions[0] for run in runs)

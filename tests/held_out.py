@@ -12,6 +12,7 @@ import csv
 import dataclasses
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
@@ -112,10 +113,7 @@ def measure(path: Path, seconds: float, device: str | None = None) -> None:
         select=names, preset="full", rounds=ROUNDS, time_limit_s=seconds, out=path, device=device
     )
     result = session.execute(request, lambda event: None)
-    counts = {
-        status: [one.status for one in result.run.outcomes].count(status) for status in ("ok", "failed", "skipped")
-    }
-    print(path, counts)
+    print(path, dict(Counter(one.status for one in result.run.outcomes)))
     for one in result.run.outcomes:
         if one.status not in ("ok", "skipped"):
             print(one.case.id, one.round, one.status, one.reason)

@@ -9,6 +9,7 @@ import msgspec
 import read_findings
 from make_link_run import Facts, make_link_run, state, two_switches
 from make_run import is_case
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, Finding
 from microbench.core.model import GpuInfo, Outcome, Param, Run
@@ -38,14 +39,12 @@ def scaled(benchmark: str, metric: str, factor: float, run: Run = WHOLE, **param
         if not is_case(one, benchmark, params):
             return one
         made = tuple(
-            msgspec.structs.replace(
-                old, samples=msgspec.Raw(msgspec.json.encode([value / factor for value in old.values]))
-            )
+            replace(old, samples=msgspec.Raw(msgspec.json.encode([value / factor for value in old.values])))
             if old.metric == metric
             else old
             for old in one.measurements
         )
-        return msgspec.structs.replace(one, measurements=made)
+        return replace(one, measurements=made)
 
     return changed(change, run)
 
@@ -60,7 +59,7 @@ def peer_outcomes(run: Run, status: str, reason: str, **params: int) -> Run:
     def change(one: Outcome) -> Outcome:
         if one.case.benchmark != "link_peer" or not params.items() <= one.case.params.items():
             return one
-        return msgspec.structs.replace(one, status=status, reason=reason, measurements=())
+        return replace(one, status=status, reason=reason, measurements=())
 
     return changed(change, run)
 
@@ -73,9 +72,9 @@ def with_gpu(change: Callable[[GpuInfo], GpuInfo], run: Run = WHOLE) -> Run:
     sessions = []
     for session in run.sessions:
         gpus = tuple(change(gpu) for gpu in session.environment.gpus)
-        environment = msgspec.structs.replace(session.environment, gpus=gpus)
-        sessions.append(msgspec.structs.replace(session, environment=environment))
-    return msgspec.structs.replace(run, sessions=tuple(sessions))
+        environment = replace(session.environment, gpus=gpus)
+        sessions.append(replace(session, environment=environment))
+    return replace(run, sessions=tuple(sessions))
 
 
 def slower(factor: float, run: Run = WHOLE) -> Run:

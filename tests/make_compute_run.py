@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import msgspec
 from make_memory_run import SM_CLOCK_HZ, SMS, machine
 from make_run import DEVICE, make_run, measurement, outcome, with_suite
+from msgspec.structs import replace
 
 from microbench.benchmarks.compute.gemm_shapes import PROJECTIONS
 from microbench.core.bench import Preset, discover
@@ -98,7 +98,7 @@ class Skipped(Exception):
 
 
 def checked(one: Measurement) -> Measurement:
-    return msgspec.structs.replace(one, verified="projected on random signs", needs_verification=True)
+    return replace(one, verified="projected on random signs", needs_verification=True)
 
 
 def clock(value: float) -> Measurement:
@@ -214,7 +214,7 @@ def shaped(params: dict[str, Param]) -> Figures:
     timed = rated(dtype, operations / device_s, operations)
     found = [
         timed, clock(PRODUCTS[dtype].clock_hz if rows >= 128 else SM_CLOCK_HZ),
-        msgspec.structs.replace(timed, metric="bandwidth", work=Work(bytes=moved), bound="dram"),
+        replace(timed, metric="bandwidth", work=Work(bytes=moved), bound="dram"),
         checked(measurement("call", max(device_s, CALL_S), calls=20)),
         checked(measurement("graph", device_s + GRAPH_GAP_S, clock="device", calls=20)),
     ]  # fmt: skip
@@ -275,10 +275,10 @@ def compute_outcomes(preset: Preset = "default", round: int = 0) -> list[Outcome
                 measured, known, series = figures(dict(case.params))
             except Skipped as skip:
                 one = outcome(name, (), round=round, **case.params)
-                found.append(msgspec.structs.replace(one, status="skipped", reason=str(skip)))
+                found.append(replace(one, status="skipped", reason=str(skip)))
                 continue
             one = outcome(name, measured, round=round, **case.params)
-            found.append(msgspec.structs.replace(one, facts=known, series=series, telemetry=telemetry))
+            found.append(replace(one, facts=known, series=series, telemetry=telemetry))
     return found
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 import numpy as np
 from make_run import make_run, measurement, outcome, with_suite
+from msgspec.structs import replace
 
 from microbench.core.bench import Preset, discover
 from microbench.core.model import Fact, Measurement, Outcome, Param, Run
@@ -140,7 +140,7 @@ def graph_outcomes(preset: Preset = "default", round: int = 0) -> list[Outcome]:
         for case in discover()[name].cases(preset):
             made = outcome(name, figures(dict(case.params)), round=round, **case.params)
             if str(case.params.get("kind", "")).startswith("if"):
-                made = msgspec.structs.replace(made, facts=(Fact("update", None, "cuGraphExecUpdate", reason=REFUSED),))
+                made = replace(made, facts=(Fact("update", None, "cuGraphExecUpdate", reason=REFUSED),))
             outcomes.append(made)
     return outcomes
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import msgspec
 from make_run import DEVICE, make_run, measurement, outcome, per_call, with_suite
+from msgspec.structs import replace
 
 from microbench.core.bench import Preset, discover
 from microbench.core.model import Environment, Fact, Measurement, Outcome, Param, Run, Scalar, Work
@@ -87,7 +87,7 @@ def two_switches(**other: Scalar) -> Facts:
 def rate(name: str, value: float, size_bytes: int, bound: str | None = None, **more: object) -> Measurement:
     """A rate as samples: seconds of one copy of ``size_bytes``."""
     one = measurement(name, size_bytes / value, spread=0.001, work=Work(bytes=size_bytes), bound=bound, **more)
-    return msgspec.structs.replace(one, verified=VERIFIED, needs_verification=True)
+    return replace(one, verified=VERIFIED, needs_verification=True)
 
 
 def copied(name: str, cost: tuple[float, float], size_bytes: int, bound: str, **more: object) -> Measurement:
@@ -140,10 +140,8 @@ def numa(params: dict[str, Param]) -> list[Measurement]:
     node, direction, size_bytes = int(params["node"]), str(params["direction"]), int(params["size_bytes"])
     value = DEVICE_COPY[direction][1] * (1.0 if node == 1 else 0.82)
     bound = f"pcie_{direction}"
-    return [
-        rate("bandwidth", value, size_bytes, bound, clock="device"),
-        rate("bandwidth_host", value * 0.98, size_bytes, bound),
-    ]
+    own = rate("bandwidth", value, size_bytes, bound, clock="device")
+    return [own, rate("bandwidth_host", value * 0.98, size_bytes, bound)]
 
 
 def pinning(params: dict[str, Param]) -> list[Measurement]:
@@ -211,21 +209,21 @@ def state(facts: Facts) -> Outcome:
     recorded = tuple(
         Fact(name, value, "sysfs", reason=HIDDEN if value is None else None) for name, value in facts.items()
     )
-    return msgspec.structs.replace(outcome("link_state"), facts=recorded)
+    return replace(outcome("link_state"), facts=recorded)
 
 
 def machine(run: Run, gpus: int, nodes: int) -> Environment:
     """The hand-made machine with more GPUs and NUMA nodes."""
     here = run.sessions[-1].environment
-    others = [msgspec.structs.replace(here.gpus[0], uuid=f"{DEVICE[:-1]}{index}", index=index) for index in range(gpus)]
+    others = [replace(here.gpus[0], uuid=f"{DEVICE[:-1]}{index}", index=index) for index in range(gpus)]
     others[0] = here.gpus[0]
     facts = (*here.facts, Fact("numa_nodes", nodes, "made up"))
-    return msgspec.structs.replace(here, gpus=tuple(others), facts=facts)
+    return replace(here, gpus=tuple(others), facts=facts)
 
 
 def link_outcomes(environment: Environment, facts: Facts, preset: Preset = "default", round: int = 0) -> list[Outcome]:
     """An outcome for each case of the suite's grid that can run on that machine."""
-    outcomes = [msgspec.structs.replace(state(facts), round=round)]
+    outcomes = [replace(state(facts), round=round)]
     for name, figures in MADE.items():
         benchmark = discover()[name]
         if benchmark.gpus != 1 and len(environment.gpus) < 2:
@@ -233,7 +231,7 @@ def link_outcomes(environment: Environment, facts: Facts, preset: Preset = "defa
         for case in benchmark.cases(preset, GRIDS.get(name) if preset == "default" else None):
             if benchmark.here(environment, case.params) is None:
                 one = outcome(name, figures(dict(case.params)), round=round, **case.params)
-                outcomes.append(msgspec.structs.replace(one, facts=case_facts(case.params)))
+                outcomes.append(replace(one, facts=case_facts(case.params)))
     return outcomes
 
 

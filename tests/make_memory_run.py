@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 from make_run import DEVICE, make_run, measurement, outcome, per_call, with_suite
+from msgspec.structs import replace
 
 from microbench.core.bench import Preset, discover
 from microbench.core.model import Environment, Fact, GpuInfo, Measurement, Outcome, Param, PerCall, Run, Telemetry, Work
@@ -94,7 +94,7 @@ def bound_of(footprint_bytes: int) -> str | None:
 
 
 def checked(one: Measurement) -> Measurement:
-    return msgspec.structs.replace(one, verified=VERIFIED, needs_verification=True)
+    return replace(one, verified=VERIFIED, needs_verification=True)
 
 
 def rate(name: str, value: float, size_bytes: int, bound: str | None = None, **more: object) -> Measurement:
@@ -235,12 +235,12 @@ def made_gpu(gpu: GpuInfo, **other: object) -> GpuInfo:
         "l2_bytes": L2_BYTES, "sm_count": SMS, "sm_clock_max_hz": SM_CLOCK_HZ, "memory_clock_max_hz": MEMORY_CLOCK_HZ,
         "memory_bus_bits": BUS_BITS, "memory_bytes": 80 * GIB, "ecc": True,
     }  # fmt: skip
-    return msgspec.structs.replace(gpu, **{**known, **other})
+    return replace(gpu, **{**known, **other})
 
 
 def machine(environment: Environment, **other: object) -> Environment:
     """The hand-made machine with that GPU."""
-    return msgspec.structs.replace(environment, gpus=tuple(made_gpu(gpu, **other) for gpu in environment.gpus))
+    return replace(environment, gpus=tuple(made_gpu(gpu, **other) for gpu in environment.gpus))
 
 
 def memory_outcomes(
@@ -253,7 +253,7 @@ def memory_outcomes(
         for case in discover()[name].cases(preset, GRIDS.get(name) if preset == "default" else None):
             measured, facts = figures(dict(case.params))
             one = outcome(name, measured, round=round, **case.params)
-            found.append(msgspec.structs.replace(one, facts=facts, telemetry=telemetry))
+            found.append(replace(one, facts=facts, telemetry=telemetry))
     return found
 
 

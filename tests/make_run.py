@@ -8,27 +8,11 @@ from collections.abc import Callable, Iterable
 from functools import cache
 
 import msgspec
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import Finding
+from microbench.core import model
 from microbench.core.bench import Preset, discover
-from microbench.core.model import (
-    AxisInfo,
-    BenchmarkInfo,
-    Case,
-    Environment,
-    Fact,
-    GpuInfo,
-    LinkInfo,
-    Measurement,
-    Metric,
-    Outcome,
-    Param,
-    PerCall,
-    Run,
-    Session,
-    Settings,
-    Work,
-)
 from microbench.gpu.layers.base import layer_titles
 
 DEVICE = "GPU-00000000-0000-0000-0000-0000000051d0"
@@ -47,40 +31,42 @@ LAUNCH_COST = {
 }  # fmt: skip
 
 
-def metric(name: str, kind: str = TIME, unit: str = "s") -> Metric:
-    return Metric(name, kind, unit, f"what {name} is")  # type: ignore[arg-type]
+def metric(name: str, kind: str = TIME, unit: str = "s") -> model.Metric:
+    return model.Metric(name, kind, unit, f"what {name} is")  # type: ignore[arg-type]
 
 
-def per_call(median_s: float, n: int = 6000) -> PerCall:
+def per_call(median_s: float, n: int = 6000) -> model.PerCall:
     """A body of single calls around the median and a thin tail to forty times it."""
     counts = [0] * 90
     for index in range(24):
         counts[index] = max(1, int(n * 0.2 * 2.0 ** (-abs(index - 5))))
     counts[40] = counts[61] = counts[80] = 1
     first_edge = median_s / 1.05**5
-    return PerCall(
+    return model.PerCall(
         n=sum(counts), p1=first_edge, p50=median_s, p90=median_s * 1.15, p99=median_s * 1.6, min=first_edge,
         max=first_edge * 1.05**80.5, first_edge=first_edge, ratio=1.05, counts=tuple(counts),
     )  # fmt: skip
 
 
 @cache
-def measurement(name: str, value: float, *, spread: float = 0.01, n: int = 40, **more: object) -> Measurement:
+def measurement(name: str, value: float, *, spread: float = 0.01, n: int = 40, **more: object) -> model.Measurement:
     """Samples around ``value``; with ``calls`` the samples cover that many calls."""
     noise = random.Random(f"{name}{value}")
     calls = int(more.pop("calls", 1))  # type: ignore[call-overload]
     samples = [value * calls * (1 + noise.uniform(-spread, spread) * 2) for _ in range(n)]
     fields = {"metric": name, "clock": "host", "n": n, "calls_per_sample": calls, **more}
-    return Measurement(samples=msgspec.Raw(msgspec.json.encode(samples)), **fields)  # type: ignore[arg-type]
+    return model.Measurement(samples=msgspec.Raw(msgspec.json.encode(samples)), **fields)  # type: ignore[arg-type]
 
 
-def outcome(benchmark: str, measurements: Iterable[Measurement] = (), *, round: int = 0, **params: Param) -> Outcome:
-    case = Case(benchmark, {name: params[name] for name in sorted(params)})
+def outcome(
+    benchmark: str, measurements: Iterable[model.Measurement] = (), *, round: int = 0, **params: model.Param
+) -> model.Outcome:
+    case = model.Case(benchmark, {name: params[name] for name in sorted(params)})
     device = None if benchmark.startswith("host_") else DEVICE
-    return Outcome(case, 0, round, "ok", measurements=tuple(measurements), device=device, wall_s=0.2)
+    return model.Outcome(case, 0, round, "ok", measurements=tuple(measurements), device=device, wall_s=0.2)
 
 
-def launch_outcomes(round: int = 0) -> list[Outcome]:
+def launch_outcomes(round: int = 0) -> list[model.Outcome]:
     drift = 1 + round * 0.004
     cost = [
         measurement(name, value * drift, per_call=per_call(value) if name in ("submit", "round_trip") else None)
@@ -96,11 +82,11 @@ def launch_outcomes(round: int = 0) -> list[Outcome]:
     for layer, submit_s in ONE_OP.items():
         both = [measurement("submit", submit_s, calls=100), measurement("round_trip", submit_s + 6e-6)]
         operation = outcome("launch_layers", both, round=round, family="one_op", layer=layer, arguments=1)
-        made.append(msgspec.structs.replace(operation, facts=(Fact("kernels_per_call", 1, "captured"),)))
+        made.append(replace(operation, facts=(model.Fact("kernels_per_call", 1, "captured"),)))
     return made + sweep_outcomes(round) + way_outcomes(round)
 
 
-def sweep_outcomes(round: int = 0) -> list[Outcome]:
+def sweep_outcomes(round: int = 0) -> list[model.Outcome]:
     made = []
     for duration_ns in DURATIONS_NS:
         own_s = duration_ns * 1e-9
@@ -117,25 +103,21 @@ def sweep_outcomes(round: int = 0) -> list[Outcome]:
         made.append(
             outcome("launch_traffic", traffic, round=round, work="launch", duration_ns=duration_ns, argument_bytes=0)
         )
-    others = (
-        ("pinned_h2d", "_per_byte", 1.078, 0.094),
-        ("pinned_d2h", "_per_byte", 0.1, 1.094),
-        ("graph_100", "", 340.0, 160.0),
-    )
-    for work, kind, received, sent in others:
+    copies = ("pinned_h2d", "_per_byte", 1.078, 0.094), ("pinned_d2h", "_per_byte", 0.1, 1.094)
+    for work, kind, received, sent in (*copies, ("graph_100", "", 340.0, 160.0)):
         values = (f"received{kind}", received), (f"sent{kind}", sent)
         traffic = [measurement(name, value, clock="counter") for name, value in values]
         made.append(outcome("launch_traffic", traffic, round=round, work=work, duration_ns=0, argument_bytes=0))
     return made
 
 
-def way_outcomes(round: int = 0) -> list[Outcome]:
+def way_outcomes(round: int = 0) -> list[model.Outcome]:
     made = []
     for size, depth in ((0, 1021), (1024, 1021), (4000, 717)):
         depths = [measurement("depth", depth, spread=0.0, n=3, clock="counter")]
         made.append(outcome("launch_queue", depths, round=round, argument_bytes=size))
     for count, rate in ((1, 300e3), (2, 510e3), (4, 720e3), (8, 880e3)):
-        rates = measurement("rate", 1 / rate, work=Work(launches=1))
+        rates = measurement("rate", 1 / rate, work=model.Work(launches=1))
         made.append(outcome("launch_threads", [rates, measurement("submit", count / rate)], round=round, threads=count))
         resident = measurement("resident", count, spread=0)
         made.append(outcome("launch_streams", [rates, resident], round=round, streams=count))
@@ -158,20 +140,20 @@ def way_outcomes(round: int = 0) -> list[Outcome]:
     return made
 
 
-def host_outcomes(round: int = 0) -> list[Outcome]:
+def host_outcomes(round: int = 0) -> list[model.Outcome]:
     made = [outcome("host_timer", [measurement("call", 22e-9), measurement("step", 1e-9, spread=0)], round=round)]
     for how, call_s in (("compiled", 2e-9), ("compiled_from_python", 260e-9), ("ctypes", 200e-9), ("python", 45e-9)):
         made.append(outcome("host_call", [measurement("call", call_s, calls=1000)], round=round, how=how))
     for threads, rate in (("one", 11e9), ("all", 41e9)):
         for size in (1 << 20, 1 << 26):
-            copied = measurement("rate", size / rate, work=Work(bytes=size), verified="pattern read back")
+            copied = measurement("rate", size / rate, work=model.Work(bytes=size), verified="pattern read back")
             made.append(outcome("host_memory", [copied], round=round, threads=threads, size_bytes=size))
     for how, trip_s in (("spin", 0.2e-6), ("event", 14e-6), ("pipe", 11e-6)):
         made.append(outcome("host_wakeup", [measurement("round_trip", trip_s)], round=round, how=how))
     return made
 
 
-METRICS: dict[str, tuple[Metric, ...]] = {
+METRICS: dict[str, tuple[model.Metric, ...]] = {
     "host_timer": (metric("call"), metric("step")),
     "host_call": (metric("call"),),
     "host_memory": (metric("rate", RATE, "B/s"),),
@@ -200,18 +182,18 @@ METRICS: dict[str, tuple[Metric, ...]] = {
 }
 
 
-def benchmarks(outcomes: Iterable[Outcome]) -> tuple[BenchmarkInfo, ...]:
+def benchmarks(outcomes: Iterable[model.Outcome]) -> tuple[model.BenchmarkInfo, ...]:
     """Infos of the benchmarks that occur, with the axis values that occur."""
-    axes: dict[str, dict[str, dict[Param, None]]] = {}
+    axes: dict[str, dict[str, dict[model.Param, None]]] = {}
     for each in outcomes:
         mine = axes.setdefault(each.case.benchmark, {})
         for name, value in each.case.params.items():
             mine.setdefault(name, {})[value] = None
     return tuple(
-        BenchmarkInfo(
+        model.BenchmarkInfo(
             name, name.split("_")[0], f"Title of {name}", f"What does {name} answer?\n\nMethod", 1,
             tuple(
-                AxisInfo(axis, f"the {axis}", tuple(values), layer_titles() if axis == "layer" else {})
+                model.AxisInfo(axis, f"the {axis}", tuple(values), layer_titles() if axis == "layer" else {})
                 for axis, values in mine.items()
             ),
             METRICS[name],
@@ -220,91 +202,99 @@ def benchmarks(outcomes: Iterable[Outcome]) -> tuple[BenchmarkInfo, ...]:
     )  # fmt: skip
 
 
-def environment(gpu_name: str = "SIMULATED GPU") -> Environment:
-    link = LinkInfo(generation_now=5, generation_max=5, lanes_now=16, lanes_max=16, max_payload_bytes=256)
-    gpu = GpuInfo(
+def environment(gpu_name: str = "SIMULATED GPU") -> model.Environment:
+    link = model.LinkInfo(generation_now=5, generation_max=5, lanes_now=16, lanes_max=16, max_payload_bytes=256)
+    gpu = model.GpuInfo(
         gpu_name, DEVICE, simulated=True, compute_capability=(9, 0), sm_count=132, link=link, memory_bytes=1 << 36
     )
-    facts = (Fact("cpu_model", "SIMULATED CPU", "made up"), Fact("cpu_cores", 16, "made up"))
-    return Environment((gpu,), "0.0", "13.0", "13.0", {"cupy": "0.0"}, facts)
+    facts = (model.Fact("cpu_model", "SIMULATED CPU", "made up"), model.Fact("cpu_cores", 16, "made up"))
+    return model.Environment((gpu,), "0.0", "13.0", "13.0", {"cupy": "0.0"}, facts)
 
 
 def make_run(
-    *, rounds: int = 1, gpu: bool = True, extra: Iterable[Outcome] = (), gpu_name: str = "SIMULATED GPU"
-) -> Run:
+    *, rounds: int = 1, gpu: bool = True, extra: Iterable[model.Outcome] = (), gpu_name: str = "SIMULATED GPU"
+) -> model.Run:
     """A whole run of both suites, or of the host suite alone; the same object for the same arguments without extra."""
     whole, more = _whole_run(rounds, gpu, gpu_name), tuple(extra)
     if not more:
         return whole
     outcomes = (*whole.outcomes, *more)
-    return msgspec.structs.replace(whole, benchmarks=benchmarks(outcomes), outcomes=outcomes)
+    return replace(whole, benchmarks=benchmarks(outcomes), outcomes=outcomes)
 
 
 @cache
-def _whole_run(rounds: int, gpu: bool, gpu_name: str) -> Run:
+def _whole_run(rounds: int, gpu: bool, gpu_name: str) -> model.Run:
     outcomes = [made for round in range(rounds) for made in host_outcomes(round)]
     if gpu:
         outcomes += [made for round in range(rounds) for made in launch_outcomes(round)]
-    where = environment(gpu_name) if gpu else Environment(no_gpu_reason="no driver", no_gpu_next_step="install one")
-    session = Session(where, Settings(rounds=rounds), "0.0", "2025-01-02T03:04:05Z", simulated=True)
-    return Run(1, "simulated-run", (session,), benchmarks(outcomes), tuple(outcomes))
+    none = model.Environment(no_gpu_reason="no driver", no_gpu_next_step="install one")
+    where = environment(gpu_name) if gpu else none
+    session = model.Session(where, model.Settings(rounds=rounds), "0.0", "2025-01-02T03:04:05Z", simulated=True)
+    return model.Run(1, "simulated-run", (session,), benchmarks(outcomes), tuple(outcomes))
 
 
 def with_suite(
-    run: Run, names: Iterable[str], preset: Preset, outcomes: Iterable[Outcome], machine: Environment | None = None
-) -> Run:
+    run: model.Run,
+    names: Iterable[str],
+    preset: Preset,
+    outcomes: Iterable[model.Outcome],
+    machine: model.Environment | None = None,
+) -> model.Run:
     """The run with these benchmarks and outcomes behind its own, on another machine where one is given."""
     infos = [discover()[name].info(discover()[name].cases(preset)) for name in names]
     sessions = run.sessions
     if machine is not None:
-        sessions = tuple(msgspec.structs.replace(one, environment=machine) for one in sessions)
-    return msgspec.structs.replace(
-        run, sessions=sessions, benchmarks=(*run.benchmarks, *infos), outcomes=(*run.outcomes, *outcomes)
-    )
+        sessions = tuple(replace(one, environment=machine) for one in sessions)
+    return replace(run, sessions=sessions, benchmarks=(*run.benchmarks, *infos), outcomes=(*run.outcomes, *outcomes))
 
 
-def skipped(layer: str = "warp", reason: str = "needs warp: pip install warp-lang") -> Outcome:
+def skipped(layer: str = "warp", reason: str = "needs warp: pip install warp-lang") -> model.Outcome:
     made = outcome("launch_layers", family="same_kernel", layer=layer, arguments=0)
-    return msgspec.structs.replace(made, status="skipped", reason=reason)
+    return replace(made, status="skipped", reason=reason)
 
 
-def failed(reason: str = "CUDA_ERROR_ILLEGAL_ADDRESS", status: str = "failed") -> Outcome:
-    return msgspec.structs.replace(outcome("launch_queue", argument_bytes=2048), status=status, reason=reason)
+def failed(reason: str = "CUDA_ERROR_ILLEGAL_ADDRESS", status: str = "failed") -> model.Outcome:
+    return replace(outcome("launch_queue", argument_bytes=2048), status=status, reason=reason)
 
 
 # -- changing a run, reading a finding --------------------------------------------------------------------------------
 
 
-def changed(run: Run, change: Callable[[Outcome], Outcome | None]) -> Run:
+def changed(run: model.Run, change: Callable[[model.Outcome], model.Outcome | None]) -> model.Run:
     """The run with each outcome changed, or left out for None."""
-    return msgspec.structs.replace(run, outcomes=tuple(new for old in run.outcomes if (new := change(old)) is not None))
+    return replace(run, outcomes=tuple(new for old in run.outcomes if (new := change(old)) is not None))
 
 
-def is_case(one: Outcome, benchmark: str, params: dict[str, Param]) -> bool:
+def is_case(one: model.Outcome, benchmark: str, params: dict[str, model.Param]) -> bool:
     """Whether an outcome is of that benchmark and has those parameters."""
     return one.case.benchmark == benchmark and all(one.case.params.get(name) == at for name, at in params.items())
 
 
-def without(run: Run, *benchmarks: str, **params: Param) -> Run:
+def without(run: model.Run, *benchmarks: str, **params: model.Param) -> model.Run:
     """The run without the cases of these benchmarks that have those parameters."""
     return changed(run, lambda one: None if any(is_case(one, name, params) for name in benchmarks) else one)
 
 
-def with_metrics(run: Run, benchmark: str, change: Callable[[Measurement], Measurement | None], **params: Param) -> Run:
+def with_metrics(
+    run: model.Run,
+    benchmark: str,
+    change: Callable[[model.Measurement], model.Measurement | None],
+    **params: model.Param,
+) -> model.Run:
     """The run with each measurement of some cases changed, or left out for None."""
 
-    def remade(one: Outcome) -> Outcome:
+    def remade(one: model.Outcome) -> model.Outcome:
         if not is_case(one, benchmark, params):
             return one
-        return msgspec.structs.replace(one, measurements=tuple(filter(None, map(change, one.measurements))))
+        return replace(one, measurements=tuple(filter(None, map(change, one.measurements))))
 
     return changed(run, remade)
 
 
-def scaled(run: Run, benchmark: str, metrics: tuple[str, ...], factor: float, **params: Param) -> Run:
+def scaled(run: model.Run, benchmark: str, metrics: tuple[str, ...], factor: float, **params: model.Param) -> model.Run:
     """The run with some metrics of some cases multiplied; single calls stay as they were."""
 
-    def change(old: Measurement) -> Measurement:
+    def change(old: model.Measurement) -> model.Measurement:
         if old.metric not in metrics:
             return old
         value = old.values[0] / old.calls_per_sample * factor

@@ -30,18 +30,10 @@ from microbench.core.model import (
 
 DEVICE = "GPU-00000000-0000-0000-0000-000000000001"
 GPU = GpuInfo(
-    name="SIMULATED GPU",
-    uuid=DEVICE,
-    simulated=True,
-    pci_bus_id="0000:01:00.0",
-    compute_capability=(9, 0),
-    sm_count=132,
-    l2_bytes=50 << 20,
-    sm_clock_max_hz=1.98e9,
-    ecc=True,
-    other_processes=("python (pid 7)",),
+    name="SIMULATED GPU", uuid=DEVICE, simulated=True, pci_bus_id="0000:01:00.0", compute_capability=(9, 0),
+    sm_count=132, l2_bytes=50 << 20, sm_clock_max_hz=1.98e9, ecc=True, other_processes=("python (pid 7)",),
     link=LinkInfo(generation_now=5, generation_max=5, lanes_now=16, lanes_max=16, max_payload_bytes=256),
-)
+)  # fmt: skip
 SESSION = Session(
     environment=Environment(
         gpus=(GPU,),
@@ -75,20 +67,10 @@ BENCHMARK = BenchmarkInfo(
 )
 PER_CALL = PerCall(4, 1e-6, 2e-6, 3e-6, 4e-6, 1e-6, 4e-6, 1e-6, 1.05, (1, 0, 3))
 MEASUREMENT = Measurement(
-    metric="rate",
-    clock="device",
-    samples=msgspec.Raw(b"[1.5e-06,1.25e-06,2]"),
-    n=3,
-    calls_per_sample=10,
-    work=Work(bytes=64, flops=0, launches=1),
-    bound="pcie_h2d",
-    verified="read back",
-    needs_verification=True,
-    per_call=PER_CALL,
-    floor_s=1.25e-6,
-    resolution=3.2e-8,
-    stopped="narrow",
-)
+    metric="rate", clock="device", samples=msgspec.Raw(b"[1.5e-06,1.25e-06,2]"), n=3, calls_per_sample=10,
+    work=Work(bytes=64, flops=0, launches=1), bound="pcie_h2d", verified="read back", needs_verification=True,
+    per_call=PER_CALL, floor_s=1.25e-6, resolution=3.2e-8, stopped="narrow",
+)  # fmt: skip
 OUTCOMES = (
     Outcome(
         case=Case("copy", {"direction": "h2d", "size_bytes": 64}),

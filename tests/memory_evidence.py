@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
 import read_findings
 from link_evidence import changed
 from make_memory_run import make_memory_run
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, Finding
 from microbench.core.model import Outcome, Run
@@ -34,10 +34,10 @@ def with_facts(benchmark: str, **values: object) -> Run:
         if one.case.benchmark != benchmark:
             return one
         facts = tuple(
-            msgspec.structs.replace(fact, value=values[fact.name], reason="others are there") if fact.name in values
+            replace(fact, value=values[fact.name], reason="others are there") if fact.name in values
             else fact
             for fact in one.facts
         )  # fmt: skip
-        return msgspec.structs.replace(one, facts=facts)
+        return replace(one, facts=facts)
 
     return changed(change, WHOLE)

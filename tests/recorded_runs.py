@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 from make_run import launch_outcomes, make_run
+from msgspec.structs import replace
 
 from microbench.core.model import Measurement, Run
 from microbench.runs import schema
@@ -21,17 +22,17 @@ def recorded(number: int, *, factor: float = 1.0, simulated: bool = True, gpu_na
 
     def scaled(measurement: Measurement) -> Measurement:
         samples = msgspec.json.encode([value * factor for value in measurement.values[:16]])
-        return msgspec.structs.replace(measurement, samples=msgspec.Raw(samples), n=16, per_call=None)
+        return replace(measurement, samples=msgspec.Raw(samples), n=16, per_call=None)
 
     outcomes = tuple(
-        msgspec.structs.replace(outcome, measurements=tuple(map(scaled, outcome.measurements)))
+        replace(outcome, measurements=tuple(map(scaled, outcome.measurements)))
         for outcome in launch_outcomes()
         if outcome.case.benchmark in BENCHMARKS
     )
     begun = FIRST + timedelta(days=number)
-    session = msgspec.structs.replace(base.sessions[0], started_at=begun.isoformat(), simulated=simulated)
+    session = replace(base.sessions[0], started_at=begun.isoformat(), simulated=simulated)
     infos = tuple(info for info in base.benchmarks if info.name in BENCHMARKS)
-    return msgspec.structs.replace(
+    return replace(
         base, run_id=f"{begun:%Y%m%dT%H%M%SZ}-{number:08x}", sessions=(session,), benchmarks=infos, outcomes=outcomes
     )
 

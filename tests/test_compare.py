@@ -235,9 +235,7 @@ def test_copies_of_one_run_are_recognised() -> None:
 
 
 def test_figures_that_only_one_run_has_are_listed_apart() -> None:
-    less, memory = (
-        [figure for figure in usual() if (figure.suite == "memory") == only_memory] for only_memory in (False, True)
-    )
+    less, memory = ([one for one in usual() if (one.suite == "memory") == wanted] for wanted in (False, True))
     comparison = compare(made(1), made(2, figures=less))
     assert {row.benchmark for row in comparison.only_base} == {"memory_stream"}
     assert not comparison.only_new

@@ -220,9 +220,7 @@ def test_a_stream_that_waits_holds_up_no_other() -> None:
 
 
 def test_what_joins_comes_after_all_streams_and_before_all_that_follows() -> None:
-    launches = [
-        Act("launch", 1e-6, 0.0, (Work("gpu", length, 2e-6),), stream) for stream, length in ((0, 9e-6), (1, 40e-6))
-    ]
+    launches = [Act("launch", 1e-6, 0.0, (Work("gpu", (9e-6, 40e-6)[at], 2e-6),), at) for at in (0, 1)]
     copy = Act("copy", 1e-6, 0.0, (Work("d2h", 10e-6, joins=True),))
     other = Act("launch", 1e-6, 0.0, (Work("gpu", 1e-6, 2e-6),), 7)
     first, second, copied, later = play([*launches, copy, other]).work
@@ -240,10 +238,8 @@ def test_a_replay_comes_after_all_branches_of_the_one_before_it() -> None:
 @given(st.integers(1, 8), st.lists(st.tuples(st.floats(0, 50e-6), st.floats(0, 50e-6)), min_size=1, max_size=40))
 def test_streams_share_the_memory(streams: int, lengths: list[tuple[float, float]]) -> None:
     """All together no sooner than their bytes take, and no later than one stream with the same kernels."""
-    of = [
-        Act("launch", 0.0, 0.0, (Work("gpu", max(both), memory_s=both[1]),), index % streams)
-        for index, both in enumerate(lengths)
-    ]
+    works_of = [(Work("gpu", max(both), memory_s=both[1]),) for both in lengths]
+    of = [Act("launch", 0.0, 0.0, work, index % streams) for index, work in enumerate(works_of)]
     found = play(of)
     assert found.end_s >= sum(memory_s for _, memory_s in lengths) - CLOSE_S
     assert found.end_s <= play([act._replace(stream=0) for act in of]).end_s + CLOSE_S
@@ -290,17 +286,6 @@ def test_the_path_says_what_the_time_was_spent_on() -> None:
 # -- the law ------------------------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 80), st.floats(0, 20e-6), st.sampled_from(LAYERS), st.floats(0, 30e-6))
-def test_a_stream_takes_the_longer_of_call_and_kernel_with_gap(
-    kernels: int, duration_s: float, layer: str, host_s: float
-) -> None:
-    found = played(step(Kernels(kernels, (duration_s,), host_s=host_s), Wait(), layer=layer), "stream")
-    call_s = KNOWN[call_name(layer, 0)] + host_s
-    period_s = max(call_s, duration_s + KNOWN["gap_stream"])
-    law_s = call_s + KNOWN["way"] + (kernels - 1) * period_s + duration_s + KNOWN["complete"]
-    assert found.end_s == pytest.approx(law_s, rel=1e-9)
-
-
 @given(st.integers(1, 80), st.floats(0, 20e-6), st.sampled_from(LAYERS))
 def test_a_graph_takes_kernel_and_gap_behind_one_call(kernels: int, duration_s: float, layer: str) -> None:
     found = played(step(Kernels(kernels, (duration_s,), host_s=1e-3), Wait(), layer=layer), "graph")
@@ -314,10 +299,8 @@ def test_kernels_of_many_lengths_take_the_longest_way_through_calls_and_kernels(
     """Each kernel may be the last one that waited for its call; from there on only kernels and gaps count."""
     found = played(step(Kernels(len(lengths), lengths), Wait()), "stream")
     call_s, gap_s = KNOWN[call_name("loop", 0)], KNOWN["gap_stream"]
-    ways = [
-        (index + 1) * call_s + sum(lengths[index:]) + (len(lengths) - index - 1) * gap_s
-        for index in range(len(lengths))
-    ]
+    count = len(lengths)
+    ways = [(at + 1) * call_s + sum(lengths[at:]) + (count - at - 1) * gap_s for at in range(count)]
     assert found.end_s == pytest.approx(max(ways) + KNOWN["way"] + KNOWN["complete"], rel=1e-9)
 
 

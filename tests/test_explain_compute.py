@@ -31,6 +31,10 @@ def of_data(data: str, rate: float, energy: float = 1.2e-12, dtype: str = "bf16"
     return figures("gemm_data", values, bound=f"gemm:{dtype}", dtype=dtype, size=8192, data=data)
 
 
+def alu(operation: str, values: dict[str, float]) -> Outcome:
+    return figures("alu_ceiling", values, bound=f"alu:{operation}", operation=operation)
+
+
 def guessed(guess: int) -> tuple[Fact, ...]:
     return (Fact("candidate", "algo66", source=f"the fastest of 8, guess {guess} of the heuristics"),)
 
@@ -44,13 +48,9 @@ def fp16(ratio: float) -> Run:
     return made(instructions("mma", 1000.0 * ratio, "fp16_acc16"), instructions("mma", 1000.0, "fp16"))
 
 
-ALU = figures("alu_ceiling", {"rate": 50e12, "per_clock": 255}, bound="alu:fma_fp32", operation="fma_fp32")
-FMA = figures(
-    "alu_ceiling", {"rate": 50e12, "per_clock": 256, "latency": 4.0}, bound="alu:fma_fp32", operation="fma_fp32"
-)
-MAD = figures(
-    "alu_ceiling", {"integer_rate": 6e12, "integer_per_clock": 32}, bound="alu:mad_int32", operation="mad_int32"
-)
+ALU = alu("fma_fp32", {"rate": 50e12, "per_clock": 255})
+FMA = alu("fma_fp32", {"rate": 50e12, "per_clock": 256, "latency": 4.0})
+MAD = alu("mad_int32", {"integer_rate": 6e12, "integer_per_clock": 32})
 FP8 = figures(
     "gemm_throughput", {"rate": 0.8 * 1638.4e12 * 0.75, "sm_clock": 1.5e9}, bound="gemm:fp8_e4m3", dtype="fp8_e4m3",
     size=8192, library="cublaslt",

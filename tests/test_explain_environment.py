@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from recorded_trees import unpack
 
 from microbench.analysis.evidence import Finding
@@ -15,45 +15,23 @@ from microbench.explain.environment import EFFECTS, NEEDED_FACTS, findings, sess
 from microbench.host.facts import LAUNCH_PREFIXES, LAUNCH_VARIABLES, host_facts
 
 QUIET_FACTS: dict[str, Any] = {
-    "governor": "performance",
-    "c_state_deepest": "C1",
-    "c_state_exit_latency_s": 2e-6,
-    "clock_source": "tsc",
-    "virtualization": "none",
-    "container": "none",
-    "tracer": "none",
-    "profiler": "none",
-    "mps": "off",
-    "physical_core_count": 8,
-    "cpu_affinity_count": 16,
-    "cpu_quota": "unlimited",
-    "load_average_1min": 0.5,
-    "pcie_aspm_policy": "default",
-    "submit_core": 4,
-    "submit_core_siblings": "none",
-    "submit_core_numa_node": 1,
-    "watcher_core": 5,
-    "parent_cores": "6-7",
-}
+    "governor": "performance", "c_state_deepest": "C1", "c_state_exit_latency_s": 2e-6, "clock_source": "tsc",
+    "virtualization": "none", "container": "none", "tracer": "none", "profiler": "none", "mps": "off",
+    "physical_core_count": 8, "cpu_affinity_count": 16, "cpu_quota": "unlimited", "load_average_1min": 0.5,
+    "pcie_aspm_policy": "default", "submit_core": 4, "submit_core_siblings": "none", "submit_core_numa_node": 1,
+    "watcher_core": 5, "parent_cores": "6-7",
+}  # fmt: skip
 QUIET_GPU = GpuInfo(
-    name="GPU",
-    uuid="GPU-1",
-    sm_count=132,
-    memory_bus_bits=6144,
-    ecc=True,
-    mig=False,
-    persistence=True,
-    confidential_computing=False,
-    numa_node=1,
-    other_processes=(),
+    name="GPU", uuid="GPU-1", sm_count=132, memory_bus_bits=6144, ecc=True, mig=False, persistence=True,
+    confidential_computing=False, numa_node=1, other_processes=(),
     link=LinkInfo(generation_now=1, generation_max=5, lanes_now=16, lanes_max=16),
-)
+)  # fmt: skip
 
 
 def session(gpu: dict[str, Any] | None = None, floors: Floors = Floors(), **facts: Any) -> Session:  # noqa: B008
     """A quiet machine but for the facts and GPU fields given."""
     known = tuple(Fact(name, value, "test") for name, value in {**QUIET_FACTS, **facts}.items())
-    gpus = (msgspec.structs.replace(QUIET_GPU, **(gpu or {})),)
+    gpus = (replace(QUIET_GPU, **(gpu or {})),)
     environment = Environment(gpus=gpus, facts=known)
     return Session(environment, Settings(), "0", "2026-01-01T00:00:00Z", floors=floors)
 
@@ -76,21 +54,15 @@ def test_a_quiet_machine_has_no_findings() -> None:
 FACT_CASES: list[tuple[dict[str, Any], str, str, tuple[str, ...]]] = [
     ({"governor": "powersave"}, "environment.governor", "warning", ("powersave",)),
     (
-        {"governor": "schedutil", "governor_by_policy": "3 performance, 1 schedutil"},
-        "environment.governor",
-        "warning",
-        ("3 performance, 1 schedutil",),
+        {"governor": "schedutil", "governor_by_policy": "3 performance, 1 schedutil"}, "environment.governor",
+        "warning", ("3 performance, 1 schedutil",),
     ),
     (
         {"governor": "powersave", "cpu_frequency_driver": "intel_pstate", "energy_preference": "performance"},
-        "environment.governor",
-        "note",
-        ("intel_pstate",),
+        "environment.governor", "note", ("intel_pstate",),
     ),
     (
-        {"c_state_deepest": "C6", "c_state_exit_latency_s": 133e-6},
-        "environment.idle_states",
-        "advice",
+        {"c_state_deepest": "C6", "c_state_exit_latency_s": 133e-6}, "environment.idle_states", "advice",
         ("C6", "133 µs"),
     ),
     ({"submit_core_siblings": "12"}, "environment.smt_sibling", "note", ("CPU 12",)),
@@ -111,14 +83,12 @@ FACT_CASES: list[tuple[dict[str, Any], str, str, tuple[str, ...]]] = [
     ({"mps": "running"}, "environment.mps", "warning", ("running",)),
     ({"mps": "control pipe without a visible daemon"}, "environment.mps", "note", ("control pipe",)),
     ({"submit_core_numa_node": 0}, "environment.numa", "warning", ("node 0", "node 1")),
-]
+]  # fmt: skip
 GPU_CASES: list[tuple[dict[str, Any], str, str, tuple[str, ...]]] = [
     ({"other_processes": ("python (pid 7)",)}, "environment.other_processes", "problem", ("python (pid 7)",)),
     ({"other_processes": ("Xorg (graphics, pid 7)",)}, "environment.other_processes", "advice", ("Xorg",)),
     (
-        {"other_processes": ("Xorg (graphics, pid 7)", "python (pid 8)")},
-        "environment.other_processes",
-        "problem",
+        {"other_processes": ("Xorg (graphics, pid 7)", "python (pid 8)")}, "environment.other_processes", "problem",
         ("Xorg", "python"),
     ),
     ({"confidential_computing": True}, "environment.confidential_computing", "warning", ()),
@@ -127,7 +97,7 @@ GPU_CASES: list[tuple[dict[str, Any], str, str, tuple[str, ...]]] = [
     ({"ecc": True, "memory_bus_bits": 384}, "environment.ecc", "note", ("on", "384-bit")),
     ({"persistence": False}, "environment.persistence", "advice", ()),
     ({"link": LinkInfo(lanes_now=8, lanes_max=16)}, "environment.narrow_link", "warning", ("8 of 16",)),
-]
+]  # fmt: skip
 CASES = [(session(**facts), *rest) for facts, *rest in FACT_CASES]
 CASES += [(session(gpu=fields), *rest) for fields, *rest in GPU_CASES]
 
@@ -145,21 +115,13 @@ def test_a_rule_has_its_severity_and_values(seen: Session, rule: str, severity: 
 @pytest.mark.parametrize(
     "facts",
     [
-        {"c_state_exit_latency_s": 9.9e-6},
-        {"clock_source": "kvm-clock"},
-        {"clock_source": "arch_sys_counter"},
-        {"physical_core_count": 3},
-        {"cpu_quota": 3.0},
-        {"load_average_1min": 8.0},
-        {"load_average_1min": 1.0, "cpu_affinity_count": 1},
-        {"pcie_aspm_policy": "performance"},
-        {"container": "docker"},
-        {"CUDA_LAUNCH_BLOCKING": "0"},
-        {"CUDA_LAUNCH_BLOCKING": ""},
-        {"CUDA_MODULE_LOADING": "LAZY"},
-        {"CUDA_VISIBLE_DEVICES": "1"},
+        {"c_state_exit_latency_s": 9.9e-6}, {"clock_source": "kvm-clock"}, {"clock_source": "arch_sys_counter"},
+        {"physical_core_count": 3}, {"cpu_quota": 3.0}, {"load_average_1min": 8.0},
+        {"load_average_1min": 1.0, "cpu_affinity_count": 1}, {"pcie_aspm_policy": "performance"},
+        {"container": "docker"}, {"CUDA_LAUNCH_BLOCKING": "0"}, {"CUDA_LAUNCH_BLOCKING": ""},
+        {"CUDA_MODULE_LOADING": "LAZY"}, {"CUDA_VISIBLE_DEVICES": "1"},
     ],
-)
+)  # fmt: skip
 def test_rules_are_silent_on_the_other_side_of_their_threshold(facts: dict[str, Any]) -> None:
     assert findings(run(session(**facts))) == []
 
@@ -207,8 +169,8 @@ def test_what_cannot_be_seen_is_named_with_the_reason() -> None:
     hidden = session(gpu={"mig": None})
     facts = tuple(fact for fact in hidden.environment.facts if fact.name != "governor")
     facts += (Fact("governor", None, "sysfs", "not shown"),)
-    environment = msgspec.structs.replace(hidden.environment, facts=facts)
-    finding = only(msgspec.structs.replace(hidden, environment=environment))
+    environment = replace(hidden.environment, facts=facts)
+    finding = only(replace(hidden, environment=environment))
     assert (finding.rule, finding.severity) == ("environment.unseen", "note")
     assert "CPU governor (not shown)" in finding.text
     assert "MIG mode" in finding.text
@@ -221,7 +183,7 @@ def test_an_old_file_without_facts_is_unknown_not_fine() -> None:
 
 
 def test_simulated_is_a_problem_and_the_only_one() -> None:
-    finding = only(msgspec.structs.replace(session(governor="powersave", CUDA_LAUNCH_BLOCKING="1"), simulated=True))
+    finding = only(replace(session(governor="powersave", CUDA_LAUNCH_BLOCKING="1"), simulated=True))
     assert (finding.rule, finding.severity) == ("environment.simulated", "problem")
     assert "SIMULATED" in finding.title
 
@@ -235,10 +197,10 @@ def test_findings_are_worst_first_and_named_by_session() -> None:
 
 def of_two_gpus(device: str | None) -> Session:
     """The second GPU has persistence mode off, and hides whether MIG is on."""
-    second = msgspec.structs.replace(QUIET_GPU, index=1, uuid="GPU-2", persistence=False, mig=None)
+    second = replace(QUIET_GPU, index=1, uuid="GPU-2", persistence=False, mig=None)
     base = session()
-    where = msgspec.structs.replace(base.environment, gpus=(QUIET_GPU, second))
-    return msgspec.structs.replace(base, environment=where, settings=Settings(device=device))
+    where = replace(base.environment, gpus=(QUIET_GPU, second))
+    return replace(base, environment=where, settings=Settings(device=device))
 
 
 def test_a_finding_names_its_gpu_of_several() -> None:
@@ -253,15 +215,9 @@ def test_a_gpu_that_is_not_measured_distorts_nothing() -> None:
 
 def test_hostile_values_in_a_file_do_not_stop_it() -> None:
     hostile = session(
-        governor=7,
-        c_state_exit_latency_s="soon",
-        submit_core_siblings="x-y",
-        physical_core_count="many",
-        load_average_1min=True,
-        cpu_quota="lots",
-        CUDA_LAUNCH_BLOCKING=1,
-        mps=3,
-    )
+        governor=7, c_state_exit_latency_s="soon", submit_core_siblings="x-y", physical_core_count="many",
+        load_average_1min=True, cpu_quota="lots", CUDA_LAUNCH_BLOCKING=1, mps=3,
+    )  # fmt: skip
     assert all(isinstance(finding, Finding) for finding in session_findings(hostile))
 
 

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from make_graph_run import graph_outcomes, make_graph_run
 from make_run import figures, measurement, scaled, with_metrics, without
+from msgspec.structs import replace
 from read_findings import by_rule, check, evidence
 
 from microbench.analysis.evidence import Finding
 from microbench.analysis.graph_steps import Pair, kernel_counts, pairs, usual_kernels
 from microbench.core.model import Run
-from microbench.explain.graph_facts import (
-    AROUND,
-    SPEEDUPS,
-    TITLES,
-    Cost,
-    branches,
-    break_evens,
-    cost,
-    crossing,
-    curves,
-    enough,
-    equal_at,
-    life_line,
-)
+from microbench.explain import graph_facts as graphs
 
 WHOLE = make_graph_run()
 MAKE = ("capture", "instantiate", "upload")
@@ -38,10 +25,7 @@ def launches(run: Run, seconds: float, *kinds: str) -> Run:
     """The run with another launch call of chains of some kinds."""
     for kind in kinds:
         run = with_metrics(
-            run,
-            "graph_nodes",
-            lambda old: measurement("launch", seconds) if old.metric == "launch" else old,
-            kind=kind,
+            run, "graph_nodes", lambda old: measurement("launch", seconds) if old.metric == "launch" else old, kind=kind
         )
     return run
 
@@ -53,6 +37,8 @@ FEW_BYTES = ("memset", "copy_h2d", "copy_d2h", "copy_d2d")
 SINGLY = (*FEW_BYTES, "host", "event_record", "event_wait")
 AT_ONCE = without(WHOLE, "graph_nodes", kind="kernel_prologue")
 SLOW_ROOTS = scaled(WHOLE, "graph_shape", ("graph_submit",), 50, shape="independent")
+LONG_UPLOADED = scaled(WHOLE, "graph_lifecycle", ("uploaded_launch",), 60)
+CHEAP_REBUILD = scaled(WHOLE, "graph_update", ("change", *graphs.AROUND, "next_replay"), 0.01, way="rebuild")
 NO_RELEASE = without(WHOLE, "graph_memory", way="stream_released")
 CASES: list[tuple[str, Run, str, list[str]]] = [
     ("graph.break_even", WHOLE, "note", ["10.0 µs", "260 µs"]),
@@ -67,20 +53,10 @@ CASES: list[tuple[str, Run, str, list[str]]] = [
     ("graph.replay", WHOLE, "note", ["1.20 µs", "498 ns", "1.40 ns"]),
     ("graph.upload", WHOLE, "advice", ["86.3 µs", "1.56 µs", "83.7 µs"]),
     ("graph.upload", OLD, "advice", ["86.3 µs", "1.34 µs", "83.7 µs"]),
-    (
-        "graph.upload",
-        scaled(WHOLE, "graph_lifecycle", ("uploaded_launch",), 60),
-        "note",
-        ["86.3 µs", "92.6 µs", "83.7 µs"],
-    ),
+    ("graph.upload", LONG_UPLOADED, "note", ["86.3 µs", "92.6 µs", "83.7 µs"]),
     ("graph.memory_taken", WHOLE, "note", ["1.10 kB", "2.30 kB", "11.0 MB"]),
     ("graph.update", WHOLE, "advice", ["26.9 µs", "304 µs", "11×"]),
-    (
-        "graph.update",
-        scaled(WHOLE, "graph_update", ("change", *AROUND, "next_replay"), 0.01, way="rebuild"),
-        "note",
-        ["2.24 µs"],
-    ),
+    ("graph.update", CHEAP_REBUILD, "note", ["2.24 µs"]),
     ("graph.nodes", WHOLE, "note", ["99.9 ns", "8.95 µs", "1.28×"]),
     ("graph.one_by_one", WHOLE, "advice", ["130 µs", "1.50 µs"]),
     ("graph.one_by_one", launches(WHOLE, 1.5e-6, *SINGLY[1:]), "advice", ["4 B", "96.4 µs", "1.50 µs"]),
@@ -114,19 +90,19 @@ def test_a_rule_has_its_severity_and_figures(rule: str, run: Run, severity: str,
         ("graph.phases", WHOLE, ("!node by node",)),
         ("graph.phases", scaled(WHOLE, "graph_lifecycle", ("capture",), 10), ("Build the graph node by node",)),
         ("graph.one_by_one", WHOLE, ("7 kinds of node", "few bytes")),
-        ("graph.one_by_one", launches(WHOLE, 1.5e-6, *SINGLY[1:]), (TITLES["memset"], "few bytes")),
+        ("graph.one_by_one", launches(WHOLE, 1.5e-6, *SINGLY[1:]), (graphs.TITLES["memset"], "few bytes")),
         (
             "graph.one_by_one", launches(WHOLE, 1.5e-6, *FEW_BYTES),
-            (TITLES["host"], TITLES["event_record"], TITLES["event_wait"], "!few bytes"),
+            (graphs.TITLES["host"], graphs.TITLES["event_record"], graphs.TITLES["event_wait"], "!few bytes"),
         ),
         ("graph.iteration", WHOLE, ("only to leave the host free",)),
         ("graph.iteration", without(WHOLE, "graph_nodes", kind="host_poll"), ("Decide on the device, which",)),
         ("graph.iteration", scaled(WHOLE, "graph_nodes", ("iteration",), 1.32, kind="host_poll"), ("Either will do",)),
         (
             "graph.refused", WHOLE,
-            (TITLES["if_taken"], TITLES["if_skipped"], "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE"),
+            (graphs.TITLES["if_taken"], graphs.TITLES["if_skipped"], "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE"),
         ),
-        ("graph.refused", without(WHOLE, "graph_nodes", kind="if_taken"), (f"!{TITLES['if_taken']}",)),
+        ("graph.refused", without(WHOLE, "graph_nodes", kind="if_taken"), (f"!{graphs.TITLES['if_taken']}",)),
         (
             "graph.memory", scaled(WHOLE, "graph_memory", ("step",), 9 / 11, way="graph_nodes"),
             ("adds nothing measurable as graph nodes, 2.89 µs", "309 µs"),
@@ -159,8 +135,8 @@ def test_a_rule_without_its_measurements_is_silent(rule: str, run: Run) -> None:
 
 def test_crossovers_lie_between_the_durations_around_them() -> None:
     measured = pairs(evidence(WHOLE), "loop", 100)
-    for speedup in SPEEDUPS:
-        at_s = crossing(measured, speedup)
+    for speedup in graphs.SPEEDUPS:
+        at_s = graphs.crossing(measured, speedup)
         assert at_s is not None
         assert all(pair.speedup >= speedup for pair in measured if pair.duration_s < at_s)
         assert all(pair.speedup < speedup for pair in measured if pair.duration_s > at_s)
@@ -169,24 +145,24 @@ def test_crossovers_lie_between_the_durations_around_them() -> None:
 def test_a_crossover_is_linear_in_the_logarithm() -> None:
     def pair(duration_s: float, speedup: float) -> Pair:
         stand_in = pairs(evidence(WHOLE), "loop", 100)[0]
-        interval = msgspec.structs.replace(stand_in.graph.interval, median=1.0)
-        graph = msgspec.structs.replace(stand_in.graph, interval=interval)
-        stream = msgspec.structs.replace(graph, interval=msgspec.structs.replace(interval, median=speedup))
+        interval = replace(stand_in.graph.interval, median=1.0)
+        graph = replace(stand_in.graph, interval=interval)
+        stream = replace(graph, interval=replace(interval, median=speedup))
         return Pair(duration_s, stream, graph)
 
     measured = [pair(1e-6, 1.2), pair(100e-6, 1.0)]
-    assert crossing(measured, 1.1) == pytest.approx(10e-6)
-    assert crossing([pair(0.0, 1.2), pair(1e-6, 1.0)], 1.1) == pytest.approx(0.5e-6)
-    assert crossing(measured, 1.5) == 0.0
-    assert crossing([pair(1e-6, 1.2), pair(2e-6, 1.2)], 1.1) is None
+    assert graphs.crossing(measured, 1.1) == pytest.approx(10e-6)
+    assert graphs.crossing([pair(0.0, 1.2), pair(1e-6, 1.0)], 1.1) == pytest.approx(0.5e-6)
+    assert graphs.crossing(measured, 1.5) == 0.0
+    assert graphs.crossing([pair(1e-6, 1.2), pair(2e-6, 1.2)], 1.1) is None
     # The last fall counts, not one that noise undid.
-    assert crossing([pair(1e-6, 1.2), pair(2e-6, 1.0), pair(4e-6, 1.2), pair(8e-6, 1.0)], 1.1) > 4e-6  # type: ignore[operator]
+    assert graphs.crossing([pair(1e-6, 1.2), pair(2e-6, 1.0), pair(4e-6, 1.2), pair(8e-6, 1.0)], 1.1) > 4e-6  # type: ignore[operator]
 
 
 def test_each_submitter_has_its_curve_at_the_usual_count() -> None:
     assert kernel_counts(evidence(WHOLE), "cuda_core") == [10, 100]
-    assert {kernels for kernels, _ in curves(evidence(WHOLE)).values()} == {100}
-    assert next(iter(curves(evidence(WHOLE)))) == "loop"
+    assert {kernels for kernels, _ in graphs.curves(evidence(WHOLE)).values()} == {100}
+    assert next(iter(graphs.curves(evidence(WHOLE)))) == "loop"
 
 
 @pytest.mark.parametrize(
@@ -200,24 +176,24 @@ def test_the_usual_count_is_the_nearest_by_ratio(counts: list[int], wanted: int,
 
 
 def test_break_even_is_making_over_saving() -> None:
-    assert [chain.replays for chain in break_evens(evidence(WHOLE))] == [18, 2, 1, 1]
-    assert [chain.replays for chain in break_evens(evidence(WHOLE), 10e-6)] == [18, 5, 4, 3]
-    for chain in break_evens(evidence(WHOLE)):
+    assert [chain.replays for chain in graphs.break_evens(evidence(WHOLE))] == [18, 2, 1, 1]
+    assert [chain.replays for chain in graphs.break_evens(evidence(WHOLE), 10e-6)] == [18, 5, 4, 3]
+    for chain in graphs.break_evens(evidence(WHOLE)):
         assert chain.replays is not None
         saved_s = (chain.pair.stream.value - chain.pair.graph.value) * chain.kernels
         assert (chain.replays - 1) * saved_s < chain.making_s <= chain.replays * saved_s
-    slow = break_evens(evidence(scaled(WHOLE, "graph_lifecycle", MAKE, 10)))
+    slow = graphs.break_evens(evidence(scaled(WHOLE, "graph_lifecycle", MAKE, 10)))
     assert [chain.replays for chain in slow if chain.kernels == 100] == [10]
-    assert {chain.replays for chain in break_evens(evidence(EQUAL))} == {None}
+    assert {chain.replays for chain in graphs.break_evens(evidence(EQUAL))} == {None}
 
 
 def test_break_even_needs_the_same_count_in_both_benchmarks() -> None:
     run = without(WHOLE, "graph_gain", kernels=100)
-    assert 100 not in {chain.kernels for chain in break_evens(evidence(run))}
+    assert 100 not in {chain.kernels for chain in graphs.break_evens(evidence(run))}
 
 
 def test_gpu_time_is_fitted_for_the_whole_replay() -> None:
-    fit = life_line(evidence(WHOLE), "node")
+    fit = graphs.life_line(evidence(WHOLE), "node")
     assert fit is not None
     assert (fit.constant, fit.slope) == (pytest.approx(1.3e-6, rel=0.02), pytest.approx(0.5e-6, rel=0.02))
 
@@ -226,22 +202,22 @@ def test_gpu_time_is_fitted_for_the_whole_replay() -> None:
 
 
 def test_a_change_costs_its_record_its_disposal_and_what_the_next_replay_takes_more() -> None:
-    updated, single = cost(evidence(WHOLE), "exec_update", 100, 100), cost(evidence(WHOLE), "set_params", 100, 100)
+    updated, single = (graphs.cost(evidence(WHOLE), way, 100, 100) for way in ("exec_update", "set_params"))
     assert updated is not None
     assert updated.seconds == pytest.approx(21.5e-6 + 44.4e-6 + 16e-6 + 4e-6, rel=0.02)
     assert {row.metric.name for row in updated.rows} >= {"record", "dispose"}
     assert single is not None
     assert single.seconds == pytest.approx(23e-6 + 4e-6, rel=0.02)
-    assert cost(evidence(WHOLE), "exec_update", 100, 7) is None
+    assert graphs.cost(evidence(WHOLE), "exec_update", 100, 7) is None
 
 
 def test_from_how_many_nodes_the_whole_update_is_cheaper() -> None:
-    few, all_of = Cost("set_params", 1, 1.0, ()), Cost("set_params", 101, 11.0, ())
+    few, all_of = graphs.Cost("set_params", 1, 1.0, ()), graphs.Cost("set_params", 101, 11.0, ())
     for whole_s, count in ((6.0, pytest.approx(51)), (20.0, None), (0.5, 1)):
-        assert equal_at([few, all_of], Cost("exec_update", 101, whole_s, ())) == count
+        assert graphs.equal_at([few, all_of], graphs.Cost("exec_update", 101, whole_s, ())) == count
     # Each of the three cases has its advice.
     cheap = scaled(WHOLE, "graph_update", ("change", "record", "dispose"), 0.2, way="exec_update")
-    cheaper = scaled(WHOLE, "graph_update", ("change", *AROUND, "next_replay"), 0.01, way="exec_update")
+    cheaper = scaled(WHOLE, "graph_update", ("change", *graphs.AROUND, "next_replay"), 0.01, way="exec_update")
     assert len({finding_of("graph.update", run).advice for run in (WHOLE, cheap, cheaper)}) == 3
 
 
@@ -249,13 +225,12 @@ def test_from_how_many_nodes_the_whole_update_is_cheaper() -> None:
 
 
 def test_every_kind_of_node_has_a_title() -> None:
-    assert {str(one.case.params["kind"]) for one in graph_outcomes() if one.case.benchmark == "graph_nodes"} == set(
-        TITLES
-    )
+    kinds = {one.case.params["kind"] for one in graph_outcomes() if one.case.benchmark == "graph_nodes"}
+    assert kinds == set(graphs.TITLES)
 
 
 def test_branches_help_up_to_where_the_gpu_is_full() -> None:
-    measured = branches(evidence(WHOLE), "fork_join", 5000)
+    measured = graphs.branches(evidence(WHOLE), "fork_join", 5000)
     assert [point.number for point in measured] == [1, 2, 4, 8, 16, 32, 64]
-    assert enough(measured).number == 16
-    assert enough(measured[:3]).number == 4
+    assert graphs.enough(measured).number == 16
+    assert graphs.enough(measured[:3]).number == 4

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from make_run import figures, make_run, measurement, outcome, scaled
+from msgspec.structs import replace
 from read_findings import by_rule, check
 
 from microbench.core.model import Run, Work
@@ -45,4 +45,4 @@ def test_sizes_that_only_one_of_the_two_measured_are_not_compared() -> None:
     rate = measurement("rate", 0.1, work=Work(bytes=10**9))
     alone = outcome("host_memory", [rate], threads="one", size_bytes=1)
     together = outcome("host_memory", [rate], threads="all", size_bytes=2)
-    assert "host.memory" not in by_rule(msgspec.structs.replace(WHOLE, outcomes=(alone, together)), "host")
+    assert "host.memory" not in by_rule(replace(WHOLE, outcomes=(alone, together)), "host")

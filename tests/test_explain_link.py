@@ -4,36 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from link_evidence import SEVERAL, WHOLE, changed, evidence, peer_outcomes, with_facts, without
 from make_link_run import FLAT, HOST_FIXED_S, Facts, link_outcomes, machine, state, two_switches
 from make_run import measurement
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import evidence_by_device
 from microbench.analysis.stats import rows
 from microbench.core.model import Fact, Outcome, Run
+from microbench.explain import link_facts as links
 from microbench.explain import rules
-from microbench.explain.link_facts import (
-    LinkFacts,
-    Pair,
-    Speed,
-    choices,
-    copies,
-    copy_fit,
-    failures,
-    levels,
-    link_facts,
-    near_node,
-    nodes,
-    pairs,
-    payload_bytes,
-    refusals,
-    seconds_at,
-    shared_uplinks,
-)
 
 ROWS = rows(SEVERAL)
 
@@ -52,7 +35,7 @@ def test_no_rule_raises_for_odd_facts(odd: dict[str, bool | int | str | None]) -
 
 
 def test_words_rest_on_facts_and_nothing_rests_on_words() -> None:
-    folder = Path(link_facts.__code__.co_filename).parent
+    folder = Path(links.link_facts.__code__.co_filename).parent
     sources = {path.stem: path.read_text(encoding="utf-8") for path in folder.rglob("*.py") if path.stem != "rules"}
     words = [name for name, text in sources.items() if name.startswith("link_") and "Finding(" in text]
     assert words
@@ -64,44 +47,44 @@ def test_words_rest_on_facts_and_nothing_rests_on_words() -> None:
 
 
 def test_facts_are_read_by_kind() -> None:
-    facts = link_facts(evidence(SEVERAL))
-    assert facts.now == Speed(5, 16)
+    facts = links.link_facts(evidence(SEVERAL))
+    assert facts.now == links.Speed(5, 16)
     assert [hop.kind for hop in facts.hops()][-1] == "root port"
     assert facts.topology() == {"gpu1": "PIX", "mlx5_0": "NODE"}
-    odd = LinkFacts([Fact("generation_now", True), Fact("lanes_now", 16), Fact("acs", 1), Fact("root", 3)])
+    odd = links.LinkFacts([Fact("generation_now", True), Fact("lanes_now", 16), Fact("acs", 1), Fact("root", 3)])
     assert odd.now is None
     assert odd.flag("acs") is None
     assert odd.text("root") is None
 
 
 def test_the_newest_state_that_went_well_counts() -> None:
-    failed = msgspec.structs.replace(state({}), status="failed", reason="x")
-    run = msgspec.structs.replace(WHOLE, outcomes=(*WHOLE.outcomes, state(two_switches()), failed))
-    assert link_facts(evidence(run)).number("switches") == 2
+    failed = replace(state({}), status="failed", reason="x")
+    run = replace(WHOLE, outcomes=(*WHOLE.outcomes, state(two_switches()), failed))
+    assert links.link_facts(evidence(run)).number("switches") == 2
 
 
 def test_the_worst_of_all_rounds_counts_against_the_link() -> None:
     def rounds(*facts: Facts, session: int = 0) -> Run:
         states = (state(one) for one in facts)
-        outcomes = [msgspec.structs.replace(one, round=at, session=session) for at, one in enumerate(states)]
+        outcomes = [replace(one, round=at, session=session) for at, one in enumerate(states)]
         sessions = (*WHOLE.sessions, *WHOLE.sessions)
-        return msgspec.structs.replace(WHOLE, sessions=sessions, outcomes=(*without("link_state").outcomes, *outcomes))
+        return replace(WHOLE, sessions=sessions, outcomes=(*without("link_state").outcomes, *outcomes))
 
     busy = two_switches(read_under_load=True)
-    facts = link_facts(evidence(rounds({**busy, "pcie_replays_risen": 7}, {**busy, "switches": 3}, busy)))
+    facts = links.link_facts(evidence(rounds({**busy, "pcie_replays_risen": 7}, {**busy, "switches": 3}, busy)))
     assert facts.risen() == {"pcie_replays": 7}
     assert facts.number("switches") == 2, "other facts are the newest round's"
     assert not facts.idle
-    idle = link_facts(evidence(rounds({**busy, "read_under_load": False, "pcie_replays_risen": None}, busy)))
+    idle = links.link_facts(evidence(rounds({**busy, "read_under_load": False, "pcie_replays_risen": None}, busy)))
     assert idle.idle
     assert idle.number("pcie_replays_risen") == 0
     gone = {name: value for name, value in busy.items() if name != "pcie_replays_risen"}
-    assert link_facts(evidence(rounds({**busy, "pcie_replays_risen": 7}, gone))).risen() == {"pcie_replays": 7}
+    assert links.link_facts(evidence(rounds({**busy, "pcie_replays_risen": 7}, gone))).risen() == {"pcie_replays": 7}
     # Errors of an earlier session say nothing about now.
     both = rounds(busy, session=1)
     earlier = state({**busy, "pcie_replays_risen": 9})
-    run = msgspec.structs.replace(both, outcomes=(earlier, *both.outcomes))
-    assert link_facts(evidence(run)).risen() == {}
+    run = replace(both, outcomes=(earlier, *both.outcomes))
+    assert links.link_facts(evidence(run)).risen() == {}
 
 
 def test_a_run_of_facts_alone_belongs_to_its_gpu() -> None:
@@ -119,7 +102,7 @@ def test_the_made_run_has_every_case_that_means_something() -> None:
 
 
 def test_a_fit_gives_back_fixed_time_and_bandwidth() -> None:
-    fit = copy_fit(evidence(), "bandwidth", "h2d", "pinned")
+    fit = links.copy_fit(evidence(), "bandwidth", "h2d", "pinned")
     assert fit is not None
     assert fit.fixed_s == pytest.approx(1.3e-6, rel=0.01)
     assert fit.bandwidth == pytest.approx(55.4e9, rel=0.01)
@@ -128,15 +111,15 @@ def test_a_fit_gives_back_fixed_time_and_bandwidth() -> None:
 
 
 def test_times_between_sizes_are_straight() -> None:
-    points = copies(evidence(), "bandwidth", "h2d", "pinned")
-    assert seconds_at(points, 64 << 20) == pytest.approx(1.3e-6 + (64 << 20) / 55.4e9, rel=0.01)
-    assert seconds_at(points, 1 << 30) is None
-    assert seconds_at(points[:1], 1) == pytest.approx(1.3e-6, rel=0.01)
-    assert seconds_at([], 1) is None
+    points = links.copies(evidence(), "bandwidth", "h2d", "pinned")
+    assert links.seconds_at(points, 64 << 20) == pytest.approx(1.3e-6 + (64 << 20) / 55.4e9, rel=0.01)
+    assert links.seconds_at(points, 1 << 30) is None
+    assert links.seconds_at(points[:1], 1) == pytest.approx(1.3e-6, rel=0.01)
+    assert links.seconds_at([], 1) is None
 
 
 def test_pinning_counts_the_copies_until_it_has_paid() -> None:
-    found = {(choice.way, choice.size_bytes): choice for choice in choices(evidence())}
+    found = {(choice.way, choice.size_bytes): choice for choice in links.choices(evidence())}
     allocated = found["allocate", 4 << 20]
     extra_s = (30e-6 + 4 * 180e-6) + (20e-6 + 4 * 60e-6) - (3e-6 + 4 * 60e-6) - (2e-6 + 4 * 20e-6)
     assert allocated.extra_s == pytest.approx(extra_s, rel=0.03)
@@ -150,32 +133,32 @@ def test_pinned_memory_that_costs_no_more_pays_at_once() -> None:
     def free(one: Outcome) -> Outcome:
         if one.case.benchmark != "link_pinning" or one.case.params["way"] != "allocate":
             return one
-        return msgspec.structs.replace(one, measurements=(measurement("pin", 1e-9), measurement("release", 1e-9)))
+        return replace(one, measurements=(measurement("pin", 1e-9), measurement("release", 1e-9)))
 
-    allocated = next(choice for choice in choices(evidence(changed(free))) if choice.way == "allocate")
+    allocated = next(choice for choice in links.choices(evidence(changed(free))) if choice.way == "allocate")
     assert allocated.extra_s < 0
     assert allocated.paid["h2d"] == 1
 
 
 def test_a_direction_that_was_not_measured_both_ways_has_no_choice() -> None:
     to_gpu = without("link_copy", memory="pageable", direction="d2h")
-    assert all(list(choice.saved_s) == ["h2d"] and not choice.never for choice in choices(evidence(to_gpu)))
+    assert all(list(choice.saved_s) == ["h2d"] and not choice.never for choice in links.choices(evidence(to_gpu)))
 
 
 def test_packets_follow_from_the_byte_counters() -> None:
-    assert payload_bytes("read", 1 + 20 / 128) == pytest.approx(128)
-    assert payload_bytes("write", 1 + 24 / 256) == pytest.approx(256)
-    assert payload_bytes("read", 1.0) is None
-    assert payload_bytes("write", 1 + 24 / 4096) == pytest.approx(4096)
-    assert payload_bytes("write", 1 + 24 / 8192) is None, "no PCIe packet carries as much"
+    assert links.payload_bytes("read", 1 + 20 / 128) == pytest.approx(128)
+    assert links.payload_bytes("write", 1 + 24 / 256) == pytest.approx(256)
+    assert links.payload_bytes("read", 1.0) is None
+    assert links.payload_bytes("write", 1 + 24 / 4096) == pytest.approx(4096)
+    assert links.payload_bytes("write", 1 + 24 / 8192) is None, "no PCIe packet carries as much"
 
 
 @pytest.mark.parametrize(
     ("latency_s", "expected"), [(0.5e-6, (0, 0)), (0.75e-6, (0, 1)), (1.2e-6, (1, 6)), (2.1e-6, (4, 15))]
 )
 def test_levels_of_switches_are_a_range(latency_s: float, expected: tuple[int, int]) -> None:
-    assert levels(latency_s) == expected
-    assert levels(latency_s, translated=True) == (0, expected[1])
+    assert links.levels(latency_s) == expected
+    assert links.levels(latency_s, translated=True) == (0, expected[1])
 
 
 # -- NUMA nodes and other GPUs --------------------------------------------------------------------------------------
@@ -184,20 +167,20 @@ def test_levels_of_switches_are_a_range(latency_s: float, expected: tuple[int, i
 @pytest.mark.parametrize(("numa_node", "near"), [(1, 1), (None, 1), (0, 1)])
 def test_the_fastest_node_is_near_whatever_the_gpu_reports(numa_node: int | None, near: int) -> None:
     run = evidence(with_facts(two_switches(numa_node=numa_node), SEVERAL))
-    rates = nodes(run, "h2d")
+    rates = links.nodes(run, "h2d")
     assert list(rates) == [0, 1]
-    assert near_node(run, rates) == near
+    assert links.near_node(run, rates) == near
 
 
 def test_shared_uplinks_list_the_worst_of_each_gpu() -> None:
-    lost = shared_uplinks(evidence(SEVERAL))
+    lost = links.shared_uplinks(evidence(SEVERAL))
     assert [(one.gpu_index, one.others) for one in lost if one.direction == "h2d"] == [(gpu, "all") for gpu in range(4)]
     assert all(one.share == pytest.approx(0.51, rel=0.01) for one in lost)
 
 
 def test_pairs_are_measured_refused_or_failed() -> None:
-    assert len(pairs(evidence(SEVERAL), "engine_write")) == 12
+    assert len(links.pairs(evidence(SEVERAL), "engine_write")) == 12
     refused = evidence(peer_outcomes(SEVERAL, "skipped", "no peer access", second=1))
-    assert refusals(refused) == {"no peer access": [Pair(0, 1), Pair(2, 1), Pair(3, 1)]}
+    assert links.refusals(refused) == {"no peer access": [links.Pair(0, 1), links.Pair(2, 1), links.Pair(3, 1)]}
     failed = evidence(peer_outcomes(SEVERAL, "failed", "byte 3 differs", first=0, second=1))
-    assert (refusals(failed), failures(failed)) == ({}, {"byte 3 differs": [Pair(0, 1)]})
+    assert (links.refusals(failed), links.failures(failed)) == ({}, {"byte 3 differs": [links.Pair(0, 1)]})

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
-from link_evidence import (
-    SEVERAL,
-    WHOLE,
-    changed,
-    findings,
-    peer_outcomes,
-    scaled,
-    with_facts,
-    without,
-)
+from link_evidence import SEVERAL, WHOLE, changed, findings, peer_outcomes, scaled, with_facts, without
 from make_link_run import make_link_run, two_switches
 from make_run import is_case, measurement
+from msgspec.structs import replace
 from read_findings import check
 
 from microbench.core.model import Fact, Param, Run
@@ -31,9 +22,7 @@ HIDDEN = with_facts(two_switches(numa_node=None), SEVERAL)
 TO_GPU = without("link_copy", memory="pageable", direction="d2h")
 READ_AT_ONCE = changed(
     lambda one: (
-        msgspec.structs.replace(one, measurements=(measurement("latency", 0.6e-6),))
-        if one.case.benchmark == "link_latency"
-        else one
+        replace(one, measurements=(measurement("latency", 0.6e-6),)) if one.case.benchmark == "link_latency" else one
     )
 )
 
@@ -41,10 +30,7 @@ READ_AT_ONCE = changed(
 def partly(run: Run, benchmark: str, **params: Param) -> Run:
     """The run with others that ended before the measured copies did."""
     return changed(
-        lambda one: (
-            msgspec.structs.replace(one, facts=(Fact(OTHERS_BUSY, False),)) if is_case(one, benchmark, params) else one
-        ),
-        run,
+        lambda one: replace(one, facts=(Fact(OTHERS_BUSY, False),)) if is_case(one, benchmark, params) else one, run
     )
 
 

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
-from link_evidence import (
-    SEVERAL,
-    WHOLE,
-    changed,
-    evidence,
-    findings,
-    scaled,
-    slower,
-    with_facts,
-    with_gpu,
-    without,
-)
+from link_evidence import SEVERAL, WHOLE, changed, evidence, findings, scaled, slower, with_facts, with_gpu, without
 from make_link_run import FLAT, Facts, make_link_run, state, two_switches
+from msgspec.structs import replace
 from read_findings import check
 
 from microbench.core.model import LinkInfo, Run
@@ -36,9 +25,9 @@ NARROW = two_switches(
     lanes_now=8, lanes_slot_max=8, generation_slot_max=4, generation_now=4, slot_limit_bus_id="0000:3a:00.0"
 )
 OVER = scaled("link_copy", "bandwidth", 1.1)
-BUSY = with_gpu(lambda gpu: msgspec.structs.replace(gpu, other_processes=("python (1)",)), slower(0.7))
+BUSY = with_gpu(lambda gpu: replace(gpu, other_processes=("python (1)",)), slower(0.7))
 
-UNREAD_PAYLOAD = with_gpu(lambda gpu: msgspec.structs.replace(gpu, link=LinkInfo(generation_max=5, lanes_max=16)))
+UNREAD_PAYLOAD = with_gpu(lambda gpu: replace(gpu, link=LinkInfo(generation_max=5, lanes_max=16)))
 
 
 def idle(**other: int) -> Facts:
@@ -121,9 +110,9 @@ def test_a_slow_link_that_the_gpu_could_not_use_is_no_cause() -> None:
 @pytest.mark.parametrize(
     "run",
     [
-        with_gpu(lambda gpu: msgspec.structs.replace(gpu, integrated=True)),
+        with_gpu(lambda gpu: replace(gpu, integrated=True)),
         with_facts({**FLAT, "c2c": True}),
-        with_gpu(lambda gpu: msgspec.structs.replace(gpu, link=LinkInfo(generation_max=1, lanes_max=1, coherent=True))),
+        with_gpu(lambda gpu: replace(gpu, link=LinkInfo(generation_max=1, lanes_max=1, coherent=True))),
     ],
     ids=["integrated", "c2c fact", "coherent link"],
 )
@@ -133,7 +122,7 @@ def test_a_gpu_that_shares_memory_with_the_host_has_no_verdict(run: Run) -> None
 
 
 def test_an_unknown_link_and_pageable_copies_have_no_verdict() -> None:
-    hidden = with_gpu(lambda gpu: msgspec.structs.replace(gpu, link=LinkInfo()))
+    hidden = with_gpu(lambda gpu: replace(gpu, link=LinkInfo()))
     check(findings(hidden)[RULE], "note", "No verdict", "55.4 GB/s", "256 MiB")
     pageable = changed(
         lambda one: None if one.case.benchmark == "link_copy" and one.case.params["memory"] != "pageable" else one

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from link_evidence import changed, scaled, with_gpu, without
 from make_memory_run import CAPACITY, GIB, MIB, make_memory_run
 from memory_evidence import FULL, WHOLE, evidence, findings, only, with_facts
+from msgspec.structs import replace
 from read_findings import check
 
 from microbench.core.model import Outcome, Run
@@ -22,7 +22,7 @@ def faster(factor: float, run: Run = WHOLE, **params: str) -> Run:
 
 
 def gpu(run: Run = WHOLE, **other: object) -> Run:
-    return with_gpu(lambda one: msgspec.structs.replace(one, **other), run)
+    return with_gpu(lambda one: replace(one, **other), run)
 
 
 def mild(one: Outcome) -> Outcome | None:
@@ -40,9 +40,7 @@ def of_size(size_bytes: int, run: Run) -> Run:
 
 
 def in_dram(one: Outcome) -> Outcome:
-    return msgspec.structs.replace(
-        one, measurements=tuple(msgspec.structs.replace(old, bound="dram") for old in one.measurements)
-    )
+    return replace(one, measurements=tuple(replace(old, bound="dram") for old in one.measurements))
 
 
 SLOW = faster(0.8)
@@ -205,7 +203,7 @@ def test_made_rows_have_the_metrics_of_the_benchmarks() -> None:
 def test_python_loses_a_share_of_the_rate_on_the_largest_arrays() -> None:
     assert [loss.share for loss in losses(evidence(), "numba")] == pytest.approx([0.15] * 7, abs=0.01)
     some = without("memory_stream", WHOLE, size_bytes=GIB)
-    run = msgspec.structs.replace(some, outcomes=(*some.outcomes, *_of(GIB, "read")))
+    run = replace(some, outcomes=(*some.outcomes, *_of(GIB, "read")))
     assert largest_bytes(evidence(run)) == 256 * MIB, "few kernels fit the largest size"
     assert largest_bytes(evidence()) == GIB
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import msgspec
 import pytest
 from make_fit import make_fit
+from msgspec.structs import replace
 
 from microbench.core.errors import UsageError
 from microbench.predict.constants import OWN_SCATTERS, Fit
@@ -154,7 +154,7 @@ def test_streams_overlap_kernels_and_copies() -> None:
         for part in (Copies("h2d", 5_000_000, stream=stream), Kernels(1, (100e-6,), stream=stream))
     )
     apart = predict(Workload((*parts, Wait()), streams=2), fit(), "stream")
-    in_one = predict(Workload((*(msgspec.structs.replace(part, stream=0) for part in parts), Wait())), fit(), "stream")
+    in_one = predict(Workload((*(replace(part, stream=0) for part in parts), Wait())), fit(), "stream")
     assert in_one.step_s - apart.step_s == pytest.approx(100e-6, rel=0.1), "one copy hides behind the other's kernel"
 
 
@@ -223,8 +223,7 @@ def test_every_constant_used_is_named_and_a_missing_one_refused() -> None:
         assert set(names) == set(needed(workload, way))
         whole = fit()
         for name in names:
-            lacking = msgspec.structs.replace(
-                whole, constants={one: constant for one, constant in whole.constants.items() if one != name}
-            )
+            others = {one: constant for one, constant in whole.constants.items() if one != name}
+            lacking = replace(whole, constants=others)
             with pytest.raises(UsageError, match=name.replace(".", r"\.")):
                 predict(workload, lacking, way)

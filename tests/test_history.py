@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from command_line import call
 from make_run import make_run
 from make_small_run import RUN
+from msgspec.structs import replace
 from recorded_runs import FIRST, recorded, save
 
 from microbench.cli import share
@@ -37,8 +37,8 @@ def listed() -> list[history.Entry]:
 
 
 def with_session(run: Run, **changes: Any) -> Run:
-    session = msgspec.structs.replace(run.sessions[0], **changes)
-    return msgspec.structs.replace(run, sessions=(session, *run.sessions[1:]))
+    session = replace(run.sessions[0], **changes)
+    return replace(run, sessions=(session, *run.sessions[1:]))
 
 
 # -- the head of a file -----------------------------------------------------------------------------------------------
@@ -60,21 +60,21 @@ def beginnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def test_only_the_beginning_of_a_large_file_is_read(folder: Path, beginnings: list[int]) -> None:
-    path = save(folder, msgspec.structs.replace(RUN, outcomes=RUN.outcomes * 500))
+    path = save(folder, replace(RUN, outcomes=RUN.outcomes * 500))
     assert path.stat().st_size > 4 * store.HEAD_BYTES
-    assert store.read_head(path) == msgspec.structs.replace(RUN, outcomes=())
+    assert store.read_head(path) == replace(RUN, outcomes=())
     assert sum(beginnings) <= store.HEAD_BYTES
 
 
 def test_a_long_head_is_read_to_its_end(folder: Path, beginnings: list[int]) -> None:
-    path = save(folder, msgspec.structs.replace(RUN, sessions=RUN.sessions * 200, outcomes=RUN.outcomes * 1000))
+    path = save(folder, replace(RUN, sessions=RUN.sessions * 200, outcomes=RUN.outcomes * 1000))
     assert len(store.read_head(path).sessions) == 200
     assert max(beginnings) < path.stat().st_size / 2
 
 
 def test_the_head_of_a_growing_run_is_read(folder: Path, beginnings: list[int]) -> None:
     path = folder / "growing.jsonl"
-    empty = msgspec.structs.replace(RUN, outcomes=())
+    empty = replace(RUN, outcomes=())
     path.write_bytes(schema.encode(empty) + schema.encode_outcome(RUN.outcomes[0]) + b'{"case"')
     assert store.read_head(path) == empty
 
@@ -96,7 +96,7 @@ def test_a_file_with_another_layout_is_read_as_a_whole(changed: Callable[[Any], 
 
 
 def test_an_axis_named_outcomes_is_not_taken_for_the_outcomes(folder: Path) -> None:
-    settings = msgspec.structs.replace(RUN.sessions[0].settings, overrides={"outcomes": (1, 2)})
+    settings = replace(RUN.sessions[0].settings, overrides={"outcomes": (1, 2)})
     run = with_session(RUN, settings=settings)
     assert store.read_head(save(folder, run)).sessions == run.sessions
 
@@ -156,12 +156,12 @@ def test_runs_are_listed_newest_first(folder: Path) -> None:
 
 def test_a_run_without_a_gpu_and_a_run_of_two_are_listed_as_such(folder: Path) -> None:
     run = recorded(0)
-    gpu = msgspec.structs.replace(run.sessions[0].environment.gpus[0], simulated=False)
-    two = (gpu, msgspec.structs.replace(gpu, uuid="GPU-2", index=1))
-    where = msgspec.structs.replace(run.sessions[0].environment, gpus=two)
-    everything = msgspec.structs.replace(run.sessions[0].settings, device="all")
+    gpu = replace(run.sessions[0].environment.gpus[0], simulated=False)
+    two = (gpu, replace(gpu, uuid="GPU-2", index=1))
+    where = replace(run.sessions[0].environment, gpus=two)
+    everything = replace(run.sessions[0].settings, device="all")
     save(folder, with_session(run, environment=where, settings=everything))
-    save(folder, msgspec.structs.replace(make_run(gpu=False), run_id="20250101T000000Z-00000000"))
+    save(folder, replace(make_run(gpu=False), run_id="20250101T000000Z-00000000"))
     text = call("history").stdout
     assert "2 × SIMULATED GPU" in text
     assert "no GPU" in text
@@ -310,8 +310,8 @@ def test_a_run_is_as_old_as_its_last_session_if_that_has_a_time(
     started_at: str, names: list[str], folder: Path
 ) -> None:
     run = recorded(0)
-    last = msgspec.structs.replace(run.sessions[0], started_at=started_at)
-    save(folder, msgspec.structs.replace(run, sessions=(run.sessions[0], last)))
+    last = replace(run.sessions[0], started_at=started_at)
+    save(folder, replace(run, sessions=(run.sessions[0], last)))
     assert call("history").exit_code == 0
     assert going(days=1) == names
 
@@ -376,7 +376,7 @@ def test_a_run_that_changes_before_the_confirmation_stays_and_is_named(
     def think(paths: list[Path], title: str, more: int = 0) -> None:
         draw(paths, title, more)
         recorded_meanwhile.append(save(folder, recorded(5)))
-        grown.write_bytes(schema.encode(msgspec.structs.replace(recorded(1), outcomes=())))
+        grown.write_bytes(schema.encode(replace(recorded(1), outcomes=())))
         store.growing_path(added_to).write_bytes(schema.encode(recorded(2)))
         remarks.change(labelled, label="kept")
         gone.unlink()

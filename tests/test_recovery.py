@@ -22,10 +22,7 @@ WITHIN = 0.02
 MIB = 1 << 20
 Cases = list[tuple[str, dict[str, Param]]]
 
-LAUNCHES: Cases = [
-    ("launch_cost", {}),
-    *(("launch_duration", {"duration_ns": duration_ns}) for duration_ns in (0, 1000, 5000)),
-]
+LAUNCHES: Cases = [("launch_cost", {}), *(("launch_duration", {"duration_ns": ns}) for ns in (0, 1000, 5000))]
 CALLS: Cases = [
     ("launch_layers", {"family": "same_kernel", "layer": layer, "arguments": arguments})
     for layer in ("loop", "cuda_core")
@@ -184,9 +181,8 @@ def test_copies_are_given_back(changes: dict[str, float]) -> None:
         assert values[f"{direction}_latency"] == nearly(costs.copy_fixed_ns + costs.gap_stream_ns)
         together = values[f"{direction}_latency"] + values[f"{direction}_way"]
         assert together == nearly(costs.copy_fixed_ns + costs.launch_to_start_ns)
-        assert values[f"{direction}_rate"] == pytest.approx(
-            costs.link_bytes_per_s * 256 / (256 + header_bytes), rel=WITHIN
-        )
+        payload_rate = costs.link_bytes_per_s * 256 / (256 + header_bytes)
+        assert values[f"{direction}_rate"] == pytest.approx(payload_rate, rel=WITHIN)
 
 
 @drawn

@@ -15,6 +15,7 @@ from command_line import call
 from make_link_run import make_link_run
 from make_run import failed, make_run, skipped
 from make_small_run import RUN
+from msgspec.structs import replace
 
 from microbench.cli.runs import report_of
 from microbench.core.errors import RunUnreadableError
@@ -111,9 +112,8 @@ def test_hostile_text_never_becomes_markup() -> None:
     run = make_run(extra=[failed(hostile)], gpu_name=hostile)
     text = to_markdown(report_of(run))
     assert "<script" not in text
-    assert not re.search(
-        r"(?<!\\)[\[\]`|*~](?=.*e_)", next(line for line in text.splitlines() if line.startswith("# "))
-    )
+    headline = next(line for line in text.splitlines() if line.startswith("# "))
+    assert not re.search(r"(?<!\\)[\[\]`|*~](?=.*e_)", headline)
     assert "\u202e" not in text
     assert "&amp;lt;" in text
     assert len(re.findall(r"^</details>$", text, re.MULTILINE)) == text.count("<details>")
@@ -140,7 +140,7 @@ def test_the_published_schema_is_up_to_date() -> None:
 
 def short(run: Run) -> Any:
     """The run as plain JSON with every tenth outcome and a few samples of each measurement."""
-    document = comparable(msgspec.structs.replace(run, outcomes=run.outcomes[::10]))
+    document = comparable(replace(run, outcomes=run.outcomes[::10]))
     for outcome in document["outcomes"]:
         for measurement in outcome.get("measurements", ()):
             measurement["samples"] = measurement["samples"][:SAMPLES_CHECKED]

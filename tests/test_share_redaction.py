@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from make_run import DEVICE, make_run
 from make_small_run import DEVICE as SMALL_DEVICE
 from make_small_run import MEASUREMENT, OUTCOMES, RUN
+from msgspec.structs import replace
 from texts import any_text
 
 from microbench.cli.runs import report_of
@@ -115,9 +116,9 @@ def test_any_text_can_be_redacted(text: str) -> None:
     ],
 )
 def test_a_version_of_four_numbers_stays(where: dict[str, Any]) -> None:
-    environment = msgspec.structs.replace(RUN.sessions[0].environment, **where)
-    session = msgspec.structs.replace(RUN.sessions[0], environment=environment)
-    text = schema.encode(redacted(msgspec.structs.replace(RUN, sessions=(session,)), NOBODY)).decode()
+    environment = replace(RUN.sessions[0].environment, **where)
+    session = replace(RUN.sessions[0], environment=environment)
+    text = schema.encode(redacted(replace(RUN, sessions=(session,)), NOBODY)).decode()
     assert "12.8.4.1" in text
     assert "12.8.4.2" not in text
     assert "alice" not in text
@@ -150,7 +151,7 @@ def planted(secrets: dict[str, str], context: str) -> Run:
     text = " ".join(context.replace("{}", secret) for secret in texts)
     session = RUN.sessions[0]
     processes = (f"{path}/python (pid 7, {user})",)
-    info = msgspec.structs.replace(session.environment.gpus[0], uuid=gpu, other_processes=processes)
+    info = replace(session.environment.gpus[0], uuid=gpu, other_processes=processes)
     facts = (
         Fact("preloaded_libraries", f"{path}/x.so:lib/{user}.so", source=path),
         Fact("gpu0_serial", int(serial) if serial.isdigit() else serial),
@@ -159,21 +160,19 @@ def planted(secrets: dict[str, str], context: str) -> Run:
         Fact("governor", None, reason=text),
     )
     packages = {"numpy": f"2.4 @ file://{path}"}
-    environment = msgspec.structs.replace(
-        session.environment, gpus=(info,), facts=facts, packages=packages, no_gpu_reason=text
-    )
-    asked = msgspec.structs.replace(session.settings, device=gpu, overrides={"gpu": (gpu, path)})
-    measured = msgspec.structs.replace(
+    environment = replace(session.environment, gpus=(info,), facts=facts, packages=packages, no_gpu_reason=text)
+    asked = replace(session.settings, device=gpu, overrides={"gpu": (gpu, path)})
+    measured = replace(
         OUTCOMES[0],
         case=Case("copy", {"peer": gpu, "direction": "h2d", "where": text}),
-        measurements=(msgspec.structs.replace(MEASUREMENT, verified=text),),
+        measurements=(replace(MEASUREMENT, verified=text),),
         facts=(Fact("peer", gpu), Fact("said", text)),
         telemetry={gpu: Telemetry(temperature_c=41.0, throttle_reasons=(text,))},
         device=gpu,
     )
-    crashed = msgspec.structs.replace(OUTCOMES[2], reason=f"killed by SIGSEGV\n{text}", device=gpu)
-    sessions = (msgspec.structs.replace(session, environment=environment, settings=asked),)
-    return msgspec.structs.replace(RUN, sessions=sessions, outcomes=(measured, crashed))
+    crashed = replace(OUTCOMES[2], reason=f"killed by SIGSEGV\n{text}", device=gpu)
+    sessions = (replace(session, environment=environment, settings=asked),)
+    return replace(RUN, sessions=sessions, outcomes=(measured, crashed))
 
 
 def exports(run: Run) -> dict[str, str]:

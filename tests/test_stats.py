@@ -11,17 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_run import make_run
+from msgspec.structs import replace
 
 from microbench.analysis.quantiles import CONFIDENCE, median_ranks
-from microbench.analysis.stats import (
-    Interval,
-    median_interval,
-    rounds_interval,
-    rows,
-    student_95,
-    summarize,
-    values_of,
-)
+from microbench.analysis.stats import Interval, median_interval, rounds_interval, rows, student_95, summarize, values_of
 from microbench.core.model import BenchmarkInfo, Case, Measurement, Metric, Outcome, PerCall, Run, Work
 
 TIME = Metric("submit", "time", "s/launch", "time of a call")
@@ -192,9 +185,7 @@ def any_measurements(draw: st.DrawFn) -> list[tuple[Metric, Measurement]]:
 def test_measurements_are_summed_up_together_as_one_by_one(some: list[tuple[Metric, Measurement]]) -> None:
     """To the last bit, and as NumPy's own quantiles have it."""
     outcomes = [
-        Outcome(
-            Case(f"benchmark {place}"), 0, 0, "ok", measurements=(msgspec.structs.replace(one, metric=metric.name),)
-        )
+        Outcome(Case(f"benchmark {place}"), 0, 0, "ok", measurements=(replace(one, metric=metric.name),))
         for place, (metric, one) in enumerate(some)
     ]
     infos = [

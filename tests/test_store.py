@@ -11,15 +11,15 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import pytest
 from make_small_run import OUTCOMES, RUN
+from msgspec.structs import replace
 
 from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError
 from microbench.runs import schema, store
 from microbench.runs.runfile import ResultLostError, RunFile
 
-EMPTY = msgspec.structs.replace(RUN, outcomes=())
+EMPTY = replace(RUN, outcomes=())
 OLD, NEW = "20260101T000000Z-0011aabb", "20260102T000000Z-0022ccdd"
 
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def save(path: Path, run_id: str = RUN.run_id) -> Path:
-    path.write_bytes(schema.encode(msgspec.structs.replace(RUN, run_id=run_id)))
+    path.write_bytes(schema.encode(replace(RUN, run_id=run_id)))
     return path
 
 

@@ -23,6 +23,7 @@ from make_compute_run import make_compute_run
 from make_graph_run import make_graph_run
 from make_link_run import make_link_run, state, two_switches
 from make_run import make_run
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, evidence_by_device, row_name
 from microbench.analysis.stats import Row, rows
@@ -64,7 +65,7 @@ def reference(name: str) -> Evidence:
     used = {rest for figure in figures_of(one, evidence).values() for rest in figure.rests_on}
     names = {info.name for info in evidence.run.benchmarks if any(rest.startswith(info.name) for rest in used)}
     used_outcomes = tuple(one for one in evidence.run.outcomes if one.case.benchmark in names | {"link_state"})
-    return evidence_by_device(msgspec.structs.replace(evidence.run, outcomes=used_outcomes))[0]
+    return evidence_by_device(replace(evidence.run, outcomes=used_outcomes))[0]
 
 
 @cache
@@ -107,15 +108,13 @@ def with_row(evidence: Evidence, row: Row, factor: float) -> Evidence:
 
     def longer(outcome: Outcome) -> Outcome:
         made = tuple(
-            msgspec.structs.replace(
-                one, samples=msgspec.Raw(msgspec.json.encode([value * factor for value in one.values]))
-            )
+            replace(one, samples=msgspec.Raw(msgspec.json.encode([value * factor for value in one.values])))
             for one in outcome.measurements
             if one.metric == row.metric.name
         )
-        return msgspec.structs.replace(outcome, measurements=made)
+        return replace(outcome, measurements=made)
 
-    changed = msgspec.structs.replace(evidence.run, outcomes=tuple(longer(one) for one in row.outcomes))
+    changed = replace(evidence.run, outcomes=tuple(longer(one) for one in row.outcomes))
     new = next(new for new in rows(changed) if row_name(new) == row_name(row))
     return only(evidence, (new if row_name(old) == row_name(new) else old for old in evidence.all_rows()))
 
@@ -130,17 +129,14 @@ def scaled(name: str, factor: float, benchmark: str, metric: str, **params: int 
 def on_gpu(name: str, **changes: object) -> Evidence:
     """A topic's reference on a GPU that reports other things of itself."""
     evidence = reference(name)
-    run = with_gpu(
-        lambda gpu: msgspec.structs.replace(gpu, **changes) if gpu.uuid == evidence.device else gpu, evidence.run
-    )
+    run = with_gpu(lambda gpu: replace(gpu, **changes) if gpu.uuid == evidence.device else gpu, evidence.run)
     return Evidence(run, evidence.all_rows(), evidence.device)
 
 
 def changed_slots(one: Topic, before: Evidence, after: Evidence) -> set[str]:
     old, new = figures_of(one, before), figures_of(one, after)
-    return {
-        slot for slot in old | new if (old[slot].text if slot in old else "") != (new[slot].text if slot in new else "")
-    }
+    before_text, after_text = ({slot: figure.text for slot, figure in known.items()} for known in (old, new))
+    return {slot for slot in old | new if before_text.get(slot, "") != after_text.get(slot, "")}
 
 
 # -- every number comes from the run ------------------------------------------------------------------------------
@@ -268,7 +264,7 @@ def test_a_fact_changes_the_figures_that_rest_on_it_and_no_others(
 def test_the_link_changes_what_launches_are_held_against() -> None:
     link = reference("traffic").gpu
     assert link is not None
-    slower = on_gpu("traffic", link=msgspec.structs.replace(link.link, generation_max=3))
+    slower = on_gpu("traffic", link=replace(link.link, generation_max=3))
     assert changed_slots(catalogue.find("traffic"), reference("traffic"), slower) == {"link", "share"}
 
 
@@ -323,7 +319,7 @@ def test_one_gpu_lacks_nothing_about_other_gpus() -> None:
     state_only = tuple(one for one in several.outcomes if one.case.benchmark == "link_state")
     assert lacking(make_link_run()) == ()
     assert lacking(several) == ()
-    assert lacking(msgspec.structs.replace(several, outcomes=state_only)) == (
+    assert lacking(replace(several, outcomes=state_only)) == (
         "link_copy", "link_latency", "link_concurrent", "link_peer",
     )  # fmt: skip
 
@@ -465,8 +461,8 @@ def test_a_reference_says_how_to_measure_this_machine() -> None:
 
 def test_the_gpu_with_the_most_figures_is_described() -> None:
     run = make_link_run(gpus=2)
-    other = msgspec.structs.replace(state(two_switches()), device=run.sessions[0].gpus[0].uuid[:-1] + "1")
-    both = msgspec.structs.replace(run, outcomes=(other, *run.outcomes))
+    other = replace(state(two_switches()), device=run.sessions[0].gpus[0].uuid[:-1] + "1")
+    both = replace(run, outcomes=(other, *run.outcomes))
     assert "copies reach" in drawn(catalogue.find("topology"), both)
 
 
@@ -505,7 +501,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def saved(folder: Path, run: Run, name: str = "20250102T030405Z-aaaaaaaa") -> None:
-    (folder / f"{name}.json").write_bytes(schema.encode(msgspec.structs.replace(run, run_id=name)))
+    (folder / f"{name}.json").write_bytes(schema.encode(replace(run, run_id=name)))
 
 
 @pytest.mark.parametrize("name", ["launch", "topology", "tensor"])
@@ -520,8 +516,8 @@ def test_this_machines_run_comes_first_where_it_has_the_figures(data: Path) -> N
     run = make_run()
     saved(data, run)
     assert "REFERENCE" in call("explain", "launch").stdout, "a simulated run is shown only where it is named"
-    real = tuple(msgspec.structs.replace(session, simulated=False) for session in run.sessions)
-    saved(data, msgspec.structs.replace(run, sessions=real, run_id="real"))
+    real = tuple(replace(session, simulated=False) for session in run.sessions)
+    saved(data, replace(run, sessions=real, run_id="real"))
     text = call("explain", "launch").stdout
     assert "REFERENCE" not in text
     assert "REFERENCE" in call("explain", "tensor").stdout

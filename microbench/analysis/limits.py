@@ -104,8 +104,11 @@ def ceiling(bound: str | None, gpu: GpuInfo | None) -> Ceiling | None:
         return _dram_ceiling(gpu)
     if bound.removesuffix(PER_CLOCK) in CACHE_NAMES:
         return _cache_ceiling(bound, gpu)
-    if rate_of(bound, gpu) is not None:
-        return _unit_ceiling(bound, gpu)
+    if (rate := rate_of(bound, gpu)) is not None:
+        if not bound.endswith(PER_CLOCK):
+            return ceiling_at(bound, gpu, gpu.sm_clock_max_hz)
+        source = f"{rate.by} {quantity(rate.value, rate.unit)} ({rate.source})"
+        return Ceiling(rate.value, rate.unit, "any SM clock", source, rate.assumptions)
     if bound in NVLINK_BOUNDS:
         return _nvlink_ceiling(gpu.link, NVLINK_BOUNDS[bound])
     if gpu.integrated or gpu.link.coherent or bound not in PCIE_BOUNDS:
@@ -188,15 +191,6 @@ def _cache_ceiling(bound: str, gpu: GpuInfo) -> Ceiling | None:
     clock = f"SM clock {_megahertz(gpu.sm_clock_max_hz)}"
     value = rate * gpu.sm_count * gpu.sm_clock_max_hz
     return Ceiling(value, "B/s", clock, f"{each} x {gpu.sm_count} SMs x {clock}", assumptions)
-
-
-def _unit_ceiling(bound: str, gpu: GpuInfo) -> Ceiling | None:
-    """The limit of tensor cores or ALUs, in a cycle or in a second at their highest clock."""
-    rate = rate_of(bound, gpu)
-    if rate is None or not bound.endswith(PER_CLOCK):
-        return ceiling_at(bound, gpu, gpu.sm_clock_max_hz)
-    source = f"{rate.by} {quantity(rate.value, rate.unit)} ({rate.source})"
-    return Ceiling(rate.value, rate.unit, "any SM clock", source, rate.assumptions)
 
 
 def ceiling_at(bound: str | None, gpu: GpuInfo | None, clock_hz: float | None) -> Ceiling | None:

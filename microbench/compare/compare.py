@@ -18,7 +18,7 @@ import numpy as np
 from microbench.analysis.stats import Interval, Row
 from microbench.compare.decision import HOST_DRIFT, SMALLEST_CHANGE, Decision, Figures, Undecided, decide
 from microbench.compare.pairs import Incomparable, Pair, Unready, cost_sign, figures, paired
-from microbench.core.model import Environment, Fact, GpuInfo, Metric, Run
+from microbench.core.model import Fact, GpuInfo, Metric, Run
 
 Verdict = Literal["slower", "faster", "farther", "nearer", "more", "fewer", "same", "unclear", "incomparable"]
 VERDICTS: tuple[Verdict, ...] = (
@@ -207,38 +207,32 @@ def _drifts(ready: Sequence[Pair], arrays: Figures, decision: Decision) -> list[
     return list(largest.values())
 
 
-# -- how the machines differ -------------------------------------------------------------------------------------------
-
-
 def differences(base: Run, new: Run, gpus: Sequence[tuple[GpuInfo, GpuInfo]]) -> tuple[Difference, ...]:
     """How the machines of the newest sessions differ, in properties that both runs know. ``gpus`` pairs the GPUs
     compared, BASE's first."""
     if not base.sessions or not new.sessions:
         return ()
     before, after = base.sessions[-1], new.sessions[-1]
+    here, there = before.environment, after.environment
+    packages = sorted(here.packages.keys() & there.packages.keys())
     values = [
         *((f"GPU {own.index}", own.uuid, other.uuid) for own, other in gpus),
-        *_versions(before.environment, after.environment),
+        ("driver", here.driver_version, there.driver_version),
+        ("CUDA", here.cuda_driver_version, there.cuda_driver_version),
+        ("toolkit", here.cuda_toolkit_version, there.cuda_toolkit_version),
+        *((name, here.packages[name], there.packages[name]) for name in packages),
         ("microbench", before.tool_version, after.tool_version),
         ("commit", before.commit, after.commit),
         *_boards(gpus),
     ]
-    known = {fact.name: fact for fact in before.environment.facts if fact.name not in OF_THE_MOMENT}
+    known = {fact.name: fact for fact in here.facts if fact.name not in OF_THE_MOMENT}
     pairs = [(name, Fact(name, _scalar(old)), Fact(name, _scalar(now))) for name, old, now in values]
-    pairs += [(fact.name, known[fact.name], fact) for fact in after.environment.facts if fact.name in known]
+    pairs += [(fact.name, known[fact.name], fact) for fact in there.facts if fact.name in known]
     return tuple(
         Difference(name, old, now)
         for name, old, now in pairs
         if old.value is not None and now.value is not None and old.value != now.value
     )
-
-
-def _versions(base: Environment, new: Environment) -> Iterator[tuple[str, Any, Any]]:
-    yield "driver", base.driver_version, new.driver_version
-    yield "CUDA", base.cuda_driver_version, new.cuda_driver_version
-    yield "toolkit", base.cuda_toolkit_version, new.cuda_toolkit_version
-    for package in sorted(base.packages.keys() & new.packages.keys()):
-        yield package, base.packages[package], new.packages[package]
 
 
 def _boards(gpus: Sequence[tuple[GpuInfo, GpuInfo]]) -> Iterator[tuple[str, Any, Any]]:

@@ -240,9 +240,6 @@ def _attention(expected: FloatArray | None, rows: IntArray) -> FloatArray:
     return result
 
 
-# -- the drift of the host ---------------------------------------------------------------------------------------------
-
-
 def _host_drift(shift: FloatArray, error: FloatArray, figures: Figures, suite: int) -> Drift:
     """How the host-timed figures of a suite moved together; those of all suites if it has few.
 
@@ -280,9 +277,6 @@ def _beyond_drift(
         if abs(drift.shift) < HOST_DRIFT:
             moved[rows] -= drift.shift
     return moved, variance
-
-
-# -- figures that jump between two levels from process to process ------------------------------------------------------
 
 
 class Levels(NamedTuple):
@@ -344,9 +338,6 @@ def chance_of_levels(split: Levels, shift: FloatArray, suite: IntArray, family: 
         whole = chance.sum(axis=1) / len(rows)
         result[rows] = (related + SUITE_WEIGHT * whole) / (np.bincount(member)[member] + SUITE_WEIGHT)
     return result
-
-
-# -- how much a figure scatters from process to process ----------------------------------------------------------------
 
 
 class _Spread(NamedTuple):

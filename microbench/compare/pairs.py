@@ -187,7 +187,6 @@ def has_ratio(base: Row, new: Row) -> bool:
 
 
 def _starts(row: Row, side: _Side) -> list[str]:
-    """When the sessions of a row's rounds began."""
     return [side.run.sessions[number].started_at for number in {outcome.session for outcome in row.outcomes}]
 
 
@@ -198,9 +197,6 @@ def _in_turn(base: Sequence[str], new: Sequence[str]) -> bool:
         return False
     sides = [side for _, side in sorted([*((start, 0) for start in base), *((start, 1) for start in new)])]
     return all(first != second for first, second in zip(sides[::2], sides[1::2], strict=True))
-
-
-# -- rounds as arrays --------------------------------------------------------------------------------------------------
 
 
 def figures(pairs: Sequence[Pair], gpus: Mapping[str, GpuInfo]) -> Figures:

@@ -113,9 +113,6 @@ def summary(comparison: Comparison) -> Finding:
     )
 
 
-# -- what to know before any figure ------------------------------------------------------------------------------------
-
-
 def notices(comparison: Comparison) -> list[Finding]:
     """One run twice, simulated against real, another model, method, driver or board, and lost cases: in this order."""
     return list(_notices(comparison))
@@ -170,9 +167,6 @@ def _incomparable(comparison: Comparison, reason: str) -> list[Change]:
     return [change for change in comparison.of("incomparable") if change.reason == reason]
 
 
-# -- findings ----------------------------------------------------------------------------------------------------------
-
-
 def findings(comparison: Comparison, base: Side, new: Side) -> list[Finding]:
     """What the verdicts add up to: a much slower host, what moved together, what host and clock did, what is unclear
     and which commands settle it, and how large a change could hide. ``base`` and ``new`` name the runs."""
@@ -194,18 +188,14 @@ def _host(drifts: tuple[HostDrift, ...]) -> Iterator[Finding]:
         whole = drift.went >= MOST_OF_THE_HOST * drift.rows
         groups.setdefault((drift.counted, "slower" if drift.ratio > 1 else "faster", whole), []).append(drift)
     for (counted, way, whole), members in groups.items():
-        sizes = [percent(abs(drift.ratio - 1)) for drift in members]
+        title = f"{'The whole host was' if whole else 'Many host-timed figures were'} {way}: "
+        by_suite = [(drift, percent(abs(drift.ratio - 1))) for drift in members]
         if whole:
-            suites = [
-                f"{drift.rows} figures of {drift.suite} by {size}" for drift, size in zip(members, sizes, strict=True)
-            ]
-            title = f"The whole host was {way}: {', '.join(suites)} (median)"
+            title += ", ".join(f"{drift.rows} figures of {drift.suite} by {size}" for drift, size in by_suite)
+            title += " (median)"
         else:
-            suites = [
-                f"{drift.went} of {drift.rows} of {drift.suite} (median of all: {size} {way})"
-                for drift, size in zip(members, sizes, strict=True)
-            ]
-            title = f"Many host-timed figures were {way}: {', '.join(suites)}"
+            parts = [(f"{drift.went} of {drift.rows} of {drift.suite}", size) for drift, size in by_suite]
+            title += ", ".join(f"{part} (median of all: {size} {way})" for part, size in parts)
         severity: Severity = "advice" if counted or not whole else "note"
         if counted and whole:
             severity = "problem" if way == "slower" else "good"
@@ -305,9 +295,6 @@ def _hidden(comparison: Comparison) -> Iterator[Finding]:
             text=f"One in twenty could hide {percent(float(most))} or more.",
             threshold=f"the far end of each 95 % interval; over {round_percent(STABLE_HALF_WIDTH)} a figure is unclear",
         )
-
-
-# -- commands that add rounds ------------------------------------------------------------------------------------------
 
 
 def _more_rounds(comparison: Comparison, changes: Sequence[Change], base: Side, new: Side, rounds: int) -> list[str]:

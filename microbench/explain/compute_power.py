@@ -8,25 +8,7 @@ from microbench.analysis.clocks import CLOCK_LOSS
 from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, sentence, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import percent, round_percent, times
-from microbench.explain.compute_units import (
-    DATA,
-    ENERGIES,
-    HEAT,
-    LASTING,
-    POWER_BRAKE,
-    POWER_LIMIT,
-    SEARCH,
-    best_products,
-    dtype_of,
-    dtypes,
-    figure,
-    held_by,
-    not_main,
-    one_rate,
-    rates,
-    reasons,
-    same_case,
-)
+from microbench.explain import compute_units as units
 
 LASTS = 0.03
 # NVML also names the power limit at less than half of it: from this share of the limit on, power really is at it.
@@ -37,9 +19,9 @@ DIFFERENT = 0.02
 def lasting(evidence: Evidence) -> list[Row]:
     """The sustained rate of each type over its longest measured time, the main type first."""
     by_dtype: dict[str, Row] = {}
-    for row in sorted(rates(evidence, LASTING, ("sustained",)), key=lambda row: whole(row, "duration_s")):
-        by_dtype[dtype_of(row)] = row
-    return sorted(by_dtype.values(), key=not_main)
+    for row in sorted(units.rates(evidence, units.LASTING, ("sustained",)), key=lambda row: whole(row, "duration_s")):
+        by_dtype[units.dtype_of(row)] = row
+    return sorted(by_dtype.values(), key=units.not_main)
 
 
 def nvml_clock_hz(evidence: Evidence, row: Row) -> float | None:
@@ -73,39 +55,41 @@ def _later_half(row: Row, name: str) -> list[float]:
 def energies(evidence: Evidence) -> list[Row]:
     """The least energy of an operation on random numbers for each type, the main type first."""
     by_dtype: dict[str, Row] = {}
-    for row in rates(evidence, SEARCH, ENERGIES) + rates(evidence, DATA, ENERGIES, data="normal"):
-        dtype = dtype_of(row)
+    for row in units.rates(evidence, units.SEARCH, units.ENERGIES) + units.rates(
+        evidence, units.DATA, units.ENERGIES, data="normal"
+    ):
+        dtype = units.dtype_of(row)
         if dtype not in by_dtype or row.value < by_dtype[dtype].value:
             by_dtype[dtype] = row
-    return sorted(by_dtype.values(), key=not_main)
+    return sorted(by_dtype.values(), key=units.not_main)
 
 
 def limited(evidence: Evidence) -> Finding | None:
     """How much of the SM clock power or heat takes, as the SMs themselves count it."""
-    row = next(iter((*lasting(evidence), *best_products(evidence))), None)
-    clock = same_case(evidence, row, "sm_clock")
+    row = next(iter((*lasting(evidence), *units.best_products(evidence))), None)
+    clock = units.same_case(evidence, row, "sm_clock")
     highest_hz = evidence.gpu.sm_clock_max_hz if evidence.gpu is not None else None
     if row is None or clock is None or not highest_hz or clock.value >= highest_hz * (1 - CLOCK_LOSS):
         return None
-    by, share, nvml_hz = held_by(evidence, row), drawn_share(evidence, row), nvml_clock_hz(evidence, row)
-    if by == POWER_LIMIT and share is not None and share < AT_LIMIT:
+    by, share, nvml_hz = units.held_by(evidence, row), drawn_share(evidence, row), nvml_clock_hz(evidence, row)
+    if by == units.POWER_LIMIT and share is not None and share < AT_LIMIT:
         by = None
     advice = {
-        HEAT: "Improve the cooling.",
-        POWER_BRAKE: "Check the power supply and its cables.",
-        POWER_LIMIT: "Only a higher limit or data that flip fewer bits give it back.",
+        units.HEAT: "Improve the cooling.",
+        units.POWER_BRAKE: "Check the power supply and its cables.",
+        units.POWER_LIMIT: "Only a higher limit or data that flip fewer bits give it back.",
     }
     text = f"The board draws {percent(share)} of its power limit. " if share is not None else ""
-    names = dict.fromkeys(reason.partition(" from ")[0] for reason in reasons(evidence, row))
+    names = dict.fromkeys(reason.partition(" from ")[0] for reason in units.reasons(evidence, row))
     text += f"NVML names {listed(tuple(names)) or 'no reason'}"
     if nvml_hz and nvml_hz > clock.value * (1 + LASTS):
         text += ", and its own clock reads too high under tensor load"
     return Finding(
         rule="compute.limited",
-        severity="warning" if by in (HEAT, POWER_BRAKE) else "note",
+        severity="warning" if by in (units.HEAT, units.POWER_BRAKE) else "note",
         title=(
             f"{sentence(by or 'tensor work')} takes {percent(1 - clock.value / highest_hz)} of the clock: "
-            f"{dtype_of(row)} runs at {figure(clock)}"
+            f"{units.dtype_of(row)} runs at {units.figure(clock)}"
         ),
         text=f"{text}.",
         advice=advice.get(by or "", ""),
@@ -119,23 +103,26 @@ def limited(evidence: Evidence) -> Finding | None:
 
 def sustained(evidence: Evidence) -> Finding | None:
     """The burst rate against the sustained one."""
-    pairs = [(burst, row) for row in lasting(evidence) if (burst := same_case(evidence, row, "burst")) is not None]
+    pairs = [
+        (burst, row) for row in lasting(evidence) if (burst := units.same_case(evidence, row, "burst")) is not None
+    ]
     if not pairs:
         return None
     burst, late = pairs[0]
+    dtype = units.dtype_of(late)
     share = late.value / burst.value
     falls = share < 1 - LASTS
     return Finding(
         rule="compute.sustained",
         severity="note",
         title=(
-            f"{dtype_of(late)} keeps {percent(share)} of its burst: {figure(burst)}, then {figure(late)}"
+            f"{dtype} keeps {percent(share)} of its burst: {units.figure(burst)}, then {units.figure(late)}"
             if falls
-            else f"{dtype_of(late)} lasts: {figure(late)} after seconds, {percent(share)} of its burst"
+            else f"{dtype} lasts: {units.figure(late)} after seconds, {percent(share)} of its burst"
         ),
         text=("A benchmark of milliseconds shows the burst; a training run gets the sustained rate." if falls else ""),
         threshold=f"falls where more than {percent(LASTS)} of the first batch is lost in the second half",
-        rests_on=rests_on(*(row for pair in pairs for row in pair), same_case(evidence, late, "turn")),
+        rests_on=rests_on(*(row for pair in pairs for row in pair), units.same_case(evidence, late, "turn")),
     )
 
 
@@ -143,21 +130,24 @@ def data(evidence: Evidence) -> Finding | None:
     """How much faster zeros multiply than random numbers."""
     pairs = [
         (normal, zeros)
-        for dtype in dtypes(evidence, DATA)
-        if (normal := one_rate(evidence, DATA, dtype=dtype, data="normal")) is not None
-        and (zeros := one_rate(evidence, DATA, dtype=dtype, data="zeros", size=whole(normal, "size"))) is not None
+        for dtype in units.dtypes(evidence, units.DATA)
+        if (normal := units.one_rate(evidence, units.DATA, dtype=dtype, data="normal")) is not None
+        and (zeros := units.one_rate(evidence, units.DATA, dtype=dtype, data="zeros", size=whole(normal, "size")))
+        is not None
     ]
     if not pairs:
         return None
-    normal, zeros = min(pairs, key=lambda pair: not_main(pair[0]))
+    normal, zeros = min(pairs, key=lambda pair: units.not_main(pair[0]))
     gain = zeros.value / normal.value - 1
     differ = abs(gain) > DIFFERENT
-    powers = [same_case(evidence, row, "power") for row in (normal, zeros)]
-    drawn = [figure(power) for power in powers if power is not None]
-    title = f"The data do not matter: zeros are within {percent(abs(gain))} of random numbers ({dtype_of(normal)})"
+    powers = [units.same_case(evidence, row, "power") for row in (normal, zeros)]
+    drawn = [units.figure(power) for power in powers if power is not None]
+    title = (
+        f"The data do not matter: zeros are within {percent(abs(gain))} of random numbers ({units.dtype_of(normal)})"
+    )
     if differ:
         faster = "faster" if gain > 0 else "slower"
-        title = f"Zeros multiply {percent(abs(gain))} {faster} than random numbers ({dtype_of(normal)})"
+        title = f"Zeros multiply {percent(abs(gain))} {faster} than random numbers ({units.dtype_of(normal)})"
     text = "Power does not limit this product."
     if differ:
         text = "The units do the same work at a different power"
@@ -179,14 +169,14 @@ def energy(evidence: Evidence) -> Finding | None:
     if not every:
         return None
     shown, least = every[0], min(every, key=lambda row: row.value)
-    power = same_case(evidence, shown, "power")
-    at = f" at {figure(power)}" if power is not None else ""
+    power = units.same_case(evidence, shown, "power")
+    at = f" at {units.figure(power)}" if power is not None else ""
     return Finding(
         rule="compute.energy",
         severity="note",
-        title=f"An operation costs {figure(shown)} ({dtype_of(shown)}{at})",
+        title=f"An operation costs {units.figure(shown)} ({units.dtype_of(shown)}{at})",
         text=(
-            f"{dtype_of(least)} does {times(shown.value / least.value)} as many operations for the same energy."
+            f"{units.dtype_of(least)} does {times(shown.value / least.value)} as many operations for the same energy."
             if least.value < shown.value
             else ""
         ),

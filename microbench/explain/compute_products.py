@@ -10,31 +10,8 @@ from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_
 from microbench.analysis.limits import ceiling
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, percent, round_percent, times
-from microbench.explain.compute_units import (
-    LIBRARIES,
-    MAIN_DTYPE,
-    NATIVE,
-    PRODUCTS,
-    SEARCH,
-    SHAPES,
-    SUSTAINED,
-    TENSORS,
-    best_product,
-    best_products,
-    counted,
-    dtype_of,
-    dtypes,
-    fact_of,
-    figure,
-    not_main,
-    one_rate,
-    rates,
-    same_case,
-    shape_of,
-)
+from microbench.explain import compute_units as units
 from microbench.explain.memory_stream import best_stream
-
-# -- facts: sizes, rivals, guesses --------------------------------------------------------------------------------
 
 FED = 0.9
 FEWEST_SIZES = 3
@@ -57,8 +34,8 @@ class Fed(NamedTuple):
 def fed_sizes(evidence: Evidence) -> list[Fed]:
     """For each type that was measured at FEWEST_SIZES sizes or more, the main type first."""
     result = []
-    for dtype in sorted(dtypes(evidence, PRODUCTS), key=lambda dtype: dtype != MAIN_DTYPE):
-        rows = rates(evidence, PRODUCTS, dtype=dtype, library=NATIVE)
+    for dtype in sorted(units.dtypes(evidence, units.PRODUCTS), key=lambda dtype: dtype != units.MAIN_DTYPE):
+        rows = units.rates(evidence, units.PRODUCTS, dtype=dtype, library=units.NATIVE)
         points = sorted(((whole(row, "size"), row) for row in rows), key=lambda point: point[0])
         if len(points) >= FEWEST_SIZES:
             best = max(rows, key=lambda row: row.value)
@@ -88,26 +65,26 @@ class Rival(NamedTuple):
 def rivals(evidence: Evidence) -> list[Rival]:
     """Every pair that was measured, at the largest size of each type."""
     result = []
-    for library in LIBRARIES:
-        for dtype in dtypes(evidence, PRODUCTS):
-            rows = rates(evidence, PRODUCTS, dtype=dtype, library=library)
+    for library in units.LIBRARIES:
+        for dtype in units.dtypes(evidence, units.PRODUCTS):
+            rows = units.rates(evidence, units.PRODUCTS, dtype=dtype, library=library)
             row = max(rows, key=lambda row: whole(row, "size"), default=None)
             if row is None:
                 continue
-            native = one_rate(evidence, PRODUCTS, dtype=dtype, library=NATIVE, size=whole(row, "size"))
+            native = units.one_rate(
+                evidence, units.PRODUCTS, dtype=dtype, library=units.NATIVE, size=whole(row, "size")
+            )
             if native is not None:
-                result.append(Rival(library, row, native, same_case(evidence, row, "against")))
+                result.append(Rival(library, row, native, units.same_case(evidence, row, "against")))
     return result
 
 
 def guess_of(row: Row) -> int | None:
     """Which of the heuristics' candidates was the fastest, from 1; None where there was only one."""
-    fact = fact_of(row, "candidate")
+    fact = units.fact_of(row, "candidate")
     match = GUESS.search(fact.source or "") if fact is not None else None
     return int(match[1]) if match else None
 
-
-# -- facts: products of language models under this run's own roofs ------------------------------------------------
 
 # A product is launch-bound where a call from Python takes this many times as long as its work on the device.
 LAUNCHES_FROM = 1.2
@@ -142,8 +119,8 @@ def compute_roof(evidence: Evidence, dtype: str) -> Roof | None:
     Else the ceiling at the highest clock. A product is faster where the instructions that were measured are not this
     architecture's best.
     """
-    sustained = rates(evidence, TENSORS, dtype=dtype.removesuffix(FAST), load=SUSTAINED)
-    row, product = max(sustained, key=lambda row: row.value, default=None), best_product(evidence, dtype)
+    sustained = units.rates(evidence, units.TENSORS, dtype=dtype.removesuffix(FAST), load=units.SUSTAINED)
+    row, product = max(sustained, key=lambda row: row.value, default=None), units.best_product(evidence, dtype)
     if row is not None and (product is None or product.value <= row.value):
         return Roof(row.value, row.metric.unit, f"tensor_ceiling {row.params.get('path')}, sustained", row)
     if product is not None:
@@ -192,13 +169,13 @@ class Shaped(NamedTuple):
 
 def shaped(evidence: Evidence) -> list[Shaped]:
     """Every product of a model that was measured, in the order of the run."""
-    rows, memory = rates(evidence, SHAPES), bandwidth_roof(evidence)
-    roofs = {dtype: compute_roof(evidence, dtype) for dtype in dict.fromkeys(dtype_of(row) for row in rows)}
+    rows, memory = units.rates(evidence, units.SHAPES), bandwidth_roof(evidence)
+    roofs = {dtype: compute_roof(evidence, dtype) for dtype in dict.fromkeys(units.dtype_of(row) for row in rows)}
     result = []
     for row in rows:
-        bandwidth, call, graph = (same_case(evidence, row, name) for name in ("bandwidth", "call", "graph"))
+        bandwidth, call, graph = (units.same_case(evidence, row, name) for name in ("bandwidth", "call", "graph"))
         product = Shaped(row, bandwidth, call, graph, None)
-        result.append(product._replace(held=_held(product, memory, roofs[dtype_of(row)])))
+        result.append(product._replace(held=_held(product, memory, roofs[units.dtype_of(row)])))
     return result
 
 
@@ -211,16 +188,13 @@ def _held(product: Shaped, memory: Roof | None, compute: Roof | None) -> Held | 
     return "bandwidth" if product.intensity * memory.value < compute.value else "compute"
 
 
-# -- findings -----------------------------------------------------------------------------------------------------
-
-
 def fast(evidence: Evidence) -> Finding | None:
     """fp8 accumulated in the tensor cores alone, against sums that are promoted to fp32."""
     pairs = []
-    for row in rates(evidence, PRODUCTS, library=NATIVE):
-        dtype = dtype_of(row).removesuffix(FAST)
-        exact = one_rate(evidence, PRODUCTS, dtype=dtype, library=NATIVE, size=whole(row, "size"))
-        if dtype_of(row).endswith(FAST) and exact is not None:
+    for row in units.rates(evidence, units.PRODUCTS, library=units.NATIVE):
+        dtype = units.dtype_of(row).removesuffix(FAST)
+        exact = units.one_rate(evidence, units.PRODUCTS, dtype=dtype, library=units.NATIVE, size=whole(row, "size"))
+        if units.dtype_of(row).endswith(FAST) and exact is not None:
             pairs.append((row, exact))
     if not pairs:
         return None
@@ -231,7 +205,8 @@ def fast(evidence: Evidence) -> Finding | None:
         rule="compute.fast",
         severity="note",
         title=(
-            f"Fast accumulation makes {dtype_of(exact)} {times(gain)} as fast: {figure(quick)} against {figure(exact)}"
+            f"Fast accumulation makes {units.dtype_of(exact)} {times(gain)} as fast: {units.figure(quick)} against "
+            f"{units.figure(exact)}"
         ),
         text="Its short sums lose bits over long depths.",
         advice="Check the precision that the model needs." if pays else "Use promoted sums: fast ones gain nothing.",
@@ -260,16 +235,16 @@ def fed_from(evidence: Evidence) -> Finding | None:
 
 def searched(evidence: Evidence) -> Finding | None:
     """The fastest shape of the search, against the fastest square product."""
-    rows = sorted((row for row in rates(evidence, SEARCH) if shape_of(row)), key=not_main)
+    rows = sorted((row for row in units.rates(evidence, units.SEARCH) if units.shape_of(row)), key=units.not_main)
     if not rows:
         return None
-    row, square = rows[0], best_product(evidence, dtype_of(rows[0]))
+    row, square = rows[0], units.best_product(evidence, units.dtype_of(rows[0]))
     gain = row.value / square.value - 1 if square is not None else 0.0
     more = f"{percent(gain)} more than" if gain > EQUAL else "less than" if gain < -EQUAL else "as much as"
     return Finding(
         rule="compute.search",
         severity="note",
-        title=f"The fastest {dtype_of(row)} product is {shape_of(row)}: {figure(row)}",
+        title=f"The fastest {units.dtype_of(row)} product is {units.shape_of(row)}: {units.figure(row)}",
         text=(
             f"That is {more} the best square product, measured minutes apart: a few percent are the board's own."
             if square is not None
@@ -282,7 +257,7 @@ def searched(evidence: Evidence) -> Finding | None:
 
 def candidates(evidence: Evidence) -> Finding | None:
     """How often the heuristics' first guess was not the fastest."""
-    guesses = {row.case_id: guess for row in best_products(evidence) if (guess := guess_of(row)) is not None}
+    guesses = {row.case_id: guess for row in units.best_products(evidence) if (guess := guess_of(row)) is not None}
     later = sum(guess > 1 for guess in guesses.values())
     if not guesses:
         return None
@@ -290,14 +265,14 @@ def candidates(evidence: Evidence) -> Finding | None:
         rule="compute.candidate",
         severity="note",
         title=(
-            f"cuBLASLt's first guess was not the fastest for {later} of {counted(len(guesses), 'type')}"
+            f"cuBLASLt's first guess was not the fastest for {later} of {units.counted(len(guesses), 'type')}"
             if later
-            else f"cuBLASLt's first guess was the fastest for {counted(len(guesses), 'type')}"
+            else f"cuBLASLt's first guess was the fastest for {units.counted(len(guesses), 'type')}"
         ),
         text="A call without a search runs the first guess." if later else "",
         advice="Search the candidates of products that matter." if later else "",
         threshold="the least median of three samples of each candidate, in turn, at each type's best size",
-        rests_on=rests_on(*(row for row in best_products(evidence) if row.case_id in guesses)),
+        rests_on=rests_on(*(row for row in units.best_products(evidence) if row.case_id in guesses)),
     )
 
 
@@ -313,8 +288,13 @@ def libraries(evidence: Evidence) -> Finding | None:
     worst = min(every, key=lambda rival: rival.ratio)
     heavy = worst.ratio < 1 - HEAVY_LOSS
     in_turn = all(rival.against is not None for rival in every)
-    ahead = [f"{LIBRARIES[rival.library]} in {dtype_of(rival.row)}" for rival in every if rival.ratio > 1 + EQUAL]
-    reach = [f"{LIBRARIES[name]} {percent(rival.ratio)} ({dtype_of(rival.row)})" for name, rival in lowest.items()]
+    ahead = [
+        f"{units.LIBRARIES[rival.library]} in {units.dtype_of(rival.row)}" for rival in every if rival.ratio > 1 + EQUAL
+    ]
+    reach = [
+        f"{units.LIBRARIES[name]} {percent(rival.ratio)} ({units.dtype_of(rival.row)})"
+        for name, rival in lowest.items()
+    ]
     claim = "Faster than every candidate tried" if in_turn else "Ahead, though not measured in turn"
     return Finding(
         rule="compute.libraries",
@@ -322,7 +302,7 @@ def libraries(evidence: Evidence) -> Finding | None:
         title=f"Lowest share of cuBLASLt's rate: {', '.join(reach)}",
         text=f"{claim}: {listed(ahead)}." if ahead else "",
         advice=(
-            f"Where {dtype_of(worst.row)} products matter, call cuBLASLt with a candidate chosen by measuring."
+            f"Where {units.dtype_of(worst.row)} products matter, call cuBLASLt with a candidate chosen by measuring."
             if heavy
             else ""
         ),
@@ -338,8 +318,8 @@ def halved(evidence: Evidence) -> Finding | None:
     """Shapes that did not fit the free memory and were made smaller: their rate is that of another size."""
     every = [
         (row, fact)
-        for row in (*rates(evidence, PRODUCTS), *rates(evidence, SEARCH))
-        if (fact := fact_of(row, "shape")) is not None and (fact.source or "").startswith("halved")
+        for row in (*units.rates(evidence, units.PRODUCTS), *units.rates(evidence, units.SEARCH))
+        if (fact := units.fact_of(row, "shape")) is not None and (fact.source or "").startswith("halved")
     ]
     if not every:
         return None
@@ -347,7 +327,7 @@ def halved(evidence: Evidence) -> Finding | None:
     return Finding(
         rule="compute.halved",
         severity="warning",
-        title=f"{counted(len(every), 'product')} did not fit the free memory: a smaller one was measured",
+        title=f"{units.counted(len(every), 'product')} did not fit the free memory: a smaller one was measured",
         text=f"{row.case_id} is {fact.value}.",
         advice="Free the memory of this GPU and measure again.",
         threshold="fact shape says that it was halved",
@@ -363,12 +343,15 @@ def bounds(evidence: Evidence) -> Finding | None:
     counts = Counter(product.held for product in every)
     groups = {held: [whole(product.row, "rows") for product in every if product.held == held] for held in HELD}
     spans = [f"{held}-bound at {_span(rows)}" for held, rows in groups.items() if rows]
-    roofs = [bandwidth_roof(evidence), *(compute_roof(evidence, dtype) for dtype in dtypes(evidence, SHAPES))]
+    roofs = [
+        bandwidth_roof(evidence),
+        *(compute_roof(evidence, dtype) for dtype in units.dtypes(evidence, units.SHAPES)),
+    ]
     return Finding(
         rule="compute.shapes",
         severity="note",
         title=(
-            f"Of {counted(len(every), 'product')} of models: "
+            f"Of {units.counted(len(every), 'product')} of models: "
             + ", ".join(f"{counts[held]} {held}-bound" for held in HELD if counts[held])
         ),
         text=f"They are {listed(spans)}.",
@@ -382,7 +365,7 @@ def bounds(evidence: Evidence) -> Finding | None:
 
 
 def _span(rows: list[int]) -> str:
-    return counted(rows[0], "row") if min(rows) == max(rows) else f"{min(rows)} to {max(rows)} rows"
+    return units.counted(rows[0], "row") if min(rows) == max(rows) else f"{min(rows)} to {max(rows)} rows"
 
 
 def launches(evidence: Evidence) -> Finding | None:
@@ -395,12 +378,12 @@ def launches(evidence: Evidence) -> Finding | None:
     if not every:
         return None
     worst, factor = max(every, key=lambda pair: pair[1])
-    name = f"{worst.row.params.get('projection')} of {counted(whole(worst.row, 'rows'), 'row')}"
+    name = f"{worst.row.params.get('projection')} of {units.counted(whole(worst.row, 'rows'), 'row')}"
     call = f"a call from Python takes {as_time(worst.call.value)} for " if worst.call is not None else ""
     return Finding(
         rule="compute.launches",
         severity="advice",
-        title=f"A graph makes {name} ({dtype_of(worst.row)}) {times(factor)} as fast",
+        title=f"A graph makes {name} ({units.dtype_of(worst.row)}) {times(factor)} as fast",
         text=f"The product is launch-bound: {call}{as_time(worst.device_s)} of work.",
         advice="Capture a step of the model in a graph, or batch more rows.",
         threshold=(

@@ -186,8 +186,6 @@ def held_by(evidence: Evidence, row: Row) -> str | None:
     return POWER_LIMIT if any("power" in name for name in names) else None
 
 
-# -- tensor instructions alone ------------------------------------------------------------------------------------
-
 WGMMA, MMA = "wgmma", "mma"
 SUSTAINED, BURST = "sustained", "burst"
 LEFT_BEHIND, FULL = 0.9, 0.97
@@ -250,8 +248,6 @@ def halves(evidence: Evidence) -> Halves | None:
     return Halves(short, long) if short is not None and long is not None else None
 
 
-# -- ALU instructions alone ---------------------------------------------------------------------------------------
-
 BELOW = 0.9
 WARP_THREADS = 32
 # A rate slightly above its round figure needs no further instruction in flight.
@@ -283,9 +279,6 @@ def instructions(evidence: Evidence) -> list[Instruction]:
         Instruction(str(row.params.get("operation")), row, share_of(evidence, row), same_case(evidence, row, "latency"))
         for row in rates(evidence, ALUS, PER_CLOCK)
     ]
-
-
-# -- findings -----------------------------------------------------------------------------------------------------
 
 
 def alone(evidence: Evidence) -> Finding | None:
@@ -337,7 +330,6 @@ def paths(evidence: Evidence) -> Finding | None:
 
 
 def _one_path(evidence: Evidence) -> Finding | None:
-    """mma.sync below the architecture's rate."""
     for dtype in tensor_dtypes(evidence):
         row = per_clock(evidence, MMA, dtype)
         share = share_of(evidence, row) if row is not None else None

@@ -5,23 +5,7 @@ from __future__ import annotations
 from microbench.analysis.clocks import CLOCK_LOSS
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, exceeds, rests_on
 from microbench.core.units import percent, round_percent
-from microbench.explain.compute_units import (
-    ALUS,
-    DATA,
-    HEAT,
-    LASTING,
-    POWER_BRAKE,
-    SEARCH,
-    SHAPES,
-    TENSORS,
-    best_products,
-    figure,
-    held_by,
-    not_main,
-    rates,
-    reached,
-    typed,
-)
+from microbench.explain import compute_units as units
 
 # Shares of the units' rate at the measured clock; an H200's products reach 89 to 92 % on its tensor cores.
 HEALTHY, BROKEN = 0.80, 0.5
@@ -29,19 +13,19 @@ HEALTHY, BROKEN = 0.80, 0.5
 
 def verdict(evidence: Evidence) -> Finding | None:
     """How well products feed the units, and how much of the data sheet is left."""
-    products = best_products(evidence)
-    shown = reached(evidence, products[0]) if products else None
+    products = units.best_products(evidence)
+    shown = units.reached(evidence, products[0]) if products else None
     share = None if shown is None else shown.fed if shown.fed is not None else shown.of_highest
     if shown is None or share is None:
         return _unjudged(evidence)
     lowered = shown.clock_share is not None and shown.clock_share < 1 - CLOCK_LOSS
-    by = held_by(evidence, shown.row) if lowered else None
+    by = units.held_by(evidence, shown.row) if lowered else None
     severity: Severity = "good" if share >= HEALTHY else "warning" if share >= BROKEN else "problem"
     limit = shown.highest
     over = limit is not None and exceeds(shown.row, limit)
-    if severity == "good" and (over or by in (HEAT, POWER_BRAKE)):
+    if severity == "good" and (over or by in (units.HEAT, units.POWER_BRAKE)):
         severity = "warning"
-    title = f"{typed(shown.row)} reaches {figure(shown.row)}"
+    title = f"{units.typed(shown.row)} reaches {units.figure(shown.row)}"
     if shown.of_data_sheet is not None:
         title += f", {percent(shown.of_data_sheet)} of the data sheet"
     elif shown.of_highest is not None:
@@ -65,10 +49,11 @@ def verdict(evidence: Evidence) -> Finding | None:
 
 def _unjudged(evidence: Evidence) -> Finding | None:
     """Why products cannot be judged, and the best rate there is."""
-    products = sorted(best_products(evidence), key=lambda row: -row.value)
-    units = [row for name in (SEARCH, SHAPES, DATA, TENSORS, ALUS) for row in rates(evidence, name)]
-    units += rates(evidence, LASTING, ("sustained",))
-    shown = next(iter(products or sorted(units, key=not_main)), None)
+    products = sorted(units.best_products(evidence), key=lambda row: -row.value)
+    rows = units.rates(evidence, units.LASTING, ("sustained",))
+    for name in (units.SEARCH, units.SHAPES, units.DATA, units.TENSORS, units.ALUS):
+        rows = [*units.rates(evidence, name), *rows]
+    shown = next(iter(products or sorted(rows, key=units.not_main)), None)
     if shown is None:
         return None
     why = "the rates of this architecture are not known" if products else "no square product was measured"
@@ -76,7 +61,7 @@ def _unjudged(evidence: Evidence) -> Finding | None:
         rule="compute.verdict",
         severity="note",
         title=f"No verdict on compute: {why}",
-        text=f"{shown.case_id} reaches {figure(shown)}.",
+        text=f"{shown.case_id} reaches {units.figure(shown)}.",
         advice="" if products else "Measure products with `microbench run gemm_throughput --into RUN`.",
         threshold="a verdict needs a product and the rates of the architecture",
         rests_on=rests_on(shown),

@@ -22,15 +22,14 @@ def findings(run: Run) -> list[Finding]:
     for number, session in enumerate(run.sessions, start=1):
         for finding in session_findings(session):
             where.setdefault(finding, []).append(number)
-    named = [_in_sessions(finding, numbers, len(run.sessions)) for finding, numbers in where.items()]
+    named = []
+    for finding, numbers in where.items():
+        title = finding.title
+        if len(numbers) < len(run.sessions):
+            plural = "" if len(numbers) == 1 else "s"
+            title += f" (in session{plural} {', '.join(map(str, numbers))} of {len(run.sessions)})"
+        named.append(msgspec.structs.replace(finding, title=title))
     return sorted(named, key=lambda finding: -SEVERITIES.index(finding.severity))
-
-
-def _in_sessions(finding: Finding, numbers: list[int], total: int) -> Finding:
-    if len(numbers) == total:
-        return finding
-    which = f"session{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))} of {total}"
-    return msgspec.structs.replace(finding, title=f"{finding.title} (in {which})")
 
 
 def session_findings(session: Session) -> list[Finding]:
@@ -292,19 +291,9 @@ def mps(session: Session) -> Finding | None:
 
 
 SESSION_RULES: tuple[Callable[[Session], Finding | None], ...] = (
-    governor,
-    idle_states,
-    sibling,
-    clock_source,
-    few_cores,
-    quota,
-    load,
-    virtualization,
-    link_power,
-    profiler,
-    tracer,
-    mps,
-)
+    governor, idle_states, sibling, clock_source, few_cores, quota, load, virtualization, link_power, profiler,
+    tracer, mps,
+)  # fmt: skip
 
 
 class VariableEffect(NamedTuple):
@@ -461,13 +450,8 @@ def narrow_link(gpu: GpuInfo) -> Finding | None:
 
 
 GPU_RULES: tuple[Callable[[GpuInfo], Finding | None], ...] = (
-    other_processes,
-    confidential,
-    mig,
-    ecc,
-    persistence,
-    narrow_link,
-)
+    other_processes, confidential, mig, ecc, persistence, narrow_link,
+)  # fmt: skip
 
 
 def far_node(gpu: GpuInfo, session: Session) -> Finding | None:
@@ -485,8 +469,6 @@ def far_node(gpu: GpuInfo, session: Session) -> Finding | None:
         rests_on=("submit_core_numa_node", "gpu numa_node"),
     )
 
-
-# -- what cannot be seen ----------------------------------------------------------------------------------------------
 
 # Facts that a rule needs and that some machines hide, with the words for them.
 NEEDED_FACTS = (

@@ -9,34 +9,7 @@ from microbench.analysis.graph_steps import LITTLE, MAKING, Pair, layer_titles, 
 from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, percent, quantity, size, times
-from microbench.explain.graph_facts import (
-    AT_ONCE,
-    HELPS,
-    PROLOGUE,
-    SPEEDUPS,
-    WAYS,
-    Added,
-    BreakEven,
-    Cost,
-    added,
-    branches,
-    break_evens,
-    cost,
-    costs,
-    crossing,
-    curve_of,
-    curves,
-    enough,
-    equal_at,
-    gains,
-    iteration_rows,
-    kernels_of,
-    life_line,
-    making,
-    node_rows,
-    title,
-    usual_break_even,
-)
+from microbench.explain import graph_facts as graphs
 from microbench.predict.fit import fit
 from microbench.predict.model_check import GOOD_MEDIAN, GOOD_MOST, check
 
@@ -59,20 +32,17 @@ def _nodes(count: int) -> str:
     return f"{count} node{'' if count == 1 else 's'}"
 
 
-# -- when a graph pays ------------------------------------------------------------------------------------------------
-
-
 def break_even(evidence: Evidence) -> Finding | None:
     """After how many replays a chain of kernels has paid for being made a graph."""
-    usual = usual_break_even(evidence)
+    usual = graphs.usual_break_even(evidence)
     if usual is None:
         return None
-    longer = usual_break_even(evidence, LONGER_S)
-    title = f"A graph of {usual.kernels} {kernels_of(usual.pair)} "
+    longer = graphs.usual_break_even(evidence, LONGER_S)
+    title = f"A graph of {usual.kernels} {graphs.kernels_of(usual.pair)} "
     title += "never pays off" if usual.replays is None else f"pays off {_paid(usual)}"
     if longer is not None and longer.replays != usual.replays:
-        title += f", with {kernels_of(longer.pair)} {_paid(longer)}"
-    rows = [row for chain in break_evens(evidence) for row in (*chain.making, *chain.pair[1:])]
+        title += f", with {graphs.kernels_of(longer.pair)} {_paid(longer)}"
+    rows = [row for chain in graphs.break_evens(evidence) for row in (*chain.making, *chain.pair[1:])]
     rows += longer.pair[1:] if longer is not None else ()
     return Finding(
         rule="graph.break_even",
@@ -84,7 +54,7 @@ def break_even(evidence: Evidence) -> Finding | None:
     )
 
 
-def _paid(chain: BreakEven) -> str:
+def _paid(chain: graphs.BreakEven) -> str:
     if chain.replays is None:
         return "never"
     return f"after {chain.replays} replay{'' if chain.replays == 1 else 's'}"
@@ -92,18 +62,21 @@ def _paid(chain: BreakEven) -> str:
 
 def crossovers(evidence: Evidence) -> Finding | None:
     """Up to which kernel duration a graph is faster, from the compiled loop and from the layer that gains longest."""
-    by_submitter = curves(evidence)
+    by_submitter = graphs.curves(evidence)
     if not by_submitter:
         return None
-    strong, _, weak = SPEEDUPS
+    strong, _, weak = graphs.SPEEDUPS
     (first, (kernels, measured)), *others = by_submitter.items()
-    end_s = crossing(measured, weak)
+    end_s = graphs.crossing(measured, weak)
     title = f"A graph of {kernels} kernels is faster up to kernels of "
     title += as_time(measured[-1].duration_s if end_s is None else end_s)
     if end_s == 0:
         title = f"A graph of {kernels} kernels is not faster, however short they are"
-    ends = {name: crossing(several, strong) for name, (_, several) in (*others, (first, (kernels, measured)))}
+    ends = {name: graphs.crossing(several, strong) for name, (_, several) in (*others, (first, (kernels, measured)))}
     longest = max(ends, key=lambda name: math.inf if ends[name] is None else ends[name] or 0.0)
+    gains = f"never gains {strong:g}×"
+    if ends[longest] != 0:
+        gains = f"gains {strong:g}× " + (f"up to {as_time(end_s)}" if (end_s := ends[longest]) else "at every length")
     single = pairs(evidence, LOOP_LAYER, 1)[:1]
     useless = bool(single) and single[0].speedup < LITTLE
     rows = [row for _, several in by_submitter.values() for pair in several for row in pair[1:]]
@@ -112,7 +85,7 @@ def crossovers(evidence: Evidence) -> Finding | None:
         rule="graph.crossover",
         severity="note",
         title=title,
-        text=f"From {title_of(longest, layer_titles(evidence.run))} it {_gains(strong, ends[longest])}.",
+        text=f"From {title_of(longest, layer_titles(evidence.run))} it {gains}.",
         advice="Launch single kernels directly: a graph of one kernel gains nothing." if useless else "",
         threshold=(
             f"time in a stream over time as a graph at least {weak:g}, linear in the logarithm between durations; "
@@ -122,21 +95,15 @@ def crossovers(evidence: Evidence) -> Finding | None:
     )
 
 
-def _gains(speedup: float, end_s: float | None) -> str:
-    if end_s == 0:
-        return f"never gains {speedup:g}×"
-    return f"gains {speedup:g}× " + ("at every length" if end_s is None else f"up to {as_time(end_s)}")
-
-
 def phases(evidence: Evidence) -> Finding | None:
     """The most expensive phase of making a graph, and what each node adds."""
-    nodes = usual_kernels([count for count, _ in curve_of(evidence, "instantiate")])
-    if nodes is None or (made := making(evidence, nodes)) is None:
+    nodes = usual_kernels([count for count, _ in graphs.curve_of(evidence, "instantiate")])
+    if nodes is None or (made := graphs.making(evidence, nodes)) is None:
         return None
     parts = dict(zip(MAKING, made, strict=True))
     largest = max(parts, key=lambda name: parts[name].value)
     share = parts[largest].value / sum(row.value for row in made)
-    lines = [fitted for name in MAKING if (fitted := life_line(evidence, name)) is not None]
+    lines = [fitted for name in MAKING if (fitted := graphs.life_line(evidence, name)) is not None]
     text = "Only one size of graph was measured."
     if len(lines) == len(MAKING):
         text = f"Each node adds {as_time(sum(fitted.slope for fitted in lines))} to {listed(MAKING)}."
@@ -155,12 +122,12 @@ def phases(evidence: Evidence) -> Finding | None:
 
 
 def _curves(evidence: Evidence, *metrics: str) -> list[Row]:
-    return [row for metric in metrics for _, row in curve_of(evidence, metric)]
+    return [row for metric in metrics for _, row in graphs.curve_of(evidence, metric)]
 
 
 def replaying(evidence: Evidence) -> Finding | None:
     """What a replay costs host and GPU by the count of nodes."""
-    host, gpu = life_line(evidence, "relaunch"), life_line(evidence, "node")
+    host, gpu = graphs.life_line(evidence, "relaunch"), graphs.life_line(evidence, "node")
     if host is None or gpu is None:
         return None
     return Finding(
@@ -175,7 +142,7 @@ def replaying(evidence: Evidence) -> Finding | None:
 
 def upload(evidence: Evidence) -> Finding | None:
     """What the first launch of a graph costs that was not uploaded before."""
-    nodes = usual_kernels([count for count, _ in curve_of(evidence, "first_launch")])
+    nodes = usual_kernels([count for count, _ in graphs.curve_of(evidence, "first_launch")])
     if nodes is None:
         return None
     names = ("first_launch", "uploaded_launch", "relaunch", "upload")
@@ -198,7 +165,7 @@ def upload(evidence: Evidence) -> Finding | None:
 
 def footprint(evidence: Evidence) -> Finding | None:
     """How much memory a node of the largest graph takes, on the device and on the host."""
-    largest = {where: curve_of(evidence, f"{where}_memory")[-1:] for where in ("device", "host")}
+    largest = {where: graphs.curve_of(evidence, f"{where}_memory")[-1:] for where in ("device", "host")}
     words = [
         f"{quantity(row.value / nodes, 'B')} of {where} memory"
         for where, points in largest.items()
@@ -217,8 +184,6 @@ def footprint(evidence: Evidence) -> Finding | None:
     )
 
 
-# -- changing a graph -------------------------------------------------------------------------------------------------
-
 WAY_WORDS = {
     "set_params": "new arguments node by node",
     "set_grid": "a new grid node by node",
@@ -231,9 +196,9 @@ def update(evidence: Evidence) -> Finding | None:
     """What changing all nodes of a graph costs, against making it anew, and which way to choose."""
     counts = [count for count, _ in evidence.curve("graph_update", "change", "nodes", way="rebuild")]
     nodes = usual_kernels([count for count in counts if count > 1] or counts)
-    if nodes is None or (rebuilt := cost(evidence, "rebuild", nodes, nodes)) is None:
+    if nodes is None or (rebuilt := graphs.cost(evidence, "rebuild", nodes, nodes)) is None:
         return None
-    every = {way: costs(evidence, way, nodes) for way in WAYS}
+    every = {way: graphs.costs(evidence, way, nodes) for way in graphs.WAYS}
     whole = [several[-1] for several in every.values() if several and several[-1].changed == nodes]
     if len(whole) < 2:
         return None
@@ -258,12 +223,12 @@ def update(evidence: Evidence) -> Finding | None:
     )
 
 
-def _choice(every: dict[str, list[Cost]]) -> str:
+def _choice(every: dict[str, list[graphs.Cost]]) -> str:
     """Whether to update node by node or the whole graph; nothing where only one of the two was measured."""
     single, whole = every["set_params"], every["exec_update"][-1:]
     if not single or not whole:
         return ""
-    count = equal_at(single, whole[0])
+    count = graphs.equal_at(single, whole[0])
     if count is None:
         return "Keep the nodes' handles and set new arguments node by node, however many change."
     if count <= 1:
@@ -271,26 +236,19 @@ def _choice(every: dict[str, list[Cost]]) -> str:
     return f"From about {round(count)} changed nodes on, update the whole graph instead of node by node."
 
 
-# -- kinds of node ----------------------------------------------------------------------------------------------------
-
-
 def kinds(evidence: Evidence) -> Finding | None:
     """The cheapest and the most expensive kind of node, and which differs most from the same call in a stream."""
-    measured = [pair for pair in node_rows(evidence) if pair[0].trust != "below floor"]
+    measured = [pair for pair in graphs.node_rows(evidence) if pair[0].trust != "below floor"]
     if len(measured) < 2:
         return None
     (cheapest, _), (costliest, _) = measured[0], measured[-1]
-    ratios = sorted(
-        ((stream.value / node.value, node) for node, stream in measured if stream), key=lambda pair: pair[0]
-    )
+    ratios = sorted((stream.value / node.value, graphs.title(node)) for node, stream in measured if stream)
     text = "In a stream the same calls take the GPU as long."
     if ratios and ratios[0][0] < 1 / EQUAL:
-        text = (
-            f"The largest loss against the same call in a stream is {times(1 / ratios[0][0])} ({title(ratios[0][1])})."
-        )
+        text = f"The largest loss against the same call in a stream is {times(1 / ratios[0][0])} ({ratios[0][1]})."
     elif ratios and ratios[-1][0] > EQUAL:
-        text = f"The largest gain over the same call in a stream is {times(ratios[-1][0])} ({title(ratios[-1][1])})."
-    ends = [f"{as_time(row.value)} ({title(row)})" for row in (cheapest, costliest)]
+        text = f"The largest gain over the same call in a stream is {times(ratios[-1][0])} ({ratios[-1][1]})."
+    ends = [f"{as_time(row.value)} ({graphs.title(row)})" for row in (cheapest, costliest)]
     return Finding(
         rule="graph.nodes",
         severity="note",
@@ -310,7 +268,9 @@ def one_by_one(evidence: Evidence) -> Finding | None:
     rows.sort(key=lambda row: row.value, reverse=True)
     if not rows:
         return None
-    who = f"{listed([title(row) for row in rows])} nodes" if len(rows) <= MOST_NAMED else f"{len(rows)} kinds of node"
+    who = f"{len(rows)} kinds of node"
+    if len(rows) <= MOST_NAMED:
+        who = f"{listed([graphs.title(row) for row in rows])} nodes"
     few_bytes = any(row.params.get("kind") in OF_FEW_BYTES for row in rows)
     return Finding(
         rule="graph.one_by_one",
@@ -331,7 +291,7 @@ def one_by_one(evidence: Evidence) -> Finding | None:
 def refused(evidence: Evidence) -> Finding | None:
     """Kinds of node whose executable graph the driver does not update, with its reasons."""
     reasons: dict[str, list[Row]] = {}
-    for row, _ in node_rows(evidence):
+    for row, _ in graphs.node_rows(evidence):
         for fact in row.outcomes[0].facts:
             if fact.name == "update" and fact.value is None:
                 reasons.setdefault((fact.reason or "no reason given").rstrip("."), []).append(row)
@@ -341,7 +301,7 @@ def refused(evidence: Evidence) -> Finding | None:
     return Finding(
         rule="graph.refused",
         severity="note",
-        title=f"The driver cannot update a graph with {listed([title(row) for row in rows])}",
+        title=f"The driver cannot update a graph with {listed([graphs.title(row) for row in rows])}",
         text=f"{'; '.join(reasons)}.",
         advice="Instantiate these graphs anew when a value in them changes.",
         threshold="cuGraphExecUpdate of the same graph with other values is refused",
@@ -351,7 +311,7 @@ def refused(evidence: Evidence) -> Finding | None:
 
 def decided(evidence: Evidence) -> Finding | None:
     """Whether an iteration is shorter when the device decides on the next one."""
-    rows = iteration_rows(evidence)
+    rows = graphs.iteration_rows(evidence)
     host, device = (
         next((row for row in rows if row.params.get("kind") in kinds), None) for kinds in (HOST_DECIDES, DEVICE_DECIDES)
     )
@@ -367,7 +327,7 @@ def decided(evidence: Evidence) -> Finding | None:
         rule="graph.iteration",
         severity="note",
         title=f"An iteration takes {as_time(device.value)} decided on the GPU, {as_time(host.value)} on the host",
-        text=f"These are the quickest of each: {title(device)}; {title(host)}.",
+        text=f"These are the quickest of each: {graphs.title(device)}; {graphs.title(host)}.",
         advice=advice,
         threshold=f"the quickest of each; they differ above {EQUAL:.2f} times",
         rests_on=rests_on(*rows),
@@ -376,11 +336,13 @@ def decided(evidence: Evidence) -> Finding | None:
 
 def dependent_launch(evidence: Evidence) -> Finding | None:
     """What programmatic dependent launch saves, of kernels with a prologue where those were measured."""
-    measured = [(case, several) for case in (PROLOGUE, AT_ONCE) if (several := gains(evidence, case))]
+    measured = [
+        (case, several) for case in (graphs.PROLOGUE, graphs.AT_ONCE) if (several := graphs.gains(evidence, case))
+    ]
     if not measured:
         return None
     case, several = measured[0]
-    whom = "kernels with a prologue of 1 µs" if case == PROLOGUE else "dependent kernels"
+    whom = "kernels with a prologue of 1 µs" if case == graphs.PROLOGUE else "dependent kernels"
     helps = any(gain.speedup > EQUAL for gain in several)
     title = f"Programmatic dependent launch does not speed up {whom}"
     if helps:
@@ -400,19 +362,16 @@ def dependent_launch(evidence: Evidence) -> Finding | None:
     )
 
 
-# -- branches and memory ----------------------------------------------------------------------------------------------
-
-
 def shapes(evidence: Evidence) -> Finding | None:
     """How a graph's branches compare with as many streams, and how many branches help."""
     durations = [duration for duration, _ in evidence.curve("graph_shape", "graph", "duration_ns", shape="fork_join")]
     if not durations:
         return None
     duration_ns = min(durations, key=lambda duration: abs(duration - USUAL_DURATION_NS))
-    measured = branches(evidence, "fork_join", duration_ns)
+    measured = graphs.branches(evidence, "fork_join", duration_ns)
     if len(measured) < 2:
         return None
-    count, graph, streams = enough(measured)
+    count, graph, streams = graphs.enough(measured)
     ratio = streams.value / graph.value
     title = f"{count} branches in a graph take {as_time(graph.value)}, "
     title += f"{times(max(ratio, 1 / ratio))} as {'fast' if ratio > 1 else 'slow'} as on {count} streams"
@@ -420,7 +379,7 @@ def shapes(evidence: Evidence) -> Finding | None:
         title = "Branches in a graph do not help here"
     elif 1 / EQUAL < ratio < EQUAL:
         title = f"{count} branches in a graph take as long as on {count} streams: {as_time(graph.value)}"
-    kernels = kernels_of(Pair(duration_ns * 1e-9, streams, graph))
+    kernels = graphs.kernels_of(Pair(duration_ns * 1e-9, streams, graph))
     more = "; more branches do not help" if count < measured[-1].number else ""
     many, chain = (
         evidence.row("graph_shape", "graph_submit", shape=shape, duration_ns=duration_ns)
@@ -428,7 +387,7 @@ def shapes(evidence: Evidence) -> Finding | None:
     )
     slow_roots = many is not None and chain is not None and many.value >= chain.value * ROOTS_RATIO
     advice = "Put one kernel in front of independent branches: the host submits each first node by itself."
-    independent = branches(evidence, "independent", duration_ns)[-1:]
+    independent = graphs.branches(evidence, "independent", duration_ns)[-1:]
     rows = [row for point in measured + independent for row in point[1:]]
     return Finding(
         rule="graph.shape",
@@ -437,8 +396,8 @@ def shapes(evidence: Evidence) -> Finding | None:
         text=f"Measured with {kernels}{more}.",
         advice=advice if slow_roots else "",
         threshold=(
-            f"branches are enough when more make a replay less than {HELPS:g} times as fast; first nodes keep the "
-            f"host above {ROOTS_RATIO:g} times a chain's call"
+            f"branches are enough when more make a replay less than {graphs.HELPS:g} times as fast; first nodes keep "
+            f"the host above {ROOTS_RATIO:g} times a chain's call"
         ),
         rests_on=rests_on(*rows, many, chain),
     )
@@ -453,7 +412,7 @@ def memory(evidence: Evidence) -> Finding | None:
     if not sizes:
         return None
     usual = min(sizes, key=lambda count: abs(count - USUAL_BYTES))
-    ways = added(evidence, usual)
+    ways = graphs.added(evidence, usual)
     pooled, released = ways.get("stream_kept"), ways.get("stream_released")
     words = [_added(ways[way], how) for way, how in ADDED_BY.items() if way in ways]
     if not words:
@@ -476,11 +435,8 @@ def memory(evidence: Evidence) -> Finding | None:
     )
 
 
-def _added(each: Added, how: str = "") -> str:
+def _added(each: graphs.Added, how: str = "") -> str:
     return f"{as_time(each.seconds) if each.seconds > 0 else 'nothing measurable'} {how}".rstrip()
-
-
-# -- the model --------------------------------------------------------------------------------------------------------
 
 
 def foresight(evidence: Evidence) -> Finding | None:
@@ -500,19 +456,6 @@ def foresight(evidence: Evidence) -> Finding | None:
 
 
 RULES: tuple[Rule, ...] = (
-    break_even,
-    crossovers,
-    phases,
-    replaying,
-    upload,
-    update,
-    kinds,
-    one_by_one,
-    dependent_launch,
-    decided,
-    refused,
-    shapes,
-    memory,
-    footprint,
-    foresight,
-)
+    break_even, crossovers, phases, replaying, upload, update, kinds, one_by_one, dependent_launch, decided,
+    refused, shapes, memory, footprint, foresight,
+)  # fmt: skip

@@ -85,9 +85,4 @@ def wakeups(evidence: Evidence) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (
-    clock,
-    calls,
-    memory,
-    wakeups,
-)
+RULES: tuple[Rule, ...] = (clock, calls, memory, wakeups)

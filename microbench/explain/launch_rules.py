@@ -4,21 +4,7 @@ from __future__ import annotations
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, sentence
 from microbench.core.units import as_time, axis_value, percent, quantity, times
-from microbench.explain.launch_facts import (
-    BANDWIDTH_SHARE,
-    NATIVE,
-    PLATEAU_MARGIN,
-    PLAUSIBLE_WIRE_BYTES,
-    crossover_s,
-    kernels_per_call,
-    layer,
-    layer_rows,
-    link_share,
-    plateau_end,
-    sweep,
-    title,
-    unmeasured,
-)
+from microbench.explain import launch_facts as launches
 
 # Two costs differ from this ratio on.
 MARGIN = 1.10
@@ -29,8 +15,6 @@ WAIT_RATIO = 2.0
 TIMING_RATIO = 2.0
 COLD_S = 1e-3
 
-
-# -- the cost of a launch and what the GPU waits for ------------------------------------------------------------------
 
 PARTS = {
     "submit": ("The call itself (submit)", "Make fewer calls: fuse kernels, or replay a graph."),
@@ -63,11 +47,11 @@ def cost(evidence: Evidence) -> Finding | None:
 def starving(evidence: Evidence) -> Finding | None:
     """Below which kernel duration the GPU waits for the host, by the model and by the duration sweep."""
     submit, gap = (evidence.row("launch_cost", name) for name in ("submit", "gap_stream"))
-    crossover = crossover_s(evidence)
+    crossover = launches.crossover_s(evidence)
     if submit is None or gap is None or crossover is None:
         return None
-    points = sweep(evidence, "period")
-    below, above = plateau_end(points) or (crossover, crossover)
+    points = launches.sweep(evidence, "period")
+    below, above = launches.plateau_end(points) or (crossover, crossover)
     severity: Severity = "advice"
     title = f"Kernels shorter than {as_time(crossover)} are launch-bound: the GPU waits for the host"
     text = f"A launch takes the host {as_time(submit.value)}, the GPU needs {as_time(gap.value)} between kernels."
@@ -86,8 +70,8 @@ def starving(evidence: Evidence) -> Finding | None:
         text=text,
         advice=advice,
         threshold=(
-            f"duration < submit - gap_stream; the sweep leaves its plateau above {PLATEAU_MARGIN:.2f} times the "
-            f"shortest kernels' period, and agrees within a factor of {SWEEP_TOLERANCE:g}"
+            f"duration < submit - gap_stream; the sweep leaves its plateau above {launches.PLATEAU_MARGIN:.2f} times "
+            f"the shortest kernels' period, and agrees within a factor of {SWEEP_TOLERANCE:g}"
         ),
         rests_on=rests_on(submit, gap, *(row for _, row in points)),
     )
@@ -132,29 +116,27 @@ def tails(evidence: Evidence) -> Finding | None:
     )
 
 
-# -- the layer that launches ------------------------------------------------------------------------------------------
-
-
 def same_kernel(evidence: Evidence) -> Finding | None:
     """What Python adds to the launch of the same empty kernel, and which layer to choose."""
-    rows = layer_rows(evidence, "same_kernel", 0)
-    loop = next((row for row in rows if layer(row) == NATIVE), None)
-    layers = [row for row in rows if layer(row) != NATIVE]
+    rows = launches.layer_rows(evidence, "same_kernel", 0)
+    loop = next((row for row in rows if launches.layer(row) == launches.NATIVE), None)
+    layers = [row for row in rows if launches.layer(row) != launches.NATIVE]
     if loop is None or not layers:
         return None
     best, worst = layers[0], layers[-1]
-    equal = [title(evidence, row) for row in layers if row.value <= best.value * MARGIN]
+    equal = [launches.title(evidence, row) for row in layers if row.value <= best.value * MARGIN]
     plural = "" if len(equal) > 1 else "es"
     text = f"A compiled loop takes {as_time(loop.value)}"
-    text += f"; {title(evidence, worst)} takes {times(worst.value / loop.value)} as long." if worst is not best else "."
+    if worst is not best:
+        text += f"; {launches.title(evidence, worst)} takes {times(worst.value / loop.value)} as long"
     where = "From Python,"
-    if missing := unmeasured(evidence, "same_kernel").get("not measured", []):
+    if missing := launches.unmeasured(evidence, "same_kernel").get("not measured", []):
         where = f"Of {len(layers) + len(missing)} installed Python layers {len(layers)} were measured; of these"
     return Finding(
         rule="launch.layers",
         severity="advice",
         title=f"{where} {listed(equal)} launch{plural} cheapest: {as_time(best.value)} a call",
-        text=text,
+        text=f"{text}.",
         advice="It matters only for kernels shorter than their launch call; for longer ones any layer will do.",
         threshold=f"layers within {MARGIN:.2f} times the cheapest count as equal",
         rests_on=rests_on(loop, *layers),
@@ -163,24 +145,23 @@ def same_kernel(evidence: Evidence) -> Finding | None:
 
 def one_op(evidence: Evidence) -> Finding | None:
     """What one operation costs through the array libraries; no ratio to the loop, as each has a kernel of its own."""
-    rows = layer_rows(evidence, "one_op")
+    rows = launches.layer_rows(evidence, "one_op")
     if not rows:
         return None
     best, worst = rows[0], rows[-1]
-    words = f"One array operation costs {as_time(best.value)} to submit through {title(evidence, best)}"
-    several = [title(evidence, row) for row in rows if (kernels_per_call(row) or 1) != 1]
+    title = f"One array operation costs {as_time(best.value)} to submit through {launches.title(evidence, best)}"
+    if worst is not best:
+        title += f", {as_time(worst.value)} through {launches.title(evidence, worst)}"
+    several = [launches.title(evidence, row) for row in rows if (launches.kernels_per_call(row) or 1) != 1]
     more = f" {listed(several)} launch{'' if len(several) > 1 else 'es'} several kernels a call." if several else ""
     return Finding(
         rule="launch.one_op",
         severity="note",
-        title=words + (f", {as_time(worst.value)} through {title(evidence, worst)}" if worst is not best else ""),
+        title=title,
         text=f"This is x + 1 on one element, a different kernel in each library.{more}",
         threshold="the cheapest and the most expensive library",
         rests_on=rests_on(*rows),
     )
-
-
-# -- queue, link, waits and calls -------------------------------------------------------------------------------------
 
 
 def queue(evidence: Evidence) -> Finding | None:
@@ -188,7 +169,7 @@ def queue(evidence: Evidence) -> Finding | None:
     points = evidence.curve("launch_queue", "depth", "argument_bytes")
     if not points:
         return None
-    depth, submit, longest = points[0][1], evidence.row("launch_cost", "submit"), sweep(evidence, "gated")[-1:]
+    depth, submit, longest = points[0][1], evidence.row("launch_cost", "submit"), launches.sweep(evidence, "gated")[-1:]
     text = "A call then returns only when a kernel has begun."
     if longest and submit:
         duration_s, row = longest[0]
@@ -214,8 +195,8 @@ def traffic(evidence: Evidence) -> Finding | None:
         return None
     sent = evidence.row("launch_traffic", "sent", **received.params)
     back = f" and {quantity(sent.value, 'B/launch')} back" if sent else ""
-    share = link_share(evidence, received)
-    text, heavy = "Packet headers are included.", share is not None and share >= BANDWIDTH_SHARE
+    share = launches.link_share(evidence, received)
+    text, heavy = "Packet headers are included.", share is not None and share >= launches.BANDWIDTH_SHARE
     if share is not None:
         text = f"At the highest launch rate that is {percent(share)} of the link: "
         text += "bandwidth adds to the cost of a launch." if heavy else "a launch costs latency, not bandwidth."
@@ -225,14 +206,14 @@ def traffic(evidence: Evidence) -> Finding | None:
         title=f"A launch moves {quantity(received.value, 'B/launch')} over the link to the GPU{back}",
         text=text,
         advice="Pass pointers instead of large arguments." if heavy else "",
-        threshold=f"bandwidth counts from {percent(BANDWIDTH_SHARE)} of the link's raw rate on",
+        threshold=f"bandwidth counts from {percent(launches.BANDWIDTH_SHARE)} of the link's raw rate on",
         rests_on=rests_on(received, sent, evidence.row("launch_cost", "throughput")),
     )
 
 
 def counters(evidence: Evidence) -> Finding | None:
     """A warning where the link's byte counters do not see a copy of known size as payload and packet headers."""
-    low, high = PLAUSIBLE_WIRE_BYTES
+    low, high = launches.PLAUSIBLE_WIRE_BYTES
     checks = (("pinned_h2d", "received_per_byte"), ("pinned_d2h", "sent_per_byte"))
     rows = [evidence.row("launch_traffic", metric, work=work) for work, metric in checks]
     wrong = next((row for row in rows if row is not None and not low <= row.value <= high), None)
@@ -300,9 +281,6 @@ def calls(evidence: Evidence) -> Finding | None:
         threshold=f"the most expensive call; advises against timing above {TIMING_RATIO:g} times an untimed record",
         rests_on=rests_on(submit, *known.values()),
     )
-
-
-# -- threads, streams and kinds of launch -----------------------------------------------------------------------------
 
 
 def threads(evidence: Evidence) -> Finding | None:
@@ -440,20 +418,6 @@ def cold(evidence: Evidence) -> Finding | None:
 
 
 RULES: tuple[Rule, ...] = (
-    cost,
-    starving,
-    gaps,
-    same_kernel,
-    one_op,
-    queue,
-    traffic,
-    counters,
-    waits,
-    calls,
-    threads,
-    streams,
-    kinds,
-    arguments,
-    cold,
-    tails,
-)
+    cost, starving, gaps, same_kernel, one_op, queue, traffic, counters, waits, calls, threads, streams, kinds,
+    arguments, cold, tails,
+)  # fmt: skip

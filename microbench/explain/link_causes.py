@@ -8,22 +8,7 @@ from microbench.analysis.evidence import Evidence, Severity, rests_on
 from microbench.analysis.limits import ASSUMED_PAYLOAD_BYTES, Ceiling, pcie_rate
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, percent, quantity, size
-from microbench.explain.link_facts import (
-    DEVICE,
-    DIRECTIONS,
-    MOST,
-    RISEN,
-    LinkFacts,
-    Speed,
-    bridges,
-    copy_fit,
-    fastest,
-    gpu_speed,
-    joints,
-    link_facts,
-    nodes,
-    shared_uplinks,
-)
+from microbench.explain import link_facts as links
 
 HEALTHY = 0.9
 BROKEN = 0.6
@@ -47,9 +32,24 @@ class Cause(NamedTuple):
     certain: bool = False
 
 
+OTHER_PROCESSES = Cause(
+    "other processes", "other processes use this GPU", "They may copy as well.", "End them and measure again.",
+    ("gpu other_processes",),
+)  # fmt: skip
+TRANSLATED = Cause(
+    "translated", "the IOMMU translates addresses", "Misses in its caches slow large or scattered buffers.",
+    "Boot with `iommu=pt` where no virtual machine needs the IOMMU, or use huge pages.", ("iommu",),
+)  # fmt: skip
+HIDDEN = Cause(
+    "hidden", "a virtual machine hides the path",
+    "Slots, bridges and other users of the uplink are visible only on its host.", "Look for the cause on the host.",
+    ("virtual_bus",),
+)  # fmt: skip
+
+
 def causes(evidence: Evidence) -> list[Cause]:
     """Everything in this run that may slow copies down."""
-    facts = link_facts(evidence)
+    facts = links.link_facts(evidence)
     seen = (
         _slow_link(evidence, facts),
         _slow_upstream(evidence, facts),
@@ -57,20 +57,20 @@ def causes(evidence: Evidence) -> list[Cause]:
         _errors(facts),
         _far_node(evidence),
         _small_copies(evidence),
-        _other_processes(evidence),
+        OTHER_PROCESSES if evidence.gpu is not None and evidence.gpu.other_processes else None,
         _shared_uplink(evidence),
-        _translated(facts),
-        _hidden(facts),
+        TRANSLATED if facts.text("iommu") == "translated" else None,
+        HIDDEN if facts.flag("virtual_bus") else None,
     )
     return [cause for cause in seen if cause is not None]
 
 
-def _slow_link(evidence: Evidence, facts: LinkFacts) -> Cause | None:
+def _slow_link(evidence: Evidence, facts: links.LinkFacts) -> Cause | None:
     """The GPU's link runs below what GPU and slot support."""
-    now, gpu, slot = facts.now, gpu_speed(evidence, facts), facts.slot
+    now, gpu, slot = facts.now, links.gpu_speed(evidence, facts), facts.slot
     if now is None or gpu is None or _disproved(evidence, now):
         return None
-    possible = Speed(min(gpu.generation, slot.generation), min(gpu.lanes, slot.lanes)) if slot else gpu
+    possible = links.Speed(min(gpu.generation, slot.generation), min(gpu.lanes, slot.lanes)) if slot else gpu
     if now.generation >= possible.generation and now.lanes >= possible.lanes:
         return None
     short = f"the link runs at PCIe {now.words} of {possible.words}"
@@ -83,31 +83,31 @@ def _slow_link(evidence: Evidence, facts: LinkFacts) -> Cause | None:
     return Cause("slow link", short, text, advice, ("generation_now", "lanes_now"), not facts.idle)
 
 
-def _disproved(evidence: Evidence, speed: Speed) -> bool:
+def _disproved(evidence: Evidence, speed: links.Speed) -> bool:
     """Whether copies were faster than a link of this speed allows: then its speed was misread."""
-    peaks = (fastest(evidence, direction) for direction in DIRECTIONS)
+    peaks = (links.fastest(evidence, direction) for direction in links.DIRECTIONS)
     return any(peak is not None and peak[1].interval.low > speed.raw_rate for peak in peaks)
 
 
-def _used(evidence: Evidence, speed: Speed) -> str:
+def _used(evidence: Evidence, speed: links.Speed) -> str:
     """The share of this speed's payload rate that the slower direction reaches; "" where unknown or above 1."""
     link = evidence.gpu.link if evidence.gpu is not None else None
     payload_bytes = (link.max_payload_bytes if link is not None else None) or ASSUMED_PAYLOAD_BYTES
     shares = [
         peak[1].value / rate
-        for direction in DIRECTIONS
-        if (peak := fastest(evidence, direction)) is not None
+        for direction in links.DIRECTIONS
+        if (peak := links.fastest(evidence, direction)) is not None
         and (rate := pcie_rate(speed.generation, speed.lanes, direction, payload_bytes))
     ]
     return f"; copies fill {percent(min(shares))} of the link as it runs" if shares and max(shares) <= 1 else ""
 
 
-def _slow_upstream(evidence: Evidence, facts: LinkFacts) -> Cause | None:
+def _slow_upstream(evidence: Evidence, facts: links.LinkFacts) -> Cause | None:
     """A link between bridges runs below what both ends support, and below what the GPU could use."""
-    gpu = gpu_speed(evidence, facts)
+    gpu = links.gpu_speed(evidence, facts)
     if gpu is None or facts.flag("virtual_bus"):
         return None
-    for index, joint in enumerate(joints(facts, bridges(facts))[:-1]):
+    for index, joint in enumerate(links.joints(facts, links.bridges(facts))[:-1]):
         now, most = joint.now, joint.most
         if now is None or most is None or not joint.slowed or now.raw_rate >= gpu.raw_rate or _disproved(evidence, now):
             continue
@@ -124,9 +124,9 @@ def _slow_upstream(evidence: Evidence, facts: LinkFacts) -> Cause | None:
     return None
 
 
-def _narrow_slot(evidence: Evidence, facts: LinkFacts) -> Cause | None:
+def _narrow_slot(evidence: Evidence, facts: links.LinkFacts) -> Cause | None:
     """A bridge on the path supports less than the GPU."""
-    slot, gpu, bus_id = facts.slot, gpu_speed(evidence, facts), facts.text("slot_limit_bus_id")
+    slot, gpu, bus_id = facts.slot, links.gpu_speed(evidence, facts), facts.text("slot_limit_bus_id")
     if slot is None or gpu is None or slot.raw_rate >= gpu.raw_rate or _disproved(evidence, slot):
         return None
     return Cause(
@@ -139,20 +139,16 @@ def _narrow_slot(evidence: Evidence, facts: LinkFacts) -> Cause | None:
     )
 
 
-def _errors(facts: LinkFacts) -> Cause | None:
-    names = tuple(f"{name}{RISEN}" for name in facts.damaging() if name.startswith("pcie_"))
-    advice = "Check riser, cable and seat of the board."
-    return (
-        Cause("errors", "its error counters rise", "Damaged packets are sent again.", advice, names, True)
-        if names
-        else None
-    )
+def _errors(facts: links.LinkFacts) -> Cause | None:
+    names = tuple(f"{name}{links.RISEN}" for name in facts.damaging() if name.startswith("pcie_"))
+    words = "its error counters rise", "Damaged packets are sent again.", "Check riser, cable and seat of the board."
+    return Cause("errors", *words, names, True) if names else None
 
 
 def _far_node(evidence: Evidence) -> Cause | None:
     """Buffers on another NUMA node than the copies used are faster."""
-    for direction, way in DIRECTIONS.items():
-        peak, rates = fastest(evidence, direction), nodes(evidence, direction)
+    for direction, way in links.DIRECTIONS.items():
+        peak, rates = links.fastest(evidence, direction), links.nodes(evidence, direction)
         if peak is None or len(rates) < 2:
             continue
         node, row = max(rates.items(), key=lambda item: item[1].value)
@@ -164,53 +160,25 @@ def _far_node(evidence: Evidence) -> Cause | None:
 
 
 def _small_copies(evidence: Evidence) -> Cause | None:
-    """The largest copy is too small to fill the link."""
-    for direction in DIRECTIONS:
-        peak, fit = fastest(evidence, direction), copy_fit(evidence, DEVICE, direction, "pinned")
-        needed_bytes = fit.size_for(MOST) if fit is not None else FILLING_BYTES
+    for direction in links.DIRECTIONS:
+        peak, fit = links.fastest(evidence, direction), links.copy_fit(evidence, links.DEVICE, direction, "pinned")
+        needed_bytes = fit.size_for(links.MOST) if fit is not None else FILLING_BYTES
         if peak is not None and peak[0] < needed_bytes:
-            text, advice = (
-                f"The largest copy was {size(peak[0])}.",
-                f"Measure copies from {about_size(needed_bytes)} on as well.",
-            )
+            advice = f"Measure copies from {about_size(needed_bytes)} on as well."
+            text = f"The largest copy was {size(peak[0])}."
             return Cause("small copies", "the copies are small", text, advice, rests_on(peak[1]))
     return None
 
 
-def _other_processes(evidence: Evidence) -> Cause | None:
-    if evidence.gpu is None or not evidence.gpu.other_processes:
-        return None
-    words = "other processes use this GPU", "They may copy as well.", "End them and measure again."
-    return Cause("other processes", *words, ("gpu other_processes",))
-
-
 def _shared_uplink(evidence: Evidence) -> Cause | None:
-    """Other GPUs take from the same uplink when they copy."""
     own = evidence.gpu.index if evidence.gpu is not None else 0
-    mine = [contention for contention in shared_uplinks(evidence) if contention.gpu_index == own]
+    mine = [contention for contention in links.shared_uplinks(evidence) if contention.gpu_index == own]
     worst = min(mine, key=lambda contention: contention.share, default=None)
     if worst is None:
         return None
     text = f"This GPU keeps {percent(worst.share)} of its rate with {worst.others_words} copying."
     advice = "Measure again while no other GPU copies."
     return Cause("shared uplink", "the uplink is shared", text, advice, rests_on(worst.alone, worst.together))
-
-
-def _translated(facts: LinkFacts) -> Cause | None:
-    if facts.text("iommu") != "translated":
-        return None
-    text = "Misses in its caches slow large or scattered buffers."
-    advice = "Boot with `iommu=pt` where no virtual machine needs the IOMMU, or use huge pages."
-    return Cause("translated", "the IOMMU translates addresses", text, advice, ("iommu",))
-
-
-def _hidden(facts: LinkFacts) -> Cause | None:
-    if not facts.flag("virtual_bus"):
-        return None
-    text = "Slots, bridges and other users of the uplink are visible only on its host."
-    return Cause(
-        "hidden", "a virtual machine hides the path", text, "Look for the cause on the host.", ("virtual_bus",)
-    )
 
 
 class Reached(NamedTuple):
@@ -278,8 +246,8 @@ class Verdict(NamedTuple):
 def verdict(evidence: Evidence) -> Verdict | None:
     """The verdict on the link; None without pinned copies or without a ceiling."""
     reached = []
-    for direction in DIRECTIONS:
-        peak = fastest(evidence, direction)
+    for direction in links.DIRECTIONS:
+        peak = links.fastest(evidence, direction)
         limit = evidence.ceiling(peak[1]) if peak is not None else None
         if peak is not None and limit is not None:
             reached.append(Reached(direction, *peak, limit))

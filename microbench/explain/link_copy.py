@@ -6,30 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on
 from microbench.core.units import about_size, as_time, percent, quantity, round_percent, size, times
-from microbench.explain.link_facts import (
-    ALLOCATE,
-    DEVICE,
-    DIRECTIONS,
-    HALF,
-    MOST,
-    OTHERS_BUSY,
-    PAGEABLE_LOSS,
-    Choice,
-    LinkFacts,
-    both_directions,
-    choices,
-    copy_fit,
-    host_reads,
-    levels,
-    link_facts,
-    managed_ways,
-    others_ended_first,
-    packet_bytes,
-    pageable_against_pinned,
-    pieces,
-    zero_copy_losses,
-    zero_copy_rates,
-)
+from microbench.explain import link_facts as links
 
 WIDE = 0.25  # a fit that misses a size by more
 FEW = 10  # copies after which pinning pays for almost everything
@@ -43,19 +20,23 @@ GROWS = 1.2  # of the latency within the smallest footprint
 
 def copy_size(evidence: Evidence) -> Finding | None:
     """From which size on a copy uses the link."""
-    fits = {way: fit for way in DIRECTIONS if (fit := copy_fit(evidence, DEVICE, way, "pinned")) is not None}
+    fits = {
+        way: fit
+        for way in links.DIRECTIONS
+        if (fit := links.copy_fit(evidence, links.DEVICE, way, "pinned")) is not None
+    }
     if not fits:
         return None
     direction, fit = next(iter(fits.items()))
-    text = f"Half of its bandwidth takes {about_size(fit.size_for(HALF))}."
+    text = f"Half of its bandwidth takes {about_size(fit.size_for(links.HALF))}."
     if any(fit.line.misfit.largest > WIDE for fit in fits.values()):
         text += " Some sizes are far off the fit: read the curve for them."
     return Finding(
         rule="link.copy_size",
         severity="note",
         title=(
-            f"A copy {DIRECTIONS[direction]} needs {about_size(fit.size_for(MOST))} to reach "
-            f"{round_percent(MOST)} of its bandwidth"
+            f"A copy {links.DIRECTIONS[direction]} needs {about_size(fit.size_for(links.MOST))} to reach "
+            f"{round_percent(links.MOST)} of its bandwidth"
         ),
         text=text,
         advice="Gather smaller copies into one buffer.",
@@ -66,32 +47,33 @@ def copy_size(evidence: Evidence) -> Finding | None:
 
 def pinned(evidence: Evidence) -> Finding | None:
     """What copies of pageable memory lose against pinned, and after how many copies pinning has paid."""
-    compared = pageable_against_pinned(evidence)
+    compared = links.pageable_against_pinned(evidence)
     if not compared:
         return None
     shares = {direction: pageable.value / row.value for direction, (_, pageable, row) in compared.items()}
     rows = [row for _, *pair in compared.values() for row in pair]
     worst = min(shares, key=lambda direction: shares[direction])
-    heavy = shares[worst] < 1 - PAGEABLE_LOSS
-    priced = choices(evidence)
+    heavy = shares[worst] < 1 - links.PAGEABLE_LOSS
+    priced = links.choices(evidence)
     largest = max(priced, key=lambda choice: choice.size_bytes, default=None)
     text = f"Copies of {size(compared[worst][0])} were compared, each with a wait."
     return Finding(
         rule="link.pin",
         severity="advice" if heavy else "note",
-        title=f"Pageable copies {DIRECTIONS[worst]} reach {percent(shares[worst])} of pinned ones",
+        title=f"Pageable copies {links.DIRECTIONS[worst]} reach {percent(shares[worst])} of pinned ones",
         text=_paid(largest) if largest is not None else text,
         advice=_pin(priced, heavy),
         threshold=(
-            f"advice where pageable memory loses over {round_percent(PAGEABLE_LOSS)}; paid after (pin + release, "
+            f"advice where pageable memory loses over {round_percent(links.PAGEABLE_LOSS)}; paid after (pin + release, "
             "less what new pageable memory costs) / (pageable copy − pinned copy)"
         ),
         rests_on=rests_on(*rows, *(row for choice in priced for row in choice.rows)),
     )
 
 
-def _paid(choice: Choice) -> str:
-    buffer = f"{'Allocating' if choice.way == ALLOCATE else 'Registering'} a pinned buffer of {size(choice.size_bytes)}"
+def _paid(choice: links.Choice) -> str:
+    making = "Allocating" if choice.way == links.ALLOCATE else "Registering"
+    buffer = f"{making} a pinned buffer of {size(choice.size_bytes)}"
     if not choice.paid:
         return f"{buffer} does not pay."
     most = max(choice.paid.values())
@@ -101,11 +83,10 @@ def _paid(choice: Choice) -> str:
 
 
 def _ways(directions: Iterable[str]) -> str:
-    return listed([DIRECTIONS[direction] for direction in directions])
+    return listed([links.DIRECTIONS[direction] for direction in directions])
 
 
-def _pin(priced: Sequence[Choice], heavy: bool) -> str:
-    """Whether to pin."""
+def _pin(priced: Sequence[links.Choice], heavy: bool) -> str:
     counts = [count for choice in priced for count in choice.paid.values()]
     if not priced:
         return "Pin what is copied often." if heavy else ""
@@ -120,13 +101,13 @@ def _pin(priced: Sequence[Choice], heavy: bool) -> str:
 
 def both(evidence: Evidence) -> Finding | None:
     """The sum of both directions against twice one, and which direction suffers."""
-    ways = both_directions(evidence)
-    if len(ways) < len(DIRECTIONS):
+    ways = links.both_directions(evidence)
+    if len(ways) < len(links.DIRECTIONS):
         return None
     alone = sum(way.alone.value for way in ways.values())
     total = max((way.total for way in ways.values()), key=lambda row: row.value)
     share = total.value / alone
-    ended = [direction for direction, way in ways.items() if others_ended_first(way.together)]
+    ended = [direction for direction, way in ways.items() if links.others_ended_first(way.together)]
     weak, strong = sorted(ways, key=lambda direction: ways[direction].share)
     severity: Severity = "note" if ended else "good"
     text, advice = "Both directions give way about equally.", "Overlap copies in both directions."
@@ -134,7 +115,7 @@ def both(evidence: Evidence) -> Finding | None:
         severity, text = "warning", "The directions take turns instead of overlapping."
         advice = "Look for a memory channel, an uplink or a processor link that carries both."
     elif ways[strong].share - ways[weak].share >= GIVES_WAY:
-        text = f"Copies {DIRECTIONS[weak]} give way: they keep {percent(ways[weak].share)} of their rate."
+        text = f"Copies {links.DIRECTIONS[weak]} give way: they keep {percent(ways[weak].share)} of their rate."
     if ended:
         text += f" The other direction ended before copies {_ways(ended)} did, so these were partly alone."
     return Finding(
@@ -144,13 +125,13 @@ def both(evidence: Evidence) -> Finding | None:
         text=text,
         advice=advice,
         threshold=f"warning under {round_percent(TAKES_TURNS)} of both alone; the sum counts while both are busy",
-        rests_on=(*rests_on(*(row for way in ways.values() for row in way)), *([OTHERS_BUSY] if ended else [])),
+        rests_on=(*rests_on(*(row for way in ways.values() for row in way)), *([links.OTHERS_BUSY] if ended else [])),
     )
 
 
 def chunks(evidence: Evidence) -> Finding | None:
     """Whether cutting a copy into pieces pays, with a kernel on each piece."""
-    step, plain = pieces(evidence, "copy_and_kernel"), pieces(evidence, "copy")
+    step, plain = links.pieces(evidence, "copy_and_kernel"), links.pieces(evidence, "copy")
     if step is None:
         return None
     count, streams = step[1].params.get("chunks"), step[1].params.get("streams")
@@ -177,7 +158,7 @@ def chunks(evidence: Evidence) -> Finding | None:
 
 def managed(evidence: Evidence) -> Finding | None:
     """Managed memory that moves by faults, against prefetches that do the same."""
-    ways = managed_ways(evidence)
+    ways = links.managed_ways(evidence)
     if not ways:
         return None
     target, (fault, prefetch) = max(ways.items(), key=lambda item: item[1][1].value / item[1][0].value)
@@ -200,16 +181,16 @@ def managed(evidence: Evidence) -> Finding | None:
 
 def zero_copy(evidence: Evidence) -> Finding | None:
     """How fast kernels reach mapped host memory, in which packets, and what width and offset lose."""
-    rates = zero_copy_rates(evidence)
+    rates = links.zero_copy_rates(evidence)
     if not rates:
         return None
     verbs = {"read": "read host memory at", "write": "write it at" if "read" in rates else "write host memory at"}
     reached = listed([f"{verbs[access]} {quantity(row.value, 'B/s')}" for access, row in rates.items()])
-    packets = {access: count for access in rates if (count := packet_bytes(evidence, access)) is not None}
+    packets = {access: count for access in rates if (count := links.packet_bytes(evidence, access)) is not None}
     same = len(set(packets.values())) == 1
     shown = [f"{count} B{'' if same else f' for {access}s'}" for access, count in packets.items()]
     text = f"Byte counters show packets of {listed(shown[:1] if same else shown)}." if packets else ""
-    worst = max(zero_copy_losses(evidence), key=lambda loss: loss.share)
+    worst = max(links.zero_copy_losses(evidence), key=lambda loss: loss.share)
     heavy, advice = worst.share > ACCESS_LOSS, ""
     if heavy and worst.row.params.get("offset_bytes"):
         advice = f"Begin buffers on a 128-byte line: other offsets cost {worst.access}s up to {percent(worst.share)}."
@@ -230,7 +211,7 @@ def zero_copy(evidence: Evidence) -> Finding | None:
 
 def latency(evidence: Evidence) -> Finding | None:
     """What a read of host memory by the GPU takes, what a flag round trip takes, and how many switches fit that."""
-    reads, flag = host_reads(evidence), evidence.row("link_latency", "latency", what="flag")
+    reads, flag = links.host_reads(evidence), evidence.row("link_latency", "latency", what="flag")
     if not reads and flag is None:
         return None
     words = [f"A flag that a running kernel answers takes {as_time(flag.value)}."] if flag is not None else []
@@ -238,10 +219,10 @@ def latency(evidence: Evidence) -> Finding | None:
     if reads:
         first = rows[0].value
         title = f"A GPU thread waits {as_time(first)} for a word of host memory"
-        far = max(row.value for _, row in (*reads, *host_reads(evidence, "random")))
+        far = max(row.value for _, row in (*reads, *links.host_reads(evidence, "random")))
         if far > GROWS * first:
             words = [f"Reads over larger footprints take up to {times(far / first)} as long: translation caches miss."]
-        words.append(f"By a rule of thumb, {_switches(first, link_facts(evidence))}.")
+        words.append(f"By a rule of thumb, {_switches(first, links.link_facts(evidence))}.")
     return Finding(
         rule="link.latency",
         severity="note",
@@ -257,10 +238,10 @@ def latency(evidence: Evidence) -> Finding | None:
     )
 
 
-def _switches(latency_s: float, facts: LinkFacts) -> str:
+def _switches(latency_s: float, facts: links.LinkFacts) -> str:
     """The levels of switches that fit a latency, and the number that sysfs shows."""
     translated = facts.flag("virtual_bus") is not False or facts.text("iommu") not in ("off", "passthrough")
-    fewest, most = levels(latency_s, translated=translated)
+    fewest, most = links.levels(latency_s, translated=translated)
     if most == 0:
         return "the read latency leaves no room for switches"
     count = str(most) if fewest == most else f"{fewest} to {most}" if fewest else f"up to {most}"

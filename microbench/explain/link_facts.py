@@ -229,12 +229,7 @@ def joints(facts: LinkFacts, groups: Sequence[Sequence[Hop]]) -> list[Joint]:
 
 # Copies by the copy engine: rates over size, the fit T = a + V / b, and times at a size.
 
-MEMORIES = {
-    "pinned": "pinned",
-    "pageable": "pageable",
-    "write_combined": "write-combined",
-    "registered": "registered",
-}
+MEMORIES = {"pinned": "pinned", "pageable": "pageable", "write_combined": "write-combined", "registered": "registered"}
 DEVICE, HOST = "bandwidth", "bandwidth_host"
 HALF, MOST = 0.5, 0.9
 PAGEABLE_LOSS = 0.2
@@ -533,9 +528,8 @@ PEER_WAYS = {
 def nodes(evidence: Evidence, direction: str) -> dict[int, Row]:
     """The rate from or to each NUMA node's memory, at the largest size."""
     result: dict[int, Row] = {}
-    for row in sorted(
-        evidence.rows("link_numa", "bandwidth", direction=direction), key=lambda row: whole(row, "size_bytes")
-    ):
+    rows = evidence.rows("link_numa", "bandwidth", direction=direction)
+    for row in sorted(rows, key=lambda row: whole(row, "size_bytes")):
         if row.value > 0 and isinstance(node := row.params.get("node"), int):
             result[node] = row
     return dict(sorted(result.items()))

@@ -6,27 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on
 from microbench.core.units import percent, quantity, round_percent, times
-from microbench.explain.link_facts import (
-    DIRECTIONS,
-    FAR_LOSS,
-    LATENCY,
-    OTHERS_BUSY,
-    PEER_WAYS,
-    SHARED_BELOW,
-    Contention,
-    Pair,
-    Reasons,
-    contentions,
-    failures,
-    near_node,
-    nodes,
-    others_ended_first,
-    own_node,
-    pairs,
-    refusals,
-    shared_uplinks,
-    usual_way,
-)
+from microbench.explain import link_facts as links
 
 SLOW = 0.9
 NAMED = 4
@@ -35,16 +15,16 @@ NAMED = 4
 def numa(evidence: Evidence) -> Finding | None:
     """What copies lose with memory of a far node."""
     losses, rows = [], []
-    for direction in DIRECTIONS:
-        rates = nodes(evidence, direction)
-        near = near_node(evidence, rates)
+    for direction in links.DIRECTIONS:
+        rates = links.nodes(evidence, direction)
+        near = links.near_node(evidence, rates)
         if len(rates) > 1 and near is not None:
             losses.append((max(1 - row.value / rates[near].value for row in rates.values()), near))
             rows += list(rates.values())
     if not losses:
         return None
-    (loss, near), own = max(losses), own_node(evidence)
-    far = loss > FAR_LOSS
+    (loss, near), own = max(losses), links.own_node(evidence)
+    far = loss > links.FAR_LOSS
     text = f"Node {near} is near."
     if not far:
         text = "It does not matter on which node a buffer lies." if own is None else f"The GPU is on node {own}."
@@ -60,22 +40,22 @@ def numa(evidence: Evidence) -> Finding | None:
         ),
         text=text,
         advice=f"Keep buffers near: `numactl --cpunodebind={near} --membind={near}`." if far else "",
-        threshold=f"advice where a far node loses over {round_percent(FAR_LOSS)}",
+        threshold=f"advice where a far node loses over {round_percent(links.FAR_LOSS)}",
         rests_on=rests_on(*rows),
     )
 
 
 def concurrent(evidence: Evidence) -> Finding | None:
     """Which GPUs slow each other down."""
-    cases = contentions(evidence)
+    cases = links.contentions(evidence)
     if not cases:
         return None
-    lost = shared_uplinks(evidence)
-    ended = [contention for contention in cases if others_ended_first(contention.together)]
+    lost = links.shared_uplinks(evidence)
+    ended = [contention for contention in cases if links.others_ended_first(contention.together)]
     least = min(cases, key=lambda contention: contention.share)
     text = (
         f"The lowest is GPU {least.gpu_index}: with {least.others_words} copying, its copies "
-        f"{DIRECTIONS.get(least.direction, least.direction)} reach {quantity(least.together.value, 'B/s')} of "
+        f"{links.DIRECTIONS.get(least.direction, least.direction)} reach {quantity(least.together.value, 'B/s')} of "
         f"{quantity(least.alone.value, 'B/s')}."
     )
     if ended:
@@ -87,15 +67,15 @@ def concurrent(evidence: Evidence) -> Finding | None:
         title=_sharing(lost) if lost else f"Every GPU keeps {percent(least.share)} of its rate while others copy",
         text=text,
         advice=advice,
-        threshold=f"a GPU that keeps under {round_percent(SHARED_BELOW)} of its rate shares an uplink",
+        threshold=f"a GPU that keeps under {round_percent(links.SHARED_BELOW)} of its rate shares an uplink",
         rests_on=(
             *rests_on(*(row for contention in cases for row in (contention.alone, contention.together))),
-            *([OTHERS_BUSY] if ended else []),
+            *([links.OTHERS_BUSY] if ended else []),
         ),
     )
 
 
-def _sharing(lost: Sequence[Contention]) -> str:
+def _sharing(lost: Sequence[links.Contention]) -> str:
     """Which GPUs share uplinks: pairs where they were measured in pairs."""
     couples = sorted({tuple(sorted((one.gpu_index, int(one.others)))) for one in lost if one.others.isdecimal()})
     names = [f"{first}–{second}" for first, second in couples[:NAMED]]
@@ -106,11 +86,11 @@ def _sharing(lost: Sequence[Contention]) -> str:
 
 def peers(evidence: Evidence) -> Finding | None:
     """How fast pairs of GPUs exchange data, which are slow, skipped or failed, and what peer access brings."""
-    way = usual_way(evidence)
-    refused, failed = refusals(evidence), failures(evidence)
+    way = links.usual_way(evidence)
+    refused, failed = links.refusals(evidence), links.failures(evidence)
     if way is None and not refused and not failed:
         return None
-    rates = pairs(evidence, way) if way is not None else {}
+    rates = links.pairs(evidence, way) if way is not None else {}
     best, worst = (choose(rates, key=lambda pair: rates[pair].value, default=None) for choose in (max, min))
     slow = [pair for pair, row in rates.items() if best is not None and row.value < SLOW * rates[best].value]
     title, advice = "No rate between GPUs was measured", ""
@@ -137,27 +117,26 @@ def peers(evidence: Evidence) -> Finding | None:
         text=" ".join(words[:2]),
         advice=advice,
         threshold=f"a pair under {round_percent(SLOW)} of the fastest is slow; one that fails is a problem",
-        rests_on=rests_on(*rates.values(), *pairs(evidence, LATENCY).values()),
+        rests_on=rests_on(*rates.values(), *links.pairs(evidence, links.LATENCY).values()),
     )
 
 
 def _without(evidence: Evidence) -> list[str]:
-    """What copies lose without peer access."""
-    for way in PEER_WAYS:
-        on, off = pairs(evidence, way), pairs(evidence, way, "off")
+    for way in links.PEER_WAYS:
+        on, off = links.pairs(evidence, way), links.pairs(evidence, way, "off")
         if ratios := [on[pair].value / row.value for pair, row in off.items() if pair in on]:
             return [f"Without peer access copies go through host memory, up to {times(max(ratios))} slower."]
     return []
 
 
-def named(members: Iterable[Pair]) -> str:
+def named(members: Iterable[links.Pair]) -> str:
     """Pairs by name, the first few of many."""
     words = [pair.words for pair in members]
     more = [f"{len(words) - NAMED} more"] if len(words) > NAMED else []
     return listed([*words[:NAMED], *more])
 
 
-def reasons_named(reasons: Reasons) -> list[str]:
+def reasons_named(reasons: links.Reasons) -> list[str]:
     """Each reason behind the pairs that it holds for."""
     return [f"{named(members)}: {reason}" for reason, members in reasons.items()]
 

@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, beyond_ceiling, listed, rests_on
 from microbench.analysis.limits import ceiling
 from microbench.core.units import percent, quantity, round_percent, size
-from microbench.explain.link_causes import (
-    BROKEN,
-    HEALTHY,
-    Cause,
-    Verdict,
-    causes,
-    verdict,
-)
-from microbench.explain.link_facts import (
-    DIRECTIONS,
-    HOST,
-    RISEN,
-    TOLERATED_ERRORS,
-    LinkFacts,
-    fastest,
-    gpu_speed,
-    link_facts,
-    shares_memory,
-)
+from microbench.explain import link_facts as links
+from microbench.explain.link_causes import BROKEN, HEALTHY, Cause, Verdict, causes, verdict
 
 USUAL_PAYLOAD_BYTES = 256
 
 
 def link_verdict(evidence: Evidence) -> Finding | None:
     """Whether the link is as fast as it should be, and if not, why."""
-    facts = link_facts(evidence)
-    if (shared := shares_memory(evidence, facts)) is not None:
+    facts = links.link_facts(evidence)
+    if (shared := links.shares_memory(evidence, facts)) is not None:
         why = "this GPU is integrated" if shared == "integrated" else "a coherent chip-to-chip link joins them"
         title, text = "No PCIe verdict: GPU and host share memory", f"PCIe is not what carries copies: {why}."
         names = ("c2c", "gpu integrated")
@@ -58,11 +40,10 @@ def _names(blamed: Iterable[Cause]) -> list[str]:
 
 
 def _judged(evidence: Evidence, judged: Verdict) -> Finding:
-    """The finding of copies that have a ceiling."""
-    speed = gpu_speed(evidence, link_facts(evidence))
+    speed = links.gpu_speed(evidence, links.link_facts(evidence))
     name = f"PCIe {speed.words}" if speed is not None else "PCIe"
     worst, blamed = judged.over or judged.worst, judged.blamed
-    way, share = DIRECTIONS[worst.direction], percent(worst.share)
+    way, share = links.DIRECTIONS[worst.direction], percent(worst.share)
     reach = f"copies {way} reach {quantity(worst.row.value, 'B/s')}, {share} of the ceiling"
     advice = ""
     if judged.over:
@@ -80,7 +61,7 @@ def _judged(evidence: Evidence, judged: Verdict) -> Finding:
         text = f"{cause.text}{_others(blamed[1:])}"
     elif judged.slow:
         title, text = f"{name} is slow: {reach}", "Nothing that this run looked at explains it."
-        if not link_facts(evidence):
+        if not links.link_facts(evidence):
             advice = "Run `microbench run link_state --into RUN` to look at the path to the GPU."
     else:
         title, text = f"{name} is healthy: {reach}", _healthy(judged)
@@ -95,7 +76,7 @@ def _judged(evidence: Evidence, judged: Verdict) -> Finding:
 def _healthy(judged: Verdict) -> str:
     """The other direction, and what the ceiling assumes."""
     words = [
-        f"Copies {DIRECTIONS[reached.direction]} reach {quantity(reached.row.value, 'B/s')}."
+        f"Copies {links.DIRECTIONS[reached.direction]} reach {quantity(reached.row.value, 'B/s')}."
         for reached in judged.reached
         if reached is not judged.worst
     ]
@@ -107,8 +88,12 @@ def _healthy(judged: Verdict) -> str:
 def _without_ceiling(evidence: Evidence) -> Finding | None:
     """Copies that cannot be judged: only pageable ones, or an unknown link."""
     pinned, pageable = (
-        [peak for direction in DIRECTIONS if (peak := fastest(evidence, direction, memory, metric)) is not None]
-        for memory, metric in (("pinned", "bandwidth"), ("pageable", HOST))
+        [
+            peak
+            for direction in links.DIRECTIONS
+            if (peak := links.fastest(evidence, direction, memory, metric)) is not None
+        ]
+        for memory, metric in (("pinned", "bandwidth"), ("pageable", links.HOST))
     )
     if not pinned and not pageable:
         return None
@@ -121,11 +106,11 @@ def _without_ceiling(evidence: Evidence) -> Finding | None:
     return _finding("note", f"No verdict: {why}", text, advice, rule, rests_on(row))
 
 
-def _without_copies(evidence: Evidence, facts: LinkFacts) -> Finding | None:
+def _without_copies(evidence: Evidence, facts: links.LinkFacts) -> Finding | None:
     """link_state saw nothing wrong, but link_copy did not run."""
     if not facts:
         return None
-    now, gpu = facts.now, gpu_speed(evidence, facts)
+    now, gpu = facts.now, links.gpu_speed(evidence, facts)
     read = "PCIe speed unknown"
     if now is not None:
         at_most = ", the most that the GPU supports" if now == gpu else ""
@@ -133,7 +118,7 @@ def _without_copies(evidence: Evidence, facts: LinkFacts) -> Finding | None:
     words = "" if facts.damaging() else "link_state found no fault."
     if facts.idle and now != gpu:
         words = "An idle link slows down to save power, so it may be faster under load."
-    limits = {way: ceiling(f"pcie_{direction}", evidence.gpu) for direction, way in DIRECTIONS.items()}
+    limits = {way: ceiling(f"pcie_{direction}", evidence.gpu) for direction, way in links.DIRECTIONS.items()}
     carried = [f"{quantity(limit.value, 'B/s')} {way}" for way, limit in limits.items() if limit is not None]
     words += f" The link could carry {listed(carried)}." if carried else ""
     return _finding(
@@ -147,7 +132,6 @@ def _without_copies(evidence: Evidence, facts: LinkFacts) -> Finding | None:
 
 
 def _others(others: Sequence[Cause]) -> str:
-    """The causes that are not explained."""
     return f" Also seen: {listed([cause.short for cause in others])}." if others else ""
 
 
@@ -158,7 +142,7 @@ def over_limit(evidence: Evidence) -> Finding | None:
 
 def errors(evidence: Evidence) -> Finding | None:
     """Error counters that rose while the link was busy."""
-    facts = link_facts(evidence)
+    facts = links.link_facts(evidence)
     risen, damaging = facts.risen(), facts.damaging()
     if not risen:
         return None
@@ -176,10 +160,10 @@ def errors(evidence: Evidence) -> Finding | None:
             else "Run link_state again: only a count that keeps rising points to a fault."
         ),
         threshold=(
-            f"a problem over {TOLERATED_ERRORS} (one bit in 10^12 may be wrong); rollovers, nonfatal and fatal "
+            f"a problem over {links.TOLERATED_ERRORS} (one bit in 10^12 may be wrong); rollovers, nonfatal and fatal "
             "errors from the first on"
         ),
-        rests_on=tuple(f"{name}{RISEN}" for name in risen),
+        rests_on=tuple(f"{name}{links.RISEN}" for name in risen),
     )
 
 
@@ -187,42 +171,35 @@ def _counter(name: str) -> str:
     return name.replace("_", " ").replace("pcie", "PCIe").replace("nvlink", "NVLink")
 
 
-class Setting(NamedTuple):
-    """What is set, what that means, and what to do about it ("" for nothing)."""
-
-    short: str
-    text: str
-    advice: str
-
-
 def settings(evidence: Evidence) -> Finding | None:
     """Settings on the path to the GPU that cost something."""
-    facts = link_facts(evidence)
-    if shares_memory(evidence, facts) is not None:
+    facts = links.link_facts(evidence)
+    if links.shares_memory(evidence, facts) is not None:
         return None
     payload_bytes = facts.number("max_payload_bytes")
-    seen = []
+    seen: list[tuple[str, str, str]] = []  # what is set, what that means, and what to do about it ("" for nothing)
     if payload_bytes is not None and payload_bytes < USUAL_PAYLOAD_BYTES:
         advice = f"Allow {USUAL_PAYLOAD_BYTES} B in the firmware."
         short, text = f"a payload of {payload_bytes} B", "Headers take more of the link with small packets."
-        seen.append(Setting(short, text, advice))
+        seen.append((short, text, advice))
     if facts.flag("relaxed_ordering") is False:
         text = "Without relaxed ordering a packet may have to wait for the one before it."
-        seen.append(Setting("relaxed ordering off", text, "Turn relaxed ordering on."))
+        seen.append(("relaxed ordering off", text, "Turn relaxed ordering on."))
     if facts.flag("acs") is True and len(evidence.environment.gpus) > 1:
         text = "ACS sends traffic between GPUs through the root port, past the switch that could join them."
-        seen.append(Setting("ACS redirects peers", text, "Turn ACS off where no virtual machine needs it."))
+        seen.append(("ACS redirects peers", text, "Turn ACS off where no virtual machine needs it."))
     if facts.flag("resizable_bar") is False:
         text = "The host reaches only a part of the GPU's memory directly (BAR1); copies do not need it."
-        seen.append(Setting("no resizable BAR", text, ""))
+        seen.append(("no resizable BAR", text, ""))
     if not seen:
         return None
+    names, texts, (advice, *_) = zip(*seen, strict=True)
     return Finding(
         rule="link.settings",
-        severity="advice" if seen[0].advice else "note",
-        title=f"On the path to the GPU: {listed([setting.short for setting in seen])}",
-        text=" ".join(setting.text for setting in seen[:2]),
-        advice=seen[0].advice,
+        severity="advice" if advice else "note",
+        title=f"On the path to the GPU: {listed(names)}",
+        text=" ".join(texts[:2]),
+        advice=advice,
         threshold="payload under 256 B, no relaxed ordering, no resizable BAR, ACS redirecting with several GPUs",
         rests_on=("max_payload_bytes", "relaxed_ordering", "resizable_bar", "acs"),
     )

@@ -12,8 +12,6 @@ from microbench.core.units import about_size, as_time, percent, quantity, rate_o
 from microbench.explain.memory_levels import latency_levels
 from microbench.explain.memory_stream import NATIVE, best_stream, streams
 
-# -- words with a stride between them, and random words -----------------------------------------------------------
-
 WORD_BYTES, RANDOM_WORD_BYTES = 4, 8
 # A word that costs at least this share of its stride, in bytes of contiguous access, costs its whole stride.
 WHOLE = 0.85
@@ -59,10 +57,11 @@ def stride(evidence: Evidence) -> Finding | None:
 
 def random(evidence: Evidence) -> Finding | None:
     """Random accesses a second over the largest set, against streaming and against a smaller set."""
-    access, points = next(
-        ((access, points) for access in ACCESSES if (points := _by_footprint(evidence, access))), ("", [])
-    )
-    if not points:
+    for access in ACCESSES:
+        curve = evidence.curve("memory_random", "accesses", "footprint_bytes", access=access)
+        if points := [(footprint, row) for footprint, row in curve if row.value > 0]:
+            break
+    else:
         return None
     (smallest, near), (largest, row) = points[0], points[-1]
     kernel = "write" if access == "scatter" else "read"
@@ -85,13 +84,6 @@ def random(evidence: Evidence) -> Finding | None:
         rests_on=rests_on(stream, *(row for _, row in points)),
     )
 
-
-def _by_footprint(evidence: Evidence, access: str) -> list[tuple[int, Row]]:
-    curve = evidence.curve("memory_random", "accesses", "footprint_bytes", access=access)
-    return [(footprint, row) for footprint, row in curve if row.value > 0]
-
-
-# -- atomic additions ---------------------------------------------------------------------------------------------
 
 CONTENDED = 4.0
 
@@ -148,8 +140,6 @@ def atomic(evidence: Evidence) -> Finding | None:
         rests_on=rests_on(*(row for pair in pairs for row in (pair.same, pair.spread))),
     )
 
-
-# -- the driver's copies within the GPU ---------------------------------------------------------------------------
 
 # A copy that loses more than this against a faster way is worth replacing.
 LOSS = 0.1
@@ -234,8 +224,6 @@ def copy_2d(evidence: Evidence) -> Finding | None:
         rests_on=rests_on(plain[common], rowwise[common]),
     )
 
-
-# -- bytes in flight ----------------------------------------------------------------------------------------------
 
 ENOUGH = 0.9
 LOAD_BYTES = 16

@@ -118,6 +118,10 @@ def python(evidence: Evidence) -> Finding | None:
     if not by_library:
         return None
     worst = {name: max(lost, key=lambda loss: loss.share) for name, lost in by_library.items()}
+    lost_words = [
+        f"{IMPLEMENTATIONS[name]} " + (f"up to {percent(loss.share)} ({loss.kernel})" if loss.share > EQUAL else "none")
+        for name, loss in worst.items()
+    ]
     heavy = any(loss.share > HEAVY_LOSS for loss in worst.values())
     slow = [(name, loss.kernel) for name, lost in by_library.items() for loss in lost if loss.share > HEAVY_LOSS]
     better = [INSTEAD[call] for call in slow if call in INSTEAD]
@@ -125,8 +129,7 @@ def python(evidence: Evidence) -> Finding | None:
     return Finding(
         rule="memory.python",
         severity="advice" if heavy else "note",
-        title="Bandwidth lost against CUDA C++: "
-        + ", ".join(f"{IMPLEMENTATIONS[name]} {_lost_words(loss)}" for name, loss in worst.items()),
+        title=f"Bandwidth lost against CUDA C++: {', '.join(lost_words)}",
         text=". ".join(words for name, lost in by_library.items() if (words := _others(name, lost))) + ".",
         advice=advice if heavy else "",
         threshold=(
@@ -135,10 +138,6 @@ def python(evidence: Evidence) -> Finding | None:
         ),
         rests_on=rests_on(*(row for lost in by_library.values() for loss in lost for row in (loss.row, loss.native))),
     )
-
-
-def _lost_words(loss: Loss) -> str:
-    return f"up to {percent(loss.share)} ({loss.kernel})" if loss.share > EQUAL else "none"
 
 
 def _others(name: str, lost: list[Loss]) -> str:

@@ -112,20 +112,14 @@ def causes(evidence: Evidence) -> list[Cause]:
     if stream is not None and whole(stream, "size_bytes") < LARGE_BYTES:
         text = "A kernel's begin and end weigh in its figure on small arrays."
         result.append(Cause("the arrays are small", text, f"Measure arrays of {size(1 << 30)}.", rests_on(stream)))
-    occupied = _faster_read(evidence)
-    if occupied is not None:
+    read = best_stream(evidence, "read")
+    others = [row for row in evidence.rows("memory_occupancy", "bandwidth") if row.measurement.bound == "dram"]
+    occupied = max(others, key=lambda row: row.value, default=None)
+    if read is not None and occupied is not None and occupied.interval.low > read.interval.high:
         threads, loads = occupied.params.get("block_threads"), occupied.params.get("loads")
         text = f"With {threads} threads a block and {loads} loads each it reads {quantity(occupied.value, 'B/s')}."
         result.append(Cause("too few bytes are in flight", text, "", rests_on(occupied)))
     return result
-
-
-def _faster_read(evidence: Evidence) -> Row | None:
-    """The fastest read of memory_occupancy, if it beats the best shape of memory_stream."""
-    read = best_stream(evidence, "read")
-    others = [row for row in evidence.rows("memory_occupancy", "bandwidth") if row.measurement.bound == "dram"]
-    best = max(others, key=lambda row: row.value, default=None)
-    return best if read is not None and best is not None and best.interval.low > read.interval.high else None
 
 
 def verdict(evidence: Evidence) -> Finding | None:
@@ -138,6 +132,9 @@ def verdict(evidence: Evidence) -> Finding | None:
     over = next((result for result in every if result.row.interval.low > result.limit.value), None)
     sound = all(result.healthy for result in judged)
     shown = over or (every[0] if sound else worst)
+    library = str(shown.row.params.get("implementation", NATIVE))
+    kernel = shown.kernel if library == NATIVE else f"{shown.kernel} by {IMPLEMENTATIONS.get(library, library)}"
+    limit = quantity(shown.limit.value, "B/s")
     seen = [] if sound and over is None else causes(evidence)
     severity: Severity = "good"
     others = [f"{one.kernel.capitalize()} reaches {percent(one.share)}. " for one in judged if one is not shown]
@@ -156,10 +153,7 @@ def verdict(evidence: Evidence) -> Finding | None:
     return Finding(
         rule="memory.verdict",
         severity=severity,
-        title=(
-            f"DRAM at {percent(shown.share)} of its ceiling of {quantity(shown.limit.value, 'B/s')} "
-            f"({_kernel_words(shown)}){ending}"
-        ),
+        title=f"DRAM at {percent(shown.share)} of its ceiling of {limit} ({kernel}){ending}",
         text=text,
         advice=advice,
         threshold=(
@@ -168,11 +162,6 @@ def verdict(evidence: Evidence) -> Finding | None:
         ),
         rests_on=(*rests_on(*(one.row for one in every)), *(name for cause in seen for name in cause.rests_on)),
     )
-
-
-def _kernel_words(shown: Reached) -> str:
-    library = str(shown.row.params.get("implementation", NATIVE))
-    return shown.kernel if library == NATIVE else f"{shown.kernel} by {IMPLEMENTATIONS.get(library, library)}"
 
 
 def _unjudged(evidence: Evidence) -> Finding | None:

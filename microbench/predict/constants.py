@@ -88,8 +88,6 @@ class Fit(msgspec.Struct, frozen=True):
         return tuple(dict.fromkeys(row for name in names for row in self.constants[name].rests_on))
 
 
-# -- arithmetic -------------------------------------------------------------------------------------------------------
-
 # How far a constant that stands in for another may be off, as a share of it.
 STAND_IN = 0.3
 # A median's interval leaves out one value in EDGE at either end.
@@ -189,8 +187,6 @@ def straight(
     at_last = max(half_width(last), abs(constant + slope * x1 - last.value))
     return around(constant, at_first, names), around(slope, at_last / (x1 - x0), names)
 
-
-# -- launches, gaps, the queue, the life of a graph -------------------------------------------------------------------
 
 Found = Iterator[tuple[str, Constant]]
 
@@ -335,8 +331,6 @@ def front_end(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
     if apart.value > 0:
         yield "front_end", apart
 
-
-# -- copies and the GPU's memory --------------------------------------------------------------------------------------
 
 UNMEASURED_CALL = "a copy's call takes as long as a launch, or as what a short copy leaves for it"
 UNMEASURED_WAY = "a copy's way to the GPU is a launch's"

@@ -187,7 +187,8 @@ class _System:
         known = [priors[name] for name in self.names if name in priors]
         self._seconds = np.array([step.seconds for step in measured])
         calls_s = [step.seconds - step.kernels_s(fast) for step, fast in zip(measured, pace, strict=True)]
-        sigmas = np.array([step.sigma_s for step in measured] + [_sigma(prior) for prior in known])
+        loose = [max(half_width(prior) / NORMAL, LEAST_PRIOR * prior.value, LEAST_SIGMA_S) for prior in known]
+        sigmas = np.array([step.sigma_s for step in measured] + loose)
         matrix = np.array([[counted.get(name, 0.0) for name in self.names] for counted in terms])
         self._sigmas: FloatArray = sigmas
         self._matrix: FloatArray = matrix / sigmas[:, None]
@@ -240,11 +241,6 @@ class _System:
             pace=pace,
             off=tuple((off / (1 - pull)).tolist()),
         )
-
-
-def _sigma(constant: Constant) -> float:
-    """A constant's interval as a standard deviation."""
-    return max(half_width(constant) / NORMAL, LEAST_PRIOR * constant.value, LEAST_SIGMA_S)
 
 
 # -- how far measured steps lie from the fitted model -----------------------------------------------------------------

@@ -213,7 +213,6 @@ class _State:
 
 
 def _spent(act: Act) -> Limit:
-    """The kind of the host's time in an act."""
     if act.kind == "sync":
         return "sync"
     return "link" if act.kind == "copy" and not act.work else "host"
@@ -326,7 +325,6 @@ def _capturable(part: Part) -> bool:
 
 
 def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stream: Iterator[int]) -> Iterator[Act]:
-    """A part call by call."""
     match part:
         case Kernels():
             call_s = constants[call_name(part.layer or workload.layer, part.arguments)] + part.host_s

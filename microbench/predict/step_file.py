@@ -126,8 +126,6 @@ def shown(value: object) -> str:
     return plain(text, LONGEST_SHOWN)
 
 
-# -- the changes of a what-if -----------------------------------------------------------------------------------------
-
 LANES = (1, 2, 4, 8, 12, 16, 32)
 
 
@@ -162,8 +160,6 @@ def changes(values: Mapping[str, str | int | None], to_layer: str | None, layers
         read[name] = None if value is None else reader(value, option)
     return Changes(**read, layer=None if to_layer is None else layer_named(to_layer, "--to-layer", layers))
 
-
-# -- the parts of a file ----------------------------------------------------------------------------------------------
 
 Table = Mapping[str, object]
 # The key that says what kind of part a table is, and the other keys it may have.
@@ -287,8 +283,6 @@ def _repeated(table: Table, where: str, layers: LayerNames) -> list[Part]:
     return read * count
 
 
-# -- the whole file ---------------------------------------------------------------------------------------------------
-
 KEYS = ("title", "about", "layer", "streams", "replays", "unit", "per_step", "part")
 MOST_REPLAYS = 10**9
 # What fits a column of a table.
@@ -379,7 +373,6 @@ def read(name: str | Path, layers: LayerNames) -> Workload:
 
 
 def _path(name: str) -> Path:
-    """The file that a workload's name means: an example, or one of the user's."""
     shipped = examples()
     if name in shipped:
         return shipped[name]
@@ -389,9 +382,6 @@ def _path(name: str) -> Path:
     listed = f"the examples are {', '.join(shipped)}; a file of your own ends in {ENDING}"
     step = f"did you mean {near[0]}? {listed}" if near else listed
     raise UsageError(f"there is no workload {plain(name, 40)}", step)
-
-
-# -- the options of a command line ------------------------------------------------------------------------------------
 
 
 class Options(msgspec.Struct, frozen=True):

@@ -181,8 +181,6 @@ def _scaled(fit: Fit, direction: str, ratio: float) -> dict[str, Constant]:
     return {f"{direction}_rate": scaled} | ({f"{direction}_pageable_rate": scaled} if slower else {})
 
 
-# -- before and after -------------------------------------------------------------------------------------------------
-
 SUITE = "what if"
 # Two predictions within this share of one another are the same.
 SAME = 0.02
@@ -267,7 +265,6 @@ def _way(pair: Pair, names: tuple[str, str]) -> Finding:
 
 
 def _unused(changes: Sequence[Change]) -> Iterator[Finding]:
-    """Changes that no way of submitting the step uses."""
     unused = [change.what for change in changes if not change.matters]
     if unused:
         yield Finding(

@@ -16,37 +16,24 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from microbench.core.model import (
-    AxisInfo,
-    BenchmarkInfo,
-    Case,
-    Fact,
-    GpuInfo,
-    Measurement,
-    Metric,
-    Outcome,
-    Run,
-    Series,
-    Session,
-    Settings,
-)
+from microbench.core import model
 
 Kind = Literal["HOST", "USER", "SERIAL", "GPU", "ID", "PATH", "MAC", "IP"]
 Part = TypeVar("Part")
 
 # Fields that hold this tool's own words. Rows find their benchmark by them, even if a user is called "launch".
 OWN_WORDS: dict[type, tuple[str, ...]] = {
-    AxisInfo: ("name", "about", "labels"),
-    BenchmarkInfo: ("name", "suite", "title", "about"),
-    Case: ("benchmark",),
-    Fact: ("name", "unit"),
-    GpuInfo: ("name",),
-    Measurement: ("metric", "clock", "bound", "stopped"),
-    Metric: ("name", "kind", "unit", "about"),
-    Run: ("run_id",),
-    Series: ("metric",),
-    Session: ("tool_version", "started_at", "commit"),
-    Settings: ("preset", "select"),
+    model.AxisInfo: ("name", "about", "labels"),
+    model.BenchmarkInfo: ("name", "suite", "title", "about"),
+    model.Case: ("benchmark",),
+    model.Fact: ("name", "unit"),
+    model.GpuInfo: ("name",),
+    model.Measurement: ("metric", "clock", "bound", "stopped"),
+    model.Metric: ("name", "kind", "unit", "about"),
+    model.Run: ("run_id",),
+    model.Series: ("metric",),
+    model.Session: ("tool_version", "started_at", "commit"),
+    model.Settings: ("preset", "select"),
 }
 # Facts whose whole value is a name, and facts that hold paths.
 FACT_KINDS: tuple[tuple[re.Pattern[str], Kind], ...] = (
@@ -107,7 +94,7 @@ def own_identity() -> Identity:
     return Identity(tuple(dict.fromkeys(filter(None, hosts))), tuple(dict.fromkeys(filter(None, users))))
 
 
-def redacted(run: Run, identity: Identity | None = None) -> Run:
+def redacted(run: model.Run, identity: Identity | None = None) -> model.Run:
     """The run with host names, UUIDs, serial numbers, addresses, user names and paths replaced by GPU-1, PATH-2 and so
     on. The same name gets the same replacement everywhere.
 
@@ -136,7 +123,7 @@ def _redacted(value: Part, redactor: Redactor, replace: Callable[[str], str]) ->
 def _field(struct: msgspec.Struct, name: str, redactor: Redactor) -> Any:
     value = getattr(struct, name)
     replace: Callable[[str], str] = redactor.text
-    if isinstance(struct, Fact) and name == "value":
+    if isinstance(struct, model.Fact) and name == "value":
         kind = next((kind for pattern, kind in FACT_KINDS if pattern.search(struct.name)), None)
         if kind not in (None, "PATH") and value is not None and not isinstance(value, bool):
             return redactor.name(str(value), kind)
@@ -146,9 +133,9 @@ def _field(struct: msgspec.Struct, name: str, redactor: Redactor) -> Any:
             replace = redactor.version
     elif name.endswith(("version", "packages")):
         replace = redactor.version
-    elif (type(struct), name) in ((GpuInfo, "uuid"), (Outcome, "device")):
+    elif (type(struct), name) in ((model.GpuInfo, "uuid"), (model.Outcome, "device")):
         replace = redactor.gpu
-    elif (type(struct), name) == (Outcome, "telemetry"):
+    elif (type(struct), name) == (model.Outcome, "telemetry"):
         value = {redactor.gpu(uuid): telemetry for uuid, telemetry in value.items()}
     return _redacted(value, redactor, replace)
 

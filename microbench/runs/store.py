@@ -181,8 +181,7 @@ def _unpacked(data: bytes, name: str) -> bytes:
         import lzma
     except ImportError:
         raise RunUnreadableError(
-            f"{name} is compressed, and this Python was built without lzma",
-            "unpack it with `xz -dk`",
+            f"{name} is compressed, and this Python was built without lzma", "unpack it with `xz -dk`"
         ) from None
     unpacked = b""
     while data:

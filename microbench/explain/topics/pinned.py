@@ -7,51 +7,41 @@ from operator import truediv
 
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import about_size, as_time, percent, size
-from microbench.explain.link_facts import (
-    ALLOCATE,
-    DEVICE,
-    DIRECTIONS,
-    HALF,
-    HOST,
-    PAGEABLE_LOSS,
-    REGISTER,
-    TOUCH,
-    copies,
-    copy_fit,
-    pinning_sizes,
-)
+from microbench.explain import link_facts as links
 from microbench.explain.topics.topic import Passage, Topic, TopicFigures, counted, total
 
 COPY, PINNING = "link_copy", "link_pinning"
 PRICES = {
-    ALLOCATE: "to allocate and free it pinned",
-    REGISTER: "to register and release it",
-    TOUCH: "to map, touch and unmap it",
+    links.ALLOCATE: "to allocate and free it pinned",
+    links.REGISTER: "to register and release it",
+    links.TOUCH: "to map, touch and unmap it",
 }
-FAST_ENOUGH = 1 - PAGEABLE_LOSS
+FAST_ENOUGH = 1 - links.PAGEABLE_LOSS
 
 
 def figures(evidence: Evidence) -> TopicFigures:
     """Copies of both kinds of memory at one size, the price of that size, and the size of a fast copy."""
     known = TopicFigures(evidence)
     rates = {
-        (direction, memory): dict(copies(evidence, HOST, direction, memory))
-        for direction in DIRECTIONS
+        (direction, memory): dict(links.copies(evidence, links.HOST, direction, memory))
+        for direction in links.DIRECTIONS
         for memory in ("pinned", "pageable")
     }
     common = set.intersection(*(set(points) for points in rates.values()))
-    priced = common & set(pinning_sizes(evidence, REGISTER)) & set(pinning_sizes(evidence, TOUCH))
+    priced = (
+        common & set(links.pinning_sizes(evidence, links.REGISTER)) & set(links.pinning_sizes(evidence, links.TOUCH))
+    )
     size_bytes = max(priced or common, default=None)
     known.parameter("size", "bytes of copy and buffer", size_bytes, lambda value: size(int(value)), COPY, "size_bytes")
     for (direction, memory), points in rates.items():
-        what = f"{memory} copies {DIRECTIONS[direction]}"
+        what = f"{memory} copies {links.DIRECTIONS[direction]}"
         known.row(f"{memory}_{direction}", what, points.get(size_bytes or 0), COPY)
-    for direction, way in DIRECTIONS.items():
+    for direction, way in links.DIRECTIONS.items():
         slots, what = (f"pageable_{direction}", f"pinned_{direction}"), f"pageable of pinned, {way}"
         known.computed(f"share_{direction}", what, "pageable / pinned", percent, truediv, *slots)
     _prices(known, size_bytes or 0)
-    fit = copy_fit(evidence, DEVICE, "h2d", "pinned")
-    half, fitted = (fit.size_for(HALF), [row for _, row in fit.points]) if fit is not None else (None, [])
+    fit = links.copy_fit(evidence, links.DEVICE, "h2d", "pinned")
+    half, fitted = (fit.size_for(links.HALF), [row for _, row in fit.points]) if fit is not None else (None, [])
     known.fitted("half", "half the bandwidth from", "T = a + V / b, at a × b", about_size, half, fitted, COPY)
     return known
 
@@ -68,7 +58,7 @@ def _prices(known: TopicFigures, size_bytes: int) -> None:
     )  # fmt: skip
     known.computed(
         "copies", "copies until registering pays", "register / saved, rounded up", counted("copy", "copies"),
-        lambda price, saved: max(math.ceil(price / saved), 1) if saved > 0 else None, REGISTER, "saved",
+        lambda price, saved: max(math.ceil(price / saved), 1) if saved > 0 else None, links.REGISTER, "saved",
     )  # fmt: skip
 
 

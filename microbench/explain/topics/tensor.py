@@ -7,21 +7,7 @@ from operator import truediv
 from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import percent
-from microbench.explain.compute_units import (
-    HALVED_FROM,
-    LEFT_BEHIND,
-    MMA,
-    NATIVE,
-    PRODUCTS,
-    RATES,
-    TENSORS,
-    WGMMA,
-    halves,
-    per_clock,
-    rates,
-    same_case,
-    tensor_dtypes,
-)
+from microbench.explain import compute_units as units
 from microbench.explain.topics.topic import Passage, Topic, TopicFigures, count
 
 # Further types in the text, by slot: their name on the axis.
@@ -32,20 +18,20 @@ FILLED = 0.9
 def figures(evidence: Evidence) -> TopicFigures:
     """Both paths clock for clock, instructions alone, and products: large, small, of other types."""
     known = TopicFigures(evidence)
-    dtype = next(iter(tensor_dtypes(evidence)), None)
-    wgmma, mma = (per_clock(evidence, path, dtype or "") for path in (WGMMA, MMA))
-    known.named("dtype", "type of the operands", dtype, TENSORS, "dtype")
-    known.row("mma", "mma.sync, an SM in a cycle", mma, TENSORS)
+    dtype = next(iter(units.tensor_dtypes(evidence)), None)
+    wgmma, mma = (units.per_clock(evidence, path, dtype or "") for path in (units.WGMMA, units.MMA))
+    known.named("dtype", "type of the operands", dtype, units.TENSORS, "dtype")
+    known.row("mma", "mma.sync, an SM in a cycle", mma, units.TENSORS)
     if wgmma is not None or mma is None:  # older architectures have no wgmma to run
-        known.row("wgmma", "wgmma, an SM in a cycle", wgmma, TENSORS)
+        known.row("wgmma", "wgmma, an SM in a cycle", wgmma, units.TENSORS)
     known.computed("mma_share", "mma.sync of wgmma", "mma / wgmma", percent, truediv, "mma", "wgmma")
-    alone = per_clock(evidence, WGMMA if wgmma is not None else MMA, dtype or "", RATES)
-    known.row("alone", "instructions alone, all SMs", alone, TENSORS)
-    known.row("alone_clock", "SM clock of these", same_case(evidence, alone, "sm_clock"), TENSORS)
+    alone = units.per_clock(evidence, units.WGMMA if wgmma is not None else units.MMA, dtype or "", units.RATES)
+    known.row("alone", "instructions alone, all SMs", alone, units.TENSORS)
+    known.row("alone_clock", "SM clock of these", units.same_case(evidence, alone, "sm_clock"), units.TENSORS)
     _products(known, dtype or "")
-    if sums := halves(evidence):
-        known.row("short_sums", "fp16 with fp16 accumulation", sums.short, TENSORS)
-        known.row("long_sums", "fp16 with fp32 accumulation", sums.long, TENSORS)
+    if sums := units.halves(evidence):
+        known.row("short_sums", "fp16 with fp16 accumulation", sums.short, units.TENSORS)
+        known.row("long_sums", "fp16 with fp32 accumulation", sums.long, units.TENSORS)
     return known
 
 
@@ -56,9 +42,9 @@ def _products(known: TopicFigures, dtype: str) -> None:
     large, small = (measured[-1], measured[0]) if measured else (None, None)
     for slot, row, what in (("product", large, "the large product"), ("small", small, "the small product")):
         size = whole(row, "size") if row is not None else None
-        known.parameter(f"{slot}_size", f"size of {what}", size, count, PRODUCTS, "size")
-        known.row(slot, what, row, PRODUCTS)
-    known.row("product_clock", "SM clock of that", same_case(evidence, large, "sm_clock"), PRODUCTS)
+        known.parameter(f"{slot}_size", f"size of {what}", size, count, units.PRODUCTS, "size")
+        known.row(slot, what, row, units.PRODUCTS)
+    known.row("product_clock", "SM clock of that", units.same_case(evidence, large, "sm_clock"), units.PRODUCTS)
     known.computed("reached", "the product of that", "product / alone", percent, truediv, "product", "alone")
     known.computed(
         "filled", "the small product of the large one", "small / large", percent, truediv, "small", "product"
@@ -66,12 +52,14 @@ def _products(known: TopicFigures, dtype: str) -> None:
     for slot, other in TYPES.items():
         rows = _by_size(evidence, other)
         if other != dtype:
-            known.row(slot, f"the large product in {slot}", rows[-1] if rows else None, PRODUCTS)
+            known.row(slot, f"the large product in {slot}", rows[-1] if rows else None, units.PRODUCTS)
 
 
 def _by_size(evidence: Evidence, dtype: str) -> list[Row]:
     """cuBLASLt's square products of a type, the largest last."""
-    return sorted(rates(evidence, PRODUCTS, dtype=dtype, library=NATIVE), key=lambda row: whole(row, "size"))
+    return sorted(
+        units.rates(evidence, units.PRODUCTS, dtype=dtype, library=units.NATIVE), key=lambda row: whole(row, "size")
+    )
 
 
 TOPIC = Topic(
@@ -84,7 +72,7 @@ TOPIC = Topic(
     headline=(
         Passage(
             "mma.sync gives {mma_share} of wgmma's rate; a {dtype} product reaches {reached}",
-            when=lambda value: value("mma_share") <= LEFT_BEHIND,
+            when=lambda value: value("mma_share") <= units.LEFT_BEHIND,
         ),
         Passage("A {dtype} product of size {product_size} reaches {product}"),
         Passage("Path and clock set the rate of tensor cores"),
@@ -94,7 +82,7 @@ TOPIC = Topic(
             Passage("Kernels reach the tensor cores by mma.sync, on Hopper also by wgmma."),
             Passage(
                 "wgmma does {wgmma} in {dtype}; mma.sync, which kernels for older GPUs use, does {mma}: {mma_share} "
-                "of it, at any clock.",
+                "of it, at any clock."
             ),
             Passage("Here mma.sync does {mma} in {dtype}.", when=lambda value: not value("wgmma") > 0),
         ),
@@ -112,14 +100,11 @@ TOPIC = Topic(
             ),
         ),
         (
-            Passage(
-                "Products of other types reach {items}.",
-                items=tuple(f"{{{slot}}} in {slot}" for slot in TYPES),
-            ),
+            Passage("Products of other types reach {items}.", items=tuple(f"{{{slot}}} in {slot}" for slot in TYPES)),
             Passage(
                 "Accumulating in fp32 halves the rate of fp16, as on boards for games: {long_sums}, and {short_sums} "
                 "with accumulation in fp16.",
-                when=lambda value: value("short_sums") > HALVED_FROM * value("long_sums"),
+                when=lambda value: value("short_sums") > units.HALVED_FROM * value("long_sums"),
             ),
             Passage(
                 "Size {small_size} reaches {small}, {filled} of the large product: units stay idle.",
@@ -130,7 +115,7 @@ TOPIC = Topic(
             Passage("Use a library built for this architecture, and batch small products."),
             Passage(
                 "In a slow kernel's machine code look for HGMMA, many before each wait: the older HMMA cannot be fast.",
-                when=lambda value: value("mma_share") <= LEFT_BEHIND,
+                when=lambda value: value("mma_share") <= units.LEFT_BEHIND,
             ),
         ),
     ),

@@ -6,21 +6,7 @@ from operator import truediv
 
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import percent, times
-from microbench.explain.link_facts import (
-    DEVICE,
-    EVERYBODY,
-    SHARED_BELOW,
-    LinkFacts,
-    contentions,
-    copies,
-    gpu_speed,
-    host_reads,
-    link_facts,
-    own_node,
-    pairs,
-    shares_memory,
-    usual_way,
-)
+from microbench.explain import link_facts as links
 from microbench.explain.topics.topic import Passage, Topic, TopicFigures, count, counted, in_unit, word
 
 STATE, COPY, LATENCY, TOGETHER, PEER = "link_state", "link_copy", "link_latency", "link_concurrent", "link_peer"
@@ -30,32 +16,32 @@ NOW, MOST = ("generation_now", "lanes_now"), ("generation_gpu_max", "lanes_gpu_m
 def figures(evidence: Evidence) -> TopicFigures:
     """The speed of the link and its most, copies against its ceiling, a read across it, and the other GPUs."""
     known = TopicFigures(evidence)
-    facts = link_facts(evidence)
-    if shares_memory(evidence, facts) is None:
+    facts = links.link_facts(evidence)
+    if links.shares_memory(evidence, facts) is None:
         _link(known, facts)
     switches = counted("switch", "switches")
     known.reported("switches", "switches on the path", facts.number("switches"), switches, "switches")
-    known.reported("node", "the GPU's NUMA node", own_node(evidence), count, "numa_node")
+    known.reported("node", "the GPU's NUMA node", links.own_node(evidence), count, "numa_node")
     hidden = 1.0 if facts.flag("virtual_bus") else None
     known.reported("hidden", "a virtual machine hides the path", hidden, word("hidden"), "virtual_bus")
-    reads = host_reads(evidence)
+    reads = links.host_reads(evidence)
     known.row("read", "the GPU reads a word of host memory", reads[0][1] if reads else None, LATENCY)
     _contention(known)
     _peers(known, facts)
     return known
 
 
-def _link(known: TopicFigures, facts: LinkFacts) -> None:
+def _link(known: TopicFigures, facts: links.LinkFacts) -> None:
     """What the link runs at, and what copies reach of its ceiling."""
     evidence = known.evidence
-    now, most = facts.now if not facts.idle else None, gpu_speed(evidence, facts)
+    now, most = facts.now if not facts.idle else None, links.gpu_speed(evidence, facts)
     for slot, what, speed, names in (
         ("now", "the link under load", now, NOW),
         ("most", "the GPU supports", most, MOST),
     ):
         words = word(f"PCIe {speed.words}") if speed is not None else word("")
         known.reported(slot, what, speed.raw_rate if speed else None, words, *names, benchmark=STATE)
-    points = copies(evidence, DEVICE, "h2d", "pinned")
+    points = links.copies(evidence, links.DEVICE, "h2d", "pinned")
     row = points[-1][1] if points else None
     limit = evidence.ceiling(row) if row is not None else None
     known.row("rate", "pinned copies to the GPU", row, COPY)
@@ -67,26 +53,28 @@ def _link(known: TopicFigures, facts: LinkFacts) -> None:
 def _contention(known: TopicFigures) -> None:
     """Copies while other GPUs copy as well; with one GPU there is nothing to run."""
     gpus, gpu = known.evidence.environment.gpus, known.evidence.gpu
-    wanted = (gpu.index if gpu is not None else 0, EVERYBODY, "h2d")
-    matches = [case for case in contentions(known.evidence) if (case.gpu_index, case.others, case.direction) == wanted]
+    wanted = (gpu.index if gpu is not None else 0, links.EVERYBODY, "h2d")
+    matches = [
+        case for case in links.contentions(known.evidence) if (case.gpu_index, case.others, case.direction) == wanted
+    ]
     if matches or len(gpus) > 1:
         known.row("alone", "copies to the GPU, alone", matches[0].alone if matches else None, TOGETHER)
         known.row("together", "while all others copy", matches[0].together if matches else None, TOGETHER)
     known.computed("left", "left while others copy", "together / alone", percent, truediv, "together", "alone")
 
 
-def _peers(known: TopicFigures, facts: LinkFacts) -> None:
+def _peers(known: TopicFigures, facts: links.LinkFacts) -> None:
     """Copies between two GPUs, with peer access and without."""
     evidence = known.evidence
-    way = usual_way(evidence) or ""
-    on, off = pairs(evidence, way), pairs(evidence, way, "off")
+    way = links.usual_way(evidence) or ""
+    on, off = links.pairs(evidence, way), links.pairs(evidence, way, "off")
     pair = next(iter(on), None)
     if pair is not None or len(evidence.environment.gpus) > 1:
         known.row("peer", "GPU to GPU, one direction", on[pair] if pair is not None else None, PEER)
         known.row("staged", "without peer access", off.get(pair) if pair is not None else None, PEER)
     known.computed("gain", "peer access brings", "on / off", times, truediv, "peer", "staged")
-    links = facts.number("nvlinks") or None
-    known.reported("nvlinks", "NVLinks of the GPU", links, counted("NVLink", "NVLinks"), "nvlinks")
+    nvlinks = facts.number("nvlinks") or None
+    known.reported("nvlinks", "NVLinks of the GPU", nvlinks, counted("NVLink", "NVLinks"), "nvlinks")
 
 
 TOPIC = Topic(
@@ -128,12 +116,12 @@ TOPIC = Topic(
         (
             Passage(
                 "While the other GPUs copy as well, copies reach {together} of {alone}: no uplink is shared.",
-                when=lambda value: value("left") >= SHARED_BELOW,
+                when=lambda value: value("left") >= links.SHARED_BELOW,
             ),
             Passage(
                 "While the other GPUs copy as well, copies reach {together} of {alone}: an uplink is shared, so "
                 "large copies should take turns.",
-                when=lambda value: value("left") < SHARED_BELOW,
+                when=lambda value: value("left") < links.SHARED_BELOW,
             ),
             Passage(
                 "One GPU copies {peer} to another over {nvlinks}, in one direction: {gain} the rate through host "
