@@ -177,9 +177,6 @@ def test_ways_that_do_not_exist_or_do_not_run_are_errors(bindings: Bindings) -> 
         problem.gemm("cublaslt", ways[1])
 
 
-# CuPy and PyTorch.
-
-
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16"])
 def test_cupy_multiplies_on_the_stream(monkeypatch: pytest.MonkeyPatch, dtype: GemmType) -> None:
     acts: list[str] = []
@@ -206,9 +203,6 @@ def test_types_that_a_library_lacks_or_refuses_are_skipped(monkeypatch: pytest.M
     for dtype in ("fp16_acc16", "mxfp8", "nvfp4"):
         with pytest.raises(Skip, match="PyTorch"):
             multiply(torch_calls, dtype)
-
-
-# Room for the operands.
 
 
 @pytest.mark.parametrize(

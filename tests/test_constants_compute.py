@@ -66,9 +66,6 @@ def spare_w(costs: FakeCosts) -> float:
     return costs.compute.power_limit_w - costs.memory.idle_power_w
 
 
-# -- tensor cores alone ----------------------------------------------------------------------------------------------
-
-
 @each_machine
 @pytest.mark.parametrize("load", ["burst", "sustained"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8_e4m3"])
@@ -109,9 +106,6 @@ def test_work_below_the_limit_keeps_its_clock() -> None:
         assert lasting["sm_clock"] == pytest.approx(COSTS.sm_clock_hz - COSTS.compute.tensor_offset_hz, rel=0.01)
 
 
-# -- ALUs alone ------------------------------------------------------------------------------------------------------
-
-
 @each_machine
 @pytest.mark.parametrize("operation", get_args(AluOperation))
 def test_alus_have_their_rate_and_their_latency_at_the_highest_clock(costs: FakeCosts, operation: AluOperation) -> None:
@@ -122,9 +116,6 @@ def test_alus_have_their_rate_and_their_latency_at_the_highest_clock(costs: Fake
     assert figures["integer_rate" if integer else "rate"] == pytest.approx(total, rel=2e-3)
     assert figures["sm_clock"] == pytest.approx(costs.sm_clock_hz, rel=2e-3)
     assert figures["latency"] == pytest.approx(costs.compute.alu_cycles[operation], rel=1e-3)
-
-
-# -- products --------------------------------------------------------------------------------------------------------
 
 
 @each_machine
@@ -235,9 +226,6 @@ def test_the_search_finds_whole_waves_where_power_does_not_decide() -> None:
     assert medians("gemm_search", costs, dtype="bf16")["rate"] > 1.02 * product(costs)["rate"]
 
 
-# -- data and energy -------------------------------------------------------------------------------------------------
-
-
 def drawn(costs: FakeCosts, data: str, dtype: str = "bf16") -> dict[str, float]:
     """Figures of the product of such data."""
     return medians("gemm_data", costs, size=8192, dtype=dtype, data=data)
@@ -270,9 +258,6 @@ def test_integers_have_metrics_of_their_own() -> None:
     figures = drawn(COSTS, "normal", "int8")
     assert {"integer_rate", "integer_energy"} < set(figures)
     assert not {"rate", "energy"} & set(figures)
-
-
-# -- work that lasts -------------------------------------------------------------------------------------------------
 
 
 def course(costs: FakeCosts, dtype: str = "bf16") -> tuple[dict[str, float], dict[str, Series], str]:
@@ -312,9 +297,6 @@ def test_work_below_the_limit_never_turns() -> None:
     assert "turn" not in figures
     assert figures["burst"] == pytest.approx(figures["sustained"], rel=0.01)
     assert reasons == "none"
-
-
-# -- products of models ----------------------------------------------------------------------------------------------
 
 
 def shaped(rows: int, projection: str = "7b_out", dtype: str = "bf16") -> dict[str, float]:

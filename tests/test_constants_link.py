@@ -36,9 +36,6 @@ def copy_s(costs: FakeCosts, direction: str, memory: str, size_bytes: int, metri
     return size_bytes / figures[metric]
 
 
-# -- copies --------------------------------------------------------------------------------------------------------
-
-
 @each_machine
 @pytest.mark.parametrize("memory", ["pinned", "registered", "write_combined"])
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
@@ -91,9 +88,6 @@ def test_requests_take_from_what_writes_could_have(costs: FakeCosts, direction: 
     assert figures["sum_bandwidth"] == pytest.approx(2 * each, rel=0.005)
 
 
-# -- kernels on host memory ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("access", "width_bytes", "offset_bytes", "wire_bytes"),
     [
@@ -116,9 +110,6 @@ def test_kernels_fill_the_link_with_packets_of_a_line_unless_the_sms_hold_them(
     received, sent = (wire_bytes, (wire_bytes - 128) * 24 / 20) if access == "read" else (0.0, wire_bytes)
     assert figures["received_per_byte"] == pytest.approx(received / 128, abs=1e-4)
     assert figures["sent_per_byte"] == pytest.approx(sent / 128, abs=1e-4)
-
-
-# -- latency -----------------------------------------------------------------------------------------------------------
 
 
 def read_s(costs: FakeCosts, footprint_bytes: int, order: str) -> float:
@@ -156,9 +147,6 @@ def test_the_other_exchanges(costs: FakeCosts) -> None:
     assert latency("flag") == pytest.approx((costs.host_read_ns + costs.flag_to_host_ns) * 1e-9, abs=1e-9)
     assert latency("copy_h2d") == pytest.approx(copy_ns * 1e-9, abs=2e-9)
     assert latency("memset") == pytest.approx((costs.memset_submit_ns + around_ns + 64) * 1e-9, abs=2e-9)
-
-
-# -- what memory costs ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", COSTS.links.pinning)
@@ -208,9 +196,6 @@ def test_a_prefetch_is_a_copy_and_pages_that_are_there_cost_nothing(costs: FakeC
     assert managed_s(costs, "again_on_device") == pytest.approx(expected_s, rel=0.01)
 
 
-# -- pieces ----------------------------------------------------------------------------------------------------------
-
-
 def step_s(costs: FakeCosts, work: str, chunks: int, streams: int) -> float:
     params: dict[str, int | str] = {"work": work, "chunks": chunks, "streams": streams, "size_bytes": 64 * MIB}
     return 64 * MIB / medians("link_chunks", costs, **params)["bandwidth"]
@@ -240,9 +225,6 @@ def test_kernels_take_all_sms_one_after_the_other(costs: FakeCosts) -> None:
 def test_each_piece_of_a_copy_costs_its_fixed_part(costs: FakeCosts) -> None:
     whole, cut = step_s(costs, "copy", 1, 1), step_s(costs, "copy", 128, 1)
     assert (cut - whole) / 127 == pytest.approx((costs.gap_stream_ns + costs.copy_fixed_ns) * 1e-9, rel=0.02)
-
-
-# -- other GPUs ----------------------------------------------------------------------------------------------------
 
 
 def peer(costs: FakeCosts, way: str, access: str = "on") -> dict[str, float]:

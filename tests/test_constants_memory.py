@@ -45,9 +45,6 @@ def stream(costs: FakeCosts, kernel: str, size_bytes: int = 4 * GIB, implementat
     return medians("memory_stream", costs, dtype="fp64", **params)
 
 
-# -- streams -------------------------------------------------------------------------------------------------------
-
-
 @each_machine
 @pytest.mark.parametrize("kernel", ["read", "write", "copy", "scale", "add", "triad", "dot"])
 def test_large_streams_get_the_rate_of_the_dram_and_libraries_their_share(costs: FakeCosts, kernel: str) -> None:
@@ -79,9 +76,6 @@ def test_arrays_in_the_l2_are_as_fast_as_the_l2() -> None:
     seconds = size_bytes / stream(COSTS, "read", size_bytes)["bandwidth"]
     around_s = (COSTS.gap_stream_ns + COSTS.empty_kernel_ns) * 1e-9
     assert size_bytes / (seconds - around_s) == pytest.approx(l2_rate, rel=0.12), "the first answer takes its latency"
-
-
-# -- levels --------------------------------------------------------------------------------------------------------
 
 
 @each_machine
@@ -141,9 +135,6 @@ def test_beyond_the_reach_of_translations_each_read_looks_its_page_up() -> None:
     assert beyond - within == pytest.approx(misses * memory.translation_miss_cycles, rel=0.1)
 
 
-# -- how much is in flight, and where words lie -----------------------------------------------------------------------
-
-
 @each_machine
 def test_bandwidth_follows_what_is_in_flight_until_the_memory_is_full(costs: FakeCosts) -> None:
     """Little's law."""
@@ -201,9 +192,6 @@ def test_additions_in_shared_memory_are_those_of_every_sm(dtype: AtomicType, mer
 def atomic(costs: FakeCosts, space: str, dtype: AtomicType, spread: Spread) -> float:
     """Additions a second."""
     return medians("memory_atomic", costs, space=space, dtype=dtype, spread=spread)["additions"]
-
-
-# -- the driver ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["copy", "copy_2d", "memset"])

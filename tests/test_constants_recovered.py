@@ -181,9 +181,6 @@ def test_first_acts_calls_and_hand_offs_are_each_a_figure() -> None:
             assert medians(benchmark, **{axis: value})[metric] == pytest.approx(cost_s), value
 
 
-# -- the host suite ----------------------------------------------------------------------------------------------
-
-
 def test_host_timer() -> None:
     figures = medians("host_timer")
     assert figures["call"] == pytest.approx(COSTS.timer_call_ns * 1e-9)

@@ -118,9 +118,6 @@ def test_every_code_of_the_table_is_reached_names_itself_and_is_two_lines() -> N
         assert "\n" not in expected.reason + expected.next_step
 
 
-# Observing
-
-
 class StandInCuda:
     """A libcuda: codes and numbers as given."""
 

@@ -38,9 +38,6 @@ def test_every_fact_of_the_link_has_a_value_or_a_reason(gpus: int) -> None:
     assert (facts["nvlink_bytes_per_s"].value is None) == (gpus == 1)
 
 
-# -- what the environment and the plan decide ----------------------------------------------------------------------
-
-
 def test_the_wait_mode_and_the_number_of_gpus_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WAIT_VARIABLE, "blocking")
     gpu = open_fake(spread=0)
@@ -80,9 +77,6 @@ def test_cold_starts_can_be_taken_once() -> None:
         cold.seconds("context")
     with pytest.raises(Skip):
         cold.seconds("breakfast")
-
-
-# -- clocks and noise ------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=40, deadline=None)

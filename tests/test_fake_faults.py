@@ -43,8 +43,6 @@ def exact(costs: FakeCosts = TWO) -> Gpu:
     return open_fake(costs, spread=0)
 
 
-# -- work that is left out -----------------------------------------------------------------------------------------
-
 # They time calls of the host or state facts, so no result can be wrong; the default GPU lacks two types.
 UNCHECKED = {"link_state", "link_pinning", "memory_allocate", "memory_capacity"}
 UNCHECKED_PARAMS = ({"what": "flag"}, {"what": "memset"}, {"load": "idle"}, {"dtype": "nvfp4"}, {"dtype": "mxfp8"})
@@ -121,9 +119,6 @@ def test_what_is_counted_is_what_is_moved() -> None:
     assert problem.size_bytes == 17 * 1000 + 64 * 1000 + 4 * 17 * 64
 
 
-# -- what a worker makes of it -------------------------------------------------------------------------------------
-
-
 def outcomes_of(gpu: Gpu, cases: list[Case]) -> list[Outcome]:
     """The cases one after the other on one device, as a worker measures them."""
     job = Job("gpu", "fake", "microbench.benchmarks", "microbench.gpu.open", 0)
@@ -171,8 +166,6 @@ def test_nobody_takes_everything_while_another_process_works() -> None:
     full = FakeCosts(memory=MemoryCosts(total_bytes=512 * MIB))
     assert {fact.name: fact.value for fact in exact(full).memory.capacity()}["largest_block_bytes"] == 0
 
-
-# -- what cannot be had --------------------------------------------------------------------------------------------
 
 SMALL_HOST = with_links(host_memory_limit_bytes=MIB, numa_nodes=2)
 DENIED = FakeCosts(gpus=3, links=LinkCosts(peer_denied=((0, 2),)))
@@ -252,8 +245,6 @@ def test_without_peer_access_the_way_back_and_the_way_through_the_host_are_open(
     assert links.peer(2, 0, "engine_read", True, MIB).take_s(1)
     assert links.peer(0, 2, "engine_read", False, MIB).take_s(1)
 
-
-# -- the end of a case ---------------------------------------------------------------------------------------------
 
 USES: dict[str, Callable[[Gpu], Callable[[], object]]] = {
     "launch": lambda gpu: partial(gpu.bind(Launch()), 1),

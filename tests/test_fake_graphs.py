@@ -41,9 +41,6 @@ def step_ns(submit: Submit) -> float:
     return float(out_ns[1]) - COSTS.timer_call_ns
 
 
-# -- lives and changes -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("spread", [0, 0.02])
 def test_stamps_of_lives_and_changes_never_run_backwards(spread: float) -> None:
     graphs = open_fake(spread=spread).graphs
@@ -74,9 +71,6 @@ def test_a_refused_update_names_the_drivers_reason_and_other_ways_still_work() -
     outcome = guarded(lambda: run_case(discover()["graph_update"], case, refusing))
     assert isinstance(outcome, Refused)
     assert (outcome.status, "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE" in outcome.reason) == ("failed", True)
-
-
-# -- capture -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -128,9 +122,6 @@ def test_a_driver_that_is_just_new_enough_has_every_kind_of_node_and_decider() -
     exact(FakeCosts(compute_capability=(7, 0), cuda_driver_version=11080)).graphs.chain("kernel_prologue", 2)
 
 
-# -- branches ----------------------------------------------------------------------------------------------------
-
-
 def test_dependencies_of_a_small_fork() -> None:
     assert dependencies(Shape(2, 2, True, 0)) == [(), (0,), (1,), (0,), (3,), (2, 4)]
     assert dependencies(Shape(1, 3, False, 0)) == [(), (0,), (1,)]
@@ -164,9 +155,6 @@ def test_any_schedule_keeps_the_edges_the_front_end_and_the_room(
         reasons = {0.0} | {starts_ns[other] + runs_ns + gap_ns for other in before[node]}
         reasons |= set(starts_ns + front_end_ns) | set(starts_ns + runs_ns)
         assert start_ns in reasons
-
-
-# -- allocation --------------------------------------------------------------------------------------------------
 
 
 def test_a_pool_goes_with_its_case() -> None:

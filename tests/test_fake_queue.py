@@ -46,9 +46,6 @@ def test_the_queue_holds_its_depth_and_half_of_it_may_stand_behind_a_gate(op: Op
     assert gpu.bind(op).queue_slots == (expected // 2 if expected else None)
 
 
-# -- against a plain simulation ----------------------------------------------------------------------------------
-
-
 @dataclass
 class PlainStream:
     """A stream of the plain simulation: when it is free, and (start, buffer bytes) of all that entered its queue."""

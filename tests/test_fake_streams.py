@@ -120,9 +120,6 @@ def test_kernels_resident_at_once_are_limited_by_streams_time_and_the_gpu() -> N
     assert gpu.resident(64, 1000) == math.ceil(1000 / COSTS.front_end_ns)
 
 
-# -- the life of a case ------------------------------------------------------------------------------------------
-
-
 def test_a_case_that_raises_leaves_an_idle_gpu() -> None:
     gpu = exact()
 
@@ -148,9 +145,6 @@ def test_what_was_made_before_a_case_outlives_it() -> None:
         submit(1)
     submit(1)
     gpu.bind(graph)(1)
-
-
-# -- wrong use ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,6 @@ def graph_of(handle: LayerHandle, count: int) -> LayerGraph:
     return handle.graph(count)
 
 
-# Kernels of a given length.
-
-
 @pytest.mark.parametrize("name", SPINNING)
 @pytest.mark.parametrize(("cycles", "kernel", "arguments"), [(0, "empty", ()), (2**33, "spin", (2**33,))])
 def test_a_call_spins_for_the_cycles_it_is_given(
@@ -56,9 +53,6 @@ def test_other_layers_have_no_kernel_of_a_given_length(launches: Launches, name:
 def test_pytorchs_operation_gets_as_many_elements_as_take_that_long(wanted_s: float, elements: int) -> None:
     found = elements_for(wanted_s, lambda count: 1e-6 + count * 4e-12)  # a GPU of 1 us a kernel and 4 ps an element
     assert found == pytest.approx(elements, rel=0.02)
-
-
-# Graphs.
 
 
 @pytest.mark.parametrize("name", SPINNING)

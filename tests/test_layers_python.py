@@ -30,9 +30,6 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
     return put_stand_ins(monkeypatch)
 
 
-# Declarations.
-
-
 @pytest.mark.parametrize("layer", layers(), ids=lambda layer: layer.name)
 def test_each_layer_declares_what_it_is(layer: base.Layer) -> None:
     assert layer.install.startswith("pip install ")
@@ -83,9 +80,6 @@ print([name for name in {PACKAGES!r} if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-# The wiring of each layer.
 
 
 @pytest.mark.parametrize(("name", "arguments"), CASES)
@@ -168,9 +162,6 @@ def test_a_wrong_sum_is_a_failure(launches: Launches, monkeypatch: pytest.Monkey
         monkeypatch.setattr(Array, "__add__", lambda self, other: Array(3.0, lambda: None))
     with pytest.raises(MeasurementError, match=f"{name}: 1 \\+ 1 gave 3"):
         open_layer(name, CONTEXT, 1)
-
-
-# Libraries that are missing, broken, or cannot work here: one line and the next step.
 
 
 @pytest.mark.parametrize(("name", "arguments"), CASES)

@@ -69,9 +69,6 @@ def test_a_round_trip_is_a_call_and_a_wait_for_the_stream() -> None:
         LayerSubmit(LayerHandle(lambda: None, None), driver=None)
 
 
-# Capture.
-
-
 class CaptureDriver:
     """Stream capture that returns a graph of ``nodes``, which are node types."""
 
@@ -139,9 +136,6 @@ def test_a_refused_capture_leaves_the_count_unknown_with_the_reason(
         with pytest.raises(KeyError):
             kernels_of_one_call(LayerHandle(fail, STREAM), driver)
         assert not driver.capturing, "an unexpected error still ends the capture"
-
-
-# On a real GPU.
 
 
 @pytest.fixture

@@ -284,9 +284,6 @@ def test_a_board_cut_into_instances(two_switches: Path) -> None:
     assert (found["topology_gpu1"], found["topology_gpu2"]) == ("same board", "NV18")
 
 
-# GPUs that PCIe says nothing about
-
-
 def test_an_integrated_gpu_has_no_verdict_whatever_its_link_claims(tmp_path: Path) -> None:
     root = unpack("flat_machine", tmp_path)
     folder = "sys/devices/pci0000:00/0000:00:06.0"
@@ -310,9 +307,6 @@ def test_a_coherent_link_leaves_pcie_without_a_verdict(two_switches: Path) -> No
     assert board.link.coherent is True
     assert [ceiling(bound, board) for bound in PCIE_BOUNDS] == [None] * len(PCIE_BOUNDS)
     assert ceiling("nvlink", board) is not None
-
-
-# Counters
 
 
 def test_counters_of_gpu_and_bridges_are_added_up(two_switches: Path) -> None:

@@ -97,9 +97,6 @@ def test_energy_is_in_joules_and_a_skip_without_a_counter() -> None:
         nvml(nvmlDeviceGetTotalEnergyConsumption=1_234_567, nvmlDeviceGetMigMode=[1, 1]).energy_j()
 
 
-# How much can be allocated.
-
-
 class Driver:
     """Gives blocks out of holes that do not join."""
 

@@ -76,9 +76,6 @@ def moved_arrays(kernel: StreamKernel) -> int:
     return sum(name is not None for name in ROLES[kernel])
 
 
-# CuPy, with NumPy in its place.
-
-
 @pytest.fixture
 def acts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What CuPy's stand-in did."""

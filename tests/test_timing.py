@@ -50,9 +50,6 @@ def value(measurement: Measurement) -> float:
     return float(np.median(measurement.values)) / measurement.calls_per_sample
 
 
-# -- when sampling stops -----------------------------------------------------------------------------------------
-
-
 def same(_: int) -> Sequence[float]:
     return (5.0,)
 
@@ -171,9 +168,6 @@ def test_several_metrics_of_one_batch_go_on_until_all_are_narrow() -> None:
     assert measured[1].per_call.n == 1500
 
 
-# -- what is kept ------------------------------------------------------------------------------------------------
-
-
 @given(st.lists(st.floats(0, 1e6), max_size=2000))
 def test_at_most_512_samples_are_kept_with_both_ends(samples: list[float]) -> None:
     values = msgspec.json.decode(stored(samples), type=list[float])
@@ -199,9 +193,6 @@ def test_the_histogram_holds_every_call_in_its_bin(calls: list[float]) -> None:
 def test_a_histogram_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="no calls"):
         per_call_distribution(np.zeros(0))
-
-
-# -- the clock's step --------------------------------------------------------------------------------------------
 
 
 def test_the_step_of_a_coarse_clock_is_its_least_move() -> None:

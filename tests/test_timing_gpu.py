@@ -85,9 +85,6 @@ def test_throughput_is_the_slower_of_host_and_gpu(submit_ns: int, gap_ns: int, d
     assert measured.work == Work(launches=1)
 
 
-# -- time on the device alone ------------------------------------------------------------------------------------
-
-
 @given(st.integers(100, 9000), st.integers(100, 9000))
 def test_device_time_does_not_see_what_submission_costs(one_ns: int, other_ns: int) -> None:
     def device_time(submit_ns: int) -> Measurement:
