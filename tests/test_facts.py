@@ -1,7 +1,8 @@
-"""Host facts from recorded trees: values, sources, and a reason wherever something cannot be known."""
+"""Host facts from recorded trees, each with its source or a reason, and which CPU goes to whom."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,10 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded_trees import unpack, write
 
+from microbench.core.errors import Skip
 from microbench.core.model import Fact
-from microbench.host.affinity import CorePlan, physical_core_plan, physical_cores
+from microbench.host.affinity import (
+    CorePlan,
+    cpus_near,
+    find_cores,
+    on_cores,
+    physical_core_plan,
+    physical_cores,
+    pinned,
+)
 from microbench.host.facts import GOVERNORS, host_facts, worst
 from microbench.host.files import Machine, as_cpu_list, cpu_list
+from microbench.host.native import NativeHost
 
 CPUS = "sys/devices/system/cpu"
 
@@ -29,6 +40,7 @@ def values(root: Path, environment: dict[str, str] | None = None) -> dict[str, o
 
 @pytest.fixture
 def server(tmp_path: Path) -> Path:
+    """Two nodes of four cores each; CPUs n and n + 8 share core n."""
     return unpack("server", tmp_path)
 
 
@@ -143,9 +155,6 @@ def test_a_given_plan_is_recorded_as_it_is(server: Path) -> None:
     assert (found["cpu_affinity_count"], found["physical_core_count"]) == (4, 3)
 
 
-# The core plan. CPUs n and n + 8 of the server share core n; cores 0-3 are node 0, 4-7 node 1.
-
-
 @pytest.mark.parametrize(
     ("allowed", "near_node", "plan"),
     [
@@ -196,3 +205,39 @@ def test_cpu_lists_go_both_ways(cpus: set[int]) -> None:
 
 def test_cores_keep_only_their_allowed_cpus(server: Path) -> None:
     assert [core.cpus for core in physical_cores(Machine(server), (1, 9, 10))] == [(1, 9), (10,)]
+
+
+def test_worker_and_watcher_sit_on_the_gpu_s_node_and_helpers_on_a_core_each(server: Path) -> None:
+    cores = find_cores(1, server, range(16))
+    assert (cores.plan.worker_core, cores.plan.watcher_core) == (4, 5)
+    assert cores.helpers == (4, 5, 6, 7, 0, 1, 2, 3)
+    assert cores.watcher_alone
+
+
+def test_only_what_is_allowed_is_used(server: Path) -> None:
+    cores = find_cores(0, server, (1, 3))
+    assert cores.allowed == {1, 3} == set(cores.helpers)
+    alone = find_cores(None, server, (5,))
+    assert alone.helpers == (5,)
+    assert not alone.watcher_alone
+
+
+def test_a_user_s_pinning_holds_and_pinned_ends() -> None:
+    before = os.sched_getaffinity(0)
+    lowest = {min(before)}
+    with pinned(lowest):
+        assert find_cores().allowed == lowest
+        assert on_cores(lambda: os.sched_getaffinity(0), lowest).result() == lowest
+    assert os.sched_getaffinity(0) == before
+
+
+def test_no_node_means_every_cpu_that_is_allowed() -> None:
+    assert cpus_near(None, (0, 1)) == {0, 1}
+    assert cpus_near(977, (0, 1)) == {0, 1}
+
+
+def test_a_hand_off_needs_a_second_cpu() -> None:
+    with pinned({min(os.sched_getaffinity(0))}):
+        host = NativeHost()
+    with pytest.raises(Skip, match="second CPU"):
+        host.wakeup_stamps("spin", 1)

@@ -12,17 +12,7 @@ import numpy as np
 import pytest
 
 from microbench.gpu.cuda.context import kernel_source
-from microbench.gpu.cuda.memory.access import (
-    ADDITIONS,
-    BLOCK_THREADS,
-    FIRST_VALUES,
-    LANE_NUMBERS,
-    LINE_BYTES,
-    SECTOR_BYTES,
-    WORD_BITS,
-    WORD_BYTES,
-    walk_of,
-)
+from microbench.gpu.cuda.memory import access
 from microbench.gpu.protocol.memory import Space, Spread
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -78,25 +68,25 @@ def test_large_sets_are_accessed_in_all_parts_at_once(fill: ctypes.CDLL) -> None
 @pytest.mark.parametrize("size_bytes", [4, 127, 4099, 3_000_018, GIB])
 @pytest.mark.parametrize("stride_bytes", [4, 12, 32, 128, 192, 260, 1024, 4096, MIB])
 def test_walks_stay_in_their_buffer_and_touch_no_word_twice(stride_bytes: int, size_bytes: int) -> None:
-    walk = walk_of(stride_bytes, size_bytes, 200 * MIB)
-    last_offset = (walk.passes - 1) * LINE_BYTES
+    walk = access.walk_of(stride_bytes, size_bytes, 200 * MIB)
+    last_offset = (walk.passes - 1) * access.LINE_BYTES
     assert walk.words >= 1
-    assert last_offset == 0 or last_offset + LINE_BYTES <= stride_bytes
-    end = (walk.words - 1) * stride_bytes + last_offset + WORD_BYTES
+    assert last_offset == 0 or last_offset + access.LINE_BYTES <= stride_bytes
+    end = (walk.words - 1) * stride_bytes + last_offset + access.WORD_BYTES
     assert end <= size_bytes < end + stride_bytes
 
 
 @pytest.mark.parametrize(("stride_bytes", "passes"), [(4, 1), (128, 1), (256, 2), (1024, 7), (4096, 25)])
 def test_wide_strides_touch_more_than_a_cache_holds(stride_bytes: int, passes: int) -> None:
-    walk = walk_of(stride_bytes, GIB, 200 * MIB)
+    walk = access.walk_of(stride_bytes, GIB, 200 * MIB)
     assert walk.passes == passes
-    assert walk.passes * walk.words * max(min(stride_bytes, SECTOR_BYTES), WORD_BYTES) > 199 * MIB
+    assert walk.passes * walk.words * max(min(stride_bytes, access.SECTOR_BYTES), access.WORD_BYTES) > 199 * MIB
 
 
-@pytest.mark.parametrize(("space", "spread"), ADDITIONS)
+@pytest.mark.parametrize(("space", "spread"), access.ADDITIONS)
 def test_additions_to_a_word_stay_exact_in_a_float(space: Space, spread: Spread) -> None:
-    threads = BLOCK_THREADS if space == "shared" else 1_600_000
+    threads = access.BLOCK_THREADS if space == "shared" else 1_600_000
     each_word = {"same": threads, "warp": 32, "thread": 1}[spread]
-    assert (~WORD_BITS[spread] & 0xFFFFFFFF) >= each_word - 1
-    each_thread = LANE_NUMBERS if each_word == 1 else (LANE_NUMBERS + 1) / 2
-    assert each_word * each_thread * ADDITIONS[space, spread] + 2 * FIRST_VALUES < 1 << 24
+    assert (~access.WORD_BITS[spread] & 0xFFFFFFFF) >= each_word - 1
+    each_thread = access.LANE_NUMBERS if each_word == 1 else (access.LANE_NUMBERS + 1) / 2
+    assert each_word * each_thread * access.ADDITIONS[space, spread] + 2 * access.FIRST_VALUES < 1 << 24
