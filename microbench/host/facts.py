@@ -139,8 +139,6 @@ def _iommu(machine: Machine) -> Fact:
     return known("iommu", ", ".join(sorted(kinds)) or "off", IOMMU_GROUPS)
 
 
-# What else acts on this process: CUDA and Numba variables, profilers, debuggers, MPS.
-
 # Variables of the CUDA driver and of Numba that change what a launch does or costs
 # (CUDA programming guide, "CUDA environment variables"; Numba reference, "Environment variables").
 LAUNCH_VARIABLES = (

@@ -249,9 +249,6 @@ def change_whole(
     return code
 
 
-# Loops over rows of different calls: mixed chains, work on several streams, iterations.
-
-
 @compiled
 def timed_call(address: int, a: int, b: int, c: int, clock: int) -> tuple[int, int]:
     """One call; returns code and ns."""

@@ -60,9 +60,6 @@ class CudaColdStarts:
         return COLD_STARTS[what](self._uuid)
 
 
-# The driver and its compiler.
-
-
 def context(uuid: str) -> float:
     """cuInit, cuDevicePrimaryCtxRetain and cuCtxSetCurrent.
 
@@ -122,9 +119,6 @@ def _launch_and_wait(uuid: str, mode: str | None = None) -> Callable[[], object]
         check(driver.cuStreamSynchronize(stream))
 
     return launch
-
-
-# Numba and CuPy.
 
 
 def import_s(package: str, install: str) -> float:

@@ -175,9 +175,6 @@ def run(case: Case, function: int, blocks: int, threads: int, arguments: tuple[i
     case.synchronize()
 
 
-# Each operation as a Submit.
-
-
 def bind_launch(case: Case, op: ops.Launch) -> DriverSubmit:
     """A kernel launch: an empty kernel, a spin kernel, or one with a parameter block.
 
@@ -290,8 +287,6 @@ def bind_layer_graph(case: Case, handle: base.LayerHandle, count: int) -> tuple[
     case.synchronize()
     return base.LayerSubmit(base.replays(handle, graph), driver), graph.nodes
 
-
-# Graphs: captured, instantiated and replayed.
 
 THREAD_LOCAL = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 

@@ -64,9 +64,6 @@ class AllocationCosts(msgspec.Struct, frozen=True):
     pooled_release_ns: float = 0.0
 
 
-# Tensor cores and ALUs.
-
-
 class ProductLibrary(msgspec.Struct, frozen=True):
     """A library of matrix products: host time of a call, the share of the peak rate of each of its kernels (best guess
     of its heuristics first), and its types."""
@@ -139,9 +136,6 @@ class ComputeCosts(msgspec.Struct, frozen=True):
     state_ns: float = 5000.0  # a query of NVML
     idle_temperature_c: float = 40.0
     kelvin_per_watt: float = 0.05
-
-
-# Graphs.
 
 
 PAGE_BYTES = 2 << 20
@@ -272,9 +266,6 @@ class LinkCosts(msgspec.Struct, frozen=True):
     uplink_factor: float = 1.5
 
 
-# The GPU's own memory and caches.
-
-
 class Rates(msgspec.Struct, frozen=True):
     """A figure for reads alone, for writes alone, and for both in turn."""
 
@@ -366,9 +357,6 @@ class MemoryCosts(msgspec.Struct, frozen=True):
     idle_power_w: float = 80.0
     joules_per_byte: float = 40e-12
     energy_step_s: float = 0.1
-
-
-# The host, the launch queue, the front end and everything else.
 
 
 class Traffic(msgspec.Struct, frozen=True):

@@ -85,9 +85,6 @@ def require_pair(machine: Machine, first: int, second: int, *, access: bool = Tr
         raise Skip(f"GPU {first} has no peer access to GPU {second}: the simulated driver refuses it")
 
 
-# Copies by a copy engine and by a kernel, pinning.
-
-
 def engine_copy(
     machine: Machine, direction: Direction, memory: HostMemory, size_bytes: int, node: int | None = None
 ) -> FakeTransfer:
@@ -183,9 +180,6 @@ class FakePipeline(Ends):
         for call in self._calls:
             self._machine.make(call, 1)
         self.move()
-
-
-# Movements at once on several ways that share wires.
 
 
 def to_gpu(costs: FakeCosts, gpu: int) -> Loads:

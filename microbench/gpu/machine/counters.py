@@ -102,8 +102,6 @@ class SampledTotals:
             before = now
 
 
-# Error counters.
-
 RISEN = "_risen"
 # Advanced error reporting in sysfs (kernel: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats): fact, file, the
 # line with the total, and NVML's field for the case that no device on the way has the file.

@@ -118,8 +118,6 @@ class CudaProblem:
         return LibraryGemm(self._case, self.operands, calls, keep=self, refusals=refusals)
 
 
-# The mean SM clock between two tiny kernels, each SM reading its own counter.
-
 # Tick of kernels/clock_bracket.cu.
 TICKS = np.dtype([("clock", "u8"), ("time_ns", "u8"), ("sm", "u4"), ("unused", "u4")])
 Ticks = npt.NDArray[Any]

@@ -77,9 +77,6 @@ def nodes_of(graph: driver.CUgraph) -> list[driver.CUgraphNodeType]:
     return [check(driver.cuGraphNodeGetType(node)) for node in nodes[:count]]
 
 
-# Lives.
-
-
 def lives(case: Case, nodes: int, count: int, made: Made) -> IntArray:
     return case.once(Lives, nodes).stamps(count, made)
 
@@ -151,9 +148,6 @@ def _free_bytes() -> int:
 def _resident_bytes() -> int:
     """Resident memory of this process (Linux: the second field of statm, in pages)."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-# Changes.
 
 
 def changes(case: Case, way: ChangeWay, nodes: int, changed: int, count: int) -> IntArray:

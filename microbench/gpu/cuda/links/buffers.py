@@ -135,8 +135,6 @@ def require_node(node: int) -> None:
         raise Skip(f"this process may not run on the CPUs of NUMA node {node}, so that it cannot take memory there")
 
 
-# Patterns that depend on their place, written and compared by the GPU.
-
 BLOCK_THREADS = 256
 MOST_BLOCKS = 2048
 BYTES_PER_THREAD = 16
@@ -182,8 +180,6 @@ class Patterns:
         blocks = min(max(-(-size_bytes // (BLOCK_THREADS * BYTES_PER_THREAD)), 1), MOST_BLOCKS)
         run(self._case, self._case.function("link", kernel), blocks, BLOCK_THREADS, arguments)
 
-
-# Compiled loops over pages of host memory, with the clock between their phases.
 
 READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 PRIVATE_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS

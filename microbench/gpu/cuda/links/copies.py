@@ -169,8 +169,6 @@ class CudaDuplex:
         return "; ".join(f"{direction}: {ends.check()}" for direction, ends in self._ends.items())
 
 
-# Kernels that read pieces of memory whole, which proves that the data were there when each of them ran.
-
 BLOCK_THREADS = 1024
 WORD_BYTES = 4
 
@@ -283,8 +281,6 @@ def cut(size_bytes: int, chunks: int) -> list[int]:
         raise MeasurementError(f"{size_bytes} bytes cannot be cut into {chunks} pieces of {UNIT_BYTES} bytes or more")
     return [index * units // chunks * UNIT_BYTES for index in range(chunks)]
 
-
-# The state of the link while it works: copies run both ways while sysfs and NVML are read.
 
 LOAD_BYTES = 64 << 20
 # Reading the facts takes some 20 ms, the first time longer; a link that has come up slow must not take minutes.

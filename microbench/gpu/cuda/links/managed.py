@@ -153,9 +153,6 @@ def sum_of_pages(address: int, size_bytes: int) -> tuple[int, int]:
     return int(out[0]), int(out[1])
 
 
-# The cost of memory that the GPU can copy from: allocated, registered, or only touched.
-
-
 def pinning(case: Case, way: PinningWay, size_bytes: int, count: int) -> IntArray:
     """Everything is released at once: many samples must not pile up.
 

@@ -122,9 +122,6 @@ class Boards:
         self._case.own(disable)
 
 
-# Copies between the host and several GPUs at the same time: who shares a link.
-
-
 class Traveller:
     """One GPU's copies, with buffers, stream, events and gate of its own."""
 
@@ -185,9 +182,6 @@ class CudaConcurrent:
 
     def check(self) -> str:
         return "; ".join(dict.fromkeys(traveller.check() for traveller in self._travellers))
-
-
-# Movements between two GPUs.
 
 
 class Flow:

@@ -112,8 +112,6 @@ def _cupy_pool(case: Case, size_bytes: int, out: IntArray) -> None:
             pool.free_all_blocks()
 
 
-# How much device memory can be allocated: blocks are taken until the driver refuses, and freed at once.
-
 # What the driver hands out in one piece: its large pages.
 STEP_BYTES = 2 << 20
 MOST_BLOCKS = 64
@@ -223,8 +221,6 @@ def _take(size_bytes: int) -> int | None:
 def _give_back(address: int) -> None:
     check(driver.cuMemFree(address))
 
-
-# Who else holds memory of the GPU.
 
 NOBODY = "nobody else"
 

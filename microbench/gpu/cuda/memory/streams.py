@@ -50,8 +50,6 @@ def stream(
             return numba_stream(case, arrays, kernel)
 
 
-# The arrays a, b and c: filled, poisoned and compared on the GPU.
-
 SCALAR = 3
 POISON = 101  # no kernel computes it from values below 16
 BLOCK_THREADS = 256
@@ -155,8 +153,6 @@ class Arrays:
         function = self._case.function("memory_arrays", kernel, ELEMENT=8 * ELEMENT_BYTES[self.dtype])
         run(self._case, function, BLOCKS, BLOCK_THREADS, arguments)
 
-
-# Kernels in CUDA C++: the launch shapes on an architecture, and a kernel bound to its arrays.
 
 KINDS: tuple[StreamKernel, ...] = ("read", "write", "copy", "scale", "add", "triad", "dot")
 POISON_BYTE = 0xA5
@@ -285,8 +281,6 @@ class CudaStream:
         total = self._arrays.add_up(self._parts, self._grid_blocks) if self._parts else None
         return self._arrays.check(self._kernel, total)
 
-
-# Kernels that a Python library launches.
 
 # Types of the elements as libraries know them; integers wrap around, so they are unsigned.
 NUMPY_TYPES: dict[DataType, npt.DTypeLike] = {
