@@ -207,7 +207,6 @@ def _tools(machine: Machine, environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _tracer(machine: Machine) -> Fact:
-    """The debugger or tracer (ptrace) of this process."""
     reading = machine.read("/proc/self/status")
     pid = labelled(reading.text, "TracerPid")
     if pid is None:

@@ -27,7 +27,6 @@ SEED = 20240229
 
 
 def _words(case: Case) -> npt.NDArray[Any]:
-    """Pinned memory for eight flags."""
     return case.pinned(8 * LINE_WORDS)
 
 

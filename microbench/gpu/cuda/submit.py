@@ -351,12 +351,10 @@ class CallRow(NamedTuple):
 
     @classmethod
     def named(cls, name: str, arguments: Sequence[int], takes: int = NOTHING_TAKEN) -> CallRow:
-        """A call of a driver function by name."""
         return cls(name, entry_point(name), arguments, takes)
 
     @classmethod
     def of(cls, submit: DriverSubmit) -> CallRow:
-        """The call of a bound operation."""
         return cls(submit.what, submit.address, [int(value) for value in submit.arguments], keep=(submit,))
 
 

@@ -107,7 +107,6 @@ class Batch:
         self._graph = captured(case, self._stream, lambda: self._submit(count))[0] if graph else None
 
     def submit(self) -> None:
-        """The whole batch."""
         if self._graph is None:
             self._submit(self._count)
         else:

@@ -79,7 +79,6 @@ class Product(NamedTuple):
 
     @property
     def matrices_bytes(self) -> tuple[int, int, int]:
-        """Bytes of A, one B and D."""
         a, b, d = protocol.ELEMENTS[self.dtype]
         return (
             protocol.matrix_bytes(a, self.rows, self.depth),

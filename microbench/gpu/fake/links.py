@@ -38,7 +38,6 @@ class Ends:
         self._wrong_byte = 0
 
     def move(self) -> None:
-        """What one movement does to the destination."""
         if self._arrives != "lost":
             self._wrong_byte = None if self._arrives == "right" else self.size_bytes - 1
 
@@ -120,7 +119,6 @@ class FakePageable(FakeTransfer):
         self._staging_ns = max(staging_s * 1e9 + pieces * piece.host_ns, (pieces - 1) * piece.item.duration_ns)
 
     def _copy(self) -> None:
-        """The call, until it returns."""
         machine = self._machine
         if self._to_device:
             machine.spend(self._staging_ns)

@@ -62,7 +62,6 @@ class Room:
             self._blocks[name] = self.require(size_bytes)
 
     def whole(self, size_bytes: int) -> int:
-        """That many bytes in whole steps."""
         step_bytes = self._costs.block_step_bytes
         return -(-size_bytes // step_bytes) * step_bytes
 
@@ -76,7 +75,6 @@ class Room:
         return block_bytes
 
     def holders(self) -> str:
-        """Who else holds memory."""
         held_bytes = self._costs.held_by_others_bytes
         return f"{OTHERS} {size(held_bytes)}" if held_bytes else NOBODY
 
@@ -153,7 +151,6 @@ class Machine:
             act()
 
     def end_case(self) -> None:
-        """Wait for all streams and drop what the case made."""
         self.synchronize()
         self.device.forget_streams()
         self.at_synchronize.clear()
@@ -166,7 +163,6 @@ class Machine:
         return np.floor(times_ns / step_ns).astype(np.int64) * step_ns
 
     def globaltimer_s(self, begin_ns: float, end_ns: float) -> float:
-        """The time between two moments by %globaltimer."""
         begin, end = self.globaltimer_ns(np.array([begin_ns, end_ns]))
         return float(end - begin) * 1e-9
 

@@ -69,7 +69,6 @@ class NvmlGpu:
         return self.query.reason
 
     def close(self) -> None:
-        """Stop sampling and shut NVML down."""
         self._sampled.close()
         self.query.close()
 
@@ -299,7 +298,6 @@ def _holder(query: Query, process: _Listed, machine: Machine) -> Holder:
 
 
 def _ours(listed: Collection[int], own_pids: Collection[int], context_open: bool, machine: Machine) -> set[int]:
-    """The listed pids that are this run's."""
     ours = set(listed) & set(own_pids)
     if ours or not context_open:
         return ours

@@ -5,7 +5,7 @@ NVLinks, like all links, belong to the board, so that a MIG instance gets its bo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -93,7 +93,6 @@ def _slot(way: pci.Way, hidden: bool | None) -> tuple[Fact, ...]:
 
 
 def _control(way: pci.Way) -> tuple[Fact, ...]:
-    """Packet sizes and ordering from the GPU's configuration space."""
     names = [name for name in pci.ExpressControl._fields if name not in ("kind", "reason")]
     if not way.hops:
         return tuple(unknown(name, pci.NOT_SHOWN, pci.DEVICES) for name in names)
@@ -196,8 +195,12 @@ class NvLinks(NamedTuple):
 
     @property
     def up(self) -> int | None:
-        """How many are up."""
         return len(self.active) if self.reason is None else None
+
+    @property
+    def none_up(self) -> nvml.Answer:
+        """The answer to a question about the links when none is up."""
+        return nvml.Answer(None, self.reason or "no NVLink is up")
 
 
 def nvlinks(query: nvml.Query) -> NvLinks:
@@ -211,34 +214,28 @@ def nvlinks(query: nvml.Query) -> NvLinks:
 
 def nvlink_bytes_per_s(query: nvml.Query, links: NvLinks) -> nvml.Answer:
     """The line rate of one NVLink in one direction, in bytes a second."""
-
-    def speed(link: int) -> nvml.Answer:
-        common = query.board_field(nvml.Field.NVLINK_SPEED_MBPS_COMMON)
-        own = common if common.value else query.board_field(nvml.Field.NVLINK_GET_SPEED, link)
-        return nvml.Answer(own.value * MEGABYTE) if own.value else nvml.Answer(None, common.reason or "NVML says 0")
-
-    return of_first(links, speed)
+    if not links.active:
+        return links.none_up
+    common = query.board_field(nvml.Field.NVLINK_SPEED_MBPS_COMMON)
+    own = common if common.value else query.board_field(nvml.Field.NVLINK_GET_SPEED, links.active[0])
+    return nvml.Answer(own.value * MEGABYTE) if own.value else nvml.Answer(None, common.reason or "NVML says 0")
 
 
 def nvlink_version(query: nvml.Query, links: NvLinks) -> nvml.Answer:
     """The version of the links, such as "4.0"."""
-
-    def version(link: int) -> nvml.Answer:
-        answer = query.ask_board("nvmlDeviceGetNvLinkVersion", link)
-        return answer._replace(value=nvml.NVLINK_VERSIONS.get(answer.value), reason=answer.reason or "not known here")
-
-    return of_first(links, version)
+    if not links.active:
+        return links.none_up
+    answer = query.ask_board("nvmlDeviceGetNvLinkVersion", links.active[0])
+    return answer._replace(value=nvml.NVLINK_VERSIONS.get(answer.value), reason=answer.reason or "not known here")
 
 
 def nvlink_peers(query: nvml.Query, links: NvLinks) -> nvml.Answer:
     """The devices at the other ends: "switch", "gpu", "processor", or several of them."""
-
-    def peers(first: int) -> nvml.Answer:
-        answers = [query.ask_board("nvmlDeviceGetNvLinkRemoteDeviceType", link) for link in links.active]
-        words = {nvml.NVLINK_PEERS[answer.value] for answer in answers if answer.value in nvml.NVLINK_PEERS}
-        return nvml.Answer(", ".join(sorted(words)) or None, answers[0].reason or "NVML does not know")
-
-    return of_first(links, peers)
+    if not links.active:
+        return links.none_up
+    answers = [query.ask_board("nvmlDeviceGetNvLinkRemoteDeviceType", link) for link in links.active]
+    words = {nvml.NVLINK_PEERS[answer.value] for answer in answers if answer.value in nvml.NVLINK_PEERS}
+    return nvml.Answer(", ".join(sorted(words)) or None, answers[0].reason or "NVML does not know")
 
 
 def coherent(query: nvml.Query) -> nvml.Answer:
@@ -273,11 +270,6 @@ def _links_to(query: nvml.Query, links: NvLinks, bus_id: str, other: Any) -> int
     switched = sum(nvml.NVLINK_PEERS.get(kind) == "switch" for kind in kinds)
     status = query.ask_board("nvmlDeviceGetP2PStatus", other, nvml.PEERS_BY_NVLINK).value if switched else None
     return switched if status == nvml.PEERS_OK else 0
-
-
-def of_first(links: NvLinks, ask: Callable[[int], nvml.Answer]) -> nvml.Answer:
-    """The answer for the first NVLink that is up, or the reason why none is."""
-    return ask(links.active[0]) if links.active else nvml.Answer(None, links.reason or "no NVLink is up")
 
 
 # In the words of ``nvidia-smi topo -m``: at most one switch between them; several switches; the host bridge (a CPU's

@@ -125,7 +125,6 @@ class CudaChain:
         return graph
 
     def _add(self, graph: driver.CUgraph, before: list[Any], target: int, index: int) -> Any:
-        """Add the node of that index."""
         if self._kind == "empty":
             return check(driver.cuGraphAddEmptyNode(graph, before or None, len(before)))
         assert isinstance(self._effects, effects.Appends)

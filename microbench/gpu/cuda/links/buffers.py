@@ -98,7 +98,6 @@ class HostPages:
         touch_pages(self.address, size_bytes, mmap.PAGESIZE)
 
     def close(self) -> None:
-        """Unmap the pages."""
         self._pages.close()
 
 

@@ -53,7 +53,6 @@ class Ends:
         return self._host.device_address + self._offset_bytes
 
     def fresh(self) -> None:
-        """A new pattern in the source, its complement in the destination."""
         self._seed += 1
         if self._to_device:
             self._write_host(poison=False)
@@ -227,7 +226,6 @@ class Readers:
             raise MeasurementError(f"the kernel of piece {wrong[0]} of {len(seen)} ran before its data were there")
 
     def _words(self, address: int) -> npt.NDArray[np.uint32]:
-        """Checksum and number of runs of each piece."""
         return self._case.read(address, 2 * len(self._pieces), np.uint32).reshape(-1, 2)
 
 

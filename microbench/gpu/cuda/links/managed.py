@@ -54,11 +54,9 @@ class Pages:
         return round_trip_ns(DriverSubmit("cuMemPrefetchAsync", arguments, stream=self._stream))
 
     def advise(self, advice: int) -> None:
-        """Give the driver an advice for all of it."""
         DriverSubmit("cuMemAdvise", [self.address, self.size_bytes, advice, self._device], stream=self._stream)(1)
 
     def prefetched_to(self, *, to_device: bool) -> bool:
-        """True if the last prefetch of every page went there."""
         place = check(driver.cuMemRangeGetAttribute(WORD_BYTES, LAST_PREFETCH, self.address, self.size_bytes))
         return int(place) == (self._device if to_device else -1)
 

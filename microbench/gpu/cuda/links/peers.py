@@ -54,7 +54,6 @@ class Board:
             self._home.context.make_current()
 
     def synchronize(self) -> None:
-        """Wait until this GPU is idle."""
         with self.current():
             self.case.synchronize()
 
@@ -135,7 +134,6 @@ class Traveller:
             self._begin, self._end = (board.case.event(timed=True) for _ in range(2))
 
     def queue(self, count: int) -> None:
-        """``count`` copies between two events, behind this GPU's gate."""
         with self.board.current():
             self.board.gate.shut()
             check(driver.cuEventRecord(self._begin, self.board.stream))
@@ -143,7 +141,6 @@ class Traveller:
             check(driver.cuEventRecord(self._end, self.board.stream))
 
     def elapsed_s(self) -> float:
-        """Seconds between the two events."""
         return elapsed_s(self._begin, self._end)
 
     def fresh(self) -> None:
@@ -212,7 +209,6 @@ class Flow:
         return lambda: submit(1)
 
     def fresh(self) -> None:
-        """A new pattern in the source, its complement in the target."""
         self._seed += 1
         with self._source.current():
             self._source.patterns.fill(self._from, self._size_bytes, self._seed)
@@ -220,7 +216,6 @@ class Flow:
             self._target.patterns.poison(self._to, self._size_bytes, self._seed)
 
     def check(self) -> None:
-        """Raise MeasurementError unless the target holds the pattern."""
         with self._target.current():
             self._target.patterns.verify(self._to, self._size_bytes, self._seed, "the target GPU's memory")
 

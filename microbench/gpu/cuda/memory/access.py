@@ -286,7 +286,6 @@ class _Additions:
         self.operations = self._count * ADDITIONS[space, spread]
 
     def _first(self) -> Words:
-        """The first values of the words."""
         places = np.arange(self._seed, self._seed + self._count)
         return (places % FIRST_VALUES).astype(self._type)
 

@@ -191,17 +191,14 @@ class Shape(NamedTuple):
 
     @property
     def bulk(self) -> bool:
-        """True if the data go through shared memory by bulk copies."""
         return self.style == "bulk"
 
     @property
     def function(self) -> str:
-        """Its kernel in kernels/memory_stream.cu."""
         name = f"tiles{self.ahead}"
         return "bulk" if self.bulk else f"{name}_past_l1" if self.style == "past" else name
 
     def shared_bytes(self, kernel: StreamKernel) -> int:
-        """Shared memory of a block."""
         return max(READ_ARRAYS[kernel], 1) * self.width_bytes * self.ahead if self.bulk else 0
 
 
