@@ -11,11 +11,17 @@ from microbench.core.model import Case, Fact, Floors, Measurement
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import FakeHost, open_fake_cold
 from microbench.gpu.fake.gpu import open_fake
+from microbench.gpu.protocol.gpu import Gpu
 from microbench.measure.sampling import SamplingLimits
 from microbench.measure.timer import Meter
 
 QUICK = SamplingLimits(seconds=0.05)
 EQUAL = SamplingLimits(seconds=0.001, minimum=3)  # without noise more samples say nothing new
+
+
+def exact(costs: FakeCosts | None = None) -> Gpu:
+    """A simulated GPU without noise."""
+    return open_fake(costs or FakeCosts(), spread=0)
 
 
 def run_case(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from fake_session import exact
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -154,11 +155,6 @@ def test_ways_share_a_wire_until_one_of_them_is_done() -> None:
     ends_ns = play(costs, [{"up0": 1.0}, {"up0": 1.0}], [2, 4], size_bytes=50, before_ns=0)
     assert ends_ns[0] == pytest.approx([100, 200])
     assert ends_ns[1] == pytest.approx([100, 200, 250, 300])
-
-
-def exact(costs: FakeCosts = COSTS) -> Gpu:
-    """A simulated GPU without noise."""
-    return open_fake(costs, spread=0)
 
 
 def test_work_behind_a_shut_gate_does_not_start_until_it_opens() -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 import pytest
-from fake_session import EQUAL, run_case
+from fake_session import EQUAL, exact, run_case
 
 from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
@@ -15,7 +15,6 @@ from microbench.core.model import Case, Measurement, Outcome, Param
 from microbench.core.ops import Launch
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts, MemoryCosts
 from microbench.gpu.fake.environment import FakeHost, fake_environment
-from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.protocol.compute import Gemm
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.graphs import Shape
@@ -36,11 +35,6 @@ CROWDED = FakeCosts(memory=MemoryCosts(total_bytes=16 * GIB, held_by_others_byte
 def with_links(**links: object) -> FakeCosts:
     """Two GPUs whose links differ from the default."""
     return FakeCosts(gpus=2, links=LinkCosts(**links))  # type: ignore[arg-type]
-
-
-def exact(costs: FakeCosts = TWO) -> Gpu:
-    """A simulated GPU without noise."""
-    return open_fake(costs, spread=0)
 
 
 # They time calls of the host or state facts, so no result can be wrong; the default GPU lacks two types.
@@ -99,7 +93,7 @@ MADE: dict[str, Callable[[Gpu], Transfer | Operations | Gemm]] = {
 
 @pytest.mark.parametrize("made", MADE.values(), ids=MADE)
 def test_a_call_that_was_never_made_fails_its_check(made: Callable[[Gpu], Transfer | Operations | Gemm]) -> None:
-    call = made(exact())
+    call = made(exact(TWO))
     for _ in range(2):
         call.fresh()
         with pytest.raises(MeasurementError, match="is not"):
@@ -109,7 +103,7 @@ def test_a_call_that_was_never_made_fails_its_check(made: Callable[[Gpu], Transf
 
 
 def test_what_is_counted_is_what_is_moved() -> None:
-    memory, compute = exact().memory, exact().compute
+    memory, compute = exact(TWO).memory, exact(TWO).compute
     assert memory.stream("triad", "fp64", "cuda", 8 * 1001 + 7, "grid_16B_x4_t256").size_bytes == 3 * 8 * 1001
     assert memory.strided("read", 12, 1200).size_bytes == 400
     assert memory.scattered("gather", 1024).operations == 128
@@ -275,7 +269,7 @@ USES: dict[str, Callable[[Gpu], Callable[[], object]]] = {
 
 @pytest.mark.parametrize("made", USES.values(), ids=USES)
 def test_what_a_case_made_cannot_be_used_after_it(made: Callable[[Gpu], Callable[[], object]]) -> None:
-    gpu = exact()
+    gpu = exact(TWO)
     with gpu.case():
         use = made(gpu)
     with pytest.raises(MeasurementError, match="case that has ended"):

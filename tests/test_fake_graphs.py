@@ -6,7 +6,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from fake_session import run_case
+from fake_session import exact, run_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +17,6 @@ from microbench.core.ops import Copy, Launch, LayerCall, Memset, Op, Query, Sync
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.fake.graphs import dependencies, schedule
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.graphs import Change, ChangeWay, Decider, Made, NodeKind, Shape
 from microbench.gpu.protocol.submit import Submit
 from microbench.run.messages import Refused
@@ -27,11 +26,6 @@ COSTS = FakeCosts()
 GRAPHS = COSTS.graphs
 MIB = 1 << 20
 REST_NS = COSTS.launch_to_start_ns + COSTS.completion_ns["auto"]
-
-
-def exact(costs: FakeCosts = COSTS) -> Gpu:
-    """A simulated GPU without noise."""
-    return open_fake(costs, spread=0)
 
 
 def step_ns(submit: Submit) -> float:

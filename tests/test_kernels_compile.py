@@ -99,25 +99,6 @@ def test_warnings_and_errors_are_reported() -> None:
     assert "missing" in log
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("// arch: 75+", ["75", "90", "120"]),
-        ("// arch: 90+", ["90", "120"]),
-        ("// arch: 90a", ["90a"]),
-        ("// arch: 80, 90a, 120", ["90a", "120"]),
-    ],
-)
-def test_line_one_is_read(line: str, expected: list[str]) -> None:
-    assert architectures(line, [75, 90, 120]) == expected
-
-
-@pytest.mark.parametrize("line", ["", "// arch:", "// arch: 90 +", "/* arch: 75+ */", "// a kernel"])
-def test_a_file_without_architectures_is_refused(line: str) -> None:
-    with pytest.raises(ValueError, match="names no architectures"):
-        architectures(line, [75, 90])
-
-
 SIMULATED = """
 import numpy as np
 from microbench._kernels import numba_kernels

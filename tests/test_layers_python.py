@@ -10,8 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from capture_stand_ins import BAD, STREAM, CoreBuilder, CoreError, Launches
-from layer_stand_ins import CASES, CONTEXT, ONE_OP, SAME_KERNEL, SPINNING, Array, NumbaError, put_stand_ins
+from layer_stand_ins import (
+    BAD,
+    CASES,
+    CONTEXT,
+    ONE_OP,
+    SAME_KERNEL,
+    SPINNING,
+    STREAM,
+    Array,
+    CoreBuilder,
+    CoreError,
+    Launches,
+    NumbaError,
+    put_stand_ins,
+)
 
 from microbench.analysis.graph_steps import LAYER_AXES, layer_titles
 from microbench.core.bench import discover
@@ -357,7 +370,7 @@ def test_cuda_core_1_0_is_skipped_as_it_shows_no_nodes(launches: Launches, monke
             self.stream, self.launches, self.building, self.graph = stream, stream.launches, False, None
 
     handle = open_spinning("cuda_core", CONTEXT, 0)
-    monkeypatch.setattr("capture_stand_ins.CoreBuilder", Older)
+    monkeypatch.setattr("layer_stand_ins.CoreBuilder", Older)
     with pytest.raises(Skip, match=r"since 1\.1"):
         graph_of(handle, 4)
 

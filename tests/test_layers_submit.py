@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from capture_stand_ins import BAD, OK, STREAM, Code
-from layer_stand_ins import CASES, SPINNING
+from layer_stand_ins import BAD, CASES, OK, SPINNING, STREAM, Code
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.layers.base import LayerHandle, LayerSubmit, kernels_of_one_call

@@ -8,10 +8,8 @@ from typing import Any
 import nvml_stand_in as nvml
 import pytest
 
-from microbench.core.model import GpuInfo
 from microbench.gpu.machine import topology
 from microbench.gpu.machine.counters import nvlink_errors
-from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.gpu.machine.query import Query
 
 OTHER = "0000:1b:00.0"
@@ -118,17 +116,3 @@ def test_levels_of_pcie(level: int, words: str | None) -> None:
 def test_a_gpu_that_nvml_does_not_know() -> None:
     found = topology.topology(query(nvmlDeviceGetHandleByPciBusId=nvml.refuse(nvml.NOT_FOUND)), UP, OTHER)
     assert [answer.reason for answer in found] == ["NVML error 6", "NVML error 6"]
-
-
-def test_a_mig_instance_has_the_links_of_its_board() -> None:
-    def board_only(handle: str, *arguments: Any) -> Any:
-        return 1 if handle == "board" else nvml.refuse(nvml.INVALID_ARGUMENT)()
-
-    stand_in = nvml.library(
-        nvmlDeviceGetHandleByUUID=lambda uuid: "instance",
-        nvmlDeviceGetDeviceHandleFromMigDeviceHandle=lambda handle: "board",
-        nvmlDeviceGetNvLinkState=board_only,
-        nvmlDeviceGetMaxPcieLinkGeneration=board_only,
-    )
-    link = NvmlGpu(nvml.UUID, stand_in).describe(GpuInfo("GPU", nvml.UUID)).link
-    assert (link.nvlinks, link.generation_max) == (36, 1)

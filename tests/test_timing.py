@@ -198,15 +198,9 @@ def test_a_histogram_of_nothing_is_refused() -> None:
         per_call_distribution(np.zeros(0))
 
 
-def test_the_step_of_a_coarse_clock_is_its_least_move() -> None:
+def test_the_step_of_a_clock_is_its_least_move_or_what_its_differences_share() -> None:
     assert clock_step_ns(np.array([0, 0, 1000, 1000, 1000, 3000])) == 1000
-
-
-def test_the_step_of_a_fine_clock_is_what_its_differences_share() -> None:
     assert clock_step_ns(np.array([0, 64, 160, 192, 320])) == 32
-
-
-def test_a_clock_that_stands_still_has_no_step() -> None:
     assert clock_step_ns(np.array([7, 7, 7])) is None
 
 
