@@ -139,7 +139,9 @@ def capacity(case: Case, nvml: NvmlGpu) -> tuple[Fact, ...]:
     ]
     if why_not is not None:
         return (*facts, *(unknown(name, why_not, TAKEN_SOURCE) for name in TAKEN))
-    blocks = all_blocks(_take, _give_back, _free_bytes)
+    blocks = all_blocks(
+        _take, lambda address: check(driver.cuMemFree(address)), lambda: int(check(driver.cuMemGetInfo())[0])
+    )
     values = (max(blocks, default=0), sum(blocks))
     return (*facts, *(known(name, value, TAKEN_SOURCE, "B") for name, value in zip(TAKEN, values, strict=True)))
 
@@ -209,17 +211,9 @@ def _context_bytes(answer: Answer, used_bytes: int) -> Fact:
     return unknown(name, "NVML does not say how much this process holds, and others are there", "NVML")
 
 
-def _free_bytes() -> int:
-    return int(check(driver.cuMemGetInfo())[0])
-
-
 def _take(size_bytes: int) -> int | None:
     code, address = driver.cuMemAlloc(size_bytes)
     return None if int(code) == OUT_OF_MEMORY else int(check((code, address)))
-
-
-def _give_back(address: int) -> None:
-    check(driver.cuMemFree(address))
 
 
 NOBODY = "nobody else"
