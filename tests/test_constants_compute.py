@@ -197,16 +197,13 @@ def test_another_library_is_measured_without_cublaslt_too() -> None:
     assert against["against"].reason == "the simulated machine has no cublaslt"
 
 
-@pytest.mark.parametrize(
-    ("costs", "library", "dtype", "reason"),
-    [
-        (COSTS, "cupy", "bf16", "the simulated cupy has no bf16"),
-        (COSTS, "torch", "fp16_acc16", "has no fp16_acc16"),
-        (COSTS, "cublaslt", "nvfp4", r"nvfp4 needs compute capability 10\.0, the simulated GPU has 9\.0"),
-        (FakeCosts(compute_capability=(8, 6)), "cublaslt", "fp8_e4m3_fast", r"fp8_e4m3 needs compute capability 8\.9"),
-        (changed(COSTS, libraries={}), "cublaslt", "bf16", "has no cublaslt"),
-    ],
-)
+@pytest.mark.parametrize(("costs", "library", "dtype", "reason"), [
+    (COSTS, "cupy", "bf16", "the simulated cupy has no bf16"),
+    (COSTS, "torch", "fp16_acc16", "has no fp16_acc16"),
+    (COSTS, "cublaslt", "nvfp4", r"nvfp4 needs compute capability 10\.0, the simulated GPU has 9\.0"),
+    (FakeCosts(compute_capability=(8, 6)), "cublaslt", "fp8_e4m3_fast", r"fp8_e4m3 needs compute capability 8\.9"),
+    (changed(COSTS, libraries={}), "cublaslt", "bf16", "has no cublaslt"),
+])  # fmt: skip
 def test_what_a_library_or_gpu_lacks_is_a_skip(costs: FakeCosts, library: str, dtype: str, reason: str) -> None:
     with pytest.raises(Skip, match=reason):
         product(costs, dtype, library=library)

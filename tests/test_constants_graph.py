@@ -172,13 +172,10 @@ def test_graph_lifecycle(costs: FakeCosts, nodes: int) -> None:
 
 
 @each_machine
-@pytest.mark.parametrize(
-    ("way", "nodes", "changed"),
-    [
-        *((way, nodes, nodes) for way in get_args(ChangeWay) for nodes in (1, 100, 1000)),
-        *((way, 100, changed) for way in ("set_params", "set_grid") for changed in (1, 10)),
-    ],
-)
+@pytest.mark.parametrize(("way", "nodes", "changed"), [
+    *((way, nodes, nodes) for way in get_args(ChangeWay) for nodes in (1, 100, 1000)),
+    *((way, 100, changed) for way in ("set_params", "set_grid") for changed in (1, 10)),
+])  # fmt: skip
 def test_graph_update(costs: FakeCosts, way: ChangeWay, nodes: int, changed: int) -> None:
     figures = medians("graph_update", costs, way=way, nodes=nodes, changed_nodes=changed)
     graphs, reading_ns = costs.graphs, costs.timer_call_ns
@@ -291,16 +288,13 @@ def on_streams(costs: FakeCosts, branches: int, duration_ns: int, joined: bool) 
 
 @each_machine
 @pytest.mark.parametrize("duration_ns", [0, 20_000])
-@pytest.mark.parametrize(
-    ("shape", "branches"),
-    [
-        ("chain", 1),
-        ("fork_join", 2),
-        pytest.param("fork_join", 8, marks=pytest.mark.slow),
-        pytest.param("fork_join", 64, marks=pytest.mark.slow),
-        ("independent", 64),
-    ],
-)
+@pytest.mark.parametrize(("shape", "branches"), [
+    ("chain", 1),
+    ("fork_join", 2),
+    pytest.param("fork_join", 8, marks=pytest.mark.slow),
+    pytest.param("fork_join", 64, marks=pytest.mark.slow),
+    ("independent", 64),
+])  # fmt: skip
 def test_graph_shape(costs: FakeCosts, shape: str, branches: int, duration_ns: int) -> None:
     figures = medians("graph_shape", costs, shape=shape, branches=branches, duration_ns=duration_ns)
     joined = shape == "fork_join"

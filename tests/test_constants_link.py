@@ -88,18 +88,15 @@ def test_requests_take_from_what_writes_could_have(costs: FakeCosts, direction: 
     assert figures["sum_bandwidth"] == pytest.approx(2 * each, rel=0.005)
 
 
-@pytest.mark.parametrize(
-    ("access", "width_bytes", "offset_bytes", "wire_bytes"),
-    [
-        ("read", 16, 0, 128 + 20),
-        ("read", 16, 32, 128 + 20 * 5 / 4),
-        ("write", 16, 0, 128 + 24),
-        ("write", 16, 96, 128 + 24 * 5 / 4),
-        ("write", 8, 64, 128 + 24 * 3 / 2),
-        ("write", 4, 4, 128 + 24 * 2),
-        ("read", 4, 0, 128 + 20),
-    ],
-)
+@pytest.mark.parametrize(("access", "width_bytes", "offset_bytes", "wire_bytes"), [
+    ("read", 16, 0, 128 + 20),
+    ("read", 16, 32, 128 + 20 * 5 / 4),
+    ("write", 16, 0, 128 + 24),
+    ("write", 16, 96, 128 + 24 * 5 / 4),
+    ("write", 8, 64, 128 + 24 * 3 / 2),
+    ("write", 4, 4, 128 + 24 * 2),
+    ("read", 4, 0, 128 + 20),
+])  # fmt: skip
 def test_kernels_fill_the_link_with_packets_of_a_line_unless_the_sms_hold_them(
     access: str, width_bytes: int, offset_bytes: int, wire_bytes: float
 ) -> None:
@@ -168,14 +165,11 @@ def managed_s(costs: FakeCosts, way: ManagedWay, size_bytes: int = 64 * MIB) -> 
 
 
 @each_machine
-@pytest.mark.parametrize(
-    ("way", "direction", "batch_bytes", "cost"),
-    [
-        ("fault_to_device", "h2d", "fault_batch_bytes", "fault_batch_ns"),
-        ("read_mostly_to_device", "h2d", "fault_batch_bytes", "read_mostly_batch_ns"),
-        ("fault_to_host", "d2h", "host_fault_bytes", "host_fault_ns"),
-    ],
-)
+@pytest.mark.parametrize(("way", "direction", "batch_bytes", "cost"), [
+    ("fault_to_device", "h2d", "fault_batch_bytes", "fault_batch_ns"),
+    ("read_mostly_to_device", "h2d", "fault_batch_bytes", "read_mostly_batch_ns"),
+    ("fault_to_host", "d2h", "host_fault_bytes", "host_fault_ns"),
+])  # fmt: skip
 def test_faults_cost_a_batch_and_its_way(
     costs: FakeCosts, way: ManagedWay, direction: str, batch_bytes: str, cost: str
 ) -> None:

@@ -56,15 +56,12 @@ def test_large_streams_get_the_rate_of_the_dram_and_libraries_their_share(costs:
         assert figures["bandwidth"] == pytest.approx(rate, rel=0.01), implementation
 
 
-@pytest.mark.parametrize(
-    ("costs", "kernel", "shape"),
-    [
-        (COSTS, "read", "bulk_16384B_x4_b2_t256"),
-        (COSTS, "write", "grid_16B_x4_t256"),
-        (FakeCosts(compute_capability=(8, 0)), "read", "steps_16B_x4_b4_t512"),  # has no bulk copies
-        (OTHER, "triad", "wide"),  # too little in flight loses against a lower rate
-    ],
-)
+@pytest.mark.parametrize(("costs", "kernel", "shape"), [
+    (COSTS, "read", "bulk_16384B_x4_b2_t256"),
+    (COSTS, "write", "grid_16B_x4_t256"),
+    (FakeCosts(compute_capability=(8, 0)), "read", "steps_16B_x4_b4_t512"),  # has no bulk copies
+    (OTHER, "triad", "wide"),  # too little in flight loses against a lower rate
+])  # fmt: skip
 def test_the_search_finds_the_best_shape_of_each_kernel(costs: FakeCosts, kernel: str, shape: str) -> None:
     figures = facts("memory_stream", costs, kernel=kernel, dtype="fp64", implementation="cuda", size_bytes=GIB)
     assert figures["shape"].value == shape

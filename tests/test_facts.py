@@ -71,19 +71,16 @@ def test_unreadable_files_are_unknown_not_fatal(server: Path) -> None:
     assert fact.reason == "is a directory"
 
 
-@pytest.mark.parametrize(
-    ("path", "text", "name", "value"),
-    [
-        ("proc/version", "Linux version 6.6.87.2-microsoft-standard-WSL2", "virtualization", "wsl"),
-        ("proc/version", "Linux version 6.6.87.2-microsoft-standard-WSL2", "wsl", True),
-        ("proc/version", "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016", "container", "gvisor"),
-        ("sys/class/dmi/id/sys_vendor", "Amazon EC2", "virtualization", "none"),  # its bare metal is bare metal
-        ("proc/self/cgroup", "0::/kubepods/besteffort/pod1", "container", "kubernetes"),
-        ("proc/self/cgroup", "0::/system.slice/docker-0123456789ab.scope", "container", "docker"),
-        ("run/.containerenv", "", "container", "podman"),
-        (".dockerenv", "", "container", "docker"),
-    ],
-)
+@pytest.mark.parametrize(("path", "text", "name", "value"), [
+    ("proc/version", "Linux version 6.6.87.2-microsoft-standard-WSL2", "virtualization", "wsl"),
+    ("proc/version", "Linux version 6.6.87.2-microsoft-standard-WSL2", "wsl", True),
+    ("proc/version", "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016", "container", "gvisor"),
+    ("sys/class/dmi/id/sys_vendor", "Amazon EC2", "virtualization", "none"),  # its bare metal is bare metal
+    ("proc/self/cgroup", "0::/kubepods/besteffort/pod1", "container", "kubernetes"),
+    ("proc/self/cgroup", "0::/system.slice/docker-0123456789ab.scope", "container", "docker"),
+    ("run/.containerenv", "", "container", "podman"),
+    (".dockerenv", "", "container", "docker"),
+])  # fmt: skip
 def test_virtual_machines_and_containers(server: Path, path: str, text: str, name: str, value: object) -> None:
     write(server, path, text)
     assert values(server)[name] == value
@@ -98,18 +95,15 @@ def test_variables_that_change_launches_are_listed_and_others_not(server: Path) 
     assert "KEY" not in found
 
 
-@pytest.mark.parametrize(
-    ("environment", "profiler"),
-    [
-        ({"NSYS_PROFILING_SESSION_ID": "7"}, "Nsight Systems"),
-        ({"NV_NSIGHT_INJECTION_PORT_BASE": "49152"}, "Nsight Compute"),
-        ({"LD_PRELOAD": "/opt/sanitizer/libsanitizer-collection.so"}, "Compute Sanitizer"),
-        ({"CUDA_INJECTION64_PATH": "/opt/nsight/libToolsInjection64.so"}, "Nsight Systems"),
-        ({"CUDA_INJECTION64_PATH": "/home/me/mine.so"}, "the library /home/me/mine.so"),
-        ({"LD_PRELOAD": "/usr/lib/libjemalloc.so"}, "none"),
-        ({"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}, "none"),
-    ],
-)
+@pytest.mark.parametrize(("environment", "profiler"), [
+    ({"NSYS_PROFILING_SESSION_ID": "7"}, "Nsight Systems"),
+    ({"NV_NSIGHT_INJECTION_PORT_BASE": "49152"}, "Nsight Compute"),
+    ({"LD_PRELOAD": "/opt/sanitizer/libsanitizer-collection.so"}, "Compute Sanitizer"),
+    ({"CUDA_INJECTION64_PATH": "/opt/nsight/libToolsInjection64.so"}, "Nsight Systems"),
+    ({"CUDA_INJECTION64_PATH": "/home/me/mine.so"}, "the library /home/me/mine.so"),
+    ({"LD_PRELOAD": "/usr/lib/libjemalloc.so"}, "none"),
+    ({"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}, "none"),
+])  # fmt: skip
 def test_profilers(server: Path, environment: dict[str, str], profiler: str) -> None:
     assert values(server, environment)["profiler"] == profiler
 
@@ -155,19 +149,16 @@ def test_a_given_plan_is_recorded_as_it_is(server: Path) -> None:
     assert (found["cpu_affinity_count"], found["physical_core_count"]) == (4, 3)
 
 
-@pytest.mark.parametrize(
-    ("allowed", "near_node", "plan"),
-    [
-        (range(16), None, CorePlan(1, (0, 8, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15), 2)),  # not core 0, no siblings
-        (range(16), 1, CorePlan(4, (0, 8, 1, 9, 2, 10, 3, 11, 6, 14, 7, 15), 5)),
-        ((0, 1, 4, 5), None, CorePlan(1, (4, 5), 0)),  # the watcher on the worker's node, even on core 0
-        ((0, 1, 2), 1, CorePlan(1, (0,), 2)),  # no core near the GPU
-        ((3,), None, CorePlan(3, (3,), 3)),
-        ((0, 1), None, CorePlan(1, (0,), 0)),
-        ((2, 10), None, CorePlan(2, (10,), 10)),  # one core, two threads: only a sibling is left
-        ((1, 9, 2, 10), None, CorePlan(1, (10,), 2)),  # two cores: the parent shares the watcher's, not the worker's
-    ],
-)
+@pytest.mark.parametrize(("allowed", "near_node", "plan"), [
+    (range(16), None, CorePlan(1, (0, 8, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15), 2)),  # not core 0, no siblings
+    (range(16), 1, CorePlan(4, (0, 8, 1, 9, 2, 10, 3, 11, 6, 14, 7, 15), 5)),
+    ((0, 1, 4, 5), None, CorePlan(1, (4, 5), 0)),  # the watcher on the worker's node, even on core 0
+    ((0, 1, 2), 1, CorePlan(1, (0,), 2)),  # no core near the GPU
+    ((3,), None, CorePlan(3, (3,), 3)),
+    ((0, 1), None, CorePlan(1, (0,), 0)),
+    ((2, 10), None, CorePlan(2, (10,), 10)),  # one core, two threads: only a sibling is left
+    ((1, 9, 2, 10), None, CorePlan(1, (10,), 2)),  # two cores: the parent shares the watcher's, not the worker's
+])  # fmt: skip
 def test_plans_of_a_server(server: Path, allowed: Sequence[int], near_node: int | None, plan: CorePlan) -> None:
     assert physical_core_plan(server, allowed, near_node) == plan
 

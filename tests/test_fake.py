@@ -283,18 +283,15 @@ def test_what_was_made_before_a_case_outlives_it() -> None:
     gpu.bind(graph)(1)
 
 
-@pytest.mark.parametrize(
-    ("use", "error", "reason"),
-    [
-        (lambda gpu: gpu.bind(LayerCall("warp")), Skip, "warp"),
-        (lambda gpu: gpu.bind(GraphLaunch(99, 1)), MeasurementError, "does not exist"),
-        (lambda gpu: gpu.graph([]), MeasurementError, "at least one node"),
-        (lambda gpu: gpu.graph([Query()]), MeasurementError, "captures"),
-        (lambda gpu: gpu.gate().open(), MeasurementError, "never shut"),
-        (lambda gpu: gpu.events().elapsed_s(), MeasurementError, "recorded"),
-        (lambda gpu: gpu.record(Launch(), 511, graph=False, gated=True), MeasurementError, "behind a gate"),
-    ],
-)
+@pytest.mark.parametrize(("use", "error", "reason"), [
+    (lambda gpu: gpu.bind(LayerCall("warp")), Skip, "warp"),
+    (lambda gpu: gpu.bind(GraphLaunch(99, 1)), MeasurementError, "does not exist"),
+    (lambda gpu: gpu.graph([]), MeasurementError, "at least one node"),
+    (lambda gpu: gpu.graph([Query()]), MeasurementError, "captures"),
+    (lambda gpu: gpu.gate().open(), MeasurementError, "never shut"),
+    (lambda gpu: gpu.events().elapsed_s(), MeasurementError, "recorded"),
+    (lambda gpu: gpu.record(Launch(), 511, graph=False, gated=True), MeasurementError, "behind a gate"),
+])  # fmt: skip
 def test_wrong_use_raises_with_a_reason(use: Callable[[Gpu], object], error: type[Exception], reason: str) -> None:
     with pytest.raises(error, match=reason):
         use(exact())
@@ -311,16 +308,12 @@ def depth(gpu: Gpu, op: Op, tries: int = 1300) -> int | None:
     return int(took_ns.argmax()) if took_ns.max() > 1e6 else None
 
 
-@pytest.mark.parametrize(
-    ("op", "expected"),
-    [
-        (Launch(), COSTS.queue_slots),
-        (Launch(argument_bytes=4000), COSTS.queue_depth(4000 + COSTS.launch_record_bytes)),
-        (Copy("h2d", 4), COSTS.queue_slots),
-        (Record(timed=False), None),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("op", "expected"), [
+    (Launch(), COSTS.queue_slots),
+    (Launch(argument_bytes=4000), COSTS.queue_depth(4000 + COSTS.launch_record_bytes)),
+    (Copy("h2d", 4), COSTS.queue_slots),
+    (Record(timed=False), None),
+], ids=str)  # fmt: skip
 def test_the_queue_holds_its_depth_and_half_of_it_may_stand_behind_a_gate(op: Op, expected: int | None) -> None:
     gpu = open_fake(COSTS, spread=0)
     assert depth(gpu, op) == expected

@@ -67,15 +67,11 @@ def test_a_refused_update_names_the_drivers_reason_and_other_ways_still_work() -
     assert (outcome.status, "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE" in outcome.reason) == ("failed", True)
 
 
-@pytest.mark.parametrize(
-    ("op", "called"),
-    [
-        (Query(), "cuEventQuery"),
-        (SynchronizeIdle("stream"), "cuStreamSynchronize"),
-        (SynchronizeIdle("event"), "cuEventSynchronize"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("op", "called"), [
+    (Query(), "cuEventQuery"),
+    (SynchronizeIdle("stream"), "cuStreamSynchronize"),
+    (SynchronizeIdle("event"), "cuEventSynchronize"),
+], ids=str)  # fmt: skip
 def test_a_capture_broken_by_a_forbidden_call_leaves_the_next_one_whole(op: Op, called: str) -> None:
     gpu = exact()
     with pytest.raises(MeasurementError, match=f"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: {called}"):

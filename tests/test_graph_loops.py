@@ -87,20 +87,17 @@ def test_each_node_depends_on_the_one_before(driver: ctypes.CDLL) -> None:
     assert [driver.graph_last(index) for index in range(4)] == [100, 103, 1, 5000 + 3 * 72]
 
 
-@pytest.mark.parametrize(
-    ("captured", "fails", "calls"),
-    [
-        (True, 0, "BKKKED"),
-        (True, 2, "BKKKED"),
-        (True, 5, "BKKKEID"),
-        (True, 6, "BKKKEIUSXD"),
-        (True, 8, "BKKKEIUSLSXD"),
-        (False, 2, "CAAAD"),
-        (False, 4, "CAAAID"),
-        (False, 5, "CAAAILSXD"),
-        (False, 7, "CAAAILSXD"),
-    ],
-)
+@pytest.mark.parametrize(("captured", "fails", "calls"), [
+    (True, 0, "BKKKED"),
+    (True, 2, "BKKKED"),
+    (True, 5, "BKKKEID"),
+    (True, 6, "BKKKEIUSXD"),
+    (True, 8, "BKKKEIUSLSXD"),
+    (False, 2, "CAAAD"),
+    (False, 4, "CAAAID"),
+    (False, 5, "CAAAILSXD"),
+    (False, 7, "CAAAILSXD"),
+])  # fmt: skip
 def test_a_life_stops_at_the_first_failure_and_destroys_what_was_made(
     driver: ctypes.CDLL, captured: bool, fails: int, calls: str
 ) -> None:

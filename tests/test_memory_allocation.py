@@ -68,16 +68,13 @@ def test_holders_are_named_with_their_memory() -> None:
         assert memory_holders(gpu.query).value.own.used_bytes == 500 * MIB
 
 
-@pytest.mark.parametrize(
-    ("gpu", "reason"),
-    [
-        (nvml(), "NVML lists no process here, not even this one"),
-        (
-            nvml(nvmlDeviceGetComputeRunningProcesses=refuse(4), nvmlDeviceGetComputeRunningProcesses_v2=refuse(4)),
-            "error 4",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("gpu", "reason"), [
+    (nvml(), "NVML lists no process here, not even this one"),
+    (
+        nvml(nvmlDeviceGetComputeRunningProcesses=refuse(4), nvmlDeviceGetComputeRunningProcesses_v2=refuse(4)),
+        "error 4",
+    ),
+])  # fmt: skip
 def test_processes_hidden_from_nvml_are_unknown_and_not_nobody(gpu: NvmlGpu, reason: str) -> None:
     fact = holders(gpu)
     assert fact.value is None
@@ -163,16 +160,13 @@ def test_all_blocks_are_freed_after_an_error() -> None:
     assert room.holes == [4 * GIB, GIB]
 
 
-@pytest.mark.parametrize(
-    ("found", "used_bytes", "shared", "why"),
-    [
-        (NOBODY, 100 * GIB, False, None),
-        (UNSEEN, MOST_OWN_BYTES, False, None),
-        (SOMEBODY, 0, False, "another process holds memory of this GPU"),
-        (UNSEEN, MOST_OWN_BYTES + 1, False, "2.00 GiB are held, perhaps by another process (NVML lists no process)"),
-        (NOBODY, 0, True, "the GPU's memory is the host's"),
-    ],
-)
+@pytest.mark.parametrize(("found", "used_bytes", "shared", "why"), [
+    (NOBODY, 100 * GIB, False, None),
+    (UNSEEN, MOST_OWN_BYTES, False, None),
+    (SOMEBODY, 0, False, "another process holds memory of this GPU"),
+    (UNSEEN, MOST_OWN_BYTES + 1, False, "2.00 GiB are held, perhaps by another process (NVML lists no process)"),
+    (NOBODY, 0, True, "the GPU's memory is the host's"),
+])  # fmt: skip
 def test_memory_that_others_may_need_is_not_taken(
     found: Answer, used_bytes: int, shared: bool, why: str | None
 ) -> None:

@@ -70,18 +70,15 @@ def test_errors_are_those_of_all_links() -> None:
     assert (refused.value, refused.reason) == (None, "NVML refuses field 208 with code 3")
 
 
-@pytest.mark.parametrize(
-    ("mode", "links", "value"),
-    [
-        (SimpleNamespace(isC2cEnabled=1), 0, True),
-        (SimpleNamespace(isC2cEnabled=0), 0, False),
-        (nvml.refuse(nvml.NOT_SUPPORTED), 10, True),
-        (nvml.refuse(nvml.NOT_SUPPORTED), None, False),
-        ("absent", None, False),
-        (nvml.refuse(nvml.NO_PERMISSION), 0, False),
-        (nvml.refuse(nvml.NO_PERMISSION), None, None),
-    ],
-)
+@pytest.mark.parametrize(("mode", "links", "value"), [
+    (SimpleNamespace(isC2cEnabled=1), 0, True),
+    (SimpleNamespace(isC2cEnabled=0), 0, False),
+    (nvml.refuse(nvml.NOT_SUPPORTED), 10, True),
+    (nvml.refuse(nvml.NOT_SUPPORTED), None, False),
+    ("absent", None, False),
+    (nvml.refuse(nvml.NO_PERMISSION), 0, False),
+    (nvml.refuse(nvml.NO_PERMISSION), None, None),
+])  # fmt: skip
 def test_the_coherent_link(mode: Any, links: int | None, value: bool | None) -> None:
     fields = without(170) if links is None else nvml.field_values({**nvml.FIELDS, 170: links})
     found = topology.coherent(query(nvmlDeviceGetC2cModeInfoV=mode, nvmlDeviceGetFieldValues=fields))

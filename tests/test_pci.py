@@ -83,14 +83,11 @@ def test_packet_size_codes(tmp_path: Path, code: int, size: int) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("space", "expected"),
-    [
-        (spaces.configuration_space(spaces.ENDPOINT, wide_boundary=True), (True, True, 128)),
-        (spaces.configuration_space(spaces.ENDPOINT, relaxed=False, tags=False), (False, False, 64)),
-        (spaces.configuration_space(spaces.INTEGRATED), (True, True, None)),
-    ],
-)
+@pytest.mark.parametrize(("space", "expected"), [
+    (spaces.configuration_space(spaces.ENDPOINT, wide_boundary=True), (True, True, 128)),
+    (spaces.configuration_space(spaces.ENDPOINT, relaxed=False, tags=False), (False, False, 64)),
+    (spaces.configuration_space(spaces.INTEGRATED), (True, True, None)),
+])  # fmt: skip
 def test_ordering_and_completion_boundary(
     tmp_path: Path, space: bytes, expected: tuple[bool, bool, int | None]
 ) -> None:
@@ -102,21 +99,18 @@ BRIDGE = spaces.configuration_space(spaces.DOWNSTREAM)
 REDIRECTING = partial(spaces.configuration_space, spaces.DOWNSTREAM, access_control=0x1D)
 
 
-@pytest.mark.parametrize(
-    ("read", "space", "reason"),
-    [
-        (pci.read_control, b"", "configuration space is not shown"),
-        (pci.read_control, bytes(256), "not a PCI Express device"),
-        (pci.read_control, bytes([*bytes(0x34), 0x40, *bytes(11), 0x05, 0x40, *bytes(190)]), "list has no end"),
-        (pci.read_control, spaces.configuration_space(spaces.ENDPOINT, visible=0x7C), pci.NEEDS_ROOT),
-        (pci.read_control, b"\xff" * 4096, pci.SILENT),
-        (pci.read_redirection, REDIRECTING(visible=64), pci.NEEDS_ROOT),
-        (pci.read_redirection, REDIRECTING(visible=256), pci.NO_EXTENDED_SPACE),
-        (pci.read_redirection, BRIDGE[:256] + b"\xff" * 3840, pci.SILENT),
-        (pci.read_redirection, b"\xff" * 4096, pci.SILENT),
-        (pci.read_redirection, BRIDGE[:256] + CIRCLE * 960, "the list of extended capabilities has no end"),
-    ],
-)
+@pytest.mark.parametrize(("read", "space", "reason"), [
+    (pci.read_control, b"", "configuration space is not shown"),
+    (pci.read_control, bytes(256), "not a PCI Express device"),
+    (pci.read_control, bytes([*bytes(0x34), 0x40, *bytes(11), 0x05, 0x40, *bytes(190)]), "list has no end"),
+    (pci.read_control, spaces.configuration_space(spaces.ENDPOINT, visible=0x7C), pci.NEEDS_ROOT),
+    (pci.read_control, b"\xff" * 4096, pci.SILENT),
+    (pci.read_redirection, REDIRECTING(visible=64), pci.NEEDS_ROOT),
+    (pci.read_redirection, REDIRECTING(visible=256), pci.NO_EXTENDED_SPACE),
+    (pci.read_redirection, BRIDGE[:256] + b"\xff" * 3840, pci.SILENT),
+    (pci.read_redirection, b"\xff" * 4096, pci.SILENT),
+    (pci.read_redirection, BRIDGE[:256] + CIRCLE * 960, "the list of extended capabilities has no end"),
+])  # fmt: skip
 def test_damaged_configuration_spaces(
     tmp_path: Path, read: Callable[[Path], pci.ExpressControl | pci.Redirection], space: bytes, reason: str
 ) -> None:

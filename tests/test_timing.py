@@ -61,16 +61,13 @@ def rising(call: int) -> Sequence[float]:
     return (1.0 + call,)
 
 
-@pytest.mark.parametrize(
-    ("step_s", "samples", "minimum", "stopped", "fewest", "most"),
-    [
-        (0.01, same, None, "narrow", 10, 10),  # equal samples stop at the minimum
-        (0.001, same, None, "narrow", 75, 90),  # but not before a quarter of the time
-        (0.001, wild, None, "time", 300, 300),
-        (1.0, rising, None, "time", 10, 10),  # the time is up only after the minimum
-        (1.0, rising, 1, "time", 1, 1),  # a long case may declare fewer
-    ],
-)
+@pytest.mark.parametrize(("step_s", "samples", "minimum", "stopped", "fewest", "most"), [
+    (0.01, same, None, "narrow", 10, 10),  # equal samples stop at the minimum
+    (0.001, same, None, "narrow", 75, 90),  # but not before a quarter of the time
+    (0.001, wild, None, "time", 300, 300),
+    (1.0, rising, None, "time", 10, 10),  # the time is up only after the minimum
+    (1.0, rising, 1, "time", 1, 1),  # a long case may declare fewer
+])  # fmt: skip
 def test_sampling_stops(
     step_s: float, samples: Samples, minimum: int | None, stopped: str, fewest: int, most: int
 ) -> None:
