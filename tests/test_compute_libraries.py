@@ -212,9 +212,7 @@ def test_types_that_a_library_lacks_or_refuses_are_skipped(monkeypatch: pytest.M
         (50, 30, 0, 1), (50, 30, -5, 1), (0, 1 << 30, 1 << 40, 2),
     ],
 )  # fmt: skip
-def test_copies_go_beyond_the_l2_as_far_as_memory_goes(
-    l2_bytes: int, copy_bytes: int, free_bytes: int, copies: int
-) -> None:
+def test_copies_go_beyond_the_l2_as_memory_allows(l2_bytes: int, copy_bytes: int, free_bytes: int, copies: int) -> None:
     assert copies_beyond(l2_bytes, copy_bytes, free_bytes) == copies
 
 

@@ -39,9 +39,7 @@ def copy_s(costs: FakeCosts, direction: str, memory: str, size_bytes: int, metri
 @each_machine
 @pytest.mark.parametrize("memory", ["pinned", "registered", "write_combined"])
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
-def test_a_line_through_copies_has_the_fixed_cost_and_the_bandwidth(
-    costs: FakeCosts, direction: str, memory: str
-) -> None:
+def test_a_line_through_copies_has_fixed_cost_and_bandwidth(costs: FakeCosts, direction: str, memory: str) -> None:
     sizes = [1, KIB, 16 * KIB, 256 * KIB, 4 * MIB, 64 * MIB]
     fit = fits.line((size, copy_s(costs, direction, memory, size, "bandwidth")) for size in sizes)
     assert fit is not None
@@ -170,9 +168,7 @@ def managed_s(costs: FakeCosts, way: ManagedWay, size_bytes: int = 64 * MIB) -> 
     ("read_mostly_to_device", "h2d", "fault_batch_bytes", "read_mostly_batch_ns"),
     ("fault_to_host", "d2h", "host_fault_bytes", "host_fault_ns"),
 ])  # fmt: skip
-def test_faults_cost_a_batch_and_its_way(
-    costs: FakeCosts, way: ManagedWay, direction: str, batch_bytes: str, cost: str
-) -> None:
+def test_cost_of_a_fault_batch(costs: FakeCosts, way: ManagedWay, direction: str, batch_bytes: str, cost: str) -> None:
     links = costs.links
     batches = 64 * MIB / getattr(links, batch_bytes)
     each_s = getattr(links, cost) * 1e-9 + getattr(links, batch_bytes) / payload_rate(costs, direction)

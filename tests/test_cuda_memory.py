@@ -48,9 +48,7 @@ SIZES = (8, 56, 4099, 5_000_011, 50_000_003)
 @pytest.mark.parametrize("size_bytes", SIZES)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_every_shape_computes_the_right_result(
-    gpu: Gpu, kernel: StreamKernel, dtype: DataType, size_bytes: int
-) -> None:
+def test_every_shape_computes_right_results(gpu: Gpu, kernel: StreamKernel, dtype: DataType, size_bytes: int) -> None:
     shapes = gpu.memory.shapes(kernel, dtype, "cuda")
     assert len(shapes) > 1
     for shape in shapes:
@@ -153,9 +151,7 @@ WRONG = re.compile(r"the sum of the words|byte \d+ of|words have grown by|word \
 @pytest.mark.parametrize(
     ("blocks_per_sm", "block_threads", "loads"), [(1, 32, 1), (2, 96, 2), (1, 1024, 4), (3, 64, 8)]
 )
-def test_few_threads_read_every_byte(
-    gpu: Gpu, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int
-) -> None:
+def test_few_threads_read_all(gpu: Gpu, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int) -> None:
     read = gpu.memory.occupied(blocks_per_sm, block_threads, loads, size_bytes)
     assert read.size_bytes == size_bytes
     assert not read.blocks
@@ -170,9 +166,7 @@ def test_an_sm_holds_as_many_blocks_as_asked_for(gpu: Gpu, blocks_per_sm: int) -
 @pytest.mark.parametrize(("blocks_per_sm", "block_threads", "loads", "words"), [
     (4, 1024, 1, "an SM holds"), (64, 32, 1, "an SM holds"), (1, 32, 3, "none with 3"),
 ])  # fmt: skip
-def test_more_blocks_than_an_sm_holds_are_skipped(
-    gpu: Gpu, blocks_per_sm: int, block_threads: int, loads: int, words: str
-) -> None:
+def test_too_many_blocks_are_skipped(gpu: Gpu, blocks_per_sm: int, block_threads: int, loads: int, words: str) -> None:
     with pytest.raises(Skip, match=words):
         gpu.memory.occupied(blocks_per_sm, block_threads, loads, MIB)
 

@@ -163,11 +163,8 @@ def test_plans_of_a_server(server: Path, allowed: Sequence[int], near_node: int 
     assert physical_core_plan(server, allowed, near_node) == plan
 
 
-def test_plan_without_sysfs_takes_each_cpu_for_a_core(tmp_path: Path) -> None:
+def test_plan_without_sysfs_takes_each_cpu_for_a_core_and_needs_one(tmp_path: Path) -> None:
     assert physical_core_plan(tmp_path, (0, 1, 2)) == CorePlan(1, (0,), 2)
-
-
-def test_plan_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no CPU"):
         physical_core_plan(tmp_path, ())
 
@@ -211,6 +208,7 @@ def test_only_what_is_allowed_is_used(server: Path) -> None:
     alone = find_cores(None, server, (5,))
     assert alone.helpers == (5,)
     assert not alone.watcher_alone
+    assert cpus_near(None, (0, 1)) == cpus_near(977, (0, 1)) == {0, 1}
 
 
 def test_a_user_s_pinning_holds_and_pinned_ends() -> None:
@@ -220,11 +218,6 @@ def test_a_user_s_pinning_holds_and_pinned_ends() -> None:
         assert find_cores().allowed == lowest
         assert on_cores(lambda: os.sched_getaffinity(0), lowest).result() == lowest
     assert os.sched_getaffinity(0) == before
-
-
-def test_no_node_means_every_cpu_that_is_allowed() -> None:
-    assert cpus_near(None, (0, 1)) == {0, 1}
-    assert cpus_near(977, (0, 1)) == {0, 1}
 
 
 def test_a_hand_off_needs_a_second_cpu() -> None:

@@ -98,9 +98,7 @@ def test_each_node_depends_on_the_one_before(driver: ctypes.CDLL) -> None:
     (False, 5, "CAAAILSXD"),
     (False, 7, "CAAAILSXD"),
 ])  # fmt: skip
-def test_a_life_stops_at_the_first_failure_and_destroys_what_was_made(
-    driver: ctypes.CDLL, captured: bool, fails: int, calls: str
-) -> None:
+def test_a_failed_life_destroys_what_was_made(driver: ctypes.CDLL, captured: bool, fails: int, calls: str) -> None:
     driver.graph_reset(fails)
     assert live(driver, 3, captured=captured)[0] == 900
     assert order(driver) == calls

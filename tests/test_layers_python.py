@@ -212,9 +212,7 @@ def test_a_missing_package_is_skipped_with_its_install_line(
     ImportError("libnvrtc.so.13: cannot open\nshared object"), AttributeError("np has no row_stack"),
     ModuleNotFoundError("No module named 'its_dependency'", name="its_dependency"), RuntimeError("ABI version"),
 ])  # fmt: skip
-def test_a_broken_package_is_skipped_with_its_error_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_a_broken_package_is_skipped_with_its_error(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def broken(wanted: str) -> Any:
         raise error
 
@@ -293,9 +291,7 @@ def graph_of(handle: LayerHandle, count: int) -> LayerGraph:
 
 @pytest.mark.parametrize("name", SPINNING)
 @pytest.mark.parametrize(("cycles", "kernel", "arguments"), [(0, "empty", ()), (2**33, "spin", (2**33,))])
-def test_a_call_spins_for_the_cycles_it_is_given(
-    launches: Launches, name: str, cycles: int, kernel: str, arguments: tuple[int, ...]
-) -> None:
+def test_a_call_spins(launches: Launches, name: str, cycles: int, kernel: str, arguments: tuple[int, ...]) -> None:
     handle = open_spinning(name, CONTEXT, cycles)
     assert len(launches) == 1, "the kernel must be compiled and launched before anything is timed"
     handle.call()

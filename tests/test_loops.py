@@ -94,15 +94,13 @@ def test_stamps_round_trips_and_streams_in_turn(driver: ctypes.CDLL) -> None:
     assert (driver.driver_calls(), driver.driver_seen(8)) == (5, 22)
 
 
-def watched(
-    driver: ctypes.CDLL, launch: str, count: int, parameters: Callable[[int], int]
-) -> tuple[int, int, IntArray]:
+def watched(driver: ctypes.CDLL, launch: str, count: int, params: Callable[[int], int]) -> tuple[int, int, IntArray]:
     """Launch and synchronise while another thread watches the flag: both results, and the stamps."""
     words = np.zeros(64, dtype=np.uint32)
     flag, seen = int(words.ctypes.data), int(words[32:].ctypes.data)
     out: IntArray = np.zeros((count, 4), dtype=np.int64)
     watcher = on_cores(lambda: loops.watch_flag(flag, seen, CLOCK, 10**10, out), find_cores().allowed)
-    synchronize, arguments = address(driver, "driver_synchronize"), wide((9, parameters(flag)))
+    synchronize, arguments = address(driver, "driver_synchronize"), wide((9, params(flag)))
     code = loops.launch_and_synchronize(address(driver, launch), arguments, 16, synchronize, 3, seen, CLOCK, out)
     return code, watcher.result(), out
 

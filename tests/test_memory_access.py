@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from c_library import compiled
 from host_case import DEVICE, STREAM, HostCase, at, cupy_on_host
 
 from microbench.core.errors import MeasurementError, Skip
@@ -40,9 +40,7 @@ def fill(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder: Path = tmp_path_factory.mktemp("place")
     source = folder / "place.c"
     source.write_text(f"typedef unsigned long long u64;\ntypedef unsigned int u32;\nstatic {match[1]}\n{FILL}")
-    compiler = shutil.which("cc") or shutil.which("gcc") or "cc"
-    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", folder / "place.so", source], check=True)
-    return ctypes.CDLL(str(folder / "place.so"))
+    return compiled(source, folder, "-O2")
 
 
 def places(library: ctypes.CDLL, first: int, count: int, bits: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:

@@ -167,9 +167,7 @@ def test_all_blocks_are_freed_after_an_error() -> None:
     (UNSEEN, MOST_OWN_BYTES + 1, False, "2.00 GiB are held, perhaps by another process (NVML lists no process)"),
     (NOBODY, 0, True, "the GPU's memory is the host's"),
 ])  # fmt: skip
-def test_memory_that_others_may_need_is_not_taken(
-    found: Answer, used_bytes: int, shared: bool, why: str | None
-) -> None:
+def test_memory_others_may_need_is_not_taken(found: Answer, used_bytes: int, shared: bool, why: str | None) -> None:
     reason = why_not_all(found, used_bytes, shared_with_host=shared)
     assert reason is None if why is None else str(reason).startswith(why)
 
@@ -270,22 +268,16 @@ def virtual(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_cgroup_leaves_its_limit_less_what_it_uses_and_would_not_give_back(server: Path) -> None:
+def test_room_is_what_the_cgroup_or_the_machine_leaves_whichever_is_less(server: Path) -> None:
     write(server, f"{SLICE}/memory.current", str(10 * GIB))
     write(server, f"{SLICE}/memory.stat", f"anon 1\ninactive_file {2 * GIB}\nfile 3")
     room = host_room(Machine(server))
     assert room.bytes == (64 - (10 - 2) - 4) * GIB
     assert f"limit of 64.0 GiB in /{SLICE}/memory.max" in room.source
-
-
-def test_the_machine_s_own_memory_counts_where_it_is_less(server: Path) -> None:
     write(server, MEMINFO, meminfo(128 * GIB, 20 * GIB))
     room = host_room(Machine(server))
     assert room.bytes == (20 - 8) * GIB
     assert room.source == "MemAvailable of /proc/meminfo less 8.00 GiB"
-
-
-def test_a_throttling_limit_counts_too(server: Path) -> None:
     write(server, f"{SLICE}/session-3.scope/memory.high", str(GIB))
     room = host_room(Machine(server))
     assert room.bytes == GIB - 64 * MIB
@@ -310,8 +302,7 @@ def test_a_full_cgroup_leaves_none(server: Path) -> None:
 
 
 def test_where_nothing_is_known_nothing_is_refused(tmp_path: Path) -> None:
-    room = host_room(Machine(tmp_path))
-    assert room.bytes == NO_LIMIT_BYTES
+    assert host_room(Machine(tmp_path)).bytes == NO_LIMIT_BYTES
     require_room(1 << 50, "pinned memory", Machine(tmp_path))
 
 
@@ -335,21 +326,16 @@ def test_a_cgroup_s_limit_is_never_tried(virtual: Path, monkeypatch: pytest.Monk
         require_room(8 * GIB, "pinned memory", Machine(virtual))
 
 
-def test_a_virtual_machine_that_grows_as_it_fills_is_not_refused(
-    virtual: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_virtual_machine_is_refused_unless_it_grows(virtual: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def grow(size_bytes: int, available: object) -> int:
         write(virtual, MEMINFO, meminfo(64 * GIB, 60 * GIB))
         return size_bytes
 
-    monkeypatch.setattr(memory, "fill", grow)
-    require_room(16 * GIB, "pinned memory", Machine(virtual))
-
-
-def test_a_virtual_machine_that_does_not_grow_is_refused(virtual: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "fill", lambda size_bytes, available: 0)
     with pytest.raises(Skip, match=r"16 GiB of pinned memory asked, 2\.75 GiB may be taken"):
         require_room(16 * GIB, "pinned memory", Machine(virtual))
+    monkeypatch.setattr(memory, "fill", grow)
+    require_room(16 * GIB, "pinned memory", Machine(virtual))
 
 
 def test_memory_is_filled_step_by_step_as_long_as_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,9 +343,6 @@ def test_memory_is_filled_step_by_step_as_long_as_it_is_there(monkeypatch: pytes
     left = iter([2 * MIB, 0, 5 * MIB, MIB, 0, 0, 0])
     assert fill(10 * MIB, lambda: next(left, 0), longest_wait_s=0.12) == 3 * MIB
     assert fill(2 * MIB + 5, lambda: GIB) == 2 * MIB + 5
-
-
-def test_filling_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "LONGEST_FILL_S", 0.0)
     assert fill(GIB, lambda: GIB) == 0
 

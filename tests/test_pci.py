@@ -88,9 +88,7 @@ def test_packet_size_codes(tmp_path: Path, code: int, size: int) -> None:
     (spaces.configuration_space(spaces.ENDPOINT, relaxed=False, tags=False), (False, False, 64)),
     (spaces.configuration_space(spaces.INTEGRATED), (True, True, None)),
 ])  # fmt: skip
-def test_ordering_and_completion_boundary(
-    tmp_path: Path, space: bytes, expected: tuple[bool, bool, int | None]
-) -> None:
+def test_ordering_and_boundary(tmp_path: Path, space: bytes, expected: tuple[bool, bool, int | None]) -> None:
     control = pci.read_control(config(tmp_path, space))
     assert (control.relaxed_ordering, control.extended_tags, control.read_completion_boundary_bytes) == expected
 
