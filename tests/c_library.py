@@ -29,5 +29,4 @@ def compiled(source: Path, folder: Path, *options: str) -> ctypes.CDLL:
 
 
 def address(library: ctypes.CDLL, name: str) -> int:
-    """Address of a function of the library."""
     return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0

@@ -49,7 +49,6 @@ def run_case(
 
 
 def exactly(name: str, costs: FakeCosts | None, params: dict[str, int | str]) -> list[Measured]:
-    """All that a case of that benchmark yields, without noise."""
     return run_case(discover()[name], Case(name, dict(sorted(params.items()))), costs, spread=0, limits=EQUAL)
 
 
@@ -59,12 +58,10 @@ def medians(name: str, costs: FakeCosts | None = None, /, **params: int | str) -
 
 
 def medians_of(name: str, rows: list[Measured]) -> dict[str, float]:
-    """The same, of what a case has yielded."""
     declared = {metric.name: metric for metric in discover()[name].metrics}
     measured = [row for row in rows if isinstance(row, Measurement)]
     return {row.metric: float(np.median(values_of(declared[row.metric], row))) for row in measured}
 
 
 def facts(name: str, costs: FakeCosts | None = None, /, **params: int | str) -> dict[str, Fact]:
-    """The facts of one case, without noise, by name."""
     return {row.name: row for row in exactly(name, costs, params) if isinstance(row, Fact)}

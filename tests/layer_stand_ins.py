@@ -17,8 +17,6 @@ STREAM = 0xABC0
 
 
 class Code(int):
-    """A CUresult."""
-
     name = "CUDA_ERROR_STAND_IN"
 
 

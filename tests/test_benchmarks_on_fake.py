@@ -97,7 +97,6 @@ def test_cases_are_nested_unique_and_sorted_by_axis_name(benchmark: Benchmark) -
 
 
 def cases_here(benchmark: Benchmark, preset: Preset) -> list[Case]:
-    """The cases that mean something on the simulated machine."""
     return [case for case in benchmark.cases(preset) if benchmark.here(HERE, case.params) is None]
 
 

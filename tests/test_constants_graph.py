@@ -84,7 +84,6 @@ def replay_ns(costs: FakeCosts, nodes: int) -> float:
 
 
 def line_ns(costs: FakeCosts, nodes: int, duration_ns: float = 0) -> float:
-    """GPU time of a chain of kernels in a graph."""
     return nodes * costs.kernel_ns(duration_ns) + (nodes - 1) * costs.gap_graph_ns
 
 
@@ -320,7 +319,6 @@ def stream_step(costs: FakeCosts, pairs: int, *, allocates: bool, pages: int = 0
 
 
 def graph_step_ns(costs: FakeCosts, pairs: int, *, allocates: bool) -> tuple[int, float]:
-    """Nodes of the step, and its GPU time."""
     graphs = costs.graphs
     pair_ns = graphs.dependent_kernel_ns + costs.gap_graph_ns
     if allocates:

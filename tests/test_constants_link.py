@@ -27,7 +27,6 @@ each_machine = pytest.mark.parametrize("costs", [COSTS, OTHER], ids=["default", 
 
 
 def payload_rate(costs: FakeCosts, direction: str) -> float:
-    """Bytes a second that copies of any size approach."""
     return costs.link_bytes_per_s * 256 / (276 if direction == "h2d" else 280)
 
 

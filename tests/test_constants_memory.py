@@ -40,7 +40,6 @@ each_machine = pytest.mark.parametrize("costs", [COSTS, OTHER], ids=["default", 
 
 
 def stream(costs: FakeCosts, kernel: str, size_bytes: int = 4 * GIB, implementation: str = "cuda") -> dict[str, float]:
-    """Figures of one streaming kernel."""
     params: dict[str, int | str] = {"kernel": kernel, "size_bytes": size_bytes, "implementation": implementation}
     return medians("memory_stream", costs, dtype="fp64", **params)
 
@@ -187,7 +186,6 @@ def test_additions_in_shared_memory_are_those_of_every_sm(dtype: AtomicType, mer
 
 
 def atomic(costs: FakeCosts, space: str, dtype: AtomicType, spread: Spread) -> float:
-    """Additions a second."""
     return medians("memory_atomic", costs, space=space, dtype=dtype, spread=spread)["additions"]
 
 

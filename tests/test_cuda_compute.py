@@ -103,7 +103,6 @@ def test_a_factor_of_1_02_is_noticed(gpu: Gpu, dtype: GemmType) -> None:
 
 
 def call_of(gpu: Gpu, matrices: Matrices) -> Call:
-    """A call of cuBLASLt on other matrices than the problem's."""
     assert isinstance(gpu, CudaGpu)
     library = CublasLt(gpu.subject(), matrices)
     call = library.calls(library.ways[0])[0]

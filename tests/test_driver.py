@@ -119,8 +119,6 @@ def test_every_code_of_the_table_is_reached_names_itself_and_is_two_lines() -> N
 
 
 class StandInCuda:
-    """A libcuda: codes and numbers as given."""
-
     def __init__(self, init: int, count: int, version: int) -> None:
         self.init, self.count, self.version = init, count, version
 

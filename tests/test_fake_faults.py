@@ -33,7 +33,6 @@ CROWDED = FakeCosts(memory=MemoryCosts(total_bytes=16 * GIB, held_by_others_byte
 
 
 def with_links(**links: object) -> FakeCosts:
-    """Two GPUs whose links differ from the default."""
     return FakeCosts(gpus=2, links=LinkCosts(**links))  # type: ignore[arg-type]
 
 
@@ -114,7 +113,6 @@ def test_what_is_counted_is_what_is_moved() -> None:
 
 
 def outcomes_of(gpu: Gpu, cases: list[Case]) -> list[Outcome]:
-    """The cases one after the other on one device, as a worker measures them."""
     job = Job("gpu", "fake", "microbench.benchmarks", "microbench.gpu.open", 0)
     job = msgspec.structs.replace(job, floors=measure_floors(FakeHost(spread=0), gpu))
     device, sent = Device(gpu, gpu.clock, gpu), list[Message]()

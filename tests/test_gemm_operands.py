@@ -36,7 +36,6 @@ OPERANDS: tuple[Element, ...] = ("fp64", "fp32", "fp16", "bf16", "e4m3", "e5m2",
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """kernels/gemm_operands.cu as the machine's C++ compiler makes it."""
     folder = tmp_path_factory.mktemp("kernels")
     source = folder / "kernels.cpp"
     source.write_text(f'#include "{HEADER}"\n{kernel_source("gemm_operands")}', encoding="utf-8")
@@ -56,7 +55,6 @@ def draw(kernels: ctypes.CDLL, element: Element, data: GemmData = "normal", seed
 def products(
     kernels: ctypes.CDLL, element: Element, matrix: Bytes, width: int, vectors: npt.NDArray[np.float64], block_rows: int
 ) -> npt.NDArray[np.float64]:
-    """Vectors, shape (VECTORS, rows), times the matrix."""
     rows = vectors.shape[1]
     sums = np.zeros((VECTORS, width))
     arguments = (pointer(matrix), ctypes.c_uint64(rows), ctypes.c_uint64(width), pointer(vectors), pointer(sums))

@@ -22,7 +22,6 @@ FUNCTIONS = {entry: entry.name.lower() for entry in Entry} | {Entry.LAUNCH: "rep
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """The driver, built once."""
     library = build("graph_driver", tmp_path_factory.mktemp("driver"))
     library.graph_order.restype = ctypes.c_char_p
     library.graph_last.restype = ctypes.c_int64
@@ -31,7 +30,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.fixture
 def driver(library: ctypes.CDLL) -> ctypes.CDLL:
-    """The driver with nothing remembered."""
     library.graph_reset(-1)
     return library
 
@@ -41,7 +39,6 @@ def entries(driver: ctypes.CDLL) -> IntArray:
 
 
 def launch_row(driver: ctypes.CDLL, parameters: int = 1000) -> IntArray:
-    """Arguments of a launch and the address of its call."""
     return np.array([1, 1, 1, 1, 32, 1, 1, 0, STREAM, parameters, 0, address(driver, "launch")], dtype=np.int64)
 
 

@@ -44,7 +44,6 @@ def wanted(name: str) -> list[str]:
 
 
 def compiled(source: str, name: str, architecture: str) -> tuple[bytes | None, str]:
-    """The cubin, or None, and the compiler's messages."""
     _, program = nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], [])
     options = [f"--gpu-architecture=sm_{architecture}".encode(), b"--std=c++17"]
     (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)

@@ -23,7 +23,6 @@ LAUNCH = [0x7FFF_0000_1234, 65536, 1, 1, 1024, 1, 1, 0xFFFF_FFFF, 0x1_0000_0001,
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """The remembering driver."""
     library = build("driver", tmp_path_factory.mktemp("driver"))
     library.driver_seen.restype = ctypes.c_int64
     return library
@@ -31,12 +30,10 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.fixture(autouse=True)
 def fresh(driver: ctypes.CDLL) -> None:
-    """No calls yet, none will fail."""
     driver.driver_reset(-1)
 
 
 def wide(*changes: tuple[int, int]) -> IntArray:
-    """The arguments of a launch."""
     arguments: IntArray = np.array(LAUNCH, dtype=np.int64)
     for index, value in changes:
         arguments[index] = value

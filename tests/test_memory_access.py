@@ -34,7 +34,6 @@ void fill(u64 *out, u64 first, u64 count, u32 bits) {
 
 @pytest.fixture(scope="module")
 def fill(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """The kernels' function ``place``, compiled as C."""
     match = PLACE.search(kernel_source("memory_access"))
     assert match is not None
     folder: Path = tmp_path_factory.mktemp("place")
@@ -159,7 +158,6 @@ def moved_arrays(kernel: StreamKernel) -> int:
 
 @pytest.fixture
 def acts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What CuPy's stand-in did."""
     done: list[str] = []
     monkeypatch.setitem(sys.modules, "cupy", cupy_on_host(done))
     return done

@@ -262,7 +262,6 @@ def server(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def virtual(tmp_path: Path) -> Path:
-    """A virtual machine that has 4 GiB now."""
     root = unpack("virtual_machine", tmp_path)
     write(root, MEMINFO, meminfo(4 * GIB, 3 * GIB))
     return root

@@ -72,14 +72,10 @@ def test_each_query_is_guarded_alone(code: int) -> None:
 
 
 def test_a_feature_that_does_not_exist_is_off_but_a_forbidden_one_is_unknown() -> None:
-    without = NvmlGpu(
-        UUID, library(nvmlDeviceGetMigMode=refuse(NOT_SUPPORTED), nvmlSystemGetConfComputeState="absent")
-    ).describe(BARE)
-    assert (without.mig, without.confidential_computing) == (False, False)
-    forbidden = NvmlGpu(
-        UUID, library(nvmlDeviceGetMigMode=refuse(NO_PERMISSION), nvmlSystemGetConfComputeState=refuse(NO_PERMISSION))
-    ).describe(BARE)
-    assert (forbidden.mig, forbidden.confidential_computing) == (None, None)
+    forbidden = refuse(NO_PERMISSION)
+    for mig, state, expected in ((refuse(NOT_SUPPORTED), "absent", False), (forbidden, forbidden, None)):
+        info = NvmlGpu(UUID, library(nvmlDeviceGetMigMode=mig, nvmlSystemGetConfComputeState=state)).describe(BARE)
+        assert (info.mig, info.confidential_computing) == (expected, expected)
 
 
 def test_nothing_raises_when_the_binding_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

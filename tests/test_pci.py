@@ -70,7 +70,6 @@ def test_a_virtual_machine_hides_the_link(tmp_path: Path) -> None:
 
 
 def config(folder: Path, space: bytes) -> Path:
-    """A file with that configuration space."""
     (folder / "config").write_bytes(space)
     return folder / "config"
 

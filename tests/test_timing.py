@@ -23,8 +23,6 @@ Samples = Callable[[int], Sequence[float]]
 
 
 class TinyClock:
-    """A clock that only the test moves."""
-
     def __init__(self) -> None:
         self.time_ns = 0
 
@@ -49,7 +47,6 @@ def wild(call: int) -> Sequence[float]:
 
 
 def value(measurement: Measurement) -> float:
-    """Median of a call."""
     return float(np.median(measurement.values)) / measurement.calls_per_sample
 
 
@@ -104,13 +101,10 @@ def test_half_width_is_what_the_limits_say() -> None:
     assert run(0.01).stopped == "time"
 
 
-def test_void_samples_are_left_out() -> None:
+def test_void_samples_are_left_out_and_too_many_in_a_row_fail() -> None:
     clock = TinyClock()
     measured = Meter(clock).collect("m", taking(clock, 0.001, lambda call: () if call % 10 else (1.0,)), clock="device")
     assert (measured.n, measured.stopped) == (10, "narrow"), "ninety void samples, but never many in a row"
-
-
-def test_too_many_void_samples_in_a_row_fail() -> None:
     clock = TinyClock()
     take = taking(clock, 0.5, lambda call: (1.0,) if call == 0 else ())
     with pytest.raises(MeasurementError, match="gate timed out"):
@@ -216,7 +210,6 @@ def test_a_batch_without_calls_is_void() -> None:
 
 
 def exact(floors: Floors | None = None, costs: FakeCosts | None = None) -> tuple[Gpu, Meter]:
-    """A simulated GPU without noise and a Meter for it."""
     gpu = open_fake(costs, spread=0)
     return gpu, Meter(gpu.clock, gpu, floors)
 
