@@ -71,6 +71,7 @@ def test_one_failing_call_among_many_is_reported(driver: ctypes.CDLL) -> None:
     for submit in calls:
         driver.driver_reset(6)
         assert submit() == 719
+    assert [loops.first_code(*pair) for pair in ((0, 0), (0, 7), (5, 0), (5, 7))] == [0, 7, 5, 5]
 
 
 def test_stamps_round_trips_and_streams_in_turn(driver: ctypes.CDLL) -> None:
@@ -155,10 +156,6 @@ def test_calls_hand_offs_and_copies_of_the_host_take_time() -> None:
     source, destination = host.buffers(0, 4096)
     assert (destination == source).all()
     assert source.any()
-
-
-def test_the_first_error_is_kept_whatever_follows() -> None:
-    assert [loops.first_code(*pair) for pair in ((0, 0), (0, 7), (5, 0), (5, 7))] == [0, 7, 5, 5]
 
 
 def test_threads_start_together_and_warm_up_first(driver: ctypes.CDLL) -> None:

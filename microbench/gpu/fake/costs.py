@@ -359,10 +359,6 @@ class Traffic(msgspec.Struct, frozen=True):
         return Traffic(self.received + other.received, self.sent + other.sent)
 
 
-def _layers() -> dict[str, LayerCosts]:
-    return {layer.name: layer.simulated for layer in submitters() if layer.simulated is not None}
-
-
 class FakeCosts(msgspec.Struct, frozen=True):
     """All costs of one simulated machine."""
 
@@ -385,7 +381,9 @@ class FakeCosts(msgspec.Struct, frozen=True):
     )
     legacy_stream_submit_ns: float = 150.0  # on top of submit_ns
     thread_contention_ns: float = 700.0  # a call, for each other thread that submits
-    layers: dict[str, LayerCosts] = msgspec.field(default_factory=_layers)
+    layers: dict[str, LayerCosts] = msgspec.field(
+        default_factory=lambda: {layer.name: layer.simulated for layer in submitters() if layer.simulated is not None}
+    )
     graph_submit_ns: float = 1250.0
     graph_node_submit_ns: float = 1.2
     copy_h2d_submit_ns: float = 1700.0
