@@ -131,9 +131,8 @@ def test_a_failed_case_is_an_outcome_with_its_reason(name: str, reason: str) -> 
 
 def test_memory_over_the_limit_is_a_skip_and_the_run_goes_on() -> None:
     sizes: tuple[Param, ...] = (MIB, 512 * MIB)
-    cases = discover()["link_copy"].cases("full", {"size_bytes": sizes}) + discover()["link_bidirectional"].cases(
-        "quick"
-    )
+    cases = discover()["link_copy"].cases("full", {"size_bytes": sizes})
+    cases = cases + discover()["link_bidirectional"].cases("quick")
     for outcome in outcomes_of(exact(with_links(host_memory_limit_bytes=256 * MIB)), cases):
         large = outcome.case.params["size_bytes"] == 512 * MIB
         assert outcome.status == ("skipped" if large else "ok"), outcome.case.id

@@ -131,10 +131,7 @@ def test_the_device_code_reads_each_type_right(kernels: ctypes.CDLL, element: El
 @pytest.mark.parametrize(("rows", "block_rows"), [(1, 1), (40, 7), (40, 40)])
 @pytest.mark.parametrize("element", ["bf16", "e4m3", "int8"])
 def test_a_matrix_times_vectors(kernels: ctypes.CDLL, element: Element, rows: int, block_rows: int) -> None:
-    matrix, vectors = (
-        draw(kernels, element, count=24 * rows),
-        np.random.default_rng(2).standard_normal((VECTORS, rows)),
-    )
+    matrix, vectors = draw(kernels, element, count=24 * rows), np.random.default_rng(2).standard_normal((VECTORS, rows))
     wanted = vectors @ values(element, matrix).reshape(rows, 24)
     assert products(kernels, element, matrix, 24, vectors, block_rows) == pytest.approx(wanted, abs=1e-10)
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cuda.bindings import nvrtc
+from host_case import passes_on_numbas_simulator
 
 import microbench
 from microbench.gpu.cuda.context import kernel_source
@@ -108,11 +106,4 @@ assert np.array_equal(c, np.where(a < 48, a + b, 0))
 
 
 def test_numba_kernels_run_on_its_simulator() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", SIMULATED],
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (result.returncode, result.stderr) == (0, "")
+    passes_on_numbas_simulator(SIMULATED)

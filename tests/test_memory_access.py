@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from c_library import compiled
-from host_case import DEVICE, STREAM, HostCase, at, cupy_on_host
+from host_case import DEVICE, STREAM, HostCase, at, cupy_on_host, passes_on_numbas_simulator
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.cuda.context import kernel_source
@@ -240,11 +238,4 @@ for name, dtype in {"fp64": np.float64, "fp32": np.float32, "fp16": np.float16, 
 
 @pytest.mark.slow
 def test_numbas_kernels_are_right_on_its_simulator() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", SIMULATED],
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (result.returncode, result.stderr) == (0, "")
+    passes_on_numbas_simulator(SIMULATED)

@@ -452,11 +452,9 @@ def call_of_kind(kind: NodeKind, costs: FakeCosts) -> Call | None:
     if op is None:
         return Call(own.submit_ns, Item(gap_ns=costs.gap_stream_ns, duration_ns=own.duration_ns)) if own else None
     call = call_of(op, costs, {})
-    return (
-        call.with_item(gap_ns=call.item.gap_ns + costs.graphs.trigger_gap_ns)
-        if kind.startswith("pdl_trigger")
-        else call
-    )
+    if not kind.startswith("pdl_trigger"):
+        return call
+    return call.with_item(gap_ns=call.item.gap_ns + costs.graphs.trigger_gap_ns)
 
 
 def _op_of(kind: NodeKind, costs: FakeCosts) -> ops.Op | None:

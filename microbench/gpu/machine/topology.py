@@ -78,10 +78,8 @@ def _slot(way: pci.Way, hidden: bool | None) -> tuple[Fact, ...]:
     names = ("generation_slot_max", "lanes_slot_max", "slot_limit_bus_id")
     port = pci.narrowest(way.bridges) if not hidden else None
     if port is None:
-        reason = (
-            FLATTENED if hidden else "sysfs does not say what the bridges can do" if way.bridges else _why_none(way)
-        )
-        return tuple(unknown(name, reason, pci.DEVICES) for name in names)
+        reason = "sysfs does not say what the bridges can do" if way.bridges else _why_none(way)
+        return tuple(unknown(name, FLATTENED if hidden else reason, pci.DEVICES) for name in names)
     source = f"{pci.DEVICES}/{port.bus_id}"
     own = pci.raw_rate(way.hops[0].link)
     limits = port.bus_id if pci.raw_rate(port.link) < own else "none"

@@ -28,15 +28,8 @@ from microbench.host.memory import host_room, require_room
 
 WRITE_COMBINED = 4
 # The driver's codes for "no such memory" and "not that much of it"; any other code is an error.
-REFUSALS = tuple(
-    int(code)
-    for code in (
-        driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY,
-        driver.CUresult.CUDA_ERROR_OPERATING_SYSTEM,
-        driver.CUresult.CUDA_ERROR_NOT_PERMITTED,
-        driver.CUresult.CUDA_ERROR_NOT_SUPPORTED,
-    )
-)
+REFUSAL_NAMES = ("OUT_OF_MEMORY", "OPERATING_SYSTEM", "NOT_PERMITTED", "NOT_SUPPORTED")
+REFUSALS = tuple(int(getattr(driver.CUresult, f"CUDA_ERROR_{name}")) for name in REFUSAL_NAMES)
 
 
 class HostBuffer:
