@@ -11,11 +11,17 @@ from microbench.core.model import Case, Fact, Floors, Measurement
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import FakeHost, open_fake_cold
 from microbench.gpu.fake.gpu import open_fake
+from microbench.gpu.protocol.gpu import Gpu
 from microbench.measure.sampling import SamplingLimits
 from microbench.measure.timer import Meter
 
 QUICK = SamplingLimits(seconds=0.05)
 EQUAL = SamplingLimits(seconds=0.001, minimum=3)  # without noise more samples say nothing new
+
+
+def exact(costs: FakeCosts | None = None) -> Gpu:
+    """A simulated GPU without noise."""
+    return open_fake(costs or FakeCosts(), spread=0)
 
 
 def run_case(
@@ -43,7 +49,6 @@ def run_case(
 
 
 def exactly(name: str, costs: FakeCosts | None, params: dict[str, int | str]) -> list[Measured]:
-    """All that a case of that benchmark yields, without noise."""
     return run_case(discover()[name], Case(name, dict(sorted(params.items()))), costs, spread=0, limits=EQUAL)
 
 
@@ -53,12 +58,10 @@ def medians(name: str, costs: FakeCosts | None = None, /, **params: int | str) -
 
 
 def medians_of(name: str, rows: list[Measured]) -> dict[str, float]:
-    """The same, of what a case has yielded."""
     declared = {metric.name: metric for metric in discover()[name].metrics}
     measured = [row for row in rows if isinstance(row, Measurement)]
     return {row.metric: float(np.median(values_of(declared[row.metric], row))) for row in measured}
 
 
 def facts(name: str, costs: FakeCosts | None = None, /, **params: int | str) -> dict[str, Fact]:
-    """The facts of one case, without noise, by name."""
     return {row.name: row for row in exactly(name, costs, params) if isinstance(row, Fact)}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -83,3 +86,10 @@ def cupy_on_host(acts: list[str]) -> ModuleType:
         ),
     )  # fmt: skip
     return module
+
+
+def passes_on_numbas_simulator(script: str) -> None:
+    """A process in which Numba simulates its kernels runs the script to its end, without a word on standard error."""
+    variables = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
+    result = subprocess.run([sys.executable, "-c", script], env=variables, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")

@@ -17,8 +17,6 @@ FIELDS = {
 
 
 class StandInError(Exception):
-    """As pynvml's NVMLError."""
-
     def __init__(self, value: int) -> None:
         super().__init__(f"NVML error {value}")
         self.value = value
@@ -29,7 +27,6 @@ class MismatchError(Exception):
 
 
 def refuse(code: int) -> Callable[..., Any]:
-    """A function that is refused with that code."""
 
     def function(*arguments: Any) -> Any:
         raise StandInError(code)
@@ -38,7 +35,6 @@ def refuse(code: int) -> Callable[..., Any]:
 
 
 def answering(value: Any) -> Callable[..., Any]:
-    """A function that answers the same whatever is asked."""
     return lambda *arguments: value
 
 

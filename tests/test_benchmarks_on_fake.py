@@ -33,9 +33,6 @@ UNITS = TIME_UNITS | {
 }  # fmt: skip
 
 
-# -- words --------------------------------------------------------------------------------------------------------
-
-
 @each_benchmark
 def test_the_text_begins_with_the_question_that_the_documentation_repeats(benchmark: Benchmark) -> None:
     question, *rest = benchmark.about.splitlines() or [""]
@@ -60,9 +57,6 @@ def test_metrics_have_a_name_a_unit_and_a_sentence(benchmark: Benchmark) -> None
         assert metric.unit in UNITS, f"{where}: use one of the units {sorted(UNITS)}"
         assert metric.about, f"{where}: say in one line what it is"
         assert (metric.kind == "time") == (metric.unit in TIME_UNITS), f"{where}: kind and unit disagree"
-
-
-# -- grids --------------------------------------------------------------------------------------------------------
 
 
 @each_benchmark
@@ -102,11 +96,7 @@ def test_cases_are_nested_unique_and_sorted_by_axis_name(benchmark: Benchmark) -
         assert all(isinstance(value, str) for value in benchmark.process_environment(case).values())
 
 
-# -- results ------------------------------------------------------------------------------------------------------
-
-
 def cases_here(benchmark: Benchmark, preset: Preset) -> list[Case]:
-    """The cases that mean something on the simulated machine."""
     return [case for case in benchmark.cases(preset) if benchmark.here(HERE, case.params) is None]
 
 

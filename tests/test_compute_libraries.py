@@ -125,7 +125,10 @@ def test_types_that_the_gpu_lacks_are_skipped(bindings: Bindings, dtype: GemmTyp
     assert not bindings.made
 
 
-def test_without_nvmath_the_reason_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_skip_gives_the_shape_without_a_candidate_or_says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Bindings(given=0))
+    with pytest.raises(Skip, match=r"nothing for int8 of 1 x 16 x 20"):
+        CublasLt(HostCase(), Matrices("int8", 1, 16, 20, 0, (0,), 0))
     monkeypatch.setitem(sys.modules, "nvmath", None)
     with pytest.raises(Skip, match=r"needs nvmath: pip install 'nvmath-python\[cu13\]'"):
         CublasLt(HostCase(), Matrices("bf16", 16, 16, 16, 0, (0,), 0))
@@ -142,12 +145,6 @@ def test_an_error_of_the_library_is_the_reason_of_the_skip(monkeypatch: pytest.M
     made.create = refuses
     with pytest.raises(Skip, match=r"^cuBLASLt, bf16: (libcublasLt is not found|NOT_SUPPORTED)$"):
         CublasLt(HostCase(), Matrices("bf16", 16, 16, 16, 0, (0,), 0))
-
-
-def test_no_candidate_is_a_skip_with_the_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, Bindings(given=0))
-    with pytest.raises(Skip, match=r"nothing for int8 of 1 x 16 x 20"):
-        CublasLt(HostCase(), Matrices("int8", 1, 16, 20, 0, (0,), 0))
 
 
 def test_copies_are_used_in_turn(bindings: Bindings) -> None:
@@ -175,9 +172,6 @@ def test_ways_that_do_not_exist_or_do_not_run_are_errors(bindings: Bindings) -> 
     bindings.refused = {ALGORITHMS[1][0]}
     with pytest.raises(MeasurementError, match="refuses its own guess: CUBLAS_STATUS_INTERNAL_ERROR"):
         problem.gemm("cublaslt", ways[1])
-
-
-# CuPy and PyTorch.
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16"])
@@ -208,9 +202,6 @@ def test_types_that_a_library_lacks_or_refuses_are_skipped(monkeypatch: pytest.M
             multiply(torch_calls, dtype)
 
 
-# Room for the operands.
-
-
 @pytest.mark.parametrize(
     ("l2_bytes", "copy_bytes", "free_bytes", "copies"),
     [
@@ -218,9 +209,7 @@ def test_types_that_a_library_lacks_or_refuses_are_skipped(monkeypatch: pytest.M
         (50, 30, 0, 1), (50, 30, -5, 1), (0, 1 << 30, 1 << 40, 2),
     ],
 )  # fmt: skip
-def test_copies_go_beyond_the_l2_as_far_as_memory_goes(
-    l2_bytes: int, copy_bytes: int, free_bytes: int, copies: int
-) -> None:
+def test_copies_go_beyond_the_l2_as_memory_allows(l2_bytes: int, copy_bytes: int, free_bytes: int, copies: int) -> None:
     assert copies_beyond(l2_bytes, copy_bytes, free_bytes) == copies
 
 

@@ -210,7 +210,6 @@ def test_data_are_held_against_normal_numbers() -> None:
 
 
 def with_metrics(benchmark: str, *kept: str) -> Run:
-    """The run with these metrics of a benchmark alone."""
 
     def change(one: Outcome) -> Outcome:
         if one.case.benchmark != benchmark:

@@ -15,7 +15,7 @@ from microbench.core.model import Fact, Series
 from microbench.gpu.fake.compute import Answer, FakeGemm, FakeProblem
 from microbench.gpu.fake.costs import ComputeCosts, FakeCosts, MemoryCosts, ProductLibrary
 from microbench.gpu.fake.gpu import FakeGpu, open_fake
-from microbench.gpu.protocol.compute import AluOperation
+from microbench.gpu.protocol.compute import AluOperation, Library
 from microbench.measure.timer import Meter
 
 GIB = 1 << 30
@@ -41,32 +41,24 @@ each_machine = pytest.mark.parametrize("costs", [COSTS, OTHER], ids=["default", 
 
 
 def without_limit(costs: FakeCosts) -> FakeCosts:
-    """The same machine with all the power that it wants."""
     return changed(costs, power_limit_w=1e6)
 
 
 def changed(costs: FakeCosts, **compute: object) -> FakeCosts:
-    """The same machine with other costs of computing."""
     replace = msgspec.structs.replace
     return replace(costs, compute=replace(costs.compute, **compute))
 
 
 def ceiling(costs: FakeCosts, dtype: str, load: str = "sustained", path: str = "wgmma") -> dict[str, float]:
-    """Figures of tensor instructions alone."""
     return medians("tensor_ceiling", costs, load=load, path=path, dtype=dtype)
 
 
 def product(costs: FakeCosts, dtype: str = "bf16", size: int = 8192, library: str = "cublaslt") -> dict[str, float]:
-    """Figures of a square product."""
     return medians("gemm_throughput", costs, library=library, size=size, dtype=dtype)
 
 
 def spare_w(costs: FakeCosts) -> float:
-    """Power that the limit leaves to work."""
     return costs.compute.power_limit_w - costs.memory.idle_power_w
-
-
-# -- tensor cores alone ----------------------------------------------------------------------------------------------
 
 
 @each_machine
@@ -109,9 +101,6 @@ def test_work_below_the_limit_keeps_its_clock() -> None:
         assert lasting["sm_clock"] == pytest.approx(COSTS.sm_clock_hz - COSTS.compute.tensor_offset_hz, rel=0.01)
 
 
-# -- ALUs alone ------------------------------------------------------------------------------------------------------
-
-
 @each_machine
 @pytest.mark.parametrize("operation", get_args(AluOperation))
 def test_alus_have_their_rate_and_their_latency_at_the_highest_clock(costs: FakeCosts, operation: AluOperation) -> None:
@@ -124,9 +113,6 @@ def test_alus_have_their_rate_and_their_latency_at_the_highest_clock(costs: Fake
     assert figures["latency"] == pytest.approx(costs.compute.alu_cycles[operation], rel=1e-3)
 
 
-# -- products --------------------------------------------------------------------------------------------------------
-
-
 @each_machine
 def test_a_large_product_gets_what_power_and_moving_leave(costs: FakeCosts) -> None:
     own, figures = costs.compute, product(costs)
@@ -136,12 +122,8 @@ def test_a_large_product_gets_what_power_and_moving_leave(costs: FakeCosts) -> N
     assert figures["rate"] == pytest.approx(spare_w(costs) / joules, rel=0.02)
     fed = figures["rate"] / (own.tensor_per_clock["bf16"] * costs.sm_count * figures["sm_clock"])
     assert 0.9 < fed < 1
-
-
-@each_machine
-def test_with_power_to_spare_the_clock_is_the_highest_under_tensor_load(costs: FakeCosts) -> None:
-    figures = product(without_limit(costs))
-    assert figures["sm_clock"] == pytest.approx(costs.sm_clock_hz - costs.compute.tensor_offset_hz, rel=1e-3)
+    spared = product(without_limit(costs))
+    assert spared["sm_clock"] == pytest.approx(costs.sm_clock_hz - costs.compute.tensor_offset_hz, rel=1e-3)
 
 
 def test_tensor_cores_are_fed_better_the_larger_a_product_is() -> None:
@@ -162,16 +144,15 @@ def test_the_fastest_kernel_is_found_and_it_is_not_the_first_guess(costs: FakeCo
 def test_a_kernel_that_refuses_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     params: dict[str, int | str] = {"library": "cublaslt", "size": 2048, "dtype": "bf16"}
     works, best = FakeProblem.gemm, str(facts("gemm_throughput", COSTS, **params)["candidate"].value)
-    monkeypatch.setattr(FakeProblem, "gemm", lambda self, library, way: refusing(works(self, library, way), way, best))
+
+    def gemm(problem: FakeProblem, library: Library, way: str) -> FakeGemm:
+        if way == best:
+            raise MeasurementError("no such kernel after all")
+        return works(problem, library, way)
+
+    monkeypatch.setattr(FakeProblem, "gemm", gemm)
     figures = facts("gemm_throughput", COSTS, **params)
     assert figures["candidate"].value not in ("", best)
-
-
-def refusing(gemm: FakeGemm, way: str, best: str) -> FakeGemm:
-    """The product, unless it is that of the best way."""
-    if way == best:
-        raise MeasurementError("no such kernel after all")
-    return gemm
 
 
 @pytest.mark.parametrize(("library", "dtype"), [("cupy", "fp16"), ("torch", "bf16"), ("torch", "fp64")])
@@ -206,16 +187,13 @@ def test_another_library_is_measured_without_cublaslt_too() -> None:
     assert against["against"].reason == "the simulated machine has no cublaslt"
 
 
-@pytest.mark.parametrize(
-    ("costs", "library", "dtype", "reason"),
-    [
-        (COSTS, "cupy", "bf16", "the simulated cupy has no bf16"),
-        (COSTS, "torch", "fp16_acc16", "has no fp16_acc16"),
-        (COSTS, "cublaslt", "nvfp4", r"nvfp4 needs compute capability 10\.0, the simulated GPU has 9\.0"),
-        (FakeCosts(compute_capability=(8, 6)), "cublaslt", "fp8_e4m3_fast", r"fp8_e4m3 needs compute capability 8\.9"),
-        (changed(COSTS, libraries={}), "cublaslt", "bf16", "has no cublaslt"),
-    ],
-)
+@pytest.mark.parametrize(("costs", "library", "dtype", "reason"), [
+    (COSTS, "cupy", "bf16", "the simulated cupy has no bf16"),
+    (COSTS, "torch", "fp16_acc16", "has no fp16_acc16"),
+    (COSTS, "cublaslt", "nvfp4", r"nvfp4 needs compute capability 10\.0, the simulated GPU has 9\.0"),
+    (FakeCosts(compute_capability=(8, 6)), "cublaslt", "fp8_e4m3_fast", r"fp8_e4m3 needs compute capability 8\.9"),
+    (changed(COSTS, libraries={}), "cublaslt", "bf16", "has no cublaslt"),
+])  # fmt: skip
 def test_what_a_library_or_gpu_lacks_is_a_skip(costs: FakeCosts, library: str, dtype: str, reason: str) -> None:
     with pytest.raises(Skip, match=reason):
         product(costs, dtype, library=library)
@@ -235,11 +213,7 @@ def test_the_search_finds_whole_waves_where_power_does_not_decide() -> None:
     assert medians("gemm_search", costs, dtype="bf16")["rate"] > 1.02 * product(costs)["rate"]
 
 
-# -- data and energy -------------------------------------------------------------------------------------------------
-
-
 def drawn(costs: FakeCosts, data: str, dtype: str = "bf16") -> dict[str, float]:
-    """Figures of the product of such data."""
     return medians("gemm_data", costs, size=8192, dtype=dtype, data=data)
 
 
@@ -270,9 +244,6 @@ def test_integers_have_metrics_of_their_own() -> None:
     figures = drawn(COSTS, "normal", "int8")
     assert {"integer_rate", "integer_energy"} < set(figures)
     assert not {"rate", "energy"} & set(figures)
-
-
-# -- work that lasts -------------------------------------------------------------------------------------------------
 
 
 def course(costs: FakeCosts, dtype: str = "bf16") -> tuple[dict[str, float], dict[str, Series], str]:
@@ -314,11 +285,7 @@ def test_work_below_the_limit_never_turns() -> None:
     assert reasons == "none"
 
 
-# -- products of models ----------------------------------------------------------------------------------------------
-
-
 def shaped(rows: int, projection: str = "7b_out", dtype: str = "bf16") -> dict[str, float]:
-    """Figures of a projection."""
     return medians("gemm_shapes", COSTS, dtype=dtype, projection=projection, rows=rows)
 
 

@@ -84,7 +84,6 @@ def replay_ns(costs: FakeCosts, nodes: int) -> float:
 
 
 def line_ns(costs: FakeCosts, nodes: int, duration_ns: float = 0) -> float:
-    """GPU time of a chain of kernels in a graph."""
     return nodes * costs.kernel_ns(duration_ns) + (nodes - 1) * costs.gap_graph_ns
 
 
@@ -120,9 +119,6 @@ class Plain:
         return (ended_ns + self.costs.timer_call_ns) * 1e-9
 
 
-# -- gain --------------------------------------------------------------------------------------------------------
-
-
 @each_machine
 @pytest.mark.parametrize("submitter", ["loop", "cuda_core"])
 @pytest.mark.parametrize("kernels", [1, 10, 100])
@@ -137,9 +133,6 @@ def test_graph_gain(costs: FakeCosts, submitter: str, kernels: int, duration_ns:
     call_ns = replay_ns(costs, kernels) + layer.replay_ns
     graph_ns = call_ns + line_ns(costs, kernels, duration_ns) + rest_ns(costs) + costs.timer_call_ns
     assert figures["graph"] == pytest.approx(graph_ns * 1e-9 / kernels, abs=CLOCK_S)
-
-
-# -- lives -------------------------------------------------------------------------------------------------------
 
 
 def life_s(costs: FakeCosts, nodes: int) -> dict[str, float]:
@@ -177,17 +170,11 @@ def test_graph_lifecycle(costs: FakeCosts, nodes: int) -> None:
     assert figures["host_memory"] == costs.graphs.host_memory.at(nodes)
 
 
-# -- changes -----------------------------------------------------------------------------------------------------
-
-
 @each_machine
-@pytest.mark.parametrize(
-    ("way", "nodes", "changed"),
-    [
-        *((way, nodes, nodes) for way in get_args(ChangeWay) for nodes in (1, 100, 1000)),
-        *((way, 100, changed) for way in ("set_params", "set_grid") for changed in (1, 10)),
-    ],
-)
+@pytest.mark.parametrize(("way", "nodes", "changed"), [
+    *((way, nodes, nodes) for way in get_args(ChangeWay) for nodes in (1, 100, 1000)),
+    *((way, 100, changed) for way in ("set_params", "set_grid") for changed in (1, 10)),
+])  # fmt: skip
 def test_graph_update(costs: FakeCosts, way: ChangeWay, nodes: int, changed: int) -> None:
     figures = medians("graph_update", costs, way=way, nodes=nodes, changed_nodes=changed)
     graphs, reading_ns = costs.graphs, costs.timer_call_ns
@@ -207,9 +194,6 @@ def test_graph_update(costs: FakeCosts, way: ChangeWay, nodes: int, changed: int
         expected_ns["record"] = graphs.capture.at(nodes) + reading_ns
         expected_ns["dispose"] = (graphs.destroy if rebuilt else graphs.destroy_captured).at(nodes) + reading_ns
     assert figures == pytest.approx({name: time_ns * 1e-9 for name, time_ns in expected_ns.items()}, abs=CLOCK_S)
-
-
-# -- kinds of nodes ----------------------------------------------------------------------------------------------
 
 
 def runs_ns(costs: FakeCosts, kind: NodeKind) -> float:
@@ -273,9 +257,6 @@ def test_graph_nodes_finds_what_an_iteration_costs(costs: FakeCosts, decider: De
     assert figures == pytest.approx(expected_ns[decider] * 1e-9, abs=CLOCK_S)
 
 
-# -- branches ----------------------------------------------------------------------------------------------------
-
-
 def branches_ns(costs: FakeCosts, branches: int, duration_ns: int, joined: bool) -> float:
     """GPU time of the graph: a branch goes on when its kernel ended or when the front end has been round."""
     kernel_ns, gap_ns, length = costs.kernel_ns(duration_ns), costs.gap_graph_ns, KERNELS // branches
@@ -306,16 +287,13 @@ def on_streams(costs: FakeCosts, branches: int, duration_ns: int, joined: bool) 
 
 @each_machine
 @pytest.mark.parametrize("duration_ns", [0, 20_000])
-@pytest.mark.parametrize(
-    ("shape", "branches"),
-    [
-        ("chain", 1),
-        ("fork_join", 2),
-        pytest.param("fork_join", 8, marks=pytest.mark.slow),
-        pytest.param("fork_join", 64, marks=pytest.mark.slow),
-        ("independent", 64),
-    ],
-)
+@pytest.mark.parametrize(("shape", "branches"), [
+    ("chain", 1),
+    ("fork_join", 2),
+    pytest.param("fork_join", 8, marks=pytest.mark.slow),
+    pytest.param("fork_join", 64, marks=pytest.mark.slow),
+    ("independent", 64),
+])  # fmt: skip
 def test_graph_shape(costs: FakeCosts, shape: str, branches: int, duration_ns: int) -> None:
     figures = medians("graph_shape", costs, shape=shape, branches=branches, duration_ns=duration_ns)
     joined = shape == "fork_join"
@@ -326,9 +304,6 @@ def test_graph_shape(costs: FakeCosts, shape: str, branches: int, duration_ns: i
     assert figures["streams"] == pytest.approx(plain.step_s, abs=CLOCK_S)
     assert figures["graph_submit"] == pytest.approx(call_ns * 1e-9, abs=costs.timer_call_ns * 1e-9 / 10)
     assert figures["streams_submit"] == pytest.approx(plain.host_ns * 1e-9, abs=costs.timer_call_ns * 1e-9)
-
-
-# -- memory ------------------------------------------------------------------------------------------------------
 
 
 def stream_step(costs: FakeCosts, pairs: int, *, allocates: bool, pages: int = 0) -> Plain:
@@ -344,7 +319,6 @@ def stream_step(costs: FakeCosts, pairs: int, *, allocates: bool, pages: int = 0
 
 
 def graph_step_ns(costs: FakeCosts, pairs: int, *, allocates: bool) -> tuple[int, float]:
-    """Nodes of the step, and its GPU time."""
     graphs = costs.graphs
     pair_ns = graphs.dependent_kernel_ns + costs.gap_graph_ns
     if allocates:

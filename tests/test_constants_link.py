@@ -27,7 +27,6 @@ each_machine = pytest.mark.parametrize("costs", [COSTS, OTHER], ids=["default", 
 
 
 def payload_rate(costs: FakeCosts, direction: str) -> float:
-    """Bytes a second that copies of any size approach."""
     return costs.link_bytes_per_s * 256 / (276 if direction == "h2d" else 280)
 
 
@@ -36,15 +35,10 @@ def copy_s(costs: FakeCosts, direction: str, memory: str, size_bytes: int, metri
     return size_bytes / figures[metric]
 
 
-# -- copies --------------------------------------------------------------------------------------------------------
-
-
 @each_machine
 @pytest.mark.parametrize("memory", ["pinned", "registered", "write_combined"])
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
-def test_a_line_through_copies_has_the_fixed_cost_and_the_bandwidth(
-    costs: FakeCosts, direction: str, memory: str
-) -> None:
+def test_a_line_through_copies_has_fixed_cost_and_bandwidth(costs: FakeCosts, direction: str, memory: str) -> None:
     sizes = [1, KIB, 16 * KIB, 256 * KIB, 4 * MIB, 64 * MIB]
     fit = fits.line((size, copy_s(costs, direction, memory, size, "bandwidth")) for size in sizes)
     assert fit is not None
@@ -91,21 +85,15 @@ def test_requests_take_from_what_writes_could_have(costs: FakeCosts, direction: 
     assert figures["sum_bandwidth"] == pytest.approx(2 * each, rel=0.005)
 
 
-# -- kernels on host memory ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("access", "width_bytes", "offset_bytes", "wire_bytes"),
-    [
-        ("read", 16, 0, 128 + 20),
-        ("read", 16, 32, 128 + 20 * 5 / 4),
-        ("write", 16, 0, 128 + 24),
-        ("write", 16, 96, 128 + 24 * 5 / 4),
-        ("write", 8, 64, 128 + 24 * 3 / 2),
-        ("write", 4, 4, 128 + 24 * 2),
-        ("read", 4, 0, 128 + 20),
-    ],
-)
+@pytest.mark.parametrize(("access", "width_bytes", "offset_bytes", "wire_bytes"), [
+    ("read", 16, 0, 128 + 20),
+    ("read", 16, 32, 128 + 20 * 5 / 4),
+    ("write", 16, 0, 128 + 24),
+    ("write", 16, 96, 128 + 24 * 5 / 4),
+    ("write", 8, 64, 128 + 24 * 3 / 2),
+    ("write", 4, 4, 128 + 24 * 2),
+    ("read", 4, 0, 128 + 20),
+])  # fmt: skip
 def test_kernels_fill_the_link_with_packets_of_a_line_unless_the_sms_hold_them(
     access: str, width_bytes: int, offset_bytes: int, wire_bytes: float
 ) -> None:
@@ -116,9 +104,6 @@ def test_kernels_fill_the_link_with_packets_of_a_line_unless_the_sms_hold_them(
     received, sent = (wire_bytes, (wire_bytes - 128) * 24 / 20) if access == "read" else (0.0, wire_bytes)
     assert figures["received_per_byte"] == pytest.approx(received / 128, abs=1e-4)
     assert figures["sent_per_byte"] == pytest.approx(sent / 128, abs=1e-4)
-
-
-# -- latency -----------------------------------------------------------------------------------------------------------
 
 
 def read_s(costs: FakeCosts, footprint_bytes: int, order: str) -> float:
@@ -158,9 +143,6 @@ def test_the_other_exchanges(costs: FakeCosts) -> None:
     assert latency("memset") == pytest.approx((costs.memset_submit_ns + around_ns + 64) * 1e-9, abs=2e-9)
 
 
-# -- what memory costs ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("way", COSTS.links.pinning)
 @pytest.mark.parametrize("act", ["pin", "release"])
 def test_pinning_is_a_call_and_a_cost_a_page(way: PinningWay, act: str) -> None:
@@ -180,17 +162,12 @@ def managed_s(costs: FakeCosts, way: ManagedWay, size_bytes: int = 64 * MIB) -> 
 
 
 @each_machine
-@pytest.mark.parametrize(
-    ("way", "direction", "batch_bytes", "cost"),
-    [
-        ("fault_to_device", "h2d", "fault_batch_bytes", "fault_batch_ns"),
-        ("read_mostly_to_device", "h2d", "fault_batch_bytes", "read_mostly_batch_ns"),
-        ("fault_to_host", "d2h", "host_fault_bytes", "host_fault_ns"),
-    ],
-)
-def test_faults_cost_a_batch_and_its_way(
-    costs: FakeCosts, way: ManagedWay, direction: str, batch_bytes: str, cost: str
-) -> None:
+@pytest.mark.parametrize(("way", "direction", "batch_bytes", "cost"), [
+    ("fault_to_device", "h2d", "fault_batch_bytes", "fault_batch_ns"),
+    ("read_mostly_to_device", "h2d", "fault_batch_bytes", "read_mostly_batch_ns"),
+    ("fault_to_host", "d2h", "host_fault_bytes", "host_fault_ns"),
+])  # fmt: skip
+def test_cost_of_a_fault_batch(costs: FakeCosts, way: ManagedWay, direction: str, batch_bytes: str, cost: str) -> None:
     links = costs.links
     batches = 64 * MIB / getattr(links, batch_bytes)
     each_s = getattr(links, cost) * 1e-9 + getattr(links, batch_bytes) / payload_rate(costs, direction)
@@ -206,9 +183,6 @@ def test_a_prefetch_is_a_copy_and_pages_that_are_there_cost_nothing(costs: FakeC
     around_ns = costs.submit_ns + costs.launch_to_start_ns + costs.completion_ns["auto"] + costs.empty_kernel_ns
     expected_s = around_ns * 1e-9 + 64 * MIB / costs.links.device_read_bytes_per_s
     assert managed_s(costs, "again_on_device") == pytest.approx(expected_s, rel=0.01)
-
-
-# -- pieces ----------------------------------------------------------------------------------------------------------
 
 
 def step_s(costs: FakeCosts, work: str, chunks: int, streams: int) -> float:
@@ -240,9 +214,6 @@ def test_kernels_take_all_sms_one_after_the_other(costs: FakeCosts) -> None:
 def test_each_piece_of_a_copy_costs_its_fixed_part(costs: FakeCosts) -> None:
     whole, cut = step_s(costs, "copy", 1, 1), step_s(costs, "copy", 128, 1)
     assert (cut - whole) / 127 == pytest.approx((costs.gap_stream_ns + costs.copy_fixed_ns) * 1e-9, rel=0.02)
-
-
-# -- other GPUs ----------------------------------------------------------------------------------------------------
 
 
 def peer(costs: FakeCosts, way: str, access: str = "on") -> dict[str, float]:

@@ -40,12 +40,8 @@ each_machine = pytest.mark.parametrize("costs", [COSTS, OTHER], ids=["default", 
 
 
 def stream(costs: FakeCosts, kernel: str, size_bytes: int = 4 * GIB, implementation: str = "cuda") -> dict[str, float]:
-    """Figures of one streaming kernel."""
     params: dict[str, int | str] = {"kernel": kernel, "size_bytes": size_bytes, "implementation": implementation}
     return medians("memory_stream", costs, dtype="fp64", **params)
-
-
-# -- streams -------------------------------------------------------------------------------------------------------
 
 
 @each_machine
@@ -59,15 +55,12 @@ def test_large_streams_get_the_rate_of_the_dram_and_libraries_their_share(costs:
         assert figures["bandwidth"] == pytest.approx(rate, rel=0.01), implementation
 
 
-@pytest.mark.parametrize(
-    ("costs", "kernel", "shape"),
-    [
-        (COSTS, "read", "bulk_16384B_x4_b2_t256"),
-        (COSTS, "write", "grid_16B_x4_t256"),
-        (FakeCosts(compute_capability=(8, 0)), "read", "steps_16B_x4_b4_t512"),  # has no bulk copies
-        (OTHER, "triad", "wide"),  # too little in flight loses against a lower rate
-    ],
-)
+@pytest.mark.parametrize(("costs", "kernel", "shape"), [
+    (COSTS, "read", "bulk_16384B_x4_b2_t256"),
+    (COSTS, "write", "grid_16B_x4_t256"),
+    (FakeCosts(compute_capability=(8, 0)), "read", "steps_16B_x4_b4_t512"),  # has no bulk copies
+    (OTHER, "triad", "wide"),  # too little in flight loses against a lower rate
+])  # fmt: skip
 def test_the_search_finds_the_best_shape_of_each_kernel(costs: FakeCosts, kernel: str, shape: str) -> None:
     figures = facts("memory_stream", costs, kernel=kernel, dtype="fp64", implementation="cuda", size_bytes=GIB)
     assert figures["shape"].value == shape
@@ -79,9 +72,6 @@ def test_arrays_in_the_l2_are_as_fast_as_the_l2() -> None:
     seconds = size_bytes / stream(COSTS, "read", size_bytes)["bandwidth"]
     around_s = (COSTS.gap_stream_ns + COSTS.empty_kernel_ns) * 1e-9
     assert size_bytes / (seconds - around_s) == pytest.approx(l2_rate, rel=0.12), "the first answer takes its latency"
-
-
-# -- levels --------------------------------------------------------------------------------------------------------
 
 
 @each_machine
@@ -141,9 +131,6 @@ def test_beyond_the_reach_of_translations_each_read_looks_its_page_up() -> None:
     assert beyond - within == pytest.approx(misses * memory.translation_miss_cycles, rel=0.1)
 
 
-# -- how much is in flight, and where words lie -----------------------------------------------------------------------
-
-
 @each_machine
 def test_bandwidth_follows_what_is_in_flight_until_the_memory_is_full(costs: FakeCosts) -> None:
     """Little's law."""
@@ -199,11 +186,7 @@ def test_additions_in_shared_memory_are_those_of_every_sm(dtype: AtomicType, mer
 
 
 def atomic(costs: FakeCosts, space: str, dtype: AtomicType, spread: Spread) -> float:
-    """Additions a second."""
     return medians("memory_atomic", costs, space=space, dtype=dtype, spread=spread)["additions"]
-
-
-# -- the driver ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["copy", "copy_2d", "memset"])

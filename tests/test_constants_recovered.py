@@ -117,21 +117,17 @@ def traffic(**params: int | str) -> dict[str, float]:
     return medians("launch_traffic", **{"duration_ns": 0, "argument_bytes": 0} | params)
 
 
-@pytest.mark.parametrize(
-    ("params", "expected"),
-    [
-        ({"work": "launch"}, Traffic(1800, 300)),
-        ({"work": "launch", "duration_ns": 50_000}, Traffic(1800, 300)),
-        ({"work": "launch", "argument_bytes": 4096}, Traffic(1800 + 1.1 * 4096, 300)),
-        ({"work": "graph_1"}, Traffic(251, 150)),
-        ({"work": "graph_1000"}, Traffic(1250, 200)),
-        ({"work": "memset"}, Traffic(200, 95)),
-        ({"work": "copy_h2d"}, Traffic(250 + 69, 115 + 6)),
-        ({"work": "copy_d2h"}, Traffic(200, 110 + 70)),
-        ({"work": "record"}, Traffic(180, 155)),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("params", "expected"), [
+    ({"work": "launch"}, Traffic(1800, 300)),
+    ({"work": "launch", "duration_ns": 50_000}, Traffic(1800, 300)),
+    ({"work": "launch", "argument_bytes": 4096}, Traffic(1800 + 1.1 * 4096, 300)),
+    ({"work": "graph_1"}, Traffic(251, 150)),
+    ({"work": "graph_1000"}, Traffic(1250, 200)),
+    ({"work": "memset"}, Traffic(200, 95)),
+    ({"work": "copy_h2d"}, Traffic(250 + 69, 115 + 6)),
+    ({"work": "copy_d2h"}, Traffic(200, 110 + 70)),
+    ({"work": "record"}, Traffic(180, 155)),
+], ids=str)  # fmt: skip
 def test_launch_traffic(params: dict[str, int | str], expected: Traffic) -> None:
     figures = traffic(**params)
     assert (figures["received"], figures["sent"]) == pytest.approx((expected.received, expected.sent), rel=0.01)
@@ -179,9 +175,6 @@ def test_first_acts_calls_and_hand_offs_are_each_a_figure() -> None:
         assert set(discover()[benchmark].axes[axis].full) == set(costs_s)
         for value, cost_s in costs_s.items():
             assert medians(benchmark, **{axis: value})[metric] == pytest.approx(cost_s), value
-
-
-# -- the host suite ----------------------------------------------------------------------------------------------
 
 
 def test_host_timer() -> None:

@@ -96,25 +96,19 @@ def test_work_behind_a_shut_gate_waits_and_a_gate_that_times_out_says_so(gpu: Gp
     assert not gate.was_late()
 
 
-def test_the_flag_is_seen_between_the_call_and_the_end_of_the_wait(gpu: Gpu) -> None:
+def test_flags_are_seen_between_call_and_wait_and_answered_and_host_memory_is_read(gpu: Gpu) -> None:
     stamps = gpu.start_stamps(100)
     assert stamps.shape == (100, 4)
     assert (stamps[:, 1] > stamps[:, 0]).all()
     assert (stamps[:, 3] > stamps[:, 1]).all()
     assert (stamps[:, 2] > stamps[:, 0]).mean() > 0.95
-
-
-def test_the_gpu_answers_flags_and_reads_host_memory(gpu: Gpu) -> None:
     assert (gpu.flag_round_trips(100) > 0).all()
     assert (gpu.host_read_ns(3) > 0).all()
 
 
-def test_as_many_kernels_are_resident_as_there_are_streams(gpu: Gpu) -> None:
+def test_a_kernel_of_each_stream_is_resident_and_threads_and_streams_submit(gpu: Gpu) -> None:
     assert gpu.resident(1, 200_000) == 1
     assert gpu.resident(8, 2_000_000) == 8
-
-
-def test_threads_and_streams_submit(gpu: Gpu) -> None:
     stamps = gpu.threads_stamps(3, 50)
     assert stamps.shape == (3, 2)
     assert (stamps[:, 1] > stamps[:, 0]).all()

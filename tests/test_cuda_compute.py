@@ -1,4 +1,4 @@
-"""Matrix products on a real GPU: every library and candidate is right, wrong results are noticed, memory, skips."""
+"""Products, tensor and ALU instructions on a real GPU: right results, wrong work noticed, plausible rates."""
 
 from __future__ import annotations
 
@@ -9,11 +9,25 @@ import pytest
 from cuda.bindings import driver
 from gpu_checks import proven
 
+from microbench.analysis.rates import alu_rate
 from microbench.core.errors import MeasurementError, Skip
+from microbench.core.ops import Launch
+from microbench.gpu.cuda.compute import alu
+from microbench.gpu.cuda.compute.alu import Bits, Operands, expected
 from microbench.gpu.cuda.compute.problem import CudaProblem
 from microbench.gpu.cuda.compute.products import Call, CublasLt, LibraryGemm
+from microbench.gpu.cuda.compute.tensor import CudaTensor
 from microbench.gpu.cuda.device import CudaGpu
-from microbench.gpu.protocol.compute import FORMATS, GemmData, GemmType, Library, Matrices
+from microbench.gpu.protocol.compute import (
+    FORMATS,
+    AluOperation,
+    GemmData,
+    GemmType,
+    Library,
+    Matrices,
+    TensorPath,
+    TensorType,
+)
 from microbench.gpu.protocol.gpu import Gpu
 
 pytestmark = pytest.mark.gpu
@@ -89,7 +103,6 @@ def test_a_factor_of_1_02_is_noticed(gpu: Gpu, dtype: GemmType) -> None:
 
 
 def call_of(gpu: Gpu, matrices: Matrices) -> Call:
-    """A call of cuBLASLt on other matrices than the problem's."""
     assert isinstance(gpu, CudaGpu)
     library = CublasLt(gpu.subject(), matrices)
     call = library.calls(library.ways[0])[0]
@@ -201,3 +214,122 @@ def test_the_state_is_plausible(gpu: Gpu) -> None:
     state = gpu.compute.state()
     assert state.power_w is None or 10 < state.power_w < 2000
     assert state.temperature_c is None or 5 < state.temperature_c < 110
+
+
+OPERATIONS = get_args(AluOperation)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_results_are_right(gpu: Gpu, operation: AluOperation) -> None:
+    unit = gpu.compute.arithmetic(operation)
+    assert "every thread's results on every SM" in unit.check()
+    unit.take(1000)
+    unit.check()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_missing_repetition_is_noticed(gpu: Gpu, operation: AluOperation, monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = gpu.compute.arithmetic(operation)
+
+    def of_one_more(operation: AluOperation, operands: Operands, repeats: int) -> tuple[Bits, Bits]:
+        return expected(operation, operands, repeats + 1)
+
+    monkeypatch.setattr(alu, "expected", of_one_more)
+    with pytest.raises(MeasurementError, match="results are wrong"):
+        unit.check()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_rates_are_near_those_of_the_architecture(gpu: Gpu, operation: AluOperation) -> None:
+    unit = gpu.compute.arithmetic(operation)
+    unit.take(100)
+    few, many = unit.take(1000), unit.take(4000)
+    assert 3.6 < many.cycles / few.cycles < 4.4
+    assert 0.2e9 < many.cycles / many.seconds < 4e9
+    rate = alu_rate(operation, gpu.info)
+    if rate is not None:
+        assert 0.5 < unit.operations * 4000 / many.cycles / rate.value < 1.01
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_latency_of_an_instruction_is_plausible(gpu: Gpu, operation: AluOperation) -> None:
+    chain = gpu.compute.chain(operation)
+    chain.take(16)
+    taken = chain.take(100)
+    assert 2 < taken.cycles / (100 * chain.instructions) < 100
+    assert 1.9 < chain.take(200).cycles / taken.cycles < 2.1
+
+
+def test_a_bracket_gives_the_clock_that_the_sms_count(gpu: Gpu) -> None:
+    bracket = gpu.compute.bracket()
+    spin = gpu.bind(Launch(duration_ns=5_000_000))
+    for _ in range(2):  # the first round loads the code
+        bracket.begin()
+        spin(1)
+        bracket.end()
+        gpu.synchronize()
+    assert bracket.hz() == pytest.approx(gpu.telemetry().sm_clock_begin_hz, rel=0.02)
+
+
+def test_a_bracket_can_be_queued_behind_a_gate(gpu: Gpu) -> None:
+    bracket, spin, gate = gpu.compute.bracket(), gpu.bind(Launch(duration_ns=100_000)), gpu.gate()
+    bracket.begin()
+    spin(1)
+    bracket.end()
+    gpu.synchronize()
+    gate.shut()
+    bracket.begin()
+    spin(1)
+    bracket.end()
+    gate.open()
+    gpu.synchronize()
+    assert not gate.was_late()
+    assert 0.2e9 < bracket.hz() < 4e9
+
+
+NO_SUCH: tuple[TensorPath, TensorType] = ("wgmma", "fp64")
+
+
+def unit_of(gpu: Gpu, path: TensorPath, dtype: TensorType) -> CudaTensor:
+    unit = gpu.compute.tensor(path, dtype)
+    assert isinstance(unit, CudaTensor)
+    return unit
+
+
+CASES = [(path, dtype) for path in get_args(TensorPath) for dtype in get_args(TensorType) if (path, dtype) != NO_SUCH]
+
+
+def test_there_is_no_fp64_of_warpgroups(gpu: Gpu) -> None:
+    with pytest.raises(Skip, match="mma does"):
+        gpu.compute.tensor(*NO_SUCH)
+
+
+@pytest.mark.parametrize(("path", "dtype"), CASES)
+def test_results_are_right_after_any_number_of_repetitions(gpu: Gpu, path: TensorPath, dtype: TensorType) -> None:
+    unit = unit_of(gpu, path, dtype)
+    for repeats in (1, 2, 100):
+        unit.take(repeats)
+        assert "compared in float64" in unit.check()
+
+
+@pytest.mark.parametrize(("path", "dtype"), CASES)
+def test_a_wrong_operand_is_noticed(gpu: Gpu, path: TensorPath, dtype: TensorType) -> None:
+    unit = unit_of(gpu, path, dtype)
+    with pytest.raises(MeasurementError, match="is off by"):
+        unit.check()  # nothing was computed yet
+    unit.take(1)
+    unit.check()
+    (code,) = driver.cuMemsetD8(unit.operands, 0, 64)
+    assert int(code) == 0
+    unit.take(1)
+    with pytest.raises(MeasurementError, match="is off by"):
+        unit.check()
+
+
+@pytest.mark.parametrize("path", get_args(TensorPath))
+def test_more_repetitions_take_as_much_longer(gpu: Gpu, path: TensorPath) -> None:
+    unit = unit_of(gpu, path, "bf16")
+    unit.take(10)
+    few, many = unit.take(2000), unit.take(20000)
+    assert 8 < many.cycles / few.cycles < 12
+    assert 0.5e9 < many.cycles / many.seconds < 4e9

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -90,13 +89,7 @@ def test_an_update_to_another_topology_is_refused_with_the_drivers_reason(gpu: G
     assert long.check()
 
 
-@pytest.fixture
-def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of these tests are stored in a temporary folder."""
-    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
-
-
-@pytest.mark.usefixtures("data_folder")
+@pytest.mark.usefixtures("data")
 def test_a_refused_update_is_a_failed_case_with_the_drivers_reason_and_the_run_goes_on() -> None:
     result = run("topology", backend="microbench.gpu.open")
     assert [outcome.status for outcome in outcomes(result)] == ["ok", "failed", "failed"]
@@ -106,7 +99,7 @@ def test_a_refused_update_is_a_failed_case_with_the_drivers_reason_and_the_run_g
         assert "TOPOLOGY" in (refused.reason or "")
 
 
-@pytest.mark.usefixtures("data_folder")
+@pytest.mark.usefixtures("data")
 def test_a_broken_capture_is_a_failed_case_with_the_drivers_reason_and_the_run_goes_on() -> None:
     result = run("captured", backend="microbench.gpu.open")
     assert [outcome.status for outcome in outcomes(result)] == ["failed", "failed", "ok"]

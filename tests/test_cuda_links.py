@@ -29,9 +29,7 @@ def test_copies_arrive(gpu: Gpu, direction: Direction, memory: HostMemory, size_
 @pytest.mark.parametrize(("width_bytes", "offset_bytes"), [(4, 0), (4, 4), (8, 0), (16, 0), (16, 32)])
 @pytest.mark.parametrize("size_bytes", [16, 4099, 9_000_001])
 @pytest.mark.parametrize("access", get_args(Access))
-def test_kernels_move_every_byte(
-    gpu: Gpu, access: Access, size_bytes: int, width_bytes: int, offset_bytes: int
-) -> None:
+def test_kernels_move_all_bytes(gpu: Gpu, access: Access, size_bytes: int, width_bytes: int, offset_bytes: int) -> None:
     proven(gpu, gpu.links.kernel_copy(access, width_bytes, offset_bytes, size_bytes), "byte 0 of")
 
 

@@ -52,18 +52,14 @@ def test_host_buffers_hold_data_for_both_sides(case: Case, kind: HostMemory, siz
 
 
 @pytest.mark.parametrize("kind", get_args(HostMemory))
-def test_too_much_host_memory_is_a_skip_before_it_is_taken(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, kind: HostMemory
-) -> None:
+def test_too_much_host_memory_is_a_skip(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, kind: HostMemory) -> None:
     monkeypatch.setattr(memory, "LONGEST_FILL_S", 0.0)
     with pytest.raises(Skip, match=r"64 TiB of [a-z-]+ host memory asked, .* may be taken"):
         gpu.links.copy("h2d", kind, TOO_MUCH_BYTES)
 
 
 @pytest.mark.parametrize(("kind", "call"), [("pinned", "cuMemHostAlloc"), ("registered", "cuMemHostRegister")])
-def test_what_the_driver_refuses_is_a_skip(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, kind: HostMemory, call: str
-) -> None:
+def test_a_driver_s_refusal_is_a_skip(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, kind: HostMemory, call: str) -> None:
     answer = (driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY, 0)[: 2 if kind == "pinned" else 1]
     monkeypatch.setattr(buffers.driver, call, lambda *arguments: answer)
     with pytest.raises(Skip, match=f"1 MiB of {kind} host memory refused by the driver: CUDA_ERROR_OUT_OF_MEMORY"):

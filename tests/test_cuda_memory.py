@@ -1,20 +1,44 @@
-"""Memory and caches of a real GPU: kernels compute what they should, missing work is noticed, levels are in order."""
+"""Memory of a real GPU: kernels, copies and allocations are right, missing work is noticed, a full GPU is a skip."""
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import cast, get_args
 
 import numpy as np
 import pytest
+from cuda.bindings import driver
 from gpu_checks import proven
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.memory import DataType, Space, StreamKernel
+from microbench.gpu.protocol.links import Transfer
+from microbench.gpu.protocol.memory import (
+    ELEMENT_BYTES,
+    READ_ARRAYS,
+    WRITTEN_ARRAYS,
+    Allocation,
+    AllocationWay,
+    AtomicType,
+    DataType,
+    EngineWay,
+    Implementation,
+    RandomAccess,
+    Space,
+    Spread,
+    StreamKernel,
+    StrideAccess,
+)
+from microbench.measure.timer import gated
 
 pytestmark = pytest.mark.gpu
 
-KIB, MIB = 1 << 10, 1 << 20
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 KERNELS = get_args(StreamKernel)
 TYPES = get_args(DataType)
 # With the largest size every shape loops several times, also through the stages of bulk copies.
@@ -24,9 +48,7 @@ SIZES = (8, 56, 4099, 5_000_011, 50_000_003)
 @pytest.mark.parametrize("size_bytes", SIZES)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_every_shape_computes_the_right_result(
-    gpu: Gpu, kernel: StreamKernel, dtype: DataType, size_bytes: int
-) -> None:
+def test_every_shape_computes_right_results(gpu: Gpu, kernel: StreamKernel, dtype: DataType, size_bytes: int) -> None:
     shapes = gpu.memory.shapes(kernel, dtype, "cuda")
     assert len(shapes) > 1
     for shape in shapes:
@@ -119,3 +141,243 @@ def test_lines_are_timed_one_by_one(gpu: Gpu) -> None:
     assert 50 < np.percentile(lines, 1) <= np.percentile(lines, 99) < 5000
     with pytest.raises(Skip, match="not in the L2"):
         gpu.memory.chase("shared", 16 * KIB).lines_cycles(3)
+
+
+CALLS = (1, 2)
+WRONG = re.compile(r"the sum of the words|byte \d+ of|words have grown by|word \d+ of|no word of")
+
+
+@pytest.mark.parametrize("size_bytes", [1, 16, 4099, 5_000_011])
+@pytest.mark.parametrize(
+    ("blocks_per_sm", "block_threads", "loads"), [(1, 32, 1), (2, 96, 2), (1, 1024, 4), (3, 64, 8)]
+)
+def test_few_threads_read_all(gpu: Gpu, blocks_per_sm: int, block_threads: int, loads: int, size_bytes: int) -> None:
+    read = gpu.memory.occupied(blocks_per_sm, block_threads, loads, size_bytes)
+    assert read.size_bytes == size_bytes
+    assert not read.blocks
+    proven(gpu, read, WRONG, CALLS)
+
+
+@pytest.mark.parametrize("blocks_per_sm", [1, 2, 3, 4, 7, 8, 16])
+def test_an_sm_holds_as_many_blocks_as_asked_for(gpu: Gpu, blocks_per_sm: int) -> None:
+    proven(gpu, gpu.memory.occupied(blocks_per_sm, 32, 4, 1_000_003), WRONG, CALLS)
+
+
+@pytest.mark.parametrize(("blocks_per_sm", "block_threads", "loads", "words"), [
+    (4, 1024, 1, "an SM holds"), (64, 32, 1, "an SM holds"), (1, 32, 3, "none with 3"),
+])  # fmt: skip
+def test_too_many_blocks_are_skipped(gpu: Gpu, blocks_per_sm: int, block_threads: int, loads: int, words: str) -> None:
+    with pytest.raises(Skip, match=words):
+        gpu.memory.occupied(blocks_per_sm, block_threads, loads, MIB)
+
+
+@pytest.mark.parametrize("size_bytes", [4, 4099, 3_000_018])
+@pytest.mark.parametrize("stride_bytes", [4, 12, 32, 128, 192, 260, 1024, 4096])
+@pytest.mark.parametrize("access", get_args(StrideAccess))
+def test_strided_words_are_all_accessed(gpu: Gpu, access: StrideAccess, stride_bytes: int, size_bytes: int) -> None:
+    transfer = gpu.memory.strided(access, stride_bytes, size_bytes)
+    assert 0 < transfer.size_bytes <= size_bytes
+    assert transfer.size_bytes % 4 == 0
+    proven(gpu, transfer, WRONG, CALLS)
+
+
+@pytest.mark.parametrize(("stride_bytes", "size_bytes"), [(0, 4096), (6, 4096), (4, 3)])
+def test_impossible_strides_are_skipped(gpu: Gpu, stride_bytes: int, size_bytes: int) -> None:
+    with pytest.raises(Skip):
+        gpu.memory.strided("read", stride_bytes, size_bytes)
+
+
+@pytest.mark.parametrize("footprint_bytes", [16, 64, 128 * KIB, MIB, 256 * MIB])
+@pytest.mark.parametrize("access", get_args(RandomAccess))
+def test_every_word_is_accessed_in_hashed_order(gpu: Gpu, access: RandomAccess, footprint_bytes: int) -> None:
+    operations = gpu.memory.scattered(access, footprint_bytes)
+    assert operations.operations >= footprint_bytes // 8
+    assert operations.operations % (footprint_bytes // 8) == 0
+    proven(gpu, operations, WRONG, CALLS)
+
+
+@pytest.mark.parametrize("footprint_bytes", [8, 24, 1000, 3 * MIB])
+def test_sets_that_are_not_a_power_of_two_are_skipped(gpu: Gpu, footprint_bytes: int) -> None:
+    with pytest.raises(Skip, match="power of two"):
+        gpu.memory.scattered("gather", footprint_bytes)
+
+
+@pytest.mark.parametrize("spread", get_args(Spread))
+@pytest.mark.parametrize("dtype", get_args(AtomicType))
+@pytest.mark.parametrize("space", get_args(Space))
+def test_additions_arrive(gpu: Gpu, space: Space, dtype: AtomicType, spread: Spread) -> None:
+    operations = gpu.memory.atomics(space, dtype, spread)
+    assert operations.operations > 0
+    proven(gpu, operations, WRONG, (1, 2, 5, 300))
+
+
+PACKAGES: dict[Implementation, str] = {"cupy": "cupy", "numba": "numba.cuda"}
+AWKWARD = 1_000_003
+QUEUED = 50
+
+
+def made(gpu: Gpu, implementation: Implementation, kernel: StreamKernel, dtype: DataType, count: int) -> Transfer:
+    """A kernel over arrays of ``count`` elements and all but one byte of another."""
+    pytest.importorskip(PACKAGES[implementation])
+    (shape,) = gpu.memory.shapes(kernel, dtype, implementation)
+    element_bytes = ELEMENT_BYTES[dtype]
+    return gpu.memory.stream(kernel, dtype, implementation, (count + 1) * element_bytes - 1, shape)
+
+
+@pytest.mark.parametrize("count", [1, AWKWARD])
+@pytest.mark.parametrize("dtype", get_args(DataType))
+@pytest.mark.parametrize("kernel", get_args(StreamKernel))
+@pytest.mark.parametrize("implementation", PACKAGES)
+def test_every_kernel_is_right_and_noticed_if_missing(
+    gpu: Gpu, implementation: Implementation, kernel: StreamKernel, dtype: DataType, count: int
+) -> None:
+    if implementation == "cupy" and kernel == "dot" and dtype in ("fp16", "int8"):
+        with pytest.raises(Skip, match=r"cupy\.dot"):
+            made(gpu, implementation, kernel, dtype, count)
+        return
+    transfer = made(gpu, implementation, kernel, dtype, count)
+    assert transfer.size_bytes == count * ELEMENT_BYTES[dtype] * (READ_ARRAYS[kernel] + WRITTEN_ARRAYS[kernel])
+    proven(gpu, transfer, kernel, (1, 3))
+
+
+@pytest.mark.parametrize("kernel", get_args(StreamKernel))
+@pytest.mark.parametrize("implementation", PACKAGES)
+def test_calls_can_be_queued_behind_a_gate(gpu: Gpu, implementation: Implementation, kernel: StreamKernel) -> None:
+    transfer = made(gpu, implementation, kernel, "fp32", AWKWARD)
+    take = gated(gpu, transfer.submit, QUEUED)
+    transfer.fresh()
+    (taken_s,) = take()
+    assert taken_s > 0
+    transfer.check()
+
+
+def test_cupys_stream_is_restored_and_its_pool_emptied(opened: Gpu) -> None:
+    cupy = pytest.importorskip("cupy")
+    before = cupy.cuda.get_current_stream().ptr
+    size_bytes = ELEMENT_BYTES["fp64"] * AWKWARD
+    with opened.case():
+        made(opened, "cupy", "dot", "fp64", AWKWARD)
+        assert cupy.cuda.get_current_stream().ptr != before
+    assert cupy.cuda.get_current_stream().ptr == before
+    assert cupy.get_default_memory_pool().total_bytes() < size_bytes
+
+
+LEFT_BYTES = 2 * GIB
+TOO_MUCH_BYTES = 64 << 40
+SLACK_BYTES = 4 * MIB  # the driver keeps a page or two for small blocks
+# What the driver keeps for itself and gives up when memory is asked for that is not there.
+DRIVERS_OWN_BYTES = 256 << 20
+# A child of ours by its pid, or as NVML shows it in a container: by a pid of the host's, or not at all.
+HELD = r"held by: this case \d.*, .*(pid \d+\).*|others not known \(.+\))"
+
+
+def free_bytes() -> int:
+    return int(driver.cuMemGetInfo()[1])
+
+
+@pytest.mark.parametrize("size_bytes", [1, 5, 96, 4096, 65_537, 1_000_004, 3 * MIB])
+@pytest.mark.parametrize("way", get_args(EngineWay))
+def test_engines_write_every_byte_and_no_other(gpu: Gpu, way: EngineWay, size_bytes: int) -> None:
+    transfer = gpu.memory.engine(way, size_bytes)
+    assert transfer.size_bytes == (1 if way == "memset" else 2) * size_bytes
+    assert not transfer.blocks
+    proven(gpu, transfer, "byte 0 of", (3, 3))
+
+
+@pytest.mark.parametrize("size_bytes", [256, 3 * MIB, 64 * MIB])
+@pytest.mark.parametrize("way", get_args(AllocationWay))
+def test_memory_is_allocated_and_freed(gpu: Gpu, way: AllocationWay, size_bytes: int) -> None:
+    gpu.memory.allocating(way, size_bytes, 1)
+    before = free_bytes()
+    stamps = gpu.memory.allocating(way, size_bytes, 4)
+    assert stamps.shape == (4, len(Allocation))
+    assert (np.diff(stamps) >= 0).all()
+    assert (stamps[:, Allocation.ALLOCATED] > stamps[:, Allocation.BEGIN]).all()
+    assert before - free_bytes() <= SLACK_BYTES
+
+
+def test_later_blocks_of_a_pool_cost_less_than_the_first(gpu: Gpu) -> None:
+    stamps = gpu.memory.allocating("pool", GIB, 5)
+    taken = stamps[:, Allocation.ALLOCATED] - stamps[:, Allocation.BEGIN]
+    assert np.median(taken[1:]) * 3 < taken[0]
+
+
+@pytest.mark.parametrize("way", ["malloc", "pool", "cupy_pool"])
+def test_too_much_device_memory_is_a_skip(gpu: Gpu, way: AllocationWay) -> None:
+    before = free_bytes()
+    with pytest.raises(
+        Skip, match=r"64 TiB of device memory asked, [0-9.]+ GiB are free on the GPU of [0-9.]+ GiB; held"
+    ):
+        gpu.memory.allocating(way, TOO_MUCH_BYTES, 2)
+    assert before - free_bytes() <= SLACK_BYTES
+
+
+def test_measuring_the_capacity_frees_all_memory(gpu: Gpu) -> None:
+    before = free_bytes()
+    facts = {fact.name: fact for fact in gpu.memory.capacity()}
+    assert before - free_bytes() <= SLACK_BYTES
+    assert all(fact.value is not None or fact.reason for fact in facts.values())
+    assert facts["free_bytes"].value == before
+    largest, most = facts["largest_block_bytes"].value, facts["obtainable_bytes"].value
+    if largest is not None:
+        assert 0.5 * before < float(largest) <= float(most or 0) <= before + DRIVERS_OWN_BYTES
+    peers = gpu.memory.peers()
+    assert peers.name == "memory_holders"
+    assert peers.value or peers.reason
+
+
+def test_the_energy_counter_rises(gpu: Gpu) -> None:
+    try:
+        before = gpu.energy_j()
+    except Skip:
+        pytest.skip("this GPU counts no energy")
+    gpu.pause(0.3)
+    assert 0 < gpu.energy_j() - before < 1000
+
+
+@pytest.fixture
+def full(gpu: Gpu) -> Iterator[None]:
+    """Another process holds all of the GPU's memory but LEFT_BYTES."""
+    command = [sys.executable, str(Path(__file__).with_name("holds_memory.py")), gpu.info.uuid, str(LEFT_BYTES)]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with child:  # closes its standard input at the end, and waits for it
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        yield
+
+
+@pytest.mark.usefixtures("full")
+def test_on_a_full_gpu_a_skip_names_the_holder(gpu: Gpu) -> None:
+    asked = r"8 GiB of device memory asked, [0-9.]+ [KMG]iB are free on the GPU of [0-9.]+ GiB; "
+    for take in (
+        lambda: gpu.memory.engine("copy", 8 * GIB),
+        lambda: gpu.memory.allocating("malloc", 8 * GIB, 1),
+        lambda: gpu.memory.allocating("pool", 8 * GIB, 1),
+    ):
+        with pytest.raises(Skip, match=asked + HELD):
+            take()
+    transfer = gpu.memory.engine("copy", 64 * MIB)
+    transfer.fresh()
+    transfer.submit(1)
+    gpu.synchronize()
+    transfer.check()
+    facts = {fact.name: fact for fact in gpu.memory.capacity()}
+    assert facts["obtainable_bytes"].value is None
+    assert "could make it fail" in str(facts["obtainable_bytes"].reason)
+
+
+@pytest.mark.usefixtures("full")
+def test_on_a_full_gpu_a_run_measures_the_sizes_that_fit(gpu: Gpu) -> None:
+    command = [sys.executable, "-m", "microbench", "run", "memory_stream", "memory_copy", "--quick", "--json"]
+    command += ["--device", gpu.info.uuid, "--set", f"size_bytes={64 * MIB},{8 * GIB}", "--set", "way=copy"]
+    command += ["--set", "kernel=copy", "--set", "dtype=fp64", "--set", "implementation=cuda"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout, f"exit code {done.returncode} and no output; standard error:\n{done.stderr}"
+    outcomes = json.loads(done.stdout)["run"]["outcomes"]
+    by_size = {(one["case"]["benchmark"], one["case"]["params"]["size_bytes"]): one for one in outcomes}
+    for name in ("memory_stream", "memory_copy"):
+        assert by_size[name, 64 * MIB]["status"] == "ok"
+        skipped = by_size[name, 8 * GIB]
+        assert skipped["status"] == "skipped"
+        assert "8 GiB of device memory asked" in skipped["reason"]
+        assert "held by: this case" in skipped["reason"]

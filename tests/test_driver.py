@@ -52,12 +52,8 @@ CASES: list[tuple[str, Observed, str, str]] = [
     ("old driver", changed(WORKS, cuda_version=12040), "packages are of CUDA 13", "cuda-microbench[cu12]"),
     ("ancient driver", changed(WORKS, cuda_version=11080), "CUDA 11 only", "525"),
     ("packages", changed(WORKS, missing_packages=("cuda-bindings",)), "cuda-bindings", "cuda-microbench[cu13]"),
-    (
-        "packages for 12",
-        changed(WORKS, cuda_version=12080, bindings_version=None, missing_packages=("cuda-bindings",)),
-        "cuda-bindings",
-        "cuda-microbench[cu12]",
-    ),
+    ("packages for 12", changed(WORKS, cuda_version=12080, bindings_version=None, missing_packages=("cuda-bindings",)),
+     "cuda-bindings", "cuda-microbench[cu12]"),
     ("hidden", changed(FAILS, visible_devices=""), "CUDA_VISIBLE_DEVICES=''", "unset"),
     ("hidden, none counted", changed(WORKS, device_count=0, visible_devices="7"), "CUDA_VISIBLE_DEVICES='7'", "unset"),
     ("MIG", changed(FAILS, boards_in_mig_mode=1), "MIG mode is on", "nvidia-smi mig -cgi"),
@@ -71,25 +67,13 @@ CASES: list[tuple[str, Observed, str, str]] = [
     ("no driver", changed(ABSENT, gpus=("0000:01:00.0",)), "0000:01:00.0 has no driver", "install NVIDIA's driver"),
     ("nothing", ABSENT, "this machine shows no NVIDIA GPU", "--device fake"),
     ("nothing in a container", changed(ABSENT, container="podman"), "this container (podman)", "--device fake"),
-    (
-        "forbidden",
-        changed(FAILS, denied_nodes=("/dev/nvidiactl",), denied_group="video"),
-        "no permission for /dev/nvidiactl",
-        "usermod -aG video",
-    ),
+    ("forbidden", changed(FAILS, denied_nodes=("/dev/nvidiactl",), denied_group="video"),
+     "no permission for /dev/nvidiactl", "usermod -aG video"),
     ("nodes missing", changed(FAILS, missing_nodes=("/dev/nvidia-uvm",)), "/dev/nvidia-uvm", "nvidia-modprobe"),
-    (
-        "nodes missing in a container",
-        changed(FAILS, missing_nodes=("/dev/nvidiactl",), container="docker"),
-        "lacks /dev/nvidiactl",
-        "--gpus all",
-    ),
-    (
-        "a mismatch is not blamed on files",
-        changed(FAILS, init_code=803, missing_nodes=("/dev/nvidia-uvm",)),
-        "different versions",
-        "reboot",
-    ),
+    ("nodes missing in a container", changed(FAILS, missing_nodes=("/dev/nvidiactl",), container="docker"),
+     "lacks /dev/nvidiactl", "--gpus all"),
+    ("a mismatch is not blamed on files", changed(FAILS, init_code=803, missing_nodes=("/dev/nvidia-uvm",)),
+     "different versions", "reboot"),
     (
         "library without GPU",
         changed(FAILS, gpus=(), bound_to=(), module_version=None, missing_nodes=("/dev/nvidiactl",)),
@@ -98,7 +82,7 @@ CASES: list[tuple[str, Observed, str, str]] = [
     ),
     ("unknown code", changed(FAILS, init_code=777), "777", "nvidia-smi"),
     ("no count", changed(WORKS, device_count=None), "(100)", "nvidia-smi -L"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("seen", "reason", "step"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
@@ -118,12 +102,7 @@ def test_every_code_of_the_table_is_reached_names_itself_and_is_two_lines() -> N
         assert "\n" not in expected.reason + expected.next_step
 
 
-# Observing
-
-
 class StandInCuda:
-    """A libcuda: codes and numbers as given."""
-
     def __init__(self, init: int, count: int, version: int) -> None:
         self.init, self.count, self.version = init, count, version
 

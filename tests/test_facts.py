@@ -1,7 +1,8 @@
-"""Host facts from recorded trees: values, sources, and a reason wherever something cannot be known."""
+"""Host facts from recorded trees, each with its source or a reason, and which CPU goes to whom."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,10 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded_trees import unpack, write
 
+from microbench.core.errors import Skip
 from microbench.core.model import Fact
-from microbench.host.affinity import CorePlan, physical_core_plan, physical_cores
+from microbench.host.affinity import (
+    CorePlan,
+    cpus_near,
+    find_cores,
+    on_cores,
+    physical_core_plan,
+    physical_cores,
+    pinned,
+)
 from microbench.host.facts import GOVERNORS, host_facts, worst
 from microbench.host.files import Machine, as_cpu_list, cpu_list
+from microbench.host.native import NativeHost
 
 CPUS = "sys/devices/system/cpu"
 
@@ -29,6 +40,7 @@ def values(root: Path, environment: dict[str, str] | None = None) -> dict[str, o
 
 @pytest.fixture
 def server(tmp_path: Path) -> Path:
+    """Two nodes of four cores each; CPUs n and n + 8 share core n."""
     return unpack("server", tmp_path)
 
 
@@ -44,10 +56,7 @@ def test_an_empty_machine_gives_reasons_and_never_raises(tmp_path: Path) -> None
     assert len(unknown) > 20
     assert all(fact.reason and fact.source for fact in unknown)
     assert all(fact.reason is None for fact in found if fact.value is not None)
-
-
-def test_every_fact_names_its_source_here_too() -> None:
-    assert all(fact.source for fact in host_facts())
+    assert all(fact.source for fact in host_facts()), "here too"
 
 
 def test_unreadable_files_are_unknown_not_fatal(server: Path) -> None:
@@ -59,19 +68,16 @@ def test_unreadable_files_are_unknown_not_fatal(server: Path) -> None:
     assert fact.reason == "is a directory"
 
 
-@pytest.mark.parametrize(
-    ("path", "text", "name", "value"),
-    [
-        ("proc/version", "Linux version 6.6.87.2-microsoft-standard-WSL2", "virtualization", "wsl"),
-        ("proc/version", "Linux version 6.6.87.2-microsoft-standard-WSL2", "wsl", True),
-        ("proc/version", "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016", "container", "gvisor"),
-        ("sys/class/dmi/id/sys_vendor", "Amazon EC2", "virtualization", "none"),  # its bare metal is bare metal
-        ("proc/self/cgroup", "0::/kubepods/besteffort/pod1", "container", "kubernetes"),
-        ("proc/self/cgroup", "0::/system.slice/docker-0123456789ab.scope", "container", "docker"),
-        ("run/.containerenv", "", "container", "podman"),
-        (".dockerenv", "", "container", "docker"),
-    ],
-)
+@pytest.mark.parametrize(("path", "text", "name", "value"), [
+    ("proc/version", "Linux version 6.6.87.2-microsoft-standard-WSL2", "virtualization", "wsl"),
+    ("proc/version", "Linux version 6.6.87.2-microsoft-standard-WSL2", "wsl", True),
+    ("proc/version", "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016", "container", "gvisor"),
+    ("sys/class/dmi/id/sys_vendor", "Amazon EC2", "virtualization", "none"),  # its bare metal is bare metal
+    ("proc/self/cgroup", "0::/kubepods/besteffort/pod1", "container", "kubernetes"),
+    ("proc/self/cgroup", "0::/system.slice/docker-0123456789ab.scope", "container", "docker"),
+    ("run/.containerenv", "", "container", "podman"),
+    (".dockerenv", "", "container", "docker"),
+])  # fmt: skip
 def test_virtual_machines_and_containers(server: Path, path: str, text: str, name: str, value: object) -> None:
     write(server, path, text)
     assert values(server)[name] == value
@@ -86,18 +92,15 @@ def test_variables_that_change_launches_are_listed_and_others_not(server: Path) 
     assert "KEY" not in found
 
 
-@pytest.mark.parametrize(
-    ("environment", "profiler"),
-    [
-        ({"NSYS_PROFILING_SESSION_ID": "7"}, "Nsight Systems"),
-        ({"NV_NSIGHT_INJECTION_PORT_BASE": "49152"}, "Nsight Compute"),
-        ({"LD_PRELOAD": "/opt/sanitizer/libsanitizer-collection.so"}, "Compute Sanitizer"),
-        ({"CUDA_INJECTION64_PATH": "/opt/nsight/libToolsInjection64.so"}, "Nsight Systems"),
-        ({"CUDA_INJECTION64_PATH": "/home/me/mine.so"}, "the library /home/me/mine.so"),
-        ({"LD_PRELOAD": "/usr/lib/libjemalloc.so"}, "none"),
-        ({"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}, "none"),
-    ],
-)
+@pytest.mark.parametrize(("environment", "profiler"), [
+    ({"NSYS_PROFILING_SESSION_ID": "7"}, "Nsight Systems"),
+    ({"NV_NSIGHT_INJECTION_PORT_BASE": "49152"}, "Nsight Compute"),
+    ({"LD_PRELOAD": "/opt/sanitizer/libsanitizer-collection.so"}, "Compute Sanitizer"),
+    ({"CUDA_INJECTION64_PATH": "/opt/nsight/libToolsInjection64.so"}, "Nsight Systems"),
+    ({"CUDA_INJECTION64_PATH": "/home/me/mine.so"}, "the library /home/me/mine.so"),
+    ({"LD_PRELOAD": "/usr/lib/libjemalloc.so"}, "none"),
+    ({"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}, "none"),
+])  # fmt: skip
 def test_profilers(server: Path, environment: dict[str, str], profiler: str) -> None:
     assert values(server, environment)["profiler"] == profiler
 
@@ -143,31 +146,22 @@ def test_a_given_plan_is_recorded_as_it_is(server: Path) -> None:
     assert (found["cpu_affinity_count"], found["physical_core_count"]) == (4, 3)
 
 
-# The core plan. CPUs n and n + 8 of the server share core n; cores 0-3 are node 0, 4-7 node 1.
-
-
-@pytest.mark.parametrize(
-    ("allowed", "near_node", "plan"),
-    [
-        (range(16), None, CorePlan(1, (0, 8, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15), 2)),  # not core 0, no siblings
-        (range(16), 1, CorePlan(4, (0, 8, 1, 9, 2, 10, 3, 11, 6, 14, 7, 15), 5)),
-        ((0, 1, 4, 5), None, CorePlan(1, (4, 5), 0)),  # the watcher on the worker's node, even on core 0
-        ((0, 1, 2), 1, CorePlan(1, (0,), 2)),  # no core near the GPU
-        ((3,), None, CorePlan(3, (3,), 3)),
-        ((0, 1), None, CorePlan(1, (0,), 0)),
-        ((2, 10), None, CorePlan(2, (10,), 10)),  # one core, two threads: only a sibling is left
-        ((1, 9, 2, 10), None, CorePlan(1, (10,), 2)),  # two cores: the parent shares the watcher's, not the worker's
-    ],
-)
+@pytest.mark.parametrize(("allowed", "near_node", "plan"), [
+    (range(16), None, CorePlan(1, (0, 8, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15), 2)),  # not core 0, no siblings
+    (range(16), 1, CorePlan(4, (0, 8, 1, 9, 2, 10, 3, 11, 6, 14, 7, 15), 5)),
+    ((0, 1, 4, 5), None, CorePlan(1, (4, 5), 0)),  # the watcher on the worker's node, even on core 0
+    ((0, 1, 2), 1, CorePlan(1, (0,), 2)),  # no core near the GPU
+    ((3,), None, CorePlan(3, (3,), 3)),
+    ((0, 1), None, CorePlan(1, (0,), 0)),
+    ((2, 10), None, CorePlan(2, (10,), 10)),  # one core, two threads: only a sibling is left
+    ((1, 9, 2, 10), None, CorePlan(1, (10,), 2)),  # two cores: the parent shares the watcher's, not the worker's
+])  # fmt: skip
 def test_plans_of_a_server(server: Path, allowed: Sequence[int], near_node: int | None, plan: CorePlan) -> None:
     assert physical_core_plan(server, allowed, near_node) == plan
 
 
-def test_plan_without_sysfs_takes_each_cpu_for_a_core(tmp_path: Path) -> None:
+def test_plan_without_sysfs_takes_each_cpu_for_a_core_and_needs_one(tmp_path: Path) -> None:
     assert physical_core_plan(tmp_path, (0, 1, 2)) == CorePlan(1, (0,), 2)
-
-
-def test_plan_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no CPU"):
         physical_core_plan(tmp_path, ())
 
@@ -196,3 +190,35 @@ def test_cpu_lists_go_both_ways(cpus: set[int]) -> None:
 
 def test_cores_keep_only_their_allowed_cpus(server: Path) -> None:
     assert [core.cpus for core in physical_cores(Machine(server), (1, 9, 10))] == [(1, 9), (10,)]
+
+
+def test_worker_and_watcher_sit_on_the_gpu_s_node_and_helpers_on_a_core_each(server: Path) -> None:
+    cores = find_cores(1, server, range(16))
+    assert (cores.plan.worker_core, cores.plan.watcher_core) == (4, 5)
+    assert cores.helpers == (4, 5, 6, 7, 0, 1, 2, 3)
+    assert cores.watcher_alone
+
+
+def test_only_what_is_allowed_is_used(server: Path) -> None:
+    cores = find_cores(0, server, (1, 3))
+    assert cores.allowed == {1, 3} == set(cores.helpers)
+    alone = find_cores(None, server, (5,))
+    assert alone.helpers == (5,)
+    assert not alone.watcher_alone
+    assert cpus_near(None, (0, 1)) == cpus_near(977, (0, 1)) == {0, 1}
+
+
+def test_a_user_s_pinning_holds_and_pinned_ends() -> None:
+    before = os.sched_getaffinity(0)
+    lowest = {min(before)}
+    with pinned(lowest):
+        assert find_cores().allowed == lowest
+        assert on_cores(lambda: os.sched_getaffinity(0), lowest).result() == lowest
+    assert os.sched_getaffinity(0) == before
+
+
+def test_a_hand_off_needs_a_second_cpu() -> None:
+    with pinned({min(os.sched_getaffinity(0))}):
+        host = NativeHost()
+    with pytest.raises(Skip, match="second CPU"):
+        host.wakeup_stamps("spin", 1)

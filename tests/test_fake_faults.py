@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 import pytest
-from fake_session import EQUAL, run_case
+from fake_session import EQUAL, exact, run_case
 
 from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
@@ -15,7 +15,6 @@ from microbench.core.model import Case, Measurement, Outcome, Param
 from microbench.core.ops import Launch
 from microbench.gpu.fake.costs import FakeCosts, LinkCosts, MemoryCosts
 from microbench.gpu.fake.environment import FakeHost, fake_environment
-from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.protocol.compute import Gemm
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.graphs import Shape
@@ -34,16 +33,8 @@ CROWDED = FakeCosts(memory=MemoryCosts(total_bytes=16 * GIB, held_by_others_byte
 
 
 def with_links(**links: object) -> FakeCosts:
-    """Two GPUs whose links differ from the default."""
     return FakeCosts(gpus=2, links=LinkCosts(**links))  # type: ignore[arg-type]
 
-
-def exact(costs: FakeCosts = TWO) -> Gpu:
-    """A simulated GPU without noise."""
-    return open_fake(costs, spread=0)
-
-
-# -- work that is left out -----------------------------------------------------------------------------------------
 
 # They time calls of the host or state facts, so no result can be wrong; the default GPU lacks two types.
 UNCHECKED = {"link_state", "link_pinning", "memory_allocate", "memory_capacity"}
@@ -101,7 +92,7 @@ MADE: dict[str, Callable[[Gpu], Transfer | Operations | Gemm]] = {
 
 @pytest.mark.parametrize("made", MADE.values(), ids=MADE)
 def test_a_call_that_was_never_made_fails_its_check(made: Callable[[Gpu], Transfer | Operations | Gemm]) -> None:
-    call = made(exact())
+    call = made(exact(TWO))
     for _ in range(2):
         call.fresh()
         with pytest.raises(MeasurementError, match="is not"):
@@ -111,7 +102,7 @@ def test_a_call_that_was_never_made_fails_its_check(made: Callable[[Gpu], Transf
 
 
 def test_what_is_counted_is_what_is_moved() -> None:
-    memory, compute = exact().memory, exact().compute
+    memory, compute = exact(TWO).memory, exact(TWO).compute
     assert memory.stream("triad", "fp64", "cuda", 8 * 1001 + 7, "grid_16B_x4_t256").size_bytes == 3 * 8 * 1001
     assert memory.strided("read", 12, 1200).size_bytes == 400
     assert memory.scattered("gather", 1024).operations == 128
@@ -121,11 +112,7 @@ def test_what_is_counted_is_what_is_moved() -> None:
     assert problem.size_bytes == 17 * 1000 + 64 * 1000 + 4 * 17 * 64
 
 
-# -- what a worker makes of it -------------------------------------------------------------------------------------
-
-
 def outcomes_of(gpu: Gpu, cases: list[Case]) -> list[Outcome]:
-    """The cases one after the other on one device, as a worker measures them."""
     job = Job("gpu", "fake", "microbench.benchmarks", "microbench.gpu.open", 0)
     job = msgspec.structs.replace(job, floors=measure_floors(FakeHost(spread=0), gpu))
     device, sent = Device(gpu, gpu.clock, gpu), list[Message]()
@@ -144,9 +131,8 @@ def test_a_failed_case_is_an_outcome_with_its_reason(name: str, reason: str) -> 
 
 def test_memory_over_the_limit_is_a_skip_and_the_run_goes_on() -> None:
     sizes: tuple[Param, ...] = (MIB, 512 * MIB)
-    cases = discover()["link_copy"].cases("full", {"size_bytes": sizes}) + discover()["link_bidirectional"].cases(
-        "quick"
-    )
+    cases = discover()["link_copy"].cases("full", {"size_bytes": sizes})
+    cases = cases + discover()["link_bidirectional"].cases("quick")
     for outcome in outcomes_of(exact(with_links(host_memory_limit_bytes=256 * MIB)), cases):
         large = outcome.case.params["size_bytes"] == 512 * MIB
         assert outcome.status == ("skipped" if large else "ok"), outcome.case.id
@@ -171,8 +157,6 @@ def test_nobody_takes_everything_while_another_process_works() -> None:
     full = FakeCosts(memory=MemoryCosts(total_bytes=512 * MIB))
     assert {fact.name: fact.value for fact in exact(full).memory.capacity()}["largest_block_bytes"] == 0
 
-
-# -- what cannot be had --------------------------------------------------------------------------------------------
 
 SMALL_HOST = with_links(host_memory_limit_bytes=MIB, numa_nodes=2)
 DENIED = FakeCosts(gpus=3, links=LinkCosts(peer_denied=((0, 2),)))
@@ -253,8 +237,6 @@ def test_without_peer_access_the_way_back_and_the_way_through_the_host_are_open(
     assert links.peer(0, 2, "engine_read", False, MIB).take_s(1)
 
 
-# -- the end of a case ---------------------------------------------------------------------------------------------
-
 USES: dict[str, Callable[[Gpu], Callable[[], object]]] = {
     "launch": lambda gpu: partial(gpu.bind(Launch()), 1),
     "replay": lambda gpu: partial(gpu.bind(gpu.graph([Launch()])), 1),
@@ -284,7 +266,7 @@ USES: dict[str, Callable[[Gpu], Callable[[], object]]] = {
 
 @pytest.mark.parametrize("made", USES.values(), ids=USES)
 def test_what_a_case_made_cannot_be_used_after_it(made: Callable[[Gpu], Callable[[], object]]) -> None:
-    gpu = exact()
+    gpu = exact(TWO)
     with gpu.case():
         use = made(gpu)
     with pytest.raises(MeasurementError, match="case that has ended"):

@@ -6,7 +6,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from fake_session import run_case
+from fake_session import exact, run_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +17,6 @@ from microbench.core.ops import Copy, Launch, LayerCall, Memset, Op, Query, Sync
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.gpu import open_fake
 from microbench.gpu.fake.graphs import dependencies, schedule
-from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.graphs import Change, ChangeWay, Decider, Made, NodeKind, Shape
 from microbench.gpu.protocol.submit import Submit
 from microbench.run.messages import Refused
@@ -29,19 +28,11 @@ MIB = 1 << 20
 REST_NS = COSTS.launch_to_start_ns + COSTS.completion_ns["auto"]
 
 
-def exact(costs: FakeCosts = COSTS) -> Gpu:
-    """A simulated GPU without noise."""
-    return open_fake(costs, spread=0)
-
-
 def step_ns(submit: Submit) -> float:
     """A call and a synchronise, less the reading of the clock: the second time, as the first may cost more."""
     out_ns = np.zeros(2, dtype=np.int64)
     submit.round_trips(out_ns)
     return float(out_ns[1]) - COSTS.timer_call_ns
-
-
-# -- lives and changes -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spread", [0, 0.02])
@@ -76,18 +67,11 @@ def test_a_refused_update_names_the_drivers_reason_and_other_ways_still_work() -
     assert (outcome.status, "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE" in outcome.reason) == ("failed", True)
 
 
-# -- capture -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("op", "called"),
-    [
-        (Query(), "cuEventQuery"),
-        (SynchronizeIdle("stream"), "cuStreamSynchronize"),
-        (SynchronizeIdle("event"), "cuEventSynchronize"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("op", "called"), [
+    (Query(), "cuEventQuery"),
+    (SynchronizeIdle("stream"), "cuStreamSynchronize"),
+    (SynchronizeIdle("event"), "cuEventSynchronize"),
+], ids=str)  # fmt: skip
 def test_a_capture_broken_by_a_forbidden_call_leaves_the_next_one_whole(op: Op, called: str) -> None:
     gpu = exact()
     with pytest.raises(MeasurementError, match=f"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: {called}"):
@@ -128,9 +112,6 @@ def test_a_driver_that_is_just_new_enough_has_every_kind_of_node_and_decider() -
     exact(FakeCosts(compute_capability=(7, 0), cuda_driver_version=11080)).graphs.chain("kernel_prologue", 2)
 
 
-# -- branches ----------------------------------------------------------------------------------------------------
-
-
 def test_dependencies_of_a_small_fork() -> None:
     assert dependencies(Shape(2, 2, True, 0)) == [(), (0,), (1,), (0,), (3,), (2, 4)]
     assert dependencies(Shape(1, 3, False, 0)) == [(), (0,), (1,)]
@@ -164,9 +145,6 @@ def test_any_schedule_keeps_the_edges_the_front_end_and_the_room(
         reasons = {0.0} | {starts_ns[other] + runs_ns + gap_ns for other in before[node]}
         reasons |= set(starts_ns + front_end_ns) | set(starts_ns + runs_ns)
         assert start_ns in reasons
-
-
-# -- allocation --------------------------------------------------------------------------------------------------
 
 
 def test_a_pool_goes_with_its_case() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from math import sqrt
 from pathlib import Path
 from typing import Any, get_args
@@ -12,6 +10,7 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 import pytest
+from c_library import compiled
 
 from microbench.gpu.cuda.compute.operands import DATA_CODES, VECTORS, allowed_error, relative_error, row_error
 from microbench.gpu.cuda.compute.tensor import encode
@@ -37,24 +36,17 @@ OPERANDS: tuple[Element, ...] = ("fp64", "fp32", "fp16", "bf16", "e4m3", "e5m2",
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """kernels/gemm_operands.cu as the machine's C++ compiler makes it."""
-    compiler = shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no C++ compiler here")
     folder = tmp_path_factory.mktemp("kernels")
-    source, library = folder / "kernels.cpp", folder / "kernels.so"
+    source = folder / "kernels.cpp"
     source.write_text(f'#include "{HEADER}"\n{kernel_source("gemm_operands")}', encoding="utf-8")
-    subprocess.run([compiler, "-O1", "-w", "-std=c++17", "-shared", "-fPIC", "-o", library, source], check=True)
-    return ctypes.CDLL(str(library))
+    return compiled(source, folder, "-O1", "-w", "-std=c++17")
 
 
 def pointer(array: npt.NDArray[Any]) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
 
-def drawn(
-    kernels: ctypes.CDLL, element: Element, data: GemmData = "normal", seed: int = 1, count: int = COUNT
-) -> Bytes:
+def draw(kernels: ctypes.CDLL, element: Element, data: GemmData = "normal", seed: int = 1, count: int = COUNT) -> Bytes:
     matrix: Bytes = np.zeros(matrix_bytes(element, 1, count), dtype=np.uint8)
     kernels.draw(pointer(matrix), ctypes.c_uint64(count), seed, DATA_CODES[data], *FORMATS[element])
     return matrix
@@ -63,7 +55,6 @@ def drawn(
 def products(
     kernels: ctypes.CDLL, element: Element, matrix: Bytes, width: int, vectors: npt.NDArray[np.float64], block_rows: int
 ) -> npt.NDArray[np.float64]:
-    """Vectors, shape (VECTORS, rows), times the matrix."""
     rows = vectors.shape[1]
     sums = np.zeros((VECTORS, width))
     arguments = (pointer(matrix), ctypes.c_uint64(rows), ctypes.c_uint64(width), pointer(vectors), pointer(sums))
@@ -109,7 +100,7 @@ def values(element: Element, matrix: Bytes) -> npt.NDArray[np.float64]:
 
 @pytest.mark.parametrize("element", OPERANDS)
 def test_normal_numbers_have_their_mean_deviation_and_tails(kernels: ctypes.CDLL, element: Element) -> None:
-    numbers = values(element, drawn(kernels, element)) / (40 if element == "int8" else 1)
+    numbers = values(element, draw(kernels, element)) / (40 if element == "int8" else 1)
     far = float(np.mean(np.abs(numbers) > 2.6))  # between the steps of every type
     assert abs(numbers.mean()) < 5 / sqrt(COUNT)
     assert abs(numbers.std() - 1) < 0.02
@@ -119,10 +110,10 @@ def test_normal_numbers_have_their_mean_deviation_and_tails(kernels: ctypes.CDLL
 
 @pytest.mark.parametrize("element", ["fp16", "bf16", "e4m3", "e5m2"])
 def test_numbers_are_rounded_to_the_nearest(kernels: ctypes.CDLL, element: Element) -> None:
-    exact = drawn(kernels, "fp32").view(np.float32).astype(np.float64)
+    exact = draw(kernels, "fp32").view(np.float32).astype(np.float64)
     codes, _ = encode(KNOWN[element], exact)
     wanted = codes.view(np.uint8) if codes.dtype != np.uint8 else codes
-    found = drawn(kernels, element)
+    found = draw(kernels, element)
     if element in ("e4m3", "e5m2"):  # of a tie NumPy's takes the upper one; and there is a zero with a sign
         assert np.array_equal(values(element, found), values(element, wanted.astype(np.uint8)))
     else:
@@ -131,7 +122,7 @@ def test_numbers_are_rounded_to_the_nearest(kernels: ctypes.CDLL, element: Eleme
 
 @pytest.mark.parametrize("element", ["fp16", "bf16", "e4m3", "e5m2", "e2m1", "int8", "fp32", "fp64"])
 def test_the_device_code_reads_each_type_right(kernels: ctypes.CDLL, element: Element) -> None:
-    matrix = drawn(kernels, element, count=400)
+    matrix = draw(kernels, element, count=400)
     assert np.array_equal(read(kernels, element, matrix, 400), values(element, matrix))
     if element in ("fp16", "bf16", "fp32", "fp64"):
         assert np.isnan(read(kernels, element, np.full(8, 0xFF, dtype=np.uint8), 1)).all(), "poison"
@@ -140,10 +131,7 @@ def test_the_device_code_reads_each_type_right(kernels: ctypes.CDLL, element: El
 @pytest.mark.parametrize(("rows", "block_rows"), [(1, 1), (40, 7), (40, 40)])
 @pytest.mark.parametrize("element", ["bf16", "e4m3", "int8"])
 def test_a_matrix_times_vectors(kernels: ctypes.CDLL, element: Element, rows: int, block_rows: int) -> None:
-    matrix, vectors = (
-        drawn(kernels, element, count=24 * rows),
-        np.random.default_rng(2).standard_normal((VECTORS, rows)),
-    )
+    matrix, vectors = draw(kernels, element, count=24 * rows), np.random.default_rng(2).standard_normal((VECTORS, rows))
     wanted = vectors @ values(element, matrix).reshape(rows, 24)
     assert products(kernels, element, matrix, 24, vectors, block_rows) == pytest.approx(wanted, abs=1e-10)
 
@@ -152,7 +140,7 @@ def test_a_matrix_times_vectors(kernels: ctypes.CDLL, element: Element, rows: in
 def test_rows_of_a_matrix_times_a_vector(kernels: ctypes.CDLL, element: Element) -> None:
     matrix = np.arange(-150, 150, dtype=np.int32).view(np.uint8)
     if element != "int32":
-        matrix = drawn(kernels, element, count=300)
+        matrix = draw(kernels, element, count=300)
     numbers = matrix.view(np.int32).astype(np.float64) if element == "int32" else values(element, matrix)
     vectors, sums = np.random.default_rng(2).standard_normal((VECTORS, 100)), np.zeros((VECTORS, 3))
     arguments = (pointer(matrix), ctypes.c_uint64(3), ctypes.c_uint64(100), pointer(vectors), pointer(sums))
@@ -164,7 +152,7 @@ def test_rows_of_a_matrix_times_a_vector(kernels: ctypes.CDLL, element: Element)
 
 
 def test_seeds_and_places_give_other_numbers(kernels: ctypes.CDLL) -> None:
-    first, second = (values("fp32", drawn(kernels, "fp32", seed=seed)) for seed in (1, 2))
+    first, second = (values("fp32", draw(kernels, "fp32", seed=seed)) for seed in (1, 2))
     assert abs(np.corrcoef(first, second)[0, 1]) < 5 / sqrt(COUNT)
     assert len(np.unique(first)) > 0.99 * COUNT
     assert not set(first[:1000]) & set(second)  # not the same sequence from another place on
@@ -175,15 +163,13 @@ def test_seeds_and_places_give_other_numbers(kernels: ctypes.CDLL) -> None:
     [("ones", "bf16", 1), ("ones", "int8", 1), ("zeros", "e4m3", 0), ("constant", "e5m2", 0.75),
      ("constant", "int8", 48), ("constant", "fp16", 0.75), ("constant", "e2m1", 1)],
 )  # fmt: skip
-def test_constant_data_have_one_number_everywhere(
-    kernels: ctypes.CDLL, data: GemmData, element: Element, number: float
-) -> None:
-    assert (values(element, drawn(kernels, element, data)) == number).all()
+def test_constant_data_are_one_number(kernels: ctypes.CDLL, data: GemmData, element: Element, number: float) -> None:
+    assert (values(element, draw(kernels, element, data)) == number).all()
 
 
 @pytest.mark.parametrize(("element", "most"), [("fp64", 1.0), ("bf16", 1.0), ("int8", 127.0)])
 def test_uniform_numbers_fill_their_range(kernels: ctypes.CDLL, element: Element, most: float) -> None:
-    numbers = values(element, drawn(kernels, element, "uniform"))
+    numbers = values(element, draw(kernels, element, "uniform"))
     assert -most <= numbers.min() < -0.98 * most
     assert 0.98 * most < numbers.max() <= most
     assert abs(numbers.std() / most - 1 / sqrt(3)) < 0.01
@@ -191,7 +177,7 @@ def test_uniform_numbers_fill_their_range(kernels: ctypes.CDLL, element: Element
 
 @pytest.mark.parametrize("element", ["bf16", "fp64"])
 def test_two_of_four_sparse_elements_are_zero(kernels: ctypes.CDLL, element: Element) -> None:
-    numbers = values(element, drawn(kernels, element, "sparse"))
+    numbers = values(element, draw(kernels, element, "sparse"))
     fours = numbers.reshape(-1, 4) == 0
     assert (fours.sum(axis=1) == 2).all()
     assert len(np.unique(fours, axis=0)) == 6
@@ -199,7 +185,7 @@ def test_two_of_four_sparse_elements_are_zero(kernels: ctypes.CDLL, element: Ele
 
 
 def test_every_digit_of_a_double_is_drawn(kernels: ctypes.CDLL) -> None:
-    bits = drawn(kernels, "fp64").view(np.uint64)
+    bits = draw(kernels, "fp64").view(np.uint64)
     shares = [float(np.mean(bits >> np.uint64(bit) & np.uint64(1))) for bit in range(52)]
     assert min(shares) > 0.3
     assert max(shares) < 0.7

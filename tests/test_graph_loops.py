@@ -22,7 +22,6 @@ FUNCTIONS = {entry: entry.name.lower() for entry in Entry} | {Entry.LAUNCH: "rep
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """The driver, built once."""
     library = build("graph_driver", tmp_path_factory.mktemp("driver"))
     library.graph_order.restype = ctypes.c_char_p
     library.graph_last.restype = ctypes.c_int64
@@ -31,7 +30,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.fixture
 def driver(library: ctypes.CDLL) -> ctypes.CDLL:
-    """The driver with nothing remembered."""
     library.graph_reset(-1)
     return library
 
@@ -41,7 +39,6 @@ def entries(driver: ctypes.CDLL) -> IntArray:
 
 
 def launch_row(driver: ctypes.CDLL, parameters: int = 1000) -> IntArray:
-    """Arguments of a launch and the address of its call."""
     return np.array([1, 1, 1, 1, 32, 1, 1, 0, STREAM, parameters, 0, address(driver, "launch")], dtype=np.int64)
 
 
@@ -87,23 +84,18 @@ def test_each_node_depends_on_the_one_before(driver: ctypes.CDLL) -> None:
     assert [driver.graph_last(index) for index in range(4)] == [100, 103, 1, 5000 + 3 * 72]
 
 
-@pytest.mark.parametrize(
-    ("captured", "fails", "calls"),
-    [
-        (True, 0, "BKKKED"),
-        (True, 2, "BKKKED"),
-        (True, 5, "BKKKEID"),
-        (True, 6, "BKKKEIUSXD"),
-        (True, 8, "BKKKEIUSLSXD"),
-        (False, 2, "CAAAD"),
-        (False, 4, "CAAAID"),
-        (False, 5, "CAAAILSXD"),
-        (False, 7, "CAAAILSXD"),
-    ],
-)
-def test_a_life_stops_at_the_first_failure_and_destroys_what_was_made(
-    driver: ctypes.CDLL, captured: bool, fails: int, calls: str
-) -> None:
+@pytest.mark.parametrize(("captured", "fails", "calls"), [
+    (True, 0, "BKKKED"),
+    (True, 2, "BKKKED"),
+    (True, 5, "BKKKEID"),
+    (True, 6, "BKKKEIUSXD"),
+    (True, 8, "BKKKEIUSLSXD"),
+    (False, 2, "CAAAD"),
+    (False, 4, "CAAAID"),
+    (False, 5, "CAAAILSXD"),
+    (False, 7, "CAAAILSXD"),
+])  # fmt: skip
+def test_a_failed_life_destroys_what_was_made(driver: ctypes.CDLL, captured: bool, fails: int, calls: str) -> None:
     driver.graph_reset(fails)
     assert live(driver, 3, captured=captured)[0] == 900
     assert order(driver) == calls

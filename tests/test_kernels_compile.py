@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cuda.bindings import nvrtc
+from host_case import passes_on_numbas_simulator
 
 import microbench
 from microbench.gpu.cuda.context import kernel_source
@@ -30,25 +28,20 @@ def supported() -> list[int]:
     return [architecture for architecture in found if architecture >= OLDEST]
 
 
-def architectures(first_line: str, known: list[int]) -> list[str]:
+def wanted(name: str) -> list[str]:
     """The architectures that line 1 of a kernel file asks for, of those that the compiler knows.
 
     ``// arch: 75+`` is each from 7.5 on; ``// arch: 80, 90a`` is these two, 90a with the features that only 9.0 has.
     """
-    match = ARCHITECTURES.fullmatch(first_line)
+    match = ARCHITECTURES.fullmatch((KERNELS / name).read_text(encoding="utf-8").splitlines()[0])
     if match is None:
-        raise ValueError(f"line 1 names no architectures: {first_line!r}")
+        return []
     if match["oldest"]:
-        return [str(architecture) for architecture in known if architecture >= int(match["oldest"])]
-    return [name for name in match["listed"].split(", ") if int(name.rstrip("af")) in known]
-
-
-def wanted(name: str) -> list[str]:
-    return architectures((KERNELS / name).read_text(encoding="utf-8").splitlines()[0], supported())
+        return [str(architecture) for architecture in supported() if architecture >= int(match["oldest"])]
+    return [name for name in match["listed"].split(", ") if int(name.rstrip("af")) in supported()]
 
 
 def compiled(source: str, name: str, architecture: str) -> tuple[bytes | None, str]:
-    """The cubin, or None, and the compiler's messages."""
     _, program = nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], [])
     options = [f"--gpu-architecture=sm_{architecture}".encode(), b"--std=c++17"]
     (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
@@ -77,7 +70,7 @@ def test_kernel_file_names_architectures_and_includes_nothing(name: str) -> None
 def each_compilation() -> Iterator[Any]:
     """Every kernel file with each of its architectures; all but one (that of an H200 if it is among them) are slow."""
     for name in SOURCES:
-        first = next(iter({"90", "90a"}.intersection(wanted(name))), wanted(name)[0])
+        first = next(iter({"90", "90a"}.intersection(wanted(name))), next(iter(wanted(name)), None))
         for architecture in wanted(name):
             yield pytest.param(name, architecture, marks=() if architecture == first else pytest.mark.slow)
 
@@ -99,25 +92,6 @@ def test_warnings_and_errors_are_reported() -> None:
     assert "missing" in log
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("// arch: 75+", ["75", "90", "120"]),
-        ("// arch: 90+", ["90", "120"]),
-        ("// arch: 90a", ["90a"]),
-        ("// arch: 80, 90a, 120", ["90a", "120"]),
-    ],
-)
-def test_line_one_is_read(line: str, expected: list[str]) -> None:
-    assert architectures(line, [75, 90, 120]) == expected
-
-
-@pytest.mark.parametrize("line", ["", "// arch:", "// arch: 90 +", "/* arch: 75+ */", "// a kernel"])
-def test_a_file_without_architectures_is_refused(line: str) -> None:
-    with pytest.raises(ValueError, match="names no architectures"):
-        architectures(line, [75, 90])
-
-
 SIMULATED = """
 import numpy as np
 from microbench._kernels import numba_kernels
@@ -132,11 +106,4 @@ assert np.array_equal(c, np.where(a < 48, a + b, 0))
 
 
 def test_numba_kernels_run_on_its_simulator() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", SIMULATED],
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (result.returncode, result.stderr) == (0, "")
+    passes_on_numbas_simulator(SIMULATED)

@@ -23,7 +23,6 @@ LAUNCH = [0x7FFF_0000_1234, 65536, 1, 1, 1024, 1, 1, 0xFFFF_FFFF, 0x1_0000_0001,
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """The remembering driver."""
     library = build("driver", tmp_path_factory.mktemp("driver"))
     library.driver_seen.restype = ctypes.c_int64
     return library
@@ -31,12 +30,10 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.fixture(autouse=True)
 def fresh(driver: ctypes.CDLL) -> None:
-    """No calls yet, none will fail."""
     driver.driver_reset(-1)
 
 
 def wide(*changes: tuple[int, int]) -> IntArray:
-    """The arguments of a launch."""
     arguments: IntArray = np.array(LAUNCH, dtype=np.int64)
     for index, value in changes:
         arguments[index] = value
@@ -74,6 +71,7 @@ def test_one_failing_call_among_many_is_reported(driver: ctypes.CDLL) -> None:
     for submit in calls:
         driver.driver_reset(6)
         assert submit() == 719
+    assert [loops.first_code(*pair) for pair in ((0, 0), (0, 7), (5, 0), (5, 7))] == [0, 7, 5, 5]
 
 
 def test_stamps_round_trips_and_streams_in_turn(driver: ctypes.CDLL) -> None:
@@ -94,15 +92,13 @@ def test_stamps_round_trips_and_streams_in_turn(driver: ctypes.CDLL) -> None:
     assert (driver.driver_calls(), driver.driver_seen(8)) == (5, 22)
 
 
-def watched(
-    driver: ctypes.CDLL, launch: str, count: int, parameters: Callable[[int], int]
-) -> tuple[int, int, IntArray]:
+def watched(driver: ctypes.CDLL, launch: str, count: int, params: Callable[[int], int]) -> tuple[int, int, IntArray]:
     """Launch and synchronise while another thread watches the flag: both results, and the stamps."""
     words = np.zeros(64, dtype=np.uint32)
     flag, seen = int(words.ctypes.data), int(words[32:].ctypes.data)
     out: IntArray = np.zeros((count, 4), dtype=np.int64)
     watcher = on_cores(lambda: loops.watch_flag(flag, seen, CLOCK, 10**10, out), find_cores().allowed)
-    synchronize, arguments = address(driver, "driver_synchronize"), wide((9, parameters(flag)))
+    synchronize, arguments = address(driver, "driver_synchronize"), wide((9, params(flag)))
     code = loops.launch_and_synchronize(address(driver, launch), arguments, 16, synchronize, 3, seen, CLOCK, out)
     return code, watcher.result(), out
 
@@ -160,10 +156,6 @@ def test_calls_hand_offs_and_copies_of_the_host_take_time() -> None:
     source, destination = host.buffers(0, 4096)
     assert (destination == source).all()
     assert source.any()
-
-
-def test_the_first_error_is_kept_whatever_follows() -> None:
-    assert [loops.first_code(*pair) for pair in ((0, 0), (0, 7), (5, 0), (5, 7))] == [0, 7, 5, 5]
 
 
 def test_threads_start_together_and_warm_up_first(driver: ctypes.CDLL) -> None:

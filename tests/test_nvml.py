@@ -72,14 +72,10 @@ def test_each_query_is_guarded_alone(code: int) -> None:
 
 
 def test_a_feature_that_does_not_exist_is_off_but_a_forbidden_one_is_unknown() -> None:
-    without = NvmlGpu(
-        UUID, library(nvmlDeviceGetMigMode=refuse(NOT_SUPPORTED), nvmlSystemGetConfComputeState="absent")
-    ).describe(BARE)
-    assert (without.mig, without.confidential_computing) == (False, False)
-    forbidden = NvmlGpu(
-        UUID, library(nvmlDeviceGetMigMode=refuse(NO_PERMISSION), nvmlSystemGetConfComputeState=refuse(NO_PERMISSION))
-    ).describe(BARE)
-    assert (forbidden.mig, forbidden.confidential_computing) == (None, None)
+    forbidden = refuse(NO_PERMISSION)
+    for mig, state, expected in ((refuse(NOT_SUPPORTED), "absent", False), (forbidden, forbidden, None)):
+        info = NvmlGpu(UUID, library(nvmlDeviceGetMigMode=mig, nvmlSystemGetConfComputeState=state)).describe(BARE)
+        assert (info.mig, info.confidential_computing) == (expected, expected)
 
 
 def test_nothing_raises_when_the_binding_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,9 +156,6 @@ def test_reasons_that_throttle_carry_the_words_that_statistics_look_for() -> Non
     assert clock_reasons(0x1 | 0x8000) == ("idle", "reason 0x8000")
 
 
-# Other processes
-
-
 def query(**lists: Any) -> Query:
     return Query(library(nvmlSystemGetProcessName=refuse(NOT_FOUND), **lists), UUID)
 
@@ -201,9 +194,6 @@ def test_only_in_a_pid_namespace_a_foreign_process_may_be_ourselves(tmp_path: Pa
     refused = refuse(NO_PERMISSION)
     found = query(nvmlDeviceGetComputeRunningProcesses=refused, nvmlDeviceGetComputeRunningProcesses_v2=refused)
     assert other_processes(found, machine=machine)[:2] == (None, f"NVML error {NO_PERMISSION}")
-
-
-# PCIe counters
 
 
 def counting(*readings: list[Any]) -> tuple[NvmlGpu, list[Any]]:
@@ -260,9 +250,6 @@ def test_values_of_other_types_are_read_by_their_type() -> None:
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 def test_wrapped_difference(before: int, counted: int) -> None:
     assert wrapped_difference(before, (before + counted) % 2**32) == counted
-
-
-# Boards in MIG mode
 
 
 def test_boards_in_mig_mode_are_counted_by_board() -> None:

@@ -47,7 +47,6 @@ def compare(ours: Take, theirs: Take, pairs: int, tolerance: float, calls: int, 
 
 
 def pointers(*values: int) -> list[ctypes.c_void_p]:
-    """Addresses as C takes them."""
     return [ctypes.c_void_p(value & (1 << 64) - 1) for value in values]
 
 

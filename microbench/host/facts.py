@@ -139,8 +139,6 @@ def _iommu(machine: Machine) -> Fact:
     return known("iommu", ", ".join(sorted(kinds)) or "off", IOMMU_GROUPS)
 
 
-# What else acts on this process: CUDA and Numba variables, profilers, debuggers, MPS.
-
 # Variables of the CUDA driver and of Numba that change what a launch does or costs
 # (CUDA programming guide, "CUDA environment variables"; Numba reference, "Environment variables").
 LAUNCH_VARIABLES = (
@@ -209,7 +207,6 @@ def _tools(machine: Machine, environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _tracer(machine: Machine) -> Fact:
-    """The debugger or tracer (ptrace) of this process."""
     reading = machine.read("/proc/self/status")
     pid = labelled(reading.text, "TracerPid")
     if pid is None:

@@ -42,7 +42,6 @@ class Machine(NamedTuple):
             return ()
 
     def exists(self, path: str) -> bool:
-        """True if the path exists and may be looked at."""
         try:
             return self.at(path).exists()
         except OSError:

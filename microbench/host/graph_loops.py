@@ -91,24 +91,6 @@ def build(
 
 
 @compiled
-def make(
-    entries: IntArray,
-    a: IntArray,
-    params: int,
-    nodes: IntArray,
-    addresses: IntArray,
-    scratch: IntArray,
-    captured: bool,
-    stream: int,
-) -> int:
-    """Capture or build a chain of nodes.size kernels as scratch[GRAPH], which is 0 if the driver made none."""
-    scratch[GRAPH] = scratch[EXECUTABLE] = 0
-    if captured:
-        return capture(entries, a, 0, nodes.size, stream, addresses[0])
-    return build(entries, params, 0, nodes.size, nodes, addresses[1], addresses[0], scratch)
-
-
-@compiled
 def run_first(
     entries: IntArray, addresses: IntArray, scratch: IntArray, uploads: bool, stream: int, clock: int, out: IntArray
 ) -> int:
@@ -162,8 +144,12 @@ def live(
     record; ``addresses`` are those of ``scratch`` and ``nodes``. A graph that is not captured is built and not
     uploaded. After a failed call its missing result is not used, and what was made is destroyed.
     """
+    scratch[GRAPH] = scratch[EXECUTABLE] = 0
     out[0] = now_ns(clock)
-    code = make(entries, a, params, nodes, addresses, scratch, captured, stream)
+    if captured:
+        code = capture(entries, a, 0, nodes.size, stream, addresses[0])
+    else:
+        code = build(entries, params, 0, nodes.size, nodes, addresses[1], addresses[0], scratch)
     out[1] = now_ns(clock)
     if code == 0:
         code = run_first(entries, addresses, scratch, captured, stream, clock, out)
@@ -247,9 +233,6 @@ def change_whole(
     code = first_code(code, dispose(entries, old if made else 0, scratch[GRAPH]))
     out[8] = now_ns(clock)
     return code
-
-
-# Loops over rows of different calls: mixed chains, work on several streams, iterations.
 
 
 @compiled

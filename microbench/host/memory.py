@@ -104,8 +104,6 @@ def _locked_memory(machine: Machine) -> Fact:
     return unknown("locked_memory_limit_bytes", reading.reason or "no such line", path)
 
 
-# What lies between this system and the hardware: hypervisor, container, WSL.
-
 DMI = "/sys/class/dmi/id"
 # DMI vendor strings and their hypervisors, from systemd-detect-virt's table (src/basic/virt.c). The first match counts,
 # so clouds come before the hypervisor that they run on.

@@ -31,7 +31,6 @@ class MonotonicClock:
     """CLOCK_MONOTONIC, as the compiled loops read it."""
 
     def now_ns(self) -> int:
-        """Nanoseconds since some fixed moment."""
         return time.monotonic_ns()
 
 

@@ -42,11 +42,12 @@ def measure_floors(host: Host, gpu: Gpu | None = None) -> Floors:
         return floors
     with gpu.case():
         readings_s = _event_readings_s(gpu)
+        distinct_s = sorted({round(reading_s, 9) for reading_s in readings_s})  # a reading is a float of milliseconds
         return msgspec.structs.replace(
             floors,
             empty_submit_s=_call_s(gpu, Launch()),
             event_pair_s=round(statistics.median(readings_s), 12) if readings_s else None,
-            event_step_s=_least_difference_s(readings_s),
+            event_step_s=min((round(after - before, 9) for before, after in pairwise(distinct_s)), default=None),
             idle_sync_s=_call_s(gpu, SynchronizeIdle("stream")),
         )
 
@@ -78,9 +79,3 @@ def _event_readings_s(gpu: Gpu) -> list[float]:
         if not gate.was_late():
             readings_s.append(events.elapsed_s())
     return readings_s
-
-
-def _least_difference_s(readings_s: list[float]) -> float | None:
-    """The least difference of two readings, rounded to nanoseconds (a reading is a float of milliseconds)."""
-    distinct = sorted({round(reading_s, 9) for reading_s in readings_s})
-    return min((round(second - first, 9) for first, second in pairwise(distinct)), default=None)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
 import msgspec
 
 from microbench.core.model import Measurement, Work
-from microbench.gpu.protocol.compute import Chain, Resident, UnitPass
+from microbench.gpu.protocol.compute import Chain, Resident
 from microbench.measure.sampling import NANOSECOND_S, now_s
 from microbench.measure.timer import Meter
 from microbench.measure.transfers import verified
@@ -24,30 +25,37 @@ CHAIN_S = 2e-4
 CHAIN_REPEATS = 16
 
 
-def burst_rate(meter: Meter, unit: Resident, integer: bool, bound: str) -> Iterator[Measurement]:
-    """Rate, rate of a clock cycle and SM, and SM clock of launches of BURST_S, each after REST_S of rest."""
-    repeats = _repeats(unit, BURST_S)
+def instruction_rate(
+    meter: Meter, unit: Resident, integer: bool, bound: str, load: Literal["plain", "burst", "sustained"] = "plain"
+) -> Iterator[Measurement]:
+    """Rate, rate of a clock cycle and SM, and SM clock.
 
-    def rest_and_run() -> UnitPass:
-        meter.gpu.pause(REST_S)
-        return unit.take(repeats)
+    ``plain``: launches of BURST_S back to back; ``burst``: each of them after REST_S of rest; ``sustained``: launches
+    of LASTING_S back to back, after SETTLING_S of them.
+    """
+    unit.take(FIRST_REPEATS)  # the first launch loads the code
+    wanted_s = LASTING_S if load == "sustained" else BURST_S
+    repeats = max(round(FIRST_REPEATS * wanted_s / max(unit.take(FIRST_REPEATS).seconds, NANOSECOND_S)), 1)
+    if load == "sustained":
+        until_s = now_s(meter.clock) + SETTLING_S
+        while now_s(meter.clock) < until_s:
+            unit.take(repeats)
+    names = ("integer_rate", "integer_per_clock") if integer else ("rate", "per_clock")
 
-    yield from _rates(meter, unit, rest_and_run, repeats, integer, bound)
+    def take() -> Mapping[str, float]:
+        if load == "burst":
+            meter.gpu.pause(REST_S)
+        taken = unit.take(repeats)
+        return {names[0]: taken.seconds, names[1]: taken.cycles, "sm_clock": taken.clock_hz}
 
+    def work(operations: int) -> Work:
+        return Work(operations=operations) if integer else Work(flops=operations)
 
-def lasting_rate(meter: Meter, unit: Resident, integer: bool, bound: str) -> Iterator[Measurement]:
-    """The same of launches of LASTING_S back to back, after SETTLING_S of them."""
-    repeats = _repeats(unit, LASTING_S)
-    until_s = now_s(meter.clock) + SETTLING_S
-    while now_s(meter.clock) < until_s:
-        unit.take(repeats)
-    yield from _rates(meter, unit, lambda: unit.take(repeats), repeats, integer, bound)
-
-
-def plain_rate(meter: Meter, unit: Resident, integer: bool, bound: str) -> Iterator[Measurement]:
-    """The same of launches of BURST_S back to back."""
-    repeats = _repeats(unit, BURST_S)
-    yield from _rates(meter, unit, lambda: unit.take(repeats), repeats, integer, bound)
+    measured = meter.collect_each((*names, "sm_clock"), take, clock="device", calls=repeats)
+    rate, per_clock, clock = verified(measured, unit.check())
+    yield msgspec.structs.replace(rate, work=work(unit.operations * unit.sms), bound=bound)
+    yield msgspec.structs.replace(per_clock, work=work(unit.operations), bound=f"{bound}_per_clock", resolution=1.0)
+    yield as_clock(clock)
 
 
 def chain_latency(meter: Meter, chain: Chain) -> Measurement:
@@ -61,28 +69,3 @@ def chain_latency(meter: Meter, chain: Chain) -> Measurement:
         calls=repeats * chain.instructions,
         resolution=1.0,
     )
-
-
-def _repeats(unit: Resident, seconds: float) -> int:
-    """How many repetitions take so long."""
-    unit.take(FIRST_REPEATS)  # the first launch loads the code
-    return max(round(FIRST_REPEATS * seconds / max(unit.take(FIRST_REPEATS).seconds, NANOSECOND_S)), 1)
-
-
-def _rates(
-    meter: Meter, unit: Resident, run: Callable[[], UnitPass], repeats: int, integer: bool, bound: str
-) -> Iterator[Measurement]:
-    names = ("integer_rate", "integer_per_clock") if integer else ("rate", "per_clock")
-
-    def take() -> Mapping[str, float]:
-        taken = run()
-        return {names[0]: taken.seconds, names[1]: taken.cycles, "sm_clock": taken.clock_hz}
-
-    def work(operations: int) -> Work:
-        return Work(operations=operations) if integer else Work(flops=operations)
-
-    measured = meter.collect_each((*names, "sm_clock"), take, clock="device", calls=repeats)
-    rate, per_clock, clock = verified(measured, unit.check())
-    yield msgspec.structs.replace(rate, work=work(unit.operations * unit.sms), bound=bound)
-    yield msgspec.structs.replace(per_clock, work=work(unit.operations), bound=f"{bound}_per_clock", resolution=1.0)
-    yield as_clock(clock)

@@ -187,8 +187,6 @@ def shaped(meter: Meter, problem: Problem, dtype: GemmType) -> Iterator[Measurem
     yield from verified([meter.device_time("graph", replay, replays, parts=GRAPH_CALLS)], best.check())
 
 
-# Work that lasts: a product repeated for seconds from a cold start.
-
 # How long the GPU rests before the work begins.
 COLD_S = 2.0
 # Batches grow (until, length): the clock falls within tenths of a second, the temperature rises over tens of seconds.

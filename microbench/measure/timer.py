@@ -83,8 +83,6 @@ class Meter:
             raise MeasurementError("a host benchmark has no GPU")
         return self._gpu
 
-    # -- from samples to measurements --------------------------------------------------------------------------
-
     def collect(
         self,
         metric: str,
@@ -230,10 +228,7 @@ class Meter:
         )
 
     def counted(self, metric: str, counts: Sequence[float]) -> Measurement:
-        """Samples that were counted rather than timed."""
         return Measurement(metric=metric, clock="counter", samples=stored(counts), n=len(counts))
-
-    # -- ways of timing ----------------------------------------------------------------------------------------
 
     def burst(self, submit: Submit) -> int:
         """Warm up and find how many calls make one sample.

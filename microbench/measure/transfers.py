@@ -21,7 +21,8 @@ MOST_QUEUED = 200
 HOST_BATCH = 20
 FEWEST_BOTH_WAYS = 4
 SINGLE_READS = 2000
-BUSY_FACT = "others_busy_throughout"
+# Whether the other copies outlasted the measured ones in every sample; twice as many may not suffice.
+BUSY_FACT, BUSY_SOURCE = "others_busy_throughout", "the ends of both, by device events, in every sample"
 
 
 def moved(
@@ -128,12 +129,7 @@ def both_ways(
     first = msgspec.structs.replace(first, work=Work(bytes=size_bytes), bound=f"pcie_{direction}")
     second = msgspec.structs.replace(second, work=Work(bytes=2 * size_bytes), bound="pcie_both")
     yield from verified([first, second], duplex.check())
-    yield _throughout(busy)
-
-
-def _throughout(busy: Sequence[bool]) -> Fact:
-    """Whether the other copies outlasted the measured ones in every sample; twice as many may not suffice."""
-    return Fact(BUSY_FACT, all(busy), source="the ends of both, by device events, in every sample")
+    yield Fact(BUSY_FACT, all(busy), source=BUSY_SOURCE)
 
 
 def _copies_until(ends_s: FloatArray, moment_s: float) -> float:
@@ -215,4 +211,4 @@ def alone_and_together(
     both = meter.collect_each(("alone", "together"), take, clock="device", calls=count, work=work, floor_s=floor_s)
     checked = "; ".join(dict.fromkeys((alone.check(), together.check())))
     yield from verified([msgspec.structs.replace(each, bound=bound) for each in both], checked)
-    yield _throughout(busy)
+    yield Fact(BUSY_FACT, all(busy), source=BUSY_SOURCE)

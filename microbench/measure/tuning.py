@@ -65,9 +65,8 @@ def fastest(meter: Meter, problem: Problem, library: Library) -> tuple[Gemm, Fac
     held_back = HELD_BACK_ALONE if problem.dtype in LEFT_ALONE else HELD_BACK
     if highest_hz and last_hz <= held_back * highest_hz:
         hurry = meter.limits.seconds <= HURRY_S
-        near = [way for way in ranked if call_s[way] <= NEAR * call_s[best]][
-            : FEWEST_SETTLED if hurry else MOST_SETTLED
-        ]
+        most = FEWEST_SETTLED if hurry else MOST_SETTLED
+        near = [way for way in ranked if call_s[way] <= NEAR * call_s[best]][:most]
         if len(near) > 1:
             best = min(near, key=lambda way: settled_s(meter, gemms[way]))
         if not hurry:

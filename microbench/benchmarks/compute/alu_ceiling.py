@@ -18,7 +18,7 @@ from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric
 from microbench.gpu.protocol.compute import AluOperation
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.instructions import chain_latency, plain_rate
+from microbench.measure.instructions import chain_latency, instruction_rate
 from microbench.measure.timer import Meter
 
 OPERATIONS = (
@@ -28,7 +28,7 @@ OPERATIONS = (
 
 def measure(gpu: Gpu, meter: Meter, operation: AluOperation) -> Iterator[Measured]:
     floating = operation.startswith("fma")
-    yield from plain_rate(meter, gpu.compute.arithmetic(operation), not floating, f"alu:{operation}")
+    yield from instruction_rate(meter, gpu.compute.arithmetic(operation), not floating, f"alu:{operation}")
     yield chain_latency(meter, gpu.compute.chain(operation))
 
 

@@ -13,21 +13,24 @@ Reading
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Metric, Param
 from microbench.gpu.protocol.compute import INTEGER_TYPES, TensorPath, TensorType
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.measure.instructions import burst_rate, lasting_rate
+from microbench.measure.instructions import instruction_rate
 from microbench.measure.timer import Meter
 
 FIRST_DTYPES = ("bf16", "fp8_e4m3", "int8", "fp64")
 DTYPES = ("bf16", "fp8_e4m3", "fp16", "tf32", "int8", "fp64", "fp16_acc16", "fp8_e5m2")
 
 
-def measure(gpu: Gpu, meter: Meter, load: str, path: TensorPath, dtype: TensorType) -> Iterator[Measured]:
-    run = burst_rate if load == "burst" else lasting_rate
-    yield from run(meter, gpu.compute.tensor(path, dtype), dtype in INTEGER_TYPES, f"tensor:{dtype}")
+def measure(
+    gpu: Gpu, meter: Meter, load: Literal["burst", "sustained"], path: TensorPath, dtype: TensorType
+) -> Iterator[Measured]:
+    integer = dtype in INTEGER_TYPES
+    yield from instruction_rate(meter, gpu.compute.tensor(path, dtype), integer, f"tensor:{dtype}", load)
 
 
 def late(params: Mapping[str, Param]) -> bool:

@@ -26,11 +26,6 @@ KEEP_ALL = (1 << 64) - 1
 OUT_OF_MEMORY = int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY)
 
 
-def unknown_holders() -> str:
-    """What is known about other processes without NVML."""
-    return "others not known"
-
-
 class Case:
     """One case on one GPU. Whatever its methods return is released by ``end``, in reverse order.
 
@@ -38,7 +33,9 @@ class Case:
     holds memory of the GPU.
     """
 
-    def __init__(self, context: Context, clock_hz: float = 0.0, holders: Callable[[], str] = unknown_holders) -> None:
+    def __init__(
+        self, context: Context, clock_hz: float = 0.0, holders: Callable[[], str] = lambda: "others not known"
+    ) -> None:
         self.context = context
         self.clock_hz = clock_hz
         self._holders = holders
@@ -68,11 +65,8 @@ class Case:
             self._made[key] = make(self, *args, **kwargs)
         return cast(Result, self._made[key])
 
-    # The GPU.
-
     @property
     def sms(self) -> int:
-        """Number of SMs."""
         return self.context.attribute("MULTIPROCESSOR_COUNT")
 
     def synchronize(self) -> None:
@@ -80,7 +74,6 @@ class Case:
         self.context.synchronize()
 
     def cycles(self, duration_ns: int) -> int:
-        """SM clock cycles of a duration."""
         return round(duration_ns * self.clock_hz * 1e-9)
 
     def function(self, name: str, kernel: str, **defines: int) -> int:
@@ -100,8 +93,6 @@ class Case:
         if here < (major, minor):
             raise Skip(f"{what} needs compute capability {major}.{minor}; this GPU has {here[0]}.{here[1]}")
 
-    # Streams and events.
-
     def stream(self, index: int) -> int:
         """CUstream of a stream index: LEGACY_STREAM, or a non-blocking stream that is created on first use."""
         if index == LEGACY_STREAM:
@@ -113,13 +104,10 @@ class Case:
         return self._streams[index]
 
     def event(self, *, timed: bool, blocking: bool = False) -> int:
-        """A new CUevent."""
         flags = (0 if timed else 2) | (1 if blocking else 0)
         event = check(driver.cuEventCreate(flags))
         self.own(lambda: driver.cuEventDestroy(event))
         return int(event)
-
-    # Memory.
 
     def pinned(self, count: int, dtype: Any = np.uint32) -> npt.NDArray[Any]:
         """Zeroed pinned host memory, mapped into the GPU's address space at the same address."""

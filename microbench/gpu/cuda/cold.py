@@ -60,9 +60,6 @@ class CudaColdStarts:
         return COLD_STARTS[what](self._uuid)
 
 
-# The driver and its compiler.
-
-
 def context(uuid: str) -> float:
     """cuInit, cuDevicePrimaryCtxRetain and cuCtxSetCurrent.
 
@@ -124,9 +121,6 @@ def _launch_and_wait(uuid: str, mode: str | None = None) -> Callable[[], object]
     return launch
 
 
-# Numba and CuPy.
-
-
 def import_s(package: str, install: str) -> float:
     """The import of a package by a new interpreter, with its dependencies, NumPy included.
 
@@ -143,11 +137,6 @@ def import_s(package: str, install: str) -> float:
     if reason.startswith("ModuleNotFoundError"):
         raise Skip(f"needs {package}: {install}")
     raise Skip(f"{package} does not import here: {plain(reason)}")
-
-
-def numba_import(uuid: str) -> float:
-    """import numba.cuda"""
-    return import_s("numba.cuda", NUMBA_INSTALL)
 
 
 def numba_jit(uuid: str) -> float:
@@ -173,11 +162,6 @@ def numba_jit(uuid: str) -> float:
     if not np.array_equal(total.copy_to_host(), np.full(BLOCK_THREADS, 2, np.float32)):
         raise MeasurementError("the Numba kernel's sum of 1 + 1 is not 2")
     return taken_s
-
-
-def cupy_import(uuid: str) -> float:
-    """import cupy"""
-    return import_s("cupy", CUPY_INSTALL)
 
 
 def cupy_rawkernel(uuid: str) -> float:
@@ -227,9 +211,9 @@ COLD_STARTS: Mapping[str, Callable[[str], float]] = {
     "first_launch_lazy": lambda uuid: first_launch(uuid, "lazy"),
     "first_launch_eager": lambda uuid: first_launch(uuid, "eager"),
     "second_launch": second_launch,
-    "numba_import": numba_import,
+    "numba_import": lambda uuid: import_s("numba.cuda", NUMBA_INSTALL),
     "numba_jit": numba_jit,
-    "cupy_import": cupy_import,
+    "cupy_import": lambda uuid: import_s("cupy", CUPY_INSTALL),
     "cupy_rawkernel": cupy_rawkernel,
     "cupy_ufunc": cupy_ufunc,
 }

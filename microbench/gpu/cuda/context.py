@@ -90,7 +90,6 @@ class Context:
         return f"{self.capability[0]}{self.capability[1]}"
 
     def make_current(self) -> None:
-        """Make the context current in the calling thread."""
         check(driver.cuCtxSetCurrent(self.handle))
 
     def attribute(self, name: str) -> int:
@@ -103,7 +102,6 @@ class Context:
         check(driver.cuCtxSynchronize())
 
     def close(self) -> None:
-        """Release the context."""
         driver.cuDevicePrimaryCtxRelease(self.device)
 
 
@@ -171,7 +169,6 @@ class Kernels:
         self._functions: dict[tuple[str, str, Defines], int] = {}
 
     def cubin(self, name: str, **defines: int) -> bytes:
-        """The cubin of kernels/NAME.cu for this GPU."""
         key = (name, tuple(sorted(defines.items())))
         if key not in self._cubins:
             self._cubins[key] = compile_cubin(name, target(name, self._architecture), defines)

@@ -10,21 +10,10 @@ from contextlib import contextmanager
 import msgspec
 import numpy as np
 
+from microbench.core import ops as kinds
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, GpuInfo, Telemetry
-from microbench.core.ops import (
-    Copy,
-    GraphLaunch,
-    IntArray,
-    Launch,
-    LayerCall,
-    Memset,
-    Op,
-    Query,
-    Record,
-    SynchronizeIdle,
-    Wait,
-)
+from microbench.core.ops import IntArray
 from microbench.gpu.cuda import signals, submit, timing
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import WAIT_FLAGS, Context, check_code, entry_point
@@ -57,7 +46,7 @@ class CudaGpu(Part[Case]):
         self.info: GpuInfo = describe(self._context.device, self._nvml)
         self._cores = find_cores(self.info.numa_node)
         self._replays: list[Submit] = []
-        self._layers: dict[LayerCall, submit.BoundLayer] = {}
+        self._layers: dict[kinds.LayerCall, submit.BoundLayer] = {}
         self._case = self._new_case(clock_hz=0.0)
         self._warm_up()
 
@@ -100,35 +89,35 @@ class CudaGpu(Part[Case]):
         finally:
             self._end_case()
 
-    def bind(self, op: Op) -> Submit:
+    def bind(self, op: kinds.Op) -> Submit:
         match op:
-            case Launch():
+            case kinds.Launch():
                 return submit.bind_launch(self._case, op)
-            case Copy():
+            case kinds.Copy():
                 return submit.bind_copy(self._case, op)
-            case Memset():
+            case kinds.Memset():
                 return submit.bind_memset(self._case, op)
-            case Record() | Wait() | Query() | SynchronizeIdle():
+            case kinds.Record() | kinds.Wait() | kinds.Query() | kinds.SynchronizeIdle():
                 return submit.bind_event(self._case, op)
-            case GraphLaunch():
+            case kinds.GraphLaunch():
                 return self._replays[op.graph]
-            case LayerCall():
+            case kinds.LayerCall():
                 with pinned(self._cores.allowed):  # a library's own threads must not sit on the submitting core
                     self._layers[op] = submit.bind_layer(self._case, op)
                 return self._layers[op].submit
 
-    def layer_kernels(self, op: LayerCall) -> Fact:
+    def layer_kernels(self, op: kinds.LayerCall) -> Fact:
         return self._layers[op].kernels
 
-    def graph(self, ops: Sequence[Op]) -> GraphLaunch:
+    def graph(self, ops: Sequence[kinds.Op]) -> kinds.GraphLaunch:
         case, first = self._case, ops[0]
-        bound = self._layers.get(first) if isinstance(first, LayerCall) else None
-        if isinstance(first, LayerCall) and bound and bound.handle:
+        bound = self._layers.get(first) if isinstance(first, kinds.LayerCall) else None
+        if isinstance(first, kinds.LayerCall) and bound and bound.handle:
             if set(ops) != {first}:
                 raise MeasurementError(f"a graph of {first.layer} holds equal calls only")
             replayed, nodes = submit.bind_layer_graph(case, bound.handle, len(ops))
             self._replays.append(replayed)
-            return GraphLaunch(len(self._replays) - 1, nodes, layer=first.layer)
+            return kinds.GraphLaunch(len(self._replays) - 1, nodes, layer=first.layer)
         submits = {op: self.bind(op) for op in dict.fromkeys(ops)}
         for bound_op in submits.values():
             bound_op(1)  # loads the code, which capture would not
@@ -136,7 +125,7 @@ class CudaGpu(Part[Case]):
         stream = case.stream(0)
         executable, nodes = submit.captured(case, stream, lambda: [submits[op](1) for op in ops])
         self._replays.append(submit.replay(executable, stream))
-        return GraphLaunch(len(self._replays) - 1, nodes)
+        return kinds.GraphLaunch(len(self._replays) - 1, nodes)
 
     @property
     def graphs(self) -> CudaGraphs:

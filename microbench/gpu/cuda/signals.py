@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
@@ -26,14 +24,9 @@ LINE_BYTES = 64
 SEED = 20240229
 
 
-def _words(case: Case) -> npt.NDArray[Any]:
-    """Pinned memory for eight flags."""
-    return case.pinned(8 * LINE_WORDS)
-
-
 def _flags(case: Case, first: int) -> tuple[int, int]:
     """Addresses of two flags of this case; all flags are cleared."""
-    words = case.once(_words)
+    words = case.once(Case.pinned, 8 * LINE_WORDS)
     words[:] = 0
     address = int(words.ctypes.data) + 4 * LINE_WORDS * first
     return address, address + 4 * LINE_WORDS

@@ -175,9 +175,6 @@ def run(case: Case, function: int, blocks: int, threads: int, arguments: tuple[i
     case.synchronize()
 
 
-# Each operation as a Submit.
-
-
 def bind_launch(case: Case, op: ops.Launch) -> DriverSubmit:
     """A kernel launch: an empty kernel, a spin kernel, or one with a parameter block.
 
@@ -291,8 +288,6 @@ def bind_layer_graph(case: Case, handle: base.LayerHandle, count: int) -> tuple[
     return base.LayerSubmit(base.replays(handle, graph), driver), graph.nodes
 
 
-# Graphs: captured, instantiated and replayed.
-
 THREAD_LOCAL = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 
 
@@ -356,12 +351,10 @@ class CallRow(NamedTuple):
 
     @classmethod
     def named(cls, name: str, arguments: Sequence[int], takes: int = NOTHING_TAKEN) -> CallRow:
-        """A call of a driver function by name."""
         return cls(name, entry_point(name), arguments, takes)
 
     @classmethod
     def of(cls, submit: DriverSubmit) -> CallRow:
-        """The call of a bound operation."""
         return cls(submit.what, submit.address, [int(value) for value in submit.arguments], keep=(submit,))
 
 

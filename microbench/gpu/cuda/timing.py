@@ -90,9 +90,6 @@ def settle(case: Case) -> None:
     case.synchronize()
 
 
-# Kernels that record their own begin and end.
-
-
 class Batch:
     """``count`` self-recording kernels that are made ready once and submitted often, as launches or as one graph."""
 
@@ -110,7 +107,6 @@ class Batch:
         self._graph = captured(case, self._stream, lambda: self._submit(count))[0] if graph else None
 
     def submit(self) -> None:
-        """The whole batch."""
         if self._graph is None:
             self._submit(self._count)
         else:
@@ -192,8 +188,6 @@ def most_resident(case: Case, streams: int, duration_ns: int) -> int:
         raise MeasurementError("the gate timed out before all streams had their kernel")
     return int(case.read(counters + 128, 1, np.uint32)[0])
 
-
-# Blocks that have an SM to themselves and stamp the time: stamps of kernels/common.cu.
 
 STAMPS = np.dtype([("begin_ns", "u8"), ("end_ns", "u8"), ("cycles", "u8"), ("sm", "u4"), ("sum", "u4")])
 # Static shared memory that a kernel may have in addition to the dynamic.

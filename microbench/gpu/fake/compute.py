@@ -15,17 +15,7 @@ from microbench.gpu.fake.costs import FakeCosts, ProductLibrary
 from microbench.gpu.fake.device import POWER_CAP, Item, Load
 from microbench.gpu.fake.links import Ends
 from microbench.gpu.fake.machine import Call, FakeEventPair, FakeSubmit, Machine, Scoped, call_of
-from microbench.gpu.protocol.compute import (
-    ELEMENTS,
-    AluOperation,
-    GemmData,
-    GemmType,
-    Library,
-    TensorPath,
-    TensorType,
-    UnitPass,
-    matrix_bytes,
-)
+from microbench.gpu.protocol import compute as protocol
 from microbench.gpu.protocol.submit import Submit
 
 CHECKED = "SIMULATED: every number compared"
@@ -73,17 +63,14 @@ class FakeBracket(FakeEventPair):
         return float(np.median(machine.noise.device(mean_hz, machine.costs.sm_count)))
 
 
-# Matrix products.
-
-
 class Product(NamedTuple):
     """One product; ``beyond_l2`` where each of its B comes from DRAM."""
 
-    dtype: GemmType
+    dtype: protocol.GemmType
     rows: int
     columns: int
     depth: int
-    data: GemmData
+    data: protocol.GemmData
     beyond_l2: bool
 
     @property
@@ -92,12 +79,11 @@ class Product(NamedTuple):
 
     @property
     def matrices_bytes(self) -> tuple[int, int, int]:
-        """Bytes of A, one B and D."""
-        a, b, d = ELEMENTS[self.dtype]
+        a, b, d = protocol.ELEMENTS[self.dtype]
         return (
-            matrix_bytes(a, self.rows, self.depth),
-            matrix_bytes(b, self.columns, self.depth),
-            matrix_bytes(d, self.rows, self.columns),
+            protocol.matrix_bytes(a, self.rows, self.depth),
+            protocol.matrix_bytes(b, self.columns, self.depth),
+            protocol.matrix_bytes(d, self.rows, self.columns),
         )
 
     @property
@@ -105,7 +91,7 @@ class Product(NamedTuple):
         return sum(self.matrices_bytes)
 
 
-def unit_of(dtype: GemmType) -> str:
+def unit_of(dtype: protocol.GemmType) -> str:
     """The tensor cores' type that multiplies it."""
     return dtype.removesuffix("_fast")
 
@@ -177,11 +163,11 @@ class FakeGemm:
 
 def problem(
     machine: Machine,
-    dtype: GemmType,
+    dtype: protocol.GemmType,
     rows: int,
     columns: int,
     depth: int,
-    data: GemmData = "normal",
+    data: protocol.GemmData = "normal",
     *,
     beyond_l2: bool = False,
 ) -> FakeProblem:
@@ -198,7 +184,7 @@ def problem(
     return FakeProblem(machine, product)
 
 
-def needed_bytes(machine: Machine, dtype: GemmType, rows: int, columns: int, depth: int) -> int:
+def needed_bytes(machine: Machine, dtype: protocol.GemmType, rows: int, columns: int, depth: int) -> int:
     return _held_bytes(machine, Product(dtype, rows, columns, depth, "normal", beyond_l2=False))
 
 
@@ -237,25 +223,22 @@ class FakeProblem:
         self.operations = product.operations
         self.size_bytes = product.size_bytes
 
-    def ways(self, library: Library) -> Sequence[str]:
+    def ways(self, library: protocol.Library) -> Sequence[str]:
         return tuple(self._library(library).kernels)
 
-    def gemm(self, library: Library, way: str) -> FakeGemm:
+    def gemm(self, library: protocol.Library, way: str) -> FakeGemm:
         own = self._library(library)
         if way not in own.kernels:
             raise Skip(f"the simulated {library} has no kernel {way}")
         return FakeGemm(self._machine, self._product, self._answer, own, way)
 
-    def _library(self, library: Library) -> ProductLibrary:
+    def _library(self, library: protocol.Library) -> ProductLibrary:
         own = self._machine.costs.compute.libraries.get(library)
         if own is None:
             raise Skip(f"the simulated machine has no {library}")
         if self._product.dtype not in own.dtypes:
             raise Skip(f"the simulated {library} has no {self._product.dtype}")
         return own
-
-
-# Instructions on registers and shared memory: independent ones, and each after the other.
 
 
 class FakeUnit(Scoped):
@@ -274,14 +257,14 @@ class FakeUnit(Scoped):
         self._tensor = tensor
         self._answer = Answer(machine.costs, UNIT_RESULT_BYTES, "the result")
 
-    def take(self, repeats: int) -> UnitPass:
+    def take(self, repeats: int) -> protocol.UnitPass:
         """One launch on every SM, by both clocks; each SM counts slightly different cycles."""
         machine, load = self._open(), Load(repeats * self._cycles, tensor=self._tensor)
         item = Item(gap_ns=machine.costs.gap_stream_ns, energy_j=repeats * self._joules, load=load)
         seconds = machine.globaltimer_s(*machine.run(item))
         cycles = float(np.median(machine.noise.device(load.cycles, self.sms)))
         self._answer.move()
-        return UnitPass(seconds, cycles, cycles / seconds)
+        return protocol.UnitPass(seconds, cycles, cycles / seconds)
 
     def check(self) -> str:
         self._answer.fresh()
@@ -289,7 +272,7 @@ class FakeUnit(Scoped):
         return self._answer.check()
 
 
-def tensor(machine: Machine, path: TensorPath, dtype: TensorType) -> FakeUnit:
+def tensor(machine: Machine, path: protocol.TensorPath, dtype: protocol.TensorType) -> FakeUnit:
     """mma gets the whole rate where the type has no wgmma."""
     costs, own = machine.costs, machine.costs.compute
     require_type(costs, dtype)
@@ -301,13 +284,13 @@ def tensor(machine: Machine, path: TensorPath, dtype: TensorType) -> FakeUnit:
     return _resident(machine, share * own.tensor_per_clock[dtype], own.tensor_joules[dtype], tensor=True)
 
 
-def arithmetic(machine: Machine, operation: AluOperation) -> FakeUnit:
+def arithmetic(machine: Machine, operation: protocol.AluOperation) -> FakeUnit:
     require_type(machine.costs, operation)
     own = machine.costs.compute
     return _resident(machine, own.alu_per_clock[operation], own.alu_joules[operation], tensor=False)
 
 
-def chain(machine: Machine, operation: AluOperation) -> FakeUnit:
+def chain(machine: Machine, operation: protocol.AluOperation) -> FakeUnit:
     require_type(machine.costs, operation)
     return FakeUnit(machine, machine.costs.compute.alu_cycles[operation] * CHAIN_INSTRUCTIONS)
 

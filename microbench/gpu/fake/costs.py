@@ -64,9 +64,6 @@ class AllocationCosts(msgspec.Struct, frozen=True):
     pooled_release_ns: float = 0.0
 
 
-# Tensor cores and ALUs.
-
-
 class ProductLibrary(msgspec.Struct, frozen=True):
     """A library of matrix products: host time of a call, the share of the peak rate of each of its kernels (best guess
     of its heuristics first), and its types."""
@@ -141,9 +138,6 @@ class ComputeCosts(msgspec.Struct, frozen=True):
     kelvin_per_watt: float = 0.05
 
 
-# Graphs.
-
-
 PAGE_BYTES = 2 << 20
 PROLOGUE = "_prologue"  # ends the names of kernels that have work to do before they need the kernel in front
 
@@ -183,23 +177,21 @@ class GraphCosts(msgspec.Struct, frozen=True):
     exec_update: Line = Line(2500, 190)
     changed_launch_ns: float = 40.0  # the next launch call, for each changed node
     # Nodes other than kernels, and calls into a stream that have no op.
-    nodes: dict[NodeKind, NodeCosts] = _table(
-        {
-            "pdl": NodeCosts(gap_ns=-40, instantiate_ns=100),
-            "pdl_trigger": NodeCosts(gap_ns=-250, instantiate_ns=100),
-            "memset": NodeCosts(gap_ns=200, launch_ns=400, instantiate_ns=-300, update_ns=50),
-            "copy_h2d": NodeCosts(gap_ns=400, launch_ns=500, instantiate_ns=500, update_ns=100),
-            "copy_d2h": NodeCosts(gap_ns=350, launch_ns=500, instantiate_ns=500, update_ns=100),
-            "copy_d2d": NodeCosts(gap_ns=100, duration_ns=900, launch_ns=500, instantiate_ns=400, update_ns=100),
-            "host": NodeCosts(gap_ns=2000, duration_ns=6000, launch_ns=600, instantiate_ns=300, update_ns=30),
-            "event_record": NodeCosts(gap_ns=100, duration_ns=300, launch_ns=350, instantiate_ns=-600, update_ns=20),
-            "event_wait": NodeCosts(gap_ns=50, duration_ns=200, launch_ns=300, instantiate_ns=-600, update_ns=20),
-            "child": NodeCosts(gap_ns=20, duration_ns=100, instantiate_ns=700, update_ns=300),
-            "empty": NodeCosts(gap_ns=-300, instantiate_ns=-800, update_ns=-90),
-            "if_taken": NodeCosts(gap_ns=1500, duration_ns=2500, instantiate_ns=4000, update_ns=None),
-            "if_skipped": NodeCosts(gap_ns=1500, duration_ns=1000, instantiate_ns=4000, update_ns=None),
-        }
-    )
+    nodes: dict[NodeKind, NodeCosts] = _table({
+        "pdl": NodeCosts(gap_ns=-40, instantiate_ns=100),
+        "pdl_trigger": NodeCosts(gap_ns=-250, instantiate_ns=100),
+        "memset": NodeCosts(gap_ns=200, launch_ns=400, instantiate_ns=-300, update_ns=50),
+        "copy_h2d": NodeCosts(gap_ns=400, launch_ns=500, instantiate_ns=500, update_ns=100),
+        "copy_d2h": NodeCosts(gap_ns=350, launch_ns=500, instantiate_ns=500, update_ns=100),
+        "copy_d2d": NodeCosts(gap_ns=100, duration_ns=900, launch_ns=500, instantiate_ns=400, update_ns=100),
+        "host": NodeCosts(gap_ns=2000, duration_ns=6000, launch_ns=600, instantiate_ns=300, update_ns=30),
+        "event_record": NodeCosts(gap_ns=100, duration_ns=300, launch_ns=350, instantiate_ns=-600, update_ns=20),
+        "event_wait": NodeCosts(gap_ns=50, duration_ns=200, launch_ns=300, instantiate_ns=-600, update_ns=20),
+        "child": NodeCosts(gap_ns=20, duration_ns=100, instantiate_ns=700, update_ns=300),
+        "empty": NodeCosts(gap_ns=-300, instantiate_ns=-800, update_ns=-90),
+        "if_taken": NodeCosts(gap_ns=1500, duration_ns=2500, instantiate_ns=4000, update_ns=None),
+        "if_skipped": NodeCosts(gap_ns=1500, duration_ns=1000, instantiate_ns=4000, update_ns=None),
+    })  # fmt: skip
     calls: dict[NodeKind, CallCosts] = _table({"copy_d2d": CallCosts(1500, 1100), "host": CallCosts(1900, 9000)})
     dependent_kernel_ns: int = 400  # a kernel that adds 1 to what the one before it wrote
     prologue_ns: int = 1000  # what such a kernel may do before it needs the one before it
@@ -236,13 +228,11 @@ class LinkCosts(msgspec.Struct, frozen=True):
     host_memory_limit_bytes: int = 64 << 30
     numa_nodes: int = 1  # node 0 is near
     far_node_bytes_per_s: float = 40e9
-    pinning: dict[PinningWay, AllocationCosts] = _table(  # slopes for each HOST_PAGE_BYTES
-        {
-            "allocate": AllocationCosts(Line(30_000, 500), Line(20_000, 250)),
-            "register": AllocationCosts(Line(20_000, 150), Line(15_000, 80)),
-            "touch": AllocationCosts(Line(3000, 250), Line(2000, 50)),
-        }
-    )
+    pinning: dict[PinningWay, AllocationCosts] = _table({  # slopes for each HOST_PAGE_BYTES
+        "allocate": AllocationCosts(Line(30_000, 500), Line(20_000, 250)),
+        "register": AllocationCosts(Line(20_000, 150), Line(15_000, 80)),
+        "touch": AllocationCosts(Line(3000, 250), Line(2000, 50)),
+    })  # fmt: skip
     # Copies of pageable memory go through a staging buffer, piece by piece.
     staging_bytes_per_s: float = 16e9  # the host's own copy
     staging_piece_bytes: int = 512 << 10
@@ -270,9 +260,6 @@ class LinkCosts(msgspec.Struct, frozen=True):
     peer_fixed_ns: float = 1500.0
     peer_read_ns: float = 850.0
     uplink_factor: float = 1.5
-
-
-# The GPU's own memory and caches.
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -307,20 +294,16 @@ class MemoryCosts(msgspec.Struct, frozen=True):
     dram_bytes_per_s: Rates = Rates(4.2e12, 4.3e12, 4.0e12)
     dram_fetch_bytes: int = 64  # the least that is moved at once
     sector_bytes: int = 32  # the same between the L2 and an SM
-    shapes: dict[str, ShapeCosts] = _table(
-        {
-            "grid_16B_x4_t256": ShapeCosts(128 << 10, Rates(0.95, 1.0, 0.97)),
-            "grid_16B_x1_t256": ShapeCosts(12 << 10, Rates(0.95, 0.98, 0.97)),
-            "steps_16B_x4_b4_t512": ShapeCosts(96 << 10, Rates(0.97, 0.96, 0.96)),
-            "bulk_16384B_x4_b2_t256": ShapeCosts(128 << 10, Rates(1.0, 0.97, 1.0), compute_capability=(9, 0)),
-        }
-    )
-    libraries: dict[str, ShapeCosts] = _table(
-        {
-            "cupy": ShapeCosts(32 << 10, Rates(0.8, 0.96, 0.9), submit_ns=9000),
-            "numba": ShapeCosts(24 << 10, Rates(0.85, 0.92, 0.9), submit_ns=12_000),
-        }
-    )
+    shapes: dict[str, ShapeCosts] = _table({
+        "grid_16B_x4_t256": ShapeCosts(128 << 10, Rates(0.95, 1.0, 0.97)),
+        "grid_16B_x1_t256": ShapeCosts(12 << 10, Rates(0.95, 0.98, 0.97)),
+        "steps_16B_x4_b4_t512": ShapeCosts(96 << 10, Rates(0.97, 0.96, 0.96)),
+        "bulk_16384B_x4_b2_t256": ShapeCosts(128 << 10, Rates(1.0, 0.97, 1.0), compute_capability=(9, 0)),
+    })  # fmt: skip
+    libraries: dict[str, ShapeCosts] = _table({
+        "cupy": ShapeCosts(32 << 10, Rates(0.8, 0.96, 0.9), submit_ns=9000),
+        "numba": ShapeCosts(24 << 10, Rates(0.85, 0.92, 0.9), submit_ns=12_000),
+    })  # fmt: skip
     # Levels: a cache answers every read of a set that it can hold, and none of a larger one.
     shared_bytes: int = 227 << 10
     l1_bytes: int = 224 << 10
@@ -348,14 +331,12 @@ class MemoryCosts(msgspec.Struct, frozen=True):
     engines: dict[EngineWay, CallCosts] = _table(
         {"copy": CallCosts(1500, 1100, 3.6e12), "copy_2d": CallCosts(1900, 2100, 3.2e12)}
     )
-    blocks: dict[AllocationWay, AllocationCosts] = _table(
-        {
-            "malloc": AllocationCosts(Line(60_000, 4000), Line(90_000, 2000)),
-            "pool": AllocationCosts(Line(65_000, 4000), Line(0, 0), pooled_take_ns=600, pooled_release_ns=500),
-            "cupy_pool": AllocationCosts(Line(70_000, 4000), Line(0, 0), pooled_take_ns=1200, pooled_release_ns=900),
-            "host_pinned": AllocationCosts(Line(30_000, 256_000), Line(20_000, 128_000)),
-        }
-    )
+    blocks: dict[AllocationWay, AllocationCosts] = _table({
+        "malloc": AllocationCosts(Line(60_000, 4000), Line(90_000, 2000)),
+        "pool": AllocationCosts(Line(65_000, 4000), Line(0, 0), pooled_take_ns=600, pooled_release_ns=500),
+        "cupy_pool": AllocationCosts(Line(70_000, 4000), Line(0, 0), pooled_take_ns=1200, pooled_release_ns=900),
+        "host_pinned": AllocationCosts(Line(30_000, 256_000), Line(20_000, 128_000)),
+    })  # fmt: skip
     # Room.
     total_bytes: int = 96 << 30
     context_bytes: int = 512 << 20
@@ -368,9 +349,6 @@ class MemoryCosts(msgspec.Struct, frozen=True):
     energy_step_s: float = 0.1
 
 
-# The host, the launch queue, the front end and everything else.
-
-
 class Traffic(msgspec.Struct, frozen=True):
     """PCIe bytes that the GPU receives and sends, packet headers included."""
 
@@ -379,10 +357,6 @@ class Traffic(msgspec.Struct, frozen=True):
 
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(self.received + other.received, self.sent + other.sent)
-
-
-def _layers() -> dict[str, LayerCosts]:
-    return {layer.name: layer.simulated for layer in submitters() if layer.simulated is not None}
 
 
 class FakeCosts(msgspec.Struct, frozen=True):
@@ -407,7 +381,9 @@ class FakeCosts(msgspec.Struct, frozen=True):
     )
     legacy_stream_submit_ns: float = 150.0  # on top of submit_ns
     thread_contention_ns: float = 700.0  # a call, for each other thread that submits
-    layers: dict[str, LayerCosts] = msgspec.field(default_factory=_layers)
+    layers: dict[str, LayerCosts] = msgspec.field(
+        default_factory=lambda: {layer.name: layer.simulated for layer in submitters() if layer.simulated is not None}
+    )
     graph_submit_ns: float = 1250.0
     graph_node_submit_ns: float = 1.2
     copy_h2d_submit_ns: float = 1700.0
@@ -456,17 +432,15 @@ class FakeCosts(msgspec.Struct, frozen=True):
     read_request_bytes: int = 24  # sent by the GPU for each packet it receives
     memset_bytes_per_s: float = 3e12
     # PCIe traffic of each act; copies add their payload and its headers.
-    traffic: dict[str, Traffic] = _table(
-        {
-            "launch": Traffic(1800, 300),
-            "graph": Traffic(250, 150),
-            "graph_node": Traffic(1.0, 0.05),
-            "copy_h2d": Traffic(250, 115),
-            "copy_d2h": Traffic(200, 110),
-            "memset": Traffic(200, 95),
-            "timed_event": Traffic(180, 155),
-        }
-    )
+    traffic: dict[str, Traffic] = _table({
+        "launch": Traffic(1800, 300),
+        "graph": Traffic(250, 150),
+        "graph_node": Traffic(1.0, 0.05),
+        "copy_h2d": Traffic(250, 115),
+        "copy_d2h": Traffic(200, 110),
+        "memset": Traffic(200, 95),
+        "timed_event": Traffic(180, 155),
+    })  # fmt: skip
     argument_byte_traffic: float = 1.1
     idle_traffic_per_s: Traffic = Traffic(90e3, 280e3)
     counter_read_traffic: Traffic = Traffic(16e3, 21e3)

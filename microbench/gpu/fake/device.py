@@ -42,16 +42,13 @@ class VirtualClock:
         self._step_ns = step_ns
 
     def now_ns(self) -> int:
-        """A reading, as the Meter takes it."""
         self.time_ns += self._call_ns
         return self.shown(self.time_ns)
 
     def shown(self, time_ns: float) -> int:
-        """What the clock shows at that time."""
         return math.floor(time_ns / self._step_ns) * self._step_ns
 
     def all_shown(self, times_ns: FloatArray) -> IntArray:
-        """What the clock shows at each of those times."""
         return (np.floor(times_ns / self._step_ns) * self._step_ns).astype(np.int64)
 
     def pass_ns(self, duration_ns: float) -> float:
@@ -95,7 +92,6 @@ class Noise:
         return costs
 
     def one(self, cost_ns: float) -> float:
-        """A single cost of the host."""
         return float(self.host(cost_ns, 1)[0]) if self.spread else cost_ns
 
     def happens(self, share: float) -> bool:
@@ -235,12 +231,9 @@ class Device:
         self.governor = Governor(costs)
 
     def stream(self, index: int) -> Stream:
-        """The stream of that index, made when first asked for."""
         if index not in self._streams:
             self._streams[index] = Stream(self._costs.queue_slots)
         return self._streams[index]
-
-    # -- what the host does ------------------------------------------------------------------------------------
 
     def submit(
         self, index: int, item: Item, begin_ns: float, calls_ns: FloatArray, after: Batch | None = None
@@ -287,14 +280,11 @@ class Device:
         return stream.free_ns
 
     def all_idle_ns(self) -> float:
-        """When all streams have ended what was submitted so far."""
         return max((self.idle_ns(index) for index in self._streams), default=-math.inf)
 
     def forget_streams(self) -> None:
         """Drop all streams. Call when they are idle."""
         self._streams.clear()
-
-    # -- what the GPU does -------------------------------------------------------------------------------------
 
     def _released(self, stream: Stream, item: Item, count: int) -> FloatArray:
         """When each of the next items may enter the queue; for at least one and at most ``count`` of them."""
@@ -473,7 +463,6 @@ class Governor:
         return resting._replace(clock_hz=self._stretches[-1].clock_hz)
 
     def mean_hz(self, begin_ns: float, end_ns: float) -> float:
-        """The mean clock between two times."""
         cycles, until_ns = 0.0, end_ns
         for stretch in reversed(self._stretches):
             since_ns = max(stretch.begin_ns, begin_ns)

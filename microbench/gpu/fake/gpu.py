@@ -13,20 +13,9 @@ import numpy as np
 from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, Telemetry
 from microbench.core.ops import LOOP_LAYER, GraphLaunch, IntArray, Launch, LayerCall, Op, Record
+from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import DEFAULT_SPREAD, SIMULATED, costs_here, fake_gpu_info
-from microbench.gpu.fake.machine import (
-    FakeEventPair,
-    FakeGate,
-    FakeSubmit,
-    Graph,
-    Machine,
-    bound,
-    call_of,
-    chain_of,
-    graph_of,
-    record,
-)
 from microbench.gpu.fake.parts import FakeCompute, FakeGraphs, FakeLinks, FakeMemory
 from microbench.gpu.protocol.gpu import WAIT_MODES, WAIT_VARIABLE, Gpu, GpuRecording, HostClock, PcieBytes, WaitMode
 
@@ -44,10 +33,10 @@ class FakeGpu:
     def __init__(self, costs: FakeCosts, *, seed: int, spread: float, wait: WaitMode) -> None:
         self.costs = costs
         self.info = fake_gpu_info(costs)
-        self._machine = Machine(costs, seed, spread, wait)
+        self._machine = sim.Machine(costs, seed, spread, wait)
         self._time = self._machine.clock
         self.clock: HostClock = self._time
-        self._graphs: dict[int, Graph] = {}
+        self._graphs: dict[int, sim.Graph] = {}
         self._handles = numbers(1)
         self._scopes = numbers(1)
         self._computes = False  # in the open case
@@ -66,17 +55,17 @@ class FakeGpu:
             self._computes = False
             self._graphs = {handle: graph for handle, graph in self._graphs.items() if handle in older}
 
-    def bind(self, op: Op) -> FakeSubmit:
-        return bound(self._machine, op, self._graphs)
+    def bind(self, op: Op) -> sim.FakeSubmit:
+        return sim.bound(self._machine, op, self._graphs)
 
     def layer_kernels(self, op: LayerCall) -> Fact:
         return Fact("kernels_per_call", 1, source=SIMULATED)
 
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
-        graph, layer, costs = graph_of(chain_of(ops, self.costs)), LOOP_LAYER, self.costs.graphs
+        graph, layer, costs = sim.graph_of(sim.chain_of(ops, self.costs)), LOOP_LAYER, self.costs.graphs
         if isinstance(ops[0], LayerCall):
             layer = ops[0].layer
-            self._time.pass_ns(sum(call_of(op, self.costs, {}).host_ns for op in ops))
+            self._time.pass_ns(sum(sim.call_of(op, self.costs, {}).host_ns for op in ops))
         else:
             self._time.pass_ns(costs.capture.at(graph.nodes))
         self._time.pass_ns(costs.instantiate.at(graph.nodes) + costs.upload.at(graph.nodes))
@@ -101,11 +90,11 @@ class FakeGpu:
         self._computes = True
         return FakeCompute(self._machine)
 
-    def gate(self) -> FakeGate:
-        return FakeGate(self._machine)
+    def gate(self) -> sim.FakeGate:
+        return sim.FakeGate(self._machine)
 
-    def events(self, stream: int = 0) -> FakeEventPair:
-        return FakeEventPair(self._machine, call_of(Record(stream=stream), self.costs, {}))
+    def events(self, stream: int = 0) -> sim.FakeEventPair:
+        return sim.FakeEventPair(self._machine, sim.call_of(Record(stream=stream), self.costs, {}))
 
     def synchronize(self) -> None:
         self._machine.synchronize()
@@ -114,7 +103,7 @@ class FakeGpu:
         self._machine.synchronize(stream)
 
     def start_stamps(self, count: int) -> IntArray:
-        call = call_of(Launch(), self.costs, {})
+        call = sim.call_of(Launch(), self.costs, {})
         stamps = np.zeros((count, 4), dtype=np.int64)
         for row in stamps:
             row[0] = self._time.now_ns()
@@ -138,14 +127,14 @@ class FakeGpu:
         return times_ns.round().astype(np.int64)
 
     def record(self, launch: Launch, count: int, *, graph: bool, gated: bool) -> GpuRecording:
-        return record(self._machine, launch, count, graph=graph, gated=gated)
+        return sim.record(self._machine, launch, count, graph=graph, gated=gated)
 
     def resident(self, streams: int, duration_ns: int) -> int:
         """The front end starts one kernel after another, and waits for an end while the SMs are full."""
-        gate = FakeGate(self._machine)
+        gate = sim.FakeGate(self._machine)
         gate.shut(range(streams))
         for stream in range(streams):
-            self._machine.make(call_of(Launch(duration_ns=duration_ns, stream=stream), self.costs, {}), 1)
+            self._machine.make(sim.call_of(Launch(duration_ns=duration_ns, stream=stream), self.costs, {}), 1)
         gate.open()
         self._machine.synchronize()
         running: list[float] = []
@@ -164,7 +153,7 @@ class FakeGpu:
         contention_ns = (threads - 1) * self.costs.thread_contention_ns
         stamps = np.zeros((threads, 2), dtype=np.int64)
         for thread in range(threads):
-            call = call_of(Launch(stream=thread), self.costs, {})
+            call = sim.call_of(Launch(stream=thread), self.costs, {})
             assert call.item is not None, "a launch puts a kernel into its stream"
             calls_ns = self._machine.noise.host(call.host_ns, count) + contention_ns
             returned_ns, _ = self._machine.device.submit(thread, call.item, begin_ns, calls_ns)
@@ -174,7 +163,7 @@ class FakeGpu:
         return stamps
 
     def round_robin_ns(self, streams: int, count: int) -> int:
-        calls = [call_of(Launch(stream=stream), self.costs, {}) for stream in range(streams)]
+        calls = [sim.call_of(Launch(stream=stream), self.costs, {}) for stream in range(streams)]
         begin_ns = self._time.now_ns()
         for index in range(count):
             self._machine.make(calls[index % streams], 1)

@@ -10,103 +10,79 @@ import numpy as np
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray, Launch, Record, Wait
+from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import PAGE_BYTES, FakeCosts
 from microbench.gpu.fake.device import FloatArray, Item
 from microbench.gpu.fake.environment import CONDITIONAL, DEVICE_LAUNCH, EDGE_DATA, require_capability, require_driver
-from microbench.gpu.fake.machine import (
-    Call,
-    FakeProgram,
-    FakeSubmit,
-    Graph,
-    Machine,
-    Node,
-    Scoped,
-    bound,
-    call_of,
-    call_of_kind,
-    chain_of,
-    empty_chain,
-    graph_of,
-    node_of,
-    replay_of,
-)
-from microbench.gpu.protocol.graphs import (
-    AllocationWay,
-    Change,
-    ChangeWay,
-    Decider,
-    Footprint,
-    Life,
-    Made,
-    NodeKind,
-    Shape,
-)
+from microbench.gpu.protocol import graphs as protocol
 from microbench.gpu.protocol.submit import Submit
 
-RECORDED: tuple[ChangeWay, ...] = ("exec_update", "rebuild")  # ways that need a new capture
+RECORDED: tuple[protocol.ChangeWay, ...] = ("exec_update", "rebuild")  # ways that need a new capture
 REFUSED = "the driver refused the update: CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE"
 CHECKED = "SIMULATED: a replay that has no memory to be wrong"
 CALLS_OF_A_PAIR = 3
 
 
-def lives(machine: Machine, nodes: int, count: int, made: Made) -> IntArray:
-    clock, costs, graph = machine.clock, machine.costs.graphs, empty_chain(nodes, machine.costs)
-    out_ns: IntArray = np.zeros((count, len(Life)), dtype=np.int64)
+def lives(machine: sim.Machine, nodes: int, count: int, made: protocol.Made) -> IntArray:
+    clock, costs, graph = machine.clock, machine.costs.graphs, sim.empty_chain(nodes, machine.costs)
+    out_ns: IntArray = np.zeros((count, len(protocol.Life)), dtype=np.int64)
     for row in out_ns:
-        row[Life.BEGIN] = clock.now_ns()
-        row[Life.MADE] = machine.stamped((costs.capture if made == "capture" else costs.build).at(nodes))
-        row[Life.INSTANTIATED : Life.CALLED] = machine.stamped(costs.instantiate.at(nodes))
+        row[protocol.Life.BEGIN] = clock.now_ns()
+        row[protocol.Life.MADE] = machine.stamped((costs.capture if made == "capture" else costs.build).at(nodes))
+        row[protocol.Life.INSTANTIATED : protocol.Life.CALLED] = machine.stamped(costs.instantiate.at(nodes))
         if made == "capture":  # the call returns before the GPU is ready
-            machine.make(Call(costs.upload.at(nodes), Item(duration_ns=costs.upload_on_gpu.at(nodes))), 1)
-            row[Life.UPLOADED] = clock.now_ns()
+            machine.make(sim.Call(costs.upload.at(nodes), Item(duration_ns=costs.upload_on_gpu.at(nodes))), 1)
+            row[protocol.Life.UPLOADED] = clock.now_ns()
             machine.synchronize(0)
-            row[Life.READY] = clock.now_ns()
-        _replay(machine, graph, row[Life.CALLED : Life.DESTROYED], uploads=made == "build")
-        row[Life.DESTROYED] = machine.stamped(costs.destroy.at(nodes))
+            row[protocol.Life.READY] = clock.now_ns()
+        _replay(machine, graph, row[protocol.Life.CALLED : protocol.Life.DESTROYED], uploads=made == "build")
+        row[protocol.Life.DESTROYED] = machine.stamped(costs.destroy.at(nodes))
     return out_ns
 
 
-def changes(machine: Machine, way: ChangeWay, nodes: int, changed: int, count: int) -> IntArray:
+def changes(machine: sim.Machine, way: protocol.ChangeWay, nodes: int, changed: int, count: int) -> IntArray:
     if not 1 <= changed <= nodes:
         raise MeasurementError(f"{changed} of {nodes} nodes cannot be changed")
     refused = refusal(machine.costs)
     if way == "exec_update" and refused:
         raise MeasurementError(refused)
-    clock, costs, graph = machine.clock, machine.costs.graphs, empty_chain(nodes, machine.costs)
+    clock, costs, graph = machine.clock, machine.costs.graphs, sim.empty_chain(nodes, machine.costs)
     calls = {"set_params": costs.set_params, "set_grid": costs.set_grid, "exec_update": costs.exec_update}
     if way == "exec_update":
         changed = nodes
-    out_ns: IntArray = np.zeros((count, len(Change)), dtype=np.int64)
+    out_ns: IntArray = np.zeros((count, len(protocol.Change)), dtype=np.int64)
     for row in out_ns:
-        row[Change.BEGIN] = row[Change.RECORDED] = clock.now_ns()
+        row[protocol.Change.BEGIN] = row[protocol.Change.RECORDED] = clock.now_ns()
         if way in RECORDED:
-            row[Change.RECORDED] = machine.stamped(costs.capture.at(nodes))
+            row[protocol.Change.RECORDED] = machine.stamped(costs.capture.at(nodes))
         call_ns = costs.instantiate.at(nodes) if way == "rebuild" else calls[way].at(changed)
-        row[Change.CHANGED] = machine.stamped(call_ns)
+        row[protocol.Change.CHANGED] = machine.stamped(call_ns)
         later_ns = 0.0 if way == "rebuild" else changed * costs.changed_launch_ns
-        _replay(machine, graph, row[Change.CALLED : Change.AGAIN], later_ns, uploads=way == "rebuild")
-        row[Change.AGAIN] = clock.now_ns()
-        _replay(machine, graph, row[Change.AGAIN_CALLED : Change.DISPOSED])
-        row[Change.DISPOSED] = row[Change.AGAIN_DONE]
+        _replay(machine, graph, row[protocol.Change.CALLED : protocol.Change.AGAIN], later_ns, uploads=way == "rebuild")
+        row[protocol.Change.AGAIN] = clock.now_ns()
+        _replay(machine, graph, row[protocol.Change.AGAIN_CALLED : protocol.Change.DISPOSED])
+        row[protocol.Change.DISPOSED] = row[protocol.Change.AGAIN_DONE]
         if way in RECORDED:
             disposed = costs.destroy if way == "rebuild" else costs.destroy_captured
-            row[Change.DISPOSED] = machine.stamped(disposed.at(nodes))
+            row[protocol.Change.DISPOSED] = machine.stamped(disposed.at(nodes))
     return out_ns
 
 
-def footprint(machine: Machine, nodes: int, copies: int) -> Footprint:
+def footprint(machine: sim.Machine, nodes: int, copies: int) -> protocol.Footprint:
     costs = machine.costs.graphs
     machine.clock.pass_ns(copies * sum(act.at(nodes) for act in (costs.instantiate, costs.upload, costs.destroy)))
-    return Footprint(costs.device_memory.at(nodes), costs.host_memory.at(nodes))
+    return protocol.Footprint(costs.device_memory.at(nodes), costs.host_memory.at(nodes))
 
 
-def _replay(machine: Machine, graph: Graph, row: IntArray, extra_ns: float = 0.0, *, uploads: bool = False) -> None:
+def _replay(
+    machine: sim.Machine, graph: sim.Graph, row: IntArray, extra_ns: float = 0.0, *, uploads: bool = False
+) -> None:
     """Launch and wait; stamps when the call and when the wait returned, into ``row`` of shape (2,)."""
-    call, costs = replay_of(graph, machine.costs), machine.costs.graphs
+    call, costs = sim.replay_of(graph, machine.costs), machine.costs.graphs
     if uploads:
         extra_ns += costs.upload.at(graph.nodes)
         call = call.with_item(duration_ns=call.item.duration_ns + costs.upload_on_gpu.at(graph.nodes))
-    machine.make(Call(call.host_ns + extra_ns, call.item), 1)
+    machine.make(sim.Call(call.host_ns + extra_ns, call.item), 1)
     row[0] = machine.clock.now_ns()
     machine.synchronize(0)
     row[1] = machine.clock.now_ns()
@@ -119,10 +95,10 @@ def refusal(costs: FakeCosts, update_ns: float | None = 0.0) -> str | None:
     return f"{REFUSED} (ERROR_TOPOLOGY_CHANGED)" if costs.refuses_updates else None
 
 
-class FakeChain(Scoped):
+class FakeChain(sim.Scoped):
     """``count`` nodes of a kind. Raises Skip where the simulated GPU or its driver has no such nodes."""
 
-    def __init__(self, machine: Machine, kind: NodeKind, count: int) -> None:
+    def __init__(self, machine: sim.Machine, kind: protocol.NodeKind, count: int) -> None:
         costs = machine.costs
         if kind.startswith("pdl"):
             require_capability(costs, 9, 0, "programmatic dependent launch")
@@ -134,9 +110,11 @@ class FakeChain(Scoped):
         self._count = count
         machine.clock.pass_ns(costs.graphs.build.at(count))
         self.instantiate_ns()
-        self.graph: Submit = FakeSubmit(machine, replay_of(graph_of([node_of(kind, costs)] * count), costs))
-        call = call_of_kind(kind, costs)
-        self.stream: Submit | None = FakeSubmit(machine, call, records=kind == "event_record") if call else None
+        self.graph: Submit = sim.FakeSubmit(
+            machine, sim.replay_of(sim.graph_of([sim.node_of(kind, costs)] * count), costs)
+        )
+        call = sim.call_of_kind(kind, costs)
+        self.stream: Submit | None = sim.FakeSubmit(machine, call, records=kind == "event_record") if call else None
 
     def instantiate_ns(self) -> int:
         graphs = self._machine.costs.graphs
@@ -159,10 +137,10 @@ class FakeChain(Scoped):
         return CHECKED
 
 
-class FakeLoop(Scoped):
+class FakeLoop(sim.Scoped):
     """Raises Skip where the driver has no such way of deciding."""
 
-    def __init__(self, machine: Machine, decider: Decider) -> None:
+    def __init__(self, machine: sim.Machine, decider: protocol.Decider) -> None:
         if decider == "while":
             require_driver(machine.costs, CONDITIONAL, "conditional nodes")
         if decider == "tail_launch":
@@ -175,10 +153,10 @@ class FakeLoop(Scoped):
         began_ns = machine.clock.now_ns()
         if self._decider in ("while", "tail_launch"):
             each_ns = graphs.while_iteration_ns if self._decider == "while" else graphs.tail_iteration_ns
-            machine.make(replay_of(Graph(1, iterations * each_ns), costs), 1)
+            machine.make(sim.replay_of(sim.Graph(1, iterations * each_ns), costs), 1)
             machine.synchronize(0)
             return machine.clock.now_ns() - began_ns
-        launch = call_of(Launch(duration_ns=graphs.dependent_kernel_ns), costs, {})
+        launch = sim.call_of(Launch(duration_ns=graphs.dependent_kernel_ns), costs, {})
         for _ in range(iterations):
             ends_ns = machine.make(launch, 1).batches[-1].ends_ns
             if self._decider == "host_sync":
@@ -190,10 +168,7 @@ class FakeLoop(Scoped):
         return machine.clock.now_ns() - began_ns
 
 
-# Branches of kernels: in a graph, started by the front end, and on streams with events.
-
-
-def dependencies(shape: Shape) -> list[tuple[int, ...]]:
+def dependencies(shape: protocol.Shape) -> list[tuple[int, ...]]:
     """For each kernel the numbers of those right before it: the first, then branch after branch, then the last."""
     begin = 1 if shape.joined else 0
     before: list[tuple[int, ...]] = [()] * begin
@@ -238,28 +213,28 @@ def schedule(before: Sequence[tuple[int, ...]], duration_ns: float, costs: FakeC
 class FakeShaped:
     """Each branch has a stream. The host submits the first kernel of every branch, then the second of every branch."""
 
-    def __init__(self, machine: Machine, shape: Shape) -> None:
+    def __init__(self, machine: sim.Machine, shape: protocol.Shape) -> None:
         costs = machine.costs
         runs_ns = costs.kernel_ns(shape.duration_ns)
         starts_ns = schedule(dependencies(shape), runs_ns, costs)
-        graph = Graph(shape.kernels, float(starts_ns.max()) + runs_ns)
+        graph = sim.Graph(shape.kernels, float(starts_ns.max()) + runs_ns)
         machine.clock.pass_ns(costs.graphs.build.at(shape.kernels))
         machine.clock.pass_ns(costs.graphs.instantiate.at(shape.kernels))
         self._machine = machine
-        self.graph: Submit = FakeSubmit(machine, replay_of(graph, costs))
+        self.graph: Submit = sim.FakeSubmit(machine, sim.replay_of(graph, costs))
         self._submits = self._on_streams(shape)
         slots = costs.queue_slots // 2 // (shape.length + 2)  # of stream 0, the fullest
-        self.streams: Submit = FakeProgram(machine, self._submit, max(slots, 1))
+        self.streams: Submit = sim.FakeProgram(machine, self._submit, max(slots, 1))
 
-    def _on_streams(self, shape: Shape) -> list[FakeSubmit]:
+    def _on_streams(self, shape: protocol.Shape) -> list[sim.FakeSubmit]:
         machine, branches = self._machine, range(shape.branches)
         others = branches[1:] if shape.joined else ()
-        launches = [bound(machine, Launch(shape.duration_ns, stream=branch), {}) for branch in branches]
-        records = [bound(machine, Record(timed=False, stream=branch), {}) for branch in branches]
+        launches = [sim.bound(machine, Launch(shape.duration_ns, stream=branch), {}) for branch in branches]
+        records = [sim.bound(machine, Record(timed=False, stream=branch), {}) for branch in branches]
         submits = launches * shape.length
         if shape.joined:
-            fork = [bound(machine, Wait(stream=branch, other=0), {}) for branch in others]
-            join = [bound(machine, Wait(stream=0, other=branch), {}) for branch in others]
+            fork = [sim.bound(machine, Wait(stream=branch, other=0), {}) for branch in others]
+            join = [sim.bound(machine, Wait(stream=0, other=branch), {}) for branch in others]
             submits = [launches[0], records[0], *fork, *submits, *records[1:], *join, launches[0]]
         return submits
 
@@ -274,9 +249,6 @@ class FakeShaped:
         return CHECKED
 
 
-# Steps that allocate, use and free device memory, in a graph and in stream order.
-
-
 class FakeStep:
     """A step that allocates from a pool. The pool maps pages on demand, and keeps or releases them at a synchronise.
 
@@ -285,7 +257,7 @@ class FakeStep:
 
     submit: Submit
 
-    def __init__(self, machine: Machine, way: AllocationWay, size_bytes: int, pairs: int) -> None:
+    def __init__(self, machine: sim.Machine, way: protocol.AllocationWay, size_bytes: int, pairs: int) -> None:
         costs, graphs = machine.costs, machine.costs.graphs
         self._machine = machine
         self._way = way
@@ -293,22 +265,22 @@ class FakeStep:
         self._pairs = pairs
         self._pages = 0
         use = Launch(duration_ns=graphs.dependent_kernel_ns)
-        self._use = call_of(use, costs, {})
+        self._use = sim.call_of(use, costs, {})
         if way.startswith("graph"):
-            pair = chain_of([use], costs)
+            pair = sim.chain_of([use], costs)
             if way == "graph_nodes":
                 machine.clock.pass_ns(self._map_ns())
-                allocate = Node(costs.gap_graph_ns, graphs.allocate_node_ns)
-                pair = [allocate, *pair, Node(costs.gap_graph_ns, graphs.free_node_ns)]
-            graph = graph_of(pair * pairs)
+                allocate = sim.Node(costs.gap_graph_ns, graphs.allocate_node_ns)
+                pair = [allocate, *pair, sim.Node(costs.gap_graph_ns, graphs.free_node_ns)]
+            graph = sim.graph_of(pair * pairs)
             machine.clock.pass_ns(graphs.instantiate.at(graph.nodes))
-            self.submit = FakeSubmit(machine, replay_of(graph, costs))
+            self.submit = sim.FakeSubmit(machine, sim.replay_of(graph, costs))
         else:
             slots = max(costs.queue_slots // 2 // (pairs * CALLS_OF_A_PAIR), 1)
             if way == "stream_released":
                 machine.at_synchronize.append(self._release)
                 slots = 1  # only the step after a synchronise maps the pages again
-            self.submit = FakeProgram(machine, self._stream, slots)
+            self.submit = sim.FakeProgram(machine, self._stream, slots)
 
     def _stream(self) -> None:
         machine, costs = self._machine, self._machine.costs.graphs
@@ -316,10 +288,10 @@ class FakeStep:
         for _ in range(self._pairs):
             if not outside:
                 allocate_ns = costs.allocate.submit_ns + self._map_ns()
-                machine.make(Call(allocate_ns, Item(duration_ns=costs.allocate.duration_ns, queued=False)), 1)
+                machine.make(sim.Call(allocate_ns, Item(duration_ns=costs.allocate.duration_ns, queued=False)), 1)
             machine.make(self._use, 1)
             if not outside:
-                machine.make(Call(costs.free.submit_ns, Item(duration_ns=costs.free.duration_ns, queued=False)), 1)
+                machine.make(sim.Call(costs.free.submit_ns, Item(duration_ns=costs.free.duration_ns, queued=False)), 1)
 
     def _map_ns(self) -> float:
         """Map the pages that an allocation lacks; returns the host time that takes."""

@@ -38,7 +38,6 @@ class Ends:
         self._wrong_byte = 0
 
     def move(self) -> None:
-        """What one movement does to the destination."""
         if self._arrives != "lost":
             self._wrong_byte = None if self._arrives == "right" else self.size_bytes - 1
 
@@ -85,9 +84,6 @@ def require_pair(machine: Machine, first: int, second: int, *, access: bool = Tr
         raise Skip(f"GPU {first} has no peer access to GPU {second}: the simulated driver refuses it")
 
 
-# Copies by a copy engine and by a kernel, pinning.
-
-
 def engine_copy(
     machine: Machine, direction: Direction, memory: HostMemory, size_bytes: int, node: int | None = None
 ) -> FakeTransfer:
@@ -123,7 +119,6 @@ class FakePageable(FakeTransfer):
         self._staging_ns = max(staging_s * 1e9 + pieces * piece.host_ns, (pieces - 1) * piece.item.duration_ns)
 
     def _copy(self) -> None:
-        """The call, until it returns."""
         machine = self._machine
         if self._to_device:
             machine.spend(self._staging_ns)
@@ -183,9 +178,6 @@ class FakePipeline(Ends):
         for call in self._calls:
             self._machine.make(call, 1)
         self.move()
-
-
-# Movements at once on several ways that share wires.
 
 
 def to_gpu(costs: FakeCosts, gpu: int) -> Loads:

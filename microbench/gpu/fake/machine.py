@@ -8,21 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from microbench.core import ops
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.ops import (
-    LEGACY_STREAM,
-    Copy,
-    GraphLaunch,
-    IntArray,
-    Launch,
-    LayerCall,
-    Memset,
-    Op,
-    Query,
-    Record,
-    SynchronizeIdle,
-    Wait,
-)
 from microbench.core.units import size
 from microbench.gpu.fake.costs import PROLOGUE, FakeCosts, MemoryCosts, Traffic
 from microbench.gpu.fake.device import Batch, Device, FloatArray, Hold, Item, Noise, VirtualClock
@@ -75,7 +62,6 @@ class Room:
             self._blocks[name] = self.require(size_bytes)
 
     def whole(self, size_bytes: int) -> int:
-        """That many bytes in whole steps."""
         step_bytes = self._costs.block_step_bytes
         return -(-size_bytes // step_bytes) * step_bytes
 
@@ -89,7 +75,6 @@ class Room:
         return block_bytes
 
     def holders(self) -> str:
-        """Who else holds memory."""
         held_bytes = self._costs.held_by_others_bytes
         return f"{OTHERS} {size(held_bytes)}" if held_bytes else NOBODY
 
@@ -126,7 +111,7 @@ class Machine:
         self.spend(cost_ns)
         return self.clock.now_ns()
 
-    def take_and_release(self, costs_ns: Sequence[tuple[float, float]]) -> IntArray:
+    def take_and_release(self, costs_ns: Sequence[tuple[float, float]]) -> ops.IntArray:
         """Take and release something, once for each pair of costs; clock readings around each act, shape (n, 4)."""
         now_ns = self.clock.now_ns
         return np.array([[now_ns(), self.stamped(take), now_ns(), self.stamped(release)] for take, release in costs_ns])
@@ -166,20 +151,18 @@ class Machine:
             act()
 
     def end_case(self) -> None:
-        """Wait for all streams and drop what the case made."""
         self.synchronize()
         self.device.forget_streams()
         self.at_synchronize.clear()
         self.room = Room(self.costs.memory)
         self.scope = 0
 
-    def globaltimer_ns(self, times_ns: FloatArray) -> IntArray:
+    def globaltimer_ns(self, times_ns: FloatArray) -> ops.IntArray:
         """What %globaltimer shows at those times: whole steps."""
         step_ns = self.costs.globaltimer_step_ns
         return np.floor(times_ns / step_ns).astype(np.int64) * step_ns
 
     def globaltimer_s(self, begin_ns: float, end_ns: float) -> float:
-        """The time between two moments by %globaltimer."""
         begin, end = self.globaltimer_ns(np.array([begin_ns, end_ns]))
         return float(end - begin) * 1e-9
 
@@ -196,9 +179,6 @@ class Scoped:
         return self._machine
 
 
-# What each op costs the host and the GPU.
-
-
 class Graph(msgspec.Struct, frozen=True):
     """An instantiated graph: its nodes, its GPU time from first start to last end, and what its nodes add to the launch
     call on top of kernels."""
@@ -208,15 +188,15 @@ class Graph(msgspec.Struct, frozen=True):
     launch_ns: float = 0.0
 
 
-def call_of(op: Op, costs: FakeCosts, graphs: Mapping[int, Graph]) -> Call:
+def call_of(op: ops.Op, costs: FakeCosts, graphs: Mapping[int, Graph]) -> Call:
     """The call for an op.
 
     Raises Skip for a layer the simulation does not have, MeasurementError for a graph that does not exist (any more).
     """
     match op:
-        case Launch():
+        case ops.Launch():
             return _launch(op, costs)
-        case Copy():
+        case ops.Copy():
             host_ns = costs.copy_h2d_submit_ns if op.direction == "h2d" else costs.copy_d2h_submit_ns
             on_the_link_ns = costs.on_the_link_bytes(op.direction, op.size_bytes) / costs.link_bytes_per_s * 1e9
             item = Item(
@@ -226,27 +206,27 @@ def call_of(op: Op, costs: FakeCosts, graphs: Mapping[int, Graph]) -> Call:
                 traffic=costs.traffic[f"copy_{op.direction}"] + costs.copy_traffic(op.direction, op.size_bytes),
             )
             return Call(host_ns, item, op.stream)
-        case Memset():
+        case ops.Memset():
             duration_ns = costs.empty_kernel_ns + op.size_bytes / costs.memset_bytes_per_s * 1e9
             item = Item(gap_ns=costs.gap_stream_ns, duration_ns=duration_ns, traffic=costs.traffic["memset"])
             return Call(costs.memset_submit_ns, item, op.stream)
-        case Record(timed=True):
+        case ops.Record(timed=True):
             item = Item(gap_ns=costs.gap_event_ns, traffic=costs.traffic["timed_event"])
             return Call(costs.timed_record_ns, item, op.stream)
-        case Record():
+        case ops.Record():
             return Call(costs.untimed_record_ns, Item(queued=False), op.stream)
-        case Wait():
+        case ops.Wait():
             return Call(costs.wait_event_ns, Item(gap_ns=costs.gap_wait_ns, queued=False), op.stream)
-        case Query():
+        case ops.Query():
             return Call(costs.query_ns, stream=None)
-        case SynchronizeIdle():
+        case ops.SynchronizeIdle():
             return Call(costs.idle_stream_ns if op.what == "stream" else costs.idle_event_ns, stream=None)
-        case GraphLaunch():
+        case ops.GraphLaunch():
             if op.graph not in graphs:
                 raise MeasurementError(f"graph {op.graph} does not exist: its case has ended")
             call = replay_of(graphs[op.graph], costs, op.stream)
             return msgspec.structs.replace(call, host_ns=call.host_ns + _layer(op.layer, costs).replay_ns)
-        case LayerCall():
+        case ops.LayerCall():
             layer = _layer(op.layer, costs)
             arguments = 1 if op.duration_ns else op.arguments  # a spin kernel's only argument is its length
             return Call(layer.call_ns + arguments * layer.argument_ns, _launch(kernel_of(op), costs).item)
@@ -260,14 +240,14 @@ def replay_of(graph: Graph, costs: FakeCosts, stream: int = 0) -> Call:
     return Call(costs.graph_submit_ns + graph.nodes * costs.graph_node_submit_ns + graph.launch_ns, item, stream)
 
 
-def kernel_of(op: LayerCall) -> Launch:
+def kernel_of(op: ops.LayerCall) -> ops.Launch:
     """The kernel that a layer's call ends in, as a launch."""
-    return Launch(duration_ns=op.duration_ns or 0)
+    return ops.Launch(duration_ns=op.duration_ns or 0)
 
 
-def _launch(op: Launch, costs: FakeCosts) -> Call:
+def _launch(op: ops.Launch, costs: FakeCosts) -> Call:
     host_ns = costs.submit_ns + costs.kind_submit_ns[op.kind] + costs.submit_argument_ns * op.argument_bytes
-    if op.stream == LEGACY_STREAM:
+    if op.stream == ops.LEGACY_STREAM:
         host_ns += costs.legacy_stream_submit_ns
     item = Item(
         gap_ns=costs.gap_stream_ns + costs.kind_gap_ns[op.kind],
@@ -282,9 +262,6 @@ def _layer(name: str, costs: FakeCosts) -> LayerCosts:
     if name not in costs.layers:
         raise Skip(f"the simulated GPU has no layer {name}")
     return costs.layers[name]
-
-
-# Submit, Gate and EventPair.
 
 
 class FakeProgram(Scoped):
@@ -312,13 +289,13 @@ class FakeProgram(Scoped):
         self(count)
         return clock.now_ns() - began_ns
 
-    def stamps(self, out_ns: IntArray) -> None:
+    def stamps(self, out_ns: ops.IntArray) -> None:
         out_ns[0] = self._machine.clock.now_ns()
         for index in range(1, len(out_ns)):
             self(1)
             out_ns[index] = self._machine.clock.now_ns()
 
-    def round_trips(self, out_ns: IntArray, calls: int = 1) -> None:
+    def round_trips(self, out_ns: ops.IntArray, calls: int = 1) -> None:
         clock = self._machine.clock
         for index in range(len(out_ns)):
             began_ns = clock.now_ns()
@@ -352,7 +329,7 @@ class FakeSubmit(FakeProgram):
         if count > 0:
             self._make(count)
 
-    def stamps(self, out_ns: IntArray) -> None:
+    def stamps(self, out_ns: ops.IntArray) -> None:
         clock = self._machine.clock
         out_ns[0] = clock.now_ns()
         if len(out_ns) > 1:
@@ -368,10 +345,10 @@ class FakeSubmit(FakeProgram):
         return made
 
 
-def bound(machine: Machine, op: Op, graphs: Mapping[int, Graph]) -> FakeSubmit:
+def bound(machine: Machine, op: ops.Op, graphs: Mapping[int, Graph]) -> FakeSubmit:
     """An op made ready. Raises what ``call_of`` does."""
-    other = op.other if isinstance(op, Wait) else None
-    return FakeSubmit(machine, call_of(op, machine.costs, graphs), records=isinstance(op, Record), other=other)
+    other = op.other if isinstance(op, ops.Wait) else None
+    return FakeSubmit(machine, call_of(op, machine.costs, graphs), records=isinstance(op, ops.Record), other=other)
 
 
 class FakeGate(Scoped):
@@ -423,9 +400,6 @@ class FakeEventPair(Scoped):
         return float(first.ends_ns[0]), float(last.ends_ns[0])
 
 
-# Captured ops and nodes of each kind, as a chain of gaps and durations.
-
-
 ONE_WORD_BYTES = 4
 
 
@@ -438,18 +412,18 @@ class Node(NamedTuple):
     launch_ns: float = 0.0
 
 
-def chain_of(ops: Sequence[Op], costs: FakeCosts) -> list[Node]:
+def chain_of(captured: Sequence[ops.Op], costs: FakeCosts) -> list[Node]:
     """The chain that a capture of these ops makes.
 
     Raises MeasurementError for no ops, for calls of several layers, and with the driver's reason for an op that cannot
     be captured; Skip for a layer that is not simulated.
     """
-    if not ops:
+    if not captured:
         raise MeasurementError("a graph needs at least one node")
-    if len({op.layer if isinstance(op, LayerCall) else None for op in ops}) > 1:
+    if len({op.layer if isinstance(op, ops.LayerCall) else None for op in captured}) > 1:
         raise MeasurementError("one graph is captured by one layer's means")
-    nodes = {op: _captured(op, costs) for op in dict.fromkeys(ops)}
-    return [nodes[op] for op in ops]
+    nodes = {op: _captured(op, costs) for op in dict.fromkeys(captured)}
+    return [nodes[op] for op in captured]
 
 
 def graph_of(chain: Sequence[Node]) -> Graph:
@@ -463,11 +437,11 @@ def empty_chain(nodes: int, costs: FakeCosts) -> Graph:
     return graph_of([node_of("kernel_empty", costs)] * nodes)
 
 
-def node_of(kind: NodeKind, costs: FakeCosts, op: Op | None = None) -> Node:
+def node_of(kind: NodeKind, costs: FakeCosts, op: ops.Op | None = None) -> Node:
     """A node of that kind behind another one; ``op`` is what it does where the kind does not say so."""
     own, op = costs.graphs.node(kind), op or _op_of(kind, costs)
     runs_ns = own.duration_ns
-    if isinstance(op, Launch | Copy | Memset):
+    if isinstance(op, ops.Launch | ops.Copy | ops.Memset):
         runs_ns = call_of(op, costs, {}).item.duration_ns
     return Node(costs.gap_graph_ns + own.gap_ns, runs_ns, own.launch_ns)
 
@@ -478,45 +452,43 @@ def call_of_kind(kind: NodeKind, costs: FakeCosts) -> Call | None:
     if op is None:
         return Call(own.submit_ns, Item(gap_ns=costs.gap_stream_ns, duration_ns=own.duration_ns)) if own else None
     call = call_of(op, costs, {})
-    return (
-        call.with_item(gap_ns=call.item.gap_ns + costs.graphs.trigger_gap_ns)
-        if kind.startswith("pdl_trigger")
-        else call
-    )
+    if not kind.startswith("pdl_trigger"):
+        return call
+    return call.with_item(gap_ns=call.item.gap_ns + costs.graphs.trigger_gap_ns)
 
 
-def _op_of(kind: NodeKind, costs: FakeCosts) -> Op | None:
+def _op_of(kind: NodeKind, costs: FakeCosts) -> ops.Op | None:
     """The op that a node of that kind does, where there is one."""
     if kind == "kernel" or kind.endswith(PROLOGUE) or kind.startswith("pdl"):
         # A kernel that needs what the one before it wrote. An early trigger hides its prologue under that one.
         duration_ns = costs.graphs.dependent_kernel_ns
         if kind.endswith(PROLOGUE) and not kind.startswith("pdl_trigger"):
             duration_ns += costs.graphs.prologue_ns
-        return Launch(duration_ns=duration_ns, kind="pdl" if kind.startswith("pdl") else "launch")
-    forms: dict[NodeKind, Op] = {
-        "kernel_empty": Launch(),
-        "memset": Memset(ONE_WORD_BYTES),
-        "copy_h2d": Copy("h2d", ONE_WORD_BYTES),
-        "copy_d2h": Copy("d2h", ONE_WORD_BYTES),
-        "event_record": Record(),
-        "event_wait": Wait(other=0),
+        return ops.Launch(duration_ns=duration_ns, kind="pdl" if kind.startswith("pdl") else "launch")
+    forms: dict[NodeKind, ops.Op] = {
+        "kernel_empty": ops.Launch(),
+        "memset": ops.Memset(ONE_WORD_BYTES),
+        "copy_h2d": ops.Copy("h2d", ONE_WORD_BYTES),
+        "copy_d2h": ops.Copy("d2h", ONE_WORD_BYTES),
+        "event_record": ops.Record(),
+        "event_wait": ops.Wait(other=0),
     }
     return forms.get(kind)
 
 
-def _captured(op: Op, costs: FakeCosts) -> Node:
+def _captured(op: ops.Op, costs: FakeCosts) -> Node:
     match op:
-        case Launch():
+        case ops.Launch():
             return node_of("pdl" if op.kind == "pdl" else "kernel", costs, op)
-        case Copy():
+        case ops.Copy():
             return node_of("copy_h2d" if op.direction == "h2d" else "copy_d2h", costs, op)
-        case Memset():
+        case ops.Memset():
             return node_of("memset", costs, op)
-        case LayerCall():
+        case ops.LayerCall():
             _layer(op.layer, costs)
             return _captured(kernel_of(op), costs)
-        case SynchronizeIdle() | Query():
-            called = "cuEventQuery" if isinstance(op, Query) else f"cu{op.what.capitalize()}Synchronize"
+        case ops.SynchronizeIdle() | ops.Query():
+            called = "cuEventQuery" if isinstance(op, ops.Query) else f"cu{op.what.capitalize()}Synchronize"
             raise MeasurementError(
                 f"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: {called} was called while the stream captures"
             )
@@ -524,10 +496,7 @@ def _captured(op: Op, costs: FakeCosts) -> Node:
             raise MeasurementError(f"the simulated GPU captures kernels, copies and memsets, not {type(op).__name__}")
 
 
-# Kernels that record their own begin and end, in a stream or in a graph.
-
-
-def record(machine: Machine, launch: Launch, count: int, *, graph: bool, gated: bool) -> GpuRecording:
+def record(machine: Machine, launch: ops.Launch, count: int, *, graph: bool, gated: bool) -> GpuRecording:
     """Raises MeasurementError for more than may stand behind a gate."""
     costs = machine.costs
     if graph:

@@ -131,9 +131,6 @@ class FakeManaged(Ends, Scoped):
         self._on_device = False
 
 
-# What the simulated machine says of its link: a GPU below a switch, everything as fast as it should be.
-
-
 COUNTERS = (
     "pcie_replays", "pcie_correctable_errors", "pcie_nonfatal_errors", "pcie_fatal_errors", "nvlink_errors",
 )  # fmt: skip

@@ -21,23 +21,7 @@ from microbench.gpu.fake.environment import SIMULATED
 from microbench.gpu.fake.links import WARP_THREADS, FakeTransfer, require_host_memory
 from microbench.gpu.fake.machine import Call, Machine, Scoped, call_of
 from microbench.gpu.fake.managed import evenly
-from microbench.gpu.protocol.memory import (
-    ELEMENT_BYTES,
-    READ_ARRAYS,
-    WRITTEN_ARRAYS,
-    AllocationWay,
-    AtomicType,
-    DataType,
-    EngineWay,
-    Implementation,
-    Pass,
-    RandomAccess,
-    Space,
-    Spread,
-    StreamKernel,
-    StrideAccess,
-    Walk,
-)
+from microbench.gpu.protocol import memory as protocol
 
 WARP_BYTES = 512  # 32 threads, 16 bytes each
 LOAD_BYTES = 16
@@ -92,10 +76,9 @@ def answered_ns(
     return latency_ns + requests * max(port_ns, dram_ns, latency_ns / max(in_flight, 1))
 
 
-# Streams, and reads by a given number of threads.
-
-
-def shapes(machine: Machine, kernel: StreamKernel, dtype: DataType, implementation: Implementation) -> Sequence[str]:
+def shapes(
+    machine: Machine, kernel: protocol.StreamKernel, dtype: protocol.DataType, implementation: protocol.Implementation
+) -> Sequence[str]:
     """Raises Skip for a library that the simulated machine does not have."""
     costs, memory = machine.costs, machine.costs.memory
     if implementation == "cuda":
@@ -106,15 +89,22 @@ def shapes(machine: Machine, kernel: StreamKernel, dtype: DataType, implementati
 
 
 def stream(
-    machine: Machine, kernel: StreamKernel, dtype: DataType, implementation: Implementation, size_bytes: int, shape: str
+    machine: Machine,
+    kernel: protocol.StreamKernel,
+    dtype: protocol.DataType,
+    implementation: protocol.Implementation,
+    size_bytes: int,
+    shape: str,
 ) -> FakeTransfer:
-    costs, memory, element_bytes = machine.costs, machine.costs.memory, ELEMENT_BYTES[dtype]
+    costs, memory, element_bytes = machine.costs, machine.costs.memory, protocol.ELEMENT_BYTES[dtype]
     machine.room.hold(("arrays", dtype, size_bytes), ARRAYS * size_bytes)
     if shape not in shapes(machine, kernel, dtype, implementation):
         raise Skip(f"the simulated GPU has no shape {shape} of {implementation}")
     if size_bytes < element_bytes:
         raise Skip(f"{size_bytes} B hold no element of {dtype}")
-    moved_bytes = size_bytes // element_bytes * element_bytes * (READ_ARRAYS[kernel] + WRITTEN_ARRAYS[kernel])
+    moved_bytes = (
+        size_bytes // element_bytes * element_bytes * (protocol.READ_ARRAYS[kernel] + protocol.WRITTEN_ARRAYS[kernel])
+    )
     own: ShapeCosts = memory.shapes[shape] if implementation == "cuda" else memory.libraries[implementation]
     rate = memory.dram_bytes_per_s.of(kernel) * own.share.of(kernel)
     busy_ns = _through_ns(costs, moved_bytes, own.in_flight_bytes, rate)
@@ -141,10 +131,7 @@ def _through_ns(costs: FakeCosts, moved_bytes: int, in_flight_bytes: int, dram_b
     return answered_ns(costs, requests, in_flight_bytes // WARP_BYTES, WARP_BYTES, dram_bytes, dram_bytes_per_s)
 
 
-# Words that lie apart, words in random order, and atomic additions.
-
-
-def strided(machine: Machine, access: StrideAccess, stride_bytes: int, size_bytes: int) -> FakeTransfer:
+def strided(machine: Machine, access: protocol.StrideAccess, stride_bytes: int, size_bytes: int) -> FakeTransfer:
     """What is moved are the sectors, and in DRAM the fetches, in which a word lies."""
     costs, memory = machine.costs, machine.costs.memory
     machine.room.hold(("strided", size_bytes), size_bytes)
@@ -159,7 +146,7 @@ def strided(machine: Machine, access: StrideAccess, stride_bytes: int, size_byte
     return FakeTransfer(machine, kernel_call(machine, busy_ns, WORD_BYTES * words), WORD_BYTES * words)
 
 
-def scattered(machine: Machine, access: RandomAccess, footprint_bytes: int) -> FakeOperations:
+def scattered(machine: Machine, access: protocol.RandomAccess, footprint_bytes: int) -> FakeOperations:
     """Updates are read and written back."""
     costs, memory = machine.costs, machine.costs.memory
     machine.room.hold(("scattered", footprint_bytes), footprint_bytes)
@@ -174,7 +161,9 @@ def scattered(machine: Machine, access: RandomAccess, footprint_bytes: int) -> F
     return FakeOperations(machine, kernel_call(machine, busy_ns, words * times * memory.sector_bytes), words)
 
 
-def atomics(machine: Machine, space: Space, dtype: AtomicType, spread: Spread) -> FakeOperations:
+def atomics(
+    machine: Machine, space: protocol.Space, dtype: protocol.AtomicType, spread: protocol.Spread
+) -> FakeOperations:
     """In global memory the units of the L2 add, those to one sector or merged ones at once; in shared memory each SM
     adds for itself, threads that meet at a word one after the other or merged."""
     costs, memory = machine.costs, machine.costs.memory
@@ -190,9 +179,6 @@ def atomics(machine: Machine, space: Space, dtype: AtomicType, spread: Spread) -
     return FakeOperations(machine, call, warps * WARP_THREADS * ATOMIC_ADDS)
 
 
-# Rates and latencies of one working set.
-
-
 def require_shared(machine: Machine, footprint_bytes: int) -> None:
     """Raise Skip for more than the shared memory of an SM."""
     shared_bytes = machine.costs.memory.shared_bytes
@@ -205,7 +191,7 @@ class FakeLevel(Scoped):
 
     tile_bytes = TILE_BYTES
 
-    def __init__(self, machine: Machine, space: Space, footprint_bytes: int) -> None:
+    def __init__(self, machine: Machine, space: protocol.Space, footprint_bytes: int) -> None:
         super().__init__(machine)
         machine.room.hold(("level", space, footprint_bytes), footprint_bytes if space == "global" else 0)
         costs, memory = machine.costs, machine.costs.memory
@@ -224,20 +210,20 @@ class FakeLevel(Scoped):
                 bytes_per_clock = min(bytes_per_clock, dram_per_clock)
         self._tile_cycles = TILE_BYTES / bytes_per_clock
 
-    def take(self, bytes_per_sm: int) -> Pass:
+    def take(self, bytes_per_sm: int) -> protocol.Pass:
         machine = self._open()
         cycles = self._first_cycles + bytes_per_sm // TILE_BYTES * self._tile_cycles
         taken_cycles = cycles * machine.noise.device(1.0, self.sms)
         began_ns, ended_ns = machine.run(Item(duration_ns=cycles_ns(machine.costs, float(taken_cycles.max()))))
         if machine.costs.links.arrives != "right":
             raise MeasurementError("SIMULATED: the sum over all words read is not that of the set")
-        return Pass(machine.globaltimer_s(began_ns, ended_ns), round(float(np.median(taken_cycles))))
+        return protocol.Pass(machine.globaltimer_s(began_ns, ended_ns), round(float(np.median(taken_cycles))))
 
 
 class FakeLocalChase(Scoped):
     """Dependent reads: the nearest level that holds the lines answers them all."""
 
-    def __init__(self, machine: Machine, space: Space, footprint_bytes: int) -> None:
+    def __init__(self, machine: Machine, space: protocol.Space, footprint_bytes: int) -> None:
         super().__init__(machine)
         machine.room.hold(("chase", space, footprint_bytes), footprint_bytes if space == "global" else 0)
         memory = machine.costs.memory
@@ -252,9 +238,9 @@ class FakeLocalChase(Scoped):
         self._beyond_reach = 1 - memory.translation_reach_bytes / footprint_bytes
         self._at = 0
 
-    def walk(self, reads: int) -> Walk:
+    def walk(self, reads: int) -> protocol.Walk:
         cycles = float(self._reads_cycles(reads).sum() * self._machine.noise.device(1.0, 1)[0])
-        return Walk(self._run_s(cycles), round(cycles))
+        return protocol.Walk(self._run_s(cycles), round(cycles))
 
     def each_cycles(self, reads: int) -> IntArray:
         stamp_cycles = self._machine.costs.memory.stamp_cycles
@@ -287,10 +273,7 @@ class FakeLocalChase(Scoped):
         return machine.walk(cycles_ns(machine.costs, cycles), self._at)
 
 
-# The driver's own copies, what blocks of memory cost the host, and how much can be had.
-
-
-def engine(machine: Machine, way: EngineWay, size_bytes: int) -> FakeTransfer:
+def engine(machine: Machine, way: protocol.EngineWay, size_bytes: int) -> FakeTransfer:
     """The rows of a 2D copy are half their pitch, at both ends."""
     costs = machine.costs
     machine.room.hold((way, size_bytes), {"copy": 2, "copy_2d": 4, "memset": 1}[way] * size_bytes)
@@ -305,7 +288,7 @@ def engine(machine: Machine, way: EngineWay, size_bytes: int) -> FakeTransfer:
     return FakeTransfer(machine, call, moved_bytes)
 
 
-def allocating(machine: Machine, way: AllocationWay, size_bytes: int, count: int) -> IntArray:
+def allocating(machine: Machine, way: protocol.AllocationWay, size_bytes: int, count: int) -> IntArray:
     """A pool is empty at first, and keeps the block that is given back to it."""
     if way == "host_pinned":
         require_host_memory(machine.costs, "pinned", size_bytes)

@@ -217,9 +217,6 @@ def open_spinning(name: str, context: LayerContext, cycles: int) -> LayerHandle:
     return open_spin(context, cycles)
 
 
-# What the files of the layers share.
-
-
 def load(package: str, install: str) -> Any:
     """Import a package. Raises Skip with the pip line if it is absent, with the import's error if it is broken."""
     try:
@@ -250,9 +247,6 @@ def check(result: tuple[Any, ...]) -> Any:
     if not values:
         return None
     return values[0] if len(values) == 1 else tuple(values)
-
-
-# Timing.
 
 
 class LayerSubmit:
@@ -329,9 +323,6 @@ class LayerSubmit:
 def replays(handle: LayerHandle, graph: LayerGraph) -> LayerHandle:
     """A handle whose call is one replay of a graph that ``handle`` made. Closing it closes only the graph."""
     return replace(handle, call=graph.launch, close=graph.close, graph=None)
-
-
-# Stream capture: counting the kernels of one call, and graphs of several calls.
 
 
 def kernels_of_one_call(handle: LayerHandle, driver: Any) -> Fact:

@@ -14,7 +14,7 @@ from pathlib import Path
 from microbench.core.model import Fact
 from microbench.gpu.machine.pci import DEVICES, NOT_SHOWN, way_to_root
 from microbench.gpu.machine.query import NVLINK_ERROR_FIELDS, Answer, Field, Query
-from microbench.gpu.machine.topology import NvLinks, nvlinks, of_first
+from microbench.gpu.machine.topology import NvLinks, nvlinks
 from microbench.gpu.protocol.gpu import PcieBytes
 from microbench.host.files import Machine, known, labelled, unknown
 
@@ -38,11 +38,9 @@ class ExactTotals:
 
     @property
     def started(self) -> bool:
-        """True after the first reading."""
         return self._last is not None
 
     def add(self, sent: int, received: int) -> PcieBytes:
-        """The totals after a reading of both counters."""
         if self._last is not None:
             self._sent += wrapped_difference(self._last[0], sent)
             self._received += wrapped_difference(self._last[1], received)
@@ -79,7 +77,6 @@ class SampledTotals:
             return None if self._lost else PcieBytes(round(self._sent), round(self._received), coarse=True)
 
     def close(self) -> None:
-        """End the thread."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -101,8 +98,6 @@ class SampledTotals:
                 return
             before = now
 
-
-# Error counters.
 
 RISEN = "_risen"
 # Advanced error reporting in sysfs (kernel: Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats): fact, file, the
@@ -166,15 +161,11 @@ def _reported(name: str, file: str, line: str, way: list[str], answer: Answer, r
 
 def nvlink_errors(query: Query, links: NvLinks) -> Answer:
     """Replays, recoveries and damaged packets of all NVLinks, summed, since the driver was loaded."""
-
-    def errors(first: int) -> Answer:
-        answer = Answer(None)
-        for fields in NVLINK_ERROR_FIELDS:
-            counts = [query.board_field(field, link) for link in links.active for field in fields]
-            values = [count.value for count in counts if count.value is not None]
-            if values:
-                return Answer(sum(values))
-            answer = counts[0]
-        return answer
-
-    return of_first(links, errors)
+    answer = links.none_up
+    for fields in NVLINK_ERROR_FIELDS if links.active else ():
+        counts = [query.board_field(field, link) for link in links.active for field in fields]
+        values = [count.value for count in counts if count.value is not None]
+        if values:
+            return Answer(sum(values))
+        answer = counts[0]
+    return answer

@@ -68,7 +68,6 @@ class Observed(msgspec.Struct, frozen=True):
 
     @property
     def works(self) -> bool:
-        """True if CUDA shows a GPU."""
         return self.init_code == 0 and bool(self.device_count)
 
     @property
@@ -78,7 +77,6 @@ class Observed(msgspec.Struct, frozen=True):
 
     @property
     def cuda_major(self) -> int | None:
-        """The major version of CUDA that the driver supports."""
         return None if self.cuda_version is None else self.cuda_version // 1000
 
 

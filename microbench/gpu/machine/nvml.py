@@ -69,7 +69,6 @@ class NvmlGpu:
         return self.query.reason
 
     def close(self) -> None:
-        """Stop sampling and shut NVML down."""
         self._sampled.close()
         self.query.close()
 
@@ -244,11 +243,11 @@ def other_processes(
     (this process has a context) one listed pid that does not exist here is assumed to be ours.
     """
     tree = machine or Machine()
-    answer = _listed(query)
+    answer = _listed(query, tree)
     if answer.value is None:
         return answer
     ours = _ours(answer.value, {os.getpid(), *own_pids}, context_open, tree)
-    others = (_holder(query, process, tree) for pid, process in sorted(answer.value.items()) if pid not in ours)
+    others = (holder for pid, holder in sorted(answer.value.items()) if pid not in ours)
     return Answer(tuple(f"{holder.name} ({holder.pid})" for holder in others))
 
 
@@ -258,48 +257,37 @@ def memory_holders(query: Query, machine: Machine | None = None) -> Answer:
     The answer is None if NVML lists no process at all: it then hides them here, because this process is one.
     """
     tree = machine or Machine()
-    answer = _listed(query)
+    answer = _listed(query, tree)
     if answer.value is None:
         return answer
     if not answer.value:
         return Answer(None, "NVML lists no process here, not even this one")
     ours = _ours(answer.value, {os.getpid()}, True, tree)
-    holders = {pid: _holder(query, process, tree) for pid, process in sorted(answer.value.items())}
+    holders = dict(sorted(answer.value.items()))
     # If several listed pids do not exist here, one of them is this process, but it is unknown which.
     sure = os.getpid() in ours or sum(not tree.exists(f"/proc/{pid}") for pid in holders) == 1
     own = next((holder for pid, holder in holders.items() if pid in ours), None) if sure else None
     return Answer(Holders(own, tuple(holder for pid, holder in holders.items() if pid not in ours)))
 
 
-class _Listed(NamedTuple):
-    """One process as NVML lists it."""
-
-    pid: int
-    kind: str
-    used_bytes: int | None
-
-
-def _listed(query: Query) -> Answer:
-    """Each process that NVML lists, by pid. A process that is listed for several kinds of work counts for the first."""
-    listed: dict[int, _Listed] = {}
+def _listed(query: Query, machine: Machine) -> Answer:
+    """The Holder of each process that NVML lists, by pid. One that is listed for several kinds counts for the first."""
+    listed: dict[int, Holder] = {}
     for kind, names in LISTS:
         answer = query.ask_first(names)
         if not kind and answer.value is None:
             return answer
         for process in answer.value or ():
-            used_bytes = getattr(process, "usedGpuMemory", None)
-            listed.setdefault(int(process.pid), _Listed(int(process.pid), kind, used_bytes))
+            pid = int(process.pid)
+            if pid not in listed:
+                path = query.ask_system("nvmlSystemGetProcessName", pid).value
+                name = Path(path).name if path else machine.read(f"/proc/{pid}/comm").text
+                used_bytes = getattr(process, "usedGpuMemory", None)
+                listed[pid] = Holder(name or "a process not visible from here", f"{kind}pid {pid}", used_bytes)
     return Answer(listed)
 
 
-def _holder(query: Query, process: _Listed, machine: Machine) -> Holder:
-    path = query.ask_system("nvmlSystemGetProcessName", process.pid).value
-    name = Path(path).name if path else machine.read(f"/proc/{process.pid}/comm").text
-    return Holder(name or "a process not visible from here", f"{process.kind}pid {process.pid}", process.used_bytes)
-
-
 def _ours(listed: Collection[int], own_pids: Collection[int], context_open: bool, machine: Machine) -> set[int]:
-    """The listed pids that are this run's."""
     ours = set(listed) & set(own_pids)
     if ours or not context_open:
         return ours

@@ -164,7 +164,6 @@ class Way(NamedTuple):
 
     @property
     def bridges(self) -> tuple[Hop, ...]:
-        """All devices above the GPU."""
         return self.hops[1:]
 
     def flattened(self, integrated: bool | None) -> bool | None:

@@ -5,23 +5,13 @@ NVLinks, like all links, belong to the board, so that a MIG instance gets its bo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from microbench.core.model import Fact, GpuInfo, LinkInfo
 from microbench.gpu.machine import pci
-from microbench.gpu.machine.query import (
-    NVLINK_MOST_LINKS,
-    NVLINK_PEERS,
-    NVLINK_VERSIONS,
-    PEERS_BY_NVLINK,
-    PEERS_OK,
-    TOPOLOGY_LEVELS,
-    Answer,
-    Field,
-    Query,
-)
+from microbench.gpu.machine import query as nvml
 from microbench.host.affinity import nodes
 from microbench.host.files import Machine, known, stated, unknown
 
@@ -33,7 +23,7 @@ NO_NVLINK = "none"
 
 
 def link_facts_now(
-    gpu: GpuInfo, query: Query, others: Sequence[tuple[int, str]] = (), root: Path = Path("/")
+    gpu: GpuInfo, query: nvml.Query, others: Sequence[tuple[int, str]] = (), root: Path = Path("/")
 ) -> tuple[Fact, ...]:
     """Every fact of a GPU's links but the error counters, each known or with a reason. Never raises.
 
@@ -53,7 +43,7 @@ def link_facts_now(
         *_window(gpu.pci_bus_id, query, root),
         stated("numa_node", pci.numa_node(gpu.pci_bus_id, root), f"{folder}/numa_node", node_silent),
         *_path(way, hidden),
-        Answer(links.up, links.reason).fact("nvlinks"),
+        nvml.Answer(links.up, links.reason).fact("nvlinks"),
         nvlink_version(query, links).fact("nvlink_version"),
         nvlink_bytes_per_s(query, links).fact("nvlink_bytes_per_s"),
         nvlink_peers(query, links).fact("nvlink_peers"),
@@ -62,7 +52,7 @@ def link_facts_now(
     )
 
 
-def _trained(way: pci.Way, query: Query) -> tuple[Fact, ...]:
+def _trained(way: pci.Way, query: nvml.Query) -> tuple[Fact, ...]:
     """How the link runs now, and what the GPU itself could do."""
     link, source = (way.hops[0].link, f"{pci.DEVICES}/{way.hops[0].bus_id}") if way.hops else (LinkInfo(), pci.DEVICES)
 
@@ -88,10 +78,8 @@ def _slot(way: pci.Way, hidden: bool | None) -> tuple[Fact, ...]:
     names = ("generation_slot_max", "lanes_slot_max", "slot_limit_bus_id")
     port = pci.narrowest(way.bridges) if not hidden else None
     if port is None:
-        reason = (
-            FLATTENED if hidden else "sysfs does not say what the bridges can do" if way.bridges else _why_none(way)
-        )
-        return tuple(unknown(name, reason, pci.DEVICES) for name in names)
+        reason = "sysfs does not say what the bridges can do" if way.bridges else _why_none(way)
+        return tuple(unknown(name, FLATTENED if hidden else reason, pci.DEVICES) for name in names)
     source = f"{pci.DEVICES}/{port.bus_id}"
     own = pci.raw_rate(way.hops[0].link)
     limits = port.bus_id if pci.raw_rate(port.link) < own else "none"
@@ -103,7 +91,6 @@ def _slot(way: pci.Way, hidden: bool | None) -> tuple[Fact, ...]:
 
 
 def _control(way: pci.Way) -> tuple[Fact, ...]:
-    """Packet sizes and ordering from the GPU's configuration space."""
     names = [name for name in pci.ExpressControl._fields if name not in ("kind", "reason")]
     if not way.hops:
         return tuple(unknown(name, pci.NOT_SHOWN, pci.DEVICES) for name in names)
@@ -143,7 +130,7 @@ def _iommu(way: pci.Way, hidden: bool | None, root: Path) -> Fact:
     return known("iommu", "off", f"{GROUPS}: the GPU is in none{beyond}")
 
 
-def _window(bus_id: str | None, query: Query, root: Path) -> tuple[Fact, ...]:
+def _window(bus_id: str | None, query: nvml.Query, root: Path) -> tuple[Fact, ...]:
     """Whether the host can address all of the GPU's memory at once, and how much it can."""
     window, source = pci.largest_window_bytes(bus_id, root), f"{pci.DEVICES}/{bus_id}/resource"
     answer = query.ask_board("nvmlDeviceGetBAR1MemoryInfo").member("bar1Total")
@@ -195,8 +182,6 @@ def _why_none(way: pci.Way) -> str:
     return "there is no port above the GPU" if way.hops else pci.NOT_SHOWN
 
 
-# NVLinks, as NVML reports them.
-
 MEGABYTE = 1e6
 
 
@@ -208,91 +193,82 @@ class NvLinks(NamedTuple):
 
     @property
     def up(self) -> int | None:
-        """How many are up."""
         return len(self.active) if self.reason is None else None
 
+    @property
+    def none_up(self) -> nvml.Answer:
+        """The answer to a question about the links when none is up."""
+        return nvml.Answer(None, self.reason or "no NVLink is up")
 
-def nvlinks(query: Query) -> NvLinks:
+
+def nvlinks(query: nvml.Query) -> NvLinks:
     """Which NVLinks are up; none if GPU or driver have no NVLink."""
-    states = [query.ask_board("nvmlDeviceGetNvLinkState", link) for link in range(NVLINK_MOST_LINKS)]
+    states = [query.ask_board("nvmlDeviceGetNvLinkState", link) for link in range(nvml.NVLINK_MOST_LINKS)]
     answered = any(state.value is not None for state in states)
     if not answered and not states[0].unsupported:
         return NvLinks(reason=states[0].reason)
     return NvLinks(tuple(link for link, state in enumerate(states) if state.flag()))
 
 
-def nvlink_bytes_per_s(query: Query, links: NvLinks) -> Answer:
+def nvlink_bytes_per_s(query: nvml.Query, links: NvLinks) -> nvml.Answer:
     """The line rate of one NVLink in one direction, in bytes a second."""
-
-    def speed(link: int) -> Answer:
-        common = query.board_field(Field.NVLINK_SPEED_MBPS_COMMON)
-        own = common if common.value else query.board_field(Field.NVLINK_GET_SPEED, link)
-        return Answer(own.value * MEGABYTE) if own.value else Answer(None, common.reason or "NVML says 0")
-
-    return of_first(links, speed)
+    if not links.active:
+        return links.none_up
+    common = query.board_field(nvml.Field.NVLINK_SPEED_MBPS_COMMON)
+    own = common if common.value else query.board_field(nvml.Field.NVLINK_GET_SPEED, links.active[0])
+    return nvml.Answer(own.value * MEGABYTE) if own.value else nvml.Answer(None, common.reason or "NVML says 0")
 
 
-def nvlink_version(query: Query, links: NvLinks) -> Answer:
+def nvlink_version(query: nvml.Query, links: NvLinks) -> nvml.Answer:
     """The version of the links, such as "4.0"."""
-
-    def version(link: int) -> Answer:
-        answer = query.ask_board("nvmlDeviceGetNvLinkVersion", link)
-        return answer._replace(value=NVLINK_VERSIONS.get(answer.value), reason=answer.reason or "not known here")
-
-    return of_first(links, version)
+    if not links.active:
+        return links.none_up
+    answer = query.ask_board("nvmlDeviceGetNvLinkVersion", links.active[0])
+    return answer._replace(value=nvml.NVLINK_VERSIONS.get(answer.value), reason=answer.reason or "not known here")
 
 
-def nvlink_peers(query: Query, links: NvLinks) -> Answer:
+def nvlink_peers(query: nvml.Query, links: NvLinks) -> nvml.Answer:
     """The devices at the other ends: "switch", "gpu", "processor", or several of them."""
-
-    def peers(first: int) -> Answer:
-        answers = [query.ask_board("nvmlDeviceGetNvLinkRemoteDeviceType", link) for link in links.active]
-        words = {NVLINK_PEERS[answer.value] for answer in answers if answer.value in NVLINK_PEERS}
-        return Answer(", ".join(sorted(words)) or None, answers[0].reason or "NVML does not know")
-
-    return of_first(links, peers)
+    if not links.active:
+        return links.none_up
+    answers = [query.ask_board("nvmlDeviceGetNvLinkRemoteDeviceType", link) for link in links.active]
+    words = {nvml.NVLINK_PEERS[answer.value] for answer in answers if answer.value in nvml.NVLINK_PEERS}
+    return nvml.Answer(", ".join(sorted(words)) or None, answers[0].reason or "NVML does not know")
 
 
-def coherent(query: Query) -> Answer:
+def coherent(query: nvml.Query) -> nvml.Answer:
     """Whether a coherent chip-to-chip link (NVLink-C2C) joins GPU and CPU; False if the GPU cannot have one."""
     mode = query.ask_board("nvmlDeviceGetC2cModeInfoV").member("isC2cEnabled")
-    links = query.board_field(Field.C2C_LINK_COUNT)
+    links = query.board_field(nvml.Field.C2C_LINK_COUNT)
     if mode.value is None and links.value is None:
-        return Answer(False) if mode.unsupported else mode
-    return Answer(bool(mode.value) or bool(links.value))
+        return nvml.Answer(False) if mode.unsupported else mode
+    return nvml.Answer(bool(mode.value) or bool(links.value))
 
 
-def topology(query: Query, links: NvLinks, bus_id: str) -> tuple[Answer, Answer]:
+def topology(query: nvml.Query, links: NvLinks, bus_id: str) -> tuple[nvml.Answer, nvml.Answer]:
     """How this GPU reaches the GPU of a PCI bus id: by NVLink ("NV18", "none"), and by PCIe ("PIX" to "SYS")."""
     other = query.ask_system("nvmlDeviceGetHandleByPciBusId", bus_id)
     if other.value is None:
         return other, other
     level = query.ask_board("nvmlDeviceGetTopologyCommonAncestor", other.value)
-    by_pcie = level._replace(value=TOPOLOGY_LEVELS.get(level.value), reason=level.reason or "NVML does not know")
+    by_pcie = level._replace(value=nvml.TOPOLOGY_LEVELS.get(level.value), reason=level.reason or "NVML does not know")
     if links.reason is not None:
-        return Answer(None, links.reason), by_pcie
+        return nvml.Answer(None, links.reason), by_pcie
     joined = _links_to(query, links, bus_id, other.value)
-    return Answer(f"NV{joined}" if joined else "none"), by_pcie
+    return nvml.Answer(f"NV{joined}" if joined else "none"), by_pcie
 
 
-def _links_to(query: Query, links: NvLinks, bus_id: str, other: Any) -> int:
+def _links_to(query: nvml.Query, links: NvLinks, bus_id: str, other: Any) -> int:
     """How many NVLinks lead to another GPU, directly or through a switch; 0 if NVML knows of none."""
     ends = [query.ask_board("nvmlDeviceGetNvLinkRemotePciInfo", link).member("busId").value for link in links.active]
     direct = sum(pci.same_device(end, bus_id) for end in ends)
     if direct:
         return direct
     kinds = [query.ask_board("nvmlDeviceGetNvLinkRemoteDeviceType", link).value for link in links.active]
-    switched = sum(NVLINK_PEERS.get(kind) == "switch" for kind in kinds)
-    status = query.ask_board("nvmlDeviceGetP2PStatus", other, PEERS_BY_NVLINK).value if switched else None
-    return switched if status == PEERS_OK else 0
+    switched = sum(nvml.NVLINK_PEERS.get(kind) == "switch" for kind in kinds)
+    status = query.ask_board("nvmlDeviceGetP2PStatus", other, nvml.PEERS_BY_NVLINK).value if switched else None
+    return switched if status == nvml.PEERS_OK else 0
 
-
-def of_first(links: NvLinks, ask: Callable[[int], Answer]) -> Answer:
-    """The answer for the first NVLink that is up, or the reason why none is."""
-    return ask(links.active[0]) if links.active else Answer(None, links.reason or "no NVLink is up")
-
-
-# How near two PCI devices are, and which network devices exist.
 
 # In the words of ``nvidia-smi topo -m``: at most one switch between them; several switches; the host bridge (a CPU's
 # root complex); two host bridges on one NUMA node; the link between NUMA nodes.
@@ -378,7 +354,7 @@ def _network_name(machine: Machine, folder: str) -> str | None:
 
 
 def _neighbours(
-    gpu: GpuInfo, query: Query, links: NvLinks, others: Sequence[tuple[int, str]], hidden: str | None, root: Path
+    gpu: GpuInfo, query: nvml.Query, links: NvLinks, others: Sequence[tuple[int, str]], hidden: str | None, root: Path
 ) -> Iterator[Fact]:
     """``topology_gpu1`` and ``topology_<name>``: NV#, else PIX, PXB, PHB, NODE or SYS, as in ``nvidia-smi topo -m``.
 
@@ -396,7 +372,9 @@ def _neighbours(
             yield stated(name, near.value, source, near.reason or "not found")
 
 
-def _to_gpu(name: str, gpu: GpuInfo, query: Query, links: NvLinks, bus_id: str, hidden: str | None, root: Path) -> Fact:
+def _to_gpu(
+    name: str, gpu: GpuInfo, query: nvml.Query, links: NvLinks, bus_id: str, hidden: str | None, root: Path
+) -> Fact:
     if pci.same_device(gpu.pci_bus_id, bus_id):
         return known(name, "same board", "PCI bus id")
     by_nvlink, by_pcie = topology(query, links, bus_id)

@@ -110,9 +110,6 @@ def product_bytes(dtype: GemmType, rows: int, columns: int, depth: int) -> int:
     return matrix_bytes(a, rows, depth) + matrix_bytes(b, columns, depth) + matrix_bytes(d, rows, columns)
 
 
-# The operations.
-
-
 class UnitPass(NamedTuple):
     """Duration of one launch on every SM, by the SMs' own clocks.
 

@@ -76,7 +76,6 @@ class _Kernel:
         self.fresh()
 
     def fresh(self) -> Operands:
-        """New operands for the runs that follow."""
         operands = draw(self._operation, time.time_ns())
         self._case.upload(self.operands, np.ascontiguousarray(encode(self._operation, operands)))
         self._changing[1:] = encode_constants(self._operation, operands)
@@ -84,7 +83,6 @@ class _Kernel:
         return operands
 
     def run(self, repeats: int) -> UnitPass:
-        """One launch to its end."""
         self._changing[0] = repeats
         self._submit(1)
         self._case.synchronize()

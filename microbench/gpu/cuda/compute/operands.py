@@ -105,7 +105,6 @@ class Operands:
         return [max(relative_error(product, exact), row_error(product, exact) / WORST_ROW) for exact in wanted]
 
     def _product(self, copy: int) -> Floats:
-        """A (B x) of a copy of B."""
         matrices, case = self.matrices, self._case
         width, rows = matrices.depth, matrices.columns
         case.clear(self._b_signs, VECTORS * DOUBLE_BYTES * width)

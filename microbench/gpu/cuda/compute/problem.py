@@ -77,6 +77,7 @@ class CudaProblem:
     def __init__(self, case: Case, operands: Operands) -> None:
         self._case = case
         self.operands = operands
+        self._calls: dict[Library, tuple[Call, ...]] = {}  # of CuPy and PyTorch
         matrices = operands.matrices
         self.dtype = matrices.dtype
         self.rows, self.columns, self.depth = matrices.rows, matrices.columns, matrices.depth
@@ -88,24 +89,17 @@ class CudaProblem:
         """cuBLASLt's candidates. Raises Skip if it has none."""
         return CublasLt(self._case, self.operands.matrices)
 
-    @cached_property
-    def _cupy_calls(self) -> tuple[Call, ...]:
-        case = self._case
-        return cupy_calls(case.stream(0), int(case.context.device), self.operands.matrices, case.own)
-
-    @cached_property
-    def _torch_calls(self) -> tuple[Call, ...]:
-        case = self._case
-        return torch_calls(case.stream(0), int(case.context.device), self.operands.matrices, case.own)
+    def _python_calls(self, library: Library) -> tuple[Call, ...]:
+        if library not in self._calls:
+            case, make = self._case, cupy_calls if library == "cupy" else torch_calls
+            self._calls[library] = make(case.stream(0), int(case.context.device), self.operands.matrices, case.own)
+        return self._calls[library]
 
     def ways(self, library: Library) -> Sequence[str]:
-        match library:
-            case "cublaslt":
-                return self.cublaslt.ways
-            case "cupy":
-                return ("cupy.matmul",) if self._cupy_calls else ()
-            case "torch":
-                return (function_name(self.dtype),) if self._torch_calls else ()
+        if library == "cublaslt":
+            return self.cublaslt.ways
+        calls = self._python_calls(library)
+        return ("cupy.matmul" if library == "cupy" else function_name(self.dtype),) if calls else ()
 
     def gemm(self, library: Library, way: str) -> LibraryGemm:
         """Raises MeasurementError for a way that is not one of ``ways``."""
@@ -114,11 +108,9 @@ class CudaProblem:
         if library == "cublaslt":
             calls, refusals = self.cublaslt.calls(way), self.cublaslt.refusals
         else:
-            calls, refusals = (self._cupy_calls if library == "cupy" else self._torch_calls), ()
+            calls, refusals = self._python_calls(library), ()
         return LibraryGemm(self._case, self.operands, calls, keep=self, refusals=refusals)
 
-
-# The mean SM clock between two tiny kernels, each SM reading its own counter.
 
 # Tick of kernels/clock_bracket.cu.
 TICKS = np.dtype([("clock", "u8"), ("time_ns", "u8"), ("sm", "u4"), ("unused", "u4")])

@@ -185,7 +185,6 @@ class CublasLt:
         return int(handle)
 
     def _set(self, kind: str, handle: int, attribute: Any, value: int) -> None:
-        """Set an attribute of a matmul_desc or a matmul_preference."""
         held = np.array([value], dtype=getattr(self._lt, f"get_{kind}_attribute_dtype")(attribute))
         getattr(self._lt, f"{kind}_set_attribute")(handle, attribute, held.ctypes.data, held.itemsize)
 
@@ -211,7 +210,6 @@ class CublasLt:
         return description
 
     def _scales(self, raw: bytes) -> int:
-        """Address of these bytes in device memory."""
         address = self._case.device_memory(len(raw))
         self._case.upload(address, np.frombuffer(raw, dtype=np.uint8))
         return address
@@ -248,7 +246,6 @@ class CublasLt:
         return "_".join(f"{word}{self._configured(index, name)}" for name, word in NAMED_BY.items())
 
     def _configured(self, index: int, name: str) -> int:
-        """An attribute of a candidate's algorithm."""
         attribute = getattr(self._lt.MatmulAlgoConfigAttribute, name)
         held = np.zeros(1, dtype=self._lt.get_matmul_algo_config_attribute_dtype(attribute))
         written = np.zeros(1, dtype=np.uint64)
@@ -279,5 +276,4 @@ class CublasLt:
 
 
 def _up(count: int, step: int) -> int:
-    """The next multiple of ``step``."""
     return -(-count // step) * step

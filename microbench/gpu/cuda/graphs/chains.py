@@ -13,18 +13,8 @@ from microbench.core.errors import Skip
 from microbench.core.ops import IntArray
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check, check_code, entry_point
+from microbench.gpu.cuda.graphs import effects
 from microbench.gpu.cuda.graphs.changes import RESULT_WORDS, UPDATE_FAILURE, nodes_of, refusal
-from microbench.gpu.cuda.graphs.effects import (
-    Appends,
-    DependentAppends,
-    Effects,
-    Framed,
-    HostAppends,
-    Records,
-    Sets,
-    Waits,
-    wrong,
-)
 from microbench.gpu.cuda.submit import CallRow, Program, as_int64, capture, executable, replay
 from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
 from microbench.gpu.protocol.graphs import NodeKind
@@ -50,7 +40,7 @@ NODE_TYPES: dict[str, str] = {
 }  # fmt: skip
 
 
-def effects_of(case: Case, kind: NodeKind, count: int) -> Effects:
+def effects_of(case: Case, kind: NodeKind, count: int) -> effects.Effects:
     """What shows the effect of that kind. Raises Skip if driver or GPU have no such node."""
     if kind in PROGRAMMATIC:
         case.require_capability(9, 0, "programmatic dependent launch")
@@ -58,20 +48,20 @@ def effects_of(case: Case, kind: NodeKind, count: int) -> Effects:
     if kind in PROGRAMMATIC or kind == "kernel_prologue":
         prologue_ns = PROLOGUE_NS if kind.endswith("prologue") else 0
         trigger = kind.startswith("pdl_trigger")
-        return DependentAppends(case, count, pdl=kind in PROGRAMMATIC, trigger=trigger, prologue_ns=prologue_ns)
+        return effects.DependentAppends(case, count, pdl=kind in PROGRAMMATIC, trigger=trigger, prologue_ns=prologue_ns)
     if kind in CONDITIONAL:
         case.require_driver(CONDITIONAL_VERSION, "conditional nodes")
-        return Appends(case, count, skipped=kind == "if_skipped")
+        return effects.Appends(case, count, skipped=kind == "if_skipped")
     if kind in ("memset", "copy_h2d", "copy_d2h", "copy_d2d"):
-        return Sets(case, count, kind)
-    others: dict[str, Callable[[Case, int], Effects]] = {
-        "host": HostAppends,
-        "event_record": Records,
-        "event_wait": Waits,
-        "kernel_empty": Framed,
-        "empty": Framed,
+        return effects.Sets(case, count, kind)
+    others: dict[str, Callable[[Case, int], effects.Effects]] = {
+        "host": effects.HostAppends,
+        "event_record": effects.Records,
+        "event_wait": effects.Waits,
+        "kernel_empty": effects.Framed,
+        "empty": effects.Framed,
     }
-    return others.get(kind, Appends)(case, count)
+    return others.get(kind, effects.Appends)(case, count)
 
 
 class CudaChain:
@@ -110,35 +100,34 @@ class CudaChain:
         frames = 2 if self._kind == "kernel_empty" else 0  # are kernels as well, and are counted with them
         nodes = sum(node == kind_type for node in nodes_of(self._graphs[0]))
         if nodes != self._count + frames:
-            raise wrong(f"a chain of {self._kind}", f"{nodes} such nodes", self._count + frames)
+            raise effects.wrong(f"a chain of {self._kind}", f"{nodes} such nodes", self._count + frames)
         edges = programmatic_edges(self._graphs[0]) if self._kind in PROGRAMMATIC else self._count - 1
         if edges != self._count - 1:
-            raise wrong(f"a chain of {self._kind}", f"{edges} programmatic edges", self._count - 1)
+            raise effects.wrong(f"a chain of {self._kind}", f"{edges} programmatic edges", self._count - 1)
 
     def _graph(self, target: int) -> driver.CUgraph:
-        effects = self._effects
+        shown = self._effects
         if self._kind not in BUILT:
-            program = Program(effects.rows(target, captured=True))
+            program = Program(shown.rows(target, captured=True))
             self._programs.append(program)
-            if isinstance(effects, Framed | Waits):
-                Program([effects.frame.row(target, 0)])(1)  # loads the code, which capture would not
+            if isinstance(shown, effects.Framed | effects.Waits):
+                Program([shown.frame.row(target, 0)])(1)  # loads the code, which capture would not
                 self._case.synchronize()
             return capture(self._stream_handle, lambda: program(1))
         graph = check(driver.cuGraphCreate(0))
         before: list[Any] = []
-        if isinstance(effects, Framed):
-            before = [add_kernel(graph, before, effects.frame.row(target, 0))]
+        if isinstance(shown, effects.Framed):
+            before = [add_kernel(graph, before, shown.frame.row(target, 0))]
         for index in range(self._count):
             before = [self._add(graph, before, target, index)]
-        if isinstance(effects, Framed):
-            add_kernel(graph, before, effects.frame.row(target, 1))
+        if isinstance(shown, effects.Framed):
+            add_kernel(graph, before, shown.frame.row(target, 1))
         return graph
 
     def _add(self, graph: driver.CUgraph, before: list[Any], target: int, index: int) -> Any:
-        """Add the node of that index."""
         if self._kind == "empty":
             return check(driver.cuGraphAddEmptyNode(graph, before or None, len(before)))
-        assert isinstance(self._effects, Appends)
+        assert isinstance(self._effects, effects.Appends)
         row = self._effects.row(target, index)
         if self._kind == "child":
             child = check(driver.cuGraphCreate(0))

@@ -77,9 +77,6 @@ def nodes_of(graph: driver.CUgraph) -> list[driver.CUgraphNodeType]:
     return [check(driver.cuGraphNodeGetType(node)) for node in nodes[:count]]
 
 
-# Lives.
-
-
 def lives(case: Case, nodes: int, count: int, made: Made) -> IntArray:
     return case.once(Lives, nodes).stamps(count, made)
 
@@ -106,19 +103,9 @@ class Lives:
             self._warm.add(made)
             self.stamps(1, made)
         out: IntArray = np.zeros((count, len(Life)), dtype=np.int64)
+        fixed = (self._entries, self._row, int(self._params.ctypes.data), self._nodes, self._addresses, self._scratch)
         for row in out:
-            code = graph_loops.live(
-                self._entries,
-                self._row,
-                int(self._params.ctypes.data),
-                self._nodes,
-                self._addresses,
-                self._scratch,
-                made == "capture",
-                as_int64(self._stream),
-                self._clock,
-                row,
-            )
+            code = graph_loops.live(*fixed, made == "capture", as_int64(self._stream), self._clock, row)
             check_code(code, f"the life of a graph of {len(self._nodes)} nodes")
         return out
 
@@ -153,9 +140,6 @@ def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-# Changes.
-
-
 def changes(case: Case, way: ChangeWay, nodes: int, changed: int, count: int) -> IntArray:
     return case.once(Changes, way, nodes).stamps(changed, count)
 
@@ -183,7 +167,6 @@ class Changes:
         self._build()
 
     def _prepare(self) -> None:
-        """Parameters of nodes and launches for the current values and grids."""
         self._parameters = Parameters([(self._out, index, int(value)) for index, value in enumerate(self._values)])
         stride = self._parameters.stride or 8 * 3
         self._params = kernel_params(self._function, self._count)
@@ -194,15 +177,9 @@ class Changes:
 
     def _build(self) -> None:
         self._submit(1)
+        params, nodes, scratch = (int(array.ctypes.data) for array in (self._params, self._nodes, self._scratch))
         code = graph_loops.build(
-            self._entries,
-            int(self._params.ctypes.data),
-            KERNEL_NODE_PARAMS.itemsize,
-            self._count,
-            self._nodes,
-            int(self._nodes.ctypes.data),
-            int(self._scratch.ctypes.data),
-            self._scratch,
+            self._entries, params, KERNEL_NODE_PARAMS.itemsize, self._count, self._nodes, nodes, scratch, self._scratch
         )
         check_code(code, f"building a graph of {self._count} nodes")
         graph = int(self._scratch[graph_loops.GRAPH])
@@ -234,34 +211,18 @@ class Changes:
         return out
 
     def _change_nodes(self, changed: int, row: IntArray) -> None:
+        executable, stream = int(self._scratch[graph_loops.EXECUTABLE]), as_int64(self._stream)
+        params = (int(self._params.ctypes.data), KERNEL_NODE_PARAMS.itemsize)
         code = graph_loops.change_nodes(
-            self._entries,
-            int(self._scratch[graph_loops.EXECUTABLE]),
-            self._nodes,
-            int(self._params.ctypes.data),
-            KERNEL_NODE_PARAMS.itemsize,
-            changed,
-            as_int64(self._stream),
-            self._clock,
-            row,
+            self._entries, executable, self._nodes, *params, changed, stream, self._clock, row
         )
         check_code(code, f"setting the parameters of {changed} nodes")
 
     def _change_whole(self, row: IntArray) -> None:
         self._result[:] = 0
-        code = graph_loops.change_whole(
-            self._entries,
-            self._row,
-            self._parameters.stride,
-            self._count,
-            self._scratch,
-            int(self._scratch.ctypes.data),
-            int(self._result.ctypes.data),
-            self._way == "rebuild",
-            as_int64(self._stream),
-            self._clock,
-            row,
-        )
+        scratch, result = int(self._scratch.ctypes.data), int(self._result.ctypes.data)
+        fixed = (self._entries, self._row, self._parameters.stride, self._count, self._scratch, scratch, result)
+        code = graph_loops.change_whole(*fixed, self._way == "rebuild", as_int64(self._stream), self._clock, row)
         if code == UPDATE_FAILURE:
             raise MeasurementError(refusal(self._result))
         check_code(code, f"a {self._way.replace('_', ' ')} of {self._count} nodes")

@@ -37,7 +37,6 @@ class Words:
         self.address = int(self._host.ctypes.data) if self._host is not None else case.device_memory(count * WORD_BYTES)
 
     def at(self, index: int) -> int:
-        """Address of one word."""
         return self.address + index * WORD_BYTES
 
     def write(self, values: list[int]) -> None:
@@ -51,7 +50,6 @@ class Words:
         self._case.synchronize()
 
     def read(self) -> list[int]:
-        """All words."""
         words = self._host if self._host is not None else self._case.read(self.address, self.count, np.uint32)
         return [int(word) for word in words]
 
@@ -106,7 +104,6 @@ class Appends:
         return [self.row(target, index) for index in range(self.count)]
 
     def row(self, target: int, index: int) -> CallRow:
-        """The launch of one node."""
         function = self.case.function("graph", "append")
         parameters = Parameters([(self.words[target].address, index)])
         return CallRow.of(launch(self.case, function, Launch(), parameters))

@@ -189,8 +189,6 @@ class DeviceDecides:
         return int(self._out[0])
 
 
-# Steps that allocate, use and free device memory: by nodes of a graph, in a stream, or not at all.
-
 VALUE_CHECK = "a fresh value went through the first and last word of each block"
 
 

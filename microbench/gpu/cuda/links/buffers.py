@@ -28,15 +28,8 @@ from microbench.host.memory import host_room, require_room
 
 WRITE_COMBINED = 4
 # The driver's codes for "no such memory" and "not that much of it"; any other code is an error.
-REFUSALS = tuple(
-    int(code)
-    for code in (
-        driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY,
-        driver.CUresult.CUDA_ERROR_OPERATING_SYSTEM,
-        driver.CUresult.CUDA_ERROR_NOT_PERMITTED,
-        driver.CUresult.CUDA_ERROR_NOT_SUPPORTED,
-    )
-)
+REFUSAL_NAMES = ("OUT_OF_MEMORY", "OPERATING_SYSTEM", "NOT_PERMITTED", "NOT_SUPPORTED")
+REFUSALS = tuple(int(getattr(driver.CUresult, f"CUDA_ERROR_{name}")) for name in REFUSAL_NAMES)
 
 
 class HostBuffer:
@@ -98,7 +91,6 @@ class HostPages:
         touch_pages(self.address, size_bytes, mmap.PAGESIZE)
 
     def close(self) -> None:
-        """Unmap the pages."""
         self._pages.close()
 
 
@@ -134,8 +126,6 @@ def require_node(node: int) -> None:
     if not on_cores(lambda: os.sched_getaffinity(0), cpus).result() <= set(cpus):
         raise Skip(f"this process may not run on the CPUs of NUMA node {node}, so that it cannot take memory there")
 
-
-# Patterns that depend on their place, written and compared by the GPU.
 
 BLOCK_THREADS = 256
 MOST_BLOCKS = 2048
@@ -182,8 +172,6 @@ class Patterns:
         blocks = min(max(-(-size_bytes // (BLOCK_THREADS * BYTES_PER_THREAD)), 1), MOST_BLOCKS)
         run(self._case, self._case.function("link", kernel), blocks, BLOCK_THREADS, arguments)
 
-
-# Compiled loops over pages of host memory, with the clock between their phases.
 
 READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 PRIVATE_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS

@@ -53,7 +53,6 @@ class Ends:
         return self._host.device_address + self._offset_bytes
 
     def fresh(self) -> None:
-        """A new pattern in the source, its complement in the destination."""
         self._seed += 1
         if self._to_device:
             self._write_host(poison=False)
@@ -169,8 +168,6 @@ class CudaDuplex:
         return "; ".join(f"{direction}: {ends.check()}" for direction, ends in self._ends.items())
 
 
-# Kernels that read pieces of memory whole, which proves that the data were there when each of them ran.
-
 BLOCK_THREADS = 1024
 WORD_BYTES = 4
 
@@ -229,7 +226,6 @@ class Readers:
             raise MeasurementError(f"the kernel of piece {wrong[0]} of {len(seen)} ran before its data were there")
 
     def _words(self, address: int) -> npt.NDArray[np.uint32]:
-        """Checksum and number of runs of each piece."""
         return self._case.read(address, 2 * len(self._pieces), np.uint32).reshape(-1, 2)
 
 
@@ -283,8 +279,6 @@ def cut(size_bytes: int, chunks: int) -> list[int]:
         raise MeasurementError(f"{size_bytes} bytes cannot be cut into {chunks} pieces of {UNIT_BYTES} bytes or more")
     return [index * units // chunks * UNIT_BYTES for index in range(chunks)]
 
-
-# The state of the link while it works: copies run both ways while sysfs and NVML are read.
 
 LOAD_BYTES = 64 << 20
 # Reading the facts takes some 20 ms, the first time longer; a link that has come up slow must not take minutes.

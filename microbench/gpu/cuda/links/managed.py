@@ -54,11 +54,9 @@ class Pages:
         return round_trip_ns(DriverSubmit("cuMemPrefetchAsync", arguments, stream=self._stream))
 
     def advise(self, advice: int) -> None:
-        """Give the driver an advice for all of it."""
         DriverSubmit("cuMemAdvise", [self.address, self.size_bytes, advice, self._device], stream=self._stream)(1)
 
     def prefetched_to(self, *, to_device: bool) -> bool:
-        """True if the last prefetch of every page went there."""
         place = check(driver.cuMemRangeGetAttribute(WORD_BYTES, LAST_PREFETCH, self.address, self.size_bytes))
         return int(place) == (self._device if to_device else -1)
 
@@ -151,9 +149,6 @@ def sum_of_pages(address: int, size_bytes: int) -> tuple[int, int]:
     out: IntArray = np.zeros(2, dtype=np.int64)
     buffers.read_pages(address, size_bytes, mmap.PAGESIZE, c_address("clock_gettime"), out)
     return int(out[0]), int(out[1])
-
-
-# The cost of memory that the GPU can copy from: allocated, registered, or only touched.
 
 
 def pinning(case: Case, way: PinningWay, size_bytes: int, count: int) -> IntArray:

@@ -54,7 +54,6 @@ class Board:
             self._home.context.make_current()
 
     def synchronize(self) -> None:
-        """Wait until this GPU is idle."""
         with self.current():
             self.case.synchronize()
 
@@ -122,9 +121,6 @@ class Boards:
         self._case.own(disable)
 
 
-# Copies between the host and several GPUs at the same time: who shares a link.
-
-
 class Traveller:
     """One GPU's copies, with buffers, stream, events and gate of its own."""
 
@@ -138,7 +134,6 @@ class Traveller:
             self._begin, self._end = (board.case.event(timed=True) for _ in range(2))
 
     def queue(self, count: int) -> None:
-        """``count`` copies between two events, behind this GPU's gate."""
         with self.board.current():
             self.board.gate.shut()
             check(driver.cuEventRecord(self._begin, self.board.stream))
@@ -146,7 +141,6 @@ class Traveller:
             check(driver.cuEventRecord(self._end, self.board.stream))
 
     def elapsed_s(self) -> float:
-        """Seconds between the two events."""
         return elapsed_s(self._begin, self._end)
 
     def fresh(self) -> None:
@@ -187,9 +181,6 @@ class CudaConcurrent:
         return "; ".join(dict.fromkeys(traveller.check() for traveller in self._travellers))
 
 
-# Movements between two GPUs.
-
-
 class Flow:
     """Movements of one buffer from one GPU's memory to another's, submitted by ``mover``."""
 
@@ -218,7 +209,6 @@ class Flow:
         return lambda: submit(1)
 
     def fresh(self) -> None:
-        """A new pattern in the source, its complement in the target."""
         self._seed += 1
         with self._source.current():
             self._source.patterns.fill(self._from, self._size_bytes, self._seed)
@@ -226,7 +216,6 @@ class Flow:
             self._target.patterns.poison(self._to, self._size_bytes, self._seed)
 
     def check(self) -> None:
-        """Raise MeasurementError unless the target holds the pattern."""
         with self._target.current():
             self._target.patterns.verify(self._to, self._size_bytes, self._seed, "the target GPU's memory")
 

@@ -241,8 +241,6 @@ class _Updated:
         return "every word compared on the GPU: all have grown alike"
 
 
-# Atomic additions by all SMs, in device or shared memory: all to one word, to a word a warp, or to a word a thread.
-
 # Bits of a thread's number that name its word. A warp's word is 128 bytes from the next warp's: in a line of its own.
 WORD_BITS: dict[Spread, int] = {"same": 0, "warp": 0xFFFFFFE0, "thread": 0xFFFFFFFF}
 # Additions by each thread in a call: they take 0.1 to 2 ms on an H200, so that a launch's own microseconds hardly show.
@@ -288,7 +286,6 @@ class _Additions:
         self.operations = self._count * ADDITIONS[space, spread]
 
     def _first(self) -> Words:
-        """The first values of the words."""
         places = np.arange(self._seed, self._seed + self._count)
         return (places % FIRST_VALUES).astype(self._type)
 

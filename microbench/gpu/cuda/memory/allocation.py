@@ -112,8 +112,6 @@ def _cupy_pool(case: Case, size_bytes: int, out: IntArray) -> None:
             pool.free_all_blocks()
 
 
-# How much device memory can be allocated: blocks are taken until the driver refuses, and freed at once.
-
 # What the driver hands out in one piece: its large pages.
 STEP_BYTES = 2 << 20
 MOST_BLOCKS = 64
@@ -141,7 +139,9 @@ def capacity(case: Case, nvml: NvmlGpu) -> tuple[Fact, ...]:
     ]
     if why_not is not None:
         return (*facts, *(unknown(name, why_not, TAKEN_SOURCE) for name in TAKEN))
-    blocks = all_blocks(_take, _give_back, _free_bytes)
+    blocks = all_blocks(
+        _take, lambda address: check(driver.cuMemFree(address)), lambda: int(check(driver.cuMemGetInfo())[0])
+    )
     values = (max(blocks, default=0), sum(blocks))
     return (*facts, *(known(name, value, TAKEN_SOURCE, "B") for name, value in zip(TAKEN, values, strict=True)))
 
@@ -211,20 +211,10 @@ def _context_bytes(answer: Answer, used_bytes: int) -> Fact:
     return unknown(name, "NVML does not say how much this process holds, and others are there", "NVML")
 
 
-def _free_bytes() -> int:
-    return int(check(driver.cuMemGetInfo())[0])
-
-
 def _take(size_bytes: int) -> int | None:
     code, address = driver.cuMemAlloc(size_bytes)
     return None if int(code) == OUT_OF_MEMORY else int(check((code, address)))
 
-
-def _give_back(address: int) -> None:
-    check(driver.cuMemFree(address))
-
-
-# Who else holds memory of the GPU.
 
 NOBODY = "nobody else"
 

@@ -119,8 +119,6 @@ class CudaLocalChase:
             raise MeasurementError(f"the walk ended at {place:#x} where {wanted:#x} should be")
 
 
-# Reads of a set by every SM.
-
 BLOCK_THREADS = 1024
 VECTOR_BYTES = 16
 TILE_VECTORS = BLOCK_THREADS

@@ -50,8 +50,6 @@ def stream(
             return numba_stream(case, arrays, kernel)
 
 
-# The arrays a, b and c: filled, poisoned and compared on the GPU.
-
 SCALAR = 3
 POISON = 101  # no kernel computes it from values below 16
 BLOCK_THREADS = 256
@@ -156,8 +154,6 @@ class Arrays:
         run(self._case, function, BLOCKS, BLOCK_THREADS, arguments)
 
 
-# Kernels in CUDA C++: the launch shapes on an architecture, and a kernel bound to its arrays.
-
 KINDS: tuple[StreamKernel, ...] = ("read", "write", "copy", "scale", "add", "triad", "dot")
 POISON_BYTE = 0xA5
 MOST_BLOCKS = (1 << 31) - 1
@@ -195,17 +191,14 @@ class Shape(NamedTuple):
 
     @property
     def bulk(self) -> bool:
-        """True if the data go through shared memory by bulk copies."""
         return self.style == "bulk"
 
     @property
     def function(self) -> str:
-        """Its kernel in kernels/memory_stream.cu."""
         name = f"tiles{self.ahead}"
         return "bulk" if self.bulk else f"{name}_past_l1" if self.style == "past" else name
 
     def shared_bytes(self, kernel: StreamKernel) -> int:
-        """Shared memory of a block."""
         return max(READ_ARRAYS[kernel], 1) * self.width_bytes * self.ahead if self.bulk else 0
 
 
@@ -285,8 +278,6 @@ class CudaStream:
         total = self._arrays.add_up(self._parts, self._grid_blocks) if self._parts else None
         return self._arrays.check(self._kernel, total)
 
-
-# Kernels that a Python library launches.
 
 # Types of the elements as libraries know them; integers wrap around, so they are unsigned.
 NUMPY_TYPES: dict[DataType, npt.DTypeLike] = {
