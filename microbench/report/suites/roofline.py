@@ -7,21 +7,13 @@ import math
 from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, quantity, round_percent, times
+from microbench.explain import compute_units as units
 from microbench.explain.compute_power import lasting
 from microbench.explain.compute_products import Held, Roof, Shaped, bandwidth_roof, compute_roof, shaped
-from microbench.explain.compute_units import (
-    MAIN_DTYPE,
-    NATIVE,
-    PRODUCTS,
-    accumulator,
-    dtype_of,
-    figure,
-    rates,
-    same_case,
-)
+from microbench.explain.compute_units import MAIN_DTYPE, accumulator, dtype_of, figure, same_case
 from microbench.report.curves import ticks
 from microbench.report.document import Cell, Column, Curve, Line, Mark, Table, Tone
-from microbench.report.tables import NOTHING, row_cell
+from microbench.report.tables import matrix, row_cell
 
 FEWEST_DRAWN = 5
 TICKS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -175,7 +167,7 @@ def _squares(evidence: Evidence, dtype: str) -> tuple[tuple[float, float], ...]:
         return ()
     operand_bytes, result_bytes = STORED_BYTES[dtype]
     points = []
-    for row in rates(evidence, PRODUCTS, dtype=dtype, library=NATIVE):
+    for row in units.rates(evidence, units.PRODUCTS, dtype=dtype, library=units.NATIVE):
         work = row.measurement.work
         # 2 size^3 operations: where memory was short, size is less than was asked for.
         size = round(math.cbrt((work.flops or work.operations or 0) / 2))
@@ -203,24 +195,16 @@ def _model(one: Shaped) -> str:
 
 
 def _shape_table(evidence: Evidence, model: str, products: list[Shaped]) -> Table:
-    across = list(dict.fromkeys(_projection(one) for one in products))
-    down = sorted({whole(one.row, "rows") for one in products})
-    by_place = {(whole(one.row, "rows"), _projection(one)): one for one in products}
-    rows = tuple(
-        (Cell(str(count), tone="strong"), *(_shape_cell(evidence, by_place.get((count, name))) for name in across))
-        for count in down
-    )
-    columns = (Column("rows"), *(Column(name.partition("_")[2], "left") for name in across))
-    title = (
-        f"What limits products of a model of {model.replace('b', ' billion')} parameters, {dtype_of(products[0].row)}"
-    )
+    across = {_projection(one): _projection(one).partition("_")[2] for one in products}
+    down = sorted(products, key=lambda one: whole(one.row, "rows"))
+    cells = {(whole(one.row, "rows"), _projection(one)): _shape_cell(evidence, one) for one in down}
+    size = f"{model.replace('b', ' billion')} parameters"
+    title = f"What limits products of a model of {size}, {dtype_of(products[0].row)}"
     about = "bandwidth and compute: the share of that roof; launch: the speed-up of a graph"
-    return Table(title, about, columns, rows)
+    return matrix(title, about, across, cells, corner=Column("rows"), align="left")
 
 
-def _shape_cell(evidence: Evidence, product: Shaped | None) -> Cell:
-    if product is None:
-        return NOTHING
+def _shape_cell(evidence: Evidence, product: Shaped) -> Cell:
     if product.held is None:
         return row_cell(product.row)
     gain = times(product.graph_factor) if product.graph_factor is not None else ""
