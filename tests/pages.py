@@ -26,12 +26,7 @@ CODE = (
     "{{ 7*7 }}{% for x in y %}",
     "'; window.broken=1; //",
 )
-HOSTILE = (
-    *CODE,
-    "\u202eevil\u200f\u2066\u2028\u2029",
-    "&lt;b&gt; &amp; &#x3c;",
-    "x" * 300_000,
-)
+HOSTILE = (*CODE, "\u202eevil\u200f\u2066\u2028\u2029", "&lt;b&gt; &amp; &#x3c;", "x" * 300_000)
 VOID = frozenset({"meta", "input", "br", "link", "img"})
 
 

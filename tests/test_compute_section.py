@@ -184,8 +184,7 @@ def test_reads_of_this_run_are_the_roof_where_they_were_measured() -> None:
 
 def test_no_roof_no_roofline() -> None:
     unknown = with_gpu(lambda gpu: replace(gpu, memory_bus_bits=None), WHOLE)
-    assert rooflines(evidence(unknown)) == []
-    assert len(shapes(evidence(unknown))) == 2
+    assert (rooflines(evidence(unknown)), len(shapes(evidence(unknown)))) == ([], 2)
 
 
 def test_what_holds_each_shape_up_is_a_table_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,8 +222,7 @@ def with_metrics(benchmark: str, *kept: str) -> Run:
 def test_both_paths_to_the_tensor_cores_stand_side_by_side() -> None:
     table = alone(evidence())
     assert cells(table, "bf16") == ["bf16", "4088 99.8 %", "2715 66.3 %", "858 1.59 GHz", "939 1.74 GHz"]
-    assert cells(table, "fp64")[1:3] == ["–", "256 99.8 %"]
-    assert cells(table, "int8")[1] == "8172 99.8 %"
+    assert (cells(table, "fp64")[1:3], cells(table, "int8")[1]) == (["–", "256 99.8 %"], "8172 99.8 %")
     assert "fp16_acc16 in fp16" in some(table).notes[0]
 
 
@@ -255,10 +253,8 @@ def points(fine: bool) -> list[str]:
 def test_points_stand_alone_over_lines_and_have_signs_of_their_own() -> None:
     found = points(fine=True)
     assert found[0].count("●") == 1  # on the roof, not hidden by it
-    assert found[4].count("●") == 1
-    assert sum(line.count("◆") for line in found[:5]) == 1
-    assert "⠤⠤ roof" in found[-1]
-    assert "● these   ◆ those" in found[-1]
+    assert (found[4].count("●"), sum(line.count("◆") for line in found[:5])) == (1, 1)
+    assert all(words in found[-1] for words in ("⠤⠤ roof", "● these   ◆ those"))
 
 
 def test_points_have_signs_in_ascii_too() -> None:

@@ -24,34 +24,12 @@ from microbench.core.model import Run
 from microbench.core.units import as_time, quantity, times
 from microbench.predict.fit import fit, missing
 from microbench.predict.model import WAYS
-from microbench.report.document import (
-    SERIES_TONES,
-    Bar,
-    Bars,
-    Cell,
-    Column,
-    Curve,
-    Histogram,
-    Lane,
-    Line,
-    Mark,
-    Span,
-    TimeLine,
-)
+from microbench.report import document
+from microbench.report.document import Bar, Bars, Cell, Column, Curve, Histogram, Lane, Line, Mark, Span, TimeLine
+from microbench.report.figures import canvas as canvas_of
 from microbench.report.figures import drawing, files
 from microbench.report.figures import figure as figures_of
-from microbench.report.figures.canvas import (
-    DARK,
-    LIGHT,
-    PAGE,
-    Canvas,
-    Dots,
-    Palette,
-    Rectangle,
-    Stroke,
-    Words,
-    width_of,
-)
+from microbench.report.figures.canvas import DARK, LIGHT, PAGE, Canvas, Dots, Palette, Rectangle, Stroke, Words
 from microbench.report.figures.catalogue import KINDS
 from microbench.report.figures.figure import Figure, Origin, figures, sources
 from microbench.report.figures.labels import GAP, HEIGHT, Box, placed
@@ -177,7 +155,7 @@ def extent(shape: Stroke | Rectangle | Dots | Words) -> tuple[float, float, floa
     if isinstance(shape, Rectangle):
         return shape.x, shape.x + shape.width, shape.y, shape.y + shape.height
     if isinstance(shape, Words):
-        length = width_of(shape.text, shape.size, bold=shape.bold)
+        length = canvas_of.width_of(shape.text, shape.size, bold=shape.bold)
         left = shape.x - {"start": 0.0, "middle": 0.5, "end": 1.0}[shape.anchor] * length
         return left, left + length, shape.y - shape.size / 2, shape.y + shape.size / 2
     xs, ys = zip(*shape.points, strict=True)
@@ -244,7 +222,7 @@ def test_several_runs_lie_over_each_other(name: str) -> None:
 def test_more_runs_than_colours_are_counted() -> None:
     found = both("link", *(f"GPU of {letter}" for letter in "ABCDE"))
     assert sum(text.startswith("ceiling ") for text in words(found)) == 2, "runs share one ceiling in each direction"
-    assert len(found.sources) == len(SERIES_TONES) == 4
+    assert len(found.sources) == len(document.SERIES_TONES) == 4
     assert found.about.endswith("2 more not drawn")
     text = files.svg(found, LIGHT).decode()
     assert "GPU of C" in text
@@ -335,7 +313,7 @@ def difference(one: str, other: str, seen: str) -> float:
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 def test_every_colour_is_seen_on_its_ground(palette: Palette) -> None:
-    for tone in ("ink", "muted", "good", "note", "problem", *SERIES_TONES):
+    for tone in ("ink", "muted", "good", "note", "problem", *document.SERIES_TONES):
         assert contrast(getattr(palette, tone), palette.ground) >= 4.5
     assert contrast(palette.quiet, palette.ground) >= 3.0
 
@@ -343,7 +321,7 @@ def test_every_colour_is_seen_on_its_ground(palette: Palette) -> None:
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize("seen", SEEN)
 def test_series_differ_for_every_kind_of_colour_blindness(palette: Palette, seen: str) -> None:
-    for one, other in itertools.combinations(map(palette.of, SERIES_TONES), 2):
+    for one, other in itertools.combinations(map(palette.of, document.SERIES_TONES), 2):
         assert difference(one, other, seen) >= APART[seen], (one, other)
 
 

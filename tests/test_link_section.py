@@ -70,14 +70,11 @@ def test_no_path_where_nothing_is_known_or_memory_is_shared() -> None:
 def test_a_path_is_one_line_where_it_fits_and_down_the_page_where_not() -> None:
     one = made_path()
     across, wider, down = (lines_of(way(one, width, fine=True)) for width in (80, 120, 60))
-    assert len(across) == 4
-    assert {len(line) for line in across} == {80}
+    assert (len(across), {len(line) for line in across}) == (4, {80})
     assert across[2].startswith("│ NUMA 1 ├───┤ 39:01.0   ├───────┤")
     assert "│5.0 x16│" in across[1]
     assert " 5.0 x16 " in wider[1]
-    assert down[0] == "• CPU  NUMA 1"
-    assert down[3] == "│   5.0 x16"
-    assert len(down) == 9
+    assert (down[0], down[3], len(down)) == ("• CPU  NUMA 1", "│   5.0 x16", 9)
 
 
 def test_rates_have_fit_and_ceiling_on_a_logarithmic_axis() -> None:
@@ -104,8 +101,7 @@ def test_a_fit_ends_with_the_copies_it_was_made_from() -> None:
     ends = {line.name.split()[0]: (line.points[0][0], line.points[-1][0]) for line in picture.lines}
     whole = (1, 256 << 20)
     assert ends["pageable"] == ends["ceiling"] == whole
-    assert ends["pinned"] == (1, 64 << 10)
-    assert ends["fit"] == pytest.approx(ends["pinned"])
+    assert (ends["pinned"], ends["fit"]) == ((1, 64 << 10), pytest.approx(ends["pinned"]))
     assert picture.marks == ()  # half of b is reached at 70.3 KiB, as the words still say
     assert "half of b at" in picture.about
 
@@ -123,8 +119,7 @@ def test_pin_or_not_counts_copies() -> None:
         "how", "buffer", "costs more", "copies to the GPU", "copies from the GPU",
     ]  # fmt: skip
     last = cells(table, 2)
-    assert last[:2] == ["allocated pinned", "64 MiB"]
-    assert last[4] == "4"
+    assert (last[:2], last[4]) == (["allocated pinned", "64 MiB"], "4")
 
 
 def test_kernels_on_host_memory_by_width_and_offset() -> None:
@@ -170,8 +165,7 @@ def test_each_gpu_is_held_against_its_own_link() -> None:
         assert len(limits) == len({note.split(",")[0] for note in limits}) > 1
         bounded = [row for row in evidence(run).rows(benchmark) if row.measurement.bound is not None]
         own = {int(row.params[name]): evidence(run).ceiling(row) for row in bounded}
-        assert some(own[1]).value == pytest.approx(some(own[0]).value / 2)
-        assert own[2] == own[0]
+        assert (some(own[1]).value, own[2]) == (pytest.approx(some(own[0]).value / 2), own[0])
 
 
 def test_what_has_no_footprint_shows_none() -> None:
@@ -203,8 +197,7 @@ def test_facts_have_a_table_with_reasons_and_hops_their_own() -> None:
     first, hops = section(SEVERAL, "link").studies[0].tables
     assert first.title == "link_state: State of the link"
     facts = {row[0].text: row[1].text for row in first.rows}
-    assert facts["bar1_bytes"] == "128 GiB"
-    assert facts["relaxed_ordering"] == "yes"
+    assert (facts["bar1_bytes"], facts["relaxed_ordering"]) == ("128 GiB", "yes")
     assert facts["max_payload_bytes"] == "256 B"
     assert cells(hops, 5)[:3] == ["5", "0000:39:01.0", "root port"]
     hidden = {row[0].text: row[1] for row in section(suite_report("link"), "link").studies[0].tables[0].rows}
@@ -230,8 +223,7 @@ def test_rounds_that_disagree_on_a_fact_are_all_shown() -> None:
     first, second = state(two_switches(pcie_replays_risen=7)), state(two_switches(pcie_replays_risen=0))
     shown = section(msgspec.structs.replace(WHOLE, outcomes=(first, msgspec.structs.replace(second, round=1))), "link")
     facts = {row[0].text: row[1].text for row in shown.studies[0].tables[0].rows}
-    assert facts["pcie_replays_risen"] == "7, 0"
-    assert facts["hops"] == "6"
+    assert (facts["pcie_replays_risen"], facts["hops"]) == ("7, 0", "6")
 
 
 def test_many_values_of_a_fact_are_a_range() -> None:

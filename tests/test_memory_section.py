@@ -25,8 +25,7 @@ def test_kernels_by_implementation_with_shares_and_shapes() -> None:
 def test_types_stand_in_a_table_where_there_are_several() -> None:
     assert by_dtype(evidence()) is None
     table = some(by_dtype(evidence(FULL)))
-    assert headings(table) == ["", "fp64", "fp32", "fp16", "int8"]
-    assert len(table.rows) == 7
+    assert (headings(table), len(table.rows)) == (["", "fp64", "fp32", "fp16", "int8"], 7)
 
 
 def test_a_figure_above_its_ceiling_stands_out_and_an_unknown_ceiling_gives_no_share() -> None:

@@ -48,8 +48,7 @@ def parsed(html: str) -> Parsed:
 def test_findings_come_first_then_figures_then_tables_then_the_machine(run: Run) -> None:
     parsed = Parsed(page_of(run, figures=[figure()]).html)
     places = [str(one["id"]) for one in parsed.tags("section") if "id" in one]
-    assert places[:2] == ["findings", "figures"]
-    assert places[-2:] == ["environment", "data"]
+    assert (places[:2], places[-2:]) == (["findings", "figures"], ["environment", "data"])
     assert [place.partition("-")[0] for place in places[2:4]] == ["host", "launch"]
 
 
@@ -113,8 +112,7 @@ def test_pictures_of_every_kind_can_be_drawn(run: Run) -> None:
     section = Section("launch", "launch", (stacks, prose), (), ())
     told = msgspec.structs.replace(report, sections=(section,))
     text = Parsed(build([Subject("x", run, evidence_by_device(run), told)], []).html).text
-    assert "A stack" in text
-    assert "A figure of" in text
+    assert all(words in text for words in ("A stack", "A figure of"))
 
 
 def test_elements_are_closed_in_turn_and_named_once(parsed: Parsed) -> None:
@@ -145,8 +143,7 @@ def hostile_page(text: str) -> str:
 def test_hostile_text_is_text(hostile: str) -> None:
     html, harmless = hostile_page(hostile), hostile_page("harmless")
     parsed, expected = Parsed(html), Parsed(harmless)
-    assert parsed.faults == []
-    assert [tag for tag, _ in parsed.elements] == [tag for tag, _ in expected.elements]
+    assert (parsed.faults, [tag for tag, _ in parsed.elements]) == ([], [tag for tag, _ in expected.elements])
     names = {name for _, attributes in parsed.elements for name in attributes}
     assert names == {name for _, attributes in expected.elements for name in attributes}
     assert hostile != HOSTILE[0] or parsed.texts.count(hostile) > 5, "markup is shown letter by letter"
@@ -214,11 +211,9 @@ def test_details_tell_every_row_and_their_columns_count_every_sample(run: Run) -
     row = next(one for one in found if one.benchmark == "launch_cost" and one.metric.name == "submit")
     place = some(told.place(row.device, "launch_cost submit"))
     one = told.found[place]
-    assert one.value == "3.31 µs"
-    assert dict(one.words)["3 rounds"].count("·") == 2
+    assert (one.value, dict(one.words)["3 rounds"].count("·")) == ("3.31 µs", 2)
     samples, calls = one.pictures
-    assert len(samples.counts) == BINS
-    assert sum(samples.counts) == sum(summary.n for summary in row.summaries)
+    assert (len(samples.counts), sum(samples.counts)) == (BINS, sum(summary.n for summary in row.summaries))
     assert calls.title.startswith(f"{row.summaries[0].n and sum(calls.counts)} single calls")
     assert told.place("GPU-of-another", "host_call[how=python] call") is not None
     assert told.place(row.device, "no such row") is None

@@ -61,9 +61,6 @@ def finding_of(rule: str, workload: Workload, fit: Fit | None = None, **side: ob
     return next((finding for finding in every if finding.rule == rule), None)
 
 
-# -- the findings -------------------------------------------------------------------------------------------------
-
-
 SLOW = make_fit(replay__loop=1e-3)
 PAGEABLE = Workload((HostWork(1e-6), Wait(), Copies("h2d", 4096, memory="pageable")))
 TORCH = step(10, "1us", "torch", arguments=1)
@@ -157,9 +154,6 @@ def test_a_rate_is_in_the_workload_s_own_unit() -> None:
     assert rate_of(64.0 / predicted(workload).stream.step_s, "images") in drawn(sheet(workload))
 
 
-# -- the page -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("width", [40, 80, 120])
 @pytest.mark.parametrize("name", sorted(examples()))
 def test_the_page_holds_every_example(name: str, width: int) -> None:
@@ -181,8 +175,7 @@ def test_bars_are_to_scale_and_name_their_portions() -> None:
     long = Stack("long", (Portion("host", 6.0, "6 s", "first"), Portion("kernel", 2.0, "2 s", "second")), "8 s")
     short = Stack("short", (Portion("kernel", 2.0, "2 s", "second"), Portion("sync", 0.0, "0 s", "quiet")), "2 s")
     lines = lines_of(charts.stacks(Stacks("", "", (long, short)), 52, fine=True))
-    assert lines[0].count("█") == 3 * lines[0].count("▓")
-    assert lines[0].count("▓") == lines[3].count("▓")
+    assert (lines[0].count("█"), lines[0].count("▓")) == (3 * lines[0].count("▓"), lines[3].count("▓"))
     assert lines[0].endswith("  8 s")
     assert "█ host 6 s  ▓ kernel 2 s" in lines[1]
     assert "▓ kernel 2 s  ─ sync 0 s" in lines[4]
@@ -199,9 +192,6 @@ def test_bars_keep_to_the_page(portions: list[tuple[float, str]], width: int) ->
     assert len(bar) <= width
     total = sum(value for value, _ in portions)
     assert total <= LEAST or abs(sum(bar.count(sign) for sign in "█▓─") - (width - 17)) <= 1
-
-
-# -- what if ------------------------------------------------------------------------------------------------------
 
 
 def changes(workload: Workload, **what: object) -> tuple[Change, ...]:
@@ -312,14 +302,6 @@ def test_a_link_that_pageable_copies_do_not_use_is_named_once() -> None:
     assert "whatif.unused" not in whatif_findings(TORCH_1000, submit_s=2e-6)
 
 
-def test_the_sheet_shows_before_and_after() -> None:
-    changed_sheet = prediction.changed_sheet(Side(predicted(TORCH_1000), RUN, GPU), Changes(submit_s=2e-6))
-    for width in (40, 80, 120):
-        text = drawn(changed_sheet, width)
-        assert widest(text) <= width
-    assert all(words in text for words in ("4.0× as fast", "the same", "8.00 µs", "2.00 µs"))
-
-
 def test_a_time_that_reads_differently_is_never_the_same() -> None:
     small, none = (
         pairs(predicted(step(1000, "9us")), after(step(1000, "9us"), gap_s=factor * GAP_S))[0] for factor in (0.9, 1.0)
@@ -332,8 +314,7 @@ def test_two_machines_stand_side_by_side() -> None:
     slower = Side(predicted(step(900, "0"), make_fit(call__loop__0=4e-6)), RUN, GPU, True)
     report = prediction.against_sheet(Side(predicted(step(900, "0")), RUN, GPU), slower)
     text = drawn(report)
-    assert "2.0× as long" in text
-    assert "stream first" in text
+    assert all(words in text for words in ("2.0× as long", "stream first"))
     assert any(banner.word == "REFERENCE" for banner in report.banners)
     assert [name for name, _ in report.facts if name.startswith("against ")]
     found = pairs(predicted(step(900, "0")), slower.forecast)
