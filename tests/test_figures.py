@@ -10,10 +10,11 @@ import xml.etree.ElementTree as ElementTree
 from functools import cache
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
+from link_evidence import with_gpu
 from make_run import make_run
+from msgspec.structs import replace
 from sections import some
 
 from microbench.analysis.evidence import Evidence, evidence_by_device
@@ -77,17 +78,7 @@ def labels(*origins: Origin) -> list[str]:
 
 def changed(one: Evidence, **gpu: str) -> Evidence:
     """The same rows of another GPU."""
-    sessions = tuple(
-        msgspec.structs.replace(
-            session,
-            environment=msgspec.structs.replace(
-                session.environment,
-                gpus=tuple(msgspec.structs.replace(each, **gpu) for each in session.environment.gpus),
-            ),
-        )
-        for session in one.run.sessions
-    )
-    groups = evidence_by_device(msgspec.structs.replace(one.run, sessions=sessions))
+    groups = evidence_by_device(with_gpu(lambda own: replace(own, **gpu), one.run))
     return next(each for each in groups if each.device == one.device)
 
 
@@ -97,13 +88,9 @@ def words(one: Figure, palette: Palette = LIGHT) -> list[str]:
     return [text.text or "" for text in texts if text.get("aria-hidden") is None]
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_the_benchmarks_of_a_figure_exist(name: str) -> None:
-    assert set(KINDS[name].benchmarks) <= set(discover())
-
-
-def test_the_step_needs_the_benchmarks_of_the_model() -> None:
-    (nothing,) = evidence_by_device(msgspec.structs.replace(make_run(), outcomes=()))
+def test_the_benchmarks_of_a_figure_exist_and_the_step_has_those_of_the_model() -> None:
+    assert {name for kind in KINDS.values() for name in kind.benchmarks} <= set(discover())
+    (nothing,) = evidence_by_device(replace(make_run(), outcomes=()))
     assert set(missing(fit(nothing), DRAWN, WAYS)) == set(KINDS["step"].benchmarks)
 
 
@@ -118,8 +105,10 @@ def test_a_figure_says_its_conclusion_and_its_source(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_palettes_change_colours_only(name: str) -> None:
+def test_a_figure_is_small_always_the_same_and_palettes_change_its_colours_only(name: str) -> None:
     light, dark = (files.svg(figure(name), palette).decode() for palette in (LIGHT, DARK))
+    assert files.svg(some(drawn(name, evidence(name))), LIGHT).decode() == light
+    assert len(light) < 60_000
     assert LIGHT.ground in light
     assert DARK.ground in dark
     colours = re.compile("|".join({*LIGHT, *DARK}), re.IGNORECASE)
@@ -128,13 +117,6 @@ def test_palettes_change_colours_only(name: str) -> None:
     canvas = Canvas(540)
     figure(name).draw(canvas)
     assert set(re.findall(r'(?:fill|stroke)="([^"]*)"', canvas.svg(PAGE))) <= {*PAGE, "none"}
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_figure_is_small_and_always_the_same(name: str) -> None:
-    again = some(drawn(name, evidence(name)))
-    assert files.svg(again, LIGHT) == files.svg(figure(name), LIGHT)
-    assert len(files.svg(again, LIGHT)) < 60_000
 
 
 @pytest.mark.parametrize("width", [340.0, 540.0, 860.0])
@@ -202,7 +184,7 @@ def test_pictures_and_tables_hold_what_was_measured() -> None:
 
 
 def test_nothing_is_drawn_of_a_run_without_figures() -> None:
-    run = msgspec.structs.replace(make_run(), outcomes=())
+    run = replace(make_run(), outcomes=())
     assert figures([Origin(one) for one in evidence_by_device(run)]) == {}
     assert figures([]) == {}
     assert figures_of.sheet("gain", run) is None
@@ -230,7 +212,7 @@ def test_more_runs_than_colours_are_counted() -> None:
 
 
 def test_a_run_without_the_rows_is_not_named() -> None:
-    empty = evidence_by_device(msgspec.structs.replace(make_run(gpu_name="Nobody"), outcomes=()))
+    empty = evidence_by_device(replace(make_run(gpu_name="Nobody"), outcomes=()))
     found = some(drawn("gain", evidence("gain"), *empty))
     assert len(found.sources) == 1
     assert "Nobody" not in files.svg(found, LIGHT).decode()
@@ -245,8 +227,8 @@ def test_labels_tell_runs_apart() -> None:
     assert len(set(again)) == 2
     assert all(name in label for label in again)
     assert labels(Origin(one, "before"), Origin(one, "after")) == ["before", "after"]
-    sessions = tuple(msgspec.structs.replace(each, started_at="2031-02-03T04:05:06Z") for each in one.run.sessions)
-    later = Evidence(msgspec.structs.replace(one.run, sessions=sessions), [], one.device)
+    sessions = tuple(replace(each, started_at="2031-02-03T04:05:06Z") for each in one.run.sessions)
+    later = Evidence(replace(one.run, sessions=sessions), [], one.device)
     assert "2031-02-03 04:05" in labels(Origin(one), Origin(later))[1]
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from command_line import call
 from make_run import make_run
+from msgspec.structs import replace
 
 from microbench.core.errors import ExitCode
 from microbench.report.figures.catalogue import KINDS
@@ -77,7 +77,7 @@ def test_a_figure_that_cannot_be_drawn_is_an_error_with_a_next_step(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     simulated(Path("run.json"))
-    Path("empty.json").write_bytes(schema.encode(msgspec.structs.replace(make_run(), outcomes=())))
+    Path("empty.json").write_bytes(schema.encode(replace(make_run(), outcomes=())))
     assert call("show", "run.json", "ladder", "--svg", "figure.svg").exit_code == ExitCode.MEASURED
     assert Path("figure.svg").read_text(encoding="utf-8").startswith("<svg")
     for command in (("plot", *arguments, "-o", "x.png"), ("show", *arguments)):

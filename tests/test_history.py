@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from command_line import call
 from make_run import make_run
 from make_small_run import RUN
+from msgspec.structs import replace
 from recorded_runs import FIRST, recorded, save
 
 from microbench.cli import share
@@ -37,8 +37,8 @@ def listed() -> list[history.Entry]:
 
 
 def with_session(run: Run, **changes: Any) -> Run:
-    session = msgspec.structs.replace(run.sessions[0], **changes)
-    return msgspec.structs.replace(run, sessions=(session, *run.sessions[1:]))
+    session = replace(run.sessions[0], **changes)
+    return replace(run, sessions=(session, *run.sessions[1:]))
 
 
 @pytest.fixture
@@ -57,21 +57,21 @@ def beginnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def test_only_the_beginning_of_a_large_file_is_read(folder: Path, beginnings: list[int]) -> None:
-    path = save(folder, msgspec.structs.replace(RUN, outcomes=RUN.outcomes * 500))
+    path = save(folder, replace(RUN, outcomes=RUN.outcomes * 500))
     assert path.stat().st_size > 4 * store.HEAD_BYTES
-    assert store.read_head(path) == msgspec.structs.replace(RUN, outcomes=())
+    assert store.read_head(path) == replace(RUN, outcomes=())
     assert sum(beginnings) <= store.HEAD_BYTES
 
 
 def test_a_long_head_is_read_to_its_end(folder: Path, beginnings: list[int]) -> None:
-    path = save(folder, msgspec.structs.replace(RUN, sessions=RUN.sessions * 200, outcomes=RUN.outcomes * 1000))
+    path = save(folder, replace(RUN, sessions=RUN.sessions * 200, outcomes=RUN.outcomes * 1000))
     assert len(store.read_head(path).sessions) == 200
     assert max(beginnings) < path.stat().st_size / 2
 
 
 def test_the_head_of_a_growing_run_is_read(folder: Path, beginnings: list[int]) -> None:
     path = folder / "growing.jsonl"
-    empty = msgspec.structs.replace(RUN, outcomes=())
+    empty = replace(RUN, outcomes=())
     path.write_bytes(schema.encode(empty) + schema.encode_outcome(RUN.outcomes[0]) + b'{"case"')
     assert store.read_head(path) == empty
 
@@ -93,39 +93,30 @@ def test_a_file_with_another_layout_is_read_as_a_whole(changed: Callable[[Any], 
 
 
 def test_an_axis_named_outcomes_is_not_taken_for_the_outcomes(folder: Path) -> None:
-    settings = msgspec.structs.replace(RUN.sessions[0].settings, overrides={"outcomes": (1, 2)})
+    settings = replace(RUN.sessions[0].settings, overrides={"outcomes": (1, 2)})
     run = with_session(RUN, settings=settings)
     assert store.read_head(save(folder, run)).sessions == run.sessions
 
 
-def odd_file(kind: str, path: Path) -> None:
-    """Put something that is no run in the place of a run's file."""
-    impossible = json.loads(schema.encode(recorded(0)))
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    elif kind == "device":
-        path.symlink_to("/dev/zero")
-    elif kind == "nowhere":
-        path.symlink_to(path.with_name("gone"))
-    elif kind == "no session":
-        path.write_text(json.dumps({**impossible, "sessions": []}))
-    else:
-        path.write_bytes(
-            {"empty": b"", "cut": b'{"outcomes":[', "deep": b'{"x":' * 100_000, "binary": b"\xff\xfe", "null": b"null",
-             "xz": b"\xfd7", "other": b"{}"}[kind]
-        )  # fmt: skip
+CONTENTS = {
+    "empty": b"", "cut": b'{"outcomes":[', "deep": b'{"x":' * 100_000, "binary": b"\xff\xfe", "null": b"null",
+    "xz": b"\xfd7", "other": b"{}",
+    "no session": json.dumps({**json.loads(schema.encode(recorded(0))), "sessions": []}).encode(),
+}  # fmt: skip
+ODD_FILES: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "folder": Path.mkdir,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "nowhere": lambda path: path.symlink_to(path.with_name("gone")),
+    **{kind: lambda path, data=data: path.write_bytes(data) for kind, data in CONTENTS.items()},
+}
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["pipe", "folder", "device", "nowhere", "no session", "empty", "cut", "deep", "binary", "null", "xz", "other"],
-)
+@pytest.mark.parametrize("kind", ODD_FILES)
 def test_an_odd_file_is_one_line_and_takes_nothing_from_the_others(kind: str, folder: Path) -> None:
     save(folder, recorded(2))
     odd = folder / f"{STRANGER}.json"
-    odd_file(kind, odd)
+    ODD_FILES[kind](odd)
     with pytest.raises(RunUnreadableError):
         store.read_head(odd)
     text = call("history").stdout
@@ -150,12 +141,12 @@ def test_runs_are_listed_newest_first(folder: Path) -> None:
 
 def test_a_run_without_a_gpu_and_a_run_of_two_are_listed_as_such(folder: Path) -> None:
     run = recorded(0)
-    gpu = msgspec.structs.replace(run.sessions[0].environment.gpus[0], simulated=False)
-    two = (gpu, msgspec.structs.replace(gpu, uuid="GPU-2", index=1))
-    where = msgspec.structs.replace(run.sessions[0].environment, gpus=two)
-    everything = msgspec.structs.replace(run.sessions[0].settings, device="all")
+    gpu = replace(run.sessions[0].environment.gpus[0], simulated=False)
+    two = (gpu, replace(gpu, uuid="GPU-2", index=1))
+    where = replace(run.sessions[0].environment, gpus=two)
+    everything = replace(run.sessions[0].settings, device="all")
     save(folder, with_session(run, environment=where, settings=everything))
-    save(folder, msgspec.structs.replace(make_run(gpu=False), run_id="20250101T000000Z-00000000"))
+    save(folder, replace(make_run(gpu=False), run_id="20250101T000000Z-00000000"))
     text = call("history").stdout
     assert all(words in text for words in ("2 × SIMULATED GPU", "no GPU"))
 
@@ -296,8 +287,8 @@ def test_a_run_is_as_old_as_its_last_session_if_that_has_a_time(
     started_at: str, names: list[str], folder: Path
 ) -> None:
     run = recorded(0)
-    last = msgspec.structs.replace(run.sessions[0], started_at=started_at)
-    save(folder, msgspec.structs.replace(run, sessions=(run.sessions[0], last)))
+    last = replace(run.sessions[0], started_at=started_at)
+    save(folder, replace(run, sessions=(run.sessions[0], last)))
     assert call("history").exit_code == 0
     assert going(days=1) == names
 
@@ -362,7 +353,7 @@ def test_a_run_that_changes_before_the_confirmation_stays_and_is_named(
     def think(paths: list[Path], title: str, more: int = 0) -> None:
         draw(paths, title, more)
         recorded_meanwhile.append(save(folder, recorded(5)))
-        grown.write_bytes(schema.encode(msgspec.structs.replace(recorded(1), outcomes=())))
+        grown.write_bytes(schema.encode(replace(recorded(1), outcomes=())))
         store.growing_path(added_to).write_bytes(schema.encode(recorded(2)))
         remarks.change(labelled, label="kept")
         gone.unlink()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from make_fit import CALL_S, GAP_S, GRAPH_GAP_S, TORCH_S, VALUES, make_fit
 from make_graph_run import make_graph_run
 from make_run import figures
+from msgspec.structs import replace
 from sections import drawn as drawn_whole
 from sections import lines_of, some, widest
 
@@ -150,7 +150,7 @@ def test_the_changes_that_save_most_come_first() -> None:
 
 
 def test_a_rate_is_in_the_workload_s_own_unit() -> None:
-    workload = msgspec.structs.replace(step(100, "9us"), unit="image", per_step=64.0)
+    workload = replace(step(100, "9us"), unit="image", per_step=64.0)
     assert rate_of(64.0 / predicted(workload).stream.step_s, "images") in drawn(sheet(workload))
 
 
@@ -163,9 +163,7 @@ def test_the_page_holds_every_example(name: str, width: int) -> None:
 
 
 def test_the_page_can_be_ascii_and_keeps_hostile_text_in_its_place() -> None:
-    hostile = msgspec.structs.replace(
-        step(), title="\x1b[31m[red]x[/red]\u202e", unit="\x07bell", about="[b]\n\x1b]0;x"
-    )
+    hostile = replace(step(), title="\x1b[31m[red]x[/red]\u202e", unit="\x07bell", about="[b]\n\x1b]0;x")
     text = drawn(sheet(hostile), 80, "ascii")
     assert not set(text) & {"\x1b", "\x07", "\u202e"}
     assert "[red]x[/red]" in text
@@ -262,7 +260,7 @@ def test_another_link_scales_copies_by_the_ceilings() -> None:
     assert faster["d2h_pageable_rate"].value == VALUES["d2h_pageable_rate"]
 
 
-@pytest.mark.parametrize("gpu", [None, GpuInfo("x", "x"), msgspec.structs.replace(GPU, integrated=True)])
+@pytest.mark.parametrize("gpu", [None, GpuInfo("x", "x"), replace(GPU, integrated=True)])
 def test_a_link_that_is_not_known_cannot_be_scaled(gpu: GpuInfo | None) -> None:
     with pytest.raises(UsageError, match="does not say which PCIe link"):
         changed(step(), make_fit(), gpu, Changes(pcie_generation=4))

@@ -6,13 +6,13 @@ import itertools
 from pathlib import Path
 
 import command_line
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from make_fit import make_fit
 from make_graph_run import make_graph_run
 from make_run import figures, make_run
+from msgspec.structs import replace
 from sections import drawn, lines_of, some
 from typer.testing import Result
 
@@ -84,7 +84,7 @@ def plain(count: int, duration_s: float, layer: str = LOOP_LAYER) -> Workload:
 
 def without(*benchmarks: str) -> Run:
     kept = tuple(one for one in WHOLE.outcomes if one.case.benchmark not in benchmarks)
-    return msgspec.structs.replace(WHOLE, outcomes=kept)
+    return replace(WHOLE, outcomes=kept)
 
 
 nanoseconds = st.integers(0, 20_000).map(lambda count: count * 1e-9)
@@ -349,8 +349,8 @@ def test_anything_else_is_a_usage_error(text: str) -> None:
 
 def measured(run: Run) -> Run:
     """The run as if a real GPU had given it."""
-    real = tuple(msgspec.structs.replace(session, simulated=False) for session in run.sessions)
-    return msgspec.structs.replace(run, sessions=real)
+    real = tuple(replace(session, simulated=False) for session in run.sessions)
+    return replace(run, sessions=real)
 
 
 def call(*arguments: str) -> Result:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import msgspec
 import pytest
 from command_line import call
 from make_link_run import make_link_run
 from make_run import make_run
+from msgspec.structs import replace
 from recorded_runs import recorded, save
 
 from microbench.analysis.stats import rows
@@ -53,19 +53,16 @@ def test_points_are_the_rows_of_their_runs_oldest_first(folder: Path) -> None:
 
 def test_rounds_are_joined_and_sessions_are_not(folder: Path) -> None:
     run = recorded(0)
-    again = tuple(msgspec.structs.replace(one, round=1) for one in run.outcomes)
-    later = tuple(msgspec.structs.replace(one, session=1) for one in run.outcomes)
-    second = msgspec.structs.replace(run.sessions[0], started_at="2026-02-01T00:00:00+00:00")
-    save(
-        folder,
-        msgspec.structs.replace(run, sessions=(run.sessions[0], second), outcomes=(*run.outcomes, *again, *later)),
-    )
+    again = tuple(replace(one, round=1) for one in run.outcomes)
+    later = tuple(replace(one, session=1) for one in run.outcomes)
+    second = replace(run.sessions[0], started_at="2026-02-01T00:00:00+00:00")
+    save(folder, replace(run, sessions=(run.sessions[0], second), outcomes=(*run.outcomes, *again, *later)))
     assert [(point.rounds, point.started_at[:7]) for point in gather()] == [(2, "2026-01"), (1, "2026-02")]
 
 
 def test_only_runs_whose_head_has_the_metric_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(folder, recorded(0))
-    save(folder, msgspec.structs.replace(make_run(gpu=False), run_id="20260103T000000Z-0000000b"))
+    save(folder, replace(make_run(gpu=False), run_id="20260103T000000Z-0000000b"))
     read: list[Path] = []
     whole = store.read
     monkeypatch.setattr(store, "read", lambda path: read.append(path) or whole(path))
@@ -118,7 +115,7 @@ def test_an_unknown_metric_is_an_error_with_a_next_step(metric: str, next_step: 
 
 @pytest.fixture
 def copies(folder: Path) -> list[Point]:
-    save(folder, msgspec.structs.replace(make_link_run(), run_id="20260101T000000Z-00000000"))
+    save(folder, replace(make_link_run(), run_id="20260101T000000Z-00000000"))
     return gather("link_copy.bandwidth")
 
 
@@ -158,7 +155,7 @@ def test_a_case_is_given_by_its_axes_or_its_id(text: str | None, parsed: object)
 def test_gpus_of_one_name_are_told_apart(folder: Path) -> None:
     save(folder, recorded(0))
     point = gather()[0]
-    other = msgspec.structs.replace(point, uuid="GPU-11111111-0000-0000-0000-000000000000")
+    other = replace(point, uuid="GPU-11111111-0000-0000-0000-000000000000")
     assert [device for device, _ in trend.by_series([point, other])] == [
         "SIMULATED GPU GPU-00000000",
         "SIMULATED GPU GPU-11111111",
@@ -170,11 +167,11 @@ def points(*values: float, **changes: object) -> list[Point]:
     run = recorded(0)
     (first,) = trend.points(run, "launch_cost", "submit", Path("x.json"))
     return [
-        msgspec.structs.replace(
+        replace(
             first,
             run=f"run-{number}",
             started_at=f"2026-01-{number + 1:02d}T00:00:00+00:00",
-            interval=msgspec.structs.replace(first.interval, median=value, low=value * 0.99, high=value * 1.01),
+            interval=replace(first.interval, median=value, low=value * 0.99, high=value * 1.01),
             **changes,
         )
         for number, value in enumerate(values)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, exceeds, row_name, share_of
 from microbench.analysis.limits import Ceiling
@@ -125,8 +125,8 @@ def benchmark_tables(info: BenchmarkInfo, measured: Sequence[Row], limit_of: Lim
     notes = _notes(measured, varying, limit_of)
     if len(cases) > MOST_CASES:
         notes.insert(0, f"{len(cases) - MOST_CASES} more cases: microbench export lists them all")
-    tables[0] = msgspec.structs.replace(tables[0], title=f"{info.name}: {info.title}", question=question(info))
-    tables[-1] = msgspec.structs.replace(tables[-1], notes=tuple(notes))
+    tables[0] = replace(tables[0], title=f"{info.name}: {info.title}", question=question(info))
+    tables[-1] = replace(tables[-1], notes=tuple(notes))
     return tuple(tables)
 
 

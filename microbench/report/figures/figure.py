@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.core.model import Run
@@ -204,34 +204,34 @@ def _groups(shown: Sequence[tuple[str, Sequence[Panel]]]) -> list[list[Member]]:
 def _overlaid(members: Sequence[Member]) -> Panel:
     label, _, first = members[0]
     if isinstance(first.picture, TimeLine) and label:
-        return first._replace(picture=msgspec.structs.replace(first.picture, title=label))
+        return first._replace(picture=replace(first.picture, title=label))
     if len(members) == 1:
         return first
     curves = [(tone, panel.picture) for _, tone, panel in members if isinstance(panel.picture, Curve)]
     bars = [(tone, panel.picture) for _, tone, panel in members if isinstance(panel.picture, Bars)]
     picture = _overlaid_curves(curves) if curves else _overlaid_bars(bars)
     if len({panel.picture.about for _, _, panel in members}) > 1:  # it names figures of one run
-        picture = msgspec.structs.replace(picture, about="")
+        picture = replace(picture, about="")
     return first._replace(picture=picture)
 
 
 def _overlaid_curves(members: Sequence[tuple[Tone, Curve]]) -> Curve:
     """The main lines of several curves over common axes, without their marks."""
-    lines = [msgspec.structs.replace(line, tone=tone) for tone, curve in members for line in _main(curve.lines)]
+    lines = [replace(line, tone=tone) for tone, curve in members for line in _main(curve.lines)]
     own = [line for line in lines if line.kind != "limit"]
     if len({line.name for line in own}) == 1:  # the legend says which run it is
-        own = [msgspec.structs.replace(line, name="") for line in own]
+        own = [replace(line, name="") for line in own]
     by_name: dict[str, Line] = {}
     for line in (line for line in lines if line.kind == "limit"):
         # A limit that several runs share is drawn once, in no run's colour.
         other = by_name.get(line.name)
         longest = line if other is None or line.points[-1][0] > other.points[-1][0] else other
-        by_name[line.name] = longest if other is None else msgspec.structs.replace(longest, tone="quiet")
+        by_name[line.name] = longest if other is None else replace(longest, tone="quiet")
     limits = list(by_name.values())
     highest = max(y for line in (*limits, *own) for _, y in line.points) * BEYOND
     first = members[0][1]
     y_ticks = _ticks([curve.y_ticks for _, curve in members], log=first.y_log)
-    return msgspec.structs.replace(
+    return replace(
         first,
         lines=(*own, *limits),
         x_ticks=_ticks([curve.x_ticks for _, curve in members], log=first.x_log),
@@ -259,8 +259,8 @@ def _overlaid_bars(members: Sequence[tuple[Tone, Bars]]) -> Bars:
     groups: dict[str, list[Bar]] = {}
     for tone, one in members:
         for bar in one.bars:
-            groups.setdefault(bar.label, []).append(msgspec.structs.replace(bar, tone=tone))
-    return msgspec.structs.replace(members[0][1], bars=tuple(bar for group in groups.values() for bar in group))
+            groups.setdefault(bar.label, []).append(replace(bar, tone=tone))
+    return replace(members[0][1], bars=tuple(bar for group in groups.values() for bar in group))
 
 
 # The drawn data as tables.
@@ -335,7 +335,7 @@ def sheet(name: str, run: Run, *, reference: bool = False) -> document.Report | 
             title += f" · GPU {group.gpu.index}, {group.gpu.name}"
         if pictures := _pictures(name, group):
             sections.append(document.Section(name, title, tuple(pictures), (), ()))
-    return msgspec.structs.replace(head(run, reference=reference), sections=tuple(sections)) if sections else None
+    return replace(head(run, reference=reference), sections=tuple(sections)) if sections else None
 
 
 def _pictures(name: str, evidence: Evidence) -> list[document.Picture]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-from microbench.core.model import Environment, GpuInfo, Run, Session, Settings
+from microbench.core.model import GpuInfo, Run, Session, Settings
 from microbench.core.units import as_time, axis_title, quantity, short_size
 from microbench.report.document import Cell, Column, Table, columns
 from microbench.report.tables import NOTHING, fact_cell, value_cell
@@ -25,7 +25,17 @@ def machine_tables(run: Run) -> tuple[Table, ...]:
     where = run.sessions[-1].environment
     packages = tuple((Cell(name), Cell(version)) for name, version in where.packages.items())
     package_table = Table("Packages", "", columns("package", "version", left=2), packages)
-    tables = (_gpus(where.gpus), _software(where), _facts(where), package_table, _sessions(run.sessions))
+    named = {
+        "driver": where.driver_version, "CUDA of the driver": where.cuda_driver_version,
+        "CUDA toolkit": where.cuda_toolkit_version,
+    }  # fmt: skip
+    versions = tuple((Cell(name), Cell(version)) for name, version in named.items() if version)
+    software = Table("Software", "", columns("what", "version", left=2), versions)
+    facts = tuple(
+        (Cell(axis_title(fact.name)), fact_cell([fact]), Cell(fact.source, tone="quiet")) for fact in where.facts
+    )
+    host = Table("Host", "", columns("what", "value", "source", left=3, drop={"source": 1}), facts)
+    tables = (_gpus(where.gpus), software, host, package_table, _sessions(run.sessions))
     return tuple(table for table in tables if table.rows)
 
 
@@ -62,22 +72,6 @@ def _gpu_rows(gpu: GpuInfo) -> Iterable[tuple[str, Cell]]:
     yield "read request", value_cell(link.max_read_request_bytes, short_size)
     yield "NVLinks", value_cell(link.nvlinks, str)
     yield "other processes", value_cell(gpu.other_processes, lambda names: ", ".join(names) or "none")
-
-
-def _software(where: Environment) -> Table:
-    named = {
-        "driver": where.driver_version, "CUDA of the driver": where.cuda_driver_version,
-        "CUDA toolkit": where.cuda_toolkit_version,
-    }  # fmt: skip
-    rows = tuple((Cell(name), Cell(version)) for name, version in named.items() if version)
-    return Table("Software", "", columns("what", "version", left=2), rows)
-
-
-def _facts(where: Environment) -> Table:
-    rows = tuple(
-        (Cell(axis_title(fact.name)), fact_cell([fact]), Cell(fact.source, tone="quiet")) for fact in where.facts
-    )
-    return Table("Host", "", columns("what", "value", "source", left=3, drop={"source": 1}), rows)
 
 
 def _sessions(sessions: tuple[Session, ...]) -> Table:

@@ -44,7 +44,7 @@ def environment() -> Environment:
         "drawn": _drawn,
         "glued": lambda text: BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text),  # a number and its unit stay on one line
         "heard": _heard,
-        "kind": _kind,
+        "kind": lambda picture: "drawing" if isinstance(picture, Drawing) else type(picture).__name__.lower(),
         "longest": _longest,
         "note_widths": _note_widths,
         "severity_mark": document.SEVERITY_MARKS.get,
@@ -114,11 +114,6 @@ def sort_key(text: str) -> float | None:
 
 
 # Pictures.
-
-
-def _kind(picture: document.Picture) -> str:
-    """The name of the template that shows it."""
-    return "drawing" if isinstance(picture, Drawing) else type(picture).__name__.lower()
 
 
 def _drawn(picture: Drawing | Figure, width: float) -> Markup:

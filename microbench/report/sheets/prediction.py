@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from microbench.core.model import GpuInfo, Run
 from microbench.core.units import MISSING, as_time, percent, quantity, rate_of, spread, times
@@ -66,10 +67,13 @@ def sheet(side: Side) -> Report:
     step = Section(words.SUITE, title, drawn, (), tuple(findings), verdict)
     origin = run_words(run)
     grounds = tuple(words.foundations(forecast, origin, reference=side.reference, simulated=run.simulated))
-    constants, sure = (_constants_table(forecast, origin),), "certainty: what this rests on, and how sure it is"
-    certainty = Section("certainty", sure, constants, (), grounds)
+    left, constant = Column("what it is", "left"), Column("constant", "left", drop=1)
+    titles = (constant, left, Column("value"), Column("from", "left", drop=2))
+    rows = tuple(_constant_row(name, forecast.fit.constants[name]) for name in words.used(forecast))
+    sure = "certainty: what this rests on, and how sure it is"
+    certainty = Section("certainty", sure, (Table("Constants used", origin, titles, rows),), (), grounds)
     footer = ("what if: microbench whatif --help    drawn: microbench timeline --help",)
-    return msgspec.structs.replace(head(run, reference=side.reference, footer=footer), sections=(step, certainty))
+    return replace(head(run, reference=side.reference, footer=footer), sections=(step, certainty))
 
 
 def _predictions(forecast: Forecast) -> tuple[Prediction, ...]:
@@ -128,13 +132,6 @@ def _advice_table(forecast: Forecast) -> Table:
     titles = (Column(""), Column("", "left"), Column("a step then takes"), Column("saves"))
     about = f"each by itself, against {as_time(forecast.stream.step_s)} in the stream"
     return Table("What to change first", about, titles, rows)
-
-
-def _constants_table(forecast: Forecast, origin: str) -> Table:
-    what = Column("what it is", "left")
-    titles = (Column("constant", "left", drop=1), what, Column("value"), Column("from", "left", drop=2))
-    rows = tuple(_constant_row(name, forecast.fit.constants[name]) for name in words.used(forecast))
-    return Table("Constants used", origin, titles, rows)
 
 
 def _constant_row(name: str, constant: Constant) -> tuple[Cell, ...]:
@@ -202,15 +199,18 @@ def changed_sheet(before: Side, changes: Changes) -> Report:
     after = forecast(then.workload, then.fit)
     section = _comparing_section(before.forecast, after, then.changes, (NOW, THEN), [table])
     footer = (f"constants of {run_words(before.run)}",)
-    return msgspec.structs.replace(head(before.run, reference=before.reference, footer=footer), sections=(section,))
+    return replace(head(before.run, reference=before.reference, footer=footer), sections=(section,))
 
 
 def against_sheet(first: Side, second: Side) -> Report:
     """The same step on two recorded machines."""
-    names = _names(first.run, second.run)
+    names = ("in the first run", "in the second")
+    gpus = [[gpu.name for gpu in side.run.sessions[-1].gpus] for side in (first, second)]
+    if gpus[0] and gpus[1] and gpus[0][0] != gpus[1][0]:
+        names = (f"on the {gpus[0][0]}", f"on the {gpus[1][0]}")
     section = _comparing_section(first.forecast, second.forecast, (), names, [])
     heads = [head(side.run, reference=side.reference) for side in (first, second)]
-    return msgspec.structs.replace(
+    return replace(
         heads[0],
         mark=heads[0].mark or heads[1].mark,
         banners=tuple(dict.fromkeys((*heads[0].banners, *heads[1].banners))),
@@ -218,14 +218,6 @@ def against_sheet(first: Side, second: Side) -> Report:
         sections=(section,),
         footer=tuple(f"{name}: {run_words(side.run)}" for name, side in zip(names, (first, second), strict=True)),
     )
-
-
-def _names(first: Run, second: Run) -> tuple[str, str]:
-    """Names for the two runs: their GPUs if those differ."""
-    gpus = [[gpu.name for gpu in run.sessions[-1].gpus] for run in (first, second)]
-    if gpus[0] and gpus[1] and gpus[0][0] != gpus[1][0]:
-        return f"on the {gpus[0][0]}", f"on the {gpus[1][0]}"
-    return "in the first run", "in the second"
 
 
 def _comparing_section(
@@ -285,4 +277,4 @@ def timeline_sheet(run: Run, workload: Workload, *, reference: bool = False, add
     drawn, findings = tuple(pictures(step, in_words(workload))), (*timeline.findings(evidence, step), *grounds)
     section = Section(timeline.SUITE, f"timeline: {title}", drawn, (), findings)
     footer = (f"costs from run {run.run_id}", "in figures: microbench predict --help")
-    return msgspec.structs.replace(head(run, reference=reference, footer=footer), sections=(section,))
+    return replace(head(run, reference=reference, footer=footer), sections=(section,))

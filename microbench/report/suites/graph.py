@@ -82,17 +82,12 @@ def surface(evidence: Evidence) -> Table | None:
             tone: Tone = "good" if pair.speedup >= STRONG else "quiet" if pair.speedup < WEAK else "plain"
             cells[kernels, pair.duration_s] = Cell(times(pair.speedup), tone=tone)
     names = {one: as_time(one) if one > 0 else "empty" for one in durations}
-    drops = [_drop(index, len(durations)) for index in range(len(durations))]
+    # A narrow page drops every other column first, then every other of the rest; never the ends.
+    drops = [2 if index % 2 else 1 if index % 4 else 0 for index in range(len(durations))]
+    drops = [0] * len(durations) if len(durations) <= MOST_UNBROKEN else [*drops[:-1], 0]
     title = "Speed-up by kernels in a step (down) and kernel duration (across)"
     about = f"from the compiled loop; {STRONG:g}× and more stands out, under {WEAK:g}× is pale; – would take too long"
     return matrix(title, about, names, cells, corner=Column("kernels", "left"), drops=drops)
-
-
-def _drop(index: int, count: int) -> int:
-    """The order in which a narrow page drops columns: every other one, then every other of the rest; never the ends."""
-    if count <= MOST_UNBROKEN or index in (0, count - 1):
-        return 0
-    return 2 if index % 2 else 1 if index % 4 else 0
 
 
 def step(evidence: Evidence) -> TimeLine | None:

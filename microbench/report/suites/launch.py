@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from microbench.analysis.evidence import Evidence
-from microbench.analysis.stats import Row
 from microbench.core.units import as_time, times
 from microbench.explain.launch_facts import FOUR_ARGUMENTS, NATIVE, crossover_s, layer, layer_rows, sweep, title
 from microbench.report import document
@@ -36,18 +35,16 @@ def ladder(evidence: Evidence) -> Bars | None:
     for row in rows:
         more = four.get(layer(row))
         ratio = Cell("" if loop is None or row is loop else times(row.value / loop.value))
-        cells = (figure(row), ratio, _added(row, more) if more is not None else Cell(""))
-        beyond = more.value if more is not None else None
+        beyond, added = None, Cell("")
+        if more is not None:
+            beyond, added_s = more.value, more.value - row.value
+            words = f"{'+' if added_s > 0 else ''}{as_time(added_s)}"
+            added = Cell("±0" if more.interval.overlaps(row.interval) else words, tone="quiet")
+        cells = (figure(row), ratio, added)
         bars.append(Bar(title(evidence, row), row.value, beyond, cells, "second" if row is loop else "first"))
     about = "host time of one launch call (submit) of an empty kernel without arguments; paler: with four"
     columns = (Column("submit"), Column("× loop"), Column("4 args", drop=1))
     return Bars("Submission ladder: the same kernel, launched from each layer", about, columns, tuple(bars))
-
-
-def _added(row: Row, four: Row) -> Cell:
-    added_s = four.value - row.value
-    unresolved = four.interval.overlaps(row.interval)
-    return Cell("±0" if unresolved else f"{'+' if added_s > 0 else ''}{as_time(added_s)}", tone="quiet")
 
 
 def one_op(evidence: Evidence) -> Bars | None:

@@ -37,7 +37,11 @@ def peers(evidence: Evidence) -> list[Table]:
     if way is None:
         return []
     failed = (f"failed, {reason}" for reason in reasons_named(links.failures(evidence)))
-    notes = (*reasons_named(links.refusals(evidence)), *failed, *_classes(evidence))
+    who = f"GPU {evidence.gpu.index}" if evidence.gpu is not None else "this GPU"
+    # How far the other devices are, as topology tools name it.
+    words = ", ".join(f"{name} {kind}" for name, kind in links.link_facts(evidence).topology().items())
+    seen = [f"seen from {who}: {words}"] if words else []
+    notes = (*reasons_named(links.refusals(evidence)), *failed, *seen)
     about = f"{links.PEER_WAYS[way]}; rows: the GPU that moves the data; columns: the GPU whose memory it is"
     found = [_matrix(evidence, way, "GPU to GPU, in GB/s", about, notes)]
     if links.pairs(evidence, links.LATENCY):
@@ -53,14 +57,6 @@ def _matrix(evidence: Evidence, way: str, title: str, about: str, notes: tuple[s
     cells: dict[tuple[int, int], Cell] = {(index, index): ITSELF for index in gpus}
     cells |= {(first, second): Cell(words(row.value)) for (first, second), row in found.items()}
     return matrix(title, about, names, cells, names.__getitem__, notes=notes)
-
-
-def _classes(evidence: Evidence) -> tuple[str, ...]:
-    """How far the other devices are, as topology tools name it."""
-    found = links.link_facts(evidence).topology()
-    who = f"GPU {evidence.gpu.index}" if evidence.gpu is not None else "this GPU"
-    words = ", ".join(f"{name} {kind}" for name, kind in found.items())
-    return (f"seen from {who}: {words}",) if words else ()
 
 
 def uplinks(evidence: Evidence) -> list[Table]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.stats import Row
@@ -159,7 +159,7 @@ def by_implementation(evidence: Evidence) -> Table | None:
     about = "bytes read plus written, with the share of the ceiling"
     table = matrix(title, about, {**across, SHAPE: SHAPE}, cells, notes=notes)
     last = document.Column(SHAPE, "left", drop=1)
-    return msgspec.structs.replace(table, columns=(*table.columns[:-1], last))
+    return replace(table, columns=(*table.columns[:-1], last))
 
 
 def by_dtype(evidence: Evidence) -> Table | None:

@@ -9,7 +9,7 @@ from microbench.analysis.stats import Row
 from microbench.core.units import as_time, quantity, round_percent, times
 from microbench.explain import compute_units as units
 from microbench.explain.compute_power import lasting
-from microbench.explain.compute_products import Held, Roof, Shaped, bandwidth_roof, compute_roof, shaped
+from microbench.explain.compute_products import Held, Shaped, bandwidth_roof, compute_roof, shaped
 from microbench.explain.compute_units import MAIN_DTYPE, accumulator, dtype_of, figure, same_case
 from microbench.report.curves import ticks
 from microbench.report.document import Cell, Column, Curve, Line, Mark, Table, Tone
@@ -128,37 +128,29 @@ def _roofline(evidence: Evidence, dtype: str, products: list[Shaped]) -> Curve |
     squares = _squares(evidence, dtype)
     points = [Line("square products", squares, "third", kind="points")] if squares else []
     points += [
-        Line(f"{name}-bound", _points([one for one in products if one.held == name]), tone, kind="points")
+        Line(f"{name}-bound", tuple(sorted(places)), tone, kind="points")
         for name, tone in TONES.items()
-        if any(one.held == name for one in products)
+        if (places := [(one.intensity, one.row.value) for one in products if one.held == name and one.intensity])
     ]
     ridge = compute.value / memory.value
     reach = [x for line in points for x, _ in line.points]
     begin, end = min(reach) * BESIDE, max(*reach, ridge) / BESIDE
+    slope = ((begin, begin * memory.value), (ridge, compute.value))
+    flat = ((ridge, compute.value), (end, compute.value))
     values = [y for line in points for _, y in line.points] + [compute.value]
     powers = ticks(min(values), max(values), True, compute.unit)
     return Curve(
         title=f"Products of {dtype} under this run's own roofs",
         about=f"of models, and square ones; the roofs meet at {quantity(round(ridge), '1')} operations per byte",
         x_title="operations per byte",
-        lines=(*points, *_roofs(memory, compute, begin, end)),
+        lines=(
+            *points,
+            Line(f"{memory.name} {quantity(memory.value, memory.unit)}", slope, TONES["bandwidth"], "limit"),
+            Line(f"{compute.name} {quantity(compute.value, compute.unit)}", flat, TONES["compute"], "limit"),
+        ),
         x_ticks=tuple(Mark(10.0**power, f"{10.0**power:g}") for power in POWERS if begin <= 10.0**power <= end),
         y_ticks=(Mark(compute.value, quantity(compute.value, compute.unit)), *powers),
     )
-
-
-def _roofs(memory: Roof, compute: Roof, begin: float, end: float) -> tuple[Line, Line]:
-    ridge = compute.value / memory.value
-    slope = ((begin, begin * memory.value), (ridge, compute.value))
-    flat = ((ridge, compute.value), (end, compute.value))
-    return (
-        Line(f"{memory.name} {quantity(memory.value, memory.unit)}", slope, TONES["bandwidth"], "limit"),
-        Line(f"{compute.name} {quantity(compute.value, compute.unit)}", flat, TONES["compute"], "limit"),
-    )
-
-
-def _points(found: list[Shaped]) -> tuple[tuple[float, float], ...]:
-    return tuple(sorted((one.intensity, one.row.value) for one in found if one.intensity is not None))
 
 
 def _squares(evidence: Evidence, dtype: str) -> tuple[tuple[float, float], ...]:
@@ -207,12 +199,10 @@ def _shape_table(evidence: Evidence, model: str, products: list[Shaped]) -> Tabl
 def _shape_cell(evidence: Evidence, product: Shaped) -> Cell:
     if product.held is None:
         return row_cell(product.row)
-    gain = times(product.graph_factor) if product.graph_factor is not None else ""
-    return Cell(product.held, gain if product.held == "launch" else _share(evidence, product), TONES[product.held])
-
-
-def _share(evidence: Evidence, product: Shaped) -> str:
     memory, compute = bandwidth_roof(evidence), compute_roof(evidence, dtype_of(product.row))
-    if product.held == "bandwidth" and memory is not None and product.bandwidth is not None:
-        return round_percent(product.bandwidth.value / memory.value)
-    return round_percent(product.row.value / compute.value) if compute is not None else ""
+    note = round_percent(product.row.value / compute.value) if compute is not None else ""
+    if product.held == "launch":
+        note = times(product.graph_factor) if product.graph_factor is not None else ""
+    elif product.held == "bandwidth" and memory is not None and product.bandwidth is not None:
+        note = round_percent(product.bandwidth.value / memory.value)
+    return Cell(product.held, note, TONES[product.held])

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import sentence
 from microbench.analysis.graph_steps import kernels_in_words
@@ -168,7 +168,9 @@ def lanes_merged(step: Step) -> list[Lane]:
     """Calls, kernels and copies in stretches."""
     ran = items(step)
     kernels = [item for item in ran if item.lane == "gpu"]
-    near_s = _near_s(kernels, step.played.end_s)
+    gaps = [later.begin_s - earlier.end_s for earlier, later in itertools.pairwise(kernels)]
+    usual_s = UNUSUAL * statistics.median(gaps) if gaps else 0.0
+    near_s = min(max(usual_s, step.played.end_s * LEAST_APART), step.played.end_s * APART)  # a longer gap is drawn
     busy = [_busy(stretch, kernels) for stretch in _stretches(kernels, near_s)]
     gpu = Lane(f"{INDENT}GPU", (*_idle(step, kernels, ran, near_s), *busy))
     return [host_lane_merged(step), _queue(ran), gpu, *_links(ran)]
@@ -229,13 +231,6 @@ def _stretches(ran: Sequence[Item], near_s: float) -> list[list[Item]]:
     return stretches
 
 
-def _near_s(kernels: Sequence[Item], end_s: float) -> float:
-    """The longest gap that is not drawn."""
-    gaps = [later.begin_s - earlier.end_s for earlier, later in itertools.pairwise(kernels)]
-    usual_s = UNUSUAL * statistics.median(gaps) if gaps else 0.0
-    return min(max(usual_s, end_s * LEAST_APART), end_s * APART)
-
-
 def _busy(stretch: Sequence[Item], kernels: Sequence[Item]) -> Span:
     """Kernels as one stretch with their number; if these are all kernels, also the share of it with one running."""
     begin_s, end_s = stretch[0].begin_s, max(one.end_s for one in stretch)
@@ -259,18 +254,14 @@ def _idle(step: Step, kernels: Sequence[Item], ran: Sequence[Item], near_s: floa
     for stretch in _stretches(kernels, near_s):
         first = stretch[0]
         if first.begin_s > until_s:
-            gaps.append(Span(until_s, first.begin_s, _waits_for(first, copies), "quiet", "idle"))
+            begun_s = first.begin_s - first.work.gap_s
+            words = "waits for a copy" if any(abs(end_s - begun_s) < ROUNDING_S for end_s in copies) else ""
+            words = "waits for the host" if first.begin_s <= first.ready_s + ROUNDING_S else words
+            gaps.append(Span(until_s, first.begin_s, words, "quiet", "idle"))
         until_s = max(one.end_s for one in stretch)
     if until_s < step.played.end_s:
         gaps.append(Span(until_s, step.played.end_s, "", "quiet", "idle"))
     return gaps
-
-
-def _waits_for(one: Item, copied: Sequence[float]) -> str:
-    if one.begin_s <= one.ready_s + ROUNDING_S:
-        return "waits for the host"
-    begun_s = one.begin_s - one.work.gap_s
-    return "waits for a copy" if any(abs(end_s - begun_s) < ROUNDING_S for end_s in copied) else ""
 
 
 def _links(ran: Sequence[Item]) -> Iterator[Lane]:
@@ -347,9 +338,7 @@ def _cut(lanes: Sequence[Lane], from_s: float, until_s: float) -> Iterator[Lane]
     """The part of each lane between two times, which then begins at 0; idle copy engines are left out."""
     for lane in lanes:
         spans = tuple(
-            msgspec.structs.replace(
-                span, begin_s=max(span.begin_s - from_s, 0.0), end_s=min(span.end_s, until_s) - from_s
-            )
+            replace(span, begin_s=max(span.begin_s - from_s, 0.0), end_s=min(span.end_s, until_s) - from_s)
             for span in lane.spans
             if span.begin_s < until_s and span.end_s > from_s
         )
