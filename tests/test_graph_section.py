@@ -84,17 +84,17 @@ def test_many_nodes_stand_side_by_side() -> None:
     assert [column.drop for column in table.columns] == [0, 0, 1, 0, 1, 0]
 
 
-def test_marks_beside_each_other_keep_their_words() -> None:
-    marks = tuple(Mark(at, f"a mark at {at}") for at in (2.0, 2.2, 2.4))
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [((2.0, 2.2, 2.4), ["a mark at 2.0", "a mark at 2.2", "a mark at 2.4"]), ((2.0, 2.4), ["a mark at 2.0 ┊"])],
+)
+def test_marks_keep_their_words_and_do_not_cross_another_where_a_side_is_free(
+    places: tuple[float, ...], expected: list[str]
+) -> None:
+    marks = tuple(Mark(at, f"a mark at {at}") for at in places)
     one = Curve("", "", "", (Line("", ((1.0, 1.0), (4.0, 4.0))),), (), (Mark(1.0, "1"),), marks=marks)
     text = "\n".join(lines_of(curve(one, 60, 10, fine=True)))
-    assert all(mark.text in text for mark in marks)
-
-
-def test_words_of_a_mark_do_not_cross_another_where_a_side_is_free() -> None:
-    marks = (Mark(2.0, "the first of two"), Mark(2.4, "second"))
-    one = Curve("", "", "", (Line("", ((1.0, 1.0), (4.0, 4.0))),), (), (Mark(1.0, "1"),), marks=marks)
-    assert any("the first of two ┊" in line for line in lines_of(curve(one, 60, 10, fine=True)))
+    assert all(words in text for words in expected)
 
 
 def test_the_catalogue_lists_every_kind_of_node_whole() -> None:

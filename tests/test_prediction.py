@@ -142,9 +142,8 @@ def test_a_step_is_described_by_what_is_in_it() -> None:
 
 def test_the_changes_that_save_most_come_first() -> None:
     workload = step(100, "1us", "torch", arguments=1, syncs_per_step=4)
-    advice = predicted(workload).advice
+    advice, text = predicted(workload).advice, drawn(sheet(workload))
     assert advice[0].name == "graph"
-    text = drawn(sheet(workload))
     places = [text.index(f"{place}.  {change.what}"[:40]) for place, change in enumerate(advice, start=1)]
     assert places == sorted(places)
 
@@ -201,18 +200,14 @@ def after(workload: Workload, **what: object) -> Forecast:
     return forecast(then.workload, then.fit)
 
 
-def test_a_shorter_call_shortens_a_host_bound_step_by_as_much() -> None:
-    before = predicted(step(1000, "0", "torch", arguments=1))
-    then = after(step(1000, "0", "torch", arguments=1), submit_s=2e-6)
+def test_a_shorter_call_or_gap_shortens_the_step_that_it_bounds_by_as_much() -> None:
+    host_bound, gpu_bound = step(1000, "0", "torch", arguments=1), step(1000, "9us")
+    before, then = predicted(host_bound), after(host_bound, submit_s=2e-6)
     assert before.stream.step_s - then.stream.step_s == pytest.approx(1000 * (TORCH_S - 2e-6), rel=1e-3)
     assert some(then.graph).step_s == some(before.graph).step_s
-
-
-def test_gaps_matter_each_in_its_way() -> None:
-    before = predicted(step(1000, "9us"))
-    then = after(step(1000, "9us"), gap_s=0.0)
+    before, then = predicted(gpu_bound), after(gpu_bound, gap_s=0.0)
     assert before.stream.step_s - then.stream.step_s == pytest.approx(999 * GAP_S, rel=1e-3)
-    then = after(step(1000, "9us"), graph_gap_s=0.0)
+    then = after(gpu_bound, graph_gap_s=0.0)
     assert some(before.graph).step_s - some(then.graph).step_s == pytest.approx(999 * GRAPH_GAP_S, rel=1e-3)
 
 
@@ -235,13 +230,10 @@ def test_memory_bounds_kernels_with_bytes_and_no_others() -> None:
     assert [one.matters for one in changes(step(), memory_rate=1e12)] == [False]
 
 
-def test_the_kernels_work_scales_with_its_bytes() -> None:
+def test_the_kernels_work_scales_with_its_bytes_and_the_program_s_own_time_wherever_it_is() -> None:
     workload = Workload((Kernels(100, (50e-6,), bytes=40e6), Kernels(100, bytes=40e6), Wait()))
     half = after(workload, kernel_time=0.5)
     assert half.stream.step_s == pytest.approx(100 * (25e-6 + 5e-6 + 2 * GAP_S) + 6e-6, rel=0.01)
-
-
-def test_the_program_s_own_time_scales_between_launches_and_by_itself() -> None:
     workload = Workload((HostWork(100e-6), Kernels(100, (0.0,), host_s=10e-6), Wait()))
     none = after(workload, host_time=0.0)
     assert none.stream.step_s == pytest.approx(100 * CALL_S + 6e-6, rel=0.05)
@@ -267,9 +259,8 @@ def test_a_link_that_is_not_known_cannot_be_scaled(gpu: GpuInfo | None) -> None:
 
 
 def whatif_findings(workload: Workload, **what: object) -> dict[str, Finding]:
-    then = changed(workload, make_fit(), GPU, Changes(**what))  # type: ignore[arg-type]
-    after = forecast(then.workload, then.fit)
-    return {finding.rule: finding for finding in findings(predicted(workload), after, then.changes, ("now", "then"))}
+    every = findings(predicted(workload), after(workload, **what), changes(workload, **what), ("now", "then"))
+    return {finding.rule: finding for finding in every}
 
 
 TORCH_1000 = step(1000, "0", "torch", arguments=1)

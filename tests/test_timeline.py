@@ -82,11 +82,6 @@ def plain(count: int, duration_s: float, layer: str = LOOP_LAYER) -> Workload:
     return Workload((Kernels(count, (duration_s,)), Wait()), layer=layer)
 
 
-def without(*benchmarks: str) -> Run:
-    kept = tuple(one for one in WHOLE.outcomes if one.case.benchmark not in benchmarks)
-    return replace(WHOLE, outcomes=kept)
-
-
 nanoseconds = st.integers(0, 20_000).map(lambda count: count * 1e-9)
 parts = st.one_of(
     st.builds(Kernels, st.integers(1, 12), st.tuples(nanoseconds)),
@@ -139,12 +134,11 @@ def test_the_queue_is_as_deep_as_launches_wait_before_the_gpu() -> None:
     """A call every 3 us, a kernel every 10: launch n comes to the GPU at 3n + 2 and begins at 10n - 5."""
     (picture,) = pictures(kernels(10, 9e-6))
     queue = lane(picture, "queue")
-    depths = [
-        (at, sum(3 * n + 2 <= at < 10 * n - 5 for n in range(1, 11))) for at in (4, 9, 12, 18, 24, 31, 33, 40, 80, 94)
-    ]
-    most = max(sum(3 * n + 2 <= at < 10 * n - 5 for n in range(1, 11)) for at in range(100))
+    depths = [sum(3 * n + 2 <= at < 10 * n - 5 for n in range(1, 11)) for at in range(100)]
+    most = max(depths)
     assert queue.name.strip() == f"queue 0–{most}"
-    for at, depth in depths:
+    for at in (4, 9, 12, 18, 24, 31, 33, 40, 80, 94):
+        depth = depths[at]
         here = [span.level for span in queue.spans if span.begin_s <= at * 1e-6 + 1e-9 < span.end_s]
         assert sum(here) * most == pytest.approx(depth), at
     # A host that is too slow leaves nothing waiting; the graph's kernels all wait from the begin on.
@@ -241,8 +235,7 @@ def test_steps_that_flow_into_one_another_say_how_long_one_takes_then() -> None:
 def test_blocks_begin_and_end_at_halves_and_stay_apart() -> None:
     spans = tuple(Span(begin, begin + 1.0, "", "second") for begin in (0.0, 1.0, 2.25))
     one = TimeLine("", "", 4.0, (), (Lane("x", spans),))
-    assert time_line(one, 3 + 9)[1][3:] == "█▌██▐█▌  "
-    assert time_line(one, 3 + 9, fine=False)[1][3:] == "█ █ ██   "
+    assert [time_line(one, 3 + 9, fine)[1][3:] for fine in (True, False)] == ["█▌██▐█▌  ", "█ █ ██   "]
 
 
 def test_labels_stand_on_blocks_where_there_is_colour() -> None:
@@ -292,10 +285,7 @@ def test_a_finding_has_its_severity_and_figures(rule: str, forecast: Forecast, s
 
 
 def test_the_gain_rests_on_the_nearest_measured_step() -> None:
-    near, none = (
-        finding_of("timeline.gain", kernels(8, 3e-6)),
-        finding_of("timeline.gain", kernels(8, 3e-6), make_run()),
-    )
+    near, none = (finding_of("timeline.gain", kernels(8, 3e-6), run) for run in (WHOLE, make_run()))
     assert len(set(near.rests_on) - set(none.rests_on)) == 2
     assert finding_of("timeline.gain", MIXED).text == none.text
 

@@ -192,14 +192,9 @@ def test_a_curve_shows_each_run_with_its_interval() -> None:
         assert curve(points(value)).y_ticks
 
 
-def test_another_method_is_marked() -> None:
-    before, after = points(1e-6, 1e-6), points(1e-6, 1e-6, 1e-6, version=2)
-    drawn = curve([*before, after[2]])
-    assert [(mark.at, mark.text) for mark in drawn.marks] == [(2.0, "method 2")]
-
-
-def test_a_figure_is_compared_only_with_those_of_its_own_method() -> None:
+def test_another_method_is_marked_and_a_figure_is_compared_only_with_those_of_its_own() -> None:
     before, after = points(1e-6, 1e-6), points(1e-6, 1e-6, 4e-6, 6e-6, version=2)
+    assert [(mark.at, mark.text) for mark in curve([*before, after[2]]).marks] == [(2.0, "method 2")]
     report = drawing.sheet(METRIC, [*before, *after[2:]], {}, [], looked_at=4, table_rows=5)
     against = [row[4].text for row in report.sections[0].studies[0].tables[0].rows]
     assert against == ["+20.0 %", "-20.0 %", "method 1", "method 1"]

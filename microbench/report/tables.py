@@ -289,21 +289,20 @@ def fact_tables(info: BenchmarkInfo, outcomes: Iterable[Outcome]) -> tuple[Table
     )
     titles = columns("fact", "value", "source", left=3, drop={"source": 1})
     first = Table(f"{info.name}: {info.title}", question(info), titles, rows)
-    return (first, *(_numbered_table(group, members) for group, members in several.items()))
+    tables = [first]
+    for group, by_number in several.items():
+        across = list(dict.fromkeys(title for cells in by_number.values() for title in cells))
+        # The first columns identify the device; a narrow page drops the last ones first.
+        kept = (Column(axis_title(title), "left", max(at + 1 - KEPT_ACROSS, 0)) for at, title in enumerate(across))
+        lines = ((Cell(key), *(cells.get(title, NOTHING) for title in across)) for key, cells in by_number.items())
+        tables.append(Table("", "", (Column(group, "left"), *kept), tuple(lines)))
+    return tuple(tables)
 
 
 def fact_cell(rounds: Sequence[Fact]) -> Cell:
     """The values of a fact in each round, quiet if all are unknown."""
     words = ", ".join(dict.fromkeys(map(fact_words, rounds)))
     return Cell(words, tone="quiet" if all(fact.value is None for fact in rounds) else "plain")
-
-
-def _numbered_table(group: str, members: dict[str, dict[str, Cell]]) -> Table:
-    titles = list(dict.fromkeys(title for cells in members.values() for title in cells))
-    rows = tuple((Cell(number), *(cells.get(title, NOTHING) for title in titles)) for number, cells in members.items())
-    # The first columns identify the device; a narrow page drops the last ones first.
-    across = (Column(axis_title(title), "left", max(at + 1 - KEPT_ACROSS, 0)) for at, title in enumerate(titles))
-    return Table("", "", (Column(group, "left"), *across), rows)
 
 
 def problem_table(outcomes: Iterable[Outcome]) -> Table | None:

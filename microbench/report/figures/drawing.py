@@ -97,7 +97,7 @@ def curve(canvas: Canvas, picture: Curve, *, height: float = CURVE_HEIGHT, hints
     area = Box(left, right, canvas.height, canvas.height + height)
     ys = [y for line in lines for _, y in line.points] + [tick.at for tick in picture.y_ticks]
     below = 0.0 if min(ys) == 0 else ROOM / 2  # only an axis that begins at 0 has no room below
-    y_scale = Scale(min(ys), max(ys), height - ROOM - below, picture.y_log)
+    y_scale = Scale(min(ys), max(ys), area.bottom - area.top - ROOM - below, picture.y_log)
 
     def y_of(value: float) -> float:
         return area.bottom - below - y_scale(value)

@@ -136,10 +136,9 @@ def _svg(picture: Drawing | Figure, width: float) -> str:
 
 def _heard(picture: Drawing) -> str:
     """The words for a drawing that a screen reader reads."""
-    names = [line.name for line in picture.lines] if isinstance(picture, Curve) else []
+    names = [line.name for line in picture.lines if line.name] if isinstance(picture, Curve) else []
     marks = [] if isinstance(picture, TimeLine) else [mark.text for mark in picture.marks]
-    parts = (picture.title, picture.about, ", ".join(filter(None, names)), ", ".join(marks))
-    return ": ".join(filter(None, parts))
+    return ": ".join(filter(None, (picture.title, picture.about, ", ".join(names), ", ".join(marks))))
 
 
 def _longest(picture: Bars | Stacks) -> float:
