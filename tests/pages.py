@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from html.parser import HTMLParser
 
-import msgspec
 from make_run import failed, make_run, measurement, outcome, skipped
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import evidence_by_device
 from microbench.core.model import Run
@@ -26,12 +26,7 @@ CODE = (
     "{{ 7*7 }}{% for x in y %}",
     "'; window.broken=1; //",
 )
-HOSTILE = (
-    *CODE,
-    "\u202eevil\u200f\u2066\u2028\u2029",
-    "&lt;b&gt; &amp; &#x3c;",
-    "x" * 300_000,
-)
+HOSTILE = (*CODE, "\u202eevil\u200f\u2066\u2028\u2029", "&lt;b&gt; &amp; &#x3c;", "x" * 300_000)
 VOID = frozenset({"meta", "input", "br", "link", "img"})
 
 
@@ -52,15 +47,13 @@ def hostile_run(text: str) -> Run:
     params: dict[str, int | str] = {"what": text}
     one = outcome("launch_cold", [measurement("seconds", 0.1, verified=text)], **params)
     run = make_run(gpu_name=text, extra=[skipped(reason=text), failed(text), one])
-    infos = tuple(msgspec.structs.replace(info, title=text, about=text) for info in run.benchmarks)
-    where = msgspec.structs.replace(
-        run.sessions[0].environment, driver_version=text, packages={text: text}, no_gpu_reason=text
-    )
-    settings = msgspec.structs.replace(run.sessions[0].settings, select=(text,), device=text)
-    session = msgspec.structs.replace(
+    infos = tuple(replace(info, title=text, about=text) for info in run.benchmarks)
+    where = replace(run.sessions[0].environment, driver_version=text, packages={text: text}, no_gpu_reason=text)
+    settings = replace(run.sessions[0].settings, select=(text,), device=text)
+    session = replace(
         run.sessions[0], environment=where, settings=settings, tool_version=text, commit=text, started_at=text
     )
-    return msgspec.structs.replace(run, benchmarks=infos, run_id=text, sessions=(session,))
+    return replace(run, benchmarks=infos, run_id=text, sessions=(session,))
 
 
 def page_of(*runs: Run, figures: Sequence[Figure] = (), most_bytes: int = 3_000_000) -> Page:

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import TypeVar
 
-import msgspec
 from make_compute_run import make_compute_run
 from make_graph_run import make_graph_run
 from make_link_run import make_link_run
 from make_memory_run import make_memory_run
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from microbench.core.model import Run
-from microbench.report.document import Report, Section, Table
+from microbench.report.document import Report, Section, Study, Table
 from microbench.report.sheets import view
 from microbench.report.terminal import terminal
 from microbench.report.terminal.layout import Drawn
@@ -38,11 +38,16 @@ def section(shown: Run | Report, suite: str) -> Section:
     return next(one for one in report.sections if one.suite == suite)
 
 
+def study(shown: Run | Report, benchmark: str) -> Study:
+    report = view.build(shown) if isinstance(shown, Run) else shown
+    return next(one for section in report.sections for one in section.studies if one.benchmark == benchmark)
+
+
 @cache
 def suite_report(suite: str, preset: str = "default") -> Report:
     """The report of a made run with the section of that suite alone."""
     report = view.build(MAKERS[suite](preset=preset))
-    return msgspec.structs.replace(report, sections=(section(report, suite),))
+    return replace(report, sections=(section(report, suite),))
 
 
 def drawn(shown: Run | Report, width: int = 120, encoding: str = "utf-8", *, brief: bool = False) -> str:

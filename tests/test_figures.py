@@ -10,10 +10,11 @@ import xml.etree.ElementTree as ElementTree
 from functools import cache
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
+from link_evidence import with_gpu
 from make_run import make_run
+from msgspec.structs import replace
 from sections import some
 
 from microbench.analysis.evidence import Evidence, evidence_by_device
@@ -24,34 +25,12 @@ from microbench.core.model import Run
 from microbench.core.units import as_time, quantity, times
 from microbench.predict.fit import fit, missing
 from microbench.predict.model import WAYS
-from microbench.report.document import (
-    SERIES_TONES,
-    Bar,
-    Bars,
-    Cell,
-    Column,
-    Curve,
-    Histogram,
-    Lane,
-    Line,
-    Mark,
-    Span,
-    TimeLine,
-)
+from microbench.report import document
+from microbench.report.document import Bar, Bars, Cell, Column, Curve, Histogram, Lane, Line, Mark, Span, TimeLine
+from microbench.report.figures import canvas as canvas_of
 from microbench.report.figures import drawing, files
 from microbench.report.figures import figure as figures_of
-from microbench.report.figures.canvas import (
-    DARK,
-    LIGHT,
-    PAGE,
-    Canvas,
-    Dots,
-    Palette,
-    Rectangle,
-    Stroke,
-    Words,
-    width_of,
-)
+from microbench.report.figures.canvas import DARK, LIGHT, PAGE, Canvas, Dots, Palette, Rectangle, Stroke, Words
 from microbench.report.figures.catalogue import KINDS
 from microbench.report.figures.figure import Figure, Origin, figures, sources
 from microbench.report.figures.labels import GAP, HEIGHT, Box, placed
@@ -99,17 +78,7 @@ def labels(*origins: Origin) -> list[str]:
 
 def changed(one: Evidence, **gpu: str) -> Evidence:
     """The same rows of another GPU."""
-    sessions = tuple(
-        msgspec.structs.replace(
-            session,
-            environment=msgspec.structs.replace(
-                session.environment,
-                gpus=tuple(msgspec.structs.replace(each, **gpu) for each in session.environment.gpus),
-            ),
-        )
-        for session in one.run.sessions
-    )
-    groups = evidence_by_device(msgspec.structs.replace(one.run, sessions=sessions))
+    groups = evidence_by_device(with_gpu(lambda own: replace(own, **gpu), one.run))
     return next(each for each in groups if each.device == one.device)
 
 
@@ -119,13 +88,9 @@ def words(one: Figure, palette: Palette = LIGHT) -> list[str]:
     return [text.text or "" for text in texts if text.get("aria-hidden") is None]
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_the_benchmarks_of_a_figure_exist(name: str) -> None:
-    assert set(KINDS[name].benchmarks) <= set(discover())
-
-
-def test_the_step_needs_the_benchmarks_of_the_model() -> None:
-    (nothing,) = evidence_by_device(msgspec.structs.replace(make_run(), outcomes=()))
+def test_the_benchmarks_of_a_figure_exist_and_the_step_has_those_of_the_model() -> None:
+    assert {name for kind in KINDS.values() for name in kind.benchmarks} <= set(discover())
+    (nothing,) = evidence_by_device(replace(make_run(), outcomes=()))
     assert set(missing(fit(nothing), DRAWN, WAYS)) == set(KINDS["step"].benchmarks)
 
 
@@ -140,8 +105,10 @@ def test_a_figure_says_its_conclusion_and_its_source(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_palettes_change_colours_only(name: str) -> None:
+def test_a_figure_is_small_always_the_same_and_palettes_change_its_colours_only(name: str) -> None:
     light, dark = (files.svg(figure(name), palette).decode() for palette in (LIGHT, DARK))
+    assert files.svg(some(drawn(name, evidence(name))), LIGHT).decode() == light
+    assert len(light) < 60_000
     assert LIGHT.ground in light
     assert DARK.ground in dark
     colours = re.compile("|".join({*LIGHT, *DARK}), re.IGNORECASE)
@@ -150,13 +117,6 @@ def test_palettes_change_colours_only(name: str) -> None:
     canvas = Canvas(540)
     figure(name).draw(canvas)
     assert set(re.findall(r'(?:fill|stroke)="([^"]*)"', canvas.svg(PAGE))) <= {*PAGE, "none"}
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_figure_is_small_and_always_the_same(name: str) -> None:
-    again = some(drawn(name, evidence(name)))
-    assert files.svg(again, LIGHT) == files.svg(figure(name), LIGHT)
-    assert len(files.svg(again, LIGHT)) < 60_000
 
 
 @pytest.mark.parametrize("width", [340.0, 540.0, 860.0])
@@ -177,7 +137,7 @@ def extent(shape: Stroke | Rectangle | Dots | Words) -> tuple[float, float, floa
     if isinstance(shape, Rectangle):
         return shape.x, shape.x + shape.width, shape.y, shape.y + shape.height
     if isinstance(shape, Words):
-        length = width_of(shape.text, shape.size, bold=shape.bold)
+        length = canvas_of.width_of(shape.text, shape.size, bold=shape.bold)
         left = shape.x - {"start": 0.0, "middle": 0.5, "end": 1.0}[shape.anchor] * length
         return left, left + length, shape.y - shape.size / 2, shape.y + shape.size / 2
     xs, ys = zip(*shape.points, strict=True)
@@ -224,7 +184,7 @@ def test_pictures_and_tables_hold_what_was_measured() -> None:
 
 
 def test_nothing_is_drawn_of_a_run_without_figures() -> None:
-    run = msgspec.structs.replace(make_run(), outcomes=())
+    run = replace(make_run(), outcomes=())
     assert figures([Origin(one) for one in evidence_by_device(run)]) == {}
     assert figures([]) == {}
     assert figures_of.sheet("gain", run) is None
@@ -244,7 +204,7 @@ def test_several_runs_lie_over_each_other(name: str) -> None:
 def test_more_runs_than_colours_are_counted() -> None:
     found = both("link", *(f"GPU of {letter}" for letter in "ABCDE"))
     assert sum(text.startswith("ceiling ") for text in words(found)) == 2, "runs share one ceiling in each direction"
-    assert len(found.sources) == len(SERIES_TONES) == 4
+    assert len(found.sources) == len(document.SERIES_TONES) == 4
     assert found.about.endswith("2 more not drawn")
     text = files.svg(found, LIGHT).decode()
     assert "GPU of C" in text
@@ -252,7 +212,7 @@ def test_more_runs_than_colours_are_counted() -> None:
 
 
 def test_a_run_without_the_rows_is_not_named() -> None:
-    empty = evidence_by_device(msgspec.structs.replace(make_run(gpu_name="Nobody"), outcomes=()))
+    empty = evidence_by_device(replace(make_run(gpu_name="Nobody"), outcomes=()))
     found = some(drawn("gain", evidence("gain"), *empty))
     assert len(found.sources) == 1
     assert "Nobody" not in files.svg(found, LIGHT).decode()
@@ -267,8 +227,8 @@ def test_labels_tell_runs_apart() -> None:
     assert len(set(again)) == 2
     assert all(name in label for label in again)
     assert labels(Origin(one, "before"), Origin(one, "after")) == ["before", "after"]
-    sessions = tuple(msgspec.structs.replace(each, started_at="2031-02-03T04:05:06Z") for each in one.run.sessions)
-    later = Evidence(msgspec.structs.replace(one.run, sessions=sessions), [], one.device)
+    sessions = tuple(replace(each, started_at="2031-02-03T04:05:06Z") for each in one.run.sessions)
+    later = Evidence(replace(one.run, sessions=sessions), [], one.device)
     assert "2031-02-03 04:05" in labels(Origin(one), Origin(later))[1]
 
 
@@ -335,7 +295,7 @@ def difference(one: str, other: str, seen: str) -> float:
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 def test_every_colour_is_seen_on_its_ground(palette: Palette) -> None:
-    for tone in ("ink", "muted", "good", "note", "problem", *SERIES_TONES):
+    for tone in ("ink", "muted", "good", "note", "problem", *document.SERIES_TONES):
         assert contrast(getattr(palette, tone), palette.ground) >= 4.5
     assert contrast(palette.quiet, palette.ground) >= 3.0
 
@@ -343,7 +303,7 @@ def test_every_colour_is_seen_on_its_ground(palette: Palette) -> None:
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize("seen", SEEN)
 def test_series_differ_for_every_kind_of_colour_blindness(palette: Palette, seen: str) -> None:
-    for one, other in itertools.combinations(map(palette.of, SERIES_TONES), 2):
+    for one, other in itertools.combinations(map(palette.of, document.SERIES_TONES), 2):
         assert difference(one, other, seen) >= APART[seen], (one, other)
 
 

@@ -6,7 +6,7 @@ import io
 
 import pytest
 from make_graph_run import make_graph_run
-from sections import drawn, headings, lines_of, section, some, suite_report
+from sections import drawn, headings, lines_of, some, study, suite_report
 
 from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.core.bench import discover
@@ -30,16 +30,14 @@ def test_speed_up_has_a_line_for_each_submitter_and_the_loops_crossovers() -> No
         "compiled loop", "cuda.core", "CuPy RawKernel", "Numba (configured before)",
     ]  # fmt: skip
     assert [mark.text for mark in picture.marks] == ["1.5× at 1.70 µs", "1.1× at 8.07 µs", "1.05× at 16.6 µs"]
-    assert picture.x_ticks[0].text == "empty"
-    assert picture.lines[0].points[0][1] == pytest.approx(4.79, rel=0.01)
+    assert (picture.x_ticks[0].text, picture.lines[0].points[0][1]) == ("empty", pytest.approx(4.79, rel=0.01))
     assert len({line.tone for line in picture.lines}) == 4
 
 
 def test_the_surface_has_kernels_down_and_durations_across() -> None:
     table = some(graph.surface(evidence()))
     assert headings(table)[:3] == ["kernels", "empty", "1.00 µs"]
-    assert [row[0].text for row in table.rows] == ["1", "10", "100", "1000"]
-    assert table.rows[2][1].text == "4.8×"
+    assert ([row[0].text for row in table.rows], table.rows[2][1].text) == (["1", "10", "100", "1000"], "4.8×")
     assert (table.rows[2][1].tone, table.rows[0][-1].tone) == ("good", "quiet")
     assert table.rows[3][-1].text == "–"
     assert table.columns[1].drop == table.columns[-1].drop == 0
@@ -81,22 +79,22 @@ def test_figures_leave_their_spread_where_a_page_is_too_narrow_and_no_cell_break
 
 
 def test_many_nodes_stand_side_by_side() -> None:
-    table = next(study for study in section(WHOLE, "graph").studies if study.benchmark == "graph_lifecycle").tables[0]
+    table = study(WHOLE, "graph_lifecycle").tables[0]
     assert headings(table) == ["metric by nodes", "1", "10", "100", "1000", "10000"]
     assert [column.drop for column in table.columns] == [0, 0, 1, 0, 1, 0]
 
 
-def test_marks_beside_each_other_keep_their_words() -> None:
-    marks = tuple(Mark(at, f"a mark at {at}") for at in (2.0, 2.2, 2.4))
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [((2.0, 2.2, 2.4), ["a mark at 2.0", "a mark at 2.2", "a mark at 2.4"]), ((2.0, 2.4), ["a mark at 2.0 ┊"])],
+)
+def test_marks_keep_their_words_and_do_not_cross_another_where_a_side_is_free(
+    places: tuple[float, ...], expected: list[str]
+) -> None:
+    marks = tuple(Mark(at, f"a mark at {at}") for at in places)
     one = Curve("", "", "", (Line("", ((1.0, 1.0), (4.0, 4.0))),), (), (Mark(1.0, "1"),), marks=marks)
     text = "\n".join(lines_of(curve(one, 60, 10, fine=True)))
-    assert all(mark.text in text for mark in marks)
-
-
-def test_words_of_a_mark_do_not_cross_another_where_a_side_is_free() -> None:
-    marks = (Mark(2.0, "the first of two"), Mark(2.4, "second"))
-    one = Curve("", "", "", (Line("", ((1.0, 1.0), (4.0, 4.0))),), (), (Mark(1.0, "1"),), marks=marks)
-    assert any("the first of two ┊" in line for line in lines_of(curve(one, 60, 10, fine=True)))
+    assert all(words in text for words in expected)
 
 
 def test_the_catalogue_lists_every_kind_of_node_whole() -> None:

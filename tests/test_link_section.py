@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
-from link_evidence import SEVERAL, WHOLE, changed, evidence, peer_outcomes
+from link_evidence import SEVERAL, WHOLE, changed, evidence, peer_outcomes, with_gpu
 from make_link_run import FLAT, make_link_run, rate, state, two_switches
 from make_run import make_run, outcome
-from sections import cells, drawn, headings, lines_of, section, some, suite_report
+from msgspec.structs import replace
+from sections import cells, drawn, headings, lines_of, section, some, study, suite_report
 
 from microbench.analysis.stats import rows
 from microbench.core.model import Fact, LinkInfo
@@ -70,14 +70,11 @@ def test_no_path_where_nothing_is_known_or_memory_is_shared() -> None:
 def test_a_path_is_one_line_where_it_fits_and_down_the_page_where_not() -> None:
     one = made_path()
     across, wider, down = (lines_of(way(one, width, fine=True)) for width in (80, 120, 60))
-    assert len(across) == 4
-    assert {len(line) for line in across} == {80}
+    assert (len(across), {len(line) for line in across}) == (4, {80})
     assert across[2].startswith("│ NUMA 1 ├───┤ 39:01.0   ├───────┤")
     assert "│5.0 x16│" in across[1]
     assert " 5.0 x16 " in wider[1]
-    assert down[0] == "• CPU  NUMA 1"
-    assert down[3] == "│   5.0 x16"
-    assert len(down) == 9
+    assert (down[0], down[3], len(down)) == ("• CPU  NUMA 1", "│   5.0 x16", 9)
 
 
 def test_rates_have_fit_and_ceiling_on_a_logarithmic_axis() -> None:
@@ -104,8 +101,7 @@ def test_a_fit_ends_with_the_copies_it_was_made_from() -> None:
     ends = {line.name.split()[0]: (line.points[0][0], line.points[-1][0]) for line in picture.lines}
     whole = (1, 256 << 20)
     assert ends["pageable"] == ends["ceiling"] == whole
-    assert ends["pinned"] == (1, 64 << 10)
-    assert ends["fit"] == pytest.approx(ends["pinned"])
+    assert (ends["pinned"], ends["fit"]) == ((1, 64 << 10), pytest.approx(ends["pinned"]))
     assert picture.marks == ()  # half of b is reached at 70.3 KiB, as the words still say
     assert "half of b at" in picture.about
 
@@ -123,8 +119,7 @@ def test_pin_or_not_counts_copies() -> None:
         "how", "buffer", "costs more", "copies to the GPU", "copies from the GPU",
     ]  # fmt: skip
     last = cells(table, 2)
-    assert last[:2] == ["allocated pinned", "64 MiB"]
-    assert last[4] == "4"
+    assert (last[:2], last[4]) == (["allocated pinned", "64 MiB"], "4")
 
 
 def test_kernels_on_host_memory_by_width_and_offset() -> None:
@@ -137,7 +132,7 @@ def test_a_figure_above_its_limit_says_so() -> None:
     size_bytes = 1 << 28
     case = {"direction": "h2d", "memory": "registered", "size_bytes": size_bytes}
     over = outcome("link_copy", [rate("bandwidth", 70e9, size_bytes, "pcie_h2d")], **case)
-    made = msgspec.structs.replace(WHOLE, outcomes=(over,))
+    made = replace(WHOLE, outcomes=(over,))
     assert figure(rows(made)[0], evidence(made).ceiling(rows(made)[0])).text == "70.0 GB/s, over limit"
     assert figure(rows(WHOLE)[0], evidence().ceiling(rows(WHOLE)[0])).tone == "strong"
 
@@ -156,39 +151,27 @@ def test_peers_are_a_matrix_with_reasons_and_topology() -> None:
 
 def test_each_gpu_is_held_against_its_own_link() -> None:
     """GPU 1 hangs on half as many lanes and NVLinks: its rates are twice the share of its limit."""
-    session = SEVERAL.sessions[0]
-    gpus = list(session.environment.gpus)
     wide = LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256, nvlinks=18, nvlink_bytes_per_s=25e9)
-    gpus = [msgspec.structs.replace(gpu, link=wide) for gpu in gpus]
-    gpus[1] = msgspec.structs.replace(gpus[1], link=msgspec.structs.replace(wide, lanes_max=8, nvlinks=9))
-    environment = msgspec.structs.replace(session.environment, gpus=tuple(gpus))
-    run = msgspec.structs.replace(SEVERAL, sessions=(msgspec.structs.replace(session, environment=environment),))
-    studies = section(run, "link").studies
+    half = replace(wide, lanes_max=8, nvlinks=9)
+    run = with_gpu(lambda gpu: replace(gpu, link=half if gpu.index == 1 else wide), SEVERAL)
     for benchmark, name in (("link_concurrent", "gpu_index"), ("link_peer", "first")):
-        study = next(one for one in studies if one.benchmark == benchmark)
-        limits = [note for table in study.tables for note in table.notes if note.startswith("limit:")]
+        limits = [note for table in study(run, benchmark).tables for note in table.notes if note.startswith("limit:")]
         assert len(limits) == len({note.split(",")[0] for note in limits}) > 1
         bounded = [row for row in evidence(run).rows(benchmark) if row.measurement.bound is not None]
         own = {int(row.params[name]): evidence(run).ceiling(row) for row in bounded}
-        assert some(own[1]).value == pytest.approx(some(own[0]).value / 2)
-        assert own[2] == own[0]
+        assert (some(own[1]).value, own[2]) == (pytest.approx(some(own[0]).value / 2), own[0])
 
 
 def test_what_has_no_footprint_shows_none() -> None:
-    table = next(
-        one for one in section(suite_report("link"), "link").studies if one.benchmark == "link_latency"
-    ).tables[0]
+    table = study(suite_report("link"), "link_latency").tables[0]
     across = headings(table)
     what, footprint = across.index("what"), across.index(axis_title("footprint_bytes"))
     shown = {(row[what].text, row[footprint].text) for row in table.rows}
     assert shown == {("flag", "–"), ("copy_h2d", "–"), ("copy_d2h", "–"), ("memset", "–"), ("host_read", "2 MiB"),
                      ("host_read", "64 MiB")}  # fmt: skip
-    split = next(
-        one for one in section(suite_report("link"), "link").studies if one.benchmark == "link_zero_copy"
-    ).tables[0]
-    offset = [column.title for column in split.columns].index(axis_title("offset_bytes"))
-    begins = {row[offset].text for row in split.rows}
-    assert begins == {"0 B", "32 B"}, "an offset of 0 is one"
+    split = study(suite_report("link"), "link_zero_copy").tables[0]
+    offset = headings(split).index(axis_title("offset_bytes"))
+    assert {row[offset].text for row in split.rows} == {"0 B", "32 B"}, "an offset of 0 is one"
 
 
 def test_what_is_kept_beside_others() -> None:
@@ -203,11 +186,10 @@ def test_facts_have_a_table_with_reasons_and_hops_their_own() -> None:
     first, hops = section(SEVERAL, "link").studies[0].tables
     assert first.title == "link_state: State of the link"
     facts = {row[0].text: row[1].text for row in first.rows}
-    assert facts["bar1_bytes"] == "128 GiB"
-    assert facts["relaxed_ordering"] == "yes"
+    assert (facts["bar1_bytes"], facts["relaxed_ordering"]) == ("128 GiB", "yes")
     assert facts["max_payload_bytes"] == "256 B"
     assert cells(hops, 5)[:3] == ["5", "0000:39:01.0", "root port"]
-    hidden = {row[0].text: row[1] for row in section(suite_report("link"), "link").studies[0].tables[0].rows}
+    hidden = {row[0].text: row[1] for row in study(suite_report("link"), "link_state").tables[0].rows}
     assert hidden["switches"].text == "unknown (a virtual machine shows a flat bus)"
     assert hidden["switches"].tone == "quiet"
 
@@ -215,26 +197,24 @@ def test_facts_have_a_table_with_reasons_and_hops_their_own() -> None:
 def test_a_fact_that_is_no_says_why() -> None:
     one = next(outcome for outcome in WHOLE.outcomes if outcome.case.benchmark == "link_zero_copy")
     fact = Fact("pcie_bytes_counted", False, "NVML", reason="sampled rates only")
-    run = msgspec.structs.replace(WHOLE, outcomes=(msgspec.structs.replace(one, facts=(fact,)),))
+    run = replace(WHOLE, outcomes=(replace(one, facts=(fact,)),))
     assert "pcie bytes counted: no (sampled rates only)" in "".join(drawn(run).split("\n"))
 
 
 def test_a_run_of_facts_alone_is_shown() -> None:
-    run = msgspec.structs.replace(WHOLE, outcomes=(state(two_switches()),))
+    run = replace(WHOLE, outcomes=(state(two_switches()),))
     shown = section(run, "link")
-    assert [study.benchmark for study in shown.studies] == ["link_state"]
+    assert [one.benchmark for one in shown.studies] == ["link_state"]
     assert isinstance(shown.pictures[0], Way)
 
 
 def test_rounds_that_disagree_on_a_fact_are_all_shown() -> None:
     first, second = state(two_switches(pcie_replays_risen=7)), state(two_switches(pcie_replays_risen=0))
-    shown = section(msgspec.structs.replace(WHOLE, outcomes=(first, msgspec.structs.replace(second, round=1))), "link")
-    facts = {row[0].text: row[1].text for row in shown.studies[0].tables[0].rows}
-    assert facts["pcie_replays_risen"] == "7, 0"
-    assert facts["hops"] == "6"
+    table = study(replace(WHOLE, outcomes=(first, replace(second, round=1))), "link_state").tables[0]
+    facts = {row[0].text: row[1].text for row in table.rows}
+    assert (facts["pcie_replays_risen"], facts["hops"]) == ("7, 0", "6")
 
 
 def test_many_values_of_a_fact_are_a_range() -> None:
-    full = section(suite_report("link", "full"), "link")
-    notes = next(study for study in full.studies if study.benchmark == "link_chunks").tables[-1].notes
+    notes = study(suite_report("link", "full"), "link_chunks").tables[-1].notes
     assert any(note.startswith("kernel: 1.20 ms to 1.59 ms (") for note in notes)

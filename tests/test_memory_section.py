@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
 from link_evidence import with_gpu, without
 from make_memory_run import MIB
 from memory_evidence import FULL, WHOLE, evidence, with_facts
-from sections import cells, drawn, headings, section, some
+from msgspec.structs import replace
+from sections import cells, drawn, headings, some, study
 
 from microbench.report.suites import memory
 from microbench.report.suites.memory import by_dtype, by_implementation, hierarchy, l2_lines, latencies
@@ -25,14 +25,13 @@ def test_kernels_by_implementation_with_shares_and_shapes() -> None:
 def test_types_stand_in_a_table_where_there_are_several() -> None:
     assert by_dtype(evidence()) is None
     table = some(by_dtype(evidence(FULL)))
-    assert headings(table) == ["", "fp64", "fp32", "fp16", "int8"]
-    assert len(table.rows) == 7
+    assert (headings(table), len(table.rows)) == (["", "fp64", "fp32", "fp16", "int8"], 7)
 
 
 def test_a_figure_above_its_ceiling_stands_out_and_an_unknown_ceiling_gives_no_share() -> None:
-    slow = with_gpu(lambda gpu: msgspec.structs.replace(gpu, memory_clock_max_hz=2e9), WHOLE)
+    slow = with_gpu(lambda gpu: replace(gpu, memory_clock_max_hz=2e9), WHOLE)
     assert [cell.tone for cell in some(by_implementation(evidence(slow))).rows[0]][1:4:2] == ["problem", "strong"]
-    unknown = with_gpu(lambda gpu: msgspec.structs.replace(gpu, memory_bus_bits=None), WHOLE)
+    unknown = with_gpu(lambda gpu: replace(gpu, memory_bus_bits=None), WHOLE)
     table = some(by_implementation(evidence(unknown)))
     assert (cells(table)[1], table.notes) == ("3760", ())
 
@@ -50,7 +49,7 @@ def test_the_hierarchy_is_one_picture() -> None:
 
 
 def test_a_knee_at_the_reported_size_is_marked_once() -> None:
-    near = with_gpu(lambda gpu: msgspec.structs.replace(gpu, l2_bytes=33 * MIB), WHOLE)
+    near = with_gpu(lambda gpu: replace(gpu, l2_bytes=33 * MIB), WHOLE)
     assert [mark.text for mark in some(hierarchy(evidence(near))).marks] == ["L1 to 192 KiB", "L2 to 32 MiB"]
 
 
@@ -89,13 +88,11 @@ def test_additions_allocations_and_energy_are_tables() -> None:
 
 def test_facts_in_bytes_are_short_and_many_shapes_are_counted() -> None:
     whole = with_facts("memory_capacity", total_bytes=146591680 << 10)
-    (table,) = next(one for one in section(whole, "memory").studies if one.benchmark == "memory_capacity").tables
+    (table,) = study(whole, "memory_capacity").tables
     assert {row[0].text: row[1].text for row in table.rows}["total_bytes"] == "140 GiB"
-    by_name = {one.benchmark: one.tables[-1].notes for one in section(WHOLE, "memory").studies}
-    assert "under way per sm: 2 KiB to 128 KiB (12 cases)" in by_name["memory_occupancy"]
-    assert "shape: 5 different ones (63 cases)" in by_name["memory_stream"]
-    few = section(without("memory_stream", WHOLE, implementation="numba"), "memory")
-    notes = next(one for one in few.studies if one.benchmark == "memory_stream").tables[-1].notes
+    assert "under way per sm: 2 KiB to 128 KiB (12 cases)" in study(WHOLE, "memory_occupancy").tables[-1].notes
+    assert "shape: 5 different ones (63 cases)" in study(WHOLE, "memory_stream").tables[-1].notes
+    notes = study(without("memory_stream", WHOLE, implementation="numba"), "memory_stream").tables[-1].notes
     assert any(note.startswith("shape: bulk_16384B_x2_t128_b4") for note in notes)
 
 

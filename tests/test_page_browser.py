@@ -231,8 +231,7 @@ def test_hostile_text_does_nothing(browser: Any, tmp_path: Path) -> None:
             suite.locator("button[data-detail]").last.click()
             found.tab.get_by_role("dialog").get_by_role("button", name="Close").click()
         assert found.tab.evaluate("window.broken") is None
-        assert found.complaints == []
-        assert len(found.requests) == 1
+        assert (found.complaints, len(found.requests)) == ([], 1)
 
 
 def test_the_reference_fits_and_is_soon_usable(browser: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -243,8 +242,7 @@ def test_the_reference_fits_and_is_soon_usable(browser: Any, tmp_path: Path, req
     with opened(browser, path, viewport=WIDE, color_scheme="light") as found:
         request.node.user_properties.append(("usable_ms", round(reached_ms(found.tab, "usable"))))
         assert found.tab.locator(".chart .wide svg").count() >= 4
-        assert found.complaints == []
-        assert len(found.requests) == 1
+        assert (found.complaints, len(found.requests)) == ([], 1)
         with found.tab.expect_download() as waiting:
             found.tab.get_by_role("button", name="Download").click()
         waiting.value.save_as(tmp_path / "taken.json")

@@ -12,7 +12,6 @@ from make_run import failed, make_run, measurement, outcome, skipped
 from pages import hostile_run
 from sections import drawn, widest
 
-from microbench.core.errors import UsageError
 from microbench.report.sheets import view
 from microbench.report.terminal import terminal
 from microbench.report.terminal.layout import packed
@@ -89,17 +88,6 @@ def test_hostile_text_leaves_exports_and_pictures_whole(hostile: str) -> None:
         ElementTree.fromstring(picture)
 
 
-def test_the_report_shows_what_matters() -> None:
-    text = drawn(make_run(extra=[skipped()]), 120)
-    for words in (
-        "Submission ladder", "compiled loop", "3.31 µs ±0.5 %", "One operation", "Anatomy of one launch",
-        "Time per kernel over kernel duration", "submit − gap = 1.95 µs", "Single launch calls", "p50 3.30 µs",
-        "worst 131 µs", "Kernels shorter than 1.95 µs are launch-bound",
-        "needs warp: pip install warp-lang", "◐ steady: one process",
-    ):  # fmt: skip
-        assert words in text
-
-
 def test_every_table_and_picture_of_a_simulated_run_says_so() -> None:
     report = view.build(make_run(extra=[failed()]))
     titles = [study.tables[0].title for section in report.sections for study in section.studies]
@@ -112,25 +100,15 @@ def test_every_table_and_picture_of_a_simulated_run_says_so() -> None:
 
 def test_brief_leaves_out_the_tables() -> None:
     brief, whole = drawn(make_run(), 100, brief=True), drawn(make_run(), 100)
-    assert "Submission ladder" in brief
-    assert "What this means (launch)" in brief
+    assert all(words in brief for words in ("Submission ladder", "What this means (launch)"))
     assert "launch_layers: " in whole
     assert "launch_layers: " not in brief
-
-
-def test_narrow_pages_drop_columns_not_figures() -> None:
-    narrow, wide = drawn(make_run(), 60), drawn(make_run(), 120)
-    assert "3.31 µs ±0.5 %" in narrow
-    assert "4 args" in wide
-    assert "4 args" not in narrow
 
 
 def test_ascii_output_is_ascii_and_keeps_the_figures() -> None:
     text = drawn(make_run(), 100, "ascii")
     assert text.isascii()
-    assert "3.31 us +-0.5 %" in text
-    assert "#####" in text
-    assert "compiled loop" in text
+    assert all(words in text for words in ("3.31 us +-0.5 %", "#####", "compiled loop"))
 
 
 def test_a_page_of_no_width_is_drawn_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,18 +121,7 @@ def test_a_page_of_no_width_is_drawn_all_the_same(monkeypatch: pytest.MonkeyPatc
 def test_svg_asks_nobody_for_a_font() -> None:
     picture = "".join(terminal.pictures(view.build(make_run())))
     assert "http://www.w3.org/2000/svg" in picture
-    assert "@font-face" not in picture
-    assert "url(http" not in picture
-
-
-def test_an_error_is_two_lines_however_narrow() -> None:
-    stream = io.StringIO()
-    error = UsageError("there is no suite called [bold]lunch[/bold]" + "x" * 80, "did you mean launch?\x1b[2J")
-    terminal.tell_error(error, terminal.open_console(stream, width=40))
-    lines = stream.getvalue().splitlines()
-    assert len(lines) == 2
-    assert lines[0].startswith("error: there is no suite called [bold]lunch[/bold]x")
-    assert lines[1] == "next:  did you mean launch?\\x1b[2J"
+    assert not any(words in picture for words in ("@font-face", "url(http"))
 
 
 METRICS = {info.name: info.metrics for info in make_run().benchmarks}
@@ -172,24 +139,12 @@ def play(listener: PlainProgress | LiveProgress) -> None:
     listener(CaseDone(failed("it broke")))
 
 
-def test_plain_progress_is_a_line_a_case() -> None:
+def test_plain_progress_says_when_there_is_nothing_to_measure_and_why_a_run_ended() -> None:
     stream = io.StringIO()
     with PlainProgress(terminal.open_console(stream, width=40), METRICS) as listener:
-        play(listener)
+        listener(PlanMade(0, 0, 20.0, (), 0.0))
         listener(RunEnded("run.json", "interrupted"))  # type: ignore[arg-type]
-    lines = stream.getvalue().splitlines()
-    assert lines[0] == "2 cases of host, at most 20 s"
-    assert lines[1].startswith("[0/2] launch_layers[")
-    assert lines[1].endswith("skipped: no \\x1b[2J [bold]GPU[/bold]")
-    assert re.fullmatch(r"\[1/2\] host_call\[how=compiled\]: call 2\.\d\d ns ±\d\.\d %", lines[2])
-    assert lines[3] == "[2/2] launch_queue[argument_bytes=2048]: failed: it broke"
-    assert lines[4] == "interrupted: what was measured is kept in run.json"
-
-
-def test_plain_progress_says_when_there_is_nothing_to_measure() -> None:
-    stream = io.StringIO()
-    PlainProgress(terminal.open_console(stream, width=40), METRICS)(PlanMade(0, 0, 20.0, (), 0.0))
-    assert stream.getvalue() == "no case to measure\n"
+    assert stream.getvalue() == "no case to measure\ninterrupted: what was measured is kept in run.json\n"
 
 
 def test_live_progress_leaves_only_failures_behind() -> None:

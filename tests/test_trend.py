@@ -38,9 +38,6 @@ def curve(found: list[Point]) -> Curve:
     return section.pictures[0]
 
 
-# -- the points -------------------------------------------------------------------------------------------------------
-
-
 def test_points_are_the_rows_of_their_runs_oldest_first(folder: Path) -> None:
     runs = [recorded(number, factor=1 + number / 10) for number in range(4)]
     for run in reversed(runs):
@@ -90,8 +87,7 @@ def test_a_damaged_run_is_one_line_and_takes_nothing_from_the_others(data: bytes
     save(folder, recorded(0))
     (folder / "20260102T000000Z-0000000a.json").write_bytes(data)
     found = trend.gathered(store.listing(), METRIC)
-    assert len(found.points) == 1
-    assert found.unreadable == ["20260102T000000Z-0000000a"]
+    assert (len(found.points), found.unreadable) == (1, ["20260102T000000Z-0000000a"])
     lines = [line for line in call("trend", METRIC).stdout.splitlines() if "unreadable" in line]
     assert [line.split()[2] for line in lines] == ["20260102T000000Z-0000000a"]
     for number in range(5):
@@ -117,9 +113,6 @@ def test_an_unknown_metric_is_an_error_with_a_next_step(metric: str, next_step: 
     assert f"next:  {next_step}" in result.stderr
 
 
-# -- cases ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def copies(folder: Path) -> list[Point]:
     save(folder, replace(make_link_run(), run_id="20260101T000000Z-00000000"))
@@ -130,12 +123,10 @@ def test_a_few_cases_are_drawn_and_more_are_asked_about(copies: list[Point]) -> 
     with pytest.raises(UsageError) as caught:
         trend.of_cases(copies, {}, None)
     assert caught.value.cause.endswith("cases have this metric")
-    assert "direction (" in caught.value.next_step
-    assert "size_bytes (" in caught.value.next_step
+    assert all(words in caught.value.next_step for words in ("direction (", "size_bytes ("))
     one = copies[0]
     wanted = {name: str(value) for name, value in one.params.items()}
-    assert trend.of_cases(copies, wanted, None) == [one]
-    assert trend.of_cases(copies, {}, one.case_id) == [one]
+    assert (trend.of_cases(copies, wanted, None), trend.of_cases(copies, {}, one.case_id)) == ([one], [one])
 
 
 def test_an_unknown_case_is_an_error_that_lists_the_axes(copies: list[Point]) -> None:
@@ -165,12 +156,11 @@ def test_gpus_of_one_name_are_told_apart(folder: Path) -> None:
     save(folder, recorded(0))
     point = gather()[0]
     other = replace(point, uuid="GPU-11111111-0000-0000-0000-000000000000")
-    names = [device for device, _ in trend.by_series([point, other])]
-    assert names == ["SIMULATED GPU GPU-00000000", "SIMULATED GPU GPU-11111111"]
+    assert [device for device, _ in trend.by_series([point, other])] == [
+        "SIMULATED GPU GPU-00000000",
+        "SIMULATED GPU GPU-11111111",
+    ]
     assert [device for device, _ in trend.by_series([point])] == ["SIMULATED GPU"]
-
-
-# -- what is drawn ----------------------------------------------------------------------------------------------------
 
 
 def points(*values: float, **changes: object) -> list[Point]:
@@ -202,14 +192,9 @@ def test_a_curve_shows_each_run_with_its_interval() -> None:
         assert curve(points(value)).y_ticks
 
 
-def test_another_method_is_marked() -> None:
-    before, after = points(1e-6, 1e-6), points(1e-6, 1e-6, 1e-6, version=2)
-    drawn = curve([*before, after[2]])
-    assert [(mark.at, mark.text) for mark in drawn.marks] == [(2.0, "method 2")]
-
-
-def test_a_figure_is_compared_only_with_those_of_its_own_method() -> None:
+def test_another_method_is_marked_and_a_figure_is_compared_only_with_those_of_its_own() -> None:
     before, after = points(1e-6, 1e-6), points(1e-6, 1e-6, 4e-6, 6e-6, version=2)
+    assert [(mark.at, mark.text) for mark in curve([*before, after[2]]).marks] == [(2.0, "method 2")]
     report = drawing.sheet(METRIC, [*before, *after[2:]], {}, [], looked_at=4, table_rows=5)
     against = [row[4].text for row in report.sections[0].studies[0].tables[0].rows]
     assert against == ["+20.0 %", "-20.0 %", "method 1", "method 1"]
@@ -219,8 +204,7 @@ def test_a_figure_is_compared_only_with_those_of_its_own_method() -> None:
 def test_simulated_figures_and_a_fourth_series_are_not_drawn() -> None:
     found = [*points(1e-6, simulated=False), *points(5e-6)]
     report = drawing.sheet(METRIC, found, {}, [], looked_at=2, table_rows=5)
-    assert report.mark == ""
-    assert len(report.sections[0].studies[0].tables[0].rows) == 1
+    assert (report.mark, len(report.sections[0].studies[0].tables[0].rows)) == ("", 1)
     assert ("not drawn", "1 SIMULATED figures: they say nothing about a real GPU") in report.facts
     assert drawing.sheet(METRIC, points(1e-6), {}, [], looked_at=1, table_rows=5).mark == "SIMULATED"
     many = [point for name in "abcd" for point in points(1e-6, device=name, uuid=None)]
@@ -244,6 +228,5 @@ def test_the_newest_runs_are_listed_with_their_labels(folder: Path) -> None:
     remarks.change(path, label="the newest")
     lines = call("trend", METRIC, COLUMNS="120").stdout.splitlines()
     first = next(index for index, line in enumerate(lines) if "date (UTC)" in line)
-    assert "0000001d" in lines[first + 2]
-    assert "the newest" in lines[first + 2]
+    assert all(words in lines[first + 2] for words in ("0000001d", "the newest"))
     assert any("10 older ones are not listed" in line for line in lines)

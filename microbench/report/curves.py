@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from microbench.analysis.stats import Row
 from microbench.core.model import BenchmarkInfo, Param
-from microbench.core.units import axis_title, axis_value, quantity
+from microbench.core.units import axis_title, axis_value, quantity, size
 from microbench.report.document import SERIES_TONES, Curve, Line, Mark
 
 FEWEST_POINTS = 4
@@ -100,6 +100,11 @@ def ticks(low: float, high: float, log: bool, unit: str) -> tuple[Mark, ...]:
     factors = (1, 2, 5) if high / low < FEW_DECADES else (1,)
     values = [factor * 10.0**power for power in powers for factor in factors]
     return tuple(Mark(value, short(value, unit)) for value in values if low * 0.999 <= value <= high * 1.001)
+
+
+def size_ticks(low: float, high: float, every: int = 1, first: int = 0) -> tuple[Mark, ...]:
+    """Sizes from ``low`` to ``high`` that are every n-th power of two from 2**first on."""
+    return tuple(Mark(1 << power, size(1 << power)) for power in range(first, 41, every) if low <= 1 << power <= high)
 
 
 def ticks_beyond(most: float, unit: str) -> tuple[Mark, ...]:

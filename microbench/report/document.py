@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -36,6 +37,14 @@ class Column(msgspec.Struct, frozen=True):
     drop: int = 0
 
 
+def columns(*titles: str, left: int = 1, drop: Mapping[str, int] | None = None) -> tuple[Column, ...]:
+    """Columns with these titles, the first ``left`` of them aligned left; ``drop`` by title."""
+    drops = drop or {}
+    return tuple(
+        Column(title, "left" if at < left else "right", drops.get(title, 0)) for at, title in enumerate(titles)
+    )
+
+
 class Table(msgspec.Struct, frozen=True, tag=True):
     """Rows with one cell for each column; ``notes`` are lines below the table."""
 
@@ -56,11 +65,16 @@ class Bar(msgspec.Struct, frozen=True):
     tone: Tone = "first"
 
 
-class Bars(msgspec.Struct, frozen=True, tag=True):
-    """Bars on one linear scale from 0."""
+class Titled(msgspec.Struct, frozen=True, tag=True):
+    """A picture with its title and a line about it."""
 
     title: str
     about: str
+
+
+class Bars(Titled, frozen=True):
+    """Bars on one linear scale from 0."""
+
     columns: tuple[Column, ...]
     bars: tuple[Bar, ...]
     notes: tuple[str, ...] = ()
@@ -86,11 +100,9 @@ class Line(msgspec.Struct, frozen=True):
     kind: Literal["measured", "computed", "limit", "points"] = "measured"
 
 
-class Curve(msgspec.Struct, frozen=True, tag=True):
+class Curve(Titled, frozen=True):
     """Lines over one axis. ``x_log`` and ``y_log`` say which scales are logarithmic; ``marks`` are vertical lines."""
 
-    title: str
-    about: str
     x_title: str
     lines: tuple[Line, ...]
     x_ticks: tuple[Mark, ...]
@@ -100,11 +112,9 @@ class Curve(msgspec.Struct, frozen=True, tag=True):
     marks: tuple[Mark, ...] = ()
 
 
-class Histogram(msgspec.Struct, frozen=True, tag=True):
+class Histogram(Titled, frozen=True):
     """Counts in logarithmic bins: bin i covers ``first_edge * ratio**i`` up to the next. ``marks`` are quantiles."""
 
-    title: str
-    about: str
     first_edge: float
     ratio: float
     counts: tuple[int, ...]
@@ -133,11 +143,9 @@ class Lane(msgspec.Struct, frozen=True):
     spans: tuple[Span, ...]
 
 
-class TimeLine(msgspec.Struct, frozen=True, tag=True):
+class TimeLine(Titled, frozen=True):
     """Spans of time on several lanes, to scale."""
 
-    title: str
-    about: str
     end_s: float
     ticks: tuple[Mark, ...]
     lanes: tuple[Lane, ...]
@@ -160,11 +168,9 @@ class Stack(msgspec.Struct, frozen=True):
     total: str
 
 
-class Stacks(msgspec.Struct, frozen=True, tag=True):
+class Stacks(Titled, frozen=True):
     """Stacked bars on one linear scale from 0; the portions of each are named below it."""
 
-    title: str
-    about: str
     stacks: tuple[Stack, ...]
 
 
@@ -184,11 +190,9 @@ class Stretch(msgspec.Struct, frozen=True):
     hidden: bool = False
 
 
-class Way(msgspec.Struct, frozen=True, tag=True):
+class Way(Titled, frozen=True):
     """A path through devices: the stations in order, and one stretch between each two."""
 
-    title: str
-    about: str
     stations: tuple[Station, ...]
     stretches: tuple[Stretch, ...]
 
@@ -201,11 +205,9 @@ class Phrase(msgspec.Struct, frozen=True):
     whole: bool = False
 
 
-class Prose(msgspec.Struct, frozen=True, tag=True):
+class Prose(Titled, frozen=True):
     """Paragraphs of running text."""
 
-    title: str
-    about: str
     paragraphs: tuple[tuple[Phrase, ...], ...]
 
 

@@ -63,10 +63,9 @@ def _facts(run: Run) -> Iterable[tuple[str, str]]:
     if names:
         counts = {name: names.count(name) for name in names}
         yield "other GPUs", ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
-    versions = {
-        "driver": where.driver_version, "CUDA": where.cuda_driver_version, "toolkit": where.cuda_toolkit_version,
-    }  # fmt: skip
-    software = [f"{name} {version}" for name, version in versions.items() if version]
+    versions = (where.driver_version, where.cuda_driver_version, where.cuda_toolkit_version)
+    named = zip(("driver", "CUDA", "toolkit"), versions, strict=True)
+    software = [f"{name} {version}" for name, version in named if version]
     if software:
         yield "software", " · ".join(software)
     known = (where.fact(name) for name in ("cpu_model", "virtualization"))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from microbench.analysis.evidence import Finding
 from microbench.core.units import plain
-from microbench.report.document import GRADES, SEVERITY_MARKS, TRUST_MARKS, Bars, Cell, Report, Section, Table
+from microbench.report.document import GRADES, SEVERITY_MARKS, TRUST_MARKS, Bars, Report, Section, Table
 from microbench.report.tables import bars_table
 
 LONGEST = 2000
@@ -67,7 +67,10 @@ def _folded(table: Table, mark: str) -> Iterator[str]:
         yield from (_safe(table.question), "")
     yield _line(_safe(column.title) for column in table.columns)
     yield _line("---:" if column.align == "right" else ":---" for column in table.columns)
-    yield from (_line(_cell(cell) for cell in row) for row in table.rows)
+    for row in table.rows:
+        signs = (TRUST_MARKS[cell.trust][0] if cell.trust is not None else "" for cell in row)
+        texts = ((_safe(cell.text), _safe(cell.note), sign) for cell, sign in zip(row, signs, strict=True))
+        yield _line(" ".join(filter(None, words)) for words in texts)
     yield ""
     for note in table.notes:
         yield from (_safe(note), "")
@@ -76,11 +79,6 @@ def _folded(table: Table, mark: str) -> Iterator[str]:
 
 def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _cell(cell: Cell) -> str:
-    sign = TRUST_MARKS[cell.trust][0] if cell.trust is not None else ""
-    return " ".join(filter(None, (_safe(cell.text), _safe(cell.note), sign)))
 
 
 def _safe(text: str) -> str:

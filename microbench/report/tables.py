@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
-from microbench.analysis.evidence import exceeds, row_name
+from microbench.analysis.evidence import Evidence, exceeds, row_name, share_of
 from microbench.analysis.limits import Ceiling
 from microbench.analysis.stats import Row
 from microbench.core.model import BenchmarkInfo, Fact, Outcome, Param
 from microbench.core.units import MISSING, as_time, axis_title, axis_value, percent, quantity, short_size, spread
-from microbench.report.document import Bars, Cell, Column, Table, Tone
+from microbench.report.document import Bars, Cell, Column, Table, Tone, columns
 
 NOTHING = Cell(MISSING, tone="quiet")
 MOST_METRICS_ACROSS = 3
@@ -34,6 +34,8 @@ QUANTILES: dict[Tail, Literal["p1", "p90", "p99", "min", "max"]] = {
     "p1": "p1", "p90": "p90", "p99": "p99", "worst": "max", "min": "min", "max": "max",
 }  # fmt: skip
 
+LEFT = Column("", "left")
+Key = TypeVar("Key")
 Value = TypeVar("Value")
 LimitOf = Callable[[Row], Ceiling | None]
 Layout = tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]
@@ -65,10 +67,39 @@ def row_cell(row: Row | None, text: str = "", note: str = "", tone: Tone = "plai
     return Cell(text or quantity(row.value, row.metric.unit), note, tone, row.trust, row_name(row))
 
 
-def bars_table(bars: Bars) -> Table:
+def limited_cell(evidence: Evidence, row: Row | None, words: Callable[[Row], str], tone: Tone = "strong") -> Cell:
+    """A row in words with its share of its ceiling, above which it stands out; NOTHING without a row."""
+    if row is None:
+        return NOTHING
+    share, limit = share_of(evidence, row), evidence.ceiling(row)
+    over = limit is not None and exceeds(row, limit)
+    return row_cell(row, words(row), percent(share) if share is not None else "", "problem" if over else tone)
+
+
+def matrix(
+    title: str,
+    about: str,
+    across: Mapping[Value, str],
+    cells: Mapping[tuple[Key, Value], Cell],
+    name: Callable[[Key], str] = str,
+    corner: Column = LEFT,
+    notes: tuple[str, ...] = (),
+    drops: Sequence[int] = (),
+    align: Literal["left", "right"] = "right",
+) -> Table:
+    """A row for each first key of the cells, named by ``name``, and a column for each of ``across`` with its title."""
+    rows = tuple(
+        (Cell(name(down), tone="strong"), *(cells.get((down, key), NOTHING) for key in across))
+        for down in dict.fromkeys(down for down, _ in cells)
+    )
+    named = zip(across.values(), drops or [0] * len(across), strict=True)
+    return Table(title, about, (corner, *(Column(words, align, drop) for words, drop in named)), rows, notes)
+
+
+def bars_table(bars: Bars, tone: Tone = "plain") -> Table:
     """The figures of bars as a table, the labels first."""
-    rows = tuple((Cell(bar.label), *bar.cells) for bar in bars.bars)
-    return Table(bars.title, bars.about, (Column("", "left"), *bars.columns), rows, bars.notes)
+    rows = tuple((Cell(bar.label, tone=tone), *bar.cells) for bar in bars.bars)
+    return Table(bars.title, bars.about, (LEFT, *bars.columns), rows, bars.notes)
 
 
 def benchmark_tables(info: BenchmarkInfo, measured: Sequence[Row], limit_of: LimitOf) -> tuple[Table, ...]:
@@ -94,8 +125,8 @@ def benchmark_tables(info: BenchmarkInfo, measured: Sequence[Row], limit_of: Lim
     notes = _notes(measured, varying, limit_of)
     if len(cases) > MOST_CASES:
         notes.insert(0, f"{len(cases) - MOST_CASES} more cases: microbench export lists them all")
-    tables[0] = msgspec.structs.replace(tables[0], title=f"{info.name}: {info.title}", question=question(info))
-    tables[-1] = msgspec.structs.replace(tables[-1], notes=tuple(notes))
+    tables[0] = replace(tables[0], title=f"{info.name}: {info.title}", question=question(info))
+    tables[-1] = replace(tables[-1], notes=tuple(notes))
     return tuple(tables)
 
 
@@ -110,34 +141,33 @@ def question(info: BenchmarkInfo) -> str:
 def _layout(axes: list[str], measured: Sequence[Row], limit_of: LimitOf) -> Layout:
     """The columns and rows for these rows, whose cases differ in ``axes``."""
     metrics = list(dict.fromkeys(row.metric.name for row in measured))
-    if axes and len(metrics) <= MOST_METRICS_ACROSS:
-        return _metrics_across(axes, metrics, measured, limit_of)
-    if len(axes) == 1 and len({row.params.get(axes[0]) for row in measured}) <= MOST_VALUES_ACROSS:
+    across = bool(axes) and len(metrics) <= MOST_METRICS_ACROSS
+    if not across and len(axes) == 1 and len({row.params.get(axes[0]) for row in measured}) <= MOST_VALUES_ACROSS:
         return _values_across(axes[0], metrics, measured, limit_of)
-    tails = _tails(measured)
-    columns = [*_axis_columns(axes), Column("metric", "left"), Column("value"), *_tail_columns(tails)]
-    blank = _blank_at_zero(axes, measured)
-    rows = (
-        (*_axis_cells(axes, row, blank), Cell(row.metric.name), figure(row, limit_of(row)), *_tail_cells(row, tails))
-        for row in measured
-    )
-    return tuple(columns), tuple(rows)
-
-
-def _metrics_across(axes: list[str], metrics: list[str], measured: Sequence[Row], limit_of: LimitOf) -> Layout:
-    cases: dict[str, dict[str, Row]] = {}
-    for row in measured:
-        cases.setdefault(row.case_id, {})[row.metric.name] = row
-    tails = _tails(measured) if len(metrics) == 1 else ()
+    kinds = {row.metric.kind for row in measured}
+    alike = len(kinds) == 1 and "count" not in kinds
+    tails = TAILS[kinds.pop() if alike else ""] if not across or len(metrics) == 1 else ()
+    titles = [Column(axis_title(name), "left") for name in axes]
+    titles += map(Column, metrics) if across else [Column("metric", "left"), Column("value")]
+    titles += [Column(name, drop=DROPS[name]) for name in tails]
+    lines: dict[str | int, dict[str, Row]] = {}
+    for number, row in enumerate(measured):
+        lines.setdefault(row.case_id if across else number, {})[row.metric.name] = row
     blank = _blank_at_zero(axes, measured)
     rows = []
-    for by_metric in cases.values():
+    for by_metric in lines.values():
         first = next(iter(by_metric.values()))
-        cells = (
-            figure(by_metric[name], limit_of(by_metric[name])) if name in by_metric else NOTHING for name in metrics
-        )
-        rows.append((*_axis_cells(axes, first, blank), *cells, *_tail_cells(first, tails)))
-    return (*_axis_columns(axes), *(Column(name) for name in metrics), *_tail_columns(tails)), tuple(rows)
+        cells = [
+            NOTHING if name in blank and first.params.get(name) == 0
+            else Cell(axis_value(name, first.params[name]) if name in first.params else "")
+            for name in axes
+        ]  # fmt: skip
+        cells += [] if across else [Cell(first.metric.name)]
+        figures = {name: figure(row, limit_of(row)) for name, row in by_metric.items()}
+        cells += [figures.get(name, NOTHING) for name in (metrics if across else by_metric)]
+        ends = (quantity(first.over_rounds(QUANTILES[name]), first.metric.unit) for name in tails)
+        rows.append((*cells, *(Cell(words, tone="quiet") for words in ends)))
+    return tuple(titles), tuple(rows)
 
 
 def _values_across(axis: str, metrics: list[str], measured: Sequence[Row], limit_of: LimitOf) -> Layout:
@@ -146,20 +176,10 @@ def _values_across(axis: str, metrics: list[str], measured: Sequence[Row], limit
     # A narrow page drops every other one of five values; the first and the last stay.
     drops = [index % 2 if len(values) > MOST_VALUES_KEPT else 0 for index in range(len(values))]
     across = (Column(axis_value(axis, value), drop=drop) for value, drop in zip(values, drops, strict=True))
-    columns = (Column(f"metric by {axis_title(axis)}", "left"), *across)
-    return columns, tuple((Cell(name), *(cells.get((name, value), NOTHING) for value in values)) for name in metrics)
-
-
-def _axis_columns(axes: list[str]) -> list[Column]:
-    return [Column(axis_title(name), "left") for name in axes]
-
-
-def _axis_cells(axes: list[str], row: Row, blank: frozenset[str]) -> list[Cell]:
-    return [
-        NOTHING if name in blank and row.params.get(name) == 0
-        else Cell(axis_value(name, row.params[name]) if name in row.params else "")
-        for name in axes
-    ]  # fmt: skip
+    first = Column(f"metric by {axis_title(axis)}", "left")
+    return (first, *across), tuple(
+        (Cell(name), *(cells.get((name, value), NOTHING) for value in values)) for name in metrics
+    )
 
 
 def _blank_at_zero(axes: Iterable[str], measured: Sequence[Row]) -> frozenset[str]:
@@ -172,19 +192,6 @@ def _blank_at_zero(axes: Iterable[str], measured: Sequence[Row]) -> frozenset[st
         if without and sized and not without & sized:
             blank.add(size)
     return frozenset(blank)
-
-
-def _tails(found: Sequence[Row]) -> tuple[Tail, ...]:
-    kinds = {row.metric.kind for row in found}
-    return TAILS[kinds.pop() if len(kinds) == 1 and "count" not in kinds else ""]
-
-
-def _tail_columns(tails: tuple[Tail, ...]) -> list[Column]:
-    return [Column(name, drop=DROPS[name]) for name in tails]
-
-
-def _tail_cells(row: Row, tails: tuple[Tail, ...]) -> list[Cell]:
-    return [Cell(quantity(row.over_rounds(QUANTILES[name]), row.metric.unit), tone="quiet") for name in tails]
 
 
 # Notes below the tables of a benchmark: checks, limits, fixed parameters and facts.
@@ -273,30 +280,29 @@ def fact_tables(info: BenchmarkInfo, outcomes: Iterable[Outcome]) -> tuple[Table
     for name, members in facts.items():
         if (match := NUMBERED.fullmatch(name)) is not None:
             by_number = numbered.setdefault(match["group"], {})
-            by_number.setdefault(match["number"], {})[match["name"]] = _fact_cell(members)
+            by_number.setdefault(match["number"], {})[match["name"]] = fact_cell(members)
     several = {group: members for group, members in numbered.items() if max(map(len, members.values())) > 1}
     rows = tuple(
-        (Cell(name), _fact_cell(members), Cell(members[-1].source, tone="quiet"))
+        (Cell(name), fact_cell(members), Cell(members[-1].source, tone="quiet"))
         for name, members in facts.items()
         if (match := NUMBERED.fullmatch(name)) is None or match["group"] not in several
     )
-    columns = (Column("fact", "left"), Column("value", "left"), Column("source", "left", drop=1))
-    first = Table(f"{info.name}: {info.title}", question(info), columns, rows)
-    return (first, *(_numbered_table(group, members) for group, members in several.items()))
+    titles = columns("fact", "value", "source", left=3, drop={"source": 1})
+    first = Table(f"{info.name}: {info.title}", question(info), titles, rows)
+    tables = [first]
+    for group, by_number in several.items():
+        across = list(dict.fromkeys(title for cells in by_number.values() for title in cells))
+        # The first columns identify the device; a narrow page drops the last ones first.
+        kept = (Column(axis_title(title), "left", max(at + 1 - KEPT_ACROSS, 0)) for at, title in enumerate(across))
+        lines = ((Cell(key), *(cells.get(title, NOTHING) for title in across)) for key, cells in by_number.items())
+        tables.append(Table("", "", (Column(group, "left"), *kept), tuple(lines)))
+    return tuple(tables)
 
 
-def _fact_cell(rounds: Sequence[Fact]) -> Cell:
+def fact_cell(rounds: Sequence[Fact]) -> Cell:
+    """The values of a fact in each round, quiet if all are unknown."""
     words = ", ".join(dict.fromkeys(map(fact_words, rounds)))
     return Cell(words, tone="quiet" if all(fact.value is None for fact in rounds) else "plain")
-
-
-def _numbered_table(group: str, members: dict[str, dict[str, Cell]]) -> Table:
-    titles = list(dict.fromkeys(title for cells in members.values() for title in cells))
-    rows = tuple((Cell(number), *(cells.get(title, NOTHING) for title in titles)) for number, cells in members.items())
-    # The first columns identify the device; a narrow page drops the last ones first.
-    drops = (max(index + 1 - KEPT_ACROSS, 0) for index in range(len(titles)))
-    across = (Column(axis_title(title), "left", drop) for title, drop in zip(titles, drops, strict=True))
-    return Table("", "", (Column(group, "left"), *across), rows)
 
 
 def problem_table(outcomes: Iterable[Outcome]) -> Table | None:
@@ -314,5 +320,4 @@ def problem_table(outcomes: Iterable[Outcome]) -> Table | None:
         tone: Tone = "quiet" if status == "skipped" else "problem"
         words = Cell(STATUS_WORDS.get(status, status), tone=tone)
         rows.append((words, Cell(", ".join(cases)), Cell(reason, tone="quiet")))
-    columns = (Column("what", "left"), Column("case", "left"), Column("reason", "left"))
-    return Table("Not measured", "", columns, tuple(rows)) if rows else None
+    return Table("Not measured", "", columns("what", "case", "reason", left=3), tuple(rows)) if rows else None

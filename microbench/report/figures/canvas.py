@@ -186,10 +186,13 @@ def _element(shape: Shape, palette: Palette) -> str:
             place = f'x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" height="{_number(height)}"'
             return _hinted(f'rect {place} fill="{colour}"{more}', hint)
         case Dots(points, _, radius, symbol, hints):
-            marks = (
-                _hinted(_symbol(symbol, radius, x, y), hints[place] if hints else "")
-                for place, (x, y) in enumerate(points)
-            )
+            marks = []
+            for index, (x, y) in enumerate(points):
+                mark = f'circle cx="{_number(x)}" cy="{_number(y)}" r="{_number(radius)}"'
+                if symbol != "circle":
+                    corners = "L".join(f"{_number(x + dx)} {_number(y + dy)}" for dx, dy in corners_of(symbol, radius))
+                    mark = f'path d="M{corners}Z"'
+                marks.append(_hinted(mark, hints[index] if hints else ""))
             return f'<g fill="{colour}">{"".join(marks)}</g>'
         case Words(x, y, text, _, anchor, size, bold, halo):
             place = f'x="{_number(x)}" y="{_number(y + size * MIDDLE)}"'
@@ -201,13 +204,6 @@ def _element(shape: Shape, palette: Palette) -> str:
             behind = f'stroke="{palette.ground}" stroke-width="4" aria-hidden="true"'
             under = f"<text {place} {behind}>{words}</text>" if halo else ""
             return f"{under}<text {place}{fill}>{words}</text>"
-
-
-def _symbol(symbol: Symbol, radius: float, x: float, y: float) -> str:
-    if symbol == "circle":
-        return f'circle cx="{_number(x)}" cy="{_number(y)}" r="{_number(radius)}"'
-    corners = "L".join(f"{_number(x + dx)} {_number(y + dy)}" for dx, dy in corners_of(symbol, radius))
-    return f'path d="M{corners}Z"'
 
 
 def _hinted(element: str, hint: str) -> str:

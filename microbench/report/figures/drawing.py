@@ -95,9 +95,13 @@ def curve(canvas: Canvas, picture: Curve, *, height: float = CURVE_HEIGHT, hints
         legend(canvas, list(entries.values()))
     _marks(canvas, [(left + x_scale(mark.at), mark.text) for mark in picture.marks], height)
     area = Box(left, right, canvas.height, canvas.height + height)
-    y_of = _vertical(
-        [y for line in lines for _, y in line.points] + [tick.at for tick in picture.y_ticks], picture.y_log, area
-    )
+    ys = [y for line in lines for _, y in line.points] + [tick.at for tick in picture.y_ticks]
+    below = 0.0 if min(ys) == 0 else ROOM / 2  # only an axis that begins at 0 has no room below
+    y_scale = Scale(min(ys), max(ys), area.bottom - area.top - ROOM - below, picture.y_log)
+
+    def y_of(value: float) -> float:
+        return area.bottom - below - y_scale(value)
+
     for y, text in _apart([(y_of(tick.at), tick.text) for tick in picture.y_ticks], lambda text: ROW):
         canvas.shapes.append(Stroke([(left, y), (right, y)], "grid"))
         canvas.shapes.append(Words(left - GAP, y, text, "muted", "end", SMALL))
@@ -116,13 +120,6 @@ def curve(canvas: Canvas, picture: Curve, *, height: float = CURVE_HEIGHT, hints
     if picture.x_title:
         canvas.shapes.append(Words(right, canvas.height + ROW / 2, picture.x_title, "muted", "end", SMALL))
         canvas.height += ROW
-
-
-def _vertical(values: Sequence[float], log: bool, area: Box) -> Callable[[float], float]:
-    """From values to heights; only an axis that begins at 0 has no room below."""
-    below = 0.0 if min(values) == 0 else ROOM / 2
-    scale = Scale(min(values), max(values), area.bottom - area.top - ROOM - below, log)
-    return lambda value: area.bottom - below - scale(value)
 
 
 def _has_dots(line: Line) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.core.model import Run
@@ -16,7 +16,7 @@ from microbench.report.figures import drawing
 from microbench.report.figures.canvas import LARGE, SMALL, Canvas
 from microbench.report.figures.catalogue import KINDS, Panel
 from microbench.report.heading import head, mark_of
-from microbench.report.tables import NOTHING
+from microbench.report.tables import NOTHING, bars_table, matrix
 
 # One colour for each run; more runs are counted instead.
 MOST_SOURCES = len(SERIES_TONES)
@@ -46,9 +46,6 @@ class Member(NamedTuple):
     label: str
     tone: Tone
     panel: Panel
-
-
-Rows = tuple[list[Column], list[tuple[Cell, ...]]]
 
 
 class Figure(NamedTuple):
@@ -83,14 +80,15 @@ class Figure(NamedTuple):
         bars = [bar for picture in pictures if isinstance(picture, Bars) for bar in picture.bars]
         most = max((max(bar.value, bar.beyond or 0.0) for bar in bars), default=None)
         end_s = max((picture.end_s for picture in pictures if isinstance(picture, TimeLine)), default=None)
+        several = len(self.panels) > 1
         for place, (picture, x_words, y_words) in enumerate(self.panels):
-            if len(self.panels) > 1:
+            if several:
                 canvas.height += 18.0 if place else 0.0
                 drawing.paragraph(canvas, picture.title, bold=True)
                 drawing.paragraph(canvas, picture.about, SMALL, "muted")
                 canvas.height += 6.0
             if isinstance(picture, Curve):
-                height = drawing.CURVE_HEIGHT if len(self.panels) == 1 else LOW_HEIGHT
+                height = LOW_HEIGHT if several else drawing.CURVE_HEIGHT
                 drawing.curve(canvas, picture, height=height, hints=(x_words, y_words) if hints else None)
             elif isinstance(picture, Bars):
                 drawing.bars(canvas, picture, most=most)
@@ -206,35 +204,34 @@ def _groups(shown: Sequence[tuple[str, Sequence[Panel]]]) -> list[list[Member]]:
 def _overlaid(members: Sequence[Member]) -> Panel:
     label, _, first = members[0]
     if isinstance(first.picture, TimeLine) and label:
-        return first._replace(picture=msgspec.structs.replace(first.picture, title=label))
+        return first._replace(picture=replace(first.picture, title=label))
     if len(members) == 1:
         return first
     curves = [(tone, panel.picture) for _, tone, panel in members if isinstance(panel.picture, Curve)]
     bars = [(tone, panel.picture) for _, tone, panel in members if isinstance(panel.picture, Bars)]
     picture = _overlaid_curves(curves) if curves else _overlaid_bars(bars)
     if len({panel.picture.about for _, _, panel in members}) > 1:  # it names figures of one run
-        picture = msgspec.structs.replace(picture, about="")
+        picture = replace(picture, about="")
     return first._replace(picture=picture)
 
 
 def _overlaid_curves(members: Sequence[tuple[Tone, Curve]]) -> Curve:
     """The main lines of several curves over common axes, without their marks."""
-    lines = [msgspec.structs.replace(line, tone=tone) for tone, curve in members for line in _main(curve.lines)]
+    lines = [replace(line, tone=tone) for tone, curve in members for line in _main(curve.lines)]
     own = [line for line in lines if line.kind != "limit"]
     if len({line.name for line in own}) == 1:  # the legend says which run it is
-        own = [msgspec.structs.replace(line, name="") for line in own]
-    by_name: dict[str, list[Line]] = {}
-    for line in lines:
-        if line.kind == "limit":
-            by_name.setdefault(line.name, []).append(line)
-    limits = []
-    for alike in by_name.values():  # a limit that several runs share is drawn once, in no run's colour
-        longest = max(alike, key=lambda line: line.points[-1][0])
-        limits.append(longest if len(alike) == 1 else msgspec.structs.replace(longest, tone="quiet"))
+        own = [replace(line, name="") for line in own]
+    by_name: dict[str, Line] = {}
+    for line in (line for line in lines if line.kind == "limit"):
+        # A limit that several runs share is drawn once, in no run's colour.
+        other = by_name.get(line.name)
+        longest = line if other is None or line.points[-1][0] > other.points[-1][0] else other
+        by_name[line.name] = longest if other is None else replace(longest, tone="quiet")
+    limits = list(by_name.values())
     highest = max(y for line in (*limits, *own) for _, y in line.points) * BEYOND
     first = members[0][1]
     y_ticks = _ticks([curve.y_ticks for _, curve in members], log=first.y_log)
-    return msgspec.structs.replace(
+    return replace(
         first,
         lines=(*own, *limits),
         x_ticks=_ticks([curve.x_ticks for _, curve in members], log=first.x_log),
@@ -262,8 +259,8 @@ def _overlaid_bars(members: Sequence[tuple[Tone, Bars]]) -> Bars:
     groups: dict[str, list[Bar]] = {}
     for tone, one in members:
         for bar in one.bars:
-            groups.setdefault(bar.label, []).append(msgspec.structs.replace(bar, tone=tone))
-    return msgspec.structs.replace(members[0][1], bars=tuple(bar for group in groups.values() for bar in group))
+            groups.setdefault(bar.label, []).append(replace(bar, tone=tone))
+    return replace(members[0][1], bars=tuple(bar for group in groups.values() for bar in group))
 
 
 # The drawn data as tables.
@@ -272,13 +269,11 @@ def _overlaid_bars(members: Sequence[tuple[Tone, Bars]]) -> Bars:
 def _table(members: Sequence[Member]) -> Table:
     picture = members[0].panel.picture
     if isinstance(picture, TimeLine):
-        columns, rows = _span_rows(picture)
-    else:
-        columns, rows = _bar_rows(members) if isinstance(picture, Bars) else _point_rows(members)
-    return Table(picture.title, picture.about, tuple(columns), tuple(rows))
+        return _span_table(picture)
+    return _bar_table(members) if isinstance(picture, Bars) else _point_table(members)
 
 
-def _point_rows(members: Sequence[Member]) -> Rows:
+def _point_table(members: Sequence[Member]) -> Table:
     """A row for each place on the axis, a column for each line."""
     first = members[0].panel
     lines = [
@@ -290,39 +285,35 @@ def _point_rows(members: Sequence[Member]) -> Rows:
     ]
     xs = sorted({x for _, _, points in lines for x in points})
     step = max(1, -(-len(xs) // MOST_ROWS))
-    rows = [
-        (
-            Cell(first.x_words(x), tone="strong"),
-            *(Cell(words(points[x])) if x in points else NOTHING for _, words, points in lines),
-        )
+    names = dict(enumerate(name for name, _, _ in lines))
+    cells = {
+        (x, index): Cell(words(points[x])) if x in points else NOTHING
         for x in xs[::step]
-    ]
-    title = first.picture.x_title if isinstance(first.picture, Curve) else ""
-    return [Column(title, "left"), *(Column(name) for name, _, _ in lines)], rows
+        for index, (_, words, points) in enumerate(lines)
+    }
+    picture = first.picture
+    corner = Column(picture.x_title if isinstance(picture, Curve) else "", "left")
+    return matrix(picture.title, picture.about, names, cells, first.x_words, corner)
 
 
-def _bar_rows(members: Sequence[Member]) -> Rows:
+def _bar_table(members: Sequence[Member]) -> Table:
     """A row for each bar; of several runs the first figure of each."""
     pictures = [(label, panel.picture) for label, _, panel in members if isinstance(panel.picture, Bars)]
+    first = pictures[0][1]
     if len(pictures) == 1:
-        one = pictures[0][1]
-        return [Column("", "left"), *one.columns], [(Cell(bar.label, tone="strong"), *bar.cells) for bar in one.bars]
-    cells = [{bar.label: bar.cells[0] for bar in one.bars} for _, one in pictures]
-    labels = dict.fromkeys(label for each in cells for label in each)
-    rows = [(Cell(label, tone="strong"), *(each.get(label, NOTHING) for each in cells)) for label in labels]
-    return [Column("", "left"), *(Column(label) for label, _ in pictures)], rows
+        return bars_table(first, "strong")
+    cells = {(bar.label, label): bar.cells[0] for label, picture in pictures for bar in picture.bars}
+    return matrix(first.title, first.about, {label: label for label, _ in pictures}, cells)
 
 
-def _span_rows(picture: TimeLine) -> Rows:
+def _span_table(picture: TimeLine) -> Table:
     """When each named span begins and how long it takes."""
-    columns = [Column("lane", "left"), Column("what", "left"), Column("begins"), Column("takes")]
-    rows: list[tuple[Cell, ...]] = []
-    for lane in picture.lanes:
-        for span in lane.spans:
-            if span.text:
-                words = (" ".join(lane.name.split()), span.text, as_time(span.begin_s))
-                rows.append((*map(Cell, words), Cell(as_time(span.end_s - span.begin_s))))
-    return columns, rows
+    named = [(" ".join(lane.name.split()), span) for lane in picture.lanes for span in lane.spans if span.text]
+    rows = tuple(
+        (Cell(lane), Cell(span.text), Cell(as_time(span.begin_s)), Cell(as_time(span.end_s - span.begin_s)))
+        for lane, span in named
+    )
+    return Table(picture.title, picture.about, document.columns("lane", "what", "begins", "takes", left=2), rows)
 
 
 # The same pictures for the terminal.
@@ -344,7 +335,7 @@ def sheet(name: str, run: Run, *, reference: bool = False) -> document.Report | 
             title += f" · GPU {group.gpu.index}, {group.gpu.name}"
         if pictures := _pictures(name, group):
             sections.append(document.Section(name, title, tuple(pictures), (), ()))
-    return msgspec.structs.replace(head(run, reference=reference), sections=tuple(sections)) if sections else None
+    return replace(head(run, reference=reference), sections=tuple(sections)) if sections else None
 
 
 def _pictures(name: str, evidence: Evidence) -> list[document.Picture]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from microbench.analysis.evidence import Evidence, row_name
 from microbench.analysis.stats import Row, values_of
-from microbench.core.model import PerCall, Telemetry
+from microbench.core.model import PerCall
 from microbench.core.units import axis_title, axis_value, percent, plain, quantity, spread, wall
 from microbench.report.document import GRADES, TRUST_MARKS
 from microbench.report.tables import QUANTILES, TAILS, fact_notes
@@ -104,18 +104,15 @@ def _words(row: Row, group: Evidence) -> Iterator[tuple[str, str]]:
     for note in fact_notes([row]):
         name, _, words = note.partition(": ")
         yield name, words
-    yield from _machine([state for outcome in row.outcomes for state in outcome.telemetry.values()])
-    yield "took", wall(sum(outcome.wall_s for outcome in row.outcomes))
-
-
-def _machine(states: Sequence[Telemetry]) -> Iterator[tuple[str, str]]:
-    """The GPU's state meanwhile, as ranges over the rounds."""
+    # The GPU's state meanwhile, as ranges over the rounds.
+    states = [state for outcome in row.outcomes for state in outcome.telemetry.values()]
     clocks = [clock for state in states for clock in (state.sm_clock_begin_hz, state.sm_clock_end_hz)]
     yield "SM clock", _range(clocks, "Hz")
     yield "temperature", _range([state.temperature_c for state in states], "°C")
     yield "power", _range([state.power_w for state in states], "W")
     reasons = dict.fromkeys(reason for state in states for reason in state.throttle_reasons)
     yield "clock held down by", ", ".join(reasons)
+    yield "took", wall(sum(outcome.wall_s for outcome in row.outcomes))
 
 
 def _range(values: Sequence[float | None], unit: Literal["Hz", "°C", "W"]) -> str:
@@ -144,11 +141,8 @@ def histogram(samples: np.typing.NDArray[np.floating], unit: str, title: str) ->
     length = math.log(high / low)
     places = np.minimum((np.log(samples / low) * (BINS / length)).astype(np.int64), BINS - 1)
     middle = float(np.median(samples))
-    marks = (
-        (0.0, quantity(low, unit)),
-        (round(math.log(middle / low) / length * 100, 1), f"median {quantity(middle, unit)}"),
-        (100.0, quantity(high, unit)),
-    )
+    median = (round(math.log(middle / low) / length * 100, 1), f"median {quantity(middle, unit)}")
+    marks = ((0.0, quantity(low, unit)), median, (100.0, quantity(high, unit)))
     return Histogram(title, tuple(np.bincount(places, minlength=BINS).tolist()), marks)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-from microbench.core.model import Environment, GpuInfo, Run, Session, Settings
+from microbench.core.model import GpuInfo, Run, Session, Settings
 from microbench.core.units import as_time, axis_title, quantity, short_size
-from microbench.report.document import Cell, Column, Table
-from microbench.report.tables import NOTHING, fact_words, value_cell
+from microbench.report.document import Cell, Column, Table, columns
+from microbench.report.tables import NOTHING, fact_cell, value_cell
 
 DISTRIBUTION = "cuda-microbench"
 SHORT_COMMIT = 12
@@ -24,8 +24,18 @@ def machine_tables(run: Run) -> tuple[Table, ...]:
     """The machine of the newest session, and every session."""
     where = run.sessions[-1].environment
     packages = tuple((Cell(name), Cell(version)) for name, version in where.packages.items())
-    package_table = Table("Packages", "", (Column("package", "left"), Column("version", "left")), packages)
-    tables = (_gpus(where.gpus), _software(where), _facts(where), package_table, _sessions(run.sessions))
+    package_table = Table("Packages", "", columns("package", "version", left=2), packages)
+    named = {
+        "driver": where.driver_version, "CUDA of the driver": where.cuda_driver_version,
+        "CUDA toolkit": where.cuda_toolkit_version,
+    }  # fmt: skip
+    versions = tuple((Cell(name), Cell(version)) for name, version in named.items() if version)
+    software = Table("Software", "", columns("what", "version", left=2), versions)
+    facts = tuple(
+        (Cell(axis_title(fact.name)), fact_cell([fact]), Cell(fact.source, tone="quiet")) for fact in where.facts
+    )
+    host = Table("Host", "", columns("what", "value", "source", left=3, drop={"source": 1}), facts)
+    tables = (_gpus(where.gpus), software, host, package_table, _sessions(run.sessions))
     return tuple(table for table in tables if table.rows)
 
 
@@ -33,73 +43,41 @@ def _gpus(gpus: tuple[GpuInfo, ...]) -> Table:
     each = zip(*map(_gpu_rows, gpus), strict=True)
     rows = tuple((Cell(members[0][0]), *(cell for _, cell in members)) for members in each)
     titles = [f"GPU {gpu.index}" if len(gpus) > 1 else "value" for gpu in gpus]
-    return Table("GPU", "", (Column("what", "left"), *(Column(title, "left") for title in titles)), rows)
+    return Table("GPU", "", columns("what", *titles, left=1 + len(titles)), rows)
 
 
 def _gpu_rows(gpu: GpuInfo) -> Iterable[tuple[str, Cell]]:
     link = gpu.link
-    yield "name", value_cell(gpu.name, str)
-    yield "UUID", value_cell(gpu.uuid, str)
-    yield "PCI address", value_cell(gpu.pci_bus_id, str)
+    for name, text in (("name", gpu.name), ("UUID", gpu.uuid), ("PCI address", gpu.pci_bus_id)):
+        yield name, value_cell(text, str)
     yield "compute capability", value_cell(gpu.compute_capability or None, lambda pair: "{}.{}".format(*pair))
     yield "SMs", value_cell(gpu.sm_count, str)
     yield "L2", value_cell(gpu.l2_bytes, short_size)
     yield "memory", value_cell(gpu.memory_bytes, short_size)
     yield "memory bus", value_cell(gpu.memory_bus_bits or None, lambda bits: f"{bits} bits")
-    yield "highest SM clock", value_cell(gpu.sm_clock_max_hz, _hertz)
-    yield "highest memory clock", value_cell(gpu.memory_clock_max_hz, _hertz)
+    for name, hz in (("highest SM clock", gpu.sm_clock_max_hz), ("highest memory clock", gpu.memory_clock_max_hz)):
+        yield name, value_cell(hz, lambda value: quantity(value, "Hz"))
     yield "power limit", value_cell(gpu.power_limit_w, lambda watts: quantity(watts, "W"))
-    yield "ECC", value_cell(gpu.ecc, _switch)
-    yield "MIG", value_cell(gpu.mig, _switch)
-    yield "persistence", value_cell(gpu.persistence, _switch)
-    yield "confidential computing", value_cell(gpu.confidential_computing, _switch)
+    switches = {
+        "ECC": gpu.ecc, "MIG": gpu.mig, "persistence": gpu.persistence,
+        "confidential computing": gpu.confidential_computing,
+    }  # fmt: skip
+    for name, switch in switches.items():
+        yield name, value_cell(switch, lambda on: "on" if on else "off")
     yield "NUMA node", value_cell(gpu.numa_node, str)
-    yield "PCIe at most", _pcie(link.generation_max, link.lanes_max)
-    yield "PCIe when asked", _pcie(link.generation_now, link.lanes_now)
+    speeds = {"at most": (link.generation_max, link.lanes_max), "when asked": (link.generation_now, link.lanes_now)}
+    for when, (generation, lanes) in speeds.items():
+        yield f"PCIe {when}", Cell(f"{generation}.0 x{lanes}") if generation and lanes else NOTHING
     yield "payload of a packet", value_cell(link.max_payload_bytes, short_size)
     yield "read request", value_cell(link.max_read_request_bytes, short_size)
     yield "NVLinks", value_cell(link.nvlinks, str)
     yield "other processes", value_cell(gpu.other_processes, lambda names: ", ".join(names) or "none")
 
 
-def _hertz(value: float) -> str:
-    return quantity(value, "Hz")
-
-
-def _switch(value: bool) -> str:
-    return "on" if value else "off"
-
-
-def _pcie(generation: int | None, lanes: int | None) -> Cell:
-    return Cell(f"{generation}.0 x{lanes}") if generation and lanes else NOTHING
-
-
-def _software(where: Environment) -> Table:
-    named = {
-        "driver": where.driver_version, "CUDA of the driver": where.cuda_driver_version,
-        "CUDA toolkit": where.cuda_toolkit_version,
-    }  # fmt: skip
-    rows = tuple((Cell(name), Cell(version)) for name, version in named.items() if version)
-    return Table("Software", "", (Column("what", "left"), Column("version", "left")), rows)
-
-
-def _facts(where: Environment) -> Table:
-    rows = tuple(
-        (
-            Cell(axis_title(fact.name)),
-            Cell(fact_words(fact), tone="quiet" if fact.value is None else "plain"),
-            Cell(fact.source, tone="quiet"),
-        )
-        for fact in where.facts
-    )
-    columns = (Column("what", "left"), Column("value", "left"), Column("source", "left", drop=1))
-    return Table("Host", "", columns, rows)
-
-
 def _sessions(sessions: tuple[Session, ...]) -> Table:
     names = [name for name in FLOORS if any(getattr(one.floors, name) is not None for one in sessions)]
-    columns = (
-        Column("began (UTC)", "left"), Column("measured", "left"), Column("rounds"), Column("microbench", "left"),
+    titles = (
+        *columns("began (UTC)", "measured", "rounds", left=2), Column("microbench", "left"),
         Column("commit", "left", drop=1), *(Column(FLOORS[name], drop=2) for name in names),
     )  # fmt: skip
     rows = tuple(
@@ -113,7 +91,7 @@ def _sessions(sessions: tuple[Session, ...]) -> Table:
         )
         for one in sessions
     )
-    return Table("Sessions", "floors: the least that each way of timing can see", columns, rows)
+    return Table("Sessions", "floors: the least that each way of timing can see", titles, rows)
 
 
 def commands(run: Run) -> tuple[str, ...]:

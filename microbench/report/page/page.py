@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 from markupsafe import Markup
+from msgspec.structs import replace
 
 from microbench import __version__
 from microbench.analysis.evidence import Evidence
 from microbench.core.model import SAMPLES_KEPT, Measurement, Run
-from microbench.report.document import GRADES, Picture, Report, Table
+from microbench.report.document import GRADES, Report, Table
 from microbench.report.figures.figure import Figure
 from microbench.report.heading import SIMULATED
 from microbench.report.page.details import Details, details
@@ -31,6 +32,8 @@ SAMPLE_STEPS = (SAMPLES_KEPT, 256, 128, 64, 32)
 LEVEL = 5
 # A finding names at most this many of the rows behind it.
 MOST_RESTS = 6
+
+NOWHERE = "base-uri 'none'; form-action 'none'"
 
 Place = Callable[[str], int | None]
 
@@ -89,7 +92,10 @@ def build(subjects: Sequence[Subject], figures: Sequence[Figure], *, most_bytes:
     templates = environment()
     parts = _parts(subjects, figures)
     program = script()
-    context = _context(parts, figures) | {"script": program, "policy": _policy(program)}
+    # Only this script runs, and nothing is fetched or sent.
+    digest = base64.b64encode(hashlib.sha256(program.encode()).digest()).decode("ascii")
+    policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; {NOWHERE}"
+    context = _context(parts, figures) | {"script": program, "policy": policy}
     head = templates.get_template("page.html").render(context)
     found = packed(msgspec.json.encode([detail for part in parts for detail in part.details.found]))
     # Rendered without the runs first: the rest of the page decides how many of their samples fit.
@@ -124,20 +130,17 @@ def fitting(runs: Sequence[Run], room_bytes: int) -> Carried:
 
 def thinned(run: Run, most: int) -> Run:
     """The run with at most ``most`` evenly spaced samples of each measurement; their true count stays."""
-    outcomes = tuple(
-        msgspec.structs.replace(outcome, measurements=tuple(_thinned(one, most) for one in outcome.measurements))
-        for outcome in run.outcomes
-    )
-    return msgspec.structs.replace(run, outcomes=outcomes)
 
+    def fewer(measurement: Measurement) -> Measurement:
+        if _count(measurement) <= most:
+            return measurement
+        # As text, so that every stored digit stays.
+        samples = bytes(measurement.samples).strip(b"[] \t\r\n").split(b",")
+        some = b",".join(samples[index * len(samples) // most] for index in range(most))
+        return replace(measurement, samples=msgspec.Raw(b"[" + some + b"]"))
 
-def _thinned(measurement: Measurement, most: int) -> Measurement:
-    if _count(measurement) <= most:
-        return measurement
-    # As text, so that every stored digit stays.
-    samples = bytes(measurement.samples).strip(b"[] \t\r\n").split(b",")
-    kept = b",".join(samples[index * len(samples) // most] for index in range(most))
-    return msgspec.structs.replace(measurement, samples=msgspec.Raw(b"[" + kept + b"]"))
+    outcomes = (replace(one, measurements=tuple(map(fewer, one.measurements))) for one in run.outcomes)
+    return replace(run, outcomes=tuple(outcomes))
 
 
 def _count(measurement: Measurement) -> int:
@@ -145,24 +148,20 @@ def _count(measurement: Measurement) -> int:
     return bytes(measurement.samples).count(b",") + 1
 
 
-def _policy(program: str) -> str:
-    """A content security policy: only this script runs, and nothing is fetched or sent."""
-    digest = base64.b64encode(hashlib.sha256(program.encode()).digest()).decode("ascii")
-    return (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
 def _parts(subjects: Sequence[Subject], figures: Sequence[Figure]) -> list[_Part]:
     drawn = [picture for figure in figures for picture in figure.pictures]
     parts: list[_Part] = []
     for index, subject in enumerate(subjects):
+        # Pictures that the page's figures show are not shown again.
+        sections = (
+            replace(section, pictures=tuple(one for one in section.pictures if one not in drawn))
+            for section in subject.report.sections
+        )
         part = _Part(
             id=f"run-{index}-" if len(subjects) > 1 else "",
             name=subject.name,
             file=f"{slug(subject.run.run_id)}.json",
-            report=_without(subject.report, drawn),
+            report=replace(subject.report, sections=tuple(sections)),
             machine=machine_tables(subject.run),
             commands=commands(subject.run),
             details=details(subject.groups),
@@ -170,15 +169,6 @@ def _parts(subjects: Sequence[Subject], figures: Sequence[Figure]) -> list[_Part
         )
         parts.append(part)
     return parts
-
-
-def _without(report: Report, drawn: Sequence[Picture]) -> Report:
-    """The report without the pictures that the page's figures show."""
-    sections = tuple(
-        msgspec.structs.replace(section, pictures=tuple(one for one in section.pictures if one not in drawn))
-        for section in report.sections
-    )
-    return msgspec.structs.replace(report, sections=sections)
 
 
 def _context(parts: Sequence[_Part], figures: Sequence[Figure]) -> dict[str, Any]:

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from microbench.core.units import BEFORE_UNIT, BINARY, PREFIXES, SMALLER, plain
 from microbench.report import document
-from microbench.report.document import (
-    SEVERITY_MARKS,
-    TRUST_MARKS,
-    Bars,
-    Cell,
-    Column,
-    Curve,
-    Histogram,
-    Stacks,
-    TimeLine,
-)
+from microbench.report.document import Bars, Cell, Column, Curve, Histogram, Stacks, TimeLine
 from microbench.report.figures import drawing
 from microbench.report.figures.canvas import DARK, LIGHT, PAGE, Canvas
 from microbench.report.figures.figure import Figure
 from microbench.report.tables import bars_table
 
-FOLDER = "templates"
+Drawing = Curve | TimeLine | Histogram
+DRAWN: dict[type, Callable[[Canvas, Any], None]] = {
+    Curve: drawing.curve, TimeLine: drawing.time_line, Histogram: drawing.histogram,
+}  # fmt: skip
 # Each script uses only those before it.
 SCRIPTS = ("unpacking.js", "tables.js", "details.js", "page.js")
 # Longer texts are cut, with their length.
@@ -41,26 +35,22 @@ HALF_WIDTH, WHOLE_WIDTH, NARROW_WIDTH = 540.0, 860.0, 340.0
 def environment() -> Environment:
     """The templates and their filters. Only what a template itself says is markup; all other text is escaped."""
     made = Environment(
-        loader=PackageLoader(__package__, FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=PackageLoader(__package__, "templates"), autoescape=True, undefined=StrictUndefined, finalize=_shown,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     made.filters |= {
         "as_table": bars_table,
         "classes": _classes,
         "drawn": _drawn,
         "glued": lambda text: BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text),  # a number and its unit stay on one line
         "heard": _heard,
-        "kind": _kind,
+        "kind": lambda picture: "drawing" if isinstance(picture, Drawing) else type(picture).__name__.lower(),
         "longest": _longest,
         "note_widths": _note_widths,
-        "severity_mark": SEVERITY_MARKS.get,
+        "severity_mark": document.SEVERITY_MARKS.get,
         "slug": slug,
         "sort_key": lambda text: "" if (key := sort_key(text)) is None else f"{key:.6g}",
-        "trust_mark": TRUST_MARKS.get,
+        "trust_mark": document.TRUST_MARKS.get,
     }
     return made
 
@@ -126,12 +116,7 @@ def sort_key(text: str) -> float | None:
 # Pictures.
 
 
-def _kind(picture: document.Picture) -> str:
-    """The name of the template that shows it."""
-    return "drawing" if isinstance(picture, Curve | TimeLine | Histogram) else type(picture).__name__.lower()
-
-
-def _drawn(picture: Curve | TimeLine | Histogram | Figure, width: float) -> Markup:
+def _drawn(picture: Drawing | Figure, width: float) -> Markup:
     """A picture as SVG of that width; a wide one again for phones."""
     # Every text in an SVG is escaped where it is made.
     if width == NARROW_WIDTH:
@@ -140,26 +125,20 @@ def _drawn(picture: Curve | TimeLine | Histogram | Figure, width: float) -> Mark
     return Markup(f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>')
 
 
-def _svg(picture: Curve | TimeLine | Histogram | Figure, width: float) -> str:
+def _svg(picture: Drawing | Figure, width: float) -> str:
     canvas = Canvas(width)
-    match picture:
-        case Figure():
-            picture.draw(canvas, hints=width > NARROW_WIDTH)
-        case Curve():
-            drawing.curve(canvas, picture)
-        case TimeLine():
-            drawing.time_line(canvas, picture)
-        case Histogram():
-            drawing.histogram(canvas, picture)
+    if isinstance(picture, Figure):
+        picture.draw(canvas, hints=width > NARROW_WIDTH)
+    else:
+        DRAWN[type(picture)](canvas, picture)
     return canvas.svg(PAGE)
 
 
-def _heard(picture: Curve | TimeLine | Histogram) -> str:
+def _heard(picture: Drawing) -> str:
     """The words for a drawing that a screen reader reads."""
-    names = [line.name for line in picture.lines] if isinstance(picture, Curve) else []
+    names = [line.name for line in picture.lines if line.name] if isinstance(picture, Curve) else []
     marks = [] if isinstance(picture, TimeLine) else [mark.text for mark in picture.marks]
-    parts = (picture.title, picture.about, ", ".join(filter(None, names)), ", ".join(marks))
-    return ": ".join(filter(None, parts))
+    return ": ".join(filter(None, (picture.title, picture.about, ", ".join(names), ", ".join(marks))))
 
 
 def _longest(picture: Bars | Stacks) -> float:

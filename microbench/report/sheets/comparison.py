@@ -15,7 +15,7 @@ from microbench.core.units import MISSING, from_to, ratio, ratio_range
 from microbench.report.curves import param_words
 from microbench.report.document import Banner, Cell, Column, Histogram, Mark, Picture, Report, Section, Table, Tone
 from microbench.report.heading import SIMULATED, run_words
-from microbench.report.tables import fact_words
+from microbench.report.tables import NOTHING, fact_words
 
 MOST_LISTED = 40
 MOST_DIFFERENCES = 12
@@ -46,14 +46,8 @@ def sheet(comparison: Comparison, base: Side, new: Side, *, everything: bool = F
     pictures: list[Picture] = [*_incomparable(comparison), *changes, *_moved(comparison)]
     if everything:
         pictures += [*_table("Unclear", comparison.of("unclear")), *_table("Same", comparison.of("same"))]
-    section = Section(
-        suite=SUITE,
-        title="compare: NEW against BASE",
-        pictures=tuple(pictures),
-        studies=(),
-        findings=tuple(findings(comparison, base, new)),
-        verdict=summary(comparison),
-    )
+    judged, verdict = tuple(findings(comparison, base, new)), summary(comparison)
+    section = Section(SUITE, "compare: NEW against BASE", tuple(pictures), (), judged, verdict)
     differences = (*_missing(comparison), *_differences(comparison))
     others = Section("both", "both: other differences between the runs", differences, (), ())
     banners = (
@@ -106,16 +100,13 @@ def _row(change: Change, adjusted: bool) -> tuple[Cell, ...]:
 
 
 def _ratio_cell(change: Change, interval: Interval | None, note: str = "") -> Cell:
-    if interval is None:
-        return Cell(MISSING, tone="quiet")
-    return Cell(ratio(interval.median), note, TONES[change.verdict])
+    return NOTHING if interval is None else Cell(ratio(interval.median), note, TONES[change.verdict])
 
 
 def _tells_more(change: Change) -> bool:
     """True if the ratio that decided differs from the measured one by more than rounding."""
-    if change.by == "value" or change.judged is None or change.ratio is None:
-        return False
-    if 0 in (change.base.value, change.new.value):
+    zero = 0 in (change.base.value, change.new.value)
+    if change.by == "value" or change.judged is None or change.ratio is None or zero:
         return False
     return abs(math.log(change.judged.median / change.ratio.median)) >= TELLING
 
@@ -142,9 +133,8 @@ def _moved(comparison: Comparison) -> list[Histogram]:
 
 def _cost(change: Change) -> float | None:
     """NEW's cost over BASE's, as judged; None for counts and for figures that were not judged."""
-    if change.judged is None or change.verdict == "incomparable" or change.reason == "rounds":
-        return None
-    if change.metric.kind == "count":
+    unjudged = change.verdict == "incomparable" or change.reason == "rounds" or change.metric.kind == "count"
+    if change.judged is None or unjudged:
         return None
     return 1 / change.judged.median if change.metric.kind == "rate" else change.judged.median
 
@@ -173,10 +163,8 @@ def _missing(comparison: Comparison) -> list[Table]:
 
 def _differences(comparison: Comparison) -> list[Table]:
     columns = (Column("", "left"), Column("BASE", "left"), Column("NEW", "left"))
-    rows = [
-        (Cell(fact.name), Cell(fact_words(fact.base)[:LONGEST]), Cell(fact_words(fact.new)[:LONGEST]))
-        for fact in comparison.differences
-    ]
+    facts = ((fact.name, fact_words(fact.base), fact_words(fact.new)) for fact in comparison.differences)
+    rows = [(Cell(name), Cell(before[:LONGEST]), Cell(after[:LONGEST])) for name, before, after in facts]
     return _short_table("The machines", columns, rows)
 
 

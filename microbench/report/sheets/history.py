@@ -91,14 +91,13 @@ def sheet(
     grades = {point.trust for members in drawn.values() for point in members}
     suite = metric.partition("_")[0]
     study = Study(metric, (_table(drawn, series, labels, table_rows),))
+    title, pictures = document.SUITE_TITLES.get(suite, suite), (_curve(metric, drawn, series),)
     return Report(
         title=f"trend of {metric}",
         mark="" if real else SIMULATED,
         banners=(),
         facts=tuple(facts),
-        sections=(
-            Section(suite, document.SUITE_TITLES.get(suite, suite), (_curve(metric, drawn, series),), (study,), ()),
-        ),
+        sections=(Section(suite, title, pictures, (study,), ()),),
         grades=tuple(grade for grade in document.GRADES if grade in grades),
         footer=("whether two runs differ: microbench compare RUN RUN",),
     )
@@ -182,16 +181,13 @@ def _y_ticks(values: Sequence[float], unit: str) -> tuple[Mark, ...]:
 def _table(drawn: Series, series: Series, labels: Mapping[str, str], most: int) -> Table:
     """The newest points first, each with its distance from the median of its series' newest method."""
     medians = {key: float(np.median([point.interval.median for point in _same_method(drawn[key])])) for key in drawn}
-    newest_first = sorted(
-        ((point.started_at, point.run, key, point) for key, members in drawn.items() for point in members),
-        key=lambda row: row[:3],
-        reverse=True,
-    )
+    points = [(key, point) for key, members in drawn.items() for point in members]
+    newest_first = sorted(points, key=lambda pair: (pair[1].started_at, pair[1].run, pair[0]), reverse=True)
     rows = []
-    for _, _, key, point in newest_first[:most]:
-        value, median, newest = point.interval.median, medians[key], drawn[key][-1]
+    for key, point in newest_first[:most]:
+        value, median = point.interval.median, medians[key]
         against = f"{(value - median) / median * 100:+.1f} %" if median else ""
-        if (point.version, point.unit) != (newest.version, newest.unit):
+        if point not in _same_method(drawn[key]):
             against = f"method {point.version}"
         rows.append(
             (
@@ -203,6 +199,5 @@ def _table(drawn: Series, series: Series, labels: Mapping[str, str], most: int) 
                 Cell(labels.get(point.run, ""), tone="strong"),
             )
         )
-    older = len(newest_first) - len(rows)
-    notes = (f"{older} older ones are not listed",) if older else ()
+    notes = (f"{len(points) - len(rows)} older ones are not listed",) if len(points) > len(rows) else ()
     return Table("The newest runs", "", TREND_COLUMNS, tuple(rows), notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from microbench.core.model import GpuInfo, Run
 from microbench.core.units import MISSING, as_time, percent, quantity, rate_of, spread, times
@@ -15,7 +16,19 @@ from microbench.predict.forecast import Forecast, Prediction, forecast
 from microbench.predict.model import CONSTANTS, LIMITS, Limit
 from microbench.predict.whatif import Change, Changes, Pair, changed
 from microbench.predict.workload import Workload
-from microbench.report.document import Cell, Column, Portion, Report, Section, Stack, Stacks, Table, Tone
+from microbench.report.document import (
+    Cell,
+    Column,
+    Picture,
+    Portion,
+    Report,
+    Section,
+    Stack,
+    Stacks,
+    Table,
+    Tone,
+    columns,
+)
 from microbench.report.heading import head, run_words
 from microbench.report.suites.timeline import in_words, pictures
 
@@ -49,24 +62,18 @@ def sheet(side: Side) -> Report:
     verdict, *findings = words.findings(forecast)
     stacks = tuple(_stack(prediction.way, prediction) for prediction in _predictions(forecast))
     changes = [_advice_table(forecast)] if forecast.advice else []
-    step = Section(
-        suite=words.SUITE,
-        title=f"predict: {words.described(forecast.workload, forecast.fit.titles)}",
-        pictures=(ways_table(forecast), Stacks(SHARES, PATH, stacks), *changes),
-        studies=(),
-        findings=tuple(findings),
-        verdict=verdict,
-    )
+    title = f"predict: {words.described(forecast.workload, forecast.fit.titles)}"
+    drawn: tuple[Picture, ...] = (ways_table(forecast), Stacks(SHARES, PATH, stacks), *changes)
+    step = Section(words.SUITE, title, drawn, (), tuple(findings), verdict)
     origin = run_words(run)
-    certainty = Section(
-        suite="certainty",
-        title="certainty: what this rests on, and how sure it is",
-        pictures=(_constants_table(forecast, origin),),
-        studies=(),
-        findings=tuple(words.foundations(forecast, origin, reference=side.reference, simulated=run.simulated)),
-    )
+    grounds = tuple(words.foundations(forecast, origin, reference=side.reference, simulated=run.simulated))
+    left, constant = Column("what it is", "left"), Column("constant", "left", drop=1)
+    titles = (constant, left, Column("value"), Column("from", "left", drop=2))
+    rows = tuple(_constant_row(name, forecast.fit.constants[name]) for name in words.used(forecast))
+    sure = "certainty: what this rests on, and how sure it is"
+    certainty = Section("certainty", sure, (Table("Constants used", origin, titles, rows),), (), grounds)
     footer = ("what if: microbench whatif --help    drawn: microbench timeline --help",)
-    return msgspec.structs.replace(head(run, reference=side.reference, footer=footer), sections=(step, certainty))
+    return replace(head(run, reference=side.reference, footer=footer), sections=(step, certainty))
 
 
 def _predictions(forecast: Forecast) -> tuple[Prediction, ...]:
@@ -76,10 +83,7 @@ def _predictions(forecast: Forecast) -> tuple[Prediction, ...]:
 
 def ways_table(forecast: Forecast) -> Table:
     """A row for the stream and one for the graph."""
-    columns = (
-        Column("", "left"), Column("a step takes"), Column("that makes"), Column("speed-up", drop=1),
-        Column("GPU without a kernel"), Column("limited by"),
-    )  # fmt: skip
+    titles = ("", "a step takes", "that makes", "speed-up", "GPU without a kernel", "limited by")
     gain: Tone = "good" if forecast.speedup > 1 else "plain"
     rows = tuple(
         (
@@ -93,7 +97,7 @@ def ways_table(forecast: Forecast) -> Table:
         for one in _predictions(forecast)
     )
     note = words.paying(forecast) if forecast.graph is not None else "Nothing of this step can be captured."
-    return Table(WAYS, "", columns, rows, (note,))
+    return Table(WAYS, "", columns(*titles, drop={"speed-up": 1}), rows, (note,))
 
 
 def _pace(prediction: Prediction, workload: Workload) -> Cell:
@@ -106,16 +110,12 @@ def _pace(prediction: Prediction, workload: Workload) -> Cell:
 def _stack(label: str, prediction: Prediction) -> Stack:
     """The shares of a prediction's critical path as a bar."""
     total_s = sum(prediction.shares.values()) or 1.0
-    shares = [(name, prediction.shares[name]) for name in LIMITS if name in prediction.shares]
-    return Stack(
-        label=label,
-        portions=tuple(
-            Portion(name, share_s, f"{as_time(share_s)}, {percent(share_s / total_s)}", TONES[name])
-            for name, share_s in shares
-            if share_s / total_s >= LEAST_NAMED
-        ),
-        total=as_time(prediction.step_s),
+    portions = tuple(
+        Portion(name, share_s, f"{as_time(share_s)}, {percent(share_s / total_s)}", TONES[name])
+        for name in LIMITS
+        if (share_s := prediction.shares.get(name, 0.0)) / total_s >= LEAST_NAMED
     )
+    return Stack(label, portions, as_time(prediction.step_s))
 
 
 def _advice_table(forecast: Forecast) -> Table:
@@ -129,16 +129,9 @@ def _advice_table(forecast: Forecast) -> Table:
         )
         for place, advice in enumerate(forecast.advice, start=1)
     )
-    columns = (Column(""), Column("", "left"), Column("a step then takes"), Column("saves"))
+    titles = (Column(""), Column("", "left"), Column("a step then takes"), Column("saves"))
     about = f"each by itself, against {as_time(forecast.stream.step_s)} in the stream"
-    return Table("What to change first", about, columns, rows)
-
-
-def _constants_table(forecast: Forecast, origin: str) -> Table:
-    what = Column("what it is", "left")
-    columns = (Column("constant", "left", drop=1), what, Column("value"), Column("from", "left", drop=2))
-    rows = tuple(_constant_row(name, forecast.fit.constants[name]) for name in words.used(forecast))
-    return Table("Constants used", origin, columns, rows)
+    return Table("What to change first", about, titles, rows)
 
 
 def _constant_row(name: str, constant: Constant) -> tuple[Cell, ...]:
@@ -160,9 +153,8 @@ def constant_words(name: str) -> tuple[str, str]:
     if name in CONSTANTS:
         return CONSTANTS[name]
     kind, layer, *arguments = name.split(".")
-    if kind == "call":
-        return "s", f"launch call of {layer}, {arguments[0]} argument{'' if arguments == ['1'] else 's'}"
-    return "s", f"replay call of {layer}"
+    takes = f", {arguments[0]} argument{'' if arguments == ['1'] else 's'}" if kind == "call" else ""
+    return "s", f"{'launch' if kind == 'call' else 'replay'} call of {layer}{takes}"
 
 
 def encoded(side: Side) -> bytes:
@@ -199,24 +191,26 @@ def _prediction_object(prediction: Prediction) -> dict[str, object]:
 def changed_sheet(before: Side, changes: Changes) -> Report:
     """The step before and after changes to it or to the machine. Raises UsageError for an impossible change."""
     then = changed(before.forecast.workload, before.forecast.fit, before.gpu, changes, before.adding)
-    columns = (Column("", "left"), Column(NOW), Column(THEN))
     rows = tuple(
         (Cell(change.what), Cell(change.before), Cell(change.after, tone="strong" if change.matters else "quiet"))
         for change in then.changes
     )
-    table = Table("What is changed", "", columns, rows)
+    table = Table("What is changed", "", columns("", NOW, THEN), rows)
     after = forecast(then.workload, then.fit)
     section = _comparing_section(before.forecast, after, then.changes, (NOW, THEN), [table])
     footer = (f"constants of {run_words(before.run)}",)
-    return msgspec.structs.replace(head(before.run, reference=before.reference, footer=footer), sections=(section,))
+    return replace(head(before.run, reference=before.reference, footer=footer), sections=(section,))
 
 
 def against_sheet(first: Side, second: Side) -> Report:
     """The same step on two recorded machines."""
-    names = _names(first.run, second.run)
+    names = ("in the first run", "in the second")
+    gpus = [[gpu.name for gpu in side.run.sessions[-1].gpus] for side in (first, second)]
+    if gpus[0] and gpus[1] and gpus[0][0] != gpus[1][0]:
+        names = (f"on the {gpus[0][0]}", f"on the {gpus[1][0]}")
     section = _comparing_section(first.forecast, second.forecast, (), names, [])
     heads = [head(side.run, reference=side.reference) for side in (first, second)]
-    return msgspec.structs.replace(
+    return replace(
         heads[0],
         mark=heads[0].mark or heads[1].mark,
         banners=tuple(dict.fromkeys((*heads[0].banners, *heads[1].banners))),
@@ -224,14 +218,6 @@ def against_sheet(first: Side, second: Side) -> Report:
         sections=(section,),
         footer=tuple(f"{name}: {run_words(side.run)}" for name, side in zip(names, (first, second), strict=True)),
     )
-
-
-def _names(first: Run, second: Run) -> tuple[str, str]:
-    """Names for the two runs: their GPUs if those differ."""
-    gpus = [[gpu.name for gpu in run.sessions[-1].gpus] for run in (first, second)]
-    if gpus[0] and gpus[1] and gpus[0][0] != gpus[1][0]:
-        return f"on the {gpus[0][0]}", f"on the {gpus[1][0]}"
-    return "in the first run", "in the second"
 
 
 def _comparing_section(
@@ -244,14 +230,9 @@ def _comparing_section(
         for pair in pairs
         for name, prediction in zip(names, pair, strict=True)
     )
-    return Section(
-        suite=whatif.SUITE,
-        title=f"what if: {words.described(before.workload, before.fit.titles)}",
-        pictures=(*tables, _both_table(before, after, pairs, names), Stacks(SHARES, PATH, stacks)),
-        studies=(),
-        findings=tuple(findings),
-        verdict=verdict,
-    )
+    title = f"what if: {words.described(before.workload, before.fit.titles)}"
+    drawn: tuple[Picture, ...] = (*tables, _both_table(before, after, pairs, names), Stacks(SHARES, PATH, stacks))
+    return Section(whatif.SUITE, title, drawn, (), tuple(findings), verdict)
 
 
 def _short(name: str) -> str:
@@ -261,7 +242,7 @@ def _short(name: str) -> str:
 def _both_table(before: Forecast, after: Forecast, pairs: Sequence[Pair], names: tuple[str, str]) -> Table:
     """Two rows for each way of submitting: the step before and after, its rate, its limit, and the speed-up."""
     left = Column("", "left")
-    columns = (left, left, Column("a step takes"), Column("that makes", drop=1), Column("limited by"), left)
+    titles = (left, left, Column("a step takes"), Column("that makes", drop=1), Column("limited by"), left)
     rows = [
         (
             Cell("" if changed else prediction.way, tone="strong"),
@@ -274,7 +255,7 @@ def _both_table(before: Forecast, after: Forecast, pairs: Sequence[Pair], names:
         for pair in pairs
         for changed, prediction in enumerate(pair)
     ]
-    return Table(WAYS, "", columns, tuple(rows))
+    return Table(WAYS, "", titles, tuple(rows))
 
 
 # A step to scale.
@@ -293,12 +274,7 @@ def timeline_sheet(run: Run, workload: Workload, *, reference: bool = False, add
     if len(title) > LONGEST_TITLE:  # cut behind a comma if possible
         cut = title[:LONGEST_TITLE]
         title = f"{cut[: cut.rfind(', ')] if ', ' in cut else cut}, …"
-    section = Section(
-        suite=timeline.SUITE,
-        title=f"timeline: {title}",
-        pictures=tuple(pictures(step, in_words(workload))),
-        studies=(),
-        findings=(*timeline.findings(evidence, step), *grounds),
-    )
+    drawn, findings = tuple(pictures(step, in_words(workload))), (*timeline.findings(evidence, step), *grounds)
+    section = Section(timeline.SUITE, f"timeline: {title}", drawn, (), findings)
     footer = (f"costs from run {run.run_id}", "in figures: microbench predict --help")
-    return msgspec.structs.replace(head(run, reference=reference, footer=footer), sections=(section,))
+    return replace(head(run, reference=reference, footer=footer), sections=(section,))

@@ -23,12 +23,7 @@ RECORDED = "nvidia-h200"
 
 
 def screen(
-    run: Run,
-    found: Sequence[Row] | None = None,
-    *,
-    name: str = "",
-    reference: bool = False,
-    unfinished: bool = False,
+    run: Run, found: Sequence[Row] | None = None, *, name: str = "", reference: bool = False, unfinished: bool = False
 ) -> Screen:
     """The answer of a run. ``name`` is what the commands in the last line call it, "" for the last run."""
     found = rows(run) if found is None else found

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, evidence_by_device, listed
 from microbench.core.errors import run_command
 from microbench.core.model import Run
 from microbench.explain.topics.catalogue import TOPICS, find
-from microbench.explain.topics.topic import Figure, Pieces, Topic, TopicText, compose, plain_words
+from microbench.explain.topics.topic import Figure, Topic, TopicText, compose, plain_words
 from microbench.report.curves import param_words
 from microbench.report.document import GRADES, Cell, Column, Phrase, Picture, Prose, Report, Section, Table
 from microbench.report.heading import head
@@ -45,7 +45,11 @@ def sheet(topic: Topic, run: Run, *, reference: bool = False, adding: Sequence[s
     evidence = _evidence(topic, run)
     text = compose(topic, evidence)
     drawn = PICTURES[topic.name](evidence) if topic.name in PICTURES else None
-    paragraphs = [_phrases(pieces) for pieces in text.paragraphs] + _lacking(text, adding)
+    paragraphs = [
+        tuple(Phrase(one.text, "first", True) if isinstance(one, Figure) else Phrase(one) for one in pieces)
+        for pieces in text.paragraphs
+    ]
+    paragraphs += _lacking(text, adding)
     pictures: list[Picture] = [Prose(plain_words(text.headline), "", tuple(paragraphs))]
     pictures += [drawn] if drawn is not None else []
     pictures += [_figures_table(text.used.values())] if text.used else []
@@ -53,7 +57,7 @@ def sheet(topic: Topic, run: Run, *, reference: bool = False, adding: Sequence[s
     section = Section("explain", f"{topic.name}: {topic.title}", tuple(pictures), (), ())
     seen = {figure.row.trust for figure in text.used.values() if figure.row is not None}
     grades = tuple(grade for grade in GRADES if grade in seen)
-    return msgspec.structs.replace(head(run, reference=reference), sections=(section,), grades=grades)
+    return replace(head(run, reference=reference), sections=(section,), grades=grades)
 
 
 def listing() -> Table:
@@ -67,13 +71,6 @@ def listing() -> Table:
 def _evidence(topic: Topic, run: Run) -> Evidence:
     """The GPU with the most of the topic's figures."""
     return max(evidence_by_device(run), key=lambda one: len(topic.figures(one).figures))
-
-
-def _phrases(pieces: Pieces) -> tuple[Phrase, ...]:
-    """A paragraph whose figures stand out."""
-    return tuple(
-        Phrase(piece.text, "first", whole=True) if isinstance(piece, Figure) else Phrase(piece) for piece in pieces
-    )
 
 
 def _lacking(text: TopicText, adding: Sequence[str]) -> list[tuple[Phrase, ...]]:
@@ -93,19 +90,14 @@ def _figures_table(figures: Iterable[Figure]) -> Table:
             Cell(figure.what),
             figure_cell(figure.row) if figure.row is not None else Cell(figure.text, tone="strong"),
             Cell(figure.origin, tone="quiet"),
-            Cell(_case(figure), tone="quiet"),
+            Cell(", ".join(param_words(*pair) for pair in params.items() if pair[1] != 0), tone="quiet"),
         )
         for figure in figures
         if figure.kind != "parameter"
+        for params in [figure.row.params if figure.row is not None else {}]
     )
     columns = (Column("what", "left"), Column("figure"), Column("from", "left"), Column("case", "left", drop=1))
     return Table(FIGURES, "", columns, rows)
-
-
-def _case(figure: Figure) -> str:
-    """The parameters of a row's case in words, without zeros."""
-    params = figure.row.params if figure.row is not None else {}
-    return ", ".join(param_words(name, value) for name, value in params.items() if value != 0)
 
 
 def _next_table(topic: Topic, reference: bool) -> Table:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, evidence_by_device
 from microbench.analysis.stats import Row, rows
-from microbench.core.model import BenchmarkInfo, Run
+from microbench.core.model import Run
 from microbench.explain import environment
 from microbench.explain.rules import HOST, of_suite
 from microbench.report.curves import benchmark_curve
@@ -57,7 +57,7 @@ def build(
         if (section := _section(run, suite, group, several=len(groups) > 1 and suite != HOST)) is not None
     ]
     grades = {row.trust for row in run_rows}
-    return msgspec.structs.replace(
+    return replace(
         head(run, reference=reference, unfinished=unfinished, footer=footer),
         environment=tuple(environment.findings(run)),
         sections=tuple(sections),
@@ -67,9 +67,9 @@ def build(
 
 
 def _section(run: Run, suite: str, group: Evidence, *, several: bool) -> Section | None:
-    infos = sorted((info for info in run.benchmarks if info.suite == suite), key=_place)
+    infos = [info for info in run.benchmarks if info.suite == suite]
     studies = []
-    for info in infos:
+    for info in sorted(infos, key=lambda info: ORDER.index(info.name) if info.name in ORDER else len(ORDER)):
         found = group.rows(info.name)
         if found:
             curve = None if info.name in WITHOUT_CURVE else benchmark_curve(info, found)
@@ -85,7 +85,3 @@ def _section(run: Run, suite: str, group: Evidence, *, several: bool) -> Section
     findings = tuple(of_suite(group, suite))
     verdict = next((finding for finding in findings if finding.rule == VERDICTS.get(suite)), None)
     return Section(suite, title, tuple(pictures), tuple(studies), findings, verdict, group.device)
-
-
-def _place(info: BenchmarkInfo) -> int:
-    return ORDER.index(info.name) if info.name in ORDER else len(ORDER)

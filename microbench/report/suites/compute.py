@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 
-from microbench.analysis.evidence import Evidence, exceeds, listed, share_of, whole
+from microbench.analysis.evidence import Evidence, exceeds, listed, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import percent, quantity, round_percent, tera
 from microbench.explain import compute_units as units
 from microbench.explain.compute_products import FED, fed_sizes, rivals
 from microbench.report.curves import ticks
-from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Line, Mark, Picture, Table
+from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Line, Mark, Picture, Table, columns
 from microbench.report.suites.roofline import rates_over_time, rooflines, shapes, state_over_time
-from microbench.report.tables import NOTHING, row_cell, value_cell
+from microbench.report.tables import NOTHING, limited_cell, row_cell, value_cell
 
 # Products: by type, over size, by library, and the fastest shape.
 
@@ -27,14 +27,11 @@ def by_type(evidence: Evidence) -> Table | None:
     best = units.best_products(evidence)
     if not best:
         return None
-    columns = (
-        Column("type", "left"), Column("adds up in", "left"), Column("rate"), Column("at SM clock"), Column("highest"),
-        Column("data sheet"),
-    )  # fmt: skip
+    titles = columns("type", "adds up in", "rate", "at SM clock", "highest", "data sheet", left=2)
     each = [units.reached(evidence, row) for row in best]
     title = f"Square products by type, {IN_TERA}, dense"
     about = "shares of rate x SMs x clock, at the measured clock, the highest one and the data sheet's"
-    return Table(title, about, columns, tuple(map(_type_row, each)), (_sizes(best), *_clocks(each)))
+    return Table(title, about, titles, tuple(map(_type_row, each)), (_sizes(best), *_clocks(each)))
 
 
 def _type_row(product: units.Reached) -> tuple[Cell, ...]:
@@ -104,11 +101,7 @@ def over_size(evidence: Evidence) -> Curve | None:
         about=f"small products leave units idle; marked: the size from which {first.dtype} is near its best",
         x_title="rows, columns and depth",
         lines=tuple(
-            Line(
-                f"{one.dtype} {units.figure(one.best)}",
-                tuple((float(size), row.value) for size, row in one.points),
-                tone,
-            )
+            Line(f"{one.dtype} {units.figure(one.best)}", tuple((float(at), row.value) for at, row in one.points), tone)
             for one, tone in zip(drawn, SERIES_TONES, strict=False)
         ),
         x_ticks=tuple(Mark(float(size), str(size)) for size in sizes),
@@ -122,31 +115,23 @@ def by_library(evidence: Evidence) -> Table | None:
     by_key = {(one.library, units.dtype_of(one.row)): one for one in rivals(evidence)}
     if not by_key:
         return None
-    types = [
-        units.dtype_of(row)
-        for row in units.best_products(evidence)
-        if any(key[1] == units.dtype_of(row) for key in by_key)
-    ]
     across = [name for name in units.LIBRARIES if any(key[0] == name for key in by_key)]
     rows = []
-    for dtype in types:
+    for dtype in map(units.dtype_of, units.best_products(evidence)):
         own = {name: by_key[name, dtype] for name in across if (name, dtype) in by_key}
-        native = next(iter(own.values())).native
-        others = (
-            row_cell(own[name].row, tera(own[name].row.value), percent(own[name].ratio)) if name in own else NOTHING
-            for name in across
-        )
-        best = row_cell(native, tera(native.value), tone="strong")
-        rows.append((Cell(dtype, tone="strong"), best, *others, _candidate(native)))
-    columns = (
-        Column("type", "left"), Column("cuBLASLt"), *(Column(units.LIBRARIES[name]) for name in across),
-        Column("cuBLASLt's fastest candidate", "left", drop=1),
-    )  # fmt: skip
+        if own:
+            native = next(iter(own.values())).native
+            best = row_cell(native, tera(native.value), tone="strong")
+            cells = {name: row_cell(one.row, tera(one.row.value), percent(one.ratio)) for name, one in own.items()}
+            others = (cells.get(name, NOTHING) for name in across)
+            rows.append((Cell(dtype, tone="strong"), best, *others, _candidate(native)))
+    titles = columns("type", "cuBLASLt", *(units.LIBRARIES[name] for name in across))
+    candidate = Column("cuBLASLt's fastest candidate", "left", drop=1)
     sizes = sorted({whole(one.row, "size") for one in by_key.values()})
     order = "in turn" if all(one.against is not None for one in by_key.values()) else "one after the other"
     title = f"Libraries at size {listed([str(one) for one in sizes])}, {IN_TERA}"
     about = f"the same operands, {order}; shares of the rate of cuBLASLt's fastest candidate"
-    return Table(title, about, columns, tuple(rows))
+    return Table(title, about, (*titles, candidate), tuple(rows))
 
 
 def _candidate(row: Row) -> Cell:
@@ -162,17 +147,15 @@ def fastest(evidence: Evidence) -> Table | None:
     products = sorted(units.rates(evidence, units.SEARCH), key=lambda row: units.dtype_of(row) != units.MAIN_DTYPE)
     if not products:
         return None
-    columns = (
-        Column("type", "left"), Column("adds up in", "left"), Column("shape", "left"), Column("rate"),
-        Column("at SM clock"), Column("power", drop=1), Column("an operation", drop=2),
-    )  # fmt: skip
+    names, drop = ("type", "adds up in", "shape", "rate", "at SM clock"), {"power": 1, "an operation": 2}
     by_candidate: dict[str, list[str]] = {}
     for row in products:
         by_candidate.setdefault(_candidate(row).text, []).append(units.dtype_of(row))
     rows = tuple(_fastest_row(evidence, row) for row in products)
-    notes = tuple(f"{', '.join(names)}: {candidate}" for candidate, names in by_candidate.items())
+    notes = tuple(f"{', '.join(types)}: {candidate}" for candidate, types in by_candidate.items())
     about = "rows x columns x depth, the best of all that were tried; share of rate x SMs x clock"
-    return Table(f"The fastest product, {IN_TERA}, dense", about, columns, rows, notes)
+    titles = columns(*names, *drop, left=3, drop=drop)
+    return Table(f"The fastest product, {IN_TERA}, dense", about, titles, rows, notes)
 
 
 def _fastest_row(evidence: Evidence, row: Row) -> tuple[Cell, ...]:
@@ -197,32 +180,19 @@ def alone(evidence: Evidence) -> Table | None:
     types = units.tensor_dtypes(evidence)
     if not types:
         return None
+    by_path = {dtype: [units.per_clock(evidence, path, dtype) for path in (units.WGMMA, units.MMA)] for dtype in types}
     rows = tuple(
         (
             Cell(dtype, tone="strong"),
-            *(_in_a_cycle(evidence, units.per_clock(evidence, path, dtype)) for path in (units.WGMMA, units.MMA)),
+            *(limited_cell(evidence, row, lambda row: units.figure(row).split()[0], "plain") for row in paths),
             *(_rate(evidence, dtype, load) for load in (units.SUSTAINED, units.BURST)),
         )
-        for dtype in types
+        for dtype, paths in by_path.items()
     )
-    columns = (
-        Column("type", "left"), Column("wgmma"), Column("mma"), Column("sustained"),
-        Column("burst", drop=1),
-    )  # fmt: skip
-    title = "Tensor cores alone, in TFLOP/s (int8: TOP/s), dense"
-    about = (
-        "operations per cycle and SM by each path, with their share of the SM's rate; rate and clock by the faster path"
-    )
-    return Table(title, about, columns, rows, (ACCUMULATORS,))
-
-
-def _in_a_cycle(evidence: Evidence, row: Row | None) -> Cell:
-    if row is None:
-        return NOTHING
-    share, limit = share_of(evidence, row), evidence.ceiling(row)
-    over = limit is not None and exceeds(row, limit)
-    note = percent(share) if share is not None else ""
-    return row_cell(row, units.figure(row).split()[0], note, "problem" if over else "plain")
+    titles = columns("type", "wgmma", "mma", "sustained", "burst", drop={"burst": 1})
+    title = f"Tensor cores alone, {IN_TERA}, dense"
+    share = "operations per cycle and SM by each path, with their share of the SM's rate"
+    return Table(title, f"{share}; rate and clock by the faster path", titles, rows, (ACCUMULATORS,))
 
 
 def _rate(evidence: Evidence, dtype: str, load: str) -> Cell:
@@ -257,23 +227,16 @@ def data(evidence: Evidence) -> Table | None:
     rows = tuple(
         _data_row(evidence, row, products) for dtype in order for row in products if units.dtype_of(row) == dtype
     )
-    columns = (
-        Column("type", "left"), Column("data", "left"), Column("rate"), Column("of normal"), Column("SM clock"),
-        Column("power", drop=1), Column("an operation"),
-    )  # fmt: skip
+    names = ("type", "data", "rate", "of normal", "SM clock", "power", "an operation")
     sizes = sorted({whole(row, "size") for row in products})
     title = f"Effect of the data at size {' and '.join(str(one) for one in sizes)}"
     about = "the same work each time: flipping bits take power, and power lowers the clock; models have normal data"
-    return Table(title, about, columns, rows)
+    return Table(title, about, columns(*names, left=2, drop={"power": 1}), rows)
 
 
 def _data_row(evidence: Evidence, row: Row, found: list[Row]) -> tuple[Cell, ...]:
-    same = (
-        one
-        for one in found
-        if (units.dtype_of(one), one.params.get("size")) == (units.dtype_of(row), row.params.get("size"))
-    )
-    normal = next((one for one in same if one.params.get("data") == "normal"), None)
+    wanted = {**row.params, "data": "normal"}
+    normal = next((one for one in found if one.params == wanted), None)
     return (
         Cell(units.dtype_of(row), tone="quiet"),
         Cell(str(row.params.get("data")), tone="strong"),
@@ -300,10 +263,6 @@ def alus(evidence: Evidence) -> Table | None:
         )
         for one in measured
     )
-    columns = (
-        Column("instruction", "left"), Column("per cycle and SM"), Column("all SMs", drop=1), Column("latency"),
-        Column("in flight"),
-    )  # fmt: skip
-    title = "ALUs alone"
+    titles = columns("instruction", "per cycle and SM", "all SMs", "latency", "in flight", drop={"all SMs": 1})
     about = "share of the architecture's rate; in flight: instructions of a warp that an SM needs for it"
-    return Table(title, about, columns, rows)
+    return Table("ALUs alone", about, titles, rows)

@@ -15,7 +15,7 @@ from microbench.report import document
 from microbench.report.curves import ticks
 from microbench.report.document import SERIES_TONES, Bar, Bars, Cell, Column, Curve, Line, Mark, Table, TimeLine, Tone
 from microbench.report.suites import timeline
-from microbench.report.tables import NOTHING, figure
+from microbench.report.tables import NOTHING, figure, matrix
 
 # The order of the tables: what a graph gains, what it costs, how to use it.
 ORDER = ("graph_gain", "graph_lifecycle", "graph_update", "graph_shape", "graph_nodes", "graph_memory", "step_time")
@@ -53,11 +53,7 @@ def gain(evidence: Evidence) -> Curve | None:
     empty_s = min(positive) / 2  # where 0 is drawn on an axis that has none
     titles = layer_titles(evidence.run)
     lines = [
-        Line(
-            titles.get(name, name),
-            tuple((pair.duration_s or empty_s, pair.speedup) for pair in measured),
-            tone,
-        )
+        Line(titles.get(name, name), tuple((pair.duration_s or empty_s, pair.speedup) for pair in measured), tone)
         for (name, (_, measured)), tone in zip(by_layer.items(), SERIES_TONES, strict=False)
     ]
     begins_empty = any(x == empty_s for line in lines for x, _ in line.points)
@@ -80,27 +76,18 @@ def surface(evidence: Evidence) -> Table | None:
     durations = sorted({pair.duration_s for found in measured.values() for pair in found})
     if len(measured) < 2 or len(durations) < 2:
         return None
-    rows = []
+    cells = {}
     for kernels, found in measured.items():
-        cells = {}
         for pair in found:
             tone: Tone = "good" if pair.speedup >= STRONG else "quiet" if pair.speedup < WEAK else "plain"
-            cells[pair.duration_s] = Cell(times(pair.speedup), tone=tone)
-        rows.append((Cell(str(kernels), tone="strong"), *(cells.get(one, NOTHING) for one in durations)))
-    columns = [
-        Column(as_time(one) if one > 0 else "empty", drop=_drop(index, len(durations)))
-        for index, one in enumerate(durations)
-    ]
+            cells[kernels, pair.duration_s] = Cell(times(pair.speedup), tone=tone)
+    names = {one: as_time(one) if one > 0 else "empty" for one in durations}
+    # A narrow page drops every other column first, then every other of the rest; never the ends.
+    drops = [2 if index % 2 else 1 if index % 4 else 0 for index in range(len(durations))]
+    drops = [0] * len(durations) if len(durations) <= MOST_UNBROKEN else [*drops[:-1], 0]
     title = "Speed-up by kernels in a step (down) and kernel duration (across)"
     about = f"from the compiled loop; {STRONG:g}× and more stands out, under {WEAK:g}× is pale; – would take too long"
-    return Table(title, about, (Column("kernels", "left"), *columns), tuple(rows))
-
-
-def _drop(index: int, count: int) -> int:
-    """The order in which a narrow page drops columns: every other one, then every other of the rest; never the ends."""
-    if count <= MOST_UNBROKEN or index in (0, count - 1):
-        return 0
-    return 2 if index % 2 else 1 if index % 4 else 0
+    return matrix(title, about, names, cells, corner=Column("kernels", "left"), drops=drops)
 
 
 def step(evidence: Evidence) -> TimeLine | None:
@@ -116,27 +103,18 @@ def life(evidence: Evidence) -> Bars | None:
     lines = {name: one for name in PHASES if (one := graph_facts.life_line(evidence, name)) is not None}
     if not lines:
         return None
-    bars = tuple(
-        Bar(
-            label=PHASES[name],
-            value=max(one.slope, 0.0),
-            beyond=None,
-            cells=(
-                Cell(as_time(one.slope), tone="strong"),
-                Cell(as_time(one.constant)),
-                Cell(percent(one.misfit.median), tone="quiet"),
-                Cell(percent(one.misfit.largest), tone="quiet"),
-            ),
-            tone="second" if name in ("relaunch", "node") else "first",
-        )
-        for name, one in lines.items()
-    )
+    bars = []
+    for name, line in lines.items():
+        misfits = (Cell(percent(share), tone="quiet") for share in (line.misfit.median, line.misfit.largest))
+        cells = (Cell(as_time(line.slope), tone="strong"), Cell(as_time(line.constant)), *misfits)
+        tone: Tone = "second" if name in ("relaunch", "node") else "first"
+        bars.append(Bar(PHASES[name], max(line.slope, 0.0), None, cells, tone))
     counts = [nodes for name in lines for nodes, _ in graph_facts.curve_of(evidence, name)]
     return Bars(
         title="A graph's life: what each phase costs for each node",
         about=f"linear fits over chains of {min(counts)} to {max(counts)} empty kernels, by relative residuals",
         columns=(Column("a node"), Column("+ a graph"), Column("misfit median", drop=2), Column("largest", drop=1)),
-        bars=bars,
+        bars=tuple(bars),
     )
 
 
@@ -145,25 +123,16 @@ def kinds(evidence: Evidence) -> Bars | None:
     nodes = graph_facts.node_rows(evidence)
     if not nodes:
         return None
-    bars = tuple(
-        Bar(
-            label=graph_facts.title(node),
-            value=node.value,
-            beyond=stream.value if stream is not None else None,
-            cells=(
-                figure(node),
-                figure(stream) if stream is not None else NOTHING,
-                Cell(times(stream.value / node.value), tone="quiet") if stream is not None else Cell(""),
-            ),
-        )
-        for node, stream in nodes
-    )
-    return Bars(
-        title="Kinds of node: GPU time of one",
-        about="after another of its kind; paler: in a stream; prologue: 1 µs of work ahead of the dependency",
-        columns=(Column("node"), Column("stream", drop=1), Column("stream / node", drop=2)),
-        bars=bars,
-    )
+    bars = []
+    for node, stream in nodes:
+        beyond, others = None, (NOTHING, Cell(""))
+        if stream is not None:
+            beyond = stream.value
+            others = (figure(stream), Cell(times(stream.value / node.value), tone="quiet"))
+        bars.append(Bar(graph_facts.title(node), node.value, beyond, (figure(node), *others)))
+    about = "after another of its kind; paler: in a stream; prologue: 1 µs of work ahead of the dependency"
+    columns = (Column("node"), Column("stream", drop=1), Column("stream / node", drop=2))
+    return Bars("Kinds of node: GPU time of one", about, columns, tuple(bars))
 
 
 def deciders(evidence: Evidence) -> Bars | None:
@@ -171,14 +140,9 @@ def deciders(evidence: Evidence) -> Bars | None:
     iterations = graph_facts.iteration_rows(evidence)
     if len(iterations) < 2:
         return None
+    titled = [(graph_facts.title(row), row) for row in iterations]
     bars = tuple(
-        Bar(
-            graph_facts.title(row),
-            row.value,
-            None,
-            (figure(row),),
-            "second" if graph_facts.title(row).startswith("device") else "first",
-        )
-        for row in iterations
+        Bar(title, row.value, None, (figure(row),), "second" if title.startswith("device") else "first")
+        for title, row in titled
     )
     return Bars("An iteration, by who decides on the next one", "one kernel each", (Column("iteration"),), bars)

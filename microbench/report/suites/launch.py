@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from microbench.analysis.evidence import Evidence
-from microbench.analysis.stats import Row
 from microbench.core.units import as_time, times
 from microbench.explain.launch_facts import FOUR_ARGUMENTS, NATIVE, crossover_s, layer, layer_rows, sweep, title
 from microbench.report import document
@@ -32,34 +31,20 @@ def ladder(evidence: Evidence) -> Bars | None:
         return None
     four = {layer(row): row for row in layer_rows(evidence, "same_kernel", FOUR_ARGUMENTS)}
     loop = next((row for row in rows if layer(row) == NATIVE), None)
-    bars = tuple(
-        Bar(
-            label=title(evidence, row),
-            value=row.value,
-            beyond=four[layer(row)].value if layer(row) in four else None,
-            cells=(
-                figure(row),
-                Cell("" if loop is None or row is loop else times(row.value / loop.value)),
-                _added(row, four.get(layer(row))),
-            ),
-            tone="second" if row is loop else "first",
-        )
-        for row in rows
-    )
-    return Bars(
-        title="Submission ladder: the same kernel, launched from each layer",
-        about="host time of one launch call (submit) of an empty kernel without arguments; paler: with four",
-        columns=(Column("submit"), Column("× loop"), Column("4 args", drop=1)),
-        bars=bars,
-    )
-
-
-def _added(row: Row, four: Row | None) -> Cell:
-    if four is None:
-        return Cell("")
-    added_s = four.value - row.value
-    unresolved = four.interval.overlaps(row.interval)
-    return Cell("±0" if unresolved else f"{'+' if added_s > 0 else ''}{as_time(added_s)}", tone="quiet")
+    bars = []
+    for row in rows:
+        more = four.get(layer(row))
+        ratio = Cell("" if loop is None or row is loop else times(row.value / loop.value))
+        beyond, added = None, Cell("")
+        if more is not None:
+            beyond, added_s = more.value, more.value - row.value
+            words = f"{'+' if added_s > 0 else ''}{as_time(added_s)}"
+            added = Cell("±0" if more.interval.overlaps(row.interval) else words, tone="quiet")
+        cells = (figure(row), ratio, added)
+        bars.append(Bar(title(evidence, row), row.value, beyond, cells, "second" if row is loop else "first"))
+    about = "host time of one launch call (submit) of an empty kernel without arguments; paler: with four"
+    columns = (Column("submit"), Column("× loop"), Column("4 args", drop=1))
+    return Bars("Submission ladder: the same kernel, launched from each layer", about, columns, tuple(bars))
 
 
 def one_op(evidence: Evidence) -> Bars | None:
@@ -68,22 +53,14 @@ def one_op(evidence: Evidence) -> Bars | None:
     if not rows:
         return None
     trips = {layer(row): row for row in evidence.rows("launch_layers", "round_trip", family="one_op")}
-    bars = tuple(
-        Bar(
-            label=title(evidence, row),
-            value=row.value,
-            beyond=trips[layer(row)].value if layer(row) in trips else None,
-            cells=(figure(row), figure(trips[layer(row)]) if layer(row) in trips else Cell("")),
-            tone="third",
-        )
-        for row in rows
-    )
-    return Bars(
-        title="One operation: x + 1 on one element, through each array library",
-        about="host time of one call (submit); paler: until its result is there; not the ladder's kernel",
-        columns=(Column("submit"), Column("round trip", drop=1)),
-        bars=bars,
-    )
+    bars = []
+    for row in rows:
+        trip = trips.get(layer(row))
+        cells = (figure(row), figure(trip) if trip is not None else Cell(""))
+        bars.append(Bar(title(evidence, row), row.value, trip.value if trip is not None else None, cells, "third"))
+    about = "host time of one call (submit); paler: until its result is there; not the ladder's kernel"
+    columns = (Column("submit"), Column("round trip", drop=1))
+    return Bars("One operation: x + 1 on one element, through each array library", about, columns, tuple(bars))
 
 
 def anatomy(evidence: Evidence) -> TimeLine | None:
@@ -103,14 +80,11 @@ def anatomy(evidence: Evidence) -> TimeLine | None:
         Span(submit_s, begun_s, "on its way", "quiet", "pale") if begun_s > submit_s else Span(begun_s, begun_s, ""),
         Span(begun_s, begun_s, "kernel begins" + (" (estimate)" if begun else ""), "second"),
     )
-    parts = (
-        Span(0.0, start.value, f"start {as_time(start.value)}", "plain", "distance"),
-        Span(start.value, end_s, f"complete {as_time(complete.value)}", "plain", "distance"),
-    )
-    whole = (Span(0.0, end_s, f"round trip {as_time(end_s)}", "plain", "distance"),)
+    ends = (("start", 0.0, start.value), ("complete", start.value, end_s), ("round trip", 0.0, end_s))
+    *parts, whole = (Span(at, to, f"{name} {as_time(to - at)}", "plain", "distance") for name, at, to in ends)
     step_s = nice_step(end_s / 5)
     marks = tuple(Mark(index * step_s, short(index * step_s, "s")) for index in range(int(end_s / step_s) + 1))
-    lanes = (Lane("host", host), Lane("GPU", gpu), Lane("parts", parts), Lane("", whole))
+    lanes = (Lane("host", host), Lane("GPU", gpu), Lane("parts", tuple(parts)), Lane("", (whole,)))
     about = "an empty kernel, to scale; start ends when the host sees the kernel's first act"
     return TimeLine("Anatomy of one launch", about, end_s, marks, lanes)
 

@@ -9,9 +9,22 @@ from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size
 from microbench.explain import link_facts as links
 from microbench.explain.link_gpus import reasons_named
-from microbench.report.curves import ticks
-from microbench.report.document import Cell, Column, Curve, Line, Mark, Picture, Station, Stretch, Table, Tone, Way
-from microbench.report.tables import NOTHING
+from microbench.report.curves import size_ticks, ticks
+from microbench.report.document import (
+    Cell,
+    Column,
+    Curve,
+    Line,
+    Mark,
+    Picture,
+    Station,
+    Stretch,
+    Table,
+    Tone,
+    Way,
+    columns,
+)
+from microbench.report.tables import NOTHING, matrix
 
 # Several GPUs: rate and latency of each pair, and the share of its rate that a GPU keeps while others copy.
 
@@ -23,12 +36,14 @@ def peers(evidence: Evidence) -> list[Table]:
     way = links.usual_way(evidence)
     if way is None:
         return []
-    reasons = [
-        *reasons_named(links.refusals(evidence)),
-        *(f"failed, {one}" for one in reasons_named(links.failures(evidence))),
-    ]
+    failed = (f"failed, {reason}" for reason in reasons_named(links.failures(evidence)))
+    who = f"GPU {evidence.gpu.index}" if evidence.gpu is not None else "this GPU"
+    # How far the other devices are, as topology tools name it.
+    words = ", ".join(f"{name} {kind}" for name, kind in links.link_facts(evidence).topology().items())
+    seen = [f"seen from {who}: {words}"] if words else []
+    notes = (*reasons_named(links.refusals(evidence)), *failed, *seen)
     about = f"{links.PEER_WAYS[way]}; rows: the GPU that moves the data; columns: the GPU whose memory it is"
-    found = [_matrix(evidence, way, "GPU to GPU, in GB/s", about, (*reasons, *_classes(evidence)))]
+    found = [_matrix(evidence, way, "GPU to GPU, in GB/s", about, notes)]
     if links.pairs(evidence, links.LATENCY):
         found.append(_matrix(evidence, links.LATENCY, "GPU to GPU, one dependent read", "rows: the GPU that reads", ()))
     return found
@@ -38,23 +53,10 @@ def _matrix(evidence: Evidence, way: str, title: str, about: str, notes: tuple[s
     found = links.pairs(evidence, way)
     gpus = sorted({index for pair in found for index in pair})
     words = as_time if way == links.LATENCY else gigabytes
-    cells = {pair: Cell(words(row.value)) for pair, row in found.items()}
-    rows = tuple(
-        (
-            Cell(f"GPU {first}", tone="strong"),
-            *(ITSELF if first == second else cells.get(links.Pair(first, second), NOTHING) for second in gpus),
-        )
-        for first in gpus
-    )
-    return Table(title, about, (Column("", "left"), *(Column(f"GPU {index}") for index in gpus)), rows, notes)
-
-
-def _classes(evidence: Evidence) -> tuple[str, ...]:
-    """How far the other devices are, as topology tools name it."""
-    found = links.link_facts(evidence).topology()
-    who = f"GPU {evidence.gpu.index}" if evidence.gpu is not None else "this GPU"
-    words = ", ".join(f"{name} {kind}" for name, kind in found.items())
-    return (f"seen from {who}: {words}",) if words else ()
+    names = {index: f"GPU {index}" for index in gpus}
+    cells: dict[tuple[int, int], Cell] = {(index, index): ITSELF for index in gpus}
+    cells |= {(first, second): Cell(words(row.value)) for (first, second), row in found.items()}
+    return matrix(title, about, names, cells, names.__getitem__, notes=notes)
 
 
 def uplinks(evidence: Evidence) -> list[Table]:
@@ -65,26 +67,16 @@ def uplinks(evidence: Evidence) -> list[Table]:
 
 
 def _uplink(members: list[links.Contention], words: str) -> Table:
-    cells = {
-        (one.gpu_index, one.others): Cell(
-            percent(one.share), tone="warning" if one.share < links.SHARED_BELOW else "plain"
-        )
-        for one in members
-    }
     others = sorted({one.others for one in members}, key=lambda name: (name != links.EVERYBODY, len(name), name))
-    columns = [Column("all others" if name == links.EVERYBODY else f"GPU {name}") for name in others]
-    rows = tuple(
-        (
-            Cell(f"GPU {index}", tone="strong"),
-            *(ITSELF if name == str(index) else cells.get((index, name), NOTHING) for name in others),
-        )
-        for index in sorted({one.gpu_index for one in members})
-    )
+    cells = {(index, str(index)): ITSELF for index in sorted({one.gpu_index for one in members})}
+    for one in members:
+        tone: Tone = "warning" if one.share < links.SHARED_BELOW else "plain"
+        cells[one.gpu_index, one.others] = Cell(percent(one.share), tone=tone)
+    names = {name: "all others" if name == links.EVERYBODY else f"GPU {name}" for name in others}
     shared = f"under {round_percent(links.SHARED_BELOW)} an uplink is shared"
     about = f"rows: the GPU that is measured; columns: the GPUs that copy at the same time; {shared}"
-    return Table(
-        f"Share of the rate {words} that is left while others copy", about, (Column("", "left"), *columns), rows
-    )
+    title = f"Share of the rate {words} that is left while others copy"
+    return matrix(title, about, names, cells, lambda index: f"GPU {index}")
 
 
 # The path from the processor to the GPU: root port, switches, and the link on each stretch.
@@ -107,12 +99,7 @@ def path(evidence: Evidence) -> Way | None:
     hidden = bool(facts.flag("virtual_bus"))
     root = Stretch("hidden by the virtual machine" if hidden else "", "quiet", hidden=hidden)
     stretches = [root, *(_stretch(one, idle=facts.idle) for one in links.joints(facts, groups))]
-    return Way(
-        title="The path to the GPU",
-        about=_about(facts, hops[0].now or facts.now),
-        stations=tuple(stations),
-        stretches=tuple(stretches),
-    )
+    return Way("The path to the GPU", _about(facts, hops[0].now or facts.now), tuple(stations), tuple(stretches))
 
 
 def _bridge(group: Sequence[links.Hop], facts: links.LinkFacts) -> Station:
@@ -154,7 +141,6 @@ WAITED_FOR = ("pinned", "pageable")  # other pinned memory is waited for as long
 FEWEST_ACROSS = 2
 FIT_STEPS = 64
 HEADROOM = 1.1
-TICK_SIZES = tuple(1 << power for power in range(0, 41, 6))
 
 
 def pictures(evidence: Evidence) -> list[Picture]:
@@ -170,10 +156,8 @@ def rates(evidence: Evidence, direction: str) -> Curve | None:
 
     The fit ends with the copies that it was made from; the ceiling holds for copies of any size.
     """
-    pinned, pageable = (
-        links.copies(evidence, links.DEVICE, direction, "pinned"),
-        links.copies(evidence, links.HOST, direction, "pageable"),
-    )
+    pinned = links.copies(evidence, links.DEVICE, direction, "pinned")
+    pageable = links.copies(evidence, links.HOST, direction, "pageable")
     if len(pinned) < FEWEST_DRAWN:
         return None
     fit = links.copy_fit(evidence, links.DEVICE, direction, "pinned")
@@ -200,7 +184,7 @@ def rates(evidence: Evidence, direction: str) -> Curve | None:
         f"fit T = a + V / b{reached}",
         x_title="bytes of a copy",
         lines=tuple(lines),
-        x_ticks=tuple(Mark(one, size(one)) for one in TICK_SIZES if smallest <= one <= largest),
+        x_ticks=size_ticks(smallest, largest, every=6),
         y_ticks=ticks(0.0, most * HEADROOM, False, "B/s"),
         y_log=False,
         marks=tuple(Mark(x, words) for x, words in at if pinned[0][0] <= x <= pinned[-1][0]),
@@ -233,14 +217,10 @@ def fits(evidence: Evidence) -> Table | None:
     )
     if not rows:
         return None
-    columns = (
-        Column("copies", "left"), Column("memory", "left"), Column("timed on", "left"), Column("a"),
-        Column("b"), Column("half at"), Column(f"{round_percent(links.MOST)} at"),
-        Column("misfit", drop=2), Column("largest", drop=1),
-    )  # fmt: skip
-    title = "How big must a copy be: T = a + V / b"
+    names, drop = ("copies", "memory", "timed on", "a", "b", "half at"), {"misfit": 2, "largest": 1}
+    titles = columns(*names, f"{round_percent(links.MOST)} at", *drop, left=3, drop=drop)
     about = "timed on the device behind a gate, or on the host with the call and a wait for each copy"
-    return Table(title, about, columns, rows)
+    return Table("How big must a copy be: T = a + V / b", about, titles, rows)
 
 
 def pinning(evidence: Evidence) -> Table | None:
@@ -249,12 +229,9 @@ def pinning(evidence: Evidence) -> Table | None:
     if not choices:
         return None
     directions = [one for one in links.DIRECTIONS if any(one in choice.saved_s for choice in choices)]
-    columns = [Column("how", "left"), Column("buffer"), Column("costs more")]
-    for direction in directions:
-        columns += [
-            Column(f"saved {links.DIRECTIONS[direction]}", drop=1),
-            Column(f"copies {links.DIRECTIONS[direction]}"),
-        ]
+    titles = [*columns("how", "buffer", "costs more")]
+    for words in map(links.DIRECTIONS.__getitem__, directions):
+        titles += [Column(f"saved {words}", drop=1), Column(f"copies {words}")]
     rows = tuple(
         (
             Cell(links.PINNING[one.way]), Cell(size(one.size_bytes)), Cell(as_time(max(one.extra_s, 0.0))),
@@ -264,7 +241,7 @@ def pinning(evidence: Evidence) -> Table | None:
     )  # fmt: skip
     title = "Pin or not: after how many copies pinned memory pays off"
     about = "cost of allocating and freeing, less that of new pageable memory; each copy is waited for"
-    return Table(title, about, tuple(columns), rows)
+    return Table(title, about, tuple(titles), rows)
 
 
 def _paid(choice: links.Choice, direction: str) -> tuple[Cell, Cell]:
@@ -277,20 +254,12 @@ def _paid(choice: links.Choice, direction: str) -> tuple[Cell, Cell]:
 
 def zero_copy(evidence: Evidence) -> Table | None:
     """Kernels on host memory: width of an access down, begin of the buffer across."""
-    by_width: dict[tuple[str, int], dict[int, Row]] = {}
-    for row in evidence.rows("link_zero_copy", "bandwidth"):
-        key = str(row.params.get("access")), whole(row, "width_bytes")
-        by_width.setdefault(key, {})[whole(row, "offset_bytes")] = row
-    offsets = sorted({offset for cells in by_width.values() for offset in cells})
-    if len(offsets) < FEWEST_ACROSS:
-        return None
-    rows = tuple(
-        (
-            Cell(f"{access} {size(width)}", tone="strong"),
-            *(Cell(gigabytes(cells[one].value)) if one in cells else NOTHING for one in offsets),
+    cells = {
+        (f"{row.params.get('access')} {size(whole(row, 'width_bytes'))}", whole(row, "offset_bytes")): Cell(
+            gigabytes(row.value)
         )
-        for (access, width), cells in by_width.items()
-    )
-    title = "Kernels on host memory, in GB/s"
+        for row in evidence.rows("link_zero_copy", "bandwidth")
+    }
+    offsets = {offset: size(offset) for offset in sorted({offset for _, offset in cells})}
     about = "rows: bytes that a thread moves at once; columns: offset of the buffer from the begin of a page"
-    return Table(title, about, (Column("", "left"), *(Column(size(one)) for one in offsets)), rows)
+    return matrix("Kernels on host memory, in GB/s", about, offsets, cells) if len(offsets) >= FEWEST_ACROSS else None

@@ -5,23 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from microbench.analysis.evidence import Evidence, exceeds, share_of, whole
+from msgspec.structs import replace
+
+from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import about_size, as_time, gigabytes, percent, quantity, round_percent, size, times
 from microbench.explain import memory_levels, memory_stream
 from microbench.explain.memory_access import ENOUGH, contention, flights, little_bytes, needed
 from microbench.explain.memory_allocation import WAYS as ALLOCATED
 from microbench.explain.memory_allocation import costs, draws
-from microbench.report.curves import ticks, ticks_beyond
-from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Histogram, Line, Mark, Picture, Table, Tone
-from microbench.report.tables import NOTHING, row_cell, value_cell
+from microbench.report import document
+from microbench.report.curves import size_ticks, ticks, ticks_beyond
+from microbench.report.document import SERIES_TONES, Cell, Curve, Histogram, Line, Mark, Picture, Table, Tone
+from microbench.report.tables import NOTHING, limited_cell, matrix, row_cell, value_cell
 
 # Bandwidth and latency over the working set, and the L2 as one SM sees it.
 
 FEWEST_LEVEL_SIZES = 5
 LEVEL_TONES: dict[str, Tone] = {"L1": "first", "L2": "second", "DRAM": "third"}
+QUIET: Tone = "quiet"
 Levels = dict[str, memory_levels.Plateau]  # by the words for each level's line
-LEVEL_TICKS = tuple(1 << power for power in range(14, 41, 3))
 HEADROOM = 1.6
 # Marks closer together than this ratio say the same.
 APART = 1.05
@@ -76,7 +79,7 @@ def latencies(evidence: Evidence) -> Curve | None:
 
 def _with_l2(evidence: Evidence, marks: Sequence[Mark], points: Sequence[memory_levels.Point]) -> tuple[Mark, ...]:
     """The marks within the curve, and one for the reported size of the L2 unless a mark is close to it."""
-    reported, (first, last) = memory_levels.l2_bytes(evidence), (points[0][0], points[-1][0])
+    reported, first, last = memory_levels.l2_bytes(evidence), points[0][0], points[-1][0]
     inside = [mark for mark in marks if first < mark.at < last]
     if reported and first < reported < last and not any(1 / APART < mark.at / reported < APART for mark in inside):
         inside.append(Mark(reported, f"L2 is {size(reported)}"))
@@ -87,21 +90,18 @@ def _curve(
     title: str, about: str, points: Sequence[memory_levels.Point], levels: Levels, marks: tuple[Mark, ...]
 ) -> Curve:
     """The whole curve in a quiet tone, with the points of each level over it in a colour."""
-    lines = [
-        Line(name, tuple((x, row.value) for x, row in level.points), LEVEL_TONES[level.name])
-        for name, level in levels.items()
-    ]
-    lines.append(Line("", tuple((x, row.value) for x, row in points), "quiet"))
+    drawn = [(name, level.points, LEVEL_TONES[level.name]) for name, level in levels.items()]
     values = [row.value for _, row in points]
-    unit = points[0][1].metric.unit
-    smallest, largest = points[0][0], points[-1][0]
     return Curve(
         title=title,
         about=about,
         x_title="working set",
-        lines=tuple(lines),
-        x_ticks=tuple(Mark(one, size(one)) for one in LEVEL_TICKS if smallest <= one <= largest),
-        y_ticks=_ticks(min(values) / HEADROOM, max(values) * HEADROOM, unit),
+        lines=tuple(
+            Line(name, tuple((x, row.value) for x, row in each), tone)
+            for name, each, tone in (*drawn, ("", points, QUIET))
+        ),
+        x_ticks=size_ticks(points[0][0], points[-1][0], every=3, first=14),
+        y_ticks=_ticks(min(values) / HEADROOM, max(values) * HEADROOM, points[0][1].metric.unit),
         marks=marks,
     )
 
@@ -126,9 +126,8 @@ def l2_lines(evidence: Evidence) -> Histogram | None:
         first_edge=calls.first_edge,
         ratio=calls.ratio,
         counts=calls.counts,
-        marks=(
-            Mark(modes.near, f"near {quantity(modes.near, 'cycle')}"),
-            Mark(modes.far, f"far {quantity(modes.far, 'cycle')}"),
+        marks=tuple(
+            Mark(at, f"{name} {quantity(at, 'cycle')}") for name, at in (("near", modes.near), ("far", modes.far))
         ),
     )
 
@@ -136,6 +135,7 @@ def l2_lines(evidence: Evidence) -> Histogram | None:
 # Streaming kernels by implementation and by type.
 
 DTYPES = ("fp64", "fp32", "fp16", "int8")
+SHAPE = "shape of CUDA C++"
 
 
 def by_implementation(evidence: Evidence) -> Table | None:
@@ -143,27 +143,23 @@ def by_implementation(evidence: Evidence) -> Table | None:
     size_bytes, dtype = memory_stream.largest_bytes(evidence), memory_stream.main_dtype(evidence)
     if size_bytes is None or dtype is None:
         return None
-    by_place = {
-        (str(row.params.get("kernel")), str(row.params.get("implementation"))): row
-        for row in memory_stream.streams(evidence, dtype=dtype, size_bytes=size_bytes)
+    by_place = _by_kernel(evidence, "implementation", dtype=dtype, size_bytes=size_bytes)
+    across = {
+        way: name for way, name in memory_stream.IMPLEMENTATIONS.items() if any(way == key for _, key in by_place)
     }
-    written_in = [one for one in memory_stream.IMPLEMENTATIONS if any(way == one for _, way in by_place)]
-    kernels = [one for one in memory_stream.KERNELS if any(kernel == one for kernel, _ in by_place)]
-    columns = [Column("", "left"), *(Column(memory_stream.IMPLEMENTATIONS[one]) for one in written_in)]
-    columns.append(Column("shape of CUDA C++", "left", drop=1))
-    rows = tuple(
-        (
-            Cell(kernel, tone="strong"),
-            *(_rate(evidence, by_place.get((kernel, way))) for way in written_in),
-            _shape(by_place.get((kernel, memory_stream.NATIVE))),
-        )
-        for kernel in kernels
-    )
+    cells = {place: limited_cell(evidence, row, _gigabytes) for place, row in by_place.items()}
+    for kernel, _ in by_place:
+        native = by_place.get((kernel, memory_stream.NATIVE))
+        name = memory_stream.shape_of(native) if native is not None else None
+        if name is not None:
+            cells[kernel, SHAPE] = Cell(memory_stream.shape_words(name), tone="quiet")
     limits = dict.fromkeys(limit for row in by_place.values() if (limit := evidence.ceiling(row)) is not None)
     notes = tuple(f"ceiling: {gigabytes(limit.value)} GB/s, {limit.source}" for limit in limits)
     title = f"Streaming kernels on arrays of {size(size_bytes)}, {dtype}, in GB/s"
     about = "bytes read plus written, with the share of the ceiling"
-    return Table(title, about, tuple(columns), rows, notes)
+    table = matrix(title, about, {**across, SHAPE: SHAPE}, cells, notes=notes)
+    last = document.Column(SHAPE, "left", drop=1)
+    return replace(table, columns=(*table.columns[:-1], last))
 
 
 def by_dtype(evidence: Evidence) -> Table | None:
@@ -171,35 +167,24 @@ def by_dtype(evidence: Evidence) -> Table | None:
     size_bytes = memory_stream.largest_bytes(evidence)
     if size_bytes is None:
         return None
-    by_place = {
-        (str(row.params.get("kernel")), str(row.params.get("dtype"))): row
-        for row in memory_stream.streams(evidence, implementation=memory_stream.NATIVE, size_bytes=size_bytes)
-    }
-    types = [one for one in DTYPES if any(dtype == one for _, dtype in by_place)]
+    by_place = _by_kernel(evidence, "dtype", implementation=memory_stream.NATIVE, size_bytes=size_bytes)
+    types = {dtype: dtype for dtype in DTYPES if any(dtype == key for _, key in by_place)}
     if len(types) < 2:
         return None
-    rows = tuple(
-        (Cell(kernel, tone="strong"), *(_rate(evidence, by_place.get((kernel, dtype))) for dtype in types))
-        for kernel in memory_stream.KERNELS
-        if any(own == kernel for own, _ in by_place)
-    )
+    cells = {place: limited_cell(evidence, row, _gigabytes) for place, row in by_place.items()}
     title = f"Types of elements on arrays of {size(size_bytes)}, CUDA C++, in GB/s"
-    about = "moving bytes does not depend on the type; adding and multiplying may"
-    return Table(title, about, (Column("", "left"), *map(Column, types)), rows)
+    return matrix(title, "moving bytes does not depend on the type; adding and multiplying may", types, cells)
 
 
-def _rate(evidence: Evidence, row: Row | None) -> Cell:
-    if row is None:
-        return NOTHING
-    share, limit = share_of(evidence, row), evidence.ceiling(row)
-    over = limit is not None and exceeds(row, limit)
-    note = percent(share) if share is not None else ""
-    return row_cell(row, gigabytes(row.value), note, "problem" if over else "strong")
+def _by_kernel(evidence: Evidence, across: str, **params: int | str) -> dict[tuple[str, str], Row]:
+    """The streaming rows with these parameters by kernel, in the order of KERNELS, and by another parameter."""
+    rows = memory_stream.streams(evidence, **params)
+    by_place = {(str(row.params.get("kernel")), str(row.params.get(across))): row for row in rows}
+    return {place: row for kernel in memory_stream.KERNELS for place, row in by_place.items() if place[0] == kernel}
 
 
-def _shape(row: Row | None) -> Cell:
-    name = memory_stream.shape_of(row) if row is not None else None
-    return Cell(memory_stream.shape_words(name), tone="quiet") if name is not None else NOTHING
+def _gigabytes(row: Row) -> str:
+    return gigabytes(row.value)
 
 
 # The order of the tables: rates, levels, what reaches them, other accesses, costs.
@@ -208,7 +193,6 @@ ORDER = (
     "memory_atomic", "memory_copy", "memory_allocate", "memory_capacity", "memory_energy",
 )  # fmt: skip
 FEWEST_DRAWN = 3
-TICK_SIZES = tuple(1 << power for power in range(6, 25))
 
 
 def pictures(evidence: Evidence) -> list[Picture]:
@@ -222,14 +206,14 @@ def pictures(evidence: Evidence) -> list[Picture]:
 def in_flight(evidence: Evidence) -> Curve | None:
     """Bandwidth over bytes in flight on each SM, a line for each number of loads in a thread."""
     cases = flights(evidence)
-    loads = sorted({_loads(one.row) for one in cases})
-    lines = []
-    for count, tone in zip(loads, SERIES_TONES, strict=False):
-        best: dict[float, float] = {}
-        for one in cases:
-            if _loads(one.row) == count:
-                best[one.in_flight_bytes] = max(one.row.value, best.get(one.in_flight_bytes, 0.0))
-        lines.append(Line(f"{count} load{'s' if count > 1 else ''} per thread", tuple(sorted(best.items())), tone))
+    best: dict[int, dict[float, float]] = {}
+    for one in cases:
+        points = best.setdefault(whole(one.row, "loads"), {})
+        points[one.in_flight_bytes] = max(one.row.value, points.get(one.in_flight_bytes, 0.0))
+    lines = [
+        Line(f"{count} load{'s' if count > 1 else ''} per thread", tuple(sorted(points.items())), tone)
+        for (count, points), tone in zip(sorted(best.items()), SERIES_TONES, strict=False)
+    ]
     if max((len(line.points) for line in lines), default=0) < FEWEST_DRAWN:
         return None
     least, most = needed(cases), max(one.row.value for one in cases)
@@ -246,16 +230,11 @@ def in_flight(evidence: Evidence) -> Curve | None:
         about="blocks x threads x loads x 16 bytes; Little: latency without load x bandwidth",
         x_title="in flight on an SM",
         lines=tuple(lines),
-        x_ticks=tuple(Mark(one, size(one)) for one in TICK_SIZES if smallest <= one <= largest),
+        x_ticks=size_ticks(smallest, min(largest, 1 << 24), first=6),
         y_ticks=ticks_beyond(most, "B/s"),
         y_log=False,
         marks=tuple(sorted((one for one in marks if smallest < one.at < largest), key=lambda one: one.at)),
     )
-
-
-def _loads(row: Row) -> int:
-    value = row.params.get("loads")
-    return value if isinstance(value, int) else 0
 
 
 def additions(evidence: Evidence) -> Table | None:
@@ -273,13 +252,9 @@ def additions(evidence: Evidence) -> Table | None:
         )
         for one in pairs
     )
-    columns = (
-        Column("", "left"), Column("one word"), Column("one per warp", drop=1), Column("one per thread"),
-        Column("factor"),
-    )  # fmt: skip
-    title = "Atomic additions per second"
+    columns = document.columns("", "one word", "one per warp", "one per thread", "factor", drop={"one per warp": 1})
     about = "by all threads, result unused; in shared memory one word means one for each block"
-    return Table(title, about, columns, rows)
+    return Table("Atomic additions per second", about, columns, rows)
 
 
 def allocations(evidence: Evidence) -> Table | None:
@@ -297,12 +272,9 @@ def allocations(evidence: Evidence) -> Table | None:
         )
         for one in allocated
     )
-    columns = (
-        Column("allocator", "left"), Column("block"), Column("first", drop=1), Column("later"), Column("free"),
-    )  # fmt: skip
-    return Table(
-        "What an allocation costs", "host time; first: the first of that size, from an empty pool", columns, rows
-    )
+    columns = document.columns("allocator", "block", "first", "later", "free", drop={"first": 1})
+    about = "host time; first: the first of that size, from an empty pool"
+    return Table("What an allocation costs", about, columns, rows)
 
 
 def energies(evidence: Evidence) -> Table | None:
@@ -322,5 +294,5 @@ def energies(evidence: Evidence) -> Table | None:
     ]
     if idle is not None:
         rows.append((Cell("idle", tone="strong"), Cell(quantity(idle.value, "W")), NOTHING, NOTHING))
-    columns = (Column("load", "left"), Column("power"), Column("a byte"), Column("above idle"))
+    columns = document.columns("load", "power", "a byte", "above idle")
     return Table("Energy of a byte", "two seconds of one kernel, by the GPU's energy counter", columns, tuple(rows))

@@ -7,21 +7,13 @@ import math
 from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import as_time, quantity, round_percent, times
+from microbench.explain import compute_units as units
 from microbench.explain.compute_power import lasting
-from microbench.explain.compute_products import Held, Roof, Shaped, bandwidth_roof, compute_roof, shaped
-from microbench.explain.compute_units import (
-    MAIN_DTYPE,
-    NATIVE,
-    PRODUCTS,
-    accumulator,
-    dtype_of,
-    figure,
-    rates,
-    same_case,
-)
+from microbench.explain.compute_products import Held, Shaped, bandwidth_roof, compute_roof, shaped
+from microbench.explain.compute_units import MAIN_DTYPE, accumulator, dtype_of, figure, same_case
 from microbench.report.curves import ticks
 from microbench.report.document import Cell, Column, Curve, Line, Mark, Table, Tone
-from microbench.report.tables import NOTHING, row_cell
+from microbench.report.tables import matrix, row_cell
 
 FEWEST_DRAWN = 5
 TICKS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -136,37 +128,29 @@ def _roofline(evidence: Evidence, dtype: str, products: list[Shaped]) -> Curve |
     squares = _squares(evidence, dtype)
     points = [Line("square products", squares, "third", kind="points")] if squares else []
     points += [
-        Line(f"{name}-bound", _points([one for one in products if one.held == name]), tone, kind="points")
+        Line(f"{name}-bound", tuple(sorted(places)), tone, kind="points")
         for name, tone in TONES.items()
-        if any(one.held == name for one in products)
+        if (places := [(one.intensity, one.row.value) for one in products if one.held == name and one.intensity])
     ]
     ridge = compute.value / memory.value
     reach = [x for line in points for x, _ in line.points]
     begin, end = min(reach) * BESIDE, max(*reach, ridge) / BESIDE
+    slope = ((begin, begin * memory.value), (ridge, compute.value))
+    flat = ((ridge, compute.value), (end, compute.value))
     values = [y for line in points for _, y in line.points] + [compute.value]
     powers = ticks(min(values), max(values), True, compute.unit)
     return Curve(
         title=f"Products of {dtype} under this run's own roofs",
         about=f"of models, and square ones; the roofs meet at {quantity(round(ridge), '1')} operations per byte",
         x_title="operations per byte",
-        lines=(*points, *_roofs(memory, compute, begin, end)),
+        lines=(
+            *points,
+            Line(f"{memory.name} {quantity(memory.value, memory.unit)}", slope, TONES["bandwidth"], "limit"),
+            Line(f"{compute.name} {quantity(compute.value, compute.unit)}", flat, TONES["compute"], "limit"),
+        ),
         x_ticks=tuple(Mark(10.0**power, f"{10.0**power:g}") for power in POWERS if begin <= 10.0**power <= end),
         y_ticks=(Mark(compute.value, quantity(compute.value, compute.unit)), *powers),
     )
-
-
-def _roofs(memory: Roof, compute: Roof, begin: float, end: float) -> tuple[Line, Line]:
-    ridge = compute.value / memory.value
-    slope = ((begin, begin * memory.value), (ridge, compute.value))
-    flat = ((ridge, compute.value), (end, compute.value))
-    return (
-        Line(f"{memory.name} {quantity(memory.value, memory.unit)}", slope, TONES["bandwidth"], "limit"),
-        Line(f"{compute.name} {quantity(compute.value, compute.unit)}", flat, TONES["compute"], "limit"),
-    )
-
-
-def _points(found: list[Shaped]) -> tuple[tuple[float, float], ...]:
-    return tuple(sorted((one.intensity, one.row.value) for one in found if one.intensity is not None))
 
 
 def _squares(evidence: Evidence, dtype: str) -> tuple[tuple[float, float], ...]:
@@ -175,7 +159,7 @@ def _squares(evidence: Evidence, dtype: str) -> tuple[tuple[float, float], ...]:
         return ()
     operand_bytes, result_bytes = STORED_BYTES[dtype]
     points = []
-    for row in rates(evidence, PRODUCTS, dtype=dtype, library=NATIVE):
+    for row in units.rates(evidence, units.PRODUCTS, dtype=dtype, library=units.NATIVE):
         work = row.measurement.work
         # 2 size^3 operations: where memory was short, size is less than was asked for.
         size = round(math.cbrt((work.flops or work.operations or 0) / 2))
@@ -203,32 +187,22 @@ def _model(one: Shaped) -> str:
 
 
 def _shape_table(evidence: Evidence, model: str, products: list[Shaped]) -> Table:
-    across = list(dict.fromkeys(_projection(one) for one in products))
-    down = sorted({whole(one.row, "rows") for one in products})
-    by_place = {(whole(one.row, "rows"), _projection(one)): one for one in products}
-    rows = tuple(
-        (Cell(str(count), tone="strong"), *(_shape_cell(evidence, by_place.get((count, name))) for name in across))
-        for count in down
-    )
-    columns = (Column("rows"), *(Column(name.partition("_")[2], "left") for name in across))
-    title = (
-        f"What limits products of a model of {model.replace('b', ' billion')} parameters, {dtype_of(products[0].row)}"
-    )
+    across = {_projection(one): _projection(one).partition("_")[2] for one in products}
+    down = sorted(products, key=lambda one: whole(one.row, "rows"))
+    cells = {(whole(one.row, "rows"), _projection(one)): _shape_cell(evidence, one) for one in down}
+    size = f"{model.replace('b', ' billion')} parameters"
+    title = f"What limits products of a model of {size}, {dtype_of(products[0].row)}"
     about = "bandwidth and compute: the share of that roof; launch: the speed-up of a graph"
-    return Table(title, about, columns, rows)
+    return matrix(title, about, across, cells, corner=Column("rows"), align="left")
 
 
-def _shape_cell(evidence: Evidence, product: Shaped | None) -> Cell:
-    if product is None:
-        return NOTHING
+def _shape_cell(evidence: Evidence, product: Shaped) -> Cell:
     if product.held is None:
         return row_cell(product.row)
-    gain = times(product.graph_factor) if product.graph_factor is not None else ""
-    return Cell(product.held, gain if product.held == "launch" else _share(evidence, product), TONES[product.held])
-
-
-def _share(evidence: Evidence, product: Shaped) -> str:
     memory, compute = bandwidth_roof(evidence), compute_roof(evidence, dtype_of(product.row))
-    if product.held == "bandwidth" and memory is not None and product.bandwidth is not None:
-        return round_percent(product.bandwidth.value / memory.value)
-    return round_percent(product.row.value / compute.value) if compute is not None else ""
+    note = round_percent(product.row.value / compute.value) if compute is not None else ""
+    if product.held == "launch":
+        note = times(product.graph_factor) if product.graph_factor is not None else ""
+    elif product.held == "bandwidth" and memory is not None and product.bandwidth is not None:
+        note = round_percent(product.bandwidth.value / memory.value)
+    return Cell(product.held, note, TONES[product.held])

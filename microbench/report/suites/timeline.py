@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from microbench.analysis.evidence import sentence
 from microbench.analysis.graph_steps import kernels_in_words
@@ -27,30 +27,22 @@ LINK: Tone = "third"
 OWN: Tone = "plain"
 
 
-class Step(msgspec.Struct, frozen=True):
+class Step(NamedTuple):
     """A step submitted one way ("stream" or "graph"): the host's acts, and when each of them ran."""
 
     name: str
     acts: tuple[Act, ...]
     played: Played
 
-    @property
-    def end_s(self) -> float:
-        """When everything is done."""
-        return self.played.end_s
-
 
 class Item(NamedTuple):
-    """A kernel or copy: when it ran, its work, and when it reached the GPU."""
+    """A kernel or copy: where and when it ran, its work, and when it reached the GPU."""
 
-    span: PlayedSpan
+    lane: str
+    begin_s: float
+    end_s: float
     work: Work
     ready_s: float
-
-    @property
-    def ran(self) -> tuple[float, float]:
-        """When it began and ended."""
-        return self.span.begin_s, self.span.end_s
 
 
 def items(step: Step) -> list[Item]:
@@ -58,7 +50,7 @@ def items(step: Step) -> list[Item]:
     called = {span.act: span.end_s for span in step.played.host if span.lane == "host"}
     works = (work for act in step.acts for work in act.work)
     return [
-        Item(span, work, called[span.act] + step.acts[span.act].way_s)
+        Item(span.lane, span.begin_s, span.end_s, work, called[span.act] + step.acts[span.act].way_s)
         for span, work in zip(step.played.work, works, strict=True)
     ]
 
@@ -80,7 +72,7 @@ def host_lane(step: Step) -> Lane:
         number += act.kind == "launch"
         spans.append(_call(step, span, act, number))
         before_s = span.end_s
-    return _lane(step, spans)
+    return Lane(f"{step.name.ljust(6)} host", tuple(spans))
 
 
 def host_lane_merged(step: Step) -> Lane:
@@ -91,34 +83,24 @@ def host_lane_merged(step: Step) -> Lane:
         calls = sum(what in ("calls", "held up") for what, _ in doing)
         waits = sum(span.lane == "wait" for _, span in doing)
         words = f"{calls} calls, {waits} synchronises" if waits else f"{calls} calls"
-        return _lane(step, [Span(0.0, doing[-1][1].end_s, words, HOST, "shaded")])
-    stretches: list[Span] = []
-    before_s = 0.0
-    for what, spans in groups:
-        stretches.append(_stretch(step, what, before_s, spans[-1].end_s, len(spans)))
-        before_s = spans[-1].end_s
-    return _lane(step, stretches)
-
-
-def _lane(step: Step, spans: list[Span]) -> Lane:
-    return Lane(f"{step.name.ljust(6)} host", tuple(spans))
+        stretches = [Span(0.0, doing[-1][1].end_s, words, HOST, "shaded")]
+    else:
+        begins = (0.0, *(spans[-1].end_s for _, spans in groups))
+        stretches = [
+            _stretch(step, what, begin_s, spans[-1].end_s, len(spans))
+            for begin_s, (what, spans) in zip(begins, groups, strict=False)
+        ]
+    return Lane(f"{step.name.ljust(6)} host", tuple(stretches))
 
 
 def _call(step: Step, span: PlayedSpan, act: Act, number: int) -> Span:
-    begin_s, end_s = span.begin_s, span.end_s
     if span.lane == "wait":
-        return Span(begin_s, end_s, _wait_words(step), HOST, "pale")
-    match act.kind:
-        case "launch":
-            return Span(begin_s, end_s, str(number), HOST)
-        case "replay":
-            return Span(begin_s, end_s, "replay", HOST)
-        case "copy":
-            return Span(begin_s, end_s, "copy" if act.work else "pageable copy", HOST if act.work else LINK)
-        case "sync":
-            return Span(begin_s, end_s, "", HOST, "pale")
-        case "host":
-            return Span(begin_s, end_s, "own work", OWN)
+        return Span(span.begin_s, span.end_s, _wait_words(step), HOST, "pale")
+    words, tone = {
+        "launch": (str(number), HOST), "replay": ("replay", HOST), "sync": ("", HOST), "host": ("own work", OWN),
+        "copy": ("copy", HOST) if act.work else ("pageable copy", LINK),
+    }[act.kind]  # fmt: skip
+    return Span(span.begin_s, span.end_s, words, tone, "pale" if act.kind == "sync" else "solid")
 
 
 def _wait_words(step: Step) -> str:
@@ -145,17 +127,12 @@ def _doing(step: Step) -> Iterator[tuple[What, PlayedSpan]]:
 
 
 def _stretch(step: Step, what: What, begin_s: float, end_s: float, count: int) -> Span:
-    match what:
-        case "calls":
-            return Span(begin_s, end_s, f"{count} calls" if count > 1 else "", HOST)
-        case "held up":
-            return Span(begin_s, end_s, f"{count} calls, each when the full queue has room", HOST, "shaded")
-        case "copy":
-            return Span(begin_s, end_s, "pageable copy", LINK)
-        case "host":
-            return Span(begin_s, end_s, "own work", OWN)
-        case "sync":
-            return Span(begin_s, end_s, _wait_words(step), HOST, "pale")
+    words, tone = {
+        "calls": (f"{count} calls" if count > 1 else "", HOST), "sync": (_wait_words(step), HOST),
+        "held up": (f"{count} calls, each when the full queue has room", HOST),
+        "copy": ("pageable copy", LINK), "host": ("own work", OWN),
+    }[what]  # fmt: skip
+    return Span(begin_s, end_s, words, tone, "pale" if what == "sync" else "shaded" if what == "held up" else "solid")
 
 
 # All lanes of one way of submitting a step, call by call or in stretches.
@@ -176,11 +153,11 @@ ROUNDING_S = 1e-12
 def lanes_of(step: Step) -> list[Lane]:
     """Every call, kernel and copy by itself, launches and their kernels by number."""
     ran = items(step)
-    kernels = [item for item in ran if item.span.lane == "gpu"]
+    kernels = [item for item in ran if item.lane == "gpu"]
     rows = _rows(kernels)
     idle = _idle(step, kernels, ran, 0.0)
     if len(rows) > MOST_ROWS:
-        drawn = [_levels("GPU", [one.ran for one in kernels], GPU, idle)]
+        drawn = [_levels("GPU", [(one.begin_s, one.end_s) for one in kernels], GPU, idle)]
     else:
         drawn = [Lane(f"{INDENT}GPU" if not index else "", tuple(row)) for index, row in enumerate(rows)]
         drawn[0] = Lane(f"{INDENT}GPU", (*idle, *drawn[0].spans))
@@ -190,8 +167,10 @@ def lanes_of(step: Step) -> list[Lane]:
 def lanes_merged(step: Step) -> list[Lane]:
     """Calls, kernels and copies in stretches."""
     ran = items(step)
-    kernels = [item for item in ran if item.span.lane == "gpu"]
-    near_s = _near_s(kernels, step.end_s)
+    kernels = [item for item in ran if item.lane == "gpu"]
+    gaps = [later.begin_s - earlier.end_s for earlier, later in itertools.pairwise(kernels)]
+    usual_s = UNUSUAL * statistics.median(gaps) if gaps else 0.0
+    near_s = min(max(usual_s, step.played.end_s * LEAST_APART), step.played.end_s * APART)  # a longer gap is drawn
     busy = [_busy(stretch, kernels) for stretch in _stretches(kernels, near_s)]
     gpu = Lane(f"{INDENT}GPU", (*_idle(step, kernels, ran, near_s), *busy))
     return [host_lane_merged(step), _queue(ran), gpu, *_links(ran)]
@@ -199,7 +178,7 @@ def lanes_merged(step: Step) -> list[Lane]:
 
 def _queue(ran: Sequence[Item]) -> Lane:
     """How many kernels and copies have reached the GPU and wait for their turn."""
-    waiting = [(one.ready_s, one.span.begin_s) for one in ran if one.span.begin_s > one.ready_s + ROUNDING_S]
+    waiting = [(one.ready_s, one.begin_s) for one in ran if one.begin_s > one.ready_s + ROUNDING_S]
     return _levels("queue", waiting, HOST)
 
 
@@ -229,8 +208,8 @@ def _rows(kernels: Sequence[Item]) -> list[list[Span]]:
     """Kernels by number, each on the first line that is free when it begins."""
     rows: list[list[Span]] = [[]]
     numbered = enumerate(kernels, start=1)
-    for number, one in sorted(numbered, key=lambda pair: pair[1].span.begin_s):
-        begin_s, end_s = one.span.begin_s, one.span.end_s
+    for number, one in sorted(numbered, key=lambda pair: pair[1].begin_s):
+        begin_s, end_s = one.begin_s, one.end_s
         drawn = Span(begin_s, end_s, str(number) if end_s > begin_s else "", GPU)
         free = next((row for row in rows if not row or row[-1].end_s <= begin_s + ROUNDING_S), None)
         if free is None:
@@ -243,30 +222,23 @@ def _stretches(ran: Sequence[Item], near_s: float) -> list[list[Item]]:
     """Work in the order of its begin, split where nothing runs for longer than ``near_s``."""
     stretches: list[list[Item]] = []
     until_s = 0.0
-    for item in sorted(ran, key=lambda item: item.span.begin_s):
-        if stretches and item.span.begin_s - until_s <= near_s:
+    for item in sorted(ran, key=lambda item: item.begin_s):
+        if stretches and item.begin_s - until_s <= near_s:
             stretches[-1].append(item)
         else:
             stretches.append([item])
-        until_s = max(until_s, item.span.end_s)
+        until_s = max(until_s, item.end_s)
     return stretches
-
-
-def _near_s(kernels: Sequence[Item], end_s: float) -> float:
-    """The longest gap that is not drawn."""
-    gaps = [later.span.begin_s - earlier.span.end_s for earlier, later in itertools.pairwise(kernels)]
-    usual_s = UNUSUAL * statistics.median(gaps) if gaps else 0.0
-    return min(max(usual_s, end_s * LEAST_APART), end_s * APART)
 
 
 def _busy(stretch: Sequence[Item], kernels: Sequence[Item]) -> Span:
     """Kernels as one stretch with their number; if these are all kernels, also the share of it with one running."""
-    begin_s, end_s = stretch[0].span.begin_s, max(one.span.end_s for one in stretch)
+    begin_s, end_s = stretch[0].begin_s, max(one.end_s for one in stretch)
     if len(stretch) == 1:
         return Span(begin_s, end_s, "", GPU)
     words, busy = f"{len(stretch)} kernels", 0.0
     if len(stretch) == len(kernels) and end_s > begin_s:
-        counted = _counted([one.ran for one in stretch])
+        counted = _counted([(one.begin_s, one.end_s) for one in stretch])
         most = max((count for _, _, count in counted), default=0)
         words += f", up to {most} at once" if most > 1 else ""
         busy = sum(end - begin for begin, end, _ in counted) / (end_s - begin_s)
@@ -278,28 +250,24 @@ def _idle(step: Step, kernels: Sequence[Item], ran: Sequence[Item], near_s: floa
     """When no kernel runs, and what the next kernel waits for."""
     gaps: list[Span] = []
     until_s = 0.0
-    copies = [one.span.end_s for one in ran if one.span.lane != "gpu"]
+    copies = [one.end_s for one in ran if one.lane != "gpu"]
     for stretch in _stretches(kernels, near_s):
         first = stretch[0]
-        if first.span.begin_s > until_s:
-            gaps.append(Span(until_s, first.span.begin_s, _waits_for(first, copies), "quiet", "idle"))
-        until_s = max(one.span.end_s for one in stretch)
-    if until_s < step.end_s:
-        gaps.append(Span(until_s, step.end_s, "", "quiet", "idle"))
+        if first.begin_s > until_s:
+            begun_s = first.begin_s - first.work.gap_s
+            words = "waits for a copy" if any(abs(end_s - begun_s) < ROUNDING_S for end_s in copies) else ""
+            words = "waits for the host" if first.begin_s <= first.ready_s + ROUNDING_S else words
+            gaps.append(Span(until_s, first.begin_s, words, "quiet", "idle"))
+        until_s = max(one.end_s for one in stretch)
+    if until_s < step.played.end_s:
+        gaps.append(Span(until_s, step.played.end_s, "", "quiet", "idle"))
     return gaps
-
-
-def _waits_for(one: Item, copied: Sequence[float]) -> str:
-    if one.span.begin_s <= one.ready_s + ROUNDING_S:
-        return "waits for the host"
-    begun_s = one.span.begin_s - one.work.gap_s
-    return "waits for a copy" if any(abs(end_s - begun_s) < ROUNDING_S for end_s in copied) else ""
 
 
 def _links(ran: Sequence[Item]) -> Iterator[Lane]:
     """A lane for each direction with copies."""
     for lane in ENGINES:
-        copies = tuple(Span(*one.ran, "copy", LINK) for one in ran if one.span.lane == lane)
+        copies = tuple(Span(one.begin_s, one.end_s, "copy", LINK) for one in ran if one.lane == lane)
         if copies:
             yield Lane(f"{INDENT}{lane}", copies)
 
@@ -323,7 +291,7 @@ def pictures(predicted: Forecast, what: str) -> list[TimeLine]:
         for way in (predicted.stream, predicted.graph)
         if way is not None
     ]
-    end_s = max(step.end_s for step in steps)
+    end_s = max(step.played.end_s for step in steps)
     if max(max(len(step.acts), len(step.played.work)) for step in steps) <= MOST_DRAWN:
         lanes = [lane for step in steps for lane in (*lanes_of(step), _length(predicted, step), BLANK)]
         ways = "in a stream and as a graph" if len(steps) > 1 else "in a stream"
@@ -349,7 +317,7 @@ def _beginning(stream: Step) -> tuple[float, float]:
     """Begin and end of the stretch in which the first kernels run; of a step without kernels, the first copies."""
     ran = [span for span in stream.played.work if span.lane == "gpu"] or list(stream.played.work)
     if not ran:
-        return 0.0, stream.end_s
+        return 0.0, stream.played.end_s
     begin_s, until_s = ran[0].begin_s, ran[:BEGINNING][-1].end_s
     return (begin_s - BEFORE * (until_s - begin_s) if begin_s > LATE * until_s else 0.0), until_s
 
@@ -370,9 +338,7 @@ def _cut(lanes: Sequence[Lane], from_s: float, until_s: float) -> Iterator[Lane]
     """The part of each lane between two times, which then begins at 0; idle copy engines are left out."""
     for lane in lanes:
         spans = tuple(
-            msgspec.structs.replace(
-                span, begin_s=max(span.begin_s - from_s, 0.0), end_s=min(span.end_s, until_s) - from_s
-            )
+            replace(span, begin_s=max(span.begin_s - from_s, 0.0), end_s=min(span.end_s, until_s) - from_s)
             for span in lane.spans
             if span.begin_s < until_s and span.end_s > from_s
         )
@@ -383,11 +349,11 @@ def _cut(lanes: Sequence[Lane], from_s: float, until_s: float) -> Iterator[Lane]
 def _length(predicted: Forecast, step: Step) -> Lane:
     """How long the step takes and, if it is shorter than in the stream, what that saves."""
     prediction = predicted.stream if predicted.graph is None or step.name == predicted.stream.way else predicted.graph
-    words = as_time(step.end_s)
-    if prediction.step_s < step.end_s * (1 - ALIKE):
+    words = as_time(step.played.end_s)
+    if prediction.step_s < step.played.end_s * (1 - ALIKE):
         words += f", {as_time(prediction.step_s)} where steps follow one another"
-    spans = [Span(0.0, step.end_s, words, "plain", "distance")]
+    spans = [Span(0.0, step.played.end_s, words, "plain", "distance")]
     stream_s = predicted.stream.played.end_s
-    if step.end_s < stream_s:
-        spans.append(Span(step.end_s, stream_s, f"−{as_time(stream_s - step.end_s)}", "good", "distance"))
+    if step.played.end_s < stream_s:
+        spans.append(Span(step.played.end_s, stream_s, f"−{as_time(stream_s - step.played.end_s)}", "good", "distance"))
     return Lane("", tuple(spans))

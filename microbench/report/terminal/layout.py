@@ -175,11 +175,7 @@ def table(picture: Table, width: int, *, fine: bool) -> Drawn:
     for _ in range(widths.total(columns) - width):  # the widest column gives way
         sizes[sizes.index(max(sizes))] -= 1
     rights = [picture.columns[index].align == "right" for index in columns]
-    titles = []
-    for index, size, right in zip(columns, sizes, rights, strict=True):
-        title = shown(picture.columns[index].title, fine)
-        blank = " " * (size - cell_len(title))
-        titles.append([(blank + title if right else title + blank, QUIET)])
+    titles: Drawn = [[(shown(picture.columns[index].title, fine), QUIET)] for index in columns]
     lines = _row(titles, sizes, rights, QUIET)
     lines.append([("─" * (sum(sizes) + BETWEEN * (len(sizes) - 1) + EDGES), QUIET)])
     for row in picture.rows:

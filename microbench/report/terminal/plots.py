@@ -62,7 +62,9 @@ def curve(picture: Curve, width: int, height: int, *, fine: bool) -> Drawn:
     for column, _ in marks:
         for row in range(canvas.height):
             canvas.text(column, row, "┊", "advice")
-    signed = _signed(picture.lines, fine)
+    points, joined_marks = cycle(POINT_MARKS), cycle(PLAIN_MARKS)
+    # Lines with the sign for their points; in braille joined lines are dots.
+    signed = [(line, next(points) if fine and line.kind == "points" else next(joined_marks)) for line in picture.lines]
     backwards = signed[::-1]  # the first line on top, and points over all lines
     for line, sign in sorted(backwards, key=lambda pair: pair[0].kind == "points"):
         places = [(x_scale(x), y_scale(y)) for x, y in line.points]
@@ -74,10 +76,14 @@ def curve(picture: Curve, width: int, height: int, *, fine: bool) -> Drawn:
             for begin, end in zip(places, places[1:] or places, strict=False):
                 canvas.line(begin, end, sign, line.tone)
     _write_marks(canvas, marks)
-    letters = _letters(picture.lines, fine)
+    # A letter for each of several lines of dots, which without colour look alike.
+    alike = [line for line in picture.lines if line.kind != "points" and line.name and line.points]
+    letters = dict(zip(alike, "abcdefghijkl", strict=False)) if fine and len(alike) > 1 else {}
     for line, letter in letters.items():
-        others = [other for other in letters if other is not line]
-        x, y = _clear_point(line, others, x_scale, y_scale)
+        # At its point that is farthest from the points of the others.
+        taken = [(x_scale(x), y_scale(y)) for other in letters if other is not line for x, y in other.points]
+        places = [(x_scale(x), y_scale(y)) for x, y in line.points]
+        x, y = max(places, key=lambda place: min(math.dist(place, other) for other in taken))
         canvas.text(round(x) // canvas.across, canvas.height - 1 - round(y) // canvas.down, letter, line.tone)
     at_row = {
         canvas.height - 1 - round(y_scale(tick.at)) // canvas.down: tick.text for tick in reversed(picture.y_ticks)
@@ -90,25 +96,6 @@ def curve(picture: Curve, width: int, height: int, *, fine: bool) -> Drawn:
     return (
         lines + _below(x_places, canvas.width, margin, picture.x_title) + _legend(signed, letters, margin, width, fine)
     )
-
-
-def _signed(lines: Sequence[Line], fine: bool) -> list[tuple[Line, str]]:
-    """Lines with the sign for their points; in braille joined lines are dots."""
-    points, marks = cycle(POINT_MARKS), cycle(PLAIN_MARKS)
-    return [(line, next(points) if fine and line.kind == "points" else next(marks)) for line in lines]
-
-
-def _letters(lines: Sequence[Line], fine: bool) -> dict[Line, str]:
-    """A letter for each of several lines of dots, which without colour look alike."""
-    alike = [line for line in lines if line.kind != "points" and line.name and line.points]
-    return dict(zip(alike, "abcdefghijkl", strict=False)) if fine and len(alike) > 1 else {}
-
-
-def _clear_point(line: Line, others: Sequence[Line], x_scale: Scale, y_scale: Scale) -> tuple[float, float]:
-    """The place of the point of a line that is farthest from the points of other lines."""
-    places = [(x_scale(x), y_scale(y)) for x, y in line.points]
-    taken = [(x_scale(x), y_scale(y)) for other in others for x, y in other.points]
-    return max(places, key=lambda place: min(math.dist(place, other) for other in taken))
 
 
 def _write_marks(canvas: Canvas, marks: Sequence[tuple[int, str]]) -> None:
@@ -206,7 +193,8 @@ def _lane(lane: Lane, scale: float, width: int, fine: bool, inverse: bool) -> li
             _write(cells, begin, _stretch(span, max(end - begin, 1)), span.tone)
     _write_levels(cells, [span for span in lane.spans if span.kind == "level"], scale, fine)
     for span, begin, end in _apart(work, scale, fine):
-        at, block = begin // HALVES, _block(begin, end)
+        head, tail = RIGHT if begin % HALVES else "", LEFT if end % HALVES else ""
+        at, block = begin // HALVES, head + FULL * max(end // HALVES - (begin + 1) // HALVES, 0) + tail
         _write(cells, at, block, span.tone)
         label, within = _span_label(span.text, block)
         _write(cells, at + within, label, ON.get(span.tone, span.tone) if inverse else span.tone)
@@ -250,12 +238,6 @@ def _apart(spans: Sequence[Span], scale: float, fine: bool) -> list[tuple[Span, 
                 placed[-1] = (before, its_begin, begin - step)
         placed.append((span, begin, end))
     return placed
-
-
-def _block(begin: int, end: int) -> str:
-    """A block between two half characters."""
-    head, tail = RIGHT if begin % HALVES else "", LEFT if end % HALVES else ""
-    return head + FULL * max(end // HALVES - (begin + 1) // HALVES, 0) + tail
 
 
 def _span_label(text: str, block: str) -> tuple[str, int]:

@@ -172,14 +172,12 @@ class LiveProgress:
         """What the refreshing thread draws."""
         if self._plan is None:
             return self._painter.text("Looking at this machine…", "quiet")
-        return Group(*list(self._recent), self._now(), self._bar(self._plan))
-
-    def _now(self) -> RenderableType:
+        now: RenderableType = Text(" ")
         case, tick = self._case, self._tick
-        if case is None:
-            return Text(" ")
-        words = f"{tick.metric} {quantity(tick.value, tick.unit)}, {tick.n} samples" if tick else ""
-        return self._row("▸" if self._painter.fine else ">", "first", case.case_id, words)
+        if case is not None:
+            words = f"{tick.metric} {quantity(tick.value, tick.unit)}, {tick.n} samples" if tick else ""
+            now = self._row("▸" if self._painter.fine else ">", "first", case.case_id, words)
+        return Group(*list(self._recent), now, self._bar(self._plan))
 
     def _bar(self, plan: PlanMade) -> RenderableType:
         grid, text, done = Grid.grid(padding=(0, 1)), self._painter.text, self._cases.done

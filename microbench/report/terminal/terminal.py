@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from typing import IO
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any
 
 from rich.box import ASCII, ROUNDED
 from rich.cells import cell_len
@@ -24,19 +25,7 @@ from microbench.analysis.evidence import Finding
 from microbench.core.errors import MicrobenchError
 from microbench.core.units import BEFORE_UNIT, plain, to_ascii
 from microbench.report import document
-from microbench.report.document import (
-    GRADES,
-    SEVERITY_MARKS,
-    TRUST_MARKS,
-    AnswerLine,
-    Block,
-    Report,
-    Screen,
-    Section,
-    Study,
-    Table,
-    Tone,
-)
+from microbench.report.document import SEVERITY_MARKS, TRUST_MARKS, Report, Screen, Table, Tone
 from microbench.report.terminal import charts, layout, plots
 from microbench.report.terminal.layout import GOES_ON, LONGEST_CELL, SEPARATOR, Drawn, Widths, length_of, packed, shown
 
@@ -58,6 +47,11 @@ AROUND_PICTURES = 21
 PICTURE_LINES = 85
 # The panel's two edges with a blank each, and the blanks between its columns.
 AROUND_FACTS = 6
+# The options of a console for pictures.
+COLOURED: dict[str, Any] = {
+    "force_terminal": True, "color_system": "truecolor", "highlight": False, "markup": False, "emoji": False,
+    "legacy_windows": False,
+}  # fmt: skip
 # Replaces a blank at which a line must not break.
 GLUE = "\ue000"
 
@@ -109,10 +103,7 @@ def draw_tables(tables: Iterable[Table], console: Console) -> None:
 def pictures(shown: Report | Screen, *, width: int = WIDEST, brief: bool = False, why: bool = False) -> list[str]:
     """The report or the screen as SVG pictures of a terminal, each of at most PICTURE_LINES lines."""
     text = io.StringIO()
-    console = Console(
-        file=text, width=width, force_terminal=True, color_system="truecolor", highlight=False, markup=False,
-        emoji=False, legacy_windows=False,
-    )  # fmt: skip
+    console = Console(file=text, width=width, **COLOURED)
     painter = Painter(console, fine=True, why=why)
     if isinstance(shown, Screen):
         painter.screen(shown)
@@ -123,10 +114,7 @@ def pictures(shown: Report | Screen, *, width: int = WIDEST, brief: bool = False
 
 
 def _picture(lines: list[str], width: int) -> str:
-    console = Console(
-        file=io.StringIO(), record=True, width=width, force_terminal=True, color_system="truecolor", highlight=False,
-        markup=False, emoji=False, legacy_windows=False,
-    )  # fmt: skip
+    console = Console(file=io.StringIO(), record=True, width=width, **COLOURED)
     console.print(Text.from_ansi("\n".join(lines)), soft_wrap=True)
     # Rich fetches a font from the web; a picture in a README should ask nobody, and any monospaced font will do.
     picture = re.sub(r"@font-face \{.*?\n    \}", "", console.export_svg(title="microbench"), flags=re.DOTALL)
@@ -198,7 +186,7 @@ class Painter:
         if not brief:
             words = self.text("± is half the 95 % interval of the median. ", "quiet")
             for grade in report.grades:
-                words += self.text(*TRUST_MARKS[grade]) + self.text(f" {grade}: {GRADES[grade]}.  ", "quiet")
+                words += self.text(*TRUST_MARKS[grade]) + self.text(f" {grade}: {document.GRADES[grade]}.  ", "quiet")
             self.print(Text(), words)
         for line in report.footer:
             self.print(self.text(line, "quiet"))
@@ -213,7 +201,7 @@ class Painter:
             grid.add_row(self.text(name, "quiet"), Text("\n").join(map(self.text, lines)))
         return grid
 
-    def _section(self, section: Section, mark: str, brief: bool) -> None:
+    def _section(self, section: document.Section, mark: str, brief: bool) -> None:
         title = self.text(section.title, "strong", 90)
         self.print(Text(), Rule(title, align="left", characters="━" if self.fine else "=", style="cyan"))
         if section.verdict is not None:
@@ -223,12 +211,13 @@ class Painter:
             about = picture.question if isinstance(picture, Table) else picture.about
             heading = self.titled(picture.title, about, mark)
             drawn.append(Group(Text(), heading, self.picture(picture, self.width, CURVE_ROWS)))
-        left = sum(map(self._lines, drawn))
-        if self.most_lines is not None:
-            left = self.most_lines - AROUND_PICTURES - self._height(section.findings)
+        left = math.inf if self.most_lines is None else self.most_lines - AROUND_PICTURES
+        left -= self._height(section.findings)
         omitted = 0
         for each in drawn:
-            lines = self._lines(each)
+            # How many lines it takes within the report's width.
+            options = self.console.options.update(width=self.width)
+            lines = len(self.console.render_lines(each, options, pad=False)) if left < math.inf else 0
             if lines <= left:
                 self.print(each)
                 left -= lines
@@ -240,10 +229,6 @@ class Painter:
         for study in section.studies if not brief else ():
             self._study(study, mark)
         self._findings(f"What this means ({section.suite})", section.findings, mark)
-
-    def _lines(self, thing: RenderableType) -> int:
-        """How many lines a thing takes within the report's width."""
-        return len(self.console.render_lines(thing, self.console.options.update(width=self.width), pad=False))
 
     def _height(self, findings: Iterable[Finding]) -> int:
         """How many lines findings take."""
@@ -257,7 +242,7 @@ class Painter:
             line = line + Text("  ") + self.text(mark, "warning")
         return Group(line, *self._wrapped(self.text(about, "quiet", LONGEST_CELL), self.width)) if about else line
 
-    def _study(self, study: Study, mark: str) -> None:
+    def _study(self, study: document.Study, mark: str) -> None:
         """The tables of a benchmark, and its curve to their right if there is room, else below."""
         first = study.tables[0]
         self.print(Text(), self.titled(first.title, first.question, mark))
@@ -288,25 +273,17 @@ class Painter:
 
     def picture(self, picture: document.Picture, width: int, rows: int) -> RenderableType:
         """A picture in at most ``width`` places; a curve is ``rows`` high."""
-        fine = self.fine
         match picture:
             case Table():
                 return self.table(picture)
-            case document.Bars():
-                drawn = charts.bars(picture, width, fine=fine)
             case document.Curve():
-                drawn = plots.curve(picture, width, rows, fine=fine)
-            case document.Histogram():
-                drawn = charts.histogram(picture, width, fine=fine)
-            case document.Stacks():
-                drawn = charts.stacks(picture, width, fine=fine)
-            case document.Prose():
-                drawn = layout.prose(picture, width, fine=fine)
-            case document.Way():
-                drawn = charts.way(picture, width, fine=fine)
+                drawn = plots.curve(picture, width, rows, fine=self.fine)
             case document.TimeLine():
-                drawn = plots.time_line(picture, width, fine=fine, inverse=self.console.color_system is not None)
-        return Lines(drawn, fine=fine)
+                inverse = self.console.color_system is not None
+                drawn = plots.time_line(picture, width, fine=self.fine, inverse=inverse)
+            case _:
+                drawn = DRAWN[type(picture)](picture, width, fine=self.fine)
+        return Lines(drawn, fine=self.fine)
 
     def _findings(self, title: str, findings: Iterable[Finding], mark: str, *, notes: bool = True) -> None:
         """Each finding with its text and advice; without ``notes``, good findings and notes show only their title."""
@@ -368,7 +345,7 @@ class Painter:
             for part in packed(line, self.width):
                 self.print(self.text(part, "quiet"))
 
-    def _block(self, block: Block, screen: Screen) -> None:
+    def _block(self, block: document.Block, screen: Screen) -> None:
         """A GPU's name with the run on the right, and its lines."""
         head = joined(self.text(SEPARATOR.join((block.name, *block.about)), "strong"))
         if screen.mark:
@@ -380,7 +357,7 @@ class Painter:
         for line in block.lines:
             self._answer(line, indent)
 
-    def _answer(self, line: AnswerLine, indent: int) -> None:
+    def _answer(self, line: document.AnswerLine, indent: int) -> None:
         """The figures behind the line's name, broken between figures; a grade of its own stands behind a figure."""
         mark = SEVERITY_MARKS[line.verdict] if line.verdict else " "
         start, blank = self.text(f" {mark} {line.name}".ljust(indent), line.verdict or "note"), Text(" " * indent)
@@ -415,6 +392,12 @@ class Painter:
             self._indented(self.text(f"[{finding.rule}: {finding.threshold}]", "quiet"), 3)
 
 
+DRAWN: dict[type, Callable[..., Drawn]] = {
+    document.Bars: charts.bars, document.Histogram: charts.histogram, document.Stacks: charts.stacks,
+    document.Way: charts.way, document.Prose: layout.prose,
+}  # fmt: skip
+
+
 def joined(*parts: Text) -> Text:
     """Texts one after the other, each in its own style: ``+`` would give the first one's to all."""
     whole = Text()
@@ -447,9 +430,6 @@ class Lines:
 
 def _trimmed(line: list[Segment]) -> list[Segment]:
     """A line without the blanks at its end."""
-    parts = list(line)
-    while parts and not parts[-1].text.rstrip():
-        parts.pop()
-    if parts:
-        parts[-1] = Segment(parts[-1].text.rstrip(), parts[-1].style)
-    return parts
+    while line and not line[-1].text.rstrip():
+        line = line[:-1]
+    return [*line[:-1], Segment(line[-1].text.rstrip(), line[-1].style)] if line else []
