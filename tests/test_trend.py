@@ -38,9 +38,6 @@ def curve(found: list[Point]) -> Curve:
     return section.pictures[0]
 
 
-# -- the points -------------------------------------------------------------------------------------------------------
-
-
 def test_points_are_the_rows_of_their_runs_oldest_first(folder: Path) -> None:
     runs = [recorded(number, factor=1 + number / 10) for number in range(4)]
     for run in reversed(runs):
@@ -117,9 +114,6 @@ def test_an_unknown_metric_is_an_error_with_a_next_step(metric: str, next_step: 
     assert f"next:  {next_step}" in result.stderr
 
 
-# -- cases ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def copies(folder: Path) -> list[Point]:
     save(folder, replace(make_link_run(), run_id="20260101T000000Z-00000000"))
@@ -168,9 +162,6 @@ def test_gpus_of_one_name_are_told_apart(folder: Path) -> None:
     names = [device for device, _ in trend.by_series([point, other])]
     assert names == ["SIMULATED GPU GPU-00000000", "SIMULATED GPU GPU-11111111"]
     assert [device for device, _ in trend.by_series([point])] == ["SIMULATED GPU"]
-
-
-# -- what is drawn ----------------------------------------------------------------------------------------------------
 
 
 def points(*values: float, **changes: object) -> list[Point]:
