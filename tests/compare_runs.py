@@ -43,11 +43,10 @@ class Figure:
 
 def usual() -> list[Figure]:
     """What a small run has: host-timed calls, copies, memory, tensor cores with their clock, and counts."""
+    layers = {f"layer_{index}": (3 + index) * 1e-6 for index in range(24)}
     found = [
-        Figure(
-            "launch_layers", "launch", "submit", (3 + index) * 1e-6, params={"layer": f"layer_{index}"}, clock="host"
-        )
-        for index in range(24)
+        Figure("launch_layers", "launch", "submit", submit_s, params={"layer": layer}, clock="host")
+        for layer, submit_s in layers.items()
     ]
     found += [
         Figure("link_copy", "link", "bandwidth", 5e10, "rate", "B/s", {"size_bytes": 1 << index}, bound="pcie_h2d")
@@ -117,7 +116,7 @@ def infos(figures: Sequence[Figure], versions: Mapping[str, int]) -> tuple[model
     metrics: dict[tuple[str, str], dict[str, model.Metric]] = {}
     for one in figures:
         own = metrics.setdefault((one.benchmark, one.suite), {})
-        own[one.metric] = model.Metric(one.metric, one.kind, one.unit, "invented")  # type: ignore[arg-type]
+        own[one.metric] = model.Metric(one.metric, one.kind, one.unit, "invented")
     return tuple(
         model.BenchmarkInfo(name, suite, name, "How much?", versions.get(name, 1), (), tuple(own.values()))
         for (name, suite), own in metrics.items()
@@ -134,7 +133,7 @@ def outcome(one: Figure, value: float, turn: int, hertz: float, gpu: model.GpuIn
     samples = [sample * (1 + 1e-4 * (index - 7.5)) for index in range(16)]
     measurement = model.Measurement(
         metric=one.metric,
-        clock=one.clock,  # type: ignore[arg-type]
+        clock=one.clock,
         samples=msgspec.Raw(msgspec.json.encode(samples)),
         n=16,
         bound=one.bound,

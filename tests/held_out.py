@@ -107,7 +107,7 @@ def one_worker(_: object, environment: Environment, **settings: Any) -> Plan:
 
 def measure(path: Path, seconds: float, device: str | None = None) -> None:
     """Measures everything into a new run file."""
-    session.make_plan = one_worker  # type: ignore[assignment]
+    session.make_plan = one_worker
     names = tuple(dict.fromkeys(name for name, _ in (*FITTED, *HELD_OUT)))
     request = session.RunRequest(
         select=names, preset="full", rounds=ROUNDS, time_limit_s=seconds, out=path, device=device

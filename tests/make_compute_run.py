@@ -107,8 +107,8 @@ def clock(value: float) -> Measurement:
 
 def rated(dtype: str, value: float, operations: int, name: str | None = None, n: int = 20) -> Measurement:
     """Samples of a rate: seconds of one product."""
-    work, bound = work_of(dtype, operations), f"gemm:{dtype}"  # type: ignore[arg-type]
-    name = name or rate_name(dtype)  # type: ignore[arg-type]
+    work, bound = work_of(dtype, operations), f"gemm:{dtype}"
+    name = name or rate_name(dtype)
     return checked(
         measurement(name, operations / value, spread=0.001, n=n, clock="device", calls=10, work=work, bound=bound)
     )
@@ -117,7 +117,7 @@ def rated(dtype: str, value: float, operations: int, name: str | None = None, n:
 def facts(dtype: str, shape: tuple[int, int, int] | None = None, guess: int = 3) -> tuple[Fact, ...]:
     found = (
         Fact("candidate", CANDIDATE, f"the fastest of 8, guess {guess} of the heuristics"),
-        Fact("accumulator", ACCUMULATORS[dtype], "the compute type asked for"),  # type: ignore[index]
+        Fact("accumulator", ACCUMULATORS[dtype], "the compute type asked for"),
     )
     if shape is None:
         return found

@@ -32,7 +32,7 @@ LAUNCH_COST = {
 
 
 def metric(name: str, kind: str = TIME, unit: str = "s") -> model.Metric:
-    return model.Metric(name, kind, unit, f"what {name} is")  # type: ignore[arg-type]
+    return model.Metric(name, kind, unit, f"what {name} is")
 
 
 def per_call(median_s: float, n: int = 6000) -> model.PerCall:
@@ -52,10 +52,10 @@ def per_call(median_s: float, n: int = 6000) -> model.PerCall:
 def measurement(name: str, value: float, *, spread: float = 0.01, n: int = 40, **more: object) -> model.Measurement:
     """Samples around ``value``; with ``calls`` the samples cover that many calls."""
     noise = random.Random(f"{name}{value}")
-    calls = int(more.pop("calls", 1))  # type: ignore[call-overload]
+    calls = int(more.pop("calls", 1))
     samples = [value * calls * (1 + noise.uniform(-spread, spread) * 2) for _ in range(n)]
     fields = {"metric": name, "clock": "host", "n": n, "calls_per_sample": calls, **more}
-    return model.Measurement(samples=msgspec.Raw(msgspec.json.encode(samples)), **fields)  # type: ignore[arg-type]
+    return model.Measurement(samples=msgspec.Raw(msgspec.json.encode(samples)), **fields)
 
 
 def outcome(
@@ -255,9 +255,6 @@ def skipped(layer: str = "warp", reason: str = "needs warp: pip install warp-lan
 
 def failed(reason: str = "CUDA_ERROR_ILLEGAL_ADDRESS", status: str = "failed") -> model.Outcome:
     return replace(outcome("launch_queue", argument_bytes=2048), status=status, reason=reason)
-
-
-# -- changing a run, reading a finding --------------------------------------------------------------------------------
 
 
 def changed(run: model.Run, change: Callable[[model.Outcome], model.Outcome | None]) -> model.Run:

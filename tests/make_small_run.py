@@ -46,25 +46,17 @@ SESSION = Session(
     tool_version="0.1.0",
     started_at="2026-01-02T03:04:05+00:00",
     floors=Floors(
-        timer_step_s=1e-9,
-        timer_call_s=3e-8,
-        empty_submit_s=3e-6,
-        event_pair_s=1.25e-6,
-        event_step_s=3.2e-8,
+        timer_step_s=1e-9, timer_call_s=3e-8, empty_submit_s=3e-6, event_pair_s=1.25e-6, event_step_s=3.2e-8,
         idle_sync_s=2.7e-7,
     ),
     simulated=True,
     commit="0123456789abcdef",
-)
+)  # fmt: skip
 BENCHMARK = BenchmarkInfo(
-    name="copy",
-    suite="link",
-    title="Copies",
-    about="How fast?\n\nMethod\n    By the clock.",
-    version=2,
+    name="copy", suite="link", title="Copies", about="How fast?\n\nMethod\n    By the clock.", version=2,
     axes=(AxisInfo("direction", "which way", ("h2d", "d2h")), AxisInfo("size_bytes", "how much", (64, 128))),
     metrics=(Metric("rate", "rate", "B/s", "bytes once"), Metric("submit", "time", "s", "the call")),
-)
+)  # fmt: skip
 PER_CALL = PerCall(4, 1e-6, 2e-6, 3e-6, 4e-6, 1e-6, 4e-6, 1e-6, 1.05, (1, 0, 3))
 MEASUREMENT = Measurement(
     metric="rate", clock="device", samples=msgspec.Raw(b"[1.5e-06,1.25e-06,2]"), n=3, calls_per_sample=10,
@@ -73,20 +65,14 @@ MEASUREMENT = Measurement(
 )  # fmt: skip
 OUTCOMES = (
     Outcome(
-        case=Case("copy", {"direction": "h2d", "size_bytes": 64}),
-        session=0,
-        round=0,
-        status="ok",
-        measurements=(MEASUREMENT,),
-        facts=(Fact("packet_bytes", 256, unit="B"),),
-        series=(Series("rate", (0.0, 0.1), (1e9, 2e9)),),
+        Case("copy", {"direction": "h2d", "size_bytes": 64}), 0, 0, "ok", measurements=(MEASUREMENT,),
+        facts=(Fact("packet_bytes", 256, unit="B"),), series=(Series("rate", (0.0, 0.1), (1e9, 2e9)),),
         telemetry={DEVICE: Telemetry(1.98e9, 1.97e9, 1.965e9, 3.2e9, 41.0, 120.5, ("sw power cap",))},
-        wall_s=0.25,
-        device=DEVICE,
+        wall_s=0.25, device=DEVICE,
     ),
     Outcome(Case("copy", {"direction": "d2h", "size_bytes": 64}), 0, 0, "skipped", "time budget", device=DEVICE),
     Outcome(Case("copy", {"direction": "d2h", "size_bytes": 128}), 0, 1, "crashed", "killed by SIGSEGV", wall_s=1.0),
     Outcome(Case("copy"), 0, 2, "timed_out", "no sign of life for 60 s", wall_s=60.0),
     Outcome(Case("copy"), 0, 2, "failed", "mismatch at byte 7", wall_s=0.5),
-)
+)  # fmt: skip
 RUN = Run(1, "20260102T030405Z-0011aabb", (SESSION,), (BENCHMARK,), OUTCOMES)

@@ -70,7 +70,8 @@ def test_more_rounds_see_smaller_changes_and_both_ways_are_alike() -> None:
     random = np.random.default_rng(8)
     machine = world(random)
     found = pair(machine, random, count=12)
-    there, back = decide(found), decide(mirrored(found))
+    at_clock = {"base_at_clock": found.new_at_clock, "new_at_clock": found.base_at_clock}
+    there, back = decide(found), decide(replace(found, base=found.new, new=found.base, **at_clock))
     assert np.allclose(there.judged.shift, -back.judged.shift)
     assert (there.changed == back.changed).all()
     assert np.median(there.judged.half) < np.median(decide(pair(machine, random)).judged.half)
@@ -87,16 +88,6 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
         judged = decide(found).judged
         held += list(np.abs(judged.shift)[machine.quiet] <= judged.half[machine.quiet])
     assert 0.93 < np.mean(held) < 0.99
-
-
-def mirrored(figures_: Figures) -> Figures:
-    return replace(
-        figures_, base=figures_.new, new=figures_.base,
-        base_at_clock=figures_.new_at_clock, new_at_clock=figures_.base_at_clock,
-    )  # fmt: skip
-
-
-# -- recorded rounds ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=["nvidia-h200", "nvidia-h200-compute"])

@@ -73,13 +73,13 @@ workloads = st.builds(
 
 
 def step(*of: Part, **more: object) -> Workload:
-    return Workload(of, **more)  # type: ignore[arg-type]
+    return Workload(of, **more)
 
 
 def played(workload: Workload, way: str, **changed: float) -> Played:
     constants = KNOWN | changed
     front_end_s = constants["front_end"] if workload.streams > 1 else 0.0
-    return play(acts(workload, constants, way), queue=int(constants["queue"]), front_end_s=front_end_s)  # type: ignore[arg-type]
+    return play(acts(workload, constants, way), queue=int(constants["queue"]), front_end_s=front_end_s)
 
 
 def works(of: Sequence[Act]) -> list[tuple[int, int, Work]]:
@@ -89,9 +89,6 @@ def works(of: Sequence[Act]) -> list[tuple[int, int, Work]]:
 
 def gaps(spans: Sequence[Span]) -> list[float]:
     return [later.begin_s - earlier.end_s for earlier, later in itertools.pairwise(spans)]
-
-
-# -- the player ---------------------------------------------------------------------------------------------------
 
 
 @given(mixtures, queues, seconds)
@@ -275,15 +272,11 @@ def test_the_path_says_what_the_time_was_spent_on() -> None:
     long_kernels = play([Act("launch", 1e-6, 1e-6, (Work("gpu", 9e-6, 2e-6),))] * 5 + [wait])
     assert long_kernels.shares["kernel"] == pytest.approx(45e-6)
     assert long_kernels.shares["front end"] == pytest.approx(1e-6 + 4 * 2e-6)
-    copied = play(
-        [Act("copy", 1e-6, 1e-6, (Work("h2d", 90e-6),)), Act("launch", 1e-6, 0.0, (Work("gpu", 2e-6),)), wait]
-    )
+    copy = Act("copy", 1e-6, 1e-6, (Work("h2d", 90e-6),))
+    copied = play([copy, Act("launch", 1e-6, 0.0, (Work("gpu", 2e-6),)), wait])
     assert copied.shares["link"] == pytest.approx(90e-6)
     # An empty stream is synchronised too, and that is all the time there is.
     assert play([Act("sync", 3e-6, wait_s=1e-6)]).shares == {"sync": pytest.approx(3e-6)}
-
-
-# -- the law ------------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(1, 80), st.floats(0, 20e-6), st.sampled_from(LAYERS))
@@ -304,16 +297,13 @@ def test_kernels_of_many_lengths_take_the_longest_way_through_calls_and_kernels(
     assert found.end_s == pytest.approx(max(ways) + KNOWN["way"] + KNOWN["complete"], rel=1e-9)
 
 
-# -- submission ---------------------------------------------------------------------------------------------------
-
-
 @given(workloads, st.sampled_from(WAYS))
 def test_what_is_needed_is_enough_and_has_a_meaning(workload: Workload, way: str) -> None:
-    names = needed(workload, way)  # type: ignore[arg-type]
+    names = needed(workload, way)
     assert len(names) == len(set(names))
     assert all(name in CONSTANTS or name.startswith(("call.", "replay.")) for name in names)
     enough = {name: KNOWN[name] for name in names}
-    assert acts(workload, enough, way) == acts(workload, KNOWN, way)  # type: ignore[arg-type]
+    assert acts(workload, enough, way) == acts(workload, KNOWN, way)
 
 
 @given(workloads)

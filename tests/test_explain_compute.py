@@ -21,9 +21,8 @@ def lasting(burst: float = 700e12, turn: float | None = 0.08, dtype: str = "bf16
     named = {"power": (300.0, 698.0), "nvml_sm_clock": (1.9e9, 1.65e9)}
     series = tuple(Series(name, tuple(range(10)), (low,) * 5 + (high,) * 5) for name, (low, high) in named.items())
     facts = (Fact("throttle_reasons", f"{POWER_CAP} from 0.10 s on"),)
-    return figures(
-        "gemm_sustained", values, series=series, facts=facts, bound=f"gemm:{dtype}", dtype=dtype, duration_s=duration_s
-    )
+    params = {"bound": f"gemm:{dtype}", "dtype": dtype, "duration_s": duration_s}
+    return figures("gemm_sustained", values, series=series, facts=facts, **params)
 
 
 def of_data(data: str, rate: float, energy: float = 1.2e-12, dtype: str = "bf16", power: float = 699.0) -> Outcome:
@@ -216,13 +215,9 @@ def test_what_lowers_the_clock_decides_whether_to_warn(
     assert (findings["compute.limited"].advice != "") == bool(reasons)
 
 
-# -- the facts that rules rest on -------------------------------------------------------------------------------------
-
-
 def test_shares_are_none_without_a_clock() -> None:
-    known = evidence(
-        made(figures("gemm_throughput", {"rate": 5e14}, bound="gemm:bf16", dtype="bf16", size=8192, library="cublaslt"))
-    )
+    params = {"bound": "gemm:bf16", "dtype": "bf16", "size": 8192, "library": "cublaslt"}
+    known = evidence(made(figures("gemm_throughput", {"rate": 5e14}, **params)))
     (row,) = best_products(known)
     result = reached(known, row)
     assert (result.fed, result.clock_share, result.of_data_sheet) == (None, None, None)
@@ -253,7 +248,6 @@ def test_the_threshold_says_whether_libraries_were_measured_in_turn() -> None:
 
 def test_accumulation_and_instructions_in_flight_are_worked_out() -> None:
     pair = halves(evidence(fp16(1.5)))
-    assert pair is not None
     assert pair.ratio == pytest.approx(1.5)
     in_flight = {alu.operation: alu.in_flight for alu in alu_instructions(evidence(made(FMA, MAD)))}
     assert in_flight == {"fma_fp32": pytest.approx(16.0), "mad_int32": None}

@@ -23,10 +23,9 @@ def finding_of(rule: str, run: Run = WHOLE) -> Finding:
 
 def launches(run: Run, seconds: float, *kinds: str) -> Run:
     """The run with another launch call of chains of some kinds."""
+    other = measurement("launch", seconds)
     for kind in kinds:
-        run = with_metrics(
-            run, "graph_nodes", lambda old: measurement("launch", seconds) if old.metric == "launch" else old, kind=kind
-        )
+        run = with_metrics(run, "graph_nodes", lambda old: other if old.metric == "launch" else old, kind=kind)
     return run
 
 
@@ -130,14 +129,10 @@ def test_a_rule_without_its_measurements_is_silent(rule: str, run: Run) -> None:
     assert rule not in by_rule(run, "graph")
 
 
-# -- graph_gain -------------------------------------------------------------------------------------------------------
-
-
 def test_crossovers_lie_between_the_durations_around_them() -> None:
     measured = pairs(evidence(WHOLE), "loop", 100)
     for speedup in graphs.SPEEDUPS:
         at_s = graphs.crossing(measured, speedup)
-        assert at_s is not None
         assert all(pair.speedup >= speedup for pair in measured if pair.duration_s < at_s)
         assert all(pair.speedup < speedup for pair in measured if pair.duration_s > at_s)
 
@@ -156,7 +151,7 @@ def test_a_crossover_is_linear_in_the_logarithm() -> None:
     assert graphs.crossing(measured, 1.5) == 0.0
     assert graphs.crossing([pair(1e-6, 1.2), pair(2e-6, 1.2)], 1.1) is None
     # The last fall counts, not one that noise undid.
-    assert graphs.crossing([pair(1e-6, 1.2), pair(2e-6, 1.0), pair(4e-6, 1.2), pair(8e-6, 1.0)], 1.1) > 4e-6  # type: ignore[operator]
+    assert graphs.crossing([pair(1e-6, 1.2), pair(2e-6, 1.0), pair(4e-6, 1.2), pair(8e-6, 1.0)], 1.1) > 4e-6
 
 
 def test_each_submitter_has_its_curve_at_the_usual_count() -> None:
@@ -172,14 +167,10 @@ def test_the_usual_count_is_the_nearest_by_ratio(counts: list[int], wanted: int,
     assert usual_kernels(counts, wanted) == usual
 
 
-# -- graph_lifecycle --------------------------------------------------------------------------------------------------
-
-
 def test_break_even_is_making_over_saving() -> None:
     assert [chain.replays for chain in graphs.break_evens(evidence(WHOLE))] == [18, 2, 1, 1]
     assert [chain.replays for chain in graphs.break_evens(evidence(WHOLE), 10e-6)] == [18, 5, 4, 3]
     for chain in graphs.break_evens(evidence(WHOLE)):
-        assert chain.replays is not None
         saved_s = (chain.pair.stream.value - chain.pair.graph.value) * chain.kernels
         assert (chain.replays - 1) * saved_s < chain.making_s <= chain.replays * saved_s
     slow = graphs.break_evens(evidence(scaled(WHOLE, "graph_lifecycle", MAKE, 10)))
@@ -194,19 +185,13 @@ def test_break_even_needs_the_same_count_in_both_benchmarks() -> None:
 
 def test_gpu_time_is_fitted_for_the_whole_replay() -> None:
     fit = graphs.life_line(evidence(WHOLE), "node")
-    assert fit is not None
     assert (fit.constant, fit.slope) == (pytest.approx(1.3e-6, rel=0.02), pytest.approx(0.5e-6, rel=0.02))
-
-
-# -- graph_update -----------------------------------------------------------------------------------------------------
 
 
 def test_a_change_costs_its_record_its_disposal_and_what_the_next_replay_takes_more() -> None:
     updated, single = (graphs.cost(evidence(WHOLE), way, 100, 100) for way in ("exec_update", "set_params"))
-    assert updated is not None
     assert updated.seconds == pytest.approx(21.5e-6 + 44.4e-6 + 16e-6 + 4e-6, rel=0.02)
     assert {row.metric.name for row in updated.rows} >= {"record", "dispose"}
-    assert single is not None
     assert single.seconds == pytest.approx(23e-6 + 4e-6, rel=0.02)
     assert graphs.cost(evidence(WHOLE), "exec_update", 100, 7) is None
 
@@ -219,9 +204,6 @@ def test_from_how_many_nodes_the_whole_update_is_cheaper() -> None:
     cheap = scaled(WHOLE, "graph_update", ("change", "record", "dispose"), 0.2, way="exec_update")
     cheaper = scaled(WHOLE, "graph_update", ("change", *graphs.AROUND, "next_replay"), 0.01, way="exec_update")
     assert len({finding_of("graph.update", run).advice for run in (WHOLE, cheap, cheaper)}) == 3
-
-
-# -- graph_nodes, graph_shape, graph_memory ---------------------------------------------------------------------------
 
 
 def test_every_kind_of_node_has_a_title() -> None:

@@ -10,6 +10,7 @@ from read_findings import by_rule, check
 from microbench.core.model import Run, Work
 
 WHOLE = make_run(gpu=False)
+SATURATED = scaled(WHOLE, "host_memory", ("rate",), 0.5, threads="one")
 
 
 @pytest.mark.parametrize(
@@ -19,12 +20,7 @@ WHOLE = make_run(gpu=False)
         ("host.clock", scaled(WHOLE, "host_timer", ("call",), 60), "warning", ["1.32 µs", "1.00 ns"]),
         ("host.call", WHOLE, "note", ["45.0 ns", "2.01 ns"]),
         ("host.memory", WHOLE, "note", ["11.0 GB/s", "40.9 GB/s", "27.0 %"]),
-        (
-            "host.memory",
-            scaled(WHOLE, "host_memory", ("rate",), 0.5, threads="one"),
-            "note",
-            ["22.3 GB/s", "40.9 GB/s", "54.4 %"],
-        ),
+        ("host.memory", SATURATED, "note", ["22.3 GB/s", "40.9 GB/s", "54.4 %"]),
         ("host.wakeup", WHOLE, "advice", ["11.0 µs", "55×"]),
         ("host.wakeup", scaled(WHOLE, "host_wakeup", ("round_trip",), 50, how="spin"), "note", ["11.0 µs", "1.12×"]),
         ("host.rounds", WHOLE, "note", []),
@@ -37,8 +33,7 @@ def test_a_rule_has_its_severity_and_figures(rule: str, run: Run, severity: str,
 
 
 def test_a_core_that_saturates_memory_needs_no_advice() -> None:
-    quick = scaled(WHOLE, "host_memory", ("rate",), 0.5, threads="one")
-    assert [by_rule(run, "host")["host.memory"].advice != "" for run in (WHOLE, quick)] == [True, False]
+    assert [by_rule(run, "host")["host.memory"].advice != "" for run in (WHOLE, SATURATED)] == [True, False]
 
 
 def test_sizes_that_only_one_of_the_two_measured_are_not_compared() -> None:

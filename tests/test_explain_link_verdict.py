@@ -75,7 +75,6 @@ def test_a_verdict_has_its_severity_figures_and_cause(
 ) -> None:
     check(findings(run)[RULE], severity, *figures)
     judged = verdict(evidence(run))
-    assert judged is not None
     assert judged.severity == severity
     assert cause in {one.name for one in judged.causes} if cause is not None else not judged.blamed
 

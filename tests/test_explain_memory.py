@@ -25,10 +25,6 @@ def gpu(run: Run = WHOLE, **other: object) -> Run:
     return with_gpu(lambda one: replace(one, **other), run)
 
 
-def mild(one: Outcome) -> Outcome | None:
-    return None if one.case.params.get("space") == "global" and one.case.benchmark == "memory_atomic" else one
-
-
 def of_size(size_bytes: int, run: Run) -> Run:
     """The run with streams of that size alone."""
 
@@ -47,12 +43,9 @@ SLOW = faster(0.8)
 QUICK = make_memory_run(preset="quick")
 # The same bandwidth on a bus as narrow as GDDR's, at a clock that nobody lowered.
 NARROW = make_memory_run(memory_clock_hz=41.7e9, memory_clock_max_hz=41.7e9, memory_bus_bits=384)
-FEW_BYTES = changed(
-    lambda one: one if one.case.params.get("footprint_bytes", 0) <= MIB else None, only("memory_levels")
-)
-UNKNOWN = make_memory_run(
-    l2_bytes=None, sm_count=None, sm_clock_max_hz=None, memory_clock_max_hz=None, memory_bus_bits=None, ecc=None
-)
+FEW_BYTES = changed(lambda one: one if one.case.params["footprint_bytes"] <= MIB else None, only("memory_levels"))
+REPORTED = ("l2_bytes", "sm_count", "sm_clock_max_hz", "memory_clock_max_hz", "memory_bus_bits", "ecc")
+UNKNOWN = make_memory_run(**dict.fromkeys(REPORTED))
 CUPY = faster(1 / 0.96, implementation="cupy")
 SOME_SLOW = faster(
     0.5,
@@ -62,7 +55,7 @@ SOME_SLOW = faster(
 )
 SCATTER = without("memory_random", WHOLE, access="gather")
 LIGHT = without("memory_stream", WHOLE, implementation="numba")
-ALONE = changed(mild, scaled("memory_atomic", "additions", 5.0, WHOLE, spread="same"))
+ALONE = without("memory_atomic", scaled("memory_atomic", "additions", 5.0, WHOLE, spread="same"), space="global")
 CHEAPER = scaled("memory_energy", "energy", 2.5, FULL, size_bytes=16 * MIB, load="copy")
 
 CASES: list[tuple[str, Run, str, tuple[str, ...]]] = [
@@ -197,20 +190,13 @@ def test_made_rows_have_the_metrics_of_the_benchmarks() -> None:
         assert given == {metric.name for metric in info.metrics}, f"make_memory_run.py: make the metrics of {info.name}"
 
 
-# -- the facts that rules rest on -------------------------------------------------------------------------------------
-
-
 def test_python_loses_a_share_of_the_rate_on_the_largest_arrays() -> None:
     assert [loss.share for loss in losses(evidence(), "numba")] == pytest.approx([0.15] * 7, abs=0.01)
     some = without("memory_stream", WHOLE, size_bytes=GIB)
-    run = replace(some, outcomes=(*some.outcomes, *_of(GIB, "read")))
+    read = {"size_bytes": GIB, "kernel": "read"}.items()
+    run = replace(some, outcomes=(*some.outcomes, *(one for one in WHOLE.outcomes if read <= one.case.params.items())))
     assert largest_bytes(evidence(run)) == 256 * MIB, "few kernels fit the largest size"
     assert largest_bytes(evidence()) == GIB
-
-
-def _of(size_bytes: int, kernel: str) -> list[Outcome]:
-    params = {"size_bytes": size_bytes, "kernel": kernel}
-    return [one for one in WHOLE.outcomes if params.items() <= one.case.params.items()]
 
 
 @pytest.mark.parametrize(
@@ -233,14 +219,12 @@ def test_shapes_in_words(name: str, words: str) -> None:
 def test_how_many_bytes_must_be_in_flight() -> None:
     every = flights(evidence())
     least = needed(every)
-    assert least is not None
     assert least.in_flight_bytes == 32 << 10
     assert ways(every, least) == ["2048 threads with 1 load of 16 bytes", "512 threads with 4 loads of 16 bytes"]
     assert little_bytes(evidence(), 3.76e12) == pytest.approx(560 / 1.98e9 * 3.76e12 / 132, rel=0.01)
     # As many bytes in flight by fewer threads need not be as fast.
     run = scaled("memory_occupancy", "bandwidth", 0.7, WHOLE, loads=4, block_threads=128, blocks_per_sm=4)
     least = needed(flights(evidence(run)))
-    assert least is not None
     assert ways(flights(evidence(run)), least) == ["2048 threads with 1 load of 16 bytes"]
 
 
@@ -253,7 +237,6 @@ def test_the_sector_shows_in_strides_and_contention_in_additions() -> None:
 
 def test_a_fit_of_the_drivers_copies_gives_back_its_constants() -> None:
     fit = engine(evidence(), "copy")
-    assert fit is not None
     assert fit.fixed_s == pytest.approx(2e-6, rel=0.01)
     assert fit.bandwidth == pytest.approx(3.5e12, rel=0.01)
 

@@ -13,8 +13,6 @@ from msgspec.structs import replace
 from microbench.core.model import Run
 from microbench.explain import memory_levels as levels
 
-# -- levels -------------------------------------------------------------------------------------------------------
-
 
 def test_levels_are_found_and_named() -> None:
     found = levels.bandwidth_levels(evidence(), "per_clock")
@@ -96,13 +94,10 @@ def test_a_crossing_is_straight_in_logarithms() -> None:
         return dataclasses.make_dataclass("At", ["value"])(value)
 
     points = [(100, at(16.0)), (400, at(4.0))]
-    assert levels.crossing(points, 8.0) == pytest.approx(200.0)  # type: ignore[arg-type]
-    assert levels.crossing(points, 2.0) is None  # type: ignore[arg-type]
-    assert levels.crossing([(100, at(16.0)), (401, at(4.0))], 8.0) is None  # type: ignore[arg-type]
+    assert levels.crossing(points, 8.0) == pytest.approx(200.0)
+    assert levels.crossing(points, 2.0) is None
+    assert levels.crossing([(100, at(16.0)), (401, at(4.0))], 8.0) is None
     assert levels.crossing([(1, row)], row.value) is None
-
-
-# -- latency ------------------------------------------------------------------------------------------------------
 
 
 def test_latency_by_level_in_both_units() -> None:
@@ -122,6 +117,5 @@ def test_a_rise_within_dram_is_the_reach_of_a_tlb() -> None:
 
 def test_the_l2_has_a_near_and_a_far_part() -> None:
     modes = levels.l2_modes(evidence())
-    assert modes is not None
     assert (modes.near, modes.far, modes.near_share) == (262.0, 421.0, 0.51)
     assert modes.row.params["footprint_bytes"] == 4 * MIB

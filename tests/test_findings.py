@@ -37,7 +37,7 @@ def made(suite: str, preset: str = "default") -> Run:
     more = {"graph": make_graph_run, "link": make_link_run, "memory": make_memory_run, "compute": make_compute_run}
     if suite not in more:
         return make_run()
-    return more[suite](preset=preset, **(link if suite == "link" else {}))  # type: ignore[operator]
+    return more[suite](preset=preset, **(link if suite == "link" else {}))
 
 
 def drawn(finding: Finding) -> str:
@@ -66,9 +66,6 @@ def test_findings_of_made_runs_are_short(suite: str, preset: str) -> None:
     assert len(several) > 4
     for finding in several.values():
         check_shape(finding)
-
-
-# -- silence ----------------------------------------------------------------------------------------------------------
 
 
 def benchmarks(suite: str) -> list[str]:
@@ -108,9 +105,6 @@ def test_no_rule_raises_whatever_is_missing_or_odd(suite: str, data: st.DataObje
 
     left = tuple(change(one) for index, one in enumerate(run.outcomes) if index not in dropped)
     findings(replace(run, outcomes=left))
-
-
-# -- every rule is listed and tested ----------------------------------------------------------------------------------
 
 
 def test_every_rule_is_listed() -> None:

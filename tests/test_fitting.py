@@ -43,8 +43,6 @@ def fitted(run: Run) -> Fit:
     return fit(evidence_of(run))
 
 
-# -- the law --------------------------------------------------------------------------------------------------------
-
 TIMES = st.floats(1e-8, 3e-5)
 
 
@@ -61,13 +59,10 @@ def test_the_law_of_a_step_is_what_the_model_plays(
 ) -> None:
     names = ("call.loop.0", "way", "complete", "gap_stream", "gap_graph", "replay.loop", "replay_node", "replay_way")
     constants = dict(zip(names, values, strict=True)) | {"sync": 1e-9, "empty": 1e-9}
-    step = Step(way, "loop", 0, kernels, own_seconds, 1.0, 0.01, "")  # type: ignore[arg-type]
+    step = Step(way, "loop", 0, kernels, own_seconds, 1.0, 0.01, "")
     workload = Workload((Kernels(kernels, (own_seconds,)), Wait()))
-    played_s = play(acts(workload, constants, way)).end_s  # type: ignore[arg-type]
+    played_s = play(acts(workload, constants, way)).end_s
     assert law_s(step, constants) == pytest.approx(played_s, rel=1e-9)
-
-
-# -- constants -------------------------------------------------------------------------------------------------------
 
 
 def test_constants_are_those_that_the_run_was_made_with(fitted: Fit) -> None:
@@ -180,9 +175,6 @@ def test_a_single_step_shows_nothing_by_itself(run: Run) -> None:
     assert dict(fit(evidence_of(replace(run, outcomes=(single,)))).constants) == {}
 
 
-# -- what is missing -------------------------------------------------------------------------------------------------
-
-
 def test_nothing_is_missing_in_a_whole_run(fitted: Fit) -> None:
     assert missing(fitted, STEP, WAYS) == []
     for layer in fitted.layers:
@@ -221,9 +213,6 @@ def test_an_unknown_layer_is_missing(fitted: Fit) -> None:
     assert missing(fitted, step, ("stream",)) == ["launch_layers"]
 
 
-# -- calls -----------------------------------------------------------------------------------------------------------
-
-
 def calls_of(**seconds: float) -> dict[str, Constant]:
     """Launch calls of a layer by their counts of arguments ("x_4")."""
     calls = {f"call.{name.replace('_', '.')}": value for name, value in seconds.items()}
@@ -236,7 +225,6 @@ def calls_of(**seconds: float) -> dict[str, Constant]:
 )
 def test_calls_lie_on_the_line_through_those_measured(arguments: int, value: float, low: float, high: float) -> None:
     found = call_constant(calls_of(x_0=4e-6, x_4=8e-6), "x", arguments)
-    assert found is not None
     assert found.value == pytest.approx(value)
     assert (found.low, found.high) == (pytest.approx(low, rel=0.02), pytest.approx(high, rel=0.02))
     assert bool(found.assumed) == (arguments != 0)
@@ -244,7 +232,6 @@ def test_calls_lie_on_the_line_through_those_measured(arguments: int, value: flo
 
 def test_the_nearest_counts_around_are_taken() -> None:
     found = call_constant(calls_of(x_0=4e-6, x_1=8e-6, x_4=11e-6), "x", 2)
-    assert found is not None
     assert found.value == pytest.approx(9e-6)
     assert found.rests_on == ("row of call.x.1", "row of call.x.4")
     assert "1 and 4" in found.assumed
@@ -252,7 +239,6 @@ def test_the_nearest_counts_around_are_taken() -> None:
 
 def test_a_layer_with_one_count_has_that_call_for_every_count() -> None:
     found = call_constant(calls_of(x_4=5e-6), "x", 0)
-    assert found is not None
     assert found.value == 5e-6
     assert found.assumed
     assert found.high - found.low > 0.5e-6
@@ -273,9 +259,6 @@ def test_with_calls_adds_what_a_workload_needs(fitted: Fit) -> None:
     assert with_calls(fitted, STEP) is fitted
 
 
-# -- a spin kernel's own length --------------------------------------------------------------------------------------
-
-
 def test_a_spin_kernels_own_length_is_its_record() -> None:
     recorded = {0: 130.0, 1000: 1100.0, 3000: 3200.0}
     rows = [
@@ -287,9 +270,6 @@ def test_a_spin_kernels_own_length_is_its_record() -> None:
     for duration_ns, own_ns in expected.items():
         assert own_s(evidence, duration_ns) == pytest.approx(own_ns * 1e-9), duration_ns
     assert own_s(evidence_of(without(make_run(), "launch_duration")), 700) == pytest.approx(700e-9)
-
-
-# -- copies ----------------------------------------------------------------------------------------------------------
 
 
 def test_copies_are_a_latency_and_a_rate_and_what_is_around_them() -> None:
@@ -328,9 +308,6 @@ def test_a_copys_call_that_was_not_timed_takes_no_more_than_is_left() -> None:
             assert found.values[names[0]] <= found.values["call.loop.0"]
 
 
-# -- arithmetic ------------------------------------------------------------------------------------------------------
-
-
 def rows_of(*figures: dict[str, float]) -> Evidence:
     """launch_cost with these figures, a dict a round."""
     made = [
@@ -343,8 +320,6 @@ def rows_of(*figures: dict[str, float]) -> Evidence:
 def test_what_differs_between_processes_differs_once_in_a_difference() -> None:
     evidence = rows_of(*({"submit": base, "start": base + 3e-6} for base in (2e-6, 2.5e-6, 3e-6, 3.5e-6)))
     submit, start = evidence.row("launch_cost", "submit"), evidence.row("launch_cost", "start")
-    assert submit is not None
-    assert start is not None
     found = of_rows(((1, start), (-1, submit)))
     assert found.value == pytest.approx(3e-6, rel=0.01)
     assert found.high - found.low < 0.1e-6
@@ -369,7 +344,6 @@ def points(pairs: Iterable[tuple[int, float]]) -> list[tuple[int, Constant]]:
 def test_a_straight_line_through_two_and_through_many() -> None:
     for several in ([(10, 3.0), (100, 12.0)], [(10, 3.0), (100, 12.0), (1000, 102.0)]):
         found = straight(points(several), "slope", "?")
-        assert found is not None
         assert (found[0].value, found[1].value) == (pytest.approx(2.0), pytest.approx(0.1))
         assert found[1].low < 0.1 < found[1].high
     assert straight([], "slope", "?") is None
@@ -378,9 +352,6 @@ def test_a_straight_line_through_two_and_through_many() -> None:
 def test_costs_do_not_go_below_nothing() -> None:
     one = combined([(1, constants(1.0)[0]), (-1, constants(2.0)[0])])
     assert (one.value, one.low) == (0.0, 0.0)
-
-
-# -- misfit ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_misfit_is_the_order_statistic_that_holds_the_next_step() -> None:

@@ -30,7 +30,7 @@ def fit(half: float = 0.0, most: float = 0.02, **others: float) -> Fit:
 
 def step(count: int, duration_s: float, layer: str = "loop", **others: object) -> Workload:
     """Kernels and one wait."""
-    kernels = Kernels(count, (duration_s,), **others)  # type: ignore[arg-type]
+    kernels = Kernels(count, (duration_s,), **others)
     return Workload((kernels, Wait()), layer=layer)
 
 
@@ -38,7 +38,6 @@ def step(count: int, duration_s: float, layer: str = "loop", **others: object) -
 def test_a_step_takes_what_the_law_says(duration_s: float, period_s: float) -> None:
     found = forecast(step(200, duration_s), fit())
     assert found.stream.step_s == pytest.approx(2.5e-6 + 3e-6 + 199 * period_s + duration_s + 2e-6)
-    assert found.graph is not None
     call_s = 1e-6 + 200e-9
     assert found.graph.step_s == pytest.approx(call_s + 2.5e-6 + 200 * duration_s + 199 * 0.5e-6 + 2e-6)
     assert found.making_s == pytest.approx(10e-6 + 200 * 2e-6)
@@ -118,7 +117,7 @@ def test_many_copies_are_predicted_with_as_few_plays_as_many_kernels(monkeypatch
 
     def counted(of: Sequence[Act], **more: float) -> Played:
         played.append(len(of))
-        return play(of, **more)  # type: ignore[arg-type]
+        return play(of, **more)
 
     monkeypatch.setattr("microbench.predict.forecast.play", counted)
     predict(Workload((Copies("h2d", 8, 5000), Kernels(1), Wait())), fit(half=0.1), "stream")
@@ -142,7 +141,7 @@ def test_waits_cost_what_is_paid_once_a_wait() -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_streams_move_no_more_bytes_than_the_memory(way: str) -> None:
     workload = Workload((Kernels(200, (0.0,), bytes=40e6), Wait()), streams=8)
-    found = predict(workload, fit(), way)  # type: ignore[arg-type]
+    found = predict(workload, fit(), way)
     assert found.step_s == pytest.approx(200 * 10e-6, rel=0.01)
     assert found.limit == "kernel"
 
@@ -172,7 +171,6 @@ def test_advice_is_what_the_changed_step_would_take() -> None:
     found = forecast(step(1000, 0.2e-6, "torch_eager", arguments=1), fit())
     by_name = {advice.name: advice for advice in found.advice}
     assert list(found.advice) == sorted(found.advice, key=lambda advice: advice.step_s)
-    assert found.graph is not None
     assert by_name["graph"].step_s == pytest.approx(found.graph.step_s)
     compiled = predict(step(1000, 0.2e-6, "loop", arguments=1), fit(**{"call.loop.1": 2.525e-6}), "stream")
     assert by_name["layer"].step_s == pytest.approx(compiled.step_s, rel=0.01)

@@ -25,9 +25,7 @@ LAYERS_WITHIN = {"loop": 0.10, "cupy_raw": 0.10, "numba_configured": 0.10, "cuda
 @pytest.fixture(scope="module")
 def found() -> Check:
     evidence = held_out.evidence_of(RECORDED)
-    checked = check(evidence, fit(evidence))
-    assert checked is not None
-    return checked
+    return check(evidence, fit(evidence))
 
 
 @pytest.mark.slow
@@ -85,7 +83,6 @@ def test_a_step_of_1100_small_kernels_from_python(found: Check, layer: str, way:
 @pytest.mark.slow
 def test_the_finding_is_good_and_has_these_figures(found: Check) -> None:
     finding = foresight(held_out.evidence_of(RECORDED))
-    assert finding is not None
     assert (finding.rule, finding.severity) == ("graph.model", "good")
     for share in (found.median, found.most, found.coverage):
         assert percent(share) in finding.title + finding.text

@@ -82,6 +82,7 @@ def test_the_head_of_a_growing_run_is_read(folder: Path, beginnings: list[int]) 
         lambda document: json.dumps(document, indent=2),
         lambda document: json.dumps({"outcomes": document.pop("outcomes"), **document}),
         lambda document: json.dumps({"run": document}),
+        lambda document: json.dumps({"outcomes_of": {"outcomes": [1]}, **document}),
         lambda document: json.dumps({**document, "run_id": '"outcomes":['}, separators=(",", ":")),
     ],
 )
@@ -145,7 +146,8 @@ def test_a_run_without_a_gpu_and_a_run_of_two_are_listed_as_such(folder: Path) -
     two = (gpu, replace(gpu, uuid="GPU-2", index=1))
     where = replace(run.sessions[0].environment, gpus=two)
     everything = replace(run.sessions[0].settings, device="all")
-    save(folder, with_session(run, environment=where, settings=everything))
+    session = replace(run.sessions[0], environment=where, settings=everything)
+    save(folder, replace(run, sessions=(session, *run.sessions[1:])))
     save(folder, replace(make_run(gpu=False), run_id="20250101T000000Z-00000000"))
     text = call("history").stdout
     assert all(words in text for words in ("2 × SIMULATED GPU", "no GPU"))
@@ -263,15 +265,9 @@ def going(keep: int | None = None, days: float | None = None) -> list[str]:
 
 @pytest.mark.parametrize(
     ("keep", "days", "names"),
-    [
-        (4, None, "1 0"),
-        (100, None, ""),
-        (0, None, "5 4 3 2 1 0"),
-        (None, 27.5, "2 1 0"),
-        (4, 27.5, "1 0"),
-        (1, 28.5, "1 0"),
-    ],
-)
+    [(4, None, "1 0"), (100, None, ""), (0, None, "5 4 3 2 1 0"), (None, 27.5, "2 1 0"), (4, 27.5, "1 0"),
+     (1, 28.5, "1 0")],
+)  # fmt: skip
 def test_old_runs_beyond_the_newest_are_pruned(keep: int | None, days: float | None, names: str, folder: Path) -> None:
     for number in range(6):
         save(folder, recorded(number))
@@ -302,15 +298,18 @@ def test_bundled_runs_and_files_that_cannot_be_deleted_stay(folder: Path) -> Non
         history.delete({path: history.state(path)})
 
 
-def test_labelled_annotated_and_growing_runs_stay(folder: Path) -> None:
+def test_labelled_annotated_growing_and_resumed_runs_stay(folder: Path) -> None:
     labelled, noted = save(folder, recorded(0)), save(folder, recorded(1))
     remarks.change(labelled, label="mine")
     remarks.change(noted, note="mine as well")
     growing = save(folder, recorded(2)).rename(folder / "20260102T000000Z-0000000b.jsonl")
+    states = {growing: history.state(growing)}
     with growing.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert going(keep=0) == []
+        assert history.delete(states) == history.Deletion([], [growing])
     assert going(keep=0) == ["b"]
+    assert history.delete(states) == history.Deletion([growing], [])
 
 
 @pytest.mark.parametrize("days", ["nan", "inf", "1e300"])
@@ -365,12 +364,3 @@ def test_a_run_that_changes_before_the_confirmation_stays_and_is_named(
     assert last == f"1 run deleted; not deleted, because they changed: {labelled.stem}, {added_to.stem}, {grown.stem}"
     assert not old.exists()
     assert all(path.exists() for path in (*recorded_meanwhile, grown, added_to, labelled))
-
-
-def test_a_run_that_is_being_resumed_stays(folder: Path) -> None:
-    unfinished = save(folder, recorded(0)).rename(folder / "20260102T000000Z-0000000b.jsonl")
-    states = {unfinished: history.state(unfinished)}
-    with unfinished.open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert history.delete(states) == history.Deletion([], [unfinished])
-    assert history.delete(states) == history.Deletion([unfinished], [])

@@ -39,7 +39,7 @@ GPU = GpuInfo("Made", "GPU-made", link=LinkInfo(generation_max=5, lanes_max=16, 
 
 
 def step(count: int = 100, duration: str = "1us", layer: str = "loop", **more: int | str) -> Workload:
-    return described(None, Options(kernels=count, duration=duration, layer=layer, **more))  # type: ignore[arg-type]
+    return described(None, Options(kernels=count, duration=duration, layer=layer, **more))
 
 
 def predicted(workload: Workload, fit: Fit | None = None) -> Forecast:
@@ -51,7 +51,7 @@ def drawn(report: Report, width: int = 120, encoding: str = "utf-8") -> str:
 
 
 def sheet(workload: Workload, fit: Fit | None = None, **side: object) -> Report:
-    return prediction.sheet(Side(predicted(workload, fit), RUN, GPU, **side))  # type: ignore[arg-type]
+    return prediction.sheet(Side(predicted(workload, fit), RUN, GPU, **side))
 
 
 def finding_of(rule: str, workload: Workload, fit: Fit | None = None, **side: object) -> Finding | None:
@@ -183,7 +183,7 @@ def test_bars_are_to_scale_and_name_their_portions() -> None:
     st.integers(30, 130),
 )
 def test_bars_keep_to_the_page(portions: list[tuple[float, str]], width: int) -> None:
-    made = tuple(Portion("name", value, "1.00 ms, 5 %", tone) for value, tone in portions)  # type: ignore[arg-type]
+    made = tuple(Portion("name", value, "1.00 ms, 5 %", tone) for value, tone in portions)
     drawing = charts.stacks(Stacks("", "", (Stack("stream", made, "1.00 ms"),)), width, fine=True)
     bar = lines_of(drawing)[0]
     assert len(bar) <= width
@@ -192,11 +192,11 @@ def test_bars_keep_to_the_page(portions: list[tuple[float, str]], width: int) ->
 
 
 def changes(workload: Workload, **what: object) -> tuple[Change, ...]:
-    return changed(workload, make_fit(), GPU, Changes(**what)).changes  # type: ignore[arg-type]
+    return changed(workload, make_fit(), GPU, Changes(**what)).changes
 
 
 def after(workload: Workload, **what: object) -> Forecast:
-    then = changed(workload, make_fit(), GPU, Changes(**what))  # type: ignore[arg-type]
+    then = changed(workload, make_fit(), GPU, Changes(**what))
     return forecast(then.workload, then.fit)
 
 

@@ -68,16 +68,10 @@ drawn = settings(deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.gener
 # stands in every time, is short against what is sought.
 FINE = {"timer_call_ns": 10.0, "globaltimer_step_ns": 1}
 LAUNCHING = {
-    "submit_ns": near(1500, 8000),
-    "launch_to_start_ns": near(1500, 6000),
-    "flag_to_host_ns": near(300, 1500),
-    "host_read_ns": near(500, 2500),
-    "gap_stream_ns": near(600, 3000),
-    "gap_graph_ns": near(250, 2000),
-    "empty_kernel_ns": near(50, 500),
-    "graph_submit_ns": near(700, 4000),
-    "graph_node_submit_ns": near(0.5, 10),
-}
+    "submit_ns": near(1500, 8000), "launch_to_start_ns": near(1500, 6000), "flag_to_host_ns": near(300, 1500),
+    "host_read_ns": near(500, 2500), "gap_stream_ns": near(600, 3000), "gap_graph_ns": near(250, 2000),
+    "empty_kernel_ns": near(50, 500), "graph_submit_ns": near(700, 4000), "graph_node_submit_ns": near(0.5, 10),
+}  # fmt: skip
 LAYERS = st.builds(LayerCosts, near(2000, 25_000), near(20, 3000), near(300, 4000))
 
 
@@ -85,7 +79,7 @@ def machine(changes: dict[str, Any], completion_ns: float, layer: LayerCosts, ar
     """The compiled loop's call is the launch's own."""
     loop = LayerCosts(changes["submit_ns"], argument_ns, replay_ns=0)
     layers, completion = {"loop": loop, "cuda_core": layer}, {"auto": completion_ns, "spin": completion_ns}
-    return FakeCosts(**FINE, **changes, completion_ns=completion, layers=layers)  # type: ignore[arg-type]
+    return FakeCosts(**FINE, **changes, completion_ns=completion, layers=layers)
 
 
 def check_launches(result: Fit, costs: FakeCosts, within: float = WITHIN) -> None:
@@ -139,7 +133,6 @@ def test_calls_that_only_steps_show_are_given_back(
         assert constant.value == nearly(layer.call_ns + arguments * layer.argument_ns)
         assert not constant.assumed
     between = call_constant(result.constants, "cuda_core", 3)
-    assert between is not None
     assert between.value == nearly(layer.call_ns + 3 * layer.argument_ns, 0.1)
     assert "3 arguments" in between.assumed
 
@@ -174,7 +167,7 @@ def test_what_making_a_graph_takes_is_given_back(capture: Line, instantiate: Lin
 )
 def test_copies_are_given_back(changes: dict[str, float]) -> None:
     """A copy queued behind another waits for the gap; that is in the latency, and the way is shorter by it."""
-    costs = FakeCosts(**FINE, **changes)  # type: ignore[arg-type]
+    costs = FakeCosts(**FINE, **changes)
     values = fitted(costs, LAUNCHES[:2] + LINKS).values
     for direction, header_bytes in (("h2d", 20), ("d2h", 24)):
         assert values[f"{direction}_call"] == nearly(getattr(costs, f"copy_{direction}_submit_ns"))
@@ -230,7 +223,6 @@ def test_steps_that_the_fit_never_saw_are_foreseen(
     cases = LAUNCHES + CALLS + LIVES + STEPS + LINKS + idle + [("step_time", params) for params in several]
     evidence = evidence_by_device(make_fake_run(costs, cases))[0]
     checked = check(evidence, fit(evidence))
-    assert checked is not None
     assert checked.points
     for point in checked.points:
         assert abs(point.error) < WITHIN, (point.row.case_id, point.way)

@@ -29,9 +29,6 @@ PUBLISHED = Path(__file__).parent.parent / "docs" / "run.schema.json"
 SAMPLES_CHECKED = 2
 
 
-# -- JSON lines -------------------------------------------------------------------------------------------------------
-
-
 def lines(run: Run) -> list[dict[str, Any]]:
     return [json.loads(line) for line in to_json_lines(run).splitlines()]
 
@@ -57,9 +54,6 @@ def test_text_in_json_lines_is_as_it_was() -> None:
     assert "median" not in found[-1]
 
 
-# -- an exported run is read again ------------------------------------------------------------------------------------
-
-
 def comparable(run: Run) -> Any:
     return json.loads(msgspec.json.encode(run))
 
@@ -73,9 +67,6 @@ def test_a_json_export_is_a_run_again() -> None:
             schema.decode(data)
     with pytest.raises(RunUnreadableError, match="newer"):
         schema.decode(b'{"run":{"schema_version":99}}')
-
-
-# -- Markdown ---------------------------------------------------------------------------------------------------------
 
 
 def cells(line: str) -> list[str]:
@@ -118,9 +109,6 @@ def test_hostile_text_never_becomes_markup() -> None:
     assert "&amp;lt;" in text
     assert len(re.findall(r"^</details>$", text, re.MULTILINE)) == text.count("<details>")
     assert set(re.findall(r"</?(\w+)", text)) == {"details", "summary"}
-
-
-# -- the JSON Schema --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -28,9 +28,6 @@ UUID = "GPU-1a2d7986-4b79-e1ed-c951-afa4653d7453"
 DIGITS = UUID.removeprefix("GPU-")
 
 
-# -- texts ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -82,9 +79,8 @@ def test_other_text_stays(text: str) -> None:
 
 def test_known_names_are_found_as_words_in_any_case() -> None:
     redactor = Redactor(hosts=("node17.corp",), users=("alice", "root", "7"))
-    assert redactor.text("Alice ran on NODE17: alices node171, job_alice_2") == (
-        "USER-1 ran on HOST-2: alices node171, job_USER-1_2"
-    )
+    text = redactor.text("Alice ran on NODE17: alices node171, job_alice_2")
+    assert text == "USER-1 ran on HOST-2: alices node171, job_USER-1_2"
     assert redactor.text("root 7 node17.corp") == "root 7 HOST-1"
 
 
@@ -102,9 +98,6 @@ def test_a_hostile_text_takes_linear_time(piece: str) -> None:
 @given(any_text())
 def test_any_text_can_be_redacted(text: str) -> None:
     Redactor(("host17",), ("alice",)).text(text)
-
-
-# -- runs -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -236,9 +229,6 @@ def differences(old: Any, new: Any) -> list[tuple[str, str]]:
     if isinstance(old, list | tuple):
         return [found for left, right in zip(old, new, strict=True) for found in differences(left, right)]
     return [(old, new)] if isinstance(old, str) and old != new else []
-
-
-# -- the command ------------------------------------------------------------------------------------------------------
 
 
 def test_this_machine_and_this_user_are_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def measured(values: list[float], **fields: object) -> Measurement:
     """A measurement of these raw samples."""
     raw = msgspec.Raw(msgspec.json.encode(values))
     defaults = {"metric": "submit", "clock": "host", "samples": raw, "n": len(values)}
-    return Measurement(**{**defaults, **fields})  # type: ignore[arg-type]
+    return Measurement(**{**defaults, **fields})
 
 
 def coverage(n: int, low: int, high: int) -> Fraction:
@@ -94,9 +94,6 @@ def test_the_interval_scales_with_the_unit(values: list[float], factor: float) -
     assert plain.low <= plain.median <= plain.high
 
 
-# -- rounds ------------------------------------------------------------------------------------------------------
-
-
 def test_rounds_take_student_t_on_their_medians() -> None:
     rounds = [Interval(median, median, median) for median in (3.0, 3.1, 3.3)]
     interval = rounds_interval(rounds)
@@ -124,9 +121,6 @@ def test_the_interval_over_three_rounds_covers_their_common_mean(seed: int) -> N
     medians = np.random.default_rng(seed).normal(10, 1, (400, 3))
     intervals = [rounds_interval([Interval(value, value, value) for value in row]) for row in medians]
     assert sum(one.low <= 10 <= one.high for one in intervals) >= 0.90 * len(intervals)
-
-
-# -- values and summaries ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from microbench.core.model import Outcome, Run
 from microbench.core.units import quantity
 from microbench.explain.topics import catalogue, launch, topic
 from microbench.explain.topics.catalogue import TOPICS
-from microbench.explain.topics.topic import Figure, Passage, Topic, compose, plain_words, slots
+from microbench.explain.topics.topic import Figure, Topic, compose, plain_words, slots
 from microbench.report.document import Phrase, Prose
 from microbench.report.sheets import topic as sheets
 from microbench.report.terminal import layout, terminal
@@ -76,18 +76,6 @@ def made() -> tuple[Evidence, ...]:
     return (*recorded(), *(evidence_by_device(run)[0] for run in runs))
 
 
-def passages(one: Topic) -> Iterator[Passage]:
-    yield from one.headline
-    for paragraph in one.paragraphs:
-        yield from paragraph
-
-
-def templates(one: Topic) -> Iterator[str]:
-    for passage in passages(one):
-        yield passage.template
-        yield from passage.items
-
-
 def figures_of(one: Topic, evidence: Evidence) -> dict[str, Figure]:
     return one.figures(evidence).figures
 
@@ -122,7 +110,6 @@ def with_row(evidence: Evidence, row: Row, factor: float) -> Evidence:
 def scaled(name: str, factor: float, benchmark: str, metric: str, **params: int | str) -> Evidence:
     """A topic's reference with one of its rows ``factor`` times as long."""
     row = reference(name).row(benchmark, metric, **params)
-    assert row is not None
     return with_row(reference(name), row, factor)
 
 
@@ -140,12 +127,6 @@ def changed_slots(one: Topic, before: Evidence, after: Evidence) -> set[str]:
 
 
 # -- every number comes from the run ------------------------------------------------------------------------------
-
-
-@each_topic
-def test_no_template_holds_a_number(one: Topic) -> None:
-    words = [one.title, one.about, *templates(one)]
-    assert [text for text in words if has_number(re.sub(r"\{\w+\}", "", text))] == []
 
 
 def test_no_words_in_the_sources_hold_a_number() -> None:
@@ -245,25 +226,16 @@ def test_computed_figures_of_copies_and_of_clocks_are_what_they_say() -> None:
     assert one["filled"] == pytest.approx(one["small"] / one["product"])
 
 
-@pytest.mark.parametrize(
-    ("name", "fact", "changes"),
-    [
-        ("clocks", "GPU sm_clock_max_hz", {"sm_clock_max_hz": 2.5e9}),
-        ("clocks", "GPU power_limit_w", {"power_limit_w": 450.0}),
-    ],
-)
-def test_a_fact_changes_the_figures_that_rest_on_it_and_no_others(
-    name: str, fact: str, changes: dict[str, float]
-) -> None:
-    one, evidence = catalogue.find(name), reference(name)
-    resting = {slot for slot, figure in figures_of(one, evidence).items() if fact in figure.rests_on}
+@pytest.mark.parametrize(("name", "value"), [("sm_clock_max_hz", 2.5e9), ("power_limit_w", 450.0)])
+def test_a_fact_changes_the_figures_that_rest_on_it_and_no_others(name: str, value: float) -> None:
+    one, evidence = catalogue.find("clocks"), reference("clocks")
+    resting = {slot for slot, figure in figures_of(one, evidence).items() if f"GPU {name}" in figure.rests_on}
     assert resting
-    assert changed_slots(one, evidence, on_gpu(name, **changes)) == resting
+    assert changed_slots(one, evidence, on_gpu("clocks", **{name: value})) == resting
 
 
 def test_the_link_changes_what_launches_are_held_against() -> None:
     link = reference("traffic").gpu
-    assert link is not None
     slower = on_gpu("traffic", link=replace(link.link, generation_max=3))
     assert changed_slots(catalogue.find("traffic"), reference("traffic"), slower) == {"link", "share"}
 
@@ -276,7 +248,9 @@ def test_every_slot_can_be_filled(one: Topic) -> None:
     known: set[str] = set()
     for evidence in made():
         known |= figures_of(one, evidence).keys()
-    assert {slot for template in templates(one) for slot in slots(template)} - known <= {topic.ITEMS}
+    passages = itertools.chain(one.headline, *one.paragraphs)
+    templates = [template for passage in passages for template in (passage.template, *passage.items)]
+    assert {slot for template in templates for slot in slots(template)} - known <= {topic.ITEMS}
     assert set(one.needs) <= known
 
 
@@ -421,7 +395,7 @@ def drawn(one: Topic, run: Run, *, width: int = NARROW, encoding: str = "utf-8",
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     terminal.draw(sheets.sheet(one, run, **about), terminal.open_console(stream, width=width))
     stream.flush()
-    return stream.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined,no-any-return]
+    return stream.buffer.getvalue().decode(encoding)
 
 
 @each_topic
@@ -478,7 +452,9 @@ PHRASES = st.lists(
 
 @given(PHRASES, st.integers(40, 130))
 def test_prose_keeps_every_word_and_breaks_no_figure(written: list[Phrase], width: int) -> None:
-    assume(not any(before.whole and after.whole for before, after in pairwise(written)))  # no text has two in a row
+    assume(
+        not any(before.whole and after.whole for before, after in itertools.pairwise(written))
+    )  # no text has two in a row
     one = Prose("", "", (tuple(written),))
     lines = ["".join(text for text, _ in line) for line in layout.prose(one, width, fine=True)]
     text = "".join(phrase.text for phrase in written)
@@ -492,12 +468,6 @@ def test_prose_keeps_every_word_and_breaks_no_figure(written: list[Phrase], widt
 
 
 # -- the command ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
-    return tmp_path
 
 
 def saved(folder: Path, run: Run, name: str = "20250102T030405Z-aaaaaaaa") -> None:

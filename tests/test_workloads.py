@@ -50,9 +50,6 @@ sync = true
 """
 
 
-# -- files --------------------------------------------------------------------------------------------------------
-
-
 def test_a_file_becomes_a_workload() -> None:
     first = Kernels(3, (2e-6, 3e-6), host_s=1e-6)
     second = Kernels(1, bytes=12e6, arguments=4)
@@ -138,9 +135,6 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         read(f"{tmp_path}/")
 
 
-# -- examples -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", sorted(examples()))
 def test_an_example_has_a_title_and_names_its_guesses(name: str) -> None:
     found = read(name)
@@ -175,9 +169,6 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         read("decode7b")
     assert "did you mean decode-7b?" in caught.value.next_step
-
-
-# -- options ------------------------------------------------------------------------------------------------------
 
 
 def test_options_become_kernels_and_one_wait() -> None:
@@ -245,9 +236,6 @@ def test_the_error_about_an_unknown_layer_names_the_nearest() -> None:
         described(None, Options(kernels=1, duration="0", layer="tritn"))
     assert "did you mean triton?" in caught.value.next_step
     assert "torch_eager" in caught.value.next_step
-
-
-# -- what is typed ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
