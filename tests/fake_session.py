@@ -20,7 +20,6 @@ EQUAL = SamplingLimits(seconds=0.001, minimum=3)  # without noise more samples s
 
 
 def exact(costs: FakeCosts | None = None) -> Gpu:
-    """A simulated GPU without noise."""
     return open_fake(costs or FakeCosts(), spread=0)
 
 

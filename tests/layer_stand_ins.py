@@ -393,7 +393,6 @@ def jax_stand_in(launches: Launches) -> ModuleType:
 
 
 def put_stand_ins(monkeypatch: pytest.MonkeyPatch) -> Launches:
-    """Put a stand-in in place of every library; the result records their launches."""
     made = Launches()
     stand_ins = {
         "cuda.bindings.driver": driver_stand_in,

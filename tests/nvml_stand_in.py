@@ -54,7 +54,6 @@ def field_values(fields: dict[int, int]) -> Callable[..., list[SimpleNamespace]]
 
 
 def nvlink_state(handle: Any, link: int) -> int:
-    """All of the GPU's NVLinks are up; there are no more."""
     return 1 if link < NVLINKS else refuse(INVALID_ARGUMENT)()
 
 

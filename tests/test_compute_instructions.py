@@ -20,7 +20,6 @@ OPERATIONS = get_args(AluOperation)
 
 
 def results(operation: AluOperation, seed: int, repeats: int, sms: int = 2) -> np.ndarray[Any, Any]:
-    """What the kernel would leave: words of every SM, decoded."""
     x, y = alu.expected(operation, alu.draw(operation, seed), repeats)
     return np.stack([np.concatenate((x, y))] * sms)
 

@@ -247,7 +247,6 @@ def test_integers_have_metrics_of_their_own() -> None:
 
 
 def course(costs: FakeCosts, dtype: str = "bf16") -> tuple[dict[str, float], dict[str, Series], str]:
-    """Figures, series and throttle reasons of four seconds."""
     params: dict[str, int | str] = {"dtype": dtype, "duration_s": 4}
     rows = exactly("gemm_sustained", costs, params)
     series = {row.metric: row for row in rows if isinstance(row, Series)}

@@ -70,7 +70,6 @@ def block_index(kernels: ctypes.CDLL) -> ctypes.c_uint:
 
 
 def read(kernels: ctypes.CDLL, element: Element, matrix: Bytes, count: int) -> npt.NDArray[np.float64]:
-    """Each element as the device code reads it."""
     numbers: npt.NDArray[np.float64] = products(kernels, element, matrix, count, np.ones((VECTORS, 1)), 1)[0]
     return numbers
 

@@ -58,16 +58,14 @@ def live(driver: ctypes.CDLL, nodes: int, *, captured: bool) -> tuple[int, IntAr
     return code, out
 
 
-def test_a_captured_life_is_captured_uploaded_replayed_and_destroyed(driver: ctypes.CDLL) -> None:
+def test_a_captured_life_is_uploaded_and_a_built_one_chains_its_nodes(driver: ctypes.CDLL) -> None:
     code, out = live(driver, 3, captured=True)
     assert code == 0
     assert order(driver) == "BKKKEIUSLSXD"
     assert (np.diff(out) >= 0).all()
     assert out[3] > out[2]
     assert driver.graph_last(0) == 100, "the graph that the capture gave is destroyed"
-
-
-def test_a_built_life_chains_its_nodes_and_is_not_uploaded(driver: ctypes.CDLL) -> None:
+    driver.graph_reset(-1)
     code, out = live(driver, 3, captured=False)
     assert code == 0
     assert order(driver) == "CAAAILSXD"

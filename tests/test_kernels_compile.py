@@ -22,7 +22,6 @@ ARCHITECTURES = re.compile(r"// arch: (?:(?P<oldest>\d+)\+|(?P<listed>\d+[af]?(?
 
 
 def supported() -> list[int]:
-    """The architectures from OLDEST on that this NVRTC compiles for."""
     code, found = nvrtc.nvrtcGetSupportedArchs()
     assert code == nvrtc.nvrtcResult.NVRTC_SUCCESS
     return [architecture for architecture in found if architecture >= OLDEST]

@@ -197,7 +197,6 @@ def everything(reader: Query, root: Path) -> dict[str, Fact]:
 
 
 def asked(root: Path) -> set[str]:
-    """The NVML functions that the readers call."""
     called: set[str] = set()
 
     def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

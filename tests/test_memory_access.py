@@ -140,7 +140,6 @@ class HostArrays:
 
 
 def exercised(transfer: Any, size_bytes: int) -> None:
-    """The result is right after calls and wrong without a call."""
     assert (transfer.blocks, transfer.size_bytes) == (False, size_bytes)
     for _ in range(2):
         transfer.fresh()

@@ -75,16 +75,12 @@ def test_sampling_stops(
     assert clock.time_ns == round(measured.n * step_s * 1e9)
 
 
-def test_wild_samples_that_take_no_time_stop_at_the_greatest_count() -> None:
+def test_wild_samples_stop_at_the_greatest_count_or_when_they_narrow() -> None:
     clock = TinyClock()
     meter = Meter(clock, limits=SamplingLimits(maximum=2000))
     measured = meter.collect("m", taking(clock, 0, wild), clock="host")
     assert (measured.stopped, measured.n) == ("count", 2000)
     assert len(measured.values) == SAMPLES_KEPT
-
-
-def test_samples_that_narrow_later_stop_then() -> None:
-    clock = TinyClock()
     samples = taking(clock, 1e-6, lambda call: wild(call) if call < 20 else (4.0,))
     measured = Meter(clock, limits=SamplingLimits(least_share=0)).collect("m", samples, clock="host")
     assert measured.stopped == "narrow"
@@ -110,6 +106,8 @@ def test_void_samples_are_left_out_and_too_many_in_a_row_fail() -> None:
     with pytest.raises(MeasurementError, match="gate timed out"):
         Meter(clock).collect("copy", take, clock="device")
     assert clock.time_ns == (1 + VOID_SAMPLES) * 500_000_000
+    with pytest.raises(MeasurementError, match="a host benchmark has no GPU"):
+        _ = Meter(clock).gpu
 
 
 def test_ticks_have_the_median_of_a_call() -> None:
@@ -130,11 +128,6 @@ def test_samples_of_seconds_are_reported_one_by_one() -> None:
     meter = Meter(clock, tick=lambda metric, n, value: counts.append(n))
     meter.collect("m", taking(clock, 12.0, lambda call: (12.0,)), clock="device")
     assert counts == list(range(1, 10)), "after a minute without a word the case would be ended"
-
-
-def test_a_host_benchmark_has_no_gpu() -> None:
-    with pytest.raises(MeasurementError, match="no GPU"):
-        _ = Meter(TinyClock()).gpu
 
 
 def test_several_metrics_of_one_batch_go_on_until_all_are_narrow() -> None:
