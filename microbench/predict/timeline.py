@@ -104,13 +104,13 @@ def _limit(forecast: Forecast) -> Finding:
 
 
 def _pace(forecast: Forecast, step: Alike) -> str:
-    """What sets the pace of kernels that are alike, and what the graph does about it."""
+    """What limits kernels that are alike, and what the graph does about it."""
     if step.kernels == 1:
         return "One kernel waits only for its own call, its way to the GPU and its completion."
     values = forecast.fit.values
     call_s, gpu_s = values[call_name(step.layer, step.arguments)], step.duration_s + values["gap_stream"]
     if call_s > gpu_s:
-        return f"The host sets the pace: a launch call takes {times(call_s / gpu_s)} as long as a kernel and its gap."
+        return f"The step is launch-bound: a launch call takes {times(call_s / gpu_s)} as long as a kernel and its gap."
     return "The host keeps up: a graph gains only by its shorter gap between kernels."
 
 

@@ -15,11 +15,11 @@ from microbench.predict.workload import Copies, Kernels, Wait, Workload
 SUITE = "prediction"
 MOST_COPIES_NAMED = 6
 PACES: dict[Limit, str] = {
-    "host": "the host sets the pace",
-    "front end": "the way to the GPU and the gaps between kernels set the pace",
-    "kernel": "the kernels set the pace",
-    "link": "the copies set the pace",
-    "sync": "waiting sets the pace",
+    "host": "the step is launch-bound",
+    "front end": "gaps between kernels and the way to the GPU limit the step",
+    "kernel": "the kernels limit the step",
+    "link": "the copies limit the step",
+    "sync": "waiting limits the step",
 }
 
 
@@ -120,7 +120,7 @@ def paying(forecast: Forecast) -> str:
 
 
 def _pace(way: Prediction) -> Finding:
-    """What sets the pace of one way of submitting the step, and how long GPU and host or link are busy."""
+    """What limits the step submitted one way, and how long GPU and host or link are busy."""
     busy_s = dict.fromkeys(("host", "gpu", "h2d", "d2h"), 0.0)
     for span in (*way.played.host, *way.played.work):
         busy_s[span.lane] = busy_s.get(span.lane, 0.0) + span.end_s - span.begin_s

@@ -37,7 +37,10 @@ TONES: dict[Limit, Tone] = {
 }  # fmt: skip
 # Smaller shares of the critical path are not named below their bar.
 LEAST_NAMED = 0.001
-SHARES, PATH = "Where the time of a step goes", "the critical path, each moment by what the step then waited for"
+SHARES, PATH = (
+    "Where the time of a step goes",
+    "what the step waited for, moment by moment; front end: the GPU's own gap before a kernel starts",
+)
 WAYS = "In a stream and as a graph"
 NOW, THEN = "now", "then"
 LONGEST_TITLE = 70
