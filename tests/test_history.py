@@ -162,13 +162,6 @@ def test_many_runs_are_listed_without_reading_one_as_a_whole(folder: Path, begin
     assert len(call("history", "--all").stdout.splitlines()) > 1000
 
 
-@pytest.mark.parametrize("command", [("history",), ("trend", "launch_cost.submit")])
-def test_without_any_run_the_next_step_is_to_measure(command: tuple[str, ...]) -> None:
-    result = call(*command)
-    assert result.exit_code == ExitCode.UNREADABLE_RUN
-    assert result.stderr == "error: there is no run yet\nnext:  measure one: microbench run\n"
-
-
 def test_hostile_names_and_notes_are_text(folder: Path) -> None:
     hostile = "[red]\x1b[2J\u202e<script>" + "x" * 100_000
     save(folder, recorded(0, gpu_name=hostile))

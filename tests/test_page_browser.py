@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow  # a browser draws each page
 WIDE = {"width": 1280, "height": 900}
 # As in the module that packs them; the promise is here so that it cannot change unseen.
 MOST_BYTES = 3_000_000
-COLOUR = "element => getComputedStyle(element).backgroundColor"
+COLOUR, FILL = (f"element => getComputedStyle(element).{name}" for name in ("backgroundColor", "fill"))
 
 
 def written(folder: Path, *runs: Run) -> Path:
@@ -177,14 +177,13 @@ def test_colours_follow_the_system_until_the_reader_says_otherwise(tab: Any, sys
     tab.emulate_media(color_scheme=system)
     other = "dark" if system == "light" else "light"
     ground, text = tab.locator(".chart").first, tab.locator(".chart .wide svg text").first
-    before = ground.evaluate(COLOUR), text.evaluate("element => getComputedStyle(element).fill")
+    before, letters = ground.evaluate(COLOUR), text.evaluate(FILL)
     tab.get_by_role("button", name=f"Use {other} colours").click()
-    after = ground.evaluate(COLOUR), text.evaluate("element => getComputedStyle(element).fill")
-    assert before[0] != after[0]
-    assert before[1] != after[1]
-    assert (before[0] == "rgb(255, 255, 255)") == (system == "light")
+    assert before != ground.evaluate(COLOUR)
+    assert letters != text.evaluate(FILL)
+    assert (before == "rgb(255, 255, 255)") == (system == "light")
     tab.get_by_role("button", name=f"Use {system} colours").click()
-    assert ground.evaluate(COLOUR) == before[0]
+    assert ground.evaluate(COLOUR) == before
 
 
 def test_the_run_can_be_taken_away_and_shown_again(tab: Any, tmp_path: Path) -> None:
@@ -200,9 +199,8 @@ def test_the_run_can_be_taken_away_and_shown_again(tab: Any, tmp_path: Path) -> 
 def test_no_width_makes_the_page_itself_scroll_sideways(tab: Any, width: int) -> None:
     tab.set_viewport_size({"width": width, "height": 740})
     assert tab.evaluate("document.documentElement.scrollWidth") == width
-    assert (
-        tab.evaluate("Math.max(...[...document.querySelectorAll('.table, .chart')].map(e => e.offsetWidth))") <= width
-    )
+    widths = "[...document.querySelectorAll('.table, .chart')].map(e => e.offsetWidth)"
+    assert max(tab.evaluate(widths)) <= width
 
 
 def test_paper_shows_what_is_folded_on_light_ground(tab: Any) -> None:

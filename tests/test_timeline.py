@@ -246,10 +246,8 @@ def test_labels_stand_on_blocks_where_there_is_colour() -> None:
 
 def test_levels_are_as_high_as_their_mean_and_never_out_of_sight() -> None:
     """Ten characters of a second each: full, half, a full one for half of it, a moment, nothing."""
-    spans = (
-        Span(0.0, 1.0, "", "first", "level", 1.0), Span(1.0, 2.0, "", "first", "level", 0.5),
-        Span(2.0, 2.5, "", "first", "level", 1.0), Span(3.2, 3.21, "", "first", "level", 0.2),
-    )  # fmt: skip
+    levels = ((0.0, 1.0, 1.0), (1.0, 2.0, 0.5), (2.0, 2.5, 1.0), (3.2, 3.21, 0.2))
+    spans = tuple(Span(begin, end, "", "first", "level", level) for begin, end, level in levels)
     one = TimeLine("", "", 10.0, (), (Lane("x", spans),))
     assert (time_line(one, 3 + 11)[1][3:9], time_line(one, 3 + 11, fine=False)[1][3:9]) == ("█▄▄▁  ", "#==.  ")
 

@@ -6,6 +6,7 @@ To add a figure, write such a function here and add a line to KINDS.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from microbench.core.units import about_size, as_time, percent, quantity, three_digits, times
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 # --help imports this module for the names alone, so the functions import what they need.
 
-
 Words = Callable[[float], str]
+BANDWIDTH = partial(quantity, unit="B/s")
 
 
 class Panel(NamedTuple):
@@ -65,7 +66,7 @@ def _link(evidence: Evidence) -> Gathered:
     from microbench.report.suites.link import fits, rates
 
     curves = (rates(evidence, direction) for direction in DIRECTIONS)
-    panels = _panels(*curves, words=(about_size, _bandwidth))
+    panels = _panels(*curves, words=(about_size, BANDWIDTH))
     return Gathered(panels, [copy_size(evidence)], [fits(evidence)])
 
 
@@ -73,7 +74,7 @@ def _memory(evidence: Evidence) -> Gathered:
     from microbench.explain.memory_levels import latency, levels
     from microbench.report.suites.memory import hierarchy, latencies
 
-    panels = _panels(hierarchy(evidence), words=(about_size, _bandwidth))
+    panels = _panels(hierarchy(evidence), words=(about_size, BANDWIDTH))
     panels += _panels(latencies(evidence), words=(about_size, as_time))
     return Gathered(panels, [levels(evidence), latency(evidence)])
 
@@ -107,10 +108,6 @@ def _step(evidence: Evidence) -> Gathered:
 def _panels(*pictures: Curve | TimeLine | Bars | None, words: tuple[Words, Words] = (str, str)) -> list[Panel]:
     """The pictures that the run has rows for."""
     return [Panel(picture, *words) for picture in pictures if picture is not None]
-
-
-def _bandwidth(value: float) -> str:
-    return quantity(value, "B/s")
 
 
 # The model takes its constants for kernels and replays from these.

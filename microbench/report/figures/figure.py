@@ -135,7 +135,7 @@ def drawn(name: str, origins: Sequence[Origin]) -> Figure | None:
         sources=tuple(_source_words(source) for source, _, _ in shown),
         panels=tuple(overlaid),
         legend=tuple(tones) if any(len(members) > 1 for members in groups) else (),
-        tables=tuple(_table(members) for members in groups),
+        tables=tuple(map(_table, groups)),
         pictures=tuple(one.picture for _, panels, _ in shown for one in panels if not isinstance(one.picture, Bars)),
     )
 

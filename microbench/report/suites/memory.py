@@ -147,7 +147,7 @@ def by_implementation(evidence: Evidence) -> Table | None:
     across = {
         way: name for way, name in memory_stream.IMPLEMENTATIONS.items() if any(way == key for _, key in by_place)
     }
-    cells = {place: limited_cell(evidence, row, _gigabytes) for place, row in by_place.items()}
+    cells = {place: limited_cell(evidence, row, lambda row: gigabytes(row.value)) for place, row in by_place.items()}
     for kernel, _ in by_place:
         native = by_place.get((kernel, memory_stream.NATIVE))
         name = memory_stream.shape_of(native) if native is not None else None
@@ -171,7 +171,7 @@ def by_dtype(evidence: Evidence) -> Table | None:
     types = {dtype: dtype for dtype in DTYPES if any(dtype == key for _, key in by_place)}
     if len(types) < 2:
         return None
-    cells = {place: limited_cell(evidence, row, _gigabytes) for place, row in by_place.items()}
+    cells = {place: limited_cell(evidence, row, lambda row: gigabytes(row.value)) for place, row in by_place.items()}
     title = f"Types of elements on arrays of {size(size_bytes)}, CUDA C++, in GB/s"
     return matrix(title, "moving bytes does not depend on the type; adding and multiplying may", types, cells)
 
@@ -181,10 +181,6 @@ def _by_kernel(evidence: Evidence, across: str, **params: int | str) -> dict[tup
     rows = memory_stream.streams(evidence, **params)
     by_place = {(str(row.params.get("kernel")), str(row.params.get(across))): row for row in rows}
     return {place: row for kernel in memory_stream.KERNELS for place, row in by_place.items() if place[0] == kernel}
-
-
-def _gigabytes(row: Row) -> str:
-    return gigabytes(row.value)
 
 
 # The order of the tables: rates, levels, what reaches them, other accesses, costs.

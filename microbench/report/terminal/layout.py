@@ -175,7 +175,11 @@ def table(picture: Table, width: int, *, fine: bool) -> Drawn:
     for _ in range(widths.total(columns) - width):  # the widest column gives way
         sizes[sizes.index(max(sizes))] -= 1
     rights = [picture.columns[index].align == "right" for index in columns]
-    titles: Drawn = [[(shown(picture.columns[index].title, fine), QUIET)] for index in columns]
+    titles = []
+    for index, size, right in zip(columns, sizes, rights, strict=True):
+        title = shown(picture.columns[index].title, fine)
+        blank = " " * (size - cell_len(title))
+        titles.append([(blank + title if right else title + blank, QUIET)])
     lines = _row(titles, sizes, rights, QUIET)
     lines.append([("─" * (sum(sizes) + BETWEEN * (len(sizes) - 1) + EDGES), QUIET)])
     for row in picture.rows:
@@ -185,10 +189,10 @@ def table(picture: Table, width: int, *, fine: bool) -> Drawn:
 
 def _row(cells: Sequence[list[Piece]], sizes: Sequence[int], rights: Sequence[bool], blank: Tone) -> Drawn:
     """The cells of a row next to each other, on several lines if a cell is longer than its column."""
-    blocks = [
-        [cell] if length_of(cell) <= size else _wrapped(_words(_split(cell)), size)
-        for cell, size in zip(cells, sizes, strict=True)
-    ]
+    blocks = []
+    for cell, size in zip(cells, sizes, strict=True):
+        parts = (((part, tone), at > 0) for text, tone in cell for at, part in enumerate(text.split(" ")))
+        blocks.append([cell] if length_of(cell) <= size else _wrapped(_words(parts), size))
     lines: Drawn = []
     for number in range(max(map(len, blocks), default=0)):
         line: list[Piece] = [(" ", blank)]
@@ -199,9 +203,3 @@ def _row(cells: Sequence[list[Piece]], sizes: Sequence[int], rights: Sequence[bo
             line += [(" ", blank), (" ", QUIET)]
         lines.append(line[:-1])
     return lines
-
-
-def _split(pieces: Iterable[Piece]) -> Iterator[tuple[Piece, bool]]:
-    for text, tone in pieces:
-        for index, part in enumerate(text.split(" ")):
-            yield (part, tone), index > 0

@@ -212,7 +212,9 @@ class Painter:
             heading = self.titled(picture.title, about, mark)
             drawn.append(Group(Text(), heading, self.picture(picture, self.width, CURVE_ROWS)))
         left = math.inf if self.most_lines is None else self.most_lines - AROUND_PICTURES
-        left -= self._height(section.findings)
+        for finding in section.findings:
+            for text in (finding.title, f"{finding.text} {finding.advice}".strip()):
+                left -= len(list(self._wrapped(Text(text), self.width - 3)))
         omitted = 0
         for each in drawn:
             # How many lines it takes within the report's width.
@@ -229,11 +231,6 @@ class Painter:
         for study in section.studies if not brief else ():
             self._study(study, mark)
         self._findings(f"What this means ({section.suite})", section.findings, mark)
-
-    def _height(self, findings: Iterable[Finding]) -> int:
-        """How many lines findings take."""
-        texts = [text for finding in findings for text in (finding.title, f"{finding.text} {finding.advice}".strip())]
-        return sum(len(list(self._wrapped(Text(text), self.width - 3))) for text in texts)
 
     def titled(self, title: str, about: str, mark: str) -> RenderableType:
         """A title with the report's mark, and ``about`` below it in a quiet tone."""
