@@ -29,7 +29,7 @@ import numpy as np
 from microbench.analysis.stats import rows
 from microbench.core.errors import Skip
 from microbench.gpu.cuda.device import open_gpu
-from microbench.gpu.probe import probe
+from microbench.gpu.open import probe_environment
 from microbench.gpu.protocol.compute import Gemm, GemmType
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import Transfer
@@ -319,7 +319,7 @@ def main(what: str, folder: Path, times: int) -> None:
     if what in ("nvbandwidth", "peers"):
         places, run = (peer_places(), PEER_RUN) if what == "peers" else (host_places(), HOST_RUN)
         return nvbandwidth(folder, times, places, run)
-    gpu = open_gpu(probe(None).gpus[0].uuid)
+    gpu = open_gpu(probe_environment(None).gpus[0].uuid)
     if what == "babelstream":
         babelstream(gpu, folder, times)
     elif what == "chase":

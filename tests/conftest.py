@@ -115,9 +115,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def opened() -> Iterator[Gpu]:
     """The first real GPU, opened once for a file of tests."""
     from microbench.gpu.cuda.device import open_gpu
-    from microbench.gpu.probe import probe
+    from microbench.gpu.open import probe_environment
 
-    gpu = open_gpu(probe(None).gpus[0].uuid)
+    gpu = open_gpu(probe_environment(None).gpus[0].uuid)
     yield gpu
     gpu.close()
 

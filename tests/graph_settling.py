@@ -15,7 +15,7 @@ from microbench.gpu.cuda.context import check
 from microbench.gpu.cuda.device import CudaGpu
 from microbench.gpu.cuda.submit import captured, launch
 from microbench.gpu.cuda.timing import TimingEvents
-from microbench.gpu.probe import probe
+from microbench.gpu.open import probe_environment
 
 NODES = 1000
 LAUNCHES = 16
@@ -24,7 +24,7 @@ REPLAYS = 9
 
 def main() -> None:
     """Print the number of launches and the ns a node whenever that time changes by more than a hundredth."""
-    gpu = CudaGpu(probe(None).gpus[0].uuid)
+    gpu = CudaGpu(probe_environment(None).gpus[0].uuid)
     case = gpu.subject()
     stream = case.stream(0)
     empty = launch(case, case.function("launch", "empty"), Launch())

@@ -49,11 +49,11 @@ def test_a_gpu_that_works_needs_no_explanation() -> None:
 
 
 CASES: list[tuple[str, Observed, str, str]] = [
-    ("old driver", changed(WORKS, cuda_version=12040), "packages are of CUDA 13", "cuda-microbench[cu12]"),
+    ("old driver", changed(WORKS, cuda_version=12040), "packages are of CUDA 13", "'.[cu12]'"),
     ("ancient driver", changed(WORKS, cuda_version=11080), "CUDA 11 only", "525"),
-    ("packages", changed(WORKS, missing_packages=("cuda-bindings",)), "cuda-bindings", "cuda-microbench[cu13]"),
+    ("packages", changed(WORKS, missing_packages=("cuda-bindings",)), "cuda-bindings", "'.[cu13]'"),
     ("packages for 12", changed(WORKS, cuda_version=12080, bindings_version=None, missing_packages=("cuda-bindings",)),
-     "cuda-bindings", "cuda-microbench[cu12]"),
+     "cuda-bindings", "'.[cu12]'"),
     ("hidden", changed(FAILS, visible_devices=""), "CUDA_VISIBLE_DEVICES=''", "unset"),
     ("hidden, none counted", changed(WORKS, device_count=0, visible_devices="7"), "CUDA_VISIBLE_DEVICES='7'", "unset"),
     ("MIG", changed(FAILS, boards_in_mig_mode=1), "MIG mode is on", "nvidia-smi mig -cgi"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from microbench.core.errors import DeviceAbsentError, MeasurementError
 from microbench.core.model import Environment
 from microbench.gpu.protocol.gpu import ColdStarts, Gpu, Host
 
@@ -44,12 +45,33 @@ def open_cold(device: str) -> ColdStarts:
 def probe_environment(device: str | None) -> Environment:
     """This machine and the GPUs that ``device`` selects: None or "all" for every GPU, "cuda:N", a UUID, or "fake".
 
-    Raises DeviceAbsentError if the named GPU is absent, UsageError if ``device`` is not a device name.
+    With None only the first is measured; the others may be the far ends of its links. Without a GPU package the
+    Environment says why there is no GPU. Raises DeviceAbsentError if a named GPU is absent, UsageError if ``device``
+    is not a device name.
     """
     if device == FAKE:
         from microbench.gpu.fake.environment import fake_environment
 
         return fake_environment()
-    from microbench.gpu.probe import probe
+    from microbench.gpu import probe
+    from microbench.gpu.machine.diagnosis import why_no_gpu
 
-    return probe(device)
+    probe.check_name(device)
+    absent = why_no_gpu()
+    if absent is None:
+        try:
+            from microbench.gpu.cuda.probe import environment_of
+
+            return environment_of(device)
+        except MeasurementError as error:
+            reason, next_step = str(error), "see `microbench doctor`"
+    else:
+        reason, next_step = absent.reason, absent.next_step
+    if device not in (None, "all"):
+        raise DeviceAbsentError(f"{device} is not here: {reason}", next_step)
+    return Environment(
+        packages=probe.packages(),
+        facts=probe.facts_near(None),
+        no_gpu_reason=reason,
+        no_gpu_next_step=next_step,
+    )

@@ -1,7 +1,4 @@
-"""The probe: what this machine is and which GPUs a run may use, answered before anything is planned.
-
-It needs no GPU package: without one it says why there is no GPU.
-"""
+"""What a probe of this machine needs without any GPU package: names of devices, package versions, facts of the host."""
 
 from __future__ import annotations
 
@@ -9,9 +6,8 @@ import importlib.metadata
 import re
 from collections.abc import Sequence
 
-from microbench.core.errors import DeviceAbsentError, MeasurementError, UsageError
-from microbench.core.model import Environment, Fact, GpuInfo
-from microbench.gpu.machine.diagnosis import why_no_gpu
+from microbench.core.errors import DeviceAbsentError, UsageError
+from microbench.core.model import Fact, GpuInfo
 from microbench.host.affinity import find_cores
 from microbench.host.facts import host_facts
 
@@ -23,27 +19,10 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def probe(device: str | None) -> Environment:
-    """The Environment with the GPUs that ``device`` selects: None or "all" for every GPU, "cuda:N", or a UUID.
-
-    With None only the first is measured; the others may be the far ends of its links. Raises DeviceAbsentError if a
-    named GPU is absent, UsageError if ``device`` is not a device name.
-    """
+def check_name(device: str | None) -> None:
+    """Raises UsageError unless ``device`` is None, "all", "cuda:N" or a UUID."""
     if device not in (None, "all") and not ORDINAL.fullmatch(device or "") and not is_uuid(device or ""):
         raise UsageError(f"{device!r} is not a device", "use cuda:N, a UUID as nvidia-smi -L prints it, all, or fake")
-    absent = why_no_gpu()
-    if absent is None:
-        try:
-            from microbench.gpu.cuda.probe import environment_of
-
-            return environment_of(device)
-        except MeasurementError as error:
-            reason, next_step = str(error), "see `microbench doctor`"
-    else:
-        reason, next_step = absent.reason, absent.next_step
-    if device not in (None, "all"):
-        raise DeviceAbsentError(f"{device} is not here: {reason}", next_step)
-    return Environment(packages=packages(), facts=facts_near(None), no_gpu_reason=reason, no_gpu_next_step=next_step)
 
 
 def is_uuid(device: str) -> bool:
