@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 from make_run import make_run, skipped, without
@@ -42,6 +44,14 @@ def line(run: Run, name: str) -> str:
 )
 def test_a_line_has_the_figures_of_a_recorded_run(run: str, name: str, words: str) -> None:
     assert words in line(store.load(run), name)
+
+
+def test_the_cheapest_layer_has_one_figure_on_the_screen_and_in_the_finding() -> None:
+    """The screen showed calls with four arguments, the finding calls with none, and named another layer."""
+    run = store.load("nvidia-h200")
+    (title,) = (each.title for each in findings(run) if each.rule == "launch.layers")
+    cheapest, figure = re.fullmatch(r"4 arguments: (\S+) ([\d.]+ µs) · .*", line(run, "from Python")).groups()
+    assert title == f"From Python, {cheapest} launches cheapest: {figure} a call with 4 arguments"
 
 
 def test_a_line_without_its_benchmark_is_left_out() -> None:

@@ -43,7 +43,7 @@ CASES: list[tuple[str, Run, str, list[str]]] = [
     ("launch.starving", scaled(WHOLE, "launch_cost", ("gap_stream",), 4), "good", ["3.31 µs", "5.54 µs"]),
     ("launch.gap", WHOLE, "note", ["1.36 µs", "529 ns"]),
     ("launch.gap", scaled(WHOLE, "launch_cost", ("gap_graph",), 3), "note", ["1.36 µs", "1.59 µs"]),
-    ("launch.layers", WHOLE, "advice", ["3.80 µs", "3.31 µs", "4.8×"]),
+    ("launch.layers", WHOLE, "advice", ["4.20 µs", "3.41 µs", "8.1×"]),
     ("launch.one_op", WHOLE, "note", ["8.08 µs", "38.2 µs"]),
     ("launch.queue", WHOLE, "note", ["100 µs", "102 µs"]),
     ("launch.traffic", WHOLE, "note", ["1.77 kB", "285 B", "0.82 %"]),

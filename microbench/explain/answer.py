@@ -19,7 +19,7 @@ from microbench.explain import compute_verdict, link_facts, link_verdict, memory
 from microbench.explain.compute_units import best_products, dtype_of, figure, held_by
 from microbench.explain.compute_units import reached as product_reached
 from microbench.explain.graph_facts import break_evens
-from microbench.explain.launch_facts import FOUR_ARGUMENTS, NATIVE, crossover_s, layer, layer_rows, title, unmeasured
+from microbench.explain.launch_facts import NATIVE, crossover_s, layer, layer_rows, same_kernel_rows, title, unmeasured
 from microbench.explain.link_causes import verdict as link_judged
 from microbench.explain.memory_levels import latency_levels
 
@@ -89,13 +89,17 @@ def python(evidence: Evidence) -> Answer | None:
     Of several ways to launch through a library the cheapest is shown. Libraries that were not measured are named.
     """
     cheapest: dict[str, Row] = {}
-    for family, arguments in (("same_kernel", FOUR_ARGUMENTS), ("one_op", None)):
-        for row in layer_rows(evidence, family, arguments) or layer_rows(evidence, family):
-            if layer(row) != NATIVE:
-                cheapest.setdefault(_short(title(evidence, row)), row)
-    if not cheapest:
+    parts: list[Part] = []
+    for rows in (same_kernel_rows(evidence), layer_rows(evidence, "one_op")):
+        what = f"{rows[0].params.get('arguments')} arguments: " if not parts and rows else "x + 1: "
+        for row in rows:
+            name = _short(title(evidence, row))
+            if layer(row) != NATIVE and name not in cheapest:
+                cheapest[name] = row
+                parts.append(Part(f"{what}{name} {as_time(row.value)}", row))
+                what = ""
+    if not parts:
         return None
-    parts = [Part(f"{name} {as_time(row.value)}", row) for name, row in cheapest.items()]
     for why, names in unmeasured(evidence, "same_kernel", "one_op").items():
         others = dict.fromkeys(short for name in names if (short := _short(name)) not in cheapest)
         parts += [Part(f"{why}: {', '.join(others)}")] if others else []

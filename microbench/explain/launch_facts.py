@@ -62,6 +62,11 @@ def layer_rows(evidence: Evidence, family: str, arguments: int | None = None) ->
     return sorted(rows, key=lambda row: row.value)
 
 
+def same_kernel_rows(evidence: Evidence) -> list[Row]:
+    """Submit rows of the same empty kernel, cheapest first: with four arguments or, if not measured so, with none."""
+    return layer_rows(evidence, "same_kernel", FOUR_ARGUMENTS) or layer_rows(evidence, "same_kernel", 0)
+
+
 def unmeasured(evidence: Evidence, *families: str) -> dict[str, list[str]]:
     """Layers of these families without any figure: "not installed" and "not measured" with their titles."""
     outcomes = [each for each in evidence.outcomes("launch_layers") if each.case.params.get("family") in families]

@@ -118,7 +118,7 @@ def tails(evidence: Evidence) -> Finding | None:
 
 def same_kernel(evidence: Evidence) -> Finding | None:
     """What Python adds to the launch of the same empty kernel, and which layer to choose."""
-    rows = launches.layer_rows(evidence, "same_kernel", 0)
+    rows = launches.same_kernel_rows(evidence)
     loop = next((row for row in rows if launches.layer(row) == launches.NATIVE), None)
     layers = [row for row in rows if launches.layer(row) != launches.NATIVE]
     if loop is None or not layers:
@@ -129,13 +129,14 @@ def same_kernel(evidence: Evidence) -> Finding | None:
     text = f"A compiled loop takes {as_time(loop.value)}"
     if worst is not best:
         text += f"; {launches.title(evidence, worst)} takes {times(worst.value / loop.value)} as long"
+    a_call = f"{as_time(best.value)} a call with {best.params.get('arguments')} arguments"
     where = "From Python,"
     if missing := launches.unmeasured(evidence, "same_kernel").get("not measured", []):
         where = f"Of {len(layers) + len(missing)} installed Python layers {len(layers)} were measured; of these"
     return Finding(
         rule="launch.layers",
         severity="advice",
-        title=f"{where} {listed(equal)} launch{plural} cheapest: {as_time(best.value)} a call",
+        title=f"{where} {listed(equal)} launch{plural} cheapest: {a_call}",
         text=f"{text}.",
         advice="It matters only for kernels shorter than their launch call; for longer ones any layer will do.",
         threshold=f"layers within {MARGIN:.2f} times the cheapest count as equal",
