@@ -11,8 +11,6 @@ Run by hand on a machine with a GPU: ``python tests/against.py WHAT FOLDER [TIME
 Every pair of figures and what the programs print stay in FOLDER.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -88,8 +86,6 @@ def printed(out: Path, *command: str) -> str:
     out.write_text(text, encoding="utf-8")
     return text
 
-
-# -- nvbandwidth ---------------------------------------------------------------------------------------------------
 
 SIZE_BYTES = 512 << 20
 # One test prints several matrices, whose names go on behind the test's.
@@ -197,8 +193,6 @@ def nvbandwidth(folder: Path, times: int, places: Sequence[Place], run: Sequence
     compare(folder / "against_nvbandwidth.json", times, ours, theirs, units.__getitem__)
 
 
-# -- BabelStream, and a plain pointer chase ------------------------------------------------------------------------
-
 STREAM_BYTES = 8 << 25
 ITERATIONS, TRIALS = 100, 20
 STREAM_ORDER: Mapping[StreamKernel, str] = {
@@ -273,8 +267,6 @@ def chases(gpu: Gpu, folder: Path, times: int) -> None:
 
     compare(folder / "against_chase.json", times, ours, theirs, lambda name: CYCLES)
 
-
-# -- PyTorch -------------------------------------------------------------------------------------------------------
 
 PRODUCT_SIZE = 8192
 DTYPES: tuple[GemmType, ...] = ("bf16", "fp16", "tf32", "fp64", "int8", "fp8_e4m3_fast", "fp8_e4m3", "fp32")

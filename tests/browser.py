@@ -1,7 +1,5 @@
 """The installed Chromium for tests of the page, without a network."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Small C libraries built at test time with the machine's compiler."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess

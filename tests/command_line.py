@@ -1,7 +1,5 @@
 """The command line as tests call it: in their own process, what it prints caught, what breaks inside it raised."""
 
-from __future__ import annotations
-
 from typer.testing import CliRunner, Result
 
 from microbench.cli.app import app

@@ -1,7 +1,5 @@
 """Runs for tests of the comparison: a few dozen figures over some rounds, every one of them invented."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence

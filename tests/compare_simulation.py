@@ -4,8 +4,6 @@ Every figure is SIMULATED. How rows scatter was laid out after the recorded H200
 spans three decades, rows of one family scatter alike, and what a process scatters inside tells a little about it.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Small made runs of the compute suite, case by case, and the findings of its rules on them."""
 
-from __future__ import annotations
-
 import msgspec
 from msgspec.structs import replace
 

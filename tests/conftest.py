@@ -1,7 +1,5 @@
 """What all tests share: GPU and slow tests only on demand, and user data outside the home folder."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator

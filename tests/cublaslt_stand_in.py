@@ -1,7 +1,5 @@
 """nvmath-python's bindings without a GPU: cuBLASLt's products of matrices in host memory, as its descriptors say."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Callable

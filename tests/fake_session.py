@@ -1,7 +1,5 @@
 """Runs one case of a benchmark on the simulated machine, as a worker would."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What work on a real GPU must show: its check fails before the calls and passes after them."""
 
-from __future__ import annotations
-
 import re
 from typing import Protocol
 

@@ -3,8 +3,6 @@
 It is the reason for timing.settle() at the begin of every case of the real GPU; docs/validation.md quotes its output.
 """
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

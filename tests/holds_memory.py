@@ -3,8 +3,6 @@
 Prints "ready" when it does, and gives all back when its standard input ends.
 """
 
-from __future__ import annotations
-
 import sys
 
 from cuda.bindings import driver

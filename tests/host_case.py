@@ -1,7 +1,5 @@
 """A Case in host memory, and CuPy on it, for tests without a GPU."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

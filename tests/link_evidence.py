@@ -1,7 +1,5 @@
 """Made runs of the link suite, changed in many ways, and the findings of its rules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import make_run

@@ -1,7 +1,5 @@
 """A run whose cases the simulated machine measured, by the benchmarks themselves: for fits to its constants."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from fake_session import run_case

@@ -1,7 +1,5 @@
 """A fit by hand, whose predictions can be worked out on paper."""
 
-from __future__ import annotations
-
 from microbench.gpu.layers.base import layer_titles
 from microbench.predict.constants import Constant, Fit, Misfit, Reach
 from microbench.predict.model import WAYS

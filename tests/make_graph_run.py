@@ -3,8 +3,6 @@
 Cases, metrics and titles are those of the benchmarks themselves, so that words are tested against what is measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

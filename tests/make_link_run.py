@@ -3,8 +3,6 @@
 Cases, metrics and titles are those of the benchmarks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from make_run import DEVICE, make_run, measurement, outcome, per_call, with_suite

@@ -3,8 +3,6 @@
 Cases and metrics are those of the benchmarks themselves, so that findings are tested on what is measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from make_run import DEVICE, make_run, measurement, outcome, per_call, with_suite

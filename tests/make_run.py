@@ -1,7 +1,5 @@
 """Makes a plausible run by hand, every figure invented and marked SIMULATED, and changes runs and reads findings."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable, Iterable

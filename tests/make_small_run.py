@@ -3,8 +3,6 @@
 tests/data/run-v1.json is this run as schema version 1 wrote it. That file is never written again.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from microbench.core.model import (

@@ -1,7 +1,5 @@
 """Made runs of the memory suite, whole and changed, and the findings of its rules."""
 
-from __future__ import annotations
-
 import read_findings
 from link_evidence import changed
 from make_memory_run import make_memory_run

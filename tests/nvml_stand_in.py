@@ -1,7 +1,5 @@
 """A stand-in for pynvml: every function answers as an H200 with 18 NVLinks would, but for those that a test changes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any

@@ -3,8 +3,6 @@
 Run by hand on runs of one machine: ``python tests/overlap.py RUN RUN …``.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """What tests of the page share: pages of invented runs, a figure of their own, and what is inside a page."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import re

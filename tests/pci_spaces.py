@@ -1,7 +1,5 @@
 """Makes PCI configuration spaces and puts them into the recorded trees: they are binary, no text file holds them."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from pathlib import Path

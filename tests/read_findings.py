@@ -1,7 +1,5 @@
 """Reads findings in tests: those of a suite by rule, and one of them checked for severity, words and shape."""
 
-from __future__ import annotations
-
 import re
 
 from microbench.analysis.evidence import Evidence, Finding, evidence_by_device

@@ -1,7 +1,5 @@
 """Small recorded runs with invented figures, for tests of history, trend and exports."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Unpacks the small /proc and /sys trees of tests/data/sysfs. One file each: their names hold colons and links."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

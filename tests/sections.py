@@ -1,7 +1,5 @@
 """What tests of reports share: made runs, their sections, a report as a terminal shows it, and words of tables."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from functools import cache, partial

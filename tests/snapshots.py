@@ -3,8 +3,6 @@
 UPDATE_SNAPSHOTS=1 writes them anew; then look at the difference before it is committed.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

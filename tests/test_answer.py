@@ -1,7 +1,5 @@
 """The answer on one screen: its lines, what they say of missing figures, and the findings that come first."""
 
-from __future__ import annotations
-
 import re
 
 import msgspec

@@ -1,7 +1,5 @@
 """Every benchmark on the simulated GPU: its words, its grids, and that each case yields what the file declares."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections import Counter

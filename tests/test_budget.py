@@ -1,7 +1,5 @@
 """The time budget, on a clock that the tests turn by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The command: its commands, options, exit codes, and that no bad input ends in a traceback."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -34,9 +32,6 @@ def saved(data: Path) -> Path:
     return path
 
 
-# -- help ---------------------------------------------------------------------------------------------------------
-
-
 def test_each_command_is_listed_and_its_help_has_an_example() -> None:
     text = call("--help").stdout
     for command in COMMANDS:
@@ -61,8 +56,6 @@ def test_a_command_imports_only_what_it_needs(action: str, heavy: tuple[str, ...
     assert ended.returncode == 0, ended.stderr
 
 
-# -- the README ---------------------------------------------------------------------------------------------------
-
 README = Path(__file__).parent.parent / "README.md"
 
 
@@ -85,9 +78,6 @@ def test_the_table_names_every_benchmark() -> None:
     table = (README.parent / "docs" / "benchmarks.md").read_text()
     named = re.findall(r"^\| \w* ?\| `(\w+)` \| ", table, re.MULTILINE)
     assert sorted(named) == sorted(discover()), "give each benchmark a row in the table of docs/benchmarks.md"
-
-
-# -- show, export, list, doctor -----------------------------------------------------------------------------------
 
 
 def test_show_finds_a_run_by_path_id_or_name(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,9 +187,6 @@ def test_list_shows_questions_and_axes() -> None:
     assert "did you mean launch?" in call("list", "lanch").stderr
 
 
-# -- run ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -284,9 +271,6 @@ def test_run_without_a_gpu_shows_the_host_why_and_where_a_real_run_is(monkeypatc
     assert "a clock reading" in result.stdout
     assert "microbench show nvidia-h200" in result.stdout
     assert len(result.stdout.splitlines()) < 15
-
-
-# -- as a process -------------------------------------------------------------------------------------------------
 
 
 def process(*arguments: str, data: Path, **variables: str) -> subprocess.CompletedProcess[bytes]:

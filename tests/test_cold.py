@@ -1,7 +1,5 @@
 """Cold starts against a driver that only counts: what is timed, what happens before, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

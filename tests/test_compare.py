@@ -1,7 +1,5 @@
 """Two runs compared: which figures are matched, which verdict each gets, and why."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
@@ -46,9 +44,6 @@ def rules(comparison: Comparison, base: Side = BASE) -> dict[str, str]:
 def with_fields(name: str, is_: object, /, **fields: Any) -> list[Figure]:
     """The usual figures; those whose field has that value with other fields."""
     return [replace(figure, **fields) if getattr(figure, name) == is_ else figure for figure in usual()]
-
-
-# -- verdicts ----------------------------------------------------------------------------------------------------------
 
 
 def test_two_runs_of_one_machine_are_the_same() -> None:
@@ -129,9 +124,6 @@ def test_an_unverified_figure_gets_no_verdict() -> None:
     assert judged(comparison, "memory_stream") == {("unclear", "grade")}
 
 
-# -- rounds ------------------------------------------------------------------------------------------------------------
-
-
 def test_fewer_than_five_rounds_are_unclear_with_the_command_to_run() -> None:
     comparison = compare(made(1), made(2, changed(0.5, suite="memory"), rounds=4))
     assert {(change.verdict, change.reason) for change in comparison.changes} == {("unclear", "rounds")}
@@ -193,9 +185,6 @@ def test_no_drift_is_subtracted_from_rounds_taken_in_turn() -> None:
     assert verdicts(comparison) == {"same": ALL - 24, "slower": 24}
     assert not comparison.drifts
     assert not compare(*in_turn(changed(1.0))).of("slower", "faster")
-
-
-# -- what cannot be compared -------------------------------------------------------------------------------------------
 
 
 def test_simulated_figures_are_not_compared_with_real_ones() -> None:
@@ -263,9 +252,6 @@ def test_differences_of_the_machines_are_listed_except_those_of_the_moment() -> 
     assert verdicts(comparison) == {"same": ALL}
 
 
-# -- GPUs --------------------------------------------------------------------------------------------------------------
-
-
 def board(number: int, **fields: object) -> GpuInfo:
     return msgspec.structs.replace(GPU, **{"uuid": f"GPU-{number}", "index": number, **fields})
 
@@ -303,8 +289,6 @@ def test_another_model_is_compared_by_shares_of_its_ceilings() -> None:
     text = "24 figures are compared as a share of each GPU's own ceiling; 28 figures without a ceiling"
     assert text in notices(same)[0].text
 
-
-# -- the SM clock ------------------------------------------------------------------------------------------------------
 
 WARM = (1.83e9, 1.80e9, 1.82e9, 1.79e9, 1.81e9)
 
@@ -373,9 +357,6 @@ def test_cycles_are_seconds_at_a_clock() -> None:
     assert verdicts(compare(made(1, figures=near), made(2, figures=near, clocks_hz=WARM))) == {"same": 24}
     slower = made(2, changed(1.2, suite="memory"), figures=near)
     assert verdicts(compare(made(1, figures=near), slower)) == {"slower": 24}
-
-
-# -- the host ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_drift_of_the_whole_host_is_one_finding_and_no_change() -> None:
@@ -454,8 +435,6 @@ def test_few_host_figures_are_allowed_the_drift_that_they_cannot_show() -> None:
     assert "alternate the two runs" in rules(little)["compare.unclear_host"]
     assert judged(much, "launch_layers") == {("slower", None)}
 
-
-# -- levels ------------------------------------------------------------------------------------------------------------
 
 # The usual figures and a family of twelve that hardly scatter.
 WITH_FAMILY = quiet(usual(), 0.001) + [

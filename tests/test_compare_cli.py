@@ -1,7 +1,5 @@
 """The command compare: what it prints, which runs it means, and which exit code it ends with."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Does the comparison cry wolf, and does it see one: on simulated pairs of runs, and on the recorded rounds."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

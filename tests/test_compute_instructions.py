@@ -1,7 +1,5 @@
 """ALU and tensor instructions without a GPU: exact references, rounding, layouts, counts, stamps."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """Matrix products by libraries without a GPU: the calls of cuBLASLt, CuPy and PyTorch, skips, and room for operands."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace

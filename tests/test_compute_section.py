@@ -1,7 +1,5 @@
 """The compute suite's section of the report: pictures, tables, and no line wider than the page."""
 
-from __future__ import annotations
-
 import compute_evidence
 import make_compute_run as made
 import pytest

@@ -1,7 +1,5 @@
 """Every benchmark of the compute suite gives back the constants of the simulated machine."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import get_args
 

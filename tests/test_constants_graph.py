@@ -1,7 +1,5 @@
 """Every benchmark of the graph suite gives back the constants of the simulated machine."""
 
-from __future__ import annotations
-
 import math
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """Every benchmark of the link suite gives back the constants of the simulated machine."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Every benchmark of the memory suite gives back the constants of the simulated machine."""
 
-from __future__ import annotations
-
 import pytest
 from fake_session import facts, medians
 

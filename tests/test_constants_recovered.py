@@ -1,7 +1,5 @@
 """Every benchmark gives back the constants of the simulated machine: the method measures what it says."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from fake_session import medians

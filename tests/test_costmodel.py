@@ -1,7 +1,5 @@
 """How the model plays a step and submits a workload: order, streams, queue, engines, the law, the critical path."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Workers, terminals, disks and clocks end cases in every possible way, in real processes: nothing measured is lost."""
 
-from __future__ import annotations
-
 import gc
 import os
 import resource
@@ -26,9 +24,6 @@ from microbench.runs import store
 from microbench.runs.runfile import ResultLostError
 
 pytestmark = pytest.mark.usefixtures("data")
-
-# -- what goes wrong in a worker ---------------------------------------------------------------------------------------
-
 
 CRASHES = {
     "abort": "killed by SIGABRT",
@@ -146,9 +141,6 @@ def _stopped(request: RunRequest, seams: Seams) -> tuple[str, str]:
     return words
 
 
-# -- interruption and a full disk --------------------------------------------------------------------------------------
-
-
 def test_ctrl_c_finishes_the_file() -> None:
     listener = Recorder(interrupt_at=CaseDone)
     result = run("calm", listener=listener)
@@ -231,9 +223,6 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_measured(tmp_path: Path) ->
     assert [outcome.case.id for outcome in store.load(path).outcomes] == ["calm[size=1]"]
     result = run(resume=str(path))
     assert [outcome.case.id for outcome in outcomes(result)] == ["calm[size=1]", "calm[size=2]"]
-
-
-# -- time --------------------------------------------------------------------------------------------------------------
 
 
 def test_what_the_time_does_not_reach_is_skipped() -> None:

@@ -1,7 +1,5 @@
 """The real GPU: every kernel and operation once, with its effect checked. compute-sanitizer runs over these tests."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

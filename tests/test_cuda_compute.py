@@ -1,7 +1,5 @@
 """Products, tensor and ALU instructions on a real GPU: right results, wrong work noticed, plausible rates."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import numpy as np

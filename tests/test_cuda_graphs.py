@@ -1,7 +1,5 @@
 """CUDA Graphs on a real GPU: nodes have their effect in order, changes arrive, refusals give the driver's reason."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Links of a real GPU: data arrive, a missing move is noticed, times are physically possible."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Host, chunked and managed memory on a real GPU: data arrive, missing work is noticed, too much memory is a skip."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import numpy as np

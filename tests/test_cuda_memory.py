@@ -1,7 +1,5 @@
 """Memory of a real GPU: kernels, copies and allocations are right, missing work is noticed, a full GPU is a skip."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """doctor's checks: one state and one next step for each thing looked at, judged by the rules that explain a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Why there is no GPU: each rule by its observations, and the observations by trees and a stand-in libcuda."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The rules of the compute suite: severity and figures on small made runs, silence without cause, and their facts."""
 
-from __future__ import annotations
-
 import pytest
 from compute_evidence import HEAT, POWER_CAP, figures, instructions, made, product, shape
 from read_findings import by_rule, check, evidence

@@ -1,7 +1,5 @@
 """What distorts a run: each rule with its severity and values, silent off its condition, named by session."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

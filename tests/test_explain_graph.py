@@ -1,7 +1,5 @@
 """The rules of the graph suite: severity and figures on made runs, silence without cause, and their facts."""
 
-from __future__ import annotations
-
 import pytest
 from make_graph_run import graph_outcomes, make_graph_run
 from make_run import figures, measurement, scaled, with_metrics, without

@@ -1,7 +1,5 @@
 """The rules of the host suite: severity and figures on made runs."""
 
-from __future__ import annotations
-
 import pytest
 from make_run import figures, make_run, measurement, outcome, scaled
 from msgspec.structs import replace

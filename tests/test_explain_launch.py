@@ -1,7 +1,5 @@
 """The rules of the launch suite: severity and figures on made runs, silence without cause, and their facts."""
 
-from __future__ import annotations
-
 import pytest
 from make_run import changed, figures, launch_outcomes, make_run, measurement, outcome, scaled, with_metrics, without
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """The link suite's rules together, and the facts that they rest on."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The link suite's findings on copies, memory and places: severity and figures of made runs."""
 
-from __future__ import annotations
-
 import pytest
 from link_evidence import SEVERAL, WHOLE, changed, findings, peer_outcomes, scaled, with_facts, without
 from make_link_run import make_link_run, two_switches

@@ -1,7 +1,5 @@
 """The verdict on the link and its causes: severity, figures and facts of healthy and of broken made runs."""
 
-from __future__ import annotations
-
 import pytest
 from link_evidence import SEVERAL, WHOLE, changed, evidence, findings, scaled, slower, with_facts, with_gpu, without
 from make_link_run import FLAT, Facts, make_link_run, state, two_switches

@@ -1,7 +1,5 @@
 """The rules of the memory suite: severity and figures on made runs, silence without cause, and their facts."""
 
-from __future__ import annotations
-
 import pytest
 from link_evidence import changed, scaled, with_gpu, without
 from make_memory_run import CAPACITY, GIB, MIB, make_memory_run

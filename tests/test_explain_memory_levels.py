@@ -1,7 +1,5 @@
 """Findings on the levels of memory: bandwidth and latency of each, where it ends, and what the L2 itself gives."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

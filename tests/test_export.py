@@ -1,7 +1,5 @@
 """CSV and JSON: every measurement, every case without one, nothing that a reason can break."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Host facts from recorded trees, each with its source or a reason, and which CPU goes to whom."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The simulated machine: clocks and noise, gates, events, streams and cases, and its launch queue."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Faults on the simulated GPU: lost or damaged work fails its check, what a machine lacks is a Skip, a case ends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

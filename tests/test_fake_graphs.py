@@ -1,7 +1,5 @@
 """Graphs of the simulated GPU: what is captured, what a driver refuses, when kernels of branches start."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import numpy as np

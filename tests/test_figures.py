@@ -1,7 +1,5 @@
 """Figures: each is drawn from recorded runs and says its conclusion, in every palette, width and kind of file."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """plot and show with a figure: files of each kind, both grounds, several runs, and errors that say what to do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

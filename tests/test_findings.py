@@ -1,7 +1,5 @@
 """Findings of all suites: sentences of the bundled runs, their shape, every rule tested, none raising on odd runs."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import textwrap

@@ -1,7 +1,5 @@
 """What a new user meets first: the core of a run, its streams, check, and files that are written whole."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -28,8 +26,6 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "data"))
     return tmp_path / "data"
 
-
-# -- the core ---------------------------------------------------------------------------------------------------------
 
 QUESTIONS = {
     "launch_cost", "launch_layers", "launch_duration", "launch_queue", "graph_gain", "graph_lifecycle", "link_state",
@@ -74,9 +70,6 @@ def test_processes_that_are_prepared_measure_the_same_cases(monkeypatch: pytest.
     assert measured == set(names)
 
 
-# -- check ------------------------------------------------------------------------------------------------------------
-
-
 def saved(run: Run, path: Path) -> str:
     path.write_bytes(schema.encode(run))
     return str(path)
@@ -103,9 +96,6 @@ def test_check_fails_for_a_slow_link_and_says_when_there_is_no_verdict(tmp_path:
     assert "microbench run gemm_throughput measures what it needs" in none.stderr
 
 
-# -- files ------------------------------------------------------------------------------------------------------------
-
-
 def test_a_target_is_checked_before_the_work_and_overwritten_only_by_force(tmp_path: Path) -> None:
     out = tmp_path / "gain.svg"
     out.write_text("mine", encoding="utf-8")
@@ -125,8 +115,6 @@ def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         write_new(tmp_path / "out.svg", b"<svg/>")
     assert not (tmp_path / "out.svg").exists()
 
-
-# -- streams ----------------------------------------------------------------------------------------------------------
 
 RUN = [sys.executable, "-m", "microbench", "run", "launch_kind", "host_timer", "--quick", "--device", "fake"]
 

@@ -1,7 +1,5 @@
 """Straight lines: constants are recovered, the misfit is right, and too few points give no line."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The fit of the model to a run: constants and their rows, stand-ins, missing benchmarks, misfits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 

@@ -1,7 +1,5 @@
 """Forecasts from constants made by hand: the law, intervals, break-even, flowing steps, advice, extrapolation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

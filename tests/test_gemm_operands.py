@@ -1,7 +1,5 @@
 """Operands of matrix products without a GPU: the device code runs on the CPU; the allowed error of a result."""
 
-from __future__ import annotations
-
 import ctypes
 from math import sqrt
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The compiled loops over graphs against a driver in C that remembers which calls they make, and with which handles."""
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 

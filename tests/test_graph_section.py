@@ -1,7 +1,5 @@
 """The graph suite's section: its pictures, its surface, and that nothing leaves the page."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

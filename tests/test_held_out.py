@@ -1,7 +1,5 @@
 """The model on a real H200: it predicts steps that its fit never saw within limits."""
 
-from __future__ import annotations
-
 import csv
 import sys
 from io import StringIO

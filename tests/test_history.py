@@ -1,7 +1,5 @@
 """Recorded runs are listed by the heads of their files, labelled beside them, and pruned only on request."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

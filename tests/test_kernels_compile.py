@@ -1,7 +1,5 @@
 """Device code without a GPU: NVRTC compiles each kernel file for its architectures, Numba simulates its kernels."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run of a hundred thousand measurements is read, summed up and drawn without doing anything twice."""
 
-from __future__ import annotations
-
 import typing
 
 import msgspec

@@ -1,7 +1,5 @@
 """The Python layers against stand-ins of their libraries: declarations, each call's wiring, skips, and graphs."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """How a layer's calls are timed and counted: on a clock that only they move, and on a real GPU."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Physical ceilings: PCIe against the reference table, NVLink, memory and caches."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -35,9 +33,6 @@ def limit_of(bound: str, gpu: GpuInfo = BOARD, **link: Any) -> Ceiling:
     limit = ceiling(bound, replace(gpu, link=replace(gpu.link, **link)))
     assert limit is not None
     return limit
-
-
-# -- links -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['generation']}x{row['lanes']}/{row['max_payload_bytes']}")
@@ -137,9 +132,6 @@ def test_no_pcie_ceiling_without_a_known_pcie_link(bound: str, gpu: GpuInfo | No
 def test_no_ceiling_without_what_it_is_computed_from(bound: str | None, gpu: GpuInfo) -> None:
     assert ceiling(bound, gpu) is None
     assert link_rate(LinkInfo()) is None
-
-
-# -- memory and caches -------------------------------------------------------------------------------------------------
 
 
 def test_dram_is_memory_clock_times_two_times_bus_width() -> None:

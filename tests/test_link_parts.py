@@ -1,7 +1,5 @@
 """Parts of the real GPU's links that need no GPU: lines of a walk, place and size of buffers, refusals."""
 
-from __future__ import annotations
-
 import ctypes
 from contextlib import nullcontext
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The link suite's section: its pictures, its path, its matrices, its facts, and that nothing leaves the page."""
 
-from __future__ import annotations
-
 import pytest
 from link_evidence import SEVERAL, WHOLE, changed, evidence, peer_outcomes, with_gpu
 from make_link_run import FLAT, make_link_run, rate, state, two_switches

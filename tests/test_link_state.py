@@ -1,7 +1,5 @@
 """The facts of link_state on recorded buses and a stand-in for NVML: right, or unknown and why; never an exception."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace

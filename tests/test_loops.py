@@ -1,7 +1,5 @@
 """The compiled host loops against a driver in C that remembers what it was called with."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Memory kernels without a GPU: order of random accesses, strides, exact additions, and streams of CuPy and Numba."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import sys

@@ -1,7 +1,5 @@
 """Room without a GPU: who holds device memory, how much of it and of host memory may be taken, what a refusal says."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

@@ -1,7 +1,5 @@
 """The memory suite's section of the report: pictures, tables, and no line wider than the page."""
 
-from __future__ import annotations
-
 from link_evidence import with_gpu, without
 from make_memory_run import MIB
 from memory_evidence import FULL, WHOLE, evidence, with_facts

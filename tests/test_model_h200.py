@@ -1,7 +1,5 @@
 """The model on the bundled reference: how far it is off steps of a real H200, fitted and left out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple

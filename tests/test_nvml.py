@@ -1,7 +1,5 @@
 """NVML through a stand-in for pynvml: what is filled in, what stays unknown and why, counters that wrap."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace

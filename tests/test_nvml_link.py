@@ -1,7 +1,5 @@
 """NVLink, C2C and the way to other GPUs through a stand-in for pynvml."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

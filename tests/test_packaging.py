@@ -1,7 +1,5 @@
 """What is shipped: the wheel works on its own, imports stay light, and every requirement is pinned."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

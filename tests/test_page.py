@@ -1,7 +1,5 @@
 """The page: what is on it and in which order, that nothing on it can break out, what it carries, how large it gets."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """The page in a real browser: it draws, sorts, filters, tells more, changes its colours, hands its run on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

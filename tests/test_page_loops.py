@@ -1,7 +1,5 @@
 """Compiled loops over host pages: pages are touched and unmapped, stamps are in order, calls are paired."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 

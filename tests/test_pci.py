@@ -1,7 +1,5 @@
 """The PCIe path, link, packet sizes and distances from recorded sysfs trees and configuration spaces made here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The README's pictures are what its commands draw today (scripts/pictures makes them)."""
 
-from __future__ import annotations
-
 import html
 import re
 from pathlib import Path

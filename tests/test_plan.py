@@ -1,7 +1,5 @@
 """What is measured, in which order and process; and that every wrong name gets the nearest right one."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -51,9 +49,6 @@ def selected(
 
 def ids(cases: tuple[PlannedCase, ...]) -> list[str]:
     return [one.case.id for one in cases]
-
-
-# -- names -------------------------------------------------------------------------------------------------------------
 
 
 def test_everything_is_selected_unless_named() -> None:
@@ -108,9 +103,6 @@ def test_values_that_combine_to_nothing_are_an_error() -> None:
     picky = benchmark("picky", axes={"size_bytes": SIZE}, combines=lambda params: params["size_bytes"] == 64)
     with pytest.raises(UsageError, match="picky has no case with size_bytes=128"):
         select({"picky": picky}, (), "default", {"size_bytes": ("128",)})
-
-
-# -- order and processes -----------------------------------------------------------------------------------------------
 
 
 def test_shared_processes_come_first_and_the_most_processes_last() -> None:
@@ -182,9 +174,6 @@ def test_a_benchmark_gets_the_rounds_it_needs_spread_over_the_turns(rounds: int,
     assert len({one.process for one in plan.cases if one.process.seam == "cold"}) == max(rounds, 3)
 
 
-# -- which GPU ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_first_gpu_is_measured_unless_told_otherwise() -> None:
     assert {one.device for one in make_plan(selected("zero"), HERE).cases} == {ONE.uuid}
     assert [one.device for one in make_plan(selected("zero"), HERE, device="all").cases] == [ONE.uuid, OTHER.uuid]
@@ -216,9 +205,6 @@ def test_what_is_measured_already_is_left_out() -> None:
     }
     plan = make_plan(selected("zero", "host"), HERE, rounds=2, measured=done)
     assert [(one.case.id, one.round) for one in plan.cases] == [("host_clock", 1), ("zero", 1)]
-
-
-# -- what this machine has ---------------------------------------------------------------------------------------------
 
 
 def of_two_nodes(environment: Environment, params: Mapping[str, Param]) -> str | None:
@@ -312,9 +298,6 @@ def test_a_missing_package_is_a_skip_with_its_pip_line_but_not_on_the_simulated_
 def test_values_may_have_a_unit_and_axes_a_short_name(text: str, sizes: list[int]) -> None:
     (kind,) = selected("kind", overrides={**parse_overrides([text]), "mode": ("spin",)})
     assert [case.params["size_bytes"] for case in kind.cases] == sizes
-
-
-# -- finding benchmarks ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The commands predict and whatif: what they print, whose constants they take, and that nonsense ends in two lines."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -111,9 +109,6 @@ def test_a_wrong_request_is_an_error_with_a_next_step(
     assert result.exit_code == exit_code
     assert cause in result.stderr
     assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["error", "next"]
-
-
-# -- whose constants ----------------------------------------------------------------------------------------------
 
 
 def save(path: Path, run: Run) -> None:

@@ -1,7 +1,5 @@
 """A predicted step as findings, tables and bars, and the same step with something changed."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """Which GPUs the probe lists, and which of those a run measures."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

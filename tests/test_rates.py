@@ -1,7 +1,5 @@
 """Rates of tensor cores and ALUs: published figures come back, boards that halve them are told, unknown ones say so."""
 
-from __future__ import annotations
-
 import pytest
 
 from microbench.analysis.limits import ceiling, ceiling_at

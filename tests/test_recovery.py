@@ -1,7 +1,5 @@
 """The fit gives back what the simulated machine was built with; the machine knows nothing of the model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Where a run goes, what it adds to or completes, and what is refused before anything is measured."""
 
-from __future__ import annotations
-
 import lzma
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whole runs with real worker processes: what is measured, in which process, and where it goes."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,6 @@ from microbench.run.session import execute, probe
 from microbench.runs import store
 
 pytestmark = pytest.mark.usefixtures("data")
-
-# -- what goes well ----------------------------------------------------------------------------------------------------
 
 
 def test_a_run_is_measured_shown_and_saved() -> None:
@@ -93,9 +89,6 @@ def test_a_simulated_gpu_marks_its_session() -> None:
     assert result.run.simulated
     assert fact(only(result), "opened") == "fake"
     assert only(result).device == "GPU-fake"
-
-
-# -- no GPU ------------------------------------------------------------------------------------------------------------
 
 
 def test_without_a_gpu_the_host_is_measured_and_the_rest_skipped_once() -> None:
@@ -170,9 +163,6 @@ def test_a_gpu_that_cannot_be_opened_is_tried_once() -> None:
     result = run("warm", "apart", device="refusing")
     reasons = {(outcome.status, outcome.reason) for outcome in outcomes(result)}
     assert reasons == {("skipped", "this GPU does not like us")}
-
-
-# -- the real thing, simulated -----------------------------------------------------------------------------------------
 
 
 def test_a_benchmark_of_each_suite_runs_on_the_simulated_gpu() -> None:

@@ -1,7 +1,5 @@
 """The file format: what was ever written is read, and nothing that is no run gets further than one line of cause."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path
@@ -39,9 +37,6 @@ def unreadable(data: bytes) -> str:
     assert caught.value.cause.startswith("run.json ")
     assert len(caught.value.cause.splitlines()) == 1
     return caught.value.cause
-
-
-# -- what is a run -----------------------------------------------------------------------------------------------------
 
 
 def test_the_first_format_is_still_read() -> None:
@@ -87,9 +82,6 @@ def test_keys_of_a_later_tool_are_ignored_and_missing_ones_have_defaults() -> No
     changed["outcomes"][0]["mood"] = {"deep": [1, 2]}
     del changed["outcomes"][0]["series"]
     assert schema.decode(json.dumps(changed).encode()).outcomes[0].series == ()
-
-
-# -- what is not a run ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [0, -1, -(10**12)])
@@ -192,9 +184,6 @@ def test_long_strings_and_doubled_keys_do_no_harm() -> None:
     assert schema.decode(doubled).run_id == RUN.run_id
 
 
-# -- what is not written ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_a_number_that_is_not_finite_is_not_written(number: float) -> None:
     outcome = replace(OUTCOMES[0], wall_s=number)
@@ -209,8 +198,6 @@ def test_a_number_that_is_not_finite_is_not_written(number: float) -> None:
     with pytest.raises(MeasurementError, match=r"measurements\[0\]\.samples is not"):
         schema.encode_outcome(replace(OUTCOMES[0], measurements=(measurement,)))
 
-
-# -- whatever else -----------------------------------------------------------------------------------------------------
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 OUTCOMES_OF_ANY_KIND = st.builds(

@@ -1,7 +1,5 @@
 """The README's two commands: which packages they choose, when .venv is made again, that nothing half made is used."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """The sections of the graph, link, memory and compute suites: order, missing figures, verdicts, and width."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

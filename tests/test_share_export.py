@@ -1,7 +1,5 @@
 """Exports: JSON lines, Markdown, the JSON Schema of run files, and that an exported run can be read again."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Names of machines and people are in no redacted export, each has one replacement, and a run stays a run."""
 
-from __future__ import annotations
-
 import string
 from pathlib import Path
 from typing import Any

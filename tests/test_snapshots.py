@@ -3,8 +3,6 @@
 Runs are made by hand; what differs from one machine or day to the next is replaced by fixed words.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

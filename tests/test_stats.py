@@ -1,7 +1,5 @@
 """The statistics: intervals cover what they claim, values are in the metric's unit."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """step_time on the simulated GPU: a step is its pieces, each launched and waited for, with copies in their place."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from fake_session import medians

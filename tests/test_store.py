@@ -1,7 +1,5 @@
 """Runs on disk: what a name means, what a killed run leaves, and that nothing is overwritten or half written."""
 
-from __future__ import annotations
-
 import lzma
 import os
 import resource
@@ -48,9 +46,6 @@ def largest_file(size_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-# -- finding -----------------------------------------------------------------------------------------------------------
 
 
 def test_run_ids_sort_by_time_and_differ() -> None:
@@ -135,9 +130,6 @@ def test_a_bundled_run_is_named_without_its_endings(monkeypatch: pytest.MonkeyPa
     assert names == {"one": "one.json.xz", "two": "two.json", "v1.5": "v1.5.json.xz", "both": "both.json"}
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_growing_file_is_newer_than_a_finished_one_unless_it_is_empty(folder: Path) -> None:
     path = save(folder / "run.json", OLD)
     save(folder / "run.jsonl", NEW)
@@ -167,9 +159,6 @@ def test_only_regular_files_of_a_possible_size_are_read(folder: Path) -> None:
             store.load(name)
     with pytest.raises(RunUnreadableError, match="too large"):
         store.load(folder / "huge.json")
-
-
-# -- reading compressed runs -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["run.json.xz", "run.json", "anything"])
@@ -215,9 +204,6 @@ def test_a_small_file_that_unpacks_to_a_huge_one_is_not_unpacked(monkeypatch: py
     most_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most_bytes < 20 << 20
-
-
-# -- writing -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_grows_and_is_finished(folder: Path) -> None:

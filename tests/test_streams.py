@@ -1,7 +1,5 @@
 """The search over shapes and the energy of a load, on stand-ins: the fastest wins, joules are those of the counter."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Ink: widths, marks, colour or none, ASCII, and text that would rather be something else."""
 
-from __future__ import annotations
-
 import io
 import re
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """The time line: a predicted step drawn to scale with its queue and links, told in words, asked for by the command."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

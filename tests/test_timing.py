@@ -1,7 +1,5 @@
 """The Meter on a clock moved by hand, and on the simulated GPU: stopping, storing, bursts, gated time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import msgspec

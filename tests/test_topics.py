@@ -1,7 +1,5 @@
 """Topics: every number in a text is a figure of the run, and the command prints text, figures and the next step."""
 
-from __future__ import annotations
-
 import ast
 import io
 import itertools
@@ -126,9 +124,6 @@ def changed_slots(one: Topic, before: Evidence, after: Evidence) -> set[str]:
     return {slot for slot in old | new if before_text.get(slot, "") != after_text.get(slot, "")}
 
 
-# -- every number comes from the run ------------------------------------------------------------------------------
-
-
 def test_no_words_in_the_sources_hold_a_number() -> None:
     """Whatever is put together in code as well: any text with a space in it."""
     folder = Path(catalogue.__file__).parent
@@ -240,9 +235,6 @@ def test_the_link_changes_what_launches_are_held_against() -> None:
     assert changed_slots(catalogue.find("traffic"), reference("traffic"), slower) == {"link", "share"}
 
 
-# -- what a text says ---------------------------------------------------------------------------------------------
-
-
 @each_topic
 def test_every_slot_can_be_filled(one: Topic) -> None:
     known: set[str] = set()
@@ -296,9 +288,6 @@ def test_one_gpu_lacks_nothing_about_other_gpus() -> None:
     assert lacking(replace(several, outcomes=state_only)) == (
         "link_copy", "link_latency", "link_concurrent", "link_peer",
     )  # fmt: skip
-
-
-# -- the text follows the machine -----------------------------------------------------------------------------------
 
 
 def longest_burst() -> Evidence:
@@ -382,9 +371,6 @@ def test_what_a_machine_cannot_run_is_not_lacking(what: str) -> None:
     assert compose(catalogue.find(name), evidence()).lacking == ()
 
 
-# -- the sheet ------------------------------------------------------------------------------------------------------
-
-
 def phrases(pieces: topic.Pieces) -> tuple[Phrase, ...]:
     return tuple(
         Phrase(piece.text, whole=True) if isinstance(piece, Figure) else Phrase(piece) for piece in pieces
@@ -465,9 +451,6 @@ def test_prose_keeps_every_word_and_breaks_no_figure(written: list[Phrase], widt
     for phrase in written:
         assert not phrase.whole or any(phrase.text in line for line in lines)
     assert all(len(line) <= max(min(width, layout.WIDEST_PROSE), longest + 1) for line in lines)
-
-
-# -- the command ----------------------------------------------------------------------------------------------------
 
 
 def saved(folder: Path, run: Run, name: str = "20250102T030405Z-aaaaaaaa") -> None:

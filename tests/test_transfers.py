@@ -1,7 +1,5 @@
 """How transfers are timed and checked: what is compared is what the timed calls moved; what is cold sets no length."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

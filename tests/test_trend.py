@@ -1,7 +1,5 @@
 """One metric over the recorded runs: which runs have it, in which order, with which interval."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Each trust grade can be reached, by what it is meant for and by nothing else."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Launches and graphs beside their twins in C on a real GPU: same functions and stream, alternated step by step."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """Numbers for people, and text made safe to show."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

@@ -1,7 +1,5 @@
 """What a report says: marks, facts, sections, shapes of tables, what was not measured."""
 
-from __future__ import annotations
-
 import pytest
 from make_run import DEVICE, benchmarks, failed, launch_outcomes, make_run, measurement, metric, outcome, skipped
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """Inside a worker: the boundary, one case, ticks, floors; and the protocol as a process speaks it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -60,9 +58,6 @@ def refusal(error: BaseException) -> Refused:
     return found
 
 
-# -- the boundary ------------------------------------------------------------------------------------------------------
-
-
 def test_the_boundary_puts_every_error_into_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert worker.guarded(lambda: 7) == 7
     assert refusal(Skip("needs 9.0")) == Refused("skipped", "needs 9.0")
@@ -79,9 +74,6 @@ def test_the_boundary_puts_every_error_into_words(capsys: pytest.CaptureFixture[
 def test_the_boundary_does_not_hold_what_ends_a_process(error: BaseException) -> None:
     with pytest.raises(type(error)):
         refusal(error)
-
-
-# -- one case ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_case_is_measured_with_its_parameters() -> None:
@@ -141,9 +133,6 @@ def test_a_seam_opens_its_own_device(seam: str, kind: type) -> None:
     assert isinstance(device.target, kind)
     assert (device.gpu is not None) == (seam == "gpu")
     assert device.clock.now_ns() <= device.clock.now_ns()
-
-
-# -- serving and probing -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -215,9 +204,6 @@ def test_a_probe_passes_on_why_a_device_is_absent() -> None:
     assert probed("absent") == [Refused("failed", "absent is not here", "plug it in", 3)]
 
 
-# -- floors ------------------------------------------------------------------------------------------------------------
-
-
 def test_floors_find_the_costs_that_the_simulation_was_built_with() -> None:
     costs = FakeCosts()
     floors = measure_floors(FakeHost(costs, spread=0), open_fake(costs, spread=0))
@@ -240,9 +226,6 @@ def test_a_coarse_clock_has_its_step_and_its_mean_cost() -> None:
     floors = measure_floors(CoarseHost())  # type: ignore[arg-type]
     assert floors.timer_step_s == pytest.approx(1e-6)
     assert floors.timer_call_s == pytest.approx(50e-9, rel=0.01)
-
-
-# -- the process -------------------------------------------------------------------------------------------------------
 
 
 def speak(one: Job, *orders: bytes) -> tuple[list[dict[str, object]], str, int]:

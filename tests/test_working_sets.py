@@ -1,7 +1,5 @@
 """Working sets without a GPU: bytes read by a launch, the cost of stamps, modes of near and far lines."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

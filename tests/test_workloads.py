@@ -1,7 +1,5 @@
 """Workloads from a file, an example's name or options; nonsense is an error with its place and a next step."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from functools import partial

@@ -4,8 +4,6 @@ Not Hypothesis's own default: that first tries every character with the UTF-8 co
 one interrupted try there would fail every later run.
 """
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 

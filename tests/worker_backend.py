@@ -1,7 +1,5 @@
 """Devices for workers under test: what the tests of runner and worker put in place of microbench/gpu/open.py."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

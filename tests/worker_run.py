@@ -1,7 +1,5 @@
 """Runs the benchmarks of worker_benchmarks on the devices of worker_backend, in real worker processes: for tests."""
 
-from __future__ import annotations
-
 from microbench.core.model import Outcome
 from microbench.run.events import Event
 from microbench.run.process import Patience

@@ -55,8 +55,6 @@ def session_findings(session: Session) -> list[Finding]:
     return result + unseen(session)
 
 
-# -- the host ---------------------------------------------------------------------------------------------------------
-
 # Read in user space, through the vDSO; any other clock source costs a system call or a slow device register.
 FAST_CLOCKS = frozenset({"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "timebase"})
 # Drivers whose "powersave" follows the load, within the energy preference, rather than staying at the lowest clock.
@@ -236,8 +234,6 @@ def link_power(session: Session) -> Finding | None:
     )
 
 
-# -- the measuring process --------------------------------------------------------------------------------------------
-
 OFF = ("", "0", "none", "off")
 
 
@@ -344,8 +340,6 @@ def variables(session: Session) -> list[Finding]:
         )
     return result
 
-
-# -- the GPU ----------------------------------------------------------------------------------------------------------
 
 # A memory bus this wide is HBM, whose ECC has bits of its own; GDDR keeps its ECC in the memory it protects.
 HBM_BUS_BITS = 1024

@@ -14,8 +14,6 @@ from microbench.analysis.stats import Row
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time
 
-# -- graph_gain: up to which kernel duration a graph is faster -------------------------------------------------------
-
 SPEEDUPS = (1.5, 1.1, 1.05)
 
 
@@ -52,9 +50,6 @@ def crossing(measured: Sequence[Pair], speedup: float) -> float | None:
 def kernels_of(pair: Pair) -> str:
     """A pair's kernels in words."""
     return "empty kernels" if pair.duration_s == 0 else f"kernels of {as_time(pair.duration_s)}"
-
-
-# -- graph_lifecycle: what making a graph costs, and after how many replays it has paid ------------------------------
 
 
 class BreakEven(NamedTuple):
@@ -112,8 +107,6 @@ def usual_break_even(evidence: Evidence, shortest_s: float = 0.0) -> BreakEven |
     return chains[kernels] if kernels is not None else None
 
 
-# -- graph_update: what it costs to change a graph --------------------------------------------------------------------
-
 WAYS = ("set_params", "set_grid", "exec_update", "rebuild")
 AROUND = ("record", "dispose")  # of ways that need a new capture
 
@@ -162,8 +155,6 @@ def equal_at(single: Sequence[Cost], whole: Cost) -> float | None:
         before = each
     return None
 
-
-# -- graph_nodes: what each kind of node costs, who decides on an iteration, programmatic dependent launch -----------
 
 TITLES = {
     "kernel_empty": "empty kernel",
@@ -241,8 +232,6 @@ def gains(evidence: Evidence, case: str) -> list[Gain]:
     return result
 
 
-# -- graph_memory: what allocating inside a step costs ----------------------------------------------------------------
-
 # Each way that allocates in the step, with the one whose memory is allocated before.
 OUTSIDE = {"graph_nodes": "graph_outside", "stream_kept": "stream_outside", "stream_released": "stream_outside"}
 
@@ -269,8 +258,6 @@ def added(evidence: Evidence, size_bytes: int) -> dict[str, Added]:
             ways[way] = Added(way, seconds, inside, outside)
     return ways
 
-
-# -- graph_shape: branches in a graph against as many streams ---------------------------------------------------------
 
 HELPS = 1.05
 

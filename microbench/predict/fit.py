@@ -33,8 +33,6 @@ from microbench.predict.constants import (
 from microbench.predict.model import WAYS, Way, call_name, needed, replay_name
 from microbench.predict.workload import Kernels, Workload
 
-# -- the steps of a run -----------------------------------------------------------------------------------------------
-
 # A step is known no better than this share of it: processes differ, and the samples of one process do not show that.
 LEAST_SIGMA = 0.01
 # Half a 95 % interval in standard deviations.
@@ -114,8 +112,6 @@ def steps(evidence: Evidence) -> list[Step]:
             )
     return result
 
-
-# -- calibration: robust least squares in turn with the pace of each step ---------------------------------------------
 
 # A constant measured by itself is known no better than this share of it when it is held against whole steps.
 LEAST_PRIOR = 0.02
@@ -243,8 +239,6 @@ class _System:
         )
 
 
-# -- how far measured steps lie from the fitted model -----------------------------------------------------------------
-
 # The misfit where no step was measured, and the least that any number of steps promises; shares of what scatters.
 ASSUMED = Misfit(0.05, 0.10)
 LEAST = 0.01
@@ -306,8 +300,6 @@ def misfit(off: Iterable[float]) -> Misfit:
     median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     return Misfit(median, max(most, LEAST), n)
 
-
-# -- the fit ----------------------------------------------------------------------------------------------------------
 
 # The benchmark that shows a constant; launch_layers shows calls, graph_lifecycle replays, link_copy all others.
 SHOWN_BY = {

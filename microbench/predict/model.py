@@ -227,8 +227,6 @@ def _covered_s(spans: Iterable[Span]) -> float:
     return covered_s
 
 
-# -- a workload as acts of the host -----------------------------------------------------------------------------------
-
 Way = Literal["stream", "graph"]
 WAYS: tuple[Way, ...] = ("stream", "graph")
 

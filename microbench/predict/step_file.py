@@ -31,7 +31,6 @@ from microbench.predict.workload import (
     Workload,
 )
 
-# -- single values ----------------------------------------------------------------------------------------------------
 #
 # Each reader checks a value, returns it in SI units and raises UsageError. ``where`` is the place for the error:
 # "decode.toml, part 3, size" or "--copy-in".
