@@ -7,21 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from microbench.predict.model import (
-    CONSTANTS,
-    LIMITS,
-    WAYS,
-    Act,
-    Played,
-    Span,
-    Work,
-    acts,
-    call_name,
-    graphs,
-    needed,
-    play,
-    replay_name,
-)
+from microbench.predict import model
 from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 
 LAYERS = ("loop", "cuda_core")
@@ -34,24 +20,27 @@ KNOWN = {
     "h2d_call": 1.9e-6, "h2d_way": 1.3e-6, "h2d_latency": 1.1e-6, "h2d_rate": LINK,
     "d2h_call": 1.7e-6, "d2h_way": 1.5e-6, "d2h_latency": 1.2e-6, "d2h_rate": LINK * 1.1,
     "h2d_pageable_latency": 5e-6, "h2d_pageable_rate": 12e9, "d2h_pageable_latency": 8e-6, "d2h_pageable_rate": 9e9,
-    call_name("loop", 0): 2.3e-6, call_name("loop", 8): 2.6e-6, replay_name("loop"): 2.1e-6,
-    call_name("cuda_core", 0): 2.9e-6, call_name("cuda_core", 8): 4.3e-6, replay_name("cuda_core"): 3.1e-6,
+    model.call_name("loop", 0): 2.3e-6, model.call_name("loop", 8): 2.6e-6, model.replay_name("loop"): 2.1e-6,
+    model.call_name("cuda_core", 0): 2.9e-6, model.call_name("cuda_core", 8): 4.3e-6,
+    model.replay_name("cuda_core"): 3.1e-6,
 }  # fmt: skip
 CLOSE_S = 1e-12
 
 seconds = st.floats(0, 1e-3)
 no_bytes = st.just(0.0)
-kernel_work = st.builds(Work, st.just("gpu"), seconds, seconds, st.integers(0, 3), st.booleans(), no_bytes)
-copy_work = st.builds(Work, st.sampled_from(("h2d", "d2h")), seconds, st.just(0.0), st.just(0), st.booleans(), no_bytes)
+kernel_work = st.builds(model.Work, st.just("gpu"), seconds, seconds, st.integers(0, 3), st.booleans(), no_bytes)
+copy_work = st.builds(
+    model.Work, st.sampled_from(("h2d", "d2h")), seconds, st.just(0.0), st.just(0), st.booleans(), no_bytes
+)
 several = st.lists(kernel_work | copy_work, min_size=1, max_size=6).map(tuple)
 none = st.just(())
 no_wait = st.none()
 launches = st.builds(
-    Act, st.just("launch"), seconds, seconds, st.tuples(kernel_work | copy_work), st.integers(0, 2), no_wait
+    model.Act, st.just("launch"), seconds, seconds, st.tuples(kernel_work | copy_work), st.integers(0, 2), no_wait
 )
-replays = st.builds(Act, st.just("replay"), seconds, seconds, several, st.integers(0, 2), no_wait)
-waits = st.builds(Act, st.just("sync"), seconds, st.just(0.0), none, st.just(0), seconds)
-host_acts = st.builds(Act, st.sampled_from(("host", "copy")), seconds, st.just(0.0), none, st.just(0), no_wait)
+replays = st.builds(model.Act, st.just("replay"), seconds, seconds, several, st.integers(0, 2), no_wait)
+waits = st.builds(model.Act, st.just("sync"), seconds, st.just(0.0), none, st.just(0), seconds)
+host_acts = st.builds(model.Act, st.sampled_from(("host", "copy")), seconds, st.just(0.0), none, st.just(0), no_wait)
 mixtures = st.lists(launches | replays | waits | host_acts, max_size=30)
 queues = st.integers(1, 40)
 
@@ -74,24 +63,24 @@ def step(*of: Part, **more: object) -> Workload:
     return Workload(of, **more)
 
 
-def played(workload: Workload, way: str, **changed: float) -> Played:
+def played(workload: Workload, way: str, **changed: float) -> model.Played:
     constants = KNOWN | changed
     front_end_s = constants["front_end"] if workload.streams > 1 else 0.0
-    return play(acts(workload, constants, way), queue=int(constants["queue"]), front_end_s=front_end_s)
+    return model.play(model.acts(workload, constants, way), queue=int(constants["queue"]), front_end_s=front_end_s)
 
 
-def works(of: Sequence[Act]) -> list[tuple[int, int, Work]]:
+def works(of: Sequence[model.Act]) -> list[tuple[int, int, model.Work]]:
     """Everything submitted, in its order: the act, the stream, the work."""
     return [(index, act.stream + work.branch, work) for index, act in enumerate(of) for work in act.work]
 
 
-def gaps(spans: Sequence[Span]) -> list[float]:
+def gaps(spans: Sequence[model.Span]) -> list[float]:
     return [later.begin_s - earlier.end_s for earlier, later in itertools.pairwise(spans)]
 
 
 @given(mixtures, queues, seconds)
-def test_the_host_does_one_thing_after_another(of: list[Act], queue: int, front_end_s: float) -> None:
-    found = play(of, queue=queue, front_end_s=front_end_s)
+def test_the_host_does_one_thing_after_another(of: list[model.Act], queue: int, front_end_s: float) -> None:
+    found = model.play(of, queue=queue, front_end_s=front_end_s)
     assert [span.act for span in found.host if span.lane == "host"] == list(range(len(of)))
     assert all(gap >= -CLOSE_S for gap in gaps(found.host))
     assert all(
@@ -103,8 +92,8 @@ def test_the_host_does_one_thing_after_another(of: list[Act], queue: int, front_
 
 
 @given(mixtures, queues, seconds)
-def test_a_wait_is_for_all_streams_and_engines(of: list[Act], queue: int, front_end_s: float) -> None:
-    found = play(of, queue=queue, front_end_s=front_end_s)
+def test_a_wait_is_for_all_streams_and_engines(of: list[model.Act], queue: int, front_end_s: float) -> None:
+    found = model.play(of, queue=queue, front_end_s=front_end_s)
     for wait in (span for span in found.host if span.lane == "wait"):
         ends = [work.end_s for work in found.work if work.act < wait.act]
         assert wait.end_s == pytest.approx(max(wait.begin_s, max(ends) + (of[wait.act].wait_s or 0.0)))
@@ -112,9 +101,9 @@ def test_a_wait_is_for_all_streams_and_engines(of: list[Act], queue: int, front_
 
 @given(mixtures, queues, seconds)
 def test_work_begins_behind_its_call_and_lasts_as_long_as_it_says(
-    of: list[Act], queue: int, front_end_s: float
+    of: list[model.Act], queue: int, front_end_s: float
 ) -> None:
-    found = play(of, queue=queue, front_end_s=front_end_s)
+    found = model.play(of, queue=queue, front_end_s=front_end_s)
     called = {span.act: span.end_s for span in found.host if span.lane == "host"}
     submitted = works(of)
     assert [(span.act, span.lane) for span in found.work] == [(act, work.lane) for act, _, work in submitted]
@@ -124,8 +113,10 @@ def test_work_begins_behind_its_call_and_lasts_as_long_as_it_says(
 
 
 @given(mixtures, queues, seconds)
-def test_nothing_overlaps_in_one_stream_or_on_one_copy_engine(of: list[Act], queue: int, front_end_s: float) -> None:
-    found = play(of, queue=queue, front_end_s=front_end_s)
+def test_nothing_overlaps_in_one_stream_or_on_one_copy_engine(
+    of: list[model.Act], queue: int, front_end_s: float
+) -> None:
+    found = model.play(of, queue=queue, front_end_s=front_end_s)
     submitted = list(zip(found.work, works(of), strict=True))
     for stream in {one for _, (_, one, _) in submitted}:
         own = [(span, work) for span, (_, one, work) in submitted if one == stream]
@@ -136,19 +127,19 @@ def test_nothing_overlaps_in_one_stream_or_on_one_copy_engine(of: list[Act], que
 
 
 @given(mixtures, queues, seconds)
-def test_the_critical_path_adds_up_to_the_end(of: list[Act], queue: int, front_end_s: float) -> None:
-    found = play(of, queue=queue, front_end_s=front_end_s)
+def test_the_critical_path_adds_up_to_the_end(of: list[model.Act], queue: int, front_end_s: float) -> None:
+    found = model.play(of, queue=queue, front_end_s=front_end_s)
     assert sum(found.shares.values()) == pytest.approx(found.end_s, rel=1e-9, abs=CLOSE_S)
-    assert set(found.shares) <= set(LIMITS)
+    assert set(found.shares) <= set(model.LIMITS)
     assert all(share >= -CLOSE_S for share in found.shares.values())
 
 
 @given(mixtures, queues, st.data())
-def test_nothing_is_sooner_when_anything_takes_longer(of: list[Act], queue: int, data: st.DataObject) -> None:
+def test_nothing_is_sooner_when_anything_takes_longer(of: list[model.Act], queue: int, data: st.DataObject) -> None:
     index = data.draw(st.integers(0, len(of) - 1)) if of else 0
     more_s = data.draw(st.floats(0, 1e-3))
     slower = [act._replace(host_s=act.host_s + more_s) if at == index else act for at, act in enumerate(of)]
-    before, after = play(of, queue=queue), play(slower, queue=queue)
+    before, after = model.play(of, queue=queue), model.play(slower, queue=queue)
     assert after.end_s >= before.end_s - CLOSE_S
     assert after.end_s <= before.end_s + more_s + CLOSE_S
     pairs = zip((*before.host, *before.work), (*after.host, *after.work), strict=True)
@@ -159,15 +150,15 @@ def test_nothing_is_sooner_when_anything_takes_longer(of: list[Act], queue: int,
 def test_a_full_queue_holds_the_call_until_a_launch_begins(
     kernels: int, queue: int, call_s: float, duration_s: float, gap_s: float
 ) -> None:
-    launch = Act("launch", call_s, 1e-6, (Work("gpu", duration_s, gap_s),))
-    found = play([launch] * kernels, queue=queue)
+    launch = model.Act("launch", call_s, 1e-6, (model.Work("gpu", duration_s, gap_s),))
+    found = model.play([launch] * kernels, queue=queue)
     for index, call in enumerate(found.host):
         free_s = found.work[index - queue].begin_s if index >= queue else 0.0
         before_s = found.host[index - 1].end_s if index else 0.0
         assert call.begin_s == max(free_s, before_s)
         waiting = sum(work.begin_s > call.end_s for work in found.work[: index + 1])
         assert waiting <= queue
-    roomy = play([launch] * kernels)
+    roomy = model.play([launch] * kernels)
     # A queue of two never starves the GPU of kernels that take longer than call and way.
     if queue >= 2 and duration_s + gap_s >= call_s + 1e-6:
         ends = zip(found.work, roomy.work, strict=True)
@@ -175,112 +166,112 @@ def test_a_full_queue_holds_the_call_until_a_launch_begins(
 
 
 def test_a_replay_takes_one_place_in_the_queue_however_many_kernels_it_has() -> None:
-    replay = Act("replay", 1e-6, 1e-6, (Work("gpu", 10e-6),) * 5)
-    found = play([replay] * 4, queue=2)
+    replay = model.Act("replay", 1e-6, 1e-6, (model.Work("gpu", 10e-6),) * 5)
+    found = model.play([replay] * 4, queue=2)
     firsts = found.work[::5]
     assert [span.begin_s for span in found.host] == pytest.approx([0, 1e-6, firsts[0].begin_s, firsts[1].begin_s])
 
 
 def test_busy_is_what_any_kernel_covers() -> None:
-    two = [Act("launch", 1e-6, 0.0, (Work("gpu", 4e-6),), stream) for stream in (0, 1)]
-    found = play([*two, Act("sync", 0.0, wait_s=0.0)])
+    two = [model.Act("launch", 1e-6, 0.0, (model.Work("gpu", 4e-6),), stream) for stream in (0, 1)]
+    found = model.play([*two, model.Act("sync", 0.0, wait_s=0.0)])
     assert [(span.begin_s, span.end_s) for span in found.work] == [
         (pytest.approx(1e-6), pytest.approx(5e-6)), (pytest.approx(2e-6), pytest.approx(6e-6))
     ]  # fmt: skip
     assert (found.busy_s, found.end_s) == (pytest.approx(5e-6), pytest.approx(6e-6))
-    copied = play([Act("copy", 1e-6, 0.0, (Work("h2d", 4e-6),)), Act("sync", 0.0, wait_s=0.0)])
+    copied = model.play([model.Act("copy", 1e-6, 0.0, (model.Work("h2d", 4e-6),)), model.Act("sync", 0.0, wait_s=0.0)])
     assert copied.busy_s == 0.0
-    assert (play([]).busy_s, play([]).end_s, play([]).shares) == (0.0, 0.0, {})
+    assert (model.play([]).busy_s, model.play([]).end_s, model.play([]).shares) == (0.0, 0.0, {})
 
 
 def test_kernels_of_other_streams_begin_a_front_end_apart() -> None:
-    launch = Act("launch", 0.1e-6, 1e-6, (Work("gpu", 50e-6, 9e-6),))
-    found = play([launch._replace(stream=index) for index in range(4)], front_end_s=2e-6)
+    launch = model.Act("launch", 0.1e-6, 1e-6, (model.Work("gpu", 50e-6, 9e-6),))
+    found = model.play([launch._replace(stream=index) for index in range(4)], front_end_s=2e-6)
     begins = [span.begin_s for span in found.work]
     assert [later - earlier for earlier, later in itertools.pairwise(begins)] == pytest.approx([2e-6] * 3)
-    branches = tuple(Work("gpu", 50e-6, 9e-6, branch) for branch in range(4))
-    replayed = play([Act("replay", 0.1e-6, 1e-6, branches)], front_end_s=2e-6)
+    branches = tuple(model.Work("gpu", 50e-6, 9e-6, branch) for branch in range(4))
+    replayed = model.play([model.Act("replay", 0.1e-6, 1e-6, branches)], front_end_s=2e-6)
     assert [span.begin_s for span in replayed.work] == pytest.approx([1.1e-6, 3.1e-6, 5.1e-6, 7.1e-6])
     # In one stream the kernel and its gap take longer than that.
-    chained = play([launch, launch], front_end_s=2e-6)
+    chained = model.play([launch, launch], front_end_s=2e-6)
     assert chained.work[1].begin_s == pytest.approx(chained.work[0].end_s + 9e-6)
 
 
 def test_a_stream_that_waits_holds_up_no_other() -> None:
-    copy = Act("copy", 1e-6, 0.0, (Work("h2d", 100e-6),), 0)
-    launch = Act("launch", 1e-6, 0.0, (Work("gpu", 5e-6),))
-    _, behind, free = play([copy, launch, launch._replace(stream=1)], front_end_s=2e-6).work
+    copy = model.Act("copy", 1e-6, 0.0, (model.Work("h2d", 100e-6),), 0)
+    launch = model.Act("launch", 1e-6, 0.0, (model.Work("gpu", 5e-6),))
+    _, behind, free = model.play([copy, launch, launch._replace(stream=1)], front_end_s=2e-6).work
     assert behind.begin_s == pytest.approx(101e-6)
     assert free.begin_s == pytest.approx(3e-6)
 
 
 def test_what_joins_comes_after_all_streams_and_before_all_that_follows() -> None:
-    launches = [Act("launch", 1e-6, 0.0, (Work("gpu", (9e-6, 40e-6)[at], 2e-6),), at) for at in (0, 1)]
-    copy = Act("copy", 1e-6, 0.0, (Work("d2h", 10e-6, joins=True),))
-    other = Act("launch", 1e-6, 0.0, (Work("gpu", 1e-6, 2e-6),), 7)
-    first, second, copied, later = play([*launches, copy, other]).work
+    launches = [model.Act("launch", 1e-6, 0.0, (model.Work("gpu", (9e-6, 40e-6)[at], 2e-6),), at) for at in (0, 1)]
+    copy = model.Act("copy", 1e-6, 0.0, (model.Work("d2h", 10e-6, joins=True),))
+    other = model.Act("launch", 1e-6, 0.0, (model.Work("gpu", 1e-6, 2e-6),), 7)
+    first, second, copied, later = model.play([*launches, copy, other]).work
     assert copied.begin_s == pytest.approx(max(first.end_s, second.end_s))
     assert later.begin_s == pytest.approx(copied.end_s + 2e-6)
 
 
 def test_a_replay_comes_after_all_branches_of_the_one_before_it() -> None:
-    first = Act("replay", 1e-6, 1e-6, (Work("gpu", 100e-6, 2e-6, 0), Work("gpu", 1e-6, 2e-6, 1)))
+    first = model.Act("replay", 1e-6, 1e-6, (model.Work("gpu", 100e-6, 2e-6, 0), model.Work("gpu", 1e-6, 2e-6, 1)))
     second = first._replace(work=tuple(reversed(first.work)))
-    found = play([first, second])
+    found = model.play([first, second])
     assert [span.begin_s for span in found.work[2:]] == pytest.approx([found.work[0].end_s + 2e-6] * 2)
 
 
 @given(st.integers(1, 8), st.lists(st.tuples(st.floats(0, 50e-6), st.floats(0, 50e-6)), min_size=1, max_size=40))
 def test_streams_share_the_memory(streams: int, lengths: list[tuple[float, float]]) -> None:
     """All together no sooner than their bytes take, and no later than one stream with the same kernels."""
-    works_of = [(Work("gpu", max(both), memory_s=both[1]),) for both in lengths]
-    of = [Act("launch", 0.0, 0.0, work, index % streams) for index, work in enumerate(works_of)]
-    found = play(of)
+    works_of = [(model.Work("gpu", max(both), memory_s=both[1]),) for both in lengths]
+    of = [model.Act("launch", 0.0, 0.0, work, index % streams) for index, work in enumerate(works_of)]
+    found = model.play(of)
     assert found.end_s >= sum(memory_s for _, memory_s in lengths) - CLOSE_S
-    assert found.end_s <= play([act._replace(stream=0) for act in of]).end_s + CLOSE_S
+    assert found.end_s <= model.play([act._replace(stream=0) for act in of]).end_s + CLOSE_S
     assert sum(found.shares.values()) == pytest.approx(found.end_s, abs=CLOSE_S)
 
 
 def test_memory_keeps_no_kernel_that_leaves_it_free() -> None:
     """What queues in one stream does not hold up the other as long as the memory moves the bytes of both."""
-    slow, quick = (Act("launch", 0.0, 0.0, (Work("gpu", length, memory_s=1e-6),), stream)
+    slow, quick = (model.Act("launch", 0.0, 0.0, (model.Work("gpu", length, memory_s=1e-6),), stream)
                    for stream, length in ((0, 100e-6), (1, 3e-6)))  # fmt: skip
-    found = play([slow] * 20 + [quick] * 20)
+    found = model.play([slow] * 20 + [quick] * 20)
     assert found.work[-1].end_s == pytest.approx(60e-6, rel=0.4)
     assert found.end_s == pytest.approx(2e-3)
 
 
 def test_directions_are_copied_at_once_and_one_direction_in_turn() -> None:
     copies = [
-        Act("copy", 1e-6, 0.0, (Work(lane, 10e-6),), stream)
+        model.Act("copy", 1e-6, 0.0, (model.Work(lane, 10e-6),), stream)
         for stream, lane in enumerate(("h2d", "d2h", "h2d"))
     ]  # fmt: skip
-    (first, other, second) = play(copies).work
+    (first, other, second) = model.play(copies).work
     assert other.begin_s == pytest.approx(2e-6)
     assert second.begin_s == first.end_s == pytest.approx(11e-6)
 
 
 def test_the_path_says_what_the_time_was_spent_on() -> None:
-    wait = Act("sync", 0.0, wait_s=1e-6)
-    slow_host = play([Act("launch", 9e-6, 1e-6, (Work("gpu", 2e-6),))] * 5 + [wait])
+    wait = model.Act("sync", 0.0, wait_s=1e-6)
+    slow_host = model.play([model.Act("launch", 9e-6, 1e-6, (model.Work("gpu", 2e-6),))] * 5 + [wait])
     assert slow_host.shares == {
         "host": pytest.approx(45e-6), "front end": pytest.approx(1e-6), "kernel": pytest.approx(2e-6),
         "sync": pytest.approx(1e-6),
     }  # fmt: skip
-    long_kernels = play([Act("launch", 1e-6, 1e-6, (Work("gpu", 9e-6, 2e-6),))] * 5 + [wait])
+    long_kernels = model.play([model.Act("launch", 1e-6, 1e-6, (model.Work("gpu", 9e-6, 2e-6),))] * 5 + [wait])
     assert long_kernels.shares["kernel"] == pytest.approx(45e-6)
     assert long_kernels.shares["front end"] == pytest.approx(1e-6 + 4 * 2e-6)
-    copy = Act("copy", 1e-6, 1e-6, (Work("h2d", 90e-6),))
-    copied = play([copy, Act("launch", 1e-6, 0.0, (Work("gpu", 2e-6),)), wait])
+    copy = model.Act("copy", 1e-6, 1e-6, (model.Work("h2d", 90e-6),))
+    copied = model.play([copy, model.Act("launch", 1e-6, 0.0, (model.Work("gpu", 2e-6),)), wait])
     assert copied.shares["link"] == pytest.approx(90e-6)
     # An empty stream is synchronised too, and that is all the time there is.
-    assert play([Act("sync", 3e-6, wait_s=1e-6)]).shares == {"sync": pytest.approx(3e-6)}
+    assert model.play([model.Act("sync", 3e-6, wait_s=1e-6)]).shares == {"sync": pytest.approx(3e-6)}
 
 
 @given(st.integers(1, 80), st.floats(0, 20e-6), st.sampled_from(LAYERS))
 def test_a_graph_takes_kernel_and_gap_behind_one_call(kernels: int, duration_s: float, layer: str) -> None:
     found = played(step(Kernels(kernels, (duration_s,), host_s=1e-3), Wait(), layer=layer), "graph")
-    call_s = KNOWN[replay_name(layer)] + kernels * KNOWN["replay_node"]
+    call_s = KNOWN[model.replay_name(layer)] + kernels * KNOWN["replay_node"]
     law_s = call_s + KNOWN["replay_way"] + kernels * duration_s + (kernels - 1) * KNOWN["gap_graph"] + KNOWN["complete"]
     assert found.end_s == pytest.approx(law_s, rel=1e-9)
 
@@ -289,52 +280,52 @@ def test_a_graph_takes_kernel_and_gap_behind_one_call(kernels: int, duration_s: 
 def test_kernels_of_many_lengths_take_the_longest_way_through_calls_and_kernels(lengths: tuple[float, ...]) -> None:
     """Each kernel may be the last one that waited for its call; from there on only kernels and gaps count."""
     found = played(step(Kernels(len(lengths), lengths), Wait()), "stream")
-    call_s, gap_s = KNOWN[call_name("loop", 0)], KNOWN["gap_stream"]
+    call_s, gap_s = KNOWN[model.call_name("loop", 0)], KNOWN["gap_stream"]
     count = len(lengths)
     ways = [(at + 1) * call_s + sum(lengths[at:]) + (count - at - 1) * gap_s for at in range(count)]
     assert found.end_s == pytest.approx(max(ways) + KNOWN["way"] + KNOWN["complete"], rel=1e-9)
 
 
-@given(workloads, st.sampled_from(WAYS))
+@given(workloads, st.sampled_from(model.WAYS))
 def test_what_is_needed_is_enough_and_has_a_meaning(workload: Workload, way: str) -> None:
-    names = needed(workload, way)
+    names = model.needed(workload, way)
     assert len(names) == len(set(names))
-    assert all(name in CONSTANTS or name.startswith(("call.", "replay.")) for name in names)
+    assert all(name in model.CONSTANTS or name.startswith(("call.", "replay.")) for name in names)
     enough = {name: KNOWN[name] for name in names}
-    assert acts(workload, enough, way) == acts(workload, KNOWN, way)
+    assert model.acts(workload, enough, way) == model.acts(workload, KNOWN, way)
 
 
 @given(workloads)
 def test_both_ways_do_the_same_work_in_the_same_order(workload: Workload) -> None:
-    stream, graph = (acts(workload, KNOWN, way) for way in WAYS)
+    stream, graph = (model.acts(workload, KNOWN, way) for way in model.WAYS)
     of_stream, of_graph = ([(work.lane, work.duration_s) for _, _, work in works(of)] for of in (stream, graph))
     assert of_stream == of_graph
     assert sum(lane == "gpu" for lane, _ in of_stream) == workload.kernels
     replayed = [len(act.work) for act in graph if act.kind == "replay"]
-    assert replayed == graphs(workload)
+    assert replayed == model.graphs(workload)
     assert all(act.kind != "launch" for act in graph)
     assert sum(act.kind == "host" for act in stream) == sum(isinstance(part, HostWork) for part in workload.parts)
 
 
 def test_kernels_are_dealt_to_the_streams_in_turn() -> None:
     workload = step(Kernels(3), Wait(), Kernels(2), streams=2)
-    assert [act.stream for act in acts(workload, KNOWN, "stream") if act.work] == [0, 1, 0, 1, 0]
-    first, second = (act for act in acts(workload, KNOWN, "graph") if act.work)
+    assert [act.stream for act in model.acts(workload, KNOWN, "stream") if act.work] == [0, 1, 0, 1, 0]
+    first, second = (act for act in model.acts(workload, KNOWN, "graph") if act.work)
     assert [work.branch for work in first.work] == [0, 1, 0]
     assert [work.branch for work in second.work] == [0, 1]
 
 
 def test_bytes_keep_a_kernel_as_long_as_the_memory_needs() -> None:
-    (act,) = acts(step(Kernels(1, (3e-6,), bytes=40e6)), KNOWN, "stream")
+    (act,) = model.acts(step(Kernels(1, (3e-6,), bytes=40e6)), KNOWN, "stream")
     assert act.work[0].duration_s == pytest.approx(40e6 / MEMORY)
-    (act,) = acts(step(Kernels(1, (30e-6,), bytes=40e6)), KNOWN, "stream")
+    (act,) = model.acts(step(Kernels(1, (30e-6,), bytes=40e6)), KNOWN, "stream")
     assert act.work[0].duration_s == pytest.approx(30e-6)
 
 
 def test_each_part_may_have_its_own_layer_and_arguments() -> None:
     workload = step(Kernels(1, arguments=8), Kernels(1, layer="cuda_core", host_s=1e-6))
-    assert [act.host_s for act in acts(workload, KNOWN, "stream")] == pytest.approx([2.6e-6, 3.9e-6])
-    (replay,) = acts(workload, KNOWN, "graph")
+    assert [act.host_s for act in model.acts(workload, KNOWN, "stream")] == pytest.approx([2.6e-6, 3.9e-6])
+    (replay,) = model.acts(workload, KNOWN, "graph")
     assert replay.host_s == pytest.approx(2.1e-6 + 2 * 2e-9)
 
 
@@ -343,10 +334,10 @@ def test_waits_host_work_and_pageable_copies_part_graphs() -> None:
     workload = step(
         Kernels(5), Copies("d2h", 4096, 2), Wait(), Kernels(3), HostWork(1e-6), Kernels(2), pageable, Kernels(1)
     )
-    assert graphs(workload) == [7, 3, 2, 1]
-    kinds = [act.kind for act in acts(workload, KNOWN, "graph")]
+    assert model.graphs(workload) == [7, 3, 2, 1]
+    kinds = [act.kind for act in model.acts(workload, KNOWN, "graph")]
     assert kinds == ["replay", "sync", "replay", "host", "replay", "sync", "copy", "replay"]
-    assert graphs(step(Wait(), HostWork(1e-6), pageable)) == []
+    assert model.graphs(step(Wait(), HostWork(1e-6), pageable)) == []
 
 
 def test_a_pinned_copy_leaves_the_host_to_the_next_call() -> None:
@@ -368,7 +359,7 @@ def test_a_pageable_copy_waits_for_the_work_before_it_and_keeps_the_host() -> No
     copied = next(span for span in found.host if span.lane == "host" and span.act == 2)
     assert copied.begin_s == pytest.approx(kernel.end_s)
     assert copied.end_s - copied.begin_s == pytest.approx(8e-6 + 1e-3)
-    assert behind.begin_s == pytest.approx(copied.end_s + KNOWN[call_name("loop", 0)] + KNOWN["way"])
+    assert behind.begin_s == pytest.approx(copied.end_s + KNOWN[model.call_name("loop", 0)] + KNOWN["way"])
     assert found.shares["link"] == pytest.approx(8e-6 + 1e-3)
 
 

@@ -16,32 +16,23 @@ from microbench.gpu.cuda.compute.problem import CudaProblem
 from microbench.gpu.cuda.compute.products import Call, CublasLt, LibraryGemm
 from microbench.gpu.cuda.compute.tensor import CudaTensor
 from microbench.gpu.cuda.device import CudaGpu
-from microbench.gpu.protocol.compute import (
-    FORMATS,
-    AluOperation,
-    GemmData,
-    GemmType,
-    Library,
-    Matrices,
-    TensorPath,
-    TensorType,
-)
+from microbench.gpu.protocol import compute
 from microbench.gpu.protocol.gpu import Gpu
 
 pytestmark = pytest.mark.gpu
 
-LIBRARIES: tuple[Library, ...] = get_args(Library)
-DATA: tuple[GemmData, ...] = get_args(GemmData)
-TYPES: tuple[GemmType, ...] = get_args(GemmType)
+LIBRARIES: tuple[compute.Library, ...] = get_args(compute.Library)
+DATA: tuple[compute.GemmData, ...] = get_args(compute.GemmData)
+TYPES: tuple[compute.GemmType, ...] = get_args(compute.GemmType)
 AWKWARD = (272, 1040, 528)
 OFF = "D is off by"
 
 
 def made(
     gpu: Gpu,
-    dtype: GemmType,
+    dtype: compute.GemmType,
     shape: tuple[int, int, int] = AWKWARD,
-    data: GemmData = "normal",
+    data: compute.GemmData = "normal",
     *,
     beyond_l2: bool = False,
 ) -> CudaProblem:
@@ -50,7 +41,7 @@ def made(
     return problem
 
 
-def first_way(problem: CudaProblem, library: Library = "cublaslt") -> LibraryGemm:
+def first_way(problem: CudaProblem, library: compute.Library = "cublaslt") -> LibraryGemm:
     try:
         return problem.gemm(library, problem.ways(library)[0])
     except Skip as skip:
@@ -59,7 +50,7 @@ def first_way(problem: CudaProblem, library: Library = "cublaslt") -> LibraryGem
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_every_candidate_multiplies(gpu: Gpu, library: Library, dtype: GemmType) -> None:
+def test_every_candidate_multiplies(gpu: Gpu, library: compute.Library, dtype: compute.GemmType) -> None:
     problem = made(gpu, dtype)
     first_way(problem, library)
     ways = problem.ways(library)
@@ -70,13 +61,13 @@ def test_every_candidate_multiplies(gpu: Gpu, library: Library, dtype: GemmType)
 
 @pytest.mark.parametrize("shape", [(1, 4096, 4096), (17, 1024, 4096), (1, 22016, 4096), (4096, 4096, 4096)])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp8_e4m3_fast", "int8"])
-def test_thin_and_large_products_are_right(gpu: Gpu, dtype: GemmType, shape: tuple[int, int, int]) -> None:
+def test_thin_and_large_products_are_right(gpu: Gpu, dtype: compute.GemmType, shape: tuple[int, int, int]) -> None:
     proven(gpu, first_way(made(gpu, dtype, shape)), OFF)
 
 
 @pytest.mark.parametrize("data", DATA)
 @pytest.mark.parametrize("dtype", TYPES)
-def test_any_data_are_within_the_bound(gpu: Gpu, dtype: GemmType, data: GemmData) -> None:
+def test_any_data_are_within_the_bound(gpu: Gpu, dtype: compute.GemmType, data: compute.GemmData) -> None:
     gemm = first_way(made(gpu, dtype, (1024, 1024, 8192), data))
     gemm.fresh()
     gemm.submit(1)
@@ -85,7 +76,7 @@ def test_any_data_are_within_the_bound(gpu: Gpu, dtype: GemmType, data: GemmData
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_a_factor_of_1_02_is_noticed(gpu: Gpu, dtype: GemmType) -> None:
+def test_a_factor_of_1_02_is_noticed(gpu: Gpu, dtype: compute.GemmType) -> None:
     problem = made(gpu, dtype, (1024, 1024, 8192))
     gemm = first_way(problem)
     gemm.fresh()
@@ -100,7 +91,7 @@ def test_a_factor_of_1_02_is_noticed(gpu: Gpu, dtype: GemmType) -> None:
     assert gemm.check()
 
 
-def call_of(gpu: Gpu, matrices: Matrices) -> Call:
+def call_of(gpu: Gpu, matrices: compute.Matrices) -> Call:
     assert isinstance(gpu, CudaGpu)
     library = CublasLt(gpu.subject(), matrices)
     call = library.calls(library.ways[0])[0]
@@ -113,11 +104,11 @@ def call_of(gpu: Gpu, matrices: Matrices) -> Call:
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8_e4m3", "fp8_e4m3_fast", "int8"])
-def test_wrong_operands_are_noticed(gpu: Gpu, dtype: GemmType) -> None:
+def test_wrong_operands_are_noticed(gpu: Gpu, dtype: compute.GemmType) -> None:
     problem = made(gpu, dtype, (528, 512, 512))
     gemm = first_way(problem)
     whole = problem.operands.matrices
-    row_bytes = 512 * FORMATS[whole.elements.a].bits // 8
+    row_bytes = 512 * compute.FORMATS[whole.elements.a].bits // 8
     square = whole._replace(rows=512)  # what these calls write over the right result
     wrong = {
         "A and B exchanged": square._replace(a=whole.b[0], b=(whole.a,)),
@@ -161,7 +152,7 @@ def test_operands_are_new_each_time(gpu: Gpu) -> None:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_graph_of_calls_multiplies(gpu: Gpu, library: Library) -> None:
+def test_a_graph_of_calls_multiplies(gpu: Gpu, library: compute.Library) -> None:
     gemm = first_way(made(gpu, "fp16"), library)
     if library == "cupy":
         with pytest.raises(Skip, match="not for graphs"):
@@ -214,11 +205,11 @@ def test_the_state_is_plausible(gpu: Gpu) -> None:
     assert state.temperature_c is None or 5 < state.temperature_c < 110
 
 
-OPERATIONS = get_args(AluOperation)
+OPERATIONS = get_args(compute.AluOperation)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_results_are_right(gpu: Gpu, operation: AluOperation) -> None:
+def test_results_are_right(gpu: Gpu, operation: compute.AluOperation) -> None:
     unit = gpu.compute.arithmetic(operation)
     assert "every thread's results on every SM" in unit.check()
     unit.take(1000)
@@ -226,10 +217,12 @@ def test_results_are_right(gpu: Gpu, operation: AluOperation) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_missing_repetition_is_noticed(gpu: Gpu, operation: AluOperation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_repetition_is_noticed(
+    gpu: Gpu, operation: compute.AluOperation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unit = gpu.compute.arithmetic(operation)
 
-    def of_one_more(operation: AluOperation, operands: Operands, repeats: int) -> tuple[Bits, Bits]:
+    def of_one_more(operation: compute.AluOperation, operands: Operands, repeats: int) -> tuple[Bits, Bits]:
         return expected(operation, operands, repeats + 1)
 
     monkeypatch.setattr(alu, "expected", of_one_more)
@@ -238,7 +231,7 @@ def test_a_missing_repetition_is_noticed(gpu: Gpu, operation: AluOperation, monk
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_rates_are_near_those_of_the_architecture(gpu: Gpu, operation: AluOperation) -> None:
+def test_rates_are_near_those_of_the_architecture(gpu: Gpu, operation: compute.AluOperation) -> None:
     unit = gpu.compute.arithmetic(operation)
     unit.take(100)
     few, many = unit.take(1000), unit.take(4000)
@@ -250,7 +243,7 @@ def test_rates_are_near_those_of_the_architecture(gpu: Gpu, operation: AluOperat
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_the_latency_of_an_instruction_is_plausible(gpu: Gpu, operation: AluOperation) -> None:
+def test_the_latency_of_an_instruction_is_plausible(gpu: Gpu, operation: compute.AluOperation) -> None:
     chain = gpu.compute.chain(operation)
     chain.take(16)
     taken = chain.take(100)
@@ -285,16 +278,21 @@ def test_a_bracket_can_be_queued_behind_a_gate(gpu: Gpu) -> None:
     assert 0.2e9 < bracket.hz() < 4e9
 
 
-NO_SUCH: tuple[TensorPath, TensorType] = ("wgmma", "fp64")
+NO_SUCH: tuple[compute.TensorPath, compute.TensorType] = ("wgmma", "fp64")
 
 
-def unit_of(gpu: Gpu, path: TensorPath, dtype: TensorType) -> CudaTensor:
+def unit_of(gpu: Gpu, path: compute.TensorPath, dtype: compute.TensorType) -> CudaTensor:
     unit = gpu.compute.tensor(path, dtype)
     assert isinstance(unit, CudaTensor)
     return unit
 
 
-CASES = [(path, dtype) for path in get_args(TensorPath) for dtype in get_args(TensorType) if (path, dtype) != NO_SUCH]
+CASES = [
+    (path, dtype)
+    for path in get_args(compute.TensorPath)
+    for dtype in get_args(compute.TensorType)
+    if (path, dtype) != NO_SUCH
+]
 
 
 def test_there_is_no_fp64_of_warpgroups(gpu: Gpu) -> None:
@@ -303,7 +301,9 @@ def test_there_is_no_fp64_of_warpgroups(gpu: Gpu) -> None:
 
 
 @pytest.mark.parametrize(("path", "dtype"), CASES)
-def test_results_are_right_after_any_number_of_repetitions(gpu: Gpu, path: TensorPath, dtype: TensorType) -> None:
+def test_results_are_right_after_any_number_of_repetitions(
+    gpu: Gpu, path: compute.TensorPath, dtype: compute.TensorType
+) -> None:
     unit = unit_of(gpu, path, dtype)
     for repeats in (1, 2, 100):
         unit.take(repeats)
@@ -311,7 +311,7 @@ def test_results_are_right_after_any_number_of_repetitions(gpu: Gpu, path: Tenso
 
 
 @pytest.mark.parametrize(("path", "dtype"), CASES)
-def test_a_wrong_operand_is_noticed(gpu: Gpu, path: TensorPath, dtype: TensorType) -> None:
+def test_a_wrong_operand_is_noticed(gpu: Gpu, path: compute.TensorPath, dtype: compute.TensorType) -> None:
     unit = unit_of(gpu, path, dtype)
     with pytest.raises(MeasurementError, match="is off by"):
         unit.check()  # nothing was computed yet
@@ -324,8 +324,8 @@ def test_a_wrong_operand_is_noticed(gpu: Gpu, path: TensorPath, dtype: TensorTyp
         unit.check()
 
 
-@pytest.mark.parametrize("path", get_args(TensorPath))
-def test_more_repetitions_take_as_much_longer(gpu: Gpu, path: TensorPath) -> None:
+@pytest.mark.parametrize("path", get_args(compute.TensorPath))
+def test_more_repetitions_take_as_much_longer(gpu: Gpu, path: compute.TensorPath) -> None:
     unit = unit_of(gpu, path, "bf16")
     unit.take(10)
     few, many = unit.take(2000), unit.take(20000)

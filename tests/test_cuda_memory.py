@@ -14,31 +14,16 @@ from cuda.bindings import driver
 from gpu_checks import proven
 
 from microbench.core.errors import MeasurementError, Skip
+from microbench.gpu.protocol import memory
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.links import Transfer
-from microbench.gpu.protocol.memory import (
-    ELEMENT_BYTES,
-    READ_ARRAYS,
-    WRITTEN_ARRAYS,
-    Allocation,
-    AllocationWay,
-    AtomicType,
-    DataType,
-    EngineWay,
-    Implementation,
-    RandomAccess,
-    Space,
-    Spread,
-    StreamKernel,
-    StrideAccess,
-)
 from microbench.measure.timer import gated
 
 pytestmark = pytest.mark.gpu
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-KERNELS = get_args(StreamKernel)
-TYPES = get_args(DataType)
+KERNELS = get_args(memory.StreamKernel)
+TYPES = get_args(memory.DataType)
 # With the largest size every shape loops several times, also through the stages of bulk copies.
 SIZES = (8, 56, 4099, 5_000_011, 50_000_003)
 
@@ -46,7 +31,9 @@ SIZES = (8, 56, 4099, 5_000_011, 50_000_003)
 @pytest.mark.parametrize("size_bytes", SIZES)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_every_shape_computes_right_results(gpu: Gpu, kernel: StreamKernel, dtype: DataType, size_bytes: int) -> None:
+def test_every_shape_computes_right_results(
+    gpu: Gpu, kernel: memory.StreamKernel, dtype: memory.DataType, size_bytes: int
+) -> None:
     shapes = gpu.memory.shapes(kernel, dtype, "cuda")
     assert len(shapes) > 1
     for shape in shapes:
@@ -106,7 +93,7 @@ def test_impossible_sets_are_skipped(gpu: Gpu) -> None:
 
 
 @pytest.mark.parametrize(("space", "footprint_bytes"), [("shared", 4 * KIB), ("global", 4 * KIB), ("global", 8 * MIB)])
-def test_walks_end_at_their_line(gpu: Gpu, space: Space, footprint_bytes: int) -> None:
+def test_walks_end_at_their_line(gpu: Gpu, space: memory.Space, footprint_bytes: int) -> None:
     chase = gpu.memory.chase(space, footprint_bytes)
     for reads in (1, 10, 333):
         walk = chase.walk(reads)
@@ -171,8 +158,10 @@ def test_too_many_blocks_are_skipped(gpu: Gpu, blocks_per_sm: int, block_threads
 
 @pytest.mark.parametrize("size_bytes", [4, 4099, 3_000_018])
 @pytest.mark.parametrize("stride_bytes", [4, 12, 32, 128, 192, 260, 1024, 4096])
-@pytest.mark.parametrize("access", get_args(StrideAccess))
-def test_strided_words_are_all_accessed(gpu: Gpu, access: StrideAccess, stride_bytes: int, size_bytes: int) -> None:
+@pytest.mark.parametrize("access", get_args(memory.StrideAccess))
+def test_strided_words_are_all_accessed(
+    gpu: Gpu, access: memory.StrideAccess, stride_bytes: int, size_bytes: int
+) -> None:
     transfer = gpu.memory.strided(access, stride_bytes, size_bytes)
     assert 0 < transfer.size_bytes <= size_bytes
     assert transfer.size_bytes % 4 == 0
@@ -186,8 +175,8 @@ def test_impossible_strides_are_skipped(gpu: Gpu, stride_bytes: int, size_bytes:
 
 
 @pytest.mark.parametrize("footprint_bytes", [16, 64, 128 * KIB, MIB, 256 * MIB])
-@pytest.mark.parametrize("access", get_args(RandomAccess))
-def test_every_word_is_accessed_in_hashed_order(gpu: Gpu, access: RandomAccess, footprint_bytes: int) -> None:
+@pytest.mark.parametrize("access", get_args(memory.RandomAccess))
+def test_every_word_is_accessed_in_hashed_order(gpu: Gpu, access: memory.RandomAccess, footprint_bytes: int) -> None:
     operations = gpu.memory.scattered(access, footprint_bytes)
     assert operations.operations >= footprint_bytes // 8
     assert operations.operations % (footprint_bytes // 8) == 0
@@ -200,47 +189,53 @@ def test_sets_that_are_not_a_power_of_two_are_skipped(gpu: Gpu, footprint_bytes:
         gpu.memory.scattered("gather", footprint_bytes)
 
 
-@pytest.mark.parametrize("spread", get_args(Spread))
-@pytest.mark.parametrize("dtype", get_args(AtomicType))
-@pytest.mark.parametrize("space", get_args(Space))
-def test_additions_arrive(gpu: Gpu, space: Space, dtype: AtomicType, spread: Spread) -> None:
+@pytest.mark.parametrize("spread", get_args(memory.Spread))
+@pytest.mark.parametrize("dtype", get_args(memory.AtomicType))
+@pytest.mark.parametrize("space", get_args(memory.Space))
+def test_additions_arrive(gpu: Gpu, space: memory.Space, dtype: memory.AtomicType, spread: memory.Spread) -> None:
     operations = gpu.memory.atomics(space, dtype, spread)
     assert operations.operations > 0
     proven(gpu, operations, WRONG, (1, 2, 5, 300))
 
 
-PACKAGES: dict[Implementation, str] = {"cupy": "cupy", "numba": "numba.cuda"}
+PACKAGES: dict[memory.Implementation, str] = {"cupy": "cupy", "numba": "numba.cuda"}
 AWKWARD = 1_000_003
 QUEUED = 50
 
 
-def made(gpu: Gpu, implementation: Implementation, kernel: StreamKernel, dtype: DataType, count: int) -> Transfer:
+def made(
+    gpu: Gpu, implementation: memory.Implementation, kernel: memory.StreamKernel, dtype: memory.DataType, count: int
+) -> Transfer:
     """A kernel over arrays of ``count`` elements and all but one byte of another."""
     pytest.importorskip(PACKAGES[implementation])
     (shape,) = gpu.memory.shapes(kernel, dtype, implementation)
-    element_bytes = ELEMENT_BYTES[dtype]
+    element_bytes = memory.ELEMENT_BYTES[dtype]
     return gpu.memory.stream(kernel, dtype, implementation, (count + 1) * element_bytes - 1, shape)
 
 
 @pytest.mark.parametrize("count", [1, AWKWARD])
-@pytest.mark.parametrize("dtype", get_args(DataType))
-@pytest.mark.parametrize("kernel", get_args(StreamKernel))
+@pytest.mark.parametrize("dtype", get_args(memory.DataType))
+@pytest.mark.parametrize("kernel", get_args(memory.StreamKernel))
 @pytest.mark.parametrize("implementation", PACKAGES)
 def test_every_kernel_is_right_and_noticed_if_missing(
-    gpu: Gpu, implementation: Implementation, kernel: StreamKernel, dtype: DataType, count: int
+    gpu: Gpu, implementation: memory.Implementation, kernel: memory.StreamKernel, dtype: memory.DataType, count: int
 ) -> None:
     if implementation == "cupy" and kernel == "dot" and dtype in ("fp16", "int8"):
         with pytest.raises(Skip, match=r"cupy\.dot"):
             made(gpu, implementation, kernel, dtype, count)
         return
     transfer = made(gpu, implementation, kernel, dtype, count)
-    assert transfer.size_bytes == count * ELEMENT_BYTES[dtype] * (READ_ARRAYS[kernel] + WRITTEN_ARRAYS[kernel])
+    assert transfer.size_bytes == count * memory.ELEMENT_BYTES[dtype] * (
+        memory.READ_ARRAYS[kernel] + memory.WRITTEN_ARRAYS[kernel]
+    )
     proven(gpu, transfer, kernel, (1, 3))
 
 
-@pytest.mark.parametrize("kernel", get_args(StreamKernel))
+@pytest.mark.parametrize("kernel", get_args(memory.StreamKernel))
 @pytest.mark.parametrize("implementation", PACKAGES)
-def test_calls_can_be_queued_behind_a_gate(gpu: Gpu, implementation: Implementation, kernel: StreamKernel) -> None:
+def test_calls_can_be_queued_behind_a_gate(
+    gpu: Gpu, implementation: memory.Implementation, kernel: memory.StreamKernel
+) -> None:
     transfer = made(gpu, implementation, kernel, "fp32", AWKWARD)
     take = gated(gpu, transfer.submit, QUEUED)
     transfer.fresh()
@@ -252,7 +247,7 @@ def test_calls_can_be_queued_behind_a_gate(gpu: Gpu, implementation: Implementat
 def test_cupys_stream_is_restored_and_its_pool_emptied(opened: Gpu) -> None:
     cupy = pytest.importorskip("cupy")
     before = cupy.cuda.get_current_stream().ptr
-    size_bytes = ELEMENT_BYTES["fp64"] * AWKWARD
+    size_bytes = memory.ELEMENT_BYTES["fp64"] * AWKWARD
     with opened.case():
         made(opened, "cupy", "dot", "fp64", AWKWARD)
         assert cupy.cuda.get_current_stream().ptr != before
@@ -274,8 +269,8 @@ def free_bytes() -> int:
 
 
 @pytest.mark.parametrize("size_bytes", [1, 5, 96, 4096, 65_537, 1_000_004, 3 * MIB])
-@pytest.mark.parametrize("way", get_args(EngineWay))
-def test_engines_write_every_byte_and_no_other(gpu: Gpu, way: EngineWay, size_bytes: int) -> None:
+@pytest.mark.parametrize("way", get_args(memory.EngineWay))
+def test_engines_write_every_byte_and_no_other(gpu: Gpu, way: memory.EngineWay, size_bytes: int) -> None:
     transfer = gpu.memory.engine(way, size_bytes)
     assert transfer.size_bytes == (1 if way == "memset" else 2) * size_bytes
     assert not transfer.blocks
@@ -283,25 +278,25 @@ def test_engines_write_every_byte_and_no_other(gpu: Gpu, way: EngineWay, size_by
 
 
 @pytest.mark.parametrize("size_bytes", [256, 3 * MIB, 64 * MIB])
-@pytest.mark.parametrize("way", get_args(AllocationWay))
-def test_memory_is_allocated_and_freed(gpu: Gpu, way: AllocationWay, size_bytes: int) -> None:
+@pytest.mark.parametrize("way", get_args(memory.AllocationWay))
+def test_memory_is_allocated_and_freed(gpu: Gpu, way: memory.AllocationWay, size_bytes: int) -> None:
     gpu.memory.allocating(way, size_bytes, 1)
     before = free_bytes()
     stamps = gpu.memory.allocating(way, size_bytes, 4)
-    assert stamps.shape == (4, len(Allocation))
+    assert stamps.shape == (4, len(memory.Allocation))
     assert (np.diff(stamps) >= 0).all()
-    assert (stamps[:, Allocation.ALLOCATED] > stamps[:, Allocation.BEGIN]).all()
+    assert (stamps[:, memory.Allocation.ALLOCATED] > stamps[:, memory.Allocation.BEGIN]).all()
     assert before - free_bytes() <= SLACK_BYTES
 
 
 def test_later_blocks_of_a_pool_cost_less_than_the_first(gpu: Gpu) -> None:
     stamps = gpu.memory.allocating("pool", GIB, 5)
-    taken = stamps[:, Allocation.ALLOCATED] - stamps[:, Allocation.BEGIN]
+    taken = stamps[:, memory.Allocation.ALLOCATED] - stamps[:, memory.Allocation.BEGIN]
     assert np.median(taken[1:]) * 3 < taken[0]
 
 
 @pytest.mark.parametrize("way", ["malloc", "pool", "cupy_pool"])
-def test_too_much_device_memory_is_a_skip(gpu: Gpu, way: AllocationWay) -> None:
+def test_too_much_device_memory_is_a_skip(gpu: Gpu, way: memory.AllocationWay) -> None:
     before = free_bytes()
     with pytest.raises(
         Skip, match=r"64 TiB of device memory asked, [0-9.]+ GiB are free on the GPU of [0-9.]+ GiB; held"

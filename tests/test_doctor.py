@@ -10,19 +10,9 @@ from test_explain_environment import QUIET_FACTS, QUIET_GPU
 from microbench.core.errors import Skip
 from microbench.core.model import Environment, Fact, LinkInfo
 from microbench.gpu.protocol.gpu import PcieBytes
-from microbench.run.doctor import (
-    Check,
-    DoctorReport,
-    Surroundings,
-    counting,
-    examine,
-    free_bytes,
-    importable,
-    look_around,
-    loop_cache_folder,
-)
+from microbench.run import doctor
 
-AROUND = Surroundings(
+AROUND = doctor.Surroundings(
     data_folder="/data",
     data_free_bytes=10**12,
     data_reason=None,
@@ -47,16 +37,16 @@ def environment(facts: dict[str, Any] | None = None, **fields: Any) -> Environme
     return Environment(**{**usual, **fields})
 
 
-def named(report: DoctorReport, name: str) -> Check:
+def named(report: doctor.DoctorReport, name: str) -> doctor.Check:
     return next(check for check in report.checks if check.name == name)
 
 
-def around(**fields: Any) -> Surroundings:
+def around(**fields: Any) -> doctor.Surroundings:
     return msgspec.structs.replace(AROUND, **fields)
 
 
 def test_all_is_well() -> None:
-    report = examine(environment(), AROUND)
+    report = doctor.examine(environment(), AROUND)
     assert [check for check in report.checks if check.state != "ok"] == []
     assert report.worst == "ok"
     assert all(check.found for check in report.checks)
@@ -66,8 +56,8 @@ def test_all_is_well() -> None:
 
 def test_no_gpu_is_the_first_thing_said() -> None:
     absent = environment(gpus=(), no_gpu_reason="no driver", no_gpu_next_step="install it", driver_version=None)
-    report = examine(absent, AROUND)
-    assert report.checks[0] == Check("GPU", "problem", "no driver", "install it")
+    report = doctor.examine(absent, AROUND)
+    assert report.checks[0] == doctor.Check("GPU", "problem", "no driver", "install it")
     assert report.worst == "problem"
 
 
@@ -98,7 +88,7 @@ def test_no_gpu_is_the_first_thing_said() -> None:
     ],
 )
 def test_states(changes: dict[str, Any], surroundings: dict[str, Any], name: str, state: str, words: str) -> None:
-    check = named(examine(environment(**changes), around(**surroundings)), name)
+    check = named(doctor.examine(environment(**changes), around(**surroundings)), name)
     assert check.state == state
     assert words in check.found
     assert check.next_step or state in ("unknown", "ok")
@@ -106,7 +96,9 @@ def test_states(changes: dict[str, Any], surroundings: dict[str, Any], name: str
 
 def test_missing_layers_are_grouped_by_what_installs_them() -> None:
     missing = {"torch_eager": "pip install torch", "torch_out": "pip install torch", "warp": "pip install warp-lang"}
-    notes = [check for check in examine(environment(), around(missing_layers=missing)).checks if check.state == "note"]
+    notes = [
+        check for check in doctor.examine(environment(), around(missing_layers=missing)).checks if check.state == "note"
+    ]
     assert [(check.found, check.next_step) for check in notes] == [
         ("not installed, so skipped: torch_eager, torch_out", "pip install torch"),
         ("not installed, so skipped: warp", "pip install warp-lang"),
@@ -117,23 +109,23 @@ def test_each_gpu_is_judged_by_its_own_state() -> None:
     second = msgspec.structs.replace(GPU, index=1, uuid="GPU-2", persistence=False, ecc=None)
     base = environment(gpus=(GPU, second))
     facts = (*base.facts, Fact("gpu1_ecc", None, "NVML", "Not Supported"))
-    report = examine(msgspec.structs.replace(base, facts=facts), AROUND)
+    report = doctor.examine(msgspec.structs.replace(base, facts=facts), AROUND)
     assert named(report, "GPU 0 persistence mode").state == "ok"
     assert named(report, "GPU 1 persistence mode").state == "note"
     assert "off" in named(report, "GPU 1 persistence mode").found
     assert named(report, "GPU 1").found.endswith("GPU-2")
-    assert named(report, "GPU 1 ECC") == Check("GPU 1 ECC", "unknown", "Not Supported")
+    assert named(report, "GPU 1 ECC") == doctor.Check("GPU 1 ECC", "unknown", "Not Supported")
 
 
 def test_packet_sizes_that_need_root_are_a_note() -> None:
     hidden = msgspec.structs.replace(GPU, link=LinkInfo())
-    check = named(examine(environment(gpus=(hidden,)), AROUND), "GPU 0 PCIe packet sizes")
+    check = named(doctor.examine(environment(gpus=(hidden,)), AROUND), "GPU 0 PCIe packet sizes")
     assert (check.state, "sudo" in str(check.next_step)) == ("note", True)
 
 
 def test_looking_around_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path / "not" / "made" / "yet"))
-    found = look_around(Environment())
+    found = doctor.look_around(Environment())
     assert found.data_folder.endswith("yet")
     assert (found.data_free_bytes or 0) > 0
     assert not (tmp_path / "not").exists()
@@ -143,23 +135,23 @@ def test_looking_around_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    free, reason = free_bytes(tmp_path / "file")
+    free, reason = doctor.free_bytes(tmp_path / "file")
     assert free is None
     assert reason == "not a directory"
 
 
 def test_the_chosen_cache_folder_is_the_only_one_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    assert loop_cache_folder() == str(tmp_path)
+    assert doctor.loop_cache_folder() == str(tmp_path)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
-    assert loop_cache_folder() is None
+    assert doctor.loop_cache_folder() is None
 
 
 def test_importable() -> None:
-    assert importable("json.decoder")
-    assert not importable("nobody_has_this")
-    assert not importable("nobody_has_this.inside")
+    assert doctor.importable("json.decoder")
+    assert not doctor.importable("nobody_has_this")
+    assert not doctor.importable("nobody_has_this.inside")
 
 
 class StandInNvml:
@@ -182,5 +174,5 @@ class StandInNvml:
 def test_counting(answer: PcieBytes | Skip, words: str) -> None:
     stand_in = StandInNvml(answer)
     made: Any = lambda uuid: stand_in  # noqa: E731
-    assert counting(GPU, made) == words
+    assert doctor.counting(GPU, made) == words
     assert stand_in.closed

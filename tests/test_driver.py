@@ -10,20 +10,10 @@ import pytest
 from recorded_trees import unpack, write
 
 from microbench.gpu.machine import diagnosis
-from microbench.gpu.machine.diagnosis import (
-    INIT_CODES,
-    NO_DEVICE,
-    DriverAnswer,
-    NoGpu,
-    Observed,
-    ask_driver,
-    diagnose,
-    observe,
-    why_no_gpu,
-)
+from microbench.gpu.machine import diagnosis as machine
 
 NO_LIBRARY = "libcuda.so.1: cannot open shared object file"
-WORKS = Observed(
+WORKS = machine.Observed(
     gpus=("0000:43:00.0",),
     bound_to=("nvidia",),
     module_version="580.95.05",
@@ -32,21 +22,23 @@ WORKS = Observed(
     cuda_version=13000,
     bindings_version="13.0.3",
 )
-FAILS = msgspec.structs.replace(WORKS, init_code=NO_DEVICE, device_count=None)
-ABSENT = Observed(gpus=(), library_error=NO_LIBRARY)
+FAILS = msgspec.structs.replace(WORKS, init_code=machine.NO_DEVICE, device_count=None)
+ABSENT = machine.Observed(gpus=(), library_error=NO_LIBRARY)
 
 
-def changed(base: Observed, **fields: Any) -> Observed:
+def changed(base: machine.Observed, **fields: Any) -> machine.Observed:
     return msgspec.structs.replace(base, **fields)
 
 
 def test_a_gpu_that_works_needs_no_explanation() -> None:
-    assert diagnose(WORKS) is None
-    assert diagnose(changed(WORKS, bindings_version="12.9.4")) is None  # older packages run on a newer driver
-    assert diagnose(changed(WORKS, gpus=None, missing_nodes=("/dev/nvidiactl",))) is None  # hidden, yet it works
+    assert machine.diagnose(WORKS) is None
+    assert machine.diagnose(changed(WORKS, bindings_version="12.9.4")) is None  # older packages run on a newer driver
+    assert (
+        machine.diagnose(changed(WORKS, gpus=None, missing_nodes=("/dev/nvidiactl",))) is None
+    )  # hidden, yet it works
 
 
-CASES: list[tuple[str, Observed, str, str]] = [
+CASES: list[tuple[str, machine.Observed, str, str]] = [
     ("old driver", changed(WORKS, cuda_version=12040), "packages are of CUDA 13", "'.[cu12]'"),
     ("ancient driver", changed(WORKS, cuda_version=11080), "CUDA 11 only", "525"),
     ("packages", changed(WORKS, missing_packages=("cuda-bindings",)), "cuda-bindings", "'.[cu13]'"),
@@ -84,8 +76,8 @@ CASES: list[tuple[str, Observed, str, str]] = [
 
 
 @pytest.mark.parametrize(("seen", "reason", "step"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_rules(seen: Observed, reason: str, step: str) -> None:
-    found = diagnose(seen)
+def test_rules(seen: machine.Observed, reason: str, step: str) -> None:
+    found = machine.diagnose(seen)
     assert found is not None
     assert reason in found.reason
     assert step in found.next_step
@@ -93,8 +85,8 @@ def test_rules(seen: Observed, reason: str, step: str) -> None:
 
 
 def test_every_code_of_the_table_is_reached_names_itself_and_is_two_lines() -> None:
-    for code, expected in INIT_CODES.items():
-        assert diagnose(changed(FAILS, init_code=code)) == expected
+    for code, expected in machine.INIT_CODES.items():
+        assert machine.diagnose(changed(FAILS, init_code=code)) == expected
         assert f"({code})" in expected.reason
         assert expected.next_step
         assert "\n" not in expected.reason + expected.next_step
@@ -117,37 +109,39 @@ class StandInCuda:
 
 
 def test_asking_libcuda() -> None:
-    assert ask_driver(lambda name: StandInCuda(0, 2, 13000)) == DriverAnswer(None, 0, 2, 13000)
-    assert ask_driver(lambda name: StandInCuda(803, 0, 12080)) == DriverAnswer(None, 803, None, 12080)
-    answer = ask_driver(lambda name: ctypes.CDLL("libcuda-of-nobody.so.99"))
+    assert machine.ask_driver(lambda name: StandInCuda(0, 2, 13000)) == machine.DriverAnswer(None, 0, 2, 13000)
+    assert machine.ask_driver(lambda name: StandInCuda(803, 0, 12080)) == machine.DriverAnswer(None, 803, None, 12080)
+    answer = machine.ask_driver(lambda name: ctypes.CDLL("libcuda-of-nobody.so.99"))
     assert "libcuda-of-nobody.so.99" in str(answer.library_error)
     assert answer.init_code is None
 
 
-def look(root: Path, answer: DriverAnswer, environment: dict[str, str] | None = None, **versions: str) -> Observed:
+def look(
+    root: Path, answer: machine.DriverAnswer, environment: dict[str, str] | None = None, **versions: str
+) -> machine.Observed:
     named = {name.replace("_", "-"): version for name, version in versions.items()}
-    return observe(root, environment or {}, ask=lambda: answer, version_of=named.get)
+    return machine.observe(root, environment or {}, ask=lambda: answer, version_of=named.get)
 
 
 def test_observing_a_server(tmp_path: Path) -> None:
     root = unpack("server", tmp_path)
     for name in ("nvidiactl", "nvidia0", "nvidia-uvm"):
         write(root, f"dev/{name}", "")
-    seen = look(root, DriverAnswer(None, 0, 1, 13000), cuda_bindings="13.0.3", nvidia_cuda_nvrtc="13.0.88")
+    seen = look(root, machine.DriverAnswer(None, 0, 1, 13000), cuda_bindings="13.0.3", nvidia_cuda_nvrtc="13.0.88")
     assert seen == WORKS  # the NVSwitch bridge at 0000:40:05.0 is no GPU
 
 
 def test_observing_missing_things(tmp_path: Path) -> None:
     root = unpack("virtual_machine", tmp_path)
-    seen = look(root, DriverAnswer(NO_LIBRARY), {"CUDA_VISIBLE_DEVICES": "0"})
+    seen = look(root, machine.DriverAnswer(NO_LIBRARY), {"CUDA_VISIBLE_DEVICES": "0"})
     assert seen.bound_to == ("nouveau",)
     assert seen.missing_nodes == ("/dev/nvidiactl", "/dev/nvidia-uvm")
     assert seen.missing_packages == ("cuda-bindings", "nvidia-cuda-nvrtc")
     assert seen.visible_devices == "0"
-    assert look(tmp_path / "empty", DriverAnswer(NO_LIBRARY)).gpus is None
+    assert look(tmp_path / "empty", machine.DriverAnswer(NO_LIBRARY)).gpus is None
     versions = {"cuda_bindings": "12.9.4", "nvidia_cuda_nvrtc_cu12": "12.9.86"}  # CUDA 12 has an NVRTC of its own
-    assert look(tmp_path, DriverAnswer(None, 0, 1, 12080), **versions).missing_packages == ()
-    assert isinstance(why_no_gpu(tmp_path), NoGpu | None)
+    assert look(tmp_path, machine.DriverAnswer(None, 0, 1, 12080), **versions).missing_packages == ()
+    assert isinstance(machine.why_no_gpu(tmp_path), machine.NoGpu | None)
 
 
 def test_forbidden_device_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,9 +151,9 @@ def test_forbidden_device_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (root / f"dev/{name}").chmod(0o660)
     allowed = os.access
     monkeypatch.setattr(diagnosis.os, "access", lambda path, mode: allowed(path, mode) and Path(path).name != "nvidia0")
-    seen = look(root, DriverAnswer(None, 999, None, 13000), cuda_bindings="13.0.3", nvidia_cuda_nvrtc="13.0.88")
+    seen = look(root, machine.DriverAnswer(None, 999, None, 13000), cuda_bindings="13.0.3", nvidia_cuda_nvrtc="13.0.88")
     assert seen.denied_nodes == ("/dev/nvidia0",)
     assert seen.denied_group == (root / "dev/nvidia0").group()
-    found = diagnose(seen)
+    found = machine.diagnose(seen)
     assert found is not None
     assert "/dev/nvidia0" in found.reason

@@ -12,15 +12,7 @@ from recorded_trees import unpack, write
 
 from microbench.core.errors import Skip
 from microbench.core.model import Fact
-from microbench.host.affinity import (
-    CorePlan,
-    cpus_near,
-    find_cores,
-    on_cores,
-    physical_core_plan,
-    physical_cores,
-    pinned,
-)
+from microbench.host import affinity
 from microbench.host.facts import GOVERNORS, host_facts, worst
 from microbench.host.files import Machine, as_cpu_list, cpu_list
 from microbench.host.native import NativeHost
@@ -137,7 +129,7 @@ def test_the_tightest_cgroup_limit_counts(server: Path) -> None:
 
 
 def test_a_given_plan_is_recorded_as_it_is(server: Path) -> None:
-    plan = CorePlan(worker_core=5, parent_cores=(7, 15), watcher_core=6)
+    plan = affinity.CorePlan(worker_core=5, parent_cores=(7, 15), watcher_core=6)
     found = {fact.name: fact.value for fact in host_facts(server, {}, allowed=(5, 6, 7, 15), plan=plan)}
     assert (found["submit_core"], found["watcher_core"], found["parent_cores"]) == (5, 6, "7,15")
     assert (found["submit_core_siblings"], found["submit_core_numa_node"]) == ("13", 1)
@@ -145,23 +137,25 @@ def test_a_given_plan_is_recorded_as_it_is(server: Path) -> None:
 
 
 @pytest.mark.parametrize(("allowed", "near_node", "plan"), [
-    (range(16), None, CorePlan(1, (0, 8, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15), 2)),  # not core 0, no siblings
-    (range(16), 1, CorePlan(4, (0, 8, 1, 9, 2, 10, 3, 11, 6, 14, 7, 15), 5)),
-    ((0, 1, 4, 5), None, CorePlan(1, (4, 5), 0)),  # the watcher on the worker's node, even on core 0
-    ((0, 1, 2), 1, CorePlan(1, (0,), 2)),  # no core near the GPU
-    ((3,), None, CorePlan(3, (3,), 3)),
-    ((0, 1), None, CorePlan(1, (0,), 0)),
-    ((2, 10), None, CorePlan(2, (10,), 10)),  # one core, two threads: only a sibling is left
-    ((1, 9, 2, 10), None, CorePlan(1, (10,), 2)),  # two cores: the parent shares the watcher's, not the worker's
+    (range(16), None, affinity.CorePlan(1, (0, 8, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15), 2)),  # not core 0, no siblings
+    (range(16), 1, affinity.CorePlan(4, (0, 8, 1, 9, 2, 10, 3, 11, 6, 14, 7, 15), 5)),
+    ((0, 1, 4, 5), None, affinity.CorePlan(1, (4, 5), 0)),  # the watcher on the worker's node, even on core 0
+    ((0, 1, 2), 1, affinity.CorePlan(1, (0,), 2)),  # no core near the GPU
+    ((3,), None, affinity.CorePlan(3, (3,), 3)),
+    ((0, 1), None, affinity.CorePlan(1, (0,), 0)),
+    ((2, 10), None, affinity.CorePlan(2, (10,), 10)),  # one core, two threads: only a sibling is left
+    ((1, 9, 2, 10), None, affinity.CorePlan(1, (10,), 2)),  # two cores: the parent shares the watcher's
 ])  # fmt: skip
-def test_plans_of_a_server(server: Path, allowed: Sequence[int], near_node: int | None, plan: CorePlan) -> None:
-    assert physical_core_plan(server, allowed, near_node) == plan
+def test_plans_of_a_server(
+    server: Path, allowed: Sequence[int], near_node: int | None, plan: affinity.CorePlan
+) -> None:
+    assert affinity.physical_core_plan(server, allowed, near_node) == plan
 
 
 def test_plan_without_sysfs_takes_each_cpu_for_a_core_and_needs_one(tmp_path: Path) -> None:
-    assert physical_core_plan(tmp_path, (0, 1, 2)) == CorePlan(1, (0,), 2)
+    assert affinity.physical_core_plan(tmp_path, (0, 1, 2)) == affinity.CorePlan(1, (0,), 2)
     with pytest.raises(ValueError, match="no CPU"):
-        physical_core_plan(tmp_path, ())
+        affinity.physical_core_plan(tmp_path, ())
 
 
 @given(st.sets(st.integers(0, 15), min_size=1), st.sampled_from([None, 0, 1, 7]))
@@ -171,7 +165,7 @@ def test_plan_uses_allowed_cpus_and_shares_no_more_than_it_must(
     root = tmp_path_factory.getbasetemp() / "server_of_plans"
     if not root.exists():
         unpack("server", root)
-    plan = physical_core_plan(root, allowed, near_node)
+    plan = affinity.physical_core_plan(root, allowed, near_node)
     assert {plan.worker_core, plan.watcher_core, *plan.parent_cores} <= allowed
     cores = {cpu % 8 for cpu in allowed}
     worker, watcher = plan.worker_core % 8, plan.watcher_core % 8
@@ -187,36 +181,36 @@ def test_cpu_lists_go_both_ways(cpus: set[int]) -> None:
 
 
 def test_cores_keep_only_their_allowed_cpus(server: Path) -> None:
-    assert [core.cpus for core in physical_cores(Machine(server), (1, 9, 10))] == [(1, 9), (10,)]
+    assert [core.cpus for core in affinity.physical_cores(Machine(server), (1, 9, 10))] == [(1, 9), (10,)]
 
 
 def test_worker_and_watcher_sit_on_the_gpu_s_node_and_helpers_on_a_core_each(server: Path) -> None:
-    cores = find_cores(1, server, range(16))
+    cores = affinity.find_cores(1, server, range(16))
     assert (cores.plan.worker_core, cores.plan.watcher_core) == (4, 5)
     assert cores.helpers == (4, 5, 6, 7, 0, 1, 2, 3)
     assert cores.watcher_alone
 
 
 def test_only_what_is_allowed_is_used(server: Path) -> None:
-    cores = find_cores(0, server, (1, 3))
+    cores = affinity.find_cores(0, server, (1, 3))
     assert cores.allowed == {1, 3} == set(cores.helpers)
-    alone = find_cores(None, server, (5,))
+    alone = affinity.find_cores(None, server, (5,))
     assert alone.helpers == (5,)
     assert not alone.watcher_alone
-    assert cpus_near(None, (0, 1)) == cpus_near(977, (0, 1)) == {0, 1}
+    assert affinity.cpus_near(None, (0, 1)) == affinity.cpus_near(977, (0, 1)) == {0, 1}
 
 
 def test_a_user_s_pinning_holds_and_pinned_ends() -> None:
     before = os.sched_getaffinity(0)
     lowest = {min(before)}
-    with pinned(lowest):
-        assert find_cores().allowed == lowest
-        assert on_cores(lambda: os.sched_getaffinity(0), lowest).result() == lowest
+    with affinity.pinned(lowest):
+        assert affinity.find_cores().allowed == lowest
+        assert affinity.on_cores(lambda: os.sched_getaffinity(0), lowest).result() == lowest
     assert os.sched_getaffinity(0) == before
 
 
 def test_a_hand_off_needs_a_second_cpu() -> None:
-    with pinned({min(os.sched_getaffinity(0))}):
+    with affinity.pinned({min(os.sched_getaffinity(0))}):
         host = NativeHost()
     with pytest.raises(Skip, match="second CPU"):
         host.wakeup_stamps("spin", 1)

@@ -7,16 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from microbench.analysis.limits import (
-    CACHE_NAMES,
-    PCIE_BOUNDS,
-    Ceiling,
-    cache_rate,
-    ceiling,
-    mover,
-    pcie_both_rate,
-    pcie_rate,
-)
+from microbench.analysis import limits
 from microbench.core.model import GpuInfo, LinkInfo, link_rate, pcie_raw_rate
 
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "pcie.json").read_text())["rows"]
@@ -28,9 +19,9 @@ BOARD = replace(
 )  # fmt: skip
 
 
-def limit_of(bound: str, gpu: GpuInfo = BOARD, **link: Any) -> Ceiling:
+def limit_of(bound: str, gpu: GpuInfo = BOARD, **link: Any) -> limits.Ceiling:
     """The ceiling of that name on that GPU, with other properties of its link."""
-    limit = ceiling(bound, replace(gpu, link=replace(gpu.link, **link)))
+    limit = limits.ceiling(bound, replace(gpu, link=replace(gpu.link, **link)))
     assert limit is not None
     return limit
 
@@ -39,11 +30,11 @@ def limit_of(bound: str, gpu: GpuInfo = BOARD, **link: Any) -> Ceiling:
 def test_pcie_rates_are_those_of_the_table(row: dict[str, Any]) -> None:
     link = row["generation"], row["lanes"]
     payload, h2d, d2h = (row[name] for name in ("max_payload_bytes", "h2d_GBps", "d2h_GBps"))
-    rates = pcie_raw_rate(*link), pcie_rate(*link, "h2d", payload), pcie_rate(*link, "d2h", payload)
+    rates = pcie_raw_rate(*link), limits.pcie_rate(*link, "h2d", payload), limits.pcie_rate(*link, "d2h", payload)
     for rate, expected in zip(rates, (row["raw_GBps"], h2d, d2h), strict=True):
         assert rate is not None
         assert rate / 1e9 == pytest.approx(expected, abs=6e-4)
-    both = pcie_both_rate(*link, payload)
+    both = limits.pcie_both_rate(*link, payload)
     assert both is not None
     assert 0.9 * (h2d + d2h) < both / 1e9 < h2d + d2h
 
@@ -82,11 +73,11 @@ def test_a_ceiling_names_its_source_and_assumptions() -> None:
 
 def test_the_gpu_that_moves_the_data_is_the_one_that_counts() -> None:
     gpus = [GpuInfo("SIMULATED GPU", f"GPU-{index}", index=index) for index in (0, 1, 3)]
-    assert mover({"first": 3, "second": 1}, GPU, gpus) == gpus[2]
-    assert mover({"gpu_index": 1}, GPU, gpus) == gpus[1]
-    assert mover({"direction": "h2d"}, GPU, gpus) == GPU
-    assert mover({"first": 2}, GPU, gpus) == GPU, "an unknown index"
-    assert mover({"first": "x"}, None, gpus) is None
+    assert limits.mover({"first": 3, "second": 1}, GPU, gpus) == gpus[2]
+    assert limits.mover({"gpu_index": 1}, GPU, gpus) == gpus[1]
+    assert limits.mover({"direction": "h2d"}, GPU, gpus) == GPU
+    assert limits.mover({"first": 2}, GPU, gpus) == GPU, "an unknown index"
+    assert limits.mover({"first": "x"}, None, gpus) is None
 
 
 @pytest.mark.parametrize("payload_bytes", [128, 512, None])
@@ -105,7 +96,7 @@ def test_nvlinks_add_up_their_line_rate() -> None:
     assert "headers" in one.assumptions[0]
 
 
-@pytest.mark.parametrize("bound", PCIE_BOUNDS)
+@pytest.mark.parametrize("bound", limits.PCIE_BOUNDS)
 @pytest.mark.parametrize(
     "gpu",
     [None, replace(GPU, integrated=True), replace(GPU, link=replace(LINK, coherent=True)),
@@ -114,7 +105,7 @@ def test_nvlinks_add_up_their_line_rate() -> None:
     ids=["no GPU", "integrated", "coherent", "unknown link", "unknown generation"],
 )  # fmt: skip
 def test_no_pcie_ceiling_without_a_known_pcie_link(bound: str, gpu: GpuInfo | None) -> None:
-    assert ceiling(bound, gpu) is None
+    assert limits.ceiling(bound, gpu) is None
 
 
 @pytest.mark.parametrize(
@@ -130,7 +121,7 @@ def test_no_pcie_ceiling_without_a_known_pcie_link(bound: str, gpu: GpuInfo | No
     ],
 )
 def test_no_ceiling_without_what_it_is_computed_from(bound: str | None, gpu: GpuInfo) -> None:
-    assert ceiling(bound, gpu) is None
+    assert limits.ceiling(bound, gpu) is None
     assert link_rate(LinkInfo()) is None
 
 
@@ -168,9 +159,9 @@ def test_the_l1_of_turing_is_half_as_wide() -> None:
 
 
 @pytest.mark.parametrize("capability", [None, (6, 1), (99, 0)])
-@pytest.mark.parametrize("level", CACHE_NAMES)
+@pytest.mark.parametrize("level", limits.CACHE_NAMES)
 def test_caches_of_unknown_architectures_have_no_ceiling(level: str, capability: tuple[int, int] | None) -> None:
     gpu = replace(BOARD, compute_capability=capability)
-    assert cache_rate(level, gpu) is None
-    assert ceiling(level, gpu) is None
-    assert ceiling(f"{level}_per_clock", gpu) is None
+    assert limits.cache_rate(level, gpu) is None
+    assert limits.ceiling(level, gpu) is None
+    assert limits.ceiling(f"{level}_per_clock", gpu) is None

@@ -2,17 +2,8 @@
 
 import pytest
 
+from microbench.analysis import rates as known
 from microbench.analysis.limits import ceiling, ceiling_at
-from microbench.analysis.rates import (
-    ARCHITECTURES,
-    GAMES,
-    Halved,
-    alu_rate,
-    data_sheet_clock_hz,
-    gemm_rate,
-    rate_of,
-    tensor_rate,
-)
 from microbench.core.model import GpuInfo
 
 SXM = "NVIDIA H200"
@@ -79,7 +70,7 @@ def test_what_is_published_comes_back(
 def test_a_board_for_games_adds_up_in_fp32_at_half_the_rate_and_that_is_an_assumption(
     name: str, of_full: float
 ) -> None:
-    rates = [tensor_rate(dtype, board(name, (8, 9))) for dtype in ("bf16", "fp16_acc16")]
+    rates = [known.tensor_rate(dtype, board(name, (8, 9))) for dtype in ("bf16", "fp16_acc16")]
     assert rates[0] is not None
     assert rates[1] is not None
     assert rates[0].value == rates[1].value * of_full
@@ -88,35 +79,35 @@ def test_a_board_for_games_adds_up_in_fp32_at_half_the_rate_and_that_is_an_assum
 
 
 def test_every_architecture_has_its_source_and_its_units() -> None:
-    for capability, found in ARCHITECTURES.items():
+    for capability, found in known.ARCHITECTURES.items():
         assert found.source
         assert found.confidence
         for dtype, rate in found.tensor.items():
-            told = tensor_rate(dtype, board(capability=capability))
+            told = known.tensor_rate(dtype, board(capability=capability))
             assert told is not None
-            assert told.value == (rate.full if isinstance(rate, Halved) else rate)
+            assert told.value == (rate.full if isinstance(rate, known.Halved) else rate)
             assert told.unit == ("OP/clk/SM" if dtype == "int8" else "FLOP/clk/SM")
             assert told.confidence == "high" or told.assumptions
         for operation in found.alu:
-            told = alu_rate(operation, board(capability=capability))
+            told = known.alu_rate(operation, board(capability=capability))
             assert told is not None
             assert told.unit == ("FLOP/clk/SM" if operation.startswith("fma") else "OP/clk/SM")
 
 
 def test_a_product_runs_on_tensor_cores_where_they_take_its_type() -> None:
-    on = {dtype: gemm_rate(dtype, board()) for dtype in ("fp64", "fp32", "bf16")}
+    on = {dtype: known.gemm_rate(dtype, board()) for dtype in ("fp64", "fp32", "bf16")}
     assert [one.by if one else None for one in on.values()] == ["tensor cores", "ALUs fma_fp32", "tensor cores"]
-    games = gemm_rate("fp64", board(f"NVIDIA {GAMES} RTX 4090", (8, 9)))
+    games = known.gemm_rate("fp64", board(f"NVIDIA {known.GAMES} RTX 4090", (8, 9)))
     assert games is not None
     assert games.by == "ALUs fma_fp64"
-    assert gemm_rate("nvfp4", board()) is None
+    assert known.gemm_rate("nvfp4", board()) is None
 
 
 def test_what_is_not_known_is_none() -> None:
-    assert rate_of("tensor:bf16", board(capability=None)) is None
-    assert rate_of("tensor:bf16", board(capability=(6, 0))) is None
-    assert rate_of("tensor:bf16", None) is None
-    assert rate_of("dram", board()) is None
+    assert known.rate_of("tensor:bf16", board(capability=None)) is None
+    assert known.rate_of("tensor:bf16", board(capability=(6, 0))) is None
+    assert known.rate_of("tensor:bf16", None) is None
+    assert known.rate_of("dram", board()) is None
     assert ceiling("tensor:bf16", board(sms=None)) is None
     assert ceiling("tensor:nothing_per_clock", board()) is None
     assert ceiling_at("dram", board(), 1e9) is None
@@ -148,10 +139,10 @@ def test_ceilings_name_their_clock_and_a_rate_a_cycle_holds_at_any() -> None:
     ],
 )  # fmt: skip
 def test_the_data_sheet_has_a_clock_of_its_own(name: str, bound: str, mhz: float) -> None:
-    assert data_sheet_clock_hz(bound, board(name)) == mhz * 1e6
+    assert known.data_sheet_clock_hz(bound, board(name)) == mhz * 1e6
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H200 NVL", "NVIDIA H100 PCIe", "SIMULATED GPU"])
 def test_boards_whose_data_sheet_is_not_known_have_none(name: str) -> None:
-    assert data_sheet_clock_hz("gemm:bf16", board(name)) is None
-    assert data_sheet_clock_hz("dram", board()) is None
+    assert known.data_sheet_clock_hz("gemm:bf16", board(name)) is None
+    assert known.data_sheet_clock_hz("dram", board()) is None

@@ -18,51 +18,38 @@ from microbench.gpu.fake.environment import FakeHost
 from microbench.gpu.fake.gpu import open_fake
 from microbench.measure.floors import measure_floors
 from microbench.measure.timer import Meter
-from microbench.run import worker
-from microbench.run.messages import (
-    Busy,
-    Done,
-    EnvironmentFound,
-    FloorsFound,
-    Job,
-    Message,
-    Order,
-    Ready,
-    Refused,
-    Started,
-    Tick,
-)
+from microbench.run import messages, worker
 from microbench.run.worker import Device, both_ends, measure, open_device
 
-JOB = Job("host", None, "worker_benchmarks", "worker_backend", os.getpid())
+JOB = messages.Job("host", None, "worker_benchmarks", "worker_backend", os.getpid())
 
 
-def job(seam: str, device: str | None) -> Job:
+def job(seam: str, device: str | None) -> messages.Job:
     return msgspec.structs.replace(JOB, seam=seam, device=device)
 
 
-def order(case: Case, device: str | None = None) -> Order:
-    return Order(case, session=1, round=2, device=device, seconds=0.01)
+def order(case: Case, device: str | None = None) -> messages.Order:
+    return messages.Order(case, session=1, round=2, device=device, seconds=0.01)
 
 
-def lines(*orders: Order) -> list[bytes]:
+def lines(*orders: messages.Order) -> list[bytes]:
     return [msgspec.json.encode(one) for one in orders]
 
 
-def refusal(error: BaseException) -> Refused:
+def refusal(error: BaseException) -> messages.Refused:
     def fail() -> None:
         raise error
 
     found = worker.guarded(fail)
-    assert isinstance(found, Refused)
+    assert isinstance(found, messages.Refused)
     return found
 
 
 def test_the_boundary_puts_every_error_into_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert worker.guarded(lambda: 7) == 7
-    assert refusal(Skip("needs 9.0")) == Refused("skipped", "needs 9.0")
-    assert refusal(MeasurementError("wrong")) == Refused("failed", "wrong")
-    assert refusal(DeviceAbsentError("gone", "look")) == Refused("failed", "gone", "look", 3)
+    assert refusal(Skip("needs 9.0")) == messages.Refused("skipped", "needs 9.0")
+    assert refusal(MeasurementError("wrong")) == messages.Refused("failed", "wrong")
+    assert refusal(DeviceAbsentError("gone", "look")) == messages.Refused("failed", "gone", "look", 3)
     assert refusal(UsageError("what", "ask")).exit_code == 2
     assert capsys.readouterr().err == ""
     odd = refusal(ZeroDivisionError("by zero"))
@@ -113,11 +100,11 @@ def test_telemetry_joins_both_ends() -> None:
 
 
 def test_ticks_are_seldom_and_the_first_comes_at_once() -> None:
-    sent: list[Message] = []
+    sent: list[messages.Message] = []
     tick = worker.throttled(sent.append, every_s=3600)
     for n in range(100):
         tick("submit", n, 1e-6)
-    assert sent == [Tick("submit", 0, 1e-6)]
+    assert sent == [messages.Tick("submit", 0, 1e-6)]
     tick = worker.throttled(sent.append, every_s=0)
     tick("submit", 1, 1e-6)
     tick("submit", 2, 1e-6)
@@ -143,20 +130,28 @@ def unpinned() -> Iterator[None]:
     os.sched_setaffinity(0, before)
 
 
-def served(one: Job, *orders: Order) -> list[Message]:
-    sent: list[Message] = []
+def served(one: messages.Job, *orders: messages.Order) -> list[messages.Message]:
+    sent: list[messages.Message] = []
     worker.serve(one, iter(lines(*orders)), sent.append)
     return sent
 
 
-def results(sent: list[Message]) -> list[Outcome]:
-    return [message.outcome for message in sent if isinstance(message, Done)]
+def results(sent: list[messages.Message]) -> list[Outcome]:
+    return [message.outcome for message in sent if isinstance(message, messages.Done)]
 
 
 def test_the_first_case_of_a_benchmark_says_that_it_may_be_long() -> None:
     sent = served(JOB, order(Case("calm", {"size": 1})), order(Case("calm", {"size": 2})))
-    kinds = [type(message) for message in sent if not isinstance(message, Tick)]
-    assert kinds == [Busy, Ready, Started, Busy, Done, Started, Done]
+    kinds = [type(message) for message in sent if not isinstance(message, messages.Tick)]
+    assert kinds == [
+        messages.Busy,
+        messages.Ready,
+        messages.Started,
+        messages.Busy,
+        messages.Done,
+        messages.Started,
+        messages.Done,
+    ]
 
 
 def test_a_worker_leaves_after_its_first_failure_but_not_after_a_skip() -> None:
@@ -166,7 +161,7 @@ def test_a_worker_leaves_after_its_first_failure_but_not_after_a_skip() -> None:
 
 
 def test_a_worker_takes_the_next_order_only_when_it_has_answered() -> None:
-    sent: list[Message] = []
+    sent: list[messages.Message] = []
     answered: list[int] = []
 
     def orders() -> Iterator[bytes]:
@@ -179,29 +174,29 @@ def test_a_worker_takes_the_next_order_only_when_it_has_answered() -> None:
 
 
 def test_a_device_that_does_not_open_is_refused() -> None:
-    assert served(job("gpu", "GPU-refusing"))[-1] == Refused("skipped", "this GPU does not like us")
+    assert served(job("gpu", "GPU-refusing"))[-1] == messages.Refused("skipped", "this GPU does not like us")
     sent = served(msgspec.structs.replace(JOB, backend="no_such_module"))
-    assert isinstance(sent[-1], Refused)
+    assert isinstance(sent[-1], messages.Refused)
     assert "no_such_module" in sent[-1].reason
 
 
-def probed(device: str | None) -> list[Message]:
-    sent: list[Message] = []
+def probed(device: str | None) -> list[messages.Message]:
+    sent: list[messages.Message] = []
     worker.probe(job("probe", device), sent.append)
-    return [message for message in sent if not isinstance(message, Busy)]
+    return [message for message in sent if not isinstance(message, messages.Busy)]
 
 
 def test_a_probe_tells_the_machine_then_the_floors_as_far_as_they_go() -> None:
     environment, floors, end = probed("one")  # the tiny GPU has nothing to measure its floors with
-    assert isinstance(environment, EnvironmentFound)
+    assert isinstance(environment, messages.EnvironmentFound)
     assert environment.environment.gpus[0].uuid == worker_backend.ONE
-    assert isinstance(floors, FloorsFound)
+    assert isinstance(floors, messages.FloorsFound)
     assert floors.floors == Floors(timer_step_s=pytest.approx(30e-9), timer_call_s=pytest.approx(30e-9))
-    assert end == Ready()
+    assert end == messages.Ready()
 
 
 def test_a_probe_passes_on_why_a_device_is_absent() -> None:
-    assert probed("absent") == [Refused("failed", "absent is not here", "plug it in", 3)]
+    assert probed("absent") == [messages.Refused("failed", "absent is not here", "plug it in", 3)]
 
 
 def test_floors_find_the_costs_that_the_simulation_was_built_with() -> None:
@@ -228,7 +223,7 @@ def test_a_coarse_clock_has_its_step_and_its_mean_cost() -> None:
     assert floors.timer_call_s == pytest.approx(50e-9, rel=0.01)
 
 
-def speak(one: Job, *orders: bytes) -> tuple[list[dict[str, object]], str, int]:
+def speak(one: messages.Job, *orders: bytes) -> tuple[list[dict[str, object]], str, int]:
     """Everything a real worker answers, what it says on standard error, and its exit code."""
     text = b"\n".join((msgspec.json.encode(one), *orders, b""))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
