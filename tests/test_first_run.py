@@ -86,6 +86,18 @@ def test_check_says_healthy_and_its_exit_code_does_too() -> None:
     assert call("check", "memory", "--run", "nvidia-h200").exit_code == 0
 
 
+def test_a_check_does_not_hide_the_run_before_it() -> None:
+    """After `check link` the command `show launch` said that the last run has no launch suite."""
+    call("run", "launch_cost", "--quick", "--device", "fake")
+    call("check", "link", "--device", "fake")
+    screen = call("show", COLUMNS="80")
+    assert len(screen.stdout.splitlines()) <= 40
+    assert "microbench show link_copy" in screen.stdout
+    for part in ("launch", "launch_cost", "link_copy"):
+        assert call("show", part).exit_code == 0, part
+    assert "has no figures of graph" in call("show", "graph").stderr
+
+
 def test_check_fails_for_a_slow_link_and_says_when_there_is_no_verdict(tmp_path: Path) -> None:
     slow = with_metrics(store.load("nvidia-h200"), "link_copy", four_times_as_long)
     result = call("check", "link", "--run", saved(slow, tmp_path / "slow.json"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,8 @@ import typer
 from microbench.cli import options
 from microbench.cli.options import NAMES, REFERENCE_RUN, FailOn, Theme
 from microbench.cli.output import check_new, draw, paged, write_new
-from microbench.cli.runs import consistent, grows, is_reference, load, report_of, screen_of
-from microbench.core.bench import SUITES
+from microbench.cli.runs import NEWEST_SEARCHED, consistent, grows, is_reference, load, read, report_of, screen_of
+from microbench.core.bench import SUITES, discover
 from microbench.core.errors import ExitCode, RunUnreadableError, UsageError
 from microbench.core.units import plain
 from microbench.report.figures.catalogue import KINDS
@@ -41,43 +42,56 @@ def show(
     """Show a recorded run on one screen, or a part of it.
 
     A suite shows its pictures and findings, a benchmark its tables, a figure is drawn alone, --all shows everything.
-    The name of a suite or figure alone means the last run.
+    The name of a suite, benchmark or figure alone means the newest run that has it.
     """
-    if part is None and name in (*SUITES, *KINDS):
+    parts = (*SUITES, *KINDS, *(discover() if name is not None and name.isidentifier() else ()))
+    if part is None and name in parts:
         name, part = None, name
+    if part is not None:
+        drawn = part_sheet(part, *load(name)) if name else newest_part(part)
+        lines = SUITE_LINES if part in SUITES else None
+        draw(drawn, svg, force=force, brief=part in (*SUITES, *KINDS), why=why, most_lines=lines)
+        return
     path, run = load(name)
-    if part is not None and part in KINDS and part not in SUITES:
-        from microbench.report.figures.figure import sheet
-
-        with consistent(run):
-            drawn = sheet(part, run, reference=is_reference(path))
-        if drawn is None:
-            raise _absent(part, run)
-        draw(drawn, svg, force=force, brief=True)
-    elif part in SUITES:
-        draw(part_sheet(str(part), path, run), svg, force=force, brief=True, why=why, most_lines=SUITE_LINES)
-    elif part is not None:
-        draw(part_sheet(part, path, run), svg, force=force, why=why)
-    elif everything:
+    if everything:
         with paged():
             draw(report_of(run, path), svg, force=force, why=why)
     else:
         draw(screen_of(run, path, name), svg, force=force, why=why)
 
 
+def newest_part(part: str) -> Report:
+    """The part of the newest run that has it: a later run of other benchmarks, or a check, does not hide it.
+
+    Raises the error of the last run if none has it.
+    """
+    from microbench.runs import store
+
+    for path in store.listing()[:NEWEST_SEARCHED]:
+        with suppress(RunUnreadableError):
+            return part_sheet(part, path, read(path))
+    return part_sheet(part, *load(None))
+
+
 def part_sheet(part: str, path: Path, run: Run) -> Report:
-    """The report of one suite, or the tables of one benchmark.
+    """The report of one suite, one figure, or the tables of one benchmark. A suite wins over a figure of its name.
 
     Raises UsageError for an unknown part, RunUnreadableError if the run has no figures of it.
     """
     import msgspec
 
+    if part in KINDS and part not in SUITES:
+        from microbench.report.figures.figure import sheet
+
+        with consistent(run):
+            figure = sheet(part, run, reference=is_reference(path))
+        if figure is None:
+            raise _absent(part, run)
+        return figure
     whole = report_of(run, path)
     if part in SUITES:
         sections = [section for section in whole.sections if section.suite == part]
     else:
-        from microbench.core.bench import discover
-
         if part not in discover() and run.benchmark(part) is None:
             known = f"give a suite ({', '.join(SUITES)}), a benchmark, or {NAMES}"
             raise UsageError(f"there is no part {plain(part, 40)}", known)

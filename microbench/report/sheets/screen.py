@@ -16,8 +16,9 @@ from microbench.report.tables import benchmark_tables
 
 OUT_OF_TIME = "time budget"
 MOST_NAMED = 4
-# Rows of the tables of benchmarks that were named.
-MOST_ROWS = 16
+# Lines of the tables of benchmarks that were named, and those of a table besides its rows and notes.
+TABLE_LINES = 18
+HEADING_LINES = 4
 # The bundled run of one GPU with every suite.
 RECORDED = "nvidia-h200"
 
@@ -61,15 +62,20 @@ def _block(evidence: Evidence, where: Environment) -> Block:
 
 def _tables(run: Run, group: Evidence) -> list[Table]:
     """The tables of the benchmarks that the only session named, as far as they fit the screen."""
-    named = run.sessions[0].settings.select if len(run.sessions) == 1 else ()
     tables = []
-    left = MOST_ROWS
+    left = TABLE_LINES
     for info in run.benchmarks:
-        measured = group.rows(info.name) if info.name in named else []
+        measured = group.rows(info.name) if info.name in _named(run) else []
         for table in benchmark_tables(info, measured, group.ceiling) if measured else ():
-            left -= len(table.rows)
+            left -= HEADING_LINES + len(table.rows) + len(table.notes)
             tables += [table] if left >= 0 else []
     return tables
+
+
+def _named(run: Run) -> list[str]:
+    """The benchmarks that the only session named."""
+    selected = run.sessions[0].settings.select if len(run.sessions) == 1 else ()
+    return [info.name for info in run.benchmarks if info.name in selected]
 
 
 def _line(answer: Answer) -> AnswerLine:
@@ -109,7 +115,8 @@ def _footer(name: str, run: Run, *, with_gpu: bool) -> str:
     suites = list(dict.fromkeys(info.suite for info in run.benchmarks))
     first = next((suite for suite in suites if suite != HOST), HOST) if with_gpu else HOST
     called = f" {name}" if name else ""
-    commands = [f"show{called} {first}", f"show{called} --all", f"report{called} -o run.html"]
+    parts = _named(run)[:2] or [first]
+    commands = [*(f"show{called} {part}" for part in parts), f"show{called} --all", f"report{called} -o run.html"]
     if not with_gpu:
-        commands[1:] = [f"show {RECORDED}, a real GPU"]
+        commands[len(parts) :] = [f"show {RECORDED}, a real GPU"]
     return f"more: {' · '.join(f'microbench {command}' for command in commands)}"
