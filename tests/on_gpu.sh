@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
 # Everything that needs a real GPU, in one go: tests/on_gpu.sh FOLDER [STEP …]; results and logs go to FOLDER.
-# Steps: tests, sanitizer, settling (what direct launches do to graph nodes), repeats (five runs of three rounds and
-# their overlap), against_nvbandwidth, against_peers, against_babelstream, against_chase and against_torch (another
-# program in turn, see tests/against.py; NVBANDWIDTH and BABELSTREAM name the programs), held_out (the model against
-# steps that it never saw; HELD_OUT names the file of an earlier session), without_nvmath, presets (a whole run in its time), reference, reference_graph, reference_link and
+# Steps: tests, sanitizer, repeats (five runs of three rounds and their overlap), against_nvbandwidth, against_peers,
+# against_babelstream, against_chase and against_torch (another program in turn, see tests/against.py; NVBANDWIDTH and
+# BABELSTREAM name the programs), held_out (the model against steps that it never saw; HELD_OUT names the file of an
+# earlier session), without_nvmath, presets (a whole run in its time), reference, reference_graph, reference_link and
 # reference_memory (the bundled run anew, a session a suite, each under 10 minutes; REFERENCE names the file that they
-# grow), reference_compute (that of the compute suite, with the memory's rate as its roof; or into the run that COMPUTED
-# names), reference_peers (that of two GPUs), pack (as they are bundled).
+# grow), reference_compute (that of the compute suite, with the memory's rate as its roof; or into the run that
+# COMPUTED names), reference_peers (that of two GPUs), pack (as they are bundled).
 # SANITIZED names the files of tests that the sanitizer looks at, all by default.
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
 folder=${1:?usage: tests/on_gpu.sh FOLDER [STEP …]}
 shift
 steps=("$@")
-[ "${#steps[@]}" -gt 0 ] || steps=(tests sanitizer settling repeats presets reference reference_graph reference_link pack)
+[ "${#steps[@]}" -gt 0 ] || steps=(tests sanitizer repeats presets reference reference_graph reference_link pack)
 reference=${REFERENCE:-$folder/nvidia-h200.json}
 peers=$folder/nvidia-h200-x2.json
 computed=${COMPUTED:-$folder/nvidia-h200-compute.json}
@@ -72,10 +72,6 @@ checked() {
     { echo "== $1 $2" && grep -E "passed|failed|deselected|s call|ERROR SUMMARY|RACECHECK SUMMARY" "$log"; } \
         >>"$folder/sanitizer_$1.txt"
     rm -f "$log"
-}
-
-settling() {
-    for _ in 1 2 3; do "$python" tests/graph_settling.py || failed=1; done | tee "$folder/settling.txt"
 }
 
 repeats() {

@@ -22,15 +22,7 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.gpu.cuda.links import buffers
 from microbench.gpu.cuda.links.buffers import HostPages, cpus_of, require_node, require_taken
 from microbench.gpu.cuda.memory import allocation
-from microbench.gpu.cuda.memory.allocation import (
-    MOST_BLOCKS,
-    MOST_OWN_BYTES,
-    STEP_BYTES,
-    all_blocks,
-    held_by,
-    holders,
-    why_not_all,
-)
+from microbench.gpu.cuda.memory import allocation as blocks
 from microbench.gpu.cuda.memory.engines import FEWEST_ROWS, WIDEST_ROW_BYTES, row_width_bytes
 from microbench.gpu.machine.nvml import Holder, Holders, NvmlGpu, memory_holders
 from microbench.gpu.machine.query import Answer
@@ -60,9 +52,9 @@ def test_holders_are_named_with_their_memory() -> None:
     own = process(os.getpid(), 500 * MIB)
     several = nvml(own, process(7, 3 * GIB), nvmlDeviceGetGraphicsRunningProcesses=[process(8), process(7, 1)])
     for gpu, words in ((several, "python (pid 7) 3.00 GiB, Xorg (graphics, pid 8)"), (nvml(own), "nobody else")):
-        fact = holders(gpu)
+        fact = blocks.holders(gpu)
         assert (fact.name, fact.value, fact.source) == ("memory_holders", words, "NVML")
-        assert held_by(gpu) == words
+        assert blocks.held_by(gpu) == words
         assert memory_holders(gpu.query).value.own.used_bytes == 500 * MIB
 
 
@@ -74,11 +66,11 @@ def test_holders_are_named_with_their_memory() -> None:
     ),
 ])  # fmt: skip
 def test_processes_hidden_from_nvml_are_unknown_and_not_nobody(gpu: NvmlGpu, reason: str) -> None:
-    fact = holders(gpu)
+    fact = blocks.holders(gpu)
     assert fact.value is None
     assert reason in str(fact.reason)
-    assert held_by(gpu).startswith("others not known (")
-    assert reason in held_by(gpu)
+    assert blocks.held_by(gpu).startswith("others not known (")
+    assert reason in blocks.held_by(gpu)
 
 
 def test_in_a_pid_namespace_an_unknown_pid_is_this_process(tmp_path: Path) -> None:
@@ -125,13 +117,15 @@ class Driver:
         return sum(self.holes)
 
     def blocks(self) -> list[int]:
-        return all_blocks(self.take, self.give_back, self.free_bytes)
+        return blocks.all_blocks(self.take, self.give_back, self.free_bytes)
 
 
 @given(st.lists(st.integers(0, 200 * GIB), min_size=1, max_size=4))
 def test_the_largest_blocks_are_found_and_freed(holes: list[int]) -> None:
     room = Driver(*holes)
-    wanted = sorted((hole // STEP_BYTES * STEP_BYTES for hole in holes if hole >= STEP_BYTES), reverse=True)
+    wanted = sorted(
+        (hole // blocks.STEP_BYTES * blocks.STEP_BYTES for hole in holes if hole >= blocks.STEP_BYTES), reverse=True
+    )
     assert room.blocks() == wanted
     assert room.holes == holes
     assert not room.given
@@ -141,7 +135,7 @@ def test_the_search_is_short_and_ends_at_most_blocks() -> None:
     room = Driver(139 * GIB - 5 * MIB, 5 * MIB)
     assert room.blocks() == [139 * GIB - 6 * MIB, 4 * MIB]
     assert room.tries < 20
-    assert len(Driver(*[STEP_BYTES] * (2 * MOST_BLOCKS)).blocks()) == MOST_BLOCKS
+    assert len(Driver(*[blocks.STEP_BYTES] * (2 * blocks.MOST_BLOCKS)).blocks()) == blocks.MOST_BLOCKS
 
 
 def test_all_blocks_are_freed_after_an_error() -> None:
@@ -154,19 +148,19 @@ def test_all_blocks_are_freed_after_an_error() -> None:
 
     room.holes[1] = GIB
     with pytest.raises(MeasurementError):
-        all_blocks(take, room.give_back, room.free_bytes)
+        blocks.all_blocks(take, room.give_back, room.free_bytes)
     assert room.holes == [4 * GIB, GIB]
 
 
 @pytest.mark.parametrize(("found", "used_bytes", "shared", "why"), [
     (NOBODY, 100 * GIB, False, None),
-    (UNSEEN, MOST_OWN_BYTES, False, None),
+    (UNSEEN, blocks.MOST_OWN_BYTES, False, None),
     (SOMEBODY, 0, False, "another process holds memory of this GPU"),
-    (UNSEEN, MOST_OWN_BYTES + 1, False, "2.00 GiB are held, perhaps by another process (NVML lists no process)"),
+    (UNSEEN, blocks.MOST_OWN_BYTES + 1, False, "2.00 GiB are held, perhaps by another process (NVML lists no process)"),
     (NOBODY, 0, True, "the GPU's memory is the host's"),
 ])  # fmt: skip
 def test_memory_others_may_need_is_not_taken(found: Answer, used_bytes: int, shared: bool, why: str | None) -> None:
-    reason = why_not_all(found, used_bytes, shared_with_host=shared)
+    reason = blocks.why_not_all(found, used_bytes, shared_with_host=shared)
     assert reason is None if why is None else str(reason).startswith(why)
 
 
