@@ -20,7 +20,7 @@ def finding_of(rule: str, run: Run = WHOLE) -> Finding:
 
 
 def launches(run: Run, seconds: float, *kinds: str) -> Run:
-    """The run with another launch call of chains of some kinds."""
+    """The run with ``seconds`` as the launch call of chains of these kinds."""
     other = measurement("launch", seconds)
     for kind in kinds:
         run = with_metrics(run, "graph_nodes", lambda old: other if old.metric == "launch" else old, kind=kind)

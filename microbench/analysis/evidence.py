@@ -105,7 +105,7 @@ class Evidence:
         return [row for row in self._rows.values() if row.suite == suite]
 
     def curve(self, benchmark: str, metric: str, axis: str, /, **params: int | str) -> list[tuple[int, Row]]:
-        """The first row for each value of a numeric axis, ascending."""
+        """Value and row for each value of a numeric axis, ascending. Of several rows with a value, the first."""
         points: dict[int, Row] = {}
         for row in self.rows(benchmark, metric, **params):
             value = row.params.get(axis)

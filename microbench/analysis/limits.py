@@ -89,7 +89,7 @@ def mover(params: Mapping[str, Param], gpu: GpuInfo | None, gpus: Iterable[GpuIn
 
 
 def ceiling(bound: str | None, gpu: GpuInfo | None) -> Ceiling | None:
-    """The limit of that name on that GPU; None if there is none, or the GPU does not report enough.
+    """The limit called ``bound`` on this GPU. None for an unknown name, or if the GPU does not report what it needs.
 
     PCIe at the GPU's full generation and width: "pcie_h2d", "pcie_d2h" and "pcie_both" (the sum) for copy engines,
     "pcie_sm_read" and "pcie_sm_write" for kernels on host memory. An integrated or coherently linked GPU has no PCIe

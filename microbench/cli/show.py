@@ -44,8 +44,7 @@ def show(
     A suite shows its pictures and findings, a benchmark its tables, a figure is drawn alone, --all shows everything.
     The name of a suite, benchmark or figure alone means the newest run that has it.
     """
-    parts = (*SUITES, *KINDS, *(discover() if name is not None and name.isidentifier() else ()))
-    if part is None and name in parts:
+    if part is None and name and (name in (*SUITES, *KINDS) or (name.isidentifier() and name in discover())):
         name, part = None, name
     if part is not None:
         drawn = part_sheet(part, *load(name)) if name else newest_part(part)

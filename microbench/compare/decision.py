@@ -323,8 +323,8 @@ def chance_of_levels(split: Levels, shift: FloatArray, suite: IntArray, family: 
     """The probability that a figure's shift is no change, but two levels that chance sorted by run.
 
     Five processes a side cannot exclude it: a figure that takes either level half of the time is sorted once in 512
-    pairs of runs. So figures that jump about as far count against the rest of their family, and a little against the
-    rest of their suite: the share of such figures, times the chance that they are sorted.
+    pairs of runs. The probability is the share of figures in the family that jump about as far, and to a small part
+    those of the suite, times the chance that their levels are sorted by run.
     """
     result: FloatArray = np.zeros_like(shift)
     for number in np.unique(suite):

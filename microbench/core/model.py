@@ -50,7 +50,7 @@ class AxisInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BenchmarkInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The description of a benchmark that a run file stores, so that old files can be read without its code."""
+    """What a run file says about a benchmark. With it a file can be read after the benchmark was removed."""
 
     name: str
     suite: str

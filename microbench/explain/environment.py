@@ -509,7 +509,7 @@ def _number(value: Scalar) -> float | None:
 
 
 def _cpus(environment: Environment, name: str) -> set[int]:
-    """The CPUs that a fact lists; empty for an unknown one or one that a foreign file spells otherwise."""
+    """The CPUs that a fact lists. The set is empty if the fact is missing or is not a list of CPUs."""
     try:
         return set(cpu_list(str(environment.fact(name))))
     except ValueError:

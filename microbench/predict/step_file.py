@@ -152,7 +152,8 @@ CHANGES: Mapping[str, tuple[str, Reader]] = {
 
 
 def changes(values: Mapping[str, str | int | None], to_layer: str | None, layers: LayerNames) -> Changes:
-    """The changes as typed, by the names of Changes; None was not typed. Raises UsageError."""
+    """The changes that the options ask for. ``values`` has the typed text of each field of Changes, None for an option
+    that was not given. Raises UsageError for a text that cannot be read."""
     read: dict[str, Any] = {}
     for name, value in values.items():
         option, reader = CHANGES[name]

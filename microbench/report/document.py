@@ -280,8 +280,8 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class Screen(msgspec.Struct, frozen=True):
-    """A run on one screen: the answers of each GPU, the tables of benchmarks that were named, the findings that matter
-    most, what distorts the run, what the time budget left out ("" if nothing), and what to type next."""
+    """What one screen shows of a run. ``tables`` are those of named benchmarks. ``left_out`` says what the time budget
+    left out, "" if nothing. ``footer`` says what to type next."""
 
     mark: str
     run: str

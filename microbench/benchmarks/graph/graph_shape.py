@@ -6,7 +6,7 @@ Question
 Method
     Kernels record their own begin and end. The graph is built node by node. The streams fork and join by event records
     and waits, submitted from a compiled loop; independent kernels need none. Both run in turn, each with the same
-    synchronise. The records show that every kernel ran, and none before those it depends on.
+    synchronise. The records show that every kernel ran, and that it began after the kernels it depends on had ended.
 Reading
     Streams pay a launch for each kernel and two event calls for each branch, all from one thread; in a graph the GPU
     launches the branches. More branches help until the GPU cannot start kernels any faster. Streams share the driver's

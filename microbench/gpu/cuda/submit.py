@@ -169,7 +169,7 @@ def allow_shared_memory(function: int, shared_bytes: int, carve_out: int | None 
 
 
 def run(case: Case, function: int, blocks: int, threads: int, arguments: tuple[int, ...]) -> None:
-    """Launch a CUfunction once in the legacy stream, outside of any timed region, and wait for it."""
+    """Launch a CUfunction once in the legacy default stream and wait for it. Not for timed work."""
     op = ops.Launch(grid_blocks=blocks, block_threads=threads, stream=ops.LEGACY_STREAM)
     launch(case, function, op, Parameters([arguments]))(1)
     case.synchronize()

@@ -304,7 +304,7 @@ class MemoryCosts(msgspec.Struct, frozen=True):
         "cupy": ShapeCosts(32 << 10, Rates(0.8, 0.96, 0.9), submit_ns=9000),
         "numba": ShapeCosts(24 << 10, Rates(0.85, 0.92, 0.9), submit_ns=12_000),
     })  # fmt: skip
-    # Levels: a cache answers every read of a set that it can hold, and none of a larger one.
+    # Levels: a working set that fits a cache is always read from it, a larger one never.
     shared_bytes: int = 227 << 10
     l1_bytes: int = 224 << 10
     l2_bytes: int = 48 << 20

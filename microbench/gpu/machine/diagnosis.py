@@ -311,7 +311,7 @@ def package_version(name: str) -> str | None:
 
 
 def _gpus(machine: Machine) -> tuple[str, ...] | None:
-    """NVIDIA's display controllers on the PCI bus (NVSwitches and sound functions have other classes)."""
+    """The NVIDIA GPUs on the PCI bus. Other NVIDIA devices, such as NVSwitches, are not counted."""
     if not machine.exists(PCI_DEVICES):
         return None
     return tuple(

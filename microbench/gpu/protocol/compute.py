@@ -225,7 +225,7 @@ class Compute(Protocol):
         """
 
     def needed_bytes(self, dtype: GemmType, rows: int, columns: int, depth: int) -> int:
-        """Bytes of operands, result, check and workspace of such a problem."""
+        """Device memory that this product needs, in bytes: operands, result, check and workspace."""
 
     def free_bytes(self) -> int:
         """Device memory that a problem can take now, in bytes."""

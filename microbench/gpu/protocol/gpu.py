@@ -137,7 +137,7 @@ class Gpu(Protocol):
         """Wait until the GPU is idle."""
 
     def synchronize_stream(self, stream: int = 0) -> None:
-        """Wait for one stream, in the wait mode that the process was started with."""
+        """Wait for one stream. The process waits by spinning or by blocking, as it was started."""
 
     def start_stamps(self, count: int) -> IntArray:
         """``count`` times: launch an empty kernel whose first instruction sets a flag, then synchronise the stream.

@@ -99,7 +99,7 @@ class LocalChase(Protocol):
         """Single reads, each stamped by the SM's clock: SM cycles including the stamp, shape (reads,)."""
 
     def lines_cycles(self, repeats: int) -> IntArray:
-        """Latency of each line when the L2 answers one SM, whose own cache is bypassed.
+        """Latency of each line that one SM reads from the L2. The reads bypass its L1.
 
         SM cycles including the stamp, shape (repeats, lines). Raises Skip for shared memory.
         """

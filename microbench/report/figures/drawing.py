@@ -152,7 +152,7 @@ def _line(canvas: Canvas, line: Line, path: Sequence[Point], symbol: Symbol, hin
 def _marks(canvas: Canvas, marks: Sequence[tuple[float, str]], height: float) -> None:
     """Vertical lines over the plot, each with its name on a row of its own above, so that no line crosses a name.
 
-    A name is right of its line if it fits there; of such names the leftmost is highest, of the others the rightmost.
+    A name is to the right of its line if it fits there, else to the left.
     """
     room = 5.0  # between a line and its name
     lefts = [mark for mark in sorted(marks) if mark[0] + room + width_of(mark[1]) > canvas.width]

@@ -161,7 +161,7 @@ def _classes(column: Column, cell: Cell | None = None) -> Markup:
 
 
 def _note_widths(rows: Sequence[Sequence[Cell]], first: int) -> Markup:
-    """The style attribute with the longest note of each column in letters, by which the figures are aligned.
+    """A style attribute that holds, for each column, the length of its longest note. The page aligns figures by it.
 
     ``first`` is the number of the first column on the page.
     """

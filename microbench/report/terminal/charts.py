@@ -92,7 +92,7 @@ def _column(filled: float, visible: bool, fine: bool) -> str:
 
 
 def _labels(places: Sequence[tuple[int, str]], width: int) -> Drawn:
-    """Texts below their places, each behind a small arrow, on as many lines as keep them apart."""
+    """Labels below a chart, each with an arrow at its place. Labels that would overlap go on separate lines."""
     rows: list[str] = []
     for at, text in places:
         whole = f"▲ {text}"

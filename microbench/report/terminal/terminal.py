@@ -322,8 +322,9 @@ class Painter:
     def screen(self, screen: Screen) -> None:
         """The answer on one screen."""
         for banner in screen.banners:
-            words = self.text(f"{banner.text} {banner.next_step}".strip())
-            self._indented(joined(self.text(f"{banner.word}: ", banner.tone), words), 0)
+            self._indented(joined(self.text(f"{banner.word}: ", banner.tone), self.text(banner.text)), 0)
+            if banner.next_step:
+                self._indented(joined(self.text("next: ", "note"), self.text(banner.next_step)), 0)
         for block in screen.blocks:
             self._block(block, screen)
         for table in screen.tables:
