@@ -12,6 +12,10 @@ extern "C" __global__ void empty() {}
 // Has the parameter list that Python layers pack, and touches nothing.
 extern "C" __global__ void four_arguments(float *a, float *b, float *c, int n) {}
 
+// Every thread adds to a word of its own. Two functions, so that a chain can alternate between functions.
+extern "C" __global__ void add_1(u32 *words) { words[blockIdx.x * blockDim.x + threadIdx.x] += 1; }
+extern "C" __global__ void add_2(u32 *words) { words[blockIdx.x * blockDim.x + threadIdx.x] += 2; }
+
 // Every thread spins for the same number of SM clock cycles.
 extern "C" __global__ void spin(u64 cycles) {
     u64 begin = clock64();
@@ -121,6 +125,21 @@ extern "C" __global__ void answer(const u32 *question, volatile u32 *reply, u32 
             if (globaltimer_ns() - begin > timeout_ns) return;
         }
         *reply = round;
+        __threadfence_system();
+    }
+}
+
+// The same, and notes %globaltimer when it sees a question. The note follows the reply, so that it does not delay it.
+extern "C" __global__ void answer_timed(const u32 *question, volatile u32 *reply, u64 *seen_ns, u32 rounds,
+                                        u64 timeout_ns) {
+    u64 begin = globaltimer_ns();
+    for (u32 round = 1; round <= rounds; round++) {
+        while (load_acquire_system(question) != round) {
+            if (globaltimer_ns() - begin > timeout_ns) return;
+        }
+        u64 now = globaltimer_ns();
+        *reply = round;
+        seen_ns[round - 1] = now;
         __threadfence_system();
     }
 }

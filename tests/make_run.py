@@ -24,8 +24,16 @@ DURATIONS_NS = (0, 500, 1000, 2000, 3000, 5000, 10_000, 20_000, 50_000, 100_000)
 
 TIME, RATE, COUNT = "time", "rate", "count"
 LAUNCH_COST = {
-    "submit": 3.3e-6, "start": 6.4e-6, "start_estimate": 5.1e-6, "complete": 2.0e-6, "round_trip": 8.4e-6,
-    "gap_stream": 1.36e-6, "gap_graph": 0.53e-6, "throughput": 3.4e-6, "flag_round_trip": 1.7e-6, "host_read": 1.1e-6,
+    "submit": 3.3e-6, "start": 6.4e-6, "to_kernel": 5.1e-6, "from_kernel": 3.2e-6, "complete": 2.0e-6,
+    "round_trip": 8.4e-6, "throughput": 3.4e-6, "flag_round_trip": 1.7e-6, "host_read": 1.1e-6,
+}  # fmt: skip
+# Periods of launch_gap in a stream and as a graph, and the duration as profilers report it, by kernel and blocks, of
+# a process that has launched into two streams; in one of one stream both are ONE_STREAM shorter.
+PROFILED_LONGER, ONE_STREAM = 0.5e-6, 0.18e-6
+CHAINS = {
+    ("empty", "one"): (1.46e-6, 0.63e-6, 0.6e-6), ("spin", "one"): (3.42e-6, 2.59e-6, 2.56e-6),
+    ("add", "one"): (1.76e-6, 0.93e-6, 0.8e-6), ("add", "an_sm"): (1.96e-6, 1.13e-6, 1.0e-6),
+    ("add", "eight_an_sm"): (2.46e-6, 1.63e-6, 1.5e-6),
 }  # fmt: skip
 
 
@@ -109,8 +117,23 @@ def sweep_outcomes(round: int = 0) -> list[model.Outcome]:
     return made
 
 
-def way_outcomes(round: int = 0) -> list[model.Outcome]:
+def gap_outcomes(round: int = 0) -> list[model.Outcome]:
     made = []
+    for (kernel, blocks), (stream_s, graph_s, duration_s) in CHAINS.items():
+        for streams, shorter_s in (("two", 0.0), ("one", ONE_STREAM)):
+            rows = {"stream": stream_s - shorter_s, "graph": graph_s - shorter_s}
+            if streams == "two":
+                rows["duration"] = duration_s
+                if kernel == "spin":
+                    rows["stamped"] = duration_s - PROFILED_LONGER
+            chains = [measurement(name, value, clock="device", spread=0.001) for name, value in rows.items()]
+            params = {"kernel": kernel, "blocks": blocks, "functions": "same", "launch_streams": streams}
+            made.append(outcome("launch_gap", chains, round=round, **params))
+    return made
+
+
+def way_outcomes(round: int = 0) -> list[model.Outcome]:
+    made = gap_outcomes(round)
     for size, depth in ((0, 1021), (1024, 1021), (4000, 717)):
         depths = [measurement("depth", depth, spread=0.0, n=3, clock="counter")]
         made.append(outcome("launch_queue", depths, round=round, argument_bytes=size))
@@ -159,6 +182,7 @@ METRICS: dict[str, tuple[model.Metric, ...]] = {
     "launch_cost": tuple(
         metric(name, unit="s/launch" if name in ("submit", "throughput") else "s") for name in LAUNCH_COST
     ),
+    "launch_gap": tuple(metric(name, unit="s/launch") for name in ("stream", "graph", "duration", "stamped")),
     "launch_layers": (metric("submit", unit="s/launch"), metric("round_trip")),
     "launch_duration": (metric("period", unit="s/launch"), metric("gated", unit="s/launch"), metric("duration")),
     "launch_traffic": (

@@ -6,7 +6,8 @@ from fake_session import medians
 
 from microbench.core.bench import discover
 from microbench.gpu.fake.costs import FakeCosts, Traffic
-from microbench.gpu.protocol.gpu import WaitMode
+from microbench.gpu.protocol.gpu import STREAMS_VARIABLE, WaitMode
+from microbench.gpu.protocol.graphs import SPIN_NS
 
 COSTS = FakeCosts()
 OTHER = FakeCosts(
@@ -43,14 +44,28 @@ def test_launch_cost(costs: FakeCosts) -> None:
     figures = medians("launch_cost", costs)
     assert figures["submit"] == pytest.approx(costs.submit_ns * 1e-9, rel=1e-3)
     assert figures["start"] == pytest.approx(start_s(costs), abs=READING_S)
-    assert figures["start_estimate"] == pytest.approx(start_s(costs) - costs.flag_to_host_ns * 1e-9, abs=READING_S)
+    assert figures["to_kernel"] == pytest.approx(start_s(costs) - costs.flag_to_host_ns * 1e-9, abs=READING_S)
+    assert figures["from_kernel"] == pytest.approx(costs.completion_ns["auto"] * 1e-9, abs=READING_S)
     assert figures["complete"] == pytest.approx(complete_s(costs, "auto"), abs=READING_S)
     assert figures["round_trip"] == pytest.approx(figures["start"] + figures["complete"], abs=2e-9)
-    assert figures["gap_stream"] == pytest.approx(costs.gap_stream_ns * 1e-9, abs=1e-9)
-    assert figures["gap_graph"] == pytest.approx(costs.gap_graph_ns * 1e-9, abs=1e-9)
     assert figures["throughput"] == pytest.approx(costs.submit_ns * 1e-9, rel=0.01)
     assert figures["flag_round_trip"] == pytest.approx((costs.host_read_ns + costs.flag_to_host_ns) * 1e-9, abs=1e-9)
     assert figures["host_read"] == pytest.approx(costs.host_read_ns * 1e-9, abs=1e-9)
+
+
+@each_machine
+@pytest.mark.parametrize("streams", ["one", "two"])
+def test_launch_gap(costs: FakeCosts, streams: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(STREAMS_VARIABLE, streams)
+    figures = medians("launch_gap", costs, kernel="spin", blocks="one", functions="same", launch_streams=streams)
+    shorter_ns = costs.one_stream_gap_ns if streams == "one" else 0.0
+    for way, gap_ns in (("stream", costs.gap_stream_ns), ("graph", costs.gap_graph_ns)):
+        assert figures[way] == pytest.approx((SPIN_NS + gap_ns - shorter_ns) * 1e-9, abs=2e-9)
+    assert ("duration" in figures) == (streams == "two")
+    if streams == "two":
+        assert figures["duration"] == pytest.approx(
+            (SPIN_NS + costs.profiler_ns) * 1e-9, abs=costs.globaltimer_step_ns * 1e-9
+        )
 
 
 @pytest.mark.parametrize("layer", COSTS.layers)

@@ -15,7 +15,8 @@ MEMORY, LINK = 4e12, 50e9
 # Every constant has a value of its own, so that none can stand for another.
 KNOWN = {
     "way": 3e-6, "empty": 0.0, "complete": 2.5e-6, "sync": 0.2e-6, "gap_stream": 1.4e-6, "gap_graph": 0.6e-6,
-    "replay_node": 2e-9,
+    "replay_node": 2e-9, "write_stream": 0.11e-6, "write_graph": 0.13e-6, "one_stream_stream": 0.15e-6,
+    "one_stream_graph": 0.17e-6,
     "replay_way": 3.5e-6, "make": 30e-6, "make_node": 1.1e-6, "queue": 1000.0, "front_end": 0.25e-6, "memory": MEMORY,
     "h2d_call": 1.9e-6, "h2d_way": 1.3e-6, "h2d_latency": 1.1e-6, "h2d_rate": LINK,
     "d2h_call": 1.7e-6, "d2h_way": 1.5e-6, "d2h_latency": 1.2e-6, "d2h_rate": LINK * 1.1,
@@ -25,6 +26,8 @@ KNOWN = {
     model.replay_name("cuda_core"): 3.1e-6,
 }  # fmt: skip
 CLOSE_S = 1e-12
+# Behind kernels that write, in a program of one stream.
+GAPS = {way: KNOWN[f"gap_{way}"] + KNOWN[f"write_{way}"] - KNOWN[f"one_stream_{way}"] for way in model.WAYS}
 
 seconds = st.floats(0, 1e-3)
 no_bytes = st.just(0.0)
@@ -272,7 +275,7 @@ def test_the_path_says_what_the_time_was_spent_on() -> None:
 def test_a_graph_takes_kernel_and_gap_behind_one_call(kernels: int, duration_s: float, layer: str) -> None:
     found = played(step(Kernels(kernels, (duration_s,), host_s=1e-3), Wait(), layer=layer), "graph")
     call_s = KNOWN[model.replay_name(layer)] + kernels * KNOWN["replay_node"]
-    law_s = call_s + KNOWN["replay_way"] + kernels * duration_s + (kernels - 1) * KNOWN["gap_graph"] + KNOWN["complete"]
+    law_s = call_s + KNOWN["replay_way"] + kernels * duration_s + (kernels - 1) * GAPS["graph"] + KNOWN["complete"]
     assert found.end_s == pytest.approx(law_s, rel=1e-9)
 
 
@@ -280,7 +283,7 @@ def test_a_graph_takes_kernel_and_gap_behind_one_call(kernels: int, duration_s: 
 def test_kernels_of_many_lengths_take_the_longest_way_through_calls_and_kernels(lengths: tuple[float, ...]) -> None:
     """Each kernel may be the last one that waited for its call; from there on only kernels and gaps count."""
     found = played(step(Kernels(len(lengths), lengths), Wait()), "stream")
-    call_s, gap_s = KNOWN[model.call_name("loop", 0)], KNOWN["gap_stream"]
+    call_s, gap_s = KNOWN[model.call_name("loop", 0)], GAPS["stream"]
     count = len(lengths)
     ways = [(at + 1) * call_s + sum(lengths[at:]) + (count - at - 1) * gap_s for at in range(count)]
     assert found.end_s == pytest.approx(max(ways) + KNOWN["way"] + KNOWN["complete"], rel=1e-9)
@@ -346,11 +349,11 @@ def test_a_pinned_copy_leaves_the_host_to_the_next_call() -> None:
     assert [span.lane for span in found.work] == ["h2d", "gpu", "d2h"]
     assert into.begin_s == pytest.approx(1.9e-6 + 1.3e-6)
     assert into.end_s - into.begin_s == pytest.approx(1.1e-6 + 5e6 / LINK)
-    assert kernel.begin_s == pytest.approx(into.end_s + KNOWN["gap_stream"])
+    assert kernel.begin_s == pytest.approx(into.end_s + GAPS["stream"])
     assert out.end_s - out.begin_s == pytest.approx(1.2e-6 + 5.5e6 / (LINK * 1.1))
     assert found.host[1].end_s == pytest.approx(1.9e-6 + 2.3e-6)
     assert found.end_s == pytest.approx(out.end_s + KNOWN["complete"])
-    assert found.shares["link"] == pytest.approx(found.end_s - 1.9e-6 - 1.3e-6 - 1.4e-6 - 4e-6 - 2.5e-6)
+    assert found.shares["link"] == pytest.approx(found.end_s - 1.9e-6 - 1.3e-6 - GAPS["stream"] - 4e-6 - 2.5e-6)
 
 
 def test_a_pageable_copy_waits_for_the_work_before_it_and_keeps_the_host() -> None:

@@ -8,16 +8,27 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_graph_run import EMPTY, GAP_GRAPH, GAP_STREAM, LAUNCH, LIFE, REPLAY, SUBMIT, make_graph_run
+from make_graph_run import GAP_GRAPH, GAP_STREAM, LAUNCH, LIFE, REPLAY, SUBMIT, make_graph_run
 from make_link_run import make_link_run
-from make_run import LAUNCH_COST, changed, make_run, measurement, outcome, with_metrics, without
+from make_run import (
+    CHAINS,
+    LAUNCH_COST,
+    ONE_STREAM,
+    PROFILED_LONGER,
+    changed,
+    make_run,
+    measurement,
+    outcome,
+    with_metrics,
+    without,
+)
 from msgspec.structs import replace
 
 from microbench.analysis.evidence import Evidence, evidence_by_device, row_name
 from microbench.core.model import Measurement, Outcome, Run, Session, Work
 from microbench.predict.constants import Constant, Fit, Misfit, combined, middle, of_row, of_rows, own_s, straight
 from microbench.predict.fit import ASSUMED, Calibrated, Step, call_constant, fit, misfit, misfits, missing, with_calls
-from microbench.predict.model import WAYS, Way, acts, needed, play
+from microbench.predict.model import WAYS, Way, acts, gap_s, needed, play
 from microbench.predict.workload import Copies, Kernels, Wait, Workload
 
 STEP = Workload((Kernels(100, (2e-6,)), Wait()))
@@ -56,24 +67,25 @@ def test_the_law_of_a_step_is_what_the_model_plays(
     way: str, kernels: int, own_seconds: float, values: list[float]
 ) -> None:
     names = ("call.loop.0", "way", "complete", "gap_stream", "gap_graph", "replay.loop", "replay_node", "replay_way")
-    constants = dict(zip(names, values, strict=True)) | {"sync": 1e-9, "empty": 1e-9}
+    unused = ("one_stream_stream", "one_stream_graph")
+    constants = dict(zip(names, values, strict=True)) | dict.fromkeys(unused, 0.0) | {"sync": 1e-9, "empty": 1e-9}
     step = Step(way, "loop", 0, kernels, own_seconds, 1.0, 0.01, "")
-    workload = Workload((Kernels(kernels, (own_seconds,)), Wait()))
+    workload = Workload((Kernels(kernels, (own_seconds,), writes=False), Wait()))
     played_s = play(acts(workload, constants, way)).end_s
     assert law_s(step, constants) == pytest.approx(played_s, rel=1e-9)
 
 
 def test_constants_are_those_that_the_run_was_made_with(fitted: Fit) -> None:
     values = fitted.values
-    assert values["gap_stream"] == pytest.approx(GAP_STREAM, rel=0.02)
-    assert values["gap_graph"] == pytest.approx(GAP_GRAPH, rel=0.02)
+    assert values["gap_stream"] == pytest.approx(GAP_STREAM - PROFILED_LONGER, rel=0.02)
+    assert values["gap_graph"] == pytest.approx(GAP_GRAPH - PROFILED_LONGER, abs=0.02 * GAP_GRAPH)
     for layer, submit_s in SUBMIT.items():
         arguments = 1 if layer == "torch_eager" else 0  # an operation always has one
         assert values[f"call.{layer}.{arguments}"] == pytest.approx(submit_s, rel=0.02)
     around_s = values["call.loop.0"] + values["way"] + values["complete"]
-    assert around_s == pytest.approx(LAUNCH, rel=0.02)
+    assert around_s == pytest.approx(LAUNCH - PROFILED_LONGER, rel=0.02)
     around_s = values["replay.loop"] + values["replay_way"] + values["complete"]
-    assert around_s == pytest.approx(REPLAY, rel=0.02)
+    assert around_s == pytest.approx(REPLAY - PROFILED_LONGER, rel=0.02)
     made = [LIFE[name] for name in ("capture", "instantiate", "upload")]
     assert values["make"] == pytest.approx(sum(one for one, _ in made), rel=0.02)
     assert values["make_node"] == pytest.approx(sum(each for _, each in made), rel=0.02)
@@ -84,7 +96,8 @@ def test_constants_are_those_that_the_run_was_made_with(fitted: Fit) -> None:
 def test_intervals_hold_their_values_and_rows_are_named(run: Run, fitted: Fit) -> None:
     rows = {row_name(row) for suite in ("launch", "graph") for row in evidence_of(run).suite(suite)}
     for name, constant in fitted.constants.items():
-        assert 0 <= constant.low <= constant.value <= constant.high, name
+        assert constant.low <= constant.value <= constant.high, name
+        assert constant.low >= 0 or name in ("gap_graph", "write_stream", "write_graph"), name
         assert constant.rests_on, name
         assert set(constant.rests_on) <= rows, name
 
@@ -115,10 +128,24 @@ def test_one_step_far_off_moves_nothing(run: Run, fitted: Fit) -> None:
         assert found.values[name] == pytest.approx(fitted.values[name], rel=0.02), name
 
 
-def test_steps_decide_over_kernels_that_record_themselves(run: Run) -> None:
-    """launch_cost's gap in a graph is that of kernels that stamp; here it is half as long again as it should be."""
-    found = fit(evidence_of(with_metrics(without(run, "graph_lifecycle"), "launch_cost", longer)))
-    assert found.values["gap_graph"] == pytest.approx(GAP_GRAPH, rel=0.02)
+def test_gaps_of_runs_without_profiled_durations_are_assumed_longer(run: Run) -> None:
+    """Such a run has the periods, and the kernels' own stamps."""
+    found = fit(evidence_of(without(run, "launch_gap")))
+    assert found.values["gap_stream"] == pytest.approx(GAP_STREAM - PROFILED_LONGER, rel=0.02)
+    assert found.values["gap_graph"] == pytest.approx(GAP_GRAPH - PROFILED_LONGER, abs=0.05e-6)
+
+
+def test_gaps_behind_kernels_that_write_and_of_one_stream_are_measured(fitted: Fit) -> None:
+    values = fitted.values
+    assert values["write_stream"] == pytest.approx(0.1e-6, abs=0.02e-6)
+    assert values["one_stream_graph"] == pytest.approx(ONE_STREAM, abs=0.01e-6)
+    step = Workload((Kernels(100, (2e-6,)), Wait()))
+    gaps = {
+        layer: gap_s(replace(step, layer=layer), step.parts[0], values, "graph") for layer in ("loop", "torch_eager")
+    }
+    assert gaps["torch_eager"] - gaps["loop"] == pytest.approx(ONE_STREAM, abs=0.01e-6)
+    plain = gap_s(step, replace(step.parts[0], writes=False), values, "graph")
+    assert gaps["loop"] - plain == pytest.approx(values["write_graph"])
 
 
 def test_graphs_of_one_size_say_that_the_rest_is_assumed() -> None:
@@ -133,7 +160,7 @@ def test_without_a_watcher_way_and_completion_share_the_round_trip() -> None:
     made = [measurement(name, LAUNCH_COST[name]) for name in ("submit", "round_trip")]
     found = fit(evidence_of(with_outcomes(without(make_run(), "launch_cost"), outcome("launch_cost", made))))
     assert found.values["way"] == found.values["complete"]
-    both_s = LAUNCH_COST["round_trip"] - LAUNCH_COST["submit"] - EMPTY
+    both_s = LAUNCH_COST["round_trip"] - LAUNCH_COST["submit"] - CHAINS["empty", "one"][2]
     assert found.values["way"] * 2 == pytest.approx(both_s, rel=0.01)
     assert "share" in found.constants["way"].assumed
 
@@ -163,7 +190,7 @@ def test_the_pace_is_found_where_calls_were_never_timed(run: Run) -> None:
 
 def test_steps_alone_leave_out_what_only_sums_show(run: Run) -> None:
     found = fit(evidence_of(changed(run, lambda one: one if one.case.benchmark == "graph_gain" else None)))
-    assert found.values["gap_stream"] == pytest.approx(GAP_STREAM, rel=0.02)
+    assert found.values["gap_stream"] == pytest.approx(GAP_STREAM - PROFILED_LONGER, rel=0.02)
     assert found.values["call.cupy_raw.0"] == pytest.approx(SUBMIT["cupy_raw"], rel=0.02)
     assert not {"way", "complete", "replay.loop", "replay_way", "make"} & set(found.constants)
 
@@ -185,7 +212,7 @@ def test_missing_names_benchmarks_once_in_the_order_of_need() -> None:
     found = fit(evidence_of(make_run(gpu=False)))
     step = Workload((Copies("h2d", 4096), Kernels(10, bytes=1e6), Wait()), streams=2)
     assert missing(found, step, ("stream",)) == [
-        "launch_cost", "launch_sync", "launch_duration", "launch_queue", "graph_shape", "link_latency", "link_copy",
+        "launch_cost", "launch_sync", "launch_gap", "launch_queue", "graph_shape", "link_latency", "link_copy",
         "launch_layers", "memory_stream",
     ]  # fmt: skip
     assert missing(found, STEP, ("graph",))[-2:] == ["graph_lifecycle", "graph_gain"]
@@ -266,8 +293,10 @@ def test_a_spin_kernels_own_length_is_its_record() -> None:
     evidence = evidence_of(with_outcomes(without(make_run(), "launch_duration"), *rows))
     expected = {**recorded, 50: 150.0, 100: 200.0, 2000: 2150.0, 9000: 9200.0}
     for duration_ns, own_ns in expected.items():
-        assert own_s(evidence, duration_ns) == pytest.approx(own_ns * 1e-9), duration_ns
-    assert own_s(evidence_of(without(make_run(), "launch_duration")), 700) == pytest.approx(700e-9)
+        profiled_s = own_ns * 1e-9 + PROFILED_LONGER
+        assert own_s(evidence, duration_ns) == pytest.approx(profiled_s, rel=0.01), duration_ns
+    unrecorded = evidence_of(without(make_run(), "launch_duration"))
+    assert own_s(unrecorded, 700) == pytest.approx(700e-9 + PROFILED_LONGER, rel=0.01)
 
 
 def test_copies_are_a_latency_and_a_rate_and_what_is_around_them() -> None:

@@ -122,7 +122,7 @@ def test_watchers_and_questions_give_up(driver: ctypes.CDLL) -> None:
     words = np.zeros(64, dtype=np.uint32)
     flag, seen = int(words.ctypes.data), int(words[32:].ctypes.data)
     assert loops.watch_flag(flag, seen, CLOCK, 1_000_000, np.zeros((5, 4), dtype=np.int64)) == 0
-    assert loops.ask(flag, seen, CLOCK, 1_000_000, np.zeros(3, dtype=np.int64)) == 0
+    assert loops.ask(flag, seen, CLOCK, 1_000_000, np.zeros((3, 2), dtype=np.int64)) == 0
 
 
 def test_a_cached_loop_is_right_in_another_process_with_other_addresses(tmp_path: Path) -> None:

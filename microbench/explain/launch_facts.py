@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 from microbench.analysis.evidence import Evidence
 from microbench.analysis.graph_steps import layer_titles
 from microbench.analysis.stats import Row
 from microbench.core.model import link_rate
+from microbench.predict.constants import Constant, combined, gaps, own_s
+from microbench.predict.model import Way
 
 # The duration sweep leaves its plateau at the first period above this many times the shortest kernels' period.
 PLATEAU_MARGIN = 1.10
@@ -21,20 +24,28 @@ BANDWIDTH_SHARE = 0.05
 PLAUSIBLE_WIRE_BYTES = (1.0, 1.4)
 
 
+def gap(evidence: Evidence, way: Way, *, one_stream: bool = False) -> Constant | None:
+    """The GPU's idle time behind a kernel that writes memory, the one that the model uses: period less duration as
+    profilers report it. ``one_stream`` is that of a process that has launched kernels into one stream only."""
+    known = dict(gaps(evidence))
+    if f"gap_{way}" not in known:
+        return None
+    parts = [(1.0, known[f"gap_{way}"]), (1.0, known[f"write_{way}"])]
+    if one_stream:
+        parts.append((-1.0, known[f"one_stream_{way}"]))
+    return combined(parts, least=-math.inf)
+
+
 def crossover_s(evidence: Evidence) -> float | None:
-    """The kernel duration (s) below which the GPU waits for the host, by the model submit - gap_stream."""
-    submit, gap = evidence.row("launch_cost", "submit"), evidence.row("launch_cost", "gap_stream")
-    return submit.value - gap.value if submit and gap else None
+    """The kernel duration (s), as profilers report it, below which the GPU waits for the host: submit - gap."""
+    submit, between = evidence.row("launch_cost", "submit"), gap(evidence, "stream")
+    return submit.value - between.value if submit and between else None
 
 
 def sweep(evidence: Evidence, metric: str) -> list[tuple[float, Row]]:
-    """launch_duration's rows of a metric by the kernel's own recorded duration in s (the nominal one if unrecorded)."""
-    recorded = dict(evidence.curve("launch_duration", "duration", "duration_ns"))
-    points = []
-    for duration_ns, row in evidence.curve("launch_duration", metric, "duration_ns"):
-        own = recorded.get(duration_ns)
-        points.append((own.value if own and own.value > 0 else duration_ns * 1e-9, row))
-    return points
+    """launch_duration's rows of a metric by the kernels' duration in s, as profilers report it."""
+    points = evidence.curve("launch_duration", metric, "duration_ns")
+    return [(own_s(evidence, duration_ns), row) for duration_ns, row in points]
 
 
 def plateau_end(points: Sequence[tuple[float, Row]]) -> tuple[float, float] | None:

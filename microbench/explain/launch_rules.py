@@ -5,6 +5,8 @@ from __future__ import annotations
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, sentence
 from microbench.core.units import as_time, axis_value, percent, quantity, times
 from microbench.explain import launch_facts as launches
+from microbench.predict.constants import half_width
+from microbench.predict.model import WAYS
 
 # Two costs differ from this ratio on.
 MARGIN = 1.10
@@ -14,6 +16,8 @@ SCALING_SHARE = 0.5
 WAIT_RATIO = 2.0
 TIMING_RATIO = 2.0
 COLD_S = 1e-3
+# A process of one stream has shorter gaps if the difference is more than a few steps of the GPU's timer.
+SHORTENED_S = 50e-9
 
 
 PARTS = {
@@ -46,7 +50,7 @@ def cost(evidence: Evidence) -> Finding | None:
 
 def starving(evidence: Evidence) -> Finding | None:
     """Below which kernel duration the GPU waits for the host, by the model and by the duration sweep."""
-    submit, gap = (evidence.row("launch_cost", name) for name in ("submit", "gap_stream"))
+    submit, gap = evidence.row("launch_cost", "submit"), launches.gap(evidence, "stream")
     crossover = launches.crossover_s(evidence)
     if submit is None or gap is None or crossover is None:
         return None
@@ -70,28 +74,39 @@ def starving(evidence: Evidence) -> Finding | None:
         text=text,
         advice=advice,
         threshold=(
-            f"duration < submit - gap_stream; the sweep leaves its plateau above {launches.PLATEAU_MARGIN:.2f} times "
-            f"the shortest kernels' period, and agrees within a factor of {SWEEP_TOLERANCE:g}"
+            "duration as profilers report it < submit - gap; the sweep leaves its plateau above "
+            f"{launches.PLATEAU_MARGIN:.2f} times the shortest kernels' period, and agrees within a factor of "
+            f"{SWEEP_TOLERANCE:g}"
         ),
-        rests_on=rests_on(submit, gap, *(row for _, row in points)),
+        rests_on=tuple(dict.fromkeys((*rests_on(submit, *(row for _, row in points)), *gap.rests_on))),
     )
 
 
 def gaps(evidence: Evidence) -> Finding | None:
-    """How long the GPU itself idles between two kernels, in a stream and in a graph."""
-    stream, graph = evidence.row("launch_cost", "gap_stream"), evidence.row("launch_cost", "gap_graph")
-    if stream is None or graph is None:
+    """How long the GPU is idle behind each kernel, in a stream and in a graph, and what lengthens that."""
+    stream, graph = launches.gap(evidence, "stream"), launches.gap(evidence, "graph")
+    shorter = [launches.gap(evidence, way, one_stream=True) for way in WAYS]
+    if stream is None or graph is None or not evidence.rows("launch_gap"):
         return None
-    shorter = stream.value > graph.value * MARGIN
+    text = "A graph saves the difference for each kernel, even where the host keeps up."
+    if stream.value - graph.value <= half_width(stream) + half_width(graph):
+        text = "A graph does not shorten the gap here."
+    alone_s = [with_.value - without.value for with_, without in zip((stream, graph), shorter, strict=True) if without]
+    advice = ""
+    if len(alone_s) == 2 and alone_s[1] > SHORTENED_S:
+        text += (
+            f" While a process has launched into one stream only, a graph's gaps are {as_time(alone_s[1])} shorter;"
+            " about eight launches into a second stream, or a profiler, end that for good."
+        )
+        advice = "Warm up before a capture in the stream that the program uses, not in a side stream."
     return Finding(
         rule="launch.gap",
         severity="note",
-        title=f"Between two kernels the GPU idles {as_time(stream.value)}, in a graph {as_time(graph.value)}",
-        text="A graph saves the difference for each kernel, even where the host keeps up."
-        if shorter
-        else "A graph does not shorten the gap here.",
-        threshold=f"a graph's gap counts as shorter above {MARGIN:.2f} times",
-        rests_on=rests_on(stream, graph),
+        title=f"Behind a kernel that writes the GPU idles {as_time(stream.value)}, in a graph {as_time(graph.value)}",
+        text=text,
+        advice=advice,
+        threshold="period of a chain less its kernels' duration as profilers report it; one block, one and eight an SM",
+        rests_on=tuple(dict.fromkeys((*stream.rests_on, *graph.rests_on))),
     )
 
 

@@ -256,18 +256,21 @@ def watch_flag(flag: int, watched: int, clock: int, timeout_ns: int, out: IntArr
 
 @compiled
 def ask(question: int, reply: int, clock: int, timeout_ns: int, out: IntArray) -> int:
-    """Set the question flag to 1, 2, 3 … and time each reply in ns; returns how many were answered."""
+    """Set the question flag to 1, 2, 3 …; returns how many were answered.
+
+    ``out``, of shape (n, 2), gets the ns before each question and after its reply.
+    """
     began = now_ns(clock)
-    for index in range(out.size):
-        begin = now_ns(clock)
+    for index in range(out.shape[0]):
+        out[index, 0] = now_ns(clock)
         store_flag(question, index + 1)
         polls = 0
         while load_flag(reply) != index + 1:
             polls += 1
             if polls & 1023 == 0 and now_ns(clock) - began > timeout_ns:
                 return index
-        out[index] = now_ns(clock) - begin
-    return out.size
+        out[index, 1] = now_ns(clock)
+    return out.shape[0]
 
 
 @compiled

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from microbench.core.ops import LOOP_LAYER
 from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 
 Lane = Literal["gpu", "h2d", "d2h"]
@@ -237,8 +238,12 @@ CONSTANTS: Mapping[str, tuple[str, str]] = {
     "empty": ("s", "an empty kernel: no kernel takes less"),
     "complete": ("s", "last kernel's end to the synchronise's return"),
     "sync": ("s", "a synchronise of an idle stream"),
-    "gap_stream": ("s", "between two kernels of a stream"),
-    "gap_graph": ("s", "between two kernels of a graph"),
+    "gap_stream": ("s", "period of kernels in a stream less their profiled duration"),
+    "gap_graph": ("s", "period of kernels in a graph less their profiled duration"),
+    "write_stream": ("s", "the same gap is longer behind a kernel that writes"),
+    "write_graph": ("s", "the same gap is longer behind a kernel that writes"),
+    "one_stream_stream": ("s", "gaps are shorter if all kernels go into one stream"),
+    "one_stream_graph": ("s", "gaps are shorter if all kernels go into one stream"),
     "replay_node": ("s", "time that each node adds to the replay call"),
     "replay_way": ("s", "replay call's return to its first kernel"),
     "make": ("s", "capture, instantiate and upload any graph"),
@@ -261,6 +266,9 @@ CONSTANTS: Mapping[str, tuple[str, str]] = {
 }
 COMMON = ("way", "empty", "complete", "sync", "gap_stream", "queue")
 IN_GRAPHS = ("gap_graph", "replay_node", "replay_way", "make", "make_node")
+# Layers whose programs launch and capture in a stream of their own choice. Frameworks warm up a capture in a side
+# stream, which lengthens every later gap.
+OWN_STREAM_LAYERS = (LOOP_LAYER, "cuda_bindings", "cuda_core")
 
 
 def call_name(layer: str, arguments: int) -> str:
@@ -273,11 +281,29 @@ def replay_name(layer: str) -> str:
     return f"replay.{layer}"
 
 
+def one_stream(workload: Workload, way: Way) -> bool:
+    """Whether all kernels go into one stream, which shortens the gaps between them."""
+    if workload.streams > 1 or any(isinstance(part, Kernels) and part.stream for part in workload.parts):
+        return False
+    if workload.second_stream is not None:
+        return not workload.second_stream
+    return way == "stream" or all(layer in OWN_STREAM_LAYERS for layer in workload.layers)
+
+
+def gap_s(workload: Workload, part: Kernels, constants: Mapping[str, float], way: Way) -> float:
+    """The gap behind each of these kernels, in s; their durations are those that profilers report."""
+    longer_s = constants[f"write_{way}"] if part.writes else 0.0
+    shorter_s = constants[f"one_stream_{way}"] if one_stream(workload, way) else 0.0
+    return constants[f"gap_{way}"] + longer_s - shorter_s
+
+
 def needed(workload: Workload, way: Way) -> tuple[str, ...]:
     """The constants that a step rests on."""
     names = [*COMMON, *(("front_end",) if workload.streams > 1 else ())]
     for part in workload.parts:
         if isinstance(part, Kernels):
+            if part.writes:
+                names.append(f"write_{way}")
             if way == "stream":
                 names.append(call_name(part.layer or workload.layer, part.arguments))
             if part.bytes:
@@ -286,6 +312,8 @@ def needed(workload: Workload, way: Way) -> tuple[str, ...]:
             prefix = part.direction if part.memory == "pinned" else f"{part.direction}_pageable"
             own = ("call", "way", "latency", "rate") if part.memory == "pinned" else ("latency", "rate")
             names += [f"{prefix}_{name}" for name in own]
+    if one_stream(workload, way):
+        names.append(f"one_stream_{way}")
     if way == "graph":
         names += [*IN_GRAPHS, replay_name(workload.layer)]
     return tuple(dict.fromkeys(names))
@@ -326,7 +354,7 @@ def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stre
     match part:
         case Kernels():
             call_s = constants[call_name(part.layer or workload.layer, part.arguments)] + part.host_s
-            for work in _kernels(part, constants, constants["gap_stream"]):
+            for work in _kernels(part, constants, gap_s(workload, part, constants, "stream")):
                 to = next(stream) if part.stream is None else part.stream
                 yield Act("launch", call_s, constants["way"], (work,), to)
         case Copies(memory="pinned"):
@@ -351,7 +379,7 @@ def _replay(workload: Workload, parts: list[Part], constants: Mapping[str, float
     stream = itertools.cycle(range(workload.streams))
     for part in parts:
         if isinstance(part, Kernels):
-            for kernel in _kernels(part, constants, constants["gap_graph"]):
+            for kernel in _kernels(part, constants, gap_s(workload, part, constants, "graph")):
                 work.append(kernel._replace(branch=next(stream) if part.stream is None else part.stream))
         elif isinstance(part, Copies):
             work += [_copy(part, constants)] * part.count

@@ -65,10 +65,11 @@ def piece_of(evidence: Evidence, row: Row) -> Workload:
     none."""
     kernels, waits, copy_bytes = (whole(row, name) for name in ("kernels", "waits", "copy_bytes"))
     duration_ns = whole(row, "duration_ns")
-    piece: list[Part] = [Kernels(kernels // waits, (own_s(evidence, duration_ns),), arguments=1 if duration_ns else 0)]
+    duration_s, arguments = own_s(evidence, duration_ns), 1 if duration_ns else 0
+    piece: list[Part] = [Kernels(kernels // waits, (duration_s,), writes=False, arguments=arguments)]
     if copy_bytes:
         piece = [Copies("h2d", copy_bytes), *piece, Copies("d2h", copy_bytes)]
-    return Workload((*piece, Wait()), layer=str(row.params.get("layer", LOOP_LAYER)))
+    return Workload((*piece, Wait()), layer=str(row.params.get("layer", LOOP_LAYER)), second_stream=True)
 
 
 def check(measured: Evidence, fitted: Fit) -> Check | None:

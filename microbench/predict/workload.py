@@ -20,11 +20,11 @@ MOST_BYTES = 1 << 50
 class Kernels(msgspec.Struct, frozen=True):
     """``count`` kernels one after another (dealt to the streams in turn), their ``durations_s`` used in turn.
 
-    A duration is the time of one kernel from begin to end in seconds; 0 is an empty kernel. ``bytes`` is what each
+    A duration is that of one kernel in seconds as profilers report it; 0 is an empty kernel. ``bytes`` is what each
     kernel moves to and from the GPU's memory: it lasts at least as long as the memory needs for that. ``arguments``
     counts the kernel's arguments; ``host_s`` is the program's own host time for each call, on top of the layer's.
     ``layer`` launches them if it is not the workload's; ``stream`` (from 0) takes them all instead of the streams in
-    turn.
+    turn. Kernels with ``writes`` write memory and have a longer gap behind them.
     """
 
     count: int
@@ -34,6 +34,7 @@ class Kernels(msgspec.Struct, frozen=True):
     host_s: float = 0.0
     layer: str | None = None
     stream: int | None = None
+    writes: bool = True
 
 
 class Copies(msgspec.Struct, frozen=True):
@@ -63,7 +64,11 @@ Part = Kernels | Copies | Wait | HostWork
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """A step, repeated ``replays`` times. A step makes ``per_step`` of ``unit``: "token", "image", "step"."""
+    """A step, repeated ``replays`` times. A step makes ``per_step`` of ``unit``: "token", "image", "step".
+
+    ``second_stream`` says whether the program has launched kernels into a second stream, which lengthens its gaps; None
+    where its layer decides.
+    """
 
     parts: tuple[Part, ...]
     layer: str = LOOP_LAYER
@@ -73,6 +78,7 @@ class Workload(msgspec.Struct, frozen=True):
     about: str = ""
     unit: str = "step"
     per_step: float = 1.0
+    second_stream: bool | None = None
 
     @property
     def kernels(self) -> int:

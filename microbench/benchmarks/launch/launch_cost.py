@@ -1,16 +1,17 @@
 """What does it cost to launch one kernel, and where does the time go?
 
 Question
-    How long is the host busy with a launch, when does the kernel start, when does the host learn that it ended, and
-    how long is the GPU idle between two kernels?
+    How long is the host busy with a launch, when does the kernel start, and when does the host learn that it ended?
 Method
     cuLaunchKernel launches an empty kernel of one block of 32 threads from a compiled loop. submit: bursts far below
     the queue depth, with the GPU idle before each. start, complete and round trip: one launch and one synchronise at a
-    time, while a second, pinned thread watches a flag that the kernel writes to host memory as its first act. Gaps:
-    kernels behind a gate stamp their own start and end.
+    time, while a second, pinned thread watches a flag that the kernel writes to host memory as its first act.
+    to_kernel and from_kernel: the kernel stamps its begin and end by %globaltimer, which exchanges of flags tie to the
+    host's clock; the fact clock_tie_ns bounds the error of that tie.
 Reading
-    round trip = start + complete. A program that synchronises after each kernel pays the round trip. One that queues
-    kernels pays submit or the gap, whichever is longer.
+    round trip = start + complete. The flag needs about 0.9 us to reach the host, so to_kernel is shorter than start. A
+    program that synchronises after each kernel pays the round trip. One that queues kernels pays submit or the gap
+    between kernels (launch_gap), whichever is longer.
 """
 
 from collections.abc import Iterator
@@ -20,10 +21,10 @@ import numpy as np
 from microbench.core.bench import Benchmark, Measured
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact, Metric
-from microbench.core.ops import Launch
+from microbench.core.ops import IntArray, Launch
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.measure.sampling import NANOSECOND_S, Between, seconds
-from microbench.measure.timer import Meter, gap
+from microbench.measure.timer import Meter
 
 STAMPS = 50
 LAUNCHES = 1000
@@ -42,11 +43,24 @@ def watched(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
     (read,) = meter.collect_stamps(
         lambda: gpu.host_read_ns(2), {"host_read": seconds}, clock="device", resolution=NANOSECOND_S
     )
-    way_back_s = float(np.median(echo.values)) - float(np.median(read.values))
-    columns["start_estimate"] = Between(0, 2, way_back_s)
     yield from meter.collect_stamps(lambda: gpu.start_stamps(STAMPS), columns)
     yield echo
     yield read
+
+
+def tied(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
+    """Times to the kernel's first and from its last instruction, by its own stamps on the host's clock."""
+    round_trips_ns: list[int] = []
+
+    def stamps() -> IntArray:
+        launched = gpu.launch_stamps(STAMPS)
+        round_trips_ns.append(launched.round_trip_ns)
+        return launched.stamps
+
+    yield from meter.collect_stamps(stamps, {"to_kernel": Between(0, 2), "from_kernel": Between(3, 4)})
+    yield Fact(
+        "clock_tie_ns", round(float(np.median(round_trips_ns)) / 2), source="half the quickest exchange of flags"
+    )
 
 
 def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
@@ -57,8 +71,7 @@ def measure(gpu: Gpu, meter: Meter) -> Iterator[Measured]:
     except Skip as skip:
         yield meter.round_trip("round_trip", submit)
         yield Fact("start", None, reason=str(skip))
-    yield gap(meter, "gap_stream", Launch())
-    yield gap(meter, "gap_graph", Launch(), graph=True)
+    yield from tied(gpu, meter)
     yield meter.throughput("throughput", submit, LAUNCHES)
 
 
@@ -67,11 +80,10 @@ BENCHMARK = Benchmark(
     metrics=(
         Metric("submit", "time", "s/launch", "the launch call on the host, t1 - t0, in bursts"),
         Metric("start", "time", "s", "from before the call until the host sees the flag that the kernel writes first"),
-        Metric("start_estimate", "time", "s", "estimate: start - (flag round trip - host read)"),
+        Metric("to_kernel", "time", "s", "from before the call until the kernel's first instruction, by its own stamp"),
         Metric("complete", "time", "s", "from the host seeing the flag until the synchronise call returns"),
         Metric("round_trip", "time", "s", "launch and synchronise: start + complete"),
-        Metric("gap_stream", "time", "s/launch", "GPU time between two kernels of a stream, queued behind a gate"),
-        Metric("gap_graph", "time", "s/launch", "GPU time between two kernel nodes of a chain in a graph"),
+        Metric("from_kernel", "time", "s", "from the kernel's last instruction until the synchronise call returns"),
         Metric("throughput", "time", "s/launch", f"{LAUNCHES} launches and one synchronise, divided by {LAUNCHES}"),
         Metric("flag_round_trip", "time", "s", "the host writes a flag, a running kernel answers, the host sees it"),
         Metric(
@@ -79,5 +91,6 @@ BENCHMARK = Benchmark(
         ),
     ),
     measure=measure,
+    version=2,
     core=True,
 )

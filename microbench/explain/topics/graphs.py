@@ -10,7 +10,9 @@ from microbench.analysis.graph_steps import MAKING, Pair, kernel_counts, pairs, 
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, times
 from microbench.explain.graph_facts import curve_of, kernels_of
+from microbench.explain.launch_facts import gap
 from microbench.explain.topics.topic import PREDICT, Passage, Topic, TopicFigures, count, counted, total, word
+from microbench.predict.model import WAYS
 
 GAIN, LIFE, COST = "graph_gain", "graph_lifecycle", "launch_cost"
 # The length of kernels that outlast a launch, and a floor that keeps empty kernels on a logarithmic scale.
@@ -24,8 +26,12 @@ def figures(evidence: Evidence) -> TopicFigures:
     kernels = usual_kernels([nodes for nodes in gains if nodes in made] or gains or made)
     known.parameter("kernels", "kernels in a step", kernels, count, GAIN, "kernels")
     known.measured("submit", "the launch call", COST, "submit")
-    known.measured("gap_stream", "between two kernels of a stream", COST, "gap_stream")
-    known.measured("gap_graph", "between two kernels of a graph", COST, "gap_graph")
+    for way in WAYS:
+        between = gap(evidence, way)
+        known.fitted(
+            f"gap_{way}", f"idle behind a kernel of a {way}", "period − profiled duration", as_time,
+            between.value if between else None, between.rests_on if between else (), "launch_gap",
+        )  # fmt: skip
     known.computed("calls", "that many launch calls", "submit × kernels", as_time, mul, "submit", "kernels")
     measured = pairs(evidence, LOOP_LAYER, kernels) if kernels is not None else []
     short = measured[0] if measured else None
@@ -87,8 +93,8 @@ TOPIC = Topic(
         ),
         (
             Passage(
-                "It gains twice: the host no longer limits the rate, and between two kernels that record their times "
-                "the GPU needs {gap_graph} instead of {gap_stream}.",
+                "It gains twice: the host no longer limits the rate, and behind each kernel the GPU is idle for "
+                "{gap_graph} instead of {gap_stream}.",
                 when=lambda value: value("gap_stream") > value("gap_graph"),
             ),
             Passage(

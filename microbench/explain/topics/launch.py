@@ -6,6 +6,7 @@ from operator import sub
 
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import as_time
+from microbench.explain.launch_facts import gap
 from microbench.explain.topics.topic import PREDICT, Passage, Topic, TopicFigures
 
 COST, LAYERS = "launch_cost", "launch_layers"
@@ -26,11 +27,13 @@ def figures(evidence: Evidence) -> TopicFigures:
     known.measured("start", "from the call to the kernel's start", COST, "start")
     known.measured("complete", "from there until a synchronise returns", COST, "complete")
     known.measured("round_trip", "launch and wait, an empty kernel", COST, "round_trip")
-    known.measured("gap", "between two kernels of a stream", COST, "gap_stream")
+    between = gap(evidence, "stream")
+    known.fitted(
+        "gap", "idle behind a kernel of a stream", "period − profiled duration", as_time,
+        between.value if between else None, between.rests_on if between else (), "launch_gap",
+    )  # fmt: skip
     known.computed("way", "of that, after the call returned", "start − submit", as_time, sub, "start", "submit")
-    known.computed(
-        "starving", "shorter kernels leave the GPU idle", "submit − gap_stream", as_time, sub, "submit", "gap"
-    )
+    known.computed("starving", "shorter kernels leave the GPU idle", "submit − gap", as_time, sub, "submit", "gap")
     measured = bool(evidence.rows(LAYERS))
     for slot, (layer, family, arguments, what) in PYTHON.items():
         row = evidence.row(LAYERS, "submit", layer=layer, family=family, arguments=arguments)

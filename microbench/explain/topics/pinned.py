@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from operator import truediv
 
-from microbench.analysis.evidence import Evidence
+from microbench.analysis.evidence import Evidence, rests_on
 from microbench.core.units import about_size, as_time, percent, size
 from microbench.explain import link_facts as links
 from microbench.explain.topics.topic import Passage, Topic, TopicFigures, counted, total
@@ -42,7 +42,9 @@ def figures(evidence: Evidence) -> TopicFigures:
     _prices(known, size_bytes or 0)
     fit = links.copy_fit(evidence, links.DEVICE, "h2d", "pinned")
     half, fitted = (fit.size_for(links.HALF), [row for _, row in fit.points]) if fit is not None else (None, [])
-    known.fitted("half", "half the bandwidth from", "T = a + V / b, at a × b", about_size, half, fitted, COPY)
+    known.fitted(
+        "half", "half the bandwidth from", "T = a + V / b, at a × b", about_size, half, rests_on(*fitted), COPY
+    )
     return known
 
 

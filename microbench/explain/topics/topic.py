@@ -74,10 +74,10 @@ class TopicFigures:
         self._add(slot, what, compute(*(figure.value for figure in used)), shown, "computed", how, rests, "")
 
     def fitted(
-        self, slot: str, what: str, how: str, shown: Shown, value: float | None, rows: Sequence[Row], benchmark: str
+        self, slot: str, what: str, how: str, shown: Shown, value: float | None, rests: tuple[str, ...], benchmark: str
     ) -> None:
         """Adds a number that was computed from many rows."""
-        self._add(slot, what, value, shown, "computed", how, rests_on(*rows), benchmark)
+        self._add(slot, what, value, shown, "computed", how, rests, benchmark)
 
     def parameter(self, slot: str, what: str, value: float | None, shown: Shown, benchmark: str, name: str) -> None:
         """Adds a parameter of a benchmark's rows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import mul, truediv
 
-from microbench.analysis.evidence import Evidence
+from microbench.analysis.evidence import Evidence, rests_on
 from microbench.core.model import link_rate
 from microbench.core.units import percent, rate_of
 from microbench.explain.launch_facts import BANDWIDTH_SHARE, PLAUSIBLE_WIRE_BYTES, slope
@@ -24,7 +24,7 @@ def figures(evidence: Evidence) -> TopicFigures:
     sizes = evidence.curve(TRAFFIC, "received", "argument_bytes", work="launch", duration_ns=0)
     known.fitted(
         "per_byte", "a byte of arguments adds", "slope over argument_bytes", in_unit("B/launch"),
-        slope([(size_bytes, row.value) for size_bytes, row in sizes]), [row for _, row in sizes], TRAFFIC,
+        slope([(size_bytes, row.value) for size_bytes, row in sizes]), rests_on(*(row for _, row in sizes)), TRAFFIC,
     )  # fmt: skip
     known.measured("throughput", "time per launch of many", COST, "throughput")
     known.computed(

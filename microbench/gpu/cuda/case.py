@@ -14,13 +14,12 @@ from cuda.bindings import driver
 from microbench.core.errors import Skip
 from microbench.core.ops import LEGACY_STREAM
 from microbench.core.units import about_size, size
-from microbench.gpu.cuda.context import Context, check
+from microbench.gpu.cuda.context import STREAM_NON_BLOCKING, Context, check
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 LEGACY_STREAM_HANDLE = 1  # CU_STREAM_LEGACY
-STREAM_NON_BLOCKING = 1
 HOST_PORTABLE_MAPPED = 3
 KEEP_ALL = (1 << 64) - 1
 OUT_OF_MEMORY = int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY)
@@ -94,9 +93,14 @@ class Case:
             raise Skip(f"{what} needs compute capability {major}.{minor}; this GPU has {here[0]}.{here[1]}")
 
     def stream(self, index: int) -> int:
-        """CUstream of a stream index: LEGACY_STREAM, or a non-blocking stream that is created on first use."""
+        """CUstream of a stream index: LEGACY_STREAM, the context's main stream (0), or a stream of this case.
+
+        The case's streams are non-blocking and are created on first use.
+        """
         if index == LEGACY_STREAM:
             return LEGACY_STREAM_HANDLE
+        if index == 0:
+            return self.context.main_stream
         if index not in self._streams:
             stream = check(driver.cuStreamCreate(STREAM_NON_BLOCKING))
             self.own(lambda: driver.cuStreamDestroy(stream))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from cuda.bindings import driver, nvrtc
 
 from microbench.core.errors import DeviceAbsentError, MeasurementError, Skip
+from microbench.gpu.cuda.profiler import KernelRecords
 from microbench.gpu.protocol.gpu import WaitMode
 
 # Entry points are requested at the version of CUDA 12.0, the oldest that this package supports.
 ENTRY_POINT_VERSION = 12000
+STREAM_NON_BLOCKING = 1
 WAIT_FLAGS: dict[WaitMode, int] = {"auto": 0, "spin": 1, "yield": 2, "blocking": 4}
 
 
@@ -91,6 +94,17 @@ class Context:
 
     def make_current(self) -> None:
         check(driver.cuCtxSetCurrent(self.handle))
+
+    @cached_property
+    def main_stream(self) -> int:
+        """The CUstream that is stream 0 of every case. One stream serves them all, as launches into a second one change
+        the gaps between kernels for the rest of the process."""
+        return int(check(driver.cuStreamCreate(STREAM_NON_BLOCKING)))
+
+    @cached_property
+    def kernel_records(self) -> KernelRecords:
+        """CUPTI's kernel records of this process. Raises Skip without CUPTI."""
+        return KernelRecords()
 
     def attribute(self, name: str) -> int:
         """A device attribute by its name after CU_DEVICE_ATTRIBUTE_."""

@@ -22,7 +22,16 @@ from microbench.gpu.cuda.parts import CudaCompute, CudaGraphs, CudaLinks, CudaMe
 from microbench.gpu.cuda.probe import describe
 from microbench.gpu.cuda.timing import SmClock, SpinGate, TimingEvents
 from microbench.gpu.machine.nvml import NvmlGpu
-from microbench.gpu.protocol.gpu import WAIT_VARIABLE, EventPair, Gate, Gpu, PcieBytes, WaitMode
+from microbench.gpu.protocol.gpu import (
+    WAIT_VARIABLE,
+    EventPair,
+    Gate,
+    Gpu,
+    LaunchStreams,
+    PcieBytes,
+    WaitMode,
+    launch_streams,
+)
 from microbench.gpu.protocol.part import Part, built
 from microbench.gpu.protocol.submit import Submit
 from microbench.host import loops
@@ -39,7 +48,7 @@ class CudaGpu(Part[Case]):
 
     simulated = False
 
-    def __init__(self, uuid: str, wait: WaitMode = "auto") -> None:
+    def __init__(self, uuid: str, wait: WaitMode = "auto", streams: LaunchStreams = "two") -> None:
         self.clock = MonotonicClock()
         self._context = Context(uuid, wait)
         self._nvml = NvmlGpu(uuid)
@@ -49,6 +58,9 @@ class CudaGpu(Part[Case]):
         self._layers: dict[kinds.LayerCall, submit.BoundLayer] = {}
         self._case = self._new_case(clock_hz=0.0)
         self._warm_up()
+        if streams == "two":
+            timing.use_second_stream(self._case)
+            self._end_case()
 
     def subject(self) -> Case:
         """The current case, which the ``built`` operations work on."""
@@ -83,7 +95,6 @@ class CudaGpu(Part[Case]):
     @contextmanager
     def case(self) -> Iterator[None]:
         try:
-            timing.settle(self._case)
             self._case.clock_hz = self._sm_clock_hz()  # spin kernels follow the clock as it is now
             yield
         finally:
@@ -159,6 +170,7 @@ class CudaGpu(Part[Case]):
     record = built(timing.record)
     resident = built(timing.most_resident)
     flag_round_trips = built(signals.flag_round_trips)
+    launch_stamps = built(signals.launch_stamps)
     host_read_ns = built(signals.host_read_ns)
     round_robin_ns = built(signals.round_robin_ns)
 
@@ -194,4 +206,4 @@ def open_gpu(uuid: str) -> Gpu:
     wait = os.environ.get(WAIT_VARIABLE, "auto")
     if wait not in WAIT_FLAGS:
         raise MeasurementError(f"{WAIT_VARIABLE}={wait} is no wait mode: {', '.join(WAIT_FLAGS)}")
-    return CudaGpu(uuid, wait)
+    return CudaGpu(uuid, wait, launch_streams())

@@ -11,6 +11,7 @@ from microbench.gpu.cuda.compute.problem import Bracket, free_bytes, needed_byte
 from microbench.gpu.cuda.compute.tensor import tensor
 from microbench.gpu.cuda.graphs.chains import CudaChain
 from microbench.gpu.cuda.graphs.changes import changes, footprint, lives
+from microbench.gpu.cuda.graphs.kernels import CudaKernelChain
 from microbench.gpu.cuda.graphs.shapes import CudaShaped, CudaStep, loop
 from microbench.gpu.cuda.links.chase import host_chase
 from microbench.gpu.cuda.links.copies import CudaCopy, CudaDuplex, CudaKernelCopy, CudaPipeline, state
@@ -32,6 +33,7 @@ class CudaGraphs(Part[Case]):
     footprint = built(footprint)
     changes = built(changes)
     chain = built(CudaChain)
+    kernels = built(CudaKernelChain)
     shape = built(CudaShaped)
     loop = built(loop)
     step = built(CudaStep)

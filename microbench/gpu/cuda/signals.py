@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
@@ -12,6 +14,7 @@ from microbench.core.ops import IntArray, Launch
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check_code, entry_point
 from microbench.gpu.cuda.submit import Parameters, launch
+from microbench.gpu.protocol.gpu import LaunchStamps
 from microbench.host import loops
 from microbench.host.affinity import Cores, on_cores
 from microbench.host.native import c_address
@@ -22,6 +25,7 @@ CHASE_LINES = 16_384
 CHASE_READS = 500
 LINE_BYTES = 64
 SEED = 20240229
+TIE_EXCHANGES = 30
 
 
 def _flags(case: Case, first: int) -> tuple[int, int]:
@@ -55,19 +59,83 @@ def start_stamps(case: Case, cores: Cores, count: int) -> IntArray:
 
 
 def flag_round_trips(case: Case, count: int) -> IntArray:
-    """The first exchange contains the start of the kernel and is dropped."""
+    exchanged = _exchanges(case, count, "answer")
+    return exchanged[:, 1] - exchanged[:, 0]
+
+
+def _exchanges(case: Case, count: int, kernel: str, *words: int) -> IntArray:
+    """Host ns before each question and after its reply, shape (count, 2).
+
+    ``words`` are the kernel's arguments after the flags. The first exchange contains the start of the kernel and is
+    dropped.
+    """
     question, reply = _flags(case, 2)
     clock = c_address("clock_gettime")
-    row = (question, reply, count + 1, WATCH_TIMEOUT_NS)
-    out: IntArray = np.zeros(count + 1, dtype=np.int64)
+    row = (question, reply, *words, count + 1, WATCH_TIMEOUT_NS)
+    out: IntArray = np.zeros((count + 1, 2), dtype=np.int64)
     loops.ask(question, reply, clock, 0, out[:0])  # loads the loop before the kernel waits
-    launch(case, case.function("launch", "answer"), Launch(block_threads=1), Parameters([row]))(1)
+    launch(case, case.function("launch", kernel), Launch(block_threads=1), Parameters([row]))(1)
     driver.cuStreamQuery(case.stream(0))  # some drivers collect launches until they are asked
     answered = loops.ask(question, reply, clock, WATCH_TIMEOUT_NS, out)
     case.synchronize()
     if answered < count + 1:
         raise MeasurementError(f"the GPU answered {answered} of {count + 1} flags")
     return out[1:]
+
+
+class ClockTie(NamedTuple):
+    """What %globaltimer showed at a moment of the host's clock, both in ns, by the quickest of several exchanges.
+
+    The GPU saw the question between its sending and the reply's arrival, ``round_trip_ns`` apart; the middle is taken.
+    """
+
+    host_ns: int
+    gpu_ns: int
+    round_trip_ns: int
+
+
+def clock_tie(case: Case) -> ClockTie:
+    """Exchanges flags TIE_EXCHANGES times."""
+    seen = case.once(Case.device_memory, 8 * (TIE_EXCHANGES + 1))
+    exchanged = _exchanges(case, TIE_EXCHANGES, "answer_timed", seen)
+    gpu_ns = case.read(seen, TIE_EXCHANGES + 1, np.int64)[1:]
+    quickest = int((exchanged[:, 1] - exchanged[:, 0]).argmin())
+    sent_ns, replied_ns = (int(value) for value in exchanged[quickest])
+    return ClockTie((sent_ns + replied_ns) // 2, int(gpu_ns[quickest]), replied_ns - sent_ns)
+
+
+def launch_stamps(case: Case, count: int) -> LaunchStamps:
+    """Two ties, before and after the launches, show offset and drift of the GPU's clock."""
+    out_ns: IntArray = np.zeros((count, 4), dtype=np.int64)
+    rows, recorded = case.once(_recording_rows, count)
+    submit = launch(case, case.function("launch", "record"), Launch(), rows)
+    (watched,) = case.once(_never_waits)[:1]
+    synchronize, clock = entry_point("cuStreamSynchronize"), c_address("clock_gettime")
+    submit(1)  # loads the code
+    before = clock_tie(case)
+    code = loops.launch_and_synchronize(
+        submit.address, submit.arguments, rows.stride, synchronize, submit.stream, watched, clock, out_ns
+    )
+    check_code(code, "launch and synchronise")
+    after = clock_tie(case)
+    gpu_ns = case.read(recorded, 2 * count, np.int64).reshape(count, 2)
+    rate = (after.host_ns - before.host_ns) / (after.gpu_ns - before.gpu_ns)
+    on_host_ns = before.host_ns + np.round((gpu_ns - before.gpu_ns) * rate).astype(np.int64)
+    stamps = np.column_stack([out_ns[:, :2], on_host_ns, out_ns[:, 3]])
+    return LaunchStamps(stamps, max(before.round_trip_ns, after.round_trip_ns))
+
+
+def _recording_rows(case: Case, count: int) -> tuple[Parameters, int]:
+    """Arguments of ``count`` empty recording kernels, and the address of the 2 words that each writes."""
+    out = case.device_memory(16 * count)
+    return Parameters([(out, index, 0) for index in range(count)]), out
+
+
+def _never_waits(case: Case) -> tuple[int, npt.NDArray[Any]]:
+    """A word that tells ``loops.launch_and_synchronize`` that every flag has been seen, and what holds it."""
+    words = case.pinned(1)
+    words[0] = (1 << 31) - 1
+    return int(words.ctypes.data), words
 
 
 def host_read_ns(case: Case, count: int) -> IntArray:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from heapq import heappop, heappush
 from itertools import count as numbers
 
+import msgspec
 import numpy as np
 
 from microbench.core.errors import MeasurementError
@@ -17,7 +18,17 @@ from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import DEFAULT_SPREAD, SIMULATED, costs_here, fake_gpu_info
 from microbench.gpu.fake.parts import FakeCompute, FakeGraphs, FakeLinks, FakeMemory
-from microbench.gpu.protocol.gpu import WAIT_MODES, WAIT_VARIABLE, Gpu, GpuRecording, HostClock, PcieBytes, WaitMode
+from microbench.gpu.protocol.gpu import (
+    WAIT_MODES,
+    WAIT_VARIABLE,
+    Gpu,
+    GpuRecording,
+    HostClock,
+    LaunchStamps,
+    PcieBytes,
+    WaitMode,
+    launch_streams,
+)
 
 # What telemetry's own kernels draw beyond an idle GPU: they wait for steps of %globaltimer.
 TELEMETRY_KERNEL_W = 40.0
@@ -115,6 +126,20 @@ class FakeGpu:
             self._machine.synchronize(call.stream)
             row[3] = self._time.now_ns()
         return stamps
+
+    def launch_stamps(self, count: int) -> LaunchStamps:
+        call = sim.call_of(Launch(), self.costs, {})
+        stamps = np.zeros((count, 5), dtype=np.int64)
+        for row in stamps:
+            row[0] = self._time.now_ns()
+            starts_ns = self._machine.make(call, 1).batches[0].starts_ns
+            row[1] = self._time.now_ns()
+            assert starts_ns is not None, "nothing may hold the stream here"
+            row[2] = self._time.shown(float(starts_ns[0]))
+            row[3] = self._time.shown(float(starts_ns[0]) + self.costs.empty_kernel_ns)
+            self._machine.synchronize(call.stream)
+            row[4] = self._time.now_ns()
+        return LaunchStamps(stamps, round(self.costs.host_read_ns + self.costs.flag_to_host_ns))
 
     def flag_round_trips(self, count: int) -> IntArray:
         times_ns = self._machine.noise.host(self.costs.host_read_ns + self.costs.flag_to_host_ns, count)
@@ -218,4 +243,8 @@ def open_fake(
         wait = next((mode for mode in WAIT_MODES if mode == named), None)
         if wait is None:
             raise MeasurementError(f"{WAIT_VARIABLE}={named} is no wait mode: {', '.join(WAIT_MODES)}")
-    return FakeGpu(costs or costs_here(), seed=seed, spread=spread, wait=wait)
+    costs = costs or costs_here()
+    if launch_streams() == "one":
+        shorter = {name: getattr(costs, name) - costs.one_stream_gap_ns for name in ("gap_stream_ns", "gap_graph_ns")}
+        costs = msgspec.structs.replace(costs, **shorter)
+    return FakeGpu(costs, seed=seed, spread=spread, wait=wait)

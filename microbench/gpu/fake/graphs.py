@@ -249,6 +249,44 @@ class FakeShaped:
         return CHECKED
 
 
+class FakeKernelChain(sim.Scoped):
+    """Equal kernels, as a graph and in a stream. Profilers' durations are a constant longer than the kernels run."""
+
+    def __init__(
+        self,
+        machine: sim.Machine,
+        work: protocol.KernelWork,
+        count: int,
+        *,
+        blocks: int,
+        block_threads: int,
+        alternating: bool,
+    ) -> None:
+        super().__init__(machine)
+        costs = machine.costs
+        nominal_ns = {"empty": 0.0, "spin": float(protocol.SPIN_NS), "add": costs.empty_kernel_ns + costs.add_ns}[work]
+        self._count, self._kernel_ns = count, costs.kernel_ns(nominal_ns, blocks, block_threads)
+        nodes = [sim.Node(costs.gap_graph_ns, self._kernel_ns)] * count
+        self.graph: Submit = sim.FakeSubmit(machine, sim.replay_of(sim.graph_of(nodes), costs))
+        call = sim.call_of(Launch(), costs, {}).with_item(duration_ns=self._kernel_ns)
+        self.stream: Submit = sim.FakeProgram(
+            machine, lambda: machine.make(call, count), max(costs.queue_slots // 2 // count, 1), stream=0
+        )
+
+    def profiled_ns(self) -> IntArray:
+        machine = self._open()
+        self.stream(1)
+        machine.synchronize()
+        durations_ns = machine.noise.device(self._kernel_ns + machine.costs.profiler_ns, self._count)
+        return machine.globaltimer_ns(durations_ns)
+
+    def check(self) -> str:
+        self.graph(1)
+        self.stream(1)
+        self._machine.synchronize()
+        return CHECKED
+
+
 class FakeStep:
     """A step that allocates from a pool. The pool maps pages on demand, and keeps or releases them at a synchronise.
 

@@ -26,6 +26,7 @@ class FakeGraphs(FakePart):
     footprint = built(graphs.footprint)
     changes = built(graphs.changes)
     chain = built(graphs.FakeChain)
+    kernels = built(graphs.FakeKernelChain)
     shape = built(graphs.FakeShaped)
     loop = built(graphs.FakeLoop)
     step = built(graphs.FakeStep)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol
 
+from microbench.core.errors import MeasurementError
 from microbench.core.model import Fact, GpuInfo, Telemetry
 from microbench.core.ops import GraphLaunch, IntArray, Launch, LayerCall, Op
 from microbench.gpu.protocol.compute import Compute
@@ -18,6 +20,22 @@ WaitMode = Literal["spin", "yield", "blocking", "auto"]
 WAIT_MODES: tuple[WaitMode, ...] = ("spin", "yield", "blocking", "auto")
 # A benchmark's process_environment sets it: the wait mode must be known before the context exists.
 WAIT_VARIABLE = "MICROBENCH_WAIT_MODE"
+LaunchStreams = Literal["one", "two"]
+LAUNCH_STREAMS: tuple[LaunchStreams, ...] = ("one", "two")
+# Whether a worker launches kernels into one stream only, or has launched into a second one before its first case. On
+# drivers of the 580 series that lengthens every later gap between kernels, in all streams and graphs, for the rest of
+# the process (docs/validation.md). A benchmark's process_environment sets it; the default is "two".
+STREAMS_VARIABLE = "MICROBENCH_LAUNCH_STREAMS"
+
+
+def launch_streams() -> LaunchStreams:
+    """What the environment asks of this process. Raises MeasurementError for another value."""
+    named = os.environ.get(STREAMS_VARIABLE, "two")
+    for streams in LAUNCH_STREAMS:
+        if streams == named:
+            return streams
+    raise MeasurementError(f"{STREAMS_VARIABLE}={named}: only {' and '.join(LAUNCH_STREAMS)} are known")
+
 
 # How many launches may be queued behind a gate if this GPU's own limit has not been measured: half of the 1021 that
 # launch_queue found on data-centre drivers of the 580 series.
@@ -67,6 +85,19 @@ class GpuRecording(NamedTuple):
     start_ns: IntArray
     end_ns: IntArray
     step_ns: int
+
+
+class LaunchStamps(NamedTuple):
+    """Launches of an empty kernel, each followed by a synchronise, on the host's clock in ns.
+
+    ``stamps`` has the shape (launches, 5): before the call, after it, the kernel's first and last instruction, after
+    the synchronise. The kernel's own times are %globaltimer, tied to the host's clock by exchanges of flags before and
+    after the launches; ``round_trip_ns`` is the slower of the two quickest exchanges, and half of it is the largest
+    error of the offset.
+    """
+
+    stamps: IntArray
+    round_trip_ns: int
 
 
 class PcieBytes(NamedTuple):
@@ -146,6 +177,9 @@ class Gpu(Protocol):
         flag, after the synchronise. A stamp of 0 means that the second thread missed the flag. Raises Skip if there is
         no second CPU to watch from.
         """
+
+    def launch_stamps(self, count: int) -> LaunchStamps:
+        """``count`` times: launch an empty kernel that records its begin and end, then synchronise the stream."""
 
     def flag_round_trips(self, count: int) -> IntArray:
         """``count`` times: the host sets a flag, the GPU answers with another, the host sees it. ns, shape (count,)."""

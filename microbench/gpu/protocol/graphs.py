@@ -15,8 +15,12 @@ NodeKind = Literal[
     "memset", "copy_h2d", "copy_d2h", "copy_d2d", "host", "event_record", "event_wait", "child", "empty",
     "if_taken", "if_skipped",
 ]  # fmt: skip
+KernelWork = Literal["empty", "spin", "add"]
 Decider = Literal["host_sync", "host_poll", "while", "tail_launch"]
 AllocationWay = Literal["graph_nodes", "graph_outside", "stream_kept", "stream_released", "stream_outside"]
+
+# How long a kernel of ``Graphs.kernels`` spins.
+SPIN_NS = 2000
 
 
 class Life(IntEnum):
@@ -109,6 +113,22 @@ class Chain(Protocol):
         """
 
 
+class KernelChain(Protocol):
+    """Kernels one after another: ``graph`` replays all of them by one call, ``stream`` launches all of them."""
+
+    graph: Submit
+    stream: Submit
+
+    def profiled_ns(self) -> IntArray:
+        """Duration of each kernel of one pass through the stream as profilers report it (CUPTI's kernel record), in ns.
+
+        Raises Skip without CUPTI, and MeasurementError unless each kernel left one record.
+        """
+
+    def check(self) -> str:
+        """Run the graph and the stream once. Returns how that was verified. Raises MeasurementError for a wrong sum."""
+
+
 class Loop(Protocol):
     """An iteration that is repeated until its decider ends it."""
 
@@ -158,6 +178,14 @@ class Graphs(Protocol):
 
     def chain(self, kind: NodeKind, count: int) -> Chain:
         """A chain of ``count`` nodes of this kind, instantiated and uploaded."""
+
+    def kernels(
+        self, work: KernelWork, count: int, *, blocks: int, block_threads: int, alternating: bool
+    ) -> KernelChain:
+        """``count`` kernels that do nothing, spin for SPIN_NS, or add to a word of each thread.
+
+        ``alternating`` kernels that add are of two functions in turn.
+        """
 
     def shape(self, shape: Shape) -> Shaped:
         """This shape as a graph and on streams."""

@@ -112,7 +112,7 @@ def _panels(*pictures: Curve | TimeLine | Bars | None, words: tuple[Words, Words
 
 # The model takes its constants for kernels and replays from these.
 STEP = (
-    "launch_cost", "launch_duration", "launch_queue", "launch_layers", "launch_sync", "graph_lifecycle", "graph_gain",
+    "launch_cost", "launch_gap", "launch_queue", "launch_layers", "launch_sync", "graph_lifecycle", "graph_gain",
 )  # fmt: skip
 # By the name that a user types, in the order of the page.
 KINDS = {

@@ -69,7 +69,7 @@ def anatomy(evidence: Evidence) -> TimeLine | None:
     if submit is None or start is None or complete is None:
         return None
     end_s = start.value + complete.value
-    begun = evidence.row("launch_cost", "start_estimate")
+    begun = evidence.row("launch_cost", "to_kernel")
     begun_s = min(begun.value, start.value) if begun else start.value
     submit_s = min(submit.value, end_s)
     host = (
@@ -78,7 +78,7 @@ def anatomy(evidence: Evidence) -> TimeLine | None:
     )
     gpu = (
         Span(submit_s, begun_s, "on its way", "quiet", "pale") if begun_s > submit_s else Span(begun_s, begun_s, ""),
-        Span(begun_s, begun_s, "kernel begins" + (" (estimate)" if begun else ""), "second"),
+        Span(begun_s, begun_s, "kernel begins", "second"),
     )
     ends = (("start", 0.0, start.value), ("complete", start.value, end_s), ("round trip", 0.0, end_s))
     *parts, whole = (Span(at, to, f"{name} {as_time(to - at)}", "plain", "distance") for name, at, to in ends)

@@ -1,0 +1,103 @@
+"""How long is the GPU idle between two kernels?
+
+Question
+    What is the period of a chain of kernels in a stream and as a graph, and how much of it is gap: for kernels that
+    write memory and kernels that do not, for small and large grids, for one function and two in turn?
+Method
+    stream and graph: a long chain less a short one, each behind a gate and between events, so that begin and end cancel
+    out. duration: what profilers report for such a kernel in a stream, which is CUPTI's kernel record; it is taken
+    after the periods, as recording lengthens them. stamped: what a spinning kernel stamps between its first and its
+    last instruction, which is shorter than CUPTI's duration by a constant. launch_streams: about eight kernels launched
+    into a second stream lengthen every later gap for the rest of the process, and so does CUPTI. "one" has a process
+    that launches into one stream only and is never recorded; "two" one that has launched into a second stream before.
+Reading
+    gap = period - duration, for durations as profilers report them; a kernel's duration is the same in both processes.
+    In a graph the gap may be negative: the GPU begins a kernel while the record of the one before is still open. All
+    other benchmarks measure in the state "two".
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import cast, get_args
+
+import msgspec
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.errors import Skip
+from microbench.core.model import Fact, Metric, Param
+from microbench.core.ops import Launch
+from microbench.gpu.protocol.gpu import LAUNCH_STREAMS, STREAMS_VARIABLE, Gpu
+from microbench.gpu.protocol.graphs import SPIN_NS, KernelChain, KernelWork
+from microbench.measure.alternating import device_difference
+from microbench.measure.sampling import NANOSECOND_S
+from microbench.measure.timer import Meter, duration
+
+LONG_GRAPH, SHORT_GRAPH = 1000, 200
+LONG_STREAM, SHORT_STREAM = 400, 100
+RECORDED = 200
+# Blocks (an SM, or in all) and threads of a block. Eight blocks leave an SM half empty: a kernel that fills it runs in
+# two waves while CUPTI records it (H200).
+BLOCKS = {"one": (1, 32), "an_sm": (1, 256), "eight_an_sm": (8, 128)}
+
+
+def combines(params: Mapping[str, Param]) -> bool:
+    """Two functions in turn only for kernels that write."""
+    return params["functions"] == "same" or params["kernel"] == "add"
+
+
+def measure(
+    gpu: Gpu, meter: Meter, kernel: str, blocks: str, functions: str, launch_streams: str
+) -> Iterator[Measured]:
+    each, threads = BLOCKS[blocks]
+    if gpu.info.sm_count is None:
+        raise Skip("needs the GPU's number of SMs")
+    grid = each if blocks == "one" else each * gpu.info.sm_count
+
+    def chain(count: int) -> KernelChain:
+        return gpu.graphs.kernels(
+            cast(KernelWork, kernel), count, blocks=grid, block_threads=threads, alternating=functions == "alternating"
+        )
+
+    long, short = chain(LONG_STREAM), chain(SHORT_STREAM)
+    verified = long.check()
+    stream = device_difference(meter, "stream", long.stream, short.stream, parts=LONG_STREAM - SHORT_STREAM)
+    yield msgspec.structs.replace(stream, verified=verified)
+    long, short = chain(LONG_GRAPH), chain(SHORT_GRAPH)
+    node = device_difference(meter, "graph", long.graph, short.graph, parts=LONG_GRAPH - SHORT_GRAPH)
+    yield msgspec.structs.replace(node, verified=long.check())
+    if launch_streams == "one":
+        return
+    if kernel == "spin":
+        yield duration(meter, "stamped", Launch(SPIN_NS, grid_blocks=grid, block_threads=threads), RECORDED)
+    recorded = chain(RECORDED)
+    try:
+        recorded.profiled_ns()
+    except Skip as skip:
+        yield Fact("duration", None, source="CUPTI", reason=str(skip))
+        return
+    yield meter.collect(
+        "duration", lambda: (float(recorded.profiled_ns().sum()) * NANOSECOND_S,), clock="device", calls=RECORDED,
+        floor_s=meter.floors.event_step_s, resolution=meter.floors.event_step_s,
+    )  # fmt: skip
+
+
+BENCHMARK = Benchmark(
+    title="The gap between kernels",
+    metrics=(
+        Metric("stream", "time", "s/launch", "period of the kernels in a stream, queued behind a gate"),
+        Metric("graph", "time", "s/launch", "period of the kernels as nodes of a graph"),
+        Metric("duration", "time", "s", "a kernel's duration as profilers report it: CUPTI's kernel record"),
+        Metric("stamped", "time", "s", "a spinning kernel's time between its own first and last instruction"),
+    ),
+    measure=measure,
+    axes={
+        "kernel": Axis.same("what each kernel does", get_args(KernelWork)),
+        "blocks": Axis("blocks of a kernel: one, one an SM, eight an SM", ("one",), tuple(BLOCKS), tuple(BLOCKS)),
+        "functions": Axis("one function, or two in turn", ("same",), ("same", "alternating"), ("same", "alternating")),
+        "launch_streams": Axis.same("streams that the process has launched kernels into", LAUNCH_STREAMS),
+    },
+    combines=combines,
+    own_process=lambda params: f"launch_gap {params['launch_streams']}",
+    process_environment=lambda case: {STREAMS_VARIABLE: str(case.params["launch_streams"])},
+    core=True,
+    device_timed=True,
+)
