@@ -125,6 +125,21 @@ extern "C" __global__ void answer(const u32 *question, volatile u32 *reply, u32 
     }
 }
 
+// The same, and records %globaltimer as each answer leaves. The record is stored behind the answer, not to delay it.
+extern "C" __global__ void answer_with_time(const u32 *question, volatile u32 *reply, u32 rounds, u64 timeout_ns,
+                                            u64 *times_ns) {
+    u64 begin = globaltimer_ns();
+    for (u32 round = 1; round <= rounds; round++) {
+        while (load_acquire_system(question) != round) {
+            if (globaltimer_ns() - begin > timeout_ns) return;
+        }
+        u64 now_ns = globaltimer_ns();
+        *reply = round;
+        __threadfence_system();
+        times_ns[round - 1] = now_ns;
+    }
+}
+
 // Dependent reads of host memory, where each line holds the index of the next. A walk begins at out[1], where the last
 // one ended, so that walks cover all lines. Volatile reads bypass the SM's cache.
 extern "C" __global__ void chase(const volatile u32 *chain, u32 reads, u64 *out) {

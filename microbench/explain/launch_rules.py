@@ -12,6 +12,7 @@ SWEEP_TOLERANCE = 1.5
 TAIL_RATIO, WORST_RATIO = 2.0, 10.0
 SCALING_SHARE = 0.5
 WAIT_RATIO = 2.0
+WAITS_NAMED = 2
 TIMING_RATIO = 2.0
 COLD_S = 1e-3
 
@@ -232,21 +233,36 @@ def counters(evidence: Evidence) -> Finding | None:
 
 
 def waits(evidence: Evidence) -> Finding | None:
-    """What a blocking wait costs over a spinning one."""
-    spin, blocking = (evidence.row("launch_sync", "complete", wait=wait) for wait in ("spin", "blocking"))
-    if spin is None or blocking is None:
+    """What a blocking wait costs after kernels of several lengths, and a spinning one."""
+    spin, blocking = (launches.waits(evidence, wait) for wait in ("spin", "blocking"))
+    lengths = sorted(spin.keys() & blocking.keys())
+    if not lengths:
         return None
-    slow = blocking.value > spin.value * WAIT_RATIO
-    title = f"A blocking wait returns {as_time(blocking.value - spin.value)} later than a spinning one"
+    shown = [length for length in lengths if length > 0][:WAITS_NAMED] or lengths[:1]
+    slow = any(blocking[length].value > spin[length].value * WAIT_RATIO for length in shown)
+    after = [f"{launches.wait_words(blocking[length])} after {_kernel(length)}" for length in shown]
+    spinning = f"a spinning one takes {as_time(spin[shown[-1]].value)}"
+    title = f"A blocking wait takes {listed(after)}"
+    text = f"The longer the host sleeps, the longer it takes to wake; {spinning}."
+    if shown == [0]:
+        title += f", {spinning.replace('takes ', '')}"
+        text = "After longer kernels, which were not measured, it takes longer, as the host sleeps longer."
     return Finding(
         rule="launch.wait",
         severity="advice" if slow else "note",
-        title=title if slow else "A blocking wait costs little more than a spinning one",
-        text=f"From the kernel's end it takes {as_time(blocking.value)} instead of {as_time(spin.value)}.",
+        title=title if slow else f"A blocking wait costs little more than a spinning one after {_kernel(shown[-1])}",
+        text=text if slow else f"It takes {launches.wait_words(blocking[shown[-1]])}, {spinning}.",
         advice="Spin where round trips count and a core is free; block where the core has other work." if slow else "",
-        threshold=f"blocking above {WAIT_RATIO:g} times spinning",
-        rests_on=rests_on(spin, blocking),
+        threshold=(
+            f"blocking above {WAIT_RATIO:g} times spinning, from the kernel's end until the wait returns; two figures "
+            f"where the samples lie in two groups at least {launches.LEVEL_RATIO:g} times apart"
+        ),
+        rests_on=rests_on(*(row for length in lengths for row in (spin[length], blocking[length]))),
     )
+
+
+def _kernel(duration_ns: int) -> str:
+    return f"a {axis_value('duration_ns', duration_ns).replace(' ', '-')} kernel" if duration_ns else "an empty kernel"
 
 
 SYNC_CALLS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from cuda.bindings import driver
@@ -18,6 +19,7 @@ from microbench.host.native import c_address
 
 WATCH_TIMEOUT_NS = 5_000_000_000
 LINE_WORDS = 32  # flags lie a 128-byte line apart, so that polling one does not slow the other
+TIE_EXCHANGES = 64
 CHASE_LINES = 16_384
 CHASE_READS = 500
 LINE_BYTES = 64
@@ -54,20 +56,97 @@ def start_stamps(case: Case, cores: Cores, count: int) -> IntArray:
     return out[1:]
 
 
+def wait_stamps(case: Case, duration_ns: int, count: int, *, blocking_event: bool = False) -> IntArray:
+    """One batch runs before the first is timed, so that code is loaded and the clocks are awake."""
+    waiter = case.once(Waiter, duration_ns, count, blocking_event)
+    return waiter.stamps()
+
+
+class Waiter:
+    """Kernels that record their first and last act, each launched alone and waited for."""
+
+    def __init__(self, case: Case, duration_ns: int, count: int, blocking_event: bool) -> None:
+        self._case, self._count = case, count
+        self._stamps = case.device_memory(16 * count)
+        rows = Parameters([(self._stamps, index, case.cycles(duration_ns)) for index in range(count)])
+        self._submit = launch(case, case.function("launch", "record"), Launch(), rows)
+        self._stride = rows.stride
+        self._event = case.event(timed=False, blocking=True) if blocking_event else 0
+        self._record = entry_point("cuEventRecord") if blocking_event else 0
+        self._wait = entry_point("cuEventSynchronize" if blocking_event else "cuStreamSynchronize")
+        self._run()
+
+    def _run(self) -> IntArray:
+        submit, clock = self._submit, c_address("clock_gettime")
+        out: IntArray = np.zeros((self._count, 3), dtype=np.int64)
+        code = loops.launch_and_wait(
+            submit.address, submit.arguments, self._stride, self._record, self._event, self._wait, submit.stream, clock,
+            out,
+        )  # fmt: skip
+        check_code(code, "launch and wait")
+        return out
+
+    def stamps(self) -> IntArray:
+        """Host ns, shape (count, 5). Raises MeasurementError if a kernel did not run."""
+        self._case.clear(self._stamps, 16 * self._count)
+        before = clock_tie(self._case)
+        host_ns = self._run()
+        after = clock_tie(self._case)
+        gpu_ns = self._case.read(self._stamps, 2 * self._count, np.int64).reshape(-1, 2)
+        if not gpu_ns.all():
+            raise MeasurementError("a recording kernel did not run")
+        return np.column_stack((host_ns[:, :2], on_host_clock(gpu_ns, before, after), host_ns[:, 2]))
+
+
+class ClockTie(NamedTuple):
+    """A moment on the host clock and on %globaltimer, in ns; they are at most half of ``width_ns`` apart."""
+
+    host_ns: int
+    gpu_ns: int
+    width_ns: int
+
+
+def clock_tie(case: Case) -> ClockTie:
+    """The quickest of TIE_EXCHANGES exchanges of flags: its middle on the host clock, and the answer's %globaltimer.
+
+    In the quickest exchange the question did not wait for the next poll, so both ways take about equally long.
+    """
+    times = case.once(Case.pinned, TIE_EXCHANGES, np.int64)
+    stamps = _exchange(case, "answer_with_time", TIE_EXCHANGES, int(times.ctypes.data))
+    widths_ns = stamps[:, 1] - stamps[:, 0]
+    best = int(np.argmin(widths_ns))
+    return ClockTie(int(stamps[best].sum()) // 2, int(times[best]), int(widths_ns[best]))
+
+
+def on_host_clock(gpu_ns: IntArray, before: ClockTie, after: ClockTie) -> IntArray:
+    """Readings of %globaltimer as ns of the host clock, on the straight line through two ties.
+
+    Only differences become floats: %globaltimer counts from 1970, which a float holds to 256 ns.
+    """
+    slope = (after.host_ns - before.host_ns) / (after.gpu_ns - before.gpu_ns)
+    elapsed: IntArray = np.rint((gpu_ns - before.gpu_ns) * slope).astype(np.int64)
+    return elapsed + before.host_ns
+
+
 def flag_round_trips(case: Case, count: int) -> IntArray:
     """The first exchange contains the start of the kernel and is dropped."""
+    return np.diff(_exchange(case, "answer", count + 1)[1:]).ravel()
+
+
+def _exchange(case: Case, kernel: str, count: int, *arguments: int) -> IntArray:
+    """``count`` exchanges of flags with a kernel that polls: host ns of each question and its answer, (count, 2)."""
     question, reply = _flags(case, 2)
     clock = c_address("clock_gettime")
-    row = (question, reply, count + 1, WATCH_TIMEOUT_NS)
-    out: IntArray = np.zeros(count + 1, dtype=np.int64)
+    row = (question, reply, count, WATCH_TIMEOUT_NS, *arguments)
+    out: IntArray = np.zeros((count, 2), dtype=np.int64)
     loops.ask(question, reply, clock, 0, out[:0])  # loads the loop before the kernel waits
-    launch(case, case.function("launch", "answer"), Launch(block_threads=1), Parameters([row]))(1)
+    launch(case, case.function("launch", kernel), Launch(block_threads=1), Parameters([row]))(1)
     driver.cuStreamQuery(case.stream(0))  # some drivers collect launches until they are asked
     answered = loops.ask(question, reply, clock, WATCH_TIMEOUT_NS, out)
     case.synchronize()
-    if answered < count + 1:
-        raise MeasurementError(f"the GPU answered {answered} of {count + 1} flags")
-    return out[1:]
+    if answered < count:
+        raise MeasurementError(f"the GPU answered {answered} of {count} flags")
+    return out
 
 
 def host_read_ns(case: Case, count: int) -> IntArray:

@@ -405,8 +405,10 @@ class FakeCosts(msgspec.Struct, frozen=True):
     flag_to_host_ns: float = 550.0  # the GPU's store -> the host sees it
     host_read_ns: float = 1150.0  # the GPU reads host memory; so also the host's store -> a polling kernel sees it
     completion_ns: dict[WaitMode, float] = _table(  # kernel end -> synchronised
-        {"auto": 2600.0, "spin": 2600.0, "yield": 3000.0, "blocking": 35000.0}
+        {"auto": 2600.0, "spin": 2600.0, "yield": 3000.0, "blocking": 26000.0}
     )
+    # A blocking wait takes longer the longer the host slept: this times the square root of the sleep in ns.
+    wake_growth: float = 50.0
     # The front end and the SMs.
     gap_stream_ns: float = 1400.0  # end of a kernel -> start of the next in its stream
     gap_graph_ns: float = 500.0  # the same between nodes of a graph

@@ -116,6 +116,22 @@ class FakeGpu:
             row[3] = self._time.now_ns()
         return stamps
 
+    def wait_stamps(self, duration_ns: int, count: int, *, blocking_event: bool = False) -> IntArray:
+        call, now_ns = sim.call_of(Launch(duration_ns=duration_ns), self.costs, {}), self._time.now_ns
+        stamps = np.zeros((count, 5), dtype=np.int64)
+        for row in stamps:
+            row[0] = now_ns()
+            (batch,) = self._machine.make(call, 1).batches
+            row[1] = now_ns()
+            if blocking_event:
+                self._machine.spend(self.costs.untimed_record_ns)
+            self._machine.synchronize(call.stream, "blocking" if blocking_event else None)
+            row[4] = now_ns()
+            assert batch.starts_ns is not None, "all work of a synchronised stream has ended"
+            assert batch.ends_ns is not None
+            row[2:4] = self._machine.globaltimer_ns(np.array([batch.starts_ns[0], batch.ends_ns[0]]))
+        return stamps
+
     def flag_round_trips(self, count: int) -> IntArray:
         times_ns = self._machine.noise.host(self.costs.host_read_ns + self.costs.flag_to_host_ns, count)
         self._time.pass_ns(float(times_ns.sum()))

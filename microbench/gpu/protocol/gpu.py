@@ -147,6 +147,15 @@ class Gpu(Protocol):
         no second CPU to watch from.
         """
 
+    def wait_stamps(self, duration_ns: int, count: int, *, blocking_event: bool = False) -> IntArray:
+        """``count`` times: launch a one-block kernel of that length and wait for it; nothing else runs on the host.
+
+        The wait is the stream's synchronise in the mode of the context, or with ``blocking_event`` the synchronise of
+        an event that has the flag for blocking waits. Returns the host clock in ns, shape (count, 5): before the call,
+        after the call, at the kernel's first act, at its last act, after the wait. The kernel reads %globaltimer, which
+        exchanges of flags before and after the batch tie to the host clock (within half an exchange, about 0.7 us).
+        """
+
     def flag_round_trips(self, count: int) -> IntArray:
         """``count`` times: the host sets a flag, the GPU answers with another, the host sees it. ns, shape (count,)."""
 
