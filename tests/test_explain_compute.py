@@ -129,7 +129,15 @@ CASES: list[tuple[str, Run, str, tuple[str, ...]]] = [
     ),
     (
         "compute.libraries", made(product(0.8), product(0.7, library="cupy", against=1.05)), "note",
-        ("CuPy 105 %", "Faster than every candidate tried: CuPy in bf16"),
+        ("rate, clock for clock: CuPy 105 %", "Faster than every candidate tried: CuPy in bf16"),
+    ),
+    (
+        "compute.libraries", made(product(0.8), product(0.7, library="torch", against=0.72, per_clock=0.57)), "advice",
+        ("sustained rate: PyTorch 72.0 %", "Clock for clock PyTorch's bf16 kernel reaches 57.0 %.", "!left out"),
+    ),
+    (
+        "compute.libraries", made(product(0.8), product(0.7, library="torch", per_clock=0.57)), "advice",
+        ("clock for clock: PyTorch 57.0 %", "runs at a higher clock, which is left out", "!sustained"),
     ),
     ("compute.halved", made(square("64x64x64", "halved until it fits")), "warning", ("1 product", "64x64x64")),
     (
@@ -237,11 +245,14 @@ def test_sizes_and_libraries_are_compared_within_a_type() -> None:
     assert ratios == pytest.approx({"cupy": 1.0, "torch": 0.8 / 0.9})
 
 
-def test_the_threshold_says_whether_libraries_were_measured_in_turn() -> None:
-    runs = made(product(0.8), product(0.9, library="cupy")), made(product(), product(library="cupy", against=1.05))
-    apart, in_turn = (by_rule(run, "compute")["compute.libraries"].threshold for run in runs)
-    assert apart.startswith("one after the other")
-    assert in_turn.startswith("in turn")
+def test_the_threshold_says_how_libraries_were_compared() -> None:
+    others = {
+        "one after the other": product(0.9, library="cupy"),
+        "clock for clock": product(library="cupy", against=1.05),  # version 2: batches in turn share a clock
+        "sustained": product(library="cupy", against=1.05, per_clock=0.9),
+    }
+    for words, other in others.items():
+        assert by_rule(made(product(0.8), other), "compute")["compute.libraries"].threshold.startswith(words)
 
 
 def test_accumulation_and_instructions_in_flight_are_worked_out() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, whole
@@ -18,6 +19,7 @@ FEWEST_SIZES = 3
 # Rates that differ by less count as equal.
 EQUAL = 0.02
 HEAVY_LOSS = 0.05
+SUSTAINED, PER_CLOCK, APART = "sustained", "clock for clock", "one after the other"
 FAST = "_fast"
 GUESS = re.compile(r"guess (\d+) of the heuristics")
 
@@ -45,21 +47,31 @@ def fed_sizes(evidence: Evidence) -> list[Fed]:
 
 
 class Rival(NamedTuple):
-    """Another library against cuBLASLt in one type and size.
+    """Another library against cuBLASLt in one type and size; above 1 the other library is faster.
 
-    ``against`` is the ratio of batches measured in turn on the same operands; None in runs that measured one library
-    after the other.
+    ``sustained`` is the ratio of rates at the clock that each library settles at, ``per_clock`` that for each cycle of
+    the clock. Version 2 of gemm_throughput took batches of milliseconds in turn, which share one clock, so its ratio is
+    one per clock. Both are None in runs that measured one library after the other.
     """
 
     library: str
     row: Row
     native: Row
-    against: Row | None
+    sustained: Row | None
+    per_clock: Row | None
 
     @property
     def ratio(self) -> float:
-        """Above 1 the other library is faster."""
-        return self.against.value if self.against is not None else self.row.value / self.native.value
+        """The sustained ratio, else the one per clock, else that of two rows."""
+        best = self.sustained or self.per_clock
+        return best.value if best is not None else self.row.value / self.native.value
+
+
+def compared(every: Sequence[Rival]) -> str:
+    """What the ratios of several rivals compare: "sustained", "clock for clock", or "one after the other"."""
+    if all(rival.sustained is not None for rival in every):
+        return SUSTAINED
+    return PER_CLOCK if all((rival.sustained or rival.per_clock) is not None for rival in every) else APART
 
 
 def rivals(evidence: Evidence) -> list[Rival]:
@@ -75,7 +87,9 @@ def rivals(evidence: Evidence) -> list[Rival]:
                 evidence, units.PRODUCTS, dtype=dtype, library=units.NATIVE, size=whole(row, "size")
             )
             if native is not None:
-                result.append(Rival(library, row, native, units.same_case(evidence, row, "against")))
+                against, per_clock = (units.same_case(evidence, row, name) for name in ("against", "against_per_clock"))
+                pair = (against, per_clock) if per_clock is not None else (None, against)
+                result.append(Rival(library, row, native, *pair))
     return result
 
 
@@ -287,7 +301,7 @@ def libraries(evidence: Evidence) -> Finding | None:
     }
     worst = min(every, key=lambda rival: rival.ratio)
     heavy = worst.ratio < 1 - HEAVY_LOSS
-    in_turn = all(rival.against is not None for rival in every)
+    how = compared(every)
     ahead = [
         f"{units.LIBRARIES[rival.library]} in {units.dtype_of(rival.row)}" for rival in every if rival.ratio > 1 + EQUAL
     ]
@@ -295,22 +309,29 @@ def libraries(evidence: Evidence) -> Finding | None:
         f"{units.LIBRARIES[name]} {percent(rival.ratio)} ({units.dtype_of(rival.row)})"
         for name, rival in lowest.items()
     ]
-    claim = "Faster than every candidate tried" if in_turn else "Ahead, though not measured in turn"
+    claim = "Ahead, though not measured in turn" if how == APART else "Faster than every candidate tried"
+    rate = {SUSTAINED: "sustained rate", PER_CLOCK: "rate, clock for clock", APART: "rate"}[how]
+    words = [f"{claim}: {listed(ahead)}."] if ahead else []
+    if how == PER_CLOCK:
+        words.insert(0, "At the power limit a kernel that draws less also runs at a higher clock, which is left out.")
+    elif worst.sustained is not None and worst.per_clock is not None:
+        kernel = f"{units.LIBRARIES[worst.library]}'s {units.dtype_of(worst.row)} kernel"
+        words.insert(0, f"Clock for clock {kernel} reaches {percent(worst.per_clock.value)}.")
     return Finding(
         rule="compute.libraries",
         severity="advice" if heavy else "note",
-        title=f"Lowest share of cuBLASLt's rate: {', '.join(reach)}",
-        text=f"{claim}: {listed(ahead)}." if ahead else "",
+        title=f"Lowest share of cuBLASLt's {rate}: {', '.join(reach)}",
+        text=" ".join(words),
         advice=(
             f"Where {units.dtype_of(worst.row)} products matter, call cuBLASLt with a candidate chosen by measuring."
             if heavy
             else ""
         ),
         threshold=(
-            f"{'in turn' if in_turn else 'one after the other'}, the same operands at the largest size of a type; "
+            f"{how}, operands of the same kind at the largest size of a type; "
             f"equal within {round_percent(EQUAL)}, advice where over {round_percent(HEAVY_LOSS)} is lost"
         ),
-        rests_on=rests_on(*(row for rival in every for row in (rival.row, rival.native))),
+        rests_on=rests_on(*(row for one in every for row in (one.row, one.native, one.sustained, one.per_clock))),
     )
 
 

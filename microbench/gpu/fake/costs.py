@@ -66,11 +66,12 @@ class AllocationCosts(msgspec.Struct, frozen=True):
 
 class ProductLibrary(msgspec.Struct, frozen=True):
     """A library of matrix products: host time of a call, the share of the peak rate of each of its kernels (best guess
-    of its heuristics first), and its types."""
+    of its heuristics first), and its types. ``energy_share`` is what its kernels draw of what others as slow do."""
 
     submit_ns: float
     kernels: dict[str, float]
     dtypes: tuple[GemmType, ...]
+    energy_share: float = 1.0
 
 
 EVERY_TYPE: tuple[GemmType, ...] = (
