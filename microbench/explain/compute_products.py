@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, listed, rests_on, whole
@@ -19,7 +18,6 @@ FEWEST_SIZES = 3
 # Rates that differ by less count as equal.
 EQUAL = 0.02
 HEAVY_LOSS = 0.05
-SUSTAINED, PER_CLOCK, APART = "sustained", "clock for clock", "one after the other"
 FAST = "_fast"
 GUESS = re.compile(r"guess (\d+) of the heuristics")
 
@@ -49,33 +47,25 @@ def fed_sizes(evidence: Evidence) -> list[Fed]:
 class Rival(NamedTuple):
     """Another library against cuBLASLt in one type and size; above 1 the other library is faster.
 
-    ``sustained`` is the ratio of rates at the clock that each library settles at, ``per_clock`` that for each cycle of
-    the clock. Version 2 of gemm_throughput took batches of milliseconds in turn, which share one clock, so its ratio is
-    one per clock. Both are None in runs that measured one library after the other.
+    ``sustained`` is the ratio of rates at the clock that each library settles at; None unless both ran in blocks of a
+    second. ``per_clock`` is the ratio for each cycle of the clock, from the same blocks, or else from the two cases'
+    rates and clocks. ``rows`` are those that the ratios rest on.
     """
 
     library: str
     row: Row
     native: Row
-    sustained: Row | None
-    per_clock: Row | None
-
-    @property
-    def ratio(self) -> float:
-        """The sustained ratio, else the one per clock, else that of two rows."""
-        best = self.sustained or self.per_clock
-        return best.value if best is not None else self.row.value / self.native.value
-
-
-def compared(every: Sequence[Rival]) -> str:
-    """What the ratios of several rivals compare: "sustained", "clock for clock", or "one after the other"."""
-    if all(rival.sustained is not None for rival in every):
-        return SUSTAINED
-    return PER_CLOCK if all((rival.sustained or rival.per_clock) is not None for rival in every) else APART
+    sustained: float | None
+    per_clock: float
+    rows: tuple[Row | None, ...]
 
 
 def rivals(evidence: Evidence) -> list[Rival]:
-    """Every pair that was measured, at the largest size of each type."""
+    """Every pair that was measured, at the largest size of each type.
+
+    Metric ``against`` of version 2 is left out: it took batches of milliseconds in turn, whose clocks were neither
+    equal nor each library's own.
+    """
     result = []
     for library in units.LIBRARIES:
         for dtype in units.dtypes(evidence, units.PRODUCTS):
@@ -86,11 +76,21 @@ def rivals(evidence: Evidence) -> list[Rival]:
             native = units.one_rate(
                 evidence, units.PRODUCTS, dtype=dtype, library=units.NATIVE, size=whole(row, "size")
             )
-            if native is not None:
-                against, per_clock = (units.same_case(evidence, row, name) for name in ("against", "against_per_clock"))
-                pair = (against, per_clock) if per_clock is not None else (None, against)
-                result.append(Rival(library, row, native, *pair))
+            if native is not None and (rival := _rival(evidence, library, row, native)) is not None:
+                result.append(rival)
     return result
+
+
+def _rival(evidence: Evidence, library: str, row: Row, native: Row) -> Rival | None:
+    against, per_clock = (units.same_case(evidence, row, name) for name in ("against", "against_per_clock"))
+    if per_clock is not None:
+        sustained = against.value if against is not None else None
+        return Rival(library, row, native, sustained, per_clock.value, (row, native, against, per_clock))
+    theirs, ours = (units.same_case(evidence, one, "sm_clock") for one in (row, native))
+    if theirs is None or ours is None:
+        return None
+    ratio = row.value / theirs.value / (native.value / ours.value)
+    return Rival(library, row, native, None, ratio, (row, native, theirs, ours))
 
 
 def guess_of(row: Row) -> int | None:
@@ -295,28 +295,32 @@ def libraries(evidence: Evidence) -> Finding | None:
     every = rivals(evidence)
     if not every:
         return None
+    sustained = all(rival.sustained is not None for rival in every)
+    named = [
+        (rival.sustained if sustained and rival.sustained is not None else rival.per_clock, number)
+        for number, rival in enumerate(every)
+    ]
     lowest = {
-        name: min((rival for rival in every if rival.library == name), key=lambda rival: rival.ratio)
+        name: min(pair for pair in named if every[pair[1]].library == name)
         for name in dict.fromkeys(rival.library for rival in every)
     }
-    worst = min(every, key=lambda rival: rival.ratio)
-    heavy = worst.ratio < 1 - HEAVY_LOSS
-    how = compared(every)
+    least, place = min(named)
+    worst, heavy = every[place], least < 1 - HEAVY_LOSS
     ahead = [
-        f"{units.LIBRARIES[rival.library]} in {units.dtype_of(rival.row)}" for rival in every if rival.ratio > 1 + EQUAL
+        f"{units.LIBRARIES[every[number].library]} in {units.dtype_of(every[number].row)}"
+        for ratio, number in named
+        if ratio > 1 + EQUAL
     ]
     reach = [
-        f"{units.LIBRARIES[name]} {percent(rival.ratio)} ({units.dtype_of(rival.row)})"
-        for name, rival in lowest.items()
+        f"{units.LIBRARIES[name]} {percent(ratio)} ({units.dtype_of(every[number].row)})"
+        for name, (ratio, number) in lowest.items()
     ]
-    claim = "Ahead, though not measured in turn" if how == APART else "Faster than every candidate tried"
-    rate = {SUSTAINED: "sustained rate", PER_CLOCK: "rate, clock for clock", APART: "rate"}[how]
-    words = [f"{claim}: {listed(ahead)}."] if ahead else []
-    if how == PER_CLOCK:
-        words.insert(0, "At the power limit a kernel that draws less also runs at a higher clock, which is left out.")
-    elif worst.sustained is not None and worst.per_clock is not None:
+    rate = "sustained rate" if sustained else "rate, clock for clock"
+    words = ["At the power limit a kernel that draws less also gets a higher clock: --full measures that."]
+    if sustained:
         kernel = f"{units.LIBRARIES[worst.library]}'s {units.dtype_of(worst.row)} kernel"
-        words.insert(0, f"Clock for clock {kernel} reaches {percent(worst.per_clock.value)}.")
+        words = [f"Clock for clock {kernel} reaches {percent(worst.per_clock)}."]
+    words += [f"Faster than every candidate tried: {listed(ahead)}."] if ahead else []
     return Finding(
         rule="compute.libraries",
         severity="advice" if heavy else "note",
@@ -328,10 +332,10 @@ def libraries(evidence: Evidence) -> Finding | None:
             else ""
         ),
         threshold=(
-            f"{how}, operands of the same kind at the largest size of a type; "
+            f"{rate}, at the largest size of a type; "
             f"equal within {round_percent(EQUAL)}, advice where over {round_percent(HEAVY_LOSS)} is lost"
         ),
-        rests_on=rests_on(*(row for one in every for row in (one.row, one.native, one.sustained, one.per_clock))),
+        rests_on=rests_on(*(row for rival in every for row in rival.rows)),
     )
 
 

@@ -8,7 +8,7 @@ from microbench.analysis.evidence import Evidence, exceeds, listed, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import percent, quantity, round_percent, tera
 from microbench.explain import compute_units as units
-from microbench.explain.compute_products import APART, FED, PER_CLOCK, SUSTAINED, Rival, compared, fed_sizes, rivals
+from microbench.explain.compute_products import FED, Rival, fed_sizes, rivals
 from microbench.report.curves import ticks
 from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Line, Mark, Picture, Table, columns
 from microbench.report.suites.roofline import rates_over_time, rooflines, shapes, state_over_time
@@ -129,22 +129,16 @@ def by_library(evidence: Evidence) -> Table | None:
     candidate = Column("cuBLASLt's fastest candidate", "left", drop=1)
     sizes = sorted({whole(one.row, "size") for one in by_key.values()})
     title = f"Libraries at size {listed([str(one) for one in sizes])}, {IN_TERA}"
-    about = f"shares of the rate of cuBLASLt's fastest candidate, {HOW[compared(list(by_key.values()))]}"
+    sustained = all(one.sustained is not None for one in by_key.values())
+    how = "sustained at each one's own clock, then clock for clock" if sustained else "clock for clock"
+    about = f"shares of the rate of cuBLASLt's fastest candidate, {how}"
     return Table(title, about, (*titles, candidate), tuple(rows))
-
-
-HOW = {
-    SUSTAINED: "sustained at each one's own clock, then clock for clock",
-    PER_CLOCK: "clock for clock",
-    APART: "one after the other",
-}
 
 
 def _shares(rival: Rival) -> str:
     """The shares of cuBLASLt's rate: the sustained one, and the one per clock behind it."""
-    if rival.sustained is None or rival.per_clock is None:
-        return percent(rival.ratio)
-    return f"{percent(rival.sustained.value)}, {percent(rival.per_clock.value)}"
+    per_clock = percent(rival.per_clock)
+    return per_clock if rival.sustained is None else f"{percent(rival.sustained)}, {per_clock}"
 
 
 def _candidate(row: Row) -> Cell:
