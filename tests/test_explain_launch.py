@@ -48,6 +48,7 @@ TWO_LEVELS = make_run(
         for round, value_s in enumerate((8.1e-6, 9.8e-6, 35.8e-6, 8.0e-6, 35.5e-6), 1)
     ]
 )
+CHEAP_PDL = without(scaled(WHOLE, "launch_kind", ("submit",), 0.73, kind="pdl"), "launch_kind", kind="cooperative")
 CASES: list[tuple[str, Run, str, list[str]]] = [
     ("launch.cost", WHOLE, "note", ["3.31 µs", "8.37 µs", "39.3 %"]),
     ("launch.cost", scaled(WHOLE, "launch_cost", ("complete",), 15), "note", ["3.31 µs", "8.37 µs", "82.2 %"]),
@@ -74,6 +75,14 @@ CASES: list[tuple[str, Run, str, list[str]]] = [
     ("launch.streams", WHOLE, "note", ["3.0×"]),
     ("launch.kind", WHOLE, "note", ["1.76 µs", "563 ns", "1.48×"]),
     ("launch.kind", scaled(WHOLE, "launch_kind", ("gap",), 4, kind="pdl"), "note", ["1.48×", "3.31 µs"]),
+    ("launch.kind", CHEAP_PDL, "note", ["1.76 µs", "563 ns", "20.9 %"]),
+    ("launch.kind", scaled(CHEAP_PDL, "launch_kind", ("gap",), 4, kind="pdl"), "note", ["20.9 %", "3.31 µs"]),
+    (
+        "launch.kind",
+        scaled(WHOLE, "launch_kind", ("submit",), 0.73, kind="pdl"),
+        "note",
+        ["1.76 µs", "563 ns", "1.48×"],
+    ),
     ("launch.arguments", WHOLE, "advice", ["4000 B", "783 ns", "1.24×"]),
     ("launch.cold", WHOLE, "note", ["207 ms", "30.8 ms"]),
     ("launch.tail", WHOLE, "note", ["1.59×", "40×"]),
@@ -129,6 +138,15 @@ def test_a_wait_is_named_with_the_kernel_before_it() -> None:
     check(finding_of("launch.wait"), "advice", "34.0 µs after an empty kernel", "were not measured")
     words = "34.0 µs after a 30-µs kernel and 80.2 µs after a 1-ms kernel"
     check(finding_of("launch.wait", LONGER_WAITS), "advice", words, "!not measured")
+
+
+def test_a_kind_of_launch_that_costs_less_is_named() -> None:
+    kernels = "between kernels of no length from 1.76 µs"
+    check(finding_of("launch.kind", CHEAP_PDL), "note", kernels, "costs 20.9 % less to submit", "No kind costs more.")
+    both = scaled(WHOLE, "launch_kind", ("submit",), 0.73, kind="pdl")
+    check(
+        finding_of("launch.kind", both), "note", "cooperative launch costs 1.48×", "programmatic dependent launch costs"
+    )
 
 
 def test_a_row_with_two_levels_shows_both() -> None:

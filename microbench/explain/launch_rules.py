@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, sentence
+from microbench.analysis.stats import Row
 from microbench.core.units import as_time, axis_value, percent, quantity, times
 from microbench.explain import launch_facts as launches
 
@@ -354,31 +355,46 @@ KINDS = {
 
 
 def kinds(evidence: Evidence) -> Finding | None:
-    """The kind of launch that costs most over a plain one, and the gap that programmatic dependent launch saves."""
+    """The kinds of launch whose call costs more or less than a plain one, and the gap that programmatic dependent
+    launch saves between kernels of no length."""
     plain = evidence.row("launch_kind", "submit", kind="own_stream")
     others = [row for row in evidence.rows("launch_kind", "submit") if row.params.get("kind") != "own_stream"]
     if plain is None or not others:
         return None
     gap, pdl = (evidence.row("launch_kind", "gap", kind=kind) for kind in ("own_stream", "pdl"))
-    worst = max(others, key=lambda row: row.value)
-    costlier, shorter = worst.value > plain.value * MARGIN, gap and pdl and pdl.value * MARGIN < gap.value
-    if not costlier and not shorter:
+    others.sort(key=lambda row: row.value)
+    cheapest, worst = others[0], others[-1]
+    costlier, cheaper = worst.value > plain.value * MARGIN, cheapest.value * MARGIN < plain.value
+    shorter = gap and pdl and pdl.value * MARGIN < gap.value
+    if not costlier and not cheaper and not shorter:
         return None
-    name, ratio = str(worst.params.get("kind")), times(worst.value / plain.value)
-    title = f"{sentence(KINDS.get(name, name))} costs {ratio} a plain launch to submit"
-    text = f"A plain launch into a stream takes {as_time(plain.value)}."
+    share, less = percent(1 - cheapest.value / plain.value), KINDS.get(_kind(cheapest), _kind(cheapest))
+    calls = f"{sentence(less)} costs {share} less to submit than a plain launch" if cheaper else ""
+    if costlier:
+        calls = f"{sentence(KINDS.get(_kind(worst), _kind(worst)))} costs {times(worst.value / plain.value)} a plain "
+        calls += f"launch to submit{f', {less} costs less' if cheaper else ''}"
+    title, text = calls, f"A plain launch into a stream takes {as_time(plain.value)}."
     if gap and pdl and shorter:
-        text = f"{title}." if costlier else "No kind of launch costs more to submit than a plain one."
-        title = "Programmatic dependent launch cuts the gap between kernels from "
+        title = "Programmatic dependent launch cuts the gap between kernels of no length from "
         title += f"{as_time(gap.value)} to {as_time(pdl.value)}"
+        text = f"{calls}." if calls else "No kind of launch costs more or less to submit than a plain one."
+        if cheaper and not costlier:
+            text += " No kind costs more."
     return Finding(
         rule="launch.kind",
         severity="note",
         title=title,
         text=text,
-        threshold=f"a kind differs above {MARGIN:.2f} times a plain launch into a stream",
+        threshold=(
+            f"a kind differs from {MARGIN:.2f} times a plain launch into a stream on, either way; gaps between kernels "
+            "that only record their begin and end"
+        ),
         rests_on=rests_on(plain, *others, gap, pdl),
     )
+
+
+def _kind(row: Row) -> str:
+    return str(row.params.get("kind"))
 
 
 def arguments(evidence: Evidence) -> Finding | None:
