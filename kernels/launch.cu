@@ -125,18 +125,18 @@ extern "C" __global__ void answer(const u32 *question, volatile u32 *reply, u32 
     }
 }
 
-// The same, and records %globaltimer as each answer leaves. The record is stored behind the answer, not to delay it.
-extern "C" __global__ void answer_with_time(const u32 *question, volatile u32 *reply, u32 rounds, u64 timeout_ns,
-                                            u64 *times_ns) {
+// The same, and notes %globaltimer when it sees a question. The note follows the reply, so that it does not delay it.
+extern "C" __global__ void answer_timed(const u32 *question, volatile u32 *reply, u64 *seen_ns, u32 rounds,
+                                        u64 timeout_ns) {
     u64 begin = globaltimer_ns();
     for (u32 round = 1; round <= rounds; round++) {
         while (load_acquire_system(question) != round) {
             if (globaltimer_ns() - begin > timeout_ns) return;
         }
-        u64 now_ns = globaltimer_ns();
+        u64 now = globaltimer_ns();
         *reply = round;
+        seen_ns[round - 1] = now;
         __threadfence_system();
-        times_ns[round - 1] = now_ns;
     }
 }
 

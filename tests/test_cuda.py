@@ -106,8 +106,9 @@ def test_flags_are_seen_between_call_and_wait_and_answered_and_host_memory_is_re
 
 @pytest.mark.parametrize("blocking_event", [False, True])
 def test_waits_end_after_their_kernel(gpu: Gpu, blocking_event: bool) -> None:
-    stamps = gpu.wait_stamps(1_000_000, 5, blocking_event=blocking_event)
+    stamps, round_trip_ns = gpu.launch_stamps(5, 1_000_000, blocking_event=blocking_event)
     assert stamps.shape == (5, 5)
+    assert 0 < round_trip_ns < 100_000
     assert (np.diff(stamps[:, [0, 1, 4]]) > 0).all()
     assert (np.diff(stamps[:, [0, 2, 3, 4]]) > 0).all()
     assert np.median(stamps[:, 3] - stamps[:, 2]) == pytest.approx(1_000_000, rel=0.02)

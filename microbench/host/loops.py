@@ -277,8 +277,10 @@ def launch_and_wait(
 
 @compiled
 def ask(question: int, reply: int, clock: int, timeout_ns: int, out: IntArray) -> int:
-    """Set the question flag to 1, 2, 3 … and stamp each question and its reply in the two columns of ``out``; returns
-    how many were answered."""
+    """Set the question flag to 1, 2, 3 …; returns how many were answered.
+
+    ``out``, of shape (n, 2), gets the ns before each question and after its reply.
+    """
     began = now_ns(clock)
     for index in range(out.shape[0]):
         out[index, 0] = now_ns(clock)

@@ -15,7 +15,6 @@ Reading
 """
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 
 from microbench.core.bench import Axis, Benchmark, Measured
 from microbench.core.model import Case, Metric, Param
@@ -50,8 +49,9 @@ def wait_mode(case: Case) -> dict[str, str]:
 def measure(gpu: Gpu, meter: Meter, wait: str, duration_ns: int) -> Iterator[Measured]:
     blocking_event = wait == "blocking_event"
     count = max(min(MOST_WAITS, BATCH_NS // max(duration_ns, 1)), 1)
-    take = partial(gpu.wait_stamps, duration_ns, count, blocking_event=blocking_event)
-    yield from meter.collect_stamps(take, {"complete": Between(3, 4)})
+    yield from meter.collect_stamps(
+        lambda: gpu.launch_stamps(count, duration_ns, blocking_event=blocking_event).stamps, {"complete": Between(3, 4)}
+    )
     if duration_ns == 0 and not blocking_event:
         for name, op in CALLS.items():
             yield meter.submit_time(name, gpu.bind(op))

@@ -158,7 +158,7 @@ class CudaGpu(Part[Case]):
 
     record = built(timing.record)
     resident = built(timing.most_resident)
-    wait_stamps = built(signals.wait_stamps)
+    launch_stamps = built(signals.launch_stamps)
     flag_round_trips = built(signals.flag_round_trips)
     host_read_ns = built(signals.host_read_ns)
     round_robin_ns = built(signals.round_robin_ns)

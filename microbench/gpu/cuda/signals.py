@@ -12,14 +12,15 @@ from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray, Launch
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check_code, entry_point
-from microbench.gpu.cuda.submit import Parameters, launch
+from microbench.gpu.cuda.submit import DriverSubmit, Parameters, launch
+from microbench.gpu.protocol.gpu import LaunchStamps
 from microbench.host import loops
 from microbench.host.affinity import Cores, on_cores
 from microbench.host.native import c_address
 
 WATCH_TIMEOUT_NS = 5_000_000_000
 LINE_WORDS = 32  # flags lie a 128-byte line apart, so that polling one does not slow the other
-TIE_EXCHANGES = 64
+TIE_EXCHANGES = 30
 CHASE_LINES = 16_384
 CHASE_READS = 500
 LINE_BYTES = 64
@@ -56,66 +57,75 @@ def start_stamps(case: Case, cores: Cores, count: int) -> IntArray:
     return out[1:]
 
 
-def wait_stamps(case: Case, duration_ns: int, count: int, *, blocking_event: bool = False) -> IntArray:
-    """One batch runs before the first is timed, so that code is loaded and the clocks are awake."""
-    waiter = case.once(Waiter, duration_ns, count, blocking_event)
-    return waiter.stamps()
+def flag_round_trips(case: Case, count: int) -> IntArray:
+    exchanged = _exchanges(case, count, "answer")
+    return exchanged[:, 1] - exchanged[:, 0]
 
 
-class Waiter:
-    """Kernels that record their first and last act, each launched alone and waited for."""
+def _exchanges(case: Case, count: int, kernel: str, *words: int) -> IntArray:
+    """Host ns before each question and after its reply, shape (count, 2).
 
-    def __init__(self, case: Case, duration_ns: int, count: int, blocking_event: bool) -> None:
-        self._case, self._count = case, count
-        self._stamps = case.device_memory(16 * count)
-        rows = Parameters([(self._stamps, index, case.cycles(duration_ns)) for index in range(count)])
-        self._submit = launch(case, case.function("launch", "record"), Launch(), rows)
-        self._stride = rows.stride
-        self._event = case.event(timed=False, blocking=True) if blocking_event else 0
-        self._record = entry_point("cuEventRecord") if blocking_event else 0
-        self._wait = entry_point("cuEventSynchronize" if blocking_event else "cuStreamSynchronize")
-        self._run()
-
-    def _run(self) -> IntArray:
-        submit, clock = self._submit, c_address("clock_gettime")
-        out: IntArray = np.zeros((self._count, 3), dtype=np.int64)
-        code = loops.launch_and_wait(
-            submit.address, submit.arguments, self._stride, self._record, self._event, self._wait, submit.stream, clock,
-            out,
-        )  # fmt: skip
-        check_code(code, "launch and wait")
-        return out
-
-    def stamps(self) -> IntArray:
-        """Host ns, shape (count, 5). Raises MeasurementError if a kernel did not run."""
-        self._case.clear(self._stamps, 16 * self._count)
-        before = clock_tie(self._case)
-        host_ns = self._run()
-        after = clock_tie(self._case)
-        gpu_ns = self._case.read(self._stamps, 2 * self._count, np.int64).reshape(-1, 2)
-        if not gpu_ns.all():
-            raise MeasurementError("a recording kernel did not run")
-        return np.column_stack((host_ns[:, :2], on_host_clock(gpu_ns, before, after), host_ns[:, 2]))
+    ``words`` are the kernel's arguments after the flags. The first exchange contains the start of the kernel and is
+    dropped.
+    """
+    question, reply = _flags(case, 2)
+    clock = c_address("clock_gettime")
+    row = (question, reply, *words, count + 1, WATCH_TIMEOUT_NS)
+    out: IntArray = np.zeros((count + 1, 2), dtype=np.int64)
+    loops.ask(question, reply, clock, 0, out[:0])  # loads the loop before the kernel waits
+    launch(case, case.function("launch", kernel), Launch(block_threads=1), Parameters([row]))(1)
+    driver.cuStreamQuery(case.stream(0))  # some drivers collect launches until they are asked
+    answered = loops.ask(question, reply, clock, WATCH_TIMEOUT_NS, out)
+    case.synchronize()
+    if answered < count + 1:
+        raise MeasurementError(f"the GPU answered {answered} of {count + 1} flags")
+    return out[1:]
 
 
 class ClockTie(NamedTuple):
-    """A moment on the host clock and on %globaltimer, in ns; they are at most half of ``width_ns`` apart."""
+    """What %globaltimer showed at a moment of the host's clock, both in ns, by the quickest of several exchanges.
+
+    The GPU saw the question between its sending and the reply's arrival, ``round_trip_ns`` apart; the middle is taken.
+    """
 
     host_ns: int
     gpu_ns: int
-    width_ns: int
+    round_trip_ns: int
 
 
 def clock_tie(case: Case) -> ClockTie:
-    """The quickest of TIE_EXCHANGES exchanges of flags: its middle on the host clock, and the answer's %globaltimer.
+    """Exchanges flags TIE_EXCHANGES times."""
+    seen = case.once(Case.device_memory, 8 * (TIE_EXCHANGES + 1))
+    exchanged = _exchanges(case, TIE_EXCHANGES, "answer_timed", seen)
+    gpu_ns = case.read(seen, TIE_EXCHANGES + 1, np.int64)[1:]
+    quickest = int((exchanged[:, 1] - exchanged[:, 0]).argmin())
+    sent_ns, replied_ns = (int(value) for value in exchanged[quickest])
+    return ClockTie((sent_ns + replied_ns) // 2, int(gpu_ns[quickest]), replied_ns - sent_ns)
 
-    In the quickest exchange the question did not wait for the next poll, so both ways take about equally long.
+
+def launch_stamps(case: Case, count: int, duration_ns: int = 0, *, blocking_event: bool = False) -> LaunchStamps:
+    """Two ties, before and after the launches, show offset and drift of the GPU's clock.
+
+    Raises MeasurementError if a kernel did not run.
     """
-    times = case.once(Case.pinned, TIE_EXCHANGES, np.int64)
-    stamps = _exchange(case, "answer_with_time", TIE_EXCHANGES, int(times.ctypes.data))
-    widths_ns = stamps[:, 1] - stamps[:, 0]
-    best = int(np.argmin(widths_ns))
-    return ClockTie(int(stamps[best].sum()) // 2, int(times[best]), int(widths_ns[best]))
+    submit, recorded = case.once(_recording_launch, count, case.cycles(duration_ns))
+    event = case.once(Case.event, timed=False, blocking=True) if blocking_event else 0
+    record = entry_point("cuEventRecord") if blocking_event else 0
+    wait = entry_point("cuEventSynchronize" if blocking_event else "cuStreamSynchronize")
+    clock = c_address("clock_gettime")
+    out_ns: IntArray = np.zeros((count, 3), dtype=np.int64)
+    case.clear(recorded, 16 * count)
+    before = clock_tie(case)
+    code = loops.launch_and_wait(
+        submit.address, submit.arguments, submit.stride, record, event, wait, submit.stream, clock, out_ns
+    )
+    check_code(code, "launch and wait")
+    after = clock_tie(case)
+    gpu_ns = case.read(recorded, 2 * count, np.int64).reshape(count, 2)
+    if not gpu_ns.all():
+        raise MeasurementError("a recording kernel did not run")
+    stamps = np.column_stack([out_ns[:, :2], on_host_clock(gpu_ns, before, after), out_ns[:, 2]])
+    return LaunchStamps(stamps, max(before.round_trip_ns, after.round_trip_ns))
 
 
 def on_host_clock(gpu_ns: IntArray, before: ClockTie, after: ClockTie) -> IntArray:
@@ -123,30 +133,16 @@ def on_host_clock(gpu_ns: IntArray, before: ClockTie, after: ClockTie) -> IntArr
 
     Only differences become floats: %globaltimer counts from 1970, which a float holds to 256 ns.
     """
-    slope = (after.host_ns - before.host_ns) / (after.gpu_ns - before.gpu_ns)
-    elapsed: IntArray = np.rint((gpu_ns - before.gpu_ns) * slope).astype(np.int64)
-    return elapsed + before.host_ns
+    rate = (after.host_ns - before.host_ns) / (after.gpu_ns - before.gpu_ns)
+    elapsed: IntArray = np.round((gpu_ns - before.gpu_ns) * rate).astype(np.int64)
+    return before.host_ns + elapsed
 
 
-def flag_round_trips(case: Case, count: int) -> IntArray:
-    """The first exchange contains the start of the kernel and is dropped."""
-    return np.diff(_exchange(case, "answer", count + 1)[1:]).ravel()
-
-
-def _exchange(case: Case, kernel: str, count: int, *arguments: int) -> IntArray:
-    """``count`` exchanges of flags with a kernel that polls: host ns of each question and its answer, (count, 2)."""
-    question, reply = _flags(case, 2)
-    clock = c_address("clock_gettime")
-    row = (question, reply, count, WATCH_TIMEOUT_NS, *arguments)
-    out: IntArray = np.zeros((count, 2), dtype=np.int64)
-    loops.ask(question, reply, clock, 0, out[:0])  # loads the loop before the kernel waits
-    launch(case, case.function("launch", kernel), Launch(block_threads=1), Parameters([row]))(1)
-    driver.cuStreamQuery(case.stream(0))  # some drivers collect launches until they are asked
-    answered = loops.ask(question, reply, clock, WATCH_TIMEOUT_NS, out)
-    case.synchronize()
-    if answered < count:
-        raise MeasurementError(f"the GPU answered {answered} of {count} flags")
-    return out
+def _recording_launch(case: Case, count: int, cycles: int) -> tuple[DriverSubmit, int]:
+    """The launch of ``count`` kernels that spin so long, and the address of the 2 words that each of them writes."""
+    out, function = case.device_memory(16 * count), case.function("launch", "record")
+    launch(case, function, Launch(), Parameters([(out, 0, 0)]))(1)  # loads the code
+    return launch(case, function, Launch(), Parameters([(out, index, cycles) for index in range(count)])), out
 
 
 def host_read_ns(case: Case, count: int) -> IntArray:

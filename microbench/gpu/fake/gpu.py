@@ -17,7 +17,16 @@ from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import FakeCosts
 from microbench.gpu.fake.environment import DEFAULT_SPREAD, SIMULATED, costs_here, fake_gpu_info
 from microbench.gpu.fake.parts import FakeCompute, FakeGraphs, FakeLinks, FakeMemory
-from microbench.gpu.protocol.gpu import WAIT_MODES, WAIT_VARIABLE, Gpu, GpuRecording, HostClock, PcieBytes, WaitMode
+from microbench.gpu.protocol.gpu import (
+    WAIT_MODES,
+    WAIT_VARIABLE,
+    Gpu,
+    GpuRecording,
+    HostClock,
+    LaunchStamps,
+    PcieBytes,
+    WaitMode,
+)
 
 # What telemetry's own kernels draw beyond an idle GPU: they wait for steps of %globaltimer.
 TELEMETRY_KERNEL_W = 40.0
@@ -116,7 +125,7 @@ class FakeGpu:
             row[3] = self._time.now_ns()
         return stamps
 
-    def wait_stamps(self, duration_ns: int, count: int, *, blocking_event: bool = False) -> IntArray:
+    def launch_stamps(self, count: int, duration_ns: int = 0, *, blocking_event: bool = False) -> LaunchStamps:
         call, now_ns = sim.call_of(Launch(duration_ns=duration_ns), self.costs, {}), self._time.now_ns
         stamps = np.zeros((count, 5), dtype=np.int64)
         for row in stamps:
@@ -130,7 +139,7 @@ class FakeGpu:
             assert batch.starts_ns is not None, "all work of a synchronised stream has ended"
             assert batch.ends_ns is not None
             row[2:4] = self._machine.globaltimer_ns(np.array([batch.starts_ns[0], batch.ends_ns[0]]))
-        return stamps
+        return LaunchStamps(stamps, round(self.costs.host_read_ns + self.costs.flag_to_host_ns))
 
     def flag_round_trips(self, count: int) -> IntArray:
         times_ns = self._machine.noise.host(self.costs.host_read_ns + self.costs.flag_to_host_ns, count)
