@@ -53,11 +53,14 @@ def figures(
 def product(
     share: float = 0.9, clock_hz: float = 1.5e9, dtype: str = "bf16", size: int = 8192, library: str = "cublaslt",
     *, facts: tuple[model.Fact, ...] = (), reasons: tuple[str, ...] = (POWER_CAP,), against: float | None = None,
+    per_clock: float | None = None,
 ) -> model.Outcome:  # fmt: skip
-    """A square product that uses ``share`` of its units at that clock; ``against``: its ratio to cuBLASLt, in turn."""
+    """A square product that uses ``share`` of its units at that clock, and its ratios to cuBLASLt: ``against`` is the
+    sustained one if there is one ``per_clock`` too, else that of version 2, measured in turn."""
     name = "integer_rate" if dtype == "int8" else "rate"
     value = share * PEAK[dtype] * clock_hz / HIGHEST_HZ
-    in_turn = {} if against is None else {"against": against}
+    ratios = {"against": against, "against_per_clock": per_clock}
+    in_turn = {name: ratio for name, ratio in ratios.items() if ratio is not None}
     return figures(
         "gemm_throughput", {name: value, "sm_clock": clock_hz, **in_turn}, facts=facts, reasons=reasons,
         bound=f"gemm:{dtype}", dtype=dtype, size=size, library=library,

@@ -109,6 +109,9 @@ reference_compute() {
     [ -f "$computed" ] || run run memory_stream --set kernel=read --set implementation=cuda --rounds 5 --out "$computed" \
         >>"$folder/reference_compute.txt" 2>&1 || failed=1
     run run compute --rounds 5 --time-limit 500 --into "$computed" >>"$folder/reference_compute.txt" 2>&1 || failed=1
+    # Sustained ratios of libraries need blocks of a second, which full runs take.
+    run run gemm_throughput --full --set library=cupy,torch --set size=8192 --rounds 3 --into "$computed" \
+        >>"$folder/reference_compute.txt" 2>&1 || failed=1
     run run gemm_sustained --set duration_s=30 --into "$computed" >>"$folder/reference_compute.txt" 2>&1 || failed=1
     run show "$computed" | tail -60
 }

@@ -4,16 +4,19 @@ from itertools import pairwise
 from typing import get_args
 
 import msgspec
+import numpy as np
 import pytest
-from fake_session import exactly, facts, medians, medians_of
+from fake_session import exactly, facts, medians, medians_of, run_case
 
 from microbench.core.bench import discover
 from microbench.core.errors import MeasurementError, Skip
-from microbench.core.model import Fact, Series
+from microbench.core.model import Case, Fact, Measurement, Series
 from microbench.gpu.fake.compute import Answer, FakeGemm, FakeProblem
 from microbench.gpu.fake.costs import ComputeCosts, FakeCosts, MemoryCosts, ProductLibrary
 from microbench.gpu.fake.gpu import FakeGpu, open_fake
 from microbench.gpu.protocol.compute import AluOperation, Library
+from microbench.measure import products
+from microbench.measure.sampling import SamplingLimits
 from microbench.measure.timer import Meter
 
 GIB = 1 << 30
@@ -158,8 +161,34 @@ def test_another_library_loses_what_its_kernels_do(library: str, dtype: str) -> 
     share = COSTS.compute.libraries[library].kernels[library]  # type: ignore[index]
     of_it, of_cublaslt = product(COSTS, dtype, library=library), product(COSTS, dtype)
     assert of_it["rate"] / of_cublaslt["rate"] == pytest.approx(share, rel=0.01)
-    assert of_it["against"] == pytest.approx(share, rel=0.01)
-    assert "against" not in of_cublaslt
+    assert of_it["against_per_clock"] == pytest.approx(share, rel=0.01)
+    assert "against_per_clock" not in of_cublaslt
+
+
+FRUGAL = changed(
+    COSTS, libraries={**COSTS.compute.libraries, "torch": ProductLibrary(1000, {"torch": 0.8}, ("bf16",), 0.85)}
+)
+FRUGAL_CASE: dict[str, int | str] = {"library": "torch", "size": 8192, "dtype": "bf16"}
+
+
+def test_a_library_that_draws_less_is_compared_at_its_own_clock_in_blocks_of_a_second() -> None:
+    limits = SamplingLimits(seconds=1.0)
+    found = run_case(discover()["gemm_throughput"], Case("gemm_throughput", FRUGAL_CASE), FRUGAL, 0, limits)
+    of_it, of_cublaslt = medians_of("gemm_throughput", found), product(FRUGAL)
+    assert of_it["against_per_clock"] == pytest.approx(0.8, rel=0.01)
+    assert of_it["against"] == pytest.approx(of_it["rate"] / of_cublaslt["rate"], rel=0.01)
+    assert of_it["against"] == pytest.approx(1 / (0.85 / 0.8), rel=0.02), "the power limit gives it so much more clock"
+    assert of_it["sm_clock"] > 1.1 * of_cublaslt["sm_clock"]
+    busy_s = sum(
+        measured.n * float(np.median(measured.values)) for measured in found
+        if isinstance(measured, Measurement) and measured.metric == "rate"
+    )  # fmt: skip
+    assert busy_s == pytest.approx(1.0, rel=0.1), "the second halves of two blocks of a second"
+
+
+def test_a_run_with_less_time_claims_no_sustained_ratio() -> None:
+    assert "against" not in product(FRUGAL, library="torch")
+    assert "needs blocks of 1 s: --full" in str(facts("gemm_throughput", FRUGAL, **FRUGAL_CASE)["against"].reason)
 
 
 @pytest.mark.parametrize("library", ["cublaslt", "torch"])
@@ -168,9 +197,9 @@ def test_operands_are_drawn_before_they_are_timed(library: str, monkeypatch: pyt
     one_way = ProductLibrary(1000, {"only": 1.0}, ("bf16",))
     costs = changed(COSTS, libraries={"cublaslt": one_way, "torch": one_way})
     acts: list[str] = []
-    drawn, sampled = Answer.fresh, Meter.collect_each
+    drawn, batches = Answer.fresh, products.bracketed
     monkeypatch.setattr(Answer, "fresh", lambda self: (acts.append("drawn"), drawn(self))[1])
-    monkeypatch.setattr(Meter, "collect_each", lambda *args, **more: (acts.append("timed"), sampled(*args, **more))[1])
+    monkeypatch.setattr(products, "bracketed", lambda *args: (acts.append("timed"), batches(*args))[1])
     product(costs, library=library)
     assert acts[0] == "drawn"
     assert "timed" in acts

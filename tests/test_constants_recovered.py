@@ -6,7 +6,7 @@ from fake_session import medians
 
 from microbench.core.bench import discover
 from microbench.gpu.fake.costs import FakeCosts, Traffic
-from microbench.gpu.protocol.gpu import STREAMS_VARIABLE, WaitMode
+from microbench.gpu.protocol.gpu import STREAMS_VARIABLE, WAIT_VARIABLE, WaitMode
 from microbench.gpu.protocol.graphs import SPIN_NS
 
 COSTS = FakeCosts()
@@ -154,11 +154,36 @@ def test_launch_traffic_checks_itself_against_known_copies_and_an_idle_link() ->
     assert (idle["idle_received"], idle["idle_sent"]) == pytest.approx((rates.received, rates.sent), rel=0.01)
 
 
+def waited_s(costs: FakeCosts, wait: WaitMode, duration_ns: int, recorded_ns: float = 0.0) -> float:
+    """The end of a kernel of that length -> the wait for it returns; a blocking one depends on how long it slept."""
+    slept_ns = costs.launch_to_start_ns + max(duration_ns, costs.empty_kernel_ns) - recorded_ns - costs.timer_call_ns
+    growth_ns = costs.wake_growth * slept_ns**0.5 if wait == "blocking" else 0.0
+    return (costs.completion_ns[wait] + growth_ns) * 1e-9
+
+
+@each_machine
+@pytest.mark.parametrize("duration_ns", [0, 30_000, 1_000_000, 20_000_000])
+@pytest.mark.parametrize("wait", ["spin", "yield", "blocking"])
+def test_a_wait_is_counted_from_the_end_of_the_kernel(costs: FakeCosts, wait: WaitMode, duration_ns: int) -> None:
+    figures = medians("launch_sync", costs, wait=wait, duration_ns=duration_ns)
+    expected = pytest.approx(waited_s(costs, wait, duration_ns), abs=READING_S + STEP_S)
+    assert figures["complete"] == expected
+    assert ("record" in figures) == (duration_ns == 0)
+
+
+def test_an_event_that_blocks_does_so_in_a_context_that_spins() -> None:
+    benchmark = discover()["launch_sync"]
+    (case,) = benchmark.cases("default", {"wait": ("blocking_event",), "duration_ns": (1_000_000,)})
+    assert benchmark.process_environment(case) == {WAIT_VARIABLE: "spin"}
+    figures = medians("launch_sync", COSTS, **case.params)
+    expected_s = waited_s(COSTS, "blocking", 1_000_000, COSTS.untimed_record_ns)
+    assert figures == {"complete": pytest.approx(expected_s, abs=READING_S + STEP_S)}
+
+
 @each_machine
 @pytest.mark.parametrize("wait", ["spin", "yield", "blocking"])
-def test_launch_sync(costs: FakeCosts, wait: WaitMode) -> None:
-    figures = medians("launch_sync", costs, wait=wait)
-    assert figures["complete"] == pytest.approx(complete_s(costs, wait), abs=READING_S)
+def test_calls_around_events(costs: FakeCosts, wait: WaitMode) -> None:
+    figures = medians("launch_sync", costs, wait=wait, duration_ns=0)
     expected_ns = {
         "idle_stream": costs.idle_stream_ns,
         "idle_event": costs.idle_event_ns,

@@ -104,6 +104,16 @@ def test_flags_are_seen_between_call_and_wait_and_answered_and_host_memory_is_re
     assert (gpu.host_read_ns(3) > 0).all()
 
 
+@pytest.mark.parametrize("blocking_event", [False, True])
+def test_waits_end_after_their_kernel(gpu: Gpu, blocking_event: bool) -> None:
+    stamps, round_trip_ns = gpu.launch_stamps(5, 1_000_000, blocking_event=blocking_event)
+    assert stamps.shape == (5, 5)
+    assert 0 < round_trip_ns < 100_000
+    assert (np.diff(stamps[:, [0, 1, 4]]) > 0).all()
+    assert (np.diff(stamps[:, [0, 2, 3, 4]]) > 0).all()
+    assert np.median(stamps[:, 3] - stamps[:, 2]) == pytest.approx(1_000_000, rel=0.02)
+
+
 def test_a_kernel_of_each_stream_is_resident_and_threads_and_streams_submit(gpu: Gpu) -> None:
     assert gpu.resident(1, 200_000) == 1
     assert gpu.resident(8, 2_000_000) == 8

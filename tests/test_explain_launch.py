@@ -7,8 +7,9 @@ from read_findings import by_rule, check, evidence
 
 from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.core.model import Fact, Measurement, Run
-from microbench.explain.launch_facts import plateau_end, slope, sweep
+from microbench.explain.launch_facts import levels, plateau_end, slope, sweep, wait_words
 from microbench.explain.rules import findings
+from microbench.report.suites.launch import waiting
 
 WHOLE = make_run()
 
@@ -33,6 +34,21 @@ SEVERAL_KERNELS = changed(
         replace(one, facts=(Fact("kernels_per_call", 2),)) if one.case.params.get("layer") == "torch_eager" else one
     ),
 )
+LONGER_WAITS = make_run(
+    extra=[
+        outcome("launch_sync", [measurement("complete", value_s)], wait=wait, duration_ns=length)
+        for wait, values_s in (("spin", (2e-6, 2e-6, 2.1e-6, 2.1e-6)), ("blocking", (9e-6, 34e-6, 80e-6, 225e-6)))
+        for length, value_s in zip((0, 30_000, 1_000_000, 20_000_000), values_s, strict=True)
+    ]
+)
+# A process has one of two levels, as the blocking waits of an H200's five rounds had.
+TWO_LEVELS = make_run(
+    extra=[
+        outcome("launch_sync", [measurement("complete", value_s)], round=round, wait="blocking")
+        for round, value_s in enumerate((8.1e-6, 9.8e-6, 35.8e-6, 8.0e-6, 35.5e-6), 1)
+    ]
+)
+CHEAP_PDL = without(scaled(WHOLE, "launch_kind", ("submit",), 0.73, kind="pdl"), "launch_kind", kind="cooperative")
 CASES: list[tuple[str, Run, str, list[str]]] = [
     ("launch.cost", WHOLE, "note", ["3.31 µs", "8.37 µs", "39.3 %"]),
     ("launch.cost", scaled(WHOLE, "launch_cost", ("complete",), 15), "note", ["3.31 µs", "8.37 µs", "82.2 %"]),
@@ -48,8 +64,10 @@ CASES: list[tuple[str, Run, str, list[str]]] = [
     ("launch.traffic", scaled(WHOLE, "launch_traffic", ("received",), 10), "warning", ["17.7 kB", "285 B", "8.2 %"]),
     ("launch.traffic", NO_GPU, "note", ["1.77 kB", "285 B"]),
     ("launch.traffic_check", scaled(WHOLE, "launch_traffic", ("received_per_byte",), 0.3), "warning", []),
-    ("launch.wait", WHOLE, "advice", ["32.0 µs", "34.0 µs", "2.00 µs"]),
+    ("launch.wait", WHOLE, "advice", ["34.0 µs", "2.00 µs"]),
     ("launch.wait", scaled(WHOLE, "launch_sync", ("complete",), 0.08, wait="blocking"), "note", ["2.72 µs", "2.00 µs"]),
+    ("launch.wait", LONGER_WAITS, "advice", ["34.0 µs", "80.2 µs", "2.10 µs"]),
+    ("launch.wait", TWO_LEVELS, "advice", ["35.2 µs", "2.00 µs"]),
     ("launch.calls", WHOLE, "note", ["399 ns", "3.31 µs"]),
     ("launch.calls", UNTIMED, "advice", ["399 ns", "3.31 µs", "50.1 ns"]),
     ("launch.threads", WHOLE, "advice", ["3.0×"]),
@@ -57,6 +75,14 @@ CASES: list[tuple[str, Run, str, list[str]]] = [
     ("launch.streams", WHOLE, "note", ["3.0×"]),
     ("launch.kind", WHOLE, "note", ["1.76 µs", "563 ns", "1.48×"]),
     ("launch.kind", scaled(WHOLE, "launch_kind", ("gap",), 4, kind="pdl"), "note", ["1.48×", "3.31 µs"]),
+    ("launch.kind", CHEAP_PDL, "note", ["1.76 µs", "563 ns", "20.9 %"]),
+    ("launch.kind", scaled(CHEAP_PDL, "launch_kind", ("gap",), 4, kind="pdl"), "note", ["20.9 %", "3.31 µs"]),
+    (
+        "launch.kind",
+        scaled(WHOLE, "launch_kind", ("submit",), 0.73, kind="pdl"),
+        "note",
+        ["1.76 µs", "563 ns", "1.48×"],
+    ),
     ("launch.arguments", WHOLE, "advice", ["4000 B", "783 ns", "1.24×"]),
     ("launch.cold", WHOLE, "note", ["207 ms", "30.8 ms"]),
     ("launch.tail", WHOLE, "note", ["1.59×", "40×"]),
@@ -106,6 +132,42 @@ def test_array_operations_are_kept_apart_from_launches_of_one_kernel() -> None:
     assert all("family=one_op" in row for row in finding_of("launch.one_op").rests_on)
     check(finding_of("launch.one_op"), "note", "!PyTorch eager")
     check(finding_of("launch.one_op", SEVERAL_KERNELS), "note", "PyTorch eager launches several kernels")
+
+
+def test_a_wait_is_named_with_the_kernel_before_it() -> None:
+    check(finding_of("launch.wait"), "advice", "34.0 µs after an empty kernel", "were not measured")
+    words = "34.0 µs after a 30-µs kernel and 80.2 µs after a 1-ms kernel"
+    check(finding_of("launch.wait", LONGER_WAITS), "advice", words, "!not measured")
+
+
+def test_a_kind_of_launch_that_costs_less_is_named() -> None:
+    kernels = "between kernels of no length from 1.76 µs"
+    check(finding_of("launch.kind", CHEAP_PDL), "note", kernels, "costs 20.9 % less to submit", "No kind costs more.")
+    both = scaled(WHOLE, "launch_kind", ("submit",), 0.73, kind="pdl")
+    check(
+        finding_of("launch.kind", both), "note", "cooperative launch costs 1.48×", "programmatic dependent launch costs"
+    )
+
+
+def test_a_row_with_two_levels_shows_both() -> None:
+    blocking = evidence(TWO_LEVELS).row("launch_sync", "complete", wait="blocking")
+    spin = evidence(TWO_LEVELS).row("launch_sync", "complete", wait="spin")
+    assert blocking is not None
+    assert spin is not None
+    low_s, high_s = levels(blocking)
+    assert 8e-6 < low_s < 10e-6
+    assert 34e-6 < high_s < 36e-6
+    assert wait_words(blocking) == f"{low_s * 1e6:.2f} or {high_s * 1e6:.1f} µs"
+    assert levels(spin) == (spin.value,)
+    check(finding_of("launch.wait", TWO_LEVELS), "advice", wait_words(blocking))
+
+
+def test_the_table_of_waits_needs_kernels_of_several_lengths() -> None:
+    assert waiting(evidence(WHOLE)) is None
+    table = waiting(evidence(LONGER_WAITS))
+    assert table is not None
+    assert [column.title for column in table.columns] == ["", "empty", "30 µs", "1 ms", "20 ms"]
+    assert [next(cell.text for cell in row) for row in table.rows] == ["spin", "yield", "block"]
 
 
 def test_slope_is_that_of_the_least_squares_line() -> None:

@@ -145,14 +145,6 @@ def test_packets_follow_from_the_byte_counters() -> None:
     assert links.payload_bytes("write", 1 + 24 / 8192) is None, "no PCIe packet carries as much"
 
 
-@pytest.mark.parametrize(
-    ("latency_s", "expected"), [(0.5e-6, (0, 0)), (0.75e-6, (0, 1)), (1.2e-6, (1, 6)), (2.1e-6, (4, 15))]
-)
-def test_levels_of_switches_are_a_range(latency_s: float, expected: tuple[int, int]) -> None:
-    assert links.levels(latency_s) == expected
-    assert links.levels(latency_s, translated=True) == (0, expected[1])
-
-
 @pytest.mark.parametrize(("numa_node", "near"), [(1, 1), (None, 1), (0, 1)])
 def test_the_fastest_node_is_near_whatever_the_gpu_reports(numa_node: int | None, near: int) -> None:
     run = evidence(with_facts(two_switches(numa_node=numa_node), SEVERAL))

@@ -53,7 +53,7 @@ def test_kinds_have_their_stream_as_the_paler_end() -> None:
     bars = {bar.label: bar for bar in picture.bars}
     assert bars["empty kernel"].beyond == pytest.approx(1.36e-6, rel=0.01)
     assert bars["child graph"].beyond is None
-    assert picture.bars[-1].label == "host function"
+    assert picture.bars[-1].label == "host function, on the host"
     iterations = some(graph.deciders(evidence()))
     assert len(iterations.bars) == 4
 

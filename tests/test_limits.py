@@ -115,8 +115,10 @@ def test_no_pcie_ceiling_without_a_known_pcie_link(bound: str, gpu: GpuInfo | No
         ("l3", BOARD),
         ("dram", replace(BOARD, memory_clock_max_hz=None)),
         ("dram", replace(BOARD, memory_bus_bits=None)),
-        ("l2", replace(BOARD, sm_clock_max_hz=None)),
-        ("l2", replace(BOARD, sm_count=None)),
+        ("l2", BOARD),  # no source states one
+        ("l2_per_clock", BOARD),
+        ("l1", replace(BOARD, sm_clock_max_hz=None)),
+        ("l1", replace(BOARD, sm_count=None)),
         *(("nvlink", replace(GPU, link=link)) for link in (LINK, LinkInfo(nvlinks=0), LinkInfo(nvlinks=18))),
     ],
 )
@@ -144,13 +146,12 @@ def test_dram_of_known_boards(megahertz: float, bits: int, gigabytes_per_s: floa
     assert limit.value / 1e9 == pytest.approx(gigabytes_per_s, abs=0.1)
 
 
-@pytest.mark.parametrize(("level", "each"), [("shared", 128), ("l1", 128), ("l2", 64)])
+@pytest.mark.parametrize(("level", "each"), [("shared", 128), ("l1", 128)])
 def test_caches_have_a_ceiling_per_clock_and_in_total(level: str, each: int) -> None:
     by_clock, total = limit_of(f"{level}_per_clock"), limit_of(level)
     assert (by_clock.value, by_clock.unit, by_clock.clock) == (each, "B/clk/SM", "any SM clock")
     assert total.value == pytest.approx(each * 132 * 1.98e9)
     assert (total.unit, total.clock) == ("B/s", "SM clock 1980 MHz")
-    assert ("low confidence" in " ".join(total.assumptions)) is (level == "l2")
     assert limit_of(f"{level}_per_clock", replace(BOARD, sm_count=None)).value == each
 
 

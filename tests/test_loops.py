@@ -90,6 +90,28 @@ def test_stamps_round_trips_and_streams_in_turn(driver: ctypes.CDLL) -> None:
     assert (driver.driver_calls(), driver.driver_seen(8)) == (5, 22)
 
 
+def test_each_launch_is_waited_for_on_its_stream_or_on_an_event(driver: ctypes.CDLL) -> None:
+    launch, record, wait = (address(driver, f"driver_{name}") for name in ("launch", "copy", "synchronize"))
+    out: IntArray = np.zeros((5, 3), dtype=np.int64)
+    assert loops.launch_and_wait(launch, wide(), 24, 0, 0, wait, 99, CLOCK, out) == 0
+    assert (driver.driver_calls(), driver.driver_seen(12)) == (5, 99)
+    assert driver.driver_seen(9) == LAUNCH[9] + 4 * 24
+    assert (np.diff(out.ravel()) >= 0).all()
+    driver.driver_reset(-1)
+    assert loops.launch_and_wait(launch, wide(), 24, record, 7, wait, 99, CLOCK, out) == 0
+    assert [driver.driver_seen(place) for place in (0, 1, 12)] == [7, 99, 7], "recorded in the stream, then waited for"
+    driver.driver_reset(3)
+    assert loops.launch_and_wait(launch, wide(), 0, 0, 0, wait, 99, CLOCK, out) == 719
+
+
+def test_the_gpus_timer_is_put_on_the_host_clock_without_loss() -> None:
+    signals = pytest.importorskip("microbench.gpu.cuda.signals", reason="needs cuda-bindings")
+    gpu_ns = 1_780_000_000_000_000_000  # a float holds such a number to 256 ns
+    before, after = signals.ClockTie(5_000, gpu_ns, 1_700), signals.ClockTie(5_000 + 10_000_050, gpu_ns + 10**7, 1_650)
+    stamps: IntArray = np.array([[0, 32], [5_000_000, 10**7]], dtype=np.int64) + gpu_ns
+    assert signals.on_host_clock(stamps, before, after).tolist() == [[5_000, 5_032], [5_005_025, 10_005_050]]
+
+
 def watched(driver: ctypes.CDLL, launch: str, count: int, params: Callable[[int], int]) -> tuple[int, int, IntArray]:
     """Launch and synchronise while another thread watches the flag: both results, and the stamps."""
     words = np.zeros(64, dtype=np.uint32)

@@ -105,6 +105,24 @@ def test_values_that_combine_to_nothing_are_an_error() -> None:
         select({"picky": picky}, (), "default", {"size_bytes": ("128",)})
 
 
+def drawn(rounds: int, seed: str | None, suite: str = "compute") -> list[list[int]]:
+    """The sizes in the order of measuring, round by round."""
+    one = benchmark("one", suite, axes={"size_bytes": Axis.same("", tuple(range(10)))})
+    plan = make_plan(select({"one": one}, (), "default", {}), HERE, rounds=rounds, order_seed=seed)
+    sizes = [int(planned.case.params["size_bytes"]) for planned in plan.cases]
+    return [sizes[start : start + 10] for start in range(0, len(sizes), 10)]
+
+
+def test_compute_cases_have_an_order_of_their_own_in_each_round() -> None:
+    rounds = drawn(4, "run session 0")
+    assert all(sorted(sizes) == list(range(10)) for sizes in rounds)
+    assert len({tuple(sizes) for sizes in rounds}) == 4
+    assert drawn(4, "run session 0") == rounds, "the seed gives the order again"
+    assert drawn(4, "run session 1") != rounds
+    assert drawn(1, "run session 0")[0] == rounds[0], "more rounds do not change the first"
+    assert drawn(2, None) == drawn(2, "run session 0", "memory") == [list(range(10))] * 2
+
+
 def test_shared_processes_come_first_and_the_most_processes_last() -> None:
     plan = make_plan(selected(), HERE)
     order = list(dict.fromkeys(one.benchmark.name for one in plan.cases))

@@ -182,7 +182,7 @@ def test_queue_synchronise_and_memory_are_given_back(slots: int, idle_ns: float,
     memory = MemoryCosts(dram_bytes_per_s=Rates(rate, rate, rate))
     costs = FakeCosts(**FINE, queue_slots=slots, idle_stream_ns=idle_ns, memory=memory)
     stream: dict[str, Param] = {"kernel": "read", "dtype": "fp64", "implementation": "cuda", "size_bytes": 1 << 30}
-    cases: Cases = [("launch_queue", {"argument_bytes": 0}), ("launch_sync", {"wait": "spin"})]
+    cases: Cases = [("launch_queue", {"argument_bytes": 0}), ("launch_sync", {"wait": "spin", "duration_ns": 0})]
     values = fitted(costs, [*cases, ("memory_stream", stream)]).values
     assert values["queue"] == costs.queue_depth(costs.launch_record_bytes)
     assert values["sync"] == nearly(idle_ns)
@@ -217,7 +217,7 @@ def test_steps_that_the_fit_never_saw_are_foreseen(
     """Copies included: a single one is a call, a way and a latency as long as the gap is no longer than the way."""
     shorter_ns = min(changes["gap_stream_ns"], changes["launch_to_start_ns"])
     costs = machine({**changes, "gap_stream_ns": shorter_ns}, completion_ns, layer)
-    idle: Cases = [("launch_queue", {"argument_bytes": 0}), ("launch_sync", {"wait": "spin"})]
+    idle: Cases = [("launch_queue", {"argument_bytes": 0}), ("launch_sync", {"wait": "spin", "duration_ns": 0})]
     cases = LAUNCHES + CALLS + LIVES + STEPS + LINKS + idle + [("step_time", params) for params in several]
     evidence = evidence_by_device(make_fake_run(costs, cases))[0]
     checked = check(evidence, fit(evidence))

@@ -204,3 +204,19 @@ def test_only_one_metric_is_summed_up_where_only_that_is_wanted(monkeypatch: pyt
     monkeypatch.setattr(Measurement, "values", property(lambda one: decoded.append(one.metric) or whole(one)))
     assert rows(run, only="submit") == wanted
     assert set(decoded) == {"submit"}
+
+
+def test_rows_of_a_drawn_order_stand_in_the_order_of_their_axes() -> None:
+    run = make_run()
+    backwards = replace(run, outcomes=tuple(reversed(run.outcomes)))
+    seeded = replace(backwards, sessions=tuple(replace(one, order_seed="seed") for one in run.sessions))
+    layers = [
+        [row.params["layer"] for row in rows(one) if row.benchmark == "launch_layers"] for one in (run, backwards)
+    ]
+    drawn = [row for row in rows(seeded) if row.benchmark == "launch_layers"]
+    (info,) = (info for info in run.benchmarks if info.name == "launch_layers")
+    planned = {axis.name: axis.values for axis in info.axes}
+    assert layers[0] != layers[1]
+    places = [tuple(planned[name].index(row.params[name]) for name in planned) for row in drawn]
+    assert places == sorted(places)
+    assert {row.case_id for row in drawn} == {row.case_id for row in rows(run) if row.benchmark == "launch_layers"}

@@ -29,10 +29,9 @@ L1_BYTES_PER_CLOCK = {
     (7, 0): 128, (7, 2): 128, (7, 5): 64, (8, 0): 128, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128,
     (10, 0): 128, (10, 3): 128, (11, 0): 128, (12, 0): 128, (12, 1): 128,
 }  # fmt: skip
-# The assumed width of an SM's port to the L2. Source: microbenchmarks of Volta and Ampere. The whole L2 of an A100 has
-# 5120 bytes a clock (white paper), 47 for each of 108 SMs, so all SMs together may not reach the ports' sum.
-L2_BYTES_PER_CLOCK = 64
-CACHE_NAMES = {"shared": "shared memory", "l1": "L1", "l2": "L2 port"}
+# The L2 has none: an H200's 37.2 B/clk/SM would be 58 % of the 64 bytes that microbenchmarks of older GPUs give to an
+# SM's port, and 96 % of the 5120 bytes that the whole L2 of an A100 sends (white paper). Neither is stated for it.
+CACHE_NAMES = {"shared": "shared memory", "l1": "L1"}
 # HBM and GDDR transfer twice in a cycle of the memory clock as NVML and the driver count it.
 TRANSFERS_PER_MEMORY_CLOCK = 2
 # Parameters with the CUDA index of the GPU whose link moves the data, if that may differ from the GPU under test.
@@ -94,9 +93,9 @@ def ceiling(bound: str | None, gpu: GpuInfo | None) -> Ceiling | None:
     PCIe at the GPU's full generation and width: "pcie_h2d", "pcie_d2h" and "pcie_both" (the sum) for copy engines,
     "pcie_sm_read" and "pcie_sm_write" for kernels on host memory. An integrated or coherently linked GPU has no PCIe
     ceiling. All NVLinks of the GPU: "nvlink" in one direction, "nvlink_both" the sum. Device memory: "dram". Caches of
-    all SMs at their highest clock: "shared", "l1", "l2" in B/s, or with "_per_clock" in B/clk/SM at any clock. Tensor
-    cores and ALUs, dense, at their highest clock: "tensor:", "gemm:" or "alu:" and a type or an instruction, or with
-    "_per_clock" at any clock.
+    all SMs at their highest clock: "shared", "l1" in B/s, or with "_per_clock" in B/clk/SM at any clock; "l2" has no
+    known limit. Tensor cores and ALUs, dense, at their highest clock: "tensor:", "gemm:" or "alu:" and a type or an
+    instruction, or with "_per_clock" at any clock.
     """
     if gpu is None or bound is None:
         return None
@@ -169,12 +168,11 @@ def _dram_ceiling(gpu: GpuInfo) -> Ceiling | None:
 
 
 def cache_rate(level: str, gpu: GpuInfo) -> int | None:
-    """Bytes that an SM can read in a clock cycle from "shared", "l1" or "l2"; None for an unknown architecture."""
+    """Bytes that an SM can read in a clock cycle from "shared" or "l1"; None for an unknown architecture."""
     capability = gpu.compute_capability
     if capability not in L1_BYTES_PER_CLOCK:
         return None
-    rates = {"shared": SHARED_BYTES_PER_CLOCK, "l1": L1_BYTES_PER_CLOCK[capability], "l2": L2_BYTES_PER_CLOCK}
-    return rates[level]
+    return SHARED_BYTES_PER_CLOCK if level == "shared" else L1_BYTES_PER_CLOCK[capability]
 
 
 def _cache_ceiling(bound: str, gpu: GpuInfo) -> Ceiling | None:
@@ -182,15 +180,14 @@ def _cache_ceiling(bound: str, gpu: GpuInfo) -> Ceiling | None:
     rate = cache_rate(level, gpu)
     if rate is None:
         return None
-    assumptions = ("the port of an SM, low confidence",) if level == "l2" else ()
     each = f"{CACHE_NAMES[level]} {rate} B/clk/SM"
     if bound.endswith(PER_CLOCK):
-        return Ceiling(float(rate), "B/clk/SM", "any SM clock", each, assumptions)
+        return Ceiling(float(rate), "B/clk/SM", "any SM clock", each)
     if not gpu.sm_count or not gpu.sm_clock_max_hz:
         return None
     clock = f"SM clock {_megahertz(gpu.sm_clock_max_hz)}"
     value = rate * gpu.sm_count * gpu.sm_clock_max_hz
-    return Ceiling(value, "B/s", clock, f"{each} x {gpu.sm_count} SMs x {clock}", assumptions)
+    return Ceiling(value, "B/s", clock, f"{each} x {gpu.sm_count} SMs x {clock}")
 
 
 def ceiling_at(bound: str | None, gpu: GpuInfo | None, clock_hz: float | None) -> Ceiling | None:

@@ -263,6 +263,7 @@ class _Group(NamedTuple):
 def rows(run: Run, outcomes: Iterable[Outcome] | None = None, only: str | None = None) -> list[Row]:
     """Every case and metric measured, rounds joined, in the order of the run. Sessions and devices are separate rows.
 
+    Where a session drew the order of its cases, a benchmark's rows are in the order of its axes.
     ``outcomes`` may be some of the run's; ``only`` limits the rows to one metric.
     """
     groups: dict[tuple[int, str | None, str, str], _Group] = {}
@@ -283,7 +284,25 @@ def rows(run: Run, outcomes: Iterable[Outcome] | None = None, only: str | None =
             group.places.append(summaries.add(metric, measurement, state))
     suites = {info.name: info.suite for info in reversed(run.benchmarks)}
     made = summaries.all()
-    return [_row(suites, case_id, group, made) for (_, _, case_id, _), group in groups.items()]
+    found = [_row(suites, case_id, group, made) for (_, _, case_id, _), group in groups.items()]
+    return _listed(run, found) if any(session.order_seed for session in run.sessions) else found
+
+
+def _listed(run: Run, found: Sequence[Row]) -> list[Row]:
+    """Rows with each benchmark of a session that drew the order of its cases together, in the order of its axes."""
+    places = {
+        info.name: [(axis.name, {value: place for place, value in enumerate(axis.values)}) for axis in info.axes]
+        for info in run.benchmarks
+    }
+    first: dict[tuple[int, str | None, str], int] = {}
+    keys: dict[int, tuple[int, list[int]]] = {}
+    for number, row in enumerate(found):
+        at, axes = number, list[int]()
+        if run.sessions[row.session].order_seed is not None:
+            at = first.setdefault((row.session, row.device, row.benchmark), number)
+            axes = [known.get(row.params.get(name, ""), len(known)) for name, known in places[row.benchmark]]
+        keys[number] = at, axes
+    return [found[number] for number in sorted(keys, key=keys.__getitem__)]
 
 
 def _row(suites: Mapping[str, str], case_id: str, group: _Group, made: Sequence[Summary]) -> Row:

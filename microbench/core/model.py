@@ -301,7 +301,10 @@ class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Session(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One invocation of ``run``: its machine, settings and floors. ``started_at`` is UTC in ISO 8601."""
+    """One invocation of ``run``: its machine, settings and floors. ``started_at`` is UTC in ISO 8601.
+
+    The order of compute cases in each round was drawn from ``order_seed``; None if they ran in the order of their axes.
+    """
 
     environment: Environment
     settings: Settings
@@ -310,6 +313,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     floors: Floors = Floors()
     simulated: bool = False
     commit: str | None = None
+    order_seed: str | None = None
 
     @property
     def gpus(self) -> tuple[GpuInfo, ...]:

@@ -62,7 +62,7 @@ def host(evidence: Evidence) -> Answer | None:
         "waking a thread": evidence.row("host_wakeup", "round_trip", how="pipe"),
     }
     parts = [Part(f"{name} {as_time(row.value)}", row) for name, row in named.items() if row is not None]
-    for threads, words in (("one", "one core copies"), ("all", "all cores copy")):
+    for threads, words in (("one", "one core reads and writes"), ("all", "all cores")):
         curve = evidence.curve("host_memory", "rate", "size_bytes", threads=threads)
         parts += [Part(f"{words} {quantity(row.value, 'B/s')}", row) for _, row in curve[-1:]]
     return Answer("host", tuple(parts)) if parts else None

@@ -45,25 +45,27 @@ def fed_sizes(evidence: Evidence) -> list[Fed]:
 
 
 class Rival(NamedTuple):
-    """Another library against cuBLASLt in one type and size.
+    """Another library against cuBLASLt in one type and size; above 1 the other library is faster.
 
-    ``against`` is the ratio of batches measured in turn on the same operands; None in runs that measured one library
-    after the other.
+    ``sustained`` is the ratio of rates at the clock that each library settles at; None unless both ran in blocks of a
+    second. ``per_clock`` is the ratio for each cycle of the clock, from the same blocks, or else from the two cases'
+    rates and clocks. ``rows`` are those that the ratios rest on.
     """
 
     library: str
     row: Row
     native: Row
-    against: Row | None
-
-    @property
-    def ratio(self) -> float:
-        """Above 1 the other library is faster."""
-        return self.against.value if self.against is not None else self.row.value / self.native.value
+    sustained: float | None
+    per_clock: float
+    rows: tuple[Row | None, ...]
 
 
 def rivals(evidence: Evidence) -> list[Rival]:
-    """Every pair that was measured, at the largest size of each type."""
+    """Every pair that was measured, at the largest size of each type.
+
+    Metric ``against`` of version 2 is left out: it took batches of milliseconds in turn, whose clocks were neither
+    equal nor each library's own.
+    """
     result = []
     for library in units.LIBRARIES:
         for dtype in units.dtypes(evidence, units.PRODUCTS):
@@ -74,9 +76,21 @@ def rivals(evidence: Evidence) -> list[Rival]:
             native = units.one_rate(
                 evidence, units.PRODUCTS, dtype=dtype, library=units.NATIVE, size=whole(row, "size")
             )
-            if native is not None:
-                result.append(Rival(library, row, native, units.same_case(evidence, row, "against")))
+            if native is not None and (rival := _rival(evidence, library, row, native)) is not None:
+                result.append(rival)
     return result
+
+
+def _rival(evidence: Evidence, library: str, row: Row, native: Row) -> Rival | None:
+    against, per_clock = (units.same_case(evidence, row, name) for name in ("against", "against_per_clock"))
+    if per_clock is not None:
+        sustained = against.value if against is not None else None
+        return Rival(library, row, native, sustained, per_clock.value, (row, native, against, per_clock))
+    theirs, ours = (units.same_case(evidence, one, "sm_clock") for one in (row, native))
+    if theirs is None or ours is None:
+        return None
+    ratio = row.value / theirs.value / (native.value / ours.value)
+    return Rival(library, row, native, None, ratio, (row, native, theirs, ours))
 
 
 def guess_of(row: Row) -> int | None:
@@ -281,36 +295,47 @@ def libraries(evidence: Evidence) -> Finding | None:
     every = rivals(evidence)
     if not every:
         return None
+    sustained = all(rival.sustained is not None for rival in every)
+    named = [
+        (rival.sustained if sustained and rival.sustained is not None else rival.per_clock, number)
+        for number, rival in enumerate(every)
+    ]
     lowest = {
-        name: min((rival for rival in every if rival.library == name), key=lambda rival: rival.ratio)
+        name: min(pair for pair in named if every[pair[1]].library == name)
         for name in dict.fromkeys(rival.library for rival in every)
     }
-    worst = min(every, key=lambda rival: rival.ratio)
-    heavy = worst.ratio < 1 - HEAVY_LOSS
-    in_turn = all(rival.against is not None for rival in every)
+    least, place = min(named)
+    worst, heavy = every[place], least < 1 - HEAVY_LOSS
     ahead = [
-        f"{units.LIBRARIES[rival.library]} in {units.dtype_of(rival.row)}" for rival in every if rival.ratio > 1 + EQUAL
+        f"{units.LIBRARIES[every[number].library]} in {units.dtype_of(every[number].row)}"
+        for ratio, number in named
+        if ratio > 1 + EQUAL
     ]
     reach = [
-        f"{units.LIBRARIES[name]} {percent(rival.ratio)} ({units.dtype_of(rival.row)})"
-        for name, rival in lowest.items()
+        f"{units.LIBRARIES[name]} {percent(ratio)} ({units.dtype_of(every[number].row)})"
+        for name, (ratio, number) in lowest.items()
     ]
-    claim = "Faster than every candidate tried" if in_turn else "Ahead, though not measured in turn"
+    rate = "sustained rate" if sustained else "rate, clock for clock"
+    words = ["At the power limit a kernel that draws less also gets a higher clock: --full measures that."]
+    if sustained:
+        kernel = f"{units.LIBRARIES[worst.library]}'s {units.dtype_of(worst.row)} kernel"
+        words = [f"Clock for clock {kernel} reaches {percent(worst.per_clock)}."]
+    words += [f"Faster than every candidate tried: {listed(ahead)}."] if ahead else []
     return Finding(
         rule="compute.libraries",
         severity="advice" if heavy else "note",
-        title=f"Lowest share of cuBLASLt's rate: {', '.join(reach)}",
-        text=f"{claim}: {listed(ahead)}." if ahead else "",
+        title=f"Lowest share of cuBLASLt's {rate}: {', '.join(reach)}",
+        text=" ".join(words),
         advice=(
             f"Where {units.dtype_of(worst.row)} products matter, call cuBLASLt with a candidate chosen by measuring."
             if heavy
             else ""
         ),
         threshold=(
-            f"{'in turn' if in_turn else 'one after the other'}, the same operands at the largest size of a type; "
+            f"{rate}, at the largest size of a type; "
             f"equal within {round_percent(EQUAL)}, advice where over {round_percent(HEAVY_LOSS)} is lost"
         ),
-        rests_on=rests_on(*(row for rival in every for row in (rival.row, rival.native))),
+        rests_on=rests_on(*(row for rival in every for row in rival.rows)),
     )
 
 

@@ -180,6 +180,8 @@ TITLES = {
     "while": "device, WHILE node",
     "tail_launch": "device, tail launch",
 }
+# The kind of node that a chain times from one end on the host to the next: the GPU has no part in it.
+ON_THE_HOST = "host"
 # How the kinds of node of a case end: a kernel that needs the one in front at once, or after 1 µs of its own work.
 AT_ONCE, PROLOGUE = "", "_prologue"
 

@@ -238,7 +238,11 @@ def _choice(every: dict[str, list[graphs.Cost]]) -> str:
 
 def kinds(evidence: Evidence) -> Finding | None:
     """The cheapest and the most expensive kind of node, and which differs most from the same call in a stream."""
-    measured = [pair for pair in graphs.node_rows(evidence) if pair[0].trust != "below floor"]
+    measured = [
+        pair
+        for pair in graphs.node_rows(evidence)
+        if pair[0].trust != "below floor" and pair[0].params.get("kind") != graphs.ON_THE_HOST
+    ]
     if len(measured) < 2:
         return None
     (cheapest, _), (costliest, _) = measured[0], measured[-1]
@@ -254,7 +258,7 @@ def kinds(evidence: Evidence) -> Finding | None:
         severity="note",
         title=f"A node takes the GPU from {ends[0]} to {ends[1]}",
         text=text,
-        threshold=f"node and stream differ above {EQUAL:.2f} times",
+        threshold=f"node and stream differ above {EQUAL:.2f} times; without host functions, which run on the host",
         rests_on=rests_on(*(row for pair in measured for row in pair)),
     )
 

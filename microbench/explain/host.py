@@ -58,8 +58,12 @@ def memory(evidence: Evidence) -> Finding | None:
     return Finding(
         rule="host.memory",
         severity="note",
-        title=f"One core copies {quantity(one_core.value, 'B/s')}, all cores {quantity(all_cores.value, 'B/s')}",
-        text=f"One core reaches {percent(share)} of that" + (" and stages pageable copies alone." if limited else "."),
+        title=(
+            f"A copy by one core reads and writes {quantity(one_core.value, 'B/s')}, by all cores "
+            f"{quantity(all_cores.value, 'B/s')}"
+        ),
+        text=f"One core reaches {percent(share)} of that."
+        + (" It stages pageable copies alone, which count their bytes once: half of its rate bounds them." * limited),
         advice="Use pinned memory for copies to and from the GPU." if limited else "",
         threshold=f"one core under {percent(ONE_CORE_SHARE)} of all",
         rests_on=rests_on(one_core, all_cores),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from microbench.analysis.evidence import Evidence, Finding, Rule, Severity, listed, rests_on, sentence
+from microbench.analysis.stats import Row
 from microbench.core.units import as_time, axis_value, percent, quantity, times
 from microbench.explain import launch_facts as launches
 from microbench.predict.constants import half_width
@@ -14,6 +15,7 @@ SWEEP_TOLERANCE = 1.5
 TAIL_RATIO, WORST_RATIO = 2.0, 10.0
 SCALING_SHARE = 0.5
 WAIT_RATIO = 2.0
+WAITS_NAMED = 2
 TIMING_RATIO = 2.0
 COLD_S = 1e-3
 # A process of one stream has shorter gaps if the difference is more than a few steps of the GPU's timer.
@@ -247,21 +249,36 @@ def counters(evidence: Evidence) -> Finding | None:
 
 
 def waits(evidence: Evidence) -> Finding | None:
-    """What a blocking wait costs over a spinning one."""
-    spin, blocking = (evidence.row("launch_sync", "complete", wait=wait) for wait in ("spin", "blocking"))
-    if spin is None or blocking is None:
+    """What a blocking wait costs after kernels of several lengths, and a spinning one."""
+    spin, blocking = (launches.waits(evidence, wait) for wait in ("spin", "blocking"))
+    lengths = sorted(spin.keys() & blocking.keys())
+    if not lengths:
         return None
-    slow = blocking.value > spin.value * WAIT_RATIO
-    title = f"A blocking wait returns {as_time(blocking.value - spin.value)} later than a spinning one"
+    shown = [length for length in lengths if length > 0][:WAITS_NAMED] or lengths[:1]
+    slow = any(blocking[length].value > spin[length].value * WAIT_RATIO for length in shown)
+    after = [f"{launches.wait_words(blocking[length])} after {_kernel(length)}" for length in shown]
+    spinning = f"a spinning one takes {as_time(spin[shown[-1]].value)}"
+    title = f"A blocking wait takes {listed(after)}"
+    text = f"The longer the host sleeps, the longer it takes to wake; {spinning}."
+    if shown == [0]:
+        title += f", {spinning.replace('takes ', '')}"
+        text = "After longer kernels, which were not measured, it takes longer, as the host sleeps longer."
     return Finding(
         rule="launch.wait",
         severity="advice" if slow else "note",
-        title=title if slow else "A blocking wait costs little more than a spinning one",
-        text=f"From the kernel's end it takes {as_time(blocking.value)} instead of {as_time(spin.value)}.",
+        title=title if slow else f"A blocking wait costs little more than a spinning one after {_kernel(shown[-1])}",
+        text=text if slow else f"It takes {launches.wait_words(blocking[shown[-1]])}, {spinning}.",
         advice="Spin where round trips count and a core is free; block where the core has other work." if slow else "",
-        threshold=f"blocking above {WAIT_RATIO:g} times spinning",
-        rests_on=rests_on(spin, blocking),
+        threshold=(
+            f"blocking above {WAIT_RATIO:g} times spinning, from the kernel's end until the wait returns; two figures "
+            f"where the samples lie in two groups at least {launches.LEVEL_RATIO:g} times apart"
+        ),
+        rests_on=rests_on(*(row for length in lengths for row in (spin[length], blocking[length]))),
     )
+
+
+def _kernel(duration_ns: int) -> str:
+    return f"a {axis_value('duration_ns', duration_ns).replace(' ', '-')} kernel" if duration_ns else "an empty kernel"
 
 
 SYNC_CALLS = {
@@ -353,31 +370,46 @@ KINDS = {
 
 
 def kinds(evidence: Evidence) -> Finding | None:
-    """The kind of launch that costs most over a plain one, and the gap that programmatic dependent launch saves."""
+    """The kinds of launch whose call costs more or less than a plain one, and the gap that programmatic dependent
+    launch saves between kernels of no length."""
     plain = evidence.row("launch_kind", "submit", kind="own_stream")
     others = [row for row in evidence.rows("launch_kind", "submit") if row.params.get("kind") != "own_stream"]
     if plain is None or not others:
         return None
     gap, pdl = (evidence.row("launch_kind", "gap", kind=kind) for kind in ("own_stream", "pdl"))
-    worst = max(others, key=lambda row: row.value)
-    costlier, shorter = worst.value > plain.value * MARGIN, gap and pdl and pdl.value * MARGIN < gap.value
-    if not costlier and not shorter:
+    others.sort(key=lambda row: row.value)
+    cheapest, worst = others[0], others[-1]
+    costlier, cheaper = worst.value > plain.value * MARGIN, cheapest.value * MARGIN < plain.value
+    shorter = gap and pdl and pdl.value * MARGIN < gap.value
+    if not costlier and not cheaper and not shorter:
         return None
-    name, ratio = str(worst.params.get("kind")), times(worst.value / plain.value)
-    title = f"{sentence(KINDS.get(name, name))} costs {ratio} a plain launch to submit"
-    text = f"A plain launch into a stream takes {as_time(plain.value)}."
+    share, less = percent(1 - cheapest.value / plain.value), KINDS.get(_kind(cheapest), _kind(cheapest))
+    calls = f"{sentence(less)} costs {share} less to submit than a plain launch" if cheaper else ""
+    if costlier:
+        calls = f"{sentence(KINDS.get(_kind(worst), _kind(worst)))} costs {times(worst.value / plain.value)} a plain "
+        calls += f"launch to submit{f', {less} costs less' if cheaper else ''}"
+    title, text = calls, f"A plain launch into a stream takes {as_time(plain.value)}."
     if gap and pdl and shorter:
-        text = f"{title}." if costlier else "No kind of launch costs more to submit than a plain one."
-        title = "Programmatic dependent launch cuts the gap between kernels from "
+        title = "Programmatic dependent launch cuts the gap between kernels of no length from "
         title += f"{as_time(gap.value)} to {as_time(pdl.value)}"
+        text = f"{calls}." if calls else "No kind of launch costs more or less to submit than a plain one."
+        if cheaper and not costlier:
+            text += " No kind costs more."
     return Finding(
         rule="launch.kind",
         severity="note",
         title=title,
         text=text,
-        threshold=f"a kind differs above {MARGIN:.2f} times a plain launch into a stream",
+        threshold=(
+            f"a kind differs from {MARGIN:.2f} times a plain launch into a stream on, either way; gaps between kernels "
+            "that only record their begin and end"
+        ),
         rests_on=rests_on(plain, *others, gap, pdl),
     )
+
+
+def _kind(row: Row) -> str:
+    return str(row.params.get("kind"))
 
 
 def arguments(evidence: Evidence) -> Finding | None:

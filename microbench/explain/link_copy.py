@@ -210,7 +210,7 @@ def zero_copy(evidence: Evidence) -> Finding | None:
 
 
 def latency(evidence: Evidence) -> Finding | None:
-    """What a read of host memory by the GPU takes, what a flag round trip takes, and how many switches fit that."""
+    """What a read of host memory by the GPU takes, and what a flag round trip takes."""
     reads, flag = links.host_reads(evidence), evidence.row("link_latency", "latency", what="flag")
     if not reads and flag is None:
         return None
@@ -222,36 +222,15 @@ def latency(evidence: Evidence) -> Finding | None:
         far = max(row.value for _, row in (*reads, *links.host_reads(evidence, "random")))
         if far > GROWS * first:
             words = [f"Reads over larger footprints take up to {times(far / first)} as long: translation caches miss."]
-        words.append(f"By a rule of thumb, {_switches(first, links.link_facts(evidence))}.")
     return Finding(
         rule="link.latency",
         severity="note",
         title=title,
         text=" ".join(words) if reads else "Reads of host memory by the GPU were not measured.",
         advice="Read host memory in large pieces instead of waiting for one word after the other." if reads else "",
-        threshold=(
-            "dependent reads, mean over reads by all SMs; levels of switches by a rule of thumb without a source: "
-            "at most (latency − 0.6 µs) / 0.1 µs, at least (latency − 0.9 µs) / 0.3 µs where no address is "
-            "translated"
-        ),
-        rests_on=(*rests_on(*rows, flag), *(("switches", "iommu", "virtual_bus") if reads else ())),
+        threshold="dependent reads, mean over reads by all SMs",
+        rests_on=rests_on(*rows, flag),
     )
-
-
-def _switches(latency_s: float, facts: links.LinkFacts) -> str:
-    """The levels of switches that fit a latency, and the number that sysfs shows."""
-    translated = facts.flag("virtual_bus") is not False or facts.text("iommu") not in ("off", "passthrough")
-    fewest, most = links.levels(latency_s, translated=translated)
-    if most == 0:
-        return "the read latency leaves no room for switches"
-    count = str(most) if fewest == most else f"{fewest} to {most}" if fewest else f"up to {most}"
-    room, seen = (
-        f"the read latency leaves room for {count} level{'s' * (most > 1)} of switches",
-        facts.number("switches"),
-    )
-    if facts.flag("virtual_bus"):
-        return f"{room}; a virtual machine hides their number"
-    return room if seen is None else f"{room}; sysfs shows {seen}"
 
 
 RULES: tuple[Rule, ...] = (copy_size, pinned, both, zero_copy, latency, chunks, managed)

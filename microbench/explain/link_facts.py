@@ -432,10 +432,6 @@ def _price(evidence: Evidence, way: str, size_bytes: int) -> tuple[Row, Row] | N
 COUNTED = {"read": ("received_per_byte", COMPLETION_HEADER_BYTES), "write": ("sent_per_byte", WRITE_HEADER_BYTES)}
 POWER_MARGIN = 0.06
 MOST_PAYLOAD_BYTES = 4096  # the largest of any PCIe packet: a larger result was counted wrong
-# The read latency of a GPU that is attached to the processor itself, and what each level of switches adds: a rule of
-# thumb without a source, which differs between processors.
-DIRECT_S = (0.6e-6, 0.9e-6)
-LEVEL_S = (0.1e-6, 0.3e-6)
 
 
 class Loss(NamedTuple):
@@ -497,16 +493,6 @@ def host_reads(evidence: Evidence, order: str = "sequential") -> list[tuple[int,
     """The latency of dependent reads of host memory over footprint, ascending."""
     curve = evidence.curve("link_latency", "latency", "footprint_bytes", what="host_read", order=order)
     return [(footprint, row) for footprint, row in curve if row.value > 0]
-
-
-def levels(latency_s: float, *, translated: bool = False) -> tuple[int, int]:
-    """The fewest and the most levels of switches that fit a read's latency, by DIRECT_S and LEVEL_S.
-
-    Where addresses may be ``translated`` on their path, that alone may explain any latency: the fewest is 0.
-    """
-    fewest = math.ceil((latency_s - DIRECT_S[1]) / LEVEL_S[1] - 1e-9)
-    most = math.floor((latency_s - DIRECT_S[0]) / LEVEL_S[0] + 1e-9)
-    return 0 if translated else max(fewest, 0), max(most, 0)
 
 
 # NUMA nodes and other GPUs: whose memory is near, which GPUs share an uplink, what pairs of GPUs exchange.

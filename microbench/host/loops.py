@@ -255,6 +255,27 @@ def watch_flag(flag: int, watched: int, clock: int, timeout_ns: int, out: IntArr
 
 
 @compiled
+def launch_and_wait(
+    address: int, a: IntArray, stride: int, record: int, event: int, wait: int, stream: int, clock: int, out: IntArray
+) -> int:
+    """Rounds of a launch and a wait; stamps before the launch, after it, and after the wait in the columns of ``out``.
+
+    ``record`` is the address of cuEventRecord, or 0 for a wait that is the stream's own: ``wait`` is that of
+    cuEventSynchronize or cuStreamSynchronize.
+    """
+    code = 0
+    for index in range(out.shape[0]):
+        out[index, 0] = now_ns(clock)
+        code = first_code(code, call_row(address, a, stride, index))
+        out[index, 1] = now_ns(clock)
+        if record != 0:
+            code = first_code(code, call_narrow(record, event, stream, 0, 0))
+        code = first_code(code, call_narrow(wait, event if record != 0 else stream, 0, 0, 0))
+        out[index, 2] = now_ns(clock)
+    return code
+
+
+@compiled
 def ask(question: int, reply: int, clock: int, timeout_ns: int, out: IntArray) -> int:
     """Set the question flag to 1, 2, 3 …; returns how many were answered.
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from microbench.core.errors import Skip
+from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import SAMPLES_KEPT, Fact, Measurement, Series, Telemetry, Work
 from microbench.gpu.protocol.compute import ACCUMULATORS, INTEGER_TYPES, ClockBracket, Gemm, GemmType, Library, Problem
 from microbench.gpu.protocol.gpu import EventPair, Gate, Gpu
@@ -23,6 +23,12 @@ SMALLEST = 256
 SHORTEST_THROUGHPUT = 10
 GRAPH_CALLS = 20
 MOST_REPLAYS = 20
+# A board's slower power control averages over about a second (see REST_S), so ratios of sustained rates need blocks as
+# long. In half of a short block the clock at least falls to what the product lets it have at first.
+BLOCK_S, SHORT_BLOCK_S = 1.0, 0.2
+BATCHES_PER_BLOCK = 20
+# Products that take long, or gates that time out, may lengthen a block, but not for ever.
+LONGEST_BLOCKS, VOID_BLOCK_S = 10, 20.0
 
 
 class Shape(NamedTuple):
@@ -64,9 +70,12 @@ def product(meter: Meter, problem: Problem, dtype: GemmType) -> Iterator[Measure
 
 
 def against_cublaslt(meter: Meter, problem: Problem, dtype: GemmType, library: Library) -> Iterator[Measurement | Fact]:
-    """The same as ``product`` for another library, and metric ``against``: its rate divided by that of cuBLASLt.
+    """The same as ``product`` for another library, and its rate divided by that of cuBLASLt.
 
-    Both run in turn on the same operands, because at its power limit a GPU's speed depends on what it did before.
+    The other library, cuBLASLt and the other library again run in a block each, on operands of the same kind, and the
+    second half of a block counts: at the power limit each product has a clock of its own, which batches of milliseconds
+    in turn would share. Metric ``against_per_clock`` is the ratio for each cycle of the SMs' clock. Metric ``against``,
+    that of the sustained rates, needs blocks of BLOCK_S; in a run with less time a fact says so.
     """
     theirs, candidate = fastest(meter, problem, library)
     yield candidate
@@ -77,25 +86,51 @@ def against_cublaslt(meter: Meter, problem: Problem, dtype: GemmType, library: L
         yield Fact("against", None, reason=str(skip))
         yield from rate(meter, theirs, dtype, problem.operations)
         return
-    their_calls, their_batch = _batches(meter, theirs, dtype)
-    our_calls, our_batch = _batches(meter, ours, dtype)
-    name = rate_name(dtype)
-
-    def pair() -> Mapping[str, float]:
-        our, their = our_batch(), their_batch()
-        if not our or not their:
-            return {}
-        return {**their, "against": our[name] / our_calls / (their[name] / their_calls)}
-
-    warm(meter, theirs)
-    timed, clock, against = meter.collect_each(
-        (name, "sm_clock", "against"), pair, clock="device", calls=their_calls, floor_s=meter.floors.event_pair_s
+    lasting_s, name = meter.limits.seconds, rate_name(dtype)
+    block_s = BLOCK_S if lasting_s >= BLOCK_S else min(lasting_s, SHORT_BLOCK_S)
+    batch_s = max(block_s / BATCHES_PER_BLOCK, SAMPLE_S)
+    (their_calls, their_batch), (our_calls, our_batch) = (
+        _batches(meter, gemm, dtype, batch_s) for gemm in (theirs, ours)
     )
-    theirs.fresh()
-    their_batch()  # on new operands, so that the result to check is this library's
-    timed = msgspec.structs.replace(timed, work=work_of(dtype, problem.operations), bound=f"gemm:{dtype}")
-    yield from verified([timed], theirs.check())
-    yield from (as_clock(clock), as_clock(against))
+    first = _settled(meter, their_batch, block_s)
+    our = _settled(meter, our_batch, block_s)
+    theirs.fresh()  # so that the result to check is this library's
+    last = _settled(meter, their_batch, block_s)
+    checked = theirs.check()
+    their, pairs = [*first, *last], [pair for block in (first, last) for pair in zip(block, our, strict=False)]
+    ratios = np.array([our[name] / our_calls / (their[name] / their_calls) for their, our in pairs])
+    clocks = np.array([our["sm_clock"] / their["sm_clock"] for their, our in pairs])
+    yield from verified(
+        [
+            Measurement(
+                name, "device", stored([batch[name] for batch in their]), len(their), their_calls,
+                work=work_of(dtype, problem.operations), bound=f"gemm:{dtype}", floor_s=meter.floors.event_pair_s,
+                resolution=meter.floors.event_step_s,
+            )
+        ],
+        checked,
+    )  # fmt: skip
+    counted = {"sm_clock": [batch["sm_clock"] for batch in their], "against_per_clock": (ratios * clocks).tolist()}
+    if block_s >= BLOCK_S:
+        counted["against"] = ratios.tolist()
+    else:
+        reason = f"a sustained ratio needs blocks of {BLOCK_S:g} s: --full takes them"
+        yield Fact("against", None, reason=reason)
+    for metric, values in counted.items():
+        yield Measurement(metric, "counter", stored(values), len(values))
+
+
+def _settled(meter: Meter, batch: Callable[[], Mapping[str, float]], seconds: float) -> list[Mapping[str, float]]:
+    """The batches of one product in the second half of ``seconds``, at least as many as a sample needs."""
+    began_s, batches = now_s(meter.clock), list[Mapping[str, float]]()
+    while (at_s := now_s(meter.clock) - began_s) < seconds or len(batches) < meter.limits.minimum:
+        if at_s > LONGEST_BLOCKS * seconds + VOID_BLOCK_S:
+            raise MeasurementError("a block of products could not be timed: the gate timed out again and again")
+        taken = batch()
+        meter.tick("block", len(batches), at_s)
+        if taken and at_s >= seconds / 2:
+            batches.append(taken)
+    return batches
 
 
 def rate(meter: Meter, gemm: Gemm, dtype: GemmType, operations: int) -> list[Measurement]:
@@ -113,9 +148,11 @@ def rate(meter: Meter, gemm: Gemm, dtype: GemmType, operations: int) -> list[Mea
     return [*verified([timed], gemm.check()), as_clock(clock)]
 
 
-def _batches(meter: Meter, gemm: Gemm, dtype: GemmType) -> tuple[int, Callable[[], Mapping[str, float]]]:
-    """The calls of a gated batch of about SAMPLE_S, and the function that times one."""
-    calls = min(max(round(SAMPLE_S / warm(meter, gemm, 0.0)), 1), most_queued(gemm))
+def _batches(
+    meter: Meter, gemm: Gemm, dtype: GemmType, seconds: float = SAMPLE_S
+) -> tuple[int, Callable[[], Mapping[str, float]]]:
+    """The calls of a gated batch of about ``seconds``, and the function that times one."""
+    calls = min(max(round(seconds / warm(meter, gemm, 0.0)), 1), most_queued(gemm))
     return calls, bracketed(meter, gemm, meter.gpu.compute.bracket(), calls, rate_name(dtype))
 
 

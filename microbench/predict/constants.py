@@ -198,7 +198,7 @@ ONE_SIZE = "only one size of graph was measured"
 SPINNING = {"kernel": "spin", "blocks": "one", "functions": "same", "launch_streams": "two"}
 KERNELS = ("empty", "spin", "add")
 # A profiler's duration of a kernel less the time between the kernel's first and last instruction, where launch_gap did
-# not measure it: 0.46 to 0.51 us on three H200s (docs/validation.md). It has no interval: the steps of the run have it in
+# not measure it: 0.46 to 0.51 us on three H200s (docs/validation.md). It has no interval: the run's steps have it in
 # their kernels' durations and, with the other sign, in the gaps.
 PROFILED_LONGER = Constant(
     0.5e-6, 0.5e-6, 0.5e-6, (), "a profiler's duration is 0.5 us longer than a kernel's own stamps"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -28,6 +29,8 @@ UNITS: Mapping[str, tuple[Callable[[str], float], float, str]] = {
     "_s": (typed_time, 1, "2s"),
 }
 ROUNDING = 1e-9
+# At the power limit a case is slower or faster by what ran before it, so a fixed order would bias every round alike.
+DRAWN_SUITES = ("compute",)
 
 
 @dataclass(frozen=True)
@@ -200,13 +203,15 @@ def make_plan(
     rounds: int = 1,
     session: int = 0,
     measured: AbstractSet[AlreadyMeasured] = frozenset(),
+    order_seed: str | None = None,
 ) -> Plan:
     """Every selected case on the GPUs of ``environment`` (only the first unless ``device`` says otherwise).
 
     The core comes first, then all other cases. Inside these parts rounds are outermost, so that drift affects all cases
     alike. A round ends with the cases that a benchmark calls late or that are measured cold, which a short budget drops
     first. Otherwise it goes GPU by GPU and process by process, the main one first, so that each is started once. A
-    benchmark that needs more rounds than asked for takes them in its turn.
+    benchmark that needs more rounds than asked for takes them in its turn. In DRAWN_SUITES the order of a benchmark's
+    cases is drawn in each round from ``order_seed`` and the round's number, if there is a seed.
 
     Without a GPU a benchmark that needs one is skipped once, or case by case if the user named it. Cases that make no
     sense on this machine are left out; if none is left, the benchmark is skipped once.
@@ -221,7 +226,7 @@ def make_plan(
             Outcome(case, session, 0, "skipped", why) for case in cases if (why := reasons[case.id]) is not None
         ]
     gpus = environment.under_test(device)
-    every = [case for turn in range(rounds) for case in _turn(runnable, gpus, turn, rounds)]
+    every = [case for turn in range(rounds) for case in _turn(runnable, gpus, turn, rounds, order_seed)]
     processes = list(dict.fromkeys(case.process for case in every))
     places = {process: (bool(process.own or process.variables), place) for place, process in enumerate(processes)}
     devices = [None, *(gpu.uuid for gpu in gpus)]
@@ -264,24 +269,31 @@ def _cases_here(chosen: Selected, environment: Environment) -> tuple[tuple[Case,
     return cases, None
 
 
-def _turn(selected: Sequence[Selected], gpus: Sequence[GpuInfo], turn: int, rounds: int) -> Iterator[PlannedCase]:
+def _turn(
+    selected: Sequence[Selected], gpus: Sequence[GpuInfo], turn: int, rounds: int, order_seed: str | None
+) -> Iterator[PlannedCase]:
     """Every case once, or as often as its benchmark needs, in the order of ``selected``."""
     simulated = any(gpu.simulated for gpu in gpus)
     for chosen in selected:
         if chosen.benchmark.gpus == 0:
-            yield from _of_benchmark(chosen, None, FAKE if simulated else None, turn, rounds)
+            yield from _of_benchmark(chosen, None, FAKE if simulated else None, turn, rounds, order_seed)
         for index, gpu in enumerate(gpus):
             # A benchmark of several GPUs finds the others itself and is not repeated for each of them.
             if chosen.benchmark.gpus == 1 or (chosen.benchmark.gpus != 0 and index == 0):
-                yield from _of_benchmark(chosen, gpu.uuid, FAKE if gpu.simulated else gpu.uuid, turn, rounds)
+                yield from _of_benchmark(
+                    chosen, gpu.uuid, FAKE if gpu.simulated else gpu.uuid, turn, rounds, order_seed
+                )
 
 
 def _of_benchmark(
-    chosen: Selected, device: str | None, opens: str | None, turn: int, rounds: int
+    chosen: Selected, device: str | None, opens: str | None, turn: int, rounds: int, order_seed: str | None
 ) -> Iterator[PlannedCase]:
     benchmark = chosen.benchmark
     for number in range(turn, max(rounds, benchmark.minimum_rounds), rounds):
-        for case in chosen.cases:
+        cases = list(chosen.cases)
+        if order_seed is not None and benchmark.suite in DRAWN_SUITES:
+            random.Random(f"{order_seed} round {number}").shuffle(cases)
+        for case in cases:
             yield PlannedCase(benchmark, case, number, device, _process(benchmark, case, opens, number))
 
 

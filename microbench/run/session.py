@@ -127,6 +127,7 @@ class _Session:
             rounds=intent.settings.rounds,
             session=intent.session,
             measured=intent.measured,
+            order_seed=head.sessions[-1].order_seed,
         )
         status: RunStatus = "complete"
         try:
@@ -207,6 +208,7 @@ class _Session:
             floors=floors,
             simulated=any(gpu.simulated for gpu in environment.gpus),
             commit=commit(),
+            order_seed=f"{intent.run_id} session {intent.session}",
         )
         earlier = intent.earlier or Run(SCHEMA_VERSION, intent.run_id, (), (), ())
         return msgspec.structs.replace(

@@ -32,7 +32,7 @@ OWN_WORDS: dict[type, tuple[str, ...]] = {
     model.Metric: ("name", "kind", "unit", "about"),
     model.Run: ("run_id",),
     model.Series: ("metric",),
-    model.Session: ("tool_version", "started_at", "commit"),
+    model.Session: ("tool_version", "started_at", "commit", "order_seed"),
     model.Settings: ("preset", "select"),
 }
 # Facts whose whole value is a name, and facts that hold paths.

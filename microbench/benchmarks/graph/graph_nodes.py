@@ -9,7 +9,8 @@ Method
     Kernels add 1 to what the kernel before wrote, so the last value shows that each waited for its predecessor. The
     other kinds are checked word by word, and their order in a separate chain with snapshots between them. pdl:
     programmatic dependent launch; pdl_trigger: with a trigger at the start of the preceding kernel; _prologue: with
-    1 us of work before the wait for that kernel. Event waits find their event completed. if_taken and if_skipped are
+    1 us of work before the wait for that kernel. host: from one host function to the next, in one thread of the driver.
+    Event waits find their event completed. if_taken and if_skipped are
     IF nodes around one kernel. iteration: a counter runs until it is full. host_sync launches, synchronises and looks;
     host_poll watches mapped memory; while is a WHILE node; tail_launch is a graph that launches itself from the device.
     At the end every graph is updated to other values and checked again.

@@ -6,7 +6,8 @@ Method
     Each thread is pinned to a core and runs memcpy on buffers that it touched before; all threads start together. The
     size is that of all source buffers together and is larger than most last-level caches.
 Reading
-    A pageable copy to the GPU passes through such a copy first, so the rate of one core limits it.
+    The rate counts bytes read and bytes written. A pageable copy to the GPU passes through such a copy first and counts
+    its bytes once, so half of the rate of one core limits it.
 """
 
 from collections.abc import Iterator

@@ -4,10 +4,12 @@ Question
     What do launches into the legacy default stream, by cuLaunchKernelEx, cooperative ones, clusters and programmatic
     dependent ones cost the host, and which gap do they leave between two kernels?
 Method
-    submit: an empty kernel in bursts. gap: kernels behind a gate that stamp their own start and end. A cluster has two
-    blocks. A programmatic dependent kernel lets its successor start at once and waits for its predecessor at its end.
+    submit: an empty kernel in bursts. gap: kernels behind a gate that stamp their own start and end and do nothing
+    else. A cluster has two blocks. A programmatic dependent kernel lets its successor start at once and waits for its
+    predecessor at its end.
 Reading
-    A negative gap means that kernels overlap.
+    A negative gap means that kernels overlap. What a programmatic dependent launch saves between longer kernels depends
+    on what they do before they need each other: graph_nodes measures that.
 """
 
 from collections.abc import Iterator

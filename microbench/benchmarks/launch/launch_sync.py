@@ -1,21 +1,23 @@
 """What does waiting for the GPU cost: spin, yield, blocking, events?
 
 Question
-    How long after a kernel's first act does the host return from a synchronise under spin, yield and blocking waits,
-    and what do the calls around events cost?
+    How long after a kernel's end does the host return from a wait by spinning, by yielding and by blocking, after
+    kernels of different lengths, and what do the calls around events cost?
 Method
-    complete: one empty kernel at a time is launched and synchronised, while a second thread watches the kernel's flag.
-    The other metrics: bursts of calls on an idle stream and on completed events. A wait mode belongs to the context,
-    so each has a process of its own; its events use the same mode.
+    complete: one kernel at a time is launched and waited for. The kernel reads %globaltimer as its last act; exchanges
+    of flags before and after each batch tie that timer to the host clock, so neither the launch nor the kernel's
+    duration is in the figure, and no other thread runs meanwhile. A wait mode belongs to the context, so each has a
+    process of its own; blocking_event is an event with the flag for blocking waits, in a context that spins. The other
+    metrics: bursts of calls on an idle stream and on completed events, which use the mode of the context.
 Reading
-    A spin wait answers first and keeps a core busy. A blocking wait frees the core and pays for the wake-up.
+    A spin wait answers first and keeps a core busy. A blocking wait frees the core and pays for the wake-up, which
+    takes longer the longer the host slept. Where single waits fall into two groups, both belong to the answer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.errors import Skip
-from microbench.core.model import Case, Fact, Metric
+from microbench.core.model import Case, Metric, Param
 from microbench.core.ops import Op, Query, Record, SynchronizeIdle, Wait
 from microbench.gpu.protocol.gpu import WAIT_VARIABLE, Gpu
 from microbench.measure.sampling import Between
@@ -29,29 +31,36 @@ CALLS: dict[str, Op] = {
     "query": Query(),
     "wait_event": Wait(),
 }
-STAMPS = 50
-MODES = ("spin", "yield", "blocking")
+MODES = ("spin", "yield", "blocking", "blocking_event")
+# A batch has up to so many waits and takes up to so long: waits of 20 ms are samples of their own.
+MOST_WAITS, BATCH_NS = 50, 5_000_000
+
+
+def context_mode(params: Mapping[str, Param]) -> str:
+    """The wait mode of the context: an event that blocks does so in every context."""
+    return "spin" if params["wait"] == "blocking_event" else str(params["wait"])
 
 
 def wait_mode(case: Case) -> dict[str, str]:
     """Sets the wait mode of the worker's context."""
-    return {WAIT_VARIABLE: str(case.params["wait"])}
+    return {WAIT_VARIABLE: context_mode(case.params)}
 
 
-def measure(gpu: Gpu, meter: Meter, wait: str) -> Iterator[Measured]:
-    try:
-        gpu.start_stamps(STAMPS)
-        yield from meter.collect_stamps(lambda: gpu.start_stamps(STAMPS), {"complete": Between(2, 3)})
-    except Skip as skip:
-        yield Fact("complete", None, reason=str(skip))
-    for name, op in CALLS.items():
-        yield meter.submit_time(name, gpu.bind(op))
+def measure(gpu: Gpu, meter: Meter, wait: str, duration_ns: int) -> Iterator[Measured]:
+    blocking_event = wait == "blocking_event"
+    count = max(min(MOST_WAITS, BATCH_NS // max(duration_ns, 1)), 1)
+    yield from meter.collect_stamps(
+        lambda: gpu.launch_stamps(count, duration_ns, blocking_event=blocking_event).stamps, {"complete": Between(3, 4)}
+    )
+    if duration_ns == 0 and not blocking_event:
+        for name, op in CALLS.items():
+            yield meter.submit_time(name, gpu.bind(op))
 
 
 BENCHMARK = Benchmark(
     title="Waiting for the GPU",
     metrics=(
-        Metric("complete", "time", "s", "from the host seeing the kernel's flag until cuStreamSynchronize returns"),
+        Metric("complete", "time", "s", "from the kernel's last act until the wait for it returns"),
         Metric("idle_stream", "time", "s", "cuStreamSynchronize of an idle stream"),
         Metric("idle_event", "time", "s", "cuEventSynchronize of a completed event"),
         Metric("record", "time", "s", "cuEventRecord of a timing event"),
@@ -60,7 +69,17 @@ BENCHMARK = Benchmark(
         Metric("wait_event", "time", "s", "cuStreamWaitEvent on a completed event of another stream"),
     ),
     measure=measure,
-    axes={"wait": Axis("wait mode of the context", MODES[:1], MODES, MODES)},
-    own_process=lambda params: f"launch_sync {params['wait']}",
+    axes={
+        "wait": Axis("how the host waits", MODES[:1], MODES, MODES),
+        "duration_ns": Axis(
+            "length of the kernel that is waited for",
+            (0,),
+            (0, 30_000, 1_000_000, 20_000_000),
+            (0, 30_000, 1_000_000, 20_000_000),
+            maximum=1_000_000_000,
+        ),
+    },
+    version=2,
+    own_process=lambda params: f"launch_sync {context_mode(params)}",
     process_environment=wait_mode,
 )

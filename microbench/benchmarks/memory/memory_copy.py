@@ -6,8 +6,9 @@ Method
     Calls are queued behind a gate, between two events. Sources are patterns; destinations are poisoned before and
     compared after. Rows of the 2D copy fill half of their pitch, and what is between them must stay unchanged.
 Reading
-    T = a + V / b: a is the fixed cost of a call on the device, b the bandwidth of large ones. A copy counts the bytes
-    it reads plus those it writes, a memset those it writes.
+    Copies that stay in the L2 take T = a + V / b: a is the fixed cost of a call on the device, b the rate of the L2.
+    Copies beyond it run at the rate of DRAM. A copy counts the bytes it reads plus those it writes, a memset those it
+    writes.
 """
 
 from collections.abc import Iterator

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from cuda.bindings import driver
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.ops import IntArray, Launch
 from microbench.gpu.cuda.case import Case
 from microbench.gpu.cuda.context import check_code, entry_point
-from microbench.gpu.cuda.submit import Parameters, launch
+from microbench.gpu.cuda.submit import DriverSubmit, Parameters, launch
 from microbench.gpu.protocol.gpu import LaunchStamps
 from microbench.host import loops
 from microbench.host.affinity import Cores, on_cores
@@ -21,6 +20,7 @@ from microbench.host.native import c_address
 
 WATCH_TIMEOUT_NS = 5_000_000_000
 LINE_WORDS = 32  # flags lie a 128-byte line apart, so that polling one does not slow the other
+TIE_EXCHANGES = 30
 CHASE_LINES = 16_384
 CHASE_READS = 500
 LINE_BYTES = 64
@@ -104,38 +104,46 @@ def clock_tie(case: Case) -> ClockTie:
     return ClockTie((sent_ns + replied_ns) // 2, int(gpu_ns[quickest]), replied_ns - sent_ns)
 
 
-def launch_stamps(case: Case, count: int) -> LaunchStamps:
-    """Two ties, before and after the launches, show offset and drift of the GPU's clock."""
-    out_ns: IntArray = np.zeros((count, 4), dtype=np.int64)
-    rows, recorded = case.once(_recording_rows, count)
-    submit = launch(case, case.function("launch", "record"), Launch(), rows)
-    (watched,) = case.once(_never_waits)[:1]
-    synchronize, clock = entry_point("cuStreamSynchronize"), c_address("clock_gettime")
-    submit(1)  # loads the code
+def launch_stamps(case: Case, count: int, duration_ns: int = 0, *, blocking_event: bool = False) -> LaunchStamps:
+    """Two ties, before and after the launches, show offset and drift of the GPU's clock.
+
+    Raises MeasurementError if a kernel did not run.
+    """
+    submit, recorded = case.once(_recording_launch, count, case.cycles(duration_ns))
+    event = case.once(Case.event, timed=False, blocking=True) if blocking_event else 0
+    record = entry_point("cuEventRecord") if blocking_event else 0
+    wait = entry_point("cuEventSynchronize" if blocking_event else "cuStreamSynchronize")
+    clock = c_address("clock_gettime")
+    out_ns: IntArray = np.zeros((count, 3), dtype=np.int64)
+    case.clear(recorded, 16 * count)
     before = clock_tie(case)
-    code = loops.launch_and_synchronize(
-        submit.address, submit.arguments, rows.stride, synchronize, submit.stream, watched, clock, out_ns
+    code = loops.launch_and_wait(
+        submit.address, submit.arguments, submit.stride, record, event, wait, submit.stream, clock, out_ns
     )
-    check_code(code, "launch and synchronise")
+    check_code(code, "launch and wait")
     after = clock_tie(case)
     gpu_ns = case.read(recorded, 2 * count, np.int64).reshape(count, 2)
-    rate = (after.host_ns - before.host_ns) / (after.gpu_ns - before.gpu_ns)
-    on_host_ns = before.host_ns + np.round((gpu_ns - before.gpu_ns) * rate).astype(np.int64)
-    stamps = np.column_stack([out_ns[:, :2], on_host_ns, out_ns[:, 3]])
+    if not gpu_ns.all():
+        raise MeasurementError("a recording kernel did not run")
+    stamps = np.column_stack([out_ns[:, :2], on_host_clock(gpu_ns, before, after), out_ns[:, 2]])
     return LaunchStamps(stamps, max(before.round_trip_ns, after.round_trip_ns))
 
 
-def _recording_rows(case: Case, count: int) -> tuple[Parameters, int]:
-    """Arguments of ``count`` empty recording kernels, and the address of the 2 words that each writes."""
-    out = case.device_memory(16 * count)
-    return Parameters([(out, index, 0) for index in range(count)]), out
+def on_host_clock(gpu_ns: IntArray, before: ClockTie, after: ClockTie) -> IntArray:
+    """Readings of %globaltimer as ns of the host clock, on the straight line through two ties.
+
+    Only differences become floats: %globaltimer counts from 1970, which a float holds to 256 ns.
+    """
+    rate = (after.host_ns - before.host_ns) / (after.gpu_ns - before.gpu_ns)
+    elapsed: IntArray = np.round((gpu_ns - before.gpu_ns) * rate).astype(np.int64)
+    return before.host_ns + elapsed
 
 
-def _never_waits(case: Case) -> tuple[int, npt.NDArray[Any]]:
-    """A word that tells ``loops.launch_and_synchronize`` that every flag has been seen, and what holds it."""
-    words = case.pinned(1)
-    words[0] = (1 << 31) - 1
-    return int(words.ctypes.data), words
+def _recording_launch(case: Case, count: int, cycles: int) -> tuple[DriverSubmit, int]:
+    """The launch of ``count`` kernels that spin so long, and the address of the 2 words that each of them writes."""
+    out, function = case.device_memory(16 * count), case.function("launch", "record")
+    launch(case, function, Launch(), Parameters([(out, 0, 0)]))(1)  # loads the code
+    return launch(case, function, Launch(), Parameters([(out, index, cycles) for index in range(count)])), out
 
 
 def host_read_ns(case: Case, count: int) -> IntArray:

@@ -106,18 +106,19 @@ def require_type(costs: FakeCosts, unit: str) -> None:
         )
 
 
-def item_of(costs: FakeCosts, product: Product, share: float, calls: int = 1) -> Item:
-    """``calls`` products in a row as one item, by a kernel that reaches that share of the peak rate.
+def item_of(costs: FakeCosts, product: Product, library: ProductLibrary, way: str, calls: int = 1) -> Item:
+    """``calls`` products in a row as one item, by one of a library's kernels.
 
     A slower kernel takes more energy in the same proportion. The gap of a graph lies between products of one item.
     """
+    share = library.kernels[way]
     own, memory, tensor = costs.compute, costs.memory, product.dtype != "fp32"
     unit = unit_of(product.dtype)
     per_clock = own.tensor_per_clock[unit] if tensor else own.alu_per_clock["fma_fp32"]
     if product.dtype in ("fp8_e4m3", "fp8_e5m2"):
         per_clock *= own.promoted_share
     joules = own.tensor_joules[unit] if tensor else own.alu_joules["fma_fp32"]
-    joules *= own.moving_energy_share * own.data_energy_share[product.data] / share
+    joules *= own.moving_energy_share * own.data_energy_share[product.data] * library.energy_share / share
     # Tiles run in whole waves over the SMs; of fewer tiles than SMs each is split evenly along the depth.
     waves = math.ceil(product.rows / TILE_ROWS) * math.ceil(product.columns / TILE_COLUMNS) / costs.sm_count
     tile_cycles = 2 * TILE_ROWS * TILE_COLUMNS * product.depth / per_clock
@@ -146,8 +147,8 @@ class FakeGemm:
         self._machine = machine
         self._product = product
         self._answer = answer
-        self._share = library.kernels[way]
-        item = item_of(machine.costs, product, self._share)
+        self._kernel = library, way
+        item = item_of(machine.costs, product, library, way)
         self.submit = FakeSubmit(machine, Call(library.submit_ns, item), answer.move)
         self.fresh = answer.fresh
         self.check = answer.check
@@ -156,7 +157,7 @@ class FakeGemm:
         costs, graphs = self._machine.costs, self._machine.costs.graphs
         for act in (graphs.capture, graphs.instantiate, graphs.upload):
             self._machine.clock.pass_ns(act.at(calls))
-        item = item_of(costs, self._product, self._share, calls)
+        item = item_of(costs, self._product, *self._kernel, calls)
         call = Call(costs.graph_submit_ns + calls * costs.graph_node_submit_ns, item)
         return FakeSubmit(self._machine, call, self._answer.move)
 

@@ -66,11 +66,12 @@ class AllocationCosts(msgspec.Struct, frozen=True):
 
 class ProductLibrary(msgspec.Struct, frozen=True):
     """A library of matrix products: host time of a call, the share of the peak rate of each of its kernels (best guess
-    of its heuristics first), and its types."""
+    of its heuristics first), and its types. ``energy_share`` is what its kernels draw of what others as slow do."""
 
     submit_ns: float
     kernels: dict[str, float]
     dtypes: tuple[GemmType, ...]
+    energy_share: float = 1.0
 
 
 EVERY_TYPE: tuple[GemmType, ...] = (
@@ -405,8 +406,10 @@ class FakeCosts(msgspec.Struct, frozen=True):
     flag_to_host_ns: float = 550.0  # the GPU's store -> the host sees it
     host_read_ns: float = 1150.0  # the GPU reads host memory; so also the host's store -> a polling kernel sees it
     completion_ns: dict[WaitMode, float] = _table(  # kernel end -> synchronised
-        {"auto": 2600.0, "spin": 2600.0, "yield": 3000.0, "blocking": 35000.0}
+        {"auto": 2600.0, "spin": 2600.0, "yield": 3000.0, "blocking": 26000.0}
     )
+    # A blocking wait takes longer the longer the host slept: this times the square root of the sleep in ns.
+    wake_growth: float = 50.0
     # The front end and the SMs.
     gap_stream_ns: float = 1400.0  # end of a kernel -> start of the next in its stream
     gap_graph_ns: float = 500.0  # the same between nodes of a graph

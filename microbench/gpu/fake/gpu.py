@@ -127,18 +127,20 @@ class FakeGpu:
             row[3] = self._time.now_ns()
         return stamps
 
-    def launch_stamps(self, count: int) -> LaunchStamps:
-        call = sim.call_of(Launch(), self.costs, {})
+    def launch_stamps(self, count: int, duration_ns: int = 0, *, blocking_event: bool = False) -> LaunchStamps:
+        call, now_ns = sim.call_of(Launch(duration_ns=duration_ns), self.costs, {}), self._time.now_ns
         stamps = np.zeros((count, 5), dtype=np.int64)
         for row in stamps:
-            row[0] = self._time.now_ns()
-            starts_ns = self._machine.make(call, 1).batches[0].starts_ns
-            row[1] = self._time.now_ns()
-            assert starts_ns is not None, "nothing may hold the stream here"
-            row[2] = self._time.shown(float(starts_ns[0]))
-            row[3] = self._time.shown(float(starts_ns[0]) + self.costs.empty_kernel_ns)
-            self._machine.synchronize(call.stream)
-            row[4] = self._time.now_ns()
+            row[0] = now_ns()
+            (batch,) = self._machine.make(call, 1).batches
+            row[1] = now_ns()
+            if blocking_event:
+                self._machine.spend(self.costs.untimed_record_ns)
+            self._machine.synchronize(call.stream, "blocking" if blocking_event else None)
+            row[4] = now_ns()
+            assert batch.starts_ns is not None, "all work of a synchronised stream has ended"
+            assert batch.ends_ns is not None
+            row[2:4] = self._machine.globaltimer_ns(np.array([batch.starts_ns[0], batch.ends_ns[0]]))
         return LaunchStamps(stamps, round(self.costs.host_read_ns + self.costs.flag_to_host_ns))
 
     def flag_round_trips(self, count: int) -> IntArray:

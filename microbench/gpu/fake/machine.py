@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -141,10 +142,12 @@ class Machine:
             raise MeasurementError(f"SIMULATED: the walk ended at no line where line {line} should be")
         return self.globaltimer_s(began_ns, ended_ns)
 
-    def synchronize(self, stream: int | None = None) -> None:
-        """Wait for one stream, or for all, in the machine's wait mode."""
+    def synchronize(self, stream: int | None = None, wait: WaitMode | None = None) -> None:
+        """Wait for one stream, or for all, in the machine's wait mode or in that of an event."""
         ended_ns = self.device.all_idle_ns() if stream is None else self.device.idle_ns(stream)
-        noticed_ns = ended_ns + self.noise.one(self.costs.completion_ns[self.wait])
+        mode, slept_ns = wait or self.wait, max(ended_ns - self.clock.time_ns, 0.0)
+        wake_ns = self.costs.wake_growth * math.sqrt(slept_ns) if mode == "blocking" else 0.0
+        noticed_ns = ended_ns + self.noise.one(self.costs.completion_ns[mode] + wake_ns)
         self.spend(self.costs.idle_stream_ns)
         self.clock.wait_until(noticed_ns)
         for act in self.at_synchronize:

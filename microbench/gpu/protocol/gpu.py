@@ -75,6 +75,19 @@ class EventPair(Protocol):
         """Wait for the second event. Returns the time between the two by the device's clock, in s."""
 
 
+class LaunchStamps(NamedTuple):
+    """Launches of one kernel, each followed by a wait for it, on the host's clock in ns.
+
+    ``stamps`` has the shape (launches, 5): before the call, after it, the kernel's first and last instruction, after
+    the wait. The kernel's own times are %globaltimer, tied to the host's clock by exchanges of flags before and
+    after the launches; ``round_trip_ns`` is the slower of the two quickest exchanges, and half of it is the largest
+    error of the offset.
+    """
+
+    stamps: IntArray
+    round_trip_ns: int
+
+
 class GpuRecording(NamedTuple):
     """Start and end that each kernel of a batch recorded, in submission order: ns of %globaltimer.
 
@@ -85,19 +98,6 @@ class GpuRecording(NamedTuple):
     start_ns: IntArray
     end_ns: IntArray
     step_ns: int
-
-
-class LaunchStamps(NamedTuple):
-    """Launches of an empty kernel, each followed by a synchronise, on the host's clock in ns.
-
-    ``stamps`` has the shape (launches, 5): before the call, after it, the kernel's first and last instruction, after
-    the synchronise. The kernel's own times are %globaltimer, tied to the host's clock by exchanges of flags before and
-    after the launches; ``round_trip_ns`` is the slower of the two quickest exchanges, and half of it is the largest
-    error of the offset.
-    """
-
-    stamps: IntArray
-    round_trip_ns: int
 
 
 class PcieBytes(NamedTuple):
@@ -178,8 +178,12 @@ class Gpu(Protocol):
         no second CPU to watch from.
         """
 
-    def launch_stamps(self, count: int) -> LaunchStamps:
-        """``count`` times: launch an empty kernel that records its begin and end, then synchronise the stream."""
+    def launch_stamps(self, count: int, duration_ns: int = 0, *, blocking_event: bool = False) -> LaunchStamps:
+        """``count`` times: launch a kernel of that length that records its begin and end, then wait for it.
+
+        The wait is the stream's synchronise in the mode of the context, or with ``blocking_event`` the synchronise of
+        an event that has the flag for blocking waits. Nothing else runs on the host meanwhile.
+        """
 
     def flag_round_trips(self, count: int) -> IntArray:
         """``count`` times: the host sets a flag, the GPU answers with another, the host sees it. ns, shape (count,)."""

@@ -8,7 +8,7 @@ from microbench.analysis.evidence import Evidence, exceeds, listed, whole
 from microbench.analysis.stats import Row
 from microbench.core.units import percent, quantity, round_percent, tera
 from microbench.explain import compute_units as units
-from microbench.explain.compute_products import FED, fed_sizes, rivals
+from microbench.explain.compute_products import FED, Rival, fed_sizes, rivals
 from microbench.report.curves import ticks
 from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Line, Mark, Picture, Table, columns
 from microbench.report.suites.roofline import rates_over_time, rooflines, shapes, state_over_time
@@ -122,16 +122,23 @@ def by_library(evidence: Evidence) -> Table | None:
         if own:
             native = next(iter(own.values())).native
             best = row_cell(native, tera(native.value), tone="strong")
-            cells = {name: row_cell(one.row, tera(one.row.value), percent(one.ratio)) for name, one in own.items()}
+            cells = {name: row_cell(one.row, tera(one.row.value), _shares(one)) for name, one in own.items()}
             others = (cells.get(name, NOTHING) for name in across)
             rows.append((Cell(dtype, tone="strong"), best, *others, _candidate(native)))
     titles = columns("type", "cuBLASLt", *(units.LIBRARIES[name] for name in across))
     candidate = Column("cuBLASLt's fastest candidate", "left", drop=1)
     sizes = sorted({whole(one.row, "size") for one in by_key.values()})
-    order = "in turn" if all(one.against is not None for one in by_key.values()) else "one after the other"
     title = f"Libraries at size {listed([str(one) for one in sizes])}, {IN_TERA}"
-    about = f"the same operands, {order}; shares of the rate of cuBLASLt's fastest candidate"
+    sustained = all(one.sustained is not None for one in by_key.values())
+    how = "sustained at each one's own clock, then clock for clock" if sustained else "clock for clock"
+    about = f"shares of the rate of cuBLASLt's fastest candidate, {how}"
     return Table(title, about, (*titles, candidate), tuple(rows))
+
+
+def _shares(rival: Rival) -> str:
+    """The shares of cuBLASLt's rate: the sustained one, and the one per clock behind it."""
+    per_clock = percent(rival.per_clock)
+    return per_clock if rival.sustained is None else f"{percent(rival.sustained)}, {per_clock}"
 
 
 def _candidate(row: Row) -> Cell:

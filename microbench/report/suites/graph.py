@@ -119,7 +119,7 @@ def life(evidence: Evidence) -> Bars | None:
 
 
 def kinds(evidence: Evidence) -> Bars | None:
-    """The GPU time of a node of each kind, and of the same call in a stream."""
+    """The GPU time of a node of each kind, and of the same call in a stream; host functions take the host's time."""
     nodes = graph_facts.node_rows(evidence)
     if not nodes:
         return None
@@ -129,7 +129,8 @@ def kinds(evidence: Evidence) -> Bars | None:
         if stream is not None:
             beyond = stream.value
             others = (figure(stream), Cell(times(stream.value / node.value), tone="quiet"))
-        bars.append(Bar(graph_facts.title(node), node.value, beyond, (figure(node), *others)))
+        on_the_host = ", on the host" * (node.params.get("kind") == graph_facts.ON_THE_HOST)
+        bars.append(Bar(f"{graph_facts.title(node)}{on_the_host}", node.value, beyond, (figure(node), *others)))
     about = "after another of its kind; paler: in a stream; prologue: 1 µs of work ahead of the dependency"
     columns = (Column("node"), Column("stream", drop=1), Column("stream / node", drop=2))
     return Bars("Kinds of node: GPU time of one", about, columns, tuple(bars))

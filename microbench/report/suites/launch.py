@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 from microbench.analysis.evidence import Evidence
-from microbench.core.units import as_time, times
-from microbench.explain.launch_facts import FOUR_ARGUMENTS, NATIVE, crossover_s, layer, layer_rows, sweep, title
+from microbench.core.units import as_time, axis_value, times
+from microbench.explain.launch_facts import (
+    FOUR_ARGUMENTS,
+    NATIVE,
+    WAITS,
+    crossover_s,
+    layer,
+    layer_rows,
+    sweep,
+    title,
+    wait_words,
+    waits,
+)
 from microbench.report import document
 from microbench.report.curves import nice_step, short, ticks
-from microbench.report.document import Bar, Bars, Cell, Column, Curve, Histogram, Lane, Line, Mark, Span, TimeLine
-from microbench.report.tables import figure
+from microbench.report.document import (
+    Bar,
+    Bars,
+    Cell,
+    Column,
+    Curve,
+    Histogram,
+    Lane,
+    Line,
+    Mark,
+    Span,
+    Table,
+    TimeLine,
+)
+from microbench.report.tables import figure, matrix, row_cell
 
 # The order of the tables, the general before the particular.
 ORDER = (
@@ -20,7 +44,8 @@ SHORTEST_DRAWN_S = 100e-9
 
 def pictures(evidence: Evidence) -> list[document.Picture]:
     """Every picture that the run has figures for, the submission ladder first."""
-    drawn = (ladder(evidence), one_op(evidence), anatomy(evidence), durations(evidence), single_calls(evidence))
+    curves = (anatomy(evidence), durations(evidence), single_calls(evidence))
+    drawn = (ladder(evidence), one_op(evidence), *curves, waiting(evidence))
     return [picture for picture in drawn if picture is not None]
 
 
@@ -131,3 +156,16 @@ def single_calls(evidence: Evidence) -> Histogram | None:
         counts=calls.counts,
         marks=tuple(Mark(value, f"{name} {as_time(value)}") for name, value in quantiles),
     )
+
+
+def waiting(evidence: Evidence) -> Table | None:
+    """What each way to wait costs after kernels of several lengths; both levels where a row's samples have two."""
+    rows = {(title, length): row for wait, title in WAITS.items() for length, row in waits(evidence, wait).items()}
+    lengths = {length: axis_value("duration_ns", length) if length else "empty" for _, length in rows}
+    if len(lengths) < 2:
+        return None
+    cells = {place: row_cell(row, wait_words(row)) for place, row in rows.items()}
+    about = (
+        "from the kernel's end until the wait returns, by the length of the kernel; two figures: two groups of waits"
+    )
+    return matrix("Waiting for a kernel", about, dict(sorted(lengths.items())), cells)
