@@ -2,11 +2,12 @@
 # Everything that needs a real GPU, in one go: tests/on_gpu.sh FOLDER [STEP …]; results and logs go to FOLDER.
 # Steps: tests, sanitizer, repeats (five runs of three rounds and their overlap), against_nvbandwidth, against_peers,
 # against_babelstream, against_chase and against_torch (another program in turn, see tests/against.py; NVBANDWIDTH and
-# BABELSTREAM name the programs), held_out (the model against steps that it never saw; HELD_OUT names the file of an
-# earlier session), without_nvmath, presets (a whole run in its time), reference, reference_graph, reference_link and
-# reference_memory (the bundled run anew, a session a suite, each under 10 minutes; REFERENCE names the file that they
-# grow), reference_compute (that of the compute suite, with the memory's rate as its roof; or into the run that
-# COMPUTED names), reference_peers (that of two GPUs), pack (as they are bundled).
+# BABELSTREAM name the programs), chains (C++, CuPy, PyTorch and microbench in turn, see tests/chains.py), held_out (the
+# model against steps that it never saw; HELD_OUT names the file of an earlier session), without_nvmath, presets (a
+# whole run in its time), reference, reference_graph, reference_link and reference_memory (the bundled run anew, a
+# session a suite, each under 10 minutes; REFERENCE names the file that they grow), reference_compute (that of the
+# compute suite, with the memory's rate as its roof; or into the run that COMPUTED names), reference_peers (that of two
+# GPUs), pack (as they are bundled).
 # SANITIZED names the files of tests that the sanitizer looks at, all by default.
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
@@ -136,6 +137,8 @@ against_chase() {
     CHASE=$folder/chase against chase 10
     rm -f "$folder/chase"
 }
+
+chains() { "$python" tests/chains.py "$folder" 3 | tee "$folder/chains.txt" || failed=1; }
 
 # The model against steps that it never saw, of this session and by the constants of an earlier one.
 held_out() {
