@@ -317,14 +317,31 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.environment.under_test(self.settings.device)
 
 
+class Deviation(msgspec.Struct, frozen=True, gc=False):
+    """How far fresh processes lie apart: the relative standard deviation (``share``) of the medians of ``rounds``
+    processes, for one metric of a benchmark of that ``version``."""
+
+    version: int
+    rounds: int
+    share: float
+
+
+# Deviations by the GPU's name, or HOST for rows without a GPU, and by "benchmark.metric".
+Deviations = dict[str, dict[str, Deviation]]
+HOST = "host"
+
+
 class Run(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The content of one run file. Summaries and verdicts are derived from it, never stored."""
+    """The content of one run file. Summaries and verdicts are derived from it, never stored.
+
+    ``deviations`` are those that the reader of the file knows; they are not stored either."""
 
     schema_version: int
     run_id: str
     sessions: tuple[Session, ...]
     benchmarks: tuple[BenchmarkInfo, ...]
     outcomes: tuple[Outcome, ...]
+    deviations: Deviations = {}
 
     @property
     def simulated(self) -> bool:
