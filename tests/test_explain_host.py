@@ -21,7 +21,7 @@ SATURATED = scaled(WHOLE, "host_memory", ("rate",), 0.5, threads="one")
         ("host.memory", SATURATED, "note", ["22.3 GB/s", "40.9 GB/s", "54.4 %"]),
         ("host.wakeup", WHOLE, "advice", ["11.0 µs", "55×"]),
         ("host.wakeup", scaled(WHOLE, "host_wakeup", ("round_trip",), 50, how="spin"), "note", ["11.0 µs", "1.12×"]),
-        ("host.rounds", WHOLE, "note", []),
+        ("host.rounds", WHOLE, "note", ["10 %"]),
     ],
 )
 def test_a_rule_has_its_severity_and_figures(rule: str, run: Run, severity: str, named: list[str]) -> None:
