@@ -61,7 +61,7 @@ CASES: list[tuple[str, Run, str, list[str]]] = [
     ("launch.cold", WHOLE, "note", ["207 ms", "30.8 ms"]),
     ("launch.tail", WHOLE, "note", ["1.59×", "40×"]),
     ("launch.tail", with_metrics(WHOLE, "launch_cost", slow_tail), "warning", ["2.7×", "40×"]),
-    ("launch.rounds", WHOLE, "note", []),
+    ("launch.rounds", WHOLE, "note", ["10 %"]),
 ]
 
 

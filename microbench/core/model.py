@@ -114,10 +114,10 @@ class Measurement(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Raw samples of one metric.
 
     ``samples`` are raw readings, each of ``calls_per_sample`` calls, in the metric's base unit (seconds for a rate).
-    They are in the order taken and stay undecoded JSON until ``values`` asks; at most SAMPLES_KEPT of the ``n`` taken are stored. ``work`` is that
-    of one call. ``bound`` names the physical limit ("pcie_h2d", "dram", …). ``verified`` says how the result was
-    checked, None if it was not. ``floor_s`` is the cost of reading the clock once in this way: a sample under five
-    floors is graded ``below floor``. ``stopped`` says why sampling ended.
+    They are in the order taken and stay undecoded JSON until ``values`` asks; at most SAMPLES_KEPT of the ``n`` taken
+    are stored. ``work`` is that of one call. ``bound`` names the physical limit ("pcie_h2d", "dram", …). ``verified``
+    says how the result was checked, None if it was not. ``floor_s`` is the cost of reading the clock once in this way:
+    a sample under five floors is graded ``below floor``. ``stopped`` says why sampling ended.
     """
 
     metric: str
