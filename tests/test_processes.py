@@ -1,5 +1,7 @@
 """How far fresh processes lie apart: single rounds of the bundled runs hold the other rounds once they are widened."""
 
+import csv
+import io
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,12 +9,17 @@ from statistics import median
 
 import numpy as np
 import pytest
+import worker_run
 from make_run import make_run
 from msgspec.structs import replace
 
-from microbench.analysis import stats
+from microbench.analysis import levels, stats
 from microbench.core.model import HOST, Deviation, Run
-from microbench.runs import processes, schema, store
+from microbench.report import tables
+from microbench.report.document import GRADES
+from microbench.report.markdown import to_markdown
+from microbench.report.sheets import view
+from microbench.runs import export, processes, schema, store
 
 Rows = list[tuple[Run, stats.Row]]
 
@@ -129,6 +136,59 @@ def test_the_users_own_rounds_replace_the_shipped_deviations_of_their_gpu(tmp_pa
     assert processes.attached(other, tmp_path).deviations["NVIDIA B"] == shipped["NVIDIA A"]
     (tmp_path / processes.LEARNED).write_text('{"NVIDIA A": {"launch_cost.submit": {"version": 1}}}')
     assert processes.attached(one, tmp_path).deviations == shipped, "a damaged file counts as none"
+
+
+def test_a_run_of_three_rounds_teaches_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MICROBENCH_DATA", str(tmp_path))
+    first = worker_run.run("calm")
+    assert all(row.within_process for row in stats.rows(first.run)), "the package knows nothing about this benchmark"
+    assert not (tmp_path / processes.LEARNED).exists()
+    worker_run.run("calm", rounds=3)
+    again = store.read(first.path)
+    found = stats.rows(again)
+    assert found
+    assert not any(row.within_process for row in found), "older runs are mended too"
+    assert stats.rows(worker_run.run("calm").run)[0].deviation == found[0].deviation
+    assert found[0].deviation.rounds == 3
+
+
+def test_figures_say_whether_they_hold_within_one_process_only() -> None:
+    run, plain = single()
+    _, wide = single(submit=Deviation(1, 5, 0.1))
+    assert tables.spread_of(plain).endswith(" %*")
+    assert tables.figure(plain).note.endswith("*")
+    assert tables.spread_of(wide) == "±28 %"
+    (line,) = [each for each in to_markdown(view.build(run)).splitlines() if each.startswith("± is half")]
+    assert "within this process only" in line
+    written = next(csv.DictReader(io.StringIO(export.to_csv(run))))
+    assert written["interval"] == "within this process"
+    several = list(csv.DictReader(io.StringIO(export.to_csv(make_run(rounds=2)))))
+    assert {(row["round"] == "all", row["interval"]) for row in several if row["metric"]} == {
+        (True, "over processes"), (False, "within this process"),
+    }  # fmt: skip
+    known, _ = single(submit=Deviation(1, 5, 0.1))
+    (cells,) = [
+        row for row in csv.DictReader(io.StringIO(export.to_csv(known)))
+        if (row["benchmark"], row["metric"]) == ("launch_cost", "submit")
+    ]  # fmt: skip
+    assert cells["interval"] == "over processes"
+    assert (float(cells["ci_low"]), float(cells["ci_high"])) == (wide.interval.low, wide.interval.high)
+
+
+def test_the_words_of_the_grades_name_the_widths_that_they_allow() -> None:
+    reference = (Path(__file__).parent.parent / "docs" / "reference.md").read_text(encoding="utf-8")
+    by_grade = {
+        grade: line
+        for line in reference.splitlines()
+        for grade in GRADES
+        if line.startswith("| ") and f" {grade} |" in line
+    }
+    widths = {"stable": ("±10 %",), "steady": ("±3 %",), "noisy": ("±3 %", "±10 %", "5 %"), "throttled": ("3 %",)}
+    for grade, named in widths.items():
+        for width in named:
+            assert width in GRADES[grade], grade
+            assert width in by_grade[grade], grade
+    assert (stats.STABLE_HALF_WIDTH, stats.STEADY_HALF_WIDTH, levels.LEAST_DISTANCE) == (0.10, 0.03, 0.05)
 
 
 def test_a_simulated_run_has_no_deviations_and_teaches_none(tmp_path: Path) -> None:

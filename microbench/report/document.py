@@ -320,7 +320,10 @@ SPREAD_WITHIN = f"with {WITHIN} within this process only"
 GRADES = {
     "stable": f"{STABLE_ROUNDS} or more fresh processes agree within ±{round_percent(STABLE_HALF_WIDTH)}, at one level",
     "steady": f"one process agrees with itself within ±{round_percent(STEADY_HALF_WIDTH)}",
-    "noisy": f"wider than that, or at two levels over {round_percent(LEAST_DISTANCE)} apart",
+    "noisy": (
+        f"wider than ±{round_percent(STEADY_HALF_WIDTH)} in one process or ±{round_percent(STABLE_HALF_WIDTH)} over "
+        f"several, or at two levels over {round_percent(LEAST_DISTANCE)} apart"
+    ),
     "throttled": f"the SM clock fell by more than {round_percent(CLOCK_LOSS)} meanwhile",
     "single": f"fewer than {MINIMUM_SAMPLES} samples",
     "below floor": f"shorter than {FLOORS_PER_SAMPLE} readings of its clock",
