@@ -101,7 +101,7 @@ def test_a_finding_on_stable_rows_has_their_grade_and_no_doubt(suite: str) -> No
 def test_a_finding_names_the_doubtful_rows_among_several() -> None:
     (evidence,) = graded(made("launch"), "throttled", only="launch_cost submit")
     cost = next(one for one in of_suite(evidence, "launch") if one.rule == "launch.cost")
-    assert cost.text.endswith(" 1 of the 4 figures behind this is throttled: launch_cost submit.")
+    assert cost.text.endswith(" 1 of its 4 figures is throttled: launch_cost submit.")
     assert cost.trust == "throttled"
 
 

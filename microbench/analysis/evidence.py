@@ -175,12 +175,13 @@ def with_grade(finding: Finding, behind: Sequence[Row]) -> Finding:
         return msgspec.structs.replace(finding, trust=worst)
     words = " or ".join(word for grade, word in DOUBTS.items() if grade in grades)
     if len(doubts) == len(behind):
-        which = f"All {len(behind)} figures behind this are" if len(behind) > 1 else "The figure behind this is"
+        which = f"All of its {len(behind)} figures are" if len(behind) > 1 else "Its figure is"
         said = f"{which} {words}."
     else:
-        more = f" and {len(doubts) - 1} more" if len(doubts) > 1 else ""
+        names = dict.fromkeys(f"{row.benchmark} {row.metric.name}" for row in doubts)
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         verb = "are" if len(doubts) > 1 else "is"
-        said = f"{len(doubts)} of the {len(behind)} figures behind this {verb} {words}: {row_name(doubts[0])}{more}."
+        said = f"{len(doubts)} of its {len(behind)} figures {verb} {words}: {next(iter(names))}{more}."
     return msgspec.structs.replace(finding, trust=worst, text=f"{finding.text} {said}".lstrip())
 
 
