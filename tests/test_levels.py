@@ -57,9 +57,9 @@ def test_rounds_of_one_level_seldom_look_like_two(scatter: float, rounds: int) -
     assert np.mean([levels.of_rounds(list(medians), 0.0) is not None for medians in drawn]) < 0.02
 
 
-def graded(medians: Sequence[float], width: float = 0.002) -> str:
+def graded(medians: Sequence[float], width: float = 0.002, n: int = 40) -> str:
     intervals = [Interval(median, median - width / 2, median + width / 2) for median in medians]
-    summaries = [Summary(40, each, 1, 1, 1, 1, 1, 1, "steady") for each in intervals]
+    summaries = [Summary(n, each, 1, 1, 1, 1, 1, 1, "steady") for each in intervals]
     return combined_trust(summaries, rounds_interval(intervals))
 
 
@@ -70,6 +70,7 @@ def test_rounds_at_two_levels_or_far_from_their_median_are_not_stable() -> None:
     assert graded(flag) == "noisy"
     assert graded((1.0, 1.0, 1.0, 1.07, 1.07)) == "noisy", "two levels"
     assert graded((0.96, 0.98, 1.0, 1.05, 1.11)) == "noisy", "a round beyond 10 %"
+    assert graded((1.0, 1.0, 1.0, 1.07, 1.07), n=1) == "stable", "single samples have no levels"
     assert graded((1.0, 1.2)) == "noisy"
     assert graded((1.0, 1.01)) == "steady"
 

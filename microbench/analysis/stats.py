@@ -243,7 +243,12 @@ def combined_trust(rounds: Sequence[Summary], interval: Interval) -> Trust:
 
 
 def levels_over(rounds: Sequence[Summary]) -> levels.Levels | None:
-    """The two levels at which the rounds lie, or at which the samples of most rounds do; None if there is only one."""
+    """The two levels at which the rounds lie, or at which the samples of most rounds do; None if there is only one.
+
+    Rounds of a single sample have none, because nobody knows how far one sample of a process lies from the next.
+    """
+    if all(summary.n == 1 for summary in rounds):
+        return None
     within = [summary.levels for summary in rounds if summary.levels is not None]
     if 2 * len(within) > len(rounds):
         low, high = (_median(several) for several in zip(*within, strict=True))
