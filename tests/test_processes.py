@@ -98,6 +98,13 @@ def test_a_known_deviation_widens_a_single_round_in_quadrature() -> None:
     assert wide.interval.high - plain.value == pytest.approx(float(np.hypot(above, apart)), rel=1e-3)
 
 
+def test_a_widened_interval_stays_above_zero_if_the_samples_do() -> None:
+    wild = Deviation(1, 3, 0.8)
+    assert stats.rounds_interval([stats.Interval(2.0, 1.9, 2.1)], wild).low == 0
+    below = stats.rounds_interval([stats.Interval(2.0, -0.5, 4.5)], wild)
+    assert below.low < -4, "a difference of two times may be negative"
+
+
 def test_a_deviation_of_another_version_metric_or_gpu_is_not_known() -> None:
     known = Deviation(1, 5, 0.1)
     for _, row in (single(submit=replace(known, version=2)), single(start=known), single("Another GPU", submit=known)):

@@ -105,12 +105,15 @@ def student_factor(rounds: int) -> float:
 
 
 def _over_processes(interval: Interval, deviation: Deviation) -> Interval:
-    """One process's interval, widened by how far fresh processes lie apart; the two parts are independent."""
+    """One process's interval, widened by how far fresh processes lie apart; the two parts are independent.
+
+    It does not reach below 0 if the process's own interval does not.
+    """
     apart = student_factor(deviation.rounds) * deviation.share * abs(interval.median)
     below, above = interval.median - interval.low, interval.high - interval.median
-    return Interval(
-        interval.median, interval.median - math.hypot(below, apart), interval.median + math.hypot(above, apart)
-    )
+    least = 0.0 if interval.low >= 0 else -math.inf
+    low = max(interval.median - math.hypot(below, apart), least)
+    return Interval(interval.median, low, interval.median + math.hypot(above, apart))
 
 
 def _median(values: Sequence[float]) -> float:
