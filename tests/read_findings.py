@@ -8,6 +8,8 @@ from microbench.explain.rules import of_suite
 
 # Sizes are not counted: they are conditions.
 FIGURE = re.compile(r"\d[\d.]* ?(?:%|×|cycles?\b|[TGMkmµnp]?(?:(?:FLOP|OP|J|W|Hz|s|words)\b|B/))")
+# The sentence that with_grade adds about doubtful rows.
+DOUBT = re.compile(r" ?(?:\d+ of its \d+ figures (?:is|are)|All of its \d+ figures are|Its figure is) .*$")
 SENTENCE_END = re.compile(r"[.!?](?=\s|$)")
 
 
@@ -29,16 +31,17 @@ def check(finding: Finding, severity: str, *words: str) -> None:
 
 
 def check_shape(finding: Finding) -> None:
-    """A headline, at most two sentences of reading, one of advice, and at most three figures in the first two."""
-    rule = finding.rule
+    """A headline, at most two sentences of reading, one of advice, and at most three figures in the first two. One more
+    sentence says which rows are doubtful."""
+    rule, text = finding.rule, DOUBT.sub("", finding.text)
     assert finding.title, rule
     assert finding.threshold, rule
     measured = finding.severity != "note" and not finding.title.startswith("No ")
     assert finding.rests_on or not measured, f"{rule}: name the rows that it rests on"
     assert len(set(finding.rests_on)) == len(finding.rests_on), f"{rule}: it rests on a row twice"
-    assert len(SENTENCE_END.findall(finding.text)) <= 2, f"{rule}: shorten the text: {finding.text}"
+    assert len(SENTENCE_END.findall(text)) <= 2, f"{rule}: shorten the text: {text}"
     assert len(SENTENCE_END.findall(finding.advice)) <= 1, f"{rule}: shorten the advice: {finding.advice}"
-    shown = FIGURE.findall(f"{finding.title} {finding.text}")
+    shown = FIGURE.findall(f"{finding.title} {text}")
     assert len(shown) <= 3, f"{rule}: leave these figures to the report's tables: {shown}"
     for words in (finding.text, finding.advice):
         assert words == "" or words.endswith("."), f"{rule}: end it with a full stop: {words}"

@@ -1,13 +1,15 @@
 """The rules of the host suite: severity and figures on made runs."""
 
+import msgspec
 import pytest
-from make_run import figures, make_run, measurement, outcome, scaled
+from make_run import changed, figures, is_case, make_run, measurement, outcome, scaled
 from msgspec.structs import replace
 from read_findings import by_rule, check
 
 from microbench.core.model import Run, Work
 
 WHOLE = make_run(gpu=False)
+WIDE = msgspec.Raw(msgspec.json.encode([1e-4 * (1 + place) for place in range(20)]))
 SATURATED = scaled(WHOLE, "host_memory", ("rate",), 0.5, threads="one")
 
 
@@ -21,7 +23,7 @@ SATURATED = scaled(WHOLE, "host_memory", ("rate",), 0.5, threads="one")
         ("host.memory", SATURATED, "note", ["22.3 GB/s", "40.9 GB/s", "54.4 %"]),
         ("host.wakeup", WHOLE, "advice", ["11.0 µs", "55×"]),
         ("host.wakeup", scaled(WHOLE, "host_wakeup", ("round_trip",), 50, how="spin"), "note", ["11.0 µs", "1.12×"]),
-        ("host.rounds", WHOLE, "note", []),
+        ("host.rounds", WHOLE, "note", ["10 %"]),
     ],
 )
 def test_a_rule_has_its_severity_and_figures(rule: str, run: Run, severity: str, named: list[str]) -> None:
@@ -39,3 +41,17 @@ def test_sizes_that_only_one_of_the_two_measured_are_not_compared() -> None:
     alone = outcome("host_memory", [rate], threads="one", size_bytes=1)
     together = outcome("host_memory", [rate], threads="all", size_bytes=2)
     assert "host.memory" not in by_rule(replace(WHOLE, outcomes=(alone, together)), "host")
+
+
+def test_noise_does_not_make_one_core_faster_than_all() -> None:
+    faster = scaled(WHOLE, "host_memory", ("rate",), 0.1, threads="one")
+    assert "One core copies 111 GB/s, all cores 40.9 GB/s" in by_rule(faster, "host")["host.memory"].title
+    noisy = changed(
+        faster,
+        lambda one: (
+            replace(one, measurements=tuple(replace(each, samples=WIDE, n=20) for each in one.measurements))
+            if is_case(one, "host_memory", {"threads": "all"})
+            else one
+        ),
+    )
+    assert "host.memory" not in by_rule(noisy, "host")

@@ -15,7 +15,8 @@ from microbench.runs.export import HEADER, to_csv, to_json
 
 PROMISED = (
     "run,device,simulated,benchmark,case,params,metric,unit,clock,n,median,ci_low,ci_high,p90,p99,min,ceiling,trust,"
-    "status,reason,max,tail,verified,version,suite,session,round"
+    "status,reason,max,tail,verified,version,suite,session,round,"
+    "interval,low_level,high_level"
 )
 
 

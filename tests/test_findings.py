@@ -16,12 +16,13 @@ from make_link_run import make_link_run, two_switches
 from make_memory_run import make_memory_run
 from make_run import changed, make_run, measurement, without
 from msgspec.structs import replace
-from read_findings import by_rule, check_shape
+from read_findings import DOUBT, by_rule, check_shape
 
-from microbench.analysis.evidence import Finding
+from microbench.analysis.evidence import DOUBTS, Evidence, Finding, evidence_by_device, row_name
+from microbench.analysis.stats import Trust, rows
 from microbench.core.bench import SUITES
 from microbench.core.model import Outcome, Run
-from microbench.explain.rules import RULES, findings
+from microbench.explain.rules import RULES, findings, of_suite
 from microbench.runs import store
 
 PACKAGE = Path(__file__).parent.parent / "microbench"
@@ -64,6 +65,52 @@ def test_findings_of_made_runs_are_short(suite: str, preset: str) -> None:
     assert len(several) > 4
     for finding in several.values():
         check_shape(finding)
+
+
+def graded(run: Run, grade: Trust, only: str | None = None) -> list[Evidence]:
+    """The evidence of a run, with this grade for all of its rows or for the row of that name; the others are stable."""
+    found = [replace(row, trust=grade if only in (None, row_name(row)) else "stable") for row in rows(run)]
+    return evidence_by_device(run, found)
+
+
+def rests_on_rows(finding: Finding, evidence: Evidence) -> bool:
+    return not {row_name(row) for row in evidence.all_rows()}.isdisjoint(finding.rests_on)
+
+
+@pytest.mark.parametrize("suite", RULES)
+def test_a_finding_on_doubtful_rows_says_so_whatever_its_rule(suite: str) -> None:
+    for run in (made(suite), *map(store.load, BUNDLED)):
+        for grade, words in DOUBTS.items():
+            for evidence in graded(run, grade):
+                for finding in of_suite(evidence, suite):
+                    if finding.rule not in (f"{suite}.noise", f"{suite}.rounds") and rests_on_rows(finding, evidence):
+                        assert finding.trust == grade, finding.rule
+                        assert DOUBT.search(finding.text), f"{finding.rule}: {finding.text}"
+                        assert finding.text.endswith(f" {words}."), finding.rule
+                        check_shape(finding)
+
+
+@pytest.mark.parametrize("suite", RULES)
+def test_a_finding_on_stable_rows_has_their_grade_and_no_doubt(suite: str) -> None:
+    for evidence in graded(made(suite), "stable"):
+        for finding in of_suite(evidence, suite):
+            assert finding.trust == ("stable" if rests_on_rows(finding, evidence) else ""), finding.rule
+            assert not DOUBT.search(finding.text), finding.text
+
+
+def test_a_finding_names_the_doubtful_rows_among_several() -> None:
+    (evidence,) = graded(made("launch"), "throttled", only="launch_cost submit")
+    cost = next(one for one in of_suite(evidence, "launch") if one.rule == "launch.cost")
+    assert cost.text.endswith(" 1 of its 4 figures is throttled: launch_cost submit.")
+    assert cost.trust == "throttled"
+
+
+def test_no_finding_of_the_bundled_runs_hides_doubtful_rows() -> None:
+    for name in BUNDLED:
+        run = store.load(name)
+        doubtful = {row_name(row) for row in rows(run) if row.trust in DOUBTS}
+        resting = [one for one in findings(run) if not doubtful.isdisjoint(one.rests_on)]
+        assert [one.rule for one in resting if not DOUBT.search(one.text) and not one.rule.endswith(".noise")] == []
 
 
 def benchmarks(suite: str) -> list[str]:

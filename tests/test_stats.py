@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from make_run import make_run
 from msgspec.structs import replace
 
-from microbench.analysis.quantiles import CONFIDENCE, median_ranks
+from microbench.analysis.quantiles import CONFIDENCE, median_ranks, samples_per_independent
 from microbench.analysis.stats import Interval, median_interval, rounds_interval, rows, student_95, summarize, values_of
 from microbench.core.model import BenchmarkInfo, Case, Measurement, Metric, Outcome, PerCall, Run, Work
 
@@ -64,6 +64,40 @@ def test_the_interval_holds_the_true_median_at_the_stated_confidence(seed: int, 
     intervals = [median_interval(row) for row in draw[law]()]
     held = sum(interval.low <= 0 <= interval.high for interval in intervals)
     assert held >= 0.92 * len(intervals)
+
+
+def correlated(correlation: float, n: int, several: int = 1000, seed: int = 3) -> np.ndarray:
+    """Series of n samples with median 0; each sample is ``correlation`` times the one before, plus noise."""
+    random = np.random.default_rng(seed)
+    series = np.empty((several, n))
+    last = random.standard_normal(several) / math.sqrt(1 - correlation**2)
+    for place in range(n):
+        last = correlation * last + random.standard_normal(several)
+        series[:, place] = last
+    return series
+
+
+@pytest.mark.parametrize(("correlation", "n", "alone", "least"), [
+    (0.0, 40, 0.94, 0.94), (0.5, 40, 0.85, 0.91), (0.5, 512, 0.85, 0.92),
+    (0.8, 100, 0.65, 0.90), (0.8, 512, 0.65, 0.92), (0.9, 512, 0.50, 0.90),
+])  # fmt: skip
+def test_correlated_samples_count_less(correlation: float, n: int, alone: float, least: float) -> None:
+    """Without the effective number of samples the interval holds the median in ``alone`` of the cases, or fewer."""
+    low, high = median_ranks(n)
+    series = correlated(correlation, n)
+    ordered = np.sort(series, axis=1)
+    as_independent = np.mean((ordered[:, low] <= 0) & (ordered[:, high] >= 0))
+    held = np.mean([interval.low <= 0 <= interval.high for interval in map(median_interval, series)])
+    assert as_independent < alone or correlation == 0
+    assert held >= least
+    random = np.random.default_rng(4)
+    mixed = [median_interval(random.permutation(row)) for row in series]
+    assert np.median([one.high - one.low for one in mixed]) < 1.2 * np.median(ordered[:, high] - ordered[:, low])
+
+
+def test_equal_alternating_and_few_samples_count_in_full() -> None:
+    for series in (np.ones(40), np.tile([1.0, 2.0], 20), np.arange(9.0)):
+        assert samples_per_independent(series[None, :], np.array([np.median(series)])) == [1]
 
 
 def test_a_zero_width_interval_counts_as_one_step_of_the_clock() -> None:
@@ -188,9 +222,10 @@ def test_measurements_are_summed_up_together_as_one_by_one(some: list[tuple[Metr
     for row, (metric, one) in zip(found, some, strict=True):
         assert row.summaries == (summarize(metric, one),)
         (summary,) = row.summaries
-        values = np.sort(values_of(metric, one))
+        taken = values_of(metric, one)
+        values = np.sort(taken)
         step = (one.resolution or 0.0) / one.calls_per_sample if metric is TIME else 0.0
-        assert summary.interval == median_interval(values, step)
+        assert summary.interval == median_interval(taken, step)
         assert (summary.min, summary.max) == (values[0], values[-1])
         quantiles = np.quantile(values, [0.01, 0.9, 0.99])
         assert (summary.p1, summary.p90, summary.p99) == pytest.approx(tuple(quantiles), rel=1e-12)

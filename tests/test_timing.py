@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from microbench.analysis.quantiles import FloatArray
 from microbench.core.errors import MeasurementError
 from microbench.core.model import SAMPLES_KEPT, Floors, Measurement, Work
 from microbench.core.ops import Copy, IntArray, Launch, Query
@@ -93,6 +94,21 @@ def test_half_width_is_what_the_limits_say() -> None:
 
     assert run(0.05).stopped == "narrow"
     assert run(0.01).stopped == "time"
+
+
+def test_samples_that_resemble_their_neighbours_take_longer() -> None:
+    """The same samples, in an order that drifts to and fro and in one that mixes them."""
+    values = 1.0 + 0.02 * np.abs(np.linspace(-1, 1, 100))
+    mixed = np.random.default_rng(5).permutation(values)
+
+    def run(order: FloatArray) -> Measurement:
+        clock = TinyClock()
+        samples = taking(clock, 1e-4, lambda call: (float(order[call % 100]),))
+        limits = SamplingLimits(seconds=0.05, half_width=0.004, least_share=0.2)
+        return Meter(clock, limits=limits).collect("m", samples, clock="host")
+
+    assert run(mixed).stopped == "narrow"
+    assert run(values).n > 2 * run(mixed).n
 
 
 def test_void_samples_are_left_out_and_too_many_in_a_row_fail() -> None:

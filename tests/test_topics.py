@@ -400,7 +400,7 @@ def test_a_sheet_is_ascii_where_the_page_is() -> None:
 
 
 def test_the_table_shows_each_figure_of_the_text_with_its_row() -> None:
-    text = drawn(launch.TOPIC, reference("launch").run, width=120)
+    text = drawn(launch.TOPIC, reference("launch").run, width=140)
     for figure in compose(launch.TOPIC, reference("launch")).used.values():
         line = next(line for line in text.splitlines() if line.startswith(f" {figure.what} "))
         assert figure.text in line

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from microbench.analysis.limits import Ceiling, ceiling, mover
-from microbench.analysis.stats import Row, rows
+from microbench.analysis.stats import Row, Trust, rows
 from microbench.core.model import Environment, GpuInfo, Outcome, Run, Scalar
 from microbench.core.units import percent, quantity
 
@@ -25,7 +25,7 @@ class Finding(msgspec.Struct, frozen=True):
     ``rule`` names the rule ("launch.starving"). ``title`` is the headline with the number that matters. ``text`` reads
     the numbers in at most two sentences, ``advice`` says in one sentence what to do ("" if there is nothing to do).
     ``threshold`` is the rule's condition in words, shown with --why. ``rests_on`` lists the rows and facts used, each
-    as "case-id metric" or as the name of a fact.
+    as "case-id metric" or as the name of a fact. ``trust`` is the worst grade of these rows, "" without any.
     """
 
     rule: str
@@ -35,6 +35,7 @@ class Finding(msgspec.Struct, frozen=True):
     threshold: str
     rests_on: tuple[str, ...] = ()
     advice: str = ""
+    trust: Trust | Literal[""] = ""
 
     @property
     def suite(self) -> str:
@@ -151,6 +152,37 @@ def row_name(row: Row) -> str:
 def rests_on(*found: Row | None) -> tuple[str, ...]:
     """How a finding names the rows it used, each once."""
     return tuple(dict.fromkeys(row_name(row) for row in found if row is not None))
+
+
+# Grades of figures that may be wrong, the worst first, with the words for a figure that has one.
+DOUBTS: dict[Trust, str] = {
+    "unverified": "unverified", "throttled": "throttled", "below floor": "too short for its clock",
+    "single": "from too few samples", "noisy": "noisy",
+}  # fmt: skip
+
+
+def doubtful(graded: Finding | Row) -> bool:
+    """Whether a finding or a row has one of the grades of DOUBTS."""
+    return graded.trust in DOUBTS
+
+
+def with_grade(finding: Finding, behind: Sequence[Row]) -> Finding:
+    """The finding with the worst grade of the rows that it rests on. Its text says which of them are doubtful."""
+    grades = {row.trust for row in behind}
+    worst = next((grade for grade in (*DOUBTS, "steady", "stable") if grade in grades), "")
+    doubts = [row for row in behind if doubtful(row)]
+    if not doubts:
+        return msgspec.structs.replace(finding, trust=worst)
+    words = " or ".join(word for grade, word in DOUBTS.items() if grade in grades)
+    if len(doubts) == len(behind):
+        which = f"All of its {len(behind)} figures are" if len(behind) > 1 else "Its figure is"
+        said = f"{which} {words}."
+    else:
+        names = dict.fromkeys(f"{row.benchmark} {row.metric.name}" for row in doubts)
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        verb = "are" if len(doubts) > 1 else "is"
+        said = f"{len(doubts)} of its {len(behind)} figures {verb} {words}: {next(iter(names))}{more}."
+    return msgspec.structs.replace(finding, trust=worst, text=f"{finding.text} {said}".lstrip())
 
 
 def sentence(words: str) -> str:

@@ -11,9 +11,10 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from microbench.analysis import levels
 from microbench.analysis.clocks import ClockState, clock_state, is_arithmetic
-from microbench.analysis.quantiles import FloatArray, Quantiles, median_ranks, of_rows, quantile, work_of
-from microbench.core.model import Measurement, Metric, Outcome, PerCall, Run, Telemetry
+from microbench.analysis.quantiles import FloatArray, Quantiles, of_rows, quantile, ranks_of, work_of
+from microbench.core.model import HOST, BenchmarkInfo, Deviation, Measurement, Metric, Outcome, PerCall, Run, Telemetry
 
 Trust = Literal["stable", "steady", "noisy", "throttled", "single", "below floor", "unverified"]
 Quantile = Literal["p1", "p90", "p99", "min", "max", "tail"]
@@ -64,39 +65,60 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
 
 
 def median_interval(values: Sequence[float] | FloatArray, step: float = 0.0) -> Interval:
-    """The median and its order-statistics interval, widened to a ``step`` of the clock if it is narrower."""
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
-    low_rank, high_rank = median_ranks(len(ordered))
-    median, low, high = quantile(ordered, 0.5), float(ordered[low_rank]), float(ordered[high_rank])
+    """The median and its order-statistics interval, for samples in the order taken.
+
+    It is widened for the samples' autocorrelation, and to a ``step`` of the clock if it is narrower.
+    """
+    samples = np.asarray(values, dtype=np.float64)
+    ordered = np.sort(samples)
+    median = quantile(ordered, 0.5)
+    (low_rank,), (high_rank,) = ranks_of(samples[None, :], np.array([median]))
+    low, high = float(ordered[low_rank]), float(ordered[high_rank])
     if high - low < step:
         low, high = median - step / 2, median + step / 2
     return Interval(median, low, high)
 
 
-def rounds_interval(rounds: Sequence[Interval]) -> Interval:
+def rounds_interval(rounds: Sequence[Interval], deviation: Deviation | None = None) -> Interval:
     """An interval over the rounds' medians.
 
     It is Student's t on the medians of fresh processes, never narrower than the median interval of a round. With three
-    rounds an order-statistics interval would only reach 75 %.
+    rounds an order-statistics interval would only reach 75 %. A single round is widened by the ``deviation`` of fresh
+    processes, if it is known; else its interval holds within this process only.
     """
     if len(rounds) == 1:
-        return rounds[0]
-    medians = np.array([interval.median for interval in rounds])
+        return rounds[0] if deviation is None else _over_processes(rounds[0], deviation)
+    medians = [interval.median for interval in rounds]
     middle = _median(medians)
-    factor = float(student_95(np.array(len(rounds) - 1.0)))
-    between = factor * float(np.std(medians, ddof=1)) / math.sqrt(len(rounds))
-    within = _median(np.array([(interval.high - interval.low) / 2 for interval in rounds]))
+    mean = sum(medians) / len(rounds)
+    scatter = math.sqrt(sum((median - mean) ** 2 for median in medians) / (len(rounds) - 1))
+    between = student_factor(len(rounds)) * scatter / math.sqrt(len(rounds))
+    within = _median([(interval.high - interval.low) / 2 for interval in rounds])
     half = max(between, within)
     return Interval(middle, middle - half, middle + half)
 
 
-def _median(values: FloatArray) -> float:
-    """NumPy's median in a tenth of its time; NaN if any value is, as NaN sorts to the end."""
-    ordered = np.sort(values)
-    middle = len(ordered) // 2
-    if math.isnan(ordered[-1]):
-        return math.nan
-    return float(ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2)
+@cache
+def student_factor(rounds: int) -> float:
+    """The two-sided 95 % quantile of Student's t for the scatter of that many rounds, at least 2."""
+    return float(student_95(np.array(rounds - 1.0)))
+
+
+def _over_processes(interval: Interval, deviation: Deviation) -> Interval:
+    """One process's interval, widened by how far fresh processes lie apart; the two parts are independent.
+
+    It does not reach below 0 if the process's own interval does not.
+    """
+    apart = student_factor(deviation.rounds) * deviation.share * abs(interval.median)
+    below, above = interval.median - interval.low, interval.high - interval.median
+    least = 0.0 if interval.low >= 0 else -math.inf
+    low = max(interval.median - math.hypot(below, apart), least)
+    return Interval(interval.median, low, interval.median + math.hypot(above, apart))
+
+
+def _median(values: Sequence[float]) -> float:
+    """The median of a few values; NaN if any value is."""
+    return math.nan if any(map(math.isnan, values)) else levels.middle(sorted(values))
 
 
 def values_of(metric: Metric, measurement: Measurement) -> FloatArray:
@@ -110,7 +132,8 @@ def values_of(metric: Metric, measurement: Measurement) -> FloatArray:
 
 class Summary(msgspec.Struct, frozen=True, gc=False):
     """The figures of a measurement, in the metric's unit. ``tail`` is p99 of a cost and p1 of a rate. Percentiles come
-    from single calls if these were timed, else from the samples."""
+    from single calls if these were timed, else from the samples. ``levels`` are the two at which the samples lie, if
+    they do."""
 
     n: int
     interval: Interval
@@ -122,6 +145,7 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
     tail: float
     trust: Trust
     per_call: PerCall | None = None
+    levels: levels.Levels | None = None
 
 
 def summarize(
@@ -182,42 +206,64 @@ def _summary(metric: Metric, measurement: Measurement, state: ClockState, quanti
     interval = Interval(quantiles.median, quantiles.low, quantiles.high)
     calls = measurement.per_call
     ends = calls if calls is not None and metric.kind == "time" else quantiles
-    trust = _trust(measurement, quantiles.raw_median, interval, state)
+    trust = _trust(measurement, quantiles, interval, state)
     tail = ends.p1 if metric.kind == "rate" else ends.p99
-    return Summary(measurement.n, interval, ends.p1, ends.p90, ends.p99, ends.min, ends.max, tail, trust, calls)
+    return Summary(
+        measurement.n, interval, ends.p1, ends.p90, ends.p99, ends.min, ends.max, tail, trust, calls, quantiles.levels
+    )
 
 
-def _trust(measurement: Measurement, raw_median: float, interval: Interval, state: ClockState) -> Trust:
+def _trust(measurement: Measurement, quantiles: Quantiles, interval: Interval, state: ClockState) -> Trust:
     if measurement.needs_verification and not measurement.verified:
         return "unverified"
     if state.throttled:
         return "throttled"
     floor_s = measurement.floor_s
-    if floor_s and measurement.clock != "counter" and raw_median < FLOORS_PER_SAMPLE * floor_s:
+    if floor_s and measurement.clock != "counter" and quantiles.raw_median < FLOORS_PER_SAMPLE * floor_s:
         return "below floor"
     if measurement.n < MINIMUM_SAMPLES:
         return "single"
-    return "steady" if interval.half_width <= STEADY_HALF_WIDTH and not state.waking else "noisy"
+    steady = interval.half_width <= STEADY_HALF_WIDTH and quantiles.levels is None and not state.waking
+    return "steady" if steady else "noisy"
 
 
 def combined_trust(rounds: Sequence[Summary], interval: Interval) -> Trust:
-    """The grade over rounds in fresh processes: the worst fault of any round, else ``stable`` for enough rounds with a
-    narrow interval."""
+    """The grade over rounds in fresh processes: the worst fault of any round, else ``stable`` for enough rounds that
+    agree: a narrow interval, no round far from their median, and one level."""
     faults: tuple[Trust, ...] = ("unverified", "throttled", "below floor")
     grades = {summary.trust for summary in rounds}
     for fault in faults:
         if fault in grades:
             return fault
+    one_level = levels_over(rounds) is None
     if len(rounds) >= STABLE_ROUNDS:
-        return "stable" if interval.half_width <= STABLE_HALF_WIDTH else "noisy"
+        farthest = max(abs(summary.interval.median - interval.median) for summary in rounds)
+        agree = farthest <= STABLE_HALF_WIDTH * abs(interval.median) and one_level
+        return "stable" if agree and interval.half_width <= STABLE_HALF_WIDTH else "noisy"
     if "single" in grades:
         return "single"
-    return "noisy" if "noisy" in grades else "steady"
+    return "steady" if one_level and "noisy" not in grades else "noisy"
+
+
+def levels_over(rounds: Sequence[Summary]) -> levels.Levels | None:
+    """The two levels at which the rounds lie, or at which the samples of most rounds do; None if there is only one.
+
+    Rounds of a single sample have none, because nobody knows how far one sample of a process lies from the next.
+    """
+    if all(summary.n == 1 for summary in rounds):
+        return None
+    within = [summary.levels for summary in rounds if summary.levels is not None]
+    if 2 * len(within) > len(rounds):
+        low, high = (_median(several) for several in zip(*within, strict=True))
+        return low, high
+    widths = [summary.interval.high - summary.interval.low for summary in rounds]
+    return levels.of_rounds([summary.interval.median for summary in rounds], _median(widths))
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
     """One case and metric over all its rounds: a row of a table. ``summaries`` and ``outcomes`` are by round;
-    ``measurement`` is that of the first round (clock, work, bound, verification)."""
+    ``measurement`` is that of the first round (clock, work, bound, verification). ``deviation`` is how far fresh
+    processes lie apart, where it is known and the row has one round."""
 
     case_id: str
     benchmark: str
@@ -231,11 +277,22 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     trust: Trust
     session: int
     device: str | None
+    deviation: Deviation | None = None
 
     @property
     def value(self) -> float:
         """The figure to quote, in the metric's unit."""
         return self.interval.median
+
+    @property
+    def within_process(self) -> bool:
+        """True if the interval holds within one process only: nobody knows how far another one lies from it."""
+        return len(self.summaries) == 1 and self.deviation is None
+
+    @property
+    def levels(self) -> levels.Levels | None:
+        """The two levels at which the row lies, the lower one first, or None."""
+        return levels_over(self.summaries)
 
     def over_rounds(self, name: Quantile) -> float:
         """A quantile over the rounds: the least min, the largest max, else the median of the rounds' quantiles.
@@ -282,9 +339,9 @@ def rows(run: Run, outcomes: Iterable[Outcome] | None = None, only: str | None =
                 group = groups[key] = _Group(metric, measurement, [], [])
             group.outcomes.append(outcome)
             group.places.append(summaries.add(metric, measurement, state))
-    suites = {info.name: info.suite for info in reversed(run.benchmarks)}
+    infos = {info.name: info for info in reversed(run.benchmarks)}
     made = summaries.all()
-    found = [_row(suites, case_id, group, made) for (_, _, case_id, _), group in groups.items()]
+    found = [_row(run, infos, case_id, group, made) for (_, _, case_id, _), group in groups.items()]
     return _listed(run, found) if any(session.order_seed for session in run.sessions) else found
 
 
@@ -305,14 +362,35 @@ def _listed(run: Run, found: Sequence[Row]) -> list[Row]:
     return [found[number] for number in sorted(keys, key=keys.__getitem__)]
 
 
-def _row(suites: Mapping[str, str], case_id: str, group: _Group, made: Sequence[Summary]) -> Row:
+def deviation_key(benchmark: str, metric: Metric) -> str:
+    """The key of a metric in Run.deviations."""
+    return f"{benchmark}.{metric.name}"
+
+
+def model_of(run: Run, outcome: Outcome) -> str:
+    """The key in Run.deviations for the machine of an outcome: its GPU's name, or HOST."""
+    gpus = run.sessions[outcome.session].environment.gpus if outcome.session < len(run.sessions) else ()
+    return next((gpu.name for gpu in gpus if gpu.uuid == outcome.device), HOST)
+
+
+def _deviation(run: Run, info: BenchmarkInfo, group: _Group) -> Deviation | None:
+    """How far fresh processes lie apart; None if it is unknown, or known only for another version."""
+    if len(group.outcomes) > 1 or not run.deviations:
+        return None
+    known = run.deviations.get(model_of(run, group.outcomes[0]), {}).get(deviation_key(info.name, group.metric))
+    return known if known is not None and known.version == info.version else None
+
+
+def _row(run: Run, infos: Mapping[str, BenchmarkInfo], case_id: str, group: _Group, made: Sequence[Summary]) -> Row:
     first = group.outcomes[0]
+    info = infos[first.case.benchmark]
     summaries = tuple(made[place] for place in group.places)
-    interval = rounds_interval([summary.interval for summary in summaries])
+    deviation = _deviation(run, info, group)
+    interval = rounds_interval([summary.interval for summary in summaries], deviation)
     return Row(
         case_id=case_id,
         benchmark=first.case.benchmark,
-        suite=suites[first.case.benchmark],
+        suite=info.suite,
         metric=group.metric,
         params=dict(first.case.params),
         measurement=group.measurement,
@@ -322,4 +400,5 @@ def _row(suites: Mapping[str, str], case_id: str, group: _Group, made: Sequence[
         trust=combined_trust(summaries, interval),
         session=first.session,
         device=first.device,
+        deviation=deviation,
     )

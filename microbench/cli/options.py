@@ -82,7 +82,7 @@ Device = Annotated[
     Typed, _option("DEVICE", "cuda:N, a GPU's UUID, all, or fake (simulated); default: the first GPU.", "--device")
 ]
 Rounds = Annotated[
-    int, _option("N", "Repeat everything in N fresh processes. The grade stable needs 3, compare needs 5.")
+    int, _option("N", "Repeat everything in N fresh processes. The grade stable needs 3 within ±10 %, compare needs 5.")
 ]
 ToCompare = Annotated[bool, _flag("--to-compare", "Measure five rounds, as compare needs for a verdict.")]
 TimeLimit = Annotated[

@@ -114,10 +114,10 @@ class Measurement(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Raw samples of one metric.
 
     ``samples`` are raw readings, each of ``calls_per_sample`` calls, in the metric's base unit (seconds for a rate).
-    They stay undecoded JSON until ``values`` asks; at most SAMPLES_KEPT of the ``n`` taken are stored. ``work`` is that
-    of one call. ``bound`` names the physical limit ("pcie_h2d", "dram", …). ``verified`` says how the result was
-    checked, None if it was not. ``floor_s`` is the cost of reading the clock once in this way: a sample under five
-    floors is graded ``below floor``. ``stopped`` says why sampling ended.
+    They are in the order taken and stay undecoded JSON until ``values`` asks; at most SAMPLES_KEPT of the ``n`` taken
+    are stored. ``work`` is that of one call. ``bound`` names the physical limit ("pcie_h2d", "dram", …). ``verified``
+    says how the result was checked, None if it was not. ``floor_s`` is the cost of reading the clock once in this way:
+    a sample under five floors is graded ``below floor``. ``stopped`` says why sampling ended.
     """
 
     metric: str
@@ -321,14 +321,31 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.environment.under_test(self.settings.device)
 
 
+class Deviation(msgspec.Struct, frozen=True, gc=False):
+    """How far fresh processes lie apart: the relative standard deviation (``share``) of the medians of ``rounds``
+    processes, for one metric of a benchmark of that ``version``."""
+
+    version: int
+    rounds: int
+    share: float
+
+
+# Deviations by the GPU's name, or HOST for rows without a GPU, and by "benchmark.metric".
+Deviations = dict[str, dict[str, Deviation]]
+HOST = "host"
+
+
 class Run(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The content of one run file. Summaries and verdicts are derived from it, never stored."""
+    """The content of one run file. Summaries and verdicts are derived from it, never stored.
+
+    ``deviations`` are those that the reader of the file knows; they are not stored either."""
 
     schema_version: int
     run_id: str
     sessions: tuple[Session, ...]
     benchmarks: tuple[BenchmarkInfo, ...]
     outcomes: tuple[Outcome, ...]
+    deviations: Deviations = {}
 
     @property
     def simulated(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, rests_on
+from microbench.analysis.evidence import Evidence, Finding, Rule, doubtful, rests_on
 from microbench.core.units import as_time, percent, quantity, times
 
 COARSE_CLOCK_S = 1e-6
@@ -54,6 +54,8 @@ def memory(evidence: Evidence) -> Finding | None:
         return None
     one_core, all_cores = alone[shared[-1]], together[shared[-1]]
     share = one_core.value / all_cores.value
+    if share > 1 and (doubtful(one_core) or doubtful(all_cores)):
+        return None  # all cores include the one, so noise decides here
     limited = share < ONE_CORE_SHARE
     return Finding(
         rule="host.memory",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from statistics import median, quantiles
 
 from microbench.analysis.evidence import Evidence, whole
 from microbench.analysis.graph_steps import layer_titles
-from microbench.analysis.stats import Row, values_of
+from microbench.analysis.stats import Row
 from microbench.core.model import link_rate
 from microbench.core.units import as_time
 from microbench.predict.constants import Constant, combined, gaps, own_s
@@ -24,9 +23,6 @@ FOUR_ARGUMENTS = 4
 BANDWIDTH_SHARE = 0.05
 # A pinned copy of known size is counted as its payload and packet headers.
 PLAUSIBLE_WIRE_BYTES = (1.0, 1.4)
-
-# A row's samples have two levels where they lie this far apart, with so many of them on either side.
-LEVEL_RATIO, LEVEL_SHARE, LEVEL_PARTS = 1.2, 0.15, 20
 
 
 def gap(evidence: Evidence, way: Way, *, one_stream: bool = False) -> Constant | None:
@@ -78,30 +74,9 @@ def waits(evidence: Evidence, wait: str) -> dict[int, Row]:
     return {length: rows[length] for length in sorted(rows)}
 
 
-def levels(row: Row) -> tuple[float, ...]:
-    """The values that a row's samples gather around, ascending: two where a gap divides the samples, else the median.
-
-    Every round counts alike, by its quantiles. A gap counts from a ratio of LEVEL_RATIO on, with LEVEL_SHARE of the
-    quantiles at least on either side.
-    """
-    pooled: list[float] = []
-    for outcome in row.outcomes:
-        for each in outcome.measurements:
-            if each.metric == row.metric.name:
-                values = values_of(row.metric, each).tolist()
-                pooled += quantiles(values, n=LEVEL_PARTS) if len(values) > 1 else values * (LEVEL_PARTS - 1)
-    pooled.sort()
-    least = math.ceil(LEVEL_SHARE * len(pooled))
-    places = [place for place in range(least, len(pooled) - least + 1) if pooled[place - 1] > 0]
-    split = max(places, key=lambda place: pooled[place] / pooled[place - 1], default=0)
-    if split == 0 or pooled[split] < LEVEL_RATIO * pooled[split - 1]:
-        return (row.value,)
-    return median(pooled[:split]), median(pooled[split:])
-
-
 def wait_words(row: Row) -> str:
     """The cost of a wait, or the two costs that its samples gather around: "8.07 or 35.7 µs"."""
-    *lower, highest = (as_time(value) for value in levels(row))
+    *lower, highest = (as_time(value) for value in row.levels or (row.value,))
     unit = highest.rpartition(" ")[2]
     return " or ".join([*(words.removesuffix(f" {unit}") for words in lower), highest])
 

@@ -271,7 +271,7 @@ def waits(evidence: Evidence) -> Finding | None:
         advice="Spin where round trips count and a core is free; block where the core has other work." if slow else "",
         threshold=(
             f"blocking above {WAIT_RATIO:g} times spinning, from the kernel's end until the wait returns; two figures "
-            f"where the samples lie in two groups at least {launches.LEVEL_RATIO:g} times apart"
+            "where the row has two levels"
         ),
         rests_on=rests_on(*(row for length in lengths for row in (spin[length], blocking[length]))),
     )

@@ -7,10 +7,10 @@ from statistics import median
 
 import msgspec
 
-from microbench.analysis.evidence import Evidence, Finding, Rule, evidence_by_device, rests_on
+from microbench.analysis.evidence import Evidence, Finding, Rule, evidence_by_device, rests_on, row_name, with_grade
 from microbench.analysis.stats import STABLE_HALF_WIDTH, STABLE_ROUNDS, STEADY_HALF_WIDTH, Row
 from microbench.core.model import Run
-from microbench.core.units import percent
+from microbench.core.units import percent, round_percent
 from microbench.explain import (
     compute_power,
     compute_products,
@@ -65,8 +65,11 @@ def of_suite(evidence: Evidence, suite: str) -> list[Finding]:
     """The findings of one suite on one GPU; none for a suite without rules."""
     if suite not in RULES:
         return []
-    every = (*(rule(evidence) for rule in RULES[suite]), noise(evidence, suite))
-    return [finding for finding in every if finding is not None]
+    by_name = {row_name(row): row for row in evidence.all_rows()}
+    found = [finding for rule in RULES[suite] if (finding := rule(evidence)) is not None]
+    graded = [with_grade(each, [by_name[name] for name in each.rests_on if name in by_name]) for each in found]
+    own = noise(evidence, suite)
+    return graded if own is None else [*graded, own]
 
 
 def _named(finding: Finding, evidence: Evidence) -> Finding:
@@ -94,7 +97,9 @@ def noise(evidence: Evidence, suite: str) -> Finding | None:
             title=f"{len(noisy)} figures of this suite are noisy or throttled ({percent(share)})",
             text="Something else runs on this machine, or its clocks move.",
             advice=f"See what distorts this run, close other work and repeat{again}.",
-            threshold=f"over {percent(NOISY_SHARE)} of the rows wider than ±{percent(widest)}, or throttled",
+            threshold=(
+                f"over {percent(NOISY_SHARE)} of the rows wider than ±{percent(widest)}, at two levels, or throttled"
+            ),
             rests_on=rests_on(*noisy),
         )
     if rounds >= STABLE_ROUNDS:
@@ -103,7 +108,7 @@ def noise(evidence: Evidence, suite: str) -> Finding | None:
         rule=f"{suite}.rounds",
         severity="note",
         title="Each figure comes from one process: steady at best, not stable",
-        text="Another process may settle a few percent away.",
+        text=f"A stable figure has {STABLE_ROUNDS} processes that agree within ±{round_percent(STABLE_HALF_WIDTH)}.",
         advice=f"Compare machines or versions only from runs with --rounds {STABLE_ROUNDS} or more.",
         threshold=f"fewer than {STABLE_ROUNDS} rounds",
     )

@@ -22,9 +22,9 @@ HISTOGRAM_RATIO = 1.05
 class SamplingLimits:
     """A measurement ends after ``seconds``, or once the median's interval is within ``half_width`` of the median.
 
-    It does not end before ``least_share`` of the time, because neighbouring samples resemble each other and a few of
-    them look narrower than they are. It never takes more samples than are stored, so that a reader sees the same
-    interval.
+    The interval counts the effective number of samples, because neighbouring ones resemble each other. A few samples
+    show too little of that, so it does not end before ``least_share`` of the time. It never takes more samples than
+    are stored, so that a reader sees the same interval.
     """
 
     seconds: float = 0.3
@@ -71,7 +71,9 @@ def shortened(value: float) -> float:
 
 
 def stored(samples: Sequence[float]) -> msgspec.Raw:
-    """The samples as a Measurement stores them: JSON, and at most SAMPLES_KEPT of them, evenly spread over time."""
+    """The samples as a Measurement stores them: JSON, and at most SAMPLES_KEPT of them, evenly spread over time.
+
+    They stay in the order taken, which their autocorrelation is computed from."""
     if len(samples) > SAMPLES_KEPT:
         picked = np.linspace(0, len(samples) - 1, SAMPLES_KEPT).round().astype(np.int64)
         samples = [samples[index] for index in picked]

@@ -115,10 +115,10 @@ def of_rows(parts: Sequence[tuple[float, Row]], assumed: str = "") -> Constant:
 
     Each process gives one sum, and the interval is over those sums, so a difference between processes counts once and
     not in every row. Within a process the rows' intervals add as independent quantities do. Rows with different
-    counts of rounds are added as rows of one process.
+    counts of rounds are added as rows of one process, as are single rounds, whose intervals cover other processes.
     """
     rounds = {len(row.summaries) for _, row in parts}
-    alike = len({row.case_id for _, row in parts}) == 1 and len(rounds) == 1
+    alike = len({row.case_id for _, row in parts}) == 1 and len(rounds) == 1 and rounds != {1}
     processes = [[summary.interval for summary in row.summaries] if alike else [row.interval] for _, row in parts]
     factors = [factor for factor, _ in parts]
     sums = [_sum(factors, intervals) for intervals in zip(*processes, strict=True)]

@@ -7,7 +7,17 @@ from typing import Literal
 
 import msgspec
 
+from microbench.analysis.clocks import CLOCK_LOSS
 from microbench.analysis.evidence import Finding, Severity
+from microbench.analysis.levels import LEAST_DISTANCE
+from microbench.analysis.stats import (
+    FLOORS_PER_SAMPLE,
+    MINIMUM_SAMPLES,
+    STABLE_HALF_WIDTH,
+    STABLE_ROUNDS,
+    STEADY_HALF_WIDTH,
+)
+from microbench.core.units import round_percent
 
 Tone = Literal[
     "plain", "strong", "quiet", "good", "note", "advice", "warning", "problem", "first", "second", "third", "fourth",
@@ -303,13 +313,20 @@ TRUST_MARKS: dict[str, tuple[str, Tone]] = {
     "below floor": ("◇", "advice"),
     "unverified": ("?", "problem"),
 }
+# Follows the spread of a figure from one process if nobody knows how far other processes lie from it.
+WITHIN = "*"
+SPREAD = "half the 95 % interval of the median"
+SPREAD_WITHIN = f"with {WITHIN} within this process only"
 GRADES = {
-    "stable": "three or more fresh processes agree",
-    "steady": "one process, narrow interval",
-    "noisy": "wide interval",
-    "throttled": "the SM clock fell meanwhile",
-    "single": "too few samples for an interval",
-    "below floor": "too short for its clock",
+    "stable": f"{STABLE_ROUNDS} or more fresh processes agree within ±{round_percent(STABLE_HALF_WIDTH)}, at one level",
+    "steady": f"one process agrees with itself within ±{round_percent(STEADY_HALF_WIDTH)}",
+    "noisy": (
+        f"wider than ±{round_percent(STEADY_HALF_WIDTH)} in one process or ±{round_percent(STABLE_HALF_WIDTH)} over "
+        f"several, or at two levels over {round_percent(LEAST_DISTANCE)} apart"
+    ),
+    "throttled": f"the SM clock fell by more than {round_percent(CLOCK_LOSS)} meanwhile",
+    "single": f"fewer than {MINIMUM_SAMPLES} samples",
+    "below floor": f"shorter than {FLOORS_PER_SAMPLE} readings of its clock",
     "unverified": "its result was not checked",
 }
 SEVERITY_MARKS: dict[Severity, str] = {"good": "✓", "note": "•", "advice": "→", "warning": "▲", "problem": "✗"}

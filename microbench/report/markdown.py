@@ -7,7 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from microbench.analysis.evidence import Finding
 from microbench.core.units import plain
-from microbench.report.document import GRADES, SEVERITY_MARKS, TRUST_MARKS, Bars, Report, Section, Table
+from microbench.report.document import (
+    GRADES,
+    SEVERITY_MARKS,
+    SPREAD,
+    SPREAD_WITHIN,
+    TRUST_MARKS,
+    Bars,
+    Report,
+    Section,
+    Table,
+)
 from microbench.report.tables import bars_table
 
 LONGEST = 2000
@@ -35,7 +45,7 @@ def _document(report: Report) -> Iterator[str]:
         yield from _folded(report.problems, mark)
     if report.grades:
         grades = "; ".join(f"{TRUST_MARKS[grade][0]} {grade}: {GRADES[grade]}" for grade in report.grades)
-        yield from (f"± is half the 95 % interval of the median. {grades}.", "")
+        yield from (f"± is {SPREAD}, {_safe(SPREAD_WITHIN)}. {grades}.", "")
     yield from (_safe(line) for line in report.footer)
 
 

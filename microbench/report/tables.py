@@ -15,7 +15,8 @@ from microbench.analysis.limits import Ceiling
 from microbench.analysis.stats import Row
 from microbench.core.model import BenchmarkInfo, Fact, Outcome, Param
 from microbench.core.units import MISSING, as_time, axis_title, axis_value, percent, quantity, short_size, spread
-from microbench.report.document import Bars, Cell, Column, Table, Tone, columns
+from microbench.report.document import WITHIN, Bars, Cell, Column, Table, Tone, columns
+from microbench.runs.trend import Point
 
 NOTHING = Cell(MISSING, tone="quiet")
 MOST_METRICS_ACROSS = 3
@@ -24,6 +25,7 @@ MOST_VALUES_KEPT = 4
 # No grid has as many cases; a run that was put together by hand may.
 MOST_CASES = 1000
 MOST_LIMITS = 8
+MOST_LEVELS = 4
 MOST_FACT_VALUES = 4
 STATUS_WORDS = {"timed_out": "timed out"}
 Tail = Literal["p1", "p90", "p99", "worst", "min", "max"]
@@ -43,7 +45,7 @@ Layout = tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]
 
 def figure(row: Row, limit: Ceiling | None = None) -> Cell:
     """A row's value with its spread, its share of the limit if it has one, and its grade."""
-    note = spread(row.interval.half_width)
+    note = "two levels" if row.levels else spread_of(row)
     if row.trust == "single":
         note = f"n={sum(summary.n for summary in row.summaries)}"
     text = quantity(row.value, row.metric.unit)
@@ -53,6 +55,20 @@ def figure(row: Row, limit: Ceiling | None = None) -> Cell:
         if exceeds(row, limit):  # part of the text, because a narrow page drops notes
             text, tone = f"{text}, over limit", "problem"
     return Cell(text, note, tone, row.trust, row_name(row))
+
+
+def spread_of(row: Row | Point) -> str:
+    """Half the interval of a figure: "±1.2 %"; with WITHIN behind it if it holds within one process only."""
+    return spread(row.interval.half_width) + (WITHIN if row.within_process else "")
+
+
+def levels_words(row: Row) -> str:
+    """The two levels at which a row lies: "1.58 and 1.83 µs"; "" if it lies at one."""
+    if row.levels is None:
+        return ""
+    low, high = (quantity(level, row.metric.unit) for level in row.levels)
+    digits, _, unit = low.partition(" ")
+    return f"{digits if high.endswith(f' {unit}') else low} and {high}"
 
 
 def value_cell(value: Value | None, words: Callable[[Value], str], tone: Tone = "plain") -> Cell:
@@ -215,10 +231,21 @@ def _notes(measured: Sequence[Row], varying: Collection[str], limit_of: LimitOf)
             f"limit: {quantity(limit.value, limit.unit)}, {', '.join((limit.source, *limit.assumptions))}"
             for limit in sorted(limits, key=lambda limit: limit.value)
         ]
+    two = [(row, levels_words(row)) for row in measured if row.levels]
+    if two:
+        named = [f"{row.metric.name}{_where(row, varying)} {words}" for row, words in two[:MOST_LEVELS]]
+        more = f" and {len(two) - MOST_LEVELS} more" if len(two) > MOST_LEVELS else ""
+        notes.append(f"two levels: {'; '.join(named)}{more}")
     fixed = {name: value for name, value in measured[0].params.items() if name not in varying}
     if fixed:
         notes.append(", ".join(f"{axis_title(name)} {axis_value(name, value)}" for name, value in fixed.items()))
     return notes + fact_notes(measured)
+
+
+def _where(row: Row, varying: Collection[str]) -> str:
+    """A row's place among the cases of its benchmark, in brackets; "" if there is only one case."""
+    words = [axis_value(name, value) for name, value in row.params.items() if name in varying]
+    return f" ({', '.join(words)})" if words else ""
 
 
 def fact_notes(found: Sequence[Row]) -> list[str]:

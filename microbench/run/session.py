@@ -36,7 +36,7 @@ from microbench.run.plan import Plan, Process, make_plan
 from microbench.run.process import Patience, UnkillableWorkerError, WorkerCrashedError, WorkerProcess, WorkerSilentError
 from microbench.run.request import Intent, RunRequest, examine
 from microbench.run.supervisor import Supervisor
-from microbench.runs import store
+from microbench.runs import processes, store
 from microbench.runs.runfile import RunFile
 from microbench.runs.schema import SCHEMA_VERSION
 
@@ -225,6 +225,8 @@ class _Session:
         ]
         run = msgspec.structs.replace(head, outcomes=(*earlier, *self.outcomes))
         self.file.finish(run)
+        processes.learn(run, store.data_folder())
+        run = processes.attached(run, store.data_folder())
         self.listener(RunEnded(self.file.path, status))
         return run
 

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from microbench.analysis.clocks import is_arithmetic
+from microbench.analysis.levels import Levels
 from microbench.analysis.limits import ceiling, mover
-from microbench.analysis.stats import Quantile, Row, rows, summarize
+from microbench.analysis.stats import Interval, Quantile, Row, rows, summarize
 from microbench.core.model import Measurement, Outcome, Run
 from microbench.core.units import plain
 from microbench.explain.rules import findings
@@ -20,10 +21,12 @@ from microbench.runs import schema
 HEADER = (
     "run", "device", "simulated", "benchmark", "case", "params", "metric", "unit", "clock", "n", "median", "ci_low",
     "ci_high", "p90", "p99", "min", "ceiling", "trust", "status", "reason", "max", "tail", "verified", "version",
-    "suite", "session", "round",
+    "suite", "session", "round", "interval", "low_level", "high_level",
 )  # fmt: skip
 QUANTILES: tuple[Quantile, ...] = ("p90", "p99", "min", "max", "tail")
 ALL_ROUNDS = "all"
+# What an interval covers: the differences between processes too, or not.
+OVER_PROCESSES, WITHIN_PROCESS = "over processes", "within this process"
 # A spreadsheet takes a cell that begins so for a formula; an apostrophe makes it text.
 FORMULA_BEGINNINGS = ("=", "+", "-", "@")
 LONGEST_TEXT = 2000
@@ -66,13 +69,15 @@ def to_json(run: Run) -> bytes:
 
 
 def _rows(run: Run) -> Iterator[dict[str, Any]]:
+    every = rows(run)
+    alone = {(id(row.outcomes[0]), row.metric.name): row for row in every if len(row.outcomes) == 1}
     for outcome in run.outcomes:
         base = _case_cells(run, outcome) | {"round": outcome.round, "status": outcome.status, "reason": outcome.reason}
         if not outcome.measurements:
             yield base
         for measurement in outcome.measurements:
-            yield base | _measurement_cells(run, outcome, measurement)
-    for row in rows(run):
+            yield base | _measurement_cells(run, outcome, measurement, alone.get((id(outcome), measurement.metric)))
+    for row in every:
         if len(row.outcomes) > 1:
             yield _case_cells(run, row.outcomes[0]) | {"round": ALL_ROUNDS, "status": "ok"} | _row_object(run, row)
 
@@ -92,7 +97,8 @@ def _case_cells(run: Run, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _measurement_cells(run: Run, outcome: Outcome, measurement: Measurement) -> dict[str, Any]:
+def _measurement_cells(run: Run, outcome: Outcome, measurement: Measurement, row: Row | None) -> dict[str, Any]:
+    """One round's figures. ``row`` is that of a case with this round only: its interval covers other processes."""
     info = run.benchmark(outcome.case.benchmark)
     metric = info.metric(measurement.metric) if info else None
     cells = {
@@ -107,12 +113,22 @@ def _measurement_cells(run: Run, outcome: Outcome, measurement: Measurement) -> 
         return cells
     telemetry = next(iter(outcome.telemetry.values()), None)
     summary = summarize(metric, measurement, telemetry, arithmetic=is_arithmetic(outcome.measurements))
-    interval = summary.interval
+    interval = row.interval if row is not None else summary.interval
     return cells | {
+        **_interval_cells(interval, summary.levels, within=row is None or row.within_process),
+        **{name: getattr(summary, name) for name in (*QUANTILES, "trust")},
+    }
+
+
+def _interval_cells(interval: Interval, levels: Levels | None, *, within: bool) -> dict[str, Any]:
+    low_level, high_level = levels or (None, None)
+    return {
         "median": interval.median,
         "ci_low": interval.low,
         "ci_high": interval.high,
-        **{name: getattr(summary, name) for name in (*QUANTILES, "trust")},
+        "interval": WITHIN_PROCESS if within else OVER_PROCESSES,
+        "low_level": low_level,
+        "high_level": high_level,
     }
 
 
@@ -125,9 +141,7 @@ def _row_object(run: Run, row: Row) -> dict[str, Any]:
         "unit": row.metric.unit,
         "clock": row.measurement.clock,
         "n": sum(summary.n for summary in row.summaries),
-        "median": row.interval.median,
-        "ci_low": row.interval.low,
-        "ci_high": row.interval.high,
+        **_interval_cells(row.interval, row.levels, within=row.within_process),
         **quantiles,
         "ceiling": _ceiling(run, first, row.measurement),
         "trust": row.trust,

@@ -71,7 +71,7 @@ class _Lines(NamedTuple):
 
 def encode(run: Run) -> bytes:
     """Encode the run as a finished file. Raises MeasurementError that names the place of a NaN or infinity."""
-    return _line(run, "run")
+    return _line(msgspec.structs.replace(run, deviations={}), "run")
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
@@ -97,7 +97,7 @@ def decode(data: bytes, name: str = "the file") -> Run:
         raise RunUnreadableError(f"{name} cannot be read as a run: {_why(error)}", NEXT_STEP) from None
     if fault := _fault(run):
         raise RunUnreadableError(f"{name} {fault}", NEXT_STEP)
-    return run
+    return msgspec.structs.replace(run, deviations={})  # a file has none, whatever it claims
 
 
 def decode_head(beginning: bytes) -> Run | None:
@@ -119,6 +119,7 @@ def run_schema() -> dict[str, Any]:
         part["description"] = inspect.cleandoc(part["description"]).replace("``", "`")
     parts["Measurement"]["properties"]["samples"] = SAMPLES  # the type is Raw, which says nothing about the content
     parts["Run"]["properties"]["sessions"]["minItems"] = 1
+    del parts["Run"]["properties"]["deviations"], parts["Deviation"]  # the reader of a file knows them
     parts["Run"]["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
     return {"$schema": DIALECT, "title": TITLE, "description": ABOUT, **reference, "$defs": parts}
 

@@ -15,7 +15,7 @@ import platformdirs
 from microbench.core.errors import RunUnreadableError
 from microbench.core.model import Run
 from microbench.core.units import plain
-from microbench.runs import files, remarks, schema
+from microbench.runs import files, processes, remarks, schema
 
 FINISHED = ".json"
 GROWING = ".jsonl"
@@ -139,7 +139,7 @@ def load(name: str | Path) -> Run:
 def read(path: Path) -> Run:
     """The run in that file, or in the growing file next to it, which is newer. The file may be compressed by xz.
 
-    Raises RunUnreadableError.
+    The run has the deviations of fresh processes that are known for its machine. Raises RunUnreadableError.
     """
     path = newest(path)
     name = plain(path)
@@ -155,7 +155,7 @@ def read(path: Path) -> Run:
     if not data:
         cause = f"{name} is empty: nothing was measured, or the run is still starting"
         raise RunUnreadableError(cause, "wait, or delete it and measure again")
-    return schema.decode(data, name)
+    return processes.attached(schema.decode(data, name), data_folder())
 
 
 def read_head(path: Path) -> Run:

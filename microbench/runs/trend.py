@@ -28,7 +28,7 @@ UUID_SHOWN = 12
 class Point(msgspec.Struct, frozen=True):
     """One case in one session of a run, over its rounds. ``device`` names the GPU or CPU, ``uuid`` is None without a
     GPU; ``started_at`` is the session's start, UTC in ISO 8601. ``version`` is the benchmark's, ``kind`` and ``unit``
-    are the metric's."""
+    are the metric's. ``within_process`` says that the interval holds within one process only."""
 
     run: str
     started_at: str
@@ -41,6 +41,7 @@ class Point(msgspec.Struct, frozen=True):
     trust: Trust
     rounds: int
     device: str
+    within_process: bool = False
     uuid: str | None = None
     simulated: bool = False
 
@@ -104,6 +105,7 @@ def _point(run: Run, row: Row, version: int, name: str) -> Point:
         interval=interval,
         trust=row.trust,
         rounds=len(row.outcomes),
+        within_process=row.within_process,
         device=gpu.name if gpu else str(session.environment.fact("cpu_model") or "host"),
         uuid=gpu.uuid if gpu else None,
         simulated=session.simulated,

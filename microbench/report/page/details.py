@@ -12,9 +12,9 @@ import numpy as np
 from microbench.analysis.evidence import Evidence, row_name
 from microbench.analysis.stats import Row, values_of
 from microbench.core.model import PerCall
-from microbench.core.units import axis_title, axis_value, percent, plain, quantity, spread, wall
+from microbench.core.units import axis_title, axis_value, percent, plain, quantity, wall
 from microbench.report.document import GRADES, TRUST_MARKS
-from microbench.report.tables import QUANTILES, TAILS, fact_notes
+from microbench.report.tables import QUANTILES, TAILS, fact_notes, levels_words, spread_of
 
 CLOCKS = {"host": "the host's clock", "device": "the GPU's clock", "counter": "a counter"}
 BINS = 40
@@ -74,7 +74,7 @@ def _detail(row: Row, group: Evidence) -> Detail:
         case=plain(row.case_id, LONGEST_WORDS),
         about=plain(row.metric.about, LONGEST_WORDS),
         value=quantity(row.value, row.metric.unit),
-        spread=spread(row.interval.half_width),
+        spread=spread_of(row),
         grade=(mark, tone, f"{row.trust}: {GRADES[row.trust]}"),
         words=tuple((name, plain(text, LONGEST_WORDS)) for name, text in _words(row, group) if text),
         pictures=tuple(_pictures(row)),
@@ -85,7 +85,11 @@ def _words(row: Row, group: Evidence) -> Iterator[tuple[str, str]]:
     unit, measurement = row.metric.unit, row.measurement
     for name, value in row.params.items():
         yield axis_title(name), axis_value(name, value)
-    yield "95 % interval", f"{quantity(row.interval.low, unit)} to {quantity(row.interval.high, unit)}"
+    covered = " within this process" if row.within_process else ""
+    yield "95 % interval", f"{quantity(row.interval.low, unit)} to {quantity(row.interval.high, unit)}{covered}"
+    if (known := row.deviation) is not None:
+        yield "other processes", f"standard deviation {percent(known.share)}, from {known.rounds} rounds of other runs"
+    yield "two levels", levels_words(row)
     for tail in TAILS.get(row.metric.kind, TAILS[""]):
         yield tail, quantity(row.over_rounds(QUANTILES[tail]), unit)
     rounds = len(row.summaries)

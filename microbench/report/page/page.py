@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from microbench import __version__
 from microbench.analysis.evidence import Evidence
 from microbench.core.model import SAMPLES_KEPT, Measurement, Run
-from microbench.report.document import GRADES, Report, Table
+from microbench.report.document import GRADES, SPREAD, SPREAD_WITHIN, Report, Table
 from microbench.report.figures.figure import Figure
 from microbench.report.heading import SIMULATED
 from microbench.report.page.details import Details, details
@@ -184,6 +184,7 @@ def _context(parts: Sequence[_Part], figures: Sequence[Figure]) -> dict[str, Any
         "several": len(parts) > 1,
         "figures": figures,
         "grades": GRADES,
+        "spread": f"{SPREAD}, {SPREAD_WITHIN}",
         "most_rests": MOST_RESTS,
         "half_width": HALF_WIDTH,
         "whole_width": WHOLE_WIDTH,

@@ -9,11 +9,24 @@ from itertools import pairwise
 import numpy as np
 
 from microbench.analysis.evidence import listed
-from microbench.core.units import plain, quantity, spread
+from microbench.core.units import plain, quantity
 from microbench.report import document
 from microbench.report.curves import nice_step, short
-from microbench.report.document import SERIES_TONES, Cell, Column, Curve, Line, Mark, Report, Section, Study, Table
+from microbench.report.document import (
+    SERIES_TONES,
+    WITHIN,
+    Cell,
+    Column,
+    Curve,
+    Line,
+    Mark,
+    Report,
+    Section,
+    Study,
+    Table,
+)
 from microbench.report.heading import SIMULATED
+from microbench.report.tables import spread_of
 from microbench.runs.history import Entry
 from microbench.runs.store import GROWING
 from microbench.runs.trend import Point, by_series
@@ -143,9 +156,11 @@ def _curve(metric: str, drawn: Series, series: Series) -> Curve:
             if before.version != after.version:  # figures on both sides cannot be compared
                 marks[places[after.started_at, after.run]] = f"method {after.version}"
     unit = next(iter(drawn.values()))[0].unit
+    alone = any(point.within_process for members in drawn.values() for point in members)
+    within = f", within its process for a figure with {WITHIN}" if alone else ""
     return Curve(
         title=f"{metric} over {len(moments)} sessions",
-        about="Each upright line is a 95 % interval.",
+        about=f"Each upright line is a 95 % interval{within}.",
         x_title="UTC",
         lines=tuple(lines),
         x_ticks=_dates([moment for moment, _ in moments]),
@@ -194,7 +209,7 @@ def _table(drawn: Series, series: Series, labels: Mapping[str, str], most: int) 
                 Cell(point.started_at[:MINUTE].replace("T", " ")),
                 Cell(_short_name(point.run), tone="first"),
                 Cell(_series_name(key, series), tone="quiet"),
-                Cell(quantity(value, point.unit), spread(point.interval.half_width), trust=point.trust),
+                Cell(quantity(value, point.unit), spread_of(point), trust=point.trust),
                 Cell(against, tone="quiet"),
                 Cell(labels.get(point.run, ""), tone="strong"),
             )

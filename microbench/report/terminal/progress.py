@@ -30,7 +30,9 @@ MetricsByBenchmark = Mapping[str, Sequence[Metric]]
 
 
 def figures(outcome: Outcome, metrics: MetricsByBenchmark) -> str:
-    """An outcome's first figures: "submit 3.61 µs ±0.5 %, start 6.40 µs ±0.7 %"; without any, its number of facts."""
+    """An outcome's first figures: "submit 3.61 µs ±0.5 %, start 6.40 µs ±0.7 % within this process".
+
+    Without any it is the number of its facts."""
     known = {metric.name: metric for metric in metrics.get(outcome.case.benchmark, ())}
     words = []
     for measurement in outcome.measurements[:FIGURES_SHOWN]:
@@ -41,7 +43,7 @@ def figures(outcome: Outcome, metrics: MetricsByBenchmark) -> str:
             words.append(f"{figure} {spread(interval.half_width)}" if measurement.n > 1 else figure)
     if not words and outcome.facts:
         words.append(f"{len(outcome.facts)} facts")
-    return ", ".join(words)
+    return ", ".join(words) + (" within this process" if any("±" in word for word in words) else "")
 
 
 class CasesDone:

@@ -21,7 +21,7 @@ from rich.segment import Segment, Segments
 from rich.table import Table as Grid
 from rich.text import Text
 
-from microbench.analysis.evidence import Finding
+from microbench.analysis.evidence import Finding, doubtful
 from microbench.core.errors import MicrobenchError
 from microbench.core.units import BEFORE_UNIT, plain, to_ascii
 from microbench.report import document
@@ -184,7 +184,7 @@ class Painter:
         if report.problems is not None:
             self.print(Text(), self.titled(report.problems.title, "", report.mark), self.table(report.problems))
         if not brief:
-            words = self.text("± is half the 95 % interval of the median. ", "quiet")
+            words = self.text(f"± is {document.SPREAD}, {document.SPREAD_WITHIN}. ", "quiet")
             for grade in report.grades:
                 words += self.text(*TRUST_MARKS[grade]) + self.text(f" {grade}: {document.GRADES[grade]}.  ", "quiet")
             self.print(Text(), words)
@@ -385,7 +385,8 @@ class Painter:
         """A finding's title and advice, without its reading."""
         sign = self.text(f" {SEVERITY_MARKS[finding.severity]} ", finding.severity)
         advice = self.text(f". {finding.advice}" if finding.advice else "")
-        self._indented(joined(sign, self.text(before, "quiet"), self.text(finding.title, "strong"), advice), 0)
+        title = joined(self.text(finding.title, "strong"), self._grade(finding.trust if doubtful(finding) else None))
+        self._indented(joined(sign, self.text(before, "quiet"), title, advice), 0)
         if self.why:
             self._indented(self.text(f"[{finding.rule}: {finding.threshold}]", "quiet"), 3)
 
