@@ -56,7 +56,7 @@ CASES: list[tuple[str, Run, str, list[str]]] = [
     ("launch.starving", scaled(WHOLE, "launch_cost", ("submit",), 6), "warning", ["19.1 µs", "2.50 µs", "3.50 µs"]),
     ("launch.starving", scaled(WHOLE, "launch_gap", ("stream",), 3), "good", ["3.31 µs", "4.89 µs"]),
     ("launch.gap", WHOLE, "note", ["959 ns", "130 ns", "180 ns"]),
-    ("launch.gap", scaled(WHOLE, "launch_gap", ("graph",), 2.2), "note", ["959 ns", "1.48 µs", "394 ns"]),
+    ("launch.gap", scaled(WHOLE, "launch_gap", ("graph",), 2.2), "note", ["959 ns", "1.48 µs", "392 ns"]),
     ("launch.layers", WHOLE, "advice", ["4.20 µs", "3.41 µs", "8.1×"]),
     ("launch.one_op", WHOLE, "note", ["8.08 µs", "38.2 µs"]),
     ("launch.queue", WHOLE, "note", ["101 µs", "102 µs"]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 
 from microbench.analysis.evidence import Evidence, whole
@@ -11,7 +10,7 @@ from microbench.analysis.graph_steps import layer_titles
 from microbench.analysis.stats import Row
 from microbench.core.model import link_rate
 from microbench.core.units import as_time
-from microbench.predict.constants import Constant, combined, gaps, own_s
+from microbench.predict.constants import WRITING, Constant, gap, gaps, own_s
 from microbench.predict.model import Way
 
 # The duration sweep leaves its plateau at the first period above this many times the shortest kernels' period.
@@ -25,21 +24,16 @@ BANDWIDTH_SHARE = 0.05
 PLAUSIBLE_WIRE_BYTES = (1.0, 1.4)
 
 
-def gap(evidence: Evidence, way: Way, *, one_stream: bool = False) -> Constant | None:
-    """The GPU's idle time behind a kernel that writes memory, the one that the model uses: period less duration as
-    profilers report it. ``one_stream`` is that of a process that has launched kernels into one stream only."""
-    known = dict(gaps(evidence))
-    if f"gap_{way}" not in known:
-        return None
-    parts = [(1.0, known[f"gap_{way}"]), (1.0, known[f"write_{way}"])]
-    if one_stream:
-        parts.append((-1.0, known[f"one_stream_{way}"]))
-    return combined(parts, least=-math.inf)
+def usual_gap(evidence: Evidence, way: Way, launch_streams: str = "two") -> Constant | None:
+    """The GPU's idle time behind a kernel that writes memory, with a block on each SM: its period less its duration as
+    profilers report it. Older runs have the gap of kernels that write nothing, in the state "two"."""
+    measured = gap(evidence, way, **WRITING, launch_streams=launch_streams)
+    return measured or (dict(gaps(evidence)).get(f"gap_{way}") if launch_streams == "two" else None)
 
 
 def crossover_s(evidence: Evidence) -> float | None:
     """The kernel duration (s), as profilers report it, below which the GPU waits for the host: submit - gap."""
-    submit, between = evidence.row("launch_cost", "submit"), gap(evidence, "stream")
+    submit, between = evidence.row("launch_cost", "submit"), usual_gap(evidence, "stream")
     return submit.value - between.value if submit and between else None
 
 

@@ -52,7 +52,7 @@ def cost(evidence: Evidence) -> Finding | None:
 
 def starving(evidence: Evidence) -> Finding | None:
     """Below which kernel duration the GPU waits for the host, by the model and by the duration sweep."""
-    submit, gap = evidence.row("launch_cost", "submit"), launches.gap(evidence, "stream")
+    submit, gap = evidence.row("launch_cost", "submit"), launches.usual_gap(evidence, "stream")
     crossover = launches.crossover_s(evidence)
     if submit is None or gap is None or crossover is None:
         return None
@@ -86,18 +86,18 @@ def starving(evidence: Evidence) -> Finding | None:
 
 def gaps(evidence: Evidence) -> Finding | None:
     """How long the GPU is idle behind each kernel, in a stream and in a graph, and what lengthens that."""
-    stream, graph = launches.gap(evidence, "stream"), launches.gap(evidence, "graph")
-    shorter = [launches.gap(evidence, way, one_stream=True) for way in WAYS]
+    stream, graph = (launches.usual_gap(evidence, way) for way in WAYS)
+    alone = launches.usual_gap(evidence, "graph", "one")
     if stream is None or graph is None or not evidence.rows("launch_gap"):
         return None
     text = "A graph saves the difference for each kernel, even where the host keeps up."
     if stream.value - graph.value <= half_width(stream) + half_width(graph):
         text = "A graph does not shorten the gap here."
-    alone_s = [with_.value - without.value for with_, without in zip((stream, graph), shorter, strict=True) if without]
     advice = ""
-    if len(alone_s) == 2 and alone_s[1] > SHORTENED_S:
+    shorter_s = graph.value - alone.value if alone is not None else 0.0
+    if shorter_s > SHORTENED_S:
         text += (
-            f" While a process has launched into one stream only, a graph's gaps are {as_time(alone_s[1])} shorter;"
+            f" While a process has launched into one stream only, a graph's gaps are {as_time(shorter_s)} shorter;"
             " about eight launches into a second stream, or a profiler, end that for good."
         )
         advice = "Warm up before a capture in the stream that the program uses, not in a side stream."
@@ -107,7 +107,7 @@ def gaps(evidence: Evidence) -> Finding | None:
         title=f"Behind a kernel that writes the GPU idles {as_time(stream.value)}, in a graph {as_time(graph.value)}",
         text=text,
         advice=advice,
-        threshold="period of a chain less its kernels' duration as profilers report it; one block, one and eight an SM",
+        threshold="period of a chain less its kernels' duration as profilers report it; a block on each SM",
         rests_on=tuple(dict.fromkeys((*stream.rests_on, *graph.rests_on))),
     )
 

@@ -197,6 +197,8 @@ ONE_SIZE = "only one size of graph was measured"
 # The chain of launch_gap whose gap is the model's: the kernels are those of the steps that the model is fitted to.
 SPINNING = {"kernel": "spin", "blocks": "one", "functions": "same", "launch_streams": "two"}
 KERNELS = ("empty", "spin", "add")
+# What a program's own kernels are taken for: they write memory and have a block on each SM.
+WRITING = {"kernel": "add", "blocks": "an_sm"}
 # A profiler's duration of a kernel less the time between the kernel's first and last instruction, where launch_gap did
 # not measure it: 0.46 to 0.51 us on three H200s (docs/validation.md). It has no interval: the run's steps have it in
 # their kernels' durations and, with the other sign, in the gaps.
@@ -314,10 +316,16 @@ def gaps(evidence: Evidence) -> Found:
         if own is None and f"gap_{way}" not in older:
             continue
         yield f"gap_{way}", own or older[f"gap_{way}"]
-        writing = [gap(evidence, way, kernel="add", blocks=blocks) for blocks in ("one", "an_sm", "eight_an_sm")]
-        known = [constant for constant in writing if constant is not None]
-        longer = combined([(1, middle(known)), (-1, own)], least=-math.inf) if known and own else WRITE
-        yield f"write_{way}", longer
+        writing = gap(evidence, way, **WRITING)
+        if writing is None or own is None:
+            yield f"write_{way}", WRITE
+        else:
+            others = [
+                gap(evidence, way, **(WRITING | {"blocks": blocks})) or writing for blocks in ("one", "eight_an_sm")
+            ]
+            apart = max(abs(other.value - writing.value) for other in others)
+            longer = combined([(1, writing), (-1, own)], least=-math.inf)
+            yield f"write_{way}", around(longer.value, max(half_width(longer), apart), longer.rests_on, least=-math.inf)
         chains = [
             [gap(evidence, way, kernel=kernel, launch_streams=streams) for streams in ("two", "one")]
             for kernel in KERNELS

@@ -10,7 +10,7 @@ from microbench.analysis.graph_steps import MAKING, Pair, kernel_counts, pairs, 
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import as_time, times
 from microbench.explain.graph_facts import curve_of, kernels_of
-from microbench.explain.launch_facts import gap
+from microbench.explain.launch_facts import usual_gap
 from microbench.explain.topics.topic import PREDICT, Passage, Topic, TopicFigures, count, counted, total, word
 from microbench.predict.model import WAYS
 
@@ -27,7 +27,7 @@ def figures(evidence: Evidence) -> TopicFigures:
     known.parameter("kernels", "kernels in a step", kernels, count, GAIN, "kernels")
     known.measured("submit", "the launch call", COST, "submit")
     for way in WAYS:
-        between = gap(evidence, way)
+        between = usual_gap(evidence, way)
         known.fitted(
             f"gap_{way}", f"idle behind a kernel of a {way}", "period − profiled duration", as_time,
             between.value if between else None, between.rests_on if between else (), "launch_gap",

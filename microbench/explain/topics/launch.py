@@ -6,7 +6,7 @@ from operator import sub
 
 from microbench.analysis.evidence import Evidence
 from microbench.core.units import as_time
-from microbench.explain.launch_facts import gap
+from microbench.explain.launch_facts import usual_gap
 from microbench.explain.topics.topic import PREDICT, Passage, Topic, TopicFigures
 
 COST, LAYERS = "launch_cost", "launch_layers"
@@ -27,7 +27,7 @@ def figures(evidence: Evidence) -> TopicFigures:
     known.measured("start", "from the call to the kernel's start", COST, "start")
     known.measured("complete", "from there until a synchronise returns", COST, "complete")
     known.measured("round_trip", "launch and wait, an empty kernel", COST, "round_trip")
-    between = gap(evidence, "stream")
+    between = usual_gap(evidence, "stream")
     known.fitted(
         "gap", "idle behind a kernel of a stream", "period − profiled duration", as_time,
         between.value if between else None, between.rests_on if between else (), "launch_gap",
