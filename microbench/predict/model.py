@@ -174,7 +174,7 @@ class _State:
         for number, work in enumerate(act.work):
             stream, ready = act.stream + work.branch, last
             if work.early_s > 0:
-                handed_over = self._after(called, act.host_s - work.early_s, _spent(act))
+                handed_over = self._after(called, max(act.host_s - work.early_s, 0.0), _spent(act))
                 ready = self._after(handed_over, act.way_s, "front end")
             begin = self._begin(ready, stream, work)
             if number == 0:
@@ -182,7 +182,7 @@ class _State:
             end = self._after(begin, work.duration_s, "kernel" if work.lane == "gpu" else "link")
             for what, seconds in (("memory", work.memory_s), ("SMs", work.sms_s)):
                 if seconds > 0:
-                    end = self._later(end, self._served(what, begin, seconds))
+                    end = self._later(end, self._served(what, ready, begin, seconds))
             self.work.append(Span(self.at_s[begin], self.at_s[end], index, work.lane))
             self._ends[stream] = end
             self._last = end if self._last == BEGIN else self._later(self._last, end)
@@ -200,10 +200,10 @@ class _State:
             return self._started(begin) if self._front_end_s > 0 else begin
         return self._later(begin, self._engines[work.lane]) if work.lane in self._engines else begin
 
-    def _served(self, what: str, begin: int, seconds: float) -> int:
-        """When what all streams share can have done this work, after all that it was given before."""
-        from_then = self._later(self._shared.get(what, begin), begin)
-        self._shared[what] = self._after(from_then, seconds, "kernel")
+    def _served(self, what: str, ready: int, begin: int, seconds: float) -> int:
+        """When the memory or the SMs can have done this work and all work since the GPU was idle."""
+        alone = what not in self._shared or self.at_s[ready] >= self.at_s[self._last]
+        self._shared[what] = self._after(begin if alone else self._shared[what], seconds, "kernel")
         return self._shared[what]
 
     def _started(self, begin: int) -> int:
