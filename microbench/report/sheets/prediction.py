@@ -29,7 +29,7 @@ from microbench.report.document import (
     Tone,
     columns,
 )
-from microbench.report.heading import SIMULATED, head, run_words
+from microbench.report.heading import head, run_words
 from microbench.report.suites.timeline import in_words, pictures
 
 TONES: dict[Limit, Tone] = {
@@ -88,7 +88,7 @@ def _recorded(side: Side) -> str:
     """Where and when the costs of a side were measured."""
     session = side.run.sessions[-1]
     if side.run.simulated:
-        return f"{SIMULATED}: no real GPU"
+        return "not a real one"
     where = "not this machine, " if side.reference else ""
     driver = session.environment.driver_version
     return f"{where}{session.started_at[:10]}{f', driver {driver}' if driver else ''}"
