@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from sections import some
 
 from microbench.analysis.evidence import evidence_by_device
-from microbench.core.bench import discover
 from microbench.core.errors import ExitCode, UsageError
 from microbench.core.model import GpuInfo, Measurement, Run
 from microbench.gpu.fake.costs import FakeCosts
@@ -22,6 +21,7 @@ from microbench.predict import fit as fitting
 from microbench.predict import unknowns, words
 from microbench.predict.constants import Fit, ModelCode
 from microbench.predict.forecast import Forecast, forecast
+from microbench.predict.whatif import Changes, changed, in_words, pairs
 from microbench.predict.workload import Copies, HostWork, Kernels, Wait, Workload
 from microbench.runs import store
 
@@ -102,6 +102,16 @@ def test_the_verdict_flips_where_a_launch_takes_as_long_as_a_kernel_and_its_gap(
     )
     assert (below, above) == ("kernel", "host")
     assert forecast(chain(1, 10e-3), with_examples()).launch_bound_s is None
+
+
+def test_another_call_leaves_what_a_program_does_between_launches() -> None:
+    workload, fit = chain(1000, 3e-6), with_examples()
+    then = changed(workload, fit, None, Changes(submit_s=2e-6))
+    before, after = forecast(workload, fit), forecast(then.workload, then.fit)
+    saved = [first.step_s - later.step_s for first, later in zip(before.stream.ends, after.stream.ends, strict=True)]
+    assert saved[1] == pytest.approx(1000 * (TORCH_S - 2e-6), rel=0.01)
+    assert after.stream.ends[0].step_s == pytest.approx(1000 * (3e-6 + GAP_S), rel=0.02)
+    assert in_words(pairs(before, after)[0]).endswith("as fast")
 
 
 def side_by_side(**more: object) -> Workload:

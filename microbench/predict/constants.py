@@ -81,7 +81,8 @@ class Fit(msgspec.Struct, frozen=True):
     ``titles`` what reports call them.
 
     ``misfit`` is by way and by what limits the step: (way, "host" | "gpu"). ``model_code`` are measured examples, of
-    another run if ``model_code_of`` names one. ``sms`` is the GPU's number of SMs.
+    another run if ``model_code_of`` names one. ``sms`` is the GPU's number of SMs. ``measured_calls`` are launch calls
+    as they were measured, of those that a what-if has given another value.
     """
 
     constants: Mapping[str, Constant]
@@ -94,6 +95,7 @@ class Fit(msgspec.Struct, frozen=True):
     model_code: tuple[ModelCode, ...] = ()
     model_code_of: str = ""
     sms: int | None = None
+    measured_calls: Mapping[str, float] = {}
 
     @property
     def values(self) -> dict[str, float]:

@@ -90,8 +90,7 @@ def filled(workload: Workload, fit: Fit, end: End) -> Workload:
             return part
         host_s, share = part.host_s or 0.0, part.sm_share or 0.0
         if _lacks_host(part, workload):
-            layer = part.layer or workload.layer
-            host_s = host_time(fit, layer, part.arguments).at(end) - _call_s(fit, layer, part.arguments)
+            host_s = _beyond_s(fit, part.layer or workload.layer, part.arguments, end)
         if part.sm_share is None and part.blocks is not None and fit.sms:
             share = min(part.blocks / fit.sms, 1.0)
         elif _lacks_share(part, workload, fit.sms):
@@ -107,8 +106,8 @@ def with_host_time(workload: Workload, fit: Fit, launch_s: float) -> Workload:
     def given(part: Part) -> Part:
         if not isinstance(part, Kernels) or not _lacks_host(part, workload):
             return part
-        call_s = _call_s(fit, part.layer or workload.layer, part.arguments)
-        return msgspec.structs.replace(part, host_s=launch_s - call_s)
+        call = call_name(part.layer or workload.layer, part.arguments)
+        return msgspec.structs.replace(part, host_s=launch_s - fit.values.get(call, 0.0))
 
     return msgspec.structs.replace(workload, parts=tuple(given(part) for part in workload.parts))
 
@@ -143,9 +142,19 @@ def host_time(fit: Fit, layer: str, arguments: int) -> HostTime:
     return HostTime(layer, call_s, low_s, typical_s, high_s, source, False, names)
 
 
+def _beyond_s(fit: Fit, layer: str, arguments: int, end: End) -> float:
+    """Host time beyond the call. Where a what-if changes the call, that time stays, and a bare operation stays the same
+    share of the call."""
+    host = host_time(fit, layer, arguments)
+    if end == "low" and host.call_s > 0:
+        return fit.values.get(call_name(layer, arguments), 0.0) * (host.low_s / host.call_s - 1)
+    return host.at(end) - host.call_s
+
+
 def _call_s(fit: Fit, layer: str, arguments: int) -> float:
-    constant = fit.constants.get(call_name(layer, arguments))
-    return constant.value if constant is not None else 0.0
+    """A layer's own call, as it was measured."""
+    name = call_name(layer, arguments)
+    return fit.measured_calls.get(name, fit.values.get(name, 0.0))
 
 
 def model_code(evidence: Evidence, call: Constant | None) -> tuple[ModelCode, ...]:

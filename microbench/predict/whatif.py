@@ -86,7 +86,9 @@ def changed(workload: Workload, fit: Fit, gpu: GpuInfo | None, changes: Changes,
         known = {name: constant for name, constant in constants.items() if name in fit.constants}
         new |= known
         described.append(_described(what, fit, known, used))
-    return Changed(then, msgspec.structs.replace(fit, constants={**fit.constants, **new}), tuple(described))
+    before = {name: fit.constants[name].value for name in new if name.startswith("call.")}
+    fit = msgspec.structs.replace(fit, constants={**fit.constants, **new}, measured_calls=before)
+    return Changed(then, fit, tuple(described))
 
 
 def _described(what: str, fit: Fit, new: Mapping[str, Constant], used: set[str]) -> Change:
@@ -223,7 +225,12 @@ def in_words(pair: Pair) -> str:
     """How the time changes: "1.29× as fast", "2.9× as long", "the same", "about the same"; of a range, at both ends:
     "the same to 4.2× as fast"."""
     if len(pair.ends) > 1:
-        return " to ".join(dict.fromkeys(in_words(end) for end in pair.ends))
+        several = list(dict.fromkeys(in_words(end) for end in pair.ends))
+        if all(end.same for end in pair.ends) and len(several) > 1:
+            return "about the same"
+        if len({words.rpartition("× ")[2] for words in several}) == 1 and len(several) > 1:
+            several[0] = several[0].partition(" ")[0]
+        return " to ".join(several)
     if pair.same:
         return "the same" if as_time(pair.after.step_s) == as_time(pair.before.step_s) else "about the same"
     return f"{times(pair.ratio)} as fast" if pair.ratio > 1 else f"{times(1 / pair.ratio)} as long"
@@ -265,7 +272,7 @@ def _becomes(pair: Pair) -> str:
     if len(pair.ends) > 1 and pair.ends[0].same and not pair.ends[1].same:
         return f"stays the same or becomes up to {in_words(pair.ends[1])}"
     if len(pair.ends) > 1:
-        return f"{'stays' if pair.ends[1].same else 'becomes'} {in_words(pair)}"
+        return f"{'stays' if all(end.same for end in pair.ends) else 'becomes'} {in_words(pair)}"
     return f"{'stays' if pair.same else 'becomes'} {in_words(pair)}"
 
 

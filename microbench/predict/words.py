@@ -143,11 +143,13 @@ def paying(forecast: Forecast) -> str:
 
 
 def _making(forecast: Forecast) -> str:
-    """What making the graph consists of, in parentheses."""
+    """What making the graph consists of, in parentheses; each part at both ends of a range."""
+    first, last = (forecast.ends[0].making, forecast.ends[1].making) if forecast.ends else (forecast.making,) * 2
     steps, layer = warm_ups(forecast.workload), title_of(forecast.workload.layer, forecast.fit.titles)
-    what = [f"{steps} warm-up step{'' if steps == 1 else 's'}"]
-    what += [f"the calls of {layer} during the capture"] if forecast.making.calls_s > 0 else []
-    return f"({', '.join(what)}, and the driver's {as_time(forecast.making.driver_s)})"
+    what = [f"{two_times(first.warm_up_s, last.warm_up_s)} for {steps} warm-up step{'' if steps == 1 else 's'}"]
+    if last.calls_s > 0:
+        what.append(f"{two_times(first.calls_s, last.calls_s)} for the calls of {layer} in the capture")
+    return f"({', '.join(what)}, {as_time(last.driver_s)} for the driver)"
 
 
 def unknown(forecast: Forecast) -> Iterator[str]:

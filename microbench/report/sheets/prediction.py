@@ -72,7 +72,8 @@ class Side(msgspec.Struct, frozen=True):
 def headed(*sides: Side, sections: tuple[Section, ...], footer: tuple[str, ...]) -> Report:
     """The report below one line that says whose costs these are, so that the answer stands on the first screen."""
     heads = [head(side.run, reference=side.reference) for side in sides]
-    costs = " · against ".join(f"{one.title}, {_recorded(side)}" for one, side in zip(heads, sides, strict=True))
+    several = zip(heads, sides, strict=True)
+    costs = " · against ".join(f"{one.title}, {_recorded(side, brief=len(sides) > 1)}" for one, side in several)
     marks = dict.fromkeys(one.mark for one in heads if one.mark)
     return replace(
         heads[0],
@@ -84,11 +85,13 @@ def headed(*sides: Side, sections: tuple[Section, ...], footer: tuple[str, ...])
     )
 
 
-def _recorded(side: Side) -> str:
+def _recorded(side: Side, *, brief: bool) -> str:
     """Where and when the costs of a side were measured."""
     session = side.run.sessions[-1]
     if side.run.simulated:
         return "not a real one"
+    if brief:
+        return session.started_at[:10]
     where = "not this machine, " if side.reference else ""
     driver = session.environment.driver_version
     return f"{where}{session.started_at[:10]}{f', driver {driver}' if driver else ''}"
