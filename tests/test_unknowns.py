@@ -143,6 +143,13 @@ def test_blocks_on_a_gpu_of_unknown_size_decide_nothing() -> None:
     assert forecast(side_by_side(bytes=1e6), make_fit()).ends == (), "the memory decides"
 
 
+def test_kernels_of_one_stream_beside_copies_of_another_are_known() -> None:
+    parts = (Copies("h2d", 1 << 20, stream=1), Kernels(2, (1e-3,), stream=0), Wait())
+    found = forecast(Workload(parts, streams=2), make_fit())
+    assert found.ends == ()
+    assert list(words.unknown(found)) == []
+
+
 def test_a_kernel_or_copy_larger_than_the_memory_is_refused_in_words() -> None:
     gpu = GpuInfo("Made", "GPU-made", memory_bytes=1 << 34)
     for part, what in (
@@ -274,6 +281,8 @@ def test_a_factor_on_host_time_that_nobody_gave_changes_nothing_and_says_how_to_
         asked = ("--kernels", "100", "--duration", "6us", "--layer", layer, "--host-time", "3x")
         text = " ".join(call("whatif", *asked, COLUMNS="120").output.split())
         assert "This changes nothing: the step has no host time of its own; --host TIME gives it" in text
+    memory = call("whatif", "--kernels", "100", "--duration", "6us", "--memory", "2TB/s", COLUMNS="120").output
+    assert "This changes nothing: nothing in the step uses the GPU's memory" in memory
     given = call("whatif", *ASKED, "--host-time", "3x", "--host", "12us", COLUMNS="120").output
     assert "changes nothing" not in given
 

@@ -68,7 +68,11 @@ def _lacks_host(part: Part, workload: Workload) -> bool:
 
 def unknown_shares(workload: Workload, sms: int | None) -> bool:
     """Whether kernels of several streams may run side by side, and nobody said how much of the GPU they fill."""
-    return any(_lacks_share(part, workload, sms) for part in workload.parts)
+    kernels = [part for part in workload.parts if isinstance(part, Kernels)]
+    dealt = any(part.stream is None for part in kernels)  # to all streams in turn
+    if not dealt and len({part.stream for part in kernels}) < 2:
+        return False
+    return any(_lacks_share(part, workload, sms) for part in kernels)
 
 
 def _lacks_share(part: Part, workload: Workload, sms: int | None) -> bool:

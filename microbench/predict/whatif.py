@@ -244,9 +244,11 @@ def findings(before: Forecast, after: Forecast, changes: Sequence[Change], names
     ways = pairs(before, after)
     stream, *graph = ways
     if changes and not any(change.matters for change in changes):
-        title = f"This changes nothing: the step has no {listed([change.what for change in changes])}"
-        if any(change.what == HOST_TIME for change in changes):
-            title += "; --host TIME gives it host time for each launch"
+        title = f"This changes nothing: nothing in the step uses {listed([change.what for change in changes])}"
+        if [change.what for change in changes] == [HOST_TIME]:
+            title = (
+                "This changes nothing: the step has no host time of its own; --host TIME gives it some for each launch"
+            )
     elif changes:
         title = f"In the stream the step {_becomes(stream)}"
         title += "".join(f", as a graph it {_becomes(pair)}" for pair in graph)

@@ -50,7 +50,7 @@ def items(step: Step) -> list[Item]:
     called = {span.act: span.end_s for span in step.played.host if span.lane == "host"}
     works = (work for act in step.acts for work in act.work)
     return [
-        Item(span.lane, span.begin_s, span.end_s, work, called[span.act] + step.acts[span.act].way_s)
+        Item(span.lane, span.begin_s, span.end_s, work, called[span.act] - work.early_s + step.acts[span.act].way_s)
         for span, work in zip(step.played.work, works, strict=True)
     ]
 
