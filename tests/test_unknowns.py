@@ -143,6 +143,23 @@ def test_blocks_on_a_gpu_of_unknown_size_decide_nothing() -> None:
     assert forecast(side_by_side(bytes=1e6), make_fit()).ends == (), "the memory decides"
 
 
+def test_two_unknowns_make_every_speed_up_between_their_four_corners() -> None:
+    """Slow hosts gain most where kernels run side by side, and all are slower where they run one after another."""
+    workload = Workload((Kernels(400, (10e-6,), arguments=1), Wait()), layer="torch_eager", streams=4)
+    found = forecast(workload, with_examples())
+    host_s = some(found.host).high_s - TORCH_S
+    corners = [
+        forecast(replace(workload, parts=(Kernels(400, (10e-6,), arguments=1, host_s=host_s, sm_share=share), Wait())),
+                 with_examples())
+        for share in (0.0, 1.0)
+    ]  # fmt: skip
+    assert len(found.ends) == 4
+    least, most = found.speedups
+    assert all(least <= corner.speedup <= most for corner in corners)
+    assert corners[0].speedup == pytest.approx(most)
+    assert found.stream.low_s <= min(corner.stream.step_s for corner in corners)
+
+
 def test_kernels_of_one_stream_beside_copies_of_another_are_known() -> None:
     parts = (Copies("h2d", 1 << 20, stream=1), Kernels(2, (1e-3,), stream=0), Wait())
     found = forecast(Workload(parts, streams=2), make_fit())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ WARM_UPS: Mapping[str, int] = {"torch_eager": 3, "torch_out": 3}
 USUAL_WARM_UPS = 1
 # Host times for each launch between which the verdict is searched, and the search's steps.
 LONGEST_LAUNCH_S, HALVINGS = 1e-3, 16
+ENDS: tuple[unknowns.End, unknowns.End] = ("low", "high")
 
 
 class Prediction(msgspec.Struct, frozen=True):
@@ -96,10 +98,10 @@ class Forecast(msgspec.Struct, frozen=True):
 
     ``making`` is what making its graphs takes, ``break_even`` the number of steps after which that has paid, None if it
     never does. ``advice`` is sorted by what it saves. ``filled`` is the workload as it was played, with what its
-    description leaves out. If that makes a range, ``ends`` are the forecasts at both ends of it, and the forecast's own
-    figures are those of typical model code with kernels side by side. ``host`` is the range of the host time for each
-    launch where nobody gave it, and ``launch_bound_s`` the shortest with which the step is launch-bound, None if it
-    never is.
+    description leaves out. If that makes a range, ``ends`` are the forecasts at all its ends by their time in the
+    stream, and the forecast's own figures are those of typical model code with kernels side by side. ``host`` is the
+    range of the host time for each launch where nobody gave it, and ``launch_bound_s`` the shortest with which the step
+    is launch-bound, None if it never is.
     """
 
     workload: Workload
@@ -138,24 +140,29 @@ def forecast(workload: Workload, fit: Fit) -> Forecast:
     """
     fit = with_calls(fit, workload)
     host = unknowns.host_of(workload, fit)
-    if host is None and not unknowns.unknown_shares(workload, fit.sms):
-        found = _filled(workload, fit, "typical")
-    else:
-        low, found, high = (_filled(workload, fit, end) for end in ("low", "typical", "high"))
+    shares = unknowns.unknown_shares(workload, fit.sms)
+    found = _known(unknowns.filled(workload, fit), fit)
+    if host is not None or shares:
+        hosts = ENDS if host is not None else ENDS[:1]
+        corners = [
+            _known(unknowns.filled(workload, fit, *corner), fit)
+            for corner in itertools.product(hosts, ENDS if shares else ENDS[:1])
+        ]
+        ends = tuple(sorted(corners, key=lambda end: end.stream.step_s))
+        streams, graphed = [end.stream for end in ends], [end.graph for end in ends if end.graph is not None]
         found = msgspec.structs.replace(
             found,
-            stream=_between(found.stream, low.stream, high.stream),
-            graph=None if found.graph is None else _between(found.graph, low.graph, high.graph),
-            ends=(low, high),
+            stream=_between(found.stream, streams),
+            graph=None if found.graph is None else _between(found.graph, graphed),
+            ends=ends,
             host=host,
             launch_bound_s=None if host is None else _launch_bound_s(workload, fit),
         )
     return msgspec.structs.replace(found, workload=workload, advice=_advice(workload, fit, found.stream, found.graph))
 
 
-def _filled(workload: Workload, fit: Fit, end: unknowns.End) -> Forecast:
-    """The forecast, without advice, at one end of what is not known."""
-    known = unknowns.filled(workload, fit, end)
+def _known(known: Workload, fit: Fit) -> Forecast:
+    """The forecast, without advice, of a workload that leaves nothing out."""
     stream = predict(known, fit, "stream")
     graph = predict(known, fit, "graph") if graphs(known) else None
     making = _making(known, fit, stream.step_s) if graph is not None else Making(0.0, 0.0, 0.0)
@@ -164,9 +171,10 @@ def _filled(workload: Workload, fit: Fit, end: unknowns.End) -> Forecast:
     return Forecast(known, fit, stream, graph, making, break_even, (), known)
 
 
-def _between(middle: Prediction, low: Prediction | None, high: Prediction | None) -> Prediction:
-    """A prediction with the range from one end to the other, if the two differ."""
-    if low is None or high is None or low.step_s == high.step_s:
+def _between(middle: Prediction, ends: Sequence[Prediction]) -> Prediction:
+    """A prediction with the range from the shortest end to the longest, if the two differ."""
+    low, high = (choose(ends, key=lambda end: end.step_s) for choose in (min, max))
+    if low.step_s == high.step_s:
         return middle
     return msgspec.structs.replace(middle, low_s=low.low_s, high_s=high.high_s, ends=(low, high))
 
@@ -176,7 +184,7 @@ def _launch_bound_s(workload: Workload, fit: Fit) -> float | None:
     short, values = _shortened(workload, LONGEST_PERTURBED), fit.values
 
     def launch_bound(launch_s: float) -> bool:
-        known = unknowns.filled(unknowns.with_host_time(short, fit, launch_s), fit, "typical")
+        known = unknowns.filled(unknowns.with_host_time(short, fit, launch_s), fit)
         shares = _flow(known, values, "stream").shares
         return max(LIMITS, key=lambda name: shares.get(name, 0.0)) == "host"
 
@@ -347,7 +355,7 @@ def _advice(workload: Workload, fit: Fit, stream: Prediction, graph: Prediction 
 def _tried(changed: Workload, fit: Fit) -> float | None:
     """The time of the changed step in a stream; None where the fit lacks a constant for it."""
     known = with_calls(fit, changed)
-    changed = unknowns.filled(changed, known, "typical")
+    changed = unknowns.filled(changed, known)
     if any(name not in known.constants for name in needed(changed, "stream")):
         return None
     return _flow(changed, known.values, "stream").step_s

@@ -82,24 +82,24 @@ def _lacks_share(part: Part, workload: Workload, sms: int | None) -> bool:
     return not (part.blocks is not None and sms) and not part.bytes and any(part.durations_s)
 
 
-def filled(workload: Workload, fit: Fit, end: End) -> Workload:
-    """The workload with host time and share of the SMs given for all its kernels, at that end where they are unknown.
+def filled(workload: Workload, fit: Fit, host: End = "typical", share: End = "typical") -> Workload:
+    """The workload with host time and share of the SMs given for all its kernels, at these ends where they are unknown.
 
-    At the low end and at the typical one kernels of several streams run side by side, at the high end one after
-    another. A kernel with as many blocks as SMs, or more, fills the GPU.
+    At the low end of the share and at the typical one kernels of several streams run side by side, at the high end one
+    after another. A kernel with as many blocks as SMs, or more, fills the GPU.
     """
 
     def known(part: Part) -> Part:
         if not isinstance(part, Kernels):
             return part
-        host_s, share = part.host_s or 0.0, part.sm_share or 0.0
+        host_s, sm_share = part.host_s or 0.0, part.sm_share or 0.0
         if _lacks_host(part, workload):
-            host_s = _beyond_s(fit, part.layer or workload.layer, part.arguments, end)
+            host_s = _beyond_s(fit, part.layer or workload.layer, part.arguments, host)
         if part.sm_share is None and part.blocks is not None and fit.sms:
-            share = min(part.blocks / fit.sms, 1.0)
+            sm_share = min(part.blocks / fit.sms, 1.0)
         elif _lacks_share(part, workload, fit.sms):
-            share = 1.0 if end == "high" else 0.0
-        return msgspec.structs.replace(part, host_s=host_s, sm_share=share)
+            sm_share = 1.0 if share == "high" else 0.0
+        return msgspec.structs.replace(part, host_s=host_s, sm_share=sm_share)
 
     return msgspec.structs.replace(workload, parts=tuple(known(part) for part in workload.parts))
 

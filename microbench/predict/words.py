@@ -144,7 +144,7 @@ def paying(forecast: Forecast) -> str:
 
 def _making(forecast: Forecast) -> str:
     """What making the graph consists of, in parentheses; each part at both ends of a range."""
-    first, last = (forecast.ends[0].making, forecast.ends[1].making) if forecast.ends else (forecast.making,) * 2
+    first, last = (forecast.ends[0].making, forecast.ends[-1].making) if forecast.ends else (forecast.making,) * 2
     steps, layer = warm_ups(forecast.workload), title_of(forecast.workload.layer, forecast.fit.titles)
     what = [f"{two_times(first.warm_up_s, last.warm_up_s)} for {steps} warm-up step{'' if steps == 1 else 's'}"]
     if last.calls_s > 0:
@@ -279,6 +279,9 @@ def _assumed(forecast: Forecast) -> Iterator[Finding]:
     if forecast.host is not None and forecast.host.assumed:
         by_words[forecast.host.source] = ["host time between launches"]
         names = (*names, "host time")
+    if forecast.making.calls_s > 0 and all(example.capture_share is None for example in forecast.fit.model_code):
+        by_words["a call takes as long in a capture as in a stream"] = ["calls in the capture"]
+        names = (*names, "calls in the capture")
     if by_words:
         count = sum(map(len, by_words.values()))
         yield Finding(
