@@ -130,7 +130,7 @@ def whatif(
 def _predicted(step: Workload, name: str | None) -> Side:
     """The prediction of a step from the costs in the named run, or in the newest run that has them.
 
-    Where that run measured no model code, the bundled reference shows what model code takes.
+    Where a run of a real GPU measured no model code, the bundled reference shows what model code takes.
     """
     from microbench.predict.fit import fit_for, suits, with_model_code_of
     from microbench.predict.forecast import forecast
@@ -141,7 +141,7 @@ def _predicted(step: Workload, name: str | None) -> Side:
     reference, adding = is_reference(path), adding_to(name, path, run)
     with consistent(run):
         evidence, fit = fit_for(run, step, adding)
-    if unknown_host(step) and not fit.model_code and not reference:
+    if unknown_host(step) and not fit.model_code and not reference and not run.simulated:
         _, bundled = load(REFERENCE_RUN)
         with consistent(bundled):
             fit = with_model_code_of(fit, bundled)
