@@ -200,8 +200,9 @@ def _host(forecast: Forecast) -> Iterator[Finding]:
                 f"({host.source})."
             ),
             advice=(
-                "To get yours, time a step without a graph up to its synchronise, divide by its launches (counted by "
-                f"torch.profiler or nsys), subtract {as_time(host.call_s)}, and give the rest as --host."
+                "To get yours, time the submission of a step without a graph (up to, not including, its synchronise), "
+                "divide by its launches (counted by torch.profiler or nsys), subtract "
+                f"{as_time(host.call_s)}, and give the rest as --host."
             ),
             threshold=f"a framework's layer without --host; hosts drift, so both ends are {round_percent(DRIFT)} wider",
             rests_on=host.rests_on,
