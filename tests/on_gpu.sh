@@ -3,11 +3,11 @@
 # Steps: tests, sanitizer, repeats (five runs of three rounds and their overlap), against_nvbandwidth, against_peers,
 # against_babelstream, against_chase and against_torch (another program in turn, see tests/against.py; NVBANDWIDTH and
 # BABELSTREAM name the programs), chains (C++, CuPy, PyTorch and microbench in turn, see tests/chains.py), held_out (the
-# model against steps that it never saw; HELD_OUT names the file of an earlier session), without_nvmath, presets (a
-# whole run in its time), reference, reference_graph, reference_link and reference_memory (the bundled run anew, a
-# session a suite, each under 10 minutes; REFERENCE names the file that they grow), reference_compute (that of the
-# compute suite, with the memory's rate as its roof; or into the run that COMPUTED names), reference_peers (that of two
-# GPUs), pack (as they are bundled).
+# model against steps that it never saw; HELD_OUT names the file of an earlier session), real_steps (twelve steps of
+# PyTorch against their predictions), without_nvmath, presets (a whole run in its time), reference, reference_graph,
+# reference_link and reference_memory (the bundled run anew, a session a suite, each under 10 minutes; REFERENCE names
+# the file that they grow), reference_compute (that of the compute suite, with the memory's rate as its roof; or into
+# the run that COMPUTED names), reference_peers (that of two GPUs), pack (as they are bundled).
 # SANITIZED names the files of tests that the sanitizer looks at, all by default.
 # Run from the root of a clean checkout: each run records its commit. PYTHON names the interpreter.
 set -uo pipefail
@@ -149,6 +149,13 @@ held_out() {
     fi
     cat "$folder/held_out.txt"
     xz -9e -k "$folder/held-out.json"
+}
+
+# Steps of PyTorch programs against what is predicted of them from this machine's costs.
+real_steps() {
+    run run launch_cost launch_sync launch_duration launch_queue launch_layers launch_model graph_lifecycle graph_gain \
+        graph_shape --out "$folder/costs.json" >"$folder/costs.txt" 2>&1 || failed=1
+    OUT=$folder "$python" tests/real_steps.py "$folder/costs.json" | tee "$folder/real_steps.txt" || failed=1
 }
 
 # Without nvmath: cuBLASLt's rows are skipped with the line that installs it, CuPy's still run.

@@ -17,7 +17,8 @@ KNOWN = {
     "way": 3e-6, "empty": 0.0, "complete": 2.5e-6, "sync": 0.2e-6, "gap_stream": 1.4e-6, "gap_graph": 0.6e-6,
     "replay_node": 2e-9, "write_stream": 0.11e-6, "write_graph": 0.13e-6, "one_stream_stream": 0.15e-6,
     "one_stream_graph": 0.17e-6,
-    "replay_way": 3.5e-6, "make": 30e-6, "make_node": 1.1e-6, "queue": 1000.0, "front_end": 0.25e-6, "memory": MEMORY,
+    "replay_way": 3.5e-6, "replay_root": 0.7e-6,
+    "make": 30e-6, "make_node": 1.1e-6, "queue": 1000.0, "front_end": 0.25e-6, "memory": MEMORY,
     "h2d_call": 1.9e-6, "h2d_way": 1.3e-6, "h2d_latency": 1.1e-6, "h2d_rate": LINK,
     "d2h_call": 1.7e-6, "d2h_way": 1.5e-6, "d2h_latency": 1.2e-6, "d2h_rate": LINK * 1.1,
     "h2d_pageable_latency": 5e-6, "h2d_pageable_rate": 12e9, "d2h_pageable_latency": 8e-6, "d2h_pageable_rate": 9e9,
@@ -30,10 +31,10 @@ CLOSE_S = 1e-12
 GAPS = {way: KNOWN[f"gap_{way}"] + KNOWN[f"write_{way}"] - KNOWN[f"one_stream_{way}"] for way in model.WAYS}
 
 seconds = st.floats(0, 1e-3)
-no_bytes = st.just(0.0)
-kernel_work = st.builds(model.Work, st.just("gpu"), seconds, seconds, st.integers(0, 3), st.booleans(), no_bytes)
+zeros = (st.just(0.0),) * 3
+kernel_work = st.builds(model.Work, st.just("gpu"), seconds, seconds, st.integers(0, 3), st.booleans(), *zeros)
 copy_work = st.builds(
-    model.Work, st.sampled_from(("h2d", "d2h")), seconds, st.just(0.0), st.just(0), st.booleans(), no_bytes
+    model.Work, st.sampled_from(("h2d", "d2h")), seconds, st.just(0.0), st.just(0), st.booleans(), *zeros
 )
 several = st.lists(kernel_work | copy_work, min_size=1, max_size=6).map(tuple)
 none = st.just(())
@@ -242,6 +243,37 @@ def test_memory_keeps_no_kernel_that_leaves_it_free() -> None:
     found = model.play([slow] * 20 + [quick] * 20)
     assert found.work[-1].end_s == pytest.approx(60e-6, rel=0.4)
     assert found.end_s == pytest.approx(2e-3)
+
+
+@given(st.integers(1, 8), st.lists(st.tuples(st.floats(0, 50e-6), st.floats(0, 1)), min_size=1, max_size=40))
+def test_streams_share_the_sms(streams: int, kernels: list[tuple[float, float]]) -> None:
+    """No sooner than the SMs can run all blocks, no later than one stream; kernels that fill the GPU run in turn."""
+    for full in (True, False):
+        shares = [1.0 if full else share for _, share in kernels]
+        of = [
+            model.Act("launch", 0.0, 0.0, (model.Work("gpu", length, sms_s=length * share),), index % streams)
+            for index, ((length, _), share) in enumerate(zip(kernels, shares, strict=True))
+        ]
+        found = model.play(of)
+        assert found.end_s >= sum(act.work[0].sms_s for act in of) - CLOSE_S
+        assert found.end_s <= model.play([act._replace(stream=0) for act in of]).end_s + CLOSE_S
+        if full:
+            assert found.end_s == pytest.approx(sum(length for length, _ in kernels), abs=CLOSE_S)
+
+
+def test_a_replay_hands_over_one_root_after_another() -> None:
+    """Its call is longer by each further root, and each root may begin before the call has returned."""
+    workload = step(Kernels(64, (0.1e-6,)), streams=64)
+    (replay,) = model.acts(workload, KNOWN, "graph")
+    one = 2.1e-6 + 64 * 2e-9
+    assert replay.host_s == pytest.approx(one + 63 * 0.7e-6)
+    found = model.play([replay])
+    begins = [span.begin_s for span in found.work]
+    assert begins == pytest.approx([one + place * 0.7e-6 + 3.5e-6 for place in range(64)])
+    assert sum(found.shares.values()) == pytest.approx(found.end_s)
+    forked = step(Copies("h2d", 64), Kernels(64, (0.1e-6,)), streams=64)
+    (replay,) = model.acts(forked, KNOWN, "graph")
+    assert replay.host_s == pytest.approx(2.1e-6 + 65 * 2e-9), "a copy that all wait for is the only root"
 
 
 def test_directions_are_copied_at_once_and_one_direction_in_turn() -> None:

@@ -38,7 +38,8 @@ def test_a_step_takes_what_the_law_says(duration_s: float, period_s: float) -> N
     assert found.stream.step_s == pytest.approx(2.5e-6 + 3e-6 + 199 * period_s + duration_s + 2e-6)
     call_s = 1e-6 + 200e-9
     assert found.graph.step_s == pytest.approx(call_s + 2.5e-6 + 200 * duration_s + 199 * 0.5e-6 + 2e-6)
-    assert found.making_s == pytest.approx(10e-6 + 200 * 2e-6)
+    assert found.making == pytest.approx((found.stream.step_s, 0.0, 10e-6 + 200 * 2e-6))
+    assert found.making_s == pytest.approx(sum(found.making))
     assert found.break_even == math.ceil(found.making_s / (found.stream.step_s - found.graph.step_s))
     assert found.stream.limit == ("kernel" if duration_s > 1e-6 else "host")
     for one in (found.stream, found.graph):
@@ -166,13 +167,13 @@ def advised(workload: Workload, constants: Fit | None = None) -> dict[str, float
 
 
 def test_advice_is_what_the_changed_step_would_take() -> None:
-    found = forecast(step(1000, 0.2e-6, "torch_eager", arguments=1), fit())
+    found = forecast(step(1000, 0.2e-6, "torch_eager", arguments=1, host_s=0.0), fit())
     by_name = {advice.name: advice for advice in found.advice}
     assert list(found.advice) == sorted(found.advice, key=lambda advice: advice.step_s)
     assert by_name["graph"].step_s == pytest.approx(found.graph.step_s)
     compiled = predict(step(1000, 0.2e-6, "loop", arguments=1), fit(**{"call.loop.1": 2.525e-6}), "stream")
     assert by_name["layer"].step_s == pytest.approx(compiled.step_s, rel=0.01)
-    fused = predict(step(500, 0.4e-6, "torch_eager", arguments=1), fit(), "stream")
+    fused = predict(step(500, 0.4e-6, "torch_eager", arguments=1, host_s=0.0), fit(), "stream")
     assert by_name["fuse"].step_s == pytest.approx(fused.step_s)
     for advice in found.advice:
         assert advice.saves == pytest.approx(1 - advice.step_s / found.stream.step_s)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from sections import drawn as drawn_whole
 from sections import lines_of, some, widest
 
-from microbench.analysis.evidence import Finding
+from microbench.analysis.evidence import Finding, evidence_by_device
 from microbench.analysis.limits import pcie_rate
 from microbench.core.errors import UsageError
 from microbench.core.model import GpuInfo, LinkInfo
@@ -30,7 +30,7 @@ from microbench.report.sheets import prediction
 from microbench.report.sheets.prediction import Side
 from microbench.report.terminal import charts
 
-RUN = make_graph_run()
+ROWS = evidence_by_device(make_graph_run())[0]
 described = partial(step_file.described, layers=layer_names())
 read = partial(step_file.read, layers=layer_names())
 GPU = GpuInfo("Made", "GPU-made", link=LinkInfo(generation_max=5, lanes_max=16, max_payload_bytes=256))
@@ -49,7 +49,7 @@ def drawn(report: Report, width: int = 120, encoding: str = "utf-8") -> str:
 
 
 def sheet(workload: Workload, fit: Fit | None = None, **side: object) -> Report:
-    return prediction.sheet(Side(predicted(workload, fit), RUN, GPU, **side))
+    return prediction.sheet(Side(predicted(workload, fit), ROWS, **side))
 
 
 def finding_of(rule: str, workload: Workload, fit: Fit | None = None, **side: object) -> Finding | None:
@@ -61,7 +61,7 @@ def finding_of(rule: str, workload: Workload, fit: Fit | None = None, **side: ob
 
 SLOW = make_fit(replay__loop=1e-3)
 PAGEABLE = Workload((HostWork(1e-6), Wait(), Copies("h2d", 4096, memory="pageable")))
-TORCH = step(10, "1us", "torch", arguments=1)
+TORCH = step(10, "1us", "torch", arguments=1, host="0")
 
 
 @pytest.mark.parametrize(
@@ -79,6 +79,13 @@ TORCH = step(10, "1us", "torch", arguments=1)
         ("prediction.interval", step(), None, "note", ["2.0 %", "1.1 %", "95 %", "2.0 %"]),
         ("prediction.interval", step(), make_fit(steps=0), "advice", ["2.0 %", "1.1 %", "2.0 %"]),
         ("prediction.assumed", TORCH, None, "note", []),
+        (
+            "prediction.host",
+            step(10, "1us", "torch", arguments=1),
+            None,
+            "advice",
+            ["8.00 µs", "18.5 µs", "25 µs", "33 µs"],
+        ),
         ("prediction.workload", read("decode-7b"), make_fit(call__torch_eager__0=TORCH_S), "note", None),
     ],
 )
@@ -91,14 +98,14 @@ def test_a_finding_has_its_severity_and_figures(
 
 
 def test_a_finding_without_anything_to_say_is_left_out() -> None:
-    torch = step(100, "1us", "torch", arguments=1)
+    torch = step(100, "1us", "torch", arguments=1, host="0")
     silent = {"outside": step(1250), "assumed": step(), "advice": torch, "graph": PAGEABLE, "workload": step()}
     assert [rule for rule, workload in silent.items() if finding_of(f"prediction.{rule}", workload) is not None] == []
 
 
 @pytest.mark.parametrize(("reference", "severity"), [(True, "advice"), (False, "warning")])
 def test_constants_of_another_machine_are_marked(reference: bool, severity: str) -> None:
-    """RUN is simulated, so its constants are never this machine's."""
+    """The run is simulated, so its constants are never this machine's."""
     finding = some(finding_of("prediction.origin", step(), reference=reference))
     assert finding.severity == severity
     assert finding.advice
@@ -114,7 +121,7 @@ def test_the_gpu_idles_where_no_kernel_runs() -> None:
 def test_a_graph_that_pays_later_than_planned_is_told() -> None:
     late = predicted(step(1000, "1us", replays=2))
     saved_s = 1000 * (2e-6 - 1e-6 - GRAPH_GAP_S)
-    assert late.break_even == pytest.approx((10e-6 + 1000 * 2e-6) / saved_s, abs=1.1)
+    assert late.break_even == pytest.approx((late.stream.step_s + 10e-6 + 1000 * 2e-6) / saved_s, abs=1.1)
     assert f"after {late.break_even} steps: more than the 2 planned" in words.paying(late)
     assert "planned" not in words.paying(predicted(step(1000, "1us")))
     assert "never" in words.paying(predicted(step(2, "1us"), SLOW))
@@ -131,7 +138,7 @@ def test_a_step_is_described_by_what_is_in_it() -> None:
 
 
 def test_the_changes_that_save_most_come_first() -> None:
-    workload = step(100, "1us", "torch", arguments=1, syncs_per_step=4)
+    workload = step(100, "1us", "torch", arguments=1, host="0", syncs_per_step=4)
     advice, text = predicted(workload).advice, drawn(sheet(workload))
     assert advice[0].name == "graph"
     places = [text.index(f"{place}.  {change.what}"[:40]) for place, change in enumerate(advice, start=1)]
@@ -191,7 +198,7 @@ def after(workload: Workload, **what: object) -> Forecast:
 
 
 def test_a_shorter_call_or_gap_shortens_the_step_that_it_bounds_by_as_much() -> None:
-    host_bound, gpu_bound = step(1000, "0", "torch", arguments=1), step(1000, "9us")
+    host_bound, gpu_bound = step(1000, "0", "torch", arguments=1, host="0"), step(1000, "9us")
     before, then = predicted(host_bound), after(host_bound, submit_s=2e-6)
     assert before.stream.step_s - then.stream.step_s == pytest.approx(1000 * (TORCH_S - 2e-6), rel=1e-3)
     assert some(then.graph).step_s == some(before.graph).step_s
@@ -253,7 +260,7 @@ def whatif_findings(workload: Workload, **what: object) -> dict[str, Finding]:
     return {finding.rule: finding for finding in every}
 
 
-TORCH_1000 = step(1000, "0", "torch", arguments=1)
+TORCH_1000 = step(1000, "0", "torch", arguments=1, host="0")
 
 
 @pytest.mark.parametrize(
@@ -263,7 +270,7 @@ TORCH_1000 = step(1000, "0", "torch", arguments=1)
         ("whatif.gain", TORCH_1000, {"submit_s": 16e-6}, "note", ["2.0×"]),
         ("whatif.gain", step(1000, "9us"), {"gap_s": 0.9 * GAP_S}, "note", []),
         ("whatif.stream", step(1000, "0"), {"gap_s": 0.0}, "note", ["100 %", "100 %"]),
-        ("whatif.graph", step(1000, "1us"), {"graph_gap_s": 0.0}, "note", ["34 %", "1 %"]),
+        ("whatif.graph", step(1000, "1us"), {"graph_gap_s": 0.0}, "note", ["33.6 %", "0.60 %"]),
         ("whatif.unused", step(), {"memory_rate": 1e12}, "warning", []),
         ("prediction.outside", step(2000), {"gap_s": 0.0}, "warning", []),
     ],
@@ -290,11 +297,11 @@ def test_a_time_that_reads_differently_is_never_the_same() -> None:
 
 
 def test_two_machines_stand_side_by_side() -> None:
-    slower = Side(predicted(step(900, "0"), make_fit(call__loop__0=4e-6)), RUN, GPU, True)
-    report = prediction.against_sheet(Side(predicted(step(900, "0")), RUN, GPU), slower)
+    slower = Side(predicted(step(900, "0"), make_fit(call__loop__0=4e-6)), ROWS, True)
+    report = prediction.against_sheet(Side(predicted(step(900, "0")), ROWS), slower)
     text = drawn(report)
     assert all(words in text for words in ("2.0× as long", "stream first"))
-    assert any(banner.word == "REFERENCE" for banner in report.banners)
-    assert [name for name, _ in report.facts if name.startswith("against ")]
+    ((_, costs),) = report.facts
+    assert costs.split(" · against ") == ["SIMULATED GPU, not a real one"] * 2
     found = pairs(predicted(step(900, "0")), slower.forecast)
     assert [in_words(pair) for pair in found] == ["2.0× as long", "the same"]

@@ -21,11 +21,12 @@ from microbench.core.model import Run
 from microbench.core.ops import LOOP_LAYER
 from microbench.core.units import typed_time
 from microbench.predict import timeline as words
+from microbench.predict.fit import fit_for
 from microbench.predict.forecast import Forecast, forecast
 from microbench.predict.timeline import nearest
 from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
-from microbench.report.document import Lane, Span, TimeLine
-from microbench.report.sheets.prediction import timeline_sheet
+from microbench.report.document import Lane, Report, Span, TimeLine
+from microbench.report.sheets.prediction import Side, timeline_sheet
 from microbench.report.suites import timeline
 from microbench.report.terminal import plots
 from microbench.runs import schema, store
@@ -68,8 +69,13 @@ def texts(one: Lane, kind: str) -> list[str]:
     return [span.text for span in one.spans if span.kind == kind]
 
 
+def sheet(workload: Workload, run: Run = WHOLE) -> Report:
+    rows, fit = fit_for(run, workload)
+    return timeline_sheet(Side(forecast(workload, fit), rows))
+
+
 def told(workload: Workload, run: Run = WHOLE, width: int = 100) -> str:
-    return drawn(timeline_sheet(run, workload), width, brief=True)
+    return drawn(sheet(workload, run), width, brief=True)
 
 
 def time_line(one: TimeLine, width: int, fine: bool = True) -> list[str]:
@@ -251,7 +257,7 @@ def test_levels_are_as_high_as_their_mean_and_never_out_of_sight() -> None:
 
 
 def test_a_page_without_blocks_is_ascii() -> None:
-    lines = drawn(timeline_sheet(WHOLE, plain(100, 9e-6)), 80, "ascii", brief=True).splitlines()
+    lines = drawn(sheet(plain(100, 9e-6)), 80, "ascii", brief=True).splitlines()
     assert max(map(len, lines)) <= 80
     queue = [line for line in lines if line.lstrip().startswith("queue")]
     assert len(queue) == 4
@@ -307,15 +313,15 @@ def test_the_nearest_measured_step_is_found() -> None:
 
 def test_a_long_description_ends_behind_a_comma() -> None:
     parts = (Copies("h2d", 1 << 20), Copies("h2d", 4096), Kernels(60, (6e-6,)), Copies("d2h", 1 << 16), Wait())
-    sheet = timeline_sheet(store.read(store.bundled()["nvidia-h200"]), Workload(parts, layer="torch_eager", streams=3))
-    title = sheet.sections[0].title
+    drawn_sheet = sheet(Workload(parts, layer="torch_eager", streams=3), store.read(store.bundled()["nvidia-h200"]))
+    title = drawn_sheet.sections[0].title
     assert title.endswith(", …")
     assert len(title) < 90
 
 
 def test_errors_name_the_cause_and_the_command() -> None:
     with pytest.raises(RunUnreadableError) as raised:
-        timeline_sheet(make_run(), plain(8, 3e-6), adding=("--into", "my run", "--device", "fake"))
+        fit_for(make_run(), plain(8, 3e-6), adding=("--into", "my run", "--device", "fake"))
     assert "has no figures of graph_lifecycle" in raised.value.cause
     assert raised.value.next_step == "microbench run graph_lifecycle --into 'my run' --device fake measures them"
 

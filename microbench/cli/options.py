@@ -123,6 +123,21 @@ SyncsPerStep = Annotated[Count, _option("N", "Synchronizations in a step; defaul
 CopyIn = Annotated[Typed, _option("SIZE", "Copy this much to the GPU first, from pinned memory: 1MiB.")]
 CopyOut = Annotated[Typed, _option("SIZE", "Copy this much from the GPU at the end, to pinned memory: 4KiB.")]
 Streams = Annotated[Count, _option("N", "Streams that share the kernels; default: 1.")]
+StepHost = Annotated[
+    Typed,
+    _option(
+        "TIME",
+        "The program's own host time for each launch, on top of the layer's call: 12us; default: that of the file, or "
+        "for PyTorch, CuPy's ufuncs and JAX a range from bare operations to typical model code.",
+        "--host",
+    ),
+]
+StepBlocks = Annotated[
+    Count, _option("N", "Blocks of each kernel: as many as the GPU has SMs fill it. For several streams.", "--blocks")
+]
+StepShare = Annotated[
+    float | None, _option("SHARE", "Share of the SMs that each kernel fills: 0.25. For several streams.", "--sm-share")
+]
 Replays = Annotated[
     Count, _option("N", "How many times the step runs, which decides whether a graph pays off; default: 1000.")
 ]

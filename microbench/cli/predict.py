@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from microbench.cli import options
+from microbench.cli.options import REFERENCE_RUN
 from microbench.cli.output import draw, print_bytes
 from microbench.cli.runs import adding_to, consistent, is_reference, last_with, load
 from microbench.core.errors import UsageError
@@ -31,6 +32,9 @@ def predict(
     copy_out: options.CopyOut = None,
     streams: options.Streams = None,
     replays: options.Replays = None,
+    host: options.StepHost = None,
+    blocks: options.StepBlocks = None,
+    sm_share: options.StepShare = None,
     run: options.PredictedRun = None,
     json: options.PredictedJson = False,
     why: options.Why = False,
@@ -45,7 +49,9 @@ def predict(
     from microbench.predict import step_file
     from microbench.report.sheets import prediction
 
-    step = step_file.Options(kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays)
+    step = step_file.Options(
+        kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays, host, blocks, sm_share
+    )
     side = _predicted(step_file.described(workload, step, layer_names()), run)
     if json:
         print_bytes(prediction.encoded(side))
@@ -64,6 +70,9 @@ def whatif(
     copy_out: options.CopyOut = None,
     streams: options.Streams = None,
     replays: options.Replays = None,
+    host: options.StepHost = None,
+    blocks: options.StepBlocks = None,
+    sm_share: options.StepShare = None,
     submit: options.Submit = None,
     to_layer: options.ToLayer = None,
     gap: options.Gap = None,
@@ -88,7 +97,9 @@ def whatif(
     from microbench.predict import step_file
     from microbench.report.sheets import prediction as drawing
 
-    step = step_file.Options(kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays)
+    step = step_file.Options(
+        kernels, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, replays, host, blocks, sm_share
+    )
     changes = step_file.changes(
         {
             "submit_s": submit,
@@ -117,16 +128,25 @@ def whatif(
 
 
 def _predicted(step: Workload, name: str | None) -> Side:
-    """The prediction of a step from the costs in the named run, or in the newest run that has them."""
-    from microbench.predict.fit import fit_for, suits
+    """The prediction of a step from the costs in the named run, or in the newest run that has them.
+
+    Where a run of a real GPU measured no model code, the bundled reference shows what model code takes.
+    """
+    from microbench.predict.fit import fit_for, suits, with_model_code_of
     from microbench.predict.forecast import forecast
+    from microbench.predict.unknowns import unknown_host
     from microbench.report.sheets.prediction import Side
 
     path, run = load(name) if name is not None else last_with(lambda run: suits(run, step))
     reference, adding = is_reference(path), adding_to(name, path, run)
     with consistent(run):
         evidence, fit = fit_for(run, step, adding)
-        return Side(forecast(step, fit), run, evidence.gpu, reference, adding)
+    if unknown_host(step) and not fit.model_code and not reference and not run.simulated:
+        _, bundled = load(REFERENCE_RUN)
+        with consistent(bundled):
+            fit = with_model_code_of(fit, bundled)
+    with consistent(run):
+        return Side(forecast(step, fit), evidence, reference, adding)
 
 
 def timeline(
@@ -139,6 +159,9 @@ def timeline(
     copy_in: options.CopyIn = None,
     copy_out: options.CopyOut = None,
     streams: options.Streams = None,
+    host: options.StepHost = None,
+    blocks: options.StepBlocks = None,
+    sm_share: options.StepShare = None,
     run: options.PredictedRun = None,
     why: options.Why = False,
     svg: options.Svg = None,
@@ -150,21 +173,17 @@ def timeline(
     """
     from microbench.gpu.layers.base import layer_names
     from microbench.predict import step_file
-    from microbench.predict.fit import suits
     from microbench.report.sheets import prediction as drawing
 
     count = DRAWN_KERNELS if kernels is None and workload is None else kernels
-    typed = step_file.Options(count, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams)
+    typed = step_file.Options(
+        count, duration, layer, arguments, syncs_per_step, copy_in, copy_out, streams, None, host, blocks, sm_share
+    )
     step = step_file.described(workload, typed, layer_names())
     if step.kernels > MOST_KERNELS:
         cause = f"a step of {step.kernels} kernels is too long to draw"
         raise UsageError(cause, f"draw at most {MOST_KERNELS}, or use microbench predict")
-    path, recorded = load(run) if run is not None else last_with(lambda run: suits(run, step))
-    with consistent(recorded):
-        sheet = drawing.timeline_sheet(
-            recorded, step, reference=is_reference(path), adding=adding_to(run, path, recorded)
-        )
-    draw(sheet, svg, force=force, brief=True, why=why)
+    draw(drawing.timeline_sheet(_predicted(step, run)), svg, force=force, brief=True, why=why)
 
 
 def explain(

@@ -125,6 +125,13 @@ def as_time(seconds: float) -> str:
     return quantity(seconds, "s")
 
 
+def two_times(low_s: float, high_s: float) -> str:
+    """The ends of a range of times, with a common unit written once: "8.05 to 37.1 ms", "998 ns to 1.05 µs"."""
+    first, last = as_time(low_s), as_time(high_s)
+    number, _, unit = first.partition(" ")
+    return first if first == last else f"{number if last.endswith(f' {unit}') else first} to {last}"
+
+
 def rate_of(value: float, what: str) -> str:
     """A number of things a second: "293 k launches/s", "12.0 launches/s"."""
     return f"{quantity(value, '1/s').removesuffix('/s').strip()} {what}/s"

@@ -63,11 +63,26 @@ class Reach(msgspec.Struct, frozen=True):
     streams: int = 1
 
 
+class ModelCode(msgspec.Struct, frozen=True):
+    """A measured example of model code: host time for one launch, and of PyTorch's own call in the same run, in s.
+
+    ``capture_share`` is how long the step's calls take in a capture, as a share of what they take in a stream.
+    """
+
+    model: str
+    launch_s: float
+    call_s: float
+    capture_share: float | None
+    rests_on: tuple[str, ...]
+
+
 class Fit(msgspec.Struct, frozen=True):
     """The constants of one GPU of one run, by name; ``layers`` are those whose launch calls are known,
     ``titles`` what reports call them.
 
-    ``misfit`` is by way and by what limits the step: (way, "host" | "gpu").
+    ``misfit`` is by way and by what limits the step: (way, "host" | "gpu"). ``model_code`` are measured examples, of
+    another run if ``model_code_of`` names one. ``sms`` is the GPU's number of SMs. ``measured_calls`` are launch calls
+    as they were measured, of those that a what-if has given another value.
     """
 
     constants: Mapping[str, Constant]
@@ -77,6 +92,10 @@ class Fit(msgspec.Struct, frozen=True):
     device: str | None = None
     run_id: str = ""
     titles: Mapping[str, str] = {}
+    model_code: tuple[ModelCode, ...] = ()
+    model_code_of: str = ""
+    sms: int | None = None
+    measured_calls: Mapping[str, float] = {}
 
     @property
     def values(self) -> dict[str, float]:
@@ -320,10 +339,8 @@ def gaps(evidence: Evidence) -> Found:
         if writing is None or own is None:
             yield f"write_{way}", WRITE
         else:
-            others = [
-                gap(evidence, way, **(WRITING | {"blocks": blocks})) or writing for blocks in ("one", "eight_an_sm")
-            ]
-            apart = max(abs(other.value - writing.value) for other in others)
+            grids = [gap(evidence, way, **(WRITING | {"blocks": blocks})) for blocks in ("one", "eight_an_sm")]
+            apart = max((abs(grid.value - writing.value) for grid in grids if grid is not None), default=0.0)
             longer = combined([(1, writing), (-1, own)], least=-math.inf)
             yield f"write_{way}", around(longer.value, max(half_width(longer), apart), longer.rests_on, least=-math.inf)
         chains = [
@@ -396,6 +413,18 @@ def front_end(evidence: Evidence, known: Mapping[str, Constant]) -> Found:
     apart = all_alike if all_alike.value > chained.value else others
     if apart.value > 0:
         yield "front_end", apart
+
+
+def further_roots(evidence: Evidence) -> Found:
+    """The host time that each further root of a graph adds to its replay call, from independent kernels of no length
+    and the chain of as many. The call hands one root after another to the GPU."""
+    chain = evidence.row("graph_shape", "graph_submit", shape="chain", duration_ns=0)
+    several = evidence.curve("graph_shape", "graph_submit", "branches", shape="independent", duration_ns=0)
+    if chain is None or not several:
+        return
+    roots, apart = several[-1]
+    if roots > 1:
+        yield "replay_root", combined([(1 / (roots - 1), of_row(apart)), (-1 / (roots - 1), of_row(chain))])
 
 
 UNMEASURED_CALL = "a copy's call takes as long as a launch, or as what a short copy leaves for it"

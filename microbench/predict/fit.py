@@ -12,9 +12,10 @@ from microbench.analysis.evidence import Evidence, evidence_by_device, rests_on,
 from microbench.analysis.graph_steps import layer_titles
 from microbench.analysis.quantiles import FloatArray
 from microbench.analysis.stats import STUDENT_T
-from microbench.core.errors import RunUnreadableError, run_command
-from microbench.core.model import Run
+from microbench.core.errors import RunUnreadableError, UsageError, run_command
+from microbench.core.model import GpuInfo, Run
 from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
+from microbench.core.units import about_size
 from microbench.predict.constants import (
     Constant,
     Fit,
@@ -24,6 +25,7 @@ from microbench.predict.constants import (
     copies,
     direct,
     front_end,
+    further_roots,
     half_width,
     memory,
     own_s,
@@ -31,7 +33,8 @@ from microbench.predict.constants import (
     stand_in,
 )
 from microbench.predict.model import WAYS, Way, call_name, needed, replay_name
-from microbench.predict.workload import Kernels, Workload
+from microbench.predict.unknowns import MEASURED, model_code
+from microbench.predict.workload import Copies, Kernels, Workload
 
 # A step is known no better than this share of it: processes differ, and the samples of one process do not show that.
 LEAST_SIGMA = 0.01
@@ -311,7 +314,8 @@ SHOWN_BY = {
     "write_stream": "launch_gap", "write_graph": "launch_gap", "one_stream_stream": "launch_gap",
     "one_stream_graph": "launch_gap", "replay_node": "graph_lifecycle",
     "replay_way": "graph_gain", "make": "graph_lifecycle",
-    "make_node": "graph_lifecycle", "front_end": "graph_shape", "memory": "memory_stream",
+    "make_node": "graph_lifecycle", "front_end": "graph_shape", "replay_root": "graph_shape",
+    "memory": "memory_stream",
     "h2d_call": "link_latency", "d2h_call": "link_latency", "h2d_way": "link_latency", "d2h_way": "link_latency",
 }  # fmt: skip
 # A call is known no better than this share if only one other count of arguments was measured.
@@ -337,7 +341,7 @@ def fit(evidence: Evidence) -> Fit:
     calibration = calibrated(measured, known | loosely)
     constants = known | others
     constants |= _settled(constants, measured, calibration)
-    constants |= dict(front_end(evidence, constants))
+    constants |= dict(front_end(evidence, constants)) | dict(further_roots(evidence))
     constants |= dict(copies(evidence, constants)) | dict(memory(evidence))
     return Fit(
         constants=constants,
@@ -347,7 +351,18 @@ def fit(evidence: Evidence) -> Fit:
         device=evidence.device,
         run_id=evidence.run.run_id,
         titles=layer_titles(evidence.run),
+        model_code=model_code(evidence, constants.get(call_name(MEASURED, 1))),
+        sms=evidence.gpu.sm_count if evidence.gpu is not None else None,
     )
+
+
+def with_model_code_of(fitted: Fit, run: Run) -> Fit:
+    """The fit with the examples of model code of another run, where that has any; words then name its GPU."""
+    for evidence in evidence_by_device(run):
+        examples = model_code(evidence, direct(evidence).get(call_name(MEASURED, 1)))
+        if examples and evidence.gpu is not None:
+            return msgspec.structs.replace(fitted, model_code=examples, model_code_of=evidence.gpu.name)
+    return fitted
 
 
 def missing(fitted: Fit, workload: Workload, ways: Iterable[Way]) -> list[str]:
@@ -469,19 +484,35 @@ def _reach(evidence: Evidence, measured: list[Step], constants: Mapping[str, Con
 def fit_for(run: Run, workload: Workload, adding: Sequence[str] = ()) -> tuple[Evidence, Fit]:
     """The run's first GPU whose measurements suffice for the workload, and its fit with the workload's calls.
 
-    Raises RunUnreadableError that names the benchmarks to run; ``adding`` are the options that add to this run.
+    Raises RunUnreadableError that names the benchmarks to run; ``adding`` are the options that add to this run. Raises
+    UsageError for a kernel or copy larger than that GPU's memory.
     """
     lacking: list[str] = []
     for evidence in evidence_by_device(run):
         fitted = fit(evidence)
         absent = missing(fitted, workload, WAYS)
         if not absent:
+            if evidence.gpu is not None:
+                check_sizes(workload, evidence.gpu)
             return evidence, with_calls(fitted, workload)
         lacking = lacking or absent
     raise RunUnreadableError(
         f"run {run.run_id} has no figures of {', '.join(lacking)}, which the prediction rests on",
         f"{run_command(lacking, adding)} measures them",
     )
+
+
+def check_sizes(workload: Workload, gpu: GpuInfo) -> None:
+    """Raise UsageError if a kernel or a copy of the workload moves more than the GPU's memory holds."""
+    most = gpu.memory_bytes
+    for part in workload.parts:
+        size = part.bytes if isinstance(part, Kernels) else part.size_bytes if isinstance(part, Copies) else 0
+        if most and size > most:
+            what = "a kernel moves" if isinstance(part, Kernels) else "a copy moves"
+            raise UsageError(
+                f"{what} {about_size(size)}, and the memory of the {gpu.name} holds {about_size(most)}",
+                "split it into several kernels or copies that each fit",
+            )
 
 
 def suits(run: Run, workload: Workload) -> bool:

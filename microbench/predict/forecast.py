@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from microbench.core.errors import UsageError
 from microbench.core.ops import LOOP_LAYER
+from microbench.predict import unknowns
 from microbench.predict.constants import Fit, scattering_s
 from microbench.predict.fit import with_calls
-from microbench.predict.model import LIMITS, Limit, Played, Way, acts, graphs, needed, play
+from microbench.predict.model import LIMITS, Limit, Played, Way, acts, call_name, graphs, needed, play
+from microbench.predict.unknowns import HostTime
 from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 
 # Without a synchronise steps flow into one another: the time of one is the difference of many and half as many. Two are
@@ -25,6 +30,13 @@ FEW_PIECES = 4
 BEYOND = 1.25
 # The share of the step that an advice must save to be listed.
 WORTH = 0.02
+# Steps in the stream before a step is captured. PyTorch asks for three (torch.cuda.make_graphed_callables,
+# num_warmup_iters=3); elsewhere one loads the code, which a capture would not.
+WARM_UPS: Mapping[str, int] = {"torch_eager": 3, "torch_out": 3}
+USUAL_WARM_UPS = 1
+# Host times for each launch between which the verdict is searched, and the search's steps.
+LONGEST_LAUNCH_S, HALVINGS = 1e-3, 16
+ENDS: tuple[unknowns.End, unknowns.End] = ("low", "high")
 
 
 class Prediction(msgspec.Struct, frozen=True):
@@ -32,7 +44,8 @@ class Prediction(msgspec.Struct, frozen=True):
 
     ``idle_share`` is the share of the step without a kernel on the GPU. ``shares`` are seconds of the critical path by
     what they were spent on. ``outside`` says where the step goes beyond what was measured. ``names`` are the constants
-    used. ``played`` is one step from an idle machine.
+    used. ``played`` is one step from an idle machine. ``ends`` are the shortest and the longest time of a step that is
+    only known within a range, each a prediction of its own; the interval then reaches from the one's to the other's.
     """
 
     way: Way
@@ -44,6 +57,12 @@ class Prediction(msgspec.Struct, frozen=True):
     outside: tuple[str, ...]
     names: tuple[str, ...]
     played: Played
+    ends: tuple[Prediction, ...] = ()
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """The limit at either end of the range; a single one if they agree."""
+        return tuple(dict.fromkeys(end.limit for end in self.ends or (self,)))
 
     @property
     def limit(self) -> Limit:
@@ -65,25 +84,53 @@ class Advice(msgspec.Struct, frozen=True):
     saves: float
 
 
+class Making(NamedTuple):
+    """What making a step's graphs takes, in seconds: warm-up steps in the stream, the calls of the layer that captures
+    them, and the driver's part (capture, instantiate, upload)."""
+
+    warm_up_s: float
+    calls_s: float
+    driver_s: float
+
+
 class Forecast(msgspec.Struct, frozen=True):
     """A workload both ways. ``graph`` is None where nothing of it can be captured.
 
-    ``making_s`` is the time to capture, instantiate and upload its graphs, ``break_even`` the number of steps after
-    which that has paid, None if it never does. ``advice`` is sorted by what it saves.
+    ``making`` is what making its graphs takes, ``break_even`` the number of steps after which that has paid, None if it
+    never does. ``advice`` is sorted by what it saves. ``filled`` is the workload as it was played, with what its
+    description leaves out. If that makes a range, ``ends`` are the forecasts at all its ends by their time in the
+    stream, and the forecast's own figures are those of typical model code with kernels side by side. ``host`` is the
+    range of the host time for each launch where nobody gave it, and ``launch_bound_s`` the shortest with which the step
+    is launch-bound, None if it never is.
     """
 
     workload: Workload
     fit: Fit
     stream: Prediction
     graph: Prediction | None
-    making_s: float
+    making: Making
     break_even: int | None
     advice: tuple[Advice, ...]
+    filled: Workload
+    ends: tuple[Forecast, ...] = ()
+    host: HostTime | None = None
+    launch_bound_s: float | None = None
 
     @property
     def speedup(self) -> float:
         """Stream over graph; 1 without a graph."""
         return self.stream.step_s / self.graph.step_s if self.graph is not None else 1.0
+
+    @property
+    def speedups(self) -> tuple[float, float]:
+        """The least and the largest speed-up of its ends."""
+        ratios = [end.speedup for end in self.ends or (self,)]
+        return min(ratios), max(ratios)
+
+    @property
+    def making_s(self) -> float:
+        """Everything that making its graphs takes."""
+        return sum(self.making)
 
 
 def forecast(workload: Workload, fit: Fit) -> Forecast:
@@ -92,14 +139,81 @@ def forecast(workload: Workload, fit: Fit) -> Forecast:
     Raises UsageError where the fit lacks a constant; ``fit.missing`` tells which benchmarks measure it.
     """
     fit = with_calls(fit, workload)
-    stream = predict(workload, fit, "stream")
-    nodes = graphs(workload)
-    graph = predict(workload, fit, "graph") if nodes else None
-    values = fit.values
-    making_s = sum(values["make"] + values["make_node"] * count for count in nodes) if graph is not None else 0.0
+    host = unknowns.host_of(workload, fit)
+    shares = unknowns.unknown_shares(workload, fit.sms)
+    found = _known(unknowns.filled(workload, fit), fit)
+    if host is not None or shares:
+        hosts = ENDS if host is not None else ENDS[:1]
+        corners = [
+            _known(unknowns.filled(workload, fit, *corner), fit)
+            for corner in itertools.product(hosts, ENDS if shares else ENDS[:1])
+        ]
+        ends = tuple(sorted(corners, key=lambda end: end.stream.step_s))
+        streams, graphed = [end.stream for end in ends], [end.graph for end in ends if end.graph is not None]
+        found = msgspec.structs.replace(
+            found,
+            stream=_between(found.stream, streams),
+            graph=None if found.graph is None else _between(found.graph, graphed),
+            ends=ends,
+            host=host,
+            launch_bound_s=None if host is None else _launch_bound_s(workload, fit),
+        )
+    return msgspec.structs.replace(found, workload=workload, advice=_advice(workload, fit, found.stream, found.graph))
+
+
+def _known(known: Workload, fit: Fit) -> Forecast:
+    """The forecast, without advice, of a workload that leaves nothing out."""
+    stream = predict(known, fit, "stream")
+    graph = predict(known, fit, "graph") if graphs(known) else None
+    making = _making(known, fit, stream.step_s) if graph is not None else Making(0.0, 0.0, 0.0)
     saved_s = stream.step_s - graph.step_s if graph is not None else 0.0
-    break_even = max(math.ceil(making_s / saved_s), 1) if saved_s > 0 else None
-    return Forecast(workload, fit, stream, graph, making_s, break_even, _advice(workload, fit, stream, graph))
+    break_even = max(math.ceil(sum(making) / saved_s), 1) if saved_s > 0 else None
+    return Forecast(known, fit, stream, graph, making, break_even, (), known)
+
+
+def _between(middle: Prediction, ends: Sequence[Prediction]) -> Prediction:
+    """A prediction with the range from the shortest end to the longest, if the two differ."""
+    low, high = (choose(ends, key=lambda end: end.step_s) for choose in (min, max))
+    if low.step_s == high.step_s:
+        return middle
+    return msgspec.structs.replace(middle, low_s=low.low_s, high_s=high.high_s, ends=(low, high))
+
+
+def _launch_bound_s(workload: Workload, fit: Fit) -> float | None:
+    """The shortest host time for each launch with which the stream is launch-bound; None if it never is."""
+    short, values = _shortened(workload, LONGEST_PERTURBED), fit.values
+
+    def launch_bound(launch_s: float) -> bool:
+        known = unknowns.filled(unknowns.with_host_time(short, fit, launch_s), fit)
+        shares = _flow(known, values, "stream").shares
+        return max(LIMITS, key=lambda name: shares.get(name, 0.0)) == "host"
+
+    low_s, high_s = 0.0, LONGEST_LAUNCH_S
+    if not launch_bound(high_s):
+        return None
+    for _ in range(HALVINGS):
+        middle_s = (low_s + high_s) / 2
+        low_s, high_s = (low_s, middle_s) if launch_bound(middle_s) else (middle_s, high_s)
+    return high_s
+
+
+def _making(workload: Workload, fit: Fit, stream_s: float) -> Making:
+    """A capture makes every call of its layer, with the host time between them; the compiled loop's are the driver's
+    part. Calls take as long as in a stream, or the share of that which model code was measured to take."""
+    values = fit.values
+    calls_s = sum(
+        part.count * (values[call_name(layer, part.arguments)] + (part.host_s or 0.0))
+        for part in workload.parts
+        if isinstance(part, Kernels) and (layer := part.layer or workload.layer) != LOOP_LAYER
+    )
+    shares = [example.capture_share for example in fit.model_code if example.capture_share is not None]
+    driver_s = sum(values["make"] + values["make_node"] * count for count in graphs(workload))
+    return Making(warm_ups(workload) * stream_s, calls_s * (statistics.median(shares) if shares else 1.0), driver_s)
+
+
+def warm_ups(workload: Workload) -> int:
+    """The steps that run in the stream before the step is captured."""
+    return WARM_UPS.get(workload.layer, USUAL_WARM_UPS)
 
 
 def predict(workload: Workload, fit: Fit, way: Way) -> Prediction:
@@ -241,6 +355,7 @@ def _advice(workload: Workload, fit: Fit, stream: Prediction, graph: Prediction 
 def _tried(changed: Workload, fit: Fit) -> float | None:
     """The time of the changed step in a stream; None where the fit lacks a constant for it."""
     known = with_calls(fit, changed)
+    changed = unknowns.filled(changed, known)
     if any(name not in known.constants for name in needed(changed, "stream")):
         return None
     return _flow(changed, known.values, "stream").step_s
@@ -252,7 +367,7 @@ def _changes(workload: Workload) -> Iterator[tuple[str, str, Workload]]:
     if any(layer != LOOP_LAYER for layer in workload.layers):
         compiled = _each_kernels(workload, {"layer": LOOP_LAYER})
         yield "layer", "launch from compiled code", msgspec.structs.replace(compiled, layer=LOOP_LAYER)
-    if any(part.host_s > 0 for part in kernels):
+    if any(part.host_s for part in kernels):
         yield "host", "leave out the program's own host time between launches", _each_kernels(workload, {"host_s": 0.0})
     waits = [index for index, part in enumerate(workload.parts) if isinstance(part, Wait)]
     if len(waits) > 1:

@@ -29,8 +29,9 @@ class Work(NamedTuple):
     """Work that a call submits to an engine of the GPU: its duration, and the gap after the work before it.
 
     ``branch`` is counted from the call's stream: the branches of a graph run side by side. Work that ``joins`` waits
-    for all streams, and all later work waits for it. ``memory_s`` is how long its bytes keep the GPU's memory, which
-    all streams share.
+    for all streams, and all later work waits for it. ``memory_s`` is how long its bytes keep the GPU's memory, and
+    ``sms_s`` how long it would take if it filled all SMs: all streams share both. ``early_s`` is how long before the
+    return of its call the work was handed to the GPU.
     """
 
     lane: Lane
@@ -39,6 +40,8 @@ class Work(NamedTuple):
     branch: int = 0
     joins: bool = False
     memory_s: float = 0.0
+    sms_s: float = 0.0
+    early_s: float = 0.0
 
 
 class Act(NamedTuple):
@@ -92,7 +95,7 @@ def play(acts: Sequence[Act], *, queue: int = 1 << 30, front_end_s: float = 0.0)
     and its way to the GPU has passed, when the work before it in its stream has ended and its gap has passed, when its
     engine is free (copies), and, with a ``front_end_s``, at least that long from the begin of any other kernel. A
     replay comes after all work before it, because a graph is one piece of work to its stream. Kernels side by side end
-    no sooner than the memory can have moved the bytes of all of them.
+    no sooner than the memory can have moved the bytes, and the SMs can have run the blocks, of all of them.
     """
     state = _State(queue, front_end_s)
     for index, act in enumerate(acts):
@@ -119,7 +122,7 @@ class _State:
         self._begins: list[int] = []  # of each submission's first work
         self._ends: dict[int, int] = {}  # of each stream's last work
         self._engines: dict[Lane, int] = {}
-        self._memory = BEGIN  # when the GPU's memory can have moved everything
+        self._shared: dict[str, int] = {}  # when the GPU's memory, or its SMs, can have done everything
         self._joined = BEGIN  # the end that streams without work of their own wait for
         self._last = BEGIN  # the work that ends last
         self._starts: list[tuple[float, int]] = []  # begins of kernels, in the order of time
@@ -130,7 +133,7 @@ class _State:
         self.now = self._after(begin, act.host_s, _spent(act))
         self.host.append(Span(self.at_s[begin], self.at_s[self.now], index, "host"))
         if act.work:
-            self._submit(index, act)
+            self._submit(index, act, begin)
         if act.wait_s is not None and self._last != BEGIN:
             called = self.now
             self.now = self._later(called, self._after(self._last, act.wait_s, "sync"))
@@ -164,19 +167,23 @@ class _State:
             return self.now
         return self._later(self.now, self._begins[-self._queue])
 
-    def _submit(self, index: int, act: Act) -> None:
-        ready = self._after(self.now, act.way_s, "front end")
+    def _submit(self, index: int, act: Act, called: int) -> None:
+        last = self._after(self.now, act.way_s, "front end")
         if act.kind == "replay" and self._ends:
             self._joined = max(self._ends.values(), key=self.at_s.__getitem__)
             self._ends = {}
         for number, work in enumerate(act.work):
-            stream = act.stream + work.branch
+            stream, ready = act.stream + work.branch, last
+            if work.early_s > 0:
+                handed_over = self._after(called, max(act.host_s - work.early_s, 0.0), _spent(act))
+                ready = self._after(handed_over, act.way_s, "front end")
             begin = self._begin(ready, stream, work)
             if number == 0:
                 self._begins.append(begin)
             end = self._after(begin, work.duration_s, "kernel" if work.lane == "gpu" else "link")
-            if work.memory_s > 0:
-                end = self._later(end, self._served(ready, begin, work.memory_s))
+            for what, seconds in (("memory", work.memory_s), ("SMs", work.sms_s)):
+                if seconds > 0:
+                    end = self._later(end, self._served(what, ready, begin, seconds))
             self.work.append(Span(self.at_s[begin], self.at_s[end], index, work.lane))
             self._ends[stream] = end
             self._last = end if self._last == BEGIN else self._later(self._last, end)
@@ -194,11 +201,11 @@ class _State:
             return self._started(begin) if self._front_end_s > 0 else begin
         return self._later(begin, self._engines[work.lane]) if work.lane in self._engines else begin
 
-    def _served(self, ready: int, begin: int, memory_s: float) -> int:
-        """When the GPU's memory can have moved the bytes of this work and of all work since the GPU was idle."""
-        alone = self._memory == BEGIN or self.at_s[ready] >= self.at_s[self._last]
-        self._memory = self._after(begin if alone else self._memory, memory_s, "kernel")
-        return self._memory
+    def _served(self, what: str, ready: int, begin: int, seconds: float) -> int:
+        """When the memory or the SMs can have done this work and all work since the GPU was idle."""
+        alone = what not in self._shared or self.at_s[ready] >= self.at_s[self._last]
+        self._shared[what] = self._after(begin if alone else self._shared[what], seconds, "kernel")
+        return self._shared[what]
 
     def _started(self, begin: int) -> int:
         """The first moment from ``begin`` on at which the front end begins no other kernel."""
@@ -246,6 +253,7 @@ CONSTANTS: Mapping[str, tuple[str, str]] = {
     "one_stream_graph": ("s", "gaps are shorter if all kernels go into one stream"),
     "replay_node": ("s", "time that each node adds to the replay call"),
     "replay_way": ("s", "replay call's return to its first kernel"),
+    "replay_root": ("s", "time that each further root of a graph adds to the replay call"),
     "make": ("s", "capture, instantiate and upload any graph"),
     "make_node": ("s", "time that each node adds to that"),
     "queue": ("launch", "launches that wait before a call blocks"),
@@ -315,7 +323,7 @@ def needed(workload: Workload, way: Way) -> tuple[str, ...]:
     if one_stream(workload, way):
         names.append(f"one_stream_{way}")
     if way == "graph":
-        names += [*IN_GRAPHS, replay_name(workload.layer)]
+        names += [*IN_GRAPHS, replay_name(workload.layer), *(("replay_root",) if workload.streams > 1 else ())]
     return tuple(dict.fromkeys(names))
 
 
@@ -353,8 +361,8 @@ def _capturable(part: Part) -> bool:
 def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stream: Iterator[int]) -> Iterator[Act]:
     match part:
         case Kernels():
-            call_s = constants[call_name(part.layer or workload.layer, part.arguments)] + part.host_s
-            for work in _kernels(part, constants, gap_s(workload, part, constants, "stream")):
+            call_s = constants[call_name(part.layer or workload.layer, part.arguments)] + (part.host_s or 0.0)
+            for work in _kernels(part, constants, gap_s(workload, part, constants, "stream"), workload.streams):
                 to = next(stream) if part.stream is None else part.stream
                 yield Act("launch", call_s, constants["way"], (work,), to)
         case Copies(memory="pinned"):
@@ -374,26 +382,44 @@ def _direct(workload: Workload, part: Part, constants: Mapping[str, float], stre
 
 
 def _replay(workload: Workload, parts: list[Part], constants: Mapping[str, float]) -> Act:
-    """Kernels and pinned copies as one graph; branches are streams."""
+    """Kernels and pinned copies as one graph; branches are streams.
+
+    The call hands the first node of each independent branch, a root of the graph, to the GPU one after another.
+    """
     work: list[Work] = []
     stream = itertools.cycle(range(workload.streams))
     for part in parts:
         if isinstance(part, Kernels):
-            for kernel in _kernels(part, constants, gap_s(workload, part, constants, "graph")):
+            for kernel in _kernels(part, constants, gap_s(workload, part, constants, "graph"), workload.streams):
                 work.append(kernel._replace(branch=next(stream) if part.stream is None else part.stream))
         elif isinstance(part, Copies):
             work += [_copy(part, constants)] * part.count
     call_s = constants[replay_name(workload.layer)] + constants["replay_node"] * len(work)
-    return Act("replay", call_s, constants["replay_way"], tuple(work))
+    roots = _roots(work)
+    for place, index in enumerate(roots, start=1):
+        work[index] = work[index]._replace(early_s=(len(roots) - place) * constants["replay_root"])
+    more_s = (len(roots) - 1) * constants["replay_root"] if len(roots) > 1 else 0.0
+    return Act("replay", call_s + more_s, constants["replay_way"], tuple(work))
 
 
-def _kernels(part: Kernels, constants: Mapping[str, float], gap_s: float) -> Iterator[Work]:
+def _roots(work: Sequence[Work]) -> list[int]:
+    """The places of the nodes that depend on no other; of none if there is only one."""
+    joined = next((index for index, one in enumerate(work) if one.joins), len(work))
+    first: dict[int, int] = {}
+    for index, one in enumerate(work[:joined]):
+        first.setdefault(one.branch, index)
+    return list(first.values()) if len(first) > 1 else []
+
+
+def _kernels(part: Kernels, constants: Mapping[str, float], gap_s: float, streams: int) -> Iterator[Work]:
     """Each kernel with its duration, at least that of an empty one and of moving its bytes."""
     memory_s = part.bytes / constants["memory"] if part.bytes else 0.0
     least_s = max(constants["empty"], memory_s)
     durations = itertools.cycle(part.durations_s)
+    share = (part.sm_share or 0.0) if streams > 1 else 0.0
     for _ in range(part.count):
-        yield Work("gpu", max(next(durations), least_s), gap_s, memory_s=memory_s)
+        duration_s = max(next(durations), least_s)
+        yield Work("gpu", duration_s, gap_s, memory_s=memory_s, sms_s=duration_s * share)
 
 
 def _copy(part: Copies, constants: Mapping[str, float]) -> Work:

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from microbench.analysis.evidence import listed
 from microbench.core.errors import UsageError
 from microbench.core.model import TRANSFERS_PER_S
 from microbench.core.ops import LOOP_LAYER
@@ -164,7 +165,7 @@ def changes(values: Mapping[str, str | int | None], to_layer: str | None, layers
 Table = Mapping[str, object]
 # The key that says what kind of part a table is, and the other keys it may have.
 KINDS: Mapping[str, tuple[str, ...]] = {
-    "kernels": ("duration", "bytes", "arguments", "host", "layer", "stream"),
+    "kernels": ("duration", "bytes", "arguments", "host", "layer", "stream", "blocks", "sm_share"),
     "copy": ("size", "count", "memory", "stream"),
     "sync": (),
     "repeat": ("parts",),
@@ -173,6 +174,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 WHAT_A_PART_IS = 'each part is one of: kernels = N, copy = "h2d" or "d2h", sync = true, host = "200us", repeat = N'
 # A kernel's parameters are 8 bytes or less each in at most 32 764 bytes. Source: CUDA C++ Programming Guide, 12.1.
 MOST_ARGUMENTS = 4095
+# A grid's x dimension. Source: CUDA C++ Programming Guide, technical specifications.
+MOST_BLOCKS = (1 << 31) - 1
 MOST_PARTS = 10_000
 EXAMPLES = {
     "duration": 'duration = "6us" or bytes = "12 MB"',
@@ -237,9 +240,11 @@ def _kernels(table: Table, where: str, layers: LayerNames) -> Kernels:
         durations_s=durations(table.get("duration", 0), f"{where}, duration"),
         bytes=float(size_bytes(table.get("bytes", 0), f"{where}, bytes")),
         arguments=whole(table.get("arguments", 0), f"{where}, arguments", 0, MOST_ARGUMENTS),
-        host_s=seconds(table.get("host", 0), f"{where}, host"),
+        host_s=seconds(table["host"], f"{where}, host") if "host" in table else None,
         layer=None if layer is None else layer_named(layer, f"{where}, layer", layers),
         stream=_stream(table, where) if "stream" in table else None,
+        blocks=whole(table["blocks"], f"{where}, blocks", 1, MOST_BLOCKS) if "blocks" in table else None,
+        sm_share=number(table["sm_share"], f"{where}, sm_share", 1.0) if "sm_share" in table else None,
     )
 
 
@@ -396,26 +401,50 @@ class Options(msgspec.Struct, frozen=True):
     copy_out: str | None = None
     streams: int | None = None
     replays: int | None = None
+    host: str | None = None
+    blocks: int | None = None
+    sm_share: float | None = None
 
 
 # The options that also apply to a named workload.
-OVER_A_NAME = ("layer", "streams", "replays")
+OVER_A_NAME = ("layer", "streams", "replays", "host", "blocks", "sm_share")
 
 
 def described(name: str | None, options: Options, layers: LayerNames) -> Workload:
-    """The named workload with its layer, streams and replays as given, or the one that the options describe.
+    """The named workload with its layer, streams, replays and what its kernels need as given, or the one that the
+    options describe.
 
     Raises UsageError.
     """
     if name is None:
-        return _uniform(options, layers)
+        return _of_kernels(_uniform(options, layers), options)
     for field in options.__struct_fields__:
         if getattr(options, field) is not None and field not in OVER_A_NAME:
             raise UsageError(
-                f"a named workload has its own --{field.replace('_', '-')}",
-                "give either a workload or options for its kernels; --layer, --streams and --replays go with both",
+                f"a named workload has its own {_option(field)}",
+                "give either a workload or options for its kernels; "
+                f"{listed([_option(field) for field in OVER_A_NAME])} go with both",
             )
-    return msgspec.structs.replace(read(name, layers), **_common(options, layers))
+    return _of_kernels(msgspec.structs.replace(read(name, layers), **_common(options, layers)), options)
+
+
+def _option(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
+
+
+def _of_kernels(workload: Workload, options: Options) -> Workload:
+    """The workload with what was typed about each of its kernels: host time for each launch, blocks, share of SMs."""
+    typed: dict[str, object] = {}
+    if options.host is not None:
+        typed["host_s"] = seconds(options.host, "--host")
+    if options.blocks is not None:
+        typed["blocks"] = whole(options.blocks, "--blocks", 1, MOST_BLOCKS)
+    if options.sm_share is not None:
+        typed["sm_share"] = number(options.sm_share, "--sm-share", 1.0)
+    parts = tuple(
+        msgspec.structs.replace(part, **typed) if isinstance(part, Kernels) else part for part in workload.parts
+    )
+    return msgspec.structs.replace(workload, parts=parts)
 
 
 def _common(options: Options, layers: LayerNames) -> dict[str, object]:

@@ -10,10 +10,10 @@ import msgspec
 from microbench.analysis.evidence import Evidence, Finding, rests_on
 from microbench.analysis.graph_steps import Pair, kernel_counts, kernels_in_words, pairs, usual_kernels
 from microbench.core.ops import LOOP_LAYER
-from microbench.core.units import percent, times
+from microbench.core.units import times
 from microbench.predict.forecast import Forecast, Prediction
 from microbench.predict.model import Limit, call_name
-from microbench.predict.words import gain, used
+from microbench.predict.words import gain, idle, used
 from microbench.predict.workload import Kernels, Wait, Workload
 
 SUITE = "timeline"
@@ -72,7 +72,7 @@ def findings(evidence: Evidence, forecast: Forecast) -> list[Finding]:
 
 def _gain(evidence: Evidence, forecast: Forecast) -> Finding:
     """The predicted gain, held against the measured step that is most like this one."""
-    predicted, step = gain(forecast), alike(forecast.workload)
+    predicted, step = gain(forecast), alike(forecast.filled)
     near = nearest(evidence, step.kernels, step.duration_s, step.layer) if step is not None else None
     text, rows = "No measured step is like this one.", predicted.rests_on
     if near is not None:
@@ -86,10 +86,10 @@ def _gain(evidence: Evidence, forecast: Forecast) -> Finding:
 def _limit(forecast: Forecast) -> Finding:
     """For how much of the step the GPU has no kernel, and why."""
     stream, graph = forecast.stream, forecast.graph
-    title = f"The GPU idles for {percent(stream.idle_share)} of the step in the stream"
+    title = f"The GPU idles for {idle(stream)} of the step in the stream"
     if graph is not None:
-        title += f", for {percent(graph.idle_share)} as a graph"
-    step = alike(forecast.workload)
+        title += f", for {idle(graph)} as a graph"
+    step = alike(forecast.filled)
     full = "The launch queue is full, and further calls wait for room." if queue_full(stream) else ""
     return Finding(
         rule="timeline.limit",

@@ -17,10 +17,11 @@ from microbench.predict.constants import Constant, Fit
 from microbench.predict.fit import missing, with_calls
 from microbench.predict.forecast import Forecast, Prediction
 from microbench.predict.model import WAYS, call_name, needed, replay_name
-from microbench.predict.words import PACES, outside
+from microbench.predict.words import between, idle, outside, paces
 from microbench.predict.workload import HostWork, Kernels, Part, Workload
 
 GIVEN = "given, not measured"
+HOST_TIME = "host time of its own"
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -85,7 +86,9 @@ def changed(workload: Workload, fit: Fit, gpu: GpuInfo | None, changes: Changes,
         known = {name: constant for name, constant in constants.items() if name in fit.constants}
         new |= known
         described.append(_described(what, fit, known, used))
-    return Changed(then, msgspec.structs.replace(fit, constants={**fit.constants, **new}), tuple(described))
+    before = {name: fit.constants[name].value for name in new if name.startswith("call.")}
+    fit = msgspec.structs.replace(fit, constants={**fit.constants, **new}, measured_calls=before)
+    return Changed(then, fit, tuple(described))
 
 
 def _described(what: str, fit: Fit, new: Mapping[str, Constant], used: set[str]) -> Change:
@@ -109,7 +112,7 @@ def _other_step(workload: Workload, changes: Changes, titles: Mapping[str, str])
         described.append(Change("what kernels do", times(1.0), times(changes.kernel_time), lasting))
     if changes.host_time is not None:
         own = any(part.host_s for part in kernels) or any(isinstance(part, HostWork) for part in workload.parts)
-        described.append(Change("the program's own time", times(1.0), times(changes.host_time), own))
+        described.append(Change(HOST_TIME, times(1.0), times(changes.host_time), own))
     parts = tuple(_other_part(part, changes) for part in workload.parts)
     return msgspec.structs.replace(workload, parts=parts, layer=changes.layer or workload.layer), described
 
@@ -125,7 +128,7 @@ def _other_part(part: Part, changes: Changes) -> Part:
         part,
         durations_s=tuple(length * kernel_time for length in part.durations_s),
         bytes=part.bytes * kernel_time,  # they bound its length from below
-        host_s=part.host_s * host_time,
+        host_s=None if part.host_s is None else part.host_s * host_time,
         layer=None if changes.layer is not None else part.layer,
     )
 
@@ -193,6 +196,13 @@ class Pair(NamedTuple):
     after: Prediction
 
     @property
+    def ends(self) -> tuple[Pair, ...]:
+        """The pairs of the short and of the long ends, where either time is a range; else this pair."""
+        first, then = self.before.ends or (self.before,) * 2, self.after.ends or (self.after,) * 2
+        pairs = tuple(Pair(*pair) for pair in zip(first, then, strict=True))
+        return pairs if self.before.ends or self.after.ends else (self,)
+
+    @property
     def ratio(self) -> float:
         """How many times as fast it becomes."""
         return self.before.step_s / self.after.step_s if self.after.step_s > 0 else 1.0
@@ -212,7 +222,15 @@ def pairs(before: Forecast, after: Forecast) -> list[Pair]:
 
 
 def in_words(pair: Pair) -> str:
-    """How the time changes: "1.29× as fast", "2.9× as long", "the same", "about the same"."""
+    """How the time changes: "1.29× as fast", "2.9× as long", "the same", "about the same"; of a range, at both ends:
+    "the same to 4.2× as fast"."""
+    if len(pair.ends) > 1:
+        several = list(dict.fromkeys(in_words(end) for end in pair.ends))
+        if all(end.same for end in pair.ends) and len(several) > 1:
+            return "about the same"
+        if len({words.rpartition("× ")[2] for words in several}) == 1 and len(several) > 1:
+            several[0] = several[0].partition(" ")[0]
+        return " to ".join(several)
     if pair.same:
         return "the same" if as_time(pair.after.step_s) == as_time(pair.before.step_s) else "about the same"
     return f"{times(pair.ratio)} as fast" if pair.ratio > 1 else f"{times(1 / pair.ratio)} as long"
@@ -225,15 +243,22 @@ def findings(before: Forecast, after: Forecast, changes: Sequence[Change], names
     """
     ways = pairs(before, after)
     stream, *graph = ways
-    if changes:
+    if changes and not any(change.matters for change in changes):
+        title = f"This changes nothing: nothing in the step uses {listed([change.what for change in changes])}"
+        if [change.what for change in changes] == [HOST_TIME]:
+            title = (
+                "This changes nothing: the step has no host time of its own; --host TIME gives it some for each launch"
+            )
+    elif changes:
         title = f"In the stream the step {_becomes(stream)}"
         title += "".join(f", as a graph it {_becomes(pair)}" for pair in graph)
     else:
-        title = f"In the stream the step takes {as_time(stream.before.step_s)} {names[0]}, "
-        title += f"{as_time(stream.after.step_s)} {names[1]}"
+        title = f"In the stream the step takes {between(stream.before)} {names[0]}, "
+        title += f"{between(stream.after)} {names[1]}"
         title += "".join(f"; as a graph it {_becomes(pair)}" for pair in graph)
-    same = all(pair.same for pair in ways)
-    better = bool(changes) and not same and all(pair.same or pair.ratio > 1 for pair in ways)
+    every = [end for pair in ways for end in pair.ends]
+    same = all(pair.same for pair in every)
+    better = bool(changes) and not same and all(pair.same or pair.ratio > 1 for pair in every)
     verdict = Finding(
         rule="whatif.gain",
         severity="good" if better else "note",
@@ -246,20 +271,24 @@ def findings(before: Forecast, after: Forecast, changes: Sequence[Change], names
 
 
 def _becomes(pair: Pair) -> str:
+    if len(pair.ends) > 1 and pair.ends[0].same and not pair.ends[1].same:
+        return f"stays the same or becomes up to {in_words(pair.ends[1])}"
+    if len(pair.ends) > 1:
+        return f"{'stays' if all(end.same for end in pair.ends) else 'becomes'} {in_words(pair)}"
     return f"{'stays' if pair.same else 'becomes'} {in_words(pair)}"
 
 
 def _way(pair: Pair, names: tuple[str, str]) -> Finding:
     """What sets the pace of one way, before and after."""
-    first, then = PACES[pair.before.limit], PACES[pair.after.limit]
-    idle = [round_percent(prediction.idle_share) for prediction in pair]
+    first, then = paces(pair.before), paces(pair.after)
+    idling = [idle(prediction) for prediction in pair]
     where = "In the stream" if pair.after.way == "stream" else "As a graph"
     title = f"{where} {first} {names[0]}, {then} {names[1]}"
     return Finding(
         rule=f"whatif.{pair.after.way}",
         severity="note",
         title=f"{where} {first}, {names[0]} as {names[1]}" if first == then else title,
-        text=f"The GPU idles for {idle[0]} of the step {names[0]}, for {idle[1]} {names[1]}.",
+        text=f"The GPU idles for {idling[0]} of the step {names[0]}, for {idling[1]} {names[1]}.",
         threshold="what most of the critical path is spent on",
     )
 
@@ -273,7 +302,7 @@ def _unused(changes: Sequence[Change]) -> Iterator[Finding]:
             title=f"Nothing in this step uses what was changed: {'; '.join(unused)}",
             text=(
                 "The memory's rate matters to kernels with bytes, the PCIe link to pinned copies: pageable ones go at "
-                "the host's pace."
+                "the host's pace. A factor on host time needs a step that has some: --host, or host in its file."
             ),
             threshold="no way of submitting the step rests on it",
         )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from microbench.analysis.evidence import Finding, Severity, listed
 from microbench.analysis.graph_steps import LITTLE, kernels_in_words, title_of
-from microbench.core.units import as_time, percent, round_percent, short_size, spread, times
+from microbench.core.units import as_time, percent, round_percent, short_size, spread, times, two_times
 from microbench.predict.constants import OWN_SCATTERS
-from microbench.predict.forecast import WORTH, Forecast, Prediction
+from microbench.predict.forecast import WORTH, Forecast, Prediction, warm_ups
 from microbench.predict.model import Limit
+from microbench.predict.unknowns import DRIFT, unknown_shares
 from microbench.predict.workload import Copies, Kernels, Wait, Workload
 
 SUITE = "prediction"
@@ -45,9 +47,25 @@ def described(workload: Workload, titles: Mapping[str, str]) -> str:
     return words + (f", {waits} wait{'' if waits == 1 else 's'}" if waits else ", no wait")
 
 
+def between(prediction: Prediction) -> str:
+    """The time of a step: "8.19 ms", or the range it lies in: "8.05 to 37.1 ms"."""
+    return two_times(prediction.low_s, prediction.high_s) if prediction.ends else as_time(prediction.step_s)
+
+
+def idle(prediction: Prediction) -> str:
+    """The share of a step without a kernel on the GPU, or its range: "19.4 %", "19.4 % to 78.1 %"."""
+    shares = sorted(end.idle_share for end in prediction.ends or (prediction,))
+    return " to ".join(dict.fromkeys((percent(shares[0]), percent(shares[-1]))))
+
+
+def speedup(forecast: Forecast) -> str:
+    """The speed-up by a graph, or its range: "1.13×", "1.13× to 4.9×"."""
+    return " to ".join(dict.fromkeys(map(times, forecast.speedups)))
+
+
 def findings(forecast: Forecast) -> list[Finding]:
     """What the figures mean; the first finding is the verdict."""
-    result = [gain(forecast), *outside(forecast)]
+    result = [gain(forecast), *outside(forecast), *_host(forecast)]
     result += [_pace(way) for way in (forecast.stream, forecast.graph) if way is not None]
     if not forecast.advice:
         result.append(
@@ -79,8 +97,9 @@ def foundations(forecast: Forecast, run_words: str, *, reference: bool, simulate
 
 
 def gain(forecast: Forecast) -> Finding:
-    """Stream against graph, and whether making the graph pays off."""
+    """Stream against graph, and whether making the graph pays off. A range is good if all of it is."""
     stream, graph = forecast.stream, forecast.graph
+    least, most = forecast.speedups
     severity: Severity = "note"
     text = "Making the graph never pays off."
     if forecast.break_even is not None:
@@ -88,16 +107,15 @@ def gain(forecast: Forecast) -> Finding:
         if forecast.break_even > forecast.workload.replays:
             text = "Making the graph takes more steps to pay off than are planned."
     if graph is None:
-        title = f"The step takes {as_time(stream.step_s)}; nothing of it can be a graph"
+        title = f"The step takes {between(stream)}; nothing of it can be a graph"
         text = "Kernels and pinned copies can be captured; waits, host work and pageable copies cannot."
-    elif forecast.speedup > LITTLE:
-        severity = "good"
-        title = f"As a graph the step takes {as_time(graph.step_s)} instead of {as_time(stream.step_s)}: "
-        title += times(forecast.speedup)
-    elif forecast.speedup > 1 / LITTLE:
-        title = f"A graph changes little: {as_time(graph.step_s)} instead of {as_time(stream.step_s)}"
+    elif most > LITTLE:
+        severity = "good" if least > LITTLE else "note"
+        title = f"As a graph the step takes {between(graph)} instead of {between(stream)}: {speedup(forecast)}"
+    elif least > 1 / LITTLE:
+        title = f"A graph changes little: {between(graph)} instead of {between(stream)}"
     else:
-        title = f"As a graph the step takes longer: {as_time(graph.step_s)} instead of {as_time(stream.step_s)}"
+        title = f"As a graph the step takes longer: {between(graph)} instead of {between(stream)}"
         text = "Its graphs are too short for a replay to be cheaper than the calls."
     return Finding(
         rule="prediction.gain",
@@ -110,13 +128,85 @@ def gain(forecast: Forecast) -> Finding:
 
 
 def paying(forecast: Forecast) -> str:
-    """What making the graph costs, and after how many steps that has paid."""
-    made = f"Making the graph takes {as_time(forecast.making_s)}"
-    steps, planned = forecast.break_even, forecast.workload.replays
-    if steps is None:
+    """What making the graph costs, and after how many steps that has paid; of a range, at both of its ends."""
+    several, planned = forecast.ends or (forecast,), forecast.workload.replays
+    costs = sorted(one.making_s for one in several)
+    paid = sorted((one.break_even for one in several), key=lambda steps: math.inf if steps is None else steps)
+    made = f"Making the graph takes {two_times(costs[0], costs[-1])} {_making(forecast)}"
+    if paid[0] is None:
         return f"{made} and never pays off."
-    words = f"{made} and pays off after {steps} step{'' if steps == 1 else 's'}"
-    return f"{words}: more than the {planned} planned." if steps > planned else f"{words}."
+    words = [str(steps) if steps is not None else "never" for steps in dict.fromkeys((paid[0], paid[-1]))]
+    text = f"{made} and pays off after {' to '.join(words)} step{'' if words == ['1'] else 's'}".replace(
+        " to never steps", " steps or never"
+    )
+    return f"{text}: more than the {planned} planned." if paid[0] > planned else f"{text}."
+
+
+def _making(forecast: Forecast) -> str:
+    """What making the graph consists of, in parentheses; each part at both ends of a range."""
+    first, last = (forecast.ends[0].making, forecast.ends[-1].making) if forecast.ends else (forecast.making,) * 2
+    steps, layer = warm_ups(forecast.workload), title_of(forecast.workload.layer, forecast.fit.titles)
+    what = [f"{two_times(first.warm_up_s, last.warm_up_s)} for {steps} warm-up step{'' if steps == 1 else 's'}"]
+    if last.calls_s > 0:
+        what.append(f"{two_times(first.calls_s, last.calls_s)} for the calls of {layer} in the capture")
+    return f"({', '.join(what)}, {as_time(last.driver_s)} for the driver)"
+
+
+def unknown(forecast: Forecast) -> Iterator[str]:
+    """A sentence for each thing that makes the time a range: what was assumed, and how to give it."""
+    host = forecast.host
+    if host is not None:
+        yield (
+            f"Host time: {two_times(host.low_s, host.high_s)} a launch, from bare operations to model code; "
+            f"{_flips(forecast)}. Give yours beyond the call's {as_time(host.call_s)} by --host."
+        )
+    if unknown_shares(forecast.workload, forecast.fit.sms):
+        yield (
+            "Streams: from kernels side by side to one after another. "
+            "Give the share of the SMs that each fills by --sm-share, or --blocks."
+        )
+
+
+def _flips(forecast: Forecast) -> str:
+    """From which host time on the step is launch-bound."""
+    host, bound_s = forecast.host, forecast.launch_bound_s
+    if bound_s is None or host is None:
+        return "it is never launch-bound"
+    if bound_s <= host.low_s:
+        return f"it is launch-bound from {as_time(bound_s)} on, so at any of these"
+    where = ", so at none of these" if bound_s > host.high_s else ""
+    return f"it is launch-bound from {as_time(bound_s)} on{where}"
+
+
+def drawn_as(forecast: Forecast) -> Iterator[str]:
+    """What a picture of the step takes for what is not known."""
+    if forecast.host is not None:
+        yield f"drawn with {as_time(forecast.host.typical_s)} of host time a launch, as in typical model code"
+    if unknown_shares(forecast.workload, forecast.fit.sms):
+        yield "drawn with kernels side by side"
+
+
+def _host(forecast: Forecast) -> Iterator[Finding]:
+    """What the range of the host time rests on, and how to get the true one."""
+    host = forecast.host
+    if host is not None:
+        layer = title_of(host.layer, forecast.fit.titles)
+        yield Finding(
+            rule="prediction.host",
+            severity="advice",
+            title=f"What your program does between two launches of {layer} is not known",
+            text=(
+                f"A bare call takes {as_time(host.call_s)}, a launch of typical model code {as_time(host.typical_s)} "
+                f"({host.source})."
+            ),
+            advice=(
+                "To get yours, time the submission of a step without a graph (up to, not including, its synchronise), "
+                "divide by its launches (counted by torch.profiler or nsys), subtract "
+                f"{as_time(host.call_s)}, and give the rest as --host."
+            ),
+            threshold=f"a framework's layer without --host; hosts drift, so both ends are {round_percent(DRIFT)} wider",
+            rests_on=host.rests_on,
+        )
 
 
 def _pace(way: Prediction) -> Finding:
@@ -131,10 +221,16 @@ def _pace(way: Prediction) -> Finding:
     return Finding(
         rule=f"prediction.{way.way}",
         severity="note",
-        title=f"{name} {PACES[way.limit]}: the GPU idles for {percent(way.idle_share)} of the time",
+        title=f"{name} {paces(way)}: the GPU idles for {idle(way)} of the time",
         text=f"In one step kernels take the GPU {as_time(busy_s['gpu'])}, {other}.",
         threshold="what most of the critical path is spent on",
     )
+
+
+def paces(way: Prediction) -> str:
+    """What limits the step, at either end of a range."""
+    first, *others = [PACES[limit] for limit in way.limits]
+    return " or ".join([first, *others])
 
 
 def outside(forecast: Forecast) -> Iterator[Finding]:
@@ -155,7 +251,9 @@ def _certainty(forecast: Forecast) -> Finding:
     ways = [way for way in (forecast.stream, forecast.graph) if way is not None]
     misfits = [forecast.fit.misfit[way.way, "host" if way.limit == "host" else "gpu"] for way in ways]
     names = {"stream": "in the stream", "graph": "as a graph"}
-    within = [f"{spread(way.half_width)} {names[way.way]}" for way in ways]
+    within = [
+        f"{f'from {between(way)}' if way.ends else f'within {spread(way.half_width)}'} {names[way.way]}" for way in ways
+    ]
     steps, most = sum(misfit.steps for misfit in misfits), percent(max(misfit.most for misfit in misfits))
     text = f"The model misses 95 % of the {steps} steps that the run measured by at most {most} of their overhead."
     if not steps:
@@ -163,7 +261,7 @@ def _certainty(forecast: Forecast) -> Finding:
     return Finding(
         rule="prediction.interval",
         severity="note" if steps else "advice",
-        title=f"The step's time is known within {listed(within)}",
+        title=f"The step's time is known {listed(within)}",
         text=text,
         advice="" if steps else "Measure graph_gain to check it.",
         threshold=(
@@ -179,6 +277,12 @@ def _assumed(forecast: Forecast) -> Iterator[Finding]:
     for name in names:
         if constants[name].assumed:
             by_words.setdefault(constants[name].assumed, []).append(name)
+    if forecast.host is not None and forecast.host.assumed:
+        by_words[forecast.host.source] = ["host time between launches"]
+        names = (*names, "host time")
+    if forecast.making.calls_s > 0 and all(example.capture_share is None for example in forecast.fit.model_code):
+        by_words["a call takes as long in a capture as in a stream"] = ["calls in the capture"]
+        names = (*names, "calls in the capture")
     if by_words:
         count = sum(map(len, by_words.values()))
         yield Finding(

@@ -22,18 +22,22 @@ class Kernels(msgspec.Struct, frozen=True):
 
     A duration is that of one kernel in seconds as profilers report it; 0 is an empty kernel. ``bytes`` is what each
     kernel moves to and from the GPU's memory: it lasts at least as long as the memory needs for that. ``arguments``
-    counts the kernel's arguments; ``host_s`` is the program's own host time for each call, on top of the layer's.
-    ``layer`` launches them if it is not the workload's; ``stream`` (from 0) takes them all instead of the streams in
-    turn. Kernels with ``writes`` write memory and have a longer gap behind them.
+    counts the kernel's arguments; ``host_s`` is the program's own host time for each call, on top of the layer's, None
+    if nobody said. ``layer`` launches them if it is not the workload's; ``stream`` (from 0) takes them all instead of
+    the streams in turn. ``sm_share`` is the share of the GPU's SMs that one kernel fills, from 0 to 1, and ``blocks``
+    how many blocks it has, from which that share follows; with neither, nobody said. Kernels
+    with ``writes`` write memory and have a longer gap behind them.
     """
 
     count: int
     durations_s: tuple[float, ...] = (0.0,)
     bytes: float = 0.0
     arguments: int = 0
-    host_s: float = 0.0
+    host_s: float | None = None
     layer: str | None = None
     stream: int | None = None
+    blocks: int | None = None
+    sm_share: float | None = None
     writes: bool = True
 
 

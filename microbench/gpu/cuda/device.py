@@ -21,6 +21,7 @@ from microbench.gpu.cuda.memory.allocation import held_by
 from microbench.gpu.cuda.parts import CudaCompute, CudaGraphs, CudaLinks, CudaMemory
 from microbench.gpu.cuda.probe import describe
 from microbench.gpu.cuda.timing import SmClock, SpinGate, TimingEvents
+from microbench.gpu.layers.torch_models import TorchStep
 from microbench.gpu.machine.nvml import NvmlGpu
 from microbench.gpu.protocol.gpu import (
     WAIT_VARIABLE,
@@ -32,6 +33,7 @@ from microbench.gpu.protocol.gpu import (
     WaitMode,
     launch_streams,
 )
+from microbench.gpu.protocol.models import Compiled, ModelName, ModelStep
 from microbench.gpu.protocol.part import Part, built
 from microbench.gpu.protocol.submit import Submit
 from microbench.host import loops
@@ -119,6 +121,11 @@ class CudaGpu(Part[Case]):
 
     def layer_kernels(self, op: kinds.LayerCall) -> Fact:
         return self._layers[op].kernels
+
+    def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
+        case = self._case
+        with pinned(self._cores.allowed):  # as in bind; torch.compile uses all cores
+            return TorchStep(name, compiled, case.stream(0), int(case.context.device), case.own)
 
     def graph(self, ops: Sequence[kinds.Op]) -> kinds.GraphLaunch:
         case, first = self._case, ops[0]

@@ -360,6 +360,14 @@ class Traffic(msgspec.Struct, frozen=True):
         return Traffic(self.received + other.received, self.sent + other.sent)
 
 
+class ModelCosts(msgspec.Struct, frozen=True):
+    """A step of a model: its launches, the host time of each (its call included) and how long each runs, in ns."""
+
+    launches: int
+    launch_ns: float
+    kernel_ns: int
+
+
 class FakeCosts(msgspec.Struct, frozen=True):
     """All costs of one simulated machine."""
 
@@ -384,6 +392,13 @@ class FakeCosts(msgspec.Struct, frozen=True):
     thread_contention_ns: float = 700.0  # a call, for each other thread that submits
     layers: dict[str, LayerCosts] = msgspec.field(
         default_factory=lambda: {layer.name: layer.simulated for layer in submitters() if layer.simulated is not None}
+    )
+    models: dict[str, ModelCosts] = _table(
+        {
+            "linear_gelu": ModelCosts(32, 12_000.0, 2000),
+            "transformer_block": ModelCosts(56, 16_000.0, 3000),
+            "adamw_step": ModelCosts(24, 25_000.0, 5000),
+        }
     )
     graph_submit_ns: float = 1250.0
     graph_node_submit_ns: float = 1.2

@@ -14,6 +14,7 @@ from microbench.gpu.protocol.compute import Compute
 from microbench.gpu.protocol.graphs import Graphs
 from microbench.gpu.protocol.links import Links
 from microbench.gpu.protocol.memory import DeviceMemory
+from microbench.gpu.protocol.models import Compiled, ModelName, ModelStep
 from microbench.gpu.protocol.submit import Submit
 
 WaitMode = Literal["spin", "yield", "blocking", "auto"]
@@ -134,6 +135,9 @@ class Gpu(Protocol):
 
     def layer_kernels(self, op: LayerCall) -> Fact:
         """Kernels that one call of a bound layer submits, counted by stream capture; None with a reason if unknown."""
+
+    def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
+        """Make a step of a small PyTorch model ready on stream 0; it is usable until the case ends."""
 
     def graph(self, ops: Sequence[Op]) -> GraphLaunch:
         """Capture operations of stream 0 as one chain, then instantiate and upload the graph.

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
+from microbench.analysis.evidence import Evidence
 from microbench.core.model import GpuInfo, Run
-from microbench.core.units import MISSING, as_time, percent, quantity, rate_of, spread, times
+from microbench.core.units import MISSING, as_time, percent, quantity, rate_of, spread
 from microbench.predict import timeline, whatif, words
 from microbench.predict.constants import Constant
-from microbench.predict.fit import fit_for
 from microbench.predict.forecast import Forecast, Prediction, forecast
 from microbench.predict.model import CONSTANTS, LIMITS, Limit
 from microbench.predict.whatif import Change, Changes, Pair, changed
@@ -47,16 +47,54 @@ LONGEST_TITLE = 70
 
 
 class Side(msgspec.Struct, frozen=True):
-    """A forecast with the run and the GPU that its constants come from.
+    """A forecast with the rows that its constants come from.
 
-    ``reference`` says that it is a bundled run; ``adding`` are the options with which `microbench run` adds to it.
+    ``reference`` says that they are of a bundled run; ``adding`` are the options with which `microbench run` adds to
+    that run.
     """
 
     forecast: Forecast
-    run: Run
-    gpu: GpuInfo | None = None
+    evidence: Evidence
     reference: bool = False
     adding: tuple[str, ...] = ()
+
+    @property
+    def run(self) -> Run:
+        """The run of the rows."""
+        return self.evidence.run
+
+    @property
+    def gpu(self) -> GpuInfo | None:
+        """The GPU of the rows."""
+        return self.evidence.gpu
+
+
+def headed(*sides: Side, sections: tuple[Section, ...], footer: tuple[str, ...]) -> Report:
+    """The report below one line that says whose costs these are, so that the answer stands on the first screen."""
+    heads = [head(side.run, reference=side.reference) for side in sides]
+    several = zip(heads, sides, strict=True)
+    costs = " · against ".join(f"{one.title}, {_recorded(side, brief=len(sides) > 1)}" for one, side in several)
+    marks = dict.fromkeys(one.mark for one in heads if one.mark)
+    return replace(
+        heads[0],
+        mark=next(iter(marks), ""),
+        banners=(),
+        facts=(("costs of", costs),),
+        sections=sections,
+        footer=footer,
+    )
+
+
+def _recorded(side: Side, *, brief: bool) -> str:
+    """Where and when the costs of a side were measured."""
+    session = side.run.sessions[-1]
+    if side.run.simulated:
+        return "not a real one"
+    if brief:
+        return session.started_at[:10]
+    where = "not this machine, " if side.reference else ""
+    driver = session.environment.driver_version
+    return f"{where}{session.started_at[:10]}{f', driver {driver}' if driver else ''}"
 
 
 def sheet(side: Side) -> Report:
@@ -66,7 +104,8 @@ def sheet(side: Side) -> Report:
     stacks = tuple(_stack(prediction.way, prediction) for prediction in _predictions(forecast))
     changes = [_advice_table(forecast)] if forecast.advice else []
     title = f"predict: {words.described(forecast.workload, forecast.fit.titles)}"
-    drawn: tuple[Picture, ...] = (ways_table(forecast), Stacks(SHARES, PATH, stacks), *changes)
+    path = "; ".join((PATH, *words.drawn_as(forecast)))
+    drawn: tuple[Picture, ...] = (ways_table(forecast), Stacks(SHARES, path, stacks), *changes)
     step = Section(words.SUITE, title, drawn, (), tuple(findings), verdict)
     origin = run_words(run)
     grounds = tuple(words.foundations(forecast, origin, reference=side.reference, simulated=run.simulated))
@@ -76,7 +115,7 @@ def sheet(side: Side) -> Report:
     sure = "certainty: what this rests on, and how sure it is"
     certainty = Section("certainty", sure, (Table("Constants used", origin, titles, rows),), (), grounds)
     footer = ("what if: microbench whatif --help    drawn: microbench timeline --help",)
-    return replace(head(run, reference=side.reference, footer=footer), sections=(step, certainty))
+    return headed(side, sections=(step, certainty), footer=footer)
 
 
 def _predictions(forecast: Forecast) -> tuple[Prediction, ...]:
@@ -91,23 +130,35 @@ def ways_table(forecast: Forecast) -> Table:
     rows = tuple(
         (
             Cell(one.way, tone="strong"),
-            Cell(as_time(one.step_s), spread(one.half_width), "strong"),
+            _time(one),
             _pace(one, forecast.workload),
-            Cell("" if one.way == "stream" else times(forecast.speedup), tone=gain),
-            Cell(percent(one.idle_share)),
-            Cell(one.limit, tone=TONES[one.limit]),
+            Cell("" if one.way == "stream" else words.speedup(forecast), tone=gain),
+            Cell(words.idle(one)),
+            Cell(" or ".join(one.limits), tone=TONES[one.limit]),
         )
         for one in _predictions(forecast)
     )
-    note = words.paying(forecast) if forecast.graph is not None else "Nothing of this step can be captured."
-    return Table(WAYS, "", columns(*titles, drop={"speed-up": 1}), rows, (note,))
+    making = words.paying(forecast) if forecast.graph is not None else "Nothing of this step can be captured."
+    notes = (making, *words.unknown(forecast))
+    return Table(WAYS, "", columns(*titles, drop={"speed-up": 1, "GPU without a kernel": 2}), rows, notes)
+
+
+def _time(prediction: Prediction) -> Cell:
+    """The time of a step with its interval, or the range that it lies in."""
+    if prediction.ends:
+        return Cell(words.between(prediction), tone="strong")
+    return Cell(as_time(prediction.step_s), spread(prediction.half_width), "strong")
 
 
 def _pace(prediction: Prediction, workload: Workload) -> Cell:
-    """The rate of the workload's unit: "46.3 tokens/s"."""
-    if prediction.step_s <= 0:
+    """The rate of the workload's unit: "46.3 tokens/s"; a range has one at either end."""
+    ends_s = (prediction.high_s, prediction.low_s) if prediction.ends else (prediction.step_s,)
+    if min(ends_s) <= 0:
         return Cell(MISSING)
-    return Cell(rate_of(workload.per_step / prediction.step_s, f"{workload.unit}s"))
+    rates = [rate_of(workload.per_step / seconds, f"{workload.unit}s") for seconds in ends_s]
+    if len(rates) == 2 and rates[0].split()[-1] == rates[1].split()[-1]:
+        rates[0] = rates[0].rsplit(" ", 1)[0]
+    return Cell(" to ".join(rates))
 
 
 def _stack(label: str, prediction: Prediction) -> Stack:
@@ -174,7 +225,11 @@ def encoded(side: Side) -> bytes:
         "stream": _prediction_object(forecast.stream),
         "graph": _prediction_object(forecast.graph) if forecast.graph is not None else None,
         "speedup": forecast.speedup,
+        "speedups": forecast.speedups,
+        "host_time": None if forecast.host is None else msgspec.to_builtins(forecast.host),
+        "launch_bound_from_s": forecast.launch_bound_s,
         "making_s": forecast.making_s,
+        "making": forecast.making._asdict(),
         "break_even_steps": forecast.break_even,
         "advice": msgspec.to_builtins(forecast.advice),
         "constants": {name: msgspec.to_builtins(fit.constants[name]) for name in words.used(forecast)},
@@ -185,7 +240,8 @@ def encoded(side: Side) -> bytes:
 def _prediction_object(prediction: Prediction) -> dict[str, object]:
     names = ("step_s", "low_s", "high_s", "idle_share", "limit")
     plain = {name: getattr(prediction, name) for name in names}
-    return {**plain, "spent_s": dict(prediction.shares), "outside": prediction.outside}
+    ends = [_prediction_object(end) for end in prediction.ends]
+    return {**plain, "spent_s": dict(prediction.shares), "outside": prediction.outside, "ends": ends}
 
 
 # A step before and after a change, or on two machines.
@@ -201,8 +257,7 @@ def changed_sheet(before: Side, changes: Changes) -> Report:
     table = Table("What is changed", "", columns("", NOW, THEN), rows)
     after = forecast(then.workload, then.fit)
     section = _comparing_section(before.forecast, after, then.changes, (NOW, THEN), [table])
-    footer = (f"constants of {run_words(before.run)}",)
-    return replace(head(before.run, reference=before.reference, footer=footer), sections=(section,))
+    return headed(before, sections=(section,), footer=(f"constants of {run_words(before.run)}",))
 
 
 def against_sheet(first: Side, second: Side) -> Report:
@@ -212,15 +267,8 @@ def against_sheet(first: Side, second: Side) -> Report:
     if gpus[0] and gpus[1] and gpus[0][0] != gpus[1][0]:
         names = (f"on the {gpus[0][0]}", f"on the {gpus[1][0]}")
     section = _comparing_section(first.forecast, second.forecast, (), names, [])
-    heads = [head(side.run, reference=side.reference) for side in (first, second)]
-    return replace(
-        heads[0],
-        mark=heads[0].mark or heads[1].mark,
-        banners=tuple(dict.fromkeys((*heads[0].banners, *heads[1].banners))),
-        facts=(*heads[0].facts, *((f"against {name}", text) for name, text in heads[1].facts)),
-        sections=(section,),
-        footer=tuple(f"{name}: {run_words(side.run)}" for name, side in zip(names, (first, second), strict=True)),
-    )
+    footer = tuple(f"{name}: {run_words(side.run)}" for name, side in zip(names, (first, second), strict=True))
+    return headed(first, second, sections=(section,), footer=footer)
 
 
 def _comparing_section(
@@ -234,7 +282,8 @@ def _comparing_section(
         for name, prediction in zip(names, pair, strict=True)
     )
     title = f"what if: {words.described(before.workload, before.fit.titles)}"
-    drawn: tuple[Picture, ...] = (*tables, _both_table(before, after, pairs, names), Stacks(SHARES, PATH, stacks))
+    path = "; ".join(dict.fromkeys((PATH, *words.drawn_as(before), *words.drawn_as(after))))
+    drawn: tuple[Picture, ...] = (*tables, _both_table(before, after, pairs, names), Stacks(SHARES, path, stacks))
     return Section(whatif.SUITE, title, drawn, (), tuple(findings), verdict)
 
 
@@ -246,38 +295,35 @@ def _both_table(before: Forecast, after: Forecast, pairs: Sequence[Pair], names:
     """Two rows for each way of submitting: the step before and after, its rate, its limit, and the speed-up."""
     left = Column("", "left")
     titles = (left, left, Column("a step takes"), Column("that makes", drop=1), Column("limited by"), left)
+    notes = tuple(dict.fromkeys((*words.unknown(before), *words.unknown(after))))
     rows = [
         (
             Cell("" if changed else prediction.way, tone="strong"),
             Cell(_short(names[changed])),
-            Cell(as_time(prediction.step_s), spread(prediction.half_width), "strong"),
+            _time(prediction),
             _pace(prediction, (before, after)[changed].workload),
-            Cell(prediction.limit, tone=TONES[prediction.limit]),
+            Cell(" or ".join(prediction.limits), tone=TONES[prediction.limit]),
             Cell(whatif.in_words(pair) if changed else "", tone="strong"),
         )
         for pair in pairs
         for changed, prediction in enumerate(pair)
     ]
-    return Table(WAYS, "", titles, tuple(rows))
+    return Table(WAYS, "", titles, tuple(rows), notes)
 
 
 # A step to scale.
 
 
-def timeline_sheet(run: Run, workload: Workload, *, reference: bool = False, adding: Sequence[str] = ()) -> Report:
-    """The step drawn from a run's constants, with its findings.
-
-    Raises RunUnreadableError if constants are missing; it names the `microbench run` command with ``adding`` that
-    measures them.
-    """
-    evidence, fit = fit_for(run, workload, adding)
-    step = forecast(workload, fit)
-    grounds = words.foundations(step, run_words(run), reference=reference, simulated=run.simulated)
-    title = words.described(workload, fit.titles)
+def timeline_sheet(side: Side) -> Report:
+    """The step drawn to scale, below what a graph of it gains."""
+    step = side.forecast
+    grounds = words.foundations(step, run_words(side.run), reference=side.reference, simulated=side.run.simulated)
+    title = words.described(step.workload, step.fit.titles)
     if len(title) > LONGEST_TITLE:  # cut behind a comma if possible
         cut = title[:LONGEST_TITLE]
         title = f"{cut[: cut.rfind(', ')] if ', ' in cut else cut}, …"
-    drawn, findings = tuple(pictures(step, in_words(workload))), (*timeline.findings(evidence, step), *grounds)
-    section = Section(timeline.SUITE, f"timeline: {title}", drawn, (), findings)
-    footer = (f"costs from run {run.run_id}", "in figures: microbench predict --help")
-    return replace(head(run, reference=reference, footer=footer), sections=(section,))
+    verdict, *findings = timeline.findings(side.evidence, step)
+    drawn = tuple(pictures(step, in_words(step.workload)))
+    section = Section(timeline.SUITE, f"timeline: {title}", drawn, (), (*findings, *grounds), verdict)
+    footer = (f"costs from run {side.run.run_id}", "in figures: microbench predict --help")
+    return headed(side, sections=(section,), footer=footer)

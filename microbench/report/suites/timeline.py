@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from microbench.analysis.evidence import sentence
 from microbench.analysis.graph_steps import kernels_in_words
 from microbench.core.units import as_time, percent
-from microbench.predict import timeline
+from microbench.predict import timeline, words
 from microbench.predict.forecast import Forecast
 from microbench.predict.model import Act, Played, Work, acts
 from microbench.predict.model import Span as PlayedSpan
@@ -50,7 +50,7 @@ def items(step: Step) -> list[Item]:
     called = {span.act: span.end_s for span in step.played.host if span.lane == "host"}
     works = (work for act in step.acts for work in act.work)
     return [
-        Item(span.lane, span.begin_s, span.end_s, work, called[span.act] + step.acts[span.act].way_s)
+        Item(span.lane, span.begin_s, span.end_s, work, called[span.act] - work.early_s + step.acts[span.act].way_s)
         for span, work in zip(step.played.work, works, strict=True)
     ]
 
@@ -287,23 +287,24 @@ BLANK = Lane("", ())
 def pictures(predicted: Forecast, what: str) -> list[TimeLine]:
     """The whole step; of a long one also its beginning, with each call and kernel. ``what`` names the step."""
     steps = [
-        Step(way.way, tuple(acts(predicted.workload, predicted.fit.values, way.way)), way.played)
+        Step(way.way, tuple(acts(predicted.filled, predicted.fit.values, way.way)), way.played)
         for way in (predicted.stream, predicted.graph)
         if way is not None
     ]
     end_s = max(step.played.end_s for step in steps)
+    about = "; ".join((ABOUT, *words.drawn_as(predicted)))
     if max(max(len(step.acts), len(step.played.work)) for step in steps) <= MOST_DRAWN:
         lanes = [lane for step in steps for lane in (*lanes_of(step), _length(predicted, step), BLANK)]
         ways = "in a stream and as a graph" if len(steps) > 1 else "in a stream"
-        return [_line(f"{sentence(what)}, {ways}", 0.0, end_s, lanes)]
+        return [_line(f"{sentence(what)}, {ways}", about, 0.0, end_s, lanes)]
     from_s, until_s = _beginning(steps[0])
     first = [lane for step in steps for lane in (*_cut(lanes_of(step), from_s, until_s), BLANK)]
     whole = [lane for step in steps for lane in (*lanes_merged(step), _length(predicted, step), BLANK)]
     length = as_time(until_s - from_s)
     title = f"{length} of {what}, from its first kernel on" if from_s else f"The first {length} of {what}"
     return [
-        _line(title, from_s, until_s, first),
-        _line("The whole step, its calls and kernels in stretches", 0.0, end_s, whole),
+        _line(title, about, from_s, until_s, first),
+        _line("The whole step, its calls and kernels in stretches", about, 0.0, end_s, whole),
     ]
 
 
@@ -322,7 +323,7 @@ def _beginning(stream: Step) -> tuple[float, float]:
     return (begin_s - BEFORE * (until_s - begin_s) if begin_s > LATE * until_s else 0.0), until_s
 
 
-def _line(title: str, from_s: float, until_s: float, lanes: Sequence[Lane]) -> TimeLine:
+def _line(title: str, about: str, from_s: float, until_s: float, lanes: Sequence[Lane]) -> TimeLine:
     """A picture of lanes that begin at ``from_s``; its first tick says when that is."""
     length_s = until_s - from_s
     step_s = nice_step(length_s / 5) if length_s > 0 else math.inf
@@ -331,7 +332,7 @@ def _line(title: str, from_s: float, until_s: float, lanes: Sequence[Lane]) -> T
     for index in range(1, int(length_s / step_s) + 1):
         ticks.append(Mark(index * step_s, sign + short(index * step_s, "s")))
     # The last lane is the blank that separates stream and graph.
-    return TimeLine(title, ABOUT, length_s, tuple(ticks), tuple(lanes[:-1]))
+    return TimeLine(title, about, length_s, tuple(ticks), tuple(lanes[:-1]))
 
 
 def _cut(lanes: Sequence[Lane], from_s: float, until_s: float) -> Iterator[Lane]:

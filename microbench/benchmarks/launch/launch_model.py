@@ -1,0 +1,86 @@
+"""How much host time do real PyTorch steps spend on each launch?
+
+Question
+    What does a launch cost the host in model code: a stack of Linear and GELU layers, transformer blocks, an optimizer
+    step? How long does such a step take eagerly, compiled and as a CUDA graph?
+Method
+    The models are small, so that the GPU keeps up with the host. The submission of a step is timed with the GPU idle
+    before it; the number of its launches is counted by capturing it into a torch.cuda.CUDAGraph. Steps with one
+    synchronise are timed eagerly and as a replay, in turn. Results of graphs and of compiled steps are compared with
+    an eager step's. torch.compile is measured with --full, each mode and model in a process of its own.
+Reading
+    The difference between the host time of a launch here and PyTorch's call in launch_layers is what modules, dispatch
+    and Python take between two launches. predict takes it for programs that give no --host of their own.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import get_args
+
+import msgspec
+
+from microbench.core.bench import Axis, Benchmark, Measured
+from microbench.core.model import Case, Metric, Param
+from microbench.gpu.layers.base import package_of
+from microbench.gpu.protocol.gpu import Gpu
+from microbench.gpu.protocol.models import COMPILED, MODELS, CaptureTimes, Compiled, ModelName
+from microbench.measure.alternating import steps
+from microbench.measure.timer import Meter
+
+REPLAYS = 20
+
+
+def environment(case: Case) -> dict[str, str]:
+    """torch.compile compiles in this process, so that nothing else runs while a step is measured."""
+    return {} if case.params["compiled"] == "eager" else {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+
+
+def process(params: Mapping[str, Param]) -> str:
+    """Eager models share a process; each compiled one has its own, whose first case may take long."""
+    eager = params["compiled"] == "eager"
+    return "models of torch" if eager else f"{params['model']} of torch, {params['compiled']}"
+
+
+def measure(gpu: Gpu, meter: Meter, model: ModelName, compiled: Compiled) -> Iterator[Measured]:
+    step = gpu.model(model, compiled)
+    verified = step.check()
+    yield step.launches
+    submit = meter.submit_time("submit", step.submit, per_call=False)
+    yield msgspec.structs.replace(submit, verified=verified)
+    launches = step.launches.value
+    if isinstance(launches, int) and launches > 0:
+        calls = submit.calls_per_sample * launches
+        yield msgspec.structs.replace(submit, metric="launch_submit", calls_per_sample=calls, verified=verified)
+    ways = {"eager": (step.submit, 1)} | ({} if step.graph is None else {"graph": (step.graph, 1)})
+    yield from steps(meter, ways, verified=verified)
+    if step.graph is None:
+        return
+    yield msgspec.structs.replace(meter.device_time("gpu", step.graph, REPLAYS), verified=verified)
+
+    def capture() -> dict[str, float]:
+        taken: CaptureTimes = step.capture()
+        return {"capture": taken.calls_s, "make": taken.whole_s}
+
+    yield from meter.collect_each(("capture", "make"), capture, verified=verified)
+
+
+BENCHMARK = Benchmark(
+    title="What model code adds to a launch",
+    metrics=(
+        Metric("submit", "time", "s", "the host's time to submit one step"),
+        Metric("launch_submit", "time", "s/launch", "the same for each kernel, copy and memset of the step"),
+        Metric("eager", "time", "s", "one step with a synchronise"),
+        Metric("graph", "time", "s", "one replay of the step as a graph, with a synchronise"),
+        Metric("gpu", "time", "s", "the GPU's time for one replay, replays following one another"),
+        Metric("capture", "time", "s", "the step's calls while they are captured"),
+        Metric("make", "time", "s", "everything until the graph can run: capture and instantiation"),
+    ),
+    measure=measure,
+    axes={
+        "model": Axis.same("the model's step", get_args(ModelName), labels=MODELS),
+        "compiled": Axis("how it is run", ("eager",), ("eager",), get_args(Compiled), labels=COMPILED),
+    },
+    needs=lambda params: package_of("torch_eager"),
+    own_process=process,
+    process_environment=environment,
+    late=lambda params: True,
+)

@@ -1,0 +1,61 @@
+"""Simulates steps of models: their launches one by one, compiled with fewer of them, and as a graph."""
+
+from __future__ import annotations
+
+import msgspec
+
+from microbench.core.errors import Skip
+from microbench.core.model import Fact
+from microbench.core.ops import Launch
+from microbench.gpu.fake import machine as sim
+from microbench.gpu.fake.costs import ModelCosts
+from microbench.gpu.protocol.models import CaptureTimes, Compiled, ModelName
+from microbench.gpu.protocol.submit import Submit
+
+CHECKED = "simulated: nothing is computed"
+SIMULATED = "SIMULATED"
+
+
+class FakeModel:
+    """A step of a model. torch.compile fuses its kernels in pairs; with reduce-overhead it replays them."""
+
+    def __init__(self, machine: sim.Machine, name: ModelName, compiled: Compiled) -> None:
+        costs = machine.costs
+        own: ModelCosts = costs.models[name]
+        self._machine = machine
+        launches = own.launches if compiled == "eager" else own.launches // 2
+        kernel = Launch(duration_ns=own.kernel_ns)
+        chain = sim.graph_of(sim.chain_of([kernel] * launches, costs))
+        replay = sim.replay_of(chain, costs)
+        self._calls_ns = launches * own.launch_ns
+        self._make_ns = costs.graphs.capture.at(launches) + costs.graphs.instantiate.at(launches)
+        self.graph: Submit | None = None
+        if compiled == "reduce_overhead":
+            self.submit: Submit = sim.FakeSubmit(
+                machine, msgspec.structs.replace(replay, host_ns=replay.host_ns + own.launch_ns)
+            )
+            self.launches = Fact("launches", None, reason="torch.compile replays graphs of its own", source=SIMULATED)
+            return
+        call = msgspec.structs.replace(sim.call_of(kernel, costs, {}), host_ns=own.launch_ns)
+
+        def step() -> None:
+            machine.make(call, launches)
+
+        slots = costs.queue_slots // 2 // launches
+        self.submit = sim.FakeProgram(machine, step, max(slots, 1), stream=0)
+        self.launches = Fact("launches", launches, source=SIMULATED)
+        self.graph = sim.FakeSubmit(machine, replay)
+
+    def check(self) -> str:
+        self.submit(1)
+        if self.graph is not None:
+            self.graph(1)
+        self._machine.synchronize()
+        return CHECKED
+
+    def capture(self) -> CaptureTimes:
+        if self.graph is None:
+            raise Skip("torch.compile makes its own graphs")
+        clock = self._machine.clock
+        clock.pass_ns(self._calls_ns + self._make_ns)
+        return CaptureTimes(self._calls_ns * 1e-9, (self._calls_ns + self._make_ns) * 1e-9)

@@ -1,0 +1,239 @@
+"""PyTorch models: a Linear and GELU stack, transformer blocks and an AdamW step, eager, compiled and as graphs.
+
+The sizes are small, so that the host and not the GPU sets the pace: what is measured is the time that modules, dispatch
+and Python take between two launches.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from microbench.core.errors import MeasurementError, Skip
+from microbench.core.model import Fact
+from microbench.core.units import plain
+from microbench.gpu.layers import base
+from microbench.gpu.layers.torch import first, load_torch, use_stream
+from microbench.gpu.protocol.gpu import SAFE_QUEUE_SLOTS
+from microbench.gpu.protocol.models import CaptureTimes, Compiled, ModelName
+from microbench.gpu.protocol.submit import Submit
+
+LAYERS_DEEP, BLOCKS, WIDTH, HEADS, TOKENS, BATCH = 16, 4, 256, 4, 128, 2
+# Steps before anything is captured or measured: PyTorch asks for three (torch.cuda.make_graphed_callables).
+WARM_UPS = 3
+# Half precision: sums in another order differ in the third digit.
+RELATIVE, ABSOLUTE = 2e-2, 5e-3
+MODES: dict[Compiled, str] = {"default": "default", "reduce_overhead": "reduce-overhead"}
+CHECKED = "the results of the step and of its graph equal those of an eager step"
+# What torch.compile raises where it cannot work: its own errors are RuntimeErrors; a compiler or library is missing.
+NO_COMPILER = (RuntimeError, ImportError, OSError)
+Tensors = Sequence[Any]
+
+
+class Program:
+    """A model's step: ``run`` submits it once and returns its results; ``state`` is what it changes in place."""
+
+    def __init__(self, run: Callable[[], Tensors], state: Callable[[], Tensors] = tuple) -> None:
+        self.run = run
+        self.state = state
+
+
+def linear_gelu(torch: Any, device: str) -> Program:
+    """16 Linear layers of width 256 with a GELU behind each, on 32 rows, without gradients."""
+    nn = torch.nn
+    layers = [layer for _ in range(LAYERS_DEEP) for layer in (nn.Linear(WIDTH, WIDTH), nn.GELU())]
+    model = nn.Sequential(*layers).to(device, torch.float16).eval()
+    x = torch.randn(32, WIDTH, device=device, dtype=torch.float16)
+    return Program(torch.no_grad()(lambda: (model(x),)))
+
+
+def transformer_block(torch: Any, device: str) -> Program:
+    """4 transformer blocks (norm, attention of 4 heads, MLP) of width 256 on 2 x 128 tokens, without gradients."""
+    nn, functional = torch.nn, torch.nn.functional
+
+    class Block(nn.Module):  # type: ignore[misc, name-defined]  # torch is not known to the type checker
+        """Norm, attention and MLP with their residuals, as model code writes them."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm_1, self.norm_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+            self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+        def forward(self, x: Any) -> Any:
+            batch, tokens, width = x.shape
+            heads = self.qkv(self.norm_1(x)).view(batch, tokens, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4)
+            attended = functional.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
+            x = x + self.out(attended.transpose(1, 2).reshape(batch, tokens, width))
+            return x + self.mlp(self.norm_2(x))
+
+    model = nn.Sequential(*(Block() for _ in range(BLOCKS))).to(device, torch.float16).eval()
+    x = torch.randn(BATCH, TOKENS, WIDTH, device=device, dtype=torch.float16)
+    return Program(torch.no_grad()(lambda: (model(x),)))
+
+
+def adamw_step(torch: Any, device: str) -> Program:
+    """AdamW over the 48 parameters of such blocks, not fused, foreach as it is by default.
+
+    It is capturable, as a graph needs: its step counts lie on the GPU.
+    """
+    shapes = [(3 * WIDTH, WIDTH), (3 * WIDTH,), (WIDTH, WIDTH), (4 * WIDTH, WIDTH), (4 * WIDTH,), (WIDTH, 4 * WIDTH)]
+    shapes += [(WIDTH,)] * 6
+    parameters = [torch.randn(shape, device=device, requires_grad=True) for shape in shapes * BLOCKS]
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, capturable=True)
+
+    def run() -> Tensors:
+        optimizer.step()
+        return parameters
+
+    def state() -> Tensors:
+        own = [value for values in optimizer.state.values() for value in values.values() if torch.is_tensor(value)]
+        return [*parameters, *own]
+
+    return Program(run, state)
+
+
+PROGRAMS: dict[ModelName, Callable[[Any, str], Program]] = {
+    "linear_gelu": linear_gelu,
+    "transformer_block": transformer_block,
+    "adamw_step": adamw_step,
+}
+
+
+class TorchStep:
+    """A step of a model on one stream, warmed up, counted and captured."""
+
+    def __init__(
+        self, name: ModelName, compiled: Compiled, stream_handle: int, device_index: int, own: Callable[..., None]
+    ) -> None:
+        """``own`` gets what is to be done when the case ends. Raises Skip without PyTorch or a working compiler."""
+        torch = self._torch = load_torch()
+        driver = base.load_driver()
+        own(torch.cuda.empty_cache)
+        own(use_stream(torch, stream_handle, device_index))
+        torch.manual_seed(0)
+        self._program = program = PROGRAMS[name](torch, f"cuda:{device_index}")
+        self._compiled = compiled
+        for _ in range(WARM_UPS):
+            first(program.run)
+        self._run = program.run if compiled == "eager" else self._compile(MODES[compiled])
+        self._results: Tensors = ()
+        self._replay: Callable[[], object] | None = None
+        handle = base.LayerHandle(self._run, stream_handle)
+        self.graph: Submit | None = None
+        reason = "torch.compile replays graphs of its own"
+        self.launches = Fact("launches", None, reason=reason, source="stream capture")
+        if compiled != "reduce_overhead":
+            graph, kept = self._captured()
+            own(graph.reset)
+            self.launches = self._counted(driver, graph, kept, handle)
+            if kept:
+                graph.instantiate()
+            self._replay = graph.replay
+            self.graph = base.LayerSubmit(base.LayerHandle(graph.replay, stream_handle), driver)
+        self.submit: Submit = base.LayerSubmit(handle, driver)
+        count = self.launches.value
+        self.submit.queue_slots = max(SAFE_QUEUE_SLOTS // count, 1) if isinstance(count, int) and count else 1
+        torch.cuda.synchronize()
+
+    def _compile(self, mode: str) -> Callable[[], Tensors]:
+        """The step through torch.compile, compiled by its first calls. Raises Skip where that does not work."""
+        torch = self._torch
+        try:
+            run: Callable[[], Tensors] = torch.compile(self._program.run, mode=mode)
+            for _ in range(WARM_UPS):
+                run()
+            torch.cuda.synchronize()
+        except NO_COMPILER as error:
+            raise Skip(f"torch.compile does not work here: {plain(error)}") from error
+        return run
+
+    def _captured(self) -> tuple[Any, bool]:
+        """The step captured, and whether PyTorch kept the graph uninstantiated so that its nodes can be counted."""
+        torch = self._torch
+        try:
+            graph, kept = torch.cuda.CUDAGraph(keep_graph=True), True
+        except TypeError:  # a PyTorch that instantiates at once
+            graph, kept = torch.cuda.CUDAGraph(), False
+        stream = torch.cuda.current_stream()
+        with base.capturing("PyTorch", (RuntimeError,), graph.reset), torch.cuda.graph(graph, stream=stream):
+            self._results = self._run()
+        return graph, kept
+
+    def _counted(self, driver: Any, graph: Any, kept: bool, handle: base.LayerHandle) -> Fact:
+        """Kernels, copies and memsets of one step, from the graph that PyTorch captured, else from one of our own."""
+        if not kept:
+            counted = base.kernels_of_one_call(handle, driver)
+            return Fact("launches", counted.value, reason=counted.reason, source="kernels of a stream capture")
+        captured, kinds = driver.CUgraph(graph.raw_cuda_graph()), driver.CUgraphNodeType
+        count = base.node_count(driver, captured)
+        nodes = base.check(driver.cuGraphGetNodes(captured, count))[0][:count] if count else []
+        launched = (
+            kinds.CU_GRAPH_NODE_TYPE_KERNEL, kinds.CU_GRAPH_NODE_TYPE_MEMCPY, kinds.CU_GRAPH_NODE_TYPE_MEMSET,
+        )  # fmt: skip
+        types = [base.check(driver.cuGraphNodeGetType(node)) for node in nodes]
+        return Fact("launches", sum(kind in launched for kind in types), source="nodes of the captured step")
+
+    def capture(self) -> CaptureTimes:
+        if self._replay is None:
+            raise Skip("torch.compile makes its own graphs")
+        torch, results = self._torch, self._results
+        torch.cuda.synchronize()
+        called_ns = [0, 0]
+        run = self._run
+
+        def timed() -> Tensors:
+            called_ns[0] = time.monotonic_ns()
+            captured = run()
+            called_ns[1] = time.monotonic_ns()
+            return captured
+
+        began_ns = time.monotonic_ns()
+        self._run = timed
+        try:
+            graph, kept = self._captured()
+        finally:
+            self._run = run
+        if kept:
+            graph.instantiate()
+        ended_ns = time.monotonic_ns()
+        graph.reset()
+        self._results = results
+        return CaptureTimes((called_ns[1] - called_ns[0]) * 1e-9, (ended_ns - began_ns) * 1e-9)
+
+    def check(self) -> str:
+        """Restores what the steps changed."""
+        before = [tensor.detach().clone() for tensor in self._program.state()]
+        expected = [tensor.detach().clone() for tensor in self._program.run()]
+        ways = {"compiled step": self._run} if self._compiled != "eager" else {}
+        if self._replay is not None:
+            ways["graph"] = self._replayed
+        for name, run in ways.items():
+            self._restore(before)
+            self._compare(name, [tensor.detach().clone() for tensor in run()], expected)
+        self._restore(before)
+        return CHECKED
+
+    def _replayed(self) -> Tensors:
+        """The graph's results; what does not belong to the state is spoiled before, so old results cannot pass."""
+        kept = {tensor.data_ptr() for tensor in self._program.state()}
+        for tensor in self._results:
+            if tensor.data_ptr() not in kept:
+                tensor.detach().fill_(float("nan"))
+        assert self._replay is not None
+        self._replay()
+        return self._results
+
+    def _restore(self, before: Tensors) -> None:
+        with self._torch.no_grad():
+            for tensor, value in zip(self._program.state(), before, strict=True):
+                tensor.copy_(value)
+
+    def _compare(self, name: str, found: Tensors, expected: Tensors) -> None:
+        allclose = partial(self._torch.allclose, rtol=RELATIVE, atol=ABSOLUTE)
+        if len(found) != len(expected) or not all(map(allclose, found, expected)):
+            raise MeasurementError(f"{name}: its results differ from those of an eager step")

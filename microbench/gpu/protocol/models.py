@@ -1,0 +1,47 @@
+"""The protocol ModelStep: one step of a small model in a framework, as its program submits it and as a graph."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, Protocol
+
+from microbench.core.model import Fact
+from microbench.gpu.protocol.submit import Submit
+
+ModelName = Literal["linear_gelu", "transformer_block", "adamw_step"]
+MODELS: dict[str, str] = {
+    "linear_gelu": "Linear and GELU layers, one after another",
+    "transformer_block": "transformer blocks: norm, attention, MLP",
+    "adamw_step": "AdamW optimizer step over a list of parameters",
+}
+# How the step's program is run: as it is written, or through torch.compile in one of its modes.
+Compiled = Literal["eager", "default", "reduce_overhead"]
+COMPILED: dict[str, str] = {
+    "eager": "eager",
+    "default": "torch.compile",
+    "reduce_overhead": "torch.compile, reduce-overhead",
+}
+
+
+class CaptureTimes(NamedTuple):
+    """Host time of making a step's graph once, in s: its calls during the capture, and everything until it can run."""
+
+    calls_s: float
+    whole_s: float
+
+
+class ModelStep(Protocol):
+    """A step that is warmed up and ready. ``submit`` submits it once a call and waits for nothing.
+
+    ``graph`` replays it as a graph, None where the framework makes its own. ``launches`` is how many kernels, copies
+    and memsets one step submits, counted by capturing it; None with a reason if that is unknown.
+    """
+
+    submit: Submit
+    graph: Submit | None
+    launches: Fact
+
+    def check(self) -> str:
+        """How the results were compared. Raises MeasurementError where the step's, or its graph's, are wrong."""
+
+    def capture(self) -> CaptureTimes:
+        """Make the step's graph once more, and destroy it. Raises Skip where the step has no graph."""
