@@ -153,8 +153,8 @@ held_out() {
 
 # Steps of PyTorch programs against what is predicted of them from this machine's costs.
 real_steps() {
-    run run launch_cost launch_sync launch_duration launch_queue launch_layers launch_model graph_lifecycle graph_gain \
-        graph_shape --out "$folder/costs.json" >"$folder/costs.txt" 2>&1 || failed=1
+    run run launch_cost launch_gap launch_sync launch_duration launch_queue launch_layers launch_model graph_lifecycle \
+        graph_gain graph_shape --out "$folder/costs.json" >"$folder/costs.txt" 2>&1 || failed=1
     OUT=$folder "$python" tests/real_steps.py "$folder/costs.json" | tee "$folder/real_steps.txt" || failed=1
 }
 
