@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 KINDS = {
@@ -31,15 +31,20 @@ extern "C" __global__ void hold(long long cycles) {
 }
 """
 LENGTHS = {"stream": (400, 100), "graph": (1000, 200)}
-HELD_CYCLES = 20_000_000  # 10 ms, in which Python queues what is timed
+HELD_CYCLES = 120_000_000  # 60 ms, in which Python queues what is timed
 REPEATS = 15
 SECOND_STREAM_LAUNCHES = 32
 
 
-def periods(launch: Callable[[str], None], capture: Callable[..., Callable[[], None]], elapsed_ms: Callable) -> dict:
+def periods(
+    kinds: Sequence[str],
+    launch: Callable[[str], None],
+    capture: Callable[..., Callable[[], None]],
+    elapsed_ms: Callable[..., float],
+) -> dict:
     """us a kernel, in the stream and as a graph, by kind."""
     found = {}
-    for kind in KINDS:
+    for kind in kinds:
         by_way = []
         for way, lengths in LENGTHS.items():
             medians = []
@@ -57,7 +62,7 @@ def periods(launch: Callable[[str], None], capture: Callable[..., Callable[[], N
     return found
 
 
-def cupy_periods(streams: str) -> dict:
+def cupy_periods(streams: str, kinds: Sequence[str]) -> dict:
     """RawModule kernels; everything is launched, captured and replayed in one stream."""
     import cupy
 
@@ -91,11 +96,14 @@ def cupy_periods(streams: str) -> dict:
         return float(cupy.cuda.get_elapsed_time(first, last))
 
     with stream:
-        return periods(launch, capture, elapsed_ms)
+        return periods(kinds, launch, capture, elapsed_ms)
 
 
-def torch_periods(streams: str) -> dict:
-    """Kernels compiled by torch.cuda; launched and replayed in the current stream, captured by torch.cuda.graph."""
+def torch_periods(streams: str, kinds: Sequence[str]) -> dict:
+    """Kernels compiled by torch.cuda; launched and replayed in the current stream, captured by torch.cuda.graph.
+
+    A process's fourth capture switches it to the state of two streams, so a process measures one kind.
+    """
     import torch
 
     functions = {name: torch.cuda._compile_kernel(SOURCE, name) for name in ("empty", "add_1")}
@@ -126,7 +134,7 @@ def torch_periods(streams: str) -> dict:
         torch.cuda.synchronize()
         return first.elapsed_time(last)
 
-    return periods(launch, capture, elapsed_ms)
+    return periods(kinds, launch, capture, elapsed_ms)
 
 
 def microbench_periods(streams: str) -> dict:
@@ -153,6 +161,20 @@ IN_PROCESS = {"CuPy": cupy_periods, "PyTorch": torch_periods}
 PROGRAMS = ("C++", *IN_PROCESS, "microbench")
 
 
+def measured(program: str, streams: str, native: Path) -> dict:
+    """One program's periods, in processes of its own."""
+    if program == "microbench":
+        return microbench_periods(streams)
+    if program == "C++":
+        return json.loads(subprocess.check_output([str(native), streams], text=True))
+    command = [sys.executable, __file__, "--in-process", program, streams]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    found: dict = {}
+    for kinds in [[kind] for kind in KINDS] if program == "PyTorch" and streams == "one" else [list(KINDS)]:
+        found |= json.loads(subprocess.check_output([*command, *kinds], text=True, env=environment))
+    return found
+
+
 def main() -> None:
     folder, rounds = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 3
     native = folder / "chains"
@@ -162,13 +184,7 @@ def main() -> None:
     for _ in range(rounds):
         for streams in ("one", "two"):
             for program in PROGRAMS:
-                if program == "microbench":
-                    found = microbench_periods(streams)
-                else:
-                    own = [str(native)] if program == "C++" else [sys.executable, __file__, "--in-process", program]
-                    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-                    found = json.loads(subprocess.check_output([*own, streams], text=True, env=environment))
-                samples.setdefault(f"{program} {streams}", []).append(found)
+                samples.setdefault(f"{program} {streams}", []).append(measured(program, streams, native))
     native.unlink()
     (folder / "chains.json").write_text(json.dumps(samples, indent=1))
     lines = [f"us a kernel, median of {rounds} processes"]
@@ -186,6 +202,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--in-process":
-        sys.stdout.write(json.dumps(IN_PROCESS[sys.argv[2]](sys.argv[3])))
+        sys.stdout.write(json.dumps(IN_PROCESS[sys.argv[2]](sys.argv[3], sys.argv[4:])))
     else:
         main()

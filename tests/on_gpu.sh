@@ -138,7 +138,7 @@ against_chase() {
     rm -f "$folder/chase"
 }
 
-chains() { "$python" tests/chains.py "$folder" 3 | tee "$folder/chains.txt" || failed=1; }
+chains() { "$python" tests/chains.py "$folder" 2 | tee "$folder/chains.txt" || failed=1; }
 
 # The model against steps that it never saw, of this session and by the constants of an earlier one.
 held_out() {
