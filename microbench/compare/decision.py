@@ -136,7 +136,7 @@ class Together(NamedTuple):
 
     ``variance`` is how far figures scatter about the common shift from run to run, and ``factor`` by how much the
     scatter of rounds understates that of runs. ``changed``: the common shift is a change of the suite; if not, it is
-    taken off its figures. ``seen``: there were enough figures to tell; those of all suites, if the suite has few.
+    taken off its figures. ``seen``: the suite has enough figures to tell; if not, those of all suites stand in.
     """
 
     shift: Shift
@@ -374,14 +374,15 @@ def _together(
     host = bool(figures.host[rows].any())
     in_turn = bool(figures.in_turn[rows].all())
     chosen = rows if in_turn else rows & ~figures.in_turn
-    if chosen.sum() < LEAST_ROWS_TOGETHER:
+    seen = bool(chosen.sum() >= LEAST_ROWS_TOGETHER)
+    if not seen:
         chosen = alike & (figures.in_turn == in_turn)
     if chosen.sum() < LEAST_ROWS_TOGETHER:
         unseen = UNSEEN_HOST_DEVIATION if host else UNSEEN_DEVICE_DEVIATION
         return Together(Shift(0.0, math.inf), unseen**2, 1.0, changed=False, seen=False)
     common = _in_common(base, new, shift, chosen)
     if in_turn:
-        return Together(common, 0.0, 1.0, changed=common.least >= SMALLEST_CHANGE, seen=True)
+        return Together(common, 0.0, 1.0, changed=common.least >= SMALLEST_CHANGE, seen=seen)
     variance, factor = _between_runs((shift[chosen] - common.median) ** 2, error[chosen])
     if not host:
         common = Shift(common.median, math.hypot(common.half, NORMAL_95 * DEVICE_TOGETHER))
@@ -393,7 +394,7 @@ def _together(
         smallest = SMALLEST_CHANGE if controls.most <= CONTROLS_WITHIN else HOST_DRIFT
         beyond = abs(common.median - controls.median) - math.hypot(common.half, controls.half)
         changed = beyond - (FEELS_MORE - 1) * abs(controls.median) >= smallest
-    return Together(common, variance, factor, changed, seen=True)
+    return Together(common, variance, factor, changed, seen)
 
 
 def _in_common(base: FloatArray, new: FloatArray, shift: FloatArray, rows: BoolArray) -> Shift:
