@@ -19,8 +19,10 @@ from microbench.core.model import Fact, Run
 from microbench.report.sheets import comparison as drawing
 from microbench.runs import schema
 
-SLOWER = changed(0.9, case_id="memory_stream[kernel=copy]")
-FASTER = changed(1.1, case_id="memory_stream[kernel=read]")
+SLOWER = changed(0.6, case_id="memory_stream[kernel=copy]")
+FASTER = changed(1.6, case_id="memory_stream[kernel=read]")
+ALONE = changed(0.9, case_id="memory_stream[kernel=copy]")
+BETTER_ALONE = changed(1.1, case_id="memory_stream[kernel=copy]")
 MORE = changed(1.2, case_id="launch_queue[streams=2]")
 
 
@@ -71,6 +73,10 @@ def eventful() -> tuple[Run, Run]:
         (SLOWER, "faster", ExitCode.MEASURED),
         (FASTER, "slower", ExitCode.MEASURED),
         (FASTER, "faster", ExitCode.CHANGED),
+        (ALONE, "slower", ExitCode.MEASURED),
+        (ALONE, "suspected", ExitCode.CHANGED),
+        (BETTER_ALONE, "suspected", ExitCode.MEASURED),
+        (SLOWER, "suspected", ExitCode.CHANGED),
         (MORE, "slower", ExitCode.MEASURED),
         (MORE, "any", ExitCode.CHANGED),
     ],
@@ -107,7 +113,7 @@ def test_farther_from_the_ceiling_counts_as_slower() -> None:
     result = call(*runs, "--fail-on", "slower")
     assert result.exit_code == ExitCode.CHANGED
     assert "4 farther" in result.stdout
-    assert result.stdout.index("ANOTHER GPU MODEL") < result.stdout.index("4 farther")
+    assert result.stdout.index("4 farther") < result.stdout.index("ANOTHER GPU MODEL")
 
 
 def test_unclear_is_no_failure_and_says_what_to_run() -> None:
@@ -123,7 +129,7 @@ def test_one_name_is_compared_with_the_last_run(folder: Path) -> None:
     last = made(2, SLOWER)
     write(str(folder / "data" / f"{last.run_id}.json"), last)
     result = call("base.json")
-    assert "1 slower, 51 same" in result.stdout
+    assert "SLOWER: Figures: 1 slower, 50 same" in result.stdout
     assert f"run {last.run_id}" in result.stdout
 
 
@@ -144,6 +150,7 @@ def test_without_any_run_the_next_step_is_named() -> None:
 def test_simulated_against_real_stands_before_any_figure() -> None:
     result = call(*both(made(1, simulated=True), made(2, SLOWER)))
     assert result.stdout.index("SIMULATED AGAINST REAL") < result.stdout.index("BASE and NEW")
+    assert result.stdout.splitlines()[1].startswith("│ UNCLEAR: Figures: 0 slower")
     assert "0 same, 52 incomparable" in result.stdout
 
 
@@ -156,7 +163,7 @@ def test_a_comparison_looks_as_it_did(width: int) -> None:
 
 def test_a_calm_comparison_is_short() -> None:
     text = call(*both(made(1), made(2)), COLUMNS="80").stdout
-    assert "✓ 52 same" in text
+    assert "NO CHANGE SHOWN: Figures: 0 slower, 51 same, 1 within 10 %." in text
     assert len(text.splitlines()) < 32
     same("compare-calm-80", text)
 

@@ -154,7 +154,7 @@ Fail = Annotated[
     FailOn | None,
     _option(
         None,
-        "End with exit code 5 if a suite or figure is slower, suspected (slower, or a figure alone became worse), faster, "
+        "End with exit code 5 if a suite or figure is slower, suspected (slower, or one figure alone is worse), faster, "
         "or changed at all.",
         "--fail-on",
     ),

@@ -229,7 +229,7 @@ def _judged(pair: Pair, row: int, decision: Decision, same_within: float) -> Cha
         new=pair.new,
         verdict=verdict,
         reason=reason,
-        ratio=_ratio(float(raw.shift[row]), float(raw.half[row]), cost_sign(pair)),
+        ratio=_ratio(float(raw.shift[row]), float(raw.own[row]), cost_sign(pair)),
         judged=_ratio(moved, half, cost_sign(pair)),
         by="clock" if shift != raw.shift[row] else "drift" if moved != shift else "value",
         shares=pair.ceilings is not None,
@@ -262,12 +262,13 @@ def _suites(ready: Sequence[Pair], arrays: Figures, decision: Decision) -> list[
     largest: dict[tuple[str, bool], SuiteShift] = {}
     for (number, host), group in decision.judged.together.items():
         shift = group.shift
-        rows = np.flatnonzero((arrays.host == host) & ~arrays.counted & ~arrays.control & (arrays.suite == number))
+        of_it = (arrays.host == host) & ~arrays.counted & ~arrays.control & (arrays.suite == number)
+        rows = [row for row in range(len(ready)) if of_it[row]]
         # Shares of two models' ceilings are verdicts on single figures: their ratio is no time.
         shares = any(ready[row].ceilings is not None for row in rows)
         if not group.seen or shares or (abs(shift.median) < SMALLEST_CHANGE and not group.changed):
             continue
-        suite = ready[int(rows[0])].new.suite
+        suite = ready[rows[0]].new.suite
         went = int(np.sum(decision.judged.shift[rows] * np.sign(shift.median) >= SMALLEST_CHANGE))
         one = SuiteShift(suite, host, _ratio(shift.median, shift.half), len(rows), went, group.changed)
         largest[suite, host] = max(

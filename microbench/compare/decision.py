@@ -19,7 +19,7 @@ from microbench.analysis.stats import NORMAL_95, STABLE_HALF_WIDTH, student_95
 FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]
 BoolArray = npt.NDArray[np.bool_]
-# What a figure that did not change is: the same; certainly within 10 %; or unclear, for a reason. The figure jumps between
+# What a figure that did not change is: the same; certainly within 10 %; or unclear. Why it is unclear: it jumps between
 # two levels; it moved alone, which two sessions cannot tell from a level that it keeps for a session; the host, or the
 # GPU, may differ as far from run to run; the interval holds a change as well as none.
 Undecided = Literal["levels", "alone", "host", "gpu", "noise"]
@@ -51,7 +51,7 @@ FEELS_MORE = 2.0
 # device; and of all figures of a suite that the device times together, which one pair of runs never shows.
 UNSEEN_HOST_DEVIATION = 0.03
 UNSEEN_DEVICE_DEVIATION = 0.01
-DEVICE_TOGETHER = 0.005 * math.sqrt(2)
+DEVICE_TOGETHER = 0.007 * math.sqrt(2)
 LEAST_ROWS_TOGETHER = 20
 # Figures feel a drift more alike than this; figures that scatter further have changed themselves.
 LARGEST_DEVIATION = 0.05
@@ -146,6 +146,24 @@ class Together(NamedTuple):
     seen: bool
 
 
+class Spread(NamedTuple):
+    """Variance of each row's rounds with its degrees of freedom, and the variance that the other rows alone predict
+    (``expected``; None if there are too few rows)."""
+
+    variance: FloatArray
+    freedom: FloatArray
+    expected: FloatArray | None
+
+
+class Measured(NamedTuple):
+    """The shift of each figure, half its 95 % interval and its variance, by its rounds alone."""
+
+    shift: FloatArray
+    own: FloatArray
+    error: FloatArray
+    spread: Spread
+
+
 class Shifts(NamedTuple):
     """The shift of each figure, as logarithms. ``half`` is half the 95 % interval, ``own`` the same from the rounds
     alone; ``moved`` is the shift less the common drift. ``noise`` and ``chance`` are the probabilities of the shift
@@ -176,7 +194,7 @@ class Decision(NamedTuple):
     alone: BoolArray
     jumping: BoolArray
     host: BoolArray
-    raw: Shifts
+    raw: Measured
     judged: Shifts
 
     def unchanged(self, row: int, same_within: float = SAME_WITHIN) -> Unchanged | Undecided:
@@ -215,9 +233,17 @@ def decide(figures: Figures) -> Decision:
     close together for such a change are not tested (independent filtering, Bourgon et al. 2010). There must be at least
     one figure, each with rounds on both sides.
     """
-    raw = shifts(figures, figures.base, figures.new)
-    at_clock = shifts(figures, figures.base_at_clock, figures.new_at_clock)
-    judged = _weaker(raw, at_clock, figures.partly)
+    raw = _measured(figures, figures.base, figures.new)
+    at_clock = _measured(figures, figures.base_at_clock, figures.new_at_clock)
+    # Of a figure that the SM clock may or may not bind, the shift counts that says less, and both must agree.
+    weaker = figures.partly & (np.abs(raw.shift) * at_clock.own < np.abs(at_clock.shift) * raw.own)
+    opposed = figures.partly & (raw.shift * at_clock.shift <= 0)
+    judged = shifts(
+        figures,
+        np.where(weaker[:, None], figures.base, figures.base_at_clock),
+        np.where(weaker[:, None], figures.new, figures.new_at_clock),
+    )
+    judged = judged._replace(noise=np.where(opposed, 1.0, judged.noise))
     least = np.minimum(np.abs(judged.shift), np.abs(judged.moved)) - judged.half
     moves = (least >= SMALLEST_CHANGE) & (judged.shift * judged.moved > 0)
     p = np.minimum(judged.noise + judged.chance, 1.0)
@@ -248,21 +274,26 @@ def _confirmed(found: BoolArray, judged: Shifts, figures: Figures) -> BoolArray:
     return confirmed
 
 
-def shifts(figures: Figures, base: FloatArray, new: FloatArray) -> Shifts:
-    """The shift of each figure with its interval and probabilities, from its rounds in both runs."""
+def _measured(figures: Figures, base: FloatArray, new: FloatArray) -> Measured:
+    """The shift of each figure, and what its rounds say about its error."""
     n, m = np.isfinite(base).sum(axis=1), np.isfinite(new).sum(axis=1)
     shift = _median((new[:, :, None] - base[:, None, :]).reshape(len(base), -1), axis=1)
-    inverse, freedom = 1 / n + 1 / m, (n + m - 2).astype(np.float64)
+    freedom = (n + m - 2).astype(np.float64)
     spread = _moderated((_squares(base) + _squares(new)) / freedom, freedom, figures.within, figures.family)
-    error = spread.variance * inverse
-    quantile = student_95(spread.freedom)
-    own = quantile * np.sqrt(error)
+    error = spread.variance * (1 / n + 1 / m)
+    return Measured(shift, student_95(spread.freedom) * np.sqrt(error), error, spread)
+
+
+def shifts(figures: Figures, base: FloatArray, new: FloatArray) -> Shifts:
+    """The shift of each figure with its interval and probabilities, from its rounds in both runs."""
+    shift, own, own_error, spread = _measured(figures, base, new)
+    error = own_error.copy()
     control = figures.control & ~figures.in_turn
     if control.sum() < LEAST_CONTROLS:
         control = np.zeros_like(control)
     controls = _in_common(base, new, shift, control) if control.any() else None
     together: dict[tuple[int, bool], Together] = {}
-    moved, about, own_error = shift.copy(), shift.copy(), error.copy()
+    moved, about = shift.copy(), shift.copy()
     for host in (True, False):
         timed = (figures.host == host) & ~figures.counted
         for suite in np.unique(figures.suite[timed & ~control]):
@@ -281,16 +312,16 @@ def shifts(figures: Figures, base: FloatArray, new: FloatArray) -> Shifts:
         variance, factor = _between_runs(about[rows] ** 2, own_error[rows])
         error[control] = error[control] * factor + variance
         moved[control] = about[control]
-    split = levels(base, new)
+    split, both = levels(base, new), np.concatenate([base, new], axis=1)
     return Shifts(
         shift=shift,
-        half=quantile * np.sqrt(error),
+        half=student_95(spread.freedom) * np.sqrt(error),
         own=own,
         moved=moved,
         noise=_student_p(moved / np.sqrt(error), spread.freedom),
         chance=chance_of_levels(split, moved, figures.suite, figures.family),
         jumps=split.jumps,
-        reach=np.sqrt(_squares(np.concatenate([base, new], axis=1)) * inverse),
+        reach=np.sqrt(_squares(both) * (1 / np.isfinite(base).sum(axis=1) + 1 / np.isfinite(new).sum(axis=1))),
         expected=spread.expected,
         together=together,
         controls=controls,
@@ -313,20 +344,6 @@ def _student_p(t: FloatArray, freedom: FloatArray) -> FloatArray:
     """Two-sided probability of Student's t, by Wallace's normal approximation (Ann. Math. Statist. 30, 1959)."""
     z = (8 * freedom + 1) / (8 * freedom + 3) * np.sqrt(freedom * np.log1p(t * t / freedom))
     return np.array([math.erfc(value / math.sqrt(2)) for value in z], dtype=np.float64)
-
-
-def _weaker(raw: Shifts, at_clock: Shifts, partly: BoolArray) -> Shifts:
-    """The shifts at one clock; for figures that only may depend on it, the shift that speaks less for a change."""
-    if not partly.any():
-        return at_clock
-    opposed = raw.moved * at_clock.moved <= 0
-    take = partly & (raw.noise > at_clock.noise)
-    chosen = {
-        name: np.where(take, getattr(raw, name), getattr(at_clock, name))
-        for name in ("shift", "half", "own", "moved", "chance", "jumps", "reach")
-    }
-    noise = np.where(take, raw.noise, at_clock.noise)
-    return at_clock._replace(**chosen, noise=np.where(partly & opposed, 1.0, noise))
 
 
 def discoveries(p: FloatArray, judged: Shifts, suite: IntArray) -> BoolArray:
@@ -498,16 +515,7 @@ def chance_of_levels(split: Levels, shift: FloatArray, suite: IntArray, family: 
     return result
 
 
-class _Spread(NamedTuple):
-    """Variance of each row's rounds with its degrees of freedom, and the variance that the other rows alone predict
-    (``expected``; None if there are too few rows)."""
-
-    variance: FloatArray
-    freedom: FloatArray
-    expected: FloatArray | None
-
-
-def _moderated(variance: FloatArray, freedom: FloatArray, within: FloatArray, family: IntArray) -> _Spread:
+def _moderated(variance: FloatArray, freedom: FloatArray, within: FloatArray, family: IntArray) -> Spread:
     """The variance of each row, moderated by the variance that its family and the spread inside its processes predict.
 
     With five rounds a side a row's own variance is a matter of luck: some of hundreds of rows look ten times quieter
@@ -522,7 +530,7 @@ def _moderated(variance: FloatArray, freedom: FloatArray, within: FloatArray, fa
     least = np.maximum((within / NORMAL_95) ** 2, LEAST_DEVIATION**2)
     own = np.maximum(variance, least)
     if len(own) < LEAST_ROWS:
-        return _Spread(own, freedom, None)
+        return Spread(own, freedom, None)
     level = np.log(own) - _digamma(freedom / 2) + np.log(freedom / 2)
     predicted = _predicted(level, np.log(np.maximum(within, LEAST_WITHIN)), family)
     centre, deviation = _centre(level - predicted)
@@ -530,7 +538,7 @@ def _moderated(variance: FloatArray, freedom: FloatArray, within: FloatArray, fa
     # The inverse of trigamma by two of its terms is a little low, so that less is borrowed.
     borrowed = np.minimum(2 * ((1 + math.sqrt(1 + 2 * unexplained)) / (2 * unexplained)), freedom)
     expected = np.exp(predicted + centre + _digamma(borrowed / 2) - np.log(borrowed / 2))
-    return _Spread((borrowed * expected + freedom * own) / (borrowed + freedom), freedom + borrowed, expected)
+    return Spread((borrowed * expected + freedom * own) / (borrowed + freedom), freedom + borrowed, expected)
 
 
 def _predicted(level: FloatArray, within: FloatArray, family: IntArray) -> FloatArray:

@@ -17,8 +17,8 @@ from microbench.compare.decision import BoolArray, Figures, FloatArray, IntArray
 from microbench.core.model import GpuInfo, Outcome, Run
 
 MINIMUM_ROUNDS = 5
-# Host-timed work that no driver takes part in, so that it shows what the host did: the host suite, and of the link suite
-# what the host's own pages and copies cost. Copies this large spend their time in the host's copy, not in the call.
+# Host-timed work that no driver takes part in, so that it shows what the host did: the host suite, and of the link
+# suite what the host's own pages and copies cost. Large copies take their time in the host's copy, not in the call.
 CONTROL_SUITE = "host"
 CONTROL_PINNING = "touch"
 CONTROL_COPY_BYTES = 1 << 20

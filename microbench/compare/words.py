@@ -231,8 +231,8 @@ def _suites(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]:
             text = f"{suite.went} of {suite.rows} figures that the {_clock_of(suite)} times moved together. "
             if suite.host and controls is not None and controls.unchanged:
                 text += (
-                    f"The {controls.rows} controls, figures of the host that no driver takes part in, did not: the host "
-                    "was as fast as before, and what the suite calls (driver, library, settings) changed."
+                    f"The {controls.rows} controls, figures of the host that no driver takes part in, did not: the "
+                    "host was as fast as before, and what the suite calls (driver, library, settings) changed."
                 )
             elif suite.host and controls is not None:
                 text += "The controls moved too, but far less."
@@ -392,8 +392,8 @@ def _hidden(comparison: Comparison) -> Iterator[Finding]:
             title=f"Half of the figures that are the same could hide a change of {percent(middle)} or more",
             text=(
                 f"Same: the 95 % interval of the ratio stays within ±{within} (--same-within) and contains 1. "
-                f"Within {round_percent(STABLE_HALF_WIDTH)}: it stays within ±{round_percent(STABLE_HALF_WIDTH)}, but is "
-                "wider or does not contain 1."
+                f"Within {round_percent(STABLE_HALF_WIDTH)}: it stays within that, but is wider than the same or "
+                "does not contain 1."
             ),
             threshold=f"the far end of each 95 % interval; over {round_percent(STABLE_HALF_WIDTH)} a figure is unclear",
         )

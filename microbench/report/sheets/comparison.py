@@ -95,7 +95,8 @@ def _table(title: str, changes: Sequence[Change], more: tuple[str, ...] = ()) ->
 
 def _row(change: Change, adjusted: bool) -> tuple[Cell, ...]:
     base, new = change.base.value, change.new.value
-    measured = change.ratio if 0 not in (base, new) else None
+    # Where nothing was adjusted, the interval shown is the one that decided, with what differs from run to run.
+    measured = None if 0 in (base, new) else change.ratio if _tells_more(change) else change.judged
     return (
         Cell(change.verdict, tone=TONES[change.verdict]),
         Cell(figure_words(change.new), of=row_name(change.new)),
