@@ -129,7 +129,7 @@ def test_one_name_is_compared_with_the_last_run(folder: Path) -> None:
     last = made(2, SLOWER)
     write(str(folder / "data" / f"{last.run_id}.json"), last)
     result = call("base.json")
-    assert "SLOWER: Figures: 1 slower, 50 same" in result.stdout
+    assert "SLOWER: 1 figure slower, 50 same" in result.stdout
     assert f"run {last.run_id}" in result.stdout
 
 
@@ -150,7 +150,7 @@ def test_without_any_run_the_next_step_is_named() -> None:
 def test_simulated_against_real_stands_before_any_figure() -> None:
     result = call(*both(made(1, simulated=True), made(2, SLOWER)))
     assert result.stdout.index("SIMULATED AGAINST REAL") < result.stdout.index("BASE and NEW")
-    assert result.stdout.splitlines()[1].startswith("│ UNCLEAR: Figures: 0 slower")
+    assert result.stdout.splitlines()[1].startswith("│ UNCLEAR: 0 figures slower")
     assert "0 same, 52 incomparable" in result.stdout
 
 
@@ -163,7 +163,7 @@ def test_a_comparison_looks_as_it_did(width: int) -> None:
 
 def test_a_calm_comparison_is_short() -> None:
     text = call(*both(made(1), made(2)), COLUMNS="80").stdout
-    assert "NO CHANGE SHOWN: Figures: 0 slower, 51 same, 1 within 10 %." in text
+    assert "NO CHANGE SHOWN: 0 figures slower, 51 same, 1 within 10 %." in text
     assert len(text.splitlines()) < 32
     same("compare-calm-80", text)
 

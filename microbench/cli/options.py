@@ -154,8 +154,8 @@ Fail = Annotated[
     FailOn | None,
     _option(
         None,
-        "End with exit code 5 if a suite or figure is slower, suspected (slower, or one figure alone is worse), faster, "
-        "or changed at all.",
+        "End with exit code 5 if a suite or figure is slower, suspected (slower, or one figure is worse alone), "
+        "faster, or changed at all.",
         "--fail-on",
     ),
 ]
