@@ -146,24 +146,40 @@ def _host(random: np.random.Generator, count: int) -> FloatArray:
     return state + random.normal(0, RUN_DRIFT)
 
 
-def pair(machine: World, random: np.random.Generator, count: int = 5, effects: Effects = NO_EFFECTS) -> Figures:
-    """Two runs of one machine, with nothing changed between them."""
-    base, base_at_clock = rounds(machine, random, count, effects.memory)
-    new, new_at_clock = rounds(machine, random, count, effects.memory)
-    rows = len(base)
-    device, turns = ~machine.host, np.arange(count)
-    slopes = random.choice([-1.0, 1.0], size=(2, rows)) * effects.drift_rows
-    slopes += random.choice([-1.0, 1.0], size=(2, 1)) * effects.drift_common
-    if effects.continues:
-        slopes[1] = slopes[0]
+def pair(
+    machine: World,
+    random: np.random.Generator,
+    count: int = 5,
+    effects: Effects = NO_EFFECTS,
+    *,
+    in_turn: bool = False,
+) -> Figures:
+    """Two runs of one machine, with nothing changed between them; ``in_turn``: each round is a session of its own, and
+    those of the two runs alternate."""
+    rows, device = len(machine.suite), ~machine.host
+    sides = (slice(0, count), slice(count, None))
+    if in_turn:
+        logs, at_clock = rounds(machine, random, 2 * count, effects.memory)
+        sides, session, moment = (slice(0, None, 2), slice(1, None, 2)), np.arange(2 * count), np.arange(2 * count)
+    else:
+        runs = [rounds(machine, random, count, effects.memory) for _ in sides]
+        logs, at_clock = (np.concatenate(both, axis=1) for both in zip(*runs, strict=True))
+        session = np.repeat([0, 1], count)
+        moment = np.arange(2 * count) if effects.continues else np.tile(np.arange(count), 2)
+    sessions = session[-1] + 1
+    state = (
+        random.normal(0, 1, (rows, sessions)) * effects.run_rows + random.normal(0, 1, sessions) * effects.run_common
+    )
+    slopes = random.choice([-1.0, 1.0], size=(rows, sessions)) * effects.drift_rows
+    slopes += random.choice([-1.0, 1.0], size=sessions) * effects.drift_common
+    if effects.continues or in_turn:
+        slopes[:] = slopes[:, :1]
     levels = np.exp(random.uniform(*np.log(OWN_APART), rows)) * (random.random(rows) < effects.sticky)
-    for side, runs in enumerate(((base, base_at_clock), (new, new_at_clock))):
-        state = random.normal(0, 1, rows) * effects.run_rows + random.normal() * effects.run_common
-        moment = turns + count * (side if effects.continues else 0)
-        moved = device[:, None] * (state[:, None] + slopes[side][:, None] * moment)
-        moved += (levels * (random.random(rows) < machine.high_share))[:, None]
-        for logs in runs:
-            logs += moved
+    high = random.random((rows, sessions)) < machine.high_share[:, None]
+    moved = device[:, None] * (state[:, session] + slopes[:, session] * moment)
+    moved += levels[:, None] * high[:, session]
+    base, new = (logs[:, side] + moved[:, side] for side in sides)
+    base_at_clock, new_at_clock = (at_clock[:, side] + moved[:, side] for side in sides)
     return Figures(
         base=base,
         new=new,
@@ -176,5 +192,5 @@ def pair(machine: World, random: np.random.Generator, count: int = 5, effects: E
         host=machine.host,
         control=machine.suite == CONTROLS,
         counted=np.zeros(rows, dtype=np.bool_),
-        in_turn=np.zeros(rows, dtype=np.bool_),
+        in_turn=np.full(rows, in_turn),
     )

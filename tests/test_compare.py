@@ -521,7 +521,7 @@ def test_attention_goes_where_little_scatter_is_expected() -> None:
 
 
 def arrays(rounds: list[float], shift: float, rows: int, within: float) -> Figures:
-    """The same rounds, shifted in NEW, in every row of one family that the device timed; the runs' rounds alternated."""
+    """The same rounds, shifted in NEW, in every row of one family that the device timed; rounds alternated."""
     before, after = np.tile(rounds, (rows, 1)), np.tile([value + shift for value in rounds], (rows, 1))
     same, never = np.zeros(rows, dtype=int), np.zeros(rows, dtype=bool)
     spread = np.full(rows, within)

@@ -18,7 +18,6 @@ from microbench.compare.decision import (
     HOST_DRIFT,
     LARGEST_LEVEL,
     LEAST_CONFIRMING,
-    LEAST_CONTROLS,
     SMALLEST_CHANGE,
 )  # fmt: skip
 from microbench.compare.pairs import MINIMUM_ROUNDS
@@ -111,12 +110,13 @@ def methods_in_words(comparison: Comparison, benchmark: str) -> str:
 
 
 def summary(comparison: Comparison) -> Finding:
-    """The verdict in one line: "SLOWER: launch +10.0 % (9.4 to 10.6 %), controls unchanged within 1 %. Figures: …".
+    """The verdict in one line: "SLOWER: launch +10.0 % (9.4 to 10.6 %), controls unchanged within 1 %. 75 figures …".
 
     Its text is the line after the word.
     """
     counted = {verdict: len(comparison.of(verdict)) for verdict in VERDICTS}
     words = [f"{count} {verdict}" for verdict, count in counted.items() if count or verdict in ("slower", "same")]
+    words[0] = f"{figures_in_words(comparison.of('slower'))} slower"
     if alone := len(comparison.moved_alone):
         words[words.index(f"{counted['unclear']} unclear")] += f" ({alone} moved alone)"
     slower, faster = comparison.has_changed(*WORSE), comparison.has_changed(*BETTER)
@@ -130,7 +130,7 @@ def summary(comparison: Comparison) -> Finding:
         counts = any(counted[verdict] for verdict in COUNTED)
         title = title or ("COUNTS CHANGED" if counts else "NO CHANGE SHOWN" if counted["same"] else "UNCLEAR")
         severity = "problem" if slower else "good" if faster or (counted["same"] and not counts) else "note"
-        text = " ".join([*(f"{suite}." for suite in suites), f"Figures: {', '.join(words)}."])
+        text = " ".join([*(f"{suite}." for suite in suites), f"{', '.join(words)}."])
     return Finding(
         rule="compare.changes",
         severity=severity,
@@ -267,7 +267,8 @@ def _drift(comparison: Comparison, members: Sequence[SuiteShift], base: Side, ne
         text = taken_off
     elif controls is None:
         title = f"Host times moved together, and no controls say why: {moved}"
-        text = f"A host may drift as far. {taken_off} At least {LEAST_CONTROLS} figures of the host suite would tell."
+        both = shlex.join(["microbench", "run", "host", *(suite.suite for suite in members), "--to-compare"])
+        text = f"A host may drift as far. {taken_off} With the host suite in both runs, `{both}`, controls would tell."
     elif controls.unchanged:
         title = f"Host times moved together, too little for a verdict: {moved}"
         text = f"The controls are unchanged within {percent(controls.most)}. {taken_off}"
@@ -296,14 +297,14 @@ def _drift(comparison: Comparison, members: Sequence[SuiteShift], base: Side, ne
 def _alternate(comparison: Comparison, base: Side, new: Side, what: Sequence[str]) -> str:
     """The advice to alternate sessions of the two runs, with the commands for these benchmarks or suites."""
     chosen = list(dict.fromkeys(what))
-    commands = []
+    commands: list[str] = []
     for run, side, spare in ((comparison.base, base, "base.json"), (comparison.new, new, "new.json")):
         settings = run.sessions[-1].settings
         words = ["microbench", "run", *chosen, *([f"--{settings.preset}"] if settings.preset != "default" else [])]
         name = side.name if side.grows else f"my-{spare}"
         commands.append(shlex.join([*words, "--rounds", "1", "--into", name]))
     grown = " (--out the first time)" if not (base.grows and new.grows) else ""
-    return f"Alternate, {MINIMUM_ROUNDS} times each: `{commands[0]}`, `{commands[1]}`{grown}"
+    return f"Alternate, {MINIMUM_ROUNDS} times each{_where(comparison)}: `{commands[0]}`, `{commands[1]}`{grown}"
 
 
 def _together(comparison: Comparison) -> Iterator[Finding]:
@@ -363,12 +364,7 @@ def _unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]
         if commands:
             if reason == "noise" and len(commands) > MOST_COMMANDS:
                 commands = [f"microbench run … --rounds {MORE_ROUNDS} --into RUN"]
-            # Rounds measured with another driver or on another board would not be rounds of the same run.
-            moved = any(before.uuid != after.uuid for before, after in comparison.gpus) or any(
-                difference.name == "driver" for difference in comparison.differences
-            )
-            where = " on the driver and board of each run" if moved else ""
-            advice = f"Add rounds{where}: `{'`, `'.join(commands)}`"
+            advice = f"Add rounds{_where(comparison)}: `{'`, `'.join(commands)}`"
         yield Finding(
             rule=f"compare.unclear_{reason.replace(' ', '_')}",
             severity="advice" if commands or why.alternate else "note",
@@ -378,6 +374,15 @@ def _unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]
             threshold="neither a change nor its absence is shown",
             rests_on=tuple(row_name(change.new) for change in members),
         )
+
+
+def _where(comparison: Comparison) -> str:
+    """Where rounds are to be added: measured with another driver or on another board, they would not be rounds of the
+    same run."""
+    moved = any(before.uuid != after.uuid for before, after in comparison.gpus) or any(
+        difference.name == "driver" for difference in comparison.differences
+    )
+    return " on the driver and board of each run" if moved else ""
 
 
 def _hidden(comparison: Comparison) -> Iterator[Finding]:
