@@ -55,8 +55,8 @@ DEVICE_TOGETHER = 0.007 * math.sqrt(2)
 LEAST_ROWS_TOGETHER = 20
 # Figures feel a drift more alike than this; figures that scatter further have changed themselves.
 LARGEST_DEVIATION = 0.05
-# Median of the square of a Student's t with about ten degrees of freedom.
-MEDIAN_SQUARE = 0.49
+# Median and upper quartile of the square of a Student's t with about ten degrees of freedom.
+MEDIAN_SQUARE, UPPER_SQUARE = 0.49, 1.49
 # Variance of a median over that of a mean.
 MEDIAN_VARIANCE = math.pi / 2
 # Rounds that resemble their neighbours understate the variance of a run, at most by this.
@@ -309,7 +309,7 @@ def shifts(figures: Figures, base: FloatArray, new: FloatArray) -> Shifts:
         # The controls are few, so how far they scatter between runs is learned from all that the host times.
         about[control] = shift[control] - controls.median
         rows = figures.host & ~figures.counted & ~figures.in_turn
-        variance, factor = _between_runs(about[rows] ** 2, own_error[rows])
+        variance, factor = _between_runs(about[rows], own_error[rows], figures.family[rows])
         error[control] = error[control] * factor + variance
         moved[control] = about[control]
     split, both = levels(base, new), np.concatenate([base, new], axis=1)
@@ -400,7 +400,7 @@ def _together(
     common = _in_common(base, new, shift, chosen)
     if in_turn:
         return Together(common, 0.0, 1.0, changed=common.least >= SMALLEST_CHANGE, seen=seen)
-    variance, factor = _between_runs((shift[chosen] - common.median) ** 2, error[chosen])
+    variance, factor = _between_runs(shift[chosen] - common.median, error[chosen], figures.family[chosen])
     if not host:
         common = Shift(common.median, math.hypot(common.half, NORMAL_95 * DEVICE_TOGETHER))
         changed = common.least >= SMALLEST_CHANGE
@@ -441,17 +441,27 @@ def _in_common(base: FloatArray, new: FloatArray, shift: FloatArray, rows: BoolA
     return Shift(centre, math.hypot(max(by_rounds, carried * sum(counts) / 2), blur))
 
 
-def _between_runs(squares: FloatArray, error: FloatArray) -> tuple[float, float]:
+def _between_runs(shift: FloatArray, error: FloatArray, family: IntArray) -> tuple[float, float]:
     """How far figures scatter from run to run beyond their rounds: a variance that all have alike, from the half whose
-    rounds agree better, and the factor by which rounds understate the scatter, from the other half. ``squares`` are
-    those of the shifts about the common one, ``error`` their variances by the rounds alone."""
+    rounds agree better, and the factor by which rounds understate the scatter, from the other half.
+
+    ``shift`` is that about the common one, ``error`` its variance by the rounds alone. The variance is the one at which
+    half of the figures lie within the median of their Student's t, or three quarters of them, each about its family,
+    within that quantile: figures that go two ways may leave the half in the middle of one.
+    """
     quiet = error <= np.median(error)
-    # Where half of the rows lie within the median of their Student's t: a row does from this variance, or factor, on.
-    explained = squares / MEDIAN_SQUARE
-    variance = float(np.clip(np.median((explained - error)[quiet]), 0.0, LARGEST_DEVIATION**2))
+    _, member = np.unique(family, return_inverse=True)
+    centres = np.array([np.median(shift[member == number]) for number in range(member.max() + 1)])
+    apart = (shift - centres[member]) ** 2
+    variance = max(
+        float(np.median((shift**2 / MEDIAN_SQUARE - error)[quiet])),
+        float(np.quantile((apart / UPPER_SQUARE - error)[quiet], 0.75)),
+    )
+    variance = min(max(variance, 0.0), LARGEST_DEVIATION**2)
     if quiet.all():
         return variance, 1.0
-    return variance, float(np.clip(np.median(((explained - variance) / error)[~quiet]), 1.0, MOST_UNDERSTATED))
+    understated = float(np.median(((shift**2 / MEDIAN_SQUARE - variance) / error)[~quiet]))
+    return variance, min(max(understated, 1.0), MOST_UNDERSTATED)
 
 
 class Levels(NamedTuple):
