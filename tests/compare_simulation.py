@@ -14,7 +14,7 @@ from microbench.compare.decision import BoolArray, Figures, FloatArray, IntArray
 # Rows of launch, graph, link, memory, compute and host, and the share of each that the host's clock times. The rows of
 # the host suite are the controls.
 SUITES = ((90, 0.8), (130, 0.6), (50, 0.3), (80, 0.1), (50, 0.0), (12, 1.0))
-LAUNCH, COMPUTE, CONTROLS = 0, 4, 5
+LAUNCH, MEMORY_SUITE, COMPUTE, CONTROLS = 0, 3, 4, 5
 HOST_DEVIATION, DEVICE_DEVIATION = 0.012, 0.002
 FAMILY_SCATTER, ROW_SCATTER, WITHIN_SCATTER = 0.9, 0.7, 0.8
 LARGEST_DEVIATION = 0.2
