@@ -179,11 +179,11 @@ def test_rounds_taken_in_turn_are_added_up() -> None:
     assert verdicts(compare(enough_in_the_newest, made(3))) == {"same": ALL}
 
 
-def in_turn(change: Multiplied) -> tuple[Run, Run]:
-    """Five rounds of either run, A B B A A B B A A B, of a host that is slower in each than in the last."""
+def in_turn(change: Multiplied, drift: float = 1.005) -> tuple[Run, Run]:
+    """Five rounds of either run, A B B A A B B A A B, of a host that slows by ``drift`` each time."""
     runs: tuple[list[Run], list[Run]] = ([], [])
     for moment, side in enumerate((0, 1, 1, 0, 0, 1, 1, 0, 0, 1)):
-        run = made(10 + moment, changed(1.005**moment, clock="host"), *([change] if side else []), rounds=1)
+        run = made(10 + moment, changed(drift**moment, clock="host"), *([change] if side else []), rounds=1)
         session = msgspec.structs.replace(run.sessions[0], started_at=f"2026-01-01T00:00:{moment:02}+00:00")
         runs[side].append(msgspec.structs.replace(run, sessions=(session,)))
     return grown(*runs[0]), grown(*runs[1])
@@ -400,6 +400,42 @@ def test_beyond_any_drift_every_row_of_the_host_is_slower() -> None:
     assert verdicts(comparison) == {"same": 28, "slower": 24}
     assert comparison.suites[0].changed
     assert "No host was seen to drift that far" in rules(comparison)["compare.suite"]
+
+
+@pytest.mark.parametrize(
+    ("factor", "deviation", "same_within", "verdict"),
+    [
+        (1.0, 0.001, 0.03, "same"),
+        (0.99, 0.001, 0.03, "within 10 %"),
+        (0.99, 0.001, 0.001, "within 10 %"),
+        (1.0, 0.025, 0.03, "within 10 %"),
+        (1.0, 0.025, 0.1, "same"),
+    ],
+)
+def test_the_same_is_an_interval_near_none(
+    factor: float, deviation: float, same_within: float, verdict: Verdict
+) -> None:
+    """A change of 1 % that the rounds show is not the same, and neither is what may have changed by 5 %."""
+    figures = [replace(one, deviation=deviation if one.suite == "memory" else 0.001) for one in usual()]
+    new = made(2, changed(factor, suite="memory"), figures=figures)
+    comparison = compare(made(1, figures=figures), new, same_within)
+    counted = Counter(change.verdict for change in of(comparison, "memory_stream"))
+    assert counted[verdict] >= 3
+
+
+def test_a_figure_that_moved_alone_asks_for_alternating_sessions() -> None:
+    alone = changed(1.2, case_id=LAYER_3)
+    comparison = compare(made(1), made(2, alone))
+    (change,) = comparison.moved_alone
+    assert (change.new.case_id, change.verdict, change.reason) == (LAYER_3, "unclear", "alone")
+    assert change.costs_more
+    assert not comparison.has_changed("slower", "faster")
+    assert "1 unclear (1 moved alone)" in summary(comparison).text
+    advice = rules(comparison)["compare.unclear_alone"]
+    assert "`microbench run launch_layers --quick --rounds 1 --into base.json`" in advice
+    assert "`microbench run launch_layers --quick --rounds 1 --into new.json`" in advice
+    (confirmed,) = compare(*in_turn(alone, drift=1.0)).of("slower")
+    assert confirmed.new.case_id == LAYER_3
 
 
 def test_a_rate_that_the_host_times_moves_the_other_way() -> None:

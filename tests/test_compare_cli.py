@@ -1,6 +1,7 @@
 """The command compare: what it prints, which runs it means, and which exit code it ends with."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +16,9 @@ from typer.testing import Result
 from microbench.compare.compare import Comparison, compare
 from microbench.compare.words import Side
 from microbench.core.errors import ExitCode
-from microbench.core.model import Fact, Run
+from microbench.core.model import Fact, Outcome, Run
 from microbench.report.sheets import comparison as drawing
-from microbench.runs import schema
+from microbench.runs import schema, store
 
 SLOWER = changed(0.6, case_id="memory_stream[kernel=copy]")
 FASTER = changed(1.6, case_id="memory_stream[kernel=read]")
@@ -203,6 +204,76 @@ def rows_of(found: Comparison, *, everything: bool) -> tuple[object, ...]:
     sheet = drawing.sheet(found, Side("base"), Side("new"), everything=everything)
     tables = [one for one in sheet.sections[0].pictures if one.title.startswith("Changes")]
     return tables[0].rows
+
+
+LAUNCH = "launch"
+HOST = ("host", "launch", "link", "graph", "memory")
+
+
+def bundled_times(factor: float, *suites: str) -> str:
+    """A file of the bundled run in which all that the host times in these suites costs so much more."""
+    run = store.load("nvidia-h200")
+    suite = {info.name: info.suite for info in run.benchmarks}
+
+    def slowed(outcome: Outcome) -> Outcome:
+        if suite[outcome.case.benchmark] not in suites:
+            return outcome
+        measured = (
+            msgspec.structs.replace(
+                one, samples=msgspec.Raw(msgspec.json.encode([value * factor for value in one.values]))
+            )
+            if one.clock == "host"
+            else one
+            for one in outcome.measurements
+        )
+        return msgspec.structs.replace(outcome, measurements=tuple(measured))
+
+    outcomes = tuple(map(slowed, run.outcomes))
+    return write("changed.json", msgspec.structs.replace(run, run_id="20990101T000000Z-0000000", outcomes=outcomes))
+
+
+@pytest.mark.parametrize(
+    ("factor", "fail_on", "verdict"),
+    [
+        (1.1, "slower", "SLOWER: launch +10.0 % (9.4 to 10.6 %), controls unchanged within 1.4 %."),
+        (0.9, "faster", "FASTER: launch −10.0 % (−10.5 to −9.5 %), controls unchanged within 1.4 %."),
+    ],
+)
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_driver_that_costs_every_launch_as_much_is_the_first_thing_said(
+    factor: float, fail_on: str, verdict: str, width: int
+) -> None:
+    result = call("nvidia-h200", bundled_times(factor, LAUNCH), "--fail-on", fail_on, COLUMNS=str(width))
+    assert result.exit_code == ExitCode.CHANGED
+    assert verdict in words_of(result.stdout.splitlines()[:10])
+    findings = result.stdout.partition("What this means")[2].splitlines()
+    assert verdict.partition(": ")[2].rstrip(".") in findings[1]
+    assert " 0 figures slower" in result.stdout or " faster" not in result.stdout.partition("BASE and NEW")[0]
+
+
+def test_a_slower_host_is_no_slower_driver() -> None:
+    result = call("nvidia-h200", bundled_times(1.1, *HOST), "--fail-on", "any", COLUMNS="80")
+    assert result.exit_code == ExitCode.MEASURED
+    assert "NO CHANGE SHOWN: 0 figures slower" in words_of(result.stdout.splitlines()[:10])
+    assert "The host itself was slower (controls +" in words_of(result.stdout.splitlines())
+
+
+def words_of(lines: Sequence[str]) -> str:
+    """Lines without frames, as one line of text."""
+    return " ".join(" ".join(lines).replace("│", " ").split())
+
+
+@pytest.mark.parametrize("text", ["0%", "11%", "x", "nan", "-3%", ""])
+def test_a_percentage_that_same_within_cannot_mean_is_refused(text: str) -> None:
+    result = call(*both(made(1), made(2)), f"--same-within={text}")
+    assert result.exit_code == ExitCode.USAGE
+    assert "--same-within" in result.stderr
+
+
+def test_same_within_sets_what_the_same_means() -> None:
+    runs = both(made(1), made(2))
+    assert "51 same, 1 within 10 %" in call(*runs, "--same-within", "3%").stdout
+    assert "0 same, 52 within 10 %" in call(*runs, "--same-within", "0.01%").stdout
 
 
 RUNS = ("nvidia-h200", "nvidia-h200-compute", "nvidia-h200-x2", "made.json")

@@ -19,7 +19,7 @@ FEW = 20
 PLANTED = 300
 CHANGE = math.log(1.03)
 # In how many pairs of 200 the decision of commit 6ab9dd5, which took rounds to show how the device differs from run to
-# run, reported a change: 194, 21, 152, 191, 34, 194, 135 and 200.
+# run, reported a change: 194, 24, 142, 197, 25, 195, 147, 196 and 5.
 EFFECTS = {
     "a row's state of the run": Effects(run_rows=0.005),
     "the GPU's state of the run": Effects(run_common=0.005),
@@ -142,7 +142,7 @@ def test_a_driver_that_launches_more_slowly_is_told_from_a_slower_host(change: f
     assert driver.judged.controls is not None
     assert driver.judged.controls.most < 0.025
     assert host.judged.controls is not None
-    assert host.judged.controls.least > 0.08
+    assert host.judged.controls.least > 0.05
 
 
 def called_same(change: float) -> tuple[float, float]:
@@ -169,7 +169,7 @@ def test_a_figure_that_changed_is_not_called_the_same() -> None:
 
 
 def planted(machine: World, random: np.random.Generator, row: int, deviation: float, change: float) -> Figures:
-    """Two runs, measured in turn, in which that row scatters by ``deviation`` from round to round, and NEW's costs more."""
+    """Two runs, measured in turn. That row scatters by ``deviation`` from round to round, and NEW's costs more."""
     figures_ = pair(machine, random, in_turn=True)
     base, new = figures_.base.copy(), figures_.new.copy()
     base[row] = random.normal(0, deviation, base.shape[1])
