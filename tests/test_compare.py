@@ -430,6 +430,7 @@ def test_a_figure_that_moved_alone_asks_for_alternating_sessions() -> None:
     assert (change.new.case_id, change.verdict, change.reason) == (LAYER_3, "unclear", "alone")
     assert change.costs_more
     assert not comparison.has_changed("slower", "faster")
+    assert summary(comparison).title == "TO CONFIRM"
     assert "1 unclear (1 moved alone)" in summary(comparison).text
     advice = rules(comparison)["compare.unclear_alone"]
     assert "`microbench run launch_layers --quick --rounds 1 --into base.json`" in advice

@@ -128,8 +128,17 @@ def summary(comparison: Comparison) -> Finding:
     else:
         title = "SLOWER AND FASTER" if slower and faster else "SLOWER" if slower else "FASTER" if faster else ""
         counts = any(counted[verdict] for verdict in COUNTED)
-        title = title or ("COUNTS CHANGED" if counts else "NO CHANGE SHOWN" if counted["same"] else "UNCLEAR")
-        severity = "problem" if slower else "good" if faster or (counted["same"] and not counts) else "note"
+        if host_moved := not slower and not faster and _host_moved(comparison):
+            suites = [f"The host itself was {host_moved}, so its times show no verdict"]
+        known = counted["same"] + counted["within 10 %"]
+        others = {
+            "COUNTS CHANGED": counts,
+            "HOST MOVED": bool(host_moved),
+            "TO CONFIRM": alone > 0,
+            "NO CHANGE SHOWN": known > counted["unclear"],
+        }
+        title = title or next((word for word, applies in others.items() if applies), "UNCLEAR")
+        severity = "problem" if slower else "good" if faster or title == "NO CHANGE SHOWN" else "note"
         text = " ".join([*(f"{suite}." for suite in suites), f"{', '.join(words)}."])
     return Finding(
         rule="compare.changes",
@@ -141,6 +150,20 @@ def summary(comparison: Comparison) -> Finding:
             f"{percent(FALSE_DISCOVERIES)} over all suites (Benjamini-Hochberg in each)"
         ),
     )
+
+
+def _host_moved(comparison: Comparison) -> str:
+    """How the host itself moved, where that leaves suites without a verdict: "slower (controls +8.5 to +11.5 %)"."""
+    controls = comparison.controls
+    undecided = any(suite.host and not suite.changed for suite in comparison.suites)
+    if controls is None or not undecided or controls.unchanged or not controls.moved:
+        return ""
+    return f"{'slower' if controls.ratio.median > 1 else 'faster'} (controls {_ends(controls)})"
+
+
+def _ends(controls: Controls) -> str:
+    low, high = (f"{100 * (end - 1):+.1f}" for end in (controls.ratio.low, controls.ratio.high))
+    return f"{low} to {high} %".replace("-", "−")
 
 
 def _shift_in_words(suite: SuiteShift, controls: Controls | None) -> str:
@@ -273,13 +296,10 @@ def _drift(comparison: Comparison, members: Sequence[SuiteShift], base: Side, ne
         title = f"Host times moved together, too little for a verdict: {moved}"
         text = f"The controls are unchanged within {percent(controls.most)}. {taken_off}"
     else:
-        low, high = (f"{100 * (end - 1):+.1f}" for end in (controls.ratio.low, controls.ratio.high))
-        ends = f"{low} to {high} %".replace("-", "−")
-        if controls.moved:
-            way = "slower" if controls.ratio.median > 1 else "faster"
-            title = f"The host itself was {way} (controls {ends}), so there is no verdict on {moved}"
+        if host_moved := _host_moved(comparison):
+            title = f"The host itself was {host_moved}, so there is no verdict on {moved}"
         else:
-            title = f"The controls cannot tell whether the host moved ({ends}): {moved}"
+            title = f"The controls cannot tell whether the host moved ({_ends(controls)}): {moved}"
         text = f"Controls are the {controls.rows} figures of the host that no driver takes part in. {taken_off}"
     return Finding(
         rule="compare.host" if clock == "host" else "compare.gpu",

@@ -84,7 +84,7 @@ def _table(title: str, changes: Sequence[Change], more: tuple[str, ...] = ()) ->
     adjusted = any(map(_tells_more, changes))
     columns = [Column("", "left"), Column("figure", "left"), Column("BASE → NEW"), Column("ratio"), Column("")]
     columns += [Column("adjusted")] if adjusted else []
-    notes = ["ratio: NEW over BASE over all pairs of rounds, and its 95 % interval"]
+    notes = ["ratio: NEW over BASE over all pairs of rounds, and its 95 % interval with what differs from run to run"]
     if adjusted:
         notes.append("adjusted decides: at the same SM clock, or less what the whole suite did")
     if any(change.shares for change in changes):
