@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from microbench.analysis.stats import STABLE_HALF_WIDTH
 from microbench.cli import options
 from microbench.cli.options import NAMES, REFERENCE_RUN, FailOn, Theme
 from microbench.cli.output import check_new, draw, paged, write_new
@@ -140,6 +139,8 @@ def compare(
 
 def _share(text: str) -> float:
     """The share of a percentage like "3%". Raises UsageError unless it is above 0 and at most 10 %."""
+    from microbench.analysis.stats import STABLE_HALF_WIDTH
+
     with suppress(ValueError):
         share = float(text.strip().removesuffix("%")) / 100
         if 0 < share <= STABLE_HALF_WIDTH:

@@ -27,7 +27,7 @@ Unchanged = Literal["same", "within 10 %"]
 
 # A smaller change is not worth acting on, and two runs of one machine an hour apart may differ by it.
 SMALLEST_CHANGE = math.log(1.015)
-# A figure is "the same" if its whole interval lies within this and holds no change; `compare --same-within` sets it.
+# A figure is "the same" if its whole interval lies within this and includes 0; `compare --same-within` sets it.
 SAME_WITHIN = 0.03
 # A figure that is neither changed nor the same is unclear if its interval reaches beyond this.
 WIDEST_KNOWN = math.log(1 + STABLE_HALF_WIDTH)

@@ -416,9 +416,9 @@ def _hidden(comparison: Comparison) -> Iterator[Finding]:
             severity="note",
             title=f"Half of the figures that are the same could hide a change of {percent(middle)} or more",
             text=(
-                f"Same: the 95 % interval of the ratio stays within ±{within} (--same-within) and contains 1. "
+                f"Same: the 95 % interval of the ratio stays within ±{within} (--same-within) and includes 1. "
                 f"Within {round_percent(STABLE_HALF_WIDTH)}: it stays within that, but is wider than the same or "
-                "does not contain 1."
+                "excludes 1."
             ),
             threshold=f"the far end of each 95 % interval; over {round_percent(STABLE_HALF_WIDTH)} a figure is unclear",
         )
