@@ -210,13 +210,13 @@ LAUNCH = "launch"
 HOST = ("host", "launch", "link", "graph", "memory")
 
 
-def bundled_times(factor: float, *suites: str) -> str:
-    """A file of the bundled run in which all that the host times in these suites costs so much more."""
+def bundled_times(factor: float, *names: str) -> str:
+    """A file of the bundled run in which all that the host times in these suites or benchmarks costs so much more."""
     run = store.load("nvidia-h200")
     suite = {info.name: info.suite for info in run.benchmarks}
 
     def slowed(outcome: Outcome) -> Outcome:
-        if suite[outcome.case.benchmark] not in suites:
+        if not {outcome.case.benchmark, suite[outcome.case.benchmark]} & set(names):
             return outcome
         measured = (
             msgspec.structs.replace(
@@ -250,6 +250,13 @@ def test_a_driver_that_costs_every_launch_as_much_is_the_first_thing_said(
     assert verdict.partition(": ")[2].rstrip(".") in findings[1]
     other = "faster" if fail_on == "slower" else "slower"
     assert call("nvidia-h200", "changed.json", "--fail-on", other).exit_code == ExitCode.MEASURED
+
+
+def test_a_benchmark_that_slows_down_in_a_suite_that_does_not_is_slower() -> None:
+    """A third of the suite's host times, so that their suite does not move."""
+    result = call("nvidia-h200", bundled_times(1.1, "launch_layers"), "--fail-on", "slower", COLUMNS="120")
+    assert result.exit_code == ExitCode.CHANGED
+    assert "33 of 40 times of launch_layers are slower: 1.100× in the median" in result.stdout
 
 
 def test_a_slower_host_is_no_slower_driver() -> None:

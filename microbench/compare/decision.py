@@ -442,25 +442,23 @@ def _in_common(base: FloatArray, new: FloatArray, shift: FloatArray, rows: BoolA
 
 
 def _between_runs(shift: FloatArray, error: FloatArray, family: IntArray) -> tuple[float, float]:
-    """How far figures scatter from run to run beyond their rounds: a variance that all have alike, from the half whose
-    rounds agree better, and the factor by which rounds understate the scatter, from the other half.
+    """How far figures scatter from run to run beyond their rounds: a variance that all have alike, and the factor by
+    which rounds understate the scatter, from the half whose rounds scatter more.
 
     ``shift`` is that about the common one, ``error`` its variance by the rounds alone. The variance is the one at which
-    half of the figures lie within the median of their Student's t, or three quarters of them, each about its family,
-    within that quantile: figures that go two ways may leave the half in the middle of one.
+    half of the figures lie within the median of their Student's t, or three quarters of the quieter ones, each about
+    its family, within that quantile: figures that go two ways may leave the half in the middle of one.
     """
-    quiet = error <= np.median(error)
+    middle = float(np.median(error))
     _, member = np.unique(family, return_inverse=True)
     centres = np.array([np.median(shift[member == number]) for number in range(member.max() + 1)])
     apart = (shift - centres[member]) ** 2
     variance = max(
-        float(np.median((shift**2 / MEDIAN_SQUARE - error)[quiet])),
-        float(np.quantile((apart / UPPER_SQUARE - error)[quiet], 0.75)),
+        float(np.median(shift**2 / MEDIAN_SQUARE - error)),
+        float(np.quantile((apart / UPPER_SQUARE - error)[error <= middle], 0.75)),
     )
     variance = min(max(variance, 0.0), LARGEST_DEVIATION**2)
-    if quiet.all():
-        return variance, 1.0
-    understated = float(np.median(((shift**2 / MEDIAN_SQUARE - variance) / error)[~quiet]))
+    understated = float(np.median(((shift**2 / MEDIAN_SQUARE - variance) / error)[error >= middle]))
     return variance, min(max(understated, 1.0), MOST_UNDERSTATED)
 
 
