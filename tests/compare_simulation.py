@@ -11,9 +11,10 @@ import numpy as np
 
 from microbench.compare.decision import BoolArray, Figures, FloatArray, IntArray
 
-# Rows of launch, graph, link, memory and compute, and the share of each that the host's clock times.
-SUITES = ((90, 0.8), (130, 0.6), (50, 0.3), (80, 0.1), (50, 0.0))
-COMPUTE = 4
+# Rows of launch, graph, link, memory, compute and host, and the share of each that the host's clock times. The rows of
+# the host suite are the controls.
+SUITES = ((90, 0.8), (130, 0.6), (50, 0.3), (80, 0.1), (50, 0.0), (12, 1.0))
+LAUNCH, MEMORY_SUITE, COMPUTE, CONTROLS = 0, 3, 4, 5
 HOST_DEVIATION, DEVICE_DEVIATION = 0.012, 0.002
 FAMILY_SCATTER, ROW_SCATTER, WITHIN_SCATTER = 0.9, 0.7, 0.8
 LARGEST_DEVIATION = 0.2
@@ -29,6 +30,28 @@ OWN_LEVELS = 0.01
 OWN_APART, SHARED_APART = (0.03, 0.20), (0.03, 0.10)
 HIGH_SHARE = (0.1, 0.9)
 LOW_CLOCK, CLOCK_ERROR = 1755 / 1980, 0.001
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What else may differ between the runs and the rounds of one machine, beside the scatter of every world.
+
+    ``run_rows`` and ``run_common`` are deviations between runs: of each row timed by the device, and of all of them
+    together. ``drift_rows`` and ``drift_common`` are changes a round, of such a row either way and of all of them; the
+    drift starts anew in NEW, or goes on from BASE if ``continues``. ``memory`` is the correlation of one round's noise
+    with the next one's. ``sticky`` is the share of rows that sit at one of two levels for a whole run.
+    """
+
+    run_rows: float = 0.0
+    run_common: float = 0.0
+    drift_rows: float = 0.0
+    drift_common: float = 0.0
+    continues: bool = True
+    memory: float = 0.0
+    sticky: float = 0.0
+
+
+NO_EFFECTS = Effects()
 
 
 @dataclass(frozen=True)
@@ -92,14 +115,19 @@ def world(random: np.random.Generator) -> World:
     )
 
 
-def rounds(machine: World, random: np.random.Generator, count: int = 5) -> tuple[FloatArray, FloatArray]:
+def rounds(
+    machine: World, random: np.random.Generator, count: int = 5, memory: float = 0.0
+) -> tuple[FloatArray, FloatArray]:
     """One run: the logarithms of its rounds' medians, rows x rounds, as measured and at one SM clock."""
     shape = (len(machine.suite), count)
     light, heavy = random.normal(size=shape), random.standard_t(3, size=shape) / math.sqrt(3)
     noise = np.where(machine.heavy[:, None], heavy, light)
     noise += (random.random(shape) < OUTLIERS) * np.abs(random.normal(size=shape)) * OUTLIER_SIZE
-    common = random.normal(size=(machine.family[-1] + 1, count))[machine.family]
-    logs = machine.deviation[:, None] * (math.sqrt(1 - COMMON**2) * noise + COMMON * common)
+    common = random.normal(size=(machine.family[-1] + 1, count))
+    for values in (noise, common):
+        for index in range(1, count):
+            values[:, index] = memory * values[:, index - 1] + math.sqrt(1 - memory**2) * values[:, index]
+    logs = machine.deviation[:, None] * (math.sqrt(1 - COMMON**2) * noise + COMMON * common[machine.family])
     logs += machine.apart[:, None] * (random.random(shape) < machine.high_share[:, None])
     logs += machine.shared_apart[:, None] * (random.random(count) < machine.shared_share)
     logs += (machine.host * machine.feels)[:, None] * _host(random, count)
@@ -118,18 +146,51 @@ def _host(random: np.random.Generator, count: int) -> FloatArray:
     return state + random.normal(0, RUN_DRIFT)
 
 
-def pair(machine: World, random: np.random.Generator, count: int = 5) -> Figures:
-    """Two runs of one machine, with nothing changed between them."""
-    base, base_at_clock = rounds(machine, random, count)
-    new, new_at_clock = rounds(machine, random, count)
+def pair(
+    machine: World,
+    random: np.random.Generator,
+    count: int = 5,
+    effects: Effects = NO_EFFECTS,
+    *,
+    in_turn: bool = False,
+) -> Figures:
+    """Two runs of one machine, with nothing changed between them; ``in_turn``: each round is a session of its own, and
+    those of the two runs alternate."""
+    rows, device = len(machine.suite), ~machine.host
+    sides = (slice(0, count), slice(count, None))
+    if in_turn:
+        logs, at_clock = rounds(machine, random, 2 * count, effects.memory)
+        sides, session, moment = (slice(0, None, 2), slice(1, None, 2)), np.arange(2 * count), np.arange(2 * count)
+    else:
+        runs = [rounds(machine, random, count, effects.memory) for _ in sides]
+        logs, at_clock = (np.concatenate(both, axis=1) for both in zip(*runs, strict=True))
+        session = np.repeat([0, 1], count)
+        moment = np.arange(2 * count) if effects.continues else np.tile(np.arange(count), 2)
+    sessions = session[-1] + 1
+    state = (
+        random.normal(0, 1, (rows, sessions)) * effects.run_rows + random.normal(0, 1, sessions) * effects.run_common
+    )
+    slopes = random.choice([-1.0, 1.0], size=(rows, sessions)) * effects.drift_rows
+    slopes += random.choice([-1.0, 1.0], size=sessions) * effects.drift_common
+    if effects.continues or in_turn:
+        slopes[:] = slopes[:, :1]
+    levels = np.exp(random.uniform(*np.log(OWN_APART), rows)) * (random.random(rows) < effects.sticky)
+    high = random.random((rows, sessions)) < machine.high_share[:, None]
+    moved = device[:, None] * (state[:, session] + slopes[:, session] * moment)
+    moved += levels[:, None] * high[:, session]
+    base, new = (logs[:, side] + moved[:, side] for side in sides)
+    base_at_clock, new_at_clock = (at_clock[:, side] + moved[:, side] for side in sides)
     return Figures(
         base=base,
         new=new,
         base_at_clock=base_at_clock,
         new_at_clock=new_at_clock,
-        partly=np.zeros(len(base), dtype=np.bool_),
-        within=machine.within * np.exp(random.normal(0, 0.2, len(base))),
+        partly=np.zeros(rows, dtype=np.bool_),
+        within=machine.within * np.exp(random.normal(0, 0.2, rows)),
         suite=machine.suite,
         family=machine.family,
         host=machine.host,
+        control=machine.suite == CONTROLS,
+        counted=np.zeros(rows, dtype=np.bool_),
+        in_turn=np.full(rows, in_turn),
     )

@@ -1,6 +1,7 @@
 """The command compare: what it prints, which runs it means, and which exit code it ends with."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +16,14 @@ from typer.testing import Result
 from microbench.compare.compare import Comparison, compare
 from microbench.compare.words import Side
 from microbench.core.errors import ExitCode
-from microbench.core.model import Fact, Run
+from microbench.core.model import Fact, Outcome, Run
 from microbench.report.sheets import comparison as drawing
-from microbench.runs import schema
+from microbench.runs import schema, store
 
-SLOWER = changed(0.9, case_id="memory_stream[kernel=copy]")
-FASTER = changed(1.1, case_id="memory_stream[kernel=read]")
+SLOWER = changed(0.6, case_id="memory_stream[kernel=copy]")
+FASTER = changed(1.6, case_id="memory_stream[kernel=read]")
+ALONE = changed(0.9, case_id="memory_stream[kernel=copy]")
+BETTER_ALONE = changed(1.1, case_id="memory_stream[kernel=copy]")
 MORE = changed(1.2, case_id="launch_queue[streams=2]")
 
 
@@ -71,6 +74,10 @@ def eventful() -> tuple[Run, Run]:
         (SLOWER, "faster", ExitCode.MEASURED),
         (FASTER, "slower", ExitCode.MEASURED),
         (FASTER, "faster", ExitCode.CHANGED),
+        (ALONE, "slower", ExitCode.MEASURED),
+        (ALONE, "suspected", ExitCode.CHANGED),
+        (BETTER_ALONE, "suspected", ExitCode.MEASURED),
+        (SLOWER, "suspected", ExitCode.CHANGED),
         (MORE, "slower", ExitCode.MEASURED),
         (MORE, "any", ExitCode.CHANGED),
     ],
@@ -107,7 +114,7 @@ def test_farther_from_the_ceiling_counts_as_slower() -> None:
     result = call(*runs, "--fail-on", "slower")
     assert result.exit_code == ExitCode.CHANGED
     assert "4 farther" in result.stdout
-    assert result.stdout.index("ANOTHER GPU MODEL") < result.stdout.index("4 farther")
+    assert result.stdout.index("4 farther") < result.stdout.index("ANOTHER GPU MODEL")
 
 
 def test_unclear_is_no_failure_and_says_what_to_run() -> None:
@@ -123,7 +130,7 @@ def test_one_name_is_compared_with_the_last_run(folder: Path) -> None:
     last = made(2, SLOWER)
     write(str(folder / "data" / f"{last.run_id}.json"), last)
     result = call("base.json")
-    assert "1 slower, 51 same" in result.stdout
+    assert "SLOWER: 1 figure slower, 50 same" in result.stdout
     assert f"run {last.run_id}" in result.stdout
 
 
@@ -144,6 +151,7 @@ def test_without_any_run_the_next_step_is_named() -> None:
 def test_simulated_against_real_stands_before_any_figure() -> None:
     result = call(*both(made(1, simulated=True), made(2, SLOWER)))
     assert result.stdout.index("SIMULATED AGAINST REAL") < result.stdout.index("BASE and NEW")
+    assert result.stdout.splitlines()[1].startswith("│ UNCLEAR: 0 figures slower")
     assert "0 same, 52 incomparable" in result.stdout
 
 
@@ -156,7 +164,7 @@ def test_a_comparison_looks_as_it_did(width: int) -> None:
 
 def test_a_calm_comparison_is_short() -> None:
     text = call(*both(made(1), made(2)), COLUMNS="80").stdout
-    assert "✓ 52 same" in text
+    assert "NO CHANGE SHOWN: 0 figures slower, 51 same, 1 within 10 %." in text
     assert len(text.splitlines()) < 32
     same("compare-calm-80", text)
 
@@ -196,6 +204,85 @@ def rows_of(found: Comparison, *, everything: bool) -> tuple[object, ...]:
     sheet = drawing.sheet(found, Side("base"), Side("new"), everything=everything)
     tables = [one for one in sheet.sections[0].pictures if one.title.startswith("Changes")]
     return tables[0].rows
+
+
+LAUNCH = "launch"
+HOST = ("host", "launch", "link", "graph", "memory")
+
+
+def bundled_times(factor: float, *names: str) -> str:
+    """A file of the bundled run in which all that the host times in these suites or benchmarks costs so much more."""
+    run = store.load("nvidia-h200")
+    suite = {info.name: info.suite for info in run.benchmarks}
+
+    def slowed(outcome: Outcome) -> Outcome:
+        if not {outcome.case.benchmark, suite[outcome.case.benchmark]} & set(names):
+            return outcome
+        measured = (
+            msgspec.structs.replace(
+                one, samples=msgspec.Raw(msgspec.json.encode([value * factor for value in one.values]))
+            )
+            if one.clock == "host"
+            else one
+            for one in outcome.measurements
+        )
+        return msgspec.structs.replace(outcome, measurements=tuple(measured))
+
+    outcomes = tuple(map(slowed, run.outcomes))
+    return write("changed.json", msgspec.structs.replace(run, run_id="20990101T000000Z-0000000", outcomes=outcomes))
+
+
+@pytest.mark.parametrize(
+    ("factor", "fail_on", "verdict"),
+    [
+        (1.1, "slower", "SLOWER: launch +10.0 % (9.4 to 10.6 %), controls unchanged within 1.4 %."),
+        (0.9, "faster", "FASTER: launch −10.0 % (−10.5 to −9.5 %), controls unchanged within 1.4 %."),
+    ],
+)
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_driver_that_costs_every_launch_as_much_is_the_first_thing_said(
+    factor: float, fail_on: str, verdict: str, width: int
+) -> None:
+    result = call("nvidia-h200", bundled_times(factor, LAUNCH), "--fail-on", fail_on, COLUMNS=str(width))
+    assert result.exit_code == ExitCode.CHANGED
+    assert verdict in words_of(result.stdout.splitlines()[:10])
+    findings = result.stdout.partition("What this means")[2].splitlines()
+    assert verdict.partition(": ")[2].rstrip(".") in findings[1]
+    other = "faster" if fail_on == "slower" else "slower"
+    assert call("nvidia-h200", "changed.json", "--fail-on", other).exit_code == ExitCode.MEASURED
+
+
+def test_a_benchmark_that_slows_down_in_a_suite_that_does_not_is_slower() -> None:
+    """A third of the suite's host times, so that their suite does not move."""
+    result = call("nvidia-h200", bundled_times(1.1, "launch_layers"), "--fail-on", "slower", COLUMNS="120")
+    assert result.exit_code == ExitCode.CHANGED
+    assert "33 of 40 times of launch_layers are slower: 1.100× in the median" in result.stdout
+
+
+def test_a_slower_host_is_no_slower_driver() -> None:
+    result = call("nvidia-h200", bundled_times(1.1, *HOST), "--fail-on", "any", COLUMNS="80")
+    assert result.exit_code == ExitCode.MEASURED
+    verdict = "HOST MOVED: The host itself was slower (controls +8.5 to +11.5 %), so its times show no verdict."
+    assert verdict in words_of(result.stdout.splitlines()[:10])
+    assert "The host itself was slower (controls +" in words_of(result.stdout.splitlines())
+
+
+def words_of(lines: Sequence[str]) -> str:
+    """Lines without frames, as one line of text."""
+    return " ".join(" ".join(lines).replace("│", " ").split())
+
+
+@pytest.mark.parametrize("text", ["0%", "11%", "x", "nan", "-3%", ""])
+def test_a_percentage_that_same_within_cannot_mean_is_refused(text: str) -> None:
+    result = call(*both(made(1), made(2)), f"--same-within={text}")
+    assert result.exit_code == ExitCode.USAGE
+    assert "--same-within" in result.stderr
+
+
+def test_same_within_sets_what_the_same_means() -> None:
+    runs = both(made(1), made(2))
+    assert "51 same, 1 within 10 %" in call(*runs, "--same-within", "3%").stdout
+    assert "0 same, 52 within 10 %" in call(*runs, "--same-within", "0.01%").stdout
 
 
 RUNS = ("nvidia-h200", "nvidia-h200-compute", "nvidia-h200-x2", "made.json")

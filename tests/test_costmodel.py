@@ -15,8 +15,8 @@ MEMORY, LINK = 4e12, 50e9
 # Every constant has a value of its own, so that none can stand for another.
 KNOWN = {
     "way": 3e-6, "empty": 0.0, "complete": 2.5e-6, "sync": 0.2e-6, "gap_stream": 1.4e-6, "gap_graph": 0.6e-6,
-    "replay_node": 2e-9, "write_stream": 0.11e-6, "write_graph": 0.13e-6, "one_stream_stream": 0.15e-6,
-    "one_stream_graph": 0.17e-6,
+    "replay_node": 2e-9, "write_stream": 0.11e-6, "write_graph": 0.13e-6, "code_graph": 0.19e-6,
+    "one_stream_stream": 0.15e-6, "one_stream_graph": 0.17e-6,
     "replay_way": 3.5e-6, "replay_root": 0.7e-6,
     "make": 30e-6, "make_node": 1.1e-6, "queue": 1000.0, "front_end": 0.25e-6, "memory": MEMORY,
     "h2d_call": 1.9e-6, "h2d_way": 1.3e-6, "h2d_latency": 1.1e-6, "h2d_rate": LINK,

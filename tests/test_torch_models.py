@@ -11,6 +11,7 @@ import pytest
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
+from microbench.core.ops import IntArray
 from microbench.gpu.layers import torch_models
 from microbench.gpu.layers.torch_models import Program, TorchStep
 from microbench.gpu.protocol.gpu import Gpu
@@ -103,7 +104,12 @@ class Machine:
         patch.setattr(torch_models.base, "load_driver", lambda: self.driver)
         patch.setitem(torch_models.PROGRAMS, "linear_gelu", lambda torch, device: self.program)
         owned: list[Callable[[], object]] = []
-        self.step = TorchStep("linear_gelu", compiled, STREAM, 0, owned.append)
+
+        def record(run: Callable[[], object]) -> IntArray:
+            run()
+            return np.array([1000, 2000])
+
+        self.step = TorchStep("linear_gelu", compiled, STREAM, 0, owned.append, record)
         yield self.step
         for release in reversed(owned):
             release()

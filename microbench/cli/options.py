@@ -23,6 +23,7 @@ class FailOn(StrEnum):
     """Which changes make compare end with an exit code of its own."""
 
     SLOWER = "slower"
+    SUSPECTED = "suspected"
     FASTER = "faster"
     ANY = "any"
 
@@ -165,7 +166,16 @@ ExplainedRun = Annotated[Typed, _option("RUN", f"The run with the figures; {LAST
 Base = Annotated[str, _argument("BASE", f"The earlier run: {RUN_NAME}.")]
 New = Annotated[Typed, _argument("[NEW]", "The run to judge, named the same way; default: the last run.")]
 Fail = Annotated[
-    FailOn | None, _option(None, "End with exit code 5 if a figure is slower, faster, or changed at all.", "--fail-on")
+    FailOn | None,
+    _option(
+        None,
+        "End with exit code 5 if a suite or figure is slower, suspected (slower, or one figure is worse alone), "
+        "faster, or changed at all.",
+        "--fail-on",
+    ),
+]
+SameWithin = Annotated[
+    str, _option("PERCENT", "A figure is the same if the interval of its change stays within this.", "--same-within")
 ]
 AllFigures = Annotated[bool, _flag("--all", "List every figure, including the same and the unclear ones.")]
 

@@ -110,32 +110,46 @@ def compare(
     base: options.Base,
     new: options.New = None,
     fail_on: options.Fail = None,
+    same_within: options.SameWithin = "3%",
     everything: options.AllFigures = False,
     why: options.Why = False,
     svg: options.Svg = None,
     force: options.Force = False,
 ) -> int:
-    """Compare two runs and say which figures changed.
+    """Compare two runs and say which suites and figures changed.
 
-    Each figure is slower, faster, the same, unclear or incomparable. A verdict needs five rounds of each run.
+    Each figure is slower, faster, the same, within 10 %, unclear or incomparable. A verdict needs five rounds of each
+    run.
     """
     from microbench.compare import compare as comparing
     from microbench.compare.words import Side
     from microbench.report.sheets import comparison as drawing
 
+    within = _share(same_within)
     (base_path, before), (new_path, after) = load(base), load(new)
     if base_path.resolve() == new_path.resolve():
         raise UsageError("BASE and NEW are the same run", "name another run; `microbench history` lists them")
     with consistent(before), consistent(after):
-        comparison = comparing.compare(before, after)
+        comparison = comparing.compare(before, after, within)
         sides = Side(base, grows(base_path)), Side(new or after.run_id, grows(new_path))
         sheet = drawing.sheet(comparison, *sides, everything=everything)
     draw(sheet, svg, force=force, brief=True, why=why)
     return ExitCode.CHANGED if fail_on is not None and _failed(comparison, fail_on) else ExitCode.MEASURED
 
 
+def _share(text: str) -> float:
+    """The share of a percentage like "3%". Raises UsageError unless it is above 0 and at most 10 %."""
+    from microbench.analysis.stats import STABLE_HALF_WIDTH
+
+    with suppress(ValueError):
+        share = float(text.strip().removesuffix("%")) / 100
+        if 0 < share <= STABLE_HALF_WIDTH:
+            return share
+    raise UsageError(f"--same-within {plain(text, 20)} is no percentage above 0 and up to 10 %", "give one like 3%")
+
+
 def _failed(comparison: Comparison, fail_on: FailOn) -> bool:
-    """True if --fail-on applies; a figure that NEW failed to measure counts as slower.
+    """True if --fail-on applies to a figure or to a suite; a figure that NEW failed to measure counts as slower.
 
     Raises UsageError if nothing could be compared.
     """
@@ -146,7 +160,9 @@ def _failed(comparison: Comparison, fail_on: FailOn) -> bool:
     if not comparison.changes:
         raise UsageError("the two runs have no figure in common", "measure the same benchmarks in both")
     verdicts = {FailOn.SLOWER: WORSE, FailOn.FASTER: BETTER, FailOn.ANY: (*WORSE, *BETTER, *COUNTED)}
-    return bool(comparison.of(*verdicts[fail_on]))
+    if fail_on is FailOn.SUSPECTED:
+        return comparison.has_changed(*WORSE) or any(change.costs_more for change in comparison.moved_alone)
+    return comparison.has_changed(*verdicts[fail_on])
 
 
 def plot(

@@ -1,7 +1,7 @@
-"""Compares two runs: the verdict on each figure with its ratio, the drift of the host, and how the machines differ.
+"""Compares two runs: the verdict on each figure and suite with its ratio, and how the machines differ.
 
 Each verdict is decided in one place. ``pairs.paired`` decides "incomparable", and "unclear" for figures without a
-ratio, enough rounds or a sound grade. ``decision.decide`` decides whether the rest changed, are the same or unclear.
+ratio, enough rounds or a sound grade. ``decision.decide`` decides whether the rest changed, and whether a suite did.
 This file names the direction of a change.
 """
 
@@ -16,13 +16,23 @@ import msgspec
 import numpy as np
 
 from microbench.analysis.stats import Interval, Row
-from microbench.compare.decision import HOST_DRIFT, SMALLEST_CHANGE, Decision, Figures, Undecided, decide
+from microbench.compare.decision import (
+    CONTROLS_WITHIN,
+    SAME_WITHIN,
+    SMALLEST_CHANGE,
+    Decision,
+    Figures,
+    Undecided,
+    decide,
+)  # fmt: skip
 from microbench.compare.pairs import Incomparable, Pair, Unready, cost_sign, figures, paired
 from microbench.core.model import Fact, GpuInfo, Metric, Run
 
-Verdict = Literal["slower", "faster", "farther", "nearer", "more", "fewer", "same", "unclear", "incomparable"]
+Verdict = Literal[
+    "slower", "faster", "farther", "nearer", "more", "fewer", "same", "within 10 %", "unclear", "incomparable"
+]
 VERDICTS: tuple[Verdict, ...] = (
-    "slower", "farther", "faster", "nearer", "more", "fewer", "same", "unclear", "incomparable",
+    "slower", "farther", "faster", "nearer", "more", "fewer", "same", "within 10 %", "unclear", "incomparable",
 )  # fmt: skip
 # Changes for the worse and for the better. A count is neither. "farther" and "nearer" mean: from the ceiling.
 WORSE: tuple[Verdict, ...] = ("slower", "farther")
@@ -49,7 +59,7 @@ class Change(msgspec.Struct, frozen=True):
 
     ``ratio`` is NEW over BASE: the median over all pairs of rounds with its 95 % interval. With ``shares`` it compares
     shares of each GPU's ceiling. ``judged`` is the ratio that the verdict rests on: at one SM clock if ``by`` is
-    "clock", less the drift of the whole host if it is "host". ``reason`` says why a figure is unclear or incomparable.
+    "clock", less what the whole suite did if it is "drift". ``reason`` says why a figure is unclear or incomparable.
     """
 
     base: Row
@@ -58,7 +68,7 @@ class Change(msgspec.Struct, frozen=True):
     reason: Unready | Undecided | Incomparable | None = None
     ratio: Interval | None = None
     judged: Interval | None = None
-    by: Literal["value", "clock", "host"] = "value"
+    by: Literal["value", "clock", "drift"] = "value"
     shares: bool = False
 
     @property
@@ -67,24 +77,55 @@ class Change(msgspec.Struct, frozen=True):
         return self.new.metric
 
     @property
+    def costs_more(self) -> bool:
+        """True if the ratio judged is a higher cost: a longer time, a lower rate."""
+        if self.judged is None:
+            return False
+        return self.judged.median < 1 if self.metric.kind == "rate" else self.judged.median > 1
+
+    @property
     def size(self) -> float:
         """The size of the change in either direction: the absolute logarithm of the ratio judged, 0 without one."""
         return abs(math.log(self.judged.median)) if self.judged is not None else 0.0
 
 
-class HostDrift(NamedTuple):
-    """How the host-timed figures of a suite moved together.
+class SuiteShift(NamedTuple):
+    """How the figures of a suite moved together: those that the host times (``host``), or the device.
 
-    ``ratio`` is the median cost in NEW over BASE (a rate costs its inverse), over all suites if this one has few such
-    figures. ``rows`` counts the figures, ``went`` those that moved that way. ``counted``: the shift is too large for a
-    drift, so that each figure is judged as measured.
+    ``ratio`` is the cost in NEW over BASE (a rate costs its inverse), the median over the figures with its 95 %
+    interval. ``rows`` counts the figures, ``went`` those that moved that way. ``changed``: this is a change of the
+    suite; if not, the shift is taken off each figure, because a host or GPU may differ as much from run to run.
     """
 
     suite: str
-    ratio: float
+    host: bool
+    ratio: Interval
     rows: int
     went: int
-    counted: bool
+    changed: bool
+
+    @property
+    def slower(self) -> bool:
+        """True if the suite costs more in NEW."""
+        return self.ratio.median > 1
+
+
+class Controls(NamedTuple):
+    """How the figures moved that show how fast the host is and that no driver can change.
+
+    ``unchanged``: the interval of their common ``ratio`` (a cost) is narrow enough about 1 to say that the host did not
+    move; ``moved``: it excludes that. ``most`` is the largest change that the interval holds, as a share.
+    """
+
+    rows: int
+    ratio: Interval
+    unchanged: bool
+    moved: bool
+
+    @property
+    def most(self) -> float:
+        """The largest change of the host that the interval holds, as a share."""
+        return max(self.ratio.high, 1 / self.ratio.low) - 1
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -96,7 +137,8 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Two runs compared. ``changes`` are all figures that both have, in NEW's order."""
+    """Two runs compared. ``changes`` are all figures that both have, in NEW's order; ``suites`` are the suites whose
+    figures moved together, the largest shift first. ``same_within`` is the share within which a figure is the same."""
 
     base: Run
     new: Run
@@ -105,7 +147,9 @@ class Comparison(msgspec.Struct, frozen=True):
     only_new: tuple[Row, ...]
     gpus: tuple[tuple[GpuInfo, GpuInfo], ...]
     other_models: tuple[tuple[GpuInfo, GpuInfo], ...]
-    drifts: tuple[HostDrift, ...]
+    suites: tuple[SuiteShift, ...]
+    controls: Controls | None
+    same_within: float
     differences: tuple[Difference, ...]
 
     @property
@@ -114,6 +158,16 @@ class Comparison(msgspec.Struct, frozen=True):
         tried = {outcome.case.id for outcome in self.new.outcomes if outcome.status in LOST}
         return tuple(dict.fromkeys(row.case_id for row in self.only_base if row.case_id in tried))
 
+    @property
+    def moved_alone(self) -> list[Change]:
+        """Figures that would have changed if something confirmed them, the largest first."""
+        return [change for change in self.of("unclear") if change.reason == "alone"]
+
+    def has_changed(self, *verdicts: Verdict) -> bool:
+        """True if a figure has one of these verdicts, or if a suite as a whole is slower or faster, if these do."""
+        ways = {"slower" if suite.slower else "faster" for suite in self.suites if suite.changed}
+        return bool(self.of(*verdicts)) or not ways.isdisjoint(verdicts)
+
     def of(self, *verdicts: Verdict) -> list[Change]:
         """The changes with one of these verdicts, the largest first; equal ones in NEW's order."""
         return sorted(
@@ -121,17 +175,22 @@ class Comparison(msgspec.Struct, frozen=True):
         )
 
 
-def compare(base: Run, new: Run) -> Comparison:
-    """Compare every figure that both runs have. Raises RunUnreadableError for samples that are not numbers."""
+def compare(base: Run, new: Run, same_within: float = SAME_WITHIN) -> Comparison:
+    """Compare every figure that both runs have; ``same_within`` is a share, at most 0.1.
+
+    Raises RunUnreadableError for samples that are not numbers.
+    """
     matched = paired(base, new)
     ready = [pair for pair in matched.pairs if pair.reason is None]
     judged: dict[int, Change] = {}
-    drifts: list[HostDrift] = []
+    suites: list[SuiteShift] = []
+    controls: Controls | None = None
     if ready:
         arrays = figures(ready, {gpu.uuid: gpu for pair in matched.devices for gpu in pair})
         decision = decide(arrays)
-        judged = {id(pair): _judged(pair, row, decision) for row, pair in enumerate(ready)}
-        drifts = _drifts(ready, arrays, decision)
+        judged = {id(pair): _judged(pair, row, decision, same_within) for row, pair in enumerate(ready)}
+        suites = _suites(ready, arrays, decision)
+        controls = _controls(arrays, decision)
     return Comparison(
         base=base,
         new=new,
@@ -140,20 +199,25 @@ def compare(base: Run, new: Run) -> Comparison:
         only_new=matched.only_new,
         gpus=matched.devices,
         other_models=matched.other_models,
-        drifts=tuple(drifts),
+        suites=tuple(suites),
+        controls=controls,
+        same_within=same_within,
         differences=differences(base, new, matched.devices),
     )
 
 
-def _judged(pair: Pair, row: int, decision: Decision) -> Change:
+def _judged(pair: Pair, row: int, decision: Decision, same_within: float) -> Change:
     """The verdict on a pair by its row in the decision."""
     raw, judged = decision.raw, decision.judged
     shift, half, moved = float(judged.shift[row]), float(judged.half[row]), float(judged.moved[row])
-    reason = None
+    reason: Undecided | None = None
     verdict: Verdict
     if not decision.changed[row]:
-        reason = decision.undecided(row)
-        verdict = "unclear" if reason else "same"
+        unchanged = decision.unchanged(row, same_within)
+        if unchanged == "same" or unchanged == "within 10 %":
+            verdict = unchanged
+        else:
+            verdict, reason = "unclear", unchanged
     elif pair.new.metric.kind == "count":
         verdict = "more" if shift > 0 else "fewer"
     elif pair.ceilings is not None:
@@ -165,9 +229,9 @@ def _judged(pair: Pair, row: int, decision: Decision) -> Change:
         new=pair.new,
         verdict=verdict,
         reason=reason,
-        ratio=_ratio(float(raw.shift[row]), float(raw.half[row]), cost_sign(pair)),
+        ratio=_ratio(float(raw.shift[row]), float(raw.own[row]), cost_sign(pair)),
         judged=_ratio(moved, half, cost_sign(pair)),
-        by="clock" if shift != raw.shift[row] else "host" if moved != shift else "value",
+        by="clock" if shift != raw.shift[row] else "drift" if moved != shift else "value",
         shares=pair.ceilings is not None,
     )
 
@@ -193,18 +257,36 @@ def _ratio(shift: float, half: float, sign: int = 1) -> Interval:
     return Interval(math.exp(sign * shift), math.exp(sign * shift - half), math.exp(sign * shift + half))
 
 
-def _drifts(ready: Sequence[Pair], arrays: Figures, decision: Decision) -> list[HostDrift]:
-    """The suites whose host-timed figures moved together; of several GPUs the one with the largest drift."""
-    largest: dict[str, HostDrift] = {}
-    for number, drift in decision.judged.drift.items():
-        rows = np.flatnonzero(arrays.host & (arrays.suite == number))
-        if not len(rows) or not drift.seen or abs(drift.shift) < SMALLEST_CHANGE:
+def _suites(ready: Sequence[Pair], arrays: Figures, decision: Decision) -> list[SuiteShift]:
+    """The suites whose figures moved together, the largest shift first; of several GPUs the one that moved most."""
+    largest: dict[tuple[str, bool], SuiteShift] = {}
+    for (number, host), group in decision.judged.together.items():
+        shift = group.shift
+        of_it = (arrays.host == host) & ~arrays.counted & ~arrays.control & (arrays.suite == number)
+        rows = [row for row in range(len(ready)) if of_it[row]]
+        # Shares of two models' ceilings are verdicts on single figures: their ratio is no time.
+        shares = any(ready[row].ceilings is not None for row in rows)
+        if not group.seen or shares or (abs(shift.median) < SMALLEST_CHANGE and not group.changed):
             continue
         suite = ready[rows[0]].new.suite
-        went = int(np.sum(decision.judged.shift[rows] * np.sign(drift.shift) >= SMALLEST_CHANGE))
-        host = HostDrift(suite, math.exp(drift.shift), len(rows), went, counted=abs(drift.shift) >= HOST_DRIFT)
-        largest[suite] = max(largest.get(suite, host), host, key=lambda each: abs(math.log(each.ratio)))
-    return list(largest.values())
+        went = int(np.sum(decision.judged.shift[rows] * np.sign(shift.median) >= SMALLEST_CHANGE))
+        one = SuiteShift(suite, host, _ratio(shift.median, shift.half), len(rows), went, group.changed)
+        largest[suite, host] = max(
+            largest.get((suite, host), one), one, key=lambda each: abs(math.log(each.ratio.median))
+        )
+    return sorted(largest.values(), key=lambda one: -abs(math.log(one.ratio.median)))
+
+
+def _controls(arrays: Figures, decision: Decision) -> Controls | None:
+    controls = decision.judged.controls
+    if controls is None:
+        return None
+    return Controls(
+        rows=int(np.sum(arrays.control & ~arrays.in_turn)),
+        ratio=_ratio(controls.median, controls.half),
+        unchanged=controls.most <= CONTROLS_WITHIN,
+        moved=controls.least > 0,
+    )
 
 
 def differences(base: Run, new: Run, gpus: Sequence[tuple[GpuInfo, GpuInfo]]) -> tuple[Difference, ...]:

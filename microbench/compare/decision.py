@@ -1,7 +1,8 @@
 """Decides from the rounds of two runs which figures changed. It works on arrays only, so that simulations can test it.
 
-``decide`` takes five steps: how far each figure shifted and how much its rounds scatter, the drift of the whole host,
-figures that jump between two levels, the SM clock, and false discoveries.
+``decide`` takes six steps: how far each figure shifted and how much its rounds scatter; what each suite's figures did
+together, and how far they scatter between runs beyond what their rounds explain; figures that jump between two levels;
+the SM clock; false discoveries; and whether another figure, or another session, confirms a change.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ from microbench.analysis.stats import NORMAL_95, STABLE_HALF_WIDTH, student_95
 FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]
 BoolArray = npt.NDArray[np.bool_]
-# Why rounds show neither a change nor its absence: the figure jumps between two levels; the host may have drifted as
-# far; the interval holds a change as well as none.
-Undecided = Literal["levels", "host", "noise"]
+# What a figure that did not change is: the same; certainly within 10 %; or unclear. Why it is unclear: it jumps between
+# two levels; it moved alone, which two sessions cannot tell from a level that it keeps for a session; the host, or the
+# GPU, may differ as far from run to run; the interval holds a change as well as none.
+Undecided = Literal["levels", "alone", "host", "gpu", "noise"]
+Unchanged = Literal["same", "within 10 %"]
 
 # A smaller change is not worth acting on, and two runs of one machine an hour apart may differ by it.
 SMALLEST_CHANGE = math.log(1.015)
-# A figure is "the same" if a change beyond this would have shown.
-WIDEST_SAME = math.log(1 + STABLE_HALF_WIDTH)
+# A figure is "the same" if its whole interval lies within this and includes 0; `compare --same-within` sets it.
+SAME_WITHIN = 0.03
+# A figure that is neither changed nor the same is unclear if its interval reaches beyond this.
+WIDEST_KNOWN = math.log(1 + STABLE_HALF_WIDTH)
 # The most that a change, taken alone, may be due to chance, however many figures move with it.
 LARGEST_P = 1e-3
 # Share of false discoveries among the changes of one comparison; the suites share it equally.
@@ -34,16 +39,33 @@ FALSE_DISCOVERIES = 0.005
 QUIET_VARIANCE = 0.005**2
 MOST_ATTENTION = 10.0
 
-# The host of a virtual machine drifted by 12 % either way within a minute, so a common shift below this is drift.
+# Without controls a common shift of the host's figures below this is drift: the host of a virtual machine drifted by
+# 12 % either way within a minute.
 HOST_DRIFT = math.log(1.15)
-# Assumed drift of each figure between two runs where too few host-timed figures exist to show it.
+# The fewest controls that say whether the host moved, and how well they must know that it did not.
+LEAST_CONTROLS = 5
+CONTROLS_WITHIN = math.log(1.03)
+# A figure may feel a drift of the host this many times as much as the controls do.
+FEELS_MORE = 2.0
+# Assumed deviation between two runs where too few figures exist to show it: of a figure that the host times, or the
+# device; and of all figures of a suite that the device times together, which one pair of runs never shows.
 UNSEEN_HOST_DEVIATION = 0.03
-LEAST_HOST_ROWS = 20
-# Host-timed figures feel a drift more alike than this; figures that scatter further have changed themselves.
-LARGEST_HOST_DEVIATION = 0.05
-# Median of the square of a Student's t with about ten degrees of freedom.
-MEDIAN_SQUARE = 0.49
-BISECTIONS = 40
+UNSEEN_DEVICE_DEVIATION = 0.01
+DEVICE_TOGETHER = 0.007 * math.sqrt(2)
+LEAST_ROWS_TOGETHER = 20
+# Figures feel a drift more alike than this; figures that scatter further have changed themselves.
+LARGEST_DEVIATION = 0.05
+# Median and upper quartile of the square of a Student's t with about ten degrees of freedom.
+MEDIAN_SQUARE, UPPER_SQUARE = 0.49, 1.49
+# Variance of a median over that of a mean.
+MEDIAN_VARIANCE = math.pi / 2
+# Rounds that resemble their neighbours understate the variance of a run, at most by this.
+MOST_UNDERSTATED = 16.0
+
+# A change is confirmed by its family if at least so many of it, and this share, changed the same way.
+LEAST_CONFIRMING, SHARE_CONFIRMING = 3, 1 / 3
+# Levels that a figure keeps for a session were seen up to 36 % apart (a node of a graph), so farther is a change.
+LARGEST_LEVEL = math.log(1.4)
 
 # Two levels lie this many standard deviations of either apart.
 APART = 4.0
@@ -74,7 +96,8 @@ class Figures:
     ``new_at_clock`` are the same at one SM clock, and equal to them where the clock does not matter. ``partly``: the SM
     clock may or may not bind the figure, so both must agree. ``within``: relative half width of one round's interval.
     ``suite`` and ``family`` are numbers; a family is what one benchmark measured together. ``host``: timed by the
-    host's clock.
+    host's clock. ``control``: such a figure that no driver can change. ``counted``: a count, which no clock times.
+    ``in_turn``: the rounds of the two runs alternated, so that their scatter shows what differs from run to run.
     """
 
     base: FloatArray
@@ -86,21 +109,66 @@ class Figures:
     suite: IntArray
     family: IntArray
     host: BoolArray
+    control: BoolArray
+    counted: BoolArray
+    in_turn: BoolArray
 
 
-class Drift(NamedTuple):
-    """How the host-timed figures of a suite moved together: their median shift, and how far they scatter about it
-    beyond what their rounds explain. ``seen``: there were enough figures to tell."""
+class Shift(NamedTuple):
+    """The shift that figures have in common, and half its 95 % interval, as logarithms."""
 
-    shift: float
-    deviation: float
+    median: float
+    half: float
+
+    @property
+    def least(self) -> float:
+        """The smallest size of the shift that its interval allows."""
+        return abs(self.median) - self.half
+
+    @property
+    def most(self) -> float:
+        """The largest size of the shift that its interval allows."""
+        return abs(self.median) + self.half
+
+
+class Together(NamedTuple):
+    """What the figures of a suite with one clock (the host's or the device's) did together.
+
+    ``variance`` is how far figures scatter about the common shift from run to run, and ``factor`` by how much the
+    scatter of rounds understates that of runs. ``changed``: the common shift is a change of the suite; if not, it is
+    taken off its figures. ``seen``: the suite has enough figures to tell; if not, those of all suites stand in.
+    """
+
+    shift: Shift
+    variance: float
+    factor: float
+    changed: bool
     seen: bool
 
 
+class Spread(NamedTuple):
+    """Variance of each row's rounds with its degrees of freedom, and the variance that the other rows alone predict
+    (``expected``; None if there are too few rows)."""
+
+    variance: FloatArray
+    freedom: FloatArray
+    expected: FloatArray | None
+
+
+class Measured(NamedTuple):
+    """The shift of each figure, half its 95 % interval and its variance, by its rounds alone."""
+
+    shift: FloatArray
+    own: FloatArray
+    error: FloatArray
+    spread: Spread
+
+
 class Shifts(NamedTuple):
-    """The shift of each figure, as logarithms. ``half`` is half the 95 % interval, ``own`` the same without the host's
-    part; ``moved`` is the shift less the host's drift. ``noise`` and ``chance`` are the probabilities of the shift
-    without a change: by scatter, and by levels. ``reach`` is the scatter of all rounds of both runs together."""
+    """The shift of each figure, as logarithms. ``half`` is half the 95 % interval, ``own`` the same from the rounds
+    alone; ``moved`` is the shift less the common drift. ``noise`` and ``chance`` are the probabilities of the shift
+    without a change: by scatter, and by levels. ``reach`` is the scatter of all rounds of both runs together.
+    ``together`` is by suite and whether the host times it; ``controls`` is None if there are too few."""
 
     shift: FloatArray
     half: FloatArray
@@ -111,80 +179,159 @@ class Shifts(NamedTuple):
     jumps: BoolArray
     reach: FloatArray
     expected: FloatArray | None
-    drift: dict[int, Drift]
+    together: dict[tuple[int, bool], Together]
+    controls: Shift | None
 
 
 class Decision(NamedTuple):
-    """Whether each figure changed, and whether it would have if figures like it did not jump between two levels.
+    """Whether each figure changed; ``alone``: it would have, but nothing confirms it; ``jumping``: it would have, if
+    figures like it did not jump between two levels.
 
     ``raw`` holds the shifts as measured, ``judged`` those that decided: at one SM clock where that binds.
     """
 
     changed: BoolArray
+    alone: BoolArray
     jumping: BoolArray
-    raw: Shifts
+    host: BoolArray
+    raw: Measured
     judged: Shifts
 
-    def undecided(self, row: int) -> Undecided | None:
-        """Why a figure that did not change is unclear; None if it is the same.
+    def unchanged(self, row: int, same_within: float = SAME_WITHIN) -> Unchanged | Undecided:
+        """What a figure that did not change is. Its interval is "the same" within ``same_within``, a share.
 
-        "host" is what more rounds of one run cannot settle.
+        "host" and "gpu" are what more rounds of one run cannot settle.
         """
         shift, half, moved, own = (
             float(values[row]) for values in (self.judged.shift, self.judged.half, self.judged.moved, self.judged.own)
         )
         if self.jumping[row]:
             return "levels"
-        if abs(shift) + half <= WIDEST_SAME and abs(shift) - half <= SMALLEST_CHANGE:
-            return None
-        without_host = abs(moved) + half <= WIDEST_SAME and abs(moved) - half <= SMALLEST_CHANGE
-        settled = abs(shift) + own <= WIDEST_SAME or abs(shift) - own >= SMALLEST_CHANGE
-        return "host" if without_host or (settled and half**2 > 2 * own**2) else "noise"
+        if self.alone[row]:
+            return "alone"
+        if abs(shift) + half <= math.log1p(same_within) and abs(shift) <= half:
+            return "same"
+        if _known(shift, half):
+            return "within 10 %"
+        settled = _known(shift, own) or abs(shift) - own >= SMALLEST_CHANGE
+        if _known(moved, half) or (settled and half**2 > 2 * own**2):
+            return "host" if self.host[row] else "gpu"
+        return "noise"
+
+
+def _known(shift: float, half: float) -> bool:
+    """True if the interval stays within 10 % and holds no change that counts."""
+    return abs(shift) + half <= WIDEST_KNOWN and abs(shift) - half <= SMALLEST_CHANGE
 
 
 def decide(figures: Figures) -> Decision:
     """Decide which figures changed, with false discoveries controlled within each suite.
 
-    A figure changed if its whole interval lies beyond SMALLEST_CHANGE, both as measured and less the host's drift, if
-    it does not jump between two levels, and if its probability without a change passes weighted Benjamini-Hochberg
-    (Genovese et al. 2006) in its suite. Figures whose rounds lie too close together for such a change are not tested
-    (independent filtering, Bourgon et al. 2010). There must be at least one figure, each with rounds on both sides.
+    A figure changed if its whole interval lies beyond SMALLEST_CHANGE, both as measured and less the common drift, if
+    it does not jump between two levels, if its probability without a change passes weighted Benjamini-Hochberg
+    (Genovese et al. 2006) in its suite, and if something confirms it (``_confirmed``). Figures whose rounds lie too
+    close together for such a change are not tested (independent filtering, Bourgon et al. 2010). There must be at least
+    one figure, each with rounds on both sides.
     """
-    raw = shifts(figures, figures.base, figures.new)
-    at_clock = shifts(figures, figures.base_at_clock, figures.new_at_clock)
-    judged = _weaker(raw, at_clock, figures.partly)
+    raw = _measured(figures, figures.base, figures.new)
+    at_clock = _measured(figures, figures.base_at_clock, figures.new_at_clock)
+    # Of a figure that the SM clock may or may not bind, the shift counts that says less, and both must agree.
+    weaker = figures.partly & (np.abs(raw.shift) * at_clock.own < np.abs(at_clock.shift) * raw.own)
+    opposed = figures.partly & (raw.shift * at_clock.shift <= 0)
+    judged = shifts(
+        figures,
+        np.where(weaker[:, None], figures.base, figures.base_at_clock),
+        np.where(weaker[:, None], figures.new, figures.new_at_clock),
+    )
+    judged = judged._replace(noise=np.where(opposed, 1.0, judged.noise))
     least = np.minimum(np.abs(judged.shift), np.abs(judged.moved)) - judged.half
     moves = (least >= SMALLEST_CHANGE) & (judged.shift * judged.moved > 0)
     p = np.minimum(judged.noise + judged.chance, 1.0)
-    changed = discoveries(p, judged, figures.suite) & moves & (p <= LARGEST_P) & ~judged.jumps
+    found = discoveries(p, judged, figures.suite) & moves & (p <= LARGEST_P) & ~judged.jumps
     without_levels = discoveries(judged.noise, judged, figures.suite) & moves & (judged.noise <= LARGEST_P)
-    return Decision(changed, without_levels & ~changed, raw, judged)
+    changed = found & _confirmed(found, judged, figures)
+    return Decision(changed, found & ~changed, without_levels & ~found, figures.host, raw, judged)
+
+
+def _confirmed(found: BoolArray, judged: Shifts, figures: Figures) -> BoolArray:
+    """Which changes are more than one figure's move between two sessions.
+
+    A figure that sits on one of two levels for a whole session gives the same rounds as one that changed, so that no
+    test of its own rounds can tell. It is confirmed by rounds that alternate, by its suite, by its family, or by a
+    distance that levels never had. A count does not depend on how a process settled.
+    """
+    confirmed = figures.in_turn | figures.counted | (np.abs(judged.shift) >= LARGEST_LEVEL)
+    _, member = np.unique(figures.family, return_inverse=True)
+    size = np.bincount(member)
+    for sign in (1, -1):
+        same_way = found & (judged.moved * sign > 0)
+        count = np.bincount(member, same_way)
+        confirmed |= same_way & ((count >= LEAST_CONFIRMING) & (count >= SHARE_CONFIRMING * size))[member]
+    for (suite, host), group in judged.together.items():
+        if group.changed:
+            of_it = (figures.suite == suite) & (figures.host == host) & ~figures.counted
+            confirmed |= of_it & (judged.moved * group.shift.median > 0)
+    return confirmed
+
+
+def _measured(figures: Figures, base: FloatArray, new: FloatArray) -> Measured:
+    """The shift of each figure, and what its rounds say about its error."""
+    n, m = np.isfinite(base).sum(axis=1), np.isfinite(new).sum(axis=1)
+    shift = _median((new[:, :, None] - base[:, None, :]).reshape(len(base), -1), axis=1)
+    freedom = (n + m - 2).astype(np.float64)
+    spread = _moderated((_squares(base) + _squares(new)) / freedom, freedom, figures.within, figures.family)
+    error = spread.variance * (1 / n + 1 / m)
+    return Measured(shift, student_95(spread.freedom) * np.sqrt(error), error, spread)
 
 
 def shifts(figures: Figures, base: FloatArray, new: FloatArray) -> Shifts:
     """The shift of each figure with its interval and probabilities, from its rounds in both runs."""
-    n, m = np.isfinite(base).sum(axis=1), np.isfinite(new).sum(axis=1)
-    shift = np.nanmedian((new[:, :, None] - base[:, None, :]).reshape(len(base), -1), axis=1)
-    inverse, freedom = 1 / n + 1 / m, (n + m - 2).astype(np.float64)
-    spread = _moderated((_squares(base) + _squares(new)) / freedom, freedom, figures.within, figures.family)
-    error = spread.variance * inverse
-    quantile = student_95(spread.freedom)
-    own = quantile * np.sqrt(error)
-    drift = {int(suite): _host_drift(shift, error, figures, int(suite)) for suite in np.unique(figures.suite)}
-    moved, error = _beyond_drift(shift, error, figures, drift)
-    split = levels(base, new)
+    shift, own, own_error, spread = _measured(figures, base, new)
+    error = own_error.copy()
+    control = figures.control & ~figures.in_turn
+    if control.sum() < LEAST_CONTROLS:
+        control = np.zeros_like(control)
+    controls = _in_common(base, new, shift, control) if control.any() else None
+    together: dict[tuple[int, bool], Together] = {}
+    moved, about = shift.copy(), shift.copy()
+    for host in (True, False):
+        timed = (figures.host == host) & ~figures.counted
+        for suite in np.unique(figures.suite[timed & ~control]):
+            rows = timed & ~control & (figures.suite == suite)
+            group = _together(base, new, shift, own_error, figures, rows, timed, controls)
+            together[int(suite), host] = group
+            rows &= ~figures.in_turn
+            error[rows] = error[rows] * group.factor + group.variance
+            if not group.changed:
+                moved[rows] -= group.shift.median
+            about[rows] = shift[rows] - group.shift.median
+    if controls is not None:
+        # The controls are few, so how far they scatter between runs is learned from all that the host times.
+        about[control] = shift[control] - controls.median
+        rows = figures.host & ~figures.counted & ~figures.in_turn
+        variance, factor = _between_runs(about[rows], own_error[rows], figures.family[rows])
+        error[control] = error[control] * factor + variance
+        moved[control] = about[control]
+    split, both = levels(base, new), np.concatenate([base, new], axis=1)
     return Shifts(
         shift=shift,
-        half=quantile * np.sqrt(error),
+        half=student_95(spread.freedom) * np.sqrt(error),
         own=own,
         moved=moved,
         noise=_student_p(moved / np.sqrt(error), spread.freedom),
         chance=chance_of_levels(split, moved, figures.suite, figures.family),
         jumps=split.jumps,
-        reach=np.sqrt(_squares(np.concatenate([base, new], axis=1)) * inverse),
+        reach=np.sqrt(_squares(both) * (1 / np.isfinite(base).sum(axis=1) + 1 / np.isfinite(new).sum(axis=1))),
         expected=spread.expected,
-        drift=drift,
+        together=together,
+        controls=controls,
     )
+
+
+def _median(values: FloatArray, axis: int) -> FloatArray:
+    """The median of the finite values; NumPy takes ten times as long where some may be missing."""
+    result: FloatArray = (np.median if np.isfinite(values).all() else np.nanmedian)(values, axis=axis)
+    return result
 
 
 def _squares(values: FloatArray) -> FloatArray:
@@ -197,20 +344,6 @@ def _student_p(t: FloatArray, freedom: FloatArray) -> FloatArray:
     """Two-sided probability of Student's t, by Wallace's normal approximation (Ann. Math. Statist. 30, 1959)."""
     z = (8 * freedom + 1) / (8 * freedom + 3) * np.sqrt(freedom * np.log1p(t * t / freedom))
     return np.array([math.erfc(value / math.sqrt(2)) for value in z], dtype=np.float64)
-
-
-def _weaker(raw: Shifts, at_clock: Shifts, partly: BoolArray) -> Shifts:
-    """The shifts at one clock; for figures that only may depend on it, the shift that speaks less for a change."""
-    if not partly.any():
-        return at_clock
-    opposed = raw.moved * at_clock.moved <= 0
-    take = partly & (raw.noise > at_clock.noise)
-    chosen = {
-        name: np.where(take, getattr(raw, name), getattr(at_clock, name))
-        for name in ("shift", "half", "own", "moved", "chance", "jumps", "reach")
-    }
-    noise = np.where(take, raw.noise, at_clock.noise)
-    return at_clock._replace(**chosen, noise=np.where(partly & opposed, 1.0, noise))
 
 
 def discoveries(p: FloatArray, judged: Shifts, suite: IntArray) -> BoolArray:
@@ -240,43 +373,93 @@ def _attention(expected: FloatArray | None, rows: IntArray) -> FloatArray:
     return result
 
 
-def _host_drift(shift: FloatArray, error: FloatArray, figures: Figures, suite: int) -> Drift:
-    """How the host-timed figures of a suite moved together; those of all suites if it has few.
+def _together(
+    base: FloatArray,
+    new: FloatArray,
+    shift: FloatArray,
+    error: FloatArray,
+    figures: Figures,
+    rows: BoolArray,
+    alike: BoolArray,
+    controls: Shift | None,
+) -> Together:
+    """What these ``rows`` did together, or all figures ``alike`` if the suite has few of them.
 
-    Rounds of one run share the host's state of those minutes, so their scatter does not show how the host differs from
-    one run to the next. Many figures that move together do. ``error`` is the variance of each shift.
+    Rounds of one run share the state of those minutes, so their scatter does not show how runs differ. Many figures
+    that move together, or apart, do. ``error`` is the variance of each shift.
     """
-    rows = figures.host & (figures.suite == suite)
-    if rows.sum() < LEAST_HOST_ROWS:
-        rows = figures.host
-    if rows.sum() < LEAST_HOST_ROWS:
-        return Drift(0.0, UNSEEN_HOST_DEVIATION, False)
+    host = bool(figures.host[rows].any())
+    in_turn = bool(figures.in_turn[rows].all())
+    chosen = rows if in_turn else rows & ~figures.in_turn
+    seen = bool(chosen.sum() >= LEAST_ROWS_TOGETHER)
+    if not seen:
+        chosen = alike & (figures.in_turn == in_turn)
+    if chosen.sum() < LEAST_ROWS_TOGETHER:
+        unseen = UNSEEN_HOST_DEVIATION if host else UNSEEN_DEVICE_DEVIATION
+        return Together(Shift(0.0, math.inf), unseen**2, 1.0, changed=False, seen=False)
+    common = _in_common(base, new, shift, chosen)
+    if in_turn:
+        return Together(common, 0.0, 1.0, changed=common.least >= SMALLEST_CHANGE, seen=seen)
+    variance, factor = _between_runs(shift[chosen] - common.median, error[chosen], figures.family[chosen])
+    if not host:
+        common = Shift(common.median, math.hypot(common.half, NORMAL_95 * DEVICE_TOGETHER))
+        changed = common.least >= SMALLEST_CHANGE
+    elif controls is None:
+        changed = abs(common.median) >= HOST_DRIFT
+    else:
+        # A host that moved says nothing about the driver, unless the suite moved much farther than the controls.
+        smallest = SMALLEST_CHANGE if controls.most <= CONTROLS_WITHIN else HOST_DRIFT
+        beyond = abs(common.median - controls.median) - math.hypot(common.half, controls.half)
+        changed = beyond - (FEELS_MORE - 1) * abs(controls.median) >= smallest
+    return Together(common, variance, factor, changed, seen)
+
+
+def _in_common(base: FloatArray, new: FloatArray, shift: FloatArray, rows: BoolArray) -> Shift:
+    """The shift that rows have in common, with an interval from the rounds of both runs.
+
+    In each round the common state is the median over the rows, each about its own mean in its run. The interval is
+    Student's t on these states, but no narrower than a drift within a run would carry on until the middle of the other
+    run. The rows' own scatter counts as far as it blurs their median.
+    """
     centre = float(np.median(shift[rows]))
-    squares, own = (shift[rows] - centre) ** 2, error[rows]
-    low, high = 0.0, LARGEST_HOST_DEVIATION**2
-    if float(np.median(squares / own)) <= MEDIAN_SQUARE:
-        return Drift(centre, 0.0, True)
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        if float(np.median(squares / (own + middle))) > MEDIAN_SQUARE:
-            low = middle
-        else:
-            high = middle
-    return Drift(centre, math.sqrt(high), True)
+    squares, freedom, carried = 0.0, 0, 0.0
+    inverse, counts = 0.0, []
+    for side in (base, new):
+        values = side[rows][:, np.isfinite(side[rows]).any(axis=0)]
+        state = _median(values - np.nanmean(values, axis=1, keepdims=True), axis=0)
+        count = len(state)
+        turns = np.arange(count) - (count - 1) / 2
+        squares += float(np.sum((state - state.mean()) ** 2))
+        freedom += count - 1
+        inverse += 1 / count
+        counts.append(count)
+        carried = max(carried, abs(float(turns @ state)) / max(float(turns @ turns), 1.0))
+    quantile = float(student_95(np.array(float(max(freedom, 1)))))
+    by_rounds = quantile * math.sqrt(squares / max(freedom, 1) * inverse)
+    spread = NORMAL_MAD * float(np.median(np.abs(shift[rows] - centre)))
+    blur = NORMAL_95 * spread * math.sqrt(MEDIAN_VARIANCE / rows.sum())
+    return Shift(centre, math.hypot(max(by_rounds, carried * sum(counts) / 2), blur))
 
 
-def _beyond_drift(
-    shift: FloatArray, error: FloatArray, figures: Figures, drifts: dict[int, Drift]
-) -> tuple[FloatArray, FloatArray]:
-    """Shifts less the host's drift, and their variance plus its scatter. A shift beyond HOST_DRIFT is not subtracted,
-    because hosts do not drift that far."""
-    moved, variance = shift.copy(), error.copy()
-    for suite, drift in drifts.items():
-        rows = figures.host & (figures.suite == suite)
-        variance[rows] += drift.deviation**2
-        if abs(drift.shift) < HOST_DRIFT:
-            moved[rows] -= drift.shift
-    return moved, variance
+def _between_runs(shift: FloatArray, error: FloatArray, family: IntArray) -> tuple[float, float]:
+    """How far figures scatter from run to run beyond their rounds: a variance that all have alike, and the factor by
+    which rounds understate the scatter, from the half whose rounds scatter more.
+
+    ``shift`` is that about the common one, ``error`` its variance by the rounds alone. The variance is the one at which
+    half of the figures lie within the median of their Student's t, or three quarters of the quieter ones, each about
+    its family, within that quantile: figures that go two ways may leave the half in the middle of one.
+    """
+    middle = float(np.median(error))
+    _, member = np.unique(family, return_inverse=True)
+    centres = np.array([np.median(shift[member == number]) for number in range(member.max() + 1)])
+    apart = (shift - centres[member]) ** 2
+    variance = max(
+        float(np.median(shift**2 / MEDIAN_SQUARE - error)),
+        float(np.quantile((apart / UPPER_SQUARE - error)[error <= middle], 0.75)),
+    )
+    variance = min(max(variance, 0.0), LARGEST_DEVIATION**2)
+    understated = float(np.median(((shift**2 / MEDIAN_SQUARE - variance) / error)[error >= middle]))
+    return variance, min(max(understated, 1.0), MOST_UNDERSTATED)
 
 
 class Levels(NamedTuple):
@@ -340,16 +523,7 @@ def chance_of_levels(split: Levels, shift: FloatArray, suite: IntArray, family: 
     return result
 
 
-class _Spread(NamedTuple):
-    """Variance of each row's rounds with its degrees of freedom, and the variance that the other rows alone predict
-    (``expected``; None if there are too few rows)."""
-
-    variance: FloatArray
-    freedom: FloatArray
-    expected: FloatArray | None
-
-
-def _moderated(variance: FloatArray, freedom: FloatArray, within: FloatArray, family: IntArray) -> _Spread:
+def _moderated(variance: FloatArray, freedom: FloatArray, within: FloatArray, family: IntArray) -> Spread:
     """The variance of each row, moderated by the variance that its family and the spread inside its processes predict.
 
     With five rounds a side a row's own variance is a matter of luck: some of hundreds of rows look ten times quieter
@@ -364,7 +538,7 @@ def _moderated(variance: FloatArray, freedom: FloatArray, within: FloatArray, fa
     least = np.maximum((within / NORMAL_95) ** 2, LEAST_DEVIATION**2)
     own = np.maximum(variance, least)
     if len(own) < LEAST_ROWS:
-        return _Spread(own, freedom, None)
+        return Spread(own, freedom, None)
     level = np.log(own) - _digamma(freedom / 2) + np.log(freedom / 2)
     predicted = _predicted(level, np.log(np.maximum(within, LEAST_WITHIN)), family)
     centre, deviation = _centre(level - predicted)
@@ -372,7 +546,7 @@ def _moderated(variance: FloatArray, freedom: FloatArray, within: FloatArray, fa
     # The inverse of trigamma by two of its terms is a little low, so that less is borrowed.
     borrowed = np.minimum(2 * ((1 + math.sqrt(1 + 2 * unexplained)) / (2 * unexplained)), freedom)
     expected = np.exp(predicted + centre + _digamma(borrowed / 2) - np.log(borrowed / 2))
-    return _Spread((borrowed * expected + freedom * own) / (borrowed + freedom), freedom + borrowed, expected)
+    return Spread((borrowed * expected + freedom * own) / (borrowed + freedom), freedom + borrowed, expected)
 
 
 def _predicted(level: FloatArray, within: FloatArray, family: IntArray) -> FloatArray:

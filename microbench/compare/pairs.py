@@ -13,10 +13,15 @@ from microbench.analysis.clocks import ARITHMETIC_BOUNDS, is_arithmetic
 from microbench.analysis.limits import Ceiling, ceiling, mover
 from microbench.analysis.rates import PER_CLOCK
 from microbench.analysis.stats import Row, Trust, combined_trust, rounds_interval, rows
-from microbench.compare.decision import Figures, FloatArray, IntArray
+from microbench.compare.decision import BoolArray, Figures, FloatArray, IntArray
 from microbench.core.model import GpuInfo, Outcome, Run
 
 MINIMUM_ROUNDS = 5
+# Host-timed work that no driver takes part in, so that it shows what the host did: the host suite, and of the link
+# suite what the host's own pages and copies cost. Large copies take their time in the host's copy, not in the call.
+CONTROL_SUITE = "host"
+CONTROL_PINNING = "touch"
+CONTROL_COPY_BYTES = 1 << 20
 # Grades that forbid a verdict.
 UNFIT: tuple[Trust, ...] = ("unverified", "below floor", "throttled")
 CLOCK_METRIC = "sm_clock"
@@ -208,17 +213,35 @@ def figures(pairs: Sequence[Pair], gpus: Mapping[str, GpuInfo]) -> Figures:
         new=_padded([new for _, new in logs]),
         base_at_clock=_padded([base for base, _ in at_clock]),
         new_at_clock=_padded([new for _, new in at_clock]),
-        partly=np.array([clock_binding(pair.new) == "partly" for pair in pairs], dtype=np.bool_),
+        partly=_flags(clock_binding(pair.new) == "partly" for pair in pairs),
         within=np.array([_within(pair) for pair in pairs]),
         suite=_numbered([(pair.new.device, pair.new.suite) for pair in pairs]),
         family=_numbered([(pair.new.device, pair.new.benchmark, pair.new.metric.name) for pair in pairs]),
-        host=np.array(
-            [
-                pair.new.measurement.clock == "host" and pair.new.metric.kind != "count" and not pair.in_turn
-                for pair in pairs
-            ],
-            dtype=np.bool_,
-        ),
+        host=_flags(_timed_by_host(pair.new) for pair in pairs),
+        control=_flags(is_control(pair.new) for pair in pairs),
+        counted=_flags(pair.new.metric.kind == "count" for pair in pairs),
+        in_turn=_flags(pair.in_turn for pair in pairs),
+    )
+
+
+def _flags(values: Iterable[bool]) -> BoolArray:
+    return np.fromiter(values, dtype=np.bool_)
+
+
+def _timed_by_host(row: Row) -> bool:
+    return row.measurement.clock == "host" and row.metric.kind != "count"
+
+
+def is_control(row: Row) -> bool:
+    """True if a row shows how fast the host is and no driver can change it."""
+    if not _timed_by_host(row):
+        return False
+    params = row.params
+    pageable = params.get("memory") == "pageable" and int(params["size_bytes"]) >= CONTROL_COPY_BYTES
+    return (
+        row.suite == CONTROL_SUITE
+        or (row.benchmark == "link_pinning" and params.get("way") == CONTROL_PINNING)
+        or (row.benchmark == "link_copy" and pageable)
     )
 
 

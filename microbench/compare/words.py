@@ -11,8 +11,15 @@ import numpy as np
 
 from microbench.analysis.evidence import Finding, Severity, listed, row_name
 from microbench.analysis.stats import STABLE_HALF_WIDTH
-from microbench.compare.compare import BETTER, COUNTED, LOST, VERDICTS, WORSE, Change, Comparison, HostDrift
-from microbench.compare.decision import FALSE_DISCOVERIES, HOST_DRIFT, SMALLEST_CHANGE
+from microbench.compare.compare import BETTER, COUNTED, LOST, VERDICTS, WORSE, Change, Comparison, Controls, SuiteShift
+from microbench.compare.decision import (
+    CONTROLS_WITHIN,
+    FALSE_DISCOVERIES,
+    HOST_DRIFT,
+    LARGEST_LEVEL,
+    LEAST_CONFIRMING,
+    SMALLEST_CHANGE,
+)  # fmt: skip
 from microbench.compare.pairs import MINIMUM_ROUNDS
 from microbench.core.units import percent, ratio, round_percent
 
@@ -27,12 +34,6 @@ MOST_COMMANDS = 2
 MORE_ROUNDS = 2 * MINIMUM_ROUNDS
 SMALLEST = percent(math.expm1(SMALLEST_CHANGE))
 LEAST_TOGETHER = 4
-# A drift moves nearly all figures of the host the same way: at least this share of them.
-MOST_OF_THE_HOST = 0.9
-ALTERNATE = (
-    f"To tell a drift from a change, alternate the two runs, {MINIMUM_ROUNDS} times one round of each: run --into adds "
-    "a round to a run."
-)
 
 
 class Side(NamedTuple):
@@ -44,15 +45,23 @@ class Side(NamedTuple):
 
 class Why(NamedTuple):
     """Why figures are unclear: the words after their number, the text, and the rounds that would settle it (0: none
-    would) or other advice."""
+    would), or ``alternate``: sessions of the two runs in turn would; or other advice."""
 
     title: str
     text: str
     rounds: int = 0
+    alternate: bool = False
     advice: str = ""
 
 
 WHY: dict[str, Why] = {
+    "alone": Why(
+        "each moved alone, so alternate sessions to confirm the change",
+        "A figure can keep one level for a whole session, and one session of each run cannot tell that from a change. "
+        f"It counts as changed if {LEAST_CONFIRMING} of its kind or its suite move with it, if it moves by "
+        f"{round_percent(math.expm1(LARGEST_LEVEL))} or more, or if sessions alternate.",
+        alternate=True,
+    ),
     "rounds": Why(
         f"fewer than {MINIMUM_ROUNDS} rounds on a side",
         "Processes differ by some percent, so fewer rounds cannot show a change.",
@@ -66,7 +75,12 @@ WHY: dict[str, Why] = {
     "host": Why(
         "moved no farther than the host may have drifted",
         "More rounds of one run and then of the other cannot settle this.",
-        advice=ALTERNATE,
+        alternate=True,
+    ),
+    "gpu": Why(
+        "moved no farther than the GPU's figures may differ from run to run",
+        "More rounds of one run and then of the other cannot settle this.",
+        alternate=True,
     ),
     "noise": Why(
         "rounds scatter too much to tell",
@@ -96,21 +110,70 @@ def methods_in_words(comparison: Comparison, benchmark: str) -> str:
 
 
 def summary(comparison: Comparison) -> Finding:
-    """The comparison in one line: "3 slower, 1 faster, 412 same, 7 unclear, 2 incomparable"."""
+    """The verdict in one line: "SLOWER: launch +10.0 % (9.4 to 10.6 %), controls unchanged within 1 %. 75 figures …".
+
+    Its text is the line after the word.
+    """
     counted = {verdict: len(comparison.of(verdict)) for verdict in VERDICTS}
-    words = [f"{count} {verdict}" for verdict, count in counted.items() if count or verdict == "same"]
-    changed = any(counted[verdict] for verdict in (*BETTER, *COUNTED))
-    severity: Severity = "note" if changed or not counted["same"] else "good"
+    words = [f"{count} {verdict}" for verdict, count in counted.items() if count or verdict in ("slower", "same")]
+    words[0] = f"{figures_in_words(comparison.of('slower'))} slower"
+    if alone := len(comparison.moved_alone):
+        words[words.index(f"{counted['unclear']} unclear")] += f" ({alone} moved alone)"
+    slower, faster = comparison.has_changed(*WORSE), comparison.has_changed(*BETTER)
+    suites = [_shift_in_words(suite, comparison.controls) for suite in comparison.suites if suite.changed]
+    severity: Severity = "note"
+    if not comparison.changes:
+        title = "NOTHING TO COMPARE"
+        text = "The two runs have no figure in common."
+    else:
+        title = "SLOWER AND FASTER" if slower and faster else "SLOWER" if slower else "FASTER" if faster else ""
+        counts = any(counted[verdict] for verdict in COUNTED)
+        if host_moved := not slower and not faster and _host_moved(comparison):
+            suites = [f"The host itself was {host_moved}, so its times show no verdict"]
+        known = counted["same"] + counted["within 10 %"]
+        others = {
+            "COUNTS CHANGED": counts,
+            "HOST MOVED": bool(host_moved),
+            "TO CONFIRM": alone > 0,
+            "NO CHANGE SHOWN": known > counted["unclear"],
+        }
+        title = title or next((word for word, applies in others.items() if applies), "UNCLEAR")
+        severity = "problem" if slower else "good" if faster or title == "NO CHANGE SHOWN" else "note"
+        text = " ".join([*(f"{suite}." for suite in suites), f"{', '.join(words)}."])
     return Finding(
         rule="compare.changes",
-        severity="problem" if any(counted[verdict] for verdict in WORSE) else severity,
-        title=", ".join(words) if comparison.changes else "The two runs have no figure in common",
-        text="",
+        severity=severity,
+        title=title,
+        text=text,
         threshold=(
             f"the whole 95 % interval of the ratio beyond {SMALLEST}; false discoveries limited to "
             f"{percent(FALSE_DISCOVERIES)} over all suites (Benjamini-Hochberg in each)"
         ),
     )
+
+
+def _host_moved(comparison: Comparison) -> str:
+    """How the host itself moved, where that leaves suites without a verdict: "slower (controls +8.5 to +11.5 %)"."""
+    controls = comparison.controls
+    undecided = any(suite.host and not suite.changed for suite in comparison.suites)
+    if controls is None or not undecided or controls.unchanged or not controls.moved:
+        return ""
+    return f"{'slower' if controls.ratio.median > 1 else 'faster'} (controls {_ends(controls)})"
+
+
+def _ends(controls: Controls) -> str:
+    low, high = (f"{100 * (end - 1):+.1f}" for end in (controls.ratio.low, controls.ratio.high))
+    return f"{low} to {high} %".replace("-", "−")
+
+
+def _shift_in_words(suite: SuiteShift, controls: Controls | None) -> str:
+    """The shift of a suite: "launch +10.0 % (9.4 to 10.6 %), controls unchanged within 0.6 %"."""
+    change, low, high = (100 * (end - 1) for end in (suite.ratio.median, suite.ratio.low, suite.ratio.high))
+    ends = f"{low:.1f} to {high:.1f} %" if low > 0 else f"{low:+.1f} to {high:+.1f} %"
+    words = f"{suite.suite} {change:+.1f} % ({ends})".replace("-", "−")
+    if suite.host and controls is not None and controls.unchanged:
+        words += f", controls unchanged within {percent(controls.most)}"
+    return words if suite.host else f"{words} in GPU time"
 
 
 def notices(comparison: Comparison) -> list[Finding]:
@@ -168,49 +231,100 @@ def _incomparable(comparison: Comparison, reason: str) -> list[Change]:
 
 
 def findings(comparison: Comparison, base: Side, new: Side) -> list[Finding]:
-    """What the verdicts add up to: a much slower host, what moved together, what host and clock did, what is unclear
-    and which commands settle it, and how large a change could hide. ``base`` and ``new`` name the runs."""
-    host = list(_host(comparison.drifts))
+    """What the verdicts add up to: suites that changed as a whole, benchmarks that moved together, what host, GPU and
+    clock did, what is unclear and which commands settle it, and how large a change could hide. ``base`` and ``new``
+    name the runs."""
+    suites = list(_suites(comparison, base, new))
     return [
-        *(finding for finding in host if finding.severity == "problem"),
+        *(finding for finding in suites if finding.rule == "compare.suite"),
         *_together(comparison),
-        *(finding for finding in host if finding.severity != "problem"),
+        *(finding for finding in suites if finding.rule != "compare.suite"),
         *_clock(comparison),
         *_unclear(comparison, base, new),
         *_hidden(comparison),
     ]
 
 
-def _host(drifts: tuple[HostDrift, ...]) -> Iterator[Finding]:
-    """How the host-timed figures moved together: one finding for suites that moved alike, the largest drift first."""
-    groups: dict[tuple[bool, str, bool], list[HostDrift]] = {}
-    for drift in sorted(drifts, key=lambda drift: -abs(math.log(drift.ratio))):
-        whole = drift.went >= MOST_OF_THE_HOST * drift.rows
-        groups.setdefault((drift.counted, "slower" if drift.ratio > 1 else "faster", whole), []).append(drift)
-    for (counted, way, whole), members in groups.items():
-        title = f"{'The whole host was' if whole else 'Many host-timed figures were'} {way}: "
-        by_suite = [(drift, percent(abs(drift.ratio - 1))) for drift in members]
-        if whole:
-            title += ", ".join(f"{drift.rows} figures of {drift.suite} by {size}" for drift, size in by_suite)
-            title += " (median)"
+def _suites(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]:
+    """One finding for each suite that changed as a whole; one for all others that moved together on one clock."""
+    controls = comparison.controls
+    for suite in comparison.suites:
+        if suite.changed:
+            way = "slower" if suite.slower else "faster"
+            text = f"{suite.went} of {suite.rows} figures that the {_clock_of(suite)} times moved together. "
+            if suite.host and controls is not None and controls.unchanged:
+                text += (
+                    f"The {controls.rows} controls, figures of the host that no driver takes part in, did not: the "
+                    "host was as fast as before, and what the suite calls (driver, library, settings) changed."
+                )
+            elif suite.host and controls is not None:
+                text += "The controls moved too, but far less."
+            elif suite.host:
+                text += f"No host was seen to drift that far ({round_percent(math.expm1(HOST_DRIFT))})."
+            else:
+                text += "GPUs of one model differ less from run to run."
+            yield Finding(
+                rule="compare.suite",
+                severity="problem" if suite.slower else "good",
+                title=f"{way.capitalize()}: {_shift_in_words(suite, controls)}",
+                text=text,
+                threshold=f"the interval of the common shift beyond {SMALLEST}, after what the controls and GPUs allow",
+            )
+    for host in (True, False):
+        members = [suite for suite in comparison.suites if suite.host == host and not suite.changed]
+        if members:
+            yield _drift(comparison, members, base, new)
+
+
+def _clock_of(suite: SuiteShift) -> str:
+    return "host" if suite.host else "GPU"
+
+
+def _drift(comparison: Comparison, members: Sequence[SuiteShift], base: Side, new: Side) -> Finding:
+    """Suites that moved together, but no farther than a host or a GPU may from run to run."""
+    clock, controls = _clock_of(members[0]), comparison.controls
+    moved = ", ".join(_shift_in_words(suite, None) for suite in members)
+    taken_off = "The shift is taken off each figure, and --fail-on ignores it."
+    if clock == "GPU":
+        title = f"GPU times moved together, no farther than runs of one GPU may: {moved}"
+        text = taken_off
+    elif controls is None:
+        title = f"Host times moved together, and no controls say why: {moved}"
+        both = shlex.join(["microbench", "run", "host", *(suite.suite for suite in members), "--to-compare"])
+        text = f"A host may drift as far. {taken_off} With the host suite in both runs, `{both}`, controls would tell."
+    elif controls.unchanged:
+        title = f"Host times moved together, too little for a verdict: {moved}"
+        text = f"The controls are unchanged within {percent(controls.most)}. {taken_off}"
+    else:
+        if host_moved := _host_moved(comparison):
+            title = f"The host itself was {host_moved}, so there is no verdict on {moved}"
         else:
-            parts = [(f"{drift.went} of {drift.rows} of {drift.suite}", size) for drift, size in by_suite]
-            title += ", ".join(f"{part} (median of all: {size} {way})" for part, size in parts)
-        severity: Severity = "advice" if counted or not whole else "note"
-        if counted and whole:
-            severity = "problem" if way == "slower" else "good"
-        text = "Hosts drift this much from run to run, so it is subtracted from each figure and --fail-on ignores it."
-        if counted:
-            largest = round_percent(math.expm1(HOST_DRIFT))
-            text = f"Hosts were never seen to drift that far ({largest}), so each figure is judged as measured."
-        yield Finding(
-            rule="compare.host",
-            severity=severity,
-            title=title,
-            text=text,
-            advice="" if counted else ALTERNATE,
-            threshold=f"the median cost of host-timed figures moved by {SMALLEST} or more",
-        )
+            title = f"The controls cannot tell whether the host moved ({_ends(controls)}): {moved}"
+        text = f"Controls are the {controls.rows} figures of the host that no driver takes part in. {taken_off}"
+    return Finding(
+        rule="compare.host" if clock == "host" else "compare.gpu",
+        severity="advice",
+        title=title,
+        text=text,
+        advice=_alternate(comparison, base, new, [suite.suite for suite in members]),
+        threshold=(
+            f"the median cost moved by {SMALLEST} or more; controls are unchanged if their interval stays within "
+            f"{round_percent(math.expm1(CONTROLS_WITHIN))}"
+        ),
+    )
+
+
+def _alternate(comparison: Comparison, base: Side, new: Side, what: Sequence[str]) -> str:
+    """The advice to alternate sessions of the two runs, with the commands for these benchmarks or suites."""
+    chosen = list(dict.fromkeys(what))
+    commands: list[str] = []
+    for run, side, spare in ((comparison.base, base, "base.json"), (comparison.new, new, "new.json")):
+        settings = run.sessions[-1].settings
+        words = ["microbench", "run", *chosen, *([f"--{settings.preset}"] if settings.preset != "default" else [])]
+        name = side.name if side.grows else f"my-{spare}"
+        commands.append(shlex.join([*words, "--rounds", "1", "--into", name]))
+    grown = " (--out the first time)" if not (base.grows and new.grows) else ""
+    return f"Alternate, {MINIMUM_ROUNDS} times each{_where(comparison)}: `{commands[0]}`, `{commands[1]}`{grown}"
 
 
 def _together(comparison: Comparison) -> Iterator[Finding]:
@@ -263,18 +377,17 @@ def _unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]
             continue
         advice = why.advice
         commands = _more_rounds(comparison, members, base, new, why.rounds) if why.rounds else []
+        if why.alternate:
+            names = list(dict.fromkeys(change.new.benchmark for change in members))
+            suites = list(dict.fromkeys(change.new.suite for change in members))
+            advice = _alternate(comparison, base, new, names if len(names) <= MOST_BENCHMARKS_NAMED else suites)
         if commands:
             if reason == "noise" and len(commands) > MOST_COMMANDS:
                 commands = [f"microbench run … --rounds {MORE_ROUNDS} --into RUN"]
-            # Rounds measured with another driver or on another board would not be rounds of the same run.
-            moved = any(before.uuid != after.uuid for before, after in comparison.gpus) or any(
-                difference.name == "driver" for difference in comparison.differences
-            )
-            where = " on the driver and board of each run" if moved else ""
-            advice = f"Add rounds{where}: `{'`, `'.join(commands)}`"
+            advice = f"Add rounds{_where(comparison)}: `{'`, `'.join(commands)}`"
         yield Finding(
             rule=f"compare.unclear_{reason.replace(' ', '_')}",
-            severity="advice" if commands else "note",
+            severity="advice" if commands or why.alternate else "note",
             title=f"{figures_in_words(members)} unclear: {why.title}",
             text=why.text,
             advice=advice,
@@ -283,16 +396,30 @@ def _unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]
         )
 
 
+def _where(comparison: Comparison) -> str:
+    """Where rounds are to be added: measured with another driver or on another board, they would not be rounds of the
+    same run."""
+    moved = any(before.uuid != after.uuid for before, after in comparison.gpus) or any(
+        difference.name == "driver" for difference in comparison.differences
+    )
+    return " on the driver and board of each run" if moved else ""
+
+
 def _hidden(comparison: Comparison) -> Iterator[Finding]:
-    """How large a change could hide among the figures that are the same."""
+    """What the same means, and how large a change could hide among the figures that are."""
     same = [change.judged for change in comparison.of("same") if change.judged is not None and change.judged.low > 0]
     if same:
-        middle, most = np.quantile([max(interval.high, 1 / interval.low) - 1 for interval in same], [0.5, 0.95])
+        middle = float(np.median([max(interval.high, 1 / interval.low) - 1 for interval in same]))
+        within = percent(comparison.same_within)
         yield Finding(
             rule="compare.hidden",
             severity="note",
-            title=f"Half of the figures that are the same could hide a change of {percent(float(middle))} or more",
-            text=f"One in twenty could hide {percent(float(most))} or more.",
+            title=f"Half of the figures that are the same could hide a change of {percent(middle)} or more",
+            text=(
+                f"Same: the 95 % interval of the ratio stays within ±{within} (--same-within) and includes 1. "
+                f"Within {round_percent(STABLE_HALF_WIDTH)}: it stays within that, but is wider than the same or "
+                "excludes 1."
+            ),
             threshold=f"the far end of each 95 % interval; over {round_percent(STABLE_HALF_WIDTH)} a figure is unclear",
         )
 

@@ -343,6 +343,12 @@ def gaps(evidence: Evidence) -> Found:
             apart = max((abs(grid.value - writing.value) for grid in grids if grid is not None), default=0.0)
             longer = combined([(1, writing), (-1, own)], least=-math.inf)
             yield f"write_{way}", around(longer.value, max(half_width(longer), apart), longer.rests_on, least=-math.inf)
+        if way == "graph" and own is not None:
+            code = [constant for constant in (writing, *_model_gaps(evidence)) if constant is not None]
+            longer = combined([(1, middle(code)), (-1, own)], least=-math.inf) if len(code) > 1 else CODE
+            yield "code_graph", longer
+        elif way == "graph":
+            yield "code_graph", CODE
         chains = [
             [gap(evidence, way, kernel=kernel, launch_streams=streams) for streams in ("two", "one")]
             for kernel in KERNELS
@@ -353,7 +359,17 @@ def gaps(evidence: Evidence) -> Found:
 
 # Without launch_gap the gap behind a kernel that writes, and in a process of one stream, lies in these ranges.
 WRITE = Constant(0.05e-6, 0.0, 0.2e-6, (), "how much longer the gap behind a kernel that writes is, was not measured")
+CODE = Constant(0.3e-6, 0.05e-6, 0.55e-6, (), "how long gaps between kernels of model code are, was not measured")
 ONE_STREAM = Constant(0.0, 0.0, 0.2e-6, (), "how much shorter gaps are in a process of one stream, was not measured")
+
+
+def _model_gaps(evidence: Evidence) -> Iterator[Constant]:
+    """For each example of model code as a graph: its GPU time less its kernels' durations, for each kernel."""
+    for row in evidence.rows("launch_model", "gpu", compiled="eager"):
+        kernels = evidence.row("launch_model", "kernels", **row.params)
+        launches = next((fact.value for fact in row.outcomes[0].facts if fact.name == "launches"), None)
+        if kernels is not None and isinstance(launches, int) and launches > 0:
+            yield combined([(1 / launches, of_row(row)), (-1 / launches, of_row(kernels))], least=-math.inf)
 
 
 def _gaps_without_profiler(evidence: Evidence) -> Found:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from microbench.core.ops import LOOP_LAYER
+from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
 from microbench.predict.workload import Copies, HostWork, Kernels, Part, Wait, Workload
 
 Lane = Literal["gpu", "h2d", "d2h"]
@@ -249,6 +249,7 @@ CONSTANTS: Mapping[str, tuple[str, str]] = {
     "gap_graph": ("s", "period of kernels in a graph less their profiled duration"),
     "write_stream": ("s", "the same gap is longer behind a kernel that writes"),
     "write_graph": ("s", "the same gap is longer behind a kernel that writes"),
+    "code_graph": ("s", "the same gap is longer between the kernels of model code"),
     "one_stream_stream": ("s", "gaps are shorter if all kernels go into one stream"),
     "one_stream_graph": ("s", "gaps are shorter if all kernels go into one stream"),
     "replay_node": ("s", "time that each node adds to the replay call"),
@@ -300,9 +301,15 @@ def one_stream(workload: Workload, way: Way) -> bool:
 
 def gap_s(workload: Workload, part: Kernels, constants: Mapping[str, float], way: Way) -> float:
     """The gap behind each of these kernels, in s; their durations are those that profilers report."""
-    longer_s = constants[f"write_{way}"] if part.writes else 0.0
+    longer_s = constants[_longer(workload, part, way)] if part.writes else 0.0
     shorter_s = constants[f"one_stream_{way}"] if one_stream(workload, way) else 0.0
     return constants[f"gap_{way}"] + longer_s - shorter_s
+
+
+def _longer(workload: Workload, part: Kernels, way: Way) -> str:
+    """The constant by which the gap behind kernels that write is longer: in graphs, frameworks' kernels differ more."""
+    in_graph = way == "graph" and (part.layer or workload.layer) in ARRAY_LAYERS
+    return "code_graph" if in_graph else f"write_{way}"
 
 
 def needed(workload: Workload, way: Way) -> tuple[str, ...]:
@@ -311,7 +318,7 @@ def needed(workload: Workload, way: Way) -> tuple[str, ...]:
     for part in workload.parts:
         if isinstance(part, Kernels):
             if part.writes:
-                names.append(f"write_{way}")
+                names.append(_longer(workload, part, way))
             if way == "stream":
                 names.append(call_name(part.layer or workload.layer, part.arguments))
             if part.bytes:

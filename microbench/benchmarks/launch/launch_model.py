@@ -6,8 +6,10 @@ Question
 Method
     The models are small, so that the GPU keeps up with the host. The submission of a step is timed with the GPU idle
     before it; the number of its launches is counted by capturing it into a torch.cuda.CUDAGraph. Steps with one
-    synchronise are timed eagerly and as a replay, in turn. Results of graphs and of compiled steps are compared with
-    an eager step's. torch.compile is measured with --full, each mode and model in a process of its own.
+    synchronise are timed eagerly and as a replay, in turn. kernels: the durations that CUPTI records of an eager step's
+    kernels; the gap between kernels of model code is what the replay's GPU time is longer. Results of graphs and of
+    compiled steps are compared with an eager step's. torch.compile is measured with --full, each mode and model in a
+    process of its own.
 Reading
     The difference between the host time of a launch here and PyTorch's call in launch_layers is what modules, dispatch
     and Python take between two launches. predict takes it for programs that give no --host of their own.
@@ -19,11 +21,13 @@ from typing import get_args
 import msgspec
 
 from microbench.core.bench import Axis, Benchmark, Measured
-from microbench.core.model import Case, Metric, Param
+from microbench.core.errors import Skip
+from microbench.core.model import Case, Fact, Metric, Param
 from microbench.gpu.layers.base import package_of
 from microbench.gpu.protocol.gpu import Gpu
 from microbench.gpu.protocol.models import COMPILED, MODELS, CaptureTimes, Compiled, ModelName
 from microbench.measure.alternating import steps
+from microbench.measure.sampling import NANOSECOND_S
 from microbench.measure.timer import Meter
 
 REPLAYS = 20
@@ -61,6 +65,13 @@ def measure(gpu: Gpu, meter: Meter, model: ModelName, compiled: Compiled) -> Ite
         return {"capture": taken.calls_s, "make": taken.whole_s}
 
     yield from meter.collect_each(("capture", "make"), capture, verified=verified)
+    try:
+        yield meter.collect(
+            "kernels", lambda: (float(step.profiled_ns().sum()) * NANOSECOND_S,), clock="device", verified=verified,
+            floor_s=meter.floors.event_step_s, resolution=meter.floors.event_step_s,
+        )  # fmt: skip
+    except Skip as skip:
+        yield Fact("kernels", None, source="CUPTI", reason=str(skip))
 
 
 BENCHMARK = Benchmark(
@@ -71,6 +82,7 @@ BENCHMARK = Benchmark(
         Metric("eager", "time", "s", "one step with a synchronise"),
         Metric("graph", "time", "s", "one replay of the step as a graph, with a synchronise"),
         Metric("gpu", "time", "s", "the GPU's time for one replay, replays following one another"),
+        Metric("kernels", "time", "s", "the sum of the eager step's kernel durations as profilers report them (CUPTI)"),
         Metric("capture", "time", "s", "the step's calls while they are captured"),
         Metric("make", "time", "s", "everything until the graph can run: capture and instantiation"),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -125,7 +125,10 @@ class CudaGpu(Part[Case]):
     def model(self, name: ModelName, compiled: Compiled) -> ModelStep:
         case = self._case
         with pinned(self._cores.allowed):  # as in bind; torch.compile uses all cores
-            return TorchStep(name, compiled, case.stream(0), int(case.context.device), case.own)
+            return TorchStep(name, compiled, case.stream(0), int(case.context.device), case.own, self._kernels_ns)
+
+    def _kernels_ns(self, run: Callable[[], object]) -> IntArray:
+        return self._context.kernel_records.durations_ns(run)
 
     def graph(self, ops: Sequence[kinds.Op]) -> kinds.GraphLaunch:
         case, first = self._case, ops[0]

@@ -6,7 +6,7 @@ import msgspec
 
 from microbench.core.errors import Skip
 from microbench.core.model import Fact
-from microbench.core.ops import Launch
+from microbench.core.ops import IntArray, Launch
 from microbench.gpu.fake import machine as sim
 from microbench.gpu.fake.costs import ModelCosts
 from microbench.gpu.protocol.models import CaptureTimes, Compiled, ModelName
@@ -24,6 +24,7 @@ class FakeModel:
         own: ModelCosts = costs.models[name]
         self._machine = machine
         launches = own.launches if compiled == "eager" else own.launches // 2
+        self._kernel_ns = own.kernel_ns
         kernel = Launch(duration_ns=own.kernel_ns)
         chain = sim.graph_of(sim.chain_of([kernel] * launches, costs))
         replay = sim.replay_of(chain, costs)
@@ -52,6 +53,16 @@ class FakeModel:
             self.graph(1)
         self._machine.synchronize()
         return CHECKED
+
+    def profiled_ns(self) -> IntArray:
+        launches = self.launches.value
+        if not isinstance(launches, int):
+            raise Skip("torch.compile replays graphs of its own")
+        costs = self._machine.costs
+        self.submit(1)
+        self._machine.synchronize()
+        durations_ns = self._machine.noise.device(costs.kernel_ns(self._kernel_ns) + costs.profiler_ns, launches)
+        return self._machine.globaltimer_ns(durations_ns)
 
     def capture(self) -> CaptureTimes:
         if self.graph is None:

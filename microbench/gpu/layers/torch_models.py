@@ -13,6 +13,7 @@ from typing import Any
 
 from microbench.core.errors import MeasurementError, Skip
 from microbench.core.model import Fact
+from microbench.core.ops import IntArray
 from microbench.core.units import plain
 from microbench.gpu.layers import base
 from microbench.gpu.layers.torch import first, load_torch, use_stream
@@ -108,9 +109,19 @@ class TorchStep:
     """A step of a model on one stream, warmed up, counted and captured."""
 
     def __init__(
-        self, name: ModelName, compiled: Compiled, stream_handle: int, device_index: int, own: Callable[..., None]
+        self,
+        name: ModelName,
+        compiled: Compiled,
+        stream_handle: int,
+        device_index: int,
+        own: Callable[..., None],
+        record: Callable[[Callable[[], object]], IntArray],
     ) -> None:
-        """``own`` gets what is to be done when the case ends. Raises Skip without PyTorch or a working compiler."""
+        """``own`` gets what is to be done when the case ends; ``record`` returns the durations of what it runs.
+
+        Raises Skip without PyTorch or a working compiler.
+        """
+        self._record = record
         torch = self._torch = load_torch()
         driver = base.load_driver()
         own(torch.cuda.empty_cache)
@@ -177,6 +188,13 @@ class TorchStep:
         )  # fmt: skip
         types = [base.check(driver.cuGraphNodeGetType(node)) for node in nodes]
         return Fact("launches", sum(kind in launched for kind in types), source="nodes of the captured step")
+
+    def profiled_ns(self) -> IntArray:
+        def run() -> None:
+            self._run()
+            self._torch.cuda.synchronize()
+
+        return self._record(run)
 
     def capture(self) -> CaptureTimes:
         if self._replay is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, Protocol
 
 from microbench.core.model import Fact
+from microbench.core.ops import IntArray
 from microbench.gpu.protocol.submit import Submit
 
 ModelName = Literal["linear_gelu", "transformer_block", "adamw_step"]
@@ -42,6 +43,12 @@ class ModelStep(Protocol):
 
     def check(self) -> str:
         """How the results were compared. Raises MeasurementError where the step's, or its graph's, are wrong."""
+
+    def profiled_ns(self) -> IntArray:
+        """Duration of each kernel of one step, submitted launch by launch, as profilers report it (CUPTI), in ns.
+
+        Raises Skip without CUPTI.
+        """
 
     def capture(self) -> CaptureTimes:
         """Make the step's graph once more, and destroy it. Raises Skip where the step has no graph."""

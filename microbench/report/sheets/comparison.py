@@ -21,7 +21,7 @@ MOST_LISTED = 40
 MOST_DIFFERENCES = 12
 TONES: dict[Verdict, Tone] = {
     "slower": "problem", "farther": "problem", "faster": "good", "nearer": "good", "more": "note", "fewer": "note",
-    "same": "quiet", "unclear": "advice", "incomparable": "warning",
+    "same": "quiet", "within 10 %": "plain", "unclear": "advice", "incomparable": "warning",
 }  # fmt: skip
 # The histogram has bins of 1 %, from 15 % less to 15 % more; the outer bins also count what lies beyond.
 BIN, BINS = 1.01, 30
@@ -43,17 +43,24 @@ def sheet(comparison: Comparison, base: Side, new: Side, *, everything: bool = F
     left = len(changed) - len(listed)
     more = (f"and {left} smaller changes: --all lists them",) if left else ()
     changes = _table("Changes, the largest first", listed, more)
+    alone = comparison.moved_alone
+    unconfirmed = () if len(alone) <= MOST_LISTED or everything else (f"and {len(alone) - MOST_LISTED} smaller ones",)
+    shown = alone if everything else alone[:MOST_LISTED]
+    changes += _table("Moved alone: alternate sessions to confirm", shown, unconfirmed)
     pictures: list[Picture] = [*_incomparable(comparison), *changes, *_moved(comparison)]
     if everything:
-        pictures += [*_table("Unclear", comparison.of("unclear")), *_table("Same", comparison.of("same"))]
-    judged, verdict = tuple(findings(comparison, base, new)), summary(comparison)
-    section = Section(SUITE, "compare: NEW against BASE", tuple(pictures), (), judged, verdict)
+        unclear = [change for change in comparison.of("unclear") if change.reason != "alone"]
+        pictures += [*_table("Unclear", unclear), *_table("Within 10 %", comparison.of("within 10 %"))]
+        pictures += _table("Same", comparison.of("same"))
+    section = Section(SUITE, "compare: NEW against BASE", tuple(pictures), (), tuple(findings(comparison, base, new)))
     differences = (*_missing(comparison), *_differences(comparison))
     others = Section("both", "both: other differences between the runs", differences, (), ())
-    banners = (
+    verdict = summary(comparison)
+    banners = [Banner(verdict.title, verdict.text, tone=verdict.severity)]
+    banners += [
         Banner(notice.title, notice.text, tone="warning" if notice.severity == "warning" else "note")
         for notice in notices(comparison)
-    )
+    ]
     return Report(
         title="BASE and NEW",
         mark=SIMULATED if before.simulated or after.simulated else "",
@@ -77,9 +84,9 @@ def _table(title: str, changes: Sequence[Change], more: tuple[str, ...] = ()) ->
     adjusted = any(map(_tells_more, changes))
     columns = [Column("", "left"), Column("figure", "left"), Column("BASE → NEW"), Column("ratio"), Column("")]
     columns += [Column("adjusted")] if adjusted else []
-    notes = ["ratio: NEW over BASE over all pairs of rounds, and its 95 % interval"]
+    notes = ["ratio: NEW over BASE over all pairs of rounds, and its 95 % interval with what differs from run to run"]
     if adjusted:
-        notes.append("adjusted decides: at the same SM clock, or without the drift of the whole host")
+        notes.append("adjusted decides: at the same SM clock, or less what the whole suite did")
     if any(change.shares for change in changes):
         notes.append("shares of each GPU's own ceiling are compared")
     rows = tuple(_row(change, adjusted) for change in changes)
@@ -88,7 +95,8 @@ def _table(title: str, changes: Sequence[Change], more: tuple[str, ...] = ()) ->
 
 def _row(change: Change, adjusted: bool) -> tuple[Cell, ...]:
     base, new = change.base.value, change.new.value
-    measured = change.ratio if 0 not in (base, new) else None
+    # Where nothing was adjusted, the interval shown is the one that decided, with what differs from run to run.
+    measured = None if 0 in (base, new) else change.ratio if _tells_more(change) else change.judged
     return (
         Cell(change.verdict, tone=TONES[change.verdict]),
         Cell(figure_words(change.new), of=row_name(change.new)),
