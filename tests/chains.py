@@ -31,8 +31,9 @@ extern "C" __global__ void hold(long long cycles) {
 }
 """
 LENGTHS = {"stream": (400, 100), "graph": (1000, 200)}
-HELD_CYCLES = 120_000_000  # 60 ms, in which Python queues what is timed
-REPEATS = 15
+# How long the stream is held while Python queues what is timed: hundreds of launches (60 ms), or one replay (1 ms).
+HELD_CYCLES = {"stream": 120_000_000, "graph": 2_000_000}
+REPEATS = 9
 SECOND_STREAM_LAUNCHES = 32
 
 
@@ -56,7 +57,7 @@ def periods(
 
                 act = capture(submit) if way == "graph" else submit
                 act()
-                medians.append(statistics.median(elapsed_ms(act) for _ in range(REPEATS)))
+                medians.append(statistics.median(elapsed_ms(act, HELD_CYCLES[way]) for _ in range(REPEATS)))
             by_way.append((medians[0] - medians[1]) * 1e3 / (lengths[0] - lengths[1]))
         found[kind] = by_way
     return found
@@ -87,8 +88,8 @@ def cupy_periods(streams: str, kinds: Sequence[str]) -> dict:
         submit()
         return stream.end_capture().launch
 
-    def elapsed_ms(act: Callable[[], None]) -> float:
-        functions["hold"]((1,), (1,), (HELD_CYCLES,))
+    def elapsed_ms(act: Callable[[], None], held_cycles: int) -> float:
+        functions["hold"]((1,), (1,), (held_cycles,))
         first.record()
         act()
         last.record()
@@ -126,8 +127,8 @@ def torch_periods(streams: str, kinds: Sequence[str]) -> dict:
             submit()
         return graph.replay
 
-    def elapsed_ms(act: Callable[[], None]) -> float:
-        torch.cuda._sleep(HELD_CYCLES)
+    def elapsed_ms(act: Callable[[], None], held_cycles: int) -> float:
+        torch.cuda._sleep(held_cycles)
         first.record()
         act()
         last.record()

@@ -25,8 +25,10 @@ PLAUSIBLE_WIRE_BYTES = (1.0, 1.4)
 
 
 def usual_gap(evidence: Evidence, way: Way, launch_streams: str = "two") -> Constant | None:
-    """The GPU's idle time behind a kernel that writes memory, with a block on each SM: its period less its duration as
-    profilers report it. Older runs have the gap of kernels that write nothing, in the state "two"."""
+    """The GPU's idle time behind a kernel that writes memory: its period less its duration as profilers report it.
+
+    Older runs have the gap of kernels that write nothing, in the state "two".
+    """
     measured = gap(evidence, way, **WRITING, launch_streams=launch_streams)
     return measured or (dict(gaps(evidence)).get(f"gap_{way}") if launch_streams == "two" else None)
 

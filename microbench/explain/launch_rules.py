@@ -107,7 +107,7 @@ def gaps(evidence: Evidence) -> Finding | None:
         title=f"Behind a kernel that writes the GPU idles {as_time(stream.value)}, in a graph {as_time(graph.value)}",
         text=text,
         advice=advice,
-        threshold="period of a chain less its kernels' duration as profilers report it; a block on each SM",
+        threshold="period of a chain of kernels that write, less their duration as profilers report it",
         rests_on=tuple(dict.fromkeys((*stream.rests_on, *graph.rests_on))),
     )
 

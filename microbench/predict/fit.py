@@ -17,6 +17,7 @@ from microbench.core.model import GpuInfo, Run
 from microbench.core.ops import ARRAY_LAYERS, LOOP_LAYER
 from microbench.core.units import about_size
 from microbench.predict.constants import (
+    WRITING,
     Constant,
     Fit,
     Misfit,
@@ -26,6 +27,7 @@ from microbench.predict.constants import (
     direct,
     front_end,
     further_roots,
+    gaps,
     half_width,
     memory,
     own_s,
@@ -90,9 +92,11 @@ class Step(msgspec.Struct, frozen=True):
 def steps(evidence: Evidence) -> list[Step]:
     """graph_gain's steps, both ways.
 
-    An empty kernel has no argument, a spinning one has its length as argument, and an operation always has one.
+    An empty kernel has no argument, a spinning one has its length as argument, and an operation always has one. An
+    operation's kernel writes memory, also the shortest one, which takes as long as launch_gap's.
     """
     result = []
+    known, shortest = dict(gaps(evidence)), evidence.row("launch_gap", "duration", **WRITING)
     operations = {str(row.params.get("layer")) for row in evidence.rows("launch_layers", "submit", family="one_op")}
     for way in WAYS:
         for row in evidence.rows("graph_gain", way):
@@ -101,13 +105,17 @@ def steps(evidence: Evidence) -> list[Step]:
                 continue
             seconds = row.value * kernels
             layer = str(row.params.get("submitter", LOOP_LAYER))
+            kernel_s = own_s(evidence, duration_ns)
+            if layer in operations and f"write_{way}" in known:
+                shortest_s = shortest.value if shortest is not None and duration_ns == 0 else 0.0
+                kernel_s = max(kernel_s, shortest_s) + known[f"write_{way}"].value
             result.append(
                 Step(
                     way=way,
                     layer=layer,
                     arguments=1 if duration_ns or layer in operations else 0,
                     kernels=kernels,
-                    own_s=own_s(evidence, duration_ns),
+                    own_s=kernel_s,
                     seconds=seconds,
                     sigma_s=max(row.interval.half_width / NORMAL, LEAST_SIGMA) * seconds,
                     row=rests_on(row)[0],
