@@ -30,10 +30,9 @@ FEW_PIECES = 4
 BEYOND = 1.25
 # The share of the step that an advice must save to be listed.
 WORTH = 0.02
-# Steps in the stream before a step is captured. PyTorch asks for three (torch.cuda.make_graphed_callables,
-# num_warmup_iters=3); elsewhere one loads the code, which a capture would not.
+# Steps that run only because a step is to be captured. PyTorch asks for three (torch.cuda.make_graphed_callables,
+# num_warmup_iters=3). Elsewhere the step that loads the code is one that the program runs anyway.
 WARM_UPS: Mapping[str, int] = {"torch_eager": 3, "torch_out": 3}
-USUAL_WARM_UPS = 1
 # Host times for each launch between which the verdict is searched, and the search's steps.
 LONGEST_LAUNCH_S, HALVINGS = 1e-3, 16
 ENDS: tuple[unknowns.End, unknowns.End] = ("low", "high")
@@ -212,8 +211,8 @@ def _making(workload: Workload, fit: Fit, stream_s: float) -> Making:
 
 
 def warm_ups(workload: Workload) -> int:
-    """The steps that run in the stream before the step is captured."""
-    return WARM_UPS.get(workload.layer, USUAL_WARM_UPS)
+    """The steps that run in the stream only to prepare the capture."""
+    return WARM_UPS.get(workload.layer, 0)
 
 
 def predict(workload: Workload, fit: Fit, way: Way) -> Prediction:

@@ -132,7 +132,7 @@ def paying(forecast: Forecast) -> str:
     several, planned = forecast.ends or (forecast,), forecast.workload.replays
     costs = sorted(one.making_s for one in several)
     paid = sorted((one.break_even for one in several), key=lambda steps: math.inf if steps is None else steps)
-    made = f"Making the graph takes {two_times(costs[0], costs[-1])} {_making(forecast)}"
+    made = f"Making the graph takes {two_times(costs[0], costs[-1])}{_making(forecast)}"
     if paid[0] is None:
         return f"{made} and never pays off."
     words = [str(steps) if steps is not None else "never" for steps in dict.fromkeys((paid[0], paid[-1]))]
@@ -146,10 +146,10 @@ def _making(forecast: Forecast) -> str:
     """What making the graph consists of, in parentheses; each part at both ends of a range."""
     first, last = (forecast.ends[0].making, forecast.ends[-1].making) if forecast.ends else (forecast.making,) * 2
     steps, layer = warm_ups(forecast.workload), title_of(forecast.workload.layer, forecast.fit.titles)
-    what = [f"{two_times(first.warm_up_s, last.warm_up_s)} for {steps} warm-up step{'' if steps == 1 else 's'}"]
+    what = [f"{two_times(first.warm_up_s, last.warm_up_s)} for {steps} warm-up steps"] if steps else []
     if last.calls_s > 0:
         what.append(f"{two_times(first.calls_s, last.calls_s)} for the calls of {layer} in the capture")
-    return f"({', '.join(what)}, {as_time(last.driver_s)} for the driver)"
+    return f" ({', '.join([*what, f'{as_time(last.driver_s)} for the driver'])})" if what else ""
 
 
 def unknown(forecast: Forecast) -> Iterator[str]:
