@@ -43,7 +43,7 @@ def test_facts_tell_the_machine_and_the_run() -> None:
 
 def test_the_first_picture_is_the_ladder_and_families_are_apart() -> None:
     section = view.build(make_run()).sections[1]
-    assert [type(picture) for picture in section.pictures] == [Bars, Bars, TimeLine, Curve, Histogram]
+    assert [type(picture) for picture in section.pictures] == [Bars, Bars, TimeLine, Curve, Histogram, Table]
     same, one_op = (picture for picture in section.pictures if isinstance(picture, Bars))
     assert [bar.label for bar in same.bars][:3] == ["compiled loop", "cuda.core", "cuda.bindings"]
     assert [bar.label for bar in one_op.bars] == ["PyTorch out=", "PyTorch eager", "CuPy ufunc", "JAX jit"]

@@ -149,7 +149,9 @@ def same_kernel(evidence: Evidence) -> Finding | None:
     a_call = f"{as_time(best.value)} a call with {best.params.get('arguments')} arguments"
     where = "From Python,"
     if missing := launches.unmeasured(evidence, "same_kernel").get("not measured", []):
-        where = f"Of {len(layers) + len(missing)} installed Python layers {len(layers)} were measured; of these"
+        # A library that is launched in two ways is one layer here, as on the screen.
+        libraries = {launches.title(evidence, row).partition(" (")[0] for row in layers}
+        where = f"Of {len(libraries) + len(missing)} installed Python layers {len(libraries)} were measured; of these"
     return Finding(
         rule="launch.layers",
         severity="advice",

@@ -295,7 +295,8 @@ def _around_a_kernel(evidence: Evidence) -> Found:
         begun, assumed = start, "a kernel begins when the host sees its first act"
     if begun is not None:
         yield "way", of_rows(((1, begun), (-1, submit)), assumed)
-        yield "complete", combined([(1, of_rows(((1, trip), (-1, begun)))), (-1, empty)], assumed)
+        rest = [(1.0, of_rows(((1, trip), (-1, begun)))), (-1.0, _as_measured(empty))]
+        yield "complete", combined(rest, assumed)
         return
     half = combined([(0.5, of_rows(((1, trip), (-1, submit)))), (-0.5, empty)])
     assumed = "way and completion share equally what a round trip leaves: nothing watched the kernel begin"
@@ -372,27 +373,41 @@ def _spread(gaps_of_code: Sequence[Constant], own: Constant) -> Constant:
 
 
 def _model_gaps(evidence: Evidence) -> Iterator[Constant]:
-    """For each example of model code as a graph: its GPU time less its kernels' durations, for each kernel."""
+    """For each example of model code as a graph: its GPU time less its kernels' durations, for each gap between nodes.
+
+    Replays followed one another, so that each also has the gap between two kernels of a stream.
+    """
+    between = gap(evidence, "stream")
     for row in evidence.rows("launch_model", "gpu", compiled="eager"):
         kernels = evidence.row("launch_model", "kernels", **row.params)
         launches = next((fact.value for fact in row.outcomes[0].facts if fact.name == "launches"), None)
-        if kernels is not None and isinstance(launches, int) and launches > 0:
-            yield combined([(1 / launches, of_row(row)), (-1 / launches, of_row(kernels))], least=-math.inf)
+        if kernels is not None and between is not None and isinstance(launches, int) and launches > 1:
+            each = 1 / (launches - 1)
+            yield combined([(each, of_row(row)), (-each, of_row(kernels)), (-each, between)], least=-math.inf)
 
 
 def _gaps_without_profiler(evidence: Evidence) -> Found:
     """The gaps of runs without launch_gap. In a stream: the period of gated kernels as long as launch_gap's less their
     duration; in a graph: the time that a node adds less an empty kernel."""
     longer = profiled_longer(evidence)
-    spun = [evidence.row("launch_duration", metric, duration_ns=SPIN_NS) for metric in ("gated", "duration")]
-    gated, duration = spun
-    if gated is not None and duration is not None:
-        yield "gap_stream", combined([(1, of_rows(((1, gated), (-1, duration)))), (-1, longer)])
+    durations = dict(evidence.curve("launch_duration", "duration", "duration_ns"))
+    gated = evidence.curve("launch_duration", "gated", "duration_ns")
+    streams = {at: of_rows(((1, row), (-1, durations[at]))) for at, row in gated if at in durations}
+    if SPIN_NS in streams:
+        # Other lengths of kernels have other gaps, so all of them are within the interval.
+        own, half = streams[SPIN_NS], half_width(middle(list(streams.values())))
+        widened = around(own.value, max(half, half_width(own)), own.rests_on)
+        yield "gap_stream", _as_measured(combined([(1, widened), (-1, longer)]))
     nodes = [(count, of_row(row)) for count, row in evidence.curve("graph_lifecycle", "node", "nodes")]
     if len(nodes) > 1:
         (few, first), (many, last) = nodes[0], nodes[-1]
         node = [(many / (many - few), last), (-few / (many - few), first)]
-        yield "gap_graph", combined([*node, (-1, empty_kernel(evidence))], least=-math.inf)
+        yield "gap_graph", _as_measured(combined([*node, (-1, empty_kernel(evidence))], least=-math.inf))
+
+
+def _as_measured(constant: Constant) -> Constant:
+    """The same without its assumption: what is assumed of profilers cancels out in the steps of a run."""
+    return msgspec.structs.replace(constant, assumed="")
 
 
 def _queue(evidence: Evidence) -> Found:

@@ -467,6 +467,8 @@ def _settled(priors: Mapping[str, Constant], measured: list[Step], calibration: 
     settled = {}
     for name, value in calibration.values.items():
         half, prior = calibration.half_widths[name], priors.get(name)
+        if name in GAPS and prior is not None and any(row.startswith("launch_gap[") for row in prior.rests_on):
+            continue  # one value everywhere: what launch_gap measured
         rests_on, assumed = rows[name], ""
         if prior is not None and not prior.assumed:
             half, rests_on = max(half, half_width(prior)), [*prior.rests_on, *rests_on]

@@ -322,7 +322,7 @@ GRADES = {
     "steady": f"one process agrees with itself within ±{round_percent(STEADY_HALF_WIDTH)}",
     "noisy": (
         f"wider than ±{round_percent(STEADY_HALF_WIDTH)} in one process or ±{round_percent(STABLE_HALF_WIDTH)} over "
-        f"several, or at two levels over {round_percent(LEAST_DISTANCE)} apart"
+        f"several, with a process farther off than that, or at two levels over {round_percent(LEAST_DISTANCE)} apart"
     ),
     "throttled": f"the SM clock fell by more than {round_percent(CLOCK_LOSS)} meanwhile",
     "single": f"fewer than {MINIMUM_SAMPLES} samples",

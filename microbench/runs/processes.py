@@ -45,7 +45,7 @@ def measured(runs: Iterable[Run]) -> Deviations:
                 shares.setdefault(key, []).append((found, len(row.summaries)))
     result: Deviations = {}
     for (model, metric, version), cases in sorted(shares.items()):  # the newest version comes last and stays
-        most = MOST_OVER_MEDIAN * median(scatter for scatter, _ in cases)
+        most = MOST_OVER_MEDIAN * median(scatter for scatter, _ in cases) or math.inf
         share = sum(min(scatter, most) for scatter, _ in cases) / len(cases)
         rounds = min(count for _, count in cases)
         result.setdefault(model, {})[metric] = Deviation(version, rounds, float(f"{share:.{DIGITS}g}"))

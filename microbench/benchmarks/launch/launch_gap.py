@@ -5,7 +5,7 @@ Question
     write memory and kernels that do not, for small and large grids, for one function and two in turn?
 Method
     stream and graph: a long chain less a short one, each behind a gate and between events, so that begin and end cancel
-    out. duration: what profilers report for such a kernel in a stream, which is CUPTI's kernel record; it is taken
+    out. duration: what profilers report for such a kernel in a stream, which is CUPTI's kernel record. It is taken
     after the periods, as recording lengthens them. stamped: what a spinning kernel stamps between its first and its
     last instruction, which is shorter than CUPTI's duration by a constant. launch_streams: about eight kernels launched
     into a second stream lengthen every later gap for the rest of the process, and so does CUPTI. "one" has a process

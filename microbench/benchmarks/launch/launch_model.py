@@ -25,7 +25,7 @@ from microbench.core.errors import Skip
 from microbench.core.model import Case, Fact, Metric, Param
 from microbench.gpu.layers.base import package_of
 from microbench.gpu.protocol.gpu import Gpu
-from microbench.gpu.protocol.models import COMPILED, MODELS, CaptureTimes, Compiled, ModelName
+from microbench.gpu.protocol.models import COMPILED, MODELS, CaptureTimes, Compiled, ModelName, ModelStep
 from microbench.measure.alternating import steps
 from microbench.measure.sampling import NANOSECOND_S
 from microbench.measure.timer import Meter
@@ -65,13 +65,22 @@ def measure(gpu: Gpu, meter: Meter, model: ModelName, compiled: Compiled) -> Ite
         return {"capture": taken.calls_s, "make": taken.whole_s}
 
     yield from meter.collect_each(("capture", "make"), capture, verified=verified)
+    yield from _kernels(meter, step, verified)
+
+
+def _kernels(meter: Meter, step: ModelStep, verified: str) -> Iterator[Measured]:
+    """The durations of a step's kernels; a Fact says why they are unknown."""
     try:
-        yield meter.collect(
-            "kernels", lambda: (float(step.profiled_ns().sum()) * NANOSECOND_S,), clock="device", verified=verified,
-            floor_s=meter.floors.event_step_s, resolution=meter.floors.event_step_s,
-        )  # fmt: skip
+        recorded, launches = len(step.profiled_ns()), step.launches.value
+        if recorded != launches:
+            raise Skip(f"CUPTI recorded {recorded} kernels of {launches} launches: the others are copies and memsets")
     except Skip as skip:
         yield Fact("kernels", None, source="CUPTI", reason=str(skip))
+        return
+    yield meter.collect(
+        "kernels", lambda: (float(step.profiled_ns().sum()) * NANOSECOND_S,), clock="device", verified=verified,
+        floor_s=meter.floors.event_step_s, resolution=meter.floors.event_step_s,
+    )  # fmt: skip
 
 
 BENCHMARK = Benchmark(

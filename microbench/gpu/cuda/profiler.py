@@ -51,23 +51,33 @@ class KernelRecords:
         library = cupti_library()
         if library is None:
             raise Skip("needs CUPTI, which comes with PyTorch and with the CUDA toolkit: pip install nvidia-cuda-cupti")
-        self._cupti: Any = ctypes.CDLL(str(library), mode=os.RTLD_LOCAL | os.RTLD_NOW)
+        try:
+            self._cupti: Any = ctypes.CDLL(str(library), mode=os.RTLD_LOCAL | os.RTLD_NOW)
+        except OSError as error:
+            raise Skip(f"CUPTI cannot be loaded: {error}") from error
         self._buffers: dict[int, Any] = {}
-        self._durations_ns: list[int] = []
+        self._records_ns: list[tuple[int, int]] = []  # begin and duration
         # CUPTI keeps the addresses of both callbacks, so the objects must live as long as this one.
         self._callbacks = BufferRequested(self._requested), BufferCompleted(self._completed)
         self._check("cuptiActivityRegisterCallbacks", self._cupti.cuptiActivityRegisterCallbacks(*self._callbacks))
 
     def durations_ns(self, run: Callable[[], object]) -> IntArray:
-        """Duration of every kernel that ``run`` submits and waits for, in the order of their begins."""
-        self._durations_ns.clear()
+        """Duration of every kernel that ``run`` submits and waits for, in the order of their begins.
+
+        Raises MeasurementError if CUPTI has lost records.
+        """
         self._check("cuptiActivityEnable", self._cupti.cuptiActivityEnable(KERNEL_RECORD))
         try:
             run()
-            self._check("cuptiActivityFlushAll", self._cupti.cuptiActivityFlushAll(1))
         finally:
+            self._cupti.cuptiActivityFlushAll(1)
             self._cupti.cuptiActivityDisable(KERNEL_RECORD)
-        return np.array(self._durations_ns, dtype=np.int64)
+            records_ns, self._records_ns = sorted(self._records_ns), []
+        lost = ctypes.c_size_t()
+        self._cupti.cuptiActivityGetNumDroppedRecords(None, 0, ctypes.byref(lost))
+        if lost.value:
+            raise MeasurementError(f"CUPTI lost {lost.value} kernel records")
+        return np.array([duration_ns for _, duration_ns in records_ns], dtype=np.int64)
 
     def _requested(self, buffer: Any, size: Any, most: Any) -> None:
         memory = ctypes.create_string_buffer(BUFFER_BYTES)
@@ -83,7 +93,7 @@ class KernelRecords:
             address = record.value or 0
             if ctypes.c_uint32.from_address(address).value == KERNEL_RECORD:
                 begin_ns, end_ns = (ctypes.c_uint64.from_address(address + at).value for at in (BEGIN_AT, END_AT))
-                self._durations_ns.append(end_ns - begin_ns)
+                self._records_ns.append((begin_ns, end_ns - begin_ns))
         self._buffers.pop(buffer, None)
 
     def _check(self, what: str, status: int) -> None:
@@ -92,4 +102,4 @@ class KernelRecords:
         if status:
             words = ctypes.c_char_p()
             self._cupti.cuptiGetResultString(status, ctypes.byref(words))
-            raise MeasurementError(f"{what}: {(words.value or b'').decode()} ({status})")
+            raise Skip(f"CUPTI does not record here: {what}: {(words.value or b'').decode()} ({status})")

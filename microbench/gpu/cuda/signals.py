@@ -20,7 +20,6 @@ from microbench.host.native import c_address
 
 WATCH_TIMEOUT_NS = 5_000_000_000
 LINE_WORDS = 32  # flags lie a 128-byte line apart, so that polling one does not slow the other
-TIE_EXCHANGES = 30
 CHASE_LINES = 16_384
 CHASE_READS = 500
 LINE_BYTES = 64

@@ -16,6 +16,8 @@ from microbench.explain.launch_facts import (
     wait_words,
     waits,
 )
+from microbench.predict.constants import gap
+from microbench.predict.model import WAYS, Way
 from microbench.report import document
 from microbench.report.curves import nice_step, short, ticks
 from microbench.report.document import (
@@ -36,8 +38,8 @@ from microbench.report.tables import figure, matrix, row_cell
 
 # The order of the tables, the general before the particular.
 ORDER = (
-    "launch_cost", "launch_layers", "launch_duration", "launch_traffic", "launch_queue", "launch_sync", "launch_kind",
-    "launch_arguments", "launch_streams", "launch_threads", "launch_cold",
+    "launch_cost", "launch_gap", "launch_layers", "launch_duration", "launch_traffic", "launch_queue", "launch_sync",
+    "launch_kind", "launch_arguments", "launch_streams", "launch_threads", "launch_cold",
 )  # fmt: skip
 SHORTEST_DRAWN_S = 100e-9
 
@@ -45,7 +47,7 @@ SHORTEST_DRAWN_S = 100e-9
 def pictures(evidence: Evidence) -> list[document.Picture]:
     """Every picture that the run has figures for, the submission ladder first."""
     curves = (anatomy(evidence), durations(evidence), single_calls(evidence))
-    drawn = (ladder(evidence), one_op(evidence), *curves, waiting(evidence))
+    drawn = (ladder(evidence), one_op(evidence), *curves, idle_gaps(evidence), waiting(evidence))
     return [picture for picture in drawn if picture is not None]
 
 
@@ -105,8 +107,12 @@ def anatomy(evidence: Evidence) -> TimeLine | None:
         Span(submit_s, begun_s, "on its way", "quiet", "pale") if begun_s > submit_s else Span(begun_s, begun_s, ""),
         Span(begun_s, begun_s, "kernel begins", "second"),
     )
-    ends = (("start", 0.0, start.value), ("complete", start.value, end_s), ("round trip", 0.0, end_s))
-    *parts, whole = (Span(at, to, f"{name} {as_time(to - at)}", "plain", "distance") for name, at, to in ends)
+    trip = evidence.row("launch_cost", "round_trip")
+    taken = {"start": start.value, "complete": complete.value, "round trip": trip.value if trip else end_s}
+    places = {"start": (0.0, start.value), "complete": (start.value, end_s), "round trip": (0.0, end_s)}
+    *parts, whole = (
+        Span(*places[name], f"{name} {as_time(seconds)}", "plain", "distance") for name, seconds in taken.items()
+    )
     step_s = nice_step(end_s / 5)
     marks = tuple(Mark(index * step_s, short(index * step_s, "s")) for index in range(int(end_s / step_s) + 1))
     lanes = (Lane("host", host), Lane("GPU", gpu), Lane("parts", tuple(parts)), Lane("", (whole,)))
@@ -156,6 +162,28 @@ def single_calls(evidence: Evidence) -> Histogram | None:
         counts=calls.counts,
         marks=tuple(Mark(value, f"{name} {as_time(value)}") for name, value in quantiles),
     )
+
+
+GAP_KERNELS = {"empty": "empty", "spin": "spins", "add": "writes"}
+GAP_GRIDS = {"one": "1 block", "an_sm": "1 block an SM", "eight_an_sm": "8 blocks an SM"}
+
+
+def idle_gaps(evidence: Evidence) -> Table | None:
+    """How long the GPU is idle between two kernels, in a stream and as a graph, in both states of a process."""
+    cells: dict[tuple[str, tuple[Way, str]], Cell] = {}
+    across: dict[tuple[Way, str], str] = {}
+    for way in WAYS:
+        for streams, words in (("two", way), ("one", f"{way}, one stream")):
+            across[way, streams] = words
+            for kernel, does in GAP_KERNELS.items():
+                for blocks, grid in GAP_GRIDS.items():
+                    idle = gap(evidence, way, kernel=kernel, blocks=blocks, launch_streams=streams)
+                    if idle is not None:
+                        cells[f"{does}, {grid}", (way, streams)] = Cell(as_time(idle.value))
+    if not cells:
+        return None
+    about = "period less the duration that profilers report; one stream: all kernels of the process went into it"
+    return matrix("Idle between two kernels", about, across, cells)
 
 
 def waiting(evidence: Evidence) -> Table | None:
