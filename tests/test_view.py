@@ -10,7 +10,7 @@ from microbench.analysis.limits import ceiling
 from microbench.analysis.stats import rows
 from microbench.core.model import BenchmarkInfo, GpuInfo, LinkInfo, Run, Work
 from microbench.report.curves import benchmark_curve, ticks
-from microbench.report.document import Bars, Curve, Histogram, TimeLine
+from microbench.report.document import Bars, Curve, Histogram, Table, TimeLine
 from microbench.report.sheets import view
 from microbench.report.suites import launch
 from microbench.report.tables import figure, problem_table
