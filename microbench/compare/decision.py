@@ -258,7 +258,8 @@ def _confirmed(found: BoolArray, judged: Shifts, figures: Figures) -> BoolArray:
 
     A figure that sits on one of two levels for a whole session gives the same rounds as one that changed, so that no
     test of its own rounds can tell. It is confirmed by rounds that alternate, by its suite, by its family, or by a
-    distance that levels never had. A count does not depend on how a process settled.
+    distance that levels never had. A count does not depend on how a process settled. Figures of other suites, which
+    stand in for a suite with few figures, confirm nothing in it.
     """
     confirmed = figures.in_turn | figures.counted | (np.abs(judged.shift) >= LARGEST_LEVEL)
     _, member = np.unique(figures.family, return_inverse=True)
@@ -268,7 +269,7 @@ def _confirmed(found: BoolArray, judged: Shifts, figures: Figures) -> BoolArray:
         count = np.bincount(member, same_way)
         confirmed |= same_way & ((count >= LEAST_CONFIRMING) & (count >= SHARE_CONFIRMING * size))[member]
     for (suite, host), group in judged.together.items():
-        if group.changed:
+        if group.changed and group.seen:
             of_it = (figures.suite == suite) & (figures.host == host) & ~figures.counted
             confirmed |= of_it & (judged.moved * group.shift.median > 0)
     return confirmed
