@@ -426,13 +426,13 @@ def test_the_same_is_an_interval_near_none(
 def test_a_figure_that_moved_alone_asks_for_alternating_sessions() -> None:
     alone = changed(1.2, case_id=LAYER_3)
     comparison = compare(made(1), made(2, alone))
-    (change,) = comparison.moved_alone
-    assert (change.new.case_id, change.verdict, change.reason) == (LAYER_3, "unclear", "alone")
+    (change,) = comparison.unconfirmed
+    assert (change.new.case_id, change.verdict, change.reason) == (LAYER_3, "unclear", "unconfirmed")
     assert change.costs_more
     assert not comparison.has_changed("slower", "faster")
     assert summary(comparison).title == "TO CONFIRM"
-    assert "1 unclear (1 moved alone)" in summary(comparison).text
-    advice = rules(comparison)["compare.unclear_alone"]
+    assert "1 unclear (1 moved, not confirmed)" in summary(comparison).text
+    advice = rules(comparison)["compare.unclear_unconfirmed"]
     assert "`microbench run launch_layers --quick --rounds 1 --into base.json`" in advice
     assert "`microbench run launch_layers --quick --rounds 1 --into new.json`" in advice
     (confirmed,) = compare(*in_turn(alone, drift=1.0)).of("slower")
@@ -593,4 +593,4 @@ def test_figures_of_another_suite_confirm_nothing() -> None:
     )
     assert [(group.changed, group.seen) for group in decision.judged.together.values()] == [(True, True), (True, False)]
     assert decision.changed.tolist() == [True] * 24 + [False] * 3
-    assert decision.alone.tolist() == [False] * 24 + [True] * 3
+    assert decision.unconfirmed.tolist() == [False] * 24 + [True] * 3

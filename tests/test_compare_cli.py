@@ -308,3 +308,12 @@ def test_a_comparison_can_be_drawn_into_a_file(tmp_path: Path) -> None:
     assert call(*runs, "--svg", str(tmp_path / "compare.svg")).exit_code == ExitCode.MEASURED
     assert "<svg" in (tmp_path / "compare.svg").read_text()
     assert call(*runs, "--svg", str(tmp_path / "compare.svg")).exit_code == ExitCode.USAGE
+
+
+def test_a_figure_that_is_not_confirmed_is_not_said_to_have_moved_alone() -> None:
+    """Round trips of launch_layers are confirmed; six of its submits move as far, but are too few of their metric."""
+    text = call("nvidia-h200", bundled_times(1.06, "launch_layers"), COLUMNS="120").stdout
+    assert "17 figures slower" in text
+    assert "(6 moved, not confirmed)" in text
+    assert "Moved, but not confirmed: alternate sessions to confirm" in text
+    assert "alone" not in text

@@ -159,9 +159,9 @@ class Comparison(msgspec.Struct, frozen=True):
         return tuple(dict.fromkeys(row.case_id for row in self.only_base if row.case_id in tried))
 
     @property
-    def moved_alone(self) -> list[Change]:
+    def unconfirmed(self) -> list[Change]:
         """Figures that would have changed if something confirmed them, the largest first."""
-        return [change for change in self.of("unclear") if change.reason == "alone"]
+        return [change for change in self.of("unclear") if change.reason == "unconfirmed"]
 
     def has_changed(self, *verdicts: Verdict) -> bool:
         """True if a figure has one of these verdicts, or if a suite as a whole is slower or faster, if these do."""

@@ -55,11 +55,11 @@ class Why(NamedTuple):
 
 
 WHY: dict[str, Why] = {
-    "alone": Why(
-        "each moved alone, so alternate sessions to confirm the change",
+    "unconfirmed": Why(
+        "moved, but not confirmed by enough others of one metric",
         "A figure can keep one level for a whole session, and one session of each run cannot tell that from a change. "
-        f"It counts as changed if {LEAST_CONFIRMING} of its kind or its suite move with it, if it moves by "
-        f"{round_percent(math.expm1(LARGEST_LEVEL))} or more, or if sessions alternate.",
+        f"It counts as changed if {LEAST_CONFIRMING} figures and a third of its metric in its benchmark, or its suite, "
+        f"move with it, if it moves by {round_percent(math.expm1(LARGEST_LEVEL))} or more, or if sessions alternate.",
         alternate=True,
     ),
     "rounds": Why(
@@ -117,8 +117,8 @@ def summary(comparison: Comparison) -> Finding:
     counted = {verdict: len(comparison.of(verdict)) for verdict in VERDICTS}
     words = [f"{count} {verdict}" for verdict, count in counted.items() if count or verdict in ("slower", "same")]
     words[0] = f"{figures_in_words(comparison.of('slower'))} slower"
-    if alone := len(comparison.moved_alone):
-        words[words.index(f"{counted['unclear']} unclear")] += f" ({alone} moved alone)"
+    if unconfirmed := len(comparison.unconfirmed):
+        words[words.index(f"{counted['unclear']} unclear")] += f" ({unconfirmed} moved, not confirmed)"
     slower, faster = comparison.has_changed(*WORSE), comparison.has_changed(*BETTER)
     suites = [_shift_in_words(suite, comparison.controls) for suite in comparison.suites if suite.changed]
     severity: Severity = "note"
@@ -134,7 +134,7 @@ def summary(comparison: Comparison) -> Finding:
         others = {
             "COUNTS CHANGED": counts,
             "HOST MOVED": bool(host_moved),
-            "TO CONFIRM": alone > 0,
+            "TO CONFIRM": unconfirmed > 0,
             "NO CHANGE SHOWN": known > counted["unclear"],
         }
         title = title or next((word for word, applies in others.items() if applies), "UNCLEAR")

@@ -43,13 +43,13 @@ def sheet(comparison: Comparison, base: Side, new: Side, *, everything: bool = F
     left = len(changed) - len(listed)
     more = (f"and {left} smaller changes: --all lists them",) if left else ()
     changes = _table("Changes, the largest first", listed, more)
-    alone = comparison.moved_alone
-    unconfirmed = () if len(alone) <= MOST_LISTED or everything else (f"and {len(alone) - MOST_LISTED} smaller ones",)
-    shown = alone if everything else alone[:MOST_LISTED]
-    changes += _table("Moved alone: alternate sessions to confirm", shown, unconfirmed)
+    unconfirmed = comparison.unconfirmed
+    shown = unconfirmed if everything else unconfirmed[:MOST_LISTED]
+    hidden = (f"and {len(unconfirmed) - len(shown)} smaller ones",) if len(shown) < len(unconfirmed) else ()
+    changes += _table("Moved, but not confirmed: alternate sessions to confirm", shown, hidden)
     pictures: list[Picture] = [*_incomparable(comparison), *changes, *_moved(comparison)]
     if everything:
-        unclear = [change for change in comparison.of("unclear") if change.reason != "alone"]
+        unclear = [change for change in comparison.of("unclear") if change.reason != "unconfirmed"]
         pictures += [*_table("Unclear", unclear), *_table("Within 10 %", comparison.of("within 10 %"))]
         pictures += _table("Same", comparison.of("same"))
     section = Section(SUITE, "compare: NEW against BASE", tuple(pictures), (), tuple(findings(comparison, base, new)))
