@@ -130,6 +130,9 @@ def summary(comparison: Comparison) -> Finding:
         counts = any(counted[verdict] for verdict in COUNTED)
         if host_moved := not slower and not faster and _host_moved(comparison):
             suites = [f"The host itself was {host_moved}, so its times show no verdict"]
+        if not slower and not faster:
+            clocks = (False,) if host_moved else (True, False)
+            suites += [shift for host in clocks if (shift := _undecided(comparison, host=host))]
         known = counted["same"] + counted["within 10 %"]
         others = {
             "COUNTS CHANGED": counts,
@@ -138,7 +141,8 @@ def summary(comparison: Comparison) -> Finding:
             "NO CHANGE SHOWN": known > counted["unclear"],
         }
         title = title or next((word for word, applies in others.items() if applies), "UNCLEAR")
-        severity = "problem" if slower else "good" if faster or title == "NO CHANGE SHOWN" else "note"
+        good = faster or (title == "NO CHANGE SHOWN" and not suites)
+        severity = "problem" if slower else "good" if good else "note"
         text = " ".join([*(f"{suite}." for suite in suites), f"{', '.join(words)}."])
     return Finding(
         rule="compare.changes",
@@ -159,6 +163,27 @@ def _host_moved(comparison: Comparison) -> str:
     if controls is None or not undecided or controls.unchanged or not controls.moved:
         return ""
     return f"{'slower' if controls.ratio.median > 1 else 'faster'} (controls {_ends(controls)})"
+
+
+def _undecided(comparison: Comparison, *, host: bool) -> str:
+    """Suites that moved together on one clock without a verdict, and why there is none; "" if none did."""
+    members = [suite for suite in comparison.suites if suite.host == host and not suite.changed]
+    moved = ", ".join(_shift_in_words(suite, None) for suite in members)
+    return f"{moved}, {_no_verdict(comparison, host=host)}" if moved else ""
+
+
+def _no_verdict(comparison: Comparison, *, host: bool) -> str:
+    """Why suites that moved together on one clock have no verdict."""
+    controls = comparison.controls
+    if not host:
+        return "no more than runs of one GPU may differ"
+    if controls is None:
+        return "and no controls say why"
+    return (
+        "too little for a verdict"
+        if controls.unchanged
+        else f"and the controls cannot tell whether the host moved ({_ends(controls)})"
+    )
 
 
 def _ends(controls: Controls) -> str:
@@ -285,21 +310,18 @@ def _drift(comparison: Comparison, members: Sequence[SuiteShift], base: Side, ne
     clock, controls = _clock_of(members[0]), comparison.controls
     moved = ", ".join(_shift_in_words(suite, None) for suite in members)
     taken_off = "The shift is taken off each figure, and --fail-on ignores it."
+    no_verdict = _no_verdict(comparison, host=clock == "host")
+    title = f"{clock[0].upper()}{clock[1:]} times moved together, {no_verdict}: {moved}"
     if clock == "GPU":
-        title = f"GPU times moved together, no farther than runs of one GPU may: {moved}"
         text = taken_off
     elif controls is None:
-        title = f"Host times moved together, and no controls say why: {moved}"
         both = shlex.join(["microbench", "run", "host", *(suite.suite for suite in members), "--to-compare"])
         text = f"A host may drift as far. {taken_off} With the host suite in both runs, `{both}`, controls would tell."
     elif controls.unchanged:
-        title = f"Host times moved together, too little for a verdict: {moved}"
         text = f"The controls are unchanged within {percent(controls.most)}. {taken_off}"
     else:
         if host_moved := _host_moved(comparison):
             title = f"The host itself was {host_moved}, so there is no verdict on {moved}"
-        else:
-            title = f"The controls cannot tell whether the host moved ({_ends(controls)}): {moved}"
         text = f"Controls are the {controls.rows} figures of the host that no driver takes part in. {taken_off}"
     return Finding(
         rule="compare.host" if clock == "host" else "compare.gpu",
@@ -318,13 +340,15 @@ def _alternate(comparison: Comparison, base: Side, new: Side, what: Sequence[str
     """The advice to alternate sessions of the two runs, with the commands for these benchmarks or suites."""
     chosen = list(dict.fromkeys(what))
     commands: list[str] = []
-    for run, side, spare in ((comparison.base, base, "base.json"), (comparison.new, new, "new.json")):
+    fresh: list[str] = []
+    for run, side, spare in ((comparison.base, base, "my-base.json"), (comparison.new, new, "my-new.json")):
         settings = run.sessions[-1].settings
         words = ["microbench", "run", *chosen, *([f"--{settings.preset}"] if settings.preset != "default" else [])]
-        name = side.name if side.grows else f"my-{spare}"
+        name = side.name if side.grows else spare
+        fresh += [f"`--out {spare}`"] if not side.grows else []
         commands.append(shlex.join([*words, "--rounds", "1", "--into", name]))
-    grown = " (--out the first time)" if not (base.grows and new.grows) else ""
-    return f"Alternate, {MINIMUM_ROUNDS} times each{_where(comparison)}: `{commands[0]}`, `{commands[1]}`{grown}"
+    first = f" (the first time with {listed(fresh)} instead of `--into`)" if fresh else ""
+    return f"Alternate, {MINIMUM_ROUNDS} times each{_where(comparison)}: `{commands[0]}`, `{commands[1]}`{first}"
 
 
 def _together(comparison: Comparison) -> Iterator[Finding]:
@@ -370,7 +394,8 @@ def _clock(comparison: Comparison) -> Iterator[Finding]:
 
 
 def _unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]:
-    """One finding for each reason, with the commands that would settle it."""
+    """One finding for each reason, with the commands that would settle it, unless a finding above has them."""
+    alternating = {suite.suite for suite in comparison.suites if not suite.changed}
     for reason, why in WHY.items():
         members = [change for change in comparison.changes if (change.verdict, change.reason) == ("unclear", reason)]
         if not members:
@@ -380,7 +405,10 @@ def _unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]
         if why.alternate:
             names = list(dict.fromkeys(change.new.benchmark for change in members))
             suites = list(dict.fromkeys(change.new.suite for change in members))
-            advice = _alternate(comparison, base, new, names if len(names) <= MOST_BENCHMARKS_NAMED else suites)
+            if alternating.issuperset(suites):
+                advice = f"Sessions of {listed(suites)} in turn, as above, settle this too."
+            else:
+                advice = _alternate(comparison, base, new, names if len(names) <= MOST_BENCHMARKS_NAMED else suites)
         if commands:
             if reason == "noise" and len(commands) > MOST_COMMANDS:
                 commands = [f"microbench run … --rounds {MORE_ROUNDS} --into RUN"]
