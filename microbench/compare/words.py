@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +12,19 @@ import numpy as np
 
 from microbench.analysis.evidence import Finding, Severity, listed, row_name
 from microbench.analysis.stats import STABLE_HALF_WIDTH
-from microbench.compare.compare import BETTER, COUNTED, LOST, VERDICTS, WORSE, Change, Comparison, Controls, SuiteShift
+from microbench.compare.compare import (
+    BETTER,
+    COUNTED,
+    LEAST_TOGETHER,
+    LOST,
+    VERDICTS,
+    WORSE,
+    BenchmarkShift,
+    Change,
+    Comparison,
+    Controls,
+    SuiteShift,
+)  # fmt: skip
 from microbench.compare.decision import (
     CONTROLS_WITHIN,
     FALSE_DISCOVERIES,
@@ -33,7 +46,6 @@ MOST_BENCHMARKS_NAMED = 4
 MOST_COMMANDS = 2
 MORE_ROUNDS = 2 * MINIMUM_ROUNDS
 SMALLEST = percent(math.expm1(SMALLEST_CHANGE))
-LEAST_TOGETHER = 4
 
 
 class Side(NamedTuple):
@@ -96,6 +108,9 @@ WHY: dict[str, Why] = {
     "no ratio": Why("0 or less in some round", "Their ratio has no meaning.", advice="Compare the two values instead."),
 }
 
+# Why some figures of a benchmark did not move as the others did for sure, where the verdict "unclear" says too little.
+STILL = {"noise": "too scattered to tell", "unconfirmed": "not confirmed", "same": "the same"}
+
 
 def figures_in_words(members: Sequence[object]) -> str:
     """How many figures: "1 figure", "12 figures"."""
@@ -112,7 +127,7 @@ def methods_in_words(comparison: Comparison, benchmark: str) -> str:
 def summary(comparison: Comparison) -> Finding:
     """The verdict in one line: "SLOWER: launch +10.0 % (9.4 to 10.6 %), controls unchanged within 1 %. 75 figures …".
 
-    Its text is the line after the word.
+    Its text is the line after the word. It names the suites and benchmarks that changed.
     """
     counted = {verdict: len(comparison.of(verdict)) for verdict in VERDICTS}
     words = [f"{count} {verdict}" for verdict, count in counted.items() if count or verdict in ("slower", "same")]
@@ -121,6 +136,7 @@ def summary(comparison: Comparison) -> Finding:
         words[words.index(f"{counted['unclear']} unclear")] += f" ({unconfirmed} moved, not confirmed)"
     slower, faster = comparison.has_changed(*WORSE), comparison.has_changed(*BETTER)
     suites = [_shift_in_words(suite, comparison.controls) for suite in comparison.suites if suite.changed]
+    suites += _benchmarks(comparison)
     severity: Severity = "note"
     if not comparison.changes:
         title = "NOTHING TO COMPARE"
@@ -154,6 +170,21 @@ def summary(comparison: Comparison) -> Finding:
             f"{percent(FALSE_DISCOVERIES)} over all suites (Benjamini-Hochberg in each)"
         ),
     )
+
+
+def _benchmarks(comparison: Comparison) -> list[str]:
+    """The benchmarks that moved together in suites that did not: "memory_stream 42 of 42, 0.769× in rate"."""
+    changed = {suite.suite for suite in comparison.suites if suite.changed}
+    groups = [group for group in comparison.benchmarks if group.moved[0].new.suite not in changed]
+    left = len(groups) - MOST_NAMED
+    words = "; ".join(map(_benchmark_in_words, groups[:MOST_NAMED]))
+    more = f"; and {left} more benchmark{'' if left == 1 else 's'}" if left > 0 else ""
+    return [words + more] if words else []
+
+
+def _benchmark_in_words(group: BenchmarkShift) -> str:
+    of_what = f"{group.kind} as a share of the ceiling" if group.moved[0].shares else group.kind
+    return f"{group.benchmark} {len(group.moved)} of {group.total}, {ratio(group.ratio.median)} in {of_what}"
 
 
 def _host_moved(comparison: Comparison) -> str:
@@ -352,22 +383,20 @@ def _alternate(comparison: Comparison, base: Side, new: Side, what: Sequence[str
 
 
 def _together(comparison: Comparison) -> Iterator[Finding]:
-    """Benchmarks of which many figures changed the same way."""
-    groups: dict[tuple[str, str, str], list[Change]] = {}
-    for change in comparison.of(*WORSE, *BETTER):
-        groups.setdefault((change.new.benchmark, change.verdict, change.metric.kind), []).append(change)
-    for (benchmark, verdict, kind), members in groups.items():
-        if len(members) < LEAST_TOGETHER:
-            continue
-        total = sum((each.new.benchmark, each.metric.kind) == (benchmark, kind) for each in comparison.changes)
-        middle = float(np.median([change.judged.median for change in members if change.judged is not None]))
+    """Benchmarks of which many figures changed the same way. Why they may is said once."""
+    for place, group in enumerate(comparison.benchmarks):
+        number = f"{len(group.moved)} of {group.total} {group.kind}s of {group.benchmark} are {group.verdict}"
+        others = Counter(STILL.get(change.reason or change.verdict, change.verdict) for change in group.others)
+        rest = listed([f"{count} {'is' if count == 1 else 'are'} {words}" for words, count in others.items()])
+        text = [] if place else ["Figures of one benchmark that move together usually have one cause."]
+        text += [f"Of the others, {rest}."] if rest else []
         yield Finding(
             rule="compare.together",
-            severity="problem" if verdict in WORSE else "good",
-            title=f"{len(members)} of {total} {kind}s of {benchmark} are {verdict}: {ratio(middle)} in the median",
-            text="Figures of one benchmark that move together usually have one cause.",
+            severity="problem" if group.verdict in WORSE else "good",
+            title=f"{number}: {ratio(group.ratio.median)} in the median",
+            text=" ".join(text),
             threshold=f"{LEAST_TOGETHER} or more figures of a benchmark with one verdict",
-            rests_on=tuple(row_name(change.new) for change in members),
+            rests_on=tuple(row_name(change.new) for change in group.moved),
         )
 
 
