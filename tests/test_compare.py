@@ -426,13 +426,13 @@ def test_the_same_is_an_interval_near_none(
 def test_a_figure_that_moved_alone_asks_for_alternating_sessions() -> None:
     alone = changed(1.2, case_id=LAYER_3)
     comparison = compare(made(1), made(2, alone))
-    (change,) = comparison.moved_alone
-    assert (change.new.case_id, change.verdict, change.reason) == (LAYER_3, "unclear", "alone")
+    (change,) = comparison.unconfirmed
+    assert (change.new.case_id, change.verdict, change.reason) == (LAYER_3, "unclear", "unconfirmed")
     assert change.costs_more
     assert not comparison.has_changed("slower", "faster")
     assert summary(comparison).title == "TO CONFIRM"
-    assert "1 unclear (1 moved alone)" in summary(comparison).text
-    advice = rules(comparison)["compare.unclear_alone"]
+    assert "1 unclear (1 moved, not confirmed)" in summary(comparison).text
+    advice = rules(comparison)["compare.unclear_unconfirmed"]
     assert "`microbench run launch_layers --quick --rounds 1 --into base.json`" in advice
     assert "`microbench run launch_layers --quick --rounds 1 --into new.json`" in advice
     (confirmed,) = compare(*in_turn(alone, drift=1.0)).of("slower")
@@ -580,3 +580,17 @@ def test_rounds_that_agree_better_than_their_own_intervals_are_no_proof() -> Non
     agreeing = [0.0, 0.0001, 0.0, -0.0001, 0.0]
     assert decide(arrays(agreeing, 0.03, 4, 0.001)).changed.all()
     assert not decide(arrays(agreeing, 0.03, 4, 0.05)).changed.any()
+
+
+def test_figures_of_another_suite_confirm_nothing() -> None:
+    """A suite of 24 figures moved by 22 %. Three figures of another suite and of three benchmarks moved as far."""
+    spread = [-0.001, -0.0005, 0.0, 0.0005, 0.001]
+    moved = arrays(spread, 0.2, 27, 0.001)
+    number = np.arange(27)
+    few = number >= 24
+    decision = decide(
+        replace(moved, suite=few.astype(int), family=np.where(few, number, 0), host=~moved.host, in_turn=number < 0)
+    )
+    assert [(group.changed, group.seen) for group in decision.judged.together.values()] == [(True, True), (True, False)]
+    assert decision.changed.tolist() == [True] * 24 + [False] * 3
+    assert decision.unconfirmed.tolist() == [False] * 24 + [True] * 3

@@ -1,6 +1,7 @@
 """The command compare: what it prints, which runs it means, and which exit code it ends with."""
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from microbench.compare.compare import Comparison, compare
 from microbench.compare.words import Side
 from microbench.core.errors import ExitCode
 from microbench.core.model import Fact, Outcome, Run
+from microbench.core.units import ratio_range
+from microbench.report.document import Table
 from microbench.report.sheets import comparison as drawing
 from microbench.runs import schema, store
 
@@ -190,22 +193,53 @@ def test_names_from_a_file_are_text() -> None:
     assert "[bold]x" in call(write("a.json", made(3, figures=figures)), "new.json", "--all").stdout
 
 
-def test_many_changes_are_listed_until_it_is_enough() -> None:
-    many = [
-        Figure("memory_stream", "memory", "bandwidth", 4e12, "rate", "B/s", {"size_bytes": 1024 * index}, bound="dram")
-        for index in range(1, 61)
+def many(benchmarks: int, figures: int) -> list[Figure]:
+    return [
+        Figure(f"memory_{name}", "memory", "bandwidth", 4e12, "rate", "B/s", {"size_bytes": 1024 * index}, bound="dram")
+        for name in range(benchmarks)
+        for index in range(1, figures + 1)
     ]
-    found = compare(made(1, figures=many), made(2, changed(0.8, suite="memory"), figures=many))
-    assert len(rows_of(found, everything=False)) == 40
-    assert len(rows_of(found, everything=True)) == 60
 
 
-def rows_of(found: Comparison, *, everything: bool) -> tuple[object, ...]:
+@pytest.mark.parametrize(("benchmarks", "figures", "rows", "single"), [(1, 60, 1, 0), (20, 3, 0, 40)])
+def test_many_changes_are_listed_until_it_is_enough(benchmarks: int, figures: int, rows: int, single: int) -> None:
+    """Many figures of a benchmark are one row, and single ones are listed until it is enough."""
+    of_memory = many(benchmarks, figures)
+    found = compare(made(1, figures=of_memory), made(2, changed(0.8, suite="memory"), figures=of_memory))
+    few, everything = tables_of(found, everything=False), tables_of(found, everything=True)
+    assert {name: len(table.rows) for name, table in few.items() if table.rows} == {
+        name: count for name, count in (("Benchmarks", rows), ("Changes", single)) if count
+    }
+    assert len(everything["Changes"].rows) == 60
+
+
+def tables_of(found: Comparison, *, everything: bool = False) -> dict[str, Table]:
+    """The tables of changes by the first word of their titles."""
     sheet = drawing.sheet(found, Side("base"), Side("new"), everything=everything)
-    tables = [one for one in sheet.sections[0].pictures if one.title.startswith("Changes")]
-    return tables[0].rows
+    tables = [one for one in sheet.sections[0].pictures if isinstance(one, Table)]
+    return {one.title.split()[0].rstrip(","): one for one in tables if one.title.startswith(("Benchmarks", "Changes"))}
 
 
+def test_the_legend_says_which_interval_stands_beside_a_ratio() -> None:
+    """Beside an adjusted ratio it is that of the rounds alone, elsewhere the one that decided."""
+    alone = "the interval of the measured one is that of its rounds alone"
+    shifted = compare(made(1), made(2, changed(1.06, clock="host"), changed(1.5, case_id=LAYER_3)))
+    (change,) = shifted.of("slower")
+    table = tables_of(shifted)["Changes"]
+    assert table.rows[0][4].text == ratio_range(change.ratio.low, change.ratio.high)
+    assert any(alone in note for note in table.notes)
+    scattered = {f"layer_{index}": 1 + 0.01 * (index % 3 - 1) for index in range(24)}
+    plain = compare(
+        made(1), made(2, lambda one: scattered.get(one.params.get("layer"), 1.0), changed(1.5, case_id=LAYER_3))
+    )
+    (change,) = plain.of("slower")
+    table = tables_of(plain)["Changes"]
+    assert change.judged.half_width > 2 * change.ratio.half_width
+    assert table.rows[0][4].text == ratio_range(change.judged.low, change.judged.high)
+    assert not any(alone in note for note in table.notes)
+
+
+LAYER_3 = "launch_layers[layer=layer_3]"
 LAUNCH = "launch"
 HOST = ("host", "launch", "link", "graph", "memory")
 
@@ -247,6 +281,8 @@ def test_a_driver_that_costs_every_launch_as_much_is_the_first_thing_said(
     assert result.exit_code == ExitCode.CHANGED
     assert verdict in words_of(result.stdout.splitlines()[:10])
     findings = result.stdout.partition("What this means")[2].splitlines()
+    assert words_of(findings).count("usually have one cause") == 1
+    assert re.search(r"Of the others, \d are too scattered to tell[.]", words_of(findings))
     assert verdict.partition(": ")[2].rstrip(".") in findings[1]
     other = "faster" if fail_on == "slower" else "slower"
     assert call("nvidia-h200", "changed.json", "--fail-on", other).exit_code == ExitCode.MEASURED
@@ -257,13 +293,28 @@ def test_a_benchmark_that_slows_down_in_a_suite_that_does_not_is_slower() -> Non
     result = call("nvidia-h200", bundled_times(1.1, "launch_layers"), "--fail-on", "slower", COLUMNS="120")
     assert result.exit_code == ExitCode.CHANGED
     assert "of 40 times of launch_layers are slower: 1.100× in the median" in result.stdout
+    assert "SLOWER: launch_layers 31 of 40, 1.100× in time." in result.stdout.splitlines()[1]
+    assert "Of the others, 9 are too scattered to tell." in result.stdout
+
+
+def test_a_benchmark_that_slows_down_is_the_first_thing_said_and_one_row() -> None:
+    lines = call("nvidia-h200", bundled_times(1.3, "memory_stream", clock="device"), COLUMNS="120").stdout.splitlines()
+    assert "SLOWER: memory_stream 42 of 42, 0.769× in rate. 42 figures slower" in lines[1]
+    assert sum(line.startswith(" slower") for line in lines) == 1
+    assert len(lines) < 45
 
 
 def test_a_gpu_that_moved_as_far_as_runs_of_one_gpu_may_is_a_finding_and_no_change() -> None:
     result = call("nvidia-h200", bundled_times(1.025, "memory", clock="device"), "--fail-on", "slower", COLUMNS="120")
     assert result.exit_code == ExitCode.MEASURED
-    title = "GPU times moved together, no farther than runs of one GPU may: memory +2.5 % (0.5 to 4.5 %)"
-    assert title in result.stdout, "compare.gpu"
+    shown = words_of(result.stdout.splitlines())
+    moved = "memory +2.5 % (0.5 to 4.5 %) in GPU time"
+    assert f"GPU times moved together, no more than runs of one GPU may differ: {moved}" in shown, "compare.gpu"
+    verdict = f"NO CHANGE SHOWN: {moved}, no more than runs of one GPU may differ. 0 figures slower"
+    assert verdict in words_of(result.stdout.splitlines()[:4])
+    assert shown.count("`microbench run memory --rounds 1 --into my-base.json`") == 1
+    assert "(the first time with `--out my-base.json` instead of `--into`)" in shown
+    assert "Sessions of memory in turn, as above, settle this too." in shown
 
 
 def test_a_slower_host_is_no_slower_driver() -> None:
@@ -308,3 +359,12 @@ def test_a_comparison_can_be_drawn_into_a_file(tmp_path: Path) -> None:
     assert call(*runs, "--svg", str(tmp_path / "compare.svg")).exit_code == ExitCode.MEASURED
     assert "<svg" in (tmp_path / "compare.svg").read_text()
     assert call(*runs, "--svg", str(tmp_path / "compare.svg")).exit_code == ExitCode.USAGE
+
+
+def test_a_figure_that_is_not_confirmed_is_not_said_to_have_moved_alone() -> None:
+    """Round trips of launch_layers are confirmed; six of its submits move as far, but are too few of their metric."""
+    text = words_of(call("nvidia-h200", bundled_times(1.06, "launch_layers"), COLUMNS="120").stdout.splitlines())
+    assert "17 figures slower" in text
+    assert "(6 moved, not confirmed)" in text
+    assert "Moved, but not confirmed: alternate sessions to confirm" in text
+    assert "moved alone" not in text.lower()

@@ -81,7 +81,7 @@ def found_alone(change: float, pairs: int) -> tuple[float, float, float]:
         row = int(random.choice(machine.quiet))
         once = decide(costlier(pair(machine, random), row, change))
         in_turn = decide(costlier(pair(machine, random, in_turn=True), row, change))
-        seen += [once.changed[row], once.alone[row], in_turn.changed[row]]
+        seen += [once.changed[row], once.unconfirmed[row], in_turn.changed[row]]
     changed, alone, turns = seen / pairs
     return float(changed), float(alone), float(turns)
 

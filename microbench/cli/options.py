@@ -169,7 +169,7 @@ Fail = Annotated[
     FailOn | None,
     _option(
         None,
-        "End with exit code 5 if a suite or figure is slower, suspected (slower, or one figure is worse alone), "
+        "End with exit code 5 if a suite or figure is slower, suspected (slower, or worse but not confirmed), "
         "faster, or changed at all.",
         "--fail-on",
     ),

@@ -161,7 +161,7 @@ def _failed(comparison: Comparison, fail_on: FailOn) -> bool:
         raise UsageError("the two runs have no figure in common", "measure the same benchmarks in both")
     verdicts = {FailOn.SLOWER: WORSE, FailOn.FASTER: BETTER, FailOn.ANY: (*WORSE, *BETTER, *COUNTED)}
     if fail_on is FailOn.SUSPECTED:
-        return comparison.has_changed(*WORSE) or any(change.costs_more for change in comparison.moved_alone)
+        return comparison.has_changed(*WORSE) or any(change.costs_more for change in comparison.unconfirmed)
     return comparison.has_changed(*verdicts[fail_on])
 
 

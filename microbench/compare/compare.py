@@ -39,6 +39,8 @@ WORSE: tuple[Verdict, ...] = ("slower", "farther")
 BETTER: tuple[Verdict, ...] = ("faster", "nearer")
 COUNTED: tuple[Verdict, ...] = ("more", "fewer")
 INCOMPARABLE: tuple[Incomparable, ...] = ("simulated", "method", "model")
+# The fewest figures of a benchmark that are worth a line of their own.
+LEAST_TOGETHER = 4
 LOST = ("failed", "crashed", "timed_out")
 # Facts that are different at every look, or follow from what the user asked for.
 OF_THE_MOMENT = frozenset(
@@ -57,9 +59,11 @@ GPU_FIELDS = (
 class Change(msgspec.Struct, frozen=True):
     """The verdict on one figure, from BASE to NEW.
 
-    ``ratio`` is NEW over BASE: the median over all pairs of rounds with its 95 % interval. With ``shares`` it compares
-    shares of each GPU's ceiling. ``judged`` is the ratio that the verdict rests on: at one SM clock if ``by`` is
-    "clock", less what the whole suite did if it is "drift". ``reason`` says why a figure is unclear or incomparable.
+    ``ratio`` is NEW over BASE: the median over all pairs of rounds, with the 95 % interval that the rounds alone give.
+    With ``shares`` it compares shares of each GPU's ceiling. ``judged`` is the ratio that the verdict rests on, and its
+    interval includes what differs from run to run: at one SM clock if ``by`` is "clock", less what the whole suite did
+    if it is "drift". A figure that was not judged (``reason``) has the ratio of its values in both, with the interval
+    of its rounds. ``reason`` says why a figure is unclear or incomparable.
     """
 
     base: Row
@@ -108,6 +112,27 @@ class SuiteShift(NamedTuple):
     def slower(self) -> bool:
         """True if the suite costs more in NEW."""
         return self.ratio.median > 1
+
+
+class BenchmarkShift(NamedTuple):
+    """Figures of one kind in a benchmark that have one verdict (``moved``), and those with other ones (``others``)."""
+
+    benchmark: str
+    verdict: Verdict
+    kind: str
+    moved: tuple[Change, ...]
+    others: tuple[Change, ...]
+
+    @property
+    def total(self) -> int:
+        """How many figures of this kind both runs have."""
+        return len(self.moved) + len(self.others)
+
+    @property
+    def ratio(self) -> Interval:
+        """The median of the ratios judged, with the smallest and the largest one."""
+        ratios = [change.judged.median for change in self.moved if change.judged is not None]
+        return Interval(float(np.median(ratios)), min(ratios), max(ratios))
 
 
 class Controls(NamedTuple):
@@ -159,9 +184,29 @@ class Comparison(msgspec.Struct, frozen=True):
         return tuple(dict.fromkeys(row.case_id for row in self.only_base if row.case_id in tried))
 
     @property
-    def moved_alone(self) -> list[Change]:
+    def unconfirmed(self) -> list[Change]:
         """Figures that would have changed if something confirmed them, the largest first."""
-        return [change for change in self.of("unclear") if change.reason == "alone"]
+        return [change for change in self.of("unclear") if change.reason == "unconfirmed"]
+
+    @property
+    def benchmarks(self) -> list[BenchmarkShift]:
+        """Benchmarks of which LEAST_TOGETHER or more figures are slower, or faster, those with most figures first."""
+        groups: dict[tuple[str, Verdict, str], list[Change]] = {}
+        for change in self.of(*WORSE, *BETTER):
+            groups.setdefault((change.new.benchmark, change.verdict, change.metric.kind), []).append(change)
+        found = [
+            BenchmarkShift(benchmark, verdict, kind, tuple(moved), self._others(benchmark, verdict, kind))
+            for (benchmark, verdict, kind), moved in groups.items()
+            if len(moved) >= LEAST_TOGETHER
+        ]
+        return sorted(found, key=lambda group: -len(group.moved))
+
+    def _others(self, benchmark: str, verdict: Verdict, kind: str) -> tuple[Change, ...]:
+        return tuple(
+            change
+            for change in self.changes
+            if (change.new.benchmark, change.metric.kind) == (benchmark, kind) and change.verdict != verdict
+        )
 
     def has_changed(self, *verdicts: Verdict) -> bool:
         """True if a figure has one of these verdicts, or if a suite as a whole is slower or faster, if these do."""

@@ -20,9 +20,9 @@ FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]
 BoolArray = npt.NDArray[np.bool_]
 # What a figure that did not change is: the same; certainly within 10 %; or unclear. Why it is unclear: it jumps between
-# two levels; it moved alone, which two sessions cannot tell from a level that it keeps for a session; the host, or the
-# GPU, may differ as far from run to run; the interval holds a change as well as none.
-Undecided = Literal["levels", "alone", "host", "gpu", "noise"]
+# two levels; it moved and nothing confirms it, which two sessions cannot tell from a level that it keeps for a session;
+# the host, or the GPU, may differ as far from run to run; the interval holds a change as well as none.
+Undecided = Literal["levels", "unconfirmed", "host", "gpu", "noise"]
 Unchanged = Literal["same", "within 10 %"]
 
 # A smaller change is not worth acting on, and two runs of one machine an hour apart may differ by it.
@@ -184,14 +184,14 @@ class Shifts(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Whether each figure changed; ``alone``: it would have, but nothing confirms it; ``jumping``: it would have, if
-    figures like it did not jump between two levels.
+    """Whether each figure changed; ``unconfirmed``: it would have, but nothing confirms it; ``jumping``: it would have,
+    if figures like it did not jump between two levels.
 
     ``raw`` holds the shifts as measured, ``judged`` those that decided: at one SM clock where that binds.
     """
 
     changed: BoolArray
-    alone: BoolArray
+    unconfirmed: BoolArray
     jumping: BoolArray
     host: BoolArray
     raw: Measured
@@ -207,8 +207,8 @@ class Decision(NamedTuple):
         )
         if self.jumping[row]:
             return "levels"
-        if self.alone[row]:
-            return "alone"
+        if self.unconfirmed[row]:
+            return "unconfirmed"
         if abs(shift) + half <= math.log1p(same_within) and abs(shift) <= half:
             return "same"
         if _known(shift, half):
@@ -258,7 +258,8 @@ def _confirmed(found: BoolArray, judged: Shifts, figures: Figures) -> BoolArray:
 
     A figure that sits on one of two levels for a whole session gives the same rounds as one that changed, so that no
     test of its own rounds can tell. It is confirmed by rounds that alternate, by its suite, by its family, or by a
-    distance that levels never had. A count does not depend on how a process settled.
+    distance that levels never had. A count does not depend on how a process settled. Figures of other suites, which
+    stand in for a suite with few figures, confirm nothing in it.
     """
     confirmed = figures.in_turn | figures.counted | (np.abs(judged.shift) >= LARGEST_LEVEL)
     _, member = np.unique(figures.family, return_inverse=True)
@@ -268,7 +269,7 @@ def _confirmed(found: BoolArray, judged: Shifts, figures: Figures) -> BoolArray:
         count = np.bincount(member, same_way)
         confirmed |= same_way & ((count >= LEAST_CONFIRMING) & (count >= SHARE_CONFIRMING * size))[member]
     for (suite, host), group in judged.together.items():
-        if group.changed:
+        if group.changed and group.seen:
             of_it = (figures.suite == suite) & (figures.host == host) & ~figures.counted
             confirmed |= of_it & (judged.moved * group.shift.median > 0)
     return confirmed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +12,19 @@ import numpy as np
 
 from microbench.analysis.evidence import Finding, Severity, listed, row_name
 from microbench.analysis.stats import STABLE_HALF_WIDTH
-from microbench.compare.compare import BETTER, COUNTED, LOST, VERDICTS, WORSE, Change, Comparison, Controls, SuiteShift
+from microbench.compare.compare import (
+    BETTER,
+    COUNTED,
+    LEAST_TOGETHER,
+    LOST,
+    VERDICTS,
+    WORSE,
+    BenchmarkShift,
+    Change,
+    Comparison,
+    Controls,
+    SuiteShift,
+)  # fmt: skip
 from microbench.compare.decision import (
     CONTROLS_WITHIN,
     FALSE_DISCOVERIES,
@@ -33,7 +46,6 @@ MOST_BENCHMARKS_NAMED = 4
 MOST_COMMANDS = 2
 MORE_ROUNDS = 2 * MINIMUM_ROUNDS
 SMALLEST = percent(math.expm1(SMALLEST_CHANGE))
-LEAST_TOGETHER = 4
 
 
 class Side(NamedTuple):
@@ -55,11 +67,11 @@ class Why(NamedTuple):
 
 
 WHY: dict[str, Why] = {
-    "alone": Why(
-        "each moved alone, so alternate sessions to confirm the change",
+    "unconfirmed": Why(
+        "moved, but not confirmed by enough others of one metric",
         "A figure can keep one level for a whole session, and one session of each run cannot tell that from a change. "
-        f"It counts as changed if {LEAST_CONFIRMING} of its kind or its suite move with it, if it moves by "
-        f"{round_percent(math.expm1(LARGEST_LEVEL))} or more, or if sessions alternate.",
+        f"It counts as changed if {LEAST_CONFIRMING} figures and a third of its metric in its benchmark, or its suite, "
+        f"move with it, if it moves by {round_percent(math.expm1(LARGEST_LEVEL))} or more, or if sessions alternate.",
         alternate=True,
     ),
     "rounds": Why(
@@ -96,6 +108,9 @@ WHY: dict[str, Why] = {
     "no ratio": Why("0 or less in some round", "Their ratio has no meaning.", advice="Compare the two values instead."),
 }
 
+# Why some figures of a benchmark did not move as the others did for sure, where the verdict "unclear" says too little.
+STILL = {"noise": "too scattered to tell", "unconfirmed": "not confirmed", "same": "the same"}
+
 
 def figures_in_words(members: Sequence[object]) -> str:
     """How many figures: "1 figure", "12 figures"."""
@@ -112,15 +127,16 @@ def methods_in_words(comparison: Comparison, benchmark: str) -> str:
 def summary(comparison: Comparison) -> Finding:
     """The verdict in one line: "SLOWER: launch +10.0 % (9.4 to 10.6 %), controls unchanged within 1 %. 75 figures …".
 
-    Its text is the line after the word.
+    Its text is the line after the word. It names the suites and benchmarks that changed.
     """
     counted = {verdict: len(comparison.of(verdict)) for verdict in VERDICTS}
     words = [f"{count} {verdict}" for verdict, count in counted.items() if count or verdict in ("slower", "same")]
     words[0] = f"{figures_in_words(comparison.of('slower'))} slower"
-    if alone := len(comparison.moved_alone):
-        words[words.index(f"{counted['unclear']} unclear")] += f" ({alone} moved alone)"
+    if unconfirmed := len(comparison.unconfirmed):
+        words[words.index(f"{counted['unclear']} unclear")] += f" ({unconfirmed} moved, not confirmed)"
     slower, faster = comparison.has_changed(*WORSE), comparison.has_changed(*BETTER)
     suites = [_shift_in_words(suite, comparison.controls) for suite in comparison.suites if suite.changed]
+    suites += _benchmarks(comparison)
     severity: Severity = "note"
     if not comparison.changes:
         title = "NOTHING TO COMPARE"
@@ -130,15 +146,19 @@ def summary(comparison: Comparison) -> Finding:
         counts = any(counted[verdict] for verdict in COUNTED)
         if host_moved := not slower and not faster and _host_moved(comparison):
             suites = [f"The host itself was {host_moved}, so its times show no verdict"]
+        if not slower and not faster:
+            clocks = (False,) if host_moved else (True, False)
+            suites += [shift for host in clocks if (shift := _undecided(comparison, host=host))]
         known = counted["same"] + counted["within 10 %"]
         others = {
             "COUNTS CHANGED": counts,
             "HOST MOVED": bool(host_moved),
-            "TO CONFIRM": alone > 0,
+            "TO CONFIRM": unconfirmed > 0,
             "NO CHANGE SHOWN": known > counted["unclear"],
         }
         title = title or next((word for word, applies in others.items() if applies), "UNCLEAR")
-        severity = "problem" if slower else "good" if faster or title == "NO CHANGE SHOWN" else "note"
+        good = faster or (title == "NO CHANGE SHOWN" and not suites)
+        severity = "problem" if slower else "good" if good else "note"
         text = " ".join([*(f"{suite}." for suite in suites), f"{', '.join(words)}."])
     return Finding(
         rule="compare.changes",
@@ -152,6 +172,21 @@ def summary(comparison: Comparison) -> Finding:
     )
 
 
+def _benchmarks(comparison: Comparison) -> list[str]:
+    """The benchmarks that moved together in suites that did not: "memory_stream 42 of 42, 0.769× in rate"."""
+    changed = {suite.suite for suite in comparison.suites if suite.changed}
+    groups = [group for group in comparison.benchmarks if group.moved[0].new.suite not in changed]
+    left = len(groups) - MOST_NAMED
+    words = "; ".join(map(_benchmark_in_words, groups[:MOST_NAMED]))
+    more = f"; and {left} more benchmark{'' if left == 1 else 's'}" if left > 0 else ""
+    return [words + more] if words else []
+
+
+def _benchmark_in_words(group: BenchmarkShift) -> str:
+    of_what = f"{group.kind} as a share of the ceiling" if group.moved[0].shares else group.kind
+    return f"{group.benchmark} {len(group.moved)} of {group.total}, {ratio(group.ratio.median)} in {of_what}"
+
+
 def _host_moved(comparison: Comparison) -> str:
     """How the host itself moved, where that leaves suites without a verdict: "slower (controls +8.5 to +11.5 %)"."""
     controls = comparison.controls
@@ -159,6 +194,27 @@ def _host_moved(comparison: Comparison) -> str:
     if controls is None or not undecided or controls.unchanged or not controls.moved:
         return ""
     return f"{'slower' if controls.ratio.median > 1 else 'faster'} (controls {_ends(controls)})"
+
+
+def _undecided(comparison: Comparison, *, host: bool) -> str:
+    """Suites that moved together on one clock without a verdict, and why there is none; "" if none did."""
+    members = [suite for suite in comparison.suites if suite.host == host and not suite.changed]
+    moved = ", ".join(_shift_in_words(suite, None) for suite in members)
+    return f"{moved}, {_no_verdict(comparison, host=host)}" if moved else ""
+
+
+def _no_verdict(comparison: Comparison, *, host: bool) -> str:
+    """Why suites that moved together on one clock have no verdict."""
+    controls = comparison.controls
+    if not host:
+        return "no more than runs of one GPU may differ"
+    if controls is None:
+        return "and no controls say why"
+    return (
+        "too little for a verdict"
+        if controls.unchanged
+        else f"and the controls cannot tell whether the host moved ({_ends(controls)})"
+    )
 
 
 def _ends(controls: Controls) -> str:
@@ -285,21 +341,18 @@ def _drift(comparison: Comparison, members: Sequence[SuiteShift], base: Side, ne
     clock, controls = _clock_of(members[0]), comparison.controls
     moved = ", ".join(_shift_in_words(suite, None) for suite in members)
     taken_off = "The shift is taken off each figure, and --fail-on ignores it."
+    no_verdict = _no_verdict(comparison, host=clock == "host")
+    title = f"{clock[0].upper()}{clock[1:]} times moved together, {no_verdict}: {moved}"
     if clock == "GPU":
-        title = f"GPU times moved together, no farther than runs of one GPU may: {moved}"
         text = taken_off
     elif controls is None:
-        title = f"Host times moved together, and no controls say why: {moved}"
         both = shlex.join(["microbench", "run", "host", *(suite.suite for suite in members), "--to-compare"])
         text = f"A host may drift as far. {taken_off} With the host suite in both runs, `{both}`, controls would tell."
     elif controls.unchanged:
-        title = f"Host times moved together, too little for a verdict: {moved}"
         text = f"The controls are unchanged within {percent(controls.most)}. {taken_off}"
     else:
         if host_moved := _host_moved(comparison):
             title = f"The host itself was {host_moved}, so there is no verdict on {moved}"
-        else:
-            title = f"The controls cannot tell whether the host moved ({_ends(controls)}): {moved}"
         text = f"Controls are the {controls.rows} figures of the host that no driver takes part in. {taken_off}"
     return Finding(
         rule="compare.host" if clock == "host" else "compare.gpu",
@@ -318,32 +371,32 @@ def _alternate(comparison: Comparison, base: Side, new: Side, what: Sequence[str
     """The advice to alternate sessions of the two runs, with the commands for these benchmarks or suites."""
     chosen = list(dict.fromkeys(what))
     commands: list[str] = []
-    for run, side, spare in ((comparison.base, base, "base.json"), (comparison.new, new, "new.json")):
+    fresh: list[str] = []
+    for run, side, spare in ((comparison.base, base, "my-base.json"), (comparison.new, new, "my-new.json")):
         settings = run.sessions[-1].settings
         words = ["microbench", "run", *chosen, *([f"--{settings.preset}"] if settings.preset != "default" else [])]
-        name = side.name if side.grows else f"my-{spare}"
+        name = side.name if side.grows else spare
+        fresh += [f"`--out {spare}`"] if not side.grows else []
         commands.append(shlex.join([*words, "--rounds", "1", "--into", name]))
-    grown = " (--out the first time)" if not (base.grows and new.grows) else ""
-    return f"Alternate, {MINIMUM_ROUNDS} times each{_where(comparison)}: `{commands[0]}`, `{commands[1]}`{grown}"
+    first = f" (the first time with {listed(fresh)} instead of `--into`)" if fresh else ""
+    return f"Alternate, {MINIMUM_ROUNDS} times each{_where(comparison)}: `{commands[0]}`, `{commands[1]}`{first}"
 
 
 def _together(comparison: Comparison) -> Iterator[Finding]:
-    """Benchmarks of which many figures changed the same way."""
-    groups: dict[tuple[str, str, str], list[Change]] = {}
-    for change in comparison.of(*WORSE, *BETTER):
-        groups.setdefault((change.new.benchmark, change.verdict, change.metric.kind), []).append(change)
-    for (benchmark, verdict, kind), members in groups.items():
-        if len(members) < LEAST_TOGETHER:
-            continue
-        total = sum((each.new.benchmark, each.metric.kind) == (benchmark, kind) for each in comparison.changes)
-        middle = float(np.median([change.judged.median for change in members if change.judged is not None]))
+    """Benchmarks of which many figures changed the same way. Why they may is said once."""
+    for place, group in enumerate(comparison.benchmarks):
+        number = f"{len(group.moved)} of {group.total} {group.kind}s of {group.benchmark} are {group.verdict}"
+        others = Counter(STILL.get(change.reason or change.verdict, change.verdict) for change in group.others)
+        rest = listed([f"{count} {'is' if count == 1 else 'are'} {words}" for words, count in others.items()])
+        text = [] if place else ["Figures of one benchmark that move together usually have one cause."]
+        text += [f"Of the others, {rest}."] if rest else []
         yield Finding(
             rule="compare.together",
-            severity="problem" if verdict in WORSE else "good",
-            title=f"{len(members)} of {total} {kind}s of {benchmark} are {verdict}: {ratio(middle)} in the median",
-            text="Figures of one benchmark that move together usually have one cause.",
+            severity="problem" if group.verdict in WORSE else "good",
+            title=f"{number}: {ratio(group.ratio.median)} in the median",
+            text=" ".join(text),
             threshold=f"{LEAST_TOGETHER} or more figures of a benchmark with one verdict",
-            rests_on=tuple(row_name(change.new) for change in members),
+            rests_on=tuple(row_name(change.new) for change in group.moved),
         )
 
 
@@ -370,7 +423,8 @@ def _clock(comparison: Comparison) -> Iterator[Finding]:
 
 
 def _unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]:
-    """One finding for each reason, with the commands that would settle it."""
+    """One finding for each reason, with the commands that would settle it, unless a finding above has them."""
+    alternating = {suite.suite for suite in comparison.suites if not suite.changed}
     for reason, why in WHY.items():
         members = [change for change in comparison.changes if (change.verdict, change.reason) == ("unclear", reason)]
         if not members:
@@ -380,7 +434,10 @@ def _unclear(comparison: Comparison, base: Side, new: Side) -> Iterator[Finding]
         if why.alternate:
             names = list(dict.fromkeys(change.new.benchmark for change in members))
             suites = list(dict.fromkeys(change.new.suite for change in members))
-            advice = _alternate(comparison, base, new, names if len(names) <= MOST_BENCHMARKS_NAMED else suites)
+            if alternating.issuperset(suites):
+                advice = f"Sessions of {listed(suites)} in turn, as above, settle this too."
+            else:
+                advice = _alternate(comparison, base, new, names if len(names) <= MOST_BENCHMARKS_NAMED else suites)
         if commands:
             if reason == "noise" and len(commands) > MOST_COMMANDS:
                 commands = [f"microbench run … --rounds {MORE_ROUNDS} --into RUN"]

@@ -39,17 +39,19 @@ def sheet(comparison: Comparison, base: Side, new: Side, *, everything: bool = F
     """
     before, after = comparison.base, comparison.new
     changed = comparison.of(*WORSE, *BETTER, *COUNTED)
-    listed = changed if everything else changed[:MOST_LISTED]
-    left = len(changed) - len(listed)
+    grouped = {id(change) for group in comparison.benchmarks for change in group.moved}
+    single = changed if everything else [change for change in changed if id(change) not in grouped]
+    listed = single if everything else single[:MOST_LISTED]
+    left = len(single) - len(listed)
     more = (f"and {left} smaller changes: --all lists them",) if left else ()
-    changes = _table("Changes, the largest first", listed, more)
-    alone = comparison.moved_alone
-    unconfirmed = () if len(alone) <= MOST_LISTED or everything else (f"and {len(alone) - MOST_LISTED} smaller ones",)
-    shown = alone if everything else alone[:MOST_LISTED]
-    changes += _table("Moved alone: alternate sessions to confirm", shown, unconfirmed)
+    changes = [*_benchmarks(comparison, everything=everything), *_table("Changes, the largest first", listed, more)]
+    unconfirmed = comparison.unconfirmed
+    shown = unconfirmed if everything else unconfirmed[:MOST_LISTED]
+    hidden = (f"and {len(unconfirmed) - len(shown)} smaller ones",) if len(shown) < len(unconfirmed) else ()
+    changes += _table("Moved, but not confirmed: alternate sessions to confirm", shown, hidden)
     pictures: list[Picture] = [*_incomparable(comparison), *changes, *_moved(comparison)]
     if everything:
-        unclear = [change for change in comparison.of("unclear") if change.reason != "alone"]
+        unclear = [change for change in comparison.of("unclear") if change.reason != "unconfirmed"]
         pictures += [*_table("Unclear", unclear), *_table("Within 10 %", comparison.of("within 10 %"))]
         pictures += _table("Same", comparison.of("same"))
     section = Section(SUITE, "compare: NEW against BASE", tuple(pictures), (), tuple(findings(comparison, base, new)))
@@ -87,10 +89,31 @@ def _table(title: str, changes: Sequence[Change], more: tuple[str, ...] = ()) ->
     notes = ["ratio: NEW over BASE over all pairs of rounds, and its 95 % interval with what differs from run to run"]
     if adjusted:
         notes.append("adjusted decides: at the same SM clock, or less what the whole suite did")
+        notes.append("beside an adjusted ratio, the interval of the measured one is that of its rounds alone")
+    if any(change.reason in ("rounds", "grade") for change in changes):
+        notes.append("figures with too few rounds or no sound grade: the interval is that of their rounds alone")
     if any(change.shares for change in changes):
         notes.append("shares of each GPU's own ceiling are compared")
     rows = tuple(_row(change, adjusted) for change in changes)
     return [Table(title, "", tuple(columns), rows, (*notes, *more))]
+
+
+def _benchmarks(comparison: Comparison, *, everything: bool) -> list[Table]:
+    """One row for each benchmark of which several figures moved the same way."""
+    rows = [
+        (
+            Cell(group.verdict, tone=TONES[group.verdict]),
+            Cell(group.benchmark),
+            Cell(f"{len(group.moved)} of {group.total} {group.kind}s"),
+            Cell(ratio(group.ratio.median), tone=TONES[group.verdict]),
+            Cell(ratio_range(group.ratio.low, group.ratio.high), tone="quiet"),
+        )
+        for group in comparison.benchmarks
+    ]
+    titles = (Column("", "left"), Column("benchmark", "left"), Column("figures"), Column("ratio"), Column(""))
+    notes = ["ratio: NEW over BASE as judged: the median, and from the smallest to the largest"]
+    notes += [] if everything else ["--all lists each figure"]
+    return [Table("Benchmarks that moved", "", titles, tuple(rows), tuple(notes))] if rows else []
 
 
 def _row(change: Change, adjusted: bool) -> tuple[Cell, ...]:
