@@ -1,5 +1,7 @@
 """What a new user meets first: the core of a run, its streams, check, and files that are written whole."""
 
+import errno
+import io
 import os
 import signal
 import subprocess
@@ -15,6 +17,8 @@ from microbench.cli.output import write_new
 from microbench.core.bench import discover
 from microbench.core.errors import ExitCode, ResultNotWrittenError
 from microbench.core.model import Measurement, Run
+from microbench.report.terminal.progress import LiveProgress
+from microbench.report.terminal.terminal import QuietConsole
 from microbench.run import session
 from microbench.run.request import RunRequest
 from microbench.run.session import execute
@@ -141,6 +145,26 @@ def test_a_run_whose_progress_nobody_reads_goes_on(data: Path) -> None:
     assert process.returncode == 0
     assert "saved: " in shown
     assert len(store.listing()) == 1
+
+
+@pytest.mark.parametrize("report_to", ["/dev/null", "/dev/full"])
+def test_a_run_whose_progress_cannot_be_written_goes_on(report_to: str, data: Path) -> None:
+    with open("/dev/full", "w") as full, open(report_to, "w") as shown:
+        ended = subprocess.run(RUN, stderr=full, stdout=shown, check=False)
+    assert ended.returncode == (ExitCode.USAGE if report_to == "/dev/full" else ExitCode.MEASURED)
+    (path,) = store.listing()
+    assert path.suffix == store.FINISHED
+    assert {outcome.status for outcome in store.load(path).outcomes} == {"ok"}
+
+
+class GoneTerminal(io.StringIO):
+    def flush(self) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_display_whose_terminal_is_gone_ends_nothing() -> None:
+    with LiveProgress(QuietConsole(file=GoneTerminal(), force_terminal=True), {}):
+        pass
 
 
 def test_ctrl_c_during_the_start_prints_no_traceback() -> None:

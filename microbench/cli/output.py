@@ -194,10 +194,19 @@ def open_closed_streams() -> None:
 def _exit(error: MicrobenchError) -> typer.Exit:
     from microbench.report.terminal import terminal
 
-    terminal.tell_error(error, terminal.open_console(sys.stderr))
+    with suppress(OSError):  # the exit code remains
+        terminal.tell_error(error, terminal.open_console(sys.stderr))
     return typer.Exit(error.exit_code)
 
 
 def _discard_output() -> None:
     """Discard the output that Python would still flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def discard_unwritable_messages() -> None:
+    """If standard error cannot be written, discard what Python would still flush at exit, which would then fail."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

@@ -9,7 +9,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -88,7 +88,7 @@ def execute(request: RunRequest, listener: Listener = lambda event: None, seams:
     if intent.path.parent == store.data_folder():
         _make_data_folder(intent.path.parent)
     with closing(RunFile(intent.path, grow=intent.earlier is not None)) as file:
-        return _Session(intent, _deaf_when_closed(listener), seams, file, now.isoformat(timespec="seconds")).run()
+        return _Session(intent, _never_raising(listener), seams, file, now.isoformat(timespec="seconds")).run()
 
 
 def _make_data_folder(folder: Path) -> None:
@@ -237,17 +237,12 @@ class _Session:
         return ExitCode.SOME_FAILED if failed else ExitCode.MEASURED
 
 
-def _deaf_when_closed(listener: Listener) -> Listener:
-    """A listener whose output may be closed meanwhile: the run then goes on without it."""
-    open_ = True
+def _never_raising(listener: Listener) -> Listener:
+    """A listener whose output may be closed or full: what it cannot draw is dropped, and the run goes on."""
 
     def hear(event: Event) -> None:
-        nonlocal open_
-        if open_:
-            try:
-                listener(event)
-            except BrokenPipeError:
-                open_ = False
+        with suppress(OSError):
+            listener(event)
 
     return hear
 
