@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from microbench.run.process import Patience, UnkillableWorkerError, WorkerCrashe
 from microbench.run.request import Intent, RunRequest, examine
 from microbench.run.supervisor import Supervisor
 from microbench.runs import processes, store
-from microbench.runs.runfile import RunFile
+from microbench.runs.runfile import ResultLostError, RunFile
 from microbench.runs.schema import SCHEMA_VERSION
 
 __all__ = ["NothingMeasuredError", "RunRequest", "RunResult", "Seams", "execute"]
@@ -79,15 +79,19 @@ def execute(request: RunRequest, listener: Listener = lambda event: None, seams:
 
     Raises before anything is measured: UsageError, RunUnreadableError, ResultNotWrittenError, DeviceAbsentError if the
     named device is absent, NothingMeasuredError on Ctrl-C during the probe. Raises later, with everything measured on
-    disk: ResultLostError if the disk is full, UnkillableWorkerError if a worker hangs for good. Ctrl-C after the probe
-    finishes the file and returns.
+    disk: ResultLostError if the file cannot be written (it says where the results are), UnkillableWorkerError if a
+    worker hangs for good. Ctrl-C after the probe finishes the file and returns.
     """
     seams = seams or Seams()
     now = datetime.now(UTC)
-    intent = examine(request, discover(seams.benchmarks), now)
+    catalogue = discover(seams.benchmarks)
+    intent = examine(request, catalogue, now)
     if intent.path.parent == store.data_folder():
         _make_data_folder(intent.path.parent)
     with closing(RunFile(intent.path, grow=intent.earlier is not None)) as file:
+        if intent.earlier is not None:  # another process may have added to the run before its file was locked
+            name = "into" if request.into is not None else "resume"
+            intent = examine(replace(request, **{name: str(intent.path)}), catalogue, now)  # type: ignore[arg-type]
         return _Session(intent, _never_raising(listener), seams, file, now.isoformat(timespec="seconds")).run()
 
 
@@ -134,6 +138,11 @@ class _Session:
             self._measure(plan, environment, floors)
         except KeyboardInterrupt:
             status = "interrupted"
+        except ResultLostError as error:
+            self._finish(head, "stopped")  # says where everything is, unless the file can be written again
+            raise ResultLostError(
+                error.cause, f"what was measured is in {plain(self.file.path)}: --resume it"
+            ) from None
         except UnkillableWorkerError as error:
             self._finish(head, "stopped")
             raise UnkillableWorkerError(
