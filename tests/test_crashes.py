@@ -3,6 +3,7 @@
 import gc
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,15 +11,16 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from worker_run import Recorder, outcomes, run
 
 from microbench.core.errors import ExitCode
-from microbench.run import supervisor
+from microbench.run import session, supervisor
 from microbench.run.events import CaseDone, Event, RunEnded
 from microbench.run.process import Patience, UnkillableWorkerError
-from microbench.run.request import RunRequest
+from microbench.run.request import Intent, RunRequest
 from microbench.run.session import NothingMeasuredError, Seams, execute
 from microbench.runs import store
 from microbench.runs.runfile import ResultLostError
@@ -223,6 +225,45 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_measured(tmp_path: Path) ->
     assert [outcome.case.id for outcome in store.load(path).outcomes] == ["calm[size=1]"]
     result = run(resume=str(path))
     assert [outcome.case.id for outcome in outcomes(result)] == ["calm[size=1]", "calm[size=2]"]
+
+
+def test_two_processes_that_add_to_one_run_lose_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one looks at the run before the first one has finished, and locks it afterwards."""
+    path = tmp_path / "run.json"
+    run("calm", out=path)
+    examine, first = session.examine, [True]
+
+    def overtaken(*arguments: Any) -> Intent:
+        intent = examine(*arguments)
+        if first:
+            first.clear()
+            run("calm", into=str(path))
+        return intent
+
+    monkeypatch.setattr(session, "examine", overtaken)
+    run("calm", into=str(path))
+    kept = store.load(path)
+    assert len(kept.sessions) == 3
+    assert [outcome.session for outcome in kept.outcomes] == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_folder_that_is_deleted_meanwhile_costs_no_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    class DeleteFolder(Recorder):
+        def __call__(self, event: Event) -> None:
+            super().__call__(event)
+            if isinstance(event, CaseDone):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    with pytest.raises(ResultLostError) as caught:
+        run("calm", out=folder / "run.json", listener=DeleteFolder())
+    (path,) = (tmp_path / "here").iterdir()
+    assert str(path) in caught.value.next_step
+    assert [outcome.status for outcome in store.load(path).outcomes] == ["ok", "ok"]
 
 
 def test_what_the_time_does_not_reach_is_skipped() -> None:
