@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -125,11 +126,17 @@ def test_a_target_is_checked_before_the_work_and_overwritten_only_by_force(tmp_p
     assert missing.exit_code == ExitCode.USAGE, "the target is looked at before the run"
 
 
-def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(ResultNotWrittenError, match="No space left"):
-        write_new(tmp_path / "out.svg", b"<svg/>")
-    assert not (tmp_path / "out.svg").exists()
+def test_nothing_half_written_stays(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))  # as a disk that is full after ten bytes
+    try:
+        with pytest.raises(ResultNotWrittenError, match="File too large"):
+            write_new(tmp_path / "out.svg", b"<svg></svg>")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
+    write_new(tmp_path / "out.svg", b"<svg></svg>")
+    assert (tmp_path / "out.svg").read_bytes() == b"<svg></svg>"
 
 
 RUN = [sys.executable, "-m", "microbench", "run", "launch_kind", "host_timer", "--quick", "--device", "fake"]
@@ -177,6 +184,21 @@ def test_ctrl_c_during_the_start_prints_no_traceback() -> None:
     rest = process.communicate()[1]
     assert process.returncode == ExitCode.INTERRUPTED
     assert "Traceback" not in rest
+
+
+def test_ctrl_c_before_the_first_import_prints_no_traceback() -> None:
+    """The interruption comes when the first module after __main__ is looked for."""
+    program = """
+import os, runpy, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("microbench.") and name != "microbench.__main__":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+runpy.run_module("microbench", run_name="__main__", alter_sys=True)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (ExitCode.INTERRUPTED, "")
 
 
 def test_doctor_ends_with_the_next_step_and_fails_with_a_problem() -> None:

@@ -34,13 +34,14 @@ def replace(path: Path, data: bytes, *, new: bool = False) -> int:
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_RDWR | os.O_APPEND
     descriptor = os.open(temporary, flags, 0o666)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):  # unsupported by some file systems, where no run can be measured into a file
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         write(descriptor, data)
         os.fsync(descriptor)
         if new:  # a rename would overwrite a file that somebody made meanwhile
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         temporary.replace(path)
-    except BaseException:  # also Ctrl-C
+    except (OSError, KeyboardInterrupt):
         os.close(descriptor)
         temporary.unlink(missing_ok=True)
         raise
