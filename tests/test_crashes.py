@@ -19,7 +19,8 @@ from worker_run import Recorder, outcomes, run
 from microbench.core.errors import ExitCode
 from microbench.run import session, supervisor
 from microbench.run.events import CaseDone, Event, RunEnded
-from microbench.run.process import Patience, UnkillableWorkerError
+from microbench.run.messages import Job, Message
+from microbench.run.process import Patience, UnkillableWorkerError, WorkerProcess, WorkerSilentError
 from microbench.run.request import Intent, RunRequest
 from microbench.run.session import NothingMeasuredError, Seams, execute
 from microbench.runs import store
@@ -62,6 +63,25 @@ def test_silence_is_timed_out_and_the_run_goes_on() -> None:
         if outcome.status == "timed_out":
             assert "no sign of life for 0.5 s" in (outcome.reason or "")
             assert outcome.wall_s >= 0.5
+
+
+def test_the_time_of_a_run_bounds_every_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that was stopped sends nothing, although it has just said that the next message may take long."""
+    receive, waits = WorkerProcess.receive, []
+
+    def watched(worker: WorkerProcess, longest_s: float | None = None) -> Message:
+        waits.append(longest_s)
+        return receive(worker, longest_s)
+
+    monkeypatch.setattr(WorkerProcess, "receive", watched)
+    run("calm", time_limit_s=600.0)
+    assert len(waits) > 3
+    assert all(wait_s is not None and wait_s <= 600.0 for wait_s in waits)
+    job = Job("host", None, "worker_benchmarks", "worker_backend", os.getpid(), waits=True)
+    worker = WorkerProcess(job, {}, Patience(silent_s=600, busy_s=600))
+    os.kill(worker.pid, signal.SIGSTOP)
+    with pytest.raises(WorkerSilentError, match=r"no sign of life for 0\.1 s"):
+        worker.receive(0.1)
 
 
 FAILURES = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ from microbench.host.affinity import find_cores, pinned
 from microbench.run.budget import LIMITS_S, Budget
 from microbench.run.events import CaseDone, Event, Listener, PlanMade, Probed, RunEnded, RunStatus
 from microbench.run.messages import EnvironmentFound, FloorsFound, Job, Ready, Refused
-from microbench.run.plan import Plan, Process, make_plan
+from microbench.run.plan import Plan, PlannedCase, Process, make_plan
 from microbench.run.process import Patience, UnkillableWorkerError, WorkerCrashedError, WorkerProcess, WorkerSilentError
 from microbench.run.request import Intent, RunRequest, examine
 from microbench.run.supervisor import Supervisor
@@ -151,12 +151,8 @@ class _Session:
         return RunResult(self._finish(head, status), self.file.path, self._exit_code(status), environment)
 
     def _measure(self, plan: Plan, environment: Environment, floors: Floors) -> None:
-        settings, preset = self.intent.settings, self.intent.preset
-        limit_s = settings.time_limit_s
-        if limit_s is None and not settings.select:
-            limit_s = LIMITS_S[preset]
-        earlier_s = earlier_walls(preset, environment)
-        budget = Budget(preset, limit_s, plan.cases, time.monotonic, self.began_s, earlier_s)
+        earlier_s = earlier_walls(self.intent.preset, environment)
+        budget = self._budget(plan.cases, earlier_s)
         suites = tuple(dict.fromkeys(planned.benchmark.suite for planned in plan.cases))
         core = sum(planned.core for planned in plan.cases)
         self.listener(PlanMade(len(plan.cases), core, budget.left_s, suites, budget.expected_s()))
@@ -172,6 +168,13 @@ class _Session:
         with pinned(find_cores(near_node).plan.parent_cores):
             prepare = start if spare else None
             Supervisor(start, budget, self.intent.session, self._record, self.listener, prepare).run(plan.cases)
+
+    def _budget(self, cases: Sequence[PlannedCase] = (), earlier_s: Mapping[str, float] | None = None) -> Budget:
+        settings, preset = self.intent.settings, self.intent.preset
+        limit_s = settings.time_limit_s
+        if limit_s is None and not settings.select:
+            limit_s = LIMITS_S[preset]
+        return Budget(preset, limit_s, cases, time.monotonic, self.began_s, earlier_s)
 
     def _record(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)  # first, so that an interruption cannot lose it from the finished file
@@ -200,7 +203,7 @@ class _Session:
         device = self.intent.settings.device
         worker = self._start(Process("probe", device, 0), Floors(), None)
         try:
-            return probe(worker, device)
+            return probe(worker, device, self._budget().wait_s)
         except KeyboardInterrupt:
             raise NothingMeasuredError("interrupted before anything was measured", "start again") from None
         finally:
@@ -256,15 +259,16 @@ def _never_raising(listener: Listener) -> Listener:
     return hear
 
 
-def probe(worker: WorkerProcess, device: str | None) -> tuple[Environment, Floors]:
+def probe(worker: WorkerProcess, device: str | None, wait_s: float | None) -> tuple[Environment, Floors]:
     """The machine and its floors, as a worker with the job "probe" finds them.
 
-    A broken driver may kill or hang the probe. What it sent before counts; if that is nothing, the environment has no
-    GPU for that reason. Raises DeviceAbsentError if the named ``device`` is absent, UsageError if the name is wrong.
+    A message is waited for at most ``wait_s``. A broken driver may kill or hang the probe. What it sent before counts;
+    if that is nothing, the environment has no GPU for that reason. Raises DeviceAbsentError if the named ``device`` is
+    absent, UsageError if the name is wrong.
     """
     environment, floors, reason = None, Floors(), ""
     try:
-        while not isinstance(message := worker.receive(), Ready):
+        while not isinstance(message := worker.receive(wait_s), Ready):
             if isinstance(message, EnvironmentFound):
                 environment = message.environment
             elif isinstance(message, FloorsFound):
