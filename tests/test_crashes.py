@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from worker_run import Recorder, outcomes, run
 
@@ -23,7 +24,7 @@ from microbench.run.messages import Job, Message
 from microbench.run.process import Patience, UnkillableWorkerError, WorkerProcess, WorkerSilentError
 from microbench.run.request import Intent, RunRequest
 from microbench.run.session import NothingMeasuredError, Seams, execute
-from microbench.runs import store
+from microbench.runs import schema, store
 from microbench.runs.runfile import ResultLostError
 
 pytestmark = pytest.mark.usefixtures("data")
@@ -265,6 +266,20 @@ def test_two_processes_that_add_to_one_run_lose_no_session(tmp_path: Path, monke
     kept = store.load(path)
     assert len(kept.sessions) == 3
     assert [outcome.session for outcome in kept.outcomes] == [0, 0, 1, 1, 2, 2]
+
+
+def test_what_a_damaged_line_held_is_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    finished = run("calm", out=path).run
+    lines = [schema.encode_outcome(outcome) for outcome in finished.outcomes]
+    assert len(lines) == 2
+    path.unlink()
+    head = schema.encode(msgspec.structs.replace(finished, outcomes=()))
+    store.growing_path(path).write_bytes(head + lines[0].replace(b'"', b"'", 1) + lines[1])
+    assert store.load(path).damaged_lines == 1
+    result = run(resume=str(path))
+    assert sorted(outcome.case.id for outcome in outcomes(result)) == ["calm[size=1]", "calm[size=2]"]
+    assert result.run.damaged_lines == 0
 
 
 def test_a_folder_that_is_deleted_meanwhile_costs_no_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
