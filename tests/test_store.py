@@ -1,5 +1,6 @@
 """Runs on disk: what a name means, what a killed run leaves, and that nothing is overwritten or half written."""
 
+import errno
 import fcntl
 import lzma
 import os
@@ -354,6 +355,33 @@ def test_a_folder_that_was_deleted_costs_no_result(both: bool, tmp_path: Path, m
         with pytest.raises(ResultLostError) as caught:
             file.finish(RUN)
     (kept,) = (temporary if both else work).iterdir()
+    assert str(kept) in caught.value.next_step
+    assert kept.read_bytes() == schema.encode(RUN)
+
+
+def test_an_outcome_that_could_not_be_appended_is_in_the_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full for a moment, and then the folder of the run refuses new files."""
+    runs, work = tmp_path / "runs", tmp_path / "work"
+    for place in (runs, work):
+        place.mkdir()
+    monkeypatch.chdir(work)
+    write = files.replace
+
+    def refusing(path: Path, data: bytes, *, new: bool = False) -> int:
+        if path.parent == runs:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, data, new=new)
+
+    with closing(RunFile(runs / "run.json", grow=False)) as file:
+        file.begin(EMPTY)
+        with largest_file(file.growing.stat().st_size + 10), pytest.raises(ResultLostError):
+            file.append(OUTCOMES[0])
+        monkeypatch.setattr(files, "replace", refusing)
+        with pytest.raises(ResultLostError) as caught:
+            file.finish(RUN)
+    (kept,) = work.iterdir()
     assert str(kept) in caught.value.next_step
     assert kept.read_bytes() == schema.encode(RUN)
 
