@@ -6,7 +6,16 @@ import pytest
 
 from microbench.core.bench import Axis, Benchmark, Measured, Preset
 from microbench.core.model import Environment, GpuInfo, Metric
-from microbench.run.budget import CAPS_S, CORE_S, FRESH_PROCESS_S, LEAST_OF_CAP, LIMITS_S, OVERHEAD_S, Budget
+from microbench.run.budget import (
+    CAPS_S,
+    CORE_S,
+    FRESH_PROCESS_S,
+    LEAST_OF_CAP,
+    LEAST_WAIT_S,
+    LIMITS_S,
+    OVERHEAD_S,
+    Budget,
+)
 from microbench.run.plan import PlannedCase, make_plan, select
 
 HERE = Environment(gpus=(GpuInfo(name="tiny", uuid="GPU-one"),))
@@ -135,6 +144,16 @@ def test_rounds_share_equally() -> None:
     given = spend(planned, 9.0, overhead_s=0.05)
     reached = [sum(seconds is not None for seconds in given[turn * 400 : turn * 400 + 400]) for turn in range(3)]
     assert min(reached) > 0.7 * max(reached) > 0
+
+
+def test_a_silent_worker_is_waited_for_as_long_as_the_time_reaches() -> None:
+    budget, clock = budget_of(cases("launch", each=1), 100.0)
+    assert budget.wait_s == 100.0
+    clock.time_s += 60.0
+    assert budget.wait_s == 40.0
+    clock.time_s += 60.0
+    assert budget.wait_s == LEAST_WAIT_S
+    assert budget_of(cases("launch", each=1), None)[0].wait_s is None
 
 
 def test_a_fresh_process_is_paid_for_and_its_cost_is_learned() -> None:

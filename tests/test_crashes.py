@@ -3,6 +3,7 @@
 import gc
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,17 +11,20 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from worker_run import Recorder, outcomes, run
 
 from microbench.core.errors import ExitCode
-from microbench.run import supervisor
+from microbench.run import session, supervisor
 from microbench.run.events import CaseDone, Event, RunEnded
-from microbench.run.process import Patience, UnkillableWorkerError
-from microbench.run.request import RunRequest
+from microbench.run.messages import Job, Message
+from microbench.run.process import Patience, UnkillableWorkerError, WorkerProcess, WorkerSilentError
+from microbench.run.request import Intent, RunRequest
 from microbench.run.session import NothingMeasuredError, Seams, execute
-from microbench.runs import store
+from microbench.runs import schema, store
 from microbench.runs.runfile import ResultLostError
 
 pytestmark = pytest.mark.usefixtures("data")
@@ -60,6 +64,25 @@ def test_silence_is_timed_out_and_the_run_goes_on() -> None:
         if outcome.status == "timed_out":
             assert "no sign of life for 0.5 s" in (outcome.reason or "")
             assert outcome.wall_s >= 0.5
+
+
+def test_the_time_of_a_run_bounds_every_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that was stopped sends nothing, although it has just said that the next message may take long."""
+    receive, waits = WorkerProcess.receive, []
+
+    def watched(worker: WorkerProcess, longest_s: float | None = None) -> Message:
+        waits.append(longest_s)
+        return receive(worker, longest_s)
+
+    monkeypatch.setattr(WorkerProcess, "receive", watched)
+    run("calm", time_limit_s=600.0)
+    assert len(waits) > 3
+    assert all(wait_s is not None and wait_s <= 600.0 for wait_s in waits)
+    job = Job("host", None, "worker_benchmarks", "worker_backend", os.getpid(), waits=True)
+    worker = WorkerProcess(job, {}, Patience(silent_s=600, busy_s=600))
+    os.kill(worker.pid, signal.SIGSTOP)
+    with pytest.raises(WorkerSilentError, match=r"no sign of life for 0\.1 s"):
+        worker.receive(0.1)
 
 
 FAILURES = {
@@ -223,6 +246,59 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_measured(tmp_path: Path) ->
     assert [outcome.case.id for outcome in store.load(path).outcomes] == ["calm[size=1]"]
     result = run(resume=str(path))
     assert [outcome.case.id for outcome in outcomes(result)] == ["calm[size=1]", "calm[size=2]"]
+
+
+def test_two_processes_that_add_to_one_run_lose_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one looks at the run before the first one has finished, and locks it afterwards."""
+    path = tmp_path / "run.json"
+    run("calm", out=path)
+    examine, first = session.examine, [True]
+
+    def overtaken(*arguments: Any) -> Intent:
+        intent = examine(*arguments)
+        if first:
+            first.clear()
+            run("calm", into=str(path))
+        return intent
+
+    monkeypatch.setattr(session, "examine", overtaken)
+    run("calm", into=str(path))
+    kept = store.load(path)
+    assert len(kept.sessions) == 3
+    assert [outcome.session for outcome in kept.outcomes] == [0, 0, 1, 1, 2, 2]
+
+
+def test_what_a_damaged_line_held_is_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    finished = run("calm", out=path).run
+    lines = [schema.encode_outcome(outcome) for outcome in finished.outcomes]
+    assert len(lines) == 2
+    path.unlink()
+    head = schema.encode(msgspec.structs.replace(finished, outcomes=()))
+    store.growing_path(path).write_bytes(head + lines[0].replace(b'"', b"'", 1) + lines[1])
+    assert store.load(path).damaged_lines == 1
+    result = run(resume=str(path))
+    assert sorted(outcome.case.id for outcome in outcomes(result)) == ["calm[size=1]", "calm[size=2]"]
+    assert result.run.damaged_lines == 0
+
+
+def test_a_folder_that_is_deleted_meanwhile_costs_no_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    class DeleteFolder(Recorder):
+        def __call__(self, event: Event) -> None:
+            super().__call__(event)
+            if isinstance(event, CaseDone):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    with pytest.raises(ResultLostError) as caught:
+        run("calm", out=folder / "run.json", listener=DeleteFolder())
+    (path,) = (tmp_path / "here").iterdir()
+    assert str(path) in caught.value.next_step
+    assert [outcome.status for outcome in store.load(path).outcomes] == ["ok", "ok"]
 
 
 def test_what_the_time_does_not_reach_is_skipped() -> None:

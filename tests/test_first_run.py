@@ -1,6 +1,9 @@
 """What a new user meets first: the core of a run, its streams, check, and files that are written whole."""
 
+import errno
+import io
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,6 +18,8 @@ from microbench.cli.output import write_new
 from microbench.core.bench import discover
 from microbench.core.errors import ExitCode, ResultNotWrittenError
 from microbench.core.model import Measurement, Run
+from microbench.report.terminal.progress import LiveProgress
+from microbench.report.terminal.terminal import QuietConsole
 from microbench.run import session
 from microbench.run.request import RunRequest
 from microbench.run.session import execute
@@ -121,11 +126,17 @@ def test_a_target_is_checked_before_the_work_and_overwritten_only_by_force(tmp_p
     assert missing.exit_code == ExitCode.USAGE, "the target is looked at before the run"
 
 
-def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(ResultNotWrittenError, match="No space left"):
-        write_new(tmp_path / "out.svg", b"<svg/>")
-    assert not (tmp_path / "out.svg").exists()
+def test_nothing_half_written_stays(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))  # as a disk that is full after ten bytes
+    try:
+        with pytest.raises(ResultNotWrittenError, match="File too large"):
+            write_new(tmp_path / "out.svg", b"<svg></svg>")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
+    write_new(tmp_path / "out.svg", b"<svg></svg>")
+    assert (tmp_path / "out.svg").read_bytes() == b"<svg></svg>"
 
 
 RUN = [sys.executable, "-m", "microbench", "run", "launch_kind", "host_timer", "--quick", "--device", "fake"]
@@ -143,6 +154,26 @@ def test_a_run_whose_progress_nobody_reads_goes_on(data: Path) -> None:
     assert len(store.listing()) == 1
 
 
+@pytest.mark.parametrize("report_to", ["/dev/null", "/dev/full"])
+def test_a_run_whose_progress_cannot_be_written_goes_on(report_to: str, data: Path) -> None:
+    with open("/dev/full", "w") as full, open(report_to, "w") as shown:
+        ended = subprocess.run(RUN, stderr=full, stdout=shown, check=False)
+    assert ended.returncode == (ExitCode.USAGE if report_to == "/dev/full" else ExitCode.MEASURED)
+    (path,) = store.listing()
+    assert path.suffix == store.FINISHED
+    assert {outcome.status for outcome in store.load(path).outcomes} == {"ok"}
+
+
+class GoneTerminal(io.StringIO):
+    def flush(self) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_display_whose_terminal_is_gone_ends_nothing() -> None:
+    with LiveProgress(QuietConsole(file=GoneTerminal(), force_terminal=True), {}):
+        pass
+
+
 def test_ctrl_c_during_the_start_prints_no_traceback() -> None:
     process = subprocess.Popen([sys.executable, "-X", "importtime", *RUN[1:]], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -153,6 +184,21 @@ def test_ctrl_c_during_the_start_prints_no_traceback() -> None:
     rest = process.communicate()[1]
     assert process.returncode == ExitCode.INTERRUPTED
     assert "Traceback" not in rest
+
+
+def test_ctrl_c_before_the_first_import_prints_no_traceback() -> None:
+    """The interruption comes when the first module after __main__ is looked for."""
+    program = """
+import os, runpy, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("microbench.") and name != "microbench.__main__":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+runpy.run_module("microbench", run_name="__main__", alter_sys=True)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (ExitCode.INTERRUPTED, "")
 
 
 def test_doctor_ends_with_the_next_step_and_fails_with_a_problem() -> None:

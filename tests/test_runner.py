@@ -135,7 +135,7 @@ class Answering:
     def __init__(self, *messages: Message | Exception) -> None:
         self._messages = iter(messages)
 
-    def receive(self) -> Message:
+    def receive(self, longest_s: float | None) -> Message:
         message = next(self._messages)
         if isinstance(message, Exception):
             raise message
@@ -149,10 +149,10 @@ def test_what_a_probe_sent_before_it_fails_counts() -> None:
     floors = FloorsFound(Floors(timer_step_s=1e-9))
     for last in (WorkerSilentError("no sign of life"), Ready()):
         worker: Any = Answering(found, floors, last)
-        assert probe(worker, None) == (found.environment, floors.floors)
+        assert probe(worker, None, None) == (found.environment, floors.floors)
     for last in (WorkerSilentError("no sign of life"), Refused("failed", "the driver answers nonsense")):
         worker = Answering(last)
-        environment, nothing = probe(worker, None)
+        environment, nothing = probe(worker, None, None)
         assert (environment.gpus, nothing) == ((), Floors())
         assert environment.no_gpu_reason == (
             f"the search for a GPU failed: {last.reason if isinstance(last, Refused) else last}"

@@ -1,8 +1,12 @@
 """Runs on disk: what a name means, what a killed run leaves, and that nothing is overwritten or half written."""
 
+import errno
+import fcntl
 import lzma
 import os
 import resource
+import shutil
+import tempfile
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -14,7 +18,7 @@ from make_small_run import OUTCOMES, RUN
 from msgspec.structs import replace
 
 from microbench.core.errors import ExitCode, ResultNotWrittenError, RunUnreadableError
-from microbench.runs import schema, store
+from microbench.runs import files, schema, store
 from microbench.runs.runfile import ResultLostError, RunFile
 
 EMPTY = replace(RUN, outcomes=())
@@ -268,6 +272,131 @@ def test_two_runs_cannot_grow_one_file(folder: Path) -> None:
             with pytest.raises(ResultNotWrittenError, match="another microbench"):
                 RunFile(path, grow=True)
             file.begin(RUN)
+
+
+def test_a_file_that_was_replaced_before_it_was_locked_is_opened_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(folder / "run.json")
+    lock, others = fcntl.flock, [RunFile(path, grow=True)]
+
+    def late(descriptor: int, flags: int) -> None:
+        """Another process finishes the run between opening the growing file and locking it."""
+        while others:
+            other = others.pop()
+            other.begin(EMPTY)
+            other.finish(RUN)
+        lock(descriptor, flags)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with closing(RunFile(path, grow=True)) as file:
+        assert file.growing.exists(), "the lock is on a file that has a name"
+        with pytest.raises(ResultNotWrittenError, match="another microbench"):
+            RunFile(path, grow=True)
+
+
+def test_a_name_that_a_killed_process_only_reserved_is_free(folder: Path) -> None:
+    store.growing_path(folder / "run.json").touch()
+    with closing(RunFile(folder / "run.json", grow=False)) as file:
+        with pytest.raises(ResultNotWrittenError, match="another microbench"):
+            RunFile(folder / "run.json", grow=False)
+        file.begin(EMPTY)
+        file.finish(RUN)
+    assert [one.name for one in folder.iterdir()] == ["run.json"]
+
+
+def test_a_growing_file_that_is_no_file_of_ours_is_not_followed(folder: Path) -> None:
+    (folder / "target").write_text("mine")
+    (folder / "run.jsonl").symlink_to(folder / "target")
+    os.mkfifo(folder / "pipe.jsonl")
+    for name in ("run.json", "pipe.json"):
+        with pytest.raises(ResultNotWrittenError):
+            RunFile(folder / name, grow=False)
+    assert (folder / "target").read_text() == "mine"
+    assert len(list(folder.iterdir())) == 3
+
+
+def test_a_growing_file_that_was_removed_does_not_spoil_the_run(folder: Path) -> None:
+    path = folder / "run.json"
+    with closing(RunFile(path, grow=False)) as file:
+        file.begin(EMPTY)
+        file.append(OUTCOMES[0])
+        file.growing.unlink()
+        file.finish(RUN)
+    assert [one.name for one in folder.iterdir()] == ["run.json"]
+    assert store.load(path).outcomes == RUN.outcomes
+
+
+def test_what_somebody_made_meanwhile_is_not_overwritten(folder: Path) -> None:
+    path = folder / "run.json"
+    with closing(RunFile(path, grow=False)) as file:
+        file.begin(EMPTY)
+        path.write_text("mine")
+        with pytest.raises(ResultLostError, match="File exists") as caught:
+            file.finish(RUN)
+    assert path.read_text() == "mine"
+    (other,) = (one for one in folder.iterdir() if one != path)
+    assert str(other) in caught.value.next_step
+    assert store.load(other).outcomes == RUN.outcomes
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["working folder", "temporary folder"])
+def test_a_folder_that_was_deleted_costs_no_result(both: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``both``: the working folder is the one that is deleted."""
+    runs, work, temporary = (tmp_path / name for name in ("runs", "work", "tmp"))
+    for place in (runs, work, temporary):
+        place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.chdir(runs if both else work)
+    with closing(RunFile(runs / "run.json", grow=False)) as file:
+        file.begin(EMPTY)
+        shutil.rmtree(runs)
+        file.append(OUTCOMES[0])
+        with pytest.raises(ResultLostError) as caught:
+            file.finish(RUN)
+    (kept,) = (temporary if both else work).iterdir()
+    assert str(kept) in caught.value.next_step
+    assert kept.read_bytes() == schema.encode(RUN)
+
+
+def test_an_outcome_that_could_not_be_appended_is_in_the_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full for a moment, and then the folder of the run refuses new files."""
+    runs, work = tmp_path / "runs", tmp_path / "work"
+    for place in (runs, work):
+        place.mkdir()
+    monkeypatch.chdir(work)
+    write = files.replace
+
+    def refusing(path: Path, data: bytes, *, new: bool = False) -> int:
+        if path.parent == runs:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, data, new=new)
+
+    with closing(RunFile(runs / "run.json", grow=False)) as file:
+        file.begin(EMPTY)
+        with largest_file(file.growing.stat().st_size + 10), pytest.raises(ResultLostError):
+            file.append(OUTCOMES[0])
+        monkeypatch.setattr(files, "replace", refusing)
+        with pytest.raises(ResultLostError) as caught:
+            file.finish(RUN)
+    (kept,) = work.iterdir()
+    assert str(kept) in caught.value.next_step
+    assert kept.read_bytes() == schema.encode(RUN)
+
+
+def test_what_a_killed_process_left_is_removed_by_a_later_run(folder: Path) -> None:
+    names = [f".run.json.{number}{files.ASIDE}" for number in range(3)]
+    old, young, in_use = (folder / name for name in names)
+    for path in (old, young, in_use):
+        path.write_text("half a run")
+    for path in (old, in_use):
+        os.utime(path, (0, 0))
+    with open(in_use) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        RunFile(folder / "other.json", grow=False).close()
+    assert sorted(folder.iterdir()) == [young, in_use]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from microbench import __version__
 from microbench.cli import check, options, predict, share, show
 from microbench.cli.output import (
     command,
+    discard_unwritable_messages,
     draw,
     open_closed_streams,
     parser_errors,
@@ -49,6 +50,7 @@ def main() -> None:
             exit_code = app(standalone_mode=False)
     except typer.Exit as ended:
         exit_code = ended.exit_code
+    discard_unwritable_messages()
     sys.exit(exit_code if isinstance(exit_code, int) else ExitCode.MEASURED)
 
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -113,21 +112,15 @@ def check_new(path: Path, *, force: bool = False) -> None:
 
 
 def write_new(path: Path, data: bytes, *, force: bool = False) -> None:
-    """Write a file whole: aside first, then under its name. Raises ResultNotWrittenError."""
+    """Write a file whole or not at all. Raises ResultNotWrittenError."""
+    from microbench.runs import files
+
     check_new(path, force=force)
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as aside:
-            aside.write(data)
-        os.chmod(aside.name, 0o666 & ~_umask())
-        os.replace(aside.name, path)
+        os.close(files.replace(path, data, new=not force))
     except OSError as error:
-        raise ResultNotWrittenError(f"{path} cannot be written: {error.strerror}", "give another file name") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        cause = f"{plain(path)} cannot be written: {error.strerror or error}"
+        raise ResultNotWrittenError(cause, "give another file name") from None
 
 
 def command(function: Callable[..., int | None]) -> Callable[..., None]:
@@ -194,10 +187,19 @@ def open_closed_streams() -> None:
 def _exit(error: MicrobenchError) -> typer.Exit:
     from microbench.report.terminal import terminal
 
-    terminal.tell_error(error, terminal.open_console(sys.stderr))
+    with suppress(OSError):  # the exit code remains
+        terminal.tell_error(error, terminal.open_console(sys.stderr))
     return typer.Exit(error.exit_code)
 
 
 def _discard_output() -> None:
     """Discard the output that Python would still flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def discard_unwritable_messages() -> None:
+    """If standard error cannot be written, discard what Python would still flush at exit, which would then fail."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

@@ -338,7 +338,8 @@ HOST = "host"
 class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     """The content of one run file. Summaries and verdicts are derived from it, never stored.
 
-    ``deviations`` are those that the reader of the file knows; they are not stored either."""
+    ``deviations`` are those that the reader of the file knows, ``damaged_lines`` counts the lines of a growing file
+    that it had to skip; neither is stored."""
 
     schema_version: int
     run_id: str
@@ -346,6 +347,7 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     benchmarks: tuple[BenchmarkInfo, ...]
     outcomes: tuple[Outcome, ...]
     deviations: Deviations = {}
+    damaged_lines: int = 0
 
     @property
     def simulated(self) -> bool:

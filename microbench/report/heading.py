@@ -39,7 +39,7 @@ def _title(run: Run) -> str:
 
 
 def banners(run: Run, *, reference: bool = False, unfinished: bool = False) -> Iterable[Banner]:
-    """Warnings about the whole run: simulated, recorded elsewhere, without a GPU, cut off."""
+    """Warnings about the whole run: simulated, recorded elsewhere, without a GPU, damaged, cut off."""
     if run.simulated:
         yield Banner(SIMULATED, "These figures come from a simulated GPU. They say nothing about any real one.")
     if reference:
@@ -47,6 +47,10 @@ def banners(run: Run, *, reference: bool = False, unfinished: bool = False) -> I
     where = run.sessions[-1].environment if run.sessions else Environment()
     if not where.gpus and where.no_gpu_reason:
         yield Banner("NO GPU", where.no_gpu_reason, where.no_gpu_next_step or "")
+    if run.damaged_lines:
+        lines = "1 damaged line" if run.damaged_lines == 1 else f"{run.damaged_lines} damaged lines"
+        words = f"{lines} of the file cannot be read, and the outcomes in them are missing."
+        yield Banner("DAMAGED", words, "microbench run --resume measures them again")
     if unfinished:
         yield Banner("UNFINISHED", "This run was cut off, or is still going on.", "microbench run --resume finishes it")
 

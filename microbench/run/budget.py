@@ -18,6 +18,8 @@ CORE_S: Mapping[Preset, float] = {"quick": 30.0, "default": 80.0, "full": 80.0}
 CAPS_S: Mapping[Preset, float] = {"quick": 0.08, "default": 0.3, "full": 1.0}
 # The least share of that time: with less, the values lose more than the additional cases are worth.
 LEAST_OF_CAP = 0.25
+# A silent worker is waited for as long as the time limit reaches, and this long at least: it may import or compile.
+LEAST_WAIT_S = 30.0
 # First guesses, used until the run has measured its own: interpreter, packages and context of a process; warm-up of a
 # case.
 FRESH_PROCESS_S = 1.5
@@ -78,6 +80,11 @@ class Budget:
     def left_s(self) -> float | None:
         """Remaining wall time, never negative; None without a limit."""
         return None if self.limit_s is None else max(0.0, self._began_s + self.limit_s - self._now_s())
+
+    @property
+    def wait_s(self) -> float | None:
+        """The longest time to wait for a message of a worker; None without a limit."""
+        return None if self.left_s is None else max(self.left_s, LEAST_WAIT_S)
 
     def expected_s(self) -> float:
         """Forecast for all cases at the preset's cap, before any of them has run."""

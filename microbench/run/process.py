@@ -121,18 +121,20 @@ class WorkerProcess:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(msgspec.json.encode(message) + b"\n")
 
-    def receive(self) -> Message:
+    def receive(self, longest_s: float | None = None) -> Message:
         """The next message.
 
         Raises WorkerCrashedError if it exited instead, WorkerSilentError if it sent nothing for as long as patience
-        lasts, UnkillableWorkerError if it then could not be killed. After the first two the process is gone.
+        lasts (``longest_s`` at most), UnkillableWorkerError if it then could not be killed. After the first two the
+        process is gone.
         """
-        deadline_s = time.monotonic() + self._wait_s
+        wait_s = self._wait_s if longest_s is None else min(self._wait_s, longest_s)
+        deadline_s = time.monotonic() + wait_s
         while (end := self._buffer.find(b"\n")) < 0 and len(self._buffer) < LONGEST_LINE_BYTES:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 self.end()
-                raise WorkerSilentError(f"no sign of life for {self._wait_s:g} s{self._stderr_tail()}")
+                raise WorkerSilentError(f"no sign of life for {wait_s:.3g} s{self._stderr_tail()}")
             ended = self._has_ended()
             if not self._read(0.0 if ended else min(left_s, self._look_every_s)) and ended:
                 self.end()

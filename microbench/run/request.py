@@ -91,6 +91,8 @@ def examine(request: RunRequest, catalogue: Mapping[str, Benchmark], now: dateti
         )
     path, earlier = _file_to_grow(request)
     resumed = earlier if request.resume else None
+    if resumed:  # what its damaged lines held is measured again
+        earlier = msgspec.structs.replace(resumed, damaged_lines=0)
     settings = _resumed(request, resumed.sessions[-1].settings) if resumed else _settings(request)
     _check_limits(settings)
     selected = select(catalogue, settings.select, settings.preset, settings.overrides)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,12 +32,12 @@ from microbench.host.affinity import find_cores, pinned
 from microbench.run.budget import LIMITS_S, Budget
 from microbench.run.events import CaseDone, Event, Listener, PlanMade, Probed, RunEnded, RunStatus
 from microbench.run.messages import EnvironmentFound, FloorsFound, Job, Ready, Refused
-from microbench.run.plan import Plan, Process, make_plan
+from microbench.run.plan import Plan, PlannedCase, Process, make_plan
 from microbench.run.process import Patience, UnkillableWorkerError, WorkerCrashedError, WorkerProcess, WorkerSilentError
 from microbench.run.request import Intent, RunRequest, examine
 from microbench.run.supervisor import Supervisor
 from microbench.runs import processes, store
-from microbench.runs.runfile import RunFile
+from microbench.runs.runfile import ResultLostError, RunFile
 from microbench.runs.schema import SCHEMA_VERSION
 
 __all__ = ["NothingMeasuredError", "RunRequest", "RunResult", "Seams", "execute"]
@@ -79,16 +79,20 @@ def execute(request: RunRequest, listener: Listener = lambda event: None, seams:
 
     Raises before anything is measured: UsageError, RunUnreadableError, ResultNotWrittenError, DeviceAbsentError if the
     named device is absent, NothingMeasuredError on Ctrl-C during the probe. Raises later, with everything measured on
-    disk: ResultLostError if the disk is full, UnkillableWorkerError if a worker hangs for good. Ctrl-C after the probe
-    finishes the file and returns.
+    disk: ResultLostError if the file cannot be written (it says where the results are), UnkillableWorkerError if a
+    worker hangs for good. Ctrl-C after the probe finishes the file and returns.
     """
     seams = seams or Seams()
     now = datetime.now(UTC)
-    intent = examine(request, discover(seams.benchmarks), now)
+    catalogue = discover(seams.benchmarks)
+    intent = examine(request, catalogue, now)
     if intent.path.parent == store.data_folder():
         _make_data_folder(intent.path.parent)
     with closing(RunFile(intent.path, grow=intent.earlier is not None)) as file:
-        return _Session(intent, _deaf_when_closed(listener), seams, file, now.isoformat(timespec="seconds")).run()
+        if intent.earlier is not None:  # another process may have added to the run before its file was locked
+            name = "into" if request.into is not None else "resume"
+            intent = examine(replace(request, **{name: str(intent.path)}), catalogue, now)  # type: ignore[arg-type]
+        return _Session(intent, _never_raising(listener), seams, file, now.isoformat(timespec="seconds")).run()
 
 
 def _make_data_folder(folder: Path) -> None:
@@ -134,6 +138,11 @@ class _Session:
             self._measure(plan, environment, floors)
         except KeyboardInterrupt:
             status = "interrupted"
+        except ResultLostError as error:
+            self._finish(head, "stopped")  # says where everything is, unless the file can be written again
+            raise ResultLostError(
+                error.cause, f"what was measured is in {plain(self.file.path)}: --resume it"
+            ) from None
         except UnkillableWorkerError as error:
             self._finish(head, "stopped")
             raise UnkillableWorkerError(
@@ -142,12 +151,8 @@ class _Session:
         return RunResult(self._finish(head, status), self.file.path, self._exit_code(status), environment)
 
     def _measure(self, plan: Plan, environment: Environment, floors: Floors) -> None:
-        settings, preset = self.intent.settings, self.intent.preset
-        limit_s = settings.time_limit_s
-        if limit_s is None and not settings.select:
-            limit_s = LIMITS_S[preset]
-        earlier_s = earlier_walls(preset, environment)
-        budget = Budget(preset, limit_s, plan.cases, time.monotonic, self.began_s, earlier_s)
+        earlier_s = earlier_walls(self.intent.preset, environment)
+        budget = self._budget(plan.cases, earlier_s)
         suites = tuple(dict.fromkeys(planned.benchmark.suite for planned in plan.cases))
         core = sum(planned.core for planned in plan.cases)
         self.listener(PlanMade(len(plan.cases), core, budget.left_s, suites, budget.expected_s()))
@@ -163,6 +168,13 @@ class _Session:
         with pinned(find_cores(near_node).plan.parent_cores):
             prepare = start if spare else None
             Supervisor(start, budget, self.intent.session, self._record, self.listener, prepare).run(plan.cases)
+
+    def _budget(self, cases: Sequence[PlannedCase] = (), earlier_s: Mapping[str, float] | None = None) -> Budget:
+        settings, preset = self.intent.settings, self.intent.preset
+        limit_s = settings.time_limit_s
+        if limit_s is None and not settings.select:
+            limit_s = LIMITS_S[preset]
+        return Budget(preset, limit_s, cases, time.monotonic, self.began_s, earlier_s)
 
     def _record(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)  # first, so that an interruption cannot lose it from the finished file
@@ -191,7 +203,7 @@ class _Session:
         device = self.intent.settings.device
         worker = self._start(Process("probe", device, 0), Floors(), None)
         try:
-            return probe(worker, device)
+            return probe(worker, device, self._budget().wait_s)
         except KeyboardInterrupt:
             raise NothingMeasuredError("interrupted before anything was measured", "start again") from None
         finally:
@@ -237,30 +249,26 @@ class _Session:
         return ExitCode.SOME_FAILED if failed else ExitCode.MEASURED
 
 
-def _deaf_when_closed(listener: Listener) -> Listener:
-    """A listener whose output may be closed meanwhile: the run then goes on without it."""
-    open_ = True
+def _never_raising(listener: Listener) -> Listener:
+    """A listener whose output may be closed or full: what it cannot draw is dropped, and the run goes on."""
 
     def hear(event: Event) -> None:
-        nonlocal open_
-        if open_:
-            try:
-                listener(event)
-            except BrokenPipeError:
-                open_ = False
+        with suppress(OSError):
+            listener(event)
 
     return hear
 
 
-def probe(worker: WorkerProcess, device: str | None) -> tuple[Environment, Floors]:
+def probe(worker: WorkerProcess, device: str | None, wait_s: float | None) -> tuple[Environment, Floors]:
     """The machine and its floors, as a worker with the job "probe" finds them.
 
-    A broken driver may kill or hang the probe. What it sent before counts; if that is nothing, the environment has no
-    GPU for that reason. Raises DeviceAbsentError if the named ``device`` is absent, UsageError if the name is wrong.
+    A message is waited for at most ``wait_s``. A broken driver may kill or hang the probe. What it sent before counts;
+    if that is nothing, the environment has no GPU for that reason. Raises DeviceAbsentError if the named ``device`` is
+    absent, UsageError if the name is wrong.
     """
     environment, floors, reason = None, Floors(), ""
     try:
-        while not isinstance(message := worker.receive(), Ready):
+        while not isinstance(message := worker.receive(wait_s), Ready):
             if isinstance(message, EnvironmentFound):
                 environment = message.environment
             elif isinstance(message, FloorsFound):

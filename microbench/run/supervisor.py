@@ -110,7 +110,7 @@ class Supervisor:
                 return self._unmeasured(planned, refused.status, refused.reason)
         assert self._worker is not None
         self._worker.order(Order(planned.case, self.session, planned.round, planned.device, seconds))
-        while not isinstance(message := self._worker.receive(), Done):
+        while not isinstance(message := self._worker.receive(self.budget.wait_s), Done):
             if isinstance(message, Tick):
                 self._show(planned, message)
         outcome = message.outcome
@@ -133,7 +133,7 @@ class Supervisor:
             if prepared is not None:
                 prepared.go()
             self._worker, self._process = prepared or self.start(process), process
-            while not isinstance(message := self._worker.receive(), Ready):
+            while not isinstance(message := self._worker.receive(self.budget.wait_s), Ready):
                 if isinstance(message, Refused):
                     self._close_worker()
                     return message

@@ -1,4 +1,4 @@
-"""Opens regular files only, and replaces a file atomically."""
+"""Opens regular files only, replaces a file atomically, and removes what killed processes left behind."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import fcntl
 import os
 import secrets
 import stat
+import time
 from pathlib import Path
 from typing import BinaryIO
+
+ASIDE = ".microbench"  # the ending of a temporary file of ``replace``
+LEFTOVER_S = 3600.0  # a temporary file that is older than this and not locked was left by a killed process
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -21,20 +25,23 @@ def open_regular(path: Path) -> BinaryIO:
     raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
-def replace(path: Path, data: bytes) -> int:
+def replace(path: Path, data: bytes, *, new: bool = False) -> int:
     """Replace the content of ``path`` by ``data`` and return the new file's descriptor, locked and open for appending.
 
-    Raises OSError; then ``path`` is unchanged and no temporary file is left.
+    Raises OSError, with ``new`` also FileExistsError; then ``path`` is unchanged and no temporary file is left.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{ASIDE}")
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_RDWR | os.O_APPEND
     descriptor = os.open(temporary, flags, 0o666)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):  # unsupported by some file systems, where no run can be measured into a file
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         write(descriptor, data)
         os.fsync(descriptor)
+        if new:  # a rename would overwrite a file that somebody made meanwhile
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         temporary.replace(path)
-    except OSError:
+    except (OSError, KeyboardInterrupt):
         os.close(descriptor)
         temporary.unlink(missing_ok=True)
         raise
@@ -45,6 +52,15 @@ def replace(path: Path, data: bytes) -> int:
         finally:
             os.close(folder)
     return descriptor
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files in ``folder`` whose process was killed before it could rename them."""
+    for path in folder.glob(f".*{ASIDE}"):
+        with contextlib.suppress(OSError), open_regular(path) as file:
+            if time.time() - os.fstat(file.fileno()).st_mtime > LEFTOVER_S:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 def write(descriptor: int, data: bytes) -> None:

@@ -6,14 +6,18 @@ import contextlib
 import errno
 import fcntl
 import os
+import secrets
+import stat
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from microbench.core.errors import MicrobenchError, ResultNotWrittenError
 from microbench.core.model import Outcome, Run
 from microbench.core.units import plain
 from microbench.runs import files, schema
-from microbench.runs.store import finished_path, growing_path
+from microbench.runs.store import FINISHED, finished_path, growing_path
 
 # Measuring an outcome takes about 0.1 s, and fsync 1-10 ms. The page cache survives a crash of this process, so fsync
 # guards only against a power cut, which may cost a second of work.
@@ -34,24 +38,46 @@ class RunFile:
         """
         self.path = path
         self.growing = growing_path(path)
-        self._begun = grow and _exists(self.growing)
         self._forced_s = 0.0
-        if not grow and (_exists(path) or _exists(self.growing)):
-            taken = path if _exists(path) else self.growing
-            if taken.is_dir():
-                raise ResultNotWrittenError(f"{plain(taken)} is a folder", "name a file in it that does not exist yet")
-            raise ResultNotWrittenError(f"{plain(taken)} exists already", "choose another name, or --into adds to it")
-        try:
-            self._descriptor = os.open(self.growing, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o666)
-        except (OSError, ValueError) as error:
-            raise _cannot_write(path, error) from None
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        self._whole = True  # the growing file has every outcome
+        if not grow and _exists(path):
+            if path.is_dir():
+                raise ResultNotWrittenError(f"{plain(path)} is a folder", "name a file in it that does not exist yet")
+            raise _exists_already(path)
+        self._descriptor = self._locked()
+        self._new = not _exists(path)
+        status = os.fstat(self._descriptor)
+        self._begun = status.st_size > 0  # an empty file was left by a process that was killed while it probed
+        if not stat.S_ISREG(status.st_mode) or (self._begun and not grow):
             os.close(self._descriptor)
-            raise ResultNotWrittenError(
-                f"another microbench is measuring into {plain(path)}", "wait for it, or choose another file"
-            ) from None
+            raise _exists_already(self.growing)
+        files.remove_leftovers(path.parent)
+
+    def _locked(self) -> int:
+        """A descriptor of the growing file, which is made if need be, with its lock."""
+        while True:
+            try:
+                flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
+                self._descriptor = os.open(self.growing, flags, 0o666)
+            except (OSError, ValueError) as error:
+                raise _cannot_write(self.path, error) from None
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(self._descriptor)
+                raise ResultNotWrittenError(
+                    f"another microbench is measuring into {plain(self.path)}", "wait for it, or choose another file"
+                ) from None
+            if self._has_its_name():
+                return self._descriptor
+            os.close(self._descriptor)  # its owner replaced or removed it after it was opened here
+
+    def _has_its_name(self) -> bool:
+        """True if the open file is still the growing file."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), os.lstat(self.growing))
+        except OSError:
+            return False
 
     def begin(self, run: Run) -> None:
         """Write the run as it is before the first new outcome. Raises ResultLostError."""
@@ -75,33 +101,63 @@ class RunFile:
                 os.fsync(self._descriptor)
                 self._forced_s = time.monotonic()
         except OSError as error:
+            self._whole = False
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, length)
             raise self._lost(error) from None
 
     def finish(self, run: Run) -> None:
-        """Replace the growing file by the finished run, all or nothing. Raises ResultLostError."""
+        """Replace the growing file by the finished run, all or nothing.
+
+        Raises ResultLostError, which says where the results are: in the growing file if that has them all, otherwise in
+        a new file next to the run, in the working folder or in the temporary folder.
+        """
+        data = schema.encode(run)
         try:
-            os.close(files.replace(self.path, schema.encode(run)))
-            self.growing.unlink()
+            os.close(files.replace(self.path, data, new=self._new))
+            self._remove_growing()
         except OSError as error:
-            raise self._lost(error) from None
+            if not isinstance(error, FileExistsError) and self._whole and self._has_its_name():
+                raise self._lost(error) from None
+            elsewhere = self._saved_elsewhere(data)
+            if elsewhere is None:
+                raise self._lost(error) from None
+            if self._whole:
+                self._remove_growing()
+            cause = f"{plain(self.path)} cannot be written: {error.strerror or error}"
+            raise ResultLostError(cause, f"everything that was measured is in {plain(elsewhere)}") from None
         finally:
             self.close()
+
+    def _saved_elsewhere(self, data: bytes) -> Path | None:
+        """A new file with ``data`` in the first folder that takes it; None if none does."""
+        name = f"{self.path.stem}-{secrets.token_hex(4)}{FINISHED}"
+        folders: tuple[Callable[[], Path | str], ...] = (self.path.parent.absolute, os.getcwd, tempfile.gettempdir)
+        for folder in folders:
+            with contextlib.suppress(OSError):  # a working folder that was deleted has no path
+                path = Path(folder()) / name
+                os.close(files.replace(path, data, new=True))
+                return path
+        return None
+
+    def _remove_growing(self) -> None:
+        if self._has_its_name():
+            self.growing.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Release the file; an unused reservation is removed."""
         if self._descriptor < 0:
             return
         if not self._begun:
-            self.growing.unlink(missing_ok=True)
+            self._remove_growing()
         os.close(self._descriptor)
         self._descriptor = -1
 
     def _lost(self, error: OSError) -> ResultLostError:
         where = f"the results so far are in {plain(self.growing)}: free some space, then --resume it"
         cause = f"{plain(self.path)} cannot be written: {error.strerror or error}"
-        return ResultLostError(cause, where if self._begun else "free some space, or choose another place with --out")
+        kept = self._begun and self._has_its_name()
+        return ResultLostError(cause, where if kept else "free some space, or choose another place with --out")
 
 
 def is_growing(path: Path) -> bool:
@@ -114,6 +170,10 @@ def is_growing(path: Path) -> bool:
     except OSError:
         return True
     return False
+
+
+def _exists_already(path: Path) -> ResultNotWrittenError:
+    return ResultNotWrittenError(f"{plain(path)} exists already", "choose another name, or --into adds to it")
 
 
 def _exists(path: Path) -> bool:

@@ -71,7 +71,7 @@ class _Lines(NamedTuple):
 
 def encode(run: Run) -> bytes:
     """Encode the run as a finished file. Raises MeasurementError that names the place of a NaN or infinity."""
-    return _line(msgspec.structs.replace(run, deviations={}), "run")
+    return _line(msgspec.structs.replace(run, deviations={}, damaged_lines=0), "run")
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
@@ -88,8 +88,9 @@ def _line(value: Run | Outcome, name: str) -> bytes:
 def decode(data: bytes, name: str = "the file") -> Run:
     """Decode a run file: finished, growing, or exported as JSON. Older formats are upgraded; samples stay undecoded.
 
-    An incomplete last line of a growing file, as a killed process leaves it, is dropped. Raises RunUnreadableError,
-    with ``name`` in its text, for all other data that is not a run of a known format.
+    An incomplete last line of a growing file, as a killed process leaves it, is dropped; other damaged lines after the
+    first are skipped and counted. Raises RunUnreadableError, with ``name`` in its text, for all other data that is not
+    a run of a known format.
     """
     try:
         run = _decoded(data, name)
@@ -120,6 +121,7 @@ def run_schema() -> dict[str, Any]:
     parts["Measurement"]["properties"]["samples"] = SAMPLES  # the type is Raw, which says nothing about the content
     parts["Run"]["properties"]["sessions"]["minItems"] = 1
     del parts["Run"]["properties"]["deviations"], parts["Deviation"]  # the reader of a file knows them
+    del parts["Run"]["properties"]["damaged_lines"]
     parts["Run"]["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
     return {"$schema": DIALECT, "title": TITLE, "description": ABOUT, **reference, "$defs": parts}
 
@@ -145,10 +147,11 @@ def _decoded(data: bytes, name: str) -> Run:
         return _of_another_format(lines, name, error)
     if run.schema_version != SCHEMA_VERSION:
         return _of_another_format(lines, name, None)
-    outcomes = [_outcome(line, number) for number, line in enumerate(lines.outcomes, start=2)]
-    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # the process died while it wrote this line
-        outcomes.append(msgspec.json.decode(lines.tail, type=Outcome))
-    return msgspec.structs.replace(run, outcomes=(*run.outcomes, *outcomes))
+    outcomes = [outcome for line in lines.outcomes if (outcome := _outcome(line, len(run.sessions)))]
+    damaged_lines = len(lines.outcomes) - len(outcomes)
+    if last := _outcome(lines.tail, len(run.sessions)):  # None if the process died while it wrote this line
+        outcomes.append(last)
+    return msgspec.structs.replace(run, outcomes=(*run.outcomes, *outcomes), damaged_lines=damaged_lines)
 
 
 def _of_another_format(lines: _Lines, name: str, error: msgspec.DecodeError | None) -> Run:
@@ -181,11 +184,13 @@ def _split(data: bytes) -> _Lines:
     return _Lines(data[:end], [line for line in outcomes if line.strip()], tail)
 
 
-def _outcome(line: bytes, number: int) -> Outcome:
+def _outcome(line: bytes, sessions: int) -> Outcome | None:
+    """The outcome of a line; None if the line is damaged."""
     try:
-        return msgspec.json.decode(line, type=Outcome)
-    except msgspec.DecodeError as error:
-        raise msgspec.DecodeError(f"line {number}: {_why(error)}") from None
+        outcome = msgspec.json.decode(line, type=Outcome)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    return outcome if _within_64_bits((outcome,)) and _outcome_fault(outcome, sessions) is None else None
 
 
 def _fault(run: Run) -> str | None:

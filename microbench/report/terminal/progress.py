@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -135,11 +136,13 @@ class LiveProgress:
         )
 
     def __enter__(self) -> Self:
-        self._live.start()
+        with suppress(OSError):  # as in __exit__: without a terminal the run goes on
+            self._live.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._live.stop()
+        with suppress(OSError):
+            self._live.stop()
 
     def __call__(self, event: Event) -> None:
         """Remember what the next refresh shows."""
