@@ -108,7 +108,7 @@ def test_the_verdict_flips_where_a_launch_takes_as_long_as_a_kernel_and_its_gap(
 def test_another_call_leaves_what_a_program_does_between_launches() -> None:
     workload, fit = chain(1000, 3e-6), with_examples()
     then = changed(workload, fit, None, Changes(submit_s=2e-6))
-    before, after = forecast(workload, fit), forecast(then.workload, then.fit)
+    before, after = forecast(workload, fit), forecast(workload, then.fit, then.change)
     saved = [first.step_s - later.step_s for first, later in zip(before.stream.ends, after.stream.ends, strict=True)]
     assert saved[1] == pytest.approx(1000 * (TORCH_S - 2e-6), rel=0.01)
     assert after.stream.ends[0].step_s == pytest.approx(1000 * (3e-6 + GAP_S), rel=0.02)
