@@ -12,7 +12,7 @@ from microbench.core.model import GpuInfo, Run
 from microbench.core.units import MISSING, as_time, percent, quantity, rate_of, spread
 from microbench.predict import timeline, whatif, words
 from microbench.predict.constants import Constant
-from microbench.predict.forecast import Forecast, Prediction, forecast
+from microbench.predict.forecast import Forecast, Prediction, forecast, unchanged
 from microbench.predict.model import CONSTANTS, LIMITS, Limit
 from microbench.predict.whatif import Change, Changes, Pair, changed
 from microbench.predict.workload import Workload
@@ -296,12 +296,8 @@ def _both_table(before: Forecast, after: Forecast, pairs: Sequence[Pair], names:
     """Two rows for each way of submitting: the step before and after, its rate, its limit, and the speed-up."""
     left = Column("", "left")
     titles = (left, left, Column("a step takes"), Column("that makes", drop=1), Column("limited by"), left)
-    # What is not known is so before a change as after it; two machines may differ.
-    notes = tuple(
-        dict.fromkeys(
-            (*words.unknown(before), *(words.unknown(after) if after.fit.run_id != before.fit.run_id else ()))
-        )
-    )
+    sides = (before, after) if after.change is unchanged else (before,)  # a change makes nothing known
+    notes = tuple(dict.fromkeys(note for side in sides for note in words.unknown(side)))
     rows = [
         (
             Cell("" if changed else prediction.way, tone="strong"),
