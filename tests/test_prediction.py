@@ -256,7 +256,8 @@ def test_a_link_that_is_not_known_cannot_be_scaled(gpu: GpuInfo | None) -> None:
 
 
 def whatif_findings(workload: Workload, **what: object) -> dict[str, Finding]:
-    every = findings(predicted(workload), after(workload, **what), changes(workload, **what), ("now", "then"))
+    before, then = predicted(workload), after(workload, **what)
+    every = findings(before, then, changes(workload, **what), ("now", "then"), pairs(before, then))
     return {finding.rule: finding for finding in every}
 
 

@@ -154,10 +154,10 @@ def test_a_shorter_call_gains_most_where_the_step_becomes_launch_bound() -> None
 def test_a_longer_gap_is_said_in_order() -> None:
     workload = chain(1000, 12e-6)
     before, then = forecast(workload, with_examples()), after(workload, gap_s=3e-6)
-    assert in_words(pairs(before, then)[0]) == "the same to 1.15× as long"
-    title = findings(
-        before, then, changed(workload, with_examples(), None, Changes(gap_s=3e-6)).changes, ("now", "then")
-    )
+    ways = pairs(before, then)
+    assert in_words(ways[0]) == "the same to 1.15× as long"
+    told = changed(workload, with_examples(), None, Changes(gap_s=3e-6)).changes
+    title = findings(before, then, told, ("now", "then"), ways)
     assert "stays the same or becomes up to 1.15× as long (the same in typical model code)" in title[0].title
 
 

@@ -253,7 +253,8 @@ def _cases(before: Forecast, after: Forecast, way: Way) -> Iterator[Times]:
     both = (before, after)
     shares = ENDS if any(unknowns.unknown_shares(one.workload, one.fit.sms) for one in both) else ENDS[:1]
     for share in shares:
-        hosts: list[unknowns.End | float] = ["typical"]
+        # Typical model code with kernels side by side is the pair itself.
+        hosts: list[unknowns.End | float] = ["typical"] if share == "high" else []
         if way == "stream" and before.host is not None:
             bounds = [forecasting.launch_bound_s(one, before.host, share) for one in both]
             within = [bound for bound in bounds if bound and before.host.low_s <= bound <= before.host.high_s]
@@ -281,12 +282,13 @@ def _times_in_words(pair: Times) -> str:
     return f"{times(pair.ratio)} as fast" if pair.ratio > 1 else f"{times(1 / pair.ratio)} as long"
 
 
-def findings(before: Forecast, after: Forecast, changes: Sequence[Change], names: tuple[str, str]) -> list[Finding]:
+def findings(
+    before: Forecast, after: Forecast, changes: Sequence[Change], names: tuple[str, str], ways: Sequence[Pair]
+) -> list[Finding]:
     """The verdict first; then each way, changes without effect, and extrapolations.
 
-    ``names`` say what before and after are called.
+    ``names`` say what before and after are called. ``ways`` are the ``pairs`` of the two.
     """
-    ways = pairs(before, after)
     stream, *graph = ways
     if changes and not any(change.matters for change in changes):
         title = f"This changes nothing: nothing in the step uses {listed([change.what for change in changes])}"

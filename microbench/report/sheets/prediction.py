@@ -275,8 +275,8 @@ def against_sheet(first: Side, second: Side) -> Report:
 def _comparing_section(
     before: Forecast, after: Forecast, changes: Sequence[Change], names: tuple[str, str], tables: Sequence[Table]
 ) -> Section:
-    verdict, *findings = whatif.findings(before, after, changes, names)
     pairs = whatif.pairs(before, after)
+    verdict, *findings = whatif.findings(before, after, changes, names, pairs)
     stacks = tuple(
         _stack(f"{prediction.way} {_short(name)}", prediction)
         for pair in pairs
